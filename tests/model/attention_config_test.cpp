@@ -1,4 +1,4 @@
-// The attention section: what it refuses, which layers it reaches, the patterns that it makes.
+// The attention section: values that are refused, layers that it applies to, and the patterns that it gives.
 #include "model/attention/config.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ void expect_refused(const std::string& attention, const std::vector<std::string>
     EXPECT_NE(got.find(part), std::string::npos) << attention << "\n" << part << "\n" << got;
 }
 
-TEST(AttentionConfig, TakesEveryKind) {
+TEST(AttentionConfig, AcceptsEveryKind) {
   for (const char* attention :
        {"{kind: dense}", "{kind: window, window: 1}", "{kind: window, window: 64, sinks: 4}",
         "{kind: dilated, segments: [32, 128, 1000000], rates: [1, 3, 128]}",
@@ -61,15 +61,15 @@ TEST(AttentionConfig, TakesEveryKind) {
     EXPECT_EQ(message(str("attention: ", attention)), "");
 }
 
-// The section as a file and, later, the command line give it.
+// Returns the section of a file, changed by the command line.
 AttentionConfig changed(const std::string& file, const std::vector<std::string>& overrides) {
   ModelConfig c;
   load_config_text(c, file, "test", overrides);
   return c.attention;
 }
 
-// The kind that the command line gives does not inherit what the file said of another one.
-TEST(AttentionConfig, AKindThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
+// A kind given on the command line does not inherit the file's settings of a different kind.
+TEST(AttentionConfig, ALaterKindDropsSettingsThatOnlyOtherKindsHave) {
   const std::string file =
       "attention: {kind: block_sparse, block: 64, heads: [1, 0], index_heads: 8, pools: [16], "
       "rules: [{pattern: learned, local: 2, keep: 4}, {}]}";
@@ -89,7 +89,7 @@ TEST(AttentionConfig, AKindThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
   EXPECT_THROW(override_config(run, {"attention.block=64"}), Error);
 }
 
-TEST(AttentionConfig, NamesSettingsThatDoNothing) {
+TEST(AttentionConfig, NamesSettingsWithoutEffect) {
   const auto idle = [](const std::string& yaml, std::int64_t longest, std::int64_t steps = 1000) {
     const std::vector<std::string> all = ineffective_attention(load(yaml), longest, steps);
     return all.size() == 1 ? all[0].substr(0, all[0].find(':')) : std::to_string(all.size());
@@ -123,7 +123,7 @@ TEST(AttentionConfig, NamesSettingsThatDoNothing) {
   EXPECT_EQ(idle(choice, 512, 50), "model.attention.rules[1].interval");
 }
 
-TEST(AttentionConfig, APatternThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
+TEST(AttentionConfig, ALaterPatternDropsSettingsThatOnlyOtherPatternsHave) {
   const std::string file =
       "attention: {kind: block_sparse, rules: [{local: 2, first: 1, every: 4}, {pattern: random, local: 2, density: "
       "0.5, seed: 3}, {pattern: content, keep: [[0, 64], [1000, 16]]}]}";
@@ -151,8 +151,9 @@ TEST(AttentionConfig, APatternThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
   EXPECT_EQ(important.attention.rules[0].interval, BlockRuleConfig().interval);
 }
 
-// A setting that a kind names but nobody can set would mean nothing, as one that no kind reads.
-TEST(AttentionConfig, KindsReadTheSettingsThatThereAre) {
+// A setting that a kind lists but that does not exist would have no effect, and neither would a setting that no kind
+// reads.
+TEST(AttentionConfig, KindsReadAllSettingsThatExist) {
   AttentionConfig c;
   for (const config::Field& field : bind_config(c).fields) {
     EXPECT_FALSE(field.text.empty()) << field.name;
@@ -165,7 +166,7 @@ TEST(AttentionConfig, KindsReadTheSettingsThatThereAre) {
     }
 }
 
-TEST(AttentionConfig, SaysInWordsWhatItIs) {
+TEST(AttentionConfig, IsDescribedInWords) {
   const auto text = [](const std::string& attention, std::optional<std::int64_t> head = {}) {
     return text_of(load("attention: " + attention).attention, head);
   };
@@ -214,7 +215,7 @@ TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
                  {"pools: [4] applies to kind: window and block_sparse, but this is kind: dilated. Leave pools out"});
 }
 
-TEST(AttentionConfig, RefusesValuesThatMakeNoPattern) {
+TEST(AttentionConfig, RefusesValuesWithoutAPattern) {
   expect_refused("{kind: window}", {"window: expected at least 1 token for kind: window"});
   expect_refused("{kind: window, window: -3}", {"attention.window", "-3"});
   expect_refused("{kind: dilated}", {"segments: [] and rates: [] must have one entry per branch"});
@@ -252,7 +253,7 @@ TEST(AttentionConfig, RefusesDropoutOnWeightsWithPools) {
   }
 }
 
-TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
+TEST(AttentionConfig, RefusesRulesWithoutAPattern) {
   const auto refused = [](const std::string& rule, const std::string& part) {
     expect_refused("{kind: block_sparse, rules: [{}, " + rule + "]}", {"attention.rules[1]: " + part});
   };
@@ -301,7 +302,7 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
                  {"rules: pattern: importance cannot be combined with content or learned in one layer"});
 }
 
-TEST(AttentionConfig, KeepsIndexersToLearnedRules) {
+TEST(AttentionConfig, AllowsIndexersOnlyForLearnedRules) {
   expect_refused("{kind: block_sparse, rules: [{}, {pattern: learned, keep: 4}], index_heads: 2}",
                  {"index_heads: 2 applies to rules with pattern: learned"});
   expect_refused("{kind: block_sparse, rules: [{local: 4}], index_distances: 8}",
@@ -378,10 +379,10 @@ TEST(AttentionLayers, TheLastEntryForALayerWins) {
   EXPECT_TRUE(patterns[5].is_dense());
   EXPECT_EQ(patterns[1].branches, (std::vector<Branch>{{8, 1}, {32, 4}}));
   EXPECT_TRUE(patterns[1].dedup);
-  EXPECT_EQ(patterns[1].shift, 4);  // layer x KV heads
+  EXPECT_EQ(patterns[1].shift, 4);  // layer times KV heads
 }
 
-TEST(AttentionLayers, HavePoolsOfTheirOwn) {
+TEST(AttentionLayers, HaveTheirOwnPools) {
   const ModelConfig c = load(
       "{layers: 2, attention: {kind: window, window: 8}, attention_layers: [{layers: 1, attention: {kind: window, "
       "window: 8, pools: [4, 32]}}]}");
@@ -416,12 +417,12 @@ TEST(AttentionLayers, ReadBlocksFromAFile) {
   EXPECT_FALSE(p.blocks->keeps(1, 3, 1));
   EXPECT_TRUE(p.blocks->keeps(3, 3, 1));
   EXPECT_FALSE(p.blocks->keeps(3, 3, 0));
-  EXPECT_THROW(patterns_of(load("context: 257\n" + section)), Error);  // a block more than the file has
+  EXPECT_THROW(patterns_of(load("context: 257\n" + section)), Error);  // one block more than the file has
   std::filesystem::remove(path);
   EXPECT_THROW(patterns_of(load("context: 256\n" + section)), Error);
 }
 
-TEST(AttentionLayers, MovesTheSamplesFromLayerToLayer) {
+TEST(AttentionLayers, ShiftTheSamplesFromLayerToLayer) {
   const ModelConfig c = load("{layers: 3, heads: 4, attention: {kind: dilated, segments: [8, 9], rates: [1, 2]}}");
   for (std::int64_t i = 0; i < 3; ++i) EXPECT_EQ(pattern_of(c, i).shift, 4 * i);
 }
@@ -450,8 +451,8 @@ TEST(AttentionConfig, PrintsWhatItReads) {
   EXPECT_NE(to_yaml(c), to_yaml(ModelConfig{}));
 }
 
-// One layer of the kind sees 128 tokens; pairs are counted by hand.
-TEST(FlopsPerToken, CountsThePairsThatAreKept) {
+// One layer of the kind sees 128 tokens. The pairs are counted by hand.
+TEST(FlopsPerToken, CountsKeptPairs) {
   const auto attention = [](const std::string& section) {
     const std::string shape = "vocab_size: 64\ncontext: 128\nlayers: 2\nheads: 4\nkv_heads: 2\nhead_dim: 8\n";
     const ModelConfig c = load(shape + "attention_layers: [{layers: 1, attention: " + section + "}]");
@@ -462,14 +463,15 @@ TEST(FlopsPerToken, CountsThePairsThatAreKept) {
   EXPECT_NEAR(attention("{kind: dense}"), 128 * 129 / 2, 1e-6);
   EXPECT_NEAR(attention("{kind: window, window: 16}"), 16 * 17 / 2 + 112 * 16, 1e-6);
   EXPECT_NEAR(attention("{kind: window, window: 16, sinks: 1}"), 16 * 17 / 2 + 112 * 17, 1e-6);
-  // 8 segments of 16 whole, and 32 samples of the whole row.
+  // There are 8 whole segments of 16, and 32 samples of the whole row.
   EXPECT_NEAR(attention("{kind: dilated, segments: [16, 128], rates: [1, 4]}"), 8 * 16 * 17 / 2 + 32 * 33 / 2, 1e-6);
   EXPECT_NEAR(attention("{kind: dilated, segments: [16, 128], rates: [1, 4], dedup: true}"),
               8 * 16 * 17 / 2 + 32 * 33 / 2 - 8 * 4 * 5 / 2, 1e-6);
   EXPECT_NEAR(attention("{kind: block_sparse, block: 64, rules: [{}]}"), 2 * 64 * 65 / 2, 1e-6);
-  // Queries 32 .. 63 see one pool, 64 .. 95 two, 96 .. 127 three; of 100 tokens one.
+  // Queries 32 .. 63 see one pool of 32, queries 64 .. 95 two and queries 96 .. 127 three. Of the pools of 100 tokens,
+  // there is one.
   EXPECT_NEAR(attention("{kind: window, window: 16, pools: [32, 100]}"), 16 * 17 / 2 + 112 * 16 + 32 * 6 + 28, 1e-6);
-  // One of two KV heads sees all.
+  // One of two KV heads sees all keys.
   EXPECT_NEAR(attention("{kind: block_sparse, block: 64, rules: [{}, {local: 2}], heads: [1, 0]}"),
               64 * 65 + 64 * 64 / 2, 1e-6);
   const ModelConfig c = load("{vocab_size: 64, context: 128, layers: 2, width: 32, heads: 4, mlp: gelu}");

@@ -1,4 +1,4 @@
-// Block patterns from text files: what they mean, and what is said about mistakes.
+// Block patterns from text files: their meaning, and errors for mistakes.
 
 #include "model/attention/block_file.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 using Blocks = std::set<std::pair<int, int>>;
 
-// The blocks of one head, among 40 x 70, without the diagonal.
+// Returns the blocks that a head keeps among 40 x 70 blocks, without the diagonal.
 Blocks kept(const BlockPattern& p, std::int32_t head) {
   Blocks all;
   for (int q = 0; q < 40; ++q)
@@ -66,7 +66,7 @@ TEST(BlockFile, HeadsHaveSections) {
   EXPECT_EQ(kept(p, 4), (Blocks{{4, 0}}));
   EXPECT_EQ(p.rule_of(0), p.rule_of(1));
   EXPECT_EQ(p.rule_of(3), p.rule_of(4));
-  EXPECT_THROW(p.check_covers(5 * 64 + 1, "attention"), Error);  // of the smallest section
+  EXPECT_THROW(p.check_covers(5 * 64 + 1, "attention"), Error);  // limited by the smallest section
 }
 
 TEST(BlockFile, MistakesAreNamed) {
@@ -94,7 +94,7 @@ TEST(BlockFile, MistakesAreNamed) {
             "apply to all other heads");
 }
 
-TEST(BlockFile, StandsBesideOtherRules) {
+TEST(BlockFile, IsCombinedWithOtherRules) {
   const std::string path = (std::filesystem::path(testing::TempDir()) / "block_file_test.txt").string();
   std::ofstream(path) << "head 1\n9: 0\nhead 3\n9: 1\n";  // heads 0 and 2 follow the other rule
   const BlockPattern p = block_pattern(128, {{.local = 2}, {}}, {"", path}, {0, 1}, 4);
@@ -116,7 +116,7 @@ TEST(BlockFile, StandsBesideOtherRules) {
   }
 }
 
-TEST(BlockFile, MarksAndLineEndsOfOtherSystemsAreNoPartOfIt) {
+TEST(BlockFile, ByteOrderMarksAndOtherLineEndsAreIgnored) {
   const std::string path = (std::filesystem::path(testing::TempDir()) / "block_file_marked_test.txt").string();
   std::ofstream(path) << "\xEF\xBB\xBF"
                       << "head 1\r\n9: 0\r\nhead 3\r\n9: 1-2 4\r\n";
@@ -149,8 +149,8 @@ TEST(BlockFile, MistakesNameTheSettingAndTheFile) {
   EXPECT_EQ(error().find("model.attention.rules[1].file: cannot read " + path), 0u) << error();
 }
 
-// A few bytes may name very many blocks: what would take gigabytes or hours is refused before it is drawn.
-TEST(BlockFile, AbsurdOnesAreRefused) {
+// A few bytes may name very many blocks. Files that would take gigabytes or hours are refused before blocks are stored.
+TEST(BlockFile, EnormousPatternsAreRefused) {
   std::string sections, overlaps = "0-32767:";
   for (int head = 0; head < 64; ++head) sections += str("head ", head, "\n32767: 32767\n");
   EXPECT_NE(
@@ -172,7 +172,7 @@ TEST(BlockFile, ManySectionsTakeLittleTime) {
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 0.5);
 }
 
-TEST(BlockFile, OnlyAFileIsRead) {
+TEST(BlockFile, OnlyRegularFilesAreRead) {
   EXPECT_THROW(BlockFile::read("/dev/zero"), Error);
   EXPECT_THROW(BlockFile::read("/tmp"), Error);
 }

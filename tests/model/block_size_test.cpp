@@ -1,4 +1,4 @@
-// Blocks of another size that keep as many tokens.
+// Blocks of a different size that keep as many tokens.
 #include "model/attention/block_size.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ std::string changed(const std::string& attention, std::int64_t block) {
   return block_text(with_block(section(attention), block));
 }
 
-TEST(BlockSize, CountsScaleAndSharesStay) {
+TEST(BlockSize, CountsAreScaledAndSharesAreKept) {
   EXPECT_EQ(
       changed("{block: 64, rules: [{local: 8, first: 2, every: 4}, {pattern: strided, local: 3, every: 8}]}", 128),
       "{block: 128, rules: [{pattern: local_global, local: 4, first: 1, every: 4}, {pattern: strided, local: 2, "
@@ -37,7 +37,7 @@ TEST(BlockSize, CountsScaleAndSharesStay) {
             "{block: 64, rules: [{pattern: importance, local: 2, keep: 32, interval: 50, explore: 4}]}");
 }
 
-TEST(BlockSize, SelectionsStaySelections) {
+TEST(BlockSize, SelectionsStillSelectABlock) {
   EXPECT_EQ(changed("{block: 64, rules: [{pattern: content, local: 2, first: 1, keep: 4}]}", 128),
             "{block: 128, rules: [{pattern: content, local: 2, first: 1, keep: 4}]}")
       << "the block before is local, and one is selected";
@@ -56,8 +56,8 @@ TEST(BlockSize, TheSameSizeChangesNothing) {
   EXPECT_EQ(to_yaml(same), to_yaml(whole));
 }
 
-// What is printed means what was measured.
-TEST(BlockSize, TheTextIsTheSection) {
+// The printed settings equal the measured ones.
+TEST(BlockSize, TheTextGivesTheSameSection) {
   for (const char* attention :
        {"{block: 64, rules: [{local: 8}, {pattern: random, density: 0.3, seed: 9}], heads: [1, 0], pools: [16]}",
         "{rules: [{pattern: importance, local: 2, keep: 9, explore: 1, decay: 0.5}]}",
@@ -84,7 +84,7 @@ TEST(BlockSize, KeepsAsManyTokens) {
   }
 }
 
-TEST(BlockSize, AFileIsForOne) {
+TEST(BlockSize, AFileFixesTheSize) {
   AttentionConfig c = section("{rules: [{}, {pattern: file, file: a.blocks}]}");
   EXPECT_FALSE(block_is_free(c));
   c.rules.pop_back();

@@ -1,4 +1,4 @@
-// The section `model`: what it refuses.
+// The section `model`: values that it refuses.
 #include "model/config.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ std::string message(const std::string& yaml) {
   return "";
 }
 
-// Once, by the key that does not fit, with values that would.
-TEST(ModelConfig, HeadsThatDoNotFitAreRefusedWithSomeThatDo) {
+// The error is reported once, for the key that does not fit, with values that would fit.
+TEST(ModelConfig, HeadsThatDoNotFitAreRefusedWithHeadsThatFit) {
   const std::string channels = " into multiples of 8 channels: ";
   EXPECT_EQ(message("{width: 128, heads: 5}"),
             "test:1: heads: 5 does not divide model.width = 128" + channels + "use 4 or 8, or set model.head_dim");

@@ -32,7 +32,7 @@ struct Family {
 };
 void PrintTo(const Family& f, std::ostream* out) { *out << f.name; }
 
-// A family per row: every choice of every field appears in at least one.
+// Returns one family per row: every choice of every field occurs in at least one family.
 std::vector<Family> families() {
   std::vector<Family> out;
   ModelConfig c = tiny();
@@ -85,7 +85,7 @@ Tensor tokens(const ExecContext& ctx, std::int64_t n, std::int64_t vocab, std::u
 std::vector<float> values_of(const Tensor& t) { return {t.data<float>(), t.data<float>() + t.numel()}; }
 
 struct Fixture {
-  // frozen: the embedding and so many blocks.
+  // frozen: number of blocks that are frozen, with the embedding.
   explicit Fixture(const ModelConfig& c, int threads = 2, std::size_t frozen = 0)
       : ctx{Stream::cpu(threads)}, model(c) {
     const std::vector<ModelPart> parts = model.parts();
@@ -94,7 +94,7 @@ struct Fixture {
     model.allocate(ctx, 7);
   }
 
-  // Loss sum; leaves gradients of loss / tokens in the flat buffer when asked.
+  // Returns the sum of losses. If `gradients` is true, leaves gradients of loss / tokens in the flat buffer.
   double loss(const Tensor& ids, const Tensor& targets, std::int64_t batch, bool gradients) {
     Tape tape;
     ring::Run run{ctx, gradients ? &tape : nullptr, 5, 3, 0, true};
@@ -121,12 +121,12 @@ struct Fixture {
 
   ExecContext ctx;
   Decoder model;
-  std::size_t held = 0;  // bytes, between the last forward and its backward
+  std::size_t held = 0;  // bytes between the last forward and its backward
 };
 
 class Families : public testing::TestWithParam<Family> {};
 
-// The loss along a random direction of all parameters changes as the gradient says.
+// The loss along a random direction of all parameters changes as predicted by the gradient.
 TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
   Fixture f(GetParam().config);
   const Tensor ids = tokens(f.ctx, 48, 37, 1), targets = tokens(f.ctx, 48, 37, 2);
@@ -140,7 +140,7 @@ TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
       for (std::int64_t i = 0; i < param->shape.numel(); ++i) {
         const std::size_t at = static_cast<std::size_t>(param->offset + i);
         direction[at] =
-            random_normal({trial, 0, 77}, at) * 0.01f + 0.3f * g[at];  // mostly along the gradient: a clear signal
+            random_normal({trial, 0, 77}, at) * 0.01f + 0.3f * g[at];  // mostly along the gradient, for a clear signal
         slope += static_cast<double>(direction[at]) * g[at];
         norm += static_cast<double>(direction[at]) * direction[at];
       }
@@ -159,7 +159,7 @@ TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
   }
 }
 
-TEST_P(Families, LaterTokensChangeNoEarlierLogit) {
+TEST_P(Families, LaterTokensDoNotChangeEarlierLogits) {
   Fixture f(GetParam().config);
   const Tensor ids = tokens(f.ctx, 24, 37, 3);
   const Tensor before = f.logits(ids, 1);
@@ -175,9 +175,9 @@ TEST_P(Families, LaterTokensChangeNoEarlierLogit) {
   }
 }
 
-TEST_P(Families, CachedLogitsEqualUncached) {
+TEST_P(Families, CachedLogitsEqualUncachedLogits) {
   Fixture f(GetParam().config);
-  const Tensor ids = tokens(f.ctx, 40, 37, 4);  // two sequences of 20
+  const Tensor ids = tokens(f.ctx, 40, 37, 4);  // two sequences of 20 tokens
   const Tensor whole = f.logits(ids, 2);
   KvCache cache(f.model.config(), 2, 24, f.ctx);
   ring::Run run{f.ctx};
@@ -231,8 +231,8 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
   return std::sqrt(error / norm);
 }
 
-// 48 rows: chunks of 10 leave a rest. What is recomputed changes no bit, the chunk may.
-TEST_P(Families, MlpsInChunksGiveTheSameNumbers) {
+// With 48 rows, chunks of 10 leave a remainder. Recomputation is bit-identical, but chunks may change the rounding.
+TEST_P(Families, MlpsInChunksGiveTheSameLossAndGradients) {
   Fixture whole(GetParam().config);
   const Tensor ids = tokens(whole.ctx, 48, 37, 5), targets = tokens(whole.ctx, 48, 37, 6);
   const double loss = whole.loss(ids, targets, 2, true);
@@ -251,7 +251,7 @@ TEST_P(Families, MlpsInChunksGiveTheSameNumbers) {
     EXPECT_EQ(chunked(10, how)->gradients(), kept);
 }
 
-// Three steps of gradient descent.
+// Makes three steps of gradient descent. Returns the losses.
 std::vector<double> descend(Fixture& f, const Tensor& ids, const Tensor& targets, std::int64_t batch) {
   std::vector<double> losses;
   Parameters& p = f.model.parameters();
@@ -264,7 +264,7 @@ std::vector<double> descend(Fixture& f, const Tensor& ids, const Tensor& targets
   return losses;
 }
 
-// 22 sequences make tensors that are large enough to leave.
+// With 22 sequences, tensors are large enough to be offloaded.
 TEST_P(Families, OffloadedActivationsGiveTheSameBits) {
   using enum Recompute;
   for (const Recompute how : {none, attention, mlp, block, full}) {
@@ -283,8 +283,8 @@ TEST_P(Families, OffloadedActivationsGiveTheSameBits) {
   }
 }
 
-// The forward of blocks in a row runs again in the backward, whatever each of them then computes again.
-TEST_P(Families, SegmentsThatRunAgainGiveTheSameBits) {
+// The forward of consecutive blocks is recomputed in the backward, whatever each block then recomputes itself.
+TEST_P(Families, RecomputedSegmentsGiveTheSameBits) {
   using enum Recompute;
   ModelConfig config = GetParam().config;
   config.layers = 5;
@@ -303,8 +303,8 @@ TEST_P(Families, SegmentsThatRunAgainGiveTheSameBits) {
   }
 }
 
-// What a block keeps is its input, attention's output and, where it is large enough, its log-sum-exp: each once.
-TEST(Decoder, ABlockThatRecomputesOffloadsWhatItKeeps) {
+// A block saves its input, attention's output and, if it is large enough, its log-sum-exp: each is offloaded once.
+TEST(Decoder, ABlockThatRecomputesOffloadsWhatItSaves) {
   Fixture f(tiny());
   HostOffload offload(f.ctx, std::size_t{1} << 30);
   f.model.set_activations({{{Recompute::block, true}, {Recompute::block}}}, &offload);
@@ -314,7 +314,7 @@ TEST(Decoder, ABlockThatRecomputesOffloadsWhatItKeeps) {
   EXPECT_EQ(offload.bytes().late, 0u);
 }
 
-// And of one that computes attention again its input alone.
+// A block that also recomputes attention saves only its input.
 TEST(Decoder, ABlockThatRecomputesAllOffloadsItsInput) {
   Fixture f(tiny());
   HostOffload offload(f.ctx, std::size_t{1} << 30);
@@ -325,7 +325,7 @@ TEST(Decoder, ABlockThatRecomputesAllOffloadsItsInput) {
   EXPECT_EQ(offload.bytes().late, 0u);
 }
 
-// The parts of the model that a backward ran in.
+// Records the parts of the model in which a backward ran.
 class BackwardParts final : public ScopeListener {
  public:
   explicit BackwardParts(Fixture& f) : subscription_(f.ctx.scopes, *this) {}
@@ -339,8 +339,8 @@ class BackwardParts final : public ScopeListener {
   ScopeSubscription subscription_;
 };
 
-// With segments of two blocks, the first segment is frozen as a whole, and the first block of the second.
-TEST_P(Families, TheBackwardEndsAboveWhatIsFrozen) {
+// With segments of two blocks, the first segment is frozen, and the first block of the second segment.
+TEST_P(Families, TheBackwardEndsAboveFrozenBlocks) {
   using enum Recompute;
   ModelConfig config = GetParam().config;
   config.layers = 5;
@@ -394,7 +394,7 @@ TEST(Decoder, APlanDecidesBlockByBlock) {
   EXPECT_THROW(f.model.set_activations({{{none}, {none, true}}}), Error) << "nobody takes them";
 }
 
-TEST(Decoder, StartsTheSameForAnyThreadCountAndPadding) {
+TEST(Decoder, InitializesTheSameForAnyThreadCountAndPadding) {
   Fixture one(tiny(), 1);
   ExecContext ctx{Stream::cpu(3)};
   Decoder padded(tiny(), 128);
@@ -445,7 +445,7 @@ TEST(Decoder, MicroBatchesAddUpToOneBatch) {
   EXPECT_LT(relative_error(parts, whole), 1e-5);
 }
 
-// Queries and keys that are twice as large make scores four times as large.
+// Queries and keys twice as large give scores four times as large.
 TEST(Rope, TheAttentionFactorScalesQueriesAndKeys) {
   ModelConfig c = tiny(), larger = c;
   larger.rope = {.scaling = RopeScaling::yarn, .factor = 1, .attention_factor = 2};

@@ -1,4 +1,4 @@
-// Blocks by importance: what is averaged, chosen and tried out, and the patterns that come of it.
+// Blocks by importance: averaging, choosing and trying distances, and the resulting patterns.
 #include "model/attention/importance.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ BlockImportance importance(const ModelConfig& c, std::int64_t layer = 0) {
   return {c.attention, pattern_of(c, 0), {c.kv_heads, c.context}, layer};
 }
 
-// Every distance was seen in one block, with this mass.
+// Returns masses in which every distance was seen in one block, with the given mass.
 MeasuredMass masses(const std::vector<double>& by_distance) {
   MeasuredMass m;
   for (int h = 0; h < kHeads; ++h) m.sums.insert(m.sums.end(), by_distance.begin(), by_distance.end());
@@ -54,8 +54,8 @@ std::vector<std::int32_t> kept(const Pattern& p, std::int32_t head, std::int32_t
 
 using Blocks = std::vector<std::int32_t>;
 
-// Measured and chosen ahead of one step.
-bool take(BlockImportance& i, std::int64_t step, const MeasuredMass& m) {
+// Takes a measurement before a step and chooses blocks. Returns whether the blocks changed.
+bool measure_and_choose(BlockImportance& i, std::int64_t step, const MeasuredMass& m) {
   i.update_averages(step, m);
   return i.choose_blocks(step);
 }
@@ -72,8 +72,8 @@ TEST(BlockImportance, KeepsTheDistancesOfMostMassAtAConstantBudget) {
   const ModelConfig c = model("{pattern: importance, local: 2, first: 1, keep: 5, interval: 1, decay: 0}");
   BlockImportance i = importance(c);
   MeasuredMass m = falling();
-  m.sums[7] = 0.4, m.sums[4] = 0.45;  // of head 0
-  EXPECT_TRUE(take(i, 1, m));
+  m.sums[7] = 0.4, m.sums[4] = 0.45;  // in head 0
+  EXPECT_TRUE(measure_and_choose(i, 1, m));
   const Pattern p = i.pattern();
   EXPECT_EQ(kept(p, 0, 11), (Blocks{0, 4, 7, 10, 11}));
   EXPECT_EQ(kept(p, 0, 7), (Blocks{0, 3, 5, 6, 7})) << "block 0 is there already: the next best distance, 2";
@@ -84,7 +84,7 @@ TEST(BlockImportance, KeepsTheDistancesOfMostMassAtAConstantBudget) {
       EXPECT_EQ(std::ssize(kept(p, head, row)), std::min(row + 1, 5)) << row;
 }
 
-TEST(BlockImportance, AveragesWhatWasMeasured) {
+TEST(BlockImportance, AveragesMeasurements) {
   const ModelConfig c = model("{pattern: importance, local: 1, keep: 4, interval: 80, decay: 0.75}");
   BlockImportance i = importance(c);
   MeasuredMass m = falling();
@@ -93,16 +93,16 @@ TEST(BlockImportance, AveragesWhatWasMeasured) {
   m.rows[3] = 0;  // not kept
   EXPECT_FALSE(i.measures_before(9));
   EXPECT_TRUE(i.measures_before(10)) << "eight times in an interval";
-  EXPECT_FALSE(take(i, 10, m));
+  EXPECT_FALSE(measure_and_choose(i, 10, m));
   for (double& s : m.sums) s = 2;
-  EXPECT_FALSE(take(i, 20, m));
+  EXPECT_FALSE(measure_and_choose(i, 20, m));
   const float* of = i.averages().data<float>();
   EXPECT_NEAR(of[2], 0.75 * 0.75 + 0.25 * 0.25, 1e-6);
   EXPECT_LT(of[3], 0) << "nothing is known of it";
-  EXPECT_TRUE(take(i, 80, m));
+  EXPECT_TRUE(measure_and_choose(i, 80, m));
 }
 
-// Distances that were never kept come in by trying them out alone, and are kept if they are worth it.
+// Distances that were never kept are only tried at random, and are kept if their mass is large enough.
 TEST(BlockImportance, TriesDistancesAtRandom) {
   const ModelConfig c = model("{pattern: importance, local: 1, keep: 4, interval: 1, explore: 1, decay: 0.5}");
   BlockImportance i = importance(c), again = importance(c);
@@ -120,7 +120,7 @@ TEST(BlockImportance, TriesDistancesAtRandom) {
         }
       return all;
     }();
-    take(i, step, m), take(again, step, m);
+    measure_and_choose(i, step, m), measure_and_choose(again, step, m);
     last = kept(i.pattern(), 0, kBlocks - 1);
     EXPECT_EQ(last, kept(again.pattern(), 0, kBlocks - 1)) << "the same numbers in every process";
     EXPECT_EQ(last.size(), 4u);
@@ -131,13 +131,13 @@ TEST(BlockImportance, TriesDistancesAtRandom) {
   EXPECT_TRUE(std::ranges::count(last, kBlocks - 2)) << "and the one behind it";
 }
 
-TEST(BlockImportance, RandomNumbersHaveAddresses) {
+TEST(BlockImportance, RandomNumbersDependOnSeedAndLayer) {
   const auto choices = [](const std::string& seed, std::int64_t layer) {
     BlockImportance i = importance(
         model(str("{pattern: importance, local: 1, keep: 4, interval: 1, explore: 2, seed: ", seed, "}")), layer);
     std::vector<Blocks> all;
     for (std::int64_t step = 1; step <= 10; ++step) {
-      take(i, step, falling());
+      measure_and_choose(i, step, falling());
       for (std::int32_t head = 0; head < kHeads; ++head) all.push_back(kept(i.pattern(), head, kBlocks - 1));
     }
     return all;
@@ -151,15 +151,15 @@ TEST(BlockImportance, RandomNumbersHaveAddresses) {
   EXPECT_GT(differ, 3) << "heads alike";
 }
 
-// Heads of other rules keep what these say.
-TEST(BlockImportance, LeavesOtherHeadsAlone) {
+// Heads with other rules keep the blocks of these rules.
+TEST(BlockImportance, DoesNotChangeOtherHeads) {
   const ModelConfig c =
       model("{pattern: importance, local: 1, keep: 3, interval: 1}, {pattern: random, density: 0.3}", "[0, 1]");
   const Pattern start = pattern_of(c, 0);
   BlockImportance i = importance(c);
   MeasuredMass m = falling();
   m.sums[8] = 0.9;
-  EXPECT_TRUE(take(i, 1, m));
+  EXPECT_TRUE(measure_and_choose(i, 1, m));
   const Pattern p = i.pattern();
   for (std::int32_t row = 0; row < kBlocks; ++row) EXPECT_EQ(kept(p, 1, row), kept(start, 1, row)) << row;
   EXPECT_EQ(kept(p, 0, 10), (Blocks{2, 9, 10}));
@@ -168,7 +168,7 @@ TEST(BlockImportance, LeavesOtherHeadsAlone) {
 
 using Names = std::set<std::string>;
 
-// Tensors of checkpoints.
+// Returns the names of the importance tensors in checkpoints.
 Names saved_of(const ModelConfig& c) {
   Decoder decoder(c);
   State state;
@@ -179,7 +179,7 @@ Names saved_of(const ModelConfig& c) {
   return names;
 }
 
-TEST(BlockImportance, NeedsARuleOfSomeHead) {
+TEST(BlockImportance, IsUsedIfAHeadHasTheRule) {
   const char* rules = "{pattern: importance, keep: 3}, {local: 2}";
   EXPECT_TRUE(uses_importance(model(rules, "[1, 0]").attention, kHeads));
   EXPECT_FALSE(uses_importance(model(rules, "[1]").attention, kHeads));

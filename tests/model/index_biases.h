@@ -1,11 +1,11 @@
 #pragma once
-// Biases by distance begin at 0, which tells nothing: these values do.
+// Distance biases for tests. Biases are initialized to 0, which would test nothing.
 
 #include "model/decoder.h"
 
 namespace ring::test {
 
-// On a CPU. Of each KV head others, such that no two neighbouring buckets are alike.
+// Fills the biases on a CPU. They differ between KV heads and between neighbouring buckets.
 inline void fill_index_biases(Decoder& model) {
   for (DecoderBlock& block : model.blocks()) {
     const Indexer* indexer = block.attention().indexer();

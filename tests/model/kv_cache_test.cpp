@@ -1,5 +1,5 @@
-// The cache of every kind of attention: which rows a new token sees, which rows are kept, and that logits through it
-// are those of whole passes.
+// The cache of every kind of attention: rows that a new token sees, rows that are kept, and logits that equal those of
+// whole passes.
 #include "model/kv_cache.h"
 
 #include <gtest/gtest.h>
@@ -42,8 +42,9 @@ const std::vector<std::string> kSections = {
     "{kind: block_sparse, block: 64, rules: [{pattern: hierarchical}, {pattern: random, density: 0.5}], heads: [1, 0]}",
 };
 
-// How often query t counts key u, from the kinds' definitions; the pattern tells the layer's blocks and shift.
-int times(const AttentionConfig& c, const Pattern& p, int head, std::int64_t t, std::int64_t u) {
+// Returns how often query t counts key u, by the definition of the kind. The pattern gives the layer's blocks and
+// shift.
+int count_pair(const AttentionConfig& c, const Pattern& p, int head, std::int64_t t, std::int64_t u) {
   if (u > t) return 0;
   if (c.kind == "dense") return 1;
   if (c.kind == "window") return u > t - c.window || u < c.sinks;
@@ -58,14 +59,14 @@ int times(const AttentionConfig& c, const Pattern& p, int head, std::int64_t t, 
   return c.dedup ? std::min(count, 1) : count;
 }
 
-// A cache in use: the token in each row, or -1.
+// Returns the token in each row of a used cache, -1 for an empty row.
 std::vector<std::int64_t> tokens_after(const LayerCache& cache, std::int64_t newest) {
   std::vector<std::int64_t> held(static_cast<std::size_t>(cache.rows()), -1);
   for (std::int64_t t = 0; t <= newest; ++t) held[static_cast<std::size_t>(cache.row_of(t))] = t;
   return held;
 }
 
-TEST(CacheRows, AreThoseOfTheDefinition) {
+TEST(CacheRows, FollowTheDefinition) {
   const ExecContext ctx{Stream::cpu(1)};
   for (const std::string& section : kSections) {
     const ModelConfig c = config_of(section);
@@ -88,7 +89,7 @@ TEST(CacheRows, AreThoseOfTheDefinition) {
               ++got[static_cast<std::size_t>(held.at(static_cast<std::size_t>(r.first + j * r.stride)))];
           }
           for (std::int32_t u = 0; u < 300; ++u)
-            want[static_cast<std::size_t>(u)] = times(c.attention, pattern, head, t, u);
+            want[static_cast<std::size_t>(u)] = count_pair(c.attention, pattern, head, t, u);
           ASSERT_EQ(got, want) << section << " layer " << layer << " head " << head << " token " << t;
         }
       }
@@ -96,7 +97,7 @@ TEST(CacheRows, AreThoseOfTheDefinition) {
   }
 }
 
-TEST(CacheRows, AreFewRanges) {
+TEST(CacheRows, FormFewRanges) {
   const ExecContext ctx{Stream::cpu(1)};
   const auto most = [&](const std::string& section) {
     const ModelConfig c = config_of(section);
@@ -109,12 +110,12 @@ TEST(CacheRows, AreFewRanges) {
     }
     return most;
   };
-  EXPECT_EQ(most("{kind: dense}"), 2u);  // of two KV heads
+  EXPECT_EQ(most("{kind: dense}"), 2u);  // one per KV head
   EXPECT_EQ(most("{kind: window, window: 5, sinks: 3}"), 6u);
   EXPECT_EQ(most("{kind: block_sparse, block: 64, rules: [{local: 2, first: 2}]}"), 4u);  // neighbours are merged
 }
 
-TEST(KvCache, OfAWindowDoesNotGrowWithTheContext) {
+TEST(KvCache, StaysSmallForAWindow) {
   const ExecContext ctx{Stream::cpu(1)};
   const ModelConfig c = config_of("{kind: window, window: 16, sinks: 4}", 1 << 20);
   const std::size_t before = ctx.stream.allocator()->stats().in_use;
@@ -122,7 +123,7 @@ TEST(KvCache, OfAWindowDoesNotGrowWithTheContext) {
   const std::size_t bytes = 2 * 2 * 20 * 2 * 8 * sizeof(float);  // keys and values, sequences, rows, heads, channels
   for (const LayerCache& layer : cache.layers) EXPECT_EQ(layer.keys.bytes() + layer.values.bytes(), bytes);
   EXPECT_LE(ctx.stream.allocator()->stats().in_use - before, std::size_t{1} << 20);
-  EXPECT_EQ(KvCache(c, 1, 10, ctx).layers[0].rows(), 10);  // nor does it exceed a small capacity
+  EXPECT_EQ(KvCache(c, 1, 10, ctx).layers[0].rows(), 10);  // and at most the capacity
   EXPECT_EQ(KvCache(config_of("{kind: dilated, segments: [8], rates: [1]}"), 1, 90, ctx).layers[0].rows(), 90);
 }
 
@@ -134,8 +135,8 @@ Tensor tokens(const ExecContext& ctx, std::int64_t n, std::uint32_t salt) {
   return t;
 }
 
-// In a model of one layer a token's logits change with an earlier token where a head keeps the pair, and nowhere else.
-TEST(AttentionLayer, SeesWhatItsPatternKeeps) {
+// In a model with one layer, a token's logits change with an earlier token only if a head keeps the pair.
+TEST(AttentionLayer, SeesTheTokensThatItsPatternKeeps) {
   for (const std::string& section : kSections) {
     ModelConfig c = config_of(section);
     c.layers = 1;
@@ -155,7 +156,9 @@ TEST(AttentionLayer, SeesWhatItsPatternKeeps) {
       const Tensor after = logits();
       for (std::int64_t t = 0; t < 280; ++t) {
         const bool changed = std::memcmp(before.narrow(0, t, 1).raw(), after.narrow(0, t, 1).raw(), 37 * 4) != 0;
-        EXPECT_EQ(changed, t == u || times(c.attention, pattern, 0, t, u) + times(c.attention, pattern, 1, t, u) > 0)
+        EXPECT_EQ(changed, t == u || count_pair(c.attention, pattern, 0, t, u) +
+                                             multiplicity_by_definition(c.attention, pattern, 1, t, u) >
+                                         0)
             << section << t << " " << u;
       }
       id = (id + 32) % 37;
@@ -163,8 +166,8 @@ TEST(AttentionLayer, SeesWhatItsPatternKeeps) {
   }
 }
 
-// What is learned of pools begins as zeros: random numbers tell more.
-void learn_pools(Decoder& model, const ExecContext& ctx) {
+// Fills parameters of learned pools with random numbers: their initial zeros would test little.
+void fill_pool_parameters(Decoder& model, const ExecContext& ctx) {
   for (DecoderBlock& block : model.blocks()) {
     if (const Param* p = block.attention().pooling()) random_normal_kernel({p->var.value, {3, 1, 4}, 1.0f}, ctx);
     if (const Linear* gate = block.attention().pool_gate())
@@ -172,14 +175,14 @@ void learn_pools(Decoder& model, const ExecContext& ctx) {
   }
 }
 
-// Feeds two sequences of `length` tokens, `first` of them at once and then one by one; the largest difference to the
-// logits of the whole. begins: as the model is in the first step of a run.
+// Feeds two sequences of `length` tokens: `first` tokens at once, and then one at a time. Returns the largest
+// difference from the logits of a whole pass. begins: the model is in the first step of a run.
 double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t first, bool begins = false) {
   const ExecContext ctx{Stream::cpu(2)};
   Decoder model(c);
   model.allocate(ctx, 7);
   test::fill_index_biases(model);
-  learn_pools(model, ctx);
+  fill_pool_parameters(model, ctx);
   if (begins) model.set_attention_step(0);
   const Tensor ids = tokens(ctx, 2 * length, 4);
   ring::Run run{ctx};
@@ -214,7 +217,7 @@ TEST(KvCache, GivesTheLogitsOfWholePassesOverManyBlocks) {
   for (const std::string& section : kSections) EXPECT_LT(cached_error(config_of(section), 280, 100), 2e-4) << section;
 }
 
-// What is selected by content, and heads of rules beside it.
+// Selection by content, and heads with other rules beside it.
 const std::vector<std::string> kSelecting = {
     "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}]}",
     "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 4, local: 2, first: 1}, {local: 2}], heads: [1, "
@@ -226,7 +229,7 @@ const std::vector<std::string> kSelecting = {
     "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 7, mass: 0.55}]}",
     "{kind: block_sparse, block: 64, rules: [{pattern: learned, keep: 7, mass: 0.55}], index_heads: 2}"};
 
-// Pools that are completed within the first pass and behind it, beside every kind that has them.
+// Pools that are completed within the first pass and after it, beside every kind that supports pools.
 const std::vector<std::string> kPooling = {"{kind: window, window: 3, pools: [2]}",
                                            "{kind: window, window: 5, sinks: 1, pools: [16, 50]}",
                                            "{kind: window, window: 2, pools: [140]}",
@@ -243,8 +246,8 @@ TEST(KvCache, PoolsTheKeysOfWholePasses) {
       EXPECT_LT(cached_error(config_of(section), 150, first), 2e-4) << section << first;
 }
 
-// A new token sees the pools that end before it, and they lie behind the rows of all tokens.
-TEST(CacheRows, HavePools) {
+// A new token sees the pools that end before it. Rows of pools are stored after the rows of all tokens.
+TEST(CacheRows, IncludePools) {
   const ExecContext ctx{Stream::cpu(1)};
   const ModelConfig c = config_of("{kind: window, window: 3, pools: [16, 50]}");
   const KvCache cache(c, 2, 300, ctx);
@@ -268,7 +271,7 @@ TEST(KvCache, SelectsTheBlocksOfWholePasses) {
       EXPECT_LT(cached_error(config_of(section, 520), 520, first), 2e-4) << section << first;
 }
 
-TEST(KvCache, SharesTheBlocksThatLayersShare) {
+TEST(KvCache, SharesSelectionsBetweenLayers) {
   for (const char* rule : {"keep: 2", "keep: 7, mass: 0.55"}) {
     const ModelConfig c =
         config_of(str("{kind: block_sparse, block: 64, rules: [{pattern: content, ", rule, "}], reuse: 2}"), 520);
@@ -276,13 +279,13 @@ TEST(KvCache, SharesTheBlocksThatLayersShare) {
   }
 }
 
-// Where an indexer warms up, all.
+// While an indexer warms up, all blocks are selected.
 TEST(KvCache, SelectsTheBlocksOfTheStep) {
   const ModelConfig c = config_of(kSelecting[3], 520);
   EXPECT_LT(cached_error(c, 520, 385, true), 2e-4);
 }
 
-// Changing a token leaves every logit before it as it is, bit for bit, and through several layers.
+// Expects that a changed token leaves all earlier logits bit-identical, through several layers.
 void expect_no_future(const std::vector<std::string>& sections) {
   for (const std::string& section : sections) {
     const ModelConfig c = config_of(section, 520);
@@ -290,7 +293,7 @@ void expect_no_future(const std::vector<std::string>& sections) {
     Decoder model(c);
     model.allocate(ctx, 7);
     test::fill_index_biases(model);
-    learn_pools(model, ctx);
+    fill_pool_parameters(model, ctx);
     const Tensor ids = tokens(ctx, 520, 4);
     ring::Run run{ctx};
     const auto logits = [&] {
@@ -314,14 +317,14 @@ void expect_no_future(const std::vector<std::string>& sections) {
 TEST(Selections, DoNotSeeTheFuture) { expect_no_future(kSelecting); }
 TEST(Pools, DoNotSeeTheFuture) { expect_no_future(kPooling); }
 
-// A model that begins to learn of its pools has the logits of one with means, bit for bit, until it has learned.
-TEST(Pools, LearnedOnesBeginAsMeansWithoutGates) {
+// Until they have learned, learned pools give exactly the logits of means.
+TEST(Pools, LearnedPoolsBeginAsMeansWithoutGates) {
   const ExecContext ctx{Stream::cpu(2)};
   const Tensor ids = tokens(ctx, 150, 4);
   const auto logits = [&](const std::string& more, bool learns) {
     Decoder model(config_of("{kind: window, window: 5, pools: [3, 50]" + more + "}"));
     model.allocate(ctx, 7);
-    if (learns) learn_pools(model, ctx);
+    if (learns) fill_pool_parameters(model, ctx);
     ring::Run run{ctx};
     return to_host<float>(model.logits(run, model.hidden(run, ids, Sequences::uniform(1, 150, ctx)).value), ctx.stream);
   };
@@ -332,7 +335,7 @@ TEST(Pools, LearnedOnesBeginAsMeansWithoutGates) {
   }
 }
 
-TEST(Pools, AreNamedAndCutByHead) {
+TEST(Pools, AreNamedAndShardedByHead) {
   Decoder model(config_of("{kind: window, window: 5, pools: [3, 50], pooling: learned}"));
   const Param& p = *model.blocks()[1].attention().pooling();
   const std::string at = "blocks.1.attention.pool.";
@@ -362,7 +365,7 @@ TEST(KvCache, ServesLayersOfAllKinds) {
   EXPECT_LT(cached_error(c.resolved(), 150, 11), 2e-4);
 }
 
-TEST(KvCache, RefusesMoreThanItHasRoomFor) {
+TEST(KvCache, RefusesMoreThanItsCapacity) {
   const ExecContext ctx{Stream::cpu(1)};
   const ModelConfig c = config_of("{kind: window, window: 4}");
   Decoder model(c);

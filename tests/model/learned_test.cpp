@@ -1,5 +1,5 @@
-// Attention with an indexer (pattern: learned) in a whole model: nothing looks ahead, nothing of the indexer reaches
-// the trunk, its gradient is that of its loss, and while it warms up attention is dense.
+// Attention with an indexer (pattern: learned) in a whole model: it is causal, indexer losses do not reach the trunk,
+// the indexer's gradient is that of its loss, and during the warm-up attention is dense.
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ Tensor tokens(const ExecContext& ctx, std::int64_t n = kTokens) {
   return t;
 }
 
-// A model with tokens, of which a document of its own begins in the middle.
+// A model and tokens of two documents. The second begins in the middle.
 struct Problem {
   ExecContext ctx{Stream::cpu(2)};
   Decoder model;
@@ -64,8 +64,8 @@ struct Problem {
     Run run{ctx};
     return model.hidden(run, ids, sequences()).value;
   }
-  // Forward and backward; the sum of the indexers' losses.
-  double learn() {
+  // Runs forward and backward. Returns the sum of the indexers' losses.
+  double forward_backward() {
     Tape tape;
     Run run{.ctx = ctx, .tape = &tape};
     run.auxiliary_loss = ctx.zeros({1});
@@ -99,10 +99,10 @@ void expect_no_future(const ModelConfig& c) {
   EXPECT_EQ(later, 11);
 }
 TEST(LearnedBlocks, DoNotLookAhead) { expect_no_future(learned()); }
-TEST(LearnedBlocks, OfAMassDoNotLookAhead) { expect_no_future(learned("", kMass)); }
+TEST(LearnedBlocks, DoNotLookAheadWithAMass) { expect_no_future(learned("", kMass)); }
 
-// A document that is packed behind another one selects as it does alone.
-TEST(LearnedBlocks, OfADocumentAreItsOwn) {
+// A document packed behind another one selects the same blocks as it does alone.
+TEST(LearnedBlocks, StayWithinADocument) {
   Problem p(learned());
   const Tensor packed = p.hidden();
   const std::int64_t count = kTokens - 100;
@@ -112,10 +112,10 @@ TEST(LearnedBlocks, OfADocumentAreItsOwn) {
     EXPECT_NEAR(alone.data<float>()[i], packed.narrow(0, 100, count).data<float>()[i], 1e-4);
 }
 
-TEST(LearnedBlocks, LeaveTheTrunkAlone) {
+TEST(LearnedBlocks, DoNotChangeGradientsOfTheTrunk) {
   Problem learns(learned()), frozen(learned(), false);
-  EXPECT_GT(learns.learn(), 0);
-  EXPECT_EQ(frozen.learn(), 0);
+  EXPECT_GT(learns.forward_backward(), 0);
+  EXPECT_EQ(frozen.forward_backward(), 0);
   const auto a = learns.model.parameters().declared(), b = frozen.model.parameters().declared();
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -128,12 +128,12 @@ TEST(LearnedBlocks, LeaveTheTrunkAlone) {
   }
 }
 
-// With all else frozen the indexers learn the same.
-TEST(LearnedBlocks, LearnAlone) {
+// With all other parameters frozen, the indexers get the same gradients.
+TEST(LearnedBlocks, LearnWithFrozenTrunk) {
   Problem all(learned()), alone(learned());
   for (Param* p : alone.model.parameters().declared())
     if (!is_indexer(*p)) p->var.slot = nullptr;
-  EXPECT_EQ(all.learn(), alone.learn());
+  EXPECT_EQ(all.forward_backward(), alone.forward_backward());
   const auto a = all.model.parameters().declared(), b = alone.model.parameters().declared();
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (!is_indexer(*a[i])) continue;
@@ -141,9 +141,9 @@ TEST(LearnedBlocks, LearnAlone) {
   }
 }
 
-// Differences of the loss along some directions against the gradient of a parameter.
+// Compares differences of the loss along some directions with the gradient of a parameter.
 void expect_gradient_of_loss(Problem& p, Param& param) {
-  p.learn();
+  p.forward_backward();
   const std::vector<float> gradient = p.gradient(param);
   float* const w = param.var.value.data<float>();
   const std::vector<float> start(w, w + param.var.value.numel());
@@ -156,16 +156,16 @@ void expect_gradient_of_loss(Problem& p, Param& param) {
         w[i] = static_cast<float>(start[i] + step * direction);
         want += direction * gradient[i];
       }
-      return p.learn();
+      return p.forward_backward();
     };
     const double got = (moved(1e-3) - moved(-1e-3)) / 2e-3;
-    const double steps_of_f32 = 2 * 6e-8 * p.learn() / 2e-3;  // the loss is one
+    const double steps_of_f32 = 2 * 6e-8 * p.forward_backward() / 2e-3;  // the rounding of the loss in f32
     EXPECT_NEAR(got, want, 0.002 * std::abs(want) + steps_of_f32) << param.parts[0].name << k;
   }
   std::ranges::copy(start, w);
 }
 
-// While all blocks are kept the loss has no jumps. The last layer's indexer is asked, since no other loss depends on
+// While all blocks are kept, the loss is continuous. The last layer's indexer is tested, since no other loss depends on
 // it.
 TEST(LearnedBlocks, HaveTheGradientOfTheirLoss) {
   Problem p(learned(", index_warmup_steps: 9"));
@@ -175,8 +175,8 @@ TEST(LearnedBlocks, HaveTheGradientOfTheirLoss) {
   for (Param* param : params) expect_gradient_of_loss(p, *param);
 }
 
-// Biases begin at 0, where they change no bit of the scores, and do not decay.
-TEST(LearnedBlocks, BeginWithoutDistances) {
+// Biases are initialized to 0, where they do not change any bit of the scores, and do not decay.
+TEST(LearnedBlocks, BeginWithZeroDistanceBiases) {
   Problem with(learned()), without(learned("", kKeep, 0));
   const std::vector<Param*> params = with.model.blocks()[1].attention().indexer()->parameters();
   EXPECT_EQ(params[1]->parts[0].name, "blocks.1.attention.index.distance.bias");
@@ -204,12 +204,12 @@ void expect_all_in_warmup(const std::string& rule) {
   EXPECT_NE(std::memcmp(all.raw(), selected.raw(), selected.bytes()), 0);
 }
 TEST(LearnedBlocks, AreAllBlocksWhileTheIndexerWarmsUp) { expect_all_in_warmup("first: 1, keep: 4"); }
-TEST(LearnedBlocks, OfAMassAreAllWhileTheIndexerWarmsUp) { expect_all_in_warmup(kMass); }
+TEST(LearnedBlocks, AreAllBlocksWithAMassWhileTheIndexerWarmsUp) { expect_all_in_warmup(kMass); }
 
-// What is computed again selects and learns as at first.
+// Recomputed layers select and learn as in the first pass.
 TEST(LearnedBlocks, RecomputeWithTheSameBits) {
   Problem kept(learned());
-  const double loss = kept.learn();
+  const double loss = kept.forward_backward();
   for (const Recompute how : {Recompute::attention, Recompute::block, Recompute::full})
     for (const std::int64_t segments : {0, 1}) {
       Problem again(learned());
@@ -217,7 +217,7 @@ TEST(LearnedBlocks, RecomputeWithTheSameBits) {
       plan.blocks.assign(2, {.recompute = how});
       plan.segments = segments, plan.segment_blocks = segments;
       again.model.set_activations(plan);
-      EXPECT_EQ(again.learn(), loss);
+      EXPECT_EQ(again.forward_backward(), loss);
       const auto a = kept.model.parameters().declared(), b = again.model.parameters().declared();
       for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(kept.gradient(*a[i]), again.gradient(*b[i]));
     }

@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-TEST(Parameters, ANameIsGivenOnce) {
+TEST(Parameters, DuplicateNamesAreRefused) {
   Parameters p;
   p.add({{.name = "a", .rows = 2}}, 3);
   p.add({{.name = "b", .rows = 2}, {.name = "c", .rows = 2}}, 3);
@@ -41,8 +41,8 @@ TEST(Parameters, EverySliceHoldsWholeParts) {
   EXPECT_NE(error_of([&] { slice_of(0, 3); }).find("4 parts do not divide among 3 slices"), std::string::npos);
 }
 
-// To look for each name among all before it takes a hundred times as long.
-TEST(Parameters, ManyTakeLittleTime) {
+// A linear search for each name would take a hundred times as long.
+TEST(Parameters, ManyAreAddedQuickly) {
   const std::clock_t start = std::clock();
   Parameters many;
   for (int i = 0; i < 60'000; ++i) many.add({{.name = str("blocks.", i, ".mlp.w1"), .rows = 1}}, 1);

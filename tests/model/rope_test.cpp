@@ -1,4 +1,4 @@
-// Frequencies of rotary positions under every scaling, and sequences that dynamic scaling stretches.
+// Frequencies of rotary positions with every scaling, and sequences that dynamic scaling stretches.
 #include "model/rope.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(Rope, ScalesFrequenciesAsDefined) {
   c.scaling = RopeScaling::llama3;
   c.factor = 8;
   const std::vector<float> llama = rope_frequencies(c, 128);
-  EXPECT_FLOAT_EQ(llama[0], plain[0]);        // wavelength 6 tokens: kept
+  EXPECT_FLOAT_EQ(llama[0], plain[0]);        // wavelength of 6 tokens: kept
   EXPECT_FLOAT_EQ(llama[63], plain[63] / 8);  // wavelength beyond the trained context: divided
   for (std::size_t i = 0; i < 64; ++i) {
     EXPECT_LE(llama[i], plain[i] * 1.0000001f);
@@ -35,8 +35,8 @@ TEST(Rope, ScalesFrequenciesAsDefined) {
   }
 }
 
-// What _compute_yarn_parameters of transformers 5.23 gives for Qwen's 131,072 tokens of context.
-TEST(Rope, YarnIsThatOfTransformers) {
+// Expected values are those of _compute_yarn_parameters of transformers 5.23 for Qwen's context of 131,072 tokens.
+TEST(Rope, YarnEqualsThatOfTransformers) {
   const RopeConfig c{.theta = 1e6, .scaling = RopeScaling::yarn, .factor = 4, .original_context = 32768};
   const std::vector<float> f = rope_frequencies(c, 128);
   const std::pair<std::size_t, double> known[] = {{0, 1.0},
@@ -52,8 +52,8 @@ TEST(Rope, YarnIsThatOfTransformers) {
   EXPECT_EQ(rope_attention_factor({.scaling = RopeScaling::linear}), 1);
 }
 
-// What _compute_dynamic_ntk_parameters of transformers 5.23 gives for a context of 4096.
-TEST(Rope, DynamicIsThatOfTransformers) {
+// Expected values are those of _compute_dynamic_ntk_parameters of transformers 5.23 for a context of 4096.
+TEST(Rope, DynamicEqualsThatOfTransformers) {
   const RopeConfig c{.scaling = RopeScaling::dynamic, .factor = 2, .original_context = 4096};
   const auto expect = [&](std::int64_t length, const std::vector<double>& known) {
     const std::vector<float> f = rope_frequencies(c, 128, length);
@@ -82,7 +82,7 @@ ModelConfig stretching() {
 struct Model {
   explicit Model(const ModelConfig& c) : decoder(c) { decoder.allocate(ctx, 7); }
 
-  // [tokens, vocabulary], of documents of these lengths below each other.
+  // Returns the logits [tokens, vocabulary] of documents with these lengths, one after the other.
   std::vector<float> logits(const std::vector<std::int64_t>& lengths, std::uint64_t first_id = 0) const {
     Sequences seqs;
     seqs.offsets = {0};
@@ -110,7 +110,7 @@ TEST(DynamicRope, ChangesNothingWithinTheContext) {
   EXPECT_EQ(Model(stretching()).logits({kTrained, 5}), Model(plain).logits({kTrained, 5}));
 }
 
-// Beyond it, a sequence is that of a model whose theta is larger.
+// Beyond the context, a sequence gives the logits of a model with a larger theta.
 TEST(DynamicRope, RaisesThetaWithTheLength) {
   ModelConfig raised = stretching();
   const double times = 3 * 30.0 / 12 - 2;
@@ -123,7 +123,7 @@ TEST(DynamicRope, RaisesThetaWithTheLength) {
   EXPECT_GT(std::abs(Model(plain).logits({30}).back() - got.back()), 1e-3);
 }
 
-TEST(DynamicRope, IsOfEachDocument) {
+TEST(DynamicRope, DependsOnEachDocumentsLength) {
   const Model m(stretching());
   const std::vector<float> all = m.logits({20, 7, 31});
   std::vector<float> alone;
@@ -137,7 +137,7 @@ TEST(DynamicRope, IsOfEachDocument) {
   for (std::size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], alone[i], 1e-5) << i;
 }
 
-// Rows of padding belong to the document before them, and do not make it longer.
+// Rows of padding belong to the document before them, but do not make it longer.
 TEST(DynamicRope, DoesNotCountPadding) {
   const ExecContext ctx{Stream::cpu(1)};
   const std::vector<std::int32_t> positions(32, 0);
@@ -146,7 +146,7 @@ TEST(DynamicRope, DoesNotCountPadding) {
   const Sequences within = Sequences::packed({0, 16}, {12, 10}, 16, p),
                   beyond = Sequences::packed({0, 16}, {13, 10}, 16, p);
   EXPECT_FALSE(stretched_frequencies(c, kHeadDim, within, {}, ctx).defined());
-  EXPECT_TRUE(stretched_frequencies(c, kHeadDim, within, {0, 3}, ctx).defined());  // a cache holds more
+  EXPECT_TRUE(stretched_frequencies(c, kHeadDim, within, {0, 3}, ctx).defined());  // a cache holds more tokens
   const std::vector<float> got =
       to_host<float>(stretched_frequencies(c, kHeadDim, beyond, {}, ctx).view({8}), ctx.stream);
   std::vector<float> want = rope_frequencies(c, kHeadDim, 13);
@@ -191,8 +191,8 @@ TEST(Rope, KeysWithoutEffectAreRefused) {
   EXPECT_EQ(problems({.scaling = RopeScaling::dynamic, .attention_factor = 2}), "attention_factor ");
 }
 
-// A kind of scaling that is given later resets the keys of the kind before it.
-TEST(Rope, AnotherKindOfScalingResetsTheKeysOfTheFirst) {
+// A kind of scaling given later resets the keys of the earlier kind.
+TEST(Rope, ADifferentKindOfScalingResetsTheKeysOfTheFirst) {
   const std::string yarn = "rope: {scaling: yarn, factor: 4, original_context: 128, beta_fast: 16}";
   ModelConfig c;
   load_config_text(c, yarn, "a.yaml", {"rope.scaling=linear"});
@@ -206,7 +206,7 @@ TEST(Rope, AnotherKindOfScalingResetsTheKeysOfTheFirst) {
   EXPECT_NE(error.find("beta_fast: 16 has no effect with scaling: linear"), std::string::npos) << error;
 }
 
-TEST(DynamicRope, IsNotForTrainingBeyondTheContext) {
+TEST(DynamicRope, CannotTrainBeyondTheContext) {
   ModelConfig c = stretching();
   std::vector<SettingProblem> errors;
   c.validate(errors);

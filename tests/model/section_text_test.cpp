@@ -1,4 +1,4 @@
-// Sections of attention as they are printed.
+// Printed sections of attention.
 #include "model/attention/section_text.h"
 
 #include <gtest/gtest.h>
@@ -27,13 +27,13 @@ const char* const kSections[] = {
     "{kind: block_sparse, rules: [{pattern: file, file: \"a file, of 'blocks'.txt\"}]}",
 };
 
-TEST(SectionText, GivesTheKindAndWhatIsNotItsDefault) {
+TEST(SectionText, GivesTheKindAndChangedSettings) {
   EXPECT_EQ(section_text({}), "{kind: dense}");
   EXPECT_EQ(section_text(with_attention(kSections[1]).attention), kSections[1]);
 }
 
-// Whatever section it takes the place of, it is the same one.
-TEST(SectionText, IsTheSectionInPlaceOfAnyOther) {
+// The printed section gives the same settings whatever section it replaces.
+TEST(SectionText, GivesTheSectionInPlaceOfAnyOther) {
   for (const char* text : kSections)
     for (const char* before : kSections) {
       const AttentionConfig want = with_attention(text).attention;

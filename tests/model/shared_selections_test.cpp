@@ -1,4 +1,4 @@
-// Layers that share a selection (model.attention.reuse), and settings of attention that change by tokens, in a decoder.
+// Layers that share a selection (model.attention.reuse), and attention settings that change by tokens, in a decoder.
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ Tensor some_tokens(const ExecContext& ctx) {
   return from_host(ids, ctx.stream);
 }
 
-// The bits by which each layer attended in one pass.
+// Returns the selection bits that each layer used in one pass.
 std::vector<std::vector<std::int32_t>> selections_of(Decoder& model, const ExecContext& ctx) {
   std::vector<std::vector<std::int32_t>> all;
   for (DecoderBlock& b : model.blocks())
@@ -61,7 +61,7 @@ TEST(SharingLayers, AreNeighboursOfOneSection) {
             (Layers{-1, 1, 1, 3, -1}));
 }
 
-TEST(SharedSelections, AreThoseOfTheFirstLayer) {
+TEST(SharedSelections, EqualThatOfTheFirstLayer) {
   const ExecContext ctx{Stream::cpu(2)};
   Decoder shared(config_of(content("2", 2))), alone(config_of(content("2", 1)));
   for (Decoder* model : {&shared, &alone}) model->allocate(ctx, 7);
@@ -74,7 +74,7 @@ TEST(SharedSelections, AreThoseOfTheFirstLayer) {
   EXPECT_EQ(got[3], got[2]);
 }
 
-// A token decides on nothing before it, through all layers that share.
+// A token affects nothing before it, through all layers that share a selection.
 TEST(SharedSelections, DoNotSeeTheFuture) {
   const ExecContext ctx{Stream::cpu(2)};
   Decoder model(config_of(content("2", 3)));
@@ -99,8 +99,8 @@ TEST(SharedSelections, DoNotSeeTheFuture) {
   EXPECT_TRUE(later);
 }
 
-// The gradients of segments, which compute their blocks again, where a group of layers reaches from one into the next.
-TEST(SharedSelections, AreUsedAgainInSegments) {
+// Gradients of recomputed segments when a group of sharing layers reaches from one segment into the next.
+TEST(SharedSelections, AreReusedInRecomputedSegments) {
   const ExecContext ctx{Stream::cpu(2)};
   const auto gradients = [&](int segments) {
     Decoder model(config_of(content("2", 3)));
@@ -126,7 +126,7 @@ TEST(SharedSelections, AreUsedAgainInSegments) {
   EXPECT_EQ(gradients(0), gradients(2));
 }
 
-TEST(AttentionSchedule, IsTheSettingsOfItsTokens) {
+TEST(AttentionSchedule, GivesTheSettingsOfItsTokens) {
   const ModelConfig c = config_of(content("[[0, 5], [1000, 3], [2000, 4]]", 1),
                                   str("[{layers: '3', attention: ", content("[[0, 2], [1500, 4]]", 1), "}]"));
   EXPECT_EQ(c.attention.rules[0].keep, 5) << "the largest";
@@ -143,7 +143,7 @@ TEST(AttentionSchedule, IsTheSettingsOfItsTokens) {
   EXPECT_EQ(keeps(kAfterAllTokens), std::pair(std::int64_t{4}, std::int64_t{4}));
 }
 
-TEST(AttentionSchedule, ADecoderFollowsIt) {
+TEST(AttentionSchedule, IsFollowedByADecoder) {
   const ExecContext ctx{Stream::cpu(2)};
   Decoder model(config_of(content("[[0, 5], [1000, 2]]", 1))), two(config_of(content("2", 1)));
   for (Decoder* m : {&model, &two}) m->allocate(ctx, 7);

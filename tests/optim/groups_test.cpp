@@ -1,4 +1,4 @@
-// Which update each parameter gets by optimizer.groups.
+// The update rule of each parameter according to optimizer.groups.
 #include "optim/groups.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace ring::test {
 namespace {
 
-// Takes matrices alone.
+// Updates only matrices.
 class Matrices final : public UpdateRule {
  public:
   std::vector<StateKind> states() const override { return {{"u"}}; }
@@ -72,7 +72,7 @@ class Groups : public testing::Test {
   }
 };
 
-TEST_F(Groups, TheLastEntryThatNamesAParameterHolds) {
+TEST_F(Groups, TheLastEntryThatMatchesAParameterApplies) {
   Decoder model(model_config());
   const OptimizerConfig c = config(
       "[{match: ['blocks.*'], lr: 2}, {match: ['*.attention.w?.weight', head.weight], weight_decay: 0.25},"
@@ -87,7 +87,7 @@ TEST_F(Groups, TheLastEntryThatNamesAParameterHolds) {
   EXPECT_EQ(update_of(c, model, "embedding.tokens.weight"), "frozen");
 }
 
-TEST_F(Groups, AKindUpdatesWhatItIsMeantFor) {
+TEST_F(Groups, AKindUpdatesOnlyItsParameters) {
   Decoder model(model_config());
   const OptimizerConfig c = config("[{match: ['blocks.1.mlp.*'], kind: adamw}]", "kind: matrices, ");
   bind_groups(c, model.parameters());
@@ -100,8 +100,8 @@ TEST_F(Groups, AKindUpdatesWhatItIsMeantFor) {
   EXPECT_EQ(lines[0], "blocks.0.attention_norm.weight and 4 more (0.00016 M): adamw, lr 0.5, weight_decay 0");
 }
 
-// States have no room for what is frozen or of another kind, and no element has two.
-TEST_F(Groups, LanesHoldWhatTheyUpdateAndNothingElse) {
+// States hold no elements of parameters that are frozen or of a different kind, and no element is held twice.
+TEST_F(Groups, LanesHoldOnlyWhatTheyUpdate) {
   Decoder model(model_config());
   const OptimizerConfig c = config(
       "[{match: ['blocks.0.mlp.*', 'blocks.1.attention.wk.*'], kind: matrices}, {match: ['embedding.*', "
@@ -126,8 +126,8 @@ TEST_F(Groups, LanesHoldWhatTheyUpdateAndNothingElse) {
       << "v is frozen, but q and k have gradients";
 }
 
-// What a checkpoint of other settings has of a parameter, whatever is bound now.
-TEST_F(Groups, SavedStatesAreThoseOfTheSettingsThatSaved) {
+// The states of a parameter follow from the settings of the checkpoint, whatever settings are bound now.
+TEST_F(Groups, SavedStatesFollowFromTheSavedSettings) {
   Decoder model(model_config());
   bind_groups(config("[{match: ['*.wq.*'], frozen: true}]"), model.parameters());
   const OptimizerConfig saved = config("[{match: ['*.mlp.*'], kind: matrices}, {match: ['blocks.1.*'], frozen: true}]");
@@ -143,14 +143,14 @@ TEST_F(Groups, SavedStatesAreThoseOfTheSettingsThatSaved) {
   EXPECT_EQ(states("blocks.1.mlp.up.weight"), Names());
 }
 
-TEST_F(Groups, WhatIsFrozenCostsNoUpdate) {
+TEST_F(Groups, FrozenParametersCostNoUpdate) {
   Decoder model(model_config());
   bind_groups(config("[{match: ['blocks.0.*'], frozen: true}]", "kind: muon, "), model.parameters());
   EXPECT_EQ(part(model, "blocks.0.mlp.up.weight").update_flops, 0);
   EXPECT_GT(part(model, "blocks.1.mlp.up.weight").update_flops, 0);
 }
 
-TEST_F(Groups, SayWhatIsWrong) {
+TEST_F(Groups, ErrorsAreNamed) {
   EXPECT_NE(error("[{match: ['blocks.*'], lr: 1}, {match: ['*.attn.*'], lr: 1}]")
                 .find("optimizer.groups[1].match[0]: \"*.attn.*\" matches no parameter of this model. Its parameters: "
                       "embedding.tokens.weight, blocks.0.attention_norm.weight"),
@@ -170,7 +170,7 @@ TEST_F(Groups, SayWhatIsWrong) {
   EXPECT_NE(error("[{match: ['*'], kind: adam}]").find("kind"), std::string::npos);
 }
 
-TEST_F(Groups, SayAllThatIsWrong) {
+TEST_F(Groups, AllErrorsAreNamed) {
   Decoder model(model_config());
   std::vector<SettingProblem> errors;
   bind_groups(config("[{match: [gone, 'blocks.*', lost], lr: 1}, {match: ['*.mlp.*'], lr: 1}, {match: [missing], kind: "
@@ -201,8 +201,8 @@ TEST_F(Groups, SettingsOfMuonBelongToMuon) {
   EXPECT_EQ(unused(config("[{match: ['*'], kind: muon}]", muon)).size(), 0u);
 }
 
-// gate and up lie in one matrix of memory: 37 rows of 31 are no multiple of 16.
-TEST_F(Groups, WhatLiesTogetherMustBeginWhereKernelsCanStart) {
+// gate and up are stored in one matrix: its 37 rows of 31 elements are not a multiple of 16.
+TEST_F(Groups, PartsOfAMatrixMustBeAlignedForKernels) {
   Parameters params;
   params.add({{"gate", 0, 37, {}}, {"up", 0, 37, {}}}, 31);
   const OptimizerConfig apart = config("[{match: [up], lr: 1}]"), alike = config("[{match: ['*'], lr: 1}]");

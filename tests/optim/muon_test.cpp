@@ -1,4 +1,4 @@
-// Muon against a plain implementation in float64: plain loops over the formulas of optim/muon.h.
+// Muon, compared with a float64 implementation: plain loops over the formulas of optim/muon.h.
 #include "optim/muon.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ double distance(const Values& a, const Values& b) {
   return norm(difference);
 }
 
-// x -> 3.4445 x - 4.7750 (x x^T) x + 2.0315 (x x^T)^2 x
+// Returns the result of iterating x -> 3.4445 x - 4.7750 (x x^T) x + 2.0315 (x x^T)^2 x.
 Matrix orthogonalised(Matrix x, int iterations) {
   const double size = norm(x.v);
   for (double& v : x.v) v /= size;
@@ -77,8 +77,8 @@ struct Reference {
   }
 };
 
-// q, k and v of three sizes below each other, gate and up that begin between multiples of 16, a tall and two wide
-// matrices; a vector and a table that AdamW updates.
+// q, k and v of three sizes in one matrix, gate and up that begin between multiples of 16, one tall and two wide
+// matrices, and a vector and a table that AdamW updates.
 struct Model {
   Model(const OptimizerConfig& config, const ParamTypes& types, const ExecContext& ctx) {
     const Init normal{Init::Kind::normal, 0.3f};
@@ -130,7 +130,7 @@ void fill_gradients(const Model& m, int t, const ExecContext& ctx) {
   copy(g, make_tensor(g.shape(), g.dtype(), random_values(str("gradient", t), g.numel()), ctx), ctx.stream);
 }
 
-// After so many steps: values, by name.
+// Returns the values after `steps` steps, by name.
 std::map<std::string, Matrix> trained(const OptimizerConfig& config, const ParamTypes& types, const ExecContext& ctx,
                                       int steps = 20) {
   Model m(config, types, ctx);
@@ -175,9 +175,9 @@ OptimizerConfig config_of(bool nesterov = true) {
   return c;
 }
 
-// Errors are relative to how far the values have come. In f32 a Newton-Schulz is exact to about 2e-6 (products of
-// rounded sums, five times); in bf16 to 1.6 % (the same in float64 with every product rounded), and a step's error is
-// as random as its gradient.
+// Errors are relative to the change of the values. In f32, Newton-Schulz is exact to about 2e-6 (five times GEMMs of
+// rounded sums). In bf16 it is exact to 1.6 % (the same in float64 with every GEMM rounded), and a step's error is as
+// random as its gradient.
 void expect_reference(const OptimizerConfig& config, const ParamTypes& types, const ExecContext& ctx, double bound) {
   const auto got = trained(config, types, ctx), before = trained(config, types, ctx, 0);
   for (const auto& [name, want] : reference(config, types, ctx)) {
@@ -210,8 +210,8 @@ TEST(Muon, LeavesTablesAndVectorsToAdamW) {
   for (const char* name : {"q", "v", "other", "tall"}) EXPECT_EQ(mixed.at(name).v, muon.at(name).v) << name;
 }
 
-// A group's learning rate and decay are those of its matrices, and not of others of their size.
-TEST(Muon, HasTheRatesOfGroups) {
+// A group's learning rate and decay apply to its matrices, but not to other matrices of the same size.
+TEST(Muon, UsesTheRatesOfGroups) {
   const ExecContext ctx = cpu(1);
   OptimizerConfig all = config_of(), rates = config_of(), decays = config_of();
   all.weight_decay = rates.weight_decay = decays.weight_decay = 0;
@@ -229,7 +229,7 @@ TEST(Muon, HasTheRatesOfGroups) {
   for (const auto& after : {quick, decayed}) EXPECT_EQ(after.at("wide").v, plain.at("wide").v) << "as large as `other`";
 }
 
-TEST(Muon, UpdatesHaveTheSizeOfAdamWs) {
+TEST(Muon, UpdatesAreAsLargeAsThoseOfAdamW) {
   const ExecContext ctx = cpu(1);
   OptimizerConfig c = config_of();
   c.weight_decay = 0;
@@ -242,7 +242,7 @@ TEST(Muon, UpdatesHaveTheSizeOfAdamWs) {
   }
 }
 
-TEST(Muon, ChunksFromTheHostChangeNoBit) {
+TEST(Muon, ChunksFromTheHostGiveTheSameBits) {
   const ExecContext ctx = cpu(2);
   OptimizerConfig c = config_of();
   const auto here = trained(c, {}, ctx);
@@ -276,7 +276,8 @@ TEST_F(GpuMuon, MatchesFloat64ForTwentySteps) {
   }
 }
 
-// In bf16, values of about 0.3 are rounded at random to steps of 2^-9, which a rate of 0.5 makes 1 % of their way.
+// In bf16, values of about 0.3 are rounded stochastically to steps of 2^-9. With a learning rate of 0.5 such a step is
+// 1 % of their change.
 TEST_F(GpuMuon, RoundsStochastically) {
   const ExecContext ctx{Stream::create({Backend::cuda, 0})};
   OptimizerConfig c = config_of();

@@ -1,4 +1,4 @@
-// The update over a shard: the same bits wherever the states, and values that kernels read a copy of, live.
+// Updates of a shard: bit-identical wherever states are stored, and wherever the values are if kernels read a copy.
 #include "optim/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class Halves final : public UpdateRule {
   float keep_;
 };
 
-// Gradients alone make new values.
+// Computes new values from gradients only.
 class Descent final : public UpdateRule {
  public:
   std::vector<StateKind> states() const override { return {}; }
@@ -57,7 +57,7 @@ class OptimizerTest : public testing::Test {
     optimizer_kinds().erase("descent");
   }
 
-  // Two vectors and three matrices, with gaps between them; no chunk below divides any.
+  // Two vectors and three matrices, with gaps between them. No chunk size below divides any of them.
   struct Model {
     Model(const ExecContext& ctx, const ParamTypes& types, const OptimizerConfig& config = {}) {
       const Init normal{Init::Kind::normal, 1};
@@ -100,7 +100,7 @@ class OptimizerTest : public testing::Test {
       g[i] = static_cast<float>((i * 31 + step * 7) % 17) - 8;
     optimizer.update(state(step, accepted), ctx);
   }
-  // Bytes of everything after some steps, of which the third is not accepted.
+  // Returns the bytes of all values and states after some steps, of which the third is not accepted.
   Bytes trained(const OptimizerConfig& config, const ParamTypes& types) const {
     Model m(ctx, types, config);
     Optimizer optimizer(config, m.shard, 3, ctx);
@@ -133,8 +133,8 @@ TEST_F(OptimizerTest, WhereStatesLiveChangesNoBit) {
   }
 }
 
-// Also where several kinds share them, whose parameters lie between each other's, and some are frozen.
-TEST_F(OptimizerTest, LanesOfSeveralKindsTravelApart) {
+// Several kinds share the host buffers, their parameters are interleaved, and some parameters are frozen.
+TEST_F(OptimizerTest, LanesOfSeveralKindsAreTransferredSeparately) {
   OptimizerConfig config{.kind = "halves"};
   config.groups = {{.match = {"b", "c"}, .kind = "thirds"}, {.match = {"d"}, .frozen = true}};
   const Bytes here = trained(config, copied), plain = trained({.kind = "halves"}, copied);
@@ -156,7 +156,7 @@ TEST_F(OptimizerTest, LanesOfSeveralKindsTravelApart) {
       }
 }
 
-TEST_F(OptimizerTest, SaysWhatLivesWhere) {
+TEST_F(OptimizerTest, ReportsTheBytesOnHostAndDevice) {
   for (const ParamTypes& types : {plain, copied})
     for (const StateOffload offload : {StateOffload::none, StateOffload::states, StateOffload::all}) {
       Model m(ctx, types);
@@ -206,7 +206,7 @@ TEST_F(OptimizerTest, MayHaveNoStates) {
   EXPECT_NE(bytes_of(untouched, a), bytes_of(here, a));
 }
 
-TEST(LaneRange, IsCutAtBothEnds) {
+TEST(LaneRange, IsClippedAtBothEnds) {
   const LaneRange range{.range = {.first = {.offset = 1000, .shard_offset = 320}, .numel = 48}, .at = 32};
   const auto expect_part = [&](std::int64_t begin, std::int64_t n, std::int64_t at, std::int64_t numel) {
     const LaneSlice part = range.within(begin, n);

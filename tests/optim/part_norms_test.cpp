@@ -1,4 +1,4 @@
-// Norms of the model's parts against plain sums over the gradients of parameters, told apart by their names.
+// Norms of the model's parts, compared with plain sums over the gradients of parameters with matching names.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ ModelConfig config_of(bool tied, Positions positions) {
   return c.resolved();
 }
 
-// The parts of a name up to a number, or to the first dot: "blocks.2", "embedding".
+// Returns a name up to its number, or to the first dot: "blocks.2", "embedding".
 std::string part_of(const std::string& name) {
   const std::size_t dot = name.find('.');
   return name.substr(0, name.starts_with("blocks.") ? name.find('.', dot + 1) : dot);
@@ -51,7 +51,7 @@ class PartNormsTest : public testing::TestWithParam<bool> {
 };
 INSTANTIATE_TEST_SUITE_P(TiedOrNot, PartNormsTest, testing::Bool());
 
-TEST_P(PartNormsTest, ArePlainSums) {
+TEST_P(PartNormsTest, EqualPlainSums) {
   const PartNorms norms(own_everything(model.parameters()), model, true, ctx);
   const std::map<ScopeKind, std::string> names = {
       {scopes::embedding, "embedding"}, {scopes::final_norm, "final_norm"}, {scopes::loss_head, "head"}};
@@ -67,7 +67,7 @@ TEST_P(PartNormsTest, ArePlainSums) {
   }
 }
 
-TEST_P(PartNormsTest, AnotherRanksGradientsDoNotCount) {
+TEST_P(PartNormsTest, GradientsOfOtherRanksDoNotCount) {
   const PartNorms norms(own_everything(model.parameters()), model, false, ctx);
   for (const float square : to_host<float>(norms.measure(ctx), ctx.stream)) EXPECT_EQ(square, 0);
 }

@@ -25,7 +25,7 @@ TEST(Schedule, WarmsUpLinearlyToThePeak) {
   }
 }
 
-TEST(Schedule, EndsWhereEachKindSays) {
+TEST(Schedule, EndsAtTheValueOfEachKind) {
   EXPECT_DOUBLE_EQ(schedule_factor(make(ScheduleKind::constant), 999, 1000), 1.0);
   EXPECT_NEAR(schedule_factor(make(ScheduleKind::cosine), 550, 1000), 0.55, 1e-12);  // half way
   EXPECT_NEAR(schedule_factor(make(ScheduleKind::cosine), 1000, 1000), 0.1, 1e-12);
@@ -39,10 +39,10 @@ TEST(Schedule, EndsWhereEachKindSays) {
   EXPECT_NEAR(schedule_factor(wsd, 800, 1000), 0.55, 1e-12);
 }
 
-TEST(Schedule, NeverLeavesItsRangeOrRisesAfterTheWarmUp) {
+TEST(Schedule, NeverRisesOrLeavesItsRangeAfterTheWarmUp) {
   for (ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
     double before = 1.0;
-    for (std::int64_t step = 100; step < 1200; ++step) {  // also beyond the end
+    for (std::int64_t step = 100; step < 1200; ++step) {  // also after the end
       const double f = schedule_factor(make(kind), step, 1000);
       EXPECT_LE(f, before);
       EXPECT_GE(f, 0.1 - 1e-12);
@@ -51,7 +51,7 @@ TEST(Schedule, NeverLeavesItsRangeOrRisesAfterTheWarmUp) {
   }
 }
 
-TEST(Schedule, WeightDecayStaysAsItIs) {
+TEST(Schedule, WeightDecayIsConstantByDefault) {
   for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd})
     for (std::int64_t step = 0; step <= 1000; ++step) EXPECT_EQ(weight_decay_factor(make(kind), step, 1000), 1.0);
 }
@@ -70,7 +70,7 @@ TEST(Schedule, WeightDecayFollowsTheCurveToItsOwnEnd) {
     }
 }
 
-TEST(Schedule, RefusesAWeightDecayThatNeverComes) {
+TEST(Schedule, RefusesAFinalWeightDecayForAConstantSchedule) {
   ScheduleConfig c = make(ScheduleKind::constant);
   std::vector<SettingProblem> errors;
   c.validate(errors);
@@ -81,7 +81,7 @@ TEST(Schedule, RefusesAWeightDecayThatNeverComes) {
   EXPECT_NE(errors[0].text.find("schedule.kind: constant. Set it to cosine"), std::string::npos) << errors[0].text;
 }
 
-TEST(Schedule, RefusesALengthOfADecayThatHasNone) {
+TEST(Schedule, RefusesDecayStepsForKindsWithoutThem) {
   for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
     ScheduleConfig c = make(kind);
     c.decay_steps = 400;
@@ -94,7 +94,7 @@ TEST(Schedule, RefusesALengthOfADecayThatHasNone) {
   }
 }
 
-// What docs/training.md says of the last step.
+// docs/training.md describes the last step.
 TEST(Schedule, TheLastStepIsOneBeforeTheEnd) {
   EXPECT_NEAR(schedule_factor(make(ScheduleKind::linear), 999, 1000), 0.1 + 0.9 / 900, 1e-12);
   const double cosine = schedule_factor(make(ScheduleKind::cosine), 999, 1000);
