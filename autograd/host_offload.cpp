@@ -105,7 +105,7 @@ std::shared_ptr<SavedStorage> HostOffload::pack(const Tensor& t, const ExecConte
 std::shared_ptr<HostOffload::OffloadedStorage> HostOffload::offload(const std::shared_ptr<Storage>& storage) {
   const auto [at, is_new] = packed_.try_emplace(storage);
   if (!is_new) return at->second.lock();
-  std::byte* const host = slabs_.take(storage->bytes());
+  std::byte* const host = slabs_.allocate(storage->bytes());
   (host ? bytes_.moved : bytes_.stayed) += storage->bytes();
   if (!host) return nullptr;
   const auto moved = std::make_shared<OffloadedStorage>(*this, storage, host);
@@ -131,7 +131,7 @@ void HostOffload::begin_forward() {
   parts_.clear();
   packed_.clear();
   bytes_ = {};
-  if (live_storages_ == 0) slabs_.reuse();
+  if (live_storages_ == 0) slabs_.reset();
 }
 
 void HostOffload::enter_backward(const ScopeId& id) {

@@ -130,7 +130,7 @@ std::optional<Manifest> MemoryTier::read(const Slot& slot) const try {
   return warn_of_damage(e), std::nullopt;
 }
 
-std::vector<std::int64_t> MemoryTier::whole_steps() const {
+std::vector<std::int64_t> MemoryTier::complete_steps() const {
   std::vector<std::int64_t> steps;
   for (const Slot& slot : slots_) try {
       const std::optional<Manifest> m = read(slot);
@@ -156,7 +156,7 @@ Manifest MemoryTier::load(std::int64_t step, State& state, const Stream& stream)
   fail("the launcher no longer keeps a snapshot of step ", step, " in memory");
 }
 
-void MemoryTier::make_room(Slot& slot, std::uint64_t bytes, Device device) {
+void MemoryTier::allocate(Slot& slot, std::uint64_t bytes, Device device) {
   File file(path_of(slot.file), File::Mode::update);
   const bool of_ours = read_slot_text(slot.file).starts_with(identity_ + "\n");
   if (!of_ours || file.size() < kDataBegin + bytes) file.resize(0);
@@ -167,7 +167,7 @@ void MemoryTier::make_room(Slot& slot, std::uint64_t bytes, Device device) {
 }
 
 void MemoryTier::reserve(const State& state, const Stream& stream) {
-  for (Slot& slot : slots_) make_room(slot, state.snapshot_bytes(), stream.device());
+  for (Slot& slot : slots_) allocate(slot, state.snapshot_bytes(), stream.device());
 }
 
 void MemoryTier::clear() {
@@ -244,7 +244,7 @@ bool reserve_together(MemoryTier& tier, const State& state, const Stream& stream
 std::optional<std::int64_t> newest_common_step(const MemoryTier* tier, Communicator& host) {
   std::string own;
   if (tier)
-    for (const std::int64_t step : tier->whole_steps()) own += str(step, " ");
+    for (const std::int64_t step : tier->complete_steps()) own += str(step, " ");
   std::map<std::int64_t, int> holders;
   for (const std::string& text : gather_host(host, own)) {
     std::istringstream words(text);

@@ -31,7 +31,7 @@ class MemoryTier {
 
   // Returns the steps that can be loaded, ascending: snapshots that are complete, have this identity, and whose hashes
   // match. Warns about damaged ones.
-  std::vector<std::int64_t> whole_steps() const;
+  std::vector<std::int64_t> complete_steps() const;
   // Fills the State from the snapshot of `step`, and returns its manifest. Throws Error if the snapshot is gone or does
   // not fit the State.
   Manifest load(std::int64_t step, State&, const Stream&);
@@ -62,7 +62,7 @@ class MemoryTier {
 
   std::optional<Manifest> read(const Slot&) const;
   std::string signature(const std::string& manifest) const { return hmac(key_, identity_ + "\n" + manifest); }
-  void make_room(Slot&, std::uint64_t bytes, Device);
+  void allocate(Slot&, std::uint64_t bytes, Device);
 
   std::array<Slot, 2> slots_;
   std::string identity_, key_;

@@ -18,14 +18,14 @@ double averaged(double before, double value, double share) {
 
 }  // namespace
 
-void SaveClock::step(double seconds, bool while_saving) {
+void SaveClock::on_step(double seconds, bool while_saving) {
   if (!while_saving)
     quiet_step_ = averaged(quiet_step_, seconds, 0.1);
   else if (quiet_step_ > 0)
     slower_ += seconds - quiet_step_;
 }
 
-void SaveClock::ended(double stall_seconds) {
+void SaveClock::on_save_end(double stall_seconds) {
   cost_ = averaged(cost_, std::max(kMinCost, stall_seconds + std::max(0.0, slower_)), 0.5);
 }
 
@@ -34,7 +34,7 @@ double SaveClock::mtbf(double trained_seconds) const {
 }
 
 // Limits the interval to at least the cost of a save and at most the MTBF.
-double SaveClock::between(double trained_seconds) const {
+double SaveClock::save_interval(double trained_seconds) const {
   if (!config_.automatic) return config_.minutes > 0 ? config_.minutes * 60 : std::numeric_limits<double>::infinity();
   const double cost = cost_ > 0 ? cost_ : kFirstCost, lasts = mtbf(trained_seconds);
   const double seconds = std::min(std::max(std::sqrt(2 * cost * lasts), cost), lasts);

@@ -20,12 +20,13 @@ class SaveClock {
 
   void failures(std::int64_t count) { failures_ = count; }  // sets the run's failures so far
   void began(double now) { began_ = now, slower_ = 0; }     // a save began
-  void step(double seconds, bool while_saving);             // a step ended
-  void ended(double stall_seconds);  // a save ended, after all its steps were reported with step()
+  void on_step(double seconds, bool while_saving);          // a step ended
+  void on_save_end(double stall_seconds);  // a save ended, after all its steps were reported with on_step()
 
-  bool due(double now, double trained_seconds) const { return now - began_ >= between(trained_seconds); }
-  double between(double trained_seconds) const;  // seconds between two saves; infinite if saves do not depend on time
-  double cost() const { return cost_; }          // seconds that a save costs, recent saves weighted most; 0 if unknown
+  bool due(double now, double trained_seconds) const { return now - began_ >= save_interval(trained_seconds); }
+  double save_interval(
+      double trained_seconds) const;     // seconds between two saves; infinite if saves do not depend on time
+  double cost() const { return cost_; }  // seconds that a save costs, recent saves weighted most; 0 if unknown
   double mtbf(double trained_seconds) const;
 
  private:

@@ -107,8 +107,8 @@ void Saver::discard_agent_saves() {
   if (parts_.tier) parts_.tier->invalidate();
 }
 
-Saver::Job Saver::job(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata,
-                      const Retention& keep, Event& copied) {
+Saver::Job Saver::make_job(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata,
+                           const Retention& keep, Event& copied) {
   SharedSnapshot snapshot = take_snapshot(state, stream, step, metadata);
   if (parts_.saving.keeps) parts_.tier->protect_latest();
   copied = snapshot->copied();
@@ -157,7 +157,7 @@ Event Saver::begin(const State& state, const Stream& stream, std::int64_t step, 
   Event copied;
   Job write;
   try {
-    write = job(state, stream, step, metadata, keep, copied);
+    write = make_job(state, stream, step, metadata, keep, copied);
   } catch (const SaveFailed& e) {
     write = [error = SaveFailed(e)]() -> double { throw error; };
   }

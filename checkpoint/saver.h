@@ -85,7 +85,8 @@ class Saver {
  private:
   using Job = std::function<double()>;  // returns the time when it finished, on the clock of seconds_now()
   using SharedSnapshot = std::shared_ptr<const Snapshot>;
-  Job job(const State&, const Stream&, std::int64_t step, const std::string& metadata, const Retention&, Event& copied);
+  Job make_job(const State&, const Stream&, std::int64_t step, const std::string& metadata, const Retention&,
+               Event& copied);
   WriterGroup group();
   bool async() const { return parts_.saving.mode == SaveMode::async; }
   SharedSnapshot take_snapshot(const State&, const Stream&, std::int64_t step, const std::string& metadata);

@@ -49,7 +49,7 @@ void copy_tensor(const Tensor& dst, const Tensor& src, const Stream& stream) {
 
 }  // namespace
 
-void State::claim(const std::string& name) const {
+void State::reject_duplicate(const std::string& name) const {
   if (name.empty()) fail("a state needs a name");
   for (char c : name)
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-' && c != ':')
@@ -67,7 +67,7 @@ void State::add(const std::string& name, const Tensor& tensor) {
 }
 
 void State::add(StateTensor t) {
-  claim(t.name);
+  reject_duplicate(t.name);
   if (!t.local.defined()) fail("state '", t.name, "' is an undefined tensor");
   const Shape& size = t.local.shape();
   if (t.start.size() != size.size() || t.global_shape.size() != size.size())
@@ -83,7 +83,7 @@ void State::add(StateTensor t) {
 }
 
 void State::add(const std::string& name, StateSlot value, StateScope scope) {
-  claim(name);
+  reject_duplicate(name);
   if (std::visit([](auto* p) { return p == nullptr; }, value)) fail("state '", name, "' is a null pointer");
   values_.emplace(name, value);
   if (scope == StateScope::rank0) of_rank_0_.insert(name);

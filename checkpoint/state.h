@@ -127,7 +127,7 @@ class State {
   Snapshot live(const Stream& stream) const;
 
  private:
-  void claim(const std::string& name) const;
+  void reject_duplicate(const std::string& name) const;
 
   std::map<std::string, StateTensor> tensors_;
   std::map<std::string, StateSlot> values_;

@@ -117,7 +117,7 @@ void serve(const Arguments& a) {
   Endpoints endpoints(model, std::move(limits));
   const HttpServer server(std::move(http), [&](const HttpRequest& r) { return endpoints.answer(r); });
   std::cout << "serving at http://" << to_string(server.endpoint()) << "/v1 until Ctrl+C" << std::endl;
-  signal.steps_begin();
+  signal.on_steps_begin();
   while (!signal.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   model.stop();
 }

@@ -104,7 +104,7 @@ void sweep(const Arguments& a) {
   check(plan);
   if (a.dry_run) return print_plan(plan);
   StopSignal signal(false);  // blocks signals, so it must come before any thread
-  signal.steps_begin();
+  signal.on_steps_begin();
   SweepRunner runner(plan, options);
   runner.run([&] { return signal.requested(); });
   const std::size_t done = print_results(plan, runner);

@@ -22,7 +22,7 @@ Communicator::Communicator(int rank, int size) : rank_(rank), size_(size) {
   RING_CHECK(size >= 1 && rank >= 0 && rank < size, "communicator: rank ", rank, " of ", size, " does not exist");
 }
 
-Operation Communicator::recorded(Operation op) {
+Operation Communicator::record(Operation op) {
   op.record = flights_.record_queued(op);
   return op;
 }
@@ -82,18 +82,18 @@ void Communicator::check_own_messages(const std::vector<Transfer>& sends, const 
 Work Communicator::all_reduce(const Tensor& t, Reduce op, const Event& after, Site site) {
   check("all_reduce", t);
   check_reduce("all_reduce", t);
-  return do_all_reduce(recorded({str("all_reduce ", to_string(op), " of ", t.dtype(), t.shape()), site}), t, op, after);
+  return do_all_reduce(record({str("all_reduce ", to_string(op), " of ", t.dtype(), t.shape()), site}), t, op, after);
 }
 
 Work Communicator::all_gather(const Tensor& out, const Tensor& in, const Event& after, Site site) {
   check_part("all_gather", out, in);
-  return do_all_gather(recorded({str("all_gather of ", in.dtype(), in.shape()), site}), out, in, after);
+  return do_all_gather(record({str("all_gather of ", in.dtype(), in.shape()), site}), out, in, after);
 }
 
 Work Communicator::reduce_scatter(const Tensor& out, const Tensor& in, Reduce op, const Event& after, Site site) {
   check_part("reduce_scatter", in, out);
   check_reduce("reduce_scatter", in);
-  return do_reduce_scatter(recorded({str("reduce_scatter ", to_string(op), " of ", in.dtype(), in.shape()), site}), out,
+  return do_reduce_scatter(record({str("reduce_scatter ", to_string(op), " of ", in.dtype(), in.shape()), site}), out,
                            in, op, after);
 }
 
@@ -105,24 +105,23 @@ Work Communicator::all_to_all(const Tensor& out, const Tensor& in, const Event& 
   RING_CHECK(in.numel() % size_ == 0, "all_to_all: ", describe(in), " cannot be split into ", size_, " equal parts");
   RING_CHECK(in.numel() == 0 || in.raw() + in.bytes() <= out.raw() || out.raw() + out.bytes() <= in.raw(),
              "all_to_all: ", describe(out), " and ", describe(in), " overlap; use separate tensors");
-  return do_all_to_all(recorded({str("all_to_all of ", in.dtype(), in.shape()), site}), out, in, after);
+  return do_all_to_all(record({str("all_to_all of ", in.dtype(), in.shape()), site}), out, in, after);
 }
 
 Work Communicator::broadcast(const Tensor& t, int root, const Event& after, Site site) {
   check("broadcast", t);
   check_peer("broadcast", root);
-  return do_broadcast(recorded({str("broadcast of ", t.dtype(), t.shape(), " from rank ", root), site}), t, root,
-                      after);
+  return do_broadcast(record({str("broadcast of ", t.dtype(), t.shape(), " from rank ", root), site}), t, root, after);
 }
 
 Work Communicator::reduce_pieces(const std::vector<OwnedPiece>& pieces, Reduce op, const Event& after, Site site) {
   std::string text = check_pieces(str("reduce_pieces ", to_string(op)), pieces);
   for (const OwnedPiece& p : pieces) check_reduce("reduce_pieces", p.tensor);
-  return do_reduce_pieces(recorded({std::move(text), site}), pieces, op, after);
+  return do_reduce_pieces(record({std::move(text), site}), pieces, op, after);
 }
 
 Work Communicator::broadcast_pieces(const std::vector<OwnedPiece>& pieces, const Event& after, Site site) {
-  return do_broadcast_pieces(recorded({check_pieces("broadcast_pieces", pieces), site}), pieces, after);
+  return do_broadcast_pieces(record({check_pieces("broadcast_pieces", pieces), site}), pieces, after);
 }
 
 Work Communicator::exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
@@ -135,14 +134,14 @@ Work Communicator::exchange(const std::vector<Transfer>& sends, const std::vecto
   check_own_messages(sends, receives);
   Operation op{str("exchange of ", sends.size(), " messages for ", receives.size()), site, Operation::Kind::exchange,
                messages_of(sends), messages_of(receives)};
-  return do_exchange(recorded(std::move(op)), sends, receives, after);
+  return do_exchange(record(std::move(op)), sends, receives, after);
 }
 
 Work Communicator::send(const Tensor& t, int to, const Event& after, Site site) {
   check("send", t);
   check_peer("send", to);
   RING_CHECK(to != rank_, "send: rank ", to, " is this rank");
-  return do_exchange(recorded(pairwise(str("send of ", t.dtype(), t.shape(), " to rank ", to), site, {{t, to}}, {})),
+  return do_exchange(record(pairwise(str("send of ", t.dtype(), t.shape(), " to rank ", to), site, {{t, to}}, {})),
                      {{t, to}}, {}, after);
 }
 
@@ -151,7 +150,7 @@ Work Communicator::recv(const Tensor& t, int from, const Event& after, Site site
   check_peer("recv", from);
   RING_CHECK(from != rank_, "recv: rank ", from, " is this rank");
   return do_exchange(
-      recorded(pairwise(str("receive of ", t.dtype(), t.shape(), " from rank ", from), site, {}, {{t, from}})), {},
+      record(pairwise(str("receive of ", t.dtype(), t.shape(), " from rank ", from), site, {}, {{t, from}})), {},
       {{t, from}}, after);
 }
 
@@ -166,10 +165,10 @@ Work Communicator::send_recv(const Tensor& out, int to, const Tensor& in, int fr
   }
   std::string text = str("send of ", out.dtype(), out.shape(), " to rank ", to, " and receive of ", in.dtype(),
                          in.shape(), " from rank ", from);
-  return do_exchange(recorded(pairwise(std::move(text), site, {{out, to}}, {{in, from}})), {{out, to}}, {{in, from}},
+  return do_exchange(record(pairwise(std::move(text), site, {{out, to}}, {{in, from}})), {{out, to}}, {{in, from}},
                      after);
 }
 
-Work Communicator::barrier(const Event& after, Site site) { return do_barrier(recorded({"barrier", site}), after); }
+Work Communicator::barrier(const Event& after, Site site) { return do_barrier(record({"barrier", site}), after); }
 
 }  // namespace ring

@@ -110,7 +110,7 @@ class Communicator {
   void check_part(std::string_view op, const Tensor& whole, const Tensor& part) const;
   std::string check_pieces(const std::string& op, const std::vector<OwnedPiece>& pieces) const;
   void check_own_messages(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives) const;
-  Operation recorded(Operation);
+  Operation record(Operation);
 
   virtual Work do_all_reduce(Operation, const Tensor& t, Reduce, const Event& after) = 0;
   virtual Work do_all_gather(Operation, const Tensor& out, const Tensor& in, const Event& after) = 0;

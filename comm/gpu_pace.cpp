@@ -14,7 +14,7 @@ void keep(std::vector<double>& values, double v) {
 
 }  // namespace
 
-std::vector<SlowGpu> SlowGpuDetector::window(const std::vector<GpuWindow>& windows) {
+std::vector<SlowGpu> SlowGpuDetector::add_window(const std::vector<GpuWindow>& windows) {
   ranks_.resize(windows.size());
   std::vector<SlowGpu> found;
   for (std::size_t r = 0; r < windows.size(); ++r) {

@@ -33,7 +33,7 @@ class SlowGpuDetector {
 
   // Returns the GPUs whose clock and step time have now been slow for kWindows windows in a row. Each GPU is reported
   // once per run. `windows` has one entry per rank.
-  std::vector<SlowGpu> window(const std::vector<GpuWindow>& windows);
+  std::vector<SlowGpu> add_window(const std::vector<GpuWindow>& windows);
 
  private:
   struct History {

@@ -37,13 +37,13 @@ void HostCollectives::run(const Operation& op, const Event& after, const std::fu
     body(*this);
     op.record.mark_ended(true);
   } catch (const PeerLost& e) {
-    throw PeerLost(give_up(op, blame(e)));
+    throw PeerLost(give_up(op, name_lost_rank(e)));
   } catch (const std::exception& e) {
     throw Error(give_up(op, e));
   }
 }
 
-PeerLost HostCollectives::blame(const PeerLost& seen) {
+PeerLost HostCollectives::name_lost_rank(const PeerLost& seen) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) return seen;  // set by abort()

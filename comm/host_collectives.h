@@ -54,7 +54,7 @@ class HostCollectives {
   void reduce_two_hops(DType, Reduce, std::byte* data, std::int64_t n);  // reduce-scatter, then all-gather
   void reduce_part(DType, Reduce, std::byte* out, const std::byte* own, const std::byte* others, std::int64_t n);
   void reduce_segments(const std::vector<Segment>&, Reduce);
-  PeerLost blame(const PeerLost& seen);                          // names the lost rank, if it is known
+  PeerLost name_lost_rank(const PeerLost& seen);                 // names the lost rank, if it is known
   std::string give_up(const Operation&, const std::exception&);  // aborts; returns the reason
   std::uint64_t next_round();                                    // tag of the next round of messages
   std::byte* scratch(std::int64_t bytes);                        // grows scratch_ if needed

@@ -45,7 +45,7 @@ SlowRank describe_slow(int rank, double speed, const StepParts& own, const StepP
 
 }  // namespace
 
-std::vector<SlowRank> SlowRankDetector::window(const std::vector<StepParts>& ranks) {
+std::vector<SlowRank> SlowRankDetector::add_window(const std::vector<StepParts>& ranks) {
   slow_.resize(ranks.size());
   const double usual = median_of(ranks, [](const StepParts& p) { return p.own(); });
   std::vector<SlowRank> found;
@@ -58,7 +58,7 @@ std::vector<SlowRank> SlowRankDetector::window(const std::vector<StepParts>& ran
   return found;
 }
 
-StepParts Pace::parts_of(double data) {
+StepParts Pace::split_step_time(double data) {
   const double now = seconds_now(), seconds = now - std::exchange(since_, now);
   const double all_waited = std::chrono::duration<double>(waited_for_groups).count();
   const double all_sending = static_cast<double>(sending_ns.load()) * 1e-9;
@@ -68,16 +68,16 @@ StepParts Pace::parts_of(double data) {
   return {std::max(0.0, seconds - data - waited), data, std::min(sending, waited)};
 }
 
-std::vector<SlowRank> Pace::step(double data) {
+std::vector<SlowRank> Pace::on_step(double data) {
   std::vector<SlowRank> found;
   slow_gpus_.clear();
-  if (under_way_) found = receive();
-  steps_.push_back(parts_of(data));
-  if (steps_.size() == kWindow) send();
+  if (under_way_) found = finish_exchange();
+  steps_.push_back(split_step_time(data));
+  if (steps_.size() == kWindow) start_exchange();
   return found;
 }
 
-void Pace::send() {
+void Pace::start_exchange() {
   if (!own_.defined()) {
     const Stream stream = Stream::cpu(1);
     const std::int64_t bytes = sizeof(WindowOfRank);
@@ -93,7 +93,7 @@ void Pace::send() {
   under_way_ = true;
 }
 
-std::vector<SlowRank> Pace::receive() {
+std::vector<SlowRank> Pace::finish_exchange() {
   under_way_ = false;
   work_.synchronize();  // host waits: transport
   std::vector<WindowOfRank> ranks(static_cast<std::size_t>(host_.size()));
@@ -101,8 +101,8 @@ std::vector<SlowRank> Pace::receive() {
   std::vector<StepParts> parts;
   std::vector<GpuWindow> gpus;
   for (const WindowOfRank& r : ranks) parts.push_back(r.parts), gpus.push_back(r.gpu);
-  slow_gpus_ = slow_gpu_detector_.window(gpus);
-  return slow_rank_detector_.window(parts);
+  slow_gpus_ = slow_gpu_detector_.add_window(gpus);
+  return slow_rank_detector_.add_window(parts);
 }
 
 }  // namespace ring

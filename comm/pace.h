@@ -37,7 +37,7 @@ class SlowRankDetector {
 
   // Returns the ranks that have now been slow for kWindows windows in a row. A rank is reported again only after a
   // window in which it was not slow.
-  std::vector<SlowRank> window(const std::vector<StepParts>& ranks);
+  std::vector<SlowRank> add_window(const std::vector<StepParts>& ranks);
 
  private:
   std::vector<int> slow_;  // by rank: number of slow windows in a row
@@ -56,13 +56,13 @@ class Pace {
   // Every rank calls it after each step. `data`: seconds that the rank waited for data in this step. All time since the
   // previous call counts, also between steps, because the other ranks wait for it too. Every 20th call starts a
   // collective, and the next call takes its result, so that no rank blocks on it.
-  std::vector<SlowRank> step(double data);
-  const std::vector<SlowGpu>& slow_gpus() const { return slow_gpus_; }  // found by the last step()
+  std::vector<SlowRank> on_step(double data);
+  const std::vector<SlowGpu>& slow_gpus() const { return slow_gpus_; }  // found by the last on_step()
 
  private:
-  StepParts parts_of(double data);  // of the time since the previous call
-  void send();                      // starts the exchange of a window
-  std::vector<SlowRank> receive();  // takes the result of send()
+  StepParts split_step_time(double data);   // of the time since the previous call
+  void start_exchange();                    // starts the exchange of a window
+  std::vector<SlowRank> finish_exchange();  // takes the result of start_exchange()
 
   Communicator& host_;
   GpuReader gpu_;

@@ -18,12 +18,12 @@ class PendingOperations {
  public:
   using Clock = AwakeClock;
 
-  // `after`: the event that the operation waits for; `done`: its end. When stuck() notices them, it notes them in
+  // `after`: the event that the operation waits for; `done`: its end. When find_stuck() notices them, it notes them in
   // `record`.
   void add(std::string text, Event after, Event done, RecordedOperation record = {});
   // Returns the text of the oldest operation if it has been running for longer than `limit`. Call it often, because it
   // also notices starts and ends. Throws Error with the operation's text if the device failed.
-  std::optional<std::string> stuck(Clock::time_point now, std::chrono::milliseconds limit);
+  std::optional<std::string> find_stuck(Clock::time_point now, std::chrono::milliseconds limit);
 
  private:
   struct Pending {

@@ -23,7 +23,7 @@ ReplayCounts& ReplayedOperations::add(std::string text) {
   return counts(at);
 }
 
-std::optional<std::string> ReplayedOperations::stuck(Clock::time_point now, std::chrono::milliseconds limit) {
+std::optional<std::string> ReplayedOperations::find_stuck(Clock::time_point now, std::chrono::milliseconds limit) {
   for (std::size_t i = 0; i < watched_.size(); ++i) {
     Watched& w = watched_[i];
     const std::uint32_t done = now_at(counts(i).done), started = now_at(counts(i).started);

@@ -31,7 +31,7 @@ class ReplayedOperations {
   ReplayCounts& add(std::string text);
   // Returns the text of the first operation whose current replay has been running for longer than `limit`. Call it
   // often.
-  std::optional<std::string> stuck(Clock::time_point now, std::chrono::milliseconds limit);
+  std::optional<std::string> find_stuck(Clock::time_point now, std::chrono::milliseconds limit);
 
  private:
   struct Watched {

@@ -12,7 +12,7 @@ void queue_host_node(const Stream& stream, std::function<void()> work) {
   if (to.in_launches) return to.in_launches(std::move(work));
   RING_CHECK(!stream.impl().recording(),
              "this stream's recordings have no slots for work that must be queued again in each replay");
-  if (!to.arena || !to.arena->sets_apart()) return work();
+  if (!to.arena || !to.arena->excludes_host_nodes()) return work();
   const StepPause pause(*to.arena);
   work();
 }

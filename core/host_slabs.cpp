@@ -14,18 +14,18 @@ constexpr std::size_t kSharedSlab = std::size_t{256} << 20;
 
 }  // namespace
 
-std::byte* HostSlabs::Slab::take(std::size_t piece) {
+std::byte* HostSlabs::Slab::allocate(std::size_t piece) {
   return static_cast<std::byte*>(memory.get()) + std::exchange(used, used + piece);
 }
 
-std::byte* HostSlabs::take(std::size_t bytes) {
+std::byte* HostSlabs::allocate(std::size_t bytes) {
   const std::size_t piece = (bytes + kAlign - 1) / kAlign * kAlign;
   for (Slab& slab : slabs_)
-    if (slab.bytes - slab.used >= piece) return slab.take(piece);
+    if (slab.bytes - slab.used >= piece) return slab.allocate(piece);
   const std::size_t slab = std::min(piece > kSharedSlab / 4 ? piece : kSharedSlab, limit_ - held_);
   if (slab < piece) return nullptr;
   add_slab(slab);
-  return slabs_.back().take(piece);
+  return slabs_.back().allocate(piece);
 }
 
 void HostSlabs::reserve(std::size_t bytes) {
@@ -39,7 +39,7 @@ void HostSlabs::add_slab(std::size_t bytes) {
   held_ += bytes;
 }
 
-void HostSlabs::reuse() {
+void HostSlabs::reset() {
   for (Slab& slab : slabs_) slab.used = 0;
 }
 

@@ -16,10 +16,10 @@ class HostSlabs {
 
   // Allocates `bytes`, as far as the limit allows. The pages are locked in the background. Throws OutOfHostMemory.
   void reserve(std::size_t bytes);
-  // Returns a piece; null if it would exceed the limit. After reuse(), the same sizes in the same order get the same
+  // Returns a piece; null if it would exceed the limit. After reset(), the same sizes in the same order get the same
   // addresses. Throws OutOfHostMemory.
-  std::byte* take(std::size_t bytes);
-  void reuse();  // frees all pieces, but keeps the memory
+  std::byte* allocate(std::size_t bytes);
+  void reset();  // frees all pieces, but keeps the memory
 
   std::size_t held() const { return held_; }  // bytes, in use or not
 
@@ -27,7 +27,7 @@ class HostSlabs {
   struct Slab {
     std::shared_ptr<void> memory;
     std::size_t bytes = 0, used = 0;
-    std::byte* take(std::size_t piece);
+    std::byte* allocate(std::size_t piece);
   };
   void add_slab(std::size_t bytes);
 

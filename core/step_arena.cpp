@@ -54,7 +54,7 @@ void* StepArena::take_planned(std::size_t bytes) {
   const std::size_t i = trace_.size();
   const bool known = i < model_.size() && model_[i].bytes == bytes;
   if (known && model_[i].escapes()) return nullptr;
-  if (!known || !fits(plan_.offsets[i], rounded(bytes))) {
+  if (!known || !is_free(plan_.offsets[i], rounded(bytes))) {
     ++fallbacks_;
     return nullptr;
   }
@@ -64,7 +64,7 @@ void* StepArena::take_planned(std::size_t bytes) {
 }
 
 // Returns true if no live block overlaps. Always true in a step that follows the plan.
-bool StepArena::fits(std::size_t offset, std::size_t bytes) const {
+bool StepArena::is_free(std::size_t offset, std::size_t bytes) const {
   const auto after = live_.lower_bound(offset + bytes);
   return after == live_.begin() || std::prev(after)->second <= offset;
 }
@@ -178,17 +178,17 @@ void StepArena::resume() {
   --pauses_;
 }
 
-void StepArena::set_apart() {
+void StepArena::exclude_host_nodes() {
   std::lock_guard lock(mutex_);
   apart_ = true;
 }
 
-bool StepArena::sets_apart() const {
+bool StepArena::excludes_host_nodes() const {
   std::lock_guard lock(mutex_);
   return apart_;
 }
 
-void StepArena::forget() {
+void StepArena::forget_plan() {
   std::lock_guard lock(mutex_);
   RING_CHECK(!in_step_, "the memory of steps can be forgotten only between steps");
   last_.clear();

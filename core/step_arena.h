@@ -57,11 +57,11 @@ class StepArena final : public Allocator, public ScopeListener {
   void pause();
   void resume();
   // From now on, allocations of queue_host_node() work (core/queue_host_node.h) do not belong to the step.
-  void set_apart();
-  bool sets_apart() const;
+  void exclude_host_nodes();
+  bool excludes_host_nodes() const;
   // Call it if later steps will differ: drops the plan and releases the slab, unless the slab holds a live block. Must
   // not be called within a step.
-  void forget();
+  void forget_plan();
   // Call it after the last step: releases the slab as soon as it holds no live block.
   void retire();
 
@@ -86,8 +86,8 @@ class StepArena final : public Allocator, public ScopeListener {
   void* hold(void* p, std::size_t bytes, Held held);  // registers a block; returns p
   void* take_planned(std::size_t bytes);
   void* take_upstream(std::size_t bytes);
-  bool fits(std::size_t offset, std::size_t bytes) const;  // true if no live block overlaps
-  void prepare_slab();                                     // makes a plan and a slab if due
+  bool is_free(std::size_t offset, std::size_t bytes) const;  // true if no live block overlaps
+  void prepare_slab();                                        // makes a plan and a slab if due
   void take_slab();
   void release_slab();
   [[noreturn]] void fail_out_of_memory(const OutOfMemory&);

@@ -61,12 +61,12 @@ StopSignal::~StopSignal() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-void StopSignal::save_begins() {
+void StopSignal::on_save_begin() {
   save_began_ = std::chrono::steady_clock::now();
   save_requested_ = false;
 }
 
-void StopSignal::ask_to_save() {
+void StopSignal::request_save() {
   if (std::chrono::steady_clock::now() - save_began_.load() < kOneSignal || save_requested_.exchange(true)) return;
   if (announces_) log::info("saving a checkpoint after this step because of SIGUSR1");
 }
@@ -78,7 +78,7 @@ void StopSignal::wait() {
   while (sigwait(&set, &signal) == 0 && !closing_) {
     if (is_ignored(signal)) continue;  // sigwait() also returns ignored signals
     if (signal == SIGUSR1 && usr1_saves_) {
-      ask_to_save();
+      request_save();
       continue;
     }
     told_to_stop = true;

@@ -35,16 +35,16 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
   bool requested() const { return requested_.load(); }
-  void steps_begin() { stepping_ = true; }  // before it, there is no step to finish
+  void on_steps_begin() { stepping_ = true; }  // before it, there is no step to finish
   void usr1_saves() { usr1_saves_ = true; }
   bool save_requested() const { return save_requested_.load(); }
   // Call it when all ranks begin to save. A launcher signals every rank, so a signal within kOneSignal after it is the
   // same request.
-  void save_begins();
+  void on_save_begin();
 
  private:
   void wait();
-  void ask_to_save();
+  void request_save();
   const bool announces_;
   std::atomic<bool> requested_{false}, closing_{false}, stepping_{false}, usr1_saves_{false}, save_requested_{false};
   std::atomic<std::chrono::steady_clock::time_point> save_began_{};

@@ -118,12 +118,12 @@ EventWriter::EventWriter(const std::string& directory) : flushed_(std::chrono::s
   flush();
 }
 
-void EventWriter::scalar(const std::string& tag, std::int64_t step, double value, double wall_time) {
+void EventWriter::add_scalar(const std::string& tag, std::int64_t step, double value, double wall_time) {
   const Message entry = Message().bytes(1, tag).f32(2, static_cast<float>(value));
   event(step, wall_time, Message().message(5, Message().message(1, entry)).view());
 }
 
-void EventWriter::text(const std::string& tag, std::int64_t step, const std::string& markdown, double wall_time) {
+void EventWriter::add_text(const std::string& tag, std::int64_t step, const std::string& markdown, double wall_time) {
   constexpr int kString = 7;  // DT_STRING of types.proto
   constexpr int kTensorClass = 2;
   const Message shape = Message().message(2, Message().integer(1, 1));
@@ -134,7 +134,7 @@ void EventWriter::text(const std::string& tag, std::int64_t step, const std::str
 }
 
 // Writes SessionStartInfo of tensorboard/plugins/hparams/plugin_data.proto into the metadata of a summary.
-void EventWriter::settings(const std::vector<std::pair<std::string, std::string>>& values, double wall_time) {
+void EventWriter::add_settings(const std::vector<std::pair<std::string, std::string>>& values, double wall_time) {
   constexpr int kFloat = 1;  // DT_FLOAT of types.proto
   Message start;
   for (const auto& [name, value] : values) start.message(1, Message().bytes(1, name).message(2, setting_value(value)));

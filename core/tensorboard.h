@@ -23,10 +23,11 @@ class EventWriter {
   explicit EventWriter(const std::string& directory);
 
   // Write errors (a full disk) are thrown when the bytes reach the file.
-  void scalar(const std::string& tag, std::int64_t step, double value, double wall_time = wall_time_now());
-  void text(const std::string& tag, std::int64_t step, const std::string& markdown, double wall_time = wall_time_now());
+  void add_scalar(const std::string& tag, std::int64_t step, double value, double wall_time = wall_time_now());
+  void add_text(const std::string& tag, std::int64_t step, const std::string& markdown,
+                double wall_time = wall_time_now());
   // Writes names and values of this run's settings for the HParams tab. true, false and numbers keep their types there.
-  void settings(const std::vector<std::pair<std::string, std::string>>& values, double wall_time = wall_time_now());
+  void add_settings(const std::vector<std::pair<std::string, std::string>>& values, double wall_time = wall_time_now());
   // Makes TensorBoard discard records of earlier files from this step on. Call it when a run resumes.
   void restart(std::int64_t first_step, double wall_time = wall_time_now());
   void flush();  // also called by the first record after kFlushInterval, and when the writer is destroyed

@@ -101,7 +101,7 @@ DocumentRule parse_document_rule(const std::string& text) {
   return rule;
 }
 
-void DocumentCutter::put(std::string_view text) {
+void DocumentCutter::append(std::string_view text) {
   if (text.empty()) return;
   if (open_ || as_text_) {
     sink_.part(text);
@@ -129,7 +129,7 @@ void DocumentCutter::end_document() {
 
 void DocumentCutter::block(std::string_view text) {
   switch (rule_.kind) {
-    case DocumentKind::file: return put(text);
+    case DocumentKind::file: return append(text);
     case DocumentKind::line: return lines(text);
     case DocumentKind::blank_line: return blank_lines(text, false);
     case DocumentKind::separator: return separated(text);
@@ -139,10 +139,10 @@ void DocumentCutter::block(std::string_view text) {
 // Treats "\r\n" as two line ends with an empty line between, which is not a document.
 void DocumentCutter::lines(std::string_view text) {
   for (std::size_t at; (at = text.find_first_of("\r\n")) != std::string_view::npos; text.remove_prefix(at + 1)) {
-    put(text.substr(0, at));
+    append(text.substr(0, at));
     end_document();
   }
-  put(text);
+  append(text);
 }
 
 void DocumentCutter::separated(std::string_view text) {
@@ -158,13 +158,13 @@ void DocumentCutter::separated(std::string_view text) {
       ++at;
       continue;
     }
-    put(rest.substr(0, at));
+    append(rest.substr(0, at));
     end_document();
     rest.remove_prefix(at + length);
     at = 0;
   }
   const std::size_t whole = std::min(at, rest.size());
-  put(rest.substr(0, whole));
+  append(rest.substr(0, whole));
   held_ = std::string(rest.substr(whole));
 }
 
@@ -182,7 +182,7 @@ void DocumentCutter::blank_lines(std::string_view text, bool at_end) {
     if (at_line_start_ && (line == "\n" || line == "\r\n" || line == "\r"))
       end_document();
     else
-      put(line);
+      append(line);
     at_line_start_ = complete;
     rest.remove_prefix(line.size());
   }
@@ -191,7 +191,7 @@ void DocumentCutter::blank_lines(std::string_view text, bool at_end) {
 
 void DocumentCutter::end_of_file() {
   if (rule_.kind == DocumentKind::blank_line) blank_lines("", true);
-  put(held_);
+  append(held_);
   held_.clear();
   at_line_start_ = true;
   end_document();

@@ -32,7 +32,7 @@ class DocumentCutter {
   void end_of_file();  // ends the last document
 
  private:
-  void put(std::string_view text);
+  void append(std::string_view text);
   void end_document();
   void begin_document();
   void lines(std::string_view text);

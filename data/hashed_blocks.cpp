@@ -45,7 +45,7 @@ HashedBlocks::HashedBlocks(std::shared_ptr<const FileHandle> file, std::string n
              " bytes");
 }
 
-ByteExtent HashedBlocks::place(std::size_t block) const {
+ByteExtent HashedBlocks::extent(std::size_t block) const {
   const std::uint64_t begin = block * kBlockBytes;
   return {place_.offset + begin, std::min<std::uint64_t>(kBlockBytes, place_.bytes - begin)};
 }
@@ -55,7 +55,7 @@ bool HashedBlocks::checked(std::size_t block) const {
 }
 
 void HashedBlocks::check(std::size_t block, std::span<const std::byte> bytes) const {
-  const ByteExtent at = place(block);
+  const ByteExtent at = extent(block);
   if (xxh3({reinterpret_cast<const char*>(bytes.data()), bytes.size()}) != hashes_[block]) {
     fail(name_, " is damaged: bytes ", at.offset, " to ", at.end(), " of the file (block ", block, " of ",
          hashes_.size(), ") do not match their hash");
@@ -65,7 +65,7 @@ void HashedBlocks::check(std::size_t block, std::span<const std::byte> bytes) co
 }
 
 void HashedBlocks::check(std::size_t block) const {
-  const ByteExtent at = place(block);
+  const ByteExtent at = extent(block);
   std::vector<std::byte> bytes(at.bytes);
   file_->read_at(bytes.data(), bytes.size(), at.offset);
   check(block, bytes);
@@ -92,7 +92,7 @@ void HashedBlocks::visit(std::uint64_t offset, std::uint64_t bytes,
     read_unchecked(from, to - from, buffer.data());
     const std::span<const std::byte> got(buffer.data(), to - from);
     for (std::uint64_t b = first; b < behind && !all; ++b)
-      if (!checked(b)) check(b, got.subspan((b - first) * kBlockBytes, place(b).bytes));
+      if (!checked(b)) check(b, got.subspan((b - first) * kBlockBytes, extent(b).bytes));
     take(got.subspan(offset - from, stop - offset));
     offset = stop;
   }

@@ -51,7 +51,7 @@ class HashedBlocks {
   std::uint64_t bytes() const { return place_.bytes; }
   std::size_t blocks() const { return hashes_.size(); }
   const std::string& name() const { return name_; }
-  ByteExtent place(std::size_t block) const;  // position of a block in the file
+  ByteExtent extent(std::size_t block) const;  // position of a block in the file
 
   // Calls take(bytes) with [offset, offset + bytes) in consecutive pieces, split at multiples of 64 KiB. `take` must
   // not read from any HashedBlocks: the thread's buffer is shared. Throws Error if a block is damaged or the file

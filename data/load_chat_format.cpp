@@ -29,7 +29,7 @@ std::string read_beside(const std::string& spec, const std::string& name) {
 
 bool is_corpus(const std::string& spec) {
   std::error_code error;
-  return fs::is_regular_file(spec, error) && TokenStore::is_one(open_input(spec));
+  return fs::is_regular_file(spec, error) && TokenStore::looks_like_corpus(open_input(spec));
 }
 
 // Adds a special token that the tokenizer puts around texts, unless the files define it.

@@ -48,7 +48,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
   if (std::filesystem::is_directory(spec, error)) return tokenizer_of_folder(spec);
   try {
     FileHandle file = open_input(spec);
-    if (TokenStore::is_one(file)) return TokenStore::open(spec)->tokenizer();
+    if (TokenStore::looks_like_corpus(file)) return TokenStore::open(spec)->tokenizer();
   } catch (const Error& e) {
     std::error_code ignored;
     if (std::filesystem::is_regular_file(spec, ignored)) throw;

@@ -162,10 +162,10 @@ Loader::Loader(Corpora corpora, const LoaderOptions& options, std::uint64_t firs
       map_(corpora_, options.context, options.seed, options.packing),
       next_sample_(first_sample) {
   check_options(options_);
-  start();
+  start_thread();
 }
 
-Loader::~Loader() { stop(); }
+Loader::~Loader() { stop_thread(); }
 
 Batch Loader::read(std::uint64_t first) const {
   Batch batch = empty_batch(options_);
@@ -180,14 +180,14 @@ Batch Loader::read(std::uint64_t first) const {
   return batch;
 }
 
-void Loader::start() {
+void Loader::start_thread() {
   if (options_.prefetch == 0) return;
   stopping_ = false;
   wanted_ = next_sample_;
   thread_ = std::thread([this] { read_ahead(); });
 }
 
-void Loader::stop() {
+void Loader::stop_thread() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -238,23 +238,23 @@ Batch Loader::next() {
   return std::move(*batch);
 }
 
-void Loader::change(std::int64_t LoaderOptions::*option, std::int64_t value) {
+void Loader::set_option(std::int64_t LoaderOptions::*option, std::int64_t value) {
   if (options_.*option == value) return;
-  stop();
+  stop_thread();
   options_.*option = value;
   check_options(options_);
-  start();
+  start_thread();
 }
 
-void Loader::set_rows(std::int64_t rows) { change(&LoaderOptions::rows, rows); }
+void Loader::set_rows(std::int64_t rows) { set_option(&LoaderOptions::rows, rows); }
 
-void Loader::set_sequence(std::int64_t tokens) { change(&LoaderOptions::sequence, tokens); }
+void Loader::set_sequence(std::int64_t tokens) { set_option(&LoaderOptions::sequence, tokens); }
 
 void Loader::seek(std::uint64_t sample) {
   if (sample == next_sample_) return;
-  stop();
+  stop_thread();
   next_sample_ = sample;
-  start();
+  start_thread();
 }
 
 // --- validation ---

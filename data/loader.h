@@ -100,9 +100,9 @@ class Loader {
 
  private:
   Batch read(std::uint64_t first) const;
-  void change(std::int64_t LoaderOptions::*option, std::int64_t value);
-  void start();
-  void stop();
+  void set_option(std::int64_t LoaderOptions::*option, std::int64_t value);
+  void start_thread();
+  void stop_thread();
   void read_ahead();
   std::uint64_t samples_per_batch() const { return static_cast<std::uint64_t>(options_.rows * options_.world); }
 

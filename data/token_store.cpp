@@ -269,7 +269,7 @@ std::uint64_t DocumentStarts::document_of(std::uint64_t token) {
 
 std::shared_ptr<const Tokenizer> TokenStore::tokenizer() const { return parse_tokenizer(tokenizer_bytes_, path_); }
 
-bool TokenStore::is_one(const FileHandle& file) {
+bool TokenStore::looks_like_corpus(const FileHandle& file) {
   const std::string head = head_of(file, kCorpusMagic.size());
   return head.starts_with(kCorpusMagic) || head.starts_with(kHdf5Magic);
 }
@@ -325,7 +325,7 @@ VerifyReport verify_corpus(const TokenStore& store, const std::function<void(con
         damaged(e.what());
       }
       ++report.blocks;
-      report.bytes += part->place(block).bytes;
+      report.bytes += part->extent(block).bytes;
       if (progress) progress(report);
     }
   }

@@ -98,7 +98,7 @@ class TokenStore {
   // remedy, if the file is missing, not a corpus, truncated, of a different format, or damaged.
   static std::shared_ptr<const TokenStore> open(const std::string& path);
   // Returns true for corpora, and for any HDF5 file: open() explains why it rejects one.
-  static bool is_one(const FileHandle&);
+  static bool looks_like_corpus(const FileHandle&);
   TokenStore(const TokenStore&) = delete;
   TokenStore& operator=(const TokenStore&) = delete;
 
@@ -159,7 +159,7 @@ class TokenStoreWriter {
   void flush_tokens(Stream&);
   void flush_starts(Stream&);
   void flush_mask(Stream&, std::size_t bytes);
-  void mark(Stream&, std::size_t tokens, bool count);
+  void mark_targets(Stream&, std::size_t tokens, bool count);
   struct Hashes {
     std::vector<std::uint64_t> tokens, starts, mask;
   };

@@ -62,7 +62,7 @@ void TokenStoreWriter::flush_mask(Stream& s, std::size_t bytes) {
 }
 
 // Appends mask bits for the next tokens. The last byte stays in the buffer until it is full.
-void TokenStoreWriter::mark(Stream& s, std::size_t tokens, bool count) {
+void TokenStoreWriter::mark_targets(Stream& s, std::size_t tokens, bool count) {
   if (count) s.targets += tokens;
   if (!masked_) return;
   for (std::uint64_t token = s.tokens; token < s.tokens + tokens; ++token) {
@@ -99,7 +99,7 @@ void TokenStoreWriter::append(Split split, std::span<const std::int32_t> tokens,
   else
     convert(reinterpret_cast<std::uint32_t*>(to));
   RING_CHECK(largest < vocab_, "token ", largest, " is outside the vocabulary of ", vocab_);
-  mark(s, tokens.size(), count);
+  mark_targets(s, tokens.size(), count);
   s.tokens += tokens.size();
   if (s.tokens_buffer.size() >= kBuffer) flush_tokens(s);
 }

@@ -70,8 +70,8 @@ Corpora open_agreed_corpora(const Config& config, Mesh& mesh) {
   if (mesh.world() == 1) return corpora;
   Facts facts = facts_of_data(corpora);
   facts.push_back({"files of blocks (model.attention)", listed(block_file_hashes(config.model.resolved()))});
-  mesh.agree({"data", "the ranks read different data", "Put the same files on every machine; their paths may differ"},
-             facts);
+  mesh.check_agreement(
+      {"data", "the ranks read different data", "Put the same files on every machine; their paths may differ"}, facts);
   return corpora;
 }
 
@@ -84,9 +84,9 @@ void agree_on_checkpoint(const std::string& path, Mesh& mesh) {
   } catch (const Error& e) {  // the ranks must agree on the error, too
     found = e.what();
   }
-  mesh.agree({"checkpoint", "the ranks do not find the same checkpoint",
-              "The run's directory and the path in run.init_from must be in a folder that all ranks share"},
-             {{path, found}});
+  mesh.check_agreement({"checkpoint", "the ranks do not find the same checkpoint",
+                        "The run's directory and the path in run.init_from must be in a folder that all ranks share"},
+                       {{path, found}});
 }
 
 }  // namespace ring

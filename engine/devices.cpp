@@ -82,7 +82,7 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   ask_for_queues(c.parallel);
   const Device device = worker_device(c, env);
   Meeting meeting(env, options);
-  meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
+  meeting.check_agreement(settings_topic(), facts_of_start(c, device.backend, options, more));
   own_status().start.reach(StartStage::met);
   const MeshLayout layout = mesh_layout(degrees_of(c, env.world), device);
   if (device.backend != Backend::cpu) Stream::create(device);  // starts CUDA on the GPU, which takes seconds

@@ -5,7 +5,7 @@
 namespace ring {
 
 bool StepGraph::run(const std::function<void()>& compute, const std::function<void()>& join, bool watched) {
-  set_apart();
+  exclude_host_nodes();
   const std::uint64_t generation = arena_->prepare();
   if (generation != generation_) recorded_ = nullptr;  // the recording's memory is gone
   const bool records = !recorded_ && worth_it() && clean_ == generation && clean_ != 0;
@@ -22,11 +22,11 @@ bool StepGraph::run(const std::function<void()>& compute, const std::function<vo
 
 // Gives work that is queued anew memory outside the plan, and plans again. That costs memory, so it is done only once
 // steps are to be replayed.
-void StepGraph::set_apart() {
-  if (!in_parts_ || !worth_it() || arena_->sets_apart()) return;
+void StepGraph::exclude_host_nodes() {
+  if (!in_parts_ || !worth_it() || arena_->excludes_host_nodes()) return;
   wanted_ = Switch::on;  // keeps the decision to replay
-  arena_->set_apart();
-  arena_->forget();
+  arena_->exclude_host_nodes();
+  arena_->forget_plan();
   clean_ = 0;
 }
 
@@ -52,7 +52,7 @@ void StepGraph::record(const std::function<void()>& compute, std::uint64_t gener
     wanted_ = Switch::off;
 }
 
-void StepGraph::timed(double launch_seconds, double step_seconds) {
+void StepGraph::on_step_timed(double launch_seconds, double step_seconds) {
   // The first steps measure and plan. Work that is queued anew may allocate differently in each step: such a step is
   // never clean.
   const bool settled = in_parts_ ? arena_->planned() : clean_ != 0;

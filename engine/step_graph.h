@@ -28,13 +28,13 @@ class StepGraph {
   bool ready() const { return arena_->planned() && (recorded_ || (worth_it() && clean_ != 0)); }
   // Reports the time that the host took to queue a step and the time that the step took: Switch::automatic decides by
   // them.
-  void timed(double launch_seconds, double step_seconds);
+  void on_step_timed(double launch_seconds, double step_seconds);
   bool replays() const { return recorded_ != nullptr; }
   void forget() { recorded_ = nullptr, clean_ = 0; }  // call if `compute` has changed
 
  private:
   bool worth_it() const { return wanted_ == Switch::on || (wanted_ == Switch::automatic && bound_steps_ >= kDecided); }
-  void set_apart();
+  void exclude_host_nodes();
   void record(const std::function<void()>& compute, std::uint64_t generation);
   void replay();
 

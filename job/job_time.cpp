@@ -15,27 +15,27 @@ double JobTime::goodput() const { return seconds() > 0 ? std::clamp(1 - lost() /
 
 // Lost time counts from the start of the steps after the checkpoint, or from when the launcher started or restarted the
 // job. If the process died before it reported a checkpoint, only the time of the checkpoint's file is known.
-void JobTime::steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms) {
+void JobTime::on_steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms) {
   const std::int64_t now = now_ms(), before = step == saved_step ? since_ms : std::max(since_ms, checkpoint_ms);
   if (begin_ms == 0) begin_ms = now;
   if (restarts_so_far > 0 && before > 0)
     restart_seconds += static_cast<double>(std::max<std::int64_t>(0, now - before)) / 1000;
   since_ms = now;
   restarts = restarts_so_far;
-  log_rollback(step);
+  on_rollback(step);
 }
 
-void JobTime::log_rollback(std::int64_t step) {
+void JobTime::on_rollback(std::int64_t step) {
   steps_again += std::max<std::int64_t>(0, done_ - step);
   done_ = step;
 }
 
-void JobTime::memory_ran_out(std::int64_t in_run) {
+void JobTime::on_out_of_memory(std::int64_t in_run) {
   if (ran_out_in_run_ >= 0) ran_out += std::max<std::int64_t>(0, in_run - ran_out_in_run_);
   ran_out_in_run_ = in_run;
 }
 
-void JobTime::saved(std::int64_t step, std::int64_t asked_ms, double stall_seconds) {
+void JobTime::on_save(std::int64_t step, std::int64_t asked_ms, double stall_seconds) {
   saved_step = step;
   since_ms = asked_ms + static_cast<std::int64_t>(1000 * stall_seconds);
 }

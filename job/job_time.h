@@ -25,14 +25,14 @@ struct JobTime {
   double goodput() const;  // fraction of time that was not lost, 0 to 1
 
   // Call when steps begin, from the checkpoint of `step`, written at checkpoint_ms; 0 if there is none.
-  void steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms);
+  void on_steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms);
   // Call when the state of `step` was saved; asked_ms: time of the request.
-  void saved(std::int64_t step, std::int64_t asked_ms, double stall_seconds);
-  void step_done(std::int64_t step) { done_ = step; }
+  void on_save(std::int64_t step, std::int64_t asked_ms, double stall_seconds);
+  void on_step_done(std::int64_t step) { done_ = step; }
   // Call after a rollback to the state of `step`.
-  void log_rollback(std::int64_t step);
+  void on_rollback(std::int64_t step);
   // in_run: how often memory ran out in the whole run, which may be older than this job.
-  void memory_ran_out(std::int64_t in_run);
+  void on_out_of_memory(std::int64_t in_run);
   // Returns "3 restarts, 1 failed save, 57 steps computed again, 41.2 s lost, goodput 98.7 % (share of ...)".
   std::string text() const;
 

@@ -70,7 +70,7 @@ class Liveness::Impl {
     }
   }
 
-  std::string who_is_lost() {
+  std::string lost_rank_text() {
     std::unique_lock lock(mutex_);
     asked_ = true;
     wake_.notify_all();
@@ -144,7 +144,7 @@ Liveness::Liveness(const Store& store, const Setup& setup, OnLost on_lost)
 
 Liveness::~Liveness() { leave(); }
 void Liveness::leave() { impl_->leave(std::uncaught_exceptions() > 0); }
-std::string Liveness::who_is_lost() { return impl_->who_is_lost(); }
+std::string Liveness::lost_rank_text() { return impl_->lost_rank_text(); }
 
 std::string host_name() {
   char name[256] = {};

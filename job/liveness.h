@@ -35,7 +35,7 @@ class Liveness {
 
   // Returns the text that OnLost got or will get, for a caller that noticed a failure: waits up to a second for it.
   // Empty if no rank is lost.
-  std::string who_is_lost();
+  std::string lost_rank_text();
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
 

@@ -276,7 +276,7 @@ void Agent::handle_order(const Order& order) {
 void Agent::check_for_hangs() {
   if (phase_ != Phase::running || failed_) return;
   bool hangs = false;
-  for (auto& w : workers_) hangs |= w->hangs();
+  for (auto& w : workers_) hangs |= w->is_hanging();
   if (verdict_deadline_ && Clock::now() >= *verdict_deadline_) return end_after_hang();
   if (hangs && !verdict_deadline_) report_hang();
 }
@@ -432,7 +432,7 @@ std::string Agent::failure_text(const Worker& first, const std::vector<int>& sam
 
 void Agent::report_failure(Worker& first) {
   WorkerOutput& output = first.output();
-  output.drop();  // shown below with the last lines
+  output.drop_held_lines();  // shown below with the last lines
   const std::vector<int> same_error = error_.empty() ? std::vector<int>{} : ranks_with_same_error(first);
   failure_ = failure_text(first, same_error);
   const bool others = same_error.size() < workers_.size() && workers_.size() > 1;
@@ -467,10 +467,10 @@ bool Agent::is_already_reported(const Worker& ended) const {
 // Shows the held message unless it was already reported.
 void Agent::show_or_drop_error(Worker& worker) const {
   WorkerOutput& output = worker.output();
-  if (!output.holds()) return;
-  if (!worker.alive() && is_already_reported(worker)) return output.drop();
+  if (!output.holds_lines()) return;
+  if (!worker.alive() && is_already_reported(worker)) return output.drop_held_lines();
   const bool over = !worker.alive() && phase_ != Phase::running;
-  if (over || !any_worker_alive() || Clock::now() - output.held_since() > kMaxHeld) output.release();
+  if (over || !any_worker_alive() || Clock::now() - output.held_since() > kMaxHeld) output.write_held_lines();
 }
 
 // Gives workers time to end by themselves before SIGTERM, because they log when they get it.

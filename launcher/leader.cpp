@@ -28,7 +28,7 @@ Leader::Leader(Job job, RendezvousRules rules, const Endpoint& at, bool any, mil
       any_(any),
       silence_(silence),
       rendezvous_(std::move(rules), Clock::now()),
-      agents_(serve(at.port, job_.agents_cookie())),
+      agents_(start_store(at.port, job_.agents_cookie())),
       port_(agents_->endpoint().port) {
   store_ = connect_store(own_endpoint(), job_.agents_cookie(), kOwnStore);
   const BlockSignals block;
@@ -41,7 +41,7 @@ Leader::~Leader() {
 }
 
 // If any_, listens on all IPv6 and IPv4 addresses, as far as the host has both.
-std::unique_ptr<StoreServer> Leader::serve(int port, const std::string& cookie) const {
+std::unique_ptr<StoreServer> Leader::start_store(int port, const std::string& cookie) const {
   if (!any_) return std::make_unique<StoreServer>(Endpoint{at_.host, port}, cookie);
   try {
     return std::make_unique<StoreServer>(Endpoint{"::", port}, cookie);
@@ -56,11 +56,11 @@ Endpoint Leader::own_endpoint() const { return {any_ ? "127.0.0.1" : at_.host, p
 void Leader::run() {
   try {
     Clock::time_point end{};
-    while (!(closing_ && (!rendezvous_.is_over() || everybody_left() || Clock::now() > end))) {
-      hear();
-      look_for_lost();
+    while (!(closing_ && (!rendezvous_.is_over() || all_agents_left() || Clock::now() > end))) {
+      receive_reports();
+      check_for_lost_agents();
       rendezvous_.tick(Clock::now());
-      publish();
+      send_orders();
       if (!rendezvous_.is_over() || !closing_) end = Clock::now() + kFarewell;
     }
   } catch (const Error& e) {
@@ -69,20 +69,20 @@ void Leader::run() {
   }
 }
 
-void Leader::hear() {
+void Leader::receive_reports() {
   auto wait = rendezvous_.is_over() ? kTick / 10 : kTick;
   while (auto text = store_->wait_for(kReports + "/" + std::to_string(heard_), wait)) {
     ++heard_;
     wait = milliseconds(0);
     try {
-      take(*text);
+      handle_report(*text);
     } catch (const Error& e) {
       log::warn("launch: ", e.what());
     }
   }
 }
 
-void Leader::take(const std::string& text) {
+void Leader::handle_report(const std::string& text) {
   const Report r = decode_report(text);
   const auto now = Clock::now();
   known_.insert(r.from);
@@ -92,7 +92,7 @@ void Leader::take(const std::string& text) {
   if (r.end) rendezvous_.on_end(r.from, r.attempt, *r.end, now);
 }
 
-void Leader::look_for_lost() {
+void Leader::check_for_lost_agents() {
   for (const Heartbeat& h : store_->beat(host_ + " leads", "", silence_, kOwnStore)) {
     if (!known_.contains(h.name) || !gone_.insert(h.name).second) continue;
     const std::string why = h.word == kConnectionClosed ? "its connection closed"
@@ -105,7 +105,7 @@ void Leader::look_for_lost() {
   }
 }
 
-void Leader::publish() {
+void Leader::send_orders() {
   for (auto& [agent, order] : rendezvous_.take_orders()) {
     if (order.kind == Order::Kind::start) {
       open_store(order.attempt);
@@ -121,10 +121,10 @@ void Leader::open_store(int attempt) {
   if (open_for_ == attempt) return;
   open_for_ = attempt;
   workers_.reset();
-  workers_ = serve(0, job_.workers_cookie(host_, attempt));
+  workers_ = start_store(0, job_.workers_cookie(host_, attempt));
 }
 
-bool Leader::everybody_left() const {
+bool Leader::all_agents_left() const {
   for (const AgentId& id : known_)
     if (!gone_.contains(id)) return false;
   return true;

@@ -27,13 +27,13 @@ class Leader {
 
  private:
   void run();
-  void hear();
-  void take(const std::string& report);
-  void look_for_lost();
-  void publish();
+  void receive_reports();
+  void handle_report(const std::string& report);
+  void check_for_lost_agents();
+  void send_orders();
   void open_store(int attempt);
-  bool everybody_left() const;
-  std::unique_ptr<StoreServer> serve(int port, const std::string& cookie) const;
+  bool all_agents_left() const;
+  std::unique_ptr<StoreServer> start_store(int port, const std::string& cookie) const;
 
   Job job_;
   AgentId host_;

@@ -44,7 +44,7 @@ void WorkerOutput::drain() {
   while (source_) {
     const ssize_t n = read(source_.get(), buffer, sizeof buffer);
     if (n > 0)
-      take(buffer, static_cast<std::size_t>(n));
+      append(buffer, static_cast<std::size_t>(n));
     else if (n < 0 && errno == EINTR)
       continue;
     else if (n < 0 && errno == EAGAIN)
@@ -54,7 +54,7 @@ void WorkerOutput::drain() {
   }
 }
 
-void WorkerOutput::take(const char* data, std::size_t size) {
+void WorkerOutput::append(const char* data, std::size_t size) {
   if (console_ >= 0 && prefix_.empty()) write_all(console_, data, size);
   if (log_ && std::fwrite(data, 1, size, log_.get()) != size && !std::exchange(lost_, true))
     log::warn("launch: cannot write ", log_path_, ": ", std::strerror(errno), "; the workers continue");
@@ -72,20 +72,20 @@ void WorkerOutput::take(const char* data, std::size_t size) {
 void WorkerOutput::end_line() {
   if (console_ >= 0 && !prefix_.empty()) {
     const bool named = line_.find(prefix_) != std::string::npos;  // a log line that already names its rank
-    show((named ? "" : prefix_) + line_ + "\n");
+    write_line((named ? "" : prefix_) + line_ + "\n");
   }
   tail_.push_back(std::exchange(line_, {}));
   if (tail_.size() > kTailLines) tail_.pop_front();
 }
 
-void WorkerOutput::show(const std::string& text) {
-  if (!holds() && !line_.starts_with(kErrorBegin)) return write_all(console_, text.data(), text.size());
-  if (!holds()) held_since_ = Clock::now();
+void WorkerOutput::write_line(const std::string& text) {
+  if (!holds_lines() && !line_.starts_with(kErrorBegin)) return write_all(console_, text.data(), text.size());
+  if (!holds_lines()) held_since_ = Clock::now();
   held_.push_back(text);
-  if (held_.size() > kTailLines) release();  // too long for a final error: the worker continues
+  if (held_.size() > kTailLines) write_held_lines();  // too long for a final error: the worker continues
 }
 
-void WorkerOutput::release() {
+void WorkerOutput::write_held_lines() {
   for (const std::string& text : held_) write_all(console_, text.data(), text.size());
   held_.clear();
 }

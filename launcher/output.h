@@ -32,15 +32,15 @@ class WorkerOutput {
   void finish();  // drains, and completes an unfinished last line
 
   using Clock = AwakeClock;
-  bool holds() const { return !held_.empty(); }
+  bool holds_lines() const { return !held_.empty(); }
   Clock::time_point held_since() const { return held_since_; }
-  void release();  // writes the held lines to the console
-  void drop() { held_.clear(); }
+  void write_held_lines();  // writes the held lines to the console
+  void drop_held_lines() { held_.clear(); }
 
  private:
-  void take(const char* data, std::size_t size);
+  void append(const char* data, std::size_t size);
   void end_line();
-  void show(const std::string& text);
+  void write_line(const std::string& text);
 
   struct CloseFile {
     void operator()(std::FILE* f) const { std::fclose(f); }

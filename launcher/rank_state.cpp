@@ -30,7 +30,7 @@ struct Entry {
 };
 
 // A failed operation was waiting when something else ended it.
-bool waits(const Entry& e) { return e.state == FlightState::started || e.state == FlightState::failed; }
+bool is_waiting(const Entry& e) { return e.state == FlightState::started || e.state == FlightState::failed; }
 
 // Returns the valid entries, oldest first.
 std::vector<Entry> entries_of(const FlightRing& ring) {
@@ -58,7 +58,7 @@ std::vector<GroupState> groups_of(const FlightRing& ring, const std::vector<Entr
   for (std::size_t i = 0; i < known; ++i) {
     const FlightGroup& g = ring.groups[i];
     GroupState s{text_of(g.name), g.first_rank, g.size, g.queued, g.started, g.done};
-    const auto e = std::ranges::find_if(entries, [&](const Entry& x) { return x.group == i && waits(x); });
+    const auto e = std::ranges::find_if(entries, [&](const Entry& x) { return x.group == i && is_waiting(x); });
     if (e != entries.end()) {
       s.waits_in = e->text;
       s.site = e->site;
@@ -95,7 +95,7 @@ nlohmann::json json_of(const Entry& e, const FlightRing& ring) {
 
 }  // namespace
 
-bool RankState::waits() const {
+bool RankState::is_waiting() const {
   return std::ranges::any_of(groups,
                              [](const GroupState& g) { return g.name != kBackgroundGroup && !g.waits_in.empty(); });
 }

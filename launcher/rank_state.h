@@ -37,7 +37,7 @@ struct RankState {
   std::string last;       // last completed operation, "#411 of dp"; empty if none
   std::vector<GroupState> groups = {};
 
-  bool waits() const;  // waits for other ranks in an operation of a step
+  bool is_waiting() const;  // waits for other ranks in an operation of a step
 };
 
 RankState state_of(const WorkerStatus&, int rank);

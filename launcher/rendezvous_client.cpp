@@ -49,7 +49,7 @@ void RendezvousClient::run() {
           const Order order = decode_order(*text);
           more = order.kind != Order::Kind::end;
           ++number;
-          push(order);
+          queue_order(order);
         }
     }
     store_->beat(setup_.id, "left", setup_.silence, kTry);
@@ -90,7 +90,7 @@ bool RendezvousClient::connect() {
   return false;
 }
 
-void RendezvousClient::push(Order order) {
+void RendezvousClient::queue_order(Order order) {
   const std::lock_guard lock(mutex_);
   orders_.push_back(std::move(order));
   const std::uint64_t one = 1;
@@ -98,7 +98,7 @@ void RendezvousClient::push(Order order) {
 }
 
 void RendezvousClient::end(const std::string& why) {
-  push({.kind = Order::Kind::end, .text = why, .code = kExitError});
+  queue_order({.kind = Order::Kind::end, .text = why, .code = kExitError});
 }
 
 std::optional<Order> RendezvousClient::next_order() {
@@ -127,7 +127,7 @@ void RendezvousClient::send(const Report& report) {
   outbox_->push([this, text = encode(report)] { reports_->append(kReports, text); });
 }
 
-std::string RendezvousClient::waiting_for() {
+std::string RendezvousClient::who_is_missing() {
   const std::lock_guard lock(mutex_);
   return waiting_for_;
 }

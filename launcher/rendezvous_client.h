@@ -39,13 +39,13 @@ class RendezvousClient {
   void report(int attempt, const NodeFailure&);
   void report(int attempt, const NodeEnd&);
   void report(int attempt, const std::vector<RankState>&);
-  std::string waiting_for();    // what the agent waits for until it is admitted; then empty
-  std::string local_address();  // local address of the connection; empty before it is made
+  std::string who_is_missing();  // what the agent waits for until it is admitted; then empty
+  std::string local_address();   // local address of the connection; empty before it is made
 
  private:
   void run();
   bool connect();
-  void push(Order);
+  void queue_order(Order);
   void end(const std::string& why);
   void send(const Report&);
 

@@ -39,8 +39,8 @@ Supervisor::Supervisor(const LaunchOptions& options)
       signals_(options.signals),
       job_{options.rdzv_id, options.secret.empty() ? random_secret() : options.secret},
       id_(host_name() + "-" + random_cookie()),
-      leader_(lead()),
-      client_(line_to_leader()),
+      leader_(start_leader()),
+      client_(client_setup()),
       kept_(static_cast<std::size_t>(options.processes)) {
   time_.begin_ms = time_.since_ms = now_ms();
 }
@@ -63,7 +63,7 @@ RendezvousRules Supervisor::rules() const {
 
 // The agent that has the endpoint's address is node 0. A name may resolve to a different address elsewhere, or to none
 // of this host (a Kubernetes service): then all addresses are used, which is safe because of the secret.
-std::unique_ptr<Leader> Supervisor::lead() const {
+std::unique_ptr<Leader> Supervisor::start_leader() const {
   if (options_.max_nodes == 1)
     return std::make_unique<Leader>(job_, rules(), Endpoint{"127.0.0.1", 0}, false, options_.silence);
   if (options_.node_rank > 0) return nullptr;
@@ -81,11 +81,11 @@ std::unique_ptr<Leader> Supervisor::lead() const {
 }
 
 // Retries: another program may have used the endpoint's port before.
-void Supervisor::lead_if_nobody_does() {
-  if (!leader_ && !client_.waiting_for().empty()) leader_ = lead();
+void Supervisor::start_leader_if_absent() {
+  if (!leader_ && !client_.who_is_missing().empty()) leader_ = start_leader();
 }
 
-RendezvousClient::Setup Supervisor::line_to_leader() const {
+RendezvousClient::Setup Supervisor::client_setup() const {
   RendezvousClient::Setup s;
   s.id = id_;
   s.leader = leader_ ? leader_->own_endpoint() : *options_.endpoint;
@@ -112,16 +112,16 @@ std::optional<Order> Supervisor::wait_for_order() {
       if (order->kind == Order::Kind::start || order->kind == Order::Kind::end) return order;
       if (order->kind == Order::Kind::wait) waiting_for_ = order->text;
     }
-    if (told_to_stop()) return {};
-    lead_if_nobody_does();
-    say_waiting();
-    show_waiting();
+    if (is_stop_requested()) return {};
+    start_leader_if_absent();
+    log_waiting();
+    show_waiting_on_board();
     pollfd fds[] = {{signals_.fd(), POLLIN, 0}, {client_.fd(), POLLIN, 0}};
     poll(fds, 2, static_cast<int>(kLook.count()));
   }
 }
 
-bool Supervisor::told_to_stop() {
+bool Supervisor::is_stop_requested() {
   while (const int number = signals_.next())
     if (number != SIGCHLD && number != SIGUSR2) {
       log::info("launch: told to stop while waiting: ", waiting_for_.empty() ? "for other nodes" : waiting_for_);
@@ -131,15 +131,15 @@ bool Supervisor::told_to_stop() {
 }
 
 // Logs what it waits for, when that changes and every ten seconds.
-void Supervisor::say_waiting() {
-  if (const std::string line = client_.waiting_for(); !line.empty()) waiting_for_ = line;
+void Supervisor::log_waiting() {
+  if (const std::string line = client_.who_is_missing(); !line.empty()) waiting_for_ = line;
   if (waiting_for_.empty() || (waiting_for_ == said_ && Clock::now() < said_at_ + kSayAgain)) return;
   log::info("launch: waiting: ", waiting_for_);
   said_ = waiting_for_;
   said_at_ = Clock::now();
 }
 
-void Supervisor::show_waiting() const {
+void Supervisor::show_waiting_on_board() const {
   if (options_.board)
     options_.board->write({.waits_for = waiting_for_.empty() ? "the next attempt" : waiting_for_,
                            .failure = failure_,

@@ -22,13 +22,13 @@ class Supervisor {
   using Clock = AwakeClock;
 
   RendezvousRules rules() const;
-  std::unique_ptr<Leader> lead() const;
-  void lead_if_nobody_does();
-  RendezvousClient::Setup line_to_leader() const;
+  std::unique_ptr<Leader> start_leader() const;
+  void start_leader_if_absent();
+  RendezvousClient::Setup client_setup() const;
   std::optional<Order> wait_for_order();  // nullopt if a signal asked to stop
-  void say_waiting();
-  void show_waiting() const;
-  bool told_to_stop();
+  void log_waiting();
+  void show_waiting_on_board() const;
+  bool is_stop_requested();
   std::optional<Order> attempt(const Order& start);  // returns the order that ended the job meanwhile, if any
   void announce(const Order& start) const;
   int finish(const Order& end) const;

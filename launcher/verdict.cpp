@@ -123,7 +123,7 @@ const RankState* lagging(const Calls& calls, const Ranks& ranks) {
   const RankState* first = nullptr;
   for (const auto& [call, waiting] : calls)
     for (const RankState* r : late_for(call, ranks))
-      if (!r->waits() && (!first || r->silent > first->silent)) first = r;
+      if (!r->is_waiting() && (!first || r->silent > first->silent)) first = r;
   return first;
 }
 

@@ -131,7 +131,7 @@ bool Worker::reap() {
   return true;
 }
 
-bool Worker::hangs() {
+bool Worker::is_hanging() {
   if (ending_) return false;
   const LifeSign sign{progress_of(page()), page().step, activity_of(page()), page().validations, page().saves};
   return hang_detector_.update(sign, AwakeClock::now());

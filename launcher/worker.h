@@ -52,7 +52,7 @@ class Worker {
   const WorkerOutput& output() const { return *output_; }
 
   const WorkerStatus& page() const { return **page_; }
-  bool hangs();             // call several times a second
+  bool is_hanging();        // call several times a second
   RankState state() const;  // current state, or the last one of a dead worker; without node and host
 
   bool alive() const { return !ending_; }

@@ -155,9 +155,9 @@ void Metrics::record(const std::string& group, std::int64_t step, const Values& 
   try {
     for (const auto& [name, value] : values) {
       const std::string tag = tag_of(group, name);
-      if (const auto* number = std::get_if<double>(&value)) events_.scalar(tag, step, *number, time);
+      if (const auto* number = std::get_if<double>(&value)) events_.add_scalar(tag, step, *number, time);
       if (const auto* count = std::get_if<std::int64_t>(&value)) {
-        events_.scalar(tag, step, static_cast<double>(*count), time);
+        events_.add_scalar(tag, step, static_cast<double>(*count), time);
       }
     }
     events_.flush();
@@ -181,14 +181,14 @@ void Metrics::append(const std::string& line) {
 void Metrics::text(const std::string& tag, const std::string& text) {
   std::string block = "    ";
   for (const char c : text) block += c == '\n' ? std::string("\n    ") : std::string(1, c);
-  events_.text(tag, 0, block);
+  events_.add_text(tag, 0, block);
   events_.flush();
 }
 
 void Metrics::settings(const std::vector<std::pair<std::string, std::string>>& leaves) {
   auto chosen = leaves;
   std::erase_if(chosen, [](const auto& leaf) { return !is_hyperparameter(leaf.first); });
-  events_.settings(chosen);
+  events_.add_settings(chosen);
   events_.flush();
 }
 

@@ -13,7 +13,7 @@ class PaceWatch {
   PaceWatch(Communicator& host, GpuWatch* gpu);
 
   // Call on every rank after each step. data: seconds that this rank waited for data. log: null except on rank 0.
-  void step(double data, RunLog* log);
+  void on_step(double data, RunLog* log);
 
  private:
   Pace pace_;

@@ -398,7 +398,7 @@ std::vector<Task> agreed_tasks(const Config& c, const TokenStore& store, Mesh& m
   Facts facts;
   for (const Task& task : tasks) facts.push_back({task.name, str("hash ", task.hash)});
   if (mesh.world() > 1)
-    mesh.agree({"tasks", "the ranks read different tasks", "Put the same files on every machine"}, facts);
+    mesh.check_agreement({"tasks", "the ranks read different tasks", "Put the same files on every machine"}, facts);
   return tasks;
 }
 

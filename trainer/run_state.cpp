@@ -147,7 +147,7 @@ void RunState::save_to_agent() {
   const AgentSaveOutcome o = saver_.save_to_agent(state_, run_.ctx.stream, step, metadata());
   run_.trainer.keep_state_until(o.copied);
   run_.time.save_seconds += o.stall_seconds;
-  run_.time.saved(step, asked, o.stall_seconds);
+  run_.time.on_save(step, asked, o.stall_seconds);
   if (run_.log) run_.log->log_agent_save(step, o);
 }
 
@@ -163,13 +163,13 @@ void RunState::report(const SaveOutcome& o) {
   run_.time.save_seconds += o.stall_seconds;
   run_.time.failed_saves += !o.saved();
   if (o.saved()) {
-    run_.time.saved(o.step, asked_ms_, o.stall_seconds);
-    clock_.ended(o.stall_seconds);
+    run_.time.on_save(o.step, asked_ms_, o.stall_seconds);
+    clock_.on_save_end(o.stall_seconds);
     std::erase(damaged_steps_, o.step);
   }
   if (!run_.log) return;
   const std::optional<double> seconds_between =
-      run_.config.checkpoint.automatic ? std::optional(clock_.between(run_.trainer.seconds())) : std::nullopt;
+      run_.config.checkpoint.automatic ? std::optional(clock_.save_interval(run_.trainer.seconds())) : std::nullopt;
   run_.log->log_save(o, saver_.failures(), seconds_between);
 }
 
@@ -177,7 +177,7 @@ void RunState::on_rollback() {
   data_ = run_.start.data;
   saver_.start_from(run_.trainer.steps_done());
   saver_.discard_agent_saves();
-  run_.time.log_rollback(run_.trainer.steps_done());
+  run_.time.on_rollback(run_.trainer.steps_done());
   run_.check_directory();
 }
 

@@ -92,7 +92,7 @@ class MemoryFallback {
     run_.check_directory();
     write_memory(run_.start.dir, now_);
     run_.log->log_memory_shortage(now_);
-    run_.time.memory_ran_out(now_.ran_out);
+    run_.time.on_out_of_memory(now_.ran_out);
   }
 
   Running& run_;
@@ -247,13 +247,13 @@ class TrainingRun {
     run_.log = std::make_unique<RunLog>(run_.start, run_.trainer, run_.mesh.world(), run_.time,
                                         run_.gpu ? &*run_.gpu : nullptr);
     const MemoryRecord& memory = run_.start.memory;
-    run_.time.memory_ran_out(memory.ran_out);
+    run_.time.on_out_of_memory(memory.ran_out);
     if (memory.ran_out) run_.log->log_memory_shortage(memory);
     count_restart(options.restarts);
   }
 
   void count_restart(int restarts) {
-    run_.time.steps_begin(restarts, run_.trainer.steps_done(), state_.loaded_from_ms());
+    run_.time.on_steps_begin(restarts, run_.trainer.steps_done(), state_.loaded_from_ms());
     own_status().begun = 1;
     if (restarts > 0) run_.log->log_restart();
   }
@@ -263,8 +263,8 @@ class TrainingRun {
     own_status().step = r.step;
     if (own_status().start.reach(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
       log::info("restart ", run_.time.restarts, " took ", own_status().start.text());
-    run_.time.step_done(r.step);
-    if (pace_) pace_->step(r.data_seconds, run_.log.get());
+    run_.time.on_step_done(r.step);
+    if (pace_) pace_->on_step(r.data_seconds, run_.log.get());
     if (run_.log) run_.log->log_step(r);
   }
 
@@ -304,7 +304,7 @@ class TrainingRun {
     all_reduce_host(run_.mesh.host(), votes, Reduce::max);
     if (!votes[saving]) state_.end_save();
     save_due_ = votes[save_due] > 0 || votes[asked] > 0;
-    if (votes[asked]) signal_.save_begins();
+    if (votes[asked]) signal_.on_save_begin();
     if (votes[told]) return end = TrainEnd::interrupted, false;
     if (votes[out_of_time]) return end = TrainEnd::out_of_time, false;
     return true;
@@ -353,7 +353,7 @@ class TrainingRun {
   // At the end of the run, validates before saving: otherwise a kill after the save would lose the validation.
   TrainEnd take_steps() {
     TrainEnd end = TrainEnd::finished;
-    signal_.steps_begin();
+    signal_.on_steps_begin();
     account_ = {};
     if (run_.mesh.world() > 1 || run_.gpu) pace_.emplace(run_.mesh.host(), run_.gpu ? &*run_.gpu : nullptr);
     own_status().step = run_.trainer.steps_done();

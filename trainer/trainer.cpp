@@ -248,7 +248,7 @@ void Trainer::wait_for_steps_in_flight() {
 void Trainer::discard_recording() {
   wait_for_steps_in_flight();
   graph_.forget();
-  step_.arena().forget();
+  step_.arena().forget_plan();
 }
 
 // Makes the model attend as in the next step, also in validations before that step.
@@ -349,7 +349,7 @@ StepReport Trainer::finish() {
   if (f.watched) r.watched = watch_->report(f.watched);
   r.seconds = seconds_now() - std::max(f.started, last_finish_);
   last_finish_ = seconds_now();
-  graph_.timed(f.launch_seconds, r.seconds);
+  graph_.on_step_timed(f.launch_seconds, r.seconds);
   if (!r.accepted) return drop_rejected_step(f), r;
   seconds_ += r.seconds;
   guard_.accept(r.step, r.loss, r.norm);

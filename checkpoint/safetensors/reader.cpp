@@ -89,12 +89,12 @@ MappedFile::~MappedFile() {
 }
 
 // Linux reads about 1 MB per call, whatever the requested size, and blocks callers while the disk is busy.
-void MappedFile::expect(std::span<const std::byte> bytes) {
+void MappedFile::prefetch_pages(std::span<const std::byte> bytes) {
   constexpr std::size_t kPiece = 1 << 20;
   for (std::size_t at = 0; at < bytes.size(); at += kPiece)
     advise(bytes.subspan(at, std::min(kPiece, bytes.size() - at)), MADV_WILLNEED);
 }
-void MappedFile::forget(std::span<const std::byte> bytes) { advise(bytes, MADV_DONTNEED); }
+void MappedFile::drop_pages(std::span<const std::byte> bytes) { advise(bytes, MADV_DONTNEED); }
 
 Safetensors::OneFile::OneFile(const fs::path& p) : path(p), map(p) {
   try {
@@ -142,18 +142,18 @@ std::vector<std::string> Safetensors::names() const {
   return all;
 }
 
-const Safetensors::Place& Safetensors::place(const std::string& name) const {
+const Safetensors::Place& Safetensors::location(const std::string& name) const {
   const auto found = places_.find(name);
   if (found == places_.end()) fail(path_.string(), " has no tensor '", shown(name), "'");
   return found->second;
 }
 
-const SafeTensor& Safetensors::tensor(const std::string& name) const { return *place(name).tensor; }
+const SafeTensor& Safetensors::tensor(const std::string& name) const { return *location(name).tensor; }
 
-fs::path Safetensors::file_of(const std::string& name) const { return place(name).file->path; }
+fs::path Safetensors::file_of(const std::string& name) const { return location(name).file->path; }
 
 std::span<const std::byte> Safetensors::bytes(const std::string& name) const {
-  const auto& [file, t] = place(name);
+  const auto& [file, t] = location(name);
   return file->map.bytes().subspan(file->header.bytes + t->begin, t->end - t->begin);
 }
 

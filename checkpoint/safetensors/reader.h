@@ -17,8 +17,8 @@ namespace ring {
 inline constexpr const char* kSafetensorsName = "model.safetensors";
 inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 
-// A memory-mapped file; pages are read when they are accessed or prefetched with expect(). If the file is truncated
-// while mapped, accessing it ends the process with SIGBUS.
+// A memory-mapped file; pages are read when they are accessed or prefetched with prefetch_pages(). If the file is
+// truncated while mapped, accessing it ends the process with SIGBUS.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path&);  // Error if it cannot be read
@@ -26,9 +26,9 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Hints about a part of bytes(): expect() prefetches it in the background, forget() releases its memory.
-  static void expect(std::span<const std::byte>);
-  static void forget(std::span<const std::byte>);
+  // Hints about a part of bytes(): prefetch_pages() prefetches it in the background, drop_pages() releases its memory.
+  static void prefetch_pages(std::span<const std::byte>);
+  static void drop_pages(std::span<const std::byte>);
 
  private:
   std::span<const std::byte> bytes_;
@@ -62,7 +62,7 @@ class Safetensors {
   };
   void add(const std::filesystem::path&);
   void add_indexed(const std::filesystem::path& index);
-  const Place& place(const std::string& name) const;
+  const Place& location(const std::string& name) const;
 
   std::filesystem::path path_;
   std::vector<std::unique_ptr<OneFile>> files_;

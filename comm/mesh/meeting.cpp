@@ -73,7 +73,7 @@ Meeting::Meeting(const WorkerEnvironment& env, const CommOptions& options) : env
   refuse_loopback_between_nodes(env, options_.address);
 }
 
-void Meeting::agree(const Topic& topic, const Facts& facts) {
+void Meeting::check_agreement(const Topic& topic, const Facts& facts) {
   if (store_) ring::agree(*store_, env_.rank, env_.world, topic, facts, options_.connect_timeout);
 }
 

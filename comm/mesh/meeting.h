@@ -21,7 +21,7 @@ class Meeting {
   explicit Meeting(const WorkerEnvironment&, const CommOptions& = {});
 
   // Collective (comm/agree.h). Waits for the other ranks up to options.connect_timeout.
-  void agree(const Topic&, const Facts&);
+  void check_agreement(const Topic&, const Facts&);
 
   const WorkerEnvironment& environment() const { return env_; }
   const CommOptions& options() const { return options_; }  // with this rank's address filled in

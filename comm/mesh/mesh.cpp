@@ -91,7 +91,7 @@ class Mesh::Impl {
   void check() {
     if (watchdog_) check_nccl(*watchdog_);
   }
-  void agree(const Topic& topic, const Facts& facts) {
+  void check_agreement(const Topic& topic, const Facts& facts) {
     if (store_)
       ring::agree(*store_, env_.rank, env_.world, topic, facts, options_.timeout, [this] { check_aborted(); });
   }
@@ -220,7 +220,7 @@ void Mesh::Impl::watch() {
   liveness_ = std::make_shared<Liveness>(*store_, setup, [this](const std::string& why) { abort_all(why); });
   options_.who_is_lost = [weak = std::weak_ptr(liveness_)] {
     const auto alive = weak.lock();
-    return alive ? alive->who_is_lost() : "";
+    return alive ? alive->lost_rank_text() : "";
   };
 }
 
@@ -262,6 +262,6 @@ Communicator& Mesh::background() { return impl_->background(); }
 std::vector<int> Mesh::nodes_along(const std::string& axis) const { return impl_->nodes_along(axis); }
 Store* Mesh::store() { return impl_->store(); }
 void Mesh::check() { impl_->check(); }
-void Mesh::agree(const Topic& topic, const Facts& facts) { impl_->agree(topic, facts); }
+void Mesh::check_agreement(const Topic& topic, const Facts& facts) { impl_->check_agreement(topic, facts); }
 
 }  // namespace ring

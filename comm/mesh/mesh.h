@@ -56,7 +56,7 @@ class Mesh {
   // by themselves.
   void check();
   // Collective (comm/agree.h). Waits for the other ranks up to options.timeout. Throws PeerLost if one of them dies.
-  void agree(const Topic&, const Facts&);
+  void check_agreement(const Topic&, const Facts&);
 
   std::vector<int> nodes_along(const std::string& axis) const;  // node number of each rank in the axis's group
   Store* store();                                               // null in a world of one

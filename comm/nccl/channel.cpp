@@ -86,7 +86,7 @@ Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, co
   const auto deadline = Clock::now() + options_.connect_timeout;
   try {
     if (options.copy_engines && group.size > 1) copies_ = PeerCopies::make(group, store, options);
-    meet(group, *store);
+    init_communicator(group, *store);
   } catch (const PeerLost& e) {
     const bool late = Clock::now() >= deadline;
     give_up(handle_);
@@ -98,7 +98,7 @@ Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, co
   }
 }
 
-void Channel::meet(const NcclGroup& group, Store& store) {
+void Channel::init_communicator(const NcclGroup& group, Store& store) {
   const auto deadline = Clock::now() + options_.connect_timeout;
   const std::string key = group.name + "/nccl";
   ncclUniqueId id;
@@ -278,9 +278,9 @@ void Channel::abort(const std::string& reason) {
   if (copies_) copies_->abort();
 }
 
-std::optional<std::string> Channel::stuck() {
-  if (auto queued = pending_.stuck(Clock::now(), options_.timeout)) return queued;
-  return replayed_.stuck(Clock::now(), options_.timeout);
+std::optional<std::string> Channel::find_stuck() {
+  if (auto queued = pending_.find_stuck(Clock::now(), options_.timeout)) return queued;
+  return replayed_.find_stuck(Clock::now(), options_.timeout);
 }
 
 std::optional<std::string> Channel::inspect() {
@@ -296,7 +296,7 @@ std::optional<std::string> Channel::inspect() {
   const std::lock_guard lock(mutex_);
   if (failure_) return std::nullopt;
   try {
-    if (const auto what = stuck())
+    if (const auto what = find_stuck())
       return str(*what, ": not finished within ", seconds(options_.timeout),
                  " s: a rank is stopped, stuck, or in a different operation");
   } catch (const Error& e) {

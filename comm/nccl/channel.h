@@ -57,9 +57,9 @@ class Channel final : public WorkGuard {
  private:
   using Clock = AwakeClock;
 
-  void meet(const NcclGroup&, Store&);  // creates the NCCL communicator
+  void init_communicator(const NcclGroup&, Store&);  // creates the NCCL communicator
   Event queue(const std::string& text, const Event& after, const Calls&, const Copies&);
-  std::optional<std::string> stuck();                                       // operation that exceeds the timeout
+  std::optional<std::string> find_stuck();                                  // operation that exceeds the timeout
   void wait_for_nccl(Clock::time_point deadline, const std::string& what);  // waits for a non-blocking call of NCCL
   bool finalize();                                                          // returns false if an abort is needed
 

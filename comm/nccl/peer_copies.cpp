@@ -199,12 +199,12 @@ void PeerCopies::connect(const std::vector<std::string>& cards) {
     RING_CHECK(cards[r].size() >= sizeof card, "rank ", r, " published ", cards[r].size(), " bytes, not ", sizeof card);
     std::memcpy(&card, cards[r].data(), sizeof card);
     if (static_cast<int>(r) == rank_ || !card.memory) continue;  // that rank reports its own error
-    flags_[r] = opened(card);
+    flags_[r] = map_memory(card);
     mailbox_->open(static_cast<int>(r), cards[r].substr(sizeof card));
   }
 }
 
-std::byte* PeerCopies::opened(const IpcHandle& card) {
+std::byte* PeerCopies::map_memory(const IpcHandle& card) {
   if (card.process == this_process()) {
     enable_access(card.device);
     return card.memory;
@@ -217,9 +217,9 @@ std::byte* PeerCopies::opened(const IpcHandle& card) {
   return static_cast<std::byte*>(at);
 }
 
-std::byte* PeerCopies::opened(int peer, const RemoteAddress& at) {
+std::byte* PeerCopies::map_memory(int peer, const RemoteAddress& at) {
   auto& known = segments_[static_cast<std::size_t>(peer)];
-  while (known.size() <= at.segment) known.push_back(opened(mailbox_->segment(peer, known.size())));
+  while (known.size() <= at.segment) known.push_back(map_memory(mailbox_->segment(peer, known.size())));
   return known[at.segment] + at.offset;
 }
 
@@ -227,7 +227,7 @@ std::uint32_t* PeerCopies::flag(int owner, Flag kind, int peer) const {
   return reinterpret_cast<std::uint32_t*>(flags_[static_cast<std::size_t>(owner)]) + kind * size_ + peer;
 }
 
-PeerCopies::Messages PeerCopies::by_peer(const std::vector<Transfer>& list) const {
+PeerCopies::Messages PeerCopies::group_by_peer(const std::vector<Transfer>& list) const {
   Messages out(static_cast<std::size_t>(size_));
   for (const Transfer& t : list)
     if (t.tensor.bytes() > 0) out[static_cast<std::size_t>(t.peer)].push_back(t.tensor);
@@ -242,7 +242,7 @@ std::function<void()> PeerCopies::deadline() const {
 }
 
 // Returns the destination of each message.
-PeerCopies::Messages PeerCopies::expect(const Messages& receives, std::vector<Tensor>& held) {
+PeerCopies::Messages PeerCopies::post_receives(const Messages& receives, std::vector<Tensor>& held) {
   Messages landed(receives.size());
   const auto check = deadline();
   for (std::size_t p = 0; p < receives.size(); ++p) {
@@ -278,7 +278,7 @@ void PeerCopies::send(int peer, const Tensor& t) {
   const RecvDescriptor note = mailbox_->take(peer, deadline());
   RING_CHECK(note.bytes == t.bytes(), "rank ", options_.rank_of_run(rank_), " sends ", t.bytes(), " bytes, but rank ",
              options_.rank_of_run(peer), " expects ", note.bytes);
-  std::byte* const to = opened(peer, note.at);
+  std::byte* const to = map_memory(peer, note.at);
   const std::uint32_t n = ++lane.messages;
   await(lane.stream, flag(rank_, ready, peer), n);
   lane.stream.impl().copy(to, t.raw(), t.bytes());
@@ -289,7 +289,7 @@ void PeerCopies::send(int peer, const Tensor& t) {
 // then delay each other but never deadlock, because every rank has already queued the work that another rank waits for.
 Event PeerCopies::exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                            const std::vector<Event>& after, std::vector<Tensor>& held) {
-  const Messages out = by_peer(sends), in = by_peer(receives);
+  const Messages out = group_by_peer(sends), in = group_by_peer(receives);
   const auto me = static_cast<std::size_t>(rank_);
   std::vector<const Stream*> used;
   bool copied = false;
@@ -304,7 +304,7 @@ Event PeerCopies::exchange(const std::vector<Transfer>& sends, const std::vector
   begin(out, out_, false);
   begin(in, in_, true);
   wait_until_free(receives, after);
-  const Messages landed = expect(in, held);
+  const Messages landed = post_receives(in, held);
   for (std::size_t p = 0; p < out.size(); ++p)
     for (const Tensor& t : out[p])
       if (p != me) send(static_cast<int>(p), t);

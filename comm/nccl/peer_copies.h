@@ -69,12 +69,12 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::string prepare();  // creates this rank's flags; returns their handle for the other ranks
   void connect(const std::vector<std::string>& cards);      // opens the other ranks' flags and mailboxes
   std::string attempt(const std::function<void()>&) const;  // returns the error text, or kFine
-  std::byte* opened(const IpcHandle&);                      // maps the memory into this process
-  std::byte* opened(int peer, const RemoteAddress&);
-  Messages by_peer(const std::vector<Transfer>&) const;  // without empty messages
+  std::byte* map_memory(const IpcHandle&);                  // maps the memory into this process
+  std::byte* map_memory(int peer, const RemoteAddress&);
+  Messages group_by_peer(const std::vector<Transfer>&) const;  // without empty messages
   // Tells each sender where to write. Returns the destinations: the receive tensor itself, or, if peers cannot write to
   // it, a staging tensor, which is added to `held`.
-  Messages expect(const Messages& receives, std::vector<Tensor>& held);
+  Messages post_receives(const Messages& receives, std::vector<Tensor>& held);
   void wait_until_free(const std::vector<Transfer>& receives, const std::vector<Event>& after);
   void send(int peer, const Tensor&);      // queues one message
   std::function<void()> deadline() const;  // throws PeerLost after the timeout or an abort

@@ -29,13 +29,13 @@ PeerMemoryPool::~PeerMemoryPool() {
 Tensor PeerMemoryPool::tensor(const Shape& shape, DType dtype, const Stream& stream) {
   const std::size_t used = static_cast<std::size_t>(shape.numel()) * size_of(dtype), bytes = round_up(used);
   if (bytes == 0) return Tensor::empty(shape, dtype, stream);
-  std::byte* const at = take(bytes, stream);
+  std::byte* const at = allocate(bytes, stream);
   const std::shared_ptr<void> owner(
-      at, [self = shared_from_this(), bytes](void* p) { self->give_back(static_cast<std::byte*>(p), bytes); });
+      at, [self = shared_from_this(), bytes](void* p) { self->deallocate(static_cast<std::byte*>(p), bytes); });
   return Tensor::wrap(std::make_shared<Storage>(at, used, device_, owner), shape, dtype);
 }
 
-std::byte* PeerMemoryPool::take(std::size_t bytes, const Stream& stream) {
+std::byte* PeerMemoryPool::allocate(std::size_t bytes, const Stream& stream) {
   const std::lock_guard lock(mutex_);
   const auto smallest = [&] {
     auto best = free_.end();
@@ -54,7 +54,7 @@ std::byte* PeerMemoryPool::take(std::size_t bytes, const Stream& stream) {
   return at;
 }
 
-void PeerMemoryPool::give_back(std::byte* at, std::size_t bytes) {
+void PeerMemoryPool::deallocate(std::byte* at, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   auto run = free_.emplace(at, bytes).first;
   const auto starts_segment = [&](const std::byte* p) {

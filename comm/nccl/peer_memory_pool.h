@@ -39,8 +39,8 @@ class PeerMemoryPool : public std::enable_shared_from_this<PeerMemoryPool> {
   void abandon();             // peers may still write to the memory: never free it
 
  private:
-  std::byte* take(std::size_t bytes, const Stream&);
-  void give_back(std::byte*, std::size_t bytes);
+  std::byte* allocate(std::size_t bytes, const Stream&);
+  void deallocate(std::byte*, std::size_t bytes);
   void add_segment(std::size_t bytes, const Stream&);
 
   Device device_;

@@ -43,12 +43,12 @@ void NcclWatchdog::check() {
   Channels channels;
   {
     const std::lock_guard lock(mutex_);
-    channels = alive();
+    channels = live_channels();
   }
   for (const auto& channel : channels) channel->check();
 }
 
-NcclWatchdog::Channels NcclWatchdog::alive() {
+NcclWatchdog::Channels NcclWatchdog::live_channels() {
   Channels out;
   std::erase_if(channels_, [&](const auto& weak) {
     auto channel = weak.lock();
@@ -62,7 +62,7 @@ void NcclWatchdog::run() {
   std::optional<AwakeClock::time_point> since;
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, kPeriod, [this] { return stop_; })) {
-    Channels channels = alive();
+    Channels channels = live_channels();
     lock.unlock();
     std::optional<std::string> problem;
     for (const auto& channel : channels)

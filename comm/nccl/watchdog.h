@@ -26,7 +26,7 @@ class NcclWatchdog {
  private:
   using Channels = std::vector<std::shared_ptr<nccl::Channel>>;
   void run();
-  Channels alive();  // drops destroyed channels
+  Channels live_channels();  // drops destroyed channels
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -52,7 +52,7 @@ ThreadPool::ThreadPool(int threads)
   RING_CHECK(threads >= 1, "a thread pool needs at least one thread, got ", threads);
   for (std::atomic<int>& core : core_) core = -1;
   try {
-    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { run_worker(t); });
   } catch (const std::system_error& e) {
     const std::size_t started = workers_.size();
     stop();  // ends the workers: after a throw here, no destructor would
@@ -83,7 +83,7 @@ void ThreadPool::note_core(int thread) {
 // A scheduler may wake a worker on a core where a different thread of the pool computes, and leave it there. Both
 // threads then yield to each other on one core while another core is idle, for tens of milliseconds. An idle thread
 // that finds itself on the core of a thread with a lower number moves to a core where no thread of the pool was seen.
-void ThreadPool::leave_taken_core(int thread) {
+void ThreadPool::avoid_shared_core(int thread) {
   note_core(thread);
   const auto core = [&](int t) { return core_[static_cast<std::size_t>(t)].load(std::memory_order_relaxed); };
   const int mine = core(thread);
@@ -104,7 +104,7 @@ void ThreadPool::wait_while_equal(const std::atomic<T>& value, T old, int thread
     if (value.load(std::memory_order_acquire) != old) return;
     relax();
     if (i % kSpinsPerYield != kSpinsPerYield - 1) continue;
-    leave_taken_core(thread);
+    avoid_shared_core(thread);
     std::this_thread::yield();
   }
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
@@ -112,7 +112,7 @@ void ThreadPool::wait_while_equal(const std::atomic<T>& value, T old, int thread
 
 // Returns true if the caller now owns the part. The loop's parameters are written before its parts are opened and stay
 // valid until all taken parts are done, so only the owner of a part may read them.
-bool ThreadPool::take(int part) {
+bool ThreadPool::claim_part(int part) {
   std::atomic<std::uint64_t>& turn = turns_[static_cast<std::size_t>(part)];
   std::uint64_t now = turn.load(std::memory_order_acquire);
   return now % 2 == 1 && turn.compare_exchange_strong(now, now + 1, std::memory_order_acq_rel);
@@ -129,14 +129,14 @@ void ThreadPool::run_part(int part) {
   }
 }
 
-void ThreadPool::work(int thread) {
+void ThreadPool::run_worker(int thread) {
   inside_pool = true;
   std::uint32_t seen = 0;
   while (true) {
     wait_while_equal(generation_, seen, thread);
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    if (!take(thread)) continue;
+    if (!claim_part(thread)) continue;
     run_part(thread);
     if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_all();
   }
@@ -161,7 +161,7 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, st
   inside_pool = true;
   run_part(0);
   for (int t = 1; t < parts; ++t) {
-    if (!take(t)) continue;
+    if (!claim_part(t)) continue;
     run_part(t);
     pending_.fetch_sub(1, std::memory_order_acq_rel);
   }

@@ -47,13 +47,13 @@ class ThreadPool {
 
  private:
   void stop();
-  void work(int thread);
-  bool take(int part);
+  void run_worker(int thread);
+  bool claim_part(int part);
   void run_part(int part);
   template <class T>
   void wait_while_equal(const std::atomic<T>& value, T old, int thread);
   void note_core(int thread);
-  void leave_taken_core(int thread);
+  void avoid_shared_core(int thread);
 
   std::vector<std::thread> workers_;
   std::vector<std::atomic<int>> core_;             // core on which each thread was last seen; -1 if none yet

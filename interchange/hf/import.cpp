@@ -79,7 +79,9 @@ class Weights {
   }
 
   // Starts to read a tensor from disk while a different one is processed.
-  void expect(const std::string& ours) const { MappedFile::expect(files_.bytes(all.at(ours).second.name)); }
+  void prefetch_pages(const std::string& ours) const {
+    MappedFile::prefetch_pages(files_.bytes(all.at(ours).second.name));
+  }
 
  private:
   static FloatType kept_type(DType t) { return t == DType::bf16 ? FloatType::bf16 : FloatType::f32; }
@@ -87,7 +89,7 @@ class Weights {
   Tensor mapped(const OurTensor& ours, const Source& s, DType type) const {
     const std::size_t bytes = static_cast<std::size_t>(ours.shape.numel()) * size_of(type);
     const std::span<const std::byte> part = files_.bytes(s.name).subspan(s.first * size_of(type), bytes);
-    const std::shared_ptr<void> owner(nullptr, [part](void*) { MappedFile::forget(part); });
+    const std::shared_ptr<void> owner(nullptr, [part](void*) { MappedFile::drop_pages(part); });
     auto* at = const_cast<std::byte*>(part.data());  // never written: the pages are mapped read-only
     return Tensor::wrap(std::make_shared<Storage>(at, bytes, Device{}, owner), ours.shape, type);
   }
@@ -196,7 +198,8 @@ SavedFile write_part(const Weights& weights, const std::vector<PlannedSlice>& sl
   std::size_t next = 0;
   std::future<void> ahead;  // reads the next tensor from disk while this one is hashed and written
   const auto read_ahead = [&](std::size_t i) {
-    ahead = std::async(std::launch::async, [&weights, name = our_name(slices[i].name)] { weights.expect(name); });
+    ahead =
+        std::async(std::launch::async, [&weights, name = our_name(slices[i].name)] { weights.prefetch_pages(name); });
   };
   read_ahead(0);
   return write_shard(file, slices, [&](const std::string& name) {

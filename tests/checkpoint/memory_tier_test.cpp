@@ -42,16 +42,16 @@ class MemoryTiers : public testing::Test {
 
 TEST_F(MemoryTiers, TheTwoNewestCanBeLoadedByTheNextProcess) {
   MemoryTier writer = tier();
-  EXPECT_EQ(writer.whole_steps(), steps({}));
+  EXPECT_EQ(writer.complete_steps(), steps({}));
   reserve_memory(writer);
-  EXPECT_EQ(writer.whole_steps(), steps({}));
+  EXPECT_EQ(writer.complete_steps(), steps({}));
   for (const std::int64_t step : {10, 20, 30}) save_snapshot(writer, step);
   MemoryTier next = tier();
-  EXPECT_EQ(next.whole_steps(), steps({20, 30}));
+  EXPECT_EQ(next.complete_steps(), steps({20, 30}));
   expect_loads(next, 30);
-  EXPECT_EQ(reserve_memory(next).whole_steps(), steps({20, 30})) << "taking the room again destroys nothing";
+  EXPECT_EQ(reserve_memory(next).complete_steps(), steps({20, 30})) << "taking the room again destroys nothing";
   save_snapshot(next, 40);
-  EXPECT_EQ(tier().whole_steps(), steps({30, 40}));
+  EXPECT_EQ(tier().complete_steps(), steps({30, 40}));
 }
 
 TEST_F(MemoryTiers, ASnapshotBeingWrittenDoesNotCountAndTheOlderOneDoes) {
@@ -62,7 +62,7 @@ TEST_F(MemoryTiers, ASnapshotBeingWrittenDoesNotCountAndTheOlderOneDoes) {
   const SmallState s(30);
   const Snapshot unsealed = writer.take_snapshot(s.state, stream());
   MemoryTier next = tier();
-  EXPECT_EQ(next.whole_steps(), steps({20}));
+  EXPECT_EQ(next.complete_steps(), steps({20}));
   expect_loads(next, 20);
 }
 
@@ -74,7 +74,7 @@ TEST_F(MemoryTiers, ASnapshotHeldForACheckpointIsNotOverwritten) {
   t.seal(saved, 10, "{}");
   t.protect_latest();
   for (const std::int64_t step : {20, 30, 40}) save_snapshot(t, step);
-  EXPECT_EQ(t.whole_steps(), steps({10, 40}));
+  EXPECT_EQ(t.complete_steps(), steps({10, 40}));
   const TempFolder folder;
   write_checkpoint(folder.path(), 10, saved, "{}");
   SmallState loaded(0);
@@ -92,21 +92,21 @@ TEST_F(MemoryTiers, WithoutSpaceForAManifestTheSnapshotBeforeCounts) {
     const SmallState s(20);
     const Snapshot snapshot = t.take_snapshot(s.state, stream());
     EXPECT_TRUE(contains(error_of([&] { t.seal(snapshot, 20, "{}"); }), "No space left on device"));
-    EXPECT_EQ(tier().whole_steps(), steps({10}));
+    EXPECT_EQ(tier().complete_steps(), steps({10}));
     t.invalidate();
-    EXPECT_EQ(tier().whole_steps(), steps({}));
+    EXPECT_EQ(tier().complete_steps(), steps({}));
   }
   save_snapshot(t, 30);
-  EXPECT_EQ(tier().whole_steps(), steps({30}));
+  EXPECT_EQ(tier().complete_steps(), steps({30}));
 }
 
 TEST_F(MemoryTiers, OtherSettingsFindNothing) {
   MemoryTier writer = tier();
   save_snapshot(reserve_memory(writer), 10);
-  EXPECT_EQ(tier("other").whole_steps(), steps({}));
+  EXPECT_EQ(tier("other").complete_steps(), steps({}));
   MemoryTier other = tier("other");
   reserve_memory(other);
-  EXPECT_EQ(tier().whole_steps(), steps({})) << "the room is the other's now";
+  EXPECT_EQ(tier().complete_steps(), steps({})) << "the room is the other's now";
 }
 
 TEST_F(MemoryTiers, ForgottenStepsAreGoneAndClearedMemoryIsFree) {
@@ -115,10 +115,10 @@ TEST_F(MemoryTiers, ForgottenStepsAreGoneAndClearedMemoryIsFree) {
   save_snapshot(reserve_memory(t), 10);
   EXPECT_GE(t.bytes(), 2 * SmallState(0).state.bytes());
   t.invalidate();
-  EXPECT_EQ(t.whole_steps(), steps({}));
+  EXPECT_EQ(t.complete_steps(), steps({}));
   t.clear();
   EXPECT_EQ(t.bytes(), 0u);
-  EXPECT_EQ(tier().whole_steps(), steps({}));
+  EXPECT_EQ(tier().complete_steps(), steps({}));
 }
 
 // The byte belongs to the newest snapshot. If it is padding, the snapshot stays whole.
@@ -128,12 +128,12 @@ TEST_F(MemoryTiers, AFlippedByteIsNoticedAndTheOlderSnapshotIsWhole) {
   reserve_memory(writer);
   save_snapshot(writer, 10);
   save_snapshot(writer, 20);
-  const int newest = kept_.files()[writer.whole_steps().back() == 20 ? 0 : 1];
+  const int newest = kept_.files()[writer.complete_steps().back() == 20 ? 0 : 1];
   const auto size = static_cast<std::streamoff>(fs::file_size(file(newest)));
   int noticed = 0;
   for (std::streamoff at = 0; at < size; at += at < 24 ? 1 : 97) {
     flip_byte(file(newest), at);
-    const std::vector<std::int64_t> found = tier().whole_steps();
+    const std::vector<std::int64_t> found = tier().complete_steps();
     noticed += found.size() == 1;
     SmallState loaded(0);
     MemoryTier next = tier();
@@ -144,7 +144,7 @@ TEST_F(MemoryTiers, AFlippedByteIsNoticedAndTheOlderSnapshotIsWhole) {
   }
   log::set_level(log::Level::info);
   EXPECT_GT(noticed, 60);
-  EXPECT_EQ(tier().whole_steps(), steps({10, 20}));
+  EXPECT_EQ(tier().complete_steps(), steps({10, 20}));
 }
 
 std::string read_all(const fs::path& path) {
@@ -183,10 +183,10 @@ TEST_F(MemoryTiers, AForgedSnapshotIsRefused) {
       [](Manifest& m) { std::swap(m.tensors.begin()->second, std::next(m.tensors.begin())->second); }};
   for (std::size_t i = 0; i < changes.size(); ++i) {
     rewrite_manifest(slot, [](Manifest&) {});
-    ASSERT_EQ(tier().whole_steps(), steps({10})) << "the same manifest written again";
+    ASSERT_EQ(tier().complete_steps(), steps({10})) << "the same manifest written again";
     const std::string whole = read_all(slot);
     rewrite_manifest(slot, changes[i]);
-    EXPECT_EQ(tier().whole_steps(), steps({})) << "change " << i;
+    EXPECT_EQ(tier().complete_steps(), steps({})) << "change " << i;
     std::ofstream(slot, std::ios::binary | std::ios::in) << whole;
   }
   log::set_level(log::Level::info);
@@ -200,8 +200,8 @@ TEST_F(MemoryTiers, TheSnapshotOfAnotherJobIsRefused) {
   save_snapshot(reserve_memory(theirs), 10);
   for (std::size_t i = 0; i < 2; ++i)
     std::ofstream(file(kept_.files()[i]), std::ios::binary) << read_all(file(other.files()[i]));
-  EXPECT_EQ(MemoryTier(kept_.files(), "this", other.key()).whole_steps(), steps({10})) << "all of it was copied";
-  EXPECT_EQ(tier().whole_steps(), steps({}));
+  EXPECT_EQ(MemoryTier(kept_.files(), "this", other.key()).complete_steps(), steps({10})) << "all of it was copied";
+  EXPECT_EQ(tier().complete_steps(), steps({}));
   log::set_level(log::Level::info);
 }
 
@@ -228,7 +228,7 @@ TEST_F(MemoryTiers, AKilledWriterLeavesWholeSnapshots) {
     kill(writer, SIGKILL);
     waitpid(writer, nullptr, 0);
     MemoryTier next = tier();
-    const std::vector<std::int64_t> found = next.whole_steps();
+    const std::vector<std::int64_t> found = next.complete_steps();
     ASSERT_TRUE(before == 0 || !found.empty()) << round;
     for (const std::int64_t step : found) expect_loads(next, step);
     if (!found.empty()) before = found.back();

@@ -43,8 +43,8 @@ TEST(SaveClock, AutoMinimizesTheLoss) {
   for (const double cost : {0.1, 2.0, 60.0}) {
     SaveClock clock(config, 0);
     clock.began(0);
-    clock.ended(cost);
-    const double between = clock.between(0);
+    clock.on_save_end(cost);
+    const double between = clock.save_interval(0);
     for (const double other : {0.5, 0.9, 1.1, 2.0})
       EXPECT_LT(lost(cost, 36000, between), lost(cost, 36000, other * between)) << cost << " " << other;
     EXPECT_FALSE(clock.due(between - 0.01, 0));
@@ -59,22 +59,22 @@ TEST(SaveClock, TheFirstSaveComesEarlyAndIsMeasured) {
   EXPECT_FALSE(clock.due(105, 0));
   EXPECT_TRUE(clock.due(111, 0));
   clock.began(111);
-  clock.ended(2);
-  EXPECT_GT(clock.between(0), 500);  // sqrt(2 x 2 x 86400) = 588
-  EXPECT_LT(SaveClock(automatic(0.0001), 0).between(10), 1) << "machines that fail all the time save sooner";
+  clock.on_save_end(2);
+  EXPECT_GT(clock.save_interval(0), 500);  // sqrt(2 x 2 x 86400) = 588
+  EXPECT_LT(SaveClock(automatic(0.0001), 0).save_interval(10), 1) << "machines that fail all the time save sooner";
 }
 
 TEST(SaveClock, SlowerStepsAreACost) {
   const CheckpointConfig config = automatic(10);
   SaveClock clock(config, 0);
-  for (int i = 0; i < 100; ++i) clock.step(1, false);
+  for (int i = 0; i < 100; ++i) clock.on_step(1, false);
   clock.began(0);
-  for (int i = 0; i < 4; ++i) clock.step(1.5, true);
-  clock.ended(0.5);
+  for (int i = 0; i < 4; ++i) clock.on_step(1.5, true);
+  clock.on_save_end(0.5);
   EXPECT_NEAR(clock.cost(), 2.5, 1e-9);
   clock.began(10);
-  for (int i = 0; i < 4; ++i) clock.step(1, true);
-  clock.ended(0.5);
+  for (int i = 0; i < 4; ++i) clock.on_step(1, true);
+  clock.on_save_end(0.5);
   EXPECT_NEAR(clock.cost(), 1.5, 1e-9);  // the mean of 2.5 and 0.5: the latest counts most
 }
 
@@ -90,12 +90,12 @@ TEST(SaveClock, FailuresAndFailureFreeHoursCorrectTheMean) {
 TEST(SaveClock, AutoStaysBelowTheMean) {
   const CheckpointConfig config = automatic(0.01);  // 36 s
   SaveClock clock(config, 0);
-  EXPECT_GT(clock.between(0), 0);
-  EXPECT_LE(clock.between(0), 36);
-  clock.ended(1000);
-  EXPECT_EQ(clock.between(0), 36);
-  clock.ended(0);
-  EXPECT_TRUE(std::isfinite(clock.between(0)));
+  EXPECT_GT(clock.save_interval(0), 0);
+  EXPECT_LE(clock.save_interval(0), 36);
+  clock.on_save_end(1000);
+  EXPECT_EQ(clock.save_interval(0), 36);
+  clock.on_save_end(0);
+  EXPECT_TRUE(std::isfinite(clock.save_interval(0)));
 }
 
 class FailureFile : public testing::Test {

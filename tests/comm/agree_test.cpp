@@ -158,7 +158,7 @@ TEST(AgreeMeeting, MissingRanksAreNamedWithTheAddressAndTheTimeout) {
   const auto error_at = [&](int rank) {
     return error_of([&] {
       Meeting meeting(meeting_of(rank, 2, port, str("alone ", getpid())), options);
-      meeting.agree(kTopic, {});
+      meeting.check_agreement(kTopic, {});
     });
   };
   const std::string without_0 = error_at(1), without_1 = error_at(0), at = str("reach 127.0.0.1:", port, "? ");
@@ -180,7 +180,7 @@ TEST(AgreeMeeting, TheHostLeavesLast) {
       threads.emplace_back([&, rank] {
         errors[static_cast<std::size_t>(rank)] = error_of([&] {
           Meeting meeting(meeting_of(rank, 3, 21700, str("meeting ", round, " of ", getpid())));
-          meeting.agree(kTopic, {{"lr", str(rank)}});
+          meeting.check_agreement(kTopic, {{"lr", str(rank)}});
         });
       });
     for (std::thread& t : threads) t.join();

@@ -28,7 +28,7 @@ Ranks ranks(double mhz_of_1, double seconds, std::uint64_t throttle = 0) {
 
 std::size_t found_in(SlowGpuDetector& detector, int windows, const Ranks& all) {
   std::size_t found = 0;
-  for (int i = 0; i < windows; ++i) found += detector.window(all).size();
+  for (int i = 0; i < windows; ++i) found += detector.add_window(all).size();
   return found;
 }
 
@@ -36,7 +36,7 @@ TEST(ClockJudge, NamesAGpuOnceWithItsClockAndStepsBefore) {
   SlowGpuDetector detector;
   EXPECT_EQ(found_in(detector, 10, ranks(1980, 0.420)), 0u);
   EXPECT_EQ(found_in(detector, 2, ranks(1200, 0.512, 0x20)), 0u);
-  const auto found = detector.window(ranks(1200, 0.512, 0x20));
+  const auto found = detector.add_window(ranks(1200, 0.512, 0x20));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].rank, 1);
   EXPECT_EQ(found[0].bus, "0000:3b:00.0");
@@ -83,7 +83,7 @@ TEST(DistPace, AGpuThatBecomesSlowIsFoundByAllRanks) {
     int step = 0;
     Pace pace(c, [&] { return step < kGood ? gpu(1980, 0.420) : gpu(c.rank() == 1 ? 1200 : 1980, 0.512, 0x20); });
     for (; step < kSteps; ++step) {
-      pace.step(0);
+      pace.on_step(0);
       for (const SlowGpu& s : pace.slow_gpus()) found[static_cast<std::size_t>(c.rank())].push_back(s);
     }
   });
@@ -102,7 +102,7 @@ TEST(Pace, OneRankTimesItsSteps) {
   const auto self = make_self_communicator();
   std::vector<GpuWindow> windows;
   Pace pace(*self, [&] { return windows.emplace_back(gpu(1980, 0)); });
-  for (int i = 0; i < 20 * 3 + 1; ++i) EXPECT_TRUE(pace.step(0).empty());
+  for (int i = 0; i < 20 * 3 + 1; ++i) EXPECT_TRUE(pace.on_step(0).empty());
   EXPECT_EQ(windows.size(), 3u);
   EXPECT_TRUE(pace.slow_gpus().empty());
 }

@@ -22,16 +22,16 @@ TEST(SlowRankDetector, NamesARankAfterThreeWindows) {
   SlowRankDetector detector;
   Ranks ranks = usual(4);
   ranks[2].compute = 0.130;
-  EXPECT_TRUE(detector.window(ranks).empty());
-  EXPECT_TRUE(detector.window(ranks).empty());
-  const auto found = detector.window(ranks);
+  EXPECT_TRUE(detector.add_window(ranks).empty());
+  EXPECT_TRUE(detector.add_window(ranks).empty());
+  const auto found = detector.add_window(ranks);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].rank, 2);
   EXPECT_EQ(found[0].what, "compute");
   EXPECT_NEAR(found[0].speed, 0.105 / 0.135, 1e-9);
   EXPECT_DOUBLE_EQ(found[0].seconds, 0.130);
   EXPECT_DOUBLE_EQ(found[0].usual, 0.100);
-  EXPECT_TRUE(detector.window(ranks).empty()) << "once";
+  EXPECT_TRUE(detector.add_window(ranks).empty()) << "once";
 }
 
 TEST(SlowRankDetector, SaysWhatIsSlow) {
@@ -39,9 +39,9 @@ TEST(SlowRankDetector, SaysWhatIsSlow) {
     SlowRankDetector detector;
     Ranks ranks = usual(2);
     ranks[0].*part += 0.040;
-    detector.window(ranks);
-    detector.window(ranks);
-    const auto found = detector.window(ranks);
+    detector.add_window(ranks);
+    detector.add_window(ranks);
+    const auto found = detector.add_window(ranks);
     ASSERT_EQ(found.size(), 1u);
     EXPECT_EQ(found[0].rank, 0);
     EXPECT_EQ(found[0].what, name);
@@ -53,9 +53,9 @@ TEST(SlowRankDetector, OneGoodWindowResetsTheCount) {
   Ranks slow = usual(3);
   slow[1].compute = 0.200;
   for (int i = 0; i < 10; ++i) {
-    EXPECT_TRUE(detector.window(slow).empty());
-    EXPECT_TRUE(detector.window(slow).empty());
-    EXPECT_TRUE(detector.window(usual(3)).empty());
+    EXPECT_TRUE(detector.add_window(slow).empty());
+    EXPECT_TRUE(detector.add_window(slow).empty());
+    EXPECT_TRUE(detector.add_window(usual(3)).empty());
   }
 }
 
@@ -63,19 +63,19 @@ TEST(SlowRankDetector, ShortStepsMayDifferByTwoMilliseconds) {
   SlowRankDetector detector;
   Ranks ranks(2, StepParts{.compute = 0.001});
   ranks[1].compute = 0.0029;
-  for (int i = 0; i < 10; ++i) EXPECT_TRUE(detector.window(ranks).empty());
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(detector.add_window(ranks).empty());
   ranks[1].compute = 0.0031;
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(detector.window(ranks).empty());
-  EXPECT_EQ(detector.window(ranks).size(), 1u);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(detector.add_window(ranks).empty());
+  EXPECT_EQ(detector.add_window(ranks).size(), 1u);
 }
 
 TEST(SlowRankDetector, NanCountsAsSlow) {
   SlowRankDetector detector;
   Ranks ranks = usual(3);
   ranks[2].compute = std::numeric_limits<double>::quiet_NaN();
-  detector.window(ranks);
-  detector.window(ranks);
-  EXPECT_EQ(detector.window(ranks).size(), 1u);
+  detector.add_window(ranks);
+  detector.add_window(ranks);
+  EXPECT_EQ(detector.add_window(ranks).size(), 1u);
 }
 
 // Medians of 20 steps whose times vary by 10 %. In one window of a hundred, a rank is disturbed.
@@ -88,7 +88,7 @@ TEST(SlowRankDetector, TenThousandCleanWindowsGiveAtMostOneAlarm) {
   for (int w = 0; w < 10'000; ++w) {
     Ranks ranks = usual(8);
     for (StepParts& p : ranks) p.compute *= (1 + noise(random)) * (disturbed(random) ? 1.5 : 1);
-    alarms += static_cast<int>(detector.window(ranks).size());
+    alarms += static_cast<int>(detector.add_window(ranks).size());
   }
   EXPECT_LE(alarms, 1);
 }
@@ -103,7 +103,7 @@ TEST(DistPace, TheRankThatOthersWaitForIsNamed) {
     for (int i = 0; i < kSteps; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(c.rank() == 1 ? 9 : 2));
       c.barrier().synchronize();
-      for (const SlowRank& s : pace.step(0)) found[static_cast<std::size_t>(c.rank())].push_back(s);
+      for (const SlowRank& s : pace.on_step(0)) found[static_cast<std::size_t>(c.rank())].push_back(s);
       if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(9));  // between steps
       c.barrier().synchronize();
     }

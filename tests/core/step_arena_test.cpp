@@ -459,7 +459,7 @@ TEST(StepArena, AForgottenPlanHoldsNoMemory) {
   for (int i = 0; i < 3; ++i) step(40000);
   ASSERT_TRUE(arena.planned());
   EXPECT_THROW(step(45000), OutOfMemory);
-  arena.forget();
+  arena.forget_plan();
   EXPECT_EQ(upstream->stats().in_use, 0u);
   for (int i = 0; i < 3; ++i) step(45000);
   EXPECT_TRUE(arena.planned());

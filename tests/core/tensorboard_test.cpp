@@ -110,7 +110,7 @@ TEST_F(TensorBoard, AbsurdTimesInFileNamesAreIgnored) {
 
 TEST_F(TensorBoard, ScalarsAreReadBack) {
   EventWriter writer(folder_.string());
-  writer.scalar("train/loss", 1'000'000'007, 2.5, 1234.5);
+  writer.add_scalar("train/loss", 1'000'000'007, 2.5, 1234.5);
   writer.flush();
   const auto all = records(writer.path());
   ASSERT_EQ(all.size(), 2u);
@@ -126,7 +126,7 @@ TEST_F(TensorBoard, ScalarsAreReadBack) {
 TEST_F(TensorBoard, TextIsReadBack) {
   EventWriter writer(folder_.string());
   const std::string long_text(300, 'x');  // its length takes two bytes
-  writer.text("config", 0, long_text);
+  writer.add_text("config", 0, long_text);
   writer.flush();
   const auto all = records(writer.path());
   ASSERT_EQ(all.size(), 2u);
@@ -138,9 +138,9 @@ TEST_F(TensorBoard, TextIsReadBack) {
 
 TEST_F(TensorBoard, SettingsAreReadBack) {
   EventWriter writer(folder_.string());
-  writer.settings({{"optimizer.lr", "1e-3"}}, 5.0);
-  writer.settings({{"train.fit", "true"}});
-  writer.settings({{"model.kind", "inf"}});
+  writer.add_settings({{"optimizer.lr", "1e-3"}}, 5.0);
+  writer.add_settings({{"train.fit", "true"}});
+  writer.add_settings({{"model.kind", "inf"}});
   writer.flush();
   const auto all = records(writer.path());
   ASSERT_EQ(all.size(), 4u);
@@ -180,7 +180,7 @@ TEST_F(TensorBoard, ClosingWritesBufferedRecords) {
   {
     EventWriter writer(folder_.string());
     path = writer.path();
-    for (int i = 0; i < 1000; ++i) writer.scalar("x", i, std::numeric_limits<double>::infinity());
+    for (int i = 0; i < 1000; ++i) writer.add_scalar("x", i, std::numeric_limits<double>::infinity());
   }
   EXPECT_EQ(records(path).size(), 1001u);
 }

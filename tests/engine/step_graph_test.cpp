@@ -148,12 +148,12 @@ TEST_F(StepInParts, IsPlannedWithTheStepUntilStepsAreReplayed) {
     undecided.run(
         [&] { queue_host_node(stream, [&] { const Tensor scratch = Tensor::empty({1000}, DType::f32, stream); }); },
         [] {});
-    undecided.timed(launching, 1);
+    undecided.on_step_timed(launching, 1);
   };
   for (int i = 0; i < 5; ++i) run(0.1);
   EXPECT_EQ(arena->plan().bytes, 4096u);
   for (int i = 0; i < 8; ++i) run(i < 3 ? 0.9 : 0.1);
-  EXPECT_TRUE(arena->sets_apart());
+  EXPECT_TRUE(arena->excludes_host_nodes());
   EXPECT_EQ(arena->plan().bytes, 0u);
 }
 

@@ -12,13 +12,13 @@ constexpr double kClose = 0.5;  // seconds by which a busy machine may delay thi
 TEST(JobTime, ARestartLosesTheTimeSinceTheStateThatItResumes) {
   JobTime job;
   job.begin_ms = job.since_ms = now_ms() - 100'000;
-  job.steps_begin(0, 0, 0);
+  job.on_steps_begin(0, 0, 0);
   EXPECT_EQ(job.lost(), 0) << "to start is no loss";
   job.save_seconds += 2;
-  job.saved(50, now_ms() - 32'000, 2);  // so that steps continued 30 s ago
-  job.steps_begin(1, 50, now_ms() - 5'000);
+  job.on_save(50, now_ms() - 32'000, 2);  // so that steps continued 30 s ago
+  job.on_steps_begin(1, 50, now_ms() - 5'000);
   EXPECT_NEAR(job.restart_seconds, 30, kClose) << "not since the checkpoint was written";
-  job.steps_begin(2, 50, now_ms() - 5'000);
+  job.on_steps_begin(2, 50, now_ms() - 5'000);
   EXPECT_NEAR(job.restart_seconds, 30, kClose) << "what was counted is not counted again";
   EXPECT_NEAR(job.lost(), 32, kClose);
   EXPECT_NEAR(job.goodput(), 0.68, 0.01);
@@ -29,15 +29,15 @@ TEST(JobTime, ARestartLosesTheTimeSinceTheStateThatItResumes) {
 TEST(JobTime, AnUnreportedCheckpointCountsFromItsCreation) {
   JobTime job;
   job.begin_ms = job.since_ms = now_ms() - 100'000;
-  job.saved(50, now_ms() - 40'000, 0);
-  job.steps_begin(1, 100, now_ms() - 5'000);
+  job.on_save(50, now_ms() - 40'000, 0);
+  job.on_steps_begin(1, 100, now_ms() - 5'000);
   EXPECT_NEAR(job.restart_seconds, 5, kClose);
 }
 
 TEST(JobTime, WithoutACheckpointAllTimeIsLost) {
   JobTime job;
   job.begin_ms = job.since_ms = now_ms() - 10'000;
-  job.steps_begin(1, 0, 0);
+  job.on_steps_begin(1, 0, 0);
   EXPECT_NEAR(job.restart_seconds, 10, kClose);
   EXPECT_NEAR(job.goodput(), 0, 0.05);
 }
@@ -45,21 +45,21 @@ TEST(JobTime, WithoutACheckpointAllTimeIsLost) {
 // The counts survive restarts, whose processes know only the job's page.
 TEST(JobTime, RecoveriesAreCounted) {
   JobTime job;
-  job.memory_ran_out(2);  // of earlier jobs
-  job.steps_begin(0, 100, 0);
+  job.on_out_of_memory(2);  // of earlier jobs
+  job.on_steps_begin(0, 100, 0);
   EXPECT_EQ(job.text().find("0 restarts, 0 s lost"), 0u) << job.text();
-  job.step_done(130);
+  job.on_step_done(130);
   ++job.failed_saves;
-  job.memory_ran_out(3);
-  job.steps_begin(1, 120, 0);
-  job.step_done(125);
-  job.steps_begin(2, 125, 0);
+  job.on_out_of_memory(3);
+  job.on_steps_begin(1, 120, 0);
+  job.on_step_done(125);
+  job.on_steps_begin(2, 125, 0);
   EXPECT_EQ(job.text().find("2 restarts, 1 failed save, memory ran out once, 10 steps computed again, "), 0u)
       << job.text();
-  job.step_done(150);
+  job.on_step_done(150);
   job.bad_steps = job.failed_saves = 2;
-  job.log_rollback(130);
-  job.memory_ran_out(4);
+  job.on_rollback(130);
+  job.on_out_of_memory(4);
   EXPECT_EQ(job.text().find("2 restarts, 2 failed saves, 2 bad steps, memory ran out 2 times, 30 steps computed again"),
             0u)
       << job.text();
@@ -67,7 +67,7 @@ TEST(JobTime, RecoveriesAreCounted) {
 
 TEST(JobTime, WithoutALauncherTheJobBeginsWithItsSteps) {
   JobTime job;
-  job.steps_begin(0, 0, 0);
+  job.on_steps_begin(0, 0, 0);
   EXPECT_EQ(job.lost(), 0);
   EXPECT_EQ(job.goodput(), 1);
 }

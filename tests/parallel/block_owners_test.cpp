@@ -37,7 +37,8 @@ std::vector<std::int32_t> tokens_of(const std::vector<PoolSegment>& runs, std::s
   std::vector<std::int32_t> tokens(rows);
   for (const PoolSegment& r : runs)
     for (std::int32_t i = 0; i < r.blocks(kBlock); ++i) {
-      const std::int32_t n = std::min(r.count, (i + 1) * kBlock - r.leading_gap) - std::max(0, i * kBlock - r.leading_gap);
+      const std::int32_t n =
+          std::min(r.count, (i + 1) * kBlock - r.leading_gap) - std::max(0, i * kBlock - r.leading_gap);
       if (n <= 0) continue;
       EXPECT_EQ(tokens.at(static_cast<std::size_t>(r.out + i)), 0) << "a block in two runs";
       tokens.at(static_cast<std::size_t>(r.out + i)) = n;
