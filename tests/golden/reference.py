@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Trains the golden models again, in float64, with PyTorch's tensors and autograd and nothing of Ringmaster's.
+"""Trains the golden models in float64, with PyTorch's tensors and autograd and without Ringmaster's code.
 
     RINGMASTER_GOLDEN_DUMP=DIR test_golden
     tests/golden/reference.py DIR [family...]
 
-For each family it reads DIR/<family> (settings, initial weights, batches), writes <family>.json beside this file, and
+For each family, reads DIR/<family> (settings, initial weights, batches), writes <family>.json beside this file, and
 prints how far Ringmaster's own run, in float32, was from it. Needs PyTorch >= 1.12, NumPy and PyYAML. Formulas are
 taken from the papers and models named at each function.
 """
@@ -28,7 +28,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def normalise(x, w, prefix, m):
-    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019), biased variance, eps inside of the root."""
+    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019), biased variance, eps inside the root."""
     gain, bias = w[prefix + ".weight"], w.get(prefix + ".bias")
     if m["norm"] == "layer":
         return F.layer_norm(x, x.shape[-1:], gain, bias, m["norm_eps"])
@@ -44,7 +44,8 @@ def project(x, w, prefix):
 
 
 def wavelengths(m):
-    """In tokens, of each rotated pair of channels (RoFormer: Su et al. 2021; scaling: Chen et al. 2023, Llama 3.1)."""
+    """Returns the wavelength in tokens of each rotated pair of channels (RoFormer: Su et al. 2021; scaling: Chen et al.
+    2023, Llama 3.1)."""
     rope, half = m["rope"], m["head_dim"] // 2
     out = []
     for i in range(half):
@@ -135,7 +136,7 @@ def rate_at(step, steps, peak, s):
 
 
 class AdamW:
-    """Loshchilov and Hutter 2019, algorithm 2; as in PyTorch decay is times the rate. On matrices only."""
+    """Loshchilov and Hutter 2019, algorithm 2. As in PyTorch, decay is multiplied by the rate. Decays matrices only."""
 
     def __init__(self, weights, o):
         self.weights, self.o, self.t = weights, o, 0
@@ -173,7 +174,7 @@ def train(config, weights, inputs, targets):
 
 
 def shape_of(name, m):
-    """Rows and columns that the settings give a parameter: [out, in] for matrices."""
+    """Returns the rows and columns of a parameter according to the settings: [out, in] for matrices."""
     part, kind = name.split(".")[-2:]
     q, kv, width, hidden = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"], m["width"], m["mlp_width"]
     inner = q if ".attention." in name else hidden
@@ -209,7 +210,7 @@ def mark(*parts):
 
 
 def show_differences(family, out, index, weights, measured):
-    """Ringmaster's float32 run against this one."""
+    """Compares Ringmaster's float32 run with this one."""
     clip = yaml.safe_load(index["config"])["optimizer"]["clip"]
     clipped = sum(n > clip for n in out["norm"])
     if clipped in (0, len(out["norm"])):
@@ -218,7 +219,7 @@ def show_differences(family, out, index, weights, measured):
     first, last = out["loss"][0], out["loss"][-1]
     print(f"{family}: loss {first:.4f} -> {last:.4f}, {clipped} of {len(out['norm'])} steps clipped")
     print(f"  largest relative difference of a loss {worst['loss']:.1e}, of a norm {worst['norm']:.1e}")
-    apart = {}  # relative to the tensor: the norm of the difference, the worst checksum
+    apart = {}  # relative to the tensor: norm of the difference, largest error of a checksum
     for name, p in weights.items():
         theirs, ours = (checksums({name: x})[name] for x in (measured[name], p))
         root = math.sqrt(ours["squares"]) or 1.0

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Kills workers and agents of small runs at random moments and in every phase: the runs go on, and no bit differs.
+"""Kills workers and agents of small runs at random moments and in every phase. Runs must recover bit-identically.
 
     tests/recovery/kills.py BINARY [--kills 18] [--phases some|all|none] [--jobs 2] [--seed 1] [--keep]
 
-Some layouts combine features with a state of their own: Muon, averages, schedules, mixtures, packing, dropout, steps
-that are skipped or rolled back, blocks by importance.
+Some layouts combine features that have state: Muon, averages, schedules, mixtures, packing, dropout, steps that are
+skipped or rolled back, and blocks by importance.
 
-After each case: every loss and the hash of every tensor equal those of the undisturbed run of the same layout, no
-checkpoint is unreadable, no process, listening socket or entry of /dev/shm is left, and the log proves that what was
-to be killed was. Prints a table; exit code 1 if anything was violated.
+After each case, every loss and the hash of every tensor must equal those of the undisturbed run of the same layout,
+every checkpoint must be readable, no process, listening socket or entry of /dev/shm may be left, and the log must show
+that the intended process was killed. Prints a table. Exits with 1 if a requirement was violated.
 """
 
 import argparse
@@ -25,14 +25,14 @@ import time
 import runs
 
 LIMIT = runs.LIMIT
-LOOK = 0.05  # seconds between two looks at what a job listens at
+LOOK = 0.05  # seconds between two searches for listening sockets of a job
 STEP_PHASES = ["data", "forward", "backward", "reduce", "optimizer", "finish"]
 OTHER_PHASES = ["load", "validate", "snapshot", "write", "sync", "commit", "read_back"]
 FIRST_SAVE = runs.INTERVAL
 
 
 class Case:
-    """One run that is disturbed. Subclasses say how; `hits` is what the log has to show."""
+    """One run that is disturbed. Subclasses implement disturb(), which returns violations."""
 
     def __init__(self, number, layout):
         self.number, self.layout, self.directory = number, layout, f"case-{number}"
@@ -53,7 +53,7 @@ class Case:
         return found + [f"listening socket {inode} is left" for inode in self.listeners & runs.listening()]
 
     def run(self, all_runs):
-        """What was violated."""
+        """Returns the violations."""
         all_runs.undisturbed(self.layout)
         violations = self.disturb(all_runs)
         return violations + self.leftovers(all_runs) + all_runs.differences(self.directory, self.layout)
@@ -74,7 +74,7 @@ class Case:
 
 
 class RandomKill(Case):
-    """Any worker, at any moment after its start: before the first step, or some time after a random one is recorded."""
+    """Kills any worker at any moment after its start: before the first step, or some time after a random step."""
     kind = "random rank, random moment"
 
     def __init__(self, number, layout, chance):
@@ -82,14 +82,14 @@ class RandomKill(Case):
         self.chance = chance
 
     def disturb(self, all_runs):
-        for attempt in range(20):  # a moment after the end kills nobody
+        for attempt in range(20):  # a moment after the end of the run kills no process
             self.directory = f"case-{self.number}-{attempt}"
             self.log = self.directory + ".log"
             begin, step = time.monotonic(), self.chance.randrange(runs.steps_of(self.layout))
             agent = all_runs.start(self.directory, self.layout, self.log)
             while (not runs.children(agent.pid) or all_runs.steps(self.directory) < step) and agent.poll() is None:
                 time.sleep(0.002)
-            # Up to what the first steps took, or a moment of the start.
+            # Waits for at most the mean time per step so far, or for a moment of the start.
             time.sleep(self.chance.random() * (time.monotonic() - begin) / (step + 1))
             workers = runs.children(agent.pid)
             if workers:
@@ -101,7 +101,7 @@ class RandomKill(Case):
 
 
 class PhaseKill(Case):
-    """A rank, in a phase; with `again`, once more while it recovers."""
+    """Kills a rank in a phase and, if `again` is given, once more during recovery."""
     kind = "rank in a phase"
 
     def __init__(self, number, layout, phase, again=None, step=None):
@@ -118,8 +118,8 @@ class PhaseKill(Case):
 
 
 class AgentKill(Case):
-    """The agent of a node, in a phase of its first worker. Node 0's is started again by what started it, as a new job;
-    another one's successor joins the job."""
+    """Kills the agent of a node in a phase of its first worker. The agent of node 0 is then started as a new job; the
+    successor of another node's agent joins the job."""
     kind = "agent of node 0, or of node 1, in a phase"
 
     def __init__(self, number, layout, phase, node):
@@ -133,13 +133,13 @@ class AgentKill(Case):
         def start(faults):
             return all_runs.start(self.directory, self.layout, self.log, faults, nodes)
         agents = [start(faults)]
-        await_text(all_runs, self.log, "waiting")  # the first one leads
+        await_text(all_runs, self.log, "waiting")  # the first agent leads
         agents.append(start(faults))
         killed, other = agents[self.node], agents[1 - self.node]
         self.await_end(all_runs, killed)
         violations = not_hit(all_runs.text(self.log), [self.phase])
         if self.node == 0:
-            self.await_end(all_runs, other)  # it says why
+            self.await_end(all_runs, other)  # the agent logs the reason
             agents = [start(None)]
             await_text(all_runs, self.log, "waiting", 2)
             agents.append(start(None))
@@ -177,9 +177,9 @@ def cases_of(a):
         for layout in several if a.phases == "all" else [several[i % len(several)]]:
             cases.append(PhaseKill(len(cases), layout, phase))
         for node in (0, 1) if a.phases == "all" else [i // 4 % 2] if i % 4 == 1 else []:
-            if phase != "commit" or node == 0:  # rank 0 alone commits
+            if phase != "commit" or node == 0:  # only rank 0 commits
                 cases.append(AgentKill(len(cases), several[i % len(several)], phase, node))
-    for layout in ["skip", "rollback2"]:  # where some steps were bad already
+    for layout in ["skip", "rollback2"]:  # some steps before the kill were bad
         cases.append(PhaseKill(len(cases), layout, "optimizer", step=runs.steps_of(layout) - chance.randrange(2, 10)))
     for again in ["load", "forward", "commit"] if a.phases != "none" else []:
         cases.append(PhaseKill(len(cases), chance.choice(several), "backward", again))
@@ -204,7 +204,7 @@ def main():
     def run(case):
         try:
             violations = case.run(all_runs)
-        except Exception as e:  # the next case tells more
+        except Exception as e:  # the other cases still run
             violations = [repr(e)]
         with lock:
             row = results[case.kind, case.layout]

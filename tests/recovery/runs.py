@@ -1,4 +1,4 @@
-"""Small training runs of the real program that fail on purpose, and what must be the same after they recovered."""
+"""Small training runs of the program that fail on purpose, and comparisons with undisturbed runs."""
 
 import glob
 import json
@@ -20,7 +20,7 @@ train: {batch_size: 8, micro_batch: 1, steps: %d, eval_interval: 6, log_interval
 checkpoint: {interval: %d, keep_last: 100}
 """ % (STEPS, INTERVAL)
 
-# What has a state of its own, together. With such a low score some steps after the first 32 count as spikes.
+# Combines features that have state. With this low spike score, some steps after the first 32 count as spikes.
 FEATURES = ["optimizer.kind=muon", "train.ema=0.9", "model.dropout=0.1", "train.batch_size=[[0, 8], [4096, 16]]",
             "data.path=", "data.mixture=[{path: corpus.h5}, {path: other.h5, weight: [[0, 0.2], [2048, 1]]}]",
             "data.packing={documents: true, best_fit: 64}", "train.spike_score=1.6", "train.max_bad_steps=1000",
@@ -29,7 +29,7 @@ IMPORTANCE = ["model.context=256", "model.positions=rope", "train.batch_size=2",
               "model.attention={kind: block_sparse, block: 64, rules: [{pattern: importance, keep: 3, interval: 3, "
               "explore: 1, seed: 5}]}"]
 
-# Name: processes, settings.
+# Name of the layout: (number of processes, settings).
 LAYOUTS = {
     "one": (1, []),
     "dp2": (2, []),
@@ -47,17 +47,17 @@ LAYOUTS = {
 
 
 def steps_of(layout):
-    """The last step of a run of this layout."""
+    """Returns the last step of a run of this layout."""
     return max([STEPS] + [int(s.split("=")[1]) for s in LAYOUTS[layout][1] if s.startswith("train.steps=")])
 
 
 class Runs:
-    """A folder with a corpus and settings, in which every run has a folder of its own."""
+    """A folder with a corpus and settings. Every run has its own folder in it."""
 
     def __init__(self, binary):
         self.binary = os.path.abspath(binary)
         self.folder = tempfile.mkdtemp(prefix="ring_recovery_")
-        self.calm = {}  # by layout: directory
+        self.calm = {}  # directory of the undisturbed run, by layout
         with open(os.path.join(self.folder, "text.txt"), "w") as f:
             f.writelines(f"line {i * i % 97} of a text for training\n" for i in range(400))
         with open(os.path.join(self.folder, "t.yaml"), "w") as f:
@@ -79,7 +79,7 @@ class Runs:
         return done.stdout.decode()
 
     def start(self, directory, layout, log, faults=None, nodes=None):
-        """An agent; nodes: how many, and the port at which they meet."""
+        """Starts an agent. nodes: the number of nodes, and the port of the rendezvous."""
         world, settings = LAYOUTS[layout]
         words = [self.binary, "launch", "--threads-per-worker", "1", "-n", str(world // (nodes[0] if nodes else 1))]
         if nodes:
@@ -98,7 +98,7 @@ class Runs:
             return ""
 
     def undisturbed(self, layout):
-        """The directory of a run of this layout that nobody disturbs."""
+        """Returns the directory of an undisturbed run of this layout, which is trained at the first call."""
         if layout not in self.calm:
             agent = self.start("calm-" + layout, layout, "calm-" + layout + ".log")
             if agent.wait(LIMIT) != 0:
@@ -109,7 +109,7 @@ class Runs:
         return self.calm[layout]
 
     def steps(self, directory):
-        """How many records of steps there are, of those that are taken again, too."""
+        """Returns the number of records of steps, including repeated steps."""
         return self.text(directory + "/metrics.jsonl").count('"group":"train"')
 
     def losses(self, directory):
@@ -120,7 +120,7 @@ class Runs:
         return self.text(directory + "/metrics.jsonl").count('"group":"bad_step"')
 
     def weights(self, directory, layout):
-        """Names, places and hashes of all tensors of the last step; `checkpoint verify` reads what is behind them."""
+        """Returns names, offsets and hashes of all tensors of the last step. `checkpoint verify` checks the hashes."""
         manifest = f"{directory}/checkpoints/step-{steps_of(layout):09d}/manifest.json"
         return json.loads(self.text(manifest) or "{}").get("tensors")
 
@@ -154,7 +154,7 @@ def children(pid):
 
 
 def processes_of(directory):
-    """Those that were started for this run (its whole path), by their command lines."""
+    """Returns the processes that were started for this run (given by its whole path), found by their command lines."""
     found = []
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         try:
@@ -167,7 +167,7 @@ def processes_of(directory):
 
 
 def listeners_of(pids):
-    """Inodes of the sockets at which these processes listen."""
+    """Returns the inodes of the sockets at which these processes listen."""
     own = set()
     for pid in pids:
         for fd in glob.glob(f"/proc/{pid}/fd/*"):

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Trains for minutes under Poisson failures, with two agents of two workers each, and compares what comes out with
-what the model of restarts predicts.
+"""Trains for minutes under Poisson failures, with two agents of two workers each, and compares goodput with the
+prediction of a model of restarts.
 
     tests/recovery/soak.py BINARY [--minutes 30] [--mean 60] [--seed 1] [--points 2] [--keep]
 
-A rank that is drawn is killed on average every --mean seconds (--inject). Goodput is the share of time that the steps
-that count would have taken undisturbed. The model (Daly, "A higher order estimate of the optimum checkpoint interval
-for restart dumps", 2006, equation 9; Young's first-order estimate, 1974, is its beginning): with T seconds of steps
-between two saves that hold them up for d, a restart that takes R, and M seconds between failures,
+A random rank is killed every --mean seconds on average (--inject). Goodput is the time that the steps that count would
+have taken undisturbed, divided by the wall time. The model is that of Daly, "A higher order estimate of the optimum
+checkpoint interval for restart dumps", 2006, equation 9; its first order is the estimate of Young, 1974. With T seconds
+of steps between two saves, which stall steps for d, a restart that takes R, and M seconds between failures,
 
     goodput = T / (M e^(R/M) (e^((T+d)/M) - 1))
 
-T, d, R and M are what was measured, so that a difference shows time that nothing of this explains. Violations, with
-exit code 1: goodput, by this measure or as the job itself says, more than --points percentage points off the model;
-losses that differ from those of an undisturbed run; an unreadable checkpoint; memory or file descriptors that grow, of
-an agent or of its worker that lived longest; leftover processes.
+T, d, R and M are measured, so that a difference shows lost time that the model does not explain. Violations, with exit
+code 1: goodput, measured here or as the job reports it, more than --points percentage points off the model; losses that
+differ from those of an undisturbed run; an unreadable checkpoint; growing memory or file descriptors of an agent, or of
+its worker that lived longest; leftover processes.
 """
 
 import argparse
@@ -33,7 +33,7 @@ import time
 
 import runs
 
-SAMPLE = 1.0  # seconds between looks at the agents
+SAMPLE = 1.0  # seconds between two samples of the agents
 CONFIG = """
 run: {name: t, device: cpu}
 model: {context: 32, layers: 2, width: 64, heads: 4}
@@ -45,7 +45,7 @@ checkpoint: {interval: %d, keep_last: 2}
 
 
 class Usage:
-    """Memory in KiB and open files of a process, at several times."""
+    """Memory in KiB and open files of a process, sampled over time."""
 
     def __init__(self):
         self.memory, self.files = [], []
@@ -66,7 +66,7 @@ class Usage:
 
 
 class Agent:
-    """One that is watched: what it says, with the time of each line, and what it takes."""
+    """An agent that is watched: its output, with the time of each line, and its resource usage."""
 
     def __init__(self, command, folder):
         self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -88,17 +88,18 @@ class Agent:
         return max(self.workers.values(), key=lambda u: len(u.files), default=Usage())
 
     def times(self, pattern):
-        return [at for at, line in list(self.lines) if re.search(pattern, line) and "  | " not in line]  # not last lines
+        """Returns the times of lines that match. Leaves out last lines of workers, which the agent repeats."""
+        return [at for at, line in list(self.lines) if re.search(pattern, line) and "  | " not in line]
 
 
 def growth(samples):
-    """Between the second and the last fifth, by their medians: the first one fills what is kept."""
+    """Returns the median of the last fifth minus that of the second: caches are filled in the first fifth."""
     fifth = max(1, len(samples) // 5)
     return statistics.median(samples[-fifth:]) - statistics.median(samples[fifth:2 * fifth])
 
 
 def restarts_of(agents, pace):
-    """When somebody was killed, and how long it took from there until steps went on."""
+    """Returns the times of kills, and for each restart the seconds from the kill until steps continued."""
     kills = sorted(t for a in agents for t in a.times(r"--inject: kill.*: killing rank"))
     events = [(at, True) for at in kills] + [(at, False) for at in agents[0].times(r"restart \d+ of this job;")]
     steps, took, killed = agents[0].times(r"^step \d+/"), [], None
@@ -111,7 +112,7 @@ def restarts_of(agents, pace):
 
 
 def pace_of(steps, interval):
-    """Seconds from the end of a step to that of the next one, where neither a save nor a restart came between."""
+    """Returns the mean seconds between the ends of two steps with neither a save nor a restart between them."""
     pairs = zip(steps, steps[1:])
     return statistics.mean(b["time"] - a["time"] for a, b in pairs if a["step"] % interval != 0)
 
@@ -175,7 +176,7 @@ def undisturbed_losses(all_runs, steps, interval):
 
 def report(a, all_runs, agents, told):
     violations = []
-    first_step = agents[0].times(r"^\S+ I (\[rank 0\] )?memory: ")[0]  # the moment before the steps
+    first_step = agents[0].times(r"^\S+ I (\[rank 0\] )?memory: ")[0]  # just before the first step
     steps = records(all_runs.folder, "soak", "train")
     saves = [r for r in records(all_runs.folder, "soak", "checkpoint") if "error" not in r]
     pace = pace_of(steps, a.interval)
@@ -201,7 +202,7 @@ def report(a, all_runs, agents, told):
         if not abs(value - model) <= a.points / 100:
             violations.append(f"goodput of {100 * value:.2f} % is {100 * (value - model):+.2f} points off the model")
     for i, g in enumerate(agents):
-        worker = g.oldest_worker().after(2 * between)  # its first save takes the memory for all of them
+        worker = g.oldest_worker().after(2 * between)  # its first save allocates memory for all saves
         for name, usage, most in [(f"agent {i}", g.own, 1024), (f"worker of agent {i}", worker, 4096)]:
             if len(usage.memory) < 10:
                 violations.append(f"{name} was seen for {len(usage.memory)} s only: train longer")
