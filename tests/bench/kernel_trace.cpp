@@ -55,7 +55,7 @@ class KernelTrace::Blocks final : public Allocator {
   void stop() { filling_ = false; }
 
   // Returns the checksums of all live blocks, in the order of allocation.
-  std::vector<TracedBlock> sums() {
+  std::vector<TracedBlock> checksums() {
     std::vector<Live> all = watched_;
     for (const auto& [number, live] : live_) all.push_back(live);
     std::size_t bytes = 0;
@@ -103,7 +103,7 @@ class KernelTrace::Watch final : public KernelObserver {
     run();
     std::string text;
     for (const std::string& part : parts_) text += part + "/";
-    calls.push_back({str(text, c.slot, ' ', c.candidate, ' ', c.cost.shape), blocks_->sums()});
+    calls.push_back({str(text, c.slot, ' ', c.candidate, ' ', c.cost.shape), blocks_->checksums()});
   }
   void enter_scope(const ScopeId& id, const ExecContext&) override { parts_.push_back(str(id)); }
   void enter_step(std::string_view op, const ExecContext&) override { parts_.emplace_back(op); }

@@ -23,7 +23,7 @@ std::vector<MessageSample> line(double seconds, double rate, const std::array<do
   return samples;
 }
 
-TEST(MessageRates, FindTheLineOfTheTimes) {
+TEST(MessageRates, AreThoseOfTheFittedLine) {
   for (const double seconds : {1e-6, 20e-6, 1e-3})
     for (const double rate : {1e9, 266e9}) {
       const MessageTime t = fit_messages(line(seconds, rate));
@@ -41,7 +41,7 @@ TEST(MessageRates, NoiseChangesBothRatesByAtMostItsSize) {
   }
 }
 
-TEST(MessageRates, NoPartIsNegative) {
+TEST(MessageRates, NeitherRateIsNegative) {
   const MessageTime less = fit_messages({{1e3, 1e-6}, {1e6, 2e-3}});  // a fitted line would begin below 0
   EXPECT_EQ(less.seconds, 0);
   EXPECT_GT(less.bytes_per_second, 1e6 / 2e-3 * 0.9);

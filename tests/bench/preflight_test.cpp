@@ -24,7 +24,7 @@ std::vector<PreflightFacts> four_gpus() {
   return all;
 }
 
-TEST(Preflight, EachUnitMeetsEachOtherOnce) {
+TEST(Preflight, EveryPairOfUnitsMeetsOnce) {
   for (int units = 2; units < 12; ++units) {
     std::set<std::pair<int, int>> met;
     for (int round = 0; round < units - 1 + units % 2; ++round)

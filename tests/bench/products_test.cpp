@@ -34,7 +34,7 @@ TEST(BlockLinears, FollowTheModel) {
   EXPECT_EQ(block_linears(model(Mlp::swiglu))[3].inputs, 160);
 }
 
-TEST(TimedLinear, HasAllProductsAndTheirSums) {
+TEST(TimedLinear, MeasuresAllGemmsAndTheirSums) {
   const ExecContext ctx{Stream::cpu(2)};
   const LinearTiming t = time_linear({"up", 48, 32}, 40, 1e-4, 1, ctx);
   std::set<std::string> works;

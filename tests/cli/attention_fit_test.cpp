@@ -88,7 +88,7 @@ double mean(const std::vector<double>& of) {
   return std::accumulate(of.begin(), of.end(), 0.0) / static_cast<double>(of.size());
 }
 
-TEST_F(AttentionFitRuns, ARunGoesOnWithTheSettings) {
+TEST_F(AttentionFitRuns, ARunResumesWithTheSettings) {
   train_run("run");
   const double loss = loss_of("run");
   for (const char* most : {"0.5", "0.75"}) {
@@ -131,7 +131,7 @@ TEST_F(AttentionFitRuns, PrintedSettingsAreThoseOfTheJson) {
 }
 
 // One batch has no spread. Several batches have the standard error of their rises.
-TEST_F(AttentionFitRuns, ARiseHasItsErrorOverTheBatches) {
+TEST_F(AttentionFitRuns, RisesHaveAStandardErrorOverBatches) {
   train_run("run");
   const std::vector<std::string> words = {"{kind: window, window: 2}", "--density", "1", "--batch-size", "2"};
   const auto fitted = [&](const char* batches) {

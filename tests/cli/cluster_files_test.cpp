@@ -20,7 +20,7 @@ std::string file_text(const std::string& name) {
   return text.str();
 }
 
-std::string wrong(const std::vector<std::string>& arguments) {
+std::string error_for(const std::vector<std::string>& arguments) {
   Program app("ringmaster", "");
   add_commands(app);
   app.run_nothing();
@@ -50,7 +50,7 @@ TEST(ClusterFiles, ThePodsCommandIsAccepted) {
     env[variable["name"].as<std::string>()] = variable["value"] ? variable["value"].as<std::string>() : "";
   for (const auto& [name, value] : env)
     if (!value.empty()) setenv(name.c_str(), value.c_str(), 1);
-  EXPECT_EQ(wrong(words), "");
+  EXPECT_EQ(error_for(words), "");
   for (const auto& [name, value] : env) unsetenv(name.c_str());
   EXPECT_TRUE(env.contains("RINGMASTER_SECRET"));
   EXPECT_EQ(env.at("PET_NNODES"), job["completions"].as<std::string>());
@@ -86,7 +86,7 @@ TEST(ClusterFiles, TheScriptsCommandIsAccepted) {
     words.push_back(word.starts_with("${NPROC") ? "gpu" : word.starts_with("$") ? "file" : word);
   }
   words.erase(words.begin());
-  EXPECT_EQ(wrong(words), "") << testing::PrintToString(words);
+  EXPECT_EQ(error_for(words), "") << testing::PrintToString(words);
 }
 
 }  // namespace

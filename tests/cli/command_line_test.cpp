@@ -48,7 +48,7 @@ class CommandLine : public testing::Test {
     add_commands(app_);
     app_.run_nothing();
   }
-  std::string wrong(const std::vector<std::string>& arguments) {
+  std::string error_for(const std::vector<std::string>& arguments) {
     try {
       parse_arguments(app_, arguments);
     } catch (const Error& e) {
@@ -112,7 +112,7 @@ TEST_F(CommandLine, EveryNumberIsRefusedOrExact) {
                                    "5x"}) {
       Words words = o.before;
       words.push_back(text);
-      const bool accepted = !wrong(words).starts_with(name + ": ");
+      const bool accepted = !error_for(words).starts_with(name + ": ");
       char* end = nullptr;
       const long double value = std::strtold(text.c_str(), &end);
       const bool apart = name == "ids" && text.starts_with(' ');  // several numbers may come in one word
@@ -131,13 +131,13 @@ TEST_F(CommandLine, EveryNumberIsRefusedOrExact) {
 }
 
 TEST_F(CommandLine, BadNumbersAreRefusedWithTheirRange) {
-  EXPECT_EQ(wrong({"generate", "r", "--max-tokens", "-1"}), "--max-tokens: must be in [0, 2147483647], is -1");
-  EXPECT_EQ(wrong({"generate", "r", "--seed", "99999999999999999999"}),
+  EXPECT_EQ(error_for({"generate", "r", "--max-tokens", "-1"}), "--max-tokens: must be in [0, 2147483647], is -1");
+  EXPECT_EQ(error_for({"generate", "r", "--seed", "99999999999999999999"}),
             "--seed: expected a 64-bit integer, got 99999999999999999999");
-  EXPECT_EQ(wrong({"serve", "r", "--context", "-1"}), "--context: must be in [0, 1073741824], is -1");
-  EXPECT_EQ(wrong({"generate", "r", "--temperature", "nan"}), "--temperature: expected a number, got nan");
-  EXPECT_EQ(wrong({"eval", "r", "--long", "--lengths", "16,1e2"}), "");
-  EXPECT_EQ(wrong({"eval", "r", "--long", "--lengths", "16,0"}), "--lengths: must be in [1, 1073741824], is 0");
+  EXPECT_EQ(error_for({"serve", "r", "--context", "-1"}), "--context: must be in [0, 1073741824], is -1");
+  EXPECT_EQ(error_for({"generate", "r", "--temperature", "nan"}), "--temperature: expected a number, got nan");
+  EXPECT_EQ(error_for({"eval", "r", "--long", "--lengths", "16,1e2"}), "");
+  EXPECT_EQ(error_for({"eval", "r", "--long", "--lengths", "16,0"}), "--lengths: must be in [1, 1073741824], is 0");
 }
 
 TEST_F(CommandLine, RangesAreReadable) {
@@ -148,121 +148,122 @@ TEST_F(CommandLine, RangesAreReadable) {
 }
 
 TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
-  EXPECT_EQ(wrong({"trian", "x.yaml"}), "unknown command 'trian'; did you mean train?");
-  EXPECT_EQ(wrong({"evaluate", "x"}), "unknown command 'evaluate'; did you mean eval?");
-  EXPECT_EQ(wrong({"prepare", "x"}), "unknown command 'prepare'; did you mean data prepare?");
-  EXPECT_EQ(wrong({"synthesize", "x"}), "unknown command 'synthesize'; did you mean data synthesize?");
-  EXPECT_EQ(wrong({"verify", "x"}), "unknown command 'verify'; did you mean data verify or checkpoint verify?");
-  EXPECT_EQ(wrong({"bench", "stp", "x.yaml"}), "bench: unknown command 'stp'; did you mean step?");
-  EXPECT_EQ(wrong({"resume", "runs/x"}),
+  EXPECT_EQ(error_for({"trian", "x.yaml"}), "unknown command 'trian'; did you mean train?");
+  EXPECT_EQ(error_for({"evaluate", "x"}), "unknown command 'evaluate'; did you mean eval?");
+  EXPECT_EQ(error_for({"prepare", "x"}), "unknown command 'prepare'; did you mean data prepare?");
+  EXPECT_EQ(error_for({"synthesize", "x"}), "unknown command 'synthesize'; did you mean data synthesize?");
+  EXPECT_EQ(error_for({"verify", "x"}), "unknown command 'verify'; did you mean data verify or checkpoint verify?");
+  EXPECT_EQ(error_for({"bench", "stp", "x.yaml"}), "bench: unknown command 'stp'; did you mean step?");
+  EXPECT_EQ(error_for({"resume", "runs/x"}),
             "unknown command 'resume'; did you mean train? A run that has a checkpoint resumes: ringmaster train RUN");
-  EXPECT_EQ(wrong({"sample", "runs/x"}), "unknown command 'sample'; did you mean generate?");
-  EXPECT_EQ(wrong({"version"}), "unknown command 'version'; did you mean --version?");
-  EXPECT_EQ(wrong({"bench", "version"}),
+  EXPECT_EQ(error_for({"sample", "runs/x"}), "unknown command 'sample'; did you mean generate?");
+  EXPECT_EQ(error_for({"version"}), "unknown command 'version'; did you mean --version?");
+  EXPECT_EQ(error_for({"bench", "version"}),
             "bench: unknown command 'version'; available: step, ops, floor, products, attention, "
             "blocks, context, calibrate");
   EXPECT_TRUE(
-      wrong({"estimate", "x.yaml"}).starts_with("unknown command 'estimate'; available: init, tokenizer, data, "))
-      << wrong({"estimate", "x.yaml"});
-  EXPECT_EQ(wrong({"config"}), "config: expected one of its commands: show, docs");
+      error_for({"estimate", "x.yaml"}).starts_with("unknown command 'estimate'; available: init, tokenizer, data, "))
+      << error_for({"estimate", "x.yaml"});
+  EXPECT_EQ(error_for({"config"}), "config: expected one of its commands: show, docs");
 }
 
 TEST_F(CommandLine, ACommandMayHaveArgumentsAndSubcommands) {
-  EXPECT_EQ(wrong({"runs"}), "");
-  EXPECT_EQ(wrong({"runs", "folder", "--sort", "loss", "--json"}), "");
-  EXPECT_EQ(wrong({"runs", "--sort", "loss", "folder"}), "");
-  EXPECT_EQ(wrong({"runs", "compare", "a", "b", "c"}), "");
-  EXPECT_NE(wrong({"runs", "compare", "a"}), "");
-  EXPECT_NE(wrong({"runs", "--sort", "beauty"}), "");
-  EXPECT_EQ(wrong({"runs", "--jsn"}), "runs: unknown option --jsn; did you mean --json?");
-  EXPECT_EQ(wrong({"metrics"}), "metrics: expected one of its commands: export");
-  EXPECT_EQ(wrong({"metrics", "export", "a", "b", "--format", "csv", "--output", "m.csv"}), "");
-  EXPECT_NE(wrong({"metrics", "export", "a", "--format", "xml"}), "");
-  EXPECT_EQ(wrong({"report", "a", "b", "--output", "r.html", "--peak-tflops", "500"}), "");
-  EXPECT_EQ(wrong({"report", "a", "--sample", "The ", "--sample-tokens", "40", "--threads", "2"}), "");
-  EXPECT_NE(wrong({"report", "a", "--sample-tokens", "0"}), "");
-  EXPECT_NE(wrong({"report"}), "");
+  EXPECT_EQ(error_for({"runs"}), "");
+  EXPECT_EQ(error_for({"runs", "folder", "--sort", "loss", "--json"}), "");
+  EXPECT_EQ(error_for({"runs", "--sort", "loss", "folder"}), "");
+  EXPECT_EQ(error_for({"runs", "compare", "a", "b", "c"}), "");
+  EXPECT_NE(error_for({"runs", "compare", "a"}), "");
+  EXPECT_NE(error_for({"runs", "--sort", "beauty"}), "");
+  EXPECT_EQ(error_for({"runs", "--jsn"}), "runs: unknown option --jsn; did you mean --json?");
+  EXPECT_EQ(error_for({"metrics"}), "metrics: expected one of its commands: export");
+  EXPECT_EQ(error_for({"metrics", "export", "a", "b", "--format", "csv", "--output", "m.csv"}), "");
+  EXPECT_NE(error_for({"metrics", "export", "a", "--format", "xml"}), "");
+  EXPECT_EQ(error_for({"report", "a", "b", "--output", "r.html", "--peak-tflops", "500"}), "");
+  EXPECT_EQ(error_for({"report", "a", "--sample", "The ", "--sample-tokens", "40", "--threads", "2"}), "");
+  EXPECT_NE(error_for({"report", "a", "--sample-tokens", "0"}), "");
+  EXPECT_NE(error_for({"report"}), "");
 }
 
 TEST_F(CommandLine, CommandsForRunsAreAccepted) {
-  EXPECT_EQ(wrong({"sweep", "s.yaml", "--parallel", "2", "--dry-run"}), "");
-  EXPECT_EQ(wrong({"sweep", "s.yaml", "--gpus", "0,1"}), "");
-  EXPECT_NE(wrong({"sweep", "s.yaml", "--gpus", "0,1", "--parallel", "2"}), "");
-  EXPECT_NE(wrong({"sweep"}), "");
-  EXPECT_EQ(wrong({"watch", "run", "--interval", "5"}), "");
-  EXPECT_EQ(wrong({"launch", "-n", "2", "--dashboard", "0", "--dashboard-token-file", "t", "--", "train", "x"}), "");
-  EXPECT_EQ(wrong({"serve", "run", "--listen", "0.0.0.0:80", "--token-file", "t", "--name", "m", "--max-tokens", "9",
-                   "--threads", "2", "--device", "cpu"}),
+  EXPECT_EQ(error_for({"sweep", "s.yaml", "--parallel", "2", "--dry-run"}), "");
+  EXPECT_EQ(error_for({"sweep", "s.yaml", "--gpus", "0,1"}), "");
+  EXPECT_NE(error_for({"sweep", "s.yaml", "--gpus", "0,1", "--parallel", "2"}), "");
+  EXPECT_NE(error_for({"sweep"}), "");
+  EXPECT_EQ(error_for({"watch", "run", "--interval", "5"}), "");
+  EXPECT_EQ(error_for({"launch", "-n", "2", "--dashboard", "0", "--dashboard-token-file", "t", "--", "train", "x"}),
             "");
-  EXPECT_EQ(wrong({"serve", "run", "--chat-template", "chatml"}), "");
-  EXPECT_NE(wrong({"serve"}), "");
-  EXPECT_NE(wrong({"serve", "run", "--max-tokens", "0"}), "");
-  EXPECT_NE(wrong({"serve", "run", "--device", "tpu"}), "");
+  EXPECT_EQ(error_for({"serve", "run", "--listen", "0.0.0.0:80", "--token-file", "t", "--name", "m", "--max-tokens",
+                       "9", "--threads", "2", "--device", "cpu"}),
+            "");
+  EXPECT_EQ(error_for({"serve", "run", "--chat-template", "chatml"}), "");
+  EXPECT_NE(error_for({"serve"}), "");
+  EXPECT_NE(error_for({"serve", "run", "--max-tokens", "0"}), "");
+  EXPECT_NE(error_for({"serve", "run", "--device", "tpu"}), "");
 }
 
 TEST_F(CommandLine, WeightsAreLatestOrEma) {
   for (const char* command : {"eval", "generate", "serve"})
-    for (const char* weights : {"latest", "ema"}) EXPECT_EQ(wrong({command, "run", "--weights", weights}), "");
-  EXPECT_EQ(wrong({"export", "run", "--output", "out", "--weights", "ema"}), "");
-  EXPECT_NE(wrong({"eval", "run", "--weights", "both"}), "");
-  EXPECT_NE(wrong({"eval", "run", "--weights"}), "");
+    for (const char* weights : {"latest", "ema"}) EXPECT_EQ(error_for({command, "run", "--weights", weights}), "");
+  EXPECT_EQ(error_for({"export", "run", "--output", "out", "--weights", "ema"}), "");
+  EXPECT_NE(error_for({"eval", "run", "--weights", "both"}), "");
+  EXPECT_NE(error_for({"eval", "run", "--weights"}), "");
 }
 
 TEST_F(CommandLine, ChatOptionsBelongToChats) {
-  EXPECT_EQ(wrong({"generate", "r", "--chat"}), "");
-  EXPECT_EQ(wrong({"generate", "r", "--chat", "--prompt", "Hi", "--system", "Be brief.", "--chat-template", "chatml",
-                   "--stop", "."}),
+  EXPECT_EQ(error_for({"generate", "r", "--chat"}), "");
+  EXPECT_EQ(error_for({"generate", "r", "--chat", "--prompt", "Hi", "--system", "Be brief.", "--chat-template",
+                       "chatml", "--stop", "."}),
             "");
-  EXPECT_NE(wrong({"generate", "r", "--system", "Be brief."}), "");
-  EXPECT_NE(wrong({"generate", "r", "--chat-template", "chatml"}), "");
+  EXPECT_NE(error_for({"generate", "r", "--system", "Be brief."}), "");
+  EXPECT_NE(error_for({"generate", "r", "--chat-template", "chatml"}), "");
   for (const char* other : {"--json", "--ignore-end", "--prompts-file=f", "--output=f"})
-    EXPECT_NE(wrong({"generate", "r", "--chat", other}), "") << other;
+    EXPECT_NE(error_for({"generate", "r", "--chat", other}), "") << other;
 }
 
 TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {
-  EXPECT_EQ(wrong({"train", "--hlep"}), "train: unknown option --hlep; did you mean --help?");
-  EXPECT_EQ(wrong({"train", "x.yaml", "--fersh"}), "train: unknown option --fersh; did you mean --fresh?");
-  EXPECT_EQ(wrong({"generate", "r", "--max_tokens=3"}),
+  EXPECT_EQ(error_for({"train", "--hlep"}), "train: unknown option --hlep; did you mean --help?");
+  EXPECT_EQ(error_for({"train", "x.yaml", "--fersh"}), "train: unknown option --fersh; did you mean --fresh?");
+  EXPECT_EQ(error_for({"generate", "r", "--max_tokens=3"}),
             "generate: unknown option --max_tokens; did you mean --max-tokens?");
-  EXPECT_EQ(wrong({"launch", "--thread", "2", "-n", "2", "--", "train", "t.yaml"}),
+  EXPECT_EQ(error_for({"launch", "--thread", "2", "-n", "2", "--", "train", "t.yaml"}),
             "launch: unknown option --thread; did you mean --threads-per-worker?");
   for (const char* version : {"-v", "-V"})
-    EXPECT_EQ(wrong({version}), str("unknown option ", version, "; did you mean --version?"));
-  EXPECT_EQ(wrong({"--hepl"}), "unknown option --hepl; did you mean --help?");
-  EXPECT_EQ(wrong({"doctor", "--zzzzzz"}), "doctor: unknown option --zzzzzz");
-  EXPECT_EQ(wrong({"train", "x.yaml", "--learning-rate", "1e-3"}),
+    EXPECT_EQ(error_for({version}), str("unknown option ", version, "; did you mean --version?"));
+  EXPECT_EQ(error_for({"--hepl"}), "unknown option --hepl; did you mean --help?");
+  EXPECT_EQ(error_for({"doctor", "--zzzzzz"}), "doctor: unknown option --zzzzzz");
+  EXPECT_EQ(error_for({"train", "x.yaml", "--learning-rate", "1e-3"}),
             "train: unknown option --learning-rate; did you mean optimizer.lr? (settings are written KEY=VALUE)");
-  EXPECT_EQ(wrong({"generate", "r", "-p", "hi"}), "generate: unknown option -p; did you mean --prompt?");
-  EXPECT_EQ(wrong({"generate", "r", "-q"}), "generate: unknown option -q");
-  EXPECT_EQ(wrong({"train", "x.yaml", "--seed=3"}),
+  EXPECT_EQ(error_for({"generate", "r", "-p", "hi"}), "generate: unknown option -p; did you mean --prompt?");
+  EXPECT_EQ(error_for({"generate", "r", "-q"}), "generate: unknown option -q");
+  EXPECT_EQ(error_for({"train", "x.yaml", "--seed=3"}),
             "train: unknown option --seed; did you mean run.seed? (settings are written KEY=VALUE)");
 }
 
 TEST_F(CommandLine, AnUnexpectedArgumentIsRefused) {
-  EXPECT_EQ(wrong({"generate", "runs/t", "hello", "you"}),
+  EXPECT_EQ(error_for({"generate", "runs/t", "hello", "you"}),
             "generate: unexpected argument 'hello you'; did you mean --prompt \"hello you\"?");
-  EXPECT_EQ(wrong({"report", "--output", "a", "b", "--zz"}), "report: unknown option --zz");
-  EXPECT_EQ(wrong({"config", "docs", "x"}), "config docs: unexpected argument 'x'");
-  EXPECT_EQ(wrong({"tokenizer", "train", "-o", "x"}), "tokenizer train: unknown option -o; did you mean --output?");
+  EXPECT_EQ(error_for({"report", "--output", "a", "b", "--zz"}), "report: unknown option --zz");
+  EXPECT_EQ(error_for({"config", "docs", "x"}), "config docs: unexpected argument 'x'");
+  EXPECT_EQ(error_for({"tokenizer", "train", "-o", "x"}), "tokenizer train: unknown option -o; did you mean --output?");
 }
 
 TEST_F(CommandLine, SettingsMayHaveDashes) {
   const auto overrides = [&](const std::vector<std::string>& arguments) {
-    EXPECT_EQ(wrong(arguments), "");
+    EXPECT_EQ(error_for(arguments), "");
     return app_.find_command("train").find_option("overrides").values();
   };
   EXPECT_EQ(overrides({"train", "x.yaml", "--optimizer.lr=1e-3", "--fresh", "train.steps=2"}),
             (Words{"optimizer.lr=1e-3", "train.steps=2"}));
-  EXPECT_EQ(wrong({"config", "show", "x.yaml", "--model.layers=2"}), "");
-  EXPECT_EQ(wrong({"eval", "r", "--model.layers=2"}), "eval: unknown option --model.layers");
+  EXPECT_EQ(error_for({"config", "show", "x.yaml", "--model.layers=2"}), "");
+  EXPECT_EQ(error_for({"eval", "r", "--model.layers=2"}), "eval: unknown option --model.layers");
 }
 
 // A word that looks like an option may be the value of an option, or come after --.
 TEST_F(CommandLine, ValuesMayLookLikeOptions) {
-  EXPECT_EQ(wrong({"generate", "r", "--prompt", "--a.b=c"}), "");
+  EXPECT_EQ(error_for({"generate", "r", "--prompt", "--a.b=c"}), "");
   EXPECT_EQ(app_.find_command("generate").find_option("--prompt").values(), Words{"--a.b=c"});
-  EXPECT_EQ(wrong({"tokenizer", "encode", "bytes", "--", "--what"}), "");
-  EXPECT_EQ(wrong({"generate", "r", "--temperature", "-1"}), "--temperature: must be in [0, 100], is -1");
+  EXPECT_EQ(error_for({"tokenizer", "encode", "bytes", "--", "--what"}), "");
+  EXPECT_EQ(error_for({"generate", "r", "--temperature", "-1"}), "--temperature: must be in [0, 100], is -1");
 }
 
 TEST_F(CommandLine, HelpIsShownForACommand) {
@@ -278,26 +279,26 @@ TEST_F(CommandLine, HelpIsShownForACommand) {
   EXPECT_EQ(help({"help"}), help({"--help"}));
   EXPECT_NE(help({"help", "train"}).find("Usage: ringmaster train "), std::string::npos) << help({"help", "train"});
   EXPECT_NE(help({"help", "bench", "step"}).find("Usage: ringmaster bench step "), std::string::npos);
-  EXPECT_EQ(wrong({"help", "trian"}), "unknown command 'trian'; did you mean train?");
+  EXPECT_EQ(error_for({"help", "trian"}), "unknown command 'trian'; did you mean train?");
 }
 
 TEST_F(CommandLine, TokenizersAreNamedTheSameWay) {
   for (const char* command : {"encode", "decode", "inspect"}) {
-    EXPECT_EQ(wrong({"tokenizer", command, "tok.rmt"}), "") << command;
-    EXPECT_EQ(wrong({"tokenizer", command}), "tokenizer is required") << command;
+    EXPECT_EQ(error_for({"tokenizer", command, "tok.rmt"}), "") << command;
+    EXPECT_EQ(error_for({"tokenizer", command}), "tokenizer is required") << command;
   }
 }
 
 TEST_F(CommandLine, AllMissingArgumentsAreNamed) {
-  EXPECT_EQ(wrong({"data", "prepare"}), "--input, --tokenizer and --output are required");
-  EXPECT_EQ(wrong({"data", "prepare", "--output", "x.h5", "--tokenizer", "bytes"}), "--input is required");
-  EXPECT_EQ(wrong({"export", "--dtype", "bf16"}), "run and --output are required");
-  EXPECT_EQ(wrong({"checkpoint", "reshard"}), "path, --output and --ranks are required");
+  EXPECT_EQ(error_for({"data", "prepare"}), "--input, --tokenizer and --output are required");
+  EXPECT_EQ(error_for({"data", "prepare", "--output", "x.h5", "--tokenizer", "bytes"}), "--input is required");
+  EXPECT_EQ(error_for({"export", "--dtype", "bf16"}), "run and --output are required");
+  EXPECT_EQ(error_for({"checkpoint", "reshard"}), "path, --output and --ranks are required");
 }
 
 TEST_F(CommandLine, SizesHaveUnits) {
   const auto size = [&](const std::string& text) {
-    return wrong({"tokenizer", "train", "--input", "a", "--output", "b", "--max-train-bytes", text});
+    return error_for({"tokenizer", "train", "--input", "a", "--output", "b", "--max-train-bytes", text});
   };
   const auto bytes = [&] {
     const Option option = app_.find_command("tokenizer").find_command("train").find_option("--max-train-bytes");
@@ -316,7 +317,7 @@ TEST_F(CommandLine, SizesHaveUnits) {
 }
 
 TEST_F(CommandLine, ASmallSizeWithoutAUnitIsRefusedWithASuggestion) {
-  const auto memory = [&](const std::string& text) { return wrong({"plan", "t.yaml", "--memory", text}); };
+  const auto memory = [&](const std::string& text) { return error_for({"plan", "t.yaml", "--memory", text}); };
   EXPECT_TRUE(memory("80").ends_with(" bytes, is 80; did you mean 80GB?")) << memory("80");
   EXPECT_EQ(memory("2000000"), "");
   EXPECT_TRUE(memory("80B").ends_with(" bytes, is 80B")) << memory("80B");
@@ -325,10 +326,10 @@ TEST_F(CommandLine, ASmallSizeWithoutAUnitIsRefusedWithASuggestion) {
 
 TEST_F(CommandLine, CommandsThatLogAcceptALevel) {
   for (const std::string level : {"debug", "info", "warn", "error"}) {
-    EXPECT_EQ(wrong({"train", "x.yaml", "--log-level", level}), "");
-    EXPECT_EQ(wrong({"launch", "-n", "2", "--log-level=" + level, "--", "train", "x.yaml"}), "");
+    EXPECT_EQ(error_for({"train", "x.yaml", "--log-level", level}), "");
+    EXPECT_EQ(error_for({"launch", "-n", "2", "--log-level=" + level, "--", "train", "x.yaml"}), "");
   }
-  EXPECT_NE(wrong({"train", "x.yaml", "--log-level", "loud"}).find("debug"), std::string::npos);
+  EXPECT_NE(error_for({"train", "x.yaml", "--log-level", "loud"}).find("debug"), std::string::npos);
   log::set_level(log::Level::info);
 }
 
@@ -353,17 +354,17 @@ TEST_F(CommandLine, LaunchFindsTheCommandWithoutASeparator) {
     Words words = {"launch"};
     words.insert(words.end(), before.begin(), before.end());
     words.insert(words.end(), {"train", "x.yaml", "--preflight"});
-    EXPECT_EQ(wrong(words), "") << joined(words, " ");
+    EXPECT_EQ(error_for(words), "") << joined(words, " ");
     EXPECT_EQ(launch.find_option("--nproc-per-node").values(), Words{"2"}) << joined(words, " ");
     EXPECT_EQ(launch.find_option("command").values(), (Words{"train", "x.yaml", "--preflight"})) << joined(words, " ");
   }
-  EXPECT_EQ(wrong({"launch", "-n2", "--", "train", "x.yaml", "--preflight"}), "");
-  EXPECT_EQ(wrong({"launch", "-n2", "train", "x.yaml", "--prefligth"}), "");  // the worker refuses it
+  EXPECT_EQ(error_for({"launch", "-n2", "--", "train", "x.yaml", "--preflight"}), "");
+  EXPECT_EQ(error_for({"launch", "-n2", "train", "x.yaml", "--prefligth"}), "");  // the worker refuses it
 }
 
 TEST_F(CommandLine, CommandsAreNotRun) {
-  EXPECT_EQ(wrong({"train", "/no/such/file.yaml"}), "");
-  EXPECT_EQ(wrong({"launch", "-n", "4", "train", "x.yaml"}), "");
+  EXPECT_EQ(error_for({"train", "/no/such/file.yaml"}), "");
+  EXPECT_EQ(error_for({"launch", "-n", "4", "train", "x.yaml"}), "");
 }
 
 }  // namespace

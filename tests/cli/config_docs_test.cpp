@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-TEST(ConfigDocs, PageIsFresh) {
+TEST(ConfigDocs, ThePageIsUpToDate) {
   const std::string page = config::read_source(test::source_dir() + "/docs/configuration.md").text;
   EXPECT_TRUE(page == configuration_reference()) << "refresh it: ringmaster config docs > docs/configuration.md";
 }

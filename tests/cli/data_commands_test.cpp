@@ -226,7 +226,7 @@ TEST_F(DataCommands, VerifyNamesDamagedBlocks) {
                {"a.h5: whole", "b.h5: /train/tokens is damaged: bytes ", "b.h5: 1 damaged of ", "c.h5 is truncated"});
 }
 
-TEST_F(DataCommands, DataSetsOfMegatronComeAndGo) {
+TEST_F(DataCommands, DataSetsOfMegatronAreExportedAndImported) {
   write("text.txt", "one\ntwo\n");
   const std::vector<std::string> rest{"--tokenizer", "bytes", "--validation-fraction", "0", "--output"};
   const auto prepare = [&](const std::string& input, const std::string& output, const std::string& document) {

@@ -41,7 +41,7 @@ bool plain(std::string_view word) {
   return std::ranges::all_of(word, [](char c) { return !std::isupper(static_cast<unsigned char>(c)) && c != '-'; });
 }
 
-TEST(Hints, EveryAnswerIsASettingAndEveryWordIsNone) {
+TEST(Hints, EveryAnswerIsASettingAndNoWordIs) {
   const std::set<std::string> keys = all_keys();
   std::set<std::string> words;
   for (const auto& [word, key, advice] : config_aliases()->keys) {

@@ -145,7 +145,7 @@ TEST(StartingContext, HoldsTheLongestDocumentOfAFinetune) {
 }
 
 TEST_F(Init, DocumentsLongerThanTheContextAreCounted) {
-  const auto said = [&](std::int64_t known, std::size_t bytes) {
+  const auto init_output = [&](std::int64_t known, std::size_t bytes) {
     Config base = config_of_base();
     base.model.context = known;
     RunDirectory(path("base")).create(base, *bytes_tokenizer());
@@ -155,12 +155,13 @@ TEST_F(Init, DocumentsLongerThanTheContextAreCounted) {
     return run({"init", path("t.yaml"), "--template", "finetune", "--from", path("base"), "--data", path("c.h5"),
                 "--device", "cpu", "--force"});
   };
-  EXPECT_NE(said(512, 600).find(
+  EXPECT_NE(init_output(512, 600).find(
                 "1 of 1 documents are longer than model.context (512) and are cut; the longest has 601 tokens"),
             std::string::npos);
-  EXPECT_NE(said(512, 600).find("The model does not support a longer context: shorten them"), std::string::npos);
-  EXPECT_NE(said(8192, 5000).find("The model supports a context of 8192: raise model.context"), std::string::npos);
-  EXPECT_EQ(said(8192, 600).find("note:"), std::string::npos);
+  EXPECT_NE(init_output(512, 600).find("The model does not support a longer context: shorten them"), std::string::npos);
+  EXPECT_NE(init_output(8192, 5000).find("The model supports a context of 8192: raise model.context"),
+            std::string::npos);
+  EXPECT_EQ(init_output(8192, 600).find("note:"), std::string::npos);
   EXPECT_EQ(load(path("t.yaml")).model.context, 1024);
   EXPECT_EQ(load(path("t.yaml")).data.packing.best_fit, 1024);
 }
@@ -185,14 +186,15 @@ TEST_F(Init, FinetuneNeedsACorpusWithTheTokenizerOfItsWeights) {
   RunDirectory(path("base")).create(config_of_base(), *bytes_tokenizer());
   std::ofstream(path("text.txt")) << std::string(1000, 'a') << "b";
   run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "chars", "--output", path("chars.h5")});
-  const auto said = [&](const std::string& data) {
+  const auto init_output = [&](const std::string& data) {
     return run({"init", path("t.yaml"), "--template", "finetune", "--from", path("base"), "--data", path(data)});
   };
-  EXPECT_NE(said("chars.h5").find("Prepare it again with --tokenizer " + path("base/tokenizer.rmt")),
+  EXPECT_NE(init_output("chars.h5").find("Prepare it again with --tokenizer " + path("base/tokenizer.rmt")),
             std::string::npos);
   std::ofstream(path("chats.jsonl")) << R"({"messages": [{"role": "user", "content": "a"}]})";
-  EXPECT_NE(said("chats.jsonl").find("--chat-field --chat-template plain --tokenizer " + path("base/tokenizer.rmt")),
-            std::string::npos);
+  EXPECT_NE(
+      init_output("chats.jsonl").find("--chat-field --chat-template plain --tokenizer " + path("base/tokenizer.rmt")),
+      std::string::npos);
   EXPECT_FALSE(fs::exists(path("t.yaml")));
 }
 
@@ -266,7 +268,7 @@ TEST_F(Init, NamesAndPathsAreQuoted) {
   EXPECT_EQ(config.data.path, "my #1.h5");
 }
 
-TEST_F(Init, RefusesWithARemedy) {
+TEST_F(Init, ErrorsNameARemedy) {
   std::ofstream(path("there.yaml")) << "mine";
   EXPECT_NE(run({"init", path("there.yaml")}).find("exists. Give another name, or --force"), std::string::npos);
   EXPECT_EQ(read_text_file(path("there.yaml"), 100), "mine");

@@ -110,7 +110,7 @@ TEST(LaunchOptions, AgentsThatWouldTrainAloneAreRefused) {
   EXPECT_NE(error_of([&] { take_place(crowd, false, one); }).find("--ntasks-per-node=1"), std::string::npos);
 }
 
-TEST(LaunchOptions, ALoopbackAddressIsForOneMachine) {
+TEST(LaunchOptions, ALoopbackAddressIsRefusedForSeveralMachines) {
   LaunchOptions o;
   o.min_nodes = o.max_nodes = 2;
   for (const char* host : {"localhost", "127.0.0.1", "::1"}) {

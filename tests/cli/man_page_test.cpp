@@ -42,7 +42,7 @@ void expect_all_of(Command command, const std::string& page) {
   for (const std::string& name : command.command_names()) expect_all_of(command.find_command(name), page);
 }
 
-TEST_F(ManPage, HasEveryOptionOfEveryCommand) {
+TEST_F(ManPage, ListsEveryOptionOfEveryCommand) {
   for (const std::string& name : app_.command_names()) {
     SCOPED_TRACE(name);
     const Command command = app_.find_command(name);
@@ -51,7 +51,7 @@ TEST_F(ManPage, HasEveryOptionOfEveryCommand) {
   }
 }
 
-TEST_F(ManPage, HasEveryExitStatus) {
+TEST_F(ManPage, ListsEveryExitStatus) {
   const std::string page = rendered_text(man_page(app_, app_.find_command("train"))),
                     codes = page.substr(page.find("EXIT STATUS"));
   for (const int code :

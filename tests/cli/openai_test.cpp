@@ -135,7 +135,7 @@ TEST(OpenAi, RefusesABodyWithTooManyEntries) {
   EXPECT_NE(std::string(e.what()).find("more than 100000 entries"), std::string::npos) << e.what();
 }
 
-TEST(OpenAi, RefusesOtherModels) {
+TEST(OpenAi, RefusesUnknownModels) {
   EXPECT_EQ(refused(R"({"model":"other","prompt":"x"})").status, 404);
   const json error = json::parse(error_json(404, "no \xff", "model"));
   EXPECT_EQ(error["error"]["code"], "model_not_found");

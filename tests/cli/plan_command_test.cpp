@@ -140,7 +140,7 @@ TEST(PlanCommand, SmallModelsAreInMiB) {
 }
 
 TEST(PlanCommand, TheMinimumMemoryIsNamedAndAssumesOffloadedStates) {
-  const auto least = [](const Finished& f) {
+  const auto min_memory = [](const Finished& f) {
     std::smatch found;
     EXPECT_TRUE(std::regex_search(f.output, found, std::regex("1 process needs at least ([0-9.]+) GiB"))) << f.output;
     return found.empty() ? 0 : std::stod(found[1]);
@@ -148,11 +148,11 @@ TEST(PlanCommand, TheMinimumMemoryIsNamedAndAssumesOffloadedStates) {
   const Finished none = plan({"--memory", "3GB"});
   EXPECT_EQ(none.code, 1) << none.output;
   const auto bytes = [](double gib) { return std::to_string(static_cast<long long>(gib * (1 << 30))); };
-  const Finished enough = plan({"--memory", bytes(1.01 * least(none))});
+  const Finished enough = plan({"--memory", bytes(1.01 * min_memory(none))});
   ASSERT_EQ(enough.code, 0) << enough.output;
   EXPECT_NE(enough.output.find("1 process, offload states"), std::string::npos) << enough.output;
   EXPECT_NE(enough.output.find("optimizer: {offload: states"), std::string::npos) << enough.output;
-  EXPECT_EQ(plan({"--memory", bytes(0.97 * least(none))}).code, 1);
+  EXPECT_EQ(plan({"--memory", bytes(0.97 * min_memory(none))}).code, 1);
 }
 
 // The error is that of `train` instead of a lack of memory.

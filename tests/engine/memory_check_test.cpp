@@ -106,7 +106,7 @@ TEST(MemoryCheck, CountsAveragesAndWatchedSteps) {
 }
 
 // A small cgroup, like that of a container, and a model of some megabytes.
-TEST(MemoryCheck, ASmallControlGroupRefusesAModel) {
+TEST(MemoryCheck, ASmallCgroupIsTooSmallForAModel) {
   const std::string root = (fs::temp_directory_path() / str("ringmaster-group-", getpid())).string();
   const auto write = [&](const std::string& path, const std::string& text) {
     fs::create_directories(fs::path(root + path).parent_path());

@@ -35,7 +35,9 @@ class MemoryRecords : public testing::Test {
   }
   void TearDown() override { fs::remove_all(run_->path()); }
   const RunDirectory& run() const { return *run_; }
-  void put(const std::string& file, const std::string& text) const { std::ofstream(run_->path() + "/" + file) << text; }
+  void write_file(const std::string& file, const std::string& text) const {
+    std::ofstream(run_->path() + "/" + file) << text;
+  }
 
  private:
   std::unique_ptr<RunDirectory> run_;
@@ -64,7 +66,7 @@ TEST_F(MemoryRecords, ADamagedFileLeavesTheRecordOfTheCheckpointOrNone) {
         std::string(R"({"ran_out":1,"token":1,"micro_batch":1,"budget":1e300,"peak":8,"plan":"","why":"","for":{}})"),
         std::string(R"({"ran_out":1,"token":1,"micro_batch":1,"budget":9,"peak":8,"plan":"","why":"","for":[]})")}) {
     EXPECT_THROW(parse_memory_record(text), Error) << text;
-    put("memory.json", text);
+    write_file("memory.json", text);
     EXPECT_FALSE(recall_memory(run(), "")) << text;
     const auto found = recall_memory(run(), kept);
     ASSERT_TRUE(found) << text;
@@ -91,8 +93,8 @@ TEST_F(MemoryRecords, TheSmallestNoteOfTheNewestWriterCounts) {
   fewer.validation_micro_batch = 1;
   note_memory(run(), 7, fewer);
   EXPECT_EQ(recall_memory(run(), "")->validation_micro_batch, 1);
-  put("out_of_memory/rank-5.json", to_json(record(2, own, 10)).substr(0, 40));
-  put("out_of_memory/rank-6.json.tmp", to_json(record(2, own, 10)));
+  write_file("out_of_memory/rank-5.json", to_json(record(2, own, 10)).substr(0, 40));
+  write_file("out_of_memory/rank-6.json.tmp", to_json(record(2, own, 10)));
   EXPECT_EQ(budget(), 900u);
   write_memory(run(), fewer);
   EXPECT_EQ(budget(), 900u);
@@ -104,7 +106,7 @@ TEST_F(MemoryRecords, TheSmallestNoteOfTheNewestWriterCounts) {
 
 class OutOfMemoryRuns : public Runs {
  protected:
-  Finished go(const std::string& run, const std::vector<std::string>& more) const {
+  Finished run_training(const std::string& run, const std::vector<std::string>& more) const {
     std::vector<std::string> words = train(run, {"model.context=64", "model.layers=3", "train.steps=12",
                                                  "train.batch_size=8", "train.eval_interval=0", "run.threads=1"});
     words.insert(words.end(), more.begin(), more.end());
@@ -127,7 +129,7 @@ class OutOfMemoryRuns : public Runs {
 };
 
 TEST_F(OutOfMemoryRuns, EveryShortageInAStepIsRecorded) {
-  const Finished f = go("r", {"--inject", "7:memory@step=3,nth=40;memory@step=3,nth=60"});
+  const Finished f = run_training("r", {"--inject", "7:memory@step=3,nth=40;memory@step=3,nth=60"});
   ASSERT_EQ(f.code, 0) << f.output;
   EXPECT_EQ(recorded("r").at("ran_out"), 2) << f.output;
   EXPECT_EQ(recorded("r").at("steps_ran_out"), 2);
@@ -141,7 +143,7 @@ TEST_F(OutOfMemoryRuns, EveryShortageInAStepIsRecorded) {
 }
 
 TEST_F(OutOfMemoryRuns, ARunThatEndsRecordsItsSmallestSizes) {
-  const Finished f = go("r", {"train.recompute=none", "--inject", "7:memory@step=3,nth=1,times=100000000"});
+  const Finished f = run_training("r", {"train.recompute=none", "--inject", "7:memory@step=3,nth=1,times=100000000"});
   EXPECT_EQ(f.code, 1) << f.output;
   EXPECT_EQ(recorded("r").at("micro_batch"), 1);
   const std::vector<nlohmann::json> all = memory_records("r");
@@ -151,25 +153,25 @@ TEST_F(OutOfMemoryRuns, ARunThatEndsRecordsItsSmallestSizes) {
 }
 
 TEST_F(OutOfMemoryRuns, AResumeRepeatsTheSmallerChoice) {
-  ASSERT_EQ(go("calm", {}).code, 0);
-  const Finished f = go("r", {"checkpoint.mode=blocking", "--inject", "7:memory@step=3,nth=40;kill@step=9"});
+  ASSERT_EQ(run_training("calm", {}).code, 0);
+  const Finished f = run_training("r", {"checkpoint.mode=blocking", "--inject", "7:memory@step=3,nth=40;kill@step=9"});
   ASSERT_EQ(f.code, -SIGKILL) << f.output;
   EXPECT_TRUE(says(f, "ran out of memory in the ")) << f.output;
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
   const nlohmann::json chosen = recorded("r").at("plan");
   EXPECT_EQ(parse_file(path("r/checkpoints/step-000000005/manifest.json")).at("metadata").at("memory").at("plan"),
             chosen);
-  const Finished same = go("r", {});
+  const Finished same = run_training("r", {});
   EXPECT_TRUE(says(same, "so the run keeps the smaller sizes chosen then")) << same.output;
   EXPECT_EQ(recorded("r").at("plan"), chosen);
   EXPECT_EQ(losses("r"), losses("calm"));
 }
 
 TEST_F(OutOfMemoryRuns, ACheckpointStoresTheChoiceToo) {
-  ASSERT_EQ(go("r", {"--inject", "7:memory@step=8,nth=40"}).code, 0);
+  ASSERT_EQ(run_training("r", {"--inject", "7:memory@step=8,nth=40"}).code, 0);
   const nlohmann::json chosen = recorded("r").at("plan");
   std::ofstream(path("r/memory.json")) << "{\"ran_out\": ";
-  const Finished damaged = go("r", {});
+  const Finished damaged = run_training("r", {});
   ASSERT_EQ(damaged.code, 0) << damaged.output;
   EXPECT_TRUE(says(damaged, "memory.json cannot be read")) << damaged.output;
   EXPECT_TRUE(says(damaged, "so the run keeps the smaller sizes chosen then")) << damaged.output;
@@ -177,17 +179,17 @@ TEST_F(OutOfMemoryRuns, ACheckpointStoresTheChoiceToo) {
 }
 
 TEST_F(OutOfMemoryRuns, ChangedSettingsReplaceTheRecordedChoice) {
-  ASSERT_EQ(go("r", {"--inject", "7:memory@step=8,nth=40"}).code, 0);
-  const Finished other = go("r", {"train.memory_budget=1e9"});
+  ASSERT_EQ(run_training("r", {"--inject", "7:memory@step=8,nth=40"}).code, 0);
+  const Finished other = run_training("r", {"train.memory_budget=1e9"});
   ASSERT_EQ(other.code, 0) << other.output;
   EXPECT_TRUE(says(other, "no longer apply: train.memory_budget: 0 -> ")) << other.output;
   EXPECT_EQ(recorded("r").at("ran_out"), 0);
-  EXPECT_TRUE(says(go("r", {"--fresh"}), "3 blocks keep everything"));
+  EXPECT_TRUE(says(run_training("r", {"--fresh"}), "3 blocks keep everything"));
 }
 
 TEST_F(OutOfMemoryRuns, AResumeKeepsFewerSequences) {
-  ASSERT_EQ(go("calm", {"train.recompute=block"}).code, 0);
-  const Finished f = go("r", {"train.recompute=block", "--inject", "7:memory@step=8,nth=40"});
+  ASSERT_EQ(run_training("calm", {"train.recompute=block"}).code, 0);
+  const Finished f = run_training("r", {"train.recompute=block", "--inject", "7:memory@step=8,nth=40"});
   ASSERT_EQ(f.code, 0) << f.output;
   EXPECT_TRUE(says(f, "1 sequence at a time")) << f.output;
   EXPECT_EQ(recorded("r").at("micro_batch"), 1);
@@ -201,8 +203,8 @@ TEST_F(OutOfMemoryRuns, AResumeKeepsFewerSequences) {
 
 // The steps' own memory is free during validation, so that only fewer sequences help. They do not change the weights.
 TEST_F(OutOfMemoryRuns, AValidationContinuesWithFewerSequences) {
-  ASSERT_EQ(go("calm", {"train.eval_interval=5"}).code, 0);
-  const Finished f = go("r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7"});
+  ASSERT_EQ(run_training("calm", {"train.eval_interval=5"}).code, 0);
+  const Finished f = run_training("r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7"});
   ASSERT_EQ(f.code, 0) << f.output;
   EXPECT_TRUE(says(f, " in the validation after step 5 (out of memory: ")) << f.output;
   EXPECT_TRUE(says(f, "validations compute 1 sequence at a time instead of 2")) << f.output;
@@ -211,7 +213,7 @@ TEST_F(OutOfMemoryRuns, AValidationContinuesWithFewerSequences) {
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
   EXPECT_EQ(recorded("r").at("steps_ran_out"), 0) << "steps had enough";
   EXPECT_EQ(losses("r"), losses("calm"));
-  const Finished again = go("r", {"train.eval_interval=5", "train.steps=16", "--allow-changes"});
+  const Finished again = run_training("r", {"train.eval_interval=5", "train.steps=16", "--allow-changes"});
   ASSERT_EQ(again.code, 0) << again.output;
   EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
   EXPECT_FALSE(says(again, "ran out of memory in")) << again.output;
@@ -219,8 +221,8 @@ TEST_F(OutOfMemoryRuns, AValidationContinuesWithFewerSequences) {
 }
 
 TEST_F(OutOfMemoryRuns, AValidationOfOneSequenceThatDoesNotFitEndsTheRun) {
-  const Finished f =
-      go("r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7,times=2", "run.threads=1"});
+  const Finished f = run_training(
+      "r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7,times=2", "run.threads=1"});
   EXPECT_EQ(f.code, 1) << f.output;
   EXPECT_TRUE(says(f, "few sequences at a time as possible. Lower model.context")) << f.output;
   EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);

@@ -219,7 +219,7 @@ TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
 }
 
 // The table of layouts offloads optimizer states if nothing else fits, and so does the search.
-TEST(Planner, TheLongestContextIsThatOfTheTable) {
+TEST(Planner, TheLongestContextFitsAsInTheTable) {
   PlanRequest q = question(
       "h100", {"train.batch_size=1", "train.micro_batch=1", "model.layers=2", "optimizer.offload_chunk_bytes=1048576"});
   const auto roomy = plan_step(q);
@@ -329,7 +329,7 @@ TEST(Planner, HostMemoryMakesContextsLonger) {
 
 // Messages of tensor-parallel rows overlap with their block, but collectives of embedding and head are exposed. This
 // also holds if all devices are slices of one model.
-TEST(Planner, MessagesOfSlicesHideBehindTheirBlocks) {
+TEST(Planner, MessagesOfTensorParallelRowsOverlapWithTheirBlocks) {
   PlanRequest q = question("h200", {"model.width=2048", "model.heads=16"});
   q.world = 2;
   q.config.parallel.tp = 2;
@@ -368,7 +368,7 @@ TEST(Planner, TimeIsThatOfTheBusiestRank) {
   EXPECT_NEAR(contiguous / zigzag, 15.0 / 8, 0.1);  // chunk i of 0 .. 7 has i + 1/2 of the 32 pairs of chunks
 }
 
-TEST(Planner, EachPrecisionHasItsRates) {
+TEST(Planner, EachPrecisionUsesItsRates) {
   std::vector<double> seconds;
   for (const char* precision : {"train.precision=bf16", "train.precision=tf32", "train.precision=fp32"}) {
     const auto step = plan_step(question("h200", {precision}));

@@ -29,7 +29,7 @@ TEST(SampleToken, FollowsTheDistribution) {
   }
 }
 
-std::set<std::int32_t> drawn(const Sampling& s) {
+std::set<std::int32_t> draw_tokens(const Sampling& s) {
   std::set<std::int32_t> seen;
   for (std::uint64_t i = 0; i < 3000; ++i) seen.insert(sample_token(kLogits, s, i));
   return seen;
@@ -39,15 +39,15 @@ TEST(SampleToken, LimitsTheCandidates) {
   Sampling s;
   s.temperature = 1;
   s.top_k = 2;
-  EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0, 2}));
+  EXPECT_EQ(draw_tokens(s), (std::set<std::int32_t>{0, 2}));
   s.top_k = 0;
   s.top_p = 0.85;  // 0.5 + 0.3 is too little, and 0.1 more is enough
-  EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0, 1, 2}));
+  EXPECT_EQ(draw_tokens(s), (std::set<std::int32_t>{0, 1, 2}));
   s.top_p = 0;
-  EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0}));
+  EXPECT_EQ(draw_tokens(s), (std::set<std::int32_t>{0}));
   s = {};
   s.temperature = 0;
-  EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0}));
+  EXPECT_EQ(draw_tokens(s), (std::set<std::int32_t>{0}));
 }
 
 TEST(SampleToken, RepeatsForASeedAndDiffersBetweenSeeds) {
@@ -197,7 +197,7 @@ TEST(Generate, ContinuesBeyondTheContext) {
   EXPECT_EQ(m.write(std::vector<std::int32_t>(40, 7), 5).size(), 5u);  // a prompt longer than the context
 }
 
-TEST(Generate, StopsWhenToldTo) {
+TEST(Generate, StopsIfTheCallbackReturnsFalse) {
   Model m;
   int count = 0;
   generate(m.decoder, m.ctx, {1}, {}, 100, [&](std::int32_t) { return ++count < 4; });

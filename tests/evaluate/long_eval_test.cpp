@@ -104,7 +104,7 @@ TEST_F(LongEval, BucketsHoldTheLossesOfTheirPositions) {
   }
 }
 
-TEST(Passkey, PromptsHoldTheKeyWhereTheyShould) {
+TEST(Passkey, PromptsContainTheKeyAtTheGivenDepth) {
   const auto tokenizer = bytes_tokenizer();
   const LongTask task(kPasskey, *tokenizer, 3);
   EXPECT_TRUE(task.writes_everything());
@@ -132,7 +132,7 @@ TEST(Passkey, PromptsHoldTheKeyWhereTheyShould) {
       }
 }
 
-TEST(Passkey, KeysFollowSeedCellAndTrial) {
+TEST(Passkey, KeysDependOnSeedCellAndTrial) {
   const auto tokenizer = bytes_tokenizer();
   const LongTask task(kPasskey, *tokenizer, 3), same(kPasskey, *tokenizer, 3), other(kPasskey, *tokenizer, 4);
   EXPECT_EQ(task.prompt(400, 0.5, 2).tokens, same.prompt(400, 0.5, 2).tokens);

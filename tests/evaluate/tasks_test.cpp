@@ -71,7 +71,7 @@ void make_greedy(const Decoder& model, const ExecContext& ctx, Request& r) {
   r.scored = 1;
 }
 
-TEST(Scores, PackedEqualOneAtATimeInFloat64) {
+TEST(Scores, PackedScoresEqualSingleScoresInFloat64) {
   for (const char* attention :
        {"{kind: dense}", "{kind: window, window: 5, sinks: 1}", "{kind: dilated, segments: [4, 16], rates: [1, 2]}",
         "{kind: block_sparse, block: 64, rules: [{}]}"}) {

@@ -155,7 +155,7 @@ void expect_pools(std::optional<std::int64_t> picked) {
 TEST(AttentionReading, CountsPools) { expect_pools({}); }
 TEST(AttentionReading, CountsLearnedAndGatedPools) { expect_pools(11); }
 
-TEST(AttentionReading, IsTheSumOverItsPairs) {
+TEST(AttentionReading, EqualsSumsOverPairs) {
   const BlockRule local{.local = 2}, levels{.kind = BlockRuleKind::hierarchical, .local = 1};
   for (const auto& [name, pattern] :
        std::vector<std::pair<std::string, Pattern>>{{"dense", dense()},
@@ -215,7 +215,7 @@ class AttentionText : public Runs {
     all.insert(all.end(), more.begin(), more.end());
     return ring(all);
   }
-  std::string shown(const std::vector<std::string>& more) const {
+  std::string output_of(const std::vector<std::string>& more) const {
     const Finished f = show(more);
     EXPECT_EQ(f.code, 0) << f.output;
     return f.output;
@@ -240,7 +240,7 @@ std::string four_digits(double x) {
 }
 
 TEST_F(AttentionText, ShowsTheAttentionThatTheModelKeeps) {
-  const std::string output = shown({"--text", path("text.txt")});
+  const std::string output = output_of({"--text", path("text.txt")});
   EXPECT_TRUE(std::regex_search(output, std::regex("on the first 256 tokens\\s+of " + path("text.txt")))) << output;
   EXPECT_NE(output.find("Layer 0: block_sparse, blocks of 64: content, local 1, first 0, keep 2"), std::string::npos)
       << output;
@@ -271,13 +271,14 @@ TEST_F(AttentionText, ShowsTheReadingsOfTheRun) {
   ASSERT_EQ(attended.size(), 1u);
   ASSERT_TRUE(attended[0].selection.bits.defined());
   const LayerReading want = read_attention(attended[0], 16, session.ctx);
-  const std::string output = shown({"--text", path("text.txt"), "--length", "200", "--layer", "0"});
+  const std::string output = output_of({"--text", path("text.txt"), "--length", "200", "--layer", "0"});
   for (std::size_t h = 0; h < want.heads.size(); ++h)
     EXPECT_EQ(row_of(output, std::to_string(h))[2], four_digits(want.heads[h].recall)) << output;
   EXPECT_LT(want.mean(&HeadReading::recall), 0.99);
 
-  const std::string changed = shown({"--text", path("text.txt"), "model.attention={kind: dense, block: 0, rules: []}"});
-  const std::string as_trained = shown({"--text", path("text.txt")});
+  const std::string changed =
+      output_of({"--text", path("text.txt"), "model.attention={kind: dense, block: 0, rules: []}"});
+  const std::string as_trained = output_of({"--text", path("text.txt")});
   EXPECT_EQ(row_of(changed, "0")[2], "1.0000") << changed;
   EXPECT_EQ(row_of(changed, "0")[4], row_of(as_trained, "0")[4]) << changed << as_trained;
 }
@@ -344,7 +345,7 @@ TEST_F(AttentionText, SettingsDoNotChangeTheStep) {
 TEST_F(AttentionText, CountsTheBlocksThatAreKept) {
   const auto density = [&](const std::string& rule) {
     const std::string output =
-        shown({"--text", path("text.txt"), "model.attention.rules=[{pattern: content, " + rule + "}]"});
+        output_of({"--text", path("text.txt"), "model.attention.rules=[{pattern: content, " + rule + "}]"});
     return std::stod(row_of(output, "0")[1]);
   };
   const auto pairs = [](int beside) { return (4 * 64 * 65 / 2 + beside * 64 * 64) / (256 * 257 / 2.0); };
@@ -382,25 +383,25 @@ TEST_F(AttentionText, ShowsTheKeysOfOtherRanksThatAreAttendedTo) {
   char line[80];
   std::snprintf(line, sizeof line, "layer 0: %.1f %% by one KV head, %.1f %% by any of %s\n",
                 50.0 * by_head / static_cast<double>(heads), 50.0 * by_any, counted(heads, "KV head").c_str());
-  const std::string plain = shown({"--text", path("text.txt"), "--width", "80"}),
-                    output = shown({"--text", path("text.txt"), "--width", "80", "parallel.cp=2"});
+  const std::string plain = output_of({"--text", path("text.txt"), "--width", "80"}),
+                    output = output_of({"--text", path("text.txt"), "--width", "80", "parallel.cp=2"});
   EXPECT_EQ(output.rfind(plain, 0), 0u) << "what comes before is the same\n" << output << plain;
   const std::string added = output.substr(plain.size());
   EXPECT_NE(added.find("with\nparallel.cp: 2, rows contiguous:\n"), std::string::npos) << added;
   EXPECT_NE(added.find(line), std::string::npos) << line << added;
   EXPECT_NE(added.find(str("layer 1: 100.0 % by one KV head, 100.0 % by any of ", counted(heads, "KV head"), "\n")),
             std::string::npos);
-  const std::string one = shown({"--text", path("text.txt"), "parallel.cp=2", "--layer", "1"});
+  const std::string one = output_of({"--text", path("text.txt"), "parallel.cp=2", "--layer", "1"});
   EXPECT_EQ(one.find("layer 0: "), std::string::npos) << one;
   EXPECT_NE(one.find("layer 1: 100.0 %"), std::string::npos) << one;
-  EXPECT_NE(shown({"--text", path("text.txt"), "parallel.cp=2", "parallel.cp_layout=zigzag"}).find("rows zigzag:"),
+  EXPECT_NE(output_of({"--text", path("text.txt"), "parallel.cp=2", "parallel.cp_layout=zigzag"}).find("rows zigzag:"),
             std::string::npos);
 }
 
 TEST_F(AttentionText, DrawsEveryLayer) {
   const std::string all = path("all.svg"), one = path("one.svg");
-  shown({"--text", path("text.txt"), "--svg", all});
-  shown({"--text", path("text.txt"), "--svg", one, "--layer", "1", "--head", "1"});
+  output_of({"--text", path("text.txt"), "--svg", all});
+  output_of({"--text", path("text.txt"), "--svg", one, "--layer", "1", "--head", "1"});
   const std::string four = config::read_source(all).text, two = config::read_source(one).text;
   expect_well_formed(four);
   expect_well_formed(two);
@@ -412,7 +413,7 @@ TEST_F(AttentionText, DrawsEveryLayer) {
 }
 
 TEST_F(AttentionText, FitsTheWidth) {
-  std::istringstream lines(shown({"--text", path("text.txt"), "--width", "40", "parallel.cp=2"}));
+  std::istringstream lines(output_of({"--text", path("text.txt"), "--width", "40", "parallel.cp=2"}));
   for (std::string line; std::getline(lines, line);) {
     if (line.find(folder_.string()) != std::string::npos)
       continue;  // a path is broken only if it is longer than a line

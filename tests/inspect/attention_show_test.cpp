@@ -377,7 +377,7 @@ class AttentionShow : public testing::Test {
     arguments.insert(arguments.begin(), {ring_binary(), "attention", "show", config_});
     return run_process(arguments);
   }
-  std::string shown(const std::vector<std::string>& arguments) const {
+  std::string output_of(const std::vector<std::string>& arguments) const {
     const Finished f = show(arguments);
     EXPECT_EQ(f.code, 0) << f.output;
     return f.output;
@@ -403,7 +403,7 @@ std::string fixed(const char* format, double value) {
 }
 
 TEST_F(AttentionShow, PrintsEverySectionOnce) {
-  const std::string output = shown({});
+  const std::string output = output_of({});
   for (const char* text : {"Layers 0,3: window of 100, 4 sinks", "Layers 1,4: dilated, segments 64, 256, rates 1, 2",
                            "Layer 2: block_sparse, blocks of 64: local_global, local 2, first 0", "Layer 5: dense",
                            "KV head 0 of 2, 512 tokens, positions of layer 1", "131 K causal pairs"})
@@ -417,17 +417,17 @@ TEST_F(AttentionShow, AcceptsARunToo) {
   EXPECT_EQ(none.code, 1);
   EXPECT_NE(none.output.find("not a run or a checkpoint: "), std::string::npos) << none.output;
   fs::copy_file(config_, folder_ / "config.yaml");
-  EXPECT_EQ(run_process(run).output, shown({"--layer", "0"}));
+  EXPECT_EQ(run_process(run).output, output_of({"--layer", "0"}));
   std::vector<std::string> changed = run;
   changed.push_back("model.attention.window=7");
-  EXPECT_EQ(run_process(changed).output, shown({"--layer", "0", "model.attention.window=7"}));
+  EXPECT_EQ(run_process(changed).output, output_of({"--layer", "0", "model.attention.window=7"}));
 }
 
 TEST_F(AttentionShow, TableShowsTheCountsOfThePatterns) {
   Config config;
   load_config(config, config_);
   const ModelConfig model = config.model.resolved();
-  const std::string output = shown({});
+  const std::string output = output_of({});
   const std::vector<Span> whole = {{0, 512, 0, 0}};
   const double dense_time = predicted_microseconds(cost_of(dense(), 2, 512), 16);
   double all = 0;
@@ -455,15 +455,15 @@ TEST_F(AttentionShow, TableShowsTheCountsOfThePatterns) {
 }
 
 TEST_F(AttentionShow, ShowsOneLayerAndItsHead) {
-  const std::string zero = shown({"--layer", "2", "--length", "1000"}),
-                    one = shown({"--layer", "2", "--length", "1000", "--head", "1"});
+  const std::string zero = output_of({"--layer", "2", "--length", "1000"}),
+                    one = output_of({"--layer", "2", "--length", "1000", "--head", "1"});
   EXPECT_EQ(zero.find("dense\n"), std::string::npos);
   EXPECT_NE(one.find("Layer 2: block_sparse, blocks of 64: hierarchical, local 1"), std::string::npos) << one;
   EXPECT_NE(one.find("KV head 1 of 2, 1000 tokens"), std::string::npos);
   EXPECT_EQ(row_of(zero, "2"), row_of(one, "2"));
   // With rate 2 and two KV heads, the samples of a head are the same in all layers; with one head they move.
   const auto picture = [&](const char* layer, const char* kv_heads) {
-    const std::string text = shown({"--layer", layer, "--length", "100", "--width", "120", kv_heads});
+    const std::string text = output_of({"--layer", layer, "--length", "100", "--width", "120", kv_heads});
     return text.substr(text.find("0 ┤"), text.find("A character") - text.find("0 ┤"));
   };
   EXPECT_TRUE(picture("1", "model.kv_heads=2") == picture("4", "model.kv_heads=2"));
@@ -472,13 +472,13 @@ TEST_F(AttentionShow, ShowsOneLayerAndItsHead) {
 
 TEST_F(AttentionShow, FitsTheWidth) {
   for (const char* width : {"24", "50", "80", "120"})
-    for (const std::string& line : lines_of(shown({"--width", width, "parallel.cp=2"})))
+    for (const std::string& line : lines_of(output_of({"--width", width, "parallel.cp=2"})))
       EXPECT_LE(width_of(line), std::stoul(width)) << line;
 }
 
 TEST_F(AttentionShow, WritesTheSvgWhollyOrNotAtAll) {
   const std::string file = (folder_ / "p.svg").string();
-  shown({"--svg", file});
+  output_of({"--svg", file});
   const std::string svg = config::read_source(file).text;
   expect_well_formed(svg);
   for (const char* text : {"Layers 0,3: window of 100", "Layer 5: dense", "query (token)", ">512</text>"})
@@ -525,15 +525,15 @@ TEST_F(AttentionShow, RefusesLayersAndHeadsThatDoNotExist) {
   const std::string rules =
       str("model.attention_layers[1].attention.rules=[{pattern: file, file: ", (folder_ / "blocks.txt").string(), "}]");
   const std::string heads = "model.attention_layers[1].attention.heads=[]";
-  shown({rules, heads, "--layer", "2"});
+  output_of({rules, heads, "--layer", "2"});
   refused({rules, heads, "--length", "513"}, "--length: a row of 513 tokens has 9 blocks of 64");
 }
 
 // In the dense layer, the second half of the rows has 98432 of 131328 pairs. Heads with different rules have different
 // counts.
 TEST_F(AttentionShow, ShowsHowEvenlyRanksShareALayer) {
-  EXPECT_EQ(shown({}).find("busiest rank"), std::string::npos);
-  const std::string cp = shown({"parallel.cp=2"});
+  EXPECT_EQ(output_of({}).find("busiest rank"), std::string::npos);
+  const std::string cp = output_of({"parallel.cp=2"});
   EXPECT_NE(cp.find("busiest rank / mean over ranks, with parallel.cp: 2 (1 = even):"), std::string::npos) << cp;
   EXPECT_NE(cp.find("\nlayers 5: contiguous 1.499, zigzag 1.000, all_to_all 1.000\n"), std::string::npos) << cp;
   const Pattern blocks = block_sparse(64, {{.local = 2}, {.kind = BlockRuleKind::hierarchical, .local = 1}});
@@ -542,13 +542,14 @@ TEST_F(AttentionShow, ShowsHowEvenlyRanksShareALayer) {
   };
   const double imbalance = 2 * std::max(pairs(0), pairs(1)) / (pairs(0) + pairs(1));
   EXPECT_GT(imbalance, 1.01);
-  const std::string tp = shown({"parallel.tp=2"});
+  const std::string tp = output_of({"parallel.tp=2"});
   EXPECT_NE(tp.find("\nlayers 2: heads " + fixed("%.3f", imbalance) + "\n"), std::string::npos) << tp;
   // Two KV heads cannot be divided among four ranks.
-  const std::string both = shown({"parallel.cp=2", "parallel.tp=2"});
+  const std::string both = output_of({"parallel.cp=2", "parallel.tp=2"});
   EXPECT_NE(both.find("with parallel.cp: 2, parallel.tp: 2"), std::string::npos) << both;
   EXPECT_NE(both.find("\nlayers 5: contiguous 1.499, zigzag 1.000\n"), std::string::npos) << both;
-  EXPECT_NE(shown({"parallel.tp=4"}).find("\nlayers 5: parallel.tp does not divide the KV heads\n"), std::string::npos);
+  EXPECT_NE(output_of({"parallel.tp=4"}).find("\nlayers 5: parallel.tp does not divide the KV heads\n"),
+            std::string::npos);
 }
 
 // A query sees the pools that end before it, so that late queries see more pools than early ones.
@@ -558,8 +559,8 @@ TEST_F(AttentionShow, CountsPoolsIfRanksShareRows) {
     for (std::int64_t t = begin; t < end; ++t) sum += static_cast<double>(std::min<std::int64_t>(t + 1, 64) + t / 16);
     return sum;
   };
-  const std::string output = shown({"parallel.cp=2", "model.attention_layers=[]",
-                                    "model.attention={kind: window, window: 64, sinks: 0, pools: [16]}"});
+  const std::string output = output_of({"parallel.cp=2", "model.attention_layers=[]",
+                                        "model.attention={kind: window, window: 64, sinks: 0, pools: [16]}"});
   const std::string uneven = fixed("%.3f", 2 * pairs(256, 512) / pairs(0, 512));
   EXPECT_NE(output.find(": contiguous " + uneven + ", zigzag 1.0"), std::string::npos) << uneven << '\n' << output;
 }
@@ -567,7 +568,8 @@ TEST_F(AttentionShow, CountsPoolsIfRanksShareRows) {
 TEST_F(AttentionShow, NotesThatSelectedBlocksAreDrawnAsTheNewest) {
   const auto says = [&](const std::string& pattern) {
     const std::string attention = "{kind: block_sparse, block: 64, rules: [{pattern: " + pattern + "}]}";
-    const std::string output = shown({"--width", "120", "model.attention_layers=[]", "model.attention=" + attention});
+    const std::string output =
+        output_of({"--width", "120", "model.attention_layers=[]", "model.attention=" + attention});
     return output.find("selected blocks are drawn as the newest ones") != std::string::npos;
   };
   for (const char* pattern : {"content, keep: 3", "learned, keep: 3", "importance, keep: 3"})
@@ -583,7 +585,7 @@ TEST_F(AttentionShow, CountsAMillionTokensQuickly) {
     std::ofstream(config_) << "data: {path: nowhere.h5}\ntrain: {steps: 1}\nmodel: {kv_heads: 2, heads: 4, attention: "
                            << attention << "}\n";
     const auto start = std::chrono::steady_clock::now();
-    const std::string output = shown({"--length", "1048576", "--svg", (folder_ / "m.svg").string()});
+    const std::string output = output_of({"--length", "1048576", "--svg", (folder_ / "m.svg").string()});
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(100)) << attention;
     EXPECT_NE(output.find("1048576 tokens"), std::string::npos);
     EXPECT_LT(fs::file_size(folder_ / "m.svg"), 100'000u);

@@ -78,7 +78,7 @@ TEST(Doctor, LittleMemoryOrDiskIsANoteAndNoneIsAStop) {
   expect_parts(report(check_host(host)), {"STOP  disk", "cannot write to /data", "run.directory", "1 thing here"});
 }
 
-TEST(Doctor, NamesTheLimitThatBinds) {
+TEST(Doctor, TheSmallestLimitIsNamed) {
   HostFacts host = good_host();
   expect_parts(report(check_host(host)), {"32.0 GiB of 64.0 GiB available\n"});
   host.memory_available = kGiB / 8;

@@ -173,7 +173,7 @@ TEST(ReferencedKeysShown, LeaveOutPools) {
 }
 
 // Blocks that such layers select do not follow from the settings.
-TEST(ReferencedKeysShown, AreNotGuessed) {
+TEST(ReferencedKeysShown, AreUnknownForSelectedBlocks) {
   for (const char* pattern : {"content", "learned", "importance"})
     expect_lines({"parallel.cp=2", str(kAttention, "{kind: block_sparse, block: 64, rules: [{pattern: ", pattern,
                                        ", keep: 4}], heads: []}")},

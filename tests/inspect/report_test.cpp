@@ -315,32 +315,34 @@ TEST_F(ReportTest, AStepIsDividedIntoWaitsAndComputing) {
 
 // Samples equal those that `generate` writes with each checkpoint. A damaged checkpoint is reported.
 TEST_F(ReportTest, SamplesComeFromTheRemainingCheckpoints) {
-  const auto at = [&](const char* name) { return (folder_ / name).string(); };
-  const auto said = [](std::vector<std::string> words) {
+  const auto path_of = [&](const char* name) { return (folder_ / name).string(); };
+  const auto run_program = [](std::vector<std::string> words) {
     words.insert(words.begin(), test::ring_binary());
     const test::Finished f = test::run_process(words);
     EXPECT_EQ(f.code, 0) << f.output;
     return f.output;
   };
-  std::ofstream(at("text.txt")) << std::string(2000, 'a') << "<b>" << std::string(2000, 'c');
-  said({"data", "prepare", "--input", at("text.txt"), "--tokenizer", "bytes", "--output", at("c.h5")});
-  std::ofstream(at("c.yaml")) << "run: {device: cpu, threads: 1, directory: " << at("run") << "}\n"
-                              << "model: {context: 32, layers: 1, width: 32, heads: 2}\ndata: {path: " << at("c.h5")
-                              << "}\ntrain: {batch_size: 2, steps: 6}\ncheckpoint: {interval: 2, keep_last: 3}\n";
-  said({"train", at("c.yaml")});
-  std::ofstream(at("run/checkpoints/step-000000004/manifest.json")) << "{";
-  const auto samples = checkpoint_samples(at("run"), {.prompt = "a<b", .tokens = 12, .threads = 1});
+  std::ofstream(path_of("text.txt")) << std::string(2000, 'a') << "<b>" << std::string(2000, 'c');
+  run_program({"data", "prepare", "--input", path_of("text.txt"), "--tokenizer", "bytes", "--output", path_of("c.h5")});
+  std::ofstream(path_of("c.yaml")) << "run: {device: cpu, threads: 1, directory: " << path_of("run") << "}\n"
+                                   << "model: {context: 32, layers: 1, width: 32, heads: 2}\ndata: {path: "
+                                   << path_of("c.h5")
+                                   << "}\ntrain: {batch_size: 2, steps: 6}\ncheckpoint: {interval: 2, keep_last: 3}\n";
+  run_program({"train", path_of("c.yaml")});
+  std::ofstream(path_of("run/checkpoints/step-000000004/manifest.json")) << "{";
+  const auto samples = checkpoint_samples(path_of("run"), {.prompt = "a<b", .tokens = 12, .threads = 1});
   ASSERT_EQ(samples.size(), 3u);
   for (const std::size_t i : {0u, 2u}) {
     EXPECT_EQ(samples[i].step, static_cast<std::int64_t>(2 * i + 2));
     EXPECT_EQ(samples[i].problem, "");
-    const std::string written = said({"generate", str(at("run"), "/checkpoints/step-00000000", *samples[i].step),
-                                      "--prompt", "a<b", "--max-tokens", "12", "--threads", "1"});
+    const std::string written =
+        run_program({"generate", str(path_of("run"), "/checkpoints/step-00000000", *samples[i].step), "--prompt", "a<b",
+                     "--max-tokens", "12", "--threads", "1"});
     EXPECT_NE(written.find("a<b" + samples[i].text), std::string::npos) << written;
   }
   EXPECT_NE(samples[0].text, samples[2].text);
   EXPECT_NE(samples[1].problem.find("step-000000004"), std::string::npos) << samples[1].problem;
-  expect_readable(report_page({at("run")}, {.samples = {.prompt = "a<b", .tokens = 12, .threads = 1}}));
+  expect_readable(report_page({path_of("run")}, {.samples = {.prompt = "a<b", .tokens = 12, .threads = 1}}));
 }
 
 TEST_F(ReportTest, CheckpointsThatCannotBeListedAreARowWithTheReason) {

@@ -108,7 +108,7 @@ TEST(HfConfig, ReadsYarn) {
 }
 
 // In transformers 5.24, the model's key has precedence over that of the section.
-TEST(HfConfig, ReadsTheOriginalContextBesideTheSection) {
+TEST(HfConfig, TheOriginalContextBesideTheSectionIsRead) {
   json j = llama();
   j.erase("rope_parameters");
   j["max_position_embeddings"] = 128;
@@ -264,7 +264,7 @@ TEST(HfConfig, RefusesInvalidJson) {
   EXPECT_TRUE(contains(error_of([] { parse_hf_config(std::string(40, '['), "c"); }), "levels deep"));
 }
 
-ModelConfig like(Family f) {
+ModelConfig model_like(Family f) {
   ModelConfig m;
   m.vocab_size = 64;
   m.context = 32;
@@ -290,7 +290,7 @@ void PrintTo(const Unsaid& u, std::ostream* out) { *out << u.name; }
 class HfExportRefuses : public testing::TestWithParam<Unsaid> {};
 
 TEST_P(HfExportRefuses, TheKeyThatPreventsIt) {
-  ModelConfig m = like(GetParam().base);
+  ModelConfig m = model_like(GetParam().base);
   EXPECT_EQ(family_of(m.resolved()), GetParam().base);
   GetParam().change(m);
   const std::string error = error_of([&] { family_of(m.resolved()); });

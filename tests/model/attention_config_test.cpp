@@ -196,7 +196,7 @@ TEST(AttentionConfig, IsDescribedInWords) {
             "block_sparse, blocks of 64: importance, local 1, first 0, keep 4, explore 1, interval 200, decay 0.9");
 }
 
-TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
+TEST(AttentionConfig, RefusesKeysOfADifferentKind) {
   expect_refused("{window: 8}", {"attention: window: 8 applies to kind: window, but this is kind: dense"});
   expect_refused("{kind: dilated, segments: [8], rates: [1], sinks: 2}", {"sinks: 2 applies to kind: window"});
   expect_refused("{kind: window, window: 8, segments: [8, 16]}", {"segments: [8, 16] applies to kind: dilated"});
@@ -340,7 +340,7 @@ TEST(LayersNamed, TextsNameTheirLayers) {
   }
 }
 
-TEST(LayersNamed, AbsurdTextsAreRefusedOrCheap) {
+TEST(LayersNamed, EnormousTextsAreRefusedOrCheap) {
   EXPECT_THROW(layers_named(std::string(100'000, ' '), 8), Error);  // a regular expression would overflow the stack
   EXPECT_THROW(layers_named("0" + std::string(100'000, '-'), 8), Error);
   std::string all;
@@ -443,7 +443,7 @@ TEST(AttentionLayers, RefusesLayersThatDoNotExist) {
             std::string::npos);
 }
 
-TEST(AttentionConfig, PrintsWhatItReads) {
+TEST(AttentionConfig, PrintedSettingsAreReadBack) {
   ModelConfig c, back;
   load_config_text(c, kMixed, "test");
   load_config_text(back, to_yaml(c), "printed");

@@ -127,7 +127,7 @@ struct Fixture {
 class Families : public testing::TestWithParam<Family> {};
 
 // The loss along a random direction of all parameters changes as predicted by the gradient.
-TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
+TEST_P(Families, GradientEqualsTheSlopeOfTheLoss) {
   Fixture f(GetParam().config);
   const Tensor ids = tokens(f.ctx, 48, 37, 1), targets = tokens(f.ctx, 48, 37, 2);
   f.loss(ids, targets, 2, true);
@@ -371,7 +371,7 @@ TEST_P(Families, TheBackwardEndsAboveFrozenBlocks) {
 
 INSTANTIATE_TEST_SUITE_P(Decoder, Families, testing::ValuesIn(families()), [](const auto& i) { return i.param.name; });
 
-TEST(Decoder, APlanDecidesBlockByBlock) {
+TEST(Decoder, APlanAppliesToEachBlock) {
   const auto held = [](const ActivationPlan& plan) {
     Fixture f(tiny());
     f.model.set_activations(plan);

@@ -24,7 +24,7 @@ TEST(Parameters, DuplicateNamesAreRefused) {
             std::string::npos);
 }
 
-TEST(Parameters, EverySliceHoldsWholeParts) {
+TEST(Parameters, EveryShardHoldsWholeParts) {
   const auto slice_of = [](int rank, int size) {
     Parameters p;
     p.add({{.name = "a", .rows = 2}, {.name = "b", .rows = 3}, {.name = "c", .rows = 4}, {.name = "d", .rows = 5}}, 3,

@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-ScheduleConfig make(ScheduleKind kind) {
+ScheduleConfig make_schedule(ScheduleKind kind) {
   ScheduleConfig c;
   c.kind = kind;
   c.warmup_steps = 100;
@@ -17,7 +17,7 @@ ScheduleConfig make(ScheduleKind kind) {
 
 TEST(Schedule, WarmsUpLinearlyToThePeak) {
   for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
-    const ScheduleConfig c = make(kind);
+    const ScheduleConfig c = make_schedule(kind);
     EXPECT_DOUBLE_EQ(schedule_factor(c, 0, 1000), 0.01);
     EXPECT_DOUBLE_EQ(schedule_factor(c, 49, 1000), 0.5);
     EXPECT_DOUBLE_EQ(schedule_factor(c, 99, 1000), 1.0);
@@ -26,12 +26,12 @@ TEST(Schedule, WarmsUpLinearlyToThePeak) {
 }
 
 TEST(Schedule, EndsAtTheValueOfEachKind) {
-  EXPECT_DOUBLE_EQ(schedule_factor(make(ScheduleKind::constant), 999, 1000), 1.0);
-  EXPECT_NEAR(schedule_factor(make(ScheduleKind::cosine), 550, 1000), 0.55, 1e-12);  // half way
-  EXPECT_NEAR(schedule_factor(make(ScheduleKind::cosine), 1000, 1000), 0.1, 1e-12);
-  EXPECT_NEAR(schedule_factor(make(ScheduleKind::linear), 550, 1000), 0.55, 1e-12);
-  EXPECT_NEAR(schedule_factor(make(ScheduleKind::linear), 1000, 1000), 0.1, 1e-12);
-  ScheduleConfig wsd = make(ScheduleKind::wsd);
+  EXPECT_DOUBLE_EQ(schedule_factor(make_schedule(ScheduleKind::constant), 999, 1000), 1.0);
+  EXPECT_NEAR(schedule_factor(make_schedule(ScheduleKind::cosine), 550, 1000), 0.55, 1e-12);  // half way
+  EXPECT_NEAR(schedule_factor(make_schedule(ScheduleKind::cosine), 1000, 1000), 0.1, 1e-12);
+  EXPECT_NEAR(schedule_factor(make_schedule(ScheduleKind::linear), 550, 1000), 0.55, 1e-12);
+  EXPECT_NEAR(schedule_factor(make_schedule(ScheduleKind::linear), 1000, 1000), 0.1, 1e-12);
+  ScheduleConfig wsd = make_schedule(ScheduleKind::wsd);
   EXPECT_DOUBLE_EQ(schedule_factor(wsd, 799, 1000), 1.0);  // the last fifth decays
   EXPECT_NEAR(schedule_factor(wsd, 900, 1000), 0.55, 1e-12);
   wsd.decay_steps = 400;
@@ -43,7 +43,7 @@ TEST(Schedule, NeverRisesOrLeavesItsRangeAfterTheWarmUp) {
   for (ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
     double before = 1.0;
     for (std::int64_t step = 100; step < 1200; ++step) {  // also after the end
-      const double f = schedule_factor(make(kind), step, 1000);
+      const double f = schedule_factor(make_schedule(kind), step, 1000);
       EXPECT_LE(f, before);
       EXPECT_GE(f, 0.1 - 1e-12);
       before = f;
@@ -53,13 +53,14 @@ TEST(Schedule, NeverRisesOrLeavesItsRangeAfterTheWarmUp) {
 
 TEST(Schedule, WeightDecayIsConstantByDefault) {
   for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd})
-    for (std::int64_t step = 0; step <= 1000; ++step) EXPECT_EQ(weight_decay_factor(make(kind), step, 1000), 1.0);
+    for (std::int64_t step = 0; step <= 1000; ++step)
+      EXPECT_EQ(weight_decay_factor(make_schedule(kind), step, 1000), 1.0);
 }
 
 TEST(Schedule, WeightDecayFollowsTheCurveToItsOwnEnd) {
   for (double last : {0.0, 0.25, 10.0})
     for (ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
-      ScheduleConfig c = make(kind);
+      ScheduleConfig c = make_schedule(kind);
       c.final_weight_decay = last;
       EXPECT_DOUBLE_EQ(weight_decay_factor(c, 0, 1000), 1.0) << "not with the warm-up";
       EXPECT_DOUBLE_EQ(weight_decay_factor(c, 100, 1000), 1.0);
@@ -71,7 +72,7 @@ TEST(Schedule, WeightDecayFollowsTheCurveToItsOwnEnd) {
 }
 
 TEST(Schedule, RefusesAFinalWeightDecayForAConstantSchedule) {
-  ScheduleConfig c = make(ScheduleKind::constant);
+  ScheduleConfig c = make_schedule(ScheduleKind::constant);
   std::vector<SettingProblem> errors;
   c.validate(errors);
   EXPECT_TRUE(errors.empty());
@@ -83,7 +84,7 @@ TEST(Schedule, RefusesAFinalWeightDecayForAConstantSchedule) {
 
 TEST(Schedule, RefusesDecayStepsForKindsWithoutThem) {
   for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
-    ScheduleConfig c = make(kind);
+    ScheduleConfig c = make_schedule(kind);
     c.decay_steps = 400;
     std::vector<SettingProblem> errors;
     c.validate(errors);
@@ -95,9 +96,9 @@ TEST(Schedule, RefusesDecayStepsForKindsWithoutThem) {
 }
 
 // docs/training.md describes the last step.
-TEST(Schedule, TheLastStepIsOneBeforeTheEnd) {
-  EXPECT_NEAR(schedule_factor(make(ScheduleKind::linear), 999, 1000), 0.1 + 0.9 / 900, 1e-12);
-  const double cosine = schedule_factor(make(ScheduleKind::cosine), 999, 1000);
+TEST(Schedule, TheLastStepIsOneStepBeforeTheEnd) {
+  EXPECT_NEAR(schedule_factor(make_schedule(ScheduleKind::linear), 999, 1000), 0.1 + 0.9 / 900, 1e-12);
+  const double cosine = schedule_factor(make_schedule(ScheduleKind::cosine), 999, 1000);
   EXPECT_GT(cosine, 0.1);
   EXPECT_LT(cosine, 0.1 + 1e-5);
 }

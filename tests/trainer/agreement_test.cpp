@@ -127,7 +127,7 @@ TEST(Agreement, EveryKeyThatDiffersOnOneRankIsRefusedByName) {
   RecordProperty("refused", refused);
 }
 
-TEST(Agreement, OtherListsDevicesAndOptionsAreFacts) {
+TEST(Agreement, ListsDevicesAndOptionsAreCompared) {
   Config longer = sample();
   longer.data.mixture.push_back({"c.h5", 1});
   EXPECT_NE(facts_of_start(longer, Backend::cpu, {}), facts_of_start(sample(), Backend::cpu, {}));

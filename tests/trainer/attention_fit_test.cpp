@@ -192,7 +192,7 @@ TEST_F(AttentionFit, LossesAreRecordedPerBatch) {
   EXPECT_NEAR(error_of_rise(before, after), std::abs(after[0] - before[0] - (after[1] - before[1])) / 2, 1e-12);
 }
 
-TEST(AttentionFitErrors, AreThoseOfTheMeanDifference) {
+TEST(AttentionFitErrors, AreStandardErrorsOfTheMeanDifference) {
   EXPECT_DOUBLE_EQ(error_of_rise({5, 7, 9}, {6, 9, 12}), 1 / std::sqrt(3.0));  // rises of 1, 2 and 3
   EXPECT_DOUBLE_EQ(error_of_rise({1, 2}, {3, 4}), 0);
   EXPECT_TRUE(std::isnan(error_of_rise({1}, {2})));

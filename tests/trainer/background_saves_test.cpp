@@ -47,11 +47,11 @@ class SavingRuns : public Runs {
   // Stops the process and waits until it has stopped.
   void stop(const Process& process) const {
     process.signal(SIGSTOP);
-    const auto stands = [&] {
+    const auto is_stopped = [&] {
       const std::string stat = text_of("/proc/" + std::to_string(process.pid()) + "/stat");
       return stat.substr(stat.rfind(')') + 1, 2) == " T";
     };
-    ASSERT_TRUE(wait_for(process, stands));
+    ASSERT_TRUE(wait_for(process, is_stopped));
   }
   // Swaps the folder of checkpoints with a file, so that no checkpoint can be written, or swaps it back.
   void swap_checkpoints(const std::string& run) const {
@@ -162,7 +162,7 @@ TEST_F(SavingRuns, AStoppedProcessCommitsNothingAfterATakeover) {
 }
 
 // A moved or removed directory ends the run, and nothing is written where the directory was.
-TEST_F(SavingRuns, AMovedOrRemovedDirectoryEndsTheRunWithItsName) {
+TEST_F(SavingRuns, AMovedOrRemovedDirectoryEndsTheRunAndIsNamed) {
   for (const char* act : {"moved", "removed"}) {
     Process process(train("run", {"train.steps=100000", "train.eval_interval=0"}));
     ASSERT_TRUE(wait_for(process, [&] { return saves("run").size() >= 2; })) << process.wait().output;

@@ -57,7 +57,7 @@ TEST(StepGuard, ALoadedStateGivesTheSameLimits) {
   EXPECT_EQ(resumed.bad_steps()[0].end_sample, 1204);
 }
 
-TEST(StepGuard, StopsAfterTooManyInAWindow) {
+TEST(StepGuard, ARunStopsAfterTooManyBadStepsInAWindow) {
   TrainConfig c = spikes_above(5);
   c.max_bad_steps = 2;
   c.bad_step_window = 100;

@@ -104,7 +104,7 @@ TEST_F(DamagedRuns, TheNamedCommandRestoresTheConfig) {
   expect_parts(ring({"train", path("run"), "--allow-changes"}), 0, {"changed settings", "optimizer.lr"});
 }
 
-TEST_F(DamagedRuns, OtherShapesAreRefusedAtOnce) {
+TEST_F(DamagedRuns, DifferentShapesAreRefusedAtOnce) {
   for (const char* change : {"model.width=64", "model.layers=3"})
     for (const bool allow : {false, true}) {
       std::vector<std::string> more = {change};

@@ -61,7 +61,7 @@ TEST_F(ImportanceRuns, EvaluateWithTheBlocksThatTheyChose) {
 }
 
 // Distances in blocks of 64 mean nothing for blocks of 128. With this interval, step 1 measures nothing.
-TEST_F(ImportanceRuns, BlocksOfAnotherSizeBeginEmpty) {
+TEST_F(ImportanceRuns, BlocksOfADifferentSizeBeginWithoutAverages) {
   trained("run");
   const auto begin = [&](const std::string& name, int block) {
     return run_process(

@@ -57,7 +57,7 @@ TEST_F(MetricsTest, EachRecordIsWrittenAtOnceAsOneObject) {
 }
 
 // A file that may not grow stands for a disk that is full for a while.
-TEST_F(MetricsTest, ALineThatDoesNotFitOnTheDiskLeavesNothing) {
+TEST_F(MetricsTest, ALineThatDoesNotFitOnTheDiskIsRemoved) {
   Metrics metrics(folder_.string());
   metrics.record("train", 1, {{"loss", 3.0}});
   rlimit before{};

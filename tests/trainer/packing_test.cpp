@@ -243,7 +243,7 @@ class PackedRuns : public Packing {
 
 const std::vector<std::string> kBestFit = {"data.packing.align=1", "data.packing.best_fit=64"};
 
-TEST_F(PackedRuns, BestFitResumesBitForBit) {
+TEST_F(PackedRuns, RunsWithBestFitResumeBitForBit) {
   expect_resumes(kBestFit);
   const Finished refused = run_process(train("cut", {"data.packing.align=1", "data.packing.best_fit=65"}));
   EXPECT_EQ(refused.code, 1);

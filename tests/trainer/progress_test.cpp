@@ -42,7 +42,7 @@ struct Screen {
   }
   // Returns the screen of a terminal: a carriage return goes to the start of the line, ESC[K erases the rest of the
   // line.
-  std::vector<std::string> shown() const {
+  std::vector<std::string> visible_lines() const {
     std::vector<std::string> lines(1);
     std::size_t column = 0;
     const std::string text = out.str();
@@ -103,7 +103,7 @@ TEST(Progress, PlainLinesAreWrittenEveryInterval) {
     for (int step = 1; step <= 25; ++step) progress.update(state(step));
     progress.line("hello");
   }
-  const auto lines = screen.shown();
+  const auto lines = screen.visible_lines();
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[0], "step 10/2000  loss 2.4313  val 2.5000  24.6k tok/s  31.2 ms/step  ETA 1m02s  lr 1.00e-03");
   EXPECT_TRUE(lines[1].starts_with("step 20/2000"));
@@ -123,7 +123,7 @@ TEST(Progress, TerminalIsRedrawnAtMostTenTimesASecond) {
   const auto drawings = std::count(text.begin(), text.end(), '\r');
   EXPECT_GE(drawings, 9);
   EXPECT_LE(drawings, 11);
-  EXPECT_EQ(screen.shown().size(), 1u);
+  EXPECT_EQ(screen.visible_lines().size(), 1u);
 }
 
 TEST(Progress, LinesAndLogLinesClearTheLiveLine) {
@@ -134,13 +134,13 @@ TEST(Progress, LinesAndLogLinesClearTheLiveLine) {
     progress.line("evaluated");
     screen.now = 1;
     progress.update(state(2));
-    EXPECT_TRUE(screen.shown().back().find("2/2000") != std::string::npos);
+    EXPECT_TRUE(screen.visible_lines().back().find("2/2000") != std::string::npos);
     log::warn("(a warning of this test)");
-    EXPECT_EQ(screen.shown().back(), "");
+    EXPECT_EQ(screen.visible_lines().back(), "");
     screen.now = 2;
     progress.update(state(3));
   }
-  EXPECT_EQ(screen.shown(), (std::vector<std::string>{"evaluated", ""}));
+  EXPECT_EQ(screen.visible_lines(), (std::vector<std::string>{"evaluated", ""}));
   const std::string before = screen.out.str();
   log::warn("(another warning of this test)");  // after finish() the log no longer calls it
   EXPECT_EQ(screen.out.str(), before);
@@ -152,7 +152,7 @@ TEST(Progress, ASummaryIsWrittenAtTheEnd) {
     Progress progress(screen.options(terminal));
     progress.update(state(1501));
     progress.finish(state(2000), {.total = 3725});
-    const auto lines = screen.shown();
+    const auto lines = screen.visible_lines();
     ASSERT_EQ(lines.size(), 2u);
     EXPECT_EQ(lines[0], "trained 500 steps in 1h02m (2000/2000), loss 2.4313, validation loss 2.5000");
   }

@@ -182,7 +182,7 @@ TEST_F(RecordsTest, ASummaryHasTheBestAndTheLastValues) {
   EXPECT_GT(s.age.value(), 1e9);
 }
 
-TEST_F(RecordsTest, ALossThatIsNoNumberIsNotTheLowest) {
+TEST_F(RecordsTest, ANanLossIsNotTheLowest) {
   const std::string none = line("validation", 10, "\"loss\":null,\"loss_text\":\"nan\""),
                     some = line("validation", 20, "\"loss\":2.5");
   EXPECT_EQ(summary(some + none).validation_loss, 2.5);

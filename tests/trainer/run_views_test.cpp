@@ -94,7 +94,7 @@ TEST_F(RunViews, ShowTwoRuns) {
   python(kReadPage, {path("r.html")});
 }
 
-TEST_F(RunViews, SayHowARunEnds) {
+TEST_F(RunViews, ShowHowARunEnds) {
   const auto status = [&] { return nlohmann::json::parse(ring({"runs", path("runs"), "--json"}).output)[0]; };
   const auto start = [&] {
     const std::size_t before = records("runs/one");

@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Writer{"failures", write_failures}, Writer{"tuning", save_choice}, Writer{"metrics", write_lines}),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(SmallFiles, AreOldOrNewAndTheErrorNamesFileAndRemedy) {
+TEST_P(SmallFiles, AreOldOrNewAndErrorsNameFileAndRemedy) {
   constexpr std::array kErrors = {EIO, ENOSPC, EDQUOT, EROFS};
   const TempFolder calm;
   const RunDirectory calm_run(calm.path());
