@@ -86,7 +86,8 @@ TEST(StepGraph, IsNotReadyOnceTheMemoryOfItsStepsWasFreed) {
   EXPECT_FALSE(graph.replays());
 }
 
-// Part of each step has its own size. The plan contains no memory for this part, in no step and no replay.
+// A step contains work whose size differs from step to step. The plan has no memory for this work, whether steps are
+// launched or replayed.
 class StepInParts : public testing::Test {
  protected:
   void run(std::int64_t size) {
@@ -94,14 +95,14 @@ class StepInParts : public testing::Test {
     graph.run(
         [&] {
           const Tensor kept = Tensor::empty({1000}, DType::f32, stream);
-          queue_host_node(stream, [this, place = kept.raw()] { anew(place); });
+          queue_host_node(stream, [this, place = kept.raw()] { run_varying_work(place); });
           const Tensor other = Tensor::empty({500}, DType::f32, stream);
           said.emplace_back("step");
         },
         [] {});
     EXPECT_EQ(arena->stats().in_use, 0u) << "of size " << size;
   }
-  void anew(const std::byte* place) {
+  void run_varying_work(const std::byte* place) {
     said.push_back(str("anew ", size_now));
     const Tensor scratch = Tensor::empty({size_now}, DType::f32, stream), more = Tensor::empty({7}, DType::f32, stream);
     addresses.push_back(place);

@@ -256,8 +256,8 @@ TEST_F(AttentionText, ShowsTheAttentionThatTheModelKeeps) {
   EXPECT_NE(output.find("Recall\nlayer"), std::string::npos) << output;
 }
 
-// The table shows the readings, which equal those of the model. The keys and queries of layer 0 are watched in the same
-// way for any kind of attention.
+// The table shows the readings of the model. Queries and keys of layer 0 do not depend on its kind: if it becomes
+// dense, the entropy of dense attention stays the same.
 TEST_F(AttentionText, ShowsTheReadingsOfTheRun) {
   Session session = open_session(path("run"), {.threads = 2});
   std::ifstream file(path("text.txt"));

@@ -175,9 +175,9 @@ OptimizerConfig config_of(bool nesterov = true) {
   return c;
 }
 
-// Errors are relative to the change of the values. In f32, Newton-Schulz is exact to about 2e-6 (five times GEMMs of
-// rounded sums). In bf16 it is exact to 1.6 % (the same in float64 with every GEMM rounded), and a step's error is as
-// random as its gradient.
+// Errors are relative to the change of the values. In f32, Newton-Schulz is exact to about 2e-6 (five iterations of
+// GEMMs with rounded sums). In bf16 it is exact to 1.6 % (the same in float64 with every GEMM rounded), and a step's
+// error is as random as its gradient.
 void expect_reference(const OptimizerConfig& config, const ParamTypes& types, const ExecContext& ctx, double bound) {
   const auto got = trained(config, types, ctx), before = trained(config, types, ctx, 0);
   for (const auto& [name, want] : reference(config, types, ctx)) {

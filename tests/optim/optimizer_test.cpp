@@ -1,4 +1,4 @@
-// Updates of a shard: bit-identical wherever states are stored, and wherever the values are if kernels read a copy.
+// Updates of a shard are bit-identical wherever states, and values of which kernels read copies, are stored.
 #include "optim/optimizer.h"
 
 #include <gtest/gtest.h>

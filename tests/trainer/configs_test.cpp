@@ -196,7 +196,7 @@ TEST(ResolveConfig, TensorParallelismDividesWhatEachRankHolds) {
   EXPECT_NE(message(c, 50, 4).find("does not divide the 5 tokens"), std::string::npos) << message(c, 50, 4);
   c.parallel.cp = 3;
   c.parallel.cp_layout = ContextLayoutChoice::contiguous;
-  c.model.context = 14;  // 4, 5 and 5 tokens, although 14 / 3 rounds to an even number
+  c.model.context = 14;  // 4, 5 and 5 tokens, although 14 / 3 rounds down to 4
   EXPECT_NE(message(c, 50, 6).find("5 tokens of a micro-batch on rank 1 of cp"), std::string::npos)
       << message(c, 50, 6);
   c.parallel.cp = 2;

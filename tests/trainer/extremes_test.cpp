@@ -122,8 +122,8 @@ std::string value_of(Config& c, const std::string& key) {
   return text;
 }
 
-// Derives from the settings what a run computes before it allocates memory. Errors are refusals; any other failure is a
-// bug.
+// Derives from the settings what a run computes before it allocates memory. The settings may be refused with an Error;
+// otherwise the derived values must be valid.
 void derive(const Config& asked) {
   try {
     const Config c = resolve_config(asked, 300, 1, Backend::cpu, false);

@@ -71,8 +71,7 @@ TEST_F(FitRuns, AutoInTheFileEqualsTheOption) {
   EXPECT_EQ(nearly.code, 1);
 }
 
-// A run resumes with its own settings and with the settings that it was started with, with --fit. Without --fit it is
-// refused.
+// A run resumes with its own settings and --fit. The settings that it was started with are refused without --fit.
 TEST_F(FitRuns, ARunResumesWithItsChoice) {
   ASSERT_EQ(fit("r", {"train.steps=2"}).code, 0);
   const Finished own = ring({"train", path("r"), "train.steps=4", "--allow-changes", "--fit"});

@@ -142,7 +142,7 @@ TEST(Progress, LinesAndLogLinesClearTheLiveLine) {
   }
   EXPECT_EQ(screen.visible_lines(), (std::vector<std::string>{"evaluated", ""}));
   const std::string before = screen.out.str();
-  log::warn("(another warning of this test)");  // after finish() the log no longer calls it
+  log::warn("(another warning of this test)");  // the log no longer calls the destroyed Progress
   EXPECT_EQ(screen.out.str(), before);
 }
 
