@@ -1,4 +1,4 @@
-// Ops in chunks of rows: what the op case of map_chunks cannot express.
+// Ops in chunks of rows: properties that the op case of map_chunks cannot express.
 
 #include <gtest/gtest.h>
 
@@ -51,11 +51,11 @@ TEST_F(ChunksTest, NoRowIsLeftOut) {
   EXPECT_EQ(read_values(y.value), read_values(x.value));
 }
 
-// Elements are dropped by their global row, wherever the rows of a run are.
-TEST_F(ChunksTest, DropoutHasTheMasksOfTheWhole) {
-  std::vector<std::int32_t> places(kRows);
-  for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int32_t>(i * 7 % 200);
-  for (const Tensor& rows : {Tensor{}, from_host(places, ctx.stream)}) {
+// Dropout masks depend on the global row of each element, also if the run's rows are not consecutive.
+TEST_F(ChunksTest, DropoutMasksDoNotDependOnTheChunks) {
+  std::vector<std::int32_t> row_numbers(kRows);
+  for (std::size_t i = 0; i < row_numbers.size(); ++i) row_numbers[i] = static_cast<std::int32_t>(i * 7 % 200);
+  for (const Tensor& rows : {Tensor{}, from_host(row_numbers, ctx.stream)}) {
     const auto result = [&](std::int64_t chunk) {
       Tape tape;
       ring::Run run{.ctx = ctx, .tape = &tape, .seed = 5, .step = 2, .first_row = 1000};
@@ -91,8 +91,8 @@ TEST_F(ChunksTest, AParameterIsReadyOnceAndLast) {
   EXPECT_EQ(before, 5);
 }
 
-// Only one chunk of what is inside exists, in the forward and in the backward.
-TEST_F(ChunksTest, HoldsOneChunkOfWhatIsComputedAgain) {
+// In the forward and the backward, only one chunk of the intermediate values exists at a time.
+TEST_F(ChunksTest, HoldsOneChunkOfRecomputedValues) {
   constexpr std::int64_t rows = 512, hidden = 1024, chunk = 64;
   const std::size_t one = chunk * hidden * sizeof(float), outside = rows * kWidth * sizeof(float);
   const Var x = input("x", {rows, kWidth}), w1 = input("w1", {hidden, kWidth}), w2 = input("w2", {kWidth, hidden});
@@ -109,11 +109,11 @@ TEST_F(ChunksTest, HoldsOneChunkOfWhatIsComputedAgain) {
   });
   EXPECT_EQ(memory.stats().in_use - before, outside) << "the result";
   tape.backward(y.slot, seed, ctx);
-  // The product, what is activated of it, and their gradients; the result, the gradient of x.
+  // The first product, its activation and the gradients of both; the result and the gradient of x.
   EXPECT_LT(memory.stats().peak - before, 4 * one + 3 * outside);
 }
 
-TEST_F(ChunksTest, WhatIsElsewhereComesBackOnce) {
+TEST_F(ChunksTest, AnOffloadedTensorIsFetchedOnce) {
   for (const bool recompute : {false, true}) {
     HostStore store;
     Tape tape;
@@ -134,18 +134,18 @@ TEST_F(ChunksTest, AFunctionMustKeepItsRows) {
   EXPECT_THROW(map_chunks(run, input("x", {kRows, kWidth}), 10, half), Error);
 }
 
-// Each process has a chunk of its own rows, whose masks and gradients are those that they have in all.
-TEST(DistChunks, OfRowsThatAreSharedOut) {
+// Each process has a chunk of its own rows. Dropout masks and gradients are those of the unchunked call.
+TEST(DistChunks, GiveTheSameResultsWithShardedRows) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   for (const bool placed : {false, true}) {
     const auto errors = run_ranks(3, [placed](Communicator& comm) {
       const ExecContext ctx{Stream::cpu(1)};
-      std::vector<std::int32_t> places(kRows);
-      for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int32_t>(i * 5 % 100);
+      std::vector<std::int32_t> row_numbers(kRows);
+      for (std::size_t i = 0; i < row_numbers.size(); ++i) row_numbers[i] = static_cast<std::int32_t>(i * 5 % 100);
       const auto result = [&](std::int64_t chunk) {
         Tape tape;
         ring::Run run{.ctx = ctx, .tape = &tape, .seed = 5, .first_row = 100, .recompute = true, .tp = &comm};
-        if (placed) run.rows = from_host(places, ctx.stream);
+        if (placed) run.rows = from_host(row_numbers, ctx.stream);
         const Var x = leaf(str("x", comm.rank()), {kRows / 3, kWidth}, ctx), w = leaf("w", {4, kWidth}, ctx);
         const Var y = map_chunks(run, x, chunk, [&](ring::Run& part, const Var& in) {
           const Var all = activate(part, all_gather_rows(part, in), Activation::relu2);

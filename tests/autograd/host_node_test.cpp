@@ -1,4 +1,5 @@
-// Attention of a recording follows the documents of each step: queued anew, over tensors that the recording gave back.
+// Attention in a recording follows the documents of each step: its work is queued again, on tensors that the recording
+// freed.
 #include "core/host_node.h"
 #include "core/host_node_queue.h"
 
@@ -10,7 +11,7 @@
 namespace ring::test {
 namespace {
 
-// What was freed stays as it is until the end, as the places of a step's memory do.
+// Freed memory keeps its contents until the end, as the memory of a recorded step does.
 class Keeping final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override {
@@ -29,7 +30,7 @@ class Keeping final : public Allocator {
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
 };
 
-// A CPU that keeps for later what is queued anew, while the rest runs.
+// A CPU stream that collects work to be queued again, and runs all other work at once.
 class PartedStream final : public StreamImpl {
  public:
   PartedStream() {
@@ -61,8 +62,8 @@ class PartedStream final : public StreamImpl {
   Stream inner_ = Stream::cpu(2);
 };
 
-// Two rows of 12 tokens.
-using Documents = std::vector<std::int32_t>;  // where each begins
+// Layouts of two rows of 12 tokens.
+using Documents = std::vector<std::int32_t>;  // first token of each
 const std::vector<Documents> kLayouts = {{0, 5, 12}, {0, 12, 13, 20}, {0, 1, 2, 11, 12, 23}};
 
 Sequences sequences_of(const Documents& starts, const ExecContext& ctx) {
@@ -97,11 +98,11 @@ void backward(Tape& tape, const Step& step, const ExecContext& ctx) {
 struct PatternCase {
   const char* name;
   Pattern pattern;
-  bool learned = false;  // whether layers learn of pools
+  bool learned = false;  // if pools have learned weights and gates
   friend void PrintTo(const PatternCase& c, std::ostream* out) { *out << c.name; }
 };
 
-// The gradients of what layers learn of pools are copied to their places by work that is not queued anew.
+// The gradients of learned pools are copied to their destination by work that is not queued again.
 Step attend(const Sequences& s, const PatternCase& c, const ExecContext& ctx) {
   SelfAttention o{.heads = 4, .kv_heads = 2, .head_dim = 8, .attention = {.scale = 0.4f, .pattern = c.pattern}};
   Step step{{input("qkv", {24, 64}, ctx)}, {}};
@@ -150,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
                     PatternCase{"learned_pools", {.branches = {{.window = 3}}, .pools = {3, 7}}, true}),
     [](const auto& p) { return std::string(p.param.name); });
 
-TEST(QueuedAnewSpans, WhatKeepsThemInARecordingIsRefused) {
+TEST(QueuedAnewSpans, AreRefusedInARecordingIfTheyAreKept) {
   const auto stream = std::make_shared<PartedStream>();
   const ExecContext ctx{Stream(stream)};
   Sequences s = sequences_of(kLayouts[0], ctx);

@@ -1,4 +1,5 @@
-// Saved activations in host memory: what leaves, when it comes back, and that no order between streams is missing.
+// Saved activations in host memory: which tensors leave, when they come back, and that streams are ordered where
+// needed.
 #include "autograd/host_offload.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ constexpr std::size_t kOne = kRows * kWidth * sizeof(float);  // bytes of an act
 static_assert(kOne >= HostOffload::kMinBytes);
 constexpr std::size_t kPlenty = std::size_t{1} << 30;
 
-// Overwrites what is freed, and fails at the allocation that it is told.
+// Overwrites freed memory, and fails at a chosen allocation.
 class HostileAllocator final : public Allocator {
  public:
   explicit HostileAllocator(std::shared_ptr<Allocator> inner) : inner_(std::move(inner)) {}
@@ -34,7 +35,7 @@ class HostileAllocator final : public Allocator {
   MemoryStats stats() const override { return inner_->stats(); }
   void reset_peak() override { inner_->reset_peak(); }
 
-  int fail_after = -1;  // so many allocations; below 0: never
+  int fail_after = -1;  // number of allocations that succeed first; below 0: none fails
 
  private:
   std::shared_ptr<Allocator> inner_;
@@ -56,10 +57,10 @@ class HostOffloadTest : public testing::Test {
     return v;
   }
 
-  // Blocks of gelu(x w^T) + x w^T, which save x and the first product (the second is not needed): two tensors each, of
-  // which x is saved twice. Returns the gradients of x and w.
+  // Each block computes gelu(x w^T) + x w^T and saves two tensors: x (twice) and the first product. The second product
+  // is not needed. Returns the gradients of x and w.
   int blocks = 5;
-  static constexpr std::size_t kSaved = 2 * kOne;  // of each block
+  static constexpr std::size_t kSaved = 2 * kOne;  // per block
   Values gradients(SavedTensorHooks* hooks, bool recompute = false) const {
     Tape tape;
     ring::Run run{.ctx = ctx, .tape = &tape, .recompute = recompute, .saved_hooks = hooks};
@@ -102,7 +103,7 @@ TEST_F(HostOffloadTest, GradientsHaveTheSameBits) {
     }
 }
 
-// Wrong bits, where copies ran behind the end of the memory they read or write.
+// Copies that ran after their memory was reused would give wrong results.
 TEST_F(HostOffloadTest, CopiesMayRunAsLateAsEventsAllow) {
   const Values here = gradients(nullptr);
   HostOffload offload(ctx, kPlenty, late_stream(), late_stream());
@@ -110,7 +111,7 @@ TEST_F(HostOffloadTest, CopiesMayRunAsLateAsEventsAllow) {
   EXPECT_GT(offload.bytes().fetched, 0u);
 }
 
-TEST_F(HostOffloadTest, OneStorageIsOneCopy) {
+TEST_F(HostOffloadTest, AStorageIsCopiedOnce) {
   HostOffload offload(ctx, kPlenty);
   Tensor t = filled("t");
   const Values values = read_values(t);
@@ -137,7 +138,7 @@ TEST_F(HostOffloadTest, OneStorageIsOneCopy) {
   EXPECT_EQ(offload.bytes().late, 0u);
 }
 
-TEST_F(HostOffloadTest, SmallTensorsAndThoseOfNoPartStay) {
+TEST_F(HostOffloadTest, SmallTensorsAndTensorsOutsideScopesStay) {
   HostOffload offload(ctx, kPlenty);
   EXPECT_EQ(offload.pack(filled("t"), ctx), nullptr) << "nobody says when it is to come back";
   const ScopeGuard scope(*ctx.scopes, block_scope(0), ScopePass::forward);
@@ -145,7 +146,7 @@ TEST_F(HostOffloadTest, SmallTensorsAndThoseOfNoPartStay) {
   EXPECT_NE(offload.pack(ctx.empty({HostOffload::kMinBytes / sizeof(float)}), ctx), nullptr);
 }
 
-TEST_F(HostOffloadTest, HostMemoryHasALimit) {
+TEST_F(HostOffloadTest, HostMemoryStaysWithinItsLimit) {
   const Values here = gradients(nullptr);
   for (const std::size_t most : {std::size_t{0}, kOne - 1, 3 * kOne, 3 * kOne + kOne / 2}) {
     HostOffload offload(ctx, most);
@@ -158,7 +159,7 @@ TEST_F(HostOffloadTest, HostMemoryHasALimit) {
   }
 }
 
-// The tensors of two blocks are on the device, however many blocks there are.
+// The tensors of two blocks are on the device, regardless of the number of blocks.
 TEST_F(HostOffloadTest, MemoryDoesNotGrowWithBlocks) {
   const auto peak = [&](int count, SavedTensorHooks* hooks) {
     blocks = count;
@@ -173,7 +174,7 @@ TEST_F(HostOffloadTest, MemoryDoesNotGrowWithBlocks) {
   EXPECT_EQ(in_use(), 0u);
 }
 
-// What was fetched when a block's backward began.
+// Bytes fetched so far at the beginning of each block's backward.
 class FetchLog final : public ScopeListener {
  public:
   FetchLog(const ExecContext& ctx, const HostOffload& offload) : offload_(offload), subscription_(ctx.scopes, *this) {}
@@ -187,8 +188,8 @@ class FetchLog final : public ScopeListener {
   ScopeSubscription subscription_;
 };
 
-// The last block had no time to leave.
-TEST_F(HostOffloadTest, ABlockComesBackWhileTheOneBehindItRuns) {
+// The last block's tensors are still on the device when its backward begins.
+TEST_F(HostOffloadTest, ABlockIsFetchedDuringTheBackwardOfTheNextBlock) {
   HostOffload offload(ctx, kPlenty);
   FetchLog log(ctx, offload);
   gradients(&offload);
@@ -196,8 +197,8 @@ TEST_F(HostOffloadTest, ABlockComesBackWhileTheOneBehindItRuns) {
   EXPECT_EQ(offload.bytes().late, 0u);
 }
 
-// Without scopes in the backward, the tape's announcements bring it.
-TEST_F(HostOffloadTest, WhatNoPartAnnouncesComesLate) {
+// Without scopes in the backward, the tape's prefetches announce the tensor.
+TEST_F(HostOffloadTest, ATensorThatNoScopeAnnouncesIsFetchedLate) {
   HostOffload offload(ctx, kPlenty);
   std::shared_ptr<SavedStorage> saved;
   const Values values = read_values(filled("t"));
@@ -211,7 +212,7 @@ TEST_F(HostOffloadTest, WhatNoPartAnnouncesComesLate) {
   EXPECT_EQ(offload.bytes().late, kOne);
 }
 
-TEST_F(HostOffloadTest, APassThatRunsOutOfMemoryIsForgotten) {
+TEST_F(HostOffloadTest, APassThatRanOutOfMemoryLeavesNothingBehind) {
   const Values here = gradients(nullptr);
   for (const bool late : {false, true}) {
     const auto copies = [&] { return late ? late_stream() : ctx.stream; };

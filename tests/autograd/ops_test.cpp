@@ -1,4 +1,4 @@
-// What the op cases do not say: wrong arguments, empty batches, and the memory of the loss head.
+// Properties that the op cases do not cover: wrong arguments, empty batches, and the memory of the loss head.
 
 #include "autograd/ops.h"
 
@@ -18,7 +18,7 @@ class OpsTest : public testing::Test {
     return {make_tensor(shape, DType::f32, random_values(str(shape), shape.numel()), ctx),
             std::make_shared<GradSlot>()};
   }
-  // The message of the Error that `call` throws.
+  // Returns the message of the Error that `call` throws.
   template <class F>
   std::string message(const F& call) {
     try {
@@ -34,7 +34,7 @@ class OpsTest : public testing::Test {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST_F(OpsTest, ShapesThatDoNotFitAreNamed) {
+TEST_F(OpsTest, ErrorsNameWrongShapes) {
   const std::string added = message([&] { add(run, var({2, 3}), var({3, 2})); });
   EXPECT_TRUE(contains(added, "add") && contains(added, "[2,3]") && contains(added, "[3,2]")) << added;
   const std::string normed = message([&] { rms_norm(run, var({2, 3}), var({4}), 1e-5f); });
@@ -54,7 +54,7 @@ TEST_F(OpsTest, EmbeddingNamesAnIdOutsideOfTheTable) {
   }
 }
 
-TEST_F(OpsTest, LossHeadRefusesWhatDoesNotFit) {
+TEST_F(OpsTest, LossHeadRefusesWrongArguments) {
   const Var x = var({3, 8}), w = var({5, 8});
   const auto head = [&](const LossHead& h) { return message([&] { cross_entropy_head(run, x, w, h); }); };
   EXPECT_TRUE(contains(head({.targets = ids({0, 1}), .vocab = 5}), "3 tokens"));
@@ -64,7 +64,7 @@ TEST_F(OpsTest, LossHeadRefusesWhatDoesNotFit) {
   EXPECT_TRUE(contains(head({.targets = ids({0, 1, 5}), .vocab = 5}), "target 5"));
 }
 
-TEST_F(OpsTest, LossHeadOfNoTokens) {
+TEST_F(OpsTest, LossHeadAcceptsNoTokens) {
   Tape tape;
   ring::Run recording{.ctx = ctx, .tape = &tape};
   const Var x = var({0, 8}), w = var({5, 8});
@@ -74,7 +74,7 @@ TEST_F(OpsTest, LossHeadOfNoTokens) {
   EXPECT_FALSE(w.slot->written);
 }
 
-// 1/4 of the vocabulary and of the tokens of a large model, with chunks in proportion.
+// 1/4 of the vocabulary and of the tokens of a large model; chunks are smaller in proportion.
 TEST_F(OpsTest, LossHeadNeverHoldsTheLogits) {
   constexpr std::int64_t n = 2048, width = 16, vocab = 32768;
   Var x = var({n, width}), w = var({vocab, width});
@@ -113,7 +113,7 @@ TEST_F(OpsTest, ChunksOfTheLossHeadDoNotChangeTheLoss) {
   }
 }
 
-TEST_F(OpsTest, UniformSequences) {
+TEST_F(OpsTest, UniformSequencesHaveEqualLengths) {
   const Sequences s = Sequences::uniform(3, 4, ctx, 10);
   EXPECT_EQ(s.offsets, (std::vector<std::int32_t>{0, 4, 8, 12}));
   EXPECT_EQ(s.tokens(), 12);
@@ -124,8 +124,9 @@ TEST_F(OpsTest, UniformSequences) {
   EXPECT_THROW(Sequences::uniform(1, 4, ctx, std::int64_t{1} << 31), Error);
 }
 
-// Two rows of six: documents of 2 and 3 with a gap of one between, and one of 4 behind which nothing lies.
-TEST_F(OpsTest, PackedSequences) {
+// Two rows of six tokens: documents of 2 and 3 tokens with a gap of one token between them, and one of 4 tokens
+// followed by padding.
+TEST_F(OpsTest, PackedSequencesHaveTheSpansOfTheirDocuments) {
   const Tensor positions = from_host(std::vector<std::int32_t>{0, 1, 0, 0, 1, 2, 0, 1, 2, 3, 0, 0}, ctx.stream);
   const Sequences s = Sequences::packed({0, 3, 6}, {2, 3, 4}, 6, positions);
   EXPECT_EQ(s.tokens(), 12);
@@ -133,24 +134,24 @@ TEST_F(OpsTest, PackedSequences) {
   EXPECT_EQ(Sequences::packed({}, {}, 6, positions).tokens(), 12);
   EXPECT_TRUE(Sequences::packed({}, {}, 6, positions).spans().empty());
   EXPECT_EQ(Sequences::uniform(2, 3, ctx).spans(), (std::vector<Span>{{0, 3, 0, 0}, {3, 3, 0, 0}}));
-  EXPECT_THROW(Sequences::packed({0, 3}, {4, 3}, 6, positions), Error);  // into the next document
-  EXPECT_THROW(Sequences::packed({0, 3}, {2, 4}, 6, positions), Error);  // into the next row
-  EXPECT_THROW(Sequences::packed({0, 9}, {2, 4}, 6, positions), Error);  // past the end
-  EXPECT_THROW(Sequences::packed({0, 3}, {2}, 6, positions), Error);     // no length
-  EXPECT_THROW(Sequences::packed({0, 3}, {2, 3}, 5, positions), Error);  // no whole rows
+  EXPECT_THROW(Sequences::packed({0, 3}, {4, 3}, 6, positions), Error);  // overlaps the next document
+  EXPECT_THROW(Sequences::packed({0, 3}, {2, 4}, 6, positions), Error);  // extends into the next row
+  EXPECT_THROW(Sequences::packed({0, 9}, {2, 4}, 6, positions), Error);  // extends past the end
+  EXPECT_THROW(Sequences::packed({0, 3}, {2}, 6, positions), Error);     // a length is missing
+  EXPECT_THROW(Sequences::packed({0, 3}, {2, 3}, 5, positions), Error);  // rows are not whole
 }
 
-// Dropout is addressed by the global row: two halves of a batch draw what the whole draws.
-TEST_F(OpsTest, DropoutOfHalvesEqualsDropoutOfTheWhole) {
+// Dropout depends on the global row: two parts of a batch have the masks of the whole batch.
+TEST_F(OpsTest, DropoutOfPartsEqualsDropoutOfTheWhole) {
   const Var x = var({10, 7});
   const auto drop = [&](std::int64_t first, std::int64_t rows) {
     ring::Run r{.ctx = ctx, .seed = 3, .step = 4, .first_row = first};
     return read_values(dropout_add(r, {x.value.narrow(0, first, rows), nullptr}, {}, 0.5f, 9).value);
   };
-  Values halves = drop(0, 3);
+  Values parts = drop(0, 3);
   const Values rest = drop(3, 7);
-  halves.insert(halves.end(), rest.begin(), rest.end());
-  EXPECT_EQ(halves, drop(0, 10));
+  parts.insert(parts.end(), rest.begin(), rest.end());
+  EXPECT_EQ(parts, drop(0, 10));
 }
 
 }  // namespace

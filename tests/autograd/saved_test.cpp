@@ -1,4 +1,4 @@
-// What lives from the forward to the backward, and that it may be elsewhere meanwhile.
+// Values saved from the forward for the backward, which may be stored elsewhere in between.
 #include <gtest/gtest.h>
 
 #include "autograd/ops.h"
@@ -22,7 +22,7 @@ class SavedTest : public testing::Test {
   ExecContext ctx{Stream::cpu(2)};
 };
 
-// y = act(x w^T), and the tensors that each op needs: x; its product.
+// y = act(x w^T). The first op saves x, the second one the product.
 Var two_ops(ring::Run& run, const Var& x, const Var& w) { return activate(run, linear(run, x, w), Activation::gelu); }
 
 TEST_F(SavedTest, HooksTakeEveryTensorButParameters) {
@@ -47,7 +47,7 @@ TEST_F(SavedTest, NothingIsSavedWithoutATape) {
   EXPECT_EQ(store.packed, 0);
 }
 
-TEST_F(SavedTest, WhatIsElsewhereGivesTheSameGradients) {
+TEST_F(SavedTest, OffloadedValuesGiveTheSameGradients) {
   const auto gradients = [&](HostStore* store, bool recompute) {
     Tape tape;
     ring::Run run{.ctx = ctx, .tape = &tape, .recompute = recompute, .saved_hooks = store};
@@ -67,8 +67,8 @@ TEST_F(SavedTest, WhatIsElsewhereGivesTheSameGradients) {
   }
 }
 
-// What a step saved comes back while the step behind it in the forward runs.
-TEST_F(SavedTest, EachStepIsAnnouncedOneAhead) {
+// A step's saved tensors are fetched while the step that follows it in the forward runs backward.
+TEST_F(SavedTest, EachStepIsAnnouncedOneStepAhead) {
   HostStore store;
   Tape tape;
   ring::Run run{.ctx = ctx, .tape = &tape, .saved_hooks = &store};
@@ -88,7 +88,7 @@ TEST_F(SavedTest, EachStepIsAnnouncedOneAhead) {
   EXPECT_EQ(store.unannounced, 0);
 }
 
-TEST_F(SavedTest, ARecipeMakesAllItsOutputsOnce) {
+TEST_F(SavedTest, ARecipeComputesAllItsOutputsOnce) {
   int made = 0;
   const auto recipe = std::make_shared<Recipe>();
   recipe->from = {Saved(input("x", {4, 8}).value)};
@@ -115,7 +115,7 @@ struct Three {
   T third;
 };
 
-TEST_F(SavedTest, NamesKeepTheirValues) {
+TEST_F(SavedTest, NamedFieldsKeepTheirValues) {
   const Tensor a = input("a", {2}).value, b = input("b", {3}).value, c = input("c", {4}).value;
   const Three<Saved> saved{{Saved(a), Saved(b)}, Saved(c)};
   const Three<Tensor> tensors = get_all(saved, ctx);
@@ -131,7 +131,7 @@ TEST_F(SavedTest, NamesKeepTheirValues) {
   EXPECT_EQ(turned.third.raw(), b.raw());
 }
 
-// A rule gets its own inputs and saved values by name; the step that it belongs to gives up what the rule takes.
+// A backward rule gets its own inputs and saved values by name; its step releases the values that the rule takes.
 TEST_F(SavedTest, ARuleReadsInputsAndSavedValuesByName) {
   Tape tape;
   const ring::Run run{.ctx = ctx, .tape = &tape};
@@ -150,7 +150,7 @@ TEST_F(SavedTest, ARuleReadsInputsAndSavedValuesByName) {
   EXPECT_TRUE(unique) << "a rule may overwrite what it takes";
 }
 
-// A capture of a tensor would hide it from whoever plans memory.
+// A captured tensor would be invisible to memory planning.
 TEST(KeepsNoTensor, RefusesRulesThatCaptureTensors) {
   const Tensor t;
   const Shape shape{2, 3};

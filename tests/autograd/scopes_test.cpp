@@ -1,4 +1,4 @@
-// Whoever watches kernels learns in the backward in which scope they were recorded.
+// In the backward, listeners learn the scope in which the kernels' forward was recorded.
 #include <gtest/gtest.h>
 
 #include "autograd/tape.h"
@@ -30,7 +30,7 @@ class Path final : public KernelObserver {
   std::vector<std::string> open_;
 };
 
-// y = 2 x, in a scope.
+// Computes y = 2 x in a scope.
 Var twice(const Run& run, const ScopeId& id, const Var& x, std::string_view op) {
   const ScopeGuard scope = run.enter(id);
   const Tensor y = run.ctx.empty(x.value.shape());
@@ -41,7 +41,7 @@ Var twice(const Run& run, const ScopeId& id, const Var& x, std::string_view op) 
   });
 }
 
-TEST(TapeScopes, TheBackwardEntersThemAgain) {
+TEST(TapeScopes, AreEnteredAgainInTheBackward) {
   const auto path = std::make_shared<Path>();
   const ExecContext ctx{.stream = Stream::cpu(1), .observer = path};
   const ObservedScopes observed(ctx);

@@ -1,4 +1,4 @@
-// Linear layers of a sliced model, on ranks that are threads, against fp64 sums over all ranks' inputs.
+// Linear layers of a sliced model, with threads as ranks, against fp64 sums over all ranks' inputs.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kTolerance = 2e-6;
 
-// c [m,n] += a b, where a(i, k) and b(k, j) read theirs.
+// Adds a b to c [m,n]; a(i, k) and b(k, j) return elements.
 template <class A, class B>
 Values product(std::size_t m, std::size_t n, std::size_t k, const A& a, const B& b, Values c = {}) {
   c.resize(m * n);
@@ -28,16 +28,16 @@ Values column_sums(const Values& v, std::size_t columns, Values sum = {}) {
 
 constexpr std::size_t kInner = 10, kOuter = 6;
 
-// What the two linear layers get: of each rank by its number, of what all hold whole by name.
+// Inputs of the two linear layers: those of a rank by its number, those that all ranks hold whole by name.
 struct LinearValues {
-  std::size_t rows;  // of all ranks
+  std::size_t rows;  // over all ranks
   Values x(int r) const { return random_values(str("x", r), rows * kInner); }
   Values w(int r) const { return random_values(str("w", r), kOuter * kInner); }
   Values d(int r) const { return random_values(str("d", r), rows * kOuter); }
   Values bias = random_values("b", kOuter), residual = random_values("r", rows*kOuter);
 };
 
-// Runs the layer, with and without a recipe, and backward twice: gradients of parameters are added up.
+// Runs the layer with and without a recipe, and the backward twice: gradients of parameters are accumulated.
 template <class Layer, class Check>
 void check_layer(World& w, const Layer& layer, const Values& d, const Check& check) {
   w.run.recompute = true;
@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(CopyEngines, GpuDistSlicedLinear, testing::Bool());
 TEST_P(GpuDistSlicedLinear, GatheredRowsTimesASlice) { expect_all(check_gather_linear); }
 TEST_P(GpuDistSlicedLinear, ProductsOfSlicesScattered) { expect_all(check_linear_scatter); }
 
-// Messages and products that take their time, again and again without a wait in between.
+// Slow messages and products, repeated without synchronizing in between.
 TEST_P(GpuDistSlicedLinear, SameBitsHoweverOften) {
   expect_all([](Communicator& comm, const Stream& stream) {
     World w(comm, stream);

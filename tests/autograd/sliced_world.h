@@ -1,5 +1,5 @@
 #pragma once
-// One rank of a model that is cut into slices.
+// One rank of a model whose tensors are sliced among ranks.
 
 #include <cmath>
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace ring::test {
 
-// Relative L2 error; NaN anywhere makes it fail.
+// Fails if the relative L2 error exceeds the tolerance or any element is NaN.
 inline void expect_close(const char* what, const Values& got, const Values& want, double tolerance) {
   RING_CHECK(got.size() == want.size(), what, ": ", got.size(), " elements, expected ", want.size());
   double error = 0, norm = 0;

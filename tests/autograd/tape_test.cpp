@@ -12,7 +12,7 @@
 namespace ring::test {
 namespace {
 
-// A parameter as the trainer makes it: its gradient is bound to memory that is written, never replaced.
+// A parameter as the trainer makes it: its gradient is bound to memory that is written but never replaced.
 struct Parameter {
   Var var;
   int ready = 0;
@@ -68,7 +68,7 @@ TEST_F(TapeTest, OnReadyFiresOnceAfterTheLastOfSeveralUses) {
   EXPECT_EQ(tape.size(), 0u);
 }
 
-TEST_F(TapeTest, SharedWeightGetsTheSumOfItsUses) {
+TEST_F(TapeTest, ASharedWeightGetsTheSumOfItsUses) {
   Parameter shared("w", {8, 8}, ctx), first("w", {8, 8}, ctx), second("w", {8, 8}, ctx);  // equal values
   const Tensor seed = random("seed", {3, 8});
   auto through = [&](const Var& a, const Var& b) {
@@ -83,7 +83,7 @@ TEST_F(TapeTest, SharedWeightGetsTheSumOfItsUses) {
   EXPECT_EQ(shared.ready, 1);
 }
 
-// Token embedding and loss head, as in a model with tied embeddings.
+// Token embedding and loss head of a model with tied embeddings.
 void run_tied(const ExecContext& ctx, Tape& tape, const Var& table, const Var& head) {
   ring::Run run{.ctx = ctx, .tape = &tape};
   const Tensor ids = make_tensor({4}, DType::i32, {1, 3, 1, 0}, ctx);
@@ -133,7 +133,7 @@ TEST_F(TapeTest, MicroBatchesAccumulateAndAnnounceInTheFinalPass) {
   }
   EXPECT_EQ(w.ready, 1);
   expect_near(w.grad(), want);
-  w.next_step();  // the next step's first write stores again
+  w.next_step();  // the next step's first write overwrites again
   Tape tape;
   ring::Run run = recording(tape);
   const Var y = linear(run, input("x0", {3, 8}), w.var);
@@ -142,7 +142,7 @@ TEST_F(TapeTest, MicroBatchesAccumulateAndAnnounceInTheFinalPass) {
   EXPECT_EQ(w.ready, 1);
 }
 
-// A block that uses w twice and drops elements: what a decoder layer does.
+// A block that uses w twice and applies dropout, as a decoder layer does.
 Var block(ring::Run& run, const Var& x, const Var& w) {
   const Var hidden = activate(run, linear(run, x, w), Activation::gelu);
   return checkpoint_boundary(dropout_add(run, linear(run, hidden, w), x, 0.3f, 17));
@@ -185,7 +185,7 @@ TEST_F(TapeTest, RecomputationHoldsOnlyTheInput) {
   EXPECT_GE(bytes_held(false), 12 * activation);
 }
 
-TEST_F(TapeTest, AnMlpKeepsItsHiddenValuesOrMakesThemAgain) {
+TEST_F(TapeTest, AnMlpSavesOrRecomputesItsHiddenValues) {
   const std::size_t activation = 512 * 64 * 4;
   const Tensor seed = random("seed", {512, 64});
   const auto pass = [&](bool recomputed, Values& gradient) {
@@ -196,7 +196,7 @@ TEST_F(TapeTest, AnMlpKeepsItsHiddenValuesOrMakesThemAgain) {
     const std::size_t before = ctx.stream.allocator()->stats().in_use;
     run.recompute = recomputed;
     for (int layer = 0; layer < 4; ++layer) {
-      const Var inside = mlp_gelu_tanh(run, y, w.var, {}, w.var, {}, y);  // its output is made again, from its input
+      const Var inside = mlp_gelu_tanh(run, y, w.var, {}, w.var, {}, y);  // its output is recomputed from its input
       y = checkpoint_boundary(activate(run, inside, Activation::gelu));
     }
     const std::size_t held = ctx.stream.allocator()->stats().in_use - before;
@@ -206,7 +206,7 @@ TEST_F(TapeTest, AnMlpKeepsItsHiddenValuesOrMakesThemAgain) {
     return held / activation;
   };
   Values keeping, again;
-  EXPECT_EQ(pass(false, keeping), 4u * 4);  // before and after its activation, its output, the layer's
+  EXPECT_EQ(pass(false, keeping), 4u * 4);  // input and output of its activation, its output, the layer's output
   EXPECT_EQ(pass(true, again), 4u);
   EXPECT_EQ(again, keeping);
 }
@@ -216,7 +216,7 @@ TEST_F(TapeTest, AGradientGivenTwiceIsNotCorruptedByLaterAdditions) {
   ring::Run run = recording(tape);
   const Var x = input("x", {4, 8}), z = input("z", {4, 8});
   const Var a = activate(run, x, Activation::relu2), b = activate(run, z, Activation::relu2);
-  const Var t = activate(run, a, Activation::gelu);  // writes to a's gradient after add() gave it by reference
+  const Var t = activate(run, a, Activation::gelu);  // adds to a's gradient after add() passed it on by reference
   const Var y = add(run, add(run, a, b), t);
   const Tensor seed = random("seed", {4, 8});
   const Values seed_values = read_values(seed);
@@ -300,7 +300,7 @@ TEST_F(TapeTest, MemoryFallsWhileTheBackwardRuns) {
   for (std::size_t i = 2; i < in_use.size(); ++i) EXPECT_LT(in_use[i], in_use[i - 1]);
 }
 
-// Scopes begin before their first step of the backward and end after their parameters are complete.
+// A scope begins before its first step of the backward and ends after its parameters are complete.
 TEST_F(TapeTest, ListenersSeeTheScopesOfTheBackward) {
   struct Listener final : ScopeListener {
     std::vector<std::string> seen;
@@ -318,7 +318,7 @@ TEST_F(TapeTest, ListenersSeeTheScopesOfTheBackward) {
   b.var.slot->on_ready = [&] { listener.seen.push_back("b ready"); };
   Tape tape;
   ring::Run run = recording(tape);
-  Var x = linear(run, input("x", {3, 8}), a.var);  // of no scope
+  Var x = linear(run, input("x", {3, 8}), a.var);  // outside any scope
   {
     const ScopeGuard scope = run.enter(block_scope(0));
     x = linear(run, linear(run, x, b.var), a.var);

@@ -1,4 +1,4 @@
-// The ops of tensor parallelism, on ranks that are threads, against fp64 sums over all ranks' inputs.
+// The ops of tensor parallelism, with threads as ranks, against fp64 sums over all ranks' inputs.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST_P(DistTensorParallelOps, GatheredRowsSumTheirGradients) {
   EXPECT_EQ(joined(errors), "");
 }
 
-TEST_P(DistTensorParallelOps, SummedRowsWithBiasAndResidual) {
+TEST_P(DistTensorParallelOps, ScatteredSumsAddBiasAndResidual) {
   if (GetParam() == 1) GTEST_SKIP() << "for several processes";
   const auto errors = run_ranks(GetParam(), [](Communicator& comm) {
     World w(comm);
@@ -78,7 +78,7 @@ TEST_P(DistTensorParallelOps, SummedRowsWithBiasAndResidual) {
   EXPECT_EQ(joined(errors), "");
 }
 
-TEST_P(DistTensorParallelOps, EmbeddingOfACutTable) {
+TEST_P(DistTensorParallelOps, AnEmbeddingOfASlicedTableGivesTheRowsOfTheWhole) {
   const auto errors = run_ranks(GetParam(), [](Communicator& comm) {
     World w(comm);
     constexpr std::int64_t vocab = 36;
@@ -105,7 +105,7 @@ TEST_P(DistTensorParallelOps, EmbeddingOfACutTable) {
 // ------------------------------------------------------------------------------------------------------- loss head
 
 struct HeadCase {
-  std::int64_t vocab, rows;  // rows: of the weight, with padding, all slices
+  std::int64_t vocab, rows;  // rows: of the weight, with padding, over all slices
   float z_loss = 0;
   std::int64_t chunk_bytes = 0;
   int ignore_every = 0;
@@ -177,7 +177,7 @@ void check_head_case(const HeadCase& c, Communicator& comm) {
              "without a tape the loss is another");
 }
 
-TEST_P(DistTensorParallelOps, LossHeadOverACutVocabulary) {
+TEST_P(DistTensorParallelOps, ALossHeadOverASlicedVocabularyGivesTheLossOfTheWhole) {
   const auto errors = run_ranks(GetParam(), [](Communicator& comm) {
     const HeadCase cases[] = {
         {48, 48}, {37, 48, 0.1f}, {9, 48, 0, 0, 3}, {47, 48, 0.05f, 5 * 48 * 4, 4}, {48, 48, 0, 1}};
