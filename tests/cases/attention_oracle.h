@@ -1,6 +1,6 @@
 #pragma once
-// Softmax attention in fp64, one row at a time, straight from its definition: pairs of a query and a key count as often
-// as the pattern says.
+// Softmax attention in fp64, one row at a time, as defined: a pair of a query and a key counts as often as the pattern
+// says.
 
 #include <algorithm>
 #include <cmath>
@@ -24,7 +24,7 @@ inline Pattern dilated(const std::vector<Branch>& branches, bool dedup = false, 
                        bool causal = true) {
   return {.causal = causal, .branches = branches, .dedup = dedup, .from_row = true, .shift = shift};
 }
-// What no kind has: branches with windows, segments that count from the document.
+// Patterns that no kind of attention has: branches with windows, and segments that count from the document's start.
 inline Pattern branched(const std::vector<Branch>& branches, std::int32_t sinks = 0, std::int32_t shift = 0,
                         bool causal = true) {
   return {.causal = causal, .branches = branches, .sinks = sinks, .shift = shift};
@@ -42,14 +42,14 @@ inline Pattern block_sparse(std::int32_t block, const std::vector<BlockRule>& ru
   return {.causal = causal, .blocks = std::make_shared<BlockPattern>(block, rules, of_head, bits)};
 }
 
-// Beside its pairs: pools of these sizes.
+// Returns the pattern with pools of these sizes in addition to its pairs.
 inline Pattern pooled(Pattern p, const std::vector<std::int32_t>& pools) {
   p.pools = pools;
   return p;
 }
 
-// How often query t and key u of the document that starts at `document` count; positions in the packed row. A key that
-// is a pool: the pool of this number.
+// Returns how often query t and key u of the document that starts at `document` count. Both are positions in the packed
+// row; if keys are pools, u is the number of the pool.
 inline int multiplicity(const Pattern& p, std::int32_t kv_head, std::int32_t t, std::int32_t u, std::int32_t document) {
   if (p.pool > 0) return (u - document + 1) * p.pool <= t - document;
   if (p.causal && u > t) return 0;
@@ -68,16 +68,16 @@ inline int multiplicity(const Pattern& p, std::int32_t kv_head, std::int32_t t, 
   return p.dedup ? std::min(branches, 1) : branches;
 }
 
-// Dropout on weights, from its definition: query n of the tensor is row first_row + n of the batch, or with a step
+// Dropout on weights, as defined: query n of the tensor is row first_row + n of the batch, or, with a step, row
 // first_row + n step + 1.
 struct OracleDropout {
   float rate = 0;
   std::int64_t first_row = 0, first_head = 0;
   std::int32_t step = 0;
-  bool in_state = false;  // where the call finds the optimizer's step
+  bool in_state = false;  // if the call reads the step from the optimizer's state
   RandomSite site{.seed = 11, .step = 5, .site = 91};
 
-  // What the weight of a pair is multiplied by: 32 bits below rate * 2^32 drop it.
+  // Returns the factor of a pair's weight: 0 if the pair's 32 random bits are below rate * 2^32.
   double factor(std::int64_t query, std::int64_t head, std::int32_t key_position) const {
     if (rate == 0) return 1;
     constexpr std::uint64_t k32 = std::uint64_t{1} << 32;
@@ -101,10 +101,10 @@ struct AttentionShape {
   std::int64_t heads, kv_heads, dim;
   double scale;
   Pattern pattern;
-  std::vector<std::int32_t> rows = {};  // where packed rows start; none: every document is one
+  std::vector<std::int32_t> rows = {};  // starts of packed rows; empty: each document is a row
   OracleDropout dropout = {};
-  Values pooling = {};  // of learned pools, size after size: positions [Hk,p], then queries [Hk,D]; none: means
-  Values gates = {};    // [N,Hq] of pools; none: 0
+  Values pooling = {};  // of learned pools, for each size: positions [Hk,p], then queries [Hk,D]; empty: means
+  Values gates = {};    // [N,Hq], gates of pools; empty: 0
   std::int64_t tokens() const { return offsets.back(); }
 };
 
@@ -120,8 +120,8 @@ struct AttentionResult {
 
 inline double dot(const double* a, const double* b, std::int64_t n) { return std::transform_reduce(a, a + n, b, 0.0); }
 
-// The mean of block j of x [N,heads,D], the sum of some heads; blocks count from row `origin`, the document has rows
-// [first, end).
+// Returns the mean of block j of x [N,heads,D], summed over heads [head, head_end). Blocks count from row `origin`; the
+// document has rows [first, end).
 inline Values block_mean(const AttentionShape& a, const Values& x, std::int64_t heads, std::int64_t head,
                          std::int64_t head_end, std::int64_t origin, std::int64_t first, std::int64_t end, int j) {
   const std::int64_t size = a.pattern.blocks->block(), from = std::max(first, origin + j * size);
@@ -135,7 +135,7 @@ inline Values block_mean(const AttentionShape& a, const Values& x, std::int64_t 
   return mean;
 }
 
-// How much the queries of block i speak for block j of keys, if a rule goes by content.
+// Returns the score of key block j for query block i under a content rule.
 inline double block_score(const AttentionShape& a, const Values& q, const Values& k, std::int64_t kv,
                           std::int64_t origin, std::int64_t first, std::int64_t end, int i, int j) {
   const std::int64_t group = a.heads / a.kv_heads;
@@ -144,8 +144,7 @@ inline double block_score(const AttentionShape& a, const Values& q, const Values
   return dot(asks.data(), has.data(), a.dim);
 }
 
-// How many of these scores, negated and in order, it takes for their share of the softmax over all of them to reach the
-// mass.
+// Returns the number of scores, in order and negated, whose share of the softmax over all scores reaches the mass.
 inline int count_reaching(double mass, double scale, const std::vector<std::pair<double, int>>& best_first) {
   const auto weight = [&](std::size_t n) { return std::exp(scale * (best_first[0].first - best_first[n].first)); };
   double all = 0, sum = 0;
@@ -155,14 +154,14 @@ inline int count_reaching(double mass, double scale, const std::vector<std::pair
   return static_cast<int>(count);
 }
 
-// Which blocks block i of queries keeps: by the rule, or, by content, what must be kept and then the best, as many as
-// the mass asks for. slack: added to a mass below 1.
+// Returns the blocks that query block i keeps: by a positional rule, or by content: the required blocks, then the best
+// ones, up to the rule's number or mass. slack: added to a mass below 1.
 inline std::vector<bool> kept_blocks(const AttentionShape& a, const Values& q, const Values& k, std::int64_t kv,
                                      std::int64_t origin, std::int64_t first, std::int64_t end, int i,
                                      double slack = 0) {
   const BlockRule& rule = a.pattern.blocks->rule(static_cast<std::int32_t>(kv));
   std::vector<bool> kept(static_cast<std::size_t>(i) + 1);
-  std::vector<std::pair<double, int>> others;  // minus the score: the best come first, of equal ones the first block
+  std::vector<std::pair<double, int>> others;  // negated scores: the best come first; of equal scores, the first block
   int count = 0;
   for (int j = 0; j <= i; ++j) {
     const bool always = rule.kind == BlockRuleKind::content ? i - j < rule.local || j < rule.first
@@ -174,17 +173,17 @@ inline std::vector<bool> kept_blocks(const AttentionShape& a, const Values& q, c
   }
   std::sort(others.begin(), others.end());
   int most = std::max(0, rule.keep - count);
-  const double of_heads = a.scale * static_cast<double>(a.kv_heads) / static_cast<double>(a.heads);  // their mean
+  const double of_heads = a.scale * static_cast<double>(a.kv_heads) / static_cast<double>(a.heads);  // mean over heads
   if (rule.mass < 1) most = std::min(most, count_reaching(static_cast<double>(rule.mass) + slack, of_heads, others));
   for (const auto& [score, j] : others)
     if (most-- > 0) kept[static_cast<std::size_t>(j)] = true;
   return kept;
 }
 
-// The keys and values of a document's pools that end at row `t` or before it, from their definition.
+// Keys and values of a document's pools that end at row `t` or before, as defined.
 struct PoolMeans {
   std::vector<Values> keys, values;
-  std::vector<std::int64_t> ends;  // the row behind each pool: a query sees it from there on
+  std::vector<std::int64_t> ends;  // the row after each pool: queries see the pool from that row on
 
   PoolMeans(const AttentionShape& a, const Values& k, const Values& v, std::int64_t kv, std::int64_t first,
             std::int64_t t) {
@@ -228,16 +227,16 @@ struct PoolMeans {
   }
 };
 
-// A document: rows [first, end) of a packed row that starts at `row`, and what its queries have in common.
+// A document with rows [first, end), in a packed row that starts at `row`.
 struct OracleDocument {
   std::int64_t first, end, row;
-  std::vector<bool> kept = {};  // blocks of keys that a query's block keeps, where a pattern selects
+  std::vector<bool> kept = {};  // blocks of keys that the query's block keeps, if the pattern selects
   const PoolMeans* pools = nullptr;
 
   std::int64_t origin(std::int64_t block) const { return row + (first - row) / block * block; }
 };
 
-// Query `t` of head `h` over the keys of its document: adds to out, returns the log-sum-exp.
+// Adds query `t` of head `h` over the keys of its document to out; returns the log-sum-exp.
 inline double attend(const AttentionShape& a, const Values& q, const Values& k, const Values& v, std::int64_t h,
                      std::int64_t t, const OracleDocument& d, double* out) {
   const std::int64_t kv = h * a.kv_heads / a.heads;
@@ -247,7 +246,7 @@ inline double attend(const AttentionShape& a, const Values& q, const Values& k, 
   const auto position = [&](std::int64_t n) { return static_cast<std::int32_t>(n - d.row); };
   struct Key {
     const double* value;
-    double factor;  // of dropout
+    double factor;  // dropout factor
   };
   std::vector<Key> keys;
   Values s;
@@ -276,7 +275,7 @@ inline double attend(const AttentionShape& a, const Values& q, const Values& k, 
   return largest + std::log(total);
 }
 
-// The start of the packed row that holds row `n`.
+// Returns the start of the packed row that contains row `n`.
 inline std::int32_t row_start(const AttentionShape& a, std::int32_t n) {
   std::int32_t start = n;
   for (std::int32_t r : a.rows)
@@ -305,7 +304,7 @@ inline AttentionResult attention_oracle(const AttentionShape& a, const Values& q
   return r;
 }
 
-// Pairs of query and key that count, over one head: the mean of all.
+// Returns the number of pairs of query and key that count, averaged over heads.
 inline double attention_pairs(const AttentionShape& a) {
   const std::vector<Span> spans = spans_of(a.offsets, a.rows);
   return kept_pairs(a.pattern, spans, spans, a.kv_heads);

@@ -1,4 +1,4 @@
-// An MLP sublayer in chunks of rows, as a decoder block has it.
+// An MLP sublayer in chunks of rows, as in a decoder block.
 
 #include <cmath>
 
@@ -63,7 +63,7 @@ OpCase make(const Setting& s) {
   return c;
 }
 
-// All rows, one row, chunks that divide them and ones that do not.
+// All rows in one chunk, one row per chunk, chunks that divide the rows and chunks that do not.
 std::vector<OpCase> cases() {
   return {make({7, 8, 12, 0, true}),   make({7, 8, 12, 7, false}),  make({5, 8, 12, 1, true}),
           make({24, 16, 40, 8, true}), make({29, 16, 24, 8, true}), make({29, 13, 19, 10, false})};

@@ -11,10 +11,10 @@ namespace {
 struct Setting {
   std::string name;
   std::int64_t n, width, vocab, padding = 0;  // w has vocab + padding rows
-  int ignore_every = 0;                       // every so many tokens one is ignored; 1: all
+  int ignore_every = 0;                       // every n-th token is ignored; 1: all
   bool weighted = false;
   float z_loss = 0, scale = 1;
-  double spread = 1;  // of x and w: logits grow with its square
+  double spread = 1;  // scale of x and w: logits grow with its square
   std::int64_t chunk_bytes = std::int64_t{32} << 20;
   bool bench = false;
 };
@@ -82,7 +82,7 @@ OpCase make(const Setting& s) {
       {.name = "targets", .shape = {s.n}, .values = targets_of(s), .differentiable = false, .dtype = DType::i32}};
   if (s.weighted) {
     Values weights = random_values(s.name, s.n);
-    for (double& w : weights) w = std::max(0.0, w);  // half of them are zero
+    for (double& w : weights) w = std::max(0.0, w);  // half of the weights are zero
     c.inputs.push_back({.name = "weights", .shape = {s.n}, .values = weights, .differentiable = false});
   }
   c.oracle = [s](const std::vector<Values>& in) { return oracle(s, in); };
@@ -112,7 +112,7 @@ std::vector<OpCase> cases() {
   };
   OpCase large = make({.name = "large_logits", .n = 12, .width = 8, .vocab = 40, .spread = 30});  // up to about +-3000
   large.grad_tolerance = 1e-3;
-  large.half = false;  // logits of bf16 are 16 apart up there
+  large.half = false;  // bf16 logits of this size are 16 apart
   list.push_back(large);
   return list;
 }

@@ -15,7 +15,7 @@ struct Setting {
 
 constexpr std::uint32_t kSite = 77;
 
-// The mask from its definition: element e is kept when its uniform number is at least the rate.
+// The mask as defined: element e is kept if its uniform number is at least the rate.
 std::vector<Values> oracle(const Setting& s, const RandomSite& site, const std::vector<Values>& in) {
   Values y(in[0].size());
   for (std::size_t i = 0; i < y.size(); ++i) {

@@ -1,4 +1,4 @@
-// The block indexer, from its definition.
+// The block indexer, as defined.
 #include "autograd/indexer.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 std::int32_t sum_of(const std::vector<std::int32_t>& v) { return std::accumulate(v.begin(), v.end(), 0); }
 
-// Buckets begin at 1, 2, .. 7, and from 8 on at the quarters between powers of two; the last has no end.
+// Buckets begin at 1, 2, .. 7, and from 8 on at quarters between powers of two; the last bucket is unbounded.
 std::int64_t bucket_of(std::int64_t distance, std::int64_t count) {
   std::vector<std::int64_t> begins = {1, 2, 3, 4, 5, 6, 7};
   for (std::int64_t power = 8; std::ssize(begins) < count; power *= 2)
@@ -53,7 +53,7 @@ Values scores_of(const IndexShape& s, const std::vector<std::int32_t>& blocks, s
   return out;
 }
 
-// Products are positive or negative by query and head, and never near 0, where their relu has no derivative.
+// Products are positive or negative depending on query and head, and never near 0, where relu has no derivative.
 Values projected(const std::string& name, const IndexShape& s, std::int64_t rows) {
   Values x = random_values("index_scores/" + name, rows * s.width());
   const RandomSite site{.seed = 3, .site = site_of(name)};
@@ -91,12 +91,12 @@ OpCase scores(const std::string& name, const IndexShape& s, const std::vector<st
   return c;
 }
 
-// Documents of these tokens, of which the first block lacks `skipped`, in blocks of 64; their rules by KV head.
+// Documents of these numbers of tokens, in blocks of 64, with rules by KV head. The first block lacks `skipped` tokens.
 struct Losses {
   std::vector<std::pair<std::int32_t, std::int32_t>> documents;
   std::vector<BlockRule> rules;
   double share, scale;
-  int left_out;  // every so many blocks one is not selected; 0: all are
+  int left_out;  // every n-th block is not selected; 0: all are selected
 
   std::vector<PoolSegment> pooled() const {
     std::vector<PoolSegment> all;
@@ -169,7 +169,7 @@ OpCase losses(const std::string& name, const Losses& l) {
   const Shape shape{l.rows(), heads, l.columns()};
   Values mass = random_values("index_loss/mass", shape.numel());
   for (double& m : mass) m = m < -0.8 ? 0 : m + 0.8;
-  for (std::int64_t j = 0; j < l.columns(); ++j)  // a row that no candidate has mass of
+  for (std::int64_t j = 0; j < l.columns(); ++j)  // a row without mass on any candidate
     mass[static_cast<std::size_t>((l.rows() - 1) * heads * l.columns() + j)] = 0;
   c.inputs = {
       {.name = "scores", .shape = shape, .scale = 3},

@@ -15,7 +15,7 @@ double gelu_tanh(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
-// x [n,k], w [m,k] -> x w^T [n,m].
+// Returns x [n,k] w [m,k]^T as [n,m].
 Values product(const Values& x, const Values& w, std::int64_t n, std::int64_t m, std::int64_t k) {
   Values y;
   for (std::int64_t i = 0; i < n; ++i)
@@ -32,7 +32,7 @@ void add_to_rows(Values& y, const Values& bias) {
   for (std::size_t i = 0; i < y.size(); ++i) y[i] += bias[i % bias.size()];
 }
 
-// Inputs: x, w1, w2, then b1, b2, then residual, as far as there are.
+// Inputs: x, w1, w2, then b1, b2 and residual if the case has them.
 std::vector<Values> oracle(const Extents& e, const std::vector<Values>& in) {
   Values h = product(in[0], in[1], e.n, e.hidden, e.in);
   if (e.bias) add_to_rows(h, in[3]);
@@ -70,7 +70,7 @@ OpCase make(const Extents& e) {
   return c;
 }
 
-// Hidden widths that are a multiple of 8 and ones that are not: epilogues may want whole 16 bytes.
+// Hidden widths that are multiples of 8 and others: epilogues may require whole 16 bytes.
 std::vector<OpCase> cases() {
   return {make({1, 1, 1, 1, false, false}),
           make({40, 24, 64, 16, true, true}),

@@ -73,7 +73,7 @@ std::vector<OpCase> cases() {
     s.layer = s.bias = true;
     list.push_back(make(s));
   }
-  // A mean far from zero: a variance taken as E[x^2] - E[x]^2 in f32 would be lost.
+  // A mean far from zero: a variance computed as E[x^2] - E[x]^2 in f32 would lose all precision.
   OpCase shifted = make({.n = 6, .width = 72, .layer = true, .bias = true, .offset = 300});
   shifted.tolerance = 1e-4;
   shifted.grad_tolerance = 1e-3;

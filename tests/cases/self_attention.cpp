@@ -11,7 +11,7 @@ struct Options {
 constexpr Options kPlain{.rotate = false};
 constexpr double kEps = 1e-6f;
 
-// x [N, width], columns [first, first + heads * dim).
+// Returns columns [first, first + count) of x [N, width].
 Values columns(const Values& x, std::int64_t width, std::int64_t first, std::int64_t count) {
   Values out;
   for (std::size_t row = 0; row < x.size(); row += static_cast<std::size_t>(width))
@@ -40,8 +40,8 @@ void rotate(Values& x, std::int64_t heads, const Values& positions, const Values
     }
 }
 
-// Inputs: qkv, positions, inv_freq, then the norms' weights, then those of pools. Outputs: attention, final keys, final
-// values.
+// Inputs: qkv, positions, inv_freq, then weights of the norms, then weights of pools. Outputs: attention, final keys,
+// final values.
 std::vector<Values> oracle(AttentionShape a, const Options& o, const std::vector<Values>& in) {
   if (o.learned_pools) a.pooling = in[o.norm ? 5 : 3];
   if (o.gates) a.gates = in.back();
@@ -129,7 +129,7 @@ OpCase timed(const std::string& name, std::int32_t batch, std::int32_t length, s
   return c;
 }
 
-// Every kind over several tiles, documents packed in rows, heads that share keys, heads of many widths.
+// Every kind over several tiles, with documents packed in rows, heads that share keys, and heads of many widths.
 std::vector<OpCase> patterns() {
   using K = BlockRuleKind;
   const std::vector<std::int32_t> packed = offsets_of({100, 30, 130, 3}), rows = {0, 130}, one = offsets_of({270});
@@ -169,7 +169,7 @@ std::vector<OpCase> patterns() {
   };
 }
 
-// Pools beside every pattern that may have them: documents that are shorter than a pool, or as long, or end with one.
+// Pools with every pattern that may have them. Documents are shorter than a pool, exactly as long, or end with a pool.
 std::vector<OpCase> with_pools() {
   const std::vector<std::int32_t> packed = offsets_of({100, 16, 129, 3, 32}), rows = {0, 116};
   const BlockRule content{.kind = BlockRuleKind::content, .keep = 2};
@@ -185,7 +185,7 @@ std::vector<OpCase> with_pools() {
   };
 }
 
-// Dropout with every pattern: pairs that count several times, documents in the middle of rows, rows of other numbers.
+// Dropout with every pattern: pairs that count several times, documents in the middle of rows, other row numbers.
 std::vector<OpCase> dropped() {
   const std::vector<std::int32_t> packed = offsets_of({100, 30, 130, 3}), rows = {0, 130}, one = offsets_of({270});
   const auto with = [](const std::string& name, AttentionShape a, const OracleDropout& d) {
@@ -229,9 +229,9 @@ std::vector<OpCase> plain_cases() {
   for (OpCase& c : with_pools()) all.push_back(std::move(c));
   OpCase large = plain("large_scores", {ragged, 2, 2, 32, usual(32), dense()});
   large.inputs[0].values = random_values(large.name, large.inputs[0].shape.numel());
-  for (std::size_t i = 0; i < large.inputs[0].values.size(); ++i)  // of queries and keys: scores up to some hundreds
+  for (std::size_t i = 0; i < large.inputs[0].values.size(); ++i)  // queries and keys: scores reach some hundreds
     if (i % 192 < 128) large.inputs[0].values[i] *= 10;
-  large.tolerance = 2e-4;  // a score of 300 has a rounding error of 3e-5, and its weight the same relative one
+  large.tolerance = 2e-4;  // a score of 300 has a rounding error of 3e-5, and its weight the same relative error
   large.grad_tolerance = 2e-3;
   all.push_back(large);
   all.push_back(timed("B12_S64_H4_D32", 12, 64, 4, 4, 32));
@@ -280,7 +280,7 @@ std::vector<OpCase> cases() {
   };
   for (OpCase& c : all) {
     if (c.inputs.size() >= 5) c.tolerance = 2e-5;
-    if (c.name.find("content") != std::string::npos) c.half = false;  // rounded queries may select another block
+    if (c.name.find("content") != std::string::npos) c.half = false;  // rounded queries may select different blocks
   }
   for (OpCase& c : plain_cases()) all.push_back(std::move(c));
   return all;
