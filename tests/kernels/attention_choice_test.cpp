@@ -1,4 +1,4 @@
-// Attention kernels chosen by measurement: which calls share a choice, and that measuring harms no results.
+// Attention kernels chosen by measurement: calls that share a choice, and measurements that leave results unchanged.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 namespace ring::test {
 namespace {
 
-// Rows filled with documents, as packing leaves them: many short ones and few long ones.
+// Returns rows filled with packed documents: many short ones and few long ones.
 std::vector<Span> packed(std::int32_t rows, std::int32_t row, double mean, std::mt19937& random) {
   std::lognormal_distribution<double> lengths(std::log(mean), 0.7);
   std::vector<std::int32_t> offsets{0}, begins;
@@ -40,7 +40,7 @@ class AttentionChoice : public testing::Test {
   const ExecContext ctx{Stream::cpu(1)};
 };
 
-TEST_F(AttentionChoice, PackedDocumentsShareFew) {
+TEST_F(AttentionChoice, PackedDocumentsShareFewChoices) {
   std::mt19937 random(1);
   for (const double mean : {60.0, 400.0, 3000.0}) {
     std::set<std::string> keys;
@@ -51,13 +51,13 @@ TEST_F(AttentionChoice, PackedDocumentsShareFew) {
       longest.insert(std::ranges::max_element(spans, {}, &Span::count)->count);
     }
     EXPECT_LE(keys.size(), mean < 1000 ? 2u : 3u) << "documents of about " << mean << " tokens";
-    EXPECT_GT(longest.size(), 50u);  // they did differ
+    EXPECT_GT(longest.size(), 50u);  // the longest documents did differ
   }
   EXPECT_NE(choice_key(call(dense(), packed(2, 8192, 60, random))),
             choice_key(call(dense(), packed(2, 8192, 3000, random))));
 }
 
-TEST_F(AttentionChoice, EverythingThatSpeedDependsOnCounts) {
+TEST_F(AttentionChoice, KeysDifferInPropertiesThatAffectSpeed) {
   const std::vector<Span> spans = spans_of({0, 8192, 16384});
   const BlockRule rule{.local = 2};
   std::vector<std::string> keys{
@@ -92,7 +92,7 @@ TEST_F(AttentionChoice, EverythingThatSpeedDependsOnCounts) {
   EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), keys.size());
 }
 
-TEST_F(AttentionChoice, WhatSpeedDoesNotDependOnDoesNotCount) {
+TEST_F(AttentionChoice, KeysIgnorePropertiesThatDoNotAffectSpeed) {
   EXPECT_EQ(key(dilated({{512, 1}, {2048, 4}}, false, 1)), key(dilated({{512, 1}, {2048, 4}})));  // of other layers
   Attention a = call(dense(), spans_of({0, 8192, 16384}));
   const std::string without = choice_key(a);
@@ -102,7 +102,7 @@ TEST_F(AttentionChoice, WhatSpeedDoesNotDependOnDoesNotCount) {
   EXPECT_EQ(choice_key(a), without);
 }
 
-TEST_F(AttentionChoice, LongCallsAreCutShort) {
+TEST_F(AttentionChoice, LongCallsAreShortened) {
   const ExecContext ctx = poisoned_context(1);
   Attention a;
   a.q = a.out = ctx.empty({100'000, 2, 8}), a.k = a.v = ctx.empty({100'000, 1, 8}), a.lse = ctx.empty({2, 100'000});
@@ -113,7 +113,7 @@ TEST_F(AttentionChoice, LongCallsAreCutShort) {
   shorten(a, all);
   EXPECT_EQ(a.queries, queries);
   shorten(a, all / 64);
-  EXPECT_EQ(a.queries[0], (Span{0, 8192, 65'536, 0}));  // still behind its keys
+  EXPECT_EQ(a.queries[0], (Span{0, 8192, 65'536, 0}));  // still comes after its keys
   EXPECT_EQ(a.keys[0], (Span{0, 4096, 0, 0}));
   EXPECT_EQ(a.queries[1].count, a.keys[1].count);  // still a square
   EXPECT_EQ(a.queries[2].count, 700);
@@ -127,7 +127,7 @@ TEST_F(AttentionChoice, LongCallsAreCutShort) {
   EXPECT_EQ(a.queries, queries);
 }
 
-// Two candidates that do the same, the second without delay. They note what they were called with.
+// Arguments of the calls of two candidates that compute the same, the second without delay.
 struct Seen {
   bool carry;
   const std::byte* result;
@@ -171,7 +171,7 @@ class TwoKernels {
   Kernel<Args> slot;
 };
 
-// All that measuring may not touch: operands and results of one call, with values of its own in the carries.
+// Operands and results of one call, with values in the carries. Measuring must not change them.
 struct Operands {
   static constexpr std::int32_t n = 320;
   ExecContext ctx = poisoned_context(1);
@@ -222,7 +222,7 @@ void expect_unharmed(const Pattern& pattern, bool carry) {
   }
   EXPECT_EQ(seen.back().carry, carry);
   EXPECT_EQ(seen.back().result, result(args));
-  // One choice serves both.
+  // Calls with and without a carry share one choice.
   seen.clear();
   const auto& chosen = kernels.slot.choose(call(got, !carry, static_cast<Args*>(nullptr)), got.ctx);
   EXPECT_EQ(chosen.name, "fast");
@@ -248,7 +248,7 @@ class ChosenNames final : public KernelObserver {
   std::vector<std::string> seen;
 };
 
-// Calls of several patterns on a GPU, forward and backward.
+// Forward and backward calls of several patterns on a GPU.
 class GpuAttentionChoice : public GpuAttention {
  protected:
   void SetUp() override {
@@ -264,13 +264,13 @@ class GpuAttentionChoice : public GpuAttention {
   struct Result {
     std::vector<std::string> names;
     std::vector<AttentionResults> values;
-    std::string choices;  // the hash of the tuning file
+    std::string choices;  // hash of the tuning file
     std::uint64_t waits = 0;
   };
   static GpuProblem problem(const Pattern& pattern) {
     return {.offsets = {0, 1024, 2048}, .heads = 4, .kv_heads = 2, .dim = 128, .pattern = pattern};
   }
-  // The last one selects its blocks.
+  // The last pattern selects its blocks.
   static std::vector<Pattern> patterns() {
     return {dense(),
             window(200),
@@ -337,7 +337,7 @@ class GpuAttentionChoice : public GpuAttention {
       const std::uint64_t before = host_waits();
       attention_kernel(f, ctx);
       attention_backward_kernel(b, ctx);
-      // Lists of a rule are built at their first use, and the host may wait for their length.
+      // Lists of a rule are built at their first use. The host may then wait for their length.
       if (layer > 0 || !p.pattern.blocks || p.pattern.selects()) r.waits += host_waits() - before;
     }
     r.names.insert(r.names.end(), names->seen.begin(), names->seen.end());
@@ -360,18 +360,18 @@ TEST_F(GpuAttentionChoice, LayersShareOne) {
   for (std::size_t i = 0; i < r.names.size(); ++i) EXPECT_EQ(r.names[i], r.names[i / 6 * 6 + i % 2]) << "call " << i;
 }
 
-// Measuring before a call leaves its results as the chosen kernel alone makes them.
+// Measuring before a call leaves the results of the chosen kernel.
 TEST_F(GpuAttentionChoice, MeasuringHarmsNoResults) {
   const Result measures = run(exec());
   for (std::size_t i = 0; i < patterns().size(); ++i) {
     const GpuProblem p = problem(patterns()[i]);
-    if (p.pattern.selects()) continue;                                 // run_gpu has none
+    if (p.pattern.selects()) continue;                                 // run_gpu takes no selection
     if (measures.names[2 * i] != measures.names[2 * i + 1]) continue;  // run_gpu runs one kernel for both directions
     EXPECT_EQ(run_gpu(measures.names[2 * i], p, gpu_inputs(p)), measures.values[i]) << measures.names[2 * i];
   }
 }
 
-// Kernels on tensor cores are compared wherever a device has several, forward and backward.
+// Tensor-core kernels are compared if a device has several, forward and backward.
 TEST_F(GpuAttentionChoice, BlocksOfRulesAndSelectedOnesAreMeasured) {
   const std::string choices = run(exec()).choices;
   for (const Pattern& pattern : patterns()) {
@@ -401,7 +401,7 @@ TEST_F(GpuAttentionChoice, NothingIsMeasuredWhileWorkIsRecorded) {
   GpuOperands x(p, p.dtype, ctx);
   x.write(gpu_inputs(p), ctx);
   const Attention a = forward_of(p, x, ctx);
-  const std::string first(attention_kernel.first(a, ctx).name);  // makes plans
+  const std::string first(attention_kernel.first(a, ctx).name);  // creates the kernel's plans
   std::string recorded;
   const std::uint64_t before = host_waits();
   const auto work = ctx.stream.impl().record_work([&] {

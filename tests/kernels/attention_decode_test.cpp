@@ -1,4 +1,4 @@
-// Decoding: one new query per sequence against the rows of a cache that a list names; with gates on CPUs and GPUs.
+// Decoding: one new query per sequence over the rows of a cache that a list names. With gates, on CPUs and GPUs.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ struct Cache {
   std::int64_t batch, capacity, heads, kv_heads, dim;
   std::vector<std::vector<CacheRows>> lists;  // [batch * kv_heads]
   double scale = 0.4;
-  Values gates = {};  // [batch, heads], of ranges from row `gated` on
+  Values gates = {};  // [batch, heads], for ranges from row `gated` on
   std::int32_t gated = 0;
 
   AttentionDecode args(const ExecContext& ctx, DType type = DType::f32) const {
@@ -42,7 +42,7 @@ std::vector<std::int64_t> rows_of(const std::vector<CacheRows>& list) {
   return rows;
 }
 
-// The definition, one head after the other.
+// Decodes as defined, one head after the other.
 Values oracle(const Cache& c, const AttentionDecode& a, const ExecContext& ctx) {
   const Values q = read_values(a.q, ctx), k = read_values(a.k, ctx), v = read_values(a.v, ctx);
   Values out(q.size());
@@ -77,15 +77,15 @@ void expect_oracle(const Cache& c) {
   for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-6) << i;
 }
 
-TEST(AttentionDecode, AttendsOverTheFirstRows) {
+TEST(AttentionDecode, QueriesAttendToTheFirstRows) {
   Cache c{4, 150, 6, 2, 24, {}};
   for (std::int32_t length : {1, 0, 150, 33})
     for (int h = 0; h < 2; ++h) c.lists.push_back({{0, length, 1}});
   expect_oracle(c);
 }
 
-// Every head a list of its own: strides, several ranges, empty ranges, rows that stand there twice, no range at all.
-TEST(AttentionDecode, AttendsOverTheRangesOfEachHead) {
+// Each head has its own list: strides, several ranges, empty ranges, repeated rows, no range at all.
+TEST(AttentionDecode, QueriesAttendToTheRangesOfTheirHead) {
   expect_oracle({2,
                  97,
                  4,
@@ -105,7 +105,7 @@ TEST(AttentionDecode, LargeScoresStayFinite) {
   for (double x : read_values(a.out)) EXPECT_TRUE(std::isfinite(x));
 }
 
-TEST(AttentionDecode, RefusesRowsOutsideOfTheCache) {
+TEST(AttentionDecode, RowsOutsideOfTheCacheAreRefused) {
   const ExecContext ctx = poisoned_context(1);
   const Cache c{1, 4, 2, 2, 8, {{{0, 4, 1}}, {{1, 2, 2}}}};
   EXPECT_NO_THROW(attention_decode_kernel(c.args(ctx), ctx));
@@ -123,7 +123,7 @@ TEST(AttentionDecode, RefusesRowsOutsideOfTheCache) {
   refused([](AttentionDecode& a) { a.starts = {}; });
 }
 
-TEST(AttentionDecode, RefusesShapesThatDoNotFit) {
+TEST(AttentionDecode, WrongShapesAreRefused) {
   const ExecContext ctx = poisoned_context(1);
   const Cache c{1, 4, 2, 2, 8, {{{0, 1, 1}}, {{0, 1, 1}}}};
   const auto refused = [&](auto change) {
@@ -144,13 +144,13 @@ TEST(AttentionDecode, RefusesShapesThatDoNotFit) {
 
 class GatedDecoding : public OnTarget {
  protected:
-  // The result by the kernel, which is the definition's.
+  // Runs the kernel, compares its result with the definition and returns it.
   Values decoded(Cache c) const {
     const ExecContext ctx = context(2);
     const AttentionDecode a = c.args(ctx, GetParam().dtype);
     const Tensor gates = make_tensor({c.batch, c.heads}, GetParam().dtype, c.gates, ctx);
     gated_decode_kernel({a, gates, c.gated}, ctx);
-    c.gates = read_values(gates, ctx);  // as they were rounded
+    c.gates = read_values(gates, ctx);  // gates as rounded to the type
     const Values got = read_values(a.out, ctx), want = oracle(c, a, ctx);
     for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], GetParam().tolerance) << i;
     return got;
@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, GatedDecoding,
                          testing::Values(Target{Backend::cuda, DType::f32, 1e-5},
                                          Target{Backend::cuda, DType::bf16, 1e-2}));
 
-// Tokens and pools, pools of two sizes, pools alone, tokens alone, and a range that begins where pools do.
+// Tokens and pools, pools of two sizes, pools alone, tokens alone, and a range that begins with the first pool.
 Cache with_pools(std::int64_t dim) {
   Cache c{3,
           100,
@@ -185,7 +185,7 @@ TEST_P(GatedDecoding, AddsGatesToTheRowsOfPools) {
   }
 }
 
-// What the comparisons above could tell, and that tokens have no gate.
+// Sanity check of the comparisons above: gates change results of pools. Tokens have no gate.
 TEST_P(GatedDecoding, GatesSayHowMuchPoolsCount) {
   const auto with = [&](double gate) {
     Cache c = with_pools(64);
@@ -194,7 +194,7 @@ TEST_P(GatedDecoding, GatesSayHowMuchPoolsCount) {
   };
   const Values off = with(-40), even = with(0), on = with(40);
   const auto apart = [](const Values& a, const Values& b, std::size_t list) {
-    double most = 0;  // of its three heads
+    double most = 0;  // over its three heads
     for (std::size_t i = list * 3 * 64; i < (list + 1) * 3 * 64; ++i) most = std::max(most, std::abs(a[i] - b[i]));
     return most;
   };

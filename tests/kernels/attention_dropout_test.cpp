@@ -1,5 +1,5 @@
-// The masks of dropout on attention weights: how many pairs are dropped, and that neighbours of any kind (keys of a
-// query, queries of a key, heads, layers, steps) know nothing of each other.
+// Dropout masks of attention weights: the share of dropped pairs, and independence of neighbors of all kinds (keys of a
+// query, queries of a key, heads, layers, steps).
 
 #include "kernels/attention/dropout.h"
 
@@ -24,7 +24,7 @@ struct Place {
   std::int32_t first_key = 0;
 };
 
-// [kRows, kKeys]: of mean 0 and variance 1 if pairs are dropped at the rate.
+// Returns the mask [kRows, kKeys], scaled to mean 0 and variance 1 if pairs are dropped at the rate.
 std::vector<float> masks(const Place& at, float rate = kRate) {
   std::vector<float> all;
   const float one = std::sqrt(rate * (1 - rate));
@@ -38,7 +38,7 @@ std::vector<float> masks(const Place& at, float rate = kRate) {
   return all;
 }
 
-// Sum of `n` products over the square root of their number: normal of variance 1 if nothing is connected.
+// Sum of `n` products over the square root of their number: normal with variance 1 if the factors are independent.
 struct Sum {
   double sum = 0;
   std::int64_t n = 0;
@@ -51,7 +51,7 @@ Sum connection(const std::vector<float>& a, const std::vector<float>& b) {
   return s;
 }
 
-// Beyond it lies one normal number in 15,000, and one of a thousand in 15.
+// Bound that one normal number in 15,000 exceeds: in one of 15 tests with a thousand numbers.
 constexpr double kFar = 4;
 
 TEST(AttentionDropoutMask, HasTheRate) {
@@ -64,8 +64,8 @@ TEST(AttentionDropoutMask, HasTheRate) {
   EXPECT_EQ(dropout_threshold(0), 0u);
 }
 
-// The sums of rows and of columns vary as those of independent pairs do.
-TEST(AttentionDropoutMask, RowsAndColumnsVaryAsTheyShould) {
+// The sums of rows and of columns vary like sums of independent pairs.
+TEST(AttentionDropoutMask, RowsAndColumnsVaryLikeIndependentPairs) {
   for (const std::int32_t first_key : {0, 100000}) {
     const std::vector<float> m = masks({.first_key = first_key});
     std::vector<Sum> rows(kRows), columns(kKeys);
@@ -85,8 +85,8 @@ TEST(AttentionDropoutMask, RowsAndColumnsVaryAsTheyShould) {
   }
 }
 
-// Pairs at all distances along a row, and bit by bit.
-TEST(AttentionDropoutMask, KeysOfAQueryAreNotConnected) {
+// All distances along a row, and keys that differ in one bit.
+TEST(AttentionDropoutMask, KeysOfAQueryAreIndependent) {
   const std::vector<float> m = masks({});
   double squares = 0;
   int distances = 0;
@@ -105,7 +105,7 @@ TEST(AttentionDropoutMask, KeysOfAQueryAreNotConnected) {
     EXPECT_LT(std::abs(connection(m, masks({.first_key = 1 << bit})).normal()), kFar) << bit;
 }
 
-TEST(AttentionDropoutMask, QueriesOfAKeyAreNotConnected) {
+TEST(AttentionDropoutMask, QueriesOfAKeyAreIndependent) {
   const std::vector<float> m = masks({});
   double squares = 0;
   int distances = 0;
@@ -126,8 +126,8 @@ TEST(AttentionDropoutMask, ChangesWithHeadLayerStepAndSeed) {
   for (const Place& p : other) EXPECT_LT(std::abs(connection(m, masks(p)).normal()), kFar);
 }
 
-// The same masks as the oracle of all attention cases draws from the definition.
-TEST(AttentionDropoutMask, IsTheOneThatIsDefined) {
+// The mask equals that of the oracle in all attention cases, which follows the definition.
+TEST(AttentionDropoutMask, EqualsItsDefinition) {
   const OracleDropout d{.rate = 0.37f, .first_row = 5, .first_head = 2};
   for (std::int64_t row : {0, 1, 77})
     for (std::int32_t key : {0, 1, 1000, 1 << 29}) {
@@ -136,7 +136,7 @@ TEST(AttentionDropoutMask, IsTheOneThatIsDefined) {
     }
 }
 
-// What is planned before a run: a GPU draws a key for each row and head.
+// Memory plans of a run: a GPU draws a key for each row and head.
 TEST(AttentionDropoutMemory, OfAForwardOnAGpuIsCounted) {
   const FakeMode fake;
   const ExecContext gpu{.stream = Stream::create({Backend::cuda, 0})}, cpu{.stream = Stream::create({Backend::cpu, 0})};

@@ -1,4 +1,4 @@
-// The entropy of attention that a run may ask for, against its definition in f64 over the pairs of the pattern.
+// The entropy of attention that a run can log, against its definition in f64 over the pairs of the pattern.
 #include <gtest/gtest.h>
 
 #include "autograd/ops.h"
@@ -9,10 +9,10 @@ namespace ring::test {
 namespace {
 
 struct Entropies {
-  Values sums, rows;  // by head
+  Values sums, rows;  // per head
 };
 
-// They are larger than keys, so that they would show.
+// Returns values that are larger than keys: reading them instead of keys would change the entropy.
 Values values_of(const AttentionShape& a) {
   Values v;
   for (std::int64_t t = 0; t < a.tokens(); ++t)
@@ -20,7 +20,7 @@ Values values_of(const AttentionShape& a) {
   return v;
 }
 
-// -sum p log p over the keys of each query; one that counts several times is as many keys.
+// Returns -sum p log p over the keys of each query; a key that counts several times is as many keys.
 Entropies oracle(const AttentionShape& a, const Values& q, const Values& k) {
   Entropies e{Values(static_cast<std::size_t>(a.heads)), Values(static_cast<std::size_t>(a.heads))};
   for (std::size_t b = 0; b + 1 < a.offsets.size(); ++b)
@@ -93,14 +93,14 @@ void expect_oracle(const AttentionShape& a, const ExecContext& ctx, DType type, 
   const Entropies want = oracle(a, q, k);
   const Values got = measure(a, q, k, ctx, type);
   const auto heads = static_cast<std::size_t>(a.heads);
-  ASSERT_GE(got.size(), 2 * heads);  // blocks tell more behind them
+  ASSERT_GE(got.size(), 2 * heads);  // blocks append further values
   for (std::size_t h = 0; h < heads; ++h) {
     EXPECT_EQ(got[heads + h], want.rows[h]) << "rows of head " << h;
     EXPECT_NEAR(got[h] / want.rows[h], want.sums[h] / want.rows[h], tolerance) << "head " << h;
   }
 }
 
-// By values and places: numbers that bf16 has.
+// Returns a shape with learned pools, whose weights of values and positions are exact in bf16.
 AttentionShape learned_pools(const std::vector<std::int32_t>& offsets) {
   AttentionShape a{offsets, 4, 2, 8, 0.8, pooled(window(4), {3, 16})};
   for (std::int64_t i = 0; i < 2 * (3 + 8 + 16 + 8); ++i)
@@ -131,7 +131,7 @@ TEST(AttentionEntropy, IsThatOfItsWeights) {
     for (const int threads : {1, 3}) expect_oracle(a, poisoned_context(threads), DType::f32, 2e-5);
 }
 
-TEST(AttentionEntropy, OfEqualScoresIsTheLogarithmOfTheirNumber) {
+TEST(AttentionEntropy, OfEqualScoresIsTheLogOfTheirNumber) {
   const AttentionShape a{offsets_of({40}), 2, 1, 8, 0.7, dense()};
   const Values got = measure(a, Values(40 * 16, 0.0), random_values("k", 40 * 8), poisoned_context(2), DType::f32);
   double want = 0;
@@ -142,7 +142,7 @@ TEST(AttentionEntropy, OfEqualScoresIsTheLogarithmOfTheirNumber) {
   }
 }
 
-// Padding of a packed row sees nothing, and is no row of a mean.
+// Padding of a packed row sees no keys and does not count as a row of the mean.
 TEST(AttentionEntropy, DoesNotCountPadding) {
   const AttentionShape a{offsets_of({16}), 1, 1, 8, 1, dense()};
   std::vector<Tensor> entropies;

@@ -1,5 +1,5 @@
-// What must hold for every kind of attention and every kernel of it: results by definition, patterns that come to the
-// same thing, no look into the future, documents on their own, keys in parts, rows without keys.
+// Properties of every kind of attention and every kernel of it: results as defined, equivalent patterns, no look into
+// the future, independent documents, keys in parts, rows without keys.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ const std::vector<Branch> kChain = {{32, 1}, {64, 2}, {128, 4}}, kRagged = {{30,
 struct Kind {
   std::string name;
   Pattern pattern;
-  std::int32_t align;  // documents that start at multiples of it are as if alone; 0: never
+  std::int32_t align;  // documents that start at multiples of it give the results of single documents; 0: never
 };
 
 std::vector<Kind> kinds(bool causal) {
@@ -47,7 +47,7 @@ std::vector<Kind> all_kinds() {
   return all;
 }
 
-// Documents of two packed rows, one of them empty, with rows of none before and after.
+// Documents of two packed rows, one of them empty, with rows that belong to no document before and after.
 AttentionProblem packed_problem(const Pattern& pattern) {
   return problem_of(pattern, offsets_of({100, 1, 90, 0, 140}, 3), {3, 104}, 5);
 }
@@ -58,7 +58,7 @@ class AttentionFamily : public testing::TestWithParam<AttentionTarget> {
     if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
   }
   AttentionResults run(const AttentionProblem& p, const AttentionInputs& in) { return test::run(GetParam(), p, in); }
-  // With heads that are wide enough for the target.
+  // Returns the problem with heads that are wide enough for the target.
   static AttentionProblem fit(AttentionProblem p) {
     p.dim = std::max(p.dim, GetParam().min_dim);
     return p;
@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, AttentionFamily,
                                          AttentionTarget{Backend::cuda, "own_sm90", DType::bf16, false, 72}),
                          target_name);
 
-// Heads differ in all their values and, where the pattern says so, in their keys.
+// Heads differ in all their values and, if the pattern depends on the head, in their keys.
 TEST_P(AttentionFamily, EveryKindAtEveryWidth) {
   for (const Kind& k : all_kinds())
     for (std::int64_t dim : {8, 24, 40, 64, 96, 128}) {
@@ -98,7 +98,7 @@ TEST_P(AttentionFamily, LongRows) {
     }
 }
 
-// A drawn selection, whoever makes them, with documents that share blocks and one that is alone.
+// A random selection for several heads, with documents that share blocks and a single one.
 TEST_P(AttentionFamily, BlocksThatAreSelected) {
   const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .keep = 100};
   for (std::int32_t block : {64, 128})
@@ -120,7 +120,7 @@ Pattern selected_blocks(std::int32_t block) {
   return block_sparse(block, {{.kind = BlockRuleKind::content, .local = 1, .keep = 100}});
 }
 
-// Rows of other devices: selected keys that come before, behind, and wholly or in part beside the queries.
+// Rows of other devices: selected keys before, after, and wholly or partly beside the queries.
 TEST_P(AttentionFamily, SelectedBlocksOfOtherRows) {
   for (std::int32_t block : {64, 128})
     for (std::int64_t dim : {24, 64, 128}) {
@@ -154,7 +154,7 @@ TEST_P(AttentionFamily, SelectedBlocksOfKeysInPartsAddUp) {
   }
 }
 
-// Keys that are pools of the queries' documents, between rows of none.
+// Keys that are pools of the queries' documents, between rows that belong to no document.
 AttentionProblem pool_problem(std::int32_t pool, const std::vector<std::int32_t>& offsets) {
   AttentionProblem p = problem_of({.pool = pool}, offsets, {offsets[0]}, 5);
   p.keys = pool_spans(p.queries, pool);
@@ -190,7 +190,7 @@ TEST_P(AttentionFamily, PoolsInPartsAddUp) {
   }
 }
 
-// In bf16 no kind is less exact than dense attention of the same queries, keys and values, by more than half.
+// In bf16 no kind has more than 1.5 times the error of dense attention with the same queries, keys and values.
 TEST_P(AttentionFamily, ErrorsAreThoseOfDense) {
   if (GetParam().dtype != DType::bf16) GTEST_SKIP() << "of bf16";
   const auto errors = [&](const Pattern& pattern) {
@@ -209,11 +209,11 @@ TEST_P(AttentionFamily, ErrorsAreThoseOfDense) {
   }
 }
 
-// Dropout on the weights of every kind, of all rows and of some; with keys in parts, which are merged as without.
+// Dropout on the weights of every kind, of all rows and of some rows; keys in parts give the same masks.
 TEST_P(AttentionFamily, DropoutAtEveryWidth) {
   for (const Kind& k : all_kinds())
     for (std::int64_t dim : {8, 64, 128, 200}) {
-      if (dim == 200 && GetParam().backend == Backend::cpu) continue;  // where widths have no kernels of their own
+      if (dim == 200 && GetParam().backend == Backend::cpu) continue;  // there, widths share kernels
       SCOPED_TRACE(str(k.name, ", D ", dim));
       AttentionProblem p = packed_problem(k.pattern);
       p.dim = dim;
@@ -237,7 +237,7 @@ TEST_P(AttentionFamily, DropoutOfKeysInParts) {
   }
 }
 
-// Keys and queries of different rows, as two devices hold the parts of a document; here also one wholly in the past and
+// Keys and queries of different rows, as two devices hold parts of a document. Here one part is wholly in the past, and
 // one wholly in the future.
 TEST_P(AttentionFamily, KeysOfOtherRows) {
   for (const Kind& k : all_kinds()) {
@@ -249,7 +249,7 @@ TEST_P(AttentionFamily, KeysOfOtherRows) {
   }
 }
 
-// What two calls that compute the same in another order may differ by.
+// Bounds on the difference of two calls that compute the same in a different order.
 AttentionTolerance tight(const AttentionTarget& t) {
   const double rounding = t.dtype == DType::bf16 ? 4e-3 : 1e-6;
   return {rounding, 1e-6, rounding};
@@ -279,14 +279,14 @@ TEST_P(AttentionFamily, PatternsThatKeepEveryPairAreDense) {
   }
 }
 
-// Each pair counts twice: the same weights, and a log-sum-exp that is larger by the natural logarithm of 2.
+// Each pair counts twice: the weights are the same, and the log-sum-exp grows by the natural logarithm of 2.
 TEST_P(AttentionFamily, PairsOfTwoBranchesCountTwice) {
   for (bool causal : {true, false})
     expect_equal(GetParam(), fit(packed_problem(dense(causal))), dilated({{1000, 1}, {2000, 1}}, false, 0, causal),
                  std::log(2.0));
 }
 
-// Rows `first` to `end` of x [rows, ..] are the same bit for bit.
+// Returns true if rows `first` to `end` of x [rows, ..] are bit-identical.
 bool same_rows(const Values& a, const Values& b, std::int64_t rows, std::int64_t first, std::int64_t end) {
   const std::int64_t width = static_cast<std::int64_t>(a.size()) / rows;
   return std::equal(a.begin() + first * width, a.begin() + end * width, b.begin() + first * width);
@@ -304,7 +304,7 @@ void change_row(Values& v, std::int64_t rows, std::int64_t row) {
   for (std::int64_t i = row * width; i < (row + 1) * width; ++i) v[static_cast<std::size_t>(i)] = i % 2 ? 3 : -2;
 }
 
-// Token t changes; no output of another document or of an earlier row may, by a single bit.
+// Token t changes. Outputs of other documents and of earlier rows must stay bit-identical.
 TEST_P(AttentionFamily, TheFutureDoesNotLeak) {
   for (const Kind& k : kinds(true)) {
     const AttentionProblem p = fit(packed_problem(k.pattern));
@@ -341,7 +341,7 @@ TEST_P(AttentionFamily, DocumentsAreAsIfAlone) {
     SCOPED_TRACE(k.name);
     const std::int32_t step = k.align;
     if (step == 0) continue;
-    // Starts are multiples of `step`; what lies between the documents belongs to none.
+    // Documents start at multiples of `step`; rows between them belong to no document.
     const std::int32_t second = (70 + step - 1) / step * step, third = (second + 130 + step - 1) / step * step;
     const AttentionProblem p = fit(problem_of(k.pattern, {0, 70, second, second + 130, third, third + 50}, {0}));
     if (!takes(GetParam(), p)) continue;
@@ -362,7 +362,7 @@ TEST_P(AttentionFamily, DocumentsAreAsIfAlone) {
   }
 }
 
-// The bound is that of one call; it does not grow with the number of parts.
+// The error bound is that of one call, regardless of the number of parts.
 TEST_P(AttentionFamily, KeysInPartsAddUp) {
   for (const Kind& k : all_kinds()) {
     AttentionProblem p = problem_of(k.pattern, offsets_of({100, 1, 90, 0, 140}), {0, 101});
@@ -379,7 +379,7 @@ TEST_P(AttentionFamily, KeysInPartsAddUp) {
   }
 }
 
-// Every rate divides the rows of a part: own_sm90 takes no others.
+// Each dropout rate divides the rows of a part: own_sm90 requires it.
 TEST_P(AttentionFamily, CallsThatSeeNoKeyKeepWhatIsCarried) {
   for (const Kind& k : all_kinds()) {
     SCOPED_TRACE(k.name);
@@ -391,7 +391,7 @@ TEST_P(AttentionFamily, CallsThatSeeNoKeyKeepWhatIsCarried) {
   }
 }
 
-// Queries before all keys, documents without keys, keys without queries: 0, and no NaN from memory never written.
+// Queries before all keys, documents without keys, keys without queries: 0, and no NaN from uninitialized memory.
 TEST_P(AttentionFamily, RowsWithoutKeysAreEmpty) {
   for (const Kind& k : kinds(true)) {
     SCOPED_TRACE(k.name);
@@ -407,7 +407,7 @@ TEST_P(AttentionFamily, RowsWithoutKeysAreEmpty) {
   }
 }
 
-// Whatever lies in rows of no span. The copy engine of own_sm90 brings whole boxes: there it must be finite.
+// Rows outside all spans may hold anything. TMA loads of own_sm90 cover whole boxes: there the values must be finite.
 TEST_P(AttentionFamily, RowsOfNoSpanDoNotMatter) {
   const double what = GetParam().candidate == "own_sm90" ? 1e4 : NAN;
   for (const Kind& k : all_kinds()) {
@@ -426,7 +426,7 @@ TEST_P(AttentionFamily, RowsOfNoSpanDoNotMatter) {
   }
 }
 
-// On the CPU also with other numbers of threads: one head and a long row, whose keys are cut among them.
+// On the CPU also with different numbers of threads: one head and a long row, whose keys are split among threads.
 TEST_P(AttentionFamily, RunsHaveTheSameBits) {
   for (const Kind& k : all_kinds())
     for (std::int64_t heads : {1, 4}) {

@@ -1,4 +1,4 @@
-// The geometry that all kernels of the family share, against the number of times that each pair counts by definition.
+// The geometry that all kernels of the family share, against the number of times that each pair counts as defined.
 
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ bool listed(const Pattern& p, const BranchPass& pass, std::int32_t kv_head, std:
   return !pass.listed || p.blocks->keeps(kv_head, q / p.blocks->block(), k / p.blocks->block());
 }
 
-// What kernels find, from the side of the queries or of the keys.
+// Returns the counts that kernels find, walking from the queries or from the keys.
 template <Stationary owner>
 Counts found(const Pattern& p, std::int32_t kv_head, const Arrangement& a) {
   constexpr bool queries = owner == Stationary::q;
@@ -77,13 +77,13 @@ void expect_reach(const HeadSegment& s, std::int32_t row, std::int32_t row_end, 
   for (std::int32_t j = row; j < row_end; ++j)
     for (std::int32_t u = c; u < c + width; ++u) (s.columns<owner>(j).has(u) ? none : all) = false;
   const TileBounds r = s.bounds<owner>(row, row_end);
-  // Across the finer segments of several rows `none` may miss a tile.
+  // Over several rows in finer segments, `none` may miss an empty tile.
   EXPECT_TRUE(r.none(c, width) == none || (s.finer > 0 && none))
       << "rows " << row << " to " << row_end << ", columns from " << c << ", " << width;
   EXPECT_EQ(r.all(c, width), all) << "rows " << row << " to " << row_end << ", columns from " << c << ", " << width;
 }
 
-// Blocks of rows and tiles of columns of many sizes.
+// Tests blocks of rows and tiles of columns of many sizes.
 template <Stationary owner>
 void expect_reaches(const Pattern& p, std::int32_t kv_head, const Arrangement& a) {
   constexpr Stationary other = owner == Stationary::q ? Stationary::kv : Stationary::q;
@@ -114,7 +114,7 @@ void expect_right(const Pattern& p, const Arrangement& a, bool reaches) {
   EXPECT_DOUBLE_EQ(kept_pairs(p, a.queries, a.keys, kv_heads), pairs / kv_heads);
 }
 
-// Documents as they are; packed in rows; and the parts of one document that two devices hold.
+// Single documents; documents packed in rows; parts of one document that two devices hold.
 std::vector<Arrangement> arrangements() {
   std::vector<Arrangement> all;
   const auto same = [&](const std::string& name, const std::vector<Span>& spans) {
@@ -174,7 +174,7 @@ TEST_P(AttentionGeometry, EveryPairIsFoundAsOftenAsItCounts) {
   }
 }
 
-// A key is seen by queries that all come later, however the parts of a document are spread over devices.
+// Each query sees all earlier keys, regardless of how parts of a document are spread over devices.
 TEST(AttentionGeometryParts, KeysInPartsAddUpToTheWhole) {
   for (const NamedPattern& n : patterns()) {
     SCOPED_TRACE(n.name);
@@ -194,7 +194,7 @@ TEST(AttentionGeometryParts, KeysInPartsAddUpToTheWhole) {
   }
 }
 
-TEST(AttentionGeometryParts, DedupCountsPairsOnceThatBranchesShare) {
+TEST(AttentionGeometryParts, DedupCountsSharedPairsOnce) {
   const Arrangement a{"", spans_of({0, 64}), spans_of({0, 64})};
   const std::vector<Branch> chain = {{16, 1}, {32, 2}, {64, 4}};
   int most = 0;
@@ -203,7 +203,7 @@ TEST(AttentionGeometryParts, DedupCountsPairsOnceThatBranchesShare) {
   for (int m : definition(dilated(chain, true), 0, a).values) EXPECT_LE(m, 1);
 }
 
-// A window that nothing fits beyond must not overflow.
+// The widest window must not overflow.
 TEST(AttentionGeometryParts, TheWidestWindowIsDense) {
   const Arrangement a{"", spans_of({0, 40}), spans_of({0, 40})};
   for (bool causal : {true, false})
@@ -214,7 +214,7 @@ TEST(AttentionGeometryParts, TheWidestWindowIsDense) {
     }
 }
 
-// Cost of a long document: what is looked at grows with the pairs, so these are counted without walking over them.
+// Pairs of a long document are counted by formula: walking over them would take too long.
 TEST(AttentionGeometryParts, PairsOfLongDocumentsAreCounted) {
   const std::int32_t n = 1 << 20;
   const std::vector<Span> spans = spans_of({0, n});
@@ -240,7 +240,7 @@ std::vector<NamedPattern> block_patterns() {
   return all;
 }
 
-TEST(AttentionGeometryParts, BlocksOfEveryRule) {
+TEST(AttentionGeometryParts, EveryBlockRuleCountsItsPairs) {
   const std::vector<Arrangement> all = {{"one", spans_of({0, 333}), spans_of({0, 333})},
                                         {"packed", spans_of(offsets_of({100, 60, 140, 30}), {0, 160}),
                                          spans_of(offsets_of({100, 60, 140, 30}), {0, 160})},

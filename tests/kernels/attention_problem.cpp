@@ -44,16 +44,16 @@ struct Rows {
   }
 };
 
-// The definition of softmax attention and its gradients as products of matrices: some queries of a span at a time, and
-// the keys that at least one of them sees.
+// Softmax attention and its gradients as defined, with matrix products: some queries of a span at a time, over the keys
+// that at least one of these queries sees.
 struct Reference {
   const AttentionProblem& p;
   const AttentionInputs& in;
   AttentionResults& to;
 
   struct Pairs {
-    std::vector<int> keys;  // in the span
-    Array counts;           // [queries, keys]: how often each query sees each key
+    std::vector<int> keys;  // offsets in the span
+    Array counts;           // [queries, keys]: number of times that each query sees each key
   };
 
   Pairs pairs(std::size_t b, std::int64_t kv, std::int32_t first, std::int32_t count) const {
@@ -70,7 +70,7 @@ struct Reference {
     return {seen, all(Eigen::all, seen)};
   }
 
-  // What dropout multiplies the weights by.
+  // Returns the factors by which dropout multiplies the weights.
   Array factors(std::int64_t query, std::int64_t head, std::int32_t position, const Pairs& pairs) const {
     Array all = Array::Ones(pairs.counts.rows(), pairs.counts.cols());
     if (p.dropout.rate == 0) return all;
@@ -87,7 +87,7 @@ struct Reference {
     const Array scores = p.scale() * (q * k.transpose()).array();
     const Array seen = (pairs.counts > 0).select(scores, -INFINITY);
     const Column most = seen.rowwise().maxCoeff(), largest = (most > -INFINITY).select(most, 0);
-    const Array terms = pairs.counts * (scores.colwise() - largest).min(0).exp();  // unseen scores may be larger
+    const Array terms = pairs.counts * (scores.colwise() - largest).min(0).exp();  // masked scores may be larger
     const Column total = terms.rowwise().sum(), lse = largest + total.log();
     const Column divisors = (total > 0).select(total, 1);
     const Array weights = terms.colwise() / divisors;
@@ -122,11 +122,11 @@ ExecContext context_of(const AttentionTarget& t) {
 Shape query_shape(const AttentionProblem& p) { return {p.query_rows, p.heads, p.dim}; }
 Shape key_shape(const AttentionProblem& p) { return {p.key_rows, p.kv_heads, p.dim}; }
 
-// All tensors of one problem: q | k | v and their gradients lie in the columns of matrices, as a fused product leaves
-// them, where queries and keys are of the same rows.
+// All tensors of one problem. If queries and keys have the same rows, q | k | v and their gradients are columns of
+// matrices, as in the output of a fused product.
 struct Tensors {
   Tensor q, k, v, dout, out, lse, dq, dk, dv;
-  Tensor gradients;  // the matrix of dq, dk and dv, if they lie in one
+  Tensor gradients;  // matrix of dq, dk and dv if they share one
   AttentionDropout dropout;
   BlockSelection selection;
 
@@ -202,7 +202,7 @@ void call(const Kernel<Args>& kernel, const AttentionTarget& t, const Args& args
   c.fn(args, ctx);
 }
 
-// The part of the spans that lies in rows [first, end), counted from `first`.
+// Returns the part of the spans within rows [first, end), counted from `first`.
 std::vector<Span> part_of(std::vector<Span> spans, std::int64_t first, std::int64_t end) {
   for (Span& s : spans) {
     const std::int64_t from = std::clamp<std::int64_t>(first, s.first, s.first + s.count);
@@ -287,7 +287,7 @@ AttentionInputs random_inputs(const AttentionProblem& p, DType type) {
 AttentionResults reference(const AttentionProblem& p, const AttentionInputs& in) {
   AttentionResults r{Values(in.q.size()), Values(static_cast<std::size_t>(p.heads * p.query_rows), -INFINITY),
                      Values(in.q.size()), Values(in.k.size()), Values(in.k.size())};
-  constexpr std::int32_t kRows = 64;  // at a time: bounds the memory
+  constexpr std::int32_t kRows = 64;  // rows at a time: bounds the memory
   for (std::size_t b = 0; b < p.queries.size(); ++b)
     for (std::int32_t first = 0; first < p.queries[b].count; first += kRows)
       Reference{p, in, r}.run(b, first, std::min(kRows, p.queries[b].count - first));
@@ -327,7 +327,7 @@ AttentionResults run_in_parts(const AttentionTarget& t, const AttentionProblem& 
   };
   const Tensor dk = keys_like(), dv = keys_like();
   int calls = 0;
-  // fn(its rows of a tensor, its keys, first, last)
+  // Calls fn(rows, keys, first, last) for each part; rows(x) returns the part's rows of tensor x.
   const auto for_parts = [&](const auto& fn) {
     for (int i = 0; i < parts; ++i) {
       const int part = order == Order::ascending ? i : parts - 1 - i;
@@ -348,7 +348,7 @@ AttentionResults run_in_parts(const AttentionTarget& t, const AttentionProblem& 
     AttentionBackward a = x.backward(p);
     a.k = rows(x.k), a.v = rows(x.v), a.keys = keys;
     a.dq = dq, a.dk = rows(dk), a.dv = rows(dv);
-    if (!first) a.carry_dq = dq;  // the first call overwrites it, and every other one its gradients of keys
+    if (!first) a.carry_dq = dq;  // the first call overwrites dq, and every second call its gradients of keys
     const bool adds = idle || calls++ % 2 == parts % 2;
     if (adds && !idle) {
       fill_zero(a.dk, ctx.stream);
@@ -367,7 +367,7 @@ AttentionTolerance tolerance_of(const AttentionTarget& t) {
   return {1e-5, 1e-5, 1e-5};
 }
 
-// Conditions are written so that NaN fails them. Gradients of q and k are differences that cancel (wholly, where a
+// Conditions are written so that NaN fails them. Gradients of q and k are differences that cancel (completely if a
 // query sees one key): their bound is relative to dv as well.
 void expect_close(const AttentionResults& got, const AttentionResults& want, const AttentionTolerance& tolerance) {
   EXPECT_LE(distance_of(got.out, want.out), tolerance.out * norm_of(want.out)) << "out";

@@ -1,6 +1,6 @@
 #pragma once
-// One problem of attention for every kernel of the family, on CPUs and GPUs: random inputs, the result by definition in
-// fp64, and what a kernel makes of it, in one call or in parts of the keys that are merged.
+// One problem of attention for every kernel of the family, on CPUs and GPUs: random inputs, the result as defined in
+// fp64, and a kernel's result, from one call or from parts of the keys that are merged.
 
 #include "kernels/attention/attention.h"
 #include "tests/cases/attention_oracle.h"
@@ -10,34 +10,34 @@ namespace ring::test {
 struct AttentionProblem {
   Pattern pattern = dense();
   std::vector<Span> queries, keys;
-  std::int64_t query_rows = 0, key_rows = 0;  // of the tensors: some may be of no span
+  std::int64_t query_rows = 0, key_rows = 0;  // of the tensors; some rows may be in no span
   std::int64_t heads = 4, kv_heads = 2, dim = 24;
   OracleDropout dropout = {};
-  std::vector<std::int32_t> selection = {};       // as BlockSelection's bits; empty: none
-  std::vector<std::int32_t> selection_rows = {};  // as BlockSelection's rows
+  std::vector<std::int32_t> selection = {};       // bits of a BlockSelection; empty: none
+  std::vector<std::int32_t> selection_rows = {};  // rows of the BlockSelection
   std::int64_t selection_words = 0;               // 0: as many as the longest span needs
 
-  // Words of a selection's row; whether it keeps row t of the queries of span b and row u of its keys.
+  // Words of a selection's row; true if the selection keeps row u of the keys for row t of the queries of span b.
   std::int64_t words() const;
   bool selects(std::size_t b, std::int64_t kv_head, std::int32_t t, std::int32_t u) const;
   double scale() const { return static_cast<float>(1 / std::sqrt(static_cast<double>(dim))); }
 };
 
-// Queries and keys of the same documents, and `after` rows of none.
+// Returns queries and keys of the same documents, followed by `after` rows that belong to no document.
 AttentionProblem problem_of(const Pattern&, const std::vector<std::int32_t>& offsets,
                             const std::vector<std::int32_t>& rows = {}, std::int64_t after = 0);
 
-// Draws a selection for it, of about every other block.
+// Returns the problem with a random selection of about every second block.
 AttentionProblem with_selection(AttentionProblem);
-// These rows of its documents alone, in tensors of their own, with the selection of all.
+// Returns the problem restricted to these rows, in tensors of their own, with the selection of all rows.
 AttentionProblem with_other_rows(AttentionProblem, const std::vector<Span>& queries, const std::vector<Span>& keys);
 
-// A candidate of both slots, and the type that it computes with.
+// A candidate of the forward and backward slots, and its type.
 struct AttentionTarget {
   Backend backend = Backend::cpu;
   std::string candidate = "blocked";
   DType dtype = DType::f32;
-  bool every = true;  // takes every problem; else some, and the others are left out
+  bool every = true;  // true: takes every problem; false: problems that it refuses are skipped
   std::int64_t min_dim = 8;
   int threads = 3;  // CPU
 };
@@ -46,7 +46,7 @@ std::string name_of(const AttentionTarget&);  // "own_mma_bf16", "own_sm90_bf16_
 bool takes(const AttentionTarget&, const AttentionProblem&);
 
 struct AttentionInputs {
-  Values q, k, v, dout;  // as rounded to the type
+  Values q, k, v, dout;  // rounded to the type
 };
 AttentionInputs random_inputs(const AttentionProblem&, DType);
 
@@ -55,17 +55,17 @@ struct AttentionResults {
   bool operator==(const AttentionResults&) const = default;
 };
 double norm_of(const Values&);
-double distance_of(const Values& a, const Values& b);  // norm of the difference; infinite where lengths differ
+double distance_of(const Values& a, const Values& b);  // norm of the difference; infinite if lengths differ
 AttentionResults reference(const AttentionProblem&, const AttentionInputs&);
 AttentionResults run(const AttentionTarget&, const AttentionProblem&, const AttentionInputs&);
 
-// The keys cut in parts, each with tensors of its own, as devices hold them: out, lse and dq are carried on from one
-// part to the next, in this or in the reverse order. With `idle` calls that see no key come between.
+// Runs the target on keys split in parts, each with tensors of its own, as devices hold them. out, lse and dq are
+// carried from part to part, in this or in the reverse order. If `idle`, calls that see no key come in between.
 enum class Order : std::uint8_t { ascending, descending };
 AttentionResults run_in_parts(const AttentionTarget&, const AttentionProblem&, const AttentionInputs&, int parts, Order,
                               bool idle = false);
 
-// Relative L2 errors, and those of the log-sum-exp absolute.
+// Relative L2 errors; absolute errors of the log-sum-exp.
 struct AttentionTolerance {
   double out, lse, gradient;
 };

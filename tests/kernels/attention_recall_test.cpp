@@ -1,5 +1,5 @@
-// How much a pattern of blocks keeps, as watched steps ask: pairs, and the share of dense attention, against their
-// definitions in fp64.
+// The share that a pattern of blocks keeps, as logged by watched steps: pairs, and mass of dense attention, against
+// their definitions in fp64.
 
 #include "kernels/attention/attention_recall.h"
 
@@ -43,7 +43,7 @@ TEST_P(KeptShares, OfRowsThatSeeSomething) {
   for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6) << i;
 }
 
-// Spans of queries, and the numbers of their documents.
+// Spans of queries, and the indices of their documents.
 struct SomeQueries {
   std::vector<Span> queries;
   std::vector<std::size_t> of;
@@ -51,7 +51,7 @@ struct SomeQueries {
 
 class KeptPairs : public KeptShares {
  protected:
-  // What a call for some queries leaves in `out`, against pairs that are counted one by one.
+  // Compares the output of a call for some queries with pairs that are counted one by one.
   void expect_counted(const AttentionProblem& p, const SomeQueries& some, bool whole) const {
     const ExecContext ctx = context();
     const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
@@ -86,7 +86,7 @@ TEST_P(KeptPairs, AreCountedOneByOne) {
     const AttentionProblem p =
         with_selection(problem_of(content(block, 9), offsets_of({300, 1, 70, 129, 2500}, 3), {3, 304}, 5));
     expect_counted(p, {p.queries, {0, 1, 2, 3, 4}}, true);
-    // Parts, which begin and end within blocks: rows are those of another tensor.
+    // Parts begin and end within blocks; their rows are rows of a different tensor.
     const auto part = [&](std::size_t b, std::int32_t begin, std::int32_t count, std::int32_t row) {
       return Span{row, count, p.queries[b].position + begin, p.queries[b].document};
     };
@@ -132,8 +132,8 @@ struct Watched {
   double density, recall;
 };
 
-// By definition: kept pairs over causal ones; the mean over rows and heads of the weight that dense attention gives the
-// keys which `keeps` names.
+// Returns the shares as defined: kept pairs over causal pairs; and the mean over rows and heads of the weight that
+// dense attention gives to the keys for which `keeps` is true.
 template <class Keeps>
 Watched definition(const AttentionShape& a, const Values& q, const Values& k, const Keeps& keeps) {
   double kept_pairs = 0, pairs = 0, share = 0, rows = 0;
@@ -156,7 +156,7 @@ Watched definition(const AttentionShape& a, const Values& q, const Values& k, co
   return {kept_pairs / pairs, share / rows};
 }
 
-// What self_attention tells of itself.
+// Returns the measurements of self_attention.
 Values watch(const AttentionShape& a, const Values& q, const Values& k, DType type, const ExecContext& ctx) {
   const std::int64_t q_width = a.heads * a.dim, k_width = a.kv_heads * a.dim;
   Values qkv;
@@ -177,7 +177,7 @@ Values watch(const AttentionShape& a, const Values& q, const Values& k, DType ty
 
 class WatchedBlocks : public KeptShares {
  protected:
-  // A selection is made of q and k as the kernel makes it; rules of positions are asked.
+  // The selection is made from q and k as by the kernel; rules by position are evaluated.
   void expect_right(const AttentionShape& a, DType type, double tolerance) const {
     const ExecContext ctx = context();
     const auto stored = [&](Values v) {
@@ -233,7 +233,7 @@ TEST_P(WatchedBlocks, TellWhatTheyKeepOfDenseAttention) {
     }
 }
 
-// Pools are pairs of their own, and change none of the others.
+// Pools are pairs of their own and leave the other counts unchanged.
 TEST_P(WatchedBlocks, CountPoolsApart) {
   const std::vector<std::int32_t> lengths{300, 1, 260};
   const AttentionShape without{offsets_of(lengths), 4, 2, 16, 0.4, block_sparse(64, {{.local = 1, .first = 1}})};
@@ -245,36 +245,36 @@ TEST_P(WatchedBlocks, CountPoolsApart) {
   ASSERT_EQ(got.size(), want.size());
   double pools = 0;
   for (const std::int32_t length : lengths)
-    for (std::int32_t t = 0; t < length; ++t) pools += 2 * (t / 16 + t / 40);  // of 2 KV heads
+    for (std::int32_t t = 0; t < length; ++t) pools += 2 * (t / 16 + t / 40);  // over 2 KV heads
   EXPECT_EQ(got.back(), pools);
   for (std::size_t i = 8; i + 1 < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-3) << i;
 }
 
-// Other kinds of attention have nothing to tell.
-TEST(AttentionRecall, IsThatOfBlocksAlone) {
+// Other kinds of attention log no shares.
+TEST(AttentionRecall, OnlyBlocksAreMeasured) {
   const AttentionShape a{offsets_of({40}), 2, 1, 8, 0.7, window(20)};
   EXPECT_EQ(watch(a, random_values("q", 40 * 16), random_values("k", 40 * 8), DType::f32, poisoned_context(1)).size(),
             4u);
 }
 
-// Some blocks of queries stand for all of a long row: every pair is counted, dense attention is asked for 64 blocks.
-TEST(AttentionRecall, OfALongRowIsASample) {
+// A long row is sampled: all pairs are counted, but dense attention is computed for 64 blocks of queries.
+TEST(AttentionRecall, ALongRowIsSampled) {
   const std::int32_t tokens = 64 * 150;
   const AttentionShape a{{0, tokens}, 1, 1, 8, 0.5, block_sparse(64, {{.local = 2, .first = 1}})};
-  const Values same(static_cast<std::size_t>(tokens * 8));  // queries of 0 attend alike to all keys
+  const Values same(static_cast<std::size_t>(tokens * 8));  // queries of 0 attend equally to all keys
   const Values got = watch(a, same, random_values("k", tokens * 8), DType::f32, poisoned_context(3));
   ASSERT_EQ(got.size(), 7u);
   EXPECT_EQ(got[3], 64 * 64) << "rows";
   const double share = got[2] / got[3], density = got[4] / got[5];
   EXPECT_NEAR(density, attention_pairs(a) / (0.5 * tokens * (tokens + 1.0)), 1e-6);
-  double want = 0;  // block i sees the first one, the one before and itself, of i + 1
+  double want = 0;  // of its i + 1 blocks, block i sees the first, the previous and itself
   for (int i = 0; i < 150; ++i)
     for (int t = 64 * i; t < 64 * (i + 1) && (i + 1) * 64 / 150 > i * 64 / 150; ++t)
       want += std::min(1.0, (128.0 + t % 64 + 1) / (t + 1)) / (64 * 64);
   EXPECT_NEAR(share, want, 1e-5);
 }
 
-TEST(AttentionRecall, RefusesWhatDoesNotFit) {
+TEST(AttentionRecall, WrongShapesAreRefused) {
   const ExecContext ctx{Stream::cpu(1)};
   EXPECT_THROW(attention_recall_kernel({ctx.zeros({2, 3}), ctx.zeros({3, 2}), ctx.zeros({3, 4})}, ctx), Error);
   EXPECT_THROW(attention_recall_kernel({ctx.zeros({2, 3}), ctx.zeros({2, 3}), ctx.zeros({2, 4})}, ctx), Error);

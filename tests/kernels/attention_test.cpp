@@ -1,5 +1,5 @@
-// Attention's kernels beyond what the op cases check: log-sum-exp, strided views, rows of no sequence, no look into the
-// future, one long sequence on many threads, and what must be refused.
+// Properties of attention's kernels that the op cases do not check: log-sum-exp, strided views, rows outside all
+// sequences, no look into the future, one long sequence on many threads, and refused arguments.
 
 #include "kernels/attention/attention.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// q | k | v in the columns of one matrix, as a fused projection leaves them.
+// q | k | v in the columns of one matrix, as in the output of a fused projection.
 struct Problem {
   AttentionShape shape;
   ExecContext ctx;
@@ -39,7 +39,7 @@ struct Problem {
   }
   void forward() const { attention_kernel(args(), ctx); }
 
-  // dq | dk | dv in the columns of one matrix, for a fixed gradient of out.
+  // Returns dq | dk | dv in the columns of one matrix, for a fixed gradient of out.
   Tensor backward() const {
     const std::int64_t d = shape.dim, hq = shape.heads, hk = shape.kv_heads;
     const Tensor dout = make_tensor(out.shape(), DType::f32, random_values("dout", out.numel()), ctx);
@@ -76,7 +76,7 @@ bool same_bits(const float* a, const float* b, std::int64_t n) {
   return std::memcmp(a, b, static_cast<std::size_t>(n) * sizeof(float)) == 0;
 }
 
-TEST(Attention, LogSumExpOfStridedViews) {
+TEST(Attention, StridedViewsGiveTheDefinedResults) {
   for (bool causal : {true, false}) {
     const Problem p({offsets_of({1, 63, 64, 65, 129, 200}), 4, 2, 24, 0.7, dense(causal)}, 3);
     p.forward();
@@ -104,7 +104,7 @@ TEST(Attention, FutureDoesNotLeak) {
     }
 }
 
-TEST(Attention, RowsOfNoSequenceAreEmpty) {
+TEST(Attention, RowsOutsideOfSequencesAreEmpty) {
   const AttentionShape shape{{3, 10, 10, 80}, 2, 1, 8, 0.5, dense()};
   const Problem p(shape, 2, 85);
   p.forward();
@@ -127,7 +127,7 @@ TEST(Attention, RowsOfNoSequenceAreEmpty) {
   }
 }
 
-// A row whose keys all sit elsewhere has log-sum-exp -inf: it weighs nothing here, whatever its scores are.
+// A row whose keys are all on other devices has log-sum-exp -inf. The row contributes nothing, whatever its scores are.
 TEST(Attention, BackwardOfAnEmptyRowIsZero) {
   const Problem p({offsets_of({20}), 1, 1, 8, 0.5, dense()}, 1);
   p.forward();
@@ -139,14 +139,14 @@ TEST(Attention, BackwardOfAnEmptyRowIsZero) {
 
 TEST(Attention, InfiniteScoresOfOneSignStayFinite) {
   const Problem p({offsets_of({70}), 1, 1, 8, 1, dense()}, 1);
-  for (std::int64_t i = 0; i < 8; ++i) p.qkv.data<float>()[i] = 1e30f;  // query 0: scores beyond f32
+  for (std::int64_t i = 0; i < 8; ++i) p.qkv.data<float>()[i] = 1e30f;  // query 0: its scores overflow f32
   for (std::int64_t i = 8; i < 16; ++i) p.qkv.data<float>()[i] = -1e30f;
   p.forward();
   for (std::int64_t i = 8; i < p.out.numel(); ++i) ASSERT_TRUE(std::isfinite(p.out.data<float>()[i])) << i;
 }
 
-// One sequence and KV head on many threads: its keys are cut, and the shares of dq added.
-TEST(Attention, OneLongSequenceOnManyThreads) {
+// One sequence and KV head on many threads: keys are split among threads, and their shares of dq are added.
+TEST(Attention, OneLongSequenceRunsOnManyThreads) {
   for (bool causal : {true, false}) {
     const AttentionShape shape{offsets_of({1000, 30}), 2, 1, 16, 0.3, dense(causal)};
     const Problem one(shape, 1), many(shape, 5);
@@ -159,7 +159,7 @@ TEST(Attention, OneLongSequenceOnManyThreads) {
   }
 }
 
-TEST(Attention, RefusesShapesThatDoNotFit) {
+TEST(Attention, WrongShapesAreRefused) {
   const Problem p({offsets_of({10}), 4, 2, 8, 1, dense()}, 1);
   const auto refused = [&](auto change) {
     Attention args = p.args();

@@ -1,4 +1,4 @@
-// The block indexer beyond its cases: on CPUs and GPUs, what it must not see, and what it refuses.
+// The block indexer on CPUs and GPUs, beyond its op cases: blocks that it must not see, and arguments that it refuses.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ Tensor scores_of(const Values& projected, const ExecContext& ctx) {
   return scores;
 }
 
-// What a block is made of is seen by the scores of later blocks alone.
+// A block's input changes only the scores of later blocks.
 TEST_P(BlockIndex, DoesNotLookAhead) {
   const ExecContext ctx = context();
   const auto before = to_host<float>(scores_of(projected_values(), ctx), ctx.stream);
@@ -57,7 +57,7 @@ TEST_P(BlockIndex, DoesNotLookAhead) {
   }
 }
 
-// One block of a document, as generation asks for it, has the scores and the selection of the whole.
+// One block of a document, as generation computes it, has the scores and the selection of the whole document.
 TEST_P(BlockIndex, OfOneBlockIsThatOfAll) {
   const ExecContext ctx = context();
   const auto blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
@@ -77,7 +77,7 @@ TEST_P(BlockIndex, OfOneBlockIsThatOfAll) {
   }
 }
 
-// A gradient of no documents is 0 where it is stored, and leaves what it would be added to.
+// The gradient over no documents is 0 if it is stored, and leaves its target unchanged if it is added.
 TEST_P(BlockIndex, DistancesOfNoBlocks) {
   const ExecContext ctx = context();
   const Tensor dscores = ctx.empty({2, kShape.count, 1}), dbiases = biases_on(ctx);
@@ -88,8 +88,8 @@ TEST_P(BlockIndex, DistancesOfNoBlocks) {
   EXPECT_EQ(to_host<float>(dbiases, ctx.stream), std::vector<float>(before.size(), 0.0f));
 }
 
-// The last block of a document made no scores: its row has no gradient, whatever lies in the memory of the threads that
-// had another row before.
+// The last block of a document has no scores: the gradient of its row is 0, even if a thread's memory still holds
+// another row.
 TEST_P(BlockIndex, LastBlocksHaveNoGradient) {
   const ExecContext ctx = context();
   constexpr int kDocuments = 400;
@@ -120,7 +120,7 @@ TEST_P(BlockIndex, LastBlocksHaveNoGradient) {
   }
 }
 
-// Buckets follow each other, and each has the distances that say so. Their number only says where the last one is.
+// Buckets are contiguous, and each contains the distances that map to it. Their number only determines the last bucket.
 TEST(DistanceBuckets, PartitionTheDistances) {
   for (const int count : {1, 2, 3, 7, 8, 9, 32, kMaxDistanceBuckets}) {
     int next = 1;
@@ -137,7 +137,7 @@ TEST(DistanceBuckets, PartitionTheDistances) {
   EXPECT_EQ(distance_bucket(511, 32), distance_bucket(511, 64));
 }
 
-// Scores that are given: the best of them, of equal ones the lower, none that is NaN, and what the rule keeps anyway.
+// Given scores: the best blocks, the lower of equal ones, no NaN, and the blocks that the rule always keeps.
 TEST_P(BlockIndex, SelectsByScores) {
   const ExecContext ctx = context();
   const BlockRule closed{.local = 3};
@@ -168,7 +168,7 @@ TEST_P(BlockIndex, SelectsByScores) {
     }
 }
 
-// The gradient may replace the mass, and the loss is then the same.
+// The gradient may overwrite the mass; the loss is the same.
 TEST_P(BlockIndex, LossInPlaceOfTheMass) {
   const ExecContext ctx = context();
   Values mass = random_values("mass", kBlocks * kBlocks);
@@ -192,7 +192,8 @@ TEST_P(BlockIndex, LossInPlaceOfTheMass) {
   EXPECT_GT(losses[20], 0);
 }
 
-// Documents whose first rows are elsewhere: rows of these blocks are left as they are, the others are as in the whole.
+// Documents whose first rows are on other ranks: rows of those blocks stay unchanged, the others are those of the
+// whole.
 TEST_P(BlockIndex, LossOfSomeBlocksOfADocument) {
   const ExecContext ctx = context();
   Values mass = random_values("mass", kBlocks * kBlocks);

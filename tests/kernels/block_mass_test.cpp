@@ -1,4 +1,4 @@
-// The mass of attention by blocks, on CPUs and GPUs: against its definition in fp64 over drawn selections.
+// The attention mass of blocks on CPUs and GPUs, against its definition in fp64 over random selections.
 
 #include "kernels/attention/block_mass.h"
 
@@ -41,7 +41,7 @@ Pattern content(std::int32_t block) {
   return block_sparse(block, {{.kind = BlockRuleKind::content, .local = 1, .keep = 100}});
 }
 
-// Four query heads over two KV heads; a selection of about every other block.
+// Four query heads over two KV heads; a selection of about every second block.
 AttentionProblem problem(std::int32_t block, const std::vector<std::int32_t>& lengths, std::int64_t dim,
                          const std::vector<std::int32_t>& rows = {}, std::int64_t after = 0) {
   AttentionProblem p = problem_of(content(block), offsets_of(lengths, rows.empty() ? 0 : rows[0]), rows, after);
@@ -49,7 +49,7 @@ AttentionProblem problem(std::int32_t block, const std::vector<std::int32_t>& le
   return with_selection(p);
 }
 
-// Column j of row i is the mean over queries and heads of the weights of block j, as the definition has them.
+// Returns the defined mass: column j of row i is the mean over queries and heads of the weights of block j.
 Values definition(const AttentionProblem& p, const AttentionInputs& in, const Values& lse, std::int64_t blocks) {
   const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
   const std::int32_t size = p.pattern.blocks->block();
@@ -79,7 +79,7 @@ Values definition(const AttentionProblem& p, const AttentionInputs& in, const Va
   return mass;
 }
 
-// What the kernel makes of it; q and k lie in the columns of one matrix.
+// Returns the kernel's mass; q and k are columns of one matrix.
 Values measured(const Target& target, const AttentionProblem& p, const AttentionInputs& in, const Values& lse,
                 std::int64_t blocks, const ExecContext& ctx) {
   const std::int64_t wide = p.heads * p.dim, narrow = p.kv_heads * p.dim;
@@ -116,7 +116,7 @@ Values rows_of(const Values& all, std::int64_t width, std::int64_t begin, std::i
   return {all.begin() + begin * width, all.begin() + end * width};
 }
 
-// The same in calls for the queries of rows [cuts[i], cuts[i + 1]) alone, which add to one mass.
+// Returns the mass from calls for the queries of rows [cuts[i], cuts[i + 1]), which add to one output.
 Values measured_in_parts(const Target& target, const AttentionProblem& p, const AttentionInputs& in, const Values& lse,
                          const std::vector<std::int32_t>& cuts, const ExecContext& ctx) {
   const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
@@ -145,7 +145,7 @@ Values measured_in_parts(const Target& target, const AttentionProblem& p, const 
       a.queries.push_back({from - begin, to - from, s.position + from - s.first, s.document});
       a.selection.rows.push_back(first[b]);
     }
-    if (a.spans.empty()) continue;  // padding alone
+    if (a.spans.empty()) continue;  // only padding
     for (const auto& c : block_mass_kernel.candidates(target.backend))
       if (c.name == target.candidate) c.fn(a, ctx);
   }
@@ -178,7 +178,7 @@ TEST_P(BlockMasses, AreThoseOfTheDefinition) {
     }
 }
 
-// Documents that start within blocks, one of a single token, padding behind them; other groups of heads.
+// Documents that start within blocks, a document of one token, padding after them; other groups of heads.
 TEST_P(BlockMasses, OfPackedDocuments) {
   for (const std::int32_t block : {64, 128})
     for (const auto& [heads, kv_heads] : {std::pair<int, int>{4, 2}, {3, 3}, {6, 1}}) {
@@ -189,7 +189,7 @@ TEST_P(BlockMasses, OfPackedDocuments) {
     }
 }
 
-// Parts that begin at blocks and within them, some of less than a block, of several documents.
+// Parts of several documents that begin at blocks and within them, some shorter than a block.
 TEST_P(BlockMasses, OfSomeQueriesAddUpToThoseOfAll) {
   for (const std::int32_t block : {64, 128})
     for (const std::vector<std::int32_t>& cuts :
@@ -209,14 +209,14 @@ TEST_P(BlockMasses, OfSomeQueriesAddUpToThoseOfAll) {
     }
 }
 
-// More documents than one launch has, and more blocks than a word of bits.
+// More documents than one launch takes, and more blocks than a word has bits.
 TEST_P(BlockMasses, OfManyDocumentsAndOfLongOnes) {
   std::vector<std::int32_t> lengths(70, 9);
   expect_mass(GetParam(), problem(64, lengths, 8), context());
   expect_mass(GetParam(), problem(64, {64 * 35 + 7}, 8), context());
 }
 
-// Bits repeat, whatever the number of threads.
+// Results are bit-identical for any number of threads.
 TEST_P(BlockMasses, RepeatTheirBits) {
   const AttentionProblem p = problem(64, {500, 200}, 40);
   const AttentionInputs in = random_inputs(p, GetParam().dtype);
@@ -225,7 +225,7 @@ TEST_P(BlockMasses, RepeatTheirBits) {
   EXPECT_EQ(one, measured(GetParam(), p, in, lse, max_blocks(p), context(3)));
 }
 
-// With the log-sum-exp of dense attention a row sums to the share of its mass that the kept blocks hold.
+// With the log-sum-exp of dense attention, a row sums to the share of dense mass in the kept blocks.
 TEST_P(BlockMasses, SumToTheShareOfDenseAttention) {
   const AttentionProblem p = problem(64, {400}, 32);
   const AttentionInputs in = random_inputs(p, GetParam().dtype);

@@ -1,4 +1,4 @@
-// Which blocks the rules keep, against sets written down from their definitions; versions; and the lists that kernels
+// Blocks that the rules keep, against sets written down from their definitions; versions; and the lists that kernels
 // walk, against every single pair of positions.
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using Bits = std::vector<std::uint32_t>;
 
-// A drawing of `rows` rows in which block q sees block k where the function says so.
+// A drawing of `rows` rows in which block q sees block k if kept(q, k).
 BlockRule drawing(std::int32_t rows, std::int32_t columns, const std::function<bool(int, int)>& kept, Bits& bits) {
   BlockRule r{.kind = BlockRuleKind::drawn};
   r.first_word = static_cast<std::int64_t>(bits.size());
@@ -31,9 +31,9 @@ BlockRule drawing(std::int32_t rows, std::int32_t columns, const std::function<b
 }
 bool some_pairs(int q, int k) { return (q * 7 + k * 3) % 5 == 0; }
 
-// One of each kind; the last is drawn for 40 blocks.
+// Returns one rule of each kind; the last one is drawn for 40 blocks.
 std::vector<BlockRule> all_rules(Bits& bits) {
-  bits.assign(3, ~0u);  // of nobody
+  bits.assign(3, ~0u);  // not part of any drawing
   return {{.kind = BlockRuleKind::local_global, .local = 2, .first = 1, .every = 5},
           {.kind = BlockRuleKind::strided, .local = 1, .every = 3},
           {.kind = BlockRuleKind::hierarchical, .local = 2},
@@ -49,21 +49,21 @@ TEST(BlockPattern, EachBlockSeesItself) {
     for (const std::int32_t q : {0, 1, 39, 40, 1000, 1 << 20}) EXPECT_TRUE(p.keeps(head, q, q)) << head << ", " << q;
 }
 
-TEST(BlockPattern, LocalAndGlobalBlocks) {
+TEST(BlockPattern, LocalAndGlobalBlocksAreKept) {
   const BlockPattern p(128, {{.kind = BlockRuleKind::local_global, .local = 2, .first = 1, .every = 4}});
-  const std::set<int> row9 = {0, 4, 8, 9, 10, 12};  // 10 and 12 where attention is not causal
+  const std::set<int> row9 = {0, 4, 8, 9, 10, 12};  // 10 and 12 only without causality
   for (int k = 0; k < 14; ++k) EXPECT_EQ(p.keeps(0, 9, k), row9.contains(k)) << k;
   const BlockPattern plain(128, {{.kind = BlockRuleKind::local_global, .local = 3}});
   for (int k = 0; k < 14; ++k) EXPECT_EQ(plain.keeps(0, 9, k), std::abs(9 - k) < 3) << k;
 }
 
-TEST(BlockPattern, StridedBlocks) {
+TEST(BlockPattern, StridedBlocksAreKept) {
   const BlockPattern p(128, {{.kind = BlockRuleKind::strided, .local = 2, .every = 4}});
   const std::set<int> row9 = {1, 5, 8, 9, 10, 13};
   for (int k = 0; k < 15; ++k) EXPECT_EQ(p.keeps(0, 9, k), row9.contains(k)) << k;
 }
 
-TEST(BlockPattern, HierarchicalLevels) {
+TEST(BlockPattern, HierarchicalLevelsAreKept) {
   for (const int local : {1, 2, 3, 8, 100}) {
     constexpr int kEnd = 5000;
     std::set<int> want;
@@ -84,7 +84,7 @@ TEST(BlockPattern, HierarchicalLevels) {
   EXPECT_TRUE(wide.keeps(0, (1 << 25) - 1, 0));
 }
 
-// Within five standard deviations of the share that was asked for.
+// Expects the share within five standard deviations.
 void expect_share(double got, double share, double draws, const char* what) {
   EXPECT_NEAR(got, share, 5 * std::sqrt(share * (1 - share) / draws)) << what;
 }
@@ -119,7 +119,7 @@ TEST(BlockPattern, RandomBlocksHaveTheirDensity) {
   for (int k = 0; k < 20; ++k) EXPECT_EQ(local.keeps(0, 19, k), k > 16) << k;
 }
 
-TEST(BlockPattern, DrawnBlocks) {
+TEST(BlockPattern, DrawnBlocksAreKept) {
   Bits bits;
   const std::vector<BlockRule> rules = all_rules(bits);
   const BlockPattern made(64, {rules.back()}, {}, bits);
@@ -144,12 +144,12 @@ TEST(BlockPattern, HeadsFollowTheirRules) {
   for (const std::int32_t head : {1, 2, 4, 5}) EXPECT_TRUE(p.keeps(head, 5, 3)) << head;
 }
 
-TEST(BlockPattern, VersionsTellContentsApart) {
+TEST(BlockPattern, VersionsDifferWithContents) {
   const auto version = [](const BlockRule& r, std::int32_t block = 128, std::vector<std::int32_t> heads = {}) {
     return BlockPattern(block, {r, {}}, std::move(heads)).version();
   };
   const BlockRule rule{.kind = BlockRuleKind::local_global, .local = 2, .first = 1, .every = 5};
-  // The same in each process and on each machine, since it stands in files: FNV-1a of "128\\n0 2 1 5\\n0 1 0 0\\n".
+  // Files contain the version, so each process and machine must compute it: FNV-1a of "128\\n0 2 1 5\\n0 1 0 0\\n".
   EXPECT_EQ(version(rule), 829618297363121911u);
   std::set<std::uint64_t> seen = {version(rule), version(rule, 64), version(rule, 128, {0, 1}),
                                   version(rule, 128, {1, 0})};
@@ -165,7 +165,7 @@ TEST(BlockPattern, VersionsTellContentsApart) {
   seen.insert(version(random));
   random.threshold = 8;
   seen.insert(version(random));
-  random.every = 12;  // means nothing to it
+  random.every = 12;  // has no meaning for this kind
   EXPECT_TRUE(seen.contains(version(random)));
   BlockRule content{.kind = BlockRuleKind::content, .keep = 3};
   EXPECT_EQ(version(content), hash_text("128\n5 1 0 3\n0 1 0 0\n")) << "a mass of 1 is none";
@@ -173,7 +173,7 @@ TEST(BlockPattern, VersionsTellContentsApart) {
   for (const float mass : {0.5f, 0.75f}) content.mass = mass, seen.insert(version(content));
   for (const int more : {0, 1}) {
     const auto kept = [&](int q, int k) { return q == 3 && k <= more; };
-    Bits bits, moved = {1, 2, 3};  // where the drawing lies among the bits does not matter
+    Bits bits, moved = {1, 2, 3};  // the position of the drawing among the bits is irrelevant
     const BlockRule drawn = drawing(4, 4, kept, bits), behind = drawing(4, 4, kept, moved);
     const BlockPattern p(64, {drawn}, {}, bits);
     EXPECT_EQ(BlockPattern(64, {behind}, {}, moved).version(), p.version());
@@ -182,7 +182,7 @@ TEST(BlockPattern, VersionsTellContentsApart) {
   EXPECT_EQ(seen.size(), 15u);
 }
 
-TEST(BlockPattern, ChangesAreGenerations) {
+TEST(BlockPattern, AChangeIsANewGeneration) {
   const BlockPattern p(64, {{.local = 1}, {.local = 3}}, {0, 1});
   EXPECT_EQ(p.generation(), 0u);
   const BlockPattern next = p.changed({{.local = 2}, {.local = 4}});
@@ -195,8 +195,8 @@ TEST(BlockPattern, ChangesAreGenerations) {
   EXPECT_EQ(back.version(), p.version());
 }
 
-// Whatever the rules and heads of the next one are, kernels were chosen for the first.
-TEST(BlockPattern, FollowsOneOfOtherHeads) {
+// Kernels were chosen for the first pattern, even if the next one has different rules and heads.
+TEST(BlockPattern, APatternMayFollowOneOfOtherHeads) {
   const BlockPattern p(64, {{.local = 1}}), other(64, {{.local = 2}, {.local = 3}}, {0, 1});
   const BlockPattern next = other.following(p);
   EXPECT_EQ(next.generation(), 1u);
@@ -214,8 +214,8 @@ TEST(BlockPattern, FollowsOneOfOtherHeads) {
   EXPECT_NE(pattern_key(pattern(other)), pattern_key(pattern(p)));
 }
 
-// Ranks that have some heads each do not measure anew, either.
-TEST(BlockPattern, SomeHeadsOfAChangedOneKeepTheirFirstVersion) {
+// Ranks with some of the heads do not measure again, either.
+TEST(BlockPattern, SomeHeadsOfAChangedPatternKeepTheirFirstVersion) {
   const BlockPattern p(64, {{.local = 1}, {.local = 3}}, {0, 1});
   const BlockPattern next = p.changed({{.local = 2}, {.local = 4}}), last = next.changed({{.local = 5}, {.local = 6}});
   for (const std::int32_t head : {0, 1}) {
@@ -229,7 +229,7 @@ TEST(BlockPattern, SomeHeadsOfAChangedOneKeepTheirFirstVersion) {
   EXPECT_NE(next.of_heads(0, 1).first_version(), next.of_heads(1, 1).first_version());
 }
 
-TEST(BlockPattern, RefusesWhatMakesNone) {
+TEST(BlockPattern, InvalidPatternsAreRefused) {
   const Bits bits(8);
   EXPECT_THROW(BlockPattern(32, {{}}), Error);
   EXPECT_THROW(BlockPattern(64, {}), Error);
@@ -266,8 +266,7 @@ std::vector<ListCase> list_cases() {
 class BlockListsOf : public testing::TestWithParam<ListCase> {};
 INSTANTIATE_TEST_SUITE_P(All, BlockListsOf, testing::ValuesIn(list_cases()));
 
-// How many of the pairs of 64 rows and 64 columns count: all are looked at, and 64 rows or columns are there where the
-// first one is.
+// Returns the coverage of 64 rows and 64 columns from all their pairs. If the first row or column exists, all 64 do.
 BlockCoverage state_of(const BlockPattern& p, const ListCase& c, std::int32_t head, int row, int column) {
   if (row >= c.length || column >= c.length) return BlockCoverage::none;
   int kept = 0;

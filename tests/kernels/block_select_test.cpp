@@ -1,5 +1,5 @@
-// Selections by content, on CPUs and GPUs: against the definition in fp64 where scores differ by more than rounding,
-// and what no rounding excuses: ties, NaN, what must be kept, and that nothing later decides.
+// Selections by content, on CPUs and GPUs: against the definition in fp64 if scores differ by more than rounding. Ties,
+// NaN, required blocks and causality must be exact.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ BlockRule content(std::int32_t keep, std::int32_t local = 1, std::int32_t first 
   return {.kind = BlockRuleKind::content, .local = local, .first = first, .keep = keep, .mass = mass};
 }
 
-// Queries and keys, and the selection that is made of them.
+// Queries and keys, and the selection made from them.
 struct Problem {
   AttentionShape shape;
   Values q, k;
@@ -53,9 +53,9 @@ Selected select(const Problem& p, DType type, const ExecContext& ctx) {
   return {to_host<std::int32_t>(s.bits, ctx.stream), s.bits.dim(1), s.bits.dim(2)};
 }
 
-// One document of a problem: rows [first, end), blocks from row `origin` on.
+// One document of a problem: rows [first, end), blocks counted from row `origin`.
 struct Document {
-  std::int64_t origin, first, end, row;  // row: of the selection
+  std::int64_t origin, first, end, row;  // row: first row in the selection
   int blocks;
 };
 std::vector<Document> documents_of(const Problem& p) {
@@ -69,8 +69,8 @@ std::vector<Document> documents_of(const Problem& p) {
   return all;
 }
 
-// A block that differs from the definition's choice must have a score that is as good, to rounding, and their number
-// may differ where a share reaches the mass to rounding.
+// A block that differs from the definition's choice must have an equal score, up to rounding. The number of blocks may
+// differ if a share reaches the mass up to rounding.
 void expect_selected(const Problem& p, const Selected& got) {
   constexpr double kRounding = 1e-5;  // of shares
   int chosen = 0;
@@ -118,7 +118,7 @@ TEST_P(BlockSelections, AreThoseOfTheDefinition) {
       }
 }
 
-// More blocks than a word, a warp and a thread block have.
+// More blocks than a word, a warp and a thread block hold.
 TEST_P(BlockSelections, OfLongRows) {
   for (const std::int64_t dim : {8, 64, 128, 256}) {
     const Problem p({{0, 64 * 300 + 17}, 1, 1, dim, 1, block_sparse(64, {content(40, 2, 1)})}, GetParam().dtype);
@@ -126,14 +126,14 @@ TEST_P(BlockSelections, OfLongRows) {
   }
 }
 
-// More heads than a launch has on GPUs.
+// More heads than a launch takes on GPUs.
 TEST_P(BlockSelections, OfManyHeads) {
   const Pattern pattern = block_sparse(64, {content(5, 2, 1), {.local = 2, .every = 3}});
   const Problem p({{0, 64 * 10 + 5}, 66, 66, 8, 1, pattern}, GetParam().dtype);
   expect_selected(p, select(p, GetParam().dtype, context()));
 }
 
-// Scores that tell blocks apart: a part of the rows is done before `keep`, others are cut by it.
+// Scores separate blocks clearly: some rows reach the mass before `keep` blocks, others are limited by `keep`.
 TEST_P(BlockSelections, UntilTheMassIsReached) {
   const std::vector<std::int32_t> packed = offsets_of({900, 70, 1, 1300, 640}, 0), rows = {0, 971};
   for (const float mass : {0.3f, 0.9f})
@@ -160,11 +160,11 @@ TEST_P(BlockSelections, UntilTheMassOfLongRowsIsReached) {
   expect_selected(p, select(p, GetParam().dtype, context()));
 }
 
-// What a block keeps that has these candidates, all blocks before it.
+// Returns the blocks that a block keeps whose candidates, all blocks before it, have these scores.
 std::vector<int> chosen(const Values& scores, float mass, std::int32_t keep, const ExecContext& ctx, float scale = 1) {
   const auto own = static_cast<std::int32_t>(scores.size());
   Values row = scores;
-  row.push_back(1e6);  // of itself, which is kept anyway
+  row.push_back(1e6);  // the block itself, which is always kept
   const Tensor bits = ctx.empty({1, 1, own / 32 + 1}, DType::i32);
   block_select_kernel({.queries = {},
                        .keys = {},
@@ -182,7 +182,7 @@ std::vector<int> chosen(const Values& scores, float mass, std::int32_t keep, con
   return kept;
 }
 
-// Shares of 1/8, 1/2, 1/4 and 1/8.
+// The shares are 1/8, 1/2, 1/4 and 1/8.
 TEST_P(BlockSelections, CountSharesOfTheSoftmax) {
   const ExecContext ctx = context();
   using Kept = std::vector<int>;
@@ -219,7 +219,7 @@ TEST_P(BlockSelections, CountNoNanInTheMass) {
   EXPECT_EQ(chosen({3e38, -3e38, 2e38}, 0.99f, 10, ctx), (Kept{0}));
 }
 
-// Equal scores have equal shares, exactly; the lower blocks come first.
+// Equal scores have exactly equal shares; lower blocks come first.
 TEST_P(BlockSelections, TakeTheLowerOfEqualBlocksForTheMass) {
   const ExecContext ctx = context();
   const auto first = [](int count) {
@@ -229,14 +229,14 @@ TEST_P(BlockSelections, TakeTheLowerOfEqualBlocksForTheMass) {
   };
   EXPECT_EQ(chosen(Values(80, 2.5), 0.25f, 100, ctx), first(20));
   EXPECT_EQ(chosen(Values(80, 2.5), 0.25f, 11, ctx), first(10));
-  for (const std::size_t count : {7000, 13000})  // on GPUs one warp to a thread block, and more than 48 KiB
+  for (const std::size_t count : {7000, 13000})  // on GPUs, one warp per thread block, and more than 48 KiB
     EXPECT_EQ(chosen(Values(count, 2.5), 1, 11, ctx), first(10)) << count;
   Values one_better(65, -1.0);
   one_better[40] = 1e3;
   EXPECT_EQ(chosen(one_better, 0.5f, 100, ctx), (std::vector{40}));
 }
 
-// Blocks whose keys are the same have the same score.
+// Blocks with equal keys have equal scores.
 TEST_P(BlockSelections, TakeTheLowerOfEqualBlocks) {
   Problem p({{0, 64 * 12}, 2, 1, 16, 1, block_sparse(64, {content(4)})}, GetParam().dtype);
   const std::size_t row = 16;
@@ -246,7 +246,7 @@ TEST_P(BlockSelections, TakeTheLowerOfEqualBlocks) {
     for (int j = 0; j <= i; ++j) EXPECT_EQ(got.keeps(i, 0, j), j < 3 || j == i) << i << ", " << j;
 }
 
-// A block with a NaN is left out, a block of infinite score is the best.
+// A block with a NaN is never selected; a block with an infinite score is the best.
 TEST_P(BlockSelections, NeverTakeNan) {
   Problem p({{0, 64 * 8}, 1, 1, 8, 1, block_sparse(64, {content(3)})}, GetParam().dtype);
   std::fill(p.q.begin(), p.q.end(), 1);
@@ -260,7 +260,7 @@ TEST_P(BlockSelections, NeverTakeNan) {
       EXPECT_EQ(got.keeps(i, 0, j), std::ranges::count(want[static_cast<std::size_t>(i)], j) > 0) << i << ", " << j;
 }
 
-// What a row changes is selected for later blocks alone.
+// A changed row affects only selections of later blocks.
 TEST_P(BlockSelections, DoNotLookAhead) {
   const ExecContext ctx = context();
   for (const BlockRule& rule : {content(3, 1, 1), content(6, 1, 1, 0.6f)}) {
@@ -280,7 +280,7 @@ TEST_P(BlockSelections, DoNotLookAhead) {
   }
 }
 
-// Some blocks of a document, as generation asks for them, are selected for as in the whole.
+// Some blocks of a document, as in generation, select the same as in the whole document.
 TEST_P(BlockSelections, OfSomeBlocksAreThoseOfAll) {
   const ExecContext ctx = context();
   const auto blocks = block_sparse(64, {content(8, 2, 1, 0.4f), {.local = 3}}).blocks;
@@ -293,7 +293,7 @@ TEST_P(BlockSelections, OfSomeBlocksAreThoseOfAll) {
   EXPECT_EQ((std::vector{a[22], a[23]}), (std::vector{b[2], b[3]}));
 }
 
-TEST(BlockSelect, RefusesWhatDoesNotFit) {
+TEST(BlockSelect, WrongShapesAreRefused) {
   const ExecContext ctx{Stream::cpu(1)};
   const auto blocks = block_sparse(64, {content(4)}).blocks;
   const Tensor means = ctx.zeros({8, 1, 8}), bits = ctx.zeros({8, 1, 1}, DType::i32), x = ctx.zeros({512, 1, 8});
@@ -312,7 +312,7 @@ TEST(BlockSelect, RefusesWhatDoesNotFit) {
   EXPECT_THROW(block_select_kernel({means, means, bits, {}, blocks, {}, 0}, ctx), Error);
 }
 
-// Attention that goes by content says so if it is called without a selection, or with one of another size.
+// Attention by content fails with a message if it is called without a selection, or with one of a wrong size.
 TEST(BlockSelect, IsNeeded) {
   const ExecContext ctx{Stream::cpu(1)};
   const Tensor x = ctx.zeros({130, 1, 8}), lse = ctx.zeros({1, 130});
