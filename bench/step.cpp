@@ -55,8 +55,8 @@ Config given_sizes(Config c) {
     fail(
         "train.micro_batch and train.mlp_chunk: auto is chosen only when a run begins. Give a benchmark the numbers "
         "that `ringmaster plan` shows");
-  c.train.batch_sizes.clear();                // measures the largest batch size
-  c.model = as_of(c.model, kAfterAllTokens);  // measures the attention of the last steps
+  c.train.batch_sizes.clear();                            // measures the largest batch size
+  c.model = with_attention_at(c.model, kAfterAllTokens);  // measures the attention of the last steps
   return c;
 }
 

@@ -140,7 +140,7 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
   }
 }
 
-std::vector<fs::path> list_impostors(const fs::path& folder) {
+std::vector<fs::path> list_foreign_files(const fs::path& folder) {
   std::vector<fs::path> found = entries_of(folder);
   std::erase_if(found, [](const fs::path& path) { return !step_of(path) || holds_checkpoint(path); });
   std::ranges::sort(found);
@@ -193,7 +193,7 @@ void commit_directory(const fs::path& temporary, const fs::path& final) {
   sync_directory(final.parent_path());
 }
 
-std::vector<CheckpointEntry> superseded(const fs::path& folder, std::int64_t step, const Retention& keep) {
+std::vector<CheckpointEntry> list_superseded(const fs::path& folder, std::int64_t step, const Retention& keep) {
   RING_CHECK(keep.keep_last >= 1 && keep.keep_every >= 0, "retention keeps the last ", keep.keep_last, " and every ",
              keep.keep_every);
   std::vector<CheckpointEntry> all = list_checkpoints(folder);
@@ -206,7 +206,7 @@ std::vector<CheckpointEntry> superseded(const fs::path& folder, std::int64_t ste
 }
 
 void apply_retention(const fs::path& folder, std::int64_t step, const Retention& keep) {
-  for (const CheckpointEntry& e : superseded(folder, step, keep))
+  for (const CheckpointEntry& e : list_superseded(folder, step, keep))
     if (const std::error_code error = remove_checkpoint(e.path))
       log::warn("cannot remove the old checkpoint ", e.path.string(), ": ", error.message());
 }

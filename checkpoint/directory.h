@@ -26,7 +26,7 @@ std::string checkpoint_name(std::int64_t step);
 // checkpoint without read permission is included. Throws Error if the folder itself cannot be read.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& folder);
 // Returns the files and folders that are named like a checkpoint but are not one, sorted by path.
-std::vector<std::filesystem::path> list_impostors(const std::filesystem::path& folder);
+std::vector<std::filesystem::path> list_foreign_files(const std::filesystem::path& folder);
 
 // Removes what unfinished saves and removals left behind. Call on one rank, before anything is written to the folder.
 // Returns how many were removed; a failure is logged as a warning.
@@ -55,8 +55,8 @@ struct Retention {
 
 // Returns the checkpoints older than `step` that retention removes: all except the newest keep_last (which include that
 // of `step`) and every keep_every-th. Checkpoints newer than `step` are ignored.
-std::vector<CheckpointEntry> superseded(const std::filesystem::path& folder, std::int64_t step, const Retention&);
-// Removes the superseded() checkpoints. Call after the checkpoint of `step` was verified. Warns if one cannot be
+std::vector<CheckpointEntry> list_superseded(const std::filesystem::path& folder, std::int64_t step, const Retention&);
+// Removes the list_superseded() checkpoints. Call after the checkpoint of `step` was verified. Warns if one cannot be
 // removed.
 void apply_retention(const std::filesystem::path& folder, std::int64_t step, const Retention&);
 

@@ -223,7 +223,7 @@ std::unique_ptr<MemoryTier> open_memory_tier(const std::vector<std::string>& fac
   return std::make_unique<MemoryTier>(*files, hash_of(all), own_status().kept_key.data());
 }
 
-bool reserve_together(MemoryTier& tier, const State& state, const Stream& stream, Communicator& host) {
+bool reserve_on_all_ranks(MemoryTier& tier, const State& state, const Stream& stream, Communicator& host) {
   std::string problem;
   try {
     tier.reserve(state, stream);

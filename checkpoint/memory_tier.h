@@ -75,7 +75,7 @@ std::unique_ptr<MemoryTier> open_memory_tier(const std::vector<std::string>& fac
 
 // Reserves the tier's memory on all ranks. If one rank has too little, warns, frees the memory on all ranks and returns
 // false. Collective.
-bool reserve_together(MemoryTier&, const State&, const Stream&, Communicator& host);
+bool reserve_on_all_ranks(MemoryTier&, const State&, const Stream&, Communicator& host);
 
 // Returns the newest step that all ranks can load; nullopt if there is none. The tier may be null. Collective.
 std::optional<std::int64_t> newest_common_step(const MemoryTier*, Communicator& host);

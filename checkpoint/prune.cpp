@@ -30,7 +30,7 @@ PrunePlan plan_prune(const std::filesystem::path& folder, const PruneRules& rule
   const std::vector<CheckpointEntry> all = list_checkpoints(folder);
   check_named(rules, all, plan.newest_whole, folder);
   std::vector<CheckpointEntry> old;
-  if (rules.keep) old = superseded(folder, plan.newest_whole, *rules.keep);
+  if (rules.keep) old = list_superseded(folder, plan.newest_whole, *rules.keep);
   for (const CheckpointEntry& e : all) {
     const bool by_rule = std::ranges::find(old, e.step, &CheckpointEntry::step) != old.end();
     (by_rule || std::ranges::count(rules.steps, e.step) ? plan.removed : plan.kept).push_back(e);

@@ -65,7 +65,7 @@ Verification verify_once(const fs::path& checkpoint, bool from_disk) {
 }
 
 void warn_of_impostors(const fs::path& folder) {
-  for (const fs::path& path : list_impostors(folder))
+  for (const fs::path& path : list_foreign_files(folder))
     log::warn(path.string(), " is named like a checkpoint, but contains none of its files: it is left alone");
 }
 

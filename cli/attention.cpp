@@ -309,7 +309,7 @@ void show(const Arguments& a) {
     return show_attention_on_text(
         {a.file, a.text, a.svg, a.overrides, a.weights, a.threads, a.layer, a.head, a.length, columns_of(a)});
   const Config config = settings_at(a.file, a.overrides);
-  const ModelConfig model = as_of(config.model.resolved(), kAfterAllTokens);
+  const ModelConfig model = with_attention_at(config.model.resolved(), kAfterAllTokens);
   check_layer_and_head(model, a.layer, a.head);
   Report(a, model, config.parallel).print();
 }

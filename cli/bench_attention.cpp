@@ -43,7 +43,7 @@ AttentionGrid grid_of(const Arguments& a, Backend backend) {
   if (a.causal || !a.full) g.causal.push_back(true);
   if (a.full || !a.causal) g.causal.push_back(false);
   g.patterns.clear();
-  for (const std::string& kind : a.kinds) g.patterns.push_back({kind, a.pattern.of(kind)});
+  for (const std::string& kind : a.kinds) g.patterns.push_back({kind, a.pattern.pattern_of_kind(kind)});
   g.candidates = a.candidates;
   g.dropout = a.dropout;
   g.rounds = a.rounds;

@@ -65,7 +65,7 @@ void fill_in(Arguments& a, int ranks, Backend backend) {
 ContextGrid grid_of(const Arguments& a) {
   ContextGrid g = a.grid;
   g.kv_heads = a.kv_heads;
-  g.pattern = a.pattern.of(a.kind);
+  g.pattern = a.pattern.pattern_of_kind(a.kind);
   for (const std::string& name : a.schedules)
     for (const auto& [known, schedule] : kSchedules)
       if (name == known) g.schedules.push_back(schedule);

@@ -58,8 +58,8 @@ void add_context(Command command, std::int64_t& context) {
       kMaxLength);
 }
 
-void talk(const Session& s, const ChatOptions& o, Sampling sampling, std::int64_t max_tokens,
-          const std::vector<std::string>& stops) {
+void run_chat(const Session& s, const ChatOptions& o, Sampling sampling, std::int64_t max_tokens,
+              const std::vector<std::string>& stops) {
   const Chat chat = open_chat(s, o.chat_template);
   std::vector<ChatMessage> messages;
   if (!o.system.empty()) messages.push_back({"system", o.system});

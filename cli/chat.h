@@ -25,6 +25,7 @@ struct ChatOptions {
 
 // Prints each answer followed by a newline. Answer n, from 0, is sampled with the seed + n. Throws Error if there is no
 // template, or if the conversation no longer fits the model's context.
-void talk(const Session&, const ChatOptions&, Sampling, std::int64_t max_tokens, const std::vector<std::string>& stops);
+void run_chat(const Session&, const ChatOptions&, Sampling, std::int64_t max_tokens,
+              const std::vector<std::string>& stops);
 
 }  // namespace ring

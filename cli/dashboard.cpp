@@ -60,11 +60,11 @@ struct Dashboard::Impl {
   }
 
   std::string live(std::int64_t known) {
-    const auto reading = run ? run->look() : nullptr;
+    const auto reading = run ? run->read_if_changed() : nullptr;
     return live_json(view(), reading.get(), known);
   }
   HttpReply metrics(bool open) {
-    const auto reading = run ? run->look() : nullptr;
+    const auto reading = run ? run->read_if_changed() : nullptr;
     return {.type = open ? kOpenMetricsType : kTextMetricsType,
             .body = metrics_text(view(), reading ? &reading->run : nullptr, open)};
   }

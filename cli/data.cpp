@@ -22,7 +22,7 @@ namespace {
 
 // Shows a command's progress in bytes.
 void show_bytes(LiveLine& line, std::uint64_t done, std::uint64_t total, const std::string& besides = "") {
-  if (!line.due()) return;
+  if (!line.is_due()) return;
   const double rate = static_cast<double>(done) / line.seconds();
   std::string text = str(in_bytes(static_cast<double>(done)), "  ", besides, in_bytes(rate), "/s");
   if (total > 0)
@@ -67,7 +67,7 @@ void prepare(const PrepareArguments& a) {
       show_bytes(line, p.bytes, p.total_bytes, with_commas(p.tokens) + " tokens  ");
     });
   }
-  warn_of(r);
+  log_warnings(r);
   warn_of_validation(r);
   warn_of_training(r);
   const double bytes = static_cast<double>(r.bytes), tokens = static_cast<double>(r.tokens[0] + r.tokens[1]);

@@ -47,7 +47,7 @@ void print_document(const InspectArguments& a, const TokenSplit& split, const To
   std::cout << (a.validation ? "\nvalidation" : "\ntraining") << " document " << document << ", " << with_commas(length)
             << " tokens";
   if (!split.masked()) {
-    std::cout << ":\n" << shortened(tokenizer.decode(ids), a.bytes) << "\n";
+    std::cout << ":\n" << truncate_text(tokenizer.decode(ids), a.bytes) << "\n";
     return;
   }
   std::vector<std::uint8_t> counts(static_cast<std::size_t>(length));

@@ -32,7 +32,7 @@ std::string marked_text(const Tokenizer& tokenizer, std::span<const std::int32_t
       const std::string text = tokenizer.bytes_of(ids[i]);
       run += text.empty() ? tokenizer.piece(ids[i]) : text;
     }
-    const std::string shown = shortened(run, left);
+    const std::string shown = truncate_text(run, left);
     left -= std::min<std::uint64_t>(left, run.size());
     out += counts[begin] ? str(on, shown, off) : shown;
   }
@@ -73,7 +73,7 @@ std::string in_bytes(double bytes) {
   return fixed(bytes, unit == 0 ? 0 : 1) + " " + units[unit];
 }
 
-std::string visible(std::string_view text) {
+std::string escape_control_characters(std::string_view text) {
   std::string out;
   for (char c : text) {
     if (c == '\n')
@@ -92,7 +92,7 @@ std::string visible(std::string_view text) {
   return out;
 }
 
-std::string shortened(std::string text, std::size_t bytes) {
+std::string truncate_text(std::string text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
   text.resize(utf8::floor_boundary(text, bytes));
   return text + "...";

@@ -38,7 +38,7 @@ FitChoice parse_choice(const ModelConfig& run, const std::string& text) try {
   if (const std::int64_t layers = config.model.attention.reuse; layers > 1)
     fail("model.attention.reuse: got ", layers, ", but layers that share a selection cannot be measured one by one. ",
          "Omit reuse, and add it to the settings that are printed");
-  FitChoice choice = choice_of(as_of(config.model.resolved(), kAfterAllTokens));
+  FitChoice choice = choice_of(with_attention_at(config.model.resolved(), kAfterAllTokens));
   choice.section = config.model.attention;
   return choice;
 } catch (const Error& e) {

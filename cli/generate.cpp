@@ -116,7 +116,7 @@ void run(Arguments a) {
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
   const Session session = open_session(a.run, {a.threads, a.device, a.context, a.weights});
   a.sampling = sampling_for(a, generation_config_of(session.origin));
-  if (a.chat) return talk(session, a.talk, a.sampling, a.max_tokens, a.stops);
+  if (a.chat) return run_chat(session, a.talk, a.sampling, a.max_tokens, a.stops);
   if (lines) return write_lines(a, session, prompts);
   std::cout << a.prompt << std::flush;
   write_together(a, session, prompts, 0, [](const std::string& text) { std::cout << text << std::flush; });

@@ -79,13 +79,13 @@ void read_place(const Words& w, LaunchOptions& o) {
   const AgentEnvironment told = w.standalone ? AgentEnvironment{} : parse_agent_environment(current_environment());
   if (!w.nodes.empty()) read_nodes(w.nodes, o);
   if (w.standalone && o.max_nodes > 1) fail("launch: --standalone allows only one node, but --nnodes is ", w.nodes);
-  take_place(told, !w.nodes.empty(), o);
+  apply_agent_environment(told, !w.nodes.empty(), o);
   if (o.max_nodes == 1) return;  // torchrun's users often give an endpoint even for one node
   if (!w.endpoint.empty())
     o.endpoint = read_rdzv_endpoint(w.endpoint);
   else if (!w.master_addr.empty())
     o.endpoint = read_rdzv_endpoint(w.master_addr + ":" + w.master_port);
-  refuse_loopback(told, o);
+  reject_loopback(told, o);
 }
 
 void read_words(const Words& w, LaunchOptions& o) {

@@ -124,7 +124,7 @@ NumaBinding read_numa_binding(const std::string& word) {
   return at->second;
 }
 
-void take_place(const AgentEnvironment& told, bool nodes_given, LaunchOptions& o) {
+void apply_agent_environment(const AgentEnvironment& told, bool nodes_given, LaunchOptions& o) {
   const std::string& who = told.source;
   if (told.here > 1)
     fail("launch: ", who, " started ", told.agents, " copies of this command on ", counted(told.nodes, "node"),
@@ -140,7 +140,7 @@ void take_place(const AgentEnvironment& told, bool nodes_given, LaunchOptions& o
   if (o.rdzv_id == kNoId && !told.job.empty()) o.rdzv_id = told.job;
 }
 
-void refuse_loopback(const AgentEnvironment& told, const LaunchOptions& o) {
+void reject_loopback(const AgentEnvironment& told, const LaunchOptions& o) {
   if (o.max_nodes == 1 || !o.endpoint || !is_loopback(o.endpoint->host)) return;
   const std::string what = "launch: --rdzv-endpoint: " + o.endpoint->host + " is a loopback address, ";
   const char* remedy = "Give an address of node 0 that the others can reach";

@@ -22,8 +22,8 @@ std::string find_secret(const std::string& file);  // from the file or RINGMASTE
 
 // Fills in missing options from the environment that the scheduler gave this agent. Throws Error if the scheduler
 // started several agents, but the options would make each of them train alone.
-void take_place(const AgentEnvironment&, bool nodes_given, LaunchOptions&);
+void apply_agent_environment(const AgentEnvironment&, bool nodes_given, LaunchOptions&);
 // Throws Error if the endpoint is loopback and other nodes need it.
-void refuse_loopback(const AgentEnvironment&, const LaunchOptions&);
+void reject_loopback(const AgentEnvironment&, const LaunchOptions&);
 
 }  // namespace ring

@@ -16,13 +16,13 @@ LiveLine::LiveLine(Options o)
       started_(now_()),
       shown_(started_) {}
 
-bool LiveLine::due() const {
+bool LiveLine::is_due() const {
   constexpr double kRedrawSeconds = 0.1, kPlainSeconds = 10;
   return now_() - shown_ >= (terminal_ ? kRedrawSeconds : kPlainSeconds);
 }
 
 void LiveLine::show(const std::string& text) {
-  if (!due()) return;
+  if (!is_due()) return;
   shown_ = now_();
   if (terminal_)
     std::cerr << "\r\x1b[K" << text << std::flush;

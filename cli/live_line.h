@@ -22,7 +22,7 @@ class LiveLine {
   LiveLine& operator=(const LiveLine&) = delete;
 
   // Returns true if the next show() will print, so that callers can skip formatting text that is not shown.
-  bool due() const;
+  bool is_due() const;
   void show(const std::string& text);  // prints nothing until the line is due
   void clear();                        // removes the line from the terminal
   double seconds() const;              // since construction

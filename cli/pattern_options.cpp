@@ -39,7 +39,7 @@ void PatternOptions::add_content_to(Command cmd) {
       .needs("--keep");
 }
 
-Pattern PatternOptions::of(const std::string& kind) const {
+Pattern PatternOptions::pattern_of_kind(const std::string& kind) const {
   const AttentionKind& of = attention_kind(kind);
   AttentionConfig c{.kind = kind};
   const auto set = [&](const char* setting, auto& to, const auto& value) {

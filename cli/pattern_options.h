@@ -19,8 +19,8 @@ struct PatternOptions {
   std::int64_t keep = 0, local = 2, first = 1;  // selection by content; keep 0: blocks at random
 
   void add_to(Command command);
-  void add_content_to(Command command);       // call after add_to()
-  Pattern of(const std::string& kind) const;  // causal; throws Error if the kind refuses the numbers
+  void add_content_to(Command command);                    // call after add_to()
+  Pattern pattern_of_kind(const std::string& kind) const;  // causal; throws Error if the kind refuses the numbers
 };
 
 }  // namespace ring

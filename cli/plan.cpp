@@ -78,7 +78,7 @@ std::size_t memory_of(const Arguments& a, const DeviceRates& rates) {
   if (a.memory) return a.memory;
   if (rates.memory_bytes > 0) return static_cast<std::size_t>(rates.memory_bytes);
   const std::vector<MemoryBound> bounds = memory_bounds();
-  return tightest(bounds).total;
+  return tightest_bound(bounds).total;
 }
 
 std::size_t budget_of(const Arguments& a, const Config& c, const DeviceRates& rates) {
@@ -134,7 +134,7 @@ PlanProgress progress_of(LiveLine& line, const PlanRequest& q, const char* what)
   std::cout.flush();  // for files and pipes, too: the search may take minutes
   const std::string devices = counted(q.world, device_word(q));
   return [&line, devices, what](std::size_t done, std::size_t all, const PlannedStep* best) {
-    if (!line.due()) return;
+    if (!line.is_due()) return;
     const std::string so_far =
         best ? str(", best so far ", best->layout, ": ", format_count(best->tokens_per_second), " tokens/s") : "";
     line.show(str("planning ", devices, ": ", what, ' ', done + 1, " of ", all, so_far));

@@ -83,7 +83,8 @@ void print(const std::vector<RunSummary>& runs) {
   print_table(rows, 3);
   if (!runs.empty()) std::cout << "(goodput: share of the time that was not lost to failures and restarts)\n";
   for (const RunSummary& r : runs)
-    if (!r.note.empty()) std::cout << visible(r.name) << ": " << visible(r.note) << "\n";
+    if (!r.note.empty())
+      std::cout << escape_control_characters(r.name) << ": " << escape_control_characters(r.note) << "\n";
 }
 
 nlohmann::ordered_json number(std::optional<double> value) {
@@ -118,7 +119,7 @@ void list(const Arguments& a) {
     for (const RunSummary& r : runs) all.push_back(json_of(r));
     std::cout << json_text(all, 1) << "\n";
   } else if (runs.empty()) {
-    std::cout << visible(a.folder) << ": contains no runs\n";
+    std::cout << escape_control_characters(a.folder) << ": contains no runs\n";
   } else {
     print(runs);
   }

@@ -48,7 +48,7 @@ void print_settings(const std::vector<std::string>& paths, const Compared& c) {
     std::cout << "The settings are the same.\n";
   else
     print_table(rows, 1);
-  for (const std::string& problem : problems) std::cout << visible(problem) << "\n";
+  for (const std::string& problem : problems) std::cout << escape_control_characters(problem) << "\n";
 }
 
 void print_losses(const char* title, const std::vector<const Curve*>& curves, const Compared& c) {
@@ -106,7 +106,8 @@ void compare(const std::vector<std::string>& given) {
   print_losses("training loss", c.all(&RunCurves::loss), c);
   print_speed(c);
   for (const RunSummary& r : c.runs)
-    if (!r.note.empty()) std::cout << visible(r.path) << ": " << visible(r.note) << "\n";
+    if (!r.note.empty())
+      std::cout << escape_control_characters(r.path) << ": " << escape_control_characters(r.note) << "\n";
 }
 
 }  // namespace

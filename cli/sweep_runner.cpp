@@ -64,10 +64,10 @@ SweepRunner::SweepRunner(const SweepPlan& plan, const SweepOptions& options)
   std::error_code error;
   std::filesystem::create_directories(plan.directory, error);
   if (error) fail("directory: cannot create '", plan.directory, "': ", error.message());
-  remember();
+  save_state();
 }
 
-void SweepRunner::remember() const {
+void SweepRunner::save_state() const {
   const std::string file = plan_.directory + "/sweep.json";
   const Json now = json_of(plan_);
   if (std::filesystem::exists(file) && !goes_on_with(parsed(read_text_file(file, kMaxPlanBytes)), now))

@@ -32,7 +32,7 @@ class SweepRunner {
     std::string name;  // run name
     std::unique_ptr<Worker> worker;
   };
-  void remember() const;
+  void save_state() const;
   void start(const SweepRun&, std::size_t slot);
   bool watch();  // returns false if no run is active
 

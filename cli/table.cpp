@@ -17,12 +17,13 @@ void print_table(const std::vector<std::vector<std::string>>& rows, std::size_t 
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(visible(row[i])));
+    for (std::size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], width_of(escape_control_characters(row[i])));
   }
   for (const auto& row : rows) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string cell = visible(row[i]), space(widths[i] - width_of(cell), ' ');
+      const std::string cell = escape_control_characters(row[i]), space(widths[i] - width_of(cell), ' ');
       line += (i ? "  " : "") + (i < left ? cell + space : space + cell);
     }
     std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";

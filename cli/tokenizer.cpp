@@ -93,7 +93,8 @@ struct EncodeArguments {
 
 void print_offsets(const Tokenizer& tokenizer, const std::string& text) {
   for (const PlacedToken& t : tokenizer.encode_placed(text))
-    std::cout << t.id << '\t' << t.begin << '\t' << t.end << '\t' << visible(tokenizer.piece(t.id)) << '\n';
+    std::cout << t.id << '\t' << t.begin << '\t' << t.end << '\t' << escape_control_characters(tokenizer.piece(t.id))
+              << '\n';
 }
 
 void encode(const EncodeArguments& a) {
@@ -110,7 +111,7 @@ void encode(const EncodeArguments& a) {
     ids.insert(ids.end(), after.begin(), after.end());
   }
   if (a.pieces) {
-    for (std::int32_t id : ids) std::cout << id << '\t' << visible(tokenizer->piece(id)) << '\n';
+    for (std::int32_t id : ids) std::cout << id << '\t' << escape_control_characters(tokenizer->piece(id)) << '\n';
   } else {
     for (std::size_t i = 0; i < ids.size(); ++i) std::cout << (i ? " " : "") << ids[i];
     std::cout << '\n';
@@ -150,7 +151,7 @@ void inspect(const InspectArguments& a) {
   const std::int64_t vocab = tokenizer->vocab_size();
   const std::vector<std::int32_t> begin = empty_text(*tokenizer);
   const auto named = [&](std::optional<std::int32_t> id) {
-    return id ? str(*id, " ", visible(tokenizer->piece(*id))) : std::string("none");
+    return id ? str(*id, " ", escape_control_characters(tokenizer->piece(*id))) : std::string("none");
   };
   // Runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte, and characters that normalization
   // changes: U+00A0, a ligature, a combining accent, a fullwidth digit, a capital.
@@ -165,7 +166,7 @@ void inspect(const InspectArguments& a) {
                                                                      : "not exact for every input")
             << "\n";
   for (std::int64_t id = std::max<std::int64_t>(a.first, 0); id < std::min(vocab, a.first + a.tokens); ++id) {
-    std::cout << id << '\t' << visible(tokenizer->piece(static_cast<std::int32_t>(id))) << '\n';
+    std::cout << id << '\t' << escape_control_characters(tokenizer->piece(static_cast<std::int32_t>(id))) << '\n';
   }
 }
 

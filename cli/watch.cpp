@@ -30,11 +30,11 @@ std::size_t draw(const ReportRun& run, bool terminal) {
 void watch(const Arguments& a) {
   LiveRun live(find_run(a.run).path());
   const bool terminal = is_terminal();
-  auto reading = live.look();
+  auto reading = live.read_if_changed();
   std::size_t lines = draw(reading->run, terminal);
   while (terminal && std::cout && reading->run.summary.status == kRunRunning) {
     std::this_thread::sleep_for(std::chrono::duration<double>(a.seconds));
-    reading = live.look();
+    reading = live.read_if_changed();
     std::cout << "\x1b[" << lines << "A";
     lines = draw(reading->run, terminal);
   }

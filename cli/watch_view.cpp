@@ -62,7 +62,7 @@ class View {
 
  private:
   void add(const std::string& line) {
-    std::string whole = fitted(visible(line), shown_);
+    std::string whole = fitted(escape_control_characters(line), shown_);
     whole.erase(whole.find_last_not_of(' ') + 1);
     lines_.push_back(std::move(whole));
   }
@@ -139,7 +139,7 @@ std::string sparkline(const Curve& curve, std::size_t columns) {
 }
 
 std::optional<double> seconds_left(const ReportRun& run) {
-  const std::optional<double> ms = recent(run, "train/step_ms");
+  const std::optional<double> ms = latest_value(run, "train/step_ms");
   if (!ms || run.summary.steps <= run.summary.step) return std::nullopt;
   return *ms / 1000 * static_cast<double>(run.summary.steps - run.summary.step);
 }

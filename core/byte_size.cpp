@@ -73,27 +73,27 @@ std::string parse_bytes(const std::string& text, std::int64_t& bytes) {
   config::Value value;
   if (!unit || !config::parse_value(node, number, value).empty())
     return str("expected bytes, such as 50MB or 1GiB, got ", shown(text));
-  const std::int64_t count = std::get<std::int64_t>(value), most = std::numeric_limits<std::int64_t>::max();
-  if (count > most / unit->bytes || count < -most / unit->bytes)
-    return str("expected at most ", most, " bytes, got ", shown(text));
+  const std::int64_t count = std::get<std::int64_t>(value), max = std::numeric_limits<std::int64_t>::max();
+  if (count > max / unit->bytes || count < -max / unit->bytes)
+    return str("expected at most ", max, " bytes, got ", shown(text));
   bytes = count * unit->bytes;
   return "";
 }
 
-Check in_bytes(long double least, long double most) {
-  Check check = in_range(least, most);
+Check in_bytes(long double min, long double max) {
+  Check check = in_range(min, max);
   check.text += kInBytes;
   return check;
 }
 
 bool is_in_bytes(const Check& check) { return check.text.ends_with(kInBytes); }
 
-Check share_or_bytes(long double least, long double most) {
-  const Check bytes = in_bytes(least, most);
+Check share_or_bytes(long double min, long double max) {
+  const Check bytes = in_bytes(min, max);
   Check check = check_number(str(kShareOr, bytes.text),
-                             [=](long double v) { return (v >= 0 && v <= 1) || (v >= least && v <= most); });
-  check.least = 0;
-  check.most = most;
+                             [=](long double v) { return (v >= 0 && v <= 1) || (v >= min && v <= max); });
+  check.min = 0;
+  check.max = max;
   return check;
 }
 

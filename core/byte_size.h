@@ -15,12 +15,12 @@ namespace ring {
 std::string parse_bytes(const std::string& text, std::int64_t& bytes);
 
 // Like in_range(), for a setting in bytes, which may be given with a unit.
-Check in_bytes(long double least, long double most);
+Check in_bytes(long double min, long double max);
 bool is_in_bytes(const Check&);
 
 // Like in_bytes(), for a setting that is a share if it is at most 1, and a number of bytes if it is larger or has a
 // unit.
-Check share_or_bytes(long double least, long double most);
+Check share_or_bytes(long double min, long double max);
 // Returns what is wrong with a size such as "1B": its unit says bytes, but a setting with these checks would take the
 // value 1 for a share. Returns "" if nothing is wrong.
 std::string not_a_share(const std::string& text, std::int64_t bytes, const std::vector<Check>&);

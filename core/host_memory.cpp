@@ -162,7 +162,7 @@ std::vector<MemoryBound> memory_bounds(const std::string& root) {
   return out;
 }
 
-const MemoryBound& tightest(const std::vector<MemoryBound>& bounds) {
+const MemoryBound& tightest_bound(const std::vector<MemoryBound>& bounds) {
   RING_CHECK(!bounds.empty(), "no memory limit is known");
   return *std::ranges::min_element(bounds, {}, &MemoryBound::most);
 }

@@ -22,6 +22,6 @@ struct MemoryBound {
 std::vector<MemoryBound> memory_bounds(const std::string& root = "");
 
 // Returns the bound with the smallest most(), or the first of several equal ones. Requires at least one bound.
-const MemoryBound& tightest(const std::vector<MemoryBound>&);
+const MemoryBound& tightest_bound(const std::vector<MemoryBound>&);
 
 }  // namespace ring

@@ -56,10 +56,10 @@ class OpenFile {
 
 }  // namespace
 
-std::string read_text_file(const std::string& file, std::size_t most) {
+std::string read_text_file(const std::string& file, std::size_t max_bytes) {
   const OpenFile in(file);
-  std::string text = in.read(most + 1);
-  if (text.size() > most) in.refuse("it is larger than ", most, " bytes, the limit for such a file");
+  std::string text = in.read(max_bytes + 1);
+  if (text.size() > max_bytes) in.refuse("it is larger than ", max_bytes, " bytes, the limit for such a file");
   return std::string(without_byte_order_marks(text));
 }
 

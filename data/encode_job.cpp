@@ -32,9 +32,9 @@ void DocumentFrame::encode(std::string_view text, bool first, Encoder& encoder, 
     if (std::exchange(first, false))
       encoder.encode(part, out);
     else
-      encoder.go_on(part, out);
+      encoder.encode_continuation(part, out);
   };
-  named_.divide(text, [&](std::size_t begin, std::size_t end, std::int32_t id) {
+  named_.split_text(text, [&](std::size_t begin, std::size_t end, std::int32_t id) {
     if (id < 0) return plain(text.substr(begin, end - begin));
     out.push_back(id);
     first |= id == begin_;  // a text begins

@@ -9,7 +9,7 @@
 
 namespace ring {
 
-void warn_of(const PrepareReport&);  // logs warnings about text that the tokens do not represent
+void log_warnings(const PrepareReport&);  // logs warnings about text that the tokens do not represent
 
 // Writes the corpus. Throws the errors of list_text_files(), load_tokenizer(), load_chat_format() and TokenStoreWriter,
 // and Error if the corpus or a requested split would be empty.

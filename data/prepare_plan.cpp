@@ -132,7 +132,7 @@ std::vector<TextFile> files_of(const PrepareOptions& o, const std::vector<std::s
   if (!o.as_text) sets = data_sets_of(files);
   tokens = !sets.empty();
   if (tokens) return sets;
-  look_inside(files, o.as_text, o.members);
+  inspect_files(files, o.as_text, o.members);
   return files;
 }
 

@@ -4,7 +4,7 @@
 
 namespace ring {
 
-void warn_of(const PrepareReport& r) {
+void log_warnings(const PrepareReport& r) {
   if (r.encode.invalid_bytes > 0) {
     log::warn("bytes that are not UTF-8: ", r.encode.invalid_bytes, ", the first in ", r.first_bad_file,
               r.tokenizer->kind() == "chars" ? "; they became U+FFFD, or were dropped if the vocabulary lacks it" : "");

@@ -205,7 +205,7 @@ std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const s
   return files;
 }
 
-void look_inside(std::vector<TextFile>& files, bool as_text, const RecordMembers& members) {
+void inspect_files(std::vector<TextFile>& files, bool as_text, const RecordMembers& members) {
   if (as_text && members.any())
     fail(members.names(),
          " are members of records (--text-field, --prompt-field, --chat-field), but --as-text reads "
@@ -217,7 +217,7 @@ void look_inside(std::vector<TextFile>& files, bool as_text, const RecordMembers
 std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob, bool as_text,
                                       const RecordMembers& members, FileOptions options) {
   std::vector<TextFile> files = find_files(inputs, glob, options);
-  look_inside(files, as_text, members);
+  inspect_files(files, as_text, members);
   return files;
 }
 

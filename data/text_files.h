@@ -43,9 +43,9 @@ std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const s
 // Determines how to read each file: .parquet files are tables; .jsonl and .ndjson files are JSON Lines, and with
 // `members` so are all other files. Records are read by `members`, or by "text" if that is empty. Throws Error if a
 // file cannot be read, or if its first bytes or its name show that it is not text (data/text_kind.h), unless `as_text`.
-void look_inside(std::vector<TextFile>&, bool as_text, const RecordMembers& members);
+void inspect_files(std::vector<TextFile>&, bool as_text, const RecordMembers& members);
 
-// Calls find_files(), then look_inside().
+// Calls find_files(), then inspect_files().
 std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob,
                                       bool as_text = false, const RecordMembers& members = {},
                                       FileOptions options = FileOptions::all);

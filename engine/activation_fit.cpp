@@ -91,7 +91,7 @@ std::size_t device_share(const Config& c, Mesh& mesh, bool whole) {
     return bytes - std::min(bytes, kLibraries);
   }
   const std::vector<MemoryBound> bounds = memory_bounds();
-  const MemoryBound& host = tightest(bounds);
+  const MemoryBound& host = tightest_bound(bounds);
   const double bytes = kOfHost * static_cast<double>(whole ? host.total : host.available);
   return static_cast<std::size_t>(bytes) / static_cast<std::size_t>(sum_on_this_host(mesh.host(), 0).processes);
 }

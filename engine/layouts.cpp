@@ -88,16 +88,16 @@ bool fits(const PlanRequest& layout, std::int64_t thousands) {
   }
 }
 
-// Returns the longest context, in units of 1,024 tokens, to within a sixteenth. Requires that `least` fits; returns at
-// least that.
-std::int64_t longest_of(const PlanRequest& layout, std::int64_t least) {
-  std::int64_t most = 2 * least;
-  while (most <= (std::int64_t{1} << 20) && fits(layout, most)) most = 2 * (least = most);
-  while (most - least > std::max<std::int64_t>(1, least / 16)) {
-    const std::int64_t middle = least + (most - least) / 2;
-    (fits(layout, middle) ? least : most) = middle;
+// Returns the longest context, in units of 1,024 tokens, to within a sixteenth. Requires that `min_bytes` fits; returns
+// at min_bytes that.
+std::int64_t longest_of(const PlanRequest& layout, std::int64_t min_bytes) {
+  std::int64_t most = 2 * min_bytes;
+  while (most <= (std::int64_t{1} << 20) && fits(layout, most)) most = 2 * (min_bytes = most);
+  while (most - min_bytes > std::max<std::int64_t>(1, min_bytes / 16)) {
+    const std::int64_t middle = min_bytes + (most - min_bytes) / 2;
+    (fits(layout, middle) ? min_bytes : most) = middle;
   }
-  return least;
+  return min_bytes;
 }
 
 // Tries a layout in which activations and offloaded states share the host memory, if its size is known.
@@ -117,7 +117,7 @@ LayoutResult try_layout(const PlanRequest& q) {
   for (const PlanRequest& host : with_states_on_host(q)) {
     const LayoutResult moved = within_host(host);
     if (moved.step) return moved;
-    if (moved.least > 0) tried.least = std::min(tried.least, moved.least);
+    if (moved.min_bytes > 0) tried.min_bytes = std::min(tried.min_bytes, moved.min_bytes);
   }
   return tried;
 }
@@ -151,14 +151,14 @@ Layouts try_layouts(const PlanRequest& request, const PlanProgress& progress) {
       if (progress) progress(all.tried, all.count, best == all.fit.end() ? nullptr : &*best);
       LayoutResult tried = try_layout(q);
       if (tried.step) all.fit.push_back(std::move(*tried.step));
-      if (tried.least > 0) all.too_large.push_back({text_of(q), tried.least});
+      if (tried.min_bytes > 0) all.too_large.push_back({text_of(q), tried.min_bytes});
       if (all.error.empty()) all.error = tried.error;
       ++all.tried;
     } catch (const PlanStopped&) {
       break;
     }
   sort_by_speed_and_room(all.fit);
-  std::ranges::stable_sort(all.too_large, {}, &LayoutShortage::least);
+  std::ranges::stable_sort(all.too_large, {}, &LayoutShortage::min_bytes);
   return all;
 }
 

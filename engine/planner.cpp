@@ -109,14 +109,14 @@ std::vector<std::int64_t> micro_batches(std::int64_t share) {
   return all;
 }
 
-// Plans the request's own mlp_chunk. Returns nullopt if it does not fit; `least` is then the minimum of its old value
-// (0 if none) and the budget that would suffice.
-std::optional<PlannedStep> plan_one(const PlanRequest& q, std::size_t& least) {
+// Plans the request's own mlp_chunk. Returns nullopt if it does not fit; `min_bytes` is then the minimum of its old
+// value (0 if none) and the budget that would suffice.
+std::optional<PlannedStep> plan_one(const PlanRequest& q, std::size_t& min_bytes) {
   if (q.stopped && q.stopped()) throw PlanStopped();
   ActivationFit smallest;
   const std::optional<ActivationFit> fit = find_activation_fit(q.config, q.world, q.budget, q.rates, &smallest);
   if (fit) return predict_step(q, *fit);
-  least = least == 0 ? smallest.peak : std::min(least, smallest.peak);
+  min_bytes = min_bytes == 0 ? smallest.peak : std::min(min_bytes, smallest.peak);
   return {};
 }
 
@@ -141,7 +141,7 @@ PlanRequest with_mlp_chunk(PlanRequest q, std::int64_t tokens) {
 LayoutResult try_step(const PlanRequest& q) {
   LayoutResult tried;
   try {
-    tried.step = plan_step(q, &tried.least);
+    tried.step = plan_step(q, &tried.min_bytes);
   } catch (const Error& e) {
     tried.error = e.what();
   }
@@ -165,7 +165,7 @@ DryStep timed_step(const PlannedStep& p, const DryStep& largest) {
   const int rank = busiest_rank(plan_of(p.config, p.world));
   if (attention_changes(p.config.model).empty() && rank == 0) return largest;
   Config last = p.config;
-  last.model = as_of(last.model, kAfterAllTokens);
+  last.model = with_attention_at(last.model, kAfterAllTokens);
   return dry_step(last, p.world, p.activations.plan, rank);
 }
 
@@ -201,14 +201,14 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
   p.exposed_seconds = exposed.all();
   const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
   p.tokens_per_second = tokens / p.seconds();
-  p.mfu =
-      p.tokens_per_second * flops_per_token(as_of(q.config.model, kAfterAllTokens)) / (q.rates.peak_flops * q.world);
+  p.mfu = p.tokens_per_second * flops_per_token(with_attention_at(q.config.model, kAfterAllTokens)) /
+          (q.rates.peak_flops * q.world);
   p.layout = q.world == 1 ? "1 process" : layout.text();
   p.limit = spent.most(exposed);
   return p;
 }
 
-std::optional<PlannedStep> plan_step(const PlanRequest& q, std::size_t* least) {
+std::optional<PlannedStep> plan_step(const PlanRequest& q, std::size_t* min_bytes) {
   std::size_t needed = 0;
   std::optional<PlannedStep> best;
   const bool chooses = q.config.train.mlp_chunk == kAutoMlpChunk;
@@ -218,7 +218,7 @@ std::optional<PlannedStep> plan_step(const PlanRequest& q, std::size_t* least) {
     if (!best || step->seconds() < best->seconds()) best = step;
     if (step->activations.seconds == 0) break;  // nothing is recomputed or offloaded: smaller chunks cannot be faster
   }
-  if (least && !best) *least = needed;
+  if (min_bytes && !best) *min_bytes = needed;
   return best;
 }
 

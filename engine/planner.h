@@ -59,9 +59,9 @@ using PlanProgress = std::function<void(std::size_t done, std::size_t all, const
 
 // Plans the layout that config.parallel gives. With train.mlp_chunk: auto, all tokens form one chunk if that fits
 // without recomputation; otherwise the fastest chunk is used, and the largest of equally fast ones. Returns nullopt if
-// the step does not fit into the budget; `least`, if not null, is then the budget that would suffice. Throws Error if
-// the layout is invalid.
-std::optional<PlannedStep> plan_step(const PlanRequest&, std::size_t* least = nullptr);
+// the step does not fit into the budget; `min_bytes`, if not null, is then the budget that would suffice. Throws Error
+// if the layout is invalid.
+std::optional<PlannedStep> plan_step(const PlanRequest&, std::size_t* min_bytes = nullptr);
 
 // Predicts the step that treats its activations as given. config.train.micro_batch and .mlp_chunk must be numbers.
 PlannedStep predict_step(const PlanRequest&, const ActivationFit&);
@@ -69,7 +69,7 @@ PlannedStep predict_step(const PlanRequest&, const ActivationFit&);
 // Result of trying a layout. At most one field is set.
 struct LayoutResult {
   std::optional<PlannedStep> step;  // nullopt if the layout does not fit or is invalid
-  std::size_t least = 0;            // bytes that would suffice if it does not fit; otherwise 0
+  std::size_t min_bytes = 0;        // bytes that would suffice if it does not fit; otherwise 0
   std::string error;                // why the layout is invalid
 };
 // Plans the layout with the fastest micro-batch that fits with `dp` replicas, or with the micro-batch that the settings

@@ -167,10 +167,10 @@ std::string TrainStep::lasting_memory() const {
 void TrainStep::load(const std::vector<Batch>& batches) {
   RING_CHECK(batches.size() == micro_batches(), batches.size(), " batches for ", micro_batches());
   stage_->load(batches, inputs_);
-  for (std::size_t i = 0; packed_ && i < micro_batches(); ++i) place_documents(i, batches[i]);
+  for (std::size_t i = 0; packed_ && i < micro_batches(); ++i) set_documents(i, batches[i]);
 }
 
-void TrainStep::place_documents(std::size_t index, const Batch& batch) {
+void TrainStep::set_documents(std::size_t index, const Batch& batch) {
   Sequences& s = sequences_[index];
   s = parallel_.context.sequences(batch, micro_part(inputs_.positions, index), ctx_);
   if (s.shards) return;
@@ -185,7 +185,7 @@ Run TrainStep::micro_run(std::size_t index, Tape* tape) {
   run.training = true;
   run.tp = &mesh_.axis("tp");
   run.state = step_state_;
-  parallel_.context.prepare(run, plan_.micro_batch);
+  parallel_.context.set_up_run(run, plan_.micro_batch);
   return run;
 }
 

@@ -39,7 +39,7 @@ class TrainStep {
   // packed documents, their boundaries. Call within a StepScope of arena().
   void compute();
   // Call after compute() failed, in a world of one: the next compute() starts from clean gradients.
-  void abandon() { data().finish_gradients(); }
+  void abandon_step() { data().finish_gradients(); }
   void set_activations(const ActivationPlan& plan);
   // Reserves the host memory that offloaded activations are predicted to use. Call before the first step. Throws
   // OutOfHostMemory.
@@ -106,7 +106,7 @@ class TrainStep {
   std::vector<Communicator*> norm_groups();
   void allocate_inputs();
   void lay_out_sequences();
-  void place_documents(std::size_t index, const Batch&);
+  void set_documents(std::size_t index, const Batch&);
   Tensor losses_of(std::int64_t first, std::int64_t count) const { return losses_.narrow(0, first, count); }
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
   Tensor micro_part(const Tensor& all, std::size_t index) const;

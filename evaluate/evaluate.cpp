@@ -85,7 +85,7 @@ Evaluation evaluate(const Model& model, const ExecContext& ctx, const Validation
     if (stop && stop()) throw EvaluationStopped{};
     const Batch b = parts ? parts->part(set.batch(i)) : set.batch(i);
     Run run{.ctx = ctx, .tp = tp};
-    if (parts) parts->prepare(run, static_cast<std::int64_t>(b.sample_indices.size()));
+    if (parts) parts->set_up_run(run, static_cast<std::int64_t>(b.sample_indices.size()));
     LossHead head;
     head.targets = from_host(b.targets, ctx.stream);
     head.correct = true;

@@ -96,7 +96,7 @@ LongTask::LongTask(LongKind kind, const Tokenizer& tokenizer, std::uint64_t seed
 
 std::vector<std::int32_t> LongTask::encode(const std::string& text) const {
   std::vector<std::int32_t> ids;
-  tokenizer_.encoder()->go_on(text, ids);
+  tokenizer_.encoder()->encode_continuation(text, ids);
   return ids;
 }
 

@@ -149,7 +149,7 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
     Run run{.ctx = ctx, .tp = tp};
     const bool shared = parts && !parts->whole();
     if (shared) b = part_of(*parts, b, owners);
-    if (shared) parts->prepare(run, options.rows);
+    if (shared) parts->set_up_run(run, options.rows);
     const Tensor positions = positions_of(b, ctx);
     const Sequences seqs =
         shared ? parts->sequences(b, positions, ctx) : Sequences::packed(b.starts, b.lengths, options.row, positions);

@@ -95,7 +95,7 @@ void check_average(const FoundCheckpoint& found) {
          " has no average of its weights. Train with train.ema, or leave the option out");
 }
 
-void take_average(FoundCheckpoint& found) {
+void use_average(FoundCheckpoint& found) {
   check_average(found);
   auto& tensors = found.manifest.tensors;
   std::erase_if(tensors, [](const auto& t) { return t.first.starts_with(kWeightsPrefix); });
@@ -178,7 +178,7 @@ Session session_of(const FoundCheckpoint& found, const SessionOptions& options) 
   Origin origin = origin_of(found);
   const std::optional<RunDirectory> run = run_around(origin.checkpoint);
   Config config = session_config(run, origin, options);
-  config.model = as_of(config.model, tokens_of(found.manifest));
+  config.model = with_attention_at(config.model, tokens_of(found.manifest));
   if (options.context > 0) set_context(config.model, options.context);
   check_blocks(origin);
   Session s{config, make_exec_context(config), tokenizer_of(origin), nullptr, {}};

@@ -34,7 +34,7 @@ enum class SavedWeights : std::uint8_t { latest, ema };
 // Throws Error if the checkpoint has no average.
 void check_average(const FoundCheckpoint&);
 // Renames the average in the manifest, so that it is loaded as the weights.
-void take_average(FoundCheckpoint&);
+void use_average(FoundCheckpoint&);
 
 // Returns the newest verified checkpoint of a run, or the checkpoint at the path. Throws Error if there is none, if it
 // is damaged, or if it was removed while it was read.

@@ -42,7 +42,7 @@ Corpora corpus_of_text(PrepareOptions options, const Tokenizer& tokenizer, const
   options.validation_fraction = 0;
   save_tokenizer(tokenizer, options.tokenizer);
   if (!chats.source.empty()) write_whole(folder.file(kChatTemplateFile), chats.json());  // stored beside the tokenizer
-  warn_of(prepare_corpus(options));
+  log_warnings(prepare_corpus(options));
   return open_corpus(options.output);
 }
 

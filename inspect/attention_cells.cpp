@@ -108,7 +108,7 @@ void add_blocks(PairCells& cells, const BlockPattern& blocks, std::int32_t kv_he
       }
       for (std::int64_t i = q * per_block; i < std::min((q + 1) * per_block, cells.side()); ++i)
         for (std::int64_t j = k * per_block; j < std::min((k + 1) * per_block, i + 1); ++j)
-          cells.kept(i, j) = cells.possible(i, j);
+          cells.kept(i, j) = cells.max_kept(i, j);
     }
   }
 }
@@ -125,7 +125,7 @@ void add_pools(PairCells& cells, std::int32_t size) {
   }
   for (std::int64_t i = 0; i < cells.side(); ++i)
     for (std::int64_t j = 0; j <= i; ++j)
-      cells.kept(i, j) = std::min(cells.possible(i, j), cells.kept(i, j) + tokens.kept(i, j) / size);
+      cells.kept(i, j) = std::min(cells.max_kept(i, j), cells.kept(i, j) + tokens.kept(i, j) / size);
 }
 
 }  // namespace
@@ -140,7 +140,7 @@ PairCells::PairCells(std::int64_t length, std::int64_t max_cells, CellWhole whol
 
 std::int64_t PairCells::tokens(std::int64_t i) const { return std::min(size_, length_ - i * size_); }
 
-double PairCells::possible(std::int64_t i, std::int64_t j) const {
+double PairCells::max_kept(std::int64_t i, std::int64_t j) const {
   const auto rows = static_cast<double>(tokens(i));
   if (whole_ == CellWhole::queries) return j <= i ? rows : 0;
   return j < i ? rows * static_cast<double>(tokens(j)) : j == i ? rows * (rows + 1) / 2 : 0;
@@ -148,7 +148,7 @@ double PairCells::possible(std::int64_t i, std::int64_t j) const {
 
 double PairCells::share(std::int64_t i, std::int64_t i_end, std::int64_t j) const {
   double pairs = 0, of = 0;
-  for (; i < std::min(i_end, side_); ++i) pairs += kept(i, j), of += possible(i, j);
+  for (; i < std::min(i_end, side_); ++i) pairs += kept(i, j), of += max_kept(i, j);
   return of > 0 ? pairs / of : -1;
 }
 

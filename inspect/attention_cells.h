@@ -30,7 +30,7 @@ class PairCells {
 
   double& kept(std::int64_t i, std::int64_t j) { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
   double kept(std::int64_t i, std::int64_t j) const { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
-  double possible(std::int64_t i, std::int64_t j) const;  // maximum of kept(): pairs with key <= query, or queries
+  double max_kept(std::int64_t i, std::int64_t j) const;  // maximum of kept(): pairs with key <= query, or queries
   // Returns the sum of rows [i, i_end) of column j over its maximum; -1 if these cells are above the diagonal.
   double share(std::int64_t i, std::int64_t i_end, std::int64_t j) const;
 

@@ -137,7 +137,7 @@ constexpr double kMaxLooks = 3e8;
 PatternCost cost_of_blocks(const BlockPattern& blocks, std::int64_t kv_heads, std::int64_t length) {
   blocks.check_covers(length, "attention");
   std::map<std::int32_t, std::vector<std::int32_t>> heads;  // heads by block rule
-  for (std::int32_t h = 0; h < kv_heads; ++h) heads[blocks.rule_of(h)].push_back(h);
+  for (std::int32_t h = 0; h < kv_heads; ++h) heads[blocks.rule_index(h)].push_back(h);
   const double side = static_cast<double>(length) / blocks.block(), looks = side * side / 2;
   const double most = std::max(1.0, kMaxLooks / looks / static_cast<double>(heads.size()));
   const std::int64_t row_blocks = divided_up(length, kTileQueries);

@@ -52,7 +52,7 @@ void TimelineRecorder::begin(const ExecContext& ctx) {
 
 ContextTimeline TimelineRecorder::end() {
   for (const std::size_t i : open_) entries_[i].work.synchronize();  // host waits: diagnosis
-  look();
+  end_finished_messages();
   const Event last = stream_->record_time();
   last.synchronize();  // host waits: diagnosis
   ContextTimeline t;
@@ -71,7 +71,7 @@ ContextTimeline TimelineRecorder::end() {
 
 void TimelineRecorder::call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) {
   if (inside_) return run();  // called by another kernel, which is recorded
-  if (inline_work()) look();
+  if (inline_work()) end_finished_messages();
   inside_ = true;
   Entry e{.bar = {.name = std::string(c.slot), .detail = str(c.candidate, ' ', c.cost.shape)}};
   e.begin = ctx.stream.record_time();
@@ -79,14 +79,14 @@ void TimelineRecorder::call(const KernelCall& c, const ExecContext& ctx, const s
   e.end = ctx.stream.record_time();
   inside_ = false;
   entries_.push_back(std::move(e));
-  if (inline_work()) look();
+  if (inline_work()) end_finished_messages();
 }
 
 Work TimelineRecorder::message(TimelineLane lane, std::string name, std::string detail, const Event& after,
                                const std::function<Work()>& start) {
   Entry e{.bar = {.lane = lane, .name = std::move(name), .detail = std::move(detail)}};
   if (inline_work()) {
-    look();
+    end_finished_messages();
     e.begin = stream_->record_time();
     Work work = start();
     e.work = work;
@@ -104,7 +104,7 @@ Work TimelineRecorder::message(TimelineLane lane, std::string name, std::string 
   return work;
 }
 
-void TimelineRecorder::look() {
+void TimelineRecorder::end_finished_messages() {
   std::erase_if(open_, [&](std::size_t i) {
     Entry& e = entries_[i];
     if (!e.work.done()) return false;

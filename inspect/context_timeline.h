@@ -74,7 +74,7 @@ class TimelineRecorder final : public KernelObserver {
   };
 
   bool inline_work() const { return stream_->device().backend == Backend::cpu; }
-  void look();  // CPU: ends the entries of messages that are done by now
+  void end_finished_messages();  // CPU: ends the entries of messages that are done by now
   Sides& sides(TimelineLane);
 
   std::optional<Stream> stream_;  // compute stream

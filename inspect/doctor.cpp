@@ -36,7 +36,7 @@ std::string size_text(std::uint64_t bytes) {
 // Reads memory as the check before a run does.
 void read_memory(HostFacts& facts) {
   const std::vector<MemoryBound> bounds = memory_bounds();
-  const MemoryBound& bound = tightest(bounds);
+  const MemoryBound& bound = tightest_bound(bounds);
   facts.memory_total = bound.total;
   facts.memory_available = bound.available;
   facts.swap_available = bound.swap;

@@ -30,7 +30,7 @@ LiveRun::Stamp LiveRun::stamp_of(const std::string& file) {
   return s;
 }
 
-std::shared_ptr<const LiveReading> LiveRun::look() {
+std::shared_ptr<const LiveReading> LiveRun::read_if_changed() {
   const double now = seconds_now();
   if (reading_ && now < next_) return reading_;
   const Stamp stamp = stamp_of(RunDirectory(path_).metrics_file());

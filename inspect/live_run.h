@@ -24,7 +24,7 @@ class LiveRun {
   // The run need not exist yet.
   explicit LiveRun(std::string path) : path_(std::move(path)) {}
   // Returns the newest reading, reading the run again if that is due. Not thread-safe.
-  std::shared_ptr<const LiveReading> look();
+  std::shared_ptr<const LiveReading> read_if_changed();
 
  private:
   // Size and time of a file, to detect changes.

@@ -105,7 +105,7 @@ class Page {
             or_none(s.loss, loss),
             or_none(s.validation_loss, loss),
             or_none(s.tokens_per_second, format_count),
-            or_none(recent(run, "train/mfu"), percent_number),
+            or_none(latest_value(run, "train/mfu"), percent_number),
             or_none(s.goodput, percent_number),
             str(s.restarts),
             or_none(s.memory_peak, bytes_number)};

@@ -18,10 +18,10 @@ std::string percent(double share) { return short_number(std::round(1000 * share)
 std::string steps_html(std::span<const ReportRun> runs) {
   Rows rows = {{"run", "ms of a step", "waits for data", "for other processes", "computes"}};
   for (const ReportRun& r : runs) {
-    const std::optional<double> ms = recent(r, "train/step_ms");
+    const std::optional<double> ms = latest_value(r, "train/step_ms");
     if (!ms) continue;
-    const double data = recent(r, "train/data_share").value_or(0),
-                 others = recent(r, "train/exchange_share").value_or(0);
+    const double data = latest_value(r, "train/data_share").value_or(0),
+                 others = latest_value(r, "train/exchange_share").value_or(0);
     rows.push_back(
         {r.summary.name, short_number(*ms), percent(data), percent(others), percent(std::max(0.0, 1 - data - others))});
   }
@@ -39,7 +39,7 @@ std::string jobs_html(std::span<const ReportRun> runs) {
 
 }  // namespace
 
-std::optional<double> recent(const ReportRun& run, const std::string& name) {
+std::optional<double> latest_value(const ReportRun& run, const std::string& name) {
   const Curve* curve = curve_of(run, name);
   if (!curve) return std::nullopt;
   std::vector<double> values;

@@ -11,7 +11,7 @@ namespace ring {
 
 // Returns the median of the curve's last kLastRecords finite points, as for the speed in a summary; nullopt if there
 // are none.
-std::optional<double> recent(const ReportRun&, const std::string& curve);
+std::optional<double> latest_value(const ReportRun&, const std::string& curve);
 
 // Returns markup: the shares of a step by what it waits for, and the time that jobs lost. Empty if neither is known.
 std::string times_html(std::span<const ReportRun>);

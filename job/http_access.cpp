@@ -43,7 +43,7 @@ HttpAccess::HttpAccess(const Endpoint& at, const std::string& token) {
   basic_ = "Basic " + base64(str(kHttpUser, ":", token));
 }
 
-int HttpAccess::refusal(const HttpVisitor& v) const {
+int HttpAccess::refusal_status(const HttpVisitor& v) const {
   if (!v.host.empty() && !host_of(v.host)) return 400;
   if (!bearer_.empty()) {
     const bool known = same_secret(v.authorization, bearer_) || same_secret(v.authorization, basic_);

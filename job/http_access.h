@@ -22,7 +22,7 @@ class HttpAccess {
   // HOST:PORT. With a token, 401: the request does not contain the token. Without a token, 403: the Host header does
   // not name this machine, or the request comes from a page of another site (which may have pointed its own name to
   // this machine, DNS rebinding).
-  int refusal(const HttpVisitor&) const;
+  int refusal_status(const HttpVisitor&) const;
 
  private:
   std::string bearer_, basic_;  // the two accepted Authorization headers; empty without a token

@@ -276,7 +276,8 @@ struct HttpServer::Impl {
   MHD_Result begin(MHD_Connection* c, const char* path, const char* method, const char* version, void** state) {
     if (const std::string problem = framing_problem(c, version); !problem.empty())
       return send(c, refusal(400, problem));
-    const int refused = access.refusal({header_of(c, "Authorization"), header_of(c, "Host"), header_of(c, "Origin")});
+    const int refused =
+        access.refusal_status({header_of(c, "Authorization"), header_of(c, "Host"), header_of(c, "Origin")});
     if (refused) return send(c, refusal(refused, refusal_text(refused)));
     const std::string length = header_of(c, "Content-Length");
     std::size_t bytes = 0;

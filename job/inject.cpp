@@ -62,18 +62,18 @@ double Injector::uniform(const Planned& p, Draw what, std::int64_t event) const 
 }
 
 // Faults of an agent are carried out by its first worker.
-bool Injector::meant(const Planned& p, std::int64_t event) const {
+bool Injector::is_scheduled(const Planned& p, std::int64_t event) const {
   const Fault::Whom& whom = p.fault.whom;
   if (whom.agents && here_.local_rank != 0) return false;
   if (whom.drawn()) return static_cast<int>(uniform(p, Draw::whom, event) * numbers(p.fault)) == own_number(p.fault);
   return whom.all || std::ranges::count(whom.listed, own_number(p.fault)) > 0;
 }
 
-bool Injector::chance(const Planned& p, std::int64_t event) const {
+bool Injector::happens(const Planned& p, std::int64_t event) const {
   return !(p.fault.probability > 0) || uniform(p, Draw::chance, event) < p.fault.probability;
 }
 
-bool Injector::now(const Fault& f) const {
+bool Injector::strikes_now(const Fault& f) const {
   return (!f.attempt || *f.attempt == here_.restarts) && step_ >= f.step && (!f.until || step_ <= f.until) &&
          duration<double>(Clock::now() - begin_).count() >= f.after;
 }
@@ -83,7 +83,7 @@ void Injector::leave(RunPhase next) {
   if (v.phase == RunPhase::start || v.phase == RunPhase::nothing) return;
   const double took = duration<double>(Clock::now() - v.begin).count();
   for (const Planned& p : plan_)
-    if (p.fault.factor > 1 && now(p.fault, v.phase) && meant(p, 0)) {
+    if (p.fault.factor > 1 && strikes_now(p.fault, v.phase) && is_scheduled(p, 0)) {
       p.suffered = true;
       wait((p.fault.factor - 1) * took);
     }
@@ -92,9 +92,9 @@ void Injector::leave(RunPhase next) {
 // A fault without a phase strikes at the beginning of a step.
 bool Injector::strikes(const Planned& p, RunPhase phase, bool step_begins) const {
   const Fault& f = p.fault;
-  if (!p.ends() || p.by_the_clock() || p.struck || !now(f, phase) || (!f.phase && !step_begins)) return false;
+  if (!p.ends() || p.by_the_clock() || p.struck || !strikes_now(f, phase) || (!f.phase && !step_begins)) return false;
   const std::int64_t event = f.probability > 0 ? step_.load() : 0;
-  return meant(p, event) && chance(p, event);
+  return is_scheduled(p, event) && happens(p, event);
 }
 
 void Injector::enter(RunPhase phase, std::int64_t step) {
@@ -102,7 +102,7 @@ void Injector::enter(RunPhase phase, std::int64_t step) {
   for (Planned& p : plan_) {
     if (strikes(p, phase, step > 0) && !p.struck.exchange(p.fault.probability == 0)) strike(p, to_string(phase));
     const bool slows = p.fault.kind == FaultKind::slow && phase != RunPhase::nothing;
-    if (!slows || !now(p.fault, phase) || !meant(p, 0)) continue;
+    if (!slows || !strikes_now(p.fault, phase) || !is_scheduled(p, 0)) continue;
     p.suffered = true;
     wait(p.fault.wait);
   }
@@ -113,9 +113,10 @@ void Injector::enter(RunPhase phase, std::int64_t step) {
 bool Injector::next_call_fits(Planned& p) {
   const Fault& f = p.fault;
   const WorkerStatus& page = own_status();
-  if (!now(f) || !meant(p, 0) || (f.phase && page.phase != *f.phase && page.writing != *f.phase)) return false;
+  if (!strikes_now(f) || !is_scheduled(p, 0) || (f.phase && page.phase != *f.phase && page.writing != *f.phase))
+    return false;
   const std::int64_t call = ++p.calls;
-  const bool fits = f.probability > 0 ? chance(p, call) : call >= f.nth && call < f.nth + f.times;
+  const bool fits = f.probability > 0 ? happens(p, call) : call >= f.nth && call < f.nth + f.times;
   if (fits) p.suffered = true;
   return fits;
 }
@@ -133,7 +134,7 @@ int Injector::failure_of(IoCall call, std::size_t* bytes) {
 }
 
 // Outside of steps, only faults with phase=validate apply.
-bool Injector::refuses_memory(bool within_step) {
+bool Injector::must_refuse_memory(bool within_step) {
   for (Planned& p : plan_) {
     if (p.fault.kind != FaultKind::memory) continue;
     if (within_step == (p.fault.phase == RunPhase::validate) || !next_call_fits(p)) continue;
@@ -162,15 +163,15 @@ Injector::Change Injector::change(std::string_view operation, bool sent, std::sp
 }
 
 // Ignores faults of earlier attempts, which concerned another process.
-bool Injector::idle(const Planned& p) const {
+bool Injector::never_struck(const Planned& p) const {
   const Fault& f = p.fault;
   const bool drawn = f.mean > 0 || f.probability > 0;
-  return !drawn && !p.suffered && f.attempt.value_or(here_.restarts) >= here_.restarts && meant(p, 0);
+  return !drawn && !p.suffered && f.attempt.value_or(here_.restarts) >= here_.restarts && is_scheduled(p, 0);
 }
 
 void Injector::warn_of_idle() const {
   for (const Planned& p : plan_)
-    if (idle(p))
+    if (never_struck(p))
       log::warn("--inject: ", p.fault.text, ": was never triggered on rank ", here_.rank, ", whose last step was ",
                 step_.load(), p.calls > 0 ? str(", and which made only ", counted(p.calls, "matching call")) : "",
                 p.fault.attempt.value_or(0) > here_.restarts ? str(", in attempt ", here_.restarts) : "");
@@ -187,7 +188,7 @@ void Injector::run_clock(const std::stop_token& stop, const Planned& p) {
     clock_wake_.wait_until(lock, stop, when, [] { return false; });
     if (stop.stop_requested()) return;
     lock.unlock();
-    if (meant(p, event)) strike(p, to_string(own_status().phase));
+    if (is_scheduled(p, event)) strike(p, to_string(own_status().phase));
     if (!(p.fault.mean > 0)) return;
   }
 }
@@ -210,7 +211,7 @@ void Injector::strike(const Planned& p, std::string_view phase) const {
 
 Injection::Injection(const std::string& plan, const WorkerEnvironment& here) {
   injector = new Injector(parse_fault_plan(plan), here);  // never freed, because any thread may use it
-  refuse_allocation = [](bool within_step) { return injector.load()->refuses_memory(within_step); };
+  refuse_allocation = [](bool within_step) { return injector.load()->must_refuse_memory(within_step); };
   if (here.rank == 0) log::warn("--inject: this job will fail on purpose, as requested: ", plan);
 }
 

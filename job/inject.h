@@ -39,7 +39,7 @@ class Injector {
   void enter(RunPhase, std::int64_t step);  // step: starts now; 0 keeps the current one
   // Returns the errno that the call is to fail with, or 0. May reduce *bytes for a short read or write.
   int failure_of(IoCall, std::size_t* bytes);
-  bool refuses_memory(bool within_step);  // true if this allocation must fail
+  bool must_refuse_memory(bool within_step);  // true if this allocation must fail
   Change change(std::string_view operation, bool sent, std::span<const Bytes> message);
   void stop_clocks();  // ends the faults that strike at a given time
   // Warns about each fault that should have struck this process but did not, except random ones.
@@ -68,11 +68,11 @@ class Injector {
   int own_number(const Fault& f) const { return f.whom.agents ? here_.node : here_.rank; }
   int numbers(const Fault& f) const { return f.whom.agents ? here_.nodes : here_.world; }
   double uniform(const Planned&, Draw, std::int64_t event) const;
-  bool meant(const Planned&, std::int64_t event) const;
-  bool chance(const Planned&, std::int64_t event) const;
-  bool idle(const Planned&) const;
-  bool now(const Fault&) const;
-  bool now(const Fault& f, RunPhase p) const { return now(f) && (!f.phase || *f.phase == p); }
+  bool is_scheduled(const Planned&, std::int64_t event) const;
+  bool happens(const Planned&, std::int64_t event) const;
+  bool never_struck(const Planned&) const;
+  bool strikes_now(const Fault&) const;
+  bool strikes_now(const Fault& f, RunPhase p) const { return strikes_now(f) && (!f.phase || *f.phase == p); }
   bool strikes(const Planned&, RunPhase, bool step_begins) const;
   bool next_call_fits(Planned&);
   void run_clock(const std::stop_token&, const Planned&);

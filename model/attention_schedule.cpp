@@ -14,7 +14,7 @@ void for_rules(Model& c, const Fn& fn) {
 
 }  // namespace
 
-ModelConfig as_of(ModelConfig c, std::int64_t tokens) {
+ModelConfig with_attention_at(ModelConfig c, std::int64_t tokens) {
   for_rules(c, [&](BlockRuleConfig& r) {
     r.keep = value_at(r.keeps, tokens, r.keep);
     r.keeps.clear();

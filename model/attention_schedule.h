@@ -13,7 +13,7 @@ inline constexpr std::int64_t kAfterAllTokens = std::numeric_limits<std::int64_t
 
 // Returns the settings after this many trained tokens, with no further changes scheduled. Memory is planned for the
 // original settings, which are the most expensive ones of the run.
-ModelConfig as_of(ModelConfig, std::int64_t tokens);
+ModelConfig with_attention_at(ModelConfig, std::int64_t tokens);
 
 // Returns the token counts at which a setting changes, ascending; empty if nothing changes.
 std::vector<std::int64_t> attention_changes(const ModelConfig&);

@@ -204,7 +204,7 @@ void Decoder::check_run(const Run& run, const Tensor& ids) const {
 bool Decoder::set_attention_tokens(std::int64_t tokens) {
   const std::size_t stage = attention_stage(changes_, tokens);
   if (changes_.empty() || std::exchange(stage_, stage) == stage) return false;
-  config_ = as_of(settings_, tokens);
+  config_ = with_attention_at(settings_, tokens);
   const Slice slice = params_.slice();
   const std::int64_t kv_heads = config_.kv_heads / slice.size;
   const std::vector<Pattern> patterns = patterns_of(config_, {slice.rank * kv_heads, kv_heads});

@@ -10,8 +10,8 @@ void IndexCache::allocate(const Indexer& indexer, const Tensor& x, const ExecCon
   projected_ = ctx.empty({batch_ * max_blocks(), indexer.shape().width()}, indexer.type(), Lifetime::run);
 }
 
-void IndexCache::keep(const Indexer& indexer, const Tensor& means, const std::vector<std::int64_t>& rows,
-                      const ExecContext& ctx) {
+void IndexCache::store_means(const Indexer& indexer, const Tensor& means, const std::vector<std::int64_t>& rows,
+                             const ExecContext& ctx) {
   const Tensor made = indexer.project(means, ctx);
   for (std::size_t i = 0; i < rows.size(); ++i)
     copy(projected_.narrow(0, rows[i], 1), made.narrow(0, static_cast<std::int64_t>(i), 1), ctx.stream);
@@ -40,7 +40,7 @@ void IndexCache::append(const Indexer& indexer, const Tensor& x, const Sequences
   }
   if (rows.empty()) return;
   const Tensor from = begins ? x : newest_.view({batch_ * block_, x.dim(1)});
-  keep(indexer, block_means(from, std::move(whole), std::ssize(rows), block_, ctx), rows, ctx);
+  store_means(indexer, block_means(from, std::move(whole), std::ssize(rows), block_, ctx), rows, ctx);
 }
 
 Tensor IndexCache::scores(const Indexer& indexer, std::vector<SelectedRows> documents, const ExecContext& ctx) const {

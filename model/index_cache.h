@@ -23,7 +23,7 @@ class IndexCache {
  private:
   void allocate(const Indexer&, const Tensor& x, const ExecContext&);
   // Projects block means [n,C] and stores them in these rows of projected_.
-  void keep(const Indexer&, const Tensor& means, const std::vector<std::int64_t>& rows, const ExecContext&);
+  void store_means(const Indexer&, const Tensor& means, const std::vector<std::int64_t>& rows, const ExecContext&);
 
   std::int64_t batch_, capacity_;
   std::int32_t block_;

@@ -114,7 +114,7 @@ BlockSelection selection_by(const Tensor& scores, const Pattern& pattern, const 
   return made;
 }
 
-Pattern keeping_all(const Pattern& pattern, std::int64_t kv_heads) {
+Pattern select_all_blocks(const Pattern& pattern, std::int64_t kv_heads) {
   std::vector<BlockRule> rules;
   std::vector<std::int32_t> of_head;
   for (std::int32_t h = 0; h < kv_heads; ++h) {

@@ -48,6 +48,6 @@ void add_mass(const Tensor& all, const Attention&, KvHeads, const ExecContext&);
 // Returns the selection by scores, for whole documents.
 BlockSelection selection_by(const Tensor& scores, const Pattern&, const std::vector<Span>&, const ExecContext&);
 // Returns the pattern during the indexer's warm-up: heads with selected blocks keep all blocks.
-Pattern keeping_all(const Pattern&, std::int64_t kv_heads);
+Pattern select_all_blocks(const Pattern&, std::int64_t kv_heads);
 
 }  // namespace ring

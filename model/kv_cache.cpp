@@ -53,11 +53,11 @@ void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
     for_runs(*this, before, sinks_end, copy_run);
     for_runs(*this, std::max(sinks_end, end - (rows() - sinks)), end, copy_run);
   }
-  pool(seqs, lengths, weights, ctx);
+  compute_pools(seqs, lengths, weights, ctx);
 }
 
 // Computes pools from the cached rows of their tokens. A layer with pools keeps the rows of all tokens.
-void LayerCache::pool(const Sequences& seqs, const std::vector<std::int32_t>& lengths,
+void LayerCache::compute_pools(const Sequences& seqs, const std::vector<std::int32_t>& lengths,
                       const std::vector<PoolWeights>& weights, const ExecContext& ctx) const {
   for (std::size_t i = 0; i < pools.size(); ++i) {
     const Pools& p = pools[i];
@@ -70,11 +70,11 @@ void LayerCache::pool(const Sequences& seqs, const std::vector<std::int32_t>& le
         completed.push_back(
             {.first = row + before * p.size, .count = (end - before) * p.size, .out = row + p.first + before});
     }
-    if (!completed.empty()) pool(p, weights.empty() ? nullptr : &weights[i], completed, ctx);
+    if (!completed.empty()) compute_pools(p, weights.empty() ? nullptr : &weights[i], completed, ctx);
   }
 }
 
-void LayerCache::pool(const Pools& p, const PoolWeights* weights, const std::vector<PoolSegment>& completed,
+void LayerCache::compute_pools(const Pools& p, const PoolWeights* weights, const std::vector<PoolSegment>& completed,
                       const ExecContext& ctx) const {
   const auto rows = [](const Tensor& t) { return t.view({t.dim(0) * t.dim(1), t.dim(2), t.dim(3)}); };
   const Tensor k = rows(keys), v = rows(values);
@@ -109,7 +109,7 @@ void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int3
       runs.clear();
       if (selection)
         add_kept_blocks(
-            selection->block(), token + 1, [&](std::int32_t k) { return selection->keeps(b, head, k); }, runs);
+            selection->block(), token + 1, [&](std::int32_t k) { return selection->is_selected(b, head, k); }, runs);
       else
         seen.add(head, token, token + 1, runs);
       for (const KeyRun& run : runs) add_rows(*this, run, args.rows);

@@ -41,9 +41,9 @@ struct LayerCache {
   void choose_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;
 
  private:
-  void pool(const Sequences&, const std::vector<std::int32_t>& lengths, const std::vector<PoolWeights>&,
-            const ExecContext&) const;
-  void pool(const Pools&, const PoolWeights*, const std::vector<PoolSegment>&, const ExecContext&) const;
+  void compute_pools(const Sequences&, const std::vector<std::int32_t>& lengths, const std::vector<PoolWeights>&,
+                     const ExecContext&) const;
+  void compute_pools(const Pools&, const PoolWeights*, const std::vector<PoolSegment>&, const ExecContext&) const;
 };
 
 struct KvCache {

@@ -93,7 +93,7 @@ Var Norm::operator()(Run& run, const Var& x) const {
   return layer_norm(run, x, weight->var, bias ? bias->var : Var{}, eps);
 }
 
-Var Norm::over_slices(Run& run, const Var& x) const {
+Var Norm::across_tp(Run& run, const Var& x) const {
   if (!is_tensor_parallel(run)) return (*this)(run, x);
   return swap_rows_for_channels(run, (*this)(run, swap_channels_for_rows(run, x)));
 }
@@ -137,7 +137,7 @@ void AttentionLayer::restrict_to_heads(std::int64_t heads, KvHeads kv_heads, con
 bool AttentionLayer::set_step(std::int64_t step) {
   if (!learns()) return false;
   const Pattern before =
-      std::exchange(pattern_, step < index_->warmup_steps() ? keeping_all(selecting_, kv_heads_) : selecting_);
+      std::exchange(pattern_, step < index_->warmup_steps() ? select_all_blocks(selecting_, kv_heads_) : selecting_);
   return !same_pairs(before, pattern_);
 }
 
@@ -201,7 +201,7 @@ std::vector<PoolWeights> AttentionLayer::pool_weights() const {
 }
 
 Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
-  if (sub_norm_) y = sub_norm_->over_slices(run, y);
+  if (sub_norm_) y = sub_norm_->across_tp(run, y);
   return out_(run, y, residual);
 }
 
@@ -210,7 +210,7 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
   SelfAttention s = options(run.training);
   s.queries = &heads.q, s.keys = &heads.k, s.values = &heads.v;
   s.selection = shared;
-  s.watch = watching({}, run.ctx);
+  s.watch = make_watch({}, run.ctx);
   if (pool_gate_) s.pool_gates = (*pool_gate_)(run, x);
   if (!index_) return self_attention(run, qkv, seqs, s);
   const SelectionPart part = selection_part(run, seqs, pattern_, kv_heads_);
@@ -220,14 +220,14 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
   BlockSelection selection = selection_by(scores.value, part.pattern, part.spans, run.ctx);
   const Tensor mass = run.records(scores) ? mass_for(scores.value, part, run.ctx) : Tensor{};
   s.selection = &selection;
-  s.watch = watching(mass, run.ctx);
+  s.watch = make_watch(mass, run.ctx);
   const Var y = self_attention(run, qkv, seqs, s);
   if (mass.defined()) index_->learn(run, scores, mass, selection, seqs, part);
   return y;
 }
 
 // Returns a watch that adds block masses to `mass`, if defined, and calls `watch`, if set; null if neither.
-AttentionWatch AttentionLayer::watching(const Tensor& mass, const ExecContext& ctx) const {
+AttentionWatch AttentionLayer::make_watch(const Tensor& mass, const ExecContext& ctx) const {
   if (!mass.defined() && !watch) return nullptr;
   return [this, mass, &ctx](const PooledAttention& a, KvHeads heads) {
     if (mass.defined()) add_mass(mass, a, heads, ctx);

@@ -45,7 +45,7 @@ struct Norm {
   Var operator()(Run& run, const Var& x) const;
   // Norm over all channels, also if the run is sliced and x [N,C/tp] holds a share of them: swaps channels for rows and
   // back.
-  Var over_slices(Run& run, const Var& x) const;
+  Var across_tp(Run& run, const Var& x) const;
   ParamList parameters() const;
 
   Param* weight;
@@ -91,7 +91,7 @@ class AttentionLayer {
 
  private:
   Var attend(Run&, const Var& x, const Var& qkv, const Sequences&, BlockSelection* shared, AttendedHeads&) const;
-  AttentionWatch watching(const Tensor& mass, const ExecContext&) const;
+  AttentionWatch make_watch(const Tensor& mass, const ExecContext&) const;
   SelfAttention options(bool training) const;
   Var project(Run&, Var y, const Var& residual) const;
   SelectionCache::Scored scorer(const LayerCache&, const ExecContext&) const;

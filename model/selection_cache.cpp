@@ -83,7 +83,7 @@ void SelectionCache::select(const Pattern& pattern, const Tensor& keys, float sc
   bits_ = to_host<std::int32_t>(selected_, ctx.stream);
 }
 
-bool SelectionCache::keeps(std::size_t sequence, std::int32_t head, std::int32_t k) const {
+bool SelectionCache::is_selected(std::size_t sequence, std::int32_t head, std::int32_t k) const {
   const std::int64_t row = static_cast<std::int64_t>(sequence) * selected_.dim(1) + head;
   const std::int32_t word = bits_[static_cast<std::size_t>(row * selected_.dim(2) + k / 32)];
   return (static_cast<std::uint32_t>(word) >> (k % 32) & 1u) != 0;

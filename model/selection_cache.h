@@ -28,7 +28,7 @@ class SelectionCache {
   void select(const Pattern&, const Tensor& keys, float scale, const std::vector<std::int32_t>& tokens,
               const Scored& scored, const ExecContext&);
   // Returns true if key block `k` is selected.
-  bool keeps(std::size_t sequence, std::int32_t head, std::int32_t k) const;
+  bool is_selected(std::size_t sequence, std::int32_t head, std::int32_t k) const;
   std::int32_t block() const { return blocks_->block(); }
 
  private:

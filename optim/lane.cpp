@@ -21,7 +21,7 @@ std::vector<std::string> kinds_in(const OptimizerConfig& c) {
 
 }  // namespace
 
-LaneSlice LaneRange::within(std::int64_t begin, std::int64_t n) const {
+LaneSlice LaneRange::intersect(std::int64_t begin, std::int64_t n) const {
   const std::int64_t from = std::max(at, begin), to = std::min(at + range.numel, begin + n);
   LaneSlice part{range.first, from};
   part.what.numel = std::max<std::int64_t>(0, to - from);

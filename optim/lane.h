@@ -23,7 +23,7 @@ struct LaneRange {
   std::int64_t at = 0;
   float lr_scale = 1, weight_decay = 0;
   // Returns the part in elements [begin, begin + n) of the lane; numel is 0 if there is none.
-  LaneSlice within(std::int64_t begin, std::int64_t n) const;
+  LaneSlice intersect(std::int64_t begin, std::int64_t n) const;
 };
 
 struct Lane {

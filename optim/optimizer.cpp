@@ -117,7 +117,7 @@ void Optimizer::update_elements(const LaneState& m, std::int64_t first, std::int
                                 const Tensor& step, const ExecContext& ctx) const {
   if (m.lane.rule->updates_matrices()) return update_matrices(m, first, n, here, step, ctx);
   for (const LaneRange& range : m.lane.ranges)
-    if (const LaneSlice part = range.within(first, n); part.what.numel > 0)
+    if (const LaneSlice part = range.intersect(first, n); part.what.numel > 0)
       m.lane.rule->update(arguments(range, part, first, here, step), ctx);
 }
 

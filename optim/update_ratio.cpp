@@ -33,7 +33,7 @@ UpdateRatios::UpdateRatios(const OwnedShard& shard, const Model& model, bool cou
   squares_ = ctx.zeros({2, static_cast<std::int64_t>(parts.size())}, DType::f32, Lifetime::run);
 }
 
-void UpdateRatios::before(const ExecContext& ctx) const {
+void UpdateRatios::before_update(const ExecContext& ctx) const {
   for (const CountedRange& r : ranges_) copy(r.range.of(old_), r.range.of(shard_.values), ctx.stream);
 }
 
@@ -60,7 +60,7 @@ void UpdateRatios::compare(const CountedRange& r, const ExecContext& ctx) const 
   }
 }
 
-const Tensor& UpdateRatios::after(const ExecContext& ctx) const {
+const Tensor& UpdateRatios::after_update(const ExecContext& ctx) const {
   fill_zero(squares_, ctx.stream);
   for (const CountedRange& r : ranges_) compare(r, ctx);
   return squares_;

@@ -15,11 +15,11 @@ class UpdateRatios {
   // The parts are those of PartNorms, as are `counts` and the shard. Throws OutOfMemory, OutOfHostMemory.
   UpdateRatios(const OwnedShard&, const Model&, bool counts, const ExecContext&);
 
-  // Call before() and after() around a queued update. Values that may be on the host are not compared.
-  void before(const ExecContext&) const;
+  // Call before_update() and after_update() around a queued update. Values that may be on the host are not compared.
+  void before_update(const ExecContext&) const;
   // Queues the sums of the ranges that this process counts, and returns them: [2,parts] f32, squares of the changes,
   // then of the values before.
-  const Tensor& after(const ExecContext&) const;
+  const Tensor& after_update(const ExecContext&) const;
 
   // Returns the device bytes for a process that owns this many elements.
   static std::size_t device_bytes(std::int64_t elements, DType values);

@@ -124,7 +124,7 @@ void DataParallel::enter(const ScopeId& scope, ScopePass pass) {
   const bool writes = pass == ScopePass::backward || (pass == ScopePass::forward && *part + 1 == units_.parts.size());
   if (!unit_reducer_ || !writes) return;
   wait_seconds_ += seconds_of([&] {
-    for (const std::size_t unit : units_.users[*part]) unit_reducer_->open(unit, ctx_);
+    for (const std::size_t unit : units_.users[*part]) unit_reducer_->begin_unit(unit, ctx_);
   });
 }
 
@@ -133,7 +133,7 @@ void DataParallel::after_backward(const ScopeId& scope) {
   const std::optional<std::size_t> part = units_.part(scope);
   if (!unit_reducer_ || !part) return;
   for (const std::size_t unit : units_.users[*part])
-    if (units_.units[unit].first_part == *part) unit_reducer_->close(unit, ctx_);
+    if (units_.units[unit].first_part == *part) unit_reducer_->end_unit(unit, ctx_);
 }
 
 std::size_t DataParallel::weight_bytes() const {

@@ -23,7 +23,7 @@ FsdpReducer::FsdpReducer(Communicator& comm, const FsdpUnits& units, const ExecC
 
 void FsdpReducer::start_step() { added_.assign(added_.size(), false); }
 
-void FsdpReducer::open(std::size_t at, const ExecContext& ctx) {
+void FsdpReducer::begin_unit(std::size_t at, const ExecContext& ctx) {
   if (open_[at]) return;
   const FsdpUnit& unit = units_.units[at];
   for (std::size_t other = 0; other < open_.size(); ++other)
@@ -35,8 +35,8 @@ void FsdpReducer::open(std::size_t at, const ExecContext& ctx) {
   open_[at] = true;
 }
 
-void FsdpReducer::close(std::size_t at, const ExecContext& ctx) {
-  open(at, ctx);  // in case no gradient of the unit was wanted
+void FsdpReducer::end_unit(std::size_t at, const ExecContext& ctx) {
+  begin_unit(at, ctx);  // in case no gradient of the unit was wanted
   const FsdpUnit& unit = units_.units[at];
   for (const Param* p : unit.params)
     if (!p->frozen() && !std::exchange(p->var.slot->written, true)) fill_zero(p->var.slot->grad, ctx.stream);

@@ -23,10 +23,10 @@ class FsdpReducer {
 
   void start_step();  // the next gradients of each unit overwrite `own`, later ones add
   // Call before a unit's first gradient of a micro-batch; does nothing if the unit is open.
-  void open(std::size_t unit, const ExecContext&);
+  void begin_unit(std::size_t unit, const ExecContext&);
   // Call after the unit's last gradient of a micro-batch; starts the reduction. Collective. Gradients that nothing
   // wrote count as zero.
-  void close(std::size_t unit, const ExecContext&);
+  void end_unit(std::size_t unit, const ExecContext&);
   void finish(const ExecContext&);  // ends the step; then `own` holds the sums
 
   std::size_t bytes() const;  // bytes of the buffers

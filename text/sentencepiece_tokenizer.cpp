@@ -156,7 +156,9 @@ class SentencePieceEncoder final : public Encoder {
   explicit SentencePieceEncoder(const SentencePieceTokenizer& t) : t_(t) {}
 
   void encode(std::string_view text, std::vector<std::int32_t>& out) override { encode_part(text, true, out); }
-  void go_on(std::string_view text, std::vector<std::int32_t>& out) override { encode_part(text, false, out); }
+  void encode_continuation(std::string_view text, std::vector<std::int32_t>& out) override {
+    encode_part(text, false, out);
+  }
 
  private:
   void encode_part(std::string_view text, bool begins, std::vector<std::int32_t>& out) {

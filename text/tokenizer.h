@@ -32,7 +32,7 @@ class Encoder {
   // encodes a whole text; appends to `out`
   virtual void encode(std::string_view text, std::vector<std::int32_t>& out) = 0;
   // Continues the text encoded before: puts no space in front.
-  virtual void go_on(std::string_view text, std::vector<std::int32_t>& out) { encode(text, out); }
+  virtual void encode_continuation(std::string_view text, std::vector<std::int32_t>& out) { encode(text, out); }
   // Returns how many trailing bytes of `text` belong to the first token of `next`, the text that follows: white space
   // before a token with lstrip.
   virtual std::size_t taken_by_next(std::string_view /*text*/, std::string_view /*next*/) const { return 0; }

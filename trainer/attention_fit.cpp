@@ -22,7 +22,7 @@ AttentionTrials::AttentionTrials(Model& model, const ExecContext& ctx, const Val
   }
 }
 
-void AttentionTrials::attend(const std::vector<Pattern>& patterns) {
+void AttentionTrials::set_patterns(const std::vector<Pattern>& patterns) {
   const std::vector<AttentionLayer*> layers = model_.attention_layers();
   for (std::size_t i = 0; i < patterns.size(); ++i) layers[i]->set_pattern(patterns[i]);
 }
@@ -31,9 +31,9 @@ double AttentionTrials::loss_with(const std::vector<Pattern>& patterns) {
   RING_CHECK(patterns.size() == own_.size(), patterns.size(), " patterns for ", own_.size(), " layers");
   struct PutBack {
     AttentionTrials& trials;
-    ~PutBack() { trials.attend(trials.own_); }
+    ~PutBack() { trials.set_patterns(trials.own_); }
   } put_back{*this};
-  attend(patterns);
+  set_patterns(patterns);
   Evaluation e = evaluate(model_, ctx_, set_, alone_->all());
   batch_losses_ = std::move(e.batch_losses);
   return e.loss;

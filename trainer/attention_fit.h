@@ -29,7 +29,7 @@ class AttentionTrials {
   const std::vector<double>& batch_losses() const { return batch_losses_; }
 
  private:
-  void attend(const std::vector<Pattern>&);
+  void set_patterns(const std::vector<Pattern>&);
 
   Model& model_;
   const ExecContext& ctx_;

@@ -140,7 +140,7 @@ Progress::~Progress() {
 }
 
 // Call without the lock: the log line clears the live line, which takes the lock.
-void Progress::tell_if_lost() {
+void Progress::warn_if_output_lost() {
   if (told_ || out_) return;
   told_ = true;
   log::warn("standard output can no longer be written (", why_lost(out_),
@@ -149,7 +149,7 @@ void Progress::tell_if_lost() {
 
 void Progress::update(const ProgressState& s) {
   show(s);
-  tell_if_lost();
+  warn_if_output_lost();
 }
 
 void Progress::show(const ProgressState& s) {
@@ -165,13 +165,13 @@ void Progress::show(const ProgressState& s) {
   }
 }
 
-void Progress::line(const std::string& text) {
+void Progress::print_line(const std::string& text) {
   {
     std::lock_guard lock(mutex_);
     clear();
     out_ << text << std::endl;
   }
-  tell_if_lost();
+  warn_if_output_lost();
 }
 
 void Progress::finish(const ProgressState& s, const TimeSpent& time) {

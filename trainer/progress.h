@@ -47,7 +47,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void update(const ProgressState&);                    // call after every step
-  void line(const std::string&);                        // prints a line above the live line
+  void print_line(const std::string&);                  // prints a line above the live line
   void finish(const ProgressState&, const TimeSpent&);  // prints the summary
   bool terminal() const { return terminal_; }
 
@@ -55,7 +55,7 @@ class Progress {
   void clear();
   void draw(const ProgressState&);
   void show(const ProgressState&);
-  void tell_if_lost();
+  void warn_if_output_lost();
 
   ProgressOptions options_;
   std::ostream& out_;

@@ -257,7 +257,7 @@ std::int64_t RunLog::sent_keys() {
 void RunLog::count_flops(std::int64_t context, std::int64_t trained) {
   const std::pair now(context, attention_stage(attention_changes_, trained));
   if (std::exchange(counted_, now) == now) return;
-  const ModelConfig model = as_of(config_.model, trained);
+  const ModelConfig model = with_attention_at(config_.model, trained);
   flops_per_token_ = flops_per_token(model, context);
   const double tokens = static_cast<double>(context), layers = static_cast<double>(model.layers);
   density_ = attention_pairs(model, context) / (layers * tokens * (tokens + 1) / 2);
@@ -272,7 +272,8 @@ void RunLog::log_scheduled_changes(const StepReport& r) {
   if (r.context != last_.context) changes.push_back(str("train.context: ", last_.context, " -> ", r.context));
   if (attention_stage(attention_changes_, r.trained) != attention_stage(attention_changes_, last_.trained)) {
     Config before = config_, now = config_;
-    before.model = as_of(config_.model, last_.trained), now.model = as_of(config_.model, r.trained);
+    before.model = with_attention_at(config_.model, last_.trained),
+    now.model = with_attention_at(config_.model, r.trained);
     for (const std::string& change : diff_configs(before, now)) changes.push_back(change);
   }
   if (!changes.empty())

@@ -46,7 +46,7 @@ class RunLog {
   void log_slow(const SlowRank&);
   void log_slow(const SlowGpu&);
   void log_agent_save(std::int64_t step, const AgentSaveOutcome&);  // a snapshot kept by the launcher
-  void print_line(const std::string& text) { progress_.line(text); }
+  void print_line(const std::string& text) { progress_.print_line(text); }
   void log_end(TrainEnd, const TimeSpent&);  // TimeSpent is that of this process
   void log_failure(const std::string& why);  // call when an error ends the run
 

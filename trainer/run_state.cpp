@@ -29,14 +29,14 @@ std::int64_t milliseconds_of(std::filesystem::file_time_type t) {
 RunState::RunState(Running& run)
     : run_(run),
       saver_(run.config.checkpoint, run.start.dir.checkpoints(), run.mesh, saver_parts(),
-             [this](const SaveOutcome& o) { report(o); }) {}
+             [this](const SaveOutcome& o) { report_save(o); }) {}
 
 // Completes the state before the saver is built.
 SaverParts RunState::saver_parts() {
   run_.trainer.add_state(state_);
   state_.add(kFingerprintName, &data_);
   Saving& saving = run_.start.saving;
-  saving.keeps = saving.keeps && reserve_together(*run_.start.tier, state_, run_.ctx.stream, run_.mesh.host());
+  saving.keeps = saving.keeps && reserve_on_all_ranks(*run_.start.tier, state_, run_.ctx.stream, run_.mesh.host());
   return {saving, run_.start.token.get(), run_.start.tier.get()};
 }
 
@@ -159,7 +159,7 @@ void RunState::save_last() {
   if (failures_) failures_->on_clean_end();
 }
 
-void RunState::report(const SaveOutcome& o) {
+void RunState::report_save(const SaveOutcome& o) {
   run_.time.save_seconds += o.stall_seconds;
   run_.time.failed_saves += !o.saved();
   if (o.saved()) {

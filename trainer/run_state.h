@@ -46,7 +46,7 @@ class RunState {
   // Returns the time (now_ms()) at which the loaded state was saved; 0 if unknown.
   std::int64_t loaded_from_ms() const;
 
-  void step_done(double seconds) { clock_.on_step(seconds, saver_.is_writing()); }
+  void on_step_done(double seconds) { clock_.on_step(seconds, saver_.is_writing()); }
   bool saving() const { return saver_.is_writing(); }
   bool due_by_clock() const { return clock_.due(seconds_now(), run_.trainer.seconds()); }
   void end_save() { saver_.end(run_.trainer.steps_done()); }
@@ -66,7 +66,7 @@ class RunState {
   void load_checkpoint();
   void load_initial_weights();
   void prepare_save();
-  void report(const SaveOutcome&);
+  void report_save(const SaveOutcome&);
   std::string metadata() const;
 
   Running& run_;

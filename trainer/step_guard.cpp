@@ -28,7 +28,7 @@ void StepGuard::accept(std::int64_t step, double loss, double norm) {
   if (config_.spike_score == 0) return;
   history_.push_back({step, loss, norm});
   if (history_.size() > kHistory + 2) history_.pop_front();
-  remember();
+  update_state();
 }
 
 StepGuard::Limits StepGuard::limits(std::int64_t known) const {
@@ -48,7 +48,7 @@ OnBadStep StepGuard::action_for_bad_step(std::int64_t step) const {
   return recent >= config_.max_bad_steps ? OnBadStep::stop : config_.on_bad_step;
 }
 
-void StepGuard::remember() {
+void StepGuard::update_state() {
   nlohmann::json j;
   for (const Accepted& a : history_) j["accepted"].push_back({a.step, a.loss, a.norm});
   for (const BadStep& b : bad_)
@@ -68,7 +68,7 @@ void StepGuard::on_state_loaded() {
 void StepGuard::on_rollback(std::vector<BadStep> known_before) {
   on_state_loaded();
   bad_ = std::move(known_before);
-  remember();
+  update_state();
 }
 
 }  // namespace ring

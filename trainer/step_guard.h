@@ -38,7 +38,7 @@ class StepGuard {
   void accept(std::int64_t step, double loss, double norm);
   // Returns what to do about a bad step: train.on_bad_step, or stop if there were too many.
   OnBadStep action_for_bad_step(std::int64_t step) const;
-  void add_bad_step(const BadStep& bad) { bad_.push_back(bad), remember(); }
+  void add_bad_step(const BadStep& bad) { bad_.push_back(bad), update_state(); }
   const std::vector<BadStep>& bad_steps() const { return bad_; }
 
   std::string* state() { return &state_; }  // saved in checkpoints
@@ -52,7 +52,7 @@ class StepGuard {
     std::int64_t step;
     double loss, norm;
   };
-  void remember();
+  void update_state();
 
   const TrainConfig& config_;
   std::deque<Accepted> history_;

@@ -259,7 +259,7 @@ class TrainingRun {
   }
 
   void report(const StepReport& r) {
-    state_.step_done(r.seconds);
+    state_.on_step_done(r.seconds);
     own_status().step = r.step;
     if (own_status().start.reach(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
       log::info("restart ", run_.time.restarts, " took ", own_status().start.text());

@@ -160,15 +160,15 @@ double Trainer::seconds_left() const {
 }
 
 // If only time is limited, the schedule follows the pace, which differs between ranks: rank 0's is used.
-std::int64_t Trainer::schedule_steps() {
+std::int64_t Trainer::total_schedule_steps() {
   double total = static_cast<double>(planned_steps());
   if (!config_.train.steps) total = sum_host(mesh_.host(), mesh_.rank() == 0 ? total : 0);
   if (total == 0) total = static_cast<double>(config_.schedule.warmup_steps + 1);
   return static_cast<std::int64_t>(total);
 }
 
-void Trainer::schedule(StepReport& r) {
-  const std::int64_t total = schedule_steps();
+void Trainer::apply_schedule(StepReport& r) {
+  const std::int64_t total = total_schedule_steps();
   r.lr = config_.optimizer.lr * schedule_factor(config_.schedule, steps_, total);
   r.decay_scale = weight_decay_factor(config_.schedule, steps_, total);
 }
@@ -274,7 +274,7 @@ void Trainer::resize_for_next_step() {
 void Trainer::recompute_with_smaller_choice(const MemoryChoice& next) {
   memory_ = next;
   wait_for_steps_in_flight();
-  step_.abandon();
+  step_.abandon_step();
   discard_recording();
   if (next.micro_batch != step_.plan().micro_batch) {
     step_.set_micro_batch(next.micro_batch);
@@ -299,13 +299,13 @@ void Trainer::launch_step() {
   const std::vector<Batch> batches = next_batches();
   f.report.data_seconds = seconds_now() - f.started;
   count_tokens(batches, f);
-  schedule(f.report);
+  apply_schedule(f.report);
   step_.load(batches);
   if (!agreed_) run_trial_step();
   upload_state(f.report, f.valid);
   for (TrainingState* state : model().training_states())
     if (state->before_step(steps_ + 1)) graph_.forget();
-  if (watch_ && (steps_ + 1) % config_.train.watch_interval == 0) f.watched = watch_->before();
+  if (watch_ && (steps_ + 1) % config_.train.watch_interval == 0) f.watched = watch_->begin_step();
   const double queued = seconds_now();
   const bool replayed = queue_step(!f.replays);
   if (!std::exchange(agreed_, true)) agree_on_kernel_choices();
@@ -313,7 +313,7 @@ void Trainer::launch_step() {
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), step_.state().raw(), sizeof(StepState));
   if (f.logged) measure_parts(f);
-  if (f.watched) watch_->after(f.watched);
+  if (f.watched) watch_->end_step(f.watched);
   f.losses = losses_[static_cast<std::size_t>(steps_) % losses_.size()];
   if (step_.corpora() || step_.has_auxiliary_loss())
     ctx_.stream.impl().copy(f.losses.get(), step_.losses().raw(), step_.losses().bytes());

@@ -150,8 +150,8 @@ class Trainer {
   void measure_parts(StepInFlight&);
   std::vector<double> part_norms(const StepInFlight&);
   std::size_t result_bytes() const { return sizeof(StepState) + parts().size() * sizeof(float); }
-  std::int64_t schedule_steps();
-  void schedule(StepReport&);
+  std::int64_t total_schedule_steps();
+  void apply_schedule(StepReport&);
   void upload_state(const StepReport&, double valid);
   void run_trial_step();
   void drop_rejected_step(StepInFlight&);  // drops a step that was not accepted, and all steps in flight after it

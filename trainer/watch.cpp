@@ -24,7 +24,7 @@ Watch::Watch(TrainStep& step, Mesh& mesh, std::size_t results)
     results_.push_back(step.exec().stream.impl().host_buffer(values() * sizeof(float)));
 }
 
-Watch::Result Watch::before() {
+Watch::Result Watch::begin_step() {
   const Result r = results_[next_++ % results_.size()];
   std::fill_n(floats_of(r), values(), std::numeric_limits<float>::quiet_NaN());
   const ExecContext& ctx = step_.exec();
@@ -38,15 +38,15 @@ Watch::Result Watch::before() {
     ctx.stream.impl().copy(to, sums.raw(), sums.bytes());
     to += layer_values();
   }
-  ratios_.before(ctx);
+  ratios_.before_update(ctx);
   return r;
 }
 
 // The update is queued already and must not be repeated, so if memory runs out here, only the ratios are lost.
-void Watch::after(const Result& r) {
+void Watch::end_step(const Result& r) {
   const ScopeGuard scope(*step_.exec().scopes, {scopes::optimizer});
   try {
-    const Tensor& squares = ratios_.after(step_.exec());
+    const Tensor& squares = ratios_.after_update(step_.exec());
     step_.exec().stream.impl().copy(floats_of(r), squares.raw(), squares.bytes());
   } catch (const OutOfMemory&) {
   }

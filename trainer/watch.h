@@ -38,10 +38,10 @@ class Watch {
   // results: number of result buffers, used in turn. Throws OutOfMemory.
   Watch(TrainStep&, Mesh&, std::size_t results);
 
-  // Call before() and after() on all ranks around the computation of a loaded step. The result is valid when the queued
-  // work is done.
-  Result before();
-  void after(const Result&);
+  // Call begin_step() and end_step() on all ranks around the computation of a loaded step. The result is valid when the
+  // queued work is done.
+  Result begin_step();
+  void end_step(const Result&);
   WatchReport report(const Result&) const;  // collective
 
  private:

@@ -36,7 +36,7 @@ void* AsyncAllocator::take(std::size_t bytes) {
 }
 
 void AsyncAllocator::give_back(void* p, std::size_t) {
-  choose_device();
+  use_stream_device();
   cudaFreeAsync(p, stream_->get());  // after a failed kernel it fails too, and that error was or will be reported
 }
 

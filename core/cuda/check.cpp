@@ -34,7 +34,7 @@ void fail_call(cudaError_t error, const char* call, const char* file, int line) 
 }
 
 void check_device() {
-  choose_device();
+  use_stream_device();
   // Has no effect, but like every call returns the error of a failed kernel.
   const cudaError_t error = cudaFree(nullptr);
   if (is_device_failure(error)) fail_call(error, "a library", __FILE__, __LINE__);

@@ -14,14 +14,14 @@ namespace ring::cuda {
 // Makes this process's first chosen device (OnDevice) current for the calling thread, unless the thread has chosen one
 // itself. Every call of the CUDA runtime must come after it. A new thread would otherwise use the first GPU, and its
 // first call would create a context there: seconds, and 500 MB of the first GPU, for each process of a node.
-void choose_device();
+void use_stream_device();
 
 }  // namespace ring::cuda
 
 // Like RING_CHECK, for CUDA runtime calls. The failure of an earlier kernel is reported by the first call after it.
 #define RING_CUDA_CHECK(call)                                             \
   do {                                                                    \
-    ::ring::cuda::choose_device();                                        \
+    ::ring::cuda::use_stream_device();                                    \
     if (const cudaError_t ring_error = (call); ring_error != cudaSuccess) \
       ::ring::cuda::fail_call(ring_error, #call, __FILE__, __LINE__);     \
   } while (0)

@@ -15,7 +15,7 @@ thread_local bool has_device = false;  // this thread has chosen a device
 
 }  // namespace
 
-void choose_device() {
+void use_stream_device() {
   if (has_device || first_device == kNone) return;
   has_device = true;
   cudaSetDevice(first_device);  // on failure, the CUDA call that follows reports the error
@@ -42,7 +42,7 @@ StreamHandle::StreamHandle(int device, bool high_priority) : device_(device) {
 
 // Queued work still completes: the runtime releases the stream only afterwards.
 StreamHandle::~StreamHandle() {
-  choose_device();
+  use_stream_device();
   cudaStreamDestroy(stream_);
 }
 

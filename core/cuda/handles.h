@@ -6,7 +6,7 @@
 namespace ring::cuda {
 
 // Makes a device current for this thread until the end of the scope. The first OnDevice of a thread leaves its device
-// current: a return to the first GPU would create a context there (see choose_device() in core/cuda/check.h).
+// current: a return to the first GPU would create a context there (see use_stream_device() in core/cuda/check.h).
 class OnDevice {
  public:
   explicit OnDevice(int device);

@@ -12,7 +12,7 @@ std::shared_ptr<void> lock(std::shared_ptr<void> memory, std::size_t bytes) {
   if (bytes == 0) return memory;
   RING_CUDA_CHECK(cudaHostRegister(begin, bytes, cudaHostRegisterPortable));
   return {begin, [memory = std::move(memory)](void* p) {
-            choose_device();
+            use_stream_device();
             cudaHostUnregister(p);
           }};
 }

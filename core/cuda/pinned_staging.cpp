@@ -14,7 +14,7 @@ std::shared_ptr<void> pinned_memory(std::size_t bytes) {
   void* p = nullptr;
   RING_CUDA_CHECK(cudaMallocHost(&p, bytes ? bytes : 1));
   return {p, [](void* q) {
-            choose_device();
+            use_stream_device();
             cudaFreeHost(q);
           }};
 }

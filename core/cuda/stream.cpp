@@ -31,14 +31,14 @@ class CudaEvent final : public EventImpl {
     RING_CUDA_CHECK(error);
   }
   ~CudaEvent() override {
-    choose_device();
+    use_stream_device();
     cudaEventDestroy(event_);
   }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   bool done() const override {
-    choose_device();
+    use_stream_device();
     const cudaError_t state = cudaEventQuery(event_);
     if (state == cudaErrorNotReady) return false;
     RING_CUDA_CHECK(state);

@@ -124,7 +124,7 @@ GgufExported export_to_gguf(const std::string& run_or_checkpoint, const std::str
   GgufExported exported;
   const auto find = [&] { return find_checkpoint(run_or_checkpoint); };
   read_found(find, [&](FoundCheckpoint& found) {
-    if (options.weights == SavedWeights::ema) take_average(found);
+    if (options.weights == SavedWeights::ema) use_average(found);
     exported = export_found(found, file, options);
   });
   return exported;

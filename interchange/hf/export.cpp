@@ -112,7 +112,7 @@ Exported export_to_hf(const std::string& run_or_checkpoint, const std::string& f
   Exported exported;
   const auto find = [&] { return find_checkpoint(run_or_checkpoint); };
   read_found(find, [&](FoundCheckpoint& found) {
-    if (options.weights == SavedWeights::ema) take_average(found);
+    if (options.weights == SavedWeights::ema) use_average(found);
     exported = export_found(found, folder, options);
   });
   return exported;

@@ -90,13 +90,13 @@ BlockPattern BlockPattern::of_heads(std::int32_t first, std::int32_t count) cons
   std::vector<BlockRule> rules;
   for (const BlockRule& rule : rules_) rules.push_back(rule.from_head(first));
   std::vector<std::int32_t> of_head;
-  for (std::int32_t head = 0; head < count; ++head) of_head.push_back(rule_of(first + head));
+  for (std::int32_t head = 0; head < count; ++head) of_head.push_back(rule_index(first + head));
   BlockPattern some(block_, std::move(rules), std::move(of_head), *bits_, generation_);
   if (first_) some.first_ = std::make_shared<const BlockPattern>(first_->of_heads(first, count));
   return some;
 }
 
-std::int32_t BlockPattern::rule_of(std::int32_t kv_head) const {
+std::int32_t BlockPattern::rule_index(std::int32_t kv_head) const {
   return of_head_.empty() ? 0 : of_head_[static_cast<std::size_t>(kv_head) % of_head_.size()];
 }
 

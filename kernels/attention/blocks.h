@@ -98,8 +98,8 @@ class BlockPattern {
   BlockPattern of_heads(std::int32_t first, std::int32_t count) const;
 
   std::int32_t block() const { return block_; }
-  std::int32_t rule_of(std::int32_t kv_head) const;  // index of the rule
-  const BlockRule& rule(std::int32_t kv_head) const { return rules_[static_cast<std::size_t>(rule_of(kv_head))]; }
+  std::int32_t rule_index(std::int32_t kv_head) const;  // index of the rule
+  const BlockRule& rule(std::int32_t kv_head) const { return rules_[static_cast<std::size_t>(rule_index(kv_head))]; }
   bool keeps(std::int32_t kv_head, std::int32_t q, std::int32_t k) const { return rule(kv_head).keeps(kv_head, q, k); }
   const std::vector<std::uint32_t>& bits() const { return *bits_; }
   bool selects() const;  // true if some head follows a content rule, so that calls need a selection (selection.h)

@@ -84,8 +84,8 @@ double pairs_of_heads(const BlockPattern& blocks, const SegmentPair& p, std::int
   double pairs = 0;
   for (std::int32_t h = 0; h < kv_heads; ++h) {
     const BlockRule& rule = blocks.rule(h);
-    const bool alike = rule.kind != BlockRuleKind::random && of_rule.count(blocks.rule_of(h));
-    double& own = of_rule[blocks.rule_of(h)];
+    const bool alike = rule.kind != BlockRuleKind::random && of_rule.count(blocks.rule_index(h));
+    double& own = of_rule[blocks.rule_index(h)];
     if (!alike) own = pairs_of(rule, blocks.block(), p, h, causal);
     pairs += own;
   }

@@ -177,7 +177,7 @@ void BlockFile::mark(std::uint32_t* row, Range keys) {
   row[last] |= to;
 }
 
-BlockRule BlockFile::draw(const Section& section, std::vector<std::uint32_t>& bits) {
+BlockRule BlockFile::draw_rule(const Section& section, std::vector<std::uint32_t>& bits) {
   BlockRule rule = extent(section);
   rule.first_word = static_cast<std::int64_t>(bits.size());
   bits.resize(bits.size() + static_cast<std::size_t>(rule.rows) * static_cast<std::size_t>(rule.words));
@@ -206,7 +206,7 @@ void BlockFile::add_rules(const std::vector<std::int32_t>& heads, std::vector<st
     of_head[static_cast<std::size_t>(head)] = at->second;
   }
   check_size(drawn, bits.size());
-  for (const Section* s : drawn) rules.push_back(draw(*s, bits));
+  for (const Section* s : drawn) rules.push_back(draw_rule(*s, bits));
 }
 
 BlockPattern block_pattern(std::int32_t block, std::vector<BlockRule> rules, const std::vector<std::string>& files,

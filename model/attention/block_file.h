@@ -50,7 +50,7 @@ class BlockFile {
   static BlockRule extent(const Section&);
   void check_size(const std::vector<const Section*>&, std::size_t words_before) const;
   static void mark(std::uint32_t* row, Range keys);
-  static BlockRule draw(const Section&, std::vector<std::uint32_t>& bits);
+  static BlockRule draw_rule(const Section&, std::vector<std::uint32_t>& bits);
 
   std::string name_;
   std::vector<Section> sections_;                // the first section is for heads without a section of their own

@@ -80,7 +80,7 @@ void BlockRuleConfig::fields(Fields& f) {
 
 namespace {
 
-// Like foreign_beside() for a section: a pattern that is given later drops the setting.
+// Like foreign_setting_problem() for a section: a pattern that is given later drops the setting.
 SettingProblem foreign_beside_pattern(const std::string& key, const std::string& text) {
   BlockRuleConfig plain;
   const config::Node defaults = bind_config(plain);
@@ -174,7 +174,7 @@ void validate_index(const AttentionConfig& c, std::vector<SettingProblem>& error
         "layers (model.attention_layers)");
   for (const auto& [key, value] : given_settings(c))
     if (key.starts_with("index_") && !learned)
-      errors.push_back(foreign_beside(
+      errors.push_back(foreign_setting_problem(
           "rules", key, foreign_setting(key, value, "rules with pattern: learned", "a section without such a rule")));
 }
 

@@ -55,7 +55,8 @@ void AttentionConfig::validate(std::vector<SettingProblem>& errors) const {
   const AttentionKind& own = attention_kind(kind);
   for (const auto& [key, value] : given_settings(*this))
     if (!own.reads(key))
-      errors.push_back(foreign_beside("kind", key, foreign_setting(key, value, kinds_that_read(key), "kind: " + kind)));
+      errors.push_back(
+          foreign_setting_problem("kind", key, foreign_setting(key, value, kinds_that_read(key), "kind: " + kind)));
   if (own.validate) own.validate(*this, errors);
 }
 
@@ -70,7 +71,7 @@ std::vector<std::pair<std::string, std::string>> given_settings(AttentionConfig 
   return given;
 }
 
-SettingProblem foreign_beside(const std::string& cause, const std::string& key, const std::string& text) {
+SettingProblem foreign_setting_problem(const std::string& cause, const std::string& key, const std::string& text) {
   AttentionConfig plain;
   const config::Node defaults = bind_config(plain);
   const auto field = std::ranges::find(defaults.fields, key, &config::Field::name);

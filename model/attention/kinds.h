@@ -58,6 +58,6 @@ std::string foreign_setting(const std::string& key, const std::string& value, co
                             const std::string& here);
 // Returns the problem of a setting that `cause`, another setting of the section, leaves without a meaning. If the
 // setting was given before `cause`, it is dropped instead (core/setting_problem.h).
-SettingProblem foreign_beside(const std::string& cause, const std::string& key, const std::string& text);
+SettingProblem foreign_setting_problem(const std::string& cause, const std::string& key, const std::string& text);
 
 }  // namespace ring

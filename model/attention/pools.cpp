@@ -13,11 +13,11 @@ void validate_pools(const AttentionConfig& c, std::vector<SettingProblem>& error
     if (c.pools[i] <= c.pools[i - 1])
       errors.push_back(str("pools: [", list_text(c.pools), "]: sizes must increase, as in pools: [16, 64]"));
   if (c.pooling == Pooling::learned && c.pools.empty())
-    errors.push_back(foreign_beside("pools", "pooling",
-                                    foreign_setting("pooling", "learned", "sections with pools", "one without")));
+    errors.push_back(foreign_setting_problem(
+        "pools", "pooling", foreign_setting("pooling", "learned", "sections with pools", "one without")));
   if (c.pool_gates && c.pools.empty())
-    errors.push_back(foreign_beside("pools", "pool_gates",
-                                    foreign_setting("pool_gates", "true", "sections with pools", "one without")));
+    errors.push_back(foreign_setting_problem(
+        "pools", "pool_gates", foreign_setting("pool_gates", "true", "sections with pools", "one without")));
 }
 
 Pattern with_pools(Pattern p, const AttentionConfig& c) {

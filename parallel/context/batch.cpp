@@ -81,7 +81,7 @@ void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
   rows_[rows] = from_host(held, ctx.stream, Lifetime::run);
 }
 
-void ContextBatches::prepare(Run& run, std::int64_t rows) {
+void ContextBatches::set_up_run(Run& run, std::int64_t rows) {
   if (whole()) return;
   reserve(rows, run.ctx);
   run.rows = rows_.at(rows);

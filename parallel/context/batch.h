@@ -27,8 +27,8 @@ class ContextBatches {
   // Returns the documents of such a part. positions: on the device, for packed documents; else undefined.
   Sequences sequences(const Batch& part, const Tensor& positions, const ExecContext&) const;
   // Sets up `run` for a part of a micro-batch of `rows` rows.
-  void prepare(Run&, std::int64_t rows);
-  void reserve(std::int64_t rows, const ExecContext&);  // allocates in advance what prepare() needs for them
+  void set_up_run(Run&, std::int64_t rows);
+  void reserve(std::int64_t rows, const ExecContext&);  // allocates in advance what set_up_run() needs for them
 
  private:
   int rank_;

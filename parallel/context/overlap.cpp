@@ -136,7 +136,7 @@ void needed_blocks(const Pattern& p, const SpanPair& pair, std::int64_t kv_heads
 
 }  // namespace
 
-SpanPair seen_part(const Pattern& p, const Span& queries, const Span& keys) {
+SpanPair trim_to_pattern(const Pattern& p, const Span& queries, const Span& keys) {
   Bounds b = bounds_of(queries, keys);
   if (p.causal && !b.empty()) b.cut_causal();
   if (b.empty()) return {};

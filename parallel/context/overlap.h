@@ -14,7 +14,7 @@ struct SpanPair {
 
 // Returns the spans, trimmed at both ends to the rows that see keys and the rows that are seen; empty if there are
 // none. Block patterns are trimmed by causality alone.
-SpanPair seen_part(const Pattern&, const Span& queries, const Span& keys);
+SpanPair trim_to_pattern(const Pattern&, const Span& queries, const Span& keys);
 
 // Calls fn(row, count, stride) for the key rows that a KV head needs; if the pattern's samples do not differ by head,
 // for those that any head needs. Rows may come more than once.

@@ -101,7 +101,7 @@ std::vector<SpanPair> local_pairs(const Parts& p, const Pattern& pattern) {
     for (std::size_t i = 0; i < p.queries.size(); ++i)
       for (std::size_t j = 0; j < p.keys.size(); ++j) {
         if ((j > i ? j - i : i - j) != apart) continue;
-        const SpanPair pair = seen_part(pattern, p.queries[i], p.keys[j]);
+        const SpanPair pair = trim_to_pattern(pattern, p.queries[i], p.keys[j]);
         if (pair.queries.count > 0) out.push_back(pair);
       }
   return out;
@@ -267,11 +267,11 @@ KeyRequest needed_by_any(const ContextShards& shards, const std::vector<int>& qu
   return all;
 }
 
-bool may_need(const ContextShards& shards, int queries, int keys, const Pattern& pattern) {
+bool may_need_keys(const ContextShards& shards, int queries, int keys, const Pattern& pattern) {
   for (const Parts& parts : common_parts(held_by(shards, queries), held_by(shards, keys), shards.documents))
     for (const Span& q : parts.queries)
       for (const Span& k : parts.keys)
-        if (seen_part(pattern, q, k).queries.count > 0) return true;
+        if (trim_to_pattern(pattern, q, k).queries.count > 0) return true;
   return false;
 }
 

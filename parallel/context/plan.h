@@ -60,7 +60,7 @@ KeyRequest needed_by_any(const ContextShards&, const std::vector<int>& queries, 
                          std::int64_t kv_heads, const ReferencedBlocks& referenced = {});
 
 // Returns false only if rank `queries` needs no keys of rank `keys`; cheaper than needed_keys().
-bool may_need(const ContextShards&, int queries, int keys, const Pattern&);
+bool may_need_keys(const ContextShards&, int queries, int keys, const Pattern&);
 
 // Returns the calls of a rank with the keys of the whole micro-batch, in its order.
 std::vector<AttentionCall> calls_with_all_keys(const ContextShards&, int queries, const Pattern&);

@@ -70,7 +70,7 @@ struct Grid {
   bool any_rank_needs(int node_distance, int distance) const {
     for (int node = 0; node < nodes; ++node)
       for (int local_rank = 0; local_rank < per_node; ++local_rank)
-        if (may_need(shards, rank(node, local_rank), rank(node - node_distance, local_rank - distance), pattern))
+        if (may_need_keys(shards, rank(node, local_rank), rank(node - node_distance, local_rank - distance), pattern))
           return true;
     return false;
   }

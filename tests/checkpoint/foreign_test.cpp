@@ -58,7 +58,7 @@ TEST_F(Foreign, FilesAreNotTakenForCheckpoints) {
   EXPECT_EQ(remove_stale(folder()), 0);
   remove_all_checkpoints(folder());
   expect_there(names);
-  EXPECT_EQ(list_impostors(folder()).size(), 6u);  // steps 11, 13 and 16 to 19
+  EXPECT_EQ(list_foreign_files(folder()).size(), 6u);  // steps 11, 13 and 16 to 19
 }
 
 TEST_F(Foreign, CheckpointsAreWrittenKeptAndRemovedBesideOtherFiles) {

@@ -77,7 +77,7 @@ TEST(LaunchOptions, ASchedulerFillsInMissingOptions) {
   const AgentEnvironment srun{
       .source = "srun", .agents = 4, .index = 2, .nodes = 4, .endpoint = Endpoint{"n1", 20001}, .job = "7.0"};
   LaunchOptions o;
-  take_place(srun, false, o);
+  apply_agent_environment(srun, false, o);
   EXPECT_EQ(std::pair(o.min_nodes, o.max_nodes), std::pair(4, 4));
   EXPECT_EQ(o.node_rank, 2);
   EXPECT_EQ(o.endpoint, (Endpoint{"n1", 20001}));
@@ -87,14 +87,14 @@ TEST(LaunchOptions, ASchedulerFillsInMissingOptions) {
   given.min_nodes = 1;
   given.max_nodes = 2;
   given.rdzv_id = "mine";
-  take_place(srun, true, given);
+  apply_agent_environment(srun, true, given);
   EXPECT_EQ(std::pair(given.min_nodes, given.max_nodes), std::pair(1, 2));
   EXPECT_EQ(given.node_rank, -1) << "a spare: its number is no place of the job";
   EXPECT_EQ(given.rdzv_id, "mine");
 
   LaunchOptions pod;
   pod.min_nodes = pod.max_nodes = 2;
-  take_place({.source = "Kubernetes", .index = 1}, true, pod);
+  apply_agent_environment({.source = "Kubernetes", .index = 1}, true, pod);
   EXPECT_EQ(pod.node_rank, 1);
 }
 
@@ -102,12 +102,15 @@ TEST(LaunchOptions, ASchedulerFillsInMissingOptions) {
 TEST(LaunchOptions, AgentsThatWouldTrainAloneAreRefused) {
   LaunchOptions one;
   const AgentEnvironment two{.source = "srun", .agents = 2, .index = 0, .nodes = 2};
-  EXPECT_NE(error_of([&] { take_place(two, true, one); }).find("each would train alone"), std::string::npos);
-  EXPECT_NE(error_of([&] { take_place({.source = "Kubernetes", .index = 1}, false, one); }).find("--nnodes"),
+  EXPECT_NE(error_of([&] { apply_agent_environment(two, true, one); }).find("each would train alone"),
             std::string::npos);
-  EXPECT_EQ(error_of([&] { take_place({.source = "Kubernetes", .index = 0}, false, one); }), "");
+  EXPECT_NE(
+      error_of([&] { apply_agent_environment({.source = "Kubernetes", .index = 1}, false, one); }).find("--nnodes"),
+      std::string::npos);
+  EXPECT_EQ(error_of([&] { apply_agent_environment({.source = "Kubernetes", .index = 0}, false, one); }), "");
   const AgentEnvironment crowd{.source = "mpirun", .agents = 8, .here = 4, .index = 1, .nodes = 2};
-  EXPECT_NE(error_of([&] { take_place(crowd, false, one); }).find("--ntasks-per-node=1"), std::string::npos);
+  EXPECT_NE(error_of([&] { apply_agent_environment(crowd, false, one); }).find("--ntasks-per-node=1"),
+            std::string::npos);
 }
 
 TEST(LaunchOptions, ALoopbackAddressIsRefusedForSeveralMachines) {
@@ -115,14 +118,14 @@ TEST(LaunchOptions, ALoopbackAddressIsRefusedForSeveralMachines) {
   o.min_nodes = o.max_nodes = 2;
   for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
     o.endpoint = Endpoint{host, 29400};
-    EXPECT_NE(error_of([&] { refuse_loopback({.source = "Slurm", .nodes = 2}, o); }).find("this job of Slurm has 2"),
+    EXPECT_NE(error_of([&] { reject_loopback({.source = "Slurm", .nodes = 2}, o); }).find("this job of Slurm has 2"),
               std::string::npos);
-    EXPECT_EQ(error_of([&] { refuse_loopback({}, o); }), "") << "agents of one machine, as far as one can know";
+    EXPECT_EQ(error_of([&] { reject_loopback({}, o); }), "") << "agents of one machine, as far as one can know";
   }
   o.min_nodes = 1;
-  EXPECT_NE(error_of([&] { refuse_loopback({}, o); }).find("would train alone"), std::string::npos);
+  EXPECT_NE(error_of([&] { reject_loopback({}, o); }).find("would train alone"), std::string::npos);
   o.endpoint = Endpoint{"10.0.0.1", 29400};
-  EXPECT_EQ(error_of([&] { refuse_loopback({.source = "Slurm", .nodes = 2}, o); }), "");
+  EXPECT_EQ(error_of([&] { reject_loopback({.source = "Slurm", .nodes = 2}, o); }), "");
 }
 
 TEST(LaunchOptions, NumaBindingIsReadByName) {

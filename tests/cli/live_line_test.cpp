@@ -41,7 +41,7 @@ TEST(LiveLine, NothingIsShownBeforeItIsDue) {
   testing::internal::CaptureStderr();
   {
     LiveLine line({.terminal = true, .now = [] { return 0.0; }});
-    EXPECT_FALSE(line.due());
+    EXPECT_FALSE(line.is_due());
     line.show("too early");
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");

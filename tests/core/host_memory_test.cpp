@@ -38,7 +38,7 @@ class HostMemory : public testing::Test {
           "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
           "31 20 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n");
   }
-  MemoryBound bound() const { return tightest(memory_bounds(root_.string())); }
+  MemoryBound bound() const { return tightest_bound(memory_bounds(root_.string())); }
 
   fs::path root_;
 };
@@ -134,7 +134,7 @@ TEST(HostMemoryHere, IsPositiveAndAtMostTheTotal) {
   const std::vector<MemoryBound> all = memory_bounds();
   EXPECT_GT(all.front().total, kGiB / 16);
   for (const MemoryBound& b : all) EXPECT_LE(b.available, b.total) << b.source;
-  EXPECT_GT(tightest(all).most(), 0u);
+  EXPECT_GT(tightest_bound(all).most(), 0u);
 }
 
 }  // namespace

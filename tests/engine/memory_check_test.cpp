@@ -69,7 +69,7 @@ TEST(MemoryCheck, StatesOnTheHostShareItsMemory) {
   c.checkpoint.mode = SaveMode::blocking;
   c.run.device = DeviceChoice::cuda;
   c.train.precision = PrecisionChoice::bf16;
-  const double machine = static_cast<double>(tightest(memory_bounds()).total);
+  const double machine = static_cast<double>(tightest_bound(memory_bounds()).total);
   c.model.width = 128 * static_cast<std::int64_t>(std::sqrt(machine / 5) / 128);  // an MLP with more elements than fit
   c.model.mlp_width = 4 * c.model.width;
   c.model.layers = 1;
@@ -92,7 +92,7 @@ TEST(MemoryCheck, StatesOnTheHostShareItsMemory) {
 
 TEST(MemoryCheck, CountsAveragesAndWatchedSteps) {
   Config c = test::tiny_config();
-  const double machine = static_cast<double>(tightest(memory_bounds()).total);
+  const double machine = static_cast<double>(tightest_bound(memory_bounds()).total);
   c.model.width = 128 * static_cast<std::int64_t>(std::sqrt(machine / 5) / 128);
   c.model.layers = 1;
   c.train.ema = 0.999;

@@ -139,25 +139,25 @@ TEST(Planner, StagingTakesTheRemainingMemoryAndSavesTime) {
       "h100", {"optimizer.offload=all", "optimizer.offload_chunk_bytes=1048576", "optimizer.offload_staging_bytes=0"});
   q.config.train.batch_size = 64;
   q.config.train.micro_batch = 2;
-  const auto least = plan_step(q);
+  const auto min_bytes = plan_step(q);
   q.config.optimizer.offload_staging_bytes = kAutoStaging;
   const auto most = plan_step(q);
-  ASSERT_TRUE(least && most);
+  ASSERT_TRUE(min_bytes && most);
   EXPECT_GT(most->optimizer_states, most->host / 128 * 127) << "there is room for all, in whole chunks";
   EXPECT_LT(most->optimizer_states, most->host + (1 << 20));
   const double rate = q.rates.host_bytes_per_second;
   const double hidden =
-      static_cast<double>(least->host - least->optimizer_states) / rate;  // the update also hides some
-  EXPECT_LT(least->seconds() - most->seconds(), hidden);
-  EXPECT_GT(least->seconds() - most->seconds(), 0.7 * hidden);
+      static_cast<double>(min_bytes->host - min_bytes->optimizer_states) / rate;  // the update also hides some
+  EXPECT_LT(min_bytes->seconds() - most->seconds(), hidden);
+  EXPECT_GT(min_bytes->seconds() - most->seconds(), 0.7 * hidden);
   const std::size_t room = std::size_t{100} << 20;
-  q.budget = (least->peak + room) * 25 / 24;
+  q.budget = (min_bytes->peak + room) * 25 / 24;
   const auto some = plan_step(q);
   ASSERT_TRUE(some);
   EXPECT_EQ(some->peak, some->activations.peak);
-  EXPECT_LE(some->peak, least->peak + room);
-  EXPECT_GT(some->peak, least->peak + room - (2 << 20));
-  EXPECT_NEAR(least->seconds() - some->seconds(), static_cast<double>(some->peak - least->peak) / rate, 1e-6);
+  EXPECT_LE(some->peak, min_bytes->peak + room);
+  EXPECT_GT(some->peak, min_bytes->peak + room - (2 << 20));
+  EXPECT_NEAR(min_bytes->seconds() - some->seconds(), static_cast<double>(some->peak - min_bytes->peak) / rate, 1e-6);
   q.config.optimizer.offload_staging_bytes = some->config.optimizer.offload_staging_bytes;
   EXPECT_EQ(plan_step(q)->peak, some->peak);
   EXPECT_EQ(plan_step(q)->seconds(), some->seconds());
@@ -434,13 +434,13 @@ TEST(Planner, ALayoutThatDoesNotFitNamesASufficientBudget) {
     const Layouts none = try_layouts(q);
     EXPECT_TRUE(none.fit.empty());
     ASSERT_GE(none.too_large.size(), 4u);
-    const auto& [layout, least] = none.too_large.front();
-    q.budget = least;
+    const auto& [layout, min_bytes] = none.too_large.front();
+    q.budget = min_bytes;
     const Layouts some = try_layouts(q);
     ASSERT_EQ(some.fit.size(), 1u) << device << " " << layout;
     EXPECT_EQ(some.fit.front().layout, layout);
-    EXPECT_LE(some.fit.front().peak, least);
-    q.budget = least - least / 50;
+    EXPECT_LE(some.fit.front().peak, min_bytes);
+    q.budget = min_bytes - min_bytes / 50;
     EXPECT_TRUE(try_layouts(q).fit.empty()) << device;
   }
 }
@@ -449,12 +449,12 @@ TEST(Planner, ALayoutThatDoesNotFitNamesASufficientBudget) {
 TEST(Planner, StatesGoToTheHostIfALayoutFitsInNoOtherWay) {
   PlanRequest q = question("h100", {"optimizer.offload_chunk_bytes=1048576", "train.micro_batch=1"});
   q.budget = 1 << 20;
-  std::size_t least = 0;
-  ASSERT_FALSE(plan_step(q, &least));
-  q.budget = least;
+  std::size_t min_bytes = 0;
+  ASSERT_FALSE(plan_step(q, &min_bytes));
+  q.budget = min_bytes;
   ASSERT_EQ(try_layouts(q).fit.size(), 1u);
   EXPECT_EQ(try_layouts(q).fit[0].host_states, 0u) << "it fits on the device";
-  q.budget = least - least / 10;
+  q.budget = min_bytes - min_bytes / 10;
   const Layouts moved = try_layouts(q);
   ASSERT_EQ(moved.fit.size(), 1u);
   const PlannedStep& p = moved.fit[0];

@@ -131,7 +131,7 @@ TEST(StepMemory, OffloadingKeepsItsLimitAndThatOfTheHost) {
   EXPECT_GT(bench.trainer().offload()->bytes().moved, 800'000u);
   EXPECT_GT(bench.trainer().offload()->bytes().stayed, 0u);
   EXPECT_LE(bench.trainer().offload()->host_bytes(), 1'000'000u);
-  const std::uint64_t most = tightest(memory_bounds()).total;
+  const std::uint64_t most = tightest_bound(memory_bounds()).total;
   Config resolved = bench.config();
   for (const std::int64_t asked : {std::int64_t{0}, std::int64_t{1} << 50}) {
     resolved.train.activation_offload_bytes = asked;

@@ -196,16 +196,16 @@ TEST_F(LivePageTest, TheGrafanaFileQueriesMetricsThatExist) {
 
 TEST_F(LivePageTest, ARunIsReadAgainWhenItRecords) {
   LiveRun run(run_with(kRecords));
-  const auto first = run.look();
-  EXPECT_EQ(run.look(), first);
+  const auto first = run.read_if_changed();
+  EXPECT_EQ(run.read_if_changed(), first);
   EXPECT_EQ(first->run.summary.step, 10);
   EXPECT_NE(first->markup.find("<h1>"), std::string::npos);
   std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << R"({"step":20,"group":"train","time":3,"loss":2})"
                                                           << "\n";
-  auto next = run.look();
+  auto next = run.read_if_changed();
   for (int i = 0; i < 300 && next == first; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    next = run.look();
+    next = run.read_if_changed();
   }
   EXPECT_EQ(next->run.summary.step, 20);
   EXPECT_GT(next->version, first->version);
@@ -213,8 +213,8 @@ TEST_F(LivePageTest, ARunIsReadAgainWhenItRecords) {
 
 TEST_F(LivePageTest, ARunMayNotExistYet) {
   LiveRun run((folder_ / "none").string());
-  EXPECT_EQ(run.look()->run.summary.step, 0);
-  EXPECT_NE(live_json({}, run.look().get(), 0).find("run"), std::string::npos);
+  EXPECT_EQ(run.read_if_changed()->run.summary.step, 0);
+  EXPECT_NE(live_json({}, run.read_if_changed().get(), 0).find("run"), std::string::npos);
 }
 
 }  // namespace

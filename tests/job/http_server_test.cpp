@@ -40,26 +40,27 @@ class HttpServerTest : public testing::Test {
 
 TEST(HttpAccess, WithoutATokenOnlyThisMachineHasAccess) {
   const HttpAccess own({"127.0.0.1", 80}, "");
-  EXPECT_EQ(own.refusal({"", "127.0.0.1:80", ""}), 0);
-  EXPECT_EQ(own.refusal({"", "localhost:80", "http://localhost:80"}), 0);
-  EXPECT_EQ(own.refusal({"", "[::1]:80", ""}), 0);
-  EXPECT_EQ(own.refusal({"", "evil.example:80", ""}), 403);  // a foreign name that resolves to this machine's address
-  EXPECT_EQ(own.refusal({"", "127.0.0.1.evil.example", ""}), 403);
-  EXPECT_EQ(own.refusal({"", "127.0.0.1:80", "http://evil.example"}), 403);
-  EXPECT_EQ(own.refusal({"", "127.0.0.1:80", "http://[::1].evil.example"}), 403);
-  EXPECT_EQ(own.refusal({"", "", ""}), 0);  // HTTP/1.0
-  EXPECT_EQ(own.refusal({"", "127.0.0.1:80", "null"}), 403);
+  EXPECT_EQ(own.refusal_status({"", "127.0.0.1:80", ""}), 0);
+  EXPECT_EQ(own.refusal_status({"", "localhost:80", "http://localhost:80"}), 0);
+  EXPECT_EQ(own.refusal_status({"", "[::1]:80", ""}), 0);
+  EXPECT_EQ(own.refusal_status({"", "evil.example:80", ""}),
+            403);  // a foreign name that resolves to this machine's address
+  EXPECT_EQ(own.refusal_status({"", "127.0.0.1.evil.example", ""}), 403);
+  EXPECT_EQ(own.refusal_status({"", "127.0.0.1:80", "http://evil.example"}), 403);
+  EXPECT_EQ(own.refusal_status({"", "127.0.0.1:80", "http://[::1].evil.example"}), 403);
+  EXPECT_EQ(own.refusal_status({"", "", ""}), 0);  // HTTP/1.0
+  EXPECT_EQ(own.refusal_status({"", "127.0.0.1:80", "null"}), 403);
   EXPECT_THROW(HttpAccess({"0.0.0.0", 80}, ""), Error);
   EXPECT_THROW(HttpAccess({"::", 80}, ""), Error);
 }
 
 TEST(HttpAccess, ATokenGivesAccess) {
   const HttpAccess open({"0.0.0.0", 80}, "secret");
-  EXPECT_EQ(open.refusal({"Bearer secret", "node7:80", "https://proxy.example"}), 0);
-  EXPECT_EQ(open.refusal({"Basic cmluZ21hc3RlcjpzZWNyZXQ=", "node7:80", ""}), 0);  // ringmaster:secret
+  EXPECT_EQ(open.refusal_status({"Bearer secret", "node7:80", "https://proxy.example"}), 0);
+  EXPECT_EQ(open.refusal_status({"Basic cmluZ21hc3RlcjpzZWNyZXQ=", "node7:80", ""}), 0);  // ringmaster:secret
   for (const char* wrong :
        {"", "Bearer ", "Bearer secre", "Bearer secret ", "bearer secret", "secret", "Basic c2VjcmV0"})
-    EXPECT_EQ(open.refusal({wrong, "127.0.0.1:80", ""}), 401) << wrong;
+    EXPECT_EQ(open.refusal_status({wrong, "127.0.0.1:80", ""}), 401) << wrong;
 }
 
 TEST(HttpAccess, AHostIsANameOrANumberWithAPort) {
@@ -69,12 +70,12 @@ TEST(HttpAccess, AHostIsANameOrANumberWithAPort) {
         std::string("[localhost]"), std::string("localhost:80:80"), std::string("localhost:x"), std::string("::1"),
         std::string("localhost, evil.example"), std::string("user@localhost"), std::string("localhost/"),
         std::string("local host"), std::string(":80"), std::string(400, 'a')}) {
-    EXPECT_EQ(own.refusal({"", host, ""}), 400) << host;
-    EXPECT_EQ(open.refusal({"Bearer secret", host, ""}), 400) << host;
+    EXPECT_EQ(own.refusal_status({"", host, ""}), 400) << host;
+    EXPECT_EQ(open.refusal_status({"Bearer secret", host, ""}), 400) << host;
   }
   for (const char* host : {"localhost", "localhost:", "[::1]", "[::1]:65535", "127.0.0.1"})
-    EXPECT_EQ(own.refusal({"", host, ""}), 0) << host;
-  EXPECT_EQ(open.refusal({"Bearer secret", "a-b_c.example.:80", ""}), 0);
+    EXPECT_EQ(own.refusal_status({"", host, ""}), 0) << host;
+  EXPECT_EQ(open.refusal_status({"Bearer secret", "a-b_c.example.:80", ""}), 0);
 }
 
 TEST(HttpEndpoint, IsAPortOrAnAddress) {

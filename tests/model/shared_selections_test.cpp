@@ -132,7 +132,7 @@ TEST(AttentionSchedule, GivesTheSettingsOfItsTokens) {
   EXPECT_EQ(c.attention.rules[0].keep, 5) << "the largest";
   EXPECT_EQ(attention_changes(c), (std::vector<std::int64_t>{1000, 1500, 2000}));
   const auto keeps = [&](std::int64_t tokens) {
-    const ModelConfig now = as_of(c, tokens);
+    const ModelConfig now = with_attention_at(c, tokens);
     EXPECT_TRUE(attention_changes(now).empty());
     return std::pair(now.attention.rules[0].keep, now.attention_layers[0].attention.rules[0].keep);
   };

@@ -209,7 +209,7 @@ TEST_F(OptimizerTest, MayHaveNoStates) {
 TEST(LaneRange, IsClippedAtBothEnds) {
   const LaneRange range{.range = {.first = {.offset = 1000, .shard_offset = 320}, .numel = 48}, .at = 32};
   const auto expect_part = [&](std::int64_t begin, std::int64_t n, std::int64_t at, std::int64_t numel) {
-    const LaneSlice part = range.within(begin, n);
+    const LaneSlice part = range.intersect(begin, n);
     EXPECT_EQ(part.what.numel, numel);
     if (numel == 0) return;
     EXPECT_EQ(part.at, at);

@@ -137,7 +137,7 @@ std::vector<std::vector<std::int32_t>> arrived(const KeyRequest& need) {
 void add_pairs(const ContextCase& c, const ContextShards& s, int i, int j, Pairs& pairs) {
   const KeyRequest need = needed_keys(s, i, j, c.pattern, kHeads);
   expect_rows_once(need.calls, s.tokens(i), need.rows);
-  EXPECT_TRUE(need.calls.empty() || may_need(s, i, j, c.pattern));
+  EXPECT_TRUE(need.calls.empty() || may_need_keys(s, i, j, c.pattern));
   EXPECT_LE(need.rows, s.tokens(j));
   const auto rows = arrived(need);
   if (i != j) {

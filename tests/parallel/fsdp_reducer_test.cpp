@@ -1,6 +1,6 @@
+#include "parallel/fsdp_reducer.h"
 #include "model/decoder.h"
 #include "model/scopes.h"
-#include "parallel/fsdp_reducer.h"
 
 #include <gtest/gtest.h>
 
@@ -45,11 +45,11 @@ void run_micro_batch(FsdpReducer& reducer, const FsdpUnits& units, const ExecCon
   for (std::size_t at = units.units.size(); at-- > 0;) {
     const FsdpUnit& unit = units.units[at];
     if (skipped(unit, micro)) continue;
-    reducer.open(at, ctx);
-    reducer.open(at, ctx);  // a second user
+    reducer.begin_unit(at, ctx);
+    reducer.begin_unit(at, ctx);  // a second user
     for (const Param* p : unit.params)
       if (p->parts[0].name != kUnused) write(unit, *p, rank, micro);
-    reducer.close(at, ctx);
+    reducer.end_unit(at, ctx);
   }
 }
 
@@ -104,9 +104,9 @@ TEST(FsdpReducer, RefusesTwoUnitsInOnePlace) {
   const auto comm = make_self_communicator();
   FsdpReducer reducer(*comm, units, ctx, DType::f32, DType::f32, {ctx.zeros({shard_size(plan, 0)}), false});
   const auto unit_of = [&](int block) { return units.users[units.part(block_scope(block)).value()][0]; };
-  reducer.open(unit_of(2), ctx);
-  reducer.open(unit_of(1), ctx);
-  EXPECT_THROW(reducer.open(unit_of(0), ctx), Error);
+  reducer.begin_unit(unit_of(2), ctx);
+  reducer.begin_unit(unit_of(1), ctx);
+  EXPECT_THROW(reducer.begin_unit(unit_of(0), ctx), Error);
   EXPECT_FALSE(units.part(block_scope(3)));
   EXPECT_FALSE(units.part(block_scope(1, scopes::mlp)));
 }

@@ -147,7 +147,7 @@ TEST(JsonTokenizer, ABlankIsAddedInFrontAndUnknownTextBecomesBytes) {
   EXPECT_EQ(t->decode(t->encode(" a \xC3\xA9 b")), " a \xC3\xA9 b");
   EXPECT_TRUE(t->blank_in_front());
   Ids more;
-  t->encoder()->go_on("ab", more);
+  t->encoder()->encode_continuation("ab", more);
   EXPECT_EQ(more, (Ids{5}));
   EncodeReport report;
   const auto none = tokenizer_of(like_llama2(false));
@@ -284,7 +284,7 @@ TEST(JsonTokenizer, SafePrefixesDoNotChangeTheTokens) {
       Ids both;
       const auto encoder = t->encoder();
       encoder->encode(std::string_view(text).substr(0, safe), both);
-      encoder->go_on(std::string_view(text).substr(safe), both);
+      encoder->encode_continuation(std::string_view(text).substr(safe), both);
       ASSERT_EQ(both, t->encode(text)) << text << " cut at " << safe;
     }
   }

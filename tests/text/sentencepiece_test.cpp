@@ -318,7 +318,7 @@ TEST(SentencePieceModel, TokensMatchTheLibraryForEveryNormalization) {
         const std::string part = held.substr(0, bytes);
         held.erase(0, bytes);
         if (part.empty()) return;
-        std::exchange(first, false) ? encoder->encode(part, parts) : encoder->go_on(part, parts);
+        std::exchange(first, false) ? encoder->encode(part, parts) : encoder->encode_continuation(part, parts);
       };
       for (std::size_t i = 0; i < text.size(); i += 50) held += text.substr(i, 50), take(t->safe_prefix(held));
       take(held.size());
@@ -333,7 +333,7 @@ TEST(SentencePieceModel, TheBlankInFrontIsNotPartOfTheText) {
   const auto encoder = t->encoder();
   std::vector<std::int32_t> ids;
   encoder->encode("ka to", ids);
-  encoder->go_on(" mi", ids);  // no blank is added in front of a continuation
+  encoder->encode_continuation(" mi", ids);  // no blank is added in front of a continuation
   EXPECT_EQ(ids, t->encode("ka to mi"));
   EXPECT_EQ(t->decode(ids), "ka to mi");
   const auto placed = t->encode_placed("ka to");

@@ -101,7 +101,7 @@ TEST(Progress, PlainLinesAreWrittenEveryInterval) {
   {
     Progress progress(options);
     for (int step = 1; step <= 25; ++step) progress.update(state(step));
-    progress.line("hello");
+    progress.print_line("hello");
   }
   const auto lines = screen.visible_lines();
   ASSERT_EQ(lines.size(), 4u);
@@ -131,7 +131,7 @@ TEST(Progress, LinesAndLogLinesClearTheLiveLine) {
   {
     Progress progress(screen.options(true));
     progress.update(state(1));
-    progress.line("evaluated");
+    progress.print_line("evaluated");
     screen.now = 1;
     progress.update(state(2));
     EXPECT_TRUE(screen.visible_lines().back().find("2/2000") != std::string::npos);

@@ -84,7 +84,7 @@ bool AddedTokens::takes_blanks_in_front(std::string_view text) const {
          !(t->single_word && starting(text, blanks_from(text, 0) + t->content.size(), unicode::kWord));
 }
 
-void AddedTokens::divide(std::string_view text, const Take& take) const {
+void AddedTokens::split_text(std::string_view text, const Take& take) const {
   std::size_t done = 0;  // end of the text passed to `take`
   for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
     const AddedToken* t = starts_[static_cast<unsigned char>(text[at])] ? longest_at(text, at) : nullptr;

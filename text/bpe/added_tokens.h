@@ -29,7 +29,7 @@ class AddedTokens {
   // Calls take(begin, end, id) for consecutive parts that cover the text; id is -1 for text that is not an added token.
   // The longest token wins if several begin at a position.
   using Take = std::function<void(std::size_t begin, std::size_t end, std::int32_t id)>;
-  void divide(std::string_view text, const Take& take) const;
+  void split_text(std::string_view text, const Take& take) const;
   bool takes_blanks_behind(std::int32_t id) const { return takes_blanks_behind_.contains(id); }  // true for rstrip
   // Returns true if the text, after leading white space, begins with a token that has lstrip.
   bool takes_blanks_in_front(std::string_view text) const;

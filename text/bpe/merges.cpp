@@ -97,7 +97,7 @@ void Merger::add_unknown(std::size_t bytes) {
   open_unknown_ = true;
 }
 
-void Merger::offer(std::int32_t place) {
+void Merger::push_candidate(std::int32_t place) {
   const Node& left = nodes_[static_cast<std::size_t>(place)];
   if (left.next < 0) return;
   const auto* m = model_.merges.find(left.symbol.id, nodes_[static_cast<std::size_t>(left.next)].symbol.id);
@@ -109,7 +109,7 @@ void Merger::offer(std::int32_t place) {
 // Merges by ascending rank, leftmost first for equal ranks. Skips a candidate whose tokens have been merged already.
 void Merger::merge() {
   queue_.clear();
-  for (std::size_t i = 0; i + 1 < nodes_.size(); ++i) offer(static_cast<std::int32_t>(i));
+  for (std::size_t i = 0; i + 1 < nodes_.size(); ++i) push_candidate(static_cast<std::int32_t>(i));
   while (!queue_.empty()) {
     std::pop_heap(queue_.begin(), queue_.end(), std::greater<>());
     const Candidate top = queue_.back();
@@ -123,8 +123,8 @@ void Merger::merge() {
     left.next = right.next;
     right.symbol.bytes = 0;
     if (left.next >= 0) nodes_[static_cast<std::size_t>(left.next)].previous = top.place;
-    if (left.previous >= 0) offer(left.previous);
-    offer(top.place);
+    if (left.previous >= 0) push_candidate(left.previous);
+    push_candidate(top.place);
   }
 }
 

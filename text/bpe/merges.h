@@ -83,7 +83,7 @@ class Merger {
   void add_unknown(std::size_t bytes);
   void add(Symbol s);
   void merge();
-  void offer(std::int32_t place);
+  void push_candidate(std::int32_t place);
 
   const Model& model_;
   std::vector<Node> nodes_;

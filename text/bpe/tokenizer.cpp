@@ -79,16 +79,16 @@ class JsonTokenizer final : public Tokenizer {
 
   // Calls added(stretch, id) for added tokens and word(stretch) for words, which together cover the text in order.
   template <class Added>
-  void divide(const Stretch& all, const TakeStretch& word, const Added& added) const {
+  void split_text(const Stretch& all, const TakeStretch& word, const Added& added) const {
     const auto words = [&](const Stretch& s) {
-      d_.added_normalized.divide(s.text, [&](std::size_t begin, std::size_t end, std::int32_t id) {
+      d_.added_normalized.split_text(s.text, [&](std::size_t begin, std::size_t end, std::int32_t id) {
         const Stretch part = s.part(begin, end);
         if (id >= 0) return added(part, id);
         if (d_.pre_tokenizer) return d_.pre_tokenizer->split(part, word);
         word(part);
       });
     };
-    d_.added.divide(all.text, [&](std::size_t begin, std::size_t end, std::int32_t id) {
+    d_.added.split_text(all.text, [&](std::size_t begin, std::size_t end, std::int32_t id) {
       const Stretch part = all.part(begin, end);
       if (id >= 0) return added(part, id);
       if (!d_.normalizer || d_.normalizer->keeps(part)) return words(part);
@@ -157,7 +157,7 @@ class JsonEncoder final : public Encoder {
   std::size_t taken_by_next(std::string_view text, std::string_view next) const override {
     return t_.takes_blanks_in_front(next) ? bpe::blanks_up_to(text, text.size()) : 0;
   }
-  void go_on(std::string_view text, std::vector<std::int32_t>& out) override {
+  void encode_continuation(std::string_view text, std::vector<std::int32_t>& out) override {
     if (takes_blanks_) text.remove_prefix(bpe::blanks_from(text, 0));
     if (!text.empty()) run(text, begins_section_ ? Start::section : Start::cut, out);
   }
@@ -166,7 +166,7 @@ class JsonEncoder final : public Encoder {
   void run(std::string_view text, Start start, std::vector<std::int32_t>& out) {
     cache_.announce(text.size());
     count_invalid(text);
-    t_.divide(
+    t_.split_text(
         {text, {}, start},
         [&](const Stretch& word) {
           takes_blanks_ = begins_section_ = false;
@@ -235,8 +235,8 @@ std::vector<PlacedToken> JsonTokenizer::encode_placed(std::string_view text) con
       at += s.bytes;
     }
   };
-  divide({text, origins, Start::text}, put_word,
-         [&](const Stretch& s, std::int32_t id) { put(id, s, 0, s.text.size()); });
+  split_text({text, origins, Start::text}, put_word,
+             [&](const Stretch& s, std::int32_t id) { put(id, s, 0, s.text.size()); });
   return all;
 }
 

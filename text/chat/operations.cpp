@@ -177,7 +177,7 @@ Value binary(std::string_view symbol, const Value& left, const Value& right, Bud
   const Value a = amount(left), b = amount(right);
   if (symbol == "~" || (symbol == "+" && a.is_text() && b.is_text())) {
     std::string text;
-    for (const Value* v : {&left, &right}) reject_none(*v);
+    for (const Value* v : {&left, &right}) reject_undefined(*v);
     for (const Value* v : {&left, &right}) budget.append(text, v->is_text() ? v->text() : print(*v, budget));
     return text;
   }

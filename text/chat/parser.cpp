@@ -62,48 +62,48 @@ std::string ExpressionParser::need_name(std::string_view what) {
   return take().text;
 }
 
-NodePtr ExpressionParser::expression() {
+NodePtr ExpressionParser::parse_expression() {
   const Nesting deeper(*this);
-  NodePtr then = either();
+  NodePtr then = parse_or();
   while (take_name("if")) {
     NodePtr n = node(NodeKind::conditional);
     n = with(std::move(n), std::move(then));
-    n = with(std::move(n), either());
-    then = with(std::move(n), take_name("else") ? expression() : nullptr);
+    n = with(std::move(n), parse_or());
+    then = with(std::move(n), take_name("else") ? parse_expression() : nullptr);
   }
   return then;
 }
 
-NodePtr ExpressionParser::expression_or_tuple() {
-  NodePtr first = expression();
+NodePtr ExpressionParser::parse_expression_or_tuple() {
+  NodePtr first = parse_expression();
   if (!is(TokenKind::symbol, ",")) return first;
   NodePtr tuple = with(node(NodeKind::list), std::move(first));
   while (take_symbol(",") && !is(TokenKind::block_end) && !is(TokenKind::print_end))
-    tuple = with(std::move(tuple), expression());
+    tuple = with(std::move(tuple), parse_expression());
   return tuple;
 }
 
-NodePtr ExpressionParser::either() {
-  NodePtr left = both();
-  while (take_name("or")) left = with(with(node(NodeKind::either), std::move(left)), both());
+NodePtr ExpressionParser::parse_or() {
+  NodePtr left = parse_and();
+  while (take_name("or")) left = with(with(node(NodeKind::either), std::move(left)), parse_and());
   return left;
 }
 
-NodePtr ExpressionParser::both() {
-  NodePtr left = inverse();
-  while (take_name("and")) left = with(with(node(NodeKind::both), std::move(left)), inverse());
+NodePtr ExpressionParser::parse_and() {
+  NodePtr left = parse_not();
+  while (take_name("and")) left = with(with(node(NodeKind::both), std::move(left)), parse_not());
   return left;
 }
 
-NodePtr ExpressionParser::inverse() {
+NodePtr ExpressionParser::parse_not() {
   const Nesting deeper(*this);
-  if (take_name("not")) return with(node(NodeKind::inverse), inverse());
-  return comparison();
+  if (take_name("not")) return with(node(NodeKind::inverse), parse_not());
+  return parse_comparison();
 }
 
-NodePtr ExpressionParser::comparison() {
+NodePtr ExpressionParser::parse_comparison() {
   constexpr std::array<std::string_view, 6> symbols{"==", "!=", "<", "<=", ">", ">="};
-  NodePtr first = sum(), all;
+  NodePtr first = parse_sum(), all;
   while (true) {
     std::string op;
     if (is(TokenKind::symbol) && std::ranges::find(symbols, now().text) != symbols.end()) {
@@ -118,7 +118,7 @@ NodePtr ExpressionParser::comparison() {
     }
     if (!all) all = with(node(NodeKind::compare), std::move(first));
     all->names.push_back(op);
-    all = with(std::move(all), sum());
+    all = with(std::move(all), parse_sum());
   }
 }
 
@@ -132,33 +132,33 @@ NodePtr ExpressionParser::chain(std::initializer_list<std::string_view> symbols,
   return left;
 }
 
-NodePtr ExpressionParser::sum() {
-  return chain({"+", "-"}, [this] { return joined(); });
+NodePtr ExpressionParser::parse_sum() {
+  return chain({"+", "-"}, [this] { return parse_concatenation(); });
 }
-NodePtr ExpressionParser::joined() {
-  return chain({"~"}, [this] { return product(); });
+NodePtr ExpressionParser::parse_concatenation() {
+  return chain({"~"}, [this] { return parse_product(); });
 }
-NodePtr ExpressionParser::product() {
-  return chain({"*", "/", "//", "%"}, [this] { return power(); });
+NodePtr ExpressionParser::parse_product() {
+  return chain({"*", "/", "//", "%"}, [this] { return parse_power(); });
 }
-NodePtr ExpressionParser::power() {
-  NodePtr base = unary(true);
+NodePtr ExpressionParser::parse_power() {
+  NodePtr base = parse_unary(true);
   if (is(TokenKind::symbol, "**")) wrong("the operator '**' is not supported");
   return base;
 }
 
-NodePtr ExpressionParser::unary(bool with_filters) {
+NodePtr ExpressionParser::parse_unary(bool with_filters) {
   const Nesting deeper(*this);
   if (take_symbol("-")) {
-    NodePtr n = with(node(NodeKind::negate), unary(false));
-    return with_filters ? filters(std::move(n)) : std::move(n);
+    NodePtr n = with(node(NodeKind::negate), parse_unary(false));
+    return with_filters ? parse_filters(std::move(n)) : std::move(n);
   }
   if (is(TokenKind::symbol, "+")) wrong("the sign '+' is not supported");
-  NodePtr n = postfix(primary());
-  return with_filters ? filters(std::move(n)) : std::move(n);
+  NodePtr n = parse_postfix(parse_primary());
+  return with_filters ? parse_filters(std::move(n)) : std::move(n);
 }
 
-NodePtr ExpressionParser::primary() {
+NodePtr ExpressionParser::parse_primary() {
   NodePtr n = node(NodeKind::literal);
   const Token t = now();
   if (is(TokenKind::string)) {
@@ -183,11 +183,11 @@ NodePtr ExpressionParser::primary() {
       n = node(NodeKind::name, name);
     take();
   } else if (take_symbol("(")) {
-    n = list_of(")", NodeKind::list);
+    n = parse_list(")", NodeKind::list);
   } else if (take_symbol("[")) {
-    n = list_of("]", NodeKind::list);
+    n = parse_list("]", NodeKind::list);
   } else if (take_symbol("{")) {
-    n = dict();
+    n = parse_dict();
   } else {
     wrong("expected an expression, got ", shown());
   }
@@ -196,11 +196,11 @@ NodePtr ExpressionParser::primary() {
 
 // Parses the items after an opening bracket. In parentheses, a single expression without a comma is itself, not a
 // tuple.
-NodePtr ExpressionParser::list_of(std::string_view end, NodeKind kind) {
+NodePtr ExpressionParser::parse_list(std::string_view end, NodeKind kind) {
   NodePtr n = node(kind);
   bool comma = false;
   while (!is(TokenKind::symbol, end)) {
-    n = with(std::move(n), expression());
+    n = with(std::move(n), parse_expression());
     comma = take_symbol(",");
     if (!comma) break;
   }
@@ -209,23 +209,23 @@ NodePtr ExpressionParser::list_of(std::string_view end, NodeKind kind) {
   return n;
 }
 
-NodePtr ExpressionParser::dict() {
+NodePtr ExpressionParser::parse_dict() {
   NodePtr n = node(NodeKind::dict);
   while (!is(TokenKind::symbol, "}")) {
-    n = with(std::move(n), expression());
+    n = with(std::move(n), parse_expression());
     need_symbol(":");
-    n = with(std::move(n), expression());
+    n = with(std::move(n), parse_expression());
     if (!take_symbol(",")) break;
   }
   need_symbol("}");
   return n;
 }
 
-NodePtr ExpressionParser::postfix(NodePtr of) {
+NodePtr ExpressionParser::parse_postfix(NodePtr of) {
   while (true) {
     if (take_symbol(".")) {
       if (is(TokenKind::integer)) {
-        NodePtr index = primary();
+        NodePtr index = parse_primary();
         of = with(with(node(NodeKind::item), std::move(of)), std::move(index));
       } else {
         NodePtr n = node(NodeKind::attribute);
@@ -233,23 +233,23 @@ NodePtr ExpressionParser::postfix(NodePtr of) {
         of = with(std::move(n), std::move(of));
       }
     } else if (take_symbol("[")) {
-      of = subscript(std::move(of));
+      of = parse_subscript(std::move(of));
     } else if (take_symbol("(")) {
-      of = arguments(with(node(NodeKind::call), std::move(of)));
+      of = parse_arguments(with(node(NodeKind::call), std::move(of)));
     } else {
       return of;
     }
   }
 }
 
-NodePtr ExpressionParser::subscript(NodePtr of) {
+NodePtr ExpressionParser::parse_subscript(NodePtr of) {
   std::vector<NodePtr> parts;
   bool slice = false;
-  parts.push_back(is(TokenKind::symbol, ":") ? nullptr : expression());
+  parts.push_back(is(TokenKind::symbol, ":") ? nullptr : parse_expression());
   while (parts.size() < 3 && take_symbol(":")) {
     slice = true;
     const bool none = is(TokenKind::symbol, ":") || is(TokenKind::symbol, "]");
-    parts.push_back(none ? nullptr : expression());
+    parts.push_back(none ? nullptr : parse_expression());
   }
   need_symbol("]");
   NodePtr n = with(node(slice ? NodeKind::slice : NodeKind::item), std::move(of));
@@ -259,7 +259,7 @@ NodePtr ExpressionParser::subscript(NodePtr of) {
 }
 
 // Parses the arguments after an opening parenthesis and adds them to n.
-NodePtr ExpressionParser::arguments(NodePtr n) {
+NodePtr ExpressionParser::parse_arguments(NodePtr n) {
   while (!is(TokenKind::symbol, ")")) {
     if (is(TokenKind::symbol, "*") || is(TokenKind::symbol, "**")) wrong("arguments with '*' are not supported");
     const bool named = is(TokenKind::name) && after().kind == TokenKind::symbol && after().text == "=";
@@ -269,31 +269,31 @@ NodePtr ExpressionParser::arguments(NodePtr n) {
     } else if (!n->names.empty()) {
       wrong("a positional argument follows a named one");
     }
-    n = with(std::move(n), expression());
+    n = with(std::move(n), parse_expression());
     if (!take_symbol(",")) break;
   }
   need_symbol(")");
   return n;
 }
 
-NodePtr ExpressionParser::filters(NodePtr of) {
+NodePtr ExpressionParser::parse_filters(NodePtr of) {
   while (true) {
     if (take_symbol("|")) {
       NodePtr n = node(NodeKind::filter);
       n->text = need_name("the name of a filter");
       n = with(std::move(n), std::move(of));
-      of = take_symbol("(") ? arguments(std::move(n)) : std::move(n);
+      of = take_symbol("(") ? parse_arguments(std::move(n)) : std::move(n);
     } else if (take_name("is")) {
-      of = test(std::move(of));
+      of = parse_test(std::move(of));
     } else if (take_symbol("(")) {
-      of = arguments(with(node(NodeKind::call), std::move(of)));
+      of = parse_arguments(with(node(NodeKind::call), std::move(of)));
     } else {
       return of;
     }
   }
 }
 
-NodePtr ExpressionParser::test(NodePtr of) {
+NodePtr ExpressionParser::parse_test(NodePtr of) {
   const bool inverted = take_name("not");
   NodePtr n = node(NodeKind::test);
   n->text = need_name("the name of a test");
@@ -307,9 +307,9 @@ NodePtr ExpressionParser::test(NodePtr of) {
     return bracket || is(TokenKind::string) || is(TokenKind::integer) || is(TokenKind::number);
   };
   if (take_symbol("("))
-    n = arguments(std::move(n));
+    n = parse_arguments(std::move(n));
   else if (begins_argument())
-    n = with(std::move(n), postfix(primary()));
+    n = with(std::move(n), parse_postfix(parse_primary()));
   return inverted ? with(node(NodeKind::inverse), std::move(n)) : std::move(n);
 }
 

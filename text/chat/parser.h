@@ -19,9 +19,9 @@ class ExpressionParser {
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
  protected:
-  NodePtr expression();                  // parses an expression, including "a if b else c"
-  NodePtr simple() { return either(); }  // parses an expression that is not a conditional
-  NodePtr expression_or_tuple();
+  NodePtr parse_expression();              // parses an expression, including "a if b else c"
+  NodePtr simple() { return parse_or(); }  // parses an expression that is not a conditional
+  NodePtr parse_expression_or_tuple();
 
   const Token& now() const { return tokens_[at_]; }
   const Token& after() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
@@ -45,23 +45,23 @@ class ExpressionParser {
 
  private:
   friend class Nesting;
-  NodePtr either();
-  NodePtr both();
-  NodePtr inverse();
-  NodePtr comparison();
-  NodePtr sum();
-  NodePtr joined();
-  NodePtr product();
-  NodePtr power();
-  NodePtr unary(bool filters);
-  NodePtr primary();
-  NodePtr list_of(std::string_view end, NodeKind kind);
-  NodePtr dict();
-  NodePtr postfix(NodePtr of);
-  NodePtr subscript(NodePtr of);
-  NodePtr filters(NodePtr of);
-  NodePtr test(NodePtr of);
-  NodePtr arguments(NodePtr callee);
+  NodePtr parse_or();
+  NodePtr parse_and();
+  NodePtr parse_not();
+  NodePtr parse_comparison();
+  NodePtr parse_sum();
+  NodePtr parse_concatenation();
+  NodePtr parse_product();
+  NodePtr parse_power();
+  NodePtr parse_unary(bool filters);
+  NodePtr parse_primary();
+  NodePtr parse_list(std::string_view end, NodeKind kind);
+  NodePtr parse_dict();
+  NodePtr parse_postfix(NodePtr of);
+  NodePtr parse_subscript(NodePtr of);
+  NodePtr parse_filters(NodePtr of);
+  NodePtr parse_test(NodePtr of);
+  NodePtr parse_arguments(NodePtr callee);
   template <class Next>
   NodePtr chain(std::initializer_list<std::string_view> symbols, const Next& next);
 

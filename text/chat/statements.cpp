@@ -32,7 +32,7 @@ class StatementParser : ExpressionParser {
         n = with(std::move(n), std::move(text));
       } else if (is(TokenKind::print_begin)) {
         take();
-        n = with(std::move(n), with(node(NodeKind::print), expression_or_tuple()));
+        n = with(std::move(n), with(node(NodeKind::print), parse_expression_or_tuple()));
         need(TokenKind::print_end);
       } else {
         take();  // {%
@@ -71,7 +71,7 @@ class StatementParser : ExpressionParser {
   NodePtr branch() {
     NodePtr n = node(NodeKind::branch);
     while (true) {
-      n = with(std::move(n), expression());
+      n = with(std::move(n), parse_expression());
       need(TokenKind::block_end);
       n = with(std::move(n), body({"elif", "else", "endif"}));
       if (take_name("elif")) continue;
@@ -92,7 +92,7 @@ class StatementParser : ExpressionParser {
     if (brackets) need_symbol(")");
     if (!take_name("in")) wrong("expected 'in', got ", shown());
     n = with(std::move(n), simple());
-    n = with(std::move(n), take_name("if") ? expression() : nullptr);
+    n = with(std::move(n), take_name("if") ? parse_expression() : nullptr);
     if (is(TokenKind::name, "recursive")) wrong("a 'recursive' loop is not supported");
     need(TokenKind::block_end);
     ++loops_;
@@ -117,7 +117,7 @@ class StatementParser : ExpressionParser {
     }
     while (take_symbol(",")) n->names.push_back(need_name("the name of a variable"));
     if (take_symbol("=")) {
-      n = with(std::move(n), expression_or_tuple());
+      n = with(std::move(n), parse_expression_or_tuple());
       need(TokenKind::block_end);
       return n;
     }
@@ -137,7 +137,7 @@ class StatementParser : ExpressionParser {
     need_symbol("(");
     while (!is(TokenKind::symbol, ")")) {
       n->names.push_back(need_name("the name of a parameter"));
-      n = with(std::move(n), take_symbol("=") ? expression() : nullptr);
+      n = with(std::move(n), take_symbol("=") ? parse_expression() : nullptr);
       if (!take_symbol(",")) break;
     }
     need_symbol(")");

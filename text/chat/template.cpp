@@ -234,7 +234,7 @@ class Evaluator {
   }
 
   void print_value(const Value& v) {
-    reject_none(v);
+    reject_undefined(v);
     budget_.append(*out_, v.is_text() ? v.text() : print(v, budget_));
   }
 

@@ -287,7 +287,7 @@ std::string print(const Value& v, Budget& budget) {
   return out.take();
 }
 
-void reject_none(const Value& v) {
+void reject_undefined(const Value& v) {
   if (v.is<None>()) fail("a value is null and would be written as None, the way Python writes it");
 }
 

@@ -100,7 +100,7 @@ class Value {
 // Returns `v` as {{ .. }} and Python's str() write it. Throws Error if it contains a function or a namespace.
 std::string print(const Value& v, Budget&);
 // Throws Error if `v` is none: a template would write it as "None", which training text must not contain.
-void reject_none(const Value& v);
+void reject_undefined(const Value& v);
 // Returns `v` as Python's json.dumps(ensure_ascii=False) writes it, in one line if indent < 0. Throws Error if it
 // contains a function, a namespace or an undefined value.
 std::string json_text(const Value& v, int indent, Budget&);

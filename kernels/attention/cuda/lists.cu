@@ -153,7 +153,7 @@ Sets sets_of(const BlockPattern& pattern, std::int64_t kv_heads) {
     const BlockRule& rule = pattern.rule(head);
     const auto next = static_cast<std::int32_t>(s.sets.size());
     const std::int32_t set =
-        rule.kind == BlockRuleKind::random ? next : of_rule.try_emplace(pattern.rule_of(head), next).first->second;
+        rule.kind == BlockRuleKind::random ? next : of_rule.try_emplace(pattern.rule_index(head), next).first->second;
     if (set == next) s.sets.push_back({rule, head, 0});
     ++s.sets[static_cast<std::size_t>(set)].heads;
     s.of_head.push_back(set);
