@@ -171,8 +171,8 @@ class Bench {
       const auto [min_seconds, max_seconds] = std::ranges::minmax(job.seconds);
       t.spread = (max_seconds - min_seconds) / t.seconds;
       rates_[key(t)] = t.flops / t.seconds;
-      double& least = dense[{t.pass, t.deterministic}];
-      if (job.pattern.is_dense() && t.candidate != "cudnn" && (least == 0 || t.seconds < least)) least = t.seconds;
+      double& min = dense[{t.pass, t.deterministic}];
+      if (job.pattern.is_dense() && t.candidate != "cudnn" && (min == 0 || t.seconds < min)) min = t.seconds;
     }
     for (Job& job : jobs_) {
       AttentionTiming& t = job.timing;

@@ -205,12 +205,12 @@ void check_inside(const std::string& name, const Shape& whole, const Region& reg
 // Returns the dim with the most distinct region starts: regions overlap least along it.
 int max_cut_dim(const std::vector<const Region*>& regions, int dims) {
   int best = 0;
-  std::size_t most = 0;
+  std::size_t max = 0;
   for (int d = 0; d < dims; ++d) {
     std::set<std::int64_t> starts;
     for (const Region* region : regions) starts.insert(region->start[d]);
-    if (starts.size() > most) best = d;
-    most = std::max(most, starts.size());
+    if (starts.size() > max) best = d;
+    max = std::max(max, starts.size());
   }
   return best;
 }

@@ -116,10 +116,10 @@ bool is_setting(const std::string& word) {
   return word.starts_with("--") && dot < word.find('=') && word.find('=') != std::string::npos;
 }
 
-// Returns how many words after the option `word` are its values, at most `most`.
-std::ptrdiff_t values_after(Option option, const std::string& word, std::ptrdiff_t most) {
+// Returns how many words after the option `word` are its values, at most `max`.
+std::ptrdiff_t values_after(Option option, const std::string& word, std::ptrdiff_t max) {
   const bool has_value = word.size() > name_of(word).size();  // --name=value or -n2
-  return has_value ? 0 : std::min(static_cast<std::ptrdiff_t>(option.min_values()), most);
+  return has_value ? 0 : std::min(static_cast<std::ptrdiff_t>(option.min_values()), max);
 }
 
 // Checks the words of one command up to `--` and removes the dashes of settings. Skips the values of options, which may

@@ -152,10 +152,10 @@ class Report {
     std::vector<Section> sections = all_;
     if (arguments_.layer_option.given()) sections = {only(all_, model_, arguments_.layer)};
     std::vector<Panel> panels;
-    const std::int64_t most = std::max(arguments_.svg.empty() ? 1 : kSvgCells, cells_in_columns(length_, columns_));
+    const std::int64_t max = std::max(arguments_.svg.empty() ? 1 : kSvgCells, cells_in_columns(length_, columns_));
     for (const Section& s : sections)
       panels.push_back({title_of(s, arguments_.head), subtitle(s),
-                        cells_of(s.pattern, static_cast<std::int32_t>(arguments_.head), length_, most)});
+                        cells_of(s.pattern, static_cast<std::int32_t>(arguments_.head), length_, max)});
     if (!arguments_.svg.empty()) write_svg(panels);
     for (const Panel& p : panels) {
       print_wrapped(p.title);

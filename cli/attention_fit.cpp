@@ -48,8 +48,8 @@ std::vector<std::string> settings_of(const std::vector<AttentionConfig>& section
   for (std::size_t i = 0; i < sections.size(); ++i)
     layers[section_text(sections[i])].push_back(static_cast<std::int64_t>(i));
   const auto common = std::ranges::max_element(layers, {}, [](const auto& of) { return of.second.size(); });
-  const AttentionConfig& most = sections[static_cast<std::size_t>(common->second.front())];
-  std::vector<std::string> settings = {"model.attention=" + section_text(most, before.attention)};
+  const AttentionConfig& max = sections[static_cast<std::size_t>(common->second.front())];
+  std::vector<std::string> settings = {"model.attention=" + section_text(max, before.attention)};
   std::string others;
   for (auto of = layers.begin(); of != layers.end(); ++of)
     if (of != common)
@@ -100,9 +100,9 @@ class Fit {
   std::string name(std::size_t choice) const { return is_own(choice) ? "own" : str(choice + 1); }
 
   void check_density() const {
-    if (const double least = min_density(densities_); least > a_.density)
+    if (const double min = min_density(densities_); min > a_.density)
       fail("--density: got ", a_.density, ", but with the cheapest choice in every layer the density is ",
-           fixed(std::ceil(least * 1e4) / 1e4, 4), " in a context of ", session_.config.model.context,
+           fixed(std::ceil(min * 1e4) / 1e4, 4), " in a context of ", session_.config.model.context,
            " tokens. Raise --density to that, or give a choice that keeps fewer pairs");
   }
 

@@ -61,16 +61,16 @@ Session open_with_overrides(const AttentionOnText& a) {
 std::vector<std::int32_t> tokens_of(const AttentionOnText& a, const Session& s) {
   const ModelConfig& m = s.model->config();
   if (a.length) check_length(m, "--length", a.length);
-  const auto most = static_cast<std::size_t>(a.length ? a.length : std::min(kUsualTextTokens, m.context));
+  const auto max = static_cast<std::size_t>(a.length ? a.length : std::min(kUsualTextTokens, m.context));
   std::string text;
   for (const TextFile& file : list_text_files({a.text}, "*", false, {}, FileOptions::none))
     read_text(file, [&](std::string_view part) {
-      text += part.substr(0, most * kBytesOfToken - std::min(text.size(), most * kBytesOfToken));
+      text += part.substr(0, max * kBytesOfToken - std::min(text.size(), max * kBytesOfToken));
     });
   std::vector<std::int32_t> tokens = prompt_tokens(*s.tokenizer, text);
   if (tokens.size() < 2)
     fail("--text: expected at least 2 tokens, but ", a.text, " has ", tokens.size(), ". Give a longer text");
-  if (tokens.size() > most) tokens.resize(most);
+  if (tokens.size() > max) tokens.resize(max);
   return tokens;
 }
 

@@ -36,9 +36,9 @@ constexpr std::int64_t kMinAlone = 4096;  // tokens at which one device nearly r
 
 // Throws Error if the length for one device alone is too short to show its rate with long sequences.
 void check_alone(const ContextGrid& g) {
-  const std::int64_t longest = *std::ranges::max_element(g.lengths), least = std::min(longest, kMinAlone);
-  if (g.longest_alone > 0 && g.longest_alone < least)
-    fail("--alone-up-to: expected at least ", least, ", or 0 to measure no reference, got ", g.longest_alone,
+  const std::int64_t longest = *std::ranges::max_element(g.lengths), min = std::min(longest, kMinAlone);
+  if (g.longest_alone > 0 && g.longest_alone < min)
+    fail("--alone-up-to: expected at least ", min, ", or 0 to measure no reference, got ", g.longest_alone,
          ": one device alone with so few of ", longest, " tokens is not a valid reference");
 }
 

@@ -154,8 +154,8 @@ std::int64_t batch_rows(std::int64_t asked, std::int64_t length) {
 }
 
 void LongEvalArguments::add_to(Command command) {
-  const auto option = [&](const char* name, auto& value, const char* text, long double least, long double most) {
-    return command.add_number(name, value, text, least, most).needs("--long").group("With --long");
+  const auto option = [&](const char* name, auto& value, const char* text, long double min, long double max) {
+    return command.add_number(name, value, text, min, max).needs("--long").group("With --long");
   };
   option(
       "--length", length,

@@ -20,9 +20,9 @@ namespace {
 constexpr std::int64_t kPackedRow = 2048;  // tokens of a row in which short questions are packed
 
 std::int64_t longest_of(const Task& task) {
-  std::size_t most = 0;
-  for (const Request& r : task.requests) most = std::max(most, r.tokens.size() - 1);
-  return static_cast<std::int64_t>(most);
+  std::size_t max = 0;
+  for (const Request& r : task.requests) max = std::max(max, r.tokens.size() - 1);
+  return static_cast<std::int64_t>(max);
 }
 
 ScoreOptions options_of(const Task& task, std::int64_t context, std::int64_t rows) {

@@ -90,9 +90,9 @@ std::vector<GeneratedText> write_together(const Arguments& a, const Session& ses
 // Prints lines when their batch is done; an output file is written completely or not at all.
 void write_lines(const Arguments& a, const Session& session, std::span<const std::string> prompts) {
   std::string lines;
-  const auto most = static_cast<std::size_t>(a.batch_size);
-  for (std::size_t n = 0; n < prompts.size(); n += most) {
-    const auto batch = prompts.subspan(n, std::min(most, prompts.size() - n));
+  const auto max = static_cast<std::size_t>(a.batch_size);
+  for (std::size_t n = 0; n < prompts.size(); n += max) {
+    const auto batch = prompts.subspan(n, std::min(max, prompts.size() - n));
     const std::vector<GeneratedText> texts = write_together(a, session, batch, n, [](const std::string&) {});
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const auto json = json_of(batch[i], texts[i]);

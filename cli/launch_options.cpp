@@ -17,11 +17,11 @@ namespace {
 constexpr int kRdzvPort = 29400;  // torchrun's default
 constexpr int kMaxNodes = 4096, kMaxLocal = 4096;
 
-int number(const std::string& option, const std::string& text, int least, int most) {
+int number(const std::string& option, const std::string& text, int min, int max) {
   int n = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (error != std::errc{} || end != text.data() + text.size() || n < least || n > most)
-    fail("launch: ", option, ": expected a number from ", least, " to ", most, ", got '", text, "'");
+  if (error != std::errc{} || end != text.data() + text.size() || n < min || n > max)
+    fail("launch: ", option, ": expected a number from ", min, " to ", max, ", got '", text, "'");
   return n;
 }
 

@@ -37,21 +37,21 @@ class Keys {
   void drop(std::initializer_list<const char*> keys) {
     for (const char* key : keys) body_.erase(key);
   }
-  double number(const std::string& key, double otherwise, double least, double most) {
+  double number(const std::string& key, double otherwise, double min, double max) {
     const Json value = take(key);
     if (value.is_null()) return otherwise;
     if (!value.is_number()) refuse(key, "must be a number");
     const double n = value.get<double>();
-    if (!(n >= least && n <= most)) refuse(key, str("must be from ", least, " to ", most, ", got ", n));
+    if (!(n >= min && n <= max)) refuse(key, str("must be from ", min, " to ", max, ", got ", n));
     return n;
   }
-  std::int64_t count(const std::string& key, std::int64_t otherwise, std::int64_t least, std::int64_t most) {
+  std::int64_t count(const std::string& key, std::int64_t otherwise, std::int64_t min, std::int64_t max) {
     const Json value = take(key);
     if (value.is_null()) return otherwise;
     if (!value.is_number_integer()) refuse(key, "must be an integer");
-    const bool large = value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(most);
-    if (large || value.get<std::int64_t>() < least)
-      refuse(key, str("must be from ", least, " to ", most, ", got ", shown(value.dump())));
+    const bool large = value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(max);
+    if (large || value.get<std::int64_t>() < min)
+      refuse(key, str("must be from ", min, " to ", max, ", got ", shown(value.dump())));
     return value.get<std::int64_t>();
   }
   bool flag(const std::string& key) {

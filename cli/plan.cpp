@@ -218,7 +218,7 @@ void print_advice(const PlanRequest& q, const std::optional<PlannedStep>& layout
 // Prints the rates that the plan uses, and what they do not cover.
 void print_rates(const Arguments& a, const PlanRequest& q, bool gpu_by_default) {
   constexpr int kGpusOfAMachine = 8;
-  const int most = *std::ranges::max_element(a.gpus);
+  const int max = *std::ranges::max_element(a.gpus);
   print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
   if (q.fixed.any())
     print_format("only layouts with %s are planned because the settings give these; --all-layouts plans all\n",
@@ -235,11 +235,11 @@ void print_rates(const Arguments& a, const PlanRequest& q, bool gpu_by_default) 
     print_format("of the %llu GB of an %s, a program can allocate %s\n",
                  static_cast<unsigned long long>(gpu->gigabytes), gpu->rates,
                  bytes_text(static_cast<std::size_t>(q.rates.memory_bytes)).c_str());
-  if (most > 1 && q.rates.collective_bytes_per_second == 0)
+  if (max > 1 && q.rates.collective_bytes_per_second == 0)
     print_format(
         "the rates include no link between devices, so the plan counts no time for messages. Measure the link with: "
         "ringmaster launch -n 2 -- bench calibrate\n");
-  else if (most > kGpusOfAMachine && q.rates.device != "cpu")
+  else if (max > kGpusOfAMachine && q.rates.device != "cpu")
     print_format(
         "the plan assumes that all GPUs are in one machine. Links between machines are slower, so with more than "
         "%d GPUs the times are lower bounds\n",

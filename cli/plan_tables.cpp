@@ -124,7 +124,7 @@ void print_kinds(std::span<const PlannedStep> all, const MemoryUnit& unit) {
 void print_shortages(const std::vector<LayoutShortage>& all, std::size_t rows) {
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < all.size() && i < rows; ++i)
-    texts.push_back(str(all[i].layout, " needs at least ", bytes_text(all[i].least)));
+    texts.push_back(str(all[i].layout, " needs at least ", bytes_text(all[i].min_bytes)));
   if (all.size() > rows) texts.push_back(str("and ", all.size() - rows, " more (--rows)"));
   print_format("\nlayouts that do not fit even with all recomputation and offloading: %s\n",
                joined(texts, "; ").c_str());

@@ -131,8 +131,8 @@ const Kind& kind_of(const std::string& name) {
 void add_steps(Settings& all, const StartingPoint& p, int passes) {
   const std::int64_t each = product(all, {"model.context", "train.batch_size"});
   const std::int64_t whole = static_cast<std::int64_t>(p.tokens) * passes / each;
-  const std::int64_t most = p.gpu ? 100'000 : 2000;
-  const std::int64_t steps = p.tokens == 0 ? 1000 : std::clamp<std::int64_t>(whole, 100, most);
+  const std::int64_t max = p.gpu ? 100'000 : 2000;
+  const std::int64_t steps = p.tokens == 0 ? 1000 : std::clamp<std::int64_t>(whole, 100, max);
   const double seen = p.tokens ? static_cast<double>(steps * each) / static_cast<double>(p.tokens) : 0;
   std::ostringstream about;
   about << "of " << each << " tokens";

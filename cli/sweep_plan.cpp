@@ -127,10 +127,10 @@ class Reader {
       wrong(node.line, str(key, ": expected a number, got ", node.describe()));
     return v;
   }
-  std::uint64_t whole(const YamlNode::Entry& e, std::uint64_t least, std::uint64_t most) const {
+  std::uint64_t whole(const YamlNode::Entry& e, std::uint64_t min, std::uint64_t max) const {
     const double v = number(e.key, e.value);
-    if (v != std::floor(v) || v < static_cast<double>(least) || v > static_cast<double>(most))
-      wrong(e.line, str(e.key, ": expected an integer from ", least, " to ", most, ", got ", e.value.describe()));
+    if (v != std::floor(v) || v < static_cast<double>(min) || v > static_cast<double>(max))
+      wrong(e.line, str(e.key, ": expected an integer from ", min, " to ", max, ", got ", e.value.describe()));
     return static_cast<std::uint64_t>(v);
   }
 

@@ -125,10 +125,9 @@ void add_export_command(Command app) {
          "--dtype", a->type,
          "bf16, f16, f32, or q8_0 for gguf; default: the checkpoint's type, or f32 if it has several, which is exact")
       .one_of({"bf16", "f16", "f32", "q8_0"});
-  const Option most =
-      cmd.add_bytes("--max-file-bytes", a->max_bytes,
-                    "hf: split larger weights into files of at most this size, such as 5GB", 1, kMaxFile)
-          .show_default();
+  const Option max = cmd.add_bytes("--max-file-bytes", a->max_bytes,
+                                   "hf: split larger weights into files of at most this size, such as 5GB", 1, kMaxFile)
+                         .show_default();
   add_weights(cmd, a->weights);
   cmd.add_number(
       "--context", a->context,
@@ -136,7 +135,7 @@ void add_export_command(Command app) {
       "in run.init_from",
       1, kMaxLength);
   cmd.footer("Example: ringmaster export runs/books --output books.gguf --dtype q8_0");
-  cmd.callback([a, most] { export_weights(*a, most.given()); });
+  cmd.callback([a, max] { export_weights(*a, max.given()); });
 }
 
 void add_import_command(Command app) {

@@ -31,24 +31,24 @@ Check check_number(std::string text, std::function<bool(long double)> passes) {
 
 Check positive() {
   Check check = check_number("> 0", [](long double v) { return v > 0; });
-  check.least = 0;
+  check.min = 0;
   return check;
 }
 Check at_least(long double min) {
   Check check = check_number(">= " + limit_text(min), [=](long double v) { return v >= min; });
-  check.least = min;
+  check.min = min;
   return check;
 }
 Check at_most(long double max) {
   Check check = check_number("<= " + limit_text(max), [=](long double v) { return v <= max; });
-  check.most = max;
+  check.max = max;
   return check;
 }
 Check in_range(long double min, long double max) {
   Check check = check_number(str("in [", limit_text(min), ", ", limit_text(max), "]"),
                              [=](long double v) { return v >= min && v <= max; });
-  check.least = min;
-  check.most = max;
+  check.min = min;
+  check.max = max;
   return check;
 }
 Check at_most_items(std::size_t max) {
@@ -101,15 +101,15 @@ namespace {
 // Throws Error if a number has no complete range that fits its type. Uses that narrow or multiply the number rely on
 // its range.
 void require_range(const std::string& name, const Node& number, const std::vector<Check>& checks) {
-  std::optional<long double> least, most;
+  std::optional<long double> min, max;
   for (const Check& check : checks) {
     if (check.of_length) continue;
-    if (check.least) least = std::max(least.value_or(*check.least), *check.least);
-    if (check.most) most = std::min(most.value_or(*check.most), *check.most);
+    if (check.min) min = std::max(min.value_or(*check.min), *check.min);
+    if (check.max) max = std::min(max.value_or(*check.max), *check.max);
   }
-  RING_CHECK(least && most, name, ": a number needs both ends of its range, in_range(least, most)");
-  RING_CHECK(*least >= number.holds_least && *most <= number.holds_most, name, ": its range from ", *least, " to ",
-             *most, " does not fit into its type");
+  RING_CHECK(min && max, name, ": a number needs both ends of its range, in_range(least, most)");
+  RING_CHECK(*min >= number.type_min && *max <= number.type_max, name, ": its range from ", *min, " to ", *max,
+             " does not fit into its type");
 }
 
 void require_limits(Field& field) {
@@ -117,7 +117,7 @@ void require_limits(Field& field) {
   if (number(field.node)) require_range(field.name, field.node, field.checks);
   if (field.node.kind != Kind::list) return;
   for (const Check& check : field.checks)
-    if (check.of_length && check.most) field.node.max_items = static_cast<std::size_t>(*check.most);
+    if (check.of_length && check.max) field.node.max_items = static_cast<std::size_t>(*check.max);
   RING_CHECK(field.node.max_items > 0, field.name, ": a list needs a maximum length, at_most_items(max)");
   if (const Node element = field.node.prototype(); number(element)) require_range(field.name, element, field.checks);
 }

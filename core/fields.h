@@ -83,7 +83,7 @@ struct Node {
   std::vector<std::string> choices;  // names of a choice; words of an integer
   std::function<Value()> get;
   std::function<std::string(const Value&)> set;  // returns what is wrong, or "" if it was set
-  long double holds_least = 0, holds_most = 0;   // numbers: limits of the C++ type
+  long double type_min = 0, type_max = 0;        // numbers: limits of the C++ type
   TokenSchedule* by_tokens = nullptr;            // numbers: the schedule; null if it cannot change
   // Sections.
   std::vector<Field> fields;
@@ -106,8 +106,8 @@ struct Node {
 struct Check {
   std::string text;  // completes "must be ...": "> 0", "a multiple of 8"
   std::function<bool(const config::Value&)> passes;
-  bool of_length = false;                  // on a list, `passes` receives its length
-  std::optional<long double> least, most;  // bounds of a number or of a list's length
+  bool of_length = false;               // on a list, `passes` receives its length
+  std::optional<long double> min, max;  // bounds of a number or of a list's length
 };
 
 // Numbers are compared as long double, which holds every integer of 64 bits exactly.
@@ -301,8 +301,8 @@ Node bind_plain(T& value, Kind kind) {
 
 inline Node bind_number(double& value) {
   Node n = bind_plain(value, Kind::number);
-  n.holds_least = std::numeric_limits<double>::lowest();
-  n.holds_most = std::numeric_limits<double>::max();
+  n.type_min = std::numeric_limits<double>::lowest();
+  n.type_max = std::numeric_limits<double>::max();
   return n;
 }
 
@@ -310,8 +310,8 @@ template <std::integral T>
 Node bind_integer(T& value) {
   Node n;
   n.kind = Kind::integer;
-  n.holds_least = std::numeric_limits<T>::min();
-  n.holds_most = std::numeric_limits<T>::max();
+  n.type_min = std::numeric_limits<T>::min();
+  n.type_max = std::numeric_limits<T>::max();
   n.get = [&value]() -> Value { return static_cast<std::int64_t>(value); };
   n.set = [&value](const Value& v) {
     const std::int64_t i = std::get<std::int64_t>(v);

@@ -62,7 +62,7 @@ std::string default_of(const Field& field) {
   const bool empty_list = node.kind == Kind::list && node.size() == 0;
   const bool empty = empty_list || (node.kind == Kind::text && to_text(node.get()) == "\"\"");
   for (const Check& check : field.checks) {
-    if (check.of_length && !check.most && empty) return "required";
+    if (check.of_length && !check.max && empty) return "required";
   }
   if (node.scalar()) return "default `" + to_text(node.get()) + "`";
   if (empty_list) return "default `[]`";

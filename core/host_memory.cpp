@@ -94,8 +94,8 @@ std::optional<MemoryBound> bound_v2(const std::string& root, const std::string& 
   const std::uint64_t caches = stat["inactive_file"] + stat["active_file"] + stat["slab_reclaimable"];
   const std::uint64_t used = minus(number_in(root + folder + "/memory.current").value_or(0), caches);
   MemoryBound b{folder + "/" + file, *limit, minus(*limit, used), swap_free};
-  if (const auto most = number_in(root + folder + "/memory.swap.max"))
-    b.swap = std::min(b.swap, minus(*most, number_in(root + folder + "/memory.swap.current").value_or(0)));
+  if (const auto max = number_in(root + folder + "/memory.swap.max"))
+    b.swap = std::min(b.swap, minus(*max, number_in(root + folder + "/memory.swap.current").value_or(0)));
   return b;
 }
 
@@ -164,7 +164,7 @@ std::vector<MemoryBound> memory_bounds(const std::string& root) {
 
 const MemoryBound& tightest_bound(const std::vector<MemoryBound>& bounds) {
   RING_CHECK(!bounds.empty(), "no memory limit is known");
-  return *std::ranges::min_element(bounds, {}, &MemoryBound::most);
+  return *std::ranges::min_element(bounds, {}, &MemoryBound::limit);
 }
 
 }  // namespace ring

@@ -14,14 +14,14 @@ struct MemoryBound {
   std::uint64_t available = 0;  // bytes that are unused or hold reclaimable caches
   std::uint64_t swap = 0;       // bytes of free swap, in addition
   bool of_process = false;      // true if each process has its own bound; false if all processes here share it
-  std::uint64_t most() const { return available + swap; }
+  std::uint64_t limit() const { return available + swap; }
 };
 
 // Returns all bounds, the machine's own first. `root` is put in front of all paths that are read; `source` names them
 // without it. A file that cannot be read gives no bound.
 std::vector<MemoryBound> memory_bounds(const std::string& root = "");
 
-// Returns the bound with the smallest most(), or the first of several equal ones. Requires at least one bound.
+// Returns the bound with the smallest limit(), or the first of several equal ones. Requires at least one bound.
 const MemoryBound& tightest_bound(const std::vector<MemoryBound>&);
 
 }  // namespace ring

@@ -95,14 +95,14 @@ void raise_top(Order& order, const std::vector<BlockLife>& blocks, const Packing
 Packing best_packing(const std::vector<BlockLife>& blocks) {
   const double size = static_cast<double>(blocks.size());
   int attempts = std::clamp(static_cast<int>(1e8 / (size * size + 1)), 0, 60);  // takes a fraction of a second
-  const std::size_t least = live_peak(blocks);
+  const std::size_t min = live_peak(blocks);
   const auto bytes = [](const BlockLife& b) { return static_cast<double>(b.bytes); };
   const auto length = [](const BlockLife& b) { return static_cast<double>(b.end - b.begin); };
   Order best_order = sorted_by(blocks, bytes);
   Packing best = pack(blocks, best_order);
   const Weight others[] = {length, [&](const BlockLife& b) { return bytes(b) * length(b); }};
   for (const Weight& weight : others) {
-    if (best.bytes == least || --attempts < 0) return best;
+    if (best.bytes == min || --attempts < 0) return best;
     Order order = sorted_by(blocks, weight);
     Packing p = pack(blocks, order);
     if (p.bytes >= best.bytes) continue;
@@ -110,7 +110,7 @@ Packing best_packing(const std::vector<BlockLife>& blocks) {
     best_order = std::move(order);
   }
   Packing last = best;
-  for (Order order = best_order; best.bytes > least && attempts > 0; --attempts) {
+  for (Order order = best_order; best.bytes > min && attempts > 0; --attempts) {
     raise_top(order, blocks, last);
     last = pack(blocks, order);
     if (last.bytes < best.bytes) best = last;

@@ -46,10 +46,10 @@ std::vector<PhaseMemory> PhaseLedger::phases() const {
   return out;
 }
 
-std::string PhaseLedger::largest_holders(int most) const {
+std::string PhaseLedger::largest_holders(int max) const {
   std::string text;
   for (const PhaseMemory& p : phases()) {
-    if (!p.held || most-- == 0) break;
+    if (!p.held || max-- == 0) break;
     text += str(text.empty() ? "" : ", ", p.phase, " ", bytes_text(p.held));
   }
   return text.empty() ? "nobody" : text;

@@ -209,8 +209,8 @@ YamlNode parse_yaml(const std::string& text) {
   }
 }
 
-std::string shown(const std::string& text, std::size_t most) {
-  std::size_t end = std::min(text.size(), most);
+std::string shown(const std::string& text, std::size_t max) {
+  std::size_t end = std::min(text.size(), max);
   // Keeps UTF-8 characters whole.
   while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   std::string out;

@@ -44,9 +44,9 @@ inline constexpr int kMaxYamlDepth = 64;
 // documents, keys that are not plain, or an exceeded limit.
 YamlNode parse_yaml(const std::string& text);
 
-// Returns foreign text for a message: shortened to its beginning if it is longer than `most` bytes, with control
+// Returns foreign text for a message: shortened to its beginning if it is longer than `max` bytes, with control
 // characters escaped.
-std::string shown(const std::string& text, std::size_t most = 80);
+std::string shown(const std::string& text, std::size_t max = 80);
 
 // Returns a string as YAML: plain if every YAML reader reads back the same string, else in double quotes.
 std::string yaml_text(const std::string& s);

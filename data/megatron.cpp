@@ -190,8 +190,8 @@ void MegatronDataset::read(std::uint64_t vocab_size, const std::string& owner, S
   Column<std::int32_t> lengths(index_, kMegatronHead);
   Column<std::int64_t> documents(index_, documents_at());
   Window data(data_);
-  const std::size_t most = kBlock / type_->width;
-  std::vector<std::int32_t> tokens(most);
+  const std::size_t max = kBlock / type_->width;
+  std::vector<std::int32_t> tokens(max);
   std::uint64_t at = 0, sequence = 0;
   const auto part = [&](std::size_t n, std::uint64_t document) {
     const std::size_t good = type_->take(data.at(at, n * type_->width), n, vocab_size, tokens.data());
@@ -206,7 +206,7 @@ void MegatronDataset::read(std::uint64_t vocab_size, const std::string& owner, S
     const std::uint64_t begin = at;
     for (const auto end = static_cast<std::uint64_t>(documents[d + 1]); sequence < end; ++sequence)
       for (auto left = static_cast<std::uint64_t>(lengths[sequence]); left > 0;) {
-        const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(left, most));
+        const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(left, max));
         part(n, d);
         left -= n;
       }

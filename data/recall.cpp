@@ -80,8 +80,8 @@ std::vector<std::size_t> places(Draws& draws, std::size_t count, std::int64_t be
 }
 
 void check_fit(const RecallOptions& o) {
-  const auto at_least = [](const char* option, std::int64_t value, std::int64_t least, const std::string& why) {
-    if (value < least) fail(option, " ", value, ": it must be at least ", least, why);
+  const auto at_least = [](const char* option, std::int64_t value, std::int64_t min, const std::string& why) {
+    if (value < min) fail(option, " ", value, ": it must be at least ", min, why);
   };
   at_least("--vocab-size", o.vocab_size, 6, ", for two keys and two values");
   if (o.vocab_size > kMaxSymbols) fail("--vocab-size ", o.vocab_size, ": there are only ", kMaxSymbols, " symbols");

@@ -59,13 +59,13 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
     if (e.bytes > 0) all.push_back(e);
   };
   // Upper bound on any count of eight-byte items.
-  const std::uint64_t most = index.file_bytes / sizeof(std::uint64_t);
+  const std::uint64_t max = index.file_bytes / sizeof(std::uint64_t);
   if (index.vocab_size == 0 || index.vocab_size > kLargestVocabulary || index.block_bytes != kBlockBytes)
     fail(path, " is inconsistent: a vocabulary of ", index.vocab_size, " tokens, blocks of ", index.block_bytes,
          " bytes");
   add(index.tokenizer, index.tokenizer.bytes);
   for (const SplitIndex& s : index.splits) {
-    if (s.tokens > index.file_bytes || s.documents > most || (s.tokens > 0) != (s.documents > 0))
+    if (s.tokens > index.file_bytes || s.documents > max || (s.tokens > 0) != (s.documents > 0))
       fail(path, " is inconsistent: ", s.tokens, " tokens in ", s.documents, " documents");
     add(s.token_data, s.tokens * token_width(index.vocab_size));
     add(s.start_data, s.tokens > 0 ? (s.documents + 1) * sizeof(std::uint64_t) : 0);

@@ -21,13 +21,13 @@ constexpr std::size_t kFreeShare = 25;  // 1/25 stays free: the first steps have
 // chunks. The dry step has the minimum number of chunks.
 void take_rest(const DryStep& step, ActivationFit& fit) {
   if (step.host_states <= step.optimizer_states || fit.peak > fit.budget) return;
-  const std::size_t least = HostChunks::kMinRing, chunk = step.optimizer_states / least;
+  const std::size_t min = HostChunks::kMinRing, chunk = step.optimizer_states / min;
   const std::size_t full = fit.budget - fit.budget / kFreeShare;
   const std::size_t room = full - std::min(full, fit.peak);
-  const std::size_t more = std::min((step.host_states + chunk - 1) / chunk - least, room / chunk);
-  const auto ring = static_cast<std::size_t>(HostChunks::round_to_ring(narrow<std::int64_t>(least + more)));
+  const std::size_t more = std::min((step.host_states + chunk - 1) / chunk - min, room / chunk);
+  const auto ring = static_cast<std::size_t>(HostChunks::round_to_ring(narrow<std::int64_t>(min + more)));
   fit.staging = ring * chunk;
-  fit.peak += (ring - least) * chunk;
+  fit.peak += (ring - min) * chunk;
 }
 
 // Finds plans and checks each by one more dry step, because the solver does not model gaps in the slab.
@@ -139,9 +139,9 @@ bool can_fit(const Config& c, int world, std::size_t budget, const DeviceRates& 
 }
 
 std::size_t min_of(std::size_t own, Mesh& mesh) {
-  double least = -static_cast<double>(own);
-  all_reduce_host(mesh.host(), {&least, 1}, Reduce::max);
-  return static_cast<std::size_t>(-least);
+  double min = -static_cast<double>(own);
+  all_reduce_host(mesh.host(), {&min, 1}, Reduce::max);
+  return static_cast<std::size_t>(-min);
 }
 
 std::size_t memory_budget(const Config& c, Mesh& mesh) {

@@ -200,13 +200,13 @@ std::optional<SolvedPlan> ActivationPlanner::fastest_in_segments(ActivationBudge
 }
 
 std::optional<SolvedPlan> ActivationPlanner::min_memory_in_segments() {
-  std::size_t least = kBoundless;
+  std::size_t min = kBoundless;
   Segments smallest;
   for (const Segments& s : segments())
-    if (const std::size_t needs = min_budget(in_segments(s), base(), host_room()); needs < least)
-      least = needs, smallest = s;
+    if (const std::size_t needs = min_budget(in_segments(s), base(), host_room()); needs < min)
+      min = needs, smallest = s;
   if (smallest.count == 0) return {};
-  const auto choice = solve_activations(in_segments(smallest), base(), {least, host_room()});
+  const auto choice = solve_activations(in_segments(smallest), base(), {min, host_room()});
   return plan_of(choice.value(), smallest);
 }
 

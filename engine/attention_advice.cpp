@@ -30,14 +30,14 @@ std::optional<PlannedStep> fastest(const PlanRequest& q, bool one_layout) {
 // Attention's time is proportional to the window; the rest of the step does not depend on it.
 std::int64_t window_for(const PlanRequest& question, bool one_layout) {
   constexpr std::int64_t kTried = 1024;
-  const std::int64_t most = question.config.model.context;
-  const std::optional<PlannedStep> step = fastest(with(question, suggested_window(std::min(kTried, most))), one_layout);
-  std::int64_t window = std::min(kTried, most);
+  const std::int64_t max = question.config.model.context;
+  const std::optional<PlannedStep> step = fastest(with(question, suggested_window(std::min(kTried, max))), one_layout);
+  std::int64_t window = std::min(kTried, max);
   if (!step) return window;
   const double each = step->attention_seconds / static_cast<double>(window);
   const double rest = step->seconds() - step->attention_seconds;
   const auto affordable = [&](std::int64_t w) { return each * static_cast<double>(w) <= kShare / (1 - kShare) * rest; };
-  while (2 * window < most && affordable(2 * window)) window *= 2;
+  while (2 * window < max && affordable(2 * window)) window *= 2;
   while (window > kNarrowest && !affordable(window)) window /= 2;
   return window;
 }

@@ -91,11 +91,11 @@ bool fits(const PlanRequest& layout, std::int64_t thousands) {
 // Returns the longest context, in units of 1,024 tokens, to within a sixteenth. Requires that `min_bytes` fits; returns
 // at min_bytes that.
 std::int64_t longest_of(const PlanRequest& layout, std::int64_t min_bytes) {
-  std::int64_t most = 2 * min_bytes;
-  while (most <= (std::int64_t{1} << 20) && fits(layout, most)) most = 2 * (min_bytes = most);
-  while (most - min_bytes > std::max<std::int64_t>(1, min_bytes / 16)) {
-    const std::int64_t middle = min_bytes + (most - min_bytes) / 2;
-    (fits(layout, middle) ? min_bytes : most) = middle;
+  std::int64_t max = 2 * min_bytes;
+  while (max <= (std::int64_t{1} << 20) && fits(layout, max)) max = 2 * (min_bytes = max);
+  while (max - min_bytes > std::max<std::int64_t>(1, min_bytes / 16)) {
+    const std::int64_t middle = min_bytes + (max - min_bytes) / 2;
+    (fits(layout, middle) ? min_bytes : max) = middle;
   }
   return min_bytes;
 }
@@ -128,8 +128,8 @@ void sort_by_speed_and_room(std::vector<PlannedStep>& all) {
   constexpr double kSameSpeed = 1.001;
   std::ranges::stable_sort(all, {}, &PlannedStep::seconds);
   for (auto first = all.begin(); first != all.end();) {
-    const double most = kSameSpeed * first->seconds();
-    const auto end = std::find_if(first, all.end(), [=](const PlannedStep& p) { return p.seconds() > most; });
+    const double max = kSameSpeed * first->seconds();
+    const auto end = std::find_if(first, all.end(), [=](const PlannedStep& p) { return p.seconds() > max; });
     std::stable_sort(first, end, [](const PlannedStep& a, const PlannedStep& b) { return a.peak < b.peak; });
     first = end;
   }

@@ -9,8 +9,8 @@
 namespace ring {
 
 struct LayoutShortage {
-  std::string layout;     // such as "dp 2, zero 3"
-  std::size_t least = 0;  // bytes per device that would suffice
+  std::string layout;         // such as "dp 2, zero 3"
+  std::size_t min_bytes = 0;  // bytes per device that would suffice
 };
 
 struct Layouts {

@@ -129,9 +129,9 @@ std::string facts_of_shortage(const MemoryNeed& need, const std::vector<MemoryBo
   std::uint64_t missing = 0;
   for (const MemoryBound& b : bounds) {
     const std::uint64_t wanted = b.of_process ? need.own.total() : need.here;
-    if (wanted <= b.most() || wanted - b.most() <= missing) continue;
+    if (wanted <= b.limit() || wanted - b.limit() <= missing) continue;
     worst = &b;
-    missing = wanted - b.most();
+    missing = wanted - b.limit();
   }
   if (!worst) return "";
   const bool together = !worst->of_process && need.processes > 1;

@@ -152,7 +152,7 @@ std::string MemoryChoice::text(const std::string& lasting) const {
              ", the rest for activations", how);
 }
 
-MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_room, std::size_t most) {
+MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_room, std::size_t max) {
   const std::size_t free = memory_budget(config, mesh), room = min_of(host_room, mesh);
   const Config c = agreed(config, mesh, room);
   const DeviceRates rates = agreed_rates(c, mesh.host());
@@ -160,14 +160,14 @@ MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_ro
   const auto within = [&](std::size_t budget) {
     return find_activation_fit(c, mesh.world(), budget, rates, &smallest, room);
   };
-  if (most && most < free) {
-    if (const auto fit = within(most)) return {rows_of(c, mesh.world()), *fit, rates};
+  if (max && max < free) {
+    if (const auto fit = within(max)) return {rows_of(c, mesh.world()), *fit, rates};
     if (mesh.rank() == 0)
-      log::warn("memory: a step does not fit into ", bytes_text(most),
+      log::warn("memory: a step does not fit into ", bytes_text(max),
                 ", the run's limit since memory ran out. It now uses all available memory, ", bytes_text(free));
   }
   if (const auto fit = within(free)) return {rows_of(c, mesh.world()), *fit, rates};
-  if (most == 0 && c.train.recompute == RecomputeChoice::automatic) refuse(c, rows_of(c, mesh.world()), free, smallest);
+  if (max == 0 && c.train.recompute == RecomputeChoice::automatic) refuse(c, rows_of(c, mesh.world()), free, smallest);
   return smallest_choice(c, mesh, free, smallest, rates);
 }
 

@@ -22,12 +22,12 @@ struct MemoryChoice {
   std::string text(const std::string& lasting) const;
 };
 
-// Returns the choice for a run, the same on every rank. Collective. The budget is the minimum over the ranks. `most`,
+// Returns the choice for a run, the same on every rank. Collective. The budget is the minimum over the ranks. `max`,
 // if not 0, is a lower budget that is tried first; if nothing fits into it, warns and tries the full budget. host_room:
 // bytes of host memory that activations may use on this rank. If nothing fits although train.recompute is auto and
-// `most` is 0, throws Error, which names the budget that would suffice. Otherwise returns the smallest plan that the
+// `max` is 0, throws Error, which names the budget that would suffice. Otherwise returns the smallest plan that the
 // settings allow, with a warning that names what would fit.
-MemoryChoice choose_memory(const Config& resolved, Mesh&, std::size_t host_room, std::size_t most = 0);
+MemoryChoice choose_memory(const Config& resolved, Mesh&, std::size_t host_room, std::size_t max = 0);
 
 // Returns the largest micro-batch, at most half of `rows`, that divides the sequences of a replica and makes a valid
 // layout; nullopt if there is none.

@@ -9,13 +9,13 @@ namespace {
 // Returns the maximum bytes in use when a part begins, beyond those at the first part. The last part, the loss head,
 // saves nothing for later: its memory is workspace.
 std::size_t max_kept(const PlannedStep& p) {
-  std::size_t least = std::numeric_limits<std::size_t>::max(), most = 0;
+  std::size_t min = std::numeric_limits<std::size_t>::max(), max = 0;
   for (const PartMemory& m : p.parts) {
     if (m.before == 0) continue;  // the optimizer has no forward
-    least = std::min(least, m.before);
-    most = std::max({most, m.before, m.once_before});
+    min = std::min(min, m.before);
+    max = std::max({max, m.before, m.once_before});
   }
-  return std::min(most - std::min(most, least), p.inside_step);
+  return std::min(max - std::min(max, min), p.inside_step);
 }
 
 }  // namespace

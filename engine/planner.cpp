@@ -38,7 +38,7 @@ struct Spent {
     else
       memory += s;
   }
-  const char* most(const Exposed& e) const {
+  const char* largest_part(const Exposed& e) const {
     const std::array<std::pair<double, const char*>, 6> kinds = {{{products, "matrix products"},
                                                                   {attention, "attention"},
                                                                   {memory, "memory traffic"},
@@ -204,7 +204,7 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
   p.mfu = p.tokens_per_second * flops_per_token(with_attention_at(q.config.model, kAfterAllTokens)) /
           (q.rates.peak_flops * q.world);
   p.layout = q.world == 1 ? "1 process" : layout.text();
-  p.limit = spent.most(exposed);
+  p.limit = spent.largest_part(exposed);
   return p;
 }
 

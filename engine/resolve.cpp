@@ -53,13 +53,13 @@ void resolve_length(Config& c, const Corpora& corpora) {
   std::uint64_t samples = 0;
   for (std::size_t i = 0; i < corpora.stores.size(); ++i) samples += map.windows(i);
   const double all = std::ceil(epochs * static_cast<double>(samples));
-  const auto most = std::min<std::int64_t>(kMaxSteps, kMaxTokens / c.model.context / c.train.batch_size);
+  const auto max = std::min<std::int64_t>(kMaxSteps, kMaxTokens / c.model.context / c.train.batch_size);
   const double tokens = std::min(all * static_cast<double>(c.model.context), static_cast<double>(kMaxTokens));
   const std::int64_t steps = steps_of_tokens(c.train, c.model.context, static_cast<std::int64_t>(tokens));
-  if (steps > most || all / static_cast<double>(c.train.batch_size) > static_cast<double>(most))
+  if (steps > max || all / static_cast<double>(c.train.batch_size) > static_cast<double>(max))
     fail("train.epochs: ", epochs, " epochs of ", samples, " samples need ",
          std::ceil(all / static_cast<double>(c.train.batch_size)), " steps of train.batch_size ", c.train.batch_size,
-         ", or more smaller ones, but a run has at most ", most, ". Lower train.epochs or enlarge the steps");
+         ", or more smaller ones, but a run has at most ", max, ". Lower train.epochs or enlarge the steps");
   c.train.steps = std::max<std::int64_t>(1, steps);
 }
 

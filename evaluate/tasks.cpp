@@ -69,10 +69,10 @@ void add_item(const TaskItem& item, Encoding& encode, const std::string& where, 
 // Returns true if the right choice has the largest log-probability per unit of length. The first of equals counts.
 bool is_right(const Question& q, const std::vector<Score>& scores, const std::vector<double>* lengths) {
   std::size_t best = 0;
-  double most = -INFINITY;
+  double max = -INFINITY;
   for (std::size_t i = 0; i < q.bytes.size(); ++i) {
     const double value = scores[q.first + i].log_probability / (lengths ? (*lengths)[i] : 1);
-    if (value > most) most = value, best = i;
+    if (value > max) max = value, best = i;
   }
   return best == q.answer;
 }

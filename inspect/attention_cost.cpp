@@ -139,14 +139,14 @@ PatternCost cost_of_blocks(const BlockPattern& blocks, std::int64_t kv_heads, st
   std::map<std::int32_t, std::vector<std::int32_t>> heads;  // heads by block rule
   for (std::int32_t h = 0; h < kv_heads; ++h) heads[blocks.rule_index(h)].push_back(h);
   const double side = static_cast<double>(length) / blocks.block(), looks = side * side / 2;
-  const double most = std::max(1.0, kMaxLooks / looks / static_cast<double>(heads.size()));
+  const double max = std::max(1.0, kMaxLooks / looks / static_cast<double>(heads.size()));
   const std::int64_t row_blocks = divided_up(length, kTileQueries);
   PatternCost cost;
   for (const auto& [rule, same] : heads) {
     const auto share = static_cast<double>(same.size()) / static_cast<double>(kv_heads);
     std::size_t counted = 1;
     if (blocks.rule(same[0]).kind == BlockRuleKind::random)
-      counted = static_cast<std::size_t>(std::min(most, static_cast<double>(same.size())));
+      counted = static_cast<std::size_t>(std::min(max, static_cast<double>(same.size())));
     BlockCounts sum;
     for (std::size_t i = 0; i < counted; ++i) {
       const BlockCounts one = count_blocks(blocks, same[i], length);

@@ -65,8 +65,8 @@ using PoolScores = std::vector<std::span<const float>>;  // scores of the pools 
 // to which the query's dense attention weights are added.
 RowReading read_row(const float* scores, std::int64_t keys, double scale, const std::vector<KeyRun>& runs,
                     const PoolScores& pools, double gate, std::int64_t cell, double* weights) {
-  const double most = scale * *std::max_element(scores, scores + keys);  // scale > 0
-  const auto x = [&](std::int64_t u) { return scale * scores[u] - most; };
+  const double max = scale * *std::max_element(scores, scores + keys);  // scale > 0
+  const auto x = [&](std::int64_t u) { return scale * scores[u] - max; };
   Weights all, kept;
   double once = 0;
   std::vector<double> weight(static_cast<std::size_t>(keys));
@@ -78,7 +78,7 @@ RowReading read_row(const float* scores, std::int64_t keys, double scale, const 
     }
   });
   for (const std::span<const float> of_size : pools)
-    for (const float score : of_size) kept.add(scale * score + gate - most, std::exp(scale * score + gate - most));
+    for (const float score : of_size) kept.add(scale * score + gate - max, std::exp(scale * score + gate - max));
   for (std::int64_t u = 0; u < keys; ++u) weights[u / cell] += weight[static_cast<std::size_t>(u)] / all.sum;
   // A key that counts m times has weight m exp(x), but each of its m parts enters the entropy with log exp(x).
   return {once / all.sum, kept.entropy(), all.entropy()};

@@ -56,9 +56,9 @@ Axis axis_of(Range r, double begin, double end, bool log, double room) {
 }
 
 std::size_t longest(const std::vector<std::string>& texts) {
-  std::size_t most = 0;
-  for (const std::string& text : texts) most = std::max(most, text.size());
-  return most;
+  std::size_t max = 0;
+  for (const std::string& text : texts) max = std::max(max, text.size());
+  return max;
 }
 
 struct Labels {

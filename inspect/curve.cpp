@@ -34,10 +34,10 @@ Curve smoothed(const Curve& curve, double weight) {
   return out;
 }
 
-Curve thinned(const Curve& curve, std::size_t most) {
-  if (curve.size() <= most) return curve;
+Curve thinned(const Curve& curve, std::size_t max) {
+  if (curve.size() <= max) return curve;
   Curve out = {curve.front()};
-  const std::size_t inside = curve.size() - 2, stretches = (most - 2) / 2;
+  const std::size_t inside = curve.size() - 2, stretches = (max - 2) / 2;
   for (std::size_t i = 0; i < stretches; ++i) {
     const auto at = [&](std::size_t n) {
       return curve.begin() + 1 + static_cast<std::ptrdiff_t>(n * inside / stretches);

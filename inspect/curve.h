@@ -19,8 +19,8 @@ inline constexpr std::size_t kMaxPoints = 1000;  // in one drawn curve
 // not finite are kept and do not enter the average. Requires 0 <= weight < 1.
 Curve smoothed(const Curve&, double weight);
 
-// Returns at most `most` points (at least 4): the first, the last, and the lowest and highest of each of equally long
+// Returns at most `max` points (at least 4): the first, the last, and the lowest and highest of each of equally long
 // stretches, so that the overall extremes remain. A stretch without finite values stays a gap.
-Curve thinned(const Curve&, std::size_t most = kMaxPoints);
+Curve thinned(const Curve&, std::size_t max = kMaxPoints);
 
 }  // namespace ring

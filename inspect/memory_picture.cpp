@@ -76,7 +76,7 @@ std::vector<Column> columns_of(const PlannedStep& p) {
 class Picture {
  public:
   explicit Picture(const PlannedStep& p) : p_(p), columns_(columns_of(p)) {
-    most_ = std::max(p.peak, p.activations.budget);
+    max_ = std::max(p.peak, p.activations.budget);
   }
 
   std::string text() {
@@ -97,7 +97,7 @@ class Picture {
 
  private:
   double y(std::size_t bytes) const {
-    return kTop + kHeight * (1 - static_cast<double>(bytes) / static_cast<double>(most_));
+    return kTop + kHeight * (1 - static_cast<double>(bytes) / static_cast<double>(max_));
   }
   void rectangle(double x, double width, std::size_t from, std::size_t to, const char* color,
                  const std::string& title) {
@@ -114,16 +114,16 @@ class Picture {
   }
   // Draws bytes on the host with a scale of their own.
   void host_strip(double width) {
-    const std::size_t most = std::ranges::max(columns_, {}, &Column::host).host;
-    if (!most) return label(kLeft, kHostTop + 12, "nothing is on the host", 11);
+    const std::size_t max = std::ranges::max(columns_, {}, &Column::host).host;
+    if (!max) return label(kLeft, kHostTop + 12, "nothing is on the host", 11);
     for (std::size_t i = 0; i < columns_.size(); ++i) {
-      const double height = kHostHeight * static_cast<double>(columns_[i].host) / static_cast<double>(most);
+      const double height = kHostHeight * static_cast<double>(columns_[i].host) / static_cast<double>(max);
       out_ += str("<rect x=\"", kLeft + width * static_cast<double>(i), "\" y=\"", kHostTop + kHostHeight - height,
                   "\" width=\"", width * 0.94, "\" height=\"", height, "\" fill=\"", kHost, "\"><title>",
                   html_escaped(str(columns_[i].name, ": ", bytes_text(columns_[i].host), " on the host")),
                   "</title></rect>\n");
     }
-    label(kLeft + 4, kHostTop - 4, str("on the host: up to ", bytes_text(most)), 11);
+    label(kLeft + 4, kHostTop - 4, str("on the host: up to ", bytes_text(max)), 11);
   }
   void line(std::size_t bytes) {
     out_ += str("<line x1=\"", kLeft, "\" x2=\"", kLeft + kPlot, "\" y1=\"", y(bytes), "\" y2=\"", y(bytes),
@@ -148,7 +148,7 @@ class Picture {
 
   const PlannedStep& p_;
   std::vector<Column> columns_;
-  std::size_t most_;
+  std::size_t max_;
   std::string out_;
 };
 

@@ -42,11 +42,11 @@ enum class Values { plain, share, bytes };
 void set_unit(Chart& c, Values values) {
   if (values == Values::share) c.scale = 100, c.suffix = " %";
   if (values != Values::bytes) return;
-  double most = 0;
+  double max = 0;
   for (const ChartLine& line : c.lines)
     for (const CurvePoint& p : line.curve)
-      if (std::isfinite(p.y)) most = std::max(most, p.y);
-  const ByteUnit unit = byte_unit(most);
+      if (std::isfinite(p.y)) max = std::max(max, p.y);
+  const ByteUnit unit = byte_unit(max);
   c.scale = unit.scale, c.suffix = unit.suffix;
 }
 

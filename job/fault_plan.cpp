@@ -69,15 +69,15 @@ std::string listed(const Words& words) {
 }
 
 template <class Number>
-Number number(const Piece& p, std::string_view text, Number least, Number most, const char* what) {
+Number number(const Piece& p, std::string_view text, Number min, Number max, const char* what) {
   Number n{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   const bool whole = error == std::errc{} && end == text.data() + text.size();
-  if (!whole || !(n >= least && n <= most)) p.wrong("is not ", what, " from ", least, " to ", most);
+  if (!whole || !(n >= min && n <= max)) p.wrong("is not ", what, " from ", min, " to ", max);
   return n;
 }
-std::int64_t count(const Piece& p, std::int64_t least = 1) {
-  return number<std::int64_t>(p, p.text, least, kMost, "a whole number");
+std::int64_t count(const Piece& p, std::int64_t min = 1) {
+  return number<std::int64_t>(p, p.text, min, kMost, "a whole number");
 }
 
 double seconds(const Piece& p) {

@@ -75,14 +75,14 @@ std::size_t longest_name(const std::vector<Part>& parts) {
   return length;
 }
 
-// Returns the number of names, or most + 1 if there are more than `most`.
-std::size_t count_names(const std::vector<Part>& parts, std::size_t most) {
+// Returns the number of names, or most + 1 if there are more than `max`.
+std::size_t count_names(const std::vector<Part>& parts, std::size_t max) {
   std::size_t count = 1;
   for (const Part& part : parts) {
     if (part.ranges.empty()) continue;
     std::size_t numbers = 0;  // at most 10^9 x 2^17, for a list of 1 MiB
     for (const Range& r : part.ranges) numbers += std::size_t{r.high} - r.low + 1;
-    if (numbers > most || count * numbers > most) return most + 1;
+    if (numbers > max || count * numbers > max) return max + 1;
     count *= numbers;
   }
   return count;

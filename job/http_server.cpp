@@ -41,11 +41,11 @@ struct Stream {
   std::string rest;  // unsent rest of the last piece
 };
 
-ssize_t read_stream(void* of, std::uint64_t, char* out, std::size_t most) try {
+ssize_t read_stream(void* of, std::uint64_t, char* out, std::size_t max) try {
   auto& stream = *static_cast<Stream*>(of);
   if (stream.rest.empty()) stream.rest = stream.next();
   if (stream.rest.empty()) return MHD_CONTENT_READER_END_OF_STREAM;
-  const std::size_t n = std::min(most, stream.rest.size());
+  const std::size_t n = std::min(max, stream.rest.size());
   std::memcpy(out, stream.rest.data(), n);
   stream.rest.erase(0, n);
   return static_cast<ssize_t>(n);

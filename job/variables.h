@@ -46,9 +46,9 @@ class Variables {
       fail("environment: ", name, "='", shown(*v), "' is not a whole number from 0 to 2147483647");
     return n;
   }
-  int number(const std::string& name, int least, int most, const char* unit) const {
+  int number(const std::string& name, int min, int max, const char* unit) const {
     const int n = number(name);
-    if (n < least || n > most) fail("environment: ", name, "=", n, ": expected ", least, " to ", most, " ", unit);
+    if (n < min || n > max) fail("environment: ", name, "=", n, ": expected ", min, " to ", max, " ", unit);
     return n;
   }
   int number_or(const std::string& name, int otherwise) const { return has(name) ? number(name) : otherwise; }

@@ -13,13 +13,13 @@
 
 namespace ring {
 
-// LRU cache of at most `most` values. An evicted value is destroyed once the work that the stream had queued before the
+// LRU cache of at most `max` values. An evicted value is destroyed once the work that the stream had queued before the
 // eviction is done. Values found during CUDA graph capture are never evicted, since the graph may be replayed at any
-// time, and do not count towards `most`.
+// time, and do not count towards `max`.
 template <class Key, class Value>
 class LaunchCache {
  public:
-  LaunchCache(StreamImpl& stream, std::size_t most) : stream_(stream), most_(most) {}
+  LaunchCache(StreamImpl& stream, std::size_t max) : stream_(stream), max_(max) {}
 
   // Returns the value of the key, made with make(key) if it is missing. make returns a std::unique_ptr<Value>; null is
   // cached like a value. The result may be used by launches that are queued on the stream before the next call.
@@ -52,7 +52,7 @@ class LaunchCache {
     while (!leaving_.empty() && leaving_.front().done.done()) leaving_.pop_front();
     const auto recorded = [](const auto& entry) { return entry.second.recorded; };
     const auto kept = static_cast<std::size_t>(std::ranges::count_if(entries_, recorded));
-    if (entries_.size() - kept < most_) return;
+    if (entries_.size() - kept < max_) return;
     const auto age = [](const auto& entry) { return std::pair(entry.second.recorded, entry.second.last_use); };
     const auto oldest = std::ranges::min_element(entries_, {}, age);
     leaving_.push_back({std::move(oldest->second.value), stream_.record()});
@@ -60,7 +60,7 @@ class LaunchCache {
   }
 
   StreamImpl& stream_;
-  std::size_t most_;
+  std::size_t max_;
   std::map<Key, Entry> entries_;
   std::deque<Leaving> leaving_;
   std::uint64_t uses_ = 0;

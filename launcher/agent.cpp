@@ -178,9 +178,9 @@ bool Agent::has_begun() const {
 }
 
 std::int64_t Agent::step() const {
-  std::int64_t most = 0;
-  for (const auto& w : workers_) most = std::max(most, w->page().step.load());
-  return most;
+  std::int64_t max = 0;
+  for (const auto& w : workers_) max = std::max(max, w->page().step.load());
+  return max;
 }
 
 JobTime Agent::time() const { return workers_.empty() ? time_ : workers_.front()->page().time; }

@@ -18,7 +18,7 @@ std::string RestartBudget::spend(std::int64_t step, bool smaller) {
   } else {
     ++fruitless_;
   }
-  if (most_ == 0) return "restarts are off (--max-restarts 0)";
+  if (max_ == 0) return "restarts are off (--max-restarts 0)";
   if (smaller && ++smaller_ <= kMaxSmaller) return used_ = fruitless_ = alike_ = 0, "";
   if (alike_ >= kMaxAlike)
     return str("it failed ", alike_, " times in a row ",
@@ -28,7 +28,7 @@ std::string RestartBudget::spend(std::int64_t step, bool smaller) {
                    : "before its first step",
                ": a restart would not fix it");
   if (fruitless_ >= kMaxFruitless) return str(fruitless_, " attempts in a row got no further than step ", farthest_);
-  if (used_ >= most_)
+  if (used_ >= max_)
     return str("it was restarted ", used_, used_ == 1 ? " time" : " times", " without progress (--max-restarts)");
   ++used_;
   return "";

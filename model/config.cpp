@@ -145,13 +145,13 @@ std::string wrong_layers(const LayerAttentionConfig& entry, std::int64_t layers)
   }
 }
 
-// Returns the nearest fitting values below and above `count`, up to `most`, for advice: "4 or 8"; empty if there are
+// Returns the nearest fitting values below and above `count`, up to `max`, for advice: "4 or 8"; empty if there are
 // none.
-std::string nearest(std::int64_t count, std::int64_t most, const auto& fits) {
-  std::int64_t below = std::min(count - 1, most), above = count + 1;
+std::string nearest(std::int64_t count, std::int64_t max, const auto& fits) {
+  std::int64_t below = std::min(count - 1, max), above = count + 1;
   while (below > 0 && !fits(below)) --below;
-  while (above <= most && !fits(above)) ++above;
-  const std::string less = below > 0 ? str(below) : "", more = above <= most ? str(above) : "";
+  while (above <= max && !fits(above)) ++above;
+  const std::string less = below > 0 ? str(below) : "", more = above <= max ? str(above) : "";
   return less + (less.empty() || more.empty() ? "" : " or ") + more;
 }
 

@@ -58,13 +58,13 @@ Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const Selecti
   const Tensor rows = is_tensor_parallel(run) ? all_gather_rows(run, {x.value, nullptr}).value : x.value;
   std::vector<std::int32_t> blocks;
   for (const Span& s : part.spans) blocks.push_back(blocks_of(part.pattern, s));
-  const std::int64_t most = blocks.empty() ? 0 : std::ranges::max(blocks);
+  const std::int64_t max = blocks.empty() ? 0 : std::ranges::max(blocks);
   const Tensor means = seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.cp, run.ctx)
                                    : block_means(rows, part.spans, part.pattern, run.ctx);
   const Var in{in_type(means, projection_->var.value.dtype(), run.ctx), nullptr};
   IndexShape shape = shape_;
   shape.first_head += part.heads.first, shape.count = part.heads.count;
-  return index_scores(run, linear(run, in, projection_->var), biases(), shape, blocks, most);
+  return index_scores(run, linear(run, in, projection_->var), biases(), shape, blocks, max);
 }
 
 Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {

@@ -119,8 +119,8 @@ void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int3
     }
 }
 
-KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t most, const ExecContext& ctx)
-    : lengths(static_cast<std::size_t>(batch), 0), capacity(most) {
+KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t max, const ExecContext& ctx)
+    : lengths(static_cast<std::size_t>(batch), 0), capacity(max) {
   const DType type = activation_type(ctx.precision);
   const std::vector<std::int64_t> sharing = sharing_layers(c);
   for (const Pattern& p : patterns_of(c)) {

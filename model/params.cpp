@@ -57,9 +57,9 @@ Tensor make_master(std::int64_t size, const ParamTypes& types, const ExecContext
 
 void copy_values_to_weights(const Tensor& values, const Tensor& weights, const ExecContext& ctx) {
   if (values.device() == ctx.stream.device()) return cast_kernel({values, weights}, ctx);
-  constexpr std::int64_t most = 1 << 24;  // elements staged on the device at a time
-  for (std::int64_t at = 0; at < values.numel(); at += most) {
-    const std::int64_t n = std::min(most, values.numel() - at);
+  constexpr std::int64_t max = 1 << 24;  // elements staged on the device at a time
+  for (std::int64_t at = 0; at < values.numel(); at += max) {
+    const std::int64_t n = std::min(max, values.numel() - at);
     const Tensor here = ctx.empty({n}, values.dtype(), Lifetime::run);
     copy(here, values.narrow(0, at, n), ctx.stream);
     cast_kernel({here, weights.narrow(0, at, n)}, ctx);

@@ -43,10 +43,10 @@ bool alike(const MatrixUpdate& a, const MatrixUpdate& b) {
 std::vector<Batch> batches_of(const std::vector<MatrixUpdate>& all, const Communicator* tp, DType type) {
   std::vector<Batch> batches;
   for (const MatrixUpdate& m : all) {
-    const auto most =
+    const auto max =
         static_cast<std::size_t>(std::max<std::int64_t>(1, kMuonWorkBytes / Whole(m, tp).work_bytes(type)));
     const auto open =
-        std::ranges::find_if(batches, [&](const Batch& b) { return b.size() < most && alike(*b.front(), m); });
+        std::ranges::find_if(batches, [&](const Batch& b) { return b.size() < max && alike(*b.front(), m); });
     (open == batches.end() ? batches.emplace_back() : *open).push_back(&m);
   }
   return batches;

@@ -21,7 +21,7 @@ std::int64_t travelling_bytes(const OptimizerConfig& c, const Lane& lane, bool c
 std::vector<HostChunks::Sizes> staging_of(const OptimizerConfig& c, const std::vector<Lane>& lanes, bool copies,
                                           std::int64_t staging) {
   std::vector<HostChunks::Sizes> bytes;
-  std::int64_t least = 0;
+  std::int64_t min = 0;
   double all = 0;
   for (const Lane& lane : lanes) {
     const std::int64_t element = travelling_bytes(c, lane, copies);
@@ -29,10 +29,10 @@ std::vector<HostChunks::Sizes> staging_of(const OptimizerConfig& c, const std::v
     if (element == 0) continue;
     bytes.back().ring =
         static_cast<std::int64_t>(HostChunks::device_bytes(lane.size, element, bytes.back(), lane.ends()));
-    least += bytes.back().ring;
+    min += bytes.back().ring;
     all += static_cast<double>(element * lane.size);
   }
-  const double more = static_cast<double>(std::max<std::int64_t>(0, staging - least));
+  const double more = static_cast<double>(std::max<std::int64_t>(0, staging - min));
   for (std::size_t i = 0; i < lanes.size(); ++i)
     if (const auto part = static_cast<double>(travelling_bytes(c, lanes[i], copies) * lanes[i].size); part > 0)
       bytes[i].ring += static_cast<std::int64_t>(more * (part / all));

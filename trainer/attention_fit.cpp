@@ -62,18 +62,18 @@ std::vector<std::size_t> cheapest(const ByChoice& densities) {
 
 // Minimum sums of rises of the layers so far, by the units that they use, and the last layer's choice for each sum.
 struct Sums {
-  std::vector<double> least;
+  std::vector<double> min;
   std::vector<std::size_t> choice;
-  explicit Sums(std::size_t most) : least(most + 1, kNever), choice(most + 1) {}
+  explicit Sums(std::size_t max) : min(max + 1, kNever), choice(max + 1) {}
 };
 
 Sums with_layer(const Sums& before, const std::vector<double>& rises, const std::vector<double>& densities) {
-  const std::size_t most = before.least.size() - 1;
-  Sums after(most);
+  const std::size_t max = before.min.size() - 1;
+  Sums after(max);
   for (std::size_t c = 0; c < rises.size(); ++c)
-    for (std::size_t u = units_of(densities[c]); u <= most; ++u) {
-      const double sum = before.least[u - units_of(densities[c])] + rises[c];
-      if (sum < after.least[u]) after.least[u] = sum, after.choice[u] = c;
+    for (std::size_t u = units_of(densities[c]); u <= max; ++u) {
+      const double sum = before.min[u - units_of(densities[c])] + rises[c];
+      if (sum < after.min[u]) after.min[u] = sum, after.choice[u] = c;
     }
   return after;
 }
@@ -96,13 +96,13 @@ double min_density(const ByChoice& densities) {
   return sum / static_cast<double>(densities.size());
 }
 
-std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double most) {
-  RING_CHECK(min_density(densities) <= most + kRounding, "no choice of attention has a density of ", most);
-  const auto room = static_cast<std::size_t>(most * kUnits * static_cast<double>(densities.size()) + kRounding);
+std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double max) {
+  RING_CHECK(min_density(densities) <= max + kRounding, "no choice of attention has a density of ", max);
+  const auto room = static_cast<std::size_t>(max * kUnits * static_cast<double>(densities.size()) + kRounding);
   std::vector<Sums> sums = {Sums(room)};
-  sums[0].least[0] = 0;
+  sums[0].min[0] = 0;
   for (std::size_t i = 0; i < rises.size(); ++i) sums.push_back(with_layer(sums[i], rises[i], densities[i]));
-  const std::vector<double>& all = sums.back().least;
+  const std::vector<double>& all = sums.back().min;
   std::vector<std::size_t> choices = cheapest(densities);
   auto units = static_cast<std::size_t>(std::ranges::min_element(all) - all.begin());
   if (all[units] == kNever) return choices;  // nothing fits with densities rounded up: keep those of minimum density

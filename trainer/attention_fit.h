@@ -48,9 +48,9 @@ using ByChoice = std::vector<std::vector<double>>;
 // Returns the mean density if each layer uses its choice with the minimum density.
 double min_density(const ByChoice& densities);
 
-// Returns the choices, by layer, that minimize the sum of the rises with a mean density of at most `most`. Exact for
+// Returns the choices, by layer, that minimize the sum of the rises with a mean density of at most `max`. Exact for
 // densities in thousandths, rounded up (dynamic programming). Of equal sums, returns the one with the lowest density.
 // Requires most >= min_density().
-std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double most);
+std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double max);
 
 }  // namespace ring

@@ -10,23 +10,23 @@
 namespace ring {
 namespace {
 
-// Returns the tokens of the longest document, or `most`, where the search ends.
-std::int64_t longest_document(const TokenSplit& split, std::int64_t most) {
+// Returns the tokens of the longest document, or `max`, where the search ends.
+std::int64_t longest_document(const TokenSplit& split, std::int64_t max) {
   DocumentStarts start(split);
   std::uint64_t before = 0;
   std::int64_t longest = 0;
-  for (std::uint64_t i = 1; i <= split.documents() && longest < most; ++i) {
+  for (std::uint64_t i = 1; i <= split.documents() && longest < max; ++i) {
     const std::uint64_t end = start(i);
     longest = std::max(longest, static_cast<std::int64_t>(end - std::exchange(before, end)));
   }
-  return std::min(longest, most);
+  return std::min(longest, max);
 }
 
 std::int64_t longest_sequence(const Config& c, const Corpora& corpora) {
-  const std::int64_t most = c.train.context ? c.train.context : c.model.context;
-  if (!c.data.packing.documents) return most;
+  const std::int64_t max = c.train.context ? c.train.context : c.model.context;
+  if (!c.data.packing.documents) return max;
   std::int64_t longest = 1;
-  for (const auto& store : corpora.stores) longest = std::max(longest, longest_document(store->train(), most));
+  for (const auto& store : corpora.stores) longest = std::max(longest, longest_document(store->train(), max));
   return longest;
 }
 

@@ -108,15 +108,15 @@ void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh& 
          " wrote there. Use a path on a file system that all nodes share");
 }
 
-std::string nodes_that_fit(const Config& c, std::int64_t least, std::int64_t most, int workers) {
+std::string nodes_that_fit(const Config& c, std::int64_t min, std::int64_t max, int workers) {
   std::vector<std::string> fit;
-  for (std::int64_t nodes = least; nodes <= most; ++nodes) try {
+  for (std::int64_t nodes = min; nodes <= max; ++nodes) try {
       plan_of(c, narrow<int>(nodes * workers));
       fit.push_back(std::to_string(nodes));
     } catch (const Error&) {  // reported if the job ever has this number of nodes
     }
-  if (std::ssize(fit) == most - least + 1) return "";
-  return str("of --nnodes ", least, ":", most, ", the settings fit only ", joined(fit, ", "),
+  if (std::ssize(fit) == max - min + 1) return "";
+  return str("of --nnodes ", min, ":", max, ", the settings fit only ", joined(fit, ", "),
              ". With a different number of nodes, the job uses fewer, or waits for a missing one");
 }
 

@@ -13,8 +13,8 @@ namespace ring {
 // Collective.
 void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh&);
 
-// For a job on `least` to `most` nodes with `workers` workers each: returns a message that lists the numbers of nodes
+// For a job on `min` to `max` nodes with `workers` workers each: returns a message that lists the numbers of nodes
 // that the settings fit; empty if they fit all.
-std::string nodes_that_fit(const Config&, std::int64_t least, std::int64_t most, int workers);
+std::string nodes_that_fit(const Config&, std::int64_t min, std::int64_t max, int workers);
 
 }  // namespace ring

@@ -83,13 +83,13 @@ RunCurves curves_of(const std::string& run) {
 }
 
 std::vector<std::int64_t> common_steps(const std::vector<const std::map<std::int64_t, double>*>& curves,
-                                       std::size_t most) {
+                                       std::size_t max) {
   std::vector<std::int64_t> all, some;
   if (curves.empty()) return all;
   for (const auto& [step, value] : *curves[0])
     if (std::ranges::all_of(curves, [step = step](const auto* c) { return c->contains(step); })) all.push_back(step);
-  if (all.size() <= most) return all;
-  for (std::size_t i = 1; i <= most; ++i) some.push_back(all[i * all.size() / most - 1]);
+  if (all.size() <= max) return all;
+  for (std::size_t i = 1; i <= max; ++i) some.push_back(all[i * all.size() / max - 1]);
   return some;
 }
 

@@ -27,8 +27,8 @@ struct RunCurves {
 };
 RunCurves curves_of(const std::string& run);  // throws Error if metrics.jsonl cannot be read
 
-// Returns at most `most` of the steps that all runs have, evenly spaced and including the last one.
+// Returns at most `max` of the steps that all runs have, evenly spaced and including the last one.
 std::vector<std::int64_t> common_steps(const std::vector<const std::map<std::int64_t, double>*>& curves,
-                                       std::size_t most);
+                                       std::size_t max);
 
 }  // namespace ring

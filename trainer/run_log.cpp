@@ -96,9 +96,9 @@ std::string length_text(const TrainConfig& c) {
 
 // Returns the phase with the highest peak of memory.
 PhaseMemory fullest_phase(const MemoryStats& memory) {
-  const auto most = std::max_element(memory.phases.begin(), memory.phases.end(),
-                                     [](const PhaseMemory& a, const PhaseMemory& b) { return a.peak < b.peak; });
-  return most == memory.phases.end() ? PhaseMemory{} : *most;
+  const auto max = std::max_element(memory.phases.begin(), memory.phases.end(),
+                                    [](const PhaseMemory& a, const PhaseMemory& b) { return a.peak < b.peak; });
+  return max == memory.phases.end() ? PhaseMemory{} : *max;
 }
 
 // Returns the name of a model part in metrics: "blocks.3", "final_norm".

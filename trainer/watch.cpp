@@ -89,14 +89,14 @@ WatchReport Watch::report(const Result& r) const {
   }
   for (std::size_t layer = 0; layer < layers(); ++layer) {
     const double* const of = &sums[2 * parts() + layer * 2 * all_heads];
-    double sum = 0, rows = 0, least = std::numeric_limits<double>::infinity();
+    double sum = 0, rows = 0, min = std::numeric_limits<double>::infinity();
     for (std::size_t h = 0; h < all_heads; ++h) {
       sum += of[h];
       rows += of[all_heads + h];
-      least = std::min(least, of[h] / of[all_heads + h]);
+      min = std::min(min, of[h] / of[all_heads + h]);
     }
     out.entropies.push_back(sum / rows);
-    out.min_entropies.push_back(least);
+    out.min_entropies.push_back(min);
     const double* const shares = &sums[at_shares + layer * 4];
     if (shares[3] > 0)
       out.kept.push_back({static_cast<std::int64_t>(layer), shares[2] / shares[3], shares[0] / shares[1],

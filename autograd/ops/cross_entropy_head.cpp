@@ -19,9 +19,9 @@ std::int64_t chunk_bytes(const LossHead& head, Backend backend) {
 // Returns the rows of logits held at a time: a multiple of a group size that suits GEMMs. Prefers chunks of equal size
 // if they are at least half of the maximum, because each GEMM size is tuned separately.
 std::int64_t chunk_rows(std::int64_t bytes, std::int64_t tokens, std::int64_t row_bytes) {
-  const std::int64_t most = std::max<std::int64_t>(1, bytes / std::max<std::int64_t>(1, row_bytes));
-  if (most >= tokens) return tokens;
-  const std::int64_t group = most >= 1024 ? 256 : most >= 16 ? 16 : 1, largest = most / group * group;
+  const std::int64_t max = std::max<std::int64_t>(1, bytes / std::max<std::int64_t>(1, row_bytes));
+  if (max >= tokens) return tokens;
+  const std::int64_t group = max >= 1024 ? 256 : max >= 16 ? 16 : 1, largest = max / group * group;
   for (std::int64_t rows = largest; 2 * rows >= largest; rows -= group)
     if (tokens % rows == 0) return rows;
   return largest;

@@ -6,10 +6,10 @@ namespace ring {
 
 Sequences Sequences::uniform(std::int64_t batch, std::int64_t length, const ExecContext& ctx,
                              std::int64_t first_position) {
-  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t max = std::numeric_limits<std::int32_t>::max();
   RING_CHECK(batch >= 0 && length >= 0 && first_position >= 0, "sequences: batch ", batch, ", length ", length,
              ", first position ", first_position, ": none may be negative");
-  RING_CHECK(length == 0 || (batch <= most / length && first_position <= most - length), "sequences: batch ", batch,
+  RING_CHECK(length == 0 || (batch <= max / length && first_position <= max - length), "sequences: batch ", batch,
              " x length ", length, " from position ", first_position, " does not fit into 32 bits");
   Sequences s;
   std::vector<std::int32_t> positions;

@@ -53,11 +53,11 @@ const PartOption& ActivationBound::option_before(std::size_t part, std::size_t b
 
 // Returns the part with the highest peak if every part uses its fastest option.
 std::size_t ActivationBound::tightest_part() const {
-  std::size_t in_use = 0, most = 0, tightest = 0;
+  std::size_t in_use = 0, max = 0, tightest = 0;
   const PartOption* before = &kNothing;
   for (std::size_t p = 0; p < parts_.size(); ++p) {
     const PartOption& o = *std::ranges::min_element(parts_[p], {}, &PartOption::nanoseconds);
-    if (in_use + o.peak() > most) most = in_use + o.peak(), tightest = p;
+    if (in_use + o.peak() > max) max = in_use + o.peak(), tightest = p;
     in_use = in_use + o.kept - std::min(in_use + o.kept, before->host);
     before = &o;
   }
@@ -79,9 +79,9 @@ double ActivationBound::cost(std::size_t part, const PartOption& before, const P
 std::size_t ActivationBound::best(std::size_t part, std::size_t before) const {
   const PartOption& b = option_before(part, before);
   std::size_t best = 0;
-  double least = std::numeric_limits<double>::infinity();
+  double min = std::numeric_limits<double>::infinity();
   for (std::size_t o = 0; o < parts_[part].size(); ++o)
-    if (const double c = cost(part, b, parts_[part][o], rest_[part + 1][o]); c < least) least = c, best = o;
+    if (const double c = cost(part, b, parts_[part][o], rest_[part + 1][o]); c < min) min = c, best = o;
   return best;
 }
 

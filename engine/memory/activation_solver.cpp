@@ -58,10 +58,10 @@ class Solver {
     const ActivationBound bound(parts_, base_, budget_);
     bound_ = &bound;
     timed_ = true;
-    for (const std::size_t most : {std::size_t{32}, std::size_t{256}, kAll}) {
+    for (const std::size_t max : {std::size_t{32}, std::size_t{256}, kAll}) {
       known_ = choice.nanoseconds;
       if (bound.rest(0, 0, base_, 0) > static_cast<double>(known_) - 1) break;
-      const bool all = search(most);
+      const bool all = search(max);
       if (!fronts_.back().empty()) choice = best();
       if (all) break;
     }
@@ -80,8 +80,8 @@ class Solver {
     const auto device = static_cast<std::int64_t>(budget_.device);
     room_.back().assign(parts_.empty() ? 1 : parts_.back().size(), device);
     for (std::size_t p = parts_.size(); p-- > 0;) {
-      const auto least = std::ranges::min_element(parts_[p], {}, &PartOption::host);
-      min_host_[p] = min_host_[p + 1] + least->host;
+      const auto min = std::ranges::min_element(parts_[p], {}, &PartOption::host);
+      min_host_[p] = min_host_[p + 1] + min->host;
       for (std::size_t b = 0; b < (p == 0 ? 1 : parts_[p - 1].size()); ++b)
         room_[p].push_back(room_before(p, p == 0 ? kNothing : parts_[p - 1][b]));
     }
@@ -98,8 +98,8 @@ class Solver {
     return room;
   }
 
-  // Finds all plans that fit, keeping up to `most` of each kind. Returns true if none was dropped.
-  bool search(std::size_t most) {
+  // Finds all plans that fit, keeping up to `max` of each kind. Returns true if none was dropped.
+  bool search(std::size_t max) {
     bool all = true;
     fronts_.assign(1, {{base_, 0, 0, 0, 0}});
     if (!some_room()) fronts_.back().clear();
@@ -107,7 +107,7 @@ class Solver {
       Front next;
       for (Front& alike : extended(p)) {
         alike = unbeaten(std::move(alike));
-        all &= cut(alike, p + 1, most);
+        all &= cut(alike, p + 1, max);
         next.insert(next.end(), alike.begin(), alike.end());
       }
       fronts_.push_back(std::move(next));
@@ -152,11 +152,11 @@ class Solver {
     std::erase_if(all, [&](const Partial& p) { return !others.add(p); });
     return all;
   }
-  bool cut(Front& front, std::size_t part, std::size_t most) const {
-    if (front.size() <= most) return true;
-    std::ranges::nth_element(front, front.begin() + static_cast<std::ptrdiff_t>(most), {},
+  bool cut(Front& front, std::size_t part, std::size_t max) const {
+    if (front.size() <= max) return true;
+    std::ranges::nth_element(front, front.begin() + static_cast<std::ptrdiff_t>(max), {},
                              [&](const Partial& p) { return at_least(part, p); });
-    front.resize(most);
+    front.resize(max);
     return false;
   }
 
@@ -204,20 +204,20 @@ std::optional<ActivationChoice> solve_activations(const PartOptions& parts, std:
 }
 
 std::size_t min_budget(const PartOptions& parts, std::size_t base, std::size_t host) {
-  std::size_t least = base, most = base;  // enough for any choice of options
+  std::size_t min = base, max = base;  // enough for any choice of options
   for (const auto& options : parts) {
     std::size_t peak = 0;
     for (const PartOption& o : options) peak = std::max({peak, o.peak(), o.kept});
-    most += peak;
+    max += peak;
   }
-  while (least < most) {
-    const std::size_t middle = least + (most - least) / 2;
+  while (min < max) {
+    const std::size_t middle = min + (max - min) / 2;
     if (Solver(parts, base, {middle, host}).feasible())
-      most = middle;
+      max = middle;
     else
-      least = middle + 1;
+      min = middle + 1;
   }
-  return least;
+  return min;
 }
 
 }  // namespace ring

@@ -108,8 +108,8 @@ double seconds_of(const DeviceRates& r, Precision precision, std::string_view sl
 double seconds_of(const DeviceRates& r, const FakeTransfer& t) {
   const auto bytes = static_cast<double>(t.bytes);
   if (t.operation == "exchange") {
-    const double least = r.link_seconds > 0 ? r.link_seconds : r.call_seconds;
-    return r.link_bytes_per_second == 0 ? 0 : least + bytes / r.link_bytes_per_second;
+    const double min = r.link_seconds > 0 ? r.link_seconds : r.call_seconds;
+    return r.link_bytes_per_second == 0 ? 0 : min + bytes / r.link_bytes_per_second;
   }
   if (r.collective_bytes_per_second == 0) return 0;
   const double share = static_cast<double>(t.ranks - 1) / t.ranks;

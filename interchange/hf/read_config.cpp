@@ -27,14 +27,14 @@ class Keys {
     return j_.at(key);
   }
 
-  std::int64_t integer(const char* key, std::int64_t most = kMost) const {
+  std::int64_t integer(const char* key, std::int64_t max = kMost) const {
     const json& v = at(key);
-    if (!v.is_number_integer() || v < 0 || v > most) wrong(key, str("a whole number up to ", most));
+    if (!v.is_number_integer() || v < 0 || v > max) wrong(key, str("a whole number up to ", max));
     return v.get<std::int64_t>();
   }
-  std::int64_t count(const char* key, std::int64_t most = kMost) const {
-    const std::int64_t n = integer(key, most);
-    if (n == 0) wrong(key, str("a whole number from 1 to ", most));
+  std::int64_t count(const char* key, std::int64_t max = kMost) const {
+    const std::int64_t n = integer(key, max);
+    if (n == 0) wrong(key, str("a whole number from 1 to ", max));
     return n;
   }
   std::int64_t integer_or(const char* key, std::int64_t other) const { return has(key) ? integer(key) : other; }

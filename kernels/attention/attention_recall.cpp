@@ -35,9 +35,9 @@ void check(const SelectedPairs& a) {
              " is not f32 and contiguous");
 }
 
-std::vector<QuerySample> sample_blocks(const Pattern& pattern, const std::vector<Span>& documents, std::int64_t most) {
+std::vector<QuerySample> sample_blocks(const Pattern& pattern, const std::vector<Span>& documents, std::int64_t max) {
   const std::vector<std::int32_t> first = first_blocks(pattern, documents);
-  const std::int64_t all = first.back(), taken = std::min(all, most), size = pattern.blocks->block();
+  const std::int64_t all = first.back(), taken = std::min(all, max), size = pattern.blocks->block();
   std::vector<QuerySample> calls;
   for (std::size_t b = 0; b < documents.size(); ++b) {
     const Span& d = documents[b];

@@ -38,8 +38,8 @@ void check(const SelectedPairs&);
 struct QuerySample {
   std::vector<Span> queries, keys;
 };
-// Samples at most `most` query blocks, evenly spaced over all documents and including the last. Requires a pattern with
+// Samples at most `max` query blocks, evenly spaced over all documents and including the last. Requires a pattern with
 // blocks. A sample has at most one run of blocks of each document, so several are returned if a document has more.
-std::vector<QuerySample> sample_blocks(const Pattern&, const std::vector<Span>& documents, std::int64_t most);
+std::vector<QuerySample> sample_blocks(const Pattern&, const std::vector<Span>& documents, std::int64_t max);
 
 }  // namespace ring

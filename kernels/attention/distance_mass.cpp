@@ -14,9 +14,9 @@ namespace ring {
 namespace {
 
 std::int32_t max_blocks(const Pattern& pattern, const std::vector<Span>& spans) {
-  std::int32_t most = 0;
-  for (const Span& s : spans) most = std::max(most, blocks_of(pattern, s));
-  return most;
+  std::int32_t max = 0;
+  for (const Span& s : spans) max = std::max(max, blocks_of(pattern, s));
+  return max;
 }
 
 // Returns the pattern with a content rule for all heads, so that a selection says which blocks are kept.
@@ -66,14 +66,14 @@ void check(const DistanceMass& a) {
   constexpr const char* op = "distance_mass";
   RING_CHECK(a.selection.bits.defined() && a.selection.bits.shape().size() == 3, op, ": the selection is ",
              describe(a.selection.bits));
-  const std::int64_t kv_heads = a.selection.bits.dim(1), most = max_blocks(a.pattern, a.spans);
+  const std::int64_t kv_heads = a.selection.bits.dim(1), max = max_blocks(a.pattern, a.spans);
   check(a.selection, a.pattern, a.spans, a.spans, kv_heads, op);
   RING_CHECK(a.mass.defined() && a.mass.shape().size() == 3 && a.mass.dim(0) == a.selection.bits.dim(0) &&
-                 a.mass.dim(1) == kv_heads && a.mass.dim(2) >= most,
+                 a.mass.dim(1) == kv_heads && a.mass.dim(2) >= max,
              op, ": mass is ", describe(a.mass), " for a selection ", describe(a.selection.bits));
   RING_CHECK(a.out.defined() && a.out.shape().size() == 3 && a.out.dim(0) == 2 && a.out.dim(1) == kv_heads &&
-                 a.out.dim(2) >= most,
-             op, ": out is ", describe(a.out), " for ", kv_heads, " KV heads and documents of ", most, " blocks");
+                 a.out.dim(2) >= max,
+             op, ": out is ", describe(a.out), " for ", kv_heads, " KV heads and documents of ", max, " blocks");
   for (const Tensor* t : {&a.mass, &a.out})
     RING_CHECK(t->dtype() == DType::f32 && t->contiguous(), op, ": ", describe(*t), " is not f32 and contiguous");
 }

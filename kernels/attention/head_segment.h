@@ -104,16 +104,16 @@ struct HeadSegment {
   RING_HOST_DEVICE Columns columns(std::int32_t j) const {
     Columns c = owner == Stationary::q ? Columns{k_first, k_end, 0, 0} : Columns{q_first, q_end, 0, 0};
     if (owner == Stationary::q) {
-      if (causal > 0) c.end = least(c.end, causal == 1 ? j + 1 : j / causal);
+      if (causal > 0) c.end = min(c.end, causal == 1 ? j + 1 : j / causal);
       if (window > 0) {
-        if (causal == 0) c.end = most(least(c.end, j + window), least(k_end, sink_end));
+        if (causal == 0) c.end = max(min(c.end, j + window), min(k_end, sink_end));
         c.hole = sink_end, c.hole_end = j - window + 1;
       }
     } else {
-      if (causal > 0) c.first = most(c.first, causal == 1 ? j : (j + 1) * causal);
+      if (causal > 0) c.first = max(c.first, causal == 1 ? j : (j + 1) * causal);
       if (window > 0 && j >= sink_end) {
-        c.end = least(c.end, j + window);
-        if (causal == 0) c.first = most(c.first, j - window + 1);
+        c.end = min(c.end, j + window);
+        if (causal == 0) c.first = max(c.first, j - window + 1);
       }
     }
     if (finer > 0) {
@@ -137,8 +137,8 @@ struct HeadSegment {
   }
 
  private:
-  RING_HOST_DEVICE static std::int32_t least(std::int32_t a, std::int32_t b) { return a < b ? a : b; }
-  RING_HOST_DEVICE static std::int32_t most(std::int32_t a, std::int32_t b) { return a > b ? a : b; }
+  RING_HOST_DEVICE static std::int32_t min(std::int32_t a, std::int32_t b) { return a < b ? a : b; }
+  RING_HOST_DEVICE static std::int32_t max(std::int32_t a, std::int32_t b) { return a > b ? a : b; }
   // Returns the first sample at or after position p; requires p + rate > offset or p >= 0.
   RING_HOST_DEVICE std::int32_t sample(std::int32_t p) const {
     return p <= offset ? 0 : (p - offset + rate - 1) / rate;

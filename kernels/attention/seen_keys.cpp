@@ -15,12 +15,12 @@ void SeenKeys::add(std::int32_t kv_head, std::int32_t query, std::int32_t length
 
 std::optional<std::int64_t> SeenKeys::reach() const {
   if (!pattern_.pools.empty()) return {};  // all keys may be in pools
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   for (const BranchPass& pass : passes_) {
     if (pass.window == 0) return {};
-    most = std::max(most, std::int64_t{pass.window - 1} * pass.rate + 1);
+    max = std::max(max, std::int64_t{pass.window - 1} * pass.rate + 1);
   }
-  return most;
+  return max;
 }
 
 void SeenKeys::add_pass(const BranchPass& pass, std::int32_t kv_head, std::int32_t query, std::int32_t length,

@@ -33,7 +33,7 @@ void check(const BlockSelection& s, const Pattern& pattern, const std::vector<Sp
              ": a selection is for whole documents, but spans of queries and keys differ");
   RING_CHECK(whole || s.rows.size() == queries.size(), op, ": a selection has rows for ", s.rows.size(), " of ",
              queries.size(), " spans");
-  std::int32_t rows = 0, most = 0;
+  std::int32_t rows = 0, max = 0;
   for (std::size_t b = 0; b < queries.size(); ++b) {
     const Span& q = queries[b];
     RING_CHECK(!whole || q.count == 0 || q.position == q.document, op,
@@ -41,13 +41,13 @@ void check(const BlockSelection& s, const Pattern& pattern, const std::vector<Sp
     const std::int32_t blocks = blocks_of(pattern, q);
     RING_CHECK(whole || s.rows[b] >= 0, op, ": a selection has no row ", s.rows[b]);
     rows = whole ? rows + blocks : std::max(rows, blocks == 0 ? 0 : s.rows[b] + blocks);
-    most = std::max(most, blocks);
+    max = std::max(max, blocks);
   }
   RING_CHECK(s.bits.dtype() == DType::i32 && s.bits.contiguous() && s.bits.shape().size() == 3 &&
                  (whole ? s.bits.dim(0) == rows : s.bits.dim(0) >= rows) && s.bits.dim(1) == kv_heads &&
-                 s.bits.dim(2) * 32 >= most,
+                 s.bits.dim(2) * 32 >= max,
              op, ": the selection is ", describe(s.bits), ", expected i32[", rows, ", ", kv_heads, ", ",
-             (most + 31) / 32, "]");
+             (max + 31) / 32, "]");
 }
 
 BlockSelection select_blocks(const Pattern& pattern, const Tensor& q, const Tensor& k, float scale,
@@ -55,12 +55,12 @@ BlockSelection select_blocks(const Pattern& pattern, const Tensor& q, const Tens
   if (!pattern.selects()) return {};
   const std::vector<std::int32_t> first = first_blocks(pattern, spans);
   const std::int32_t rows = first.back(), block = pattern.blocks->block();
-  std::int32_t most = 0;
+  std::int32_t max = 0;
   std::vector<SelectedRows> documents;
   for (std::size_t b = 0; b < spans.size(); ++b) {
     const std::int32_t count = first[b + 1] - first[b];
     documents.push_back({.queries = first[b], .keys = first[b], .bits = first[b], .begin = 0, .end = count});
-    most = std::max(most, count);
+    max = std::max(max, count);
   }
   const std::int64_t kv_heads = k.dim(1);
   const Tensor queries = ctx.empty({rows, kv_heads, k.dim(2)}), keys = ctx.empty({rows, kv_heads, k.dim(2)});
@@ -73,7 +73,7 @@ BlockSelection select_blocks(const Pattern& pattern, const Tensor& q, const Tens
                       .out = first[b]});
   block_pool_kernel({q, queries, pooled, block}, ctx);
   block_pool_kernel({k, keys, pooled, block}, ctx);
-  BlockSelection made{ctx.empty({rows, kv_heads, (most + 31) / 32}, DType::i32)};
+  BlockSelection made{ctx.empty({rows, kv_heads, (max + 31) / 32}, DType::i32)};
   block_select_kernel({.queries = queries,
                        .keys = keys,
                        .bits = made.bits,

@@ -73,13 +73,13 @@ class BlockFile::Parser {
   }
 
   // Parses "5" or "5-8".
-  Range range(std::string_view text, const char* what, std::int32_t most) const {
+  Range range(std::string_view text, const char* what, std::int32_t max) const {
     const std::size_t dash = text.find('-');
     const auto number_of = [&](std::string_view digits) {
       std::int32_t n = -1;
       const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
-      if (error != std::errc() || end != digits.data() + digits.size() || n < 0 || n >= most)
-        wrong("'", shown(std::string(text)), "' is not a ", what, ". Give a number from 0 to ", most - 1,
+      if (error != std::errc() || end != digits.data() + digits.size() || n < 0 || n >= max)
+        wrong("'", shown(std::string(text)), "' is not a ", what, ". Give a number from 0 to ", max - 1,
               ", or a range such as 5-8");
       return n;
     };

@@ -15,9 +15,9 @@ inline bool chooses_blocks(const BlockRuleConfig& r) {
 
 // Returns the smallest `keep` of the run.
 inline std::int64_t min_keep(const BlockRuleConfig& r) {
-  std::int64_t least = r.keep;
-  for (const TokenChange& c : r.keeps) least = std::min(least, static_cast<std::int64_t>(c.value));
-  return least;
+  std::int64_t min = r.keep;
+  for (const TokenChange& c : r.keeps) min = std::min(min, static_cast<std::int64_t>(c.value));
+  return min;
 }
 
 }  // namespace ring

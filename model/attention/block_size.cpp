@@ -18,12 +18,12 @@ struct Scale {
 // selected block.
 void scale_selection(BlockRuleConfig& r, const BlockRuleConfig& before, const Scale& scale) {
   r.local = std::max(r.local, std::min<std::int64_t>(before.local, 2));
-  const std::int64_t least = r.local + r.first + 1;
+  const std::int64_t min = r.local + r.first + 1;
   r.explore = scale(r.explore);
-  r.keep = std::max({scale(r.keep), least, r.explore ? least + 1 : 0});
+  r.keep = std::max({scale(r.keep), min, r.explore ? min + 1 : 0});
   for (TokenChange& c : r.keeps)
-    c.value = static_cast<double>(std::max(scale(static_cast<std::int64_t>(c.value)), least));
-  r.explore = std::min(r.explore, r.keep - least);
+    c.value = static_cast<double>(std::max(scale(static_cast<std::int64_t>(c.value)), min));
+  r.explore = std::min(r.explore, r.keep - min);
 }
 
 void scale_rule(BlockRuleConfig& r, const Scale& scale) {

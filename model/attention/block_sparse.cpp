@@ -127,11 +127,11 @@ void BlockRuleConfig::validate(std::vector<SettingProblem>& errors) const {
     errors.push_back(str("mass: expected a share above 0, got ", mass,
                          ". Set it to the share of the softmax that the kept candidates reach together, such as 0.9, "
                          "or to 1 to keep as many blocks as keep allows"));
-  const std::int64_t least = min_keep(*this);
+  const std::int64_t min = min_keep(*this);
   if (is(BlockChoice::importance) && !keeps.empty())
     errors.push_back("keep: expected one number for pattern: importance, whose budget is constant, got a list");
-  if (selects && least <= local + first)
-    errors.push_back(str("keep: ", keep == 0 ? "missing, or 0" : std::to_string(least),
+  if (selects && min <= local + first)
+    errors.push_back(str("keep: ", keep == 0 ? "missing, or 0" : std::to_string(min),
                          ", but pattern: ", name_of(pattern), " needs more than local + first = ", local + first,
                          " blocks, which are always kept. Set it to ", local + first + 1,
                          " or more, or use pattern: local_global"));

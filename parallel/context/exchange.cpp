@@ -24,11 +24,11 @@ Work ContextParallel::exchange(std::vector<Transfer> sends, std::vector<Transfer
 // forever.
 Tensor ContextParallel::all_rows(const Tensor& t, const ContextShards& shards, const ExecContext& ctx) {
   check_shards(shards);
-  std::int64_t most = 0;
-  for (int r = 0; r < shards.ranks(); ++r) most = std::max(most, shards.tokens(r));
+  std::int64_t max = 0;
+  for (int r = 0; r < shards.ranks(); ++r) max = std::max(max, shards.tokens(r));
   const std::int64_t heads = t.dim(1), dim = t.dim(2);
-  const Tensor parts = ctx.empty({shards.ranks(), most, heads, dim}, t.dtype());
-  const auto part = [&](int r) { return parts.narrow(0, r, 1).view({most, heads, dim}); };
+  const Tensor parts = ctx.empty({shards.ranks(), max, heads, dim}, t.dtype());
+  const auto part = [&](int r) { return parts.narrow(0, r, 1).view({max, heads, dim}); };
   const Tensor own = part(comm_.rank());
   move_rows(own, t, {.count = t.dim(0)}, ctx);
   bytes_sent_ += static_cast<std::int64_t>(own.bytes()) * (comm_.size() - 1);

@@ -13,7 +13,7 @@ namespace {
 
 struct GatherPlan {
   std::vector<AttentionCall> calls;
-  std::int64_t rows = 0, most = 0;  // rows of the micro-batch; most rows of one rank
+  std::int64_t rows = 0, max = 0;  // rows of the micro-batch; most rows of one rank
 };
 
 // Keys to exchange if only referenced keys are sent, by rank: `theirs` is needed by this rank, `ours` by the other
@@ -56,7 +56,7 @@ class Gather final : public KeySchedule {
     check_shards(*shards);
     return plans_.get(shards, pattern, 0, [&] {
       GatherPlan plan{calls_with_all_keys(*shards, shards->rank, pattern), shards->tokens(), 0};
-      for (int r = 0; r < shards->ranks(); ++r) plan.most = std::max(plan.most, shards->tokens(r));
+      for (int r = 0; r < shards->ranks(); ++r) plan.max = std::max(plan.max, shards->tokens(r));
       return plan;
     });
   }
@@ -101,8 +101,8 @@ class Gather final : public KeySchedule {
                 const Tensor& v, const ExecContext& ctx) {
     if (some.known()) return bring(shards, some, k, v, ctx);
     const std::int64_t heads = k.dim(1), dim = k.dim(2);
-    const Tensor parts = ctx.empty({comm_.size(), 2, plan.most, heads, dim}, k.dtype());
-    const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({2, plan.most, heads, dim});
+    const Tensor parts = ctx.empty({comm_.size(), 2, plan.max, heads, dim}, k.dtype());
+    const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({2, plan.max, heads, dim});
     move(kv_pair(mine), {{}, k, v}, {.count = k.dim(0)}, ctx);
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
     comm_.all_gather(parts, mine, ctx.stream.record()).wait(ctx.stream);
@@ -114,9 +114,9 @@ class Gather final : public KeySchedule {
   KvPair scatter(const ContextShards& shards, const GatherPlan& plan, const KvPair& gradients, const ExecContext& ctx) {
     const std::int64_t heads = gradients.k.dim(1), dim = gradients.k.dim(2);
     // Zeros, since the reduction reads the padding, too.
-    const Tensor parts = ctx.zeros({comm_.size(), 2, plan.most, heads, dim});
+    const Tensor parts = ctx.zeros({comm_.size(), 2, plan.max, heads, dim});
     for (int r = 0; r < comm_.size(); ++r) take(part(parts, r), gradients, shards, r, ctx);
-    const Tensor mine = ctx.empty({2, plan.most, heads, dim});
+    const Tensor mine = ctx.empty({2, plan.max, heads, dim});
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
     comm_.reduce_scatter(mine, parts, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
     return kv_pair(mine);

@@ -59,9 +59,9 @@ PooledAttention KeySchedule::with_selection(PooledAttention a, const ContextShar
   if (!a.pattern.selects() || a.selection.bits.defined()) return a;
   const std::int64_t kv_heads = a.k.dim(1);
   const std::vector<Tensor> means = block_means({a.q, a.k}, kv_heads, shards, a.pattern, *this, ctx);
-  std::int32_t most = 0;
-  for (const Span& d : shards.documents) most = std::max(most, blocks_of(a.pattern, d));
-  a.selection.bits = ctx.zeros({means[0].dim(0), kv_heads, (most + 31) / 32}, DType::i32);
+  std::int32_t max = 0;
+  for (const Span& d : shards.documents) max = std::max(max, blocks_of(a.pattern, d));
+  a.selection.bits = ctx.zeros({means[0].dim(0), kv_heads, (max + 31) / 32}, DType::i32);
   block_select_kernel({.queries = means[0],
                        .keys = means[1],
                        .bits = a.selection.bits,
@@ -78,11 +78,11 @@ KeyReferences KeySchedule::referenced_keys(const Pattern& pattern, const BlockSe
   const bool waits = ctx.stream.device().backend != Backend::cpu;
   if (!pattern.selects() || keys_ == ContextKeys::all || (keys_ == ContextKeys::automatic && waits)) return {};
   const std::vector<std::vector<SelectedRows>> local = local_blocks_of_all_ranks(shards, pattern);
-  std::int64_t most = 0;
-  for (const std::vector<SelectedRows>& runs : local) most = std::max(most, rows_of(runs));
+  std::int64_t max = 0;
+  for (const std::vector<SelectedRows>& runs : local) max = std::max(max, rows_of(runs));
   const std::int64_t heads = own.bits.dim(1), words = own.bits.dim(2);
-  const Tensor parts = ctx.zeros({comm_.size(), most, heads, words}, DType::i32);
-  const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({most, heads, words});
+  const Tensor parts = ctx.zeros({comm_.size(), max, heads, words}, DType::i32);
+  const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({max, heads, words});
   std::int64_t at = 0;
   for (const SelectedRows& r : local[static_cast<std::size_t>(comm_.rank())]) {
     move_rows(mine, own.bits, {.to = at, .first = r.bits + r.begin, .count = r.end - r.begin}, ctx);
@@ -93,7 +93,7 @@ KeyReferences KeySchedule::referenced_keys(const Pattern& pattern, const BlockSe
   const std::vector<std::int32_t> bits = on_host(parts, ctx.stream);
   KeyReferences all(own.bits.dim(0), heads, words);
   for (std::int64_t r = 0; r < comm_.size(); ++r) {
-    const std::int32_t* next = bits.data() + r * most * heads * words;
+    const std::int32_t* next = bits.data() + r * max * heads * words;
     for (const SelectedRows& run : local[static_cast<std::size_t>(r)]) {
       all.add(next, run.bits + run.begin, run.end - run.begin);
       next += (run.end - run.begin) * heads * words;

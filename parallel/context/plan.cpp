@@ -96,8 +96,8 @@ std::vector<SpanPair> dense_pairs(const Parts& p, bool causal, bool same_rank) {
 // the first call.
 std::vector<SpanPair> local_pairs(const Parts& p, const Pattern& pattern) {
   std::vector<SpanPair> out;
-  const std::size_t most = std::max(p.queries.size(), p.keys.size());
-  for (std::size_t apart = 0; apart < most; ++apart)
+  const std::size_t max = std::max(p.queries.size(), p.keys.size());
+  for (std::size_t apart = 0; apart < max; ++apart)
     for (std::size_t i = 0; i < p.queries.size(); ++i)
       for (std::size_t j = 0; j < p.keys.size(); ++j) {
         if ((j > i ? j - i : i - j) != apart) continue;

@@ -77,11 +77,11 @@ TEST_F(HostMemory, EveryLevelCountsAndSoDoesTheSoftLimit) {
   write("/sys/fs/cgroup/a/b/c/memory.swap.max", "0\n");
   EXPECT_EQ(memory_bounds(root_.string()).size(), 3u);
   EXPECT_EQ(bound().source, "/sys/fs/cgroup/a/b/c/memory.high");
-  EXPECT_EQ(bound().most(), 2 * kGiB);
+  EXPECT_EQ(bound().limit(), 2 * kGiB);
   write("/sys/fs/cgroup/a/memory.current", "5368709120\n");  // all of it is used by others
   write("/sys/fs/cgroup/a/memory.swap.max", "0\n");
   EXPECT_EQ(bound().source, "/sys/fs/cgroup/a/memory.max");
-  EXPECT_EQ(bound().most(), 0u);
+  EXPECT_EQ(bound().limit(), 0u);
 }
 
 // Groups as SLURM makes them with cgroup v1, then as a container sees them whose mount begins at its own group.
@@ -101,7 +101,7 @@ TEST_F(HostMemory, AGroupOfVersionOneCounts) {
   EXPECT_EQ(bound().swap, 2 * kGiB);
   write(job + "/memory.memsw.limit_in_bytes", "4294967296\n");
   write(job + "/memory.memsw.usage_in_bytes", "4294967296\n");
-  EXPECT_EQ(bound().most(), kGiB);
+  EXPECT_EQ(bound().limit(), kGiB);
 
   mounted_at("/slurm/uid_0/job_7");
   write(limits + "/memory.limit_in_bytes", "536870912\n");
@@ -119,7 +119,7 @@ TEST_F(HostMemory, LimitsOfTheProcessCount) {
   EXPECT_EQ(all[1].available, 3 * kGiB);
   EXPECT_TRUE(all[1].of_process);
   EXPECT_EQ(bound().source, "the data size limit (ulimit -d)");
-  EXPECT_EQ(bound().most(), 3 * kGiB / 2);
+  EXPECT_EQ(bound().limit(), 3 * kGiB / 2);
 }
 
 TEST_F(HostMemory, TheMountStandsForAGroupThatIsNotVisible) {
@@ -134,7 +134,7 @@ TEST(HostMemoryHere, IsPositiveAndAtMostTheTotal) {
   const std::vector<MemoryBound> all = memory_bounds();
   EXPECT_GT(all.front().total, kGiB / 16);
   for (const MemoryBound& b : all) EXPECT_LE(b.available, b.total) << b.source;
-  EXPECT_GT(tightest_bound(all).most(), 0u);
+  EXPECT_GT(tightest_bound(all).limit(), 0u);
 }
 
 }  // namespace

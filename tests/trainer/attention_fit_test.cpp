@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 struct Instance {
   ByChoice rises, densities;
-  double most = 0;
+  double max = 0;
 };
 
 double mean_density(const Instance& of, const std::vector<std::size_t>& choices) {
@@ -62,7 +62,7 @@ Instance random_instance(std::mt19937& random, int digits) {
     }
   }
   const double least = min_density(out.densities);
-  out.most = std::min(1.0, least + number(0, 1000) / 2000.0);
+  out.max = std::min(1.0, least + number(0, 1000) / 2000.0);
   return out;
 }
 
@@ -70,10 +70,10 @@ TEST(ChooseAttention, FindsTheBestAssignment) {
   std::mt19937 random(7);
   for (int n = 0; n < 400; ++n) {
     const Instance one = random_instance(random, 1000);
-    const std::vector<std::size_t> got = choose_attention(one.rises, one.densities, one.most);
+    const std::vector<std::size_t> got = choose_attention(one.rises, one.densities, one.max);
     ASSERT_EQ(got.size(), one.rises.size());
-    EXPECT_LE(mean_density(one, got), one.most + 1e-9);
-    EXPECT_NEAR(rise(one, got), min_rise(one, one.most), 1e-9) << n;
+    EXPECT_LE(mean_density(one, got), one.max + 1e-9);
+    EXPECT_NEAR(rise(one, got), min_rise(one, one.max), 1e-9) << n;
   }
 }
 
@@ -81,9 +81,9 @@ TEST(ChooseAttention, RoundsDensitiesUp) {
   std::mt19937 random(8);
   for (int n = 0; n < 400; ++n) {
     const Instance one = random_instance(random, 997'231);
-    const std::vector<std::size_t> got = choose_attention(one.rises, one.densities, one.most);
-    EXPECT_LE(mean_density(one, got), one.most + 1e-9);
-    EXPECT_LE(rise(one, got), min_rise(one, one.most - 1e-3) + 1e-9) << n;
+    const std::vector<std::size_t> got = choose_attention(one.rises, one.densities, one.max);
+    EXPECT_LE(mean_density(one, got), one.max + 1e-9);
+    EXPECT_LE(rise(one, got), min_rise(one, one.max - 1e-3) + 1e-9) << n;
   }
 }
 

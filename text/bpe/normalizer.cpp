@@ -97,10 +97,10 @@ class UnicodeForm final : public Normalizer {
     return at;
   }
   // Returns the start of the character before `at`, which also takes part in the normalization.
-  static std::size_t starter_before(std::string_view text, std::size_t least, std::size_t at) {
-    if (at == least || at == text.size()) return at;
+  static std::size_t starter_before(std::string_view text, std::size_t min, std::size_t at) {
+    if (at == min || at == text.size()) return at;
     std::size_t begin = at - 1;
-    while (begin > least && utf8::is_continuation(text[begin])) --begin;
+    while (begin > min && utf8::is_continuation(text[begin])) --begin;
     return character_at(text, begin).bytes == at - begin ? begin : at;
   }
 
@@ -155,11 +155,11 @@ class Sequence final : public Normalizer {
     return std::ranges::all_of(all_, [&](const auto& n) { return n->keeps(s); });
   }
   void apply(Passage& p) const override {
-    const std::size_t most = 64 * p.text.size() + 4096;  // several Replace steps can each square the size
+    const std::size_t max = 64 * p.text.size() + 4096;  // several Replace steps can each square the size
     for (const auto& n : all_) {
       if (n->keeps(p.all())) continue;
       n->apply(p);
-      if (p.text.size() > most) fail("the tokenizer's normalizers expand a short text to more than ", most, " bytes");
+      if (p.text.size() > max) fail("the tokenizer's normalizers expand a short text to more than ", max, " bytes");
     }
   }
 

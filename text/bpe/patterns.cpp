@@ -35,8 +35,8 @@ class Scanner {
     at_ += bytes_;
     look();
   }
-  std::size_t run(unsigned mask, std::size_t most = std::string_view::npos) {
-    for (; most > 0 && is(mask); --most) next();
+  std::size_t run(unsigned mask, std::size_t max = std::string_view::npos) {
+    for (; max > 0 && is(mask); --max) next();
     return at_;
   }
   void marks() {

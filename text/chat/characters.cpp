@@ -78,10 +78,10 @@ std::size_t find_part(std::string_view text, std::string_view part, std::size_t 
   return found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) : std::string_view::npos;
 }
 
-std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t most, Budget& budget) {
+std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t max, Budget& budget) {
   if (separator && separator->empty()) fail("split: the separator is empty");
   std::vector<std::string> parts;
-  const auto left = [&] { return most < 0 || static_cast<std::int64_t>(parts.size()) < most; };
+  const auto left = [&] { return max < 0 || static_cast<std::int64_t>(parts.size()) < max; };
   const auto add = [&](std::string_view part) {
     budget.charge_created(kValueBytes + part.size());
     parts.emplace_back(part);
@@ -106,11 +106,11 @@ std::vector<std::string> split(std::string_view text, const std::string* separat
   return parts;
 }
 
-std::string replaced(std::string_view text, const std::string& what, const std::string& with, std::int64_t most,
+std::string replaced(std::string_view text, const std::string& what, const std::string& with, std::int64_t max,
                      Budget& budget) {
   if (what.empty()) fail("replace: the text to replace is empty");
   std::string out;
-  for (std::size_t at; most != 0 && (at = find_part(text, what)) != std::string_view::npos; --most) {
+  for (std::size_t at; max != 0 && (at = find_part(text, what)) != std::string_view::npos; --max) {
     budget.charge_steps(1);
     budget.append(out, text.substr(0, at));
     budget.append(out, with);

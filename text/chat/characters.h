@@ -32,9 +32,9 @@ std::string_view strip(std::string_view text, bool left, bool right, const std::
 std::size_t find_part(std::string_view text, std::string_view part, std::size_t from = 0);
 
 // The next two charge the budget for their results, not for reading `text`.
-// Splits at `separator`, or if null at white space, which is removed. Makes at most `most` cuts; < 0: no limit.
-std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t most, Budget&);
-std::string replaced(std::string_view text, const std::string& what, const std::string& with, std::int64_t most,
+// Splits at `separator`, or if null at white space, which is removed. Makes at most `max` cuts; < 0: no limit.
+std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t max, Budget&);
+std::string replaced(std::string_view text, const std::string& what, const std::string& with, std::int64_t max,
                      Budget&);
 
 }  // namespace ring::chat

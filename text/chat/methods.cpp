@@ -48,17 +48,17 @@ Value stripped(const Value& of, Arguments& a, bool left, bool right) {
 }
 
 Value cut(const Value& of, Arguments& a) {
-  const Value *separator = a.find(0, "sep"), *most = a.find(1, "maxsplit");
+  const Value *separator = a.find(0, "sep"), *max = a.find(1, "maxsplit");
   std::vector<Value> parts;
   for (std::string& part : split(of.text(), separator && !separator->is<None>() ? &separator->text() : nullptr,
-                                 most ? most->integer() : -1, a.budget()))
+                                 max ? max->integer() : -1, a.budget()))
     parts.emplace_back(std::move(part));
   return Value::list(std::move(parts));
 }
 
 Value with_other(const Value& of, Arguments& a) {
-  const Value* most = a.find(2, "count");
-  return replaced(of.text(), a.need(0, "old").text(), a.need(1, "new").text(), most ? most->integer() : -1, a.budget());
+  const Value* max = a.find(2, "count");
+  return replaced(of.text(), a.need(0, "old").text(), a.need(1, "new").text(), max ? max->integer() : -1, a.budget());
 }
 
 Value begins(const Value& of, Arguments& a, bool (*holds)(const std::string& text, const std::string& part)) {

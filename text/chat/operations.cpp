@@ -18,8 +18,8 @@ Value undefined_in(const Value& of, std::string_view what) {
 }
 
 // Resolves a position, counted from the end if negative, and clamps it to [least, most].
-std::int64_t place_in(std::int64_t at, std::int64_t size, std::int64_t least, std::int64_t most) {
-  return std::clamp(at < 0 ? at + size : at, least, most);
+std::int64_t place_in(std::int64_t at, std::int64_t size, std::int64_t min, std::int64_t max) {
+  return std::clamp(at < 0 ? at + size : at, min, max);
 }
 
 // Positions first, first + by, ... of a list or string; `count` of them.
@@ -31,9 +31,9 @@ Slice slice_in(std::int64_t size, const Value* begin, const Value* end, const Va
   const auto given = [](const Value* v) { return v && !v->is<None>(); };
   const std::int64_t by = given(step) ? step->integer() : 1;
   if (by == 0) fail("the step of a slice is 0");
-  const std::int64_t least = by > 0 ? 0 : -1, most = by > 0 ? size : size - 1;
-  const std::int64_t first = given(begin) ? place_in(begin->integer(), size, least, most) : by > 0 ? 0 : size - 1;
-  const std::int64_t stop = given(end) ? place_in(end->integer(), size, least, most) : by > 0 ? size : -1;
+  const std::int64_t min = by > 0 ? 0 : -1, max = by > 0 ? size : size - 1;
+  const std::int64_t first = given(begin) ? place_in(begin->integer(), size, min, max) : by > 0 ? 0 : size - 1;
+  const std::int64_t stop = given(end) ? place_in(end->integer(), size, min, max) : by > 0 ? size : -1;
   const std::int64_t length = by > 0 ? stop - first : first - stop;
   if (length <= 0) return {first, by, 0};
   const std::int64_t stride = by == INT64_MIN ? INT64_MAX : std::abs(by);

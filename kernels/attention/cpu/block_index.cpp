@@ -173,13 +173,13 @@ struct LossRow {
   // Returns the KL divergence. Overwrites the row of `gradient`, if defined, with `factor` times its gradient.
   float run(const std::vector<std::int64_t>& candidates, float factor) const {
     double sum = 0, total = 0, divergence = 0;
-    float most = -INFINITY;
-    for (const std::int64_t j : candidates) sum += mass()[j], most = std::max(most, scores()[j]);
-    for (const std::int64_t j : candidates) total += std::exp(static_cast<double>(scores()[j]) - most);
+    float max = -INFINITY;
+    for (const std::int64_t j : candidates) sum += mass()[j], max = std::max(max, scores()[j]);
+    for (const std::int64_t j : candidates) total += std::exp(static_cast<double>(scores()[j]) - max);
     std::vector<float> gradients;
     for (const std::int64_t j : candidates) {
       if (!(sum > 0)) break;
-      const double p = mass()[j] / sum, log_q = static_cast<double>(scores()[j]) - most - std::log(total);
+      const double p = mass()[j] / sum, log_q = static_cast<double>(scores()[j]) - max - std::log(total);
       if (p > 0) divergence += p * (std::log(p) - log_q);
       gradients.push_back(factor * static_cast<float>(std::exp(log_q) - p));
     }

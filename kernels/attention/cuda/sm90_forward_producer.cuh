@@ -88,7 +88,7 @@ struct ForwardProducer {
     const int kv_head = uniform(job.head) / p.group;
     const TmaRows rows(job.segment.k_row, job.segment.rate);
     const ColumnStream columns = columns_of<Stationary::q>(job, p.work);
-    const bool is_short = columns.most() <= kShortJob;
+    const bool is_short = columns.max_count() <= kShortJob;
     if (is_short || Memory::kStages == 2) allow(n + (is_short ? Memory::kJobs : 2));
     TileStream<Memory::kParts, kConsumers> stream(job, columns);
     TilePlace tile{}, before;  // always at least one tile, so that consumers need no empty case

@@ -133,7 +133,7 @@ struct ColumnStream {
         gap_end(reach.gap_end),
         step(step) {}
   // Returns an upper bound of the number of columns left.
-  __device__ int most() const { return entries ? (stop - cursor) * step : end - cursor; }
+  __device__ int max_count() const { return entries ? (stop - cursor) * step : end - cursor; }
   // Moves to the next block and returns its first column in `at` and its coverage for both halves of the tile, encoded
   // as in a list entry (list_coverage), in `states`. Returns false at the end.
   __device__ bool next(int& at, int& states) { return next(cursor, at, states); }
