@@ -1,4 +1,4 @@
-// Candidates chosen by measurement, on a stream whose clock is moved by the candidates alone.
+// Candidates chosen by measurement, on a stream whose clock advances only when candidates run.
 #include "kernels/choice.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class FakeTime final : public EventImpl {
   double at_;
 };
 
-// Work on it takes the time that the test says.
+// A stream on which candidates take the time that the test sets.
 class FakeStream final : public StreamImpl {
  public:
   FakeStream() { device = {Backend::cpu, 0}; }
@@ -39,13 +39,13 @@ class FakeStream final : public StreamImpl {
   double clock = 0;
   bool records = false;
   std::string model = "Fake 1";
-  std::map<std::string, double> seconds;  // of each candidate; negative: memory is too short
+  std::map<std::string, double> seconds;  // per candidate; negative: it runs out of memory
   std::map<std::string, int> calls;
 };
 
 struct Job {
   std::string shape = "small";
-  bool easy = true;  // "first" takes no other
+  bool easy = true;  // candidate "a" runs only easy jobs
 };
 Cost cost(const Job&) { return {}; }
 
@@ -78,7 +78,7 @@ class Choice : public testing::Test {
   }
 
   std::string chosen(const Job& job = {}) const { return std::string(slot.choose(job, ctx).name); }
-  // The same, where nothing may be measured.
+  // Returns the chosen name. Expects that nothing was measured.
   std::string known(const Job& job = {}) const {
     const auto before = stream->calls;
     const std::uint64_t waits = host_waits();
@@ -97,7 +97,7 @@ class Choice : public testing::Test {
   Kernel<Job> slot;
 };
 
-TEST_F(Choice, IsTheFastestAndMeasuredOnce) {
+TEST_F(Choice, IsTheFastestAndIsMeasuredOnce) {
   EXPECT_EQ(chosen(), "b");
   EXPECT_GT(stream->calls["a"], 0);
   EXPECT_GT(stream->calls["c"], 0);
@@ -107,17 +107,17 @@ TEST_F(Choice, IsTheFastestAndMeasuredOnce) {
   EXPECT_EQ(stream->calls, (std::map<std::string, int>{{"b", 1}}));
 }
 
-TEST_F(Choice, WithoutMeasuredChoicesIsByPriority) {
+TEST_F(Choice, IsByPriorityWithoutMeasuredChoices) {
   ctx.tuning = nullptr;
   EXPECT_EQ(known(), "a");
   EXPECT_EQ(known({.easy = false}), "b");
 }
 
-TEST_F(Choice, ByRuleTakesTheFirstAndMeasuresNothing) {
+TEST_F(Choice, ByRuleTakesTheFirstWithoutMeasuring) {
   ctx.tuning = std::make_shared<Tuning>(Tuning::Sources{.measures = false});
   EXPECT_EQ(known(), "a");
   EXPECT_EQ(known({.easy = false}), "b");
-  EXPECT_NE(ctx.tuning->text(), "");  // a resume is to repeat it
+  EXPECT_NE(ctx.tuning->text(), "");  // a resume must repeat the choice
 }
 
 TEST_F(Choice, ByRuleKeepsWhatTheRunRecorded) {
@@ -144,7 +144,7 @@ TEST_F(Choice, DependsOnTheVersionOfALibrary) {
   EXPECT_NE(ctx.tuning->text().find("small, lib 2\": \"a\""), std::string::npos) << ctx.tuning->text();
 }
 
-TEST_F(Choice, OfOneIsNotMeasured) {
+TEST_F(Choice, OfASingleCandidateIsNotMeasured) {
   Kernel<Job> alone("job", choose_job);
   alone.add(Backend::cpu, {"a", run_fake<'a'>, nullptr, 20});
   alone.add(Backend::cpu, {"z", run_fake<'z'>, nullptr, 0});
@@ -154,15 +154,15 @@ TEST_F(Choice, OfOneIsNotMeasured) {
   EXPECT_EQ(ctx.tuning->text(), empty);
 }
 
-TEST_F(Choice, OfNoneIsAnError) {
+TEST_F(Choice, WithoutACandidateIsAnError) {
   Kernel<Job> none("job", choose_job);
   none.add(Backend::cpu, {"a", run_fake<'a'>, [](const Job&, const ExecContext&) { return false; }, 20});
   EXPECT_THROW(none.choose({}, ctx), Error);
 }
 
-TEST_F(Choice, ALastResortRunsWhereNothingElseDoes) {
+TEST_F(Choice, ALastResortRunsIfNothingElseDoes) {
   chosen();
-  EXPECT_EQ(stream->calls["z"], 0);  // although it would have won
+  EXPECT_EQ(stream->calls["z"], 0);  // although it is the fastest
   Kernel<Job> last("job", choose_job);
   last.add(Backend::cpu, {"a", run_fake<'a'>, [](const Job&, const ExecContext&) { return false; }, 20});
   last.add(Backend::cpu, {"z", run_fake<'z'>, nullptr, 0});
@@ -176,7 +176,7 @@ TEST_F(Choice, ComesFromTheFile) {
   EXPECT_EQ(chosen(), "b");
   ctx.tuning->save();
   const std::string before = ctx.tuning->text();
-  stream->seconds["c"] = 1e-6;  // what a new measurement would choose
+  stream->seconds["c"] = 1e-6;  // a new measurement would choose c
   ctx.tuning = std::make_shared<Tuning>(path);
   EXPECT_EQ(known(), "b");
   EXPECT_EQ(ctx.tuning->text(), before);
@@ -185,8 +185,8 @@ TEST_F(Choice, ComesFromTheFile) {
   EXPECT_EQ(chosen(), "c");
 }
 
-// What the file holds by another key must not be taken: each of these would choose otherwise.
-TEST_F(Choice, IsOfOneShapeDeviceAndDeterminism) {
+// Entries of the file for a different key must not be used: each change below would give a different choice.
+TEST_F(Choice, DependsOnShapeDeviceAndDeterminism) {
   const auto differs = [&](const char* what, const Job& job) {
     chosen();
     stream->seconds["c"] = 1e-6;
@@ -220,15 +220,15 @@ TEST_F(Choice, NoiseDoesNotDecide) {
   EXPECT_EQ(chosen(), "a");
 }
 
-TEST_F(Choice, WhatDoesNotFitIntoMemoryLoses) {
+TEST_F(Choice, ACandidateThatRunsOutOfMemoryLoses) {
   stream->seconds["b"] = -1;
   EXPECT_EQ(chosen(), "c");
   stream->seconds = {{"a", -1}, {"b", -1}, {"c", -1}};
   EXPECT_EQ(chosen({.shape = "large"}), "a");
 }
 
-// The first call may have loaded a kernel, which can take longer than the call.
-TEST_F(Choice, LongCallsAreMadeTwiceAndHopelessOnesOnce) {
+// The first call may include the loading of a kernel, which can take longer than the call itself.
+TEST_F(Choice, LongCallsRunTwiceAndHopelessOnesOnce) {
   ctx.tuning = std::make_shared<Tuning>(Tuning::Sources{.seconds = 0.1});
   stream->seconds = {{"a", 2}, {"b", 1e-3}, {"c", 1}};
   EXPECT_EQ(chosen(), "b");
@@ -238,15 +238,15 @@ TEST_F(Choice, LongCallsAreMadeTwiceAndHopelessOnesOnce) {
   EXPECT_LT(stream->calls["b"], 110);
 }
 
-TEST_F(Choice, LoadingIsNotTakenForComputing) {
+TEST_F(Choice, LoadingTimeDoesNotCount) {
   stream->seconds = {{"a", 1}, {"b", 1.2}, {"c", 1.4}};
   EXPECT_EQ(chosen(), "a");
   EXPECT_EQ(stream->calls["b"], 2);
   EXPECT_EQ(stream->calls["c"], 1);
 }
 
-// Recorded work cannot be timed, and has to be the same work later.
-TEST_F(Choice, WhileWorkIsRecordedIsByPriorityAndStays) {
+// Recorded work cannot be timed, and must choose the same later.
+TEST_F(Choice, IsByPriorityAndStaysIfWorkIsRecorded) {
   stream->records = true;
   EXPECT_EQ(known(), "a");
   stream->records = false;
@@ -265,7 +265,7 @@ class Names final : public KernelObserver {
   std::vector<std::string> seen;
 };
 
-TEST_F(Choice, ObserversSeeOnlyWhatWasChosen) {
+TEST_F(Choice, ObserversSeeOnlyTheChosenCandidate) {
   const auto names = std::make_shared<Names>();
   ctx.observer = names;
   slot({}, ctx);

@@ -81,7 +81,7 @@ TEST(CrossEntropy, NamesATargetOutsideOfTheVocabulary) {
   }
 }
 
-TEST(CrossEntropy, RefusesAVocabularyThatDoesNotFit) {
+TEST(CrossEntropy, AVocabularyThatDoesNotFitIsRefused) {
   const ExecContext ctx = poisoned_context(1);
   for (std::int64_t vocab : {0, 9}) {
     const CrossEntropy args{

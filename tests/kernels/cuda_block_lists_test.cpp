@@ -1,5 +1,5 @@
-// Lists of block patterns on a GPU: equal to the host's for every rule, whatever is shared and however they are cut;
-// the order of the work; the cache; and the sums over the parts of what was cut.
+// Lists of block patterns on a GPU: equal to the host's for every rule, however they are shared or split; the order of
+// the work; the cache; and the sums over the parts of split lists.
 
 #include <algorithm>
 #include <cstring>
@@ -59,7 +59,7 @@ struct HostLists {
   }
 };
 
-// Six heads: one drawn by hand for 1600 blocks of 64, two of one rule.
+// Rules for six heads: one is drawn by hand for 1600 blocks of 64, and two heads share a rule.
 BlockPattern all_rules(std::int32_t block) {
   constexpr std::int32_t kRows = 1600, kWords = 50;
   std::vector<std::uint32_t> bits(7 + static_cast<std::size_t>(kRows * kWords), 0x10400021u);
@@ -73,8 +73,8 @@ BlockPattern all_rules(std::int32_t block) {
   return {block, rules, {0, 1, 2, 3, 4, 0, 3}, bits};
 }
 
-// Put together from its items, a tile's list is the host's; parts have slots of their own and are in the list of
-// splits.
+// Expects that the items of each tile make up the host's list. Parts of split lists have slots of their own and are in
+// the list of splits.
 void expect_lists(const BlockPattern& pattern, const ListShape& shape, const HostLists& got) {
   const BlockLists want = lists_of(pattern, shape.owner, shape.kv_heads, shape.length, shape.causal);
   std::map<std::pair<std::int32_t, std::int32_t>, std::vector<ListItem>> tiles;
@@ -117,7 +117,7 @@ void expect_lists(const BlockPattern& pattern, const ListShape& shape, const Hos
   EXPECT_EQ(slots.empty() ? 0 : *slots.rbegin() + 1, static_cast<std::int32_t>(slots.size()));
 }
 
-// Section by section, the longest first, and those of one length by head, tile and entries.
+// Items are ordered by section, then longest first, then by head, tile and entries.
 void expect_order(const ListShape& shape, const HostLists& got) {
   for (std::size_t i = 1; i < got.items.size(); ++i) {
     const ListItem &a = got.items[i - 1], &b = got.items[i];
@@ -169,7 +169,7 @@ TEST_F(GpuBlockLists, LongListsOfKeysAreCut) {
   EXPECT_EQ(queries.items.size(), 2u * 512u);
 }
 
-// More rules than launches carry, and more lists than the planning has threads.
+// More rules than a launch carries, and more lists than planning has threads.
 TEST_F(GpuBlockLists, OfManyHeads) {
   const BlockPattern pattern(
       64, {{.kind = BlockRuleKind::random, .threshold = random_threshold(0.1), .seed = 3}, {.local = 2, .first = 1}},
@@ -207,9 +207,9 @@ TEST_F(GpuBlockLists, RefuseWhatTheFileDoesNotCover) {
 
 TEST_F(GpuBlockLists, HeadsShareTheL2CacheByTheirLength) {
   EXPECT_EQ(cuda::section_of(16, 65536, 512), 1);
-  EXPECT_EQ(cuda::section_of(16, 8192, 512), 8);   // to keep all multiprocessors busy
-  EXPECT_EQ(cuda::section_of(64, 1024, 512), 64);  // as many as there are
-  EXPECT_EQ(cuda::section_of(64, 4096, 128), 48);  // what fits
+  EXPECT_EQ(cuda::section_of(16, 8192, 512), 8);   // so that all multiprocessors are busy
+  EXPECT_EQ(cuda::section_of(64, 1024, 512), 64);  // all heads
+  EXPECT_EQ(cuda::section_of(64, 4096, 128), 48);  // as many as fit
 }
 
 // --- the cache ---
@@ -238,7 +238,7 @@ TEST_F(GpuBlockLists, AreKeptByAllThatTheyDependOn) {
   find(Stationary::q, 2, 1024);
   pattern.causal = true;
   EXPECT_EQ(cache.lists(), 5u);
-  pattern = pattern_of({64, {{.local = 2}}});  // another object of the same content
+  pattern = pattern_of({64, {{.local = 2}}});  // a new object with equal contents
   find(Stationary::q, 2, 1024);
   EXPECT_EQ(cache.lists(), 5u);
   pattern = pattern_of(pattern.blocks->changed({{.local = 2}}));
@@ -260,12 +260,12 @@ TEST_F(GpuBlockLists, LeastRecentlyUsedGoFirst) {
   EXPECT_EQ(cache.lists(), 2u);
   EXPECT_EQ(cache.bytes(), a.bytes() + c.bytes());
   EXPECT_EQ(find(4096).entries.raw(), a.entries.raw());
-  EXPECT_NE(find(4095).entries.raw(), b.entries.raw());  // b was held here: built anew, and c had to go
+  EXPECT_NE(find(4095).entries.raw(), b.entries.raw());  // held here, but not cached: built again, and c is evicted
   EXPECT_EQ(find(4096).entries.raw(), a.entries.raw());
   EXPECT_EQ(cache.lists(), 2u);
   cache.set_limit(0);
   EXPECT_EQ(cache.bytes(), 0u);
-  find(4096);  // what is needed now is there all the same
+  find(4096);  // the list in use is cached in spite of the limit
   EXPECT_EQ(cache.lists(), 1u);
 }
 
@@ -304,9 +304,9 @@ TEST_F(GpuBlockLists, DoNotLieInTheMemoryOfAStep) {
       if (i == 3) lists = lists_for(pattern_of({64, {{.local = 2}}}), Stationary::kv, 2, 4096, 512, ctx);
     }
     ASSERT_TRUE(arena->planned());
-    EXPECT_EQ(arena->stats().in_use, lists.bytes());  // the rest is freed
+    EXPECT_EQ(arena->stats().in_use, lists.bytes());  // everything else is freed
   }
-  EXPECT_EQ(own.stats().in_use, before + lists.bytes());  // they are there, the slab is not
+  EXPECT_EQ(own.stats().in_use, before + lists.bytes());  // the lists remain, the slab is freed
 }
 
 // --- sums over parts ---
@@ -319,7 +319,7 @@ struct SumCase {
 TEST_F(GpuBlockLists, PartsAreAddedUp) {
   constexpr std::int64_t kDim = 40, kWidth = 64, kHeads = 2, kLength = 8000, kRows = 2 * kLength + 10;
   const BlockPattern pattern(128, {{.local = 1, .first = 2}, {.local = 1, .every = 20}}, {0, 1});
-  // Two rows of a batch; of the second one, parts are elsewhere: it begins and ends within tiles that were cut.
+  // Two rows of a batch. The second one is a part of a document: it begins and ends within tiles that were split.
   const std::vector<SegmentPair> pieces = {{0, 0, 0, 3, 0, 8000, 0}, {0, 0, 0, 8005, 100, 5200, 0}};
   for (const SumCase c : {SumCase{DType::f32, false, false},
                           {DType::f32, true, false},

@@ -1,4 +1,4 @@
-// Products with an activation on a GPU, measured and not, against the CPU's.
+// Products with an activation on a GPU, with and without measured choices, against the CPU's.
 
 #include "kernels/matmul.h"
 
@@ -25,7 +25,7 @@ Tensor random_tensor(const std::string& name, const Shape& shape, DType dtype, c
   return make_tensor(shape, dtype, v, ctx);
 }
 
-// Forward and backward: the activation's input and output, and what comes back through it.
+// Forward and backward: the activation's input and output, and the gradient through the activation.
 std::vector<Tensor> activated(const Extents& e, DType dtype, const ExecContext& ctx) {
   const auto random = [&](const char* name, const Shape& shape, double scale = 1) {
     return random_tensor(name, shape, dtype, ctx, scale);
@@ -67,8 +67,8 @@ TEST_P(GpuMatmul, ActivatesTheProduct) {
   }
 }
 
-// The sums of a product that is measured are those of one that is not, also where columns beside them hold something
-// else, and measuring takes no memory of the device.
+// Measuring leaves the sums of a product unchanged, also if columns beside them hold other values. It takes no device
+// memory.
 TEST(GpuMatmulSums, AreMeasuredWhereTheyAre) {
   if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
   const ExecContext ctx{Stream::create({Backend::cuda, 0})};
@@ -95,8 +95,8 @@ TEST(GpuMatmulSums, AreMeasuredWhereTheyAre) {
   }
 }
 
-// Algorithms with clusters of 8 thread blocks fail when processes share a GPU. For this product the library offers
-// some.
+// Algorithms with clusters of 8 thread blocks fail when processes share a GPU. The library offers such algorithms for
+// this product.
 TEST(GpuMatmulChoices, HaveNoLargeClusters) {
   if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
   const ExecContext gpu = poisoned_device_context({Backend::cuda, 0});

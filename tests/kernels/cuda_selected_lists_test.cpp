@@ -1,5 +1,5 @@
-// The lists of a selection on a GPU: every entry against the bits, for documents that share blocks; and that a step
-// that selects waits for nothing and can be recorded.
+// The lists of a selection on a GPU: every entry against the selection's bits, for documents that share blocks. A step
+// that selects never waits, and can be recorded.
 
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ Pattern content(std::int32_t block, std::int32_t keep) {
   return block_sparse(block, {{.kind = BlockRuleKind::content, .local = 1, .keep = keep}});
 }
 
-// What a list must be: whether blocks of 64 positions are kept, by bits and causality, in the tiles of the columns.
+// Returns the expected list: coverage of blocks of 64 positions by bits and causality, in the tiles of the columns.
 std::vector<std::int32_t> entries_of(const AttentionProblem& p, std::size_t span, Stationary owner, std::int32_t head,
                                      std::int32_t tile, std::int32_t halves, const cuda::TileRange& columns) {
   const std::int64_t origin = p.pattern.origin(p.queries[span].document);
@@ -70,7 +70,7 @@ struct ListOf {
   auto operator<=>(const ListOf&) const = default;
 };
 
-// The items of each list, by their entries, once the items without rows have been left out.
+// Returns the items of each list, ordered by their entries, without items that have no rows.
 std::map<ListOf, std::vector<ListItem>> items_of(const cuda::DeviceLists& lists, const std::vector<SegmentPair>& pieces,
                                                  Stationary owner, const ExecContext& ctx) {
   std::map<ListOf, std::vector<ListItem>> items;
@@ -84,7 +84,8 @@ std::map<ListOf, std::vector<ListItem>> items_of(const cuda::DeviceLists& lists,
   return items;
 }
 
-// Parts have slots of their own, which their list's split names in their order; what is not cut has none.
+// Expects that parts have slots of their own, which their list's split names in order. Lists that are not split have
+// none.
 void expect_slots(const cuda::DeviceLists& lists, const std::map<ListOf, std::vector<ListItem>>& items, bool cuts,
                   const ExecContext& ctx) {
   std::map<ListOf, cuda::SplitList> splits;
@@ -105,7 +106,7 @@ void expect_slots(const cuda::DeviceLists& lists, const std::map<ListOf, std::ve
   }
 }
 
-// cuts: some list is so long that it is cut.
+// cuts: at least one list is long enough to be split.
 void expect_lists(const AttentionProblem& p, Stationary owner, bool cuts, const ExecContext& ctx) {
   std::vector<SegmentPair> pieces =
       segment_pairs_of(passes_of(p.pattern)[0], p.pattern, p.queries, p.keys, p.selection_rows);
@@ -133,7 +134,7 @@ void expect_lists(const AttentionProblem& p, Stationary owner, bool cuts, const 
 AttentionProblem whole_documents(std::int32_t block) {
   return with_selection(problem_of(content(block, 100), offsets_of({700, 1, 4200, 60, 128}, 3), {3, 704}, 5));
 }
-// Parts of some, as ranks hold them.
+// Parts of some documents, as ranks hold them.
 AttentionProblem parts_of_documents(std::int32_t block) {
   const AttentionProblem whole = whole_documents(block);
   std::vector<Span> queries = whole.queries, keys = whole.keys;
@@ -152,7 +153,7 @@ TEST_F(GpuSelectedLists, AreWhatTheBitsSay) {
     }
 }
 
-// Selection, forward and backward of one call.
+// Selection, forward and backward of one attention call.
 struct Step {
   Tensor q, k, v, dout, out, lse, dq, dk, dv;
   std::vector<Span> spans{{0, 2000, 0, 0}, {2000, 900, 0, 0}};
@@ -205,7 +206,7 @@ struct Step {
 };
 
 TEST_F(GpuSelectedLists, NobodyWaitsForThem) {
-  const ExecContext ctx{Stream::create({Backend::cuda, 0})};  // poisoning waits
+  const ExecContext ctx{Stream::create({Backend::cuda, 0})};  // a poisoned context would wait
   const Step step(ctx);
   step.run(ctx);
   const std::vector<Values> first = step.results(ctx);
@@ -226,7 +227,7 @@ TEST_F(GpuSelectedLists, AreMadeAnewByARecordedStep) {
     ASSERT_TRUE(work);
     work->launch();
     EXPECT_TRUE(step.results(ctx) == first);
-    copy(step.k, step.v, ctx.stream);  // other keys: other blocks, in the same recording
+    copy(step.k, step.v, ctx.stream);  // other keys select other blocks in the same recording
     copy(other.k, step.v, ctx.stream);
     other.run(ctx);
     work->launch();

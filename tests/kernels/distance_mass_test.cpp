@@ -1,5 +1,5 @@
-// The mass of attention by distance: the kernel against its definition, and the whole way from queries and keys against
-// weights in fp64.
+// Attention mass by distance: the kernel against its definition, and the whole computation from queries and keys
+// against weights in fp64.
 
 #include "kernels/attention/distance_mass.h"
 
@@ -60,7 +60,7 @@ TEST_P(DistanceMasses, AreSumsOverRows) {
   }
 }
 
-// Calls for the queries of rows [cuts[i], cuts[i + 1]) alone.
+// Returns the sum of calls that each have only the queries of rows [cuts[i], cuts[i + 1]).
 Values sum_of_parts(const Attention& whole, const std::vector<std::int64_t>& cuts, std::int64_t distances,
                     const ExecContext& ctx) {
   Values sum(static_cast<std::size_t>(2 * whole.k.dim(1) * distances));
@@ -80,8 +80,8 @@ Values sum_of_parts(const Attention& whole, const std::vector<std::int64_t>& cut
   return sum;
 }
 
-// Rules that go by positions, different ones for the heads, of which the first block of one does not count; documents
-// that share blocks, padding behind them.
+// Positional rules that differ by head. The first block of one rule does not count. Documents share blocks, with
+// padding after them.
 TEST_P(DistanceMasses, OfAttentionOverRules) {
   const ExecContext ctx = context();
   AttentionProblem p = problem_of(block_sparse(64, {{.local = 2, .first = 1}, {.local = 1, .every = 3}}),
@@ -90,7 +90,7 @@ TEST_P(DistanceMasses, OfAttentionOverRules) {
   const Values lse = reference(p, in).lse;
   const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
   const std::int64_t heads = p.kv_heads, group = p.heads / heads, distances = 14;
-  // Weights by row of the selection, head and distance, means over the queries of a block and the heads of a group.
+  // Weights by row of the selection, head and distance: means over the queries of a block and the heads of a group.
   Values sums(static_cast<std::size_t>(heads * distances)), counts = sums;
   for (std::size_t b = 0; b < p.queries.size(); ++b) {
     const Span& s = p.queries[b];
@@ -132,7 +132,7 @@ TEST_P(DistanceMasses, OfAttentionOverRules) {
     }
 }
 
-TEST(DistanceMass, RefusesWhatDoesNotFit) {
+TEST(DistanceMass, WrongShapesAreRefused) {
   const ExecContext ctx{Stream::cpu(1)};
   const Pattern content = block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 2}});
   const DistanceMass good{

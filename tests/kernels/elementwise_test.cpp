@@ -21,7 +21,7 @@ TEST(Axpby, OutMayBeEitherInput) {
     Values want = read_values(x);
     const Values second = read_values(y);
     for (std::size_t i = 0; i < want.size(); ++i)
-      want[i] = static_cast<float>(2.0 * want[i] - 0.5 * second[i]);  // exact in f64: one rounding, as with an FMA
+      want[i] = static_cast<float>(2.0 * want[i] - 0.5 * second[i]);  // exact in f64, so rounded once, as with an FMA
     const Tensor a = random_tensor("x", {n}, ctx), b = random_tensor("y", {n}, ctx);
     axpby_kernel({.x = a, .y = y, .out = a, .alpha = 2, .beta = -0.5f}, ctx);
     axpby_kernel({.x = x, .y = b, .out = b, .alpha = 2, .beta = -0.5f}, ctx);
@@ -55,7 +55,7 @@ TEST(Axpby, AThirdOperandIsAdded) {
   }
 }
 
-TEST(Axpby, RefusesOtherShapes) {
+TEST(Axpby, OtherShapesAreRefused) {
   const ExecContext ctx = poisoned_context(1);
   EXPECT_THROW(axpby_kernel({.x = ctx.zeros({3}), .out = ctx.zeros({4})}, ctx), Error);
   EXPECT_THROW(axpby_kernel({.x = ctx.zeros({4}), .y = ctx.zeros({5}), .out = ctx.zeros({4}), .beta = 1}, ctx), Error);
@@ -65,7 +65,7 @@ TEST(Axpby, RefusesOtherShapes) {
   EXPECT_THROW(axpby_kernel({.x = four, .out = four, .z = four}, ctx), Error);
 }
 
-TEST(RandomNormal, APartOfATensorHasThePartsValues) {
+TEST(RandomNormal, APartHasTheValuesOfTheWhole) {
   const ExecContext ctx = poisoned_context(2);
   const RandomSite site{.seed = 7, .step = 0, .site = 3};
   const Tensor whole = ctx.empty({5000}), part = ctx.empty({3000});
@@ -75,7 +75,7 @@ TEST(RandomNormal, APartOfATensorHasThePartsValues) {
   EXPECT_THROW(random_normal_kernel({.out = part, .site = site, .first_element = 3}, ctx), Error);
 }
 
-// Dropout of ones: 0 where dropped, 1 / (1 - rate) where kept.
+// Returns dropout of ones: 0 if dropped, 1 / (1 - rate) if kept.
 Values mask(std::int64_t n, float rate, std::int64_t first, const RandomSite& site, int threads) {
   const ExecContext ctx = poisoned_context(threads);
   const Tensor x = make_tensor({n}, DType::f32, Values(static_cast<std::size_t>(n), 1.0), ctx), out = ctx.empty({n});
@@ -83,7 +83,7 @@ Values mask(std::int64_t n, float rate, std::int64_t first, const RandomSite& si
   return read_values(out);
 }
 
-TEST(DropoutMask, HasTheRateAskedFor) {
+TEST(DropoutMask, HasItsRate) {
   constexpr std::int64_t n = 400000;
   for (float rate : {0.1f, 0.5f, 0.9f}) {
     const Values m = mask(n, rate, 0, {.seed = 3, .step = 1, .site = 9}, 2);
@@ -120,7 +120,7 @@ TEST(DropoutMask, ChangesWithEveryPartOfTheSite) {
   EXPECT_NE(mask(1000, 0.5f, std::int64_t{1} << 34, site, 1), base) << "the upper bits of the element are lost";
 }
 
-TEST(DropoutMask, RefusesRatesOutsideOfZeroToOne) {
+TEST(DropoutMask, RatesOutsideOfZeroToOneAreRefused) {
   const ExecContext ctx = poisoned_context(1);
   const Tensor x = ctx.zeros({4}), out = ctx.zeros({4});
   for (float rate : {1.0f, -0.1f, std::nanf("")})

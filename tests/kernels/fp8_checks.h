@@ -1,5 +1,5 @@
 #pragma once
-// Helpers of the FP8 tests: e4m3 and quantization by definition in float64, matrices on the host, and comparisons of
+// Helpers of the FP8 tests: e4m3 and quantization as defined, in float64; matrices on the host; comparisons of
 // products.
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace ring::test {
 
 inline constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// By the definition (OCP 8-bit floating point specification, 1.0): sign, 4 bits of exponent with bias 7, 3 of mantissa.
+// The definition (OCP 8-bit floating point specification, 1.0): sign, 4 exponent bits with bias 7, 3 mantissa bits.
 inline double e4m3_value(int code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   if ((code & 0x7f) == 0x7f) return kNaN;
@@ -21,7 +21,7 @@ inline double e4m3_value(int code) {
   return code & 0x80 ? -magnitude : magnitude;
 }
 
-// The code of the nearest value, of two the even one.
+// Returns the code of the nearest value; of two equally near values, the even code.
 inline std::uint8_t nearest_code(double x) {
   static const Values values = [] {
     Values v;
@@ -39,7 +39,7 @@ inline std::uint8_t nearest_code(double x) {
   return static_cast<std::uint8_t>(code | (std::signbit(x) ? 0x80 : 0));
 }
 
-// The smallest power of two of at least 2^-126 that brings max below 448.
+// Returns the smallest power of two, at least 2^-126, that brings max below 448.
 inline double scale_of(double max) {
   if (max == 0 || std::isinf(max)) return 1;
   double scale = std::ldexp(1, -126);
@@ -47,7 +47,7 @@ inline double scale_of(double max) {
   return scale;
 }
 
-// A quantized matrix on the host, rows without what is between them.
+// A quantized matrix on the host, with its rows contiguous.
 struct HostFp8 {
   std::vector<std::uint8_t> values;
   std::vector<float> scales;
@@ -72,7 +72,7 @@ struct Extents {
 inline constexpr Extents kExtents[] = {{1, 1},     {5, 130},   {128, 128}, {130, 16},  {200, 300},
                                        {257, 264}, {384, 128}, {96, 1000}, {1000, 96}, {129, 129}};
 
-// Row-major [rows,columns] with blocks of `height` x `width`; scales by block row, then block column.
+// A row-major matrix [rows,columns] with blocks of `height` x `width`; scales by block row, then block column.
 struct Reference {
   std::vector<std::uint8_t> values;
   Values scales, decoded;
@@ -107,8 +107,8 @@ std::vector<T> transposed(const std::vector<T>& x, std::int64_t rows, std::int64
   return t;
 }
 
-// Random numbers of very different sizes, with blocks of all zeros, of subnormal numbers and of the largest ones, and,
-// unless finite, a NaN and an infinity.
+// Random numbers of very different sizes, with blocks of zeros, of subnormal numbers and of the largest numbers. Unless
+// finite, also a NaN and an infinity.
 inline Values planted(const Extents& e, DType dtype, bool finite) {
   Values x = random_values("x", e.rows * e.columns);
   const auto block = [](std::int64_t i) { return i / kFp8Block; };
@@ -156,7 +156,7 @@ struct Product {
 inline constexpr Product kProducts[] = {{1, 8, 16},      {128, 128, 128}, {64, 136, 384}, {130, 72, 300},
                                         {60, 200, 1000}, {257, 128, 40},  {16, 264, 520}, {300, 200, 256}};
 
-// More tiles than a GPU has SMs, for large and for small tiles.
+// Products with more tiles than a GPU has SMs, for large and for small tiles.
 inline constexpr Product kLargeProducts[] = {{4096, 2048, 128}, {2048, 2304, 256}};
 
 inline std::vector<Product> products(Backend backend) {
@@ -165,13 +165,14 @@ inline std::vector<Product> products(Backend backend) {
   return all;
 }
 
-// Tensor cores cut off each term of a sum about 13 bits below the top of the largest one (DeepSeek-V3, section 3.5.2).
+// Error bounds. Tensor cores truncate each term of a sum about 13 bits below the leading bit of the largest term
+// (DeepSeek-V3, section 3.5.2).
 struct Bounds {
   double relative, of_terms;
 };
 
-// Compares each element with its value in float64, in as many rows as the time of a test allows; `times` as many
-// products were added.
+// Compares elements with their values in float64, in as many rows as a test has time for. The output is the sum of
+// `times` products.
 inline void expect_product(const Values& got, const Values& a, const Values& b, const Product& p, const Bounds& bounds,
                            double times = 1) {
   ASSERT_EQ(std::ssize(got), p.m * p.n);

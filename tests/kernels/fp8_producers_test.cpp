@@ -1,4 +1,4 @@
-// Ops that write their result in FP8, blockwise and tensorwise, against their definitions in float64.
+// Ops that write their results in FP8, blockwise and tensorwise, against their definitions in float64.
 #include "kernels/fp8_producers.h"
 
 #include "tests/kernels/fp8_checks.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr Fp8Blocks kForms[] = {Fp8Blocks::rows, Fp8Blocks::tensor};
 
-// The values of a matrix with their scales, by row.
+// Returns the dequantized values of a matrix, row by row.
 Values decoded(const Fp8Matrix& m, const ExecContext& ctx) {
   const HostFp8 host = read(m, ctx);
   const std::int64_t rows = m.values.dim(0), columns = m.values.dim(1);
@@ -21,7 +21,7 @@ Values decoded(const Fp8Matrix& m, const ExecContext& ctx) {
 }
 
 // Compares an output of a producer with the op's result in float64. e4m3 keeps 3 bits, or multiples of 2^-9 scales; a
-// block's largest element is at least 1.75 * 2^7 scales. `error`: of the op's own arithmetic.
+// block's largest element is at least 1.75 * 2^7 scales. `error`: error of the op's own arithmetic.
 void expect_fp8_of(const Fp8Matrix& got, const Values& want, double error, const ExecContext& ctx) {
   const std::int64_t rows = got.values.dim(0), columns = got.values.dim(1);
   const bool tensorwise = got.blocks == Fp8Blocks::tensor;
@@ -48,14 +48,14 @@ void expect_fp8_of(const Fp8Matrix& got, const Values& want, double error, const
 
 class Fp8Producers : public Fp8 {
  protected:
-  // Random elements of the target's type with a NaN.
+  // Returns random elements of the target's type, one of them NaN.
   static Values elements(const std::string& name, const Extents& e, double size) {
     Values x = random_values(name, e.rows * e.columns, size);
     for (double& v : x)
       v = GetParam().dtype == DType::bf16 ? to_float(to_bf16(static_cast<float>(v))) : static_cast<float>(v);
     return x;
   }
-  // Arithmetic in f32, rounding to the target's type, and two products instead of one in the reference.
+  // Error of f32 arithmetic, of rounding to the target's type, and of two products instead of one in the reference.
   static double error() { return GetParam().dtype == DType::bf16 ? 1.0 / 200 : 1e-5; }
 
   template <class Args>
@@ -82,7 +82,7 @@ class Fp8Producers : public Fp8 {
       if (blocks == Fp8Blocks::tensor) expect_same_in_two_calls(run, args, e, ctx);
     });
   }
-  // The same bytes if one call finds the maximum and another quantizes.
+  // Expects the same bytes if one call finds the maximum and a second call quantizes.
   template <class Args, class Run>
   static void expect_same_in_two_calls(const Run& run, const Args& args, const Extents& e, const ExecContext& ctx) {
     Args split = args;
@@ -96,7 +96,7 @@ class Fp8Producers : public Fp8 {
     EXPECT_EQ(read(split.out, ctx), read(args.out, ctx));
     EXPECT_EQ(read(split.transposed, ctx), read(args.transposed, ctx));
   }
-  // In both forms; kernels promise the same bytes.
+  // Runs both forms; kernels promise the same bytes.
   template <class Args>
   void expect_same_bytes(const Kernel<Args>& slot, const Args& args, const Extents& e, const Values& want,
                          const ExecContext& ctx) const {
@@ -141,7 +141,7 @@ TEST_P(Fp8Producers, NormRows) {
   }
 }
 
-// With the rstd that the kernel found, its bytes are exactly those of the definition in f32.
+// With the kernel's rstd, the bytes equal those of the definition in f32.
 TEST_P(Fp8Producers, NormRowsToTheBytesOfTheirDefinition) {
   const ExecContext ctx = context();
   const Extents e{257, 264};
@@ -200,10 +200,10 @@ TEST_P(Fp8Producers, GiveGradientsOfGatedRows) {
 }
 
 struct Heads {
-  std::int64_t count, width, others;  // others: columns behind the heads
+  std::int64_t count, width, others;  // others: columns after the heads
 };
 
-// Compares every kernel with the definition of RoPE in float64, and its bytes with those of the first one.
+// Compares every kernel with the definition of RoPE in float64, and the bytes with those of the first kernel.
 TEST_P(Fp8Producers, RotateHeads) {
   for (const Heads& h : {Heads{3, 128, 128}, Heads{4, 64, 40}, Heads{5, 24, 9}, Heads{2, 160, 0}, Heads{0, 16, 136}}) {
     const std::int64_t rows = 200, half = h.width / 2;

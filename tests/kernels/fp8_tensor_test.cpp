@@ -10,7 +10,7 @@ double max_of(const Values& x) {
   return max;
 }
 
-// The codes of x with the scale of this maximum; larger magnitudes saturate.
+// Returns the codes of x with the scale of this maximum; larger magnitudes saturate.
 std::vector<std::uint8_t> codes_of(const Values& x, double max) {
   std::vector<std::uint8_t> codes;
   const double scale = std::isfinite(max) ? scale_of(max) : kNaN;
@@ -20,7 +20,7 @@ std::vector<std::uint8_t> codes_of(const Values& x, double max) {
 
 class Fp8Tensor : public Fp8 {
  protected:
-  // Both outputs for a matrix of these extents, and a maximum.
+  // Returns arguments with both outputs for a matrix of these extents, and a maximum.
   static QuantizeFp8 quantizer(const Tensor& x, double max, bool given, const ExecContext& ctx) {
     return {x,
             empty_fp8(x.dim(0), x.dim(1), Fp8Blocks::tensor, ctx),
@@ -83,7 +83,7 @@ TEST_P(Fp8Tensor, BecomesNaNWithAnInfinity) {
   }
 }
 
-// With a maximum from elsewhere: as given if it is large, saturated if it is small, NaN if it is not finite.
+// A given maximum is used as is if it is large; values saturate if it is small, and are NaN if it is not finite.
 TEST_P(Fp8Tensor, TakesAGivenMaximum) {
   const ExecContext ctx = context();
   const Extents e{130, 136};
@@ -161,7 +161,7 @@ TEST_P(Fp8TensorProducts, AreThoseOfTheQuantizedOperands) {
   }
 }
 
-// Sums of the tensor cores alone would lose a fifth of these.
+// Sums on tensor cores alone would lose a fifth of these terms.
 TEST_P(Fp8TensorProducts, KeepTheirPrecisionInLongSums) {
   const ExecContext ctx = context();
   const Product p{64, 64, 16384};

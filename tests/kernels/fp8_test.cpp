@@ -1,4 +1,4 @@
-// FP8 against definitions in float64: e4m3, blockwise quantization and products of blockwise matrices.
+// FP8 against definitions in float64: e4m3, blockwise quantization and products of blockwise quantized matrices.
 #include "kernels/fp8_producers.h"
 #include "tests/kernels/fp8_checks.h"
 
@@ -92,7 +92,7 @@ TEST_P(Fp8, QuantizesSquaresWhoseTransposeSharesTheScales) {
   }
 }
 
-// A part of a matrix that starts at a multiple of 128 has the bytes that it has in the whole.
+// A part of a matrix that starts at a multiple of 128 has the same bytes as in the whole.
 TEST_P(Fp8, QuantizesAPartLikeTheWhole) {
   const ExecContext ctx = context();
   const Extents e{300, 136};

@@ -1,5 +1,5 @@
-// Dropout on the weights in our own CUDA attention: the mask of every pair, one by one, and results over rows of many
-// tiles, where attention_family_test.cpp has short ones.
+// Dropout on the weights in our own CUDA attention: the mask of every single pair, and results over rows of many tiles
+// (attention_family_test.cpp has short rows).
 
 #include "kernels/attention/blocks.h"
 #include "tests/kernels/gpu_attention_problem.h"
@@ -11,21 +11,22 @@ using GpuAttentionDropout = GpuAttention;
 
 constexpr OracleDropout kDropout{.rate = 0.3f, .first_row = 40, .first_head = 3};
 
-// Queries of 0, so that all keys of a row weigh alike; keys, values and dout of 0 so far.
+// Returns queries of 0, so that all keys of a row have equal weight; keys, values and dout are 0 as well.
 AttentionInputs without_scores(const GpuProblem& p) {
   AttentionInputs in = gpu_inputs(p);
   for (Values* v : {&in.q, &in.k, &in.v, &in.dout}) std::ranges::fill(*v, 0.0);
   return in;
 }
 
-// One document of p.tokens() rows, causal. Rows [first, first + D) of a tensor [N,H,D] become unit vectors.
+// Makes rows [first, first + D) of a tensor [N,H,D] unit vectors. The problem is one causal document of p.tokens()
+// rows.
 void set_units(Values& v, const GpuProblem& p, std::int64_t first) {
   for (std::int64_t i = 0; i < p.dim && first + i < p.tokens(); ++i)
     for (std::int64_t h = 0; h < p.heads; ++h) v[static_cast<std::size_t>(((first + i) * p.heads + h) * p.dim + i)] = 1;
 }
 
-// fn(query, head, key, whether the pair is dropped, keys that the query keeps) of the pairs of keys, or of queries,
-// [first, first + D).
+// Calls fn(query, head, key, dropped, keys that the query keeps) for the causal pairs whose key, or query if not
+// of_keys, is in [first, first + D).
 template <class Fn>
 void for_pairs(const GpuProblem& p, std::int64_t first, bool of_keys, const Fn& fn) {
   for (std::int64_t n = 0; n < p.tokens(); ++n)
@@ -38,7 +39,7 @@ void for_pairs(const GpuProblem& p, std::int64_t first, bool of_keys, const Fn& 
     }
 }
 
-// Values that are unit vectors show in `out`, and douts that are in dv, who was dropped.
+// If values are unit vectors, `out` shows the dropped pairs; if douts are, dv does.
 TEST_F(GpuAttentionDropout, EveryWeightHasItsMask) {
   for (const std::int64_t dim : {64, 128}) {
     const GpuProblem p{.offsets = {0, 650}, .heads = 2, .kv_heads = 2, .dim = dim, .dropout = kDropout};
@@ -65,8 +66,8 @@ TEST_F(GpuAttentionDropout, EveryWeightHasItsMask) {
   }
 }
 
-// Where all values and douts are 1, dS of a pair is P (D mask / (1 - rate) - delta): negative where it was dropped,
-// else not. Keys that are unit vectors show it in dq.
+// If all values and douts are 1, dS of a pair is P (D mask / (1 - rate) - delta): negative exactly if the pair is
+// dropped. Keys that are unit vectors show this sign in dq.
 TEST_F(GpuAttentionDropout, EveryScoreGradientHasItsMask) {
   for (const std::int64_t dim : {64, 128}) {
     const GpuProblem p{.offsets = {0, 650}, .heads = 2, .kv_heads = 2, .dim = dim, .dropout = kDropout};
@@ -94,8 +95,8 @@ BlockRule random_rule(double density) {
   return {.kind = BlockRuleKind::random, .local = 1, .threshold = random_threshold(density), .seed = 7};
 }
 
-// Every kernel: intervals in one and in two, lists, cut lists and branches; rounded, in f32, merged, in any order.
-// Rates divide the rows of all parts, since own_sm90 takes no others.
+// Runs every kernel: intervals in one and two ranges, lists, split lists and branches; rounded, in f32, merged, in any
+// order. Rates divide the rows of all parts: own_sm90 requires it.
 TEST_F(GpuAttentionDropout, RowsOfManyTiles) {
   const Pattern first_block = block_sparse(64, {{.kind = BlockRuleKind::local_global, .local = 1, .first = 1}});
   for (const std::int64_t dim : {64, 128})
@@ -120,7 +121,7 @@ TEST_F(GpuAttentionDropout, RowsOfManyTiles) {
       }
 }
 
-// The kernels for Hopper take dropout wherever they take a call without.
+// The Hopper kernels accept dropout for every call that they accept without dropout.
 TEST_F(GpuAttentionDropout, HasTheKernelsOfCallsWithout) {
   for (const std::int64_t dim : {8, 64, 72, 128, 256}) {
     GpuProblem p{.offsets = {0, 128}, .heads = 2, .kv_heads = 1, .dim = dim};

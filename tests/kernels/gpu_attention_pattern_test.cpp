@@ -1,6 +1,6 @@
-// Our own CUDA attention, candidate by candidate, in what attention_family_test.cpp does not vary: patterns at every
-// width that has a kernel of its own and over rows of many tiles, lists that are cut, results in f32, and results that
-// are carried on from one part of queries and keys to the next.
+// Our own CUDA attention, candidate by candidate, beyond attention_family_test.cpp: patterns at every width with a
+// kernel of its own and over rows of many tiles, split lists, results in f32, and results that are carried from one
+// part of queries and keys to the next.
 
 #include "kernels/attention/blocks.h"
 #include "tests/kernels/gpu_attention_problem.h"
@@ -8,7 +8,7 @@
 namespace ring::test {
 namespace {
 
-// Documents on both sides of a block's edges: each a row of its own, or several in a packed row.
+// Documents on both sides of block edges: each one a row, or several in a packed row.
 GpuProblem problem(const Pattern& pattern, std::int64_t dim, bool packed) {
   GpuProblem p{offsets_of({1, 130, 290, 91}), 4, 2, dim, pattern};
   if (packed) p.rows = {0, 131};
@@ -52,7 +52,7 @@ TEST_F(GpuAttention, PatternsOfRowsThatAreNotAligned) {
   }
 }
 
-// Whole tiles lie between the sinks and the window.
+// Whole tiles are between the sinks and the window.
 TEST_F(GpuAttention, WindowsOfLongRows) {
   for (bool causal : {true, false})
     for (std::int32_t sinks : {0, 70})
@@ -62,7 +62,7 @@ TEST_F(GpuAttention, WindowsOfLongRows) {
       }
 }
 
-// Rows that fill the blocks of 192 queries that own_sm90 has for narrow heads: rounded, in f32, merged.
+// Rows fill the blocks of 192 queries that own_sm90 uses for narrow heads: rounded, in f32, merged.
 TEST_F(GpuAttention, RowsOfTheLargestBlocks) {
   for (bool causal : {true, false})
     for (const Pattern& pattern :
@@ -74,7 +74,7 @@ TEST_F(GpuAttention, RowsOfTheLargestBlocks) {
       }
 }
 
-// More residues than KV heads, and the other way round; head segments longer than a block.
+// More residues than KV heads, and fewer; head segments longer than a block.
 TEST_F(GpuAttention, DilatedHeads) {
   for (std::int64_t kv_heads : {1, 5})
     for (bool dedup : {false, true}) {
@@ -84,7 +84,7 @@ TEST_F(GpuAttention, DilatedHeads) {
     }
 }
 
-// A rule per KV head, over rows of several tiles.
+// One rule per KV head, over rows of several tiles.
 TEST_F(GpuAttention, BlockPatternsOfHeads) {
   const std::vector<BlockRule> rules = {{.kind = BlockRuleKind::hierarchical, .local = 2},
                                         {.kind = BlockRuleKind::local_global, .local = 1, .every = 5},
@@ -97,7 +97,7 @@ TEST_F(GpuAttention, BlockPatternsOfHeads) {
     }
 }
 
-// All queries see the first key block: its list of queries is much longer than the others and is cut into parts.
+// All queries see the first key block: its list of queries is much longer than the others, and is split into parts.
 TEST_F(GpuAttention, LongListsOfQueries) {
   const Pattern pattern = block_sparse(64, {{.kind = BlockRuleKind::local_global, .local = 1, .first = 1}});
   for (std::int64_t dim : {64, 128, 256})
@@ -113,7 +113,7 @@ TEST_F(GpuAttention, LongListsOfQueries) {
   for (const std::string& name : own_candidates(p)) EXPECT_TRUE(run_gpu(name, p, in) == run_gpu(name, p, in)) << name;
 }
 
-// Branches whose samples fill many tiles, also of wide heads: blocks of keys add to the gradients of queries in turn.
+// Samples of branches fill many tiles, also for wide heads: blocks of keys add to the gradients of queries in turn.
 TEST_F(GpuAttention, DilatedRowsOfManyTiles) {
   for (bool causal : {true, false})
     for (std::int64_t dim : {64, 128}) {
@@ -129,7 +129,7 @@ TEST_F(GpuAttention, DilatedRowsOfManyTiles) {
     }
 }
 
-// Where the same bits are not asked for, gradients of queries may be summed in any order.
+// Without the deterministic setting, gradients of queries may be summed in any order.
 void expect_right_in_any_order(GpuProblem p) {
   const AttentionInputs in = gpu_inputs(p);
   const AttentionResults want = reference(p.problem(), in);
@@ -143,7 +143,7 @@ void expect_right_in_any_order(GpuProblem p) {
     }
 }
 
-// Rows start and end within blocks, and lists are cut.
+// Rows start and end within blocks, and lists are split.
 TEST_F(GpuAttention, BlockPatternsInAnyOrder) {
   for (std::int64_t dim : {64, 128}) {
     for (std::int32_t block : {64, 128})
@@ -157,7 +157,7 @@ TEST_F(GpuAttention, BlockPatternsInAnyOrder) {
   }
 }
 
-// Many blocks of keys add to a tile: the first one stores, the others add in any order.
+// Many blocks of keys add to a tile: the first one stores, and the others add in any order.
 TEST_F(GpuAttention, IntervalsInAnyOrder) {
   for (std::int64_t dim : {64, 128})
     for (bool causal : {true, false})
@@ -169,7 +169,7 @@ TEST_F(GpuAttention, IntervalsInAnyOrder) {
       }
 }
 
-// f32 results are not rounded on the way: two calls of which one rounds differ by that alone.
+// f32 results are not rounded: two calls of which one rounds differ only by the rounding.
 TEST_F(GpuAttention, ResultsInF32AreThoseBeforeRounding) {
   for (const Pattern& pattern : patterns(true))
     for (std::int64_t dim : {64, 128, 256}) {
@@ -188,7 +188,7 @@ TEST_F(GpuAttention, ResultsInF32AreThoseBeforeRounding) {
     }
 }
 
-// In parts whose edges lie within documents, blocks and segments; with causal attention some see nothing.
+// Parts begin and end within documents, blocks and segments; with causal attention some parts see nothing.
 TEST_F(GpuAttention, PartsAddUp) {
   for (bool causal : {true, false})
     for (const Pattern& pattern : patterns(causal))

@@ -99,12 +99,12 @@ Values GpuOperands::read(int i, const ExecContext& ctx) const {
 
 namespace {
 
-// Masks of the queries from row `first` on.
+// Returns the dropout of the queries from row `first` on.
 AttentionDropout dropout_of(const OracleDropout& d, std::int64_t first = 0) {
   return {.rate = d.rate, .site = d.site, .first_row = d.first_row + first, .first_head = d.first_head};
 }
 
-// The part of spans that lies in rows [first, end), counted from `first`.
+// Returns the part of spans within rows [first, end), counted from `first`.
 std::vector<Span> part_of(const std::vector<Span>& spans, std::int64_t first, std::int64_t end) {
   std::vector<Span> parts;
   for (Span s : spans) {
@@ -117,14 +117,14 @@ std::vector<Span> part_of(const std::vector<Span>& spans, std::int64_t first, st
   return parts;
 }
 
-// Tokens [first, first + count).
+// A range of tokens: [first, first + count).
 struct Stretch {
   std::int64_t first, count;
   Tensor of(const Tensor& t) const { return t.narrow(0, first, count); }
   std::vector<Span> of(const std::vector<Span>& spans) const { return part_of(spans, first, first + count); }
 };
 
-// The arguments of both directions.
+// Creates the arguments of the forward and the backward.
 struct Call {
   const GpuProblem& p;
   ExecContext ctx;

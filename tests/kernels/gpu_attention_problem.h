@@ -1,6 +1,6 @@
 #pragma once
-// Attention on a GPU, one candidate on one problem: what AttentionProblem does not vary, the layout of the operands and
-// the type of the results.
+// Attention on a GPU, one candidate on one problem. Beyond AttentionProblem, the layout of operands and the type of
+// results vary.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ struct GpuProblem {
   std::int64_t after = 0;          // tokens after the last document
   double size = 1;                 // of q and k
   std::int64_t shift = 0;          // columns before q in the fused tensor
-  std::vector<std::int32_t> rows;  // where packed rows start; none: every document is one
+  std::vector<std::int32_t> rows;  // starts of packed rows; empty: each document is a row
   bool wide = false;               // results in f32
   bool deterministic = true;
   OracleDropout dropout = {};
@@ -64,8 +64,8 @@ void run_candidate(const Kernel<Args>& kernel, const std::string& name, const Ar
 }
 
 AttentionResults run_gpu(const std::string& name, const GpuProblem&, const AttentionInputs&);
-// The same, first queries before token `query_cut`, then the others, each first over the keys before `key_cut`, then
-// over the others, with carries from one to the next.
+// Runs the candidate in parts: first the queries before token `query_cut`, then the others; each first over the keys
+// before `key_cut`, then over the others, with carries from one part to the next.
 AttentionResults run_gpu_in_parts(const std::string& name, const GpuProblem&, const AttentionInputs&,
                                   std::int64_t query_cut, std::int64_t key_cut);
 
@@ -73,9 +73,9 @@ void expect_close(const GpuProblem&, const AttentionResults& got, const Attentio
 void expect_right(const std::vector<std::string>& names, const GpuProblem&);
 inline void expect_right(const std::string& name, const GpuProblem& p) { expect_right(std::vector{name}, p); }
 
-// Own candidates on tensor cores: one for all devices, and those that take this problem on this one.
+// Returns our candidates on tensor cores: the one for all devices, and those for this device that take this problem.
 std::vector<std::string> on_tensor_cores(const GpuProblem&);
-// All own ones.
+// Returns all of our own candidates.
 std::vector<std::string> own_candidates(const GpuProblem&);
 
 class GpuAttention : public testing::Test {

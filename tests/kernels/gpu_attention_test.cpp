@@ -1,5 +1,5 @@
-// Our own CUDA attention, candidate by candidate, dense: heads of many widths, groups, ragged documents, views of a
-// fused product, the properties that masks must have. The other patterns: gpu_attention_pattern_test.cpp.
+// Our own CUDA attention, dense, candidate by candidate: heads of many widths, groups, ragged documents, views of a
+// fused product, and properties of causal masks. Other patterns: gpu_attention_pattern_test.cpp.
 
 #include <cmath>
 #include <cstring>
@@ -22,7 +22,7 @@ const std::vector<std::int64_t> kDims = {8, 24, 40, 64, 72, 80, 96, 128, 160, 25
 
 void expect_right_on_tensor_cores(const Problem& p) { expect_right(on_tensor_cores(p), p); }
 
-// Every width with every kernel, lengths on both sides of each block.
+// Every width with every kernel; lengths on both sides of each block size.
 TEST_F(GpuAttention, TensorCoresAtEveryWidth) {
   for (std::int64_t dim : kDims)
     for (bool causal : {true, false}) expect_right_on_tensor_cores({lengths({1, 65, 130}), 2, 1, dim, dense(causal)});
@@ -51,7 +51,7 @@ TEST_F(GpuAttention, SimtAtEveryLength) {
 TEST_F(GpuAttention, LongRows) {
   for (std::int64_t dim : {64, 96, 128, 256})
     for (bool causal : {true, false}) expect_right_on_tensor_cores({lengths({1000}), 2, 1, dim, dense(causal)});
-  for (std::int64_t dim : {72, 128})  // longer than rows of which wide heads' backward is two kernels
+  for (std::int64_t dim : {72, 128})  // longer than rows for which wide heads run the backward as two kernels
     for (bool causal : {true, false}) expect_right_on_tensor_cores({lengths({1100, 70}), 2, 1, dim, dense(causal)});
   expect_right("own_simt", {lengths({1000}), 2, 1, 64, dense(), DType::f32});
   expect_right("own_simt", {lengths({1000}), 1, 1, 256, dense(false), DType::f32});
@@ -66,7 +66,7 @@ TEST_F(GpuAttention, Groups) {
     }
 }
 
-// Some documents are empty, some tokens belong to none: those get 0 everywhere, and -inf as their log-sum-exp.
+// Some documents are empty, and some tokens belong to no document: their results are 0, their log-sum-exp -inf.
 TEST_F(GpuAttention, RaggedDocumentsAndRowsOfNone) {
   Problem p{lengths({40, 0, 1, 200, 0, 64}, 5), 4, 2, 64};
   p.after = 9;
@@ -76,10 +76,10 @@ TEST_F(GpuAttention, RaggedDocumentsAndRowsOfNone) {
         p.fused = fused, p.pattern = dense(causal), p.dtype = type;
         expect_right(own_candidates(p), p);
       }
-  p = {{3, 131, 259}, 2, 2, 128};  // of one length, but not from the first token
+  p = {{3, 131, 259}, 2, 2, 128};  // equal lengths, but not from the first token
   p.after = 300;
   expect_right_on_tensor_cores(p);
-  p = {{0, 0, 0}, 2, 1, 64};  // no document at all
+  p = {{0, 0, 0}, 2, 1, 64};  // no document
   p.after = 70;
   expect_right(own_candidates(p), p);
 }
@@ -88,7 +88,7 @@ TEST_F(GpuAttention, NothingToDo) {
   for (const char* name : {"own_mma", "own_simt"}) expect_right(name, {{0}, 2, 1, 64});
 }
 
-// More heads and documents than share the cache: they are done in sections, the last one smaller.
+// More heads and documents than fit into the cache at once: they run in sections, of which the last is smaller.
 TEST_F(GpuAttention, ManyShortDocuments) {
   const std::vector<std::int32_t> even(37, 48);
   std::vector<std::int32_t> odd(37, 48);
@@ -126,7 +126,7 @@ TEST_F(GpuAttention, TwoRunsHaveTheSameBits) {
   }
 }
 
-// Token t changes; no output of an earlier row may, by a single bit.
+// Token t changes. Outputs of earlier rows must stay bit-identical.
 TEST_F(GpuAttention, TheFutureDoesNotLeak) {
   for (std::int64_t dim : {64, 128, 256})
     for (const std::string& name : own_candidates({lengths({300}), 2, 1, dim}))
@@ -148,7 +148,7 @@ TEST_F(GpuAttention, TheFutureDoesNotLeak) {
       }
 }
 
-// Scores of up to 1e9: weights are 0 or 1 nearly everywhere, and nothing overflows on the way.
+// With scores of up to 1e9, weights are 0 or 1 nearly everywhere, and nothing overflows.
 TEST_F(GpuAttention, HugeScoresGiveNoNaN) {
   for (std::int64_t dim : {64, 128})
     for (const std::string& name : own_candidates({lengths({200, 70}), 2, 1, dim}))
@@ -163,7 +163,7 @@ TEST_F(GpuAttention, HugeScoresGiveNoNaN) {
       }
 }
 
-// Rows of a sequence's KV head: none, the first, a start and a stretch at the end, strided ones with some again.
+// Rows of a sequence's KV head: none; the first; the first and a range at the end; strided ones with repeated rows.
 std::vector<std::vector<CacheRows>> decode_lists(std::int64_t kv_heads) {
   const std::vector<std::vector<CacheRows>> some = {
       {}, {{0, 1, 1}}, {{0, 4, 1}, {200, 77, 1}}, {{1, 150, 2}, {290, 20, 1}, {0, 0, 1}, {5, 61, 5}}, {{0, 310, 1}}};

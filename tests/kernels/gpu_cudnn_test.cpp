@@ -1,5 +1,5 @@
-// cuDNN's attention against its definition in fp64, computed from the rounded inputs; the same bits twice where that is
-// asked for; scores far below zero; and what it must leave to other kernels.
+// cuDNN's attention against its definition in fp64, from the rounded inputs; deterministic results; scores far below
+// zero; and calls that it must leave to other kernels.
 
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ std::vector<bf16> random_bf16(std::int64_t n, unsigned seed) {
   return all;
 }
 
-// q | k | v per token. The shift is made by the first element of each head: 1 in q, the same number in every key.
+// Returns q | k | v per token. The first element of each head makes the shift: 1 in q, the same number in every key.
 std::vector<bf16> make_qkv(const Case& c) {
   std::vector<bf16> all = random_bf16(c.tokens() * c.width(), 1);
   if (c.shift == 0) return all;
@@ -64,7 +64,7 @@ Values widened(const std::vector<bf16>& all) {
   return out;
 }
 
-// Columns [from, to) of rows that are `width` wide.
+// Returns columns [from, to) of rows that are `width` wide.
 Values columns_of(const Values& fused, std::int64_t width, std::int64_t from, std::int64_t to) {
   Values columns;
   for (auto row = fused.begin(); row != fused.end(); row += width) columns.insert(columns.end(), row + from, row + to);
@@ -86,7 +86,7 @@ Reference reference(const Case& c, const std::vector<bf16>& qkv, const std::vect
   return fused;
 }
 
-// NaN anywhere gives NaN, which is below no bound.
+// Returns the relative L2 error. NaN anywhere gives NaN, which is below no bound.
 double relative_error(const Values& got, const Values& want) {
   double error = 0, size = 0;
   for (std::size_t i = 0; i < want.size(); ++i) {
@@ -170,8 +170,8 @@ class GpuCudnn : public testing::Test {
     return ctx;
   }
 
-  // A row of scores in bf16, in what a row of dq's sums takes in f32, 64 columns at a time with a turn, and its two
-  // statistics.
+  // Returns true if a row of bf16 scores fits into the f32 sums of a row of dq, with a turn counter for each 64
+  // columns, and the row's two statistics.
   static bool scores_fit(const Case& c) {
     const std::int64_t parts = (c.dim + 63) / 64;
     return 2 * c.length <= 4 * (65 * parts + 2);
@@ -195,12 +195,12 @@ class GpuCudnn : public testing::Test {
     for (int i = 0; i < 3; ++i)
       EXPECT_LT(part_error(c, got, want.dqkv, parts[i], parts[i + 1]), 1e-2) << "dq, dk, dv: " << i;
   }
-  // The error in the columns [from, to): small gradients must not hide behind large ones.
+  // Returns the error in the columns [from, to): small gradients must not hide behind large ones.
   static double part_error(const Case& c, const Values& got, const Values& want, std::int64_t from, std::int64_t to) {
     Values a, b;
     for (std::int64_t n = 0; n < c.tokens(); ++n)
       for (std::int64_t i = n * c.width() + from; i < n * c.width() + to; ++i) {
-        // With a shift this sums large terms to nothing, so that only rounding is left of it.
+        // With a shift these are sums of large terms that cancel: only rounding errors remain.
         if (c.shift != 0 && from == 0 && (i - n * c.width()) % c.dim == 0) {
           EXPECT_TRUE(std::isfinite(got[static_cast<std::size_t>(i)]));
           continue;
@@ -262,7 +262,7 @@ TEST_F(GpuCudnn, ScoresFarBelowZero) {
         for (std::int64_t dim : {64, 128}) check({2, length, 2, 2, dim, causal, -120}, deterministic);
 }
 
-// The rest of the last tile is cuDNN's only in the forward.
+// In the forward, cuDNN also handles the partial last tile.
 TEST_F(GpuCudnn, ForwardOfAnyLength) {
   for (bool causal : {true, false})
     for (std::int64_t length : {64, 65, 127, 200, 1000}) {
@@ -279,8 +279,8 @@ TEST_F(GpuCudnn, ForwardOfAnyLength) {
     }
 }
 
-// As a ring does it: the first half of the queries and keys, then the second half of the queries over the first half of
-// the keys, then over its own, each merged into what was there.
+// Parts as in a ring: the first half of queries and keys, then the second half of the queries over the first half of
+// the keys, then over their own half, each merged into the previous result.
 TEST_F(GpuCudnn, PartsOfARing) {
   for (std::int64_t dim : {64, 128, 256})
     for (std::int64_t kv_heads : {4, 2}) {
@@ -333,7 +333,7 @@ TEST_F(GpuCudnn, PartsOfARing) {
 
 TEST_F(GpuCudnn, SameBitsTwiceWhenAskedFor) {
   for (std::int64_t kv_heads : {8, 2}) {
-    const Call call({8, 128, 8, kv_heads, 64, true}, context(true));  // longer ones keep too many scores
+    const Call call({8, 128, 8, kv_heads, 64, true}, context(true));  // longer sequences save too many scores
     ASSERT_TRUE(backward_candidate()->supports(call.backward(), call.ctx));
     forward_candidate()->fn(call.forward(), call.ctx);
     std::vector<bf16> out, gradients;
@@ -357,7 +357,7 @@ TEST_F(GpuCudnn, AFutureTokenChangesNothingBeforeIt) {
   const Call call(c, context(true));
   forward_candidate()->fn(call.forward(), call.ctx);
   const std::vector<bf16> before = to_host<bf16>(call.out, call.ctx.stream);
-  constexpr std::int64_t kChanged = 100;  // of the first sequence
+  constexpr std::int64_t kChanged = 100;  // in the first sequence
   std::vector<bf16> changed = call.host_qkv;
   for (std::int64_t i = 0; i < c.width(); ++i) changed[static_cast<std::size_t>(kChanged * c.width() + i)] = to_bf16(3);
   Attention args = call.forward();
@@ -394,11 +394,11 @@ TEST_F(GpuCudnn, LeavesTheRestToOthers) {
   };
   refuses([](auto& a) { a.keys = spans_of({0, 256, 512}, {0}); });  // parts of documents
   refuses([](auto& a) { std::swap(a.keys[0], a.keys[1]), std::swap(a.queries[0], a.queries[1]); });
-  refuses([](auto& a) { a.queries[0].position = 7; });  // an edge that is not the diagonal
+  refuses([](auto& a) { a.queries[0].position = 7; });  // the causal edge is not the diagonal
   refuses([](auto& a) { a.pattern = {.branches = {{64, 1}}}; });
   refuses([](auto& a) { a.pattern = {.branches = {{.window = 64}}, .sinks = 1}; });
   refuses([](auto& a) { a.pattern = {.causal = false, .branches = {{.window = 64}}}; });
-  Attention part = call.forward();  // of the rows: only in lengths of which there are few
+  Attention part = call.forward();  // only some rows: lengths must be from a small set
   part.queries = part.keys = spans_of({0, 192});
   EXPECT_TRUE(forward(part));
   part.queries = part.keys = spans_of({0, 200});
@@ -412,7 +412,7 @@ TEST_F(GpuCudnn, LeavesTheRestToOthers) {
   EXPECT_FALSE(forward(Call({512, 1, 4, 2, 64, true}, call.ctx).forward()));
 }
 
-// Its deterministic backward needs memory that grows with the square of the length.
+// cuDNN's deterministic backward needs memory that grows with the square of the length.
 TEST_F(GpuCudnn, DeterministicBackwardOfLongSequencesIsLeftToOthers) {
   const Case c{1, 1024, 4, 1, 64, true};
   Call call(c, context(true));

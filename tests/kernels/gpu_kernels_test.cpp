@@ -1,5 +1,5 @@
-// CUDA kernels against the CPU's on what no op case covers: strided rows, work in place, masks of any first element,
-// ids outside of the table, the optimizer.
+// CUDA kernels against the CPU's, beyond the op cases: strided rows, work in place, masks from any first element, ids
+// outside of the table, the optimizer.
 
 #include <cmath>
 #include <cstring>
@@ -27,7 +27,7 @@ class GpuKernels : public testing::Test {
     if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
   }
 
-  // `run` gives the tensors to compare.
+  // `run` returns the tensors to compare.
   template <class Run>
   static void expect_same(const Run& run, double tolerance) {
     const ExecContext cpu = poisoned_context(1), gpu = poisoned_device_context({Backend::cuda, 0});
@@ -38,7 +38,7 @@ class GpuKernels : public testing::Test {
   }
 };
 
-// Columns of a [N, 3 * heads * 24] tensor as [N, heads, 24]: queries or keys inside of a fused product.
+// Returns columns of a [N, 3 * heads * 24] tensor as [N, heads, 24], like queries or keys in a fused product.
 Tensor middle(const Tensor& all, std::int64_t heads) { return all.narrow(1, heads * 24, heads * 24).split_dim(1, 24); }
 
 TEST_F(GpuKernels, RmsNormOfViewsAndInPlace) {

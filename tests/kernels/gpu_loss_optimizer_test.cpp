@@ -1,5 +1,5 @@
 // CUDA cross-entropy, embedding, optimizer and column sums in f32 and bf16 against references in f64, from inputs
-// rounded to the tested type: odd sizes, strides and addresses, skewed and bad ids, random rounding, repeated bits.
+// rounded to the tested type: odd sizes, strides and addresses, skewed and bad ids, stochastic rounding, determinism.
 
 #include <cmath>
 #include <cstring>
@@ -39,7 +39,7 @@ Values random_stored(const std::string& name, std::int64_t n, DType t, double sc
   for (double& x : v) x = stored(x, t);
   return v;
 }
-// The error of results that are rounded to `t` once.
+// Returns the error bound of results that are rounded to `t` once.
 double tolerance(DType t) { return t == DType::bf16 ? 4e-3 : 1e-5; }
 
 Values slice(const Values& v, std::int64_t begin, std::int64_t count) {
@@ -48,7 +48,7 @@ Values slice(const Values& v, std::int64_t begin, std::int64_t count) {
 
 // ---------------------------------------------------------------------------------------------------- cross-entropy
 
-// Logits are the columns [left, left + width) of a tensor that is two columns wider yet.
+// Logits are columns [left, left + width) of a tensor that is two columns wider still.
 struct LossCase {
   std::int64_t rows, width, vocab, left;
   std::int64_t stride() const { return left + width + 2; }
@@ -111,14 +111,14 @@ LossValues run_loss(const LossCase& c, DType t, const Values& weights, const Val
   return out;
 }
 
-// The target's element outweighs all others: these are compared without it too.
+// Returns the gradient without the target elements. Targets outweigh all other elements, so both are compared.
 Values without_targets(const LossCase& c, Values gradient) {
   for (std::int64_t r = 0; r < c.rows; ++r)
     if (target_of(c, r) >= 0)
       gradient[static_cast<std::size_t>(r * c.stride() + c.left + static_cast<std::int64_t>(target_of(c, r)))] = 0;
   return gradient;
 }
-// Inside of the logits: what lies around them must be untouched, bit by bit.
+// Returns the logits' part of the tensor. Elements around it must stay bit-identical.
 Values inside(const LossCase& c, const Values& wide) {
   Values v;
   for (std::int64_t r = 0; r < c.rows; ++r) {
@@ -228,7 +228,7 @@ TEST_F(GpuEmbedding, CopiesOrAddsRows) {
         }
 }
 
-// Half of all ids are the same one, some are bad.
+// Half of all ids are equal; some are invalid.
 Values skewed_ids(std::int64_t tokens, std::int64_t rows) {
   Values ids = random_values("skew", tokens), other = random_values("other", tokens, static_cast<double>(rows) / 2);
   for (std::size_t n = 0; n < ids.size(); ++n)
@@ -405,8 +405,8 @@ Adam adam_oracle(Adam a) {
 }
 
 struct Grid {
-  std::int64_t left = 0;   // elements before the first one: addresses that are not aligned
-  std::int64_t first = 0;  // global number of the first one
+  std::int64_t left = 0;   // elements before the first one: makes addresses unaligned
+  std::int64_t first = 0;  // global number of the first element
   StepState state = kStep;
 };
 
@@ -455,7 +455,7 @@ TEST_F(GpuOptimizer, AdamWOfAllTypes) {
     for (std::int64_t n : {1, 7, 2048, 2049, 100003}) {
       SCOPED_TRACE(str("param ", t.param, " grad ", t.grad, " moments ", t.moments, " n ", n));
       const Adam in = adam_inputs(n, t), want = adam_oracle(in), got = run_adam(in, t);
-      // Random rounding errs up to a whole unit in the last place, 2^-7 of small numbers.
+      // Stochastic rounding errs by up to a whole unit in the last place: 2^-7 of small numbers.
       auto bound = [&](DType type) { return type == DType::f32 ? 1e-5 : n < 100 ? 8e-3 : 5e-3; };
       EXPECT_TRUE(close(got.param, want.param, bound(t.param)));
       EXPECT_TRUE(close(got.m, want.m, bound(t.moments)));
@@ -487,7 +487,7 @@ TEST_F(GpuOptimizer, BitsBelongToElementsAndSteps) {
   EXPECT_THROW(run_adam(rest, t, {.first = 4}), Error);
 }
 
-// What the bits must be, from the definition: 16 for each element, eight elements of one target to a Philox block.
+// The bits are defined as follows: 16 for each element; eight elements of one target share a Philox block.
 TEST_F(GpuOptimizer, RoundsWithThePromisedBits) {
   const Types t{DType::f32, DType::f32, DType::bf16};
   const std::int64_t n = 3000, first = 800;
@@ -510,7 +510,7 @@ TEST_F(GpuOptimizer, RandomRoundingIsUnbiased) {
   const Types t{DType::bf16, DType::f32, DType::bf16};
   const std::int64_t n = 1 << 20;
   const std::size_t count = n;
-  // One gradient for all: far less than half a unit in the last place is added to param.
+  // All elements have the same gradient: far less than half a unit in the last place is added to param.
   Adam in{Values(count, 1.0),
           Values(count, 0.3),
           Values(count, stored(0.01, t.moments)),

@@ -1,5 +1,5 @@
-// CUDA kernels whose time is memory's, in f32 and bf16, against their definitions in f64, computed from the inputs as
-// they are in memory: odd lengths, views of any alignment, strided rows, work in place, poisoned outputs.
+// Memory-bound CUDA kernels in f32 and bf16, against their definitions in f64, computed from the stored inputs: odd
+// lengths, views of any alignment, strided rows, work in place, poisoned outputs.
 
 #include <cmath>
 #include <cstring>
@@ -17,7 +17,7 @@ namespace {
 
 double tolerance(DType t) { return t == DType::bf16 ? 4e-3 : 1e-5; }
 
-// By the type of the tensors.
+// Parameter: the type of the tensors.
 class GpuMemoryBound : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
@@ -103,7 +103,7 @@ SwiGluValues swiglu_of(const Values& gate_up, const Values& dy, std::size_t widt
   }
   return r;
 }
-// Columns [begin, end) of rows of `columns`.
+// Returns columns [begin, end) of rows of `columns`.
 Values columns_of(const Values& whole, std::int64_t columns, std::int64_t begin, std::int64_t end) {
   Values v;
   for (auto row = whole.begin(); row < whole.end(); row += columns) v.insert(v.end(), row + begin, row + end);

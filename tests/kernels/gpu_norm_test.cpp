@@ -1,5 +1,5 @@
-// CUDA norms in f32 and bf16 against their definitions in f64, computed from the inputs as they are in memory: widths
-// on either side of every plan, strided rows, gradients into fresh memory (full of NaN), over dy or x, or added.
+// CUDA norms in f32 and bf16 against their definitions in f64, computed from the stored inputs: widths on both sides of
+// every plan, strided rows, gradients into fresh memory (full of NaN), over dy or x, or added.
 
 #include <cmath>
 #include <tuple>
@@ -11,7 +11,7 @@
 namespace ring::test {
 namespace {
 
-// Rows [rows, heads, width] inside of a tensor with `before` and `after` more columns.
+// Rows [rows, heads, width] in a tensor with `before` and `after` further columns.
 struct Layout {
   std::int64_t rows = 0, width = 0, heads = 1, before = 0, after = 0;
   std::int64_t columns() const { return before + heads * width + after; }
@@ -201,7 +201,7 @@ TEST_P(GpuNorm, EveryWidth) {
     check({.rows = width > 4096 ? 9 : 67, .width = width});
 }
 
-// Enough rows that every block goes through its stages several times, the last round being ragged.
+// Every block repeats its stages several times, the last time partially.
 TEST_P(GpuNorm, ManyRows) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {
       {70001, 8},   {55001, 64},  {30011, 128}, {15013, 256}, {6401, 512},  {5001, 768}, {4501, 1024},

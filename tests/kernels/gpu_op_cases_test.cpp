@@ -22,7 +22,7 @@ std::set<std::string> tested_ops() {
   return ops;
 }
 
-// Runs the check on the op's cases, in f32 and in bf16.
+// Runs the check on the op's cases in f32 and bf16.
 template <class Check>
 void for_cases(const std::string& op, const Check& check) {
   if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";

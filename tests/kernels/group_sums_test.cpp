@@ -14,7 +14,7 @@ struct Problem {
   std::int64_t rows, width, groups;
 };
 
-// Groups of -1 and behind the last one belong nowhere.
+// Rows of group -1 and of groups after the last one belong to no sum.
 std::vector<std::int32_t> groups_of(const Problem& p) {
   std::vector<std::int32_t> groups;
   for (std::int64_t r = 0; r < p.rows; ++r)
@@ -52,7 +52,7 @@ TEST(GroupSums, AgreesWithAPlainSumForAnyThreads) {
     }
 }
 
-TEST(GroupSums, RefusesRowsThatDoNotFit) {
+TEST(GroupSums, WrongShapesAreRefused) {
   const ExecContext ctx{Stream::cpu(1)};
   const Tensor groups = from_host(std::vector<std::int32_t>{0, 0, 0}, ctx.stream), out = ctx.zeros({1});
   EXPECT_THROW(group_sums_kernel({ctx.zeros({10}), groups, out}, ctx), Error);

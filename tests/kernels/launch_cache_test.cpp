@@ -39,7 +39,7 @@ class LaunchCaches : public testing::Test {
       return k < 0 ? nullptr : std::make_unique<Plan>(alive_, k);
     });
   }
-  // Reads the plan when it runs, which is when somebody waits for it.
+  // Queues a copy that reads the plan when it runs, which is when someone waits for the stream.
   void launch(int key) { stream_.copy(&ran_.emplace_back(), &find(key)->key, sizeof(int)); }
 
   std::set<int> alive_;
@@ -49,18 +49,18 @@ class LaunchCaches : public testing::Test {
   LaunchCache<int, Plan> cache_{stream_, 2};
 };
 
-TEST_F(LaunchCaches, LeaveOutTheLeastRecentlyUsed) {
+TEST_F(LaunchCaches, DropTheLeastRecentlyUsed) {
   for (const int key : {1, 2, 1, 3, 1, 2}) find(key);
   EXPECT_EQ(made_, (std::vector{1, 2, 3, 2}));
 }
 
-TEST_F(LaunchCaches, KnowWhatCannotBeMade) {
+TEST_F(LaunchCaches, RememberFailures) {
   EXPECT_EQ(find(-1), nullptr);
   EXPECT_EQ(find(-1), nullptr);
   EXPECT_EQ(made_.size(), 1u);
 }
 
-TEST_F(LaunchCaches, KeepWhatIsQueued) {
+TEST_F(LaunchCaches, KeepPlansOfQueuedWork) {
   for (const int key : {1, 2, 3, 4, 5}) launch(key);
   EXPECT_EQ(alive_, (std::set{1, 2, 3, 4, 5})) << "none has run";
   stream_.synchronize();
@@ -72,7 +72,7 @@ TEST_F(LaunchCaches, KeepWhatIsQueued) {
   EXPECT_EQ(alive_, (std::set{5, 6, 7}));
 }
 
-TEST_F(LaunchCaches, KeepWhatARecordingMayReplay) {
+TEST_F(LaunchCaches, KeepPlansThatARecordingMayReplay) {
   find(1);
   find(2);
   stream_.records = true;
@@ -80,7 +80,7 @@ TEST_F(LaunchCaches, KeepWhatARecordingMayReplay) {
   stream_.records = false;
   for (const int key : {5, 6, 7, 8}) find(key);
   stream_.synchronize();
-  find(9);  // in the place of 7
+  find(9);  // evicts 7
   for (const int key : {2, 3, 4}) EXPECT_TRUE(alive_.contains(key)) << key;
   for (const int key : {1, 5, 6}) EXPECT_FALSE(alive_.contains(key)) << key;
   EXPECT_TRUE(alive_.contains(8)) << "the others take none of its room";

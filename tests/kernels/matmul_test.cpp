@@ -1,5 +1,5 @@
 // Every matrix library against a plain triple loop in fp64, through the Matmul slot: transposes, strided operands, odd
-// extents, bias, accumulation, thread counts; and what must be refused.
+// extents, bias, accumulation, thread counts; and arguments that must be refused.
 
 #include "kernels/matmul.h"
 
@@ -18,7 +18,8 @@ namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// [rows, cols] of uniform numbers inside a wider matrix whose other columns are NaN: reading or writing them shows.
+// Returns [rows, cols] of uniform numbers in a wider matrix whose other columns are NaN, so that reads or writes of
+// these columns are detected.
 Tensor strided(std::int64_t rows, std::int64_t cols, std::int64_t padding, std::uint32_t site, const ExecContext& ctx) {
   const Tensor wide = ctx.empty({rows, cols + padding});
   float* p = wide.data<float>();
@@ -105,7 +106,7 @@ TEST(Matmul, EmptyProductsDoNothing) {
   matmul_kernel({ctx.empty({3, 8}), ctx.empty({8, 0}), ctx.empty({3, 0})}, ctx);
 }
 
-TEST(Matmul, SameThreadsSameBits) {
+TEST(Matmul, TheSameThreadsGiveTheSameBits) {
   const ExecContext ctx{Stream::cpu(3)};
   const Tensor a = strided(300, 200, 0, 1, ctx), b = strided(200, 100, 0, 2, ctx);
   const Tensor first = ctx.empty({300, 100}), again = ctx.empty({300, 100});
@@ -121,7 +122,7 @@ double gelu_tanh(double x) {
 }
 double gelu_tanh_slope(double x) { return (gelu_tanh(x + 1e-6) - gelu_tanh(x - 1e-6)) / 2e-6; }
 
-TEST(Matmul, ActivatesTheProduct) {
+TEST(Matmul, TheProductIsActivated) {
   for (const auto& candidate : matmul_kernel.candidates(Backend::cpu))
     for (int threads : {1, 3})
       for (bool with_bias : {false, true}) {
@@ -137,7 +138,7 @@ TEST(Matmul, ActivatesTheProduct) {
       }
 }
 
-TEST(Matmul, TakesTheProductThroughTheSlopeOfAnActivation) {
+TEST(Matmul, TheProductIsMultipliedByTheActivationsSlope) {
   for (const auto& candidate : matmul_kernel.candidates(Backend::cpu)) {
     const ExecContext ctx{Stream::cpu(2)};
     const Tensor a = strided(65, 17, 0, 1, ctx), b = strided(17, 33, 0, 2, ctx), at = strided(65, 33, 0, 3, ctx);
@@ -149,7 +150,7 @@ TEST(Matmul, TakesTheProductThroughTheSlopeOfAnActivation) {
   }
 }
 
-TEST(Matmul, RefusesActivationsOfSums) {
+TEST(Matmul, ActivationsOfSumsAreRefused) {
   const ExecContext ctx{Stream::cpu(1)};
   const Tensor a = ctx.zeros({4, 8}), b = ctx.zeros({8, 6}), c = ctx.zeros({4, 6}), x = ctx.zeros({4, 6});
   const Tensor bias = ctx.zeros({6}), wide = ctx.zeros({4, 7}).narrow(1, 0, 6);
@@ -164,7 +165,7 @@ TEST(Matmul, RefusesActivationsOfSums) {
   EXPECT_THROW(matmul_kernel({.a = a, .b = b, .c = wide, .gelu_input = x}, ctx), Error);
 }
 
-TEST(Matmul, RefusesShapesThatDoNotFit) {
+TEST(Matmul, WrongShapesAreRefused) {
   const ExecContext ctx{Stream::cpu(1)};
   const Tensor a = ctx.zeros({4, 8}), b = ctx.zeros({8, 6}), c = ctx.zeros({4, 6});
   EXPECT_THROW(matmul_kernel({a, ctx.zeros({7, 6}), c}, ctx), Error);
@@ -178,7 +179,7 @@ TEST(Matmul, RefusesShapesThatDoNotFit) {
   EXPECT_THROW(matmul_kernel({a, b, ctx.zeros({4, 12}).split_dim(1, 2).narrow(2, 0, 1)}, ctx), Error);
 }
 
-TEST(Gemm, UnknownLibraryIsNamedWithTheKnownOnes) {
+TEST(Gemm, AnUnknownLibraryIsNamedWithTheKnownOnes) {
   try {
     cpu::find_gemm("abacus");
     FAIL();

@@ -1,4 +1,4 @@
-// Moving averages against the recurrence in f64, on every backend that is there.
+// Moving averages against the recurrence in f64, on every available backend.
 #include "kernels/moving_average.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ Values filled(const std::string& name, std::int64_t n) {
   return v;
 }
 
-// left: elements before the first one, so that addresses are not aligned.
+// left: elements before the first one, to make addresses unaligned.
 void expect_recurrence(const ExecContext& ctx, std::int64_t n, std::int64_t left) {
   const auto place = [&](const Values& v) {
     Values all(static_cast<std::size_t>(left), 7.0);
@@ -56,7 +56,7 @@ TEST(MovingAverage, IsTheRecurrence) {
 
 TEST(MovingAverage, ABadStepLeavesIt) { expect_untouched_by_a_bad_step(poisoned_context(2)); }
 
-TEST(MovingAverage, RefusesOtherLengths) {
+TEST(MovingAverage, OtherLengthsAreRefused) {
   const ExecContext ctx = poisoned_context(1);
   EXPECT_THROW(moving_average_kernel({ctx.zeros({4}), ctx.zeros({5}), state_tensor({}, ctx), kDecay}, ctx), Error);
 }

@@ -14,7 +14,7 @@
 namespace ring::test {
 namespace {
 
-// f32 on the CPU, bf16 on a GPU, whose steps are 2^-9 of a number.
+// f32 on the CPU; bf16 on a GPU, with a rounding unit of 2^-9 of a number.
 struct Where {
   ExecContext ctx;
   DType type;
@@ -83,7 +83,7 @@ void expect_all_products(const Where& where) {
 
 TEST(BatchedMatmul, MatchesFloat64) { expect_all_products(on_cpu(2)); }
 
-TEST(BatchedMatmul, RefusesWhatDoesNotFit) {
+TEST(BatchedMatmul, WrongShapesAreRefused) {
   const ExecContext ctx = poisoned_context(1);
   const Tensor a = ctx.zeros({2, 3, 4}), b = ctx.zeros({2, 4, 5}), c = ctx.zeros({2, 3, 5});
   EXPECT_NO_THROW(batched_matmul_kernel({.a = a, .b = b, .c = c}, ctx));
@@ -114,7 +114,7 @@ void expect_unit_norms(const Where& where) {
 
 TEST(UnitNorm, DividesEveryRow) { expect_unit_norms(on_cpu(3)); }
 
-// Matrices of `n` elements, some of them at addresses that are not aligned.
+// Matrices of `n` elements, some at unaligned addresses.
 struct Operands {
   Operands(const Where& where, std::int64_t count, std::int64_t elements, DType stored)
       : n(elements), update(where.ctx.empty({count, elements}, where.type)) {
@@ -130,7 +130,7 @@ struct Operands {
   std::int64_t n;
   Tensor update;
   std::vector<MuonMatrix> matrices;
-  std::vector<Values> values;  // w, g, m of each
+  std::vector<Values> values;  // w, g, m of each matrix
   Values of(std::size_t matrix, std::size_t which) const {
     const Values& v = values[3 * matrix + which];
     return {v.begin() + static_cast<std::ptrdiff_t>(matrix % 2), v.end()};
@@ -139,7 +139,7 @@ struct Operands {
 
 void expect_elements(const Where& where, std::int64_t count, std::int64_t n, bool nesterov, DType stored) {
   Operands o(where, count, n, stored);
-  const double round = stored == DType::bf16 ? 8e-3 : 2e-6;  // at random: a whole unit in the last place
+  const double round = stored == DType::bf16 ? 8e-3 : 2e-6;  // stochastic rounding: a whole unit in the last place
   const StepState step{.step = 3, .lr = 0.25f, .decay_scale = 0.5f, .clip = 0.5f};
   MuonMomentum m{.matrices = o.matrices, .update = o.update, .beta = 0.75f, .nesterov = nesterov};
   m.state = state_tensor(step, where.ctx);

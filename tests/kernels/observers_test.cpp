@@ -9,7 +9,7 @@
 namespace ring::test {
 namespace {
 
-// Writes down what it sees, in a list that it may share.
+// Records calls and scopes in a list that observers may share.
 class Notes final : public KernelObserver {
  public:
   Notes(std::string who, std::vector<std::string>& seen) : who_(std::move(who)), seen_(seen) {}
@@ -29,7 +29,7 @@ class Notes final : public KernelObserver {
 
 void double_of(const Tensor& x, const ExecContext& ctx) { axpby_kernel({.x = x, .out = x, .alpha = 2}, ctx); }
 
-TEST(Observers, SeveralSeeOneCallFirstOutermost) {
+TEST(Observers, SeveralSeeACallWithTheFirstOutermost) {
   std::vector<std::string> seen;
   ExecContext ctx{Stream::cpu(1)};
   const Tensor x = from_host<float>({1, 2, 3}, ctx.stream);
@@ -40,10 +40,10 @@ TEST(Observers, SeveralSeeOneCallFirstOutermost) {
   }
   EXPECT_EQ(seen, (std::vector<std::string>{"a +rope", "b +rope", "a axpby begins", "b axpby begins", "b axpby ends",
                                             "a axpby ends", "b -", "a -"}));
-  EXPECT_EQ(to_host<float>(x, ctx.stream), (std::vector<float>{2, 4, 6}));  // it ran once
+  EXPECT_EQ(to_host<float>(x, ctx.stream), (std::vector<float>{2, 4, 6}));  // the kernel ran once
 }
 
-// Whoever observes when a scope begins, which may be somebody else than before.
+// Scopes are reported to the observer that is set when the scope begins.
 TEST(Observers, LearnTheScopesOfTheirContext) {
   std::vector<std::string> seen;
   ExecContext ctx{Stream::cpu(1)};
@@ -58,7 +58,7 @@ TEST(Observers, LearnTheScopesOfTheirContext) {
                                             "a -", "b -", "a -"}));
 }
 
-TEST(Observers, NoneAreNobody) {
+TEST(Observers, AnEmptyListGivesNoObserver) {
   EXPECT_EQ(observe_by({}), nullptr);
   EXPECT_EQ(observe_by({nullptr, nullptr}), nullptr);
   std::vector<std::string> seen;
@@ -68,7 +68,7 @@ TEST(Observers, NoneAreNobody) {
   const ObservedStep step(ctx, "nobody watches");
 }
 
-TEST(Observers, RangesAreThereOrRefused) {
+TEST(Observers, RangesAreMarkedOrRefused) {
   if (!range_marks()) {
     try {
       make_range_observer();

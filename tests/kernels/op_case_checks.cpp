@@ -10,7 +10,7 @@ void PrintTo(const OpCase& c, std::ostream* out) { *out << c.op << "/" << c.name
 
 namespace {
 
-// Bench cases above these would take the oracle seconds.
+// For bench cases above these limits the oracle would take seconds.
 constexpr double kMaxFlops = 2e8, kMaxBytes = 8e6;
 
 double norm(const Values& v) {
@@ -43,17 +43,17 @@ testing::AssertionResult close(const Values& got, const Values& want, double tol
 namespace {
 
 struct Result {
-  std::vector<Values> outputs, grads;  // grads: one per input, empty where there is none
+  std::vector<Values> outputs, grads;  // grads: one per input; empty if the input has no gradient
 };
 
-// How gradient slots look before the op writes to them.
+// State of the gradient slots before the op writes to them.
 enum class Slots { fresh, bound_unwritten, bound_written };
 
 struct Options {
   int threads = 2;
   Slots slots = Slots::fresh;
-  int only_input = -1;  // the one input that keeps its slot; -1: all
-  int times = 1;        // how often the op is recorded, on the same slots
+  int only_input = -1;  // only input that keeps its slot; -1: all
+  int times = 1;        // number of times that the op is recorded on the same slots
   bool record = true;
 };
 
@@ -87,7 +87,7 @@ Result execute(const OpCase& c, const MakeContext& make, const Options& o = {}) 
   Result r;
   std::vector<Var> outputs;
   for (int time = 0; time < o.times; ++time) {
-    std::vector<Var> inputs = make_inputs(c, values, ctx);  // fresh bytes each time: an op may consume them
+    std::vector<Var> inputs = make_inputs(c, values, ctx);  // fresh memory each time: an op may overwrite it
     for (std::size_t i = 0; i < inputs.size(); ++i)
       inputs[i].slot = o.only_input < 0 || o.only_input == static_cast<int>(i) ? first[i].slot : nullptr;
     for (Var& out : c.run(run, inputs)) outputs.push_back(std::move(out));
@@ -112,7 +112,7 @@ Result execute(const OpCase& c, const MakeContext& make, const Options& o = {}) 
   return r;
 }
 
-// sum over outputs of <cotangent, output>, of the oracle.
+// Returns the oracle's sum over outputs of <cotangent, output>.
 double objective(const OpCase& c, const std::vector<Values>& inputs, const std::vector<bool>& has_gradient) {
   const std::vector<Values> outputs = c.oracle(inputs);
   double s = 0;
@@ -126,7 +126,7 @@ double step_size(const Values& x) {
   return 1e-5 * std::min(1.0, std::max(rms, 1e-3));
 }
 
-// Derivative of the objective along `direction` of the inputs (empty: that input stays).
+// Returns the derivative of the objective along `direction` of the inputs; an empty direction keeps that input fixed.
 double slope(const OpCase& c, const std::vector<Values>& x, const std::vector<Values>& direction, double h,
              const std::vector<bool>& has_gradient) {
   std::vector<Values> up = x, down = x;
@@ -138,7 +138,7 @@ double slope(const OpCase& c, const std::vector<Values>& x, const std::vector<Va
   return (objective(c, up, has_gradient) - objective(c, down, has_gradient)) / (2 * h);
 }
 
-// Which outputs carry a gradient, and the size of the objective: rounding of a difference quotient is measured by it.
+// Outputs that carry a gradient, and the size of the objective, which bounds the rounding of a difference quotient.
 struct Probe {
   std::vector<bool> has_gradient;
   double magnitude = 0;

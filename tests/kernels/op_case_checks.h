@@ -1,6 +1,6 @@
 #pragma once
-// What every op case must pass, on any device: forward against the fp64 oracle, gradients against central differences
-// of that oracle, accumulation into gradients that already exist, shared slots, and the same bits run to run.
+// Checks for every op case on any device: forward against the fp64 oracle, gradients against central differences of the
+// oracle, accumulation into existing gradients, shared slots, and bit-identical repeated runs.
 
 #include <gtest/gtest.h>
 
@@ -10,12 +10,12 @@ namespace ring::test {
 
 void PrintTo(const OpCase&, std::ostream*);
 std::string full_name(const OpCase&);
-std::vector<OpCase> tested_cases();  // without those whose oracle would take seconds
+std::vector<OpCase> tested_cases();  // without cases whose oracle would take seconds
 
-// L2 error relative to `want`. NaN anywhere makes the comparison fail.
+// Compares the L2 error relative to `want`. NaN anywhere makes the comparison fail.
 testing::AssertionResult close(const Values& got, const Values& want, double tolerance);
 
-// Memory from it should be full of NaN. `threads` means something on the CPU only.
+// Creates a context whose memory should be full of NaN. `threads` applies to the CPU only.
 using MakeContext = std::function<ExecContext(int threads)>;
 
 void check_forward(const OpCase&, const MakeContext&, const std::vector<int>& thread_counts);

@@ -75,7 +75,7 @@ void compare_with_reference(std::int64_t n, int threads, AdamW args) {
   EXPECT_LT(relative_error(read_values(args.v), reference.v), 1e-6);
 }
 
-TEST(AdamW, MatchesTheReference) {
+TEST(AdamW, StepsMatchTheReference) {
   compare_with_reference(1, 1, {});
   compare_with_reference(37, 2, {.weight_decay = 0.1f});
   compare_with_reference(100003, 3, {.beta1 = 0.8f, .beta2 = 0.99f, .eps = 1e-3f, .weight_decay = 0.3f, .lr_scale = 3});
@@ -95,7 +95,7 @@ TEST(AdamW, LateStepsHaveNoBiasCorrection) {
   EXPECT_NEAR(read_values(args.param)[0], 1 - 0.5 * 0.2 / 0.5, 1e-5);
 }
 
-TEST(AdamW, LeavesEverythingWhenTheStepIsNotFinite) {
+TEST(AdamW, AStepThatIsNotFiniteChangesNothing) {
   const ExecContext ctx = poisoned_context(2);
   constexpr std::int64_t n = 20000;
   AdamW args{.param = random_tensor("p", n, ctx),
@@ -115,7 +115,7 @@ TEST(AdamW, LeavesEverythingWhenTheStepIsNotFinite) {
   EXPECT_EQ(read_values(args.v), v);
 }
 
-TEST(AdamW, RefusesOtherLengths) {
+TEST(AdamW, OtherLengthsAreRefused) {
   const ExecContext ctx = poisoned_context(1);
   AdamW args{.param = ctx.zeros({4}),
              .grad = ctx.zeros({4}),
@@ -142,7 +142,7 @@ TEST(SquaredNorm, AddsUpOverTensors) {
   }
 }
 
-TEST(SquaredNorm, IsAccurateWhereFloatSumsAreNot) {
+TEST(SquaredNorm, IsAccurateIfFloatSumsAreNot) {
   const ExecContext ctx = poisoned_context(1);
   constexpr std::int64_t n = 1 << 20;
   Values v(n, 1e-4);
@@ -168,7 +168,7 @@ TEST(CheckAndClip, ScalesDownToTheLimit) {
   EXPECT_EQ(clipped(16, 1).accepted, 1u);
 }
 
-TEST(CheckAndClip, MarksWhatIsNotFinite) {
+TEST(CheckAndClip, MarksNormsThatAreNotFinite) {
   for (float bad : {std::nanf(""), kInfinity}) {
     EXPECT_EQ(clipped(bad, 1).accepted, 0u) << bad;
     EXPECT_EQ(clipped(bad, 0).accepted, 0u) << bad;
@@ -176,7 +176,7 @@ TEST(CheckAndClip, MarksWhatIsNotFinite) {
   }
 }
 
-TEST(CheckAndClip, AcceptsNothingAboveALimit) {
+TEST(CheckAndClip, RefusesNormsAndLossesAboveTheirLimits) {
   const ExecContext ctx = poisoned_context(1);
   const auto accepted = [&](StepState s, float loss) {
     const Tensor state = state_tensor(s, ctx);

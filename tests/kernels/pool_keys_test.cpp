@@ -1,5 +1,5 @@
-// Pools as ranks of context parallelism have them, on CPUs and GPUs: made of tokens in several parts, seen by parts of
-// documents, with keys beside values. Together the parts are attention over whole documents.
+// Pools as ranks of context parallelism hold them, on CPUs and GPUs: computed from tokens in several parts, seen by
+// parts of documents, with keys beside values. The parts together equal attention over whole documents.
 
 #include "kernels/attention/pool_keys.h"
 
@@ -24,11 +24,11 @@ INSTANTIATE_TEST_SUITE_P(Gpu, PoolParts,
 
 constexpr std::int64_t kTokens = 700, kHeads = 4, kKvHeads = 2, kDim = 64;
 
-// Two documents of a row, and where each is cut in two: within pools, and before the first one ends.
+// Two documents of a row, and cuts that split each in two: within pools, and before the first pool ends.
 const std::vector<Span> kDocuments = spans_of({0, 150, 700}, {0});
 const std::vector<std::vector<std::int32_t>> kCuts = {{100, 333}, {5, 549}};
 
-// Everything of a forward and a backward.
+// Operands and results of a forward and a backward.
 struct Call {
   PooledAttention forward;
   PooledAttentionBackward backward;
@@ -87,7 +87,7 @@ struct Call {
   }
 };
 
-// Each document's queries before its cut, or from there on, and the pools that they see.
+// Returns each document's queries before its cut, or after it if `behind`, and the pools that they see.
 PoolCall call_of(const std::vector<std::int32_t>& cuts, bool behind, std::int32_t size) {
   PoolCall call;
   const std::vector<Span> pools = pool_spans(kDocuments, size);
@@ -101,7 +101,7 @@ PoolCall call_of(const std::vector<std::int32_t>& cuts, bool behind, std::int32_
   return call;
 }
 
-// Keys and values beside each other, as they travel.
+// Returns keys and values as heads of one tensor, as they are sent.
 std::pair<Tensor, Tensor> side_by_side(const Tensor& keys, const Tensor& values, const ExecContext& ctx) {
   const Tensor both = ctx.empty({keys.dim(0), 2 * kKvHeads, kDim}, keys.dtype());
   const Tensor k = both.narrow(1, 0, kKvHeads), v = both.narrow(1, kKvHeads, kKvHeads);
@@ -110,7 +110,7 @@ std::pair<Tensor, Tensor> side_by_side(const Tensor& keys, const Tensor& values,
   return {k, v};
 }
 
-// One document's pools after the other's, and calls for the two parts of queries.
+// Computes the pools of one document after the other, and calls for both parts of the queries.
 std::vector<PoolKeys> pools_in_parts(const PoolSource& source, const std::vector<std::int32_t>& cuts,
                                      const ExecContext& ctx) {
   std::vector<PoolKeys> all;
@@ -164,7 +164,7 @@ TEST_P(PoolParts, AreAttentionOverWholeDocuments) {
       }
 }
 
-// Whoever makes the pools: whole documents, and the ranks that share some.
+// Applies to pools of whole documents and to pools of documents that ranks share.
 TEST_P(PoolParts, RefusesWhatDoesNotFit) {
   const ExecContext ctx = context();
   Pattern pattern = window(20);

@@ -1,5 +1,5 @@
-// Attention over pairs and pools as a whole, on CPUs and GPUs: what later tokens cannot change and earlier ones must,
-// the means and their gradients. (tests/cases/self_attention.cpp has results and gradients by definition.)
+// Attention over pairs and pools, on CPUs and GPUs: causality, means and their gradients.
+// (tests/cases/self_attention.cpp compares results and gradients with the definition.)
 
 #include "kernels/attention/pooled_attention.h"
 
@@ -98,8 +98,8 @@ Values pooling_of(const Pattern& pattern, double scale) {
   return random_values("pooling", pool_weights_numel(pattern, kKvHeads, kDim), scale);
 }
 
-// Token t changes: by no bit a row before it, or of another document; and far behind the window those rows change, and
-// only those, that see a pool with it.
+// Token t changes. Earlier rows and other documents stay bit-identical. Rows far after the window change exactly if
+// they see a pool that contains t.
 void expect_no_leak(const Target& target, bool learned, const std::function<ExecContext()>& context) {
   const std::int64_t first = 150, count = 203, tokens = first + count;
   const std::vector<Span> spans = spans_of({0, 150, 353}, {0});
@@ -139,7 +139,8 @@ TEST_P(PooledAttention, TheFutureDoesNotLeakIntoLearnedAndGatedPools) {
   expect_no_leak(GetParam(), true, [this] { return context(); });
 }
 
-// Learned pools begin as means, bit for bit, forward and backward; and what they learn has a gradient from there on.
+// Untrained learned pools are bit-identical to means, forward and backward; their weights have gradients from the
+// start.
 TEST_P(PooledAttention, WeightsOfZeroAreMeans) {
   const std::int64_t tokens = 353;
   const std::vector<Span> spans = spans_of({0, 150, 353}, {0});
@@ -158,7 +159,8 @@ TEST_P(PooledAttention, WeightsOfZeroAreMeans) {
   EXPECT_NE(run(pattern, spans, tokens, in, GetParam().dtype, context()).out, means.out);
 }
 
-// Gates of 0 change no bit; one far below shuts the pools out, one far above leaves nothing else.
+// Gates of 0 leave results bit-identical. Gates far below 0 remove the pools, and gates far above 0 leave only the
+// pools.
 TEST_P(PooledAttention, GatesOpenAndShut) {
   const std::int64_t tokens = 100;
   const Pattern pattern = pooled(window(3), {8});
@@ -180,13 +182,13 @@ TEST_P(PooledAttention, GatesOpenAndShut) {
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t h = 0; h < kHeads; ++h) {
       const auto at = static_cast<std::size_t>(h * tokens + t);
-      EXPECT_EQ(zero.dgates[at] != 0, t >= 8) << t;  // of a token that sees a pool
+      EXPECT_EQ(zero.dgates[at] != 0, t >= 8) << t;  // for tokens that see a pool
       EXPECT_EQ(open.lse[at] > 90, t >= 8) << t;
     }
 }
 
-// A token far above the others is its pool, by its place (head 0) or by its value (head 1): exponentials do not
-// overflow. Rows are strided; pools may be rows of the same tensor, as in a cache.
+// A token with a score far above the others becomes its pool, by position (head 0) or by value (head 1): exponentials
+// do not overflow. Rows are strided; pools may be rows of the same tensor, as in a cache.
 TEST_P(PooledAttention, WeightsMayPickOneToken) {
   const ExecContext ctx = context();
   const DType type = GetParam().dtype;
@@ -242,7 +244,7 @@ TEST_P(PooledAttention, RefusesWeightsOfOtherPools) {
   }
 }
 
-// Each pool is a key: with equal keys every token and pool weighs the same, and the log-sum-exp counts them.
+// Each pool counts as a key: with equal keys all tokens and pools have equal weight, and the log-sum-exp counts them.
 TEST_P(PooledAttention, CountsTokensAndPools) {
   const std::int64_t tokens = 100;
   Inputs in = inputs_of(tokens);
@@ -274,7 +276,7 @@ TEST_P(PooledAttention, RefusesWhatItHasNot) {
   EXPECT_THROW(pooled_attention(a, ctx), Error);
 }
 
-// Rows of blocks that are not whole, in rows that are strided; dx keeps what it holds.
+// Blocks of rows may be partial, and rows strided; dx keeps its previous values.
 TEST_P(PooledAttention, GradientsOfMeansGoToTheirTokens) {
   if (GetParam().dtype != DType::f32) GTEST_SKIP() << "of f32";
   const ExecContext ctx = context();
@@ -298,7 +300,7 @@ TEST_P(PooledAttention, GradientsOfMeansGoToTheirTokens) {
   for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6) << i;
 }
 
-// Means in the type of the rows, written to other rows of the same tensor, as a cache keeps them.
+// Means have the type of the rows and are written to other rows of the same tensor, as in a cache.
 TEST_P(PooledAttention, MeansMayLieBesideTheirRows) {
   const ExecContext ctx = context();
   const std::int64_t rows = 70, width = 2 * 24;
@@ -327,10 +329,10 @@ std::size_t visited_tensors(Args args) {
   return seen.size();
 }
 
-TEST(PooledAttentionTensors, AreEachVisitedOnce) {
-  // q to lse and carry; dropout and selection; two tensors of each pool's weights; scored and gates.
+TEST(PooledAttentionTensors, AreVisitedOnceEach) {
+  // q to lse and carry; dropout and selection; two tensors per pool size of the weights; scored and gates.
   EXPECT_EQ(visited_tensors(ring::PooledAttention({}, {{}, {}})), 6u + 3 + 2 * 2 + 3);
-  // q to dv and carries; dropout and selection; weights and their gradients; gates and theirs.
+  // q to dv and carries; dropout and selection; weights and their gradients; gates and their gradients.
   EXPECT_EQ(visited_tensors(PooledAttentionBackward({}, {{}}, {{}, {}})), 12u + 3 + 2 * 3 + 2);
 }
 

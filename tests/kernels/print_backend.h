@@ -1,5 +1,5 @@
 #pragma once
-// How tests that run for each backend name it.
+// Prints the backend in the names of tests that run for each backend.
 
 #include <ostream>
 

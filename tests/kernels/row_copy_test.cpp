@@ -1,4 +1,4 @@
-// Rows on their way between strided tensors, on every backend that is there, against loops over elements.
+// Copies of rows between strided tensors, on every available backend, against loops over elements.
 
 #include "kernels/row_copy.h"
 
@@ -9,7 +9,7 @@ namespace ring::test {
 namespace {
 
 struct Case {
-  std::int64_t heads, dim;  // that move; of tensors with `all` heads, rows of `dim` from element `at` on
+  std::int64_t heads, dim;  // copied; tensors have `all` heads of `width` elements, copied from element `at` on
   std::int64_t all, width, at;
   RowMove rows;
   DType type = DType::f32;
@@ -48,7 +48,7 @@ void expect_all(const ExecContext& ctx) {
     }
   const Tensor all = make_tensor({kRows, 2, 8}, DType::f32, random_values("all", kRows * 16), ctx),
                copy = ctx.empty(all.shape());
-  copy_rows_kernel({copy, all, {.count = kRows}}, ctx);  // one piece
+  copy_rows_kernel({copy, all, {.count = kRows}}, ctx);  // contiguous
   EXPECT_EQ(read_values(copy, ctx), read_values(all, ctx));
 }
 
@@ -59,7 +59,7 @@ TEST(GpuRowCopy, MovesTheseRowsAndNoOthers) {
   expect_all(poisoned_device_context({Backend::cuda, 0}));
 }
 
-TEST(RowCopy, RefusesRowsThatAreNotThere) {
+TEST(RowCopy, RowsOutsideOfTheTensorsAreRefused) {
   const ExecContext ctx = poisoned_context(1);
   const Tensor a = ctx.zeros({4, 2, 8}), b = ctx.zeros({4, 2, 8}), narrow = ctx.zeros({4, 2, 6});
   EXPECT_THROW(copy_rows_kernel({a, b, {.first = 2, .count = 3}}, ctx), Error);

@@ -1,4 +1,4 @@
-// Row-wise kernels on strided views, in place, and their independence of how rows are cut among threads.
+// Row-wise kernels on strided views and in place; results do not depend on the split of rows among threads.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ Tensor compact(const Tensor& t, const ExecContext& ctx) {  // a contiguous copy 
   return out;
 }
 
-// Columns of a [N, 3 * heads * 16] tensor as [N, heads, 16]: what queries or keys look like inside of a fused product.
+// Columns of a [N, 3 * heads * 16] tensor as [N, heads, 16], like queries or keys in a fused product.
 struct Fused {
   Tensor all, view;
   Fused(std::int64_t n, std::int64_t heads, const ExecContext& ctx)
@@ -46,7 +46,7 @@ void expect_rest_untouched(const Fused& f, const ExecContext& ctx) {
     }
 }
 
-TEST(StridedRows, RmsNormInPlaceOfAView) {
+TEST(StridedRows, RmsNormWorksInPlaceOfAView) {
   const ExecContext ctx = poisoned_context(2);
   for (std::int64_t heads : {1, 3}) {
     const Fused f(50, heads, ctx);
@@ -61,7 +61,7 @@ TEST(StridedRows, RmsNormInPlaceOfAView) {
   }
 }
 
-TEST(StridedRows, RmsNormBackwardIntoAView) {
+TEST(StridedRows, RmsNormBackwardWritesIntoAView) {
   const ExecContext ctx = poisoned_context(2);
   const Fused x(50, 3, ctx), dy(50, 3, ctx);
   const Tensor w = random_tensor("w", {16}, ctx), rstd = ctx.empty({150}), y = ctx.empty({50, 3, 16});
@@ -74,7 +74,7 @@ TEST(StridedRows, RmsNormBackwardIntoAView) {
   expect_rest_untouched(dy, ctx);
 }
 
-TEST(StridedRows, RopeInPlaceOfAViewAndBack) {
+TEST(StridedRows, RopeWorksInPlaceOfAViewAndBack) {
   const ExecContext ctx = poisoned_context(2);
   const Fused f(50, 3, ctx);
   Values positions;
@@ -91,7 +91,7 @@ TEST(StridedRows, RopeInPlaceOfAViewAndBack) {
   for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(back[i], want[i], 1e-6);
 }
 
-// Every output of the row-wise kernels, for one thread count.
+// Returns every output of the row-wise kernels for one thread count.
 std::vector<Values> row_wise_outputs(int threads) {
   const ExecContext ctx = poisoned_context(threads);
   const Tensor x = random_tensor("x", {1000, 74}, ctx), w = random_tensor("w", {74}, ctx), y = ctx.empty({1000, 74});
@@ -120,7 +120,7 @@ std::vector<Values> row_wise_outputs(int threads) {
   return out;
 }
 
-TEST(RowWise, SameBitsForAnyNumberOfThreads) {
+TEST(RowWise, AnyNumberOfThreadsGivesTheSameBits) {
   const std::vector<Values> one = row_wise_outputs(1);
   EXPECT_EQ(row_wise_outputs(2), one);
   EXPECT_EQ(row_wise_outputs(3), one);

@@ -1,5 +1,5 @@
-// Cross-entropy over columns that are cut into slices, and embeddings of slices of a table, against references in f64:
-// on the CPU, and in f32 and bf16 on a GPU.
+// Cross-entropy over sliced columns, and embeddings of slices of a table, against references in f64: on the CPU, and in
+// f32 and bf16 on a GPU.
 
 #include "kernels/sliced_cross_entropy.h"
 
@@ -26,7 +26,7 @@ std::string name_of(const LossCase& c) {
 }
 
 struct LossValues {
-  std::vector<Values> loss;  // what each slice says: the same
+  std::vector<Values> loss;  // loss per slice; all slices compute the same
   Values gradient;           // [rows, columns]
 };
 
@@ -42,7 +42,7 @@ Values weights_of(const LossCase& c) {
   for (double& x : w) x = 1 + 0.5 * x;
   return stored(w, DType::f32);
 }
-// In every slice, and none.
+// Returns targets in every slice, and ignored ones.
 Values targets_of(const LossCase& c) {
   const std::int64_t choices[] = {0, c.vocab - 1, kIgnoreTarget, c.vocab / 2, c.vocab / 3};
   Values v;
@@ -73,7 +73,7 @@ LossValues oracle(const LossCase& c, DType t) {
   return out;
 }
 
-// The columns of one slice, of all rows.
+// Returns the columns of one slice for all rows.
 Values slice_of(const Values& all, std::int64_t columns, std::int64_t first, std::int64_t width) {
   Values v;
   for (std::size_t at = static_cast<std::size_t>(first); at < all.size(); at += static_cast<std::size_t>(columns))
@@ -132,7 +132,7 @@ void check_case(const LossCase& c, DType t, const ExecContext& ctx) {
   EXPECT_EQ(alone.gradient, logits) << "logits written without being asked for";
 }
 
-// A slice with nothing but padding, one that is cut by the end, odd widths.
+// A slice that is only padding, a slice that contains the vocabulary's end, odd widths.
 const LossCase kCases[] = {{5, 4, 1, 4},       {6, 37, 2, 74},     {7, 64, 2, 100},    {6, 16, 4, 30},
                            {7, 1000, 3, 2999}, {5, 4001, 2, 8001}, {10, 8, 2, 16, 900}};
 
@@ -148,21 +148,21 @@ void check_bad_numbers(const ExecContext& ctx) {
   for (std::size_t i = 4; i < 12; ++i) EXPECT_TRUE(std::isfinite(got.gradient[i])) << i;
 }
 
-// Whether the target's logit is the largest, of 10 logits that lie in three slices of four, or in one row of 12.
+// A row of 10 logits in three slices of four, or in one slice of 12. correct: 1 if the target's logit is the largest.
 struct Row {
   Values logits;
   double target, correct;
 };
 const Row kRows[] = {
-    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 9, 9}, 0, 1},                    // what lies behind the vocabulary is no rival
-    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 0, 0}, 3, 0},                    // a larger one in the same slice
-    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 8, 0, 0}, 0, 0},                    // a larger one in another slice
-    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 5, 0, 0}, 9, 1},                    // as large as another: not smaller
-    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 0, 0}, kIgnoreTarget, 0},        // none
-    {{-9, -9, -9, -9, -8, -9, -9, -9, -9, -9, 0, 0}, 4, 1},           // below 0
-    {{7.5, 0, 0, 0, 7.46875, 0, 0, 0, 0, 0, 0, 0}, 4, 0},             // neighbours in bf16
-    {{3e38, 0, 0, 0, -3e38, 0, 0, 0, 0, 0, 0, 0}, 4, 0},              // far apart
-    {{100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 0, 0}, 7, 1}  // all alike
+    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 9, 9}, 0, 1},                    // padding does not count
+    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 0, 0}, 3, 0},                    // a larger logit in the same slice
+    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 8, 0, 0}, 0, 0},                    // a larger logit in another slice
+    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 5, 0, 0}, 9, 1},                    // a tie counts as correct
+    {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 0, 0}, kIgnoreTarget, 0},        // no target
+    {{-9, -9, -9, -9, -8, -9, -9, -9, -9, -9, 0, 0}, 4, 1},           // negative logits
+    {{7.5, 0, 0, 0, 7.46875, 0, 0, 0, 0, 0, 0, 0}, 4, 0},             // adjacent bf16 values
+    {{3e38, 0, 0, 0, -3e38, 0, 0, 0, 0, 0, 0, 0}, 4, 0},              // very different logits
+    {{100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 0, 0}, 7, 1}  // all logits are equal
 };
 
 Values correct_of(const CrossEntropy& args, const ExecContext& ctx) {
@@ -221,7 +221,7 @@ TEST(SlicedCrossEntropy, MatchesTheOracle) {
     for (int threads : {1, 3}) check_case(c, DType::f32, poisoned_context(threads));
 }
 
-TEST(SlicedCrossEntropy, NaNAndInfinity) { check_bad_numbers(poisoned_context(1)); }
+TEST(SlicedCrossEntropy, NaNAndInfinityAreHandled) { check_bad_numbers(poisoned_context(1)); }
 
 TEST(SlicedCrossEntropy, NamesATargetOutsideOfTheVocabulary) {
   for (double target : {-1.0, 7.0, 8.0}) {
@@ -234,7 +234,7 @@ TEST(SlicedCrossEntropy, NamesATargetOutsideOfTheVocabulary) {
   }
 }
 
-// Rows of each slice's ids; sums over all slices are those of the whole table.
+// Looks up rows in each slice. Sums over all slices are the rows of the whole table.
 void check_embedding(DType t, const ExecContext& ctx) {
   constexpr std::int64_t rows = 12, width = 20, parts = 3, n = 50;
   Values ids;

@@ -1,5 +1,5 @@
 #pragma once
-// A StepState in a device's memory, and back.
+// Copies a StepState to a device's memory, and back.
 
 #include <cstring>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Kernels' tests that run on the CPU and, where there is one, on a GPU.
+// Base class of kernel tests that run on the CPU and, if available, on a GPU.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace ring::test {
 struct Target {
   Backend backend = Backend::cpu;
   DType dtype = DType::f32;
-  double tolerance = 0;  // of those tests that have one
+  double tolerance = 0;  // for tests that compare with one
 };
 inline void PrintTo(const Target& t, std::ostream* out) { *out << to_string(t.backend) << "_" << t.dtype; }
 

@@ -26,7 +26,7 @@ struct Sizes {
   std::int64_t m, n, k;
 };
 
-// Rows of all operands are `stride` apart, and what lies between them is NaN.
+// Rows of all operands are `stride` apart, with NaN between them.
 void expect_product(const Sizes& s, bool transposed, float alpha, float beta) {
   constexpr std::int64_t stride = 144;
   const std::vector<float> a = numbers(stride * stride, 1), b = numbers(s.k * stride + stride, 2);
@@ -61,7 +61,7 @@ void expect_product(const Sizes& s, bool transposed, float alpha, float beta) {
     }
 }
 
-TEST(TileProduct, AgreesWithTheFormula) {
+TEST(TileProduct, EqualsTheFormula) {
   for (const Sizes& s : {Sizes{16, 32, 64}, Sizes{64, 128, 32}, Sizes{13, 24, 7}, Sizes{1, 8, 1}, Sizes{7, 120, 128},
                          Sizes{15, 40, 0}, Sizes{0, 8, 8}})
     for (const bool transposed : {false, true})

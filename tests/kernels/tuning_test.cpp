@@ -1,4 +1,4 @@
-// Where choices come from: the run's record, the program's tables, a store that runs share.
+// Sources of kernel choices: the run's record, the program's tables, and a store that runs share.
 #include "kernels/tuning.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class TuningTest : public testing::Test {
 using TuningRecord = TuningTest;
 using SharedChoices = TuningTest;
 
-TEST_F(TuningRecord, KeepsWhatWasRecorded) {
+TEST_F(TuningRecord, KeepsRecordedChoices) {
   Tuning first(path_);
   EXPECT_EQ(first.find("a"), std::nullopt);
   EXPECT_EQ(first.record("a", "1"), "1");
@@ -65,7 +65,7 @@ TEST_F(TuningRecord, AdoptedChoicesReplaceItsOwn) {
   second.record("b", "3");
   second.record("c", "4");
   const std::uint64_t before = first.generation();
-  EXPECT_EQ(first.adopt(second.text()), 1u);  // b; c is new
+  EXPECT_EQ(first.adopt(second.text()), 1u);  // b is replaced; c is new
   EXPECT_NE(first.generation(), before);
   EXPECT_EQ(first.find("b"), "3");
   const std::uint64_t same = second.generation();
@@ -107,13 +107,13 @@ TEST_F(TuningRecord, RefusesADamagedFile) {
       << error;
 }
 
-TEST_F(TuningRecord, NamesTheLineThatIsNoChoice) {
+TEST_F(TuningRecord, NamesTheLineThatIsNotAChoice) {
   ChoiceMap choices;
   const std::string error = error_of([&] { parse_choices("\"a\": \"1\"\nnonsense\n", "here", choices); });
   EXPECT_EQ(error.find("here:2: expected a choice"), 0u) << error;
 }
 
-TEST_F(SharedChoices, AreThoseOfWhoStoredThemFirst) {
+TEST_F(SharedChoices, AreThoseOfTheFirstRunThatStoredThem) {
   Tuning first = shared(), second = shared();
   EXPECT_EQ(first.find("a"), std::nullopt);
   EXPECT_EQ(second.find("a"), std::nullopt);
@@ -154,7 +154,7 @@ TEST_F(SharedChoices, AreReplacedIfTheyDoNotRun) {
   EXPECT_EQ(shared().find("a"), "2");
 }
 
-TEST_F(SharedChoices, OfManyWritersAreAllKeptAndAgree) {
+TEST_F(SharedChoices, AreKeptAndAgreeWithManyWriters) {
   constexpr int kWriters = 6, kKeys = 12;
   std::vector<std::vector<std::string>> held(kWriters);
   std::vector<std::thread> writers;
@@ -203,7 +203,7 @@ TEST_F(SharedChoices, AreTheRunsOwnOnceItUsesThem) {
   EXPECT_TRUE(run.has_recorded("a"));
 }
 
-TEST(UserChoices, LieInTheUsersCache) {
+TEST(UserChoices, AreStoredInTheUsersCache) {
   const auto with = [](const char* cache, const char* home) {
     setenv("XDG_CACHE_HOME", cache, 1);
     setenv("HOME", home, 1);

@@ -12,7 +12,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Largest of |got - want| / max(|want|, floor) over a fine grid.
+// Returns the largest |got - want| / max(|want|, floor) over a fine grid.
 template <class F, class G>
 double worst_error(float from, float to, double floor, F got, G want) {
   double worst = 0;
@@ -20,7 +20,7 @@ double worst_error(float from, float to, double floor, F got, G want) {
   for (int i = 0; i <= steps; ++i) {
     const float x = from + (to - from) * static_cast<float>(i) / steps;
     const double expected = want(static_cast<double>(x));
-    if (got(x) == expected) continue;  // also where both are 0
+    if (got(x) == expected) continue;  // also if both are 0
     const double error = std::abs(got(x) - expected) / std::max(std::abs(expected), floor);
     if (std::isnan(error)) return error;
     worst = std::max(worst, error);
@@ -35,7 +35,7 @@ TEST(Vec, ExpIsAccurateOverItsRange) {
   EXPECT_LT(worst_error(-110, -87, 1e-38, exp_fast, want), 2e-7);
 }
 
-TEST(Vec, ExpAtTheEnds) {
+TEST(Vec, ExpIsExactAtTheEnds) {
   EXPECT_EQ(exp_fast(0.0f), 1.0f);
   EXPECT_EQ(exp_fast(-kInfinity), 0.0f);
   EXPECT_EQ(exp_fast(-1000.0f), 0.0f);
@@ -45,7 +45,7 @@ TEST(Vec, ExpAtTheEnds) {
   EXPECT_TRUE(std::isnan(exp_fast(kNaN)));
 }
 
-TEST(Vec, TanhAndSigmoid) {
+TEST(Vec, TanhAndSigmoidAreAccurate) {
   EXPECT_LT(worst_error(-20, 20, 0, tanh_fast, [](double x) { return std::tanh(x); }), 4e-7);
   EXPECT_LT(worst_error(-1, 1, 1e-30, tanh_fast, [](double x) { return std::tanh(x); }), 4e-7);
   EXPECT_LT(worst_error(-80, 80, 0, sigmoid_fast, [](double x) { return 1 / (1 + std::exp(-x)); }), 4e-7);
@@ -55,7 +55,7 @@ TEST(Vec, TanhAndSigmoid) {
   EXPECT_TRUE(std::isnan(sigmoid_fast(kNaN)));
 }
 
-TEST(Vec, NormalDistribution) {
+TEST(Vec, TheNormalDistributionIsAccurate) {
   auto cdf = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
   auto slope = [&](double x) { return cdf(x) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi); };
   EXPECT_LT(worst_error(-12, 12, 1, normal_cdf_fast, cdf), 3e-7);  // 2e-7 with fused multiply-adds
@@ -70,7 +70,7 @@ TEST(Vec, NormalDistribution) {
   }
 }
 
-TEST(Vec, Rotation) {
+TEST(Vec, RotationsAreAccurate) {
   auto cosine = [](double t) { return std::cos(2 * std::numbers::pi * t); };
   auto sine = [](double t) { return std::sin(2 * std::numbers::pi * t); };
   EXPECT_LT(worst_error(
@@ -81,7 +81,7 @@ TEST(Vec, Rotation) {
             2e-7);
 }
 
-TEST(Vec, ReductionsOfEveryLength) {
+TEST(Vec, ReductionsAcceptEveryLength) {
   for (std::int64_t n = 0; n <= 130; ++n) {
     std::vector<float> x(static_cast<std::size_t>(n)), y(x.size());
     double want = 0;
