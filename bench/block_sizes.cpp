@@ -132,7 +132,7 @@ std::vector<BlockTiming> time_blocks(const Config& config, const BlockLayers& la
   return times;
 }
 
-std::size_t fastest(const std::vector<BlockTiming>& times) {
+std::size_t index_of_fastest(const std::vector<BlockTiming>& times) {
   std::size_t best = 0;
   for (std::size_t i = 1; i < times.size(); ++i)
     if (times[i].seconds() < kClearly * times[0].seconds()) best = i;

@@ -34,6 +34,6 @@ struct BlockTiming {
 std::vector<BlockTiming> time_blocks(const Config&, const BlockLayers&, std::int64_t length, double seconds_each);
 
 // Returns the index of the size to use: the fastest, but the first unless another is clearly faster.
-std::size_t fastest(const std::vector<BlockTiming>&);
+std::size_t index_of_fastest(const std::vector<BlockTiming>&);
 
 }  // namespace ring

@@ -114,7 +114,7 @@ Ceilings measure_ceilings(const ExecContext& ctx, double seconds) {
   return c;
 }
 
-Ceilings ceilings_if_they_fit(const ExecContext& ctx, double seconds) {
+Ceilings try_measure_ceilings(const ExecContext& ctx, double seconds) {
   try {
     return measure_ceilings(ctx, seconds);
   } catch (const OutOfMemory&) {

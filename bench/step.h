@@ -17,7 +17,7 @@ namespace ring {
 // Measures the rates of a large GEMM on random data and of a large copy.
 Ceilings measure_ceilings(const ExecContext&, double seconds = 1.5);
 // The same, but returns unknown ceilings if memory is too short: for use beside a model.
-Ceilings ceilings_if_they_fit(const ExecContext&, double seconds = 1.5);
+Ceilings try_measure_ceilings(const ExecContext&, double seconds = 1.5);
 
 // Returns seconds per call, with calls queued back to back for at least `seconds`.
 double sustained_seconds(const ExecContext&, double seconds, const std::function<void()>& queue_one);

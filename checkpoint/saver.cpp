@@ -145,13 +145,13 @@ void Saver::skip_save(std::int64_t step, std::uint64_t bytes, double waited_seco
                     std::round(10 * (seconds_now() - began_)) / 10, " s; it waits for ", who, ". Does a disk hang?")});
 }
 
-Event Saver::begin(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata,
-                   Retention keep) {
+Event Saver::begin_save(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata,
+                        Retention keep) {
   const double asked = seconds_now();
   if (written_.valid() && config_.on_error == AfterSaveError::go_on)
     if (const std::string who = wait_with_patience(); !who.empty())
       return skip_save(step, state.bytes(), seconds_now() - asked, who), Event{};
-  end(step);
+  end_save(step);
   began_ = seconds_now();
   outcome_ = {.step = step, .bytes = state.bytes(), .waited_seconds = began_ - asked};
   Event copied;
@@ -164,7 +164,7 @@ Event Saver::begin(const State& state, const Stream& stream, std::int64_t step, 
   written_ = std::async(async() ? std::launch::async : std::launch::deferred, std::move(write));
   if (!async()) written_.wait();
   outcome_.stall_seconds = seconds_now() - asked;
-  if (!async()) end(step);
+  if (!async()) end_save(step);
   return copied;
 }
 
@@ -189,13 +189,13 @@ void Saver::set_result(std::int64_t step) {
   on_end_(outcome_);
 }
 
-void Saver::end(std::int64_t step) {
+void Saver::end_save(std::int64_t step) {
   if (!written_.valid()) return;
   set_result(step);
   if (!outcome_.saved() && config_.on_error == AfterSaveError::stop) throw SaveFailed(outcome_.error);
 }
 
-void Saver::end_last(std::int64_t step) {
+void Saver::end_last_save(std::int64_t step) {
   if (written_.valid()) set_result(step);
   if (failures_ > 0) throw SaveFailed(outcome_.error);
 }

@@ -48,7 +48,8 @@ struct AgentSaveOutcome {
 class Saver {
  public:
   using OnEnd = std::function<void(const SaveOutcome&)>;
-  // Collective. on_end: called with the outcome of every save, on the thread that calls begin(), end() or end_last().
+  // Collective. on_end: called with the outcome of every save, on the thread that calls begin_save(), end_save() or
+  // end_last_save().
   Saver(const CheckpointConfig&, std::string folder, Mesh&, SaverParts, OnEnd on_end);
   Saver(const Saver&) = delete;  // the destructor waits for the save in progress
   Saver& operator=(const Saver&) = delete;
@@ -59,18 +60,20 @@ class Saver {
   // Waits for the previous save, then takes a snapshot of `state` as left by the work queued on `stream`, and starts
   // writing it. The state must not change before the returned event. If the previous save exceeds all patience (a disk
   // hangs) and checkpoint.on_error is continue, this save fails without having started.
-  Event begin(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata, Retention keep);
+  Event begin_save(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata,
+                   Retention keep);
   // Takes a snapshot that the launcher keeps in memory; no file is written. A save may be in progress.
   AgentSaveOutcome save_to_agent(const State& state, const Stream& stream, std::int64_t step,
                                  const std::string& metadata);
-  // Returns true while this rank is still writing. The save has ended when this is false on all ranks: then call end().
+  // Returns true while this rank is still writing. The save has ended when this is false on all ranks: then call
+  // end_save().
   bool is_writing() const;
   // Waits for the save in progress, if any, without a time limit. Throws SaveFailed if the save failed and
   // checkpoint.on_error is stop, and rethrows anything that is not a failed save, such as PeerLost, WriterSuperseded or
   // DirectoryMoved.
-  void end(std::int64_t step);
-  // Like end(), but throws SaveFailed after any failure. For the last save of a process.
-  void end_last(std::int64_t step);
+  void end_save(std::int64_t step);
+  // Like end_save(), but throws SaveFailed after any failure. For the last save of a process.
+  void end_last_save(std::int64_t step);
 
   // Returns true if a failed save should be retried now: the number of steps until the retry doubles with each failure
   // in a row. False while a save is in progress.

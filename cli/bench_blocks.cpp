@@ -48,7 +48,7 @@ void print_times(const std::vector<BlockTiming>& times) {
 }
 
 void print_setting(const BlockLayers& layers, const std::vector<BlockTiming>& times) {
-  const std::size_t at = fastest(times);
+  const std::size_t at = index_of_fastest(times);
   const BlockTiming &best = times[at], &other = times[1 - at];
   print_format("blocks of %lld: %s times as fast%s\n", static_cast<long long>(best.attention.block),
                fixed(other.seconds() / best.seconds(), 2).c_str(), at == 0 ? ", as in the settings" : "");

@@ -111,7 +111,7 @@ void run(const Arguments& a, const Facts& given) {
   const StepTimes t = time_steps(bench, a.warmup, a.steps, profiler.get());
   bench.mesh().host().barrier().synchronize();  // host waits: shutdown
   if (!leader) return;
-  const Ceilings ceilings = a.no_ceilings ? Ceilings{} : ceilings_if_they_fit(bench.exec());
+  const Ceilings ceilings = a.no_ceilings ? Ceilings{} : try_measure_ceilings(bench.exec());
   print(a, bench, t, ceilings);
   if (rates) print_prediction(*rates, bench, t);
   write(csv, a, bench, t);

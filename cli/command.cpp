@@ -50,7 +50,7 @@ std::string unit_hint(const std::string& text, const Check& range) {
 }
 
 CLI::Validator bytes_in(std::uint64_t min, std::uint64_t max) {
-  const Check range = in_bytes(static_cast<long double>(min), static_cast<long double>(max));
+  const Check range = bytes_in_range(static_cast<long double>(min), static_cast<long double>(max));
   const auto read = [=](std::string& text) -> std::string {
     std::int64_t bytes = 0;
     if (const std::string wrong = parse_bytes(text, bytes); !wrong.empty()) return wrong;

@@ -24,9 +24,9 @@ namespace {
 void show_bytes(LiveLine& line, std::uint64_t done, std::uint64_t total, const std::string& besides = "") {
   if (!line.is_due()) return;
   const double rate = static_cast<double>(done) / line.seconds();
-  std::string text = str(in_bytes(static_cast<double>(done)), "  ", besides, in_bytes(rate), "/s");
+  std::string text = str(format_bytes(static_cast<double>(done)), "  ", besides, format_bytes(rate), "/s");
   if (total > 0)
-    text = str(done * 100 / total, " %  of ", in_bytes(static_cast<double>(total)), "  ", text, "  ",
+    text = str(done * 100 / total, " %  of ", format_bytes(static_cast<double>(total)), "  ", text, "  ",
                fixed(static_cast<double>(total - std::min(done, total)) / rate, 0), " s left");
   line.show(text);
 }
@@ -72,16 +72,16 @@ void prepare(const PrepareArguments& a) {
   warn_of_training(r);
   const double bytes = static_cast<double>(r.bytes), tokens = static_cast<double>(r.tokens[0] + r.tokens[1]);
   std::cout << a.options.output << ": " << with_commas(r.files) << (r.files == 1 ? " file, " : " files, ")
-            << in_bytes(bytes) << " of text\n";
+            << format_bytes(bytes) << " of text\n";
   for (std::size_t i = 0; i < 2; ++i)
-    std::cout << split_line(i ? "validation" : "train", r.tokens[i], r.documents[i], r.targets[i]) << "\n";
+    std::cout << split_summary(i ? "validation" : "train", r.tokens[i], r.documents[i], r.targets[i]) << "\n";
   if (a.options.members.masked())
     std::cout << "  longest     " << with_commas(r.longest)
               << " tokens in one document. Few documents are cut if model.context is several times that\n";
   std::cout << "  tokenizer   " << r.tokenizer->kind() << ", "
             << with_commas(static_cast<std::uint64_t>(r.tokenizer->vocab_size())) << " tokens, hash "
             << r.tokenizer->hash() << "\n  " << fixed(bytes / tokens, 2) << " bytes per token, " << fixed(r.seconds, 1)
-            << " s, " << in_bytes(bytes / r.seconds) << "/s\n";
+            << " s, " << format_bytes(bytes / r.seconds) << "/s\n";
 }
 
 // Verifies every byte. Prints what is damaged and returns false if anything is.
@@ -98,7 +98,7 @@ bool verify_one(const std::string& path) {
     line.clear();
     std::cout << path << ": " << (r.damaged == 0 ? str("whole, ") : with_commas(r.damaged) + " damaged of ")
               << counted(static_cast<std::int64_t>(r.blocks), "block") << ", "
-              << in_bytes(static_cast<double>(r.total_bytes)) << " of tokens, document starts and loss masks"
+              << format_bytes(static_cast<double>(r.total_bytes)) << " of tokens, document starts and loss masks"
               << std::endl;
     return r.damaged == 0;
   } catch (const Error& e) {

@@ -28,7 +28,7 @@ void export_corpus(const ExportArguments& a) {
   const TokenSplit& split = a.validation ? store->validation() : store->train();
   export_megatron(split, static_cast<std::uint64_t>(store->vocab_size()), a.output);
   std::cout << a.output << ".bin and " << a.output << ".idx:\n"
-            << split_line(a.validation ? "validation" : "train", split.tokens(), split.documents(), split.targets())
+            << split_summary(a.validation ? "validation" : "train", split.tokens(), split.documents(), split.targets())
             << "\n";
 }
 

@@ -53,7 +53,7 @@ void print_document(const InspectArguments& a, const TokenSplit& split, const To
   std::vector<std::uint8_t> counts(static_cast<std::size_t>(length));
   split.read_mask(begin, counts.size(), counts.data());
   const auto targets = static_cast<std::uint64_t>(std::ranges::count(counts, 1));
-  std::cout << ", " << counted_part(targets, length) << ":\n"
+  std::cout << ", " << share_of_targets(targets, length) << ":\n"
             << marked_text(tokenizer, ids, counts, a.bytes, ::isatty(STDOUT_FILENO) == 1) << std::endl;
   if (targets == 0)
     log::warn(a.file, ": no token of document ", document, " counts as a target, so the model learns nothing from it");
@@ -65,11 +65,11 @@ void inspect(const InspectArguments& a) {
   const TokenSplit &train = store->train(), &validation = store->validation();
   std::cout << a.file << ": " << store->source() << "\n";
   for (const TokenSplit* s : {&train, &validation})
-    std::cout << split_line(s == &train ? "train" : "validation", s->tokens(), s->documents(), s->targets()) << "\n";
+    std::cout << split_summary(s == &train ? "train" : "validation", s->tokens(), s->documents(), s->targets()) << "\n";
   const double bytes = static_cast<double>(train.text_bytes() + validation.text_bytes());
   std::cout << "  tokenizer   " << store->tokenizer_kind() << ", "
             << with_commas(static_cast<std::uint64_t>(store->vocab_size())) << " tokens, hash "
-            << store->tokenizer_hash() << "\n  text        " << in_bytes(bytes) << ", "
+            << store->tokenizer_hash() << "\n  text        " << format_bytes(bytes) << ", "
             << fixed(bytes / static_cast<double>(train.tokens() + validation.tokens()), 2) << " bytes per token\n";
   const TokenSplit& split = a.validation ? validation : train;
   if (a.document >= split.documents()) {

@@ -25,7 +25,7 @@ void synthesize(SynthesizeArguments& a) {
   std::cout << a.options.output << ": " << with_commas(r.documents[0] + r.documents[1]) << " documents of "
             << with_commas(static_cast<std::uint64_t>(a.options.context)) << " tokens\n";
   for (std::size_t i = 0; i < 2; ++i)
-    std::cout << split_line(i ? "validation" : "train", r.tokens[i], r.documents[i], r.targets[i]) << "\n";
+    std::cout << split_summary(i ? "validation" : "train", r.tokens[i], r.documents[i], r.targets[i]) << "\n";
   std::cout << "  tokenizer   " << r.tokenizer->kind() << ", "
             << with_commas(static_cast<std::uint64_t>(r.tokenizer->vocab_size())) << " tokens, hash "
             << r.tokenizer->hash() << "\n";

@@ -39,16 +39,17 @@ std::string marked_text(const Tokenizer& tokenizer, std::span<const std::int32_t
   return out;
 }
 
-std::string counted_part(std::uint64_t targets, std::uint64_t tokens) {
+std::string share_of_targets(std::uint64_t targets, std::uint64_t tokens) {
   if (targets == 0) return "none of which counts as a target";
   return str("of which ", with_commas(targets), targets == 1 ? " counts as a target" : " count as targets", " (",
              percent(static_cast<double>(targets) / static_cast<double>(tokens)), ")");
 }
 
-std::string split_line(const std::string& name, std::uint64_t tokens, std::uint64_t documents, std::uint64_t targets) {
+std::string split_summary(const std::string& name, std::uint64_t tokens, std::uint64_t documents,
+                          std::uint64_t targets) {
   std::string line = str("  ", name, std::string(12 - std::min<std::size_t>(name.size(), 12), ' '), with_commas(tokens),
                          " tokens in ", with_commas(documents), documents == 1 ? " document" : " documents");
-  if (targets < tokens) line += ", " + counted_part(targets, tokens);
+  if (targets < tokens) line += ", " + share_of_targets(targets, tokens);
   return line;
 }
 
@@ -66,7 +67,7 @@ std::string fixed(double value, int digits) {
 
 std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
 
-std::string in_bytes(double bytes) {
+std::string format_bytes(double bytes) {
   constexpr std::array<const char*, 5> units{"bytes", "KB", "MB", "GB", "TB"};
   std::size_t unit = 0;
   for (; bytes >= 1000 && unit + 1 < units.size(); ++unit) bytes /= 1000;

@@ -13,13 +13,14 @@ class Tokenizer;
 std::string with_commas(std::uint64_t n);     // "1,234,567"
 std::string fixed(double value, int digits);  // "3.14"
 std::string percent(double share);            // 0.987 is "98.7 %"
-std::string in_bytes(double bytes);           // "12.3 MB"
+std::string format_bytes(double bytes);       // "12.3 MB"
 std::string escape_control_characters(
     std::string_view text);  // escapes newlines, tabs and control characters: \n, \t, \x01
 // Returns "of which 12 count as targets (3.4 %)".
-std::string counted_part(std::uint64_t targets, std::uint64_t tokens);
+std::string share_of_targets(std::uint64_t targets, std::uint64_t tokens);
 // Describes a split in one line, and its share of targets if not all tokens are targets.
-std::string split_line(const std::string& name, std::uint64_t tokens, std::uint64_t documents, std::uint64_t targets);
+std::string split_summary(const std::string& name, std::uint64_t tokens, std::uint64_t documents,
+                          std::uint64_t targets);
 // Returns the text of tokens, at most `bytes` of it, with targets in colour or between [[ and ]]. Control tokens are
 // written by name.
 std::string marked_text(const Tokenizer&, std::span<const std::int32_t> ids, std::span<const std::uint8_t> counts,

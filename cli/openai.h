@@ -59,8 +59,8 @@ class CompletionReply {
   std::string closing_events(const std::string& finish_reason, const CompletionUsage&) const;
 
  private:
-  nlohmann::ordered_json reply(nlohmann::ordered_json choice, bool streamed) const;
-  std::string event(const nlohmann::ordered_json& content, const char* finish_reason) const;
+  nlohmann::ordered_json reply_json(nlohmann::ordered_json choice, bool streamed) const;
+  std::string event_json(const nlohmann::ordered_json& content, const char* finish_reason) const;
   bool chat_, usage_;
   std::string model_, id_;
   std::int64_t created_;  // seconds since 1970

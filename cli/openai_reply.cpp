@@ -46,7 +46,7 @@ CompletionReply::CompletionReply(const CompletionRequest& r, std::string model)
       id_((r.chat ? "chatcmpl-" : "cmpl-") + random_cookie()),
       created_(std::time(nullptr)) {}
 
-Json CompletionReply::reply(Json choices, bool streamed) const {
+Json CompletionReply::reply_json(Json choices, bool streamed) const {
   const char* chat = streamed ? "chat.completion.chunk" : "chat.completion";
   return {{"id", id_},
           {"object", chat_ ? chat : "text_completion"},
@@ -56,12 +56,12 @@ Json CompletionReply::reply(Json choices, bool streamed) const {
 }
 
 // content: the members of the choice with the text.
-std::string CompletionReply::event(const Json& content, const char* finish_reason) const {
+std::string CompletionReply::event_json(const Json& content, const char* finish_reason) const {
   Json choice = {{"index", 0}};
   choice.update(content);
   choice["logprobs"] = nullptr;
   choice["finish_reason"] = finish_reason ? Json(finish_reason) : Json();
-  return event_of(reply(Json::array({std::move(choice)}), true));
+  return event_of(reply_json(Json::array({std::move(choice)}), true));
 }
 
 std::string CompletionReply::full_reply(const std::string& text, const std::string& finish_reason,
@@ -73,23 +73,23 @@ std::string CompletionReply::full_reply(const std::string& text, const std::stri
     choice["text"] = text;
   choice["logprobs"] = nullptr;
   choice["finish_reason"] = finish_reason;
-  Json all = reply(Json::array({std::move(choice)}), false);
+  Json all = reply_json(Json::array({std::move(choice)}), false);
   all["usage"] = usage_json(usage);
   return text_of(all);
 }
 
 std::string CompletionReply::opening_event() const {
-  return chat_ ? event({{"delta", {{"role", "assistant"}, {"content", ""}}}}, nullptr) : "";
+  return chat_ ? event_json({{"delta", {{"role", "assistant"}, {"content", ""}}}}, nullptr) : "";
 }
 
 std::string CompletionReply::text_event(const std::string& text) const {
-  return event(chat_ ? Json{{"delta", {{"content", text}}}} : Json{{"text", text}}, nullptr);
+  return event_json(chat_ ? Json{{"delta", {{"content", text}}}} : Json{{"text", text}}, nullptr);
 }
 
 std::string CompletionReply::closing_events(const std::string& finish_reason, const CompletionUsage& usage) const {
-  std::string out = event(chat_ ? Json{{"delta", Json::object()}} : Json{{"text", ""}}, finish_reason.c_str());
+  std::string out = event_json(chat_ ? Json{{"delta", Json::object()}} : Json{{"text", ""}}, finish_reason.c_str());
   if (usage_) {
-    Json counted = reply(Json::array(), true);
+    Json counted = reply_json(Json::array(), true);
     counted["usage"] = usage_json(usage);
     out += event_of(counted);
   }

@@ -28,12 +28,12 @@ const char* name_of(Recompute way) {
 }
 
 // Consecutive blocks with the same plan.
-struct Stretch {
+struct BlockRun {
   std::size_t first, end;
   BlockPlan plan;
 };
-std::vector<Stretch> stretches(const ActivationPlan& plan) {
-  std::vector<Stretch> all;
+std::vector<BlockRun> block_runs(const ActivationPlan& plan) {
+  std::vector<BlockRun> all;
   for (std::size_t i = 0; i < plan.blocks.size(); ++i) {
     if (all.empty() || all.back().plan != plan.blocks[i]) all.push_back({i, i, plan.blocks[i]});
     all.back().end = i + 1;
@@ -70,7 +70,7 @@ void print_blocks(const PlannedStep& p) {
                "backward");
   constexpr double kMiB = 1 << 20;
   const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / kMiB; };
-  for (const Stretch& s : stretches(p.activations.plan)) {
+  for (const BlockRun& s : block_runs(p.activations.plan)) {
     const auto m = std::ranges::find(p.parts, block_scope(static_cast<std::int64_t>(s.first)), &PartMemory::part);
     if (m == p.parts.end()) continue;
     const std::string blocks = s.end - s.first == 1 ? str(s.first) : str(s.first, "..", s.end - 1);

@@ -132,7 +132,7 @@ std::optional<double> smaller_is_better(std::optional<double> v) { return v && s
 std::string loss_text(std::optional<double> v) { return v ? fixed(*v, 4) : kNone; }
 std::string speed_text(std::optional<double> v) { return v ? format_count(*v) : kNone; }
 std::string percent_text(std::optional<double> v) { return v ? percent(*v) : kNone; }
-std::string memory_text(std::optional<double> v) { return v ? in_bytes(*v) : kNone; }
+std::string memory_text(std::optional<double> v) { return v ? format_bytes(*v) : kNone; }
 
 void add_runs_command(Command app) {
   const Command runs = app.add_subcommand("runs", "List the runs in a folder, or compare some: runs compare A B");

@@ -54,8 +54,8 @@ std::shared_ptr<const Tokenizer> train_on(const std::vector<TextFile>& files, st
   if (bytes == 0) fail_as_empty(files);
   if (a.kind == "chars") return chars_tokenizer(count_characters(files).characters, a.end_of_text);
   log::info("training a ", a.kind, " vocabulary of ", with_commas(static_cast<std::uint64_t>(a.vocab_size)),
-            " tokens on ", in_bytes(static_cast<double>(std::min(bytes, a.max_train_bytes))), " of ",
-            in_bytes(static_cast<double>(bytes)), " of text; this takes seconds to minutes");
+            " tokens on ", format_bytes(static_cast<double>(std::min(bytes, a.max_train_bytes))), " of ",
+            format_bytes(static_cast<double>(bytes)), " of text; this takes seconds to minutes");
   const TextSource source = [&](const auto& take) { sample_text(files, a.max_train_bytes, take); };
   if (a.kind != "byte-bpe")
     return train_sentencepiece(source, {a.kind, a.vocab_size, a.coverage, named_together(files)});

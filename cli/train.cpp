@@ -47,7 +47,7 @@ class ProfiledSteps final : public StepWatcher {
       return "";
     }
     write_trace(profile, trace_file_);
-    return str(profile_table(profile, ceilings_if_they_fit(ctx, 1.0)), "\ntrace: ", trace_file_);
+    return str(profile_table(profile, try_measure_ceilings(ctx, 1.0)), "\ntrace: ", trace_file_);
   }
 
  private:

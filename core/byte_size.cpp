@@ -80,16 +80,16 @@ std::string parse_bytes(const std::string& text, std::int64_t& bytes) {
   return "";
 }
 
-Check in_bytes(long double min, long double max) {
+Check bytes_in_range(long double min, long double max) {
   Check check = in_range(min, max);
   check.text += kInBytes;
   return check;
 }
 
-bool is_in_bytes(const Check& check) { return check.text.ends_with(kInBytes); }
+bool is_byte_range(const Check& check) { return check.text.ends_with(kInBytes); }
 
 Check share_or_bytes(long double min, long double max) {
-  const Check bytes = in_bytes(min, max);
+  const Check bytes = bytes_in_range(min, max);
   Check check = check_number(str(kShareOr, bytes.text),
                              [=](long double v) { return (v >= 0 && v <= 1) || (v >= min && v <= max); });
   check.min = 0;

@@ -15,11 +15,11 @@ namespace ring {
 std::string parse_bytes(const std::string& text, std::int64_t& bytes);
 
 // Like in_range(), for a setting in bytes, which may be given with a unit.
-Check in_bytes(long double min, long double max);
-bool is_in_bytes(const Check&);
+Check bytes_in_range(long double min, long double max);
+bool is_byte_range(const Check&);
 
-// Like in_bytes(), for a setting that is a share if it is at most 1, and a number of bytes if it is larger or has a
-// unit.
+// Like bytes_in_range(), for a setting that is a share if it is at most 1, and a number of bytes if it is larger or has
+// a unit.
 Check share_or_bytes(long double min, long double max);
 // Returns what is wrong with a size such as "1B": its unit says bytes, but a setting with these checks would take the
 // value 1 for a share. Returns "" if nothing is wrong.

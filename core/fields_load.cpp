@@ -105,7 +105,7 @@ fs::path whole_name(const fs::path& file) {
 bool has_unit(const Field& field, const YamlNode& yaml) {
   const bool letters = yaml.type == YamlNode::Type::scalar && !yaml.quoted && !yaml.text.empty() &&
                        std::isalpha(static_cast<unsigned char>(yaml.text.back()));
-  return letters && std::ranges::any_of(field.checks, is_in_bytes) &&
+  return letters && std::ranges::any_of(field.checks, is_byte_range) &&
          std::ranges::count(field.node.choices, yaml.text) == 0;
 }
 

@@ -32,7 +32,7 @@ void cut(const TextFile& file, Cutter&& cutter) {
 }
 
 void read_records(const TextFile& file, DocumentSink& sink) {
-  const TakeRecord take = documents_of(file.members, sink);
+  const TakeRecord take = make_record_parser(file.members, sink);
   if (file.table) return read_parquet(file.path, file.members, take);
   cut(file, JsonLines(file.path, take));
 }

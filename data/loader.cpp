@@ -108,7 +108,7 @@ std::vector<MixtureSchedule::Stage> in_samples(const std::vector<MixtureStage>& 
 
 }  // namespace
 
-std::vector<std::int64_t> targets_by_source(const Batch& b, std::size_t corpora) {
+std::vector<std::int64_t> count_targets_by_source(const Batch& b, std::size_t corpora) {
   std::vector<std::int64_t> counts(corpora);
   const std::size_t tokens = b.sources.empty() ? 0 : b.targets.size() / b.sources.size();
   for (std::size_t row = 0; row < b.sources.size(); ++row) {

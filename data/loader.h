@@ -44,7 +44,7 @@ struct Batch {
 };
 
 // Returns the number of targets of each corpus.
-std::vector<std::int64_t> targets_by_source(const Batch&, std::size_t corpora);
+std::vector<std::int64_t> count_targets_by_source(const Batch&, std::size_t corpora);
 
 struct LoaderOptions {
   std::int64_t context = 0;  // T: tokens per row

@@ -122,7 +122,7 @@ std::string RecordMembers::names() const {
   return completion.empty() ? "'" + text + "'" : "'" + prompt + "' and '" + completion + "'";
 }
 
-TakeRecord documents_of(const RecordMembers& m, DocumentSink& sink) {
+TakeRecord make_record_parser(const RecordMembers& m, DocumentSink& sink) {
   RING_CHECK(m.any() && (!m.conversation() || m.writer), "records without a member to read, or without a writer");
   const auto put = m.conversation() ? put_conversation : !m.completion.empty() ? put_pair : put_text;
   return [=, &sink](const Json& record, const std::string& where) { put(m, record, where, sink); };

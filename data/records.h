@@ -34,6 +34,6 @@ struct RecordMembers {
 // function throws Error, which begins with `where`, if a member is missing or has a different type, or if a
 // conversation cannot be written.
 using TakeRecord = std::function<void(const nlohmann::ordered_json& record, const std::string& where)>;
-TakeRecord documents_of(const RecordMembers&, DocumentSink& sink);
+TakeRecord make_record_parser(const RecordMembers&, DocumentSink& sink);
 
 }  // namespace ring

@@ -157,7 +157,7 @@ bool is_packed(const std::string& path) {
   FileHandle file = open_input(path);
   std::string head(4, '\0');
   head.resize(file.read(head.data(), head.size()));
-  return packing_of(head) != Packing::none;
+  return compression_of(head) != Compression::none;
 }
 
 constexpr const char* kOtherBytes = ", choose other files with --glob, or pass --as-text to read all bytes as they are";

@@ -121,12 +121,13 @@ void read_zstd(FileHandle& file, const Take&) { fail_without(file.path(), "zstd"
 
 }  // namespace
 
-Packing packing_of(std::string_view head) {
-  if (head.starts_with("\x1F\x8B")) return Packing::gzip;
-  if (head.starts_with("\x28\xB5\x2F\xFD")) return Packing::zstd;
+Compression compression_of(std::string_view head) {
+  if (head.starts_with("\x1F\x8B")) return Compression::gzip;
+  if (head.starts_with("\x28\xB5\x2F\xFD")) return Compression::zstd;
   // A skippable frame, which pzstd writes in front of others.
-  if (head.size() >= 4 && (head[0] & 0xF0) == 0x50 && head.substr(1).starts_with("\x2A\x4D\x18")) return Packing::zstd;
-  return Packing::none;
+  if (head.size() >= 4 && (head[0] & 0xF0) == 0x50 && head.substr(1).starts_with("\x2A\x4D\x18"))
+    return Compression::zstd;
+  return Compression::none;
 }
 
 std::string unpacked_name(const std::string& path) {
@@ -140,10 +141,10 @@ void read_unpacked(const std::string& path, const Take& take) {
   FileHandle file = open_input(path);
   head.resize(file.read(head.data(), head.size()));
   file = open_input(path);
-  switch (packing_of(head)) {
-    case Packing::none: return read_plain(file, take);
-    case Packing::gzip: return read_gzip(file, take);
-    case Packing::zstd: return read_zstd(file, take);
+  switch (compression_of(head)) {
+    case Compression::none: return read_plain(file, take);
+    case Compression::gzip: return read_gzip(file, take);
+    case Compression::zstd: return read_zstd(file, take);
   }
 }
 

@@ -8,8 +8,8 @@
 
 namespace ring {
 
-enum class Packing : std::uint8_t { none, gzip, zstd };
-Packing packing_of(std::string_view head);  // compression of a file with these first bytes
+enum class Compression : std::uint8_t { none, gzip, zstd };
+Compression compression_of(std::string_view head);  // compression of a file with these first bytes
 
 // Returns the path without the ending of the compression: a.jsonl for a.jsonl.gz.
 std::string unpacked_name(const std::string& path);

@@ -34,17 +34,17 @@ void take_rest(const DryStep& step, ActivationFit& fit) {
 class Fitting {
  public:
   Fitting(const Config& c, int world, std::size_t budget, const DeviceRates& rates, std::size_t host_room)
-      : ways_(c, world, rates, host_room), budget_(budget), chooses_staging_(chooses_staging(c)) {}
+      : planner_(c, world, rates, host_room), budget_(budget), chooses_staging_(chooses_staging(c)) {}
 
-  std::size_t ways() const { return ways_.count(); }
-  ActivationFit uniform(std::size_t way) const { return measured(ways_.uniform(way), 0); }
+  std::size_t policies() const { return planner_.count(); }
+  ActivationFit uniform(std::size_t policy) const { return measured(planner_.uniform(policy), 0); }
   bool fits(const ActivationFit& fit) const { return fit.peak <= budget_; }
 
   // Returns the fastest plan. The solver gets smaller budgets than the real ones, by the bytes that gaps take.
   std::optional<ActivationFit> solved(bool segments) {
-    ActivationBudget room{budget_, ways_.host_room()};
+    ActivationBudget room{budget_, planner_.host_room()};
     for (int tries = 0; tries < 16; ++tries) {
-      const auto solved = segments ? ways_.fastest_in_segments(room) : ways_.fastest(room);
+      const auto solved = segments ? planner_.fastest_in_segments(room) : planner_.fastest(room);
       if (!solved) return {};
       const ActivationFit fit = measured(*solved);
       if (fits(fit)) return fit;
@@ -56,7 +56,7 @@ class Fitting {
 
   // Returns the plan with the lowest device memory; nullopt if only a dry step could tell.
   std::optional<ActivationFit> min_memory(bool segments) {
-    const auto solved = segments ? ways_.min_memory_in_segments() : ways_.min_memory();
+    const auto solved = segments ? planner_.min_memory_in_segments() : planner_.min_memory();
     if (!solved) return {};
     return measured(*solved);
   }
@@ -66,14 +66,14 @@ class Fitting {
     return measured(solved.plan, static_cast<double>(solved.nanoseconds) * 1e-9);
   }
   ActivationFit measured(const ActivationPlan& plan, double seconds) const {
-    const DryStep step = ways_.dry(plan);
+    const DryStep step = planner_.dry(plan);
     stayed_ = step.stayed;
-    ActivationFit fit{plan, step.peak(), budget_, seconds, ways_.host_room(), step.host};
+    ActivationFit fit{plan, step.peak(), budget_, seconds, planner_.host_room(), step.host};
     if (chooses_staging_) take_rest(step, fit);
     return fit;
   }
 
-  ActivationPlanner ways_;
+  ActivationPlanner planner_;
   const std::size_t budget_;
   const bool chooses_staging_;
   mutable std::size_t stayed_ = 0;  // bytes of the newest plan that exceeded the host memory
@@ -117,9 +117,9 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
   const auto consider = [&](const std::optional<ActivationFit>& fit) {
     if (fit && fit->peak < smallest.peak) smallest = *fit;
   };
-  if (fitting.ways() > 1) {
+  if (fitting.policies() > 1) {
     if (const auto plan = fitting.solved(false)) return plan;
-    consider(fitting.uniform(fitting.ways() - 1));
+    consider(fitting.uniform(fitting.policies() - 1));
     consider(fitting.min_memory(false));
   }
   if (fitting.fits(smallest)) return smallest;
@@ -132,7 +132,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
 
 bool can_fit(const Config& c, int world, std::size_t budget, const DeviceRates& rates) {
   Fitting fitting(c, world, budget, rates, static_cast<std::size_t>(c.train.activation_offload_bytes));
-  if (fitting.fits(fitting.uniform(fitting.ways() - 1))) return true;
+  if (fitting.fits(fitting.uniform(fitting.policies() - 1))) return true;
   for (const bool segments : {false, true})
     if (const auto fit = fitting.min_memory(segments); fit && fitting.fits(*fit)) return true;
   return false;

@@ -28,13 +28,13 @@ std::size_t room_of(const Config& c, const DeviceRates& rates, std::size_t given
   return rates.host_bytes_per_second > 0 ? given : 0;  // otherwise the cost of a transfer is unknown
 }
 
-std::vector<BlockPlan> ways_of(const Config& c, std::size_t host_room) {
-  std::vector<BlockPlan> ways;
+std::vector<BlockPlan> policies_of(const Config& c, std::size_t host_room) {
+  std::vector<BlockPlan> policies;
   for (const bool offload : {false, true}) {
     if (offload ? host_room == 0 : c.train.activation_offload == Switch::on) continue;
-    for (const Recompute r : recomputes_of(c)) ways.push_back({r, offload});
+    for (const Recompute r : recomputes_of(c)) policies.push_back({r, offload});
   }
-  return ways;
+  return policies;
 }
 
 std::int64_t nanoseconds(double seconds) { return static_cast<std::int64_t>(std::llround(seconds * 1e9)); }
@@ -86,10 +86,10 @@ ActivationPlanner::ActivationPlanner(const Config& config, int world, const Devi
       rates_(rates),
       precision_(precision_of(config)),
       host_room_(room_of(config, rates, host_room)),
-      ways_(ways_of(config, host_room_)) {}
+      policies_(policies_of(config, host_room_)) {}
 
-ActivationPlan ActivationPlanner::uniform(std::size_t way) const {
-  return ActivationPlan::uniform(config_.model.layers, ways_[way].recompute, ways_[way].offload);
+ActivationPlan ActivationPlanner::uniform(std::size_t policy) const {
+  return ActivationPlan::uniform(config_.model.layers, policies_[policy].recompute, policies_[policy].offload);
 }
 
 DryStep ActivationPlanner::run(const ActivationPlan& plan, std::size_t host_room) const {
@@ -100,9 +100,9 @@ DryStep ActivationPlanner::run(const ActivationPlan& plan, std::size_t host_room
 
 DryStep ActivationPlanner::dry(const ActivationPlan& plan) const { return run(plan, host_room_); }
 
-const DryStep& ActivationPlanner::step(std::size_t way) {
-  while (steps_.size() <= way) steps_.push_back(run(uniform(steps_.size()), kBoundless));
-  return steps_[way];
+const DryStep& ActivationPlanner::step(std::size_t policy) {
+  while (steps_.size() <= policy) steps_.push_back(run(uniform(steps_.size()), kBoundless));
+  return steps_[policy];
 }
 
 const PartOptions& ActivationPlanner::options() {
@@ -116,29 +116,29 @@ const PartOptions& ActivationPlanner::options() {
 
 std::vector<PartOption> ActivationPlanner::block_options(std::size_t part) {
   std::vector<PartOption> options;
-  for (std::size_t way = 0; way < count(); ++way) options.push_back(option(way, part));
+  for (std::size_t policy = 0; policy < count(); ++policy) options.push_back(option(policy, part));
   const std::int64_t fastest = std::ranges::min(options, {}, &PartOption::nanoseconds).nanoseconds;
   for (PartOption& o : options) o.nanoseconds -= fastest;
   return options;
 }
 
 // Offloading costs kernel time too: the copies use the same device memory bandwidth, one read or write per byte.
-PartOption ActivationPlanner::option(std::size_t way, std::size_t part) {
-  const PartMemory& m = step(way).parts[part];
+PartOption ActivationPlanner::option(std::size_t policy, std::size_t part) {
+  const PartMemory& m = step(policy).parts[part];
   const double moved = static_cast<double>(m.host) * ring::plan_of(config_, world_).micro_batches;
   PartOption o{.kept = m.kept, .forward_peak = m.forward_peak, .backward_peak = m.backward_peak, .host = m.host};
-  o.forward = nanoseconds(seconds(way, m.part, ScopePass::forward));
-  o.backward = nanoseconds(seconds(way, m.part, ScopePass::backward));
+  o.forward = nanoseconds(seconds(policy, m.part, ScopePass::forward));
+  o.backward = nanoseconds(seconds(policy, m.part, ScopePass::backward));
   o.nanoseconds = o.forward + o.backward + nanoseconds(2 * moved / rates_.bytes_per_second);
   if (m.host > 0 && rates_.host_bytes_per_second > 0) o.transfer = nanoseconds(moved / rates_.host_bytes_per_second);
   return o;
 }
 
-double ActivationPlanner::seconds(std::size_t way, const ScopeId& part, ScopePass pass) const {
+double ActivationPlanner::seconds(std::size_t policy, const ScopeId& part, ScopePass pass) const {
   double seconds = 0;
-  for (const DryCall& c : steps_[way].calls)
+  for (const DryCall& c : steps_[policy].calls)
     if (c.part == part && c.pass == pass) seconds += seconds_of(rates_, precision_, c.slot, c.cost);
-  for (const DryTransfer& t : steps_[way].transfers)
+  for (const DryTransfer& t : steps_[policy].transfers)
     if (t.part == part && t.pass == pass) seconds += seconds_of(rates_, t.transfer);
   return seconds;
 }
@@ -147,7 +147,7 @@ ActivationPlan ActivationPlanner::plan_of(const ActivationChoice& choice) {
   ActivationPlan plan = uniform(0);
   for (std::size_t i = 0; i < choice.options.size(); ++i)
     if (const ScopeId part = step(0).parts[i].part; part.is_repeated())
-      plan.blocks[static_cast<std::size_t>(part.number)] = ways_[static_cast<std::size_t>(choice.options[i])];
+      plan.blocks[static_cast<std::size_t>(part.number)] = policies_[static_cast<std::size_t>(choice.options[i])];
   plan.blocks.back().offload = false;  // the backward begins with the last block, so offloading it saves nothing
   return plan;
 }
@@ -174,7 +174,7 @@ std::vector<Segments> ActivationPlanner::segments() const {
   return segments_of(static_cast<std::size_t>(config_.model.layers));
 }
 
-// The first kRecomputes.size() ways offload nothing.
+// The first kRecomputes.size() policies offload nothing.
 PartOptions ActivationPlanner::in_segments(const Segments& s) {
   return ring::in_segments(options(), s, first_block(), kRecomputes.size());
 }

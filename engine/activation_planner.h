@@ -1,6 +1,6 @@
 #pragma once
-// The ways in which the blocks of a step may treat their activations, and the memory and time that each way takes.
-// Nothing is computed to find out.
+// The policies by which a step's blocks may treat their activations, and the memory and time of each policy. Nothing is
+// computed to find out.
 
 #include <optional>
 #include <vector>
@@ -17,7 +17,7 @@ struct SolvedPlan {
   std::int64_t nanoseconds = 0;
 };
 
-// Dry-runs one step for each way, with all blocks treated alike: a block's memory and time do not depend on how the
+// Dry-runs one step for each policy, with all blocks treated alike: a block's memory and time do not depend on how the
 // other blocks are treated.
 class ActivationPlanner {
  public:
@@ -25,10 +25,10 @@ class ActivationPlanner {
   // train.activation_offload: true, which then has no limit.
   ActivationPlanner(const Config& resolved, int world, const DeviceRates&, std::size_t host_room);
 
-  std::size_t count() const { return ways_.size(); }
-  // Returns the plan in which all blocks use this way. Ways are ordered from those that save most to those that save
-  // least: first the ways without the host, then those with it.
-  ActivationPlan uniform(std::size_t way) const;
+  std::size_t count() const { return policies_.size(); }
+  // Returns the plan in which all blocks use this policy. Policies are ordered from those that save most to those that
+  // save least: first the policies without the host, then those with it.
+  ActivationPlan uniform(std::size_t policy) const;
   // Dry-runs a step with this plan. Activations that exceed host_room() stay on the device, as in the real step.
   DryStep dry(const ActivationPlan&) const;
 
@@ -42,7 +42,7 @@ class ActivationPlanner {
   std::size_t host_room() const { return host_room_; }
 
  private:
-  const DryStep& step(std::size_t way);
+  const DryStep& step(std::size_t policy);
   DryStep run(const ActivationPlan&, std::size_t host_room) const;
   const PartOptions& options();
   std::size_t base() { return step(0).parts.front().before; }  // bytes in use before the first part
@@ -52,16 +52,16 @@ class ActivationPlanner {
   std::vector<Segments> segments() const;
   PartOptions in_segments(const Segments&);
   SolvedPlan plan_of(const ActivationChoice&, const Segments&);
-  PartOption option(std::size_t way, std::size_t part);
-  double seconds(std::size_t way, const ScopeId& part, ScopePass) const;
+  PartOption option(std::size_t policy, std::size_t part);
+  double seconds(std::size_t policy, const ScopeId& part, ScopePass) const;
 
   const Config& config_;
   const int world_;
   const DeviceRates& rates_;
   const Precision precision_;
   const std::size_t host_room_;
-  std::vector<BlockPlan> ways_;
-  std::vector<DryStep> steps_;  // by way; only the ways that were asked for
+  std::vector<BlockPlan> policies_;
+  std::vector<DryStep> steps_;  // by policy; only the policies that were asked for
   PartOptions options_;
 };
 

@@ -79,9 +79,9 @@ void memory_fields(TrainConfig& c, Fields& f) {
     choices<Switch>({{"auto", Switch::automatic}, {"true", Switch::on}, {"false", Switch::off}}));
   f("activation_offload_bytes", c.activation_offload_bytes,
     "host memory per process for offloaded activations; the rest stays on the device; 0 = as much as the host can hold",
-    in_bytes(0, kMaxHostBytes), rank_local());
+    bytes_in_range(0, kMaxHostBytes), rank_local());
   f("loss_chunk_bytes", c.loss_chunk_bytes, "bytes of logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
-    in_bytes(0, kMaxBufferBytes));
+    bytes_in_range(0, kMaxBufferBytes));
 }
 
 void bad_step_fields(TrainConfig& c, Fields& f) {
@@ -154,7 +154,7 @@ void TrainConfig::fields(Fields& f) {
     choices<Switch>({{"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}}));
   f("bucket_bytes", bucket_bytes,
     "bytes of gradients that processes reduce together; 0 = 4 MiB on CPUs, 64 MiB on GPUs",
-    in_bytes(0, kMaxBufferBytes));
+    bytes_in_range(0, kMaxBufferBytes));
   bad_step_fields(*this, f);
 }
 
@@ -266,7 +266,7 @@ void Config::validate(std::vector<SettingProblem>& errors) const {
 namespace {
 
 // Consecutive steps of one size.
-struct Stretch {
+struct BatchSizePeriod {
   std::int64_t per_step, begin, end;  // tokens: of a step; before the first step; after which the size changes
   std::int64_t steps(std::int64_t until) const {
     const std::int64_t tokens = std::max<std::int64_t>(0, std::min(end, until) - begin);
@@ -274,13 +274,13 @@ struct Stretch {
   }
 };
 
-// Calls fn with each stretch until it returns false. A stretch has whole steps, so it may end beyond later changes of
+// Calls fn with each period until it returns false. A period has whole steps, so it may end beyond later changes of
 // size and skip them.
 template <class Fn>
-void for_stretches(const TrainConfig& c, std::int64_t context, std::int64_t begin, const Fn& fn) {
+void for_batch_size_periods(const TrainConfig& c, std::int64_t context, std::int64_t begin, const Fn& fn) {
   for (std::size_t i = 0; i <= c.batch_sizes.size(); ++i) {
     const bool last = i + 1 >= c.batch_sizes.size();
-    const Stretch s{batch_size_at(c, begin) * context, begin, last ? kMaxTokens : c.batch_sizes[i + 1].tokens};
+    const BatchSizePeriod s{batch_size_at(c, begin) * context, begin, last ? kMaxTokens : c.batch_sizes[i + 1].tokens};
     if (!fn(s) || last) return;
     begin += s.steps(s.end) * s.per_step;
   }
@@ -290,7 +290,7 @@ void for_stretches(const TrainConfig& c, std::int64_t context, std::int64_t begi
 
 std::int64_t steps_of_tokens(const TrainConfig& c, std::int64_t context, std::int64_t tokens, std::int64_t trained) {
   std::int64_t steps = 0;
-  for_stretches(c, context, trained, [&](const Stretch& s) {
+  for_batch_size_periods(c, context, trained, [&](const BatchSizePeriod& s) {
     steps += s.steps(tokens);
     return s.end < tokens;
   });
@@ -299,7 +299,7 @@ std::int64_t steps_of_tokens(const TrainConfig& c, std::int64_t context, std::in
 
 std::int64_t tokens_of_steps(const TrainConfig& c, std::int64_t context, std::int64_t steps, std::int64_t trained) {
   std::int64_t tokens = 0, left = steps;
-  for_stretches(c, context, trained, [&](const Stretch& s) {
+  for_batch_size_periods(c, context, trained, [&](const BatchSizePeriod& s) {
     const std::int64_t here = std::min(left, s.steps(s.end));
     tokens += here * s.per_step;
     return (left -= here) > 0;

@@ -27,7 +27,7 @@ void InputStage::load_sources(const std::vector<Batch>& batches, const StepInput
                " sequences");
     copy_.impl().upload(from.sources.raw() + at, b.sources.data(), bytes);
     at += bytes;
-    const std::vector<std::int64_t> more = targets_by_source(b, counts.size());
+    const std::vector<std::int64_t> more = count_targets_by_source(b, counts.size());
     for (std::size_t c = 0; c < counts.size(); ++c) counts[c] += static_cast<float>(more[c]);
   }
   copy_.impl().upload(from.source_targets.raw(), counts.data(), from.source_targets.bytes());

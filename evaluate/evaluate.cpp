@@ -49,7 +49,7 @@ void add_sources(Sums& sums, const Batch& b, const Tensor& token_loss, const Exe
   const Tensor losses = ctx.zeros({static_cast<std::int64_t>(corpora)});
   group_sums_kernel({token_loss, from_host(b.sources, ctx.stream), losses}, ctx);
   const std::vector<float> values = to_host<float>(losses, ctx.stream);
-  const std::vector<std::int64_t> targets = targets_by_source(b, corpora);
+  const std::vector<std::int64_t> targets = count_targets_by_source(b, corpora);
   for (std::size_t c = 0; c < corpora; ++c) {
     sums.sources[c].sum += static_cast<double>(values[c]);
     sums.sources[c].targets += static_cast<double>(targets[c]);

@@ -85,7 +85,7 @@ Profiler::~Profiler() = default;
 
 void Profiler::before_launch(Trainer& trainer) {
   if (launched_ == 0) recorder_->start(trainer.exec());
-  if (launched_ == warmup_) trainer.observe(observe_by({recorder_, also_}));
+  if (launched_ == warmup_) trainer.observe(combine_observers({recorder_, also_}));
   if (watching()) recorder_->begin_step(trainer.exec());
 }
 

@@ -56,7 +56,7 @@ class RangeObserver final : public KernelObserver {
 
 }  // namespace
 
-std::shared_ptr<KernelObserver> observe_by(std::initializer_list<std::shared_ptr<KernelObserver>> observers) {
+std::shared_ptr<KernelObserver> combine_observers(std::initializer_list<std::shared_ptr<KernelObserver>> observers) {
   std::vector<std::shared_ptr<KernelObserver>> all;
   for (const auto& o : observers)
     if (o) all.push_back(o);

@@ -11,7 +11,7 @@ namespace ring {
 
 // Returns an observer that calls all the given observers, the first outermost. Null observers are skipped; returns null
 // if all are.
-std::shared_ptr<KernelObserver> observe_by(std::initializer_list<std::shared_ptr<KernelObserver>> observers);
+std::shared_ptr<KernelObserver> combine_observers(std::initializer_list<std::shared_ptr<KernelObserver>> observers);
 
 // Returns an observer that opens a profiler range for each scope, backward step and kernel call (core/ranges.h). Throws
 // Error if this build has no ranges.

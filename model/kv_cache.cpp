@@ -58,7 +58,7 @@ void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
 
 // Computes pools from the cached rows of their tokens. A layer with pools keeps the rows of all tokens.
 void LayerCache::compute_pools(const Sequences& seqs, const std::vector<std::int32_t>& lengths,
-                      const std::vector<PoolWeights>& weights, const ExecContext& ctx) const {
+                               const std::vector<PoolWeights>& weights, const ExecContext& ctx) const {
   for (std::size_t i = 0; i < pools.size(); ++i) {
     const Pools& p = pools[i];
     std::vector<PoolSegment> completed;
@@ -75,7 +75,7 @@ void LayerCache::compute_pools(const Sequences& seqs, const std::vector<std::int
 }
 
 void LayerCache::compute_pools(const Pools& p, const PoolWeights* weights, const std::vector<PoolSegment>& completed,
-                      const ExecContext& ctx) const {
+                               const ExecContext& ctx) const {
   const auto rows = [](const Tensor& t) { return t.view({t.dim(0) * t.dim(1), t.dim(2), t.dim(3)}); };
   const Tensor k = rows(keys), v = rows(values);
   if (!weights) {

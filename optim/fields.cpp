@@ -65,12 +65,12 @@ void OptimizerConfig::fields(Fields& f) {
         {{"none", StateOffload::none}, {"states", StateOffload::states}, {"all", StateOffload::all}}));
   f("offload_chunk_bytes", offload_chunk_bytes,
     "with offload: bytes copied at a time; the device holds at least three such chunks",
-    in_bytes(1024, kMaxChunkBytes));
+    bytes_in_range(1024, kMaxChunkBytes));
   f("offload_staging_bytes", offload_staging_bytes,
     "with offload: device memory that stages copies: this many bytes arrive before the update and leave after it, "
     "while steps compute; the update waits for the rest; 0 = three chunks; auto = what a step is predicted to leave of "
     "train.memory_budget",
-    in_bytes(0, kMaxStagingBytes), word("auto", kAutoStaging));
+    bytes_in_range(0, kMaxStagingBytes), word("auto", kAutoStaging));
   f("groups", groups, "parameters with different update settings; if several entries match one, the last applies",
     at_most_items(kMaxGroups));
 }

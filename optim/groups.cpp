@@ -59,7 +59,7 @@ void bind(const OptimizerConfig& c, const Param& p, LogicalParam& part) {
   for (std::size_t i = 0; i < c.groups.size(); ++i)
     if (names(c.groups[i], part.name)) part.group = i + 1;
   part.frozen = part.group && c.groups[part.group - 1].frozen;
-  part.update_flops = part.frozen ? 0 : optimizer_kind(kind_of(c, p, part))(c, 0)->flops(part.whole);
+  part.update_flops = part.frozen ? 0 : optimizer_kind(optimizer_kind_of(c, p, part))(c, 0)->flops(part.whole);
 }
 
 template <class Fn>
@@ -74,7 +74,7 @@ bool any_of_entry(const std::vector<Param*>& params, std::size_t entry, const Fn
 void check_entry(const OptimizerConfig& c, std::size_t i, const std::vector<Param*>& params,
                  std::vector<SettingProblem>& errors) {
   const std::optional<std::string>& kind = c.groups[i].kind;
-  const auto uses = [&](const Param& p, const LogicalParam& part) { return kind_of(c, p, part) == *kind; };
+  const auto uses = [&](const Param& p, const LogicalParam& part) { return optimizer_kind_of(c, p, part) == *kind; };
   if (!any_of_entry(params, i, [](const Param&, const LogicalParam&) { return true; }))
     errors.push_back(
         str("optimizer.groups[", i,
@@ -102,7 +102,7 @@ struct Alike {
 std::string update_text(const OptimizerConfig& c, const Param& p, const LogicalParam& part) {
   if (part.frozen) return "frozen";
   const GroupConfig* group = group_of(c, part);
-  return str(kind_of(c, p, part), ", lr ", group && group->lr ? *group->lr : c.lr, ", weight_decay ",
+  return str(optimizer_kind_of(c, p, part), ", lr ", group && group->lr ? *group->lr : c.lr, ", weight_decay ",
              weight_decay_of(c, p, part));
 }
 
@@ -141,7 +141,7 @@ void add_unused_settings(const OptimizerConfig& c, std::vector<SettingProblem>& 
   }
 }
 
-std::string kind_of(const OptimizerConfig& c, const Param& p, const LogicalParam& part) {
+std::string optimizer_kind_of(const OptimizerConfig& c, const Param& p, const LogicalParam& part) {
   const GroupConfig* group = group_of(c, part);
   const std::string& kind = group && group->kind ? *group->kind : c.kind;
   return optimizer_kind(kind)(c, 0)->takes(p) ? kind : kElementKind;
@@ -163,7 +163,7 @@ std::vector<std::string> saved_states(const OptimizerConfig& c, const Param& p, 
   bind(c, p, as_saved);
   std::vector<std::string> states;
   if (as_saved.frozen) return states;
-  for (const StateKind& state : optimizer_kind(kind_of(c, p, as_saved))(c, 0)->states())
+  for (const StateKind& state : optimizer_kind(optimizer_kind_of(c, p, as_saved))(c, 0)->states())
     states.push_back(str(state.name, ".", part.name));
   return states;
 }

@@ -22,7 +22,7 @@ void bind_groups(const OptimizerConfig&, Parameters& declared);
 void add_unused_settings(const OptimizerConfig&, std::vector<SettingProblem>& errors);
 
 // Return the update kind, the learning rate factor and the weight decay of a bound parameter.
-std::string kind_of(const OptimizerConfig&, const Param&, const LogicalParam&);
+std::string optimizer_kind_of(const OptimizerConfig&, const Param&, const LogicalParam&);
 float lr_scale_of(const OptimizerConfig&, const LogicalParam&);  // factor on optimizer.lr
 float weight_decay_of(const OptimizerConfig&, const Param&, const LogicalParam&);
 

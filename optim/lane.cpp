@@ -60,7 +60,8 @@ std::vector<Lane> lanes_of(const OptimizerConfig& c, const OwnedShard& shard, st
   std::vector<Lane> lanes;
   for (const std::string& kind : kinds_in(c)) lanes.push_back({kind, optimizer_kind(kind)(c, seed)});
   const auto lane_of = [&](const Param& p, const LogicalParam& part) {
-    return static_cast<std::size_t>(std::ranges::find(lanes, kind_of(c, p, part), &Lane::kind) - lanes.begin());
+    return static_cast<std::size_t>(std::ranges::find(lanes, optimizer_kind_of(c, p, part), &Lane::kind) -
+                                    lanes.begin());
   };
   const auto key = [&](const Param& p, const LogicalParam& part) {
     return part.group * lanes.size() + lane_of(p, part);

@@ -138,7 +138,7 @@ void RunState::save() {
   clock_.began(seconds_now());
   const Retention keep{narrow<int>(run_.config.checkpoint.keep_last), run_.config.checkpoint.keep_every,
                        damaged_steps_};
-  run_.trainer.keep_state_until(saver_.begin(state_, run_.ctx.stream, step, metadata(), keep));
+  run_.trainer.keep_state_until(saver_.begin_save(state_, run_.ctx.stream, step, metadata(), keep));
 }
 
 void RunState::save_to_agent() {
@@ -154,7 +154,7 @@ void RunState::save_to_agent() {
 void RunState::save_last() {
   end_save();
   save();
-  saver_.end_last(run_.trainer.steps_done());
+  saver_.end_last_save(run_.trainer.steps_done());
   run_.check_directory();
   if (failures_) failures_->on_clean_end();
 }

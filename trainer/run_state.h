@@ -49,7 +49,7 @@ class RunState {
   void on_step_done(double seconds) { clock_.on_step(seconds, saver_.is_writing()); }
   bool saving() const { return saver_.is_writing(); }
   bool due_by_clock() const { return clock_.due(seconds_now(), run_.trainer.seconds()); }
-  void end_save() { saver_.end(run_.trainer.steps_done()); }
+  void end_save() { saver_.end_save(run_.trainer.steps_done()); }
   // Return true if a checkpoint, or a snapshot for the launcher, is due after the step that was launched last.
   bool saves_now(bool due) const;
   bool saves_to_agent_now() const;

@@ -99,7 +99,7 @@ void StateBinding::add_to(State& state) const {
   for (const OptimizerState& s : step_.optimizer().states())
     add_parameters(state, kStatesPrefix + s.name + ".", params, s.pieces, s.buffer,
                    [&](const Param& p, const LogicalParam& part) {
-                     return !part.frozen && kind_of(config_.optimizer, p, part) == s.kind;
+                     return !part.frozen && optimizer_kind_of(config_.optimizer, p, part) == s.kind;
                    });
   if (step_.average())
     add_parameters(state, kAveragePrefix, params, step_.data().shard().pieces, step_.average()->buffer());

@@ -105,8 +105,8 @@ std::string choice_key(const AttentionBackward&);
 
 // Truncates the spans of a long dense call to their first rows, so that about `flops` remain: kernels rank the same,
 // and measuring is quicker. Leaves other patterns alone, because their kept pairs may be anywhere.
-void shorten(Attention&, double flops);
-void shorten(AttentionBackward&, double flops);
+void limit_work(Attention&, double flops);
+void limit_work(AttentionBackward&, double flops);
 
 // Calls fn(first, count) for each run of the rows [0, rows) that is in no span.
 template <class Fn>

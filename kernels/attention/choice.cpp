@@ -59,7 +59,7 @@ void cut(Args& a, double flops) {
 // Returns a shortened call that can be repeated. Without a carry, a call overwrites its results and can be repeated in
 // place. With a carry, whose contents a call destroys, the same call without a carry is measured, into new tensors.
 Attention repeatable(Attention a, const ExecContext& ctx) {
-  shorten(a, kEnough);
+  limit_work(a, kEnough);
   if (!a.carry.defined()) return a;
   a.carry = {};
   a.out = ctx.empty(a.out.shape(), a.out.dtype(), Lifetime::run);
@@ -67,7 +67,7 @@ Attention repeatable(Attention a, const ExecContext& ctx) {
   return a;
 }
 AttentionBackward repeatable(AttentionBackward a, const ExecContext& ctx) {
-  shorten(a, kEnough);
+  limit_work(a, kEnough);
   if (!a.carry_dq.defined() && !a.carry_dk.defined()) return a;
   a.carry_dq = a.carry_dk = a.carry_dv = {};
   for (Tensor* t : {&a.dq, &a.dk, &a.dv}) *t = ctx.empty(t->shape(), t->dtype(), Lifetime::run);
@@ -103,8 +103,8 @@ std::string pattern_key(const Pattern& p) {
 std::string choice_key(const Attention& a) { return key_of(a, a.out.dtype()); }
 std::string choice_key(const AttentionBackward& a) { return key_of(a, a.dq.dtype()); }
 
-void shorten(Attention& a, double flops) { cut(a, flops); }
-void shorten(AttentionBackward& a, double flops) { cut(a, flops); }
+void limit_work(Attention& a, double flops) { cut(a, flops); }
+void limit_work(AttentionBackward& a, double flops) { cut(a, flops); }
 
 const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>& slot, const Attention& args,
                                                    const ExecContext& ctx) {

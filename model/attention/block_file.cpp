@@ -165,7 +165,7 @@ void BlockFile::check_size(const std::vector<const Section*>& sections, std::siz
 }
 
 // Sets the bits of the blocks `keys` in a row.
-void BlockFile::mark(std::uint32_t* row, Range keys) {
+void BlockFile::set_key_bits(std::uint32_t* row, Range keys) {
   const std::int32_t first = keys.first / 32, last = keys.last / 32;
   const std::uint32_t from = ~0u << (keys.first % 32), to = ~0u >> (31 - keys.last % 32);
   if (first == last) {
@@ -183,7 +183,7 @@ BlockRule BlockFile::draw_rule(const Section& section, std::vector<std::uint32_t
   bits.resize(bits.size() + static_cast<std::size_t>(rule.rows) * static_cast<std::size_t>(rule.words));
   for (const KeptBlocks& kept : section.kept)
     for (std::int32_t q = kept.queries.first; q <= kept.queries.last; ++q)
-      mark(&bits[static_cast<std::size_t>(rule.first_word + std::int64_t{q} * rule.words)], kept.keys);
+      set_key_bits(&bits[static_cast<std::size_t>(rule.first_word + std::int64_t{q} * rule.words)], kept.keys);
   return rule;
 }
 

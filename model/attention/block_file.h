@@ -49,7 +49,7 @@ class BlockFile {
   const Section* section_of(Range heads) const;
   static BlockRule extent(const Section&);
   void check_size(const std::vector<const Section*>&, std::size_t words_before) const;
-  static void mark(std::uint32_t* row, Range keys);
+  static void set_key_bits(std::uint32_t* row, Range keys);
   static BlockRule draw_rule(const Section&, std::vector<std::uint32_t>& bits);
 
   std::string name_;

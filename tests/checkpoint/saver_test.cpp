@@ -89,7 +89,7 @@ class Savers : public testing::Test {
     });
   }
   static void begin(Saver& saver, const Part& part) {
-    saver.begin(part.state, Stream::cpu(1), part.step, "{}", {100, 0});
+    saver.begin_save(part.state, Stream::cpu(1), part.step, "{}", {100, 0});
   }
   std::string checkpoints() const { return (folder_ / "checkpoints").string(); }
   // Expects that every number in the checkpoint of a step is that step.
@@ -129,7 +129,7 @@ TEST_F(Savers, StepsContinueWhileADiskIsSlow) {
   EXPECT_EQ(saver.saved_step(), -1);
   EXPECT_TRUE(list_checkpoints(checkpoints()).empty());
   disk.open();
-  saver.end(part.step);
+  saver.end_save(part.step);
   EXPECT_FALSE(saver.is_writing());
   EXPECT_EQ(saver.saved_step(), 1);
   expect_of_its_step(1);
@@ -157,7 +157,7 @@ TEST_F(Savers, ASaveWaitsForTheOneBefore) {
   begin(saver, part);
   EXPECT_TRUE(opened);
   opener.join();
-  saver.end_last(part.step);
+  saver.end_last_save(part.step);
   ASSERT_EQ(outcomes_.size(), 2u);
   EXPECT_LT(outcomes_[0].waited_seconds, outcomes_[1].waited_seconds);
   EXPECT_GE(outcomes_[1].stall_seconds, outcomes_[1].waited_seconds);
@@ -186,11 +186,11 @@ TEST_F(Savers, StepsContinueWhileADiskHangs) {
   EXPECT_LT(outcomes_[1].stall_seconds, outcomes_[0].stall_seconds) << "patience is over";
   EXPECT_EQ(saver.failures(), 2);
   disk.open();
-  saver.end(part.step);
+  saver.end_save(part.step);
   EXPECT_EQ(saver.saved_step(), 1);
   EXPECT_EQ(saver.failures(), 0);
   begin(saver, part);
-  saver.end_last(part.step);
+  saver.end_last_save(part.step);
   for (const std::int64_t step : {1, 2}) expect_of_its_step(step);
 }
 
@@ -211,7 +211,7 @@ TEST_F(Savers, BothModesWriteTheSameFiles) {
     begin(saver, part);
     EXPECT_EQ(saver.saved_step(), mode == SaveMode::blocking ? 3 : -1);
     part.take_step();
-    saver.end_last(part.step);
+    saver.end_last_save(part.step);
     for (const auto& entry : fs::directory_iterator(fs::path(checkpoints()) / checkpoint_name(3)))
       files[mode == SaveMode::async][entry.path().filename().string()] = text_of(entry.path());
     fs::remove_all(checkpoints());
@@ -232,13 +232,13 @@ TEST_F(Savers, AFailedSaveIsRetriedLaterAndLater) {
       const IoWatch full(checkpoints(), [](const IoCall& c) { return c.name == "write" ? ENOSPC : 0; });
       part.take_step();
       begin(saver, part);
-      saver.end(part.step);
+      saver.end_save(part.step);
       tried.push_back(part.step);
       while (part.step < 40) {
         part.take_step();
         if (!saver.retry_due(part.step)) continue;
         begin(saver, part);
-        saver.end(part.step);
+        saver.end_save(part.step);
         tried.push_back(part.step);
       }
     }
@@ -248,7 +248,7 @@ TEST_F(Savers, AFailedSaveIsRetriedLaterAndLater) {
     EXPECT_TRUE(fs::is_empty(checkpoints()));
     EXPECT_NE(outcomes_.back().error.find("No space left on device"), std::string::npos) << outcomes_.back().error;
     begin(saver, part);
-    saver.end_last(part.step);
+    saver.end_last_save(part.step);
     EXPECT_EQ(saver.failures(), 0);
     EXPECT_FALSE(saver.retry_due(1000));
     expect_of_its_step(40);
@@ -268,7 +268,7 @@ TEST_F(Savers, ASaveBeingRetriedIsNotDue) {
   Part part(0, 1);
   part.take_step();
   begin(saver, part);
-  saver.end(part.step);
+  saver.end_save(part.step);
   part.take_step();
   EXPECT_TRUE(saver.retry_due(2));
   fails = false;
@@ -276,7 +276,7 @@ TEST_F(Savers, ASaveBeingRetriedIsNotDue) {
   gate.await_somebody();
   EXPECT_FALSE(saver.retry_due(1000)) << "steps would wait for it";
   gate.open();
-  saver.end_last(part.step);
+  saver.end_last_save(part.step);
   expect_of_its_step(2);
 }
 
@@ -289,12 +289,12 @@ TEST_F(Savers, AFailureEndsTheRunIfToldToAndAtTheEnd) {
     Saver goes_on = make(config, *mesh);
     const Part part(0, 1);
     begin(goes_on, part);
-    EXPECT_NE(error_of([&] { goes_on.end_last(0); }).find("Input/output error"), std::string::npos);
+    EXPECT_NE(error_of([&] { goes_on.end_last_save(0); }).find("Input/output error"), std::string::npos);
     config.on_error = AfterSaveError::stop;
     Saver stops = make(config, *mesh);
     EXPECT_NE(error_of([&] {
                 begin(stops, part);
-                stops.end(0);
+                stops.end_save(0);
               }).find("cannot rename"),
               std::string::npos);
   }
@@ -354,7 +354,7 @@ TEST_F(DistSavers, StepsExchangeMessagesDuringASave) {
                        }
                        mesh.host().barrier().synchronize();
                        gate.open();
-                       saver.end_last(part.step);
+                       saver.end_last_save(part.step);
                        RING_CHECK(saver.saved_step() == 1, "saved ", saver.saved_step());
                      }),
             "");
@@ -377,7 +377,7 @@ TEST_F(DistSavers, TheRankWhoseDiskHangsIsNamed) {
                        RING_CHECK(saver.failures() == 1 && saver.is_writing(), "it was waited for");
                        mesh.host().barrier().synchronize();
                        gate.open();
-                       saver.end_last(part.step);
+                       saver.end_last_save(part.step);
                        RING_CHECK(saver.saved_step() == 1, "saved ", saver.saved_step());
                      }),
             "");
@@ -400,14 +400,14 @@ TEST_F(DistSavers, AFailureOfOneRankIsReportedOnAllAndAllContinue) {
                          Part part(mesh.rank(), 2);
                          part.take_step();
                          begin(saver, part);
-                         saver.end(part.step);
+                         saver.end_save(part.step);
                          RING_CHECK(saver.failures() == 1 && saver.retry_due(2) && !saver.retry_due(1), "failed");
                          mesh.host().barrier().synchronize();
                          full = false;
                          mesh.host().barrier().synchronize();
                          part.take_step();
                          begin(saver, part);
-                         saver.end_last(part.step);
+                         saver.end_last_save(part.step);
                          RING_CHECK(saver.saved_step() == 2, "saved ", saver.saved_step());
                        }),
               "");

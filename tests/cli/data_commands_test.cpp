@@ -406,9 +406,9 @@ TEST(DataText, NumbersAndTextsAreFormatted) {
   EXPECT_EQ(with_commas(999), "999");
   EXPECT_EQ(with_commas(1000), "1,000");
   EXPECT_EQ(with_commas(1234567), "1,234,567");
-  EXPECT_EQ(in_bytes(999), "999 bytes");
-  EXPECT_EQ(in_bytes(1500), "1.5 KB");
-  EXPECT_EQ(in_bytes(2.5e9), "2.5 GB");
+  EXPECT_EQ(format_bytes(999), "999 bytes");
+  EXPECT_EQ(format_bytes(1500), "1.5 KB");
+  EXPECT_EQ(format_bytes(2.5e9), "2.5 GB");
   EXPECT_EQ(escape_control_characters("a\n\t\x01z"), "a\\n\\t\\x01z");
   EXPECT_EQ(truncate_text("caf\xC3\xA9", 4), "caf...");
   EXPECT_EQ(truncate_text("caf\xC3\xA9", 5), "caf\xC3\xA9");

@@ -14,8 +14,8 @@ struct Sizes {
   double budget = 0;
   std::int64_t count = 0;
   void fields(Fields& f) {
-    f("chunk", chunk, "of memory", in_bytes(1, 1e12));
-    f("staging", staging, "of memory", in_bytes(0, 1e12), word("MB", -1));
+    f("chunk", chunk, "of memory", bytes_in_range(1, 1e12));
+    f("staging", staging, "of memory", bytes_in_range(0, 1e12), word("MB", -1));
     f("budget", budget, "of memory, or a share of it", share_or_bytes(1000, 1e15));
     f("count", count, "of anything", in_range(0, 1e12));
   }

@@ -33,7 +33,7 @@ TEST(Observers, SeveralSeeACallWithTheFirstOutermost) {
   std::vector<std::string> seen;
   ExecContext ctx{Stream::cpu(1)};
   const Tensor x = from_host<float>({1, 2, 3}, ctx.stream);
-  ctx.observer = observe_by({std::make_shared<Notes>("a", seen), nullptr, std::make_shared<Notes>("b", seen)});
+  ctx.observer = combine_observers({std::make_shared<Notes>("a", seen), nullptr, std::make_shared<Notes>("b", seen)});
   {
     const ObservedStep step(ctx, "rope");
     double_of(x, ctx);
@@ -49,7 +49,7 @@ TEST(Observers, LearnTheScopesOfTheirContext) {
   ExecContext ctx{Stream::cpu(1)};
   const ObservedScopes observed(ctx);
   { const ScopeGuard unseen(*ctx.scopes, {scopes::embedding}); }
-  ctx.observer = observe_by({std::make_shared<Notes>("a", seen), std::make_shared<Notes>("b", seen)});
+  ctx.observer = combine_observers({std::make_shared<Notes>("a", seen), std::make_shared<Notes>("b", seen)});
   {
     const ScopeGuard block(*ctx.scopes, block_scope(3));
     const ScopeGuard mlp(*ctx.scopes, block_scope(3, scopes::mlp));
@@ -59,11 +59,11 @@ TEST(Observers, LearnTheScopesOfTheirContext) {
 }
 
 TEST(Observers, AnEmptyListGivesNoObserver) {
-  EXPECT_EQ(observe_by({}), nullptr);
-  EXPECT_EQ(observe_by({nullptr, nullptr}), nullptr);
+  EXPECT_EQ(combine_observers({}), nullptr);
+  EXPECT_EQ(combine_observers({nullptr, nullptr}), nullptr);
   std::vector<std::string> seen;
   const auto only = std::make_shared<Notes>("a", seen);
-  EXPECT_EQ(observe_by({nullptr, only}), only);
+  EXPECT_EQ(combine_observers({nullptr, only}), only);
   const ExecContext ctx{Stream::cpu(1)};
   const ObservedStep step(ctx, "nobody watches");
 }

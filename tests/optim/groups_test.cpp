@@ -68,7 +68,7 @@ class Groups : public testing::Test {
     const Param* p = nullptr;
     const LogicalParam& found = part(model, name, &p);
     if (found.frozen) return "frozen";
-    return str(kind_of(c, *p, found), " ", lr_scale_of(c, found), " ", weight_decay_of(c, *p, found));
+    return str(optimizer_kind_of(c, *p, found), " ", lr_scale_of(c, found), " ", weight_decay_of(c, *p, found));
   }
 };
 

@@ -60,7 +60,7 @@ class UnicodeForm final : public Normalizer {
  public:
   explicit UnicodeForm(unicode::Form form) : to_(unicode::Normalization::to(form)) {}
 
-  bool keeps(const Stretch& s) const override { return first_unstable(s.text, 0) == s.text.size(); }
+  bool keeps(const TextSlice& s) const override { return first_unstable(s.text, 0) == s.text.size(); }
 
   void apply(Passage& p) const override {
     Rewriter out(p);
@@ -109,7 +109,7 @@ class UnicodeForm final : public Normalizer {
 
 class Lowercase final : public Normalizer {
  public:
-  bool keeps(const Stretch&) const override { return false; }
+  bool keeps(const TextSlice&) const override { return false; }
   void apply(Passage& p) const override {
     Rewriter out(p);
     for (std::size_t at = 0; at < p.text.size();) {
@@ -129,7 +129,7 @@ class Lowercase final : public Normalizer {
 class Prepend final : public Normalizer {
  public:
   explicit Prepend(std::string front) : front_(std::move(front)) {}
-  bool keeps(const Stretch& s) const override { return s.text.empty() || s.start == Start::cut; }
+  bool keeps(const TextSlice& s) const override { return s.text.empty() || s.start == Start::cut; }
   void apply(Passage& p) const override {
     if (!keeps(p.all())) p.prepend(front_);
   }
@@ -141,7 +141,7 @@ class Prepend final : public Normalizer {
 class Replace final : public Normalizer {
  public:
   Replace(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
-  bool keeps(const Stretch& s) const override { return s.text.find(from_) == std::string_view::npos; }
+  bool keeps(const TextSlice& s) const override { return s.text.find(from_) == std::string_view::npos; }
   void apply(Passage& p) const override { p.replace(from_, to_); }
 
  private:
@@ -151,7 +151,7 @@ class Replace final : public Normalizer {
 class Sequence final : public Normalizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Normalizer>> all) : all_(std::move(all)) {}
-  bool keeps(const Stretch& s) const override {
+  bool keeps(const TextSlice& s) const override {
     return std::ranges::all_of(all_, [&](const auto& n) { return n->keeps(s); });
   }
   void apply(Passage& p) const override {

@@ -14,7 +14,7 @@ class Normalizer {
  public:
   virtual ~Normalizer() = default;
   // Returns true if the text is known to stay unchanged; false also if only apply() can tell.
-  virtual bool keeps(const Stretch&) const = 0;
+  virtual bool keeps(const TextSlice&) const = 0;
   virtual void apply(Passage&) const = 0;
 };
 

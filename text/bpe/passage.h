@@ -23,11 +23,11 @@ enum class Start : std::uint8_t {
 };
 
 // Non-owning view of a part of a text.
-struct Stretch {
+struct TextSlice {
   std::string_view text;
   std::span<const Origin> origins;
   Start start = Start::text;
-  Stretch part(std::size_t begin, std::size_t end) const {
+  TextSlice part(std::size_t begin, std::size_t end) const {
     return {text.substr(begin, end - begin), origins.empty() ? origins : origins.subspan(begin, end - begin),
             begin == 0 ? start : Start::section};
   }
@@ -39,14 +39,14 @@ struct Passage {
   Origins origins;
   Start start = Start::text;
 
-  explicit Passage(const Stretch& s) : text(s.text), origins(s.origins.begin(), s.origins.end()), start(s.start) {}
-  Stretch all() const { return {text, origins, start}; }
+  explicit Passage(const TextSlice& s) : text(s.text), origins(s.origins.begin(), s.origins.end()), start(s.start) {}
+  TextSlice all() const { return {text, origins, start}; }
   // Inserts `front` before the text, with the origin of the first character. Requires nonempty text.
   void prepend(std::string_view front);
   // Replaces every `from` by `to`, with the origin of the last byte of `from`. Requires nonempty `from`.
   void replace(std::string_view from, std::string_view to);
 };
 
-using TakeStretch = std::function<void(const Stretch&)>;
+using SliceFn = std::function<void(const TextSlice&)>;
 
 }  // namespace ring::bpe

@@ -9,7 +9,7 @@ namespace {
 class PatternSplit final : public PreTokenizer {
  public:
   explicit PatternSplit(Pattern pattern) : pattern_(pattern) { unicode::Traits::all(); }
-  void split(const Stretch& s, const TakeStretch& take) const override {
+  void split(const TextSlice& s, const SliceFn& take) const override {
     for (std::size_t at = 0; at < s.text.size();) {
       const std::size_t end = piece_end(pattern_, s.text, at);
       take(s.part(at, end));
@@ -73,7 +73,7 @@ Parts behaving(const Parts& parts, Behavior behavior) {
   return parts;
 }
 
-void take_parts(const Stretch& s, const Parts& parts, Behavior behavior, const TakeStretch& take) {
+void take_parts(const TextSlice& s, const Parts& parts, Behavior behavior, const SliceFn& take) {
   for (const Part& p : behaving(parts, behavior))
     if (p.begin != p.end && !(behavior == Behavior::removed && p.match)) take(s.part(p.begin, p.end));
 }
@@ -82,7 +82,7 @@ class RegexSplit final : public PreTokenizer {
  public:
   RegexSplit(Regex regex, Behavior behavior, bool invert)
       : regex_(std::move(regex)), behavior_(behavior), invert_(invert) {}
-  void split(const Stretch& s, const TakeStretch& take) const override {
+  void split(const TextSlice& s, const SliceFn& take) const override {
     take_parts(s, parts_of(s.text, regex_.find(s.text), invert_), behavior_, take);
   }
 
@@ -96,7 +96,7 @@ class LiteralSplit final : public PreTokenizer {
  public:
   LiteralSplit(std::string literal, Behavior behavior, bool invert)
       : literal_(std::move(literal)), behavior_(behavior), invert_(invert) {}
-  void split(const Stretch& s, const TakeStretch& take) const override {
+  void split(const TextSlice& s, const SliceFn& take) const override {
     std::vector<Match> matches;
     for (std::size_t at = s.text.find(literal_); at != std::string_view::npos;
          at = s.text.find(literal_, at + literal_.size()))
@@ -115,7 +115,7 @@ class Digits final : public PreTokenizer {
   explicit Digits(bool individual) : behavior_(individual ? Behavior::isolated : Behavior::contiguous) {
     unicode::Traits::all();
   }
-  void split(const Stretch& s, const TakeStretch& take) const override {
+  void split(const TextSlice& s, const SliceFn& take) const override {
     std::vector<Match> numbers;
     for (std::size_t at = 0; at < s.text.size();) {
       const std::size_t n = utf8::valid_length(s.text.substr(at)), bytes = n ? n : 1;
@@ -132,7 +132,7 @@ class Digits final : public PreTokenizer {
 
 class PrefixSpace final : public PreTokenizer {
  public:
-  void split(const Stretch& s, const TakeStretch& take) const override {
+  void split(const TextSlice& s, const SliceFn& take) const override {
     if (s.text.starts_with(' ') || s.start == Start::cut) return take(s);
     Passage p(s);
     p.prepend(" ");
@@ -146,7 +146,7 @@ class Metaspace final : public PreTokenizer {
       : replacement_(std::move(replacement)), prepending_(prepending) {
     if (split) words_ = split_at(replacement_, Behavior::merged_with_next, false);
   }
-  void split(const Stretch& s, const TakeStretch& take) const override {
+  void split(const TextSlice& s, const SliceFn& take) const override {
     Passage p(s);
     p.replace(" ", replacement_);
     const bool here = prepending_ == Prepending::first ? s.start == Start::text
@@ -167,12 +167,12 @@ class Metaspace final : public PreTokenizer {
 class Sequence final : public PreTokenizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> all) : all_(std::move(all)) {}
-  void split(const Stretch& s, const TakeStretch& take) const override { from(0, s, take); }
+  void split(const TextSlice& s, const SliceFn& take) const override { from(0, s, take); }
 
  private:
-  void from(std::size_t i, const Stretch& s, const TakeStretch& take) const {
+  void from(std::size_t i, const TextSlice& s, const SliceFn& take) const {
     if (i == all_.size()) return take(s);
-    all_[i]->split(s, [&](const Stretch& part) { from(i + 1, part, take); });
+    all_[i]->split(s, [&](const TextSlice& part) { from(i + 1, part, take); });
   }
   std::vector<std::unique_ptr<PreTokenizer>> all_;
 };

@@ -15,7 +15,7 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   // Calls take(word) for each word in order; words are not empty. A word is valid only during the call.
-  virtual void split(const Stretch&, const TakeStretch& take) const = 0;
+  virtual void split(const TextSlice&, const SliceFn& take) const = 0;
 };
 
 // Treatment of a pattern's matches, with the names used in the file.

@@ -11,9 +11,9 @@
 namespace ring {
 namespace {
 
+using bpe::SliceFn;
 using bpe::Start;
-using bpe::Stretch;
-using bpe::TakeStretch;
+using bpe::TextSlice;
 
 // First lines of a payload: each word is followed by a token id or "none". The second line is present only if it has an
 // id; then the file follows.
@@ -79,17 +79,17 @@ class JsonTokenizer final : public Tokenizer {
 
   // Calls added(stretch, id) for added tokens and word(stretch) for words, which together cover the text in order.
   template <class Added>
-  void split_text(const Stretch& all, const TakeStretch& word, const Added& added) const {
-    const auto words = [&](const Stretch& s) {
+  void split_text(const TextSlice& all, const SliceFn& word, const Added& added) const {
+    const auto words = [&](const TextSlice& s) {
       d_.added_normalized.split_text(s.text, [&](std::size_t begin, std::size_t end, std::int32_t id) {
-        const Stretch part = s.part(begin, end);
+        const TextSlice part = s.part(begin, end);
         if (id >= 0) return added(part, id);
         if (d_.pre_tokenizer) return d_.pre_tokenizer->split(part, word);
         word(part);
       });
     };
     d_.added.split_text(all.text, [&](std::size_t begin, std::size_t end, std::int32_t id) {
-      const Stretch part = all.part(begin, end);
+      const TextSlice part = all.part(begin, end);
       if (id >= 0) return added(part, id);
       if (!d_.normalizer || d_.normalizer->keeps(part)) return words(part);
       bpe::Passage changed(part);
@@ -168,11 +168,11 @@ class JsonEncoder final : public Encoder {
     count_invalid(text);
     t_.split_text(
         {text, {}, start},
-        [&](const Stretch& word) {
+        [&](const TextSlice& word) {
           takes_blanks_ = begins_section_ = false;
           encode_word(word.text, out);
         },
-        [&](const Stretch&, std::int32_t id) {
+        [&](const TextSlice&, std::int32_t id) {
           takes_blanks_ = t_.takes_blanks_behind(id);
           begins_section_ = true;
           out.push_back(id);
@@ -224,11 +224,11 @@ std::vector<PlacedToken> JsonTokenizer::encode_placed(std::string_view text) con
   bpe::Merger merger(d_.model);
   EncodeReport report;
   std::vector<PlacedToken> all;
-  const auto put = [&](std::int32_t id, const Stretch& s, std::size_t begin, std::size_t end) {
+  const auto put = [&](std::int32_t id, const TextSlice& s, std::size_t begin, std::size_t end) {
     all.push_back({id, s.origins[begin].begin, s.origins[end - 1].end});
     if (d_.trims_offsets) trim(text, all.back(), all.size() == 1);
   };
-  const auto put_word = [&](const Stretch& word) {
+  const auto put_word = [&](const TextSlice& word) {
     std::size_t at = 0;
     for (const bpe::Symbol& s : merger.tokens(word.text, report)) {
       put(s.id, word, at, at + s.bytes);
@@ -236,7 +236,7 @@ std::vector<PlacedToken> JsonTokenizer::encode_placed(std::string_view text) con
     }
   };
   split_text({text, origins, Start::text}, put_word,
-             [&](const Stretch& s, std::int32_t id) { put(id, s, 0, s.text.size()); });
+             [&](const TextSlice& s, std::int32_t id) { put(id, s, 0, s.text.size()); });
   return all;
 }
 

@@ -35,7 +35,7 @@ Counts count_words(const TextSource& source, Pattern pattern) {
   source([&](std::string_view text) {
     Passage p({text, {}, Start::text});
     if (form && !form->keeps(p.all())) form->apply(p);
-    split_by(pattern)->split(p.all(), [&](const Stretch& word) { ++counts[std::string(word.text)]; });
+    split_by(pattern)->split(p.all(), [&](const TextSlice& word) { ++counts[std::string(word.text)]; });
   });
   return counts;
 }
