@@ -46,7 +46,7 @@ std::vector<Piece> pieces_of(const ContextShards& shards, const Pattern& pattern
 }
 
 // Splits pieces into groups in which no block occurs twice; consecutive pieces may share a block.
-std::vector<std::vector<Piece>> apart(const std::vector<Piece>& pieces, std::int32_t size) {
+std::vector<std::vector<Piece>> split_into_disjoint(const std::vector<Piece>& pieces, std::int32_t size) {
   std::vector<std::vector<Piece>> groups;
   for (const Piece& p : pieces) {
     const auto free = [&](const std::vector<Piece>& group) {
@@ -88,7 +88,7 @@ void add_parts(const Tensor& x, const Tensor& means, const ContextShards& shards
                const ExecContext& ctx) {
   const std::int32_t block = pattern.blocks->block();
   bool first = true;
-  for (const std::vector<Piece>& pieces : apart(pieces_of(shards, pattern), block)) {
+  for (const std::vector<Piece>& pieces : split_into_disjoint(pieces_of(shards, pattern), block)) {
     const Tensor part = std::exchange(first, false) ? means : ctx.zeros(means.shape());
     add_part(x, part, pieces, block, ctx);
     if (part.raw() != means.raw()) axpby_kernel({.x = part, .y = means, .out = means, .beta = 1}, ctx);

@@ -53,7 +53,7 @@ struct BackwardRule {
 
 // For rules that need nothing but gradients.
 struct Nothing {};
-struct KeepNothing {
+struct SaveNothing {
   template <class Vars>
   With<Saved, Vars> operator()(const Run&, const Vars&) const {
     return {};
@@ -139,7 +139,7 @@ struct Run {
   // returns bit-identical results whenever it is called. rule(back, slots, saved) finds in `saved`, an S<Saved>, the
   // values that keep(run, in) saved. If the run recomputes, the other inputs are saved, too, and the output gets a
   // recipe.
-  template <class In, KeepsNoTensor Forward, KeepsNoTensor Rule, class Keep = KeepNothing>
+  template <class In, KeepsNoTensor Forward, KeepsNoTensor Rule, class Keep = SaveNothing>
   Var op(std::string_view name, const In& in, Forward forward, Rule rule, Keep keep = {}) const {
     const Tensor y = forward(ctx, values_of(in));
     if (!records(in)) return {y, nullptr};

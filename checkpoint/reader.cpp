@@ -76,7 +76,7 @@ std::vector<std::string> verify_checkpoint(const fs::path& checkpoint, bool from
 }
 
 Verification verify_live(const fs::path& checkpoint, bool from_disk) {
-  for (int look = 0; look < kMaxLooks; ++look) {
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     const FolderIdentity before = identity_of(checkpoint);
     Verification v = verify_once(checkpoint, from_disk);
     v.identity = before;
@@ -101,7 +101,7 @@ void fail_outpaced(const fs::path& path) {
 
 std::optional<FoundCheckpoint> find_newest_verified(const fs::path& folder) {
   std::set<std::string> said;
-  for (int look = 0; look < kMaxLooks; ++look) {
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     const std::vector<CheckpointEntry> all = list_checkpoints(folder);
     if (all.empty()) return warn_of_impostors(folder), std::nullopt;
     std::string newest_problem;
@@ -137,7 +137,7 @@ FoundCheckpoint read_found(const std::function<FoundCheckpoint()>& find,
            " was removed while it was read, as a run does with old checkpoints; the next attempt failed: ", e.what());
     }
   };
-  for (int look = 0; look < kMaxLooks; ++look) {
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     FoundCheckpoint found = find_next();
     try {
       read(found);

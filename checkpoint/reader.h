@@ -44,7 +44,7 @@ std::optional<FoundCheckpoint> find_newest_verified(const std::filesystem::path&
 FoundCheckpoint resolve_newest(const std::filesystem::path& path_or_run);
 
 // How often a reader retries when the run removes checkpoints faster than they can be read.
-inline constexpr int kMaxLooks = 100;
+inline constexpr int kMaxAttempts = 100;
 [[noreturn]] void fail_outpaced(const std::filesystem::path& run_or_folder);
 
 // Calls `read` with the checkpoint that `find` returns, and retries with `find` if that checkpoint was removed or

@@ -147,7 +147,7 @@ struct Tally {
 void verify(const std::string& path) {
   Tally tally;
   const fs::path given = fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
-  for (int look = 0; look < kMaxLooks; ++look) {
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     tally.removed = false;
     const std::vector<CheckpointEntry> found = resolve_checkpoints(path);
     for (const CheckpointEntry& entry : found)

@@ -77,7 +77,7 @@ void run(const Arguments& a) {
   print_json(json, a);
   if (a.json) return;
   std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits
-            << (a.corpus.masked(corpora) ? str(", accuracy ", e.accuracy) : "") << ", over " << e.tokens
+            << (a.corpus.has_loss_mask(corpora) ? str(", accuracy ", e.accuracy) : "") << ", over " << e.tokens
             << " tokens in windows of " << window << ", " << packing_text(set.options().packing) << "\n";
   for (const auto& [name, loss] : sources) std::cout << "  " << name << ": loss " << loss << "\n";
 }

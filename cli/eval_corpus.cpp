@@ -78,7 +78,7 @@ Split EvalCorpus::split() const {
   return !text.inputs.empty() || split_name == "train" ? Split::train : Split::validation;
 }
 
-bool EvalCorpus::masked(const Corpora& corpora) const {
+bool EvalCorpus::has_loss_mask(const Corpora& corpora) const {
   return std::ranges::any_of(
       corpora.stores, [&](const auto& s) { return (split() == Split::train ? s->train() : s->validation()).masked(); });
 }
@@ -86,7 +86,7 @@ bool EvalCorpus::masked(const Corpora& corpora) const {
 PackingConfig EvalCorpus::packing(const Session& session, const Corpora& corpora) const {
   constexpr std::int64_t kDocumentsAtATime = 1024;
   const PackingConfig& of_run = session.config.data.packing;
-  if (!documents && !masked(corpora)) return of_run;
+  if (!documents && !has_loss_mask(corpora)) return of_run;
   if (!documents.value_or(true)) return {};
   return {.documents = true, .align = of_run.align, .best_fit = kDocumentsAtATime};
 }

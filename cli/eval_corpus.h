@@ -27,7 +27,7 @@ struct EvalCorpus {
   Corpora open(const std::string& run, int threads, const Session&) const;
   Split split() const;  // the training split for --text, which has no other
   // Returns true if some tokens of the split are not targets: prompts, and the user's part of conversations.
-  bool masked(const Corpora&) const;
+  bool has_loss_mask(const Corpora&) const;
   // Returns how documents are packed into windows. Documents of a masked split are separate and are not cut if they fit
   // into a window, so that models compare whatever they were trained with; other splits are packed as the run trained.
   // --separate-documents overrides both. If documents are separate, they are aligned as the run's attention needs.

@@ -76,16 +76,17 @@ void pass_on_faults(const std::string& faults, std::vector<std::string>& command
 }
 
 void read_place(const Words& w, LaunchOptions& o) {
-  const AgentEnvironment told = w.standalone ? AgentEnvironment{} : parse_agent_environment(current_environment());
+  const AgentEnvironment environment =
+      w.standalone ? AgentEnvironment{} : parse_agent_environment(current_environment());
   if (!w.nodes.empty()) read_nodes(w.nodes, o);
   if (w.standalone && o.max_nodes > 1) fail("launch: --standalone allows only one node, but --nnodes is ", w.nodes);
-  apply_agent_environment(told, !w.nodes.empty(), o);
+  apply_agent_environment(environment, !w.nodes.empty(), o);
   if (o.max_nodes == 1) return;  // torchrun's users often give an endpoint even for one node
   if (!w.endpoint.empty())
     o.endpoint = read_rdzv_endpoint(w.endpoint);
   else if (!w.master_addr.empty())
     o.endpoint = read_rdzv_endpoint(w.master_addr + ":" + w.master_port);
-  reject_loopback(told, o);
+  reject_loopback(environment, o);
 }
 
 void read_words(const Words& w, LaunchOptions& o) {

@@ -124,27 +124,30 @@ NumaBinding read_numa_binding(const std::string& word) {
   return at->second;
 }
 
-void apply_agent_environment(const AgentEnvironment& told, bool nodes_given, LaunchOptions& o) {
-  const std::string& who = told.source;
-  if (told.here > 1)
-    fail("launch: ", who, " started ", told.agents, " copies of this command on ", counted(told.nodes, "node"),
+void apply_agent_environment(const AgentEnvironment& environment, bool nodes_given, LaunchOptions& o) {
+  const std::string& who = environment.source;
+  if (environment.here > 1)
+    fail("launch: ", who, " started ", environment.agents, " copies of this command on ",
+         counted(environment.nodes, "node"),
          ", but a node needs only one, which starts all workers of the node. Use srun --ntasks-per-node=1, "
          "mpirun --map-by ppr:1:node or mpiexec -ppn 1");
-  if (!nodes_given && told.agents > 1) o.min_nodes = o.max_nodes = told.agents;
-  if (o.max_nodes == 1 && (told.agents > 1 || told.index > 0))
-    fail("launch: ", who, " started this command ", told.agents > 1 ? counted(told.agents, "time") : "several times",
+  if (!nodes_given && environment.agents > 1) o.min_nodes = o.max_nodes = environment.agents;
+  if (o.max_nodes == 1 && (environment.agents > 1 || environment.index > 0))
+    fail("launch: ", who, " started this command ",
+         environment.agents > 1 ? counted(environment.agents, "time") : "several times",
          ", but --nnodes is 1, so each would train alone. Give --nnodes, or --standalone if that is intended");
   if (o.max_nodes == 1) return;
-  if (o.node_rank < 0 && told.index < o.max_nodes) o.node_rank = told.index;
-  o.endpoint = told.endpoint;
-  if (o.rdzv_id == kNoId && !told.job.empty()) o.rdzv_id = told.job;
+  if (o.node_rank < 0 && environment.index < o.max_nodes) o.node_rank = environment.index;
+  o.endpoint = environment.endpoint;
+  if (o.rdzv_id == kNoId && !environment.job.empty()) o.rdzv_id = environment.job;
 }
 
-void reject_loopback(const AgentEnvironment& told, const LaunchOptions& o) {
+void reject_loopback(const AgentEnvironment& environment, const LaunchOptions& o) {
   if (o.max_nodes == 1 || !o.endpoint || !is_loopback(o.endpoint->host)) return;
   const std::string what = "launch: --rdzv-endpoint: " + o.endpoint->host + " is a loopback address, ";
   const char* remedy = "Give an address of node 0 that the others can reach";
-  if (told.nodes > 1) fail(what, "but this job of ", told.source, " has ", told.nodes, " nodes. ", remedy);
+  if (environment.nodes > 1)
+    fail(what, "but this job of ", environment.source, " has ", environment.nodes, " nodes. ", remedy);
   if (o.min_nodes == 1)
     fail(what, "and with --nnodes 1:", o.max_nodes, " each machine would train alone. ", remedy,
          " (on a single machine, its host name works, too)");

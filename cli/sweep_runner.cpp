@@ -111,17 +111,17 @@ bool SweepRunner::watch() {
 
 void SweepRunner::run(const std::function<bool()>& stop) {
   auto next = plan_.runs.begin();
-  bool told = false;
+  bool stop_announced = false;
   for (;; std::this_thread::sleep_for(kLook)) {
-    if (stop() && !std::exchange(told, true))
+    if (stop() && !std::exchange(stop_announced, true))
       for (Slot& s : slots_)
         if (s.worker) s.worker->signal(SIGTERM);
-    for (std::size_t i = 0; i < slots_.size() && !told; ++i)
+    for (std::size_t i = 0; i < slots_.size() && !stop_announced; ++i)
       while (!slots_[i].worker && next != plan_.runs.end()) {
         const SweepRun& run = *next++;
         if (summarize_run(folder(run)).status != kRunFinished) start(run, i);
       }
-    if (!watch() && (told || next == plan_.runs.end())) return;
+    if (!watch() && (stop_announced || next == plan_.runs.end())) return;
   }
 }
 

@@ -41,29 +41,29 @@ class FakeCommunicator final : public Communicator {
   }
   Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                    const Event&) override {
-    std::vector<Tensor> held;
+    std::vector<Tensor> keep_alive;
     std::size_t bytes = 0;
-    for (const Transfer& t : receives) held.push_back(t.tensor);
+    for (const Transfer& t : receives) keep_alive.push_back(t.tensor);
     for (const Transfer& t : sends) {
-      held.push_back(t.tensor);
+      keep_alive.push_back(t.tensor);
       bytes += t.peer == rank() ? 0 : t.tensor.bytes();
     }
-    return done("exchange", bytes, std::move(held));
+    return done("exchange", bytes, std::move(keep_alive));
   }
   Work do_barrier(Operation, const Event&) override { return {}; }
 
-  Work done(std::string_view operation, std::size_t bytes, std::vector<Tensor> held) {
+  Work done(std::string_view operation, std::size_t bytes, std::vector<Tensor> keep_alive) {
     if (seen_) seen_({group_, operation, bytes, size()});
-    return {Event(), std::move(held)};
+    return {Event(), std::move(keep_alive)};
   }
   Work done(std::string_view operation, const std::vector<OwnedPiece>& pieces) {
-    std::vector<Tensor> held;
+    std::vector<Tensor> keep_alive;
     std::size_t bytes = 0;
     for (const OwnedPiece& p : pieces) {
-      held.push_back(p.tensor);
+      keep_alive.push_back(p.tensor);
       bytes += p.tensor.bytes();
     }
-    return done(operation, bytes, std::move(held));
+    return done(operation, bytes, std::move(keep_alive));
   }
 
   std::string group_;

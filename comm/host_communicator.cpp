@@ -48,9 +48,9 @@ class HostCommunicator final : public Communicator {
  private:
   using Body = std::function<void(HostCollectives&)>;
   Work start(Operation op, Tensors sent, Tensors received, const Event& after, Body body) {
-    Tensors held = sent;
-    held.insert(held.end(), received.begin(), received.end());
-    return queued(op, std::move(held), after,
+    Tensors keep_alive = sent;
+    keep_alive.insert(keep_alive.end(), received.begin(), received.end());
+    return queued(op, std::move(keep_alive), after,
                   [op, sent = std::move(sent), received = std::move(received), body = std::move(body)](auto& x) {
                     const Injector::Change change = corrupted(op, true, sent);
                     body(x);
@@ -66,13 +66,13 @@ class HostCommunicator final : public Communicator {
       corrupted(op, false, tensors);
     });
   }
-  Work queued(Operation op, Tensors held, const Event& after, Body body) {
-    for (const Tensor& t : held)
+  Work queued(Operation op, Tensors keep_alive, const Event& after, Body body) {
+    for (const Tensor& t : keep_alive)
       RING_CHECK(t.device().backend == Backend::cpu, op.where(), ": the ", backend_,
                  " communicator moves host memory, got ", describe(t));
     Event done = queue_->push(
         [x = collectives_, op = std::move(op), after, body = std::move(body)] { x->run(op, after, body); });
-    return {std::move(done), std::move(held)};
+    return {std::move(done), std::move(keep_alive)};
   }
 
   Work do_all_reduce(Operation o, const Tensor& t, Reduce op, const Event& after) override {

@@ -45,20 +45,20 @@ class SelfCommunicator final : public Communicator {
     Tensor to, from;
   };
   Work stay(const std::vector<OwnedPiece>& pieces, const Event& after) {
-    std::vector<Tensor> held;
-    for (const OwnedPiece& p : pieces) held.push_back(p.tensor);
-    return {after, std::move(held)};
+    std::vector<Tensor> keep_alive;
+    for (const OwnedPiece& p : pieces) keep_alive.push_back(p.tensor);
+    return {after, std::move(keep_alive)};
   }
   Work move(const std::vector<Copy>& copies, const Event& after) {
-    std::vector<Tensor> held;
+    std::vector<Tensor> keep_alive;
     for (const Copy& c : copies)
-      if (c.to.raw() != c.from.raw() && has_bytes(c.to)) held.insert(held.end(), {c.to, c.from});
-    if (held.empty()) return {after, {}};
-    const Stream& stream = stream_of(held[0].device());
+      if (c.to.raw() != c.from.raw() && has_bytes(c.to)) keep_alive.insert(keep_alive.end(), {c.to, c.from});
+    if (keep_alive.empty()) return {after, {}};
+    const Stream& stream = stream_of(keep_alive[0].device());
     stream.wait(after);
-    for (std::size_t i = 0; i < held.size(); i += 2)
-      stream.impl().copy(held[i].raw(), held[i + 1].raw(), held[i].bytes());
-    return {stream.record(), std::move(held)};
+    for (std::size_t i = 0; i < keep_alive.size(); i += 2)
+      stream.impl().copy(keep_alive[i].raw(), keep_alive[i + 1].raw(), keep_alive[i].bytes());
+    return {stream.record(), std::move(keep_alive)};
   }
   // Returns one stream per device, since a stream per copy would cost more than the copy. In a fake mesh, only tensors
   // in host memory are copied.

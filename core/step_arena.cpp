@@ -28,21 +28,21 @@ void* StepArena::allocate(std::size_t bytes) {
   std::lock_guard lock(mutex_);
   if (const auto refuse = refuse_allocation.load(); refuse && !FakeMode::on() && refuse(in_step_ && !pauses_))
     fail_out_of_memory(OutOfMemory(str("out of memory: ", bytes, " bytes requested, refused on purpose")));
-  if (!in_step_ || pauses_) return hold(take_upstream(bytes), bytes, {});
+  if (!in_step_ || pauses_) return register_block(take_upstream(bytes), bytes, {});
   Held h{0, step_, trace_.size(), false};
   void* p = take_planned(bytes);
   h.in_slab = p != nullptr;
   if (!p) p = take_upstream(bytes);
   trace_.push_back({bytes, clock_++});
-  return hold(p, bytes, h);
+  return register_block(p, bytes, h);
 }
 
 void* StepArena::allocate_for_run(std::size_t bytes) {
   std::lock_guard lock(mutex_);
-  return hold(take_upstream(bytes), bytes, {});
+  return register_block(take_upstream(bytes), bytes, {});
 }
 
-void* StepArena::hold(void* p, std::size_t bytes, Held held) {
+void* StepArena::register_block(void* p, std::size_t bytes, Held held) {
   held.phase = ledger_.add(bytes);
   held_.emplace(p, held);
   return p;

@@ -83,7 +83,7 @@ class StepArena final : public Allocator, public ScopeListener {
     bool in_slab = false;
   };
 
-  void* hold(void* p, std::size_t bytes, Held held);  // registers a block; returns p
+  void* register_block(void* p, std::size_t bytes, Held held);  // registers a block; returns p
   void* take_planned(std::size_t bytes);
   void* take_upstream(std::size_t bytes);
   bool is_free(std::size_t offset, std::size_t bytes) const;  // true if no live block overlaps

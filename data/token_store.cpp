@@ -236,7 +236,7 @@ std::uint64_t TokenSplit::document_start(std::uint64_t document) const {
 
 // --- where documents start ---
 
-void DocumentStarts::hold(std::uint64_t first) {
+void DocumentStarts::read_group(std::uint64_t first) {
   held_.resize(std::min(kStartsHeld, split_.documents() + 1 - first));
   with_remedy([&] {
     split_.start_data().read(first * sizeof(std::uint64_t), held_.size() * sizeof(std::uint64_t), held_.data());
@@ -248,7 +248,7 @@ std::uint64_t DocumentStarts::operator()(std::uint64_t document) {
   RING_CHECK(document <= split_.documents(), split_.name(), " has ", split_.documents(),
              " documents, but the request is for number ", document);
   if (split_.documents() == 0) return 0;
-  if (document < first_ || document - first_ >= held_.size()) hold(document / kStartsHeld * kStartsHeld);
+  if (document < first_ || document - first_ >= held_.size()) read_group(document / kStartsHeld * kStartsHeld);
   return held_[document - first_];
 }
 
@@ -261,7 +261,7 @@ std::uint64_t DocumentStarts::document_of(std::uint64_t token) {
     const std::uint64_t middle = (group + behind) / 2;
     (split_.document_start(middle * kStartsHeld) <= token ? group : behind) = middle;
   }
-  if (held_.empty() || first_ != group * kStartsHeld) hold(group * kStartsHeld);
+  if (held_.empty() || first_ != group * kStartsHeld) read_group(group * kStartsHeld);
   return first_ + static_cast<std::uint64_t>(std::ranges::upper_bound(held_, token) - held_.begin()) - 1;
 }
 

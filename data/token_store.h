@@ -86,7 +86,7 @@ class DocumentStarts {
   std::uint64_t document_of(std::uint64_t token);    // returns the document that contains the token
 
  private:
-  void hold(std::uint64_t first);
+  void read_group(std::uint64_t first);
   const TokenSplit& split_;
   std::uint64_t first_ = 0;  // number of the first start in held_
   std::vector<std::uint64_t> held_;

@@ -4,7 +4,7 @@
 
 namespace ring {
 
-std::vector<TimeSpan> united(std::vector<TimeSpan> spans) {
+std::vector<TimeSpan> merge_spans(std::vector<TimeSpan> spans) {
   std::erase_if(spans, [](const TimeSpan& s) { return !(s.begin < s.end); });
   std::sort(spans.begin(), spans.end(), [](const TimeSpan& a, const TimeSpan& b) { return a.begin < b.begin; });
   std::vector<TimeSpan> out;
@@ -16,11 +16,11 @@ std::vector<TimeSpan> united(std::vector<TimeSpan> spans) {
   return out;
 }
 
-std::vector<TimeSpan> outside(const std::vector<TimeSpan>& spans, const std::vector<TimeSpan>& others) {
-  const std::vector<TimeSpan> holes = united(others);
+std::vector<TimeSpan> subtract_spans(const std::vector<TimeSpan>& spans, const std::vector<TimeSpan>& others) {
+  const std::vector<TimeSpan> holes = merge_spans(others);
   std::vector<TimeSpan> out;
   auto first = holes.begin();
-  for (TimeSpan left : united(spans)) {
+  for (TimeSpan left : merge_spans(spans)) {
     while (first != holes.end() && first->end <= left.begin) ++first;
     for (auto hole = first; hole != holes.end() && hole->begin < left.end; ++hole) {
       if (left.begin < hole->begin) out.push_back({left.begin, hole->begin});
@@ -40,7 +40,7 @@ double length_of(const std::vector<TimeSpan>& spans) {
 std::vector<TimeSpan> ContextTimeline::waiting() const {
   std::vector<TimeSpan> computing, messages;
   for (const TimelineBar& b : bars) (b.lane == TimelineLane::computation ? computing : messages).push_back(b.time);
-  return outside(messages, computing);
+  return subtract_spans(messages, computing);
 }
 
 void TimelineRecorder::begin(const ExecContext& ctx) {

@@ -18,9 +18,9 @@ struct TimeSpan {
   bool operator==(const TimeSpan&) const = default;
 };
 // Returns the union: ordered spans without overlaps.
-std::vector<TimeSpan> united(std::vector<TimeSpan>);
+std::vector<TimeSpan> merge_spans(std::vector<TimeSpan>);
 // Returns the time that the spans cover and `others` do not.
-std::vector<TimeSpan> outside(const std::vector<TimeSpan>&, const std::vector<TimeSpan>& others);
+std::vector<TimeSpan> subtract_spans(const std::vector<TimeSpan>&, const std::vector<TimeSpan>& others);
 double length_of(const std::vector<TimeSpan>&);  // sum of lengths; requires spans that do not overlap
 
 enum class TimelineLane : std::uint8_t {

@@ -30,7 +30,7 @@ void wait(double seconds) {
 
 }  // namespace
 
-bool Injector::Planned::by_the_clock() const {
+bool Injector::Planned::is_timed() const {
   return ends() && (fault.mean > 0 || (fault.after > 0 && !fault.step && !fault.phase && !(fault.probability > 0)));
 }
 
@@ -41,7 +41,7 @@ Injector::Injector(const FaultPlan& plan, const WorkerEnvironment& here) : seed_
   }
   const BlockSignals block;
   for (const Planned& p : plan_)
-    if (p.by_the_clock() && (!p.fault.attempt || *p.fault.attempt == here_.restarts))
+    if (p.is_timed() && (!p.fault.attempt || *p.fault.attempt == here_.restarts))
       clocks_.emplace_back([this, &p](const std::stop_token& stop) { run_clock(stop, p); });
 }
 
@@ -92,7 +92,7 @@ void Injector::leave(RunPhase next) {
 // A fault without a phase strikes at the beginning of a step.
 bool Injector::strikes(const Planned& p, RunPhase phase, bool step_begins) const {
   const Fault& f = p.fault;
-  if (!p.ends() || p.by_the_clock() || p.struck || !strikes_now(f, phase) || (!f.phase && !step_begins)) return false;
+  if (!p.ends() || p.is_timed() || p.struck || !strikes_now(f, phase) || (!f.phase && !step_begins)) return false;
   const std::int64_t event = f.probability > 0 ? step_.load() : 0;
   return is_scheduled(p, event) && happens(p, event);
 }

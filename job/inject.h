@@ -57,7 +57,7 @@ class Injector {
     bool ends() const {
       return fault.kind == FaultKind::kill || fault.kind == FaultKind::stop || fault.kind == FaultKind::device;
     }
-    bool by_the_clock() const;
+    bool is_timed() const;
   };
   struct Visit {
     RunPhase phase = RunPhase::start;

@@ -106,7 +106,7 @@ int Supervisor::run() {
 }
 
 std::optional<Order> Supervisor::wait_for_order() {
-  said_.clear();
+  logged_text_.clear();
   for (;;) {
     while (const auto order = client_.next_order()) {
       if (order->kind == Order::Kind::start || order->kind == Order::Kind::end) return order;
@@ -133,10 +133,10 @@ bool Supervisor::is_stop_requested() {
 // Logs what it waits for, when that changes and every ten seconds.
 void Supervisor::log_waiting() {
   if (const std::string line = client_.who_is_missing(); !line.empty()) waiting_for_ = line;
-  if (waiting_for_.empty() || (waiting_for_ == said_ && Clock::now() < said_at_ + kSayAgain)) return;
+  if (waiting_for_.empty() || (waiting_for_ == logged_text_ && Clock::now() < logged_at_ + kSayAgain)) return;
   log::info("launch: waiting: ", waiting_for_);
-  said_ = waiting_for_;
-  said_at_ = Clock::now();
+  logged_text_ = waiting_for_;
+  logged_at_ = Clock::now();
 }
 
 void Supervisor::show_waiting_on_board() const {

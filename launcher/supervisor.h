@@ -39,8 +39,8 @@ class Supervisor {
   AgentId id_;
   std::unique_ptr<Leader> leader_;
   RendezvousClient client_;
-  std::string waiting_for_, said_;  // who is missing, and what was last logged about it
-  Clock::time_point said_at_{};
+  std::string waiting_for_, logged_text_;  // who is missing, and what was last logged about it
+  Clock::time_point logged_at_{};
   JobTime time_;
   StartTimes failure_times_;       // of the previous attempt
   std::vector<AgentMemory> kept_;  // one per worker of this node

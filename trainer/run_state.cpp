@@ -79,7 +79,7 @@ void RunState::load_checkpoint() {
 // The other run may still be training and remove the checkpoint meanwhile: then all ranks take a newer one.
 void RunState::load_initial_weights() {
   std::string& weights = run_.start.from.init_from;
-  for (int look = 0; look < kMaxLooks; ++look) {
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     const FolderIdentity before = identity_of(weights);
     std::string problem;
     try {

@@ -387,21 +387,21 @@ std::string Trainer::diagnose() {
   const std::vector<Batch> batches = next_batches();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   std::string found;
-  const auto look = [&](const auto& in) {
+  const auto report_first = [&](const auto& in) {
     if (!found.empty()) return;
     const std::vector<std::string> all = gather_host(mesh_.host(), in());
     for (std::size_t rank = 0; rank < all.size() && found.empty(); ++rank)
       if (!all[rank].empty()) found = all.size() == 1 ? all[rank] : str(all[rank], ", on rank ", rank);
   };
   step_.optimizer().wait_for_copies(ctx_.stream);
-  look([&] { return non_finite_weight(step_.data().shard(), ctx_); });
+  report_first([&] { return non_finite_weight(step_.data().shard(), ctx_); });
   for (std::size_t m = 0; m < batches.size(); ++m)
-    look([&] {
+    report_first([&] {
       return non_finite_activation(step_.model(), step_.micro_run(m, nullptr),
                                    from_host(batches[m].inputs, ctx_.stream),
                                    step_.context().sequences(batches[m], positions_of(batches[m], ctx_), ctx_));
     });
-  look([&] { return non_finite_gradient(step_.data().shard(), ctx_); });
+  report_first([&] { return non_finite_gradient(step_.data().shard(), ctx_); });
   if (found.empty()) found = "none: the loss itself overflowed";
   return str("step ", steps_ + 1, ", samples ", cursor_, " to ", cursor_ + next_batch_size() - 1,
              "; first tensor that is not finite: ", found);

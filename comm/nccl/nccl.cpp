@@ -53,14 +53,14 @@ class NcclCommunicator final : public Communicator {
 
  private:
   template <class Calls>
-  Work start(const Operation& op, std::vector<Tensor> held, const Event& after, Calls calls,
+  Work start(const Operation& op, std::vector<Tensor> keep_alive, const Event& after, Calls calls,
              const nccl::Channel::Copies& copies = {}, std::vector<Tensor>* landed = nullptr) {
-    for (const Tensor& t : held)
+    for (const Tensor& t : keep_alive)
       RING_CHECK(t.device() == device_, op.where(), ": this NCCL communicator moves memory of ", device_, ", got ",
                  describe(t));
     Event done = channel_->run(op, after, calls, copies);
-    if (landed) held.insert(held.end(), landed->begin(), landed->end());
-    return {std::move(done), std::move(held), channel_};
+    if (landed) keep_alive.insert(keep_alive.end(), landed->begin(), landed->end());
+    return {std::move(done), std::move(keep_alive), channel_};
   }
   void copy_own(const Tensor& to, std::int64_t to_offset, const Tensor& from, std::int64_t from_offset,
                 std::size_t bytes) const {
@@ -118,9 +118,9 @@ Work NcclCommunicator::do_all_to_all(Operation o, const Tensor& out, const Tenso
 
 Work NcclCommunicator::do_reduce_pieces(Operation o, const std::vector<OwnedPiece>& pieces, Reduce op,
                                         const Event& after) {
-  std::vector<Tensor> held;
-  for (const OwnedPiece& p : pieces) held.push_back(p.tensor);
-  return start(o, std::move(held), after, [&](ncclComm_t comm, cudaStream_t stream) {
+  std::vector<Tensor> keep_alive;
+  for (const OwnedPiece& p : pieces) keep_alive.push_back(p.tensor);
+  return start(o, std::move(keep_alive), after, [&](ncclComm_t comm, cudaStream_t stream) {
     for (const auto& [t, root] : pieces)
       if (t.numel() > 0)
         RING_NCCL(reduce, t.raw(), t.raw(), count(t), type_of(t.dtype()), operation_of(op), root, comm, stream);
@@ -128,9 +128,9 @@ Work NcclCommunicator::do_reduce_pieces(Operation o, const std::vector<OwnedPiec
 }
 
 Work NcclCommunicator::do_broadcast_pieces(Operation o, const std::vector<OwnedPiece>& pieces, const Event& after) {
-  std::vector<Tensor> held;
-  for (const OwnedPiece& p : pieces) held.push_back(p.tensor);
-  return start(o, std::move(held), after, [&](ncclComm_t comm, cudaStream_t stream) {
+  std::vector<Tensor> keep_alive;
+  for (const OwnedPiece& p : pieces) keep_alive.push_back(p.tensor);
+  return start(o, std::move(keep_alive), after, [&](ncclComm_t comm, cudaStream_t stream) {
     for (const auto& [t, root] : pieces)
       if (t.numel() > 0) RING_NCCL(broadcast, t.raw(), t.raw(), count(t), type_of(t.dtype()), root, comm, stream);
   });
@@ -138,10 +138,10 @@ Work NcclCommunicator::do_broadcast_pieces(Operation o, const std::vector<OwnedP
 
 Work NcclCommunicator::do_exchange(Operation o, const std::vector<Transfer>& sends,
                                    const std::vector<Transfer>& receives, const Event& after) {
-  std::vector<Tensor> held, own;
-  for (const Transfer& t : sends) held.push_back(t.tensor);
+  std::vector<Tensor> keep_alive, own;
+  for (const Transfer& t : sends) keep_alive.push_back(t.tensor);
   for (const Transfer& t : receives) {
-    held.push_back(t.tensor);
+    keep_alive.push_back(t.tensor);
     if (t.peer == rank()) own.push_back(t.tensor);
   }
   const auto calls = [&](ncclComm_t comm, cudaStream_t stream) {
@@ -159,7 +159,7 @@ Work NcclCommunicator::do_exchange(Operation o, const std::vector<Transfer>& sen
   const auto copy = [&](nccl::PeerCopies& copies, const std::vector<Event>& events) {
     return copies.exchange(sends, receives, events, landed);
   };
-  return start(o, std::move(held), after, calls, copy, &landed);
+  return start(o, std::move(keep_alive), after, calls, copy, &landed);
 }
 
 }  // namespace

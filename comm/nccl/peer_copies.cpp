@@ -242,7 +242,7 @@ std::function<void()> PeerCopies::deadline() const {
 }
 
 // Returns the destination of each message.
-PeerCopies::Messages PeerCopies::post_receives(const Messages& receives, std::vector<Tensor>& held) {
+PeerCopies::Messages PeerCopies::post_receives(const Messages& receives, std::vector<Tensor>& keep_alive) {
   Messages landed(receives.size());
   const auto check = deadline();
   for (std::size_t p = 0; p < receives.size(); ++p) {
@@ -253,8 +253,8 @@ PeerCopies::Messages PeerCopies::post_receives(const Messages& receives, std::ve
       std::optional<RemoteAddress> at = peer_memory_->find(t.raw());
       landed[p].push_back(at ? t : peer_memory_->tensor(t.shape(), t.dtype(), lane.stream));
       if (!at) {
-        held.push_back(landed[p].back());
-        at = peer_memory_->find(held.back().raw());
+        keep_alive.push_back(landed[p].back());
+        at = peer_memory_->find(keep_alive.back().raw());
       }
       mailbox_->post(peer, {*at, t.bytes()}, check);
     }
@@ -288,7 +288,7 @@ void PeerCopies::send(int peer, const Tensor& t) {
 // Queues first the work that releases peers, then sends, and waits for peers last. Streams that share a device queue
 // then delay each other but never deadlock, because every rank has already queued the work that another rank waits for.
 Event PeerCopies::exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
-                           const std::vector<Event>& after, std::vector<Tensor>& held) {
+                           const std::vector<Event>& after, std::vector<Tensor>& keep_alive) {
   const Messages out = group_by_peer(sends), in = group_by_peer(receives);
   const auto me = static_cast<std::size_t>(rank_);
   std::vector<const Stream*> used;
@@ -304,7 +304,7 @@ Event PeerCopies::exchange(const std::vector<Transfer>& sends, const std::vector
   begin(out, out_, false);
   begin(in, in_, true);
   wait_until_free(receives, after);
-  const Messages landed = post_receives(in, held);
+  const Messages landed = post_receives(in, keep_alive);
   for (std::size_t p = 0; p < out.size(); ++p)
     for (const Tensor& t : out[p])
       if (p != me) send(static_cast<int>(p), t);

@@ -43,9 +43,9 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   // Queues the messages after the events. Returns the event of their end. Messages with one peer run in the order of
   // the calls. A call waits for an earlier call with other peers only if it uses the lane on which that call recorded
   // its end. Blocks until the hosts of the peers reach the same call. Throws PeerLost after options.timeout, or after
-  // abort(). `held` receives tensors that must live until the end. Called by one thread, with the device current.
+  // abort(). `keep_alive` receives tensors that must live until the end. Called by one thread, with the device current.
   Event exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
-                 const std::vector<Event>& after, std::vector<Tensor>& held);
+                 const std::vector<Event>& after, std::vector<Tensor>& keep_alive);
   // Memory that peers can write to directly.
   PeerMemoryPool& peer_memory() { return *peer_memory_; }
 
@@ -73,8 +73,8 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::byte* map_memory(int peer, const RemoteAddress&);
   Messages group_by_peer(const std::vector<Transfer>&) const;  // without empty messages
   // Tells each sender where to write. Returns the destinations: the receive tensor itself, or, if peers cannot write to
-  // it, a staging tensor, which is added to `held`.
-  Messages post_receives(const Messages& receives, std::vector<Tensor>& held);
+  // it, a staging tensor, which is added to `keep_alive`.
+  Messages post_receives(const Messages& receives, std::vector<Tensor>& keep_alive);
   void wait_until_free(const std::vector<Transfer>& receives, const std::vector<Event>& after);
   void send(int peer, const Tensor&);      // queues one message
   std::function<void()> deadline() const;  // throws PeerLost after the timeout or an abort

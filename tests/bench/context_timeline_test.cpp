@@ -28,22 +28,22 @@ namespace fs = std::filesystem;
 using Spans = std::vector<TimeSpan>;
 
 TEST(TimeSpans, UniteAsComputedByHand) {
-  EXPECT_EQ(united({}), Spans{});
-  EXPECT_EQ(united({{3, 4}, {1, 2}}), (Spans{{1, 2}, {3, 4}}));
-  EXPECT_EQ(united({{1, 3}, {2, 5}, {5, 6}}), (Spans{{1, 6}}));  // overlapping and adjacent spans
-  EXPECT_EQ(united({{1, 9}, {2, 3}, {4, 5}}), (Spans{{1, 9}}));  // spans within a span
-  EXPECT_EQ(united({{2, 2}, {4, 3}}), Spans{});                  // empty and reversed spans
+  EXPECT_EQ(merge_spans({}), Spans{});
+  EXPECT_EQ(merge_spans({{3, 4}, {1, 2}}), (Spans{{1, 2}, {3, 4}}));
+  EXPECT_EQ(merge_spans({{1, 3}, {2, 5}, {5, 6}}), (Spans{{1, 6}}));  // overlapping and adjacent spans
+  EXPECT_EQ(merge_spans({{1, 9}, {2, 3}, {4, 5}}), (Spans{{1, 9}}));  // spans within a span
+  EXPECT_EQ(merge_spans({{2, 2}, {4, 3}}), Spans{});                  // empty and reversed spans
   EXPECT_EQ(length_of({{1, 2}, {4, 7}}), 4);
 }
 
 TEST(TimeSpans, SubtractAsComputedByHand) {
-  EXPECT_EQ(outside({}, {{0, 1}}), Spans{});
-  EXPECT_EQ(outside({{1, 4}}, {}), (Spans{{1, 4}}));
-  EXPECT_EQ(outside({{1, 4}}, {{0, 9}}), Spans{});
-  EXPECT_EQ(outside({{1, 4}}, {{1, 4}}), Spans{});
-  EXPECT_EQ(outside({{1, 8}}, {{2, 3}, {5, 6}}), (Spans{{1, 2}, {3, 5}, {6, 8}}));
-  EXPECT_EQ(outside({{1, 3}, {5, 8}}, {{2, 6}}), (Spans{{1, 2}, {6, 8}}));          // one hole in two spans
-  EXPECT_EQ(outside({{0, 4}, {2, 6}, {8, 9}}, {{5, 7}}), (Spans{{0, 5}, {8, 9}}));  // overlapping spans
+  EXPECT_EQ(subtract_spans({}, {{0, 1}}), Spans{});
+  EXPECT_EQ(subtract_spans({{1, 4}}, {}), (Spans{{1, 4}}));
+  EXPECT_EQ(subtract_spans({{1, 4}}, {{0, 9}}), Spans{});
+  EXPECT_EQ(subtract_spans({{1, 4}}, {{1, 4}}), Spans{});
+  EXPECT_EQ(subtract_spans({{1, 8}}, {{2, 3}, {5, 6}}), (Spans{{1, 2}, {3, 5}, {6, 8}}));
+  EXPECT_EQ(subtract_spans({{1, 3}, {5, 8}}, {{2, 6}}), (Spans{{1, 2}, {6, 8}}));          // one hole in two spans
+  EXPECT_EQ(subtract_spans({{0, 4}, {2, 6}, {8, 9}}, {{5, 7}}), (Spans{{0, 5}, {8, 9}}));  // overlapping spans
 }
 
 // The reference counts seconds one by one.
@@ -64,10 +64,10 @@ TEST(TimeSpans, AgreeWithCountedSeconds) {
     for (int second = 0; second < 96; ++second) {
       either += covered(a, second);
       only += covered(a, second) && !covered(b, second);
-      ASSERT_EQ(covered(outside(a, b), second), covered(a, second) && !covered(b, second));
+      ASSERT_EQ(covered(subtract_spans(a, b), second), covered(a, second) && !covered(b, second));
     }
-    ASSERT_EQ(length_of(united(a)), either);
-    ASSERT_EQ(length_of(outside(a, b)), only);
+    ASSERT_EQ(length_of(merge_spans(a)), either);
+    ASSERT_EQ(length_of(subtract_spans(a, b)), only);
   }
 }
 

@@ -34,8 +34,8 @@ class Rewriter {
     for (std::size_t i = 0; i < bytes && !from_.origins.empty(); ++i) origins_.push_back(from_.origins[at_ + i]);
     at_ += bytes;
   }
-  // change: see unicode::Changed. Advances by the input characters that it covers.
-  void put(const unicode::Changed& c) {
+  // change: see unicode::NormalizedCharacter. Advances by the input characters that it covers.
+  void put(const unicode::NormalizedCharacter& c) {
     const std::size_t before = text_.size();
     utf8::append(text_, c.character);
     if (!from_.origins.empty()) {
@@ -77,7 +77,7 @@ class UnicodeForm final : public Normalizer {
         stretch.push_back(c.value);
         done += c.bytes;
       }
-      for (const unicode::Changed& c : to_.normalized(stretch)) out.put(c);
+      for (const unicode::NormalizedCharacter& c : to_.normalized(stretch)) out.put(c);
       if (stretch.empty() && done < p.text.size()) out.keep(1), ++done;
     }
     out.finish(p);

@@ -24,7 +24,9 @@ bool ends_line(char c) { return c == '\n' || c == '\r'; }
 // Cursor over the characters of a text.
 class Scanner {
  public:
-  Scanner(std::string_view text, std::size_t at) : text_(text), at_(at), traits_(&unicode::Traits::all()) { look(); }
+  Scanner(std::string_view text, std::size_t at) : text_(text), at_(at), traits_(&unicode::Traits::all()) {
+    decode_next();
+  }
 
   bool done() const { return at_ >= text_.size(); }
   std::size_t at() const { return at_; }
@@ -33,7 +35,7 @@ class Scanner {
   bool is_mark() const { return !done() && (trait_ & (kLetter | kNumber | kSpace)) == 0; }
   void next() {
     at_ += bytes_;
-    look();
+    decode_next();
   }
   std::size_t run(unsigned mask, std::size_t max = std::string_view::npos) {
     for (; max > 0 && is(mask); --max) next();
@@ -49,7 +51,7 @@ class Scanner {
   }
 
  private:
-  void look() {
+  void decode_next() {
     if (done()) return;
     const auto first = static_cast<unsigned char>(text_[at_]);
     if (first < 0x80) {

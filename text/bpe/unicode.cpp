@@ -67,12 +67,12 @@ char32_t composed(char32_t a, char32_t b) {
 int combining_class(char32_t c) { return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class; }
 
 // Sorts marks into canonical order: stable, by combining class.
-void reorder(std::vector<Changed>& text) {
-  const auto starts = [](const Changed& c) { return combining_class(c.character) == 0; };
+void reorder(std::vector<NormalizedCharacter>& text) {
+  const auto starts = [](const NormalizedCharacter& c) { return combining_class(c.character) == 0; };
   for (auto at = text.begin(); at != text.end();) {
     const auto marks = std::find_if_not(at, text.end(), starts);
     at = std::find_if(marks, text.end(), starts);
-    std::stable_sort(marks, at, [](const Changed& a, const Changed& b) {
+    std::stable_sort(marks, at, [](const NormalizedCharacter& a, const NormalizedCharacter& b) {
       return combining_class(a.character) < combining_class(b.character);
     });
   }
@@ -87,14 +87,14 @@ bool may_change(char32_t c) {
 
 // Composes by UAX 15: a character joins the last starter unless a character of the same or a higher class is in
 // between.
-std::vector<Changed> compose(const std::vector<Changed>& text) {
-  std::vector<Changed> out;
+std::vector<NormalizedCharacter> compose(const std::vector<NormalizedCharacter>& text) {
+  std::vector<NormalizedCharacter> out;
   std::ptrdiff_t starter = -1;
   int last = -1;  // class of the last character kept since the starter; -1 if none
-  for (const Changed& c : text) {
+  for (const NormalizedCharacter& c : text) {
     const int own = combining_class(c.character);
     if (starter >= 0 && (last < own || last < 0)) {
-      Changed& base = out[static_cast<std::size_t>(starter)];
+      NormalizedCharacter& base = out[static_cast<std::size_t>(starter)];
       if (const char32_t both = composed(base.character, c.character)) {
         base = {both, base.change + c.change - 1};
         continue;
@@ -239,13 +239,13 @@ Normalization::Normalization(Form form)
     // The characters after the first in a decomposition may combine with what is before them.
     if (composes_)
       for (std::size_t i = 1; i < canonical.size(); ++i) unstable_[canonical[i]] = true;
-    const std::vector<Changed> alone = normalized({c});
+    const std::vector<NormalizedCharacter> alone = normalized({c});
     if (combining_class(c) != 0 || alone.size() != 1 || alone[0].character != c) unstable_[c] = true;
   }
 }
 
-std::vector<Changed> Normalization::normalized(const std::vector<char32_t>& stretch) const {
-  std::vector<Changed> text;
+std::vector<NormalizedCharacter> Normalization::normalized(const std::vector<char32_t>& stretch) const {
+  std::vector<NormalizedCharacter> text;
   for (const char32_t c : stretch) {
     const std::size_t first = text.size();
     for (const char32_t part : decomposed(c, compatible_)) text.push_back({part, text.size() > first});
@@ -286,7 +286,7 @@ std::u32string lower(char32_t c) {
 Traits::Traits() { missing(); }
 std::string normal_forms_version() { return ""; }
 Normalization::Normalization(Form) { missing(); }
-std::vector<Changed> Normalization::normalized(const std::vector<char32_t>&) const { missing(); }
+std::vector<NormalizedCharacter> Normalization::normalized(const std::vector<char32_t>&) const { missing(); }
 std::u32string lower(char32_t) { missing(); }
 std::string capitalized(std::string_view text) {
   std::string out(text);

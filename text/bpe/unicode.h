@@ -31,7 +31,7 @@ enum class Form : std::uint8_t { nfc, nfd, nfkc, nfkd };
 
 // A character of the result. change: 0 if it comes from one character; 1 if it is an additional character from the same
 // source as the one before; -n if it comes from n + 1 characters.
-struct Changed {
+struct NormalizedCharacter {
   char32_t character = 0;
   int change = 0;
 };
@@ -43,7 +43,7 @@ class Normalization {
   // Returns true if the character alone stays unchanged and does not combine with the character before it.
   bool stable(char32_t c) const { return !unstable_[c]; }
   // Normalizes a part of a text that starts and ends at stable characters or at the ends of the text.
-  std::vector<Changed> normalized(const std::vector<char32_t>& stretch) const;
+  std::vector<NormalizedCharacter> normalized(const std::vector<char32_t>& stretch) const;
 
  private:
   explicit Normalization(Form);

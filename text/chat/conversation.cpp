@@ -269,11 +269,11 @@ ConversationWriter::Spans ConversationWriter::learned(const Json& list, const Sp
 }
 
 std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& given,
-                                             const std::function<void(const std::string&)>& look) const {
+                                             const std::function<void(const std::string&)>& on_rendered) const {
   const std::vector<Member> variables = checked(given);
   const Whole whole = write_whole(list, read(list), variables, true);
   const std::string& text = whole.rendered.text;
-  if (look) look(text);
+  if (on_rendered) on_rendered(text);
   try {
     return cut(text, turns(whole.messages, variables, whole.rendered, true));
   } catch (const Error&) {

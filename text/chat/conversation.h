@@ -38,9 +38,9 @@ class ConversationWriter {
   std::vector<Part> parts(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& given) const;
   // Returns the conversation up to the point where an assistant answers. Earlier answers are parts that count, as in
   // parts(); if they cannot be found, returns one part. Before it searches for them, which writes the conversation
-  // about twice for each answer, it calls look(text) with the whole text; `look` may throw Error to refuse it.
+  // about twice for each answer, it calls look(text) with the whole text; `on_rendered` may throw Error to refuse it.
   std::vector<Part> prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& given,
-                           const std::function<void(const std::string&)>& look = nullptr) const;
+                           const std::function<void(const std::string&)>& on_rendered = nullptr) const;
   // Returns the text that the template writes after the last answer, without surrounding white space. If there is none,
   // returns the text between an answer and the user's next message, without trailing white space. May be "".
   std::string end_of_answer() const;

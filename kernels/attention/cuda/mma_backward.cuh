@@ -161,7 +161,7 @@ struct GradientSums {
 
 // Position of a warp and its tile: first row and first column as samples of the head segment, the warp's first column
 // of the head dim (part), and shared-memory addresses of the warp's rows of x and of the stage.
-struct TilePlace {
+struct TileCoord {
   int row, column, part;
   std::uint32_t x, stage;
 };
@@ -176,7 +176,7 @@ struct LaneNumbers {
 
 template <Stationary owner, int kDim, bool kDrops>
 __device__ inline void add_tile(GradientSums<owner, kDim>& sums, const LaneNumbers<owner, kDim>& of,
-                                const HeadSegment& segment, bool all, const TilePlace& at, float factor,
+                                const HeadSegment& segment, bool all, const TileCoord& at, float factor,
                                 std::uint32_t threshold) {
   using Sizes = BackwardSizes<owner, kDim, kDrops>;
   constexpr int kM = Sizes::kTiles, kN = Sizes::kStream / 8;

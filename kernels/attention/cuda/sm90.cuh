@@ -70,14 +70,14 @@ __device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
 // Columns of a tile: the first column of each part, and `marks`. For part p and consumer c, bit 8 p + c of `marks` is
 // set if the consumer has any unmasked pair in the part, and bit 8 p + 4 + c if no pair needs a mask. A missing part
 // repeats the column of the first part and has no bit set.
-struct TilePlace {
+struct TileCoord {
   int column[kMaxParts];
   int marks;  // < 0: sentinel, the job has no more tiles
 };
 constexpr int kNoTile = -1;
 // Stores the query head in the column of the second part. Only for tiles of one part, whose dropout keys depend on it.
-__device__ inline TilePlace with_head(const TilePlace& tile, int head) { return {{tile.column[0], head}, tile.marks}; }
-__device__ inline int query_head(const TilePlace& tile) { return tile.column[1]; }
+__device__ inline TileCoord with_head(const TileCoord& tile, int head) { return {{tile.column[0], head}, tile.marks}; }
+__device__ inline int query_head(const TileCoord& tile) { return tile.column[1]; }
 
 __device__ inline bool is_wanted(int marks, int part, int consumer) { return marks >> (8 * part + consumer) & 1; }
 __device__ inline bool is_whole(int marks, int part, int consumer) { return marks >> (8 * part + 4 + consumer) & 1; }
@@ -155,7 +155,7 @@ class TileStream {
  public:
   __device__ TileStream(const Job<kConsumers>& job, const ColumnStream& columns) : job_(job), columns_(columns) {}
 
-  __device__ bool next(TilePlace& tile) {
+  __device__ bool next(TileCoord& tile) {
     int mark = 0;
     if (!next_part(tile.column[0], mark)) return false;
     tile.marks = mark;
@@ -226,7 +226,7 @@ __device__ inline unsigned lane_columns_before(int at) {
 
 // Sets masked scores to -inf. s: accumulators of 64 kParts columns for rows `row` and `row` + 8.
 template <Stationary owner, int kParts>
-__device__ inline void mask_rows(float (&s)[32 * kParts], const HeadSegment& segment, const TilePlace& tile, int row,
+__device__ inline void mask_rows(float (&s)[32 * kParts], const HeadSegment& segment, const TileCoord& tile, int row,
                                  int consumer) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

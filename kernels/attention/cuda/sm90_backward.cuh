@@ -255,7 +255,7 @@ struct BackwardConsumer {
     fence_operand(s);
     if constexpr (kKeys && !kOwnInRegisters) statistics.load_lse2(m.lse2[stage]);
     if (masked && !all_whole<kParts>(marks, consumer)) {
-      TilePlace tile = m.tiles[stage];
+      TileCoord tile = m.tiles[stage];
       tile.marks = marks;
       mask_rows<owner, kParts>(s, job.segment, tile, row, consumer);
     }

@@ -66,7 +66,7 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
   unsigned char x[kOwnStages][kOwn], y[kOwnStages][kOwn], a[kStages][kTile], b[kStages][kTile];
   float lse2[kStages][kStatistics], delta[kStages][kStatistics];  // statistics of the streamed queries
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
-  TilePlace tiles[kStages];
+  TileCoord tiles[kStages];
   static constexpr int kJobs = 2 + kOwnStages;  // the previous job, the current one, and those being loaded
   Job<kConsumers> jobs[kJobs];
 
@@ -177,7 +177,7 @@ struct BackwardProducer {
     const HeadSegment& s = job.segment;
     const TmaRows rows(kKeys ? s.q_row : s.k_row, s.rate);
     TileStream<Memory::kParts, Memory::kConsumers> stream(job, columns_of<owner>(job, p.work));
-    TilePlace next;
+    TileCoord next;
     StreamedStatistics statistics;
     bool more = false;
     const auto find_next = [&] {
@@ -187,7 +187,7 @@ struct BackwardProducer {
     find_next();
     for (; more; pipe.advance()) {
       const int stage = pipe.index;
-      const TilePlace tile = next;
+      const TileCoord tile = next;
       Barrier& full = m.full[stage];
       m.empty[stage].wait(pipe.phase ^ 1);
       if (kKeys) statistics.store(m.lse2[stage], m.delta[stage]);

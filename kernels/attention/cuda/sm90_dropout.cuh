@@ -26,7 +26,7 @@ struct TileDropout<Stationary::q> {
       rows[half] = own.exists(mine) ? p.keys[own.head * tokens + own.token(mine)] : 0;
     }
   }
-  __device__ void load_columns(const DropoutParams&, std::int64_t, const HeadSegment& s, const TilePlace& tile) {
+  __device__ void load_columns(const DropoutParams&, std::int64_t, const HeadSegment& s, const TileCoord& tile) {
 #pragma unroll
     for (int part = 0; part < kMaxParts; ++part) first[part] = column_key(s, tile.column[part] + lane() % 4 * 2);
     step = dropout_column_key(s.rate);
@@ -47,7 +47,7 @@ struct TileDropout<Stationary::kv> {
   }
   // Queries that do not exist have P = 0 and use the key of one that does exist.
   __device__ void load_columns(const DropoutParams& p, std::int64_t tokens, const HeadSegment& s,
-                               const TilePlace& tile) {
+                               const TileCoord& tile) {
     const std::uint32_t* keys = p.keys + query_head(tile) * tokens + s.q_row;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

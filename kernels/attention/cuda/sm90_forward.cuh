@@ -189,7 +189,7 @@ struct ForwardConsumer {
   __device__ void take_scores(const Job<kConsumers>& job) {
     fence_operand(scores);
     if constexpr (masked) {
-      TilePlace tile = m.tiles[k_pipe.index];
+      TileCoord tile = m.tiles[k_pipe.index];
       tile.marks = marks;
       mask_rows<Stationary::q, kParts>(scores, job.segment, tile, job.row + in_block() + lane() / 4, consumer);
     }

@@ -37,7 +37,7 @@ struct ForwardMemory : ForwardShape<kDim, kConsumers> {
   static constexpr int kJobs = Jobs<kConsumers>::kJobs;
   unsigned char q[2][kQueries], k[kKeyStages][kTile], v[kStages][kTile];
   Barrier q_full[2], q_empty[2], k_full[kKeyStages], k_empty[kKeyStages], v_full[kStages], v_empty[kStages];
-  TilePlace tiles[kKeyStages];  // same stages as k
+  TileCoord tiles[kKeyStages];  // same stages as k
   Jobs<kConsumers> jobs;
 
   __device__ void init() {
@@ -91,7 +91,7 @@ struct ForwardProducer {
     const bool is_short = columns.max_count() <= kShortJob;
     if (is_short || Memory::kStages == 2) allow(n + (is_short ? Memory::kJobs : 2));
     TileStream<Memory::kParts, kConsumers> stream(job, columns);
-    TilePlace tile{}, before;  // always at least one tile, so that consumers need no empty case
+    TileCoord tile{}, before;  // always at least one tile, so that consumers need no empty case
     stream.next(tile);
     load_queries(job, n);
     load_keys(tile, rows, kv_head);
@@ -105,7 +105,7 @@ struct ForwardProducer {
     } while (tile.marks >= 0);
     allow(n + 2);
   }
-  __device__ void load_keys(const TilePlace& tile, const TmaRows& rows, int kv_head) {
+  __device__ void load_keys(const TileCoord& tile, const TmaRows& rows, int kv_head) {
     Barrier& full = m.k_full[k_pipe.index];
     m.k_empty[k_pipe.index].wait(k_pipe.phase ^ 1);
     if (lane() == 0) {
@@ -125,7 +125,7 @@ struct ForwardProducer {
       tma_load_rows<kDim>(shared_address(m.q[n & 1]) + panel_bytes(kGroupRows) * c, Memory::kRows, p.q, rows, head,
                           row + kGroupRows * c, m.q_full[n & 1]);
   }
-  __device__ void load_tile(unsigned char* to, const TensorMap& from, const TilePlace& tile, const TmaRows& rows,
+  __device__ void load_tile(unsigned char* to, const TensorMap& from, const TileCoord& tile, const TmaRows& rows,
                             int head, Barrier& full) {
     expect_tx(full, Memory::kTile);
 #pragma unroll

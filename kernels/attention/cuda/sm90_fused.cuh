@@ -138,7 +138,7 @@ struct FusedConsumer {
   }
   // Masks scores. Rows that do not exist are masked too: unlike their dk and dv, their contribution to dq is not
   // discarded.
-  __device__ void mask(const KeyJob& job, int row, TilePlace tile) {
+  __device__ void mask(const KeyJob& job, int row, TileCoord tile) {
     tile.marks = marks;
     mask_rows<Stationary::kv, 1>(s, job.segment, tile, row, consumer);
 #pragma unroll

@@ -53,7 +53,7 @@ struct FusedMemory {
   float lse2[kStages][kStatistics], delta[kStages][kStatistics];
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
-  TilePlace tiles[kStages];
+  TileCoord tiles[kStages];
   // Ring of the most recent tiles, by tile number: it covers tiles that are being loaded and tiles whose dq is not yet
   // added.
   static constexpr int kPlaces = kThird ? 16 : 8;
@@ -85,7 +85,7 @@ class ListedTiles {
  public:
   __device__ ListedTiles(const Job<kConsumers>& job, const TileSchedule& work)
       : job_(job), stream_(job, columns_of<Stationary::kv>(job, work)) {}
-  __device__ bool next(TilePlace& at, int& turn) {
+  __device__ bool next(TileCoord& at, int& turn) {
     turn = kAnyTurn;
     if (!stream_.next(at)) return false;
 #pragma unroll
@@ -111,7 +111,7 @@ class QueryTiles {
     end_ = seen.first < seen.end ? (seen.end - s.q_first + kPart - 1) / kPart : 0;
   }
   // turn: position of this block of keys among the blocks that add to the tile.
-  __device__ bool next(TilePlace& at, int& turn) {
+  __device__ bool next(TileCoord& at, int& turn) {
     if (end_ <= first_) return false;
     if (given_ == 32) look();
     at.column[0] = __shfl_sync(0xffffffffu, column_, given_);
@@ -188,7 +188,7 @@ struct FusedProducer {
     const TmaRows rows(s.q_row, s.rate);
     const int sums_row = uniform(rows.residue * p.residue_rows + rows.first);
     const int q_first = uniform(s.q_first), q_end = uniform(s.q_end);
-    TilePlace tile;
+    TileCoord tile;
     int turn;
     StreamedStatistics statistics;
     bool more = tiles.next(tile, turn);
