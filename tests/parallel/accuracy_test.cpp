@@ -1,5 +1,5 @@
-// The accuracy of a validation: of one process against logits that are looked through here, and of every way to share
-// the work against that.
+// The accuracy of a validation: one process against argmax over the logits, and every layout against the same
+// reference.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,8 +33,8 @@ struct Layout {
 };
 void PrintTo(const Layout& l, std::ostream* out) { *out << l.name; }
 
-// Documents that say each token twice. A fresh model whose head is its embedding finds the token likeliest that it
-// reads: it is right about half of the targets. Every third token does not count.
+// Documents that say each token twice. A fresh model with tied embeddings predicts the token that it reads, so it is
+// right for about half of the targets. Every third token does not count.
 class TwiceSaid {
  public:
   TwiceSaid() : folder_(fs::temp_directory_path() / str("ringmaster-accuracy-", getpid())) {
@@ -80,7 +80,7 @@ Count count(const Tensor& logits, const std::vector<std::int32_t>& targets, cons
   return c;
 }
 
-// What a fresh model gets, counted here.
+// Returns the accuracy of a fresh model, counted here.
 double reference() {
   Config asked = tiny_config();
   override_config(asked, settings({"one", 1, {}}));
@@ -111,7 +111,7 @@ Training run(const Layout& l, int steps) {
   return train_on_ranks(o);
 }
 
-TEST_P(DistAccuracy, IsTheShareOfTheLikeliest) {
+TEST_P(DistAccuracy, IsTheShareOfCorrectPredictions) {
   const double want = reference();
   EXPECT_GT(want, 0.2);
   EXPECT_LT(want, 0.8);

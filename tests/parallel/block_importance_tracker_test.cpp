@@ -1,5 +1,5 @@
-// Measurements of blocks' importance on their way between two ranks: nobody waits for them, and ranks that have chosen
-// different blocks find out.
+// Measurements of block importance that travel between two ranks: no rank waits for them, and ranks that chose
+// different blocks are detected.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@
 namespace ring::test {
 namespace {
 
-// What a rank has of a run whose every step measures, ahead of its first one, which is loaded.
+// A rank's part of a run that measures in every step. The first step is loaded but has not run.
 struct LoadedRank {
   Config asked, config;
   std::unique_ptr<Mesh> mesh;
@@ -46,7 +46,7 @@ struct LoadedRank {
   }
 };
 
-// Those of a run, beside the model's own, which no trainer uses here.
+// Trackers of a run. The model's own trackers are unused here, since there is no trainer.
 struct Attached : BlockImportanceTracker {
   explicit Attached(LoadedRank& r) : BlockImportanceTracker(r.step.model(), patterns_of(r.config.model)) {
     attach(r.step.access());
@@ -72,7 +72,7 @@ class DistImportantBlocks : public testing::Test {
                         more_});
     return c;
   }
-  // What each rank threw, "" if nothing.
+  // Returns each rank's error; "" if it did not throw.
   std::vector<std::string> on_two_ranks(const std::function<void(LoadedRank&)>& fn) const {
     const std::string cookie = random_cookie();
     const StoreServer server({"127.0.0.1", 0}, cookie);
@@ -98,26 +98,26 @@ class DistImportantBlocks : public testing::Test {
   std::string more_ = "parallel.cp=1";
 };
 
-// Were it to wait for the other rank, that one would wait for it in vain.
+// If rank 0 waited for rank 1's measurement, both would wait forever.
 TEST_F(DistImportantBlocks, NobodyWaitsForAMeasurement) {
-  std::promise<void> first_went_on;
-  std::future<void> gone_on = first_went_on.get_future();
+  std::promise<void> first_continued;
+  std::future<void> continued = first_continued.get_future();
   const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
     Attached blocks(r);
     if (r.mesh->rank() == 1) {
-      EXPECT_EQ(gone_on.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+      EXPECT_EQ(continued.wait_for(std::chrono::seconds(20)), std::future_status::ready);
     }
     EXPECT_FALSE(blocks.before_step(1));
     const BlockImportance& layer = blocks.layers()[0];
     EXPECT_LT(layer.averages().data<float>()[0], 0) << "not there yet";
-    if (r.mesh->rank() == 0) first_went_on.set_value();
+    if (r.mesh->rank() == 0) first_continued.set_value();
     EXPECT_FALSE(blocks.before_step(2));
     EXPECT_GT(layer.averages().data<float>()[0], 0) << "taken ahead of the next one";
   });
   EXPECT_EQ(errors[0] + errors[1], "");
 }
 
-TEST_F(DistImportantBlocks, ASnapshotHasWhatWasMeasured) {
+TEST_F(DistImportantBlocks, ASnapshotContainsTheMeasurements) {
   const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
     Attached blocks(r);
     blocks.before_step(1);
@@ -127,8 +127,8 @@ TEST_F(DistImportantBlocks, ASnapshotHasWhatWasMeasured) {
   EXPECT_EQ(errors[0] + errors[1], "");
 }
 
-// A save may still copy what the layers keep when the next step chooses.
-TEST_F(DistImportantBlocks, WhatASaveCopiesIsNotChosenAnewBefore) {
+// A save may still copy the layers' scores when the next step chooses blocks.
+TEST_F(DistImportantBlocks, ASaveCopiesScoresBeforeTheyChange) {
   const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
     Attached blocks(r);
     blocks.before_step(1);
@@ -146,8 +146,8 @@ TEST_F(DistImportantBlocks, WhatASaveCopiesIsNotChosenAnewBefore) {
   EXPECT_EQ(errors[0] + errors[1], "");
 }
 
-// As after a rollback to a checkpoint that the run had before its layers kept blocks this way.
-TEST_F(DistImportantBlocks, BeginAnewWhereACheckpointHasNone) {
+// The case of a rollback to a checkpoint from before the run's layers kept blocks by importance.
+TEST_F(DistImportantBlocks, AreResetIfACheckpointLacksThem) {
   const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
     Attached blocks(r);
     BlockImportance &first = blocks.layers()[0], &second = blocks.layers()[1];
@@ -158,7 +158,7 @@ TEST_F(DistImportantBlocks, BeginAnewWhereACheckpointHasNone) {
     EXPECT_NE(measured, empty);
     EXPECT_TRUE(blocks.before_step(4));
     EXPECT_NE(values(first.scores()), newest);
-    blocks.prepare_for_copy(r.ctx.stream);  // as a load does
+    blocks.prepare_for_copy(r.ctx.stream);  // called by a load as well
     blocks.begin({"importance.blocks.0.averages", "importance.blocks.0.scores"});
     EXPECT_EQ(values(first.averages()), empty);
     EXPECT_EQ(values(first.scores()), newest);
@@ -177,7 +177,7 @@ TEST_F(DistImportantBlocks, BeginAnewWhereACheckpointHasNone) {
   EXPECT_EQ(errors[0] + errors[1], "");
 }
 
-TEST_F(DistImportantBlocks, RanksThatChoseOtherBlocksFindOut) {
+TEST_F(DistImportantBlocks, RanksThatChoseDifferentBlocksAreDetected) {
   for (const char* layout :
        {"parallel.dp=2", "parallel.cp=2", "parallel={cp: 2, cp_schedule: ring}", "parallel.tp=2"}) {
     more_ = layout;

@@ -1,4 +1,4 @@
-// Means over blocks of documents that are cut among ranks.
+// Means over blocks of documents that are sharded among ranks.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ Tensor numbers(std::int64_t rows, const ExecContext& ctx) {
   return t;
 }
 
-// In float64, straight from the definition: blocks are those of the row that a document lies in.
+// Returns means in float64, as defined: blocks are those of the packed row that contains the document.
 std::vector<double> means_of(const Tensor& x, const std::vector<Span>& documents, std::int32_t block) {
   std::vector<double> means;
   for (const Span& d : documents)

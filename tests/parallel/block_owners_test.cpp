@@ -1,4 +1,4 @@
-// Blocks of documents that are cut among ranks: who owns them, and sums that come to their owners.
+// Blocks of documents that are sharded among ranks: their owners, and sums that are sent to the owners.
 
 #include "autograd/block_owners.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int32_t kBlock = 64;
 
-// By row of a selection: the block's first token and their number, counted in the micro-batch.
+// A row of a selection: the first token and number of tokens of its block in the micro-batch.
 struct Block {
   std::int32_t first, count;
 };
@@ -32,7 +32,7 @@ bool has(const std::vector<LocalRows>& held, std::int32_t token) {
   return std::ranges::any_of(held, [&](const LocalRows& h) { return token >= h.global && token < h.global + h.count; });
 }
 
-// Tokens of each row, as the loss of an indexer counts them.
+// Returns the tokens of each row, as the loss of an indexer counts them.
 std::vector<std::int32_t> tokens_of(const std::vector<PoolSegment>& runs, std::size_t rows) {
   std::vector<std::int32_t> tokens(rows);
   for (const PoolSegment& r : runs)

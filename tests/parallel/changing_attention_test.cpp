@@ -1,5 +1,5 @@
-// Blocks that are selected by content where that changes: how many as tokens are trained, and layers that share what
-// one of them selected. Resumes, layouts, recomputation.
+// Changing selection of blocks by content: a number of blocks that changes with the trained tokens, and layers that
+// reuse another layer's selection. Resumes, layouts, recomputation.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ namespace {
 
 using Overrides = std::vector<std::string>;
 
-// Steps of 1280 tokens, samples of five blocks.
+// Steps have 1280 tokens, and samples have five blocks.
 Overrides base(const Overrides& more) {
   Overrides all = {"model.context=320",
                    "model.layers=3",
@@ -101,7 +101,7 @@ void expect_same_recomputed(const Overrides& more, int steps) {
 
 const std::string kKeeps = "[[0, 5], [1280, 4], [2560, 3]]";
 
-TEST(KeepSchedule, IsRunsOfOneNumberOneBehindTheOther) {
+TEST(KeepSchedule, EqualsConsecutiveRunsWithConstantNumbers) {
   const Folder folder;
   const Training whole = trained({keeping(kKeeps)}, 4);
   const Training first = trained({keeping("5")}, 1, 1, "", folder("a")),
@@ -118,14 +118,14 @@ TEST(KeepSchedule, IsRunsOfOneNumberOneBehindTheOther) {
   EXPECT_NE(constant.losses[2], whole.losses[2]);
 }
 
-// A change that comes behind the last step counts in a validation, as in whoever goes on from there.
-TEST(KeepSchedule, AValidationIsThatOfTheNextStep) {
+// A change after the last step applies to the validation, as it does to a resumed run.
+TEST(KeepSchedule, AValidationUsesTheNumberOfTheNextStep) {
   const Training after = trained({keeping("[[0, 5], [2560, 3]]")}, 2), never = trained({keeping("5")}, 2);
   EXPECT_EQ(after.losses, never.losses);
   EXPECT_NE(after.validation, never.validation);
 }
 
-TEST(KeepSchedule, AsManyBlocksAsThereAreIsDense) {
+TEST(KeepSchedule, KeepingAllBlocksIsDense) {
   const Training all = trained({"model.attention.rules=[{pattern: content, keep: [[0, 5], [2560, 3]]}]",
                                 "model.attention.heads=[]"},
                                2),
@@ -133,7 +133,7 @@ TEST(KeepSchedule, AsManyBlocksAsThereAreIsDense) {
   EXPECT_LE(largest_loss_difference(all, dense), 1e-5);
 }
 
-TEST(KeepSchedule, GoesOnAcrossAChangeWithTheSameBits) {
+TEST(KeepSchedule, ResumesAcrossAChangeWithTheSameBits) {
   const Folder folder;
   const Training whole = trained({keeping(kKeeps)}, 4);
   for (const int steps : {1, 2, 3}) {
@@ -146,10 +146,10 @@ TEST(KeepSchedule, GoesOnAcrossAChangeWithTheSameBits) {
 }
 
 TEST(DistKeepSchedule, IsTheSameOnSeveralRanks) { expect_same_on_ranks({keeping(kKeeps)}, 4); }
-TEST(KeepSchedule, IsTheSameRecomputed) { expect_same_recomputed({keeping(kKeeps)}, 3); }
+TEST(KeepSchedule, IsTheSameWithRecomputation) { expect_same_recomputed({keeping(kKeeps)}, 3); }
 
 // Layers follow the schedules of their own sections.
-TEST(KeepSchedule, IsByLayer) {
+TEST(KeepSchedule, AppliesPerLayer) {
   const std::string other =
       "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, rules: [{pattern: content, "
       "keep: KEEP}]}}]";
@@ -169,14 +169,14 @@ TEST(KeepSchedule, IsByLayer) {
 
 const std::string kShared = "model.attention.reuse=2", kKeep3 = keeping("3");
 
-TEST(Reuse, IsAnotherModelThanLayersThatSelect) {
+TEST(Reuse, GivesADifferentModel) {
   const Training shared = trained({kKeep3, kShared}, 2), alone = trained({kKeep3}, 2);
   EXPECT_NE(shared.losses, alone.losses);
   EXPECT_LT(shared.losses.back(), shared.losses.front());
 }
 
-// Where everything is kept there is nothing to share.
-TEST(Reuse, OfAllBlocksChangesNothing) {
+// If every block is kept, all selections are equal.
+TEST(Reuse, ChangesNothingIfAllBlocksAreKept) {
   EXPECT_TRUE(same_bits(trained({keeping("5"), kShared}, 2), trained({keeping("5")}, 2)));
 }
 
@@ -184,12 +184,12 @@ TEST(DistReuse, IsTheSameOnSeveralRanks) {
   expect_same_on_ranks({kKeep3, kShared}, 4);
   expect_same_on_ranks({kKeep3, "model.attention.reuse=3", "data.packing.documents=true"}, 3);
 }
-TEST(Reuse, IsTheSameRecomputed) {
+TEST(Reuse, IsTheSameWithRecomputation) {
   expect_same_recomputed({kKeep3, kShared}, 3);
   expect_same_recomputed({kKeep3, "model.attention.reuse=3", "data.packing.documents=true"}, 3);
 }
 
-TEST(Reuse, GoesOnFromACheckpointWithTheSameBits) {
+TEST(Reuse, ResumesFromACheckpointWithTheSameBits) {
   const Folder folder;
   const Overrides both = {keeping(kKeeps), kShared};
   const Training whole = trained(both, 4), first = trained(both, 2, 1, "", folder("d")),
@@ -207,7 +207,7 @@ struct Steps {
   bool replayed = false;
 };
 
-// 14 steps of 640 tokens. What the first run measures, the others of the folder choose too.
+// Runs 14 steps of 640 tokens. The first run measures kernels, and later runs in this folder use its choices.
 Steps steps_on_gpu(const Folder& folder, const std::string& keep, const char* graph) {
   Config asked = tiny_config();
   override_config(asked, base({keeping(keep), kShared, graph, "data.path=" + folder(kCorpus), "train.batch_size=2",
@@ -229,7 +229,7 @@ Steps steps_on_gpu(const Folder& folder, const std::string& keep, const char* gr
   return steps;
 }
 
-// A recording has the number of blocks that were kept when it was made: where that changes it is made anew.
+// A recording is made for one number of kept blocks. When the number changes, the step is recorded again.
 TEST(GpuKeepSchedule, ARecordedStepFollowsIt) {
   if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
   const Folder folder;

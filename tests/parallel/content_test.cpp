@@ -1,5 +1,5 @@
-// Blocks that are selected by content: every layout that has them against one process, documents packed in rows, and a
-// run that goes on from a checkpoint.
+// Blocks selected by content: every layout that supports them against one process, documents packed in rows, and a run
+// that is resumed from a checkpoint.
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace ring::test {
 namespace {
 
-// Some heads select, others do not; five blocks, of which a block sees three.
+// Some heads select and others do not; there are five blocks, of which a block sees three.
 TrainingOptions options(int ranks, const Overrides& more) {
   return short_run(
       ranks,
@@ -63,11 +63,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
     [](const auto& info) { return info.param.name; });
 
-// No score of these runs is near another one's, so that every layout selects the same blocks.
+// No two scores of these runs are close, so that every layout selects the same blocks.
 TEST_P(DistContent, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
 
-// Heads that do not divide: auto takes the ring.
-TEST(DistContentRing, OfOneHeadEqualsOneProcess) {
+// One head cannot be divided, so auto chooses the ring.
+TEST(DistContentRing, OneHeadEqualsOneProcess) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   expect_equal_to_one_process({"one_head", 2, {"parallel.cp=2"}}, [](int ranks, const Overrides& more) {
     TrainingOptions o = options(ranks, more);
@@ -76,8 +76,8 @@ TEST(DistContentRing, OfOneHeadEqualsOneProcess) {
   });
 }
 
-// That the comparisons above could tell: other rules are another model.
-TEST(ContentTraining, DependsOnWhatIsSelected) {
+// Sanity check of the comparisons above: different rules give a different model.
+TEST(ContentTraining, DependsOnTheSelection) {
   const Training a = train_on_ranks(options(1, {})),
                  b = train_on_ranks(options(1, {"model.attention.rules=[{local: 3}, {local: 2}, {local: 2}]"}));
   ASSERT_EQ(a.errors + b.errors, "");
@@ -97,10 +97,10 @@ TEST(ContentTraining, DependsOnTheMass) {
   EXPECT_GT(largest_difference(off, some), 10 * kWeights);
 }
 
-TEST(ContentTraining, GoesOnFromACheckpointWithTheSameBits) { expect_to_go_on(options, 2, "content_resume"); }
+TEST(ContentTraining, ResumesFromACheckpointWithTheSameBits) { expect_resume_is_exact(options, 2, "content_resume"); }
 
-// The same keys take part, whichever travel, and the backward asks for those of the forward.
-TEST(ContentTraining, HasTheSameBitsWhicheverKeysTravel) {
+// The same keys are used, whether all of them are sent or fewer; the backward requests the forward's keys.
+TEST(ContentTraining, BitsDoNotDependOnTheKeysSent) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   for (const std::string& schedule : {kRing[1], kGather})
     for (const std::string more : {"train.recompute=full", "data.packing.documents=true"}) {
@@ -115,19 +115,19 @@ TEST(ContentTraining, HasTheSameBitsWhicheverKeysTravel) {
     }
 }
 
-// A run on two ranks that goes on from a checkpoint.
-TEST(ContentTraining, GoesOnAmongRanksWithTheSameBits) {
+// A run on two ranks is resumed from a checkpoint.
+TEST(ContentTraining, ResumesOnTwoRanksWithTheSameBits) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   const auto of_two = [](int, const Overrides& more) {
     TrainingOptions o = options(2, more);
     o.overrides.insert(o.overrides.end(), {kRing[0], kRing[1], kReferenced});
     return o;
   };
-  expect_to_go_on(of_two, 2, "content_resume_ring");
+  expect_resume_is_exact(of_two, 2, "content_resume_ring");
 }
 
-// Whatever is selected, steps take the same memory, which has a slab only then, and that of the one that was planned.
-TEST(DistContentMemory, AStepTakesWhatItWasToTake) {
+// Steps take the same memory for every selection (otherwise they have no slab), and as much as planned.
+TEST(DistContentMemory, AStepTakesThePlannedMemory) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   for (const std::string& schedule : {kRing[1], kGather})
     for (const std::string& cp : {std::string("parallel.cp=2"), std::string("parallel.cp=4")})
@@ -146,7 +146,7 @@ TEST(DistContentMemory, AStepTakesWhatItWasToTake) {
       }
 }
 
-TEST(ContentTraining, RefusesWhatContextParallelismCannotDo) {
+TEST(ContentTraining, HeadsThatAllToAllCannotDivideAreRefused) {
   const auto says = [](const Overrides& more, const char* text) {
     const Training t = train_on_ranks(options(2, more));
     EXPECT_NE(t.errors.find(text), std::string::npos) << t.errors;

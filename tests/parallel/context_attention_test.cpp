@@ -1,4 +1,5 @@
-// Attention over sequences that are cut among ranks, forward and backward, against one process that has everything.
+// Attention over sequences that are sharded among ranks, forward and backward, against one process that holds
+// everything.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +30,7 @@ struct Heads {
   float dropout = 0;
 };
 
-// Rows of the micro-batch; values[0] the input, [1] the gradient of the output.
+// Elements by rows of the micro-batch. random_floats(which, n): 0 gives the input, 1 the gradient of the output.
 using Floats = std::vector<float>;
 Floats random_floats(std::uint32_t which, std::int64_t n) {
   Floats v(static_cast<std::size_t>(n));
@@ -37,7 +38,7 @@ Floats random_floats(std::uint32_t which, std::int64_t n) {
   return v;
 }
 
-// A changed token is large, so that the means of its block are others, too.
+// Changes one token by a large amount, so that the means of its block change, too.
 Floats inputs_of(const ContextCase& c, std::int64_t width) {
   Floats v = random_floats(0, c.tokens() * width);
   for (std::int64_t i = 0; c.changed >= 0 && i < width; ++i)
@@ -47,11 +48,11 @@ Floats inputs_of(const ContextCase& c, std::int64_t width) {
 
 struct Results {
   Floats out, gradient;
-  Floats pooling{}, gates{};    // gradients of what is learned of pools; of all ranks
-  std::int64_t bytes_sent = 0;  // of all ranks, forward and backward
+  Floats pooling{}, gates{};    // gradients of learned pools, summed over ranks
+  std::int64_t bytes_sent = 0;  // over all ranks, forward and backward
 };
 
-// The rows of a matrix that a rank holds, there and back.
+// Copies the rows that a rank holds out of a whole matrix, and back.
 struct Rows {
   const ContextShards& shards;
   int rank;
@@ -61,7 +62,7 @@ struct Rows {
     for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(rank)])
       for (std::int32_t i = 0; i < h.count; ++i) fn(h.first + i, h.global + i);
   }
-  Tensor take(const Floats& all, std::int64_t width, const ExecContext& ctx) const {
+  Tensor take_rows(const Floats& all, std::int64_t width, const ExecContext& ctx) const {
     const Tensor t = ctx.empty({shards.tokens(rank), width});
     each([&](std::int64_t at, std::int64_t row) {
       std::copy_n(all.data() + row * width, width, t.data<float>() + at * width);
@@ -82,7 +83,7 @@ Tensor positions_of(const ContextCase& c, const ExecContext& ctx) {
   return t;
 }
 
-// Pools of several sizes are learned and gated, by the row's position.
+// Adds learned weights and gates of pools of several sizes; gates depend on the row's position.
 void learn_pools(SelfAttention& o, const Sequences& seqs, const ExecContext& ctx) {
   const std::int64_t rows = seqs.positions.numel();
   Floats gates;
@@ -95,10 +96,10 @@ void learn_pools(SelfAttention& o, const Sequences& seqs, const ExecContext& ctx
 }
 
 struct OpResults {
-  Tensor out, pooling, gates;  // gradients of what is learned of pools, where something is
+  Tensor out, pooling, gates;  // gradients of learned pools, if there are any
 };
 
-// The op on qkv [N, (Hq + 2 Hk) D], with rotation, or on its columns without.
+// Runs the op, with rotation, on qkv [N, (Hq + 2 Hk) D].
 OpResults run_op(Run& run, const Var& qkv, const Sequences& seqs, const Pattern& pattern, const Heads& heads,
                  const Tensor& dout) {
   SelfAttention o{.heads = heads.query,
@@ -126,16 +127,16 @@ Results on_one(const ContextCase& c, const Heads& heads) {
   Tape tape;
   Run run{ctx, &tape};
   const Rows all{ContextLayout(ContextLayoutKind::contiguous, c.length, 1).shards(0, c.rows, c.documents), 0};
-  const Var qkv{all.take(inputs_of(c, width), width, ctx), std::make_shared<GradSlot>()};
+  const Var qkv{all.take_rows(inputs_of(c, width), width, ctx), std::make_shared<GradSlot>()};
   const OpResults r =
-      run_op(run, qkv, seqs, c.pattern, heads, all.take(random_floats(1, c.tokens() * wide), wide, ctx));
+      run_op(run, qkv, seqs, c.pattern, heads, all.take_rows(random_floats(1, c.tokens() * wide), wide, ctx));
   const auto floats = [&](const Tensor& t) {
     return t.defined() ? to_host<float>(t.view({-1}), ctx.stream) : Floats{};
   };
   return {floats(r.out), floats(qkv.slot->grad), floats(r.pooling), floats(r.gates)};
 }
 
-// This rank's share of the same.
+// Runs this rank's share of the op.
 void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layout, ContextParallel& exchange, int rank,
              Results& results, std::shared_ptr<Tuning> tuning = nullptr) {
   ExecContext ctx{Stream::cpu(1)};
@@ -182,7 +183,7 @@ bool same_bits(const Floats& a, const Floats& b) {
 
 using MakeExchange = std::function<std::unique_ptr<ContextParallel>(Communicator&)>;
 
-// The cases one after the other, on the same ranks.
+// Runs the cases one after the other on the same ranks.
 std::vector<Results> on_ranks(const std::vector<ContextCase>& cases, const Heads& heads, ContextLayoutKind kind,
                               int ranks, const MakeExchange& make,
                               const std::vector<std::shared_ptr<Tuning>>& tuning = {}) {
@@ -221,7 +222,7 @@ const std::map<std::string, MakeExchange>& schedules() {
   return all;
 }
 
-// What f32 sums in another order may differ by: relative to the norm, whatever the number of ranks.
+// Bounds for f32 sums in a different order: relative to the norm, for any number of ranks.
 constexpr double kOut = 1e-6, kGradient = 2e-6;
 
 class DistContext : public testing::TestWithParam<std::tuple<std::string, int, ContextLayoutKind>> {
@@ -264,8 +265,8 @@ class DistContextCases : public testing::Test {
   }
 };
 
-// Fewer tokens than chunks, and rows of which a rank holds padding alone.
-TEST_F(DistContextCases, EmptyShardsAndShardsOfPadding) {
+// Fewer tokens than chunks, and rows in which a rank holds only padding.
+TEST_F(DistContextCases, EmptyShardsAndShardsOfPaddingEqualOneProcess) {
   std::vector<ContextCase> cases;
   for (const auto& [name, pattern] : test::context_patterns()) {
     cases.push_back({name + "_short", pattern, 3, 2, test::documents_of(3, 2, {})});
@@ -296,7 +297,7 @@ Pattern selected_blocks() {
 Pattern selected_by_mass() {
   return test::block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 5, .mass = 0.55f}});
 }
-// Blocks that are selected, pools of several sizes, one longer than what ranks hold in one piece, and both.
+// Selected blocks, pools of several sizes, one of them longer than a rank's contiguous part, and both.
 std::vector<Pattern> chosen_patterns() {
   const Pattern selected = selected_blocks();
   Pattern pooled = test::window(20), dense = test::dense(), both = selected;
@@ -322,7 +323,7 @@ void expect_near(const Results& got, const Results& want) {
   EXPECT_LE(distance(got.gates, want.gates), kGradient);
 }
 
-TEST_F(DistContextCases, BlocksAreSelectedAndPoolsMadeAsByOneProcess) {
+TEST_F(DistContextCases, SelectedBlocksAndPoolsEqualOneProcess) {
   for (const auto& [name, make] : schedules())
     for (const int ranks : {2, 4})
       for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
@@ -335,8 +336,8 @@ TEST_F(DistContextCases, BlocksAreSelectedAndPoolsMadeAsByOneProcess) {
       }
 }
 
-// Without gates or weights, of rows that are shorter than a pool, or of which ranks have padding or nothing.
-TEST_F(DistContextCases, PoolsOfShortRowsAndOfRanksWithoutRows) {
+// Pools without gates or weights, of rows shorter than a pool, or of rows of which ranks hold padding or nothing.
+TEST_F(DistContextCases, PoolsOfShortRowsAndOfEmptyRanksEqualOneProcess) {
   std::vector<ContextCase> cases;
   for (const std::vector<std::int32_t>& sizes : {std::vector{4}, {4, 33}}) {
     Pattern p = test::window(5);
@@ -355,8 +356,8 @@ TEST_F(DistContextCases, PoolsOfShortRowsAndOfRanksWithoutRows) {
     }
 }
 
-// Most changes are at the ends of blocks that have a choice, and of pools: whatever saw the whole block would tell.
-TEST_F(DistContextCases, NothingThatIsSelectedOrPooledLooksAhead) {
+// Most changes are at the ends of blocks and pools: anything that saw the whole block would change.
+TEST_F(DistContextCases, SelectedBlocksAndPoolsDoNotLookAhead) {
   constexpr std::int64_t kLength = 515;
   const Heads heads;
   for (const auto& [name, make] : schedules())
@@ -375,7 +376,7 @@ TEST_F(DistContextCases, NothingThatIsSelectedOrPooledLooksAhead) {
     }
 }
 
-TEST_F(DistContextCases, TheSameLayoutGivesTheSameBitsHoweverKeysTravel) {
+TEST_F(DistContextCases, BitsDoNotDependOnHowKeysAreSent) {
   std::vector<ContextCase> cases = test::context_cases();
   std::ranges::move(chosen_cases(), std::back_inserter(cases));
   const auto with = [&](const RingOptions& options) {
@@ -404,8 +405,8 @@ TEST_F(DistContextCases, NodesGiveTheSameBitsTwice) {
   }
 }
 
-// All ranks run the schedule that rank 0 has recorded or measures, whatever the others have recorded.
-TEST_F(DistContextCases, TheMeasuredScheduleIsEveryRanks) {
+// All ranks run the schedule that rank 0 has recorded or measures, whatever other ranks have recorded.
+TEST_F(DistContextCases, AllRanksUseTheMeasuredSchedule) {
   const std::vector<ContextCase> cases = {test::context_cases()[0]};
   const MakeExchange measured = [](Communicator& c) { return make_measured_context(c, {}); };
   std::vector<std::shared_ptr<Tuning>> tuning = {std::make_shared<Tuning>(""), std::make_shared<Tuning>("")};
@@ -443,7 +444,7 @@ TEST_F(DistContextCases, NodesThatDoNotDivideAreRefused) {
     EXPECT_NE(e.find("2 ranks per node do not divide the 3 ranks"), std::string::npos) << e;
 }
 
-TEST(ContextNodes, AreFoundWhereTheyAreAlike) {
+TEST(ContextNodes, AreFoundIfTheyHaveEqualRanks) {
   EXPECT_EQ(ranks_per_node({0, 0, 1, 1, 2, 2}), 2);
   EXPECT_EQ(ranks_per_node({5, 5, 5}), 3);
   EXPECT_EQ(ranks_per_node({0, 0, 1}), 3);
@@ -460,7 +461,7 @@ TEST_F(DistContextCases, LocalPatternsSendLittle) {
     cases.push_back({"", p, kLength, 1, test::documents_of(kLength, 1, {})});
   const std::vector<Results> got =
       on_ranks(cases, heads, ContextLayoutKind::contiguous, kRanks, schedules().at("ring"));
-  // K and V there in the forward and in the backward, their gradients back: all f32 here.
+  // K and V are sent in the forward and in the backward, and their gradients back, all in f32 here.
   const std::int64_t row = 3 * 2 * heads.key * heads.dim * std::int64_t{sizeof(float)};
   EXPECT_EQ(got[0].bytes_sent, (1 + 2 + 3) * kLength / kRanks * row);
   EXPECT_EQ(got[1].bytes_sent, 3 * 32 * row);

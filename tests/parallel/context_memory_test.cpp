@@ -1,4 +1,4 @@
-// Measuring the schedules where one rank has less memory than the others.
+// Schedules are measured while one rank has less memory than the others.
 
 #include <gtest/gtest.h>
 
@@ -16,10 +16,11 @@
 namespace ring {
 namespace {
 
-// At most so many bytes at a time.
-class Small final : public Allocator {
+// An allocator with at most this many bytes in use.
+class LimitedAllocator final : public Allocator {
  public:
-  Small(std::shared_ptr<Allocator> upstream, std::size_t most) : upstream_(std::move(upstream)), most_(most) {}
+  LimitedAllocator(std::shared_ptr<Allocator> upstream, std::size_t most)
+      : upstream_(std::move(upstream)), most_(most) {}
   void* allocate(std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
     if (in_use_ + bytes > most_) throw OutOfMemory(str("no ", bytes, " bytes"), "");
@@ -47,12 +48,12 @@ constexpr int kRanks = 4;
 
 struct Outcome {
   std::string errors;
-  std::vector<std::string> chosen;  // tuning files
-  std::size_t peak = 0;             // of rank 1
+  std::vector<std::string> chosen;  // text of each rank's tuning record
+  std::size_t peak = 0;             // on rank 1
 };
 
 using Make = std::function<std::unique_ptr<ContextParallel>(Communicator&)>;
-// One forward pass; rank 1 has so many bytes for it, the others have enough.
+// Runs one forward pass. Rank 1 has `most` bytes for the pass, and the others have enough.
 Outcome forward(const Make& make, std::size_t most, const Pattern& pattern = {}) {
   Outcome out;
   out.chosen.resize(kRanks);
@@ -72,7 +73,7 @@ Outcome forward(const Make& make, std::size_t most, const Pattern& pattern = {})
         a.lse = ctx.zeros({kHeads, rows});
         a.scale = 1;
         a.pattern = pattern;
-        const auto small = std::make_shared<Small>(ctx.stream.allocator(), most);
+        const auto small = std::make_shared<LimitedAllocator>(ctx.stream.allocator(), most);
         if (comm.rank() == 1) ctx.stream.impl().allocator = small;
         const auto exchange = make(comm);
         exchange->forward(a, shards, ctx, {});
@@ -87,7 +88,7 @@ Outcome forward(const Make& make, std::size_t most, const Pattern& pattern = {})
   return out;
 }
 
-TEST(DistContextMemory, LongMessagesGoByGroupsOfHeads) {
+TEST(DistContextMemory, LongMessagesAreSplitByHeads) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   constexpr std::int64_t kMessage = 2 * kLength / kRanks * kHeads * kDim * 4;
   const auto peak = [](std::int64_t bytes) {
@@ -100,7 +101,7 @@ TEST(DistContextMemory, LongMessagesGoByGroupsOfHeads) {
   EXPECT_NEAR(peak(kMessage / 4) / whole, 0.25, 0.05);
 }
 
-TEST(ContextHeads, AsManyAtOnceAsTheLongestMessageTakes) {
+TEST(ContextHeads, FitIntoTheLongestMessage) {
   const ContextShards s = ContextLayout(ContextLayoutKind::contiguous, 100, 3).shards(0, 1, {{0, 100, 0, 0}});
   const Pattern dense, window{.branches = {{.window = 8}}};
   const std::int64_t head = 2 * 34 * 16 * 4;  // one of three ranks has 34 of 100 rows
@@ -128,12 +129,12 @@ void expect_tried_by_all_or_none(const Pattern& pattern) {
   }
 }
 
-TEST(DistContextMemory, WhatOneRankHasNoMemoryForNobodyTries) {
+TEST(DistContextMemory, SchedulesThatOneRankCannotHoldAreNotTried) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   expect_tried_by_all_or_none({});
 }
 
-TEST(DistContextMemory, WhatOneRankHasNoMemoryForNobodyTriesWithPools) {
+TEST(DistContextMemory, SchedulesWithPoolsThatOneRankCannotHoldAreNotTried) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   expect_tried_by_all_or_none({.pools = {16, 40}});
 }

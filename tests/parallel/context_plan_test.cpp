@@ -1,4 +1,4 @@
-// Who holds what, and what is computed and sent: against every pair of a query and a key, one by one.
+// Rows that each rank holds, computes and sends, against every single pair of a query and a key.
 
 #include "parallel/context/plan.h"
 
@@ -16,7 +16,7 @@ using test::ContextCase;
 
 constexpr int kHeads = 3;
 
-TEST(ContextLayout, EveryPositionHasOneHolderAndChunksAreAlike) {
+TEST(ContextLayout, EveryPositionHasOneHolderAndChunksAreEqual) {
   for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
     for (int ranks = 1; ranks <= 5; ++ranks)
       for (const std::int64_t length : {1, 2, 3, 7, 64, 100, 1000})
@@ -60,7 +60,7 @@ TEST(ContextLayout, AlignsToTheSegmentsAndBlocksThatFit) {
   EXPECT_THROW(ContextLayout(ContextLayoutKind::zigzag, 12, 0), Error);
 }
 
-// Rows of the micro-batch, by a rank's row.
+// Returns the row of the micro-batch for each row of a rank.
 std::vector<std::int32_t> global_rows(const ContextShards& s, int rank) {
   std::vector<std::int32_t> out;
   for (const LocalRows& h : s.rows_by_rank[static_cast<std::size_t>(rank)])
@@ -68,7 +68,7 @@ std::vector<std::int32_t> global_rows(const ContextShards& s, int rank) {
   return out;
 }
 
-// How often each KV head counts a query and a key, both rows of the micro-batch.
+// Number of times that each KV head counts a query and a key, both given by rows of the micro-batch.
 class Pairs {
  public:
   explicit Pairs(std::int64_t rows) : rows_(rows), times_(static_cast<std::size_t>(kHeads * rows * rows)) {}
@@ -93,7 +93,7 @@ Pairs wanted_pairs(const ContextCase& c) {
   return pairs;
 }
 
-// fn(head, row of queries, row of keys, times) as kernels count them.
+// Calls fn(head, row of queries, row of keys, times) as kernels count pairs.
 template <class Fn>
 void for_pairs(const Pattern& pattern, const std::vector<AttentionCall>& calls, const Fn& fn) {
   for (const AttentionCall& round : calls)
@@ -119,7 +119,7 @@ void expect_rows_once(const std::vector<AttentionCall>& calls, std::int64_t quer
     }
 }
 
-// [head][row of the receiver]: row of the owner, -1 where it did not travel.
+// Returns [head][row of the receiver]: the owner's row, or -1 if no row was sent.
 std::vector<std::vector<std::int32_t>> arrived(const KeyRequest& need) {
   std::vector<std::vector<std::int32_t>> out(kHeads,
                                              std::vector<std::int32_t>(static_cast<std::size_t>(need.rows), -1));
@@ -180,7 +180,7 @@ TEST_P(ContextPlan, EveryPairIsComputedOnce) {
     }
 }
 
-// The standard ring: own triangle, then half a square per step on every rank, one call each.
+// Like the standard ring: the rank's own triangle, then half a square per step on every rank, in one call each.
 TEST(ContextPlanBalance, ZigzagOfDenseAttentionIsOneEqualCallPerStep) {
   constexpr int kRanks = 4;
   constexpr std::int64_t kChunk = 8, kLength = 2 * kRanks * kChunk;
@@ -197,7 +197,7 @@ TEST(ContextPlanBalance, ZigzagOfDenseAttentionIsOneEqualCallPerStep) {
     }
 }
 
-// What travels, counted by hand.
+// Rows sent, counted by hand.
 TEST(ContextPlanTraffic, LocalPatternsSendWhatTheyNeed) {
   constexpr int kRanks = 4, kKvHeads = 4;
   constexpr std::int64_t kLength = 4096, kShard = kLength / kRanks;
@@ -214,10 +214,10 @@ TEST(ContextPlanTraffic, LocalPatternsSendWhatTheyNeed) {
       EXPECT_EQ(row_heads(test::window(101), i, j), next ? 100 * kKvHeads : 0);
       const std::int64_t sinks = before && j == 0 ? 4 : 0;
       EXPECT_EQ(row_heads(test::window(101, 4), i, j), (next ? 100 * kKvHeads : 0) + sinks * kKvHeads);
-      // Segments of a shard stay there; the branch over all sends every 8th row of a head.
+      // Segments within a shard need no messages; the branch over all tokens sends every 8th row of a head.
       EXPECT_EQ(row_heads(test::dilated({{256, 1}, {1024, 2}, {4096, 8}}), i, j), before ? kShard / 8 * kKvHeads : 0);
       EXPECT_EQ(row_heads(test::dilated({{256, 1}, {1024, 2}}), i, j), 0);
-      // Three blocks back, and the first one.
+      // The three previous blocks and the first block.
       const BlockRule rule{.kind = BlockRuleKind::local_global, .local = 4, .first = 1};
       EXPECT_EQ(row_heads(test::block_sparse(64, {rule}), i, j),
                 ((next ? 3 : 0) + (before && j == 0 ? 1 : 0)) * 64 * kKvHeads);

@@ -1,5 +1,5 @@
 #pragma once
-// Micro-batches cut among ranks, for the tests of context parallelism.
+// Micro-batches that are sharded among ranks, for tests of context parallelism.
 
 #include <ostream>
 
@@ -9,20 +9,20 @@
 
 namespace ring::test {
 
-// Rows of `length` tokens, the documents in them, and which pattern.
+// Rows of `length` tokens, the documents in them, and the pattern.
 struct ContextCase {
   std::string name;
   Pattern pattern;
   std::int64_t length = 0, rows = 1;
   std::vector<Span> documents;
-  std::int64_t changed = -1;  // token whose input is another one than in the same case without it; -1: none
+  std::int64_t changed = -1;  // token whose input differs from that of the same case without it; -1: none
 
   std::int64_t tokens() const { return length * rows; }
 };
 inline void PrintTo(const ContextCase& c, std::ostream* out) { *out << c.name; }
 
-// Documents of these lengths one after the other in every row; a negative length is a gap. The rest of a row is one
-// document.
+// Returns documents of these lengths, one after the other, in every row. A negative length is a gap. The rest of a row
+// is one document.
 inline std::vector<Span> documents_of(std::int64_t length, std::int64_t rows,
                                       const std::vector<std::int32_t>& lengths) {
   std::vector<Span> out;
@@ -60,7 +60,7 @@ inline std::vector<std::pair<std::string, Pattern>> context_patterns() {
           {"hierarchical", block_sparse(64, {rule(BlockRuleKind::hierarchical, 1, 0, 0), random})}};
 }
 
-// Every pattern over plain rows and over packed documents with gaps; lengths that do not divide.
+// Returns every pattern over plain rows and over packed documents with gaps; lengths do not divide evenly.
 inline std::vector<ContextCase> context_cases() {
   std::vector<ContextCase> out;
   for (const auto& [name, pattern] : context_patterns()) {

@@ -1,4 +1,4 @@
-// The real trainer with sequences cut among ranks, against one process.
+// The real trainer with sequences sharded among ranks, against one process.
 
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ const Training& on_one(const Kind& kind) {
   return known[kind.name];
 }
 
-// Sums in f32 in another order, after 20 steps of AdamW; whatever the degree.
+// Bounds for f32 sums in a different order after 20 steps of AdamW, for any degree.
 constexpr double kLoss = 2e-5, kWeights = 5e-3;
 
 class DistContextTraining : public testing::TestWithParam<Kind> {
@@ -74,15 +74,15 @@ class DistContextTraining : public testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(Kinds, DistContextTraining, testing::ValuesIn(kinds()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(DistContextTraining, RingOfTwoAndOfFour) {
+TEST_P(DistContextTraining, RingsOfTwoAndOfFourEqualOneProcess) {
   const Training two = run("ring", 2, 2);
   expect_near(two);
   EXPECT_TRUE(same_bits(two, run("ring", 2, 2)));
   expect_near(run("ring", 4, 4));
 }
-TEST_P(DistContextTraining, Gather) { expect_near(run("gather", 2, 2)); }
-TEST_P(DistContextTraining, AllToAll) { expect_near(run("all_to_all", 2, 2)); }
-TEST_P(DistContextTraining, RingsOfTwoBesideEachOther) { expect_near(run("ring", 2, 4)); }
+TEST_P(DistContextTraining, GatherEqualsOneProcess) { expect_near(run("gather", 2, 2)); }
+TEST_P(DistContextTraining, AllToAllEqualsOneProcess) { expect_near(run("all_to_all", 2, 2)); }
+TEST_P(DistContextTraining, TwoReplicasWithRingsEqualOneProcess) { expect_near(run("ring", 2, 4)); }
 
 }  // namespace
 }  // namespace ring::test

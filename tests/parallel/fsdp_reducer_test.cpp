@@ -19,11 +19,11 @@ double gradient(int rank, int micro, std::int64_t place) {
   return random_normal({5, static_cast<std::uint32_t>(rank), site}, static_cast<std::uint64_t>(place));
 }
 
-// What this test leaves out: a parameter whose gradient nothing writes, and in one micro-batch a whole unit.
+// Gradients that the test does not write: a parameter in every micro-batch, and a whole unit in one of them.
 constexpr const char* kUnused = "blocks.1.attention_norm.weight";
 bool skipped(const FsdpUnit& unit, int micro) { return unit.scope == block_scope(0) && micro == 1; }
 
-// Gradients as a backward writes them: the first one stores, and what was there before must not count.
+// Writes gradients like a backward: the first write overwrites, so that previous contents must not count.
 void write(const FsdpUnit& unit, const Param& p, int rank, int micro) {
   GradSlot& slot = *p.var.slot;
   RING_CHECK(!slot.written, unit.scope, " was not opened anew");
@@ -46,7 +46,7 @@ void run_micro_batch(FsdpReducer& reducer, const FsdpUnits& units, const ExecCon
     const FsdpUnit& unit = units.units[at];
     if (skipped(unit, micro)) continue;
     reducer.begin_unit(at, ctx);
-    reducer.begin_unit(at, ctx);  // a second user
+    reducer.begin_unit(at, ctx);  // a second user of the unit
     for (const Param* p : unit.params)
       if (p->parts[0].name != kUnused) write(unit, *p, rank, micro);
     reducer.end_unit(at, ctx);
@@ -92,8 +92,8 @@ TEST_P(DistUnitReducer, OwnersGetTheSumsOverRanksAndMicroBatches) {
   EXPECT_EQ(joined(errors), "");
 }
 
-// The buffer of a block is free again only when its gradients were taken.
-TEST(FsdpReducer, RefusesTwoUnitsInOnePlace) {
+// The buffer of a block is free only after its gradients were taken.
+TEST(FsdpReducer, TwoUnitsInOneBufferAreRefused) {
   const ExecContext ctx{Stream::cpu(1)};
   ModelConfig config = tiny_config().model;
   config.layers = 3;

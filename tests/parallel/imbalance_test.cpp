@@ -1,4 +1,4 @@
-// How many pairs each rank has, against pairs that are counted one by one.
+// The number of pairs of each rank, against pairs counted one by one.
 
 #include "parallel/imbalance.h"
 
@@ -10,7 +10,7 @@
 namespace ring::test {
 namespace {
 
-TEST(Imbalance, IsTheLargestOverTheMean) {
+TEST(Imbalance, IsTheMaximumOverTheMean) {
   EXPECT_EQ(largest_over_mean({3, 1, 2, 2}), 1.5);
   EXPECT_EQ(largest_over_mean({5}), 1);
   EXPECT_EQ(largest_over_mean({0, 0}), 1);
@@ -52,8 +52,8 @@ TEST(Imbalance, PairsOfRanksAreCountedOneByOne) {
         }
 }
 
-// A half of the rows has a quarter of dense attention's pairs; zigzag is even.
-TEST(Imbalance, OfDenseAttention) {
+// The first half of the rows has a quarter of the pairs of dense attention; zigzag is balanced.
+TEST(Imbalance, IsOneForDenseAttentionWithZigzag) {
   const auto of = [](ContextLayoutKind kind) {
     return largest_over_mean(pairs_by_rank(Pattern{}, 2, 1, ContextLayout(kind, 4096, 2)));
   };
@@ -61,7 +61,7 @@ TEST(Imbalance, OfDenseAttention) {
   EXPECT_EQ(of(ContextLayoutKind::zigzag), 1);
 }
 
-// Blocks by content are as many wherever they are: blocks of queries keep 1, 2, 3 and from there on 4.
+// Blocks selected by content count by their number alone: query blocks keep 1, 2, 3, and from then on 4 blocks.
 TEST(Imbalance, SelectedBlocksCountByTheirNumber) {
   const Pattern p = block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 4}});
   const double half = 64 * 65 / 2, block = 64 * 64;

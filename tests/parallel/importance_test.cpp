@@ -1,5 +1,5 @@
-// Blocks by importance while a run trains: every layout that has them against one process, and a run that goes on from
-// a checkpoint in the midst of an interval.
+// Blocks kept by importance during training: every layout that supports them against one process, and a run that is
+// resumed in the middle of an interval.
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace ring::test {
 namespace {
 
-// Eight blocks, of which a block sees four; masses are measured in every step and blocks chosen in every third.
+// A block sees four of eight blocks. Masses are measured in every step, and blocks are chosen in every third.
 TrainingOptions options(int ranks, const Overrides& more) {
   TrainingOptions o = short_run(
       ranks,
@@ -49,8 +49,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(DistImportance, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
 
-// That the comparisons above could tell: what is never changed is another model.
-TEST(ImportanceTraining, DependsOnWhatIsChosen) {
+// Sanity check of the comparisons above: without choices the model is a different one.
+TEST(ImportanceTraining, DependsOnTheChosenBlocks) {
   const Training a = train_on_ranks(options(1, {})),
                  b = train_on_ranks(options(1, {"model.attention.rules=[{pattern: importance, keep: 4, first: 1, "
                                                 "interval: 1000, explore: 1}, {local: 2}]"}));
@@ -61,12 +61,12 @@ TEST(ImportanceTraining, DependsOnWhatIsChosen) {
   EXPECT_NE(a.losses[2], b.losses[2]) << "blocks are chosen ahead of the third step";
 }
 
-TEST(ImportanceTraining, GoesOnFromACheckpointWithTheSameBits) {
-  for (const int steps : {4, 5, 6}) expect_to_go_on(options, steps, "importance_resume");
+TEST(ImportanceTraining, ResumesFromACheckpointWithTheSameBits) {
+  for (const int steps : {4, 5, 6}) expect_resume_is_exact(options, steps, "importance_resume");
 }
 
-// Heads that do not divide: auto takes the ring.
-TEST(DistImportanceRing, OfOneHeadEqualsOneProcess) {
+// One head cannot be divided, so auto chooses the ring.
+TEST(DistImportanceRing, OneHeadEqualsOneProcess) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   expect_equal_to_one_process({"one_head", 2, {"parallel.cp=2"}}, [](int ranks, const Overrides& more) {
     TrainingOptions o = options(ranks, more);

@@ -1,4 +1,4 @@
-// Layouts of several axes at once: the real trainer on four ranks against one process, for every kind of attention.
+// Layouts with several parallel axes: the real trainer on four ranks against one process, for every kind of attention.
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ const std::vector<Named>& layouts() {
   return all;
 }
 
-// Four KV heads, so that two slices have two each; dropout, accumulation, a table for input and output.
+// Four KV heads, so that each of two slices has two; dropout, gradient accumulation, tied embeddings.
 Training run(const Named& kind, const std::vector<std::string>& layout, int ranks) {
   TrainingOptions o;
   o.ranks = ranks;
@@ -60,7 +60,7 @@ const Training& on_one(const Named& kind) {
   return known[kind.name];
 }
 
-// Sums in f32 in another order; whatever the layout.
+// Bounds for f32 sums in a different order, for any layout.
 constexpr double kLoss = 1e-5, kWeights = 2e-3;
 
 class DistLayouts : public testing::TestWithParam<std::tuple<Named, Named>> {

@@ -1,5 +1,5 @@
-// Blocks that an indexer selects, from its warm-up on: every layout that has them against one process, documents packed
-// in rows, and a run that goes on from a checkpoint.
+// Blocks selected by an indexer, from its warm-up on: every layout that supports them against one process, documents
+// packed in rows, and a run that is resumed from a checkpoint.
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace ring::test {
 namespace {
 
-// Some heads select, others do not, so that a slice may have none that does; two of four steps warm up.
+// Some heads select and others do not, so that a slice may have no selecting head; two of four steps are warm-up.
 TrainingOptions options(int ranks, const Overrides& more) {
   return short_run(
       ranks,
@@ -54,8 +54,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(DistLearned, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
 
-// That the comparisons above could tell: what is kept makes a difference, and indexers change.
-TEST(LearnedTraining, DependsOnWhatIsSelected) {
+// Sanity check of the comparisons above: the selection matters, and indexers change.
+TEST(LearnedTraining, DependsOnTheSelection) {
   const Training a = train_on_ranks(options(1, {})),
                  b = train_on_ranks(options(1, {"model.attention.index_warmup_steps=9"})),
                  c = train_on_ranks(options(1, {"model.attention.index_loss=0", "optimizer.weight_decay=0"}));
@@ -69,12 +69,12 @@ TEST(LearnedTraining, DependsOnWhatIsSelected) {
   EXPECT_GT(largest_difference(a, c, indexer + "distance"), 10 * kWeights);
 }
 
-TEST(LearnedTraining, GoesOnFromACheckpointWithTheSameBits) {
-  expect_to_go_on(options, 2, "learned_resume");
-}  // in the last step of the warm-up
+TEST(LearnedTraining, ResumesFromACheckpointWithTheSameBits) {
+  expect_resume_is_exact(options, 2, "learned_resume");
+}  // in the last warm-up step
 
-// Heads that do not divide: auto takes the ring.
-TEST(DistLearnedRing, OfOneHeadEqualsOneProcess) {
+// One head cannot be divided, so auto chooses the ring.
+TEST(DistLearnedRing, OneHeadEqualsOneProcess) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   expect_equal_to_one_process({"one_head", 2, {"parallel.cp=2"}}, [](int ranks, const Overrides& more) {
     TrainingOptions o = options(ranks, more);

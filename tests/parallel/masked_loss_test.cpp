@@ -1,5 +1,5 @@
-// The loss over the tokens that count by a corpus's loss mask: one process, and every way to share a step, against a
-// reference in float64 that takes the mask from its definition here.
+// The loss over the tokens that a corpus's loss mask selects: one process and every layout, against a float64 reference
+// that builds the mask independently.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -35,10 +35,10 @@ struct Named {
 };
 void PrintTo(const Named& n, std::ostream* out) { *out << n.name; }
 
-// Which documents have an answer: in `rare` every fourth.
+// Documents with an answer; `rare` means every fourth.
 enum class Answers : std::uint8_t { all, rare, none };
 
-// A prompt and an answer in each document: of 10 to 69 tokens the last 1 to 12 count, where it has an answer.
+// A prompt and an answer in each document of 10 to 69 tokens: the last 1 to 12 tokens count if it has an answer.
 class MaskedCorpus {
  public:
   explicit MaskedCorpus(Answers answers)
@@ -49,7 +49,7 @@ class MaskedCorpus {
   }
   ~MaskedCorpus() { fs::remove_all(folder_); }
   std::string path() const { return (folder_ / "c.h5").string(); }
-  // What the training split holds, by place: the tokens, whether they count, and whether they begin a document.
+  // Tokens of the training split by position: their ids, if they count, and if they begin a document.
   std::vector<std::int32_t> tokens;
   std::vector<bool> counts, begins;
 
@@ -91,13 +91,13 @@ TrainingOptions options(const Named& n, Answers answers = Answers::all) {
   o.ranks = n.ranks;
   o.steps = 3;
   o.validate = true;
-  // With AdamW's usual epsilon a gradient that is nothing but rounding moves a weight as far as any other.
+  // With AdamW's usual epsilon, a gradient of pure rounding errors would move a weight as far as any other.
   o.overrides = {"data.path=" + corpus(answers).path(), "optimizer.eps=1e-4"};
   o.overrides.insert(o.overrides.end(), n.overrides.begin(), n.overrides.end());
   return o;
 }
 
-// The first batch of a run, with targets by the mask as it was made, not as the loader has it; -1: none.
+// The first batch of a run. Its targets follow the mask as written, not as loaded; -1: none.
 struct FirstStep {
   Config config;
   Batch batch;
@@ -133,7 +133,7 @@ std::vector<std::size_t> places_of_targets(const FirstStep& f) {
   return places;
 }
 
-// Its loss and the gradient of the head's matrix [V,C], in float64 from logits and rows of the fresh model.
+// The loss and the gradient of the head's matrix [V,C], in float64 from logits and rows of the fresh model.
 struct Reference {
   double loss = 0;
   std::vector<double> head;
@@ -166,7 +166,7 @@ Reference reference(const FirstStep& f) {
   return r;
 }
 
-// AdamW's first moment after one step is a tenth of the gradient.
+// Checks AdamW's first moment after one step: a tenth of the gradient.
 void expect_gradient(TrainingOptions o, const Reference& want) {
   o.steps = 1;
   o.overrides.push_back("optimizer.clip=0");
@@ -182,8 +182,8 @@ void expect_gradient(TrainingOptions o, const Reference& want) {
   EXPECT_LT(worst, 2e-6 * largest);
 }
 
-// A step of 4 samples of 32 tokens of which one has targets, all of them in its second quarter: most micro-batches,
-// and one rank of dp and of cp, in either layout of cp, have none.
+// Returns settings of a step of 4 samples of 32 tokens in which only one sample has targets, all in its second quarter.
+// Most micro-batches, and one rank of dp and of cp (in both cp layouts), have none.
 std::vector<std::string> lonely_step() {
   for (int seed = 1; seed < 5000; ++seed) {
     const std::vector<std::string> o{"train.batch_size=4", "train.micro_batch=0", str("run.seed=", seed)};
@@ -196,7 +196,7 @@ std::vector<std::string> lonely_step() {
 
 class DistMaskedLoss : public testing::TestWithParam<Named> {};
 
-// `base` holds for the reference and for one process, too.
+// `base` applies to the reference and to the single process as well.
 void expect_mean(const Named& n, const std::vector<std::string>& base, Answers answers) {
   SCOPED_TRACE(testing::Message() << testing::PrintToString(base));
   Named all = n;
@@ -221,12 +221,12 @@ TEST_P(DistMaskedLoss, IsTheMeanOverTokensThatCount) {
   expect_mean(GetParam(), {"data.packing.documents=true"}, Answers::all);
 }
 
-TEST_P(DistMaskedLoss, PartsWithoutTargetsHaveNoShareInTheMean) {
+TEST_P(DistMaskedLoss, PartsWithoutTargetsDoNotAffectTheMean) {
   static const std::vector<std::string> lonely = lonely_step();
   expect_mean(GetParam(), lonely, Answers::rare);
 }
 
-// No NaN, and nothing moves but by decay.
+// Nothing becomes NaN, and weights change only by decay.
 TEST_P(DistMaskedLoss, StepsWithoutTargetsAreFinite) {
   Named n = GetParam();
   n.overrides.push_back("optimizer.weight_decay=0");

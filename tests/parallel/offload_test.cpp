@@ -1,4 +1,4 @@
-// Activations in host memory, in every layout: the same bits, and what has to leave does.
+// Activations in host memory, in every layout: results are bit-identical, and the expected tensors are offloaded.
 #include <gtest/gtest.h>
 
 #include <regex>
@@ -57,8 +57,8 @@ TEST_P(DistOffload, GivesTheSameBits) {
   }
 }
 
-// Blocks that are treated differently, chosen by memory and time. The least that a step needs is not known here:
-// budgets below it are refused, the same on all ranks.
+// Plans treat blocks differently, depending on memory and time. The minimum of a step is unknown here: budgets below it
+// are refused, with the same message on all ranks.
 TEST_P(DistOffload, AChosenPlanGivesTheSameBits) {
   const Training plain = train({"train.recompute=none"});
   int trained = 0, moved = 0;
@@ -77,15 +77,15 @@ TEST_P(DistOffload, AChosenPlanGivesTheSameBits) {
   EXPECT_GT(moved, 0);
 }
 
-// "..; it needs 1.25 MiB. Lower ..", rounded up.
+// Returns the bytes of "..; it needs 1.25 MiB. Lower ..", rounded up.
 double needed_in(const std::string& errors) {
   std::smatch found;
   if (!std::regex_search(errors, found, std::regex("it needs ([0-9.]+) (MiB|bytes)"))) return 0;
   return 1.01 * std::stod(found[1]) * (found[2] == "MiB" ? 1 << 20 : 1);
 }
 
-// Where not even the inputs of all blocks fit, they are computed again, too.
-TEST_P(DistOffload, SegmentsThatRunAgainGiveTheSameBits) {
+// If not even the inputs of all blocks fit, they are recomputed as well.
+TEST_P(DistOffload, RecomputedSegmentsGiveTheSameBits) {
   const auto within = [&](const std::string& budget) {
     return try_train({"model.layers=11", "model.context=256", "train.micro_batch=2", "train.memory_budget=" + budget});
   };

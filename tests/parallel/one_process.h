@@ -1,5 +1,5 @@
 #pragma once
-// A layout against one process that trains with the same settings and keeps all activations.
+// Compares a layout with one process that trains with the same settings and keeps all activations.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace ring::test {
 
 using Overrides = std::vector<std::string>;
 
-// A short run with dropout, of a model of eight heads that layouts can cut, with this attention.
+// Returns a short run with dropout and this attention; layouts can divide the model's eight heads.
 inline TrainingOptions short_run(int ranks, const Overrides& attention, const Overrides& more) {
   TrainingOptions o;
   o.ranks = ranks;
@@ -32,10 +32,10 @@ class LayoutTest : public testing::TestWithParam<Layout> {
   }
 };
 
-// Sums in f32 in another order; whatever the layout.
+// Bounds for f32 sums in a different order, for any layout.
 inline constexpr double kLoss = 1e-5, kWeights = 2e-3, kIndexLoss = 1e-3;
 
-// options(ranks, overrides): the run.
+// options(ranks, overrides) returns the run.
 template <class Options>
 void expect_equal_to_one_process(const Layout& layout, const Options& options) {
   Overrides alone;
@@ -53,10 +53,10 @@ void expect_equal_to_one_process(const Layout& layout, const Options& options) {
   EXPECT_LE(std::abs(one.validation - many.validation), kLoss * one.validation);
 }
 
-// A run that is saved after so many steps, and goes on in a new trainer, has the bits of one that is not. name: of a
-// folder.
+// Expects that a run that is saved after `steps` steps and resumed by a new trainer is bit-identical to an
+// uninterrupted run. name: name of a folder.
 template <class Options>
-void expect_to_go_on(const Options& options, int steps, const std::string& name) {
+void expect_resume_is_exact(const Options& options, int steps, const std::string& name) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / name;
   std::filesystem::remove_all(folder);
   const Training whole = train_on_ranks(options(1, {}));

@@ -17,7 +17,8 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// A group whose reductions add from some rank on, as a ring over other GPUs does. All ranks still get the same bits.
+// A group whose reductions start adding at a given rank, like a ring over other GPUs. All ranks still get the same
+// bits.
 class AnotherOrder final : public Communicator {
  public:
   AnotherOrder(Communicator& group, int first)
@@ -59,7 +60,7 @@ bool same_bits(const Floats& a, const Floats& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// What `fn` leaves in a group whose reductions begin at rank `first`, by rank.
+// Returns the result of `fn` on each rank of a group whose reductions start at rank `first`.
 using Fn = std::function<Floats(Communicator&, const ExecContext&)>;
 std::vector<Floats> in_group(int ranks, int first, const Fn& fn) {
   std::vector<Floats> out(static_cast<std::size_t>(ranks));
@@ -72,7 +73,7 @@ std::vector<Floats> in_group(int ranks, int first, const Fn& fn) {
   return out;
 }
 
-// The gradients of what every slice of a model keeps whole.
+// Returns the gradients of parameters that every slice of a model holds whole.
 Floats replicated_gradients(Communicator& slices, const ExecContext& ctx) {
   ModelConfig config = tiny_config().model;
   config.width = 96, config.heads = config.kv_heads = 12, config.vocab_size = 288;
@@ -98,8 +99,8 @@ class DistOrderedSum : public testing::Test {
   }
 };
 
-// What this is about.
-TEST_F(DistOrderedSum, ReductionsOfOtherGroupsMayGiveOtherBits) {
+// The problem that ordered sums solve.
+TEST_F(DistOrderedSum, ReductionsOfDifferentGroupsMayDiffer) {
   const auto reduced = [](Communicator& group, const ExecContext& ctx) {
     const Tensor t = ctx.empty({100});
     random_normal_kernel({t, {.seed = 5, .site = static_cast<std::uint32_t>(group.rank())}}, ctx);
@@ -109,8 +110,8 @@ TEST_F(DistOrderedSum, ReductionsOfOtherGroupsMayGiveOtherBits) {
   EXPECT_FALSE(same_bits(in_group(3, 0, reduced)[0], in_group(3, 1, reduced)[0]));
 }
 
-// Replicas each sum over slices of their own, on other GPUs.
-TEST_F(DistOrderedSum, ReplicasAgreeOnWhatSlicesShare) {
+// Each replica sums over its own slices, on different GPUs.
+TEST_F(DistOrderedSum, ReplicasAgreeOnReplicatedGradients) {
   for (const int ranks : {3, 4}) {
     const std::vector<Floats> one = in_group(ranks, 0, replicated_gradients);
     ASSERT_GT(one[0].size(), 0u);
@@ -123,7 +124,7 @@ TEST_F(DistOrderedSum, ReplicasAgreeOnWhatSlicesShare) {
 }
 
 TEST_F(DistOrderedSum, IsTheSumOfManyTensorsInRankOrder) {
-  constexpr std::int64_t kMany = (4 << 20) + 1000, kFew = 3;  // more than is gathered at a time, and little
+  constexpr std::int64_t kMany = (4 << 20) + 1000, kFew = 3;  // more than is gathered at a time, and few
   const auto value = [](int rank, std::int64_t i) { return std::ldexp(1.0f, (rank + static_cast<int>(i % 3)) * 12); };
   const std::vector<Floats> got = in_group(3, 0, [&](Communicator& group, const ExecContext& ctx) {
     std::vector<Tensor> tensors;
@@ -146,7 +147,7 @@ TEST_F(DistOrderedSum, IsTheSumOfManyTensorsInRankOrder) {
 TEST_F(DistOrderedSum, HalfPrecisionIsRoundedOnce) {
   const std::vector<Floats> got = in_group(3, 0, [](Communicator& group, const ExecContext& ctx) {
     const Tensor t = ctx.empty({1}, DType::bf16), wide = ctx.empty({1});
-    t.data<bf16>()[0] = to_bf16(group.rank() == 0 ? 256.0f : 0.75f);  // alone, neither of these changes 256 by enough
+    t.data<bf16>()[0] = to_bf16(group.rank() == 0 ? 256.0f : 0.75f);  // alone, neither 0.75 changes 256 in bf16
     sum_in_order({t}, group, ctx);
     return Floats{to_float(t.data<bf16>()[0])};
   });

@@ -1,4 +1,4 @@
-// Norms of the model's parts on every layout: those of one process, and together the norm of the whole gradient.
+// Norms of the model's parts in every layout: equal to one process, and together the norm of the whole gradient.
 
 #include <gtest/gtest.h>
 

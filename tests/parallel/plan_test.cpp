@@ -8,7 +8,7 @@
 namespace ring {
 namespace {
 
-// 8 heads, 4 KV heads: slices of 1, 2 or 4.
+// 8 heads and 4 KV heads allow 1, 2 or 4 slices.
 ModelConfig model() {
   ModelConfig m;
   m.vocab_size = 64;
@@ -45,7 +45,7 @@ void PrintTo(const DegreeCase& c, std::ostream* out) { *out << c.name; }
 
 class PlanDegrees : public testing::TestWithParam<DegreeCase> {};
 
-TEST_P(PlanDegrees, FillInWhatIsLeftOpen) {
+TEST_P(PlanDegrees, FillInOpenDegrees) {
   const DegreeCase& c = GetParam();
   const ParallelPlan p = make_plan(c.asked, model(), {24, 0}, c.world);
   EXPECT_EQ(p.dp, c.dp);
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, PlanDegrees,
                                          DegreeCase{"all_given", degrees(2, 2, 2), 8, 2, 2, 2}),
                          [](const auto& info) { return info.param.name; });
 
-TEST(Plan, RefusesDegreesAndSaysWhatFits) {
+TEST(Plan, RefusesDegreesAndNamesOnesThatFit) {
   EXPECT_EQ(
       refusal(degrees(0, 3, 1), 8),
       "parallel.cp: 3 does not divide the 8 processes of this run; parallel.cp can be 1, 2, 4 or 8 here; or start "
@@ -93,7 +93,7 @@ TEST(Plan, RefusesDegreesAndSaysWhatFits) {
             "launch --nproc-per-node 6 -- train .., or set parallel.dp to 1, 2 or 4, or to 0 to use what is left");
 }
 
-TEST(Plan, RefusesSlicesThatTheModelCannotBeCutInto) {
+TEST(Plan, RefusesSlicesThatDoNotDivideTheModel) {
   EXPECT_EQ(refusal(degrees(0, 1, 3), 6),
             "parallel.tp: 3 does not divide model.heads = 8, model.kv_heads = 4 and model.mlp_width = 96, which tensor "
             "parallelism shards. This model allows 1 or 2 on 6 processes");
@@ -109,7 +109,7 @@ TEST(Plan, SharesTheBatch) {
             std::string::npos);
 }
 
-// Whoever does as a message says does not get the next one.
+// Following a message's advice must not lead to another refusal.
 TEST(Plan, ARefusedBatchComesWithSizesThatFit) {
   EXPECT_TRUE(refusal(degrees(0, 1, 1), 3, {8, 0}).ends_with("replicas (parallel.dp). Set it to a multiple of 3"));
   EXPECT_TRUE(refusal(degrees(0, 1, 1), 3, {8, 2}).ends_with("replicas (parallel.dp). Set it to a multiple of 6"));
@@ -119,7 +119,7 @@ TEST(Plan, ARefusedBatchComesWithSizesThatFit) {
             "Set it to 1 or 3, or train.batch_size to a multiple of 6");
 }
 
-// What a forward pass computes divides the steps of all sizes.
+// The micro-batch divides the batches of all sizes.
 TEST(Plan, SharesBatchesThatChange) {
   const ParallelPlan p = make_plan(degrees(2, 1, 1), model(), {48, 4, {24, 8}}, 2);
   EXPECT_EQ(p.micro_batch, 4);
@@ -154,7 +154,7 @@ TEST(Plan, RefusesContextsAndSchedulesThatDoNotFit) {
       << refusal(degrees(0, 32, 4), 128, {1, 1});
 }
 
-// Late queries see more pools. Heads, where all_to_all divides them, see the same.
+// Late queries see more pools. With all_to_all, ranks divide heads, which all see the same number.
 TEST(Plan, RowsWithPoolsAreDividedEvenly) {
   ModelConfig m = model();
   m.attention.kind = "window";
@@ -171,7 +171,7 @@ TEST(Plan, RowsWithPoolsAreDividedEvenly) {
   EXPECT_EQ(chunks(ContextSchedule::automatic), 1u) << "all_to_all";
 }
 
-TEST(Plan, NamesKeysThatAreReferencedByNobody) {
+TEST(Plan, NamesReferencedKeysWithoutEffect) {
   const auto idle = [](BlockChoice pattern, ContextSchedule schedule, std::int64_t kv_heads,
                        ContextKeys keys = ContextKeys::referenced, int cp = 4) {
     ModelConfig m = model();
@@ -199,14 +199,14 @@ TEST(Plan, NamesKeysThatAreReferencedByNobody) {
       EXPECT_TRUE(begins(idle(pattern, schedule, 4), "no layer selects its blocks")) << idle(pattern, schedule, 4);
 }
 
-TEST(Plan, Text) {
+TEST(Plan, TextNamesTheDegrees) {
   ParallelConfig c = degrees(0, 2, 2);
   c.zero = 3;
   EXPECT_EQ(make_plan(c, model(), {24, 0}, 8).text(), "dp 2, cp 2, tp 2, zero 3");
   EXPECT_EQ(make_plan(degrees(0, 1, 1), model(), {24, 0}, 1).text(), "");
 }
 
-TEST(ParallelizeTensor, CutsEveryMatrixAndNoVector) {
+TEST(ParallelizeTensor, ShardsEveryMatrixAndNoVector) {
   Decoder whole(model(), 16), cut(model(), 16);
   cut.shard({1, 4});
   whole.parameters().lay_out();
@@ -217,11 +217,11 @@ TEST(ParallelizeTensor, CutsEveryMatrixAndNoVector) {
     EXPECT_EQ(p->placement.cut == Cut::none, p->shape.size() == 1) << p->parts[0].name;
     vectors += p->shape.size() == 1;
   }
-  EXPECT_EQ(vectors, 3);  // two norms of the block and the last one
+  EXPECT_EQ(vectors, 3);  // two norms of the block and the final norm
   EXPECT_LT(cut.parameters().size(), whole.parameters().size() / 3);
 }
 
-TEST(ParallelizeTensor, RefusesWhatDoesNotDivide) {
+TEST(ParallelizeTensor, RefusesSlicesThatDoNotDivide) {
   Decoder decoder(model());
   EXPECT_THROW(decoder.shard({0, 3}), Error);
 }

@@ -1,4 +1,4 @@
-// Who makes which pools of documents that are cut among ranks, against what each token says by itself.
+// Ranks that compute the pools of sharded documents, against lists of the tokens of each pool.
 
 #include "parallel/context/pool_plan.h"
 
@@ -15,7 +15,7 @@
 namespace ring::test {
 namespace {
 
-// Tokens of all pools, pool after pool, each in order, by their rows in the micro-batch.
+// Returns the tokens of all pools, pool after pool and each in order, as rows of the micro-batch.
 std::vector<std::vector<std::int32_t>> tokens_of_pools(const std::vector<Span>& documents, std::int32_t size) {
   std::vector<std::vector<std::int32_t>> pools;
   for (const Span& d : documents)
@@ -26,7 +26,7 @@ std::vector<std::vector<std::int32_t>> tokens_of_pools(const std::vector<Span>& 
   return pools;
 }
 
-// The row in the micro-batch of each row of a rank.
+// Returns the row of the micro-batch for each row of a rank.
 std::vector<std::int32_t> rows_of(const ContextShards& shards, int rank) {
   std::vector<std::int32_t> rows;
   for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(rank)])
@@ -44,7 +44,7 @@ const PoolPlan::Message& to_or_from(const std::vector<PoolPlan::Message>& messag
   return *std::ranges::find(messages, peer, &PoolPlan::Message::peer);
 }
 
-// What a rank has in the tensor in which the tokens of its other pools meet.
+// Returns the tensor in which a rank collects the tokens of its pools that are not whole on the rank.
 std::vector<std::int32_t> parts_of(const std::vector<PoolPlan>& plans, const ContextShards& shards, int rank) {
   const PoolPlan& plan = plans[static_cast<std::size_t>(rank)];
   std::vector<std::int32_t> parts(static_cast<std::size_t>(plan.part_rows), -1);
@@ -59,7 +59,7 @@ std::vector<std::int32_t> parts_of(const std::vector<PoolPlan>& plans, const Con
   return parts;
 }
 
-// The tokens of each pool that a rank makes.
+// Adds the tokens of each pool that a rank computes.
 void add_made(const std::vector<PoolSegment>& rows, std::int32_t size, const std::vector<std::int32_t>& from,
               std::map<std::int32_t, std::vector<std::int32_t>>& made) {
   for (const PoolSegment& r : rows)
@@ -67,7 +67,7 @@ void add_made(const std::vector<PoolSegment>& rows, std::int32_t size, const std
       made[r.out + i / size].push_back(from.at(static_cast<std::size_t>(r.first + i)));
 }
 
-TEST(PoolPlan, WhoHasTheFirstTokenMakesAPoolOfAllOfItsTokens) {
+TEST(PoolPlan, TheRankWithTheFirstTokenComputesTheWholePool) {
   for (const Cut& c : kCuts)
     for (const std::int32_t size : {2, 7, 64, 200})
       for (const int ranks : {1, 2, 4})
@@ -98,7 +98,7 @@ TEST(PoolPlan, WhoHasTheFirstTokenMakesAPoolOfAllOfItsTokens) {
         }
 }
 
-// Messages are those of pools that lie on several ranks.
+// Only pools that are spread over several ranks need messages.
 TEST(PoolPlan, WholePoolsStayWhereTheyAre) {
   const auto plan = [](std::int64_t align, std::int32_t size) {
     return pool_plan(ContextLayout(ContextLayoutKind::zigzag, 512, 2, align).shards(0, 2, documents_of(512, 2, {})),
@@ -106,8 +106,8 @@ TEST(PoolPlan, WholePoolsStayWhereTheyAre) {
   };
   EXPECT_FALSE(plan(64, 64).any_travels);
   EXPECT_EQ(plan(64, 64).part_rows, 0);
-  // Chunks of 128 tokens, of which rank 0 has the first and the last: of each row it makes a pool with 10 tokens of
-  // rank 1, and gives 30 of its last chunk to the one before them.
+  // Chunks have 128 tokens; rank 0 has the first and the last. In each row, rank 0 computes a pool with 10 tokens of
+  // rank 1, and sends 30 tokens of its last chunk to rank 1, which holds the chunk before.
   const PoolPlan cut = plan(64, 69);
   EXPECT_TRUE(cut.any_travels);
   EXPECT_EQ(cut.part_rows, 2 * 69);

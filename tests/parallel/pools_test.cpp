@@ -1,5 +1,5 @@
-// Attention with pools: every layout that has it against one process, documents packed in rows, activations that are
-// computed again, and a run that goes on from a checkpoint.
+// Attention with pools: every layout that supports it against one process, documents packed in rows, recomputed
+// activations, and a run that is resumed from a checkpoint.
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace ring::test {
 namespace {
 
-// One layer with windows and pools of two sizes, which are learned and gated, one that also selects blocks.
+// One layer has windows and learned, gated pools of two sizes; another one also selects blocks.
 TrainingOptions options(int ranks, const Overrides& more) {
   return short_run(ranks,
                    {"model.attention={kind: window, window: 6, pools: [8, 50], pooling: learned, pool_gates: true}",
@@ -60,8 +60,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(DistPools, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
 
-// KV heads that do not divide: auto takes the ring.
-TEST(DistPoolsRing, OfOneHeadEqualsOneProcess) {
+// One KV head cannot be divided, so auto chooses the ring.
+TEST(DistPoolsRing, OneHeadEqualsOneProcess) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   expect_equal_to_one_process({"one_head", 2, {"parallel.cp=2"}}, [](int ranks, const Overrides& more) {
     TrainingOptions o = options(ranks, more);
@@ -70,7 +70,7 @@ TEST(DistPoolsRing, OfOneHeadEqualsOneProcess) {
   });
 }
 
-// That the comparisons above could tell: without pools it is another model.
+// Sanity check of the comparisons above: without pools the model is a different one.
 TEST(PoolTraining, DependsOnPools) {
   const Training a = train_on_ranks(options(1, {})),
                  b = train_on_ranks(options(
@@ -79,8 +79,8 @@ TEST(PoolTraining, DependsOnPools) {
   EXPECT_GT(largest_difference(a, b), 10 * kWeights);
 }
 
-// And that all that is learned of pools moves.
-TEST(PoolTraining, LearnsPools) {
+// Sanity check: all weights and gates of pools change.
+TEST(PoolTraining, LearnsWeightsAndGates) {
   const Training a = train_on_ranks(options(1, {})), b = train_on_ranks(options(1, {"optimizer.lr=1e-20"}));
   ASSERT_EQ(a.errors + b.errors, "");
   for (const char* name :
@@ -88,7 +88,7 @@ TEST(PoolTraining, LearnsPools) {
     EXPECT_GT(largest_difference(a, b, str("model.blocks.0.attention.", name)), 0.1) << name;
 }
 
-TEST(PoolTraining, ComputesAgainTheSameBits) {
+TEST(PoolTraining, RecomputationGivesTheSameBits) {
   const Training kept = train_on_ranks(options(1, {"train.recompute=none"}));
   for (const char* what : {"attention", "block", "full"}) {
     const Training again = train_on_ranks(options(1, {std::string("train.recompute=") + what}));
@@ -98,9 +98,10 @@ TEST(PoolTraining, ComputesAgainTheSameBits) {
   }
 }
 
-TEST(PoolTraining, GoesOnFromACheckpointWithTheSameBits) { expect_to_go_on(options, 2, "pools_resume"); }
+TEST(PoolTraining, ResumesFromACheckpointWithTheSameBits) { expect_resume_is_exact(options, 2, "pools_resume"); }
 
-// Steps whose peak is in attention: bytes that each rank's took, and that it was to take.
+// Runs steps whose peak memory is in attention, and reports the bytes that each rank's step took and was planned to
+// take.
 Training with_wide_heads(const Layout& l, const std::string& pools) {
   TrainingOptions o = options(l.ranks, l.overrides);
   for (const std::string& more :
@@ -111,8 +112,8 @@ Training with_wide_heads(const Layout& l, const std::string& pools) {
   return train_on_ranks(o);
 }
 
-// Memory plans count pools, their gradients and what travels of them.
-TEST(DistPoolMemory, AStepTakesWhatItWasToTake) {
+// Memory plans include pools, their gradients and their messages.
+TEST(DistPoolMemory, AStepTakesThePlannedMemory) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   for (const Layout& l : {Layout{"one", 1, {}}, Layout{"ring", 2, kRing}, Layout{"gather", 2, kGather},
                           Layout{"ring4", 4, {"parallel.cp=4", kRing[1], kContiguous}}}) {

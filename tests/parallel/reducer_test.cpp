@@ -34,7 +34,7 @@ struct Parameters {
   }
   void start_step() {
     for (SlotRange& r : ranges) r.slot->written = false;
-    for (std::int64_t i = 0; i < flat.numel(); ++i) flat.data<float>()[i] = 1e30f;  // left over: must never be read
+    for (std::int64_t i = 0; i < flat.numel(); ++i) flat.data<float>()[i] = 1e30f;  // leftovers that must not be read
   }
 };
 
@@ -47,7 +47,7 @@ struct Inputs {
   SlotPtr last, parameter;
 };
 
-// One step of the tape that uses a parameter.
+// Records one step on the tape that uses a parameter.
 void use(Tape& tape, Parameters& p, std::size_t k, int rank, int micro, std::vector<SlotPtr>& outputs) {
   const Run run{.ctx = p.ctx, .tape = &tape};
   const Inputs inputs{outputs.empty() ? nullptr : outputs.back(), p.ranges[k].slot};
@@ -60,7 +60,7 @@ void use(Tape& tape, Parameters& p, std::size_t k, int rank, int micro, std::vec
   outputs.push_back(run.record("use", {}, inputs, rule).slot);
 }
 
-// Uses the parameters in registration order, as a forward does; skips `unused`.
+// Uses the parameters in registration order, like a forward, except `unused`.
 void micro_batch(Parameters& p, int rank, int micro, bool last, std::size_t unused) {
   Tape tape(last);
   std::vector<SlotPtr> outputs;
@@ -91,7 +91,7 @@ TEST_P(DistReducer, GradientsAreTheSumOverRanksAndMicroBatches) {
         RING_CHECK(reducer.started() == 0, "reduced before the last micro-batch");
         micro_batch(p, c.rank(), m, m + 1 == kMicro, kUnused);
       }
-      // The bucket of the unused parameter stops all later ones until finish().
+      // The bucket of the unused parameter delays all later ones until finish().
       RING_CHECK(reducer.started() > 0 && reducer.started() < reducer.buckets(), "started ", reducer.started());
       const int started = reducer.started();
       reducer.finish();
@@ -113,7 +113,7 @@ TEST_P(DistReducer, GradientsAreTheSumOverRanksAndMicroBatches) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
-TEST_P(DistReducer, AllBucketsStartDuringBackwardAndTheCutDoesNotChangeBits) {
+TEST_P(DistReducer, AllBucketsStartDuringBackwardAndTheirSizeDoesNotChangeBits) {
   const auto errors = test::run_ranks(GetParam(), [](Communicator& c) {
     std::vector<Parameters> runs;
     for (const std::int64_t bytes : {64, 4096, 1 << 20}) {
@@ -129,8 +129,8 @@ TEST_P(DistReducer, AllBucketsStartDuringBackwardAndTheCutDoesNotChangeBits) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
-// Ranks on which parameters complete in different orders still reduce in one.
-TEST_P(DistReducer, OneOrderOnEveryRank) {
+// Parameters complete in a different order on each rank, but all ranks reduce in one order.
+TEST_P(DistReducer, EveryRankReducesInTheSameOrder) {
   CommOptions verify;
   verify.verify = true;
   const auto errors = test::run_ranks(
@@ -153,14 +153,14 @@ TEST_P(DistReducer, OneOrderOnEveryRank) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
-TEST_P(DistReducer, LostRankIsAnError) {
+TEST_P(DistReducer, ALostRankIsAnError) {
   if (GetParam() == 1) GTEST_SKIP();
   CommOptions options;
   options.timeout = Timeout(500);
   const auto errors = test::run_ranks(
       GetParam(),
       [](Communicator& c) {
-        if (c.rank() == 1) return;  // leaves
+        if (c.rank() == 1) return;  // the rank is lost
         Parameters p;
         Reducer reducer(c, p.ctx.stream, make_buckets(p.flat, p.ranges, 4096));
         p.start_step();
@@ -174,7 +174,7 @@ TEST_P(DistReducer, LostRankIsAnError) {
   }
 }
 
-TEST(Reducer, OneRankSendsNothingButZeroesTheUnused) {
+TEST(Reducer, OneRankSendsNothingButZeroesUnusedParameters) {
   const auto comm = make_self_communicator();
   Parameters p;
   Reducer reducer(*comm, p.ctx.stream, make_buckets(p.flat, p.ranges));
@@ -186,7 +186,7 @@ TEST(Reducer, OneRankSendsNothingButZeroesTheUnused) {
   EXPECT_TRUE(p.ranges[3].slot->written);
 }
 
-TEST(Reducer, AUsedParameterWhoseOutputIsNotIsZero) {
+TEST(Reducer, AParameterWithAnUnusedOutputHasAZeroGradient) {
   const auto comm = make_self_communicator();
   Parameters p({4, 4});
   Reducer reducer(*comm, p.ctx.stream, make_buckets(p.flat, p.ranges));
@@ -194,7 +194,7 @@ TEST(Reducer, AUsedParameterWhoseOutputIsNotIsZero) {
   Tape tape;
   std::vector<SlotPtr> main, aside;
   use(tape, p, 0, 0, 0, main);
-  use(tape, p, 1, 0, 0, aside);  // nobody reads this output
+  use(tape, p, 1, 0, 0, aside);  // nothing reads this output
   tape.backward(main.back(), p.ctx.zeros({1}), p.ctx);
   reducer.finish();
   EXPECT_EQ(p.ranges[1].slot->grad.data<float>()[2], 0.0f);

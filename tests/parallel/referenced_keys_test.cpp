@@ -1,5 +1,5 @@
-// Where blocks are selected, exactly the keys travel that a rank's queries selected: plans and messages against every
-// query and key, one by one, and results against those for which all keys travel.
+// With selected blocks, only the keys that a rank's queries selected are sent: plans and messages against every single
+// query and key, and results against runs that send all keys.
 
 #include <gtest/gtest.h>
 
@@ -40,8 +40,8 @@ std::vector<ContextShards> shards_of(const ContextCase& c, ContextLayoutKind kin
   return all;
 }
 
-// Where a row of the micro-batch is: its document, position there, block, and that block's row of a selection; and who
-// holds it, in which of its rows.
+// Position of a row of the micro-batch: its document, position there, block, and the block's row of a selection; the
+// rank that holds it, and the row there.
 struct Place {
   std::int32_t document = -1, position = 0, block = 0, bits = 0;
   int rank = 0;
@@ -73,7 +73,7 @@ bool sees(const Place& q, const Place& k) {
   return q.document >= 0 && q.document == k.document && k.position <= q.position;
 }
 
-// Words of a selection by row and head, 32 blocks at most.
+// Words of a selection by row and head, for at most 32 blocks.
 struct Selection {
   std::vector<std::int32_t> words;
   bool keeps(const Place& q, std::int64_t head, const Place& k) const {
@@ -95,7 +95,8 @@ Selection random_selection(const std::vector<Place>& places) {
   return s;
 }
 
-// The rows of rank `keys` that some query of rank `queries` sees; with a selection, and keeps in this head.
+// Returns the rows of rank `keys` that some query of rank `queries` sees and, if there is a selection, keeps in this
+// head.
 std::set<std::int32_t> wanted(const std::vector<Place>& places, int queries, int keys, const Selection* selection,
                               std::int64_t head) {
   std::set<std::int32_t> rows;
@@ -117,7 +118,7 @@ std::set<std::int32_t> rows_of(const KeyRequest& need, std::int64_t head) {
   return rows;
 }
 
-// Every kept pair of the calls has a key that came, from the row that it stands for.
+// Expects that every kept pair of the calls has a key that was sent from the right row.
 void expect_keys_are_there(const KeyRequest& need, const std::vector<Place>& places, int queries, int keys,
                            const Selection& s) {
   std::map<std::int32_t, const Place*> query_at, key_at;
@@ -147,7 +148,7 @@ void expect_keys_are_there(const KeyRequest& need, const std::vector<Place>& pla
   }
 }
 
-TEST(ReferencedKeysPlan, HasWhatSomeQuerySelected) {
+TEST(ReferencedKeysPlan, SendsTheRowsThatSomeQuerySelected) {
   for (const ContextCase& c : cases())
     for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
       for (const int ranks : {2, 3})
@@ -178,7 +179,7 @@ TEST(ReferencedKeysPlan, HasWhatSomeQuerySelected) {
         }
 }
 
-TEST(ReferencedKeysPlan, SomeHeadsHaveTheirPart) {
+TEST(ReferencedKeysPlan, SomeHeadsHaveTheirPartOfTheWords) {
   KeyReferences known(2, 3, 2);
   const std::int32_t one[] = {1, 2, 3, 4, 5, 6}, two[] = {8, 0, 0, 0, 0, 8};
   known.add(one, 1, 1);
@@ -190,7 +191,7 @@ TEST(ReferencedKeysPlan, SomeHeadsHaveTheirPart) {
   EXPECT_EQ(KeyReferences().of({0, 3}, content()).bits, nullptr);
 }
 
-// By row of the micro-batch; of all ranks together.
+// Results of all ranks, by rows of the micro-batch.
 struct Results {
   std::vector<float> out, dq, dk, dv;
   Selection selection;
@@ -199,7 +200,7 @@ struct Results {
 
 using Make = std::function<std::unique_ptr<ContextParallel>(Communicator&, ContextKeys)>;
 
-// Normal numbers by row of the micro-batch.
+// Returns this rank's rows of normal numbers, which depend only on the row of the micro-batch.
 Tensor random_rows(std::uint32_t which, const ContextShards& s, std::int64_t heads, const ExecContext& ctx) {
   const std::int64_t width = heads * kDim;
   const Tensor t = ctx.empty({s.tokens(s.rank), heads, kDim});
@@ -210,7 +211,7 @@ Tensor random_rows(std::uint32_t which, const ContextShards& s, std::int64_t hea
   return t;
 }
 
-void put(std::vector<float>& all, const Tensor& t, const ContextShards& s) {
+void copy_to_batch_rows(std::vector<float>& all, const Tensor& t, const ContextShards& s) {
   const std::int64_t width = t.dim(1) * t.dim(2);
   all.resize(static_cast<std::size_t>(s.tokens() * width));
   for (const LocalRows& h : s.rows_by_rank[static_cast<std::size_t>(s.rank)])
@@ -237,7 +238,8 @@ Results on_ranks(const ContextCase& c, const std::vector<ContextShards>& shards,
     exchange->backward(b, mine, ctx);
     comm.barrier().synchronize();
     const std::lock_guard lock(mutex);
-    put(all.out, a.out, *mine), put(all.dq, b.dq, *mine), put(all.dk, b.dk, *mine), put(all.dv, b.dv, *mine);
+    copy_to_batch_rows(all.out, a.out, *mine), copy_to_batch_rows(all.dq, b.dq, *mine);
+    copy_to_batch_rows(all.dk, b.dk, *mine), copy_to_batch_rows(all.dv, b.dv, *mine);
     const auto words = to_host<std::int32_t>(b.selection.bits.view({b.selection.bits.numel()}), ctx.stream);
     all.selection.words.resize(words.size());
     for (std::size_t i = 0; i < words.size(); ++i) all.selection.words[i] |= words[i];
@@ -247,7 +249,7 @@ Results on_ranks(const ContextCase& c, const std::vector<ContextShards>& shards,
   return all;
 }
 
-// Rows by KV head that travel between the ranks; selection: null where all do that come before.
+// Returns the rows, counted per KV head, that are sent between ranks; selection: null if all previous keys are sent.
 std::int64_t rows_between(const std::vector<Place>& places, int ranks, const Selection* selection) {
   std::int64_t rows = 0;
   for (int i = 0; i < ranks; ++i)
@@ -256,7 +258,7 @@ std::int64_t rows_between(const std::vector<Place>& places, int ranks, const Sel
   return rows;
 }
 
-// Bytes of the bits that each rank sends to the others: of as many rows as the rank with the most has queries in.
+// Returns the bytes of selection bits that ranks send to each other: rows as on the rank whose queries have the most.
 std::int64_t bytes_of_bits(const std::vector<Place>& places, int ranks) {
   std::vector<std::set<std::int32_t>> rows(static_cast<std::size_t>(ranks));
   for (const Place& p : places)
@@ -290,8 +292,8 @@ INSTANTIATE_TEST_SUITE_P(
         Schedule{"gather", [](Communicator& c, ContextKeys k) { return make_gather(c, k); }}),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(DistReferencedKeys, AloneTravelAndGiveTheSameBits) {
-  const std::int64_t row = 3 * 2 * kDim * 4;  // keys and values in the forward and backward, their gradients
+TEST_P(DistReferencedKeys, AreTheOnlyKeysSentAndGiveTheSameBits) {
+  const std::int64_t row = 3 * 2 * kDim * 4;  // keys and values in the forward and the backward, and their gradients
   for (const ContextCase& c : cases())
     for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
       for (const int ranks : {2, 4})
@@ -306,7 +308,7 @@ TEST_P(DistReferencedKeys, AloneTravelAndGiveTheSameBits) {
           EXPECT_EQ(some.dk, all.dk);
           EXPECT_EQ(some.dv, all.dv);
           EXPECT_LT(some.sent, all.sent);
-          if (GetParam().name == "ring_by_node") continue;  // keys are passed on
+          if (GetParam().name == "ring_by_node") continue;  // keys are forwarded within nodes
           const std::vector<Place> places = places_of(c, shards[0]);
           const std::int64_t referenced = rows_between(places, ranks, &some.selection);
           std::int64_t before = rows_between(places, ranks, nullptr), most = 0;

@@ -1,4 +1,4 @@
-// Batch sizes and contexts that change as tokens are seen: what they come to in steps, and what the steps compute.
+// Batch sizes and contexts that change with the seen tokens: their steps, and the results of these steps.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -25,12 +25,12 @@ TokenSchedule random_schedule(std::uint64_t seed) {
   std::int64_t tokens = 0;
   for (std::uint64_t i = 0; i < 2 + random_bits({seed, 0, 0}, 0) % 4; ++i) {
     all.push_back({tokens, static_cast<double>(1 + random_bits({seed, 0, 1}, i) % 9)});
-    tokens += static_cast<std::int64_t>(1 + random_bits({seed, 0, 2}, i) % 300);  // some are passed by within a step
+    tokens += static_cast<std::int64_t>(1 + random_bits({seed, 0, 2}, i) % 300);  // a step may skip some values
   }
   return all;
 }
 
-TEST(BatchSchedule, StepsAndTokensAreThoseOfStepByStep) {
+TEST(BatchSchedule, StepsAndTokensMatchAStepByStepCount) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     TrainConfig c;
     c.batch_sizes = random_schedule(seed);
@@ -92,9 +92,9 @@ Training trained(std::vector<std::string> overrides, int steps, int ranks = 1, c
   return t;
 }
 
-// One run for each value, the second and third from the checkpoint before, for 2, 3 and 3 steps, are the one run whose
-// value, the first of `schedule`, changes: the samples, the random numbers, the rate and the bits.
-void expect_runs_behind_each_other(const std::vector<std::string>& schedule, const std::array<int, 3>& values) {
+// Expects that three runs with constant values, of 2, 3 and 3 steps, each resumed from the previous one, equal one run
+// whose value, the first of `schedule`, changes: in samples, random numbers, rate and bits.
+void expect_consecutive_runs(const std::vector<std::string>& schedule, const std::array<int, 3>& values) {
   const auto folder = std::filesystem::temp_directory_path() / str("ring_schedules_", getpid());
   const auto path = [&](const char* name) { return (folder / name).string(); };
   const Training whole = trained(schedule, 8);
@@ -125,19 +125,19 @@ void expect_the_same_on_two_ranks(const std::vector<std::string>& schedule) {
   }
 }
 
-TEST(BatchSchedule, IsRunsOfOneSizeOneBehindTheOther) { expect_runs_behind_each_other(kSchedule, {4, 8, 4}); }
+TEST(BatchSchedule, EqualsConsecutiveRunsOfConstantSize) { expect_consecutive_runs(kSchedule, {4, 8, 4}); }
 TEST(BatchSchedule, IsTheSameOnSeveralRanks) { expect_the_same_on_two_ranks(kSchedule); }
 
-// Steps have 128 tokens: two steps of 8 tokens a sequence, three of 16, then whole samples of 32.
+// Steps have 128 tokens: two steps with 8 tokens per sequence, three with 16, then whole samples of 32.
 const std::vector<std::string> kContexts = {"train.context=[[0, 8], [256, 16], [640, 32]]", "train.batch_size=4",
                                             "train.micro_batch=2", "model.dropout=0.1", "train.steps=8"};
 
-TEST(ContextSchedule, IsRunsOfOneContextOneBehindTheOther) { expect_runs_behind_each_other(kContexts, {8, 16, 32}); }
+TEST(ContextSchedule, EqualsConsecutiveRunsOfConstantContext) { expect_consecutive_runs(kContexts, {8, 16, 32}); }
 TEST(ContextSchedule, IsTheSameOnSeveralRanks) { expect_the_same_on_two_ranks(kContexts); }
 
-// Tokens that repeat every 8 places, in a corpus with room for one sample: cut, its sequences are the one sample of a
-// model whose context is 8.
-TEST(ContextSchedule, WhatIsCutIsAShorterContext) {
+// Tokens repeat every 8 positions, and the corpus has one sample. When shortened, its sequences equal the one sample of
+// a model with a context of 8.
+TEST(ContextSchedule, ShortenedSamplesEqualAShorterContext) {
   const auto folder = std::filesystem::temp_directory_path() / str("ring_cuts_", getpid());
   std::filesystem::create_directories(folder);
   const auto first_step = [&](int context, int cut) {

@@ -1,4 +1,4 @@
-// Requests are scored alike on every layout.
+// Scores of requests are the same in every layout.
 #include <gtest/gtest.h>
 
 #include <cmath>

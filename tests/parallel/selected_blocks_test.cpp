@@ -1,5 +1,5 @@
-// A whole model over a sequence that ranks share: by every schedule it selects the blocks that one process selects, in
-// all kinds of layers that do, and nothing looks ahead.
+// A whole model over a sequence that ranks share: every schedule selects the same blocks as one process, in all kinds
+// of selecting layers, and nothing looks ahead.
 
 #include <gtest/gtest.h>
 
@@ -56,8 +56,8 @@ constexpr Way kWays[] = {{"all_to_all", ContextSchedule::all_to_all},
                          {"gather", ContextSchedule::gather},
                          {"gather of referenced keys", ContextSchedule::gather, ContextKeys::referenced}};
 
-// For each pass: hidden states [N,C] of the whole sequence, and the words of the blocks that each layer and KV head
-// selected, on whichever rank.
+// Results of a pass: hidden states [N,C] of the whole sequence, and the selection's words of each layer and KV head,
+// merged over ranks.
 struct Pass {
   std::vector<float> hidden;
   std::map<std::pair<int, std::int64_t>, std::vector<std::int32_t>> selected;
@@ -79,7 +79,7 @@ void watch_selections(Decoder& model, std::int64_t first_head, const ExecContext
     };
 }
 
-// The passes over these tokens, one after the other, in one process or on ranks.
+// Runs the passes over these tokens, one after the other, in one process or on ranks.
 std::vector<Pass> on_one(const ModelConfig& c, const std::vector<Ids>& all) {
   const ExecContext ctx{Stream::cpu(1)};
   Decoder model(c);
@@ -166,7 +166,7 @@ TEST_P(DistSelectedBlocks, AreThoseOfOneProcess) {
         }
 }
 
-// Changes at the ends of blocks, among others: whatever saw the whole block would tell.
+// Some changes are at the ends of blocks: anything that saw the whole block would change.
 TEST_P(DistSelectedBlocks, DoNotLookAhead) {
   const std::vector<std::int64_t> changed = {0, 63, 64, 191, 255, 290, 319, 383, 447};
   std::vector<Ids> all = {some_ids()};

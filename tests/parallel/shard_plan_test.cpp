@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The shapes of a decoder, without its memory.
+// The shapes of a decoder, without memory.
 struct Shapes {
   explicit Shapes(const ModelConfig& config, std::int64_t vocab_padding = 128) : model(config, vocab_padding) {
     model.parameters().lay_out();
@@ -34,7 +34,7 @@ ModelConfig named_config(const fs::path& file) {
   Config config;
   load_config(config, file.string());
   if (!config.model.vocab_size) config.model.vocab_size = 257;
-  config.model.context = std::min<std::int64_t>(config.model.context, 4096);  // block patterns are built, though
+  config.model.context = std::min<std::int64_t>(config.model.context, 4096);  // block patterns are still built
   return config.model;
 }
 
@@ -45,7 +45,7 @@ std::vector<fs::path> config_files() {
   return out;
 }
 
-// Every element of every parameter has one owner; shards have no holes but those of alignment.
+// Expects that every element of every parameter has one owner, and that shards have only alignment gaps.
 void expect_partition(const Parameters& params, const std::vector<ShardPiece>& plan, int ranks) {
   std::size_t next = 0;
   std::vector<std::int64_t> end(static_cast<std::size_t>(ranks), 0);
@@ -70,7 +70,7 @@ void expect_partition(const Parameters& params, const std::vector<ShardPiece>& p
   for (int r = 0; r < ranks; ++r) ASSERT_EQ(shard_size(plan, r), end[static_cast<std::size_t>(r)]);
 }
 
-// A boundary within a parameter is one between logical parameters, but in tables.
+// Expects that parameters are cut only between logical parameters, except for tables.
 void expect_whole_matrices(const std::vector<ShardPiece>& plan) {
   for (const ShardPiece& piece : plan)
     for (const LogicalParam& part : piece.param->parts) {
@@ -89,7 +89,7 @@ TEST(ShardPlan, SharesAreEqualForTheNamedConfigs) {
       expect_whole_matrices(plan);
       for (int r = 0; r < ranks; ++r) {
         const double share = static_cast<double>(shard_size(plan, r)) / static_cast<double>(all);
-        // Models of a few layers have too few matrices to divide well.
+        // Models with few layers have too few matrices to divide evenly.
         const double bound = all > 50'000'000 ? 1.02 / ranks : 1.0 / ranks + 0.025;
         EXPECT_LE(share, bound) << file << " rank " << r << " of " << ranks;
       }
@@ -97,8 +97,8 @@ TEST(ShardPlan, SharesAreEqualForTheNamedConfigs) {
   }
 }
 
-// Each rank has its share of the updates' FLOPs, but for one matrix more or less.
-TEST(ShardPlan, MatricesThatAreUpdatedAsAWholeAreSharedByTheirFlops) {
+// Each rank has its share of the update FLOPs, up to one matrix.
+TEST(ShardPlan, MatricesThatAreUpdatedAsAWholeAreDividedByTheirFlops) {
   OptimizerConfig muon;
   muon.kind = "muon";
   for (const fs::path& file : config_files()) {
@@ -128,7 +128,7 @@ TEST(ShardPlan, MatricesThatAreUpdatedAsAWholeAreSharedByTheirFlops) {
   }
 }
 
-// One wide matrix has as many elements as four square ones, whose updates cost three times as much.
+// One wide matrix has as many elements as four square ones, but updates of the square ones cost three times as much.
 TEST(ShardPlan, FlopsOfUpdatesCountBeforeElements) {
   Parameters params;
   params.add({{"wide", 0, 64, {}}}, 1024);
@@ -147,7 +147,7 @@ TEST(ShardPlan, FlopsOfUpdatesCountBeforeElements) {
   EXPECT_LT(most(muon), 0.56);
 }
 
-TEST(ShardPlan, WhatIsFrozenIsSharedByItself) {
+TEST(ShardPlan, FrozenParametersAreDividedSeparately) {
   Decoder model(tiny_config().model);
   OptimizerConfig some;
   some.groups = {{.match = {"embedding.*", "blocks.0.*"}, .frozen = true}};
@@ -180,8 +180,8 @@ TEST(ShardPlan, IsTheSameForEveryRank) {
   }
 }
 
-// A table of odd width is cut where kernels can start; one rank's rows of it lie together.
-TEST(ShardPlan, TablesOfAnyWidth) {
+// A table of odd width is cut at aligned addresses; each rank's rows of the table are contiguous.
+TEST(ShardPlan, TablesOfAnyWidthAreDivided) {
   Parameters params;
   Param& table = params.add({{"table", 0, 1001, {}}}, 20);
   table.table = true;
@@ -200,7 +200,7 @@ TEST(ShardPlan, TablesOfAnyWidth) {
   }
 }
 
-TEST(ShardPlan, RowsOfLogicalParameters) {
+TEST(ShardPlan, PiecesHaveRowsOfLogicalParameters) {
   Parameters params;
   params.add({{"a", 0, 4, {}}, {"b", 0, 6, {}}}, 16, {.row_multiple = 12});
   params.lay_out();
@@ -211,13 +211,13 @@ TEST(ShardPlan, RowsOfLogicalParameters) {
   EXPECT_EQ(a.rows, 2);
   EXPECT_EQ(a.at, 0);
   EXPECT_EQ(b.first, 0);
-  EXPECT_EQ(b.rows, 6);  // the rows behind it are padding
+  EXPECT_EQ(b.rows, 6);  // the rows after it are padding
   EXPECT_EQ(b.at, 32);
   EXPECT_EQ(rows_of({&p, 0, 4, p.offset, 64, 0, 0}, p.parts[1]).rows, 0);
 }
 
-// Runs hold the same elements as pieces, in the flat layout and in the shard; who has everything has two.
-TEST(OwnedShard, RunsJoinWhatLiesTogether) {
+// Ranges cover the same elements as pieces, in the flat layout and in the shard; an owner of everything has two ranges.
+TEST(OwnedShard, RangesJoinContiguousPieces) {
   const Shapes shapes(tiny_config().model);
   const std::vector<ShardPiece> plan = plan_shards(shapes.params(), 3);
   for (int rank = 0; rank < 3; ++rank) {
@@ -245,7 +245,7 @@ TEST(OwnedShard, RunsJoinWhatLiesTogether) {
   EXPECT_EQ(all.ranges().size(), 2u) << "vectors and matrices";
 }
 
-TEST(FsdpUnits, BuffersAndUsers) {
+TEST(FsdpUnits, BuffersAreReusedByLaterUnits) {
   for (const bool tied : {false, true}) {
     ModelConfig config = tiny_config().model;
     config.layers = 3;
@@ -267,7 +267,7 @@ TEST(FsdpUnits, BuffersAndUsers) {
     EXPECT_EQ(u.units[0].buffer, u.units[u.users.back()[0]].buffer);
     EXPECT_EQ(u.units[1].buffer, u.units[3].buffer);
     EXPECT_NE(u.units[1].buffer, u.units[2].buffer);
-    for (std::size_t i = 0; i + 1 < u.parts.size(); ++i)  // a part's parameters arrive while the one before runs
+    for (std::size_t i = 0; i + 1 < u.parts.size(); ++i)  // a part's parameters arrive while the previous part runs
       for (const std::size_t a : u.users[i])
         for (const std::size_t b : u.users[i + 1]) EXPECT_NE(u.units[a].buffer, u.units[b].buffer);
     std::size_t pieces = 0;

@@ -1,5 +1,5 @@
-// Losses of each corpus of a mixture: of one process against float64 sums over the losses of tokens, and of layouts
-// against one process.
+// Losses of each corpus of a mixture: one process against float64 sums over token losses, and layouts against one
+// process.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Three corpora: short documents, long ones, and one without a validation split.
+// Three corpora: one of short documents, one of long documents, and one without a validation split.
 class Files {
  public:
   Files() : folder_(fs::temp_directory_path() / str("ringmaster-sources-", getpid())) {
@@ -36,7 +36,7 @@ class Files {
   }
   ~Files() { fs::remove_all(folder_); }
   std::string path(const std::string& name) const { return (folder_ / (name + ".h5")).string(); }
-  // In the third step c begins, in the fifth b ends: 8 sequences of 64 tokens a step.
+  // A step has 8 sequences of 64 tokens. Corpus c begins in the third step, and b ends in the fifth.
   std::vector<std::string> mixture() const {
     return {"data.path=", "data.mixture=[{path: " + path("a") + ", weight: 0.5}, {path: " + path("b") +
                               ", weight: [[0, 0.5], [2048, 0]]}, {path: " + path("c") +
@@ -105,7 +105,7 @@ void expect_near(const std::vector<SourceLoss>& got, const std::vector<SourceLos
   }
 }
 
-// The first step, of a fresh model, whatever the accumulation; then all steps, whose parts are the whole.
+// Compares the first step of a fresh model, for any gradient accumulation; then expects that parts add up to the whole.
 TEST_P(SourceLosses, AreTheSumsOverTheirTokens) {
   Config asked = tiny_config();
   override_config(asked, settings_of(GetParam()));

@@ -1,4 +1,4 @@
-// What a run is foreseen to hold is what it holds.
+// The planned memory of a run's states equals the memory that the run holds.
 #include "parallel/state_memory.h"
 #include "model/decoder.h"
 
@@ -16,7 +16,7 @@
 namespace ring::test {
 namespace {
 
-// Two moments of 4 bytes.
+// Two moments of 4 bytes each.
 std::uint64_t adamw_bytes(const OwnedShard& owned) { return 8 * static_cast<std::uint64_t>(owned.size); }
 
 std::string text_of(const StateMemory& m) {
@@ -24,7 +24,7 @@ std::string text_of(const StateMemory& m) {
              bytes_text(m.gradients + m.gradient_buffers), ", optimizer states ", bytes_text(m.optimizer_states));
 }
 
-// What a process will hold, by its settings alone.
+// Predicts a process's memory from its settings alone.
 StateMemory foreseen_memory(const Config& config, Decoder& model, int zero, int ranks, int rank) {
   const int slices = static_cast<int>(config.parallel.tp);
   bind_groups(config.optimizer, model.parameters());
@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Updates, DistStateMemory,
                          testing::Values("optimizer.kind=adamw", "optimizer.kind=muon",
                                          "optimizer.groups=[{match: ['embedding.*', 'blocks.0.*'], frozen: true}]"));
 
-TEST_P(DistStateMemory, IsForeseenForEveryWayOfSharing) {
+TEST_P(DistStateMemory, IsPredictedForEveryLayout) {
   for (const char* tp : {"1", "2"})
     for (const int zero : {0, 1, 2, 3}) {
       TrainingOptions options;
@@ -60,8 +60,8 @@ TEST_P(DistStateMemory, IsForeseenForEveryWayOfSharing) {
     }
 }
 
-// Where optimizer.offload sends states to the host, chunks of them are what is left.
-TEST_P(DistStateMemory, KnowsWhatStatesOnTheHostTakeOnTheirWay) {
+// If optimizer.offload moves states to the host, only chunks of them remain on the device.
+TEST_P(DistStateMemory, IncludesTheStagingOfOffloadedStates) {
   for (const int ranks : {1, 2})
     for (const int bytes : {10'000, 1 << 26}) {
       TrainingOptions options;
@@ -85,8 +85,8 @@ TEST_P(DistStateMemory, KnowsWhatStatesOnTheHostTakeOnTheirWay) {
     }
 }
 
-// Mixed types, as on GPUs: 2 bytes of weights, and 4 each of master copies, gradients and both moments.
-TEST(StateMemory, CountsEachTypeAndOnlyWhatComputes) {
+// Mixed types, as on GPUs: 2 bytes per weight, and 4 each per master weight, gradient and moment.
+TEST(StateMemory, CountsEachTypeAndOnlyWeightsForInference) {
   Decoder model(tiny_config().model);
   ParamTypes types{.weights = DType::bf16};
   const StateMemory m = state_memory(model, 0, 1, 0, types, adamw_bytes);
@@ -95,7 +95,7 @@ TEST(StateMemory, CountsEachTypeAndOnlyWhatComputes) {
   EXPECT_EQ(m.master, 4 * n);
   EXPECT_EQ(m.gradients, 4 * n);
   EXPECT_EQ(m.optimizer_states, 8 * n);
-  EXPECT_EQ(m.snapshot, 12 * n);  // masters and moments
+  EXPECT_EQ(m.snapshot, 12 * n);  // master weights and moments
   EXPECT_EQ(m.total(), 30 * n);
   types = {.master = DType::bf16, .weights = DType::bf16, .trainable = false};
   EXPECT_EQ(state_memory(model, 0, 1, 0, types, adamw_bytes).total(), 2 * n);

@@ -1,4 +1,5 @@
-// Optimizer states in host memory, in every layout: the same bits, also where a run goes on with another setting.
+// Optimizer states in host memory, in every layout: results are bit-identical, also if a run resumes with another
+// setting.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -76,7 +77,7 @@ class DistStateOffloadResume : public testing::Test {
       (std::filesystem::temp_directory_path() / ("ringmaster-state-offload-" + std::to_string(getpid()))).string();
 };
 
-TEST_F(DistStateOffloadResume, GoesOnWithAnyOtherSetting) {
+TEST_F(DistStateOffloadResume, ResumesWithAnyOtherSetting) {
   for (const int ranks : {1, 2}) {
     if (ranks > 1 && !gloo_available()) continue;
     const Training whole = train(ranks, 6, "none", "", "");

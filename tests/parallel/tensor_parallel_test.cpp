@@ -1,4 +1,4 @@
-// Tensor parallelism with sequence parallelism: what the trainer computes on 2 and 4 ranks against one process.
+// Tensor parallelism with sequence parallelism: the trainer on 2 and 4 ranks against one process.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,9 +14,9 @@ namespace {
 
 using Overrides = std::vector<std::string>;
 
-// Whatever the degree. Gradients, as first moments after one step, and weights after twenty: of the largest element of
-// their tensor. A weight whose gradient is near zero moves by lr times a ratio of two small numbers, which AdamW
-// amplifies from rounding errors.
+// Bounds for any degree. Gradients (first moments after one step) and weights after twenty steps are relative to the
+// largest element of their tensor. A weight whose gradient is near zero moves by lr times a ratio of two small numbers,
+// in which AdamW amplifies rounding errors.
 constexpr double kLoss = 2e-6, kNorm = 2e-6, kGradient = 1e-5, kWeights = 1e-3;
 
 struct TensorCase {
@@ -35,7 +35,7 @@ const Overrides kGpt2 = {"model.kv_heads=4",    "model.norm=layer",    "model.po
                          "model.mlp=gelu_tanh", "model.mlp_width=128", "model.tied_embeddings=true"};
 const Overrides kLong = {"model.kv_heads=4", "model.context=256", "train.batch_size=2", "train.micro_batch=1"};
 
-// With AdamW's usual epsilon a gradient that is nothing but rounding moves a weight as far as any other.
+// With AdamW's usual epsilon, a gradient of pure rounding errors would move a weight as far as any other.
 Training train(const Overrides& overrides, int tp, int steps, int dp = 1) {
   TrainingOptions options;
   options.ranks = tp * dp;
@@ -50,8 +50,8 @@ double relative(double a, double b) {
   return std::isfinite(a) && std::isfinite(b) ? std::abs(a - b) / std::abs(a) : INFINITY;
 }
 
-// Softmax does not see what a key's bias adds to all scores of a query, unless it is rotated: its gradient is nothing
-// but rounding errors.
+// Removes key biases that are not rotated. They add the same number to all scores of a query, which softmax ignores:
+// their gradients are pure rounding errors.
 Training without_unseen(Training t, const TensorCase& c) {
   const bool rotated = std::find(c.model.begin(), c.model.end(), "model.positions=learned") == c.model.end();
   std::erase_if(t.tensors, [&](const auto& item) { return !rotated && item.first.ends_with("wk.bias"); });
@@ -65,7 +65,7 @@ class DistTensorParallel : public testing::TestWithParam<TensorCase> {
   }
 };
 
-TEST_P(DistTensorParallel, EveryGradientOfAStep) {
+TEST_P(DistTensorParallel, EveryGradientOfAStepEqualsOneProcess) {
   const Training one = without_unseen(train(GetParam().model, 1, 1), GetParam());
   ASSERT_EQ(one.errors, "");
   for (const int tp : GetParam().degrees) {
@@ -78,7 +78,7 @@ TEST_P(DistTensorParallel, EveryGradientOfAStep) {
   }
 }
 
-TEST_P(DistTensorParallel, TwentySteps) {
+TEST_P(DistTensorParallel, TwentyStepsEqualOneProcess) {
   const Training one = without_unseen(train(GetParam().model, 1, 20), GetParam());
   ASSERT_EQ(one.errors, "");
   EXPECT_LT(one.losses.back(), one.losses.front());
@@ -126,7 +126,7 @@ class DistTensorParallelRun : public testing::Test {
   }
 };
 
-TEST_F(DistTensorParallelRun, SameLayoutTwiceSameBits) {
+TEST_F(DistTensorParallelRun, TheSameLayoutGivesTheSameBits) {
   const Overrides model = joined(kGpt2, {"model.dropout=0.1"});
   const Training a = train(model, 4, 5);
   ASSERT_EQ(a.errors, "");
@@ -141,17 +141,17 @@ TEST_F(DistTensorParallelRun, RecomputingDoesNotChangeBits) {
         << kind;
 }
 
-TEST_F(DistTensorParallelRun, WithReplicas) {
+TEST_F(DistTensorParallelRun, ReplicasEqualOneProcess) {
   const Training one = train({"train.micro_batch=2"}, 1, 5), four = train({"train.micro_batch=2"}, 2, 5, 2);
   ASSERT_EQ(one.errors + four.errors, "");
   EXPECT_LT(largest_loss_difference(one, four), kLoss);
   EXPECT_LT(largest_difference(one, four), kWeights);
-  const Training replicas = train({"train.micro_batch=2"}, 1, 5, 2);  // which look at as many windows
+  const Training replicas = train({"train.micro_batch=2"}, 1, 5, 2);  // validates as many windows
   EXPECT_LT(relative(replicas.validation, four.validation), kLoss);
 }
 
-// A padded vocabulary, and shards of slices.
-TEST_F(DistTensorParallelRun, WithShardedStates) {
+// The vocabulary is padded, and slices are sharded.
+TEST_F(DistTensorParallelRun, ShardedStatesEqualOneProcess) {
   const Overrides model = {"train.micro_batch=2", "model.vocab_size=301", "model.dropout=0.1"};
   const Training one = train(model, 1, 3);
   ASSERT_EQ(one.errors, "");
@@ -163,7 +163,7 @@ TEST_F(DistTensorParallelRun, WithShardedStates) {
   }
 }
 
-TEST_F(DistTensorParallelRun, EveryCollectiveInOneOrder) {
+TEST_F(DistTensorParallelRun, AllRanksRunCollectivesInOneOrder) {
   TrainingOptions options;
   options.ranks = 4;
   options.verify_order = true;
@@ -202,7 +202,7 @@ TEST_F(DistTensorParallelRun, CheckpointsLoadOnOtherDegrees) {
   std::filesystem::remove_all(folder);
 }
 
-TEST_F(DistTensorParallelRun, RefusesWhatDoesNotDivide) {
+TEST_F(DistTensorParallelRun, RefusesSizesThatDoNotDivide) {
   const auto expect_refused = [](const Overrides& overrides, int tp, const std::string& text) {
     EXPECT_NE(train(overrides, tp, 1).errors.find(text), std::string::npos) << train(overrides, tp, 1).errors;
   };

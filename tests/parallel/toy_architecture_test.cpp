@@ -1,5 +1,5 @@
 // A new architecture is a class and a name. This one computes attention and MLP from the same norm (Wang and
-// Komatsuzaki 2021, GPT-J) and is known to this file alone, and yet it trains, resumes, and runs over several ranks.
+// Komatsuzaki 2021, GPT-J). Only this file knows it, and still it trains, resumes, and runs on several ranks.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -124,7 +124,7 @@ class DistToyArchitecture : public testing::Test {
     TrainingOptions o;
     o.steps = steps;
     o.overrides = {"model.architecture=parallel_blocks", "train.recompute=none", "train.mlp_chunk=0",
-                   "optimizer.eps=1e-4"};  // AdamW makes large updates of gradients that are nothing but rounding
+                   "optimizer.eps=1e-4"};  // AdamW makes large updates from gradients of pure rounding errors
     o.overrides.insert(o.overrides.end(), more.begin(), more.end());
     return o;
   }
@@ -168,7 +168,7 @@ TEST_F(DistToyArchitecture, TwoRanksComputeWhatOneDoes) {
   }
 }
 
-TEST_F(DistToyArchitecture, IsNamedWhereAnotherIsUnknown) {
+TEST_F(DistToyArchitecture, IsNamedIfTheKindIsUnknown) {
   Config config = tiny_config();
   try {
     override_config(config, {"model.architecture=parallel_block"});

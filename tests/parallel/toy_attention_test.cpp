@@ -1,5 +1,5 @@
-// A new kind of attention is a file and a name. This one, windows at several scales, is known to this file alone, and
-// yet kernels, training, ranks, generation, pictures and costs have it.
+// A new kind of attention is a file and a name. This one has windows at several scales. Only this file knows it, and
+// still it has kernels, training, ranks, generation, pictures and costs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +46,7 @@ AttentionKind toy() {
           .text = {}};
 }
 
-// The definition: how often token t of a document sees token u. place: KV head + layer x KV heads.
+// Returns the number of times that token t of a document sees token u, as defined. place: KV head + layer x KV heads.
 int times(std::int64_t place, std::int64_t t, std::int64_t u) {
   int scales = 0;
   for (const std::int64_t r : kScales)
@@ -113,7 +113,7 @@ struct Results {
   Values out, dq, dk, dv;
 };
 
-// Adds what one query of one head gives, by definition.
+// Adds the result of one query of one head, as defined.
 void attend(const Operands& x, const Span& s, std::int64_t layer, std::int64_t h, std::int64_t t, double scale,
             Results& to) {
   const std::int64_t kv = h * Operands::kKvHeads / Operands::kHeads, n = s.first + t;
@@ -148,7 +148,7 @@ TEST_F(DistToyAttention, KernelsComputeItsDefinition) {
   const ExecContext ctx{Stream::cpu(2)};
   const double scale = 0.5;
   for (std::int64_t layer : {0, 1}) {
-    const Operands x({0, 90, 91, 150, 290}, ctx);  // of one packed row: a document is as if alone
+    const Operands x({0, 90, 91, 150, 290}, ctx);  // one packed row of independent documents
     const Pattern pattern = pattern_of(model(), layer);
     attention_kernel(Attention{.q = x.q,
                                .k = x.k,
@@ -228,7 +228,7 @@ TEST_F(DistToyAttention, TheCacheGivesTheLogitsOfWholePasses) {
   const Var h = decoder.hidden(run, from_host(tokens, ctx.stream), Sequences::uniform(1, c.context, ctx));
   const Tensor want = decoder.logits(run, h.value);
   KvCache cache(c, 1, c.context, ctx);
-  for (const LayerCache& layer : cache.layers) EXPECT_EQ(layer.rows(), 4 * 10 + 1);  // the widest scale's reach
+  for (const LayerCache& layer : cache.layers) EXPECT_EQ(layer.rows(), 4 * 10 + 1);  // reach of the widest scale
   for (std::int64_t from = 0, count = 17; from < c.context; from += count, count = 1) {
     const std::vector<std::int32_t> part(tokens.begin() + from, tokens.begin() + from + count);
     const Var last = decoder.hidden(run, from_host(part, ctx.stream), Sequences::uniform(1, count, ctx, from), cache);
@@ -251,7 +251,7 @@ TEST_F(DistToyAttention, Trains) {
   EXPECT_NE(t.losses.back(), dense.losses.back());
 }
 
-TEST_F(DistToyAttention, IsCutAmongRanksLikeAnyOther) {
+TEST_F(DistToyAttention, IsShardedAmongRanksLikeAnyOther) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   const Training alone = train_on_ranks(options());
   ASSERT_EQ(alone.errors, "");
@@ -325,7 +325,7 @@ TEST_F(DistToyAttention, ItsSettingsAreExplainedAndChecked) {
   EXPECT_NE(refused("{rates: [1]}").find("rates: [1] applies to kind: dilated and toy, but this is kind: dense"),
             std::string::npos);
   EXPECT_NE(refused("{kind: toi}").find("toy"), std::string::npos);
-  const auto without_blanks = [](std::string text) {  // the reference breaks its lines
+  const auto without_blanks = [](std::string text) {  // the reference has line breaks
     std::erase_if(text, [](char c) { return c == ' ' || c == '\n'; });
     return text;
   };

@@ -1,5 +1,5 @@
 // A new feed-forward layer is a class and a function that creates it. This one sums several experts; under tensor
-// parallelism each process holds whole experts. It is known to this file alone, and yet it trains, resumes, and runs in
+// parallelism each process holds whole experts. Only this file knows it, and still it trains, resumes, and runs in
 // every layout.
 #include <gtest/gtest.h>
 #include <unistd.h>

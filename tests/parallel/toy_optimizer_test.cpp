@@ -1,5 +1,5 @@
-// A new optimizer is a class and a name. This one, momentum with one state, is known to this file alone, and yet it
-// trains, is saved, resumed and shared among ranks.
+// A new optimizer is a class and a name. This one is momentum with one state. Only this file knows it, and still it
+// trains, is saved, resumed and sharded among ranks.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -21,8 +21,8 @@ class Momentum final : public UpdateRule {
  public:
   std::vector<StateKind> states() const override { return {{"u"}}; }
   void update(const ParameterUpdate& p, const ExecContext& ctx) const override {
-    if (!ctx.stream.impl().computes()) return;                               // planned: there are no bytes to read
-    const StepState& s = *reinterpret_cast<const StepState*>(p.step.raw());  // on a CPU
+    if (!ctx.stream.impl().computes()) return;                               // a memory plan has no bytes to read
+    const StepState& s = *reinterpret_cast<const StepState*>(p.step.raw());  // on the CPU
     if (!s.accepted) return;
     const Tensor u = p.states[0];
     axpby_kernel({p.gradients, u, u, s.clip, 0.9f}, ctx);
@@ -68,7 +68,7 @@ TEST_F(DistToyOptimizer, TrainsAndItsStateIsSaved) {
   EXPECT_EQ(second.tensors, whole.tensors);
 }
 
-TEST_F(DistToyOptimizer, IsSharedLikeAnyOther) {
+TEST_F(DistToyOptimizer, IsShardedLikeAnyOther) {
   const Training alone = train_on_ranks(options(4));
   ASSERT_EQ(alone.errors, "");
   for (const char* zero : {"parallel.zero=1", "parallel.zero=2", "parallel.zero=3"}) {
@@ -80,7 +80,7 @@ TEST_F(DistToyOptimizer, IsSharedLikeAnyOther) {
   }
 }
 
-TEST_F(DistToyOptimizer, ItsStateMayLiveOnTheHost) {
+TEST_F(DistToyOptimizer, ItsStateMayBeOffloaded) {
   const Training here = train_on_ranks(options(4));
   const Training away = train_on_ranks(options(4, {"optimizer.offload=states", "optimizer.offload_chunk_bytes=10000"}));
   ASSERT_EQ(here.errors + away.errors, "");
@@ -88,7 +88,7 @@ TEST_F(DistToyOptimizer, ItsStateMayLiveOnTheHost) {
   EXPECT_NE(away.memory[0].find("on the host"), std::string::npos) << away.memory[0];
 }
 
-TEST_F(DistToyOptimizer, IsNamedWhereAnotherIsUnknown) {
+TEST_F(DistToyOptimizer, IsNamedIfTheKindIsUnknown) {
   Config config = tiny_config();
   try {
     override_config(config, {"optimizer.kind=momentun"});

@@ -1,5 +1,5 @@
-// State that training changes beside a model's parameters. This one counts steps, and the rows of passes ahead of them.
-// It is known to this file alone, and yet it is saved, resumed, and the same on several ranks.
+// State that training changes in addition to a model's parameters. This one counts steps, and the rows of passes before
+// them. Only this file knows it, and still it is saved, resumed, and the same on several ranks.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@
 namespace ring::test {
 namespace {
 
-// [2] f32 on the host: steps, and rows that left the model ahead of them, of all ranks.
+// [2] f32 on the host: steps, and rows of the passes before them, over all ranks.
 class SeenRows final : public TrainingState {
  public:
   explicit SeenRows(Model& model) : model_(model) { counts(0) = counts(1) = 0; }
@@ -109,7 +109,7 @@ class DistToyTrainingState : public testing::Test {
 
 constexpr float kRows = 2 * 64;  // of a micro-batch
 
-TEST_F(DistToyTrainingState, ChangesInStepsAndChangesNoneOfThem) {
+TEST_F(DistToyTrainingState, ChangesInStepsWithoutAffectingThem) {
   const Training counting = trained(options(4)), plain = trained(options(4, "decoder"));
   EXPECT_EQ(counts(counting), (std::vector<float>{4, 4 * kRows}));
   EXPECT_EQ(counting.losses, plain.losses);
@@ -128,7 +128,7 @@ TEST_F(DistToyTrainingState, IsSavedAndResumed) {
   EXPECT_EQ(counts(trained(rest)), (std::vector<float>{4, 2 * kRows})) << "no checkpoint of a decoder has it";
 }
 
-// Ranks that differ are an error of train_on_ranks().
+// train_on_ranks() reports an error if ranks differ.
 TEST_F(DistToyTrainingState, IsTheSameOnTwoRanks) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   for (const char* layout : {"parallel.cp=2", "parallel.tp=2"}) {

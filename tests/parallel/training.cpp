@@ -29,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr Timeout kTimeout{60'000};
 
-// A corpus of this process: documents of pseudo-random tokens with some order in them.
+// A corpus of this process: documents of pseudo-random tokens with some regularity.
 class CorpusFile {
  public:
   CorpusFile() : folder_(fs::temp_directory_path() / str("ringmaster-training-", getpid())) {
@@ -55,11 +55,11 @@ Config config_of(const TrainingOptions& options) {
   config.schedule.warmup_steps = 2;
   config.optimizer.lr = 3e-3;
   config.data.path = corpus().path();
-  override_config(config, options.overrides);  // of a mixture: with data.path=
+  override_config(config, options.overrides);  // for a mixture, together with data.path=
   return config;
 }
 
-// What the ranks put together.
+// Results that the ranks collect.
 struct Gathered {
   std::mutex mutex;
   Training result;
@@ -176,7 +176,7 @@ class Rank {
     if (g.result.index_losses.empty()) g.result.index_losses = losses;
     RING_CHECK(g.result.index_losses == losses, "ranks report different losses of indexers");
   }
-  // Requests of many lengths, some longer than a row.
+  // Requests have many lengths, some longer than a row.
   void score_requests(Gathered& g) {
     std::vector<Request> requests(23);
     for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -202,7 +202,7 @@ class Rank {
     comm.verify = comm.verify || options.verify_order;
     return comm;
   }
-  // From a snapshot, after a step has changed what it was taken of and while others do.
+  // Writes a snapshot after a step has changed its source, and while further steps run.
   void save_behind() {
     const Snapshot snapshot = state_.snapshot(ctx_.stream);
     const std::string metadata = checkpoint_metadata(config_, {}, nullptr);
@@ -278,7 +278,7 @@ std::string run_rank(const TrainingOptions& options, const WorkerEnvironment& en
 
 Training train_on_ranks(const TrainingOptions& options) {
   corpus();
-  // A save creates no folder of a run: it may have been removed.
+  // A save does not create the run's folder, since a run's folder may have been removed.
   if (!options.save.empty()) std::filesystem::create_directories(options.save);
   const std::string cookie = random_cookie();
   const StoreServer server({"127.0.0.1", 0}, cookie);

@@ -20,7 +20,7 @@ class DistTraining : public testing::Test {
   }
 };
 
-// Replicas share the batch: every number stays near that of one process.
+// Replicas share the batch: every number is close to that of one process.
 TEST_F(DistTraining, ReplicasReachWhatOneProcessDoes) {
   TrainingOptions options;
   options.overrides = {"train.micro_batch=2", "model.dropout=0.1", "model.attention_dropout=0.1"};
@@ -38,7 +38,7 @@ TEST_F(DistTraining, ReplicasReachWhatOneProcessDoes) {
   }
 }
 
-// Names and contents of the files of a checkpoint.
+// Returns the names and contents of a checkpoint's files.
 std::map<std::string, std::string> files_of(const std::filesystem::path& checkpoint) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
@@ -49,8 +49,8 @@ std::map<std::string, std::string> files_of(const std::filesystem::path& checkpo
   return files;
 }
 
-// Shards, hashes and counters are those of the step of the snapshot, though training went on and its thread spoke to
-// other ranks meanwhile.
+// Shards, hashes and counters are those of the snapshot's step, although training continued and the writing thread
+// communicated with other ranks.
 TEST_F(DistTraining, ASnapshotIsWrittenWhileTheNextStepsRun) {
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / str("ringmaster-snapshot-", getpid());
   TrainingOptions options;

@@ -1,4 +1,4 @@
-// Ways to update parameters in every layout: the same as one process, and whatever is stopped goes on bit for bit.
+// Kinds of parameter updates in every layout: equal to one process, and bit-identical after a resume.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ struct Way {
 };
 void PrintTo(const Way& w, std::ostream* out) { *out << w.name; }
 
-// In the third, q is frozen while k and v, in the same matrix of memory, are not; blocks.1 has nothing but its norms.
+// In the second way, q is frozen while k and v in the same matrix are not; of blocks.1 only the norms are trained.
 const std::vector<Way>& ways() {
   static const std::vector<Way> all = {
       {"rates",
@@ -35,7 +35,7 @@ const std::vector<Way>& ways() {
   return all;
 }
 
-// What else changes a step, at once. The average wants its weights on the device.
+// All other settings that affect a step, at once. The average requires weights on the device.
 const Way& everything() {
   static const Way way = {
       "everything",
@@ -61,7 +61,7 @@ const std::vector<Layout>& layouts() {
   return all;
 }
 
-// eps: where a gradient is zero but for rounding, AdamW would make a whole step of the rounding.
+// eps: if a gradient is pure rounding error, AdamW's usual epsilon would turn it into a full step.
 TrainingOptions options_of(const Way& way, const Overrides& layout, int ranks, int steps = 6) {
   TrainingOptions o;
   o.ranks = ranks;
@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(AtOnce, DistUpdateKinds,
                          testing::Combine(testing::Values(everything()), testing::ValuesIn(weights_on_device())),
                          [](const auto& info) { return std::get<1>(info.param).name; });
 
-// Names of states are compared, too.
+// Names of states are compared as well.
 TEST_P(DistUpdateKinds, EqualOneProcess) {
   const auto& [way, layout] = GetParam();
   const Training &one = on_one(way), many = train_on_ranks(options_of(way, layout.overrides, layout.ranks));
@@ -126,8 +126,8 @@ INSTANTIATE_TEST_SUITE_P(All, DistUpdateKindsResume, testing::ValuesIn(ways()),
 INSTANTIATE_TEST_SUITE_P(AtOnce, DistUpdateKindsResume, testing::Values(everything()),
                          [](const auto& info) { return info.param.name; });
 
-// Saved by two ranks that share all, and taken on by two in another way, and by one.
-TEST_P(DistUpdateKindsResume, GoesOnBitForBitAndMovesBetweenLayouts) {
+// Saved by two ranks that shard everything, and loaded by two ranks with another layout and by one.
+TEST_P(DistUpdateKindsResume, ResumesBitForBitAndMovesBetweenLayouts) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   const Overrides shared = {"parallel.zero=3"};
   const Training whole = train_on_ranks(options_of(GetParam(), shared, 2, 6));
@@ -135,18 +135,18 @@ TEST_P(DistUpdateKindsResume, GoesOnBitForBitAndMovesBetweenLayouts) {
   half.save = folder_;
   const Training first = train_on_ranks(half);
   ASSERT_EQ(whole.errors + first.errors, "");
-  const auto go_on = [&](const Overrides& layout, int ranks, int steps) {
+  const auto resumed = [&](const Overrides& layout, int ranks, int steps) {
     TrainingOptions rest = options_of(GetParam(), layout, ranks, steps);
     rest.load = first.checkpoint;
     const Training t = train_on_ranks(rest);
     EXPECT_EQ(t.errors, "");
     return t;
   };
-  const Training second = go_on(shared, 2, 3);
+  const Training second = resumed(shared, 2, 3);
   EXPECT_EQ(second.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
   EXPECT_EQ(second.tensors, whole.tensors);
-  EXPECT_EQ(go_on({}, 1, 0).tensors, first.tensors);
-  EXPECT_EQ(go_on({"parallel.tp=2", "optimizer.offload=states"}, 2, 0).tensors, first.tensors);
+  EXPECT_EQ(resumed({}, 1, 0).tensors, first.tensors);
+  EXPECT_EQ(resumed({"parallel.tp=2", "optimizer.offload=states"}, 2, 0).tensors, first.tensors);
 }
 
 const Training& plain(const Overrides& more) {
@@ -156,8 +156,8 @@ const Training& plain(const Overrides& more) {
   return known[key];
 }
 
-// The same settings in other words give the same bits.
-TEST(UpdateGroups, SayWhatSettingsOfAllCanSay) {
+// The same settings, expressed differently, give the same bits.
+TEST(UpdateGroups, ForAllParametersEqualTheGlobalSettings) {
   EXPECT_TRUE(same_bits(plain({"optimizer.lr=6e-3"}), plain({"optimizer.groups=[{match: ['*'], lr: 6e-3}]"})));
   EXPECT_TRUE(
       same_bits(plain({"optimizer.weight_decay=0"}), plain({"optimizer.groups=[{match: ['*'], weight_decay: 0}]"})));
@@ -165,8 +165,8 @@ TEST(UpdateGroups, SayWhatSettingsOfAllCanSay) {
   EXPECT_FALSE(same_bits(plain({}), plain({"optimizer.groups=[{match: ['*norm*'], weight_decay: 0.1}]"})));
 }
 
-// Its values stay, it has no states, and the norm is that of the other gradients.
-TEST(UpdateGroups, WhatIsFrozenStays) {
+// Frozen values stay, they have no states, and the norm is that of the other gradients.
+TEST(UpdateGroups, FrozenParametersStay) {
   const Way& frozen = ways()[1];
   TrainingOptions none = options_of(frozen, {}, 1, 0);
   const Training before = train_on_ranks(none), &after = on_one(frozen), &all = plain({});

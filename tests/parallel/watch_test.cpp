@@ -1,4 +1,4 @@
-// What train.watch_interval measures: against the weights before and after a step, and the same in every layout.
+// Measurements of train.watch_interval: against the weights before and after a step, and equal in every layout.
 
 #include <gtest/gtest.h>
 
@@ -33,13 +33,15 @@ Training run(const std::vector<std::string>& layout, int ranks, int steps, int i
   return train_on_ranks(o);
 }
 
-// "embedding", "blocks.1", "final_norm": the parts of a name up to a number, or to the first dot.
+// Returns the part of a parameter's name: its prefix up to a number or to the first dot ("embedding", "blocks.1",
+// "final_norm").
 std::string part_of(const std::string& name) {
   const std::size_t dot = name.find('.');
   return name.substr(0, name.starts_with("blocks.") ? name.find('.', dot + 1) : dot);
 }
 
-// Norm of the change of each part over its norm before, in the order of the names: those of the model's parts.
+// Returns the norm of each part's change over its norm before, ordered by name, which is the order of the model's
+// parts.
 std::map<std::string, double> ratios_between(const Training& before, const Training& after) {
   std::map<std::string, std::pair<double, double>> squares;
   for (const auto& [name, old] : before.tensors) {
@@ -99,12 +101,12 @@ void expect_ratios(const Layout& l) {
 
 TEST_P(DistWatch, RatiosAreThoseOfTheWeightsBeforeAndAfter) { expect_ratios(GetParam()); }
 
-TEST_F(DistWatchTest, OtherUpdates) {
+TEST_F(DistWatchTest, RatiosHoldForOtherUpdates) {
   expect_ratios({"muon", 2, {"optimizer.kind=muon", "parallel.zero=1"}});
   expect_ratios({"frozen", 1, {"optimizer.groups=[{match: ['blocks.1.*'], frozen: true}]"}});
 }
 
-// With all of a replica's sequences in one micro-batch they are measured over the same ones.
+// All of a replica's sequences are in one micro-batch, so that entropies are measured over the same sequences.
 TEST_P(DistWatch, EntropiesAreThoseOfOneProcess) {
   const Layout& l = GetParam();
   const auto watched = [](std::vector<std::string> layout, int ranks) {
@@ -119,7 +121,7 @@ TEST_P(DistWatch, EntropiesAreThoseOfOneProcess) {
     ASSERT_EQ(a.entropies.size(), 2u);
     ASSERT_EQ(b.entropies.size(), 2u);
     for (std::size_t layer = 0; layer < 2; ++layer) {
-      // 32 tokens that see 1 to 32 others: attention of a fresh model is almost uniform.
+      // 32 tokens see 1 to 32 tokens each, and attention of a fresh model is almost uniform.
       EXPECT_GT(a.entropies[layer], 2);
       EXPECT_LT(a.entropies[layer], std::lgamma(33) / 32);
       EXPECT_LE(a.min_entropies[layer], a.entropies[layer]);
@@ -129,8 +131,8 @@ TEST_P(DistWatch, EntropiesAreThoseOfOneProcess) {
   }
 }
 
-// What blocks keep is a matter of all heads and sequences, whoever has them: heads of several rules, in one layer of
-// two, whole samples and packed documents.
+// Kept shares are means over all heads and sequences, whichever ranks hold them: heads with several rules, in one of
+// two layers, whole samples and packed documents.
 constexpr const char* kMixedRules =
     "rules: [{pattern: content, keep: 3, first: 1}, {pattern: content, keep: 2}, {local: 2}], heads: [0, 1, 2, 2]";
 
@@ -174,7 +176,7 @@ TEST_F(DistWatchTest, SharesAreThoseOfOneProcess) {
     }
 }
 
-// Rules, and the schedules of cp that have them.
+// Rules, and the cp schedules that support them.
 struct WatchedRules {
   std::string name, rules;
   std::vector<std::string> schedules;
@@ -202,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(
                      {"ring", "gather"}}),
     [](const auto& info) { return info.param.name; });
 
-// Pieces of documents, too, that begin within blocks.
+// Includes pieces of documents that begin within blocks.
 TEST_P(DistWatchedContext, SharesAreThoseOfOneProcess) {
   for (const std::string& schedule : GetParam().schedules)
     for (const Layout& l : {Layout{"cp2_contiguous", 2, {"parallel.cp=2", "parallel.cp_layout=contiguous"}},
@@ -223,8 +225,8 @@ struct PairsByRank {
   std::vector<double> pairs;
 };
 
-// One layer of four blocks of 64 tokens, by two rules for two KV heads each: the first keeps 1, 2, 3 and 3 blocks, the
-// second one 1, 2, 2 and 2.
+// One layer of four blocks of 64 tokens, with two rules for two KV heads each: the first rule keeps 1, 2, 3 and 3
+// blocks, the second one 1, 2, 2 and 2.
 void expect_imbalance(const PairsByRank& c, const std::string& pools = "[]") {
   SCOPED_TRACE(c.layout.name);
   std::vector<std::string> overrides = c.layout.overrides;
@@ -241,7 +243,7 @@ void expect_imbalance(const PairsByRank& c, const std::string& pools = "[]") {
   EXPECT_NEAR(got.value_or(1), largest_over_mean(c.pairs), 1e-6);
 }
 
-// Pairs of blocks with themselves and with earlier ones, by rank, of one head of each rule.
+// h: pairs of a block with itself; b: pairs with an earlier block. Sums by rank, for one head of each rule.
 TEST_F(DistWatchTest, ImbalanceIsThatOfTheRanksPairs) {
   const double h = 64 * 65 / 2, b = 64 * 64;
   const std::vector<double> rows = {2 * h, 2 * h + 2 * b, 2 * h + 3 * b, 2 * h + 3 * b};
@@ -259,10 +261,10 @@ TEST_F(DistWatchTest, ImbalanceIsThatOfTheRanksPairs) {
     expect_imbalance(c);
 }
 
-// Token t sees t / size pools of each size, by every head.
+// In every head, token t sees t / size pools of each size.
 TEST_F(DistWatchTest, PoolsArePairsOfTheImbalance) {
   const double h = 64 * 65 / 2, b = 64 * 64;
-  double first = 0, last = 0;  // of the rows' halves
+  double first = 0, last = 0;  // of the first and the second half of a row
   for (int t = 0; t < 256; ++t) (t < 128 ? first : last) += t / 8 + t / 48;
   for (const PairsByRank& c :
        {PairsByRank{{"tp2", 2, {"parallel.tp=2"}}, {4 * h + 5 * b + first + last, 4 * h + 3 * b + first + last}},
@@ -278,7 +280,7 @@ TEST_F(DistWatchTest, PoolsArePairsOfTheImbalance) {
     expect_imbalance(c, "[8, 48]");
 }
 
-// Tokens alone are counted. Before the first step both models have the same queries and keys in layer 1.
+// Only tokens are counted. Before the first step both models have the same queries and keys in layer 1.
 TEST_F(DistWatchTest, PoolsAreNotShares) {
   const auto kept = [](const std::string& pools) {
     const Training t = run({"model.context=320",

@@ -1,5 +1,5 @@
 // The average of the weights (train.ema) against the recurrence over the weights after each step, in every layout, and
-// through checkpoints.
+// with checkpoints.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ Tensors weights_of(const Training& t) {
   return out;
 }
 
-// Another step: step counts those before it.
+// Adds a step to the average. step: number of previous steps.
 void average(Tensors& mean, const Tensors& weights, int step, double decay = kDecay) {
   const double d = std::min(decay, (1.0 + step) / (10.0 + step));
   for (auto& [name, values] : mean)
@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(All, DistWeightAverage,
                                          Layout{"offloaded_states", 1, {"optimizer.offload=states"}}),
                          [](const auto& info) { return info.param.name; });
 
-// The same run, once to each of its steps.
+// Repeats the run, ending after each of its steps.
 TEST_P(DistWeightAverage, IsTheRecurrenceOverTheSteps) {
   const auto run = [](int steps, double decay, const Layout& l = GetParam()) {
     TrainingOptions o = options(l.overrides, l.ranks, steps, decay);
@@ -114,7 +114,7 @@ class WeightAverageCheckpoints : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(WeightAverageCheckpoints, GoOnWithTheSameBits) {
+TEST_F(WeightAverageCheckpoints, ResumeWithTheSameBits) {
   const std::vector<std::string> layout = {"parallel.zero=1"};
   const Training straight = train_on_ranks(options(layout, 2, 5)), half = saved(layout, 2, kDecay);
   ASSERT_EQ(straight.errors, "");
@@ -128,7 +128,7 @@ TEST_F(WeightAverageCheckpoints, GoOnWithTheSameBits) {
     }
 }
 
-TEST_F(WeightAverageCheckpoints, GoOnInAnotherLayout) {
+TEST_F(WeightAverageCheckpoints, ResumeInAnotherLayout) {
   const Training half = saved({"parallel.zero=3", "parallel.tp=2"}, 4, kDecay);
   ASSERT_EQ(half.errors, "");
   const Training one = loaded({}, 1, kDecay, half, 0), two = loaded({"parallel.zero=2"}, 2, kDecay, half, 0);
@@ -138,7 +138,7 @@ TEST_F(WeightAverageCheckpoints, GoOnInAnotherLayout) {
   }
 }
 
-TEST_F(WeightAverageCheckpoints, BeginWithTheWeightsWhereThereIsNone) {
+TEST_F(WeightAverageCheckpoints, StartWithTheWeightsIfThereIsNoAverage) {
   const Training half = saved({}, 1, 0);
   ASSERT_EQ(half.errors, "");
   Tensors mean = weights_of(half);
@@ -146,7 +146,7 @@ TEST_F(WeightAverageCheckpoints, BeginWithTheWeightsWhereThereIsNone) {
   expect_average(loaded({}, 1, kDecay, half, 1), mean);
 }
 
-TEST_F(WeightAverageCheckpoints, AreLeftOutWhereNobodyWantsThem) {
+TEST_F(WeightAverageCheckpoints, DropAnAverageThatIsNotConfigured) {
   const Training half = saved({}, 1, kDecay);
   ASSERT_EQ(half.errors, "");
   const Training whole = loaded({}, 1, 0, half), straight = train_on_ranks(options({}, 1, 5, 0));

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 using Overrides = std::vector<std::string>;
 
-// eps: where a gradient is zero but for rounding (that of a key's bias), AdamW would make a whole step of the rounding.
+// eps: if a gradient is pure rounding error (like a key bias's), AdamW's usual epsilon would turn it into a full step.
 Training trained(int ranks, int zero, Overrides more = {}, int steps = 6) {
   TrainingOptions options;
   options.ranks = ranks;
@@ -32,7 +32,7 @@ class DistZero : public testing::Test {
   }
 };
 
-// What differs between models as far as sharding is concerned.
+// Models that differ in properties relevant for sharding.
 const std::vector<Overrides> kModels = {
     {"train.micro_batch=1", "model.dropout=0.1", "model.layers=3"},
     {"train.micro_batch=1", "model.dropout=0.1", "model.tied_embeddings=true", "model.positions=learned",
@@ -56,7 +56,7 @@ TEST_F(DistZero, EveryDegreeReachesWhatOneProcessDoes) {
   }
 }
 
-// Sums over ranks and micro-batches come in the same order where there is one micro-batch: the very same bits.
+// With one micro-batch, sums over ranks and micro-batches have the same order: results are bit-identical.
 TEST_F(DistZero, EveryDegreeHasTheSameBitsInOneMicroBatch) {
   const Overrides model = {"train.micro_batch=0", "optimizer.clip=0", "model.dropout=0.1"};
   for (const int ranks : {2, 4}) {
@@ -70,7 +70,7 @@ TEST_F(DistZero, EveryDegreeHasTheSameBitsInOneMicroBatch) {
   }
 }
 
-// Local sums come first in 0 and 1, sums over ranks in 2 and 3.
+// Degrees 0 and 1 first add locally; 2 and 3 first add over ranks.
 TEST_F(DistZero, TheSameLayoutTwiceHasTheSameBits) {
   const Overrides model = {"train.micro_batch=1", "model.dropout=0.1"};
   const Training zero0 = trained(2, 0, {"train.micro_batch=1", "optimizer.clip=0"});
@@ -96,7 +96,7 @@ TEST_F(DistZero, AllRanksRunTheSameCollectivesInOneOrder) {
   }
 }
 
-TEST_F(DistZero, GradientsMayTravelInBf16) {
+TEST_F(DistZero, GradientsMayBeReducedInBf16) {
   const Training exact = trained(2, 0, {"train.micro_batch=2"});
   for (const int zero : {0, 1, 2, 3}) {
     const Training rounded = trained(2, zero, {"train.micro_batch=2", "parallel.reduce=bf16"});
@@ -126,7 +126,7 @@ TEST_F(DistZero, ValidationSeesTheNewestWeights) {
   }
 }
 
-// Weights, moments and gradients of each rank are its share of the whole.
+// Each rank holds its share of weights, moments and gradients.
 TEST_F(DistZero, EachRankKeepsItsShare) {
   const Training one = trained(1, 0, {"train.micro_batch=2"}, 1);
   for (const int ranks : {2, 4})
@@ -155,7 +155,7 @@ class DistZeroCheckpoints : public DistZero {
   fs::path folder_;
 };
 
-// Through layouts that share nothing, and on: parameters and optimizer states are bit for bit what was saved.
+// A checkpoint moves through different layouts: parameters and optimizer states stay bit-identical to the saved ones.
 TEST_F(DistZeroCheckpoints, MoveBetweenLayouts) {
   struct Layout {
     int ranks, zero;
@@ -182,7 +182,7 @@ TEST_F(DistZeroCheckpoints, MoveBetweenLayouts) {
   }
 }
 
-// No rank waits for another that looks elsewhere, and all name the same place.
+// No rank waits for a rank that diagnoses something else, and all ranks name the same tensor.
 TEST_F(DistZero, AllRanksDiagnoseTogether) {
   for (const int zero : {0, 1, 3}) {
     const Training t = trained(2, zero, {"train.micro_batch=2", "optimizer.lr=1e30", "model.layers=3"});
@@ -192,7 +192,7 @@ TEST_F(DistZero, AllRanksDiagnoseTogether) {
   }
 }
 
-// Stopping and going on changes nothing.
+// An interrupted and resumed run equals an uninterrupted one.
 TEST_F(DistZeroCheckpoints, ResumeBitForBit) {
   for (const int zero : {1, 3}) {
     TrainingOptions options;
@@ -212,7 +212,7 @@ TEST_F(DistZeroCheckpoints, ResumeBitForBit) {
   }
 }
 
-TEST_F(DistZeroCheckpoints, InitialWeightsOnly) {
+TEST_F(DistZeroCheckpoints, MayGiveInitialWeightsOnly) {
   TrainingOptions options;
   options.steps = 2;
   options.save = path("source");
