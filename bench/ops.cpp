@@ -49,7 +49,7 @@ StepFloor OpsReport::floor() const {
   StepFloor f;
   for (const OpTiming& o : ops) {
     const double calls = o.calls;
-    if (o.slot.ends_with("matmul"))
+    if (o.slot.find("matmul") != std::string::npos)
       f.products += calls * o.seconds;
     else if (o.slot.starts_with("attention"))
       f.attention += calls * o.seconds;

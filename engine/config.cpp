@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/byte_size.h"
+#include "core/checked.h"
 #include "core/fields.h"
 #include "core/yaml.h"
 #include "model/architectures.h"
@@ -50,6 +51,25 @@ void RunConfig::fields(Fields& f) {
 }
 
 namespace {
+
+void precision_fields(TrainConfig& c, Fields& f) {
+  f("precision", c.precision,
+    "type of activations and matrix products: bf16, fp32, or tf32 (fp32 with TF32 products); auto = bf16 on GPUs; CPUs "
+    "always compute in fp32",
+    choices<PrecisionChoice>({{"auto", PrecisionChoice::automatic},
+                              {"bf16", PrecisionChoice::bf16},
+                              {"fp32", PrecisionChoice::fp32},
+                              {"tf32", PrecisionChoice::tf32}}));
+  Choices<std::string> formats{{{"auto", "auto"}, {"bf16", "bf16"}}};
+  for (const auto& [name, make] : linear_formats()) formats.names.emplace_back(name, name);
+  f("linears", c.linears,
+    "operands of the matrix products of the linear layers of blocks: bf16 = those of train.precision; fp8_blocks = FP8 "
+    "with a scale for every 128 elements; fp8_tensor = FP8 with a scale for each tensor, which is faster; auto = bf16",
+    formats);
+  f("linears_except", c.linears_except,
+    "names of weights, with * for any text and ? for any character, whose layers train.linears leaves unchanged",
+    at_most_items(1024));
+}
 
 void memory_fields(TrainConfig& c, Fields& f) {
   f("recompute", c.recompute,
@@ -141,13 +161,7 @@ void TrainConfig::fields(Fields& f) {
     "one micro-batch, with each attention computed twice; 0 = none",
     in_range(0, kMaxSteps));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", in_range(0, 1000));
-  f("precision", precision,
-    "type of activations and matrix products: bf16, fp32, or tf32 (fp32 with TF32 products); auto = bf16 on GPUs; CPUs "
-    "always compute in fp32",
-    choices<PrecisionChoice>({{"auto", PrecisionChoice::automatic},
-                              {"bf16", PrecisionChoice::bf16},
-                              {"fp32", PrecisionChoice::fp32},
-                              {"tf32", PrecisionChoice::tf32}}));
+  precision_fields(*this, f);
   memory_fields(*this, f);
   f("cuda_graph", cuda_graph,
     "GPUs: replay the step as one or more CUDA graphs; auto = if kernel launches take most of its time",
@@ -233,15 +247,17 @@ void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
 
 // Parameters and their names follow from the model without its attention (which may need a file) and without its
 // vocabulary (which may be the corpus's).
-void validate_groups(const Config& c, std::vector<SettingProblem>& errors) {
+void validate_parameters(const Config& c, std::vector<SettingProblem>& errors) {
   constexpr std::int64_t kMaxLayers = 1000;  // naming more layers takes seconds: checked when a run begins
-  if (c.optimizer.groups.empty() || c.model.layers > kMaxLayers) return;
+  const bool plain = !linear_formats().contains(c.train.linears) && c.train.linears_except.empty();
+  if ((c.optimizer.groups.empty() && plain) || c.model.layers > kMaxLayers) return;
   ModelConfig named = c.model;
   named.attention = {};
   named.attention_layers.clear();
   named.vocab_size = 1;
   const std::unique_ptr<Model> model = make_model(named);
   bind_groups(c.optimizer, model->parameters(), errors);
+  bind_linears(*model, linears_of(c.train), narrow<int>(c.parallel.tp), errors);
 }
 
 }  // namespace
@@ -259,7 +275,7 @@ void Config::validate(std::vector<SettingProblem>& errors) const {
   validate_ema(*this, errors);
   validate_watch(*this, errors);
   validate_stages(*this, errors);
-  validate_groups(*this, errors);
+  validate_parameters(*this, errors);
   add_unused_settings(optimizer, errors);
 }
 
@@ -312,6 +328,8 @@ void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t
   fail(rows_from, ": ", rows, " sequences of ", context, " tokens at once exceed the limit of ", kMaxTokensAtOnce,
        " tokens. Set at most ", std::max<std::int64_t>(1, kMaxTokensAtOnce / context), ", or a shorter context");
 }
+
+LinearsConfig linears_of(const TrainConfig& c) { return {c.linears, c.linears_except}; }
 
 bool may_offload(const Config& c) {
   if (c.train.activation_offload != Switch::automatic) return c.train.activation_offload == Switch::on;

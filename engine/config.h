@@ -9,6 +9,7 @@
 #include "core/setting_problem.h"
 #include "data/config.h"
 #include "model/config.h"
+#include "model/linear_formats.h"
 #include "optim/config.h"
 #include "parallel/config.h"
 
@@ -63,6 +64,8 @@ struct TrainConfig {
   std::int64_t watch_interval = 0;
   double z_loss = 0;
   PrecisionChoice precision = PrecisionChoice::automatic;
+  std::string linears = "auto";  // auto, bf16 or a name of linear_formats()
+  std::vector<std::string> linears_except;
   RecomputeChoice recompute = RecomputeChoice::automatic;
   double memory_budget = 0;
   std::int64_t mlp_chunk = 0;
@@ -108,6 +111,9 @@ std::int64_t tokens_of_steps(const TrainConfig&, std::int64_t context, std::int6
 // Throws Error, which names the setting or option `rows_from` that asked for `rows`, if rows * context exceeds
 // kMaxTokensAtOnce.
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context);
+
+// Returns the format of the linear layers (model/linear_formats.h).
+LinearsConfig linears_of(const TrainConfig&);
 
 // Returns true if blocks may offload activations, as far as host memory allows. config: resolved.
 bool may_offload(const Config&);

@@ -40,6 +40,22 @@ T make_lasting(const std::function<T()>& make) {
   }
 }
 
+// Tells the format of linear layers, if there is one, that weights stay as they are.
+class HeldWeights {
+ public:
+  explicit HeldWeights(LinearFormat* format) : format_(format) {
+    if (format_) format_->hold_weights(true);
+  }
+  ~HeldWeights() {
+    if (format_) format_->hold_weights(false);
+  }
+  HeldWeights(const HeldWeights&) = delete;
+  HeldWeights& operator=(const HeldWeights&) = delete;
+
+ private:
+  LinearFormat* format_;
+};
+
 }  // namespace
 
 TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, const ActivationPlan& plan,
@@ -75,6 +91,8 @@ void TrainStep::set_activations(const ActivationPlan& plan) {
 Parallelized TrainStep::parallelized() {
   const ScopeGuard scope(*ctx_.scopes, {scopes::parameters});
   bind_groups(config_.optimizer, model_->parameters());
+  bind_linears(*model_, linears_of(config_.train), narrow<int>(plan_.tp));
+  if (const LinearFormat* format = model_->linear_format()) format->check_device(ctx_);
   const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_)};
   return make_lasting<Parallelized>([&] { return parallelize(*model_, mesh_, plan_, options, ctx_); });
 }
@@ -237,7 +255,10 @@ void TrainStep::compute() {
   optimizer_->begin_step();
   fill_zero(losses_, ctx_.stream);
   if (corpora_) copy(losses_of(1 + corpora_, corpora_), inputs_.source_targets, ctx_.stream);
-  for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
+  {
+    const HeldWeights held(plan_.config.zero < 3 && micro_batches() > 1 ? model_->linear_format() : nullptr);
+    for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
+  }
   enter(RunPhase::reduce);
   parallel_.data->finish_gradients();
   sum_losses();

@@ -163,6 +163,12 @@ std::string Decoder::auxiliary_loss() const {
   return std::ranges::any_of(blocks_, has_indexer) ? "index_loss" : "";
 }
 
+std::vector<TrainingState*> Decoder::training_states() {
+  std::vector<TrainingState*> all = Model::training_states();
+  all.insert(all.begin(), &*importance_tracker_);
+  return all;
+}
+
 bool Decoder::selects() const {
   return std::ranges::any_of(blocks_, [](const DecoderBlock& block) { return block.attention().selects(); });
 }

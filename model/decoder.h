@@ -70,7 +70,7 @@ class Decoder : public Model {
   std::vector<AttentionLayer*> attention_layers() override;
   bool selects() const override;
   std::string auxiliary_loss() const override;
-  std::vector<TrainingState*> training_states() override { return {&*importance_tracker_}; }
+  std::vector<TrainingState*> training_states() override;
 
   std::deque<DecoderBlock>& blocks() { return blocks_; }
 

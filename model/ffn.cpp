@@ -28,7 +28,8 @@ FeedForward::FeedForward(const ParamPrefix& at, const ModelConfig& c)
 }
 
 Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
-  if (kind_ == Mlp::gelu_tanh && !sub_norm_) {
+  const bool formatted = in_.weight->format || out_.weight->format;
+  if (kind_ == Mlp::gelu_tanh && !sub_norm_ && !formatted) {
     const auto mlp = [&](const Var& in, const Var& bias, const Var& added) {
       return mlp_gelu_tanh(run, in, in_.weight->var, in_.bias_or_none(), out_.weight->var, bias, added);
     };

@@ -10,6 +10,7 @@
 #include "kernels/attention/gated_decode.h"
 #include "kernels/norm.h"
 #include "model/attention/pools.h"
+#include "model/linear_format.h"
 #include "model/rope.h"
 
 namespace ring {
@@ -69,13 +70,21 @@ Linear::Linear(const ParamPrefix& at, const std::vector<Output>& outputs, std::i
     biases.push_back({at(o.name + ".bias"), 0, o.channels, {}});
   }
   weight = &at.params.add(std::move(weights), in, {.cut = cut});
+  weight->linear = true;
   if (with_bias) bias = &at.params.add(std::move(biases), 0, {.cut = cut == Cut::inputs ? Cut::none : cut});
 }
 
 Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
-  if (!is_tensor_parallel(run)) return linear(run, x, weight->var, bias_or_none(), residual);
+  const LinearFormat* format = weight->format;
+  if (!is_tensor_parallel(run)) {
+    if (format) return format->apply(run, x, *weight, bias_or_none(), residual);
+    return linear(run, x, weight->var, bias_or_none(), residual);
+  }
   const Cut cut = weight->placement.cut;
   RING_CHECK(cut != Cut::none, weight->parts[0].name, " is whole in a run of a sliced model");
+  if (format && cut == Cut::inputs)
+    return reduce_scatter_rows(run, format->apply(run, x, *weight, {}, {}), bias_or_none(), residual);
+  if (format) return format->apply(run, all_gather_rows(run, x), *weight, bias_or_none(), residual);
   return (cut == Cut::inputs ? linear_scatter : gather_linear)(run, x, weight->var, bias_or_none(), residual);
 }
 
@@ -124,6 +133,7 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, cons
   // Initialized to 0, which leaves scores unchanged.
   if (settings.pool_gates)
     pool_gate_.emplace(at, std::vector<Linear::Output>{{"pool_gate", c.heads, 0}}, c.width, true, Cut::outputs);
+  if (pool_gate_) pool_gate_->weight->linear = false;  // too small for a format
   if (learns_blocks(settings)) index_.emplace(at.child("index"), c, settings);
 }
 

@@ -15,6 +15,11 @@ void Model::shard(Slice slice) {
   on_shard();
 }
 
+std::vector<TrainingState*> Model::training_states() {
+  TrainingState* const state = linear_format_ ? linear_format_->state() : nullptr;
+  return state ? std::vector{state} : std::vector<TrainingState*>{};
+}
+
 std::vector<LaterWeights> Model::later_weights() {
   std::vector<LaterWeights> all;
   for (const AttentionLayer* layer : attention_layers()) {

@@ -12,12 +12,12 @@
 #include "model/activation_plan.h"
 #include "model/config.h"
 #include "model/later_weights.h"
+#include "model/linear_format.h"
 #include "model/params.h"
 
 namespace ring {
 
 class AttentionLayer;
-class TrainingState;
 struct KvCache;
 
 // The parameters that one part of the forward pass uses.
@@ -90,13 +90,20 @@ class Model {
   virtual std::string auxiliary_loss() const { return ""; }
 
   // Returns the state that training changes beside the parameters (model/training_state.h).
-  virtual std::vector<TrainingState*> training_states() { return {}; }
+  virtual std::vector<TrainingState*> training_states();
+
+  // Keeps the format that linear layers refer to. Called by bind_linears().
+  void set_linear_format(std::unique_ptr<LinearFormat> format) { linear_format_ = std::move(format); }
+  LinearFormat* linear_format() const { return linear_format_.get(); }  // null if there is none
 
  protected:
   // Called when the parameters are sharded: assigns the layers their shard of the heads.
   virtual void on_shard() {}
 
   Parameters params_;
+
+ private:
+  std::unique_ptr<LinearFormat> linear_format_;
 };
 
 }  // namespace ring

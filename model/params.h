@@ -12,6 +12,8 @@
 
 namespace ring {
 
+class LinearFormat;
+
 // Parameters start at multiples of 16 elements: a cache line, and aligned for vectorized kernels.
 inline constexpr std::int64_t kParamAlign = 16;
 constexpr std::int64_t param_aligned(std::int64_t n) { return (n + kParamAlign - 1) / kParamAlign * kParamAlign; }
@@ -63,9 +65,12 @@ struct Param {
   Shape shape;  // in memory; rows after the last part are padding, always zero
   Placement placement;
   bool decay = false;       // weight decay: matrices only
+  bool linear = false;      // the weight of a linear layer whose GEMMs may have a format (model/linear_format.h)
   bool table = false;       // an embedding or head: rows are independent, and backward does not read the values
   std::int64_t offset = 0;  // first element in the flat buffers
   Var var;                  // weight and gradient slot, bound by Parameters::allocate; no slot if frozen
+
+  const LinearFormat* format = nullptr;  // of the linear layer; null computes in the type of its input
 
   bool frozen() const;  // true if all parts are
 

@@ -17,7 +17,9 @@ using Names = std::set<std::string>;
 
 // The model that the settings in a checkpoint's metadata declare.
 struct SavedModel {
-  explicit SavedModel(const std::string& metadata) : config(settings_in(metadata, "the checkpoint")) {}
+  explicit SavedModel(const std::string& metadata) : config(settings_in(metadata, "the checkpoint")) {
+    bind_linears(*model, linears_of(config.train), 1);
+  }
   Config config;
   std::unique_ptr<Model> model = make_model(config.model);
 };

@@ -1,5 +1,6 @@
 #include "autograd/ops/linear.h"
 
+#include "kernels/embedding.h"
 #include "kernels/matmul.h"
 
 namespace ring {
@@ -24,6 +25,12 @@ Tensor linear_forward(const ExecContext& ctx, const LinearInputs<Tensor>& in) {
   const Tensor y = ctx.empty({in.x.dim(0), in.w.dim(0)}, in.x.dtype());
   linear_forward(ctx, in, y);
   return y;
+}
+
+// Adds the bias as an embedding table of one row that every token looks up.
+void add_bias(const ExecContext& ctx, const Tensor& b, const Tensor& y) {
+  embedding_kernel({.ids = ctx.zeros({y.dim(0)}, DType::i32), .table = b.view({1, b.numel()}), .out = y, .add = true},
+                   ctx);
 }
 
 void input_gradient(const ExecContext& ctx, const Tensor& dy, const Tensor& w, const Sink& dx) {

@@ -18,6 +18,9 @@ void check_residual(const char* op, const Var& residual, const Shape& output);
 void linear_forward(const ExecContext&, const LinearInputs<Tensor>&, const Tensor& y);
 Tensor linear_forward(const ExecContext&, const LinearInputs<Tensor>&);
 
+// Adds b to each row of y.
+void add_bias(const ExecContext&, const Tensor& b, const Tensor& y);
+
 // Computes dx = beta * dx + dy w.
 void input_gradient(const ExecContext&, const Tensor& dy, const Tensor& w, const Sink& dx);
 // Computes dw = beta * dw + dy^T x, and sets beta to 1 so that the next call adds.

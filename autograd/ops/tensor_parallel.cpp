@@ -1,7 +1,6 @@
 #include "autograd/ops/linear.h"
 #include "comm/communicator.h"
 #include "kernels/elementwise.h"
-#include "kernels/embedding.h"
 #include "kernels/matmul.h"
 
 namespace ring {
@@ -22,12 +21,6 @@ Tensor gathered(const ExecContext& ctx, Communicator& tp, const Tensor& x) {
 
 void scatter(const ExecContext& ctx, Communicator& tp, const Tensor& all, const Tensor& out) {
   tp.reduce_scatter(out, all, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
-}
-
-// Adds the bias as an embedding table of one row that every token looks up.
-void add_bias(const ExecContext& ctx, const Tensor& b, const Tensor& y) {
-  embedding_kernel({.ids = ctx.zeros({y.dim(0)}, DType::i32), .table = b.view({1, b.numel()}), .out = y, .add = true},
-                   ctx);
 }
 
 template <class T>

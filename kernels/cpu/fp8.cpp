@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/vec.h"
 #include "kernels/fp8_producers.h"
 
 namespace ring::cpu {
@@ -127,9 +128,7 @@ void multiply(const MatmulFp8& p, const ExecContext& ctx) {
       for (std::int64_t n = 0; n < width; ++n) {
         float sum = 0;
         for (std::int64_t k = 0; k < depth; k += kFp8Block) {
-          float part = 0;
-          for (std::int64_t i = k; i < std::min(k + kFp8Block, depth); ++i)
-            part += a[static_cast<std::size_t>(m * depth + i)] * b[static_cast<std::size_t>(n * depth + i)];
+          const float part = dot(a.data() + m * depth + k, b.data() + n * depth + k, std::min(kFp8Block, depth - k));
           sum += scale_at(p.a, m, k / kFp8Block) * scale_at(p.b, n, k / kFp8Block) * part;
         }
         store(c[m] + n, p.accumulate ? load(c[m] + n) + sum : sum);

@@ -22,8 +22,8 @@ class ShardedPools {
         sums_(source, i, plan.pools.tokens(plan.pools.rank), ctx),
         whole_{source.k, source.v, source.scored, plan.whole} {
     parts_ = bring_parts();
-    sums_.make(whole_);
-    sums_.make(parts_);
+    sums_.compute_pools(whole_);
+    sums_.compute_pools(parts_);
   }
 
   // Returns the pools of all ranks.
@@ -45,7 +45,7 @@ class ShardedPools {
     const Tensor of_parts = ctx_.zeros({2, plan_.part_rows, own.dim(2), own.dim(3)});
     sums_.backward(whole_, own, dk, dv);
     sums_.backward(parts_, own, part(of_parts, 0), part(of_parts, 1));
-    sums_.learn();
+    sums_.reduce_weight_gradients();
     return_parts(of_parts, {dk, dv});
   }
 

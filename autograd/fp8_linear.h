@@ -1,0 +1,34 @@
+#pragma once
+// Linear layers in FP8.
+
+#include <cstdint>
+
+#include "autograd/tape.h"
+#include "kernels/fp8.h"
+
+namespace ring {
+
+// A quantized matrix and its transpose.
+struct Fp8Copies {
+  Fp8Matrix plain, transposed;
+};
+
+// Operands of a linear layer of which each process of tensor parallelism has a share.
+enum class Fp8Shards : std::uint8_t { none = 0, input = 1, weight = 2, output = 4 };
+constexpr Fp8Shards operator|(Fp8Shards a, Fp8Shards b) {
+  return static_cast<Fp8Shards>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+
+struct Fp8Linear {
+  bool tensorwise = false;     // one scale per tensor; otherwise one per 128 elements (kernels/fp8.h)
+  Communicator* tp = nullptr;  // reduces the maxima of sharded operands; null if nothing is sharded
+  Fp8Shards shards = Fp8Shards::none;
+  Fp8Copies* weight = nullptr;  // keeps the copies of w after their first use; null quantizes w at each use
+};
+
+// Same as linear() (autograd/ops.h), with FP8 operands in all three GEMMs. Saves the transposed FP8 copy of x for the
+// backward, or, if x is recomputed anyway, recomputes the copy from x. The result and the gradient of x have the type
+// of x.
+Var fp8_linear(Run&, const Var& x, const Var& w, const Var& b, const Var& residual, const Fp8Linear&);
+
+}  // namespace ring

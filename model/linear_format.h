@@ -1,0 +1,39 @@
+#pragma once
+// How linear layers compute their three GEMMs (train.linears). Without a format a layer computes in the type of its
+// input.
+
+#include <string>
+
+#include "autograd/tape.h"
+
+namespace ring {
+
+class TrainingState;
+struct Param;
+
+// Shared by all linear layers of a model that it is bound to.
+class LinearFormat {
+ public:
+  LinearFormat() = default;
+  virtual ~LinearFormat() = default;
+  LinearFormat(const LinearFormat&) = delete;
+  LinearFormat& operator=(const LinearFormat&) = delete;
+
+  // Returns x w^T + b + residual [N,M] for x [N,K] and the weight w [M,K]; bias and residual may be none. In a sliced
+  // run w is this process's shard (Param::placement): with Cut::inputs x has this process's channels, and the result is
+  // this process's term of a sum; otherwise the result has this process's channels.
+  virtual Var apply(Run&, const Var& x, const Param& weight, const Var& bias, const Var& residual) const = 0;
+
+  // Returns the reason why a weight, not yet sharded, cannot have this format among `slices` processes of tensor
+  // parallelism, such as "has 24 outputs, expected a multiple of 16"; empty if it can.
+  virtual std::string misfit(const Param& /*weight*/, int /*slices*/) const { return ""; }
+  // Throws Error naming train.linears if the device or the precision does not support the format.
+  virtual void check_device(const ExecContext&) const {}
+  // Between hold_weights(true) and hold_weights(false) no weight changes, so that the format may keep what it computes
+  // from weights. Called by each training step that uses weights several times and has all of them (ZeRO-3 has not).
+  virtual void hold_weights(bool /*hold*/) {}
+  // Returns the state that training changes, such as a history of scales; null if there is none.
+  virtual TrainingState* state() { return nullptr; }
+};
+
+}  // namespace ring

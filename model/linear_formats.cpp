@@ -1,0 +1,125 @@
+#include "model/linear_formats.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "autograd/fp8_linear.h"
+#include "kernels/fp8.h"
+#include "model/model.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int64_t kAlign = 16;  // elements; rows of FP8 operands start at multiples of 16 bytes
+
+// Returns the elements of this dimension that each process holds.
+std::int64_t local(std::int64_t n, const Param& p, Cut cut, int slices) {
+  return p.placement.cut == cut ? n / slices : n;
+}
+
+class Fp8Format final : public LinearFormat {
+ public:
+  explicit Fp8Format(bool tensorwise) : tensorwise_(tensorwise) {}
+
+  Var apply(Run& run, const Var& x, const Param& weight, const Var& bias, const Var& residual) const override {
+    Fp8Linear f{.tensorwise = tensorwise_};
+    const Cut cut = weight.placement.cut;
+    if (is_tensor_parallel(run) && cut != Cut::none) {
+      f.tp = run.tp;
+      f.shards = Fp8Shards::weight | (cut == Cut::inputs ? Fp8Shards::input : Fp8Shards::output);
+    }
+    if (holds_) f.weight = &held_[&weight];
+    return fp8_linear(run, x, weight.var, bias, residual, f);
+  }
+
+  std::string misfit(const Param& p, int slices) const override {
+    const std::string per = slices > 1 ? str(" per process (parallel.tp: ", slices, ")") : "";
+    const auto wrong = [&](std::int64_t n, const char* what, std::int64_t multiple) {
+      return n % multiple ? str("has ", n, what, per, ", expected a multiple of ", multiple) : "";
+    };
+    const std::int64_t columns = local(p.shape[1], p, Cut::inputs, slices);
+    std::int64_t rows = local(p.shape[0], p, Cut::outputs, slices);
+    rows = local(rows, p, Cut::parts, slices);
+    if (std::string text = wrong(columns, " inputs", kAlign); !text.empty()) return text;
+    if (std::string text = wrong(rows, " outputs", kAlign); !text.empty()) return text;
+    // Shards of whole blocks have the scales of the unsharded matrix.
+    if (tensorwise_ || slices == 1 || p.placement.cut == Cut::none) return "";
+    if (p.placement.cut == Cut::inputs) return wrong(columns, " inputs", kFp8Block);
+    for (const LogicalParam& part : p.parts)
+      if (std::string text = wrong(local(part.whole[0], p, Cut::outputs, slices), " outputs", kFp8Block); !text.empty())
+        return part.name + " " + text;
+    return "";
+  }
+
+  void check_device(const ExecContext& ctx) const override {
+    if (ctx.stream.device().backend != Backend::cuda) return;
+    if (ctx.precision != Precision::bf16)
+      fail("train.linears: on GPUs, FP8 needs train.precision: bf16. Set that, or train.linears: bf16");
+    if (!ctx.stream.impl().computes()) return;
+    const auto operand = [&](Fp8Blocks blocks) {
+      return empty_fp8(kFp8Block, kFp8Block, tensorwise_ ? Fp8Blocks::tensor : blocks, ctx, Lifetime::run);
+    };
+    const Tensor y = ctx.empty({kFp8Block, kFp8Block}, DType::bf16, Lifetime::run);
+    const MatmulFp8 product{operand(Fp8Blocks::rows), operand(Fp8Blocks::squares), y};
+    if (std::ranges::none_of(matmul_fp8_kernel.candidates(Backend::cuda),
+                             [&](const auto& c) { return !c.supports || c.supports(product, ctx); }))
+      fail("train.linears: ", ctx.stream.device(), " has no kernels for ", tensorwise_ ? "fp8_tensor" : "fp8_blocks",
+           ", which need a Hopper GPU. Set train.linears: bf16");
+  }
+
+  void hold_weights(bool hold) override {
+    holds_ = hold;
+    held_.clear();
+  }
+
+ private:
+  bool tensorwise_, holds_ = false;
+  mutable std::map<const Param*, Fp8Copies> held_;
+};
+
+bool names(const std::string& pattern, const Param& p) {
+  return std::ranges::any_of(
+      p.parts, [&](const LogicalParam& part) { return fnmatch(pattern.c_str(), part.name.c_str(), 0) == 0; });
+}
+
+}  // namespace
+
+std::map<std::string, MakeLinearFormat>& linear_formats() {
+  static std::map<std::string, MakeLinearFormat> all = {
+      {"fp8_blocks", [](Model&) { return std::make_unique<Fp8Format>(false); }},
+      {"fp8_tensor", [](Model&) { return std::make_unique<Fp8Format>(true); }}};
+  return all;
+}
+
+void bind_linears(Model& model, const LinearsConfig& c, int slices, std::vector<SettingProblem>& errors) {
+  std::vector<Param*> weights = model.parameters().declared();
+  std::erase_if(weights, [](const Param* p) { return !p->linear; });
+  for (std::size_t i = 0; i < c.except.size(); ++i) {
+    const auto named = std::ranges::remove_if(weights, [&](const Param* p) { return names(c.except[i], *p); });
+    if (named.empty())
+      errors.push_back(str("train.linears_except[", i, "]: \"", c.except[i], "\" names no further linear layer"));
+    weights.erase(named.begin(), named.end());
+  }
+  const auto made = linear_formats().find(c.format);
+  if (made == linear_formats().end()) return;
+  std::unique_ptr<LinearFormat> format = made->second(model);
+  for (Param* p : weights) {
+    const std::string problem = format->misfit(*p, slices);
+    if (!problem.empty()) {
+      errors.push_back(str("train.linears: ", c.format, ": ", p->parts[0].name, " ", problem,
+                           ". Name the weight in train.linears_except, or change its shape"));
+      break;
+    }
+    p->format = format.get();
+  }
+  model.set_linear_format(std::move(format));
+}
+
+void bind_linears(Model& model, const LinearsConfig& c, int slices) {
+  std::vector<SettingProblem> errors;
+  bind_linears(model, c, slices, errors);
+  if (!errors.empty()) fail(errors[0].text);
+}
+
+}  // namespace ring

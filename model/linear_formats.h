@@ -1,0 +1,32 @@
+#pragma once
+// The formats that train.linears may name.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/setting_problem.h"
+#include "model/linear_format.h"
+
+namespace ring {
+
+class Model;
+
+// Returns the formats by their name in train.linears. Programs may add formats before settings are read.
+using MakeLinearFormat = std::function<std::unique_ptr<LinearFormat>(Model&)>;
+std::map<std::string, MakeLinearFormat>& linear_formats();
+
+struct LinearsConfig {
+  std::string format = "auto";      // a name of linear_formats(), or, for none, auto or bf16
+  std::vector<std::string> except;  // patterns (fnmatch) of weights that get no format
+};
+
+// Binds the format to the linear layers of a declared model (Param::linear). Call before the model is sharded. Adds the
+// problems found: a weight whose shape does not fit, or a pattern that names no weight of a linear layer.
+void bind_linears(Model&, const LinearsConfig&, int slices, std::vector<SettingProblem>& errors);
+// Same, but throws Error for the first problem.
+void bind_linears(Model&, const LinearsConfig&, int slices);
+
+}  // namespace ring

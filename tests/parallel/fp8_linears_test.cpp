@@ -1,0 +1,133 @@
+// train.linears in FP8: runs that are resumed, recomputed or shared among processes.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "comm/gloo/gloo.h"
+#include "tests/parallel/training.h"
+
+namespace ring::test {
+namespace {
+
+class DistFp8Linears : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  static TrainingOptions options(int steps, std::vector<std::string> more = {}) {
+    TrainingOptions o;
+    o.steps = steps;
+    o.overrides = {str("train.linears=", GetParam()), "optimizer.eps=1e-4"};
+    o.overrides.insert(o.overrides.end(), more.begin(), more.end());
+    return o;
+  }
+  static Training trained(const TrainingOptions& o) {
+    Training t = train_on_ranks(o);
+    EXPECT_EQ(t.errors, "");
+    return t;
+  }
+  static bool tensorwise() { return std::string(GetParam()) == "fp8_tensor"; }
+
+  const std::string folder_ =
+      (std::filesystem::temp_directory_path() / ("ringmaster-fp8-" + std::to_string(getpid()))).string();
+};
+INSTANTIATE_TEST_SUITE_P(All, DistFp8Linears, testing::Values("fp8_blocks", "fp8_tensor"),
+                         [](const auto& format) { return std::string(format.param); });
+
+TEST_P(DistFp8Linears, TrainAndResume) {
+  const Training whole = trained(options(8));
+  EXPECT_LT(whole.losses.back(), whole.losses.front() - 0.05);
+  TrainingOptions plain = options(8);
+  plain.overrides[0] = "train.linears=bf16";
+  const double difference = largest_loss_difference(trained(plain), whole);
+  EXPECT_GT(difference, 1e-6);
+  EXPECT_LT(difference, 1e-2);
+  TrainingOptions half = options(4), rest = options(4);
+  half.save = folder_;
+  rest.load = trained(half).checkpoint;
+  const Training second = trained(rest);
+  EXPECT_EQ(second.losses, std::vector<double>(whole.losses.begin() + 4, whole.losses.end()));
+  EXPECT_EQ(second.tensors, whole.tensors);
+}
+
+TEST_P(DistFp8Linears, RecomputationChangesNoBit) {
+  const std::vector<std::string> model = {"model.context=128", "model.mlp=gelu_tanh", "model.biases=all"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), model.begin(), model.end());
+    return trained(options(2, more));
+  };
+  const Training none = with({"train.recompute=none"});
+  for (const char* recompute : {"auto", "attention", "mlp", "block", "full"})
+    EXPECT_TRUE(same_bits(none, with({str("train.recompute=", recompute)}))) << recompute;
+  EXPECT_TRUE(same_bits(none, with({"train.recompute=none", "train.activation_offload=true"})));
+}
+
+TEST_P(DistFp8Linears, TakeTheMemoryThatIsPredicted) {
+  for (const char* recompute : {"none", "block"}) {
+    TrainingOptions o = options(3, {str("train.recompute=", recompute)});
+    o.dry = true;
+    const Training t = trained(o);
+    EXPECT_EQ(t.slabs, t.dry_slabs) << recompute;
+  }
+}
+
+// Blocks of 128 tokens are the same on any rank and in any micro-batch, but a scale for the whole tensor is not.
+TEST_P(DistFp8Linears, LayoutsAgree) {
+  const std::vector<std::string> sizes = {"model.context=512", "train.batch_size=2"};
+  const auto with = [&](std::vector<std::string> more, int ranks) {
+    more.insert(more.begin(), sizes.begin(), sizes.end());
+    TrainingOptions o = options(3, more);
+    o.ranks = ranks;
+    return trained(o);
+  };
+  const Training one = with({"train.micro_batch=2"}, 1);
+  const double tolerance = tensorwise() ? 1e-3 : 1e-6;
+  EXPECT_LT(largest_loss_difference(one, with({"train.micro_batch=1"}, 1)), tolerance);
+  for (const char* layout : {"parallel.dp=2", "parallel.zero=1", "parallel.zero=2", "parallel.zero=3"})
+    EXPECT_LT(largest_loss_difference(one, with({layout, "train.micro_batch=1"}, 2)), tolerance) << layout;
+  // Sums of attention are rounded differently, and then some elements in FP8.
+  EXPECT_LT(largest_loss_difference(one, with({"parallel.cp=2", "train.micro_batch=1"}, 2)), 10 * tolerance);
+}
+
+// Shards have the scales of the whole tensors: maxima are reduced, or each shard has whole blocks.
+TEST_P(DistFp8Linears, ShardsOfTensorParallelismAgreeWithTheWhole) {
+  std::vector<std::string> model = {"train.batch_size=2", "train.micro_batch=2", "model.biases=all"};
+  if (!tensorwise())
+    model.insert(model.end(), {"model.width=256", "model.kv_heads=4", "model.mlp_width=256", "model.layers=1"});
+  const Training one = trained(options(3, model));
+  TrainingOptions sliced = options(3, model);
+  sliced.overrides.emplace_back("parallel.tp=2");
+  sliced.ranks = 2;
+  EXPECT_LT(largest_loss_difference(one, trained(sliced)), 1e-5);
+}
+
+TEST_P(DistFp8Linears, AStepThatIsNotFiniteIsNotAccepted) {
+  const Training t = train_on_ranks(options(4, {"optimizer.lr=1e30", "schedule.warmup_steps=0"}));
+  EXPECT_NE(t.errors.find("is not finite"), std::string::npos) << t.errors;
+}
+
+TEST_P(DistFp8Linears, ShapesThatDoNotFitAreRefused) {
+  const auto error = [](std::vector<std::string> more) { return train_on_ranks(options(1, std::move(more))).errors; };
+  const std::string narrow = error({"model.mlp_width=72"});
+  EXPECT_NE(narrow.find(str("train.linears: ", GetParam(), ": blocks.0.mlp.down.weight has 72 inputs, expected a ",
+                            "multiple of 16")),
+            std::string::npos)
+      << narrow;
+  EXPECT_EQ(error({"model.mlp_width=72", "train.linears_except=['*.mlp.down.*']"}), "");
+  const std::string unknown = error({"train.linears_except=['*.experts.*']"});
+  EXPECT_NE(unknown.find("train.linears_except[0]: \"*.experts.*\" names no further linear layer"), std::string::npos)
+      << unknown;
+  const std::string sharded = error({"parallel.tp=2"});
+  if (!tensorwise()) {
+    EXPECT_NE(sharded.find("blocks.0.attention.wq.weight has 32 outputs per process (parallel.tp: 2), expected a "
+                           "multiple of 128"),
+              std::string::npos)
+        << sharded;
+  }
+}
+
+}  // namespace
+}  // namespace ring::test
