@@ -17,7 +17,7 @@ struct PruneRules {
 
 struct PrunePlan {
   std::vector<CheckpointEntry> removed, kept;
-  std::int64_t newest_whole = 0;
+  std::int64_t newest_complete = 0;
 };
 
 // Plans what to remove. Verifies checkpoints, newest first, until one is intact. That checkpoint is always kept, and

@@ -75,7 +75,8 @@ void prune(const PruneArguments& a) {
   for (const CheckpointEntry& e : plan.removed)
     std::cout << (a.dry_run ? "would remove  " : "removed  ") << e.path.string() << "\n";
   for (const CheckpointEntry& e : plan.kept)
-    std::cout << "kept     " << e.path.string() << (e.step == plan.newest_whole ? "  (newest whole one)" : "") << "\n";
+    std::cout << "kept     " << e.path.string() << (e.step == plan.newest_complete ? "  (newest whole one)" : "")
+              << "\n";
 }
 
 // Returns the settings in a checkpoint's metadata, and removes them from `metadata`.

@@ -226,7 +226,7 @@ void run(Command app, LaunchOptions& o, Words& w) {
   read_words(w, o);
   check_command(app, o);
   const Option level = app.find_command("launch").find_option("--log-level");
-  if (level.given()) pass_on_log_level(level.values().front(), o.command);
+  if (level.given()) add_log_level_arguments(level.values().front(), o.command);
   if ((o.processes > 1 || o.max_nodes > 1) && !gloo_available())
     fail(
         "launch: several workers require Gloo, which this build lacks. Install libgloo-dev, then configure and build "

@@ -35,7 +35,7 @@ void add_log_levels(Command app) {
   }
 }
 
-void pass_on_log_level(const std::string& level, std::vector<std::string>& command) {
+void add_log_level_arguments(const std::string& level, std::vector<std::string>& command) {
   const bool has = std::ranges::any_of(command, [](const std::string& word) { return word.starts_with(kOption); });
   if (level.empty() || has || command.empty()) return;
   const std::ptrdiff_t names = command[0] == "bench" && command.size() > 1 ? 2 : 1;

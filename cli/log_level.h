@@ -11,6 +11,6 @@ namespace ring {
 void add_log_levels(Command app);
 
 // Adds the launcher's log level to a worker's command, unless the command has one. level: empty if none was given.
-void pass_on_log_level(const std::string& level, std::vector<std::string>& command);
+void add_log_level_arguments(const std::string& level, std::vector<std::string>& command);
 
 }  // namespace ring

@@ -78,7 +78,7 @@ void SweepRunner::save_state() const {
 void SweepRunner::start(const SweepRun& run, std::size_t slot) {
   std::vector<std::string> words = {"train", plan_.train, "run.directory=" + folder(run), "run.name=" + run.name};
   words.insert(words.end(), run.settings.begin(), run.settings.end());
-  pass_on_log_level(options_.log_level, words);
+  add_log_level_arguments(options_.log_level, words);
   words.insert(words.begin(), "ringmaster");
   WorkerCommand c{.program = "/proc/self/exe", .arguments = words, .environment = current_environment()};
   for (const auto& [name, value] : kAlone) c.environment[name] = value;

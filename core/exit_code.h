@@ -7,7 +7,7 @@ inline constexpr int kExitError = 1;         // an error; the message says what 
 inline constexpr int kExitUsage = 2;         // invalid command line
 inline constexpr int kExitInterrupted = 75;  // stopped by a signal, after saving: run the same command to resume
 inline constexpr int kExitPeerLost = 83;     // a different rank failed (PeerLost in comm/communicator.h)
-inline constexpr int kExitTakenOver = 84;    // another process trains this run now (TakenOver in checkpoint/)
+inline constexpr int kExitTakenOver = 84;    // another process trains this run now (WriterSuperseded in checkpoint/)
 
 inline constexpr int kExitOutOfMemory = 85;  // settings that need less memory are recorded: run the same command again
 

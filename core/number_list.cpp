@@ -12,7 +12,7 @@ constexpr int kEnd = 1 << 16;
 
 }  // namespace
 
-std::optional<int> whole_number(std::string_view text) {
+std::optional<int> parse_int(std::string_view text) {
   int n = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   return error == std::errc{} && end == text.data() + text.size() ? std::optional(n) : std::nullopt;
@@ -23,8 +23,8 @@ std::optional<std::vector<int>> parse_number_list(const std::string& text) {
   std::istringstream ranges(text);
   for (std::string range; std::getline(ranges, range, ',');) {
     const std::size_t dash = range.find('-');
-    const auto low = whole_number(range.substr(0, dash));
-    const auto high = dash == std::string::npos ? low : whole_number(range.substr(dash + 1));
+    const auto low = parse_int(range.substr(0, dash));
+    const auto high = dash == std::string::npos ? low : parse_int(range.substr(dash + 1));
     if (!low || !high || *low < 0 || *high < *low || *high >= kEnd) return {};
     for (int n = *low; n <= *high; ++n) numbers.push_back(n);
   }

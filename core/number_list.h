@@ -8,7 +8,7 @@
 
 namespace ring {
 
-std::optional<int> whole_number(std::string_view text);  // nullopt if it is not an integer
+std::optional<int> parse_int(std::string_view text);  // nullopt if it is not an integer
 
 // Returns nullopt if the list is malformed. Numbers are below 65536.
 std::optional<std::vector<int>> parse_number_list(const std::string& text);

@@ -163,7 +163,7 @@ int busiest_rank(const ParallelPlan& p) {
 // `largest` determines the memory: it has the largest settings that attention has during training.
 DryStep timed_step(const PlannedStep& p, const DryStep& largest) {
   const int rank = busiest_rank(plan_of(p.config, p.world));
-  if (attention_changes(p.config.model).empty() && rank == 0) return largest;
+  if (attention_change_points(p.config.model).empty() && rank == 0) return largest;
   Config last = p.config;
   last.model = with_attention_at(last.model, kAfterAllTokens);
   return dry_step(last, p.world, p.activations.plan, rank);

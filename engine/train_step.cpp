@@ -225,7 +225,7 @@ std::vector<Tensor> TrainStep::attention_entropies() {
   return layers;
 }
 
-StepAccess TrainStep::access() {
+StepAccess TrainStep::make_step_access() {
   return {ctx_, mesh_, plan_.cp_of_heads(), [this] { forward(nullptr); }};
 }
 

@@ -67,7 +67,7 @@ class TrainStep {
   std::vector<Tensor> attention_entropies();
 
   // Returns the access to this step that the training states of the model need.
-  StepAccess access();
+  StepAccess make_step_access();
 
   // Returns the run of the model over micro-batch `index` of this rank.
   Run micro_run(std::size_t index, Tape*);

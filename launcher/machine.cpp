@@ -44,7 +44,7 @@ std::map<int, int> nodes_of_cores(const fs::path& nodes) {
 int complex_of(const fs::path& cpu, int core) {
   int level = -1, first = core;
   for (const std::string& name : entries_of(cpu / "cache")) {
-    const int here = whole_number(line_of(cpu / "cache" / name / "level")).value_or(-1);
+    const int here = parse_int(line_of(cpu / "cache" / name / "level")).value_or(-1);
     const std::vector<int> sharing = numbers_in(cpu / "cache" / name / "shared_cpu_list");
     if (here > level && !sharing.empty()) level = here, first = sharing.front();
   }
@@ -59,7 +59,7 @@ std::vector<Core> read_cores(const fs::path& system) {
     const std::vector<int> siblings = numbers_in(cpu / "topology/thread_siblings_list");
     cores.push_back({.number = n,
                      .node = nodes.contains(n) ? nodes.at(n) : 0,
-                     .socket = whole_number(line_of(cpu / "topology/physical_package_id")).value_or(0),
+                     .socket = parse_int(line_of(cpu / "topology/physical_package_id")).value_or(0),
                      .physical = siblings.empty() ? n : siblings.front(),
                      .complex = complex_of(cpu, n)});
   }
@@ -84,14 +84,14 @@ std::vector<Gpu> read_gpus(const fs::path& root) {
     const fs::path facts = driver / bus / "information";
     std::ranges::transform(bus, bus.begin(), [](unsigned char c) { return std::tolower(c); });
     const std::string node = line_of(root / "sys/bus/pci/devices" / bus / "numa_node");
-    gpus.push_back({bus, value_of(facts, "GPU UUID"), value_of(facts, "Model"), whole_number(node).value_or(-1)});
+    gpus.push_back({bus, value_of(facts, "GPU UUID"), value_of(facts, "Model"), parse_int(node).value_or(-1)});
   }
   return gpus;
 }
 
 // Finds a GPU by number or by the beginning of its UUID.
 const Gpu* named(const std::string& word, const std::vector<Gpu>& gpus) {
-  if (const auto n = whole_number(word))
+  if (const auto n = parse_int(word))
     return *n >= 0 && *n < static_cast<int>(gpus.size()) ? &gpus[static_cast<std::size_t>(*n)] : nullptr;
   const auto at = std::ranges::find_if(gpus, [&](const Gpu& g) { return !word.empty() && g.uuid.starts_with(word); });
   return at == gpus.end() ? nullptr : &*at;

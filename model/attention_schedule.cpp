@@ -22,7 +22,7 @@ ModelConfig with_attention_at(ModelConfig c, std::int64_t tokens) {
   return c;
 }
 
-std::vector<std::int64_t> attention_changes(const ModelConfig& c) {
+std::vector<std::int64_t> attention_change_points(const ModelConfig& c) {
   std::vector<std::int64_t> all;
   for_rules(c, [&](const BlockRuleConfig& r) {
     for (const TokenChange& change : r.keeps)

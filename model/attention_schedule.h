@@ -16,7 +16,7 @@ inline constexpr std::int64_t kAfterAllTokens = std::numeric_limits<std::int64_t
 ModelConfig with_attention_at(ModelConfig, std::int64_t tokens);
 
 // Returns the token counts at which a setting changes, ascending; empty if nothing changes.
-std::vector<std::int64_t> attention_changes(const ModelConfig&);
+std::vector<std::int64_t> attention_change_points(const ModelConfig&);
 // Returns how many of the changes have happened. The settings are the same for all token counts with the same stage.
 std::size_t attention_stage(const std::vector<std::int64_t>& changes, std::int64_t tokens);
 

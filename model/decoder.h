@@ -90,7 +90,7 @@ class Decoder : public Model {
   }
 
   ModelConfig config_, settings_;  // config_: as of the current stage; settings_: with the schedules
-  std::vector<std::int64_t> sharing_ = sharing_layers(config_), changes_ = attention_changes(config_);
+  std::vector<std::int64_t> sharing_ = sharing_layers(config_), changes_ = attention_change_points(config_);
   std::optional<std::size_t> stage_;  // number of changes_ applied; nullopt before set_attention_tokens()
   Tensor inv_freq_;
   Param* tokens_;

@@ -152,7 +152,7 @@ bool AttentionLayer::set_step(std::int64_t step) {
 }
 
 void AttentionLayer::set_blocks(Pattern p) {
-  p.blocks = std::make_shared<const BlockPattern>(p.blocks->following(*pattern_.blocks));
+  p.blocks = std::make_shared<const BlockPattern>(p.blocks->as_successor_of(*pattern_.blocks));
   pattern_ = std::move(p);
 }
 

@@ -49,7 +49,7 @@ std::int64_t Lane::state_bytes() const {
 // Chunks may end after a matrix if the next one starts aligned for kernels.
 HostChunks::Ends Lane::ends() const {
   HostChunks::Ends ends;
-  if (!rule->updates_matrices()) return ends;
+  if (!rule->is_matrix_rule()) return ends;
   for (const ShardPiece& p : pieces())
     if (p.shard_offset > 0 && p.shard_offset % kParamAlign == 0) ends.push_back(p.shard_offset);
   if (size > 0) ends.push_back(size);

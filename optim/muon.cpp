@@ -84,7 +84,7 @@ class MuonRule final : public UpdateRule {
 
   std::vector<StateKind> states() const override { return {{"momentum", moments_}}; }
   bool takes(const Param& p) const override { return p.shape.size() == 2 && !p.table; }
-  bool updates_matrices() const override { return true; }
+  bool is_matrix_rule() const override { return true; }
   double flops(const Shape& whole) const override {
     return newton_schulz_flops(whole[0], whole[1], config_.iterations);
   }

@@ -115,7 +115,7 @@ void Optimizer::update(const Tensor& step, const ExecContext& ctx) {
 // here: elements [first, first + n) of the lane's states, followed by its values if these are on the host.
 void Optimizer::update_elements(const LaneState& m, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
                                 const Tensor& step, const ExecContext& ctx) const {
-  if (m.lane.rule->updates_matrices()) return update_matrices(m, first, n, here, step, ctx);
+  if (m.lane.rule->is_matrix_rule()) return update_matrices(m, first, n, here, step, ctx);
   for (const LaneRange& range : m.lane.ranges)
     if (const LaneSlice part = range.intersect(first, n); part.what.numel > 0)
       m.lane.rule->update(arguments(range, part, first, here, step), ctx);

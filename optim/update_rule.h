@@ -50,13 +50,13 @@ class UpdateRule {
   // Queues the update. Elements are independent: results must be bit-identical however elements are grouped into calls.
   // If the step's `accepted` is 0, nothing may change.
   virtual void update(const ParameterUpdate&, const ExecContext&) const {
-    RING_CHECK(updates_matrices(), "a rule must override update() or by_matrix()");
+    RING_CHECK(is_matrix_rule(), "a rule must override update() or is_matrix_rule()");
   }
 
   // Overridden instead by a rule that needs whole matrices; results must be bit-identical however matrices are grouped
   // into calls. slices: the ranks with the other slices, which call together; null if there are none. flops: FLOPs of
   // the update of one matrix.
-  virtual bool updates_matrices() const { return false; }
+  virtual bool is_matrix_rule() const { return false; }
   virtual double flops(const Shape& /*whole*/) const { return 0; }
   virtual void update_matrices(const std::vector<MatrixUpdate>&, Communicator* /*slices*/, const ExecContext&) const {}
 };

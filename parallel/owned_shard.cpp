@@ -69,7 +69,7 @@ void sum_replicated(const OwnedShard& shard, Communicator& slices, const ExecCon
 OwnedShard own_everything(const Parameters& params) {
   OwnedShard shard;
   shard.slice = params.slice();
-  shard.pieces = whole_plan(params);
+  shard.pieces = unsharded_plan(params);
   shard.size = params.size();
   shard.values = {params.values, true};
   shard.weights = {params.weights, true};

@@ -127,7 +127,7 @@ std::vector<ShardPiece> plan_shards(const Parameters& params, int ranks) {
   return out;
 }
 
-std::vector<ShardPiece> whole_plan(const Parameters& params) {
+std::vector<ShardPiece> unsharded_plan(const Parameters& params) {
   std::vector<ShardPiece> out;
   for (const Param* p : params.layout()) {
     out.push_back(piece(*p, 0, p->shape[0]));

@@ -27,7 +27,7 @@ struct ShardPiece {
 std::vector<ShardPiece> plan_shards(const Parameters& laid_out, int ranks);
 
 // Returns a plan in which one rank owns everything, at the offsets of the flat layout.
-std::vector<ShardPiece> whole_plan(const Parameters& laid_out);
+std::vector<ShardPiece> unsharded_plan(const Parameters& laid_out);
 
 std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardPiece>&, int rank);
 // Return the elements of a rank's flat buffers, and of their first part, which has gradients.

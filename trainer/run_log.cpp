@@ -132,7 +132,7 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
       gpu_(gpu),
       directory_(start.dir.path()),
       progress_(options_of(config_)),
-      attention_changes_(attention_changes(config_.model)),
+      attention_changes_(attention_change_points(config_.model)),
       names_(start.corpora.names),
       masked_(std::ranges::any_of(start.corpora.stores, [](const auto& s) { return s->validation().masked(); })) {
   count_flops(trainer.next_context(), trainer.tokens_seen());

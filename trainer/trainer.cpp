@@ -83,7 +83,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       graph_(graph_of(config, step_, mesh.rank() == 0, packs_), ctx.stream, step_.shared_arena(), packs_),
       binding_(config, step_, steps_, mesh.rank() == 0),
       guard_(config.train) {
-  for (TrainingState* state : model().training_states()) state->attach(step_.access());
+  for (TrainingState* state : model().training_states()) state->attach(step_.make_step_access());
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;

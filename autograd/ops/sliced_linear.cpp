@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "autograd/ops/linear.h"
-#include "autograd/ops/sliced_rows.h"
+#include "autograd/ops/pipelined_rows.h"
 #include "kernels/matmul.h"
 
 namespace ring {

@@ -74,11 +74,11 @@ BlockPattern::BlockPattern(std::int32_t block, std::vector<BlockRule> rules, std
   for (const std::int32_t r : of_head_) version_ = hash_text(str(r, ' '), version_);
 }
 
-BlockPattern BlockPattern::changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits) const {
-  return BlockPattern(block_, std::move(rules), of_head_, std::move(bits)).following(*this);
+BlockPattern BlockPattern::with_rules(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits) const {
+  return BlockPattern(block_, std::move(rules), of_head_, std::move(bits)).as_successor_of(*this);
 }
 
-BlockPattern BlockPattern::following(const BlockPattern& before) const {
+BlockPattern BlockPattern::as_successor_of(const BlockPattern& before) const {
   BlockPattern p = *this;
   p.generation_ = before.generation_ + 1;
   p.first_ = before.first_ ? before.first_ : std::make_shared<const BlockPattern>(before);

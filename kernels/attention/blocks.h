@@ -82,7 +82,7 @@ constexpr std::uint32_t random_threshold(double density) {
   return density >= 1 ? ~0u : static_cast<std::uint32_t>(density * 4294967296.0);
 }
 
-// The rules of all KV heads of a layer. Immutable: if the pattern changes during training, changed() makes a new
+// The rules of all KV heads of a layer. Immutable: if the pattern changes during training, with_rules() makes a new
 // object, and CUDA graphs captured with the old one must be captured again.
 class BlockPattern {
  public:
@@ -91,9 +91,9 @@ class BlockPattern {
   BlockPattern(std::int32_t block, std::vector<BlockRule> rules, std::vector<std::int32_t> of_head = {},
                std::vector<std::uint32_t> bits = {}, std::uint64_t generation = 0);
   // Returns the next generation: new rules for the same heads.
-  BlockPattern changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits = {}) const;
+  BlockPattern with_rules(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits = {}) const;
   // Returns this pattern as the generation after `before`, however both were made.
-  BlockPattern following(const BlockPattern& before) const;
+  BlockPattern as_successor_of(const BlockPattern& before) const;
   // Returns the pattern of KV heads [first, first + count), renumbered from 0, for a shard of the heads.
   BlockPattern of_heads(std::int32_t first, std::int32_t count) const;
 

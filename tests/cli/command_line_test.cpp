@@ -335,7 +335,7 @@ TEST_F(CommandLine, CommandsThatLogAcceptALevel) {
 
 TEST(LogLevel, WorkersGetTheLevelOfTheLauncherUnlessTheySetTheirOwn) {
   const auto passed = [](const std::string& level, Words command) {
-    pass_on_log_level(level, command);
+    add_log_level_arguments(level, command);
     return command;
   };
   EXPECT_EQ(passed("warn", {"train", "x.yaml"}), (Words{"train", "--log-level=warn", "x.yaml"}));

@@ -73,9 +73,9 @@ TEST_F(Numa, PagesCanBeTouchedAfterAPreference) {
 }
 
 TEST_F(Numa, WholeNumbersAreParsedStrictly) {
-  EXPECT_EQ(whole_number("12"), 12);
-  EXPECT_EQ(whole_number("-1"), -1);
-  for (const char* bad : {"", "1x", " 1", "0x1", "99999999999"}) EXPECT_FALSE(whole_number(bad)) << bad;
+  EXPECT_EQ(parse_int("12"), 12);
+  EXPECT_EQ(parse_int("-1"), -1);
+  for (const char* bad : {"", "1x", " 1", "0x1", "99999999999"}) EXPECT_FALSE(parse_int(bad)) << bad;
 }
 
 }  // namespace

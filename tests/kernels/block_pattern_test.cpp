@@ -185,12 +185,12 @@ TEST(BlockPattern, VersionsDifferWithContents) {
 TEST(BlockPattern, AChangeIsANewGeneration) {
   const BlockPattern p(64, {{.local = 1}, {.local = 3}}, {0, 1});
   EXPECT_EQ(p.generation(), 0u);
-  const BlockPattern next = p.changed({{.local = 2}, {.local = 4}});
+  const BlockPattern next = p.with_rules({{.local = 2}, {.local = 4}});
   EXPECT_EQ(next.generation(), 1u);
   EXPECT_NE(next.version(), p.version());
   EXPECT_FALSE(next.keeps(0, 5, 3));
   EXPECT_TRUE(next.keeps(1, 5, 2));
-  const BlockPattern back = next.changed({{.local = 1}, {.local = 3}});
+  const BlockPattern back = next.with_rules({{.local = 1}, {.local = 3}});
   EXPECT_EQ(back.generation(), 2u);
   EXPECT_EQ(back.version(), p.version());
 }
@@ -198,13 +198,13 @@ TEST(BlockPattern, AChangeIsANewGeneration) {
 // Kernels were chosen for the first pattern, even if the next one has different rules and heads.
 TEST(BlockPattern, APatternMayFollowOneOfOtherHeads) {
   const BlockPattern p(64, {{.local = 1}}), other(64, {{.local = 2}, {.local = 3}}, {0, 1});
-  const BlockPattern next = other.following(p);
+  const BlockPattern next = other.as_successor_of(p);
   EXPECT_EQ(next.generation(), 1u);
   EXPECT_EQ(next.version(), other.version());
   EXPECT_TRUE(next.keeps(1, 5, 3) && !next.keeps(0, 5, 3));
   EXPECT_EQ(p.first_version(), p.version());
   EXPECT_EQ(next.first_version(), p.version());
-  EXPECT_EQ(next.changed({{.local = 4}, {.local = 4}}).first_version(), p.version());
+  EXPECT_EQ(next.with_rules({{.local = 4}, {.local = 4}}).first_version(), p.version());
   const auto pattern = [](const BlockPattern& blocks) {
     Pattern made;
     made.blocks = std::make_shared<BlockPattern>(blocks);
@@ -217,7 +217,8 @@ TEST(BlockPattern, APatternMayFollowOneOfOtherHeads) {
 // Ranks with some of the heads do not measure again, either.
 TEST(BlockPattern, SomeHeadsOfAChangedPatternKeepTheirFirstVersion) {
   const BlockPattern p(64, {{.local = 1}, {.local = 3}}, {0, 1});
-  const BlockPattern next = p.changed({{.local = 2}, {.local = 4}}), last = next.changed({{.local = 5}, {.local = 6}});
+  const BlockPattern next = p.with_rules({{.local = 2}, {.local = 4}}),
+                     last = next.with_rules({{.local = 5}, {.local = 6}});
   for (const std::int32_t head : {0, 1}) {
     const BlockPattern some = p.of_heads(head, 1);
     EXPECT_EQ(some.first_version(), some.version());

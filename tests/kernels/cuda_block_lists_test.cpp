@@ -241,7 +241,7 @@ TEST_F(GpuBlockLists, AreKeptByAllThatTheyDependOn) {
   pattern = pattern_of({64, {{.local = 2}}});  // a new object with equal contents
   find(Stationary::q, 2, 1024);
   EXPECT_EQ(cache.lists(), 5u);
-  pattern = pattern_of(pattern.blocks->changed({{.local = 2}}));
+  pattern = pattern_of(pattern.blocks->with_rules({{.local = 2}}));
   find(Stationary::q, 2, 1024);
   pattern = pattern_of({64, {{.local = 3}}});
   find(Stationary::q, 2, 1024);

@@ -130,10 +130,10 @@ TEST(AttentionSchedule, GivesTheSettingsOfItsTokens) {
   const ModelConfig c = config_of(content("[[0, 5], [1000, 3], [2000, 4]]", 1),
                                   str("[{layers: '3', attention: ", content("[[0, 2], [1500, 4]]", 1), "}]"));
   EXPECT_EQ(c.attention.rules[0].keep, 5) << "the largest";
-  EXPECT_EQ(attention_changes(c), (std::vector<std::int64_t>{1000, 1500, 2000}));
+  EXPECT_EQ(attention_change_points(c), (std::vector<std::int64_t>{1000, 1500, 2000}));
   const auto keeps = [&](std::int64_t tokens) {
     const ModelConfig now = with_attention_at(c, tokens);
-    EXPECT_TRUE(attention_changes(now).empty());
+    EXPECT_TRUE(attention_change_points(now).empty());
     return std::pair(now.attention.rules[0].keep, now.attention_layers[0].attention.rules[0].keep);
   };
   EXPECT_EQ(keeps(0), std::pair(std::int64_t{5}, std::int64_t{2}));

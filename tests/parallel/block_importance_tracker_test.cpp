@@ -49,7 +49,7 @@ struct LoadedRank {
 // Trackers of a run. The model's own trackers are unused here, since there is no trainer.
 struct Attached : BlockImportanceTracker {
   explicit Attached(LoadedRank& r) : BlockImportanceTracker(r.step.model(), patterns_of(r.config.model)) {
-    attach(r.step.access());
+    attach(r.step.make_step_access());
   }
 };
 

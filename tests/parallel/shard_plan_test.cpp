@@ -1,6 +1,6 @@
+#include "parallel/shard_plan.h"
 #include "model/decoder.h"
 #include "model/scopes.h"
-#include "parallel/shard_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -239,7 +239,7 @@ TEST(OwnedShard, RangesJoinContiguousPieces) {
     EXPECT_EQ(at, h.pieces.size());
   }
   OwnedShard all;
-  all.pieces = whole_plan(shapes.params());
+  all.pieces = unsharded_plan(shapes.params());
   for (const UpdateRange& range : all.ranges())
     EXPECT_EQ(range.first.offset >= shapes.params().matrices_begin(), range.decay);
   EXPECT_EQ(all.ranges().size(), 2u) << "vectors and matrices";

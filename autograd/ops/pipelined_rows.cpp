@@ -1,4 +1,4 @@
-#include "autograd/ops/sliced_rows.h"
+#include "autograd/ops/pipelined_rows.h"
 
 #include <utility>
 
