@@ -20,7 +20,7 @@ constexpr double kClearly = 0.97;  // of the first size's time: smaller gains ar
 // Returns the attention without occasional work, such as warmup, moving averages and schedules, and without sharing of
 // selections.
 AttentionConfig measured_part(AttentionConfig a) {
-  a.reuse = 1;
+  a.layers_per_selection = 1;
   a.index_warmup_steps = 0;
   // Pools are separate calls, independent of the block size.
   a.pools.clear(), a.pooling = Pooling::mean, a.pool_gates = false;
@@ -44,7 +44,7 @@ Config with_layer(Config c, const AttentionConfig& attention, std::int64_t lengt
   t.micro_batch = t.batch_size;
   check_tokens_at_once("train.micro_batch", t.micro_batch, length);
   t.batch_sizes.clear(), t.contexts.clear(), t.eval_tasks.clear();
-  t.context = t.mlp_chunk = t.watch_interval = 0, t.ema = t.memory_budget = 0;
+  t.context = t.mlp_chunk = t.diagnostics_interval = 0, t.ema = t.memory_budget = 0;
   t.recompute = RecomputeChoice::none;
   t.activation_offload = t.cuda_graph = Switch::off;
   c.optimizer = {};
@@ -58,7 +58,7 @@ bool attends(const OpTiming& o) { return o.slot == "attention" || o.slot == "att
 
 void add(BlockTiming& t, const OpTiming& o, const Config& c) {
   const double seconds = o.calls * o.seconds;
-  if (routes(o)) t.routing += seconds / static_cast<double>(t.attention.reuse);
+  if (routes(o)) t.routing += seconds / static_cast<double>(t.attention.layers_per_selection);
   if (o.slot == "attention_backward") t.backward += seconds, t.backward_candidate = o.candidate;
   if (o.slot != "attention") return;
   t.forward += seconds, t.forward_candidate = o.candidate;

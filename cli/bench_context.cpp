@@ -122,7 +122,7 @@ void print(const ContextTiming& t) {
 }
 
 constexpr const char* kColumns =
-    "ranks,device,deterministic,kind,heads,kv_heads,head_dim,layout,prefetch,message_mb,tokens,schedule,forward_ms,"
+    "ranks,device,deterministic,kind,heads,kv_heads,head_dim,layout,prefetch,message_bytes,tokens,schedule,forward_ms,"
     "forward_tflops,forward_alone,both_ms,both_tflops,"
     "both_alone,compute_ms,transfer_ms,waited_ms,hidden,slowdown,extra_mb,sent_mb";
 
@@ -130,7 +130,7 @@ void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, co
            const ContextTiming& t) {
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
   csv.add(str(ranks, ',', ctx.stream.impl().device_name(), ',', a.deterministic, ',', a.kind, ',', g.heads, ',',
-              g.kv_heads, ',', g.head_dim, ',', a.layout, ',', g.parallel.cp_prefetch, ',', g.parallel.cp_message_mb,
+              g.kv_heads, ',', g.head_dim, ',', a.layout, ',', g.parallel.cp_prefetch, ',', g.parallel.cp_message_bytes,
               ',', t.length, ',', t.schedule, ',', 1e3 * t.forward_seconds, ',', 1e-12 * forward, ',',
               share(forward, t.forward_alone, ""), ',', 1e3 * t.both_seconds, ',', 1e-12 * both, ',',
               share(both, t.both_alone, ""), ',', 1e3 * t.computing_seconds, ',', 1e3 * t.transfer_seconds, ',',
@@ -217,7 +217,8 @@ void add_bench_context(Command bench) {
   cmd.add_option("--layout", a->layout, "Order of rows: auto, zigzag or contiguous")
       .one_of({"auto", "zigzag", "contiguous"});
   cmd.add_number("--prefetch", a->grid.parallel.cp_prefetch, "Parts that the ring fetches ahead", 0, 64);
-  cmd.add_number("--message-mb", a->grid.parallel.cp_message_mb, "Longest message of the ring, in MiB", 1, 1 << 20);
+  cmd.add_number("--message-bytes", a->grid.parallel.cp_message_bytes, "Largest message of the ring", 1 << 20,
+                 std::int64_t{1} << 40);
   cmd.add_option("--kind", a->kind, "Kind of attention").one_of(attention_kind_names()).show_default();
   a->pattern.add_to(cmd);
   cmd.add_number("--alone-up-to", a->grid.longest_alone, "Longest sequence measured on one device alone; 0: none", 0,

@@ -35,9 +35,10 @@ FitChoice parse_choice(const ModelConfig& run, const std::string& text) try {
   config.model.attention = {};
   config.model.attention_layers.clear();
   override_config(config, {"model.attention=" + text}, config_aliases());
-  if (const std::int64_t layers = config.model.attention.reuse; layers > 1)
-    fail("model.attention.reuse: got ", layers, ", but layers that share a selection cannot be measured one by one. ",
-         "Omit reuse, and add it to the settings that are printed");
+  if (const std::int64_t layers = config.model.attention.layers_per_selection; layers > 1)
+    fail("model.attention.layers_per_selection: got ", layers,
+         ", but layers that share a selection cannot be measured one by one. ",
+         "Omit layers_per_selection, and add it to the settings that are printed");
   FitChoice choice = choice_of(with_attention_at(config.model.resolved(), kAfterAllTokens));
   choice.section = config.model.attention;
   return choice;

@@ -24,6 +24,7 @@
 // range, which every use of the number must be able to hold, and every list its maximum length; otherwise RING_CHECK
 // fails.
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -127,6 +128,13 @@ Check check_text(std::string text, std::function<bool(const std::string&)> passe
 struct RankLocal {};
 constexpr RankLocal rank_local() { return {}; }
 
+// The page below docs/, with an anchor, that explains more of a field than its one line:
+// docs_page("memory.md#offload").
+struct DocsPage {
+  std::string link;
+};
+inline DocsPage docs_page(const char* link) { return {link}; }
+
 // A word for one value of an integer. No check applies to that value.
 struct Word {
   std::string name;
@@ -153,6 +161,7 @@ struct config::Field {
   std::vector<Check> checks;
   Node node;
   bool rank_local = false;  // includes all fields inside
+  std::string page = {};    // link below docs/; "" if the text says everything
 };
 
 template <class C>
@@ -163,7 +172,8 @@ concept HasFields = requires(C& c, Fields& f) {
 // Collects the fields of one struct.
 class Fields {
  public:
-  // Rules: any number of Check and Word, rank_local(), by_tokens(), and for an enum one Choices of its type.
+  // text: one line of at most config::kMaxHelp characters. Rules: any number of Check and Word, rank_local(),
+  // by_tokens(), docs_page(), and for an enum one Choices of its type.
   template <class T, class... Rules>
   void operator()(const char* name, T& value, const std::string& text, const Rules&... rules);
 
@@ -182,6 +192,8 @@ class Fields {
 // the name of one of the section's fields gets that field's line.
 
 namespace config {
+inline constexpr std::uint64_t kMaxInteger = std::numeric_limits<std::int64_t>::max();  // what a Value can hold
+inline constexpr std::size_t kMaxHelp = 100;  // characters of a field's text; a test checks the trainer's settings
 inline constexpr std::size_t kMaxSettingsBytes = 1 << 20;  // per file, and for all settings as printed
 struct Source {
   std::string name;  // the file's name in errors; includes are relative to its folder
@@ -287,6 +299,9 @@ void add_word(Node& number, const ByTokens& schedule);
 Value as_value(const Node& number, double value);  // as an integer or a double, like `number`
 template <class Rule>
 void add_word(Node&, const Rule&) {}
+inline void add_page(std::string& page, const DocsPage& rule) { page = rule.link; }
+template <class Rule>
+void add_page(std::string&, const Rule&) {}
 
 std::string integer_out_of_range(std::int64_t min, std::uint64_t max);
 
@@ -316,7 +331,8 @@ Node bind_integer(T& value) {
   n.set = [&value](const Value& v) {
     const std::int64_t i = std::get<std::int64_t>(v);
     if (!std::in_range<T>(i)) {
-      return integer_out_of_range(std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
+      constexpr auto max = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
+      return integer_out_of_range(std::numeric_limits<T>::min(), std::min<std::uint64_t>(max, kMaxInteger));
     }
     value = static_cast<T>(i);
     return std::string();
@@ -431,6 +447,8 @@ void add_rule(std::vector<Check>& checks, Choices<E>&, const Check& check) {
 template <class Names>
 void add_rule(std::vector<Check>&, Names&, RankLocal) {}
 template <class Names>
+void add_rule(std::vector<Check>&, Names&, const DocsPage&) {}
+template <class Names>
 void add_rule(std::vector<Check>&, Names&, const Word&) {}
 template <class Names>
 void add_rule(std::vector<Check>&, Names&, const ByTokens&) {}
@@ -459,6 +477,7 @@ void Fields::operator()(const char* name, T& value, const std::string& text, con
   (config::add_rule(field.checks, names, rules), ...);
   field.node = config::bind(value, names);
   (config::add_word(field.node, rules), ...);
+  (config::add_page(field.page, rules), ...);
   config::add_field(fields_, std::move(field));
 }
 

@@ -82,6 +82,11 @@ std::string values_of(const Field& field) {
   return joined(parts, ", ");
 }
 
+// Returns a link to the field's page, which is in the folder of the reference.
+std::string more_about(const Field& f) {
+  return f.page.empty() ? "" : str(" ([", f.page.substr(0, f.page.find(".md")), "](", f.page, "))");
+}
+
 void describe_section(const Node& section, const std::string& key, const std::string& text, std::string& out);
 
 // Appends all keys of a section. The hard line break after the values starts the description on its own line.
@@ -90,7 +95,7 @@ void describe_keys(const Node& section, const std::string& prefix, std::string& 
   for (const Field& f : section.fields) {
     if (f.node.kind == Kind::section) continue;
     out += wrap(plain(str("**`", prefix, f.name, "`** (", values_of(f), ")\\")), "* ", "  ");
-    out += wrap(plain(f.text), "  ", "  ");
+    out += wrap(plain(f.text + more_about(f)), "  ", "  ");
   }
 }
 

@@ -259,6 +259,15 @@ bool ends_in(std::string_view path, std::string_view end) {
   return path.ends_with(end) && (path.size() == end.size() || path[path.size() - end.size() - 1] == '.');
 }
 
+bool is_section(std::string_view key) { return !key.empty() && key.find('.') == std::string_view::npos; }
+
+// Returns whether a section around the key has this name.
+bool is_inside(std::string_view path, std::string_view section) {
+  for (std::size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1))
+    if (ends_in(path.substr(0, dot), section)) return true;
+  return false;
+}
+
 const Node* find(const Node& root, std::string_view key) {
   const Node* node = &root;
   for (std::size_t at = 0; node && at < key.size();) {
@@ -291,10 +300,16 @@ std::string hint_for_key(const Node& root, const std::string& key, Given given, 
 
 std::string hint_for_word(const Node& root, const std::string& key, Given given) {
   const std::string word = plain(key);
-  const Synonyms::Key* best = nullptr;  // the longest match, which includes the section
+  const Synonyms::Key *best = nullptr, *around = nullptr;  // the longest match of the key, or of a section around it
+  const auto improves = [](const Synonyms::Key& s, const Synonyms::Key* to) {
+    return !to || s.word.size() > to->word.size();
+  };
   if (root.synonyms)
-    for (const Synonyms::Key& s : root.synonyms->keys)
-      if (ends_in(word, s.word) && (!best || s.word.size() > best->word.size())) best = &s;
+    for (const Synonyms::Key& s : root.synonyms->keys) {
+      if (ends_in(word, s.word) && improves(s, best)) best = &s;
+      if (!is_section(s.key) && is_inside(word, s.word) && improves(s, around)) around = &s;
+    }
+  if (!best) best = around;
   return best ? hint_for_key(root, std::string(best->key), given, best->advice) : "";
 }
 

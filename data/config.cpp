@@ -12,9 +12,8 @@ namespace ring {
 
 void MixtureEntry::fields(Fields& f) {
   f("path", path, "corpus (.h5) made by 'ringmaster data prepare'", non_empty(), rank_local());
-  f("weight", weight,
-    "share of the samples, relative to the other weights (0: none), or a list [[tokens, weight], ...]",
-    in_range(0, 1e9), by_tokens(weights));
+  f("weight", weight, "share of the samples, relative to the other weights; a list changes it by tokens trained",
+    in_range(0, 1e9), by_tokens(weights), docs_page("data.md#mixtures"));
   f("name", name, "name in metrics; empty: the file's name without its ending");
 }
 
@@ -58,13 +57,13 @@ std::vector<std::string> names_of(const std::vector<MixtureEntry>& mixture) {
 }  // namespace
 
 void PackingConfig::fields(Fields& f) {
-  f("documents", documents,
-    "true: attention and positions stay within documents; false: samples are windows of the token stream");
-  f("align", align, "with documents: true, each document starts at a multiple of this, after padding; 1: no padding",
-    in_range(1, 1 << 30));
+  f("documents", documents, "true: tokens attend only within their document, and positions restart in each",
+    docs_page("data.md#documents"));
+  f("align", align, "with documents: each document starts at a multiple of this in its sample; 1 = no gaps",
+    in_range(1, 1 << 30), docs_page("data.md#documents"));
   f("best_fit", best_fit,
-    "documents that best-fit packing places at a time, such as 1024; 0: split them where a sample is full",
-    in_range(0, 1 << 16));
+    "documents packed at a time without cutting them, such as 1024; 0 = cut where a sample is full",
+    in_range(0, 1 << 16), docs_page("data.md#documents"));
 }
 
 void PackingConfig::validate(std::vector<SettingProblem>& errors) const {
@@ -76,7 +75,7 @@ void DataConfig::fields(Fields& f) {
     rank_local());  // the corpora's contents are compared instead
   f("mixture", mixture, "several corpora and their weights, instead of path", at_most_items(1024));
   f("validation_batches", validation_batches,
-    "batches of train.batch_size sequences per evaluation, spread evenly; 0: the whole validation set",
+    "batches of train.batch_size sequences per evaluation, spread over the validation set; 0: all of it",
     in_range(0, (std::int64_t{1} << 31) - 1));
   f("prefetch", prefetch, "micro-batches that a background thread reads ahead; 0: read on demand", in_range(0, 1024),
     rank_local());

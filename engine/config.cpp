@@ -16,8 +16,8 @@ namespace {
 
 // Returns true if the name, taken as a path, stays inside the folder that it is relative to.
 bool stays_below(const std::string& name) {
-  const std::filesystem::path path = name;
-  return path.is_relative() && std::ranges::find(path, "..") == path.end();
+  const std::filesystem::path given = name, path = given.lexically_normal();
+  return path.is_relative() && path != "." && path != "./" && std::ranges::find(given, "..") == given.end();
 }
 
 constexpr std::int64_t kMinBudget = 2;  // bytes; values up to 1 are a share of the memory
@@ -39,15 +39,13 @@ void RunConfig::fields(Fields& f) {
         {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}),
     rank_local());  // the ranks compare the resolved device instead
   f("deterministic", deterministic, "bit-identical results from run to run");
-  f("tuning", tuning,
-    "GPUs: how to choose algorithms: auto (shipped tables, then this user's store), rule, or a shared .yaml file",
-    rank_local());
+  f("tuning", tuning, "how to choose GPU algorithms: auto, rule, or a shared .yaml file", rank_local(),
+    docs_page("gpu.md#choices-of-algorithms"));
   f("tuning_seconds", tuning_seconds,
     "seconds to measure each of the best few algorithms for a matrix product that is in no table or store",
     in_range(0.0001, 10));
-  f("rates", rates,
-    "device rates that plans assume: h200, h100, cpu, or a file from bench calibrate; empty = those shipped for the "
-    "device");
+  f("rates", rates, "device rates that plans assume: h200, h100, cpu, or a file; empty = those of the device",
+    docs_page("memory.md#rates-of-your-machine"));
 }
 
 namespace {
@@ -73,46 +71,39 @@ void precision_fields(TrainConfig& c, Fields& f) {
 
 void memory_fields(TrainConfig& c, Fields& f) {
   f("recompute", c.recompute,
-    "activations recomputed in the backward pass: none; those inside the attention or the mlp sublayer; block: all "
-    "except each block's input and attention output; full: all except each block's input; auto: chosen per block for "
-    "the fastest step within train.memory_budget",
+    "what the backward pass recomputes: nothing, a sublayer, most of a block, or chosen per block (auto)",
     choices<RecomputeChoice>({{"auto", RecomputeChoice::automatic},
                               {"none", RecomputeChoice::none},
                               {"attention", RecomputeChoice::attention},
                               {"mlp", RecomputeChoice::mlp},
                               {"block", RecomputeChoice::block},
-                              {"full", RecomputeChoice::full}}));
+                              {"full", RecomputeChoice::full}}),
+    docs_page("memory.md#how-a-run-fits-itself-into-memory"));
   f("memory_budget", c.memory_budget,
-    "memory per process that train.recompute: auto may use: bytes or, up to 1, a share of the device's memory; 0 = "
-    "what is free at the start",
-    share_or_bytes(kMinBudget, 1e15));
+    "memory for recompute: auto, in bytes or a share up to 1; 0 = what is free at the start",
+    share_or_bytes(kMinBudget, 1e15), docs_page("memory.md#how-a-run-fits-itself-into-memory"));
   f("mlp_chunk", c.mlp_chunk,
-    "tokens of a micro-batch that an MLP processes at a time, forward and backward; with recompute: mlp or block, none "
-    "of its activations has more tokens. Changes rounding, as micro_batch does; 0 = all; auto = all if everything then "
-    "fits, else the fastest value, chosen when the run begins and kept",
-    in_range(0, kMaxTokensAtOnce), word("auto", kAutoMlpChunk));
+    "tokens that an MLP processes at a time; 0 = all; auto = all if that fits, else the fastest",
+    in_range(0, kMaxTokensAtOnce), word("auto", kAutoMlpChunk), docs_page("memory.md#settings-that-matter"));
   f("activation_offload", c.activation_offload,
-    "keep the activations that blocks save for the backward pass in host memory. They are copied out during the next "
-    "block's forward pass and copied back before their own block's backward pass; those of the last block stay. true = "
-    "all blocks; auto = blocks for which this is faster than recomputing what exceeds train.memory_budget, or if "
-    "nothing else fits; on CPUs, whose device memory is host memory, auto needs activation_offload_bytes",
-    choices<Switch>({{"auto", Switch::automatic}, {"true", Switch::on}, {"false", Switch::off}}));
+    "keep saved activations in host memory: true = of all blocks, auto = where it is faster",
+    choices<Switch>({{"auto", Switch::automatic}, {"true", Switch::on}, {"false", Switch::off}}),
+    docs_page("memory.md#on-the-host"));
   f("activation_offload_bytes", c.activation_offload_bytes,
-    "host memory per process for offloaded activations; the rest stays on the device; 0 = as much as the host can hold",
-    bytes_in_range(0, kMaxHostBytes), rank_local());
+    "host memory per process for offloaded activations; 0 = as much as the host can hold",
+    bytes_in_range(0, kMaxHostBytes), rank_local(), docs_page("memory.md#on-the-host"));
   f("loss_chunk_bytes", c.loss_chunk_bytes, "bytes of logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
     bytes_in_range(0, kMaxBufferBytes));
 }
 
 void bad_step_fields(TrainConfig& c, Fields& f) {
   f("on_bad_step", c.on_bad_step,
-    "action if loss or gradient norm is a spike or not finite, even when recomputed: stop; skip the step's samples; or "
-    "roll back to the newest checkpoint and continue with the samples after the step",
-    choices<OnBadStep>({{"stop", OnBadStep::stop}, {"skip", OnBadStep::skip}, {"rollback", OnBadStep::rollback}}));
-  f("spike_score", c.spike_score,
-    "loss or gradient norm is a spike above the median of the last 128 steps plus this many standard deviations, "
-    "estimated robustly; 0 = finite values are never spikes",
-    in_range(0, 1e6));
+    "if loss or gradient norm is a spike or not finite: stop, skip the samples, or roll back",
+    choices<OnBadStep>({{"stop", OnBadStep::stop}, {"skip", OnBadStep::skip}, {"rollback", OnBadStep::rollback}}),
+    docs_page("when_it_fails.md#bad-steps"));
+  f("spike_deviations", c.spike_deviations,
+    "standard deviations above the recent median that make a value a spike; 0 = none", in_range(0, 1e6),
+    docs_page("when_it_fails.md#bad-steps"));
   f("max_bad_steps", c.max_bad_steps, "bad steps allowed within bad_step_window; the next one ends the run",
     in_range(0, 1'000'000));
   f("bad_step_window", c.bad_step_window, "steps over which bad steps are counted", in_range(1, kMaxSteps));
@@ -121,45 +112,33 @@ void bad_step_fields(TrainConfig& c, Fields& f) {
 }  // namespace
 
 void TrainConfig::fields(Fields& f) {
-  f("batch_size", batch_size,
-    "sequences per optimizer step, over all processes and micro-batches; a list changes it by tokens trained",
-    in_range(1, 1 << 30), by_tokens(batch_sizes));
+  f("batch_size", batch_size, "sequences per optimizer step over all processes; a list changes it by tokens trained",
+    in_range(1, 1 << 30), by_tokens(batch_sizes), docs_page("training.md#batch-sizes-that-change"));
   f("context", context,
-    "tokens per training sequence: samples of model.context tokens are split into sequences of this length, which do "
-    "not attend to each other; must divide model.context. 0 = no split; a list changes it by tokens trained",
-    in_range(0, 1 << 30), by_tokens(contexts));
+    "tokens per training sequence, a divisor of model.context; 0 = that; a list changes it by tokens",
+    in_range(0, 1 << 30), by_tokens(contexts), docs_page("training.md#sequences-that-grow"));
   f("micro_batch", micro_batch,
-    "sequences per forward pass of a process; 0 = its whole share (of the smallest batch_size); auto = the fastest "
-    "value predicted to fit, chosen when the run begins and kept",
-    in_range(0, 1 << 30), word("auto", kAutoMicroBatch));
+    "sequences per forward pass of a process; 0 = its whole share; auto = the fastest that fits", in_range(0, 1 << 30),
+    word("auto", kAutoMicroBatch), docs_page("memory.md#settings-that-matter"));
   f("steps", steps, "optimizer steps to train; 0 = set by tokens, epochs or minutes", in_range(0, kMaxSteps));
   f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = set by steps, epochs or minutes",
     in_range(0, kMaxTokens));
-  f("epochs", epochs,
-    "passes over the training split, rounded up to whole steps; an epoch of a mixture has as many samples as all its "
-    "corpora together. The run records the resulting steps; 0 = set by steps, tokens or minutes",
-    in_range(0, 1e6));
-  f("minutes", minutes,
-    "training time after which the run ends, over all resumptions; without another limit, the schedule follows the "
-    "clock; 0 = no limit",
-    in_range(0, 1e8));
+  f("epochs", epochs, "passes over the training split, rounded up to whole steps; 0 = set by steps, tokens or minutes",
+    in_range(0, 1e6), docs_page("training.md#settings"));
+  f("minutes", minutes, "training time after which the run ends, over all resumptions; 0 = no limit", in_range(0, 1e8),
+    docs_page("training.md#settings"));
   f("log_interval", log_interval, "steps between log lines and metrics", in_range(1, kMaxSteps), rank_local());
   f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", in_range(0, kMaxSteps));
-  f("eval_tasks", eval_tasks,
-    "tasks to evaluate during training, each NAME=FILE with questions in JSON Lines; see `ringmaster eval --task`",
+  f("eval_tasks", eval_tasks, "tasks to evaluate during training: NAME=FILE, with questions in JSON Lines",
     check_text("NAME=FILE", [](const std::string& text) { return text.find('=') != std::string::npos; }),
-    at_most_items(64));
+    at_most_items(64), docs_page("evaluation.md#while-a-run-trains"));
   f("eval_tasks_interval", eval_tasks_interval,
     "steps between evaluations of eval_tasks, which also run at the end; 0 = eval_interval", in_range(0, kMaxSteps));
-  f("ema", ema,
-    "decay of an exponential moving average of the weights, such as 0.999; at most (1 + step) / (10 + step) in the "
-    "first steps; eval, generate, serve and export use the average with --weights ema; 0 = no average",
-    in_range(0, 0.999999));
-  f("watch_interval", watch_interval,
-    "steps between measurements of how far updates move the weights of each part of the model, of each layer's "
-    "attention entropy, and of the share of attention that its blocks keep; such a step repeats the forward pass of "
-    "one micro-batch, with each attention computed twice; 0 = none",
-    in_range(0, kMaxSteps));
+  f("ema", ema, "decay of a moving average of the weights, such as 0.999; 0 = no average", in_range(0, 0.999999),
+    docs_page("training.md#averaged-weights"));
+  f("diagnostics_interval", diagnostics_interval,
+    "steps between measurements of updates, attention entropy and kept attention; 0 = none", in_range(0, kMaxSteps),
+    docs_page("training.md#metrics"));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", in_range(0, 1000));
   precision_fields(*this, f);
   memory_fields(*this, f);
@@ -221,9 +200,10 @@ void validate_context(const Config& c, std::vector<SettingProblem>& errors) {
 }
 
 void validate_watch(const Config& c, std::vector<SettingProblem>& errors) {
-  if (c.train.watch_interval && c.optimizer.offload == StateOffload::all)
+  if (c.train.diagnostics_interval && c.optimizer.offload == StateOffload::all)
     errors.push_back(
-        "train.watch_interval: requires the weights on the device, but optimizer.offload: all keeps them on the host. "
+        "train.diagnostics_interval: requires the weights on the device, but optimizer.offload: all keeps them on the "
+        "host. "
         "Set optimizer.offload to states or none");
 }
 
@@ -350,7 +330,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "train.eval_tasks",
                                                 "train.eval_tasks_interval",
                                                 "train.ema",
-                                                "train.watch_interval",
+                                                "train.diagnostics_interval",
                                                 "train.recompute",
                                                 "train.memory_budget",
                                                 "train.activation_offload",
@@ -373,7 +353,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.cp_schedule",
                                                 "parallel.cp_keys",
                                                 "parallel.cp_prefetch",
-                                                "parallel.cp_message_mb",
+                                                "parallel.cp_message_bytes",
                                                 "parallel.cp_ranks_per_node",
                                                 "parallel.zero"};
   return keys;

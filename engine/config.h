@@ -61,7 +61,7 @@ struct TrainConfig {
   std::vector<std::string> eval_tasks;
   std::int64_t eval_tasks_interval = 0;
   double ema = 0;
-  std::int64_t watch_interval = 0;
+  std::int64_t diagnostics_interval = 0;
   double z_loss = 0;
   PrecisionChoice precision = PrecisionChoice::automatic;
   std::string linears = "auto";  // auto, bf16 or a name of linear_formats()
@@ -75,7 +75,7 @@ struct TrainConfig {
   Switch cuda_graph = Switch::automatic;
   std::int64_t bucket_bytes = 0;
   OnBadStep on_bad_step = OnBadStep::stop;
-  double spike_score = 0;
+  double spike_deviations = 0;
   std::int64_t max_bad_steps = 3;
   std::int64_t bad_step_window = 1000;
   void fields(Fields&);

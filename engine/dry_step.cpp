@@ -96,7 +96,7 @@ DryStep dry_step(const Config& config, int world, const ActivationPlan& plan, in
   TrainStep step(config, ctx, *mesh, plan, room ? static_cast<std::size_t>(room) : kBoundless, false);
   const ScopeSubscription parts(step.exec().scopes, *recorder);
   out.lasting = step.exec().stream.allocator()->stats().in_use;
-  if (config.train.watch_interval)
+  if (config.train.diagnostics_interval)
     out.lasting += UpdateRatios::device_bytes(step.data().shard().size, config.optimizer.master);
   if (device.backend == Backend::cuda) out.lasting += kMatmulWorkspaceBytes;
   out.weights = step.data().weight_bytes() + (step.average() ? step.average()->device_bytes() : 0);

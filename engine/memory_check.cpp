@@ -28,7 +28,7 @@ std::string kinds_text(const StateMemory& m) {
   add("gradients", m.gradients);
   add("optimizer states", m.optimizer_states);
   add("average of the weights", m.average);
-  add("copies for train.watch_interval", m.watched);
+  add("copies for train.diagnostics_interval", m.watched);
   add("staging for states on the host", m.staging);
   add("buffers of parallel.zero", m.buffers());
   add("copies for checkpoints", m.snapshot);
@@ -60,7 +60,7 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
                                [&](const OwnedShard& owned) { return state_bytes(c.optimizer, owned); });
   m.staging = staging_bytes(c.optimizer, m.owned, m.master > 0);
   if (c.train.ema > 0) add_average(m);
-  if (c.train.watch_interval) m.watched = static_cast<std::uint64_t>(m.owned.size) * size_of(c.optimizer.master);
+  if (c.train.diagnostics_interval) m.watched = static_cast<std::uint64_t>(m.owned.size) * size_of(c.optimizer.master);
   m.owned = {};  // refers to a model that no longer exists
   return m;
 }

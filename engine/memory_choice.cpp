@@ -116,7 +116,7 @@ Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
 // reads the masters.
 bool masters_may_leave(const Config& c) {
   return c.train.precision == PrecisionChoice::bf16 && c.optimizer.master == DType::f32 && c.train.ema == 0 &&
-         c.train.watch_interval == 0;
+         c.train.diagnostics_interval == 0;
 }
 
 // For GPUs only: on a CPU, device and host share one memory, and training is in fp32.

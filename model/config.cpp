@@ -55,9 +55,8 @@ void RopeConfig::fields(Fields& f) {
                           {"llama3", RopeScaling::llama3},
                           {"yarn", RopeScaling::yarn},
                           {"dynamic", RopeScaling::dynamic}}));
-  f("factor", factor,
-    "factor by which the context is extended (linear, llama3, yarn); dynamic: how fast theta grows beyond it",
-    in_range(1, 1e6));
+  f("factor", factor, "factor by which the context is extended; dynamic: how fast theta grows beyond it",
+    in_range(1, 1e6), docs_page("training.md#positions-beyond-a-trained-context"));
   f("low_freq_factor", low_freq_factor,
     "llama3: frequencies with wavelengths above original_context / this are divided by factor", in_range(1e-6, 1e6));
   f("high_freq_factor", high_freq_factor,

@@ -51,7 +51,7 @@ std::vector<std::int64_t> sharing_layers(const ModelConfig& c) {
   for (std::int64_t i = 0; i < c.layers; ++i) {
     const AttentionConfig* section = sections[static_cast<std::size_t>(i)];
     if (section != sections[static_cast<std::size_t>(begin)]) begin = i;
-    of_layer.push_back(section->reuse > 1 ? i - (i - begin) % section->reuse : -1);
+    of_layer.push_back(section->layers_per_selection > 1 ? i - (i - begin) % section->layers_per_selection : -1);
   }
   return of_layer;
 }

@@ -42,10 +42,8 @@ void MuonConfig::fields(Fields& f) {
 }
 
 void OptimizerConfig::fields(Fields& f) {
-  f("kind", kind,
-    "how weights are updated: AdamW (Loshchilov and Hutter 2019), or Muon (Jordan 2024) for the matrices of blocks and "
-    "AdamW for the others",
-    kinds());
+  f("kind", kind, "update rule: adamw, or muon for the matrices of blocks and adamw for the others", kinds(),
+    docs_page("optimizers.md#muon"));
   f("lr", lr, "peak learning rate", in_range(kMinRate, kMaxRate));
   f("beta1", beta1, "decay of the first moment", in_range(0, 0.9999));
   f("beta2", beta2, "decay of the second moment", in_range(0, 0.99999));
@@ -57,27 +55,21 @@ void OptimizerConfig::fields(Fields& f) {
   f("master", master, "type of the weights that the optimizer updates; bf16 (GPUs) rounds stochastically", types);
   f("moments", moments, "type of moments and momentum; bf16 (GPUs) rounds stochastically", types);
   f("gradients", gradients, "type of the gradient buffers; bf16 only on GPUs", types);
-  f("offload", offload,
-    "what to keep in host memory and copy to the device only for the update; results are bit-identical. none: nothing; "
-    "states: the moments; all: also the master weights, if kernels read a copy of them (optimizer.master: fp32 with "
-    "train.precision: bf16)",
-    choices<StateOffload>(
-        {{"none", StateOffload::none}, {"states", StateOffload::states}, {"all", StateOffload::all}}));
+  f("offload", offload, "what to keep in host memory: none, states (the moments), or all (also master weights)",
+    choices<StateOffload>({{"none", StateOffload::none}, {"states", StateOffload::states}, {"all", StateOffload::all}}),
+    docs_page("memory.md#states-on-the-host"));
   f("offload_chunk_bytes", offload_chunk_bytes,
     "with offload: bytes copied at a time; the device holds at least three such chunks",
     bytes_in_range(1024, kMaxChunkBytes));
   f("offload_staging_bytes", offload_staging_bytes,
-    "with offload: device memory that stages copies: this many bytes arrive before the update and leave after it, "
-    "while steps compute; the update waits for the rest; 0 = three chunks; auto = what a step is predicted to leave of "
-    "train.memory_budget",
-    bytes_in_range(0, kMaxStagingBytes), word("auto", kAutoStaging));
+    "device memory for copies that overlap steps; 0 = three chunks; auto = what steps leave free",
+    bytes_in_range(0, kMaxStagingBytes), word("auto", kAutoStaging), docs_page("memory.md#states-on-the-host"));
   f("groups", groups, "parameters with different update settings; if several entries match one, the last applies",
     at_most_items(kMaxGroups));
 }
 
 void ScheduleConfig::fields(Fields& f) {
-  f("kind", kind,
-    "learning rate after warm-up: constant, cosine or linear decay to final_lr, or constant, then linear (wsd)",
+  f("kind", kind, "learning rate after warm-up: constant, cosine, linear, or wsd (constant, then linear)",
     choices<ScheduleKind>({{"constant", ScheduleKind::constant},
                            {"cosine", ScheduleKind::cosine},
                            {"linear", ScheduleKind::linear},
@@ -86,9 +78,8 @@ void ScheduleConfig::fields(Fields& f) {
   f("decay_steps", decay_steps, "wsd: length of the final decay; 0 = a fifth of the run", in_range(0, kMaxSteps));
   f("final_lr", final_lr, "final learning rate, as a fraction of optimizer.lr", in_range(0, 1));
   f("final_weight_decay", final_weight_decay,
-    "final weight decay, as a fraction of optimizer.weight_decay, reached along the learning rate's curve; 0 fades it "
-    "out, 10 raises it tenfold",
-    in_range(0, 1000));
+    "final weight decay as a fraction of optimizer.weight_decay, along the learning rate's curve", in_range(0, 1000),
+    docs_page("training.md#learning-rate-and-weight-decay"));
 }
 
 void ScheduleConfig::validate(std::vector<SettingProblem>& errors) const {

@@ -1,5 +1,5 @@
 #pragma once
-// Size of an update relative to the weights, for each part of the model (train.watch_interval).
+// Size of an update relative to the weights, for each part of the model (train.diagnostics_interval).
 
 #include <vector>
 

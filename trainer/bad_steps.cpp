@@ -65,8 +65,8 @@ void BadSteps::stop(const StepReport& r, bool has_checkpoint) {
   const std::int64_t first = trainer_.next_sample();
   if (std::isfinite(r.loss) && std::isfinite(r.norm))
     fail(what, "step ", trainer_.steps_done() + 1, ", ", samples_text(first, first + trainer_.next_batch_size()),
-         ", a spike (train.spike_score)", then,
-         "Inspect those samples, set train.on_bad_step to skip or rollback, or raise train.spike_score");
+         ", a spike (train.spike_deviations)", then,
+         "Inspect those samples, set train.on_bad_step to skip or rollback, or raise train.spike_deviations");
   fail(what, trainer_.diagnose(), then, "Lower optimizer.lr, lengthen schedule.warmup_steps, or inspect those samples");
 }
 

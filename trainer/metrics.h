@@ -20,7 +20,7 @@ inline constexpr const char *kEndFinished = "finished", *kEndStopped = "stopped"
 
 // Group of records with the gradient norm of each part of the model.
 inline constexpr const char* kPartNorms = "grad_norm";
-// Groups of records about watched steps (train.watch_interval), with values by part or by layer of the model.
+// Groups of records about watched steps (train.diagnostics_interval), with values by part or by layer of the model.
 inline constexpr const char *kUpdateRatios = "update_ratio", *kEntropies = "attention_entropy",
                             *kMinEntropies = "attention_entropy_min", *kDensities = "attention_density",
                             *kRecalls = "attention_recall", *kImbalances = "attention_imbalance";

@@ -1,8 +1,8 @@
 #include "trainer/run_start.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -34,17 +34,49 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string initial_weights(const ResolvedRun& s) {
-  if (s.config.run.init_from.empty()) return "";
-  const FoundCheckpoint found = find_checkpoint(s.config.run.init_from);
-  check_tokenizer(s.corpora, origin_of(found).tokenizer_hash(), "run.init_from " + found.path.string());
-  return found.path.string();
-}
-
 std::string listed(const std::vector<std::string>& changes) {
   std::string list;
   for (const std::string& change : changes) list += "\n  " + change;
   return list;
+}
+
+bool changes_one_of(const std::string& change, std::initializer_list<const char*> keys) {
+  return std::ranges::any_of(keys, [&](const char* key) { return change.starts_with(key); });
+}
+
+// Returns whether a change splits the same attention weights into other heads, where they mean nothing.
+bool changes_heads(const std::string& change) {
+  return changes_one_of(change, {"model.heads:", "model.kv_heads:", "model.head_dim:"});
+}
+
+// Compares the model with the one that the initial weights were trained in. Throws Error if the heads differ. Warns
+// about other settings that leave the shapes of weights as they are, but change what the weights compute.
+void check_meaning_of_weights(const Origin& origin, Config now) {
+  Config trained = origin.config;
+  trained.model = trained.model.resolved();
+  now.model = now.model.resolved();
+  std::vector<std::string> changes = diff_configs(trained, now);
+  std::erase_if(changes, [](const std::string& change) {
+    return !changes_heads(change) && !changes_one_of(change, {"model.norm:", "model.norm_eps:", "model.norm_place:",
+                                                              "model.mlp:", "model.positions:", "model.rope."});
+  });
+  if (changes.empty()) return;
+  const std::string there = str("the weights in ", origin.checkpoint, " were trained with other settings:");
+  if (std::ranges::any_of(changes, changes_heads))
+    fail("run.init_from: ", there, listed(changes), "\nUse the model's settings of that run");
+  log::warn(there, listed(changes),
+            "\nThe model computes something else with them until training has adapted the weights");
+}
+
+// Returns the path of the checkpoint that run.init_from names, or "".
+std::string initial_weights(const ResolvedRun& s) {
+  if (s.config.run.init_from.empty()) return "";
+  const FoundCheckpoint found = find_checkpoint(s.config.run.init_from);
+  const Origin origin = origin_of(found);
+  const std::optional<RunDirectory> run = run_around(found.path.string());
+  check_tokenizer(s.corpora, origin.tokenizer_hash(), "run " + (run ? run->path() : found.path.string()));
+  check_meaning_of_weights(origin, s.config);
+  return found.path.string();
 }
 
 // Returns true if the settings are those of config.yaml and that file says that a user allowed them to replace the
@@ -103,12 +135,6 @@ const char* key_of_place(const Config& c) { return c.run.directory.empty() ? "ru
 // Returns the command that trains the run with its own settings, in as many processes as now.
 std::string resume_command(const RunDirectory& run) {
   return start_command(parse_environment(current_environment()), "train " + run.path());
-}
-
-// Returns whether a change splits the same attention weights into other heads, where they mean nothing.
-bool changes_heads(const std::string& change) {
-  return std::ranges::any_of(std::array{"model.heads:", "model.kv_heads:", "model.head_dim:"},
-                             [&](const char* key) { return change.starts_with(key); });
 }
 
 // Throws Error if the model's settings change the shapes of the checkpoint's tensors, or how their values are split

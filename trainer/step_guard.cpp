@@ -25,7 +25,7 @@ double number(const nlohmann::json& j) { return j.is_null() ? std::nan("") : j.g
 
 // Stores two steps more than are used, since the newest ones may not count yet.
 void StepGuard::accept(std::int64_t step, double loss, double norm) {
-  if (config_.spike_score == 0) return;
+  if (config_.spike_deviations == 0) return;
   history_.push_back({step, loss, norm});
   if (history_.size() > kHistory + 2) history_.pop_front();
   update_state();
@@ -38,8 +38,8 @@ StepGuard::Limits StepGuard::limits(std::int64_t known) const {
     losses.push_back(it->loss);
     norms.push_back(it->norm);
   }
-  if (config_.spike_score == 0 || losses.size() < kMinHistory) return {};
-  return {limit_of(losses, config_.spike_score), limit_of(norms, config_.spike_score)};
+  if (config_.spike_deviations == 0 || losses.size() < kMinHistory) return {};
+  return {limit_of(losses, config_.spike_deviations), limit_of(norms, config_.spike_deviations)};
 }
 
 OnBadStep StepGuard::action_for_bad_step(std::int64_t step) const {

@@ -91,7 +91,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
     results_.push_back(ctx_.stream.impl().host_buffer(result_bytes()));
     losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
   }
-  if (config.train.watch_interval) watch_ = make_watch();
+  if (config.train.diagnostics_interval) watch_ = make_watch();
   update_attention_for_next_step();
 }
 
@@ -305,7 +305,7 @@ void Trainer::launch_step() {
   upload_state(f.report, f.valid);
   for (TrainingState* state : model().training_states())
     if (state->before_step(steps_ + 1)) graph_.forget();
-  if (watch_ && (steps_ + 1) % config_.train.watch_interval == 0) f.watched = watch_->begin_step();
+  if (watch_ && (steps_ + 1) % config_.train.diagnostics_interval == 0) f.watched = watch_->begin_step();
   const double queued = seconds_now();
   const bool replayed = queue_step(!f.replays);
   if (!std::exchange(agreed_, true)) agree_on_kernel_choices();

@@ -26,7 +26,7 @@ struct StepReport {
   double lr = 0;
   double decay_scale = 1;                  // factor on every weight decay
   std::vector<double> part_norms;          // by Trainer::parts() if the step is logged; NaN if memory was short
-  WatchReport watched;                     // empty if the step is not watched (train.watch_interval)
+  WatchReport watched;                     // empty if the step is not watched (train.diagnostics_interval)
   std::vector<SourceLoss> sources;         // by corpus of a mixture; empty if there is only one
   std::optional<double> auxiliary_loss;    // mean, like `loss`; nullopt if the model has none
   bool accepted = true;                    // false if loss or norm is not finite or above a limit: nothing was updated

@@ -1,5 +1,5 @@
 #pragma once
-// Measures the steps that train.watch_interval selects: how far the update moves each part of the model, and, for each
+// Measures the steps that train.diagnostics_interval selects: how far the update moves each part of the model, and, for each
 // layer's attention on every rank's first micro-batch, the entropy and how much its blocks keep. The measurements are
 // queued before and after the step, which may be a replayed graph; the step's results stay bit-identical.
 

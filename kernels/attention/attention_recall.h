@@ -1,5 +1,5 @@
 #pragma once
-// Metrics of block patterns, logged every train.watch_interval steps: how many pairs they keep, and what share of dense
+// Metrics of block patterns, logged every train.diagnostics_interval steps: how many pairs they keep, and what share of dense
 // attention these pairs have.
 
 #include <vector>

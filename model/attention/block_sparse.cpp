@@ -43,36 +43,22 @@ std::int64_t block_of(const AttentionConfig& c) {
 }
 
 void BlockRuleConfig::fields(Fields& f) {
-  f("pattern", pattern,
-    "which key blocks a query block sees, at a distance of d blocks; it always sees itself. local_global: d < local, "
-    "the first blocks, and multiples of every; strided: d < local, and d that are multiples of every; hierarchical: "
-    "the local blocks, then levels that each reach twice as far at half the density; random: d < local, and a random "
-    "share of all blocks; file: as drawn in a file; content: d < local, the first blocks, and those whose mean keys "
-    "best match the mean queries of the preceding block; learned: like content, but scored by an indexer that learns "
-    "where attention goes; importance: d < local, the first blocks, and the distances d with the most attention so far",
-    block_patterns());
+  f("pattern", pattern, "which blocks of keys a block of queries sees", block_patterns(),
+    docs_page("attention_blocks.md#rules"));
   f("local", local, "number of nearest blocks, which are always seen; not for file", in_range(1, kMaxBlocks));
   f("first", first, "local_global, content, learned, importance: number of leading blocks that all blocks see",
     in_range(0, kMaxBlocks));
-  f("every", every,
-    "local_global: also see blocks whose number is a multiple of this; strided: distance between columns; in blocks, 0 "
-    "= none",
-    in_range(0, kMaxBlocks));
-  f("keep", keep,
-    "content, learned, importance: number of blocks that a query block sees, including itself, the local and the first "
-    "ones; for content and learned, a list changes it by tokens trained",
-    in_range(0, kMaxBlocks), by_tokens(keeps));
-  f("mass", mass,
-    "content, learned: keep only as many blocks, besides the local and first ones, as needed to reach this share of "
-    "the softmax of scores, and never more than keep allows; 1 = as many as keep allows",
-    in_range(0, 1));
+  f("every", every, "local_global: also see multiples of this; strided: distances that are multiples; 0 = none",
+    in_range(0, kMaxBlocks), docs_page("attention_blocks.md#rules"));
+  f("keep", keep, "content, learned, importance: blocks that a query block sees; a list changes it by tokens",
+    in_range(0, kMaxBlocks), by_tokens(keeps), docs_page("attention_selected.md#by-content"));
+  f("mass", mass, "content, learned: share of the scores' softmax to reach with at most keep blocks; 1 = keep blocks",
+    in_range(0, 1), docs_page("attention_selected.md#fewer-blocks-where-few-suffice"));
   f("density", density, "random: share of blocks to keep, above 0", in_range(0, 1));
   f("seed", seed, "random, importance: seed for drawing blocks", in_range(0, std::numeric_limits<std::int64_t>::max()));
   f("file", file, "file: path of the text file with the blocks", rank_local());
-  f("interval", interval,
-    "importance: steps between choices of blocks; attention masses are measured 8 times in between, each with an extra "
-    "forward pass of one micro-batch",
-    in_range(1, 1 << 30));
+  f("interval", interval, "importance: steps between choices of blocks, with 8 measurements in between",
+    in_range(1, 1 << 30), docs_page("attention_selected.md#by-importance"));
   f("explore", explore, "importance: number of kept blocks that are drawn at random in each choice",
     in_range(0, kMaxBlocks));
   f("decay", decay, "importance: decay of the moving average of measured attention masses", in_range(0, 0.999999));
@@ -196,14 +182,15 @@ void validate(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
     errors.push_back(
         "rules: a keep that changes by tokens cannot be combined with pattern: file, which is read once. Give these "
         "heads a different pattern, or a constant keep");
-  if (c.reuse > 1 && some(is(BlockChoice::learned)))
-    errors.push_back(str("reuse: ", c.reuse,
-                         " layers would share a selection, but an indexer selects for its own layer only. Leave reuse "
+  if (c.layers_per_selection > 1 && some(is(BlockChoice::learned)))
+    errors.push_back(str("layers_per_selection: ", c.layers_per_selection,
+                         " layers would share a selection, but an indexer selects for its own layer only. Leave "
+                         "layers_per_selection "
                          "out, or use pattern: content"));
-  else if (c.reuse > 1 && !some(is(BlockChoice::content)))
-    errors.push_back(
-        str("reuse: ", c.reuse,
-            " layers would share a selection, but no rule selects blocks. Add pattern: content, or leave reuse out"));
+  else if (c.layers_per_selection > 1 && !some(is(BlockChoice::content)))
+    errors.push_back(str("layers_per_selection: ", c.layers_per_selection,
+                         " layers would share a selection, but no rule selects blocks. Add pattern: content, or leave "
+                         "layers_per_selection out"));
   if (some(is(BlockChoice::importance)) && (some(is(BlockChoice::content)) || some(is(BlockChoice::learned))))
     errors.push_back(
         "rules: pattern: importance cannot be combined with content or learned in one layer. Put them into different "
@@ -297,7 +284,8 @@ std::string rule_text(const BlockRuleConfig& r) {
 
 std::string text(const AttentionConfig& c, std::optional<std::int64_t> kv_head) {
   const std::string start =
-      str("block_sparse, blocks of ", block_of(c), c.reuse > 1 ? str(", selected once in ", c.reuse, " layers") : "");
+      str("block_sparse, blocks of ", block_of(c),
+          c.layers_per_selection > 1 ? str(", selected once in ", c.layers_per_selection, " layers") : "");
   if (kv_head) {
     return str(start, ": ", rule_text(rule_of_head(c, *kv_head)), pools_text(c));
   }
@@ -317,7 +305,8 @@ AttentionKind block_sparse_attention() {
       .settings = {{"block", "tokens of a block, 64 or 128; 0 = 128"},
                    {"rules", "block patterns that heads choose from"},
                    {"heads", "rule of each KV head, counted from 0; a shorter list is repeated; [] = all 0"},
-                   {"reuse", "consecutive layers that share the first one's selection; 1 = each layer selects"},
+                   {"layers_per_selection",
+                    "consecutive layers that share the first one's selection; 1 = each layer selects"},
                    {"pools", "same"},
                    {"pooling", "likewise"},
                    {"pool_gates", "same"},

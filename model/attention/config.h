@@ -52,7 +52,7 @@ struct AttentionConfig {
   std::int64_t block = 0;
   std::vector<BlockRuleConfig> rules;
   std::vector<std::int64_t> heads;
-  std::int64_t reuse = 1;
+  std::int64_t layers_per_selection = 1;
   std::vector<std::int64_t> pools;
   Pooling pooling = Pooling::mean;
   bool pool_gates = false;

@@ -39,7 +39,7 @@ void AttentionConfig::fields(Fields& f) {
   f("block", block, meaning_of("block"), in_range(0, 128));
   f("rules", rules, meaning_of("rules"), at_most_items(64));
   f("heads", heads, meaning_of("heads"), in_range(0, 63), at_most_items(1 << 16));
-  f("reuse", reuse, meaning_of("reuse"), in_range(1, kMaxShared));
+  f("layers_per_selection", layers_per_selection, meaning_of("layers_per_selection"), in_range(1, kMaxShared));
   f("pools", pools, meaning_of("pools"), in_range(2, kMaxTokens), at_most_items(kMaxPools));
   f("pooling", pooling, meaning_of("pooling"),
     choices<Pooling>({{"mean", Pooling::mean}, {"learned", Pooling::learned}}));

@@ -20,7 +20,8 @@ std::string why_not_static_pattern(const AttentionConfig& c, std::int64_t kv_hea
   for (const TrainedPart& part : trained_parts())
     if (part.in(c)) return str("has ", part.name, " (", part.setting, ")");
   if (uses_importance(c, kv_heads)) return "keeps blocks by importance";
-  if (c.reuse > 1) return str("shares its selection (reuse: ", c.reuse, ")");
+  if (c.layers_per_selection > 1)
+    return str("shares its selection (layers_per_selection: ", c.layers_per_selection, ")");
   return "";
 }
 

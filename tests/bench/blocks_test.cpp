@@ -141,7 +141,8 @@ TEST_F(BenchBlocks, PoolsAreLeftOut) {
 
 TEST_F(BenchBlocks, SharedSelectionsCountByTheirShare) {
   const auto routing = [&](int reuse) {
-    const Finished end = blocks({attention(str("rules: [{pattern: content, keep: 4}], reuse: ", reuse))}, "0.02");
+    const Finished end =
+        blocks({attention(str("rules: [{pattern: content, keep: 4}], layers_per_selection: ", reuse))}, "0.02");
     const std::vector<Row> rows = rows_of(end.output);
     EXPECT_EQ(rows.size(), 2u) << end.output;
     return rows.empty() ? 0 : rows[0].routing;

@@ -190,7 +190,8 @@ TEST_F(AttentionFitRuns, ImpossibleRequestsAreRefused) {
   says("run", {"{kind: windo}"}, "choice {kind: windo}: ");
   says("run", {"{kind: windo}"}, "did you mean window?");
   says("run", {"{kind: window, window: 8"}, "choice {kind: window, window: 8: ");
-  says("run", {"{kind: block_sparse, reuse: 2, rules: [{pattern: content, keep: 2}]}"}, "Omit reuse");
+  says("run", {"{kind: block_sparse, layers_per_selection: 2, rules: [{pattern: content, keep: 2}]}"},
+       "Omit layers_per_selection");
   says("learned", {}, "layer 0 has an indexer (pattern: learned)");
   says("learned", {}, "Give a checkpoint from before");
   says("run", {"--text", path("nowhere.txt"), "--density", "1"}, "nowhere.txt");

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <functional>
+#include <sstream>
 
 #include "core/fields.h"
 #include "engine/config.h"
@@ -37,6 +40,49 @@ TEST(ConfigDocs, RepeatsNoSection) {
   EXPECT_EQ(page.find("* **`model.attention_layers[].attention."), std::string::npos);
   EXPECT_NE(page.find("* **`model.attention.rules[].decay`**"), std::string::npos);
   EXPECT_NE(page.find("* **`data.path`**"), std::string::npos);
+}
+
+// Calls fn(key, field) for each field of a section and of its subsections.
+void for_each_field(const config::Node& section, const std::string& prefix,
+                    const std::function<void(const std::string&, const config::Field&)>& fn) {
+  for (const config::Field& f : section.fields) {
+    fn(prefix + f.name, f);
+    if (f.node.kind == config::Kind::section) for_each_field(f.node, prefix + f.name + ".", fn);
+    if (f.node.kind == config::Kind::list) for_each_field(f.node.prototype(), prefix + f.name + "[].", fn);
+  }
+}
+
+TEST(ConfigDocs, HelpOfAKeyIsOneLine) {
+  Config config;
+  for_each_field(bind_config(config), "", [](const std::string& key, const config::Field& f) {
+    EXPECT_LE(f.text.size(), config::kMaxHelp) << key << ": " << f.text;
+  });
+}
+
+// Returns the anchor that Markdown makes of a heading: lower case, blanks as hyphens, without punctuation.
+std::string anchor_of(const std::string& heading) {
+  std::string anchor;
+  for (const char c : heading)
+    if (c == ' ') {
+      anchor += '-';
+    } else if (std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_') {
+      anchor += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  return anchor;
+}
+
+TEST(ConfigDocs, PagesOfKeysExist) {
+  Config config;
+  for_each_field(bind_config(config), "", [](const std::string& key, const config::Field& f) {
+    if (f.page.empty()) return;
+    const std::size_t hash = f.page.find('#');
+    ASSERT_NE(hash, std::string::npos) << key << ": " << f.page;
+    std::istringstream page(config::read_source(test::source_dir() + "/docs/" + f.page.substr(0, hash)).text);
+    bool found = false;
+    for (std::string line; std::getline(page, line);)
+      found |= line.starts_with("#") && anchor_of(line.substr(line.find(' ') + 1)) == f.page.substr(hash + 1);
+    EXPECT_TRUE(found) << key << ": " << f.page;
+  });
 }
 
 TEST(ConfigDocs, EveryShippedConfigLoadsAndReadsBack) {

@@ -73,7 +73,8 @@ struct Tree {
   static const config::Synonyms* synonyms() {
     static constexpr config::Synonyms::Key keys[] = {
         {"num_heads", "model.heads"}, {"learning_rate", "lr"}, {"warmth", "tag", "It is a label."},
-        {"model.kind", "model.norm"}, {"network", "model"},    {"epochs", "", "there are none"}};
+        {"model.kind", "model.norm"}, {"network", "model"},    {"epochs", "", "there are none"},
+        {"attn", "model.heads"}};
     static constexpr config::Synonyms::Value values[] = {{"model.norm", "batchnorm", "layer", "There is no other."},
                                                          {"norm", "mean_square", "rms"},
                                                          {"model.norm", "none", "", "a norm is always there"}};
@@ -322,6 +323,7 @@ TEST(Fields, BadOverridesAreRefused) {
   EXPECT_EQ(errors("", {"lr=x", "threads=-1"}),
             "command line: lr=x: expected a number, got x\n"
             "command line: threads=-1: must be in [0, 1024], is -1");
+  EXPECT_EQ(errors("", {"seed=-1"}), "command line: seed=-1: must be in [0, 9223372036854775807]");
   EXPECT_EQ(errors("", {"model={width: x}"}),
             "command line: model={width: x}: model.width: expected an integer, got x");
   EXPECT_NE(errors("", {"sizes=[1"}), "");
@@ -341,6 +343,7 @@ TEST(Fields, KeysOfOtherProgramsAreTranslatedBeforeANearNameIsSuggested) {
   for (const char* key : {"num_heads", "model.num_heads", "network.num_heads", "Num-Heads"})
     EXPECT_EQ(hint(str(key, "=2")), "did you mean model.heads?") << key;
   EXPECT_EQ(hint("model={num_heads: 2}"), "did you mean model.heads?");
+  EXPECT_EQ(hint("attn.count=2"), "did you mean model.heads?");  // the section is known, its key is not
   EXPECT_EQ(hint("network={width: 8}"), "did you mean a key of model, such as model.width?");
   EXPECT_EQ(hint("network.width=8"), "did you mean model.width?");
   EXPECT_EQ(hint("model.kind=rms"), "did you mean model.norm?");
@@ -538,8 +541,14 @@ TEST(Fields, EditDistanceCountsEditsAndSwaps) {
 
 struct Worded {
   std::int64_t rows = 0;
-  void fields(Fields& f) { f("rows", rows, "at a time", in_range(0, 8), word("auto", -1)); }
+  void fields(Fields& f) {
+    f("rows", rows, "at a time", in_range(0, 8), word("auto", -1), docs_page("memory.md#rows"));
+  }
 };
+
+TEST(Fields, ReferenceLinksToAFieldsPage) {
+  EXPECT_NE(describe_config<Worded>().find("\n  at a time ([memory](memory.md#rows))\n"), std::string::npos);
+}
 
 TEST(Fields, AnIntegerMayHaveAWord) {
   Worded c;

@@ -67,7 +67,7 @@ TEST(LogAtExit, OutlivesOtherStaticObjects) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process, in which nothing has been logged
   EXPECT_EXIT(
       {
-        static const LastWords last;
+        static const LogsWhenDestroyed last;
         log::info("the first line");
         std::exit(0);
       },

@@ -111,7 +111,7 @@ TEST(DryStep, AveragesAndWatchedStepsTakeDeviceMemory) {
   const DryStep averaged = dry();
   EXPECT_EQ(averaged.weights - none.weights, 8 * n);
   EXPECT_EQ(averaged.lasting - none.lasting, 8 * n);
-  c.train.watch_interval = 10;
+  c.train.diagnostics_interval = 10;
   EXPECT_EQ(dry().lasting - averaged.lasting, 4 * n);
   EXPECT_EQ(dry().plan.bytes, none.plan.bytes);
 }
@@ -453,7 +453,7 @@ TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
   const std::string host = "set optimizer.offload: ", moments = "set optimizer.moments: bf16";
   const std::string plain = advice({"train.precision=bf16"});
   EXPECT_TRUE(contains(plain, host + "states or all, " + moments)) << plain;
-  for (const char* reader : {"train.ema=0.9", "train.watch_interval=5"}) {
+  for (const char* reader : {"train.ema=0.9", "train.diagnostics_interval=5"}) {
     const std::string read = advice({"train.precision=bf16", reader});
     EXPECT_TRUE(contains(read, host + "states, " + moments)) << read;
     EXPECT_FALSE(contains(advice({"train.precision=bf16", reader, "optimizer.offload=states"}), host)) << reader;

@@ -96,12 +96,12 @@ TEST(MemoryCheck, CountsAveragesAndWatchedSteps) {
   c.model.width = 128 * static_cast<std::int64_t>(std::sqrt(machine / 5) / 128);
   c.model.layers = 1;
   c.train.ema = 0.999;
-  c.train.watch_interval = 10;
+  c.train.diagnostics_interval = 10;
   try {
     check_memory(c, *mesh_of_one(), nullptr);
     ADD_FAILURE() << "it fits";
   } catch (const Error& e) {
-    expect_parts(e.what(), {"average of the weights ", "copies for train.watch_interval "});
+    expect_parts(e.what(), {"average of the weights ", "copies for train.diagnostics_interval "});
   }
 }
 

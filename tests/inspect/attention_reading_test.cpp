@@ -287,7 +287,7 @@ TEST_F(AttentionText, ShowsTheReadingsOfTheRun) {
 TEST_F(AttentionText, AttendsAsTheCheckpointDoes) {
   const Finished trained = run_process(
       train("changing", {"model.context=256", "train.steps=3", "checkpoint.interval=1", "checkpoint.keep_last=3",
-                         "model.attention={kind: block_sparse, block: 64, reuse: 2, rules: [{pattern: content, keep: "
+                         "model.attention={kind: block_sparse, block: 64, layers_per_selection: 2, rules: [{pattern: content, keep: "
                          "[[0, 4], [1025, 2]]}]}"}));
   ASSERT_EQ(trained.code, 0) << trained.output;
   const auto density = [&](const std::string& run, const char* layer) {

@@ -128,7 +128,7 @@ TEST_F(DistTrainingFaults, AChangedMessageChangesTheLosses) {
 
 // A damaged message has nothing to do with the step's weights and samples: the result of the second computation counts.
 TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsRecomputed) {
-  const std::vector<std::string> more = {"train.spike_score=20", "train.steps=50", "checkpoint.interval=25",
+  const std::vector<std::string> more = {"train.spike_deviations=20", "train.steps=50", "checkpoint.interval=25",
                                          "train.eval_interval=25"};
   std::vector<std::string> calm = launch(2, "calm");
   calm.insert(calm.end(), more.begin(), more.end());

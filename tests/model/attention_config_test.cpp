@@ -49,7 +49,8 @@ TEST(AttentionConfig, AcceptsEveryKind) {
         "{kind: block_sparse, block: 64, heads: [0, 1, 2, 3], rules: [{local: 4, first: 1, every: 8}, "
         "{pattern: strided, local: 2, every: 4}, {pattern: hierarchical, local: 2}, "
         "{pattern: random, density: 0.25, seed: 7}, {pattern: content, local: 2, first: 1, keep: 4}]}",
-        "{kind: block_sparse, rules: [{pattern: content, keep: [[0, 9], [1e6, 4]], mass: 0.9}], reuse: 2}",
+        "{kind: block_sparse, rules: [{pattern: content, keep: [[0, 9], [1e6, 4]], mass: 0.9}], layers_per_selection: "
+        "2}",
         "{kind: block_sparse, rules: [{pattern: learned, keep: 4, mass: 0.5}, {mass: 1}], heads: [0, 1]}",
         "{kind: window, window: 8, pools: [2]}", "{kind: block_sparse, rules: [{}], pools: [16, 64, 256]}",
         "{kind: window, window: 8, pools: [2], pooling: learned}",
@@ -184,7 +185,8 @@ TEST(AttentionConfig, IsDescribedInWords) {
             "block_sparse, blocks of 64: content, local 1, first 0, keep 4");
   EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 4, mass: 0.9}]}"),
             "block_sparse, blocks of 64: content, local 1, first 0, keep at most 4, mass 0.9");
-  EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: [[0, 9], [1e6, 4]]}], reuse: 3}"),
+  EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: [[0, 9], [1e6, 4]]}], "
+                 "layers_per_selection: 3}"),
             "block_sparse, blocks of 64, selected once in 3 layers: content, local 1, first 0, keep 9 to 4");
   EXPECT_EQ(text("{kind: window, window: 64, pools: [16, 128]}"), "window of 64, pools of 16, 128");
   EXPECT_EQ(text("{kind: window, window: 64, pools: [16], pooling: learned}"), "window of 64, learned pools of 16");
@@ -205,9 +207,10 @@ TEST(AttentionConfig, RefusesKeysOfADifferentKind) {
   expect_refused("{block: 64}", {"block: 64 applies to kind: block_sparse"});
   expect_refused("{rules: [{}]}", {"rules: a list of 1 applies to kind: block_sparse"});
   expect_refused("{heads: [0, 0]}", {"heads: [0, 0] applies to kind: block_sparse"});
-  expect_refused("{reuse: 2}", {"reuse: 2 applies to kind: block_sparse"});
-  expect_refused("{kind: block_sparse, rules: [{local: 2}], reuse: 2}",
-                 {"reuse: 2 layers would share a selection, but no rule selects blocks. Add pattern: content"});
+  expect_refused("{layers_per_selection: 2}", {"layers_per_selection: 2 applies to kind: block_sparse"});
+  expect_refused(
+      "{kind: block_sparse, rules: [{local: 2}], layers_per_selection: 2}",
+      {"layers_per_selection: 2 layers would share a selection, but no rule selects blocks. Add pattern: content"});
   expect_refused("{kind: block_sparse, rules: [{pattern: content, keep: [[0, 4], [9, 2]]}, {pattern: file, file: a}]}",
                  {"rules: a keep that changes by tokens cannot be combined with pattern: file"});
   expect_refused("{pools: [16]}", {"pools: [16] applies to kind: window and block_sparse, but this is kind: dense"});

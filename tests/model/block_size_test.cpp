@@ -61,7 +61,7 @@ TEST(BlockSize, TheTextGivesTheSameSection) {
   for (const char* attention :
        {"{block: 64, rules: [{local: 8}, {pattern: random, density: 0.3, seed: 9}], heads: [1, 0], pools: [16]}",
         "{rules: [{pattern: importance, local: 2, keep: 9, explore: 1, decay: 0.5}]}",
-        "{rules: [{pattern: content, keep: [[0, 64], [1000, 5]]}], reuse: 2}"})
+        "{rules: [{pattern: content, keep: [[0, 64], [1000, 5]]}], layers_per_selection: 2}"})
     for (const std::int64_t block : {64, 128}) {
       ModelConfig c = with_attention(attention);
       const AttentionConfig want = with_block(c.attention, block);

@@ -272,8 +272,8 @@ TEST(KvCache, SelectsTheBlocksOfWholePasses) {
 
 TEST(KvCache, SharesSelectionsBetweenLayers) {
   for (const char* rule : {"keep: 2", "keep: 7, mass: 0.55"}) {
-    const ModelConfig c =
-        config_of(str("{kind: block_sparse, block: 64, rules: [{pattern: content, ", rule, "}], reuse: 2}"), 520);
+    const ModelConfig c = config_of(
+        str("{kind: block_sparse, block: 64, rules: [{pattern: content, ", rule, "}], layers_per_selection: 2}"), 520);
     for (std::int64_t first : {1, 385}) EXPECT_LT(cached_error(c, 520, first), 2e-4) << first;
   }
 }

@@ -21,7 +21,8 @@ const char* const kSections[] = {
     "{kind: window, window: 64, pools: [16, 64], pool_gates: true, pooling: learned}",
     "{kind: dilated, segments: [64, 256], rates: [1, 4], dedup: true}",
     "{kind: block_sparse, block: 64, rules: [{local: 2}, {pattern: strided, every: 3}], heads: [1, 0]}",
-    "{kind: block_sparse, rules: [{pattern: content, local: 2, keep: [[0, 64], [1000, 5]], mass: 0.5}], reuse: 2}",
+    "{kind: block_sparse, rules: [{pattern: content, local: 2, keep: [[0, 64], [1000, 5]], mass: 0.5}], "
+    "layers_per_selection: 2}",
     "{kind: block_sparse, rules: [{pattern: learned, keep: 9}], index_distances: 32, index_warmup_steps: 400}",
     "{kind: block_sparse, rules: [{pattern: importance, local: 2, keep: 9, explore: 1, decay: 0.5}]}",
     "{kind: block_sparse, rules: [{pattern: file, file: \"a file, of 'blocks'.txt\"}]}",

@@ -1,4 +1,5 @@
-// Layers that share a selection (model.attention.reuse), and attention settings that change by tokens, in a decoder.
+// Layers that share a selection (model.attention.layers_per_selection), and attention settings that change by tokens,
+// in a decoder.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +29,8 @@ ModelConfig config_of(const std::string& attention, const std::string& layers = 
 }
 
 std::string content(const std::string& keep, int reuse) {
-  return str("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: ", keep, "}], reuse: ", reuse, "}");
+  return str("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: ", keep,
+             "}], layers_per_selection: ", reuse, "}");
 }
 
 Tensor some_tokens(const ExecContext& ctx) {

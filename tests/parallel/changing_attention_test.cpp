@@ -167,7 +167,7 @@ TEST(KeepSchedule, AppliesPerLayer) {
 
 // --- layers share a selection ---
 
-const std::string kShared = "model.attention.reuse=2", kKeep3 = keeping("3");
+const std::string kShared = "model.attention.layers_per_selection=2", kKeep3 = keeping("3");
 
 TEST(Reuse, GivesADifferentModel) {
   const Training shared = trained({kKeep3, kShared}, 2), alone = trained({kKeep3}, 2);
@@ -182,11 +182,11 @@ TEST(Reuse, ChangesNothingIfAllBlocksAreKept) {
 
 TEST(DistReuse, IsTheSameOnSeveralRanks) {
   expect_same_on_ranks({kKeep3, kShared}, 4);
-  expect_same_on_ranks({kKeep3, "model.attention.reuse=3", "data.packing.documents=true"}, 3);
+  expect_same_on_ranks({kKeep3, "model.attention.layers_per_selection=3", "data.packing.documents=true"}, 3);
 }
 TEST(Reuse, IsTheSameWithRecomputation) {
   expect_same_recomputed({kKeep3, kShared}, 3);
-  expect_same_recomputed({kKeep3, "model.attention.reuse=3", "data.packing.documents=true"}, 3);
+  expect_same_recomputed({kKeep3, "model.attention.layers_per_selection=3", "data.packing.documents=true"}, 3);
 }
 
 TEST(Reuse, ResumesFromACheckpointWithTheSameBits) {

@@ -40,7 +40,7 @@ const Way& everything() {
   static const Way way = {
       "everything",
       {"optimizer.kind=muon", "optimizer.groups=[{match: ['*norm*', head.weight], lr: 0.01, weight_decay: 0.3}]",
-       "model.attention_dropout=0.1", "train.ema=0.9", "train.watch_interval=2", "schedule.kind=linear",
+       "model.attention_dropout=0.1", "train.ema=0.9", "train.diagnostics_interval=2", "schedule.kind=linear",
        "schedule.final_weight_decay=0.1"}};
   return way;
 }

@@ -1,4 +1,4 @@
-// Measurements of train.watch_interval: against the weights before and after a step, and equal in every layout.
+// Measurements of train.diagnostics_interval: against the weights before and after a step, and equal in every layout.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ Training run(const std::vector<std::string>& layout, int ranks, int steps, int i
                  "schedule.warmup_steps=2",
                  "model.biases=all",
                  "model.dropout=0.1",
-                 "train.watch_interval=" + std::to_string(interval)};
+                 "train.diagnostics_interval=" + std::to_string(interval)};
   o.overrides.insert(o.overrides.end(), layout.begin(), layout.end());
   return train_on_ranks(o);
 }

@@ -23,7 +23,7 @@ checkpoint: {interval: %d, keep_last: 100}
 # Combines features that have state. With this low spike score, some steps after the first 32 count as spikes.
 FEATURES = ["optimizer.kind=muon", "train.ema=0.9", "model.dropout=0.1", "train.batch_size=[[0, 8], [4096, 16]]",
             "data.path=", "data.mixture=[{path: corpus.h5}, {path: other.h5, weight: [[0, 0.2], [2048, 1]]}]",
-            "data.packing={documents: true, best_fit: 64}", "train.spike_score=1.6", "train.max_bad_steps=1000",
+            "data.packing={documents: true, best_fit: 64}", "train.spike_deviations=1.6", "train.max_bad_steps=1000",
             "train.steps=56", "train.micro_batch=4"]
 IMPORTANCE = ["model.context=256", "model.positions=rope", "train.batch_size=2",
               "model.attention={kind: block_sparse, block: 64, rules: [{pattern: importance, keep: 3, interval: 3, "
@@ -103,7 +103,7 @@ class Runs:
             agent = self.start("calm-" + layout, layout, "calm-" + layout + ".log")
             if agent.wait(LIMIT) != 0:
                 raise RuntimeError(self.text("calm-" + layout + ".log"))
-            if "train.spike_score" in str(LAYOUTS[layout]) and not self.bad_steps("calm-" + layout):
+            if "train.spike_deviations" in str(LAYOUTS[layout]) and not self.bad_steps("calm-" + layout):
                 raise RuntimeError(f"{layout} has no bad step to recover from")
             self.calm[layout] = "calm-" + layout
         return self.calm[layout]

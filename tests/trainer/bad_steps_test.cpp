@@ -16,7 +16,7 @@ namespace {
 TrainConfig spikes_above(double score) {
   TrainConfig c;
   c.on_bad_step = OnBadStep::skip;
-  c.spike_score = score;
+  c.spike_deviations = score;
   return c;
 }
 
@@ -88,7 +88,7 @@ class RunsWithNoise : public Runs {
         0);
   }
   std::vector<std::string> noisy(const std::string& run, const std::string& on_bad_step) const {
-    return train(run, {"data.path=" + path("noisy.h5"), "train.on_bad_step=" + on_bad_step, "train.spike_score=4",
+    return train(run, {"data.path=" + path("noisy.h5"), "train.on_bad_step=" + on_bad_step, "train.spike_deviations=4",
                        "train.max_bad_steps=50", "train.steps=300", "model.dropout=0", "train.eval_interval=0"});
   }
   std::vector<nlohmann::json> bad_steps(const std::string& run) const {
@@ -103,7 +103,7 @@ class RunsWithNoise : public Runs {
 TEST_F(RunsWithNoise, ASpikeStopsTheRunByDefault) {
   const Finished stopped = run_process(noisy("stop", "stop"));
   EXPECT_EQ(stopped.code, 1);
-  for (const char* part : {"a spike (train.spike_score)", "samples ", "set train.on_bad_step to skip or rollback"})
+  for (const char* part : {"a spike (train.spike_deviations)", "samples ", "set train.on_bad_step to skip or rollback"})
     EXPECT_NE(stopped.output.find(part), std::string::npos) << part << " not in: " << stopped.output;
 }
 

@@ -84,7 +84,7 @@ TEST_F(EmaRuns, ExportsHoldTheAverage) {
 }
 
 TEST_F(EmaRuns, AResumedRunEqualsAnUninterruptedRun) {
-  const std::vector<std::string> settings = {"train.ema=0.9", "train.watch_interval=7", "schedule.kind=constant"};
+  const std::vector<std::string> settings = {"train.ema=0.9", "train.diagnostics_interval=7", "schedule.kind=constant"};
   trained("straight", settings);
   std::vector<std::string> half = settings, rest = settings;
   half.push_back("train.steps=23");
@@ -125,12 +125,13 @@ TEST_F(EmaRuns, WeightsThatCannotBeAveragedAreRefused) {
   refused({"train.ema=0.9", "optimizer.offload=all"}, "train.ema: requires the weights on the device");
   refused({"train.ema=0.9", "optimizer.master=bf16"}, "train.ema: requires optimizer.master: fp32");
   refused({"train.ema=1"}, "train.ema");
-  refused({"train.watch_interval=3", "optimizer.offload=all"}, "train.watch_interval: requires the weights");
+  refused({"train.diagnostics_interval=3", "optimizer.offload=all"},
+          "train.diagnostics_interval: requires the weights");
 }
 
 TEST_F(EmaRuns, WatchedStepsAreRecorded) {
   trained("plain", {});
-  trained("run", {"train.watch_interval=10"});
+  trained("run", {"train.diagnostics_interval=10"});
   EXPECT_EQ(losses("run"), losses("plain"));
   EXPECT_EQ(hashes("run", ""), hashes("plain", ""));
   for (const char* name : {"update_ratio", "attention_entropy", "attention_entropy_min"}) {
@@ -147,7 +148,7 @@ TEST_F(EmaRuns, WatchedStepsAreRecorded) {
 
 // Records of selected blocks come only from layers that select blocks.
 TEST_F(EmaRuns, WatchedBlocksAreRecorded) {
-  trained("run", {"train.watch_interval=20", "model.context=256", "train.micro_batch=4",
+  trained("run", {"train.diagnostics_interval=20", "model.context=256", "train.micro_batch=4",
                   "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, rules: [{pattern: "
                   "content, keep: 2}]}}]"});
   for (const char* name : {"attention_density", "attention_recall"}) {

@@ -91,14 +91,14 @@ TEST_F(GpuRuns, KilledEqualsUndisturbedWithStatesInBf16AndAGraph) {
 }
 
 TEST_F(GpuRuns, KilledEqualsUndisturbedWithAnAverageWatchedStepsAndAGraph) {
-  expect_kills_do_not_show(4, 60, on_gpu({"train.ema=0.99", "train.watch_interval=7", "train.cuda_graph=on"}));
+  expect_kills_do_not_show(4, 60, on_gpu({"train.ema=0.99", "train.diagnostics_interval=7", "train.cuda_graph=on"}));
 }
 
 TEST_F(GpuRuns, WatchingShowsInNothing) {
   for (const std::string graph : {"on", "off"}) {
     const std::string setting = "train.cuda_graph=" + graph;
     ASSERT_EQ(run_process(train("plain-" + graph, on_gpu({setting}))).code, 0);
-    ASSERT_EQ(run_process(train("watched-" + graph, on_gpu({setting, "train.watch_interval=3"}))).code, 0);
+    ASSERT_EQ(run_process(train("watched-" + graph, on_gpu({setting, "train.diagnostics_interval=3"}))).code, 0);
     EXPECT_EQ(losses("watched-" + graph), losses("plain-" + graph)) << graph;
     EXPECT_EQ(tensors("watched-" + graph), tensors("plain-" + graph)) << graph;
   }
@@ -325,6 +325,17 @@ TEST_F(Runs, ARunStartsFromTheWeightsOfAnotherRun) {
   EXPECT_NE(longer.output.find("embedding.positions.weight"), std::string::npos) << longer.output;
   ASSERT_EQ(run_process(train("second", {"run.init_from=" + path("first"), "train.steps=2", "model.dropout=0"})).code,
             0);
+  // Other heads, or other settings that the shapes of weights do not show.
+  const auto other = [&](const std::string& setting) {
+    return run_process(train("third", {"run.init_from=" + path("first"), "train.steps=1", setting, "--fresh"}));
+  };
+  const Finished heads = other("model.heads=2");
+  EXPECT_EQ(heads.code, 1);
+  EXPECT_NE(heads.output.find("run.init_from: the weights in "), std::string::npos) << heads.output;
+  const Finished eps = other("model.norm_eps=1e-3");
+  EXPECT_EQ(eps.code, 0);
+  EXPECT_NE(eps.output.find("model.norm_eps: 1e-5 -> 1e-3"), std::string::npos) << eps.output;
+  EXPECT_EQ(other("model.dropout=0.1").output.find("trained with other settings"), std::string::npos);
   fs::rename(folder_ / "first", folder_ / "moved");
   const Finished again =
       run_process(train("second", {"run.init_from=" + path("first"), "train.steps=2", "model.dropout=0"}));
@@ -471,7 +482,7 @@ TEST_F(Runs, TooManyThreadsAreRefusedWithARemedy) {
 }
 
 TEST_F(Runs, ANameOutsideTheFolderOfRunsIsRefused) {
-  for (const char* name : {"../x", "a/../../x", "/tmp/x", ".."}) {
+  for (const char* name : {"../x", "a/../../x", "/tmp/x", "..", ".", "./"}) {
     const Finished f = run_process(train("bad", {std::string("run.name=") + name}));
     EXPECT_EQ(f.code, 1) << name;
     EXPECT_NE(f.output.find("must be a name below runs/, without .."), std::string::npos) << f.output;
