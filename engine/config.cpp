@@ -52,21 +52,19 @@ namespace {
 
 void precision_fields(TrainConfig& c, Fields& f) {
   f("precision", c.precision,
-    "type of activations and matrix products: bf16, fp32, or tf32 (fp32 with TF32 products); auto = bf16 on GPUs; CPUs "
-    "always compute in fp32",
+    "type of activations and GEMMs: bf16, tf32 or fp32; auto = bf16 on GPUs; CPUs compute in fp32",
     choices<PrecisionChoice>({{"auto", PrecisionChoice::automatic},
                               {"bf16", PrecisionChoice::bf16},
                               {"fp32", PrecisionChoice::fp32},
-                              {"tf32", PrecisionChoice::tf32}}));
+                              {"tf32", PrecisionChoice::tf32}}),
+    docs_page("gpu.md#types"));
   Choices<std::string> formats{{{"auto", "auto"}, {"bf16", "bf16"}}};
   for (const auto& [name, make] : linear_formats()) formats.names.emplace_back(name, name);
   f("linears", c.linears,
-    "operands of the matrix products of the linear layers of blocks: bf16 = those of train.precision; fp8_blocks = FP8 "
-    "with a scale for every 128 elements; fp8_tensor = FP8 with a scale for each tensor, which is faster; auto = bf16",
-    formats);
-  f("linears_except", c.linears_except,
-    "names of weights, with * for any text and ? for any character, whose layers train.linears leaves unchanged",
-    at_most_items(1024));
+    "operands of the GEMMs in blocks: bf16, fp8_blocks, or fp8_tensor, which is faster; auto = bf16", formats,
+    docs_page("fp8.md#when-to-use-it"));
+  f("linears_except", c.linears_except, "names of weights, with * and ?, whose layers train.linears leaves unchanged",
+    at_most_items(1024), docs_page("fp8.md#when-to-use-it"));
 }
 
 void memory_fields(TrainConfig& c, Fields& f) {
