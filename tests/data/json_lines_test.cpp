@@ -32,7 +32,7 @@ using Documents = std::vector<std::string>;
 
 Documents records(const std::string& text, const std::string& field, std::size_t block) {
   Collected collected;
-  JsonLines lines("in.jsonl", documents_of({.text = field}, collected));
+  JsonLines lines("in.jsonl", make_record_parser({.text = field}, collected));
   for (std::size_t at = 0; at < text.size(); at += block) lines.block(std::string_view(text).substr(at, block));
   lines.end_of_file();
   return collected.documents;

@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t block = std::size_t{data[0]} % 64 + 1;
   Checked documents;
   try {
-    ring::JsonLines lines("in.jsonl", documents_of(members(data[0] / 64), documents));
+    ring::JsonLines lines("in.jsonl", make_record_parser(members(data[0] / 64), documents));
     for (std::size_t at = 0; at < text.size(); at += block) lines.block(text.substr(at, block));
     lines.end_of_file();
     if (documents.open()) std::abort();

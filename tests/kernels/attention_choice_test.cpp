@@ -110,20 +110,20 @@ TEST_F(AttentionChoice, LongCallsAreShortened) {
   a.keys = {{0, 32'768, 0, 0}, {32'768, 32'768, 0, 0}, {99'000, 700, 0, 0}};
   const std::vector<Span> queries = a.queries;
   const double all = cost(a).flops;
-  shorten(a, all);
+  limit_work(a, all);
   EXPECT_EQ(a.queries, queries);
-  shorten(a, all / 64);
+  limit_work(a, all / 64);
   EXPECT_EQ(a.queries[0], (Span{0, 8192, 65'536, 0}));  // still comes after its keys
   EXPECT_EQ(a.keys[0], (Span{0, 4096, 0, 0}));
   EXPECT_EQ(a.queries[1].count, a.keys[1].count);  // still a square
   EXPECT_EQ(a.queries[2].count, 700);
   EXPECT_NEAR(cost(a).flops, all / 64, all / 640);
-  shorten(a, 1);
+  limit_work(a, 1);
   EXPECT_EQ(a.keys[0].count, 1024);
 
   a.queries = queries;
   a.pattern = window(50);
-  shorten(a, 1);
+  limit_work(a, 1);
   EXPECT_EQ(a.queries, queries);
 }
 
