@@ -64,8 +64,8 @@ TEST(BlockFile, HeadsHaveSections) {
   EXPECT_EQ(kept(p, 2), (Blocks{{4, 1}, {8, 5}}));
   EXPECT_EQ(kept(p, 3), (Blocks{{4, 0}}));
   EXPECT_EQ(kept(p, 4), (Blocks{{4, 0}}));
-  EXPECT_EQ(p.rule_of(0), p.rule_of(1));
-  EXPECT_EQ(p.rule_of(3), p.rule_of(4));
+  EXPECT_EQ(p.rule_index(0), p.rule_index(1));
+  EXPECT_EQ(p.rule_index(3), p.rule_index(4));
   EXPECT_THROW(p.check_covers(5 * 64 + 1, "attention"), Error);  // limited by the smallest section
 }
 
