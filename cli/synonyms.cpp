@@ -13,7 +13,7 @@ constexpr const char* kShareOfRate = "It is a fraction of optimizer.lr.";
 constexpr const char* kWholeBatch = "train.batch_size counts the sequences of a step over all processes.";
 constexpr const char* kAccumulated = "A step is train.batch_size sequences, train.micro_batch at a time per process.";
 constexpr const char* kNoExperts = "mixture of experts is not supported; every layer has one MLP";
-constexpr const char* kNoFp8 = "training in FP8 is not supported yet; train.precision is bf16, fp32 or tf32";
+constexpr const char* kFp8 = "Its values are fp8_blocks and fp8_tensor.";
 constexpr const char* kDocuments = "data.packing.documents: true masks attention between documents";
 constexpr const char* kOnlyAnswers = "with data prepare --chat-field only the assistant's messages are trained on";
 constexpr const char* kInData = "data prepare --chat-template writes it into the corpus";
@@ -215,9 +215,9 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"watch_interval", "train.diagnostics_interval"},
     {"cp_message_mb", "parallel.cp_message_bytes", "It counts bytes: 1GiB."},
     {"attention.reuse", "model.attention.layers_per_selection"},
-    {"fp8", "", kNoFp8},
-    {"fp8_format", "", kNoFp8},
-    {"float8", "", kNoFp8},
+    {"fp8", "train.linears", kFp8},
+    {"fp8_format", "train.linears", kFp8},
+    {"float8", "train.linears", kFp8},
     {"load_in_8bit", "", kNoQuantized},
     {"load_in_4bit", "", kNoQuantized},
     {"global_batch_size", "train.batch_size", kWholeBatch},
