@@ -29,7 +29,7 @@ class GapFilter {
 
  private:
   std::mutex mutex_;  // taken by threads that find a gap
-  // Nanoseconds.
+  // All in nanoseconds.
   std::atomic<std::int64_t> last_{0};     // newest reading
   std::atomic<std::int64_t> lost_{0};     // sum of all gaps
   std::atomic<std::int64_t> gap_end_{0};  // end of the newest gap

@@ -27,19 +27,19 @@ class CachingAllocator : public Allocator {
 
  protected:
   explicit CachingAllocator(std::size_t max_cached) : max_cached_(max_cached) {}
-  void release_cached();  // derived classes call it in their destructors
+  void release_cached();  // called by the destructors of derived classes
 
   virtual void* take(std::size_t bytes) = 0;  // returns null if there is no more memory
   virtual void give_back(void* p, std::size_t bytes) = 0;
-  virtual void wait_until_freed() {
-  }  // called after unused blocks were given back; waits until others can allocate them
+  // Called after unused blocks were given back. Waits until their memory can be allocated again.
+  virtual void wait_until_freed() {}
   [[noreturn]] virtual void fail_out_of_memory(std::size_t bytes, const MemoryStats&) const = 0;
 
  private:
   void* take_cached(std::size_t size);  // null if no block of this size class is cached
 
   mutable std::mutex mutex_;
-  std::map<std::size_t, std::vector<void*>> cached_;  // by size class
+  std::map<std::size_t, std::vector<void*>> cached_;  // unused blocks by size class
   std::size_t cached_bytes_ = 0, max_cached_;
   MemoryStats stats_;
 };

@@ -33,13 +33,13 @@ struct LibraryFacts {
 // not on this machine.
 std::string device_model(Device);
 using DeviceModelTeller = std::string (*)(int device);
-bool register_device_model(Backend, DeviceModelTeller);  // at load time, like the counter
+bool register_device_model(Backend, DeviceModelTeller);  // called at load time, like register_device_counter()
 
 struct DeviceFacts {
   Device device;
   std::string name;
   std::uint64_t memory_total = 0, memory_free = 0;  // bytes
-  int capability = 0;                               // CUDA: 10 major + minor
+  int capability = 0;                               // CUDA compute capability: 10 * major + minor
   std::optional<int> memory_node{};                 // the NUMA node closest to the device, if there are several
   std::string problem;                              // why the device cannot be used; "" if it can
 };
@@ -57,7 +57,7 @@ struct BackendFacts {
 // takes a moment. Never throws.
 BackendFacts inspect_backend(Backend);
 using BackendInspector = BackendFacts (*)();
-bool register_backend_inspector(Backend, BackendInspector);  // at load time, like the counter
+bool register_backend_inspector(Backend, BackendInspector);  // called at load time, like register_device_counter()
 
 // Returns true if machine code for `arch` runs on a device of this capability. An arch with a letter ("90a") needs
 // exactly that capability. Others ("80") run on every device of the same major version that is not older.

@@ -81,9 +81,9 @@ struct Node {
   Kind kind = Kind::section;
   // Scalars.
   bool optional = false;
-  std::vector<std::string> choices;  // names of a choice; words of an integer
+  std::vector<std::string> choices;  // valid names of an enum, or special words of an integer
   std::function<Value()> get;
-  std::function<std::string(const Value&)> set;  // returns what is wrong, or "" if it was set
+  std::function<std::string(const Value&)> set;  // returns what is wrong, or "" if the value was set
   long double type_min = 0, type_max = 0;        // numbers: limits of the C++ type
   TokenSchedule* by_tokens = nullptr;            // numbers: the schedule; null if it cannot change
   // Sections.
@@ -95,7 +95,7 @@ struct Node {
   std::function<void(std::size_t)> reset;  // replaces the list by this many default elements
   std::function<Node(std::size_t)> element;
   std::function<Node()> prototype;  // a default element, for the reference
-  std::size_t max_items = 0;        // limit from the field's rules
+  std::size_t max_items = 0;        // maximum length, from the field's rules
 
   bool scalar() const { return kind != Kind::section && kind != Kind::list; }
 };
@@ -107,7 +107,7 @@ struct Node {
 struct Check {
   std::string text;  // completes "must be ...": "> 0", "a multiple of 8"
   std::function<bool(const config::Value&)> passes;
-  bool of_length = false;               // on a list, `passes` receives its length
+  bool of_length = false;               // true if, on a list, `passes` receives the length
   std::optional<long double> min, max;  // bounds of a number or of a list's length
 };
 
@@ -128,7 +128,7 @@ Check check_text(std::string text, std::function<bool(const std::string&)> passe
 struct RankLocal {};
 constexpr RankLocal rank_local() { return {}; }
 
-// The page below docs/, with an anchor, that explains more of a field than its one line:
+// Page below docs/, with an anchor, that explains a field in more detail than its one-line text:
 // docs_page("memory.md#offload").
 struct DocsPage {
   std::string link;
@@ -160,8 +160,8 @@ struct config::Field {
   std::string name, text;
   std::vector<Check> checks;
   Node node;
-  bool rank_local = false;  // includes all fields inside
-  std::string page = {};    // link below docs/; "" if the text says everything
+  bool rank_local = false;  // also applies to all nested fields
+  std::string page = {};    // link below docs/; "" if the one-line text says everything
 };
 
 template <class C>
@@ -188,8 +188,8 @@ class Fields {
 // Loading throws one Error with all mistakes, one line each: "file:line: key: what is wrong", and leaves the config
 // unchanged. If there are many mistakes, it shows the first 20 and the number of the others. A file may start from
 // other files: `include: base.yaml` (relative to the file, or a list of files). A file that is included several times
-// is read once, at its first place. validate() is called on every section without mistakes. A message that starts with
-// the name of one of the section's fields gets that field's line.
+// is read once, at its first occurrence. validate() is called on every section without mistakes. A message that starts
+// with the name of one of the section's fields gets that field's line.
 
 namespace config {
 inline constexpr std::uint64_t kMaxInteger = std::numeric_limits<std::int64_t>::max();  // what a Value can hold
@@ -208,7 +208,7 @@ std::string describe(const Node& root);
 // Throws Error if the name is invalid or taken, if a number lacks an end of its range, or if a list lacks its maximum
 // length.
 void add_field(std::vector<Field>& fields, Field field);
-std::string to_text(const Value& value);  // as YAML
+std::string to_text(const Value& value);  // returns the value as YAML
 }  // namespace config
 
 // Returns the 64-bit FNV-1a hash of a text. To hash a text in pieces, pass the hash of the pieces before.
@@ -296,7 +296,7 @@ struct NoChoices {};
 
 void add_word(Node& integer, const Word& word);
 void add_word(Node& number, const ByTokens& schedule);
-Value as_value(const Node& number, double value);  // as an integer or a double, like `number`
+Value as_value(const Node& number, double value);  // returns an integer or a double, whichever `number` holds
 template <class Rule>
 void add_word(Node&, const Rule&) {}
 inline void add_page(std::string& page, const DocsPage& rule) { page = rule.link; }

@@ -25,8 +25,8 @@ namespace fs = std::filesystem;
 
 // Limits of included files, far above any real use.
 constexpr std::size_t kMaxFiles = 256, kDeepestInclude = 32;
-// Maximum numbers of mistakes that are collected and shown. More are collected than shown, because they are first
-// sorted by line.
+// Maximum counts of mistakes that are collected and shown. More are collected than shown, because they are first sorted
+// by line.
 constexpr std::size_t kMaxProblems = 1000, kProblemsShown = 20;
 
 // Returns a hint for `key = value`, the syntax of other formats; "" if the text has no '='.

@@ -27,12 +27,12 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder.string();
 }
 
-// Returns the prefix of a temporary file's name. The process number follows, and for unnamed files a word.
+// Returns the prefix of a temporary file's name. The process ID follows, and for unnamed files also a word.
 std::string temporary_prefix(const std::string& path) { return path + ".tmp."; }
 
-// Locks an open file until its last descriptor is closed. A process number in the name would not identify the writer:
-// containers that share a folder have the same numbers. Returns false if a different process holds the lock, or if the
-// file system has no locks.
+// Locks an open file until its last descriptor is closed. A process ID in the name would not identify the writer:
+// processes in different containers that share a folder may have the same ID. Returns false if a different process
+// holds the lock, or if the file system has no locks.
 bool lock(int fd, bool wait) {
   struct flock whole {};
   whole.l_type = F_WRLCK;

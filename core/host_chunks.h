@@ -20,13 +20,14 @@ namespace ring {
 
 class HostChunks {
  public:
-  static constexpr std::int64_t kMinRing = 3;  // chunks: one is copied in, one changed, one copied back
+  // Minimum chunks in a ring: one being copied in, one changed, one copied back.
+  static constexpr std::int64_t kMinRing = 3;
   // If the ring would be longer, its chunks are enlarged instead. A pass queues all of its copies at once; if a GPU's
   // queue is full, the host blocks and cannot queue the next computation (docs/measured/memory.md).
   static constexpr std::int64_t kMaxRing = 128;
   static constexpr std::int64_t kAlign = 16;  // elements; chunks begin at multiples of it, unless `ends` are given
 
-  struct Sizes {            // over all tensors
+  struct Sizes {            // bytes, summed over all tensors
     std::int64_t chunk;     // minimum size of a chunk
     std::int64_t ring = 0;  // size of the ring on the device; at least kMinRing chunks are held
   };
@@ -35,13 +36,13 @@ class HostChunks {
     std::int64_t at = 0;
     Tensor host;
   };
-  using Pieces = std::vector<Piece>;       // of one dtype; elements between pieces are not copied
+  using Pieces = std::vector<Piece>;       // pieces of one dtype; elements between pieces are not copied
   using Ends = std::vector<std::int64_t>;  // positions where chunks may end: ascending, the last is n; {} allows all
   // host: tensors [n], of any dtypes.
   HostChunks(const std::vector<Tensor>& host, Sizes, const Stream& compute);
   HostChunks(const std::vector<Tensor>& host, Sizes, const Stream& compute, const Stream& in,
              const Stream& out);  // in, out: the copy streams
-  // Chunks end only at `ends`, so a chunk may be larger than bytes.chunk.
+  // Chunks end only at `ends`, so a chunk may be larger than Sizes::chunk.
   HostChunks(std::vector<Pieces> host, const Ends& ends, std::int64_t n, Sizes, const Stream& compute);
   // Waits for all copies: the host tensors may be freed afterwards.
   ~HostChunks();
@@ -89,7 +90,7 @@ class HostChunks {
   Slot& slot(std::int64_t k) { return ring_[static_cast<std::size_t>(k % slots())]; }
   std::vector<Tensor> on_device(std::int64_t k) const;  // views of chunk k in the ring
   using CopyPiece = std::function<void(const Tensor& host, const Tensor& device)>;
-  void for_pieces(std::int64_t k, const CopyPiece&) const;  // all parts of pieces within chunk k
+  void for_pieces(std::int64_t k, const CopyPiece&) const;  // calls it for each part of a piece within chunk k
   void fetch(std::int64_t k);                               // queues the copies of chunk k to the device
   void send(std::int64_t k);                                // queues the copies of chunk k back to the host
 

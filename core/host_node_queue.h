@@ -1,5 +1,5 @@
 #pragma once
-// Decides where queue_host_node() (core/queue_host_node.h) sends its work.
+// Decides where queue_host_node() (core/host_node.h) sends its work.
 
 #include <functional>
 

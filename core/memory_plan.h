@@ -20,14 +20,14 @@ struct BlockLife {
 };
 
 struct MemoryPlan {
-  std::vector<std::size_t> offsets;  // of each block; kNowhere for blocks that escape
+  std::vector<std::size_t> offsets;  // offset of each block; kNowhere for blocks that escape
   std::size_t bytes = 0;             // size of the slab
   // Maximum bytes alive at once, each block rounded up to `align`: a lower bound for any plan.
   std::size_t live_peak = 0;
   static constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 };
 
-// Requires blocks in the order of their begins. Offsets are multiples of `align`.
+// `blocks` must be sorted by `begin`. Offsets are multiples of `align`.
 MemoryPlan plan_memory(const std::vector<BlockLife>& blocks, std::size_t align);
 
 }  // namespace ring

@@ -26,7 +26,7 @@ struct PageLockCalls {
 };
 
 struct PageLockFacts {
-  std::size_t taken = 0, locked = 0;  // bytes, of memory that is not yet freed
+  std::size_t taken = 0, locked = 0;  // bytes of memory that is not yet freed
   std::optional<int> node{};          // preferred NUMA node
   double waited = 0;                  // seconds that copies have waited for locking so far
 };

@@ -15,7 +15,7 @@ class PhaseLedger {
   PhaseLedger() { enter({}); }
   void enter(const ScopeId& phase);
   void leave();                          // returns to the enclosing phase
-  std::uint32_t add(std::size_t bytes);  // counts for the current phase; returns the phase's number, for remove()
+  std::uint32_t add(std::size_t bytes);  // counts for the current phase; returns the phase's index, for remove()
   void remove(std::uint32_t phase, std::size_t bytes);
   void reset_peak();
 
@@ -27,7 +27,7 @@ class PhaseLedger {
  private:
   std::vector<PhaseMemory> phases_;
   std::map<ScopeId, std::uint32_t> numbers_;
-  std::vector<std::uint32_t> open_;  // numbers of nested phases; the last one is current
+  std::vector<std::uint32_t> open_;  // indices of the open phases, outermost first; the last one is current
   std::size_t in_use_ = 0, peak_ = 0;
 };
 

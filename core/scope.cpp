@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// By index. A deque, because references into it stay valid while names are added.
+// Names by index. A deque, because references into it stay valid while names are added.
 struct Names {
   std::mutex mutex;
   std::deque<std::string> all{"other"};
@@ -62,7 +62,7 @@ ScopeSubscription::~ScopeSubscription() {
   if (scopes_->open_.empty())
     all.erase(at);
   else
-    *at = nullptr;  // guards count places
+    *at = nullptr;  // keeps positions: guards count the listeners that they notified
 }
 
 ScopeSubscription& ScopeSubscription::operator=(ScopeSubscription&& other) noexcept {

@@ -13,11 +13,11 @@
 
 namespace ring {
 
-// The name of a kind of scope, such as "embedding". Names are interned: equal names are equal kinds, and a copy is two
-// bytes. Order is that of the text.
+// Name of a kind of scope, such as "embedding". Names are interned: equal names are equal kinds, and a copy is two
+// bytes. Kinds are ordered by name.
 class ScopeKind {
  public:
-  constexpr ScopeKind() = default;  // no scope, whose name is "other"
+  constexpr ScopeKind() = default;  // no scope; its name is "other"
   explicit ScopeKind(std::string_view name);
   const std::string& name() const;
   bool operator==(const ScopeKind&) const = default;
@@ -27,31 +27,31 @@ class ScopeKind {
   std::uint16_t index_ = 0;
 };
 
-// The scopes of a step around its model. A model declares those of its parts (model/scopes.h).
+// Scopes of a step outside of the model. A model declares the scopes of its parts (model/scopes.h).
 namespace scopes {
 inline const ScopeKind parameters{"parameters"};              // allocation of the parameters
 inline const ScopeKind optimizer_states{"optimizer states"};  // allocation of the optimizer's states
 inline const ScopeKind inputs{"inputs"};
-inline const ScopeKind backward{"backward"};  // the parts of the model are entered again within it
+inline const ScopeKind backward{"backward"};  // the scopes of the model's parts are entered again within it
 inline const ScopeKind optimizer{"optimizer"};
 }  // namespace scopes
 
 struct ScopeId {
   ScopeKind kind;
-  int number = -1;       // of one of several parts that are alike, such as blocks; -1: there is one
-  ScopeKind sublayer{};  // of the part
+  int number = -1;       // index among repeated parts, such as blocks; -1 if the part is not repeated
+  ScopeKind sublayer{};  // sublayer of the part; ScopeKind{} if the scope is the whole part
 
-  bool is_repeated() const { return number >= 0; }  // the model has several such parts
-  ScopeId part() const { return {kind, number}; }   // the sublayer's part
+  bool is_repeated() const { return number >= 0; }  // true if the model has several such parts
+  ScopeId part() const { return {kind, number}; }   // returns the part that contains the sublayer
   auto operator<=>(const ScopeId&) const = default;
 };
 
-// For people: "embedding", "blocks.3", "blocks.3.mlp", "optimizer states"; of no scope "other".
-std::ostream& operator<<(std::ostream&, ScopeKind);  // without a number: "blocks"
+// Print a scope for people: "embedding", "blocks.3", "blocks.3.mlp", "optimizer states"; "other" if there is no scope.
+std::ostream& operator<<(std::ostream&, ScopeKind);  // without an index: "blocks"
 std::ostream& operator<<(std::ostream&, const ScopeId&);
 
 enum class ScopePass : std::uint8_t {
-  inference,  // nothing is recorded for a backward
+  inference,  // nothing is recorded for a backward pass
   forward,
   backward,
 };
@@ -60,27 +60,28 @@ class ScopeListener {
  public:
   virtual ~ScopeListener() = default;
   virtual void enter(const ScopeId&, ScopePass) {}
-  // Also where the scope ends by an exception.
+  // Also called if the scope is left by an exception.
   virtual void leave(const ScopeId&, ScopePass) noexcept {}
-  // The backward of a scope has run, and every parameter has its gradients of this micro-batch from it.
+  // Called after the backward of a scope: its contributions of this micro-batch to all parameter gradients are
+  // complete.
   virtual void after_backward(const ScopeId&) {}
 };
 
-// The scopes that are open, and who is told. Used by one thread.
+// The open scopes and the listeners to notify. Used by one thread.
 class Scopes {
  public:
-  ScopeId current() const { return open_.empty() ? ScopeId{} : open_.back(); }  // the innermost
+  ScopeId current() const { return open_.empty() ? ScopeId{} : open_.back(); }  // returns the innermost open scope
   void after_backward(const ScopeId&);
 
  private:
   friend class ScopeGuard;
   friend class ScopeSubscription;
-  std::vector<ScopeListener*> listeners_;  // null: unsubscribed while a scope was open
+  std::vector<ScopeListener*> listeners_;  // null if unsubscribed while a scope was open
   std::vector<ScopeId> open_;
 };
 
-// While it lives, the listener is told about scopes that are entered from now on: after those that subscribed earlier,
-// and in reverse order when a scope is left.
+// While it lives, the listener is notified of scopes that are entered from now on: after earlier subscribers on entry,
+// before them on exit.
 class ScopeSubscription {
  public:
   ScopeSubscription() = default;
@@ -108,7 +109,7 @@ class [[nodiscard]] ScopeGuard {
   Scopes& scopes_;
   ScopeId id_;
   ScopePass pass_;
-  std::size_t entered_ = 0;  // listeners
+  std::size_t entered_ = 0;  // number of listeners whose enter() was called
 };
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// A tensor's shape or strides: at most kMaxDims numbers, held in place.
+// A tensor's shape or strides: at most kMaxDims numbers, stored inline.
 
 #include <algorithm>
 #include <array>

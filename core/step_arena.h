@@ -56,7 +56,7 @@ class StepArena final : public Allocator, public ScopeListener {
   // Between pause() and resume(), allocations within a step do not belong to the step; use StepPause. Calls may nest.
   void pause();
   void resume();
-  // From now on, allocations of queue_host_node() work (core/queue_host_node.h) do not belong to the step.
+  // From now on, allocations of queue_host_node() work (core/host_node.h) do not belong to the step.
   void exclude_host_nodes();
   bool excludes_host_nodes() const;
   // Call it if later steps will differ: drops the plan and releases the slab, unless the slab holds a live block. Must
@@ -102,10 +102,11 @@ class StepArena final : public Allocator, public ScopeListener {
 
   std::uint64_t step_ = 0;
   bool in_step_ = false, retired_ = false, apart_ = false;
-  int pauses_ = 0;                               // nesting depth
-  std::uint32_t clock_ = 0;                      // allocations and frees in this step
-  std::vector<BlockLife> trace_, last_, model_;  // of this step, of the last step, of the step that plan_ is for
-  bool replan_ = false;                          // the next plan is made for last_
+  int pauses_ = 0;           // nesting depth
+  std::uint32_t clock_ = 0;  // allocations and frees in this step
+  // Traces of this step, of the last step, and of the step that plan_ was made for.
+  std::vector<BlockLife> trace_, last_, model_;
+  bool replan_ = false;  // the next plan is made for last_
 
   MemoryPlan plan_;
   std::byte* slab_ = nullptr;

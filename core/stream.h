@@ -98,7 +98,7 @@ class StreamImpl {
   }
 
   Device device;
-  std::shared_ptr<Allocator> allocator;       // the stream's own
+  std::shared_ptr<Allocator> allocator;       // the stream's own allocator
   std::shared_ptr<Allocator> step_allocator;  // set by StepMemory, uses `allocator`; may be null
 
  protected:

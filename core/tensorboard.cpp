@@ -84,7 +84,7 @@ std::string host_name() {
 }
 
 // Returns a time later than that of all event files in the directory. TensorBoard reads files in the order of their
-// names, so clocks and process numbers must not matter.
+// names, so clocks and process IDs must not matter.
 std::int64_t later_than_all_in(const std::string& directory) {
   static constexpr std::string_view kStem = "events.out.tfevents.";
   static constexpr std::int64_t kMaxTime = 999'999'999'999'999'999;  // leaves room for the increment

@@ -1,6 +1,6 @@
 #pragma once
 // Errors about resources that this machine or build lacks. The message gives the facts; a caller that knows the
-// settings adds which of them avoids the resource (cli/main.cpp).
+// settings adds which setting avoids the resource (cli/main.cpp).
 
 #include <cstdint>
 

@@ -13,8 +13,8 @@ constexpr std::size_t kLargePage = std::size_t{2} << 20;
 
 PoolAllocator::~PoolAllocator() { release_cached(); }
 
-// Uses large pages: a step touches more memory than a core's TLB covers with small pages (12 MB on Zen 4, 8 MB on
-// Sapphire Rapids).
+// Uses large pages, because a step touches more memory than a core's TLB covers with small pages (12 MB on Zen 4, 8 MB
+// on Sapphire Rapids).
 void* PoolAllocator::take(std::size_t bytes) {
   const bool large = bytes >= kLargePage;
   void* p = nullptr;

@@ -42,7 +42,7 @@ class ThreadPool {
   // thread may call it at a time; a nested call runs serially.
   void parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, std::int64_t align = 1);
 
-  // Returns where part number `part` begins if [0, n) is split into `parts` parts.
+  // Returns the start of part `part` if [0, n) is split into `parts` parts.
   static std::int64_t cut(std::int64_t n, std::int64_t align, int parts, int part);
 
  private:
@@ -57,7 +57,7 @@ class ThreadPool {
 
   std::vector<std::thread> workers_;
   std::vector<std::atomic<int>> core_;             // core on which each thread was last seen; -1 if none yet
-  std::vector<std::atomic<std::uint64_t>> turns_;  // of each part: odd while any thread may take it
+  std::vector<std::atomic<std::uint64_t>> turns_;  // one per part: odd while any thread may claim the part
   std::atomic<std::uint32_t> generation_{0};       // a change wakes the workers
   std::atomic<int> pending_{0};                    // unfinished parts other than the caller's own
   std::atomic<bool> stop_{false};

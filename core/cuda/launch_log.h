@@ -17,8 +17,8 @@ namespace ring::cuda {
 // Thread-safe. Logging a launch takes about 20 ns, and a few microseconds if it is the kernel's first.
 class LaunchLog {
  public:
-  static constexpr std::uint64_t kMaxLaunches = 4096;  // remembered launches: several steps of a small model
-  static constexpr std::size_t kMaxNames = 24;         // maximum in a message
+  static constexpr std::uint64_t kMaxLaunches = 4096;  // number of launches remembered: several steps of a small model
+  static constexpr std::size_t kMaxNames = 24;         // maximum number of kernel names in a message
 
   void add_kernel(cudaStream_t, const void* kernel);
   void add_call(cudaStream_t, const char* name);  // name: a string literal
@@ -42,7 +42,7 @@ class LaunchLog {
   mutable std::mutex mutex_;
   std::array<Launch, kMaxLaunches> ring_;
   std::uint64_t count_ = 0;
-  // By kernel. ring_ points to these strings, which an unordered_map never moves.
+  // Kernel names by kernel. ring_ points to these strings, which an unordered_map never moves.
   std::unordered_map<const void*, std::string> names_;
   std::unordered_map<cudaStream_t, std::uint64_t> ended_;  // the largest `count` of mark_ended(), by stream
 };

@@ -9,7 +9,7 @@
 
 namespace ring::cuda {
 
-inline constexpr std::size_t kSmallCopy = std::size_t{1} << 20;  // maximum, in bytes; takes a kernel 20 us
+inline constexpr std::size_t kSmallCopy = std::size_t{1} << 20;  // maximum bytes, which a kernel copies in 20 us
 
 // Queues the copy and returns true if it is at most kSmallCopy bytes, with one side page-locked and the other on the
 // current device. Returns false otherwise.
