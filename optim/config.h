@@ -12,13 +12,13 @@
 
 namespace ring {
 
-// Tensors in host memory between updates: none, the optimizer's states, or also the master values if kernels read a
-// copy of them in a different type.
+// Tensors kept in host memory between updates: none, the optimizer's states, or also the master values, if kernels read
+// a copy of them in a different type.
 enum class StateOffload : std::uint8_t { none, states, all };
 
 constexpr std::int64_t kAutoStaging = -1;  // optimizer.offload_staging_bytes: auto
 
-// Parameters with their own update settings; unset ones are those of `optimizer`.
+// Parameters with their own update settings. Settings that are not set have the values of `optimizer`.
 struct GroupConfig {
   std::vector<std::string> match;  // patterns of parameter names
   std::optional<std::string> kind;
@@ -46,7 +46,7 @@ struct OptimizerConfig {
   StateOffload offload = StateOffload::none;
   std::int64_t offload_chunk_bytes = std::int64_t{64} << 20;
   std::int64_t offload_staging_bytes = kAutoStaging;
-  std::vector<GroupConfig> groups;  // later entries win
+  std::vector<GroupConfig> groups;  // a parameter gets the last entry that matches it
   void fields(Fields&);
 };
 

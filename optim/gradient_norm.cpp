@@ -9,12 +9,12 @@
 namespace ring {
 namespace {
 
-// Returns true if a range is counted on this slice of the model.
+// Returns true if a range is counted on this rank's slice of the model.
 bool counts_on(const OwnedShard& shard, const UpdateRange& range) {
   return !range.frozen && (range.cut || shard.slice.rank == 0);
 }
 
-// Returns true if the flat gradient buffer has exactly the counted ranges.
+// Returns true if the flat gradient buffer consists of exactly the counted ranges.
 bool counts_all(const OwnedShard& shard, const std::vector<UpdateRange>& ranges) {
   return shard.gradients.flat.numel() == shard.size &&
          std::ranges::all_of(ranges, [&](const UpdateRange& r) { return counts_on(shard, r); });

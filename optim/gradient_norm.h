@@ -1,5 +1,5 @@
 #pragma once
-// The norm of the whole gradient and its consequences for a step; and the norms of parts, for logging.
+// The norm of the whole gradient, which decides whether a step is accepted, and the norms of parts, for logging.
 
 #include <vector>
 
@@ -11,40 +11,40 @@ namespace ring {
 
 class GradientNorm {
  public:
-  // over: groups of ranks whose squared norms add up to that of the whole gradient. For parameters replicated over
-  // tensor-parallel slices, only the first slice counts.
+  // over: groups of ranks whose squared norms add up to the squared norm of the whole gradient. Parameters replicated
+  // over tensor-parallel slices are counted only on the first slice.
   GradientNorm(const OwnedShard&, std::vector<Communicator*> over);
 
   // Writes the squared norm, the clip factor and `accepted` to the StepState on the device, the same on every rank.
-  // Collective. clip: the largest norm; 0 means no limit. A norm or a loss [1] that is not finite or above the state's
-  // limits is remembered in the state until the state is reset, and rejects this and later steps.
+  // Collective. clip: maximum norm; 0 means no limit. If the norm or the loss [1] is not finite or exceeds a limit of
+  // the state, the state remembers this until it is reset, and this step and later ones are rejected.
   void decide_acceptance(const Tensor& step, double clip, const Tensor& loss, const ExecContext& ctx) const;
 
  private:
-  std::vector<Tensor> counted_;  // gradients that this process squares and sums
+  std::vector<Tensor> counted_;  // gradients whose squares this process sums
   std::vector<Communicator*> over_;
 };
 
-// A range of the shard within one part of the model.
+// A range of the shard that belongs to one part of the model.
 struct CountedRange {
   std::size_t part;
   UpdateRange range;
 };
 // Returns the ranges that this process counts, so that every parameter is counted once over all processes. counts:
-// false on ranks whose gradients a different rank counts. parts: set to the embedding, each block, the final norm and
-// the loss head, if they have parameters of their own.
+// false on ranks whose gradients are counted by a different rank. parts: set to those of the embedding, each block, the
+// final norm and the loss head that have parameters of their own.
 std::vector<CountedRange> counted_ranges(const OwnedShard&, const Model&, bool counts, std::vector<ScopeId>& parts);
 
 // Squared gradient norms of the model's parts (embedding, each block, final norm, loss head). A parameter used by
-// several parts belongs to the first. Reads all gradients once more, so only logged steps call it.
+// several parts belongs to the first of them. Reads all gradients once more, so it is only called in logged steps.
 class PartNorms {
  public:
-  // counts: false on ranks whose gradients a different rank counts.
+  // counts: false on ranks whose gradients are counted by a different rank.
   PartNorms(const OwnedShard&, const Model&, bool counts, const ExecContext&);
 
   const std::vector<ScopeId>& parts() const { return parts_; }
-  // Queues the sums of the ranges that this process counts, and returns them: [parts] f32. Summed over all ranks they
-  // are the squared norms. Call after the gradients are complete and before the next step.
+  // Queues the sums over the ranges that this process counts, and returns them: [parts] f32. Added up over all ranks
+  // they are the squared norms. Call after the gradients are complete and before the next step.
   const Tensor& measure(const ExecContext&) const;
 
  private:

@@ -37,7 +37,7 @@ std::string listed(const std::vector<std::string>& all) {
   return joined(some, ", ") + (all.size() > kListed ? str(" and ", all.size() - kListed, " more") : "");
 }
 
-// Returns true if each pattern of an entry names some parameter; else adds problems.
+// Returns true if each pattern of an entry matches a parameter; else adds problems.
 bool check_patterns(const GroupConfig& group, std::size_t entry, const std::vector<std::string>& all,
                     std::vector<SettingProblem>& errors) {
   const std::size_t before = errors.size();
@@ -70,7 +70,7 @@ bool any_of_entry(const std::vector<Param*>& params, std::size_t entry, const Fn
   });
 }
 
-// Adds a problem for an entry without effect, or with a kind that updates none of its parameters.
+// Adds a problem if an entry has no effect, or has a kind that updates none of the entry's parameters.
 void check_entry(const OptimizerConfig& c, std::size_t i, const std::vector<Param*>& params,
                  std::vector<SettingProblem>& errors) {
   const std::optional<std::string>& kind = c.groups[i].kind;

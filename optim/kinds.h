@@ -8,13 +8,13 @@
 
 namespace ring {
 
-// Returns the optimizers by their name in optimizer.kind. Programs may add optimizers before settings are read.
+// Returns the optimizers by name, as in optimizer.kind. Programs may add optimizers before settings are read.
 std::map<std::string, OptimizerKind>& optimizer_kinds();
 const OptimizerKind& optimizer_kind(const std::string& name);
 
-// The kind that updates the parameters that a different kind does not take.
+// The kind that updates parameters that the chosen kind does not take.
 inline constexpr const char* kElementKind = "adamw";
-// The kind that the section optimizer.muon configures.
+// The kind that is configured by the section optimizer.muon.
 inline constexpr const char* kMuonKind = "muon";
 
 }  // namespace ring

@@ -46,7 +46,7 @@ std::int64_t Lane::state_bytes() const {
   return bytes;
 }
 
-// Chunks may end after a matrix if the next one starts aligned for kernels.
+// Chunks may end after a matrix if the next matrix starts at an address that is aligned for kernels.
 HostChunks::Ends Lane::ends() const {
   HostChunks::Ends ends;
   if (!rule->is_matrix_rule()) return ends;

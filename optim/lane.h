@@ -1,6 +1,6 @@
 #pragma once
 // Lanes: the parameters of a process that one kind of optimizer updates. Their elements are consecutive in the lane's
-// states, without gaps for other kinds or frozen parameters.
+// states, without gaps for parameters that are frozen or updated by other kinds.
 
 #include <memory>
 #include <string>
@@ -22,7 +22,7 @@ struct LaneRange {
   UpdateRange range;
   std::int64_t at = 0;
   float lr_scale = 1, weight_decay = 0;
-  // Returns the part in elements [begin, begin + n) of the lane; numel is 0 if there is none.
+  // Returns the part of the range within elements [begin, begin + n) of the lane; numel is 0 if there is none.
   LaneSlice intersect(std::int64_t begin, std::int64_t n) const;
 };
 
@@ -35,13 +35,13 @@ struct Lane {
   // Returns the lane's logical parameters, or their rows in this process, with shard_offset set to the offset in the
   // lane.
   std::vector<ShardPiece> pieces() const;
-  std::int64_t state_bytes() const;  // bytes of all states of one element
-  // Returns the offsets at which chunks of the lane may end; empty if anywhere.
+  std::int64_t state_bytes() const;  // bytes of all states per element
+  // Returns the offsets at which chunks of the lane may end; empty if they may end anywhere.
   HostChunks::Ends ends() const;
 };
 
-// Returns a lane for every kind that the settings name, also if this process owns none of its parameters. Throws Error
-// as OwnedShard::ranges() does.
+// Returns a lane for every kind that the settings name, even if this process owns none of its parameters. Throws Error
+// under the same conditions as OwnedShard::ranges().
 std::vector<Lane> lanes_of(const OptimizerConfig&, const OwnedShard&, std::uint64_t seed);
 
 }  // namespace ring

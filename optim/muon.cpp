@@ -11,13 +11,13 @@
 namespace ring {
 namespace {
 
-constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;  // coefficients of the quintic
+constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;  // coefficients of the quintic polynomial
 constexpr double kScale = 0.2;                              // root mean square of AdamW's updates
 
-// Matrices updated together: same size, same sharding, same learning rate and decay.
+// Matrices updated together: they have the same size, sharding, learning rate and decay.
 using Batch = std::vector<const MatrixUpdate*>;
 
-// Sizes of a batch's unsharded matrices; this process holds slices of them.
+// Sizes of a batch's unsharded matrices, of which this process holds slices.
 struct Whole {
   std::int64_t rows, columns, slices;
   Cut cut;
@@ -28,7 +28,7 @@ struct Whole {
     slices = tp->size();
     (cut == Cut::outputs ? rows : columns) *= slices;
   }
-  // Returns the bytes that each matrix takes while it is computed.
+  // Returns the bytes that each matrix needs during its update.
   std::int64_t work_bytes(DType type) const {
     const std::int64_t side = std::min(rows, columns), gathered = slices > 1 ? 2 * rows * columns : 0;
     return (2 * rows * columns + 2 * side * side + gathered) * static_cast<std::int64_t>(size_of(type));
@@ -52,11 +52,11 @@ std::vector<Batch> batches_of(const std::vector<MatrixUpdate>& all, const Commun
   return batches;
 }
 
-// Copies slice s of whole [B,R,C] from, or to, slice [B,r,c].
+// Copies slice s of whole [B,R,C] from or to slice [B,r,c].
 void copy_slice(const Tensor& whole, const Tensor& slice, std::int64_t s, Cut cut, bool to_whole,
                 const Stream& stream) {
   const auto bytes = static_cast<std::int64_t>(size_of(whole.dtype()));
-  const bool rows = cut == Cut::outputs;  // row slices are contiguous in each matrix
+  const bool rows = cut == Cut::outputs;  // row slices are contiguous within each matrix
   const std::int64_t width = (rows ? slice.dim(1) * slice.dim(2) : slice.dim(2)) * bytes;
   const std::int64_t pitch = (rows ? whole.dim(1) * whole.dim(2) : whole.dim(2)) * bytes;
   const std::int64_t count = rows ? slice.dim(0) : slice.dim(0) * slice.dim(1);
@@ -119,8 +119,8 @@ class MuonRule final : public UpdateRule {
     muon_apply_kernel(apply, ctx);
   }
 
-  // Random bits are addressed by groups of eight elements: matrices that do not start at a group share some bits with
-  // their neighbours.
+  // Random bits are addressed by groups of eight elements: a matrix that does not start at a group shares some bits
+  // with its neighbours.
   static std::vector<MuonMatrix> matrices_of(const Batch& batch) {
     std::vector<MuonMatrix> out;
     for (const MatrixUpdate* m : batch)
@@ -139,8 +139,8 @@ OptimizerKind muon() {
   return [](const OptimizerConfig& config, std::uint64_t seed) { return std::make_unique<MuonRule>(config, seed); };
 }
 
-// Each iteration replaces x by a x + P x, with P = b A + c A^2 and A the product of x and its transpose on the smaller
-// side.
+// Each iteration replaces x by a x + P x, with P = b A + c A^2, where A is the smaller of x x^T and x^T x (for a tall
+// x: x P).
 Tensor newton_schulz(Tensor x, std::int64_t iterations, const ExecContext& ctx) {
   const bool wide = x.dim(1) <= x.dim(2);
   const std::int64_t side = std::min(x.dim(1), x.dim(2));

@@ -10,14 +10,14 @@ namespace {
 
 bool values_travel(const OptimizerConfig& config, bool copies) { return config.offload == StateOffload::all && copies; }
 
-// Returns the bytes per element that are moved between host and device; 0 if everything is on the device.
+// Returns the bytes per element that are copied between host and device; 0 if everything is on the device.
 std::int64_t travelling_bytes(const OptimizerConfig& c, const Lane& lane, bool copies) {
   if (c.offload == StateOffload::none || lane.size == 0) return 0;
   return lane.state_bytes() + (values_travel(c, copies) ? static_cast<std::int64_t>(size_of(c.master)) : 0);
 }
 
-// Returns the device buffers of each lane. All lanes get the minimum; the rest of `staging` is divided in proportion to
-// the bytes that they move.
+// Returns the device buffers of each lane. Every lane gets the minimum; the rest of `staging` is divided in proportion
+// to the bytes that the lanes copy.
 std::vector<HostChunks::Sizes> staging_of(const OptimizerConfig& c, const std::vector<Lane>& lanes, bool copies,
                                           std::int64_t staging) {
   std::vector<HostChunks::Sizes> bytes;
@@ -74,7 +74,7 @@ std::vector<HostChunks::Pieces> Optimizer::host_pieces(const LaneState& m) const
 void Optimizer::set_staging(std::int64_t bytes, const ExecContext& ctx) {
   std::vector<Lane> lanes;
   for (LaneState& m : lanes_) {
-    m.chunks.reset();  // waits for its copies and frees its memory
+    m.chunks.reset();  // waits for the copies and frees the memory
     lanes.push_back(m.lane);
   }
   const std::vector<HostChunks::Sizes> each = staging_of(config_, lanes, shard_.copies(), bytes);
@@ -112,7 +112,7 @@ void Optimizer::update(const Tensor& step, const ExecContext& ctx) {
   }
 }
 
-// here: elements [first, first + n) of the lane's states, followed by its values if these are on the host.
+// here: elements [first, first + n) of the lane's states, followed by the lane's values if these are on the host.
 void Optimizer::update_elements(const LaneState& m, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
                                 const Tensor& step, const ExecContext& ctx) const {
   if (m.lane.rule->is_matrix_rule()) return update_matrices(m, first, n, here, step, ctx);

@@ -1,7 +1,7 @@
 #pragma once
 // Updates the parameters that this process owns: one or several UpdateRules over its shard, each in its own lane
-// (optim/lane.h). States are on the device, or in host memory (optimizer.offload), from where they are copied chunk by
-// chunk to the device and back.
+// (optim/lane.h). States are on the device or, with optimizer.offload, in host memory, from where they are copied to
+// the device and back in chunks.
 
 #include <optional>
 #include <string>
@@ -13,26 +13,26 @@ namespace ring {
 
 struct OptimizerState {
   std::string name;
-  std::string kind;                // update kind of the parameters with this state
-  std::vector<ShardPiece> pieces;  // pieces of these parameters in this process, with their offsets in the buffer
+  std::string kind;                // update kind of the parameters that have this state
+  std::vector<ShardPiece> pieces;  // this process's pieces of these parameters, with their offsets in the buffer
   FlatBuffer buffer;               // on the device or on the host
 };
 
 class Optimizer {
  public:
-  // The shard must outlive the optimizer, as must `slices`, the ranks with the other tensor-parallel slices of the
-  // model (null if there are none). Throws OutOfMemory.
+  // slices: the ranks with the other tensor-parallel slices of the model; null if there are none. `slices` and the
+  // shard must outlive the optimizer. Throws OutOfMemory.
   Optimizer(const OptimizerConfig&, const OwnedShard&, std::uint64_t seed, const ExecContext&,
             Communicator* slices = nullptr);
 
-  // Starts copying the first states from the host, if they are there, while the step computes.
+  // Starts copying the first states from the host, if they are kept there, while the step computes.
   void begin_step();
-  // Queues the update of the shard's values and of their copies. Collective over `slices`. step: the StepState on the
+  // Queues the update of the shard's values and their copies. Collective over `slices`. step: the StepState on the
   // device, with learning rate and clip factor; if its `accepted` is 0, nothing changes.
   void update(const Tensor& step, const ExecContext&);
 
-  // Makes `stream` wait until states, and values on the host, are complete there: they may still be leaving the device
-  // when the compute stream is done with the update. Call before reading or writing them on that stream.
+  // Makes `stream` wait until states and values on the host are complete: copies from the device may still be running
+  // when the compute stream has finished the update. Call before reading or writing them on that stream.
   void wait_for_copies(const Stream& stream) const;
   // Makes the compute stream wait for all copies. Call before a step is captured, and before a captured step is
   // replayed.
@@ -42,16 +42,16 @@ class Optimizer {
   void set_staging(std::int64_t bytes, const ExecContext&);
 
   const std::vector<OptimizerState>& states() const { return states_; }
-  std::size_t state_bytes() const;   // all states, on device or host
+  std::size_t state_bytes() const;   // all states, on the device and the host
   std::size_t device_bytes() const;  // device memory of states
   std::size_t host_bytes() const;    // host memory of states and values
 
  private:
-  // A lane with its states, in the order of UpdateRule::states().
+  // A lane with its states, ordered like UpdateRule::states().
   struct LaneState {
     Lane lane;
     std::vector<Tensor> states;
-    std::unique_ptr<HostChunks> chunks;  // states on the host, followed by the values if these are on the host, too
+    std::unique_ptr<HostChunks> chunks;  // states on the host, followed by the values if these are also on the host
   };
   void add_lane(Lane, const ExecContext&);
   std::vector<HostChunks::Pieces> host_pieces(const LaneState&) const;
@@ -72,8 +72,8 @@ class Optimizer {
 
 // Returns the bytes of the optimizer states for a shard.
 std::uint64_t state_bytes(const OptimizerConfig&, const OwnedShard&);
-// Returns the device bytes of states in transit from and to the host. copies: true if weights are a copy of the values
-// in a different type.
+// Returns the device bytes for states in transit to and from the host. copies: true if the weights are a copy of the
+// values in a different type.
 std::uint64_t staging_bytes(const OptimizerConfig&, const OwnedShard&, bool copies);
 
 }  // namespace ring

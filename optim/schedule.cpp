@@ -8,9 +8,9 @@ namespace ring {
 
 namespace {
 
-// Falls from 1 at the end of the warm-up to `last` at the end of the schedule.
+// Returns a factor that falls from 1 at the end of the warm-up to `last` at the end of the schedule.
 double along_curve(const ScheduleConfig& c, double last, std::int64_t step, std::int64_t total) {
-  // Progress of a decay from step `from` to step `total`, 0 to 1.
+  // Returns the progress, 0 to 1, of a decay from step `from` to step `total`.
   const auto progress = [&](std::int64_t from) {
     const double span = static_cast<double>(std::max<std::int64_t>(1, total - from));
     return std::clamp(static_cast<double>(step - from) / span, 0.0, 1.0);

@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMaxAtOnce = std::int64_t{1} << 22;  // elements per chunk
+constexpr std::int64_t kMaxAtOnce = std::int64_t{1} << 22;  // maximum elements of a chunk
 
 std::int64_t at_once(std::int64_t elements) { return std::min(elements, kMaxAtOnce); }
 

@@ -17,17 +17,18 @@
 
 namespace ring {
 
-// An optimizer state with one value per element, saved in checkpoints: "m" is "optimizer.m.<parameter>". It starts at
-// 0.
+// An optimizer state with one value per element, initially 0. In checkpoints state "m" is saved as
+// "optimizer.m.<parameter>".
 struct StateKind {
   std::string name;
   DType type = DType::f32;
 };
 
-// Elements that are updated alike: a part of a parameter, or of several. Tensors are [n], contiguous and on the device.
+// Elements that are updated in the same way: part of a parameter, or of several. Tensors are [n], contiguous and on the
+// device.
 struct ParameterUpdate {
   Tensor values, gradients;
-  std::vector<Tensor> states;      // in the order of UpdateRule::states()
+  std::vector<Tensor> states;      // ordered like UpdateRule::states()
   Tensor weights;                  // receives the new values, converted to its type; undefined if there is no copy
   Tensor step;                     // the StepState on the device
   float lr_scale = 1;              // factor on the StepState's learning rate
@@ -45,17 +46,17 @@ class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
   virtual std::vector<StateKind> states() const = 0;
-  // Returns true if the rule is meant for the parameter; AdamW updates the others.
+  // Returns true if the rule updates the parameter; AdamW updates the others.
   virtual bool takes(const Param&) const { return true; }
-  // Queues the update. Elements are independent: results must be bit-identical however elements are grouped into calls.
-  // If the step's `accepted` is 0, nothing may change.
+  // Queues the update. Elements are independent: results must be bit-identical for every grouping of elements into
+  // calls. If the step's `accepted` is 0, nothing may change.
   virtual void update(const ParameterUpdate&, const ExecContext&) const {
     RING_CHECK(is_matrix_rule(), "a rule must override update() or is_matrix_rule()");
   }
 
-  // Overridden instead by a rule that needs whole matrices; results must be bit-identical however matrices are grouped
-  // into calls. slices: the ranks with the other slices, which call together; null if there are none. flops: FLOPs of
-  // the update of one matrix.
+  // Overridden instead by a rule that needs whole matrices; results must be bit-identical for every grouping of
+  // matrices into calls. slices: the ranks with the other slices, which make the same call; null if there are none.
+  // flops: FLOPs of the update of one matrix.
   virtual bool is_matrix_rule() const { return false; }
   virtual double flops(const Shape& /*whole*/) const { return 0; }
   virtual void update_matrices(const std::vector<MatrixUpdate>&, Communicator* /*slices*/, const ExecContext&) const {}

@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMaxAtOnce = std::int64_t{1} << 22;  // elements swapped at a time
+constexpr std::int64_t kMaxAtOnce = std::int64_t{1} << 22;  // maximum elements swapped at a time
 
 std::int64_t at_once(std::int64_t elements) { return std::min(elements, kMaxAtOnce); }
 

@@ -1,6 +1,7 @@
 #pragma once
-// An exponential moving average of the weights (train.ema): f32, of the weights that this process owns, so that ranks
-// that share their states average each weight once. It follows the master values, which must be f32 and on the device.
+// Exponential moving average of the weights (train.ema), in f32. Covers the weights that this process owns, so that
+// ranks that shard their states average each weight only once. It follows the master values, which must be f32 and on
+// the device.
 
 #include "kernels/kernel.h"
 #include "parallel/owned_shard.h"
@@ -16,8 +17,8 @@ class WeightAverage {
   // Queues an update of the average; call after the optimizer's update. step: the StepState on the device; if its
   // `accepted` is 0, nothing changes.
   void update(const Tensor& step, const ExecContext&) const;
-  // Swaps the values and the average, exactly and without allocating memory, to compute with the average; a second call
-  // swaps them back.
+  // Swaps the values and the average, exactly and without allocating memory, so that the model computes with the
+  // average; a second call swaps them back.
   void exchange(const ExecContext&) const;
 
   const FlatBuffer& buffer() const { return average_; }

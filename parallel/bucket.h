@@ -13,7 +13,7 @@ struct Bucket {
   Tensor grad;                 // contiguous range of the flat buffer
   std::vector<SlotPtr> slots;  // slots of the parameters whose gradients are views of `grad`
   std::int64_t begin = 0;      // first element in the flat buffer
-  // Owners of the sums, with offsets in the bucket; if empty, every rank gets all sums.
+  // Owners of the sums, with offsets in the bucket. If empty, every rank gets all sums.
   std::vector<BufferPiece> pieces{};
 };
 
@@ -25,11 +25,11 @@ struct SlotRange {
 
 inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 
-// Splits parameters, given in registration order, into buckets of at most bucket_bytes (a larger parameter gets its own
-// bucket). Returns the buckets in the order of reduction, the reverse of registration, since backward completes the
-// last parameters first. The first bucket is at most a quarter as large, so that reduction starts early. Ranges must
-// ascend without overlap; gaps between parameters are allowed and are reduced too. Throws Error naming the range
-// otherwise.
+// Splits parameters, given in registration order, into buckets of at most bucket_bytes; a larger parameter gets its own
+// bucket. Returns the buckets in reduction order, the reverse of registration order, since backward completes the last
+// parameters first. The first bucket is at most a quarter of the size, so that reduction starts early. Ranges must be
+// sorted and must not overlap; gaps between parameters are allowed and are reduced, too. Throws Error naming the
+// offending range otherwise.
 std::vector<Bucket> make_buckets(const Tensor& flat_grad, const std::vector<SlotRange>& ranges,
                                  std::int64_t bucket_bytes = kBucketBytes);
 

@@ -1,5 +1,5 @@
 #pragma once
-// The settings section `parallel`: how a run's processes share its work. parallel/plan.h fills in values of 0.
+// The settings section `parallel`: how the processes of a run share the work. parallel/plan.h replaces values of 0.
 
 #include <cstdint>
 #include <vector>
@@ -22,7 +22,7 @@ struct ParallelConfig {
   std::int64_t zero = 0;
   DType reduce = DType::f32;
   void fields(Fields&);
-  RingOptions ring(const std::vector<int>& nodes) const;  // nodes: the node of each rank of cp
+  RingOptions ring(const std::vector<int>& nodes) const;  // nodes: the node of each rank of the cp axis
 };
 
 }  // namespace ring

@@ -109,7 +109,7 @@ void DataParallel::on_weights_updated() {
   stale_ = false;
 }
 
-// The new weights are sent in the next forward, which all ranks take part in.
+// The new weights are sent in the next forward, in which all ranks take part.
 void DataParallel::on_master_weights_changed() {
   shard_.refresh_weights(ctx_);
   stale_ = true;
@@ -120,7 +120,7 @@ void DataParallel::enter(const ScopeId& scope, ScopePass pass) {
   if (!part) return;
   if (stale_) on_weights_updated();
   wait_seconds_ += seconds_of([&] { source_->need(*part, pass, ctx_); });
-  // The loss head is the last part; its forward writes its gradients.
+  // The loss head is the last part; its forward already writes its gradients.
   const bool writes = pass == ScopePass::backward || (pass == ScopePass::forward && *part + 1 == units_.parts.size());
   if (!unit_reducer_ || !writes) return;
   wait_seconds_ += seconds_of([&] {

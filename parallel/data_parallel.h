@@ -9,8 +9,8 @@
 //   3     owners      owners      their owners      the same; weights are gathered unit by unit
 //
 // A step: start_step(); forward and backward for each micro-batch, the last with Tape(final_pass = true);
-// finish_gradients(); an update of everything in shard(); updated(). All ranks must run the same parts of the model in
-// the same order. With one rank everything is as with zero = 0.
+// finish_gradients(); an update of everything in shard(); on_weights_updated(). All ranks must run the same parts of
+// the model in the same order. With one rank everything is as with zero = 0.
 
 #include <memory>
 
@@ -25,8 +25,8 @@ namespace ring {
 class DataParallel final : public ScopeListener {
  public:
   // Allocates and fills the parameters of `model`, and follows the scopes of `ctx`; the model must run only in `ctx`.
-  // comm: the ranks that share the data; slices: the ranks with the other tensor-parallel shards of the model, for the
-  // same data.
+  // comm: the ranks that share the data. slices: the ranks that hold the other tensor-parallel shards of the model and
+  // process the same data.
   DataParallel(Model& model, Communicator& comm, Communicator& slices, const ParallelConfig&, std::int64_t bucket_bytes,
                const ParamTypes&, std::uint64_t seed, const ExecContext&);
   DataParallel(const DataParallel&) = delete;
@@ -35,14 +35,14 @@ class DataParallel final : public ScopeListener {
   void start_step();                 // call before the first micro-batch
   void finish_gradients();           // completes the gradients in shard(); collective
   void on_weights_updated();         // call after the update, which changed the weights in shard(); collective
-  void on_master_weights_changed();  // call after anything but an update wrote the master values in shard()
+  void on_master_weights_changed();  // call after master values in shard() were written by anything but an update
 
   const OwnedShard& shard() const { return shard_; }
-  bool sharded() const { return zero_ > 0; }             // true if the shard is only a part of the parameters
+  bool sharded() const { return zero_ > 0; }             // true if the shard holds only a part of the parameters
   double wait_seconds() const { return wait_seconds_; }  // time that the host waited for other ranks since start_step()
-  std::size_t weight_bytes() const;  // on this process's device, with the master values if they are there
+  std::size_t weight_bytes() const;  // on this process's device; includes the master values if they are there
   std::size_t gradient_bytes() const;
-  // Bytes of the buffers that parts of the model share in turn (zero 2 and 3); included in weight_bytes() and
+  // Bytes of the buffers that parts of the model take turns in using (zero 2 and 3); included in weight_bytes() and
   // gradient_bytes().
   std::size_t weight_buffer_bytes() const { return source_ ? source_->bytes() : 0; }
   std::size_t gradient_buffer_bytes() const { return unit_reducer_ ? unit_reducer_->bytes() : 0; }
@@ -62,10 +62,10 @@ class DataParallel final : public ScopeListener {
   std::vector<ShardPiece> plan_;
   FsdpUnits units_;
   OwnedShard shard_;
-  std::unique_ptr<Reducer> reducer_;           // zero 0 and 1
-  std::unique_ptr<FsdpReducer> unit_reducer_;  // zero 2 and 3
-  std::unique_ptr<WeightSource> source_;       // zero 1 and above
-  bool stale_ = false;                         // source_ does not have the newest weights yet
+  std::unique_ptr<Reducer> reducer_;           // used with zero 0 and 1
+  std::unique_ptr<FsdpReducer> unit_reducer_;  // used with zero 2 and 3
+  std::unique_ptr<WeightSource> source_;       // used with zero 1 and above
+  bool stale_ = false;                         // true if source_ does not have the newest weights yet
   double wait_seconds_ = 0;
   ScopeSubscription subscription_;
 };

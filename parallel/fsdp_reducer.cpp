@@ -36,7 +36,7 @@ void FsdpReducer::begin_unit(std::size_t at, const ExecContext& ctx) {
 }
 
 void FsdpReducer::end_unit(std::size_t at, const ExecContext& ctx) {
-  begin_unit(at, ctx);  // in case no gradient of the unit was wanted
+  begin_unit(at, ctx);  // opens the unit if none of its gradients was wanted
   const FsdpUnit& unit = units_.units[at];
   for (const Param* p : unit.params)
     if (!p->frozen() && !std::exchange(p->var.slot->written, true)) fill_zero(p->var.slot->grad, ctx.stream);
@@ -49,7 +49,7 @@ void FsdpReducer::end_unit(std::size_t at, const ExecContext& ctx) {
   under_way_[buffer] = Reduction{at, {comm_, ctx, buffers_[buffer].narrow(0, 0, unit.size), pieces, travel_}};
 }
 
-// Waits for the buffer's reduction, and adds this rank's pieces to the sums of the step.
+// Waits for the reduction of this buffer, and adds this rank's pieces to the sums of the step.
 void FsdpReducer::finish_reduction(std::size_t buffer, const ExecContext& ctx) {
   if (!under_way_[buffer]) return;
   Reduction r = std::move(*under_way_[buffer]);

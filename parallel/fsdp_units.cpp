@@ -23,7 +23,7 @@ void add_part(FsdpUnits& u, const ModelPart& part) {
   u.parts.push_back(part.scope);
   std::vector<std::size_t>& users = u.users.emplace_back();
   std::optional<std::size_t> fresh;  // the unit for parameters that no earlier part uses
-  ParamList params = part.params;    // sorted so that parameters adjacent in the flat layout stay adjacent
+  ParamList params = part.params;    // sorted, so that parameters that are adjacent in the flat layout stay adjacent
   std::ranges::sort(params, {}, &Param::offset);
   for (Param* p : params) {
     std::size_t at = find_unit(u, p);

@@ -21,11 +21,11 @@ struct FsdpUnit {
   ScopeId scope;  // scope of the first part that uses the unit
   std::vector<Param*> params{};
   std::vector<std::int64_t> param_at{};  // offsets in the unit's buffer
-  std::vector<FsdpUnitPiece> pieces{};   // pieces of all ranks
-  std::int64_t size = 0;                 // elements in the buffer
+  std::vector<FsdpUnitPiece> pieces{};   // the pieces of all ranks
+  std::int64_t size = 0;                 // elements of the unit in its buffer
   int buffer = 0;
-  bool tables = false;                        // all parameters are tables
-  std::size_t first_part = 0, last_part = 0;  // parts that use the unit, in forward order
+  bool tables = false;                        // true if all parameters are tables
+  std::size_t first_part = 0, last_part = 0;  // first and last part that use the unit, in forward order
 };
 
 struct FsdpUnits {
@@ -34,12 +34,12 @@ struct FsdpUnits {
   std::vector<std::vector<std::size_t>> users;  // units of each part
   std::vector<std::int64_t> buffers;            // elements of each buffer
 
-  std::optional<std::size_t> part(const ScopeId&) const;  // nullopt if the scope is no part of the model
+  std::optional<std::size_t> part(const ScopeId&) const;  // nullopt if the scope is not a part of the model
 };
 
 FsdpUnits make_fsdp_units(const Model&, const std::vector<ShardPiece>& plan);
 
-// Returns the unit's pieces, with their owners, in a buffer of the unit.
+// Returns the unit's pieces as views of a buffer of the unit, with their owners.
 std::vector<OwnedPiece> pieces_in(const FsdpUnit&, const Tensor& buffer);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// A reduction of gradients in flight: of a whole buffer to every rank, or of its pieces to their owners. Values are
-// sent and added in the buffer's type or in bf16.
+// A gradient reduction in flight: of a whole buffer to every rank, or of its pieces to their owners. Values are sent
+// and added in the buffer's type or in bf16.
 
 #include <vector>
 
@@ -17,14 +17,14 @@ struct BufferPiece {
 class GradientSum {
  public:
   // Starts an in-place reduction; without pieces every rank gets the whole sum. Collective. The buffer must not be used
-  // until finish().
+  // until finish() is called.
   GradientSum(Communicator&, const ExecContext&, const Tensor& buffer, const std::vector<BufferPiece>& pieces,
               DType travel);
   // Makes the stream wait for the reduction. Throws Error on a lost peer or a timeout.
   void finish(const ExecContext&);
 
  private:
-  Tensor buffer_, travels_;  // the same tensor if nothing is converted
+  Tensor buffer_, travels_;  // both are the same tensor if nothing is converted
   std::vector<BufferPiece> own_;
   Work work_;
 };

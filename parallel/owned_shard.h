@@ -17,18 +17,18 @@ struct FlatBuffer {
   Tensor of(const ShardPiece& p) const { return flat.narrow(0, place(p), p.numel); }
 };
 
-// Logical parameters that are adjacent in every buffer and are updated alike.
+// Logical parameters that are adjacent in every buffer and are updated in the same way.
 struct UpdateRange {
   ShardPiece first;        // the first piece of the range
   std::int64_t numel = 0;  // elements, including the gaps between pieces
   bool decay = false;
-  bool cut = false;     // sharded by tensor parallelism; otherwise each slice holds the same
+  bool cut = false;     // true if sharded by tensor parallelism; otherwise each slice holds the same parameters
   bool frozen = false;  // if a parameter is only partly frozen, the frozen parts have unused gradients
   std::size_t key = 0;
   std::vector<LogicalPiece> pieces{};  // the pieces of the range
   Tensor of(const FlatBuffer& b) const { return b.flat.narrow(0, b.place(first), numel); }
 };
-// Returns a key that further separates ranges: no range holds parameters with two keys.
+// Returns a key that splits ranges further: all parameters of a range have the same key.
 using RangeKey = std::function<std::size_t(const Param&, const LogicalParam&)>;
 
 struct OwnedShard {
@@ -36,7 +36,7 @@ struct OwnedShard {
   std::vector<ShardPiece> pieces;  // in layout order
   std::int64_t size = 0;           // elements of this rank's shard
   FlatBuffer values;               // the master copy
-  FlatBuffer weights;              // read by kernels: the memory of `values`, or a copy in a different type
+  FlatBuffer weights;              // weights that kernels read: the memory of `values`, or a copy in a different type
   FlatBuffer gradients;            // undefined until DataParallel sets it; frozen parameters have none
 
   bool copies() const { return weights.flat.raw() != values.flat.raw(); }
@@ -48,7 +48,7 @@ struct OwnedShard {
   void refresh_weights(const ExecContext&) const;
 };
 
-// Sums the gradients of replicated parameters over the slices of tensor parallelism, each of which has a part of them.
+// Sums the gradients of replicated parameters over the tensor-parallel slices, each of which has a part of the sum.
 // Collective over `slices`. All replicas get bit-identical results.
 void sum_replicated(const OwnedShard&, Communicator& slices, const ExecContext&);
 

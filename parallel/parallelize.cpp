@@ -2,13 +2,13 @@
 
 namespace ring {
 
-// Context parallelism: inside attention, keys and values meet the queries of other ranks by the plan's schedule;
-// everything else is per token.
+// Context parallelism: in attention, keys and values meet the queries of other ranks by the plan's schedule; all other
+// computation is per token.
 ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan) {
   return {mesh.axis("cp"), plan.cp_layout, plan.config.cp_schedule, plan.config.ring(mesh.nodes_along("cp"))};
 }
 
-// Ranks of dp have different sequences and ranks of cp different tokens: with respect to parameters, both are replicas.
+// Ranks of dp process different sequences, ranks of cp different tokens: for parameters, both are replicas.
 std::unique_ptr<DataParallel> parallelize_data(Model& model, Mesh& mesh, const ParallelPlan& plan,
                                                const ParameterOptions& o, const ExecContext& ctx) {
   return std::make_unique<DataParallel>(model, mesh.group(kDataAxes), mesh.axis("tp"), plan.config, o.bucket_bytes,

@@ -19,7 +19,7 @@ struct Parallelized {
 struct ParameterOptions {
   ParamTypes types;
   std::uint64_t seed = 0;
-  std::int64_t bucket_bytes = 0;  // size of a bucket of gradients
+  std::int64_t bucket_bytes = 0;  // size of a gradient bucket
 };
 
 // Shards the model by tp, and allocates and fills its parameters. Collective. All arguments must outlive the result.

@@ -17,7 +17,7 @@ template <class... Parts>
   throw WorldSizeError(str(parts...));
 }
 
-std::string listed(const std::vector<std::int64_t>& numbers) {  // "1, 2, 4 or 8"
+std::string listed(const std::vector<std::int64_t>& numbers) {  // e.g. "1, 2, 4 or 8"
   std::string out;
   for (std::size_t i = 0; i < numbers.size(); ++i)
     out += str(i == 0 ? "" : i + 1 == numbers.size() ? " or " : ", ", numbers[i]);
@@ -48,7 +48,7 @@ void check_slices_of_model(const ParallelConfig& c, const ModelConfig& m, int wo
        here.empty() ? listed(possible) : str(listed(here), " on ", counted(world, "process")));
 }
 
-// Returns the given degrees except dp: "parallel.cp: 2 x parallel.tp: 3".
+// Returns the given degrees except dp, e.g. "parallel.cp: 2 x parallel.tp: 3".
 std::string given_degrees(const ParallelConfig& c) {
   std::string text;
   for (const auto& [name, degree] : {std::pair{"cp", c.cp}, {"tp", c.tp}})
@@ -56,7 +56,7 @@ std::string given_degrees(const ParallelConfig& c) {
   return text;
 }
 
-// Returns the values that would fit for one degree, if the others stay.
+// Returns the values of one degree that would fit if the other degrees stay as they are.
 std::string what_fits(const ParallelConfig& c, const ModelConfig& m, int world) {
   const std::int64_t cp = std::max<std::int64_t>(c.cp, 1);
   std::string text;
@@ -69,7 +69,7 @@ std::string what_fits(const ParallelConfig& c, const ModelConfig& m, int world) 
   return text.empty() ? "" : text + "or ";
 }
 
-// Computes the open axis from the others: cp if it is 0, else dp.
+// Computes the degree that the settings leave open from the other degrees: cp if it is 0, else dp.
 void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   const ParallelConfig& c = p.config;
   const std::int64_t fixed = std::max<std::int64_t>(c.cp, 1) * c.tp;
@@ -94,7 +94,7 @@ void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
 }
 
 // Throws WorldSizeError if the micro-batch does not divide a replica's share of a step. common: the greatest common
-// divisor of the steps' shares.
+// divisor of the shares of all steps.
 void check_share(const ParallelPlan& p, const BatchSize& b, std::int64_t sequences, std::int64_t common) {
   const std::int64_t share = sequences / p.dp;
   if (share % p.micro_batch == 0) return;
@@ -124,8 +124,8 @@ void share_batch(ParallelPlan& p, const BatchSize& b) {
   p.micro_batches = b.sequences / p.dp / p.micro_batch;
 }
 
-// Throws Error if tp does not divide the tokens of a micro-batch that each rank of cp holds: between sublayers tensor
-// parallelism shards these tokens.
+// Throws Error if tp does not divide the tokens of a micro-batch that each rank of cp holds: tensor parallelism shards
+// these tokens between sublayers.
 void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
   for (int r = 0; r < p.cp; ++r)
     if (const std::int64_t tokens = p.micro_batch * p.cp_layout.tokens(r); tokens % p.tp)
@@ -142,15 +142,16 @@ bool selects_blocks(const ModelConfig& m) {
   return std::ranges::any_of(patterns_of(m), [](const Pattern& p) { return p.selects(); });
 }
 
-// Returns true if the heads that a rank selects blocks for, or measures, must be known before attention.
+// Returns true if the heads for which a rank selects blocks, or which it measures, must be known before attention.
 bool selects(const ModelConfig& m) {
   return selects_blocks(m) || std::ranges::any_of(attentions_of(m), [&](const AttentionConfig* a) {
            return learns_blocks(*a) || uses_importance(*a, m.kv_heads);
          });
 }
 
-// Resolves an automatic schedule for models that select blocks or have pools. all_to_all has whole sequences, so it
-// selects and pools locally. If the heads do not divide, the ring is used, which gathers block means and pools.
+// Resolves an automatic schedule for models that select blocks or have pools. With all_to_all each rank has whole
+// sequences, so it selects and pools locally. If the heads cannot be divided, the ring is used, which gathers block
+// means and pools.
 void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   ContextSchedule& schedule = p.config.cp_schedule;
   if (p.cp == 1 || schedule != ContextSchedule::automatic || (!selects(m) && !has_pools(m))) return;
@@ -217,8 +218,8 @@ std::string ineffective_keys(const ParallelPlan& p, const ModelConfig& m) {
              "parallel.cp_schedule: ring or gather");
 }
 
-// Late queries see more pools than early ones, so zigzag balances them. all_to_all shards heads, for which rows do not
-// matter.
+// Late queries see more pools than early ones, so zigzag balances them. all_to_all shards heads, so the layout of rows
+// does not matter for it.
 ContextLayout context_layout(const ParallelConfig& c, const ModelConfig& m, std::int64_t length, int ranks) {
   const bool uneven = has_pools(m) && c.cp_schedule != ContextSchedule::all_to_all;
   const bool automatic = c.cp_layout == ContextLayoutChoice::automatic;

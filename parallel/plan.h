@@ -1,5 +1,5 @@
 #pragma once
-// The layout of a run over its processes: fills in what the settings leave open, and rejects what does not fit.
+// The layout of a run over its processes: fills in what the settings leave open, and rejects settings that do not fit.
 
 #include <string>
 #include <vector>
@@ -11,42 +11,42 @@
 
 namespace ring {
 
-// Sequences per optimizer step over all replicas, and per forward pass of one replica (micro_batch; 0 means a replica's
-// whole share of the smallest step).
+// Sequences per optimizer step over all replicas, and sequences per forward pass of one replica (micro_batch; 0 means a
+// replica's whole share of the smallest step).
 struct BatchSize {
   std::int64_t sequences = 1, micro_batch = 0;  // sequences: of the largest step
   std::vector<std::int64_t> others = {};        // sequences of the run's smaller steps
 };
 
 struct ParallelPlan {
-  ParallelConfig config;               // the settings, with an automatic schedule replaced if the model decides it
+  ParallelConfig config;               // the settings; an automatic schedule is resolved if the model decides it
   int pp = 1, dp = 1, cp = 1, tp = 1;  // degrees of the axes
-  std::int64_t micro_batch = 1;        // sequences in a forward pass of each replica
+  std::int64_t micro_batch = 1;        // sequences in each forward pass of a replica
   std::int64_t micro_batches = 1;      // micro-batches of each replica in the largest step
   ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};
 
   int world() const { return pp * dp * cp * tp; }
-  // Returns how many ranks of cp share the KV heads when blocks are selected and measured; the others share only
+  // Returns how many ranks of cp shard the KV heads when blocks are selected and measured; the other ranks shard only
   // queries.
   int cp_of_heads() const { return config.cp_schedule == ContextSchedule::all_to_all ? cp : 1; }
   std::string text() const;  // "dp 2, tp 2, zero 1": the degrees above 1; empty for one process
 };
 
-// Returns the degrees and each replica's share of the batch, which ranks need to form groups and to read samples.
-// Throws Error listing values that would fit.
+// Returns the parallel degrees and each replica's share of the batch, which ranks need to form groups and to read
+// samples. Throws Error listing values that would fit.
 ParallelPlan plan_degrees(const ParallelConfig&, const ModelConfig& resolved, const BatchSize&, int world);
 // Returns the complete plan. Throws Error also if a rank gets no tokens or the schedule does not fit.
 ParallelPlan make_plan(const ParallelConfig&, const ModelConfig& resolved, const BatchSize&, int world);
 
-// Returns why parallel.cp_keys: referenced, which is allowed, has no effect in such a run, and what to do; empty if it
+// Returns why parallel.cp_keys: referenced has no effect in this run although it is valid, and what to do; empty if it
 // has an effect, is not set, or cp is 1.
 std::string ineffective_keys(const ParallelPlan&, const ModelConfig& resolved);
 
-// Returns the layout of a row of `length` tokens over `ranks` ranks; parallel.cp_schedule: auto counts as ring.
+// Returns the layout of a row of `length` tokens over `ranks` ranks; parallel.cp_schedule: auto is treated as ring.
 ContextLayout context_layout(const ParallelConfig&, const ModelConfig& resolved, std::int64_t length, int ranks);
 
-// The axes of ranks with the same slice of the model: gradients are summed over these ranks, and ZeRO shards states
-// among them.
+// The axes of the ranks that hold the same slice of the model: gradients are summed over these ranks, and ZeRO shards
+// states among them.
 inline const AxisNames kDataAxes = {"dp", "cp"};
 // Returns the mesh: tp varies fastest, then cp, dp, pp, so that the ranks that communicate most are adjacent.
 MeshLayout mesh_layout(const ParallelPlan&, Device);

@@ -22,7 +22,7 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Zeroes gradients that nothing wrote, reduces the remaining buckets, and makes the compute stream wait for all
+  // Zeroes gradients that were not written, reduces the remaining buckets, and makes the compute stream wait for all
   // reductions. Afterwards every slot is `written`, and the reducer is ready for the next step. Throws Error on a lost
   // peer or a timeout.
   void finish();
@@ -42,7 +42,7 @@ class Reducer {
   DType travel_;
   std::vector<Bucket> buckets_;
   std::vector<std::vector<bool>> ready_;
-  std::vector<std::size_t> missing_;  // slots of each bucket that are not complete
+  std::vector<std::size_t> missing_;  // number of incomplete slots of each bucket
   std::vector<GradientSum> sums_;
   int next_ = 0;
   int overlapped_ = 0;

@@ -14,7 +14,7 @@ ShardPiece piece(const Param& p, std::int64_t first_row, std::int64_t rows, int 
   return {&p, first_row, rows, p.offset + first_row * columns, rows * columns, owner, 0};
 }
 
-// Returns the pieces of the logical parameters, or the whole parameter if a logical one is not aligned for kernels.
+// Returns the pieces at logical parameters, or the whole parameter if a logical one is not aligned for kernels.
 std::vector<ShardPiece> natural_pieces(const Param& p) {
   std::vector<ShardPiece> out;
   const std::int64_t rows = p.shape[0];
@@ -27,7 +27,7 @@ std::vector<ShardPiece> natural_pieces(const Param& p) {
   return out;
 }
 
-// Returns the FLOPs of the whole-matrix updates in a piece.
+// Returns the FLOPs of the whole-matrix updates of a piece.
 double update_flops(const ShardPiece& p) {
   double flops = 0;
   for (const LogicalPiece& l : logical_pieces(p)) flops += l.part->update_flops;
@@ -39,7 +39,7 @@ class Balance {
   explicit Balance(int ranks) : load_(static_cast<std::size_t>(ranks), 0), flops_(load_.size(), 0) {}
 
   int lightest() const { return static_cast<int>(std::min_element(load_.begin(), load_.end()) - load_.begin()); }
-  // Returns the rank with the least to compute, among equals the one with the least to store.
+  // Returns the rank with the fewest FLOPs; on a tie, the one with the fewest elements.
   int idlest() const {
     std::size_t best = 0;
     for (std::size_t r = 1; r < load_.size(); ++r)
@@ -52,8 +52,8 @@ class Balance {
     flops_[static_cast<std::size_t>(rank)] += flops;
   }
 
-  // Splits a table so that each rank gets what it lacks of an equal share of everything assigned, this table included.
-  // Rows are in rank order.
+  // Splits a table so that each rank is filled up to an equal share of everything assigned, including this table. Rows
+  // are in rank order.
   void cut(const Param& p, std::vector<ShardPiece>& out) {
     const std::int64_t unit = std::lcm(columns_of(p), kParamAlign) / columns_of(p), rows = p.shape[0];
     std::int64_t first = 0;
@@ -68,7 +68,7 @@ class Balance {
   }
 
  private:
-  // Returns the common load to which `elements` raise the least loaded ranks from `first` on (water filling).
+  // Returns the load up to which `elements` fill the least loaded ranks from `first` on (water filling).
   std::int64_t level(std::int64_t elements, std::size_t first) const {
     std::vector<std::int64_t> loads(load_.begin() + static_cast<std::ptrdiff_t>(first), load_.end());
     std::sort(loads.begin(), loads.end());
@@ -85,7 +85,7 @@ class Balance {
   std::vector<double> flops_;
 };
 
-// Assigns either the frozen parameters or the others.
+// Assigns the frozen parameters (if `frozen`) or all others.
 void share(const Parameters& params, bool frozen, int ranks, std::vector<ShardPiece>& all) {
   std::vector<ShardPiece> out;
   for (const Param* p : params.layout())

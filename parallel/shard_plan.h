@@ -3,7 +3,7 @@
 // and with ZeRO-2 and 3 their gradients and, between uses, their weights.
 //
 // Pieces end at logical parameters, so that an optimizer sees whole matrices; only lookup tables, whose rows are
-// independent, are split. Vectors have one owner, too. Each rank computes the same plan.
+// independent, are split. A vector also has a single owner. Each rank computes the same plan.
 
 #include <cstdint>
 #include <vector>
@@ -21,16 +21,16 @@ struct ShardPiece {
 };
 
 // Returns the pieces in layout order. Matrices whose update costs extra FLOPs are assigned first, each to the rank with
-// the least to compute; then the other pieces, each to the rank with the least to store; largest first in both cases.
-// Tables then even out the remaining differences. Frozen parameters, which have neither gradients nor moments, are
-// assigned in the same way separately.
+// the fewest FLOPs so far; then the other pieces, each to the rank with the fewest elements; the largest first in both
+// cases. Tables then even out the remaining differences. Frozen parameters, which have neither gradients nor moments,
+// are assigned separately in the same way.
 std::vector<ShardPiece> plan_shards(const Parameters& laid_out, int ranks);
 
 // Returns a plan in which one rank owns everything, at the offsets of the flat layout.
 std::vector<ShardPiece> unsharded_plan(const Parameters& laid_out);
 
 std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardPiece>&, int rank);
-// Return the elements of a rank's flat buffers, and of their first part, which has gradients.
+// Return the number of elements of a rank's flat buffers, and of their first part, which has gradients.
 std::int64_t shard_size(const std::vector<ShardPiece>&, int rank);
 std::int64_t trained_size(const std::vector<ShardPiece>&, int rank);
 
@@ -44,7 +44,7 @@ std::vector<LogicalPiece> logical_pieces(const ShardPiece&);
 // The rows of a logical parameter that a piece holds; rows is 0 if there are none.
 struct PieceRows {
   std::int64_t first = 0, rows = 0;  // first: counted in the rows that this process holds
-  std::int64_t at = 0;               // offset of their first element in the piece
+  std::int64_t at = 0;               // offset of the first element in the piece
 };
 PieceRows rows_of(const ShardPiece&, const LogicalParam&);
 

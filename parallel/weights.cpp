@@ -46,8 +46,8 @@ void WeightGather::updated(const ExecContext& ctx) {
   }
 }
 
-// Starts gathering the part's units that are not in their buffers. This may overwrite a buffer, since a part and the
-// one before it never share one: work that used the old contents is earlier in the stream.
+// Starts gathering the part's units that are not in their buffers yet. A gather may overwrite a buffer, since a part
+// never shares a buffer with the previous part: work that used the old contents is earlier in the stream.
 void WeightGather::gather(std::size_t part, ScopePass pass, const ExecContext& ctx) {
   for (const std::size_t at : units_.users[part]) {
     const FsdpUnit& unit = units_.units[at];

@@ -17,8 +17,8 @@ class WeightSource {
   virtual std::size_t bytes() const = 0;  // bytes of buffers beside the shard
 };
 
-// ZeRO-1 and 2: every rank has all weights. After each update the owners broadcast the new ones unit by unit, and the
-// next forward waits for each unit at its first use.
+// ZeRO-1 and 2: every rank has all weights. After each update the owners broadcast the new weights unit by unit, and
+// the next forward waits for each unit at its first use.
 class WeightBroadcast final : public WeightSource {
  public:
   // all: the flat weights, to which the parameters' values are bound.
@@ -31,11 +31,11 @@ class WeightBroadcast final : public WeightSource {
   Communicator& comm_;
   const FsdpUnits& units_;
   Tensor all_;
-  std::vector<std::optional<Work>> under_way_;  // by unit
+  std::vector<std::optional<Work>> under_way_;  // broadcasts in flight, by unit
 };
 
-// ZeRO-3: only the owners store weights. A unit is gathered into its buffer before its use, while the previous part
-// computes, in the forward and again in the backward.
+// ZeRO-3: only the owners store weights. A unit is gathered into its buffer before it is used, while the previous part
+// computes, once in forward and once in backward.
 class WeightGather final : public WeightSource {
  public:
   // Binds every parameter's value to its slot in the buffers. own: this rank's weights.
@@ -47,7 +47,7 @@ class WeightGather final : public WeightSource {
  private:
   struct WeightBuffer {
     Tensor tensor;
-    std::optional<std::size_t> unit;  // unit whose weights are here or in flight
+    std::optional<std::size_t> unit;  // unit whose weights are in the buffer or in flight to it
     std::optional<Work> under_way;
   };
   void gather(std::size_t part, ScopePass, const ExecContext&);
@@ -55,7 +55,7 @@ class WeightGather final : public WeightSource {
   Communicator& comm_;
   const FsdpUnits& units_;
   FlatBuffer own_;
-  std::vector<WeightBuffer> buffers_;  // by buffer
+  std::vector<WeightBuffer> buffers_;
 };
 
 }  // namespace ring

@@ -3,8 +3,8 @@
 namespace ring {
 namespace {
 
-// Returns the f32 buffer of partial results: the result itself, or the carried-in tensor, which the first call
-// consumes, or a new one.
+// Returns the f32 buffer for partial results: the result itself, the carried-in tensor (which the first call consumes),
+// or a new tensor.
 Tensor place_of_sums(const Tensor& result, const Tensor& carry, const ExecContext& ctx) {
   if (result.dtype() == DType::f32) return result;
   return carry.defined() ? carry : ctx.empty(result.shape());

@@ -13,8 +13,8 @@ inline std::int64_t calls_of(const std::vector<AttentionCall>& calls) {
 
 class ForwardAccumulator {
  public:
-  // calls: total number of calls that accumulate() will get; 0 if no query sees a key. The first call starts from
-  // args.carry, whose memory may then hold partial results.
+  // calls: total number of accumulate() calls; 0 if no query sees a key. The first call starts from args.carry, whose
+  // memory may be reused for partial results.
   ForwardAccumulator(const Attention& args, std::int64_t calls, const ExecContext& ctx);
   void accumulate(const std::vector<AttentionCall>& calls, const Tensor& k, const Tensor& v);
 
@@ -27,7 +27,7 @@ class ForwardAccumulator {
 
 class BackwardAccumulator {
  public:
-  // calls: as above. args.carry_dk and carry_dv are ignored: the caller adds them.
+  // calls: same as in ForwardAccumulator. args.carry_dk and carry_dv are ignored: the caller adds them.
   BackwardAccumulator(const AttentionBackward& args, std::int64_t calls, const ExecContext& ctx);
   // Adds the gradients of keys k, v from these calls to `gradients`, f32 [2,M,H,D]. If undefined, `gradients` is
   // allocated by the first call, and stays undefined without calls.

@@ -1,6 +1,6 @@
-// Sends all rows of some heads to each rank, and the results back. A rank's heads are split into groups: one group is
-// in transfer while the previous one is computed. A rank that has all rows can also select blocks, make pools and call
-// watches.
+// Sends each rank all rows of some heads, and sends the results back. A rank's heads are split into groups: one group
+// is in transfer while the previous one is computed. A rank that has all rows can also select blocks, make pools and
+// call watches.
 
 #include "kernels/attention/pooled_attention.h"
 #include "model/patterns.h"
@@ -26,7 +26,7 @@ struct PendingTransfer {
   }
 };
 
-// All rows of one group of this rank's heads: views of one tensor.
+// All rows of one group of this rank's heads, as views of one tensor.
 struct Heads {
   std::vector<Tensor> parts, by_head;  // by_head [heads,N]
   PendingTransfer transfer;
@@ -123,7 +123,7 @@ class AllToAll final : public ContextParallel {
     return s;
   }
 
-  // Calls compute(heads, group) for each group in order, while the next group is in transfer.
+  // Calls compute(heads, group) for each group in order; the next group is in transfer meanwhile.
   template <class Compute>
   void for_groups(const ContextShards& s, const std::vector<Tensor>& tensors, const std::vector<Tensor>& by_head,
                   const ExecContext& ctx, const Compute& compute) {
@@ -136,14 +136,14 @@ class AllToAll final : public ContextParallel {
     }
   }
 
-  // Returns the pattern of this rank's heads of a group.
+  // Returns the pattern of one group of this rank's heads.
   template <class Args>
   const Pattern& pattern_of(const std::shared_ptr<const ContextShards>& shards, const Args& args, std::int64_t group) {
     const std::int64_t all = args.k.dim(1);
     return patterns_.get(shards, args.pattern, all, {first_head(all, comm_.rank(), group), heads_of(all)});
   }
 
-  // Returns dropout with the same masks as without sharding: all rows are present, in the micro-batch's order.
+  // Returns dropout with the same masks as without sharding: this rank has all rows, in the micro-batch's order.
   template <class Args>
   AttentionDropout dropout_of(const Args& args, std::int64_t group) const {
     AttentionDropout d = args.dropout;
@@ -158,7 +158,7 @@ class AllToAll final : public ContextParallel {
     return of_heads(all, {first_head(heads, comm_.rank(), group), heads_of(heads)});
   }
 
-  // Heads per group of a rank, out of `all` heads, and the first head of a group of rank r.
+  // Return the number of heads in each group of a rank, out of `all` heads, and the first head of a group of rank r.
   std::int64_t heads_of(std::int64_t all) const { return all / comm_.size() / groups_; }
   std::int64_t first_head(std::int64_t all, int r, std::int64_t group) const {
     return (r * groups_ + group) * heads_of(all);
@@ -169,13 +169,13 @@ class AllToAll final : public ContextParallel {
   Tensor lse_part(const Tensor& lse, int r, std::int64_t group) const {
     return lse.narrow(0, first_head(lse.dim(0), r, group), heads_of(lse.dim(0)));
   }
-  // Returns a group's part of the selection of this rank's heads.
+  // Returns a group's part of the selection made for this rank's heads.
   BlockSelection part(const BlockSelection& own, const Pattern& pattern, std::int64_t group, const ExecContext& ctx) {
     if (!own.bits.defined()) return {};
     const std::int64_t heads = own.bits.dim(1) / groups_;
     return of_heads(own, {group * heads, heads}, pattern, ctx);
   }
-  // Copies a group's selection into that of this rank's heads. Groups that do not select leave zeros.
+  // Copies a group's selection into the selection of all heads of this rank. Groups that do not select leave zeros.
   void add_part(BlockSelection& own, const BlockSelection& some, std::int64_t group, const ExecContext& ctx) {
     if (groups_ == 1) own = some;
     if (groups_ == 1 || !some.bits.defined()) return;
@@ -203,7 +203,7 @@ class AllToAll final : public ContextParallel {
   }
 
   // Starts sending each rank its heads of the group, from tensors [n,H,D] of one type, packed side by side. All rows of
-  // this rank's heads arrive at their rows of the micro-batch.
+  // this rank's heads arrive in the order of the micro-batch.
   Heads to_heads(const ContextShards& s, const std::vector<Tensor>& tensors, const std::vector<Tensor>& by_head,
                  std::int64_t group, const ExecContext& ctx) {
     std::int64_t heads = 0;
@@ -239,7 +239,7 @@ class AllToAll final : public ContextParallel {
     return h;
   }
 
-  // Prepares sending results [N,H,D] of a group of this rank's heads into tensors `to` [n,H,D] of each rank's rows.
+  // Prepares sending results [N,H,D] for a group of this rank's heads to the tensors `to` [n,H,D] of each rank's rows.
   PendingTransfer to_rows(const ContextShards& s, const std::vector<Tensor>& results, const std::vector<Tensor>& to,
                           std::int64_t group, const ExecContext& ctx) {
     PendingTransfer f;
@@ -259,7 +259,7 @@ class AllToAll final : public ContextParallel {
     return f;
   }
 
-  // Returns a copy of `count` tokens between tensors [heads,n], viewed as [heads,1,n]: heads are the rows that move.
+  // Returns a copy of `count` tokens between tensors [heads,n], viewed as [heads,1,n]: the copied rows are heads.
   static CopyRows tokens(const Tensor& dst, std::int64_t to, const Tensor& src, std::int64_t from, std::int64_t count) {
     const auto view = [&](const Tensor& t, std::int64_t first) {
       return t.view({t.dim(0), 1, t.dim(1)}).narrow(2, first, count);
@@ -298,7 +298,7 @@ class AllToAll final : public ContextParallel {
     });
   }
 
-  std::int64_t groups_ = 1;               // groups of each rank's heads
+  std::int64_t groups_ = 1;               // number of groups that each rank's heads are split into
   HeadPatterns patterns_, own_patterns_;  // patterns of groups; patterns of all heads of this rank
 };
 

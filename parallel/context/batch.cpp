@@ -17,7 +17,8 @@ std::vector<Span> documents_of(const Batch& b, std::int64_t length) {
   return documents;
 }
 
-// Calls fn(first token in the whole batch, count) for the runs of tokens that a rank holds, in its order.
+// Calls fn(first token in the whole batch, count) for each run of consecutive tokens that a rank holds, in the rank's
+// order.
 template <class Fn>
 void for_held(const ContextLayout& layout, int rank, std::int64_t rows, const Fn& fn) {
   for (std::int64_t row = 0; row < rows; ++row)

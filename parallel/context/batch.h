@@ -1,5 +1,5 @@
 #pragma once
-// Context parallelism of batches: takes this rank's part of every sequence, and prepares runs of the model over it.
+// Context parallelism of batches: extracts this rank's part of every sequence, and prepares model runs over the part.
 
 #include <map>
 #include <memory>
@@ -18,23 +18,23 @@ class ContextBatches {
   ContextBatches(Communicator& group, ContextLayout layout, ContextSchedule, const RingOptions&);
 
   bool whole() const { return layout_.ranks() == 1; }
-  std::int64_t tokens() const { return layout_.tokens(rank_); }  // tokens of a row that this rank holds
+  std::int64_t tokens() const { return layout_.tokens(rank_); }  // tokens of each row that this rank holds
   const ContextLayout& layout() const { return layout_; }
   const ContextParallel* exchange() const { return exchange_.get(); }  // null if whole()
 
   // Returns this rank's tokens of a whole batch. starts and lengths stay those of the whole batch.
   Batch part(const Batch& whole) const;
-  // Returns the documents of such a part. positions: on the device, for packed documents; else undefined.
+  // Returns the documents of a batch returned by part(). positions: on the device for packed documents, else undefined.
   Sequences sequences(const Batch& part, const Tensor& positions, const ExecContext&) const;
   // Sets up `run` for a part of a micro-batch of `rows` rows.
   void set_up_run(Run&, std::int64_t rows);
-  void reserve(std::int64_t rows, const ExecContext&);  // allocates in advance what set_up_run() needs for them
+  void reserve(std::int64_t rows, const ExecContext&);  // allocates in advance all that set_up_run() needs
 
  private:
   int rank_;
   ContextLayout layout_;
   std::unique_ptr<ContextParallel> exchange_;
-  std::map<std::int64_t, Tensor> rows_;  // Run::rows, by the number of rows
+  std::map<std::int64_t, Tensor> rows_;  // Run::rows for each number of rows
 };
 
 }  // namespace ring

@@ -13,15 +13,15 @@ namespace ring {
 template <class Plan>
 class PlanCache {
  public:
-  // Returns the plan, calling make() if there is none yet. The reference is valid until get() is called with different
-  // shards, and while the caller holds the pattern.
+  // Returns the plan for these shards, calling make() if there is none yet. The reference is valid until get() is
+  // called with different shards, and only while the caller holds the pattern.
   const Plan& get(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern, std::int64_t kv_heads,
                   const std::function<Plan()>& make) {
     if (shards != shards_) plans_.clear();
     shards_ = shards;
     for (const Entry& e : plans_)
       if (e.kv_heads == kv_heads && same_pairs(e.pattern, pattern)) return e.plan;
-    // Drops plans of patterns that nobody else holds: these patterns have changed since.
+    // Drops plans whose pattern nobody else holds: their layers now have a different pattern.
     plans_.remove_if([](const Entry& e) { return e.pattern.blocks.use_count() == 1; });
     return plans_.emplace_back(Entry{pattern, kv_heads, make()}).plan;
   }

@@ -25,13 +25,14 @@ enum class ContextKeys : std::uint8_t { automatic, all, referenced };
 class ContextParallel : public ContextExchange {
  public:
   virtual std::string_view schedule() const = 0;
-  virtual std::int64_t bytes_sent() const { return bytes_sent_; }  // from this rank to others since the start
+  // bytes that this rank has sent since the start
+  virtual std::int64_t bytes_sent() const { return bytes_sent_; }
   Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor& t, const ExecContext&) override;
 
  protected:
   explicit ContextParallel(Communicator& comm) : comm_(comm) {}
-  // Throws Error if the shards are for different ranks than the group's.
+  // Throws Error if the shards are for a different number of ranks than the group has.
   void check_shards(const ContextShards&) const;
   // Starts an exchange, as Communicator::exchange does. Counts the bytes and skips empty messages.
   Work exchange(std::vector<Transfer> sends, std::vector<Transfer> receives, const ExecContext&);
@@ -44,7 +45,7 @@ class ContextParallel : public ContextExchange {
 };
 
 struct RingOptions {
-  std::int64_t prefetch = 1;  // number of steps for which keys are prefetched
+  std::int64_t prefetch = 1;  // number of steps whose keys are prefetched
   // Number of adjacent ranks on a node, for a ring of two levels; must divide the number of ranks. Each node receives
   // the keys of a different node once, and its ranks pass them around in one revolution of their own ring. 0 means one
   // ring over all ranks.
@@ -58,15 +59,15 @@ struct RingOptions {
 std::unique_ptr<ContextParallel> make_ring(Communicator&, const RingOptions&);
 std::unique_ptr<ContextParallel> make_gather(Communicator&, ContextKeys = ContextKeys::automatic);
 std::unique_ptr<ContextParallel> make_all_to_all(Communicator&);
-// Uses the fastest of the three, measured once for each shape and pattern if the context has a tuning file; else the
-// ring.
+// Uses the fastest of the three schedules, measured once for each shape and pattern if the context has a tuning file;
+// else uses the ring.
 std::unique_ptr<ContextParallel> make_measured_context(Communicator&, const RingOptions&);
 
 // automatic: see make_measured_context(). The communicator must outlive the result.
 std::unique_ptr<ContextParallel> make_context_parallel(Communicator&, ContextSchedule, const RingOptions&);
 
-// Returns the ranks per node, if all nodes have the same number and a node's ranks are adjacent; else the number of all
-// ranks. nodes: the node of each rank.
+// Returns the number of ranks per node if it is the same on all nodes and the ranks of each node are adjacent; else
+// returns the total number of ranks. nodes: the node of each rank.
 int ranks_per_node(const std::vector<int>& nodes);
 
 }  // namespace ring

@@ -13,11 +13,11 @@ namespace {
 
 struct GatherPlan {
   std::vector<AttentionCall> calls;
-  std::int64_t rows = 0, max = 0;  // rows of the micro-batch; most rows of one rank
+  std::int64_t rows = 0, max = 0;  // rows: of the micro-batch; max: largest number of rows of any rank
 };
 
-// Keys to exchange if only referenced keys are sent, by rank: `theirs` is needed by this rank, `ours` by the other
-// rank. Rows are the owner's.
+// Keys to exchange with each rank if only referenced keys are sent: this rank needs `theirs`, the other rank needs
+// `ours`. Row numbers are the owner's.
 struct Referenced {
   std::vector<KeyRequest> theirs, ours;
   bool known() const { return !ours.empty(); }
@@ -77,14 +77,14 @@ class Gather final : public KeySchedule {
     return some;
   }
 
-  static KvPair part(const Tensor& parts, int rank) {  // parts: [ranks,2,most,H,D]
+  static KvPair part(const Tensor& parts, int rank) {  // parts: [ranks,2,max,H,D]
     return kv_pair(parts.narrow(0, rank, 1).view({2, parts.dim(2), parts.dim(3), parts.dim(4)}));
   }
   static void move(const KvPair& to, const KvPair& from, const RowMove& rows, const ExecContext& ctx) {
     move_rows(to.k, from.k, rows, ctx);
     move_rows(to.v, from.v, rows, ctx);
   }
-  // Copy a rank's rows into the micro-batch's, and back.
+  // Copies a rank's rows to their places among the rows of the micro-batch. take() does the reverse.
   static void put(const KvPair& all, const KvPair& part, const ContextShards& shards, int rank,
                   const ExecContext& ctx) {
     for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(rank)])
@@ -96,7 +96,7 @@ class Gather final : public KeySchedule {
       move(part, all, {.to = h.first, .first = h.global, .count = h.count}, ctx);
   }
 
-  // Returns all keys and values in the micro-batch's order.
+  // Returns all keys and values, in the micro-batch's order.
   KvPair gather(const ContextShards& shards, const GatherPlan& plan, const Referenced& some, const Tensor& k,
                 const Tensor& v, const ExecContext& ctx) {
     if (some.known()) return bring(shards, some, k, v, ctx);
@@ -113,7 +113,7 @@ class Gather final : public KeySchedule {
 
   KvPair scatter(const ContextShards& shards, const GatherPlan& plan, const KvPair& gradients, const ExecContext& ctx) {
     const std::int64_t heads = gradients.k.dim(1), dim = gradients.k.dim(2);
-    // Zeros, since the reduction reads the padding, too.
+    // Zeros, since the reduction also reads the padding.
     const Tensor parts = ctx.zeros({comm_.size(), 2, plan.max, heads, dim});
     for (int r = 0; r < comm_.size(); ++r) take(part(parts, r), gradients, shards, r, ctx);
     const Tensor mine = ctx.empty({2, plan.max, heads, dim});
@@ -140,7 +140,7 @@ class Gather final : public KeySchedule {
     return received;
   }
 
-  // Like gather(), with 0 for rows that are not sent.
+  // Like gather(), with zeros in the rows that are not sent.
   KvPair bring(const ContextShards& shards, const Referenced& some, const Tensor& k, const Tensor& v,
                const ExecContext& ctx) {
     const auto ours = [&](int, const KeyRequest& need) { return pack(need, k, v, ctx); };
@@ -155,7 +155,7 @@ class Gather final : public KeySchedule {
     return all;
   }
 
-  // Like scatter(); sums in rank order.
+  // Like scatter(), but sums in rank order.
   KvPair bring_home(const ContextShards& shards, const Referenced& some, const KvPair& gradients,
                     const ExecContext& ctx) {
     const auto shape_of = [&](int r) { return Shape{2, shards.tokens(r), gradients.k.dim(1), gradients.k.dim(2)}; };
@@ -176,7 +176,7 @@ class Gather final : public KeySchedule {
     return sum;
   }
 
-  // Stores this rank's rows, which come first, plus `carry` if it is defined.
+  // Stores the sum of this rank's rows, which come first, and `carry`, if `carry` is defined.
   static void store_sum(const Tensor& dst, const Tensor& rows, const Tensor& carry, const ExecContext& ctx) {
     const Tensor own = rows.narrow(0, 0, dst.dim(0));
     if (carry.defined() && carry.numel() > 0)

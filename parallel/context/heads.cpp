@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-// Returns some heads of a tensor [N,H,D]. per: heads of the tensor for each KV head.
+// Returns some heads of a tensor [N,H,D]. per: heads of the tensor per KV head.
 Tensor part(const Tensor& t, KvHeads heads, std::int64_t per) {
   return t.narrow(1, heads.first * per, heads.count * per);
 }

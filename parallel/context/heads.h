@@ -7,21 +7,21 @@
 
 namespace ring {
 
-// Returns the call restricted to these KV heads: views of its tensors, and their part of its selection. `pattern` must
-// be the pattern of these heads.
+// Returns the call restricted to these KV heads: views of the tensors, and these heads' part of the selection.
+// `pattern` must be the pattern of these heads.
 Attention of_heads(const Attention&, KvHeads, const Pattern&, const ExecContext&);
 AttentionBackward of_heads(const AttentionBackward&, KvHeads, const Pattern&, const ExecContext&);
 
 // Returns these heads' part of a selection; empty if their pattern does not select.
 BlockSelection of_heads(const BlockSelection&, KvHeads, const Pattern&, const ExecContext&);
 
-// Returns how many KV heads a ring processes at a time, a divisor of kv_heads, the same on every rank: as many as keep
-// one rank's gradients of keys within `bytes` in f32, at least 1. Returns all heads if the pattern needs few keys of
-// other ranks.
+// Returns how many KV heads a ring processes at a time: a divisor of kv_heads, the same on every rank. It is the
+// largest number (at least 1) for which one rank's gradients of keys fit into `bytes` in f32. Returns all heads if the
+// pattern needs few keys from other ranks.
 std::int64_t heads_at_once(const ContextShards&, const Pattern&, std::int64_t kv_heads, std::int64_t dim,
                            std::int64_t bytes);
 
-// Cache of a pattern restricted to groups of its KV heads. References are valid as long as those of PlanCache.
+// Cache of a pattern restricted to groups of KV heads. References are valid as long as those returned by PlanCache.
 class HeadPatterns {
  public:
   const Pattern& get(const std::shared_ptr<const ContextShards>& shards, const Pattern& all, std::int64_t kv_heads,

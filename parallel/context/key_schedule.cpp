@@ -10,9 +10,10 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMaxShown = std::int64_t{1} << 28;  // bytes of keys of all ranks that are gathered at a time
+// upper bound on the bytes of all ranks' keys that are gathered at a time
+constexpr std::int64_t kMaxShown = std::int64_t{1} << 28;
 
-// Returns the selection rows of each rank, those of its own queries.
+// Returns each rank's selection rows: the rows of its own queries.
 std::vector<std::vector<SelectedRows>> local_blocks_of_all_ranks(ContextShards shards, const Pattern& pattern) {
   std::vector<std::vector<SelectedRows>> local;
   for (shards.rank = 0; shards.rank < shards.ranks(); ++shards.rank) local.push_back(local_blocks(shards, pattern));
@@ -25,7 +26,8 @@ std::int64_t rows_of(const std::vector<SelectedRows>& runs) {
   return rows;
 }
 
-// Returns the bits on the host. In a dry run without memory all blocks count as selected, which takes the most memory.
+// Returns the bits, copied to the host. In a dry run without memory all blocks count as selected, which takes the most
+// memory.
 std::vector<std::int32_t> on_host(const Tensor& bits, const Stream& stream) {
   if (!has_bytes(bits)) return std::vector<std::int32_t>(static_cast<std::size_t>(bits.numel()), -1);
   return to_host<std::int32_t>(bits.view({bits.numel()}), stream);

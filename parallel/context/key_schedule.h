@@ -1,6 +1,6 @@
 #pragma once
-// Base of the schedules that move keys to the queries, ring and gather: block selection, pools, and watches around
-// attention over the pairs of a pattern.
+// Base class of ring and gather, the schedules that move keys to the queries: handles block selection, pools and
+// watches around attention over the pattern's pairs.
 
 #include <memory>
 #include <vector>
@@ -24,7 +24,7 @@ class KeySchedule : public ContextParallel {
   BlockSelection forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
                          const AttentionWatch&) final;
   void backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&, const ExecContext&) final;
-  // Returns all heads and documents, for this rank's queries.
+  // Returns a part that selects for all heads and documents, but only for this rank's queries.
   SelectionPart selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
                                std::int64_t kv_heads) final {
     return {{0, kv_heads}, pattern, shards->documents, true};
@@ -32,16 +32,16 @@ class KeySchedule : public ContextParallel {
 
  protected:
   KeySchedule(Communicator& comm, ContextKeys keys) : ContextParallel(comm), keys_(keys) {}
-  // Compute attention over the pairs of the pattern, which has no pools. If the pattern selects, the selection is
-  // given.
+  // Compute attention over the pairs of the pattern, which has no pools. If the pattern selects, the selection must be
+  // set.
   virtual void attend(const Attention&, const KeyShards&, const ExecContext&) = 0;
   virtual void attend_backward(const AttentionBackward&, const KeyShards&, const ExecContext&) = 0;
   // Returns a buffer for a message (rows.h) of keys and values shaped like `like` [N,H,D], or of their gradients.
   Tensor receive_message(const KeyRequest&, const Tensor& like, DType, const ExecContext&);
 
  private:
-  // Returns the call with its selection: the given one, or a new one if the pattern selects. It covers only this rank's
-  // query rows. Only block means of keys and queries are exchanged, which are small.
+  // Returns the call with a selection: the given one, or a new one if the pattern selects. The selection covers only
+  // this rank's query rows. Only the block means of keys and queries are exchanged, which are small.
   PooledAttention with_selection(PooledAttention, const ContextShards&, const ExecContext&);
   // Gathers the selections of all ranks. Returns unknown references if the pattern does not select, or if all keys are
   // sent.

@@ -9,7 +9,7 @@
 
 namespace ring {
 
-// Kernels are fastest on whole tiles. Chunks of many tiles stay nearly equal if they differ by one.
+// Kernels are fastest on whole tiles. Chunks with many tiles stay nearly equal if they differ by one tile.
 constexpr std::int64_t kTile = 128, kManyTiles = 64;
 
 ContextLayout::ContextLayout(ContextLayoutKind kind, std::int64_t length, int ranks, std::int64_t align)

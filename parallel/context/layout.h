@@ -1,5 +1,5 @@
 #pragma once
-// The positions of a row of tokens that each rank of the cp axis holds.
+// The positions in a row of tokens that each rank of the cp axis holds.
 //   zigzag       2P chunks; rank i holds chunks i and 2P - 1 - i, which balances causal attention.
 //   contiguous   P chunks; rank i holds chunk i, so that most neighbours in the row are on one rank.
 // Chunks begin at multiples of `align` and differ in length by at most `align`; some may be empty.
@@ -18,7 +18,7 @@ enum class ContextLayoutKind : std::uint8_t { zigzag, contiguous };
 class ContextLayout {
  public:
   struct Chunk {
-    std::int64_t begin, end;  // positions
+    std::int64_t begin, end;  // positions [begin, end)
     bool operator==(const Chunk&) const = default;
   };
 
@@ -27,20 +27,21 @@ class ContextLayout {
 
   int ranks() const { return static_cast<int>(chunks_.size()); }
   std::int64_t length() const { return length_; }
-  const std::vector<Chunk>& chunks(int rank) const { return chunks_[static_cast<std::size_t>(rank)]; }  // ascending
-  std::int64_t tokens(int rank) const;  // tokens of a row
+  // sorted
+  const std::vector<Chunk>& chunks(int rank) const { return chunks_[static_cast<std::size_t>(rank)]; }
+  std::int64_t tokens(int rank) const;  // tokens of each row that a rank holds
 
   // Returns the shards of a micro-batch of `rows` consecutive rows. documents: spans of the whole micro-batch.
   ContextShards shards(int rank, std::int64_t rows, std::vector<Span> documents) const;
 
  private:
   std::int64_t length_;
-  std::vector<std::vector<Chunk>> chunks_;  // without empty ones
+  std::vector<std::vector<Chunk>> chunks_;  // by rank; empty chunks are left out
 };
 
 // Returns the alignment of chunks, in tokens, that keeps the exchange small: the least common multiple of branch
-// segments and blocks, as far as it fits into a chunk of length / chunks tokens; and of the kernels' tile if a chunk
-// has many tiles.
+// segments and blocks, as far as it fits into a chunk of length / chunks tokens, and of the kernels' tile size if a
+// chunk has many tiles.
 std::int64_t context_align(const std::vector<Pattern>&, std::int64_t length, std::int64_t chunks);
 
 // automatic: zigzag if every layer is dense, else contiguous.

@@ -16,11 +16,12 @@
 namespace ring {
 namespace {
 
-constexpr double kMaxKeyBytes = 1e9;  // limit on all ranks' keys and values in f32 for measuring gather
-constexpr double kLongest = 1;        // seconds of a forward and backward; longer ones are not measured
+// upper bound on the bytes of all ranks' keys and values in f32; if they need more, gather is not measured
+constexpr double kMaxKeyBytes = 1e9;
+constexpr double kLongest = 1;  // seconds of a forward and backward; slower calls are not measured
 // A schedule must take less than this share of the best time so far; a smaller gain is noise.
 constexpr float kClearly = 0.97f;
-constexpr double kMaxWorkspace = 4.3e9;  // bytes of workspace of an attention kernel
+constexpr double kMaxWorkspace = 4.3e9;  // upper bound on the workspace bytes of an attention kernel
 
 class MeasuredContext final : public ContextParallel {
  public:
@@ -46,12 +47,12 @@ class MeasuredContext final : public ContextParallel {
                 const ExecContext& ctx) override {
     Attention a;
     a.q = b.q, a.k = b.k, a.v = b.v, a.out = b.out, a.lse = b.lse, a.scale = b.scale, a.pattern = b.pattern;
-    a.dropout = b.dropout;  // so that the key equals that of the forward
+    a.dropout = b.dropout;  // makes the key equal to the forward's key
     choose(a, shards, ctx).backward(b, shards, ctx);
   }
 
  private:
-  // Returns the schedule for a call. Does not measure without ctx.tuning: on CPUs, and for work done only once.
+  // Returns the schedule for a call. Without ctx.tuning (on CPUs, or for work done only once) nothing is measured.
   ContextParallel& choose(const Attention& a, const std::shared_ptr<const ContextShards>& shards,
                           const ExecContext& ctx) {
     if (!ctx.tuning || schedules_.size() == 1) return *schedules_.front();
@@ -59,15 +60,15 @@ class MeasuredContext final : public ContextParallel {
     const auto known = chosen_.find(key);
     const std::uint64_t generation = ctx.tuning->generation();
     if (known != chosen_.end() && known->second.first == generation) return *known->second.second;
-    // All ranks saw this key together before, so each rank has a record of it.
+    // All ranks have met this key together before, so each rank has a record for it.
     ContextParallel* best = known != chosen_.end() ? find(ctx.tuning->find(key)) : nullptr;
     if (!best) best = choose_together(key, a, shards, ctx);
     chosen_[key] = {ctx.tuning->generation(), best};
     return *best;
   }
 
-  // Returns the schedule for a new key. Collective. Rank 0 decides: another rank's store may hold a different choice,
-  // or none, and ranks with different schedules would wait for each other without end.
+  // Returns the schedule for a new key. Collective. Rank 0 decides: another rank's store may hold a different choice or
+  // none, and ranks with different schedules would deadlock.
   ContextParallel* choose_together(const std::string& key, const Attention& a,
                                    const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx) {
     const bool decides = comm_.rank() == 0;
@@ -107,7 +108,7 @@ class MeasuredContext final : public ContextParallel {
                lengths_of(shards.documents), a.dropout.rate > 0 ? ", dropout" : "");
   }
 
-  // Returns true if measuring, with several calls of each schedule, would cost more than it saves.
+  // Returns true if a measurement, which makes several calls of each schedule, would cost more time than it saves.
   bool takes_long(const Attention& a, const ContextShards& s) const {
     const double pairs = kept_pairs(a.pattern, s.documents, s.documents, a.k.dim(1));
     return 14.0 * static_cast<double>(a.q.dim(1) * a.q.dim(2)) * pairs / comm_.size() > kLongest * kRoughGpuFlops;
@@ -131,7 +132,7 @@ class MeasuredContext final : public ContextParallel {
     return true;
   }
 
-  // Returns an upper bound on the bytes of a forward and backward call, beside its operands and results.
+  // Returns an upper bound on the bytes of a forward and backward call, excluding operands and results.
   double bytes_of(const ContextParallel& s, const Attention& a, const ContextShards& shards,
                   const ExecContext& ctx) const {
     const double all = static_cast<double>(shards.tokens()), mine = all / comm_.size();
@@ -141,7 +142,7 @@ class MeasuredContext final : public ContextParallel {
     double bytes = 4 * dim * (2 * mine * heads + 4 * keys * kv_heads);  // accumulators and gradients in f32
     if (s.schedule() == "ring")
       bytes *= static_cast<double>(heads_at_once(shards, a.pattern, a.k.dim(1), a.k.dim(2), message_bytes_)) / kv_heads;
-    // Copies being sent, being received, and reordered.
+    // Copies that are being sent, received or reordered.
     if (s.schedule() == "gather") bytes += size * dim * 2 * 2 * all * kv_heads;
     if (s.schedule() == "all_to_all") bytes += size * dim * 3 * mine * (4 * heads + 4 * kv_heads);
     const double pairs = kept_pairs(a.pattern, shards.documents, shards.documents, a.k.dim(1)) / comm_.size();
@@ -164,12 +165,12 @@ class MeasuredContext final : public ContextParallel {
     return to_host<float>(t, ctx.stream);
   }
 
-  // Returns the schedules that fit into memory on all ranks. If one rank ran out of memory within a schedule, the
-  // others would wait for it.
+  // Returns for each schedule whether it fits into memory on all ranks. If one rank ran out of memory within a
+  // schedule, the others would wait for that rank.
   std::vector<bool> able(const Attention& a, const ContextShards& shards, const ExecContext& ctx) {
     const auto results = static_cast<double>(2 * (a.q.bytes() + a.k.bytes() + a.v.bytes()));
     std::vector<float> no;
-    double bytes = results;  // includes schedules measured before, since their receive buffers may be kept
+    double bytes = results;  // includes schedules measured before, since their receive buffers may not be freed
     for (const auto& s : schedules_) {
       const double with = fits(*s, a, shards) ? bytes + bytes_of(*s, a, shards, ctx) : 0;
       const bool can = with > 0 && can_allocate(with, ctx);
@@ -219,7 +220,7 @@ class MeasuredContext final : public ContextParallel {
 
   std::int64_t message_bytes_;
   std::vector<std::unique_ptr<ContextParallel>> schedules_;  // in order of preference
-  // By key, with the tuning generation of the choice.
+  // Chosen schedule by key, with the tuning generation in which it was chosen.
   std::map<std::string, std::pair<std::uint64_t, ContextParallel*>> chosen_;
 };
 

@@ -31,7 +31,7 @@ Span cut(Span s, std::int64_t begin, std::int64_t end) {
   return s;
 }
 
-// Returns the part within a branch's window, which reaches back `reach` positions.
+// Returns the part of the bounds within a branch's window, which reaches `reach` positions back.
 Bounds in_window(Bounds b, std::int64_t reach, bool causal) {
   b.k = std::max(b.k, b.q - reach + 1);
   b.q_end = std::min(b.q_end, b.k_end - 1 + reach);
@@ -56,7 +56,7 @@ Bounds cut(Bounds b, std::int64_t begin, std::int64_t end) {
   return {std::max(b.q, begin), std::min(b.q_end, end), std::max(b.k, begin), std::min(b.k_end, end)};
 }
 
-// Returns the bounds of the queries and keys that attend to each other through this branch.
+// Returns the bounds of the queries and keys that see each other through this branch.
 Bounds seen_in_branch(const Bounds& b, const Pattern& p, const Branch& branch, std::int64_t origin) {
   const Segments s = common_segments(b, origin, branch.segment);
   if (s.first >= s.end) return {};
@@ -100,7 +100,7 @@ void needed_in_branch(const Pattern& p, const Branch& branch, const SpanPair& pa
   }
 }
 
-// Returns true if any head keeps the pair of blocks; a head that selects may keep any.
+// Returns true if any head keeps this pair of blocks; a head that selects blocks may keep any pair.
 bool any_head_keeps(const BlockPattern& blocks, std::int64_t kv_heads, std::int32_t q, std::int32_t k) {
   if (blocks.selects()) return true;
   for (std::int32_t h = 0; h < kv_heads; ++h)
@@ -108,7 +108,7 @@ bool any_head_keeps(const BlockPattern& blocks, std::int64_t kv_heads, std::int3
   return false;
 }
 
-// Blocks of a span, counted from the one in which the document starts.
+// Block numbers of a span, counted from the block in which the document starts.
 struct BlockRange {
   std::int32_t first, last;
 };
@@ -117,7 +117,7 @@ BlockRange blocks_between(const Pattern& p, const Span& s) {
   return {static_cast<std::int32_t>(at / size), static_cast<std::int32_t>((at + s.count - 1) / size)};
 }
 
-// Calls fn for the rows of a block that are in the span.
+// Calls fn for the rows of a block that are inside the span.
 void call_for_block(const Pattern& p, const Span& s, std::int32_t block, const Fn& fn) {
   const std::int64_t size = p.blocks->block(), start = p.origin(s.document) + block * size;
   const std::int64_t begin = std::max<std::int64_t>(s.position, start),

@@ -10,13 +10,13 @@
 namespace ring {
 namespace {
 
-// The parts of one document that two ranks hold, and the document's index.
+// The parts of a document that each of two ranks holds, and the document's index.
 struct Parts {
   std::vector<Span> queries, keys;
   std::size_t document = 0;
 };
 
-// Returns the parts of documents in a rank's rows, ascending by document, and the document index of each part.
+// Returns the parts of documents in a rank's rows, sorted by document, and the document index of each part.
 std::vector<Span> parts_of(const std::vector<LocalRows>& held, const std::vector<Span>& documents,
                            std::vector<std::size_t>& document_of) {
   std::vector<Span> parts;
@@ -51,7 +51,7 @@ std::vector<Parts> common_parts(const std::vector<LocalRows>& queries, const std
   return out;
 }
 
-// Merges parts [begin, end) of a document. They are in adjacent rows, since the document fills all of a rank's rows
+// Merges parts [begin, end) of a document. Their rows are adjacent, since the document fills all of the rank's rows
 // between two of its parts.
 Span joined(const std::vector<Span>& parts, std::size_t begin, std::size_t end) {
   Span all = parts[begin];
@@ -63,7 +63,7 @@ Span joined(const std::vector<Span>& parts, std::size_t begin, std::size_t end) 
   return all;
 }
 
-// Returns the pairs of dense attention, which depends only on order: parts are merged, with positions that keep the
+// Returns the pairs for dense attention, which depends only on order: parts are merged, with positions that keep their
 // order.
 std::vector<SpanPair> dense_pairs(const Parts& p, bool causal, bool same_rank) {
   const std::size_t n = p.queries.size();
@@ -114,7 +114,8 @@ std::vector<std::int32_t> rows_of_blocks(const Pattern& pattern, const std::vect
   return pattern.selects() ? first_blocks(pattern, documents) : std::vector<std::int32_t>{};
 }
 
-// Adds each pair to the first call in which its rows are free. Rows of different documents never overlap.
+// Adds each pair to the first call in which the pair's rows are not used yet. Rows of different documents never
+// overlap.
 void add_calls(const std::vector<SpanPair>& pairs, const std::vector<std::int32_t>& block_rows, std::size_t document,
                std::vector<AttentionCall>& calls) {
   std::vector<std::vector<SpanPair>> taken;
@@ -133,7 +134,7 @@ void add_calls(const std::vector<SpanPair>& pairs, const std::vector<std::int32_
   }
 }
 
-// Returns the contiguous row ranges of the owner that the calls use, and their rows at the receiver.
+// Returns the contiguous row ranges of the owner that the calls use, and the corresponding rows of the receiver.
 std::vector<RowCopy> rows_between(const std::vector<AttentionCall>& calls) {
   std::vector<Span> keys;
   for (const AttentionCall& call : calls) keys.insert(keys.end(), call.keys.begin(), call.keys.end());
@@ -176,7 +177,7 @@ void add_copies(const RowCopy& range, const std::vector<char>& marked, std::int3
   flush();
 }
 
-// Marks of the receiver's needed rows, for each KV head, or one for all heads.
+// Marks of the rows that the receiver needs, for each KV head, or once for all heads.
 using Marks = std::vector<std::vector<char>>;
 
 Marks marks_of(const KeyRequest& need, const Pattern& pattern, std::int64_t kv_heads,

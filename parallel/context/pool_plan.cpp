@@ -37,7 +37,7 @@ PoolPlan::Message& with(std::vector<PoolPlan::Message>& messages, int peer) {
   return found == messages.end() ? messages.emplace_back(PoolPlan::Message{.peer = peer, .moves = {}}) : *found;
 }
 
-// Builds the plan from the ranks' rows, added in the micro-batch's order.
+// Builds the plan from all ranks' rows, added in the micro-batch's order.
 class Planner {
  public:
   Planner(const ContextShards& shards, std::int32_t size) : me_(shards.rank) {
@@ -46,7 +46,7 @@ class Planner {
     plan_.pools.rows_by_rank.resize(shards.rows_by_rank.size());
   }
 
-  // Adds `count` rows from `row` on of a rank: tokens from `token` on of a document whose first pool is `pool`.
+  // Adds rows [row, row + count) of a rank, which hold tokens from `token` on of a document whose first pool is `pool`.
   void add(int rank, std::int32_t row, std::int32_t token, std::int32_t count, std::int32_t pool) {
     const std::int32_t size = plan_.size;
     for (std::int32_t n = 0; count > 0; row += n, token += n, count -= n) {
@@ -63,7 +63,7 @@ class Planner {
   PoolPlan plan() && { return std::move(plan_); }
 
  private:
-  // Assigns pools to a rank. Returns the row of the first one among the rank's pools.
+  // Assigns pools to a rank. Returns the row of the first of these pools among the rank's pools.
   std::int32_t hold(int rank, std::int32_t pool, std::int32_t count) {
     std::vector<LocalRows>& held = plan_.pools.rows_by_rank[static_cast<std::size_t>(rank)];
     const std::int32_t first = held.empty() ? 0 : held.back().first + held.back().count;
@@ -77,7 +77,7 @@ class Planner {
     const std::int32_t out = hold(rank, pool, count / plan_.size);
     if (rank == me_) plan_.whole.push_back({.first = row, .count = count, .out = out});
   }
-  // Adds tokens of one pool, from its token `place` on.
+  // Adds tokens of one pool; `place` is the first token's index in the pool.
   void add_part(int rank, std::int32_t row, std::int32_t place, std::int32_t count, std::int32_t pool) {
     if (place == 0) begin_part(rank, pool);
     const std::int64_t to = plan_.part_rows - plan_.size + place;
@@ -103,7 +103,7 @@ class Planner {
     message.count += move.count;
   }
 
-  int me_, maker_ = 0;  // maker_: rank that makes the pool being added
+  int me_, maker_ = 0;  // maker_: the rank that makes the pool being added
   PoolPlan plan_;
 };
 

@@ -8,21 +8,21 @@
 
 namespace ring {
 
-// The pools of one size. The rank that has a pool's first token makes the pool.
+// The pools of one size. The rank that holds a pool's first token makes the pool.
 struct PoolPlan {
-  std::int32_t size = 0;  // tokens
-  // The pools as rows sharded among the ranks: each rank holds the pools that it makes.
+  std::int32_t size = 0;  // tokens per pool
+  // The pools as rows sharded over the ranks: each rank holds the pools that it makes.
   ContextShards pools;
-  // This rank's pools, as rows `out` of the pools that it makes. whole: pools of adjacent rows of this rank. parts: the
-  // other pools, whose tokens are collected in a tensor of part_rows rows.
+  // This rank's pools, as rows `out` of the pools that it makes. whole: pools whose tokens are adjacent rows of this
+  // rank. parts: the other pools, whose tokens are gathered in a tensor of part_rows rows.
   std::vector<PoolSegment> whole, parts;
   std::int64_t part_rows = 0;
   std::vector<RowMove> own;  // rows of this rank that are copied to that tensor
 
-  // Tokens of pools that this rank sends to, or receives from, a peer.
+  // Tokens that this rank exchanges with a peer to make pools.
   struct Message {
     int peer = 0;
-    std::int64_t count = 0;      // rows
+    std::int64_t count = 0;      // number of rows
     std::vector<RowMove> moves;  // from this rank's rows into the message, or out of the message into the tensor
   };
   std::vector<Message> sends, receives;

@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// The pools of one size, some of which this rank makes.
+// The pools of one size; this rank makes some of them.
 class ShardedPools {
  public:
   ShardedPools(const PoolSource& source, std::size_t i, const PoolPlan& plan, ContextExchange& exchange,
@@ -50,8 +50,8 @@ class ShardedPools {
   }
 
  private:
-  // Collects the tokens of this rank's pools whose tokens are not in adjacent rows of this rank, and sends other ranks
-  // the tokens of their pools. Collective.
+  // Gathers the tokens of this rank's pools whose tokens are not in adjacent rows of this rank, and sends other ranks
+  // the tokens that their pools need. Collective.
   PoolTokens bring_parts() {
     std::vector<Tensor> tokens{whole_.k, whole_.v};
     const bool scores_values = whole_.scored.raw() == whole_.v.raw();
@@ -70,7 +70,7 @@ class ShardedPools {
     return {part(parts, 0), part(parts, 1), part(parts, scores_values ? 1 : 2), plan_.parts};
   }
 
-  // Returns gradients of keys and values, f32, to the ranks that have the tokens. Collective.
+  // Sends the f32 gradients of keys and values to the ranks that hold the tokens. Collective.
   void return_parts(const Tensor& parts, const std::vector<Tensor>& gradients) {
     add_all(gradients, parts, plan_.own);
     if (!plan_.any_travels) return;

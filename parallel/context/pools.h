@@ -1,7 +1,7 @@
 #pragma once
-// Pools of sharded documents, made of the same tokens in the same order as by one process: the rank that has a pool's
-// first token receives the other tokens, and all ranks get all pools. In backward, gradients of pools are summed over
-// the ranks, and gradients of tokens are sent to the ranks that have them.
+// Pools of sharded documents, made of the same tokens in the same order as on a single process: the rank that holds a
+// pool's first token receives the other tokens, and all ranks get all pools. In backward, gradients of pools are summed
+// over the ranks, and gradients of tokens are sent to the ranks that hold them.
 
 #include <map>
 #include <memory>
@@ -26,12 +26,12 @@ class PoolPlanCache {
   std::map<std::vector<std::int32_t>, PoolPlans> plans_;
 };
 
-// Exchanges tokens of pools, in stream order: after the work queued so far, and before any work queued later.
+// Exchanges tokens of pools, in stream order: after all work queued before, and before any work queued later.
 // Collective.
 using SendTokens = std::function<void(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives)>;
 
 // Returns the pools for this rank's queries. The plans, the exchange and the context must outlive the result.
-// Collective, as is PoolKeys::backward of the result.
+// Collective, like PoolKeys::backward of the result.
 std::vector<PoolKeys> pools_of_shards(const PoolSource&, const PoolPlans&, const ContextShards&, ContextExchange&,
                                       const SendTokens&, const ExecContext&);
 

@@ -1,5 +1,5 @@
 // The ring: in step s this rank computes with the keys of rank - s, received directly from that rank. With several
-// nodes, each node runs one revolution with its own keys and one with those of each other node (Gu et al. 2024,
+// nodes, each node makes one revolution with its own keys and one with the keys of each other node (Gu et al. 2024,
 // LoongTrain).
 
 #include <deque>
@@ -13,16 +13,16 @@ namespace {
 
 struct Step {
   int from = 0, to = 0;   // rank that we receive from; rank that we send to
-  KeyRequest keys, ours;  // keys that we need of `from`; keys that `to` needs of the keys that we hold
+  KeyRequest keys, ours;  // keys of `from` that we need; keys that we hold and `to` needs
 };
 
-// One revolution among the ranks of a node, who pass on the keys that they hold: their own, or those of their
+// One revolution among the ranks of a node, which pass on the keys that they hold: their own keys, or those of their
 // counterparts on a different node.
 struct InnerRing {
-  bool own = true;          // the ranks pass on their own keys
-  KeyRequest base;          // keys that we need of those that we hold
+  bool own = true;          // true if the ranks pass on their own keys
+  KeyRequest base;          // keys that we need among the keys that we hold
   std::vector<Step> steps;  // steps in which any rank may need keys
-  // Inter-node exchange before this revolution: the rank that we receive the held keys from, the rank that gets ours,
+  // Inter-node exchange before this revolution: the rank from which we receive the held keys, the rank that gets ours,
   // and the keys that the two nodes need.
   int from = 0, to = 0;
   KeyRequest held, ours;
@@ -30,8 +30,8 @@ struct InnerRing {
 
 struct RingPlan {
   std::vector<InnerRing> revolutions;  // the first one passes on our own keys
-  // Calls of the backward with our own keys: `before` while the first keys are in flight, `after` while the last
-  // gradients return.
+  // Calls of the backward with our own keys: `before` runs while the first keys are in flight, `after` while the last
+  // gradients are returned.
   std::vector<AttentionCall> before, after;
 
   bool local() const {
@@ -51,7 +51,7 @@ struct RingPlan {
   }
 };
 
-// Ranks by node and by their index on the node.
+// Ranks by node and by index on the node.
 struct Grid {
   const ContextShards& shards;
   const Pattern& pattern;
@@ -66,7 +66,8 @@ struct Grid {
   KeyRequest needs(int queries, int keys) const {
     return needed_keys(shards, queries, keys, pattern, kv_heads, positions, referenced);
   }
-  // Returns true if any rank may need the keys of the rank `node_distance` nodes and `distance` local ranks before it.
+  // Returns true if any rank may need the keys of the rank that is `node_distance` nodes and `distance` local ranks
+  // before it.
   bool any_rank_needs(int node_distance, int distance) const {
     for (int node = 0; node < nodes; ++node)
       for (int local_rank = 0; local_rank < per_node; ++local_rank)
@@ -114,7 +115,7 @@ RingPlan make_ring_plan(const Grid& g) {
   return plan;
 }
 
-// Messages of one step, in flight.
+// Messages of one step in flight.
 struct PendingTransfer {
   Tensor in, out;  // undefined if there is no message
   Work work;
@@ -146,7 +147,7 @@ class Ring final : public KeySchedule {
                [&](const AttentionBackward& a, const RingPlan& plan) { attend_backward_once(a, plan, ctx); });
   }
 
-  // Calls fn(part, its plan) for each group of KV heads in turn.
+  // Calls fn(part, plan of the part) for each group of KV heads in turn.
   template <class Args, class Fn>
   void for_groups(const Args& args, const KeyShards& keys, const ExecContext& ctx, const Fn& fn) {
     const std::int64_t all = args.k.dim(1);
@@ -215,7 +216,7 @@ class Ring final : public KeySchedule {
     return own;
   }
 
-  // An exchange of key gradients in flight: others' are sent to the keys' owners, ours are received.
+  // Key gradients in flight: gradients of other ranks' keys are sent to the owners, gradients of our keys are received.
   struct GradientReturn {
     const KeyRequest* ours = nullptr;
     PendingTransfer transfer;
@@ -228,7 +229,8 @@ class Ring final : public KeySchedule {
     }
   };
 
-  // Transfer of the next revolution's keys, split into pieces that travel with the exchanges of the current revolution.
+  // Transfer of the next revolution's keys, split into pieces that are sent with the exchanges of the current
+  // revolution.
   class NextRevolution {
    public:
     NextRevolution(Ring& ring, const RingPlan& plan, const Tensor& k, const Tensor& v, const ExecContext& ctx)
@@ -260,7 +262,8 @@ class Ring final : public KeySchedule {
       }
       ++piece_;
     }
-    // Waits and returns the keys, in rows of their owner; undefined if none are needed or this was the last revolution.
+    // Waits and returns the keys, in rows of their owner; undefined if no keys are needed or this was the last
+    // revolution.
     KvPair finish() {
       work_.wait(ctx_.stream);
       out_ = {};
@@ -282,14 +285,14 @@ class Ring final : public KeySchedule {
   // Prefetches the keys and values of a revolution's steps, in order.
   class KeyPrefetcher {
    public:
-    // like: a tensor with the keys' heads and type.
+    // like: a tensor with the number of heads and the type of the keys.
     KeyPrefetcher(Ring& ring, const InnerRing& r, const KvPair& held, const Tensor& like, NextRevolution& next,
                   const ExecContext& ctx)
         : ring_(ring), revolution_(r), held_(held), like_(like), next_(next), ctx_(ctx) {
       start_up_to_limit();
     }
 
-    // Returns keys and values; undefined, here and below, if none are needed.
+    // Returns keys and values; undefined, as in the functions below, if none are needed.
     KvPair base() {
       const KeyRequest& need = revolution_.base;
       if (revolution_.own) return held_;
@@ -323,7 +326,7 @@ class Ring final : public KeySchedule {
       transfer.work = ring_.exchange(sends, receives, ctx_);
       pending_.push_back(std::move(transfer));
     }
-    // Packs a message; reuses the last one if the rows are the same, as in dense attention.
+    // Packs a message. Reuses the previous message if the rows are the same, as in dense attention.
     const Tensor& packed(const KeyRequest& need) {
       if (!message_.defined() || need.referenced || need.copies != packed_->copies)
         message_ = pack(need, held_.k, held_.v, ctx_);
@@ -343,8 +346,8 @@ class Ring final : public KeySchedule {
     const KeyRequest* packed_ = nullptr;
   };
 
-  // Runs the backward of one revolution. Adds to the gradients of the keys that we hold, except for the last exchange,
-  // which is returned.
+  // Runs the backward of one revolution. Adds to the gradients of the keys that we hold, except those of the last
+  // exchange, which is returned.
   GradientReturn revolution_backward(const InnerRing& r, const RingPlan& plan, const KvPair& held, KvPair& gradients,
                                      NextRevolution& next, BackwardAccumulator& accumulator, const Tensor& like,
                                      const ExecContext& ctx) {

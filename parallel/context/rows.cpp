@@ -42,7 +42,7 @@ Tensor message_of(const KeyRequest& need, const Tensor& like, DType type, const 
   return message_in(need, like, [&](std::int64_t size) { return ctx.empty({size}, type); });
 }
 
-constexpr std::size_t kMaxAdditions = 16;  // with more copies, all rows are added in one call
+constexpr std::size_t kMaxAdditions = 16;  // with more copies, a single call adds all rows
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 #pragma once
-// Copies rows of [N,H,D] tensors into messages and back. A message holds the copied rows of one tensor, then those of a
-// second one, without gaps. All copies are queued on the stream.
+// Copies rows of [N,H,D] tensors into messages and back. A message holds the copied rows of one tensor, followed
+// without a gap by those of a second tensor. All copies are queued on the stream.
 
 #include <vector>
 
@@ -13,7 +13,7 @@ inline void move_rows(const Tensor& dst, const Tensor& src, const RowMove& rows,
   copy_rows_kernel({dst, src, rows}, ctx);
 }
 
-// Returns the i-th of several tensors [N,H,D] that are stored as one tensor [count,N,H,D].
+// Returns element i of several tensors [N,H,D] that are stored as one tensor [count,N,H,D].
 Tensor part(const Tensor& all, std::int64_t i);
 
 // Keys and values, or their gradients: [N,H,D] each, contiguous, stored as one tensor [2,N,H,D].
@@ -21,7 +21,7 @@ struct KvPair {
   Tensor both, k, v;
 };
 KvPair kv_pair(const Tensor& both);
-KvPair no_gradients(const Tensor& keys, const ExecContext&);         // f32 zeros for keys [N,H,D]
+KvPair no_gradients(const Tensor& keys, const ExecContext&);         // returns f32 zeros in the shape of keys [N,H,D]
 void add(const Tensor& to, const Tensor& from, const ExecContext&);  // to += from, f32 and contiguous
 
 // Allocates a message buffer with take(numel) at its reserved size (room()) and returns the part that is actually sent.
@@ -31,17 +31,17 @@ Tensor message_in(const KeyRequest& need, const Tensor& like, const Take& take) 
   const std::int64_t heads = like.dim(1), dim = like.dim(2);
   return take(2 * need.room(heads) * dim).narrow(0, 0, 2 * need.row_heads(heads) * dim);
 }
-// Returns the message made of the owner's k and v [N,H,D], in their type. k, v: any strides with unit last.
+// Packs the owner's k and v [N,H,D] into a message of their type. Strides may be anything with a unit last stride.
 Tensor pack(const KeyRequest&, const Tensor& k, const Tensor& v, const ExecContext&);
-// Returns the rows that the receiver computes with: a view of the message if need.whole, else a copy with 0 in the rows
-// that were not sent. like: keys [N,H,D].
+// Returns the keys and values that the receiver computes with: a view of the message if need.whole, else a copy with
+// zeros in the rows that were not sent. like: keys [N,H,D].
 KvPair unpack(const KeyRequest&, const Tensor& message, const Tensor& like, const ExecContext&);
-// Returns the message of gradients [rows,H,D] f32 for the owner: a view of the tensor if need.whole.
+// Returns the message with gradients [rows,H,D] f32 for the owner: a view of the tensor if need.whole.
 Tensor pack_gradients(const KeyRequest&, const KvPair& gradients, const ExecContext&);
 // Adds a received message of gradients to the owner's gradients.
 void add_gradients(const KeyRequest&, const Tensor& message, const KvPair& gradients, const ExecContext&);
 
-// Copies src [N,H,D], f32 and contiguous, to dst [N,H,D], any strides; rounds if dst is bf16.
+// Copies src [N,H,D], f32 and contiguous, to dst [N,H,D], which may have any strides; rounds if dst is bf16.
 void store(const Tensor& dst, const Tensor& src, const ExecContext&);
 
 }  // namespace ring
