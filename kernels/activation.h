@@ -9,7 +9,7 @@ enum class Activation : std::uint8_t {
   relu2,      // max(x, 0)^2 (So et al. 2021, Primer)
 };
 
-// y = f(x), both contiguous and of one shape. In this header all tensors of an op have one type, f32 or bf16;
+// y = f(x), both contiguous and of the same shape. In this header all tensors of an op have one type, f32 or bf16;
 // arithmetic is f32.
 struct Activate {
   Tensor x, y;

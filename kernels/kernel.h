@@ -44,7 +44,7 @@ class KernelObserver {
   virtual ~KernelObserver() = default;
   // Called instead of the kernel. Must call `run`, which queues the kernel, at least once.
   virtual void call(const KernelCall&, const ExecContext&, const std::function<void()>& run) = 0;
-  // The following calls, until leave(), belong to this scope or, in the backward, to this step of the tape.
+  // Called at the start of a scope or, in the backward, of a step of the tape. The calls until leave() belong to it.
   virtual void enter_scope(const ScopeId&, const ExecContext&) {}
   virtual void enter_step(std::string_view /*op*/, const ExecContext&) {}
   virtual void leave(const ExecContext&) {}

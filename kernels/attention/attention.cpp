@@ -123,12 +123,12 @@ double list_floats(const AttentionBackward& a) {
 
 }  // namespace
 
-// On GPUs: one dropout key per query row and head.
+// On GPUs, counts one dropout key per query row and head.
 std::size_t scratch_bytes(const Attention& a, const ExecContext& ctx) {
   if (ctx.stream.device().backend == Backend::cpu || a.dropout.rate == 0) return 0;
   return static_cast<std::size_t>(a.lse.numel()) * sizeof(std::uint32_t);
 }
-// On GPUs: row statistics, and the f32 accumulators of dq in parts of 64 columns, each with a turn counter
+// On GPUs, counts row statistics, and the f32 accumulators of dq in parts of 64 columns, each with a turn counter
 // (kernels/attention/cuda/query_sums.cu); cuDNN's accumulators have the same size. Several branches accumulate all
 // gradients in f32. Dropout needs one key per query row and head; selections need block lists.
 std::size_t scratch_bytes(const AttentionBackward& a, const ExecContext& ctx) {

@@ -62,7 +62,7 @@ struct AttentionBackward {
   Pattern pattern;
   Tensor carry_dq, carry_dk, carry_dv;  // each may be undefined; carry_dk and carry_dv only together
   AttentionDropout dropout{};
-  BlockSelection selection{};  // as in the forward
+  BlockSelection selection{};  // selection, as in the forward
 };
 inline Cost cost(const AttentionBackward& a) {
   return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv},
@@ -73,7 +73,7 @@ const Kernel<AttentionBackward>::Candidate& choose_fastest(const Kernel<Attentio
                                                            const ExecContext&);
 inline constinit Kernel<AttentionBackward> attention_backward_kernel{"attention_backward", choose_fastest};
 
-// `count` rows of a cache: first, first + stride, ...
+// Rows of a cache: `count` rows first, first + stride, ...
 struct CacheRows {
   std::int32_t first = 0, count = 0, stride = 1;
   bool operator==(const CacheRows&) const = default;

@@ -44,7 +44,7 @@ std::vector<QuerySample> sample_blocks(const Pattern& pattern, const std::vector
     const std::int64_t start =
         pattern.origin(d.document) - d.position;  // row of block 0, relative to d.first; at most 0
     std::size_t stretches = 0;                    // runs of sampled blocks so far
-    bool goes_on = false;                         // the previous block was sampled
+    bool goes_on = false;                         // true if the previous block was sampled
     for (std::int64_t r = first[b]; r < first[b + 1]; ++r) {
       const bool takes = (r + 1) * taken / all > r * taken / all;
       const auto begin = static_cast<std::int32_t>(std::max<std::int64_t>(0, start + (r - first[b]) * size));

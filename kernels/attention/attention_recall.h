@@ -1,6 +1,6 @@
 #pragma once
-// Metrics of block patterns, logged every train.diagnostics_interval steps: how many pairs they keep, and what share of dense
-// attention these pairs have.
+// Metrics of block patterns, logged every train.diagnostics_interval steps: how many pairs they keep, and what share of
+// dense attention these pairs have.
 
 #include <vector>
 

@@ -12,10 +12,10 @@ namespace ring {
 
 struct BranchPass {
   std::int32_t segment = kNoSegment, rate = 1;
-  std::int32_t finer = 0;              // pairs within one segment of this length are left to a finer pass; 0: none are
-  std::int32_t window = 0, shift = 0;  // window: samples; 0 without a window
+  std::int32_t finer = 0;              // if > 0, pairs within one segment of this length are left to a finer pass
+  std::int32_t window = 0, shift = 0;  // window: in samples; 0 if there is no window
   std::int32_t pool = 0;               // tokens of each pool if keys are pools; 0 if keys are tokens
-  bool causal = true, listed = false;  // listed: a block pattern, whose lists say which blocks are kept
+  bool causal = true, listed = false;  // listed: true for block patterns, whose lists say which blocks are kept
   RING_HOST_DEVICE std::int32_t offset(int kv_head) const { return (kv_head + shift) % rate; }
 };
 
@@ -51,12 +51,12 @@ struct Columns {
 struct TileBounds {
   std::int32_t first, end, gap, gap_end;
   std::int32_t all_first, all_end, hole, hole_end;
-  // True if no row sees any of the columns [c, c + width).
+  // Returns true if no row sees any of the columns [c, c + width).
   RING_HOST_DEVICE bool none(std::int32_t c, std::int32_t width) const {
     const std::int32_t from = c < first ? first : c, to = c + width > end ? end : c + width;
     return from >= to || (from >= gap && to <= gap_end);
   }
-  // True if every row sees all of the columns [c, c + width).
+  // Returns true if every row sees all of the columns [c, c + width).
   RING_HOST_DEVICE bool all(std::int32_t c, std::int32_t width) const {
     return c >= all_first && c + width <= all_end && (c + width <= hole || c >= hole_end || hole >= hole_end);
   }
@@ -64,12 +64,12 @@ struct TileBounds {
 
 // A segment pair as one head samples it: sample j is position offset + j * rate of the segment pair.
 struct HeadSegment {
-  std::int32_t q_row, k_row;  // rows of sample 0, which may be negative
+  std::int32_t q_row, k_row;  // rows of sample 0; may be negative
   std::int32_t rate, offset;
   std::int32_t q_first, q_end, k_first, k_end, sink_end;  // counted in samples
-  std::int32_t window, finer;                             // window: samples; finer: positions, as in BranchPass
-  // 0: not causal. 1: query j sees keys u <= j. p > 1: keys are pools of p tokens, and query j sees the pools that end
-  // before it, p (u + 1) <= j.
+  std::int32_t window, finer;                             // window: in samples; finer: in positions, as in BranchPass
+  // 0 if not causal. 1 if query j sees keys u <= j. p > 1 if keys are pools of p tokens, and query j sees the pools
+  // that end before it: p (u + 1) <= j.
   std::int32_t causal;
   std::int32_t position;  // position of sample 0 in the packed row
 

@@ -1,6 +1,7 @@
 #pragma once
-// Pattern: the query-key pairs that attention counts, and how often. Kernels, caches, context parallelism, costs and
-// pictures see nothing else of a kind of attention (model/attention/kinds.h), which makes a pattern of its settings.
+// A pattern says which query-key pairs attention counts, and how often. A kind of attention (model/attention/kinds.h)
+// converts its settings to a pattern, and kernels, caches, context parallelism, costs and pictures depend on the
+// pattern alone.
 
 #include <cstdint>
 #include <limits>
@@ -17,7 +18,7 @@ constexpr std::int32_t kNoSegment = std::numeric_limits<std::int32_t>::max();  /
 // al. 2023, section 2).
 struct Branch {
   std::int32_t segment = kNoSegment, rate = 1;
-  std::int32_t window = 0;  // samples that a query sees, itself included; 0: the whole segment
+  std::int32_t window = 0;  // samples that a query sees, itself included; 0 means the whole segment
   bool operator==(const Branch&) const = default;
 };
 
@@ -28,19 +29,19 @@ struct Branch {
 //   * |t - u| < window * rate or u < sinks, if the branch has a window.
 // With `blocks` there is one plain branch; positions count from the start of the block in which the document starts,
 // and `blocks` must keep block (t / block, u / block) for this KV head.
-// With `pools`, t also sees pools of its document as keys, which kernels know nothing of (pooled_attention.h): for each
-// size p, the mean of the keys at positions [p j, p (j + 1)) for each j with p (j + 1) <= t.
+// With `pools`, t also sees pools of its document as keys, which pooled_attention.h handles and kernels do not: for
+// each size p, the mean of the keys at positions [p j, p (j + 1)) for each j with p (j + 1) <= t.
 struct Pattern {
   bool causal = true;
   std::vector<Branch> branches = {Branch{}};  // the first one has rate 1, so that each query sees itself
   std::int32_t sinks = 0;
-  // A pair counts once, however many branches have it. Requires that each segment and each rate divides the next
-  // branch's, and each rate its segment.
+  // If true, a pair counts once even if several branches contain it. Requires that each segment and each rate divides
+  // that of the next branch, and that each rate divides its segment.
   bool dedup = false;
   bool from_row = false;
   std::int32_t shift = 0;
   std::shared_ptr<const BlockPattern> blocks;
-  std::vector<std::int32_t> pools;  // sizes, in tokens
+  std::vector<std::int32_t> pools;  // pool sizes in tokens
   // Set in a call over pools alone: position u of the keys is pool u, of `pool` tokens. 0 if keys are tokens.
   std::int32_t pool = 0;
 
@@ -48,8 +49,8 @@ struct Pattern {
   bool is_interval() const;
   bool is_dense() const { return is_interval() && branches[0].window == 0; }
   bool has_windows() const;
-  bool has_samples() const;  // some branch has a rate above 1, so that heads sample different positions
-  bool selects() const;      // calls need a selection (selection.h), which says which blocks are kept
+  bool has_samples() const;  // true if some branch has a rate above 1, so that heads sample different positions
+  bool selects() const;      // true if calls need a selection (selection.h), which says which blocks are kept
   // Returns the position in the packed row that positions count from, for a document that starts at `document`.
   std::int64_t origin(std::int32_t document) const;
 };

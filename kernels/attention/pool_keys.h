@@ -20,7 +20,8 @@ struct PoolSource {
 PoolSource pool_source(const PooledAttention&);
 PoolSource pool_source(const PooledAttentionBackward&);
 
-// Tokens [N,Hk,D] to make pools of; `rows` says which rows make up which pools. Each pool must be complete.
+// Tokens [N,Hk,D] from which pools are computed; `rows` says which rows make up which pools. Each pool must be
+// complete.
 struct PoolTokens {
   Tensor k, v, scored;
   std::vector<PoolSegment> rows;

@@ -3,7 +3,8 @@
 // the pairs, merged by their log-sum-exps. The result is exactly one softmax over tokens and pools, forward and
 // backward: the compressed branch of NSA (Yuan et al. 2025, section 3.3.1). A pool is the mean of its tokens, or their
 // sum by learned weights (weighted_pool.h). Optional gates, one per query and head, are added to the scores of all its
-// pools: NSA's gates, which weigh branches by exp(g) within the one softmax. Without pools only the pairs are called.
+// pools: NSA's gates, which weigh branches by exp(g) within the one softmax. Without pools there is only the call for
+// the pairs.
 
 #include <utility>
 

@@ -33,7 +33,7 @@ class SeenKeys {
   explicit SeenKeys(const Pattern&);
 
   // Appends to `to` the runs of keys before position `length` that the query sees in this KV head. Runs of one branch
-  // do not overlap; a key occurs once for each branch that has it.
+  // do not overlap; a key occurs once for each branch that contains it.
   void add(std::int32_t kv_head, std::int32_t query, std::int32_t length, std::vector<KeyRun>& to) const;
 
   // Returns how many of the newest keys, besides sinks, a causal query may need, directly or through pools; nullopt if

@@ -22,7 +22,8 @@ struct BlockSelection {
 
 // Returns the blocks from the start of the span's document to the end of the span.
 std::int32_t blocks_of(const Pattern&, const Span&);
-// For spans that are whole documents, returns the number of blocks before each span and, last, of all spans.
+// For spans that are whole documents, returns the number of blocks before each span, followed by the number in all
+// spans.
 std::vector<std::int32_t> first_blocks(const Pattern&, const std::vector<Span>&);
 
 // A selection as kernels read it.

@@ -31,8 +31,7 @@ struct Library {
 // Returns the library. Throws Error, saying what to install, if it cannot be loaded.
 const Library& library();
 
-// Throws Error, naming the call, its place in the source and the status; or the device's error if the device has
-// failed.
+// Throws Error, naming the call, its source location and the status; or the device's error if the device has failed.
 [[noreturn]] void fail_call(cublasStatus_t, const char* call, const char* file, int line);
 
 }  // namespace ring::cublas

@@ -63,7 +63,7 @@ struct Operands {
   const StepState* state;
   RandomSite site;
   std::uint64_t first;  // global index of element 0
-  bool aligned;         // all pointers, to 16 bytes
+  bool aligned;         // true if all pointers are aligned to 16 bytes
 };
 
 template <bool whole, class P, class G, class M>

@@ -99,7 +99,7 @@ struct Plan {
   int keep, chunk, threads;
 };
 Plan plan(std::int64_t packs, const ExecContext& ctx) {
-  constexpr int reserved = 2048;  // bytes per thread block: of the system, and the kernel's static shared memory
+  constexpr int reserved = 2048;  // bytes per thread block: CUDA's own, and the kernel's static shared memory
   const int most = attribute(ctx, cudaDevAttrMaxSharedMemoryPerBlockOptin) - reserved;
   const int whole = attribute(ctx, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   const int half = whole / 2 - reserved, third = whole / 3 - reserved;

@@ -18,7 +18,8 @@ namespace ring::cuda {
 
 inline constexpr int kBlock = 256;  // threads per block
 inline constexpr std::int64_t kMaxGridY = 65535;
-inline constexpr std::size_t kFreeSharedBytes = 48 << 10;  // larger sizes need an attribute, which launch() sets
+// Maximum shared memory that needs no attribute; launch() sets the attribute for larger sizes.
+inline constexpr std::size_t kFreeSharedBytes = 48 << 10;
 
 struct Launch {
   dim3 grid{0, 0, 0}, block = kBlock;

@@ -21,12 +21,12 @@ constexpr int kTileGroup = 2048;  // rows of c whose tiles are processed togethe
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 struct MatmulParams {
-  CUtensorMap a, b, a_scales, b_scales;  // scales of matrices with blocks of rows
-  const float* squares;                  // scales of b, if it has square blocks
+  CUtensorMap a, b, a_scales, b_scales;  // a_scales, b_scales: only for matrices with blocks of rows
+  const float* squares;                  // scales of b if it has square blocks
   std::int64_t squares_stride;
-  const float *a_scale, *b_scale;  // only tensorwise
+  const float *a_scale, *b_scale;  // only for tensorwise scales
   CUtensorMap c;
-  int blocks;  // blocks of K
+  int blocks;  // number of blocks along K
   int tiles_down, tiles_across;
   bool accumulate;
 };

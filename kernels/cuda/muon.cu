@@ -12,7 +12,7 @@ struct Addresses {
   void *values, *gradient, *momentum;
   __nv_bfloat16* weights;  // null if there are none
   std::uint64_t first;     // global index of element 0
-  bool aligned;            // all pointers and the matrix's part of the update, to 16 bytes
+  bool aligned;            // true if all pointers and the matrix's part of the update are aligned to 16 bytes
 };
 struct Group {
   Addresses of[kMost];

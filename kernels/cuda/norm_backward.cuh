@@ -29,9 +29,10 @@ struct NormBackward {
 template <bool centered>
 constexpr int kNormSums = centered ? 2 : 1;
 
-// Shape of the work: `group` threads of kBlock hold `packs` packs of a row each. `stages` rows per group are in shared
-// memory or in flight; `blocks` thread blocks share an SM. A warp that holds a whole row and its sums of dw needs no
-// barrier and half the instructions per byte; the bytes in flight come from the stages, not from many resident warps.
+// Shape of the work: `group` threads of a thread block share a row, and each holds `packs` packs of it. `stages` rows
+// per group are in shared memory or in flight; `blocks` thread blocks share an SM. A warp that holds a whole row and
+// its sums of dw needs no barrier and half the instructions per byte; the bytes in flight come from the stages, not
+// from many resident warps.
 template <int group_, int packs_, int stages_, int blocks_>
 struct BackwardPlan {
   static constexpr int group = group_, packs = packs_, stages = stages_, blocks = blocks_, groups = kBlock / group_;

@@ -20,12 +20,12 @@ struct NormForward {
   float eps;
 };
 
-// Shape of the work: `group` threads of a thread block of `block` hold `packs` packs each, of `rows` rows at once.
-// Small thread blocks leave less of the device idle in the last wave.
+// Shape of the work: in a thread block of `block` threads, each group of `group` threads processes `rows` rows at once,
+// and each thread holds `packs` packs of each row. Small thread blocks leave less of the device idle in the last wave.
 template <int group_, int packs_, int rows_ = 1, int block_ = kBlock>
 struct ForwardPlan {
   static constexpr int group = group_, packs = packs_, rows = rows_, block = block_, groups = block_ / group_;
-  static constexpr int threads = packs <= 4 ? 1280 : 768;  // per SM: bounds the registers
+  static constexpr int threads = packs <= 4 ? 1280 : 768;  // resident threads per SM, which bound the registers
 };
 
 template <class Plan, class T>

@@ -13,7 +13,7 @@ constexpr int kEach = 8;                // a thread has kEach x kEach elements o
 constexpr int kAcross = kSide / kEach;  // threads along each side of a tile
 static_assert(kAcross * kAcross == kBlock);
 
-// The matrix that is quantized, and where it goes.
+// The matrix to quantize, and its destinations.
 struct QuantizeParams {
   std::int64_t rows, columns;
   unsigned tiles_across;
@@ -21,7 +21,7 @@ struct QuantizeParams {
   Fp8Rows out, transposed;
   float* max;                  // max magnitude of the tensor, if tensorwise
   bool given;                  // *max is final
-  bool first_to_last = false;  // order of tiles
+  bool first_to_last = false;  // if true, tiles run from the first to the last
 };
 
 // A thread's position in the tile of its thread block: rows 8 `down` + 0 to 7, columns 8 `across` + 0 to 7.
@@ -54,8 +54,8 @@ struct TileMemory {
   TransposedTile transposed;
 };
 
-// Calls f(r, packs) for each of the thread's 8 rows, with its elements of the tile; in a matrix of kParts parts side by
-// side, with the same columns of each part. Elements outside the matrix are 0.
+// Calls f(r, packs) for each of the thread's 8 rows, with the row's elements in the tile. If the matrix consists of
+// kParts parts side by side, `packs` has the same columns of each part. Elements outside the matrix are 0.
 template <int kParts, class Source, class F>
 __device__ void for_each_row(const Source& source, const QuantizeParams& p, const Place& at, const F& f) {
   using T = typename Source::Type;
@@ -88,7 +88,7 @@ __device__ void for_each_row(const Source& source, const QuantizeParams& p, cons
   }
 }
 
-// Writes 8 codes of a row; columns from `end` on are left out.
+// Writes 8 codes of a row, except columns from `end` on.
 __device__ inline void write_codes(const QuantizeParams& p, std::int64_t row, std::int64_t column, std::int64_t end,
                                    uint2 codes) {
   if (row >= p.rows) return;
@@ -150,7 +150,7 @@ struct ThreadTile : Place {
   }
 };
 
-// Writes the staged tile, 16 rows of a column at a time; columns from `end` on are left out.
+// Writes the staged tile, 16 rows of a column at a time, except columns from `end` on.
 __device__ inline void write_columns(const QuantizeParams& p, const TransposedTile& t, std::int64_t first_row,
                                      std::int64_t first_column, std::int64_t end) {
   constexpr int kRows = 16, kPieces = kSide / kRows;

@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-using Pack = uint4;  // moved by a thread at a time
+using Pack = uint4;  // unit that a thread copies at a time
 constexpr auto kPackBytes = static_cast<std::int64_t>(sizeof(Pack));
 constexpr int kUnroll = 4;  // rows that a thread has in flight
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 31;

@@ -13,7 +13,7 @@ template <class T>
 struct SwiGluRows {
   StridedRows<T> gate_up, dy, out;  // dy: only for the backward
   Divider inner, row_packs;
-  std::uint32_t first_row, packs;  // rows before, and packs in, this launch
+  std::uint32_t first_row, packs;  // first_row: rows before this launch; packs: packs in this launch
   int width;
 };
 

@@ -17,7 +17,7 @@ namespace {
 struct Problem {
   Heads q, k, v, dout, dq, dk, dv;
   Heads carry_dq, carry_dk, carry_dv;  // data is null without a carry
-  bool first;                          // the first pass, which initializes the gradients
+  bool first;                          // true for the first pass, which initializes the gradients
   float *lse, *delta;                  // [Hq,N]; delta = rowsum(dout * out)
   float* shares;                       // partial dq, each [heads of the group, queries of the task, D]
   float scale;
@@ -35,8 +35,8 @@ struct Task {
   std::int32_t kv_head, key, key_end;
   std::int32_t query, query_end;  // queries that may see some of the keys
   std::int32_t rows;              // number of queries in tiles of the task's first key block
-  std::int64_t share;             // offset of the task's partial dq in `shares`, in floats; -1: writes dq itself
-  std::int64_t cost;              // number of scores
+  std::int64_t share;  // offset of the task's partial dq in `shares`, in floats; -1 if the task writes dq itself
+  std::int64_t cost;   // number of scores
 
   std::int64_t queries() const { return std::max(0, query_end - query); }
   View view(const Problem& p) const { return {p.pass, p.pattern, p.selected, *piece, kv_head}; }

@@ -34,7 +34,7 @@ struct Task {
 struct Block {
   std::int64_t rows, dim;
   Rows out, lse;       // row 0 is the first query of the block
-  bool merged = true;  // `out` already holds a partial result
+  bool merged = true;  // true if `out` already holds a partial result
   float max[kQueryBlock], sum[kQueryBlock];
   std::uint32_t key[kQueryBlock] = {};  // dropout keys
 };

@@ -46,7 +46,7 @@ BackwardParams backward_params(const AttentionBackward& args, const BranchPass& 
 template <class T>
 struct PlainBackwardParams : BackwardParams {
   HeadsOf<const T> x, y, a, b;
-  float *dx_parts, *dy_parts;  // partial sums of split lists: rows of `dim` columns
+  float *dx_parts, *dy_parts;  // partial sums of split lists, in rows of `dim` columns
   DropoutParams dropout;
 };
 template <class T, Stationary owner>

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kBlock) score_blocks(const __grid_constant__ D
     float found[kMaxIndexHeads];
     for (int h = 0; h < x.heads && j < own; ++h) {
       const float p = x.scale * product(asks + h * x.dim, x.key(std::int64_t{document.keys} + j), x.dim);
-      found[h] = p <= 0 ? 0 : p;  // a NaN stays
+      found[h] = p <= 0 ? 0 : p;  // NaN propagates
     }
     for (int g = 0; g < x.count; ++g) {
       float sum = j < own ? biases.of(g, own - j) : 0;
@@ -227,7 +227,7 @@ void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
 }
 
 // Gradients of biases: one thread block per bucket (x) and KV head of the layer (y). Threads share the pairs, so that
-// all are busy even for near distances, of which a row has one pair.
+// all are busy even for near distances, at which a row has only one pair.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     distance_gradients(const __grid_constant__ Documents<SelectedRows> documents, const float* dscores, int columns,
@@ -269,14 +269,14 @@ void run_distances_backward(const IndexDistancesBackward& a, const ExecContext& 
                  static_cast<int>(a.shape.first_head), static_cast<int>(a.shape.count), device_data<T>(a.dbiases),
                  std::exchange(beta, 1.0f));
         });
-    if (beta == 0) fill_zero(a.dbiases, ctx.stream);  // there were no documents
+    if (beta == 0) fill_zero(a.dbiases, ctx.stream);  // without documents, no kernel has scaled or cleared them
   });
 }
 
 constexpr int kHeads = 64;  // per launch
 
 struct Candidates {
-  std::int32_t first, local;  // local = 0: the head has a different rule
+  std::int32_t first, local;  // local is 0 if the head has a different rule
 };
 struct Losing {
   const float *scores, *mass;

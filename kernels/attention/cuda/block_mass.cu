@@ -22,7 +22,7 @@ struct Params {
   std::int64_t tokens;
   int dim, group, block, blocks;  // group: query heads per KV head; blocks: columns of the mass
   float factor;                   // attention scale * log2(e)
-  bool adds;                      // accumulate into the mass instead of overwriting it
+  bool adds;                      // true if the mass is accumulated instead of overwritten
 };
 
 // First block, and number of blocks, of a document that have queries.

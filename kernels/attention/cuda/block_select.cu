@@ -91,7 +91,7 @@ void run_pool(const BlockPool& a, const ExecContext& ctx) {
 }
 
 struct Content {
-  std::int32_t local, first, keep;  // keep: 0 if the head has a different rule
+  std::int32_t local, first, keep;  // keep is 0 if the head has a different rule
   float mass;
 };
 struct Selecting {

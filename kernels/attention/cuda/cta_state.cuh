@@ -5,7 +5,7 @@
 
 namespace ring::cuda {
 
-// Half-open range of rows that exist.
+// Half-open range of valid rows.
 struct Range {
   int first, end;
   __device__ bool has(int row) const { return row >= first && row < end; }
@@ -14,8 +14,8 @@ struct Range {
 
 // Destination of accumulator rows, `stride` elements apart.
 struct RowsOut {
-  __nv_bfloat16* half;  // either bf16
-  float* whole;         // or f32
+  __nv_bfloat16* half;  // destination of bf16 results, else null
+  float* whole;         // destination of f32 results, else null
   const float* carry;   // added to the rows; null if there is none
   std::int64_t stride, carry_stride;
   Range exist;
@@ -28,12 +28,12 @@ struct CtaState {
   HeadSegment segment;
   ColumnStream columns;
   TileBounds reach[kWarps];  // columns that the rows of each warp see
-  int head, row;             // row: the thread block's first
-  int streamed_head;         // the first of the heads that are streamed
+  int head, row;             // row: first row of the thread block
+  int streamed_head;         // first of the heads that are streamed
   std::int64_t part_row;     // first row in the partial sums of split lists; -1 if the list is not split
 
   // Initializes the state from the schedule. Called by all threads. A warp has kOwn rows that start at `in_block`;
-  // group: query heads per KV head. Returns false if none of the rows exists.
+  // group: query heads per KV head. Returns false if the thread block has no valid row.
   template <int kRows, int kOwn>
   __device__ bool open(const TileSchedule& work, const BranchPass& pass, int group, int step, int in_block) {
     const CtaCoord at = work[blockIdx.x];
@@ -63,7 +63,7 @@ struct CtaState {
   __device__ std::int64_t streamed_row(int column) const {
     return (owner == Stationary::q ? segment.k_row : segment.q_row) + std::int64_t{column} * segment.rate;
   }
-  // Return the existing rows relative to a row of the thread block, and the existing columns relative to `column`.
+  // Return the valid rows relative to a row of the thread block, and the valid columns relative to `column`.
   __device__ Range own_range(int in_block) const {
     return Range{segment.first<owner>(), segment.end<owner>()}.from(row + in_block);
   }
@@ -72,7 +72,7 @@ struct CtaState {
     return Range{segment.first<other>(), segment.end<other>()}.from(column);
   }
 
-  // Returns the destination of the rows from `in_block` on, for columns [column, dim). parts: partial sums, rows of
+  // Returns the destination of the rows from `in_block` on, for columns [column, dim). parts: partial sums, in rows of
   // `dim`.
   __device__ RowsOut out(const Output& to, float* parts, int in_block, int column, int dim) const {
     RowsOut r{};

@@ -95,7 +95,7 @@ __global__ __launch_bounds__(kBlock) void decode(Params<T> p) {
   __shared__ float sums[kBlock * kEach], largest[kBlock], totals[kBlock];  // per group: `dim` sums, one max, one total
   const int sequence = static_cast<int>(blockIdx.x) / p.heads, head = static_cast<int>(blockIdx.x) % p.heads;
   const int groups = kBlock / p.lanes, mine = static_cast<int>(threadIdx.x) / p.lanes;
-  const int first = static_cast<int>(threadIdx.x) % p.lanes * kEach;  // column
+  const int first = static_cast<int>(threadIdx.x) % p.lanes * kEach;  // first column of this lane
   const int kv_head = head / p.group, list = sequence * (p.heads / p.group) + kv_head;
   const bool inside = first < p.dim;
   const T* k = p.k.data + sequence * p.k.sequence + kv_head * p.k.head + first;

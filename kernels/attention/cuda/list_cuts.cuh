@@ -36,8 +36,8 @@ struct Cuts {
 };
 __device__ inline Cuts cuts_of(const Parts& p) { return {p.count, p.count > 1 ? p.count : 0, p.count > 1}; }
 
-// Returns the longest list that is not split. work: entries of all lists; of_section: entries of the lists that run
-// together.
+// Returns the length of the longest list that is not split. work: entries of all lists; of_section: entries of one
+// section's lists, which run at the same time.
 __device__ inline std::int32_t longest_uncut(std::int64_t work, std::int64_t lists, std::int64_t of_section,
                                              int processors) {
   const std::int64_t mean = (work + lists - 1) / lists, share = of_section / (2 * processors);
@@ -45,9 +45,9 @@ __device__ inline std::int32_t longest_uncut(std::int64_t work, std::int64_t lis
   return static_cast<std::int32_t>(limit > kShortestCut ? limit : kShortestCut);
 }
 
-// Calls place(list, prefix) for every list, where prefix is the exclusive scan of of(list). Returns the total. Called
-// by one thread block, like all of the planning: each warp owns a contiguous range of lists and first adds it up for
-// the warps after it.
+// Calls place(list, prefix) for every list, where prefix is the exclusive scan of of(list). Returns the total. Like all
+// planning, it runs in one thread block: each warp owns a contiguous range of lists and first adds up the range for the
+// warps after it.
 template <class T, class Of, class PlaceOf>
 __device__ T sums_before(int lists, const Of& of, const PlaceOf& place) {
   constexpr int kWarps = kPlanThreads / kWarp;

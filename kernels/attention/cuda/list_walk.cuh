@@ -8,7 +8,7 @@ namespace ring::cuda {
 
 struct ListWalk {
   Stationary owner;
-  bool causal, whole;  // whole: rules have blocks of 128, else of 64
+  bool causal, whole;  // whole: true if the rule's blocks have 128 positions, false if they have 64
   int halves, tiles;   // number of blocks of 64 and of 128 positions
   int first = 0;       // first tile of the other side
 };
@@ -18,7 +18,7 @@ struct ListWalk {
 template <class Keeps>
 __device__ int2 entries_of(const ListWalk& w, const Keeps& keeps, int tile, int pair) {
   const bool all = w.whole && keeps(tile, pair);
-  if (w.whole && tile != pair && 2 * max(tile, pair) + 1 < w.halves)  // cut by neither the diagonal nor the end
+  if (w.whole && tile != pair && 2 * max(tile, pair) + 1 < w.halves)  // neither the diagonal nor the end cuts the pair
     return all ? int2{list_entry(2 * pair, BlockCoverage::wholly, BlockCoverage::wholly),
                       list_entry(2 * pair + 1, BlockCoverage::wholly, BlockCoverage::wholly)}
                : int2{0, 0};

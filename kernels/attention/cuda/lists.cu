@@ -14,7 +14,7 @@ namespace {
 
 // Bytes of the L2 cache (60 MB on an H200) that the rows streamed by running thread blocks may fill.
 constexpr std::int64_t kL2Bytes = std::int64_t{24} << 20;
-constexpr std::int64_t kBusyTiles = 512;  // enough for every SM, twice
+constexpr std::int64_t kBusyTiles = 512;  // twice as many as needed to occupy every SM
 
 // Heads that share lists.
 struct ListSet {
@@ -22,7 +22,7 @@ struct ListSet {
   std::int32_t head, heads;  // first head, number of heads
 };
 
-// The sets, and the set of each KV head. A few are passed as launch parameters, which saves an upload.
+// The sets, and the index of each KV head's set. A few sets are passed as launch parameters, which saves an upload.
 struct ListSets {
   static constexpr int kFew = 32;
   const ListSet* many;  // null if there are at most kFew heads
@@ -36,10 +36,11 @@ struct ListSets {
 struct Walk {
   ListSets sets;
   ListWalk of;
-  int lists;  // lists of all sets
+  int lists;  // number of lists of all sets
 };
 
-// One warp per list. kCount: out[list] = number of entries; else writes the entries to out + begins[list], ascending.
+// One warp per list. If kCount, sets out[list] to the number of entries; otherwise writes the entries to out +
+// begins[list], ascending.
 template <bool kCount>
 __global__ void __launch_bounds__(kListWarps* kWarp)
     walk_lists(const __grid_constant__ Walk w, const std::int32_t* begins, std::int32_t* out) {
@@ -55,18 +56,18 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
 }
 
 struct Totals {
-  std::int64_t entries, work;  // entries: over all sets; work: entries over all heads
+  std::int64_t entries, work;  // entries: sum over all sets; work: sum over all heads
   std::int32_t items, slots, split_lists;
 };
 
 struct ListPlan {
-  const std::int32_t* counts;  // entries of each set's lists
+  const std::int32_t* counts;  // number of entries of each list, set by set
   int kv_heads, section;
   int processors;
-  std::int32_t* begins;   // offset of each set's lists
-  std::int32_t* longest;  // one value: the longest list that is not split
-  Cuts* before;           // by KV head and tile: sum over the lists before; null if no list is split
-  Totals* totals;         // in host memory
+  std::int32_t* begins;   // offset of each list, set by set
+  std::int32_t* longest;  // length of the longest list that is not split (one value)
+  Cuts* before;           // sums over all earlier lists, by KV head and tile; null if no list is split
+  Totals* totals;         // totals in host memory
 
   __device__ int first_list(const Walk& w, int head) const { return w.sets.of(head) * w.of.tiles; }
 };
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
     return before(first_head * w.of.tiles).items + warp_sum(place);
   };
   const int of_shorter = place_of(mine.shorter), of_longer = mine.longer > 0 ? place_of(mine.shorter + 1) : 0;
-  const auto longer_before = [&](std::int64_t part) {  // longer parts of this list before `part`
+  const auto longer_before = [&](std::int64_t part) {  // returns the number of longer parts of this list before `part`
     return static_cast<std::int32_t>(mine.longer * part / mine.count);
   };
   const Cuts at = before(list);

@@ -18,12 +18,12 @@ struct ListItem {
   std::int32_t kv_head, tile;
   std::int32_t begin, end;
   std::int32_t part;       // slot for the partial sums of this share; -1 if the list is not split
-  std::int32_t piece = 0;  // the segment pair, if each segment pair has its own lists
+  std::int32_t piece = 0;  // index of the segment pair, if each segment pair has its own lists
 };
 // A list that was split: its parts, in the order of their entries, use the slots from first_slot on.
 struct SplitList {
   std::int32_t kv_head, tile;
-  std::int32_t first_slot, parts;  // parts = 0: unused
+  std::int32_t first_slot, parts;  // parts is 0 if the entry is unused
   std::int32_t piece = 0;          // as in ListItem
 };
 
@@ -34,7 +34,7 @@ struct DeviceLists {
   Tensor order;    // ListItem [items] as bytes: longest first, one section of KV heads after another
   Tensor splits;   // SplitList [split_lists] as bytes, by KV head and tile
   std::int32_t items = 0, split_lists = 0, slots = 0;
-  std::int32_t tiles = 0;  // per head
+  std::int32_t tiles = 0;  // number of tiles per head
   double density = 0;      // entries, as a fraction of those of dense attention
 
   const std::int32_t* entry_data() const { return entries.data<std::int32_t>(); }
@@ -43,8 +43,8 @@ struct DeviceLists {
   std::size_t bytes() const { return entries.bytes() + order.bytes() + splits.bytes(); }
 };
 
-// Everything besides the pattern that lists depend on. `section`: KV heads whose streamed rows share the L2 cache, see
-// section_of.
+// Everything besides the pattern that lists depend on. `section`: KV heads whose streamed rows share the L2 cache (see
+// section_of()).
 struct ListShape {
   Stationary owner = Stationary::q;
   std::int64_t kv_heads = 1, length = 0;  // positions of the packed row
@@ -79,15 +79,16 @@ struct SelectedShape {
   Stationary owner = Stationary::q;
   std::int32_t block = kListRows;
   std::int64_t kv_heads = 1;
-  // tiles: of the owner, summed over segment pairs. max_columns: tiles of the other side, max over segment pairs.
+  // tiles: the owner's tiles, summed over segment pairs. max_columns: the other side's tiles, maximum over segment
+  // pairs.
   std::int64_t tiles = 0, max_columns = 0;
   void add(const SegmentPair& p) {
     tiles += list_tiles(p, owner).count();
     max_columns = std::max<std::int64_t>(max_columns, list_tiles(p, other(owner)).count());
   }
 };
-// Builds the lists of a selection. pieces: in device memory, each with queries. Work that reads the lists must be
-// queued on the same stream. Throws Error if the lists are too large.
+// Builds the lists of a selection. `pieces` must be in device memory, and each must have queries. Work that reads the
+// lists must be queued on the same stream. Throws Error if the lists are too large.
 DeviceLists selected_lists(const BlockSelection&, const SegmentPair* pieces, const SelectedShape&, const ExecContext&);
 
 // Adds the partial sums of split lists, in the order of the parts. For each segment pair, split list and row r < 128 of
@@ -95,12 +96,12 @@ DeviceLists selected_lists(const BlockSelection&, const SegmentPair* pieces, con
 //   out[k_row + p, kv_head] = factor * (sum over parts of partial[segment pair, slot, r]) + carry[..]
 // Parts without any pair must have written zeros if the tile has keys of the segment pair.
 struct SplitSums {
-  Tensor partial;  // f32 [segment pairs (1 if items name theirs), slots, 128, width], width >= D
+  Tensor partial;  // f32 [segment pairs (1 if each item names its own), slots, 128, width], width >= D
   Tensor out;      // [N,Hk,D], f32 or bf16, any strides, unit last stride
   Tensor carry;    // f32 [N,Hk,D] or undefined; may be `out` itself
   float factor = 1;
 };
-// pieces: in device memory.
+// `pieces` must be in device memory.
 void add_splits(const DeviceLists&, const SegmentPair* pieces, const SplitSums&, const ExecContext&);
 
 // LRU cache of lists per stream, limited to `limit` bytes. Lists that were returned during capture are never evicted,

@@ -23,8 +23,8 @@ class QuerySums {
   void finish(const AttentionBackward&, const BranchPass&, const ExecContext&) const;
 
   float* sums_data() const { return sums_.data<float>(); }  // [Hq * parts of 64 columns,N,64]
-  // [Hq * parts,N], used at a tile's first row: how many blocks have added to the tile (deterministic), or if one has
-  // (any order). Null if the accumulators were cleared.
+  // Turn counters [Hq * parts,N], one per tile, at the tile's first row: how many blocks have added to the tile
+  // (deterministic), or whether any block has (any order). Null if the accumulators were cleared.
   unsigned* turns_data() const { return reinterpret_cast<unsigned*>(device_data<float>(turns_)); }
 
  private:

@@ -12,8 +12,9 @@
 namespace ring::cuda::sm90 {
 
 constexpr int kGroup = 128, kGroupWarps = kGroup / 32;
-constexpr int kGroupRows = 64;            // rows of the stationary operand per consumer
-constexpr int kPart = 64, kMaxParts = 2;  // columns per TMA box (one part of a tile); parts per tile, at most
+constexpr int kGroupRows = 64;  // rows of the stationary operand per consumer
+// kPart: columns per TMA box (one part of a tile). kMaxParts: maximum parts per tile.
+constexpr int kPart = 64, kMaxParts = 2;
 constexpr int threads_of(int consumers) { return kGroup * (1 + consumers); }
 
 // Bytes of one panel (64 columns, 128 bytes a row) of `rows` rows, and of a tile of kDim columns.
@@ -60,7 +61,7 @@ struct Job {
   static constexpr int kRows = kGroupRows * kConsumers;
   HeadSegment segment;
   TileBounds reach[kConsumers];  // columns that the rows of each consumer see
-  int row, first, end;           // the thread block's first row; rows [first, end) of it exist
+  int row, first, end;           // row: the thread block's first row; rows [first, end) are valid
   int head, slot;                // head < 0: no more jobs; slot: see CtaCoord
   int begin, end_entry;          // entries of the block list, if the pattern has lists
 };
@@ -103,8 +104,8 @@ struct TileScheduler {
 // released its previous job and the producer warp has allowed the refill.
 template <int kConsumers>
 struct Jobs {
-  // Two slots: the job that is computed and the job that is being loaded. A third one for the job after that if jobs
-  // are short (three consumers are only used for long rows).
+  // Two slots: the job being computed and the job being loaded. A third slot, for the job after that, if jobs are short
+  // (three consumers are only used for long rows).
   static constexpr int kJobs = kConsumers == 3 ? 2 : 3;
   Job<kConsumers> jobs[kJobs];
   Barrier full[kJobs], empty[kJobs];
@@ -117,7 +118,7 @@ struct Jobs {
                                int group);
 };
 
-// Fills in all of `job` except the head segment, which must be set. Returns false if none of the block's rows exists.
+// Fills in all of `job` except the head segment, which must be set. Returns false if the block has no valid row.
 template <Stationary owner, int kConsumers>
 __device__ inline bool describe(Job<kConsumers>& job, const TileSchedule& work, const CtaCoord& at) {
   const HeadSegment& s = job.segment;

@@ -71,7 +71,7 @@ __device__ inline void weights_of(float (&s)[kSums], const Statistics& of, float
     s[4 * n + 3] = fast_exp2(fmaf(s[4 * n + 3], factor, -l.w));
   }
 }
-// dP becomes dS = P (dP - delta).
+// Converts dP to dS = P (dP - delta) in place.
 template <int kSums, class Statistics>
 __device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSums], const Statistics& of) {
 #pragma unroll

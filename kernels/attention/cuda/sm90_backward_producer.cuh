@@ -10,7 +10,7 @@ namespace ring::cuda::sm90 {
 struct TmaBackwardParams : BackwardParams {
   TensorMap x, y, a, b;
   TileScheduler scheduler;
-  Output partial_dx, partial_dy;  // for split lists: [slots * 128, dim], a row for each slot and row of a tile
+  Output partial_dx, partial_dy;  // for split lists: [slots * 128, dim], one row for each slot and row of a tile
   DropoutParams dropout;
 };
 // Returns true if gradients are f32, have a carry or come from split lists, so that they cannot just be rounded and
@@ -105,7 +105,7 @@ __device__ inline unsigned next_work(const TileScheduler& scheduler) {
   return static_cast<unsigned>(uniform(threadIdx.x == 0 ? static_cast<int>(scheduler.fetch()) : 0));
 }
 
-// Describes a job. Called by a warp. Returns false if none of the block's rows exists.
+// Describes a job. Called by a warp. Returns false if the block has no valid row.
 template <Stationary owner, int kConsumers>
 __device__ inline bool begin_job(Job<kConsumers>& job, const TmaBackwardParams& p, const CtaCoord& at) {
   __syncwarp();

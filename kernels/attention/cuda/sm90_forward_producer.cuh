@@ -9,7 +9,7 @@ namespace ring::cuda::sm90 {
 // Tile sizes, pipeline stages and registers per thread. The registers of all threads must fit into an SM's 64 Ki.
 template <int kDim, int kConsumers>
 struct ForwardShape {
-  static constexpr int kParts = 2, kKeys = kParts * kPart;                             // per tile
+  static constexpr int kParts = 2, kKeys = kParts * kPart;                             // parts and keys per tile
   static constexpr int kStages = kDim == 64 ? 4 : 2, kKeyStages = kDim == 64 ? 4 : 3;  // stages of V; of K
   static constexpr int kRows = kGroupRows * kConsumers, kWarps = kGroupWarps * kConsumers;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 72;
@@ -37,7 +37,7 @@ struct ForwardMemory : ForwardShape<kDim, kConsumers> {
   static constexpr int kJobs = Jobs<kConsumers>::kJobs;
   unsigned char q[2][kQueries], k[kKeyStages][kTile], v[kStages][kTile];
   Barrier q_full[2], q_empty[2], k_full[kKeyStages], k_empty[kKeyStages], v_full[kStages], v_empty[kStages];
-  TileCoord tiles[kKeyStages];  // same stages as k
+  TileCoord tiles[kKeyStages];  // tiles in the same stages as k
   Jobs<kConsumers> jobs;
 
   __device__ void init() {
@@ -54,7 +54,7 @@ struct ForwardMemory : ForwardShape<kDim, kConsumers> {
 template <int kDim, int kConsumers>
 struct ForwardProducer {
   using Memory = ForwardMemory<kDim, kConsumers>;
-  static constexpr int kShortJob = 1024;  // columns
+  static constexpr int kShortJob = 1024;  // maximum columns of a short job
   const ForwardParams& p;
   Memory& m;
   PipelineState<Memory::kKeyStages> k_pipe;

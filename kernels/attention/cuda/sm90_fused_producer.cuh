@@ -11,21 +11,21 @@ namespace ring::cuda::sm90 {
 // x, y = k, v; a, b = q, dout.
 struct FusedParams : TmaBackwardParams {
   float* dq_sums;      // [Hq,kDim/64,N,64], rows in the order of query_sums.h
-  unsigned* dq_turns;  // [Hq,kDim/64,N], used at a tile's first row: how many blocks of keys have added to the tile
+  unsigned* dq_turns;  // [Hq,kDim/64,N], at each tile's first row: number of key blocks that have added to the tile
   int residue_rows;    // N / rate
-  bool in_order;       // deterministic; else blocks may add as soon as the first one has stored
+  bool in_order;       // true if deterministic; otherwise blocks may add as soon as the first one has stored
 };
 
 // A tile of 64 queries whose dq this thread block adds to.
 struct QueryTile {
   int head, row;  // row in the dq accumulators
-  int rows;       // rows that exist; < 0: no more tiles
-  int first;      // first row of the tile that exists
-  int turn;       // how many blocks add before this one
+  int rows;       // number of valid rows; < 0 if there are no more tiles
+  int first;      // first valid row of the tile
+  int turn;       // number of key blocks that add before this one
 };
 constexpr int kAnyTurn = -1;  // the accumulators were cleared, so no turns are counted
 
-// Arrives for the whole warp.
+// Arrives at the barrier once for the whole warp.
 __device__ inline void release(Barrier& barrier) {
   __syncwarp();  // all lanes have finished reading or writing
   if (lane() == 0) barrier.arrive();
@@ -151,7 +151,7 @@ struct FusedProducer {
   Memory& m;
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
-  int count = 0;  // tiles so far
+  int count = 0;  // number of tiles so far
 
   __device__ void run() {
     int n = 0;

@@ -11,7 +11,7 @@ namespace {
 
 // Bytes of the L2 cache (60 MB on an H200) that the rows streamed by running thread blocks may fill.
 constexpr std::int64_t kSectionBytes = std::int64_t{24} << 20;
-constexpr std::int64_t kSectionBlocks = 512;  // enough for every SM, twice
+constexpr std::int64_t kSectionBlocks = 512;  // twice as many as needed to occupy every SM
 
 // Checks that a launch has at most 2^31 - 1 blocks.
 std::int64_t checked(std::int64_t blocks) {
@@ -21,7 +21,8 @@ std::int64_t checked(std::int64_t blocks) {
 
 struct Costed {
   TileItem item;
-  std::int64_t group, cost;  // group: of segment pairs whose streamed rows of one head share the L2 cache
+  // group: index of the group of segment pairs whose streamed rows of one head share the L2 cache.
+  std::int64_t group, cost;
 };
 
 // Sorts row blocks by descending cost (Graham 1969) within each group.
@@ -44,7 +45,7 @@ std::vector<TileItem> list_items(const BranchPass& pass, const std::vector<Segme
       const int gap = std::max(0, std::min(r.gap_end, r.end) - std::max(r.gap, r.first));
       all.push_back({{p, block}, group, r.end - r.first - gap});
     }
-    if (order == BlockOrder::ascending)  // no block may cost less than a later one
+    if (order == BlockOrder::ascending)  // a block must not cost less than a later one
       for (std::size_t i = all.size(); i > begin + 1; --i) all[i - 2].cost = std::max(all[i - 2].cost, all[i - 1].cost);
   }
   std::stable_sort(all.begin(), all.end(), [](const Costed& a, const Costed& b) {
@@ -64,7 +65,7 @@ void add_key(Key& key, const std::vector<Span>& spans) {
 
 struct Plan {
   Key key;
-  Tensor memory;  // items, or segment pairs
+  Tensor memory;  // memory of the items or of the segment pairs
   std::int64_t count = 0, columns = 0;
   SelectedShape selected{};  // only with lists
   bool pinned = false;

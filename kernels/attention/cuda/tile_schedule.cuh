@@ -32,8 +32,8 @@ HeadsOf<T> heads_of(const Tensor& t) {
 
 // Destination of results: bf16 or f32, with an optional f32 carry that is added or merged.
 struct Output {
-  HeadsOf<__nv_bfloat16> half;  // either bf16
-  HeadsOf<float> whole;         // or f32
+  HeadsOf<__nv_bfloat16> half;  // destination of bf16 results, else null
+  HeadsOf<float> whole;         // destination of f32 results, else null
   HeadsOf<const float> carry;   // null if there is none
 };
 Output output_of(const Tensor& t, const Tensor& carry);
@@ -41,7 +41,7 @@ Output output_of(const Tensor& t, const Tensor& carry);
 // The rows and columns of work item `index`.
 struct CtaCoord {
   SegmentPair piece;
-  int head;        // a head of the owner
+  int head;        // head of the owner
   int block;       // block of rows, counted from the head segment's first row or, with lists, from position 0
   int begin, end;  // list entries [begin, end) of this work item
   int slot;        // slot for its partial sums (see SplitSums), within all segment pairs; -1 if the list is not split
@@ -53,16 +53,16 @@ struct TileItem {
 };
 
 struct TileSchedule {
-  const TileItem* items;  // the most expensive first
+  const TileItem* items;  // work items, most expensive first
   int count;              // number of items
-  int heads;              // heads of the owner
+  int heads;              // number of heads of the owner
   int section;  // heads whose streamed rows share the L2 cache: a section is finished before the next one starts
   // Only with lists: the segment pairs, and the lists' own order of heads and tiles.
   const SegmentPair* pieces;
   const ListItem* order;
   const std::int32_t* entries;  // null if there are no lists
-  int listed, slots;            // items in `order`; slots per segment pair
-  int group, halves;            // owner heads per KV head; blocks per list tile
+  int listed, slots;            // listed: items in `order`; slots: slots per segment pair
+  int group, halves;            // group: owner heads per KV head; halves: row blocks per list tile
 
   __device__ CtaCoord operator[](unsigned index) const {
     if (entries) {
@@ -102,8 +102,8 @@ struct SchedulePlan {
 // Order of the row blocks of one head and segment pair: most expensive first, or ascending for kernels in which a block
 // waits for the blocks before it.
 enum class BlockOrder : std::uint8_t { costliest, ascending };
-// rows: per block; with lists a divisor of 128. stream_bytes: bytes per streamed position for one head. The device copy
-// is cached per stream by content; copies used by a recorded step are never evicted.
+// rows: rows per block; with lists, a divisor of 128. stream_bytes: bytes per streamed position for one head. The
+// device copy is cached per stream by content; copies used by a recorded step are never evicted.
 SchedulePlan plan_schedule(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
                            const std::vector<Span>& keys, const BlockSelection&, Stationary, std::int64_t heads,
                            std::int64_t kv_heads, int rows, std::int64_t stream_bytes, const ExecContext&,

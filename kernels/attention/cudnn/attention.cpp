@@ -93,7 +93,7 @@ View packed(const Rows& rows, std::int64_t heads, std::int64_t dim) {
 }
 Tensor at(const Tensor& t, const Rows& rows) { return t.narrow(0, rows.first, t.dim(0) - rows.first); }
 
-template <class Args>  // common to forward and backward
+template <class Args>  // fields common to forward and backward
 bool describe(Call& c, const Args& a) {
   if (!a.q.defined() || a.q.shape().size() != 3 || !a.k.defined() || a.k.shape().size() != 3) return false;
   const std::optional<Rows> queries = rows_of(a.queries), keys = rows_of(a.keys);

@@ -1,7 +1,7 @@
 #pragma once
 // Functions of one float with one or two instructions on the special function units; relative errors near 1e-6. The
-// compiler's __expf and __fdividef spend three more on denormal numbers, and a memory-bound pass over bf16 can afford
-// about 25 instructions per element.
+// compiler's __expf and __fdividef spend three more instructions on denormal numbers, and a memory-bound pass over bf16
+// can afford about 25 instructions per element.
 
 namespace ring::cuda {
 

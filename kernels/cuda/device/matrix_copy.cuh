@@ -5,7 +5,7 @@
 
 namespace ring::cuda {
 
-// Like tma_load() in tensor_copy.cuh, of a matrix: c0 is the column, c1 the row.
+// Like tma_load() in tensor_copy.cuh, but for a matrix: c0 is the column, c1 the row.
 __device__ inline void tma_load(std::uint32_t shared, const CUtensorMap& map, int c0, int c1, Barrier& barrier) {
   asm volatile(
       "{\n"
