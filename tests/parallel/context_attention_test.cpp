@@ -154,9 +154,9 @@ void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layo
   Run run{ctx, &tape};
   run.cp = &exchange;
   run.rows = rows;
-  const Var qkv{mine.take(inputs_of(c, width), width, ctx), std::make_shared<GradSlot>()};
+  const Var qkv{mine.take_rows(inputs_of(c, width), width, ctx), std::make_shared<GradSlot>()};
   const OpResults r = run_op(run, qkv, Sequences::sharded(shards, positions), c.pattern, heads,
-                             mine.take(random_floats(1, c.tokens() * wide), wide, ctx));
+                             mine.take_rows(random_floats(1, c.tokens() * wide), wide, ctx));
   mine.put(results.out, r.out, wide);
   mine.put(results.gradient, qkv.slot->grad, width);
   if (!r.pooling.defined()) return;
