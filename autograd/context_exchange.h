@@ -23,12 +23,12 @@ struct LocalRows {
 struct ContextShards {
   int rank = 0;                 // this rank
   std::vector<Span> documents;  // rows counted in the micro-batch
-  std::vector<std::vector<LocalRows>>
-      rows_by_rank;  // by rank; ascending both in the rank's rows and in the micro-batch
+  // Rows of each rank, ascending both in the rank's rows and in the micro-batch.
+  std::vector<std::vector<LocalRows>> rows_by_rank;
 
   int ranks() const { return static_cast<int>(rows_by_rank.size()); }
-  std::int64_t tokens(int of_rank) const;  // rows that the rank holds
-  std::int64_t tokens() const;             // rows of the micro-batch
+  std::int64_t tokens(int of_rank) const;  // number of rows that the rank holds
+  std::int64_t tokens() const;             // number of rows of the micro-batch
 };
 
 // The part of the block selection that a process makes: a range of the KV heads that it computes, the pattern
@@ -40,7 +40,7 @@ struct SelectionPart {
   bool shared = false;  // true if ranks share the queries: this rank selects only for its own query rows
 };
 
-// Observer of attention: called with a call and its results, for some heads of SelectionPart, counted from its first
+// Observer of attention: receives a call and its results, for some heads of SelectionPart, counted from its first
 // head. Each head is in one call. If ranks share the queries, there is one call for each part of a document that this
 // rank holds; the call then has this rank's q and lse and the keys of the whole documents, but neither values nor
 // output. Keys are sent for it, so all ranks must watch, or none.

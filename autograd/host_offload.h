@@ -1,7 +1,8 @@
 #pragma once
 // Offloads saved activations to host memory. The activations that a part of the model (a block) saved are copied out
-// while the next part runs its forward, and back while the next part runs its backward. So the device holds those of
-// two parts at a time, and nothing waits as long as the copies of a part take less time than the part itself.
+// while the next part runs its forward, and back while the next part runs its backward. So the device holds the saved
+// activations of two parts at a time, and nothing waits as long as the copies of a part take less time than the part
+// itself.
 //
 // A storage is copied once, however many ops save views of it. It is freed on the device at a fixed point, where the
 // compute stream waits for the copy, and everything is ordered by events: memory use repeats from step to step, a step

@@ -28,13 +28,13 @@ struct Sequences {
   std::vector<Span> spans() const;  // not available with shards
   // Returns the spans for work queued now. Throws Error in a captured step, whose spans may change.
   std::vector<Span> spans_on(const Stream&) const;
-  Sequences without_positions() const;  // also without frequencies
+  Sequences without_positions() const;  // returns a copy without positions and frequencies
   static Sequences uniform(std::int64_t batch, std::int64_t length, const ExecContext&,
                            std::int64_t first_position = 0);
   // Returns packed rows of `row` tokens each: document b has lengths[b] tokens from `starts[b]` on.
   static Sequences packed(std::vector<std::int32_t> starts, std::vector<std::int32_t> lengths, std::int64_t row,
                           const Tensor& positions);
-  // Returns sharded sequences. positions: of this rank's rows.
+  // Returns sharded sequences. positions: positions of this rank's rows.
   static Sequences sharded(std::shared_ptr<const ContextShards>, const Tensor& positions);
 };
 
@@ -115,8 +115,8 @@ Var rope(Run&, const Var& x, const Tensor& positions, const Tensor& inv_freq);
 // Rotates x in place, unrecorded: by the sequences' own frequencies if they have some, else by inv_freq.
 void rotate(const Tensor& x, const Sequences&, const Tensor& inv_freq, const ExecContext&);
 
-// Options of attention over q [N,Hq,D], k and v [N,Hk,D]. In a sliced run the heads are this process's; every process
-// has the same number.
+// Options of attention over q [N,Hq,D], k and v [N,Hk,D]. In a sliced run these are this process's heads; every process
+// has the same number of heads.
 struct AttentionOptions {
   float scale = 1;
   Pattern pattern;

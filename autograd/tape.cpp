@@ -28,8 +28,7 @@ Sink Backward::sink(const SlotPtr& input, const Shape& shape, DType dtype) const
   if (!input) return {};
   GradSlot& slot = *input;
   const bool shared = slot.written && !slot.bound && !slot.grad.unique();
-  if (shared) {  // stored by reference and still read by a different step, whose input an in-place addition would
-                 // change
+  if (shared) {  // another step still reads these bytes, which an in-place addition would change
     Tensor own = ctx.empty(slot.grad.shape(), slot.grad.dtype());
     copy(own, slot.grad, ctx.stream);
     slot.grad = own;

@@ -51,7 +51,7 @@ struct BackwardRule {
   std::function<void(const Backward&)> run;
 };
 
-// For rules that need nothing but gradients.
+// Saved values of rules that need only gradients.
 struct Nothing {};
 struct SaveNothing {
   template <class Vars>
@@ -74,10 +74,10 @@ With<SlotPtr, Vars> slots_of(const Vars& vars) {
 struct Run {
   ExecContext ctx;
   Tape* tape = nullptr;
-  std::uint64_t seed = 0;      // the run's seed, dropout's key
+  std::uint64_t seed = 0;      // the run's seed, which is the key of dropout
   std::uint32_t step = 0;      // optimizer step, if there is no state
   std::int64_t first_row = 0;  // global index of this micro-batch's first token row, for dropout masks
-  bool training = false;       // dropout is on
+  bool training = false;       // true if dropout is on
   // Outputs of ops get recipes: backward recomputes them instead of saving them. Code that turns this off again must
   // call checkpoint_boundary() on the values at the border.
   bool recompute = false;
@@ -111,7 +111,7 @@ struct Run {
     (visit_all<Var>(inputs, [&](const Var& v) { wanted = wanted || v.slot; }), ...);
     return tape && wanted;
   }
-  // Saves a value for backward: its recipe, if it has one.
+  // Saves a value for backward, or its recipe if it has one.
   Saved save(const Var&) const;
   Saved save(const Tensor&) const;
   // Records one step on the tape, which must not be null, in the current scope. Returns the value with its slot.

@@ -56,7 +56,7 @@ std::vector<std::int32_t> block_rows_of(const std::vector<Span>& keys, const Pat
   return rows;
 }
 
-// Stores the kept pairs and those of causal dense attention, over all KV heads, in `out`, f32 [2].
+// Stores the numbers of kept pairs and of causal dense pairs, over all KV heads, in `out`, f32 [2].
 void sum_selected(const Attention& a, const std::vector<QuerySample>& calls, const std::vector<Span>& documents,
                   const Tensor& out, const ExecContext& ctx) {
   const std::int64_t n = std::ssize(calls), rows = a.selection.bits.dim(0);
@@ -80,8 +80,8 @@ void store_numbers(const Tensor& out, const std::vector<double>& numbers, const 
   copy(out, from_host(std::vector<float>(numbers.begin(), numbers.end()), ctx.stream), ctx.stream);
 }
 
-// Stores the kept pairs, those of causal dense attention, and those with pools of these sizes, over all KV heads, in
-// `out`, f32 [3].
+// Stores the numbers of kept pairs, of causal dense pairs, and of pairs with pools of these sizes, over all KV heads,
+// in `out`, f32 [3].
 void sum_pairs(const Attention& a, const std::vector<std::int32_t>& pools, const std::vector<QuerySample>& calls,
                const std::vector<Span>& documents, const Tensor& out, const ExecContext& ctx) {
   const auto count = [&](const Pattern& p) { return count_pairs(p, calls, a.k.dim(1)); };

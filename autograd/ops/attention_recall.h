@@ -9,7 +9,7 @@ namespace ring {
 // Sums over attention calls that already ran, given all their arguments; overwrites the output.
 class RecallStats {
  public:
-  // heads, kv_heads: of this process.
+  // heads, kv_heads: this process's head counts.
   RecallStats(std::int64_t heads, std::int64_t kv_heads, const ExecContext&);
 
   // Adds a call for some KV heads over whole documents.
@@ -17,8 +17,8 @@ class RecallStats {
   // Adds a call for all heads and this rank's rows. Gathers the keys of all ranks. Collective.
   void add(const Attention&, const std::shared_ptr<const ContextShards>&, ContextExchange&);
 
-  // Stores f32 [2 Hq + 3]: the sums of the shares by query head, the number of rows by query head, then over all KV
-  // heads the kept pairs, those of causal dense attention, and those with pools.
+  // Stores f32 [2 Hq + 3]: the sums of the shares by query head, the number of rows by query head, then, over all KV
+  // heads, the numbers of kept pairs, of causal dense pairs, and of pairs with pools.
   void store(const Tensor& sums) const;
 
  private:

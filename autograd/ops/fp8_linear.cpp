@@ -18,7 +18,7 @@ struct Fp8Values {
 
 template <class T>
 struct ForBackward {
-  Fp8Values<T> x;  // transposed
+  Fp8Values<T> x;  // transposed copy of x
   T w;
 };
 
@@ -46,7 +46,7 @@ Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand
   return q;
 }
 
-// Returns w quantized both ways if the copies are kept, else at least what is asked for.
+// Returns w quantized both ways if the copies are kept, else at least the requested copies.
 Fp8Copies quantize_weight(const ExecContext& ctx, const Fp8Linear& f, const Tensor& w, Which copies) {
   if (!f.weight) return quantize(ctx, f, Fp8Shards::weight, w, copies);
   if (!f.weight->plain.defined()) *f.weight = quantize(ctx, f, Fp8Shards::weight, w, Which::both);

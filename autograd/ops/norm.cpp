@@ -11,7 +11,7 @@ void check_norm(const char* op, const Tensor& x, const Tensor& w, const Tensor& 
   RING_CHECK(!b.defined() || b.shape() == w.shape(), op, ": weight ", describe(w), " and bias ", describe(b));
 }
 
-// b: only for a layer norm, optional.
+// b: optional bias of a layer norm.
 template <class T>
 struct NormInputs {
   T x, w, b;

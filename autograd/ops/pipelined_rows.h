@@ -15,8 +15,8 @@ namespace ring {
 // Returns a rank's rows of a tensor with the rows of all ranks.
 Tensor rows_of_rank(const Tensor& all, int rank, const Communicator& tp);
 
-// Gathers own [n,C] of every process. terms: multiply-adds computed per gathered element; if few, messages are split in
-// two.
+// Gathers every process's `own` [n,C]. terms: multiply-adds computed per gathered element; if few, messages are split
+// in two.
 class PipelinedAllGather {
  public:
   PipelinedAllGather(const ExecContext&, Communicator& tp, const Tensor& own, std::int64_t terms);

@@ -32,7 +32,7 @@ struct Layout {
   }
 };
 
-// Inputs of rotation and QK-norm; undefined if there is none.
+// Inputs of rotation and QK-norm, undefined if there is no rotation or no QK-norm.
 template <class T>
 struct Constants {
   T positions, inv_freq, q_norm, k_norm;

@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-// x: all rows. Rows of a finished chunk are overwritten by their gradient from this process's columns.
+// x has all rows. A finished chunk's rows are overwritten by their gradient from this process's columns.
 struct Head {
   const Run& run;
   const LossHead& head;

@@ -35,7 +35,7 @@ void add_own_rows(PipelinedReduceScatter& reduced, const Tensor& dy, const Tenso
 }
 
 // Backward of y = X w^T + b + r, where X has all rows: dx is this process's rows of the sum of dy w, dw = dy^T X. The
-// rows of the reduced are gathered again while dy is multiplied by w.
+// rows of X are gathered again while dy is multiplied by w.
 void gather_linear_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
                             const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
