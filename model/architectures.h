@@ -9,7 +9,7 @@
 
 namespace ring {
 
-// Declares a model. vocab_padding: the number of rows of each of vocab_tables() is padded to a multiple of this.
+// Declares a model. vocab_padding: the row count of each table in vocab_tables() is padded to a multiple of it.
 using MakeModel = std::function<std::unique_ptr<Model>(const ModelConfig&, std::int64_t vocab_padding)>;
 
 // Adds an architecture. Call before settings are read.

@@ -56,7 +56,7 @@ class BlockImportanceTracker : public TrainingState {
   void wait_for_copies();
   void check_choices(const std::vector<float>& messages) const;
   MeasuredMass sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const;
-  std::size_t message() const { return static_cast<std::size_t>(own_.numel()); }  // f32 numbers per rank
+  std::size_t message() const { return static_cast<std::size_t>(own_.numel()); }  // f32 elements per rank
   // Number of groups of KV heads. The ranks of tp share the heads. Within a tp slice the ranks of cp share either the
   // heads or the queries; in the latter case their masses are summed.
   std::int64_t slices() const { return std::int64_t{step_->mesh.degree("tp")} * step_->cp_of_heads; }
@@ -69,7 +69,7 @@ class BlockImportanceTracker : public TrainingState {
   // own_ of all ranks.
   Tensor own_, messages_;
   std::vector<std::size_t> first_;  // each layer's offset in a message
-  std::optional<Stream> arrivals_;  // set if step_ is
+  std::optional<Stream> arrivals_;  // set if step_ is set
   std::optional<Measurement> in_flight_;
   std::optional<Stream> copies_;
   std::int64_t measured_ = 0;  // the last step that measured; a step repeated after a bad one does not measure again

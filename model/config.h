@@ -60,7 +60,7 @@ struct ModelConfig {
   Positions positions = Positions::rope;
   RopeConfig rope;
   AttentionConfig attention;
-  std::vector<LayerAttentionConfig> attention_layers;  // later entries win
+  std::vector<LayerAttentionConfig> attention_layers;  // later entries override earlier ones
   Mlp mlp = Mlp::swiglu;
   Biases biases = Biases::none;
   bool qk_norm = false;

@@ -81,15 +81,15 @@ class Decoder : public Model {
   using Selections = std::vector<BlockSelection>;  // indexed by the first layer of each group that shares a selection
   BlockSelection* shared(Selections&, std::size_t layer) const;
   Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end, Selections&) const;
-  Var run_segments(Run&, Var x, const Sequences&) const;  // all blocks
-  bool trains(std::size_t first, std::size_t end) const;  // some parameter of these blocks is not frozen
+  Var run_segments(Run&, Var x, const Sequences&) const;  // runs all blocks
+  bool trains(std::size_t first, std::size_t end) const;  // true if some parameter of these blocks is not frozen
   Var finish(Run&, const Var& x) const;
   const Param& head() const { return head_ ? *head_ : *tokens_; }
   void seen(const ScopeId& part, const Var& v) const {
     if (watch) watch(part, v.value);
   }
 
-  ModelConfig config_, settings_;  // config_: as of the current stage; settings_: with the schedules
+  ModelConfig config_, settings_;  // config_: settings of the current stage; settings_: settings with their schedules
   std::vector<std::int64_t> sharing_ = sharing_layers(config_), changes_ = attention_change_points(config_);
   std::optional<std::size_t> stage_;  // number of changes_ applied; nullopt before set_attention_tokens()
   Tensor inv_freq_;

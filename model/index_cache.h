@@ -8,7 +8,7 @@ namespace ring {
 
 class IndexCache {
  public:
-  // For `batch` sequences of at most `capacity` tokens, in blocks of `block` tokens.
+  // Creates a cache for `batch` sequences of at most `capacity` tokens, in blocks of `block` tokens.
   IndexCache(std::int64_t batch, std::int64_t capacity, std::int32_t block)
       : batch_(batch), capacity_(capacity), block_(block) {}
 
@@ -16,7 +16,8 @@ class IndexCache {
   // tokens if lengths[b] is 0, else one.
   void append(const Indexer&, const Tensor& x, const Sequences&, const std::vector<std::int32_t>& lengths,
               const ExecContext&);
-  // Returns scores f32 [batch,Hk,blocks]; row b is for the one block of sequence b that is selected for.
+  // Returns scores f32 [batch,Hk,blocks]; row b is for the one query block of sequence b for which key blocks are
+  // selected.
   Tensor scores(const Indexer&, std::vector<SelectedRows> documents, const ExecContext&) const;
   std::int64_t max_blocks() const { return (capacity_ + block_ - 1) / block_; }
 
@@ -28,7 +29,7 @@ class IndexCache {
   std::int64_t batch_, capacity_;
   std::int32_t block_;
   Tensor newest_;     // [batch,block,C]: token t in row t % block
-  Tensor projected_;  // [batch * most blocks, width]
+  Tensor projected_;  // [batch * maximum blocks, width]
 };
 
 }  // namespace ring

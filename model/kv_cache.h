@@ -23,7 +23,7 @@ struct LayerCache {
   Tensor keys, values;
   std::int64_t sinks = 0;
   std::shared_ptr<SelectionCache> selection{};  // null unless the layer's blocks are selected by content
-  bool shares = false;                          // `selection` belongs to an earlier layer, which selects
+  bool shares = false;                          // true if `selection` belongs to an earlier layer, which selects
   std::shared_ptr<IndexCache> index{};          // null unless an indexer scores the layer's blocks
   std::vector<Pools> pools{};
 

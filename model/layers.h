@@ -43,8 +43,8 @@ float weight_std(const ModelConfig&, std::int64_t in, std::int64_t out, bool gai
 struct Norm {
   Norm(const ParamPrefix&, std::int64_t channels, const ModelConfig&);
   Var operator()(Run& run, const Var& x) const;
-  // Norm over all channels, also if the run is sliced and x [N,C/tp] holds a share of them: swaps channels for rows and
-  // back.
+  // Normalizes over all channels, even if the run is sliced and x [N,C/tp] holds a share of them: swaps channels for
+  // rows and back.
   Var across_tp(Run& run, const Var& x) const;
   ParamList parameters() const;
 
@@ -56,7 +56,7 @@ struct Norm {
 
 class AttentionLayer {
  public:
-  // pattern: made from `settings`. dropout_site: of the masks on attention weights.
+  // pattern: the pattern made from `settings`. dropout_site: site of the dropout masks on attention weights.
   AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, const AttentionConfig& settings, const Pattern&,
                  const Tensor& inv_freq, std::uint32_t dropout_site);
   // Returns attention(x) + residual, [N,C]; residual may be none. shared: the selection of a group of layers, which its

@@ -11,7 +11,7 @@ namespace ring {
 class TrainingState;
 struct Param;
 
-// Shared by all linear layers of a model that it is bound to.
+// A format, shared by all linear layers of the model that it is bound to.
 class LinearFormat {
  public:
   LinearFormat() = default;
@@ -29,8 +29,8 @@ class LinearFormat {
   virtual std::string misfit(const Param& /*weight*/, int /*slices*/) const { return ""; }
   // Throws Error naming train.linears if the device or the precision does not support the format.
   virtual void check_device(const ExecContext&) const {}
-  // Between hold_weights(true) and hold_weights(false) no weight changes, so that the format may keep what it computes
-  // from weights. Called by each training step that uses weights several times and has all of them (ZeRO-3 has not).
+  // Between hold_weights(true) and hold_weights(false) no weight changes, so that the format may keep values computed
+  // from weights. Called by each training step that uses weights several times and holds all of them (unlike ZeRO-3).
   virtual void hold_weights(bool /*hold*/) {}
   // Returns the state that training changes, such as a history of scales; null if there is none.
   virtual TrainingState* state() { return nullptr; }

@@ -19,7 +19,7 @@ using MakeLinearFormat = std::function<std::unique_ptr<LinearFormat>(Model&)>;
 std::map<std::string, MakeLinearFormat>& linear_formats();
 
 struct LinearsConfig {
-  std::string format = "auto";      // a name of linear_formats(), or, for none, auto or bf16
+  std::string format = "auto";      // a name in linear_formats(); auto and bf16 mean no format
   std::vector<std::string> except;  // patterns (fnmatch) of weights that get no format
 };
 

@@ -79,7 +79,7 @@ class Model {
   // Sets attention to its state in this step of a run, counted from 0. Before the first call attention is in its state
   // after the last step.
   virtual bool set_attention_step(std::int64_t /*step*/) { return false; }
-  // Returns the attention layers, by layer.
+  // Returns the attention layers, in layer order.
   virtual std::vector<AttentionLayer*> attention_layers() { return {}; }
   // Returns the later weights of the attention layers, one entry for each kind.
   std::vector<LaterWeights> later_weights();

@@ -33,9 +33,9 @@ struct Slice {
 // The axis along which tensor parallelism shards a parameter.
 enum class Cut : std::uint8_t {
   none,     // replicated: every process holds the whole parameter
-  outputs,  // rows of each part (Megatron's column-parallel)
-  inputs,   // columns (Megatron's row-parallel)
-  parts,    // whole parts, such as the experts of a layer
+  outputs,  // shards the rows of each part (Megatron's column-parallel)
+  inputs,   // shards the columns (Megatron's row-parallel)
+  parts,    // distributes whole parts, such as the experts of a layer
 };
 
 // How the elements of a parameter are distributed, as set by the layer that declares the parameter.
@@ -45,8 +45,8 @@ struct Placement {
 };
 
 // A logical parameter: some rows of the tensor that holds it. Its name is its checkpoint key. It is declared with its
-// whole shape; this process holds `rows` rows of it (0: nothing), which are the region [start, start + shape) of the
-// whole.
+// whole shape; this process holds `rows` rows of it (0 if none), which are the region [start, start + shape) of the
+// whole parameter.
 struct LogicalParam {
   std::string name;
   std::int64_t first_row = 0, rows = 0;
@@ -62,7 +62,7 @@ struct LogicalParam {
 // up) are stacked along the rows of one Param.
 struct Param {
   std::vector<LogicalParam> parts;
-  Shape shape;  // in memory; rows after the last part are padding, always zero
+  Shape shape;  // shape in memory; rows after the last part are padding, always zero
   Placement placement;
   bool decay = false;       // weight decay: matrices only
   bool linear = false;      // the weight of a linear layer whose GEMMs may have a format (model/linear_format.h)
@@ -70,9 +70,10 @@ struct Param {
   std::int64_t offset = 0;  // first element in the flat buffers
   Var var;                  // weight and gradient slot, bound by Parameters::allocate; no slot if frozen
 
-  const LinearFormat* format = nullptr;  // of the linear layer; null computes in the type of its input
+  // Format of the linear layer; null if the layer computes in the type of its input.
+  const LinearFormat* format = nullptr;
 
-  bool frozen() const;  // true if all parts are
+  bool frozen() const;  // true if all parts are frozen
 
   // Returns the rows of a logical parameter in a flat buffer with the layout of all parameters (values, gradients,
   // moments).
@@ -119,7 +120,7 @@ class Parameters {
   void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
   // Copies the master values to the weights that kernels read. Call after anything but the optimizer wrote them.
   void refresh_weights(const ExecContext&) const;
-  // Makes the first gradient write to every slot store; later ones add.
+  // Makes the next gradient write to every slot overwrite the gradient; later writes add to it.
   void start_step();
 
   // Returns true if the parameter is sharded by tensor parallelism.

@@ -17,8 +17,9 @@ std::vector<const AttentionConfig*> attentions_of(const ModelConfig&);
 // Returns the settings key of a section for messages: "model.attention_layers[1].attention".
 std::string section_key(const AttentionConfig& section, const ModelConfig&);
 
-// Returns for each layer the layer whose selection it uses: itself, or an earlier layer if its section sets layers_per_selection; -1
-// if the selection, if any, is not shared. Layers that share are adjacent and have the same section.
+// Returns for each layer the layer whose selection it uses: itself, or an earlier layer if its section sets
+// layers_per_selection; -1 if the layer shares no selection. Layers that share a selection are adjacent and have the
+// same section.
 std::vector<std::int64_t> sharing_layers(const ModelConfig&);
 
 // Returns the pattern of each layer. Layers with the same section share one block pattern. With a count in KvHeads: the

@@ -10,8 +10,8 @@ inline const ScopeKind embedding{"embedding"};
 inline const ScopeKind block{"blocks"};
 inline const ScopeKind final_norm{"final_norm"};
 inline const ScopeKind loss_head{"loss_head"};
-inline const ScopeKind attention{"attention"};  // a sublayer
-inline const ScopeKind mlp{"mlp"};              // a sublayer
+inline const ScopeKind attention{"attention"};  // sublayer of a block
+inline const ScopeKind mlp{"mlp"};              // sublayer of a block
 }  // namespace scopes
 
 inline ScopeId block_scope(std::int64_t number, ScopeKind sublayer = {}) {

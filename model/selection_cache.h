@@ -14,7 +14,7 @@ namespace ring {
 
 class SelectionCache {
  public:
-  // For `batch` sequences of at most `capacity` tokens. Queries are stored in ctx.precision's type.
+  // Creates a cache for `batch` sequences of at most `capacity` tokens. Queries are stored in ctx.precision's type.
   SelectionCache(const Pattern&, std::int64_t batch, std::int64_t capacity, std::int64_t heads, std::int64_t kv_heads,
                  std::int64_t head_dim, const ExecContext&);
 

@@ -9,8 +9,8 @@
 namespace ring {
 
 struct TargetScores {
-  std::vector<double> log_probability;  // natural, from logits in f32
-  std::vector<bool> likeliest;          // no other token has a larger logit
+  std::vector<double> log_probability;  // natural logarithms, computed from f32 logits
+  std::vector<bool> likeliest;          // true if no other token has a larger logit
 };
 
 // Returns the scores of targets[i], the token that follows token rows[i] of the run. hidden: the result of

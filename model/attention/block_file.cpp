@@ -16,8 +16,9 @@ namespace {
 constexpr std::int32_t kMaxBlocks = 1 << 15;  // blocks per side; 128 MiB of bits
 constexpr std::int32_t kMaxHeads = 1 << 15;
 constexpr std::size_t kMaxBytes = 4 << 20;  // bytes of a file
-// A short line may name very many blocks. These limits bound the cost of drawing: the words of 32 blocks held for all
-// sections of a pattern (256 MiB), and the number of writes, since overlapping lines write the same word repeatedly.
+// A short line may name very many blocks. These limits bound the cost of building the bit matrices: the words of 32
+// blocks held for all sections of a pattern (256 MiB), and the number of writes, since overlapping lines write the same
+// word repeatedly.
 constexpr std::int64_t kMaxWords = 1 << 26, kMaxWrites = 1 << 26;
 constexpr std::string_view kBlank = " \t\r,";
 
@@ -137,7 +138,7 @@ const BlockFile::Section* BlockFile::section_of(Range heads) const {
   return s.heads.last >= heads.first ? &s : nullptr;
 }
 
-// Returns the size of a section's drawing: its rows, and the words per row.
+// Returns the size of a section's bit matrix: its rows, and the words per row.
 BlockRule BlockFile::extent(const Section& section) {
   BlockRule rule;
   rule.kind = BlockRuleKind::drawn;
@@ -148,7 +149,8 @@ BlockRule BlockFile::extent(const Section& section) {
   return rule;
 }
 
-// Throws Error if the drawings would exceed the limits, with `words_before` words already in use. Call before drawing.
+// Throws Error if the bit matrices would exceed the limits, with `words_before` words already in use. Call before
+// building them.
 void BlockFile::check_size(const std::vector<const Section*>& sections, std::size_t words_before) const {
   auto words = static_cast<std::int64_t>(words_before);
   for (const Section* section : sections) {

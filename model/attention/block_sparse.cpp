@@ -214,7 +214,7 @@ BlockRule rule_of(const BlockRuleConfig& c) {
     case BlockChoice::learned:
       r.kind = BlockRuleKind::content;
       break;  // the kernel's rule is the same for indexer scores
-    // The newest blocks, until something was measured; model/attention/importance.h makes the later patterns.
+    // Keeps the newest blocks until something was measured; model/attention/importance.h makes the later patterns.
     case BlockChoice::importance: r.kind = BlockRuleKind::local_global; break;
     case BlockChoice::file: break;  // replaced by the file's rules
   }

@@ -35,7 +35,7 @@ struct BlockRuleConfig {
   double density = 0;
   std::uint64_t seed = 0;
   std::string file;
-  std::int64_t interval = 200, explore = 0;  // of pattern: importance
+  std::int64_t interval = 200, explore = 0;  // only for pattern: importance
   double decay = 0.9;
   void fields(Fields&);
   void validate(std::vector<SettingProblem>& errors) const;
@@ -56,7 +56,7 @@ struct AttentionConfig {
   std::vector<std::int64_t> pools;
   Pooling pooling = Pooling::mean;
   bool pool_gates = false;
-  std::int64_t index_heads = 4, index_head_dim = 32;  // of pattern: learned
+  std::int64_t index_heads = 4, index_head_dim = 32;  // only for pattern: learned
   std::int64_t index_distances = 0;
   double index_loss = 1;
   std::int64_t index_warmup_steps = 0;

@@ -59,8 +59,8 @@ void BlockImportance::update_head_averages(std::size_t head, const MeasuredMass&
   }
 }
 
-// Chooses the distances with the best averages, except for the `explore` ones: these are drawn from all other distances
-// and get the highest scores.
+// Chooses the distances with the best averages, and `explore` random ones among all other distances, which get the
+// highest scores.
 void BlockImportance::choose_blocks_of_head(std::size_t head, std::int64_t step) {
   const Head& h = heads_[head];
   float *const averages = row(averages_, head), *const scores = row(scores_, head);
@@ -95,8 +95,8 @@ bool BlockImportance::choose_blocks(std::int64_t step) {
   return changed;
 }
 
-// Draws the kept blocks: query block i sees itself, the local and the first blocks, then the other distances by score,
-// until it sees `keep` blocks.
+// Sets the bits of the kept blocks: query block i sees itself, the local and the first blocks, then the other distances
+// by score, until it sees `keep` blocks.
 void BlockImportance::draw_bits(std::size_t head, std::uint32_t* bits, std::int64_t words) const {
   const Head& h = heads_[head];
   const float* const scores = row(scores_, head);

@@ -18,7 +18,8 @@ struct MeasuredMass {
 
 class BlockImportance {
  public:
-  // The section must have kind block_sparse; the pattern is that of its rules. The layer selects the random numbers.
+  // The section must have kind block_sparse, and `pattern` must be the pattern of its rules. `layer` selects the random
+  // numbers.
   BlockImportance(const AttentionConfig&, const Pattern&, const ModelSizes&, std::int64_t layer);
 
   std::int64_t layer() const { return layer_; }

@@ -14,7 +14,7 @@ struct SuggestedAttention {
   AttentionConfig section;
 };
 
-// Returns a window of so many tokens, with sinks.
+// Returns a window of `window` tokens, with sinks.
 AttentionConfig suggested_window(std::int64_t window);
 
 // Returns
