@@ -16,11 +16,11 @@ using Clock = AwakeClock;
 using store_protocol::put_text;
 using store_protocol::take_text;
 
-constexpr Timeout kSlice{200};                      // between calls of `meanwhile`
-constexpr Timeout kDetails{10'000};                 // for all ranks to send their facts after a difference
+constexpr Timeout kSlice{200};                      // time between calls of `meanwhile`
+constexpr Timeout kDetails{10'000};                 // time for all ranks to send their facts after a difference
 constexpr std::size_t kLongest = 160, kKept = 100;  // longer values are cut to kKept characters in a message
 constexpr std::size_t kMaxText = kMaxStoreValue / 2;
-constexpr std::size_t kMaxVersions = 16;  // different sets of facts in a report
+constexpr std::size_t kMaxVersions = 16;  // maximum number of different sets of facts in a report
 constexpr int kMaxScanned = 64;           // in larger worlds, only rank 0 looks for missing ranks
 constexpr const char* kSame = "same";
 constexpr const char* kDiffer = "differ";
@@ -143,8 +143,8 @@ std::optional<std::string> Agreement::await(const std::string& key, Timeout time
   }
 }
 
-// Registers this rank. The last rank to arrive writes the verdict on the facts. A rank with a different number of ranks
-// writes that as the verdict for all.
+// Registers this rank. The last rank to arrive writes the verdict on the facts. A rank with a different world size
+// writes this difference as the verdict for all ranks.
 void Agreement::arrive() {
   if (store_.add(key("rank", str(rank_)), 1) != 1)
     fail("two processes claim to be rank ", rank_, " of ", world_, ": give each process a different rank");

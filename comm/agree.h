@@ -23,8 +23,8 @@ struct Topic {
 
 // Collective. If facts differ, throws Error with the same text on all ranks: each fact that differs, its values, and
 // the ranks that have them. Also throws Error if ranks do not arrive within the timeout, or if two processes have the
-// same rank or different numbers of ranks. `meanwhile` is called every 200 ms while this rank waits; an exception from
-// it ends the wait.
+// same rank or different world sizes. `meanwhile` is called every 200 ms while this rank waits; an exception from it
+// ends the wait.
 void agree(Store&, int rank, int world, const Topic&, const Facts&, Timeout,
            const std::function<void()>& meanwhile = {});
 

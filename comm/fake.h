@@ -15,7 +15,7 @@ namespace ring {
 struct FakeTransfer {
   std::string group;           // "cp", "dp x cp"
   std::string_view operation;  // "all_reduce", "exchange", ..
-  std::size_t bytes = 0;       // of the whole tensor that is reduced, gathered, scattered or sent
+  std::size_t bytes = 0;       // bytes of the whole tensor that is reduced, gathered, scattered or sent
   int ranks = 1;
 };
 using TransferObserver = std::function<void(const FakeTransfer&)>;

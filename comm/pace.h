@@ -23,13 +23,13 @@ struct SlowRank {
   int rank;
   double speed;           // the median rank's seconds per step, divided by this rank's
   std::string_view what;  // the part with the largest excess: "compute", "data", "network"
-  double seconds, usual;  // of this part per step: of this rank, and of the median rank
+  double seconds, usual;  // seconds per step in this part: this rank's, and the median rank's
 };
 
 // Judges the ranks' measurements of a window of steps. Reads no clock.
 class SlowRankDetector {
  public:
-  static constexpr double kSlow = 0.85;  // slow below this share of the median speed
+  static constexpr double kSlow = 0.85;  // a rank is slow below this share of the median speed
   static constexpr int kWindows = 3;     // slow windows in a row until a report
   // Seconds per step that a slow rank must lose. Less is noise, even if steps are short: on a shared machine, a rank
   // loses its core for as long.
@@ -45,12 +45,12 @@ class SlowRankDetector {
 
 class Pace {
  public:
-  static constexpr std::size_t kWindow = 20;  // steps
+  static constexpr std::size_t kWindow = 20;  // steps per window
 
   // Returns measurements of this rank's GPU since the previous call. Null if there is no GPU or no sensor for it.
   using GpuReader = std::function<GpuWindow()>;
 
-  // host: all ranks, with tensors in host memory.
+  // host: communicator of all ranks, with tensors in host memory.
   explicit Pace(Communicator& host, GpuReader gpu = nullptr) : host_(host), gpu_(std::move(gpu)) {}
 
   // Every rank calls it after each step. `data`: seconds that the rank waited for data in this step. All time since the
@@ -60,7 +60,7 @@ class Pace {
   const std::vector<SlowGpu>& slow_gpus() const { return slow_gpus_; }  // found by the last on_step()
 
  private:
-  StepParts split_step_time(double data);   // of the time since the previous call
+  StepParts split_step_time(double data);   // splits the time since the previous call
   void start_exchange();                    // starts the exchange of a window
   std::vector<SlowRank> finish_exchange();  // takes the result of start_exchange()
 
@@ -70,8 +70,8 @@ class Pace {
   SlowGpuDetector slow_gpu_detector_;
   std::vector<SlowGpu> slow_gpus_;
   std::vector<StepParts> steps_;
-  std::vector<double> seconds_;                              // of the same steps, including waits for other ranks
-  double since_ = seconds_now(), waited_ = 0, sending_ = 0;  // at the previous call
+  std::vector<double> seconds_;  // seconds of the same steps, including waits for other ranks
+  double since_ = seconds_now(), waited_ = 0, sending_ = 0;  // values at the previous call
   bool under_way_ = false;
   Tensor own_, all_;
   Work work_;

@@ -34,7 +34,7 @@ std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout)
     return connect_store(env.store, env.cookie, timeout,
                          launcher_of_this_host_serves(env) ? kWhileConnected : kAnswerTime);
   const auto deadline = Clock::now() + timeout;
-  std::string reason;  // of the first port, which rank 0 prefers
+  std::string reason;  // error at the first port, which rank 0 prefers
   do {
     for (int k = 0; k < env.store_ports; ++k) {
       try {

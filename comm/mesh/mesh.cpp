@@ -15,7 +15,7 @@
 namespace ring {
 namespace {
 
-// Maximum CTAs of NCCL for transfers that overlap with kernels.
+// Maximum NCCL CTAs for transfers that overlap with kernels.
 constexpr int kFewCtas = 8;
 // Timeout of background(), whose ranks may wait for slow disks; Liveness detects lost ranks.
 constexpr std::chrono::hours kBesideSteps{24};
@@ -128,7 +128,7 @@ class Mesh::Impl {
   std::vector<Group> groups_;  // without duplicates, in the order of creation, which is the same on all ranks
   std::map<AxisNames, Communicator*> named_;
   Communicator *all_ = nullptr, *host_ = nullptr, *background_ = nullptr;
-  std::vector<int> nodes_;  // node number by rank
+  std::vector<int> nodes_;  // node index by rank
   std::mutex mutex_;        // protects aborted_, and groups_ while they are created
   std::string aborted_;
   std::shared_ptr<Liveness> liveness_;  // aborts all groups when a rank is lost

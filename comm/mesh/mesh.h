@@ -18,7 +18,7 @@ namespace ring {
 struct MeshLayout {
   std::vector<MeshAxis> axes = {};     // the first varies slowest; the product of degrees is the world size
   std::vector<AxisNames> unions = {};  // additional groups along several axes
-  Device device = {};                  // of the groups' tensors: cpu (Gloo) or this rank's GPU (NCCL)
+  Device device = {};                  // device of the groups' tensors: cpu (Gloo) or this rank's GPU (NCCL)
   int emulate_nodes = 0;               // if > 0, pretends that each node has this many ranks
 };
 
@@ -38,15 +38,15 @@ class Mesh {
   int world() const;
   const Device& device() const;               // the layout's device
   int degree(const std::string& axis) const;  // throws Error with the known axes
-  int coord(const std::string& axis) const;   // of this rank
+  int coord(const std::string& axis) const;   // this rank's position along the axis
 
   // Returns the communicator of the ranks that differ from this rank only along these axes, in ascending order: one
   // axis, or a union declared in the layout. Tensors are on the layout's device. Groups with the same ranks and the
   // same AxisTransfers share a communicator.
   Communicator& group(const AxisNames&);
   Communicator& axis(const std::string& name) { return group({name}); }
-  Communicator& all();  // all ranks of the run
-  // All ranks, with tensors in host memory: counts, flags, hashes. On CPUs the same as all().
+  Communicator& all();  // communicator of all ranks of the run
+  // Communicator of all ranks with tensors in host memory: counts, flags, hashes. On CPUs the same as all().
   Communicator& host();
   // Like host(), but with its own operation order: for a background thread that talks to its counterparts on other
   // ranks during steps. The first call is collective.
@@ -58,7 +58,7 @@ class Mesh {
   // Collective (comm/agree.h). Waits for the other ranks up to options.timeout. Throws PeerLost if one of them dies.
   void check_agreement(const Topic&, const Facts&);
 
-  std::vector<int> nodes_along(const std::string& axis) const;  // node number of each rank in the axis's group
+  std::vector<int> nodes_along(const std::string& axis) const;  // node index of each rank in the axis's group
   Store* store();                                               // null in a world of one
 
  private:

@@ -9,7 +9,7 @@ namespace ring {
 
 struct NcclGroup {
   int rank = 0, size = 1;
-  Device device;     // this rank's
+  Device device;     // this rank's device
   std::string name;  // separates groups in the store
 };
 

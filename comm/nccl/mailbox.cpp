@@ -16,8 +16,8 @@
 namespace ring::nccl {
 namespace {
 
-constexpr std::size_t kNotes = 1024;    // notes in transit to one peer
-constexpr std::size_t kSegments = 256;  // maximum per rank
+constexpr std::size_t kNotes = 1024;    // maximum notes in transit to one peer
+constexpr std::size_t kSegments = 256;  // maximum segments per rank
 
 // Polls fast at first, because ranks usually arrive at about the same time.
 template <class Done>

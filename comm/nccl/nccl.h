@@ -10,8 +10,8 @@
 // Memory: a Work's tensors may be freed once the host, or the stream whose allocator they came from, has waited for the
 // Work. The communicator may use memory that was just allocated on a stream only after an event of that stream.
 //
-// Sums: the same ranks, sizes and NCCL version give bit-identical results, but not those of the sum in rank order. max
-// does not propagate NaN.
+// Sums: the same ranks, sizes and NCCL version give bit-identical results, which may differ from the sum in rank order.
+// max does not propagate NaN.
 
 #include <memory>
 #include <string>

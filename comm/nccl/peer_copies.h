@@ -59,10 +59,10 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   struct Lane {  // messages to or from one peer
     explicit Lane(int device);
     Stream stream;
-    std::atomic<std::uint32_t> messages = 0;  // number queued so far
+    std::atomic<std::uint32_t> messages = 0;  // number of messages queued so far
   };
   enum Flag : int { filled, ready };
-  using Messages = std::vector<std::vector<Tensor>>;  // by peer
+  using Messages = std::vector<std::vector<Tensor>>;  // messages by peer
 
   PeerCopies(const NcclGroup&, std::shared_ptr<Store>, const CommOptions&);
   std::vector<std::string> gather(const std::string& what, const std::string& value);
@@ -71,7 +71,7 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::string attempt(const std::function<void()>&) const;  // returns the error text, or kFine
   std::byte* map_memory(const IpcHandle&);                  // maps the memory into this process
   std::byte* map_memory(int peer, const RemoteAddress&);
-  Messages group_by_peer(const std::vector<Transfer>&) const;  // without empty messages
+  Messages group_by_peer(const std::vector<Transfer>&) const;  // groups messages by peer, without empty ones
   // Tells each sender where to write. Returns the destinations: the receive tensor itself, or, if peers cannot write to
   // it, a staging tensor, which is added to `keep_alive`.
   Messages post_receives(const Messages& receives, std::vector<Tensor>& keep_alive);
@@ -89,10 +89,10 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   CommOptions options_;
   std::unique_ptr<Mailbox> mailbox_;
   std::shared_ptr<PeerMemoryPool> peer_memory_;
-  std::vector<std::byte*> flags_;                  // by rank, mapped into this process
-  std::vector<std::vector<std::byte*>> segments_;  // by rank: mapped segments
-  std::vector<void*> mapped_;                      // memory of other processes
-  std::deque<Lane> out_, in_;                      // by rank; in_[rank_] is for messages to this rank itself
+  std::vector<std::byte*> flags_;                  // each rank's flags, mapped into this process
+  std::vector<std::vector<std::byte*>> segments_;  // each rank's segments, mapped into this process
+  std::vector<void*> mapped_;                      // addresses where memory of other processes is mapped
+  std::deque<Lane> out_, in_;                      // lanes by rank; in_[rank_] is for messages to this rank itself
   // Raises the `ready` flags, independently of lanes in in_ that wait for earlier messages.
   std::optional<Stream> ready_;
   cudaStream_t releasing_ = nullptr;

@@ -35,7 +35,7 @@ class PeerMemoryPool : public std::enable_shared_from_this<PeerMemoryPool> {
   // Returns a tensor that must be used and freed like memory of the stream's allocator. Throws OutOfMemory.
   Tensor tensor(const Shape&, DType, const Stream&);
   std::optional<RemoteAddress> find(const std::byte*) const;
-  std::size_t bytes() const;  // of all segments
+  std::size_t bytes() const;  // total bytes of all segments
   void abandon();             // peers may still write to the memory: never free it
 
  private:
