@@ -20,7 +20,7 @@ constexpr std::int64_t kMaxFailures = 1'000'000'000;
 std::int64_t read_count(const std::string& file) {
   const auto json = parse_json<nlohmann::json>(read_text(file, kMaxBytes));
   const auto count = json.at("failures").get<std::int64_t>();
-  if (count < 0 || count > kMaxFailures) fail("failures is ", count);
+  if (count < 0 || count > kMaxFailures) fail("expected 0 to ", kMaxFailures, " failures, got ", count);
   return count + (json.at("running").get<bool>() ? 1 : 0);
 }
 

@@ -157,7 +157,8 @@ WriterToken::WriterToken(const fs::path& run)
     if (create(file_of(run, next)) && newest_token(run) == next) own_.token = next;
   }
   if (own_.token == 0)
-    fail(folder_of(run).string(), ": other processes took every token: too many processes start here");
+    fail(folder_of(run).string(),
+         ": too many processes start in this folder at the same time. Start fewer, or try again");
   replace_text(file_of(run, own_.token),
                nlohmann::json{{"host", own_.host}, {"pid", own_.pid}, {"since", own_.since}}.dump() + "\n");
   remove_older(run, own_.token);

@@ -66,7 +66,8 @@ double FitChoice::density() const {
 FitChoice own_choice(const ModelConfig& m, const std::string& run) {
   for (std::int64_t layer = 0; layer < m.layers; ++layer)
     if (const std::string why = why_not_static_pattern(attention_of(m, layer), m.kv_heads); !why.empty())
-      fail(run, ": layer ", layer, " ", why, ", so measuring other attention in its place says nothing about it. ",
+      fail(run, ": layer ", layer, " ", why,
+           ", so a trial with other attention does not show what this layer attends to. ",
            "Give a checkpoint from before the layer had this, for example one with dense attention");
   return choice_of(m);
 }

@@ -147,7 +147,7 @@ void reject_loopback(const AgentEnvironment& environment, const LaunchOptions& o
   const std::string what = "launch: --rdzv-endpoint: " + o.endpoint->host + " is a loopback address, ";
   const char* remedy = "Give an address of node 0 that the others can reach";
   if (environment.nodes > 1)
-    fail(what, "but this job of ", environment.source, " has ", environment.nodes, " nodes. ", remedy);
+    fail(what, "but this ", environment.source, " job has ", environment.nodes, " nodes. ", remedy);
   if (o.min_nodes == 1)
     fail(what, "and with --nnodes 1:", o.max_nodes, " each machine would train alone. ", remedy,
          " (on a single machine, its host name works, too)");

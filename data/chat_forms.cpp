@@ -164,7 +164,8 @@ Json tools_of(const Json& record) {
 Json chat_variables(const Json& record) {
   for (const char* media : {"images", "videos", "audios"})
     if (has(record, media) && !record[media].empty())
-      fail("the record has '", media, "', which a text model cannot read. Remove them from the record and its texts");
+      fail("the record has '", media,
+           "', which a text model cannot read. Remove this member and its placeholders in the messages");
   Json variables = Json::object();
   if (has(record, "chat_template_kwargs")) {
     const Json& given = record["chat_template_kwargs"];

@@ -88,8 +88,8 @@ void check_fit(const RecallOptions& o) {
   at_least("--documents", o.documents, 1, "");
   at_least("--validation-documents", o.validation_documents, 0, "");
   if (o.pairs > o.vocab_size / 3)
-    fail("--pairs ", o.pairs, ": a third of --vocab-size ", o.vocab_size, " are keys. Use at most ", o.vocab_size / 3,
-         " pairs, or a larger vocabulary");
+    fail("--pairs ", o.pairs, ": only a third of --vocab-size ", o.vocab_size, " can be keys. Use at most ",
+         o.vocab_size / 3, " pairs, or a larger vocabulary");
   if (o.queries > o.pairs) fail("--queries ", o.queries, ": there are only ", o.pairs, " pairs to query (--pairs)");
   at_least("--tail", o.tail, 2 * o.queries, str(", two tokens for each of ", o.queries, " queries"));
   at_least("--context", o.context, 2 * o.pairs + o.tail,

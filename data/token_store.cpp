@@ -53,8 +53,8 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
   std::vector<ByteExtent> all{{0, sizeof(index)}};
   const auto add = [&](const ByteExtent& e, std::uint64_t wanted) {
     if (e.bytes != wanted || e.offset > index.file_bytes || e.bytes > index.file_bytes - e.offset) {
-      fail(path, " is inconsistent: ", e.bytes, " bytes at ", e.offset, " of a file of ", index.file_bytes,
-           " bytes, but ", wanted, " are expected");
+      fail(path, " is inconsistent: expected ", wanted, " bytes at offset ", e.offset, " of a file of ",
+           index.file_bytes, " bytes, got ", e.bytes);
     }
     if (e.bytes > 0) all.push_back(e);
   };

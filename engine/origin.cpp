@@ -180,7 +180,7 @@ void check_blocks(const Origin& origin) {
   for (const std::string& part : parts_of(origin.data))
     if (part.starts_with(kBlocks)) wanted += kSeparator + part;
   if (const std::string here = blocks_fingerprint(origin.config.model); !origin.data.empty() && here != wanted)
-    fail("the files of blocks in model.attention differ from those of the checkpoint ", origin.checkpoint, ": got ",
+    fail("the block files in model.attention differ from those of the checkpoint ", origin.checkpoint, ": got ",
          here.empty() ? "none" : here.substr(2), ", expected ", wanted.empty() ? "none" : wanted.substr(2),
          ". Restore the original files");
 }

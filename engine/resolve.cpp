@@ -37,7 +37,8 @@ void check_activations(const Config& c, std::int64_t rows) {
   const std::int64_t widest = std::max({m.width, (m.heads + 2 * m.kv_heads) * m.head_dim, 2 * m.mlp_width});
   if (rows * m.context > kMaxNumbers / widest)
     fail("train.micro_batch: ", rows, " sequences of ", m.context, " tokens, each with ", widest,
-         " numbers in its widest layer, exceed any memory. Lower train.micro_batch or model.context, or use a smaller "
+         " elements in its widest layer, fit into no machine's memory. Lower train.micro_batch or model.context, or "
+         "use a smaller "
          "model");
 }
 

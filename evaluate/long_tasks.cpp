@@ -194,7 +194,7 @@ LongPrompt LongTask::prompt(std::int64_t length, double depth, std::int64_t tria
          " with this tokenizer. Give larger --lengths");
   const std::vector<std::size_t> sentences = filler_for(static_cast<std::size_t>(length) - used, trial, s.answer, dice);
   if (kind_ == LongKind::words && sentences.size() < kFewestWords)
-    fail("a words prompt of ", length, " tokens has no room for ", kFewestWords, " words. Give larger --lengths");
+    fail("a 'words' prompt of ", length, " tokens is too short for ", kFewestWords, " words. Give larger --lengths");
   const auto place = [&](double at) { return std::llround(at * static_cast<double>(sentences.size())); };
   p.filler_before = place(depth);
   p.filler_after = static_cast<std::int64_t>(sentences.size()) - p.filler_before;

@@ -105,7 +105,7 @@ std::string ChoiceStore::add_locked(const std::string& key, const std::string& c
   ChoiceMap more = choices_;
   more[key] = choice;
   if (to_text(more).size() + 100 > kMaxChoiceFileBytes)
-    fail(path_, ": with another choice the file would exceed ", kMaxChoiceFileBytes,
+    fail(path_, ": with one more choice the file would exceed ", kMaxChoiceFileBytes,
          " bytes. Delete it to start a new one");
   write_choice_file(path_, more);
   choices_ = std::move(more);

@@ -217,7 +217,8 @@ void BlockImportanceTracker::check_choices(const std::vector<float>& messages) c
   for (int rank = 1; rank < step_->mesh.world(); ++rank)
     if (digits(rank) != digits(0))
       fail("pattern: importance: rank ", rank,
-           " keeps different blocks than rank 0, although both choose by the same masses. The memory or processor of "
+           " keeps different blocks than rank 0, although both computed the choice from the same attention masses. The "
+           "memory or processor of "
            "one of them is faulty. Resume from the last checkpoint on different machines");
 }
 

@@ -172,7 +172,7 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   const ParallelConfig& c = p.config;
   const bool turns = c.cp_schedule == ContextSchedule::ring || c.cp_schedule == ContextSchedule::automatic;
   if (turns && c.cp_ranks_per_node > 0 && p.cp % c.cp_ranks_per_node)
-    fail("parallel.cp_ranks_per_node: ", c.cp_ranks_per_node, " on each node do not divide the ", p.cp,
+    fail("parallel.cp_ranks_per_node: ", c.cp_ranks_per_node, " ranks on each node do not divide the ", p.cp,
          " processes of parallel.cp. Set a divisor of ", p.cp, ", or 0 to use the actual placement");
   const std::int64_t heads = m.kv_heads / p.tp;
   if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && heads % p.cp)

@@ -63,7 +63,7 @@ void check_meaning_of_weights(const Origin& origin, Config now) {
   if (changes.empty()) return;
   const std::string there = str("the weights in ", origin.checkpoint, " were trained with other settings:");
   if (std::ranges::any_of(changes, changes_heads))
-    fail("run.init_from: ", there, listed(changes), "\nUse the model's settings of that run");
+    fail("run.init_from: ", there, listed(changes), "\nUse that run's model settings");
   log::warn(there, listed(changes),
             "\nThe model computes something else with them until training has adapted the weights");
 }

@@ -53,7 +53,7 @@ std::map<std::string, std::string> weight_map(const fs::path& index) {
     const json j = parse_json<json>(text);
     for (const auto& [tensor, file] : j.at("weight_map").items()) files[tensor] = file.get<std::string>();
   } catch (const std::exception& e) {
-    fail(index.string(), ": weight_map: expected the file of each tensor: ", shown(e.what(), 400));
+    fail(index.string(), ": weight_map: expected a file name for each tensor: ", shown(e.what(), 400));
   }
   for (const auto& [tensor, file] : files)
     if (!plain_name(file))

@@ -83,7 +83,7 @@ void Mailbox::open(int peer, const std::string& name) {
   void* const at = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   const int error = errno;
   ::close(file);
-  if (at == MAP_FAILED) fail("cannot map ", name, " of /dev/shm: ", std::strerror(error));
+  if (at == MAP_FAILED) fail("cannot map ", name, " in /dev/shm: ", std::strerror(error));
   boxes_[static_cast<std::size_t>(peer)] = static_cast<SharedPage*>(at);
 }
 

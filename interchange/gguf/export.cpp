@@ -88,7 +88,7 @@ void write_file(const FoundCheckpoint& found, const GgufKeys& keys, const std::v
   for (const GgufWeight& w : weights) tensors.push_back(w.tensor);
   write_atomically(file, [&](FileHandle& to) {
     write_gguf(to, keys, tensors, [&](std::size_t i) {
-      if (options.stopped && options.stopped()) fail("stopped by a signal: ", file, " is not written");
+      if (options.stopped && options.stopped()) fail("stopped by a signal; ", file, " was not written");
       return values_of(found, weights[i]);
     });
   });

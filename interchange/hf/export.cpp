@@ -78,7 +78,7 @@ void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTens
   std::vector<OutputTensor> outputs;
   for (const PublishedTensor& t : tensors) outputs.push_back({t.name, t.shape()});
   write_safetensors(folder, outputs, {type, options.max_bytes}, [&](std::size_t i) {
-    if (options.stopped && options.stopped()) fail("stopped by a signal: ", folder.string(), " is removed");
+    if (options.stopped && options.stopped()) fail("stopped by a signal; ", folder.string(), " was removed");
     return saved_values(found, tensors[i]);
   });
 }

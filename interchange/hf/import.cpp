@@ -203,7 +203,8 @@ SavedFile write_part(const Weights& weights, const std::vector<PlannedSlice>& sl
   };
   read_ahead(0);
   return write_shard(file, slices, [&](const std::string& name) {
-    if (options.stopped && options.stopped()) fail("stopped by a signal: ", file.parent_path().string(), " is removed");
+    if (options.stopped && options.stopped())
+      fail("stopped by a signal; ", file.parent_path().string(), " was removed");
     if (++next < slices.size()) read_ahead(next);
     const auto& [ours, source] = weights.all.at(our_name(name));
     return weights.read(ours, source);

@@ -160,7 +160,7 @@ void BlockFile::check_size(const std::vector<const Section*>& sections, std::siz
       writes += std::int64_t{k.queries.last - k.queries.first + 1} * (k.keys.last / 32 - k.keys.first / 32 + 1);
     words += std::int64_t{rule.rows} * rule.words;
     if (writes > kMaxWrites || words > kMaxWords)
-      fail(name_, ":", section->line, ": a drawing of ", rule.rows, " x ", 32 * rule.words, " blocks",
+      fail(name_, ":", section->line, ": a map of ", rule.rows, " x ", 32 * rule.words, " blocks",
            section == sections.front() ? "" : ", with those of other sections,",
            " is too large. Write fewer sections, ", "or lines that overlap less. A regular pattern needs no file");
   }

@@ -179,7 +179,7 @@ TEST(Safetensors, NamesProblemsOfAFolder) {
     replace_text(index, text);
     return error();
   };
-  EXPECT_TRUE(contains(with_index("{}"), "weight_map: expected the file of each tensor")) << error();
+  EXPECT_TRUE(contains(with_index("{}"), "weight_map: expected a file name for each tensor")) << error();
   EXPECT_TRUE(contains(with_index(R"({"weight_map":{"a":"../x"}})"), "'../x' is not the name of a file")) << error();
   EXPECT_TRUE(contains(with_index(R"({"weight_map":{"a":3}})"), "weight_map")) << error();
   std::string more = good;

@@ -118,7 +118,7 @@ TEST(LaunchOptions, ALoopbackAddressIsRefusedForSeveralMachines) {
   o.min_nodes = o.max_nodes = 2;
   for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
     o.endpoint = Endpoint{host, 29400};
-    EXPECT_NE(error_of([&] { reject_loopback({.source = "Slurm", .nodes = 2}, o); }).find("this job of Slurm has 2"),
+    EXPECT_NE(error_of([&] { reject_loopback({.source = "Slurm", .nodes = 2}, o); }).find("this Slurm job has 2"),
               std::string::npos);
     EXPECT_EQ(error_of([&] { reject_loopback({}, o); }), "") << "agents of one machine, as far as one can know";
   }

@@ -160,8 +160,8 @@ TEST(LossMask, AnIndexThatContradictsItselfIsNamed) {
   wrong([](CorpusIndex& i) { i.chat_template = i.tokenizer; }, "belong to two sections");
   wrong([](CorpusIndex& i) { i.masks[0].targets = 1002; }, "1002 targets among 1001 tokens");
   wrong([](CorpusIndex& i) { i.masks[0].data = {}; }, "targets among 1001 tokens with 0 bytes of loss mask");
-  wrong([](CorpusIndex& i) { --i.masks[0].data.bytes; }, "but 126 are expected");
-  wrong([](CorpusIndex& i) { i.masks[0].hashes.bytes = 0; }, "but 8 are expected");
+  wrong([](CorpusIndex& i) { --i.masks[0].data.bytes; }, "expected 126 bytes");
+  wrong([](CorpusIndex& i) { i.masks[0].hashes.bytes = 0; }, "expected 8 bytes");
   wrong([](CorpusIndex& i) { i.masks[0].data.offset = ~std::uint64_t{0}; }, "is inconsistent");
   wrong([](CorpusIndex& i) { i.masks[0].data.offset = i.splits[0].token_data.offset; }, "belong to two sections");
   SealedCorpus behind = good;

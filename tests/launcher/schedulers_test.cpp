@@ -158,7 +158,7 @@ TEST_F(DistSlurm, StartsTheAgents) {
   if (f.code == 77) GTEST_SKIP() << f.output;
   ASSERT_EQ(f.code, 0) << f.output;
   EXPECT_NE(f.output.find("each would train alone"), std::string::npos) << f.output;
-  EXPECT_NE(f.output.find("localhost is a loopback address, but this job of srun has 2 nodes"), std::string::npos)
+  EXPECT_NE(f.output.find("localhost is a loopback address, but this srun job has 2 nodes"), std::string::npos)
       << f.output;
   EXPECT_EQ(f.output.find("ended with 0"), std::string::npos) << f.output;
   EXPECT_NE(f.output.find("node 1 of 2"), std::string::npos) << f.output;

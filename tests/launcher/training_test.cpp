@@ -132,7 +132,7 @@ TEST_F(DistTrainingRefusals, NodesMustDivideTheRing) {
   std::vector<std::string> command = launch(2, "r", "parallel.cp=2");
   command.push_back("parallel.cp_ranks_per_node=3");
   EXPECT_EQ(run(command), 1);
-  EXPECT_EQ(times("parallel.cp_ranks_per_node: 3 on each node do not divide the 2 processes of parallel.cp"), 1)
+  EXPECT_EQ(times("parallel.cp_ranks_per_node: 3 ranks on each node do not divide the 2 processes of parallel.cp"), 1)
       << log();
   EXPECT_EQ(times("is false at"), 0) << log();
 }

@@ -237,7 +237,9 @@ std::string decoded(const std::string& piece, const Decoding& d) {
   for (const auto& [from, to] : d.replaced)
     for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
       text.replace(at, from.size(), to);
-  if (text.size() > 64 * piece.size()) fail("the decoder makes ", text.size(), " bytes from a token of ", piece.size());
+  if (text.size() > 64 * piece.size())
+    fail("the decoder expands a token of ", piece.size(), " bytes to ", text.size(), ", expected at most ",
+         64 * piece.size());
   return text;
 }
 

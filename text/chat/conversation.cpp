@@ -234,7 +234,7 @@ std::vector<Member> ConversationWriter::checked(const Json& given) const {
   for (const auto& [name, value] : given.items()) {
     if (name == "messages" || name == "add_generation_prompt" ||
         std::ranges::find(format_.tokens, name, &std::pair<std::string, std::string>::first) != format_.tokens.end())
-      fail("'", name, "' is set automatically for each conversation and cannot be given by one");
+      fail("'", name, "' is set automatically; a conversation cannot define it");
     variables.emplace_back(name, from_json(value));
   }
   return variables;
@@ -259,8 +259,8 @@ ConversationWriter::Spans ConversationWriter::learned(const Json& list, const Sp
   if (std::ranges::count(wanted, false) == 0) return spans;
   if (std::ranges::count(wanted, true) == 0) fail("every assistant message is excluded from training");
   if (spans.size() != wanted.size())
-    fail("a message is excluded from training, but the template marks ", spans.size(),
-         " texts with {% generation %} for ", wanted.size(),
+    fail("cannot exclude a message from training: the template marks ", spans.size(),
+         " texts with {% generation %}, but the conversation has ", wanted.size(),
          " assistant messages. Use a different template: --chat-template");
   Spans out;
   for (std::size_t i = 0; i < spans.size(); ++i)

@@ -130,7 +130,7 @@ Value whole_number(const Value& of, Arguments& a) {
   const Value* given = a.find(0, "default");
   const Value otherwise = given ? *given : Value(std::int64_t{0});
   const auto truncated = [](double x) {
-    if (!(std::fabs(x) < 9e18)) fail("int: the number ", x, " is not in the range of 64 bits");
+    if (!(std::fabs(x) < 9e18)) fail("int: ", x, " does not fit into 64 bits");
     return Value(static_cast<std::int64_t>(x));
   };
   if (of.is<double>()) return truncated(of.number());
