@@ -27,10 +27,10 @@ class StepGuard {
     double loss = 0, norm = 0;
   };
   // Returns the limits for a step that is launched when `known` is the last step whose result counts. Ignores later
-  // steps, so that a resumed run, which knows more at first, has the same limits. A limit is median + train.spike_deviations
-  // x spread over the last kHistory accepted steps. Until there are kMinHistory, there is no limit. spread: 1.4826 x
-  // median absolute deviation, the standard deviation for normal values (Rousseeuw and Croux 1993), but at least
-  // kMinSpread of the median.
+  // steps, so that a resumed run, which knows more at first, has the same limits. A limit is median +
+  // train.spike_deviations x spread over the last kHistory accepted steps. Until there are kMinHistory, there is no
+  // limit. spread: 1.4826 x median absolute deviation, the standard deviation for normal values (Rousseeuw and Croux
+  // 1993), but at least kMinSpread of the median.
   Limits limits(std::int64_t known) const;
   static constexpr std::size_t kHistory = 128, kMinHistory = 32;
   static constexpr double kMinSpread = 0.02;

@@ -1,7 +1,7 @@
 #pragma once
-// Measures the steps that train.diagnostics_interval selects: how far the update moves each part of the model, and, for each
-// layer's attention on every rank's first micro-batch, the entropy and how much its blocks keep. The measurements are
-// queued before and after the step, which may be a replayed graph; the step's results stay bit-identical.
+// Measures the steps that train.diagnostics_interval selects: how far the update moves each part of the model, and, for
+// each layer's attention on every rank's first micro-batch, the entropy and how much its blocks keep. The measurements
+// are queued before and after the step, which may be a replayed graph; the step's results stay bit-identical.
 
 #include <memory>
 #include <optional>

@@ -285,10 +285,11 @@ TEST_F(AttentionText, ShowsTheReadingsOfTheRun) {
 
 // If the number of blocks changes by tokens, a checkpoint uses the number of its step. Steps have 1024 tokens.
 TEST_F(AttentionText, AttendsAsTheCheckpointDoes) {
-  const Finished trained = run_process(
-      train("changing", {"model.context=256", "train.steps=3", "checkpoint.interval=1", "checkpoint.keep_last=3",
-                         "model.attention={kind: block_sparse, block: 64, layers_per_selection: 2, rules: [{pattern: content, keep: "
-                         "[[0, 4], [1025, 2]]}]}"}));
+  const Finished trained = run_process(train(
+      "changing",
+      {"model.context=256", "train.steps=3", "checkpoint.interval=1", "checkpoint.keep_last=3",
+       "model.attention={kind: block_sparse, block: 64, layers_per_selection: 2, rules: [{pattern: content, keep: "
+       "[[0, 4], [1025, 2]]}]}"}));
   ASSERT_EQ(trained.code, 0) << trained.output;
   const auto density = [&](const std::string& run, const char* layer) {
     const Finished f = show({"--text", path("text.txt")}, run);

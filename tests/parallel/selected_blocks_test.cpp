@@ -140,7 +140,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Rules{"learned_mass",
                           "rules: [{pattern: learned, local: 1, keep: 6, mass: 0.55}], index_heads: 2, "
                           "index_head_dim: 8"},
-                    Rules{"layers_per_selection", "rules: [{pattern: content, local: 1, first: 1, keep: 4}], layers_per_selection: 2"},
+                    Rules{"layers_per_selection",
+                          "rules: [{pattern: content, local: 1, first: 1, keep: 4}], layers_per_selection: 2"},
                     Rules{"learned",
                           "rules: [{pattern: learned, local: 1, first: 1, keep: 4}], index_heads: 2, "
                           "index_head_dim: 8, index_distances: 5"},

@@ -228,11 +228,12 @@ TEST_F(AttentionFit, TheLayerThatMattersGetsTheDensity) {
 
 TEST_F(AttentionFit, LayersWithStateBesidesAPatternAreRefused) {
   const ValidationSet set = this->set();
-  for (const char* own : {"{kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, keep: 2}]}",
-                          "{kind: block_sparse, block: 64, rules: [{pattern: importance, local: 1, keep: 2}]}",
-                          "{kind: block_sparse, block: 64, layers_per_selection: 2, rules: [{pattern: content, local: 1, keep: 2}]}",
-                          "{kind: window, window: 8, pools: [8], pooling: learned}",
-                          "{kind: window, window: 8, pools: [8], pool_gates: true}"}) {
+  for (const char* own :
+       {"{kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, keep: 2}]}",
+        "{kind: block_sparse, block: 64, rules: [{pattern: importance, local: 1, keep: 2}]}",
+        "{kind: block_sparse, block: 64, layers_per_selection: 2, rules: [{pattern: content, local: 1, keep: 2}]}",
+        "{kind: window, window: 8, pools: [8], pooling: learned}",
+        "{kind: window, window: 8, pools: [8], pool_gates: true}"}) {
     const std::unique_ptr<Decoder> other = model(with({str("attention=", own)}));
     EXPECT_ANY_THROW(AttentionTrials(*other, ctx_, set)) << own;
   }
