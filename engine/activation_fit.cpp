@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t kFreeShare = 25;  // 1/25 stays free: the first steps have no memory plan, and the slab has gaps
 
-// Gives the rest of the budget to states in transit from the host (optimizer.offload_staging_bytes: auto), in whole
-// chunks. The dry step has the minimum number of chunks.
+// Gives the rest of the budget to states in transit to and from the host (optimizer.offload_staging_bytes: auto), in
+// whole chunks. The dry step uses the minimum number of chunks.
 void take_rest(const DryStep& step, ActivationFit& fit) {
   if (step.host_states <= step.optimizer_states || fit.peak > fit.budget) return;
   const std::size_t min = HostChunks::kMinRing, chunk = step.optimizer_states / min;
@@ -30,7 +30,7 @@ void take_rest(const DryStep& step, ActivationFit& fit) {
   fit.peak += (ring - min) * chunk;
 }
 
-// Finds plans and checks each by one more dry step, because the solver does not model gaps in the slab.
+// Finds plans and checks each by another dry step, because the solver does not model gaps in the slab.
 class Fitting {
  public:
   Fitting(const Config& c, int world, std::size_t budget, const DeviceRates& rates, std::size_t host_room)
@@ -40,7 +40,7 @@ class Fitting {
   ActivationFit uniform(std::size_t policy) const { return measured(planner_.uniform(policy), 0); }
   bool fits(const ActivationFit& fit) const { return fit.peak <= budget_; }
 
-  // Returns the fastest plan. The solver gets smaller budgets than the real ones, by the bytes that gaps take.
+  // Returns the fastest plan. The solver's budgets are smaller than the real ones by the bytes that gaps take.
   std::optional<ActivationFit> solved(bool segments) {
     ActivationBudget room{budget_, planner_.host_room()};
     for (int tries = 0; tries < 16; ++tries) {
@@ -54,7 +54,7 @@ class Fitting {
     return {};
   }
 
-  // Returns the plan with the lowest device memory; nullopt if only a dry step could tell.
+  // Returns the plan with the lowest device memory; nullopt if only a dry step could find it.
   std::optional<ActivationFit> min_memory(bool segments) {
     const auto solved = segments ? planner_.min_memory_in_segments() : planner_.min_memory();
     if (!solved) return {};
@@ -76,15 +76,15 @@ class Fitting {
   ActivationPlanner planner_;
   const std::size_t budget_;
   const bool chooses_staging_;
-  mutable std::size_t stayed_ = 0;  // bytes of the newest plan that exceeded the host memory
+  mutable std::size_t stayed_ = 0;  // bytes of the newest plan that did not fit into host memory
 };
 
-// Memory that a plan does not include: on a GPU, libraries (cuBLAS, NCCL) take kLibraries bytes; of a host, files that
-// are read and everything else take 1 - kOfHost.
+// Memory that a plan does not include. On a GPU: kLibraries bytes for libraries (cuBLAS, NCCL). On a host: the share 1
+// - kOfHost for files that are read and for everything else.
 constexpr std::size_t kLibraries = std::size_t{3} << 29;
 constexpr double kOfHost = 0.9;
 
-// Returns this process's share of the device's memory: of all of it, or only of what is free.
+// Returns this process's share of the device's memory: of all memory if `whole`, else only of the free memory.
 std::size_t device_share(const Config& c, Mesh& mesh, bool whole) {
   if (const auto gpu = device_memory({backend_of(c.run.device), mesh.device().index})) {
     const std::size_t bytes = whole ? gpu->total : gpu->free;
@@ -124,7 +124,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
   }
   if (fitting.fits(smallest)) return smallest;
   if (const auto plan = fitting.solved(true)) return plan;
-  consider(fitting.min_memory(true));  // a dry step may take a little less than the solver predicts
+  consider(fitting.min_memory(true));  // a dry step may take slightly less memory than the solver predicts
   if (fitting.fits(smallest)) return smallest;
   if (smallest_of_all) *smallest_of_all = smallest;
   return {};

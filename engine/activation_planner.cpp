@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-// Ordered from saving most to saving least.
+// Sorted, from the one that saves the most activations to the one that saves the fewest.
 constexpr std::array kRecomputes = {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block,
                                     Recompute::full};
 constexpr std::size_t kBoundless = std::numeric_limits<std::size_t>::max() / 4;
@@ -25,7 +25,7 @@ std::vector<Recompute> recomputes_of(const Config& c) {
 std::size_t room_of(const Config& c, const DeviceRates& rates, std::size_t given) {
   if (!may_offload(c)) return 0;
   if (c.train.activation_offload == Switch::on) return given ? given : kBoundless;
-  return rates.host_bytes_per_second > 0 ? given : 0;  // otherwise the cost of a transfer is unknown
+  return rates.host_bytes_per_second > 0 ? given : 0;  // without this rate, the cost of a transfer is unknown
 }
 
 std::vector<BlockPlan> policies_of(const Config& c, std::size_t host_room) {
@@ -122,7 +122,7 @@ std::vector<PartOption> ActivationPlanner::block_options(std::size_t part) {
   return options;
 }
 
-// Offloading costs kernel time too: the copies use the same device memory bandwidth, one read or write per byte.
+// Offloading also costs kernel time: the copies use device memory bandwidth, one read or write per byte.
 PartOption ActivationPlanner::option(std::size_t policy, std::size_t part) {
   const PartMemory& m = step(policy).parts[part];
   const double moved = static_cast<double>(m.host) * ring::plan_of(config_, world_).micro_batches;
@@ -174,7 +174,7 @@ std::vector<Segments> ActivationPlanner::segments() const {
   return segments_of(static_cast<std::size_t>(config_.model.layers));
 }
 
-// The first kRecomputes.size() policies offload nothing.
+// The first kRecomputes.size() policies do not offload.
 PartOptions ActivationPlanner::in_segments(const Segments& s) {
   return ring::in_segments(options(), s, first_block(), kRecomputes.size());
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The policies by which a step's blocks may treat their activations, and the memory and time of each policy. Nothing is
-// computed to find out.
+// The policies by which a step's blocks may treat their activations, and the predicted memory and time of each policy.
+// Nothing is computed for the prediction.
 
 #include <optional>
 #include <vector>
@@ -17,8 +17,8 @@ struct SolvedPlan {
   std::int64_t nanoseconds = 0;
 };
 
-// Dry-runs one step for each policy, with all blocks treated alike: a block's memory and time do not depend on how the
-// other blocks are treated.
+// Dry-runs one step for each policy, with the same policy for all blocks: a block's memory and time do not depend on
+// the policies of other blocks.
 class ActivationPlanner {
  public:
   // host_room: bytes of host memory for offloaded activations. 0: blocks offload nothing, except with
@@ -26,13 +26,13 @@ class ActivationPlanner {
   ActivationPlanner(const Config& resolved, int world, const DeviceRates&, std::size_t host_room);
 
   std::size_t count() const { return policies_.size(); }
-  // Returns the plan in which all blocks use this policy. Policies are ordered from those that save most to those that
-  // save least: first the policies without the host, then those with it.
+  // Returns the plan in which all blocks use this policy. Policies are ordered from the one that saves most activations
+  // to the one that saves fewest: first the policies without the host, then those with it.
   ActivationPlan uniform(std::size_t policy) const;
   // Dry-runs a step with this plan. Activations that exceed host_room() stay on the device, as in the real step.
   DryStep dry(const ActivationPlan&) const;
 
-  // Return the fastest plan within the budget, and the plan with the lowest device memory; nullopt if there is none.
+  // Return the fastest plan within the budget, and the plan with the lowest device memory; nullopt if no plan fits.
   std::optional<SolvedPlan> fastest(ActivationBudget);
   std::optional<SolvedPlan> min_memory();
   // Same, but with segmented checkpointing of the first blocks. Return nullopt if no plan fits, or if the settings fix
@@ -61,14 +61,14 @@ class ActivationPlanner {
   const Precision precision_;
   const std::size_t host_room_;
   std::vector<BlockPlan> policies_;
-  std::vector<DryStep> steps_;  // by policy; only the policies that were asked for
+  std::vector<DryStep> steps_;  // by policy; only those requested so far
   PartOptions options_;
 };
 
-// Returns "12 blocks keep everything", "1 block recomputes the MLP and keeps the rest on the host".
+// Returns e.g. "12 blocks keep everything" or "1 block recomputes the MLP and keeps the rest on the host".
 std::string blocks_text(std::ptrdiff_t blocks, const BlockPlan&);
 
-// Returns "12 blocks keep everything, 9 blocks recompute the MLP".
+// Returns e.g. "12 blocks keep everything, 9 blocks recompute the MLP".
 std::string plan_text(const ActivationPlan&);
 
 // Returns the recomputation that the settings fix for all blocks; `none` for auto.

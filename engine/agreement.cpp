@@ -81,7 +81,7 @@ void agree_on_checkpoint(const std::string& path, Mesh& mesh) {
   std::error_code error;
   try {
     if (std::filesystem::exists(file, error)) found = str("hash ", hash_text(read_file(file)));
-  } catch (const Error& e) {  // the ranks must agree on the error, too
+  } catch (const Error& e) {  // the ranks must also agree on the error
     found = e.what();
   }
   mesh.check_agreement({"checkpoint", "the ranks do not find the same checkpoint",

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-constexpr double kShare = 0.25;  // attention's share of a step
+constexpr double kShare = 0.25;  // maximum share of a step's time that attention may take
 constexpr std::int64_t kNarrowest = 256;
 
 PlanRequest with(PlanRequest q, const AttentionConfig& attention) {
@@ -20,14 +20,14 @@ PlanRequest with(PlanRequest q, const AttentionConfig& attention) {
   return q;
 }
 
-// Returns the step of the question's own layout if all kinds share it, otherwise the step of the fastest layout.
+// Returns the step in the requested layout if all kinds share it, else the step in the fastest layout.
 std::optional<PlannedStep> fastest(const PlanRequest& q, bool one_layout) {
   if (one_layout) return plan_step(q);
   const std::vector<PlannedStep> all = plan_layouts(q);
   return all.empty() ? std::nullopt : std::optional(all.front());
 }
 
-// Attention's time is proportional to the window; the rest of the step does not depend on it.
+// Attention's time is proportional to the window; the time of the rest of the step does not depend on the window.
 std::int64_t window_for(const PlanRequest& question, bool one_layout) {
   constexpr std::int64_t kTried = 1024;
   const std::int64_t max = question.config.model.context;

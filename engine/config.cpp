@@ -20,7 +20,7 @@ bool stays_below(const std::string& name) {
   return path.is_relative() && path != "." && path != "./" && std::ranges::find(given, "..") == given.end();
 }
 
-constexpr std::int64_t kMinBudget = 2;  // bytes; values up to 1 are a share of the memory
+constexpr std::int64_t kMinBudget = 2;  // in bytes; smaller values are shares of the memory
 constexpr std::int64_t kMaxHostBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMaxBufferBytes = std::int64_t{1} << 40;
 
@@ -168,7 +168,7 @@ void Config::fields(Fields& f) {
 
 namespace {
 
-// Token counts of a step and of the run, and step counts, must be exact.
+// Token counts of a step and of the run, and step counts, must be represented exactly.
 void validate_tokens(const Config& c, std::vector<SettingProblem>& errors) {
   const std::int64_t per_step = c.train.batch_size * c.model.context;  // at most 2^60, by the ranges of both settings
   const std::string step =
@@ -223,10 +223,10 @@ void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
                          ". Divide the model with parallel.tp, or share it with parallel.zero: 3"));
 }
 
-// Parameters and their names follow from the model without its attention (which may need a file) and without its
-// vocabulary (which may be the corpus's).
+// The parameters and their names can be derived from the model without its attention (which may need a file) and
+// without its vocabulary (which may be taken from the corpus).
 void validate_parameters(const Config& c, std::vector<SettingProblem>& errors) {
-  constexpr std::int64_t kMaxLayers = 1000;  // naming more layers takes seconds: checked when a run begins
+  constexpr std::int64_t kMaxLayers = 1000;  // naming more layers takes seconds, so they are checked when a run starts
   const bool plain = !linear_formats().contains(c.train.linears) && c.train.linears_except.empty();
   if ((c.optimizer.groups.empty() && plain) || c.model.layers > kMaxLayers) return;
   ModelConfig named = c.model;
@@ -240,7 +240,7 @@ void validate_parameters(const Config& c, std::vector<SettingProblem>& errors) {
 
 }  // namespace
 
-// Otherwise a misspelt word would be taken as the name of a file.
+// Rejects misspelt words, which would otherwise be taken as file names.
 void validate_tuning(const RunConfig& run, std::vector<SettingProblem>& errors) {
   if (run.tuning == "auto" || run.tuning == "rule" || run.tuning.ends_with(".yaml")) return;
   errors.push_back(str("run.tuning: expected auto, rule or the name of a .yaml file, got '", shown(run.tuning), "'"));
@@ -259,17 +259,17 @@ void Config::validate(std::vector<SettingProblem>& errors) const {
 
 namespace {
 
-// Consecutive steps of one size.
+// Consecutive steps with the same batch size.
 struct BatchSizePeriod {
-  std::int64_t per_step, begin, end;  // tokens: of a step; before the first step; after which the size changes
+  std::int64_t per_step, begin, end;  // tokens: per step; before the first step; after which the size changes
   std::int64_t steps(std::int64_t until) const {
     const std::int64_t tokens = std::max<std::int64_t>(0, std::min(end, until) - begin);
     return tokens / per_step + (tokens % per_step > 0);
   }
 };
 
-// Calls fn with each period until it returns false. A period has whole steps, so it may end beyond later changes of
-// size and skip them.
+// Calls fn for each period until it returns false. A period consists of whole steps, so it may end beyond later changes
+// of the size and thereby skip them.
 template <class Fn>
 void for_batch_size_periods(const TrainConfig& c, std::int64_t context, std::int64_t begin, const Fn& fn) {
   for (std::size_t i = 0; i <= c.batch_sizes.size(); ++i) {

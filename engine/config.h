@@ -15,12 +15,12 @@
 
 namespace ring {
 
-// Maximum tokens of a run: a double counts them exactly, and processes add tokens up as doubles.
+// Maximum number of tokens of a run: a double counts them exactly, and processes add up token counts as doubles.
 inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 53;
-// Maximum tokens of one kernel call: kernels number tokens with 32 bits.
+// Maximum number of tokens of one kernel call: kernels index tokens with 32 bits.
 inline constexpr std::int64_t kMaxTokensAtOnce = (std::int64_t{1} << 31) - 1;
 
-// Values that stand for train.micro_batch: auto and train.mlp_chunk: auto.
+// Values that represent train.micro_batch: auto and train.mlp_chunk: auto.
 inline constexpr std::int64_t kAutoMicroBatch = -1;
 inline constexpr std::int64_t kAutoMlpChunk = -1;
 
@@ -40,16 +40,16 @@ struct RunConfig {
   bool deterministic = true;
   std::string tuning = "auto";  // auto, rule, or the path of a tuning store
   double tuning_seconds = 0.004;
-  std::string rates;  // a file or a shipped table; if empty, the table of the device
+  std::string rates;  // file or name of a shipped table; if empty, the device's table is used
   void fields(Fields&);
   std::string path() const { return directory.empty() ? "runs/" + name : directory; }
 };
 
 struct TrainConfig {
   std::int64_t batch_size = 12;  // sequences; the maximum if batch_sizes is given
-  // Batch sizes of steps that begin after a number of trained tokens. If empty, all steps have batch_size.
+  // Batch sizes by number of tokens trained before the step. If empty, all steps have batch_size.
   TokenSchedule batch_sizes;
-  std::int64_t context = 0;  // the maximum of the run; 0 means model.context
+  std::int64_t context = 0;  // the run's maximum; 0 means model.context
   TokenSchedule contexts;
   std::int64_t micro_batch = 0;
   std::int64_t steps = 0;
@@ -64,7 +64,7 @@ struct TrainConfig {
   std::int64_t diagnostics_interval = 0;
   double z_loss = 0;
   PrecisionChoice precision = PrecisionChoice::automatic;
-  std::string linears = "auto";  // auto, bf16 or a name of linear_formats()
+  std::string linears = "auto";  // auto, bf16 or one of linear_formats()
   std::vector<std::string> linears_except;
   RecomputeChoice recompute = RecomputeChoice::automatic;
   double memory_budget = 0;
@@ -95,33 +95,34 @@ struct Config {
   void validate(std::vector<SettingProblem>& errors) const;
 };
 
-// Returns true if the metrics record this step.
+// Returns true if metrics are recorded for this step.
 inline bool logs_step(const TrainConfig& c, std::int64_t step) { return step % c.log_interval == 0 || step == c.steps; }
 // Returns the batch size of a step that begins after `tokens` trained tokens.
 inline std::int64_t batch_size_at(const TrainConfig& c, std::int64_t tokens) {
   return value_at(c.batch_sizes, tokens, c.batch_size);
 }
-// Returns the context of that step; 0 if samples are not shortened.
+// Returns the context of a step that begins after `tokens` trained tokens; 0 if samples are not shortened.
 inline std::int64_t context_at(const TrainConfig& c, std::int64_t tokens) {
   return value_at(c.contexts, tokens, c.context);
 }
-// Return the steps that take a run from `trained` tokens to at least `tokens`, and the tokens of `steps` further steps.
+// Return how many steps take a run from `trained` tokens to at least `tokens`, and how many tokens `steps` more steps
+// train.
 std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context, std::int64_t tokens, std::int64_t trained = 0);
 std::int64_t tokens_of_steps(const TrainConfig&, std::int64_t context, std::int64_t steps, std::int64_t trained = 0);
-// Throws Error, which names the setting or option `rows_from` that asked for `rows`, if rows * context exceeds
-// kMaxTokensAtOnce.
+// Throws Error if rows * context exceeds kMaxTokensAtOnce. The message names the setting or option `rows_from` that
+// asked for `rows`.
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context);
 
 // Returns the format of the linear layers (model/linear_formats.h).
 LinearsConfig linears_of(const TrainConfig&);
 
-// Returns true if blocks may offload activations, as far as host memory allows. config: resolved.
+// Returns true if blocks may offload activations, within the host memory available. config: resolved.
 bool may_offload(const Config&);
-// Returns true if the staging memory of optimizer.offload is chosen automatically: it gets the device memory that a
-// step leaves.
+// Returns true if the staging memory of optimizer.offload is chosen automatically: then it gets the device memory that
+// a step leaves free.
 bool chooses_staging(const Config&);
 
-// Returns the keys that may change when a run is resumed: they do not affect the results of training.
+// Returns the keys that may be changed when a run is resumed: they do not affect the results of training.
 const std::vector<std::string>& keys_free_to_change();
 
 }  // namespace ring

@@ -43,7 +43,7 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
   return {Backend::cuda, env.local_rank};
 }
 
-// A micro-batch that is not chosen yet counts as the whole share of a replica.
+// A micro-batch that is not chosen yet counts as a replica's whole share.
 BatchSize batch_size(const Config& c) {
   BatchSize b{c.train.batch_size, std::max(c.train.micro_batch, std::int64_t{0}), {}};
   for (const TokenChange& change : c.train.batch_sizes)
@@ -56,7 +56,7 @@ ParallelPlan plan_of(const Config& c, int world) {
   return make_plan(c.parallel, c.model.resolved(), batch_size(c), world);
 }
 
-// Marks a misfit for the launcher, which may be able to start a different number of processes.
+// Throws errors that the launcher recognizes, since it may be able to start a different number of processes.
 static ParallelPlan degrees_of(const Config& c, int world) try {
   return plan_degrees(c.parallel, c.model.resolved(), batch_size(c), world);
 } catch (const WorldSizeError&) {
@@ -64,9 +64,10 @@ static ParallelPlan degrees_of(const Config& c, int world) try {
   throw;
 }
 
-// Asks for two more hardware queues of the GPU for each rank that this one exchanges copies with, because streams that
-// share a queue wait for each other's peers. Must be called before CUDA starts. CUDA has 8 queues by default and at
-// most 32. Each costs time: with 32, four processes start CUDA in 2.2 s instead of 0.4 s, and end it 1.3 s later.
+// Asks for two more hardware queues of the GPU for each rank with which this rank exchanges copies, because streams
+// that share a queue also wait for each other's peers. Must be called before CUDA starts. CUDA has 8 queues by default
+// and at most 32. Each queue costs time: with 32, four processes start CUDA in 2.2 s instead of 0.4 s, and shut it down
+// 1.3 s later.
 static void ask_for_queues(const ParallelConfig& p) {
   constexpr int kDefault = 8, kMost = 32;
   const int copying = (p.cp > 1 ? p.cp : 0) + (p.tp > 1 ? p.tp : 0);

@@ -12,25 +12,25 @@
 
 namespace ring {
 
-// Returns the device of this process of a launcher. `auto` chooses a GPU if NCCL connects the GPUs and each process of
-// the machine can have its own. Throws Error if run.device is cuda and that is not the case.
+// Returns the device of this process of a launcher. `auto` chooses a GPU if NCCL connects the GPUs and each process on
+// the machine can have its own GPU. Throws Error if run.device is cuda and this is not possible.
 Device worker_device(const Config&, const WorkerEnvironment&);
 BatchSize batch_size(const Config&);
 // Returns the layout of a run over `world` processes; see make_plan().
 ParallelPlan plan_of(const Config&, int world);
-// Connects to the other processes that a launcher started, or returns the mesh of a single process. Throws Error if
-// their settings, program, device or `more` (such as command-line options) differ. Collective.
+// Connects to the other processes that a launcher started, or returns the mesh of a single process. Throws Error if the
+// processes differ in settings, program, device or `more` (such as command-line options). Collective.
 std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& more = {});
 
-// Returns the execution context of a resolved config. Measured kernel choices come from run.tuning, or from the run's
-// directory. device: index of the GPU.
+// Returns the execution context of a resolved config. Measured kernel choices are read from run.tuning or from the
+// run's directory. device: index of the GPU.
 ExecContext make_exec_context(const Config& resolved, int device = 0);
 Backend backend_of(DeviceChoice);  // resolves `auto` on this machine
 Precision precision_of(const Config& resolved);
 // Returns the types in which a resolved config stores parameters.
 ParamTypes param_types(const Config& resolved);
 
-// Returns the multiple to which the embedding's rows are padded in memory: GEMMs on GPUs are faster then.
+// Returns the multiple to which the embedding's rows are padded in memory, which makes GEMMs on GPUs faster.
 std::int64_t vocab_padding(Backend);
 
 }  // namespace ring

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// Records the parts of the model, and the kernel calls and memory of each.
+// Records the parts of the model, and the kernel calls and memory of each part.
 class Recorder final : public KernelObserver, public ScopeListener {
  public:
   explicit Recorder(DryStep& to) : to_(to) {}
@@ -70,7 +70,7 @@ class Recorder final : public KernelObserver, public ScopeListener {
 
 constexpr std::size_t kBoundless = std::size_t{1} << 62;
 
-// Runs two steps and records the second: it is the first with a memory plan, and later steps are like it.
+// Runs two steps and records the second one: it is the first step with a memory plan, and later steps are the same.
 void run_twice(TrainStep& step, Recorder& recorder) {
   for (int i = 0; i < 2; ++i) {
     const StepScope scope(step.arena());

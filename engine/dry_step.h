@@ -1,6 +1,6 @@
 #pragma once
-// Finds out what a training step takes without computing it: the step's own code runs on a fake stream (core/fake.h)
-// with fake ranks (comm/fake.h), and its allocations, kernel calls and transfers are recorded.
+// Measures the memory and work of a training step without computing it: the step's own code runs on a fake stream
+// (core/fake.h) with fake ranks (comm/fake.h), and its allocations, kernel calls and transfers are recorded.
 
 #include <map>
 #include <string>
@@ -14,15 +14,15 @@
 
 namespace ring {
 
-// Bytes that one pass over a part of the model uses; the maximum over the micro-batches.
+// Bytes that one pass over a part of the model uses: the maximum over the micro-batches.
 struct PartMemory {
   ScopeId part;
-  std::size_t before = 0;                           // in use when the forward begins
+  std::size_t before = 0;                           // in use when the part's forward begins
   std::size_t kept = 0;                             // saved by the forward for the backward
-  std::size_t forward_peak = 0, backward_peak = 0;  // above `before`
-  std::size_t host = 0;                             // offloaded to the host and brought back
-  // If the part is in a segment, whose forward runs again in the backward: values of the first forward, which saves
-  // nothing for a part.
+  std::size_t forward_peak = 0, backward_peak = 0;  // beyond `before`
+  std::size_t host = 0;                             // offloaded to the host and copied back
+  // If the part is in a segment, whose forward is rerun in the backward: values of the first forward, which saves
+  // nothing for the part.
   std::size_t once_before = 0, once_peak = 0;
 };
 
@@ -41,21 +41,21 @@ struct DryTransfer {
 
 struct DryStep {
   std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // on this rank's device; weights include their average
-  std::size_t weight_buffers = 0, gradient_buffers = 0;          // part of the above: buffers that parts reuse in turn
-                                                                 // (parallel.zero)
-  std::size_t lasting = 0;        // weights, gradients, optimizer_states, inputs, and all else that outlives a step
-  MemoryPlan plan;                // of memory that is allocated and freed within a step
-  std::size_t host = 0;           // offloaded activations
+  // included above: buffers that parts take turns in using (parallel.zero)
+  std::size_t weight_buffers = 0, gradient_buffers = 0;
+  std::size_t lasting = 0;  // weights, gradients, optimizer_states, inputs, and everything else that outlives a step
+  MemoryPlan plan;          // memory that is allocated and freed within a step
+  std::size_t host = 0;     // offloaded activations
   std::size_t host_states = 0;    // offloaded states and values (optimizer.offload)
-  std::size_t stayed = 0;         // activations to be offloaded that did not fit into host memory
+  std::size_t stayed = 0;         // activations that were to be offloaded but did not fit into host memory
   std::vector<PartMemory> parts;  // in the order of the forward pass
   std::vector<DryCall> calls;
   std::vector<DryTransfer> transfers;
   std::size_t peak() const { return lasting + plan.bytes; }
 };
 
-// Dry-runs a step of `rank`. config: resolved, with run.device cpu or cuda; either can be planned on any machine.
-// Samples of packed documents count as one document each. Throws Error if the layout does not fit `world` processes.
+// Dry-runs a step of `rank`. config: resolved, with run.device cpu or cuda; both can be planned on any machine. Each
+// sample of packed documents counts as one document. Throws Error if the layout does not fit `world` processes.
 DryStep dry_step(const Config& config, int world, const ActivationPlan&, int rank = 0);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// Copies the inputs of a step to the device on a separate stream, so that the copy overlaps with the computation of the
-// previous step. Two buffers alternate.
+// Copies the inputs of a step to the device on a separate stream, so that the copy overlaps with the previous step's
+// computation. Alternates between two buffers.
 
 #include <array>
 #include <vector>
@@ -13,13 +13,13 @@ namespace ring {
 // Inputs of one step, over all micro-batches of this rank.
 struct InputSizes {
   std::int64_t tokens, sequences;
-  std::int64_t corpora;  // of a mixture; 0 if there is only one
+  std::int64_t corpora;  // number of corpora of a mixture; 0 if there is only one corpus
   bool packed;
 };
 
 // ids, targets: [tokens] i32. positions: [tokens] i32, for packed documents. For a mixture, sources: [sequences] i32,
-// the corpus of each sequence, and source_targets: [corpora] f32, the number of targets from each corpus. Undefined if
-// not needed.
+// the corpus of each sequence, and source_targets: [corpora] f32, the number of targets from each corpus. Tensors that
+// are not needed are undefined.
 struct StepInputs {
   Tensor ids, targets, positions, sources, source_targets;
   StepInputs() = default;
@@ -30,7 +30,7 @@ class InputStage {
  public:
   InputStage(const InputSizes&, const Stream& compute);
 
-  // Copies the batches to the device, then, in the order of the compute stream, to the start of the tensors in `to`.
+  // Copies the batches to the device and then, in the order of the compute stream, to the start of each tensor in `to`.
   void load(const std::vector<Batch>& batches, const StepInputs& to);
 
  private:

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// Returns the ZeRO stages worth trying: only stage 0 if there is a single replica.
+// Returns the ZeRO stages worth trying: only stage 0 with a single replica.
 std::vector<std::int64_t> zero_stages(int replicas) {
   if (replicas == 1) return {0};
   return {0, 1, 2, 3};
@@ -45,7 +45,7 @@ std::vector<PlanRequest> layouts_of(const PlanRequest& request) {
   return all;
 }
 
-// Returns variants of the layout with offloaded optimizer states; none if the settings fix optimizer.offload.
+// Returns variants of the layout with offloaded optimizer states; empty if the settings fix optimizer.offload.
 std::vector<PlanRequest> with_states_on_host(const PlanRequest& q) {
   std::vector<PlanRequest> all;
   if (q.config.run.device != DeviceChoice::cuda || q.config.optimizer.offload != StateOffload::none) return all;
@@ -54,7 +54,7 @@ std::vector<PlanRequest> with_states_on_host(const PlanRequest& q) {
   return all;
 }
 
-// Returns the layout with one sequence of `thousands` x 1,024 tokens in each replica.
+// Returns the layout with one sequence of `thousands` x 1,024 tokens per replica.
 PlanRequest with_context(PlanRequest q, std::int64_t thousands) {
   q.config.model.context = thousands * 1024;
   q.config.train.batch_size = q.config.parallel.dp;
@@ -63,7 +63,7 @@ PlanRequest with_context(PlanRequest q, std::int64_t thousands) {
   return q;
 }
 
-// Returns true if a layout fits with its states stored where optimizer.offload says. States on the host leave less host
+// Returns true if a layout fits with its states stored as optimizer.offload says. States on the host leave less host
 // memory for activations.
 bool fits_with_states(PlanRequest q) {
   if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = min_mlp_chunk(q);
@@ -83,13 +83,13 @@ bool fits(const PlanRequest& layout, std::int64_t thousands) {
   const PlanRequest q = with_context(layout, thousands);
   try {
     return fits_with_states(q) || std::ranges::any_of(with_states_on_host(q), fits_with_states);
-  } catch (const Error&) {  // not a valid layout of this model
+  } catch (const Error&) {  // the model has no such layout
     return false;
   }
 }
 
-// Returns the longest context, in units of 1,024 tokens, to within a sixteenth. Requires that `min_bytes` fits; returns
-// at min_bytes that.
+// Returns the longest context, in units of 1,024 tokens, to within 1/16. `min_bytes`, which must fit, is the minimum
+// result.
 std::int64_t longest_of(const PlanRequest& layout, std::int64_t min_bytes) {
   std::int64_t max = 2 * min_bytes;
   while (max <= (std::int64_t{1} << 20) && fits(layout, max)) max = 2 * (min_bytes = max);
@@ -100,7 +100,8 @@ std::int64_t longest_of(const PlanRequest& layout, std::int64_t min_bytes) {
   return min_bytes;
 }
 
-// Tries a layout in which activations and offloaded states share the host memory, if its size is known.
+// Tries a layout in which activations and offloaded states share the host memory, if the size of the host memory is
+// known.
 LayoutResult within_host(PlanRequest q) {
   const std::int64_t dp = q.config.parallel.dp, room = q.config.train.activation_offload_bytes;
   LayoutResult tried = try_micro_batches(q, dp);
@@ -122,7 +123,7 @@ LayoutResult try_layout(const PlanRequest& q) {
   return tried;
 }
 
-// Sorts by speed. Layouts whose times differ by less than a thousandth are sorted by peak, because predictions are not
+// Sorts by speed. Layouts whose times differ by less than 1/1000 are sorted by peak memory, because predictions are not
 // more precise.
 void sort_by_speed_and_room(std::vector<PlannedStep>& all) {
   constexpr double kSameSpeed = 1.001;
@@ -171,8 +172,8 @@ std::string FixedDegrees::text() const {
 
 std::vector<PlannedStep> plan_layouts(const PlanRequest& q) { return try_layouts(q).fit; }
 
-// Tries layouts with the largest cp * tp first: with fewer devices per sequence the context cannot be longer, so most
-// other layouts need a single check that they do not fit a longer one.
+// Tries layouts with the largest cp * tp first: fewer devices per sequence do not allow a longer context, so for most
+// other layouts a single check shows that no longer context fits.
 LongestContext longest_context(const PlanRequest& request, const PlanProgress& progress) {
   const auto sharing = [](const PlanRequest& q) { return q.config.parallel.cp * q.config.parallel.tp; };
   std::vector<PlanRequest> layouts = layouts_of(request);

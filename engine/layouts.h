@@ -9,32 +9,32 @@
 namespace ring {
 
 struct LayoutShortage {
-  std::string layout;         // such as "dp 2, zero 3"
+  std::string layout;         // e.g. "dp 2, zero 3"
   std::size_t min_bytes = 0;  // bytes per device that would suffice
 };
 
 struct Layouts {
-  std::vector<PlannedStep> fit;           // the fastest first; of equally fast layouts, the one with the lowest peak
-  std::vector<LayoutShortage> too_large;  // the smallest memory first
-  std::string error;                      // why the first of the remaining layouts is invalid; empty if all are valid
-  std::size_t tried = 0, count = 0;       // tried < count: PlanRequest::stopped ended the search
+  std::vector<PlannedStep> fit;  // sorted by speed; of equally fast layouts, the one with the lowest peak is first
+  std::vector<LayoutShortage> too_large;  // sorted by memory, smallest first
+  std::string error;  // why no layout has the given degrees, or why the first invalid layout is invalid; else empty
+  std::size_t tried = 0, count = 0;  // tried < count if PlanRequest::stopped ended the search
 };
 
 // Tries every combination of degrees that are not fixed, and each ZeRO stage that saves memory. On GPUs, a layout that
-// does not fit with optimizer states on the device is tried with optimizer.offload: states, then all, unless the
-// settings fix optimizer.offload. Offloaded states share train.activation_offload_bytes, if given, with activations.
-// progress: called before each layout is tried.
+// does not fit with optimizer states on the device is tried with optimizer.offload set to states, then to all, unless
+// the settings fix optimizer.offload. Offloaded states share train.activation_offload_bytes, if given, with
+// activations. progress: called before each layout is tried.
 Layouts try_layouts(const PlanRequest&, const PlanProgress& progress = {});
-std::vector<PlannedStep> plan_layouts(const PlanRequest&);  // only the layouts that fit, the fastest first
+std::vector<PlannedStep> plan_layouts(const PlanRequest&);  // returns only the layouts that fit, fastest first
 
 struct LongestContext {
-  std::int64_t tokens = 0;  // a multiple of 1,024; 0 if not even 1,024 fit
-  PlanRequest request;      // the layout that holds it, with all degrees fixed, for try_layouts()
+  std::int64_t tokens = 0;  // a multiple of 1,024; 0 if not even 1,024 tokens fit
+  PlanRequest request;      // layout in which it fits, with all degrees fixed, for try_layouts()
 };
 
-// Returns the longest context whose step fits in some layout with one sequence at a time in each replica, to within a
-// sixteenth. States are offloaded as in try_layouts(). progress: called before each layout is tried; the search may end
-// before the last one. Throws PlanStopped if PlanRequest::stopped says so.
+// Returns the longest context whose step fits in some layout with one sequence at a time in each replica, to within
+// 1/16. States are offloaded as in try_layouts(). progress: called before each layout is tried; the search may end
+// before the last one. Throws PlanStopped if PlanRequest::stopped returns true.
 LongestContext longest_context(const PlanRequest&, const PlanProgress& progress = {});
 
 }  // namespace ring

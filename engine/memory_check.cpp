@@ -65,14 +65,14 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   return m;
 }
 
-// Adds up the need of processes that share a host's memory. Each GPU has its own memory.
+// Adds up the memory needs of processes that share a host's memory. Each GPU has its own memory.
 MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
   if (device.backend != Backend::cpu) return {own, own.total(), 1};
   const OnThisHost here = sum_on_this_host(mesh.host(), own.total());
   return {own, here.sum, here.processes};
 }
 
-// Returns the host memory that a run on a GPU needs: the copy for checkpoints, and offloaded states.
+// Returns the host memory that a run on a GPU needs: the checkpoint copy, and offloaded states.
 StateMemory beside_device(const StateMemory& own, StateOffload offload, Device device) {
   StateMemory host;
   if (device.backend == Backend::cpu) return host;
@@ -92,12 +92,12 @@ StateMemory on_device(StateMemory own, StateOffload offload, Device device) {
   return own;
 }
 
-// Names the first ZeRO stage with which the run fits.
+// Returns advice that names the first ZeRO stage with which the run fits.
 std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
   if (mesh.group(kDataAxes).size() == 1) return "";
   for (std::int64_t zero = c.parallel.zero + 1; zero <= 3; ++zero) {
     StateMemory own = on_device(memory_of(c, mesh, zero), c.optimizer.offload, device_of(c, mesh));
-    own.snapshot = 0;  // a run can do without the copy for checkpoints
+    own.snapshot = 0;  // a run can do without the checkpoint copy
     const std::uint64_t here = own.total() * static_cast<std::uint64_t>(processes);
     if (shortage({own, here, processes}, bounds).empty())
       return str("set parallel.zero: ", zero, " (which needs ", bytes_text(here), "), ");
@@ -123,7 +123,7 @@ std::string advice(const Config& c, Mesh& mesh, int processes, const std::vector
 
 namespace {
 
-// Returns bytes by kind and the limit that they exceed; empty if everything fits.
+// Returns the bytes by kind and the limit that they exceed; empty if everything fits.
 std::string facts_of_shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bounds) {
   const MemoryBound* worst = nullptr;
   std::uint64_t missing = 0;
@@ -155,14 +155,14 @@ std::string shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bou
 
 namespace {
 
-// Returns the memory of the state with all copies, without copies that the launcher holds already.
+// Returns the memory of the state with all copies, except copies that the launcher already holds.
 StateMemory with_copies(StateMemory m, const Saving& saving, const MemoryTier* tier) {
   m.snapshot *= static_cast<std::uint64_t>(saving.copies());
   if (saving.keeps && tier) m.snapshot -= std::min(m.snapshot, tier->bytes());
   return m;
 }
 
-// Returns the message of the first rank that has too little memory; empty if all have enough.
+// Returns the message of the first rank that has too little memory; empty if all ranks have enough.
 std::string problem_of(const Config& c, const StateMemory& all, Mesh& mesh) {
   const Device device = device_of(c, mesh);
   const std::vector<MemoryBound> bounds = bounds_of(device);
@@ -179,7 +179,7 @@ std::string problem_of(const Config& c, const StateMemory& all, Mesh& mesh) {
   return "";
 }
 
-// Returns ways to save, from the wanted one to the one that takes the least memory.
+// Returns ways to save, from the requested one to the one that needs the least memory.
 std::vector<Saving> ways_to_save(const Config& c, const MemoryTier* tier) {
   const Saving wanted = saving_of(c.checkpoint);
   std::vector<Saving> ways;
@@ -215,7 +215,8 @@ Saving check_memory(const Config& c, Mesh& mesh, const MemoryTier* tier) {
 
 namespace {
 
-// Returns this process's share of the free host memory, minus what it will allocate for states and their copies.
+// Returns this process's share of the free host memory, minus the bytes that it will allocate for states and their
+// copies.
 std::uint64_t free_share(const Config& c, Mesh& mesh) {
   const auto processes = static_cast<std::uint64_t>(sum_on_this_host(mesh.host(), 0).processes);
   std::uint64_t share = std::numeric_limits<std::uint64_t>::max();
@@ -230,14 +231,14 @@ std::uint64_t free_share(const Config& c, Mesh& mesh) {
 
 std::size_t activation_room(const Config& c, Mesh& mesh) {
   if (c.train.activation_offload == Switch::off) return 0;
-  double negative[] = {-static_cast<double>(free_share(c, mesh) / 8 * 7)};  // an eighth stays free for other programs
+  double negative[] = {-static_cast<double>(free_share(c, mesh) / 8 * 7)};  // 1/8 stays free for other programs
   all_reduce_host(mesh.host(), negative, Reduce::max);
   const auto room = static_cast<std::size_t>(-negative[0]);
   const auto wanted = static_cast<std::size_t>(c.train.activation_offload_bytes);
   if (wanted > room && mesh.rank() == 0)
     log::warn("train.activation_offload_bytes: ", bytes_text(wanted),
               " per process do not fit into memory. The limit is now ", bytes_text(room));
-  if (!may_offload(c)) return 0;  // only after the reduction, in which all ranks must take part
+  if (!may_offload(c)) return 0;  // only after the reduction, since all ranks must take part in it
   return wanted ? std::min(wanted, room) : room;
 }
 

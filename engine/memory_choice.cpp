@@ -14,11 +14,11 @@
 namespace ring {
 namespace {
 
-constexpr double kLess = 0.9, kALittleLess = 0.98;  // factors of the peak that did not fit
+constexpr double kLess = 0.9, kALittleLess = 0.98;  // factors on the peak that did not fit
 
 std::size_t less_than(std::size_t bytes) { return static_cast<std::size_t>(kLess * static_cast<double>(bytes)); }
 
-// Returns the micro-batch of each replica.
+// Returns the micro-batch of a replica.
 std::int64_t rows_of(const Config& c, int world) { return plan_of(c, world).micro_batch; }
 
 // Returns the micro-batches that divide a replica's share, in decreasing order from half of `rows`.
@@ -31,7 +31,7 @@ std::vector<std::int64_t> fewer_rows(const Config& c, int world, std::int64_t ro
   return fewer;
 }
 
-// Returns the choice for a micro-batch of `rows`; nullopt if nothing fits or if `rows` makes no valid layout.
+// Returns the choice for a micro-batch of `rows`; nullopt if nothing fits or if there is no valid layout with `rows`.
 std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows, std::size_t budget,
                                           std::size_t host_room, const DeviceRates& rates) try {
   c.train.micro_batch = rows;
@@ -42,14 +42,14 @@ std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows
   return {};
 }
 
-// Returns a choice for the host memory and the device rates of `before`.
+// Returns a choice for the same host memory and device rates as `before`.
 std::optional<MemoryChoice> choice_like(const MemoryChoice& before, const Config& c, int world, std::int64_t rows,
                                         std::size_t budget) {
   return choice_within(c, world, rows, budget, before.fit.host_room, before.rates);
 }
 
-// Tries a different activation plan, or fewer chunks of states in transit. If none takes much less memory, tries one
-// that takes a little less.
+// Tries a different activation plan, or fewer chunks of states in transit. If no choice needs much less memory, tries
+// one that needs slightly less.
 std::optional<MemoryChoice> computing_more(const Config& c, int world, const MemoryChoice& before) {
   const bool blocks =
       c.train.recompute == RecomputeChoice::automatic || c.train.activation_offload == Switch::automatic;
@@ -90,7 +90,7 @@ std::string settings_that_fit(Config c, int world, std::size_t budget, std::size
          "sequences among more processes (parallel)";
 }
 
-// Called if nothing is predicted to fit: the run tries the settings' plan with the lowest peak.
+// Called if nothing is predicted to fit: the run then tries the plan with the lowest peak that the settings allow.
 MemoryChoice smallest_choice(const Config& c, Mesh& mesh, std::size_t budget, const ActivationFit& smallest,
                              const DeviceRates& rates) {
   if (mesh.rank() == 0)
@@ -101,8 +101,7 @@ MemoryChoice smallest_choice(const Config& c, Mesh& mesh, std::size_t budget, co
   return choice;
 }
 
-// Makes rank-local settings that a plan depends on equal on all ranks, because each rank computes the same plan by
-// itself.
+// Makes rank-local settings that affect a plan equal on all ranks, because each rank computes the plan independently.
 Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
   if (c.train.activation_offload == Switch::automatic)
     c.train.activation_offload_bytes = narrow<std::int64_t>(host_room);
@@ -112,14 +111,14 @@ Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
   return c;
 }
 
-// optimizer.offload: all saves more than `states` only if kernels read a copy of the master weights, and nothing else
-// reads the masters.
+// optimizer.offload: all saves more than `states` only if kernels read a copy of the master weights and nothing else
+// reads the master weights.
 bool masters_may_leave(const Config& c) {
   return c.train.precision == PrecisionChoice::bf16 && c.optimizer.master == DType::f32 && c.train.ema == 0 &&
          c.train.diagnostics_interval == 0;
 }
 
-// For GPUs only: on a CPU, device and host share one memory, and training is in fp32.
+// Only for GPUs: on a CPU, device and host share one memory, and training is in fp32.
 void add_remedies_of_gpu(const Config& c, std::vector<std::string>& remedies) {
   if (c.run.device != DeviceChoice::cuda) return;
   if (c.train.activation_offload == Switch::off) remedies.emplace_back("set train.activation_offload: auto");
@@ -177,7 +176,7 @@ std::optional<std::int64_t> fewer_sequences(const Config& resolved, int world, s
       c.train.micro_batch = n;
       plan_of(c, world);
       return n;
-    } catch (const Error&) {  // not a valid layout
+    } catch (const Error&) {  // the layout is not valid
     }
   return {};
 }

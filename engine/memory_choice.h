@@ -1,6 +1,6 @@
 #pragma once
 // Makes the steps of a run fit into memory, by choosing the activation plan and the micro-batch when the run starts. If
-// memory runs out nevertheless, a smaller choice replaces the first.
+// memory runs out nevertheless, a choice that needs less memory replaces the first one.
 
 #include <cstdint>
 #include <optional>
@@ -11,13 +11,13 @@
 namespace ring {
 
 struct MemoryChoice {
-  std::int64_t micro_batch = 1;  // sequences of each replica
+  std::int64_t micro_batch = 1;  // sequences per replica
   ActivationFit fit;
   DeviceRates rates;  // rates on which the choice is based
-  // Returns "12 blocks keep everything: 61.2 GiB of 75.0 GiB, 4 sequences at a time".
+  // Returns e.g. "12 blocks keep everything: 61.2 GiB of 75.0 GiB, 4 sequences at a time".
   std::string text() const;
-  // Same, for the start of a run. lasting: description of weights, gradients and optimizer states. Returns "a step is
-  // predicted to take 61.2 GiB of 75.0 GiB: weights .., and the rest for activations; 12 blocks keep everything, 4
+  // Same, for the start of a run. lasting: description of weights, gradients and optimizer states. Returns e.g. "a step
+  // is predicted to take 61.2 GiB of 75.0 GiB: weights .., and the rest for activations; 12 blocks keep everything, 4
   // sequences at a time"; if there is no prediction, only the parts after the colon.
   std::string text(const std::string& lasting) const;
 };
@@ -34,11 +34,11 @@ MemoryChoice choose_memory(const Config& resolved, Mesh&, std::size_t host_room,
 std::optional<std::int64_t> fewer_sequences(const Config& resolved, int world, std::int64_t rows);
 
 // Returns advice, to end a message, for a step that does not fit with `rows` sequences at a time: settings that would
-// take less memory and are not at their minimum.
+// need less memory and are not at their minimum yet.
 std::string memory_advice(const Config& resolved, std::int64_t rows);
 
-// Returns the next smaller choice for a run that ran out of memory with `before`; nullopt if no choice takes less. If
-// train.recompute is auto, more is recomputed, which keeps results bit-identical. If that saves nothing, the
+// Returns the next choice that needs less memory, for a run that ran out of memory with `before`; nullopt if there is
+// none. If train.recompute is auto, more is recomputed, which keeps results bit-identical. If that saves nothing, the
 // micro-batch shrinks, which changes the order in which gradients are added.
 std::optional<MemoryChoice> smaller_choice(const Config& resolved, int world, const MemoryChoice& before);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Breaks the memory of a planned step down by purpose.
+// Breaks down the memory of a planned step by purpose.
 
 #include <vector>
 
@@ -12,12 +12,12 @@ struct MemoryKind {
   std::size_t bytes;
 };
 
-// Returns all of PlannedStep::peak, in this order:
+// Returns a breakdown of PlannedStep::peak, in this order:
 // * weights (with master copies and train.ema)
 // * gradients
 // * optimizer states (or their chunks in transit from the host)
-// * buffers that parts of the model reuse in turn (parallel.zero 2 and 3)
-// * inputs and all else that outlives a step
+// * buffers that parts of the model take turns in using (parallel.zero 2 and 3)
+// * inputs and everything else that outlives a step
 // * activations saved for the backward, at their maximum
 // * workspace, including messages of tensor and context parallelism
 std::vector<MemoryKind> memory_by_kind(const PlannedStep&);

@@ -27,7 +27,7 @@ constexpr std::uint64_t kMaxBytes = 1 << 16;
 
 fs::path notes_of(const RunDirectory& run) { return fs::path(run.path()) / "out_of_memory"; }
 
-// Returns true for settings that affect the memory of a step and may change when a run is resumed.
+// Returns true for settings that affect the memory of a step and may be changed when a run is resumed.
 bool matters(const std::string& key) {
   constexpr const char* kKeys[] = {"model.",
                                    "train.precision",
@@ -68,7 +68,7 @@ void check(const MemoryRecord& r) {
   if (r.steps_ran_out > r.ran_out) fail("steps_ran_out is more than ran_out");
 }
 
-// Returns the smallest note of any rank that is valid for this token and is newer than the record.
+// Returns the smallest note left by any rank that is valid for this token and newer than the record.
 std::optional<MemoryRecord> smallest_note(const RunDirectory& run, std::int64_t token, std::int64_t ran_out) {
   std::optional<MemoryRecord> smallest;
   std::error_code error;

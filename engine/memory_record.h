@@ -1,11 +1,11 @@
 #pragma once
 // memory.json of a run: what the run chose so that its steps fit into memory, and the smaller choice made after memory
-// ran out. A resumed run repeats it while settings and memory are unchanged. Checkpoints hold a copy.
+// ran out. A resumed run reuses the choice while settings and memory are unchanged. Checkpoints hold a copy.
 //
 // Only the process of rank 0 writes the file. Another rank that runs out of memory leaves a note, a file of its own in
-// the folder out_of_memory/; the next start adopts the smallest note. A note is valid only for the newest writer
-// (checkpoint/writer_token.h) and its choice: a late note, written after another process took over or already made the
-// choice smaller, has no effect.
+// the folder out_of_memory/; the next start adopts the note with the smallest choice. A note is valid only for the
+// newest writer (checkpoint/writer_token.h) and that writer's choice: a late note, written after another process took
+// over or already made the choice smaller, has no effect.
 
 #include <cstdint>
 #include <map>
@@ -18,31 +18,32 @@
 
 namespace ring {
 
-// Thrown when memory ran out in a step or a validation and the smaller choice is recorded: the same command resumes
-// with that choice.
+// Thrown when memory ran out in a step or a validation and the smaller choice has been recorded: the same command
+// resumes with that choice.
 struct RestartWithLessMemory : Error {
   using Error::Error;
 };
 
 struct MemoryRecord {
-  std::int64_t ran_out = 0;        // how often the choice became smaller
-  std::int64_t steps_ran_out = 0;  // steps among `ran_out` (the others were validations): only they lower the budget
-  std::int64_t token = 0;          // of the writer; 0 if unknown
-  std::int64_t micro_batch = 1;    // sequences of each replica
+  std::int64_t ran_out = 0;  // how often memory ran out and the choice became smaller
+  // how many of them were steps (the others were validations): only steps lower the budget
+  std::int64_t steps_ran_out = 0;
+  std::int64_t token = 0;                   // token of the writer; 0 if unknown
+  std::int64_t micro_batch = 1;             // sequences per replica
   std::int64_t validation_micro_batch = 0;  // sequences in a validation; 0 means micro_batch
   std::uint64_t budget = 0;                 // bytes that the step must fit into
-  std::uint64_t peak = 0;                   // predicted bytes of the step
+  std::uint64_t peak = 0;                   // predicted bytes of a step
   std::string plan;                         // the choice, in words
-  std::string why;                          // why the choice was reduced after it had been made; empty if it was not
-  // Conditions of the choice: settings as they were given, number of processes, memory of the device.
+  std::string why;                          // why the choice was later reduced; empty if it was not
+  // Conditions of the choice: settings as given, number of processes, device memory.
   std::map<std::string, std::string> chosen_for;
 
   // Records this choice. Keeps a budget that was lowered after memory ran out, even if less memory is free now.
   void set_choice(const MemoryChoice&);
-  // Return a copy of this record with a smaller choice: after memory ran out in a step, and in a validation.
+  // Return a copy of this record with a smaller choice, after memory ran out in a step or in a validation.
   MemoryRecord with_smaller_choice(const MemoryChoice&, const std::string& why) const;
   MemoryRecord with_validation_rows(std::int64_t sequences, const std::string& why) const;
-  std::string smaller_text() const;  // in words: the smaller choice for steps, for validations, or both
+  std::string smaller_text() const;  // describes the smaller choice for steps, for validations, or for both
 };
 
 std::string to_json(const MemoryRecord&);
@@ -56,12 +57,12 @@ MemoryRecord memory_record_of(const Config& resolved, Mesh&);
 // rank 0 before it creates its own WriterToken: notes are matched by the newest token. If memory.json is missing or
 // (with a warning) damaged, `in_checkpoint` is used, the newest checkpoint's record; pass "" if there is none.
 std::optional<MemoryRecord> recall_memory(const RunDirectory&, const std::string& in_checkpoint);
-// Returns the changes that make `old` invalid, such as "train.memory_budget: 0 -> 5e8"; empty if it is still valid.
+// Returns the changes that make `old` invalid, e.g. "train.memory_budget: 0 -> 5e8"; empty if `old` is still valid.
 std::string changes_since(const MemoryRecord& old, const MemoryRecord& now);
 
-// Writes memory.json and removes the notes. Call on rank 0. Warns if that fails.
+// Writes memory.json and removes the notes; warns if it cannot. Call on rank 0.
 void write_memory(const RunDirectory&, const MemoryRecord&);
-// Writes the note of this rank. Throws Error if that fails.
+// Writes the note of this rank. Throws Error if it cannot.
 void note_memory(const RunDirectory&, int rank, const MemoryRecord&);
 
 }  // namespace ring

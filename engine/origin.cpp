@@ -26,7 +26,7 @@ constexpr const char* kBlocks = "file of blocks with hash ";
 constexpr const char* kSeparator = "; ";
 constexpr const char *kImported = "imported_from", *kConfig = "config";
 
-// Returns true for threads and layouts, which affect rounding only and may differ on another machine.
+// Returns true for threads and layouts, which only affect rounding and may differ on another machine.
 bool rounds_otherwise(const std::string& change) {
   constexpr const char* kKeys[] = {"run.threads:",
                                    "parallel.cp:",
@@ -99,7 +99,7 @@ std::string imported_metadata(const Config& config, const std::string& from) {
   nlohmann::json json = parse_own_json<nlohmann::json>(checkpoint_metadata(config, {}, nullptr));
   json.erase("memory");
   json[kImported] = from;
-  return json_text(json);  // a path may be invalid UTF-8
+  return json_text(json);  // a path may contain invalid UTF-8
 }
 
 std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {

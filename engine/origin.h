@@ -1,6 +1,6 @@
 #pragma once
-// Facts in a checkpoint about the run that wrote it. The manifest is hashed, so it is trusted over every other file of
-// the run: everything that affects results is taken from the manifest or compared with it.
+// Facts in a checkpoint about the run that wrote it. The manifest is hashed, so it is trusted more than any other file
+// of the run: everything that affects results is taken from the manifest or compared with it.
 
 #include <optional>
 #include <string>
@@ -18,21 +18,21 @@ class Tuning;
 // Returns a JSON object with the settings, their hash, the program's version, the run's memory choices, and its
 // measured kernel choices, if any. A resumed run needs all of them for bit-identical results.
 std::string checkpoint_metadata(const Config&, const MemoryRecord&, const Tuning*);
-// Adopts the kernel choices of a checkpoint. Returns how many different choices of the same keys were replaced.
+// Adopts the kernel choices of a checkpoint. Returns how many different choices with the same keys were replaced.
 std::size_t adopt_choices(Tuning&, const std::string& metadata);
 
-// Returns a text that identifies the data that a run reads (tokenizer, tokens, block files), so that a regenerated file
-// is noticed.
+// Returns a string that identifies the data that a run reads (tokenizer, tokens, block files), so that a regenerated
+// file is noticed.
 std::string data_fingerprint(const Corpora&, const ModelConfig&);
 // Same, if only the tokenizer is known.
 std::string tokenizer_fingerprint(const Tokenizer&);
-inline constexpr const char* kFingerprintName = "data.fingerprint";  // name of the state that stores it
+inline constexpr const char* kFingerprintName = "data.fingerprint";  // name of the state that stores the fingerprint
 
-// Same as checkpoint_metadata(), for weights that were imported from `from` without a training state.
+// Same as checkpoint_metadata(), for weights that were imported from `from` without training state.
 std::string imported_metadata(const Config&, const std::string& from);
 
 // Returns the settings in a checkpoint's metadata. Throws Error, which names the checkpoint, if there are none or if
-// this program does not know them.
+// this program does not know some of them.
 Config settings_in(const std::string& metadata, const std::string& checkpoint);
 
 struct Origin {
@@ -40,17 +40,17 @@ struct Origin {
   Config config;            // resolved
   std::string config_hash;  // hash of the settings' text
   std::string memory;       // see to_json(MemoryRecord); empty if the checkpoint has none
-  std::string data;         // the fingerprint; empty if the checkpoint has none: then any data is accepted
+  std::string data;         // the fingerprint; if the checkpoint has none, empty: then any data is accepted
   std::string imported;     // path of the published weights that were imported; empty if a run wrote the checkpoint
   std::string tokenizer_hash() const;
 };
 // Throws Error like settings_in().
 Origin origin_of(const FoundCheckpoint&);
-// Returns the origin in a run's newest checkpoint with a readable manifest, even if its shards are damaged. Returns
-// nullopt if there is none; `problem` then says what is wrong with the newest.
+// Returns the origin recorded in a run's newest checkpoint with a readable manifest, even if the checkpoint's shards
+// are damaged. Returns nullopt if there is none; `problem` then says what is wrong with the newest checkpoint.
 std::optional<Origin> newest_origin(const RunDirectory&, std::string* problem = nullptr);
 
-// Throws Error if the run's weights were imported: there is no training to resume.
+// Throws Error if the run's weights were imported, so that there is no training to resume.
 void refuse_imported(const RunDirectory&, const Origin&);
 
 // Return the settings that differ, as "key: old -> new": those that change results, and those that only change
@@ -58,22 +58,22 @@ void refuse_imported(const RunDirectory&, const Origin&);
 std::vector<std::string> changes_of_numbers(const Config& old_config, const Config& new_config);
 std::vector<std::string> changes_of_rounding(const Config& old_config, const Config& new_config);
 
-// Throws Error, which blames the file, if the tokenizer at `file` is not the tokenizer of the checkpoint.
+// Throws Error, which names the file as the cause, if the tokenizer at `file` is not the checkpoint's tokenizer.
 std::shared_ptr<const Tokenizer> load_tokenizer_of(const Origin&, const std::string& file);
-// Same as load_tokenizer(), but also accepts the directory of a run. The tokenizer of a run is compared with its newest
-// checkpoint, even if `spec` is its file.
+// Same as load_tokenizer(), but also accepts a run directory. The tokenizer of a run is compared with that of its
+// newest checkpoint, even if `spec` is the run's tokenizer file.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec);
-// Throws Error if the block files that the model reads are not those of the checkpoint.
+// Throws Error if the block files that the model reads differ from those of the checkpoint.
 void check_blocks(const Origin&);
-// Returns what changed since the checkpoint was written, by the fingerprint of the current data and the model's
-// settings, as "what: old -> new".
+// Returns what changed since the checkpoint was written, as "what: old -> new", given the fingerprint of the current
+// data and the model's settings.
 std::vector<std::string> changes_of_data(const Origin&, const std::string& fingerprint, const ModelConfig&);
 // Throws Error, which lists the changes, if the corpora differ from those that the checkpoint was trained on. remedy:
-// advice that ends the message.
+// advice at the end of the message.
 void check_data(const Origin&, const Corpora&, const std::string& remedy);
 
-// Returns the settings of a run to be resumed: config.yaml, or, with a warning if it is missing, the copy in the newest
-// readable checkpoint.
+// Returns the settings of a run that is to be resumed: those of config.yaml or, with a warning if the file is missing,
+// the copy in the newest readable checkpoint.
 Config settings_to_go_on(const RunDirectory&, bool warn);
 // Returns the settings in config.yaml. warn: this process warns if the file was edited or damaged since the run wrote
 // it.

@@ -15,14 +15,14 @@
 namespace ring {
 namespace {
 
-// Seconds of waiting that no computation hides.
+// Seconds of waiting that are not hidden by computation.
 struct Exposed {
-  double messages = 0;  // to other ranks
-  double copies = 0;    // to the host and back
+  double messages = 0;  // waiting for messages to other ranks
+  double copies = 0;    // waiting for copies to and from the host
   double all() const { return messages + copies; }
 };
 
-// Seconds of a step by what limits the kernels.
+// Seconds of a step, by what limits the kernels.
 struct Spent {
   double products = 0, attention = 0, memory = 0, calls = 0;
   double all() const { return products + attention + memory + calls; }
@@ -58,8 +58,8 @@ std::map<Pass, double> seconds_of_passes(const DryStep& step, const DeviceRates&
 }
 
 // Returns the seconds that a step waits for messages. Exchanges (keys, values, rows of shards) overlap with the part
-// that needs them. Gradients and weights of data parallelism overlap with all computation. Tensor-parallel collectives
-// do not overlap.
+// that needs them. Data-parallel transfers of gradients and weights overlap with all computation. Tensor-parallel
+// collectives do not overlap.
 double exposed_messages(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates) {
   std::map<Pass, double> beside;
   double all = 0, waited = 0, data = 0;
@@ -77,16 +77,16 @@ double exposed_messages(const DryStep& step, std::map<Pass, double> computing, c
   return waited + std::max(0.0, data - all);
 }
 
-// Returns the seconds that the update waits for offloaded states. They travel both ways at once during the update,
-// except for the chunks on the device: those travel while the next step computes and the link is free.
+// Returns the seconds that the update waits for offloaded states. They are copied in both directions at once during the
+// update, except for the chunks on the device: those are copied while the next step computes and the link is free.
 double exposed_states(const DryStep& step, double computing, double update, const DeviceRates& rates) {
   const double rate = rates.host_bytes_per_second;
   const double ring = std::min(static_cast<double>(step.optimizer_states), rate * std::max(0.0, computing));
   return step.host_states == 0 ? 0 : std::max(0.0, (static_cast<double>(step.host_states) - ring) / rate - update);
 }
 
-// Returns the seconds that parts wait for offloaded activations. Activations are copied out while the next part runs
-// forward, and back while the next part runs backward.
+// Returns the seconds that parts wait for offloaded activations. Activations are copied to the host during the next
+// part's forward, and back during the next part's backward.
 double exposed_copies(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates, int times) {
   if (rates.host_bytes_per_second == 0) return 0;
   double waited = 0, update = 0, rest = 0;
@@ -109,8 +109,8 @@ std::vector<std::int64_t> micro_batches(std::int64_t share) {
   return all;
 }
 
-// Plans the request's own mlp_chunk. Returns nullopt if it does not fit; `min_bytes` is then the minimum of its old
-// value (0 if none) and the budget that would suffice.
+// Plans the request with its own mlp_chunk. Returns nullopt if it does not fit; `min_bytes` is then lowered to the
+// budget that would suffice, or set to it if it was 0.
 std::optional<PlannedStep> plan_one(const PlanRequest& q, std::size_t& min_bytes) {
   if (q.stopped && q.stopped()) throw PlanStopped();
   ActivationFit smallest;
@@ -122,8 +122,9 @@ std::optional<PlannedStep> plan_one(const PlanRequest& q, std::size_t& min_bytes
 
 constexpr std::int64_t kMaxChunks = 32;
 
-// Returns 0 (all tokens), then decreasing chunks that are smaller than a rank's tokens. Chunks below a few thousand
-// tokens make GEMMs less efficient; many chunks of a long sequence save no more than fewer do, and take long to plan.
+// Returns 0 (all tokens), then decreasing chunk sizes below the number of a rank's tokens. Chunks below a few thousand
+// tokens make GEMMs less efficient. Many chunks of a long sequence save no more memory than a few chunks, and take long
+// to plan.
 std::vector<std::int64_t> mlp_chunks(const PlanRequest& q) {
   const ParallelPlan layout = plan_of(q.config, q.world);
   std::vector<std::int64_t> chunks = {0};
@@ -152,15 +153,15 @@ LayoutResult try_step(const PlanRequest& q) {
 
 namespace {
 
-// Returns the rank whose attention keeps the most pairs. With contiguous chunks of a causal sequence it is the rank
+// Returns the rank whose attention keeps the most pairs. With contiguous chunks of a causal sequence this is the rank
 // with the last chunk, for which all other ranks wait.
 int busiest_rank(const ParallelPlan& p) {
-  const bool contiguous = p.cp > 1 && p.cp_layout.chunks(0).size() == 1;  // with zigzag, a rank has two chunks
+  const bool contiguous = p.cp > 1 && p.cp_layout.chunks(0).size() == 1;  // with zigzag, each rank has two chunks
   return contiguous && p.config.cp_schedule != ContextSchedule::all_to_all ? (p.cp - 1) * p.tp : 0;
 }
 
-// Returns the dry step that determines the time: that of the busiest rank, with attention as at the end of training.
-// `largest` determines the memory: it has the largest settings that attention has during training.
+// Returns the dry step that determines the time: that of the busiest rank, with the attention settings at the end of
+// training. `largest` determines the memory: it has the largest attention settings that occur during training.
 DryStep timed_step(const PlannedStep& p, const DryStep& largest) {
   const int rank = busiest_rank(plan_of(p.config, p.world));
   if (attention_change_points(p.config.model).empty() && rank == 0) return largest;
@@ -216,13 +217,14 @@ std::optional<PlannedStep> plan_step(const PlanRequest& q, std::size_t* min_byte
     const std::optional<PlannedStep> step = plan_one(with_mlp_chunk(q, tokens), needed);
     if (!step) continue;
     if (!best || step->seconds() < best->seconds()) best = step;
-    if (step->activations.seconds == 0) break;  // nothing is recomputed or offloaded: smaller chunks cannot be faster
+    // nothing is recomputed or offloaded, so smaller chunks cannot be faster
+    if (step->activations.seconds == 0) break;
   }
   if (min_bytes && !best) *min_bytes = needed;
   return best;
 }
 
-// In increasing order: the first micro-batch that does not fit ends the search.
+// Goes up in size: the first micro-batch that does not fit ends the search.
 LayoutResult try_micro_batches(PlanRequest q, std::int64_t dp) {
   if (q.config.train.micro_batch > 0 || q.config.train.batch_size % dp) return try_step(q);
   LayoutResult best;

@@ -1,6 +1,6 @@
 #pragma once
-// Predicts what settings take on a number of processes, and which layout is best. Nothing is computed
-// (engine/dry_step.h), so it works on any machine.
+// Predicts the memory and speed of settings on a given number of processes, and which layout is best. Nothing is
+// computed (engine/dry_step.h), so it works on any machine.
 
 #include <functional>
 #include <optional>
@@ -11,36 +11,36 @@
 
 namespace ring {
 
-// A step of one layout, as one rank sees it.
+// A step in one layout, from the view of one rank.
 struct PlannedStep {
   Config config;  // resolved for this layout
   ActivationFit activations;
   int world = 1;
   std::size_t weights = 0, gradients = 0, optimizer_states = 0, lasting = 0, inside_step = 0, peak = 0;
-  std::size_t weight_buffers = 0, gradient_buffers = 0;  // part of weights and gradients; see DryStep
+  std::size_t weight_buffers = 0, gradient_buffers = 0;  // included in weights and gradients; see DryStep
   std::size_t host = 0;         // bytes in host memory: activations, optimizer states and values
   std::size_t host_states = 0;  // states and values only
   std::vector<PartMemory> parts;
   double compute_seconds = 0;    // time of all kernels
   double attention_seconds = 0;  // time of attention kernels only
-  double exposed_seconds = 0;    // time of messages and host copies that no computation hides
+  double exposed_seconds = 0;    // time of messages and host copies that is not hidden by computation
   double seconds() const { return compute_seconds + exposed_seconds; }
   double tokens_per_second = 0;  // over all processes
   double mfu = 0;                // relative to DeviceRates::peak_flops
-  std::string layout;            // "dp 2, tp 2, zero 1", or "1 process"
-  const char* limit = "";  // the largest part of the step's time: "matrix products", "attention", "memory traffic", ..
+  std::string layout;            // e.g. "dp 2, tp 2, zero 1" or "1 process"
+  const char* limit = "";  // largest part of the step's time: "matrix products", "attention", "memory traffic", ...
 };
 
-// The sizes of one pass: sequences of a micro-batch, and tokens of an MLP chunk.
+// Sizes of one pass: the sequences of a micro-batch, and the tokens of an MLP chunk.
 struct StepSizes {
   std::int64_t micro_batch = 0, mlp_chunk = 0;
 };
 
-// Degrees that a search of layouts must keep; it may choose the others.
+// Degrees that a layout search must keep; it may choose the other degrees.
 struct FixedDegrees {
   std::optional<std::int64_t> dp, cp, tp, zero;
   bool any() const { return dp || cp || tp || zero; }
-  std::string text() const;  // such as "cp 4, tp 2, zero 3"
+  std::string text() const;  // e.g. "cp 4, tp 2, zero 3"
 };
 
 struct PlanRequest {
@@ -54,34 +54,34 @@ struct PlanRequest {
 
 struct PlanStopped {};
 
-// Reports the progress of a search: parts done, all parts, and the fastest step so far (null if there is none).
+// Reports the progress of a search: number of parts done, number of all parts, fastest step so far (null if there is
+// none).
 using PlanProgress = std::function<void(std::size_t done, std::size_t all, const PlannedStep* best)>;
 
 // Plans the layout that config.parallel gives. With train.mlp_chunk: auto, all tokens form one chunk if that fits
-// without recomputation; otherwise the fastest chunk is used, and the largest of equally fast ones. Returns nullopt if
-// the step does not fit into the budget; `min_bytes`, if not null, is then the budget that would suffice. Throws Error
-// if the layout is invalid.
+// without recomputation; otherwise the fastest chunk size is used, and the largest of equally fast ones. Returns
+// nullopt if the step does not fit into the budget; `min_bytes`, if not null, is then set to the budget that would
+// suffice. Throws Error if the layout is invalid.
 std::optional<PlannedStep> plan_step(const PlanRequest&, std::size_t* min_bytes = nullptr);
 
-// Predicts the step that treats its activations as given. config.train.micro_batch and .mlp_chunk must be numbers.
+// Predicts the step with this activation plan. config.train.micro_batch and .mlp_chunk must be numbers, not auto.
 PlannedStep predict_step(const PlanRequest&, const ActivationFit&);
 
 // Result of trying a layout. At most one field is set.
 struct LayoutResult {
   std::optional<PlannedStep> step;  // nullopt if the layout does not fit or is invalid
-  std::size_t min_bytes = 0;        // bytes that would suffice if it does not fit; otherwise 0
+  std::size_t min_bytes = 0;        // bytes that would suffice if the layout does not fit; otherwise 0
   std::string error;                // why the layout is invalid
 };
-// Plans the layout with the fastest micro-batch that fits with `dp` replicas, or with the micro-batch that the settings
-// fix.
+// Plans the layout for `dp` replicas, with the fastest micro-batch that fits or the micro-batch that the settings fix.
 LayoutResult try_micro_batches(PlanRequest, std::int64_t dp);
 
-// Returns train.micro_batch for the layout in config.parallel: the fastest that fits, with the best train.mlp_chunk if
-// that is auto. Throws Error if none fits.
+// Returns train.micro_batch for the layout in config.parallel: the fastest micro-batch that fits, with the best
+// train.mlp_chunk if that is auto. Throws Error if none fits.
 StepSizes fit_micro_batch(const PlanRequest&);
-// Returns train.mlp_chunk for the given micro-batch; if nothing fits, the chunk that takes the least memory.
+// Returns train.mlp_chunk for the given micro-batch; if nothing fits, the chunk size that needs the least memory.
 std::int64_t fit_mlp_chunk(const PlanRequest&);
-// Returns the smallest chunk that train.mlp_chunk: auto considers; 0 means all tokens.
+// Returns the smallest chunk size that train.mlp_chunk: auto considers; 0 means all tokens.
 std::int64_t min_mlp_chunk(const PlanRequest&);
 
 }  // namespace ring

@@ -22,7 +22,7 @@ std::string lower_case(std::string text) {
 
 bool is_shipped(const std::string& name) { return std::ranges::find(kShipped, name) != std::end(kShipped); }
 
-// Returns the device's name as `bench calibrate` writes it.
+// Returns the name of the device in the form that `bench calibrate` writes.
 std::string model_here(const Config& c) {
   const Backend backend = backend_of(c.run.device);
   return backend == Backend::cpu ? "cpu" : device_model({backend, 0});
@@ -32,7 +32,7 @@ std::string table_here(const Config& c) {
   return backend_of(c.run.device) == Backend::cpu ? "cpu" : shipped_table(model_here(c));
 }
 
-// Throws Error if the rates lack the precision of the settings: here, before planning begins.
+// Throws Error if there are no rates for the precision of the settings. Called before planning begins.
 void check_precision(const DeviceRates& rates, const Config& c) {
   Config there = c;
   there.run.device = rates.device == "cpu" ? DeviceChoice::cpu : DeviceChoice::cuda;

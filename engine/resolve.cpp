@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-// Sets the device. On a CPU, settings for a GPU are replaced: training is in fp32.
+// Sets the device. On a CPU, settings that need a GPU are replaced: training is in fp32.
 void resolve_device(Config& c, Backend backend, bool warn) {
   c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   OptimizerConfig& o = c.optimizer;

@@ -1,5 +1,5 @@
 #pragma once
-// Turns settings as they are written into settings in which every value is filled in.
+// Turns settings as written into settings in which every value is filled in.
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,7 @@ namespace ring {
 // run, if there are too many steps, or if a corpus is smaller than a sample.
 void resolve_length(Config&, const Corpora&);
 
-// Settings in which everything derived is filled in: vocabulary, widths, steps, threads. Only train.micro_batch and
+// Settings in which all derived values are filled in: vocabulary, widths, steps, threads. Only train.micro_batch and
 // train.mlp_chunk may still be auto: the run chooses them (trainer/run_start.h). Only resolve_config() creates resolved
 // settings; it does not accept them as its argument.
 class ResolvedConfig : public Config {
@@ -22,16 +22,16 @@ class ResolvedConfig : public Config {
   friend ResolvedConfig resolve_config(Config, std::int64_t, int, std::optional<Backend>, bool);
 };
 
-// launched: backend of the processes if there are several; warn: this process warns. Throws Error if the vocabulary is
-// too small, and like check_sizes().
+// launched: backend of the processes if there are several. warn: this process warns. Throws Error if the vocabulary is
+// too small, and under the conditions of check_sizes().
 ResolvedConfig resolve_config(Config, std::int64_t corpus_vocab, int world = 1, std::optional<Backend> launched = {},
                               bool warn = true);
 ResolvedConfig resolve_config(Config, std::int64_t corpus_vocab, Mesh&);
 template <class... More>
 void resolve_config(const ResolvedConfig&, std::int64_t corpus_vocab, More&&...) = delete;
 
-// Throws Error if the layout or the micro-batch (auto stands for 1) does not fit `world` processes, or if a micro-batch
-// has more tokens than kernels can number.
+// Throws Error if the layout or the micro-batch (1 if it is auto) does not fit `world` processes, or if a micro-batch
+// has more tokens than kernels can index.
 void check_sizes(const ResolvedConfig&, int world);
 
 }  // namespace ring

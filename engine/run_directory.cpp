@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kReplaced = "# replaced with --allow-changes: ";
 constexpr const char* kSeal = "# xxh3 of all lines above: ";
-constexpr std::uint64_t kMaxConfig = 16 << 20;  // bytes
+constexpr std::uint64_t kMaxConfig = 16 << 20;  // in bytes
 
 std::string sealed(const std::string& yaml, const std::vector<std::string>& replaced = {}) {
   std::string text = yaml;
@@ -106,7 +106,7 @@ void RunDirectory::create(const Config& config, const Tokenizer& tokenizer, cons
   if (!chat_template.empty())
     replace_text(chat_template_file(), chat_template);
   else
-    fs::remove(chat_template_file(), error);  // left by an earlier run
+    fs::remove(chat_template_file(), error);  // removes a file left by an earlier run
   if (error) fail("cannot remove ", chat_template_file(), ": ", io_error_text(error.value()));
   replace_text(config_file(), sealed(to_yaml(config), replaced));
 }
@@ -123,16 +123,17 @@ struct LockFile {
   int fd;
 };
 
-// Takes the lock without waiting for it. Returns false, with the reason in errno, if that fails.
+// Takes the lock without waiting. Returns false, with the reason in errno, if it cannot.
 bool try_flock(int fd, int kind) {
   return uninterrupted([&] { return ::flock(fd, kind | LOCK_NB); }) == 0;
 }
 
-// Locks the file, or returns an errno: EWOULDBLOCK if another process holds it, EOPNOTSUPP if the file system has no
-// locks. Tries more than once, since a process that checks whether a run is in use holds the lock for a moment.
+// Locks the file. Returns an errno if it cannot: EWOULDBLOCK if another process holds the lock, EOPNOTSUPP if the file
+// system has no locks. Tries more than once, since a process that checks whether a run is in use holds the lock for a
+// moment.
 int lock_soon(int fd) {
   constexpr int kTries = 10;
-  constexpr int kNotSupported = 524;  // the kernel's ENOTSUPP, which some network file systems let through
+  constexpr int kNotSupported = 524;  // the kernel's ENOTSUPP, which some network file systems do not translate
   for (int i = 0; i < kTries; ++i) {
     if (try_flock(fd, LOCK_EX)) return 0;
     if (errno == ENOSYS || errno == kNotSupported) return EOPNOTSUPP;
@@ -142,15 +143,15 @@ int lock_soon(int fd) {
   return EWOULDBLOCK;
 }
 
-// Writes this process's id and host into the lock file that it holds. Errors are ignored, because only a message uses
-// the text.
+// Writes this process's id and host into the lock file that it holds. Errors are ignored, because the text is only used
+// in a message.
 void note_holder(int fd) {
   const std::string text = str("process ", ::getpid(), " on ", host_name());
   if (::ftruncate(fd, 0) == 0) [[maybe_unused]]
     const ssize_t written = ::pwrite(fd, text.data(), text.size(), 0);
 }
 
-// Returns " (process PID on HOST)", or "" if the lock file does not hold such a text.
+// Returns " (process PID on HOST)", or "" if this text is not in the lock file.
 std::string holder_in(int fd) {
   std::array<char, 512> text{};
   const ssize_t bytes = ::pread(fd, text.data(), text.size(), 0);
@@ -195,8 +196,8 @@ std::shared_ptr<void> RunDirectory::lock() const {
 
 namespace {
 
-// Returns true if the folder is a run. A config.yaml alone is not enough: the parent folders of a path may belong to
-// other programs.
+// Returns true if the folder is a run. A config.yaml alone is not sufficient: the parent folders of a path may belong
+// to other programs.
 bool looks_like_a_run(const RunDirectory& run) {
   return (run.has_config() && (there(run.tokenizer_file()) || there(run.checkpoints()))) ||
          !list_checkpoints(run.checkpoints()).empty();
@@ -215,7 +216,7 @@ std::optional<RunDirectory> run_around(const std::string& path) {
 
 namespace {
 
-// Returns the runs in a folder, sorted by name. Skips unreadable folders: the list is only a hint in messages.
+// Returns the runs in a folder, sorted by name. Skips unreadable folders, since messages use the list only as a hint.
 std::vector<std::string> runs_in(const std::string& folder) {
   std::vector<std::string> runs;
   std::error_code error;

@@ -19,17 +19,17 @@
 
 namespace ring {
 
-// Contents of config.yaml. A run ends the file with its hash, so that later edits are detected.
+// Contents of config.yaml. A run writes the file with its hash at the end, so that later edits are detected.
 struct RunSettings {
   Config config;
-  bool untouched = false;  // the file is unchanged since a run wrote it
+  bool untouched = false;  // true if the file is unchanged since a run wrote it
   // Hashes of settings in checkpoints that this file was allowed to replace. Empty if the file was edited.
   std::vector<std::string> replaced;
 };
 
 inline constexpr const char* kModelFile = "model.yaml";
 
-// Returns the contents of config.yaml as a run writes it, ending with its hash.
+// Returns the contents of config.yaml as a run writes them, with the hash at the end.
 std::string sealed_settings(const Config&);
 
 class RunDirectory {
@@ -47,16 +47,17 @@ class RunDirectory {
   std::string chat_template_file() const { return path_ + "/" + kChatTemplateFile; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 
-  bool has_config() const;  // true even if it cannot be read
-  bool exists() const;      // has a config.yaml or a checkpoint
-  // Throws Error if this is not a run or if config.yaml cannot be read; the message says how to restore it from a
-  // checkpoint.
+  bool has_config() const;  // true even if the file cannot be read
+  bool exists() const;      // true if there is a config.yaml or a checkpoint
+  // Throws Error if this is not a run or if config.yaml cannot be read; the message then says how to restore the file
+  // from a checkpoint.
   RunSettings settings() const;
   Config config() const { return settings().config; }
   // Writes the files, each by rename. chat_template: empty if there is none.
   void create(const Config&, const Tokenizer&, const std::vector<std::string>& replaced = {},
               const std::string& chat_template = "") const;
-  // Returns a command that restores config.yaml from `checkpoint`, or from the newest one; empty if there is none.
+  // Returns a command that restores config.yaml from `checkpoint`, or from the newest checkpoint; empty if there is
+  // none.
   std::string restoring_command(const std::string& checkpoint = "") const;
 
   // Locks the run while the returned object lives. Throws Error if another process trains here.
@@ -67,7 +68,8 @@ class RunDirectory {
   std::string path_;
 };
 
-// Returns the run that a path belongs to: a run directory, or the run that contains the checkpoint; nullopt if neither.
+// Returns the run that a path belongs to: a run directory, or the run that contains this checkpoint; nullopt if
+// neither.
 std::optional<RunDirectory> run_around(const std::string& path);
 RunDirectory find_run(const std::string& path);  // throws Error, which lists the runs found, if there is none
 // Throws Error if nothing exists at the path. The message says what was `wanted` and lists the runs found.

@@ -1,8 +1,8 @@
 #pragma once
 // Replays the computation of a step as a CUDA graph, for models so small that the host launches kernels more slowly
-// than the device runs them. The step's memory has fixed addresses (core/step_arena.h) and everything that changes
-// between steps is read from device memory, so the recording stays valid. Work that cannot be recorded is queued anew
-// in each step, with separate memory, between the graphs of the rest (core/queue_host_node.h).
+// than the device runs them. The step's memory has fixed addresses (core/step_arena.h), and all values that change
+// between steps are read from device memory, so the recording stays valid. Work that cannot be recorded is queued anew
+// in each step, with separate memory, between the graphs of the remaining work (core/queue_host_node.h).
 
 #include <functional>
 #include <memory>
@@ -15,19 +15,20 @@ namespace ring {
 
 class StepGraph {
  public:
-  // in_parts: the step contains work that is queued anew, so several graphs are recorded.
+  // in_parts: the step contains work that is queued anew, so that several graphs are recorded.
   StepGraph(Switch wanted, const Stream& stream, std::shared_ptr<StepArena> arena, bool in_parts = false)
       : wanted_(wanted), stream_(stream), arena_(std::move(arena)), in_parts_(in_parts) {}
 
   // Queues `compute`: replays it if there is a valid recording, otherwise calls it. join: makes the stream wait for
-  // work of earlier steps on other streams; called before recording or replay, because neither can wait for that work.
-  // watched: always calls `compute`, so that an observer sees each kernel. Returns true if it was replayed.
+  // work of earlier steps on other streams; called before recording or replay, because neither a recording nor a replay
+  // can wait for that work. watched: always calls `compute`, so that an observer sees each kernel. Returns true if the
+  // step was replayed.
   bool run(const std::function<void()>& compute, const std::function<void()>& join, bool watched = false);
   // Returns true if run() is likely to record or replay the next step. With several processes, pass watched = true
-  // unless all of them are ready.
+  // unless all processes are ready.
   bool ready() const { return arena_->planned() && (recorded_ || (worth_it() && clean_ != 0)); }
-  // Reports the time that the host took to queue a step and the time that the step took: Switch::automatic decides by
-  // them.
+  // Reports the time that the host took to queue a step and the time that the step took. Switch::automatic decides by
+  // these times.
   void on_step_timed(double launch_seconds, double step_seconds);
   bool replays() const { return recorded_ != nullptr; }
   void forget() { recorded_ = nullptr, clean_ = 0; }  // call if `compute` has changed
@@ -38,8 +39,9 @@ class StepGraph {
   void record(const std::function<void()>& compute, std::uint64_t generation);
   void replay();
 
-  static constexpr int kDecided = 3;           // consecutive launch-bound steps before recording
-  static constexpr double kLaunchBound = 0.7;  // a step is launch-bound above this share of its time
+  static constexpr int kDecided = 3;  // number of consecutive launch-bound steps before recording
+  // a step is launch-bound if queueing takes more than this share of its time
+  static constexpr double kLaunchBound = 0.7;
 
   Switch wanted_;
   Stream stream_;
@@ -47,7 +49,7 @@ class StepGraph {
   const bool in_parts_;
   std::unique_ptr<RecordedWork> recorded_;
   std::uint64_t generation_ = 0;  // generation of the memory that the recording uses
-  std::uint64_t clean_ = 0;       // generation in which a whole step had all of its memory in the slab; 0 if none
+  std::uint64_t clean_ = 0;  // generation in which a whole step got all its memory from the slab; 0 if there was none
   int bound_steps_ = 0;
 };
 

@@ -21,7 +21,8 @@ std::int64_t bucket_bytes(const Config& c, const ExecContext& ctx) {
   return std::int64_t{ctx.stream.device().backend == Backend::cpu ? 4 : 64} << 20;
 }
 
-// Makes objects that every step needs, however small the step is: advice about smaller steps would not help.
+// Makes objects that every step needs, however small the step is: on failure, advice to use smaller steps would not
+// help.
 template <class T>
 T make_lasting(const std::function<T()>& make) {
   try {
@@ -40,7 +41,7 @@ T make_lasting(const std::function<T()>& make) {
   }
 }
 
-// Tells the format of linear layers, if there is one, that weights stay as they are.
+// While it lives, the format of the linear layers, if there is one, knows that weights do not change.
 class HeldWeights {
  public:
   explicit HeldWeights(LinearFormat* format) : format_(format) {
@@ -78,7 +79,8 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       part_norms_(parallel_.data->shard(), *model_, parallel_.data->sharded() || mesh.group(kDataAxes).rank() == 0,
                   ctx_) {
   set_activations(plan);
-  model_->set_mlp_chunk(std::max(config.train.mlp_chunk, std::int64_t{0}));  // auto: all tokens until a chunk is chosen
+  // with auto, all tokens until a chunk is chosen
+  model_->set_mlp_chunk(std::max(config.train.mlp_chunk, std::int64_t{0}));
   allocate_inputs();
 }
 
@@ -211,7 +213,7 @@ Tensor TrainStep::micro_part(const Tensor& all, std::size_t index) const {
   return all.narrow(0, static_cast<std::int64_t>(index) * micro_tokens(), micro_tokens());
 }
 
-// Runs the first micro-batch without tape and dropout, for its attention entropies.
+// Runs the first micro-batch without tape and dropout, to measure its attention entropies.
 void TrainStep::forward(std::vector<Tensor>* entropies) {
   Run run = micro_run(0, nullptr);
   run.training = false;
@@ -229,7 +231,7 @@ StepAccess TrainStep::make_step_access() {
   return {ctx_, mesh_, plan_.cp_of_heads(), [this] { forward(nullptr); }};
 }
 
-// Runs forward and backward of one micro-batch and adds its loss to that of the step.
+// Runs forward and backward of one micro-batch and adds its loss to the step's loss.
 void TrainStep::micro_step(std::size_t index) {
   Tape tape(index + 1 == micro_batches());
   Run run = micro_run(index, &tape);
@@ -266,7 +268,7 @@ void TrainStep::compute() {
   update();
 }
 
-// Tensor-parallel ranks have the same losses, but each has its own part of the auxiliary loss.
+// Tensor-parallel ranks have the same losses, but each rank has only its part of the auxiliary loss.
 void TrainStep::sum_losses() {
   const auto sum = [&](Communicator& over, const Tensor& t) {
     over.all_reduce(t, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);

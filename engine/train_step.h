@@ -1,7 +1,7 @@
 #pragma once
-// The computation of one optimizer step: forward and backward of every micro-batch, reduction of the gradients over the
-// ranks, gradient norm, update. Data, checkpoints and schedules belong to trainer/trainer.h; engine/dry_step.h runs the
-// same steps without computing.
+// The computation of one optimizer step: forward and backward of every micro-batch, gradient reduction over the ranks,
+// gradient norm, update. Data, checkpoints and schedules are in trainer/trainer.h; engine/dry_step.h runs the same
+// steps without computing.
 
 #include <memory>
 #include <optional>
@@ -26,8 +26,8 @@ namespace ring {
 class TrainStep {
  public:
   // config: resolved (engine/resolve.h). host_room: bytes of host memory for activations that the plan offloads.
-  // packed: samples hold several documents. While this object lives, the stream allocates memory through its StepArena.
-  // Throws Error if the stream already uses a StepArena, and OutOfMemory with advice.
+  // packed: samples hold several documents. While this object lives, the stream allocates memory through this object's
+  // StepArena. Throws Error if the stream already uses a StepArena, and OutOfMemory with advice.
   TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, const ActivationPlan&, std::size_t host_room,
             bool packed);
   TrainStep(const TrainStep&) = delete;
@@ -35,10 +35,10 @@ class TrainStep {
 
   // Copies this rank's micro-batches to the device, on a separate stream.
   void load(const std::vector<Batch>& batches);
-  // Queues everything from the inputs to the new weights. It depends on the step only through device memory and, with
-  // packed documents, their boundaries. Call within a StepScope of arena().
+  // Queues everything from the inputs to the new weights. The queued work depends on the step only through device
+  // memory and, with packed documents, the document boundaries. Call within a StepScope of arena().
   void compute();
-  // Call after compute() failed, in a world of one: the next compute() starts from clean gradients.
+  // Call after compute() failed, if there is a single process: the next compute() starts from clean gradients.
   void abandon_step() { data().finish_gradients(); }
   void set_activations(const ActivationPlan& plan);
   // Reserves the host memory that offloaded activations are predicted to use. Call before the first step. Throws
@@ -46,33 +46,33 @@ class TrainStep {
   void reserve_host(std::size_t bytes) {
     if (offload_) offload_->reserve(bytes);
   }
-  // Sets the device memory for states in transit from the host; 0 is the minimum. Call between steps. Throws
+  // Sets the device memory for states in transit to and from the host; 0 means the minimum. Call between steps. Throws
   // OutOfMemory with advice.
   void set_staging(std::size_t bytes);
-  // Sets the sequences of a micro-batch, from the next load() on. Call between steps, in a world of one. Must divide
+  // Sets the sequences per micro-batch, from the next load() on. Call between steps, with a single process. Must divide
   // the sequences of the step.
   void set_micro_batch(std::int64_t sequences);
-  // Sets the sequences of a step over all replicas, from the next load() on. Call between steps. Must not exceed the
-  // maximum of the run. Changes the memory of a step and makes a recording invalid.
+  // Sets the sequences per step over all replicas, from the next load() on. Call between steps. Must not exceed the
+  // run's maximum. Changes the memory of a step and makes a recording invalid.
   void set_batch_size(std::int64_t sequences);
   // Makes the next update wait for `copied`, because the state is being copied. The rest of the step does not wait.
   void keep_state_until(const Event& copied) { copied_ = copied; }
   bool waits_for_copies() const { return copied_.has_value(); }
-  // Swaps the weights with their average (train.ema), until the next call. Call between steps, on all ranks. Work
-  // queued before must already have waited for all of its weights.
+  // Swaps the weights with their average (train.ema); the next call swaps them back. Call between steps, on all ranks.
+  // Work queued before must already have waited for all of its weights.
   void exchange_average();
 
   // Returns the attention entropy of each layer over this rank's first micro-batch, in the format of Run::entropies.
   // Collective; requires load(). Dropout is off.
   std::vector<Tensor> attention_entropies();
 
-  // Returns the access to this step that the training states of the model need.
+  // Returns the access to this step that the model's training states need.
   StepAccess make_step_access();
 
-  // Returns the run of the model over micro-batch `index` of this rank.
+  // Returns the model run over micro-batch `index` of this rank.
   Run micro_run(std::size_t index, Tape*);
 
-  // Reports every kernel of the following steps to `observer`; null turns that off.
+  // Reports every kernel of the following steps to `observer`; null disables this.
   void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }
 
   const ExecContext& exec() const { return ctx_; }
@@ -85,8 +85,8 @@ class TrainStep {
   DataParallel& data() { return *parallel_.data; }
   const DataParallel& data() const { return *parallel_.data; }
   Optimizer& optimizer() { return *optimizer_; }
-  WeightAverage* average() { return average_.get(); }                                  // null if there is none
-  const PartNorms& part_norms() const { return part_norms_; }                          // of the last computed step
+  WeightAverage* average() { return average_.get(); }          // null if there is no average
+  const PartNorms& part_norms() const { return part_norms_; }  // norms of the last computed step
   const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null if nothing is offloaded
   const Tensor& state() const { return step_state_; }                                  // a StepState on the device
   // Losses of the step over all ranks, f32: [0] is the loss; for a mixture, [1, corpora] are the losses and [1 +
@@ -94,9 +94,10 @@ class TrainStep {
   // one.
   const Tensor& losses() const { return losses_; }
   bool has_auxiliary_loss() const { return !model_->auxiliary_loss().empty(); }
-  std::int64_t corpora() const { return corpora_; }  // of a mixture; 0 if there is only one
-  std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }  // of this rank in a step
-  // Returns "weights 1.50 GiB, gradients .., moments ..".
+  std::int64_t corpora() const { return corpora_; }  // number of corpora of a mixture; 0 if there is only one corpus
+  // number of this rank's micro-batches in a step
+  std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }
+  // Returns e.g. "weights 1.50 GiB, gradients .., moments ..".
   std::string lasting_memory() const;
 
  private:
@@ -117,7 +118,7 @@ class TrainStep {
 
   const Config& config_;
   ExecContext ctx_;
-  ObservedScopes observed_{ctx_};  // notified first: what the other listeners queue belongs to the scope
+  ObservedScopes observed_{ctx_};  // notified first, so that work that the other listeners queue belongs to the scope
   std::shared_ptr<StepArena> arena_;
   StepMemory step_memory_;
   ScopeSubscription phases_{ctx_.scopes, *arena_};
@@ -136,8 +137,9 @@ class TrainStep {
   Tensor step_state_;
   GradientNorm norm_;
   PartNorms part_norms_;
-  std::vector<Sequences> sequences_;                       // of each micro-batch of the step being computed
-  std::vector<std::shared_ptr<std::vector<Span>>> spans_;  // of packed sequences; a recording refers to these objects
+  std::vector<Sequences> sequences_;  // for each micro-batch of the step being computed
+  // spans of packed sequences; a recording refers to these objects
+  std::vector<std::shared_ptr<std::vector<Span>>> spans_;
   StepInputs inputs_;
   Tensor losses_;
   std::unique_ptr<InputStage> stage_;

@@ -12,7 +12,7 @@ const PartOption kNothing;
 double as_double(std::size_t bytes) { return static_cast<double>(bytes); }
 
 // Value and slope of a concave function at a price: the function lies below this tangent. other: excess of the other
-// memory in the plan found there.
+// memory for the plan found at this price.
 struct Sample {
   double price, value, slope, other;
   double line_at(double x) const { return value + slope * (x - price); }
@@ -20,8 +20,8 @@ struct Sample {
 
 constexpr double kHighest = 4096;  // nanoseconds per byte: slower than any disk
 
-// Finds the maximum, at the intersection of two lines that bound the function. It is a mixture of two plans in which
-// nothing is in excess.
+// Finds the maximum, at the intersection of two lines that bound the function. The maximum is a mixture of two plans
+// that together do not exceed the budget.
 template <class Fn>
 Sample maximum(const Fn& at) {
   Sample a = at(0.0);
@@ -51,7 +51,7 @@ const PartOption& ActivationBound::option_before(std::size_t part, std::size_t b
   return part == 0 ? kNothing : parts_[part - 1][before];
 }
 
-// Returns the part with the highest peak if every part uses its fastest option.
+// Returns the part with the highest peak when every part uses its fastest option.
 std::size_t ActivationBound::tightest_part() const {
   std::size_t in_use = 0, max = 0, tightest = 0;
   const PartOption* before = &kNothing;
@@ -64,7 +64,7 @@ std::size_t ActivationBound::tightest_part() const {
   return tightest;
 }
 
-// Returns what a part adds to the peak that is compared with the budget.
+// Returns the bytes that a part adds to the peak that is compared with the budget.
 double ActivationBound::bytes(std::size_t part, const PartOption& before, const PartOption& o) const {
   if (part > tight_) return 0;
   if (part == tight_) return as_double(o.peak());
@@ -85,7 +85,7 @@ std::size_t ActivationBound::best(std::size_t part, std::size_t before) const {
   return best;
 }
 
-// Returns by how much the cheapest plan exceeds the budgets.
+// Returns how far the cheapest plan exceeds the budgets.
 ActivationBound::Excess ActivationBound::excess() const {
   Excess e{as_double(base_) - as_double(budget_.device), -as_double(budget_.host)};
   for (std::size_t p = 0, before = 0; p < parts_.size(); ++p) {

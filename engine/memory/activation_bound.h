@@ -1,7 +1,7 @@
 #pragma once
-// Lower bound of the time that a partial activation plan will reach. Memory has prices instead of budgets (Lagrange
-// multipliers), so parts can be chosen independently. No plan within the budgets is faster than the bound, and with the
-// right prices it is close.
+// Lower bound on the time that any completion of a partial activation plan can reach. Memory has prices instead of
+// budgets (Lagrange multipliers), so that each part can be chosen independently. No plan within the budgets is faster
+// than the bound, and with the right prices the bound is close.
 
 #include "engine/memory/activation_options.h"
 
@@ -11,7 +11,7 @@ class ActivationBound {
  public:
   ActivationBound(const PartOptions&, std::size_t base, ActivationBudget);
 
-  // Returns a lower bound of the nanoseconds of parts [part, end), rounded down. before: option of the part before.
+  // Returns a lower bound on the nanoseconds of parts [part, end), rounded down. before: option of the previous part.
   // in_use, host: bytes in use on the device and on the host when `part` begins.
   double rest(std::size_t part, std::size_t before, std::size_t in_use, std::size_t host) const;
 
@@ -33,7 +33,7 @@ class ActivationBound {
   const ActivationBudget budget_;
   const std::size_t tight_;                   // the part whose peak is compared with the budget
   double device_price_ = 0, host_price_ = 0;  // nanoseconds per byte
-  std::vector<std::vector<double>> rest_;     // by part and by option of the part before, at these prices
+  std::vector<std::vector<double>> rest_;     // by part and by option of the previous part, at these prices
 };
 
 }  // namespace ring

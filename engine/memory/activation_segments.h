@@ -1,23 +1,23 @@
 #pragma once
 // Segmented checkpointing, for steps in which not even the inputs of all blocks fit: the first blocks form segments,
 // and only the input of each segment is saved. The backward reruns the forward of a segment, and only in that rerun
-// does each block treat its activations in its own way (Chen et al. 2016). For the solver a segment is one part, whose
-// options are those of its blocks.
+// does each block apply its own option (Chen et al. 2016). For the solver a segment is one part, with the options of
+// its blocks.
 
 #include "engine/memory/activation_options.h"
 
 namespace ring {
 
 struct Segments {
-  std::size_t count = 0, blocks = 0;  // number of segments, and parts in each
+  std::size_t count = 0, blocks = 0;  // number of segments, and of parts in each segment
 };
 
-// Returns the parts with those from `first` on merged into s.count segments. All blocks of a segment use the same
-// option, one of the first `options`, which offload nothing.
+// Returns the parts, with those from `first` on merged into s.count segments. All blocks of a segment use the same
+// option, one of the first `options`, which do not offload.
 PartOptions in_segments(const PartOptions&, Segments, std::size_t first, std::size_t options);
 
-// Returns the segmentations worth trying: segments of 2, 3, 4, 6 and 8 blocks. At least one block stays outside,
-// because the backward begins with it.
+// Returns the segmentations worth trying: segments of 2, 3, 4, 6 and 8 blocks. At least one block stays outside all
+// segments, because the backward begins with it.
 std::vector<Segments> segments_of(std::size_t blocks);
 
 }  // namespace ring

@@ -14,16 +14,17 @@ constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
 const PartOption kNothing;
 
-// A plan of the parts so far.
+// A plan for the parts so far.
 struct Partial {
   std::size_t in_use, host;  // bytes in use when the next part begins; bytes of all parts on the host
   std::int64_t nanoseconds;
-  std::size_t option, before;  // option of the last part; index of its predecessor among the plans of the parts before
+  // option of the last part; index of the preceding plan among the plans that end one part earlier
+  std::size_t option, before;
 };
 using Front = std::vector<Partial>;
 
-// Keeps a Pareto front. Plans are given in the order of increasing time: add() returns true if the plan needs less
-// device memory or less host memory than every plan before it.
+// Keeps a Pareto front. Plans are added in the order of increasing time: add() returns true if the plan needs less
+// device memory or less host memory than every plan added before it.
 class Unbeaten {
  public:
   bool add(const Partial& p) {
@@ -35,7 +36,7 @@ class Unbeaten {
   }
 
  private:
-  std::map<std::size_t, std::size_t> hosts_;  // minimum bytes on the host, by bytes in use
+  std::map<std::size_t, std::size_t> hosts_;  // minimum bytes on the host for each number of bytes in use
 };
 
 class Solver {
@@ -51,7 +52,7 @@ class Solver {
     return !fronts_.back().empty();
   }
 
-  // A quick search over few plans finds a good one, whose time then bounds the complete search.
+  // A quick search over few plans finds a good plan, whose time then bounds the complete search.
   std::optional<ActivationChoice> solve() {
     if (!feasible()) return {};
     ActivationChoice choice = best();
@@ -74,8 +75,8 @@ class Solver {
   }
   bool some_room() const { return static_cast<std::int64_t>(base_) <= room_[0][0] && min_host_[0] <= budget_.host; }
 
-  // Goes from right to left. room_: bytes that may be in use when a part begins, by the option of the part before, so
-  // that the rest can fit into the device. min_host_: minimum host bytes of the rest.
+  // Goes from right to left. room_: maximum bytes in use when a part begins with which the remaining parts can still
+  // fit into the device, by the previous part's option. min_host_: minimum host bytes of the remaining parts.
   void find_room() {
     const auto device = static_cast<std::int64_t>(budget_.device);
     room_.back().assign(parts_.empty() ? 1 : parts_.back().size(), device);
@@ -98,7 +99,7 @@ class Solver {
     return room;
   }
 
-  // Finds all plans that fit, keeping up to `max` of each kind. Returns true if none was dropped.
+  // Finds all plans that fit, but keeps at most `max` plans of each kind. Returns true if no plan was dropped.
   bool search(std::size_t max) {
     bool all = true;
     fronts_.assign(1, {{base_, 0, 0, 0, 0}});
@@ -115,7 +116,7 @@ class Solver {
     return all;
   }
 
-  // Groups plans by what matters for the following parts: the bytes that their last part offloads.
+  // Groups plans by the only property that affects the following parts: the bytes that their last part offloads.
   std::vector<Front> extended(std::size_t part) const {
     std::map<std::tuple<std::size_t, std::int64_t>, Front> by_host;
     const Front& front = fronts_.back();
@@ -135,7 +136,7 @@ class Solver {
     const std::size_t kept = p.in_use + o.kept;
     return {kept - std::min(kept, before.host), p.host + o.host, time, option, at};
   }
-  // Returns true if the plan may still fit and be at least as fast as the best known one.
+  // Returns true if the plan may still fit and be at least as fast as the fastest known plan.
   bool promising(std::size_t part, const Partial& p) const {
     if (p.in_use == kAll || static_cast<std::int64_t>(p.in_use) > room_[part][p.option]) return false;
     if (p.host + min_host_[part] > budget_.host) return false;
@@ -178,7 +179,7 @@ class Solver {
   std::vector<std::size_t> min_host_;
   const ActivationBound* bound_ = nullptr;
   bool timed_ = true;       // false while only looking for any plan that fits
-  std::int64_t known_ = 0;  // nanoseconds of the fastest plan so far
+  std::int64_t known_ = 0;  // time of the fastest plan so far, in nanoseconds
   std::vector<Front> fronts_;
 };
 

@@ -6,7 +6,7 @@ namespace ring {
 namespace {
 
 constexpr double kMaxRate = 1e18;
-constexpr double kFp8Speedup = 1.6;  // of FP8 GEMMs over bf16; measured: 1.53 blockwise, 1.76 tensorwise
+constexpr double kFp8Speedup = 1.6;  // speedup of FP8 GEMMs over bf16; measured: 1.53 blockwise, 1.76 tensorwise
 
 double flops_per_second(const ComputeRates& r, std::string_view slot) {
   if (slot == "attention") return r.attention;
@@ -60,13 +60,14 @@ const ComputeRates& DeviceRates::of(Precision p) const {
 }
 
 // h200: H200 SXM at 700 W (docs/measured/).
-// * bf16: measured; GEMMs of training shapes, deterministic attention with heads of 128 over 8K to 32K tokens
-// * tf32: GEMMs at the share of NVIDIA's data sheet (494.7e12 dense) that bf16 GEMMs reach (of 989.4e12); attention
+// * bf16: measured for GEMMs of training shapes and for deterministic attention with heads of 128 over 8K to 32K tokens
+// * tf32: GEMMs reach the same share of NVIDIA's data sheet (494.7e12 dense) as bf16 GEMMs (of 989.4e12); attention is
 //   fitted to the one step that was measured
-// * fp32: not measured; the same share of 66.9e12, and the attention of tf32, which has the same kernels
+// * fp32: not measured; GEMMs reach the same share of 66.9e12; attention has the rates of tf32, which uses the same
+//   kernels
 // * collectives: fitted to four measured steps of two GPUs with tensor parallelism
-// * memory: what a program can allocate
-// h100: not measured; the same kernels with the bandwidth and the memory of its data sheet.
+// * memory: the bytes that a program can allocate
+// h100: not measured; the same kernel efficiency with the bandwidth and the memory in its data sheet.
 DeviceRates shipped_rates(const std::string& device, int threads) {
   const DeviceRates h200{.device = "h200",
                          .peak_flops = 989e12,
@@ -106,7 +107,7 @@ double seconds_of(const DeviceRates& r, Precision precision, std::string_view sl
       {r.call_seconds, cost.flops / flops_per_second(r.of(precision), slot), cost.bytes / r.bytes_per_second});
 }
 
-// Collectives run in rings: each rank sends all parts except its own, twice for all-reduce.
+// Collectives run as rings: each rank sends all parts except its own, twice for an all-reduce.
 double seconds_of(const DeviceRates& r, const FakeTransfer& t) {
   const auto bytes = static_cast<double>(t.bytes);
   if (t.operation == "exchange") {
