@@ -47,7 +47,7 @@ double AttentionTrials::loss_with(std::size_t layer, const Pattern& pattern) {
 
 namespace {
 
-// Units per 1.0 of density, and tolerance for rounding errors of computed densities.
+// Units per density of 1.0, and tolerance for rounding errors of computed densities.
 constexpr double kUnits = 1000, kRounding = 1e-9;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -60,7 +60,7 @@ std::vector<std::size_t> cheapest(const ByChoice& densities) {
   return choices;
 }
 
-// Minimum sums of rises of the layers so far, by the units that they use, and the last layer's choice for each sum.
+// Minimum sums of rises over the layers so far, by the number of units used, with the last layer's choice for each sum.
 struct Sums {
   std::vector<double> min;
   std::vector<std::size_t> choice;
@@ -105,7 +105,8 @@ std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice&
   const std::vector<double>& all = sums.back().min;
   std::vector<std::size_t> choices = cheapest(densities);
   auto units = static_cast<std::size_t>(std::ranges::min_element(all) - all.begin());
-  if (all[units] == kNever) return choices;  // nothing fits with densities rounded up: keep those of minimum density
+  // nothing fits with densities rounded up, so each layer keeps its choice with the lowest density
+  if (all[units] == kNever) return choices;
   for (std::size_t i = choices.size(); i-- > 0; units -= units_of(densities[i][choices[i]]))
     choices[i] = sums[i + 1].choice[units];
   return choices;

@@ -1,6 +1,6 @@
 #pragma once
-// Finds out which layers of a trained model attend to distant tokens: measures the loss when layers use patterns other
-// than those they were trained with, and chooses the patterns that cost the least loss at a given density.
+// Finds out which layers of a trained model attend to distant tokens: measures the loss when layers use different
+// patterns from those they were trained with, and chooses the patterns that cost the least loss at a given density.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,18 +14,19 @@
 
 namespace ring {
 
-// Measures the loss over the same batches with the same weights but other patterns. After each call the model attends
-// as its settings say. Requires that why_not_static_pattern() (model/attention/trained_parts.h) is empty for all
-// layers.
+// Measures the loss over the same batches, with the same weights but different patterns. After each call the model
+// attends again as its settings say. Requires that why_not_static_pattern() (model/attention/trained_parts.h) is empty
+// for all layers.
 class AttentionTrials {
  public:
   AttentionTrials(Model&, const ExecContext&, const ValidationSet&);
   const std::vector<Pattern>& own() const { return own_; }  // by layer
 
   double loss() { return loss_with(own_); }
-  double loss_with(const std::vector<Pattern>&);                // patterns of all layers
-  double loss_with(std::size_t layer, const Pattern& pattern);  // pattern of this layer; the other layers keep theirs
-  // Returns the mean loss of each batch in the last call.
+  double loss_with(const std::vector<Pattern>&);  // uses these patterns, one per layer
+  // uses this pattern in one layer; the other layers keep their own
+  double loss_with(std::size_t layer, const Pattern& pattern);
+  // Returns the mean losses of the batches in the last call.
   const std::vector<double>& batch_losses() const { return batch_losses_; }
 
  private:
@@ -39,18 +40,19 @@ class AttentionTrials {
   std::vector<double> batch_losses_;
 };
 
-// Returns the standard error of the mean rise from `before` to `after`, batch by batch; NaN for fewer than two batches.
+// Returns the standard error of the mean rise from `before` to `after` over the batches; NaN for fewer than two
+// batches.
 double error_of_rise(const std::vector<double>& before, const std::vector<double>& after);
 
 // Values by layer and choice; all layers have the same number of choices.
 using ByChoice = std::vector<std::vector<double>>;
 
-// Returns the mean density if each layer uses its choice with the minimum density.
+// Returns the mean density if each layer uses the choice with the lowest density.
 double min_density(const ByChoice& densities);
 
 // Returns the choices, by layer, that minimize the sum of the rises with a mean density of at most `max`. Exact for
-// densities in thousandths, rounded up (dynamic programming). Of equal sums, returns the one with the lowest density.
-// Requires most >= min_density().
+// densities in thousandths, rounded up (dynamic programming). Among equal sums, returns the one with the lowest
+// density. Requires max >= min_density().
 std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double max);
 
 }  // namespace ring

@@ -13,14 +13,14 @@ class BadSteps {
   BadSteps(const Config& c, const RunDirectory& dir, Trainer& trainer, State& state, Mesh& mesh)
       : config_(c), dir_(dir), trainer_(trainer), state_(state), mesh_(mesh) {}
 
-  // Computes the step again, from the same weights and samples. If it is accepted this time, it counts: the first time,
-  // the device computed wrongly. If it is bad again with identical bits, the cause is in its weights and samples.
-  // Without run.deterministic returns the report unchanged, because a difference would prove nothing.
+  // Computes the step again, from the same weights and samples. If the result is accepted this time, it replaces the
+  // first one, in which the device made an error. If it is bad again with identical bits, the weights and samples are
+  // the cause. Without run.deterministic returns the report unchanged, because a difference would prove nothing.
   StepReport recompute_step(const StepReport&);
 
-  // Skips the samples of the step or, if has_checkpoint and the settings say rollback, returns to the newest checkpoint
-  // and also skips all samples that were trained on since. Returns true if the state is now that of a checkpoint.
-  // Throws Error if train.on_bad_step is stop, or if there were too many bad steps.
+  // Skips the samples of the step. If the settings say rollback and has_checkpoint is true, instead returns to the
+  // newest checkpoint and also skips all samples that were trained on since. Returns true if the state is now that of a
+  // checkpoint. Throws Error if train.on_bad_step is stop, or if there were too many bad steps.
   bool skip_samples(const StepReport&, bool has_checkpoint);
 
  private:

@@ -5,7 +5,7 @@
 
 namespace ring {
 
-// Returns the last component of the path, also for "." and with a trailing slash; for the root, the path itself.
+// Returns the last component of the path, even for "." or with a trailing slash; for the root, the path itself.
 std::string folder_name(const std::string& path);
 
 }  // namespace ring

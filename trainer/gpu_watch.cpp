@@ -52,7 +52,7 @@ struct GpuWatch::State {
   std::shared_ptr<const GpuSource> source;
   std::chrono::duration<double> between;
   GpuSamples samples;
-  std::mutex mutex;  // guards the members below
+  std::mutex mutex;  // guards all members below
   std::condition_variable changed;
   bool stop = false, ended = false;
 
@@ -72,7 +72,7 @@ struct GpuWatch::State {
 GpuWatch::GpuWatch(std::shared_ptr<const GpuSource> source, double seconds) : state_(std::make_shared<State>()) {
   state_->source = std::move(source);
   state_->between = std::chrono::duration<double>(seconds);
-  // Not joined: a call into a driver that hangs must not keep the process from ending.
+  // Detached: if a call into the driver hangs, it must not keep the process from ending.
   std::thread([state = state_] { state->run(); }).detach();
 }
 

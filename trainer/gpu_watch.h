@@ -25,12 +25,12 @@ class GpuSamples {
  public:
   enum class Reader { metrics, pace };
   struct Means {
-    GpuReading mean;             // throttle: union of all reasons seen
-    std::optional<double> busy;  // mean clock, in MHz, of readings during which the GPU had work
+    GpuReading mean;             // mean.throttle: union of all reasons seen
+    std::optional<double> busy;  // mean clock, in MHz, over readings during which the GPU was busy
   };
 
   void add(const GpuReading&);
-  // Returns means since this reader's previous call, or the newest reading if there was none since.
+  // Returns the means since this reader's previous call, or the newest reading if there was none since then.
   Means take(Reader);
 
  private:
@@ -57,7 +57,7 @@ class GpuSamples {
 
 class GpuWatch {
  public:
-  explicit GpuWatch(std::shared_ptr<const GpuSource>, double seconds = 1);  // seconds: between readings
+  explicit GpuWatch(std::shared_ptr<const GpuSource>, double seconds = 1);  // seconds: time between two readings
   // Waits briefly for a reading in progress. If the driver blocks the thread for longer, the thread is detached.
   ~GpuWatch();
   GpuWatch(const GpuWatch&) = delete;

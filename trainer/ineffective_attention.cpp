@@ -10,7 +10,8 @@
 namespace ring {
 namespace {
 
-// Returns the tokens of the longest document, or `max`, where the search ends.
+// Returns the number of tokens of the longest document; stops searching at a document of `max` tokens and returns
+// `max`.
 std::int64_t longest_document(const TokenSplit& split, std::int64_t max) {
   DocumentStarts start(split);
   std::uint64_t before = 0;

@@ -4,7 +4,7 @@
 
 namespace ring {
 
-// Warns about attention settings that have no effect on the sequences of this run (model/ineffective_attention.h).
+// Warns about attention settings that have no effect on this run's sequences (model/ineffective_attention.h).
 void warn_of_ineffective_attention(const Config& resolved, const Corpora&);
 
 }  // namespace ring

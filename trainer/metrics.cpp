@@ -44,7 +44,7 @@ std::optional<std::int64_t> step_of(const std::string& line) {
   return json["step"].get<std::int64_t>();
 }
 
-// Removes records that do not belong to the run that starts. Returns true if there was an earlier part of the run.
+// Removes records that do not belong to the run that starts. Returns true if the run had recorded something before.
 bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) {
   std::error_code error;
   const bool existed = fs::exists(file, error);
@@ -58,7 +58,7 @@ bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) 
   return existed;
 }
 
-// Returns the first part of the tag for a value in a record of a step.
+// Returns the first component of the tag for a value in a record of a step.
 std::string section_of(const std::string& name) {
   if (name == "grad_norm" || name == "lr" || name == "weight_decay") return "optimizer";
   for (const char* sensors : {"memory", "gpu"})
@@ -94,7 +94,7 @@ std::string tag_of(const std::string& group, const std::string& name) {
 
 namespace {
 
-// Copies the lines of steps up to `last_step` to a new, synced file. Returns how many lines were damaged.
+// Copies the lines of steps up to `last_step` to a new file and syncs it. Returns the number of damaged lines.
 std::int64_t copy_lines(std::istream& in, const std::string& from, const std::string& to, std::int64_t last_step) {
   constexpr std::size_t kBlock = 1 << 20;
   File out(to, File::Mode::create);
@@ -108,7 +108,7 @@ std::int64_t copy_lines(std::istream& in, const std::string& from, const std::st
   std::int64_t damaged = 0;
   for (std::string line; read_metrics_line(in, line);) {
     const auto step = step_of(line);
-    const bool whole = step && !in.eof();  // a line without its newline was interrupted while it was written
+    const bool whole = step && !in.eof();  // a line without a newline was interrupted during its write
     if (!whole) ++damaged;
     if (whole && *step <= last_step) kept += line + '\n';
     if (kept.size() >= kBlock) write();

@@ -14,7 +14,7 @@
 
 namespace ring {
 
-// Values in the record of the group "job" that say how a process ended.
+// Values in records of the group "job" that say how a process ended.
 inline constexpr const char *kEndFinished = "finished", *kEndStopped = "stopped", *kEndOutOfTime = "out of time",
                             *kEndFailed = "failed";
 
@@ -32,16 +32,16 @@ class Metrics {
   using Value = std::variant<double, std::int64_t, std::string>;
   using Values = std::vector<std::pair<std::string, Value>>;
 
-  // Without resumed_step the run is new, and older records are removed. With it, records of later steps and damaged
-  // lines (such as an incomplete last line) are removed. Throws Error if the directory cannot be written.
+  // Without resumed_step the run is new, and older records are removed. With resumed_step, records of later steps and
+  // damaged lines (such as an incomplete last line) are removed. Throws Error if the directory cannot be written.
   explicit Metrics(const std::string& directory, std::optional<std::int64_t> resumed_step = std::nullopt);
 
   // Writes {"step": 10, "group": "train", "time": <seconds since 1970>, "loss": 2.5, ...}. For TensorBoard see
-  // tag_of(). A non-finite number becomes null, with its name in a second value: "loss": null, "loss_text": "nan". The
-  // record is on disk when the call returns. If it cannot be written, warns once; training continues.
+  // tag_of(). A non-finite number is written as null, and a second value holds its name: "loss": null, "loss_text":
+  // "nan". The record is on disk when the call returns. If it cannot be written, warns once; training continues.
   void record(const std::string& group, std::int64_t step, const Values& values);
 
-  // Both for TensorBoard only. text() shows a code block, settings() the settings by which HParams compares runs.
+  // Write only to TensorBoard: text() a code block, settings() the settings by which HParams compares runs.
   void text(const std::string& tag, const std::string& text);
   void settings(const std::vector<std::pair<std::string, std::string>>& leaves);
 
@@ -51,17 +51,17 @@ class Metrics {
 
   std::string file_;
   std::optional<File> lines_;
-  std::uint64_t bytes_ = 0;  // of complete lines
+  std::uint64_t bytes_ = 0;  // bytes of complete lines
   EventWriter events_;
   bool warned_ = false;
 };
 
-// Returns where TensorBoard shows a value: "loss/train" beside "loss/validation", "loss/train/code", "optimizer/lr",
+// Returns the TensorBoard tag of a value: "loss/train" beside "loss/validation", "loss/train/code", "optimizer/lr",
 // "optimizer/grad_norm/blocks.3", "attention/entropy/blocks.3", "speed/tokens_per_second", "memory/peak"; values of
-// other groups as "group/name".
+// other groups get "group/name".
 std::string tag_of(const std::string& group, const std::string& name);
 
-// Removes records after `last_step` and damaged lines from a file of records, by way of a temporary file and a rename.
+// Removes records after `last_step` and damaged lines from a metrics file, by writing a temporary file and renaming it.
 // Returns the number of damaged lines. Does nothing if the file does not exist.
 std::int64_t truncate_metrics(const std::string& file, std::int64_t last_step);
 

@@ -19,7 +19,7 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-// Returns the shortest text that parses to the same number.
+// Returns the shortest text that parses as the same number.
 template <class Number>
 std::string shortest(Number value) {
   char text[40];
@@ -43,7 +43,8 @@ class Table {
   std::string head() const { return "run,step,group,time" + head_ + kEnd; }
   std::string row(const std::string& run, const Record& r) const {
     std::vector<std::string> cells(columns_.size());
-    for (const auto& [key, value] : r.values)  // skips keys that a run has begun to write since add_keys()
+    // skips keys that a run began to write after add_keys() had read its file
+    for (const auto& [key, value] : r.values)
       if (const auto at = columns_.find(key); at != columns_.end()) cells[at->second] = cell(value);
     std::string out = quoted(run) + "," + shortest(r.step) + "," + quoted(r.group) + ",";
     if (r.time > 0) out += shortest(r.time);

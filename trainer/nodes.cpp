@@ -24,10 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = AwakeClock;
 
-constexpr std::chrono::seconds kVisible{5};  // maximum time until a network file system shows a new file everywhere
+constexpr std::chrono::seconds kVisible{5};  // maximum time until a network file system shows a new file on all nodes
 constexpr std::chrono::milliseconds kLook{50};
 
-// Groups consecutive ranks of one host: "a (ranks 0-3: NVIDIA H200 of 139.8 GiB), b (ranks 4-7: ...)".
+// Groups consecutive ranks on the same host: "a (ranks 0-3: NVIDIA H200 of 139.8 GiB), b (ranks 4-7: ...)".
 std::string text_of(const std::vector<std::string>& hosts, const std::vector<std::string>& devices) {
   std::vector<std::string> parts;
   for (std::size_t first = 0, last = 0; first < hosts.size(); first = last) {
@@ -39,7 +39,7 @@ std::string text_of(const std::vector<std::string>& hosts, const std::vector<std
   return joined(parts, ", ");
 }
 
-// Returns "NVIDIA H200 of 139.8 GiB"; empty for a CPU.
+// Returns e.g. "NVIDIA H200 of 139.8 GiB"; empty for a CPU.
 std::string text_of(const Device& device) {
   if (device.backend == Backend::cpu) return "";
   const std::string name = Stream::create(device).impl().device_name();
@@ -63,7 +63,7 @@ bool sees(const std::string& file, const std::string& text) {
 }
 
 // Returns the nearest existing folder: the run's own directory may not exist yet, because nothing of the run is written
-// before all ranks agree.
+// until all ranks agree.
 std::string folder_of(const std::string& run_directory) {
   std::error_code error;
   fs::path folder = run_directory;
@@ -71,7 +71,7 @@ std::string folder_of(const std::string& run_directory) {
   return folder.empty() ? "." : folder.string();
 }
 
-// Returns each rank's problem with the test file; empty if the rank sees the file.
+// Returns each rank's problem with the test file; empty for a rank that sees the file.
 std::vector<std::string> look_at_one_file(const std::string& run_directory, const std::string& host, Mesh& mesh) {
   const std::string text = random_cookie();
   std::string own_file, problem;
@@ -113,7 +113,7 @@ std::string nodes_that_fit(const Config& c, std::int64_t min, std::int64_t max, 
   for (std::int64_t nodes = min; nodes <= max; ++nodes) try {
       plan_of(c, narrow<int>(nodes * workers));
       fit.push_back(std::to_string(nodes));
-    } catch (const Error&) {  // reported if the job ever has this number of nodes
+    } catch (const Error&) {  // reported if the job ever has this node count
     }
   if (std::ssize(fit) == max - min + 1) return "";
   return str("of --nnodes ", min, ":", max, ", the settings fit only ", joined(fit, ", "),

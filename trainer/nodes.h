@@ -1,5 +1,6 @@
 #pragma once
-// First checks of a run on several nodes: lists the hosts, and verifies that all of them see the same run directory.
+// Checks a run on several nodes when it starts: lists the hosts, and verifies that all of them see the same run
+// directory.
 
 #include <string>
 
@@ -13,8 +14,8 @@ namespace ring {
 // Collective.
 void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh&);
 
-// For a job on `min` to `max` nodes with `workers` workers each: returns a message that lists the numbers of nodes
-// that the settings fit; empty if they fit all.
+// For a job on `min` to `max` nodes with `workers` workers each: returns a message that lists the node counts with
+// which the settings work; empty if all of them do.
 std::string nodes_that_fit(const Config&, std::int64_t min, std::int64_t max, int workers);
 
 }  // namespace ring

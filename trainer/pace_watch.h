@@ -9,7 +9,7 @@ namespace ring {
 // Finds and logs ranks and GPUs that slow a run down.
 class PaceWatch {
  public:
-  // host: communicator of all ranks. gpu: of this rank, null if it has none; must outlive this object.
+  // host: communicator of all ranks. gpu: watch of this rank's GPU, null if it has none; must outlive this object.
   PaceWatch(Communicator& host, GpuWatch* gpu);
 
   // Call on every rank after each step. data: seconds that this rank waited for data. log: null except on rank 0.

@@ -112,7 +112,8 @@ std::string live_line(const ProgressState& s, int columns) {
     shown.erase(std::max_element(shown.begin(), shown.end(), less));
   }
   const std::string text = joined(shown).substr(0, room);
-  const int cells = std::min(kMaxBar, static_cast<int>(room - text.size()) - 3);  // minus two brackets and one space
+  // subtracts two brackets and one space
+  const int cells = std::min(kMaxBar, static_cast<int>(room - text.size()) - 3);
   return s.total_steps > 0 && cells >= kMinBar ? bar(s, cells) + text : text;
 }
 
@@ -185,7 +186,7 @@ void Progress::finish(const ProgressState& s, const TimeSpent& time) {
 }
 
 void Progress::draw(const ProgressState& s) {
-  // The last column stays free: some terminals wrap when it is written.
+  // The last column stays free: some terminals wrap the line when this column is written.
   out_ << "\r\x1b[K" << live_line(s, options_.columns() - 1) << std::flush;
   visible_ = true;
 }

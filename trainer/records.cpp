@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 16;  // of nested objects
+constexpr int kMaxDepth = 16;  // maximum depth of nested objects
 constexpr std::size_t kMaxEntries = std::size_t{1} << 20;
 constexpr std::string_view kText = "_text";
 
@@ -42,7 +42,7 @@ std::optional<double> not_finite(const Json& name) {
   return std::nullopt;
 }
 
-// Returns the non-finite numbers, by key: "loss_text" names the number for "loss": null.
+// Returns the non-finite numbers by key: "loss_text" gives the number for "loss": null.
 std::map<std::string, double> not_finite_in(const Json& object) {
   std::set<std::string> nulls;
   for (const auto& [key, value] : object.items())
@@ -119,7 +119,7 @@ bool read_metrics_line(std::istream& in, std::string& line, std::size_t max_byte
       if (line.size() <= max_bytes) line += static_cast<char>(c);
     }
     in.setstate(std::ios::eofbit);
-  } catch (const std::ios_base::failure&) {  // thrown for errors of the file system
+  } catch (const std::ios_base::failure&) {  // thrown for file system errors
     in.setstate(std::ios::badbit);
   }
   return !line.empty();

@@ -31,8 +31,8 @@ ProgressOptions options_of(const Config& c) {
   return options;
 }
 
-// Warns if the model's vocabulary is larger than the corpus's: padding is harmless, but the tokens of a different
-// tokenizer would not match.
+// Warns if the model's vocabulary is larger than the corpus's: padding is harmless, but a different tokenizer's tokens
+// would not match.
 void warn_of_vocabulary(const Config& c, std::int64_t corpus_vocab) {
   if (c.model.vocab_size > corpus_vocab)
     log::warn("model.vocab_size: ", c.model.vocab_size, " is larger than the vocabulary of the corpus, ", corpus_vocab,
@@ -40,7 +40,7 @@ void warn_of_vocabulary(const Config& c, std::int64_t corpus_vocab) {
               " that it never sees. Set it to 0 to use the corpus's, unless the difference is intended as padding");
 }
 
-// Warns if, because of data.packing.align, a document's attention depends on the document's offset in the sample.
+// Warns if a document's attention depends on the document's offset in the sample, because of data.packing.align.
 void warn_of_places(const Config& c) {
   if (!c.data.packing.documents) return;
   std::int64_t layer = 0;
@@ -59,8 +59,8 @@ void warn_of_places(const Config& c) {
   }
 }
 
-// Warns if more than 1 % of the documents are split although they fit into a sample: the rest of an answer is then
-// trained without its prompt.
+// Warns if more than 1 % of the documents are split although they fit into a sample: the rest of a split answer is then
+// trained without the prompt.
 void warn_of_cuts(const Config& c, const TokenStore& corpus) {
   if (c.data.packing.best_fit) return;
   const TokenSplit& split = corpus.train();
@@ -72,7 +72,7 @@ void warn_of_cuts(const Config& c, const TokenStore& corpus) {
             " at the ends of samples. 1024 would split ", needed);
 }
 
-// Warns if only answers are trained but they see more than their own prompts.
+// Warns if only answers are trained although they see more than their own prompts.
 void warn_of_masks(const Config& c, const Corpora& corpora) {
   const auto masked = std::ranges::find_if(corpora.stores, [](const auto& s) { return s->train().masked(); });
   if (masked == corpora.stores.end()) return;
@@ -82,7 +82,7 @@ void warn_of_masks(const Config& c, const Corpora& corpora) {
             "to true");
 }
 
-// Returns "1 process on cpu", "4 processes on cuda (tp 2, cp 2 zigzag)".
+// Returns e.g. "1 process on cpu" or "4 processes on cuda (tp 2, cp 2 zigzag)".
 std::string layout_text(const Trainer& trainer, int processes) {
   const std::string device(to_string(trainer.exec().stream.device().backend));
   if (processes == 1) return "1 process on " + device;
@@ -94,14 +94,14 @@ std::string length_text(const TrainConfig& c) {
   return str(c.minutes, c.minutes == 1 ? " minute" : " minutes", " in steps of ");
 }
 
-// Returns the phase with the highest peak of memory.
+// Returns the phase with the highest memory peak.
 PhaseMemory fullest_phase(const MemoryStats& memory) {
   const auto max = std::max_element(memory.phases.begin(), memory.phases.end(),
                                     [](const PhaseMemory& a, const PhaseMemory& b) { return a.peak < b.peak; });
   return max == memory.phases.end() ? PhaseMemory{} : *max;
 }
 
-// Returns the name of a model part in metrics: "blocks.3", "final_norm".
+// Returns the name of a model part in metrics, e.g. "blocks.3" or "final_norm".
 std::string key_of(const ScopeId& part) {
   std::string key = str(part);
   std::ranges::replace(key, ' ', '_');
@@ -247,7 +247,7 @@ void RunLog::log_offload(const HostOffload& offload) {
               " of activations do not fit on the host and stay on the device");
 }
 
-// Returns the bytes of keys and values, and of their gradients, that this process has sent to other ranks since it
+// Returns how many bytes of keys and values, and of their gradients, this process has sent to other ranks since it
 // started.
 std::int64_t RunLog::sent_keys() {
   const ContextParallel* exchange = trainer_.cp_batches().exchange();
@@ -332,7 +332,7 @@ void RunLog::record(const StepReport& r) {
   unrecorded_.clear();
 }
 
-// Adds means over the time since the previous record.
+// Adds the sensors' means over the time since the previous record.
 void RunLog::add_sensors(Metrics::Values& values) {
   if (!gpu_) return;
   const GpuReading mean = gpu_->take(GpuSamples::Reader::metrics).mean;
@@ -376,7 +376,7 @@ void RunLog::record_watched(const StepReport& r) {
 
 void RunLog::log_fatal_step(const StepReport& bad) {
   unrecorded_.push_back(bad);
-  unrecorded_.back().step = trainer_.steps_done() + 1;  // the bad step was not counted
+  unrecorded_.back().step = trainer_.steps_done() + 1;  // the bad step is not included in the count
   for (const StepReport& r : unrecorded_)
     metrics_->record("train", r.step,
                      {{"loss", r.loss}, {"grad_norm", r.norm}, {"lr", r.lr}, {"step_ms", r.seconds * 1e3}});

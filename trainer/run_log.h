@@ -25,29 +25,30 @@ namespace ring {
 
 class RunLog {
  public:
-  // Logs the start of the run, or its resumption from the checkpoint that `trainer` has loaded. gpu: of rank 0; null if
-  // it has none. Throws Error if the directory cannot be written.
+  // Logs the start of the run, or that it resumes from the checkpoint that `trainer` has loaded. gpu: watch of rank 0's
+  // GPU; null if it has none. Throws Error if the directory cannot be written.
   RunLog(const RunStart&, Trainer& trainer, int processes, const JobTime& job, GpuWatch* gpu);
 
   void log_restart();
 
   void log_step(const StepReport&);
   void log_bad_step(const BadStep&);
-  // Logs a bad step that was computed again: the first result was wrong, and `good` counts.
+  // Logs a bad step that was computed again: the first result was wrong, and `good` replaces it.
   void log_recomputed_step(const StepReport& bad, const StepReport& good);
-  void log_fatal_step(const StepReport&);  // bad: ends the run; also records all steps since the last record
-  void log_rollback();  // call after returning to the step that is done: discards what was logged after it
-  void log_memory_shortage(const MemoryRecord&);  // call when memory ran out, with the record made then
-  // average: result with the weights' average (train.ema), if there is one.
+  // logs a bad step that ends the run, and records all steps since the last record
+  void log_fatal_step(const StepReport&);
+  void log_rollback();  // call after a rollback: discards what was logged after the step that is now the last one done
+  void log_memory_shortage(const MemoryRecord&);  // call after memory ran out, with the record made because of it
+  // average: result with the averaged weights (train.ema), if they exist.
   void log_validation(const Evaluation&, const std::optional<Evaluation>& average, double bytes_per_token);
   void log_task_results(const std::vector<TaskResult>&);
   // auto_seconds: interval between saves, if checkpoint.auto chooses it.
   void log_save(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);
   void log_slow(const SlowRank&);
   void log_slow(const SlowGpu&);
-  void log_agent_save(std::int64_t step, const AgentSaveOutcome&);  // a snapshot kept by the launcher
+  void log_agent_save(std::int64_t step, const AgentSaveOutcome&);  // logs a snapshot that the launcher keeps
   void print_line(const std::string& text) { progress_.print_line(text); }
-  void log_end(TrainEnd, const TimeSpent&);  // TimeSpent is that of this process
+  void log_end(TrainEnd, const TimeSpent&);  // TimeSpent: time of this process
   void log_failure(const std::string& why);  // call when an error ends the run
 
  private:
@@ -81,10 +82,10 @@ class RunLog {
   StepReport last_;
   std::optional<double> val_loss_;
   bool plan_logged_ = false, agent_saves_logged_ = false;
-  const std::vector<std::string> names_;  // of the corpora
-  const bool masked_;                     // only some tokens of the corpora's validation splits have a target
+  const std::vector<std::string> names_;  // names of the corpora
+  const bool masked_;                     // true if only some tokens of the validation splits have targets
   std::vector<SourceLoss> interval_sources_;
-  double interval_seconds_ = 0;  // since the last record
+  double interval_seconds_ = 0;  // seconds since the last record
   std::int64_t interval_steps_ = 0;
   std::int64_t interval_tokens_ = 0;
   std::deque<StepReport> unrecorded_;  // steps since the last record, at most kMaxUnrecorded

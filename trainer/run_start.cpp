@@ -44,13 +44,13 @@ bool changes_one_of(const std::string& change, std::initializer_list<const char*
   return std::ranges::any_of(keys, [&](const char* key) { return change.starts_with(key); });
 }
 
-// Returns whether a change splits the same attention weights into other heads, where they mean nothing.
+// Returns true if a change splits the same attention weights into different heads, which makes them meaningless.
 bool changes_heads(const std::string& change) {
   return changes_one_of(change, {"model.heads:", "model.kv_heads:", "model.head_dim:"});
 }
 
-// Compares the model with the one that the initial weights were trained in. Throws Error if the heads differ. Warns
-// about other settings that leave the shapes of weights as they are, but change what the weights compute.
+// Compares the model with the model in which the initial weights were trained. Throws Error if the heads differ. Warns
+// about other settings that keep the shapes of weights but change what the weights compute.
 void check_meaning_of_weights(const Origin& origin, Config now) {
   Config trained = origin.config;
   trained.model = trained.model.resolved();
@@ -68,7 +68,7 @@ void check_meaning_of_weights(const Origin& origin, Config now) {
             "\nThe model computes something else with them until training has adapted the weights");
 }
 
-// Returns the path of the checkpoint that run.init_from names, or "".
+// Returns the path of the checkpoint that run.init_from names; empty if it is not set.
 std::string initial_weights(const ResolvedRun& s) {
   if (s.config.run.init_from.empty()) return "";
   const FoundCheckpoint found = find_checkpoint(s.config.run.init_from);
@@ -80,7 +80,7 @@ std::string initial_weights(const ResolvedRun& s) {
 }
 
 // Returns true if the settings are those of config.yaml and that file says that a user allowed them to replace the
-// checkpoint's.
+// checkpoint's settings.
 bool allowed_before(const ResolvedRun& s, const Origin& origin, const RunSettings& file) {
   return replaces(file, origin) && changes_of_numbers(file.config, s.config).empty();
 }
@@ -89,8 +89,8 @@ void warn_once(Resumption& r, const std::string& warning) {
   if (r.warnings.insert(warning).second) log::warn(warning);
 }
 
-// Warns about keys in an edited or damaged config.yaml that differ from the checkpoint but are free to change. A key
-// that was given for this start is intended and causes no warning.
+// Warns about keys in an edited or damaged config.yaml that differ from the checkpoint but may be changed freely. A key
+// that was given for this start is intended, so it causes no warning.
 void warn_of_edits(Resumption& r, const ResolvedRun& s, const Origin& origin, const RunSettings& file) {
   if (file.untouched || !changes_of_numbers(file.config, s.config).empty()) return;
   const std::vector<std::string> where = {"run.name", "run.directory"};
@@ -105,7 +105,7 @@ void warn_of_edits(Resumption& r, const ResolvedRun& s, const Origin& origin, co
                      " was changed after the run wrote it. It differs from the checkpoint in:", listed(edits)));
 }
 
-// Returns advice for a user who left out the sizes that --fit or auto chose when the run began.
+// Returns advice for users who did not repeat the sizes that --fit or auto chose when the run began.
 std::string advice_on_sizes(const ResolvedRun& s, const Origin& origin) {
   const TrainConfig &old = origin.config.train, &now = s.config.train;
   if (now.micro_batch == 0 && old.micro_batch > 0)
@@ -117,8 +117,8 @@ std::string advice_on_sizes(const ResolvedRun& s, const Origin& origin) {
   return "";
 }
 
-// Returns the shape of each parameter by name, without parameters of specific attention kinds: those may be missing in
-// a checkpoint that is resumed.
+// Returns the shape of each parameter by name, except parameters that belong to particular attention kinds: a
+// checkpoint that is resumed may lack those.
 std::map<std::string, Shape> shapes_of(ModelConfig model) {
   model.attention = {};
   model.attention_layers.clear();
@@ -129,16 +129,16 @@ std::map<std::string, Shape> shapes_of(ModelConfig model) {
   return shapes;
 }
 
-// Returns the key that determines the run's directory, for advice to start a new run.
+// Returns the key that determines the run's directory, for advice on how to start a new run.
 const char* key_of_place(const Config& c) { return c.run.directory.empty() ? "run.name" : "run.directory"; }
 
-// Returns the command that trains the run with its own settings, in as many processes as now.
+// Returns the command that trains the run with its own settings, with as many processes as now.
 std::string resume_command(const RunDirectory& run) {
   return start_command(parse_environment(current_environment()), "train " + run.path());
 }
 
 // Throws Error if the model's settings change the shapes of the checkpoint's tensors, or how their values are split
-// into heads. No option allows that.
+// into heads. No option can allow this.
 void check_shapes(const ResolvedRun& s, const Origin& origin, const std::vector<std::string>& changes) {
   std::vector<std::string> of_model = changes;
   std::erase_if(of_model, [](const std::string& change) { return !change.starts_with("model."); });
@@ -180,7 +180,8 @@ void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, c
        key_of_place(s.config));
 }
 
-// Warns if the run's tokenizer file does not match. It is rewritten from the corpus when the run resumes.
+// Warns if the run's tokenizer file does not match the checkpoint. The file is rewritten from the corpus when the run
+// resumes.
 void warn_of_tokenizer(Resumption& r, const ResolvedRun& s, const Origin& origin) {
   try {
     load_tokenizer_of(origin, s.dir.tokenizer_file());
@@ -189,7 +190,7 @@ void warn_of_tokenizer(Resumption& r, const ResolvedRun& s, const Origin& origin
   }
 }
 
-// A run with a checkpoint does not read run.init_from again. Throws Error if the settings name a different source.
+// A run with a checkpoint does not read run.init_from again. Throws Error if the setting names a different source.
 void check_source(const ResolvedRun& s, const Origin& origin) {
   const std::string &before = origin.config.run.init_from, &now = s.config.run.init_from;
   if (now.empty() || now == before) return;
@@ -228,7 +229,7 @@ void refuse_to_delete(const std::string& weights, const RunDirectory& dir) {
          ". Set a different run.name (or run.directory, if it is set)");
 }
 
-// Finds the run. A missing directory is created only later, once nothing can be refused any more.
+// Finds the run. A missing directory is created later, once no check can refuse the run any more.
 LocatedRun locate_run(ResolvedRun resolved, const TrainOptions& options, Mesh& mesh) {
   LocatedRun run{std::move(resolved)};
   const std::string memory = broadcast_from_rank0(mesh.host(), [&] {
@@ -244,7 +245,7 @@ LocatedRun locate_run(ResolvedRun resolved, const TrainOptions& options, Mesh& m
   return run;
 }
 
-// Repeats the choice made after memory ran out, if settings and memory are the same as then.
+// Repeats the choice made after memory ran out, if settings and memory are still the same.
 MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
   const MemoryRecord now = memory_record_of(run.config, mesh);
   if (!run.recorded || run.recorded->ran_out == 0) return now;
@@ -262,7 +263,8 @@ MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
   return changes.empty() ? old : now;
 }
 
-// Snapshots in the launcher are valid for the same settings, data, program and layout. Returns null if it keeps none.
+// The launcher's snapshots are valid for the same settings, data, program and layout. Returns null if the launcher
+// keeps none.
 std::unique_ptr<MemoryTier> open_tier(const ResolvedRun& run, Mesh& mesh) {
   if (run.config.checkpoint.memory_interval == 0) return nullptr;
   auto tier =
@@ -286,8 +288,8 @@ FittedRun fit_run(LocatedRun located, const TrainOptions& options, Mesh& mesh) {
   return run;
 }
 
-// Takes the token of the directory. From here on no other process commits in it, so later code sees every checkpoint
-// that other processes will ever write.
+// Acquires the directory's token. From here on no other process commits in it, so later code sees every checkpoint that
+// other processes will ever write.
 std::unique_ptr<WriterToken> acquire_token(FittedRun& run) {
   if (!run.lock) run.lock = run.dir.lock();
   auto token = std::make_unique<WriterToken>(run.dir.path());
@@ -295,7 +297,7 @@ std::unique_ptr<WriterToken> acquire_token(FittedRun& run) {
   return token;
 }
 
-// Returns the last step that a process recorded here; 0 if there is none or if the file cannot be read.
+// Returns the last step that a process recorded here; 0 if there is none or the file cannot be read.
 std::int64_t last_recorded_step(const RunDirectory& dir) try {
   std::int64_t step = 0;
   read_records(dir.metrics_file(), [&](const Record& r) { step = std::max(step, r.step); });
@@ -316,7 +318,7 @@ void warn_of_lost_steps(const ResolvedRun& s) {
                               ") or checkpoint.minutes"));
 }
 
-// Throws Error if the directory is gone after a launcher's restart: the run would silently start over.
+// Throws Error if the directory is gone after a launcher restarted the job: the run would silently start over.
 void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
   const bool begun = options.restarts > 0 && own_status().begun != 0;
   if (begun && !s.dir.exists())
@@ -325,7 +327,7 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
          "(checkpoint.memory_interval). Move the directory back, or start the job again to start over");
 }
 
-// Verifies whole checkpoints, unless the launcher keeps a state that is at least as new.
+// Fully verifies checkpoints, unless the launcher keeps a state that is at least as new.
 StartingState select_starting_state(const FittedRun& run, const TrainOptions& options) {
   const std::vector<CheckpointEntry> all = list_checkpoints(run.dir.checkpoints());
   if (run.newest_kept && (all.empty() || all.back().step <= *run.newest_kept)) {
@@ -339,12 +341,13 @@ StartingState select_starting_state(const FittedRun& run, const TrainOptions& op
   const auto found = options.fresh ? std::nullopt : find_newest_verified(run.dir.checkpoints());
   if (found && found->path.string() == run.newest.checkpoint) return {.resumed = run.newest};
   if (found) return {.resumed = check_resumption(run, origin_of(*found), options, run.newest)};
-  StartingState from{.init_from = initial_weights(run)};  // with a checkpoint, the source may be gone
+  // with a checkpoint, the source of the initial weights may be gone
+  StartingState from{.init_from = initial_weights(run)};
   if (options.fresh) refuse_to_delete(from.init_from, run.dir);
   return from;
 }
 
-// Takes over the run's directory; creates it if it does not exist.
+// Takes over the run's directory, or creates it if it does not exist.
 RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
   std::unique_ptr<WriterToken> token;
   StartingState from;
@@ -361,7 +364,7 @@ RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
   from.kept = broadcast_from_rank0(mesh.host(), [&] { return from.kept; });
   from.init_from = broadcast_from_rank0(mesh.host(), [&] { return from.init_from; });
   run.memory.token = broadcast_from_rank0(mesh.host(), [&] { return token->number(); });
-  // Notes about memory are valid for the token of the process that wrote them, so this process writes its own.
+  // Memory notes are valid for the token of the process that wrote them, so this process writes its own.
   if (mesh.rank() == 0 && run.memory.ran_out > 0) write_memory(run.dir, run.memory);
   if (!from.resumed.checkpoint.empty()) agree_on_checkpoint(from.resumed.checkpoint, mesh);
   return {std::move(run), std::move(token), std::move(from)};
@@ -374,7 +377,7 @@ std::optional<TrainConfig> previous_settings(const Config& c, const TrainOptions
   return settings_to_go_on(dir, false).train;
 }
 
-// Returns true for --fit, which means train.micro_batch: auto. A resumed run's settings contain the value chosen.
+// Returns true for --fit, which means train.micro_batch: auto. A resumed run's settings contain the chosen value.
 bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mesh) {
   if (c.train.micro_batch == kAutoMicroBatch) return true;
   if (!options.fit || c.train.micro_batch == 0) return options.fit;
@@ -388,7 +391,7 @@ bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mes
   return false;
 }
 
-// Returns sizes that fit for a new run; for a resumed run, the sizes that it has used so far.
+// For a new run, returns sizes that fit; for a resumed run, the sizes that it has used so far.
 StepSizes fitting_sizes(const Config& resolved, bool rows, const TrainOptions& options, std::size_t budget, int world) {
   if (const auto previous = previous_settings(resolved, options)) return {previous->micro_batch, previous->mlp_chunk};
   const PlanRequest request{resolved, world, budget, rates_named("", resolved)};
@@ -396,7 +399,7 @@ StepSizes fitting_sizes(const Config& resolved, bool rows, const TrainOptions& o
   return {resolved.train.micro_batch, fit_mlp_chunk(request)};
 }
 
-// Replaces train.micro_batch and train.mlp_chunk if they are auto, by the fastest values that fit.
+// Replaces train.micro_batch and train.mlp_chunk, if they are auto, by the fastest values that fit.
 ResolvedConfig choose_sizes(ResolvedConfig c, const TrainOptions& options, Mesh& mesh) {
   const bool rows = c.train.micro_batch == kAutoMicroBatch, chunk = c.train.mlp_chunk == kAutoMlpChunk;
   if (!rows && !chunk) return c;
@@ -435,7 +438,8 @@ void warn_of_unused_intervals(const CheckpointConfig& c) {
         "use them");
 }
 
-// Other programs expect an absolute rate (nanoGPT's min_lr). A fraction as small as a rate probably is a rate.
+// Warns about a small final rate: other programs expect an absolute rate (nanoGPT's min_lr), so a fraction as small as
+// a rate is probably one.
 void warn_of_final_rate(const Config& c) {
   const double last = c.schedule.final_lr, rate = c.optimizer.lr;
   const bool used = c.schedule.kind != ScheduleKind::constant && last != ScheduleConfig{}.final_lr;
@@ -461,7 +465,7 @@ ResolvedRun resolve_run(Config given, const TrainOptions& options, Mesh& mesh) {
   if (chooses_micro_batch(given, options, mesh)) given.train.micro_batch = kAutoMicroBatch;
   ResolvedConfig c = choose_sizes(resolve_config(std::move(given), corpora.vocab_size, mesh), options, mesh);
   if (mesh.rank() == 0) warn_of_warmup(c), warn_of_final_rate(c), warn_of_unused_intervals(c.checkpoint);
-  // throws Error if the GPU is missing
+  // Throws Error if the GPU is missing.
   if (c.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});
   std::vector<Task> tasks = agreed_tasks(c, *corpora.stores.front(), mesh);
   std::string data = data_fingerprint(corpora, c.model);

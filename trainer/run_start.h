@@ -1,6 +1,6 @@
 #pragma once
-// The start of a run, before its model is built: a chain of values, each made from the previous one. Any problem is an
-// Error within moments, and nothing is written before the last value of the chain.
+// The start of a run, before its model is built: a chain of values, each made from the previous one. Any problem is
+// reported as an Error within moments, and nothing is written before the last value of the chain.
 
 #include <memory>
 #include <optional>
@@ -21,12 +21,12 @@
 
 namespace ring {
 
-// The inputs of a run, and its settings with all sizes filled in, except those that the run chooses.
+// The inputs of a run, and its settings with all sizes filled in.
 struct ResolvedRun {
   Corpora corpora;
-  ResolvedConfig config;    // train.micro_batch and train.mlp_chunk are chosen
-  RunDirectory dir;         // run.directory
-  std::vector<Task> tasks;  // train.eval_tasks
+  ResolvedConfig config;    // train.micro_batch and train.mlp_chunk are chosen if they were auto
+  RunDirectory dir;         // the directory run.directory
+  std::vector<Task> tasks;  // the tasks in train.eval_tasks
   std::string data;         // data_fingerprint() of the inputs
 };
 
@@ -34,50 +34,51 @@ struct ResolvedRun {
 struct Resumption {
   std::string checkpoint;             // empty if there is none
   std::vector<std::string> replaced;  // see RunSettings
-  bool changed = false;               // settings or data differ, as the user allowed
+  bool changed = false;               // true if settings or data differ, as the user allowed
   std::set<std::string> warnings;     // warnings given so far
 };
 
-// A run, and the contents of its directory that are quick to find. Only rank 0 has them, except for `recorded`.
+// A run, and what can be found in its directory quickly. Only rank 0 has this, except for `recorded`.
 struct LocatedRun : ResolvedRun {
-  std::shared_ptr<void> lock;            // locks the directory; null if the directory does not exist yet
-  Resumption newest;                     // from the newest checkpoint whose manifest can be read
-  std::optional<MemoryRecord> recorded;  // written by the run's last process
+  std::shared_ptr<void> lock;            // lock on the directory; null if the directory does not exist yet
+  Resumption newest;                     // read from the newest checkpoint with a readable manifest
+  std::optional<MemoryRecord> recorded;  // memory record written by the run's last process
 };
 
 // How the run fits into memory.
 struct FittedRun : LocatedRun {
-  MemoryRecord memory;                      // what is known before Trainer chooses
-  ResolvedConfig step_config;               // config, with the micro-batch of `memory`
+  MemoryRecord memory;                      // the part that is known before Trainer chooses
+  ResolvedConfig step_config;               // `config` with the micro-batch of `memory`
   Saving saving;                            // how the run may save, given the host's memory
   std::unique_ptr<MemoryTier> tier;         // null if the launcher keeps no snapshots
-  std::optional<std::int64_t> newest_kept;  // the newest step for which the launcher keeps every rank's snapshot
-  std::unique_ptr<Loader> loader;           // of this rank
-  // Returns the limit of a step in bytes; 0 means no limit beyond the available memory.
+  std::optional<std::int64_t> newest_kept;  // the newest step of which the launcher keeps every rank's snapshot
+  std::unique_ptr<Loader> loader;           // loader of this rank
+  // Returns the upper bound on a step's bytes; 0 means no limit beyond the available memory.
   std::size_t max_memory() const { return memory.steps_ran_out ? memory.budget : 0; }
 };
 
-// The state that a run begins with: a kept snapshot, else a checkpoint, else initial weights, else random ones.
+// The state with which a run begins: a snapshot that the launcher keeps, else a checkpoint, else given initial weights,
+// else random weights.
 struct StartingState {
   std::optional<std::int64_t> kept;  // step of the snapshot that the launcher keeps
-  Resumption resumed;                // from a verified checkpoint; with `kept`, from the newest checkpoint
+  Resumption resumed;                // read from a verified checkpoint or, if `kept` is set, from the newest checkpoint
   std::string init_from;             // a verified checkpoint from which only weights are loaded; empty if there is none
   bool resumes() const { return kept || !resumed.checkpoint.empty(); }
 };
 
 struct RunStart : FittedRun {
-  std::unique_ptr<WriterToken> token;  // on rank 0: no other process may commit in the directory
+  std::unique_ptr<WriterToken> token;  // set on rank 0; while it is valid, no other process may commit in the directory
   StartingState from;
 };
 
 // Throws Error on every rank if rank 0 finds a problem with the directory. Collective.
 RunStart start_run(Config given, const TrainOptions&, Mesh&);
 
-// Returns the newest intact checkpoint of the run, as rank 0 finds it; empty if there is none. Throws Error if all are
-// damaged. Collective.
+// Returns the newest intact checkpoint of the run, as rank 0 finds it; empty if there is none. Throws Error if all
+// checkpoints are damaged. Collective.
 std::string find_newest_checkpoint(const RunDirectory&, Mesh&);
-// Returns the checkpoint that run.init_from refers to now, as rank 0 finds it. Throws Error if there is none, or if its
-// tokenizer is not that of the corpora. Collective.
+// Returns the checkpoint that run.init_from refers to now, as rank 0 finds it. Throws Error if there is none, or if the
+// checkpoint's tokenizer differs from that of the corpora. Collective.
 std::string find_initial_weights(const ResolvedRun&, Mesh&);
 
 }  // namespace ring

@@ -18,7 +18,7 @@
 namespace ring {
 namespace {
 
-// Returns a file's time on the clock of now_ms(), or 0 if it is in the future because the system clock was set back.
+// Returns a file's time on the clock of now_ms(); 0 if it is in the future because the system clock was set back.
 std::int64_t milliseconds_of(std::filesystem::file_time_type t) {
   const auto ago = std::chrono::floor<std::chrono::milliseconds>(std::filesystem::file_time_type::clock::now() - t);
   return ago.count() < 0 ? 0 : now_ms() - ago.count();
@@ -31,7 +31,7 @@ RunState::RunState(Running& run)
       saver_(run.config.checkpoint, run.start.dir.checkpoints(), run.mesh, saver_parts(),
              [this](const SaveOutcome& o) { report_save(o); }) {}
 
-// Completes the state before the saver is built.
+// Makes the saver's parts; completes the state first.
 SaverParts RunState::saver_parts() {
   run_.trainer.add_state(state_);
   state_.add(kFingerprintName, &data_);
@@ -76,7 +76,7 @@ void RunState::load_checkpoint() {
     if (newer.step > run_.trainer.steps_done()) damaged_steps_.push_back(newer.step);
 }
 
-// The other run may still be training and remove the checkpoint meanwhile: then all ranks take a newer one.
+// The other run may still be training and may remove the checkpoint meanwhile: then all ranks use a newer one.
 void RunState::load_initial_weights() {
   std::string& weights = run_.start.from.init_from;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
@@ -117,7 +117,8 @@ bool RunState::saves_now(bool due) const {
   return due || saver_.retry_due(step) || (!c.automatic && c.interval && step % c.interval == 0);
 }
 
-// A run resumed from this state uses the choices that all ranks agreed on, so this run must use them from here on, too.
+// A run resumed from this state uses the kernel choices that all ranks agreed on, so this run must use them from here
+// on, too.
 void RunState::prepare_save() {
   enter(RunPhase::snapshot);
   run_.trainer.agree_on_kernel_choices();

@@ -1,5 +1,5 @@
 #pragma once
-// A run in training, and its state: loading it at the start, and saving it.
+// A run in training, and its state: loads the state at the start, and saves it.
 
 #include <memory>
 #include <optional>
@@ -23,12 +23,13 @@ struct Running {
   const Config& config = start.step_config;
   ExecContext ctx = make_exec_context(config, mesh.device().index);
   Trainer trainer{config, ctx, mesh, *start.loader, start.max_memory()};
-  std::optional<GpuWatch> gpu{};  // of this rank
-  std::unique_ptr<RunLog> log{};  // null except on rank 0 once the run has begun
+  std::optional<GpuWatch> gpu{};  // watch of this rank's GPU, if it has one
+  std::unique_ptr<RunLog> log{};  // set on rank 0 once the run has begun; else null
   JobTime& time = own_status().time;
 
   bool leads() const { return mesh.rank() == 0; }
-  // Throws Error on rank 0 if the run's directory is no longer this process's. Call before a file in it is opened.
+  // Throws Error on rank 0 if another process has taken over the run's directory. Call before opening a file in the
+  // directory.
   void check_directory() const {
     if (leads()) start.token->check();
   }
@@ -39,9 +40,9 @@ class RunState {
   explicit RunState(Running&);
 
   State& state() { return state_; }
-  // Loads the state from the source that run.start chose: snapshot, checkpoint, or initial weights.
+  // Loads the state from the source chosen at the start: snapshot, checkpoint, or initial weights.
   void load();
-  // Call on rank 0 after load(), once the run can no longer be refused.
+  // Call on rank 0 after load(), once no check can refuse the run any more.
   void begin(bool fresh);
   // Returns the time (now_ms()) at which the loaded state was saved; 0 if unknown.
   std::int64_t loaded_from_ms() const;
@@ -50,7 +51,7 @@ class RunState {
   bool saving() const { return saver_.is_writing(); }
   bool due_by_clock() const { return clock_.due(seconds_now(), run_.trainer.seconds()); }
   void end_save() { saver_.end_save(run_.trainer.steps_done()); }
-  // Return true if a checkpoint, or a snapshot for the launcher, is due after the step that was launched last.
+  // Return true if a checkpoint, or a snapshot for the launcher, is due after the most recently launched step.
   bool saves_now(bool due) const;
   bool saves_to_agent_now() const;
   void save();
@@ -59,7 +60,7 @@ class RunState {
 
   bool has_checkpoint() const { return saver_.saved_step() >= 0 || !run_.start.from.resumed.checkpoint.empty(); }
   void on_rollback();
-  void save_choices();  // saves kernel choices measured since the last call
+  void save_choices();  // saves kernel choices measured since the previous call
 
  private:
   SaverParts saver_parts();
@@ -74,9 +75,9 @@ class RunState {
   std::string data_;                         // data_fingerprint() of the inputs
   std::vector<std::int64_t> damaged_steps_;  // steps of damaged checkpoints
   SaveClock clock_{run_.config.checkpoint, seconds_now()};
-  std::optional<Failures> failures_;  // only on rank 0
-  std::int64_t asked_ms_ = 0;         // now_ms() at which the latest save was requested
-  Saver saver_;                       // declared last: its destructor waits for a save in progress
+  std::optional<Failures> failures_;  // set only on rank 0
+  std::int64_t asked_ms_ = 0;         // now_ms() when the latest save was requested
+  Saver saver_;                       // declared last, since its destructor waits for a save in progress
 };
 
 }  // namespace ring

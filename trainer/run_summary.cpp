@@ -18,13 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxDepth = 6;  // of nested folders
+constexpr int kMaxDepth = 6;  // maximum depth of nested folders
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 void add_note(RunSummary& run, const std::string& note) { run.note += (run.note.empty() ? "" : "; ") + note; }
 
-// Collects the summary from the records of a run.
+// Collects a summary from the records of a run.
 class History {
  public:
   explicit History(RunSummary& run) : run_(run) {}
@@ -48,8 +48,8 @@ class History {
   }
 
  private:
-  // A process begins and ends at a finished step. Evaluated or saved steps are finished, too; a save may be recorded
-  // some steps later.
+  // A process begins and ends at a finished step. Evaluated and saved steps are finished, too, but a save may be
+  // recorded some steps later.
   void add_progress(const Record& r) {
     const std::int64_t step = std::max<std::int64_t>(r.step, 0);
     const bool saved = (r.group == "checkpoint" && !r.find("error")) || r.group == "kept";
@@ -68,8 +68,8 @@ class History {
     std::optional<double>& lowest = run_.validation_loss;
     if (loss && (!lowest || std::isnan(*lowest) || *loss < *lowest)) lowest = loss;
   }
-  // `restarts` in a record counts those of its job so far. A process that a launcher restarted records that right after
-  // its start; any other start begins a new job.
+  // `restarts` in a record counts the restarts of the record's job so far. A process that a launcher restarted records
+  // this right after its start; any other start begins a new job.
   void count_restarts(const Record& r) {
     if (starts_ && r.group != "restart") of_job_ = 0;
     starts_ = r.group == "start";
@@ -100,10 +100,10 @@ class History {
   }
 
   RunSummary& run_;
-  std::optional<Record> end_;  // end of the job, if no record follows it
+  std::optional<Record> end_;  // end of the job; nullopt if a record follows it
   std::deque<double> speeds_;
   std::int64_t of_job_ = 0;  // restarts of the current job that are already counted
-  bool starts_ = false;      // the last record was a start
+  bool starts_ = false;      // true if the last record was a start
   double last_time_ = 0;
 };
 
@@ -133,7 +133,7 @@ void read_settings(const RunDirectory& directory, const RunReader& reader, RunSu
   add_note(run, first_line(e.what()));
 }
 
-// Sets the status of a run without any records.
+// Sets the status of a run that has no records.
 void tell_of_beginning(const RunDirectory& directory, RunSummary& run) {
   if (there(directory.path() + "/" + kModelFile))
     run.status = kRunImported;

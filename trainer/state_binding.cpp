@@ -37,8 +37,8 @@ Names later_weights_of(Model& model) {
   return names;
 }
 
-// Returns the weights that a checkpoint with this metadata must have: those of `model`, except for later weights, which
-// are those of the checkpoint's own model.
+// Returns the weights that a checkpoint with this metadata must have: those of `model`, except for later weights, for
+// which the checkpoint's own model decides.
 Names weights_in(const std::string& metadata, Model& model) {
   const Names here = later_weights_of(model);
   Names names = names_of(model.parameters().layout(), kWeightsPrefix);
@@ -73,7 +73,7 @@ Names training_state_in(const std::string& metadata, const std::string& prefix) 
   return names;
 }
 
-// Returns true if the checkpoint's weights differ from the model's only in weights that may differ.
+// Returns true if the checkpoint's weights differ from the model's only in weights that are allowed to differ.
 bool only_optional_weights_differ(const WeightsReport& r, const std::string& metadata, Model& model) {
   if (r.complete() || !r.mismatched.empty() || r.matching.empty()) return false;
   const Names saved = weights_in(metadata, model);
@@ -153,8 +153,8 @@ void StateBinding::log_state_mismatch(const KeyMismatch& mismatch) const {
               " unused ones: its parameters, or how they were updated, differ from this run's");
 }
 
-// Called if the average in the checkpoint does not match this run: it is missing, it lacks newly learned weights, or
-// this run wants none.
+// Called if the average in the checkpoint does not match this run: the average is missing, it lacks newly learned
+// weights, or this run uses no average.
 void StateBinding::start_average(const KeyMismatch& mismatch) const {
   if (!mismatch.missing.empty()) step_.average()->start(step_.exec());
   if (!leads_) return;

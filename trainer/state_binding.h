@@ -1,5 +1,5 @@
 #pragma once
-// Binds the tensors of a training step to their names in checkpoints, and says which of them a checkpoint may lack.
+// Binds the tensors of a training step to their names in checkpoints, and decides which of them a checkpoint may lack.
 
 #include <string>
 
@@ -10,10 +10,10 @@ namespace ring {
 
 class StateBinding {
  public:
-  // All references must outlive this object. steps: steps that the run has done. leads: this process logs.
+  // All references must outlive this object. steps: steps that the run has done. leads: true if this process logs.
   StateBinding(const Config&, TrainStep&, const std::int64_t& steps, bool leads);
 
-  // Adds weights, optimizer states, the average of the weights, and the model's other training states.
+  // Adds weights, optimizer states, averaged weights, and the model's other training states.
   void add_to(State&) const;
   // Loads only the weights of a checkpoint, which may have a different layout. Throws Error, which lists all
   // mismatches.

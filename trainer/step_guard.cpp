@@ -17,13 +17,13 @@ double limit_of(const std::vector<double>& values, double score) {
   return middle + score * std::max(1.4826 * median(deviations), StepGuard::kMinSpread * std::fabs(middle));
 }
 
-// JSON has no NaN: it is stored as null.
+// Stores NaN as null, since JSON has no NaN.
 nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(nullptr); }
 double number(const nlohmann::json& j) { return j.is_null() ? std::nan("") : j.get<double>(); }
 
 }  // namespace
 
-// Stores two steps more than are used, since the newest ones may not count yet.
+// Stores two steps more than are used, since the newest steps may not count yet.
 void StepGuard::accept(std::int64_t step, double loss, double norm) {
   if (config_.spike_deviations == 0) return;
   history_.push_back({step, loss, norm});

@@ -8,17 +8,18 @@
 
 namespace ring {
 
-std::string format_duration(double seconds);  // "45s", "3m05s", "2h03m", "4d05h"; "?" if unknown
+std::string format_duration(double seconds);  // e.g. "45s", "3m05s", "2h03m", "4d05h"; "?" if unknown
 
 // Durations in seconds.
 struct TimeSpent {
   double total = 0;        // measured by CLOCK_MONOTONIC
-  double evaluations = 0;  // validation and tasks
-  double saves = 0;        // that training waited for
-  double not_running = 0;  // in which the process was stopped or got no CPU (core/awake_clock.h)
-  // Returns the remaining time. It includes kernel measurements in the first step.
+  double evaluations = 0;  // validation and evaluation tasks
+  double saves = 0;        // time that training waited for saves
+  double not_running = 0;  // time in which the process was stopped or got no CPU (core/awake_clock.h)
+  // Returns the time spent in steps, including kernel measurements in the first step.
   double steps() const { return total - evaluations - saves - not_running; }
-  // Returns "15m12s", or "15m12s: 11m08s of steps, 3m59s of evaluations, 5s of saves" if more than 2 % is not steps.
+  // Returns e.g. "15m12s", or "15m12s: 11m08s of steps, 3m59s of evaluations, 5s of saves" if steps take less than 98
+  // %.
   std::string text() const;
 };
 

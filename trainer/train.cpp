@@ -31,7 +31,7 @@ class MemoryFallback {
  public:
   explicit MemoryFallback(Running& run) : run_(run), now_(run.start.memory) { now_.set_choice(run.trainer.memory()); }
 
-  // Launches a step. Records smaller choices even if the launch throws because nothing smaller is left.
+  // Launches a step. Records smaller choices even if the launch throws because there is no smaller choice left.
   void launch() try {
     run_.trainer.launch();
     record_oom_fallbacks();
@@ -45,8 +45,8 @@ class MemoryFallback {
     return now_.validation_micro_batch ? std::min(rows, now_.validation_micro_batch) : rows;
   }
 
-  // Between steps the memory of a step is free, so a smaller step would not help; validating fewer sequences at a time
-  // does.
+  // Between steps the memory of a step is free, so smaller steps would not help, but validating fewer sequences at a
+  // time does.
   void evaluate_with_fewer(const OutOfMemory& e) {
     const std::int64_t rows = evaluation_rows();
     const std::optional<std::int64_t> fewer = fewer_sequences(run_.config, run_.mesh.world(), rows);
@@ -65,7 +65,7 @@ class MemoryFallback {
     take(now_.with_validation_rows(*fewer, why));
   }
 
-  // Leaves a note with this process's choice for the restarted job, if several ranks must restart.
+  // Leaves a note with this process's choice for the restarted job if several ranks must restart.
   [[noreturn]] void start_again(const MemoryRecord& next) const {
     try {
       note_memory(run_.start.dir, run_.mesh.rank(), next);
@@ -109,11 +109,11 @@ class Evaluations {
     if (std::ranges::any_of(run.start.corpora.stores, has_validation)) open_validation();
   }
 
-  bool has_validation_split() const { return validation_.has_value(); }  // the corpora have a validation split
+  bool has_validation_split() const { return validation_.has_value(); }  // true if the corpora have a validation split
   void on_rollback() { last_validation_ = last_task_evaluation_ = run_.trainer.steps_done(); }
 
-  // Validates and grades tasks as requested, unless that was done after this step already. Returns false if a signal
-  // ended it early.
+  // Validates and grades tasks as requested, unless this has been done after this step already. Returns false if a
+  // signal interrupted the evaluation.
   bool run(bool validates, bool evaluates_tasks) try {
     if (validates) validate();
     if (evaluates_tasks) evaluate_tasks();
@@ -157,13 +157,13 @@ class Evaluations {
       }
   }
 
-  // An error leaves the averaged weights in place, but they are never saved: the error ends the process.
+  // An error leaves the averaged weights in place, but they are never saved, because the error ends the process.
   Evaluation average_evaluation() {
     run_.trainer.exchange_average();
     std::optional<Evaluation> e;
     try {
       e = evaluation();
-    } catch (const EvaluationStopped&) {  // the weights are saved next, so swap them back
+    } catch (const EvaluationStopped&) {  // the weights are saved next, so they must be swapped back
       run_.trainer.exchange_average();
       throw;
     }
@@ -194,7 +194,7 @@ class Evaluations {
   MemoryFallback& memory_;
   const StopSignal& signal_;
   std::optional<ValidationSet> validation_;
-  std::int64_t last_validation_ = -1, last_task_evaluation_ = -1;  // the latest steps
+  std::int64_t last_validation_ = -1, last_task_evaluation_ = -1;  // steps of the latest evaluations
 };
 
 // The work of one process between steps. Rank 0 warns and writes files; all ranks take part in saving and evaluating.
@@ -219,7 +219,8 @@ class TrainingRun {
   }
 
  private:
-  // Writes the run's files, unless settings or data changed and no step follows: the run was not trained with them.
+  // Writes the run's files, unless settings or data changed and no step follows: then the run was not trained with
+  // them.
   void create_directory() {
     const RunDirectory& dir = run_.start.dir;
     const auto& stores = run_.start.corpora.stores;
@@ -233,7 +234,7 @@ class TrainingRun {
     write_memory(dir, run_.start.memory);
   }
 
-  // Called once nothing can be refused any more.
+  // Called once no check can refuse the run any more.
   void begin(const TrainOptions& options) {
     if (const auto gpu = options.gpu ? options.gpu : sensors_of(run_.mesh.device())) run_.gpu.emplace(gpu);
     if (!run_.leads()) return;
@@ -281,7 +282,7 @@ class TrainingRun {
     watcher_ = nullptr;
   }
 
-  // Returns why no step follows, if the settings alone decide that.
+  // Returns why no step follows, if that depends only on the settings.
   std::optional<TrainEnd> end_by_settings() const {
     const TrainConfig& c = run_.config.train;
     if (c.steps && run_.trainer.steps_done() >= c.steps) return TrainEnd::finished;
@@ -317,12 +318,12 @@ class TrainingRun {
       if (!last_.accepted) retry_or_skip_bad_step();
       if (!last_.accepted) continue;
       report(last_);
-      state_.save_choices();  // before anything depends on the choices
+      state_.save_choices();  // saved before anything depends on the choices
     }
   }
 
-  // Computes a rejected step again, or skips it. Counts the time that this costs, including earlier steps that a
-  // rollback discards.
+  // Computes a rejected step again, or skips it. Adds up the time lost, including earlier steps that a rollback
+  // discards.
   void retry_or_skip_bad_step() {
     const double began = seconds_now() - last_.seconds, kept = run_.trainer.seconds();
     ++run_.time.bad_steps;
@@ -336,7 +337,7 @@ class TrainingRun {
         seconds_now() - began + (last_.accepted ? -last_.seconds : kept - run_.trainer.seconds());
   }
 
-  // Skips a step that was not accepted, even after it was computed again.
+  // Skips a step that was not accepted even after it was computed again.
   void skip_samples() {
     const bool stops = run_.trainer.guard().action_for_bad_step(run_.trainer.steps_done() + 1) == OnBadStep::stop;
     if (run_.log && stops) run_.log->log_fatal_step(last_);
@@ -350,7 +351,8 @@ class TrainingRun {
     if (run_.log) run_.log->log_bad_step(run_.trainer.guard().bad_steps().back());
   }
 
-  // At the end of the run, validates before saving: otherwise a kill after the save would lose the validation.
+  // At the end of the run, validates before saving: otherwise the validation would be lost if the process is killed
+  // after the save.
   TrainEnd take_steps() {
     TrainEnd end = TrainEnd::finished;
     signal_.on_steps_begin();
@@ -393,11 +395,11 @@ class TrainingRun {
   Evaluations evaluations_{run_, memory_, signal_};
   RunState state_{run_};
   BadSteps bad_steps_{run_.config, run_.start.dir, run_.trainer, state_.state(), run_.mesh};
-  std::optional<PaceWatch> pace_;  // set with several ranks, or with a GPU
+  std::optional<PaceWatch> pace_;  // set if there are several ranks or a GPU
   StepWatcher* watcher_ = nullptr;
   TimeAccount account_;  // starts with the first step
   StepReport last_;
-  bool save_due_ = false;  // by rank 0's clock, or requested by a signal
+  bool save_due_ = false;  // true if due by rank 0's clock or requested by a signal
 };
 
 }  // namespace
@@ -408,9 +410,9 @@ TrainEnd train(Config config, const TrainOptions& options, Mesh& mesh, StopSigna
   TrainingRun run(start_run(std::move(config), options, mesh), options, mesh, signal);
   try {
     return run.run();
-  } catch (const PeerLost&) {  // the cause is reported by another process
+  } catch (const PeerLost&) {  // another process reports the cause
     throw;
-  } catch (const WriterSuperseded&) {  // the run's files belong to another process
+  } catch (const WriterSuperseded&) {  // another process owns the run's files now
     throw;
   } catch (const std::exception& e) {
     run.failed(e.what());

@@ -12,9 +12,9 @@ namespace ring {
 
 class StopSignal;
 
-// Trains until the run ends. Throws Error if settings differ from the run's (the message names the keys), for problems
-// with data or devices, and for a loss that is not finite (the message names the step, the samples and the first tensor
-// that is not finite).
+// Trains until the run ends. Throws Error if settings differ from those of the run (the message names the keys), for
+// problems with data or devices, and if a loss is not finite (the message names the step, the samples and the first
+// tensor that is not finite).
 TrainEnd train(Config, const TrainOptions&, Mesh&, StopSignal&);
 
 }  // namespace ring

@@ -4,7 +4,7 @@
 
 namespace ring {
 
-// Reasons why a run's process ended without an error.
+// Reasons for which a run's process may end without an error.
 enum class TrainEnd { finished, interrupted, out_of_time };
 
 // Returns the value that is recorded in metrics.jsonl.

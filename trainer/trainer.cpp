@@ -31,7 +31,7 @@ namespace {
       "none, or give the host more memory (or, with GPUs, a higher limit of locked memory: ulimit -l)");
 }
 
-// Returns the squared norms, which follow the StepState in a result.
+// Returns the squared norms, which are stored after the StepState in a result.
 float* squares_of(const std::shared_ptr<void>& result) {
   static_assert(sizeof(StepState) % alignof(float) == 0);
   return reinterpret_cast<float*>(static_cast<std::byte*>(result.get()) + sizeof(StepState));
@@ -43,8 +43,8 @@ void reserve_host(TrainStep& step, std::size_t bytes) try {
   fail_with_advice(e);
 }
 
-// With packed documents, attention is queued anew in each step, between graphs of the rest. Returns why that is
-// impossible: something else depends on the document boundaries, or runs at the same time. Empty if it is possible.
+// With packed documents, attention is queued anew in each step, between graphs of the remaining work. Returns why that
+// is impossible: something else depends on the document boundaries, or runs at the same time. Empty if it is possible.
 std::string why_not_in_parts(const Config& c, TrainStep& step) {
   if (step.plan().world() > 1) return "document boundaries differ in each step, and messages overlap with attention";
   if (step.model().selects()) return "the blocks that attention keeps depend on document boundaries";
@@ -103,10 +103,10 @@ std::unique_ptr<Watch> Trainer::make_watch() {
 // Sums over the ranks: tokens with a target, ranks that log the step, and ranks that would replay it.
 void Trainer::count_tokens(const std::vector<Batch>& batches, StepInFlight& f) {
   std::int64_t valid = 0;
-  if (mesh_.coord("tp") == 0)  // tensor-parallel ranks have the same batches: count them once
+  if (mesh_.coord("tp") == 0)  // tensor-parallel ranks have the same batches, which are counted once
     for (const Batch& b : batches) valid += b.valid_targets;
   // A recording cannot wait for copies, so a step that must wait is not replayed.
-  const bool travels = packs_ && step_.offload();  // activations move while attention is queued anew
+  const bool travels = packs_ && step_.offload();  // activations are copied while attention is queued anew
   const bool replays = graph_.ready() && !ctx_.observer && !step_.waits_for_copies() && !travels;
   std::array<double, 3> sums{static_cast<double>(valid), logs_step(config_.train, steps_ + 1) ? 1.0 : 0.0,
                              replays ? 1.0 : 0.0};
@@ -116,7 +116,7 @@ void Trainer::count_tokens(const std::vector<Batch>& batches, StepInFlight& f) {
   f.replays = sums[2] == mesh_.world();
 }
 
-// The update is queued already and must not be repeated, so if memory runs out here, only the norms are lost.
+// The update is already queued and must not be repeated, so if memory runs out here, only the norms are lost.
 void Trainer::measure_parts(StepInFlight& f) {
   float* const squares = squares_of(f.result);
   std::fill_n(squares, parts().size(), std::numeric_limits<float>::quiet_NaN());
@@ -138,7 +138,7 @@ std::vector<double> Trainer::part_norms(const StepInFlight& f) {
 
 std::int64_t Trainer::planned_steps() const {
   if (config_.train.steps || !steps_) return config_.train.steps;
-  // Number of times that the time so far fits into the limit.
+  // How many times the time so far fits into the limit.
   const double runs = config_.train.minutes * 60 / seconds_;
   double at_this_pace = runs * static_cast<double>(steps_);
   if (!config_.train.batch_sizes.empty()) {
@@ -149,7 +149,7 @@ std::int64_t Trainer::planned_steps() const {
   return std::max(steps_ + 1, static_cast<std::int64_t>(std::min(at_this_pace, static_cast<double>(kMaxSteps))));
 }
 
-// Based on tokens per second, because larger steps take longer.
+// Based on tokens per second, because steps with larger batches or contexts take longer.
 double Trainer::seconds_left() const {
   if (!steps_) return std::nan("");
   const double limit = config_.train.minutes > 0 ? config_.train.minutes * 60 - seconds_ : INFINITY;
@@ -159,7 +159,7 @@ double Trainer::seconds_left() const {
   return std::min(limit, seconds_ / static_cast<double>(tokens_) * static_cast<double>(left));
 }
 
-// If only time is limited, the schedule follows the pace, which differs between ranks: rank 0's is used.
+// If only the time is limited, the schedule follows the measured speed, which differs between ranks: rank 0's is used.
 std::int64_t Trainer::total_schedule_steps() {
   double total = static_cast<double>(planned_steps());
   if (!config_.train.steps) total = sum_host(mesh_.host(), mesh_.rank() == 0 ? total : 0);
@@ -185,12 +185,12 @@ void Trainer::upload_state(const StepReport& r, double valid) {
   ctx_.stream.impl().upload(step_.state().raw(), &s, kStepInputBytes);
 }
 
-// Processes that each measure their kernels would choose different ones, and results would not be bit-identical. So the
-// first step is computed once in advance, with a loss of NaN, which updates nothing. If that would take too long, the
-// first step counts, and ranks have the same choices only after it.
+// Processes that each measured their kernels would make different choices, and results would not be bit-identical. So
+// the first step is computed once in advance, with a loss of NaN, so that it updates nothing. If that would take too
+// long, the first step counts, and ranks have the same choices only after it.
 void Trainer::run_trial_step() {
-  agree_on_kernel_choices();       // on choices from files
-  constexpr double kLongest = 10;  // seconds
+  agree_on_kernel_choices();       // choices read from files
+  constexpr double kLongest = 10;  // in seconds
   const double flops =
       flops_per_token(config_.model) * static_cast<double>(config_.train.batch_size * config_.model.context);
   if (flops / mesh_.world() > kLongest * kRoughGpuFlops) return;
@@ -198,7 +198,7 @@ void Trainer::run_trial_step() {
   queue_step(ctx_.observer != nullptr);
   agree_on_kernel_choices();
   agreed_ = true;
-  fill_zero(step_.state(), ctx_.stream);  // steps are no longer halted
+  fill_zero(step_.state(), ctx_.stream);  // clears the rejection, so that steps update again
 }
 
 // Makes all ranks adopt the choices of the lowest rank that has any.
@@ -221,8 +221,8 @@ void Trainer::launch() {
     }
 }
 
-// Returns the next smaller choice after a step ran out of memory. The state is still the one before that step: memory
-// runs out before the optimizer changes anything.
+// Returns the next smaller choice after a step ran out of memory. The state is still that before the step: memory runs
+// out before the optimizer changes anything.
 MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
   const std::optional<MemoryChoice> next = smaller_choice(config_, mesh_.world(), memory_);
   if (!next)
@@ -244,14 +244,14 @@ void Trainer::wait_for_steps_in_flight() {
     steps_in_flight_.back().done.synchronize();  // host waits: start of a smaller or larger step
 }
 
-// Discards the recording and the memory plan, because the next steps differ from those so far.
+// Discards the recording and the memory plan, because the next steps differ from the previous ones.
 void Trainer::discard_recording() {
   wait_for_steps_in_flight();
   graph_.forget();
   step_.arena().forget_plan();
 }
 
-// Makes the model attend as in the next step, also in validations before that step.
+// Makes the model use the attention settings of the next step, also in validations before that step.
 void Trainer::update_attention_for_next_step() {
   const bool others = step_.model().set_attention_tokens(tokens_);
   if (step_.model().set_attention_step(steps_) || others) discard_recording();
@@ -262,7 +262,7 @@ std::int64_t Trainer::next_context() const {
   return cut ? cut : config_.model.context;
 }
 
-// Sets the loader and the step to the size of the next step.
+// Sets the loader and the step to the next step's size.
 void Trainer::resize_for_next_step() {
   loader_.set_sequence(context_at(config_.train, tokens_));
   const std::size_t before = step_.micro_batches();
@@ -340,7 +340,7 @@ StepReport Trainer::finish() {
   const StepState& state = *static_cast<const StepState*>(f.result.get());
   StepReport& r = f.report;
   r.loss = static_cast<double>(state.loss) / f.valid;
-  r.norm = std::fabs(std::sqrt(state.squared_norm));  // fabs also for NaN, so that it prints without a sign
+  r.norm = std::fabs(std::sqrt(state.squared_norm));  // fabs makes NaN print without a sign
   const auto* losses = static_cast<const float*>(f.losses.get());
   for (std::int64_t c = 1; c <= step_.corpora(); ++c) r.sources.push_back({losses[c], losses[c + step_.corpora()]});
   if (step_.has_auxiliary_loss()) r.auxiliary_loss = losses[2 * step_.corpora() + 1] / f.valid;
@@ -364,7 +364,7 @@ void Trainer::drop_rejected_step(StepInFlight& f) {
   update_attention_for_next_step();
   f.report.step = steps_;
   loader_.seek(static_cast<std::uint64_t>(cursor_));
-  fill_zero(step_.state(), ctx_.stream);  // steps are no longer halted
+  fill_zero(step_.state(), ctx_.stream);  // clears the rejection, so that steps update again
 }
 
 void Trainer::skip_to(std::int64_t end) {
@@ -381,7 +381,7 @@ std::vector<Batch> Trainer::next_batches() {
   return batches;
 }
 
-// All ranks check the same stage at the same time, since a forward pass may need other ranks.
+// All ranks check the same stage at the same time, since a forward pass may need all ranks.
 std::string Trainer::diagnose() {
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   const std::vector<Batch> batches = next_batches();

@@ -1,5 +1,5 @@
 #pragma once
-// Launches one optimizer step after another. The loop around it (when to log, evaluate, save and stop) is in
+// Launches one optimizer step after another. The loop around the steps (when to log, evaluate, save and stop) is in
 // trainer/train.h.
 
 #include <deque>
@@ -20,76 +20,75 @@
 namespace ring {
 
 struct StepReport {
-  std::int64_t step = 0;  // steps done, this one included
+  std::int64_t step = 0;  // number of steps done, including this one
   double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
-  double norm = 0;        // of the gradient, before clipping
+  double norm = 0;        // gradient norm before clipping
   double lr = 0;
-  double decay_scale = 1;                  // factor on every weight decay
-  std::vector<double> part_norms;          // by Trainer::parts() if the step is logged; NaN if memory was short
-  WatchReport watched;                     // empty if the step is not watched (train.diagnostics_interval)
-  std::vector<SourceLoss> sources;         // by corpus of a mixture; empty if there is only one
-  std::optional<double> auxiliary_loss;    // mean, like `loss`; nullopt if the model has none
-  bool accepted = true;                    // false if loss or norm is not finite or above a limit: nothing was updated
-  std::int64_t sequences = 0, tokens = 0;  // over all ranks; sequences: samples
+  double decay_scale = 1;           // factor on every weight decay
+  std::vector<double> part_norms;   // by Trainer::parts() if the step is logged; NaN if there was too little memory
+  WatchReport watched;              // empty if the step is not watched (train.diagnostics_interval)
+  std::vector<SourceLoss> sources;  // by corpus of a mixture; empty if there is only one corpus
+  std::optional<double> auxiliary_loss;  // mean over the same tokens as `loss`; nullopt if the model has none
+  bool accepted = true;  // false if loss or norm is not finite or above a limit; then nothing was updated
+  std::int64_t sequences = 0, tokens = 0;  // over all ranks; a sequence is one sample
   std::int64_t context = 0;                // tokens per sequence (train.contexts)
   std::int64_t trained = 0;                // tokens trained before this step
-  // Times of the whole step, of waiting for data, and of waiting for other ranks.
+  // Duration of the step, and the time spent waiting for data and for other ranks.
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;
 };
 
 // Thrown when one of several ranks ran out of memory in a step. The other ranks wait for it in the middle of the step,
-// so all must restart, with the choice `next`. The message says what ran out and what the next choice is.
+// so all ranks must restart, with the choice `next`. The message says what ran out and what the next choice is.
 struct RanOutOfMemory : Error {
   RanOutOfMemory(const std::string& what, MemoryChoice smaller) : Error(what), next(std::move(smaller)) {}
   MemoryChoice next;
 };
 
 // Trains a run step by step. Steps are launched, then finished in the same order. On a GPU the host runs ahead: it
-// launches the next step before it reads the result of the previous one. A step that is not accepted updates nothing,
-// nor do the steps launched after it; the next launched step then reuses its samples.
+// launches the next step before it reads the result of the previous step. A step that is not accepted updates nothing,
+// and neither do the steps launched after it; the next step to be launched then reuses its samples.
 class Trainer {
  public:
-  // config: resolved (see resolve_config). `loader` returns this rank's micro-batches in order. max_memory: upper
-  // bound in bytes for a step; 0 means no bound beyond what is available. While this object lives, the stream allocates
-  // memory through its StepArena. Throws Error if the stream already uses that of another trainer.
+  // config: resolved (see resolve_config). `loader` returns this rank's micro-batches in order. max_memory: upper bound
+  // on a step's bytes; 0 means no bound beyond the available memory. While this object lives, the stream allocates
+  // memory through this object's StepArena. Throws Error if the stream already uses the StepArena of another trainer.
   Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t max_memory = 0);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   // Launches the next step. Does not wait for the device, except in the first steps, which measure and plan. If memory
   // runs out and a smaller choice is left (engine/memory_choice.h), a single process computes the step again with that
-  // choice; with several, throws RanOutOfMemory. Throws OutOfMemory if nothing smaller is left.
+  // choice, while several processes throw RanOutOfMemory. Throws OutOfMemory if no smaller choice is left.
   void launch();
   StepReport finish();  // waits for the oldest step in flight and returns its report
   std::size_t in_flight() const { return steps_in_flight_.size(); }
-  // Makes all processes adopt the measured kernel choices of the lowest rank that has any. Collective; requires that no
-  // step is in flight.
+  // Makes all processes adopt the measured kernel choices of the lowest rank that has any. Collective; there must be no
+  // step in flight.
   void agree_on_kernel_choices();
   StepReport step() {
     launch();
     return finish();
   }
-  // Returns the steps that may be in flight while the next one is prepared: 0 on a CPU, where computing blocks the
-  // host.
+  // Returns the maximum number of steps in flight while the next one is prepared: 0 on a CPU, where computing blocks
+  // the host.
   std::size_t max_in_flight() const { return ctx_.stream.device().backend == Backend::cpu ? 0 : 1; }
-  // Returns the sample indices of a step that was not finite, and its first tensor that is not finite. Call on every
-  // rank.
+  // Returns the sample indices of a non-finite step and the step's first tensor that is not finite. Call on every rank.
   std::string diagnose();
-  // Skips the samples from the next step's first sample up to `end` (exclusive). Requires that no step is in flight.
+  // Skips the samples from the next step's first sample up to `end` (exclusive). There must be no step in flight.
   void skip_to(std::int64_t end);
   std::int64_t next_sample() const { return cursor_; }
   std::int64_t next_batch_size() const { return batch_size_at(config_.train, tokens_); }
   std::int64_t next_context() const;
   StepGuard& guard() { return guard_; }
 
-  // Adds weights, moments, the step count and the data cursor. Use the state only with no step in flight.
+  // Adds weights, moments, the step count and the data cursor. The state may only be used with no step in flight.
   void add_state(State&);
   // Makes the next update wait for `copied`, because the state is being copied. The rest of the step does not wait.
   void keep_state_until(const Event& copied) { step_.keep_state_until(copied); }
-  void on_state_loaded();  // call after loading; moves the loader to the cursor
+  void on_state_loaded();  // call after loading the state; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
-  // Reports every kernel of the following steps to `observer`; null turns that off.
+  // Reports every kernel of the following steps to `observer`; null disables this.
   void observe(std::shared_ptr<KernelObserver> observer) { step_.observe(std::move(observer)); }
 
   bool averages() const { return config_.train.ema > 0; }
@@ -99,9 +98,9 @@ class Trainer {
   Model& model() { return step_.model(); }
   const std::vector<ScopeId>& parts() const { return step_.part_norms().parts(); }
   const MemoryChoice& memory() const { return memory_; }
-  // A case in which memory ran out in a step of this process and a smaller choice replaced the old one.
+  // An out-of-memory error in a step of this process, after which a smaller choice replaced the old one.
   struct OomFallback {
-    std::string why;  // what ran out, and what is done from then on
+    std::string why;  // what ran out, and which choice is used from then on
     MemoryChoice next;
   };
   const std::vector<OomFallback>& oom_fallbacks() const { return oom_fallbacks_; }
@@ -114,8 +113,8 @@ class Trainer {
   std::int64_t steps_done() const { return steps_; }  // number of launched steps
   // Returns the seconds spent in steps since the run began, including time before it was resumed.
   double seconds() const { return seconds_; }
-  double seconds_left() const;  // estimated from the pace so far
-  // Returns train.steps, or the steps that the time limit allows at the pace so far; 0 if not known yet.
+  double seconds_left() const;  // estimated from the speed so far
+  // Returns train.steps, or the number of steps that the time limit allows at the speed so far; 0 if not known yet.
   std::int64_t planned_steps() const;
   std::int64_t tokens_seen() const { return tokens_; }
   bool replays_graph() const { return graph_.replays(); }
@@ -125,13 +124,13 @@ class Trainer {
   // A step whose result the host has not read yet.
   struct StepInFlight {
     StepReport report;
-    double valid = 1;              // tokens with a target, over all ranks
-    double started = 0;            // on the trainer's clock
-    double launch_seconds = 0;     // host time to queue the computation
-    bool logged = false;           // at least one rank logs the step, so the norms of the parts are measured
-    bool replays = false;          // all ranks are ready to record or replay the step
-    std::shared_ptr<void> result;  // StepState and squared norms of the parts in host memory; valid after `done`
-    std::shared_ptr<void> losses;  // TrainStep::losses() in host memory; valid after `done`
+    double valid = 1;           // number of tokens with a target, over all ranks
+    double started = 0;         // start time on the trainer's clock
+    double launch_seconds = 0;  // host time to queue the computation
+    bool logged = false;        // true if at least one rank logs the step, so that the norms of the parts are measured
+    bool replays = false;       // true if all ranks are ready to record or replay the step
+    std::shared_ptr<void> result;  // StepState and squared norms of the parts, in host memory; valid after `done`
+    std::shared_ptr<void> losses;  // TrainStep::losses(), in host memory; valid after `done`
     Watch::Result watched;         // null if the step is not watched
     Event done;
   };
@@ -145,7 +144,7 @@ class Trainer {
   void discard_recording();
   void update_attention_for_next_step();
   void resize_for_next_step();
-  std::vector<Batch> next_batches();  // only the parts that this rank computes
+  std::vector<Batch> next_batches();  // returns only the parts that this rank computes
   void count_tokens(const std::vector<Batch>&, StepInFlight&);
   void measure_parts(StepInFlight&);
   std::vector<double> part_norms(const StepInFlight&);
@@ -161,7 +160,7 @@ class Trainer {
   Loader& loader_;
   MemoryChoice memory_;
   std::vector<OomFallback> oom_fallbacks_;
-  const bool packs_;  // samples hold several documents or sequences
+  const bool packs_;  // true if samples hold several documents or sequences
   TrainStep step_;
   const ExecContext& ctx_ = step_.exec();
   StepGraph graph_;
@@ -171,11 +170,11 @@ class Trainer {
   double seconds_ = 0, last_finish_ = 0;
   std::unique_ptr<Watch> watch_;  // null if no step is watched
   const StateBinding binding_;
-  bool agreed_ = false;  // all ranks have the same measured choices
+  bool agreed_ = false;  // true if all ranks have the same measured choices
   StepGuard guard_;
 };
 
-// Returns the options with which this process reads its share of the data.
+// Returns the options with which this process reads its part of the data.
 LoaderOptions loader_options(const Config& resolved, Mesh&);
 
 }  // namespace ring

@@ -42,7 +42,7 @@ Watch::Result Watch::begin_step() {
   return r;
 }
 
-// The update is queued already and must not be repeated, so if memory runs out here, only the ratios are lost.
+// The update is already queued and must not be repeated, so if memory runs out here, only the ratios are lost.
 void Watch::end_step(const Result& r) {
   const ScopeGuard scope(*step_.exec().scopes, {scopes::optimizer});
   try {
@@ -69,7 +69,7 @@ WatchReport Watch::report(const Result& r) const {
   std::vector<double> sums(at_pairs + layers() * world);
   const float* from = floats_of(r);
   std::copy_n(from, 2 * parts(), sums.begin());
-  // Sums of this shard's heads, then their row counts, at the offsets of these heads among all heads.
+  // Sums over this shard's heads, then their row counts, at the offsets of these heads among all heads.
   const std::size_t first = heads_ * static_cast<std::size_t>(mesh_.coord("tp"));
   for (std::size_t layer = 0; layer < layers(); ++layer) {
     const float* const of = from + 2 * parts() + layer * layer_values();
@@ -85,7 +85,7 @@ WatchReport Watch::report(const Result& r) const {
   WatchReport out;
   for (std::size_t p = 0; p < parts(); ++p) {
     const double change = sums[p], size = sums[parts() + p];
-    out.update_ratios.push_back(size == 0 ? 0 : std::sqrt(change / size));  // 0 if the whole part is frozen
+    out.update_ratios.push_back(size == 0 ? 0 : std::sqrt(change / size));  // 0 if all of the part is frozen
   }
   for (std::size_t layer = 0; layer < layers(); ++layer) {
     const double* const of = &sums[2 * parts() + layer * 2 * all_heads];

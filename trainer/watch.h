@@ -1,6 +1,6 @@
 #pragma once
 // Measures the steps that train.diagnostics_interval selects: how far the update moves each part of the model, and, for
-// each layer's attention on every rank's first micro-batch, the entropy and how much its blocks keep. The measurements
+// the attention of each layer in every rank's first micro-batch, the entropy and how much the blocks keep. Measurements
 // are queued before and after the step, which may be a replayed graph; the step's results stay bit-identical.
 
 #include <memory>
@@ -12,10 +12,10 @@
 
 namespace ring {
 
-// Statistics of a layer with block-sparse attention. density: pairs kept, as a share of those of causal dense
-// attention. recall: the share of dense attention's probabilities that is kept, averaged over sampled rows and heads
+// Statistics of a layer with block-sparse attention. density: pairs kept, relative to causal dense attention. recall:
+// the share of dense attention's probabilities that is kept, averaged over sampled rows and heads
 // (kernels/attention/attention_recall.h). imbalance: if ranks of cp and tp share the pairs, the maximum number of pairs
-// that a rank computes, divided by the mean of its replica; the largest such quotient of all replicas.
+// that a rank computes, divided by the mean of the ranks in its replica; the largest quotient over all replicas.
 struct KeptByLayer {
   std::int64_t layer;
   double density, recall;
@@ -23,22 +23,23 @@ struct KeptByLayer {
 };
 
 struct WatchReport {
-  // By Trainer::parts(): norm of the change over norm of the weights before it; NaN if there was too little memory.
+  // By Trainer::parts(): norm of the change, divided by the norm of the weights before it; NaN if there was too little
+  // memory.
   std::vector<double> update_ratios;
-  // By layer, in nats: mean over rows and heads, and the minimum over heads of a head's mean.
+  // By layer, in nats: mean over rows and heads, and the lowest mean of any head.
   std::vector<double> entropies, min_entropies;
-  std::vector<KeptByLayer> kept;  // layers with blocks only
+  std::vector<KeptByLayer> kept;  // only layers with blocks
   bool empty() const { return update_ratios.empty(); }
 };
 
 class Watch {
  public:
-  using Result = std::shared_ptr<void>;  // of one step, in host memory
+  using Result = std::shared_ptr<void>;  // result of one step, in host memory
 
   // results: number of result buffers, used in turn. Throws OutOfMemory.
   Watch(TrainStep&, Mesh&, std::size_t results);
 
-  // Call begin_step() and end_step() on all ranks around the computation of a loaded step. The result is valid when the
+  // Call begin_step() and end_step() on all ranks around the computation of a loaded step. The result is valid once the
   // queued work is done.
   Result begin_step();
   void end_step(const Result&);
@@ -47,15 +48,15 @@ class Watch {
  private:
   std::size_t parts() const { return step_.part_norms().parts().size(); }
   std::size_t layers() const { return static_cast<std::size_t>(step_.model().config().layers); }
-  // Values of a layer. First by head: sums of entropies, their row counts, sums of kept shares, their row counts. Then
-  // pairs kept, dense pairs, pairs computed.
+  // Number of values per layer. First, for each head: sum of entropies, number of their rows, sum of kept shares,
+  // number of their rows. Then pairs kept, dense pairs, pairs computed.
   std::size_t layer_values() const { return 4 * heads_ + 3; }
   std::size_t values() const { return 2 * parts() + layers() * layer_values(); }
-  std::optional<double> imbalance(const double* pairs) const;  // pairs: by rank
+  std::optional<double> imbalance(const double* pairs) const;  // pairs: number of pairs by rank
 
   TrainStep& step_;
   Mesh& mesh_;
-  std::size_t heads_;  // of this rank's tensor-parallel shard
+  std::size_t heads_;  // heads of this rank's tensor-parallel shard
   UpdateRatios ratios_;
   std::vector<Result> results_;
   std::size_t next_ = 0;
