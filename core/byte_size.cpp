@@ -41,10 +41,11 @@ const Unit* unit_named(std::string name) {
   return unit == kUnits.end() ? nullptr : &*unit;
 }
 
-// Returns the bytes of a decimal fraction of a unit, rounded down to whole bytes; nullopt if the text is no such
+// Returns the bytes of a decimal fraction of a unit, rounded down to whole bytes; nullopt if the string is no such
 // fraction.
 std::optional<std::int64_t> bytes_of_fraction(const std::string& text, std::int64_t unit) {
-  constexpr std::size_t kMaxDigits = 18;  // on each side of the dot; keeps the products below within 128 bits
+  // Maximum digits on each side of the dot; keeps the products below within 128 bits.
+  constexpr std::size_t kMaxDigits = 18;
   const std::size_t dot = text.find('.');
   if (unit == 1 || dot == std::string::npos) return {};
   const std::string whole = text.substr(0, dot), part = text.substr(dot + 1);

@@ -68,7 +68,7 @@ struct Synonyms {
   };
   struct Value {
     std::string_view key;    // end of our key, such as "attention.kind"
-    std::string_view word;   // in the other program
+    std::string_view word;   // word in the other program
     std::string_view value;  // our value; "" if there is no equivalent
     std::string_view advice = "";
   };
@@ -89,7 +89,7 @@ struct Node {
   // Sections.
   std::vector<Field> fields;
   std::function<void(std::vector<SettingProblem>&)> validate;  // null if there are no rules over several fields
-  const Synonyms* synonyms = nullptr;                          // at the root only; may be null
+  const Synonyms* synonyms = nullptr;                          // set at the root only; may be null
   // Lists.
   std::function<std::size_t()> size;
   std::function<void(std::size_t)> reset;  // replaces the list by this many default elements
@@ -118,7 +118,7 @@ Check positive();  // > 0
 Check at_least(long double min);
 Check at_most(long double max);
 Check in_range(long double min, long double max);  // inclusive
-Check non_empty();                                 // for text and lists; a key without default becomes mandatory
+Check non_empty();                                 // for strings and lists; a key without default becomes mandatory
 Check at_most_items(std::size_t max);
 Check one_of(std::vector<std::string> names);
 Check check_number(std::string text, std::function<bool(long double)> passes);
@@ -186,15 +186,15 @@ class Fields {
 // --- operations ---
 //
 // Loading throws one Error with all mistakes, one line each: "file:line: key: what is wrong", and leaves the config
-// unchanged. If there are many mistakes, it shows the first 20 and the number of the others. A file may start from
-// other files: `include: base.yaml` (relative to the file, or a list of files). A file that is included several times
-// is read once, at its first occurrence. validate() is called on every section without mistakes. A message that starts
-// with the name of one of the section's fields gets that field's line.
+// unchanged. If there are many mistakes, it shows the first 20 and the count of the others. A file may start from other
+// files: `include: base.yaml` (relative to the file, or a list of files). A file that is included several times is read
+// once, at its first occurrence. validate() is called on every section without mistakes. A message that starts with the
+// name of one of the section's fields gets that field's line.
 
 namespace config {
 inline constexpr std::uint64_t kMaxInteger = std::numeric_limits<std::int64_t>::max();  // what a Value can hold
 inline constexpr std::size_t kMaxHelp = 100;  // characters of a field's text; a test checks the trainer's settings
-inline constexpr std::size_t kMaxSettingsBytes = 1 << 20;  // per file, and for all settings as printed
+inline constexpr std::size_t kMaxSettingsBytes = 1 << 20;  // maximum size of one file, and of all settings as printed
 struct Source {
   std::string name;  // the file's name in errors; includes are relative to its folder
   std::string text;
@@ -211,12 +211,12 @@ void add_field(std::vector<Field>& fields, Field field);
 std::string to_text(const Value& value);  // returns the value as YAML
 }  // namespace config
 
-// Returns the 64-bit FNV-1a hash of a text. To hash a text in pieces, pass the hash of the pieces before.
+// Returns the 64-bit FNV-1a hash of a string. To hash a string in pieces, pass the hash of the preceding pieces.
 inline constexpr std::uint64_t kHashOfNothing = 14695981039346656037ull;
 std::uint64_t hash_text(const std::string& text, std::uint64_t before = kHashOfNothing);
 
 // Returns the differences of two printed configs as "key: old -> new", in the order of the new config. Leaves out keys
-// that equal an ignored key ("train", "data.mixture[0]") or are inside it. Throws Error if a text is not YAML.
+// that equal an ignored key ("train", "data.mixture[0]") or are inside it. Throws Error if a string is not YAML.
 std::vector<std::string> diff_yaml(const std::string& old_text, const std::string& new_text,
                                    const std::vector<std::string>& ignore = {});
 

@@ -29,7 +29,7 @@ constexpr std::size_t kMaxFiles = 256, kDeepestInclude = 32;
 // by line.
 constexpr std::size_t kMaxProblems = 1000, kProblemsShown = 20;
 
-// Returns a hint for `key = value`, the syntax of other formats; "" if the text has no '='.
+// Returns a hint for `key = value`, the syntax of other formats; "" if the string has no '='.
 std::string hint_at_equals(const std::string& text) {
   const std::size_t at = text.find('=');
   if (at == std::string::npos || at == 0) return "";

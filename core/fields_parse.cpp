@@ -34,7 +34,7 @@ std::string in_digits(double number) {
 }
 
 struct UnitName {
-  std::string_view name;  // in lower case
+  std::string_view name;  // name in lower case
   double factor;
 };
 const UnitName* unit_named(std::span<const UnitName> units, std::string_view name) {
@@ -54,7 +54,7 @@ double seconds_in_unit_of(std::string_view key) {
   return unit ? unit->factor : 0;
 }
 
-// Returns the value of a power such as "2^17"; NaN if the text is not a power.
+// Returns the value of a power such as "2^17"; NaN if the string is not a power.
 double power_in(const std::string& text) {
   double base = 0, exponent = 0;
   const std::size_t caret = text.find('^');
@@ -63,7 +63,7 @@ double power_in(const std::string& text) {
 }
 
 // Returns a hint that gives, in digits, the value of "128K", "128Ki", "131_072", "2^17", "5%" or, for a key in minutes,
-// "2h"; "" if the text is none of these.
+// "2h"; "" if the string is none of these.
 std::string unit_hint(std::string text, Kind kind, std::string_view key) {
   std::erase(text, '_');
   double number = 0;

@@ -29,7 +29,7 @@ struct PathPart {
 };
 std::vector<PathPart> split_path(const std::string& path);  // returns {} if it is not a path
 
-// Returns the number of edits (insert, delete, replace, swap neighbours) between two names.
+// Returns the edit distance of two names: insert, delete, replace, or swap neighbours.
 std::size_t edit_distance(const std::string& a, const std::string& b);
 
 // Returns the known name that was probably meant; "" if none is similar.

@@ -100,7 +100,7 @@ std::optional<MemoryBound> bound_v2(const std::string& root, const std::string& 
 }
 
 std::optional<MemoryBound> bound_v1(const std::string& root, const std::string& folder, std::uint64_t swap_free) {
-  constexpr std::uint64_t kUnlimited = std::uint64_t{1} << 60;  // for no limit, the kernel writes about 2^63
+  constexpr std::uint64_t kUnlimited = std::uint64_t{1} << 60;  // the kernel writes about 2^63 if there is no limit
   const auto limit = number_in(root + folder + "/memory.limit_in_bytes");
   if (!limit || *limit >= kUnlimited) return std::nullopt;
   Numbers stat = numbers_in(root + folder + "/memory.stat");

@@ -13,7 +13,7 @@ class StepArena;
 struct HostNodeQueue {
   explicit HostNodeQueue(StreamImpl&) {}
   std::function<void(std::function<void()> work)> in_launches;  // set by the stream while it is recorded
-  StepArena* arena = nullptr;  // of the steps on the stream; null outside of StepMemory
+  StepArena* arena = nullptr;  // arena of the steps on the stream; null outside of StepMemory
 };
 
 }  // namespace ring

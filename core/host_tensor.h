@@ -18,7 +18,7 @@ std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, 
 // caller until all earlier work is done.
 void copy_on_host(const Tensor& dst, const Tensor& src, const Stream& stream);
 
-PageLockFacts page_lock_facts(Device);  // for all memory of this kind in the process
+PageLockFacts page_lock_facts(Device);  // facts about all such memory in the process
 
 // Registered at load time by core/cuda if it is part of the build.
 struct HostMemoryCalls {

@@ -1,8 +1,9 @@
 #pragma once
 // Parses JSON from files, from requests and from other processes.
 //
-// Parsing takes linear time in the text, and n log n in the keys of an object. nlohmann's own parser takes quadratic
-// time: with a callback it scans a value's siblings, and an ordered object searches all its keys for each new key.
+// Parsing takes linear time in the length of the input, and n log n in the keys of an object. nlohmann's own parser
+// takes quadratic time: with a callback it scans a value's siblings, and an ordered object searches all its keys for
+// each new key.
 
 #include <cstddef>
 #include <functional>
@@ -35,7 +36,7 @@ struct JsonLimits {
   std::function<bool()> stop = stop_requested;
 };
 
-// Parsing was stopped before the end of the text, which may be valid.
+// Parsing was stopped before the end of the input, which may be valid.
 struct JsonStopped : Error {
   using Error::Error;
 };
@@ -45,7 +46,7 @@ struct JsonStopped : Error {
 template <class Json>
 Json parse_json(std::string_view text, const JsonLimits& limits = {});
 
-// Like parse_json(), for texts that this program wrote, such as a checkpoint's manifest. The number of entries is not
+// Like parse_json(), for JSON that this program wrote, such as a checkpoint's manifest. The number of entries is not
 // limited, and stop signals are ignored, since a signal may be waiting for that checkpoint to be saved.
 template <class Json>
 Json parse_own_json(std::string_view text);

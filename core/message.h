@@ -1,5 +1,5 @@
 #pragma once
-// Limits the length of messages. shown() (core/yaml.h) shortens the texts that a message quotes.
+// Limits the length of messages. shown() (core/yaml.h) shortens the strings that a message quotes.
 
 #include <cstddef>
 #include <string>

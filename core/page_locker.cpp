@@ -95,7 +95,7 @@ struct PageLocker::Shared {
   const std::size_t slab;
   std::mutex mutex;  // protects all members below
   std::condition_variable changed;
-  std::map<const std::byte*, std::unique_ptr<Region>> regions;  // by begin address
+  std::map<const std::byte*, std::unique_ptr<Region>> regions;  // regions by begin address
   std::deque<std::pair<Region*, Slab*>> queue;
   double waited = 0;
   bool stopping = false;

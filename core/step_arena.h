@@ -50,8 +50,8 @@ class StepArena final : public Allocator, public ScopeListener {
   // Begin and end a repeating step; use StepScope. begin_step() also does the work of prepare().
   void begin_step();
   void end_step();
-  // If a new plan is due, makes it and allocates its slab, after trimming upstream. The host may wait only here, once
-  // per plan. Returns the generation. Must not be called within a step.
+  // If a new plan is due, computes it and allocates its slab, after trimming upstream. The host may wait only here,
+  // once per plan. Returns the generation. Must not be called within a step.
   std::uint64_t prepare();
   // Between pause() and resume(), allocations within a step do not belong to the step; use StepPause. Calls may nest.
   void pause();
@@ -87,7 +87,7 @@ class StepArena final : public Allocator, public ScopeListener {
   void* take_planned(std::size_t bytes);
   void* take_upstream(std::size_t bytes);
   bool is_free(std::size_t offset, std::size_t bytes) const;  // true if no live block overlaps
-  void prepare_slab();                                        // makes a plan and a slab if due
+  void prepare_slab();                                        // computes a plan and allocates a slab if due
   void take_slab();
   void release_slab();
   [[noreturn]] void fail_out_of_memory(const OutOfMemory&);

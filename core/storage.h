@@ -54,7 +54,7 @@ class Allocator {
  public:
   virtual ~Allocator() = default;
   virtual void* allocate(std::size_t bytes) = 0;  // 64-byte aligned; OutOfMemory names the bytes requested and in use
-  virtual void* allocate_for_run(std::size_t bytes) { return allocate(bytes); }  // for Lifetime::run
+  virtual void* allocate_for_run(std::size_t bytes) { return allocate(bytes); }  // allocates for Lifetime::run
   virtual void free(void* p, std::size_t bytes) = 0;
   virtual MemoryStats stats() const = 0;
   virtual void reset_peak() = 0;

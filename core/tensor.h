@@ -22,7 +22,7 @@ class Tensor {
 
   bool defined() const { return storage_ != nullptr; }
   const Shape& shape() const { return shape_; }
-  const Shape& strides() const { return strides_; }  // in elements
+  const Shape& strides() const { return strides_; }  // strides in elements
   std::int64_t dim(int i) const { return shape_[i < 0 ? i + shape_.size() : i]; }
   std::int64_t stride(int i) const { return strides_[i < 0 ? i + strides_.size() : i]; }
   DType dtype() const { return dtype_; }
@@ -53,7 +53,7 @@ class Tensor {
  private:
   std::shared_ptr<Storage> storage_;
   Shape shape_, strides_;
-  std::int64_t offset_ = 0;  // in elements
+  std::int64_t offset_ = 0;  // offset in elements
   DType dtype_ = DType::f32;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// UTF-8 checks for texts that go into JSON and YAML, which must be UTF-8.
+// UTF-8 checks for strings that go into JSON and YAML, which must be UTF-8.
 
 #include <string_view>
 

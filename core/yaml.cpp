@@ -103,7 +103,7 @@ class TreeBuilder : public YAML::EventHandler {
   void complete(YamlNode node, YAML::anchor_t anchor) {
     const int line = node.line;
     if (anchor != 0) {
-      charge_all(node, line);  // for the copy under the anchor
+      charge_all(node, line);  // charges the copy under the anchor
       anchors_.insert_or_assign(anchor, node);
     }
     place(std::move(node), line);

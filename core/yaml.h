@@ -19,7 +19,7 @@ struct YamlNode {
   std::string text;     // the scalar
   bool quoted = false;  // a scalar in quotes is always text
   std::vector<YamlNode> items;
-  std::vector<Entry> entries;  // in file order; keys may repeat
+  std::vector<Entry> entries;  // entries in file order; keys may repeat
 
   std::string describe() const;  // for messages: `3e-4`, `a list`, `nothing`; long scalars are shortened
 };
@@ -35,13 +35,14 @@ struct YamlError : Error {
   int line;
 };
 
-// Limits of a text. An alias counts as a copy of its anchor's value, so that a short text cannot expand to gigabytes.
-inline constexpr std::size_t kMaxYamlBytes = 4 << 20;  // limit for the text, and for the sum of all names and values
+// Limits of a YAML document. An alias counts as a copy of its anchor's value, so that a short document cannot expand to
+// gigabytes.
+inline constexpr std::size_t kMaxYamlBytes = 4 << 20;  // for the document, and for the sum of all names and values
 inline constexpr int kMaxYamlNodes = 1 << 19;
 inline constexpr int kMaxYamlDepth = 64;
 
-// Parses the single document of a text. The limits above bound time and memory. Throws YamlError on bad syntax, several
-// documents, keys that are not plain, or an exceeded limit.
+// Parses a string with a single document. The limits above bound time and memory. Throws YamlError on bad syntax,
+// several documents, keys that are not plain, or an exceeded limit.
 YamlNode parse_yaml(const std::string& text);
 
 // Returns foreign text for a message: shortened to its beginning if it is longer than `max` bytes, with control

@@ -37,7 +37,7 @@ void* AsyncAllocator::take(std::size_t bytes) {
 
 void AsyncAllocator::give_back(void* p, std::size_t) {
   use_stream_device();
-  cudaFreeAsync(p, stream_->get());  // after a failed kernel it fails too, and that error was or will be reported
+  cudaFreeAsync(p, stream_->get());  // also fails after a failed kernel; that error was or will be reported
 }
 
 // Waits for queued work: the pool merges freed blocks only after the work before the free.

@@ -1,4 +1,4 @@
-// Copies within host memory in stream order, made by a thread of the driver (cudaLaunchHostFunc).
+// Copies within host memory in stream order, made by a driver thread (cudaLaunchHostFunc).
 #include <cuda_runtime.h>
 
 #include <cstring>

@@ -18,7 +18,7 @@ class PinnedStaging {
   PinnedStaging(const PinnedStaging&) = delete;
   PinnedStaging& operator=(const PinnedStaging&) = delete;
 
-  void* take(std::size_t bytes);        // at most kStagingBytes / 2; waits while a copy still reads this part
+  void* take(std::size_t bytes);        // requires at most kStagingBytes / 2; waits while a copy still reads this part
   void taken_until(const Event& done);  // the memory of the last take() is free after this event
 
  private:
