@@ -12,9 +12,10 @@ namespace {
 
 using Run = std::function<void(std::size_t)>;
 
-constexpr double kLongSeconds = 0.25;     // a call that takes longer is repeated at most once
-constexpr double kMaxLoadSeconds = 0.3;   // maximum extra time of a first call
-constexpr double kMaxTimeRatio = 0.97;    // to replace a candidate of higher priority; a smaller gain is noise
+constexpr double kLongSeconds = 0.25;    // a call that takes longer is repeated at most once
+constexpr double kMaxLoadSeconds = 0.3;  // maximum extra time of a first call
+// Maximum ratio to replace a candidate of higher priority; a smaller gain is noise.
+constexpr double kMaxTimeRatio = 0.97;
 constexpr double kMinCallSeconds = 1e-7;  // shorter measurements are rounded up to this
 
 double seconds_of(const Run& run, std::size_t i, int repeats, const ExecContext& ctx) {

@@ -66,8 +66,8 @@ struct ExecContext {
   }
 };
 
-// Returns the bytes that kernels allocate temporarily on the context's device: an upper bound, used to plan memory
-// before a run. Ops whose kernels allocate much overload it beside their arguments.
+// Returns an upper bound of the bytes that kernels allocate temporarily on the context's device, used to plan memory
+// before a run. Ops whose kernels allocate much overload it next to their argument struct.
 template <class Args>
 std::size_t scratch_bytes(const Args&, const ExecContext&) {
   return 0;
@@ -146,10 +146,10 @@ class Kernel {
   std::array<std::vector<Candidate>, kBackends> table_{};
 };
 
-// Helpers for `Cost cost(const Args&)`, which every op defines beside its arguments, mostly as cost_of(main operand,
-// {operands read or written}). Undefined tensors count 0 bytes.
+// Helpers for `Cost cost(const Args&)`, which every op defines next to its argument struct, mostly as cost_of(main
+// operand, {operands read or written}). Undefined tensors count 0 bytes.
 double bytes_of(std::initializer_list<Tensor> operands);
-std::string short_text(const Tensor&);  // such as "bf16[4096,768]"; "none" if undefined
+std::string short_text(const Tensor&);  // short description, such as "bf16[4096,768]"; "none" if undefined
 inline Cost cost_of(const Tensor& main, std::initializer_list<Tensor> moved, double flops = 0) {
   return {flops, bytes_of(moved), short_text(main)};
 }

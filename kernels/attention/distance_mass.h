@@ -29,9 +29,9 @@ BlockSelection selection_of_rules(const Pattern&, const std::vector<Span>&, std:
 
 // Returns DistanceMass::out [2,Hk,distances] for attention over a pattern with position-based rules, using q, k, spans
 // and scale of the call. Recomputes attention for the log-sum-exps. Blocks before first[g] do not count, because
-// attention to the start of a text says nothing about a distance. If the queries are parts of documents (the keys must
-// be whole), returns the contribution of these queries to the sums and counts the query blocks whose first token is
-// among them, so that adding up the results of all parts gives the whole.
+// attention to the start of a document says nothing about a distance. If the queries are parts of documents (the keys
+// must be whole), returns the contribution of these queries to the sums and counts the query blocks whose first token
+// is among them, so that adding up the results of all parts gives the whole.
 Tensor distance_masses(const Attention&, std::int64_t distances, const std::vector<std::int32_t>& first,
                        const ExecContext&);
 

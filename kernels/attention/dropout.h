@@ -12,7 +12,7 @@
 namespace ring {
 
 struct AttentionDropout {
-  float rate = 0;  // in [0, 1)
+  float rate = 0;  // dropout rate, in [0, 1)
   RandomSite site;
   // Query row n is row first_row + n of the optimizer step's batch, or first_row + rows[n] if `rows` ([N] i32) is
   // defined. Query head h is head first_head + h of the layer.

@@ -25,15 +25,15 @@ std::vector<BranchPass> passes_of(const Pattern&);
 // The queries and keys of one segment of one document. Positions count from the start of the segment: position p of the
 // queries is row q_row + p of q, position p of the keys is row k_row + p of k.
 struct SegmentPair {
-  std::int32_t q_row, q_first, q_end;  // positions [q_first, q_end) exist; q_row may be negative
+  std::int32_t q_row, q_first, q_end;  // positions [q_first, q_end) are valid; q_row may be negative
   std::int32_t k_row, k_first, k_end;
   std::int32_t sink_end;       // keys before this position are sinks, seen beyond the window
   std::int32_t start = 0;      // position in the packed row at which the segment starts
   std::int32_t block_row = 0;  // selection row of the document's first block
 };
 
-// Returns the segment pairs that have queries, keys or both. Those without keys count, because results of their queries
-// must be written, too. block_rows: BlockSelection::rows of the call.
+// Returns the segment pairs that have queries, keys or both. Segment pairs without keys are included, because results
+// of their queries must be written, too. block_rows: BlockSelection::rows of the call.
 std::vector<SegmentPair> segment_pairs_of(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
                                           const std::vector<Span>& keys, std::vector<std::int32_t> block_rows = {});
 

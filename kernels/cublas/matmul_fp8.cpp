@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::size_t kFirstVersion = 120900;  // first version of the library with these scales
 
-// Returns the alignment of a tensor's address in bytes, at most 256: larger ones make no difference to the library.
+// Returns the alignment of a tensor's address in bytes, at most 256: larger alignments make no difference to the
+// library.
 int alignment(const Tensor& t) {
   constexpr std::uintptr_t kMax = 256;
   const auto address = reinterpret_cast<std::uintptr_t>(t.raw());

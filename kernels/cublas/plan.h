@@ -26,7 +26,7 @@ struct Problem {
   std::int64_t batch = 1;  // number of GEMMs of contiguous matrices that follow one another
 
   auto operator<=>(const Problem&) const = default;
-  std::string text() const;  // for keys of measured choices
+  std::string text() const;  // returns the problem as text, for keys of measured choices
   // Returns true if the library's epilogue may compute the activation.
   bool fuses_gelu() const;
 };
@@ -70,8 +70,8 @@ class Plan {
 // on one GPU", bench/programs/time_slices.cpp).
 bool has_large_clusters(const cublasLtMatmulAlgo_t&);
 
-// Convert an algorithm to text and back; the text is valid for one version of the library. from_text() returns false if
-// the text is malformed.
+// Convert an algorithm to a string and back; the string is valid for one version of the library. from_text() returns
+// false if the string is malformed.
 std::string to_text(const cublasLtMatmulAlgo_t&);
 bool from_text(const std::string&, cublasLtMatmulAlgo_t&);
 

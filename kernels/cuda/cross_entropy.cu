@@ -11,7 +11,8 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kMaxChunks = 16;  // per row, each with its own mbarrier, so that summing starts with the first chunk
+// Maximum chunks per row, each with its own mbarrier, so that summing starts with the first chunk.
+constexpr int kMaxChunks = 16;
 
 struct LossArgs {
   const std::int32_t* targets;
@@ -75,7 +76,8 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   // A target outside the vocabulary cannot be reported from here; its NaN rejects the step.
   const float nan = __int_as_float(0x7fffffff);
   const bool known = target >= 0 && target < a.vocab;
-  const float logit = threadIdx.x != 0 ? 0.0f : known ? to_float(row[target]) : nan;  // before the row is overwritten
+  // Read before the row is overwritten.
+  const float logit = threadIdx.x != 0 ? 0.0f : known ? to_float(row[target]) : nan;
   const float weight = a.weights ? a.weights[blockIdx.x] : 1.0f;
   const LogSum sum = sum_row(span, kept, keep, a.chunk, barriers);
   const float lse = sum.max + logf(sum.sum);

@@ -275,7 +275,7 @@ struct MatmulConsumer {
   }
 };
 
-constexpr int kAlignment = 1024;  // of tiles; the launch must request kAlignment extra bytes
+constexpr int kAlignment = 1024;  // alignment of tiles in bytes; the launch must request kAlignment extra bytes
 
 template <int kWaves, Fp8Blocks kBlocks, bool kHalf>
 __global__ __launch_bounds__(kThreads, 1) void matmul_fp8(const __grid_constant__ MatmulParams p) {

@@ -213,7 +213,8 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
   // sums.
   bool odd = false;
   for (int stage = 0; base < a.count; base += step, stage = stage + 1 == stages ? 0 : stage + 1, odd = !odd) {
-    copy(base + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);  // over the stage read last round
+    // Overwrites the stage that was read in the last round.
+    copy(base + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);
     cp_async_wait<stages - 1>();
     keep_packed(weights);
     const std::uint32_t n = base + in_block;

@@ -8,7 +8,7 @@ namespace ring::cuda {
 namespace {
 
 constexpr int kUnroll = 4;                 // pairs of packs that a thread has in flight
-constexpr std::int64_t kMaxAngles = 4096;  // per thread block, in shared memory
+constexpr std::int64_t kMaxAngles = 4096;  // maximum angles per thread block, in shared memory
 
 template <class T>
 struct RopeArgs {

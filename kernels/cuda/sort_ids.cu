@@ -39,7 +39,7 @@ SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, 
         scratch, bytes, from, reinterpret_cast<std::uint32_t*>(sorted.ids.raw()), places.data<std::int32_t>(),
         sorted.positions.data<std::int32_t>(), count, 0, bits, stream));
   };
-  sort(nullptr);  // only sets `bytes`
+  sort(nullptr);  // without memory, it only sets `bytes`
   const Tensor scratch = ctx.empty({std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes))}, DType::u8);
   sort(scratch.raw());
   return sorted;

@@ -1,4 +1,4 @@
-// The block indexer. It works on pairs of blocks, so its cost is small beside attention.
+// The block indexer. It works on pairs of blocks, so its cost is small compared with attention.
 
 #include "kernels/attention/block_index.h"
 
@@ -273,7 +273,7 @@ void run_distances_backward(const IndexDistancesBackward& a, const ExecContext& 
   });
 }
 
-constexpr int kHeads = 64;  // per launch
+constexpr int kHeads = 64;  // maximum heads per launch
 
 struct Candidates {
   std::int32_t first, local;  // local is 0 if the head has a different rule

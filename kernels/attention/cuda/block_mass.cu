@@ -75,7 +75,7 @@ __device__ KeptTiles tiles_of(const Owned& at, const Params<T>& p) {
   return {p.selected.row(at.row(), at.kv_head), p.block / kColumns, (at.end - 1) / kColumns + 1};
 }
 
-// Returns the log-sum-exp in base 2; inf, so that P = 0, for rows that do not exist or see nothing.
+// Returns the log-sum-exp in base 2; inf, so that P = 0, for rows that are out of range or see nothing.
 template <class T>
 __device__ float shift_of(const Params<T>& p, const Owned& at, int head, int position) {
   if (position < at.first || position >= at.end) return INFINITY;
@@ -179,7 +179,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
       tile_sums.put(turn, weights(s, shift, p.factor, start + in_block, tile * kColumns, at.piece.k_first));
       before = tile, tile = next;
     }
-    __syncthreads();  // also: the queries have been read
+    __syncthreads();  // the sums are written, and the queries have been read
     tile_sums.add_to(mass[before / tiles.per_block], turn ^ 1, share);
     __syncthreads();
   }

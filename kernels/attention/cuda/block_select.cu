@@ -13,7 +13,7 @@ namespace ring::cuda {
 namespace {
 
 constexpr int kWarps = kBlock / kWarp;
-constexpr int kHeads = 64;  // per launch
+constexpr int kHeads = 64;  // maximum heads per launch
 
 template <class T, class Out>
 struct Pooled {

@@ -12,7 +12,7 @@ struct DropoutParams {
   std::uint32_t threshold = 0;
   float scale = 1;  // 1 / (1 - rate)
 };
-// keys: from dropout_keys(), which returns an undefined tensor if the rate is 0.
+// `keys` is the result of dropout_keys(), which is an undefined tensor if the rate is 0.
 DropoutParams dropout_params(const AttentionDropout&, const Tensor& keys);
 Tensor dropout_keys(const AttentionDropout&, const Tensor& lse, const ExecContext&);
 

@@ -24,7 +24,7 @@ struct ListItem {
 struct SplitList {
   std::int32_t kv_head, tile;
   std::int32_t first_slot, parts;  // parts is 0 if the entry is unused
-  std::int32_t piece = 0;          // as in ListItem
+  std::int32_t piece = 0;          // index of the segment pair, as in ListItem
 };
 
 // Lists of queries (for the forward and dq) are never split; of the lists of keys (for dk and dv), the longest are. No

@@ -51,7 +51,8 @@ struct BackwardSizes : BackwardShape<owner, kDim> {
   static constexpr int kOwn = kRows * kPitch<kDim>, kTile = Base::kStream * kPitch<kDim>;  // bytes of one operand
   static constexpr int kEach = kDrops ? 3 : 2;  // values per streamed query: lse2, delta, and its dropout key
   static constexpr int kStatistics = owner == Stationary::kv ? kEach * Base::kStream * 4 : 0;
-  static constexpr int kStage = 2 * kTile + kStatistics, kCtaState = 2 * kOwn + 2 * kStage;  // kCtaState: offset
+  // kCtaState: byte offset of the CtaState.
+  static constexpr int kStage = 2 * kTile + kStatistics, kCtaState = 2 * kOwn + 2 * kStage;
   static constexpr int kBytes = kCtaState + sizeof(CtaState<owner, Base::kWarps>);
   static constexpr int kColumns = kDim / Base::kParts;  // columns that a warp accumulates
 };
@@ -62,7 +63,7 @@ struct LaneStatistics;
 template <int kM, int kN>
 struct LaneStatistics<Stationary::q, kM, kN> {
   float lse2_of[kM][2], delta_of[kM][2];
-  // Loads the values of the warp's rows, `stride` apart. lse2, delta: at the warp's first row.
+  // Loads the values of the warp's rows, `stride` apart. lse2 and delta point to the values of the warp's first row.
   __device__ void load(const float* lse2, const float* delta, int stride, Range exist) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -128,8 +129,8 @@ __device__ inline void dropped_score_gradients(float (&dp)[kM][kN][4], float (&p
       }
 }
 
-// Issues cp.async copies of lse2 and delta of kStream streamed queries, `stride` apart. Queries that do not exist get
-// 0, like their rows. load_keys does the same for dropout keys, which are stored after them.
+// Issues cp.async copies of lse2 and delta of kStream streamed queries, `stride` apart. Queries that are out of range
+// get 0, like their rows. load_keys does the same for dropout keys, which are stored after them.
 template <int kStream, int kThreads>
 __device__ inline void load_statistics(unsigned char* shared, const float* lse2, const float* delta, int stride,
                                        Range exist) {

@@ -49,7 +49,7 @@ __device__ inline void for_pairs(float (&c)[kM][kN][4], const RowsOut& to, const
 }
 
 // Epilogue: writes a warp's accumulators times `factor`, plus carry * kept (the carry is not read if kept is 0).
-// factor[m][0] is for row g of a fragment, [1] for row g + 8. shared: see store_rows.
+// factor[m][0] is for row g of a fragment, factor[m][1] for row g + 8. For `shared`, see store_rows.
 template <int kDim, int kM, int kN>
 __device__ inline void write_rows(float (&c)[kM][kN][4], const float (&factor)[kM][2], const float (&kept)[kM][2],
                                   unsigned char* shared, const RowsOut& to) {
@@ -72,7 +72,7 @@ __device__ inline void write_rows(float (&c)[kM][kN][4], const float (&factor)[k
   });
 }
 
-// Launchers of one pass for head dims of up to kDim, each defined in its own translation unit. keys: from
+// Launchers of one pass for head dims of up to kDim, each defined in its own translation unit. `keys` is the result of
 // dropout_keys().
 template <int kDim, bool kDrops>
 void run_mma_forward(const Attention&, const BranchPass&, const Tensor& keys, const ExecContext&);

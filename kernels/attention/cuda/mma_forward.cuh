@@ -94,8 +94,8 @@ __device__ inline void drop(float (&s)[kM][kN][4], const LaneDropout<Stationary:
 }
 
 // Computes the factors that normalize the accumulators (scale) and the carry (kept), and writes the merged log-sum-exp.
-// On entry, lse holds the carry's log-sum-exp if there is a carry. lse: of the warp's first row; rows are `stride`
-// apart.
+// `lse` points to the warp's first row; rows are `stride` apart. On entry, it holds the carry's log-sum-exp if there is
+// a carry.
 template <int kM>
 __device__ inline void finish(const RowSums<kM>& rows, float factor, float* lse, std::int64_t stride, const RowsOut& to,
                               float (&scale)[kM][2], float (&kept)[kM][2]) {

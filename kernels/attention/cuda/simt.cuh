@@ -18,8 +18,8 @@ struct Lanes {
 template <Stationary owner>
 using SimtState = CtaState<owner, kSimtThreads / kWarp>;
 
-// Loads kRows rows, `stride` elements apart, from `global` on and converts them to f32. Rows that do not exist become
-// 0.
+// Loads kRows rows, `stride` elements apart, from `global` on and converts them to f32. Rows that are out of range
+// become 0.
 template <int kRows, class T>
 __device__ inline void load_rows(float* shared, const T* global, std::int64_t stride, Range exist, int dim) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, pitch = simt_pitch(dim);

@@ -17,8 +17,8 @@ constexpr std::size_t shared_floats(int dim) {
   return static_cast<std::size_t>(rows) * (4 * simt_pitch(dim) + simt_pitch(rows) + 3);
 }
 
-// Loads lse2 and delta of kRows queries, `stride` apart from number `first` on, and their keys if there is dropout. A
-// query that does not exist has lse2 = inf, so that its P is 0.
+// Loads lse2 and delta of kRows queries from query `first` on, `stride` apart, and their dropout keys if there is
+// dropout. A query that is out of range has lse2 = inf, so that its P is 0.
 template <int kRows>
 __device__ void load_statistics(float* shared, const BackwardParams& p, const DropoutParams& dropout,
                                 std::int64_t first, std::int64_t stride, Range exist) {

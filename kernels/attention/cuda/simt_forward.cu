@@ -25,7 +25,7 @@ constexpr std::size_t shared_floats(int dim) {
 }
 
 template <class Op>
-__device__ float over_row(float v, Op op) {  // over the 16 lanes with the same y
+__device__ float over_row(float v, Op op) {  // reduces over the 16 lanes with the same y
 #pragma unroll
   for (int distance = kSide / 2; distance > 0; distance /= 2) v = op(v, __shfl_xor_sync(0xffffffffu, v, distance));
   return v;

@@ -77,7 +77,7 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
   }
 };
 
-// lse2 and delta of the 64 queries from `column` on, two per lane. A query that does not exist has lse2 = inf, so P =
+// lse2 and delta of the 64 queries from `column` on, two per lane. A query that is out of range has lse2 = inf, so P =
 // 0.
 struct StreamedStatistics {
   float lse2[2], delta[2];

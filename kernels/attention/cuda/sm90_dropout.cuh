@@ -45,7 +45,7 @@ struct TileDropout<Stationary::kv> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) rows[half] = column_key(job.segment, row + lane() / 4 + 8 * half);
   }
-  // Queries that do not exist have P = 0 and use the key of one that does exist.
+  // Queries that are out of range have P = 0 and use the key of a valid query.
   __device__ void load_columns(const DropoutParams& p, std::int64_t tokens, const HeadSegment& s,
                                const TileCoord& tile) {
     const std::uint32_t* keys = p.keys + query_head(tile) * tokens + s.q_row;

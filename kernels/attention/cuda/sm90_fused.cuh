@@ -136,7 +136,7 @@ struct FusedConsumer {
     products_added(pending);
     read_marks();
   }
-  // Masks scores. Rows that do not exist are masked too: unlike their dk and dv, their contribution to dq is not
+  // Masks scores. Rows that are out of range are masked too: unlike their dk and dv, their contribution to dq is not
   // discarded.
   __device__ void mask(const KeyJob& job, int row, TileCoord tile) {
     tile.marks = marks;

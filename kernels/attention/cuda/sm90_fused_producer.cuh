@@ -71,8 +71,8 @@ struct FusedMemory {
   }
 };
 
-// Returns true if all rows of a consumer exist. Otherwise a mask is needed, since rows that do not exist must add
-// nothing to dq.
+// Returns true if all rows of a consumer are valid. Otherwise a mask is needed, since rows that are out of range must
+// add nothing to dq.
 template <int kConsumers>
 __device__ inline bool is_complete(const Job<kConsumers>& job, int consumer) {
   const int row = job.row + kGroupRows * consumer;

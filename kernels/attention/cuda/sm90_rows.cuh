@@ -59,7 +59,7 @@ __device__ inline void write_row(const float (&c)[kDim / 2], int half, float fac
 
 // The 16 rows that a warp writes at the end of a job. A lane has two of them, 8 apart.
 struct WarpRows {
-  int first, begin, end;  // rows [begin, end) exist
+  int first, begin, end;  // rows [begin, end) are valid
   int head, rate;
   std::int64_t token_of_0;
   template <int kConsumers>

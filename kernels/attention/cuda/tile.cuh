@@ -24,9 +24,9 @@ __device__ inline std::uint32_t columns_first(int lane) {
   return ((lane & 7) + (lane >> 4) * 8) * kPitch<kDim> + ((lane >> 3) & 1) * 16;
 }
 
-// Issues cp.async copies of kRows rows, `stride` elements apart, from `global` on. Rows that do not exist, and columns
-// from `dim` on, become 0; their addresses are computed but not read. One running address needs fewer registers than
-// one per copy.
+// Issues cp.async copies of kRows rows, `stride` elements apart, from `global` on. Rows that are out of range, and
+// columns from `dim` on, become 0; their addresses are computed but not read. One running address needs fewer registers
+// than one per copy.
 template <int kDim, int kRows, int kThreads>
 __device__ inline void load_tile(unsigned char* shared, const Bf16* global, std::int64_t stride, Range exist, int dim) {
   constexpr int kChunks = kDim / 8, kStep = kThreads / kChunks;  // chunks per row; rows per step
@@ -106,7 +106,7 @@ __device__ inline void gemm_nn(float (&c)[kM][kN][4], const std::uint32_t (&p)[k
 
 // Writes a warp's accumulators as bf16: first into the warp's own rows of a tile at `shared`, then to global memory in
 // chunks of 16 bytes. No other warp may still use these rows: the tile's last readers must have passed a barrier.
-// Accumulators and tile have 8 kN columns, of which `columns` exist.
+// Accumulators and tile have 8 kN columns, of which `columns` are valid.
 template <int kDim, int kM, int kN>
 __device__ inline void store_rows(const float (&c)[kM][kN][4], unsigned char* shared, Bf16* global, std::int64_t stride,
                                   Range exist, int columns) {

@@ -67,7 +67,7 @@ struct Plan {
   Key key;
   Tensor memory;  // memory of the items or of the segment pairs
   std::int64_t count = 0, columns = 0;
-  SelectedShape selected{};  // only with lists
+  SelectedShape selected{};  // used only with lists
   bool pinned = false;
 };
 

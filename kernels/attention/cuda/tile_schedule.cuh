@@ -94,7 +94,7 @@ __device__ inline int first_row(const TileSchedule& work, const HeadSegment& seg
 struct SchedulePlan {
   TileSchedule work{};
   std::int64_t blocks = 0;           // work items
-  unsigned int* counter = nullptr;   // for persistent kernels (TileScheduler); 0 between launches
+  unsigned int* counter = nullptr;   // counter of persistent kernels (TileScheduler); 0 between launches
   std::shared_ptr<const void> keep;  // owns the memory that `work` points to
   DeviceLists lists;                 // undefined tensors without lists
   std::int64_t pieces = 0;           // number of segment pairs, if they share lists
@@ -172,8 +172,8 @@ __device__ inline Merged merge(float own, float before) {
   return {lse, expf(own - lse), expf(before - lse)};
 }
 
-// Fill rows outside all spans: with the carry, leaving lse unchanged; without one with out = 0, lse = -inf and
-// gradients = 0.
+// Fill rows outside all spans. With a carry, they get the carry, and lse is unchanged; without one, they get out = 0,
+// lse = -inf and gradients of 0.
 void fill_outside(const Attention&, const ExecContext&);
 void fill_outside(const AttentionBackward&, const ExecContext&);
 void fill_no_keys(const Tensor& lse, const ExecContext&);  // -inf everywhere

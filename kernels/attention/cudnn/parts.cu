@@ -20,7 +20,7 @@ __global__ void gather_statistics(const float* from, std::int64_t from_rows, flo
   }
 }
 
-constexpr int kElements = 8;  // per thread
+constexpr int kElements = 8;  // elements per thread
 
 template <class T>
 __device__ cuda::Floats<kElements> load(const T* p) {

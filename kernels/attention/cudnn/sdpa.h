@@ -22,14 +22,14 @@ struct Problem {
   std::int32_t window = 0;                                                          // 0 if there is none
   float scale = 1;
   View q, k, v, out;
-  View dout, dq, dk, dv;                            // only for the backward
+  View dout, dq, dk, dv;                            // used only by the backward
   std::int64_t stats_sequence = 0, stats_head = 0;  // strides of the log-sum-exp; tokens are contiguous
   auto operator<=>(const Problem&) const = default;
 };
 
 struct Operands {
   void *q, *k, *v, *out, *stats;
-  void *dout, *dq, *dk, *dv;  // only for the backward
+  void *dout, *dq, *dk, *dv;  // used only by the backward
 };
 
 class Plan {
