@@ -165,7 +165,7 @@ void HostOffload::fetch(const OffloadedStorages& wanted) {
   std::vector<std::shared_ptr<Storage>> room;
   for (const auto& m : all)
     room.push_back(std::make_shared<Storage>(m->bytes(), compute_.device(), compute_.allocator()));
-  in_.wait(compute_.record());  // after earlier users of that memory, and after the copies to the host
+  in_.wait(compute_.record());  // wait for earlier users of that memory, and for the copies to the host
   for (std::size_t i = 0; i < all.size(); ++i) {
     all[i]->fetch(std::move(room[i]), in_);
     bytes_.fetched += all[i]->bytes();

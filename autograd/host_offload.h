@@ -21,7 +21,7 @@ namespace ring {
 // Bytes of the latest forward and its backward.
 struct OffloadedBytes {
   std::size_t moved = 0;    // copied to the host
-  std::size_t stayed = 0;   // not copied, since host memory was full
+  std::size_t stayed = 0;   // bytes not copied because host memory was full
   std::size_t fetched = 0;  // copied back
   std::size_t late = 0;     // part of `fetched` that was copied only when needed, not one part ahead
 };
@@ -67,7 +67,7 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
   const Stream compute_, out_, in_;
   HostSlabs slabs_;
   std::size_t live_storages_ = 0;  // storages whose host memory is in use
-  std::vector<Part> parts_;        // in forward order; removed once their backward has run
+  std::vector<Part> parts_;        // parts in forward order, removed once their backward has run
   // Storages that were passed to pack(); null if the storage stays on the device.
   std::map<std::weak_ptr<Storage>, std::weak_ptr<OffloadedStorage>, std::owner_less<>> packed_;
   OffloadedBytes bytes_;

@@ -19,9 +19,9 @@ struct IndexTarget {
   std::vector<PoolSegment> documents;
   std::shared_ptr<const BlockPattern> blocks;
 };
-// Returns the loss [1], summed over the documents' rows. It is a root of its tape, beside the loss head: backward()
-// from any root computes the gradient of scale * loss, times loss_scale if the run has a state. Consumes the mass if a
-// tape records.
+// Returns the loss [1], summed over the documents' rows. The loss is a root of its tape, in addition to the loss head:
+// backward() from any root computes the gradient of scale * loss, times loss_scale if the run has a state. Consumes the
+// mass if a tape records.
 Var index_loss(Run&, const Var& scores, const IndexTarget&, float share, float scale);
 
 }  // namespace ring

@@ -25,7 +25,7 @@ struct Sequences {
   // If set, the spans of the current step, updated before a captured step is replayed.
   std::shared_ptr<const std::vector<Span>> current_spans;
   std::int64_t tokens() const { return offsets.empty() ? 0 : offsets.back(); }
-  std::vector<Span> spans() const;  // not available with shards
+  std::vector<Span> spans() const;  // not available for sharded sequences
   // Returns the spans for work queued now. Throws Error in a captured step, whose spans may change.
   std::vector<Span> spans_on(const Stream&) const;
   Sequences without_positions() const;  // returns a copy without positions and frequencies
@@ -112,7 +112,7 @@ Var mlp_gelu_tanh(Run&, const Var& x, const Var& w1, const Var& b1, const Var& w
 // Rotates x [N,H,D] by its positions [N]; inv_freq [D/2] f32.
 Var rope(Run&, const Var& x, const Tensor& positions, const Tensor& inv_freq);
 
-// Rotates x in place, unrecorded: by the sequences' own frequencies if they have some, else by inv_freq.
+// Rotates x in place without recording: by the sequences' own frequencies if they have some, else by inv_freq.
 void rotate(const Tensor& x, const Sequences&, const Tensor& inv_freq, const ExecContext&);
 
 // Options of attention over q [N,Hq,D], k and v [N,Hk,D]. In a sliced run these are this process's heads; every process

@@ -81,7 +81,8 @@ struct Run {
   // Outputs of ops get recipes: backward recomputes them instead of saving them. Code that turns this off again must
   // call checkpoint_boundary() on the values at the border.
   bool recompute = false;
-  bool recompute_attention = false;  // with `recompute`: also recompute attention, whose outputs are saved otherwise
+  bool recompute_attention =
+      false;       // if true with `recompute`, attention is recomputed, too; otherwise its outputs are saved
   Tensor state{};  // a StepState on the device, from which kernels read step and loss scale; undefined if there is none
   // Tensor parallelism with sequence parallelism (ops.h): the processes that share one model. Null, or of size 1, if
   // there is none.
@@ -90,11 +91,12 @@ struct Run {
   // this rank holds ([N] i32; undefined means all, in order).
   ContextExchange* cp = nullptr;
   Tensor rows{};
-  // If not null, receives one tensor per attention, by head: f32 [2 heads], sums of the entropy over rows and number of
-  // rows; for block patterns [2 heads + 3] more (autograd/ops/attention_recall.h). Each attention then runs once more.
+  // If not null, receives one tensor per attention, by head: f32 [2 heads], sums of the entropy over rows and row
+  // counts; for block patterns [2 heads + 3] more (autograd/ops/attention_recall.h). Each attention then runs once
+  // more.
   std::vector<Tensor>* entropies = nullptr;
-  // [1] f32, to which losses beside the model's own are added as they are recorded, as sums over tokens, such as those
-  // of block indexers (autograd/indexer.h); undefined if not wanted.
+  // [1] f32, to which losses other than the model's own, such as those of block indexers (autograd/indexer.h), are
+  // added as they are recorded, as sums over tokens; undefined if not wanted.
   Tensor auxiliary_loss{};
   SavedTensorHooks* saved_hooks = nullptr;  // may store saved tensors elsewhere; null if all stay
 

@@ -45,7 +45,7 @@ struct Learned {
   T pooling, gates;  // gates: [N,Hq]
 };
 
-// All inputs of attention beside qkv.
+// All inputs of attention besides qkv.
 template <class T>
 struct Arguments {
   Constants<T> constants;
@@ -151,7 +151,7 @@ struct Attend {
   Layout layout;
   AttentionOptions attention;
   DropoutAddress dropout;
-  Sequences sequences;  // without positions
+  Sequences sequences;  // sequences without positions
   ContextExchange* cp;
 
   // Returns one set of weights for each size of pools; empty if `pooling` is undefined.
@@ -226,7 +226,7 @@ void add_kept(RecallStats& kept, Attention a, const Attend& forward) {
   if (!shows_whole(forward)) kept.add(a, sequences.shards, *forward.cp);
 }
 
-// Returns the sums for watched steps, over rows, by head: entropy and number of rows; then the shares of kept blocks.
+// Returns the sums for watched steps, over rows, by head: entropy and row count; then the shares of kept blocks.
 // The extra call uses keys in place of values. It is not tuned, so that no choice of the run depends on whether a step
 // is watched.
 Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection,
