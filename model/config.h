@@ -31,7 +31,7 @@ enum class RopeScaling : std::uint8_t {
   none,
   linear,   // positions divided by factor (Chen et al. 2023)
   llama3,   // low frequencies divided by factor, a smooth band between (Llama 3.1)
-  yarn,     // as llama3, with the band by channels, and scores times attention_factor^2 (Peng et al. 2023, section 3)
+  yarn,     // like llama3, with the band by channels, and scores times attention_factor^2 (Peng et al. 2023, section 3)
   dynamic,  // theta grows with the length of each sequence beyond original_context (Peng et al. 2023, section 3.3)
 };
 

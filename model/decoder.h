@@ -48,8 +48,8 @@ class DecoderBlock {
 
 class Decoder : public Model {
  public:
-  // Declares the parameters. vocab_padding: the embedding's number of rows is padded to a multiple of this. make_ffn
-  // creates the feed-forward layer of each block.
+  // Declares the parameters. vocab_padding: the embedding's row count is padded to a multiple of it. make_ffn creates
+  // the feed-forward layer of each block.
   explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1, const MakeFfn& make_ffn = make_feed_forward);
 
   const ModelConfig& config() const override { return config_; }

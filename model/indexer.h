@@ -28,7 +28,8 @@ class Indexer {
              const SelectionPart&) const;
 
   const IndexShape& shape() const { return shape_; }
-  Var biases() const { return biases_ ? biases_->var : Var{}; }  // by distance; none if the indexer ignores distance
+  // Biases by distance; none if the indexer ignores distance.
+  Var biases() const { return biases_ ? biases_->var : Var{}; }
   DType type() const { return projection_->var.value.dtype(); }  // type of the projection's weights
   // Optimizer steps at the start during which all blocks are kept.
   std::int64_t warmup_steps() const { return warmup_steps_; }

@@ -95,7 +95,7 @@ class AttentionLayer {
   SelfAttention options(bool training) const;
   Var project(Run&, Var y, const Var& residual) const;
   SelectionCache::Scored scorer(const LayerCache&, const ExecContext&) const;
-  std::vector<PoolWeights> pool_weights() const;  // for all heads of this slice; empty if pools are means
+  std::vector<PoolWeights> pool_weights() const;  // weights for all heads of this slice; empty if pools are means
   bool learns() const { return index_ && pattern_.selects(); }
   Tensor decode(Run&, const Tensor& qkv, const Tensor& gates, const Sequences&, LayerCache&,
                 const std::vector<std::int32_t>& lengths) const;

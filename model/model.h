@@ -89,7 +89,7 @@ class Model {
   // parallelism each process adds its own part.
   virtual std::string auxiliary_loss() const { return ""; }
 
-  // Returns the state that training changes beside the parameters (model/training_state.h).
+  // Returns the state that training changes besides the parameters (model/training_state.h).
   virtual std::vector<TrainingState*> training_states();
 
   // Keeps the format that linear layers refer to. Called by bind_linears().

@@ -1,5 +1,6 @@
 #pragma once
-// State of a model beside its parameters that training changes and checkpoints save. It is the same in every process.
+// State of a model, other than its parameters, that training changes and checkpoints save. It is the same in every
+// process.
 
 #include <cstdint>
 #include <functional>
@@ -24,7 +25,7 @@ struct StepAccess {
   std::function<void()> forward;  // collective; runs the model on the first loaded micro-batch, without tape or dropout
 };
 
-// A model has all of its states, whatever its settings. A state that the settings do not ask for adds nothing to
+// A model has all of its states, whatever its settings. A state that the settings do not use adds nothing to
 // checkpoints and does nothing.
 class TrainingState {
  public:

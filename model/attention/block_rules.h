@@ -8,7 +8,7 @@
 
 namespace ring {
 
-// Returns true if the `keep` blocks are chosen at run time: in each forward, or from measurements.
+// Returns true if the `keep` blocks are chosen at run time, either in each forward or from measurements.
 inline bool chooses_blocks(const BlockRuleConfig& r) {
   return r.pattern == BlockChoice::content || r.pattern == BlockChoice::learned || r.pattern == BlockChoice::importance;
 }

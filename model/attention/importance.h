@@ -11,7 +11,7 @@
 
 namespace ring {
 
-// Sums of masses over query blocks, and the number of these blocks, by KV head and distance.
+// Sums of masses over query blocks, and the number of summed blocks, by KV head and distance.
 struct MeasuredMass {
   std::vector<double> sums, rows;
 };

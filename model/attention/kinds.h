@@ -15,7 +15,7 @@
 
 namespace ring {
 
-// Model sizes that a pattern may depend on, beside the settings.
+// Model sizes that a pattern may depend on, besides the settings.
 struct ModelSizes {
   std::int64_t kv_heads = 0, context = 0;
 };
