@@ -74,7 +74,7 @@ class HostCollectives {
   CommOptions options_;
   CallCheck check_;
   std::vector<Peer> peers_;
-  std::vector<std::byte> scratch_;  // at most kSegmentBytes per peer
+  std::vector<std::byte> scratch_;  // scratch memory, at most kSegmentBytes per peer
   HostLink::Deadline deadline_;
   std::uint64_t operation_ = 0, round_ = 0, digest_ = 0;
   std::mutex mutex_;

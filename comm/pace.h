@@ -40,7 +40,7 @@ class SlowRankDetector {
   std::vector<SlowRank> add_window(const std::vector<StepParts>& ranks);
 
  private:
-  std::vector<int> slow_;  // by rank: number of slow windows in a row
+  std::vector<int> slow_;  // number of slow windows in a row, by rank
 };
 
 class Pace {

@@ -118,7 +118,7 @@ class GlooLink final : public HostLink {
   CommOptions options_;
   std::shared_ptr<gloo::Context> context_;
   std::byte nothing_{};
-  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> never_;  // per peer: a receive that never completes
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> never_;  // one receive per peer that never completes
   std::vector<Transfer> posted_;  // changed only under mutex_, because abort() reads it
   std::mutex mutex_;
   std::optional<std::string> aborted_;

@@ -24,7 +24,7 @@ class Meeting {
   void check_agreement(const Topic&, const Facts&);
 
   const WorkerEnvironment& environment() const { return env_; }
-  const CommOptions& options() const { return options_; }  // with this rank's address filled in
+  const CommOptions& options() const { return options_; }  // options with this rank's address filled in
   std::shared_ptr<Store> store() const { return store_; }  // null in a world of one
   bool hosts_store() const { return server_ != nullptr; }
 

@@ -125,7 +125,7 @@ class Mesh::Impl {
   std::shared_ptr<Store> store_;
   std::shared_ptr<CommQueue> queue_;
   std::shared_ptr<NcclWatchdog> watchdog_;
-  std::vector<Group> groups_;  // without duplicates, in the order of creation, which is the same on all ranks
+  std::vector<Group> groups_;  // distinct groups in the order of creation, which is the same on all ranks
   std::map<AxisNames, Communicator*> named_;
   Communicator *all_ = nullptr, *host_ = nullptr, *background_ = nullptr;
   std::vector<int> nodes_;  // node index by rank

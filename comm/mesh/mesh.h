@@ -27,7 +27,7 @@ class Mesh {
   // Collective. Meets the other ranks, within options.connect_timeout, and then watches them: when a rank dies or
   // hangs, every communicator is aborted with a message that names it.
   static std::unique_ptr<Mesh> join(const WorkerEnvironment&, const CommOptions&, const MeshLayout&);
-  static std::unique_ptr<Mesh> join(Meeting, const MeshLayout&);  // for ranks that have met
+  static std::unique_ptr<Mesh> join(Meeting, const MeshLayout&);  // joins ranks that have already met
   // Returns the mesh as one of its ranks sees it, without the other ranks (comm/fake.h).
   static std::unique_ptr<Mesh> fake(const MeshLayout&, int rank, const TransferObserver& = {});
   ~Mesh();
@@ -48,7 +48,7 @@ class Mesh {
   Communicator& all();  // communicator of all ranks of the run
   // Communicator of all ranks with tensors in host memory: counts, flags, hashes. On CPUs the same as all().
   Communicator& host();
-  // Like host(), but with its own operation order: for a background thread that talks to its counterparts on other
+  // Like host(), but with its own operation order, for a background thread that talks to its counterparts on other
   // ranks during steps. The first call is collective.
   Communicator& background();
 

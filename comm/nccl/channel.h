@@ -67,7 +67,7 @@ class Channel final : public WorkGuard {
   CommOptions options_;
   Stream stream_;
   std::shared_ptr<Handle> handle_;
-  std::unique_ptr<HostLink> link_;  // for call_check_; null unless options.verify
+  std::unique_ptr<HostLink> link_;  // link of call_check_; null unless options.verify
   CallCheck call_check_;
   std::shared_ptr<PeerCopies> copies_;
   Event called_;  // end of the last NCCL calls; copies run on other streams and wait for it

@@ -64,7 +64,7 @@ class Mailbox {
   std::string name_;
   std::size_t bytes_;
   std::vector<SharedPage*> boxes_;                 // mailboxes by rank
-  std::vector<std::deque<RecvDescriptor>> early_;  // by rank: notes that post() read while it waited for space
+  std::vector<std::deque<RecvDescriptor>> early_;  // notes by rank that post() read while it waited for space
 };
 
 }  // namespace ring::nccl

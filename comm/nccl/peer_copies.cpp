@@ -176,7 +176,7 @@ std::string PeerCopies::prepare() {
                                                   });
   void* memory = nullptr;
   const std::size_t bytes = 2 * sizeof(std::uint32_t) * static_cast<std::size_t>(size_);
-  RING_CUDA_CHECK(cudaMalloc(&memory, bytes));  // not from a pool, whose memory has no IPC handle
+  RING_CUDA_CHECK(cudaMalloc(&memory, bytes));  // no pool, because pool memory has no IPC handle
   flags_[static_cast<std::size_t>(rank_)] = static_cast<std::byte*>(memory);
   for (int r = 0; r < size_; ++r) {
     out_.emplace_back(device_);

@@ -74,7 +74,7 @@ void PeerMemoryPool::add_segment(std::size_t bytes, const Stream& stream) {
   const cuda::OnDevice on(device_.index);
   const std::size_t size = std::bit_ceil(std::max(bytes, kSmallestSegment));  // rounded up, so that varying sizes fit
   void* data = nullptr;
-  cudaError_t error = cudaMalloc(&data, size);  // not from a pool, whose memory has no IPC handle
+  cudaError_t error = cudaMalloc(&data, size);  // no pool, because pool memory has no IPC handle
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     stream.allocator()->trim();
