@@ -24,7 +24,7 @@ bool register_device_counter(Backend, DeviceCounter);
 struct LibraryFacts {
   std::string name, use;  // "cuDNN", "attention"
   bool found = false;
-  bool needed = false;  // the backend cannot run without it
+  bool needed = false;  // true if the backend cannot run without it
   Version version{};
   std::string detail;  // such as the library's path, or how to install it
 };
@@ -51,7 +51,7 @@ struct BackendFacts {
   std::string problem;  // why no device can be used although some may be present; "" if there is no such problem
   std::vector<LibraryFacts> libraries;
   std::vector<DeviceFacts> devices;
-  std::vector<std::vector<Link>> links;  // [from][to]
+  std::vector<std::vector<Link>> links;  // links[from][to]
 };
 // Returns all facts about a backend; empty ones if the backend is not in this build. Initializes its devices, which
 // takes a moment. Never throws.

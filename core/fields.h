@@ -114,10 +114,10 @@ struct Check {
 // Numbers are compared as long double, which holds every integer of 64 bits exactly.
 static_assert(std::numeric_limits<long double>::digits >= 64);
 
-Check positive();  // > 0
+Check positive();  // requires a value > 0
 Check at_least(long double min);
 Check at_most(long double max);
-Check in_range(long double min, long double max);  // inclusive
+Check in_range(long double min, long double max);  // both ends are inclusive
 Check non_empty();                                 // for strings and lists; a key without default becomes mandatory
 Check at_most_items(std::size_t max);
 Check one_of(std::vector<std::string> names);
@@ -192,7 +192,8 @@ class Fields {
 // name of one of the section's fields gets that field's line.
 
 namespace config {
-inline constexpr std::uint64_t kMaxInteger = std::numeric_limits<std::int64_t>::max();  // what a Value can hold
+// Largest integer that a Value can hold.
+inline constexpr std::uint64_t kMaxInteger = std::numeric_limits<std::int64_t>::max();
 inline constexpr std::size_t kMaxHelp = 100;  // characters of a field's text; a test checks the trainer's settings
 inline constexpr std::size_t kMaxSettingsBytes = 1 << 20;  // maximum size of one file, and of all settings as printed
 struct Source {

@@ -36,7 +36,7 @@ std::string hint_at_equals(const std::string& text) {
   return " (YAML writes `key: value`, without =)";
 }
 
-constexpr int kLastStage = std::numeric_limits<int>::max();  // the command line
+constexpr int kLastStage = std::numeric_limits<int>::max();  // stage of the command line
 
 struct Origin {
   int order = 0;  // position of the file or override in loading order

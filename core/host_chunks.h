@@ -41,7 +41,7 @@ class HostChunks {
   // host: tensors [n], of any dtypes.
   HostChunks(const std::vector<Tensor>& host, Sizes, const Stream& compute);
   HostChunks(const std::vector<Tensor>& host, Sizes, const Stream& compute, const Stream& in,
-             const Stream& out);  // in, out: the copy streams
+             const Stream& out);  // in, out: streams of the copies to and from the device
   // Chunks end only at `ends`, so a chunk may be larger than Sizes::chunk.
   HostChunks(std::vector<Pieces> host, const Ends& ends, std::int64_t n, Sizes, const Stream& compute);
   // Waits for all copies: the host tensors may be freed afterwards.

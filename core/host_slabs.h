@@ -21,7 +21,7 @@ class HostSlabs {
   std::byte* allocate(std::size_t bytes);
   void reset();  // frees all pieces, but keeps the memory
 
-  std::size_t held() const { return held_; }  // bytes, in use or not
+  std::size_t held() const { return held_; }  // bytes held, in use or not
 
  private:
   struct Slab {

@@ -209,7 +209,7 @@ void StepArena::retire() {
 MemoryStats StepArena::stats() const {
   MemoryStats s = upstream_->stats();
   std::lock_guard lock(mutex_);
-  const std::size_t outside = s.in_use > taken_ ? s.in_use - taken_ : 0;  // allocated from upstream by others
+  const std::size_t outside = s.in_use > taken_ ? s.in_use - taken_ : 0;  // bytes that others allocated from upstream
   s.in_use = ledger_.in_use() + outside;
   s.peak = ledger_.peak() + outside;
   s.phases = ledger_.phases();

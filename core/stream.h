@@ -35,7 +35,7 @@ class EventImpl {
 
 class Event {
  public:
-  Event() = default;  // already done
+  Event() = default;  // an event that is already done
   explicit Event(std::shared_ptr<EventImpl> impl) : impl_(std::move(impl)) {}
   bool defined() const { return impl_ != nullptr; }
   bool done() const { return !impl_ || impl_->done(); }
@@ -60,7 +60,7 @@ class StreamImpl {
  public:
   virtual ~StreamImpl() = default;
   virtual Event record() = 0;
-  virtual Event record_time() = 0;  // an event with its time
+  virtual Event record_time() = 0;  // records an event with its time
   // Records the work that `work` queues on this stream, without running it. Returns null without calling `work` if the
   // backend cannot record. `work` must not wait for the device.
   virtual std::unique_ptr<RecordedWork> record_work(const std::function<void()>& /*work*/) { return nullptr; }
@@ -71,7 +71,7 @@ class StreamImpl {
   virtual std::string device_name() const { return std::string(to_string(device.backend)); }  // model name
   virtual void* native() { return nullptr; }                                                  // cudaStream_t
   virtual ThreadPool* pool() { return nullptr; }                                              // CPU only
-  virtual int threads() const { return 0; }  // compute threads; CPU only
+  virtual int threads() const { return 0; }  // number of compute threads; CPU only
   // Copies bytes between any two addresses that this device can access, ordered on this stream.
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
   // Copies rows of `bytes` each. A pitch is the distance in bytes between the starts of two rows.

@@ -18,7 +18,7 @@ class Tensor {
   // Returns a contiguous tensor with unspecified contents.
   static Tensor empty(const Shape&, DType, const Stream&, Lifetime = Lifetime::step);
   static Tensor zeros(const Shape&, DType, const Stream&, Lifetime = Lifetime::step);
-  static Tensor wrap(std::shared_ptr<Storage>, const Shape&, DType);  // contiguous view of existing bytes
+  static Tensor wrap(std::shared_ptr<Storage>, const Shape&, DType);  // returns a contiguous view of existing bytes
 
   bool defined() const { return storage_ != nullptr; }
   const Shape& shape() const { return shape_; }
@@ -31,7 +31,7 @@ class Tensor {
   std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
   bool contiguous() const;
   const std::shared_ptr<Storage>& storage() const { return storage_; }
-  bool unique() const { return storage_.use_count() == 1; }  // no other tensor shares the bytes
+  bool unique() const { return storage_.use_count() == 1; }  // true if no other tensor shares the bytes
 
   Tensor view(const Shape&) const;  // shares the bytes; requires a contiguous tensor; one dim may be -1
   Tensor narrow(int dim, std::int64_t start, std::int64_t length) const;
@@ -63,7 +63,7 @@ void fill_zero(const Tensor& t, const Stream& stream);
 std::string describe(const Tensor&);  // "f32[3,4] on cpu:0"
 
 // from_host() copies a vector to a new tensor [n]. to_host() copies a contiguous tensor to a flat vector, and blocks
-// until the copy is done. Any device.
+// until the copy is done. Both work on any device.
 template <class T>
 Tensor from_host(const std::vector<T>& host, const Stream& stream, Lifetime lifetime = Lifetime::step) {
   Tensor t = Tensor::empty({static_cast<std::int64_t>(host.size())}, DTypeOf<T>::value, stream, lifetime);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kNone = -1;
 std::atomic<int> first_device{kNone};  // device of the first OnDevice of this process
-thread_local bool has_device = false;  // this thread has chosen a device
+thread_local bool has_device = false;  // true if this thread has chosen a device
 
 }  // namespace
 

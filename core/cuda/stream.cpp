@@ -62,7 +62,7 @@ class CudaEvent final : public EventImpl {
  private:
   cudaEvent_t event_ = nullptr;
   cudaStream_t stream_;
-  std::uint64_t launches_;  // launches before the event
+  std::uint64_t launches_;  // number of launches before the event
 };
 
 class CudaGraph {
