@@ -14,7 +14,7 @@ using Run = std::function<void(std::size_t)>;
 
 constexpr double kLongSeconds = 0.25;    // a call that takes longer is repeated at most once
 constexpr double kMaxLoadSeconds = 0.3;  // maximum extra time of a first call
-// Maximum ratio to replace a candidate of higher priority; a smaller gain is noise.
+// Maximum time ratio at which a candidate replaces one of higher priority; a smaller gain is noise.
 constexpr double kMaxTimeRatio = 0.97;
 constexpr double kMinCallSeconds = 1e-7;  // shorter measurements are rounded up to this
 
@@ -29,7 +29,7 @@ double seconds_of(const Run& run, std::size_t i, int repeats, const ExecContext&
 // Returns the seconds of candidate i; infinity if it runs out of memory. best: the shortest time so far.
 double seconds_of(const Run& run, std::size_t i, double best, const ExecContext& ctx) {
   try {
-    const double first = seconds_of(run, i, 1, ctx);  // loads the kernel, makes plans
+    const double first = seconds_of(run, i, 1, ctx);  // includes loading the kernel and making plans
     if (first > kLongSeconds && first - kMaxLoadSeconds > best) return first;
     if (first > kLongSeconds) return std::min(first, seconds_of(run, i, 1, ctx));
     const double once = seconds_of(run, i, 1, ctx);

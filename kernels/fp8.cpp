@@ -6,7 +6,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kRowBytes = 16;  // alignment of rows
+constexpr std::int64_t kRowBytes = 16;  // alignment of rows in bytes
 
 Tensor empty_rows(const Shape& shape, DType dtype, const ExecContext& ctx, Lifetime lifetime) {
   const auto multiple = kRowBytes / static_cast<std::int64_t>(size_of(dtype));
@@ -80,7 +80,7 @@ void check(const MatmulFp8& m) {
 
 Cost cost(const MatmulFp8& m) {
   const std::int64_t k = m.a.values.dim(1);
-  constexpr std::string_view kBlocks[] = {"", "w", "t"};  // rows, squares, tensor
+  constexpr std::string_view kBlocks[] = {"", "w", "t"};  // for rows, squares, tensor
   return {2 * static_cast<double>(m.c.numel()) * static_cast<double>(k),
           bytes_of({m.a.values, m.a.scales, m.b.values, m.b.scales, m.c, m.accumulate ? m.c : Tensor{}}),
           str("e4m3[", m.c.dim(0), 'x', m.c.dim(1), 'x', k, ']', kBlocks[static_cast<int>(m.b.blocks)],

@@ -71,9 +71,9 @@ RING_HOST_DEVICE constexpr Fp8Scale fp8_tensor_scale(float max) {
 }
 
 enum class Fp8Blocks : std::uint8_t {
-  rows,     // 1 x 128
-  squares,  // 128 x 128
-  tensor,   // the whole tensor
+  rows,     // one scale per 1 x 128 elements
+  squares,  // one scale per 128 x 128 elements
+  tensor,   // one scale for the whole tensor
 };
 
 // A matrix [R,K]; each element is its value times the scale of its block. The rows of both tensors start at multiples

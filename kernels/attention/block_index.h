@@ -23,7 +23,7 @@ struct IndexShape {
   std::int64_t weights() const { return (heads + 1) * dim; }  // first column of the head weights
   std::int64_t width() const { return weights() + kv_heads * heads; }
   std::int64_t biases() const { return kv_heads * distances; }
-  float scale() const;  // 1 / sqrt(heads dim)
+  float scale() const;  // returns 1 / sqrt(heads * dim)
 };
 
 // Factor of the bias by distance. Adam changes each number by about the learning rate per step; a dot product changes

@@ -98,7 +98,7 @@ class BlockPattern {
   BlockPattern of_heads(std::int32_t first, std::int32_t count) const;
 
   std::int32_t block() const { return block_; }
-  std::int32_t rule_index(std::int32_t kv_head) const;  // index of the rule
+  std::int32_t rule_index(std::int32_t kv_head) const;  // returns the index of the rule
   const BlockRule& rule(std::int32_t kv_head) const { return rules_[static_cast<std::size_t>(rule_index(kv_head))]; }
   bool keeps(std::int32_t kv_head, std::int32_t q, std::int32_t k) const { return rule(kv_head).keeps(kv_head, q, k); }
   const std::vector<std::uint32_t>& bits() const { return *bits_; }
@@ -129,7 +129,7 @@ class BlockPattern {
 // 64 rows that start beyond the length have no coverage. Blocks that only end beyond the length are not marked: kernels
 // must mask them.
 constexpr std::int32_t kListRows = 128, kListColumns = 64;
-enum class BlockCoverage : std::uint8_t { none = 0, partly = 1, wholly = 2 };  // partly: has the causal diagonal
+enum class BlockCoverage : std::uint8_t { none = 0, partly = 1, wholly = 2 };  // partly: contains the causal diagonal
 RING_HOST_DEVICE constexpr std::int32_t list_entry(std::int32_t column_block, BlockCoverage first,
                                                    BlockCoverage second) {
   return column_block * 16 + static_cast<std::int32_t>(second) * 4 + static_cast<std::int32_t>(first);

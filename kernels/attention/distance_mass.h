@@ -15,7 +15,7 @@ namespace ring {
 struct DistanceMass {
   Tensor mass, out;
   BlockSelection selection;
-  std::vector<Span> spans;  // whole documents
+  std::vector<Span> spans;  // spans of whole documents
   Pattern pattern;
 };
 inline Cost cost(const DistanceMass& a) { return cost_of(a.mass, {a.mass, a.out}); }

@@ -70,7 +70,7 @@ void check(const Pattern&, const char* op);
 
 // Consecutive rows of a tensor that belong to one document. Positions count from the start of the packed row.
 struct Span {
-  std::int32_t first = 0, count = 0;  // rows
+  std::int32_t first = 0, count = 0;  // rows [first, first + count)
   std::int32_t position = 0;          // position of row `first`
   std::int32_t document = 0;          // position at which the document starts
   bool operator==(const Span&) const = default;
@@ -81,6 +81,6 @@ struct Span {
 // packed row of its own.
 std::vector<Span> spans_of(const std::vector<std::int32_t>& offsets, const std::vector<std::int32_t>& rows = {});
 
-std::vector<Span> sorted_by_row(std::vector<Span> spans);  // removes empty spans
+std::vector<Span> sorted_by_row(std::vector<Span> spans);  // sorts spans and removes empty ones
 
 }  // namespace ring

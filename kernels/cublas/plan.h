@@ -23,7 +23,7 @@ struct Problem {
   int left_align = 16, right_align = 16, out_align = 16, residual_align = 16;  // alignment of the addresses in bytes
   Gelu gelu = Gelu::none;
   int gelu_align = 16;     // alignment in bytes of the activation's input, which is contiguous
-  std::int64_t batch = 1;  // number of GEMMs of contiguous matrices that follow one another
+  std::int64_t batch = 1;  // number of GEMMs, whose matrices are contiguous and adjacent in memory
 
   auto operator<=>(const Problem&) const = default;
   std::string text() const;  // returns the problem as text, for keys of measured choices

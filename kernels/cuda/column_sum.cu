@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kBlock)
 // Split of the columns: `lanes` threads side by side, as few as the columns need and at most `most`.
 struct ColumnSplit {
   int lanes;
-  std::int64_t slabs;  // thread blocks across the columns
+  std::int64_t slabs;  // number of thread blocks across the columns
 };
 ColumnSplit cut_columns(std::int64_t threads, int most) {
   int lanes = 1;

@@ -129,7 +129,7 @@ struct Gradient {
   float max, factor, at_target;
   __device__ float operator()(float x) const { return exp_fast(x - max) * factor; }
   template <class T>
-  __device__ Pack<T> operator()(const Pack<T>& p, int slot) const {  // slot of the target, or negative
+  __device__ Pack<T> operator()(const Pack<T>& p, int slot) const {  // slot: slot of the target, or negative
     Floats<kPack<T>> f = unpack(p);
 #pragma unroll
     for (float& x : f.v) x = (*this)(x);

@@ -11,7 +11,7 @@ namespace ring::cuda {
 namespace {
 
 constexpr int kChunk = 32;  // positions per thread block
-constexpr int kAtOnce = 8;  // rows in flight
+constexpr int kAtOnce = 8;  // rows that a thread has in flight
 constexpr int kSlots = 2;   // partial sums per chunk: kIn for the run it continues, kOut for the run it begins
 constexpr int kIn = 0, kOut = 1;
 

@@ -97,7 +97,7 @@ struct Bits {
   std::uint32_t half[2][2];
 };
 
-// Tensor that the random bits are for.
+// Tensor that is rounded with the random bits.
 enum class Target : std::uint32_t { param, m, v };
 constexpr std::uint64_t kTargets = 4;
 

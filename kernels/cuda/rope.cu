@@ -12,7 +12,7 @@ constexpr std::int64_t kMaxAngles = 4096;  // maximum angles per thread block, i
 
 template <class T>
 struct RopeArgs {
-  StridedRows<T> x, out;  // outer: tokens, inner: heads
+  StridedRows<T> x, out;  // the outer dim is tokens, the inner dim heads
   const std::int32_t* positions;
   const float* inv_freq;
   std::uint32_t tokens, tile;  // tile: tokens per thread block
@@ -35,7 +35,7 @@ __device__ inline Floats<n> read_floats(const float* shared) {
 template <class T>
 struct Item {
   bool inside;
-  std::uint32_t token, head, column;  // token: within the tile
+  std::uint32_t token, head, column;  // token: index within the tile
 
   __device__ Item(const RopeArgs<T>& a, std::uint32_t at, std::uint32_t items) {
     const std::uint32_t row = a.half_packs.quotient(at);

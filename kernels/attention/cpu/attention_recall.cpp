@@ -25,7 +25,7 @@ void run_attention_recall(const AttentionRecall& a, const ExecContext& ctx) {
   });
 }
 
-// The queries of block i that are here, and the earlier keys of their document.
+// The queries of block i in this call, and the earlier keys of their document.
 struct BlockRow {
   std::int64_t first, rows;     // position of the document's first key; queries of the block
   std::int64_t before, inside;  // keys before the block; keys of the block before the first of these queries

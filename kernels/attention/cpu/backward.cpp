@@ -16,7 +16,7 @@ namespace {
 
 struct Problem {
   Heads q, k, v, dout, dq, dk, dv;
-  Heads carry_dq, carry_dk, carry_dv;  // data is null without a carry
+  Heads carry_dq, carry_dk, carry_dv;  // data is null if there is no carry
   bool first;                          // true for the first pass, which initializes the gradients
   float *lse, *delta;                  // [Hq,N]; delta = rowsum(dout * out)
   float* shares;                       // partial dq, each [heads of the group, queries of the task, D]

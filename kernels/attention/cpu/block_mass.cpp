@@ -15,7 +15,7 @@ struct Problem {
   Heads q, k;
   const float* lse;
   float* mass;
-  std::int64_t blocks;  // columns of `mass`
+  std::int64_t blocks;  // number of columns of `mass`
   float scale;
   const Pattern& pattern;
   const BranchPass& pass;

@@ -12,7 +12,7 @@ namespace ring::cpu {
 namespace {
 
 struct Problem {
-  Heads q, k, v, out, carry;  // carry.data is null without a carry
+  Heads q, k, v, out, carry;  // carry.data is null if there is no carry
   float* lse;
   float scale;
   const Pattern& pattern;

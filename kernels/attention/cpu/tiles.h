@@ -15,7 +15,7 @@ namespace ring::cpu {
 // A segment pair as one KV head sees it.
 struct View {
   HeadSegment segment;
-  const BlockPattern* blocks;  // null without a block pattern
+  const BlockPattern* blocks;  // null if there is no block pattern
   SelectedBlocks selected;     // replaces the pattern's rules if there is a selection
   std::int32_t kv_head, block_row;
 

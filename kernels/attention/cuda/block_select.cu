@@ -20,7 +20,7 @@ struct Pooled {
   const T* x;
   Out* out;
   std::int64_t row, head;         // strides of x, in elements
-  int heads, groups, dim, block;  // heads: per group
+  int heads, groups, dim, block;  // heads: heads per group
 };
 
 // One thread block per pooled block and group of heads: its warps take the rows in turn, each lane n columns.
@@ -97,7 +97,7 @@ struct Content {
 struct Selecting {
   const float *queries, *keys, *scores;  // queries, keys: block means; scores: precomputed scores, or null
   std::uint32_t* bits;
-  int heads, dim, words, columns;  // columns: of precomputed scores
+  int heads, dim, words, columns;  // columns: columns of precomputed scores
   float scale;
   int most = 1;                   // maximum candidates per row
   int first_head = 0, count = 0;  // heads of this launch

@@ -27,7 +27,7 @@ struct Params {
   HeadsOf<T> out;
   const std::int32_t* starts;
   const CacheRows* rows;
-  int heads, group, dim, lanes;  // lanes: per group, a power of two
+  int heads, group, dim, lanes;  // lanes: lanes per group, a power of two
   float factor;                  // attention scale * log2(e)
   bool aligned;
   const T* gates;  // [B,heads], added to the scores of rows from `gated` on; null if there are none

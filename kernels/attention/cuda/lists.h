@@ -47,7 +47,7 @@ struct DeviceLists {
 // section_of()).
 struct ListShape {
   Stationary owner = Stationary::q;
-  std::int64_t kv_heads = 1, length = 0;  // positions of the packed row
+  std::int64_t kv_heads = 1, length = 0;  // length: positions of the packed row
   bool causal = true;
   std::int64_t section = 1;
   auto operator<=>(const ListShape&) const = default;

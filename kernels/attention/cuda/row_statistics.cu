@@ -26,7 +26,7 @@ struct Rows8 {
   std::int64_t tokens;
   std::uint32_t rows;  // heads * tokens, rounded up to multiples of kTokens
   Divider heads;
-  int dim, lanes;  // lanes: per row, a power of two
+  int dim, lanes;  // lanes: lanes per row, a power of two
   float kept;      // factor of delta: 1 - dropout rate
   bool aligned;
 };

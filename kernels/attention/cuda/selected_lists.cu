@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kListWarps* kWarp) walk_selected(const __grid_
 
 struct SelectedCuts {
   SplitList* splits;
-  int items, split_lists, processors;  // capacity of items and splits
+  int items, split_lists, processors;  // items, split_lists: capacities
 };
 
 // Orders the lists of keys: first the parts of split lists, then the others.

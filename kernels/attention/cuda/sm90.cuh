@@ -132,7 +132,7 @@ __device__ inline bool describe(Job<kConsumers>& job, const TileSchedule& work, 
     if (first < end)
       job.reach[c] = s.bounds<owner>(first, end);
     else
-      job.reach[c] = {0, 0, 0, 0, 0, 0, 0, 0};  // no column
+      job.reach[c] = {0, 0, 0, 0, 0, 0, 0, 0};  // the consumer's rows see no column
   }
   job.head = at.head;
   job.slot = at.slot;

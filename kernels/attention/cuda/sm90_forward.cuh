@@ -58,7 +58,7 @@ struct ForwardConsumer {
         else
           pass_tile();
       }
-      release(m.k_empty[k_pipe.index]);  // the sentinel tile (marks < 0)
+      release(m.k_empty[k_pipe.index]);  // frees the stage of the sentinel tile (marks < 0)
       k_pipe.advance();
       more = begin_job(n + 1);
       order.wait();

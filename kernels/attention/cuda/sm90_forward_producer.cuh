@@ -10,7 +10,7 @@ namespace ring::cuda::sm90 {
 template <int kDim, int kConsumers>
 struct ForwardShape {
   static constexpr int kParts = 2, kKeys = kParts * kPart;                             // parts and keys per tile
-  static constexpr int kStages = kDim == 64 ? 4 : 2, kKeyStages = kDim == 64 ? 4 : 3;  // stages of V; of K
+  static constexpr int kStages = kDim == 64 ? 4 : 2, kKeyStages = kDim == 64 ? 4 : 3;  // stages of V, stages of K
   static constexpr int kRows = kGroupRows * kConsumers, kWarps = kGroupWarps * kConsumers;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 72;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 216;

@@ -18,7 +18,7 @@ struct FusedParams : TmaBackwardParams {
 
 // A tile of 64 queries whose dq this thread block adds to.
 struct QueryTile {
-  int head, row;  // row in the dq accumulators
+  int head, row;  // row: row in the dq accumulators
   int rows;       // number of valid rows; < 0 if there are no more tiles
   int first;      // first valid row of the tile
   int turn;       // number of key blocks that add before this one
@@ -48,7 +48,7 @@ struct FusedMemory {
                 kThreads * (65536 / kThreads / 8 * 8));
   static constexpr int kTile = tile_bytes<kDim>(kColumns), kOwn = tile_bytes<kDim>(kRows);
   unsigned char x[kOwnStages][kOwn], y[kOwnStages][kOwn], a[kStages][kTile], b[kStages][kTile];
-  unsigned char ds[kGradStages][panel_bytes(kRows)];  // rows are keys
+  unsigned char ds[kGradStages][panel_bytes(kRows)];  // dS; its rows are keys
   float dq[kSumStages][kColumns * kSumColumns];
   float lse2[kStages][kStatistics], delta[kStages][kStatistics];
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];

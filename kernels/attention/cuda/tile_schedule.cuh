@@ -176,7 +176,7 @@ __device__ inline Merged merge(float own, float before) {
 // lse = -inf and gradients of 0.
 void fill_outside(const Attention&, const ExecContext&);
 void fill_outside(const AttentionBackward&, const ExecContext&);
-void fill_no_keys(const Tensor& lse, const ExecContext&);  // -inf everywhere
+void fill_no_keys(const Tensor& lse, const ExecContext&);  // fills lse with -inf
 
 // Per-row inputs of the backward kernels, each [Hq,N] f32: delta = rowsum(dout * out), and lse in base 2, which is +inf
 // for rows without keys so that their P is 0. With dropout, delta is multiplied by 1 - rate, since the gradients of

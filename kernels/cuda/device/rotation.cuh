@@ -11,7 +11,7 @@ struct Rotation {
 
 // Angles can reach millions of radians. They are reduced to one turn in f64, after which f32 is precise enough.
 __device__ inline Rotation rotation(std::int32_t position, float inv_freq, float sign) {
-  constexpr double kPerRadian = 0.15915494309189535;  // turns
+  constexpr double kPerRadian = 0.15915494309189535;  // turns per radian
   const double turns = position * (static_cast<double>(inv_freq) * kPerRadian);
   Rotation r;
   sincospif(2.0f * static_cast<float>(turns - rint(turns)), &r.sine, &r.cosine);

@@ -91,7 +91,8 @@ __device__ inline void wgmma_ss(float (&c)[64], std::uint64_t a, std::uint64_t b
       : "l"(a), "l"(b), "r"(keep));
 }
 
-// A in registers (RS), as fragments of mma.m16n8k16; b from desc_mn_major() or desc_k_major(), as b_major says.
+// Same with A in registers (RS), as fragments of mma.m16n8k16. b comes from desc_mn_major() or desc_k_major(), as
+// b_major says.
 template <Major b_major = Major::mn>
 __device__ inline void wgmma_rs(float (&c)[32], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
   asm volatile(
