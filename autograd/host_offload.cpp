@@ -54,7 +54,7 @@ class HostOffload::OffloadedStorage {
   const std::size_t bytes_;
   std::byte* const host_;
   std::shared_ptr<Storage> here_;
-  std::size_t part_ = 0;  // number of the latest part that saved it
+  std::size_t part_ = 0;  // index of the latest part that saved this storage
   bool sent_ = false;
   Event pending_;  // the latest copy, if the compute stream has not waited for it
 };

@@ -20,9 +20,9 @@ namespace ring {
 
 // Bytes of the latest forward and its backward.
 struct OffloadedBytes {
-  std::size_t moved = 0;    // copied to the host
+  std::size_t moved = 0;    // bytes copied to the host
   std::size_t stayed = 0;   // bytes not copied because host memory was full
-  std::size_t fetched = 0;  // copied back
+  std::size_t fetched = 0;  // bytes copied back
   std::size_t late = 0;     // part of `fetched` that was copied only when needed, not one part ahead
 };
 

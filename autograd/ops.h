@@ -154,7 +154,7 @@ Var self_attention(Run&, const Var& qkv, const Sequences&, const SelfAttention&)
 struct LossHead {
   Tensor targets;          // [N] i32, -100 = ignored
   Tensor weights;          // [N] f32, the label mask; undefined means all 1
-  std::int64_t vocab = 0;  // columns in use; the unsharded w may have more rows (padding)
+  std::int64_t vocab = 0;  // vocabulary columns in use; the unsharded w may have more rows (padding)
   float scale = 1;         // factor on the gradient, times loss_scale if the run has a state
   float z_loss = 0;
   std::int64_t chunk_bytes = 0;  // bytes of logits held at a time; 0 means 32 MiB on a CPU, 2 GiB on a GPU

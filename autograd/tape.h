@@ -81,8 +81,8 @@ struct Run {
   // Outputs of ops get recipes: backward recomputes them instead of saving them. Code that turns this off again must
   // call checkpoint_boundary() on the values at the border.
   bool recompute = false;
-  bool recompute_attention =
-      false;       // if true with `recompute`, attention is recomputed, too; otherwise its outputs are saved
+  // If true with `recompute`, attention is recomputed, too; otherwise its outputs are saved.
+  bool recompute_attention = false;
   Tensor state{};  // a StepState on the device, from which kernels read step and loss scale; undefined if there is none
   // Tensor parallelism with sequence parallelism (ops.h): the processes that share one model. Null, or of size 1, if
   // there is none.
