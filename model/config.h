@@ -29,9 +29,10 @@ enum class InitScheme : std::uint8_t {
 };
 enum class RopeScaling : std::uint8_t {
   none,
-  linear,   // positions divided by factor (Chen et al. 2023)
-  llama3,   // low frequencies divided by factor, a smooth band between (Llama 3.1)
-  yarn,     // like llama3, with the band by channels, and scores times attention_factor^2 (Peng et al. 2023, section 3)
+  linear,  // positions divided by factor (Chen et al. 2023)
+  llama3,  // low frequencies divided by factor, with a smooth transition to high ones (Llama 3.1)
+  // Like llama3, with the transition by channels, and scores times attention_factor^2 (Peng et al. 2023, section 3).
+  yarn,
   dynamic,  // theta grows with the length of each sequence beyond original_context (Peng et al. 2023, section 3.3)
 };
 

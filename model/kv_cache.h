@@ -17,7 +17,7 @@ namespace ring {
 // come after those of all tokens.
 struct LayerCache {
   struct Pools {
-    std::int32_t size, first;  // first: the row of pool 0
+    std::int32_t size, first;  // first: row of pool 0
   };
 
   Tensor keys, values;
@@ -29,7 +29,7 @@ struct LayerCache {
 
   bool selects() const { return selection && !shares; }
 
-  std::int64_t rows() const { return pools.empty() ? keys.dim(1) : pools[0].first; }  // rows for tokens
+  std::int64_t rows() const { return pools.empty() ? keys.dim(1) : pools[0].first; }  // number of rows for tokens
   std::int64_t row_of(std::int64_t token) const {
     return token < rows() ? token : sinks + (token - sinks) % (rows() - sinks);
   }

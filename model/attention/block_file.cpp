@@ -13,9 +13,9 @@
 namespace ring {
 namespace {
 
-constexpr std::int32_t kMaxBlocks = 1 << 15;  // blocks per side; 128 MiB of bits
+constexpr std::int32_t kMaxBlocks = 1 << 15;  // maximum blocks per side, 128 MiB of bits
 constexpr std::int32_t kMaxHeads = 1 << 15;
-constexpr std::size_t kMaxBytes = 4 << 20;  // bytes of a file
+constexpr std::size_t kMaxBytes = 4 << 20;  // maximum bytes of a file
 // A short line may name very many blocks. These limits bound the cost of building the bit matrices: the words of 32
 // blocks held for all sections of a pattern (256 MiB), and the number of writes, since overlapping lines write the same
 // word repeatedly.

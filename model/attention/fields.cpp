@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxTokens = 1 << 30;
 constexpr std::size_t kMaxBranches = 64, kMaxPools = 8;
-constexpr std::int64_t kMaxShared = 1 << 16;  // layers
+constexpr std::int64_t kMaxShared = 1 << 16;  // maximum layers per selection
 
 std::string text_of(const config::Node& value) {
   if (value.scalar()) return config::to_text(value.get());
