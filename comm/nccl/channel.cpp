@@ -32,7 +32,7 @@ double seconds(milliseconds t) { return static_cast<double>(t.count() / 10) / 10
 struct Handle {
   std::timed_mutex calls;  // held during every call with `comm`; all calls are short
   ncclComm_t comm = nullptr;
-  bool gone = false;  // `comm` was aborted or destroyed
+  bool gone = false;  // true if `comm` was aborted or destroyed
 
   std::mutex abort_mutex;
   std::condition_variable abort_done;

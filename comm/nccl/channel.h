@@ -60,7 +60,7 @@ class Channel final : public WorkGuard {
   void init_communicator(const NcclGroup&, Store&);  // creates the NCCL communicator
   Event queue(const std::string& text, const Event& after, const Calls&, const Copies&);
   std::optional<std::string> find_stuck();                                  // operation that exceeds the timeout
-  void wait_for_nccl(Clock::time_point deadline, const std::string& what);  // waits for a non-blocking call of NCCL
+  void wait_for_nccl(Clock::time_point deadline, const std::string& what);  // waits for a non-blocking NCCL call
   bool finalize();                                                          // returns false if an abort is needed
 
   int rank_, size_;

@@ -14,7 +14,7 @@
 namespace ring::nccl {
 namespace {
 
-constexpr std::size_t kUnit = 512;  // bytes; alignment of tensors
+constexpr std::size_t kUnit = 512;  // alignment of tensors in bytes
 constexpr std::size_t kSmallestSegment = std::size_t{64} << 20;
 
 std::size_t round_up(std::size_t n) { return (n + kUnit - 1) / kUnit * kUnit; }
