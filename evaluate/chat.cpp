@@ -18,7 +18,7 @@ Chat::Chat(chat::Format format, const std::string& name, std::shared_ptr<const T
       end_(writer_.end_of_answer()) {
   if (end_.empty()) return;
   const std::vector<std::int32_t> ids = encode({{end_, true}}, false);
-  // a control token, which has no visible text
+  // A control token has no visible text.
   const bool control = !ids.empty() && tokenizer_->bytes_of(ids[0]).empty();
   if (ids.size() != 1 && !control) return;
   end_token_ = ids[0];

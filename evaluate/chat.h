@@ -1,5 +1,5 @@
 #pragma once
-// Conversations with a model: the tokens of a prompt, as training would see them, and what ends an answer.
+// Conversations with a model: builds a prompt's tokens as training would see them, and determines what ends an answer.
 
 #include <cstdint>
 #include <memory>
@@ -16,12 +16,13 @@ namespace ring {
 struct Session;
 
 struct ChatMessage {
-  std::string role, content;  // role: as in the template; usually system, user or assistant
+  std::string role, content;  // role: as in the template, usually system, user or assistant
 };
 
 class Chat {
  public:
-  // name: of the template, for messages. ends: further tokens that end an answer. Throws Error as chat::Template does.
+  // name: name of the template, for messages. ends: additional tokens that end an answer. Throws Error like
+  // chat::Template.
   Chat(chat::Format, const std::string& name, std::shared_ptr<const Tokenizer>, std::vector<std::int32_t> ends = {});
 
   // Returns the conversation up to where the assistant answers, with the same tokens as in a corpus that `data prepare`
@@ -29,8 +30,8 @@ class Chat {
   // writes nothing, or if the context has no room for an answer.
   std::vector<std::int32_t> prompt(const std::vector<ChatMessage>&, std::int64_t context) const;
 
-  // Returns what ends an answer: `stops`, and the token or string that the template writes after an answer. Blank space
-  // around answers is stripped, because templates add their own there.
+  // Returns the endings of an answer: `stops`, and the token or string that the template writes after an answer. Blank
+  // space around answers is stripped, because templates add their own there.
   TextEnding ending(std::vector<std::string> stops) const;
 
  private:
@@ -40,11 +41,11 @@ class Chat {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<std::int32_t> ends_;
   std::optional<std::int32_t> end_token_;
-  std::string end_;  // the template's end of an answer, if that is not a single token; empty if there is none
+  std::string end_;  // the template's end of an answer if it is not a single token; else empty
 };
 
-// Opens a chat with the model of a session. choice selects the template (see load_chat_format()); by default it is the
-// one stored with the model.
+// Opens a chat with a session's model. choice selects the template (see load_chat_format()); by default it is the
+// template stored with the model.
 Chat open_chat(const Session&, const std::string& choice);
 
 }  // namespace ring

@@ -81,7 +81,7 @@ Evaluation evaluate(const Model& model, const ExecContext& ctx, const Validation
   if (set.corpora() > 1) sums.sources.resize(set.corpora());
   const std::int64_t length = set.options().context;
   for (std::int64_t i = 0; i < set.batches(); ++i) {
-    enter(RunPhase::validate);  // a sign of progress for each batch
+    enter(RunPhase::validate);  // reports progress for each batch
     if (stop && stop()) throw EvaluationStopped{};
     const Batch b = parts ? parts->part(set.batch(i)) : set.batch(i);
     Run run{.ctx = ctx, .tp = tp};
@@ -98,7 +98,7 @@ Evaluation evaluate(const Model& model, const ExecContext& ctx, const Validation
     sums.tokens += b.valid_targets;
     if (!sums.sources.empty()) add_sources(sums, b, out.token_loss, ctx);
   }
-  if (tp && tp->rank() > 0)  // shards of a model have the same losses: count them once
+  if (tp && tp->rank() > 0)  // tensor-parallel ranks have the same losses, which are counted once
     sums = {0, 0, 0, std::vector<SourceLoss>(sums.sources.size()), sums.batch_losses};
   return over_all(sums, comm);
 }

@@ -17,7 +17,7 @@ struct Evaluation {
   double loss = 0;      // mean negative log-likelihood per token, in nats
   double accuracy = 0;  // share of tokens that the model ranked first (or tied for first)
   std::int64_t tokens = 0;
-  std::vector<SourceLoss> sources;   // by corpus of a mixture; empty if there is only one
+  std::vector<SourceLoss> sources;   // by corpus of a mixture; empty if there is only one corpus
   std::vector<double> batch_losses;  // mean loss per token of each batch that this rank computed, in order
   double perplexity() const;
   double bits_per_byte(double bytes_per_token) const;
@@ -25,19 +25,19 @@ struct Evaluation {
 
 // Returns the sequences of a batch whose rows have `context` tokens: tokens attend only within their sequence.
 Sequences sequences_of(const Batch&, std::int64_t context, const ExecContext&);
-Tensor positions_of(const Batch&, const ExecContext&);  // of packed documents; otherwise undefined
+Tensor positions_of(const Batch&, const ExecContext&);  // for packed documents; else undefined
 
-// Returns true if an evaluation is to end early. Must return the same on all ranks.
+// Returns true if an evaluation should end early. Must return the same value on all ranks.
 using StopEvaluation = std::function<bool()>;
-struct EvaluationStopped {};  // thrown if an evaluation ended early
-// Returns a function that tells if any rank was told to stop: schedulers kill a job about 30 s after their signal, and
-// evaluations may take longer. Both arguments must outlive the result.
+struct EvaluationStopped {};  // thrown by an evaluation that ended early
+// Returns a function that tells whether any rank was told to stop: schedulers kill a job about 30 s after signalling
+// it, and an evaluation may take longer. Both arguments must outlive the result.
 StopEvaluation stop_on(const StopSignal& signal, Communicator& comm);
 
-// Computes the loss over a validation set, with dropout off. Each rank computes its batches; all ranks of `comm` get
-// the same result. parts: with context parallelism, ranks of the cp axis have the same batches and each computes its
-// part; may be null. tp: ranks that hold the shards of the model and have the same batches; may be null. stop: called
-// before each batch; may be null. Throws EvaluationStopped if it returns true.
+// Computes the loss over a validation set, with dropout off. Each rank computes its own batches; all ranks of `comm`
+// get the same result. parts: with context parallelism, all ranks of the cp axis have the same batches and each
+// computes its part; may be null. tp: ranks that hold the model's shards and have the same batches; may be null. stop:
+// called before each batch; may be null. Throws EvaluationStopped if `stop` returns true.
 Evaluation evaluate(const Model&, const ExecContext&, const ValidationSet&, Communicator& comm,
                     ContextBatches* parts = nullptr, Communicator* tp = nullptr, const StopEvaluation& stop = nullptr);
 

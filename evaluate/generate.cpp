@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// The ids that may be sampled, most likely first, with their unnormalized probabilities.
+// The ids that may be sampled, sorted from most to least likely, with their unnormalized probabilities.
 struct Candidates {
   std::vector<std::int32_t> ids;
   std::vector<double> weights;
@@ -21,7 +21,7 @@ Candidates candidates_of(std::span<const float> logits, const Sampling& s) {
   Candidates c;
   c.ids.resize(logits.size());
   std::iota(c.ids.begin(), c.ids.end(), 0);
-  // Ties are broken by id, so that the order is the same everywhere.
+  // Ties are broken by id, so that the order is the same on all machines.
   const auto likelier = [&](std::int32_t a, std::int32_t b) {
     const float la = logits[static_cast<std::size_t>(a)], lb = logits[static_cast<std::size_t>(b)];
     return la != lb ? la > lb : a < b;
@@ -45,8 +45,8 @@ Candidates candidates_of(std::span<const float> logits, const Sampling& s) {
   return c;
 }
 
-// Continues texts as one batch: each step feeds one token of each text to one KV cache. A text that has ended stays in
-// the batch until the cache is rebuilt.
+// Continues texts as one batch: each step feeds one token of each text to a shared KV cache. A text that has ended
+// stays in the batch until the cache is rebuilt.
 class Together {
  public:
   Together(const Model& model, const ExecContext& ctx, std::vector<TextStart> starts)
@@ -106,7 +106,7 @@ class Together {
     cache_.emplace(model_.config(), static_cast<std::int64_t>(texts_.size()), capacity, ctx_);
   }
 
-  // Feeds the new tokens of each text, and returns the logits after its last token.
+  // Feeds the new tokens of each text to the model, and returns the logits after each text's last token.
   std::vector<float> feed() {
     Sequences seqs;
     seqs.offsets = {0};

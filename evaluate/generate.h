@@ -12,17 +12,18 @@
 namespace ring {
 
 struct Sampling {
-  double temperature = 0.8;  // 0 always takes the most likely token
-  std::int64_t top_k = 0;    // keep only this many of the most likely tokens; 0 keeps all
-  double top_p = 1.0;        // keep the fewest most likely tokens with this total probability (Holtzman et al. 2020)
-  // Above 1, tokens that the text or its prompt already contains become less likely: a positive logit is divided by the
-  // penalty, a negative logit is multiplied by it (Keskar et al. 2019, section 4.1).
+  double temperature = 0.8;  // 0 always selects the most likely token
+  std::int64_t top_k = 0;    // keeps only this many of the most likely tokens; 0 keeps all
+  // Keeps the smallest set of most likely tokens with this total probability (Holtzman et al. 2020).
+  double top_p = 1.0;
+  // If above 1, tokens that already occur in the text or its prompt become less likely: a positive logit is divided by
+  // the penalty, a negative logit is multiplied by it (Keskar et al. 2019, section 4.1).
   double repetition_penalty = 1;
   std::uint64_t seed = 1;
-  std::int64_t tokens = 0;  // sample only ids below this, the tokenizer's vocabulary; 0 means all
+  std::int64_t tokens = 0;  // sample only ids below this number, the tokenizer's vocabulary; 0 means all
 };
 
-// Samples a token. `index` is the position in the seed's random stream. Throws Error if a logit is not finite.
+// Samples a token. `index` is the position in the random stream of the seed. Throws Error if a logit is not finite.
 std::int32_t sample_token(std::span<const float> logits, const Sampling&, std::uint64_t index);
 
 // Applies the repetition penalty once to the logit of each distinct token in `text`.

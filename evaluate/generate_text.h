@@ -12,8 +12,8 @@
 
 namespace ring {
 
-// Continues texts as one batch. Each ends at its ending, after max_tokens, or when show(text, piece) returns false.
-// show gets the text piece by piece, and the held-back rest at its end.
+// Continues texts as one batch. Each text ends at its ending, after max_tokens, or when show(text, piece) returns
+// false. show gets the text piece by piece, and at the end the part that was held back.
 std::vector<GeneratedText> generate_texts(const Session&, std::vector<TextStart> texts, std::int64_t max_tokens,
                                           const TextEnding&,
                                           const std::function<bool(std::size_t, const std::string&)>& show);

@@ -19,7 +19,7 @@ std::string GeneratedText::show(std::string piece) {
     constexpr const char* kBlank = " \t\n\v\f\r";
     piece = std::exchange(blank_, "") + piece;
     if (text_.empty()) piece.erase(0, piece.find_first_not_of(kBlank));
-    const std::size_t end = piece.find_last_not_of(kBlank) + 1;  // 0 if npos
+    const std::size_t end = piece.find_last_not_of(kBlank) + 1;  // 0 for npos
     blank_ = piece.substr(end);
     piece.resize(end);
   }

@@ -15,8 +15,8 @@ namespace ring {
 // Conditions that end a text, in addition to the end-of-text token.
 struct TextEnding {
   std::vector<std::string> stops{};
-  std::optional<std::int32_t> token{};      // ends an answer of a chat
-  std::vector<std::int32_t> more_tokens{};  // also end a text, from generation_config.json
+  std::optional<std::int32_t> token{};      // token that ends an answer of a chat
+  std::vector<std::int32_t> more_tokens{};  // more tokens that end a text, from generation_config.json
   bool ignore_end_of_text = false;
   bool strip = false;  // strip blank space (ASCII) around the text
 };
@@ -25,16 +25,16 @@ class GeneratedText {
  public:
   GeneratedText(const std::shared_ptr<const Tokenizer>&, TextEnding);
 
-  // Both return the new text that can be shown now.
+  // Both functions return the new text that can be shown now.
   std::string push(std::int32_t token);
   std::string finish();  // call after the last token
   bool continues() const { return end_.empty(); }
 
-  // Returns "end_of_text", "end_of_answer", "stop", or "length" if the caller stopped first.
+  // Returns "end_of_text", "end_of_answer" or "stop"; "length" if none of them ended the text.
   std::string end() const { return end_.empty() ? "length" : end_; }
-  const std::optional<std::string>& stop() const { return stops_.found(); }  // the stop string that ended the text
+  const std::optional<std::string>& stop() const { return stops_.found(); }  // stop string that ended the text
   const std::string& text() const { return text_; }                          // all text shown so far
-  std::int64_t tokens() const { return tokens_; }                            // without the token that ended the text
+  std::int64_t tokens() const { return tokens_; }                            // excludes the token that ended the text
 
  private:
   std::string show(std::string piece);
@@ -44,7 +44,7 @@ class GeneratedText {
   StreamDecoder decoder_;
   StopStrings stops_;
   bool strip_;
-  std::string blank_;  // trailing blank space, shown only if text follows
+  std::string blank_;  // trailing blank space, shown only if more text follows
   std::string text_, end_;
   std::int64_t tokens_ = 0;
 };

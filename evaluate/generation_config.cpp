@@ -25,7 +25,7 @@ class Reader {
  public:
   Reader(const Json& json, const std::string& file) : json_(json), file_(file) {}
 
-  // Returns null if the member is missing or null.
+  // Returns null if the member is missing or is null.
   const Json* find(const char* key) const {
     const auto found = json_.find(key);
     return found == json_.end() || found->is_null() ? nullptr : &*found;
@@ -107,7 +107,7 @@ void keep_generation_config(const RunDirectory& run, const std::string& init_fro
                     file = run.path() + "/" + kGenerationFile;
   if (!text.empty()) return replace_text(file, text);
   std::error_code error;
-  fs::remove(file, error);  // left by an earlier run
+  fs::remove(file, error);  // removes a file left by an earlier run
   if (error) fail("cannot remove ", file, ": ", io_error_text(error.value()));
 }
 

@@ -9,16 +9,17 @@
 
 namespace ring {
 
-// Predictions at positions [first, end) of their windows: the predicting token has first to end - 1 tokens before it.
+// Predictions at positions [first, end) of their windows: between first and end - 1 tokens precede the predicting
+// token.
 struct PositionBucket {
   std::int64_t first = 0, end = 0;
-  double sum = 0;  // of the losses, in nats
+  double sum = 0;  // sum of the losses, in nats
   std::int64_t tokens = 0;
   double loss() const { return sum / static_cast<double>(tokens); }
 };
 
-// Returns buckets [0, 1), [1, 2), [2, 4), [4, 8), .. up to the length of the windows, without empty buckets. Requires a
-// `set` of a single rank, without packed documents.
+// Returns buckets [0, 1), [1, 2), [2, 4), [4, 8), ... up to the length of the windows, without empty buckets. `set`
+// must be that of a single rank, without packed documents.
 std::vector<PositionBucket> losses_by_position(const Model&, const ExecContext&, const ValidationSet& set);
 
 }  // namespace ring

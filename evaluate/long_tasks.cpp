@@ -24,8 +24,8 @@ constexpr const char* kFiller[] = {" The grass is green.", " The sky is blue.", 
 constexpr std::array kWords = {"apple",  "bridge", "candle", "desert", "engine", "forest", "garden", "hammer",
                                "island", "jacket", "kettle", "ladder", "mirror", "needle", "orange", "pencil"};
 constexpr std::size_t kNumberLength = 5, kNeedles = 4, kHops = 3;
-constexpr std::size_t kCommonEvery = 4;  // every fourth word of a list is the answer; the other words take turns
-constexpr std::size_t kFewestWords = 5;  // enough for one word to occur twice
+constexpr std::size_t kCommonEvery = 4;  // every fourth word of a list is the answer; the other words alternate
+constexpr std::size_t kFewestWords = 5;  // minimum for one word to occur twice
 
 std::int64_t unknown_in(const Tokenizer& tokenizer, const std::string& text) {
   EncodeReport report;
@@ -53,7 +53,7 @@ LongKind parse_long_kind(const std::string& name) {
   return static_cast<LongKind>(found - kKinds.begin());
 }
 
-// Random numbers, whose sequence is determined by seed, kind, length, depth and trial.
+// Random numbers; seed, kind, length, depth and trial determine their sequence.
 class LongTask::Dice {
  public:
   Dice(const LongTask& task, std::int64_t length, double depth, std::int64_t trial)
@@ -61,7 +61,7 @@ class LongTask::Dice {
               site_of(str(name_of(task.kind_), " ", length, " ", depth))} {}
   std::size_t below(std::size_t n) { return random_bits(site_, next_++) % n; }
   double share() { return static_cast<double>(random_bits(site_, next_++)) * 0x1p-32; }
-  // Returns `count` different words in random order.
+  // Returns `count` distinct words in random order.
   std::vector<std::string> words(std::size_t count) {
     std::vector<std::string> all(kWords.begin(), kWords.end());
     for (std::size_t i = 0; i < count; ++i) std::swap(all[i], all[i + below(all.size() - i)]);
@@ -116,7 +116,7 @@ LongTask::Story LongTask::needles(double depth, Dice& dice) const {
   return s;
 }
 
-// The chain that is asked for begins at `depth`, and its other links are between there and the end.
+// The chain that the prompt asks for begins at `depth`; its other links are between there and the end.
 LongTask::Story LongTask::variables(double depth, Dice& dice) const {
   Story s;
   const std::vector<std::string> names = dice.words(2 * (kHops + 1));

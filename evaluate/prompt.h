@@ -9,12 +9,12 @@
 
 namespace ring {
 
-// Returns the tokens of a text, preceded by those that begin every text of this tokenizer. Returns at least one token:
-// an empty text means the beginning of a document. Throws Error if the text is empty and the tokenizer has no such
-// token.
+// Returns the tokens of a text, preceded by the tokens with which this tokenizer begins every text. Returns at least
+// one token: an empty text stands for the beginning of a document. Throws Error if the text is empty and the tokenizer
+// has no begin token.
 std::vector<std::int32_t> prompt_tokens(const Tokenizer&, const std::string& text);
 
-// Throws Error if `tokens` tokens leave no room for another one in the model's context. what: "prompt" or
+// Throws Error if `tokens` tokens leave no capacity for another one in the model's context. what: "prompt" or
 // "conversation", for the message.
 void check_room(std::size_t tokens, std::int64_t context, const std::string& what);
 

@@ -30,7 +30,7 @@ PackedRequests::PackedRequests(const std::vector<Request>& requests, const Score
   std::vector<std::size_t> order(requests.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t r) { return length_of(r); });
-  std::multimap<std::int64_t, std::size_t> room;  // free tokens of a row -> index of the row
+  std::multimap<std::int64_t, std::size_t> room;  // row index by number of free tokens in the row
   for (const std::size_t r : order) {
     RING_CHECK(requests[r].scored > 0 && static_cast<std::size_t>(requests[r].scored) < requests[r].tokens.size(),
                "request ", r, " judges ", requests[r].scored, " of ", requests[r].tokens.size(), " tokens");
@@ -46,7 +46,7 @@ PackedRequests::PackedRequests(const std::vector<Request>& requests, const Score
   batches_ = (rows() + per_batch - 1) / per_batch;
 }
 
-// Returns the tokens that a request takes in a row: without its last token, which is only predicted.
+// Returns how many tokens a request occupies in a row: all but its last token, which is only predicted.
 std::int64_t PackedRequests::length_of(std::size_t r) const {
   return std::min(static_cast<std::int64_t>(requests_[r].tokens.size()) - 1, options_.row);
 }
@@ -88,7 +88,8 @@ Batch PackedRequests::batch(std::int64_t index, std::vector<std::int32_t>& owner
 
 namespace {
 
-// Sums over batches and ranks, by request: log-probabilities, then counts of scored tokens that were not most likely.
+// Sums over batches and ranks, by request: log-probabilities, then the number of scored tokens that were not the most
+// likely ones.
 class Sums {
  public:
   explicit Sums(std::size_t requests) : values_(2 * requests, 0) {}
@@ -124,7 +125,7 @@ struct Wanted {
   }
 };
 
-// Splits owners among the ranks in the same way as tokens.
+// Shards `owners` over the ranks in the same way as tokens.
 Batch part_of(ContextBatches& parts, const Batch& whole, std::vector<std::int32_t>& owners) {
   Batch tags = whole;
   tags.inputs = owners;
@@ -142,7 +143,7 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
   const PackedRequests packed(requests, options, request_align(model.config(), options.row));
   Sums sums(requests.size());
   for (std::int64_t i = 0; i < packed.batches(); ++i) {
-    enter(RunPhase::validate);  // a sign of progress for each batch
+    enter(RunPhase::validate);  // reports progress for each batch
     if (stop && stop()) throw EvaluationStopped{};
     std::vector<std::int32_t> owners;
     Batch b = packed.batch(i, owners);
@@ -156,7 +157,8 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
     const Var hidden = model.hidden(run, from_host(b.inputs, ctx.stream), seqs);
     const Wanted wanted(b, owners);
     const TargetScores scores = target_scores(model, run, hidden.value, wanted.rows, wanted.targets);
-    if (!tp || tp->rank() == 0) sums.add(scores, wanted.owners);  // all shards have the same scores: count them once
+    // Tensor-parallel ranks have the same scores, which are counted once.
+    if (!tp || tp->rank() == 0) sums.add(scores, wanted.owners);
   }
   sums.share(comm);
   return sums.scores();

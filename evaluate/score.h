@@ -1,6 +1,6 @@
 #pragma once
-// Computes how likely a model finds the ends of given sequences. Sequences are packed into rows like documents, without
-// attending to each other, and rows form batches.
+// Computes how likely a model considers the ends of given sequences. Sequences are packed into rows like documents and
+// do not attend to each other; rows form batches.
 
 #include <cstdint>
 #include <vector>
@@ -13,8 +13,8 @@
 
 namespace ring {
 
-// A sequence whose last `scored` tokens are scored, each given all tokens before it. Requires at least one token before
-// them.
+// A sequence whose last `scored` tokens are scored, each given all tokens before it. At least one token must precede
+// the scored tokens.
 struct Request {
   std::vector<std::int32_t> tokens;
   std::int64_t scored = 1;
@@ -26,20 +26,20 @@ struct Score {
 };
 
 struct ScoreOptions {
-  std::int64_t row = 0;     // capacity of a row in tokens; only the last `row` tokens of a longer sequence count
-  std::int64_t rows = 1;    // rows in a batch of a rank
-  int rank = 0, world = 1;  // the ranks that share the requests
+  std::int64_t row = 0;     // capacity of a row in tokens; of a longer sequence, only the last `row` tokens are used
+  std::int64_t rows = 1;    // number of rows in a rank's batch
+  int rank = 0, world = 1;  // position among the ranks that share the requests
 };
 
-// Packs requests into rows: longest first, each into the fullest row that it fits in. Does not depend on the number of
-// ranks.
+// Packs requests into rows: longest first, each into the fullest row with enough space. The result does not depend on
+// the number of ranks.
 class PackedRequests {
  public:
   // align: every request begins at a multiple of this many tokens. `requests` must outlive this object. Throws Error
-  // for a request without a scored token or without a token before it.
+  // for a request that has no scored token, or no token before the first scored one.
   PackedRequests(const std::vector<Request>& requests, const ScoreOptions& options, std::int64_t align);
   std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }  // over all ranks
-  std::int64_t batches() const { return batches_; }                              // per rank, the same on each
+  std::int64_t batches() const { return batches_; }                              // per rank, the same on each rank
   // Returns a batch of this rank. Fills `owners` [rows * row] with the index of the request that each token belongs to.
   Batch batch(std::int64_t index, std::vector<std::int32_t>& owners) const;
 
@@ -58,11 +58,11 @@ class PackedRequests {
   std::int64_t batches_ = 0;
 };
 
-// Returns the alignment of sequences in a row that makes results equal to those of a sequence alone. `row` means one
-// sequence per row.
+// Returns the alignment of sequences in a row that makes results equal to those of each sequence alone. A result of
+// `row` means one sequence per row.
 std::int64_t request_align(const ModelConfig& resolved, std::int64_t row);
 
-// Scores all requests. Each rank computes its rows; all ranks of `comm` get all scores. parts, tp, stop: as in
+// Scores all requests. Each rank computes its own rows; all ranks of `comm` get all scores. parts, tp, stop: as in
 // evaluate(). Throws Error if a logit is not finite.
 std::vector<Score> score(const Model&, const ExecContext&, const std::vector<Request>&, const ScoreOptions&,
                          Communicator& comm, ContextBatches* parts = nullptr, Communicator* tp = nullptr,

@@ -18,7 +18,7 @@ namespace ring {
 
 namespace {
 
-// Returns this process's shard of a logical parameter, with no rows if it has none.
+// Returns this process's shard of a logical parameter; it has no rows if this process has none.
 StateTensor state_tensor(const std::string& name, const Param& param, const LogicalParam& part,
                          const std::vector<ShardPiece>& owned, const FlatBuffer& buffer) {
   const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : 1;
@@ -142,8 +142,8 @@ void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const
               ", which are used here:", list, "\nTo restore the file: ", run.restoring_command(origin.checkpoint));
 }
 
-// Returns the checkpoint's settings with the session's changes. Uses the run's current path of the corpus, which may
-// have moved.
+// Returns the checkpoint's settings with the session's changes. Uses the run's current corpus path, since the corpus
+// may have been moved.
 Config session_config(const std::optional<RunDirectory>& run, const Origin& origin, const SessionOptions& options) {
   Config config = origin.config;
   if (options.change) options.change(config);
@@ -167,7 +167,8 @@ void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
             ". The checkpoint's apply, so the numbers match the run's");
 }
 
-// Returns the tokens trained before the checkpoint. Weights that were not trained here count as fully trained.
+// Returns the number of tokens trained before the checkpoint. Weights that were not trained here count as fully
+// trained.
 std::int64_t tokens_of(const Manifest& manifest) {
   const auto value = manifest.values.find(kTokensName);
   return value == manifest.values.end() ? kAfterAllTokens : std::get<std::int64_t>(value->second);

@@ -18,9 +18,9 @@
 
 namespace ring {
 
-// Returns true if a value is stored for this logical parameter; null means all have one.
+// Returns true if a value is stored for this logical parameter; null means that all parameters have one.
 using Holds = std::function<bool(const Param&, const LogicalParam&)>;
-// Adds the parameters as "<prefix><name>": this process's shards of them in a buffer of values or moments. A shard may
+// Adds the parameters as "<prefix><name>": this process's shards of them, in a buffer of values or moments. A shard may
 // be empty.
 void add_parameters(State&, const std::string& prefix, const Parameters&, const std::vector<ShardPiece>& owned,
                     const FlatBuffer&, const Holds& = {});
@@ -29,38 +29,38 @@ inline constexpr const char *kWeightsPrefix = "model.", *kAveragePrefix = "ema."
 inline constexpr const char* kStatesPrefix = "optimizer.";  // followed by the state's name
 inline constexpr const char* kTokensName = "train.tokens";
 
-// Selects the weights in a checkpoint: those of its step, or their moving average (train.ema).
+// Selects the weights in a checkpoint: the latest weights, or their moving average (train.ema).
 enum class SavedWeights : std::uint8_t { latest, ema };
 // Throws Error if the checkpoint has no average.
 void check_average(const FoundCheckpoint&);
-// Renames the average in the manifest, so that it is loaded as the weights.
+// Renames the averaged weights in the manifest, so that they are loaded as the weights.
 void use_average(FoundCheckpoint&);
 
-// Returns the newest verified checkpoint of a run, or the checkpoint at the path. Throws Error if there is none, if it
-// is damaged, or if it was removed while it was read.
+// Returns the newest verified checkpoint of a run, or the checkpoint at the path. Throws Error if there is none, or if
+// it is damaged or removed while being read.
 FoundCheckpoint find_checkpoint(const std::string& run_or_checkpoint);
 
-// Returns the path of the file with a checkpoint's tokenizer, which may not exist. Throws Error if no file is known.
+// Returns the path of a checkpoint's tokenizer file, which may not exist. Throws Error if no path is known.
 std::string tokenizer_file_of(const Origin&);
 
-// Returns the tokenizer that a checkpoint was trained with, from the checkpoint's folder (if both were copied alone) or
-// from its run. Throws Error if there is none or if it is a different one.
+// Returns the tokenizer with which a checkpoint was trained, from the checkpoint's folder (if the two were copied
+// without their run) or from the run. Throws Error if there is none or if it is a different tokenizer.
 std::shared_ptr<const Tokenizer> tokenizer_of(const Origin&);
 
-// Returns the chat format stored with that tokenizer; without a source if there is none. Throws Error if its file
+// Returns the chat format stored with that tokenizer; its `source` is empty if there is none. Throws Error if the file
 // cannot be read.
 chat::Format chat_format_of(const Origin&);
 // Returns the chat format for a conversation. choice: see load_chat_format().
 chat::Format chat_format_of(const Origin&, const std::string& choice, const Tokenizer&);
 
-// Loads only the model's weights and training states from a checkpoint (see find_checkpoint). Throws Error, which lists
-// all mismatches.
+// Loads only the model's weights and training states from a checkpoint (see find_checkpoint()). Throws Error, which
+// lists all mismatches.
 void load_model_weights(Model&, const std::string& checkpoint, const ExecContext&, SavedWeights = SavedWeights::latest);
-// Loads the model's training states that a checkpoint has. Returns log messages about the missing ones.
+// Loads those of the model's training states that the checkpoint has. Returns log messages about the missing states.
 std::vector<std::string> load_training_states(Model&, const std::string& checkpoint);
 
-// A loaded model. Settings, tokenizer and weights are those of the checkpoint, and scheduled values are those at its
-// step. Files of the run that differ from the checkpoint are logged.
+// A loaded model. Settings, tokenizer and weights are those of the checkpoint; scheduled values are those at the
+// checkpoint's step. Files of the run that differ from the checkpoint are logged.
 struct Session {
   Config config;
   ExecContext ctx;
@@ -70,15 +70,15 @@ struct Session {
 };
 struct SessionOptions {
   int threads = 0;                                // 0 means all cores of the machine
-  DeviceChoice device = DeviceChoice::automatic;  // device to compute on, independent of the run's
+  DeviceChoice device = DeviceChoice::automatic;  // device to compute on, whatever device the run used
   std::int64_t context = 0;                       // overrides model.context; 0 keeps it
   SavedWeights weights = SavedWeights::latest;
   // Called to change the checkpoint's settings before the model is built; may be null.
   std::function<void(Config&)> change = nullptr;
 };
 // Opens a session. If the run is still training, opens the newest checkpoint that has not been removed. Throws Error if
-// the path is not a run, if there is no checkpoint, if it does not match its run or lacks the requested weights, or if
-// the context exceeds the learned positions.
+// the path is not a run, if there is no checkpoint, if the checkpoint does not match its run or lacks the requested
+// weights, or if the context exceeds the learned positions.
 Session open_session(const std::string& run_or_checkpoint, const SessionOptions& = {});
 
 // Returns `wanted`, limited to the ids that the session's tokenizer knows: the model's vocabulary may be padded.

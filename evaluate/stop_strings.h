@@ -12,11 +12,11 @@ class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  // Takes the next piece of the text and returns the part that can be shown for certain: the possible beginning of a
-  // stop string is held back, and nothing is returned from the first stop string on.
+  // Takes the next piece of the text and returns the part that can certainly be shown: a possible beginning of a stop
+  // string is held back, and nothing from the first stop string on is returned.
   std::string push(std::string_view text);
   std::string finish();                                               // returns the text that was held back
-  const std::optional<std::string>& found() const { return found_; }  // the stop string that ended the text
+  const std::optional<std::string>& found() const { return found_; }  // stop string that ended the text
 
  private:
   std::vector<std::string> stops_;

@@ -21,7 +21,7 @@ std::string replaced(const std::string& text, const std::string& what, const std
 
 std::string stripped(const std::string& text) { return std::string(chat::strip(text, true, true, nullptr)); }
 
-// A record that names its source in errors.
+// A record that names its source in error messages.
 class Record {
  public:
   Record(const Json& json, const std::string& where) : json_(json), where_(where) {}
@@ -60,7 +60,7 @@ class Record {
   const std::string& where_;
 };
 
-// Removes WikiHow's titles and bracketed notes from a text, like the harness.
+// Removes WikiHow's titles and bracketed notes from a text, like lm-evaluation-harness.
 std::string without_brackets(const std::string& text) {
   std::string from = replaced(stripped(text), " [title]", ". "), out;
   for (std::size_t at = 0; at < from.size();) {
@@ -83,8 +83,8 @@ TaskItem hellaswag(const Record& r) {
   return item;
 }
 
-// {"question": {"stem", "choices": [{"text", "label"}]}} as published, {"question", "choices": {"text", "label"}} on
-// the hub.
+// Accepts {"question": {"stem", "choices": [{"text", "label"}]}} as published, and {"question", "choices": {"text",
+// "label"}} as on the hub.
 TaskItem arc(const Record& r) {
   TaskItem item;
   std::vector<std::string> labels;

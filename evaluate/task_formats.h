@@ -15,14 +15,14 @@ namespace ring {
 
 struct TaskItem {
   std::string context;
-  std::vector<std::string> choices;  // without the space between the context and the choice
+  std::vector<std::string> choices;  // without the space between context and choice
   std::size_t answer = 0;
 };
 
-// Returns the format of a record. Throws Error, which begins with `where`, if the format is unknown.
+// Returns the format of a record. Throws Error, with `where` at the start of the message, if the format is unknown.
 std::string format_of(const nlohmann::ordered_json& record, const std::string& where);
 
-// Throws Error, which begins with `where`, if a member is missing or has the wrong type, or if no choice is correct.
+// Throws Error, with `where` at the start, if a member is missing or has the wrong type, or if no choice is correct.
 TaskItem item_of(const std::string& format, const nlohmann::ordered_json& record, const std::string& where);
 
 }  // namespace ring

@@ -25,15 +25,15 @@ bool is_name(const std::string& text) {
          std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_'; });
 }
 
-// Splits the tokens of context + continuation, like the harness: trailing space of the context, and tokens that span
-// the boundary, belong to the continuation.
+// Splits the tokens of context + continuation like lm-evaluation-harness: trailing space of the context, and tokens
+// that span the boundary, belong to the continuation.
 class Encoding {
  public:
   explicit Encoding(const Tokenizer& tokenizer)
       : encoder_(tokenizer.encoder()), before_(tokenizer.before_text()), empty_(empty_text(tokenizer)) {}
 
   Request operator()(std::string context, const std::string& continuation, const std::string& where) {
-    const std::size_t text = chat::strip(context, false, true, nullptr).size();  // like Python's str.rstrip()
+    const std::size_t text = chat::strip(context, false, true, nullptr).size();  // same as Python's str.rstrip()
     const std::string whole = context + continuation;
     context.resize(text);
     std::vector<std::int32_t> given;
@@ -66,7 +66,8 @@ void add_item(const TaskItem& item, Encoding& encode, const std::string& where, 
   task.questions.push_back(std::move(q));
 }
 
-// Returns true if the right choice has the largest log-probability per unit of length. The first of equals counts.
+// Returns true if the right choice has the largest log-probability per unit of length. Among equal ones, the first
+// counts.
 bool is_right(const Question& q, const std::vector<Score>& scores, const std::vector<double>* lengths) {
   std::size_t best = 0;
   double max = -INFINITY;

@@ -7,7 +7,7 @@
 //   cloze            acc: share of questions whose right last word is what greedy decoding would write;
 //                    perplexity: the exponential of the mean negative log-probability of the last words
 //
-// The formats and prompts are those of lm-evaluation-harness without examples in the prompt; evaluate/task_formats.h.
+// Formats and prompts are those of lm-evaluation-harness, zero-shot; see evaluate/task_formats.h.
 
 #include <cstdint>
 #include <string>
@@ -22,7 +22,7 @@ namespace ring {
 struct TaskSpec {
   std::string name, file;
 };
-// Parses "NAME=FILE". Throws Error, which begins with `from` (an option or a key), for a different format, for a name
+// Parses "NAME=FILE". Throws Error, with `from` (an option or a key) at the start, for a different format, for a name
 // with characters other than letters, digits, - and _, or for a duplicate name.
 std::vector<TaskSpec> parse_tasks(const std::string& from, const std::vector<std::string>& specs);
 
@@ -37,26 +37,26 @@ struct Task {
   bool cloze = false;
   std::vector<Question> questions;
   std::vector<Request> requests;
-  std::uint64_t hash = 0;  // of the file
-  bool garbled = false;    // the tokenizer lacks characters of the file
+  std::uint64_t hash = 0;  // hash of the file
+  bool garbled = false;    // true if the tokenizer lacks characters of the file
 };
 
 // Throws Error, which names the file and the line, for invalid JSON, an unknown format or a missing right answer.
 Task read_task(const TaskSpec&, const Tokenizer&);
 
-// Returns the number of requests longer than `context` tokens, whose beginning is dropped.
+// Returns the number of requests that are longer than `context` tokens, so that their beginning is dropped.
 std::int64_t cut_requests(const Task&, std::int64_t context);
 
-// Reads all tasks of parse_tasks(from, specs). warns: warn about tasks whose texts lose their beginning or lack
-// characters.
+// Reads all tasks of parse_tasks(from, specs). warns: true to warn about tasks whose texts lose their beginning or
+// contain characters that the tokenizer lacks.
 std::vector<Task> read_tasks(const std::string& from, const std::vector<std::string>& specs, const Tokenizer&,
                              std::int64_t context, bool warns);
 
 struct TaskResult {
   std::string name;
   std::int64_t questions = 0;
-  // acc, acc_norm, acc_bytes, or perplexity and acc. Each share p is followed by its standard error, "acc_stderr":
-  // sqrt(p (1 - p) / (n - 1)), if there is more than one question.
+  // acc, acc_norm, acc_bytes; or perplexity and acc. If there is more than one question, each share p is followed by
+  // its standard error "acc_stderr": sqrt(p (1 - p) / (n - 1)).
   std::vector<std::pair<std::string, double>> values;
 };
 TaskResult grade_task(const Task&, const std::vector<Score>&);

@@ -41,7 +41,8 @@ Corpora corpus_of_text(PrepareOptions options, const Tokenizer& tokenizer, const
   options.validation_inputs.clear();
   options.validation_fraction = 0;
   save_tokenizer(tokenizer, options.tokenizer);
-  if (!chats.source.empty()) write_whole(folder.file(kChatTemplateFile), chats.json());  // stored beside the tokenizer
+  // The format is stored beside the tokenizer.
+  if (!chats.source.empty()) write_whole(folder.file(kChatTemplateFile), chats.json());
   log_warnings(prepare_corpus(options));
   return open_corpus(options.output);
 }

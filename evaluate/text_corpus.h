@@ -1,5 +1,5 @@
 #pragma once
-// A temporary corpus made of text files: evaluation on texts needs no `data prepare`.
+// A temporary corpus made from text files: texts can be evaluated without `data prepare`.
 
 #include "data/config.h"
 #include "data/prepare.h"
@@ -8,7 +8,7 @@
 namespace ring {
 
 // Returns a corpus whose training split has all of the text. options: inputs and how to read them; tokenizer and output
-// are filled in. The corpus file is in the folder for temporary files and already unlinked. The format writes
+// are filled in. The corpus file is in the folder for temporary files and already unlinked. The format is used to write
 // conversations, unless options.chat_template is given. Throws Error like prepare_corpus().
 Corpora corpus_of_text(PrepareOptions options, const Tokenizer&, const chat::Format&);
 
