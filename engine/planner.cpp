@@ -217,7 +217,7 @@ std::optional<PlannedStep> plan_step(const PlanRequest& q, std::size_t* min_byte
     const std::optional<PlannedStep> step = plan_one(with_mlp_chunk(q, tokens), needed);
     if (!step) continue;
     if (!best || step->seconds() < best->seconds()) best = step;
-    // nothing is recomputed or offloaded, so smaller chunks cannot be faster
+    // Nothing is recomputed or offloaded, so smaller chunks cannot be faster.
     if (step->activations.seconds == 0) break;
   }
   if (min_bytes && !best) *min_bytes = needed;

@@ -79,7 +79,7 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       part_norms_(parallel_.data->shard(), *model_, parallel_.data->sharded() || mesh.group(kDataAxes).rank() == 0,
                   ctx_) {
   set_activations(plan);
-  // with auto, all tokens until a chunk is chosen
+  // With auto, a chunk has all tokens until its size is chosen.
   model_->set_mlp_chunk(std::max(config.train.mlp_chunk, std::int64_t{0}));
   allocate_inputs();
 }

@@ -10,8 +10,8 @@
 namespace ring {
 namespace {
 
-// Adds runs of keys to one line of cells, a query at a time. Cells that a run covers completely are marked only at the
-// run's ends; the destructor sums the marks.
+// Adds runs of keys to one line of cells, one query at a time. For cells that a run covers completely, only the run's
+// ends are marked; the destructor sums the marks.
 class Line {
  public:
   Line(PairCells& cells, std::int64_t i) : cells_(cells), i_(i), covered_(static_cast<std::size_t>(cells.side()) + 1) {}
@@ -25,7 +25,7 @@ class Line {
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
-  void add(std::int64_t first, std::int64_t end) {  // keys of one query
+  void add(std::int64_t first, std::int64_t end) {  // adds keys [first, end) of one query
     if (first >= end) return;
     const std::int64_t size = cells_.size(), a = first / size, b = end / size;
     if (a == b) {
@@ -58,7 +58,7 @@ void add_rows(PairCells& cells, const Pattern& pattern, std::int32_t kv_head) {
   }
 }
 
-// Samples of a head segment by cell: count[k] of them are in cell first + k.
+// Samples of a head segment by cell: cell first + k contains count[k] samples.
 struct Met {
   std::int64_t first = 0;
   std::vector<double> count;
@@ -92,7 +92,7 @@ void add_branches(PairCells& cells, const std::vector<Branch>& branches, std::in
   });
 }
 
-// Adds a block pattern. A cell is a whole number of blocks or the reverse: both sizes are powers of two.
+// Adds a block pattern. A cell consists of whole blocks or a block of whole cells, since both sizes are powers of two.
 void add_blocks(PairCells& cells, const BlockPattern& blocks, std::int32_t kv_head) {
   const std::int64_t block = blocks.block(), length = cells.length(), cell = cells.size();
   const std::int64_t per_block = std::max<std::int64_t>(1, block / cell),
@@ -113,7 +113,7 @@ void add_blocks(PairCells& cells, const BlockPattern& blocks, std::int32_t kv_he
   }
 }
 
-// Adds pools: a pool counts as one pair, spread over its tokens. Cells are limited to possible().
+// Adds pools: a pool counts as one pair, spread over the pool's tokens. Cells are limited to possible().
 void add_pools(PairCells& cells, std::int32_t size) {
   PairCells tokens = cells;
   for (std::int64_t i = 0; i < cells.side(); ++i)

@@ -1,7 +1,7 @@
 #pragma once
-// The pairs that a pattern keeps of a sequence, summed in a grid of cells for pictures. The cost grows with the length
-// and the number of cells, not with the pairs. Block patterns test each block once, and branches with windows visit
-// each sample that a query sees.
+// The pairs of a sequence that a pattern keeps, summed in a grid of cells for pictures. The cost grows with the length
+// and the number of cells, not with the number of pairs. Block patterns test each block once, and branches with windows
+// visit each sample that a query sees.
 
 #include <cstdint>
 #include <vector>
@@ -10,9 +10,9 @@
 
 namespace ring {
 
-// The whole that a cell's sum is divided by in share().
+// The total by which share() divides a cell's sum.
 enum class CellWhole : std::uint8_t {
-  pairs,    // all possible pairs: the sum counts the pairs that are kept
+  pairs,    // all possible pairs: the sum counts the kept pairs
   queries,  // the cell's queries: the sum adds the weights that they give to the cell's keys
 };
 
@@ -30,11 +30,12 @@ class PairCells {
 
   double& kept(std::int64_t i, std::int64_t j) { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
   double kept(std::int64_t i, std::int64_t j) const { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
-  double max_kept(std::int64_t i, std::int64_t j) const;  // maximum of kept(): pairs with key <= query, or queries
-  // Returns the sum of rows [i, i_end) of column j over its maximum; -1 if these cells are above the diagonal.
+  // Returns the maximum of kept(): the number of pairs with key <= query, or of queries.
+  double max_kept(std::int64_t i, std::int64_t j) const;
+  // Returns the sum of cells [i, i_end) in column j, divided by its maximum; -1 if these cells are above the diagonal.
   double share(std::int64_t i, std::int64_t i_end, std::int64_t j) const;
 
-  // Merges cells until at most max_cells are left per side.
+  // Merges cells until there are at most max_cells per side.
   PairCells coarser(std::int64_t max_cells) const;
 
  private:
@@ -44,8 +45,8 @@ class PairCells {
   std::vector<double> kept_;
 };
 
-// Returns the kept pairs by cell. A pair counts once even if several branches keep it. A pool of p tokens counts as 1/p
-// of a pair with each of its tokens. Requires a causal pattern.
+// Returns the kept pairs by cell. A pair counts once even if several branches keep it. For a pool of p tokens, the pair
+// with each of its tokens counts as 1/p. Requires a causal pattern.
 PairCells cells_of(const Pattern&, std::int32_t kv_head, std::int64_t length, std::int64_t max_cells);
 
 }  // namespace ring

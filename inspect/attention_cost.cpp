@@ -16,7 +16,8 @@ namespace {
 
 std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Returns the number of key tiles that the kernels visit: from the first column to the gap, then from the gap's end.
+// Returns the number of key tiles that the kernels visit: those from the first column to the gap, and those after the
+// gap.
 double tiles_of(const TileBounds& r) {
   const auto steps = [](std::int64_t from, std::int64_t to) {
     return std::max<std::int64_t>(0, divided_up(to - from, kTileKeys));
@@ -27,7 +28,7 @@ double tiles_of(const TileBounds& r) {
   return static_cast<double>(before + steps(next, r.end));
 }
 
-// Returns segment, rate and window: "2048/4", "all/3 window 16".
+// Returns segment, rate and window, e.g. "2048/4" or "all/3 window 16".
 std::string name_of(const BranchPass& pass) {
   const std::string segment = pass.segment == kNoSegment ? "all" : str(pass.segment);
   return str(segment, "/", pass.rate, pass.window > 0 ? str(" window ", pass.window) : "");
@@ -67,7 +68,7 @@ double repeated_samples(const std::vector<Branch>& branches, std::int64_t place,
   return repeated;
 }
 
-// Returns the same for any branches, query by query.
+// Same for any branches, counted query by query.
 double repeated_keys(const Pattern& p, std::int32_t kv_head, std::int64_t length) {
   const SeenKeys seen(p);
   std::vector<KeyRun> runs;
@@ -82,9 +83,9 @@ double repeated_keys(const Pattern& p, std::int32_t kv_head, std::int64_t length
   return repeated;
 }
 
-// Returns the mean over the heads.
+// Returns the mean of repeated pairs over the heads.
 double repeated_pairs(const Pattern& p, std::int64_t kv_heads, std::int64_t length) {
-  // By offsets: one head with these offsets, and the number of such heads.
+  // For each set of offsets: one head with these offsets, and the number of such heads.
   std::map<std::vector<std::int64_t>, std::pair<std::int64_t, double>> heads;
   for (std::int64_t h = 0; h < kv_heads; ++h) {
     std::vector<std::int64_t> offsets;
@@ -103,7 +104,7 @@ struct BlockCounts {
   double pairs = 0, tiles = 0;
 };
 
-// Counts the pairs of one head and the entries of its lists. Tests each block once.
+// Counts the pairs of one head and the entries of its block lists. Tests each block once.
 BlockCounts count_blocks(const BlockPattern& blocks, std::int32_t kv_head, std::int64_t length) {
   const BlockRule rule = blocks.rule(kv_head);
   const std::int32_t block = blocks.block(), rows = kTileQueries / block;
@@ -130,8 +131,8 @@ BlockCounts count_blocks(const BlockPattern& blocks, std::int32_t kv_head, std::
   return sum;
 }
 
-// Block tests that take about a second. Beyond that, only some heads of a random rule are counted, and their mean
-// stands for the others.
+// Number of block tests that take about a second. If more would be needed, only some heads of a random rule are
+// counted, and their mean is used for the others.
 constexpr double kMaxLooks = 3e8;
 
 PatternCost cost_of_blocks(const BlockPattern& blocks, std::int64_t kv_heads, std::int64_t length) {
@@ -164,7 +165,7 @@ double microseconds_in_tiles(const CostPart& p, std::int64_t head_dim) {
   return p.tiles * kTileMicroseconds * static_cast<double>(padded) / 128;
 }
 
-// Adds one kernel call per pool size to the call for the tokens.
+// Adds one kernel call per pool size to the kernel call for the tokens.
 void add_pools(PatternCost& cost, const Pattern& pattern, std::int64_t kv_heads, std::int64_t length) {
   const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
   if (cost.parts.size() == 1) cost.parts[0].name = "tokens";

@@ -21,7 +21,7 @@ std::string percent(double share) {
   return text;
 }
 
-// Returns the largest share that has this shade.
+// Returns the largest share that is drawn in this shade.
 double share_up_to(int shade, int levels) { return std::pow(static_cast<double>(shade) / levels, 2); }
 
 std::size_t gutter_of(std::int64_t length) { return std::to_string(length).size() + 2; }
@@ -30,7 +30,7 @@ std::string right(const std::string& text, std::size_t width) {
   return std::string(text.size() < width ? width - text.size() : 0, ' ') + text;
 }
 
-// Returns the axis below the picture: 0 at its start, and as many further positions as fit.
+// Returns the axis below the picture: 0 at its start, and as many other positions as fit.
 std::string key_axis(const PairCells& cells) {
   const std::size_t room = std::to_string(cells.length()).size() + 3;
   std::size_t every = 8;
@@ -59,7 +59,7 @@ std::string color_of(int shade) {
   return text;
 }
 
-// Draws runs of cells that have the same shade as strokes one cell high.
+// Draws runs of cells with the same shade, as strokes that are one cell high.
 void draw_cells(std::ostringstream& out, const PairCells& cells) {
   std::vector<std::string> runs(kSvgShades + 1);
   for (std::int64_t i = 0; i < cells.side(); ++i)
@@ -68,7 +68,7 @@ void draw_cells(std::ostringstream& out, const PairCells& cells) {
       for (end = j + 1; end <= i && shade_of(cells.share(i, i + 1, end), kSvgShades) == shade;) ++end;
       if (shade > 0) runs[static_cast<std::size_t>(shade)] += str("M", j, " ", i, "h", end - j);
     }
-  // The plot ends with the sequence, so the last row and column of cells may be cut off.
+  // The plot ends where the sequence ends, so the last row and column of cells may be cut off.
   const double scale = kPlot * static_cast<double>(cells.size()) / static_cast<double>(cells.length());
   out << "<svg width=\"" << kPlot << "\" height=\"" << kPlot << "\"><g transform=\"scale(" << scale
       << ") translate(0 .5)\" shape-rendering=\"crispEdges\" fill=\"none\">\n";
@@ -78,7 +78,8 @@ void draw_cells(std::ostringstream& out, const PairCells& cells) {
   out << "</g></svg>\n";
 }
 
-// Returns a round distance between ticks that gives four to eight ticks; a power of two if the length is one.
+// Returns a round distance between ticks that gives four to eight ticks; a power of two if the length is a power of
+// two.
 std::int64_t tick_of(std::int64_t length) {
   std::int64_t tick = 1;
   while (length / tick >= 8) tick *= 2;
@@ -151,7 +152,7 @@ std::string text_picture(const PairCells& all, std::int64_t columns) {
   const std::size_t gutter = gutter_of(cells.length());
   std::string out;
   for (std::int64_t i = 0; i < cells.side(); i += 2) {
-    // Both bars are three bytes of UTF-8 and one column wide, hence + 2.
+    // Both bars are three bytes in UTF-8 and one column wide, hence + 2.
     out += right(i % 8 == 0 ? str(i * cells.size(), " ┤") : " │", gutter + 2);
     for (std::int64_t j = 0; j <= std::min(i + 1, cells.side() - 1); ++j)
       out += kTextShade[shade_of(cells.share(i, i + 2, j), kTextShades)];

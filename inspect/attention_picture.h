@@ -8,16 +8,16 @@
 
 namespace ring {
 
-// Returns a cell's shade from 0 (no pair kept) to `levels`. Shades follow the square root of the share, so that one
+// Returns a cell's shade, from 0 (no pair kept) to `levels`. Shades follow the square root of the share, so that one
 // pair in a thousand is visible.
 int shade_of(double share, int levels);
 
-constexpr std::int64_t kMinColumns = 24;  // minimum terminal width for a picture
+constexpr std::int64_t kMinColumns = 24;  // minimum terminal width for a picture, in characters
 
-// Returns the maximum number of cells per side for a picture that is `columns` characters wide.
+// Returns the maximum number of cells per side for a picture with a width of `columns` characters.
 std::int64_t cells_in_columns(std::int64_t length, std::int64_t columns);
 
-// Returns lines of at most `columns` UTF-8 characters. A character is one cell wide and two cells high; queries run
+// Returns lines of at most `columns` UTF-8 characters. A character is one cell wide and two cells high; queries go
 // down, keys to the right.
 std::string text_picture(const PairCells&, std::int64_t columns);
 
@@ -25,7 +25,7 @@ struct Panel {
   std::string title, subtitle;
   PairCells cells;
 };
-// Maximum cells per side that keep a panel's SVG below about 100 kB.
+// Maximum number of cells per side that keeps a panel's SVG below about 100 kB.
 constexpr std::int64_t kSvgCells = 128;
 std::string svg_picture(const std::vector<Panel>&);
 

@@ -14,9 +14,10 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kRows = 128;  // queries per GEMM
+constexpr std::int64_t kRows = 128;  // number of queries per GEMM
 
-// Returns a pattern that selects, with its selection for one whole document as drawn block rules, one per KV head.
+// Returns a pattern that selects, with the selection for one whole document stored as drawn block rules, one per KV
+// head.
 Pattern drawn(const Pattern& pattern, const BlockSelection& selection, const ExecContext& ctx) {
   const std::vector<std::int32_t> bits = to_host<std::int32_t>(selection.bits, ctx.stream);
   const std::int64_t rows = selection.bits.dim(0), heads = selection.bits.dim(1), words = selection.bits.dim(2);
@@ -61,8 +62,8 @@ struct Weights {
 
 using PoolScores = std::vector<std::span<const float>>;  // scores of the pools that a query sees, by pool size
 
-// Measures one query, whose own score is the last of `scores`. gate: added to the scores of its pools. weights: cells
-// to which the query's dense attention weights are added.
+// Measures one query, whose own score is the last of `scores`. gate: added to the scores of the query's pools. weights:
+// cells to which the query's dense attention weights are added.
 RowReading read_row(const float* scores, std::int64_t keys, double scale, const std::vector<KeyRun>& runs,
                     const PoolScores& pools, double gate, std::int64_t cell, double* weights) {
   const double max = scale * *std::max_element(scores, scores + keys);  // scale > 0
@@ -111,7 +112,7 @@ struct Keys {
     }
   }
 
-  // Returns the scores of these queries for all pools, by size.
+  // Returns the scores of these queries for all pools, by pool size.
   std::vector<Tensor> scores(const Tensor& queries, const ExecContext& ctx) const {
     std::vector<Tensor> by_size;
     for (const Tensor& keys : pooled) {
@@ -120,7 +121,7 @@ struct Keys {
     }
     return by_size;
   }
-  // Returns the pools' scores that query t, which is row i of `scores`, sees.
+  // Returns the scores of the pools that query t sees; query t is row i of `scores`.
   PoolScores seen(const std::vector<Tensor>& scores, std::int64_t i, std::int64_t t) const {
     PoolScores all;
     for (std::size_t s = 0; s < sizes.size(); ++s)
@@ -129,7 +130,7 @@ struct Keys {
   }
 };
 
-// Adds the queries of one query head to its KV head's sums. gates: pool gates by query; null means 0.
+// Adds the queries of one query head to the sums of its KV head. gates: pool gates by query; null means that all are 0.
 void add_query_head(HeadReading& to, const Tensor& q, const Keys& k, const float* gates, double scale,
                     const SeenKeys& seen, std::int32_t kv_head, const ExecContext& ctx) {
   const std::int64_t length = q.dim(0), side = to.weights.side();

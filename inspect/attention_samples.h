@@ -1,5 +1,5 @@
 #pragma once
-// Counts the pairs that several branches share: in closed form without windows, otherwise query by query.
+// Counts the pairs that several branches share: in closed form without windows, else query by query.
 
 #include <algorithm>
 #include <bit>
@@ -15,10 +15,10 @@ namespace ring {
 
 constexpr std::size_t kMaxCountedBranches = 16;  // for_subsets() visits 2^branches subsets
 
-// Calls fn(first, step, count) for each arithmetic progression of positions that all branches of `subset` (a bit for
-// each branch) sample within one stretch of [0, length); a stretch lies in one segment of every branch. place: KV head
-// + shift. Within a stretch, each position sees itself and the earlier positions in each of these branches; no other
-// pair is in all of them.
+// Calls fn(first, step, count) for each arithmetic progression of positions that all branches of `subset` (one bit per
+// branch) sample within one stretch of [0, length); a stretch lies in one segment of every branch. place: KV head +
+// shift. Within a stretch, each position sees itself and the earlier positions in each of these branches; no other pair
+// is in all of them.
 template <class Fn>
 void for_common_samples(const std::vector<Branch>& branches, unsigned subset, std::int64_t place, std::int64_t length,
                         const Fn& fn) {
@@ -30,11 +30,11 @@ void for_common_samples(const std::vector<Branch>& branches, unsigned subset, st
     for (std::size_t i = 0; i < branches.size() && first < end; ++i) {
       if (!(subset >> i & 1)) continue;
       const std::int64_t rate = branches[i].rate, start = begin / branches[i].segment * branches[i].segment;
-      const std::int64_t tries = rate / std::gcd(step, rate);  // after `tries` steps the residues repeat
+      const std::int64_t tries = rate / std::gcd(step, rate);  // the residues repeat after `tries` steps
       std::int64_t tried = 0;
       while (tried < tries && first < end && (first - start) % rate != place % rate) first += step, ++tried;
       if (tried == tries) first = end;
-      step = std::min(std::lcm(step, rate), length);  // a step of `length` already has no second sample
+      step = std::min(std::lcm(step, rate), length);  // with a step of `length` there is no second sample
     }
     if (first < end) fn(first, step, (end - first - 1) / step + 1);
   }
@@ -50,7 +50,8 @@ void for_subsets(const std::vector<Branch>& branches, const Fn& fn) {
   for (unsigned subset = 1; subset < 1u << branches.size(); ++subset) fn(subset, std::popcount(subset));
 }
 
-// Calls fn(first, end, times) for each range of neighbouring keys that a query's runs contain equally often, ascending.
+// Calls fn(first, end, times) for each range of adjacent keys that occur equally often in a query's runs, in ascending
+// order.
 template <class Fn>
 void for_key_ranges(const std::vector<KeyRun>& runs, const Fn& fn) {
   std::vector<std::pair<std::int32_t, int>> edges;

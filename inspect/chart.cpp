@@ -14,10 +14,10 @@ namespace ring {
 namespace {
 
 constexpr double kWidth = 520, kHeight = 300, kRight = 12, kTop = 14, kBottom = 46;
-constexpr double kMinLeft = 76, kGap = 7;  // minimum space left of the axis; gap between its labels and the axis
+constexpr double kMinLeft = 76, kGap = 7;  // minimum space left of the axis; gap between labels and axis
 constexpr double kDigit = 10.8;            // width of a character on a narrow screen, where the font size is 18 units
-constexpr std::size_t kLongLabel = 8;      // labels of at least this many characters try scientific notation
-constexpr int kMaxDigits = 15;             // significant digits that a double holds
+constexpr std::size_t kLongLabel = 8;      // if a label has at least this many characters, scientific notation is tried
+constexpr int kMaxDigits = 15;             // number of significant digits that a double holds
 
 std::string formatted(const char* format, double value) {
   char text[40];
@@ -28,7 +28,7 @@ std::string formatted(const char* format, double value) {
 std::string place(double x) { return formatted("%.2f", x); }
 
 struct Axis {
-  double low = 0, high = 1, begin = 0, end = 1;  // values at the ends, and their pixel positions
+  double low = 0, high = 1, begin = 0, end = 1;  // values at the two ends, and the ends' pixel positions
   bool log = false;
 
   double at(double v) const {
@@ -44,7 +44,7 @@ struct Range {
   bool empty() const { return low > high; }
 };
 
-// Returns an axis with some padding around the range; a range of one value is widened.
+// Returns an axis with some padding around the range; a range with a single value is widened.
 Axis axis_of(Range r, double begin, double end, bool log, double room) {
   if (log) {
     const double ratio = std::max(std::pow(r.high / r.low, room), r.high > r.low ? 1.0 : 1.1);
@@ -64,12 +64,12 @@ std::size_t longest(const std::vector<std::string>& texts) {
 struct Labels {
   std::vector<double> ticks;
   std::vector<std::string> texts;
-  double width() const {  // width of the longest label
+  double width() const {  // returns the width of the longest label
     return kDigit * static_cast<double>(longest(texts));
   }
 };
 
-// Returns the labels of an axis for values multiplied by `scale`.
+// Returns the labels of an axis whose values are multiplied by `scale`.
 Labels labels_of(const Axis& a, double scale, const std::string& suffix, int count) {
   Labels labels{axis_ticks(a.low, a.high, a.log, count), {}};
   std::vector<double> shown;
@@ -79,7 +79,7 @@ Labels labels_of(const Axis& a, double scale, const std::string& suffix, int cou
   return labels;
 }
 
-// One chart, drawn on one combination of linear or logarithmic axes.
+// One chart with one combination of linear or logarithmic axes.
 class Plot {
  public:
   Plot(const Chart& chart, bool log_x, bool log_y) : chart_(chart) {
@@ -117,7 +117,7 @@ class Plot {
   }
 
  private:
-  // Returns an axis's range for the script, which converts positions back to values.
+  // Returns an axis's range in a form for the script, which converts positions back to values.
   static std::string ends(const Axis& a) {
     return str(formatted("%.9g", a.low), " ", formatted("%.9g", a.high), " ", a.log ? "log" : "linear");
   }
@@ -218,7 +218,7 @@ std::vector<double> axis_ticks(double low, double high, bool log, int count) {
 
 namespace {
 
-// Returns "9.9992e-4".
+// Returns e.g. "9.9992e-4".
 std::string scientific(double v, int digits) {
   char text[40];
   std::snprintf(text, sizeof text, "%.*e", digits - 1, v);
@@ -236,7 +236,7 @@ bool all_differ(std::vector<std::string> texts) {
   return std::ranges::adjacent_find(texts) == texts.end();
 }
 
-// Writes all values with the same number of digits: `digits`, or as many more as tell the values apart.
+// Writes all values with the same number of digits: `digits`, or as many more as are needed to distinguish the values.
 std::vector<std::string> written(const std::vector<double>& values, int digits, std::string (*text)(double, int)) {
   std::vector<std::string> texts;
   for (;; ++digits) {

@@ -1,5 +1,5 @@
 #pragma once
-// A chart of a report as SVG; the page sets its colors.
+// A chart of a report, as SVG; the page's style sheet sets its colors.
 
 #include <string>
 #include <vector>
@@ -10,9 +10,9 @@ namespace ring {
 
 struct ChartLine {
   std::string name;
-  std::size_t color = 0;  // index of its run
+  std::size_t color = 0;  // index of the line's run
   Curve curve;
-  // points: draws a marker at each point, for curves with few points.
+  // points: true to draw a marker at each point, for curves with few points.
   bool dashed = false, points = false;
 };
 
@@ -27,37 +27,37 @@ struct Chart {
   std::string title, unit;
   std::vector<ChartLine> lines;
   std::vector<ChartMark> marks;
-  // Values are multiplied by `scale` and followed by `suffix`, on the axis and in the script's tooltips.
+  // Values on the axis and in the script's tooltips are multiplied by `scale` and followed by `suffix`.
   double scale = 1;
   std::string suffix;
-  bool smooths = false;  // drawn once for each weight in kSmoothing; the page chooses
-  bool logs = false;     // drawn with linear and logarithmic axes; the page chooses
+  bool smooths = false;  // true to draw the chart once for each weight in kSmoothing; the page selects one
+  bool logs = false;     // true to draw linear and logarithmic axes; the page selects one
   bool from_zero = false;
-  bool legend = false;  // names the lines, for charts whose colors are not those of runs
+  bool legend = false;  // true to name the lines, for charts whose colors are not those of runs
 };
 
 inline constexpr double kSmoothing[] = {0, 0.6, 0.9, 0.97};
-inline constexpr std::size_t kColors = 6;  // later runs reuse the colors with dashes
+inline constexpr std::size_t kColors = 6;  // further runs reuse the colors with dashed lines
 
 // Returns a figure; empty if no line has a point that can be drawn.
 std::string chart_html(const Chart&);
-std::string color_swatch(std::size_t color);  // a run's color, as inline markup
+std::string color_swatch(std::size_t color);  // returns a run's color as inline markup
 
-// Returns about `count` round numbers in [low, high]. On a log axis they are powers of ten, or 1, 2, 5 x 10^n, if at
-// least three of these are in range.
+// Returns about `count` round numbers in [low, high]. On a logarithmic axis they are powers of ten, or 1, 2, 5 x 10^n
+// if at least three of these are in range.
 std::vector<double> axis_ticks(double low, double high, bool log, int count);
 
-// Returns labels for an axis's ticks, all in the same notation: with `digits` digits, or more if they are needed to
-// tell the ticks apart.
+// Returns labels for an axis's ticks, all in the same notation, with `digits` digits, or more if that is needed to
+// distinguish the ticks.
 std::vector<std::string> tick_labels(const std::vector<double>& ticks, int digits = 4);
 
 struct ByteUnit {
   double scale = 1;  // units per byte
   const char* suffix = " B";
 };
-ByteUnit byte_unit(double bytes);  // the unit for numbers of this size: {1e-6, " MB"}
+ByteUnit byte_unit(double bytes);  // returns the unit for numbers of this size, e.g. {1e-6, " MB"}
 
-std::string short_number(double, int digits = 4);  // 0.0003, 12.5, 12.3k
-std::string bytes_number(double);                  // 12.3 MB
+std::string short_number(double, int digits = 4);  // e.g. 0.0003, 12.5, 12.3k
+std::string bytes_number(double);                  // e.g. 12.3 MB
 
 }  // namespace ring

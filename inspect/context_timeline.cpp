@@ -60,7 +60,7 @@ ContextTimeline TimelineRecorder::end() {
   for (Entry& e : entries_) {
     e.begin.synchronize();  // host waits: diagnosis
     e.end.synchronize();    // host waits: diagnosis
-    // The two events may be on different streams, so the later one may have a slightly earlier time.
+    // The two events may be on different streams, so the later event may have a slightly earlier time.
     e.bar.time.begin = std::max(0.0, e.begin.seconds_after(origin_));
     e.bar.time.end = std::max(e.bar.time.begin, e.end.seconds_after(origin_));
     t.bars.push_back(std::move(e.bar));
@@ -70,7 +70,7 @@ ContextTimeline TimelineRecorder::end() {
 }
 
 void TimelineRecorder::call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) {
-  if (inside_) return run();  // called by another kernel, which is recorded
+  if (inside_) return run();  // called by another kernel, which is already recorded
   if (inline_work()) end_finished_messages();
   inside_ = true;
   Entry e{.bar = {.name = std::string(c.slot), .detail = str(c.candidate, ' ', c.cost.shape)}};

@@ -1,6 +1,6 @@
 #pragma once
-// The timeline of one rank during a forward and backward of context-parallel attention: its kernels, and which of its
-// messages were in flight.
+// The timeline of one rank during a forward and backward of context-parallel attention: the rank's kernels, and which
+// of its messages were in flight.
 
 #include <functional>
 #include <map>
@@ -17,11 +17,11 @@ struct TimeSpan {
   double begin = 0, end = 0;  // seconds; empty if end <= begin
   bool operator==(const TimeSpan&) const = default;
 };
-// Returns the union: ordered spans without overlaps.
+// Returns the union of the spans, sorted and without overlaps.
 std::vector<TimeSpan> merge_spans(std::vector<TimeSpan>);
-// Returns the time that the spans cover and `others` do not.
+// Returns the time covered by the spans but not by `others`.
 std::vector<TimeSpan> subtract_spans(const std::vector<TimeSpan>&, const std::vector<TimeSpan>& others);
-double length_of(const std::vector<TimeSpan>&);  // sum of lengths; requires spans that do not overlap
+double length_of(const std::vector<TimeSpan>&);  // sum of the lengths; spans must not overlap
 
 enum class TimelineLane : std::uint8_t {
   computation,
@@ -34,31 +34,32 @@ struct TimelineBar {
   TimelineLane lane = TimelineLane::computation;
   std::string name;    // a kernel's slot, or a message's operation
   std::string detail;  // a kernel's candidate and shape, or a message's peers and size
-  TimeSpan time{};     // since begin()
+  TimeSpan time{};     // seconds since begin()
 };
 
 struct ContextTimeline {
   std::vector<TimelineBar> bars;
-  double seconds = 0;  // until this rank's stream had finished everything
+  double seconds = 0;  // time until this rank's stream had finished all work
 
-  // Returns when messages were in flight while no kernel ran; kernels that pack and unpack messages count as running.
+  // Returns the times when messages were in flight while no kernel ran; kernels that pack and unpack messages count as
+  // running.
   std::vector<TimeSpan> waiting() const;
 };
 
-// Records a timeline. On a GPU, bars are timed by events and recording blocks nothing: a message counts as in flight
-// from when it could start, even if its peer is not ready yet, until its operation is done. On a CPU, the stream has
-// only the host's clock: a message counts as in flight from its call until this rank finds it done, which it checks
-// between kernels and at its next message.
+// Records a timeline. On a GPU, bars are timed by events, and recording does not block: a message counts as in flight
+// from the moment it could start, even if its peer is not ready yet, until its operation is done. On a CPU, the stream
+// has only the host's clock: a message counts as in flight from its call until this rank notices that it is done, which
+// the rank checks between kernels and at its next message.
 //
-// The host names each kernel before queueing it. That takes a few us, and ms for block patterns over a million
-// tokens. If kernels are shorter than that, `seconds` and waiting() are longer than without a recorder.
+// The host names each kernel before queueing it. That takes a few us, or ms for block patterns over a million tokens.
+// If kernels are shorter than that, `seconds` and waiting() are longer than without a recorder.
 class TimelineRecorder final : public KernelObserver {
  public:
   void begin(const ExecContext&);  // requires an idle stream
-  ContextTimeline end();           // blocks until everything is done
+  ContextTimeline end();           // blocks until all work is done
 
   void call(const KernelCall&, const ExecContext&, const std::function<void()>& run) override;
-  // Calls `start`, which begins an operation that may run once `after` is done; returns its Work.
+  // Calls `start`, which begins an operation that may run once `after` is done, and returns the operation's Work.
   Work message(TimelineLane, std::string name, std::string detail, const Event& after,
                const std::function<Work()>& start);
 
@@ -66,9 +67,9 @@ class TimelineRecorder final : public KernelObserver {
   struct Entry {
     TimelineBar bar;
     Event begin{}, end{};
-    Work work{};  // CPU: a message not yet found done
+    Work work{};  // CPU: set while the message is not yet found to be done
   };
-  // Streams beside the compute stream that time the messages of one lane; messages of one lane end in order.
+  // Streams, beside the compute stream, that time the messages of one lane; messages of a lane end in order.
   struct Sides {
     Stream begin, end;
   };
@@ -82,7 +83,7 @@ class TimelineRecorder final : public KernelObserver {
   std::vector<Entry> entries_;
   std::vector<std::size_t> open_;  // CPU: indices of entries whose message is not yet done
   std::map<TimelineLane, Sides> sides_;
-  bool inside_ = false;  // while a recorded kernel runs; kernels that it calls are not recorded
+  bool inside_ = false;  // true while a recorded kernel runs; kernels that it calls are not recorded
 };
 
 }  // namespace ring

@@ -6,7 +6,7 @@
 namespace ring {
 namespace {
 
-// Adds the lowest and the highest point in their order; if no point is finite, adds the first one.
+// Adds the lowest and the highest point in order of x; if no point is finite, adds the first point.
 void add_extremes(Curve& out, Curve::const_iterator begin, Curve::const_iterator end) {
   auto low = end, high = end;
   for (auto p = begin; p != end; ++p) {
@@ -24,7 +24,7 @@ void add_extremes(Curve& out, Curve::const_iterator begin, Curve::const_iterator
 
 Curve smoothed(const Curve& curve, double weight) {
   Curve out = curve;
-  double mean = 0, left = 1;  // left: weight of the average's start value, 0
+  double mean = 0, left = 1;  // left: remaining weight of the average's start value, 0
   for (CurvePoint& p : out) {
     if (!std::isfinite(p.y)) continue;
     mean = weight * mean + (1 - weight) * p.y;

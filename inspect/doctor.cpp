@@ -33,7 +33,7 @@ std::string size_text(std::uint64_t bytes) {
   return out.str();
 }
 
-// Reads memory as the check before a run does.
+// Reads memory in the same way as the check before a run.
 void read_memory(HostFacts& facts) {
   const std::vector<MemoryBound> bounds = memory_bounds();
   const MemoryBound& bound = tightest_bound(bounds);
@@ -74,7 +74,7 @@ void check_library(const LibraryFacts& library, bool any_device, std::vector<Fin
     out.push_back({kGpus, library.name, str("not found (", library.use, ")"), verdict, library.detail});
     return;
   }
-  // A driver's detail begins with its full release number ("580.159.03"); the version is then not repeated.
+  // A driver's detail begins with its full release number ("580.159.03"), so the version is not repeated.
   const std::string version = to_string(library.version);
   const bool own_words = library.detail.find(std::to_string(library.version.major) + ".") == 0;
   out.push_back({kGpus, library.name,

@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-constexpr int kCellWidth = 72, kCellHeight = 34, kLeft = 96, kTop = 76, kRight = 24, kBottom = 40;  // pixels
+constexpr int kCellWidth = 72, kCellHeight = 34, kLeft = 96, kTop = 76, kRight = 24, kBottom = 40;  // in pixels
 
 std::string percent(double share) { return str(std::lround(100 * share), " %"); }
 

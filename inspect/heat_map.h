@@ -1,5 +1,5 @@
 #pragma once
-// Draws tables of shares over two dimensions, as text and as a picture.
+// Draws tables of shares over two dimensions, as text or as a picture.
 
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ struct HeatMap {
 };
 
 std::string heat_map_text(const HeatMap&);
-// Draws the maps one below the other.
+// Draws the maps below each other.
 std::string heat_map_svg(const std::vector<HeatMap>&);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Builds HTML pages. The pages are also valid XML, so that any parser can check them.
+// Builds HTML pages. The pages are also valid XML, so that any XML parser can check them.
 
 #include <string>
 #include <string_view>
@@ -8,10 +8,11 @@
 namespace ring {
 
 // Returns text that is safe inside an element or a quoted attribute. The result is always valid UTF-8: invalid bytes
-// become U+FFFD, control characters become blanks.
+// are replaced by U+FFFD, control characters by blanks.
 std::string html_escaped(std::string_view text);
 
-// A complete page that loads no other resource. connects: allows its script to send requests to the page's own server.
+// A complete page that loads no other resources. connects: true to let its script send requests to the page's own
+// server.
 struct HtmlPage {
   std::string title, style, body, script;
   bool connects = false;
@@ -19,12 +20,12 @@ struct HtmlPage {
 std::string html_page(const HtmlPage&);
 
 std::string html_heading(const std::string& text);  // section heading; escapes text
-std::string html_note(const std::string& text);     // a note line; escapes text
+std::string html_note(const std::string& text);     // line with a note; escapes text
 
-// Returns a table in a box that scrolls, also by keyboard, with a shaded edge on the side of hidden columns. The first
-// row is the head. Escapes the cells and right-aligns all columns but the first `left`. begins: markup put at the start
-// of each row after the head; may be empty. stacks: for wide tables, shows each row as a list of titled values on
-// narrow screens.
+// Returns a table in a box that can be scrolled, also by keyboard, with a shaded edge on the side of hidden columns.
+// The first row is the header. Escapes the cells and right-aligns all columns except the first `left`. begins: markup
+// at the start of each row after the header; may be empty. stacks: true for wide tables, to show each row as a list of
+// titled values on narrow screens.
 std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
                        const std::vector<std::string>& begins = {}, bool stacks = false);
 

@@ -21,7 +21,7 @@ std::string fact(const std::string& name, const std::string& value) {
   return str("<div><dt>", name, "</dt><dd>", html_escaped(value), "</dd></div>");
 }
 
-// Returns a CSS class and a word for a rank's state.
+// Returns a CSS class and a word for the state of a rank.
 std::pair<const char*, std::string> health_of(const RankView& r) {
   if (!r.alive) return {"bad", "ended"};
   if (r.stopped) return {"bad", "stopped"};

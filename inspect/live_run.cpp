@@ -11,10 +11,11 @@
 namespace ring {
 namespace {
 
-constexpr double kMinSeconds = 1;   // minimum time between two readings
-constexpr double kMaxSeconds = 10;  // maximum age of a reading of an unchanged file: the run's process may be gone
+constexpr double kMinSeconds = 1;  // minimum seconds between two readings
+// Maximum age of a reading, in seconds, even if the file is unchanged: the run's process may be gone.
+constexpr double kMaxSeconds = 10;
 
-double seconds_of_this_thread() {  // CPU time
+double seconds_of_this_thread() {  // returns CPU time
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);

@@ -16,7 +16,7 @@ constexpr int kLeft = 80, kTop = 70, kPlot = 900, kHeight = 360, kWidth = kLeft 
 constexpr const char* kLasting = "#8a8a8a";
 constexpr const char* kPeak = "#e3b68f";
 constexpr const char* kHost = "#5b8c8a";
-constexpr int kHostTop = kTop + kHeight + 24, kHostHeight = 60;  // strip for bytes in host memory
+constexpr int kHostTop = kTop + kHeight + 24, kHostHeight = 60;  // strip that shows bytes in host memory
 
 struct Way {
   Recompute recompute;
@@ -42,8 +42,8 @@ const char* color_of(const PlannedStep& p, const ScopeId& part) {
   return std::ranges::find(kWays, r, &Way::recompute)->color;
 }
 
-// Returns the bytes on the host by part. A part's bytes are only on the host from the end of the next part's forward
-// to the start of the next part's backward.
+// Returns the bytes on the host by part. A part's bytes are on the host only from the end of the next part's forward to
+// the start of the next part's backward.
 std::vector<std::size_t> on_host(const PlannedStep& p) {
   std::vector<std::size_t> bytes(p.parts.size());
   for (std::size_t i = 2; i < bytes.size(); ++i) bytes[i] = bytes[i - 1] + p.parts[i - 2].host;
@@ -112,7 +112,7 @@ class Picture {
               "kept by earlier parts: " + bytes_text(c.before - std::min(c.before, p_.lasting)));
     rectangle(x, width, c.before, c.before + c.kept, c.color, facts);
   }
-  // Draws bytes on the host with a scale of their own.
+  // Draws the bytes on the host, with a separate scale.
   void host_strip(double width) {
     const std::size_t max = std::ranges::max(columns_, {}, &Column::host).host;
     if (!max) return label(kLeft, kHostTop + 12, "nothing is on the host", 11);
@@ -135,7 +135,7 @@ class Picture {
     for (std::size_t i = 0; i < std::size(kWays); ++i) legend_entry(i, at, kWays[i].color, kWays[i].name);
     legend_entry(std::size(kWays), at, kPeak, "in use while it runs");
   }
-  // Draws a legend entry, three in a row.
+  // Draws a legend entry; there are three in a row.
   void legend_entry(std::size_t i, double top, const char* color, const std::string& name) {
     const double x = kLeft + static_cast<double>(i % 3) * kPlot / 3, at = top + 12 + 20 * static_cast<double>(i / 3);
     out_ += str("<rect x=\"", x, "\" y=\"", at, "\" width=\"12\" height=\"12\" fill=\"", color, "\"/>\n");

@@ -38,7 +38,7 @@ class Writer {
  public:
   explicit Writer(bool open) : open_(open) {}
 
-  // Begins a metric; the samples that follow belong to it, until the next metric begins.
+  // Begins a metric; following samples belong to it until the next metric begins.
   void gauge(const std::string& name, const char* help) { begin(name, name, "gauge", help); }
   void counter(const std::string& name, const char* help) {
     begin(name + "_total", open_ ? name : name + "_total", "counter", help);
@@ -52,7 +52,7 @@ class Writer {
   std::string text() const { return out_ + (open_ ? "# EOF\n" : ""); }
 
  private:
-  // Holds the metric's head back until its first sample: a metric without samples is not written.
+  // Holds back the metric's head until its first sample: a metric without samples is not written.
   void begin(const std::string& sample, const std::string& family, const char* type, const char* help) {
     sample_ = sample;
     head_ = str("# HELP ", family, " ", help, "\n# TYPE ", family, " ", type, "\n");
@@ -119,7 +119,7 @@ void write_ranks(const JobView& job, Writer& w) {
   for (const RankView& r : job.ranks) w.sample(1, {{"rank", str(r.rank)}, {"host", r.host}, {"phase", r.phase}});
 }
 
-// A metric for the newest value of a curve, multiplied by `factor`.
+// A metric with the newest value of a curve, multiplied by `factor`.
 struct Newest {
   const char *name, *curve, *help;
   double factor = 1;

@@ -9,12 +9,13 @@
 
 namespace ring {
 
-// Content types of the two formats: OpenMetrics 1.0, and Prometheus' older text format 0.0.4. They differ in the names
-// of counters and in the final line.
+// Content types of the two formats: OpenMetrics 1.0, and Prometheus' older text format 0.0.4. The formats differ in the
+// names of counters and in the last line.
 inline constexpr const char* kOpenMetricsType = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 inline constexpr const char* kTextMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 
-// Returns the metrics, in OpenMetrics if `open`, otherwise in the text format. run: null if the command trains no run.
+// Returns the metrics, in OpenMetrics if `open` is true, else in the text format. run: null if the command trains no
+// run.
 std::string metrics_text(const JobView&, const ReportRun* run, bool open);
 
 }  // namespace ring

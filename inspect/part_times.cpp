@@ -8,7 +8,7 @@
 namespace ring {
 namespace {
 
-// The part of the model in which a profiled part ran, the index of that part's scope, and the pass.
+// The part of the model in which a profiled part ran, the index of the part's scope, and the pass.
 struct Place {
   ScopeId part;
   int scope = -1;
@@ -23,7 +23,7 @@ Place place_of(const Profile& p, int part) {
     if (here.scope.kind == scopes::backward)
       place.backward = true;
     else
-      place.part = here.scope.part(), place.scope = part;  // the outermost scope is the last one assigned
+      place.part = here.scope.part(), place.scope = part;  // the outermost scope is assigned last
   }
   return place;
 }
@@ -54,7 +54,7 @@ std::string cells(const PassTime& t) {
 std::vector<PartTimes> part_times(const Profile& p, const ActivationPlan& plan, const DeviceRates& rates,
                                   Precision precision) {
   std::vector<PartTimes> rows;
-  std::vector<double> in_kernels(p.parts.size());  // kernel time by scope, including what the events add
+  std::vector<double> in_kernels(p.parts.size());  // kernel time by scope, including the time that the events add
   const double steps = static_cast<double>(std::max<std::size_t>(1, p.steps.size()));
   for (const ProfiledCall& c : p.calls) {
     const Place place = place_of(p, c.part);

@@ -1,5 +1,5 @@
 #pragma once
-// Compares the planner's predicted times with a profile, for each part of the model; blocks are grouped by what they
+// Compares the planner's predicted times with a profile, for each part of the model. Blocks are grouped by what they
 // save, recompute and offload.
 
 #include <string>
@@ -15,11 +15,11 @@ namespace ring {
 struct PassTime {
   double predicted = 0;  // planner's time for the kernels that ran
   double measured = 0;   // profiled time of the same kernels
-  double waiting = 0;    // time in the part without a kernel: waits for copies, other ranks or the host
+  double waiting = 0;    // time within the part when no kernel ran: waits for copies, other ranks or the host
 };
 
 struct PartTimes {
-  std::string name;  // "embedding", "12 blocks recompute the MLP", "optimizer"
+  std::string name;  // e.g. "embedding", "12 blocks recompute the MLP", "optimizer"
   PassTime forward, backward;
 };
 

@@ -23,7 +23,7 @@ std::string shortened(const std::string& text, std::size_t width) {
   return text.size() <= width ? text : text.substr(0, width - 2) + "..";
 }
 
-// All calls of one op with operands of the same shape.
+// All calls of one op with operands of the same shapes.
 struct OpRow {
   std::string_view slot, candidate;
   Cost cost;
@@ -64,7 +64,7 @@ std::string op_table(const Profile& p, const Ceilings& ceilings) {
   return out;
 }
 
-// The time in all scopes of one kind. All blocks share one row.
+// The total time in all scopes of one kind. All blocks share one row.
 struct PartRow {
   ScopeKind kind;
   double forward = 0, backward = 0;
@@ -76,7 +76,7 @@ PartRow& row_of(std::vector<PartRow>& rows, ScopeKind kind) {
   return rows.emplace_back(PartRow{kind});
 }
 
-// Returns the scopes around a call, outermost first.
+// Returns the kinds of the scopes around a call, outermost first.
 std::vector<ScopeKind> path_of(const Profile& p, int part) {
   std::vector<ScopeKind> path;
   for (; part >= 0; part = p.parts[static_cast<std::size_t>(part)].parent)

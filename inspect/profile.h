@@ -1,5 +1,5 @@
 #pragma once
-// Shows how the time of training steps was spent (recorded by inspect/profiler.h), as a table and as a trace.
+// Shows where training steps spent their time (recorded by inspect/profiler.h), as a table and as a trace.
 
 #include <string>
 #include <vector>
@@ -15,10 +15,10 @@ struct ProfileSpan {
   double end() const { return begin + seconds; }
 };
 
-// One execution of a scope or, in the backward, of a step of the tape.
+// One execution of a scope, or of one of the tape's steps in the backward.
 struct ProfiledPart {
   ScopeId scope;
-  std::string_view op;       // the tape step's op; empty for a scope
+  std::string_view op;       // op of the tape's step; empty for a scope
   int parent = -1;           // index of the enclosing part; -1 if there is none
   ProfileSpan device, host;  // device: first to last kernel; empty without kernels
   std::string name() const { return op.empty() ? str(scope) : std::string(op); }
@@ -28,22 +28,22 @@ struct ProfiledCall {
   std::string_view slot, candidate;
   Cost cost;
   int part = -1;             // index of the part; -1 if there is none
-  ProfileSpan device, host;  // host: until the call was queued, on a CPU until it was done
+  ProfileSpan device, host;  // host: until the call was queued; on a CPU, until it was done
 };
 
 struct Profile {
   std::vector<ProfileSpan> steps;   // device time of each step
   std::vector<ProfiledPart> parts;  // parents before children
   std::vector<ProfiledCall> calls;  // in launch order
-  double event_seconds = 0;         // time that the two events around a kernel add to its measured time
+  double event_seconds = 0;         // time that the two events around a kernel add to the kernel's measured time
   double seconds_per_step() const;
 };
 
-// Returns two tables, ops by time and parts in order, and the time without a kernel. A ceiling of 0 is unknown: its
+// Returns two tables, ops by time and parts in order, and the time when no kernel ran. If a ceiling is 0 (unknown), its
 // lower bounds are left out.
 std::string profile_table(const Profile&, const Ceilings&);
 
-// Writes a trace for Perfetto (ui.perfetto.dev) and chrome://tracing. Throws Error if it cannot be written.
+// Writes a trace for Perfetto (ui.perfetto.dev) and chrome://tracing. Throws Error if the file cannot be written.
 void write_trace(const Profile&, const std::string& path);
 
 }  // namespace ring

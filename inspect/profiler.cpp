@@ -7,7 +7,7 @@
 
 namespace ring {
 
-// Records events while steps run; Profiler::read() turns them into times.
+// Records events while steps run; Profiler::read() converts them into times.
 class StepRecorder final : public KernelObserver {
  public:
   using Clock = std::chrono::steady_clock;
@@ -36,7 +36,7 @@ class StepRecorder final : public KernelObserver {
   void end_step(const ExecContext& ctx) { steps.back().end = ctx.stream.record_time(); }
 
   void call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) override {
-    if (inside_ || steps.empty()) return run();  // called by a recorded kernel, or before the first step
+    if (inside_ || steps.empty()) return run();  // called by a recorded kernel, or before the first profiled step
     Call made{.call = {.slot = c.slot, .candidate = c.candidate, .cost = c.cost, .part = part()},
               .step = steps.size() - 1};
     made.call.host.begin = now();
@@ -98,7 +98,7 @@ bool Profiler::after_launch(Trainer& trainer) {
 
 namespace {
 
-// Widens the device span of a part, and of the parts around it, to cover `by`.
+// Extends the device span of a part, and of all parts around it, to cover `by`.
 void widen(Profile& p, int part, const ProfileSpan& by) {
   for (; part >= 0; part = p.parts[static_cast<std::size_t>(part)].parent) {
     ProfileSpan& s = p.parts[static_cast<std::size_t>(part)].device;
@@ -124,7 +124,7 @@ Profile Profiler::read() const {
   p.event_seconds /= static_cast<double>(p.steps.size());
   for (const StepRecorder::Call& c : r.calls) {
     if (c.step >= p.steps.size()) break;
-    // Times count from the step's begin: events have single precision, which is exact only for short times.
+    // Times are measured from the step's begin: event times have single precision, which is exact only for short times.
     const double begin = p.steps[c.step].begin + c.begin.seconds_after(r.steps[c.step].begin);
     p.calls.push_back(c.call);
     p.calls.back().device = {begin, c.end.seconds_after(c.begin)};

@@ -1,6 +1,6 @@
 #pragma once
-// Profiles a few steps of a trainer kernel by kernel without synchronizing within them: records events around each
-// kernel and reads them after the steps.
+// Profiles a few steps of a trainer kernel by kernel, without synchronizing within the steps: records events around
+// each kernel and reads them after the steps.
 
 #include <chrono>
 #include <memory>
@@ -15,7 +15,7 @@ class Trainer;
 class Profiler {
  public:
   static constexpr int kWarmup = 4;  // unprofiled steps in which kernels are tuned and memory is planned
-  // also: an observer of all steps, including the warmup; may be null.
+  // also: an observer of all steps, including the warmup steps; may be null.
   explicit Profiler(int steps, std::shared_ptr<KernelObserver> also = nullptr, int warmup = kWarmup);
   ~Profiler();
   Profiler(const Profiler&) = delete;
@@ -23,7 +23,7 @@ class Profiler {
 
   void before_launch(Trainer&);  // call before each step
   bool after_launch(Trainer&);   // call after each step; returns true after the last step to profile
-  // Returns the profile. Requires that no step is in flight. `steps` is empty if none was profiled.
+  // Returns the profile; `steps` is empty if no step was profiled. There must be no step in flight.
   Profile read() const;
 
  private:

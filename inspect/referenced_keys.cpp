@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kOwn = 0, kBefore = 1;
 
-// Returns two "ranks": kOwn with the rank's rows, and kBefore with the other ranks' rows that precede any of them.
+// Returns shards of two "ranks": kOwn with the rank's rows, and kBefore with the other ranks' rows that precede any of
+// them.
 ContextShards own_and_before(const ContextLayout& layout, int rank) {
   ContextShards s{.documents = {{.count = narrow<std::int32_t>(layout.length())}}, .rows_by_rank = {{}, {}}};
   const auto hold = [&](int who, std::int64_t begin, std::int64_t end) {
@@ -29,7 +30,7 @@ ContextShards own_and_before(const ContextLayout& layout, int rank) {
   return s;
 }
 
-// Marks the kBefore keys that the rank's queries of one KV head need. Returns their number.
+// Marks the keys of kBefore that the rank's queries of one KV head need. Returns the number of marked keys.
 double mark_needed(const ContextShards& shards, Pattern pattern, std::int64_t kv_head, std::vector<char>& marks) {
   pattern.pools.clear();
   const KeyRequest need = needed_keys(shards, kOwn, kBefore, of_heads(pattern, {kv_head, 1}), 1);
@@ -38,7 +39,7 @@ double mark_needed(const ContextShards& shards, Pattern pattern, std::int64_t kv
   return static_cast<double>(need.row_heads(1));
 }
 
-// Returns means over the slices, and over the heads.
+// Returns means over the slices and over the heads.
 ReferencedKeys keys_of_rank(const ContextShards& shards, const Pattern& pattern, std::int64_t kv_heads,
                             std::int64_t slices) {
   ReferencedKeys keys{.before = static_cast<double>(shards.tokens(kBefore))};

@@ -23,7 +23,7 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-constexpr std::size_t kMaxEvents = 200;  // maximum listed events
+constexpr std::size_t kMaxEvents = 200;  // maximum number of listed events
 constexpr const char* kNone = "-";
 
 std::string formatted(const char* format, double value) {
@@ -50,7 +50,7 @@ void set_unit(Chart& c, Values values) {
   c.scale = unit.scale, c.suffix = unit.suffix;
 }
 
-// Returns radio buttons with `on` selected. The style sheet shows what they choose, without a script.
+// Returns radio buttons with button `on` selected. The style sheet shows what the buttons choose, without a script.
 std::string choice(const char* title, const char* name, const std::vector<std::string>& texts, std::size_t on) {
   std::string out = str("<span><b>", title, "</b> ");
   for (std::size_t i = 0; i < texts.size(); ++i)
@@ -68,7 +68,7 @@ std::string choices() {
 
 class Page {
  public:
-  // whole: includes the sections that are slow and do not change during a run: pictures of attention, and samples.
+  // whole: true to include sections that are slow and do not change during a run: pictures of attention, and samples.
   Page(std::span<const ReportRun> runs, bool whole) : runs_(runs), whole_(whole) {}
 
   std::string title() const { return runs_.size() == 1 ? "Run " + runs_[0].summary.name : counted(count(), "run"); }
@@ -117,7 +117,7 @@ class Page {
     return out;
   }
 
-  // Returns a chart with a line for each run that has the curve. If there are several curves, all but the first are
+  // Returns a chart with a line for each run that has the curve. If there are several curves, all except the first are
   // dashed.
   Chart chart(const char* title, const char* unit, const std::vector<std::string>& curves,
               Values values = Values::plain) const {
@@ -162,7 +162,7 @@ class Page {
     }
     return out;
   }
-  // Draws one chart per run that trains on a mixture.
+  // Draws one chart for each run that trains on a mixture.
   std::string losses_by_source() const {
     std::string out;
     for (const ReportRun& run : runs_)
@@ -189,7 +189,7 @@ class Page {
     return chart_html(chart("Learning rate", "", {"train/lr"})) + chart_html(speed) + chart_html(mfu) +
            chart_html(step) + chart_html(data) + exchange();
   }
-  // Draws the GPU sensors; empty for runs on CPUs.
+  // Draws the GPU sensors; empty if all runs are on CPUs.
   std::string sensors() const {
     const Chart power = chart("GPU power", "W, rank 0", {"train/gpu_watts"});
     const Chart used =
@@ -198,7 +198,7 @@ class Page {
     const Chart heat = chart("GPU temperature", "\u00b0C, rank 0", {"train/gpu_celsius"});
     return chart_html(power) + chart_html(used) + chart_html(clock) + chart_html(heat);
   }
-  // Draws the exchange's share for runs of several processes only.
+  // Draws the share of the exchange, only for runs with several processes.
   std::string exchange() const {
     Chart c = chart("Waiting for gradients", "share of a step", {"train/exchange_share"}, Values::share);
     std::erase_if(c.lines, [&](const ChartLine& line) { return runs_[line.color].summary.processes < 2; });

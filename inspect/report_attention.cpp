@@ -11,7 +11,7 @@ namespace ring {
 
 std::string attention_pictures(const ModelConfig& model) {
   constexpr std::size_t kMaxPanels = 6;
-  constexpr std::int64_t kCells = 64;  // per side; few, to keep the file small
+  constexpr std::int64_t kCells = 64;  // cells per side; few, to keep the file small
   std::vector<Panel> panels;
   std::vector<std::string> drawn;
   for (std::int64_t layer = 0; layer < model.layers && panels.size() < kMaxPanels; ++layer) {

@@ -7,7 +7,7 @@
 
 namespace ring {
 
-// Draws one SVG panel per kind of attention that is not dense (at most six), each for the first layer of that kind.
+// Draws one SVG panel for each kind of attention that is not dense (at most six), using the first layer of the kind.
 // Returns "" if all layers are dense. `model` must be resolved.
 std::string attention_pictures(const ModelConfig& model);
 

@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMaxRanges = 4;  // plus two lines for the other parts: kColors lines in all
+constexpr std::size_t kMaxRanges = 4;  // with two lines for the other parts, kColors lines in all
 
 struct Part {
   std::string name;
@@ -60,7 +60,8 @@ std::string blocks_text(int first, int last) {
   return first == last ? str("block ", first) : str("blocks ", first, " to ", last);
 }
 
-// Names the parts after the blocks. Tied embeddings have no head; norms after sublayers have no final norm.
+// Names the parts after the blocks. With tied embeddings there is no head; with norms after sublayers there is no final
+// norm.
 std::string after_text(const std::vector<Part>& after) {
   if (after.size() > 1) return "final norm and head";
   return !after.empty() && after[0].name == "final_norm" ? "final norm" : "head";

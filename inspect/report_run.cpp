@@ -22,7 +22,7 @@ std::string rounded(double v) {
   return text;
 }
 
-// Returns a device's peak FLOP/s by its name; 0 if not known.
+// Returns the peak FLOP/s of the device with this name; 0 if unknown.
 double peak_of(const std::string& device) {
   const bool slower = device.find("PCIe") != std::string::npos || device.find("NVL") != std::string::npos;
   const bool hopper = device.find("H100") != std::string::npos || device.find("H200") != std::string::npos;
@@ -104,7 +104,7 @@ class Reader {
     if (r.group == "job" && r.text("end") == kEndFailed) event(r, "failed: " + r.text("error"), true);
     if (r.group == "train") add_loss_event(r);
   }
-  // Adds an event for the first of consecutive losses that are not finite.
+  // Adds an event for the first of several consecutive non-finite losses.
   void add_loss_event(const Record& r) {
     const auto loss = r.number("loss");
     const bool bad = loss && !std::isfinite(*loss);

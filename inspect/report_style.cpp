@@ -3,7 +3,7 @@
 namespace ring {
 
 // Colors of runs: the palette of Okabe and Ito (2008, "Color Universal Design"), which is distinguishable with any kind
-// of color vision. On white, lines that would be too pale are darker.
+// of color vision. Lines that would be too pale on white are darker.
 const char* const kReportStyle = R"css(
 :root { color-scheme: light dark; --ground: #fff; --text: #1c1e21; --soft: #62676e; --line: #e2e4e8; --card: #f7f8fa;
   --head: rgb(130 140 160 / 8%); --shade: rgb(0 0 0 / 28%);
@@ -89,7 +89,7 @@ pre { overflow-x: auto; font-size: 12.5px; background: var(--card); border: 1px 
   table, small, .soft, .legend { font-size: 10px; } th, td { padding: 3px 5px; overflow-wrap: anywhere; } }
 )css";
 
-// Shows the values under the pointer, computed from the positions in the drawn paths.
+// Shows the values under the pointer, computed from positions in the drawn paths.
 const char* const kReportScript = R"js(
 'use strict';
 function axis(group, key, begin, end) {

@@ -2,7 +2,7 @@
 
 namespace ring {
 
-// Style sheet and script of a report. Neither contains a character that XML or HTML would require to be escaped.
+// Style sheet and script of a report. Neither contains characters that XML or HTML would require to be escaped.
 extern const char *const kReportStyle, *const kReportScript;
 
 }  // namespace ring

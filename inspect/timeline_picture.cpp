@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-constexpr int kLeft = 170, kPlot = 940, kRight = 30, kWidth = kLeft + kPlot + kRight;  // pixels
+constexpr int kLeft = 170, kPlot = 940, kRight = 30, kWidth = kLeft + kPlot + kRight;  // in pixels
 constexpr int kLine = 20, kBar = 20, kRow = kBar + 3, kBetween = 14;  // heights in pixels; kBetween separates lanes
 
 struct Kind {
@@ -38,7 +38,7 @@ std::string number(double x, int digits) {
   return text;
 }
 
-// Returns a round number of ms between ticks, which gives four to ten ticks.
+// Returns a round number of ms between ticks that gives four to ten ticks.
 double tick_of(double ms) {
   for (double power = std::pow(10, std::floor(std::log10(ms)) - 1);; power *= 10)
     for (const double round : {1, 2, 5})

@@ -105,7 +105,7 @@ std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice&
   const std::vector<double>& all = sums.back().min;
   std::vector<std::size_t> choices = cheapest(densities);
   auto units = static_cast<std::size_t>(std::ranges::min_element(all) - all.begin());
-  // nothing fits with densities rounded up, so each layer keeps its choice with the lowest density
+  // Nothing fits with densities rounded up, so each layer keeps its choice with the lowest density.
   if (all[units] == kNever) return choices;
   for (std::size_t i = choices.size(); i-- > 0; units -= units_of(densities[i][choices[i]]))
     choices[i] = sums[i + 1].choice[units];

@@ -43,7 +43,7 @@ class Table {
   std::string head() const { return "run,step,group,time" + head_ + kEnd; }
   std::string row(const std::string& run, const Record& r) const {
     std::vector<std::string> cells(columns_.size());
-    // skips keys that a run began to write after add_keys() had read its file
+    // Skips keys that a run began to write after add_keys() had read its file.
     for (const auto& [key, value] : r.values)
       if (const auto at = columns_.find(key); at != columns_.end()) cells[at->second] = cell(value);
     std::string out = quoted(run) + "," + shortest(r.step) + "," + quoted(r.group) + ",";

@@ -112,7 +112,7 @@ std::string live_line(const ProgressState& s, int columns) {
     shown.erase(std::max_element(shown.begin(), shown.end(), less));
   }
   const std::string text = joined(shown).substr(0, room);
-  // subtracts two brackets and one space
+  // Subtracts two brackets and one space.
   const int cells = std::min(kMaxBar, static_cast<int>(room - text.size()) - 3);
   return s.total_steps > 0 && cells >= kMinBar ? bar(s, cells) + text : text;
 }

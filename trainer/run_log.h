@@ -35,7 +35,7 @@ class RunLog {
   void log_bad_step(const BadStep&);
   // Logs a bad step that was computed again: the first result was wrong, and `good` replaces it.
   void log_recomputed_step(const StepReport& bad, const StepReport& good);
-  // logs a bad step that ends the run, and records all steps since the last record
+  // Logs a bad step that ends the run, and records all steps since the last record.
   void log_fatal_step(const StepReport&);
   void log_rollback();  // call after a rollback: discards what was logged after the step that is now the last one done
   void log_memory_shortage(const MemoryRecord&);  // call after memory ran out, with the record made because of it

@@ -341,7 +341,7 @@ StartingState select_starting_state(const FittedRun& run, const TrainOptions& op
   const auto found = options.fresh ? std::nullopt : find_newest_verified(run.dir.checkpoints());
   if (found && found->path.string() == run.newest.checkpoint) return {.resumed = run.newest};
   if (found) return {.resumed = check_resumption(run, origin_of(*found), options, run.newest)};
-  // with a checkpoint, the source of the initial weights may be gone
+  // With a checkpoint, the source of the initial weights may be gone.
   StartingState from{.init_from = initial_weights(run)};
   if (options.fresh) refuse_to_delete(from.init_from, run.dir);
   return from;

@@ -18,7 +18,7 @@ const PartOption kNothing;
 struct Partial {
   std::size_t in_use, host;  // bytes in use when the next part begins; bytes of all parts on the host
   std::int64_t nanoseconds;
-  // option of the last part; index of the preceding plan among the plans that end one part earlier
+  // Option of the last part, and index of the preceding plan among the plans that end one part earlier.
   std::size_t option, before;
 };
 using Front = std::vector<Partial>;

@@ -25,7 +25,7 @@ enum class ContextKeys : std::uint8_t { automatic, all, referenced };
 class ContextParallel : public ContextExchange {
  public:
   virtual std::string_view schedule() const = 0;
-  // bytes that this rank has sent since the start
+  // Returns the bytes that this rank has sent to other ranks since the start.
   virtual std::int64_t bytes_sent() const { return bytes_sent_; }
   Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor& t, const ExecContext&) override;

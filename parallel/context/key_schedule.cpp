@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// upper bound on the bytes of all ranks' keys that are gathered at a time
+// Upper bound on the bytes of all ranks' keys that are gathered at a time.
 constexpr std::int64_t kMaxShown = std::int64_t{1} << 28;
 
 // Returns each rank's selection rows: the rows of its own queries.

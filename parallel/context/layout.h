@@ -27,7 +27,7 @@ class ContextLayout {
 
   int ranks() const { return static_cast<int>(chunks_.size()); }
   std::int64_t length() const { return length_; }
-  // sorted
+  // Returns a rank's chunks, sorted.
   const std::vector<Chunk>& chunks(int rank) const { return chunks_[static_cast<std::size_t>(rank)]; }
   std::int64_t tokens(int rank) const;  // tokens of each row that a rank holds
 

@@ -16,7 +16,7 @@
 namespace ring {
 namespace {
 
-// upper bound on the bytes of all ranks' keys and values in f32; if they need more, gather is not measured
+// Upper bound on the bytes of all ranks' keys and values in f32; if they need more, gather is not measured.
 constexpr double kMaxKeyBytes = 1e9;
 constexpr double kLongest = 1;  // seconds of a forward and backward; slower calls are not measured
 // A schedule must take less than this share of the best time so far; a smaller gain is noise.
