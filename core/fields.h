@@ -79,18 +79,18 @@ struct Synonyms {
 // A view of one live value of the tree. Resizing a list that contains the value invalidates it.
 struct Node {
   Kind kind = Kind::section;
-  // Scalars.
+  // Only for scalars:
   bool optional = false;
   std::vector<std::string> choices;  // valid names of an enum, or special words of an integer
   std::function<Value()> get;
   std::function<std::string(const Value&)> set;  // returns what is wrong, or "" if the value was set
   long double type_min = 0, type_max = 0;        // numbers: limits of the C++ type
   TokenSchedule* by_tokens = nullptr;            // numbers: the schedule; null if it cannot change
-  // Sections.
+  // Only for sections:
   std::vector<Field> fields;
   std::function<void(std::vector<SettingProblem>&)> validate;  // null if there are no rules over several fields
   const Synonyms* synonyms = nullptr;                          // set at the root only; may be null
-  // Lists.
+  // Only for lists:
   std::function<std::size_t()> size;
   std::function<void(std::size_t)> reset;  // replaces the list by this many default elements
   std::function<Node(std::size_t)> element;

@@ -29,7 +29,7 @@ struct PathPart {
 };
 std::vector<PathPart> split_path(const std::string& path);  // returns {} if it is not a path
 
-// Returns the edit distance of two names: insert, delete, replace, or swap neighbours.
+// Returns the edit distance of two names. An edit inserts, deletes or replaces a character, or swaps two neighbours.
 std::size_t edit_distance(const std::string& a, const std::string& b);
 
 // Returns the known name that was probably meant; "" if none is similar.

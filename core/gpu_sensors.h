@@ -15,7 +15,7 @@ struct GpuReading {
   std::optional<double> celsius, used_bytes, watts;
   std::optional<double> utilization;  // share of the driver's last sampling period in which a kernel ran, 0 to 1
   std::optional<double> sm_mhz;       // SM clock
-  std::uint64_t throttle = 0;         // why clocks are reduced: bits of nvmlClocksThrottleReason; 0 if they are not
+  std::uint64_t throttle = 0;         // why clocks are reduced: bits of nvmlClocksThrottleReason; 0 if not reduced
 };
 
 class GpuSensors {

@@ -38,7 +38,7 @@ class HostChunks {
   };
   using Pieces = std::vector<Piece>;       // pieces of one dtype; elements between pieces are not copied
   using Ends = std::vector<std::int64_t>;  // positions where chunks may end: ascending, the last is n; {} allows all
-  // host: tensors [n], of any dtypes.
+  // `host` holds tensors [n], of any dtypes.
   HostChunks(const std::vector<Tensor>& host, Sizes, const Stream& compute);
   HostChunks(const std::vector<Tensor>& host, Sizes, const Stream& compute, const Stream& in,
              const Stream& out);  // in, out: streams of the copies to and from the device

@@ -9,7 +9,8 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kAlign = 256;
-// Bytes. Pieces of up to a quarter of it share slabs. A larger piece gets a slab of its own size, so nothing is wasted.
+// Size of a shared slab in bytes. Pieces of up to a quarter of it share slabs. A larger piece gets a slab of its own
+// size, so nothing is wasted.
 constexpr std::size_t kSharedSlab = std::size_t{256} << 20;
 
 }  // namespace

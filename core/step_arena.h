@@ -78,7 +78,7 @@ class StepArena final : public Allocator, public ScopeListener {
  private:
   struct Held {
     std::uint32_t phase = 0;
-    std::uint64_t step = 0;  // step that the block belongs to; 0 if there is none
+    std::uint64_t step = 0;  // step that the block belongs to; 0 if it belongs to none
     std::size_t number = 0;  // index of the block within the step
     bool in_slab = false;
   };

@@ -35,7 +35,7 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
   bool requested() const { return requested_.load(); }
-  void on_steps_begin() { stepping_ = true; }  // before it, there is no step to finish
+  void on_steps_begin() { stepping_ = true; }  // before this call, there is no step to finish
   void usr1_saves() { usr1_saves_ = true; }
   bool save_requested() const { return save_requested_.load(); }
   // Call it when all ranks begin to save. A launcher signals every rank, so a signal within kOneSignal after it is the

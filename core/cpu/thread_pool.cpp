@@ -55,7 +55,7 @@ ThreadPool::ThreadPool(int threads)
     for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { run_worker(t); });
   } catch (const std::system_error& e) {
     const std::size_t started = workers_.size();
-    stop();  // ends the workers: after a throw here, no destructor would
+    stop();  // ends the workers, because no destructor runs after a throw here
     fail_without(Resource::threads, "cannot start ", threads, " threads: after ", started + 1,
                  ", the system reported '", std::generic_category().message(e.code().value()),
                  "'. Raise the limit on processes (ulimit -u, pids.max of the control group) or on memory");
