@@ -90,7 +90,7 @@ class Kernel {
     std::string_view name;
     Fn fn;
     Supports supports = nullptr;  // null if it supports all valid arguments
-    int priority = 0;             // higher is tried first; 0: a last resort, never measured against higher ones
+    int priority = 0;             // higher is tried first; 0 is a last resort, never measured against higher ones
   };
 
   // Returns the candidate to run if ctx.tuning is set.

@@ -25,12 +25,13 @@ class Tuning {
   static constexpr double kShortSeconds = 4e-3;
 
   struct Sources {
-    std::string record;              // file of this run: read at its start, written by save(); "" for none
-    bool shipped = false;            // if true, look in the program's tables (shipped_choices.h)
-    std::string store;               // file shared with other runs; "" for none
-    bool measures = true;            // if false, choices follow from a rule, and tables and store are not used
-    double seconds = kShortSeconds;  // how long each of the best few candidates is measured. A GPU still bursts at 4
-                                     // ms; the speed that it sustains at its power limit shows after about 0.3 s
+    std::string record;    // file of this run: read at its start, written by save(); "" for none
+    bool shipped = false;  // if true, look in the program's tables (shipped_choices.h)
+    std::string store;     // file shared with other runs; "" for none
+    bool measures = true;  // if false, choices follow from a rule, and tables and store are not used
+    // Measuring time of each of the best few candidates. A GPU still bursts at 4 ms; the speed that it sustains at its
+    // power limit shows after about 0.3 s.
+    double seconds = kShortSeconds;
   };
   // Throws Error if the record or the store is damaged.
   explicit Tuning(Sources sources);

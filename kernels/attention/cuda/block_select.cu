@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// For heads with a rule other than content: one head, one warp per block of queries.
+// Selects for one head with a rule other than content: one warp per block of queries.
 __global__ void __launch_bounds__(kBlock)
     select_by_rule(const __grid_constant__ Documents<SelectedRows> documents, BlockRule rule, int head, int heads,
                    int words, std::uint32_t* all_bits) {

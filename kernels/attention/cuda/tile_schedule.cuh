@@ -120,7 +120,7 @@ struct SplitParts {
 // Iterates over blocks of `step` columns (64 or 32) in ascending order: those of a list, or of an interval with a gap.
 struct ColumnStream {
   const std::int32_t* entries;  // null for an interval
-  int cursor, stop;  // interval: the next column; list: next entry (or half of an entry, if step is 32) and the end
+  int cursor, stop;  // cursor: next column, or next list entry (half an entry if step is 32); stop: end of the list
   int first, end, gap, gap_end, step;
 
   __device__ ColumnStream(const TileSchedule& work, const CtaCoord& at, const TileBounds& reach, int step)
@@ -137,7 +137,8 @@ struct ColumnStream {
   // Moves to the next block and returns its first column in `at` and its coverage for both halves of the tile, encoded
   // as in a list entry (list_coverage), in `states`. Returns false at the end.
   __device__ bool next(int& at, int& states) { return next(cursor, at, states); }
-  // Same, with a separate cursor for each of several readers that share a stream. The cursor starts as the stream's.
+  // Same, with a separate cursor for each of several readers that share a stream. Initialize it with the stream's
+  // cursor.
   __device__ bool next(int& cursor, int& at, int& states) const {
     if (entries) return next_listed(cursor, at, states);
     if (cursor >= gap && cursor < gap_end) cursor = gap_end;
