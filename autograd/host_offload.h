@@ -48,7 +48,7 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
 
  private:
   class OffloadedStorage;  // one offloaded storage
-  class View;              // a saved tensor
+  class View;              // a saved tensor that is a view of an offloaded storage
   using OffloadedStorages = std::vector<std::shared_ptr<OffloadedStorage>>;
   struct Part {
     ScopeId id;
@@ -68,7 +68,7 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
   HostSlabs slabs_;
   std::size_t live_storages_ = 0;  // storages whose host memory is in use
   std::vector<Part> parts_;        // parts in forward order, removed once their backward has run
-  // Storages that were passed to pack(); null if the storage stays on the device.
+  // Offloaded storage of each storage that was passed to pack(); null if the storage stays on the device.
   std::map<std::weak_ptr<Storage>, std::weak_ptr<OffloadedStorage>, std::owner_less<>> packed_;
   OffloadedBytes bytes_;
   ScopeSubscription subscription_;

@@ -8,7 +8,8 @@
 namespace ring {
 
 // Returns scores f32 [rows, shape.count, columns] for projected [rows, shape.width()] and biases [shape.biases()] or
-// none (kernels/attention/block_index.h). blocks: number of blocks of each document; consecutive, they are the rows.
+// none (kernels/attention/block_index.h). blocks: number of blocks of each document; the blocks of all documents are
+// consecutive rows.
 Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
                  const std::vector<std::int32_t>& blocks, std::int64_t columns);
 

@@ -6,7 +6,8 @@
 namespace ring {
 namespace {
 
-// Adds an activation's gradient. The kernels overwrite: if a gradient already exists, theirs goes through a temporary.
+// Adds an activation's gradient. The kernels overwrite their output, so if a gradient already exists, the new one is
+// written to a temporary tensor first.
 template <class Write>
 void add_gradient(const Backward& back, const SlotPtr& input, const Tensor& x, const Write& write) {
   const Sink s = back.sink(input, x.shape(), x.dtype());

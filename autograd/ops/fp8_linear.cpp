@@ -1,4 +1,4 @@
-// Linear layers whose three GEMMs read FP8 operands (kernels/fp8.h). The gradient passes the rounding of an operand
+// Linear layers whose three GEMMs read FP8 operands (kernels/fp8.h). Gradients pass through the rounding of operands
 // unchanged (straight-through).
 
 #include "autograd/fp8_linear.h"
