@@ -28,7 +28,7 @@ class Indexer {
              const SelectionPart&) const;
 
   const IndexShape& shape() const { return shape_; }
-  // Biases by distance; none if the indexer ignores distance.
+  // Returns the biases by distance; none if the indexer ignores distance.
   Var biases() const { return biases_ ? biases_->var : Var{}; }
   DType type() const { return projection_->var.value.dtype(); }  // type of the projection's weights
   // Optimizer steps at the start during which all blocks are kept.

@@ -47,7 +47,7 @@ class SelectionCache {
   std::int32_t most_;  // maximum blocks per sequence
   Tensor queries_;     // [batch, 2 blocks of rows, Hq, D]: token t in row t % rows
   Tensor key_means_;   // f32 [batch * most, Hk, D]
-  // query_means_: f32 [batch,Hk,D], of the previous block; selected_: i32 [batch,Hk,words].
+  // query_means_: query means of the previous block, f32 [batch,Hk,D]. selected_: selection bits, i32 [batch,Hk,words].
   Tensor query_means_, selected_;
   std::vector<Sequence> sequences_;
   std::vector<std::int32_t> bits_;  // host copy of selected_
