@@ -13,7 +13,7 @@
 
 namespace ring {
 
-// Seconds per step.
+// A rank's seconds per step, by cause.
 struct StepParts {
   double compute = 0, data = 0, network = 0;
   double own() const { return compute + data + network; }

@@ -190,7 +190,7 @@ Communicator* Mesh::Impl::make_background() {
                     kBackgroundGroup);
 }
 
-// Prefers an axis's name for a shared group.
+// Renames the group in flight logs if `name` is a single axis, because axis names are preferred for shared groups.
 void Mesh::Impl::rename(Group& g, const std::string& name) {
   if (name.find(' ') == std::string::npos && name != "all") g.comm->flights().rename(name);
 }
