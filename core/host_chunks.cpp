@@ -90,7 +90,7 @@ HostChunks::~HostChunks() {
     in_.synchronize();   // host waits: shutdown
     out_.synchronize();  // host waits: shutdown
   } catch (const Error&) {
-    // The device failed: whoever waits for its steps reports it.
+    // The device failed: the code that waits for its steps reports the failure.
   }
 }
 

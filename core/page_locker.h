@@ -35,7 +35,7 @@ class PageLocker {
  public:
   static constexpr std::size_t kSlab = std::size_t{256} << 20;
 
-  // node: preferred for the pages (core/numa.h). slab: bytes, a multiple of 2 MiB.
+  // node: preferred NUMA node of the pages (core/numa.h). slab: slab size in bytes, a multiple of 2 MiB.
   PageLocker(PageLockCalls calls, int threads, std::optional<int> node, std::size_t slab = kSlab);
   ~PageLocker();  // allocated memory may outlive it, but is not locked any more
   PageLocker(const PageLocker&) = delete;

@@ -76,7 +76,7 @@ class Scopes {
  private:
   friend class ScopeGuard;
   friend class ScopeSubscription;
-  std::vector<ScopeListener*> listeners_;  // null if unsubscribed while a scope was open
+  std::vector<ScopeListener*> listeners_;  // an entry is null if its listener unsubscribed while a scope was open
   std::vector<ScopeId> open_;
 };
 

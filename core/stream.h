@@ -70,7 +70,7 @@ class StreamImpl {
   virtual void synchronize() = 0;
   virtual std::string device_name() const { return std::string(to_string(device.backend)); }  // model name
   virtual void* native() { return nullptr; }                                                  // cudaStream_t
-  virtual ThreadPool* pool() { return nullptr; }                                              // CPU only
+  virtual ThreadPool* pool() { return nullptr; }                                              // set only on CPUs
   virtual int threads() const { return 0; }  // number of compute threads; CPU only
   // Copies bytes between any two addresses that this device can access, ordered on this stream.
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;

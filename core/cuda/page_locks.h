@@ -12,7 +12,7 @@ namespace ring::cuda {
 PageLocker& page_locker(int device);
 
 // Splits a copy of `bytes` into parts within one slab each and calls copy(offset, bytes) for each part, as soon as its
-// slabs are locked. dst, src: host or device. Throws OutOfHostMemory.
+// slabs are locked. dst and src are in host or device memory. Throws OutOfHostMemory.
 template <class Copy>
 void for_locked_parts(int device, const void* dst, const void* src, std::size_t bytes, const Copy& copy) {
   PageLocker& pages = page_locker(device);
