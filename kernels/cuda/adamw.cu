@@ -59,7 +59,7 @@ struct Operands {
   Flat<P> param;
   Flat<G> grad;
   Flat<M> m, v;
-  Flat<__nv_bfloat16> weights;  // data: null if there are none
+  Flat<__nv_bfloat16> weights;  // weights.data is null if there are no bf16 weights
   const StepState* state;
   RandomSite site;
   std::uint64_t first;  // global index of element 0

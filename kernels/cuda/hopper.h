@@ -1,5 +1,5 @@
 #pragma once
-// Queries of the device and the driver for the kernels for Hopper (sm_90a).
+// Device and driver queries for the Hopper kernels (sm_90a).
 
 #include <cuda.h>
 

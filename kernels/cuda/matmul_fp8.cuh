@@ -14,7 +14,7 @@
 namespace ring::cuda::fp8 {
 
 constexpr int kGroup = 128, kConsumers = 2, kThreads = kGroup * (1 + kConsumers);
-constexpr int kDepth = static_cast<int>(kFp8Block), kColumns = 128;  // K and columns of a tile
+constexpr int kDepth = static_cast<int>(kFp8Block), kColumns = 128;  // kDepth: K of a tile; kColumns: columns of a tile
 constexpr int kWaveRows = 64;                                        // rows of one WGMMA
 constexpr int kWaveBytes = kWaveRows * kDepth;
 constexpr int kTileGroup = 2048;  // rows of c whose tiles are processed together, so that operands stay in the L2 cache

@@ -1,4 +1,4 @@
-// In a separate file because CUB takes long to compile.
+// Sorts ids. In a separate file because CUB takes long to compile.
 #include "kernels/cuda/sort_ids.h"
 
 #include <bit>

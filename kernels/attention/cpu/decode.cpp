@@ -20,7 +20,7 @@ struct Problem {
   Heads q, out;
   const Tensor &k, &v;
   float scale;
-  std::int64_t group, padded;  // query heads per KV head; floats per row of scores
+  std::int64_t group, padded;  // group: query heads per KV head; padded: floats per row of scores
   const float* gates;          // [B,Hq], for cache rows from `gated` on; null if there are none
   std::int32_t gated;
 };

@@ -168,8 +168,8 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
     for (; tile < tiles.end; turn ^= 1) {
       const int next = tiles.from(tile + 1);
       cp_async_wait<0>();
-      __syncthreads();  // the tile has arrived; the other stage has been read, and the sums of the previous tile are
-                        // written
+      // The tile has arrived, the other stage has been read, and the sums of the previous tile are written.
+      __syncthreads();
       if (before >= 0) tile_sums.add_to(mass[before / tiles.per_block], turn ^ 1, share);
       if (next < tiles.end) load_keys(turn ^ 1, next);
       float s[kTiles][kColumns / 8][4];
@@ -185,7 +185,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   }
 }
 
-constexpr int kR = 4, kRows = kSide * kR;  // queries of a block, and keys of a tile
+constexpr int kR = 4, kRows = kSide * kR;  // kRows: queries of a block, and keys of a tile
 static_assert(kRows == kColumns);
 
 // Processes a block of 128 rows as two halves, one after the other.

@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kR = 4, kRows = kSide * kR;  // queries of a block, and keys of a tile
+constexpr int kR = 4, kRows = kSide * kR;  // kRows: queries of a block, and keys of a tile
 
 template <class T>
 struct Params {
