@@ -33,7 +33,7 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
   // Follows the scopes of `ctx`, on whose stream the model runs. Must outlive its tapes. limit: bytes of host memory;
   // tensors beyond it stay on the device, the same ones in every step.
   HostOffload(const ExecContext& ctx, std::size_t limit);
-  // Same, with the streams that copy out and in.
+  // Same, with given streams for the copies to and from the host.
   HostOffload(const ExecContext& ctx, std::size_t limit, const Stream& out, const Stream& in);
   HostOffload(const HostOffload&) = delete;
   HostOffload& operator=(const HostOffload&) = delete;

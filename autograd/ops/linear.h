@@ -28,7 +28,7 @@ void weight_gradient(const ExecContext&, const Tensor& dy, const Tensor& x, Sink
 // Computes the gradient of a bias of this shape, if wanted: db = column sums of dy.
 void bias_gradient(const Backward&, const SlotPtr& bias, const Tensor& dy, const Shape&, DType);
 
-// Compute the gradients of the inputs that want one. x is fetched only for the weight's gradient.
+// Compute the gradients of the inputs that need one. x is fetched only for the weight's gradient.
 void input_gradient(const Backward&, const LinearInputs<SlotPtr>&, const Tensor& dy, const Tensor& w);
 void parameter_gradients(const Backward&, const LinearInputs<SlotPtr>&, const Tensor& dy, const Tensor& w,
                          const Saved& x);
