@@ -26,7 +26,7 @@ class BlockRunner {
   Var mlp(Run&, const Var& x, const RowsFn& f) const;
 
   BlockPlan plan;
-  SavedTensorHooks* host = nullptr;  // stores the saved tensors if plan.offload
+  SavedTensorHooks* host = nullptr;  // stores the saved tensors if plan.offload is set
   std::int64_t mlp_chunk = 0;        // rows per call of the MLP; 0 means all rows at once
 
  private:

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;  // logits held at a time
+constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;  // bytes of logits held at a time
 
 Tensor all_rows(const Run& run, const Tensor& hidden) {
   if (!is_tensor_parallel(run)) return hidden;
