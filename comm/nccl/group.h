@@ -1,5 +1,5 @@
 #pragma once
-// This rank within the group of a communicator.
+// This rank's place in the group of a communicator.
 
 #include <string>
 
