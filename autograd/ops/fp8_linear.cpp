@@ -67,12 +67,10 @@ Tensor forward(const ExecContext& ctx, const Fp8Linear& f, const LinearInputs<Te
 
 // Adds dy^T x. The GEMM accumulates in f32.
 void weight_gradient(const ExecContext& ctx, const Fp8Matrix& dy, const Fp8Matrix& x, const Sink& dw) {
-  if (dw.dst.dtype() == DType::f32) return matmul_fp8_kernel({dy, x, dw.dst, dw.beta != 0}, ctx);
-  const Tensor sum = ctx.empty(dw.dst.shape());
+  if (dw.beta == 0 || dw.dst.dtype() == DType::f32) return matmul_fp8_kernel({dy, x, dw.dst, dw.beta != 0}, ctx);
+  const Tensor sum = ctx.empty(dw.dst.shape(), dw.dst.dtype());
   matmul_fp8_kernel({dy, x, sum}, ctx);
-  const Tensor rounded = dw.beta != 0 ? ctx.empty(dw.dst.shape(), dw.dst.dtype()) : dw.dst;
-  cast_kernel({sum, rounded}, ctx);
-  if (dw.beta != 0) axpby_kernel({.x = rounded, .y = dw.dst, .out = dw.dst, .alpha = 1, .beta = dw.beta}, ctx);
+  axpby_kernel({.x = sum, .y = dw.dst, .out = dw.dst, .alpha = 1, .beta = dw.beta}, ctx);
 }
 
 void backward(const Backward& back, const Fp8Linear& f, const LinearInputs<SlotPtr>& inputs,

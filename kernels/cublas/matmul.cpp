@@ -47,9 +47,9 @@ class TimedEvent {
 
 // Saves the output of a GEMM that accumulates into it to host memory, and restores it in the destructor, so that the
 // GEMM can be repeated for measuring. Does nothing for other GEMMs, which can be repeated as they are.
-class RecallStats {
+class SavedAccumulator {
  public:
-  RecallStats(const Problem& p, const Plan::Operands& o, const Stream& stream)
+  SavedAccumulator(const Problem& p, const Plan::Operands& o, const Stream& stream)
       : stream_(stream),
         device_(o.out),
         row_(static_cast<std::size_t>(p.m) * (p.out_type == CUDA_R_32F ? 4 : 2)),
@@ -59,15 +59,15 @@ class RecallStats {
     if (rows_ > 0) stream_.impl().copy_rows(host_.get(), row_, device_, pitch_, row_, rows_);
     stream_.synchronize();  // host waits: start (measuring)
   }
-  ~RecallStats() {
+  ~SavedAccumulator() {
     try {
       if (rows_ > 0) stream_.impl().copy_rows(device_, pitch_, host_.get(), row_, row_, rows_);
       stream_.synchronize();  // host waits: start (measuring)
     } catch (const Error&) {  // the device has failed; its next use reports that
     }
   }
-  RecallStats(const RecallStats&) = delete;
-  RecallStats& operator=(const RecallStats&) = delete;
+  SavedAccumulator(const SavedAccumulator&) = delete;
+  SavedAccumulator& operator=(const SavedAccumulator&) = delete;
 
  private:
   const Stream& stream_;
@@ -237,7 +237,7 @@ class Engine {
   Choice fastest(const Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& candidates, const Problem& p,
                  const Plan::Operands& operands, const ExecContext& ctx) {
     if (candidates.size() == 1 && p.gelu == Problem::Gelu::none) return {candidates.front()};
-    const RecallStats sums(p, operands, ctx.stream);
+    const SavedAccumulator sums(p, operands, ctx.stream);
     const auto time = [&](const cublasLtMatmulAlgo_t& algo, int repeats) {
       return seconds_of(
           [&] { plan.run(workspace_.handle(), algo, operands, workspace_.data(), Workspace::kBytes, stream_); },
