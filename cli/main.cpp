@@ -1,5 +1,6 @@
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 
 #include "checkpoint/writer_token.h"
@@ -105,6 +106,8 @@ int main(int argc, char** argv) {
     return failed_with(ring::str(e.what(), advice));
   } catch (const ring::Unavailable& e) {
     return failed_with(ring::str(e.what(), ". ", how_to_do_without(e.resource)));
+  } catch (const std::filesystem::filesystem_error& e) {
+    return failed_with(ring::str(e.path1().string(), ": ", e.code().message()));
   } catch (const std::exception& e) {
     return failed_with(e.what());
   }

@@ -139,5 +139,13 @@ TEST_F(SignalledRuns, NamesThatAreNotUtf8AreRefusedBeforeTheFirstStep) {
   refused({ring_binary(), "train", path(name), "train.steps=8", "--allow-changes"}, "run.directory");
 }
 
+TEST_F(SignalledRuns, ANameThatIsTooLongIsNamedWithTheReason) {
+  const Finished refused = ring({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output",
+                                 path(std::string(300, 'x') + ".h5")});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.output.find("xxx.h5: File name too long"), std::string::npos) << refused.output;
+  EXPECT_EQ(refused.output.find("filesystem error"), std::string::npos) << refused.output;
+}
+
 }  // namespace
 }  // namespace ring::test
