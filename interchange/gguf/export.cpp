@@ -19,7 +19,7 @@ GgufType same_type(FloatType type) {
   return type == FloatType::bf16 ? GgufType::bf16 : GgufType::f16;
 }
 
-// Returns llama.cpp's number of the type that most of a file has.
+// Returns llama.cpp's number for the type of most tensors in a file.
 std::uint32_t file_type(GgufType type) {
   switch (type) {
     case GgufType::f32: return 0;
@@ -70,7 +70,7 @@ void note_types(const std::vector<GgufWeight>& weights, GgufType type, std::vect
     notes.push_back(str(count, " of the matrices are F16, because their row length is not a multiple of ", kQ8Block));
 }
 
-// Adds the end-of-text tokens besides eos_token_id, for which llama.cpp has two more keys.
+// Adds the end-of-text tokens beside eos_token_id. llama.cpp has two more keys for them.
 void add_more_ends(GgufKeys& keys, const TextEnds& ends, std::vector<std::string>& notes) {
   std::vector<std::int32_t> more;
   for (const std::int32_t id : ends.more_ends)
@@ -118,7 +118,7 @@ GgufExported export_found(const FoundCheckpoint& found, const std::string& file,
 }  // namespace
 
 GgufExported export_to_gguf(const std::string& run_or_checkpoint, const std::string& file, const GgufOptions& options) {
-  std::error_code ignored;  // errors of the path show up when writing
+  std::error_code ignored;  // errors of the path are reported when the file is written
   if (fs::exists(file, ignored))
     fail(file, " already exists and is not overwritten. Give a different name, or remove it");
   GgufExported exported;

@@ -1,5 +1,5 @@
 #pragma once
-// llama.cpp's names of models, settings and tensors.
+// Names that llama.cpp gives to models, settings and tensors.
 
 #include <cstdint>
 #include <string>
@@ -10,25 +10,25 @@
 
 namespace ring {
 
-// Returns llama.cpp's name of the family: "llama", "qwen2", "qwen3" or "gpt2". Throws Error, which names the setting
-// and the remedy, if llama.cpp does not support a setting.
+// Returns the name of the model family in llama.cpp: "llama", "qwen2", "qwen3" or "gpt2". Throws Error, which names the
+// setting and the remedy, if llama.cpp does not support a setting.
 std::string gguf_architecture(const ModelConfig& resolved);
 
-// Returns the keys of the model's settings, such as "llama.block_count".
+// Returns the keys of the model's settings, e.g. "llama.block_count".
 GgufKeys gguf_settings(const std::string& architecture, const ModelConfig& resolved);
 
 struct GgufWeight {
   GgufTensor tensor;
-  PublishedTensor from;       // source; if it has no parts, the tensor is `values`
-  std::int64_t heads = 0;     // heads, if interleaved_heads() must reorder the rows; 0 if not
-  std::vector<float> values;  // values computed from settings
+  PublishedTensor from;       // source tensor; if it has no parts, the values are in `values`
+  std::int64_t heads = 0;     // number of heads if interleaved_heads() must reorder the rows; else 0
+  std::vector<float> values;  // values that are computed from settings
 };
-// Returns all tensors in the order of the file. Matrices have type `type`, or f16 if q8_0 does not fit their rows;
-// norms, biases and learned positions are f32.
+// Returns all tensors in the order of the file. Matrices have type `type`, or f16 if their rows are not whole q8_0
+// blocks; norms, biases and learned positions are f32.
 std::vector<GgufWeight> gguf_weights(const std::string& architecture, const ModelConfig& resolved, GgufType type);
 
-// Reorders the rows of all heads, `values` [heads D, columns], for llama.cpp's `llama`, which rotates channels 2 i and
-// 2 i + 1 of a head together; we rotate channels i and i + D/2.
+// Reorders the rows of all heads, `values` [heads D, columns], for llama.cpp's `llama`: it rotates channels 2 i and 2 i
+// + 1 of a head together, whereas we rotate channels i and i + D/2.
 std::vector<float> interleaved_heads(const std::vector<float>& values, std::int64_t heads, std::int64_t columns);
 
 }  // namespace ring

@@ -16,7 +16,7 @@ namespace ring {
 namespace {
 
 using Json = nlohmann::json;
-using Type = SentencePieces::Type;  // has the same numbers as llama.cpp's token types
+using Type = SentencePieces::Type;  // its values are the same as llama.cpp's token types
 
 constexpr int kBytes = 256;
 
@@ -47,7 +47,7 @@ std::optional<bpe::Pattern> pattern_of(const Json& split) {
   return bpe::pattern_of(split.at("pattern").at("Regex").get_ref<const std::string&>());
 }
 
-// Appends the steps of a pre_tokenizer in order, as words.
+// Appends the steps of a pre_tokenizer in order, each described in words.
 void add_steps(const Json& j, std::vector<std::string>& steps) {
   const std::string type = j.at("type");
   if (type == "Sequence") {
@@ -159,10 +159,10 @@ void add_vocabulary(GgufKeys& keys, const Tokenizer& tokenizer, Vocabulary& voca
   add_bytes(keys, tokenizer, vocabulary);
 }
 
-// Adds the begin and end tokens. llama.cpp puts one token in front of a text and one after it, or none. llama.cpp's
-// loader has defaults for a missing bos_token_id (11 for gpt2, 1 for llama), which are arbitrary tokens here. A
-// tokenizer without such a token therefore gets its end token, as Qwen2's and GPT-2's published files do, and
-// add_bos_token: false. Returns what llama.cpp's templates read as bos_token and eos_token.
+// Adds the begin and end tokens. llama.cpp adds one token before a text and one after it, or none. For a missing
+// bos_token_id, llama.cpp's loader has defaults (11 for gpt2, 1 for llama) that are arbitrary tokens here. For a
+// tokenizer without a begin token, the end token is therefore written, as in the published files of Qwen2 and GPT-2,
+// and add_bos_token: false. Returns the values that llama.cpp's templates read as bos_token and eos_token.
 std::map<std::string, std::string> add_ends(GgufKeys& keys, const Tokenizer& tokenizer, const chat::Format& format,
                                             const Vocabulary& vocabulary) {
   const auto end = tokenizer.end_of_text();
@@ -186,8 +186,8 @@ std::map<std::string, std::string> add_ends(GgufKeys& keys, const Tokenizer& tok
   return {{"bos_token", text_of(first)}, {"eos_token", text_of(*end)}};
 }
 
-// Returns the chat template for llama.cpp, which passes it the variables `given`. A line in front sets each variable
-// that has a different value, or none, in `format`; llama.cpp removes the newline after a tag.
+// Returns the chat template for llama.cpp, which passes it the variables `given`. A line at the start sets each
+// variable whose value in `format` is different or missing; llama.cpp removes the newline after a tag.
 std::string template_for(const chat::Format& format, const std::map<std::string, std::string>& given) {
   std::map<std::string, std::string> wanted{{"bos_token", ""}, {"eos_token", ""}};
   for (const auto& [name, text] : format.tokens) wanted[name] = text;

@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t kBlock = kQ8Block;
 constexpr std::size_t kScaleBytes = 2;
 
-// Quantizes a block to q8_0: the largest magnitude becomes 127. Like ggml, rounds values by the scale before it is
-// rounded to f16.
+// Quantizes a block to q8_0: the largest magnitude becomes 127. Like ggml, divides values by the scale before the scale
+// is rounded to f16.
 void round_block(const float* from, std::byte* to) {
   float largest = 0;
   for (std::size_t i = 0; i < kBlock; ++i) {
@@ -25,7 +25,7 @@ void round_block(const float* from, std::byte* to) {
   round_to(FloatType::f16, &scale, 1, to);
   float kept = 0;
   widen(FloatType::f16, to, 1, &kept);
-  const float inverse = kept > 0 ? 1 / scale : 0;  // a block whose scale rounds to 0 in f16 becomes 0
+  const float inverse = kept > 0 ? 1 / scale : 0;  // if the scale rounds to 0 in f16, the block becomes 0
   for (std::size_t i = 0; i < kBlock; ++i) {
     const auto rounded = static_cast<std::int8_t>(std::round(from[i] * inverse));
     std::memcpy(to + kScaleBytes + i, &rounded, 1);

@@ -10,9 +10,9 @@ namespace {
 
 constexpr std::uint32_t kVersion = 3;
 constexpr std::uint64_t kAlignment = 32;
-constexpr std::size_t kChunk = 1 << 20;  // values rounded at a time; a multiple of kQ8Block
+constexpr std::size_t kChunk = 1 << 20;  // values that are rounded at a time; a multiple of kQ8Block
 
-// Numbers of value types in a header.
+// Numbers of the value types in a header.
 enum class ValueType : std::uint32_t { i32 = 5, u32 = 4, f32 = 6, boolean = 7, text = 8, list = 9 };
 
 std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }

@@ -20,12 +20,13 @@ using GgufKeys = std::vector<std::pair<std::string, GgufValue>>;
 
 struct GgufTensor {
   std::string name;
-  std::vector<std::int64_t> shape;  // row-major, like ours; for q8_0 the last dim is a multiple of kQ8Block
+  std::vector<std::int64_t> shape;  // row-major, like our tensors; for q8_0 the last dim is a multiple of kQ8Block
   GgufType type = GgufType::f32;
 };
 
-// Writes a complete file. values(i) returns tensor i, row-major; it is called once for each i, in order, so that one
-// tensor is in memory at a time. Throws Error, which names the tensor, if a value is out of range for its type.
+// Writes a complete file. values(i) returns tensor i, row-major; it is called once for each i, in order, so that only
+// one tensor is in memory at a time. Throws Error, which names the tensor, if a value is out of range for the tensor's
+// type.
 void write_gguf(FileHandle&, const GgufKeys&, const std::vector<GgufTensor>&,
                 const std::function<std::vector<float>(std::size_t i)>& values);
 

@@ -11,17 +11,17 @@
 
 namespace ring {
 
-// The tokens around a text, if the tokenizer names them.
+// The tokens that begin and end a text, if the tokenizer names them.
 struct TextEnds {
   std::optional<std::int32_t> first, end;
   std::vector<std::int32_t> more_ends{};  // additional tokens that end a text
 };
 
-// Returns the text of a config.json, with the keys of transformers 4 and transformers 5 (rope_theta and rope_scaling,
-// and rope_parameters; torch_dtype and dtype). kept: the generation_config.json that came with the weights, or "": its
-// bos_token_id and pad_token_id apply to the model.
+// Returns the text of a config.json, with the keys of both transformers 4 and transformers 5 (rope_theta and
+// rope_scaling, and rope_parameters; torch_dtype and dtype). kept: the generation_config.json that came with the
+// weights, or "": its bos_token_id and pad_token_id are used for the model.
 std::string hf_config(Family, const ModelConfig& resolved, FloatType, const TextEnds&, const std::string& kept = "");
-// Returns `kept` with its end tokens replaced by TextEnds.
+// Returns `kept` with its end tokens replaced by those of TextEnds.
 std::string hf_generation_config(const TextEnds&, const std::string& kept = "");
 
 struct PublishedModel {
@@ -29,7 +29,7 @@ struct PublishedModel {
   ModelConfig model;
 };
 // Parses a config.json. Missing keys have the defaults of transformers. Throws Error, which names `file` and the key,
-// if the text is no config.json, or its family or a setting is not supported.
+// if the text is not a config.json, or if the family or a setting is not supported.
 PublishedModel parse_hf_config(const std::string& text, const std::string& file);
 
 }  // namespace ring

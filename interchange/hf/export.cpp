@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the tokenizer; null if it cannot be read, with a note that says why.
+// Returns the tokenizer; null, with a note that says why, if it cannot be read.
 std::shared_ptr<const Tokenizer> known_tokenizer(const Origin& origin, std::vector<std::string>& notes) {
   try {
     return tokenizer_of(origin);
@@ -28,8 +28,8 @@ std::shared_ptr<const Tokenizer> known_tokenizer(const Origin& origin, std::vect
   }
 }
 
-// Returns the token that a text begins with. A SentencePiece model does not say whether texts begin with its bos_id:
-// that is in the generation_config.json that came with the weights.
+// Returns the token with which a text begins. A SentencePiece model does not say whether texts begin with its bos_id:
+// the generation_config.json that came with the weights does.
 std::optional<std::int32_t> first_token(const Tokenizer& tokenizer, const std::string& kept) {
   const std::optional<std::int32_t> first = ends_of(&tokenizer).first;
   if (first || kept.empty() || tokenizer.kind() != "sentencepiece") return first;
@@ -45,7 +45,7 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& for
   nlohmann::ordered_json j = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
                               {"model_max_length", context},
                               {"clean_up_tokenization_spaces", false}};
-  if (sentencepiece) {  // a tokenizer.json has these settings itself
+  if (sentencepiece) {  // a tokenizer.json contains these settings itself
     for (const char* key : {"add_bos_token", "add_eos_token", "legacy"}) j[key] = false;
     j["add_prefix_space"] = tokenizer.blank_in_front();
   }

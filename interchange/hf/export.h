@@ -1,5 +1,5 @@
 #pragma once
-// Export of a trained model for Hugging Face's transformers.
+// Export of trained models for Hugging Face's transformers.
 
 #include <cstdint>
 #include <functional>
@@ -15,10 +15,10 @@ namespace ring {
 
 struct ExportOptions {
   SavedWeights weights = SavedWeights::latest;
-  std::optional<FloatType> type;            // nullopt: the checkpoint's type, or f32 if its tensors differ
+  std::optional<FloatType> type;            // nullopt means the checkpoint's type, or f32 if its tensors differ in type
   std::uint64_t max_bytes = 5'000'000'000;  // maximum size of one file
-  std::function<bool()> stopped;            // polled between tensors; true aborts with Error; may be null
-  std::int64_t context = 0;                 // context to declare; see set_exported_context()
+  std::function<bool()> stopped;  // polled between tensors; if it returns true, aborts with Error; may be null
+  std::int64_t context = 0;       // context to declare; see set_exported_context()
 };
 
 struct Exported {
@@ -27,15 +27,15 @@ struct Exported {
   FloatType type = FloatType::f32;
   std::size_t tensors = 0;
   std::int64_t parameters = 0;
-  std::vector<std::string> notes;  // differences from the run that a user may not expect, one sentence each
+  std::vector<std::string> notes;  // unexpected differences from the run, one sentence each
 };
 
 // Writes a folder that transformers' from_pretrained() reads: weights as safetensors, config.json,
-// generation_config.json, tokenizer.rmt, and, if the tokenizer is one of these, tokenizer.json or SentencePiece's
-// tokenizer.model, with tokenizer_config.json. A chat template is stored in tokenizer_config.json and beside
-// tokenizer.rmt. Holds one tensor in memory at a time, as f32. The folder appears by a rename once it is complete.
-// Throws Error if the folder exists, the path is no run or checkpoint, or no published family has the run's settings
-// (names the key).
+// generation_config.json, tokenizer.rmt, and tokenizer_config.json with tokenizer.json or SentencePiece's
+// tokenizer.model, if the tokenizer is one of these. A chat template is stored in tokenizer_config.json and beside
+// tokenizer.rmt. Holds one tensor at a time in memory, as f32. The folder appears by a rename once it is complete.
+// Throws Error if the folder exists, if the path is not a run or checkpoint, or if no published family has the run's
+// settings (then names the key).
 Exported export_to_hf(const std::string& run_or_checkpoint, const std::string& folder, const ExportOptions&);
 
 }  // namespace ring

@@ -23,7 +23,7 @@ constexpr std::array<FamilyNames, 5> kFamilies = {{{Family::llama, "LlamaForCaus
 
 const FamilyNames& names_of(Family f) { return *std::ranges::find(kFamilies, f, &FamilyNames::family); }
 
-// Returns a setting of the model as text.
+// Returns a model setting as text.
 std::string value_of(ModelConfig model, const std::string& key) {
   const config::Node root = bind_config(model);
   const auto field = std::ranges::find(root.fields, key, &config::Field::name);
@@ -31,7 +31,7 @@ std::string value_of(ModelConfig model, const std::string& key) {
   return config::to_text(field->node.get());
 }
 
-// Checks the settings that a family requires; throws Error for the first that the model violates.
+// Checks the settings that a family requires; throws Error for the first setting that the model does not meet.
 class Needs {
  public:
   Needs(const ModelConfig& model, Family family) : model_(model), family_(family) {}
@@ -66,8 +66,8 @@ Family closest_with_rope(const ModelConfig& c) {
   return c.biases == Biases::qkv ? Family::qwen2 : Family::llama;
 }
 
-// Returns mistral for a Llama-like model with windows in all layers, otherwise `f`. Throws Error if only some layers
-// have windows and `f` cannot express that.
+// Returns mistral for a Llama-like model with windows in all layers, else `f`. Throws Error if only some layers have
+// windows and `f` cannot express this.
 Family with_windows(Family f, const std::vector<std::int64_t>& windows) {
   if (f != Family::llama || std::ranges::count(windows, 0) == std::ssize(windows)) return f;
   if (std::ranges::adjacent_find(windows, std::ranges::not_equal_to()) != windows.end())

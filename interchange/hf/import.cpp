@@ -35,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxConfig = 16 << 20;
-constexpr std::size_t kNamed = 8;  // tensors named in a message if there are many
+constexpr std::size_t kNamed = 8;  // maximum number of tensors named in a message
 
 std::string some_of(std::vector<std::string> names) {
   const std::size_t more = names.size() - std::min(names.size(), kNamed);
@@ -43,14 +43,14 @@ std::string some_of(std::vector<std::string> names) {
   return joined(names, ", ") + (more ? str(" and ", more, " more") : "");
 }
 
-// Position of one of our tensors in the published weights.
+// Location of one of our tensors in the published weights.
 struct Source {
   PublishedTensor tensor;
-  std::string name;       // name in the file, with or without a prefix
-  std::size_t first = 0;  // first element in `tensor`, in our layout
+  std::string name;       // name in the file, with or without the prefix
+  std::size_t first = 0;  // first element within `tensor`, in our layout
 };
 
-// The published tensors of a model, found in its files and checked.
+// The published tensors of a model: finds them in the model's files and checks them.
 class Weights {
  public:
   Weights(const fs::path& folder, const PublishedModel& published)
@@ -60,7 +60,7 @@ class Weights {
     refuse_others();
   }
 
-  std::map<std::string, std::pair<OurTensor, Source>> all;  // sources by our tensor name
+  std::map<std::string, std::pair<OurTensor, Source>> all;  // sources by name of our tensor
   std::size_t tensors = 0;
   std::int64_t parameters = 0;
 
@@ -68,8 +68,8 @@ class Weights {
     return files_.tensor(s.name).type == safetensors_name(FloatType::bf16) ? DType::bf16 : DType::f32;
   }
 
-  // Returns [outputs, inputs], row-major: a mapping of the file if it has the values in this form, otherwise a
-  // converted copy.
+  // Returns [outputs, inputs], row-major: a mapping of the file if the values are stored in this form, else a converted
+  // copy.
   Tensor read(const OurTensor& ours, const Source& s) const {
     const DType type = stored_type(s);
     const bool same = files_.tensor(s.name).type == safetensors_name(kept_type(type)) && !s.tensor.transposed;
@@ -78,7 +78,7 @@ class Weights {
     return t;
   }
 
-  // Starts to read a tensor from disk while a different one is processed.
+  // Starts to read a tensor from disk while another tensor is processed.
   void prefetch_pages(const std::string& ours) const {
     MappedFile::prefetch_pages(files_.bytes(all.at(ours).second.name));
   }
@@ -116,7 +116,7 @@ class Weights {
            "' contains values that are not finite. The file is damaged, or the model already was when it was saved");
   }
 
-  // Handles files of GPT2Model, which lack the prefix that GPT2LMHeadModel gives its tensors.
+  // Handles files of GPT2Model, which lack the prefix that GPT2LMHeadModel adds to tensor names.
   std::string name_in_files(const std::string& name) const {
     constexpr std::string_view kPrefix = "transformer.";
     if (files_.has(name) || !name.starts_with(kPrefix)) return name;
@@ -140,7 +140,7 @@ class Weights {
     parameters += t.numel();
   }
 
-  // Returns true for buffers that older versions of transformers saved with the weights although they can be computed.
+  // Returns true for buffers that older versions of transformers saved with the weights, although they can be computed.
   static bool is_known_buffer(const std::string& name) {
     return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq");
   }
@@ -153,7 +153,7 @@ class Weights {
       fail(folder_.string(), ": the model in config.json does not use these tensors: ", some_of(others));
   }
 
-  // Returns true if a file stores a tied head, which must equal the embedding.
+  // Returns true if a file stores a tied head, which must then equal the embedding.
   bool is_tied_head(const std::string& name) const {
     if (!tied_ || name != "lm_head.weight") return false;
     const Source& embedding = all.at("embedding.tokens.weight").second;
@@ -190,7 +190,7 @@ Manifest planned(const Weights& weights, std::uint64_t shard_bytes) {
   return plan;
 }
 
-// Returns our name of a saved tensor.
+// Returns our name for a saved tensor.
 std::string our_name(const std::string& saved) { return saved.substr(std::string_view(kWeightsPrefix).size()); }
 
 SavedFile write_part(const Weights& weights, const std::vector<PlannedSlice>& slices, const fs::path& file,
@@ -229,8 +229,8 @@ void write_checkpoint_of(const Weights& weights, const fs::path& folder, const s
 
 // --- the run ---
 
-// Returns the tokenizer; null if none came with the weights or none is wanted. Throws Error if no tokenizer that came
-// with them can be read.
+// Returns the tokenizer; null if none came with the weights or none is wanted. Throws Error if tokenizers came with the
+// weights but none of them can be read.
 std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const ImportOptions& options,
                                               std::vector<std::string>& notes) {
   if (options.tokenizer == kNoTokenizer) return nullptr;
@@ -250,8 +250,7 @@ std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const Impo
   return nullptr;
 }
 
-// Returns the tokenizer's chat template. One that cannot be read gives a note, so that the weights can still be
-// imported.
+// Returns the tokenizer's chat template. Adds a note if it cannot be read, so that the weights can still be imported.
 chat::Format chat_format_in(const fs::path& folder, const ImportOptions& options, std::vector<std::string>& notes) {
   try {
     return chat_format_beside(options.tokenizer.empty() ? folder.string() : options.tokenizer);
@@ -261,8 +260,8 @@ chat::Format chat_format_in(const fs::path& folder, const ImportOptions& options
   }
 }
 
-// Returns generation_config.json, or if there is none what transformers derives from config.json. Begin, end and pad
-// tokens that it lacks are taken from config.json. "" if nothing can be used.
+// Returns generation_config.json or, if there is none, what transformers would derive from config.json. Begin, end and
+// pad tokens that are missing in it are taken from config.json. Returns "" if nothing can be used.
 std::string generation_text_in(const fs::path& folder, const std::string& config, std::int64_t vocab_size,
                                std::vector<std::string>& notes) {
   const fs::path file = folder / kGenerationFile;
@@ -296,7 +295,7 @@ struct ModelFile {
   void fields(Fields& f) { f("model", model, "the decoder"); }
 };
 
-// Returns the run's configuration, with placeholders for what it requires but imported weights do not determine: data
+// Returns the run's configuration, with placeholders for required values that imported weights do not determine: data
 // and number of steps.
 Config config_of(const PublishedModel& published, const fs::path& run, const std::string& file) {
   if (!is_utf8(run.string()))

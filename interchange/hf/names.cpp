@@ -62,7 +62,7 @@ std::string name_in(const Naming& naming, const std::string& ours) {
   return block + found->second + kind;
 }
 
-// Returns true for weights of transformers' Conv1D, which only GPT-2 has.
+// Returns true for weights of transformers' Conv1D, which only GPT-2 uses.
 bool kept_transposed(Family family, const OurTensor& t) {
   return family == Family::gpt2 && in_block(t.name) && t.shape.size() == 2;
 }

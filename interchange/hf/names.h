@@ -1,5 +1,5 @@
 #pragma once
-// Names and layout of our tensors in published weights.
+// Names and layouts of our tensors in published weights.
 
 #include <map>
 #include <string>
@@ -12,13 +12,13 @@ namespace ring {
 
 // One of our logical parameters, [outputs, inputs] or [channels].
 struct OurTensor {
-  std::string name;  // "blocks.0.attention.wq.weight"
+  std::string name;  // e.g. "blocks.0.attention.wq.weight"
   Shape shape;
 };
 
-// A tensor of a published file: one or more of ours concatenated along rows (GPT-2 has queries, keys and values in
-// one), transposed if the family stores [inputs, outputs]. The rows of queries and keys keep their order: both sides
-// rotate channel i with channel i + D/2.
+// A tensor in a published file: one or more of our tensors concatenated along rows (GPT-2 stores queries, keys and
+// values in one tensor), transposed if the family stores [inputs, outputs]. The rows of queries and keys keep their
+// order, since both sides rotate channel i with channel i + D/2.
 struct PublishedTensor {
   std::string name;
   std::vector<OurTensor> parts;
@@ -27,18 +27,19 @@ struct PublishedTensor {
   std::int64_t numel() const;
 };
 
-// Names of our modules in one kind of file.
+// The names of our modules in one kind of file.
 struct Naming {
-  std::map<std::string, std::string> modules;  // file's name by our name, both without block and ".weight" or ".bias"
-  std::string blocks;                          // prefix of a block's number: "model.layers."
+  // Name in the file by our name, both without block and ".weight" or ".bias".
+  std::map<std::string, std::string> modules;
+  std::string blocks;  // prefix of the block number, e.g. "model.layers."
 };
-// Returns all tensors of the model, in the order of a forward pass; each of our tensors is in exactly one of them. None
-// is transposed.
+// Returns all published tensors of the model, in the order of a forward pass; each of our tensors is in exactly one of
+// them. None is transposed.
 std::vector<PublishedTensor> named_tensors(const Naming&, const ModelConfig& resolved);
 // Like named_tensors(), with the names and layout of the family.
 std::vector<PublishedTensor> published_tensors(Family, const ModelConfig& resolved);
 
-// Converts values between the layouts, row-major; `all` holds the parts concatenated along rows.
+// Convert values between our layout and the published one, row-major; `all` holds the parts concatenated along rows.
 std::vector<float> to_published(const PublishedTensor&, std::vector<float> all);
 std::vector<float> from_published(const PublishedTensor&, std::vector<float> values);
 

@@ -13,9 +13,9 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 16;
 constexpr std::int64_t kMost = std::int64_t{1} << 30, kMaxLayers = 10'000;
-constexpr std::size_t kShown = 120;  // characters of a value shown in a message
+constexpr std::size_t kShown = 120;  // maximum characters of a value in a message
 
-// The keys of an object; null counts as missing, as it does for transformers.
+// The keys of an object; null counts as missing, as in transformers.
 class Keys {
  public:
   Keys(const json& j, std::string where) : j_(j), where_(std::move(where)) {}
@@ -72,7 +72,7 @@ class Keys {
   std::string where_;
 };
 
-// A key that changes the computation, and the value with which it does not.
+// A key that changes the computation, and the value for which it does not.
 struct Neutral {
   const char* key;
   json value;
@@ -120,7 +120,7 @@ constexpr RopeKind kRopeKinds[] = {{"linear", RopeScaling::linear},
                                    {"dynamic", RopeScaling::dynamic}};
 
 // Returns YaRN's attention factor: attention_factor, or the quotient of the paper's factors for DeepSeek's mscale and
-// mscale_all_dim; 0 if there are none, which stands for the paper's own factor.
+// mscale_all_dim; 0, which stands for the paper's own factor, if there are none.
 double yarn_attention_factor(const Keys& r, double factor) {
   if (r.has("attention_factor")) {
     const double given = r.number("attention_factor");
@@ -159,8 +159,8 @@ std::string rope_type(const Keys& r) {
   return type;
 }
 
-// Reads the rope settings. transformers 5 stores all in rope_parameters, older versions in rope_theta and rope_scaling.
-// If both sections exist, transformers reads rope_scaling.
+// Reads the rope settings. transformers 5 stores all of them in rope_parameters, older versions in rope_theta and
+// rope_scaling. If both sections exist, transformers reads rope_scaling.
 void read_rope(const Keys& k, RopeConfig& rope) {
   const bool scaling = k.has("rope_scaling") && !k.at("rope_scaling").empty(), parameters = k.has("rope_parameters");
   const char* key = scaling ? "rope_scaling" : "rope_parameters";
@@ -203,7 +203,7 @@ void read_rope(const Keys& k, RopeConfig& rope) {
 
 bool is_qwen(Family f) { return f == Family::qwen2 || f == Family::qwen3; }
 
-// Returns for each layer whether it has a window.
+// Returns for each layer true if the layer has a window.
 std::vector<bool> layers_with_windows(const Keys& k, std::int64_t layers) {
   std::vector<bool> with(static_cast<std::size_t>(layers));
   if (!k.has("layer_types")) {
@@ -256,7 +256,8 @@ Biases read_biases(const Keys& k, Family family) {
   return Biases::none;
 }
 
-// Reads a model with Llama's structure. Missing keys have the defaults of transformers' classes, if these define any.
+// Reads a model with Llama's structure. Missing keys have the defaults of transformers' classes, if the classes define
+// any.
 ModelConfig like_llama(const Keys& k, Family family) {
   ModelConfig c;
   c.width = k.count("hidden_size");

@@ -35,7 +35,7 @@ bool has_original_context(const RopeConfig& rope) {
   return rope.scaling != RopeScaling::none && rope.scaling != RopeScaling::linear;
 }
 
-// A context length and its source.
+// A context length, and where it comes from.
 struct KnownContext {
   std::int64_t tokens = 0;
   std::string from;

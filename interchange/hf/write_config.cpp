@@ -28,7 +28,7 @@ Json rope_scaling(const RopeConfig& rope) {
                  {"beta_fast", rope.beta_fast},
                  {"beta_slow", rope.beta_slow},
                  {"original_max_position_embeddings", rope.original_context}};
-    // Without the key, readers use the paper's factor.
+    // If the key is missing, readers use the paper's factor.
     if (rope.attention_factor > 0) yarn["attention_factor"] = rope.attention_factor;
     return yarn;
   }
@@ -74,7 +74,7 @@ void add_llama(Json& j, Family family, const ModelConfig& c) {
   j["num_key_value_heads"] = c.kv_heads;
   j["head_dim"] = c.head_dim;
   j["hidden_act"] = "silu";
-  // Number of tokens beyond which transformers scales dynamic positions.
+  // Number of tokens above which transformers scales dynamic positions.
   j["max_position_embeddings"] = c.rope.scaling == RopeScaling::dynamic ? c.rope.original_context : c.context;
   j["rms_norm_eps"] = c.norm_eps;
   add_rope(j, c.rope);
@@ -96,7 +96,7 @@ void add_gpt2(Json& j, const ModelConfig& c) {
   j["scale_attn_by_inverse_layer_idx"] = false;
 }
 
-// Returns one number, or a list without duplicates if there are several.
+// Returns a single number, or a list without duplicates if there are several.
 Json end_ids(const TextEnds& ends) {
   std::vector<std::int32_t> all;
   if (ends.end) all.push_back(*ends.end);
@@ -106,8 +106,8 @@ Json end_ids(const TextEnds& ends) {
   return all.empty() ? Json() : Json(all[0]);
 }
 
-// Writes the tokens that begin, end and pad a text. The first two are null if there are none: without the keys, readers
-// use their own defaults.
+// Writes the tokens that begin, end and pad a text. Begin and end are null if there are none: if the keys were missing,
+// readers would use their own defaults.
 void add_ends(Json& j, const TextEnds& ends, const Json& kept) {
   const Json first = kept.value("bos_token_id", Json()), pad = kept.value("pad_token_id", Json());
   j["bos_token_id"] = first.is_null() && ends.first ? Json(*ends.first) : first;
