@@ -22,14 +22,14 @@ double number(const std::byte* at, DType type) {
   return 0;
 }
 
-// Requires equal types and shapes.
+// Compares two tensors, which must have the same type and shape.
 void compare_elements(TensorDifference& d, const Tensor& a, const Tensor& b) {
   const std::size_t size = size_of(a.dtype());
   for (std::size_t at = 0; at < a.bytes(); at += size) {
     if (std::memcmp(a.raw() + at, b.raw() + at, size) == 0) continue;
     ++d.elements;
     const double difference = std::abs(number(a.raw() + at, a.dtype()) - number(b.raw() + at, b.dtype()));
-    if (!std::isnan(d.largest) && !(difference <= d.largest)) d.largest = difference;  // a NaN stays
+    if (!std::isnan(d.largest) && !(difference <= d.largest)) d.largest = difference;  // a NaN is kept
   }
 }
 

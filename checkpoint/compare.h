@@ -1,5 +1,5 @@
 #pragma once
-// Compares two checkpoints tensor by tensor and value by value. They may have different numbers of ranks.
+// Compares two checkpoints tensor by tensor and value by value. The checkpoints may have different numbers of ranks.
 
 #include <cstdint>
 #include <filesystem>
@@ -12,7 +12,7 @@ namespace ring {
 
 struct TensorDifference {
   std::string name;
-  // "only in the first", "only in the second" or "f32[4,8] and bf16[4,8]"; empty if only elements differ
+  // "only in the first", "only in the second" or e.g. "f32[4,8] and bf16[4,8]"; empty if only elements differ.
   std::string kind;
   std::int64_t elements = 0;  // elements that are not bit-identical
   double largest = 0;         // largest absolute difference; NaN if an element is NaN
@@ -20,7 +20,7 @@ struct TensorDifference {
 
 struct CheckpointDifference {
   std::vector<TensorDifference> tensors;  // sorted by name
-  std::vector<std::string> values;        // "train.step: 10 and 20"
+  std::vector<std::string> values;        // e.g. "train.step: 10 and 20"
   bool none() const { return tensors.empty() && values.empty(); }
 };
 

@@ -17,7 +17,7 @@ struct CheckpointConfig {
   std::int64_t interval = 500;
   std::int64_t memory_interval = 0;
   double minutes = 0;
-  bool automatic = false;  // setting checkpoint.auto
+  bool automatic = false;  // the setting checkpoint.auto
   double mtbf_hours = 24;
   std::int64_t keep_last = 2;
   std::int64_t keep_every = 0;
@@ -26,11 +26,11 @@ struct CheckpointConfig {
   void fields(Fields&);
 };
 
-// How a run saves. Differs from the settings if host memory is too small for what they ask for.
+// How a run saves. Differs from the settings if they ask for more host memory than there is.
 struct Saving {
   SaveMode mode = SaveMode::async;
   bool keeps = false;  // the launcher keeps snapshots in memory (MemoryTier)
-  // Returns how many copies of this rank's state are held in host memory. With 0, steps wait while the live tensors are
+  // Returns how many copies of this rank's state are held in host memory. If 0, steps wait while the live tensors are
   // written.
   int copies() const { return keeps ? 2 : mode == SaveMode::async ? 1 : 0; }
 };

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 
-// Returns the step if the name is exactly what checkpoint_name() makes of it.
+// Returns the step if the name is exactly what checkpoint_name() returns for it.
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const std::string digits = name.substr(kPrefix.size());
@@ -54,7 +54,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return found;
 }
 
-// Returns true for a folder without read permission, too: a run that refuses to start is better than one that starts
+// Also returns true for a folder without read permission: a run that refuses to start is better than one that starts
 // from scratch.
 bool holds_checkpoint(const fs::path& path) {
   std::error_code error;
@@ -77,8 +77,8 @@ bool left_by_an_attempt(const fs::path& path) {
          fs::is_directory(fs::symlink_status(path, error));
 }
 
-// Renames to one fixed name first, so that an attempt that is still alive can commit either its whole folder or
-// nothing.
+// Renames the folder to a fixed name first, so that an attempt that is still running can commit either its whole folder
+// or nothing.
 std::error_code remove_left(const fs::path& path) {
   const fs::path doomed = path.parent_path() / (path.stem().string() + ".tmp-removed");
   std::error_code error;
@@ -88,7 +88,7 @@ std::error_code remove_left(const fs::path& path) {
   return error;
 }
 
-// Renames what is in the way of a checkpoint.
+// Renames anything that is in the way of a checkpoint.
 void set_aside(const fs::path& path) {
   fs::path other;
   std::error_code error;
@@ -111,7 +111,7 @@ std::string checkpoint_name(std::int64_t step) {
 
 namespace {
 
-// Sets `moved` if an entry was removed meanwhile, in which case another may have been missed.
+// Sets `moved` if an entry was removed during the listing: then another entry may have been missed.
 std::vector<CheckpointEntry> list_once(const fs::path& folder, bool& moved) {
   std::vector<CheckpointEntry> found;
   for (const fs::path& path : entries_of(folder)) {
@@ -127,8 +127,8 @@ std::vector<CheckpointEntry> list_once(const fs::path& folder, bool& moved) {
 
 }  // namespace
 
-// While a run is training, one pass over the folder may be too late for the old checkpoint and too early for the new
-// one. So the folder is read again if it seems empty or an entry disappeared.
+// While a run is training, a single pass over the folder may miss the old checkpoint, already removed, and the new one,
+// not there yet. So the folder is read again if it seems empty or an entry disappeared.
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
   constexpr int kMaxLists = 10, kMaxEmpty = 3;
   std::error_code error;
@@ -179,8 +179,8 @@ void commit_directory(const fs::path& temporary, const fs::path& final) {
   if (fs::exists(fs::symlink_status(final, ignored)) && !holds_checkpoint(final)) set_aside(final);
   int result = tried(IoCall::rename, [&] { return ::rename(temporary.c_str(), final.c_str()); });
   if (result != 0 && (errno == ENOTEMPTY || errno == EEXIST)) {
-    // There is a checkpoint of this step already (a damaged one that was skipped, or the step was repeated): exchange
-    // the names, so that one of the two always exists.
+    // There is already a checkpoint of this step (a damaged one that was skipped, or the step was repeated): the names
+    // are exchanged, so that one of the two always exists.
     result = ::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE);
     if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {
       if (const std::error_code error = remove_checkpoint(final))

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kMaxBytes = 4096;
 constexpr std::int64_t kMaxFailures = 1'000'000'000;
 
-// Returns the failures before this process.
+// Returns the number of failures before this process.
 std::int64_t read_count(const std::string& file) {
   const auto json = parse_json<nlohmann::json>(read_text(file, kMaxBytes));
   const auto count = json.at("failures").get<std::int64_t>();

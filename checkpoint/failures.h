@@ -1,6 +1,6 @@
 #pragma once
-// Counts how often a training process of a run was killed, crashed or stopped by an error. Stored in failures.json in
-// the run's directory: {"failures": 2, "running": true}.
+// Counts how often a training process of a run was killed, crashed or stopped by an error. The count is stored in
+// failures.json in the run's directory: {"failures": 2, "running": true}.
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@ namespace ring {
 class Failures {
  public:
   // Records that a process starts, and counts a failure if the previous process did not call on_clean_end(). `fresh`:
-  // starts counting at 0. Warns if the file cannot be read or written.
+  // restarts the count at 0. Warns if the file cannot be read or written.
   Failures(std::string file, bool fresh);
   std::int64_t count() const { return count_; }
   void on_clean_end();

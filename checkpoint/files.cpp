@@ -83,7 +83,7 @@ void File::reserve(std::uint64_t bytes) {
   if (bytes == 0) return;
   const auto reserve = [&] { return ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); };
   const int result = uninterrupted([&] { return tried(IoCall::reserve, reserve); });
-  // Not every file system supports it: a full disk is then found on writing.
+  // Not every file system supports this: then a full disk is only detected while writing.
   if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;
   const int error = errno;
   std::error_code ignored;
@@ -138,7 +138,8 @@ void sync_directory(const std::filesystem::path& directory) {
   if (fd < 0) fail_errno("open the directory", directory, errno);
   const int error = sync_of(fd) == 0 ? 0 : errno;
   ::close(fd);
-  if (error != 0 && error != EINVAL) fail_errno("sync the directory", directory, error);  // EINVAL: unsupported here
+  // EINVAL means that it is not supported here.
+  if (error != 0 && error != EINVAL) fail_errno("sync the directory", directory, error);
 }
 
 std::string read_text(const std::filesystem::path& path, std::uint64_t max_bytes) {
@@ -186,7 +187,7 @@ FileHashes hash_file(const std::filesystem::path& path, const std::vector<ByteRa
   std::vector<Hasher> parts(ranges.size());
   Hasher whole;
   std::vector<char> block(kBlock);
-  std::size_t first = 0;  // first range that has not ended yet
+  std::size_t first = 0;  // the first range that has not ended yet
   for (std::uint64_t at = 0; at < result.bytes; at += kBlock) {
     const std::uint64_t end = std::min<std::uint64_t>(result.bytes, at + kBlock);
     file.read_at(at, block.data(), end - at);

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kWindow = 1 << 20;
 constexpr std::size_t kListed = 8;
 
-// Reads a file, mostly forward: short reads are served from a buffered window, long ones go directly to their
+// Reads a file, mostly in forward order: short reads are served from a buffer, long reads go directly to their
 // destination.
 class WindowReader {
  public:
@@ -35,8 +35,8 @@ class WindowReader {
   std::vector<std::byte> window_;
 };
 
-// Copies the intersection of `slice` and `wanted` into `out` (the bytes of `wanted`). A slice that is read whole is
-// hashed on the way: the files were verified before, but memory and disks can fail, too.
+// Copies the intersection of `slice` and `wanted` into `out` (the bytes of `wanted`). A slice that is read completely
+// is also hashed: the files were verified before, but memory and disks can fail, too.
 void read_slice(const fs::path& folder, const std::string& name, std::size_t element, const SavedSlice& slice,
                 const Region& wanted, std::byte* out) {
   const Region both = intersect(slice.region, wanted);
@@ -61,7 +61,7 @@ void read_slices(const fs::path& folder, const std::string& name, const SavedTen
 
 bool is_float(DType t) { return t == DType::f32 || t == DType::bf16; }
 
-// Converts between f32 and bf16, for a run that keeps a tensor in a different float type from the checkpoint. bf16 ->
+// Converts between f32 and bf16, for a run in which the float type of a tensor differs from the checkpoint's. bf16 ->
 // f32 is exact, f32 -> bf16 rounds to nearest.
 void convert(const std::byte* from, DType type, std::byte* to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -72,7 +72,7 @@ void convert(const std::byte* from, DType type, std::byte* to, std::int64_t coun
   }
 }
 
-// Host memory through which tensors are copied to a device, one after another. It is reused and not zeroed.
+// Host memory through which tensors are copied to a device, one after another. The memory is reused and not zeroed.
 class Staging {
  public:
   std::byte* room(std::size_t bytes) {

@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr const char* kFormat = "ringmaster-checkpoint";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMaxStep = 999'999'999'999'999'999;  // largest step that fits into a checkpoint's name
-constexpr int kMaxDepth = 32;                               // nesting of arrays and objects; this writer uses 6 levels
+constexpr int kMaxDepth = 32;  // maximum nesting of arrays and objects; this writer uses 6 levels
 
 json to_json(const Shape& shape) { return json(std::vector<std::int64_t>(shape.begin(), shape.end())); }
 
@@ -51,7 +51,7 @@ const json& section(const json& j, const char* key) {
   return found;
 }
 
-// Writes doubles as strings such as "0x1.8p+1": JSON has no infinity or NaN, and hexadecimal keeps every bit.
+// Writes doubles as strings such as "0x1.8p+1": JSON has no infinity and no NaN, and hexadecimal preserves every bit.
 json to_json(const StateValue& value) {
   if (const auto* i = std::get_if<std::int64_t>(&value)) return {{"i64", *i}};
   if (const auto* u = std::get_if<std::uint64_t>(&value)) return {{"u64", *u}};
@@ -111,7 +111,7 @@ void write_entries(std::ostream& out, const char* key, const Map& entries) {
   out << "\n },\n";
 }
 
-// Checks the files' names. Returns the size of each file by name, in bytes.
+// Checks the names of the files. Returns the size of each file by name, in bytes.
 std::map<std::string, std::uint64_t> check_files(const Manifest& m) {
   std::map<std::string, std::uint64_t> sizes;
   for (const SavedFile& f : m.files) {
@@ -185,8 +185,8 @@ std::uint64_t Manifest::tensor_bytes() const {
 
 namespace {
 
-// Throws Error if the number of elements or bytes overflows. Dims of 0 are skipped, so that they hide no overflow in
-// other dims.
+// Throws Error if the number of elements or bytes overflows. Dims of 0 are skipped, so that they do not hide an
+// overflow in other dims.
 void check_countable(const std::string& name, const SavedTensor& t) {
   auto bytes = static_cast<std::int64_t>(size_of(t.dtype));
   for (const std::int64_t d : t.global_shape)
@@ -202,7 +202,7 @@ void check_inside(const std::string& name, const Shape& whole, const Region& reg
       fail("tensor '", shown(name), "': slice ", region.size, " at ", region.start, " exceeds the shape ", whole);
 }
 
-// Returns the dim with the most distinct region starts: regions overlap least along it.
+// Returns the dim with the most distinct region starts: along it, regions overlap least.
 int max_cut_dim(const std::vector<const Region*>& regions, int dims) {
   int best = 0;
   std::size_t max = 0;
@@ -215,7 +215,7 @@ int max_cut_dim(const std::vector<const Region*>& regions, int dims) {
   return best;
 }
 
-// Sweeps over the regions along one dim and compares each with those that have not ended there.
+// Sweeps over the regions along one dim, and compares each region with those that have not ended yet.
 void check_disjoint(const std::string& name, const SavedTensor& t) {
   std::vector<const Region*> regions, open;
   for (const SavedSlice& s : t.slices)

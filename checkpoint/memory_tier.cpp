@@ -40,8 +40,8 @@ void write_header(int file, const Header& header) {
   File(path_of(file), File::Mode::update).write_at(0, &header, sizeof header);
 }
 
-// Writes through the mapping, whose pages are allocated: writing to the file could fail. If the process is killed
-// meanwhile, readers find either a complete header or an invalid one.
+// Writes through the mapping, whose pages are already allocated, since a write to the file could fail. If the process
+// is killed meanwhile, readers find either a complete header or an invalid one.
 void set_header(const std::shared_ptr<void>& map, const Header& header) {
   auto* const there = static_cast<Header*>(map.get());
   const std::atomic_ref magic(there->magic);
@@ -80,7 +80,7 @@ SavedTensor saved(const StateTensor& t, const std::byte* file_begin, const std::
   return {t.local.dtype(), t.global_shape, {slice}};
 }
 
-// Hashes the tensors in place, through a mapping: reading them would need as much memory again.
+// Hashes the tensors in place, through a mapping: reading them into a buffer would need the same memory again.
 void check_hashes(int file, const Manifest& m) {
   const std::uint64_t size = File(path_of(file), File::Mode::read).size();
   const auto map = map_file(file, size);
@@ -162,7 +162,7 @@ void MemoryTier::allocate(Slot& slot, std::uint64_t bytes, Device device) {
   if (!of_ours || file.size() < kDataBegin + bytes) file.resize(0);
   file.reserve(kDataBegin + bytes);
   slot.map = with_locked_pages(map_file(slot.file, kDataBegin + bytes), kDataBegin + bytes, device);
-  const auto nothing = [map = slot.map](void*) {};  // separate use count, for snapshots in this slot
+  const auto nothing = [map = slot.map](void*) {};  // has its own use count, for snapshots in this slot
   slot.room = {std::shared_ptr<void>(static_cast<std::byte*>(slot.map.get()) + kDataBegin, nothing), bytes};
 }
 

@@ -44,7 +44,7 @@ NewFolder::NewFolder(const fs::path& final) : final_(final.lexically_normal()) {
   if (taken(final_)) fail_taken(final_);
   const fs::path temporary = final_.string() + ".tmp-" + std::to_string(::getpid());
   std::error_code error;
-  fs::remove_all(temporary, error);  // left by an earlier process with this PID
+  fs::remove_all(temporary, error);  // removes a folder left by an earlier process with this PID
   fs::create_directories(temporary, error);
   if (error) fail("cannot create the folder ", temporary.string(), ": ", io_error_text(error.value()));
   temporary_ = temporary;

@@ -5,7 +5,7 @@
 
 namespace ring {
 
-// While it is being filled, the folder is named NAME.tmp-PID. The destructor removes it unless commit() succeeded.
+// While the folder is being filled, it is named NAME.tmp-PID. The destructor removes it unless commit() succeeded.
 class NewFolder {
  public:
   // Creates the temporary folder and its parents. Throws Error if `final` exists or the folder cannot be created.
@@ -16,7 +16,7 @@ class NewFolder {
 
   const std::filesystem::path& path() const { return temporary_; }  // write here until commit()
   const std::filesystem::path& final() const { return final_; }     // without a trailing slash
-  // Renames the folder to final(). Requires that the files in it are synced. Throws Error if final() exists by now.
+  // Renames the folder to final(). The files in it must be synced. Throws Error if final() exists by now.
   void commit();
 
  private:

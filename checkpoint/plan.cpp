@@ -21,11 +21,11 @@ struct Holders {
   Region region;
   std::vector<int> ranks;
 };
-// One tensor as described by all ranks.
+// A tensor as described by all ranks.
 struct Described {
   SavedTensor saved;
   std::vector<Holders> regions;
-  int first_rank = -1;  // first rank that described it
+  int first_rank = -1;  // the first rank that described it
 };
 
 void add_holder(Described& t, const std::string& name, const json& j, int rank) {
@@ -46,7 +46,7 @@ void add_holder(Described& t, const std::string& name, const json& j, int rank) 
   t.regions.push_back({region, {rank}});
 }
 
-// Chooses writers greedily, in name order, so that every rank computes the same plan.
+// Chooses writers greedily, sorted by name, so that every rank computes the same plan.
 void assign_writers(const std::string& name, Described& t, std::vector<std::uint64_t>& load) {
   for (const Holders& h : t.regions) {
     const std::uint64_t bytes = static_cast<std::uint64_t>(h.region.numel()) * size_of(t.saved.dtype);

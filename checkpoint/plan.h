@@ -1,6 +1,6 @@
 #pragma once
-// Decides which rank writes which slice. Ranks exchange descriptions of what they hold, and each derives the same plan:
-// a manifest whose slices name their file, but have no offsets and hashes yet.
+// Decides which rank writes which slice. Ranks exchange descriptions of what they hold, and each rank derives the same
+// plan: a manifest whose slices name their file, but have no offsets and hashes yet.
 
 #include <map>
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace ring {
 
-std::string shard_name(int rank);             // "shard-00003.h5"
-std::string describe_state(const Snapshot&);  // the description, as JSON text
+std::string shard_name(int rank);             // e.g. "shard-00003.h5"
+std::string describe_state(const Snapshot&);  // returns the description as JSON text
 
-// `described`: describe_state() of every rank, in rank order. If several ranks hold a region, the one with the fewest
-// bytes to write so far writes it. Throws Error if ranks disagree about a dtype, shape or value, or if regions overlap
-// partially or leave a gap.
+// `described`: describe_state() of every rank, in rank order. If several ranks hold a region, it is written by the rank
+// that has the fewest bytes to write so far. Throws Error if ranks disagree about a dtype, shape or value, or if
+// regions overlap partially or leave a gap.
 Manifest make_plan(const std::vector<std::string>& described);
 
-// Slices of one file, in the order of the manifest's names. They point into the manifest.
+// Slices in one file, ordered by name as in the manifest. The pointers refer to the manifest.
 struct PlannedSlice {
   std::string name;
   DType dtype = DType::f32;

@@ -16,9 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kReaders = 8;  // one thread hashes 2 GB/s, less than memory and disks deliver
+constexpr std::size_t kReaders = 8;  // one thread hashes 2 GB/s, which is less than memory and disks deliver
 
-// Reports a folder that was renamed by hand: the run would resume at the wrong step.
+// Reports a folder that was renamed by hand: a run would resume at the wrong step.
 void check_name(const fs::path& checkpoint, const Manifest& manifest, std::vector<std::string>& problems) {
   const std::string name = checkpoint.filename().string();
   if (name.starts_with("step-") && name != checkpoint_name(manifest.step))
@@ -26,7 +26,7 @@ void check_name(const fs::path& checkpoint, const Manifest& manifest, std::vecto
         str((checkpoint / kManifestName).string(), " is of step ", manifest.step, ", but its folder is named ", name));
 }
 
-// Verifies up to kReaders files in parallel. Returns their problems in the order of the files.
+// Verifies up to kReaders files in parallel. Returns the problems in the order of the files.
 std::vector<std::string> verify_files(const fs::path& checkpoint, Manifest& manifest, bool from_disk) {
   std::vector<std::string> problems;
   check_name(checkpoint, manifest, problems);
@@ -52,7 +52,7 @@ std::vector<std::string> verify_files(const fs::path& checkpoint, Manifest& mani
   return problems;
 }
 
-// Reports a manifest that cannot be read as a problem, too.
+// Also reports it as a problem if the manifest cannot be read.
 Verification verify_once(const fs::path& checkpoint, bool from_disk) {
   Verification v;
   try {

@@ -1,5 +1,5 @@
 #pragma once
-// Regions of elements inside a tensor: the part that a rank or a file holds, and intersections of such parts.
+// Regions of a tensor's elements: the part that a rank or a file holds, and intersections of such parts.
 
 #include <algorithm>
 #include <functional>
@@ -14,8 +14,8 @@ struct Region {
   std::int64_t numel() const { return size.numel(); }
 };
 
-// Returns the intersection of regions with the same number of dims; its size is 0 in some dim if the regions are
-// disjoint.
+// Returns the intersection of two regions with the same number of dims. If the regions are disjoint, its size is 0 in
+// some dim.
 inline Region intersect(const Region& a, const Region& b) {
   RING_CHECK(a.size.size() == b.size.size(), "regions of ", a.size.size(), " and ", b.size.size(), " dims");
   Region both = a;
@@ -27,7 +27,7 @@ inline Region intersect(const Region& a, const Region& b) {
 }
 
 // Calls run(from, to, count) for every range of elements that is contiguous in both `source` and `target`, in the order
-// of `source`. `from` and `to` are element offsets within `source` and `target`.
+// of `source`. `from` and `to` are element offsets in `source` and in `target`.
 void for_each_run(const Region& source, const Region& target,
                   const std::function<void(std::int64_t from, std::int64_t to, std::int64_t count)>& run);
 

@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the rank's even share of the rows. Without rows (a scalar or empty tensor) it returns the whole region, which
-// rank 0 writes.
+// Returns the rank's even share of the rows. Without rows (a scalar or an empty tensor), returns the whole region,
+// which rank 0 writes.
 Region part_of(const Shape& shape, int rank, int ranks) {
   Region part{shape, shape};
   for (int i = 0; i < shape.size(); ++i) part.start[i] = 0;

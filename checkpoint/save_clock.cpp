@@ -7,9 +7,9 @@
 namespace ring {
 namespace {
 
-constexpr double kFirstSeconds = 10;  // maximum time to the first save, which measures the cost
-constexpr double kFirstCost = 0.02;   // seconds, assumed until the first save
-constexpr double kMinCost = 1e-3;     // seconds, minimum cost
+constexpr double kFirstSeconds = 10;  // maximum time until the first save, which measures the cost
+constexpr double kFirstCost = 0.02;   // cost in seconds that is assumed until the first save
+constexpr double kMinCost = 1e-3;     // minimum cost in seconds
 
 // Exponential moving average; `share` is the weight of the new value.
 double averaged(double before, double value, double share) {

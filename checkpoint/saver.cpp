@@ -19,7 +19,7 @@ constexpr std::int64_t kMaxStepsToRetry = 256;
 constexpr double kPatience = 5;  // multiple of the longest save
 constexpr std::chrono::milliseconds kLook{50};
 
-// Returns the steps until the next try: doubles with every failure, up to kMaxStepsToRetry.
+// Returns the number of steps until the next attempt: it doubles with every failure, up to kMaxStepsToRetry.
 std::int64_t steps_to_retry(std::int64_t failures) {
   return failures > 8 ? kMaxStepsToRetry : std::int64_t{1} << (failures - 1);
 }
@@ -54,7 +54,7 @@ Saver::Saver(const CheckpointConfig& config, std::string folder, Mesh& mesh, Sav
   group();
 }
 
-// Uses mesh.background() for async saves: steps use host(), whose order of operations a save must not disturb.
+// Uses mesh.background() for async saves: steps use host(), and a save must not change the order of its operations.
 WriterGroup Saver::group() {
   WriterGroup group = writer_group(async() ? mesh_.background() : mesh_.host());
   group.token = parts_.token;
@@ -67,7 +67,7 @@ WriterGroup Saver::group() {
   return group;
 }
 
-// Waits and releases the snapshot, because the next one may need its slot.
+// Waits until the snapshot is sealed and releases it, because the next snapshot may need the same slot.
 void Saver::wait_for_seal() {
   if (sealed_.valid()) std::exchange(sealed_, {}).get();
 }
@@ -78,7 +78,7 @@ void Saver::reserve(const State& state, const Stream& stream) try {
   room_ = {};
 }
 
-// Returns the live tensors if copies() is 0, else a copy, which is kept in the tier if Saving::keeps.
+// Returns the live tensors if copies() is 0, else a copy, which the tier keeps if Saving::keeps is set.
 Saver::SharedSnapshot Saver::take_snapshot(const State& state, const Stream& stream, std::int64_t step,
                                            const std::string& metadata) {
   if (parts_.saving.copies() == 0) return std::make_shared<const Snapshot>(state.live(stream));
@@ -121,8 +121,8 @@ Saver::Job Saver::make_job(const State& state, const Stream& stream, std::int64_
 
 double Saver::patience() const { return std::max(parts_.patience_seconds, kPatience * longest_); }
 
-// Waits for the previous save. Returns "" if no rank works on it any more, or, when patience is over, the ranks that
-// do. Each poll counts as progress for the watchdog, since this wait has a limit of its own. Collective.
+// Waits for the previous save. Returns "" if no rank is still working on it, or, if the time limit is reached, the
+// ranks that are. Each poll counts as progress for the watchdog, since this wait has its own time limit. Collective.
 std::string Saver::wait_with_patience() const {
   for (; is_writing() && seconds_now() < began_ + patience(); written_.wait_for(kLook)) ++own_status().phases;
   const std::string own = !is_writing() ? "" : exchanging_ ? "-" : str("+", to_string(own_status().writing.load()));
@@ -185,7 +185,8 @@ void Saver::set_result(std::int64_t step) {
     retry_step_ = step + steps_to_retry(++failures_);
   }
   outcome_.seconds = ended - began_;
-  longest_ = std::max(longest_, std::min(outcome_.seconds, patience()));  // ignores the time of a hung disk
+  // Ignores most of the time of a disk that hung.
+  longest_ = std::max(longest_, std::min(outcome_.seconds, patience()));
   on_end_(outcome_);
 }
 

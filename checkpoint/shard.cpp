@@ -16,7 +16,7 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kBlock = 4 << 20;
-constexpr hsize_t kAlignment = 64;  // bytes, of every dataset's offset
+constexpr hsize_t kAlignment = 64;  // alignment in bytes of every dataset's offset
 
 // An HDF5 id that closes itself.
 class Handle {
@@ -35,7 +35,7 @@ class Handle {
   herr_t (*close_)(hid_t);
 };
 
-// Stops libhdf5 from printing its errors: our own messages contain them.
+// Stops libhdf5 from printing its errors, since our own messages include them.
 class QuietErrors {
  public:
   QuietErrors() {
@@ -66,7 +66,7 @@ hid_t checked(hid_t result, const char* what, const std::filesystem::path& path)
   return result;
 }
 
-// bfloat16 is the upper half of an IEEE float32. Readers that know HDF5's float types convert it automatically.
+// bfloat16 is the upper half of an IEEE float32. Readers that support HDF5's float types convert it automatically.
 hid_t bf16_type() {
   const hid_t type = H5Tcopy(H5T_IEEE_F32LE);
   H5Tset_fields(type, 15, 7, 8, 0, 7);
@@ -104,7 +104,7 @@ void add_dataset(hid_t file, hid_t properties, const PlannedSlice& planned, cons
   planned.slice->offset = offset;
 }
 
-// An anonymous in-memory file. It is sparse: the tensors' byte ranges are never touched.
+// An anonymous in-memory file. The file is sparse: the tensors' byte ranges are never touched.
 class MemoryFile {
  public:
   MemoryFile() : fd_(::memfd_create("checkpoint-layout", MFD_CLOEXEC)) {
@@ -122,14 +122,14 @@ class MemoryFile {
 void lay_out(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices) {
   const QuietErrors quiet;
   const Handle access(checked(H5Pcreate(H5P_FILE_ACCESS), "create properties", path), H5Pclose);
-  H5Pset_fapl_stdio(access);  // the default driver resolves links, and one in /proc has no path
+  H5Pset_fapl_stdio(access);  // the default driver resolves links, but a link in /proc has no path
   H5Pset_alignment(access, 1, kAlignment);
   H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
   const Handle properties(checked(H5Pcreate(H5P_DATASET_CREATE), "create properties", path), H5Pclose);
   H5Pset_layout(properties, H5D_CONTIGUOUS);
   H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);
-  H5Pset_obj_track_times(properties, false);  // equal states give equal files
+  H5Pset_obj_track_times(properties, false);  // makes files with equal states identical
   Handle file(checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), "create a file", path), H5Fclose);
   for (const PlannedSlice& s : slices) add_dataset(file, properties, s, path);
   checked(file.close(), "close the file", path);
@@ -166,14 +166,14 @@ class Appender {
   std::uint64_t at_ = 0;
 };
 
-// Returns an upper bound of the shard's size, HDF5's headers included.
+// Returns an upper bound on the shard's size, including HDF5's headers.
 std::uint64_t max_bytes(const std::vector<PlannedSlice>& slices) {
   std::uint64_t total = 16 << 10;
   for (const PlannedSlice& s : slices) total += s.slice->bytes + kAlignment + 2048 + 4 * s.name.size();
   return total;
 }
 
-// Reads a tensor on any device, block by block.
+// Reads a tensor on any device, one block at a time.
 class Blocks {
  public:
   explicit Blocks(const Stream& stream) : stream_(stream) {}
@@ -190,7 +190,7 @@ class Blocks {
   std::shared_ptr<void> block_;
 };
 
-// Hashes each block twice, for the slice and for the file, while it is in the cache.
+// Hashes each block twice, for the slice and for the file, while the block is in the cache.
 void append_slice(Appender& out, SavedSlice& slice, const Tensor& tensor, Blocks& blocks) {
   Hasher hasher;
   for (std::uint64_t at = 0; at < slice.bytes; at += kBlock) {

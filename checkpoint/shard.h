@@ -1,9 +1,9 @@
 #pragma once
-// One rank's HDF5 file: a contiguous, unfiltered dataset for each slice, with the tensor's name.
+// The HDF5 file of one rank: a contiguous, unfiltered dataset for each slice, with the tensor's name.
 //
 // libhdf5 only creates the layout, in memory (early allocation, no fill values): if a disk fills up while libhdf5
-// writes, it can later bring the whole process down. The HDF5 headers, and the tensors' bytes at the offsets that
-// libhdf5 assigned, are then written with pwrite, and the bytes are hashed on their way from the snapshot.
+// writes, libhdf5 can later crash the whole process. The HDF5 headers, and the tensors' bytes at the offsets that
+// libhdf5 assigned, are then written with pwrite; the bytes are hashed on their way from the snapshot.
 
 #include <filesystem>
 #include <functional>
@@ -18,7 +18,7 @@ SavedFile write_shard(const std::filesystem::path&, const std::vector<PlannedSli
 SavedFile write_shard(const std::filesystem::path&, const std::vector<PlannedSlice>&,
                       const std::function<Tensor(const std::string& name)>& tensor_of);
 
-// Returns the problems of a file of the checkpoint at `folder`, each with the file and, if known, the tensor; empty if
+// Returns the problems of a file of the checkpoint in `folder`, each with the file and, if known, the tensor; empty if
 // every hash matches.
 std::vector<std::string> verify_shard(const std::filesystem::path& folder, const SavedFile&,
                                       const std::vector<PlannedSlice>&, bool from_disk);

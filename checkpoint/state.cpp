@@ -22,7 +22,7 @@ std::size_t room_for(const std::map<std::string, StateTensor>& tensors) {
   return bytes;
 }
 
-// Host memory for a State's tensors, allocated at once.
+// Host memory for a State's tensors, allocated as a whole.
 class HostRoom {
  public:
   HostRoom(const Stream& stream, const std::map<std::string, StateTensor>& tensors, SnapshotRoom* room) {
@@ -123,7 +123,7 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const try {
   s.copied_ = s.stream_.record();
   return s;
 } catch (const OutOfHostMemory& e) {
-  if (kept) *kept = {};  // frees the room: pages that cannot be locked now cannot be later
+  if (kept) *kept = {};  // frees the memory: pages that cannot be locked now cannot be locked later
   throw OutOfMemory(
       str("no host memory for a copy of this rank's state, ", bytes_text(snapshot_bytes()), ": ", e.facts),
       "Every save makes such a copy. End other programs, or use a machine with more memory");

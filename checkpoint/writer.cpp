@@ -75,13 +75,13 @@ class Writing {
   bool first() const { return group_.rank == 0; }
   std::string own_shard() const { return shard_name(group_.rank); }
 
-  // Only rank 0 commits and removes, so only its token is checked.
+  // Only rank 0 commits and removes, so only rank 0's token is checked.
   void check_token() const {
     if (first() && group_.token) group_.token->check();
   }
 
-  // Returns an error as result_of() does. If the token is no longer valid, files may vanish: the token's error is then
-  // returned instead.
+  // Returns an error in the form of result_of(). If the token is no longer valid, files may vanish: then the token's
+  // error is returned instead.
   std::string error_text(const std::string& error) const try {
     check_token();
     return "-" + error;
@@ -93,7 +93,7 @@ class Writing {
     return "-" + error;
   }
 
-  // Returns "+" and the result of `part`, or its error behind "!" (WriterSuperseded), "?" (DirectoryMoved) or "-" (any
+  // Returns "+" and the result of `part`, or its error after a "!" (WriterSuperseded), "?" (DirectoryMoved) or "-" (any
   // other).
   std::string result_of(const std::function<std::string()>& part) const try {
     return "+" + part();
@@ -101,8 +101,8 @@ class Writing {
     return error_text(e.what());
   }
 
-  // Runs this rank's part and exchanges the results. A failure on any rank becomes an Error on all of them, so that no
-  // rank waits for one that gave up.
+  // Runs this rank's part and exchanges the results. A failure on any rank throws Error on all of them, so that no rank
+  // waits for one that has given up.
   std::vector<std::string> together(const std::function<std::string()>& part) {
     const std::string own = result_of(part);
     std::vector<std::string> all = group_.world == 1 ? std::vector{own} : group_.all_gather(own);
@@ -141,7 +141,7 @@ class Writing {
 
   void create_temporary() {
     if (fs::create_directory(folder_)) sync_directory(folder_.parent_path());
-    remove_stale(folder_);  // left by failed attempts that could not clean up
+    remove_stale(folder_);  // removes folders left by failed attempts that could not clean up
     const fs::path path = final_.string() + ".tmp-" + std::to_string(::getpid());
     fs::create_directory(path);
     temporary_ = path;
@@ -186,8 +186,8 @@ class Writing {
     }
   }
 
-  // Removes the damaged checkpoint, which would only be in the way of the next one. The one that it replaced is
-  // restored.
+  // Removes the damaged checkpoint, which would only be in the way of the next one. If it had replaced a checkpoint,
+  // that checkpoint is restored.
   void drop() {
     log::error("the new checkpoint cannot be read back and is removed; older ones are kept");
     std::error_code error = remove_checkpoint(final_);
@@ -196,7 +196,7 @@ class Writing {
     if (error) log::warn("cannot remove ", final_.string(), ": ", error.message());
   }
 
-  // Only warns on errors: the checkpoint itself is committed, even if older ones cannot be removed.
+  // Only warns about errors: the checkpoint itself is committed, even if older ones cannot be removed.
   void retain(const Retention& keep) {
     try {
       fs::remove_all(temporary_);
@@ -219,7 +219,7 @@ WriterGroup writer_group(Communicator& host) {
 
 void commit_manifest(const Manifest& manifest, const fs::path& temporary, const fs::path& final) {
   const std::string text = to_text(manifest);
-  parse_manifest(text);  // checks that the manifest can be read
+  parse_manifest(text);  // checks that the manifest can be parsed
   write_text(temporary / kManifestName, text);
   enter(RunPhase::sync);
   sync_directory(temporary);

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxBytes = 4096;
 constexpr std::int64_t kMaxToken = 999'999'999'999'999'999;
-constexpr int kMaxTries = 1000;  // each failed try means that another process took a token
+constexpr int kMaxTries = 1000;  // each failed attempt means that another process took a token
 
 fs::path folder_of(const fs::path& run) { return run / "writers"; }
 
@@ -47,7 +47,7 @@ std::string time_text() {
   return text.data();
 }
 
-// Returns the token that file_of() gives this name, or 0.
+// Returns the token in a name made by file_of(); 0 for other names.
 std::int64_t token_in(const fs::path& run, const fs::path& path) {
   const std::string name = path.stem().string();
   std::int64_t token = 0;
@@ -72,7 +72,7 @@ std::int64_t newest_token(const fs::path& run) {
   return all.empty() ? 0 : *std::ranges::max_element(all);
 }
 
-// Keeps the numbers ascending after the folder of tokens was deleted.
+// Keeps token numbers ascending even if the folder of tokens was deleted.
 std::int64_t token_of_newest_checkpoint(const fs::path& run) try {
   const std::vector<CheckpointEntry> all = list_checkpoints(run / "checkpoints");
   return all.empty() ? 0 : read_manifest(all.back().path).token;
@@ -87,12 +87,12 @@ TokenHolder read_holder(const fs::path& run, std::int64_t token) {
     json.at("host").get_to(holder.host);
     json.at("pid").get_to(holder.pid);
     json.at("since").get_to(holder.since);
-  } catch (const std::exception&) {  // only the number is needed
+  } catch (const std::exception&) {  // only the token's number is needed
   }
   return holder;
 }
 
-// Returns false if another process has this number.
+// Returns false if another process already has this number.
 bool create(const fs::path& path) {
   const int fd = uninterrupted([&] { return ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); });
   if (fd < 0 && errno == EEXIST) return false;
@@ -114,7 +114,7 @@ std::string text_of(const TokenHolder& h) {
   return str("process ", h.pid, " on ", h.host, ", token ", h.token, ", since ", h.since);
 }
 
-// Returns the current path of an open directory. The path of a removed one ends with kDeleted.
+// Returns the current path of an open directory. If the directory was removed, the path ends with kDeleted.
 std::string path_of(const Fd& directory) {
   std::error_code error;
   return fs::read_symlink(str("/proc/self/fd/", directory.get()), error).string();
@@ -164,7 +164,7 @@ WriterToken::WriterToken(const fs::path& run)
   remove_older(run, own_.token);
 }
 
-// System errors that do not show where the directory is, such as EIO, only fail the current save.
+// System errors that do not show where the directory is, such as EIO, only make the current save fail.
 void WriterToken::check_directory() const {
   struct stat opened {
   }, named{};

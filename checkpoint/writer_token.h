@@ -1,13 +1,13 @@
 #pragma once
 // Decides which process may commit checkpoints of a run. File locks do not work between hosts on every shared file
-// system, and a process that was believed dead may still run. Each process that starts to write therefore takes a
-// token, a number greater than all before it, as a file RUN/writers/<number>.json that only one process can create. The
-// greatest token is valid: a process that finds a greater one than its own commits nothing more. Manifests record the
-// token under which they were written.
+// system, and a process that was believed dead may still be running. Each process that starts to write therefore takes
+// a token: a number greater than all previous ones, as a file RUN/writers/<number>.json that only one process can
+// create. The greatest token is valid: a process that finds a token greater than its own commits nothing more.
+// Manifests record the token under which they were written.
 //
-// The order of steps closes every gap: a process takes its token, then moves away what other processes have
-// half-written (remove_stale), and only then looks for the newest checkpoint. A process that was overtaken between its
-// last check of the tokens and its rename either finds its folder gone, or has committed before the new process looked.
+// The order of steps leaves no gap: a process takes its token, then moves away what other processes have half-written
+// (remove_stale), and only then looks for the newest checkpoint. A process that was overtaken between its last check of
+// the tokens and its rename either finds that its folder is gone, or has committed before the new process looked.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,20 +19,20 @@
 
 namespace ring {
 
-// Another process has taken over the run: nothing that this process writes may be used.
+// Thrown if another process has taken over the run: nothing that this process writes may be used.
 struct WriterSuperseded : Error {
   using Error::Error;
 };
 
-// The run's directory was removed, moved or replaced: what this process writes there could be lost or mixed with
-// another run.
+// Thrown if the run's directory was removed, moved or replaced: files that this process writes there could be lost or
+// mixed with those of another run.
 struct DirectoryMoved : Error {
   using Error::Error;
 };
 
 struct TokenHolder {
   std::int64_t token = 0;
-  std::string host, since;  // since: a UTC time
+  std::string host, since;  // since: UTC time
   std::int64_t pid = 0;
 };
 

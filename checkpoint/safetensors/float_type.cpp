@@ -22,7 +22,7 @@ void write(std::byte* bytes, std::size_t i, T value) {
   std::memcpy(bytes + i * sizeof(T), &value, sizeof(T));
 }
 
-// Exponents with all bits set mean infinity or NaN. No early exit, so that the loop vectorizes.
+// An exponent with all bits set means infinity or NaN. There is no early exit, so that the loop vectorizes.
 template <class Bits>
 bool no_exponent_is(Bits full, const std::byte* bytes, std::size_t count) {
   Bits found = 0;

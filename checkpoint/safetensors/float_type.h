@@ -1,5 +1,5 @@
 #pragma once
-// Float types of published weights, and conversion from and to f32. `bytes` may be unaligned.
+// Float types of published weights, and conversion to and from f32. `bytes` may be unaligned.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@ constexpr std::size_t size_of(FloatType t) { return t == FloatType::f32 ? 4 : 2;
 std::string_view safetensors_name(FloatType);                      // "F32", "F16", "BF16"
 std::optional<FloatType> parse_float_type(std::string_view name);  // nullopt if it is none of these
 
-// Converts to f32, which is exact. Requires room for `count` floats at `to`.
+// Converts to f32, which is exact. `to` must have space for `count` floats.
 void widen(FloatType from, const std::byte* bytes, std::size_t count, float* to);
 bool all_finite(FloatType, const std::byte* bytes, std::size_t count);
 // Rounds to nearest even. Throws Error if a finite number exceeds the range of the type (65504 for f16).

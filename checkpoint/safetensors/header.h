@@ -15,24 +15,24 @@
 
 namespace ring {
 
-inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;  // bytes; limit set by the format
+inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;  // in bytes; limit set by the format
 
 struct SafeTensor {
-  std::string type;  // as spelled in the file: "F32", "BF16", "I64"
+  std::string type;  // as spelled in the file, e.g. "F32", "BF16", "I64"
   std::vector<std::int64_t> shape;
   std::uint64_t begin = 0, end = 0;  // byte range, relative to the end of the header
 };
-std::string text_of(const SafeTensor&);  // "BF16[4,8]"
+std::string text_of(const SafeTensor&);  // e.g. "BF16[4,8]"
 
 struct SafetensorsHeader {
-  std::uint64_t bytes = 0;  // length of the header: file offset of the first tensor
+  std::uint64_t bytes = 0;  // length of the header: the file offset of the first tensor
   std::map<std::string, SafeTensor> tensors;
   std::map<std::string, std::string> metadata;
 };
 
 // Parses the header; `file` is the whole file, of which only the header is read. Throws Error if the file is truncated,
-// its header is not JSON of this form or names a tensor twice, a shape does not match its bytes, or tensors overlap,
-// leave gaps or do not end at the end of the file.
+// if its header is not JSON of this form or names a tensor twice, if a shape does not match its bytes, or if tensors
+// overlap, leave gaps or do not end at the end of the file.
 SafetensorsHeader parse_safetensors(std::string_view file);
 
 // Returns the header of a file with these tensors, padded so that the tensors start at a multiple of 64 bytes.

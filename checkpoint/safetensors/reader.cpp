@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::uint64_t kMaxIndex = 64 << 20;  // bytes
+constexpr std::uint64_t kMaxIndex = 64 << 20;  // in bytes
 
 bool there(const fs::path& path) {
   std::error_code error;
@@ -45,7 +45,7 @@ bool plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
 
-// Returns the file of each tensor, as listed in an index.
+// Returns the file of each tensor as listed in an index.
 std::map<std::string, std::string> weight_map(const fs::path& index) {
   const std::string text = read_text(index, kMaxIndex);
   std::map<std::string, std::string> files;
@@ -66,7 +66,8 @@ void advise(std::span<const std::byte> bytes, int advice) {
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
   const auto end = reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size();
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);  // only a hint: errors do not matter
+  // Only a hint, so errors do not matter.
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);
 }
 
 }  // namespace

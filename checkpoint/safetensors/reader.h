@@ -17,16 +17,16 @@ namespace ring {
 inline constexpr const char* kSafetensorsName = "model.safetensors";
 inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 
-// A memory-mapped file; pages are read when they are accessed or prefetched with prefetch_pages(). If the file is
-// truncated while mapped, accessing it ends the process with SIGBUS.
+// A memory-mapped file. Pages are read when they are accessed or prefetched with prefetch_pages(). If the file is
+// truncated while it is mapped, accessing it ends the process with SIGBUS.
 class MappedFile {
  public:
-  explicit MappedFile(const std::filesystem::path&);  // Error if it cannot be read
+  explicit MappedFile(const std::filesystem::path&);  // throws Error if the file cannot be read
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Hints about a part of bytes(): prefetch_pages() prefetches it in the background, drop_pages() releases its memory.
+  // Hints about a part of bytes(): prefetch_pages() reads it in the background, drop_pages() releases its memory.
   static void prefetch_pages(std::span<const std::byte>);
   static void drop_pages(std::span<const std::byte>);
 
@@ -36,18 +36,18 @@ class MappedFile {
 
 class Safetensors {
  public:
-  // `path`: a file, or a folder with model.safetensors or an index. Throws Error with the file's name if there is none,
-  // parse_safetensors() rejects it, or the index and the files disagree.
+  // `path`: a file, or a folder with model.safetensors or an index. Throws Error with the file's name if there is no
+  // such file, if parse_safetensors() rejects it, or if the index and the files disagree.
   explicit Safetensors(const std::filesystem::path& path);
 
   std::vector<std::string> names() const;  // in alphabetical order
   bool has(const std::string& name) const { return places_.contains(name); }
-  // These throw Error if there is no tensor of this name.
+  // The functions with a tensor's name throw Error if there is no tensor with this name.
   const SafeTensor& tensor(const std::string& name) const;
   std::span<const std::byte> bytes(const std::string& name) const;
   // Returns the tensor as f32, row by row. Throws Error unless its type is F32, F16 or BF16.
   std::vector<float> values(const std::string& name) const;
-  std::filesystem::path file_of(const std::string& name) const;  // file that holds the tensor
+  std::filesystem::path file_of(const std::string& name) const;  // the file that holds the tensor
 
  private:
   struct OneFile {

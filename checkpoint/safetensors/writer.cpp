@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Consecutive tensors in one file.
+// Consecutive tensors that are stored in one file.
 struct OneFile {
   std::string name;
   std::size_t first = 0, count = 0;
