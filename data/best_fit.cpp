@@ -13,7 +13,8 @@ std::vector<std::vector<PackedPiece>> best_fit(std::vector<PackedPiece> pieces, 
                                                std::int64_t align) {
   std::ranges::stable_sort(pieces, std::greater{}, &PackedPiece::length);
   std::vector<std::vector<PackedPiece>> rows;
-  std::set<std::pair<std::int64_t, std::size_t>> open;  // free tokens and row number of rows with free space
+  // Number of free tokens and row number, for rows with free space.
+  std::set<std::pair<std::int64_t, std::size_t>> open;
   for (PackedPiece& piece : pieces) {
     std::pair<std::int64_t, std::size_t> best{context, rows.size()};
     if (const auto found = open.lower_bound({piece.length, 0}); found != open.end())
@@ -45,7 +46,7 @@ BestFitRows::BestFitRows(const TokenSplit& split, std::int64_t context, std::int
   cut_ = documents_longer_than(split, context);
 }
 
-// Returns the group_ pieces from token `begin` on, fewer in the last group.
+// Returns the group_ pieces that start at token `begin`; the last group may have fewer.
 std::vector<PackedPiece> BestFitRows::group_from(std::uint64_t begin) const {
   DocumentStarts starts(split_);
   std::uint64_t document = starts.document_of(begin);

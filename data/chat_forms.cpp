@@ -51,7 +51,8 @@ std::string role_of(const std::string& speaker, const std::string& which) {
   fail(which, ": expected one of ", names, " in 'from', got ", shown(speaker));
 }
 
-// Returns the tool calls in the value of a function_call, which is JSON: {"name", "arguments"}, or a list of them.
+// Returns the tool calls in the value of a function_call, which is JSON: {"name", "arguments"}, or a list of such
+// objects.
 Json calls_in(const std::string& text, const std::string& which) {
   const auto wrong = [&](const std::string& got) {
     fail(which, ": expected {\"name\": .., \"arguments\": ..} as the value of a function_call, got ", got);
@@ -75,7 +76,7 @@ bool is_from_value(const Json& m) {
   return m.is_object() && m.contains("from") && !m.contains("role") && !m.contains("content");
 }
 
-// Converts a message from ShareGPT's format. Keeps its other members, such as a weight.
+// Converts a message in ShareGPT's format. Keeps its other members, e.g. a weight.
 Json message_of(const Json& m, const std::string& which) {
   if (!has(m, "value") || !m["from"].is_string()) fail(which, ": expected a string in 'from' and in 'value'");
   Json out = {{"role", role_of(m["from"].get<std::string>(), which)}};
@@ -112,7 +113,7 @@ Json from_list(const Json& record, const Json& list) {
   return with_system(record, std::move(messages));
 }
 
-// Joins instruction and input with a newline, as LLaMA-Factory does ("alpaca" in its data/README.md).
+// Joins instruction and input with a newline, like LLaMA-Factory ("alpaca" in its data/README.md).
 Json from_instruction(const Json& record) {
   if (has(record, "history") && !record["history"].empty())
     fail("'history' is not supported. Write conversations of several turns as 'messages'");
@@ -142,7 +143,7 @@ Json chat_messages(const Json& record, const std::string& name, const Json& foun
 
 namespace {
 
-// Returns the record's tools, parsed if they are a string that holds a JSON list; null if there are none.
+// Returns the record's tools; a string that contains a JSON list is parsed. Null if there are none.
 Json tools_of(const Json& record) {
   if (has(record, "functions") && !has(record, "tools") && !record["functions"].empty())
     fail("'functions' lists tools in a form that templates do not write: give them as 'tools'");

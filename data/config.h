@@ -1,5 +1,5 @@
 #pragma once
-// The data section of a training configuration.
+// The section `data` of a training configuration.
 
 #include <cstdint>
 #include <memory>
@@ -17,8 +17,8 @@ class TokenStore;
 struct MixtureEntry {
   std::string path;
   double weight = 1;           // largest weight during the run
-  TokenSchedule weights = {};  // weight of samples by the token at which they begin; empty: always `weight`
-  std::string name = {};       // empty: the file's name
+  TokenSchedule weights = {};  // weight by number of tokens before the sample; if empty, always `weight`
+  std::string name = {};       // if empty, the file's name
   void fields(Fields& f);
   void validate(std::vector<SettingProblem>& errors) const;
 };
@@ -26,14 +26,15 @@ struct MixtureEntry {
 struct PackingConfig {
   bool documents = false;
   std::int64_t align = 1;
-  std::int64_t best_fit = 0;                                  // pieces packed at a time; 0: no best-fit packing
-  bool in_rows() const { return align > 1 || best_fit > 0; }  // padded rows (data/packing.h); otherwise windows
+  std::int64_t best_fit = 0;  // number of pieces packed at a time; 0 disables best-fit packing
+  // True for padded rows (data/packing.h), false for windows.
+  bool in_rows() const { return align > 1 || best_fit > 0; }
   void fields(Fields& f);
   void validate(std::vector<SettingProblem>& errors) const;
 };
 
 struct DataConfig {
-  std::string path;                   // a single corpus; or `mixture`
+  std::string path;                   // a single corpus, instead of `mixture`
   std::vector<MixtureEntry> mixture;  // several corpora, instead of `path`
   std::int64_t validation_batches = 0;
   std::int64_t prefetch = 4;
@@ -52,7 +53,7 @@ struct MixtureStage {
 struct Corpora {
   std::vector<std::shared_ptr<const TokenStore>> stores;
   std::vector<std::string> names;     // unique name of each corpus
-  std::vector<MixtureStage> mixture;  // weights over the run, ascending by tokens; the first stage starts at 0
+  std::vector<MixtureStage> mixture;  // weights over the run, sorted by tokens; the first stage starts at 0
   std::string tokenizer_hash;
   std::int64_t vocab_size = 0;  // size of the tokenizer's vocabulary
 };
@@ -61,8 +62,9 @@ struct Corpora {
 Corpora open_corpora(const DataConfig&);
 Corpora open_corpus(const std::string& path);
 
-// Throws Error, which names the corpus, both hashes and the remedy, if the corpora have a different tokenizer than
-// `wanted`: the tokenizer hash that `owner` ("run runs/a") was made with. An empty `wanted` matches anything.
+// Throws Error, which names the corpus, both hashes and the remedy, if the tokenizer of the corpora differs from
+// `wanted`, the hash of the tokenizer with which `owner` (e.g. "run runs/a") was made. An empty `wanted` matches any
+// tokenizer.
 void check_tokenizer(const Corpora&, const std::string& wanted, const std::string& owner);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Receiver of documents, part by part.
+// Receives documents, part by part.
 
 #include <string_view>
 
@@ -8,7 +8,7 @@ namespace ring {
 class DocumentSink {
  public:
   virtual ~DocumentSink() = default;
-  // Adds a part, never empty, to the current document. counts: its tokens count as targets.
+  // Adds a part, which is never empty, to the current document. counts: true if the part's tokens count as targets.
   virtual void part(std::string_view text, bool counts) = 0;
   void part(std::string_view text) { part(text, true); }
   virtual void end() = 0;  // ends the current document, which has at least one part

@@ -39,8 +39,8 @@ void read_records(const TextFile& file, DocumentSink& sink) {
 
 constexpr std::size_t kIncomplete = std::string_view::npos;
 
-// Returns how many bytes of `text` match the separator, 0 if it begins with something else, or kIncomplete if more text
-// is needed.
+// Returns how many bytes of `text` match the separator: 0 if the text begins with something else, kIncomplete if more
+// text is needed to decide.
 std::size_t separator_length(std::string_view text, std::string_view separator) {
   std::size_t at = 0;
   for (const char c : separator) {
@@ -62,7 +62,7 @@ class Joined final : public DocumentSink {
 
  private:
   const Take& take_;
-  std::string_view end_;  // text to append after each document
+  std::string_view end_;  // text to append to each document
 };
 
 }  // namespace
@@ -136,7 +136,7 @@ void DocumentCutter::block(std::string_view text) {
   }
 }
 
-// Treats "\r\n" as two line ends with an empty line between, which is not a document.
+// Treats "\r\n" as two line ends with an empty line between them, which is not a document.
 void DocumentCutter::lines(std::string_view text) {
   for (std::size_t at; (at = text.find_first_of("\r\n")) != std::string_view::npos; text.remove_prefix(at + 1)) {
     append(text.substr(0, at));

@@ -15,14 +15,14 @@ enum class DocumentKind : std::uint8_t { file, line, blank_line, separator };
 
 struct DocumentRule {
   DocumentKind kind = DocumentKind::file;
-  std::string separator;  // used for DocumentKind::separator only
+  std::string separator;  // used only for DocumentKind::separator
 };
-// Parses "file", "line" or "blank-line"; any other text is the separator itself, with escapes \n, \t and \\.
+// Parses "file", "line" or "blank-line". Any other text is the separator itself, with escapes \n, \t and \\.
 DocumentRule parse_document_rule(const std::string& text);
 
-// Splits a file into documents as its blocks arrive. Separators belong to no document; empty documents are skipped.
-// Lines end with "\n", "\r\n" or "\r", and each "\n" of a separator also matches "\r\n". Removes byte order marks at
-// the start of a document unless `as_text`.
+// Splits a file into documents as its blocks arrive. Separators do not belong to any document; empty documents are
+// skipped. Lines end with "\n", "\r\n" or "\r", and each "\n" in a separator also matches "\r\n". Removes byte order
+// marks at the start of a document unless `as_text`.
 class DocumentCutter {
  public:
   DocumentCutter(DocumentRule rule, DocumentSink& sink, bool as_text = false)
@@ -42,17 +42,17 @@ class DocumentCutter {
   DocumentSink& sink_;
   bool as_text_;
   std::string held_;           // bytes that may begin a separator
-  std::string mark_;           // bytes at a document's start that may begin another byte order mark
-  bool at_line_start_ = true;  // used for DocumentKind::blank_line only
-  bool open_ = false;          // the current document is not empty
+  std::string mark_;           // bytes at the start of a document that may begin another byte order mark
+  bool at_line_start_ = true;  // used only for DocumentKind::blank_line
+  bool open_ = false;          // true if the current document is not empty
 };
 
-// Passes all documents of a file to the sink: its records if it has any, otherwise cut by the rule. Throws the errors
-// of check_no_nul(), data/unpack.h, data/json_lines.h and data/parquet.h.
+// Passes all documents of a file to the sink: its records if it has records, else the parts into which the rule splits
+// it. Throws the errors of check_no_nul(), data/unpack.h, data/json_lines.h and data/parquet.h.
 void read_documents(const TextFile&, const DocumentRule&, DocumentSink&);
 
-// Calls take(text) for all text of a file, a megabyte or a record at a time; a newline follows each record. Removes
-// byte order marks at the start of the text or of a record unless file.as_text.
+// Calls take(text) for all text of a file, one megabyte or one record at a time; each record is followed by a newline.
+// Removes byte order marks at the start of the text or of a record unless file.as_text.
 void read_text(const TextFile&, const std::function<void(std::string_view)>& take);
 std::uint64_t text_size(const TextFile&);  // bytes that read_text() passes on; reads the whole file unless it is plain
 

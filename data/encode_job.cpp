@@ -8,8 +8,8 @@
 
 namespace ring {
 
-// Only a tokenizer.json finds its special tokens in a text; other tokenizers would encode their names as plain text, so
-// conversations look them up in named_.
+// Only a tokenizer.json finds special tokens in a text. Other tokenizers would encode the names of special tokens as
+// plain text, so conversations look them up in named_.
 DocumentFrame::DocumentFrame(const Tokenizer& t, DocumentShape shape) : count_before_(shape == DocumentShape::text) {
   std::vector<std::int32_t> before = t.before_text(), after = t.after_text();
   const auto end = t.end_of_text();
@@ -37,14 +37,14 @@ void DocumentFrame::encode(std::string_view text, bool first, Encoder& encoder, 
   named_.split_text(text, [&](std::size_t begin, std::size_t end, std::int32_t id) {
     if (id < 0) return plain(text.substr(begin, end - begin));
     out.push_back(id);
-    first |= id == begin_;  // a text begins
+    first |= id == begin_;  // true if a text begins here
   });
 }
 
 namespace {
 
-// Returns the text of a piece without trailing white space that belongs to the first token of the next piece, so that
-// splitting at a mask boundary gives the tokens of the whole document.
+// Returns the text of a piece without trailing white space that belongs to the next piece's first token, so that
+// splitting at a mask boundary gives the same tokens as the whole document.
 std::string_view text_of(const EncodeJob& job, std::size_t i, const Encoder& encoder) {
   const EncodePiece& piece = job.pieces[i];
   const std::string_view all = job.text, text = all.substr(piece.begin, piece.end - piece.begin);

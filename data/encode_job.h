@@ -18,8 +18,8 @@ struct EncodePiece {
   std::size_t file = 0;
   std::uint64_t text_bytes = 0;
   Split split = Split::train;
-  bool first = false, last = false;  // first and last piece of the document
-  bool counts = true;                // its tokens count as targets
+  bool first = false, last = false;  // true for the first and the last piece of the document
+  bool counts = true;                // true if the piece's tokens count as targets
 };
 
 struct EncodeJob {
@@ -36,9 +36,9 @@ struct EncodeResult {
 };
 
 enum class DocumentShape : std::uint8_t {
-  text,         // framed by the tokenizer's tokens around a text, unless it already has them; all tokens count
-  pair,         // likewise, but the tokens put in front do not count as targets
-  conversation  // as its chat template wrote it, which includes the tokens around texts
+  text,  // with the tokens that the tokenizer puts around a text, unless the text already has them; all tokens count
+  pair,  // same as `text`, but the tokens at the beginning do not count as targets
+  conversation  // as its chat template wrote it, including the tokens around texts
 };
 
 // Encodes documents as tokens. Thread-safe; all threads share one vocabulary.
@@ -52,8 +52,8 @@ class DocumentFrame {
   void encode_piece(std::string_view text, const EncodePiece&, Encoder&, EncodeResult& out) const;
   std::vector<std::int32_t> before_, after_;
   bool count_before_ = true;
-  std::int32_t begin_ = -1;  // token in named_ that begins a text; -1 if there is none
-  bpe::AddedTokens named_;   // tokens that a template writes by name
+  std::int32_t begin_ = -1;  // the token in named_ that begins a text; -1 if there is none
+  bpe::AddedTokens named_;   // tokens that a chat template writes by name
 };
 
 }  // namespace ring

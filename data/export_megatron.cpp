@@ -14,7 +14,7 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kBlock = std::size_t{1} << 18;
-constexpr std::uint8_t kInt32 = 4, kUint16 = 8;  // type codes
+constexpr std::uint8_t kInt32 = 4, kUint16 = 8;  // codes of the token types
 
 // Buffered writer of binary numbers.
 class Numbers {
@@ -65,7 +65,7 @@ void write_index(const TokenSplit& split, std::uint8_t code, std::uint64_t width
   DocumentStarts starts(split);
   const std::uint64_t documents = split.documents();
   out.put(kMegatronMagic);
-  out.put(std::uint64_t{1});  // version of the format
+  out.put(std::uint64_t{1});  // format version
   out.put(code);
   out.put(documents);
   out.put(documents + 1);

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// Splits a path into its components; drops empty ones and ".", which name no folder.
+// Splits a path into its components; drops empty components and ".", which name no folder.
 std::vector<std::string> parts_of(std::string_view path) {
   std::vector<std::string> parts;
   while (!path.empty()) {
@@ -22,7 +22,8 @@ std::vector<std::string> parts_of(std::string_view path) {
   return parts;
 }
 
-// Unlike fnmatch(), which also matches a multibyte character by its bytes, so that "??" matches "\xC3\xA9".
+// Characters are code points. fnmatch() would also match a multibyte character byte by byte, so that "??" would match
+// "\xC3\xA9".
 using Characters = std::u32string;
 
 // Decodes UTF-8. Invalid bytes become code points beyond Unicode, which match only themselves and wildcards.
@@ -40,8 +41,8 @@ bool in_class(char32_t c, const std::string& name) {
   return c < 128 && std::iswctype(static_cast<wint_t>(c), std::wctype(name.c_str())) != 0;
 }
 
-// Matches `c` against the bracket expression at `at` and moves `at` past it. Returns nullopt if the bracket is not
-// closed, so that it stands for itself.
+// Matches `c` against the bracket expression at `at`, and moves `at` past the expression. Returns nullopt if the
+// bracket is not closed and therefore stands for itself.
 std::optional<bool> in_brackets(const Characters& pattern, std::size_t& at, char32_t c) {
   std::size_t i = at + 1;
   const bool negated = i < pattern.size() && (pattern[i] == '!' || pattern[i] == '^');
@@ -71,7 +72,8 @@ std::optional<bool> in_brackets(const Characters& pattern, std::size_t& at, char
   return {};
 }
 
-// Matches one character of a name against the element at `at`, which is not a star, and moves `at` past it.
+// Matches one character of a name against the element at `at`, which must not be a star, and moves `at` past the
+// element.
 bool character_matches(const Characters& pattern, std::size_t& at, char32_t c) {
   if (pattern[at] == '?') return ++at, true;
   if (pattern[at] == '[')
@@ -80,9 +82,9 @@ bool character_matches(const Characters& pattern, std::size_t& at, char32_t c) {
   return pattern[at++] == c;
 }
 
-// Matches a pattern of `elements` elements against `size` items. is_wildcard(p) is true if element p matches any number
-// of items. matches(p, n) tests item n and moves p past the element. After a mismatch, the last wildcard takes one item
-// more.
+// Matches a pattern of `elements` elements against `size` items. is_wildcard(p) returns true if element p matches any
+// number of items. matches(p, n) tests item n and moves p past the element. After a mismatch, the last wildcard takes
+// one more item.
 template <class IsWildcard, class Matches>
 bool wildcards_match(std::size_t elements, std::size_t size, const IsWildcard& is_wildcard, const Matches& matches) {
   std::size_t p = 0, n = 0, after_wildcard = 0, wildcard_end = 0;
@@ -121,7 +123,7 @@ bool glob_matches(std::string_view pattern, std::string_view path) {
   if (names.empty()) return false;
   if (pattern.find('/') == std::string_view::npos) return name_matches(pattern, names.back());
   std::vector<std::string> parts = parts_of(pattern);
-  if (!parts.empty() && parts.back() == "**") parts.emplace_back("*");  // matches files, not folders
+  if (!parts.empty() && parts.back() == "**") parts.emplace_back("*");  // matches only files, not folders
   return wildcards_match(
       parts.size(), names.size(), [&](std::size_t p) { return parts[p] == "**"; },
       [&](std::size_t& p, std::size_t n) { return name_matches(parts[p], names[n]) && ++p; });

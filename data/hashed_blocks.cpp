@@ -75,7 +75,7 @@ void HashedBlocks::read_unchecked(std::uint64_t offset, std::uint64_t bytes, voi
   file_->read_at(into, bytes, place_.offset + offset);
 }
 
-// Reads only the requested bytes if all blocks were checked before, otherwise whole blocks.
+// Reads only the requested bytes if all their blocks were checked before, else whole blocks.
 void HashedBlocks::visit(std::uint64_t offset, std::uint64_t bytes,
                          const std::function<void(std::span<const std::byte>)>& take) const {
   RING_CHECK(offset <= place_.bytes && bytes <= place_.bytes - offset, name_, " has ", place_.bytes, " bytes, but ",

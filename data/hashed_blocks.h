@@ -1,6 +1,6 @@
 #pragma once
 // A byte range of a file, of any size, that is verified before use: every block of 64 KiB has an xxh3-64 hash, which is
-// checked when the block is first read.
+// checked when the block is read for the first time.
 
 #include <atomic>
 #include <cstddef>
@@ -19,13 +19,13 @@ namespace ring {
 inline constexpr std::size_t kBlockBytes = 65536;
 
 struct ByteExtent {
-  std::uint64_t offset = 0, bytes = 0;  // position in the file
+  std::uint64_t offset = 0, bytes = 0;  // range in the file
   std::uint64_t end() const { return offset + bytes; }
 };
 
 constexpr std::uint64_t blocks_of(std::uint64_t bytes) { return bytes / kBlockBytes + (bytes % kBlockBytes != 0); }
 
-// Computes the block hashes of bytes that arrive in pieces.
+// Computes the block hashes of bytes that arrive in several pieces.
 class BlockHasher {
  public:
   void update(const void* data, std::size_t bytes);
@@ -37,14 +37,14 @@ class BlockHasher {
   std::vector<std::uint64_t> hashes_;
 };
 
-// Reading is thread-safe.
+// A hashed byte range. Reading is thread-safe.
 class HashedBlocks {
  public:
-  // A check of a block besides its hash; throws if it fails. `offset` counts from the start of the range.
+  // A check of a block in addition to its hash; throws if the block is invalid. `offset` is relative to the range.
   using Rule = std::function<void(std::uint64_t offset, std::span<const std::byte> block)>;
 
   HashedBlocks() = default;
-  // name: names the data in errors ("c.h5: /train/tokens"). place: the range in the file.
+  // name: names the data in errors, e.g. "c.h5: /train/tokens". place: the range in the file.
   HashedBlocks(std::shared_ptr<const FileHandle> file, std::string name, ByteExtent place,
                std::vector<std::uint64_t> hashes, Rule rule = {});
 
@@ -54,15 +54,15 @@ class HashedBlocks {
   ByteExtent extent(std::size_t block) const;  // position of a block in the file
 
   // Calls take(bytes) with [offset, offset + bytes) in consecutive pieces, split at multiples of 64 KiB. `take` must
-  // not read from any HashedBlocks: the thread's buffer is shared. Throws Error if a block is damaged or the file
-  // cannot be read.
+  // not read from any HashedBlocks, because the thread's buffer is shared. Throws Error if a block is damaged or the
+  // file cannot be read.
   void visit(std::uint64_t offset, std::uint64_t bytes,
              const std::function<void(std::span<const std::byte>)>& take) const;
   // Copies [offset, offset + bytes); throws like visit().
   void read(std::uint64_t offset, std::uint64_t bytes, void* into) const;
-  // Copies bytes as stored in the file, without checking hashes.
+  // Copies bytes as they are stored in the file, without checking hashes.
   void read_unchecked(std::uint64_t offset, std::uint64_t bytes, void* into) const;
-  // Reads and checks a block even if it was checked before. Throws Error if it is damaged.
+  // Reads and checks a block, even if it has been checked before. Throws Error if the block is damaged.
   void check(std::size_t block) const;
 
  private:
@@ -73,7 +73,7 @@ class HashedBlocks {
   ByteExtent place_;
   std::vector<std::uint64_t> hashes_;
   Rule rule_;
-  std::unique_ptr<std::atomic<std::uint64_t>[]> checked_;  // one bit per block: was checked
+  std::unique_ptr<std::atomic<std::uint64_t>[]> checked_;  // one bit per block, set once the block was checked
 };
 
 }  // namespace ring

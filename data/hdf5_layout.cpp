@@ -11,7 +11,7 @@ namespace {
 
 static_assert(sizeof(hid_t) == sizeof(std::int64_t), "HDF5 1.10 or newer is needed");
 
-// HDF5's error stack belongs to the calling thread, so every entry point silences printing.
+// Each thread has its own HDF5 error stack, so every entry point silences printing.
 void silence() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
 
 // Returns the innermost message of the library's error stack.
@@ -29,7 +29,7 @@ std::string reason() {
 
 using Closer = herr_t (*)(hid_t);
 
-// RAII wrapper of a library handle.
+// RAII wrapper for a library handle.
 class Id {
  public:
   Id(hid_t id, Closer close) : id_(id), close_(close) {}
@@ -73,7 +73,7 @@ Hdf5Layout::Hdf5Layout(std::string path, std::uint64_t front)
     : path_(std::move(path)), memory_(memory_file("corpus-layout")) {
   silence();
   const Id access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose), creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
-  H5Pset_fapl_stdio(access);  // the default driver resolves links, which fails for /proc paths
+  H5Pset_fapl_stdio(access);  // the default driver resolves links, which fails for paths in /proc
   H5Pset_alignment(access, 1, 64);
   H5Pset_userblock(creation, front);
   id_ = H5Fcreate(memory_.path().c_str(), H5F_ACC_TRUNC, creation, access);
@@ -98,7 +98,7 @@ std::uint64_t Hdf5Layout::create_dataset(const std::string& name, Element elemen
   const hsize_t dims = count;
   const Id space(H5Screate_simple(1, &dims, nullptr), H5Sclose);
   const Id properties(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-  H5Pset_obj_track_times(properties, false);  // makes files with the same data byte-identical
+  H5Pset_obj_track_times(properties, false);  // makes files with equal data byte-identical
   H5Pset_layout(properties, H5D_CONTIGUOUS);
   H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);

@@ -1,7 +1,8 @@
 #pragma once
-// Layout of an HDF5 file: groups, number and text attributes, and space for contiguous 1-D datasets. libhdf5 builds it
-// in memory, so that the library never hits a full disk; the writer of the real file copies the headers and fills in
-// the data. Nothing here reads a file. Every failure throws Error; the library's own error stack is silenced.
+// Layout of an HDF5 file: groups, number and text attributes, and space for contiguous 1-D datasets. libhdf5 builds the
+// layout in memory, so that the library never encounters a full disk; the writer of the real file copies the headers
+// and fills in the data. Nothing here reads a file. Every failure throws Error; the library's own error stack is
+// silenced.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +17,8 @@ class Hdf5Layout {
   enum class Element { u8, u16, u32, u64 };
   static std::size_t size_of(Element);
 
-  // path: names the file in errors; it is not opened. front: bytes before the HDF5 data: 0, 512 or a higher power of
-  // two.
+  // path: names the file in errors; it is not opened. front: number of bytes before the HDF5 data: 0, 512 or a higher
+  // power of two.
   Hdf5Layout(std::string path, std::uint64_t front);
   ~Hdf5Layout();
   Hdf5Layout(const Hdf5Layout&) = delete;

@@ -12,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Returns true if `path` has the form "name" or "owner/name", does not end like a file name, and no file or folder
-// "owner" (or "name") exists here: otherwise it was meant as a path.
+// "owner" (or "name") exists here: if it existed, a path would be meant.
 bool may_be_hub_name(const std::string& path) {
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
   const std::size_t slash = path.find('/');
@@ -21,7 +21,8 @@ bool may_be_hub_name(const std::string& path) {
     return !word.empty() && word[0] != '.' && word.find_first_not_of(kLetters) == std::string::npos;
   };
   if (!is_word(owner) || (slash != std::string::npos && !is_word(name))) return false;
-  // A suffix that begins with a letter is a file's, as in "run.yml"; versions end in digits, as in "phi-1.5".
+  // A suffix that begins with a letter belongs to a file name, as in "run.yml"; versions end in digits, as in
+  // "phi-1.5".
   const std::size_t dot = path.rfind('.');
   if (dot != std::string::npos && dot + 1 < path.size() && std::isalpha(static_cast<unsigned char>(path[dot + 1])))
     return false;

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// Counts the text bytes of tokens, as decode() would write them.
+// Counts the bytes of text that decode() would write for tokens.
 class TextBytes {
  public:
   explicit TextBytes(const Tokenizer& t) : of_(static_cast<std::size_t>(t.vocab_size())), blank_(t.blank_in_front()) {
@@ -22,8 +22,8 @@ class TextBytes {
       starts_blank_[id] = bytes.starts_with(' ');
     }
   }
-  // begun: the document already has text; if not, the space that encode() put in front is not counted. Set once there
-  // is text.
+  // begun: true if the document already has text. If it has none, the space that encode() added at the front is not
+  // counted. Set to true once there is text.
   std::uint64_t of(std::span<const std::int32_t> tokens, bool& begun) const {
     std::uint64_t bytes = 0;
     for (const std::int32_t id : tokens) {
@@ -57,8 +57,8 @@ class Importer final : public MegatronDataset::Sink {
         report_(report),
         progress_(std::move(progress)) {}
 
-  // split: the split of all documents in the file; nullopt if a hash chooses for each document. token_bytes: bytes per
-  // token in the file.
+  // split: the split of all documents in the file; nullopt if a hash selects a split for each document. token_bytes:
+  // bytes per token in the file.
   void start_file(const std::string& name, std::optional<Split> split, std::uint64_t token_bytes) {
     name_ = name;
     token_bytes_ = token_bytes;
@@ -104,7 +104,8 @@ class Importer final : public MegatronDataset::Sink {
   std::string name_;
   std::optional<Split> file_split_;
   std::uint64_t token_bytes_ = 0;
-  std::uint64_t document_ = 0, length_ = 0;  // number of the document in its file; tokens of the document so far
+  // Number of the document in its file; number of tokens of the document so far.
+  std::uint64_t document_ = 0, length_ = 0;
   Split split_ = Split::train;
   std::int32_t last_ = 0;
   bool text_begun_ = false;

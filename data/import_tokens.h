@@ -1,5 +1,5 @@
 #pragma once
-// Import of documents that are already tokens into a corpus.
+// Imports documents that are already tokenized into a corpus.
 
 #include <functional>
 
@@ -9,8 +9,8 @@
 
 namespace ring {
 
-// Copies the documents of the plan's data sets, appending the tokenizer's end-of-text token if it is missing. Nothing
-// else is changed. Throws the errors of MegatronDataset.
+// Copies the documents of the plan's data sets, and appends the tokenizer's end-of-text token where it is missing.
+// Nothing else is changed. Throws the errors of MegatronDataset.
 void import_tokens(const PreparePlan&, const PrepareOptions&, TokenStoreWriter&, PrepareReport&,
                    const std::function<void(const PrepareProgress&)>& progress);
 

@@ -10,8 +10,8 @@
 namespace ring {
 namespace {
 
-// Returns a hint on converting a file that is one JSON list to JSON Lines, or "". The command never overwrites its
-// input.
+// Returns a hint on how to convert a file that is a single JSON list to JSON Lines, or "". The suggested command never
+// overwrites its input.
 std::string list_hint(const std::string& name, std::uint64_t line, std::string_view text) {
   if (line != 1 || text[text.find_first_not_of(" \t\r")] != '[') return "";
   const std::filesystem::path path = name;

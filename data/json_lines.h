@@ -1,5 +1,5 @@
 #pragma once
-// Reader of JSON Lines: one object per line. Lines end with \n, \r\n or \r, which JSON strings must escape.
+// Reader of JSON Lines: one object per line. Lines end with \n, \r\n or \r; JSON strings must escape these characters.
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace ring {
 
-// Splits blocks into lines and passes the record of each to `take`; skips empty lines. Throws Error, with `name` and
+// Splits blocks into lines and passes each line's record to `take`; skips empty lines. Throws Error, with `name` and
 // the line number, if a line is not a JSON object or is longer than 1 GiB.
 class JsonLines {
  public:
@@ -19,7 +19,7 @@ class JsonLines {
 
  private:
   static constexpr std::size_t kLongestLine = std::size_t{1} << 30;
-  void lines(std::string_view);  // splits text without \n at \r
+  void lines(std::string_view);  // splits text without \n at each \r
   void line(std::string_view);
   const std::string name_;
   const TakeRecord take_;

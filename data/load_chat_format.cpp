@@ -32,7 +32,7 @@ bool is_corpus(const std::string& spec) {
   return fs::is_regular_file(spec, error) && TokenStore::looks_like_corpus(open_input(spec));
 }
 
-// Adds a special token that the tokenizer puts around texts, unless the files define it.
+// Adds a special token that the tokenizer puts around texts, unless the files define this token.
 void add_token(chat::Format& f, const std::string& name, std::optional<std::int32_t> id, const Tokenizer& tokenizer) {
   const bool there = std::ranges::any_of(f.tokens, [&](const auto& t) { return t.first == name; });
   if (!there && id) f.tokens.emplace_back(name, tokenizer.piece(*id));

@@ -9,15 +9,15 @@
 
 namespace ring {
 
-// Returns the tokenizer of `spec`: "bytes", or the path of a tokenizer file (.rmt), of a tokenizer.json (read with the
-// tokenizer_config.json beside it), of a SentencePiece model, of a corpus that holds one, or of a folder with one of
-// the first three (see load_tokenizer_in()).
+// Returns the tokenizer that `spec` names: "bytes", or the path of a tokenizer file (.rmt), of a tokenizer.json (read
+// with the tokenizer_config.json beside it), of a SentencePiece model, of a corpus that contains a tokenizer, or of a
+// folder with one of the first three (see load_tokenizer_in()).
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec);
-// Returns the first tokenizer of a folder that can be read: tokenizer.rmt, tokenizer.json or tokenizer.model; null if
+// Returns the first tokenizer in a folder that can be read: tokenizer.rmt, tokenizer.json or tokenizer.model; null if
 // there is none. Appends to `problems` why each of the others cannot be read.
 std::shared_ptr<const Tokenizer> load_tokenizer_in(const std::string& folder, std::vector<std::string>& problems);
-// Returns the tokenizer with this hash, or any if `hash` is empty. Also throws Error if it is not the tokenizer that
-// `owner` ("checkpoint runs/a/checkpoints/step-100") was made with.
+// Returns the tokenizer with this hash, or any tokenizer if `hash` is empty. Also throws Error if it differs from the
+// tokenizer with which `owner` (e.g. "checkpoint runs/a/checkpoints/step-100") was made.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,
                                                 const std::string& owner);
 

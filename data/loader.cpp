@@ -37,7 +37,7 @@ Batch empty_batch(const LoaderOptions& o) {
   return b;
 }
 
-// Replaces the targets that the loss mask excludes by kNoTarget and returns their number. first: token that is the
+// Replaces the targets that the loss mask excludes by kNoTarget, and returns their number. first: the token that is the
 // first target.
 std::int64_t take_out(std::span<std::int32_t> targets, const TokenSplit& split, std::uint64_t first) {
   if (!split.masked()) return 0;
@@ -48,8 +48,8 @@ std::int64_t take_out(std::span<std::int32_t> targets, const TokenSplit& split, 
   return std::ranges::count(counts, std::uint8_t{0});
 }
 
-// Writes tokens [begin, begin + length) as inputs to the batch from index `at` on, and their targets; the last token
-// has none if `ends`.
+// Writes tokens [begin, begin + length) as inputs to the batch from index `at` on, with their targets. If `ends`, the
+// last token has no target.
 void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begin, std::size_t length, bool ends) {
   std::int32_t *inputs = b.inputs.data() + at, *targets = b.targets.data() + at;
   split.read(begin, length, inputs);
@@ -59,8 +59,8 @@ void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begi
   b.valid_targets += static_cast<std::int64_t>(there) - take_out({targets, there}, split, begin + 1);
 }
 
-// Appends tokens [at, at + length) of the row that begins at index `row` of the batch as sequences, cut at multiples of
-// `sequence`.
+// Appends tokens [at, at + length) of the row that begins at index `row` of the batch as sequences, split at multiples
+// of `sequence`.
 void mark(Batch& b, std::int64_t row, std::int64_t at, std::int64_t length, std::int64_t sequence) {
   for (const std::int64_t end = at + length; at < end;) {
     const std::int64_t n = std::min(end, (at / sequence + 1) * sequence) - at;
@@ -141,7 +141,7 @@ SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t
   }
 }
 
-// With W windows per epoch, the phase p may be any value with p + W T + 1 <= n: T values, or n - T if W = 1.
+// With W windows per epoch, the phase p may have any value with p + W T + 1 <= n: T values, or n - T if W = 1.
 SampleLocation SampleMap::operator()(std::uint64_t sample) const {
   const Mixture::Location place = mixture_(sample);
   const std::uint64_t n = tokens_[place.corpus], w = windows_[place.corpus];
@@ -198,7 +198,7 @@ void Loader::stop_thread() {
   ready_.clear();
 }
 
-// Sleeps when the queue is full until half of it has been taken, so that the two threads seldom switch.
+// When the queue is full, sleeps until half of it has been taken, so that the two threads seldom switch.
 void Loader::read_ahead() {
   const auto depth = static_cast<std::size_t>(options_.prefetch);
   std::uint64_t sample = 0;
@@ -212,7 +212,7 @@ void Loader::read_ahead() {
     try {
       batch = read(sample);
     } catch (const Error&) {
-      return;  // next() reads the same sample and throws to the caller
+      return;  // next() reads the same sample and throws in the caller
     }
     lock.lock();
     ready_.push_back({sample, std::move(batch)});
@@ -220,7 +220,7 @@ void Loader::read_ahead() {
   }
 }
 
-// Never waits for the reader thread: reading a batch here is cheaper than a wake-up.
+// Never waits for the reader thread: reading a batch in this thread is cheaper than a wake-up.
 Batch Loader::next() {
   std::optional<Batch> batch;
   if (options_.prefetch > 0) {

@@ -2,14 +2,14 @@
 // Training batches and validation batches. Sample g of a run is a window of T + 1 tokens whose position is a pure
 // function of (seed, g).
 //
-// A corpus of n tokens is cut into windows that share one border token, so that every token but the first is a target.
-// Each epoch visits the windows in its own order (data/permutation.h) and shifts all borders by its own phase in [0,
-// T). Several corpora are mixed by data/mixture.h. Seeking is O(1), the state is the number of the next sample, and the
-// number of ranks only determines which rank reads which sample.
+// A corpus of n tokens is split into windows that share one border token, so that every token except the first is a
+// target. Each epoch visits the windows in a different order (data/permutation.h) and shifts all borders by a different
+// phase in [0, T). Several corpora are mixed by data/mixture.h. Seeking is O(1), the state is the number of the next
+// sample, and the number of ranks only determines which rank reads which sample.
 //
-// Packed documents: the same windows, cut at document starts; no target crosses a cut. With gaps between documents
+// Packed documents: the same windows, split at document starts; no target crosses a split. With gaps between documents
 // (align > 1) or best-fit packing, a sample is a row of data/packing.h, and epochs differ only in the order of rows.
-// Shorter sequences: the same samples, cut at multiples of a length that may change from batch to batch; targets stay
+// Shorter sequences: the same samples, split at multiples of a length that may change from batch to batch; targets stay
 // the same.
 
 #include <condition_variable>
@@ -32,14 +32,14 @@ enum class Split : std::uint8_t;
 
 // `rows` windows of `context` tokens, row-major.
 struct Batch {
-  // [rows * context]. A target of -100 is ignored, for example a token that the loss mask excludes.
+  // [rows * context]. Targets of -100 are ignored, e.g. those of tokens that the loss mask excludes.
   std::vector<std::int32_t> inputs, targets;
-  std::vector<std::int64_t> sample_indices;  // [rows]; -1: an empty row that pads the batch
-  std::vector<std::int32_t> sources;         // [rows]: index of the corpus; -1: an empty row
+  std::vector<std::int64_t> sample_indices;  // [rows]; -1 for an empty row that pads the batch
+  std::vector<std::int32_t> sources;         // [rows]: index of the corpus; -1 for an empty row
   std::int64_t valid_targets = 0;
-  // Only with packed documents or shorter sequences. positions [rows * context]: position in the document or sequence.
-  // starts, lengths [sequences]: index of the first token in the batch, and number of tokens. Tokens in no sequence are
-  // padding.
+  // Set only with packed documents or shorter sequences. positions [rows * context]: position in the document or
+  // sequence. starts, lengths [sequences]: index of the sequence's first token in the batch, and number of tokens.
+  // Tokens outside all sequences are padding.
   std::vector<std::int32_t> positions, starts, lengths;
 };
 
@@ -51,27 +51,28 @@ struct LoaderOptions {
   std::int64_t rows = 1;     // rows per micro-batch on this rank
   std::uint64_t seed = 0;
   int rank = 0, world = 1;
-  std::int64_t prefetch = 4;  // micro-batches read ahead; 0: no thread
+  std::int64_t prefetch = 4;  // number of micro-batches that are read ahead; 0 means no thread
   PackingConfig packing = {};
-  std::int64_t sequence = 0;  // tokens per sequence; 0: each row is one sequence
+  std::int64_t sequence = 0;  // tokens per sequence; 0 means that each row is one sequence
   bool packs() const { return packing.documents || sequence > 0; }
 };
 
 // Position of a sample in its corpus.
 struct SampleLocation {
   std::uint32_t corpus;
-  std::uint64_t begin, end;  // tokens of a window; one more follows as the last target
+  std::uint64_t begin, end;  // tokens of a window; the token after them is the last target
   std::uint64_t row = 0;     // packed rows only: row number, used instead of begin and end
 };
 
-// Maps sample numbers to positions, as a pure function. With packed rows, the corpora must outlive the map.
+// Maps sample numbers to positions, as a pure function. With packed rows, the corpora must outlive this object.
 class SampleMap {
  public:
-  // Throws Error if a corpus has fewer than context + 1 training tokens; packed rows need at least one.
+  // Throws Error if a corpus has fewer than context + 1 training tokens; with packed rows, one token suffices.
   SampleMap(const Corpora&, std::int64_t context, std::uint64_t seed, const PackingConfig& packing = {});
   SampleLocation operator()(std::uint64_t sample) const;
-  std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }    // windows or rows per epoch
-  const std::vector<std::unique_ptr<PackedRows>>& rows() const { return rows_; }  // per corpus; empty: windows
+  std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }  // number of windows or rows per epoch
+  // Returns one entry per corpus; empty if samples are windows.
+  const std::vector<std::unique_ptr<PackedRows>>& rows() const { return rows_; }
 
  private:
   std::vector<std::uint64_t> tokens_, windows_;
@@ -80,9 +81,9 @@ class SampleMap {
   MixtureSchedule mixture_;
 };
 
-// Micro-batch m of the run holds samples [m * rows * world, (m + 1) * rows * world); rank r gets the r-th `rows` of
-// them. So the samples of an optimizer step do not depend on the split into rows, ranks and gradient accumulation. For
-// one thread.
+// Micro-batch m of the run consists of samples [m * rows * world, (m + 1) * rows * world); rank r gets the r-th group
+// of `rows` samples. So the samples of an optimizer step do not depend on how they are divided into rows, ranks and
+// gradient accumulation. For use by one thread.
 class Loader {
  public:
   Loader(Corpora corpora, const LoaderOptions& options, std::uint64_t first_sample = 0);
@@ -94,7 +95,7 @@ class Loader {
   void seek(std::uint64_t sample);         // sets the first sample, over all ranks, of the next micro-batch
   void set_rows(std::int64_t rows);        // sets LoaderOptions::rows of later batches
   void set_sequence(std::int64_t tokens);  // sets LoaderOptions::sequence of later batches
-  std::uint64_t next_sample() const { return next_sample_; }  // the loader's state: seek(next_sample()) resumes
+  std::uint64_t next_sample() const { return next_sample_; }  // the loader's state: seek() to this number resumes
   const SampleMap& map() const { return map_; }
   const LoaderOptions& options() const { return options_; }
 
@@ -115,25 +116,25 @@ class Loader {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<std::uint64_t, Batch>> ready_;  // batches with their first samples, in order
-  std::uint64_t wanted_ = 0;                           // earlier samples need not be read
+  std::uint64_t wanted_ = 0;                           // earlier samples need not be read any more
   bool stopping_ = false;
 };
 
-// The validation (or training) splits of all corpora, cut into windows or packed into rows, in order, without
+// The validation (or training) splits of all corpora, split into windows or packed into rows, in order, without
 // overlapping targets. The last window of a split may be shorter and is padded with targets of -100. All ranks have the
 // same number of batches.
 class ValidationSet {
  public:
-  // windows: 0 uses all windows; otherwise that many, spread evenly, the same for any number of ranks. Throws Error if
-  // no corpus has such a split with at least two tokens.
+  // windows: number of windows, spread evenly, the same for any number of ranks; 0 uses all windows. Throws Error if no
+  // corpus has such a split with at least two tokens.
   ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows = 0);
   ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows, Split split);
-  std::int64_t batches() const { return batches_; }   // batches per rank
-  std::int64_t windows() const { return selected_; }  // windows over all ranks
+  std::int64_t batches() const { return batches_; }   // number of batches per rank
+  std::int64_t windows() const { return selected_; }  // number of windows over all ranks
   const LoaderOptions& options() const { return options_; }
   std::size_t corpora() const { return corpora_.stores.size(); }
   Batch batch(std::int64_t index) const;  // returns this rank's batch
-  // Returns text bytes per target token of the splits, to convert loss to bits per byte; 1 if there is no text.
+  // Returns the splits' text bytes per target token, to convert loss to bits per byte; 1 if there is no text.
   double bytes_per_token() const;
 
  private:
@@ -144,7 +145,7 @@ class ValidationSet {
   LoaderOptions options_;
   Split split_;
   std::vector<std::unique_ptr<PackedRows>> rows_;
-  std::vector<std::int64_t> first_window_;  // first window of each corpus, then the total
+  std::vector<std::int64_t> first_window_;  // first window of each corpus, followed by the total
   std::int64_t batches_ = 0, selected_ = 0;
 };
 

@@ -11,7 +11,7 @@
 
 namespace ring {
 
-// take: copies tokens up to the first one that is not below vocab_size, and returns the number copied.
+// take: copies tokens up to the first token that is not below vocab_size, and returns the number of copied tokens.
 struct MegatronDataset::TokenType {
   std::uint8_t code;
   const char* name;
@@ -50,7 +50,7 @@ constexpr std::array kTypes{token_type<std::uint8_t>(1, "uint8"), token_type<std
 class Window {
  public:
   explicit Window(const FileHandle& file) : file_(file), size_(file.size()) {}
-  // Returns `bytes` bytes from `offset` on, valid until the next call. Throws Error if the file ends before.
+  // Returns `bytes` bytes at `offset`, valid until the next call. Throws Error if the file ends before.
   const char* at(std::uint64_t offset, std::size_t bytes) {
     if (offset < begin_ || offset + bytes > begin_ + held_.size()) {
       const std::uint64_t left = size_ - std::min(size_, offset);
@@ -149,8 +149,8 @@ void MegatronDataset::read_head() {
   fail(path, " is damaged: its tables end at byte ", index_end(), ", but it has ", size, " bytes", kCopy);
 }
 
-// Checks that each sequence starts where the one before ends, as Megatron-LM's writer stores them; this also bounds all
-// offsets.
+// Checks that each sequence starts where the previous one ends, as in files written by Megatron-LM; this also bounds
+// all offsets.
 void MegatronDataset::check_sequences() {
   Column<std::int32_t> lengths(index_, kMegatronHead);
   Column<std::int64_t> starts(index_, starts_at());
@@ -218,7 +218,7 @@ bool begins_megatron_index(std::string_view head) { return head.starts_with(kMeg
 
 namespace {
 
-// Returns true if `head` begins an index, also if it was truncated within the magic bytes; an empty index counts only
+// Returns true if `head` begins an index, even if it was truncated within the magic bytes; an empty index counts only
 // if the .bin exists.
 bool may_be_index(std::string_view head, bool has_tokens) {
   if (begins_megatron_index(head)) return true;

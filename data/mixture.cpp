@@ -32,8 +32,8 @@ bool expresses(std::uint64_t period, const std::vector<double>& weights) {
   });
 }
 
-// Returns integer shares that sum to `period`: each weight is rounded down, but to at least 1 unless it is 0; the rest
-// goes to the largest remainders.
+// Returns integer shares whose sum is `period`: each weight is rounded down, but to at least 1 unless it is 0; the
+// missing units go to the largest remainders.
 std::vector<std::uint64_t> shares_of(const std::vector<double>& weights, std::uint64_t period) {
   std::vector<std::uint64_t> shares(weights.size());
   const auto lack = [&](std::size_t i) {
@@ -56,9 +56,10 @@ std::vector<std::uint64_t> shares_of(const std::vector<double>& weights, std::ui
 
 }  // namespace
 
-// Sample j of a corpus with share m of M may not come before position floor(j M / m) and must come before ceil((j + 1)
-// M / m): that keeps every count within 1 of its target. Taking the earliest deadline among those allowed meets every
-// deadline (Baruah, Cohen, Plaxton and Varvel, "Proportionate Progress", Algorithmica 1996, for one processor).
+// Sample j of a corpus with share m of M must not come before position floor(j M / m), and must come before ceil((j +
+// 1) M / m): this keeps every count within 1 of its target. Among the allowed samples, the one with the earliest
+// deadline is taken, which meets every deadline (Baruah, Cohen, Plaxton and Varvel, "Proportionate Progress",
+// Algorithmica 1996, for one processor).
 Mixture::Mixture(const std::vector<double>& given) {
   const std::vector<double> weights = normalised(given);
   if (weights.size() > kPeriod)
@@ -72,7 +73,7 @@ Mixture::Mixture(const std::vector<double>& given) {
     std::size_t best = shares_.size();
     std::uint64_t best_deadline = 0;
     for (std::size_t c = 0; c < shares_.size(); ++c) {
-      if (taken[c] * period >= (t + 1) * shares_[c]) continue;  // too early for a sample of corpus c
+      if (taken[c] * period >= (t + 1) * shares_[c]) continue;  // too early for a sample from corpus c
       const std::uint64_t deadline = ((taken[c] + 1) * period + shares_[c] - 1) / shares_[c];
       if (taken[c] == shares_[c] || (best < shares_.size() && deadline >= best_deadline)) continue;
       best = c;

@@ -1,6 +1,6 @@
 #pragma once
-// A bounded queue of jobs that several threads process and one thread receives in the order of submission. take()
-// rethrows the first exception of any thread.
+// A bounded queue of jobs that several threads process and one thread receives in submission order. take() rethrows the
+// first exception of any thread.
 
 #include <condition_variable>
 #include <cstdint>
@@ -49,7 +49,7 @@ class OrderedQueue {
     changed_.notify_all();
   }
 
-  // Ends all waits; take() then rethrows the first error passed, if any.
+  // Ends all waits. After that, take() rethrows the first error that was passed, if any.
   void stop(std::exception_ptr error = nullptr) {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = error;
@@ -57,7 +57,7 @@ class OrderedQueue {
     changed_.notify_all();
   }
 
-  // Called by the consumer. Returns results in the order of push(), nullopt after the last. Rethrows the first error.
+  // Called by the consumer. Returns results in the order of push(), then nullopt. Rethrows the first error.
   std::optional<Result> take() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || done_.contains(taken_) || (closed_ && taken_ == pushed_); });

@@ -1,5 +1,5 @@
 #pragma once
-// Output files of commands, named by an option.
+// Output files of commands; the path is given by an option.
 
 #include <string>
 #include <vector>
@@ -8,15 +8,15 @@
 
 namespace ring {
 
-// Writes a file completely or not at all. Throws Error with the file and the reason.
+// Writes the whole file or nothing. Throws Error with the file and the reason.
 void write_whole(const std::string& path, const std::string& text);
 
-// Throws Error if the output of this option exists and is one of the inputs, or a file in a folder among them, which it
-// would overwrite. Ignores inputs that do not exist, such as names of tokenizers.
+// Throws Error if the option's output would overwrite an input: it exists and is one of the inputs, or a file in an
+// input folder. Ignores inputs that do not exist, such as names of tokenizers.
 void check_output_is_no_input(const std::string& option, const std::string& output,
                               const std::vector<std::string>& inputs);
 
-// Appends lines to a file, each completely or not at all. Throws Error with the file and the reason.
+// Appends lines to a file; each line is written completely or not at all. Throws Error with the file and the reason.
 class LineFile {
  public:
   LineFile() = default;

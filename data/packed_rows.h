@@ -1,6 +1,6 @@
 #pragma once
-// Rows of `context` tokens that hold pieces of documents. Each piece starts at a multiple of `align` in its row; the
-// rest of a row is padding.
+// Rows of `context` tokens that contain pieces of documents. Each piece starts at a multiple of `align` in its row; the
+// remaining positions of a row are padding.
 
 #include <cstdint>
 #include <vector>
@@ -12,21 +12,21 @@ namespace ring {
 // Consecutive tokens of one document in a row.
 struct PackedPiece {
   std::uint64_t begin;      // first token in the split
-  std::int64_t at, length;  // position and number of tokens in the row
-  bool ends;                // ends its document, so its last token has no target
+  std::int64_t at, length;  // position in the row, and number of tokens
+  bool ends;                // true if the piece ends its document, so that its last token has no target
 };
 
-// Returns the number of documents with more than `context` tokens, which every packing has to cut.
+// Returns the number of documents with more than `context` tokens, which every packing has to split.
 std::uint64_t documents_longer_than(const TokenSplit&, std::int64_t context);
 
-// The packed rows of a split; they hold every token exactly once. Thread-safe.
+// The packed rows of a split; each token occurs in exactly one row. Thread-safe.
 class PackedRows {
  public:
   virtual ~PackedRows() = default;
-  virtual std::vector<PackedPiece> pieces(std::uint64_t row) const = 0;  // at least one piece, ascending by position
+  virtual std::vector<PackedPiece> pieces(std::uint64_t row) const = 0;  // at least one piece, sorted by position
   std::uint64_t rows() const { return rows_; }
-  double filled() const;                                // fraction of row positions that hold a token
-  std::uint64_t cut_documents() const { return cut_; }  // documents cut into several pieces
+  double filled() const;                                // fraction of row positions that contain a token
+  std::uint64_t cut_documents() const { return cut_; }  // number of documents that are split into several pieces
 
  protected:
   PackedRows(const TokenSplit& split, std::int64_t context, std::int64_t align);

@@ -19,7 +19,7 @@ RowTable::RowTable(const TokenSplit& split, std::int64_t context, std::int64_t a
   const auto count = [&](const PackedPiece& p) { cut_ += !p.ends && p.begin == starts(document); };
   while (begin < split.tokens()) {
     if (rows_ % stride_ == 0) {
-      if (begins_.size() == max_kept) {  // from now on stores every second of the current rows
+      if (begins_.size() == max_kept) {  // from now on only every second of the current rows is stored
         for (std::size_t i = 0; 2 * i < begins_.size(); ++i) begins_[i] = begins_[2 * i];
         begins_.resize((begins_.size() + 1) / 2);
         stride_ *= 2;

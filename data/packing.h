@@ -13,8 +13,8 @@ struct PackingConfig;
 // Packs rows as configured (data/config.h). Reads all document starts. The split must outlive the result.
 std::unique_ptr<PackedRows> pack_rows(const TokenSplit&, std::int64_t context, const PackingConfig&);
 
-// Calls fn(piece) for the pieces of the row that begins with token `begin`, without tokens from `end` on; returns the
-// first token of the next row. `document` must not be after the document of `begin`; it is advanced.
+// Calls fn(piece) for the pieces of the row that begins with token `begin`, excluding tokens from `end` on; returns the
+// first token of the next row. `document` must not be later than the document of `begin`; it is advanced.
 template <class Fn>
 std::uint64_t for_pieces(DocumentStarts& starts, std::uint64_t begin, std::uint64_t end, std::int64_t context,
                          std::int64_t align, std::uint64_t& document, const Fn& fn) {
@@ -30,8 +30,8 @@ std::uint64_t for_pieces(DocumentStarts& starts, std::uint64_t begin, std::uint6
   return begin;
 }
 
-// Rows in the store's order: a row takes documents until it is full; the rest of the last document begins the next row
-// as a piece of its own. In bounded memory: stores the first token of every stride_-th row and computes the rows
+// Rows in the store's order: a row takes documents until it is full; the rest of its last document begins the next row
+// as a separate piece. Uses bounded memory: stores the first token of every stride_-th row and computes the rows
 // between.
 class RowTable : public PackedRows {
  public:

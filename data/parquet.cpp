@@ -39,8 +39,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kRows = 256;               // rows decoded at a time
-constexpr std::int64_t kReadAhead = 1024 * 1024;  // bytes per column
+constexpr std::int64_t kRows = 256;               // number of rows decoded at a time
+constexpr std::int64_t kReadAhead = 1024 * 1024;  // in bytes per column
 
 void check(const arrow::Status& status, const std::string& path) {
   if (!status.ok())
@@ -66,7 +66,7 @@ Json list_of(const arrow::Array& values, std::int64_t begin, std::int64_t end) {
   return list;
 }
 
-// A table has the keys of all rows in every row, so a null means that this row lacks the key.
+// In a table every row has the keys of all rows, so a null means that this row lacks the key.
 Json object_of(const arrow::StructArray& structs, std::int64_t row) {
   Json object = Json::object();
   for (int i = 0; i < structs.num_fields(); ++i)
@@ -89,8 +89,8 @@ Json text_at(const arrow::Array& array, std::int64_t row) {
   return std::string(text);
 }
 
-// Converts a value to the JSON that JSON Lines would have. A type without a JSON form, such as a date, becomes a
-// "binary" value, which is rejected where text is expected.
+// Converts a value to the JSON that JSON Lines would contain. A type without a JSON form, such as a date, becomes a
+// "binary" value, which is rejected wherever text is expected.
 Json value_at(const arrow::Array& array, std::int64_t row) {
   if (array.IsNull(row)) return nullptr;
   switch (array.type_id()) {
@@ -121,13 +121,13 @@ Json value_at(const arrow::Array& array, std::int64_t row) {
   }
 }
 
-// Returns true if a column is the member, or contains it if the member's name has dots.
+// Returns true if a column is the member, or contains the member if the member's name has dots.
 bool names(const std::string& member, const std::string& column) {
   return member == column || (member.starts_with(column) && member[column.size()] == '.');
 }
 
-// Returns the leaf columns to read. If a wanted column is missing, returns all, so that the error for the first record
-// can list them.
+// Returns the leaf columns to read. If a wanted column is missing, returns all columns, so that the error for the first
+// record can list them.
 std::vector<int> leaves_of(const parquet::SchemaDescriptor& schema, const RecordMembers& members) {
   std::vector<std::string> wanted;
   for (const std::string& m : {members.text, members.prompt, members.completion, members.messages})
@@ -150,7 +150,7 @@ std::unique_ptr<parquet::arrow::FileReader> open_table(const std::string& path) 
   parquet::ReaderProperties pages;
   pages.enable_buffered_stream();
   pages.set_buffer_size(kReadAhead);
-  pages.set_page_checksum_verification(true);  // if the file has checksums
+  pages.set_page_checksum_verification(true);  // applies only if the file has checksums
   parquet::ArrowReaderProperties rows;
   rows.set_batch_size(kRows);
   rows.set_pre_buffer(false);  // pre-buffering would hold whole row groups in memory

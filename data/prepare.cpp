@@ -22,7 +22,7 @@ constexpr std::size_t kJobBytes = std::size_t{1} << 19;
 
 using Queue = OrderedQueue<EncodeJob, EncodeResult>;
 
-struct Stopped {};  // thrown in the reader when the queue was stopped
+struct Stopped {};  // thrown in the reader after the queue was stopped
 
 // Collects documents into jobs of about kJobBytes.
 class JobBuilder final : public DocumentSink {
@@ -55,7 +55,7 @@ class JobBuilder final : public DocumentSink {
 
   void end() override { close_document(true); }
 
-  // Ends the open document's piece. If not `complete`, the document is divided between the splits and gets no
+  // Ends the open document's piece. If not `complete`, the document is divided between the splits and does not get an
   // end-of-text token here.
   void close_document(bool complete) {
     if (!open_) return;
@@ -80,7 +80,7 @@ class JobBuilder final : public DocumentSink {
     first_ = false;
   }
 
-  // Called for a long open document: pushes as much of it as can be encoded separately.
+  // Called for a long open document: pushes the part that can be encoded separately.
   void cut() {
     const std::string_view open = std::string_view(job_.text).substr(begin_);
     std::size_t cut = tokenizer_.safe_prefix(open);
@@ -110,7 +110,7 @@ class JobBuilder final : public DocumentSink {
   Split split_ = Split::train, tail_split_ = Split::train;
 };
 
-// Reads a plain file whose bytes from `offset` on are validation text.
+// Reads a plain file in which the bytes from `offset` on are validation text.
 void read_divided(const TextFile& file, const DocumentRule& rule, std::uint64_t offset, JobBuilder& builder) {
   DocumentCutter cutter(rule, builder, file.as_text);
   const auto feed = [&](std::string_view block) { cutter.block(block); };
@@ -150,7 +150,7 @@ void encode_all(Queue& queue, const Tokenizer& tokenizer, const DocumentFrame& f
   }
 }
 
-// Joins its threads on every exit; stops the queue first, which has no effect after a regular end.
+// Joins its threads on every exit. Stops the queue first, which has no effect after a regular end.
 class Workers {
  public:
   explicit Workers(Queue& queue) : queue_(queue) {}
@@ -191,15 +191,16 @@ class Census {
     if (length_ > 0 && targets_ == 0 && report_.without_targets++ == 0) first_without_ = file_;
     length_ = targets_ = 0;
   }
-  std::size_t first_without() const { return first_without_; }  // first file with a document without targets
+  std::size_t first_without() const { return first_without_; }  // the first file that has a document without targets
 
  private:
   PrepareReport& report_;
-  std::uint64_t length_ = 0, targets_ = 0;  // of the open document: tokens, and tokens that count as targets
+  // Number of tokens of the open document, and of those that count as targets.
+  std::uint64_t length_ = 0, targets_ = 0;
   std::size_t file_ = 0, first_without_ = 0;
 };
 
-// Returns the advice for the case that a split got no document.
+// Returns the advice to give if a split got no document.
 const char* remedy_for_empty_split(const PreparePlan& plan) {
   const std::vector<TextFile>& files = plan.files;
   if (plan.tokens) return "Give a larger fraction, 0 (no validation), or a separate data set (--validation-input)";

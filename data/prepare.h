@@ -1,7 +1,7 @@
 #pragma once
-// Makes a corpus from text files: one thread reads and splits, `threads` encode, the caller's thread writes in order.
-// Memory is bounded by a fixed number of pieces in flight; the result does not depend on the number of threads. Data
-// sets of Megatron-LM (data/megatron.h) are copied instead.
+// Makes a corpus from text files: one thread reads and splits, `threads` threads encode, and the caller's thread writes
+// in order. Memory is bounded by a fixed number of pieces in flight; the result does not depend on the number of
+// threads. Data sets of Megatron-LM (data/megatron.h) are copied instead.
 
 #include <functional>
 
@@ -9,7 +9,7 @@
 
 namespace ring {
 
-void log_warnings(const PrepareReport&);  // logs warnings about text that the tokens do not represent
+void log_warnings(const PrepareReport&);  // logs warnings about text that the tokens cannot represent
 
 // Writes the corpus. Throws the errors of list_text_files(), load_tokenizer(), load_chat_format() and TokenStoreWriter,
 // and Error if the corpus or a requested split would be empty.

@@ -32,7 +32,7 @@ SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& f
     return SplitKind::tail;
   }
   if (options.split != "auto") fail("--split ", options.split, ": expected auto, hash or tail");
-  // A hash selects whole documents; with few of them it may select none.
+  // A hash selects whole documents; if there are few documents, it may select none.
   const bool few = static_cast<double>(files.size()) * options.validation_fraction < 10;
   if (!few || options.document != "file" || odd != files.end()) return SplitKind::hash;
   return files.size() == 1 ? SplitKind::tail : SplitKind::tails;
@@ -46,9 +46,9 @@ void check_rule(const PrepareOptions& options, const std::vector<TextFile>& file
          ", where each record is a document: remove --document");
 }
 
-// Returns `byte`, or if `whole_characters` the last character boundary at or before it.
+// Returns `byte` or, if `whole_characters`, the last character boundary at or before it.
 std::uint64_t cut_at(const TextFile& file, std::uint64_t byte, bool whole_characters) {
-  std::string around;  // up to three bytes before the cut, and the one after it
+  std::string around;  // up to three bytes before the split, and the byte after it
   const std::uint64_t begin = byte - std::min<std::uint64_t>(byte, 3);
   read_blocks(file, begin, std::min(byte + 1, file.size), [&](std::string_view b) { around += b; });
   return whole_characters ? begin + utf8::floor_boundary(around, static_cast<std::size_t>(byte - begin)) : byte;
@@ -58,8 +58,8 @@ std::uint64_t train_share(std::uint64_t size, double fraction) {
   return static_cast<std::uint64_t>(static_cast<double>(size) * (1 - fraction));
 }
 
-// Returns where each file's validation text begins. sizes: size of each file in bytes, or in characters if
-// `characters`.
+// Returns where each file's validation text begins. sizes: size of each file in characters if `characters`, else in
+// bytes.
 std::vector<std::uint64_t> validation_starts(const std::vector<TextFile>& files,
                                              const std::vector<std::uint64_t>& sizes, double fraction, bool characters,
                                              bool whole_characters) {
@@ -73,7 +73,7 @@ std::vector<std::uint64_t> validation_starts(const std::vector<TextFile>& files,
   return from;
 }
 
-// Like validation_starts(), but for all files concatenated: only the last ones have validation text.
+// Like validation_starts(), but for all files concatenated: only the last files have validation text.
 std::vector<std::uint64_t> validation_start(const std::vector<TextFile>& files, const std::vector<std::uint64_t>& sizes,
                                             double fraction, bool characters, bool whole_characters) {
   std::uint64_t left = train_share(std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0}), fraction);
@@ -85,8 +85,8 @@ std::vector<std::uint64_t> validation_start(const std::vector<TextFile>& files, 
   return from;
 }
 
-// Enlarges the fraction to give enough bytes for 50,000 tokens of four bytes and some more, but at most a tenth of the
-// input.
+// Enlarges the fraction so that it has enough bytes for 50,000 tokens of four bytes and some more, but is at most a
+// tenth of the input.
 void settle_fraction(PrepareOptions& o, std::uint64_t bytes) {
   constexpr double kValidationBytes = 250'000, kMost = 0.1;
   if (!o.enlarge_validation || bytes == 0) return;
@@ -101,7 +101,7 @@ void check_options(const PrepareOptions& o) {
   if (o.threads < 0) fail("--threads ", o.threads, ": it must be 0 (all cores) or more");
 }
 
-// Returns the .bin of each token data set among the files; empty if all files may be text.
+// Returns the .bin file of each token data set among the files; empty if all files may be text.
 std::vector<TextFile> data_sets_of(const std::vector<TextFile>& files) {
   std::vector<TextFile> sets;
   std::set<std::string> prefixes;
@@ -125,7 +125,7 @@ std::vector<TextFile> data_sets_of(const std::vector<TextFile>& files) {
   return sets;
 }
 
-// Returns the files that --input or --validation-input name. tokens: set if they are token data sets.
+// Returns the files that --input or --validation-input name. tokens: set to true if they are token data sets.
 std::vector<TextFile> files_of(const PrepareOptions& o, const std::vector<std::string>& inputs, bool& tokens) {
   std::vector<TextFile> files = find_files(inputs, o.glob, o.file_options);
   std::vector<TextFile> sets;
@@ -136,8 +136,8 @@ std::vector<TextFile> files_of(const PrepareOptions& o, const std::vector<std::s
   return files;
 }
 
-// Lists the files; validation files come last. Rejects a file named by both options: it would be used for training and
-// evaluation.
+// Lists the files; validation files come last. Rejects a file that both options name, since it would be used for both
+// training and evaluation.
 void list_files(const PrepareOptions& o, PreparePlan& plan) {
   plan.files = files_of(o, o.inputs, plan.tokens);
   plan.validation_from.assign(plan.files.size(), kNoValidation);
@@ -214,7 +214,7 @@ void plan_tokens(const PrepareOptions& options, PreparePlan& plan) {
   plan.split = options.validation_inputs.empty() ? SplitKind::hash : SplitKind::files;
 }
 
-// characters: number of characters of each file, or empty if not counted yet.
+// characters: number of characters of each file; empty if not counted yet.
 void plan_tails(const PrepareOptions& options, std::vector<std::uint64_t> characters, PreparePlan& plan) {
   const bool in_characters = plan.tokenizer->kind() == "chars";
   std::vector<std::uint64_t> sizes = std::move(characters);

@@ -25,7 +25,7 @@ constexpr std::int64_t characters() {
 }
 static_assert(characters() == kMaxSymbols);
 
-// Returns the first `count` symbols, in the order of their code points, which is also the order of the tokens.
+// Returns the first `count` symbols, sorted by code point, which is also the order of their tokens.
 std::string symbols(std::int64_t count) {
   std::string out;
   for (const Characters& range : kCharacters)
@@ -42,7 +42,7 @@ struct Thirds {
         values(keys + each) {}
 };
 
-// Random numbers of one document, in a fixed order.
+// Random numbers for one document, in a fixed order.
 class Draws {
  public:
   explicit Draws(const RandomSite& site) : site_(site) {}
@@ -51,8 +51,8 @@ class Draws {
     if (next_ % 4 == 0) block_ = random_block(site_, next_ / 4);
     return static_cast<std::uint32_t>(block_.v[next_++ % 4] * n >> 32);
   }
-  // Returns a random subset of `count` numbers of [0, n), ascending; all subsets are equally likely. Each number is
-  // taken with probability (numbers still needed) / (numbers left) (Knuth, The Art of Computer Programming 2, 3.4.2,
+  // Returns a random subset of `count` numbers of [0, n), sorted; all subsets are equally likely. Each number is taken
+  // with probability (numbers still needed) / (numbers left) (Knuth, The Art of Computer Programming 2, 3.4.2,
   // algorithm S).
   std::vector<std::int32_t> subset(std::size_t count, std::int64_t n) {
     std::vector<std::int32_t> out;
@@ -71,7 +71,7 @@ class Draws {
   Philox4 block_{};
 };
 
-// Returns the positions of `count` non-overlapping pairs of tokens in [begin, end), ascending.
+// Returns the sorted positions of `count` non-overlapping pairs of tokens in [begin, end).
 std::vector<std::size_t> places(Draws& draws, std::size_t count, std::int64_t begin, std::int64_t end) {
   std::vector<std::size_t> out;
   for (const std::int32_t cell : draws.subset(count, end - begin - static_cast<std::int64_t>(count)))
@@ -134,7 +134,7 @@ RecallDocument recall_document(const RecallOptions& o, Split split, std::uint32_
 
 namespace {
 
-// Appends documents to a corpus, counting the UTF-8 bytes of their symbols as text bytes.
+// Appends documents to a corpus; the UTF-8 bytes of their symbols count as text bytes.
 class Appender {
  public:
   Appender(TokenStoreWriter& writer, const Tokenizer& tokenizer) : writer_(writer) {

@@ -21,7 +21,7 @@ std::string members_of(const Json& object) {
   return names.empty() ? "none" : shown(names, 200);
 }
 
-// Returns the member of this name, or, if the name has a dot, the nested member; null if there is none.
+// Returns the member with this name or, if the name has a dot, the nested member; null if there is none.
 const Json* member(const Json& object, std::string_view field) {
   if (!object.is_object()) return nullptr;
   if (const auto found = object.find(std::string(field)); found != object.end()) return &*found;
@@ -31,14 +31,14 @@ const Json* member(const Json& object, std::string_view field) {
   return outer == object.end() ? nullptr : member(*outer, field.substr(dot + 1));
 }
 
-// Returns the advice for reading a different member; `option` is "" if the command has no option for it.
+// Returns advice on how to read a different member; `option` is "" if the command has no option for it.
 std::string remedy(const std::string& member, const std::string& option) {
   return option.empty() ? str("Rename the text member to '", member, "'")
                         : str("Name the member that is ", option == "--chat-field" ? "the list of messages" : "text",
                               " with ", option);
 }
 
-// Returns the option that fits what a record without the wanted member seems to contain.
+// Returns the option that fits the apparent contents of a record without the wanted member.
 std::string better_option(const Json& record, const std::string& member, const std::string& option) {
   if (option == "--text-field" && has_chat(record)) return "--chat-field reads conversations";
   if (option == "--chat-field" && has_chat(record)) return "--chat-field without a NAME reads such conversations";
@@ -87,7 +87,7 @@ void put_pair(const RecordMembers& m, const Json& record, const std::string& whe
   sink.end();
 }
 
-// Returns the name of the member that holds, or begins, the record's conversation.
+// Returns the name of the member that contains the record's conversation, or its beginning.
 std::string chat_member(const RecordMembers& m, const Json& record, const std::string& where) {
   if (!m.chats) return m.messages;
   const std::vector<std::string> found = chat_members_of(record);

@@ -26,7 +26,7 @@ std::string head_of(const std::string& path, std::size_t bytes) {
   return head;
 }
 
-// Returns the JSON object in the first line; null if the line is not one or is longer than a megabyte.
+// Returns the JSON object in the first line; null if the line is not a JSON object or is longer than a megabyte.
 Json first_record(const std::string& path) {
   const std::string head = head_of(path, 1 << 20);
   try {
@@ -43,7 +43,7 @@ bool is_text_file(const std::string& path) {
   if (!fs::is_regular_file(path, ignored)) return false;
   const std::string head = head_of(path, 4096);
   const std::string_view magic = std::string_view(head).substr(0, kCorpusMagic.size());
-  if (kCorpusMagic.starts_with(magic)) return false;  // a truncated corpus
+  if (kCorpusMagic.starts_with(magic)) return false;  // it is a truncated corpus
   return std::ranges::none_of(head, [](unsigned char c) { return c < ' ' && !std::isspace(c); });
 }
 

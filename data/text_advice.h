@@ -1,5 +1,5 @@
 #pragma once
-// Advice for users who give a text file instead of a corpus: the command that makes a corpus of the file.
+// Advice for users who give a text file where a corpus is expected: the command that makes a corpus from the file.
 
 #include <string>
 
@@ -14,7 +14,7 @@ struct NamedTokenizer {
   bool has_chat_template = false;
 };
 
-// Returns the options with which `data prepare` reads the file's records, such as " --chat-field". Decides by the first
+// Returns the options with which `data prepare` reads the file's records, e.g. " --chat-field". Decides by the first
 // record; returns "" if no options are needed.
 std::string record_options(const std::string& text_file, const NamedTokenizer&);
 // Returns `ringmaster data prepare ...` for the file.

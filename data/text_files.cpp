@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
-// Walks the files below a folder; counts hidden files and collects what was skipped.
+// Walks through the files below a folder; counts hidden files and collects what is skipped.
 class Walk {
  public:
   Walk(fs::path folder, const std::string& glob, std::vector<TextFile>& files)
@@ -35,7 +35,7 @@ class Walk {
     if (error) fail("input ", top_.string(), ": ", error.message());
   }
   std::size_t seen() const { return seen_; }  // number of files that are not hidden
-  // Returns a message on how many files are hidden and how to read them; "" if none are.
+  // Returns a message on how many files are hidden and how to read them; "" if no files are hidden.
   std::string hidden() const {
     if (hidden_ == 0) return "";
     return str(counted(static_cast<std::int64_t>(hidden_), "file"), hidden_ == 1 ? " is" : " are",
@@ -119,8 +119,8 @@ void add_input(const std::string& input, const std::string& glob, FileOptions op
   if (const std::string hidden = walk.hidden(); !hidden.empty()) log::info("input ", input, ": ", hidden);
 }
 
-// Keeps one name per file: a name with an extension, which tells the format (a cache of data sets has named links to
-// files without extension), otherwise the first.
+// Keeps one name per file: a name with an extension, which indicates the format (a cache of data sets has named links
+// to files without extension), else the first name.
 void drop_other_names(std::vector<TextFile>& files) {
   std::map<FileId, std::size_t> kept;
   std::vector<TextFile> once;
@@ -166,7 +166,7 @@ std::string_view remedy(const ForeignKind& kind, FileOptions options) {
   return options == FileOptions::none && !kind.without_options.empty() ? kind.without_options : kind.remedy;
 }
 
-// Detects the format of each file. Throws Error, which names the first one, if some files are not text.
+// Detects the format of each file. If some files are not text, throws Error, which names the first of them.
 void look_at_heads(std::vector<TextFile>& files, const RecordMembers& members) {
   std::size_t foreign = 0;
   std::string first;

@@ -23,7 +23,7 @@ struct Signature {
   std::size_t at;
   std::string_view bytes;
   ForeignKind kind;
-  std::string_view ending = {};  // file name ending of the format
+  std::string_view ending = {};  // ending of the format's file names
 };
 
 template <std::size_t N>
@@ -85,15 +85,15 @@ bool has_ending(const std::string& path, std::string_view ending) {
                     [&](char e, char p) { return same(p, e); });
 }
 
-// Returns true if the file ends within the signature: its bytes are the beginning of one, and either its name has the
-// format's ending or not all bytes are printable.
+// Returns true if the file ends within the signature: its bytes are the beginning of the signature, and either its name
+// has the format's ending or not all bytes are printable.
 bool cut_short(const Signature& s, std::string_view file, const std::string& path) {
   if (s.at > 0 || file.empty() || file.size() >= s.bytes.size() || !s.bytes.starts_with(file)) return false;
   const auto printable = [](unsigned char c) { return c >= ' ' && c < 0x7F; };
   return (!s.ending.empty() && has_ending(path, s.ending)) || !std::ranges::all_of(file, printable);
 }
 
-// Returns true if the text begins with {"name":, like the first line of JSON Lines.
+// Returns true if the text begins with {"name":, like the first line of a JSON Lines file.
 bool begins_record(std::string_view head) {
   const auto skip_spaces = [&] { head.remove_prefix(std::min(head.size(), head.find_first_not_of(" \t\r\n"))); };
   const auto skip = [&](char c) { return head.starts_with(c) && (head.remove_prefix(1), skip_spaces(), true); };

@@ -1,5 +1,5 @@
 #pragma once
-// Detection of files that are not text; a model would learn their binary format.
+// Detects files that are not text: a model would learn their binary format.
 
 #include <cstddef>
 #include <optional>
@@ -8,19 +8,19 @@
 
 namespace ring {
 
-inline constexpr std::size_t kKindBytes = 512;  // leading bytes of a file that are needed for detection
+inline constexpr std::size_t kKindBytes = 512;  // number of leading bytes of a file that the detection needs
 
 struct ForeignKind {
   std::string_view name;                  // completes "it is ..."
   std::string_view remedy;                // how to convert it to text
-  std::string_view without_options = {};  // remedy for a command without --text-field; empty: `remedy`
+  std::string_view without_options = {};  // remedy for a command without --text-field; if empty, same as `remedy`
 };
 
-// Returns the file's format, from its first bytes and the ending of its name; nullopt if it may be text, or JSON Lines
-// if `records`.
+// Returns the format of a file, from its first bytes and the ending of its name; nullopt if it may be text (or, if
+// `records`, JSON Lines).
 std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records);
 
-bool named_json_lines(const std::string& path);  // name ends with .jsonl or .ndjson
-bool named_parquet(const std::string& path);     // name ends with .parquet
+bool named_json_lines(const std::string& path);  // true if the name ends with .jsonl or .ndjson
+bool named_parquet(const std::string& path);     // true if the name ends with .parquet
 
 }  // namespace ring

@@ -56,7 +56,7 @@ void sample_text(const std::vector<TextFile>& files, std::uint64_t max_bytes,
   if (total == 0) fail_as_empty(files);
   constexpr std::size_t kStretch = 16384;
   const double share = total <= max_bytes ? 1 : static_cast<double>(max_bytes) / static_cast<double>(total);
-  std::uint64_t number = 0;  // index of the piece, which is taken if number * share passes an integer
+  std::uint64_t number = 0;  // index of the piece; a piece is taken when number * share passes an integer
   const auto offer = [&](std::string_view text) {
     const double n = static_cast<double>(number++);
     if (std::floor((n + 1) * share) > std::floor(n * share)) take(text);

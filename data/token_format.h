@@ -1,7 +1,7 @@
 #pragma once
-// Binary format of a corpus's index, shared by writer and reader. The index is stored before the HDF5 file that holds
-// the rest. It has the offsets of everything and hashes of itself, of all that is read at the start, and of each block
-// of the rest, so that every byte is checked before use. docs/adr/0013-verified-corpora.md
+// Binary format of a corpus index, shared by writer and reader. The index is stored before the HDF5 file that contains
+// everything else. It has the offsets of everything, and hashes of itself, of all that is read at the start, and of
+// each block of the remaining data, so that every byte is checked before use. See docs/adr/0013-verified-corpora.md.
 
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "the index and the tok
 
 inline constexpr std::string_view kCorpusMagic = "ringmaster corpus\n";
 inline constexpr std::uint64_t kCorpusVersion = 2;
-// Version of corpora with a loss mask or a chat template.
+// Format version of corpora with a loss mask or a chat template.
 inline constexpr std::uint64_t kMaskedCorpusVersion = 3;
 
 inline constexpr std::uint64_t kLargestVocabulary = std::uint64_t{1} << 31;                // token ids are i32
@@ -43,13 +43,13 @@ struct IndexText {
 struct SplitIndex {
   std::uint64_t tokens = 0, documents = 0, text_bytes = 0;
   ByteExtent token_data, start_data;      // ranges in the file, checked block by block
-  ByteExtent token_hashes, start_hashes;  // u64 hash of each block of the data
+  ByteExtent token_hashes, start_hashes;  // u64 hash of each data block
 };
 
 // The loss mask of a split: bit i % 8 of byte i / 8 is set if token i counts as a target. Bits after the last token are
 // 0. Without a mask all tokens count, and all fields are 0.
 struct MaskIndex {
-  std::uint64_t targets = 0, target_bytes = 0;  // number of set bits; text bytes of those tokens
+  std::uint64_t targets = 0, target_bytes = 0;  // number of set bits; text bytes of the tokens with set bits
   ByteExtent data;                              // range in the file, checked block by block
   ByteExtent hashes;                            // u64 hash of each block of the mask
 };
@@ -70,15 +70,15 @@ struct CorpusIndex {
   std::uint64_t index_hash = 0;  // hash of all bytes before this field
 
   std::uint64_t hash_of_itself() const;
-  // Returns the extents that structure_hash covers: the file without this index and the data of the splits. The extents
-  // of the data must be in the file and not overlap.
+  // Returns the extents that structure_hash covers: the file without this index and without the data of the splits. The
+  // extents of the data must be inside the file and must not overlap.
   std::vector<ByteExtent> structure() const;
 };
 static_assert(sizeof(CorpusIndex) == 2048, "HDF5 allows powers of two in front of a file");
 static_assert(std::has_unique_object_representations_v<CorpusIndex>, "every byte of the index means something");
 
 inline constexpr const char* kSplitNames[] = {"train", "validation"};
-// Returns a hash of the split's contents, the same in any file. mask_hashes: empty if all tokens count.
+// Returns a hash of the split's contents, whatever file they are in. mask_hashes: empty if all tokens count.
 std::uint64_t identity_of(const std::vector<std::uint64_t>& token_hashes,
                           const std::vector<std::uint64_t>& start_hashes,
                           const std::vector<std::uint64_t>& mask_hashes = {});

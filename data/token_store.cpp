@@ -23,7 +23,7 @@ std::string head_of(const FileHandle& file, std::size_t bytes) {
   return head;
 }
 
-// Reads the index, which is read first, and used only if its hash matches.
+// Reads the index. It is read before all else, and used only if its hash matches.
 CorpusIndex read_index(const FileHandle& file) {
   const std::string head = head_of(file, sizeof(CorpusIndex));
   const std::string& path = file.path();
@@ -48,7 +48,8 @@ CorpusIndex read_index(const FileHandle& file) {
   return index;
 }
 
-// Checks that every extent has the size that the index's counts require, is within the file, and overlaps no other.
+// Checks that every extent has the size that the index's counts require, is inside the file, and does not overlap
+// another.
 void check_extents(const CorpusIndex& index, const std::string& path) {
   std::vector<ByteExtent> all{{0, sizeof(index)}};
   const auto add = [&](const ByteExtent& e, std::uint64_t wanted) {
@@ -58,7 +59,7 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
     }
     if (e.bytes > 0) all.push_back(e);
   };
-  // Upper bound on any count of eight-byte items.
+  // Upper bound on any count of items with eight bytes.
   const std::uint64_t max = index.file_bytes / sizeof(std::uint64_t);
   if (index.vocab_size == 0 || index.vocab_size > kLargestVocabulary || index.block_bytes != kBlockBytes)
     fail(path, " is inconsistent: a vocabulary of ", index.vocab_size, " tokens, blocks of ", index.block_bytes,
@@ -124,7 +125,7 @@ void with_remedy(const Work& work) {
   }
 }
 
-// Starts read at once: few enough for a single sample, enough for cheap full passes.
+// Number of starts read at once: few enough for a single sample, enough for cheap full passes.
 constexpr std::uint64_t kStartsHeld = 512;
 
 }  // namespace
@@ -157,7 +158,7 @@ void TokenSplit::load(const std::shared_ptr<const FileHandle>& file, const Split
 
 namespace {
 
-// Calls fn(tokens) with the block's tokens as u16 or u32, as stored.
+// Calls fn(tokens) with the tokens of the block as u16 or u32, as stored.
 template <class Fn>
 void with_tokens(std::span<const std::byte> block, std::size_t width, const Fn& fn) {
   if (width == 2)

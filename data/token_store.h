@@ -1,5 +1,5 @@
 #pragma once
-// A corpus: the token streams of one file, which may be far larger than memory. Every byte is checked before use, and
+// A corpus: the token streams in one file, which may be far larger than memory. Every byte is checked before use, and
 // no library parses the file.
 //
 //   2,048 bytes        the index (data/token_format.h): offsets and hashes
@@ -34,7 +34,7 @@ struct CorpusIndex;
 struct MaskIndex;
 struct SplitIndex;
 
-// One split of a corpus. Valid as long as its TokenStore; thread-safe.
+// One split of a corpus. Valid while its TokenStore exists; thread-safe.
 class TokenSplit {
  public:
   TokenSplit() = default;
@@ -46,20 +46,21 @@ class TokenSplit {
   // Identifies the contents: xxh3-64 of the block hashes of tokens, document starts and mask; "" if there are no
   // tokens.
   const std::string& tokens_hash() const { return tokens_hash_; }
-  std::uint64_t text_bytes() const { return text_bytes_; }  // bytes of the encoded text, for bits per byte
-  // Copies tokens [begin, begin + count). Throws Error if the range is past the end, a block is damaged or the file
+  std::uint64_t text_bytes() const { return text_bytes_; }  // bytes of the text that was encoded, for bits per byte
+  // Copies tokens [begin, begin + count). Throws Error if the range exceeds the end, a block is damaged or the file
   // cannot be read.
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const;
   // Returns the first token of a document; document = documents() gives tokens().
   std::uint64_t document_start(std::uint64_t document) const;
 
   bool masked() const { return mask_data_.bytes() > 0; }        // false if all tokens count as targets
-  std::uint64_t targets() const { return targets_; }            // tokens that count as targets
+  std::uint64_t targets() const { return targets_; }            // number of tokens that count as targets
   std::uint64_t target_bytes() const { return target_bytes_; }  // bytes of the text that these tokens encode
-  // Writes 1 for each token of [begin, begin + count) that counts as a target, otherwise 0. Throws like read().
+  // Writes 1 for each token of [begin, begin + count) that counts as a target, else 0. Throws the same errors as
+  // read().
   void read_mask(std::uint64_t begin, std::size_t count, std::uint8_t* out) const;
 
-  const std::string& name() const { return name_; }  // name for errors
+  const std::string& name() const { return name_; }  // name for error messages
   const HashedBlocks& token_data() const { return token_data_; }
   const HashedBlocks& start_data() const { return start_data_; }  // u64
   const HashedBlocks& mask_data() const { return mask_data_; }    // empty if not masked()
@@ -88,16 +89,16 @@ class DocumentStarts {
  private:
   void read_group(std::uint64_t first);
   const TokenSplit& split_;
-  std::uint64_t first_ = 0;  // number of the first start in held_
+  std::uint64_t first_ = 0;  // index of the first start in held_
   std::vector<std::uint64_t> held_;
 };
 
 class TokenStore {
  public:
   // Opens a corpus and checks everything except the data of the splits. Throws Error, which names the file and the
-  // remedy, if the file is missing, not a corpus, truncated, of a different format, or damaged.
+  // remedy, if the file is missing, not a corpus, truncated, in a different format, or damaged.
   static std::shared_ptr<const TokenStore> open(const std::string& path);
-  // Returns true for corpora, and for any HDF5 file: open() explains why it rejects one.
+  // Returns true for corpora and for any HDF5 file: open() then explains why it rejects a file.
   static bool looks_like_corpus(const FileHandle&);
   TokenStore(const TokenStore&) = delete;
   TokenStore& operator=(const TokenStore&) = delete;
@@ -108,9 +109,9 @@ class TokenStore {
   std::int64_t vocab_size() const { return static_cast<std::int64_t>(vocab_); }
   const std::string& tokenizer_hash() const { return tokenizer_hash_; }
   const std::string& tokenizer_kind() const { return tokenizer_kind_; }
-  const std::string& source() const { return source_; }                // one line that describes the corpus's source
+  const std::string& source() const { return source_; }  // one line that describes where the corpus came from
   const std::string& chat_template() const { return chat_template_; }  // JSON (text/chat/format.h); "" if there is none
-  std::shared_ptr<const Tokenizer> tokenizer() const;                  // parses the tokenizer at each call
+  std::shared_ptr<const Tokenizer> tokenizer() const;                  // parses the tokenizer in each call
 
  private:
   TokenStore() = default;
@@ -120,31 +121,32 @@ class TokenStore {
   std::array<TokenSplit, 2> splits_;  // train, validation
 };
 
-// Progress and result of verify_corpus(): bytes of the file, and 64 KiB blocks.
+// Progress and result of verify_corpus(), in bytes of the file and in blocks of 64 KiB.
 struct VerifyReport {
   std::uint64_t bytes = 0, total_bytes = 0, blocks = 0, damaged = 0;
 };
 
-// Reads and checks all data of the splits. Calls damaged(message) for every damaged block, and progress() now and then.
+// Reads and checks all data of the splits. Calls damaged(message) for every damaged block, and progress() repeatedly.
 VerifyReport verify_corpus(const TokenStore&, const std::function<void(const std::string&)>& damaged,
                            const std::function<void(const VerifyReport&)>& progress = {});
 
 enum class Split : std::uint8_t { train, validation };
 
-// Writes a corpus in bounded memory. A contiguous dataset needs its size in advance, so tokens are first spooled to
-// unnamed files next to the final file (they vanish with the process); finish() copies them into place.
+// Writes a corpus in bounded memory. The size of a contiguous dataset must be known in advance, so tokens are first
+// spooled to unnamed files beside the final file (which vanish with the process); finish() copies them into place.
 class TokenStoreWriter {
  public:
-  // masked: some tokens do not count as targets, so the corpus gets a loss mask.
+  // masked: true if some tokens do not count as targets, so that the corpus gets a loss mask.
   TokenStoreWriter(std::string path, std::int64_t vocab_size, bool masked = false);
   void begin_document(Split);
-  // Appends tokens to the current document. Throws Error if a token is outside the vocabulary, or does not count
-  // (`count` is false) without a mask.
+  // Appends tokens to the current document. Throws Error if a token is outside the vocabulary, or if `count` is false
+  // although the corpus has no mask.
   void append(Split, std::span<const std::int32_t> tokens, bool count = true);
   void add_text_bytes(Split, std::uint64_t bytes, bool count = true);
   std::uint64_t tokens(Split s) const { return streams_[static_cast<std::size_t>(s)].tokens; }
   std::uint64_t documents(Split s) const { return streams_[static_cast<std::size_t>(s)].documents; }
-  std::uint64_t targets(Split s) const { return streams_[static_cast<std::size_t>(s)].targets; }  // counted tokens
+  // Returns the number of tokens that count as targets.
+  std::uint64_t targets(Split s) const { return streams_[static_cast<std::size_t>(s)].targets; }
   // Writes the file, which appears under its name only once it is complete and durable.
   void finish(const Tokenizer&, const std::string& source, const std::string& chat_template = "");
 

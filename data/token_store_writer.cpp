@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
 
-// Copies the extent `from` of `source` to `offset` of `to`; updates `hash` if not null.
+// Copies the extent `from` of `source` to `offset` of `to`; updates `hash` if it is not null.
 void copy_bytes(const FileHandle& source, ByteExtent from, FileHandle& to, std::uint64_t offset,
                 StreamHash* hash = nullptr) {
   std::vector<char> buffer(4 * kBuffer);

@@ -34,8 +34,8 @@ void read_plain(FileHandle& file, const Take& take) {
 }
 
 #ifdef RING_WITH_ZLIB
-// Reader of the concatenated members of a gzip file. zlib's own gzread() treats anything after a member that does not
-// begin as a member as padding, and loses the rest of the text.
+// Reader of the concatenated members of a gzip file. If bytes after a member do not begin another member, zlib's own
+// gzread() treats everything that follows as padding and loses the remaining text.
 class GzipMembers {
  public:
   explicit GzipMembers(FileHandle& file) : file_(file), packed_(kBlock, '\0'), text_(kBlock, '\0') {
@@ -46,8 +46,8 @@ class GzipMembers {
   GzipMembers(const GzipMembers&) = delete;
   GzipMembers& operator=(const GzipMembers&) = delete;
 
-  // Moves to the next member; returns false if there is none. Only zero bytes may be between members and after the
-  // last.
+  // Moves to the next member; returns false if there is none. Only zero bytes are allowed between members and after the
+  // last one.
   bool next() {
     while (fill()) {
       if (*stream_.next_in != 0) return inflateReset(&stream_) == Z_OK;
@@ -56,9 +56,9 @@ class GzipMembers {
     return false;
   }
 
-  // Decompresses a member. Returns false if `take` wants no more.
+  // Decompresses a member. Returns false if `take` returned false.
   bool read(const Take& take) {
-    bool more = false;  // the last call filled text_: zlib may hold more output
+    bool more = false;  // true if the last call filled text_, so that zlib may have more output
     for (int status = Z_OK; status != Z_STREAM_END;) {
       if (!more && !fill()) fail_damaged(file_.path(), "it ends early");
       stream_.next_out = reinterpret_cast<Bytef*>(text_.data());
@@ -99,10 +99,10 @@ void read_gzip(FileHandle& file, const Take&) { fail_without(file.path(), "gzip"
 void read_zstd(FileHandle& file, const Take& take) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
   if (!stream) fail("cannot read ", file.path(), ": no memory for zstd");
-  // Accepts frames of `zstd --long=31`, which the library refuses by default.
+  // Accepts frames written by `zstd --long=31`, which the library refuses by default.
   ZSTD_DCtx_setParameter(stream.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
   std::string packed(kBlock, '\0'), text(kBlock, '\0');
-  std::size_t left = 0;  // bytes that the frame still needs, as a hint of the library; 0: a frame is complete
+  std::size_t left = 0;  // the library's hint on how many bytes the frame still needs; 0 if a frame is complete
   for (std::size_t n; (n = file.read(packed.data(), packed.size())) > 0;) {
     ZSTD_inBuffer in{packed.data(), n, 0};
     for (bool full = false; in.pos < in.size || full;) {
@@ -124,7 +124,7 @@ void read_zstd(FileHandle& file, const Take&) { fail_without(file.path(), "zstd"
 Compression compression_of(std::string_view head) {
   if (head.starts_with("\x1F\x8B")) return Compression::gzip;
   if (head.starts_with("\x28\xB5\x2F\xFD")) return Compression::zstd;
-  // A skippable frame, which pzstd writes in front of others.
+  // This is a skippable frame; pzstd writes such frames before others.
   if (head.size() >= 4 && (head[0] & 0xF0) == 0x50 && head.substr(1).starts_with("\x2A\x4D\x18"))
     return Compression::zstd;
   return Compression::none;

@@ -9,14 +9,14 @@
 namespace ring {
 
 enum class Compression : std::uint8_t { none, gzip, zstd };
-Compression compression_of(std::string_view head);  // compression of a file with these first bytes
+Compression compression_of(std::string_view head);  // from the first bytes of the file
 
-// Returns the path without the ending of the compression: a.jsonl for a.jsonl.gz.
+// Returns the path without the compression ending: a.jsonl for a.jsonl.gz.
 std::string unpacked_name(const std::string& path);
 
 // Calls take(block) with the decompressed bytes, a megabyte at a time, until it returns false. Concatenated files are
-// read as one, as gunzip and unzstd do. Throws Error if the file is damaged or ends early, if a gzip member is followed
-// by anything but zero bytes or another member, or if this build lacks the library.
+// read as one, like gunzip and unzstd do. Throws Error if the file is damaged or ends early, if a gzip member is
+// followed by anything but zero bytes or another member, or if this build lacks the library.
 void read_unpacked(const std::string& path, const std::function<bool(std::string_view)>& take);
 
 }  // namespace ring
