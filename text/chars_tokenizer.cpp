@@ -71,7 +71,7 @@ class CharsTokenizer final : public Tokenizer {
     }
 
    private:
-    // A character outside the vocabulary becomes U+FFFD if that is in the vocabulary, otherwise it is dropped.
+    // A character outside the vocabulary is replaced by U+FFFD if the vocabulary has it, else dropped.
     void put(char32_t c, bool counted, std::vector<std::int32_t>& out) {
       auto found = t_.ids_.find(c);
       if (found == t_.ids_.end()) {

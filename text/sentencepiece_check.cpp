@@ -100,7 +100,7 @@ void check_replacements(std::string_view map, const std::string& name) {
     const std::uint32_t unit = units[i];
     const bool value = unit >> 31;
     const std::size_t offset = std::size_t{unit >> 10} << ((unit & (1u << 9)) >> 6);
-    const std::size_t place = value ? unit & 0x7FFFFFFFu : (i ^ offset) | 0xFF;  // largest unit reachable by any byte
+    const std::size_t place = value ? unit & 0x7FFFFFFFu : (i ^ offset) | 0xFF;  // largest unit that any byte can reach
     if (place >= (value ? replacements : units.size())) damaged("points outside itself at unit ", i);
   }
 }
@@ -160,8 +160,8 @@ SentencePieces::Piece read_piece(std::string_view bytes, const std::string& name
 
 }  // namespace
 
-// Reads a NormalizerSpec. Fields: 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces. The last
-// occurrence of a repeated field counts.
+// Reads a NormalizerSpec. Fields: 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces. If a field is
+// repeated, its last occurrence is used.
 SentencePieceNormalization read_normalization(std::string_view bytes, const std::string& name) {
   SentencePieceNormalization out;
   for (Message model(bytes, name); !model.done();) {

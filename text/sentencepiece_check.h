@@ -1,7 +1,7 @@
 #pragma once
-// Checks of a SentencePiece model that the library omits, although it aborts the process if they fail: that pieces have
-// text, and that the table of replacements (precompiled_charsmap) stays within its bounds. A plain model has no hash,
-// so damage is found here or by the library's own checks.
+// Checks of a SentencePiece model that the library omits, although it aborts the process if they fail: pieces must have
+// text, and the table of replacements (precompiled_charsmap) must not refer beyond its bounds. A plain model has no
+// hash, so damage is detected here or by the library's own checks.
 
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@ namespace ring {
 // Throws Error, which names `name`, if the model is unsafe to load. model: bytes of a SentencePiece .model file.
 void check_sentencepiece_model(std::string_view model, const std::string& name);
 
-// Returns the normalization of a checked model. Throws Error, which names `name`.
+// Returns the normalization of a checked model. Throws Error, which names `name`, if it cannot be read.
 SentencePieceNormalization read_normalization(std::string_view model, const std::string& name);
 
 // Contents of a checked model, for programs without the SentencePiece library.
@@ -27,10 +27,10 @@ struct SentencePieces {
     Type type = Type::normal;
   };
   std::vector<Piece> pieces;
-  bool bpe = false;       // BPE; otherwise a different algorithm, such as unigram
-  bool replaces = false;  // normalization replaces characters
+  bool bpe = false;       // true for BPE, false for a different algorithm such as unigram
+  bool replaces = false;  // true if normalization replaces characters
 };
-// Reads a checked model. Throws Error, which names `name`.
+// Reads a checked model. Throws Error, which names `name`, if it cannot be read.
 SentencePieces read_sentencepieces(std::string_view model, const std::string& name);
 
 }  // namespace ring

@@ -1,7 +1,7 @@
 #pragma once
 // Normalization of a SentencePiece model (NormalizerSpec, and normalizer.cc of google/sentencepiece), which runs before
 // segmentation: a table replaces characters, and spaces are removed. The library normalizes only whole texts; with this
-// code, a text encoded in parts gives the same tokens.
+// code, a text that is encoded in parts gives the same tokens as the whole text.
 
 #include <array>
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace ring {
 // The normalizer_spec of a model.
 struct SentencePieceNormalization {
   std::string replacements;       // precompiled_charsmap: maps prefixes to replacements; empty if there is none
-  bool blank_in_front = true;     // add_dummy_prefix: a space precedes each text, as for Llama 2 and Mistral
-  bool removes_blanks = true;     // remove_extra_whitespaces: at both ends, and repeated spaces
+  bool blank_in_front = true;     // add_dummy_prefix: a space is added before each text, as for Llama 2 and Mistral
+  bool removes_blanks = true;     // remove_extra_whitespaces: removes spaces at both ends and repeated spaces
   std::vector<std::string> kept;  // user-defined pieces, in which nothing is replaced
 };
 
 class SentencePieceNormalizer {
  public:
-  // Requires a table that check_sentencepiece_model() has accepted.
+  // The table must have passed check_sentencepiece_model().
   explicit SentencePieceNormalizer(SentencePieceNormalization);
   SentencePieceNormalizer(const SentencePieceNormalizer&) = delete;
   SentencePieceNormalizer& operator=(const SentencePieceNormalizer&) = delete;
@@ -29,8 +29,8 @@ class SentencePieceNormalizer {
   bool changes_text() const { return spec_.removes_blanks || !units_.empty(); }
   bool blank_in_front() const { return spec_.blank_in_front; }
 
-  // Appends the normalized `text`, valid UTF-8, to `out`. after_blank: on input, true if `text` is first or follows a
-  // space; on output, the same for the next part. Keeps the space at the end of a whole text.
+  // Appends the normalized `text`, valid UTF-8, to `out`. after_blank: on input, true if `text` comes first or after a
+  // space; on output, the same for the next part. Keeps a space at the end of the whole text.
   void append(std::string_view text, bool& after_blank, std::string& out) const;
   bool removes_blanks() const { return spec_.removes_blanks; }
 
@@ -43,7 +43,7 @@ class SentencePieceNormalizer {
   Replaced next(std::string_view text) const;
 
   SentencePieceNormalization spec_;
-  std::vector<std::uint32_t> units_;                     // double-array trie of the table
+  std::vector<std::uint32_t> units_;                     // double-array trie that encodes the table
   std::string_view texts_;                               // replacement texts, indexed by the trie's values
   std::array<std::vector<std::string_view>, 256> kept_;  // kept pieces by first byte, longest first
 };

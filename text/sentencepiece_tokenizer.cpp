@@ -1,9 +1,9 @@
-// SentencePiece behind the Tokenizer interface.
+// Implements the Tokenizer interface for SentencePiece models.
 //
-// The library is slow on long strings and copies much per call. So text is split where no piece of the vocabulary can
-// span the split, which leaves the tokens unchanged, and the tokens of short parts are cached. Text is first normalized
-// by sentencepiece_normalizer.h. Bytes that the library would change (invalid UTF-8, and U+2581, its symbol for a
-// space) are encoded with the vocabulary's byte tokens.
+// The library is slow for long strings and copies much data per call. So text is split where no piece of the vocabulary
+// can span the split, which leaves the tokens unchanged, and the tokens of short parts are cached. Text is first
+// normalized by sentencepiece_normalizer.h. Bytes that the library would change (invalid UTF-8, and U+2581, its symbol
+// for a space) are encoded with the vocabulary's byte tokens.
 
 #include <sentencepiece_processor.h>
 
@@ -22,11 +22,11 @@ namespace ring {
 namespace {
 
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
-constexpr std::size_t kLongest = 16384;  // maximum bytes per library call: its time grows faster than linearly
+constexpr std::size_t kLongest = 16384;  // maximum bytes per library call, whose time grows faster than linearly
 
-// Appending to a protocol buffers message overrides fields: sets precompiled_charsmap (2) = "", add_dummy_prefix (3) =
-// false and remove_extra_whitespaces (4) = false of normalizer_spec (field 3 of the model), since the library would
-// apply them to each part separately.
+// Fields appended to a protocol buffers message override earlier ones. Sets precompiled_charsmap (2) = "",
+// add_dummy_prefix (3) = false and remove_extra_whitespaces (4) = false in normalizer_spec (field 3 of the model),
+// since the library would apply these to each part separately.
 constexpr std::string_view kKeepText("\x1A\x06\x12\x00\x18\x00\x20\x00", 8);
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
@@ -77,8 +77,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     return 0;
   }
 
-  // Returns true if no piece contains these two bytes next to each other. At least one must be ASCII, so that the split
-  // divides no character.
+  // Returns true if no piece contains these two bytes in succession. At least one byte must be ASCII, so that the split
+  // does not divide a character.
   bool may_cut(char left, char right) const {
     return (is_ascii(left) || is_ascii(right)) && !adjacent_[pair(left, right)];
   }
@@ -95,8 +95,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     return read_normalization(model, name);
   }
 
-  // Returns true if a text may be split between these bytes. The normalizer replaces nothing across a word boundary,
-  // and a known character ends a run of unknown ones, which is one token.
+  // Returns true if a text may be split between these bytes. The normalizer does not replace anything across a word
+  // boundary, and a known character ends a run of unknown characters, which is one token.
   bool is_safe(char left, char right) const {
     const auto known = [&](char c) { return bytes_[static_cast<unsigned char>(c)] >= 0 || characters_[c & 127]; };
     if (!normalizer_.changes_text()) return may_cut(left, right) && (is_ascii(left) ? known(left) : known(right));
@@ -175,7 +175,7 @@ class SentencePieceEncoder final : public Encoder {
       if (text.empty() && t_.normalizer_.removes_blanks()) remove_blanks_at_end(normal);
       if (normal.size() > before || !text.empty()) encode_clean(normal, out), blank = false;
       if (text.empty()) break;
-      // A character or byte that the library would not reproduce.
+      // This character or byte would not be reproduced by the library.
       const std::size_t valid = utf8::valid_length(text), n = valid ? valid : 1;
       if (!valid) ++report_.invalid_bytes;
       spell(text.substr(0, n), valid > 0, out);
@@ -208,7 +208,7 @@ class SentencePieceEncoder final : public Encoder {
     const std::size_t old = out.size();
     const std::int64_t unknown = report_.unknown;
     call_library(text, out);
-    // Not cached with unknown characters, which must be counted each time.
+    // A text with unknown characters is not cached, since they must be counted each time.
     if (report_.unknown == unknown) cache_.keep(text, std::span(out).subspan(old));
   }
 
@@ -229,7 +229,7 @@ class SentencePieceEncoder final : public Encoder {
   void spell(std::string_view text, bool valid, std::vector<std::int32_t>& out) {
     const bool spellable =
         std::all_of(text.begin(), text.end(), [&](char c) { return t_.bytes_[static_cast<unsigned char>(c)] >= 0; });
-    if (!spellable) {  // a model without byte fallback
+    if (!spellable) {  // the model has no byte fallback
       report_.unknown += valid;
       if (!ends_unknown(out)) out.push_back(t_.processor_.unk_id());
       return;

@@ -25,9 +25,9 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kSentenceBytes = 8192;
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, which the library uses for the space
+constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, which the library uses for spaces
 
-// Feeds text to the library, which expects sentences: ours are parts of the text that end after a newline or before a
+// Passes text to the library, which expects sentences: here, parts of the text that end after a newline or before a
 // space.
 class Sentences final : public sentencepiece::SentenceIterator {
  public:
@@ -52,7 +52,8 @@ class Sentences final : public sentencepiece::SentenceIterator {
     return utf8::floor_boundary(text, text.size() - 4);
   }
 
-  // Replaces by a space what the library cannot learn: bytes that are not UTF-8, its own space symbol, NUL.
+  // Replaces text that the library cannot learn by spaces: bytes that are not UTF-8, the library's own space symbol,
+  // NUL.
   static std::string clean(std::string_view text) {
     std::string out;
     while (!text.empty()) {
@@ -93,7 +94,7 @@ std::unordered_map<std::string, std::string> arguments(const SentencePieceOption
 
 constexpr int kNoText = 3;  // exit status of the child if the text could not be read
 
-// Runs in the child process: writes the model to `out` and errors to standard error. Returns the exit status.
+// Runs in the child process: writes the model to `out`, and errors to standard error. Returns the exit status.
 int train_in_child(const TextSource& source, const SentencePieceOptions& options, int out) {
   Sentences sentences;
   try {
@@ -159,7 +160,7 @@ std::string tail(std::string text, std::size_t lines) {
   return at == std::string::npos || at == 0 ? text : text.substr(at + 1);
 }
 
-// Returns the number that follows the last occurrence of `words` in the text; nullopt if there is none.
+// Returns the number after the last occurrence of `words` in the text; nullopt if there is none.
 std::optional<std::int64_t> number_after(const std::string& text, std::string_view words) {
   const std::size_t at = text.rfind(words);
   if (at == std::string::npos) return {};
@@ -171,8 +172,8 @@ std::optional<std::int64_t> number_after(const std::string& text, std::string_vi
 
 constexpr std::int64_t kMinVocabulary = 300;
 
-// Throws Error if the library refused the size of the vocabulary: "Vocabulary size too high (5000). Please set it to a
-// value <= 332." or "Vocabulary size is smaller than required_chars. 300 vs 2258."
+// Throws Error if the library refused the vocabulary size: "Vocabulary size too high (5000). Please set it to a value
+// <= 332." or "Vocabulary size is smaller than required_chars. 300 vs 2258."
 void check_refused_size(const std::string& log, const SentencePieceOptions& options) {
   const auto max_size = number_after(log, "Please set it to a value <= "), min_size = number_after(log, " vs ");
   if (max_size && log.find("Vocabulary size too high") != std::string::npos)

@@ -12,9 +12,9 @@
 namespace ring {
 namespace {
 
-// Format of a tokenizer file: this line, "hash " and the xxh3-64 of everything after the hash line, "kind " and the
-// kind, the payload. Version 3 adds begin_of_text; tokenizers without it are written as version 2, which older programs
-// read.
+// Format of a tokenizer file: this line; "hash " and the xxh3-64 of everything after the hash line; "kind " and the
+// kind; the payload. Version 3 adds begin_of_text; tokenizers without it are written as version 2, which older programs
+// can read.
 constexpr std::string_view kMagic = "ringmaster tokenizer 2\n", kMagicWithBegin = "ringmaster tokenizer 3\n";
 constexpr std::string_view kAnyVersion = "ringmaster tokenizer ";
 constexpr std::size_t kHashLine = 5 + 16 + 1;

@@ -8,7 +8,7 @@ namespace {
 
 unsigned char byte_at(std::string_view text, std::size_t i) { return static_cast<unsigned char>(text[i]); }
 
-// Returns the length of a character from its first byte; 0 if no character starts with it.
+// Returns the length of a character, determined from its first byte; 0 if no character starts with this byte.
 std::size_t announced(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead < 0xC2) return 0;
@@ -25,7 +25,7 @@ bool second_fits(unsigned char lead, unsigned char second) {
   return second >= low && second <= high;
 }
 
-// Returns how many of the first `n` bytes fit a character that starts at text[0].
+// Returns how many of the first `n` bytes can belong to a character that starts at text[0].
 std::size_t agreeing(std::string_view text, std::size_t n) {
   for (std::size_t i = 1; i < n; ++i) {
     const bool fits = i == 1 ? second_fits(byte_at(text, 0), byte_at(text, 1)) : is_continuation(text[i]);

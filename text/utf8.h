@@ -12,14 +12,14 @@ inline constexpr char32_t kReplacement = 0xFFFD;
 
 constexpr bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// Returns the length in bytes of the valid character at the start of `text`, or 0 if there is none. Requires nonempty
-// text.
+// Returns the length in bytes of the valid character at the start of `text`; 0 if there is none. `text` must not be
+// empty.
 std::size_t valid_length(std::string_view text);
 
 // Returns true if `text` is the beginning of a valid character that more bytes could complete.
 bool incomplete(std::string_view text);
 
-// Decodes the character of `length` bytes; requires length = valid_length(text) > 0.
+// Decodes a character of `length` bytes; `length` must be valid_length(text) and > 0.
 char32_t decode(std::string_view text, std::size_t length);
 
 void append(std::string& out, char32_t c);
@@ -27,10 +27,11 @@ void append(std::string& out, char32_t c);
 // Returns the length of the longest valid prefix.
 std::size_t valid_prefix(std::string_view text);
 
-// Returns the number of bytes that start a character: the number of characters of valid text.
+// Returns the number of bytes that start a character, which is the number of characters in valid text.
 std::int64_t count_characters(std::string_view text);
 
-// Returns the largest offset <= `position` that does not split a character of valid text (at most three bytes before).
+// Returns the largest offset <= `position` (at most three bytes before it) that does not split a character of valid
+// text.
 std::size_t floor_boundary(std::string_view text, std::size_t position);
 
 }  // namespace ring::utf8

@@ -15,9 +15,10 @@ namespace ring {
 
 class WordCache {
  public:
-  static constexpr std::size_t kLongest = 46, kMaxIds = 20;  // longest word (bytes) and most tokens of a cached word
+  // Maximum bytes of a cached word, and its maximum number of tokens.
+  static constexpr std::size_t kLongest = 46, kMaxIds = 20;
 
-  // Announces `bytes` of text. The 4 MB cache is allocated only after more than a few sentences.
+  // Announces that `bytes` of text will be encoded. The 4 MB cache is allocated only after more than a few sentences.
   void announce(std::size_t bytes) {
     seen_ += bytes;
     if (slots_.empty() && seen_ > kWorthIt) slots_.resize(kSlots);
@@ -30,7 +31,7 @@ class WordCache {
     out.insert(out.end(), slot_->ids.begin(), slot_->ids.begin() + slot_->count);
     return true;
   }
-  // Caches the tokens of the word that the preceding find() missed.
+  // Caches the tokens of the word that the previous find() did not find.
   void keep(std::string_view word, std::span<const std::int32_t> ids) {
     if (!slot_ || ids.size() > kMaxIds) return;
     std::ranges::copy(word, slot_->word.begin());
@@ -47,7 +48,7 @@ class WordCache {
     std::array<std::int32_t, kMaxIds> ids;
   };
   std::vector<Slot> slots_;
-  Slot* slot_ = nullptr;  // slot of the last find(); null if the word is not cacheable
+  Slot* slot_ = nullptr;  // slot of the last find(); null if the word cannot be cached
   std::size_t seen_ = 0;
 };
 

@@ -18,12 +18,12 @@ std::uint64_t edge(std::uint32_t node, char byte) {
 bool has_trait(std::string_view text, std::size_t at, std::size_t bytes, unicode::Trait trait) {
   return bytes > 0 && (unicode::Traits::all().of(utf8::decode(text.substr(at), bytes)) & trait) != 0;
 }
-// Returns the bytes of the character with this trait that starts at `at`; 0 if there is none.
+// Returns the length in bytes of the character with this trait that starts at `at`; 0 if there is none.
 std::size_t starting(std::string_view text, std::size_t at, unicode::Trait trait) {
   const std::size_t n = at < text.size() ? utf8::valid_length(text.substr(at)) : 0;
   return has_trait(text, at, n, trait) ? n : 0;
 }
-// Returns the bytes of the character with this trait that ends at `at`; 0 if there is none.
+// Returns the length in bytes of the character with this trait that ends at `at`; 0 if there is none.
 std::size_t ending(std::string_view text, std::size_t at, unicode::Trait trait) {
   std::size_t begin = at;
   while (begin > 0 && at - begin < 4 && utf8::is_continuation(text[begin - 1])) --begin;

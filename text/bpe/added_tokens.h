@@ -15,10 +15,10 @@ namespace ring::bpe {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool special = false;                 // decodes to no text
-  bool single_word = false;             // matches only whole words
-  bool lstrip = false, rstrip = false;  // also consumes the white space before or after it
-  bool normalized = false;              // matched after normalization
+  bool special = false;                 // true if the token decodes to no text
+  bool single_word = false;             // true if it matches only whole words
+  bool lstrip = false, rstrip = false;  // true if it also consumes the white space before (lstrip) or after it (rstrip)
+  bool normalized = false;              // true if it is matched after normalization
 };
 
 class AddedTokens {
@@ -27,23 +27,25 @@ class AddedTokens {
   explicit AddedTokens(std::vector<AddedToken> tokens);  // no content may be empty
 
   // Calls take(begin, end, id) for consecutive parts that cover the text; id is -1 for text that is not an added token.
-  // The longest token wins if several begin at a position.
+  // If several tokens begin at the same position, the longest one wins.
   using Take = std::function<void(std::size_t begin, std::size_t end, std::int32_t id)>;
   void split_text(std::string_view text, const Take& take) const;
   bool takes_blanks_behind(std::int32_t id) const { return takes_blanks_behind_.contains(id); }  // true for rstrip
   // Returns true if the text, after leading white space, begins with a token that has lstrip.
   bool takes_blanks_in_front(std::string_view text) const;
-  // Returns true if splitting a text between bytes `left` and `right` may change the tokens found or the text after
-  // one: if a token contains the two next to each other or ends with `left`, or if a token depends on its surroundings.
+  // Returns true if splitting a text between bytes `left` and `right` may change which tokens are found, or the text
+  // after a token: if a token contains the two bytes in succession or ends with `left`, or if a token depends on its
+  // surroundings.
   bool may_cross(char left, char right) const;
 
  private:
   const AddedToken* longest_at(std::string_view text, std::size_t at) const;
 
   std::vector<AddedToken> tokens_;
-  std::array<bool, 256> starts_{}, ends_with_{};           // bytes with which a token begins, or ends
-  std::unordered_map<std::uint64_t, std::uint32_t> next_;  // trie: next node for a node and a byte; node 0 is the root
-  std::unordered_map<std::uint32_t, std::size_t> ends_;    // index of the token that ends at a node
+  std::array<bool, 256> starts_{}, ends_with_{};  // bytes with which a token begins, and with which a token ends
+  // trie: the next node for a node and a byte; node 0 is the root.
+  std::unordered_map<std::uint64_t, std::uint32_t> next_;
+  std::unordered_map<std::uint32_t, std::size_t> ends_;  // index of the token that ends at a node
   std::vector<bool> adjacent_ = std::vector<bool>(65536);
   bool looks_around_ = false, strips_left_ = false;
   std::set<std::int32_t> takes_blanks_behind_;

@@ -106,7 +106,8 @@ void Merger::push_candidate(std::int32_t place) {
   std::push_heap(queue_.begin(), queue_.end(), std::greater<>());
 }
 
-// Merges by ascending rank, leftmost first for equal ranks. Skips a candidate whose tokens have been merged already.
+// Merges in ascending order of rank, the leftmost of equal ranks first. Skips a candidate whose tokens have already
+// been merged.
 void Merger::merge() {
   queue_.clear();
   for (std::size_t i = 0; i + 1 < nodes_.size(); ++i) push_candidate(static_cast<std::int32_t>(i));

@@ -16,14 +16,14 @@ namespace ring::bpe {
 // Part of a word that forms one token.
 struct Symbol {
   std::int32_t id = 0;
-  std::uint32_t bytes = 0;  // bytes of the word that the token covers
+  std::uint32_t bytes = 0;  // number of the word's bytes that the token covers
 };
 
 // Maps the ids of two adjacent tokens to their merge. Flat hash table: open addressing, at most half full.
 class PairTable {
  public:
   struct Merge {
-    std::uint32_t rank = 0;  // the lowest rank is merged first
+    std::uint32_t rank = 0;  // merges of lower rank come first
     std::int32_t id = -1;
   };
   explicit PairTable(std::size_t pairs = 0);
@@ -40,7 +40,7 @@ class PairTable {
   std::vector<Slot> slots_;
 };
 
-// Lets maps of strings be searched by string_view.
+// Allows maps of strings to be searched by string_view.
 struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
@@ -49,23 +49,24 @@ struct TextHash {
 // Vocabulary and merges. Words of byte-level vocabularies consist of bytes, words of other vocabularies of characters.
 struct Model {
   bool byte_level = false;
-  bool ignore_merges = false;  // a word that is a token is not split
+  bool ignore_merges = false;  // true if a word that is a token is not split
   bool fuse_unknown = false;
-  std::int32_t unknown = -1;              // -1: characters without a token are dropped
-  std::array<std::int32_t, 256> bytes{};  // token of each byte (-1 if none); without byte_level, the byte fallback
+  std::int32_t unknown = -1;  // the unknown token; if -1, characters without a token are dropped
+  // Token of each byte; -1 if there is none; without byte_level, used for the byte fallback.
+  std::array<std::int32_t, 256> bytes{};
   std::unordered_map<char32_t, std::int32_t> characters;
-  // tokens by text; only with ignore_merges
+  // Tokens by text; used only with ignore_merges.
   std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> whole;
   PairTable merges;
 
-  bool falls_back() const;  // returns true if every byte has a token
+  bool falls_back() const;  // true if every byte has a token
 };
 
 // Splits words into tokens, one word at a time. Reuses its buffers, so use one per thread.
 class Merger {
  public:
   explicit Merger(const Model& model) : model_(model) {}
-  // Returns the tokens of a word, valid until the next call. Counts in `report` what the vocabulary cannot express.
+  // Returns the tokens of a word, valid until the next call. Counts in `report` what the vocabulary cannot represent.
   const std::vector<Symbol>& tokens(std::string_view word, EncodeReport& report);
 
  private:
@@ -89,7 +90,7 @@ class Merger {
   std::vector<Node> nodes_;
   std::vector<Candidate> queue_;
   std::vector<Symbol> out_;
-  bool open_unknown_ = false;  // the last node is the unknown token and can absorb more characters
+  bool open_unknown_ = false;  // true if the last node is the unknown token and can absorb more characters
 };
 
 }  // namespace ring::bpe

@@ -24,7 +24,7 @@ Character character_at(std::string_view text, std::size_t at) {
 }
 
 // Builds the normalized text character by character, like transform() of Hugging Face's tokenizers: an additional
-// character of a decomposition has the origin of the preceding input character.
+// character of a decomposition gets the origin of the previous input character.
 class Rewriter {
  public:
   explicit Rewriter(const Passage& from) : from_(from) {}
@@ -34,7 +34,7 @@ class Rewriter {
     for (std::size_t i = 0; i < bytes && !from_.origins.empty(); ++i) origins_.push_back(from_.origins[at_ + i]);
     at_ += bytes;
   }
-  // change: see unicode::NormalizedCharacter. Advances by the input characters that it covers.
+  // change: see unicode::NormalizedCharacter. Advances by the input characters that `c` covers.
   void put(const unicode::NormalizedCharacter& c) {
     const std::size_t before = text_.size();
     utf8::append(text_, c.character);

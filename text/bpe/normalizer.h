@@ -13,7 +13,7 @@ namespace ring::bpe {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Returns true if the text is known to stay unchanged; false also if only apply() can tell.
+  // Returns true if the text is known to stay unchanged; returns false if only apply() can tell.
   virtual bool keeps(const TextSlice&) const = 0;
   virtual void apply(Passage&) const = 0;
 };
@@ -21,7 +21,8 @@ class Normalizer {
 std::unique_ptr<Normalizer> unicode_form(unicode::Form);
 std::unique_ptr<Normalizer> lowercase();
 std::unique_ptr<Normalizer> prepend(std::string front);
-std::unique_ptr<Normalizer> replace(std::string from, std::string to);  // replaces literally; `from` must not be empty
+// Replaces literal text; `from` must not be empty.
+std::unique_ptr<Normalizer> replace(std::string from, std::string to);
 std::unique_ptr<Normalizer> sequence(std::vector<std::unique_ptr<Normalizer>>);
 
 }  // namespace ring::bpe

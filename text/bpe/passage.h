@@ -1,5 +1,5 @@
 #pragma once
-// Text being processed by a tokenizer.json, with the origin of each byte in the input.
+// Text that a tokenizer.json processes, with the origin of each byte in the input.
 
 #include <cstdint>
 #include <functional>
@@ -10,16 +10,16 @@
 
 namespace ring::bpe {
 
-// Bytes [begin, end) of the input. All bytes of a character have the whole character as origin.
+// Bytes [begin, end) of the input. The origin of each byte of a character is the whole character.
 struct Origin {
   std::uint64_t begin = 0, end = 0;
 };
-using Origins = std::vector<Origin>;  // one per byte of a text; empty if origins are not tracked
+using Origins = std::vector<Origin>;  // one per byte of the text; empty if origins are not tracked
 
 enum class Start : std::uint8_t {
-  text,     // start of a text
+  text,     // starts a text
   section,  // follows a part that was split off
-  cut       // continues the text encoded before: nothing is put in front
+  cut       // continues the text that was encoded before, so nothing is added at the front
 };
 
 // Non-owning view of a part of a text.
@@ -41,9 +41,9 @@ struct Passage {
 
   explicit Passage(const TextSlice& s) : text(s.text), origins(s.origins.begin(), s.origins.end()), start(s.start) {}
   TextSlice all() const { return {text, origins, start}; }
-  // Inserts `front` before the text, with the origin of the first character. Requires nonempty text.
+  // Inserts `front` before the text, with the origin of the text's first character. The text must not be empty.
   void prepend(std::string_view front);
-  // Replaces every `from` by `to`, with the origin of the last byte of `from`. Requires nonempty `from`.
+  // Replaces every `from` by `to`, with the origin of the last byte of `from`. `from` must not be empty.
   void replace(std::string_view from, std::string_view to);
 };
 

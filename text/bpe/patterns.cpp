@@ -17,7 +17,8 @@ constexpr std::string_view kLlama3 =
 constexpr std::string_view kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kLongS = "\u017F";  // the only non-ASCII character whose lower case is one of stmdrevl
+// The only non-ASCII character whose lower case is one of the letters stmdrevl.
+constexpr std::string_view kLongS = "\u017F";
 
 bool ends_line(char c) { return c == '\n' || c == '\r'; }
 
@@ -71,7 +72,7 @@ class Scanner {
   std::uint8_t trait_ = 0;
 };
 
-// Returns the bytes of 's, 't, 're, 've, 'm, 'll or 'd at the start of `rest`; 0 if there is none.
+// Returns the length of 's, 't, 're, 've, 'm, 'll or 'd at the start of `rest`; 0 if there is none.
 std::size_t contraction(std::string_view rest, bool any_case) {
   if (rest.size() < 2 || rest[0] != '\'') return 0;
   if (any_case && rest.substr(1).starts_with(kLongS)) return 1 + kLongS.size();
@@ -84,7 +85,7 @@ std::size_t contraction(std::string_view rest, bool any_case) {
   return ((a == 'r' || a == 'v') && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-// Matches \s+(?!\S)|\s+: the last white space before other text belongs to that text, unless it is the only one.
+// Matches \s+(?!\S)|\s+: the last white space before other text belongs to that text, unless there is only one.
 std::size_t blank(Scanner s) {
   const std::size_t begin = s.at();
   std::size_t last = begin;
@@ -103,7 +104,7 @@ std::size_t gpt2(std::string_view text, std::size_t at) {
   return s.at();
 }
 
-// Matches \s*[\r\n]+, otherwise like blank().
+// Matches \s*[\r\n]+; if that does not match, like blank().
 std::size_t blank_with_lines(const Scanner& begin) {
   std::size_t line = 0;
   for (Scanner s = begin; s.is(kSpace); s.next())

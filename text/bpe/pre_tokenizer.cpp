@@ -21,7 +21,7 @@ class PatternSplit final : public PreTokenizer {
   Pattern pattern_;
 };
 
-// A match or the text between matches; all parts together cover the text.
+// A match, or the text between two matches; all parts together cover the text.
 struct Part {
   std::size_t begin = 0, end = 0;
   bool match = false;
@@ -40,7 +40,7 @@ Parts parts_of(std::string_view text, const std::vector<Match>& matches, bool in
   return parts;
 }
 
-// Merges adjacent parts for which `joins` is true.
+// Merges adjacent parts for which `joins` returns true.
 template <class Joins>
 Parts joined_if(const Parts& parts, Joins joins) {
   Parts out;

@@ -1,5 +1,5 @@
 #pragma once
-// Splitting of text into words, within which merges happen: the section `pre_tokenizer`.
+// Splitting of text into words, inside which merges happen: the section `pre_tokenizer`.
 
 #include <memory>
 #include <string>
@@ -23,7 +23,8 @@ enum class Behavior : unsigned char { removed, isolated, merged_with_previous, m
 
 std::unique_ptr<PreTokenizer> split_by(Pattern);
 std::unique_ptr<PreTokenizer> split_at(Regex, Behavior, bool invert);
-std::unique_ptr<PreTokenizer> split_at(std::string literal, Behavior, bool invert);  // the literal must not be empty
+// Splits at a literal, which must not be empty.
+std::unique_ptr<PreTokenizer> split_at(std::string literal, Behavior, bool invert);
 std::unique_ptr<PreTokenizer> digits(bool individual);
 std::unique_ptr<PreTokenizer> prefix_space();  // adds a space if the text does not begin with one
 enum class Prepending : unsigned char { never, first, always };

@@ -20,9 +20,9 @@ using Json = nlohmann::json;
 constexpr int kMaxDepth = 32;
 constexpr std::int64_t kMaxTokens = 1 << 24;
 constexpr std::size_t kMaxPut = 64;  // maximum bytes of inserted text
-constexpr std::size_t kShown = 60;   // bytes of a value shown in a message
+constexpr std::size_t kShown = 60;   // maximum bytes of a value in a message
 
-// A value of the file with its path: "tokenizer.json: model.unk_token".
+// A value in the file with its path, e.g. "tokenizer.json: model.unk_token".
 class Node {
  public:
   Node(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
@@ -61,7 +61,7 @@ class Node {
     if (text().empty()) wrong("expected a non-empty string");
     return text();
   }
-  // Returns text to insert. It must be short, since a few long ones would fill the memory.
+  // Returns text to be inserted. It must be short, since a few long texts would fill the memory.
   std::string short_text() const {
     if (text().size() > kMaxPut) wrong("expected at most ", kMaxPut, " bytes");
     return text();
@@ -149,8 +149,8 @@ std::unique_ptr<PreTokenizer> read_metaspace(const Node& n) {
                    n.flag_or("split", true));
 }
 
-// Appends the steps of one pre_tokenizer to `all`, in order. byte_level: set by ByteLevel, after which no step may
-// follow.
+// Appends the steps of one pre_tokenizer to `all`, in order. byte_level: set to true by ByteLevel, after which no step
+// may follow.
 void read_pre_tokenizer(const Node& n, std::vector<std::unique_ptr<PreTokenizer>>& all, bool& byte_level) {
   if (byte_level) n.wrong("ByteLevel must be the last of the pre_tokenizers");
   const std::string_view type = type_of(n);
@@ -216,7 +216,7 @@ int fallback_byte(std::string_view piece) {
   return error == std::errc() && stop == end ? static_cast<int>(byte) : -1;
 }
 
-// Returns the bytes of a piece of a byte-level vocabulary; nullopt if a character stands for no byte.
+// Returns the bytes of a piece in a byte-level vocabulary; nullopt if a character represents no byte.
 std::optional<std::string> bytes_of_piece(std::string_view piece) {
   std::string bytes;
   while (!piece.empty()) {
@@ -323,7 +323,7 @@ class Reader {
     read_merges(n.at("merges"));
   }
 
-  // Reads the tokens of single bytes and characters, with which merging begins.
+  // Reads the tokens of single bytes and characters, from which merging starts.
   void read_starts(bool byte_fallback) {
     Model& m = d_.model;
     m.bytes.fill(-1);
@@ -388,7 +388,7 @@ class Reader {
   void read_added() {
     std::vector<AddedToken> raw, normalized;
     std::set<std::string> seen;
-    std::int64_t next = size_;  // the next id as tokenizers counts, regardless of the file
+    std::int64_t next = size_;  // the next id by the count of tokenizers, whatever the file says
     for (const Node& n : root_.at("added_tokens").items()) {
       AddedToken t{.id = n.at("id").id(), .content = n.at("content").some_text()};
       if (!seen.insert(t.content).second) n.at("content").wrong("it occurs twice");

@@ -21,7 +21,7 @@ namespace ring::bpe {
 #ifdef RING_WITH_PCRE2
 namespace {
 
-// White_Space of Unicode. PCRE2's own \s also has U+180E.
+// Unicode's White_Space. PCRE2's own \s also contains U+180E.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
@@ -38,11 +38,11 @@ pcre2_code* compiled(const std::string& pattern) {
   pcre2_code* code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &place, nullptr);
   if (!code) fail("not a valid pattern: ", message_of(error), " at byte ", place);
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // optional: only for speed
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // optional, only for speed
   return code;
 }
 
-// Finds successive matches, skipping an empty match directly after another, like Oniguruma's find_iter.
+// Finds successive matches. Skips an empty match directly after another match, like Oniguruma's find_iter.
 class Search {
  public:
   Search(const pcre2_code* code, std::string_view text)
@@ -86,7 +86,7 @@ std::string text_of(const Ranges& ranges) {
   return text;
 }
 
-// Returns the complement, without surrogates.
+// Returns the complement of the ranges, without surrogates.
 Ranges others(const Ranges& ranges) {
   Ranges all;
   const auto add = [&](char32_t first, char32_t end) {
@@ -105,7 +105,7 @@ Ranges others(const Ranges& ranges) {
   return all;
 }
 
-// Returns the intersection.
+// Returns the intersection of the ranges.
 Ranges both(const Ranges& a, const Ranges& b) {
   Ranges all;
   for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
@@ -132,20 +132,20 @@ Ranges known_to_pcre2(const std::string& name) {
   return ranges;
 }
 
-// A category as items of a character class, and the same for its complement.
+// A category, and its complement, as items of a character class.
 struct Members {
   std::string items, other_items;
 };
 
-// Uses PCRE2's own category, which matches fast, plus the characters that a later Unicode version adds; only ranges if
-// PCRE2's category has characters that Unicode's has not.
+// Uses PCRE2's own category, which matches fast, plus the characters that a later Unicode version added; uses only
+// ranges if PCRE2's category has characters that Unicode's category lacks.
 Members found_members(const std::string& name) {
   const Ranges wanted = both(unicode::characters_of(name), others({})), known = known_to_pcre2(name);
   const Ranges missing = both(wanted, others(known)), surplus = both(known, others(wanted));
   return {surplus.empty() ? str(R"(\p{)", name, "}", text_of(missing)) : text_of(wanted), text_of(others(wanted))};
 }
 
-// Returns the members of a category; null if it is not one, or a script other than Han.
+// Returns the members of a category; null if there is no such category, or if it is a script other than Han.
 const Members* members_of(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, Members> all;
@@ -176,14 +176,14 @@ class Translator {
   [[noreturn]] void refuse(std::string_view what) const {
     fail("'", what, "' in a pattern has a different meaning in PCRE2, which this program uses for matching");
   }
-  // Writes a character class, or only its items if already inside a class.
+  // Writes a character class, or only its items if the position is already inside a class.
   void put(const std::string& items, const std::string& other_items, bool negated) {
     if (in_class_)
       out_ += negated ? other_items : items;
     else
       out_ += str(negated ? "[^" : "[", items, "]");
   }
-  // Translates \p{L}, \P{L}, \p{^L} or \pL at the front; returns false unless it is a known category.
+  // Translates \p{L}, \P{L}, \p{^L} or \pL at the front of the text; returns false unless the category is known.
   bool property() {
     const bool braces = rest_.size() > 2 && rest_[2] == '{';
     const std::size_t end = braces ? rest_.find('}') : 2;

@@ -10,15 +10,15 @@
 namespace ring::bpe {
 
 struct Match {
-  std::size_t begin = 0, end = 0;  // may be empty
+  std::size_t begin = 0, end = 0;  // the match may be empty
 };
 
-// Immutable and thread-safe. Patterns that PCRE2 would interpret differently are rejected.
+// A regular expression. Immutable and thread-safe. Patterns that PCRE2 would interpret differently are rejected.
 class Regex {
  public:
   // Throws Error if the pattern is invalid or unsupported, or if this build lacks PCRE2.
   explicit Regex(const std::string& pattern);
-  // Returns all matches in order, without overlap.
+  // Returns all matches in order, without overlaps.
   std::vector<Match> find(std::string_view text) const;
 
  private:

@@ -1,4 +1,4 @@
-// Implements the Tokenizer interface for a tokenizer.json.
+// Implements the Tokenizer interface for tokenizer.json files.
 #include <algorithm>
 #include <array>
 
@@ -16,7 +16,7 @@ using bpe::Start;
 using bpe::TextSlice;
 
 // First lines of a payload: each word is followed by a token id or "none". The second line is present only if it has an
-// id; then the file follows.
+// id. The file follows these lines.
 constexpr std::string_view kEndLine = "end_of_text ", kBeginLine = "begin_of_text ";
 
 // End-of-text tokens of published models, for files that name none.
@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 7> kEnds = {
 
 bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-// Returns for each byte the begin and end of its character; of the byte alone if it is invalid UTF-8.
+// Returns for each byte the begin and end of its character; for invalid UTF-8, those of the byte alone.
 bpe::Origins origins_of(std::string_view text) {
   bpe::Origins origins;
   for (std::size_t at = 0; at < text.size();) {
@@ -77,7 +77,7 @@ class JsonTokenizer final : public Tokenizer {
   std::string hashed_payload() const override { return end_line() + file_; }
   std::string plain_file() const override { return file_; }
 
-  // Calls added(stretch, id) for added tokens and word(stretch) for words, which together cover the text in order.
+  // Calls added(stretch, id) for added tokens and word(stretch) for words; together they cover the text, in order.
   template <class Added>
   void split_text(const TextSlice& all, const SliceFn& word, const Added& added) const {
     const auto words = [&](const TextSlice& s) {
@@ -123,8 +123,8 @@ class JsonTokenizer final : public Tokenizer {
     return {'<', '0', 'x', digits[b >> 4], digits[b & 15], '>'};
   }
 
-  // Returns true if a text may be split at `cut`. With every byte-level pattern, white space after a letter or digit
-  // begins a word, and so does text after a single line end. Otherwise a space begins a word.
+  // Returns true if a text may be split at `cut`. In every byte-level pattern, white space after a letter or digit
+  // begins a word, and so does text after a single line end. In other patterns, a space begins a word.
   bool may_cut(std::string_view text, std::size_t cut) const {
     const char left = text[cut - 1], right = text[cut];
     if (!d_.model.byte_level) return d_.blanks_begin_words && right == ' ' && left != ' ';
@@ -189,21 +189,22 @@ class JsonEncoder final : public Encoder {
     const std::size_t old = out.size();
     const std::int64_t unknown = report_.unknown;
     for (const bpe::Symbol& s : merger_.tokens(word, report_)) out.push_back(s.id);
-    // Not cached with unknown characters, which must be counted each time.
+    // A text with unknown characters is not cached, since they must be counted each time.
     if (report_.unknown == unknown) cache_.keep(word, std::span(out).subspan(old));
   }
 
   const JsonTokenizer& t_;
   bpe::Merger merger_;
   WordCache cache_;
-  // The last token was an added token with rstrip, to which white space that follows belongs.
+  // True if the last token was an added token with rstrip, to which following white space belongs.
   bool takes_blanks_ = false;
-  bool begins_section_ = false;  // the last token was an added token: the text that follows begins a section
+  // True if the last token was an added token, so that the following text begins a section.
+  bool begins_section_ = false;
 };
 
 std::unique_ptr<Encoder> JsonTokenizer::encoder() const { return std::make_unique<JsonEncoder>(*this); }
 
-// Excludes white space at the ends of a token from its position, like ByteLevel of the post_processor.
+// Excludes white space at the ends of a token from the token's position, like the post_processor ByteLevel.
 void JsonTokenizer::trim(std::string_view text, PlacedToken& t, bool first) const {
   const std::string& spelled = d_.texts[static_cast<std::size_t>(t.id)];
   const auto next = [&](std::uint64_t at) {

@@ -40,7 +40,7 @@ Counts count_words(const TextSource& source, Pattern pattern) {
   return counts;
 }
 
-// Pieces and merges. A piece produced by two different merges has one id.
+// Pieces and merges. A piece that two different merges produce has a single id.
 class Vocabulary {
  public:
   Vocabulary() {
@@ -89,7 +89,7 @@ class Trainer {
       queue_.pop();
       const std::int64_t now = pairs_[top.pair].count;
       if (now != top.count) {
-        if (now > 0 && now < top.count) queue_.push({now, top.pair});  // an increased count has its own entry
+        if (now > 0 && now < top.count) queue_.push({now, top.pair});  // an increased count has a separate entry
         continue;
       }
       if (now < kMinCount) return;
@@ -104,7 +104,7 @@ class Trainer {
   };
   struct Seen {
     std::int64_t count = 0;
-    std::vector<std::uint32_t> words;  // words that have the pair; may include others
+    std::vector<std::uint32_t> words;  // words that contain the pair; may include others
   };
   struct Entry {
     std::int64_t count = 0;
@@ -195,7 +195,7 @@ std::string file_of(const Vocabulary& v, Pattern pattern) {
                       {"ignore_merges", false}};
   const auto quoted = [](const std::string& text) { return Json(text).dump(); };
   std::string settings = model.dump();
-  settings.pop_back();  // removes the closing brace: vocab and merges follow
+  settings.pop_back();  // removes the closing brace, since vocab and merges follow
   return str("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [",
              end.dump(), "],\n  \"normalizer\": ", normalizer.dump(),
              ",\n  \"pre_tokenizer\": ", pre_tokenizer_of(pattern).dump(),

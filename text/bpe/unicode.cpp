@@ -14,7 +14,7 @@
 namespace ring::unicode {
 namespace {
 
-constexpr char32_t kEnd = 0x110000;  // end of the code points
+constexpr char32_t kEnd = 0x110000;  // end of the range of code points
 
 #ifdef RING_WITH_UTF8PROC
 
@@ -27,7 +27,7 @@ bool is_space(char32_t c) {
          c == 0xA0 || c == 0x1680 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// Returns true for symbols that are Alphabetic: letters in circles and squares.
+// Returns true for symbols that have the property Alphabetic: letters in circles and squares.
 bool is_alphabetic_symbol(char32_t c) {
   return between(c, 0x24B6, 0x24E9) || between(c, 0x1F130, 0x1F149) || between(c, 0x1F150, 0x1F169) ||
          between(c, 0x1F170, 0x1F189);
@@ -56,7 +56,7 @@ Decomposed decomposed(char32_t c, bool compatible) {
   return {out.begin(), out.begin() + n};
 }
 
-// Returns the composition of two characters, 0 if they do not compose; UTF8PROC_STABLE respects Unicode's composition
+// Returns the composition of two characters; 0 if they do not compose. UTF8PROC_STABLE respects Unicode's composition
 // exclusions.
 char32_t composed(char32_t a, char32_t b) {
   std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(a), static_cast<utf8proc_int32_t>(b)};
@@ -66,7 +66,7 @@ char32_t composed(char32_t a, char32_t b) {
 
 int combining_class(char32_t c) { return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class; }
 
-// Sorts marks into canonical order: stable, by combining class.
+// Sorts marks into canonical order: a stable sort by combining class.
 void reorder(std::vector<NormalizedCharacter>& text) {
   const auto starts = [](const NormalizedCharacter& c) { return combining_class(c.character) == 0; };
   for (auto at = text.begin(); at != text.end();) {
@@ -78,19 +78,19 @@ void reorder(std::vector<NormalizedCharacter>& text) {
   }
 }
 
-// Returns false, cheaply, for most characters, which no normal form changes.
+// A cheap test that returns false for most characters that no normal form changes.
 bool may_change(char32_t c) {
   if (c < 0x80 || is_surrogate(c)) return false;
   const utf8proc_property_t* p = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
   return p->combining_class != 0 || p->decomp_seqindex != UINT16_MAX || between(c, 0xAC00, 0xD7A3);  // Hangul syllables
 }
 
-// Composes by UAX 15: a character joins the last starter unless a character of the same or a higher class is in
-// between.
+// Composes according to UAX 15: a character joins the last starter unless a character of the same or a higher class is
+// between them.
 std::vector<NormalizedCharacter> compose(const std::vector<NormalizedCharacter>& text) {
   std::vector<NormalizedCharacter> out;
   std::ptrdiff_t starter = -1;
-  int last = -1;  // class of the last character kept since the starter; -1 if none
+  int last = -1;  // class of the last character kept since the starter; -1 if there is none
   for (const NormalizedCharacter& c : text) {
     const int own = combining_class(c.character);
     if (starter >= 0 && (last < own || last < 0)) {
@@ -111,7 +111,8 @@ struct Title {
   char32_t character;
   std::array<char32_t, 3> title;
 };
-// Characters whose title case has several characters, from Unicode's SpecialCasing.txt; unchanged since version 3.2.
+// Characters whose title case consists of several characters, from Unicode's SpecialCasing.txt; unchanged since version
+// 3.2.
 constexpr std::array kTitles = std::to_array<Title>({{0xDF, {0x53, 0x73}},
                                                      {0x149, {0x2BC, 0x4E}},
                                                      {0x1F0, {0x4A, 0x30C}},
@@ -170,7 +171,8 @@ std::u32string title(char32_t c) {
 }
 
 bool is_cased(char32_t c) { return category(c) >= Category::lu && category(c) <= Category::lt; }
-// Returns true for Case_Ignorable: marks, modifiers, formats, and punctuation within words.
+// Returns true for characters with the property Case_Ignorable: marks, modifiers, formats, and punctuation within
+// words.
 bool is_passed_over(char32_t c) {
   const Category k = category(c);
   return k == Category::mn || k == Category::me || k == Category::cf || k == Category::lm || k == Category::sk ||
@@ -178,7 +180,7 @@ bool is_passed_over(char32_t c) {
              std::u32string_view::npos;
 }
 
-// Returns true if a capital sigma at `at` ends a word: a cased character comes before it and none after it.
+// Returns true if a capital sigma at `at` ends a word: there is a cased character before it and none after it.
 bool ends_word(const std::u32string& text, std::size_t at) {
   std::size_t before = at, behind = at + 1;
   while (before > 0 && is_passed_over(text[before - 1])) --before;
@@ -236,7 +238,7 @@ Normalization::Normalization(Form form)
   for (char32_t c = 0; c < kEnd; ++c) {
     if (!may_change(c)) continue;
     const Decomposed canonical = decomposed(c, false);
-    // The characters after the first in a decomposition may combine with what is before them.
+    // Characters after the first one of a decomposition may combine with the characters before them.
     if (composes_)
       for (std::size_t i = 1; i < canonical.size(); ++i) unstable_[canonical[i]] = true;
     const std::vector<NormalizedCharacter> alone = normalized({c});
@@ -258,7 +260,7 @@ std::string capitalized(std::string_view text) {
   std::u32string from;
   for (std::size_t at = 0, n; at < text.size(); at += n) {
     n = utf8::valid_length(text.substr(at));
-    if (n == 0) return std::string(text);  // not valid UTF-8
+    if (n == 0) return std::string(text);  // the text is not valid UTF-8
     from += utf8::decode(text.substr(at), n);
   }
   constexpr char32_t kSigma = 0x3A3, kFinalSigma = 0x3C2;

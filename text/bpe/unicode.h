@@ -1,6 +1,6 @@
 #pragma once
-// Traits of characters by the categories of text/unicode/categories.h; normal forms and case mapping by utf8proc. A
-// build without utf8proc throws Error, which names the package, at the first use.
+// Traits of characters, from the categories in text/unicode/categories.h; normal forms and case mapping, by utf8proc.
+// In a build without utf8proc, the first use throws Error, which names the package.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ enum Trait : std::uint8_t {
   kWord = 8     // \w of UTS 18, Annex C: Alphabetic, marks, decimal digits, connectors, joiners
 };
 
-// Traits of all characters, one byte each. Built by the first call, which takes a few milliseconds.
+// Traits of all characters, one byte each. The first call builds the table, which takes a few milliseconds.
 class Traits {
  public:
   static const Traits& all();
@@ -30,7 +30,7 @@ class Traits {
 enum class Form : std::uint8_t { nfc, nfd, nfkc, nfkd };
 
 // A character of the result. change: 0 if it comes from one character; 1 if it is an additional character from the same
-// source as the one before; -n if it comes from n + 1 characters.
+// source as the previous one; -n if it comes from n + 1 characters.
 struct NormalizedCharacter {
   char32_t character = 0;
   int change = 0;
@@ -40,7 +40,7 @@ struct NormalizedCharacter {
 class Normalization {
  public:
   static const Normalization& to(Form);
-  // Returns true if the character alone stays unchanged and does not combine with the character before it.
+  // Returns true if the character stays unchanged on its own and does not combine with the previous character.
   bool stable(char32_t c) const { return !unstable_[c]; }
   // Normalizes a part of a text that starts and ends at stable characters or at the ends of the text.
   std::vector<NormalizedCharacter> normalized(const std::vector<char32_t>& stretch) const;
@@ -51,14 +51,15 @@ class Normalization {
   std::vector<bool> unstable_;
 };
 
-// Returns the text like Python's str.capitalize(): the first character in title case, the others in lower case, also if
-// one character becomes several ("\u00DFa": "Ssa"). In a build without utf8proc, throws Error unless the text is ASCII.
+// Like Python's str.capitalize(): returns the text with the first character in title case and the others in lower case,
+// even if one character becomes several ("\u00DFa" becomes "Ssa"). In a build without utf8proc, throws Error unless the
+// text is ASCII.
 std::string capitalized(std::string_view text);
 
-// Returns the Unicode version of normal forms and cases (utf8proc's); "" in a build without utf8proc.
+// Returns the Unicode version of normal forms and cases, which is utf8proc's; "" in a build without utf8proc.
 std::string normal_forms_version();
 
-// Returns the lower case: one character, or two for U+0130.
+// Returns the character in lower case: one character, or two for U+0130.
 std::u32string lower(char32_t c);
 
 }  // namespace ring::unicode

@@ -71,7 +71,7 @@ std::string_view strip(std::string_view text, bool left, bool right, const std::
   return text;
 }
 
-// Uses memmem(): std::string::find() takes quadratic time for some texts.
+// Uses memmem(), since std::string::find() takes quadratic time for some texts.
 std::size_t find_part(std::string_view text, std::string_view part, std::size_t from) {
   if (from > text.size()) return std::string_view::npos;
   const void* found = ::memmem(text.data() + from, text.size() - from, part.data(), part.size());

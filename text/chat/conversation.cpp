@@ -21,7 +21,7 @@ bool has_calls(const Json& message) {
   return calls != message.end() && !calls->is_null() && !calls->empty();
 }
 
-// Returns the concatenated text of a content that is a list. Throws Error if a part is not text.
+// Returns the concatenated text of content that is a list. Throws Error if a part is not text.
 std::string text_of_parts(const Json& content, const std::string& which) {
   std::string text;
   for (std::size_t i = 0; i < content.size(); ++i) {
@@ -48,7 +48,7 @@ void refuse_former(const Json& object, const char* former, const char* now, cons
     fail(which, " has '", former, "', which templates do not write: give it as '", now, "'");
 }
 
-// Throws Error if the template would leave out a part of the message, or write it in Python's notation.
+// Throws Error if the template would omit a part of the message, or write it in Python's notation.
 void check_message(const Json& m, const std::string& which, const std::string& source) {
   if (!m.is_object()) fail(which, ": expected an object with 'role' and 'content', got a JSON ", m.type_name());
   if (!m.contains("role")) fail(which, " has no 'role'");
@@ -68,8 +68,8 @@ void check_message(const Json& m, const std::string& which, const std::string& s
     fail(which, ": expected a string or a list of texts in 'content', got a JSON ", content->type_name());
 }
 
-// Replaces arguments that are a string holding a JSON object by that object, if `written`, the conversation's text, has
-// the string as JSON, in quotes. Returns true if it replaced any.
+// Replaces call arguments that are a string containing a JSON object by that object, if `written`, the conversation's
+// text, contains the string as JSON, in quotes. Returns true if it replaced any.
 bool decode_arguments(Json& message, const std::string& written) {
   if (!has_calls(message)) return false;
   bool decoded = false;
@@ -83,7 +83,7 @@ bool decode_arguments(Json& message, const std::string& written) {
     try {
       arguments = parse_json<Json>(function["arguments"].get_ref<const std::string&>());
     } catch (const Error&) {
-      continue;  // the string does not hold JSON
+      continue;  // the string does not contain JSON
     }
     if (!arguments.is_object()) continue;
     function["arguments"] = std::move(arguments);
@@ -92,7 +92,7 @@ bool decode_arguments(Json& message, const std::string& written) {
   return decoded;
 }
 
-// Returns how many bytes of an assistant's turn count: all except white space after the mark that ends the turn.
+// Returns how many bytes of an assistant's turn count: all except white space after the text that ends the turn.
 std::size_t counted(const std::string& turn, const Value& message) {
   const Value* content = message.members().find("content");
   const std::string said(content && content->is_text() ? strip(content->text(), true, true, nullptr) : "");
@@ -102,7 +102,7 @@ std::size_t counted(const std::string& turn, const Value& message) {
   return mark.empty() ? turn.size() : end + mark.size();
 }
 
-// Returns a message that says where two texts begin to differ, and quotes whole characters of both.
+// Returns a message that says where two texts begin to differ, with a quotation of whole characters from both.
 std::string difference(const std::string& a, const std::string& b) {
   auto at = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   while (at > 0 && at < a.size() && utf8::is_continuation(a[at])) --at;
@@ -141,7 +141,7 @@ ConversationWriter::ConversationWriter(Format format, const std::string& name, c
   reads_strings_ = !reads_parts_ || writes(kText, kText);
 }
 
-// The text must also not appear as a list written in Python or JSON: such a template does not read the list.
+// The text must also not appear as a list in Python or JSON notation: such a template does not read lists.
 bool ConversationWriter::writes(const Json& content, std::string_view text) const {
   const Json message = {{"role", "user"}, {"content", content}};
   try {
@@ -225,8 +225,8 @@ ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& me
   return spans;
 }
 
-// Returns `given` as variables. Throws Error if the template would leave out a part of the conversation, or if a name
-// is reserved.
+// Returns `given` as variables. Throws Error if the template would omit a part of the conversation, or if a name is
+// reserved.
 std::vector<Member> ConversationWriter::checked(const Json& given) const {
   std::vector<Member> variables;
   if (given.is_null()) return variables;
@@ -251,7 +251,7 @@ std::vector<Part> ConversationWriter::parts(const Json& list, const Json& given)
   return cut(whole.rendered.text, learned(list, spans));
 }
 
-// Requires one span for each message of an assistant if one of them is not to be learned.
+// Requires one span for each assistant's message if the model is not trained on one of them.
 ConversationWriter::Spans ConversationWriter::learned(const Json& list, const Spans& spans) const {
   std::vector<bool> wanted;
   for (std::size_t i = 0; i < list.size(); ++i)
@@ -277,7 +277,7 @@ std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& given
   try {
     return cut(text, turns(whole.messages, variables, whole.rendered, true));
   } catch (const Error&) {
-    // No corpus can contain such a conversation, so no training data determines how its tokens are split.
+    // No corpus can contain such a conversation, so training data does not determine how its tokens are split.
     return cut(text, {});
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 // Writes conversations as text with a chat template, and finds the text that the model is trained on: assistants'
-// answers, with the mark that ends their turn.
+// answers, with the text that ends their turn.
 
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
@@ -14,35 +14,36 @@ namespace ring::chat {
 
 struct Part {
   std::string text;
-  bool counts;  // the model is trained on it
+  bool counts;  // true if the model is trained on the part
 };
 
 class ConversationWriter {
  public:
-  // `name` is the template's name in errors. `limits` apply to all renderings of one conversation together. Throws
-  // Error like Template's constructor.
+  // `name`: name of the template in error messages. `limits` apply to all renderings of one conversation together.
+  // Throws Error like Template's constructor.
   ConversationWriter(Format format, const std::string& name, const Limits& limits = {});
   const Format& format() const { return format_; }
 
   // Returns the conversation as text, split into parts that count and parts that do not.
   // messages: a list of objects with `role` and `content`. A content is a string or a list of {"type": "text", "text":
-  // ..}; the strings of a list are joined if the template does not read lists. With tool_calls, the content may be null
-  // or missing. given: an object with variables of the template for this conversation, such as tools; or null.
+  // ..}; the strings in a list are joined if the template does not read lists. With tool_calls, the content may be null
+  // or missing. given: an object with variables of the template for this conversation, e.g. tools; or null.
   // If the template has {% generation %}, the text inside it counts. Otherwise the conversation is written twice for
-  // each assistant's turn: up to the turn, with the prompt that asks for an answer, and including the turn. The text
-  // that the second adds counts, except white space after the mark that ends the turn.
+  // each assistant's turn: up to the turn, with the prompt that asks for an answer, and including the turn. The text by
+  // which the second rendering is longer counts, except white space after the text that ends the turn.
   // An assistant's message that is excluded from training (marks.h) does not count.
-  // Throws Error if `messages` is not such a list, if it has no assistant, if the template would leave out tools, calls
-  // of tools, reasoning or media that are there, if one of these two texts is not the beginning of the whole
+  // Throws Error if `messages` is not such a list, if it has no assistant, if the template would omit tools, tool
+  // calls, reasoning or media that are present, if one of these two texts is not the beginning of the whole
   // conversation, or like Template::render().
   std::vector<Part> parts(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& given) const;
   // Returns the conversation up to the point where an assistant answers. Earlier answers are parts that count, as in
-  // parts(); if they cannot be found, returns one part. Before it searches for them, which writes the conversation
-  // about twice for each answer, it calls look(text) with the whole text; `on_rendered` may throw Error to refuse it.
+  // parts(); if they cannot be found, returns a single part. The search for earlier answers writes the conversation
+  // about twice for each answer. Before the search, on_rendered(text) is called with the whole text; it may throw Error
+  // to refuse the text.
   std::vector<Part> prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& given,
                            const std::function<void(const std::string&)>& on_rendered = nullptr) const;
   // Returns the text that the template writes after the last answer, without surrounding white space. If there is none,
-  // returns the text between an answer and the user's next message, without trailing white space. May be "".
+  // returns the text between an answer and the user's next message, without trailing white space, which may be "".
   std::string end_of_answer() const;
 
  private:
@@ -55,22 +56,22 @@ class ConversationWriter {
     std::vector<Value> messages;
     Rendered rendered;
   };
-  // Returns the messages as values. Throws Error if one has no role or content, or has something that the template
-  // cannot write.
+  // Returns the messages as values. Throws Error if a message has no role or content, or contains something that the
+  // template cannot write.
   std::vector<Value> read(const nlohmann::ordered_json& messages) const;
-  // Writes all messages. Requires messages = read(list). If the arguments of a call are a string that holds a JSON
-  // object, and the template would write that string as JSON, in quotes, the template gets the object instead.
+  // Writes all messages. `messages` must be read(list). If a call's arguments are a string that contains a JSON object,
+  // and the template would write that string as JSON, in quotes, the template gets the object instead.
   Whole write_whole(const nlohmann::ordered_json& list, std::vector<Value> messages, const std::vector<Member>& given,
                     bool ask) const;
-  // Returns the spans of the messages that are to be learned.
+  // Returns the spans of the messages that the model is trained on.
   Spans learned(const nlohmann::ordered_json& list, const Spans&) const;
   std::vector<Member> checked(const nlohmann::ordered_json& given) const;
-  // Returns true if the template writes this text when it is the content, or a part of the content, of a message.
+  // Returns true if the template writes this text when it is a message's content, or a part of the content.
   bool writes(const nlohmann::ordered_json& content, std::string_view text) const;
   Format format_;
   Template template_;
   Limits limits_;
-  // The forms of a message's content that the template reads. A content in the other form is converted.
+  // The forms of content that the template reads. Content in the other form is converted.
   bool reads_parts_ = false;  // lists of parts
   bool reads_strings_ = true;
 };

@@ -1,4 +1,4 @@
-// Filters and tests by name.
+// Filters and tests, found by name.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -20,7 +20,7 @@ Value method(const char* name, const Value& of, Arguments& a) {
   return call_method(name, of.is_text() ? of : Value(print(of, a.budget())), a);
 }
 
-// Returns a nested member, by a name with dots.
+// Returns a nested member; the path has dots between names.
 Value attribute_of(Value of, std::string_view path, Budget& budget) {
   budget.charge_read(path.size());
   for (std::size_t at = 0; at <= path.size();) {
@@ -31,8 +31,8 @@ Value attribute_of(Value of, std::string_view path, Budget& budget) {
   return of;
 }
 
-// Returns the items that pass a test (or are true, without a test), or if not `keep` the others. by_attribute: tests an
-// attribute of each item.
+// Returns the items that pass a test (without a test: that are true) or, if not `keep`, the others. by_attribute: true
+// to test an attribute of each item.
 Value chosen(const Value& of, Arguments& a, bool by_attribute, bool keep) {
   const std::string attribute = by_attribute ? a.need(0, "attribute").text() : "";
   const std::size_t first = by_attribute ? 1 : 0;
@@ -86,7 +86,7 @@ Value joined(const Value& of, Arguments& a) {
 }
 
 Value json(const Value& of, Arguments& a) {
-  const Value* indent = a.find(1, "indent");  // the parameter of transformers' own filter
+  const Value* indent = a.find(1, "indent");  // parameter of transformers' own filter
   const Value* ascii = a.find(0, "ensure_ascii");
   if (ascii && ascii->truth()) fail("tojson: ensure_ascii=true is not supported");
   const bool none = !indent || indent->is<None>();
@@ -108,7 +108,7 @@ Value end_item(const Value& of, bool first, Budget& budget) {
   return first ? all.front() : all.back();
 }
 
-// Parses the whole text like Python's int() or float(); nullopt if it is no number.
+// Parses the whole text like Python's int() or float(); nullopt if it is not a number.
 template <class Number>
 std::optional<Number> parsed(std::string_view text) {
   std::string digits;
@@ -125,7 +125,7 @@ std::optional<Number> parsed(std::string_view text) {
   return n;
 }
 
-// Jinja's filter `int`: int(text), otherwise int(float(text)) ("3.9" gives 3), otherwise the default.
+// Jinja's filter `int`: int(text); if that fails, int(float(text)) ("3.9" gives 3); if that fails, the default.
 Value whole_number(const Value& of, Arguments& a) {
   const Value* given = a.find(0, "default");
   const Value otherwise = given ? *given : Value(std::int64_t{0});

@@ -25,14 +25,14 @@ Json parsed(const std::string& text, const std::string& name) {
   return j;
 }
 
-// Returns the text of a token, which is a string or an object with a string in "content"; "" if it is neither.
+// Returns the text of a token, which is a string or an object with a string in "content"; "" for anything else.
 std::string token_text(const Json& token) {
   if (token.is_string()) return token.get<std::string>();
   const bool described = token.is_object() && token.contains("content") && token["content"].is_string();
   return described ? token["content"].get<std::string>() : "";
 }
 
-// Returns the template: a string, or from a list of {"name", "template"} the template named "default".
+// Returns the template: a string or, in a list of {"name", "template"}, the template named "default".
 std::string template_in(const Json& j, const std::string& name) {
   const auto found = j.find("chat_template");
   if (found == j.end() || found->is_null()) return "";

@@ -90,7 +90,7 @@ class Lexer {
     read_inside(kind == '{' ? "}}" : "%}");
   }
 
-  // Called after a tag; `sign` is the '-' or '+' before its end, if any.
+  // Called after a tag; `sign` is the '-' or '+' before the tag's end, if there is one.
   void close(char sign, bool block) {
     if (sign == '-')
       move_to(source_.size() - strip(source_.substr(at_), true, false, nullptr).size());
@@ -100,7 +100,7 @@ class Lexer {
 
   void read_inside(std::string_view end) {
     const bool block = end[0] == '%';
-    std::string open;  // open brackets
+    std::string open;  // the brackets that are open
     while (true) {
       move_to(std::min(source_.find_first_not_of(kBlanks, at_), source_.size()));
       if (at_ == source_.size()) wrong("this tag has no end '", end, "'");
@@ -172,7 +172,8 @@ class Lexer {
     move_to(at + 1);
   }
 
-  // Reads an escape as in Python, except character names and characters above U+FFFF. Returns the position after it.
+  // Reads an escape like Python, except character names and characters above U+FFFF. Returns the position after the
+  // escape.
   std::size_t read_escape(std::size_t at, std::string& text) const {
     if (at >= source_.size()) wrong("this string has no end");
     const char c = source_[at];

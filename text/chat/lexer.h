@@ -1,7 +1,7 @@
 #pragma once
-// Lexer of chat templates. White space around tags is handled as transformers configures Jinja: trim_blocks (removes
-// the newline after a block tag) and lstrip_blocks (removes spaces before a tag that begins a line), in addition to '-'
-// and '+' in tags.
+// Lexer of chat templates. White space around tags is handled with the settings of transformers for Jinja: trim_blocks
+// (removes the newline after a block tag) and lstrip_blocks (removes spaces before a tag that begins a line), in
+// addition to '-' and '+' in tags.
 
 #include <string>
 #include <string_view>
@@ -29,7 +29,7 @@ struct Token {
   int line;
 };
 
-// Splits a template into tokens. Throws Error "LINE: problem".
+// Splits a template into tokens. Throws Error with the message "LINE: problem".
 std::vector<Token> lex(std::string_view source);
 
 }  // namespace ring::chat

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Returns the mark's name if it says that `object` is not to be learned, otherwise "". Null counts as missing.
+// Returns the mark's name if it excludes `object` from training, else "". Null counts as missing.
 std::string unlearned_by(const Mark& mark, const Json& object, const std::string& which) {
   const auto value = object.find(mark.name);
   if (value == object.end() || value->is_null()) return "";

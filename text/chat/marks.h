@@ -1,5 +1,5 @@
 #pragma once
-// JSON fields by which other trainers mark whether a message or a record is to be trained on.
+// JSON fields by which other trainers mark whether a message or a record is trained on.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -8,8 +8,9 @@ namespace ring::chat {
 
 struct Mark {
   const char* name;
-  bool learned;  // meaning of 1 and true; 0 and false mean the opposite
-  // also read as a mark of the record; the other names are facts about a record there, such as its loss
+  bool learned;  // meaning of the values 1 and true; 0 and false mean the opposite
+  // True if the name is also read as a mark of the record; in a record, the other names are facts about it, e.g. its
+  // loss.
   bool of_record;
 };
 inline constexpr Mark kMarks[] = {{"weight", true, true},       // OpenAI, Mistral, Together
@@ -21,10 +22,10 @@ inline constexpr Mark kMarks[] = {{"weight", true, true},       // OpenAI, Mistr
                                   {"masked", false, false},     // torchtune
                                   {"mask", false, false}};
 
-// Returns false if a mark of the message says that it is not to be learned. Throws Error if a mark has a value between,
-// or if only a part of the message is not to be learned: by `train_detail` or by a mark in a part of its content.
+// Returns false if a mark of the message excludes it from training. Throws Error if a mark has a value between 0 and 1,
+// or if only a part of the message is excluded: by `train_detail` or by a mark in a part of its content.
 bool is_learned(const nlohmann::ordered_json& message, const std::string& which);
-// Throws Error if a mark of the record says that it is not to be learned, or has a value between 0 and 1.
+// Throws Error if a mark of the record excludes it from training, or has a value between 0 and 1.
 void check_learned(const nlohmann::ordered_json& record);
 
 }  // namespace ring::chat

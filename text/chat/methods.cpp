@@ -11,7 +11,7 @@ namespace ring::chat {
 namespace {
 
 constexpr std::int64_t kLongestRange = 100000;
-constexpr std::size_t kShownMessage = 1000;  // bytes of a message shown in an error
+constexpr std::size_t kShownMessage = 1000;  // maximum bytes of a message in an error
 
 using Method = Value (*)(const Value&, Arguments&);
 using Function = Value (*)(Arguments&);
@@ -100,7 +100,7 @@ Value get(const Value& of, Arguments& a) {
   return found ? *found : otherwise ? *otherwise : Value(None{});
 }
 
-// Returns the names, the values, or [name, value] lists.
+// Returns the names, the values, or [name, value] lists of an object.
 Value members(const Value& of, Arguments& a, bool names, bool values) {
   std::vector<Value> out;
   for (const auto& [name, value] : of.members().members) {
@@ -158,7 +158,7 @@ Value range(Arguments& a) {
   return Value::list(std::move(out));
 }
 
-// Returns the named arguments as an object. Each name is looked up among all others.
+// Returns the named arguments as an object. Each name is searched for among all others.
 Value all_named(Arguments& a) {
   for (const Member& m : a.named()) {
     a.budget().charge_name_lookup(a.named().size(), m.first.size());

@@ -17,12 +17,12 @@ Value undefined_in(const Value& of, std::string_view what) {
   return Undefined{std::move(name)};
 }
 
-// Resolves a position, counted from the end if negative, and clamps it to [least, most].
+// Resolves a position, counted from the end if negative, and clamps it to [min, max].
 std::int64_t place_in(std::int64_t at, std::int64_t size, std::int64_t min, std::int64_t max) {
   return std::clamp(at < 0 ? at + size : at, min, max);
 }
 
-// Positions first, first + by, ... of a list or string; `count` of them.
+// Positions first, first + by, ... of a list or string; `count` is their number.
 struct Slice {
   std::int64_t first = 0, by = 1, count = 0;
 };

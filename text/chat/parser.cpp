@@ -194,8 +194,8 @@ NodePtr ExpressionParser::parse_primary() {
   return n;
 }
 
-// Parses the items after an opening bracket. In parentheses, a single expression without a comma is itself, not a
-// tuple.
+// Parses the items after an opening bracket. In parentheses, a single expression without a comma is returned as such,
+// not as a tuple.
 NodePtr ExpressionParser::parse_list(std::string_view end, NodeKind kind) {
   NodePtr n = node(kind);
   bool comma = false;

@@ -33,14 +33,14 @@ class ExpressionParser {
   bool take_name(std::string_view s) { return is(TokenKind::name, s) && (take(), true); }
   void need_symbol(std::string_view s);
   std::string need_name(std::string_view what);
-  std::string shown() const;  // returns the current token for errors
+  std::string shown() const;  // returns the current token for error messages
 
   template <class... Parts>
   [[noreturn]] void wrong(const Parts&... parts) const {
     fail(now().line, ": ", parts...);
   }
   NodePtr node(NodeKind kind, std::string text = "") const;
-  // Adds a part to a node. Throws Error if nested too deeply.
+  // Adds a part to a node. Throws Error if the tree becomes too deep.
   NodePtr with(NodePtr n, NodePtr part) const;
 
  private:

@@ -21,7 +21,8 @@ class StatementParser : ExpressionParser {
   }
 
  private:
-  // Parses statements up to a tag that begins with one of `ends`, whose name comes next, or to the end of the template.
+  // Parses statements up to a tag that begins with one of `ends`, whose name is the next token, or to the end of the
+  // template.
   NodePtr body(std::initializer_list<std::string_view> ends) {
     NodePtr n = node(NodeKind::block);
     if (++nesting_ > 50) wrong("blocks are nested more than 50 times");
@@ -35,7 +36,7 @@ class StatementParser : ExpressionParser {
         n = with(std::move(n), with(node(NodeKind::print), parse_expression_or_tuple()));
         need(TokenKind::print_end);
       } else {
-        take();  // {%
+        take();  // skips {%
         if (is(TokenKind::name) && std::ranges::find(ends, now().text) != ends.end()) break;
         n = with(std::move(n), statement());
       }
@@ -169,7 +170,8 @@ class StatementParser : ExpressionParser {
     return n;
   }
 
-  int nesting_ = 0, loops_ = 0, hidden_ = 0;  // open blocks, loops, and blocks whose text is captured first
+  // Number of open blocks, of loops, and of blocks whose text is captured first.
+  int nesting_ = 0, loops_ = 0, hidden_ = 0;
 };
 
 }  // namespace

@@ -19,14 +19,14 @@ enum class NodeKind : unsigned char {
   item,         // [of, index]
   slice,        // [of, begin?, end?, step?]
   call,         // [callee, argument..]; `names` belong to the last arguments
-  filter,       // text: [of, argument..], as call
-  test,         // text: [of, argument..], as call
+  filter,       // text: [of, argument..], like call
+  test,         // text: [of, argument..], like call
   negate,       // [of]
   binary,       // text: [left, right]
   both,         // [left, right]
   either,       // [left, right]
   inverse,      // [of]
-  compare,      // [first, second..], with `names` as operators between them
+  compare,      // [first, second..], with the operators between them in `names`
   conditional,  // [then, condition, else?]
   // Statements.
   block,       // [statement..]
@@ -52,7 +52,7 @@ struct Node {
   int depth = 1;  // 1 + depth of the deepest part
 };
 
-// Parses a template. Throws Error "LINE: problem" if it is invalid or unsupported.
+// Parses a template. Throws Error with the message "LINE: problem" if it is invalid or unsupported.
 std::unique_ptr<Node> parse(std::string_view source);
 
 }  // namespace ring::chat

@@ -10,7 +10,7 @@
 namespace ring::chat {
 namespace {
 
-constexpr int kDeepestCalls = 20;  // depth of macro calls
+constexpr int kDeepestCalls = 20;  // maximum depth of macro calls
 
 enum class Flow : unsigned char { on, leave, next };
 
@@ -119,7 +119,7 @@ class Evaluator {
     for (std::size_t i = 0; i + 1 < n.parts.size(); i += 2) {
       const Value name = value(*n.parts[i]);
       budget_.charge_created(kValueBytes + name.text().size());
-      budget_.charge_name_lookup(i / 2, name.text().size());  // dict() searches the members before it for this name
+      budget_.charge_name_lookup(i / 2, name.text().size());  // dict() searches the previous members for this name
       members.emplace_back(name.text(), value(*n.parts[i + 1]));
     }
     return checked(Value::dict(std::move(members)));
@@ -320,7 +320,7 @@ class Evaluator {
   }
 
   Budget budget_;
-  std::vector<Scope> scopes_;  // passed variables, the template's own, then those of loops and macros
+  std::vector<Scope> scopes_;  // variables that were passed, the template's own, then those of loops and macros
   Rendered rendered_;
   std::string* out_ = &rendered_.text;
   int line_ = 1, calls_ = 0;

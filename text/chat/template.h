@@ -1,5 +1,5 @@
 #pragma once
-// A chat template: the subset of Jinja that published models use to write conversations, evaluated in bounded time and
+// A chat template: the subset of Jinja with which published models write conversations, evaluated in bounded time and
 // memory, without access to a clock. docs/adr/0026-masks-and-templates.md lists the subset.
 
 #include <cstddef>
@@ -15,19 +15,20 @@ namespace ring::chat {
 
 struct Rendered {
   std::string text;
-  std::vector<std::pair<std::size_t, std::size_t>> generations;  // bytes [begin, end) inside of {% generation %}
-  std::size_t steps = 0;                                         // steps spent
+  // Bytes [begin, end) of the text inside {% generation %}.
+  std::vector<std::pair<std::size_t, std::size_t>> generations;
+  std::size_t steps = 0;  // number of steps used
 };
 
 class Template {
  public:
-  // name: names the template in errors. Throws Error, with the line, if the template is invalid or unsupported.
+  // name: names the template in error messages. Throws Error, with the line, if the template is invalid or unsupported.
   Template(const std::string& source, std::string name);
   ~Template();
   Template(Template&&) noexcept;
 
-  bool marks_generation() const { return marks_; }  // the template contains {% generation %}
-  // Evaluates the template. spent: steps already used under the same limit. Throws Error, with the line, if evaluation
+  bool marks_generation() const { return marks_; }  // true if the template contains {% generation %}
+  // Evaluates the template. spent: steps already used under the same limits. Throws Error, with the line, if evaluation
   // fails, the template itself raises an error, or a limit is exceeded.
   Rendered render(std::vector<Member> variables, const Limits& limits = {}, std::size_t spent = 0) const;
 

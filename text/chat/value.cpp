@@ -31,7 +31,7 @@ void grow(Extent& all, const Value& item) {
   check_bytes(all.bytes);
 }
 
-// Formats a number like Python: the fewest digits that read back as the same number.
+// Formats a number like Python, with the fewest digits from which the same number can be read.
 std::string number_text(double x) {
   if (std::isnan(x)) return "nan";
   if (std::isinf(x)) return x < 0 ? "-inf" : "inf";
@@ -185,7 +185,7 @@ class Printer {
     add("}");
   }
 
-  // Writes the separator between two items, or a bracket and an item.
+  // Writes the separator between two items, or between a bracket and an item.
   void line(int indent, int level, bool comma) {
     if (comma) add(indent < 0 ? ", " : ",");
     if (indent < 0) return;
@@ -215,7 +215,7 @@ class Printer {
     add("}");
   }
 
-  // Writes a string as Python's repr() does.
+  // Writes a string like Python's repr().
   void quoted_python(std::string_view text) {
     budget_.charge_read(text.size());
     const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
@@ -315,7 +315,7 @@ bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
 
 }  // namespace
 
-// Compares numbers by value, booleans as numbers, everything else only with the same type.
+// Compares numbers by value, booleans as numbers, and everything else only with values of the same type.
 bool equal(const Value& a, const Value& b, Budget& budget) {
   budget.charge_steps(1);
   const auto numeric = [](const Value& v) { return v.is_number() || v.is<bool>(); };
@@ -337,7 +337,7 @@ Value from_json(const nlohmann::ordered_json& j) {
   if (j.is_number_unsigned() && j.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
     fail("the number ", j.dump(), " is too large");
   if (j.is_number_integer()) return j.get<std::int64_t>();
-  // Rejects numbers from 2^63 on: whole numbers would become inexact fractions here, and Python keeps them exact.
+  // Rejects numbers from 2^63 on: whole numbers would become inexact fractions here, whereas Python keeps them exact.
   constexpr double kTooLarge = 0x1p63;
   if (j.is_number() && !(std::abs(j.get<double>()) < kTooLarge)) fail("the number ", j.dump(), " is too large");
   if (j.is_number()) return j.get<double>();

@@ -1,5 +1,5 @@
 #pragma once
-// Values of chat template expressions: Python's values, as far as templates use them. Immutable except namespaces,
+// Values in chat template expressions: Python's values, as far as templates use them. Immutable except for namespaces,
 // cheap to copy, and bounded in depth and size.
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct Undefined {
   std::string name;
 };
 struct None {};
-// The size of a list or an object including its contents. A value that occurs several times is counted each time.
+// The size of a list or an object with its contents. A value that occurs several times is counted each time.
 struct Extent {
   std::size_t depth = 1;  // 1 + depth of the deepest item
   std::size_t bytes = 0;
@@ -39,7 +39,7 @@ struct Dict {
   Extent extent;
   const Value* find(std::string_view name) const;
 };
-struct Namespace {  // object that {% set ns.name = .. %} modifies
+struct Namespace {  // object whose members {% set ns.name = .. %} modifies
   std::vector<Member> members;
 };
 struct Callable {
@@ -61,9 +61,10 @@ class Value {
   Value(Undefined u) : data_(std::move(u)) {}
   Value(Callable c) : data_(std::move(c)) {}
   Value(std::shared_ptr<Namespace> n) : data_(std::move(n)) {}
-  // Makes a list. Throws Error if it is nested too deeply or too large, or contains a namespace.
+  // Makes a list. Throws Error if it is too deep or too large, or contains a namespace.
   static Value list(std::vector<Value> items);
-  // Makes an object, with the errors of list(). If a name occurs twice, the last value counts, at the first position.
+  // Makes an object; throws the errors of list(). If a name occurs twice, the last value is used, at the first
+  // position.
   static Value dict(std::vector<Member> members);
 
   template <class T>
@@ -87,26 +88,26 @@ class Value {
   double number() const;
 
   bool truth() const;
-  std::size_t bytes() const;      // size including contents; see Extent
+  std::size_t bytes() const;      // size with contents; see Extent
   std::size_t top_bytes() const;  // size without the contents of items; 0 except for strings, lists and objects
-  std::string kind() const;       // for errors: "a text", "undefined ('x')"
+  std::string kind() const;       // for error messages, e.g. "a text" or "undefined ('x')"
 
  private:
   Data data_;
 };
 
-// These functions charge the budget for all bytes that they read and create, and throw Error if a limit is exceeded.
+// These functions charge the budget for all bytes that they read or create, and throw Error if a limit is exceeded.
 
 // Returns `v` as {{ .. }} and Python's str() write it. Throws Error if it contains a function or a namespace.
 std::string print(const Value& v, Budget&);
 // Throws Error if `v` is none: a template would write it as "None", which training text must not contain.
 void reject_undefined(const Value& v);
-// Returns `v` as Python's json.dumps(ensure_ascii=False) writes it, in one line if indent < 0. Throws Error if it
+// Returns `v` as Python's json.dumps(ensure_ascii=False) writes it, on one line if indent < 0. Throws Error if it
 // contains a function, a namespace or an undefined value.
 std::string json_text(const Value& v, int indent, Budget&);
 bool equal(const Value&, const Value&, Budget&);
 
-// Converts JSON. Throws Error if the value is nested too deeply or too large, or contains a number that is too large.
+// Converts JSON. Throws Error if the value is too deep or too large, or contains a number that is too large.
 Value from_json(const nlohmann::ordered_json&);
 
 }  // namespace ring::chat

@@ -5,7 +5,7 @@
 namespace ring::unicode {
 namespace {
 
-constexpr char32_t kEnd = 0x110000;  // end of the code points
+constexpr char32_t kEnd = 0x110000;  // end of the range of code points
 constexpr std::uint32_t kAlternating = 31;
 constexpr std::string_view kNames = "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";
 

@@ -1,5 +1,5 @@
 #pragma once
-// General categories of characters. Everything that splits text by character classes uses this table, so that tokens do
+// General categories of characters. All code that splits text by character classes uses this table, so that tokens do
 // not depend on library versions: built-in patterns, patterns matched by PCRE2, digits, and the edges of added tokens.
 // The Unicode version is that of tokenizers 0.23 (Oniguruma and Rust's regex).
 
@@ -50,7 +50,7 @@ struct CharacterRange {
   char32_t first = 0, last = 0;
   bool operator==(const CharacterRange&) const = default;
 };
-// Returns the characters of a category ("Lu"), of all categories that begin with a letter ("L"), or of the script Han
+// Returns the characters in a category ("Lu"), in all categories that begin with a letter ("L"), or in the script Han
 // ("Han"), in ascending order; empty if Unicode has no such category.
 std::vector<CharacterRange> characters_of(std::string_view name);
 
