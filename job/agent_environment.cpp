@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-// Reads index and number of agents: the launcher's ranks are agents here.
+// Reads the index and number of agents: what the launcher calls ranks are agents here.
 AgentEnvironment read_counts(Variables& v, const std::string& source, const RankNames& names) {
   v.set_context(source);
   AgentEnvironment a{.source = source};
@@ -21,7 +21,7 @@ AgentEnvironment read_counts(Variables& v, const std::string& source, const Rank
   return a;
 }
 
-// An sbatch script or salloc shell is not a step: it runs once, on the first node or outside the allocation.
+// A script of sbatch or a shell of salloc is not a step: it runs once, on the first node or outside the allocation.
 AgentEnvironment from_allocation(const Variables& v) {
   return {.source = "Slurm", .nodes = std::max(1, v.number_or("SLURM_JOB_NUM_NODES", v.number_or("SLURM_NNODES", 1)))};
 }

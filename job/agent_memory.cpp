@@ -15,7 +15,7 @@
 namespace ring {
 namespace {
 
-// Returns true only for a descriptor of a memfd.
+// Returns true only for the file descriptor of a memfd.
 bool is_kept(int file) { return fcntl(file, F_GET_SEALS) >= 0; }
 
 }  // namespace

@@ -37,7 +37,7 @@ namespace ring {
 namespace {
 
 constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-constexpr int kPatience = 5'000;  // milliseconds that the thread has for its report
+constexpr int kPatience = 5'000;  // milliseconds for which the handler waits for the thread's report
 constexpr int kMaxFrames = 32;
 
 // Text in a fixed buffer; truncated if it is full.
@@ -77,14 +77,14 @@ void write_all(int fd, std::string_view text) {
   }
 }
 
-// Static memory, because the crashing thread may hold the heap's locks.
+// In static memory, because the crashing thread may hold the heap's locks.
 struct Crash {
   std::atomic<pid_t> thread{0};
   int signal = 0, code = 0;
   std::uintptr_t address = 0, pc = 0, sp = 0;
-  Text<512> reason;  // message of std::terminate
+  Text<512> reason;  // message from std::terminate
   int wake[2] = {-1, -1}, done[2] = {-1, -1};
-  std::atomic<pid_t> process{0};  // process whose crashes are reported; 0 for none
+  std::atomic<pid_t> process{0};  // the process whose crashes are reported; 0 if there is none
   const char* error_file = nullptr;
 };
 Crash crash;
@@ -114,8 +114,8 @@ void read_maps() {
   if (fd >= 0) close(fd);
 }
 
-// Fills `modules` with the executable mappings from read_maps(), ascending. A process with a GPU has thousands of other
-// mappings.
+// Fills `modules` with the executable mappings from read_maps(), in ascending order. A process with a GPU has thousands
+// of other mappings.
 void list_modules() {
   std::string_view all(maps.data(), maps_size), first_path;
   std::uintptr_t base = 0;
@@ -171,7 +171,7 @@ void add_trace() {
   iovec to{stack_words.data(), sizeof stack_words}, from{reinterpret_cast<void*>(crash.sp), sizeof stack_words};
   ssize_t bytes = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
   for (; bytes < 0 && from.iov_len > 512; bytes = process_vm_readv(getpid(), &to, 1, &from, 1, 0))
-    from.iov_len /= 2;  // the stack is shorter
+    from.iov_len /= 2;  // the stack ends earlier
   int frames = 0;
   for (std::size_t i = 0;
        frames < kMaxFrames && bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof(std::uintptr_t); ++i) {
@@ -221,8 +221,8 @@ void* wait_for_crash(void*) {
   return nullptr;
 }
 
-// Owns the thread. It is destroyed as one of the last static objects, after everything that main() created. A child of
-// fork() does not have the thread.
+// Owns the thread. It is one of the last static objects to be destroyed, after everything that main() created. A child
+// of fork() does not have the thread.
 struct Watcher {
   pthread_t thread{};
   bool runs = false;
@@ -264,7 +264,7 @@ void die_by(int number) {
 void handle(int number, siginfo_t* info, void* context) {
   const auto self = static_cast<pid_t>(syscall(SYS_gettid));
   pid_t nobody = 0;
-  if (getpid() != crash.process) return die_by(number);  // a child of fork() has no such thread
+  if (getpid() != crash.process) return die_by(number);  // a child of fork() does not have the thread
   if (!crash.thread.compare_exchange_strong(nobody, self)) {
     if (nobody == self) return die_by(number);
     for (;;) pause();  // another thread is already crashing

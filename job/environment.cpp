@@ -35,7 +35,7 @@ WorkerEnvironment read_ranks(Variables& v, const std::string& source, const Rank
   return w;
 }
 
-// If the launcher does not set local_world, assumes one node if the store's address is loopback, else the minimum.
+// If the launcher does not set local_world, assumes one node if the store's address is loopback; else uses the minimum.
 void guess_local_world(const Variables& v, WorkerEnvironment& w, const char* local_world_name) {
   if (!v.has(local_world_name)) w.local_world = is_loopback(w.store.host) ? w.world : w.local_rank + 1;
 }
@@ -46,7 +46,7 @@ int port_of(const Variables& v, const std::string& name) {
   return port;
 }
 
-// Uses MASTER_ADDR and MASTER_PORT if set, else `host` and a port derived from the job's name.
+// Uses MASTER_ADDR and MASTER_PORT if they are set, else `host` and a port derived from the job's name.
 void place_store(const Variables& v, WorkerEnvironment& w, const std::string& job, const std::string& host,
                  int port_offset = 0) {
   if (w.world == 1) return;
@@ -62,8 +62,8 @@ void place_store(const Variables& v, WorkerEnvironment& w, const std::string& jo
   w.store_ports = std::min(kPortTries, kLastPort - w.store.port + 1);
 }
 
-// Derives the cookie from RINGMASTER_SECRET if it is set. Without it the cookie can be guessed: that keeps jobs apart,
-// but the store may then listen on this host only.
+// Derives the cookie from RINGMASTER_SECRET if it is set. Without the secret the cookie can be guessed: it then only
+// keeps jobs apart, and the store may only listen on this host.
 void guard_store(const Variables& v, WorkerEnvironment& w, bool one_node) {
   if (w.world == 1) return;
   const std::string secret = v.text("RINGMASTER_SECRET");
@@ -118,7 +118,7 @@ WorkerEnvironment from_mpirun(Variables& v) {
   return w;
 }
 
-// For MPICH and Intel MPI. srun sets PMI_RANK, too, but not MPI_LOCALRANKID. No variable names the job.
+// For MPICH and Intel MPI. srun also sets PMI_RANK, but not MPI_LOCALRANKID. No variable contains the name of the job.
 WorkerEnvironment from_hydra(Variables& v) {
   WorkerEnvironment w = read_ranks(v, "mpiexec", kHydra);
   const bool one_node = w.local_world == w.world;
@@ -134,7 +134,7 @@ WorkerEnvironment from_srun(Variables& v) {
   const std::string nodes = v.has("SLURM_STEP_NODELIST") ? v.text("SLURM_STEP_NODELIST") : v.text("SLURM_NODELIST");
   const std::vector<std::string> hosts = expand_host_list(nodes);
   const bool one_node = hosts.size() == 1 || v.number_or("SLURM_STEP_NUM_NODES", 0) == 1;
-  w.local_world = one_node ? w.world : w.local_rank + 1;  // lower bound; nothing needs the exact number yet
+  w.local_world = one_node ? w.world : w.local_rank + 1;  // a lower bound; the exact number is not needed yet
   std::string host = one_node ? "127.0.0.1" : "";
   if (!one_node && !hosts.empty()) host = hosts.front();
   place_store(v, w, v.text("SLURM_JOB_ID") + "." + v.text("SLURM_STEP_ID"), host);
@@ -154,7 +154,7 @@ WorkerEnvironment from_plain(Variables& v) {
   return w;
 }
 
-// Throws Error if RANK or WORLD_SIZE contradicts another launcher's variables.
+// Throws Error if RANK or WORLD_SIZE contradicts the variables of another launcher.
 void refuse_contradiction(const char* name, int value, const char* other, int other_value) {
   if (value != other_value)
     fail("environment: ", name, "=", value, " contradicts ", other, "=", other_value,

@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 2> kSides = {"sent", "received"};
 constexpr double kMaxSeconds = 1e7;
 constexpr std::int64_t kMost = 1'000'000'000;
 
-// Returns the keys of a kind, each followed by a space.
+// Returns the keys of a fault kind, each followed by a space.
 std::string keys_of(FaultKind kind) {
   const std::string common = "rank step phase after attempt ";
   switch (kind) {
@@ -37,12 +37,12 @@ std::string keys_of(FaultKind kind) {
   return common;
 }
 
-// A part of the text and its offset `at`.
+// Part of the text, which starts at offset `at`.
 struct Piece {
   std::string_view text;
   std::size_t at;
 
-  // Splits at the first `mark`. The second piece is nullopt if there is no `mark`.
+  // Splits the text at the first `mark`. The second piece is nullopt if there is no `mark`.
   std::pair<Piece, std::optional<Piece>> cut(char mark) const {
     const std::size_t place = text.find(mark);
     if (place == std::string_view::npos) return {*this, std::nullopt};
@@ -156,7 +156,7 @@ void set_what(Fault& f, std::string_view key, const Piece& value) {
     f.operation = kOperations[word<std::size_t>(value, kOperations, "operation")];
 }
 
-// Checks conditions that involve several keys.
+// Checks conditions on several keys together.
 void check(const Piece& p, const Fault& f, const std::vector<std::string>& given) {
   const auto has = [&](const char* key) { return std::ranges::count(given, key) > 0; };
   if (has("rank") && has("agent")) p.wrong("names ranks and agents: write two faults");
@@ -188,7 +188,7 @@ Fault parse_fault(const Piece& p) {
     if (std::ranges::count(given, key.text)) pair.wrong("is given twice");
     given.emplace_back(key.text);
     if (key.text == "mean" || key.text == "probability")
-      if (!std::ranges::count(given, "attempt")) f.attempt.reset();  // random faults apply to every attempt by default
+      if (!std::ranges::count(given, "attempt")) f.attempt.reset();  // by default, random faults apply to every attempt
     set_when(f, key.text, *value);
     set_what(f, key.text, *value);
   }

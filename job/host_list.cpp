@@ -10,14 +10,14 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMaxHosts = 1 << 16, kLongestName = 255;  // kLongestName is the limit of DNS
+constexpr std::size_t kMaxHosts = 1 << 16, kLongestName = 255;  // kLongestName is DNS's limit
 
 struct Range {
   std::uint32_t low, high;
-  std::size_t digits;  // minimum number of digits, zero-padded
+  std::size_t digits;  // minimum number of digits, padded with zeros
 };
 
-// Some text, then the bracketed numbers; the last part of a name has no numbers.
+// Some text, then bracketed numbers; the last part of a name has no numbers.
 struct Part {
   std::string text;
   std::vector<Range> ranges;
@@ -32,7 +32,7 @@ std::uint32_t number(const std::string& digits, const std::string& pattern) {
   return n;
 }
 
-// Parses "09-11,20".
+// Parses e.g. "09-11,20".
 std::vector<Range> ranges_of(const std::string& text, const std::string& pattern) {
   std::vector<Range> ranges;
   for (std::size_t at = 0; at <= text.size();) {
@@ -48,7 +48,7 @@ std::vector<Range> ranges_of(const std::string& text, const std::string& pattern
   return ranges;
 }
 
-// Parses "n[09-11,20]x"; brackets do not nest.
+// Parses e.g. "n[09-11,20]x"; brackets cannot be nested.
 std::vector<Part> parts_of(const std::string& pattern) {
   std::vector<Part> parts;
   std::size_t at = 0;
@@ -75,7 +75,7 @@ std::size_t longest_name(const std::vector<Part>& parts) {
   return length;
 }
 
-// Returns the number of names, or most + 1 if there are more than `max`.
+// Returns the number of names; max + 1 if there are more than `max`.
 std::size_t count_names(const std::vector<Part>& parts, std::size_t max) {
   std::size_t count = 1;
   for (const Part& part : parts) {
@@ -106,7 +106,7 @@ std::vector<std::string> names_of(const std::vector<Part>& parts) {
   return names;
 }
 
-// Appends the hosts of a pattern. Checks the limits before it expands anything.
+// Appends the hosts of a pattern. Checks the limits before expanding anything.
 void expand(const std::string& pattern, std::vector<std::string>& hosts) {
   const std::vector<Part> parts = parts_of(pattern);
   if (longest_name(parts) > kLongestName)

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMaxHost = 300;  // bytes; a DNS name has at most 253
+constexpr std::size_t kMaxHost = 300;  // in bytes; a DNS name has at most 253
 
 std::string base64(const std::string& text) {
   std::string out(4 * ((text.size() + 2) / 3) + 1, '\0');  // EVP_EncodeBlock adds a final 0
@@ -21,7 +21,7 @@ std::string base64(const std::string& text) {
   return out;
 }
 
-// Returns "localhost" for "localhost:8080", "::1" for "[::1]:8080", and nullopt for a text that is not HOST or
+// Returns e.g. "localhost" for "localhost:8080" and "::1" for "[::1]:8080"; nullopt for a text that is not HOST or
 // HOST:PORT.
 std::optional<std::string> host_of(const std::string& header) {
   static const std::regex form(R"((?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~-]+))(?::[0-9]{0,5})?)");

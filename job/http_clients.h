@@ -1,7 +1,7 @@
 #pragma once
-// Decides which connections an HttpServer closes, so that no client can use up all of them: connections that take too
+// Decides which connections an HttpServer closes, so that no client can use up all connections: those that take too
 // long to send a request or to read a reply and, if there are too many, the one that has waited longest for a request.
-// It makes no system calls: it knows sockets by their numbers, and callers pass the time.
+// It makes no system calls: sockets are identified by file descriptors, and callers pass the time.
 
 #include <chrono>
 #include <cstddef>
@@ -15,7 +15,7 @@
 namespace ring {
 
 struct HttpClientLimits {
-  std::size_t connections = 0, per_address = 0;  // maximum number of connections, in all and of one address
+  std::size_t connections = 0, per_address = 0;  // maximum number of connections: in total, and from one address
   std::chrono::seconds request{0};  // from the connect or the end of the previous reply to the last byte of a request
   std::chrono::seconds reply{0};    // to read a whole reply that is not a stream
 };
@@ -26,16 +26,16 @@ class HttpClients {
 
   explicit HttpClients(const HttpClientLimits& limits) : limits_(limits) {}
 
-  // Adds a connection that waits for a request. If there are now too many, returns the socket to close: of one address,
-  // the connection that has waited longest for a request. The address is the new connection's if that address has too
-  // many connections, otherwise the one with the most. The new connection itself may be returned.
+  // Adds a connection that waits for a request. If there are now too many, returns the socket to close: the connection
+  // from some address that has waited longest for a request. The address is that of the new connection if it has too
+  // many connections, else the one with the most connections. The result may be the new connection itself.
   std::optional<int> on_open(int socket, const std::string& address, Time now);
-  void on_request(int socket);  // ends the deadline of the request; none applies while the server works or streams
+  void on_request(int socket);  // ends the request's deadline; there is no deadline while the server works or streams
   void on_reply_begin(int socket, Time now);  // starts the deadline of the reply
   void on_reply_end(int socket, Time now);    // starts the deadline of the next request
   void on_close(int socket);
 
-  // Returns the sockets to close because their deadline has passed. Returns each socket once.
+  // Returns the sockets to close because their deadline has passed. Each socket is returned only once.
   std::vector<int> take_overdue(Time now);
   bool empty() const { return clients_.empty(); }
 
@@ -44,12 +44,12 @@ class HttpClients {
   struct Client {
     std::string address;
     State state;
-    Time since;  // when the state began
+    Time since;  // time when the state began
   };
 
   void set_state(int socket, State, Time now);  // does nothing if the connection is being closed
-  // Returns the number of connections of each address.
-  std::map<std::string, std::size_t> connections_by_address() const;  // excludes those being closed
+  // Returns the number of connections from each address.
+  std::map<std::string, std::size_t> connections_by_address() const;  // excludes connections that are being closed
   std::optional<Time> deadline_of(const Client&) const;
 
   HttpClientLimits limits_;

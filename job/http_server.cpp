@@ -27,9 +27,9 @@ namespace {
 constexpr std::size_t kConnectionBytes = 32 * 1024;  // buffer for headers and data in transit
 constexpr std::size_t kPiece = 16 * 1024;            // maximum bytes of a stream per call
 constexpr std::size_t kThreadStack = 1024 * 1024;
-constexpr unsigned kClosing = 32;  // connections that are being closed
+constexpr unsigned kClosing = 32;  // maximum number of connections that are being closed
 
-// A request, as far as it was received.
+// A request, as far as it has been received.
 struct Exchange {
   HttpRequest request;
   bool too_large = false;
@@ -38,7 +38,7 @@ struct Exchange {
 struct Stream {
   explicit Stream(std::function<std::string()> pieces) : next(std::move(pieces)) {}
   std::function<std::string()> next;
-  std::string rest;  // unsent rest of the last piece
+  std::string rest;  // unsent part of the last piece
 };
 
 ssize_t read_stream(void* of, std::uint64_t, char* out, std::size_t max) try {
@@ -60,11 +60,11 @@ std::string header_of(MHD_Connection* c, const char* name) {
   return value ? value : "";
 }
 
-// Headers that determine where a request ends and which host it is for.
+// Headers that determine where a request ends and to which host it is sent.
 struct Framing {
   int hosts = 0, lengths = 0;
   std::vector<std::string> encodings;
-  bool spaced = false;  // a header name contains blank space, which other servers may strip
+  bool spaced = false;  // true if a header name contains blank space, which other servers may strip
 };
 
 MHD_Result add_framing(void* to, MHD_ValueKind, const char* name, const char* value) {
@@ -78,7 +78,7 @@ MHD_Result add_framing(void* to, MHD_ValueKind, const char* name, const char* va
 }
 
 // Returns why two parsers of the request may disagree about its end or its host; empty if they cannot. Behind a proxy
-// such a request could smuggle a second one (RFC 9112, 6.3 and 3.2).
+// such a request could be used to smuggle a second one (RFC 9112, 6.3 and 3.2).
 std::string framing_problem(MHD_Connection* c, const char* version) {
   Framing f;
   MHD_get_connection_values(c, MHD_HEADER_KIND, add_framing, &f);
@@ -92,7 +92,7 @@ std::string framing_problem(MHD_Connection* c, const char* version) {
   return "";
 }
 
-// Closes the connections that HttpClients chooses, from a thread that checks once a second while there are any.
+// Closes the connections that HttpClients selects, from a thread that checks once a second while there are connections.
 class HttpWatch {
  public:
   explicit HttpWatch(const HttpClientLimits& limits) : clients_(limits) {
@@ -129,7 +129,7 @@ class HttpWatch {
     const std::lock_guard lock(mutex_);
     clients_.on_reply_end(socket_of(c), Clock::now());
   }
-  // Call before the socket is closed, because its number may then be reused.
+  // Call before the socket is closed, because its file descriptor may then be reused.
   void closed(MHD_Connection* c) {
     const std::lock_guard lock(mutex_);
     clients_.on_close(socket_of(c));
@@ -141,7 +141,7 @@ class HttpWatch {
   static int socket_of(MHD_Connection* c) {
     return MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
   }
-  // The thread that serves the connection sees the end of the stream and closes the socket.
+  // The thread that serves the connection detects the end of the stream and closes the socket.
   static void close(int socket) { shutdown(socket, SHUT_RDWR); }
 
   void run() {
@@ -190,7 +190,7 @@ MHD_Result queue(MHD_Connection* c, HttpReply reply) {
   return done;
 }
 
-// Returns true if the client closed the connection. Unread bytes of a next request hide the close: the client then
+// Returns true if the client closed the connection. Unread bytes of a next request hide the closing: then the client
 // counts as connected.
 bool has_left(MHD_Connection* c) {
   const MHD_ConnectionInfo* info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);

@@ -1,8 +1,8 @@
 #pragma once
 // HTTP server for job monitoring and for model inference, based on libmicrohttpd (docs/adr/0028-http.md). The number of
-// connections, in all and per address, their size and their time are limited, so that no client can use up more. A new
-// client is always accepted if any connection is only waiting for a request: the oldest of these is closed. Without a
-// token only this machine is served, and no browser page of another site.
+// connections (in total and per address), their size and their time are limited, so that no client can use up
+// resources. A new client is always accepted if any connection is only waiting for a request: the oldest of these is
+// closed. Without a token, the server only serves this machine, and no browser pages of other sites.
 
 #include <chrono>
 #include <cstddef>
@@ -15,13 +15,13 @@
 
 namespace ring {
 
-bool http_available();  // true if this build has HTTP
+bool http_available();  // true if this build has HTTP support
 
 struct HttpRequest {
   std::string method;                        // "GET" (also for HEAD), "POST", ...
-  std::string path;                          // "/metrics"
-  std::map<std::string, std::string> query;  // parameters after the ?
-  std::string accept;                        // Accept header: media types that the client takes
+  std::string path;                          // e.g. "/metrics"
+  std::map<std::string, std::string> query;  // parameters after the "?"
+  std::string accept;                        // Accept header: media types that the client accepts
   std::string body;
   std::function<bool()> gone = nullptr;  // returns true if the client is known to have closed the connection
 };
@@ -30,8 +30,8 @@ struct HttpReply {
   int status = 200;
   std::string type = "text/plain; charset=utf-8";
   std::string body;
-  // Used instead of the body if set: each call returns the next piece, an empty one ends the reply. Destroyed when the
-  // client disconnects, or after HttpOptions::silence without a piece.
+  // Used instead of the body if set: each call returns the next piece; an empty piece ends the reply. Destroyed when
+  // the client disconnects, or after HttpOptions::silence without a piece.
   std::function<std::string()> stream = nullptr;
   std::map<std::string, std::string> headers = {};
 };
@@ -41,23 +41,23 @@ using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
 struct HttpOptions {
   Endpoint at;                       // port 0 selects an ephemeral port
   std::string token;                 // clients send it as "Authorization: Bearer TOKEN" or as a password
-  bool may_block = false;            // handlers and streams may block: uses one thread per connection
-  unsigned connections = 256;        // maximum in all; half of them per address if other machines can connect
-  std::chrono::seconds silence{3};   // closes a connection without traffic for this long
+  bool may_block = false;            // true if handlers and streams may block: then each connection has its own thread
+  unsigned connections = 256;        // maximum in total; at most half of them per address if other machines can connect
+  std::chrono::seconds silence{3};   // a connection is closed after this time without traffic
   std::chrono::seconds request{30};  // from the connect, or the end of the previous reply, to the end of a request
   std::chrono::seconds reply{60};    // time to read a whole reply that is not a stream
-  std::size_t max_body = 0;          // maximum bytes of a request's body
-  // Creates the reply to a request that the handler does not get or that fails, such as 401. If null, the text is sent
-  // as is.
+  std::size_t max_body = 0;          // maximum bytes of a request body
+  // Creates the reply to a request that is not passed to the handler or that fails, e.g. with status 401. If null, the
+  // text is sent as is.
   std::function<HttpReply(int status, const std::string& text)> refuse = nullptr;
 };
 
 class HttpServer {
  public:
-  // Throws Error if this build has no HTTP, other machines can reach the address and there is no token, or listening
-  // fails. An exception of the handler becomes a reply with status 500.
+  // Throws Error if this build has no HTTP support, if other machines can reach the address and there is no token, or
+  // if listening fails. If the handler throws, the reply has status 500.
   HttpServer(HttpOptions, HttpHandler);
-  ~HttpServer();  // closes all connections and waits for the end of streams
+  ~HttpServer();  // closes all connections and waits for streams to end
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 

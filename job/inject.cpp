@@ -21,8 +21,8 @@ namespace {
 
 using std::chrono::duration;
 
-constexpr double kHeard = 0.1;  // seconds for an agent to forward its worker's output
-constexpr double kEnded = 1;    // seconds for the kernel to kill a dead agent's children
+constexpr double kHeard = 0.1;  // time in seconds for an agent to forward its worker's output
+constexpr double kEnded = 1;    // time in seconds for the kernel to kill a dead agent's children
 
 void wait(double seconds) {
   if (seconds > 0) std::this_thread::sleep_for(duration<double>(seconds));
@@ -53,15 +53,15 @@ void Injector::check(const Fault& f) const {
     fail("--inject: ", f.text, ": this process has no agent; start it with ringmaster launch");
 }
 
-// Returns a number in [0, 1) that is the same in every process that passes the same arguments.
+// Returns a number in [0, 1) that is the same in every process with the same arguments.
 double Injector::uniform(const Planned& p, Draw what, std::int64_t event) const {
   const RandomSite site{seed_, static_cast<std::uint32_t>(here_.restarts),
                         4 * p.place + static_cast<std::uint32_t>(what)};
-  const int who = p.fault.whom.drawn() ? 0 : own_number(p.fault);  // a drawn target needs the same number on all
+  const int who = p.fault.whom.drawn() ? 0 : own_number(p.fault);  // a drawn target must get the same number on all
   return to_uniform(random_bits(site, static_cast<std::uint64_t>(event) << 22 | static_cast<std::uint64_t>(who) << 2));
 }
 
-// Faults of an agent are carried out by its first worker.
+// An agent's faults are carried out by its first worker.
 bool Injector::is_scheduled(const Planned& p, std::int64_t event) const {
   const Fault::Whom& whom = p.fault.whom;
   if (whom.agents && here_.local_rank != 0) return false;
@@ -89,7 +89,7 @@ void Injector::leave(RunPhase next) {
     }
 }
 
-// A fault without a phase strikes at the beginning of a step.
+// A fault without a phase strikes when a step begins.
 bool Injector::strikes(const Planned& p, RunPhase phase, bool step_begins) const {
   const Fault& f = p.fault;
   if (!p.ends() || p.is_timed() || p.struck || !strikes_now(f, phase) || (!f.phase && !step_begins)) return false;
@@ -109,7 +109,7 @@ void Injector::enter(RunPhase phase, std::int64_t step) {
   visits_[is_of_writing(phase)] = {phase, Clock::now()};
 }
 
-// Counts matching calls, and returns true if the fault strikes this one.
+// Counts matching calls; returns true if the fault strikes this call.
 bool Injector::next_call_fits(Planned& p) {
   const Fault& f = p.fault;
   const WorkerStatus& page = own_status();
@@ -133,7 +133,7 @@ int Injector::failure_of(IoCall call, std::size_t* bytes) {
   return 0;
 }
 
-// Outside of steps, only faults with phase=validate apply.
+// Outside steps, only faults with phase=validate apply.
 bool Injector::must_refuse_memory(bool within_step) {
   for (Planned& p : plan_) {
     if (p.fault.kind != FaultKind::memory) continue;
@@ -162,7 +162,7 @@ Injector::Change Injector::change(std::string_view operation, bool sent, std::sp
   return {};
 }
 
-// Ignores faults of earlier attempts, which concerned another process.
+// Ignores faults of earlier attempts, which concerned a different process.
 bool Injector::never_struck(const Planned& p) const {
   const Fault& f = p.fault;
   const bool drawn = f.mean > 0 || f.probability > 0;
@@ -182,7 +182,8 @@ void Injector::stop_clocks() { clocks_.clear(); }
 void Injector::run_clock(const std::stop_token& stop, const Planned& p) {
   double at = p.fault.after;
   for (std::int64_t event = 0;; ++event) {
-    if (p.fault.mean > 0) at -= p.fault.mean * std::log1p(-uniform(p, Draw::moment, event));  // a Poisson process
+    // Strikes form a Poisson process.
+    if (p.fault.mean > 0) at -= p.fault.mean * std::log1p(-uniform(p, Draw::moment, event));
     const auto when = begin_ + std::chrono::duration_cast<Clock::duration>(duration<double>(at));
     std::unique_lock lock(clock_mutex_);
     clock_wake_.wait_until(lock, stop, when, [] { return false; });

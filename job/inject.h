@@ -1,6 +1,7 @@
 #pragma once
 // Injects the failures of a FaultPlan into this process: kills or stops it, slows its phases, corrupts messages of
-// collectives, fails file system calls and allocations. Without a plan each hook is one branch that is never taken.
+// collectives, and makes file system calls and allocations fail. Without a plan, each hook is a branch that is never
+// taken.
 
 #include <array>
 #include <atomic>
@@ -27,21 +28,22 @@ namespace ring {
 class Injector {
  public:
   using Bytes = std::span<std::byte>;
-  struct Change {  // a changed byte of a message
+  struct Change {  // byte of a message that is changed
     std::byte* at = nullptr;
     std::byte before{};
   };
 
-  // Throws Error if a fault names a rank or node that the job does not have, or an agent and this process has none.
+  // Throws Error if a fault names a rank or node that the job does not have, or if it names an agent and this process
+  // has none.
   Injector(const FaultPlan&, const WorkerEnvironment&);
 
   void leave(RunPhase next);                // ends the current phase; call before enter(next)
-  void enter(RunPhase, std::int64_t step);  // step: starts now; 0 keeps the current one
-  // Returns the errno that the call is to fail with, or 0. May reduce *bytes for a short read or write.
+  void enter(RunPhase, std::int64_t step);  // step: the step that starts now; 0 keeps the current one
+  // Returns the errno with which the call must fail, or 0. May reduce *bytes for a short read or write.
   int failure_of(IoCall, std::size_t* bytes);
   bool must_refuse_memory(bool within_step);  // true if this allocation must fail
   Change change(std::string_view operation, bool sent, std::span<const Bytes> message);
-  void stop_clocks();  // ends the faults that strike at a given time
+  void stop_clocks();  // ends the faults that strike at given times
   // Warns about each fault that should have struck this process but did not, except random ones.
   void warn_of_idle() const;
 
@@ -50,9 +52,9 @@ class Injector {
   enum class Draw : std::uint32_t { whom, chance, moment, byte };
   struct Planned {
     Fault fault;
-    std::uint32_t place;  // index in the list
+    std::uint32_t place;  // index in the list of faults
     std::atomic<bool> struck{false};
-    mutable std::atomic<bool> suffered{false};  // the fault has struck at least once, whatever its kind
+    mutable std::atomic<bool> suffered{false};  // true once the fault has struck, whatever its kind
     std::atomic<std::int64_t> calls{0};
     bool ends() const {
       return fault.kind == FaultKind::kill || fault.kind == FaultKind::stop || fault.kind == FaultKind::device;
@@ -81,19 +83,19 @@ class Injector {
   std::uint64_t seed_;
   WorkerEnvironment here_;
   std::deque<Planned> plan_;
-  std::array<Visit, 2> visits_{};  // current phase of steps and of writing
+  std::array<Visit, 2> visits_{};  // current phase of steps, and of writing
   std::atomic<std::int64_t> step_{0};
   Clock::time_point begin_ = Clock::now();
   std::mutex clock_mutex_;
-  std::condition_variable_any clock_wake_;  // woken by a request to stop
-  std::vector<std::jthread> clocks_;        // last member: the threads end before what they use
+  std::condition_variable_any clock_wake_;  // notified to request a stop
+  std::vector<std::jthread> clocks_;        // declared last, so that the threads end before the objects that they use
 };
 
-inline std::atomic<Injector*> injector{nullptr};  // of this process; null if no faults are injected
+inline std::atomic<Injector*> injector{nullptr};  // injector of this process; null if no faults are injected
 
-// Injects a plan into this process; rank 0 logs a warning. Construct it at most once, before anything that faults are
-// to hit. Throws Error as parse_fault_plan() and Injector do. Its destructor ends its threads; other faults can still
-// strike.
+// Injects a plan into this process; rank 0 logs a warning. Construct at most one Injection, before anything that faults
+// should hit. Throws the errors of parse_fault_plan() and Injector. Its destructor ends the injector's threads; other
+// faults can still strike.
 class Injection {
  public:
   Injection(const std::string& plan, const WorkerEnvironment&);
@@ -102,7 +104,7 @@ class Injection {
   Injection& operator=(const Injection&) = delete;
 };
 
-// Returns the result of `call`, which returns -1 and sets errno if it fails, or fails the same way if a fault strikes.
+// Returns the result of `call`, which returns -1 and sets errno if it fails. If a fault strikes, fails in the same way.
 template <class Call>
 auto tried(IoCall what, const Call& call, std::size_t* bytes = nullptr) -> decltype(call()) {
   Injector* const i = injector.load(std::memory_order_relaxed);

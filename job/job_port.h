@@ -1,5 +1,5 @@
 #pragma once
-// Default port of a job: the same on every node, rarely the same for two jobs, and below the ephemeral range.
+// Default port of a job: the same on every node, seldom the same for two jobs, and below the ephemeral range.
 
 #include <string>
 

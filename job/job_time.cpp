@@ -13,8 +13,9 @@ std::int64_t now_ms() { return nanoseconds_now() / 1'000'000; }
 
 double JobTime::goodput() const { return seconds() > 0 ? std::clamp(1 - lost() / seconds(), 0.0, 1.0) : 1; }
 
-// Lost time counts from the start of the steps after the checkpoint, or from when the launcher started or restarted the
-// job. If the process died before it reported a checkpoint, only the time of the checkpoint's file is known.
+// Lost time is counted from the start of the steps after the checkpoint, or from the time when the launcher started or
+// restarted the job. If the process died before it reported a checkpoint, only the time of the checkpoint's file is
+// known.
 void JobTime::on_steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms) {
   const std::int64_t now = now_ms(), before = step == saved_step ? since_ms : std::max(since_ms, checkpoint_ms);
   if (begin_ms == 0) begin_ms = now;

@@ -1,43 +1,43 @@
 #pragma once
-// Counts the recoveries of a job and the time lost to them, over all its restarts. Rank 0 updates it in its page
-// (job/worker_status.h), and its agent passes it on to the next attempt.
+// Counts the recoveries of a job and the time lost to them, over all restarts of the job. Rank 0 updates the account in
+// its page (job/worker_status.h), and its agent passes it on to the next attempt.
 
 #include <cstdint>
 #include <string>
 
 namespace ring {
 
-// Returns milliseconds of CLOCK_MONOTONIC, which is the same for all processes of a host and never set.
+// Returns milliseconds on CLOCK_MONOTONIC, which is the same for all processes on a host and is never adjusted.
 std::int64_t now_ms();
 
 struct JobTime {
-  std::int64_t begin_ms = 0;     // start of the job, as now_ms(); 0 if unknown
-  std::int64_t since_ms = 0;     // time up to here is either counted as lost or was not lost
-  std::int64_t saved_step = -1;  // step of the state at since_ms, known to be saved; -1 if none
+  std::int64_t begin_ms = 0;     // start of the job on the clock of now_ms(); 0 if unknown
+  std::int64_t since_ms = 0;     // time before this is settled: it was counted as lost, or it was not lost
+  std::int64_t saved_step = -1;  // step of the state at since_ms, which is known to be saved; -1 if none is
   std::int64_t restarts = 0, failed_saves = 0, bad_steps = 0;
   std::int64_t ran_out = 0;      // how often memory ran out
-  std::int64_t steps_again = 0;  // steps recomputed after a restart, a bad step or a rollback
-  // Time lost to restarts and the steps recomputed after them, to steps stalled by saves, and to bad steps.
+  std::int64_t steps_again = 0;  // number of steps recomputed after a restart, a bad step or a rollback
+  // Time lost to restarts and to recomputing steps after them, to steps that saves stalled, and to bad steps.
   double restart_seconds = 0, save_seconds = 0, bad_step_seconds = 0;
 
   double seconds() const { return static_cast<double>(now_ms() - begin_ms) / 1000; }
   double lost() const { return restart_seconds + save_seconds + bad_step_seconds; }
-  double goodput() const;  // fraction of time that was not lost, 0 to 1
+  double goodput() const;  // fraction of the time that was not lost, 0 to 1
 
-  // Call when steps begin, from the checkpoint of `step`, written at checkpoint_ms; 0 if there is none.
+  // Call when steps begin from the checkpoint of `step`, which was written at checkpoint_ms; 0 if there is none.
   void on_steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms);
-  // Call when the state of `step` was saved; asked_ms: time of the request.
+  // Call when the state of `step` has been saved; asked_ms: time when the save was requested.
   void on_save(std::int64_t step, std::int64_t asked_ms, double stall_seconds);
   void on_step_done(std::int64_t step) { done_ = step; }
   // Call after a rollback to the state of `step`.
   void on_rollback(std::int64_t step);
   // in_run: how often memory ran out in the whole run, which may be older than this job.
   void on_out_of_memory(std::int64_t in_run);
-  // Returns "3 restarts, 1 failed save, 57 steps computed again, 41.2 s lost, goodput 98.7 % (share of ...)".
+  // Returns e.g. "3 restarts, 1 failed save, 57 steps computed again, 41.2 s lost, goodput 98.7 % (share of ...)".
   std::string text() const;
 
  private:
-  std::int64_t done_ = 0;             // last step done
+  std::int64_t done_ = 0;             // the last step that was done
   std::int64_t ran_out_in_run_ = -1;  // -1 if unknown
 };
 

@@ -27,8 +27,8 @@ const std::string kLeft = "left", kFailed = "failed";
 
 double seconds(milliseconds t) { return static_cast<double>(t.count() / 100) / 10; }
 
-// Returns why a rank is lost, if one is. Ranks that died come before ranks that failed and left because of them; among
-// equals, the one silent for longest comes first.
+// Returns why a rank is lost, if one is. Ranks that died are reported before ranks that failed and left because of
+// them; among ranks of the same kind, the one that has been silent for longest is reported first.
 std::optional<std::string> find_lost(std::vector<Heartbeat> others, const std::string& own) {
   const auto rank_of = [](const Heartbeat& h) { return h.word == kFailed ? 1 : h.word == kLeft ? 2 : 0; };
   std::erase_if(others, [&](const Heartbeat& h) { return h.name == own || h.word == kLeft; });
@@ -51,7 +51,7 @@ class Liveness::Impl {
         limit_(setup.limit),
         on_lost_(std::move(on_lost)),
         store_(store.another_connection(std::min(setup.store_limit, kConnectTime))) {
-    store_->beat(name_, "", limit_, setup_.store_limit);  // visible to the others from now on
+    store_->beat(name_, "", limit_, setup_.store_limit);  // from now on visible to the other ranks
     const BlockSignals block;
     thread_ = std::thread([this] { watch(); });
   }
@@ -99,12 +99,12 @@ class Liveness::Impl {
     }
   }
 
-  std::optional<std::string> look() {  // called on the thread only
+  std::optional<std::string> look() {  // called only on the thread
     try {
       std::vector<Heartbeat> others = store_->beat(name_, "", limit_, setup_.store_limit);
-      // If this process was stopped, silent ranks may have been stopped with it.
+      // If this process was stopped, silent ranks may have been stopped at the same time.
       if (AwakeClock::since_gap() < limit_) std::erase_if(others, [](const Heartbeat& h) { return h.word.empty(); });
-      // If a rank left, it may have hosted the store: then the loss of the store is expected.
+      // If a rank has left, it may have hosted the store: then the loss of the store is expected.
       if (std::any_of(others.begin(), others.end(), [](const Heartbeat& h) { return h.word == kLeft; }))
         some_left_ = true;
       return find_lost(std::move(others), name_);
@@ -130,7 +130,7 @@ class Liveness::Impl {
   Setup setup_;
   milliseconds limit_;
   OnLost on_lost_;
-  std::unique_ptr<Store> store_;  // a connection for this thread only
+  std::unique_ptr<Store> store_;  // connection used only by this thread
   bool some_left_ = false, store_lost_ = false;
   std::mutex mutex_;
   std::condition_variable wake_;

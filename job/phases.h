@@ -6,8 +6,8 @@
 
 namespace ring {
 
-// Steps and the writing of a checkpoint run concurrently, so a process is in one phase of each. On a GPU the phases of
-// steps are those of the host, which runs ahead of the device.
+// Steps and the writing of a checkpoint run concurrently, so a process is in one phase of each kind. On a GPU the
+// phases of steps are those of the host, which runs ahead of the device.
 enum class RunPhase : std::uint8_t {
   start,
   load,
@@ -16,10 +16,10 @@ enum class RunPhase : std::uint8_t {
   backward,
   reduce,
   optimizer,
-  finish,  // waiting for the step's results
+  finish,  // waiting for the results of the step
   validate,
   snapshot,
-  nothing,  // from here on: phases of writing
+  nothing,  // first of the phases of writing
   write,
   sync,
   commit,

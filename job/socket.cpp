@@ -21,7 +21,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kLongestPoll = 1'000'000;  // ms
+constexpr std::int64_t kLongestPoll = 1'000'000;  // in ms
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -41,8 +41,8 @@ AddressList resolve(const Endpoint& at, bool passive) {
   return {list, freeaddrinfo};
 }
 
-// Waits until the socket is ready. poll() counts time in which this process was stopped, so only the deadline's clock
-// decides about the timeout.
+// Waits until the socket is ready. poll() also counts time in which this process was stopped, so only the deadline's
+// clock decides about the timeout.
 void wait_ready(const Fd& fd, short events, SocketDeadline deadline, const char* what) {
   for (bool over = false;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - AwakeClock::now()).count();
@@ -51,7 +51,8 @@ void wait_ready(const Fd& fd, short events, SocketDeadline deadline, const char*
     if (n > 0) return;
     if (n < 0 && errno != EINTR) fail(what, ": ", std::strerror(errno));
     if (n == 0 && over) fail(what, ": no answer in time");
-    over = AwakeClock::now() >= deadline;  // polls once more: the answer may have come while this process was stopped
+    // Polls once more, since the answer may have come while this process was stopped.
+    over = AwakeClock::now() >= deadline;
   }
 }
 
@@ -61,7 +62,8 @@ Fd connect_one(const addrinfo& a, SocketDeadline deadline) {
   const int on = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (connect(fd.get(), a.ai_addr, a.ai_addrlen) == 0) return fd;
-  if (errno != EINPROGRESS && errno != EINTR) fail(std::strerror(errno));  // EINTR also continues in the background
+  // After EINTR, connecting also continues in the background.
+  if (errno != EINPROGRESS && errno != EINTR) fail(std::strerror(errno));
   wait_ready(fd, POLLOUT, deadline, "connect");
   int error = 0;
   socklen_t size = sizeof error;

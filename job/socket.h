@@ -1,5 +1,5 @@
 #pragma once
-// TCP sockets as values. Addresses made by programs are numeric; nothing looks up the host's own name.
+// TCP sockets as values. Programs use numeric addresses for themselves; nothing resolves the name of this host.
 
 #include <chrono>
 #include <cstddef>
@@ -39,11 +39,11 @@ struct Endpoint {
   int port = 0;
   bool operator==(const Endpoint&) const = default;
 };
-std::string to_string(const Endpoint&);            // "127.0.0.1:4711", "[::1]:4711"
-Endpoint parse_endpoint(const std::string& text);  // its Error contains the text
+std::string to_string(const Endpoint&);            // e.g. "127.0.0.1:4711", "[::1]:4711"
+Endpoint parse_endpoint(const std::string& text);  // throws Error, which contains the text, if it is not an endpoint
 
 bool is_numeric(const std::string& host);
-bool is_loopback(const std::string& host);  // 127.x.y.z, ::1 or localhost
+bool is_loopback(const std::string& host);  // true for 127.x.y.z, ::1 and localhost
 
 // `code` is an errno.
 struct ListenError : Error {
@@ -55,12 +55,12 @@ using SocketDeadline = AwakeClock::time_point;
 
 // Returns a non-blocking socket; port 0 selects an ephemeral port. Throws ListenError.
 Fd listen_on(const Endpoint&);
-Fd connect_to(const Endpoint&, SocketDeadline deadline);  // tries once; its Error says why not
+Fd connect_to(const Endpoint&, SocketDeadline deadline);  // tries once; throws Error, which says why, if it fails
 Endpoint local_endpoint(const Fd&);
 // Returns bytes that identify a client: its IPv4 address, or the first half of its IPv6 address, since one client may
-// own all addresses of such a network. Empty if the socket has neither.
+// own all addresses of such a network. Empty if the socket has no such address.
 std::string client_of(const sockaddr&);
-// For non-blocking sockets. Throws Error if the deadline passes or the connection fails.
+// For non-blocking sockets. Throw Error if the deadline passes or the connection fails.
 void send_all(const Fd&, const std::string& bytes, SocketDeadline deadline);
 std::string recv_exactly(const Fd&, std::size_t bytes, SocketDeadline deadline);
 

@@ -1,6 +1,7 @@
 #pragma once
 // Records when a restart reached each of its stages, from the failure to the first step after it. The launcher records
-// the first stages, and rank 0's worker the others in its page (job/worker_status.h), all with nanoseconds_now().
+// the first stages; rank 0's worker records the others in its page (job/worker_status.h). All times are from
+// nanoseconds_now().
 
 #include <array>
 #include <cstddef>
@@ -14,26 +15,26 @@ enum class StartStage : std::uint8_t {
   noticed,  // the launcher has noticed the failure
   ended,    // all workers of this node have ended
   spawned,  // the new workers have been started
-  running,  // the worker's program has read its settings
-  met,      // all ranks have connected to the store and agree on their settings
-  opened,   // this process has opened its device
+  running,  // the worker has read its settings
+  met,      // all ranks have connected to the store and agreed on their settings
+  opened,   // the process has opened its device
   meshed,   // the groups of ranks are connected
   planned,  // data files are open, and memory and activations are planned
   chosen,   // the checkpoint to resume from is verified
   built,    // the model and its optimizer exist
   loaded,   // the checkpoint's state is loaded into them
-  stepped,  // the first step is done
+  stepped,  // the first step has been done
   count
 };
 
 struct StartTimes {
-  std::array<std::int64_t, static_cast<std::size_t>(StartStage::count)> at{};  // ns; 0 if not reached
+  std::array<std::int64_t, static_cast<std::size_t>(StartStage::count)> at{};  // nanoseconds; 0 if not reached
 
   std::int64_t& operator[](StartStage s) { return at[static_cast<std::size_t>(s)]; }
-  // Records the time of a stage if it is reached for the first time. Returns true if it was.
+  // Records the time of a stage when it is reached for the first time. Returns true if it was the first time.
   bool reach(StartStage);
-  // Returns "4.61 s: noticed 0.7, ended 0.5, ..., first step 0.7": each stage with the seconds since the stage before.
-  // Stages that were not reached are left out.
+  // Returns e.g. "4.61 s: noticed 0.7, ended 0.5, ..., first step 0.7": each stage with the seconds since the previous
+  // stage. Stages that were not reached are omitted.
   std::string text() const;
 };
 

@@ -92,7 +92,7 @@ class TcpStore final : public Store {
       const auto status = take<Status>(payload, at);
       return {status, payload.substr(at)};
     } catch (const Error& e) {
-      fd_.reset();  // a late answer must not be read as the next one
+      fd_.reset();  // a late answer must not be read as the answer to the next request
       fail("store at ", to_string(server_), ": ", e.what());
     }
   }

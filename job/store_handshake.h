@@ -1,7 +1,7 @@
 #pragma once
-// How both ends of a connection to the store prove that they know the cookie without sending it: each sends a nonce,
-// and proves itself with the HMAC of both nonces under the cookie. The client proves itself first, so a stranger learns
-// nothing but a nonce.
+// How both ends of a connection to the store prove that they know the cookie without sending it: each end sends a
+// nonce, and proves itself with the HMAC of both nonces, with the cookie as the key. The client proves itself first, so
+// that a stranger learns nothing except a nonce.
 //
 //   client: hello                     server: its number
 //   client: its number, its proof     server: its proof; or "refused", and the connection is closed
@@ -12,7 +12,7 @@
 
 namespace ring::store_handshake {
 
-inline constexpr std::size_t kNumber = 32;  // characters of a nonce, made by random_cookie()
+inline constexpr std::size_t kNumber = 32;  // characters of a nonce made by random_cookie()
 
 inline std::string proof(const std::string& cookie, const char* side, const std::string& server_number,
                          const std::string& client_number) {

@@ -1,6 +1,6 @@
 #pragma once
-// Frames of the store: a 4-byte length, then a request (operation, number, key, value) or a reply (status, value).
-// Integers are little-endian, as on every host this runs on.
+// Frames of the store protocol: a 4-byte length, then a request (operation, number, key, value) or a reply (status,
+// value). Integers are little-endian, like on every host that is supported.
 
 #include <cstdint>
 #include <cstring>

@@ -21,10 +21,10 @@ using Clock = AwakeClock;
 
 namespace {
 
-constexpr std::size_t kMaxConnections = 16384;          // two per rank
+constexpr std::size_t kMaxConnections = 16384;          // two connections per rank
 constexpr std::chrono::milliseconds kCrowdedPause{20};  // pause before the next accept
 
-constexpr int kAccepted = 64;  // maximum accepts in a row
+constexpr int kAccepted = 64;  // maximum number of accepts in a row
 
 struct Connection {
   Fd fd;
@@ -65,7 +65,7 @@ class StoreServer::Impl {
   StoreSessions sessions_;
   Fd listen_, wake_;
   std::list<Connection> connections_;
-  bool crowded_ = false;  // accepts nothing until kCrowdedPause is over
+  bool crowded_ = false;  // true while nothing is accepted until kCrowdedPause is over
   std::thread thread_;
 };
 
@@ -137,7 +137,7 @@ bool StoreServer::Impl::serve(Connection& c, short events) {
     const bool open = (events & (POLLIN | POLLHUP | POLLERR)) != 0;
     if (open && !c.session->closing && !c.session->full() && !read_some(c)) return false;
     if ((events & POLLERR) || !write_some(c)) return false;
-    sessions_.receive(*c.session, {}, Clock::now());  // requests that waited for room for their answers
+    sessions_.receive(*c.session, {}, Clock::now());  // handles requests that waited for space for their answers
     return true;
   } catch (const Error&) {
     return false;  // protocol violation

@@ -14,7 +14,7 @@ using namespace store_protocol;
 namespace {
 
 constexpr std::size_t kMaxHello = 512;
-constexpr std::int64_t kLongest = 86'400'000;  // maximum ms of a wait or of silence
+constexpr std::int64_t kLongest = 86'400'000;  // maximum milliseconds of a wait or of silence
 
 std::chrono::milliseconds bounded(std::int64_t ms) {
   return std::chrono::milliseconds(std::clamp<std::int64_t>(ms, -1, kLongest));
@@ -116,7 +116,7 @@ void StoreSessions::add(Session& s, const Request& r) {
   s.out += reply(Status::ok, std::to_string(sum));
 }
 
-// The value of the list's own key is the number of entries.
+// The list's own key contains the number of its entries.
 void StoreSessions::append(Session& s, const Request& r) {
   const auto found = values_.find(r.key);
   const std::int64_t count = found == values_.end() ? 0 : std::strtoll(found->second.c_str(), nullptr, 10);

@@ -13,7 +13,7 @@ namespace ring {
 
 using Environment = std::map<std::string, std::string>;
 
-// Names of the variables in which a launcher passes the ranks; local_world may be null if there is none.
+// Names of the variables in which a launcher passes the ranks. local_world is null if there is no such variable.
 struct RankNames {
   const char *rank, *world, *local_rank, *local_world;
 };
@@ -27,7 +27,7 @@ inline void check_below(const char* low_name, int low, const char* high_name, in
          ": the first must be below the second");
 }
 
-// Read access with errors that say which variable is wrong and which launcher needs it.
+// Read access to variables, with errors that say which variable is wrong and which launcher needs it.
 class Variables {
  public:
   explicit Variables(const Environment& env) : env_(env) {}

@@ -1,5 +1,5 @@
 #pragma once
-// Measures how long this process waits for its groups, to find slow ranks.
+// Measures how long this process waits for other ranks of its groups, to find slow ranks.
 
 #include <atomic>
 #include <chrono>
@@ -11,10 +11,10 @@ namespace ring {
 
 using WaitClock = AwakeClock;
 
-// Time that this thread has waited in operations of groups since it started.
+// Time for which this thread has waited in group operations since it started.
 inline thread_local WaitClock::duration waited_for_groups{};
 
-// Adds its lifetime to waited_for_groups.
+// Adds the duration of its lifetime to waited_for_groups.
 class WaitForGroups {
  public:
   WaitForGroups() = default;
@@ -26,8 +26,8 @@ class WaitForGroups {
   WaitClock::time_point since_ = WaitClock::now();
 };
 
-// Nanoseconds for which this process was still sending after it had received everything in the same operation: its own
-// link is the slower one.
+// Nanoseconds for which this process was still sending after it had received everything in the same operation, because
+// its own link was the slower one.
 inline std::atomic<std::int64_t> sending_ns{0};
 
 }  // namespace ring

@@ -1,7 +1,7 @@
 #pragma once
-// Memory that a worker shares with the agent that started it. The agent passes secrets in it, which must not appear in
-// the environment, and reads the worker's progress from it, even after the worker died. The worker inherits the
-// descriptor, whose number is in RINGMASTER_PAGE.
+// Memory that a worker shares with the agent that started it. Through it the agent passes secrets, which must not
+// appear in the environment, and reads the worker's progress, even after the worker has died. The worker inherits the
+// file descriptor; RINGMASTER_PAGE contains its number.
 
 #include <array>
 #include <atomic>
@@ -18,23 +18,24 @@ namespace ring {
 
 struct WorkerStatus {
   std::uint64_t magic = 0;
-  std::array<char, 128> cookie{};         // the store's cookie, ends with 0; written by the agent
-  std::array<char, 128> kept_key{};       // AgentMemory::key(), ends with 0; written by the agent
+  std::array<char, 128> cookie{};         // the store's cookie, zero-terminated; written by the agent
+  std::array<char, 128> kept_key{};       // AgentMemory::key(), zero-terminated; written by the agent
   std::atomic<std::int64_t> stepping{0};  // 1 once start-up has succeeded and steps follow
-  std::atomic<std::int64_t> step{0};      // optimizer steps done
+  std::atomic<std::int64_t> step{0};      // number of optimizer steps done
   std::atomic<RunPhase> phase{RunPhase::start}, writing{RunPhase::nothing};
-  std::atomic<std::int64_t> entered_ns{0};  // start of the newest phase, as nanoseconds_now()
-  std::atomic<std::int64_t> phases{0};      // phases entered so far, of steps and writing: a sign of progress
-  std::atomic<std::int64_t> validations{0}, saves{0};  // number started; the phases may be too short to be seen
+  std::atomic<std::int64_t> entered_ns{0};  // start of the newest phase, from nanoseconds_now()
+  std::atomic<std::int64_t> phases{0};      // number of phases of steps and writing entered so far: a sign of progress
+  // Number of validations and saves started; their phases may be too short to be seen.
+  std::atomic<std::int64_t> validations{0}, saves{0};
   std::atomic<std::int64_t> begun{0};  // 1 if this attempt or an earlier one has started the run in its directory
-  std::int64_t min_nodes = 1, max_nodes = 1;  // the job may continue with this many nodes
+  std::int64_t min_nodes = 1, max_nodes = 1;  // node counts with which the job may continue
   std::atomic<std::int64_t> misfit{0};        // 1 if the settings need a different number of processes
-  JobTime time;                               // only on rank 0
+  JobTime time;                               // used only on rank 0
   StartTimes start;                           // times of this attempt
-  FlightRing flights;                         // recorded operations of groups
+  FlightRing flights;                         // recorded operations of all groups
 };
 
-// The agent's side. The constructor throws Error if there is no memory.
+// The agent's side. The constructor throws Error if there is not enough memory.
 class SharedStatus {
  public:
   explicit SharedStatus(const std::string& cookie, const std::string& kept_key = {});
@@ -50,8 +51,8 @@ class SharedStatus {
   WorkerStatus* page_;
 };
 
-// The worker's side: returns the page that RINGMASTER_PAGE names, which the first call maps, closing the descriptor;
-// without the variable, a private page. Throws Error if the variable does not name such a page.
+// The worker's side: returns the page that RINGMASTER_PAGE names; the first call maps the page and closes the file
+// descriptor. Without the variable, returns a private page. Throws Error if the variable does not name such a page.
 WorkerStatus& own_status();
 
 }  // namespace ring
