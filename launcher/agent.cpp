@@ -30,12 +30,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Times after a failure: for the death of a peer to show if a worker only lost it; for the others to end with the same
-// error; and for workers that lost a peer to end by themselves.
+// Waiting times after a failure: for a peer's death to show, if a worker only lost the peer; for the other workers to
+// end with the same error; and for workers that lost a peer to end by themselves.
 constexpr milliseconds kBlameTime{300};
-constexpr std::chrono::seconds kVerdictTime{3};  // for the leader to receive the reports of all nodes
+constexpr std::chrono::seconds kVerdictTime{3};  // time for the leader to receive the reports of all nodes
 constexpr std::chrono::seconds kBoardInterval{1};
-constexpr std::chrono::seconds kMaxHeld{1};  // for lines that look like a final error while the worker continues
+constexpr std::chrono::seconds kMaxHeld{1};  // for lines that look like a final error although the worker continues
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -53,7 +53,7 @@ Agent::Agent(const LaunchOptions& options, const Order& order, const std::string
       signals_(signals),
       client_(client),
       environment_(current_environment()) {
-  environment_.erase("RINGMASTER_SECRET");  // the page contains the cookie derived from it
+  environment_.erase("RINGMASTER_SECRET");  // the page contains the cookie derived from the secret
   bindings_ = find_bindings();
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // makes the agent the parent of orphaned grandchildren, so that it can reap them
 }
@@ -71,7 +71,7 @@ std::vector<WorkerBinding> Agent::find_bindings() {
   return places;
 }
 
-// Returns the worker's share of the cores, even if several workers may use the same ones.
+// Returns the worker's share of the cores, even if several workers may use the same cores.
 int Agent::threads_of(const WorkerBinding& place) const {
   if (options_.threads_per_worker > 0) return options_.threads_per_worker;
   if (place.cores.empty() || environment_.contains("RINGMASTER_THREADS"))
@@ -102,7 +102,7 @@ WorkerCommand Agent::command_of(int local_rank) const {
   const AgentMemory& kept = kept_.at(static_cast<std::size_t>(local_rank));
   c.environment["RINGMASTER_MEMORY"] = kept.numbers();
   for (const int file : kept.files()) c.inherited.push_back(file);
-  // Each worker has its own error file, as with torchrun.
+  // Each worker has its own error file, like with torchrun.
   if (const std::string file = file_of_attempt(str("rank", order_.first_rank + local_rank, ".error.json"));
       !file.empty())
     c.environment["TORCHELASTIC_ERROR_FILE"] = file;
@@ -115,9 +115,9 @@ WorkerCommand Agent::command_of(int local_rank) const {
   return c;
 }
 
-// Enables GPU core dumps with CUDA's variables (CUDA-GDB, "GPU core dump support"): registers and shared memory of
-// every thread, but not the GPU's memory; the process still ends with its own error. Writing anything to the pipe dumps
-// a GPU that hangs. Variables that are already set are kept.
+// Enables GPU core dumps with CUDA's variables (CUDA-GDB, "GPU core dump support"). A dump has the registers and shared
+// memory of every thread, but not the GPU's memory; the process still ends with its own error. Writing anything to the
+// pipe dumps a GPU that hangs. Variables that are already set are not changed.
 void Agent::add_gpu_core_dumps(int rank, Environment& environment) const {
   const std::string file = file_of_attempt(str("rank", rank, ".cudacore"));
   const Environment wanted = {
@@ -143,8 +143,8 @@ std::string Agent::file_of_attempt(const std::string& name) const {
 
 std::string Agent::log_of(int rank) const { return file_of_attempt("rank" + std::to_string(rank) + ".log"); }
 
-// Returns the console of a rank, or -1. If ranks have log files, only rank 0 is also on the console, unless options say
-// otherwise.
+// Returns the console of a rank, or -1. If ranks have log files, only rank 0 also writes to the console, unless the
+// options say otherwise.
 int Agent::console_of(int local_rank, const std::string& log) const {
   if (options_.shown && !options_.shown->has(local_rank)) return -1;
   if (log.empty() || options_.tee.has(local_rank)) return STDERR_FILENO;
@@ -239,7 +239,7 @@ void Agent::handle_signal(int number) {
   pass_on_stop_signal(number);
 }
 
-// The workers are ending anyway; only a restart is prevented.
+// The workers are already ending; only a restart is prevented.
 void Agent::prevent_restart(int number) {
   if (!std::exchange(stop_requested_, true)) log::info("launch: ", strsignal(number), ", there will be no restart");
 }
@@ -252,7 +252,7 @@ void Agent::pass_on_stop_signal(int number) {
   stop_requested_ = true;
   stop_time_ = Clock::now();
   sigkill_time_ = Clock::now() + options_.stop_timeout;
-  for (auto& w : workers_) w->signal(number == SIGQUIT ? SIGTERM : number);  // SIGQUIT would dump core
+  for (auto& w : workers_) w->signal(number == SIGQUIT ? SIGTERM : number);  // SIGQUIT would make workers dump core
 }
 
 // Ends this node's part of an attempt that failed on another node.
@@ -291,7 +291,7 @@ std::vector<RankState> Agent::rank_states() const {
   return all;
 }
 
-// Readers of the board cost this thread nothing.
+// Readers of the board do not delay this thread.
 void Agent::update_board() {
   if (!options_.board || Clock::now() < next_board_update_) return;
   next_board_update_ = Clock::now() + kBoardInterval;
@@ -304,8 +304,8 @@ void Agent::update_board() {
   options_.board->write(std::move(v));
 }
 
-// Sets failure_times_. first: the worker that failed; null if another node's worker failed or several hang: then the
-// earliest last sign of life of any worker is used.
+// Sets failure_times_. first: the worker that failed; if it is null, because another node's worker failed or several
+// hang, the earliest last sign of life of any worker is used.
 void Agent::record_failure_time(const Worker* first) {
   if (!failure_times_.reach(StartStage::noticed)) return;
   std::int64_t last = first ? last_sign_of(first->page()) : failure_times_[StartStage::noticed];
@@ -314,7 +314,7 @@ void Agent::record_failure_time(const Worker* first) {
   failure_times_[StartStage::failed] = last;
 }
 
-// The leader collects the states of all nodes and sends its verdict to all.
+// The leader collects the states from all nodes and sends its verdict to all of them.
 void Agent::report_hang() {
   record_failure_time(nullptr);
   verdict_deadline_ = Clock::now() + kVerdictTime;
@@ -322,7 +322,7 @@ void Agent::report_hang() {
   client_.report(order_.attempt, NodeFailure{Blame::hung, kExitError, true, verdict(ranks, order_.world), ranks});
 }
 
-// Called without an answer of the leader: this node is cut off from it.
+// Called if the leader does not answer: this node has lost its connection to the leader.
 void Agent::end_after_hang() {
   failure_ = verdict(rank_states(), order_.world);
   log::error("launch: ", failure_, "; ending the workers of this node");
@@ -330,7 +330,7 @@ void Agent::end_after_hang() {
   end_workers(kBlameTime);
 }
 
-// Writes the last operations of the workers, one line each.
+// Writes the workers' last operations, one per line.
 void Agent::write_last_operations() const {
   const std::string path = file_of_attempt(str("flights_node", order_.node_rank, ".jsonl"));
   if (path.empty()) return;
@@ -366,7 +366,7 @@ void Agent::check_for_failure() {
   if (phase_ == Phase::ending || failed_) return;
   Worker* first = first_failure();
   if (!first) return;
-  // After a request to stop any exit is fine, and the exit code says which. Only a crash would leave the others
+  // After a request to stop, any exit is fine and the exit code says which kind. Only a crash would leave the others
   // waiting.
   const Ending& ending = *first->ending();
   if (phase_ == Phase::running &&
@@ -404,8 +404,8 @@ std::vector<int> Agent::ranks_with_same_error(const Worker& first) const {
   return ranks;
 }
 
-// Returns false for failures that a restart would only repeat: the command line, a setting, a missing program, a run
-// that another job trains.
+// Returns false for failures that a restart would only repeat: a wrong command line or setting, a missing program, a
+// run that another job trains.
 bool Agent::is_restartable(const Worker& first) const {
   const Ending& e = *first.ending();
   if (e.signal) return true;
@@ -432,7 +432,7 @@ std::string Agent::failure_text(const Worker& first, const std::vector<int>& sam
 
 void Agent::report_failure(Worker& first) {
   WorkerOutput& output = first.output();
-  output.drop_held_lines();  // shown below with the last lines
+  output.drop_held_lines();  // shown below, with the last lines
   const std::vector<int> same_error = error_.empty() ? std::vector<int>{} : ranks_with_same_error(first);
   failure_ = failure_text(first, same_error);
   const bool others = same_error.size() < workers_.size() && workers_.size() > 1;
@@ -457,14 +457,14 @@ void Agent::show_last_lines(const Worker& first) const {
   for (const std::string& line : output.tail()) log::error("  | ", line);
 }
 
-// Returns true if its message equals the failed worker's, or says that it lost that worker.
+// Returns true if the worker's message equals the failed worker's message, or says that it lost that worker.
 bool Agent::is_already_reported(const Worker& ended) const {
   if (!failed_) return failed_elsewhere_ && ended.ending()->code == kExitPeerLost;
   const bool lost = ended.ending()->code == kExitPeerLost && failed_->ending()->code != kExitPeerLost;
   return lost || ended.output().error() == error_;
 }
 
-// Shows the held message unless it was already reported.
+// Shows the message that was held back, unless it has already been reported.
 void Agent::show_or_drop_error(Worker& worker) const {
   WorkerOutput& output = worker.output();
   if (!output.holds_lines()) return;
@@ -473,7 +473,7 @@ void Agent::show_or_drop_error(Worker& worker) const {
   if (over || !any_worker_alive() || Clock::now() - output.held_since() > kMaxHeld) output.write_held_lines();
 }
 
-// Gives workers time to end by themselves before SIGTERM, because they log when they get it.
+// Gives workers time to end by themselves before SIGTERM, because they log a message when they get the signal.
 void Agent::end_workers(milliseconds patience) {
   phase_ = Phase::ending;
   blame_deadline_.reset();

@@ -1,6 +1,6 @@
 #pragma once
 // Runs one attempt on one node: starts the workers, watches them, and ends them together. Reports the first worker that
-// fails, with its last lines; an error that several workers end with is shown once. Passes signals on to the workers.
+// fails, with its last lines; an error with which several workers end is shown once. Passes signals on to the workers.
 
 #include <chrono>
 #include <cstdint>
@@ -22,16 +22,17 @@ namespace ring {
 
 class Agent {
  public:
-  // order: of kind start. before: start times of the previous attempt's failure. kept: memory of each worker, for all
-  // attempts. Throws Error if a worker cannot be started or its log file cannot be opened.
+  // order: of kind start. before: start times since the previous attempt's failure. kept: memory that is held for each
+  // worker over all attempts. Throws Error if a worker cannot be started or its log file cannot be opened.
   Agent(const LaunchOptions&, const Order& order, const std::string& cookie, const JobTime&, const StartTimes& before,
         const std::vector<AgentMemory>& kept, SignalSource&, RendezvousClient&);
 
-  NodeEnd run();                                                  // returns when all workers have ended
-  const std::string& failure() const { return failure_; }         // as reported; empty if nothing failed
-  JobTime time() const;                                           // account of the first worker
-  StartTimes failure_times() const { return failure_times_; }     // start times of the restart, as far as reached
-  const std::optional<Order>& end() const { return end_order_; }  // set if the job's end was ordered meanwhile
+  NodeEnd run();                                           // returns when all workers have ended
+  const std::string& failure() const { return failure_; }  // failure as reported; empty if nothing failed
+  JobTime time() const;                                    // the first worker's account
+  // Start times of the restart, as far as its stages were reached.
+  StartTimes failure_times() const { return failure_times_; }
+  const std::optional<Order>& end() const { return end_order_; }  // set if the end of the job was ordered meanwhile
 
  private:
   enum class Phase { running, stopping, ending };  // stopping: after a signal; ending: after a failure
@@ -48,27 +49,27 @@ class Agent {
   void handle_signal(int number);
   void handle_order(const Order&);
   void reap_workers();
-  // Finds the worker whose failure is the root cause, reports it and starts to end the others. Waits up to kBlameTime
-  // for a cause if the workers that failed may only have lost a peer. Sets failed_, error_ and phase_.
+  // Finds the worker whose failure is the root cause, reports it and starts to end the other workers. If the workers
+  // that failed may only have lost a peer, waits up to kBlameTime for a root cause. Sets failed_, error_ and phase_.
   void check_for_failure();
   void record_failure_time(const Worker* first);  // sets failure_times_
-  void check_for_hangs();                         // checks for hanging workers, and for the leader's verdict about them
+  void check_for_hangs();                         // checks for hanging workers and for the leader's verdict about them
   void update_board();                            // writes the state of the job to options_.board
   void report_hang();                             // asks the leader for a verdict, and sets verdict_deadline_
-  void end_after_hang();                          // without a verdict of the leader
+  void end_after_hang();                          // called if there is no verdict from the leader
   std::vector<RankState> rank_states() const;
-  void write_last_operations() const;  // of the workers, to the log directory
+  void write_last_operations() const;  // writes the workers' last operations to the log directory
   void report_failure(Worker& first);  // logs the failure and reports it to the leader
   void show_last_lines(const Worker& first) const;
   bool is_restartable(const Worker& first) const;
   std::string failure_text(const Worker& first, const std::vector<int>& same_error) const;
   std::vector<int> ranks_with_same_error(const Worker& first) const;
-  void show_or_drop_error(Worker& worker) const;  // the error message that was held back
+  void show_or_drop_error(Worker& worker) const;  // handles the error message that was held back
   // Returns true if the failure that was reported makes the worker's message redundant.
   bool is_already_reported(const Worker& ended) const;
-  void pass_on_stop_signal(int number);                  // to the workers, which have stop_timeout to end
-  void prevent_restart(int number);                      // after the attempt
-  void end_workers(std::chrono::milliseconds patience);  // SIGTERM after `patience`, SIGKILL after grace
+  void pass_on_stop_signal(int number);  // passes the signal on to the workers, which have stop_timeout to end
+  void prevent_restart(int number);      // prevents a restart after the attempt
+  void end_workers(std::chrono::milliseconds patience);  // sends SIGTERM after `patience`, SIGKILL after `grace`
   void enforce_deadlines();                              // sends SIGTERM and SIGKILL when they are due
   bool any_worker_alive() const;
   bool any_worker_stopped() const;
@@ -90,15 +91,15 @@ class Agent {
   RendezvousClient& client_;
   Environment environment_;
   std::vector<WorkerBinding> bindings_;  // one per worker
-  std::vector<Gpu> gpus_;                // one per worker, by CUDA index; empty if there are none or they are unknown
+  std::vector<Gpu> gpus_;  // one per worker, by CUDA index; empty if there are none or if they are unknown
   Clock::time_point begin_ = Clock::now();
   std::vector<std::unique_ptr<Worker>> workers_;
   Phase phase_ = Phase::running;
   bool stop_requested_ = false, failed_elsewhere_ = false;
-  Clock::time_point stop_time_;                        // when the first stop signal arrived
-  Clock::time_point next_board_update_{};              // next update of options_.board
-  std::optional<Clock::time_point> sigkill_time_;      // end of the phase, when SIGKILL is sent
-  std::optional<Clock::time_point> sigterm_time_;      // when ending: time of SIGTERM
+  Clock::time_point stop_time_;                        // time of the first stop signal
+  Clock::time_point next_board_update_{};              // time of the next update of options_.board
+  std::optional<Clock::time_point> sigkill_time_;      // time at which the phase ends with SIGKILL
+  std::optional<Clock::time_point> sigterm_time_;      // time of SIGTERM in phase `ending`
   std::optional<Clock::time_point> blame_deadline_;    // end of the wait for a root cause
   std::optional<Clock::time_point> verdict_deadline_;  // set if a worker hangs
   Worker* failed_ = nullptr;

@@ -10,7 +10,7 @@ namespace ring {
 namespace {
 
 constexpr int kMaxCores = 1 << 16;
-constexpr int kPreferred = 1, kPreferredMany = 5;  // MPOL_*, <linux/mempolicy.h>
+constexpr int kPreferred = 1, kPreferredMany = 5;  // MPOL_* in <linux/mempolicy.h>
 constexpr int kBits = 8 * sizeof(unsigned long);
 
 }  // namespace

@@ -8,7 +8,8 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kWindow = 128;
-constexpr HangRules::Seconds kLongestLook{1};  // a longer gap between two looks was not watched
+// If two calls of update() are further apart, the time between them was not watched.
+constexpr HangRules::Seconds kLongestLook{1};
 
 }  // namespace
 

@@ -1,12 +1,13 @@
 #pragma once
-// Decides whether a worker hangs. Uses neither clocks nor processes: callers pass its progress and the time at
-// intervals, and the detector measures how long steps take.
+// Decides whether a worker hangs. Uses neither clocks nor processes: callers regularly pass the worker's progress and
+// the time, and the detector measures how long steps take.
 //
 // Silence is the time without any sign of progress. Within a step the limit is `factor` times the 99th percentile of
-// recent step times, and at least `min_limit`. The limit is `unmeasured` until `enough` steps are measured (the first
-// steps tune kernels; a fixed limit needs one step), and in the first validation and the first save. Validation gives a
-// sign for each batch and later has the limit of a step; a save may take `factor` times the longest earlier one. Time
-// before the first step has no limit. Time in which update() was not called (a suspended machine) does not count as
+// recent step times, but at least `min_limit`. The limit is `unmeasured` until `enough` steps are measured (the first
+// steps tune kernels; a fixed limit needs one step), and in the first validation and the first save. A validation gives
+// a sign for each batch, and later validations have the limit of a step; a save may take `factor` times as long as the
+// longest earlier one. Time before the first step has no limit. Time in which update() was not called (e.g. because the
+// machine was suspended) does not count as silence.
 // silence.
 
 #include <chrono>
@@ -21,7 +22,7 @@ namespace ring {
 struct HangRules {
   using Seconds = std::chrono::duration<double>;
   bool on = true;
-  std::optional<Seconds> fixed = {};  // limit within a step, instead of a measured one
+  std::optional<Seconds> fixed = {};  // limit within a step, used instead of a measured limit
   Seconds min_limit{10};
   double factor = 5;
   int enough = 16;
@@ -31,10 +32,10 @@ struct HangRules {
 enum class Activity : std::uint8_t { unlimited, step, validation, save };
 
 struct LifeSign {
-  std::int64_t progress = 0;  // any counter that changes with progress
-  std::int64_t step = 0;      // steps done
+  std::int64_t progress = 0;  // any counter that changes when there is progress
+  std::int64_t step = 0;      // number of steps done
   Activity activity = Activity::unlimited;
-  std::int64_t validations = 0, saves = 0;  // number started
+  std::int64_t validations = 0, saves = 0;  // number of validations and saves that were started
 };
 
 class HangDetector {
@@ -47,7 +48,7 @@ class HangDetector {
   // Call several times a second. Returns true if the worker hangs.
   bool update(const LifeSign&, Time now);
   Seconds silence() const { return silence_; }
-  Seconds limit() const;  // current limit of silence
+  Seconds limit() const;  // current limit on silence
 
  private:
   void measure(const LifeSign&, Time now);
@@ -56,10 +57,10 @@ class HangDetector {
 
   HangRules rules_;
   LifeSign last_;
-  Time updated_, stepped_, began_;  // last update(), end of the last step, start of the activity
+  Time updated_, stepped_, began_;  // time of the last update(), end of the last step, start of the activity
   Seconds silence_{0}, longest_save_{0};
-  bool undisturbed_ = false;   // only steps have run since stepped_
-  std::vector<double> steps_;  // seconds of the last kWindow steps, a ring buffer
+  bool undisturbed_ = false;   // true if only steps have run since stepped_
+  std::vector<double> steps_;  // durations in seconds of the last kWindow steps, as a ring buffer
   std::size_t next_ = 0;
   double percentile_99_ = 0;  // 99th percentile of steps_
 };

@@ -1,5 +1,6 @@
 #pragma once
-// Name and secret that all agents of a job share, and the keys derived from them. None of them is sent.
+// Name and secret that all agents of a job share, and the keys derived from them. Neither the secret nor the keys are
+// sent.
 
 #include <string>
 
@@ -9,11 +10,11 @@ namespace ring {
 
 struct Job {
   std::string id;      // value of --rdzv-id
-  std::string secret;  // for this job only, or for all jobs of its owner
+  std::string secret;  // secret of this job, or of all jobs of its owner
 
   std::string agents_cookie() const { return hmac(secret, "agents of " + id); }
-  // Returns the key of one attempt's workers. `leader`: the agent of node 0, which has a new id in each launch of the
-  // job.
+  // Returns the key for the workers of one attempt. `leader`: the agent on node 0, which has a new id in each launch of
+  // the job.
   std::string workers_cookie(const std::string& leader, int attempt) const {
     return hmac(secret, "workers of " + id + " under " + leader + ", attempt " + std::to_string(attempt));
   }

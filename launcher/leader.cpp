@@ -40,7 +40,7 @@ Leader::~Leader() {
   thread_.join();
 }
 
-// If any_, listens on all IPv6 and IPv4 addresses, as far as the host has both.
+// If any_ is set, listens on all IPv6 and IPv4 addresses, as far as the host has both.
 std::unique_ptr<StoreServer> Leader::start_store(int port, const std::string& cookie) const {
   if (!any_) return std::make_unique<StoreServer>(Endpoint{at_.host, port}, cookie);
   try {

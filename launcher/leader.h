@@ -15,15 +15,15 @@ namespace ring {
 
 class Leader {
  public:
-  // Throws Error if the endpoint cannot be served. Port 0 selects an ephemeral port. any: listen on all addresses of
-  // this host. silence: after this, an agent counts as lost.
+  // Throws Error if the endpoint cannot be served. Port 0 selects an ephemeral port. any: true to listen on all
+  // addresses of this host. silence: time after which a silent agent counts as lost.
   Leader(Job, RendezvousRules, const Endpoint&, bool any, std::chrono::milliseconds silence);
   // If the job is over, waits up to a few seconds until all agents have left.
   ~Leader();
   Leader(const Leader&) = delete;
   Leader& operator=(const Leader&) = delete;
 
-  Endpoint own_endpoint() const;  // for this host's agent
+  Endpoint own_endpoint() const;  // endpoint for this host's agent
 
  private:
   void run();
@@ -43,8 +43,8 @@ class Leader {
   Rendezvous rendezvous_;
   std::unique_ptr<StoreServer> agents_;
   int port_;                              // port of agents_
-  std::unique_ptr<StoreServer> workers_;  // store of the running attempt
-  int open_for_ = -1;                     // attempt of workers_; -1 if there is none
+  std::unique_ptr<StoreServer> workers_;  // store of the attempt that is running
+  int open_for_ = -1;                     // the attempt that workers_ is open for; -1 if there is none
   std::unique_ptr<Store> store_;
   std::int64_t heard_ = 0;
   std::set<AgentId> known_, gone_;

@@ -32,7 +32,7 @@ std::vector<std::string> entries_of(const fs::path& folder) {
   return names;
 }
 
-// Returns the NUMA node of each core that has one.
+// Returns the NUMA nodes of all cores that have one.
 std::map<int, int> nodes_of_cores(const fs::path& nodes) {
   std::map<int, int> of;
   for (const int node : numbers_in(nodes / "online"))
@@ -40,7 +40,7 @@ std::map<int, int> nodes_of_cores(const fs::path& nodes) {
   return of;
 }
 
-// Returns the lowest core that shares the highest-level cache.
+// Returns the lowest core that shares the core's last-level cache.
 int complex_of(const fs::path& cpu, int core) {
   int level = -1, first = core;
   for (const std::string& name : entries_of(cpu / "cache")) {
@@ -66,7 +66,7 @@ std::vector<Core> read_cores(const fs::path& system) {
   return cores;
 }
 
-// Returns the value of a line such as "GPU UUID:   GPU-4c1..." in the driver's file.
+// Returns the value in a line such as "GPU UUID:   GPU-4c1..." of the driver's file.
 std::string value_of(const fs::path& file, const std::string& key) {
   std::ifstream lines(file);  // opens: system
   for (std::string line; std::getline(lines, line);) {
@@ -89,7 +89,7 @@ std::vector<Gpu> read_gpus(const fs::path& root) {
   return gpus;
 }
 
-// Finds a GPU by number or by the beginning of its UUID.
+// Finds a GPU by its number or by the beginning of its UUID.
 const Gpu* named(const std::string& word, const std::vector<Gpu>& gpus) {
   if (const auto n = parse_int(word))
     return *n >= 0 && *n < static_cast<int>(gpus.size()) ? &gpus[static_cast<std::size_t>(*n)] : nullptr;
@@ -120,7 +120,7 @@ std::optional<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>& all, const 
   for (std::string word; std::getline(words, word, ',');) {
     std::erase(word, ' ');
     const Gpu* gpu = named(word, all);
-    if (!gpu) break;  // CUDA ignores everything from the first unknown GPU on
+    if (!gpu) break;  // CUDA ignores everything after the first unknown GPU
     visible.push_back(*gpu);
   }
   return visible;

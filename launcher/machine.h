@@ -11,32 +11,32 @@
 
 namespace ring {
 
-struct Core {  // a logical core, by kernel number
+struct Core {  // a logical core, by its kernel number
   int number = 0;
-  int node = 0;  // NUMA node
+  int node = 0;  // its NUMA node
   int socket = 0;
-  int physical = 0;  // lowest number of the hardware threads of its physical core
-  int complex = 0;   // lowest number of the cores with the same last-level cache
+  int physical = 0;  // lowest core number among the hardware threads of its physical core
+  int complex = 0;   // lowest core number among the cores with the same last-level cache
 };
 
 struct Gpu {
-  std::string bus;   // PCI address, "0000:3b:00.0"
-  std::string uuid;  // "GPU-4c1..."
+  std::string bus;   // PCI address, e.g. "0000:3b:00.0"
+  std::string uuid;  // e.g. "GPU-4c1..."
   std::string model;
   int node = -1;  // nearest NUMA node; -1 if unknown
 };
 
 struct Machine {
-  std::vector<Core> cores;  // online cores, ascending
-  std::vector<Gpu> gpus;    // known to the driver, by PCI address
-  int nodes() const;        // NUMA nodes with cores
+  std::vector<Core> cores;  // online cores, sorted
+  std::vector<Gpu> gpus;    // GPUs known to the driver, sorted by PCI address
+  int nodes() const;        // number of NUMA nodes with cores
 };
 
-// Reads the description; unreadable parts are left empty. root: prefix of /sys and /proc.
+// Reads the description; parts that cannot be read are left empty. root: prefix of /sys and /proc.
 Machine read_machine(const std::filesystem::path& root = "/");
 
 // Returns the GPUs that CUDA numbers 0, 1, ... in a process with this environment (CUDA_VISIBLE_DEVICES,
-// CUDA_DEVICE_ORDER). Returns nullopt if the numbering is unknown: different models, which CUDA sorts by speed, or
+// CUDA_DEVICE_ORDER). Returns nullopt if the numbering is unknown: different GPU models, which CUDA sorts by speed, or
 // parts of a GPU (MIG).
 std::optional<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>&, const Environment&);
 

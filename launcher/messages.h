@@ -1,5 +1,5 @@
 #pragma once
-// Messages between agents and the leader, as text. Decoding throws Error if the text is not such a message.
+// Messages between agents and the leader, as text. Decoding throws Error if the text is not a valid message.
 
 #include <optional>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace ring {
 
-// Message of an agent: exactly one of the optionals is set.
+// An agent's message: exactly one of the optionals is set.
 struct Report {
   AgentId from;
   int attempt = 0;
@@ -23,8 +23,8 @@ Report decode_report(const std::string&);
 std::string encode(const Order&);
 Order decode_order(const std::string&);
 
-// Keys of the lists of messages in the store.
-inline const std::string kReports = "reports";  // reports of all agents
+// Keys of the message lists in the store.
+inline const std::string kReports = "reports";  // reports from all agents
 inline std::string orders_of(const AgentId& agent) { return "orders of " + agent; }
 
 }  // namespace ring

@@ -15,7 +15,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMaxLine = 4096;  // bytes; longer lines are split
+constexpr std::size_t kMaxLine = 4096;  // in bytes; longer lines are split
 
 // Ignores errors: a closed console must not end the run.
 void write_all(int fd, const char* data, std::size_t size) {
@@ -62,7 +62,7 @@ void WorkerOutput::append(const char* data, std::size_t size) {
     if (*data == '\n')
       end_line();
     else if (*data == '\r')
-      line_.clear();  // a progress line starts over
+      line_.clear();  // a progress line starts again
     else
       line_ += *data;
     if (line_.size() >= kMaxLine) end_line();
@@ -71,7 +71,7 @@ void WorkerOutput::append(const char* data, std::size_t size) {
 
 void WorkerOutput::end_line() {
   if (console_ >= 0 && !prefix_.empty()) {
-    const bool named = line_.find(prefix_) != std::string::npos;  // a log line that already names its rank
+    const bool named = line_.find(prefix_) != std::string::npos;  // true for a log line that already names its rank
     write_line((named ? "" : prefix_) + line_ + "\n");
   }
   tail_.push_back(std::exchange(line_, {}));
@@ -82,7 +82,7 @@ void WorkerOutput::write_line(const std::string& text) {
   if (!holds_lines() && !line_.starts_with(kErrorBegin)) return write_all(console_, text.data(), text.size());
   if (!holds_lines()) held_since_ = Clock::now();
   held_.push_back(text);
-  if (held_.size() > kTailLines) write_held_lines();  // too long for a final error: the worker continues
+  if (held_.size() > kTailLines) write_held_lines();  // too long for a final error, so the worker continues
 }
 
 void WorkerOutput::write_held_lines() {

@@ -1,6 +1,7 @@
 #pragma once
-// Reads a worker's output without blocking, forwards it line by line, and keeps the last lines for when it fails. If
-// the worker has a prefix, its final error message is held back, so that an error of several workers can be shown once.
+// Reads a worker's output without blocking, forwards it line by line, and keeps the last lines in case the worker
+// fails. If the worker has a prefix, its final error message is held back, so that an error of several workers can be
+// shown once.
 
 #include <chrono>
 #include <cstddef>
@@ -20,16 +21,17 @@ inline constexpr const char* kErrorBegin = "ringmaster: ";  // prefix of the pro
 class WorkerOutput {
  public:
   // prefix: written before every line; if empty, bytes are forwarded unchanged (a progress line stays live). console:
-  // descriptor, or -1 to write only to the file. log_path: empty for no log file; throws Error if it cannot be opened.
+  // file descriptor, or -1 to write only to the file. log_path: empty for no log file; throws Error if it cannot be
+  // opened.
   WorkerOutput(Fd read_end, std::string prefix, int console, const std::string& log_path);
 
-  int fd() const { return source_.get(); }  // -1 after the end of the output
-  void drain();                             // reads everything available now
+  int fd() const { return source_.get(); }  // -1 once the output has ended
+  void drain();                             // reads everything that is available now
   const std::deque<std::string>& tail() const { return tail_; }
-  // Returns the last line of tail() that begins with kErrorBegin and all lines after it; empty if there is none.
+  // Returns the last line of tail() that begins with kErrorBegin, and all lines after it; empty if there is none.
   std::string error() const;
   const std::string& log_path() const { return log_path_; }
-  void finish();  // drains, and completes an unfinished last line
+  void finish();  // drains the output, and completes an unfinished last line
 
   using Clock = AwakeClock;
   bool holds_lines() const { return !held_.empty(); }
@@ -49,7 +51,7 @@ class WorkerOutput {
   Fd source_;
   std::string prefix_, line_, log_path_;
   int console_;
-  bool lost_ = false;  // writing to the log file has failed
+  bool lost_ = false;  // true once writing to the log file has failed
   std::unique_ptr<std::FILE, CloseFile> log_;
   std::deque<std::string> tail_, held_;
   Clock::time_point held_since_{};

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kRecent = 8;
 
-// Stops at the end of the array: a dying process may have left the text half written.
+// Stops at the end of the array: a process that died may have left a half-written text.
 template <std::size_t N>
 std::string text_of(const std::array<char, N>& from) {
   return {from.begin(), std::find(from.begin(), from.end() - 1, '\0')};
@@ -29,7 +29,7 @@ struct Entry {
   std::string text, site;
 };
 
-// A failed operation was waiting when something else ended it.
+// An operation that failed was waiting when something else ended it.
 bool is_waiting(const Entry& e) { return e.state == FlightState::started || e.state == FlightState::failed; }
 
 // Returns the valid entries, oldest first.

@@ -1,5 +1,5 @@
 #pragma once
-// State of a worker, which its agent reads from shared memory, even if the worker hangs or is dead.
+// State of a worker. The agent reads it from shared memory, even if the worker hangs or is dead.
 
 #include <cstdint>
 #include <string>
@@ -14,36 +14,36 @@ struct PastCall {
   std::string text, site;
 };
 
-// Progress of a rank in a group. Collective operations are numbered from 1, the same on all ranks.
+// A rank's progress in a group. Collective operations are numbered from 1, equally on all ranks.
 struct GroupState {
-  std::string name;                                // "dp"
-  int first_rank = 0, size = 0;                    // first_rank: rank in the run; with `name` it identifies the group
-  std::int64_t queued = 0, started = 0, done = 0;  // newest operation in each state
-  std::string waits_in = {};                       // operation started but not done; empty if none
+  std::string name;              // e.g. "dp"
+  int first_rank = 0, size = 0;  // first_rank: its rank in the run; together with `name` it identifies the group
+  std::int64_t queued = 0, started = 0, done = 0;  // number of the newest operation in each state
+  std::string waits_in = {};                       // operation that was started but is not done; empty if there is none
   std::string site = {};                           // call site of waits_in
   bool pairwise = false;                           // true if waits_in is pairwise, as in FlightEntry
-  std::vector<PastCall> recent = {};               // last started operations that are the same on all ranks
+  std::vector<PastCall> recent = {};               // the operations started last that are the same on all ranks
 };
 
 struct RankState {
   int rank = 0, node = 0;
   std::int64_t pid = 0;
   std::string host;
-  std::int64_t step = 0;  // steps done
-  std::string phase;      // "forward"; "forward, writing: sync" while a checkpoint is written
-  bool writes = false;    // is writing a checkpoint
+  std::int64_t step = 0;  // number of steps done
+  std::string phase;      // e.g. "forward", or "forward, writing: sync" while a checkpoint is written
+  bool writes = false;    // true while the worker is writing a checkpoint
   double silent = 0;      // seconds without progress
-  bool stopped = false;   // stopped by a signal or a debugger
-  std::string last;       // last completed operation, "#411 of dp"; empty if none
+  bool stopped = false;   // true if a signal or a debugger has stopped the worker
+  std::string last;       // the operation completed last, e.g. "#411 of dp"; empty if there is none
   std::vector<GroupState> groups = {};
 
-  bool is_waiting() const;  // waits for other ranks in an operation of a step
+  bool is_waiting() const;  // true if the rank waits for other ranks in an operation of a step
 };
 
 RankState state_of(const WorkerStatus&, int rank);
-// Returns the number of signs of progress so far; it stands still if the worker does.
+// Returns the number of signs of progress so far; while it stays the same, the worker makes no progress.
 std::int64_t progress_of(const WorkerStatus&);
-// Returns the time of the newest sign of progress, as nanoseconds_now(); 0 if there was none.
+// Returns the time of the newest sign of progress, from nanoseconds_now(); 0 if there was none.
 std::int64_t last_sign_of(const WorkerStatus&);
 bool is_stopped(std::int64_t pid);  // according to /proc
 // Returns the state and the newest operations, with their states and times, as JSON on one line.

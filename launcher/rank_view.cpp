@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-// Reads the second number of statm, the resident pages.
+// Reads the second number in statm, the number of resident pages.
 std::optional<double> resident_bytes(std::int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
   double all = 0, resident = 0;

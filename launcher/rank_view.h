@@ -6,7 +6,7 @@
 
 namespace ring {
 
-// gpu: PCI address of the worker's GPU; empty if there is none or it is unknown.
+// gpu: PCI address of the worker's GPU; empty if there is no GPU or its address is unknown.
 RankView view_of(const Worker&, const std::string& gpu);
 
 }  // namespace ring

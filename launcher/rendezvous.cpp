@@ -105,7 +105,8 @@ void Rendezvous::tick(Time now) {
   if (all_ended()) restart_or_finish(now);
 }
 
-// Assigns node ranks: first the host, then agents that have a rank or request one, then the others in order of arrival.
+// Assigns node ranks: first to the host, then to agents that have or request one, then to the others in order of
+// arrival.
 std::vector<Rendezvous::Agent*> Rendezvous::seats() {
   std::vector<Agent*> seats(static_cast<std::size_t>(rules_.max_nodes), nullptr);
   const auto wish = [](const Agent& a) { return a.node_rank >= 0 ? a.node_rank : a.offer.node_rank; };
@@ -160,7 +161,7 @@ bool Rendezvous::fits_settings(const std::vector<Agent*>& seated) const {
   return !misfits_.contains(world);
 }
 
-// Drops the last nodes until the settings fit; they stay as spares. Empty if no number of nodes fits.
+// Drops the last nodes until the settings fit; dropped nodes stay as spares. Empty if no node count fits.
 std::vector<Rendezvous::Agent*> Rendezvous::fewer_that_fit(std::vector<Agent*> seated) const {
   while (!fits_settings(seated) && seated.size() > static_cast<std::size_t>(rules_.min_nodes)) seated.pop_back();
   return fits_settings(seated) ? seated : std::vector<Agent*>{};
@@ -211,8 +212,8 @@ NodeFailure& Rendezvous::cause() {
                                    [](const NodeFailure& a, const NodeFailure& b) { return a.blame < b.blame; });
 }
 
-// Returns true once the cause is clear: ranks that only lost a peer wait for a root cause, and hanging ranks for the
-// states of all nodes.
+// Returns true once the cause is clear: if ranks only lost a peer, the root cause may still be reported; if ranks hang,
+// the states of all nodes are needed.
 bool Rendezvous::is_cause_known(Time now) {
   NodeFailure& why = cause();
   const bool late = now >= cause_deadline_ || all_ended();
@@ -254,7 +255,7 @@ void Rendezvous::restart_or_finish(Time now) {
   try_start(now);
 }
 
-// Returns true if fewer of the present nodes may fit, or more once others join.
+// Returns true if the settings may fit with fewer of the present nodes, or with more nodes once others join.
 bool Rendezvous::different_size_may_fit() {
   misfits_.insert(world_);
   std::vector<Agent*> all = seats();

@@ -1,7 +1,7 @@
 #pragma once
-// Decides for all agents of a job: when an attempt starts and who takes part, when it stops everywhere, whether it is
+// Decides for all agents of a job when an attempt starts and who takes part, when it stops everywhere, whether it is
 // restarted, and how the job ends. A state machine without sockets or clocks: reports come in with the time, and orders
-// go out. It runs in the agent of node 0 (launcher/leader.h).
+// go out. It runs in the agent on node 0 (launcher/leader.h).
 
 #include <chrono>
 #include <cstdint>
@@ -20,14 +20,14 @@ namespace ring {
 
 using AgentId = std::string;
 
-// An agent that joins.
+// An agent that wants to join.
 struct NodeOffer {
   std::string host;
-  int node_rank = -1;  // requested node rank; -1 for any
+  int node_rank = -1;  // requested node rank; -1 means any
   int workers = 1;
 };
 
-// Why a worker ended, in ascending order of plausibility as the root cause.
+// Reasons why a worker ended, sorted by how plausible each is as the root cause.
 enum class Blame : std::uint8_t { lost_peer, hung, failed, killed };
 
 // The first failure of a node in an attempt.
@@ -35,41 +35,41 @@ struct NodeFailure {
   Blame blame = Blame::failed;
   int code = 1;             // exit code of the job
   bool restartable = true;  // true if a restart may help
-  std::string text;         // "rank 3 on b (pid 71) was killed by signal 9 (Killed) after 12.5 s and step 120"
-  std::vector<RankState> ranks = {};  // hung: states of this node's ranks; the verdict uses those of all nodes
+  std::string text;         // e.g. "rank 3 on b (pid 71) was killed by signal 9 (Killed) after 12.5 s and step 120"
+  std::vector<RankState> ranks = {};  // hung: states of this node's ranks; the verdict uses the states from all nodes
   bool misfit = false;                // true if the settings need a different number of processes
 };
 
-// Report that all workers of a node have ended.
+// Reports that all workers of a node have ended.
 struct NodeEnd {
   int code = 0;
-  bool stopped = false;   // stopped by a signal
+  bool stopped = false;   // true if a signal stopped them
   bool begun = false;     // WorkerStatus::begun
-  std::int64_t step = 0;  // steps done
+  std::int64_t step = 0;  // number of steps done
 };
 
 struct Order {
   enum class Kind : std::uint8_t { wait, start, stop, end, report_states };
   Kind kind = Kind::wait;
-  // wait: who is missing; start: previous failure; stop, end: the reason; look: empty
+  // wait: who is missing; start: the previous failure; stop, end: the reason; report_states: empty
   std::string text;
-  std::string verdict;  // end after a failure: why there is no restart, unless that is obvious
+  std::string verdict;  // end after a failure: why there is no restart, unless it is obvious
   int attempt = 0;
   int code = 0;  // end: exit code of the launcher
   bool begun = false;
   int node_rank = 0, nodes = 1, first_rank = 0, world = 1;  // set if kind is start
   Endpoint store;  // start: address of the workers' store, filled in by the leader
-  AgentId leader;  // start: host of that store, filled in by the leader
+  AgentId leader;  // start: the agent that hosts this store, filled in by the leader
 };
 
 struct RendezvousRules {
-  AgentId host;  // agent that serves the endpoint; always node 0
+  AgentId host;  // the agent that serves the endpoint; always node 0
   int min_nodes = 1, max_nodes = 1;
   int max_restarts = 0;
-  std::chrono::milliseconds join_timeout{600'000};  // for all nodes to join, at first and after each failure
-  std::chrono::milliseconds last_call{30'000};      // wait for more nodes than min_nodes, at first
-  std::chrono::milliseconds return_timeout{2'000};  // for lost nodes to rejoin, if min_nodes are still here
-  std::chrono::milliseconds blame_time{1'000};      // how long to wait for the root cause if workers only lost a peer
+  std::chrono::milliseconds join_timeout{600'000};  // time for all nodes to join, at the start and after each failure
+  std::chrono::milliseconds last_call{30'000};      // time to wait for more nodes than min_nodes, at the start
+  std::chrono::milliseconds return_timeout{2'000};  // time for lost nodes to rejoin if min_nodes are still present
+  std::chrono::milliseconds blame_time{1'000};      // time to wait for the root cause if workers only lost a peer
   std::string advice;                               // appended to messages about missing nodes
 };
 
@@ -79,38 +79,38 @@ class Rendezvous {
 
   Rendezvous(RendezvousRules, Time now);
 
-  // Reports of agents. A report about a different attempt from the running one is ignored.
+  // Reports from agents. A report about an attempt that is not the running one is ignored.
   void join(const AgentId&, const NodeOffer&, Time now);
   void on_failure(const AgentId&, int attempt, const NodeFailure&, Time now);
-  // Reports the states of this node's ranks, after an order to look: a rank of another node hangs.
+  // Reports the states of this node's ranks, after an order of kind report_states: a rank on another node hangs.
   void on_states(const AgentId&, int attempt, const std::vector<RankState>&, Time now);
   void on_end(const AgentId&, int attempt, const NodeEnd&, Time now);
-  void leave(const AgentId&, const std::string& why, Time now);  // why: such as "its connection closed"
+  void leave(const AgentId&, const std::string& why, Time now);  // why: e.g. "its connection closed"
   void tick(Time now);                                           // call often
 
-  std::vector<std::pair<AgentId, Order>> take_orders();  // new orders since the last call, oldest first
+  std::vector<std::pair<AgentId, Order>> take_orders();  // orders since the last call, oldest first
   bool is_over() const { return end_.has_value(); }
-  std::vector<AgentId> agents() const;  // agents present
+  std::vector<AgentId> agents() const;  // agents that are present
 
  private:
   enum class Phase : std::uint8_t { joining, running, stopping };
   struct Agent {
     AgentId id;
     NodeOffer offer;
-    int node_rank = -1;  // in the running attempt, or the last one it took part in; -1 if none
+    int node_rank = -1;  // in the running attempt, or in the last one in which it took part; -1 if there was none
     bool taking_part = false;
     std::optional<NodeEnd> end;
-    bool reported_states = false;  // its ranks' states have been reported
-    std::string last_notice;       // last text sent to it while it waited
+    bool reported_states = false;  // true once the states of its ranks have been reported
+    std::string last_notice;       // text that was last sent to it while it waited
   };
 
   Agent* find(const AgentId&);
   void queue_order(const Agent&, Order);
-  void notify_waiting_agents(const std::string& text);          // tells agents outside the attempt what they wait for
-  void notify_spare_agents();                                   // the same, while an attempt runs
-  std::vector<Agent*> seats();                                  // agents by node rank; null if the rank is free
-  bool has_enough_nodes(std::size_t seated, Time now) const;    // true if an attempt may start with this many nodes
-  void try_start(Time now);                                     // starts an attempt, or fails after join_timeout
+  void notify_waiting_agents(const std::string& text);  // tells agents outside the attempt what they are waiting for
+  void notify_spare_agents();                           // same, while an attempt runs
+  std::vector<Agent*> seats();                          // agents by node rank; null if the node rank is free
+  bool has_enough_nodes(std::size_t seated, Time now) const;  // true if an attempt may start with this many nodes
+  void try_start(Time now);                                   // starts an attempt, or fails if join_timeout has passed
   bool fits_settings(const std::vector<Agent*>& seated) const;  // false if the settings do not fit the number of ranks
   std::vector<Agent*> fewer_that_fit(std::vector<Agent*> seated) const;
   void start_attempt(const std::vector<Agent*>& seated);
@@ -123,25 +123,25 @@ class Rendezvous {
   bool different_size_may_fit();
   // Ends the job.
   void finish(int code, const std::string& why, const std::string& verdict = {});
-  NodeFailure& cause();  // most plausible root cause; requires a failure
+  NodeFailure& cause();  // the most plausible root cause; requires a failure
   bool is_cause_known(Time now);
 
   RendezvousRules rules_;
   RestartBudget budget_;
   Phase phase_ = Phase::joining;
   int attempt_ = 0;
-  Time since_, last_arrival_;  // start of the join phase, time of the last join
+  Time since_, last_arrival_;  // start of the join phase; time of the last join
   std::vector<Agent> agents_;  // in order of arrival
   std::vector<NodeFailure> failures_;
-  std::vector<RankState> ranks_;  // states of all ranks, as far as reported
+  std::vector<RankState> ranks_;  // states of all ranks, as far as they were reported
   int world_ = 1;                 // number of ranks in the attempt
-  std::set<int> misfits_;         // numbers of ranks that do not fit the settings
+  std::set<int> misfits_;         // world sizes that do not fit the settings
   std::size_t nodes_ = 0;         // number of nodes in the attempt
   Time cause_deadline_{};
   std::string previous_failure_;  // failure of the last attempt
   std::int64_t step_ = 0;
   bool begun_ = false;
-  std::optional<int> stopped_;  // exit code of a node that a signal stopped
+  std::optional<int> stopped_;  // exit code of a node that was stopped by a signal
   std::optional<Order> end_;
   std::vector<std::pair<AgentId, Order>> orders_;
 };

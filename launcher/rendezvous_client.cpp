@@ -18,9 +18,9 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kBeat{500};   // between heartbeats
-constexpr milliseconds kTry{1'000};  // for one attempt to connect
-constexpr milliseconds kPause{100};  // between two attempts
+constexpr milliseconds kBeat{500};   // interval between heartbeats
+constexpr milliseconds kTry{1'000};  // time limit for one attempt to connect
+constexpr milliseconds kPause{100};  // pause between two attempts
 
 }  // namespace
 
@@ -94,7 +94,7 @@ void RendezvousClient::queue_order(Order order) {
   const std::lock_guard lock(mutex_);
   orders_.push_back(std::move(order));
   const std::uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof one) != sizeof one) return;  // already readable
+  if (write(wake_.get(), &one, sizeof one) != sizeof one) return;  // the descriptor is already readable
 }
 
 void RendezvousClient::end(const std::string& why) {

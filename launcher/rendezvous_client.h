@@ -1,6 +1,6 @@
 #pragma once
-// An agent's connection to the leader. One thread connects, sends heartbeats and receives orders; another one sends
-// reports, in order. The caller never waits for a broken link.
+// An agent's connection to the leader. One thread connects, sends heartbeats and receives orders; another thread sends
+// reports, in order. The caller never waits for a broken connection.
 
 #include <atomic>
 #include <chrono>
@@ -24,8 +24,8 @@ class RendezvousClient {
     Endpoint leader;
     std::string cookie;
     NodeOffer offer;
-    std::chrono::milliseconds join_timeout{600'000};  // limit for being admitted
-    std::chrono::milliseconds silence{30'000};        // silence after which the leader counts as lost
+    std::chrono::milliseconds join_timeout{600'000};  // time limit for being admitted
+    std::chrono::milliseconds silence{30'000};        // time after which a silent leader counts as lost
   };
   explicit RendezvousClient(Setup);
   ~RendezvousClient();
@@ -33,14 +33,14 @@ class RendezvousClient {
   RendezvousClient& operator=(const RendezvousClient&) = delete;
 
   int fd() const { return wake_.get(); }  // readable if there is an order
-  // Returns the next order, or nullopt. If the leader is lost or did not admit this agent in time, that is an order to
+  // Returns the next order, or nullopt. If the leader is lost or did not admit this agent in time, returns an order to
   // end.
   std::optional<Order> next_order();
   void report(int attempt, const NodeFailure&);
   void report(int attempt, const NodeEnd&);
   void report(int attempt, const std::vector<RankState>&);
-  std::string who_is_missing();  // what the agent waits for until it is admitted; then empty
-  std::string local_address();   // local address of the connection; empty before it is made
+  std::string who_is_missing();  // what the agent waits for until it is admitted; empty after that
+  std::string local_address();   // local address of the connection; empty before the connection is made
 
  private:
   void run();
@@ -54,8 +54,8 @@ class RendezvousClient {
   std::mutex mutex_;
   std::deque<Order> orders_;
   std::string waiting_for_, local_address_;
-  std::unique_ptr<Store> store_;    // used by thread_ only
-  std::unique_ptr<Store> reports_;  // for reports, once this agent has been admitted
+  std::unique_ptr<Store> store_;    // used only by thread_
+  std::unique_ptr<Store> reports_;  // used for reports, once this agent has been admitted
   std::atomic<bool> closing_{false};
   std::thread thread_;
   std::unique_ptr<CommQueue> outbox_ = std::make_unique<CommQueue>();

@@ -6,7 +6,7 @@ namespace ring {
 
 namespace {
 constexpr int kMaxFruitless = 3, kMaxAlike = 3;
-constexpr int kMaxSmaller = 64;  // each attempt uses less memory than the one before
+constexpr int kMaxSmaller = 64;  // each attempt uses less memory than the previous one
 }  // namespace
 
 std::string RestartBudget::spend(std::int64_t step, bool smaller) {

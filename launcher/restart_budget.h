@@ -1,5 +1,5 @@
 #pragma once
-// Limits the restarts of a job, depending on the optimizer steps that it completes.
+// Limits the number of restarts of a job, depending on the optimizer steps that the job completes.
 
 #include <cstdint>
 #include <string>
@@ -10,18 +10,18 @@ class RestartBudget {
  public:
   explicit RestartBudget(int max) : max_(max) {}
 
-  // Call when an attempt failed after `step` steps. Returns "" for a restart, otherwise why there is none. smaller:
-  // memory ran out and the next attempt uses less, which counts as progress.
+  // Call when an attempt failed after `step` steps. Returns "" for a restart, else the reason why there is none.
+  // smaller: true if memory ran out and the next attempt uses less memory, which counts as progress.
   std::string spend(std::int64_t step, bool smaller = false);
-  int used() const { return used_; }  // restarts since the last progress
+  int used() const { return used_; }  // number of restarts since the last progress
   int max() const { return max_; }
 
  private:
   int max_;
   int used_ = 0;
-  int fruitless_ = 0;  // attempts in a row that did not get beyond farthest_
-  int alike_ = 0;      // failures in a row at step last_
-  int smaller_ = 0;    // attempts in a row without progress in steps that used less memory
+  int fruitless_ = 0;  // number of consecutive attempts that did not get beyond farthest_
+  int alike_ = 0;      // number of consecutive failures at step last_
+  int smaller_ = 0;    // number of consecutive attempts that used less memory, without progress in steps
   std::int64_t farthest_ = 0, last_ = -1;
 };
 

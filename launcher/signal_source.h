@@ -1,5 +1,5 @@
 #pragma once
-// Delivers signals through a descriptor while it lives. Create it before any thread, because threads inherit the
+// Delivers signals through a file descriptor while it exists. Create it before any thread, because threads inherit the
 // blocked signals.
 
 #include <csignal>
@@ -11,12 +11,12 @@ namespace ring {
 
 class SignalSource {
  public:
-  explicit SignalSource(const std::vector<int>& numbers);  // adds SIGCHLD, leaves out signals that are ignored
+  explicit SignalSource(const std::vector<int>& numbers);  // adds SIGCHLD; leaves out signals that are ignored
   ~SignalSource();
   SignalSource(const SignalSource&) = delete;
   SignalSource& operator=(const SignalSource&) = delete;
   int fd() const { return fd_.get(); }
-  int next();  // returns 0 if there is none
+  int next();  // returns 0 if there is no signal
 
  private:
   sigset_t set_, saved_;

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kSayAgain{10};
 constexpr milliseconds kLook{200};
-constexpr milliseconds kLoopbackJoin{30'000};  // agents on this host join soon, those of other hosts cannot
+constexpr milliseconds kLoopbackJoin{30'000};  // agents on this host join soon, and agents on other hosts cannot join
 
 bool over_loopback(const LaunchOptions& o) { return o.max_nodes > 1 && is_loopback(o.endpoint->host); }
 
@@ -61,8 +61,9 @@ RendezvousRules Supervisor::rules() const {
   return r;
 }
 
-// The agent that has the endpoint's address is node 0. A name may resolve to a different address elsewhere, or to none
-// of this host (a Kubernetes service): then all addresses are used, which is safe because of the secret.
+// The agent that has the endpoint's address is node 0. A name may resolve to a different address on other hosts, or to
+// an address that this host does not have (a Kubernetes service): then the leader listens on all addresses, which is
+// safe because of the secret.
 std::unique_ptr<Leader> Supervisor::start_leader() const {
   if (options_.max_nodes == 1)
     return std::make_unique<Leader>(job_, rules(), Endpoint{"127.0.0.1", 0}, false, options_.silence);
@@ -80,7 +81,7 @@ std::unique_ptr<Leader> Supervisor::start_leader() const {
   }
 }
 
-// Retries: another program may have used the endpoint's port before.
+// Tries again, since another program may have used the endpoint's port before.
 void Supervisor::start_leader_if_absent() {
   if (!leader_ && !client_.who_is_missing().empty()) leader_ = start_leader();
 }
@@ -130,7 +131,7 @@ bool Supervisor::is_stop_requested() {
   return false;
 }
 
-// Logs what it waits for, when that changes and every ten seconds.
+// Logs what the agent waits for, whenever that changes and every ten seconds.
 void Supervisor::log_waiting() {
   if (const std::string line = client_.who_is_missing(); !line.empty()) waiting_for_ = line;
   if (waiting_for_.empty() || (waiting_for_ == logged_text_ && Clock::now() < logged_at_ + kSayAgain)) return;

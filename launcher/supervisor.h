@@ -1,5 +1,5 @@
 #pragma once
-// `ringmaster launch` on one node: meets the agents of the other nodes, and runs attempts until the job is over.
+// `ringmaster launch` on one node: meets the agents on the other nodes, and runs attempts until the job is over.
 
 #include <memory>
 #include <optional>
@@ -25,11 +25,12 @@ class Supervisor {
   std::unique_ptr<Leader> start_leader() const;
   void start_leader_if_absent();
   RendezvousClient::Setup client_setup() const;
-  std::optional<Order> wait_for_order();  // nullopt if a signal asked to stop
+  std::optional<Order> wait_for_order();  // nullopt if a signal requested a stop
   void log_waiting();
   void show_waiting_on_board() const;
   bool is_stop_requested();
-  std::optional<Order> attempt(const Order& start);  // returns the order that ended the job meanwhile, if any
+  // Returns the order that ended the job during the attempt, if there was one.
+  std::optional<Order> attempt(const Order& start);
   void announce(const Order& start) const;
   int finish(const Order& end) const;
 
@@ -39,19 +40,19 @@ class Supervisor {
   AgentId id_;
   std::unique_ptr<Leader> leader_;
   RendezvousClient client_;
-  std::string waiting_for_, logged_text_;  // who is missing, and what was last logged about it
+  std::string waiting_for_, logged_text_;  // who is missing, and what was last logged about that
   Clock::time_point logged_at_{};
   JobTime time_;
-  StartTimes failure_times_;       // of the previous attempt
-  std::vector<AgentMemory> kept_;  // one per worker of this node
+  StartTimes failure_times_;       // times of the previous attempt's failure
+  std::vector<AgentMemory> kept_;  // one per worker on this node
   int restarts_ = 0;
-  std::optional<int> node_, world_;  // of the previous attempt
-  std::string failure_;              // last one reported by this agent
+  std::optional<int> node_, world_;  // node and world size of the previous attempt
+  std::string failure_;              // the failure last reported by this agent
 };
 
-// Returns the exit code: 0 if all workers returned 0, else that of the first failure (128 + signal if killed). Throws
-// Error if options are invalid, the endpoint cannot be served, a worker cannot be started, or a log directory cannot be
-// written.
+// Returns the exit code: 0 if all workers returned 0, else the exit code of the first failure (128 + signal if killed
+// by a signal). Throws Error if options are invalid, the endpoint cannot be served, a worker cannot be started, or a
+// log directory cannot be written.
 int launch(const LaunchOptions&);
 
 }  // namespace ring

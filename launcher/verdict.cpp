@@ -24,7 +24,7 @@ struct Waiting {
   std::string text, site;
   std::vector<int> ranks;
 };
-using Calls = std::map<Call, std::vector<Waiting>>;  // waiting ranks per operation, grouped by what they run
+using Calls = std::map<Call, std::vector<Waiting>>;  // waiting ranks for each operation, grouped by what they run
 
 void add(std::vector<Waiting>& all, const std::string& text, const std::string& site, int rank) {
   const auto same = std::ranges::find(all, text, &Waiting::text);
@@ -60,7 +60,7 @@ const GroupState* find(const RankState& r, const Call& c) {
   return nullptr;
 }
 
-// Returns what the ranks ran under the number of a collective call; more than one entry if they differ.
+// Returns what the ranks ran under the number of a collective operation; more than one entry if they differ.
 std::vector<Waiting> runs_of(const Call& c, const Ranks& ranks) {
   std::vector<Waiting> all;
   for (const RankState& r : ranks)
@@ -70,7 +70,7 @@ std::vector<Waiting> runs_of(const Call& c, const Ranks& ranks) {
   return all;
 }
 
-// Returns the ranks of the call's group that have not reached it.
+// Returns the ranks of the operation's group that have not reached it.
 std::vector<const RankState*> late_for(const Call& c, const Ranks& ranks) {
   std::vector<const RankState*> late;
   for (const RankState& r : ranks)
@@ -118,7 +118,8 @@ std::string of_pending(const Calls& calls) {
   return text;
 }
 
-// Returns the rank silent for longest among those that others wait for and that wait for nobody; null if there is none.
+// Returns, among the ranks that others wait for and that wait for nobody, the one that has been silent for longest;
+// null if there is none.
 const RankState* lagging(const Calls& calls, const Ranks& ranks) {
   const RankState* first = nullptr;
   for (const auto& [call, waiting] : calls)
@@ -141,7 +142,7 @@ bool holds_up_a_save(const RankState& r) {
          });
 }
 
-// Returns the cause if no rank waits in an operation of a step.
+// Returns the cause of the hang if no rank waits in an operation of a step.
 const RankState* slowest(const Ranks& ranks) {
   if (const RankState* r = silent_for_longest(ranks, holds_up_a_save)) return r;
   return silent_for_longest(ranks, [](const RankState&) { return true; });

@@ -30,8 +30,8 @@ Pipe make_pipe() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
-// Arguments and environment of the child, created before the fork: between fork and exec only async-signal-safe calls
-// are allowed.
+// Arguments and environment of the child process, created before the fork: between fork and exec only async-signal-safe
+// calls are allowed.
 struct Image {
   std::vector<std::string> texts;
   std::vector<char*> argv, envp;
@@ -69,15 +69,15 @@ struct Descriptors {
                          bool keep_stdout, pid_t agent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != agent) _exit(127);              // the agent died before the prctl call
-  syscall(SYS_close_range, 3, ~0U, kCloseOnExec);  // closes what other threads opened meanwhile
+  if (getppid() != agent) _exit(127);              // the agent died before the call of prctl
+  syscall(SYS_close_range, 3, ~0U, kCloseOnExec);  // closes files that other threads have opened meanwhile
   dup2(fds.null, STDIN_FILENO);
   if (!keep_stdout) dup2(fds.output, STDOUT_FILENO);
   dup2(fds.output, STDERR_FILENO);
   fcntl(fds.page, F_SETFD, 0);  // stays open in the program
   for (const int kept : fds.inherited) fcntl(kept, F_SETFD, 0);
-  // Resets the signals that this program itself ignores, and SIGTERM, by which the agent ends workers. Other signals
-  // that were ignored when the agent started stay ignored.
+  // Resets the signals that this program itself ignores, and SIGTERM, with which the agent ends workers. Other signals
+  // that were ignored when the agent started remain ignored.
   for (const int s : {SIGPIPE, SIGXFSZ, SIGCHLD, SIGTERM}) signal(s, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
@@ -127,7 +127,7 @@ bool Worker::reap() {
   ending_ = WIFSIGNALED(status) ? Ending{0, WTERMSIG(status)} : Ending{WEXITSTATUS(status), 0};
   pidfd_.reset();
   output_->drain();
-  kill(-pid_, SIGKILL);  // kills what is left of its process group
+  kill(-pid_, SIGKILL);  // kills the rest of its process group
   return true;
 }
 

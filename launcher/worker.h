@@ -1,6 +1,6 @@
 #pragma once
-// One worker process: started in its own process group, with a page of memory shared with the agent; the kernel kills
-// it if the agent dies.
+// One worker process: started in its own process group, with a page of memory that it shares with the agent. If the
+// agent dies, the kernel kills the worker.
 
 #include <sys/types.h>
 
@@ -19,20 +19,22 @@ namespace ring {
 
 // How a process ended.
 struct Ending {
-  int code = 0;    // exit code, if it was not killed
-  int signal = 0;  // signal that killed it, or 0
+  int code = 0;    // exit code, if no signal killed the process
+  int signal = 0;  // signal that killed the process, or 0
   bool ok() const { return code == 0 && signal == 0; }
-  int exit_code() const { return signal ? 128 + signal : code; }  // as a shell reports it
+  int exit_code() const { return signal ? 128 + signal : code; }  // returns the code that a shell would report
 };
-std::string describe(const Ending&);  // "exited with code 3", "was killed by signal 9 (Killed)"
+std::string describe(const Ending&);  // e.g. "exited with code 3", "was killed by signal 9 (Killed)"
 
 struct WorkerCommand {
   std::string program;                 // path of the executable
-  std::vector<std::string> arguments;  // argv[0] included
+  std::vector<std::string> arguments;  // includes argv[0]
   Environment environment;
-  std::vector<int> inherited{};                    // descriptors that stay open in the program
-  std::vector<int> cores = {}, memory_nodes = {};  // cores it is bound to, NUMA nodes it prefers; empty means all
-  // Inherits the agent's standard output (a terminal stays one); otherwise it goes into the pipe.
+  std::vector<int> inherited{};  // file descriptors that stay open in the program
+  // Cores to which it is bound, NUMA nodes that it prefers; empty means all.
+  std::vector<int> cores = {}, memory_nodes = {};
+  // True if it inherits the agent's standard output (a terminal stays a terminal); false to redirect its output to the
+  // pipe.
   bool keep_stdout = false;
 };
 
@@ -47,18 +49,18 @@ class Worker {
 
   int rank() const { return rank_; }
   pid_t pid() const { return pid_; }
-  int pidfd() const { return pidfd_.get(); }  // readable when the process has ended; -1 if the kernel has no pidfds
+  int pidfd() const { return pidfd_.get(); }  // readable once the process has ended; -1 if the kernel has no pidfds
   WorkerOutput& output() { return *output_; }
   const WorkerOutput& output() const { return *output_; }
 
   const WorkerStatus& page() const { return **page_; }
   bool is_hanging();        // call several times a second
-  RankState state() const;  // current state, or the last one of a dead worker; without node and host
+  RankState state() const;  // current state, or the last one if the worker is dead; without node and host
 
   bool alive() const { return !ending_; }
   const std::optional<Ending>& ending() const { return ending_; }
   bool reap();              // returns true if the process has just ended
-  void signal(int number);  // sends to the whole process group
+  void signal(int number);  // sends it to the whole process group
 
  private:
   int rank_;

@@ -13,7 +13,7 @@ using Numbers = std::vector<int>;
 
 bool has(const Numbers& sorted, int n) { return std::ranges::binary_search(sorted, n); }
 
-// Chooses among the cores that the agent may use.
+// Chooses from the cores that the agent may use.
 class Chooser {
  public:
   Chooser(const Machine& machine, const BindingRequest& q) : q_(q) {
@@ -32,7 +32,7 @@ class Chooser {
       fail("launch: --numa-binding: ", why,
            ". Without this option, or with auto or none, the workers run on all cores");
     }
-    std::map<Numbers, int> before;  // workers so far with the same home
+    std::map<Numbers, int> before;  // number of earlier workers with the same home
     for (int w = 0; w < q_.workers; ++w) {
       const Numbers home = home_of(w);
       places[static_cast<std::size_t>(w)] = {.cores = cores_of(home, before[home]++), .gpu = on_gpus_ ? w : -1};
@@ -45,7 +45,7 @@ class Chooser {
   }
 
  private:
-  // Returns why the workers are not bound; empty if they are.
+  // Returns the reason why the workers are not bound; empty if they are bound.
   std::string why_not() const {
     const bool automatic = q_.binding == NumaBinding::automatic;
     if (q_.binding == NumaBinding::none) return "none";
@@ -67,7 +67,7 @@ class Chooser {
   const Gpu& gpu(int w) const { return (*q_.gpus)[static_cast<std::size_t>(w)]; }
   int node_of_gpu(int w) const { return nodes_.size() == 1 ? nodes_.front() : gpu(w).node; }
 
-  // Returns the worker's NUMA nodes. Adjacent workers get adjacent nodes.
+  // Returns the NUMA nodes of a worker. Adjacent workers get adjacent nodes.
   Numbers home_of(int w) const {
     if (on_gpus_) return {node_of_gpu(w)};
     const auto nodes = static_cast<int>(nodes_.size());
@@ -104,7 +104,7 @@ class Chooser {
       if (sockets.contains(c.socket)) n.push_back(c.number);
     return n;
   }
-  // Groups the cores of a home by what they share.
+  // Groups the cores of a home by the resource that they share.
   std::map<int, Numbers> groups(const Numbers& home, int Core::*shared) const {
     std::map<int, Numbers> groups;
     for (const Core& c : cores_)
@@ -127,7 +127,7 @@ class Chooser {
     std::ranges::sort(n);
     return n;
   }
-  // Assigns the complexes in turn, larger ones first.
+  // Assigns the complexes in turn, the larger ones first.
   Numbers complex_of(const Numbers& home, int turn) const {
     std::vector<Numbers> complexes;
     for (auto& [first, cores] : groups(home, &Core::complex)) complexes.push_back(cores);
