@@ -32,7 +32,7 @@ double seconds_of(const ExecContext& ctx, const std::function<void()>& queue) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Returns the call with a copy of its block pattern that no cache knows.
+// Returns the call with a copy of its block pattern that no cache contains.
 template <class Args>
 Args with_new_blocks(Args args) {
   static std::uint64_t generation = 0;
@@ -85,11 +85,11 @@ class Bench {
   void add_jobs(const AttentionOperands& p, AttentionTiming t) {
     if (p.forward.pattern.selects()) add_selection(p.forward, t);
     add_jobs(attention_kernel, p.forward, t, [] {});
-    // Computes what the backward reads, regardless of the kernel measured before.
+    // Computes the tensors that the backward reads, whatever kernel was measured before.
     const auto prepare = [forward = p.forward, ctx = ctx_] { attention_kernel(forward, ctx); };
     t.pass = AttentionPass::backward;
     add_jobs(attention_backward_kernel, p.backward, t, prepare);
-    if (ctx_.stream.device().backend == Backend::cpu) return;  // everything is deterministic on the CPU
+    if (ctx_.stream.device().backend == Backend::cpu) return;  // on the CPU everything is deterministic
     t.deterministic = false;
     add_jobs(attention_backward_kernel, p.backward, t, prepare);
   }
@@ -123,7 +123,7 @@ class Bench {
     }
   }
 
-  // Decides if the job is skipped; if not, measures its memory and the time that new lists add.
+  // Decides whether the job is skipped; if it is not, measures its memory and the time that new block lists add.
   void start(Job& job) {
     AttentionTiming& t = job.timing;
     const double rate = rates_[key(t)];
@@ -141,7 +141,7 @@ class Bench {
     if (job.pattern.blocks && !job.pattern.selects()) t.lists_seconds = time_lists(job);
   }
 
-  // Returns the seconds that a new pattern adds to a call: the difference of the medians of alternating calls.
+  // Returns the seconds that a new pattern adds to a call: the difference between the medians of alternating calls.
   double time_lists(const Job& job) {
     std::vector<double> known, fresh;
     for (int i = 0; i < 15; ++i) {
@@ -189,8 +189,8 @@ class Bench {
   const AttentionGrid& grid_;
   ExecContext ctx_;
   const std::function<void(const AttentionTiming&)>& report_;
-  std::vector<Job> jobs_;        // of the present shape
-  std::map<Key, double> rates_;  // latest FLOP/s
+  std::vector<Job> jobs_;        // jobs of the current shape
+  std::map<Key, double> rates_;  // latest rate of each kernel, in FLOP/s
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
 // Times every attention kernel of this build on operands as in training: queries, keys and values side by side in one
-// buffer, as the QKV GEMM writes them.
+// buffer, in which the QKV GEMM writes them.
 
 #include <functional>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace ring {
 
-// A forward and a backward over `rows` rows of random numbers. Spans and pattern are not set yet.
+// A forward and a backward over `rows` rows of random numbers, without spans and pattern.
 struct AttentionOperands {
   Attention forward;
   AttentionBackward backward;
@@ -28,17 +28,17 @@ struct AttentionGrid {
   std::int64_t heads = 16, kv_heads = 16, tokens = 16384;  // tokens: per batch, which has at least one sequence
   std::vector<std::int64_t> head_dims, lengths;
   std::vector<bool> causal;
-  // Their `causal` is replaced by AttentionGrid::causal. Block patterns must have one rule for all heads.
+  // The patterns' `causal` is replaced by AttentionGrid::causal. Block patterns must have the same rule for all heads.
   std::vector<NamedPattern> patterns = {{"dense", {}}};
-  std::vector<std::string> candidates;  // kernels to time; empty for all
+  std::vector<std::string> candidates;  // kernels to time; if empty, all kernels
   double dropout = 0;                   // dropout rate of attention weights
-  int rounds = 1;          // all kernels of a shape are measured in turn, this many times; the medians count
-  double seconds = 0.2;    // per measurement
+  int rounds = 1;  // number of rounds in which all kernels of a shape are measured in turn; the median is reported
+  double seconds = 0.2;    // minimum seconds of each measurement
   double rest = 0;         // idle seconds before each measurement, to let a GPU's clocks recover
-  double max_seconds = 2;  // skips a kernel if its last rate predicts a longer call
+  double max_seconds = 2;  // a kernel is skipped if its last rate predicts that a call takes longer
 };
 
-// The work of a call. select: chooses blocks by content, from queries and keys to bits.
+// The work of a call. select: selects blocks by content, from queries and keys to bits.
 enum class AttentionPass : std::uint8_t { select, forward, backward };
 
 struct AttentionTiming {
@@ -46,22 +46,22 @@ struct AttentionTiming {
   std::string candidate, kind;
   std::int64_t head_dim = 0, length = 0, sequences = 0;
   bool causal = true, deterministic = true;
-  double seconds = 0;              // per call; 0 if the kernel was skipped because it would take `expected`
-  double spread = 0;               // of the rounds: (max - min) / median
-  double flops = 0, expected = 0;  // per call; 0 if not counted. expected: seconds
-  double kept = 1;                 // share of dense attention's pairs
-  double of_dense = 0;             // seconds over those of the fastest own dense kernel; 0 if not measured
-  std::size_t extra_bytes = 0;     // peak bytes of a call beyond its operands, including new lists of a pattern
-  // Additional seconds of a call with a new block pattern, for which it builds lists (the backward builds both). 0 for
-  // selected blocks: each call builds lists for them, which `seconds` includes.
+  double seconds = 0;              // per call; 0 if the kernel was skipped because a call would take `expected` seconds
+  double spread = 0;               // spread over the rounds: (max - min) / median
+  double flops = 0, expected = 0;  // per call; 0 if not counted. expected: in seconds
+  double kept = 1;                 // pairs kept, relative to dense attention
+  double of_dense = 0;             // time relative to the fastest own dense kernel; 0 if not measured
+  std::size_t extra_bytes = 0;     // peak bytes of a call beyond its operands, including new block lists of a pattern
+  // Extra seconds of a call with a new block pattern, for which it builds block lists (the backward builds both kinds).
+  // 0 for selected blocks: each call builds their lists, so `seconds` includes the time.
   double lists_seconds = 0;
 };
 
-void check_grid(const AttentionGrid&);  // throws Error if the grid makes no sense
+void check_grid(const AttentionGrid&);  // throws Error if the grid is invalid
 
-// Reports shape by shape. The forward is independent of ctx.deterministic and is measured once; the backward is
-// measured both ways. If a pattern selects blocks, they are selected by the operands' content: selection is a pass of
-// its own, and the other passes attend to blocks selected before. Throws Error if the grid makes no sense.
+// Reports shape by shape. The forward does not depend on ctx.deterministic and is measured once; the backward is
+// measured both ways. If a pattern selects blocks, they are selected by the operands' content: selection is a separate
+// pass, and the other passes attend to blocks selected before. Throws Error if the grid is invalid.
 void time_attention(const AttentionGrid&, const ExecContext&,
                     const std::function<void(const AttentionTiming&)>& report);
 

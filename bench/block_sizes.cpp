@@ -15,10 +15,9 @@
 namespace ring {
 namespace {
 
-constexpr double kClearly = 0.97;  // of the first size's time: smaller gains are noise, as in kernels/choice.cpp
+constexpr double kClearly = 0.97;  // share of the first size's time: smaller gains are noise, as in kernels/choice.cpp
 
-// Returns the attention without occasional work, such as warmup, moving averages and schedules, and without sharing of
-// selections.
+// Returns the attention without occasional work (warmup, moving averages, schedules) and without shared selections.
 AttentionConfig measured_part(AttentionConfig a) {
   a.layers_per_selection = 1;
   a.index_warmup_steps = 0;
@@ -82,7 +81,7 @@ BlockTiming time_block(const Config& config, const AttentionConfig& attention, s
   return t;
 }
 
-// Throws Error if the rules keep all pairs of such sequences: then every block size is dense attention.
+// Throws Error if the rules keep all pairs of such sequences: every block size would then be dense attention.
 void check_length(const BlockLayers& layers, const ModelConfig& m, std::int64_t length) {
   const std::vector<Span> all = {{.count = narrow<std::int32_t>(length)}};
   const AttentionKind& kind = attention_kind(layers.attention.kind);

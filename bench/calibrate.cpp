@@ -11,7 +11,7 @@ namespace ring {
 namespace {
 
 constexpr int kSteps = 3;
-constexpr std::int64_t kCopied = std::int64_t{64} << 20;  // bytes copied to the host
+constexpr std::int64_t kCopied = std::int64_t{64} << 20;  // number of bytes copied to the host
 
 // Work of one kind (FLOPs or bytes) and its time.
 struct Rate {
@@ -25,7 +25,7 @@ struct Rates {
 
   void add(const ProfiledCall& c, double seconds) {
     shortest = std::min(shortest, seconds);
-    if (c.slot == "matmul_fp8") return;  // has no rate of its own
+    if (c.slot == "matmul_fp8") return;  // there is no separate rate for it
     Rate& rate = c.slot.ends_with("matmul")       ? products
                  : c.slot == "attention"          ? attention
                  : c.slot == "attention_backward" ? attention_backward

@@ -150,7 +150,8 @@ class Bench {
   ExecContext ctx_;
   std::shared_ptr<TimelineRecorder> recorder_ = std::make_shared<TimelineRecorder>();
   TracedCommunicator traced_;
-  std::map<std::int64_t, std::pair<double, double>> alone_;  // FLOP/s forward and both, by length
+  // FLOP/s of the forward, and of forward and backward, by length.
+  std::map<std::int64_t, std::pair<double, double>> alone_;
 };
 
 }  // namespace

@@ -11,10 +11,10 @@
 namespace ring {
 namespace {
 
-constexpr int kRounds = 3;  // the best round counts, because other programs only ever add time
+constexpr int kRounds = 3;  // the best round is used, because other programs can only add time
 constexpr double kMinTimes = 4, kMaxTimes = 1000;
-constexpr double kSeconds = 0.1;  // per round
-// Bytes. The longest take the device far longer than launching them takes the host.
+constexpr double kSeconds = 0.1;  // seconds per round
+// Sizes in bytes. For the longest messages, the device takes far longer than the host takes to launch them.
 using Sizes = std::array<std::int64_t, 4>;
 constexpr Sizes kGpu = {1 << 16, 1 << 20, 1 << 23, 1 << 26};
 constexpr Sizes kCpu = {1 << 12, 1 << 16, 1 << 19, 1 << 22};
@@ -26,7 +26,7 @@ double slowest(Communicator& host, double seconds) {
   return seconds;
 }
 
-// The barrier keeps the wait for late ranks out of a rank's time.
+// The barrier excludes the wait for late ranks from a rank's time.
 double round_of(const ExecContext& ctx, Communicator& host, int times, const std::function<void()>& queue_one) {
   ctx.stream.synchronize();      // host waits: diagnosis
   host.barrier().synchronize();  // host waits: diagnosis
@@ -36,7 +36,7 @@ double round_of(const ExecContext& ctx, Communicator& host, int times, const std
   return slowest(host, (seconds_now() - began) / times);
 }
 
-// Fits seconds = bytes / rate, also by least squares of relative errors.
+// Fits seconds = bytes / rate, by least squares of relative errors, like fit_messages().
 MessageTime all_rate(const std::vector<MessageSample>& samples) {
   double sum = 0, squares = 0;
   for (const auto& [bytes, seconds] : samples) {
@@ -88,7 +88,7 @@ MessageTime collective_time(const ExecContext& ctx, Mesh& mesh) {
   return fit_messages(samples);
 }
 
-// Exchanges like ring attention: into a buffer that peers can write to.
+// Exchanges messages like ring attention: into a buffer that peers can write to.
 MessageTime exchange_time(const ExecContext& ctx, Mesh& mesh) {
   Communicator& all = mesh.all();
   const int n = all.size(), next = (all.rank() + 1) % n, before = (all.rank() + n - 1) % n;

@@ -5,8 +5,8 @@
 namespace ring {
 namespace {
 
-// Repeats each kernel at its first call. Kernels that accumulate into their output do so many times: the step continues
-// with meaningless values and must be the last one.
+// Repeats each kernel at its first call. Kernels that accumulate into their output thus accumulate many times: the step
+// continues with meaningless values and must be the last one.
 class Repeater final : public KernelObserver {
  public:
   Repeater(StepArena& arena, double seconds, const std::function<bool(const OpTiming&)>& wanted)
@@ -64,7 +64,7 @@ std::vector<OpTiming> repeat_ops(StepBenchmark& bench, double seconds_each,
   const auto repeater = std::make_shared<Repeater>(bench.trainer().arena(), seconds_each, wanted);
   bench.trainer().observe(repeater);
   bench.trainer().launch();
-  bench.trainer().finish();  // the values of this step need not be finite
+  bench.trainer().finish();  // the values of this step may be non-finite
   bench.trainer().observe(nullptr);
   return std::move(repeater->ops);
 }

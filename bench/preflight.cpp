@@ -23,24 +23,24 @@ namespace {
 
 using Clock = AwakeClock;
 
-constexpr std::int64_t kPeriod = 64;  // of the matrices, in both dimensions
-constexpr int kTries = 5;             // the best try counts, because other programs only ever add time
+constexpr std::int64_t kPeriod = 64;  // period of the matrices in both dimensions
+constexpr int kTries = 5;             // the best try is used, because other programs can only add time
 constexpr std::chrono::seconds kPatience{20};
 
 struct Sizes {
   std::int64_t side, copied, message;  // side of the matrices; bytes copied; bytes per message
-  double seconds;                      // per try
+  double seconds;                      // seconds per try
 };
 constexpr Sizes kGpu{8192, std::int64_t{1} << 29, std::int64_t{1} << 26, 0.2};
 constexpr Sizes kCpu{512, 0, std::int64_t{1} << 22, 0.05};
 
 const Sizes& sizes_of(const ExecContext& ctx) { return ctx.stream.device().backend == Backend::cpu ? kCpu : kGpu; }
 
-// Integers that bf16 represents exactly; sums of 8192 products of these are exact in f32, in any order.
+// Integers that bf16 represents exactly. Sums of 8192 of their products are exact in f32, in any order.
 int left(std::int64_t m) { return static_cast<int>((7 * m * m + 3 * m) % 17) - 8; }
 int right(std::int64_t m) { return static_cast<int>((5 * m * m + 11 * m) % 13) - 6; }
 
-// Returns the GEMM's answers by (j - i) mod kPeriod: the sum over k of left(i + k) right(j + k) depends only on j - i.
+// Returns the GEMM's results by (j - i) mod kPeriod: the sum over k of left(i + k) right(j + k) depends only on j - i.
 std::vector<float> answers(std::int64_t side) {
   std::vector<float> out;
   for (std::int64_t d = 0; d < kPeriod; ++d) {
@@ -97,7 +97,7 @@ void try_copy(PreflightFacts& f, const ExecContext& ctx) {
   for (std::size_t i = 0; i < found.size(); ++i) f.wrong_copies += !(found[i] == expected[i % expected.size()]);
 }
 
-// Groups ranks by host; if there is only one host, each rank is a unit of its own.
+// Groups ranks by host; if there is only one host, each rank forms its own unit.
 std::vector<std::vector<int>> units_of(const std::vector<std::string>& hosts) {
   std::vector<std::vector<int>> units;
   const bool several = std::set<std::string>(hosts.begin(), hosts.end()).size() > 1;
@@ -157,8 +157,8 @@ class Messages {
     }
     return -1;
   }
-  // Exchanges messages with `peer`; the first one, which connects, is not timed. All ranks call; ranks with peer -1
-  // send nothing.
+  // Exchanges messages with `peer`; the first message, which connects, is not timed. Called on all ranks; ranks with
+  // peer -1 send nothing.
   MessageFacts exchange_with(int peer) {
     double seconds = 0;
     bool wrong = false;
@@ -175,7 +175,7 @@ class Messages {
     if (peer < 0) return {};
     return {peer, 4.0 * static_cast<double>(length_) / seconds, wrong};
   }
-  // Checks the received message and clears the buffer, so that the next message must arrive, too.
+  // Checks the received message, and clears the buffer, so that the check also detects a missing next message.
   bool came_from(int peer) const {
     const std::vector<float> came = to_host<float>(in_, ctx_.stream);
     fill_zero(in_, ctx_.stream);
@@ -210,7 +210,7 @@ PreflightFacts decode(const std::string& text) {
   return f;
 }
 
-// Returns "712 TFLOP/s", "2.1 TB/s".
+// Returns e.g. "712 TFLOP/s" or "2.1 TB/s".
 std::string rate_text(double rate, const char* unit) {
   if (!(rate > 0)) return "-";
   int power = 0;
@@ -225,9 +225,9 @@ std::string name_of(std::size_t rank, const PreflightFacts& f) {
   return str("rank ", rank, " on ", f.host, " (", f.device, ")");
 }
 
-// A rate and the rates of other ranks or pairs that it is compared with.
+// A rate, and the rates of other ranks or pairs with which it is compared.
 struct Comparison {
-  double rate = 0, others = 0;  // others: their median; 0 if there are none
+  double rate = 0, others = 0;  // others: median of the other rates; 0 if there are none
   double share = 0;             // minimum share of `others` that is not a problem
   bool bad() const { return others > 0 && !(rate >= share * others); }
 };
@@ -244,7 +244,7 @@ struct Pair {
   double rate;
 };
 
-// Returns each pair once, with the rate that its slower side measured.
+// Returns each pair once, with the rate measured on its slower side.
 std::vector<Pair> pairs_of(const std::vector<PreflightFacts>& all) {
   std::vector<Pair> pairs;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
@@ -304,7 +304,7 @@ std::string device_text(const ExecContext& ctx) {
 }  // namespace
 
 int partner_in_round(int unit, int units, int round) {
-  const int n = units + units % 2, last = n - 1;  // with an odd number, one unit pauses in each round
+  const int n = units + units % 2, last = n - 1;  // if the number of units is odd, one unit pauses in each round
   int other = 0;
   if (unit == last)
     for (other = 0; (2 * other - round) % last != 0;) ++other;
@@ -323,7 +323,7 @@ std::int64_t wrong_elements(const Tensor& c, const Stream& stream) {
     for (std::int64_t at = 0; at < kPeriod * side; ++at) {
       const std::int64_t row = at / side, column = at % side;
       const float answer = right_ones[static_cast<std::size_t>((column - row + side) % kPeriod)];
-      wrong += !(rows[static_cast<std::size_t>(at)] == answer);  // counts NaN as wrong
+      wrong += !(rows[static_cast<std::size_t>(at)] == answer);  // also counts NaN as wrong
     }
   }
   return wrong;

@@ -1,7 +1,7 @@
 #pragma once
-// `train --preflight`: before the first step each rank computes a GEMM, each GPU copies memory, and each pair of nodes
-// (on one node: each pair of ranks) exchanges messages. Results are checked against known answers, rates against those
-// of the other ranks.
+// `train --preflight`: before the first step, each rank computes a GEMM, each GPU copies memory, and each pair of nodes
+// (on a single node, each pair of ranks) exchanges messages. Results are compared with known answers, and rates with
+// those of the other ranks.
 
 #include <cstdint>
 #include <string>
@@ -14,37 +14,37 @@ namespace ring {
 
 struct MessageFacts {
   int peer = 0;                 // the other rank
-  double bytes_per_second = 0;  // per direction, both directions at once
-  bool wrong = false;           // received data differs from the data sent
+  double bytes_per_second = 0;  // per direction, with both directions in use
+  bool wrong = false;           // true if the received data differs from the data that was sent
 };
 
 // Findings of one rank.
 struct PreflightFacts {
-  std::string host, device;  // "a", "NVIDIA H200"
+  std::string host, device;  // e.g. "a", "NVIDIA H200"
   bool on_gpu = false;
-  // Rates of the GEMM and of the copy (bytes read plus written); 0 if not measured.
+  // Rates of the GEMM and of the copy (bytes read plus bytes written); 0 if not measured.
   double flops_per_second = 0, bytes_per_second = 0;
-  std::int64_t wrong_products = 0, wrong_copies = 0;  // wrong elements
+  std::int64_t wrong_products = 0, wrong_copies = 0;  // number of wrong elements
   std::vector<MessageFacts> messages = {};            // in the order of the peers
 };
 
-// A rate below this share of the median of comparable rates is a problem: of GPUs of the same model, of CPUs (which
-// other programs also use), of pairs of GPUs, and of pairs of CPUs.
+// A rate below this share of the median of comparable rates is a problem. Comparable are GPUs of the same model, CPUs
+// (which other programs also use), pairs of GPUs, and pairs of CPUs.
 inline constexpr double kMinOfGpu = 0.8, kMinOfCpu = 0.2, kMinOfGpuPair = 0.5, kMinOfCpuPair = 0.2;
 
-// Returns a sentence for each rank or pair that computes or transfers wrong values, or is too slow; sorted by rank.
+// Returns a sentence for each rank or pair that computes or transfers wrong values or is too slow, sorted by rank.
 std::vector<std::string> preflight_problems(const std::vector<PreflightFacts>&);
 std::string preflight_table(const std::vector<PreflightFacts>&);
 
-// Collective; takes about two seconds. Rank 0 logs the table. Throws Error on every rank if there is a problem, with
-// the measurement, or if a message does not arrive within 20 seconds.
+// Collective; takes about two seconds. Rank 0 logs the table. If there is a problem, or a message does not arrive
+// within 20 seconds, throws Error with the measurement on every rank.
 void preflight(const ExecContext&, Mesh&);
 
-// Returns the unit that `unit` exchanges messages with in a round; -1 if none. In the units - 1 rounds (`units` rounds
-// if odd) each pair of units meets once.
+// Returns the unit with which `unit` exchanges messages in a round; -1 if there is none. Each pair of units meets once
+// in the units - 1 rounds (in `units` rounds if `units` is odd).
 int partner_in_round(int unit, int units, int round);
 
-// Returns the number of elements of c [S,S] that differ from the preflight's GEMM. For tests.
+// Returns the number of elements of c [S,S] that differ from the result of the preflight's GEMM. For tests.
 std::int64_t wrong_elements(const Tensor& c, const Stream&);
 
 }  // namespace ring

@@ -16,7 +16,7 @@ namespace {
 // A kernel and its operands.
 struct Job {
   ProductTiming timing;
-  bool chosen = false;  // the candidate that a run would use
+  bool chosen = false;  // true for the candidate that a run would use
   std::function<void()> call;
   std::vector<double> seconds;
 };
@@ -29,7 +29,7 @@ Fp8Blocks activation_blocks(std::string_view type) {
   return type == "fp8_tensor" ? Fp8Blocks::tensor : Fp8Blocks::rows;
 }
 Fp8Blocks weight_blocks(std::string_view type) { return type == "fp8_tensor" ? Fp8Blocks::tensor : Fp8Blocks::squares; }
-// Returns a maximum of 0 for tensorwise ops, which raise it at each call. A training step would set all of its maxima
+// Returns a maximum of 0 for tensorwise ops, which raise it in each call. A training step would set all of its maxima
 // to 0 at once.
 Fp8Max max_for(std::string_view type, const ExecContext& ctx) {
   return {type == "fp8_tensor" ? ctx.zeros({1}) : Tensor{}};
@@ -164,7 +164,7 @@ std::vector<ProducerTiming> time_producers(const ModelConfig& m, std::int64_t to
                                 {gate_up, dy, ctx.empty(gate_up.shape(), type)}, swiglu_backward_fp8_kernel,
                                 {gate_up, dy}, gate_up.shape(), seconds, rounds, ctx));
   }
-  if (m.positions == Positions::rope && !m.qk_norm) {  // with qk_norm, the norms read its result, not a linear layer
+  if (m.positions == Positions::rope && !m.qk_norm) {  // with qk_norm, the norms read the result, not a linear layer
     const Tensor dqkv = random_tensor({tokens, (m.heads + 2 * m.kv_heads) * m.head_dim}, type, ctx, 5);
     const Tensor positions = ctx.zeros({tokens}, DType::i32);
     const Tensor inv_freq = from_host(rope_frequencies(m.rope, m.head_dim), ctx.stream);

@@ -24,15 +24,15 @@ struct LinearShape {
 std::vector<LinearShape> block_linears(const ModelConfig& resolved);
 
 struct ProductTiming {
-  std::string work;    // "forward", "input gradient", "weight gradient", the quantized tensor, or an op
-  std::string type;    // the activations' type, or one of kFp8Types
-  std::string kernel;  // "cublaslt", "own_sm90"
+  std::string work;    // "forward", "input gradient", "weight gradient", the tensor that is quantized, or an op
+  std::string type;    // type of the activations, or one of kFp8Types
+  std::string kernel;  // e.g. "cublaslt", "own_sm90"
   Cost cost;
-  double seconds = 0;  // per call: median of the rounds
+  double seconds = 0;  // per call: median over the rounds
 };
 
-// Seconds of all three GEMMs with the kernels that a run would use, and of quantizing the input, the output's gradient
-// and the weight, each with its transpose.
+// Seconds of all three GEMMs with the kernels that a run would use, and seconds to quantize the input, the gradient of
+// the output and the weight, each with its transpose.
 struct LinearSeconds {
   double products = 0, quantization = 0;
 };
@@ -41,19 +41,19 @@ struct LinearTiming {
   std::vector<ProductTiming> rows;
   std::map<std::string, LinearSeconds, std::less<>> seconds;  // by type
 };
-// Times all kernels in turn, in `rounds` rounds of `seconds` per kernel.
+// Times all kernels in turn, in `rounds` rounds of `seconds` seconds per kernel.
 LinearTiming time_linear(const LinearShape&, std::int64_t tokens, double seconds, int rounds, const ExecContext&);
 
 // An op whose result is read by linear layers, in the forward or the backward.
 struct ProducerTiming {
   std::string name;
-  int calls = 1;  // per block, forward and backward
+  int calls = 1;  // per block, in forward and backward
   std::vector<ProductTiming> rows;
   // Seconds per call with the kernel that a run would use. In FP8, fused: the op quantizes its own result; separate:
-  // the op writes the activations' type, and another kernel quantizes it.
+  // the op writes the activations' type, and a second kernel quantizes it.
   std::map<std::string, double, std::less<>> fused, separate;  // by type
 };
-// Times RMSNorm, SwiGLU and the backward of RoPE of a block, if the model has them, in turn as time_linear() does.
+// Times RMSNorm, SwiGLU and the backward of RoPE in a block, if the model has them, in turn like time_linear().
 std::vector<ProducerTiming> time_producers(const ModelConfig& resolved, std::int64_t tokens, double seconds, int rounds,
                                            const ExecContext&);
 

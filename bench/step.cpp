@@ -23,14 +23,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Returns the length of the n-th document if samples hold several; otherwise, the size of a part of the single
+// Returns the length of the n-th document if samples contain several documents; else the size of a part of the single
 // document.
 std::size_t part_size(const Config& c, std::uint64_t n) {
   if (!c.data.packing.documents) return 1 << 16;
   return 1 + (std::uint64_t{random_bits({1, 0, 1}, n)} * static_cast<std::uint64_t>(c.model.context) >> 32);
 }
 
-// Writes enough windows that no step sees one twice within a benchmark.
+// Writes so many windows that no step sees one twice within a benchmark.
 std::string write_corpus(const Config& c) {
   const std::string path =
       (std::filesystem::temp_directory_path() / str("ringmaster-bench-", ::getpid(), ".h5")).string();
@@ -150,8 +150,8 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
   int finished = 0;
   for (int i = 0; i < warmup + steps; ++i) {
     trainer.launch();
-    // No step may be in flight when timed steps begin: steps launched earlier would hide the launch time if launching
-    // is the bottleneck.
+    // No step may be in flight when timed steps begin: if launching is the bottleneck, steps launched earlier would
+    // hide the launch time.
     while (trainer.in_flight() > (i == 0 || i + 1 == warmup ? 0 : trainer.max_in_flight())) finish_one(finished++);
   }
   while (trainer.in_flight() > 0) finish_one(finished++);
@@ -167,7 +167,7 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
   return times;
 }
 
-// Linux only: field 22 of /proc/self/stat is the start time, in clock ticks since boot.
+// Only on Linux: field 22 of /proc/self/stat is the start time, in clock ticks since boot.
 double seconds_since_process_start() {
   std::ifstream stat("/proc/self/stat"), up("/proc/uptime");
   std::string text, field;

@@ -1,6 +1,6 @@
 #pragma once
-// Measures this machine and whole training steps. Work is queued back to back, for long enough that the device no
-// longer runs at its burst clocks.
+// Measures this machine and whole training steps. Work is queued back to back, long enough for the device to leave its
+// burst clocks.
 
 #include <functional>
 #include <string>
@@ -14,25 +14,25 @@
 
 namespace ring {
 
-// Measures the rates of a large GEMM on random data and of a large copy.
+// Measures the rates of a large GEMM and of a large copy, both on random data.
 Ceilings measure_ceilings(const ExecContext&, double seconds = 1.5);
-// The same, but returns unknown ceilings if memory is too short: for use beside a model.
+// Same, but returns unknown ceilings if there is too little memory: for use while a model is loaded.
 Ceilings try_measure_ceilings(const ExecContext&, double seconds = 1.5);
 
 // Returns seconds per call, with calls queued back to back for at least `seconds`.
 double sustained_seconds(const ExecContext&, double seconds, const std::function<void()>& queue_one);
 
-// Returns standard normal values; each `site` gives different ones.
+// Returns standard normal values; each `site` has different ones.
 Tensor random_tensor(const Shape&, DType, const ExecContext&, std::uint32_t site);
 
 class Profiler;
 
-// A trainer on random tokens: everything that a run has except its corpus. If samples are packed with documents, the
+// A trainer on random tokens, with everything that a run has except a corpus. If samples are packed with documents, the
 // documents have random lengths.
 class StepBenchmark {
  public:
-  // mesh: the processes that train together; by default this process alone. Throws Error as a run with these settings
-  // does.
+  // mesh: the processes that train together; by default only this process. Throws the same errors as a run with these
+  // settings.
   explicit StepBenchmark(Config, std::unique_ptr<Mesh> mesh = mesh_of_one());
 
   Trainer& trainer() { return *trainer_; }
@@ -42,7 +42,7 @@ class StepBenchmark {
   Mesh& mesh() { return *mesh_; }
 
  private:
-  struct TemporaryFile {  // removed on destruction, also if the owner's constructor throws
+  struct TemporaryFile {  // removed on destruction, even if the owner's constructor throws
     explicit TemporaryFile(std::string p) : path(std::move(p)) {}
     ~TemporaryFile();
     TemporaryFile(const TemporaryFile&) = delete;
@@ -59,8 +59,8 @@ class StepBenchmark {
 };
 
 struct StepTimes {
-  double first_seconds = 0;     // from process start to the end of the first step
-  std::vector<double> seconds;  // per timed step, from the end of the previous step
+  double first_seconds = 0;     // time from the start of the process to the end of the first step
+  std::vector<double> seconds;  // seconds of each timed step, from the end of the previous step
   double loss = 0;
   std::size_t peak_bytes = 0, reserved_bytes = 0;
   double median() const { return ring::median(seconds); }

@@ -11,7 +11,7 @@ std::string megabytes(std::size_t bytes) {
   return text;
 }
 
-// Returns "2.1 MB to rank 1, 2.1 MB to rank 3"; empty if no data goes to or comes from other ranks.
+// Returns e.g. "2.1 MB to rank 1, 2.1 MB to rank 3"; empty if no data is sent to or received from other ranks.
 std::string text_of(const std::vector<Transfer>& transfers, const char* direction, int self) {
   std::string text;
   for (const auto& [tensor, peer, free] : transfers)

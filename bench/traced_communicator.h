@@ -1,6 +1,6 @@
 #pragma once
-// A communicator that forwards operations, records them, or both, to time a computation without its transfers, the
-// transfers without the computation, and both together.
+// A communicator that forwards operations, records them, or both. It is used to time a computation without its
+// transfers, the transfers without the computation, and both together.
 
 #include <functional>
 #include <string>
@@ -24,12 +24,12 @@ class TracedCommunicator final : public Communicator {
   std::size_t receive_bytes() const override { return inner_.receive_bytes(); }
   bool uses_copy_engines() const override { return inner_.uses_copy_engines(); }
 
-  bool silent = false;      // moves nothing: receive buffers keep their contents
-  bool tracing = false;     // records operations for replay()
-  bool recording = false;   // reports messages to the recorder
-  bool types_tell = false;  // keys are bf16, so that f32 messages are gradients
+  bool silent = false;      // true if nothing is sent: receive buffers keep their contents
+  bool tracing = false;     // true while operations are recorded for replay()
+  bool recording = false;   // true while messages are reported to the recorder
+  bool types_tell = false;  // true if keys are bf16, so that f32 messages are gradients
 
-  // Repeats the recorded operations, one after the other.
+  // Repeats the recorded operations, one after another.
   void replay(const Stream& stream) const {
     for (const Start& start : trace_) start(stream.record()).wait(stream);
   }
@@ -37,7 +37,7 @@ class TracedCommunicator final : public Communicator {
 
  private:
   using Start = std::function<Work(const Event& after)>;
-  // bytes: of this rank's part; 0 is not reported to the recorder.
+  // bytes: size of this rank's part; if 0, nothing is reported to the recorder.
   Work collective(TimelineLane, const char* name, std::size_t bytes, std::vector<Tensor> tensors, const Event& after,
                   const Start&);
   Work run(TimelineLane, const char* name, const std::string& detail, std::vector<Tensor> tensors, const Event& after,
@@ -49,7 +49,7 @@ class TracedCommunicator final : public Communicator {
   Work do_all_to_all(Operation, const Tensor& out, const Tensor& in, const Event& after) override;
   Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                    const Event& after) override;
-  // Forwarded only: no attention schedule uses these operations.
+  // Only forwarded: no attention schedule uses these operations.
   Work do_broadcast(Operation, const Tensor& t, int root, const Event& after) override {
     return inner_.broadcast(t, root, after);
   }

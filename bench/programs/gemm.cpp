@@ -14,7 +14,7 @@ namespace {
 struct Layer {
   const char* name;
   std::int64_t outputs, inputs;
-  int count;  // per model
+  int count;  // number per model
 };
 struct Model {
   const char* name;
@@ -37,7 +37,7 @@ const std::vector<Model>& models() {
   return all;
 }
 
-// One GEMM with its own operands.
+// A GEMM with its own operands.
 struct Product {
   const char* kind;
   Matmul args;
@@ -59,7 +59,7 @@ std::vector<Product> products(const Layer& l, std::int64_t tokens, const ExecCon
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Returns the shortest of many calls, because other processes only ever add time.
+// Returns the time of the shortest of many calls, because other processes can only add time.
 double fastest(const Kernel<Matmul>::Candidate& library, const Matmul& args, const ExecContext& ctx, double seconds) {
   double best = 1e9;
   const double end = now() + seconds;

@@ -36,7 +36,7 @@ int main(int argc, char** argv) try {
   const ring::ExecContext ctx{ring::Stream::cpu(threads)};
   ring::Var x{random_tensor({tokens, width}, ctx, 1), std::make_shared<ring::GradSlot>()};
   ring::Var w{random_tensor({vocab, width}, ctx, 2), std::make_shared<ring::GradSlot>()};
-  w.slot->grad = ctx.zeros({vocab, width});  // the gradient is preallocated, as in a parameter's bucket
+  w.slot->grad = ctx.zeros({vocab, width});  // preallocated, as if it were in a parameter's bucket
   w.slot->bound = true;
   std::vector<std::int32_t> targets;
   for (std::int64_t i = 0; i < tokens; ++i) targets.push_back(static_cast<std::int32_t>(i * 7919 % vocab));

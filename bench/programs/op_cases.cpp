@@ -1,5 +1,5 @@
 // Times the op cases of the tests, forward and backward: median, GFLOP/s, GB/s, and the larger of the two fractions of
-// what this machine sustains in the same run (data in cache can exceed 100 % of the memory's rate).
+// the rates that this machine sustains in the same run (data in cache can exceed 100 % of the memory's rate).
 
 #include <algorithm>
 #include <chrono>
@@ -25,13 +25,13 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 struct Timing {
-  double median = 0, best = 0;  // best: the value least disturbed by other work on the machine
+  double median = 0, best = 0;  // best: the value that other work on the machine disturbed least
 };
 
 // Summarizes the times that `sample` returns, over at least 5 calls and `budget` seconds.
 template <class Sample>
 Timing measure(double budget, const Sample& sample) {
-  sample();  // first touch of memory, lazy initialization of libraries
+  sample();  // touches memory for the first time; initializes libraries
   std::vector<double> times;
   const Clock::time_point start = Clock::now();
   while (times.size() < 5 || (seconds_since(start) < budget && times.size() < 10000)) times.push_back(sample());
@@ -53,7 +53,7 @@ class Bench {
     return seconds_since(start);
   }
 
-  // Includes the forward of a loss head, which computes its gradients there.
+  // Includes the forward of a loss head, which computes its gradients in the forward.
   double backward() {
     Tape tape;
     Run run{.ctx = ctx_, .tape = &tape};
