@@ -1,4 +1,4 @@
-// Parses the program's arguments. Finds errors for which CLI11 would blame the wrong word, and suggests what was
+// Parses the program's arguments. Detects errors for which CLI11 would blame the wrong word, and suggests what was
 // probably meant.
 
 #include <algorithm>
@@ -28,14 +28,14 @@ using Words = std::vector<std::string>;
   throw UsageError(name + what);
 }
 
-// Returns the known word that extends `word` or that `word` extends; otherwise the nearest one, or "" if none is near.
+// Returns the known word that extends `word` or that `word` extends; else the nearest one; "" if none is near.
 std::string nearest(const std::string& word, const Words& known) {
   for (const std::string& k : known)
     if (std::min(word.size(), k.size()) >= 3 && (k.starts_with(word) || word.starts_with(k))) return k;
   return config::nearest_name(word, known);
 }
 
-// A name that other programs use for a command or option, ours, and advice how to continue.
+// A name that other programs use for a command or option, our name, and advice on how to continue.
 struct Synonym {
   std::string_view word, meant, advice = "";
 };
@@ -55,7 +55,7 @@ constexpr Synonym kCommands[] = {{"resume", "train", "A run that has a checkpoin
                                  {"version", "--version"}};
 constexpr Synonym kOptions[] = {{"-v", "--version"}, {"-V", "--version"}, {"-?", "--help"}};
 
-// Returns a suggestion, or "" if the word is not a synonym.
+// Returns a suggestion; "" if the word is not a synonym.
 std::string answer(std::span<const Synonym> words, const std::string& word) {
   const auto found = std::ranges::find(words, word, &Synonym::word);
   if (found == words.end()) return "";
@@ -109,8 +109,8 @@ void refuse_option(Command command, const std::string& word) {
                                                                 : nearest(name, known)));
 }
 
-// Returns true for settings written like options, as other programs do (`--optimizer.lr=1e-3`). None of our options
-// contains a dot.
+// Returns true for settings that are written like options, as in other programs (`--optimizer.lr=1e-3`). None of our
+// options contains a dot.
 bool is_setting(const std::string& word) {
   const std::size_t dot = word.find('.');
   return word.starts_with("--") && dot < word.find('=') && word.find('=') != std::string::npos;
@@ -118,12 +118,12 @@ bool is_setting(const std::string& word) {
 
 // Returns how many words after the option `word` are its values, at most `max`.
 std::ptrdiff_t values_after(Option option, const std::string& word, std::ptrdiff_t max) {
-  const bool has_value = word.size() > name_of(word).size();  // --name=value or -n2
+  const bool has_value = word.size() > name_of(word).size();  // true for --name=value and -n2
   return has_value ? 0 : std::min(static_cast<std::ptrdiff_t>(option.min_values()), max);
 }
 
-// Checks the words of one command up to `--` and removes the dashes of settings. Skips the values of options, which may
-// look like options or settings.
+// Checks the words of one command up to `--`, and removes the dashes of settings. Skips the values of options, which
+// may look like options or settings.
 void check_options(Command command, Words::iterator word, Words::iterator end) {
   for (; word != end && *word != "--"; ++word) {
     if (!is_option(*word)) continue;
@@ -140,7 +140,7 @@ void check_options(Command command, Words::iterator word, Words::iterator end) {
 // Returns true for commands with positional arguments, such as `runs [DIR]`, which need no subcommand.
 bool takes_words(Command command) { return !command.positionals().empty(); }
 
-// Follows the command names as far as possible and checks the options of each command.
+// Follows the command names as far as possible, and checks the options of each command.
 void check_words(Command app, Words& words) {
   Command command = app;
   for (auto word = words.begin();;) {
@@ -175,15 +175,15 @@ void check_words(Command app, Words& words) {
   throw UsageError(joined(missing, ", ") + " and " + last + " are required");
 }
 
-// Turns `help bench step` into `bench step --help`.
+// Turns e.g. `help bench step` into `bench step --help`.
 void turn_help_around(Words& words) {
   if (words.empty() || words[0] != "help") return;
   words.erase(words.begin());
   words.push_back("--help");
 }
 
-// Returns launch's arguments with a missing `--` added before the command, and with dashes in torchrun's older option
-// names (--nproc_per_node).
+// Returns the arguments of `launch` with a missing `--` added before the command, and with dashes instead of
+// underscores in torchrun's older option names (--nproc_per_node).
 Words launch_words(Command app, Words arguments) {
   if (arguments.empty() || arguments[0] != "launch") return arguments;
   const Command launch = app.find_command(arguments[0]);

@@ -41,7 +41,7 @@ struct Arguments {
   Option layer_option, length_option, width_option;
 };
 
-// Layers of a section with the same cost. Costs may differ between dilated layers, whose heads sample different
+// Layers of a section that have the same cost. Costs may differ between dilated layers, whose heads sample different
 // positions.
 struct Group {
   std::vector<std::int64_t> layers;
@@ -62,7 +62,7 @@ std::string text_of(const char* format, double value) {
   return text;
 }
 
-// Formats three digits with a prefix: 1.23 GFLOPs.
+// Formats a number with three digits and a prefix, e.g. 1.23 GFLOPs.
 std::string amount(double value, const char* unit) {
   const char* prefix = " KMGTPEZY";
   while (value >= 999.5 && prefix[1]) value /= 1000, ++prefix;
@@ -76,7 +76,7 @@ std::string title_of(const Section& s, std::int64_t kv_head) {
   return str(s.layers.size() > 1 ? "Layers " : "Layer ", layers_text(s.layers), ": ", text_of(*s.settings, kv_head));
 }
 
-// Caches costs, so that each pattern is counted once.
+// Caches costs, so that each pattern is counted only once.
 class Costs {
  public:
   Costs(std::int64_t kv_heads, std::int64_t length) : kv_heads_(kv_heads), length_(length) {}
@@ -131,7 +131,7 @@ std::int64_t columns_of(const Arguments& a) {
 
 struct Column {
   const char* name;
-  int width;  // negative: left-aligned
+  int width;  // left-aligned if negative
 };
 constexpr Column kColumns[] = {{"layers", -8}, {"density", 7}, {"repeated", 8}, {"dense", 7},
                                {"kept", 7},    {"saved", 6},   {"speed-up", 8}, {"largest cost", -1}};
@@ -222,7 +222,7 @@ class Report {
     std::vector<std::string> values = values_of(g);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const int width = kColumns[i].width;
-      // Long lists of layers get a line of their own.
+      // Long lists of layers are printed on a separate line.
       if (i == 0 && values[i].size() > static_cast<std::size_t>(-width)) {
         for (const std::string& line : wrapped(values[i], static_cast<std::size_t>(columns_ - 1)))
           print_format(" %s\n", line.c_str());
@@ -265,7 +265,7 @@ class Report {
     print_format("\n");
   }
 
-  // Returns true if the blocks that the section's layers keep are found in training, not by settings.
+  // Returns true if the blocks that the section's layers keep are determined in training, not by settings.
   bool found_in_training(const Section& s) const {
     return s.pattern.selects() || uses_importance(*s.settings, model_.kv_heads);
   }

@@ -41,8 +41,8 @@ std::string quoted(const std::string& word) {
   return "'" + text + "'";
 }
 
-// Returns the shortest settings that give each layer its section: model.attention is the most common one, and the other
-// layers are listed. before: the run's own settings.
+// Returns the shortest settings that give each layer its section: model.attention is the most frequent section, and the
+// layers with other sections are listed. before: the run's own settings.
 std::vector<std::string> settings_of(const std::vector<AttentionConfig>& sections, const ModelConfig& before) {
   std::map<std::string, std::vector<std::int64_t>> layers;
   for (std::size_t i = 0; i < sections.size(); ++i)
@@ -112,11 +112,11 @@ class Fit {
       rises.push_back(trials.loss_with(layer, choices_[c].patterns[layer]) - loss_);
       errors.push_back(error_of_rise(batch_losses_, trials.batch_losses()));
     }
-    rises.push_back(0);  // the run's own attention
+    rises.push_back(0);  // rise of the run's own attention
     errors.push_back(0);
   }
 
-  // Returns "0.01234 +-0.00056": a rise with its standard error, if there is one.
+  // Returns a rise with its standard error, if there is one, e.g. "0.01234 +-0.00056".
   static std::string with_error(double rise, double error) {
     return fixed(rise, 5) + (std::isfinite(error) ? " +-" + fixed(error, 5) : "");
   }
@@ -142,7 +142,8 @@ class Fit {
     return str("ringmaster train ", session_.config.run.directory, " --allow-changes");
   }
 
-  // Returns a setting for additional steps if the run has completed its steps; otherwise, training would not continue.
+  // Returns a setting for additional steps if the run has completed its steps, since otherwise training would not
+  // continue.
   std::string more_steps() const {
     if (!session_.origin.imported.empty() || step_ < session_.config.train.steps) return "";
     return str(" \\\n    train.steps=", step_ + std::max<std::int64_t>(1, step_ / 2));
@@ -162,7 +163,7 @@ class Fit {
     std::cout.flush();
   }
 
-  // Returns the width of a rise in the table.
+  // Returns the width of the column of rises in the table.
   int width() const { return batch_losses_.size() < 2 ? 9 : 18; }
 
   void print_row(std::size_t layer) const {
@@ -209,11 +210,12 @@ class Fit {
   Session& session_;
   std::int64_t step_;  // step of the checkpoint
   FitChoice own_;
-  std::vector<FitChoice> choices_;       // the last one is the run's own attention
-  ByChoice densities_, rises_, errors_;  // errors: standard errors of rises over the batches; NaN with one batch
-  std::vector<double> batch_losses_;     // with the run's own attention
+  std::vector<FitChoice> choices_;  // the last choice is the run's own attention
+  // errors: standard errors of the rises over the batches; NaN with a single batch.
+  ByChoice densities_, rises_, errors_;
+  std::vector<double> batch_losses_;  // losses with the run's own attention
   std::vector<std::size_t> chosen_;
-  std::vector<AttentionConfig> sections_;  // chosen sections, by layer
+  std::vector<AttentionConfig> sections_;  // the chosen sections, by layer
   bool separate_documents_ = false;        // see EvalCorpus::packing()
   double loss_ = 0, density_ = 0, rise_ = 0, fitted_loss_ = 0, fitted_error_ = 0;
 };

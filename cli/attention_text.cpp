@@ -25,7 +25,8 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kBytesOfToken = 64;  // bytes read from the text per token; vocabularies have a few longer ones
+// Number of bytes read from the text per token; vocabularies have only a few longer tokens.
+constexpr std::size_t kBytesOfToken = 64;
 
 void check_run(const std::string& path) {
   std::error_code none;
@@ -35,7 +36,7 @@ void check_run(const std::string& path) {
          "pattern of the settings");
 }
 
-// Throws Error if the new settings give a layer a part that it was not trained with.
+// Throws Error if the new settings give a layer a part with which it was not trained.
 void check_trained(const ModelConfig& before, const ModelConfig& now, const std::string& run) {
   const std::vector<const AttentionConfig*> had = attentions_of(before), has = attentions_of(now);
   for (std::size_t layer = 0; layer < std::min(had.size(), has.size()); ++layer)
@@ -46,7 +47,7 @@ void check_trained(const ModelConfig& before, const ModelConfig& now, const std:
              " here, or train a run with these settings and run.init_from=", run);
 }
 
-// Opens the run with other settings, such as a different kind of attention, for the same weights.
+// Opens the run with different settings, e.g. a different kind of attention, for the same weights.
 Session open_with_overrides(const AttentionOnText& a) {
   const auto change = [&](Config& config) {
     if (a.overrides.empty()) return;
@@ -107,7 +108,7 @@ class Report {
     for (const std::string& line : wrapped(text, static_cast<std::size_t>(a_.columns))) std::cout << line << "\n";
   }
 
-  // Returns the first layer that selects, otherwise the first that is not dense.
+  // Returns the first layer that selects blocks; if there is none, the first layer that is not dense.
   std::int64_t layer_to_draw() const {
     const auto first = [&](const auto& is) {
       std::int64_t i = 0;
@@ -157,7 +158,7 @@ class Report {
     }
   }
 
-  // Prints recall by layer and head, if a row of heads fits.
+  // Prints recall by layer and head if a row of heads fits into the terminal.
   void print_recalls() const {
     HeatMap map{
         .title = "Recall", .column_title = "KV head", .row_title = "layer", .columns = {}, .rows = {}, .shares = {}};

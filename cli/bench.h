@@ -11,7 +11,7 @@
 
 namespace ring {
 
-// Each function adds its subcommand to `bench`.
+// Each function adds a subcommand to `bench`.
 void add_bench_step(Command bench);
 void add_bench_ops(Command bench);  // adds bench ops and bench floor
 void add_bench_products(Command bench);
@@ -20,7 +20,7 @@ void add_bench_blocks(Command bench);
 void add_bench_context(Command bench);
 void add_bench_calibrate(Command bench);
 
-// A settings file on the command line. The corpus that it names is not read.
+// A settings file on the command line. The corpus in its settings is not read.
 struct BenchConfig {
   std::string file;
   std::vector<std::string> overrides;
@@ -29,16 +29,16 @@ struct BenchConfig {
   std::string name() const;  // name of the shape: the file's name without folder and extension
 };
 
-// Returns the options that must be the same on all ranks of `launch`. own: options that may differ, because they affect
-// only the output of rank 0.
+// Returns the options that must be the same on all ranks of `launch`. own: options that may differ, because they only
+// affect rank 0's output.
 Facts facts_of(Command command, const std::vector<std::string>& own);
 
-// A file that lines are appended to; a new file gets the header at once. If the path is empty, nothing is written.
+// A file to which lines are appended; a new file gets the header immediately. If the path is empty, nothing is written.
 class CsvFile {
  public:
-  // Throws Error if it cannot be written or has other columns.
+  // Throws Error if the file cannot be written or has different columns.
   CsvFile(const std::string& path, const std::string& header);
-  void add(const std::string& line);  // throws Error if it cannot be written
+  void add(const std::string& line);  // throws Error if the file cannot be written
 
  private:
   std::string path_;

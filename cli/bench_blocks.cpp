@@ -17,10 +17,10 @@
 namespace ring {
 namespace {
 
-// Maximum default length (CPU, GPU). Longer sequences take long to measure: seconds per call on a CPU, and on a GPU if
-// blocks keep a large share of the pairs.
+// Maximum default length on a CPU and on a GPU. Longer sequences take long to measure: seconds per call on a CPU, and
+// also on a GPU if blocks keep a large share of the pairs.
 constexpr std::int64_t kUsualLength[] = {4096, 131072};
-constexpr double kAlike = 0.05;  // share of the keys
+constexpr double kAlike = 0.05;  // maximum difference, as a share of the keys
 
 struct Arguments {
   BenchConfig config;

@@ -19,8 +19,8 @@ struct Arguments {
   std::string out = "rates.yaml";
 };
 
-// Returns the rates that the file already has, for other precisions and for links. Call before measuring: throws Error
-// if the file cannot be written or holds another device's rates.
+// Returns the rates that the file already contains, for other precisions and for links. Call before measuring: throws
+// Error if the file cannot be written or contains the rates of a different device.
 DeviceRates rates_there(const std::string& file, const ExecContext& ctx) {
   check_writable(file);
   DeviceRates rates;
@@ -34,7 +34,7 @@ DeviceRates rates_there(const std::string& file, const ExecContext& ctx) {
 
 void run(const Arguments& a, const Facts& given) {
   Config config = a.config.load();
-  config.run.rates.clear();  // may name the file that this command writes
+  config.run.rates.clear();  // the setting may name the file that this command writes
   StepBenchmark bench(config, join_mesh(config, given));
   const bool leader = bench.mesh().rank() == 0;
   const DeviceRates before = leader ? rates_there(a.out, bench.exec()) : DeviceRates{.device = ""};

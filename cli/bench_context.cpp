@@ -32,9 +32,9 @@ struct Arguments {
 constexpr std::pair<const char*, ContextSchedule> kSchedules[] = {
     {"ring", ContextSchedule::ring}, {"gather", ContextSchedule::gather}, {"all_to_all", ContextSchedule::all_to_all}};
 
-constexpr std::int64_t kMinAlone = 4096;  // tokens at which one device nearly reaches its full rate
+constexpr std::int64_t kMinAlone = 4096;  // number of tokens at which one device nearly reaches its full rate
 
-// Throws Error if the length for one device alone is too short to show its rate with long sequences.
+// Throws Error if the length for a single device is too short to show the device's rate with long sequences.
 void check_alone(const ContextGrid& g) {
   const std::int64_t longest = *std::ranges::max_element(g.lengths), min = std::min(longest, kMinAlone);
   if (g.longest_alone > 0 && g.longest_alone < min)
@@ -42,7 +42,7 @@ void check_alone(const ContextGrid& g) {
          ": one device alone with so few of ", longest, " tokens is not a valid reference");
 }
 
-// Fills in values that were not given, for this number of ranks.
+// Sets values that were not given, for this number of ranks.
 void fill_in(Arguments& a, int ranks, Backend backend) {
   if (a.kv_heads == 0) a.kv_heads = a.grid.heads;
   if (a.grid.heads % a.kv_heads)
@@ -86,7 +86,7 @@ std::string milliseconds(double seconds) {
   return text;
 }
 
-// Returns the rate as a share of one device's rate; `otherwise` if that was not measured.
+// Returns the rate as a share of a single device's rate; `otherwise` if that was not measured.
 std::string share(double flops, double alone, const char* otherwise) {
   if (!(alone > 0)) return otherwise;
   char text[32];
@@ -138,7 +138,7 @@ void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, co
               1e-6 * static_cast<double>(t.extra_bytes), ',', 1e-6 * static_cast<double>(t.sent_bytes)));
 }
 
-// Returns the path with length and schedule added to the name, if there are several of them.
+// Returns the path, with length and schedule added to the file name if there are several lengths or schedules.
 std::string timeline_path(const Arguments& a, std::int64_t length, const std::string& schedule) {
   std::filesystem::path path = a.timeline;
   std::string name = path.stem().string();

@@ -43,7 +43,7 @@ void print_linear(const LinearTiming& t) {
   print_rows(t.rows);
 }
 
-// Prints a line for each op that can quantize its result. Returns the seconds of a block that this saves, by type.
+// Prints a line for each op that can quantize its result. Returns the seconds per block that this saves, by type.
 std::map<std::string_view, double> print_producers(const std::vector<ProducerTiming>& all, const std::string& usual) {
   std::vector<std::string> titles = {"op", "calls", str(usual, " us")};
   for (const std::string_view type : kFp8Types) titles.insert(titles.end(), {"then quantize us", str(type, " us")});
@@ -63,8 +63,8 @@ std::map<std::string_view, double> print_producers(const std::vector<ProducerTim
   return saved;
 }
 
-// Prints a line for each linear layer, their sum, and the sum with ops that quantize their own output, which saves
-// `saved` seconds.
+// Prints a line for each linear layer, the sum of all layers, and the sum with ops that quantize their own output,
+// which saves `saved` seconds.
 void print_sums(const std::vector<LinearTiming>& all, double saved, const std::string& usual, std::string_view type) {
   Rows rows = {{"linear", str(usual, " us"), str(type, " us"), "quantize us", "faster", "with quantizing"}};
   const auto add = [&](const std::string& name, double before, const LinearSeconds& s) {

@@ -19,7 +19,7 @@
 namespace ring {
 namespace {
 
-// Dense bf16 FLOP/s of an H100 or H200, from NVIDIA's data sheet; MFU is usually quoted against this value.
+// Dense bf16 FLOP/s of an H100 or H200, from NVIDIA's data sheet; MFU is usually given relative to this value.
 constexpr double kPeakTflops = 989;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
@@ -27,11 +27,11 @@ struct Arguments {
   BenchConfig config;
   std::string csv, who = "ringmaster", trace = "profile.json", rates;
   int steps = 20, warmup = 5, profile = 0;
-  double peak = 0;  // TFLOP/s; 0: kPeakTflops on a GPU
+  double peak = 0;  // in TFLOP/s; 0 means kPeakTflops on a GPU
   bool no_ceilings = false, nvtx = false;
 };
 
-// Returns "bf16 activations; kept in memory: parameters bf16, moments bf16, gradients bf16".
+// Returns e.g. "bf16 activations; kept in memory: parameters bf16, moments bf16, gradients bf16".
 std::string types_text(const Config& c, const ExecContext& ctx) {
   const DType activations = activation_type(ctx.precision);
   const OptimizerConfig& o = c.optimizer;
@@ -41,7 +41,7 @@ std::string types_text(const Config& c, const ExecContext& ctx) {
   return text + str(", moments ", o.moments, ", gradients ", o.gradients);
 }
 
-// Returns " MFU ..", or "" if the peak is not known: data sheets of CPUs do not state it.
+// Returns " MFU ..", or "" if the peak is unknown: data sheets of CPUs do not state it.
 std::string mfu_text(const Arguments& a, const StepBenchmark& bench, double flops) {
   const bool gpu = bench.exec().stream.device().backend == Backend::cuda;
   const double peak = a.peak > 0 ? a.peak : gpu ? kPeakTflops : 0;
@@ -79,7 +79,7 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
                t.loss);
 }
 
-// Prints the prediction of `ringmaster plan` for these steps.
+// Prints what `ringmaster plan` predicts for these steps.
 void print_prediction(const DeviceRates& rates, StepBenchmark& bench, const StepTimes& t) {
   const ActivationFit& fit = bench.trainer().memory().fit;
   const PlannedStep p = predict_step({bench.config(), bench.mesh().world(), fit.budget, rates}, fit);

@@ -13,7 +13,7 @@ namespace {
 using Words = std::vector<std::string>;
 using Candidates = std::vector<Candidate>;
 
-// Returns the choices that CLI11 lists in the option's type: "TEXT:{auto,cpu,cuda}".
+// Returns the choices that CLI11 lists in the option's type, e.g. "TEXT:{auto,cpu,cuda}".
 Words choices_of(Option option) {
   const std::string type = option.type_text();
   const std::size_t open = type.find('{'), close = type.find('}', open);
@@ -24,7 +24,7 @@ Words choices_of(Option option) {
   return choices;
 }
 
-// Position in a command line: the present command, and the option whose value comes next.
+// Position in a command line: the current command, and the option whose value comes next.
 class Place {
  public:
   explicit Place(Command app) : root_(app), command_(app) {}
@@ -52,11 +52,11 @@ class Place {
   }
 
   Command command() const { return command_; }
-  // Returns the command whose subcommands may follow; `help` and `launch --` take those of the program.
+  // Returns the command whose subcommands may follow; after `help` and `launch --`, this is the program.
   Command commands() const { return is("launch") || is("help") ? root_ : command_; }
   Option waiting() const { return values_ > 0 ? option_ : Option(); }
   bool begins() const { return plain_ == 0; }
-  // Returns the positional argument that comes next; no option if all are used.
+  // Returns the positional argument that comes next; refers to no option if all are used.
   Option next_word() const {
     const std::vector<Option> all = command_.positionals();
     if (all.empty()) return {};
@@ -68,8 +68,8 @@ class Place {
 
   Command root_, command_;
   Option option_;
-  std::size_t values_ = 0;  // values still to come
-  std::size_t plain_ = 0;   // words that are not options
+  std::size_t values_ = 0;  // number of values that are still to come
+  std::size_t plain_ = 0;   // number of words that are not options
 };
 
 Candidates values_of(const config::Node& root, const std::string& key) {
@@ -136,7 +136,7 @@ Candidates all_at(const Place& place, const std::string& word) {
   return found;
 }
 
-// Returns the first sentence or line.
+// Returns the first sentence or clause of the first line.
 std::string in_a_line(std::string about) {
   about = about.substr(0, about.find('\n'));
   return about.substr(0, std::min(about.find(". "), about.find("; ")));

@@ -14,8 +14,8 @@
 namespace ring {
 namespace {
 
-// Reads the next line that is not blank, without its end (LF or CR LF); prompts for it on a terminal. Returns false at
-// the end of the input.
+// Reads the next line that is not blank, without its line end (LF or CR LF); shows a prompt on a terminal. Returns
+// false at the end of the input.
 bool next_line(std::string& line) {
   const bool asks = ::isatty(STDIN_FILENO) == 1;
   do {

@@ -40,7 +40,7 @@ void print_value(const std::string& name, const StateValue& value) {
   std::cout << "\n";
 }
 
-// Formats JSON, with one member per line where a single line would be too long; lists of scalars stay on one line.
+// Formats JSON, with one member per line if a single line would be too long; lists of scalars stay on one line.
 std::string in_lines(const nlohmann::json& value, const std::string& indent) {
   constexpr std::size_t kColumns = 100;
   const std::string line = value.dump();
@@ -85,8 +85,8 @@ void print_tensors(const Manifest& m) {
             << "\n";
 }
 
-// Returns the manifest of the newest checkpoint that `path` names, and all checkpoints in `found`. Repeats the search
-// if a run removes the checkpoint meanwhile.
+// Returns the manifest of the newest checkpoint that `path` names; sets `found` to all checkpoints. Searches again if a
+// run removes the checkpoint in the meantime.
 Manifest read_newest(const std::string& path, std::vector<CheckpointEntry>& found) {
   const auto find = [&] {
     found = resolve_checkpoints(path);
@@ -124,7 +124,7 @@ void inspect(const std::string& path) {
 struct Tally {
   std::set<fs::path> seen;
   std::size_t whole = 0, damaged = 0;
-  bool removed = false;  // a checkpoint of the present list was removed
+  bool removed = false;  // true if a checkpoint in the current list was removed
 
   void look_at(const fs::path& path) {
     const Verification v = verify_live(path, /*from_disk=*/true);
@@ -143,7 +143,7 @@ struct Tally {
   }
 };
 
-// Verifies the checkpoints. If a run removes some meanwhile, lists them again to verify the newer ones.
+// Verifies the checkpoints. If a run removes some of them in the meantime, lists them again to verify the newer ones.
 void verify(const std::string& path) {
   Tally tally;
   const fs::path given = fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();

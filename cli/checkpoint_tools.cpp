@@ -55,7 +55,7 @@ PruneRules rules_of(const PruneArguments& a) {
   return rules;
 }
 
-// Returns the folder of a run's checkpoints; `path` may be that folder itself.
+// Returns the folder of a run's checkpoints; `path` may already be that folder.
 fs::path folder_of(const std::string& path) {
   const fs::path newest = resolve_checkpoints(path).back().path;
   std::error_code error;
@@ -110,7 +110,8 @@ void print(const TensorDifference& d) {
               << d.largest << "\n";
 }
 
-// Calls `read` with a checkpoint and its manifest, and again with the newest one if a run removed it meanwhile.
+// Calls `read` with a checkpoint and its manifest, and again with the newest checkpoint if a run has removed it
+// meanwhile.
 void with_checkpoint(const std::string& path, const std::function<void(const FoundCheckpoint&)>& read) {
   read_found([&] { return resolve_newest(path); },
              [&](FoundCheckpoint& f) {
@@ -124,7 +125,7 @@ struct DiffArguments {
   bool only_tensors = false;
 };
 
-// Like diff(1), ends with exit code 1 if something differs.
+// Like diff(1), ends with exit code 1 if there are differences.
 void diff(const DiffArguments& args) {
   CheckpointDifference d;
   std::vector<std::string> settings;

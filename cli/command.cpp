@@ -16,7 +16,7 @@ using Text = const std::string&;
 
 struct NothingIsRun {};
 
-// Parses into `value`. Returns the problem, or "" if there is none.
+// Parses text into `value`. Returns the problem; "" if there is none.
 std::string parse_number(const std::string& text, bool whole, const Check& range, config::Value& value) {
   config::Node node;
   node.kind = whole ? config::Kind::integer : config::Kind::number;
@@ -28,7 +28,7 @@ std::string parse_number(const std::string& text, bool whole, const Check& range
   return str("must be ", range.text, ", is ", shown(text));
 }
 
-// Rewrites each accepted value in digits, which CLI11 then parses exactly.
+// Rewrites each accepted value as digits, which CLI11 then parses exactly.
 CLI::Validator number_in(bool whole, long double min, long double max) {
   const Check range = in_range(min, max);
   const auto read = [=](std::string& text) {
@@ -40,7 +40,7 @@ CLI::Validator number_in(bool whole, long double min, long double max) {
   return {read, range.text};
 }
 
-// Suggests a unit for a bare number that is too small: nobody has 80 bytes of memory.
+// Suggests a unit for a small number without one: nobody has 80 bytes of memory.
 std::string unit_hint(const std::string& text, const Check& range) {
   std::int64_t bytes = 0;
   if (text.find_first_not_of("0123456789.") != std::string::npos) return "";
@@ -220,8 +220,8 @@ void Program::parse(std::vector<std::string> arguments) {
   }
 }
 
-// Throws after parsing, before any command's callback runs. The callbacks cannot be removed instead: they own the
-// variables that options fill.
+// Throws after parsing, before the callback of any command runs. The callbacks cannot be removed instead, since they
+// own the variables that options fill.
 void Program::run_nothing() {
   app_->parse_complete_callback([] { throw NothingIsRun(); });
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Commands and options of the command line. Only cli/command.cpp includes CLI11, whose templates would cost each file
-// that uses them seconds of compile time.
+// Commands and options of the command line. Only cli/command.cpp includes CLI11: its templates would cost seconds of
+// compile time in each file that uses them.
 
 #include <cstdint>
 #include <functional>
@@ -33,33 +33,35 @@ class Option {
   explicit Option(CLI::Option* option) : option_(option) {}
   explicit operator bool() const { return option_ != nullptr; }
 
-  // Each function returns this option, so that calls chain.
+  // These functions return this option, so that calls can be chained.
   Option required() const;
-  Option type_name(const std::string& text) const;  // in --help
-  Option group(const std::string& title) const;     // in --help
-  Option show_default() const;                      // shows the variable's present value in --help
+  Option type_name(const std::string& text) const;  // shown in --help
+  Option group(const std::string& title) const;     // shown in --help
+  Option show_default() const;                      // shows the variable's current value in --help
   Option show_default(const std::string& text) const;
   Option one_of(const std::vector<std::string>& choices) const;
-  Option check(const std::function<void(const std::string&)>& check) const;  // called with every value; throws Error
-  Option delimiter(char between) const;                                      // splits a word into several values
-  Option takes(int min, int max) const;                                      // number of values
-  Option takes_at_least(int min) const;                                      // number of values
-  Option takes_one_word() const;                                             // one word, which may hold several values
-  Option envname(const std::string& variable) const;                         // read if the option is not given
-  Option needs(const std::string& other) const;  // `other` must have been added, as must `others` below
+  // check: called with every value; throws Error if the value is wrong.
+  Option check(const std::function<void(const std::string&)>& check) const;
+  Option delimiter(char between) const;               // splits a word into several values at this character
+  Option takes(int min, int max) const;               // number of values
+  Option takes_at_least(int min) const;               // number of values
+  Option takes_one_word() const;                      // takes a single word, which may contain several values
+  Option envname(const std::string& variable) const;  // environment variable that is read if the option is not given
+  Option needs(const std::string& other) const;       // `other` must have been added before, and so must `others` below
   Option excludes(std::initializer_list<const char*> others) const;
 
-  std::string name() const;                // "--seed"; "config" for a positional argument
-  std::vector<std::string> names() const;  // "--nproc-per-node", "-n": long names first; empty if positional
+  std::string name() const;  // e.g. "--seed"; "config" for a positional argument
+  // e.g. "--nproc-per-node", "-n": long names first; empty for a positional argument.
+  std::vector<std::string> names() const;
   std::string description() const;
-  std::string type_text() const;     // as --help shows it, with the range or the choices
-  std::string default_text() const;  // "" if --help shows none
+  std::string type_text() const;     // as shown in --help, with the range or the choices
+  std::string default_text() const;  // "" if --help shows no default
   bool is_positional() const;
   bool is_required() const;
-  std::size_t min_values() const;  // words that must follow it
+  std::size_t min_values() const;  // number of words that must follow the option
   std::size_t max_values() const;
 
-  // The results of the last parse().
+  // Results of the last parse().
   bool given() const;
   const std::vector<std::string>& values() const;
 
@@ -78,11 +80,12 @@ class Command {
 
   Command add_subcommand(const std::string& name, const std::string& text) const;
   void require_subcommand() const;
-  void footer(const std::string& text) const;  // below the options in --help
+  void footer(const std::string& text) const;  // text below the options in --help
 
   // Sets the function that parse() calls if the command line names this command.
   void callback(const std::function<void()>& run) const;
-  // Returns an A for the options to fill, with which parse() calls run() if the command line names this command.
+  // Creates an A, whose members the options fill and with which parse() calls run() if the command line names this
+  // command.
   template <class A>
   std::remove_const_t<A>& runs(void (*run)(A&)) const {
     const std::shared_ptr<std::remove_const_t<A>> arguments(new std::remove_const_t<A>());
@@ -90,39 +93,39 @@ class Command {
     return *arguments;
   }
 
-  // Each function adds an option that writes to `value`, which must live as long as the Program. names: "--tee,-t", or
-  // "config" for a positional argument.
+  // Each function adds an option that writes to `value`, which must exist as long as the Program. names: e.g.
+  // "--tee,-t", or "config" for a positional argument.
   Option add_flag(const std::string& names, bool& value, const std::string& text) const;
   Option add_option(const std::string& names, std::string& value, const std::string& text) const;
   Option add_option(const std::string& names, std::vector<std::string>& values, const std::string& text) const;
   Option add_option(const std::string& names, const std::function<void(const std::string&)>& on_value,
                     const std::string& text) const;
 
-  // Adds an option for a number, or for several with commas. Numbers are parsed as in settings (1e3 is 1000, 010 is
-  // ten), must be in [min, max], which --help shows, and are stored exactly. T: int, std::int64_t,
+  // Adds an option for a number, or for several numbers separated by commas. Numbers are parsed as in settings (1e3 is
+  // 1000, 010 is ten), must be in [min, max], which --help shows, and are stored exactly. T: int, std::int64_t,
   // std::uint64_t, double, or a std::vector of int, std::int64_t or double.
   template <class T>
   Option add_number(const std::string& names, T& value, const std::string& text, long double min,
                     long double max) const;
 
-  // Adds an option for a size: a whole number, or one with a unit: 50MB is 50,000,000 and 50MiB is 52,428,800.
+  // Adds an option for a size: a whole number, or a number with a unit: 50MB is 50,000,000 and 50MiB is 52,428,800.
   Option add_bytes(const std::string& names, std::uint64_t& value, const std::string& text, std::uint64_t min,
                    std::uint64_t max) const;
 
   std::string name() const;
   std::string description() const;
   std::string footer() const;
-  Command parent() const;  // no command if this is the program
+  Command parent() const;  // refers to no command if this is the program
   std::vector<std::string> command_names() const;
   Command find_command(const std::string& name) const;
-  std::vector<Option> options() const;  // in the order of addition, positional arguments included
+  std::vector<Option> options() const;  // in the order in which they were added, including positional arguments
   std::vector<Option> named_options() const;
   std::vector<Option> positionals() const;
   Option find_option(const std::string& name) const;
-  // Returns the option that `word` names if its values are separate words (--x 1, not --x=1); else no option.
+  // Returns the option that `word` names if its values are separate words (--x 1, not --x=1); else refers to no option.
   Option option_before_values(const std::string& word) const;
 
-  // Returns the innermost command that the last parse() found; this one if it found none below it.
+  // Returns the innermost command that the last parse() found; returns this command if it found none below it.
   Command given_command() const;
 
  protected:
@@ -134,14 +137,14 @@ class Program : public Command {
  public:
   Program(const std::string& name, const std::string& text);
 
-  void set_version(const std::string& text);  // what --version prints
+  void set_version(const std::string& text);  // text that --version prints
   std::string help() const;
 
-  // Reads the program's arguments, without its name, and runs the commands that they name. Throws HelpAsked,
-  // UsageError, or what the commands throw.
+  // Parses the program's arguments, without its name, and runs the commands that they name. Throws HelpAsked,
+  // UsageError, or an exception of the commands.
   void parse(std::vector<std::string> arguments);
 
-  // Makes parse() only read the command line: it runs no command.
+  // Makes parse() only parse the command line, without running a command.
   void run_nothing();
 
  private:
@@ -157,7 +160,7 @@ struct HelpAsked {
 struct UsageError : Error {
   using Error::Error;
 };
-struct UnexpectedWords : UsageError {  // words that no option or argument takes
+struct UnexpectedWords : UsageError {  // thrown for words that no option or argument takes
   using UsageError::UsageError;
 };
 struct MissingOption : UsageError {

@@ -1,12 +1,12 @@
 #pragma once
-// The commands of the program; each family has a file of its own.
+// The commands of the program; each family of commands has its own file.
 
 #include "cli/command.h"
 
 namespace ring {
 
 // Each function adds its command, with all subcommands, to `app`. Callbacks do the work: they throw Error if it fails,
-// and ExitCode if it is done but ends with a special exit code.
+// and ExitCode if it succeeds but ends with a special exit code.
 void add_init_command(Command app);         // init
 void add_tokenizer_commands(Command app);   // tokenizer train | encode | decode | inspect
 void add_data_commands(Command app);        // data prepare | synthesize | inspect | export | verify
@@ -31,7 +31,7 @@ void add_launch_command(Command app);       // launch
 void add_completion_commands(Command app);  // completion bash | zsh | fish | words
 void add_man_command(Command app);          // man
 
-// Subcommands in files of their own.
+// Subcommands that have their own files.
 void add_data_export(Command data);             // data export
 void add_data_inspect(Command data);            // data inspect
 void add_data_synthesize(Command data);         // data synthesize

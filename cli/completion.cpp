@@ -1,4 +1,5 @@
-// Completions for shells. The shells' scripts know no commands and settings: they ask this program when Tab is pressed.
+// Completions for shells. The shells' scripts know neither commands nor settings: they call this program when Tab is
+// pressed.
 
 #include <iostream>
 #include <memory>
@@ -10,7 +11,8 @@
 namespace ring {
 namespace {
 
-// Bash splits words at = and :. The script joins them again and drops the part that is already typed from the answers.
+// Bash splits words at = and :. The script joins them again, and removes the part that is already typed from the
+// answers.
 constexpr const char* kBash = R"(# bash completion of ringmaster: source this, or put it into
 # ~/.local/share/bash-completion/completions/ringmaster
 _ringmaster() {

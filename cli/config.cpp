@@ -22,7 +22,8 @@ void show(const ShowOptions& options) {
   Config config = settings_at(options.file, options.overrides);
   config.model = config.model.resolved();
   const bool restores = options.overrides.empty() && std::filesystem::is_directory(options.file);
-  std::cout << (restores ? sealed_settings(config) : to_yaml(config));  // can be redirected to a run's config.yaml
+  // The output can be redirected to a run's config.yaml.
+  std::cout << (restores ? sealed_settings(config) : to_yaml(config));
 }
 
 }  // namespace

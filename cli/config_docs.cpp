@@ -64,7 +64,7 @@ configuration, except for keys that do not change the results of training.
 constexpr std::string_view kHead = "## `";
 
 struct Section {
-  std::string name;  // "model.attention"
+  std::string name;  // e.g. "model.attention"
   std::string text;  // includes the heading
 };
 
@@ -78,7 +78,7 @@ std::vector<Section> sections_of(const std::string& reference) {
   return sections;
 }
 
-// Returns the offset of the keys in a section's text, after its heading and description.
+// Returns the offset of the keys in a section's text, i.e. after its heading and description.
 std::size_t keys_at(const std::string& text) { return std::min(text.find("* **`"), text.size()); }
 
 // Returns the keys of a section and its subsections, with names relative to `name` and without white space.

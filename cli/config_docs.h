@@ -5,7 +5,7 @@
 
 namespace ring {
 
-// Returns the file's text, in Markdown.
+// Returns the text of the file, in Markdown.
 std::string configuration_reference();
 
 }  // namespace ring

@@ -1,6 +1,6 @@
-// Checks the CPU before anything else runs. A program built for newer instructions dies of SIGILL, often while globals
-// are constructed before main, without a message. This file is the only one compiled for the oldest CPU of the
-// architecture, and uses no library that could contain newer code, hence plain write().
+// Checks the CPU before anything else runs. A program built for newer instructions dies of SIGILL without a message,
+// often while globals are constructed before main. This file is the only one that is compiled for the oldest CPU of the
+// architecture. It uses no library that could contain newer code, hence plain write().
 #include <unistd.h>
 
 #include <cstring>

@@ -21,11 +21,11 @@
 namespace ring {
 namespace {
 
-constexpr double kDead = 30;  // seconds without an update by the agent's thread
+constexpr double kDead = 30;  // seconds without an update by the agent's thread after which the agent counts as dead
 constexpr double kSensorSeconds = 1;
 constexpr int kLowestPriority = 19;
 
-// Lowers this thread's priority: the job comes first.
+// Lowers the priority of this thread, since the job comes first.
 void step_back() {
   thread_local const int done = setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowestPriority);
   static_cast<void>(done);
@@ -40,7 +40,7 @@ std::int64_t number(const std::map<std::string, std::string>& query, const char*
 
 }  // namespace
 
-// Used only by the server's single thread, so nothing here is locked.
+// Only used by the server's single thread, so no locks are needed.
 struct Dashboard::Impl {
   Impl(HttpOptions o, const std::string& path, const JobBoard& b)
       : title(path.empty() ? "Job" : "Run " + folder_name(path)), board(b) {
@@ -68,7 +68,7 @@ struct Dashboard::Impl {
     return {.type = open ? kOpenMetricsType : kTextMetricsType,
             .body = metrics_text(view(), reading ? &reading->run : nullptr, open)};
   }
-  // Reports the agent's own health: it is the agent that checks the workers.
+  // Reports the health of the agent itself, since the agent already checks the workers.
   HttpReply health() const {
     if (const double age = board.age(); age > kDead)
       return {.status = 503, .body = str("the agent has not checked its workers for ", age, " s\n")};
@@ -96,7 +96,7 @@ struct Dashboard::Impl {
   GpuSensors sensors;
   std::map<std::string, GpuReading> readings;
   double ask_at = 0;
-  std::optional<HttpServer> server;  // destroyed first: its thread uses the members above
+  std::optional<HttpServer> server;  // destroyed first, since its thread uses the members above
 };
 
 Dashboard::Dashboard(HttpOptions o, const std::string& run, const JobBoard& board)

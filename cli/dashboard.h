@@ -1,5 +1,5 @@
 #pragma once
-// `launch --dashboard`: serves the agent's view of the job and the run's records to browsers and Prometheus.
+// `launch --dashboard`: serves the agent's view of the job, and the run's records, to browsers and Prometheus.
 
 #include <memory>
 #include <string>
@@ -13,8 +13,8 @@ namespace ring {
 
 class Dashboard {
  public:
-  // run: its directory, which need not exist yet; empty if the command trains no run. Logs the dashboard's address.
-  // Serves until destruction.
+  // run: directory of the run, which need not exist yet; empty if the command trains no run. Logs the dashboard's
+  // address. Serves until it is destroyed.
   Dashboard(HttpOptions, const std::string& run, const JobBoard&);
   ~Dashboard();
   const Endpoint& endpoint() const;
@@ -24,8 +24,8 @@ class Dashboard {
   std::unique_ptr<Impl> impl_;
 };
 
-// Returns the directory of the run that a worker's command trains, parsed with the program `app`; empty if it trains
-// none or if its settings are wrong, which the workers report.
+// Returns the directory of the run that a worker's command trains, parsed with the program `app`; empty if the command
+// trains none or if its settings are wrong, which the workers report.
 std::string run_of_command(Command app, const std::vector<std::string>& command);
 
 }  // namespace ring

@@ -20,7 +20,7 @@
 namespace ring {
 namespace {
 
-// Shows a command's progress in bytes.
+// Shows the progress of a command in bytes.
 void show_bytes(LiveLine& line, std::uint64_t done, std::uint64_t total, const std::string& besides = "") {
   if (!line.is_due()) return;
   const double rate = static_cast<double>(done) / line.seconds();
@@ -31,7 +31,7 @@ void show_bytes(LiveLine& line, std::uint64_t done, std::uint64_t total, const s
   line.show(text);
 }
 
-// Minimum number of validation tokens for which the second digit of the loss is significant.
+// Minimum number of validation tokens with which the second digit of the loss is significant.
 constexpr std::uint64_t kFewValidationTokens = 50'000;
 
 void warn_of_validation(const PrepareReport& r) {
@@ -84,7 +84,7 @@ void prepare(const PrepareArguments& a) {
             << " s, " << format_bytes(bytes / r.seconds) << "/s\n";
 }
 
-// Verifies every byte. Prints what is damaged and returns false if anything is.
+// Verifies every byte. If anything is damaged, prints it and returns false.
 bool verify_one(const std::string& path) {
   try {
     const auto store = TokenStore::open(path);

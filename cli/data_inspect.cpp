@@ -26,7 +26,7 @@ struct InspectArguments {
   std::int64_t context = 0;
 };
 
-// Prints how full samples are, and how many documents are cut.
+// Prints how full samples are, and how many documents are split.
 void print_packing(const InspectArguments& a, const TokenSplit& split) {
   std::cout << "  " << (a.validation ? "validation" : "train") << " in samples of "
             << with_commas(static_cast<std::uint64_t>(a.context)) << " tokens\n";

@@ -30,9 +30,9 @@ struct Arguments {
   LongEvalArguments long_eval;
 };
 
-// Prints to the terminal; a file is written completely or not at all.
+// Prints JSON to the terminal, or writes a file, completely or not at all.
 void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
-  const auto text = [&](int indent) {  // paths need not be UTF-8
+  const auto text = [&](int indent) {  // paths may contain invalid UTF-8
     return json_text(json, indent) + "\n";
   };
   if (a.json) std::cout << text(-1);

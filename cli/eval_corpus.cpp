@@ -48,7 +48,7 @@ void EvalCorpus::add_batches_to(Command cmd) {
 
 namespace {
 
-// Throws Error, with the options that read text, if the file is text.
+// Throws Error, with the options that read text, if the file contains text.
 void refuse_text(const std::string& path, const Session& session) {
   if (!is_text_file(path)) return;
   const NamedTokenizer tokenizer{tokenizer_file_of(session.origin), !chat_format_of(session.origin).source.empty()};

@@ -19,7 +19,7 @@
 namespace ring {
 namespace {
 
-// Returns --lengths; by default the context, half of it, a quarter and so on, as long as some filler fits in.
+// Returns --lengths; by default the context, half of it, a quarter and so on, as long as some filler fits.
 std::vector<std::int64_t> lengths_of(const LongEvalArguments& a, std::int64_t context, const LongTask& task) {
   if (!a.lengths.empty()) return a.lengths;
   const std::int64_t shortest = 2 * task.bare_tokens();

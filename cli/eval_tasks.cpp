@@ -17,7 +17,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kPackedRow = 2048;  // tokens of a row in which short questions are packed
+constexpr std::int64_t kPackedRow = 2048;  // number of tokens in a row into which short questions are packed
 
 std::int64_t longest_of(const Task& task) {
   std::size_t max = 0;
@@ -33,7 +33,7 @@ ScoreOptions options_of(const Task& task, std::int64_t context, std::int64_t row
   return options;
 }
 
-// Adds one row per metric; the first also has the task's name and the number of questions.
+// Adds one row per metric; the first row also has the task's name and the number of questions.
 void add_rows(const TaskResult& r, std::vector<std::vector<std::string>>& rows) {
   for (std::size_t i = 0; i < r.values.size(); ++i) {
     const auto& [name, value] = r.values[i];

@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kLongContext = 16384;  // contexts from this length use blocks of 128 tokens
+constexpr std::int64_t kLongContext = 16384;  // contexts of at least this length use blocks of 128 tokens
 constexpr std::int64_t kWarmupSteps = 100, kIndexDistances = 32;
 
 FitChoice choice_of(const ModelConfig& m) {
@@ -24,7 +24,7 @@ FitChoice choice_of(const ModelConfig& m) {
   return choice;
 }
 
-// The model's section alone: the other settings are irrelevant here, and imported weights have none.
+// Only the section `model`: the other settings are irrelevant here, and imported weights have none.
 struct OnlyModel {
   ModelConfig model;
   void fields(Fields& f) { f("model", model, "the run's"); }
@@ -74,7 +74,7 @@ FitChoice own_choice(const ModelConfig& m, const std::string& run) {
 
 std::vector<std::string> default_choices(std::int64_t context, bool learned, std::int64_t step) {
   const std::int64_t size = context < kLongContext ? 64 : 128, blocks = (context + size - 1) / size;
-  // At least 3: the query's own block, the first one, and one to select.
+  // At least 3: the query's own block, the first block, and one block to select.
   const std::int64_t many = std::max<std::int64_t>(3, 3 * blocks / 8);
   std::vector<std::string> choices;
   if (const std::int64_t window = std::max(size, context / 64); window < context)

@@ -41,7 +41,7 @@ nlohmann::ordered_json json_of(const std::string& prompt, const GeneratedText& t
   return j;
 }
 
-// Reads one prompt per line, or from a member of each record.
+// Reads one prompt per line, or one from a member of each record.
 std::vector<std::string> read_prompts(const std::string& file) {
   struct Prompts : DocumentSink {
     std::vector<std::string> all{""};
@@ -57,7 +57,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
   return prompts.all;
 }
 
-// Returns the sampling options: those of the command line, otherwise those of the weights' generation_config.json.
+// Returns the sampling options: those of the command line; missing ones are from the weights' generation_config.json.
 Sampling sampling_for(const Arguments& a, GenerationConfig published) {
   if (a.temperature.given()) published.temperature.reset();
   if (a.top_k.given()) published.top_k.reset();
@@ -68,8 +68,8 @@ Sampling sampling_for(const Arguments& a, GenerationConfig published) {
   return sampling;
 }
 
-// Generates for several prompts in one batch. n: index of the first prompt among all; prompt i is sampled with the
-// given seed + n + i.
+// Generates text for several prompts in one batch. n: index of the first of these prompts; prompt i of the batch is
+// sampled with the given seed + n + i.
 std::vector<GeneratedText> write_together(const Arguments& a, const Session& session,
                                           std::span<const std::string> prompts, std::size_t n,
                                           const std::function<void(const std::string&)>& show) {
@@ -143,7 +143,7 @@ void add_sampling(Command cmd, Arguments& a) {
   cmd.add_number("--max-tokens", a.max_tokens, "Maximum number of tokens to write", 0, kMaxCount).show_default();
 }
 
-// Adds the options of chats. Excludes options that print anything other than answers.
+// Adds the options of chats. They exclude options that print anything other than answers.
 void add_chat(Command cmd, Arguments& a) {
   cmd.add_flag("--chat", a.chat,
                "Chat with the model: it answers --prompt, or else each line of standard input, with the chat template "

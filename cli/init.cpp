@@ -62,8 +62,8 @@ void say_what_is_next(const Arguments& a, bool corpus) {
   std::cout << (corpus ? "next: " : "then: ") << "ringmaster train " << a.file << "\n";
 }
 
-// Takes the model's settings from the run. If the run is an imported model, which has a model.yaml, the new file
-// includes that file.
+// Takes the model's settings from the run. If the run is an imported model, which has a model.yaml, the new settings
+// file includes that file.
 void take_model(Arguments& a) {
   const RunDirectory run = run_of(a.start.weights);
   a.start.model = run.config().model;
@@ -74,14 +74,14 @@ void take_model(Arguments& a) {
   a.start.model_file = file.is_absolute() ? file.string() : fs::absolute(file).lexically_relative(folder).string();
 }
 
-// Returns true if the run with this name is the one that --from names.
+// Returns true if the run with this name is the run that --from names.
 bool names_base(const Arguments& a, const std::string& name) {
   std::error_code error;
   return !a.start.weights.empty() &&
          fs::equivalent(run_of(a.start.weights).path(), RunConfig{.name = name}.path(), error);
 }
 
-// Returns the name of the run: --name, otherwise the settings file's name, or the default if the file is config.yaml.
+// Returns the run's name: --name; else the name of the settings file; else, if the file is config.yaml, the default.
 std::string name_of(const Arguments& a) {
   if (!a.name.empty()) {
     if (names_base(a, a.name)) fail("init: --name: ", a.name, " is the run that --from starts from. Give another name");
@@ -118,7 +118,7 @@ void note_cut_documents(Arguments& a, const TokenSplit& split) {
           "\n");
 }
 
-// Throws Error if the corpus was made with a different tokenizer from that of the weights.
+// Throws Error if the corpus was made with a different tokenizer from the tokenizer of the weights.
 void check_tokenizer_of_weights(const Arguments& a, const TokenStore& store) {
   const std::string file = run_of(a.start.weights).tokenizer_file();
   if (!fs::exists(file) || load_tokenizer(file)->hash() == store.tokenizer_hash()) return;

@@ -38,7 +38,7 @@ training resumes from its newest checkpoint. SIGINT and SIGTERM are passed on on
 checkpoint and exit. A second signal ends them at once. As with torchrun, every option can also be set in the
 environment: --nproc-per-node by PET_NPROC_PER_NODE.)";
 
-// Returns true for commands whose processes share one piece of work; with others, each process would do all of it.
+// Returns true for commands whose processes share the work; with other commands, each process would do all of it.
 bool shares_work(const std::vector<std::string>& command) {
   if (command[0] == "train") return true;
   return command[0] == "bench" && command.size() > 1 &&
@@ -58,7 +58,7 @@ void check_command(Command app, const LaunchOptions& o) {
        joined(o.command, " "));
 }
 
-// Options as typed.
+// Options as they were typed.
 struct Words {
   std::string nodes, processes, endpoint, master_addr, master_port = "29500", rdzv_conf, tee, redirects, filter;
   std::string signals, secret_file, new_secret, backend, numa_binding = "auto";
@@ -81,7 +81,7 @@ void read_place(const Words& w, LaunchOptions& o) {
   if (!w.nodes.empty()) read_nodes(w.nodes, o);
   if (w.standalone && o.max_nodes > 1) fail("launch: --standalone allows only one node, but --nnodes is ", w.nodes);
   apply_agent_environment(environment, !w.nodes.empty(), o);
-  if (o.max_nodes == 1) return;  // torchrun's users often give an endpoint even for one node
+  if (o.max_nodes == 1) return;  // torchrun's users often give an endpoint even for a single node
   if (!w.endpoint.empty())
     o.endpoint = read_rdzv_endpoint(w.endpoint);
   else if (!w.master_addr.empty())
@@ -193,7 +193,7 @@ void add_logs(Command launch, LaunchOptions& o, Words& w) {
       .type_name("FILE");
 }
 
-// Reads options from the environment: PET_NPROC_PER_NODE for --nproc-per-node.
+// Reads options from environment variables, e.g. --nproc-per-node from PET_NPROC_PER_NODE.
 void name_variables(Command launch) {
   for (Option option : launch.named_options()) {
     if (option.name() == "--help" || option.name() == "--make-secret" ||

@@ -80,8 +80,8 @@ void read_rdzv_conf(const std::string& text, LaunchOptions& o) {
   }
 }
 
-// Reads --tee or --redirects. Both streams of a worker go to one file in order of time, so that asking for one gives
-// both.
+// Reads --tee or --redirects. Both streams of a worker are written to one file in order of time, so a request for one
+// of them gives both.
 LocalRanks read_streams(const char* option, const std::string& text) {
   if (text.find(':') == std::string::npos) return {.all = number(option, text, 0, 3) > 0};
   LocalRanks ranks;

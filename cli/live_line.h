@@ -1,6 +1,6 @@
 #pragma once
-// Progress of a long command: a line that is overwritten on a terminal, otherwise a log line every ten seconds. Both go
-// to standard error.
+// Shows the progress of a long command: on a terminal as a line that is overwritten, else as a log line every ten
+// seconds. Both are written to standard error.
 
 #include <functional>
 #include <optional>
@@ -10,7 +10,8 @@ namespace ring {
 
 class LiveLine {
  public:
-  // For tests. By default `terminal` is true if standard error is a terminal, and `now` is a steady clock in seconds.
+  // For tests. By default `terminal` is true if standard error is a terminal, and `now` returns seconds on a steady
+  // clock.
   struct Options {
     std::optional<bool> terminal;
     std::function<double()> now;
@@ -23,9 +24,9 @@ class LiveLine {
 
   // Returns true if the next show() will print, so that callers can skip formatting text that is not shown.
   bool is_due() const;
-  void show(const std::string& text);  // prints nothing until the line is due
+  void show(const std::string& text);  // prints nothing if the line is not due yet
   void clear();                        // removes the line from the terminal
-  double seconds() const;              // since construction
+  double seconds() const;              // seconds since construction
 
  private:
   bool terminal_, drawn_ = false;

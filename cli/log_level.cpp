@@ -15,7 +15,7 @@ constexpr const char* kOption = "--log-level";
 const std::map<std::string, log::Level> kLevels{
     {"debug", log::Level::debug}, {"info", log::Level::info}, {"warn", log::Level::warn}, {"error", log::Level::error}};
 
-// Paths of the commands that log.
+// Paths of the commands that have --log-level.
 const std::vector<std::vector<std::string>> kCommands = {
     {"train"},           {"launch"},          {"eval"},          {"generate"},         {"serve"},
     {"report"},          {"sweep"},           {"export"},        {"import"},           {"tokenizer", "train"},
@@ -31,7 +31,7 @@ void add_log_levels(Command app) {
         kOption, [](const std::string& level) { log::set_level(kLevels.at(level)); },
         "Minimum level of log lines on the console and in a run's log.txt");
     option.one_of({"debug", "info", "warn", "error"}).show_default("info");
-    if (path.front() == "launch") option.envname("PET_LOG_LEVEL");  // as for launch's other options
+    if (path.front() == "launch") option.envname("PET_LOG_LEVEL");  // as for the other options of launch
   }
 }
 

@@ -82,13 +82,13 @@ int failed_with(const std::string& whole) {
 
 int main(int argc, char** argv) {
   ring::open_standard_streams();
-  std::signal(SIGCHLD, SIG_DFL);  // if the parent ignores it, the kernel would not report when children end
+  std::signal(SIGCHLD, SIG_DFL);  // if the parent ignored SIGCHLD, the kernel would not report when children end
   ring::end_on_signals_as_process_1();
   ring::install_crash_handler();
   ring::StandardOutput output;
   try {
     return run_to_its_end(argc, argv, output);
-  } catch (const ring::PeerLost& e) {  // the launcher looks for the process that was the cause
+  } catch (const ring::PeerLost& e) {  // the launcher looks for the process that caused it
     std::cerr << ring::kErrorBegin << ring::bounded_message(e.what()) << "\n";
     return ring::kExitPeerLost;
   } catch (const ring::WriterSuperseded& e) {

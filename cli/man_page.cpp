@@ -43,7 +43,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-// Returns the options with dashes except --help.
+// Returns the options whose names have dashes, except --help.
 std::vector<Option> listed_options(Command command) {
   std::vector<Option> options = command.named_options();
   std::erase_if(options, [](Option o) { return o.name() == "--help"; });
@@ -53,7 +53,7 @@ std::vector<Option> listed_options(Command command) {
 std::string names_of(Option option) {
   Names names = option.names();
   std::stable_partition(names.begin(), names.end(),
-                        [](const std::string& n) { return n.size() == 2; });  // -n before --nodes
+                        [](const std::string& n) { return n.size() == 2; });  // shows -n before --nodes
   for (std::string& n : names) n = bold(n);
   return joined(names, ", ") + (option.max_values() == 0 ? "" : " " + slanted(option.type_text()));
 }
@@ -62,7 +62,7 @@ std::string default_of(Option option) {
   return option.default_text().empty() ? "" : " (default: " + option.default_text() + ")";
 }
 
-// Returns `ringmaster data prepare [options] input ...`.
+// Returns e.g. `ringmaster data prepare [options] input ...`.
 std::string synopsis(const std::string& name, Command command) {
   std::string line = bold(name);
   if (!listed_options(command).empty()) line += " [" + slanted("options") + "]";
@@ -83,8 +83,8 @@ std::string options_of(Command command) {
   return text;
 }
 
-// Returns the command's own footer, with its line breaks, since most lines are commands. A footer inherited from the
-// parent is left out.
+// Returns the command's own footer, with its line breaks, since most lines are commands. A footer that is inherited
+// from the parent is left out.
 std::string footer_of(Command command) {
   const Command above = command.parent();
   const bool own = !above || above.footer() != command.footer();

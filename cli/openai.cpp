@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kMaxStops = 4, kMaxStopBytes = 1000;  // kMaxStops is OpenAI's limit
 constexpr double kMaxTemperature = 100;
-constexpr std::size_t kMaxEntries = 100'000;  // in a request's JSON
+constexpr std::size_t kMaxEntries = 100'000;  // maximum number of JSON entries in a request
 
 [[noreturn]] void refuse(const std::string& key, const std::string& why) {
   throw ApiError(400, str("'", shown(key), "' ", why), key);
@@ -26,7 +26,7 @@ class Keys {
  public:
   explicit Keys(Json body) : body_(std::move(body)) {}
 
-  // Removes a key and returns its value; null if the key is missing, so that an explicit null counts as missing.
+  // Removes a key and returns its value; null if the key is missing, so an explicit null counts as missing.
   Json take(const std::string& key) {
     const auto at = body_.find(key);
     if (at == body_.end()) return nullptr;
@@ -59,7 +59,7 @@ class Keys {
     if (!value.is_null() && !value.is_boolean()) refuse(key, "must be true or false");
     return value.is_boolean() && value.get<bool>();
   }
-  // Refuses any value but this one.
+  // Refuses any value except this one.
   void fixed(const std::string& key, const Json& value) {
     const Json given = take(key);
     if (!given.is_null() && given != value) refuse(key, "supports only " + value.dump());
@@ -84,7 +84,7 @@ std::string prompt_of(Keys& keys) {
   return text_in(prompt, "prompt");
 }
 
-// Returns a message's text. The content is a string or a list of text parts.
+// Returns the text of a message. The content is a string or a list of text parts.
 std::string content_of(const Json& content) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) refuse("messages", "must have text as content of each message");
@@ -97,7 +97,7 @@ std::string content_of(const Json& content) {
   return text;
 }
 
-// Maps the role "developer" of newer clients to "system", which chat templates use.
+// Replaces the role "developer" of newer clients by "system", which chat templates use.
 std::string role_of(const Json& role) {
   for (const char* known : {"system", "user", "assistant"})
     if (role == known) return known;
@@ -105,7 +105,8 @@ std::string role_of(const Json& role) {
   refuse("messages", "has the role " + json_text(role) + "; expected system, developer, user or assistant");
 }
 
-// Parses a message. Empty unknown members are accepted: clients send back the replies that they got, which have some.
+// Parses a message. Unknown members are accepted if they are empty: clients send back the replies that they got, which
+// contain such members.
 ChatMessage message_of(const Json& m) {
   if (!m.is_object() || !m.contains("role") || !m.contains("content"))
     refuse("messages", "has a message without role or content");
@@ -168,7 +169,7 @@ void read_sampling(Keys& keys, Sampling& s, const Sampling& usual) {
   s.seed = seed_of(keys);
 }
 
-// Refuses options that would change the reply in unsupported ways; ignores options that do not affect it.
+// Refuses options that would change the reply in unsupported ways; ignores options that do not affect the reply.
 void read_others(Keys& keys) {
   keys.fixed("n", 1);
   keys.fixed("presence_penalty", 0);

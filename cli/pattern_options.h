@@ -1,5 +1,5 @@
 #pragma once
-// Options of benchmarks for attention patterns.
+// Options of benchmarks that select attention patterns.
 
 #include <string>
 #include <vector>
@@ -9,18 +9,21 @@
 
 namespace ring {
 
-std::vector<std::string> attention_kind_names();  // "dense", "window", ...
+std::vector<std::string> attention_kind_names();  // e.g. "dense", "window", ...
 
 struct PatternOptions {
   std::int64_t window = 1024, sinks = 0, block = 128;
   std::vector<std::int64_t> segments = {2048, 8192, 32768}, rates = {1, 4, 16};
   bool dedup = false;
   double density = 0.1;
-  std::int64_t keep = 0, local = 2, first = 1;  // selection by content; keep 0: blocks at random
+  // keep: number of blocks selected by content; 0 means that blocks are chosen at random.
+  // local, first: with keep, newest blocks and blocks at the start that are always kept.
+  std::int64_t keep = 0, local = 2, first = 1;
 
   void add_to(Command command);
-  void add_content_to(Command command);                    // call after add_to()
-  Pattern pattern_of_kind(const std::string& kind) const;  // causal; throws Error if the kind refuses the numbers
+  void add_content_to(Command command);  // call after add_to()
+  // Returns a causal pattern; throws Error if the kind does not accept the numbers.
+  Pattern pattern_of_kind(const std::string& kind) const;
 };
 
 }  // namespace ring

@@ -37,7 +37,7 @@ struct Arguments {
   std::uint64_t memory = 0, host = 0;
   int rows = 5;
   bool longest = false, advise = false, all_layouts = false;
-  bool asks_for_gpus = false;  // --gpus or --memory is given
+  bool asks_for_gpus = false;  // true if --gpus or --memory is given
 };
 
 // Length of the run according to the settings; 0 if it is not given in this unit.
@@ -45,7 +45,7 @@ struct RunLength {
   std::int64_t steps = 0, tokens = 0;
 };
 
-// A GPU by its advertised memory size: an "80 GB" GPU has neither 80e9 bytes nor 80 GiB.
+// A GPU with its advertised memory size: an "80 GB" GPU has neither 80e9 bytes nor 80 GiB.
 struct SoldGpu {
   const char* rates;
   std::uint64_t gigabytes;
@@ -60,7 +60,7 @@ const SoldGpu* sold_gpu(const std::string& rates, std::uint64_t memory) {
   return gpu == std::end(kSoldGpus) ? nullptr : gpu;
 }
 
-// Returns true if shipped rates of a GPU are used because the command or the settings ask for GPUs but this machine has
+// Returns true if shipped GPU rates are used because the command or the settings ask for GPUs although this machine has
 // none.
 bool takes_rates_of_gpu(const Arguments& a, const Config& c) {
   const bool asks = c.run.device == DeviceChoice::cuda || (a.asks_for_gpus && c.run.device != DeviceChoice::cpu);
@@ -98,7 +98,7 @@ std::int64_t vocabulary_of(const Config& c) {
   }
 }
 
-// Returns the degrees that the settings fix: those on the command line, and those that differ from the defaults.
+// Returns the degrees that the settings fix: those given on the command line, and those that differ from the defaults.
 FixedDegrees fixed_degrees(const Arguments& a, const ParallelConfig& c) {
   const auto named = [&](const char* name) {
     const std::string begin = str("parallel.", name, '=');
@@ -108,7 +108,7 @@ FixedDegrees fixed_degrees(const Arguments& a, const ParallelConfig& c) {
   FixedDegrees fixed;
   if (a.all_layouts) return fixed;
   if (c.dp != 0) fixed.dp = c.dp;
-  if (c.cp == 0) fixed.dp = std::max<std::int64_t>(1, c.dp);  // cp takes the remaining devices
+  if (c.cp == 0) fixed.dp = std::max<std::int64_t>(1, c.dp);  // cp gets the remaining devices
   if (c.cp != 0 && (c.cp != open.cp || named("cp"))) fixed.cp = c.cp;
   if (c.tp != open.tp || named("tp")) fixed.tp = c.tp;
   if (c.zero != open.zero || named("zero")) fixed.zero = c.zero;
@@ -128,10 +128,10 @@ PlanRequest question_of(const Arguments& a, Config c) {
 
 const char* device_word(const PlanRequest& q) { return q.rates.device == "cpu" ? "process" : "GPU"; }
 
-// Returns a callback that shows the planner's progress: "planning 8 GPUs: layout 9 of 37, best so far cp 4, tp 2, zero
-// 3: 28.6k tokens/s".
+// Returns a callback that shows the planner's progress, e.g. "planning 8 GPUs: layout 9 of 37, best so far cp 4, tp 2,
+// zero 3: 28.6k tokens/s".
 PlanProgress progress_of(LiveLine& line, const PlanRequest& q, const char* what) {
-  std::cout.flush();  // for files and pipes, too: the search may take minutes
+  std::cout.flush();  // also for files and pipes, since the search may take minutes
   const std::string devices = counted(q.world, device_word(q));
   return [&line, devices, what](std::size_t done, std::size_t all, const PlannedStep* best) {
     if (!line.is_due()) return;
@@ -151,7 +151,7 @@ void print_run_time(const RunLength& run, const PlannedStep& p) {
   print_format("\nthe whole run of %s with the fastest layout: %s\n", length.c_str(), format_duration(seconds).c_str());
 }
 
-// Prints the best layouts for one number of devices and returns the fastest; nullopt if none fits.
+// Prints the best layouts for one number of devices, and returns the fastest; nullopt if none fits.
 std::optional<PlannedStep> report(const Arguments& a, const PlanRequest& q, const RunLength& run) {
   const std::string device = device_word(q);
   print_format("\n%s of %s, %lld tokens of context, batches of %lld\n", counted(q.world, device.c_str()).c_str(),
@@ -215,7 +215,7 @@ void print_advice(const PlanRequest& q, const std::optional<PlannedStep>& layout
       "docs/measured/attention.md has measurements.\n");
 }
 
-// Prints the rates that the plan uses, and what they do not cover.
+// Prints the rates that the plan uses, and what these rates do not cover.
 void print_rates(const Arguments& a, const PlanRequest& q, bool gpu_by_default) {
   constexpr int kGpusOfAMachine = 8;
   const int max = *std::ranges::max_element(a.gpus);
@@ -266,7 +266,7 @@ void print_best(const Arguments& a, const PlanRequest& q, const PlannedStep& bes
 }
 
 void run(const Arguments& a) {
-  const StopSignal signal(/*announces=*/false);  // blocks signals, so it must come before any thread
+  const StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   const Config settings = settings_at(a.file, a.overrides);
   PlanRequest q = question_of(a, settings);

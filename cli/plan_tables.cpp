@@ -41,7 +41,7 @@ std::vector<BlockRun> block_runs(const ActivationPlan& plan) {
   return all;
 }
 
-// Returns "none", or "12 none+9 mlp+3 block/host".
+// Returns e.g. "none" or "12 none+9 mlp+3 block/host".
 std::string ways_text(const ActivationPlan& plan) {
   std::vector<std::pair<BlockPlan, int>> ways;
   for (const BlockPlan& b : plan.blocks) {
@@ -91,7 +91,7 @@ void print_head(const MemoryUnit& unit) {
                "MFU", "mostly");
 }
 
-// Returns the layout's degrees, and its offload of optimizer states, if any.
+// Returns the layout's degrees, and its offload of optimizer states if there is one.
 std::string layout_text(const PlannedStep& p) {
   const StateOffload offload = p.config.optimizer.offload;
   return offload == StateOffload::none ? p.layout

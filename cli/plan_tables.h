@@ -1,5 +1,5 @@
 #pragma once
-// Tables of `ringmaster plan`: memory and speed of layouts, for one device.
+// Tables printed by `ringmaster plan`: memory per device and speed of layouts.
 
 #include <cstddef>
 #include <string>
@@ -16,15 +16,16 @@ struct MemoryUnit {
 };
 MemoryUnit unit_of(std::size_t largest);
 
-// Prints the `rows` fastest layouts that fit, with their memory by kind, and how much memory the others would need.
+// Prints the `rows` fastest layouts that fit, with their memory by kind, and the memory that the other layouts would
+// need.
 void print_layouts(const Layouts&, std::size_t rows);
 // Explains the columns of the first table. device: "GPU" or "process".
 void print_legend(const std::string& device);
-// Returns the setting's value as a word, such as "block". The key must be one with a fixed set of choices.
+// Returns the setting's value as a word, e.g. "block". The key must have a fixed set of choices.
 std::string choice_text(Config, const std::string& key);
-// Prints the layout as settings. which: its description, such as "fastest".
+// Prints the layout as settings. which: description of the layout, e.g. "fastest".
 void print_settings(const PlannedStep&, const char* which);
-// Prints the layout as settings, and what its blocks save, recompute and offload.
+// Prints the layout as settings, and what the layout's blocks save, recompute and offload.
 void print_planned(const PlannedStep&);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// The option --rates: the throughput of devices.
+// The option --rates: the rates that devices sustain.
 
 #include "engine/rates.h"
 
@@ -9,7 +9,7 @@ namespace ring {
 inline constexpr const char* kRatesText =
     "Device rates: h200, h100, cpu, or a file of bench calibrate; auto: run.rates, else this machine's device";
 
-// Reads --rates. "auto" uses run.rates, or if that is empty the rates of this machine's devices.
+// Reads --rates. "auto" uses run.rates or, if that is empty, the rates of this machine's devices.
 inline DeviceRates rates_of_option(const std::string& text, const Config& c) {
   return rates_named(text == "auto" ? "" : text, c, "--rates");
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Options of commands that read text: where documents are in records of JSON Lines and Parquet.
+// Options of commands that read text: where documents are in JSON Lines and Parquet records.
 
 #include "cli/command.h"
 
@@ -8,7 +8,7 @@ namespace ring {
 struct PrepareOptions;
 
 // Adds --text-field, --prompt-field, --completion-field, --chat-field and --chat-template. needed: an option that these
-// require; may be empty.
+// options require; may be empty.
 void add_record_options(Command command, PrepareOptions&, const std::string& needed = "");
 
 }  // namespace ring

@@ -29,8 +29,8 @@ bool refuses_to_list(const std::string& folder) {
   return error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory;
 }
 
-// Returns the run's directory, also if the run is damaged or cannot be read: it is then a row of the report. Throws
-// Error if there is no run.
+// Returns the run's directory, even if the run is damaged or cannot be read: the run is then a row in the report.
+// Throws Error if there is no run.
 std::string run_at(const std::string& path) {
   std::error_code error;
   const RunDirectory run(path);

@@ -26,10 +26,11 @@ struct Arguments {
 
 constexpr const char* kNone = "-";
 
-// Sort key of runs: best, newest or furthest first; runs without a value come last.
+// Sort key for runs: the best, newest or furthest run comes first; runs without a value come last.
 struct Key {
   std::string name;
-  std::function<std::optional<double>(const RunSummary&)> value;  // ascending; null sorts by name
+  // Sorted in ascending order; if null, runs are sorted by name.
+  std::function<std::optional<double>(const RunSummary&)> value;
 };
 
 std::optional<double> larger_is_better(std::optional<double> v) {

@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kRows = 12;  // in a table of losses
+constexpr std::size_t kRows = 12;  // number of rows in a table of losses
 constexpr int kMaxRuns = 16;
 
 using Curve = std::map<std::int64_t, double>;

@@ -18,11 +18,11 @@
 namespace ring {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};  // maximum wait for the previous text
-constexpr std::chrono::seconds kPulse{1};      // interval at which a waiting stream sends a sign of life
+constexpr std::chrono::seconds kPatience{60};  // maximum time to wait for the previous text
+constexpr std::chrono::seconds kPulse{1};      // interval at which a waiting stream sends a keep-alive event
 constexpr std::size_t kMaxBody = std::size_t{4} << 20;
-constexpr unsigned kConnections = 32;  // one thread each
-constexpr int kMaxWaiting = 8;         // texts waiting for the model
+constexpr unsigned kConnections = 32;  // each connection has its own thread
+constexpr int kMaxWaiting = 8;         // maximum number of texts that wait for the model
 constexpr const char* kJson = "application/json";
 
 struct Arguments {
@@ -86,7 +86,8 @@ class Endpoints {
     return {.type = kJson, .body = reply.full_reply(all, text->finish_reason(), text->usage())};
   }
 
-  // Streams a reply. An error in the middle cuts the stream off, so that clients do not take it for complete.
+  // Streams a reply. If an error occurs during the stream, the stream is cut off, so that clients do not consider it
+  // complete.
   static HttpReply streamed(const std::shared_ptr<TextGeneration>& text, const CompletionReply& reply) {
     auto next = [text, reply, over = false, first = reply.opening_event()]() mutable -> std::string {
       if (over) return "";
@@ -110,7 +111,7 @@ void serve(const Arguments& a) {
   http.connections = kConnections;
   http.max_body = kMaxBody;
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
-  StopSignal signal(false);  // blocks signals, so it must come before any thread
+  StopSignal signal(false);  // blocks signals, so it must be created before any thread
   TextModel model(open_session(a.run, {a.threads, a.device, a.context, a.weights}), kMaxWaiting, a.chat_template);
   ServeLimits limits{a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens};
   model.generation().apply(limits.usual);

@@ -17,8 +17,8 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, none);
 }
 
-// Throws Error if the path is a corpus: users often give it in place of settings. Corpora of other programs are
-// recognized by the signature of HDF5.
+// Throws Error if the path is a corpus, which users often give instead of settings. Corpora of other programs are
+// recognized by HDF5's signature.
 void refuse_corpus(const std::string& path) {
   constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
   std::error_code error;

@@ -1,5 +1,5 @@
 #pragma once
-// Reads the settings that a command's argument names.
+// Reads the settings that an argument of a command names.
 
 #include <string>
 #include <vector>
@@ -14,8 +14,8 @@ inline constexpr const char* kSettingsText = "YAML file, or the directory of a r
 // Throws Error if the path is none of these or if a setting is wrong.
 Config settings_at(const std::string& path, const std::vector<std::string>& overrides);
 
-// Like settings_at(), but only for a file or a run: checkpoints cannot be resumed by themselves. warn: this process
-// logs oddities of the run's config.yaml.
+// Like settings_at(), but only for a file or a run, since a checkpoint cannot be resumed without its run. warn: this
+// process warns of anything unusual in the run's config.yaml.
 Config settings_to_train(const std::string& path, const std::vector<std::string>& overrides, bool warn);
 
 }  // namespace ring

@@ -16,9 +16,9 @@ namespace {
 constexpr std::size_t kColumns = 120;
 
 struct Setting {
-  std::string key;  // "model.layers"
+  std::string key;  // e.g. "model.layers"
   std::string value;
-  std::string about = "";  // comment; if empty, the reference's text about the key
+  std::string about = "";  // the comment; if empty, the reference's text about the key
 };
 using Settings = std::vector<Setting>;
 
@@ -30,7 +30,7 @@ std::int64_t product(const Settings& settings, std::initializer_list<const char*
 
 std::string text(std::int64_t number) { return std::to_string(number); }
 
-// Returns sizes that a laptop trains in minutes and one GPU in hours.
+// Returns sizes that a laptop trains in minutes, or one GPU in hours.
 Settings model_of(bool gpu, std::int64_t context, std::int64_t gpu_context) {
   return {{"model.context", text(gpu ? gpu_context : context)},
           {"model.layers", gpu ? "12" : "4"},
@@ -96,7 +96,7 @@ Settings finetune(const StartingPoint& p) {
           {"optimizer.lr", "2e-5"}};
 }
 
-// Returns the rest of the weights' model section, without the context.
+// Returns the remaining settings of the weights' model section, without the context.
 std::string rest_of_model(const std::optional<ModelConfig>& model) {
   if (!model) return "";
   Config config;
@@ -112,7 +112,7 @@ struct Kind {
   const char* name;
   const char* title;
   Settings (*settings)(const StartingPoint&);
-  int passes;  // passes over the corpus
+  int passes;  // number of passes over the corpus
 };
 
 constexpr Kind kKinds[] = {
@@ -150,7 +150,7 @@ std::string short_text(const std::string& about) {
   return about.substr(0, std::min({about.find(". "), about.find("; "), about.find(':')}));
 }
 
-// Returns `  key: value  # about`, or puts the comment above if that line is too wide.
+// Returns `  key: value  # about`; puts the comment above if that line would be too wide.
 std::string line_of(const std::string& indent, const Setting& s, const std::string& about) {
   const std::string name = s.key.substr(s.key.rfind('.') + 1), line = indent + name + ": " + s.value;
   const std::string beside = line + std::string(line.size() < 32 ? 32 - line.size() : 2, ' ') + "# " + about;

@@ -37,7 +37,8 @@ std::vector<std::string> values_of(const SweepRun& run) {
   return values;
 }
 
-// Checks the settings of all runs before the first starts, so that a mistake in the last run shows at once.
+// Checks the settings of all runs before the first run starts, so that a mistake in the last run is reported
+// immediately.
 void check(const SweepPlan& plan) {
   if (std::filesystem::is_directory(plan.train))
     fail("train: expected a settings file, got the directory ", plan.train,
@@ -69,8 +70,8 @@ void print_plan(const SweepPlan& plan) {
   print_table(rows, 1);
 }
 
-// Prints the runs by ascending validation loss, or by last loss if no run has a validation loss. Returns the number of
-// finished runs.
+// Prints the runs sorted by validation loss, or by last training loss if no run has a validation loss. Returns the
+// number of finished runs.
 std::size_t print_results(const SweepPlan& plan, const SweepRunner& runner) {
   std::vector<std::pair<RunSummary, const SweepRun*>> all;
   for (const SweepRun& run : plan.runs) all.emplace_back(summarize_run(runner.folder(run)), &run);
@@ -103,7 +104,7 @@ void sweep(const Arguments& a) {
   const SweepOptions options = options_of(a);
   check(plan);
   if (a.dry_run) return print_plan(plan);
-  StopSignal signal(false);  // blocks signals, so it must come before any thread
+  StopSignal signal(false);  // blocks signals, so it must be created before any thread
   signal.on_steps_begin();
   SweepRunner runner(plan, options);
   runner.run([&] { return signal.requested(); });

@@ -1,5 +1,5 @@
 #pragma once
-// Reads the file of `ringmaster sweep`: its runs and their settings.
+// Reads the file that `ringmaster sweep` takes: its runs and their settings.
 
 #include <string>
 #include <vector>
@@ -7,13 +7,13 @@
 namespace ring {
 
 struct SweepRun {
-  std::string name;                   // "001"; also the folder's name
-  std::vector<std::string> settings;  // "optimizer.lr=0.001", one per key of the file
+  std::string name;                   // e.g. "001"; also the name of the run's folder
+  std::vector<std::string> settings;  // e.g. "optimizer.lr=0.001", one per key of the file
 };
 
 struct SweepPlan {
   std::string train;      // settings file for all runs, as for `ringmaster train`
-  std::string directory;  // holds a folder for each run
+  std::string directory;  // directory with a folder for each run
   std::vector<std::string> keys;
   std::vector<SweepRun> runs;
 };

@@ -43,7 +43,7 @@ Json parsed(const std::string& text) {
   }
 }
 
-// Returns true if `now` has the runs of `before` and possibly more.
+// Returns true if `now` contains the runs of `before`, and possibly more.
 bool goes_on_with(const Json& before, const Json& now) {
   if (!before.is_object() || !before.contains("runs") || before.value("train", Json()) != now["train"]) return false;
   const Json& runs = before["runs"];
@@ -51,7 +51,7 @@ bool goes_on_with(const Json& before, const Json& now) {
          std::equal(runs.begin(), runs.end(), now["runs"].begin());
 }
 
-// Makes each run a single process, regardless of the environment that the sweep was started in.
+// Makes each run a single process, whatever environment the sweep was started in.
 const Environment kAlone = {{"RINGMASTER_RANK", "0"},
                             {"RINGMASTER_WORLD", "1"},
                             {"RINGMASTER_LOCAL_RANK", "0"},

@@ -1,5 +1,5 @@
 #pragma once
-// Trains the runs of a sweep, each in a process of its own, several at a time.
+// Trains the runs of a sweep, each in its own process, several at a time.
 
 #include <functional>
 #include <string>
@@ -11,19 +11,21 @@
 namespace ring {
 
 struct SweepOptions {
-  int parallel = 1;               // processes at a time
-  std::vector<std::string> gpus;  // a CUDA_VISIBLE_DEVICES value per process; empty keeps the environment's
-  std::string log_level;          // log level of the runs; empty for the default
+  int parallel = 1;  // number of processes at a time
+  // A CUDA_VISIBLE_DEVICES value for each process; if empty, the environment's value is used.
+  std::vector<std::string> gpus;
+  std::string log_level;  // log level of the runs; empty for the default
 };
 
 class SweepRunner {
  public:
-  // Writes the list of runs to `<directory>/sweep.json`. Throws Error if the directory belongs to a sweep with other
-  // runs, or cannot be written.
+  // Writes the list of runs to `<directory>/sweep.json`. Throws Error if the directory belongs to a sweep with
+  // different runs, or cannot be written.
   SweepRunner(const SweepPlan&, const SweepOptions&);
 
-  // Trains the runs that are not finished. A run resumes from its last checkpoint; its output is appended to
-  // `<directory>/<name>.log`. stop: polled often; once it returns true, active runs save and end, and no others start.
+  // Trains the runs that are not finished yet. A run resumes from its last checkpoint; its output is appended to
+  // `<directory>/<name>.log`. stop: polled often; once it returns true, active runs save and end, and no other runs
+  // start.
   void run(const std::function<bool()>& stop);
   std::string folder(const SweepRun& r) const { return plan_.directory + "/" + r.name; }
 

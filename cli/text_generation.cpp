@@ -45,7 +45,7 @@ void TextGeneration::run(const CompletionRequest& request, const std::vector<std
     generate(request, prompt);
   } catch (const std::exception& e) {
     error = e.what();
-    log::warn("serve: a text ended with an error: ", error);  // the client of a stream cannot be told any more
+    log::warn("serve: a text ended with an error: ", error);  // the client of a stream can no longer be told
   }
   const std::lock_guard lock(mutex_);
   error_ = error;

@@ -20,7 +20,7 @@ namespace ring {
 
 class TextModel;
 
-// Generates one text. Ends on destruction, or when the model is stopped.
+// Generates a text. Ends when it is destroyed or when the model is stopped.
 class TextGeneration {
  public:
   TextGeneration(TextModel&, std::vector<std::int32_t> prompt, const CompletionRequest&);
@@ -31,7 +31,7 @@ class TextGeneration {
   // Waits for the next piece. Returns "" when the text is complete, and nullopt if no piece came within `patience`.
   // Throws Error if generation failed.
   std::optional<std::string> next(std::chrono::milliseconds patience);
-  // Valid once next() has returned "".
+  // Valid after next() has returned "".
   const char* finish_reason() const { return finish_reason_; }  // "stop" or "length"
   const CompletionUsage& usage() const { return usage_; }
 
@@ -55,26 +55,28 @@ class TextGeneration {
 // A model that generates one text at a time. Thread-safe.
 class TextModel {
  public:
-  // max_waiting: requests that may wait for their turn. chat_template: see open_chat(). Throws Error if a given
-  // template cannot be used; without one, write() refuses chats if the run's template is missing or unusable.
+  // max_waiting: maximum number of requests that wait for their turn. chat_template: see open_chat(). Throws Error if a
+  // given template cannot be used; if none is given and the run's template is missing or unusable, start() refuses
+  // chats.
   TextModel(Session session, int max_waiting, const std::string& chat_template);
 
-  // Waits for its turn and starts a text. Throws ApiError 400 if the prompt cannot be encoded or does not fit the
-  // context, 501 if chats are not available, and 429 if too many requests wait or `patience` runs out.
+  // Waits for its turn and starts a text. Throws ApiError 400 if the prompt cannot be encoded or does not fit into the
+  // context, 501 if chats are not available, and 429 if too many requests wait or if the turn does not come within
+  // `patience`.
   std::shared_ptr<TextGeneration> start(const CompletionRequest&, std::chrono::milliseconds patience);
   const GenerationConfig& generation() const { return generation_; }
-  void stop() { stopping_ = true; }  // ends the present text after its next token
+  void stop() { stopping_ = true; }  // ends the current text after its next token
 
  private:
   friend class TextGeneration;
-  // Slow; called only by the request whose turn it is.
+  // Slow; only called by the request whose turn it is.
   std::vector<std::int32_t> tokens_of(const CompletionRequest&) const;
   void wait_for_turn(std::chrono::milliseconds patience);
 
   Session session_;
   GenerationConfig generation_;
   std::optional<Chat> chat_;
-  std::string no_chat_;  // why chats are not available; empty if they are
+  std::string no_chat_;  // why chats are not available; empty if they are available
   int max_waiting_;
   std::atomic<int> waiting_{0};
   std::binary_semaphore turn_{1};

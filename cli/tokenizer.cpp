@@ -35,7 +35,7 @@ struct TrainArguments {
   bool end_of_text = false, as_text = false, force = false;
 };
 
-// Checks that nothing is overwritten: corpora are useless without the vocabulary that they were written with.
+// Checks that nothing is overwritten: corpora are useless without the vocabulary with which they were written.
 void check_output(const TrainArguments& a, const std::vector<TextFile>& files) {
   if (!a.force && std::filesystem::is_regular_file(a.output))
     fail("--output: ", a.output, " exists. Choose another name, or replace it with --force");
@@ -230,7 +230,7 @@ void add_decode(Command parent) {
   DecodeArguments& a = c.runs(decode);
   c.add_option("tokenizer", a.tokenizer, kSpecText).required().type_name("SPEC");
   c.add_number("ids", a.ids, "token numbers; default: standard input", 0, kMaxCount)
-      .delimiter(' ');  // a quoted list is one word
+      .delimiter(' ');  // a quoted list is a single word
   c.footer("Example: ringmaster tokenizer encode tok.rmt < in.txt | ringmaster tokenizer decode tok.rmt > out.txt");
 }
 

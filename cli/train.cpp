@@ -29,7 +29,7 @@ struct Arguments {
   std::vector<std::string> overrides;
   bool fresh = false, fit = false, allow_changes = false, preflight = false, nvtx = false;
   std::string faults;
-  int profile = 0;  // steps to profile
+  int profile = 0;  // number of steps to profile
 };
 
 // Profiles steps for --profile: prints a table and writes a trace into the run's directory.
@@ -55,7 +55,7 @@ class ProfiledSteps final : public StepWatcher {
   std::string trace_file_;
 };
 
-// Returns the context of the run's device without its tuning choices.
+// Returns the context of the run's device, without its tuning choices.
 ExecContext context_of(Config config, const Mesh& mesh) {
   config.run.device = mesh.device().backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   ExecContext ctx = make_exec_context(config, mesh.device().index);
@@ -75,11 +75,11 @@ void run(const Arguments& a) {
       env.restarts > 0 && own_status().begun != 0;  // a restart must not delete what the job has trained
   TrainOptions options{
       .fresh = a.fresh && !goes_on, .fit = a.fit, .allow_changes = a.allow_changes, .restarts = env.restarts};
-  if (a.nvtx) options.observer = make_range_observer();  // first, because it fails if ranges are not available
+  if (a.nvtx) options.observer = make_range_observer();  // comes first, because it fails if ranges are not available
   const bool leads = env.rank == 0;
   const Config config = settings_to_train(a.config, a.overrides, leads);
   own_status().start.reach(StartStage::running);
-  StopSignal signal(leads);  // blocks signals, so it must come before any thread
+  StopSignal signal(leads);  // blocks signals, so it must be created before any thread
   std::optional<Injection> injection;
   if (!a.faults.empty()) injection.emplace(a.faults, env);
   const std::unique_ptr<Mesh> mesh = join_mesh(config, {{"--fresh", a.fresh ? "given" : "not given"},
@@ -97,7 +97,7 @@ void run(const Arguments& a) {
   if (const Injector* faults = injector.load()) faults->warn_of_idle();
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
-    std::ostream& say = progress_output();  // the run has saved, so a closed console is not an error
+    std::ostream& say = progress_output();  // the run has been saved, so a closed console is not an error
     if (end == TrainEnd::interrupted) say << "stopped early; to resume: " << start_command(env, "train " + dir) << "\n";
     if (end == TrainEnd::out_of_time)
       say << "train.minutes have passed; to resume: " << start_command(env, "train " + dir + " train.minutes=...")

@@ -4,7 +4,7 @@
 
 namespace ring {
 
-// Returns "0.1.0 (COMMIT, Release, GNU 12.2.0, native)".
+// Returns e.g. "0.1.0 (COMMIT, Release, GNU 12.2.0, native)".
 std::string version_text();
 
 }  // namespace ring

@@ -17,8 +17,8 @@ struct Arguments {
   double seconds = 2;
 };
 
-// Draws a run and returns the number of lines. Erases each line before writing it, and leaves its last column free:
-// after a full line some terminals would erase the last character.
+// Draws a run and returns the number of lines. Erases each line before writing it, and leaves its last column free,
+// because some terminals would erase the last character after a full line.
 std::size_t draw(const ReportRun& run, bool terminal) {
   const std::vector<std::string> lines = watch_lines(run, static_cast<std::size_t>(terminal_columns()) - 1);
   for (const std::string& line : lines) std::cout << (terminal ? "\x1b[K" : "") << line << "\n";

@@ -15,10 +15,10 @@ namespace ring {
 namespace {
 
 constexpr const char* kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-constexpr std::size_t kName = 12, kValue = 11;  // columns, including a blank at the end
-constexpr std::size_t kLeast = 40;              // minimum width for the layout; narrower lines are cut off
+constexpr std::size_t kName = 12, kValue = 11;  // number of columns, including a blank at the end
+constexpr std::size_t kLeast = 40;              // minimum width for the layout; narrower lines are truncated
 
-// Pads or cuts text to exactly this number of characters.
+// Pads or truncates text to exactly this number of characters.
 std::string fitted(const std::string& text, std::size_t columns) {
   std::string_view rest = text;
   std::size_t n = 0;
@@ -31,7 +31,7 @@ std::optional<double> last_of(const ReportRun& run, const char* name) {
   return curve ? std::optional(curve->back().y) : std::nullopt;
 }
 
-// Formats three digits.
+// Formats a number with three digits.
 std::string number(double v) {
   if (!std::isfinite(v)) return fixed(v, 0);
   char text[40];

@@ -9,15 +9,15 @@
 
 namespace ring {
 
-// Returns one character for each of at most `columns` equal ranges of points, whose height is the mean of the range.
-// Ignores points that are not finite; a range without others is a blank.
+// Returns one character for each of at most `columns` equal ranges of points; its height is the mean of the range.
+// Ignores points that are not finite; a range without finite points is a blank.
 std::string sparkline(const Curve&, std::size_t columns);
 
-// Returns the remaining seconds, estimated from the median time of the last steps; nullopt if not known.
+// Returns the remaining seconds, estimated from the median time of the last steps; nullopt if unknown.
 std::optional<double> seconds_left(const ReportRun&);
 
-// Returns lines of at most `columns` characters; their number is the same for all runs. Below 40 columns, lines are cut
-// off.
+// Returns lines of at most `columns` characters; the number of lines is the same for all runs. Below 40 columns, lines
+// are truncated.
 std::vector<std::string> watch_lines(const ReportRun&, std::size_t columns);
 
 }  // namespace ring

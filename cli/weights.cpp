@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint64_t kMaxFile = std::uint64_t{1} << 50;
 
 struct ExportArguments {
-  std::string run, output, type, format;  // format: "" until set_format()
+  std::string run, output, type, format;  // format: "" until set_format() is called
   SavedWeights weights = SavedWeights::latest;
   std::uint64_t max_bytes = ExportOptions{}.max_bytes;
   std::int64_t context = 0;
@@ -75,7 +75,7 @@ void export_gguf(const ExportArguments& a, const StopSignal& signal) {
   print_notes(e.notes);
 }
 
-// Chooses the format that the output's name asks for, unless --format was given. Throws Error if the two contradict.
+// Selects the format for which the output's name asks, unless --format was given. Throws Error if the two contradict.
 void set_format(ExportArguments& a) {
   std::string ending = std::filesystem::path(a.output).extension().string();
   for (char& c : ending) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -144,7 +144,7 @@ void add_import_command(Command app) {
   ImportArguments& a = cmd.runs(import_weights);
   cmd.add_option("folder", a.folder, "Folder with config.json and safetensors")
       .required()
-      .check(check_import_folder);  // checked first, so that it is reported before a missing --output
+      .check(check_import_folder);  // checked first, so that its error is reported before a missing --output
   cmd.add_option("--output", a.output, "Directory of the new run; an existing one is not overwritten")
       .required()
       .type_name("RUN");
