@@ -46,9 +46,9 @@ struct AttentionTiming {
   std::string candidate, kind;
   std::int64_t head_dim = 0, length = 0, sequences = 0;
   bool causal = true, deterministic = true;
-  double seconds = 0;              // per call; 0 if the kernel was skipped because a call would take `expected` seconds
-  double spread = 0;               // spread over the rounds: (max - min) / median
-  double flops = 0, expected = 0;  // per call; 0 if not counted. expected: in seconds
+  double seconds = 0;  // seconds per call; 0 if the kernel was skipped because a call would take `expected` seconds
+  double spread = 0;   // spread over the rounds: (max - min) / median
+  double flops = 0, expected = 0;  // flops: FLOPs per call; expected: seconds per call; 0 if not counted
   double kept = 1;                 // pairs kept, relative to dense attention
   double of_dense = 0;             // time relative to the fastest own dense kernel; 0 if not measured
   std::size_t extra_bytes = 0;     // peak bytes of a call beyond its operands, including new block lists of a pattern

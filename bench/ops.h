@@ -12,9 +12,9 @@ namespace ring {
 // All calls of one kernel with operands of the same shapes.
 struct OpTiming {
   std::string slot, candidate;
-  Cost cost;           // per call
-  int calls = 0;       // per step
-  double seconds = 0;  // per call, when queued back to back; 0 if not measured
+  Cost cost;           // cost of each call
+  int calls = 0;       // number of calls per step
+  double seconds = 0;  // seconds per call, when queued back to back; 0 if not measured
 };
 
 // Lower bound on the time of a step: GEMMs and attention take their measured time, and everything else is memory

@@ -175,7 +175,7 @@ class Messages {
     if (peer < 0) return {};
     return {peer, 4.0 * static_cast<double>(length_) / seconds, wrong};
   }
-  // Checks the received message, and clears the buffer, so that the check also detects a missing next message.
+  // Checks the received message, then clears the buffer, so that a later message that does not arrive is detected, too.
   bool came_from(int peer) const {
     const std::vector<float> came = to_host<float>(in_, ctx_.stream);
     fill_zero(in_, ctx_.stream);

@@ -14,7 +14,7 @@ namespace ring {
 
 struct MessageFacts {
   int peer = 0;                 // the other rank
-  double bytes_per_second = 0;  // per direction, with both directions in use
+  double bytes_per_second = 0;  // rate per direction, with both directions in use
   bool wrong = false;           // true if the received data differs from the data that was sent
 };
 
@@ -25,7 +25,7 @@ struct PreflightFacts {
   // Rates of the GEMM and of the copy (bytes read plus bytes written); 0 if not measured.
   double flops_per_second = 0, bytes_per_second = 0;
   std::int64_t wrong_products = 0, wrong_copies = 0;  // number of wrong elements
-  std::vector<MessageFacts> messages = {};            // in the order of the peers
+  std::vector<MessageFacts> messages = {};            // sorted by peer
 };
 
 // A rate below this share of the median of comparable rates is a problem. Comparable are GPUs of the same model, CPUs

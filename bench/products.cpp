@@ -164,7 +164,7 @@ std::vector<ProducerTiming> time_producers(const ModelConfig& m, std::int64_t to
                                 {gate_up, dy, ctx.empty(gate_up.shape(), type)}, swiglu_backward_fp8_kernel,
                                 {gate_up, dy}, gate_up.shape(), seconds, rounds, ctx));
   }
-  if (m.positions == Positions::rope && !m.qk_norm) {  // with qk_norm, the norms read the result, not a linear layer
+  if (m.positions == Positions::rope && !m.qk_norm) {  // with qk_norm, norms read the result instead of a linear layer
     const Tensor dqkv = random_tensor({tokens, (m.heads + 2 * m.kv_heads) * m.head_dim}, type, ctx, 5);
     const Tensor positions = ctx.zeros({tokens}, DType::i32);
     const Tensor inv_freq = from_host(rope_frequencies(m.rope, m.head_dim), ctx.stream);

@@ -28,7 +28,7 @@ struct ProductTiming {
   std::string type;    // type of the activations, or one of kFp8Types
   std::string kernel;  // e.g. "cublaslt", "own_sm90"
   Cost cost;
-  double seconds = 0;  // per call: median over the rounds
+  double seconds = 0;  // seconds per call: median over the rounds
 };
 
 // Seconds of all three GEMMs with the kernels that a run would use, and seconds to quantize the input, the gradient of
@@ -39,7 +39,7 @@ struct LinearSeconds {
 struct LinearTiming {
   LinearShape shape;
   std::vector<ProductTiming> rows;
-  std::map<std::string, LinearSeconds, std::less<>> seconds;  // by type
+  std::map<std::string, LinearSeconds, std::less<>> seconds;  // seconds of each type
 };
 // Times all kernels in turn, in `rounds` rounds of `seconds` seconds per kernel.
 LinearTiming time_linear(const LinearShape&, std::int64_t tokens, double seconds, int rounds, const ExecContext&);
@@ -47,7 +47,7 @@ LinearTiming time_linear(const LinearShape&, std::int64_t tokens, double seconds
 // An op whose result is read by linear layers, in the forward or the backward.
 struct ProducerTiming {
   std::string name;
-  int calls = 1;  // per block, in forward and backward
+  int calls = 1;  // number of calls per block, in forward and backward
   std::vector<ProductTiming> rows;
   // Seconds per call with the kernel that a run would use. In FP8, fused: the op quantizes its own result; separate:
   // the op writes the activations' type, and a second kernel quantizes it.

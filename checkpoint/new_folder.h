@@ -15,7 +15,7 @@ class NewFolder {
   NewFolder& operator=(const NewFolder&) = delete;
 
   const std::filesystem::path& path() const { return temporary_; }  // write here until commit()
-  const std::filesystem::path& final() const { return final_; }     // without a trailing slash
+  const std::filesystem::path& final() const { return final_; }     // the final path, without a trailing slash
   // Renames the folder to final(). The files in it must be synced. Throws Error if final() exists by now.
   void commit();
 

@@ -66,8 +66,8 @@ void fill_state(const std::filesystem::path& folder, const Manifest&, State&, co
 // Result of comparing the tensors whose names start with a prefix between a checkpoint and a State.
 struct WeightsReport {
   std::vector<std::string> matching;
-  std::vector<std::string> missing;     // in the State, but not in the checkpoint
-  std::vector<std::string> unexpected;  // in the checkpoint, but not in the State
+  std::vector<std::string> missing;     // names in the State that the checkpoint lacks
+  std::vector<std::string> unexpected;  // names in the checkpoint that the State lacks
   std::vector<std::string> mismatched;  // e.g. "name: bf16[4,8] in the checkpoint, f32[4,8] here"
   bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
   std::string problems() const;  // one line per kind of problem

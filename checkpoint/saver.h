@@ -17,7 +17,7 @@
 
 namespace ring {
 
-// Result of one attempt to save. Seconds are those of this rank.
+// Result of one attempt to save. Seconds are measured on this rank.
 struct SaveOutcome {
   std::int64_t step = 0;
   std::uint64_t bytes = 0;    // size of this rank's state

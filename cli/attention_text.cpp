@@ -151,7 +151,7 @@ class Report {
                            l.mean(&HeadReading::dense_entropy), l.cost));
     constexpr std::int64_t kTableColumns = 56;
     if (a_.columns >= kTableColumns) return print_table(rows, 0);
-    for (std::size_t i = 1; i < rows.size(); ++i) {  // for narrow terminals
+    for (std::size_t i = 1; i < rows.size(); ++i) {  // prints a list, for narrow terminals
       std::string text;
       for (std::size_t j = 0; j < rows[i].size(); ++j) text += str(j ? ", " : "", rows[0][j], " ", rows[i][j]);
       say(text);

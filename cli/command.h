@@ -20,7 +20,7 @@ class Option;
 
 namespace ring {
 
-inline constexpr std::int64_t kMaxThreads = 4096;  // per process
+inline constexpr std::int64_t kMaxThreads = 4096;  // maximum per process
 inline constexpr std::int64_t kMaxCount = (std::int64_t{1} << 31) - 1;
 inline constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;  // tokens per sequence
 inline constexpr std::int64_t kMaxSeed = std::numeric_limits<std::int64_t>::max();
@@ -54,7 +54,7 @@ class Option {
   // e.g. "--nproc-per-node", "-n": long names first; empty for a positional argument.
   std::vector<std::string> names() const;
   std::string description() const;
-  std::string type_text() const;     // as shown in --help, with the range or the choices
+  std::string type_text() const;     // type as shown in --help, with the range or the choices
   std::string default_text() const;  // "" if --help shows no default
   bool is_positional() const;
   bool is_required() const;
@@ -118,7 +118,7 @@ class Command {
   Command parent() const;  // refers to no command if this is the program
   std::vector<std::string> command_names() const;
   Command find_command(const std::string& name) const;
-  std::vector<Option> options() const;  // in the order in which they were added, including positional arguments
+  std::vector<Option> options() const;  // options in the order in which they were added, including positional arguments
   std::vector<Option> named_options() const;
   std::vector<Option> positionals() const;
   Option find_option(const std::string& name) const;

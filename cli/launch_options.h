@@ -18,7 +18,8 @@ LocalRanks read_streams(const char* option, const std::string& text);  // e.g. "
 LocalRanks read_local_ranks(const std::string& text);                  // e.g. "0,2"
 std::vector<int> read_signals(const std::string& text);                // e.g. "SIGTERM,SIGINT"
 NumaBinding read_numa_binding(const std::string& word);                // e.g. "node"
-std::string find_secret(const std::string& file);  // from the file or RINGMASTER_SECRET; empty if neither is given
+// Reads the file or RINGMASTER_SECRET; returns "" if neither is given.
+std::string find_secret(const std::string& file);
 
 // Fills in missing options from the environment in which the scheduler started this agent. Throws Error if the
 // scheduler started several agents, but with the options each of them would train alone.

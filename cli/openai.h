@@ -54,7 +54,7 @@ class CompletionReply {
   CompletionReply(const CompletionRequest&, std::string model);
   std::string full_reply(const std::string& text, const std::string& finish_reason, const CompletionUsage&) const;
   // A stream consists of opening_event(), any number of results of text_event(), and closing_events().
-  std::string opening_event() const;  // for a chat, the delta with the role; else ""
+  std::string opening_event() const;  // for a chat, returns the delta with the role; else ""
   static std::string keep_alive_event() { return ": the model computes\n\n"; }  // an SSE comment, which clients ignore
   std::string text_event(const std::string& text) const;
   std::string closing_events(const std::string& finish_reason, const CompletionUsage&) const;
@@ -64,7 +64,7 @@ class CompletionReply {
   std::string event_json(const nlohmann::ordered_json& content, const char* finish_reason) const;
   bool chat_, usage_;
   std::string model_, id_;
-  std::int64_t created_;  // in seconds since 1970
+  std::int64_t created_;  // creation time in seconds since 1970
 };
 
 // created: in seconds since 1970.

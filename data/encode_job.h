@@ -36,9 +36,10 @@ struct EncodeResult {
 };
 
 enum class DocumentShape : std::uint8_t {
-  text,  // with the tokens that the tokenizer puts around a text, unless the text already has them; all tokens count
-  pair,  // same as `text`, but the tokens at the beginning do not count as targets
-  conversation  // as its chat template wrote it, including the tokens around texts
+  // Encoded with the tokens that the tokenizer puts around a text, unless the text already has them; all tokens count.
+  text,
+  pair,         // same as `text`, but the tokens at the beginning do not count as targets
+  conversation  // encoded as the chat template wrote it, including the tokens around texts
 };
 
 // Encodes documents as tokens. Thread-safe; all threads share one vocabulary.

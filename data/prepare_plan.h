@@ -32,7 +32,7 @@ struct PreparePlan {
   std::vector<std::uint64_t> validation_from;
   std::uint64_t bytes = 0;  // total size of the files
   DocumentShape shape = DocumentShape::text;
-  std::string chat_format;  // as JSON; empty if there are no conversations
+  std::string chat_format;  // the chat format as JSON; empty if there are no conversations
 
   std::string summary(const PrepareOptions&) const;  // one line that describes the source of the corpus
 };

@@ -15,7 +15,7 @@ namespace ring {
 // The options of the command, which messages may suggest.
 enum class FileOptions : std::uint8_t {
   all,         // --glob, --as-text and --text-field
-  text_field,  // only --text-field
+  text_field,  // the command only has --text-field
   none
 };
 

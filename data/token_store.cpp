@@ -297,7 +297,7 @@ void TokenStore::load() {
   const CorpusIndex index = read_index(*file);
   check_extents(index, path_);
   check_structure(*file, index);
-  ::posix_fadvise(file->fd(), 0, 0, POSIX_FADV_RANDOM);  // from here on, reads are at random offsets
+  ::posix_fadvise(file->fd(), 0, 0, POSIX_FADV_RANDOM);  // all further reads are at random offsets
   vocab_ = index.vocab_size;
   tokenizer_hash_ = index.tokenizer_hash.get();
   tokenizer_kind_ = index.tokenizer_kind.get();

@@ -9,7 +9,7 @@
 namespace ring {
 
 enum class Compression : std::uint8_t { none, gzip, zstd };
-Compression compression_of(std::string_view head);  // from the first bytes of the file
+Compression compression_of(std::string_view head);  // detected from the first bytes of the file
 
 // Returns the path without the compression ending: a.jsonl for a.jsonl.gz.
 std::string unpacked_name(const std::string& path);

@@ -61,7 +61,7 @@ class ActivationPlanner {
   const Precision precision_;
   const std::size_t host_room_;
   std::vector<BlockPlan> policies_;
-  std::vector<DryStep> steps_;  // by policy; only those requested so far
+  std::vector<DryStep> steps_;  // dry run of each policy that was requested so far
   PartOptions options_;
 };
 

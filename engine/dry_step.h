@@ -17,9 +17,9 @@ namespace ring {
 // Bytes that one pass over a part of the model uses: the maximum over the micro-batches.
 struct PartMemory {
   ScopeId part;
-  std::size_t before = 0;                           // in use when the part's forward begins
+  std::size_t before = 0;                           // bytes in use when the part's forward begins
   std::size_t kept = 0;                             // saved by the forward for the backward
-  std::size_t forward_peak = 0, backward_peak = 0;  // beyond `before`
+  std::size_t forward_peak = 0, backward_peak = 0;  // peak bytes beyond `before`
   std::size_t host = 0;                             // offloaded to the host and copied back
   // If the part is in a segment, whose forward is rerun in the backward: values of the first forward, which saves
   // nothing for the part.

@@ -238,7 +238,7 @@ std::size_t activation_room(const Config& c, Mesh& mesh) {
   if (wanted > room && mesh.rank() == 0)
     log::warn("train.activation_offload_bytes: ", bytes_text(wanted),
               " per process do not fit into memory. The limit is now ", bytes_text(room));
-  if (!may_offload(c)) return 0;  // only after the reduction, since all ranks must take part in it
+  if (!may_offload(c)) return 0;  // returns only after the reduction, in which all ranks must take part
   return wanted ? std::min(wanted, room) : room;
 }
 

@@ -25,8 +25,8 @@ struct PlannedStep {
   double attention_seconds = 0;  // time of attention kernels only
   double exposed_seconds = 0;    // time of messages and host copies that is not hidden by computation
   double seconds() const { return compute_seconds + exposed_seconds; }
-  double tokens_per_second = 0;  // over all processes
-  double mfu = 0;                // relative to DeviceRates::peak_flops
+  double tokens_per_second = 0;  // total over all processes
+  double mfu = 0;                // model FLOPs utilization relative to DeviceRates::peak_flops
   std::string layout;            // e.g. "dp 2, tp 2, zero 1" or "1 process"
   const char* limit = "";  // largest part of the step's time: "matrix products", "attention", "memory traffic", ...
 };

@@ -137,7 +137,7 @@ class TrainStep {
   Tensor step_state_;
   GradientNorm norm_;
   PartNorms part_norms_;
-  std::vector<Sequences> sequences_;  // for each micro-batch of the step being computed
+  std::vector<Sequences> sequences_;  // sequences of each micro-batch of the step being computed
   // spans of packed sequences; a recording refers to these objects
   std::vector<std::shared_ptr<std::vector<Span>>> spans_;
   StepInputs inputs_;

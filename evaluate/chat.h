@@ -25,9 +25,9 @@ class Chat {
   // chat::Template.
   Chat(chat::Format, const std::string& name, std::shared_ptr<const Tokenizer>, std::vector<std::int32_t> ends = {});
 
-  // Returns the conversation up to where the assistant answers, with the same tokens as in a corpus that `data prepare`
-  // makes with this template. context: the model's, in tokens. Throws Error if the template refuses the conversation or
-  // writes nothing, or if the context has no room for an answer.
+  // Returns the conversation up to the point where the assistant answers, with the same tokens as in a corpus that
+  // `data prepare` makes with this template. context: the model's context, in tokens. Throws Error if the template
+  // refuses the conversation or writes nothing, or if the context has no space left for an answer.
   std::vector<std::int32_t> prompt(const std::vector<ChatMessage>&, std::int64_t context) const;
 
   // Returns the endings of an answer: `stops`, and the token or string that the template writes after an answer. Blank

@@ -17,7 +17,7 @@ struct Evaluation {
   double loss = 0;      // mean negative log-likelihood per token, in nats
   double accuracy = 0;  // share of tokens that the model ranked first (or tied for first)
   std::int64_t tokens = 0;
-  std::vector<SourceLoss> sources;   // by corpus of a mixture; empty if there is only one corpus
+  std::vector<SourceLoss> sources;   // loss of each corpus of a mixture; empty if there is only one corpus
   std::vector<double> batch_losses;  // mean loss per token of each batch that this rank computed, in order
   double perplexity() const;
   double bits_per_byte(double bytes_per_token) const;
@@ -25,7 +25,8 @@ struct Evaluation {
 
 // Returns the sequences of a batch whose rows have `context` tokens: tokens attend only within their sequence.
 Sequences sequences_of(const Batch&, std::int64_t context, const ExecContext&);
-Tensor positions_of(const Batch&, const ExecContext&);  // for packed documents; else undefined
+// Returns the positions of packed documents; else an undefined tensor.
+Tensor positions_of(const Batch&, const ExecContext&);
 
 // Returns true if an evaluation should end early. Must return the same value on all ranks.
 using StopEvaluation = std::function<bool()>;

@@ -28,7 +28,7 @@ LongKind parse_long_kind(const std::string& name);  // throws Error, which lists
 
 struct LongPrompt {
   std::string key;                                   // the answer, without its leading space
-  std::vector<std::int32_t> tokens;                  // including the answer
+  std::vector<std::int32_t> tokens;                  // all tokens, including the answer
   std::int64_t answer = 0;                           // number of answer tokens, at the end of `tokens`
   std::int64_t filler_before = 0, filler_after = 0;  // filler sentences before and after the sentence with the answer
 };

@@ -38,8 +38,8 @@ class PackedRequests {
   // align: every request begins at a multiple of this many tokens. `requests` must outlive this object. Throws Error
   // for a request that has no scored token, or no token before the first scored one.
   PackedRequests(const std::vector<Request>& requests, const ScoreOptions& options, std::int64_t align);
-  std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }  // over all ranks
-  std::int64_t batches() const { return batches_; }                              // per rank, the same on each rank
+  std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }  // total over all ranks
+  std::int64_t batches() const { return batches_; }  // number per rank, the same on each rank
   // Returns a batch of this rank. Fills `owners` [rows * row] with the index of the request that each token belongs to.
   Batch batch(std::int64_t index, std::vector<std::int32_t>& owners) const;
 

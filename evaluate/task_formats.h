@@ -4,7 +4,7 @@
 //   hellaswag  {"activity_label", "ctx_a", "ctx_b", "endings", "label"}   Zellers et al. 2019
 //   arc        {"question", "choices", "answerKey"}   Clark et al. 2018, as published and on the hub
 //   mmlu       {"question", "choices", "answer", "subject"}   Hendrycks et al. 2021, as on the hub
-//   lambada    {"text"}: the last word is asked for                        Paperno et al. 2016
+//   lambada    {"text"}; the last word is the answer                        Paperno et al. 2016
 //   plain      {"context", "choices", "answer"}
 
 #include <nlohmann/json_fwd.hpp>

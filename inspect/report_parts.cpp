@@ -13,7 +13,8 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMaxRanges = 4;  // with two lines for the other parts, kColors lines in all
+// Maximum number of lines for blocks; with two lines for the other parts there are kColors lines.
+constexpr std::size_t kMaxRanges = 4;
 
 struct Part {
   std::string name;

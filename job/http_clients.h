@@ -16,8 +16,9 @@ namespace ring {
 
 struct HttpClientLimits {
   std::size_t connections = 0, per_address = 0;  // maximum number of connections: in total, and from one address
-  std::chrono::seconds request{0};  // from the connect or the end of the previous reply to the last byte of a request
-  std::chrono::seconds reply{0};    // to read a whole reply that is not a stream
+  // Time from the connect or the end of the previous reply to the last byte of a request.
+  std::chrono::seconds request{0};
+  std::chrono::seconds reply{0};  // time to read a whole reply that is not a stream
 };
 
 class HttpClients {

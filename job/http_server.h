@@ -44,7 +44,7 @@ struct HttpOptions {
   bool may_block = false;            // true if handlers and streams may block: then each connection has its own thread
   unsigned connections = 256;        // maximum in total; at most half of them per address if other machines can connect
   std::chrono::seconds silence{3};   // a connection is closed after this time without traffic
-  std::chrono::seconds request{30};  // from the connect, or the end of the previous reply, to the end of a request
+  std::chrono::seconds request{30};  // time from the connect, or the end of the previous reply, to the end of a request
   std::chrono::seconds reply{60};    // time to read a whole reply that is not a stream
   std::size_t max_body = 0;          // maximum bytes of a request body
   // Creates the reply to a request that is not passed to the handler or that fails, e.g. with status 401. If null, the

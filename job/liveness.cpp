@@ -51,7 +51,7 @@ class Liveness::Impl {
         limit_(setup.limit),
         on_lost_(std::move(on_lost)),
         store_(store.another_connection(std::min(setup.store_limit, kConnectTime))) {
-    store_->beat(name_, "", limit_, setup_.store_limit);  // from now on visible to the other ranks
+    store_->beat(name_, "", limit_, setup_.store_limit);  // makes this rank visible to the other ranks
     const BlockSignals block;
     thread_ = std::thread([this] { watch(); });
   }

@@ -75,7 +75,7 @@ std::string read_secret(const std::string& file) {
   if (fstat(fd.get(), &facts) != 0) fail("cannot read the secret ", file, ": ", std::strerror(errno));
   if (facts.st_mode & (S_IRWXG | S_IRWXO))
     fail("the secret '", file, "' can be read by other users; run: chmod 600 ", file);
-  std::string text(2 * kMaxSecret, '\0');  // with space for trailing blank space
+  std::string text(2 * kMaxSecret, '\0');  // includes space for trailing blank space
   std::size_t filled = 0;
   for (ssize_t n = 1; n > 0 && filled < text.size(); filled += static_cast<std::size_t>(n)) {
     n = uninterrupted([&] { return read(fd.get(), text.data() + filled, text.size() - filled); });

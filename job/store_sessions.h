@@ -38,7 +38,7 @@ class StoreSessions {
     std::string waiting_for;                     // key of the pending get request
     std::string beats_as;                        // name under which it sends heartbeats
     std::optional<Clock::duration> asks_silent;  // silence limit of a heartbeat that has not been answered yet
-    Clock::time_point deadline;                  // for the hello, or for the pending get
+    Clock::time_point deadline;                  // deadline for the hello or for the pending get
     bool full() const { return out.size() > kMaxUnread; }
   };
   using Iterator = std::list<Session>::iterator;

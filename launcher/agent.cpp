@@ -35,7 +35,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kBlameTime{300};
 constexpr std::chrono::seconds kVerdictTime{3};  // time for the leader to receive the reports of all nodes
 constexpr std::chrono::seconds kBoardInterval{1};
-constexpr std::chrono::seconds kMaxHeld{1};  // for lines that look like a final error although the worker continues
+// Time to hold lines that look like a final error although the worker continues.
+constexpr std::chrono::seconds kMaxHeld{1};
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 

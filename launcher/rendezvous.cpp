@@ -212,8 +212,8 @@ NodeFailure& Rendezvous::cause() {
                                    [](const NodeFailure& a, const NodeFailure& b) { return a.blame < b.blame; });
 }
 
-// Returns true once the cause is clear: if ranks only lost a peer, the root cause may still be reported; if ranks hang,
-// the states of all nodes are needed.
+// Returns true once the cause is clear. If ranks only lost a peer, another rank may still report the root cause; if
+// ranks hang, the verdict needs the states of all nodes.
 bool Rendezvous::is_cause_known(Time now) {
   NodeFailure& why = cause();
   const bool late = now >= cause_deadline_ || all_ended();

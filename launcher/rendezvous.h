@@ -97,7 +97,8 @@ class Rendezvous {
   struct Agent {
     AgentId id;
     NodeOffer offer;
-    int node_rank = -1;  // in the running attempt, or in the last one in which it took part; -1 if there was none
+    // Node rank in the running attempt, or in the last one in which it took part; -1 if there was none.
+    int node_rank = -1;
     bool taking_part = false;
     std::optional<NodeEnd> end;
     bool reported_states = false;  // true once the states of its ranks have been reported
@@ -119,7 +120,7 @@ class Rendezvous {
   bool all_ended() const;
   bool have_all_states() const;
   void request_states();             // orders all nodes to report the states of their ranks
-  void restart_or_finish(Time now);  // after all nodes have ended: restarts or ends the job
+  void restart_or_finish(Time now);  // restarts or ends the job, after all nodes have ended
   bool different_size_may_fit();
   // Ends the job.
   void finish(int code, const std::string& why, const std::string& verdict = {});

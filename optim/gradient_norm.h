@@ -31,8 +31,8 @@ struct CountedRange {
   UpdateRange range;
 };
 // Returns the ranges that this process counts, so that every parameter is counted once over all processes. counts:
-// false on ranks whose gradients are counted by a different rank. parts: set to those of the embedding, each block, the
-// final norm and the loss head that have parameters of their own.
+// false on ranks whose gradients are counted by a different rank. parts: set to the embedding, each block, the final
+// norm and the loss head, without those that have no parameters of their own.
 std::vector<CountedRange> counted_ranges(const OwnedShard&, const Model&, bool counts, std::vector<ScopeId>& parts);
 
 // Squared gradient norms of the model's parts (embedding, each block, final norm, loss head). A parameter used by

@@ -40,7 +40,7 @@ class DataParallel final : public ScopeListener {
   const OwnedShard& shard() const { return shard_; }
   bool sharded() const { return zero_ > 0; }             // true if the shard holds only a part of the parameters
   double wait_seconds() const { return wait_seconds_; }  // time that the host waited for other ranks since start_step()
-  std::size_t weight_bytes() const;  // on this process's device; includes the master values if they are there
+  std::size_t weight_bytes() const;  // bytes on this process's device; includes the master values if they are there
   std::size_t gradient_bytes() const;
   // Bytes of the buffers that parts of the model take turns in using (zero 2 and 3); included in weight_bytes() and
   // gradient_bytes().

@@ -44,7 +44,7 @@ class FsdpReducer {
   FlatBuffer own_;
   std::vector<Tensor> buffers_;
   std::vector<std::optional<Reduction>> under_way_;  // reductions in flight, by buffer
-  std::vector<bool> open_, added_;  // by unit; added_[u]: unit u is already summed into own_ in this step
+  std::vector<bool> open_, added_;  // by unit; added_[u] is true if unit u is already summed into own_ in this step
 };
 
 }  // namespace ring

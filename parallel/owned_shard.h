@@ -33,7 +33,7 @@ using RangeKey = std::function<std::size_t(const Param&, const LogicalParam&)>;
 
 struct OwnedShard {
   Slice slice = {};                // the tensor-parallel slice of the model
-  std::vector<ShardPiece> pieces;  // in layout order
+  std::vector<ShardPiece> pieces;  // sorted by their place in the layout
   std::int64_t size = 0;           // elements of this rank's shard
   FlatBuffer values;               // the master copy
   FlatBuffer weights;              // weights that kernels read: the memory of `values`, or a copy in a different type

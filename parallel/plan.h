@@ -50,6 +50,6 @@ ContextLayout context_layout(const ParallelConfig&, const ModelConfig& resolved,
 inline const AxisNames kDataAxes = {"dp", "cp"};
 // Returns the mesh: tp varies fastest, then cp, dp, pp, so that the ranks that communicate most are adjacent.
 MeshLayout mesh_layout(const ParallelPlan&, Device);
-std::unique_ptr<Mesh> mesh_of_one();  // for a single process
+std::unique_ptr<Mesh> mesh_of_one();  // returns the mesh of a single process
 
 }  // namespace ring

@@ -15,7 +15,7 @@ namespace ring {
 struct ShardPiece {
   const Param* param = nullptr;
   std::int64_t first_row = 0, rows = 0;  // rows of the parameter in memory; padding belongs to the piece before it
-  std::int64_t offset = 0, numel = 0;    // in the flat layout of all parameters
+  std::int64_t offset = 0, numel = 0;    // elements in the flat layout of all parameters
   int owner = 0;
   std::int64_t shard_offset = 0;  // offset in the owner's flat buffers, which hold its pieces in layout order
 };

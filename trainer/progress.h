@@ -72,7 +72,7 @@ std::string live_line(const ProgressState&, int columns);
 std::string plain_line(const ProgressState&);
 
 bool is_terminal();      // true if standard output is a terminal that can redraw lines
-int terminal_columns();  // of standard output; returns 80 if it is not a terminal
+int terminal_columns();  // columns of standard output; 80 if it is not a terminal
 
 std::string format_step_time(double ms);  // e.g. "31.2 ms", "312 ms", "3.78 s", "378 s"; "?" if unknown
 std::string format_count(double n);       // e.g. "950", "12.3k", "1.23M"; "?" if unknown

@@ -22,7 +22,7 @@ struct RunSummary {
   std::optional<double> validation_loss;       // lowest validation loss
   std::optional<double> tokens_per_second;     // median of the last kLastRecords records
   std::optional<double> goodput;               // goodput of the last job that recorded it, 0 to 1
-  std::optional<double> memory_peak;           // in bytes, on rank 0
+  std::optional<double> memory_peak;           // peak bytes on rank 0
   std::optional<double> age;                   // seconds since the last record
   std::int64_t restarts = 0;                   // number of restarts by launchers
   std::string device;                          // GPU model, or cpu; empty if not recorded

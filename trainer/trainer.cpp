@@ -138,7 +138,7 @@ std::vector<double> Trainer::part_norms(const StepInFlight& f) {
 
 std::int64_t Trainer::planned_steps() const {
   if (config_.train.steps || !steps_) return config_.train.steps;
-  // How many times the time so far fits into the limit.
+  // Number of times that the time spent so far fits into the limit.
   const double runs = config_.train.minutes * 60 / seconds_;
   double at_this_pace = runs * static_cast<double>(steps_);
   if (!config_.train.batch_sizes.empty()) {

@@ -24,13 +24,14 @@ struct StepReport {
   double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
   double norm = 0;        // gradient norm before clipping
   double lr = 0;
-  double decay_scale = 1;           // factor on every weight decay
-  std::vector<double> part_norms;   // by Trainer::parts() if the step is logged; NaN if there was too little memory
-  WatchReport watched;              // empty if the step is not watched (train.diagnostics_interval)
-  std::vector<SourceLoss> sources;  // by corpus of a mixture; empty if there is only one corpus
+  double decay_scale = 1;  // factor on every weight decay
+  // norm of each part in Trainer::parts() if the step is logged; NaN if there was too little memory.
+  std::vector<double> part_norms;
+  WatchReport watched;                   // empty if the step is not watched (train.diagnostics_interval)
+  std::vector<SourceLoss> sources;       // loss of each corpus of a mixture; empty if there is only one corpus
   std::optional<double> auxiliary_loss;  // mean over the same tokens as `loss`; nullopt if the model has none
   bool accepted = true;  // false if loss or norm is not finite or above a limit; then nothing was updated
-  std::int64_t sequences = 0, tokens = 0;  // over all ranks; a sequence is one sample
+  std::int64_t sequences = 0, tokens = 0;  // total over all ranks; a sequence is one sample
   std::int64_t context = 0;                // tokens per sequence (train.contexts)
   std::int64_t trained = 0;                // tokens trained before this step
   // Duration of the step, and the time spent waiting for data and for other ranks.

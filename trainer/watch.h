@@ -28,7 +28,7 @@ struct WatchReport {
   std::vector<double> update_ratios;
   // By layer, in nats: mean over rows and heads, and the lowest mean of any head.
   std::vector<double> entropies, min_entropies;
-  std::vector<KeptByLayer> kept;  // only layers with blocks
+  std::vector<KeptByLayer> kept;  // statistics of the layers with blocks; other layers have none
   bool empty() const { return update_ratios.empty(); }
 };
 

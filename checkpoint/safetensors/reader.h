@@ -40,7 +40,7 @@ class Safetensors {
   // such file, if parse_safetensors() rejects it, or if the index and the files disagree.
   explicit Safetensors(const std::filesystem::path& path);
 
-  std::vector<std::string> names() const;  // in alphabetical order
+  std::vector<std::string> names() const;  // sorted alphabetically
   bool has(const std::string& name) const { return places_.contains(name); }
   // The functions with a tensor's name throw Error if there is no tensor with this name.
   const SafeTensor& tensor(const std::string& name) const;

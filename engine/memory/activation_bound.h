@@ -33,7 +33,7 @@ class ActivationBound {
   const ActivationBudget budget_;
   const std::size_t tight_;                   // the part whose peak is compared with the budget
   double device_price_ = 0, host_price_ = 0;  // nanoseconds per byte
-  std::vector<std::vector<double>> rest_;     // by part and by option of the previous part, at these prices
+  std::vector<std::vector<double>> rest_;     // bounds at these prices, by part and by option of the previous part
 };
 
 }  // namespace ring

@@ -75,8 +75,8 @@ class Solver {
   }
   bool some_room() const { return static_cast<std::int64_t>(base_) <= room_[0][0] && min_host_[0] <= budget_.host; }
 
-  // Goes from right to left. room_: maximum bytes in use when a part begins with which the remaining parts can still
-  // fit into the device, by the previous part's option. min_host_: minimum host bytes of the remaining parts.
+  // Goes from right to left. room_: maximum bytes that may be in use when a part begins, so that the remaining parts
+  // can fit into the device; by the previous part's option. min_host_: minimum host bytes of the remaining parts.
   void find_room() {
     const auto device = static_cast<std::int64_t>(budget_.device);
     room_.back().assign(parts_.empty() ? 1 : parts_.back().size(), device);

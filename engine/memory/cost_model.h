@@ -26,11 +26,11 @@ struct DeviceRates {
   ComputeRates bf16, tf32, fp32;
   double bytes_per_second = 0;             // bytes that kernels read and write
   double call_seconds = 0;                 // time of the shortest kernel
-  double link_bytes_per_second = 0;        // between two devices of a machine, in each direction
+  double link_bytes_per_second = 0;        // rate between two devices of a machine, in each direction
   double link_seconds = 0;                 // time of the shortest message; 0 means call_seconds
   double collective_bytes_per_second = 0;  // sent by each rank in a collective of all ranks (reduce, gather, scatter)
   double collective_seconds = 0;           // time of the shortest collective
-  double host_bytes_per_second = 0;        // between device and host memory, in each direction
+  double host_bytes_per_second = 0;        // rate between device and host memory, in each direction
   double memory_bytes = 0;                 // device memory; 0 if unknown
   void fields(Fields&);
   ComputeRates& of(Precision);

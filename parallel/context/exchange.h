@@ -1,13 +1,13 @@
 #pragma once
 // The schedules of context parallelism: how queries meet the keys of other ranks.
-//   ring        keys are sent from their owner directly to each rank that needs them, one ring distance after the
-//               other, overlapped with computation on earlier keys; gradients of keys return in f32. Memory does not
-//               grow with the number of ranks.
+//   ring        owners send keys directly to each rank that needs them, one ring distance after another, while ranks
+//               compute with earlier keys; gradients of keys are sent back in f32. Memory does not grow with the number
+//               of ranks.
 //   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter.
 //   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The number of ranks must divide
-//               that of the KV heads. Only this schedule has whole sequences.
-// A watch (AttentionWatch) needs the keys of whole documents; ring and gather gather them once more for it. Results are
-// merged in f32, in an order that depends only on the layout, and rounded once.
+//               the number of KV heads. Only with this schedule a rank has whole sequences.
+// A watch (AttentionWatch) needs the keys of whole documents, so ring and gather gather the keys once more for it.
+// Results are merged in f32, in an order that depends only on the layout, and rounded once.
 
 #include <memory>
 
@@ -46,13 +46,13 @@ class ContextParallel : public ContextExchange {
 
 struct RingOptions {
   std::int64_t prefetch = 1;  // number of steps whose keys are prefetched
-  // Number of adjacent ranks on a node, for a ring of two levels; must divide the number of ranks. Each node receives
-  // the keys of a different node once, and its ranks pass them around in one revolution of their own ring. 0 means one
-  // ring over all ranks.
+  // Number of adjacent ranks per node, for a two-level ring; must divide the number of ranks. Each node receives the
+  // keys of each other node once, and its ranks pass them around in one revolution of the node's ring. 0 means one ring
+  // over all ranks.
   int per_node = 0;
   // Upper bound on the bytes of a message (gradients of keys, f32) for dense and block-sparse attention. If messages
-  // would be larger, heads are processed in groups, one ring after the other; memory beside operands and results is
-  // then that of one group.
+  // would be larger, heads are processed in groups, one ring after another, which need the memory of a single group
+  // beside operands and results.
   std::int64_t message_bytes = std::int64_t{1} << 30;
   ContextKeys keys = ContextKeys::automatic;
 };

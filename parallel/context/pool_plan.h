@@ -23,7 +23,7 @@ struct PoolPlan {
   struct Message {
     int peer = 0;
     std::int64_t count = 0;      // number of rows
-    std::vector<RowMove> moves;  // from this rank's rows into the message, or out of the message into the tensor
+    std::vector<RowMove> moves;  // moves from this rank's rows into the message, or from the message into the tensor
   };
   std::vector<Message> sends, receives;
   bool any_travels = false;  // true if any two ranks exchange tokens

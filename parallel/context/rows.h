@@ -22,7 +22,7 @@ struct KvPair {
 };
 KvPair kv_pair(const Tensor& both);
 KvPair no_gradients(const Tensor& keys, const ExecContext&);         // returns f32 zeros in the shape of keys [N,H,D]
-void add(const Tensor& to, const Tensor& from, const ExecContext&);  // to += from, f32 and contiguous
+void add(const Tensor& to, const Tensor& from, const ExecContext&);  // computes to += from; both are f32 and contiguous
 
 // Allocates a message buffer with take(numel) at its reserved size (room()) and returns the part that is actually sent.
 // like: keys [N,H,D].

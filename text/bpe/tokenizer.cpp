@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 7> kEnds = {
 
 bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-// Returns for each byte the begin and end of its character; for invalid UTF-8, those of the byte alone.
+// Returns the begin and end of each byte's character; a byte of invalid UTF-8 is treated as a character.
 bpe::Origins origins_of(std::string_view text) {
   bpe::Origins origins;
   for (std::size_t at = 0; at < text.size();) {
