@@ -51,7 +51,7 @@ class Option {
   Option excludes(std::initializer_list<const char*> others) const;
 
   std::string name() const;  // e.g. "--seed"; "config" for a positional argument
-  // e.g. "--nproc-per-node", "-n": long names first; empty for a positional argument.
+  // Returns e.g. "--nproc-per-node", "-n", long names first; empty for a positional argument.
   std::vector<std::string> names() const;
   std::string description() const;
   std::string type_text() const;     // type as shown in --help, with the range or the choices

@@ -39,7 +39,7 @@ struct PrepareProgress {
 
 struct PrepareReport {
   std::uint64_t files = 0, bytes = 0;
-  std::uint64_t tokens[2] = {0, 0}, documents[2] = {0, 0}, targets[2] = {0, 0};  // by split: train, validation
+  std::uint64_t tokens[2] = {0, 0}, documents[2] = {0, 0}, targets[2] = {0, 0};  // counts for train, validation
   std::uint64_t longest = 0;          // number of tokens of the longest document
   std::uint64_t ends_added = 0;       // number of end-of-text tokens added to imported documents that lacked one
   std::uint64_t without_targets = 0;  // number of documents in which no token counts as a target

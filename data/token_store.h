@@ -62,7 +62,7 @@ class TokenSplit {
 
   const std::string& name() const { return name_; }  // name for error messages
   const HashedBlocks& token_data() const { return token_data_; }
-  const HashedBlocks& start_data() const { return start_data_; }  // u64
+  const HashedBlocks& start_data() const { return start_data_; }  // values are u64
   const HashedBlocks& mask_data() const { return mask_data_; }    // empty if not masked()
 
  private:
@@ -133,7 +133,7 @@ VerifyReport verify_corpus(const TokenStore&, const std::function<void(const std
 enum class Split : std::uint8_t { train, validation };
 
 // Writes a corpus in bounded memory. The size of a contiguous dataset must be known in advance, so tokens are first
-// spooled to unnamed files beside the final file (which vanish with the process); finish() copies them into place.
+// spooled to unnamed files beside the final file, which vanish if the process dies; finish() copies the tokens.
 class TokenStoreWriter {
  public:
   // masked: true if some tokens do not count as targets, so that the corpus gets a loss mask.

@@ -41,7 +41,7 @@ struct DryTransfer {
 
 struct DryStep {
   std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // on this rank's device; weights include their average
-  // included above: buffers that parts take turns in using (parallel.zero)
+  // Buffers that parts take turns in using (parallel.zero); included in weights and gradients.
   std::size_t weight_buffers = 0, gradient_buffers = 0;
   std::size_t lasting = 0;  // weights, gradients, optimizer_states, inputs, and everything else that outlives a step
   MemoryPlan plan;          // memory that is allocated and freed within a step

@@ -26,7 +26,7 @@ struct RestartWithLessMemory : Error {
 
 struct MemoryRecord {
   std::int64_t ran_out = 0;  // how often memory ran out and the choice became smaller
-  // how many of them were steps (the others were validations): only steps lower the budget
+  // How often memory ran out in a step rather than in a validation: only steps lower the budget.
   std::int64_t steps_ran_out = 0;
   std::int64_t token = 0;                   // token of the writer; 0 if unknown
   std::int64_t micro_batch = 1;             // sequences per replica

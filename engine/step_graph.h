@@ -40,7 +40,7 @@ class StepGraph {
   void replay();
 
   static constexpr int kDecided = 3;  // number of consecutive launch-bound steps before recording
-  // a step is launch-bound if queueing takes more than this share of its time
+  // A step is launch-bound if queueing takes more than this share of the step's time.
   static constexpr double kLaunchBound = 0.7;
 
   Switch wanted_;

@@ -95,7 +95,7 @@ class TrainStep {
   const Tensor& losses() const { return losses_; }
   bool has_auxiliary_loss() const { return !model_->auxiliary_loss().empty(); }
   std::int64_t corpora() const { return corpora_; }  // number of corpora of a mixture; 0 if there is only one corpus
-  // number of this rank's micro-batches in a step
+  // Returns the number of this rank's micro-batches in a step.
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }
   // Returns e.g. "weights 1.50 GiB, gradients .., moments ..".
   std::string lasting_memory() const;
@@ -138,7 +138,7 @@ class TrainStep {
   GradientNorm norm_;
   PartNorms part_norms_;
   std::vector<Sequences> sequences_;  // sequences of each micro-batch of the step being computed
-  // spans of packed sequences; a recording refers to these objects
+  // Spans of packed sequences; a recording refers to these objects.
   std::vector<std::shared_ptr<std::vector<Span>>> spans_;
   StepInputs inputs_;
   Tensor losses_;

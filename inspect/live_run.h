@@ -13,7 +13,7 @@ namespace ring {
 
 struct LiveReading {
   ReportRun run;
-  std::string markup;        // see report_body
+  std::string markup;        // see report_body()
   std::int64_t version = 0;  // changes whenever the run has been read again
 };
 

@@ -453,7 +453,7 @@ void Agent::show_last_lines(const Worker& first) const {
   const WorkerOutput& output = first.output();
   if (!output.log_path().empty()) log::error("launch: its log is ", output.log_path());
   const bool shown = first.rank() == 0 || first.ending()->exit_code() == kExitOutOfMemory;
-  if (shown && !error_.empty()) return;  // already on the console
+  if (shown && !error_.empty()) return;  // the lines are already on the console
   log::error("launch: last lines of rank ", first.rank(), output.tail().empty() ? ": no output" : ":");
   for (const std::string& line : output.tail()) log::error("  | ", line);
 }

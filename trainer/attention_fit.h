@@ -24,7 +24,7 @@ class AttentionTrials {
 
   double loss() { return loss_with(own_); }
   double loss_with(const std::vector<Pattern>&);  // uses these patterns, one per layer
-  // uses this pattern in one layer; the other layers keep their own
+  // Uses this pattern in one layer; the other layers keep their own patterns.
   double loss_with(std::size_t layer, const Pattern& pattern);
   // Returns the mean losses of the batches in the last call.
   const std::vector<double>& batch_losses() const { return batch_losses_; }

@@ -38,7 +38,7 @@ struct Resumption {
   std::set<std::string> warnings;     // warnings given so far
 };
 
-// A run, and what can be found in its directory quickly. Only rank 0 has this, except for `recorded`.
+// A run, and the facts that can be read from its directory quickly. Only rank 0 has them, except for `recorded`.
 struct LocatedRun : ResolvedRun {
   std::shared_ptr<void> lock;            // lock on the directory; null if the directory does not exist yet
   Resumption newest;                     // read from the newest checkpoint with a readable manifest

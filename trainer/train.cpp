@@ -80,7 +80,7 @@ class MemoryFallback {
   }
 
  private:
-  // Memory may have run out several times in this step, or in an earlier one that was retried.
+  // Records all of them: memory may have run out several times in this step, or in an earlier step that was retried.
   void record_oom_fallbacks() {
     const std::vector<Trainer::OomFallback>& all = run_.trainer.oom_fallbacks();
     for (; recorded_ < all.size(); ++recorded_) take(now_.with_smaller_choice(all[recorded_].next, all[recorded_].why));

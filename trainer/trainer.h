@@ -25,7 +25,7 @@ struct StepReport {
   double norm = 0;        // gradient norm before clipping
   double lr = 0;
   double decay_scale = 1;  // factor on every weight decay
-  // norm of each part in Trainer::parts() if the step is logged; NaN if there was too little memory.
+  // Norm of each part in Trainer::parts() if the step is logged; NaN if there was too little memory.
   std::vector<double> part_norms;
   WatchReport watched;                   // empty if the step is not watched (train.diagnostics_interval)
   std::vector<SourceLoss> sources;       // loss of each corpus of a mixture; empty if there is only one corpus

@@ -11,7 +11,7 @@
 namespace ring {
 
 struct ActivationChoice {
-  std::vector<int> options;  // by part
+  std::vector<int> options;  // option of each part
   std::size_t peak = 0;      // bytes on the device, including the base
   std::size_t host = 0;
   std::int64_t nanoseconds = 0;

@@ -43,7 +43,7 @@ class AddedTokens {
 
   std::vector<AddedToken> tokens_;
   std::array<bool, 256> starts_{}, ends_with_{};  // bytes with which a token begins, and with which a token ends
-  // trie: the next node for a node and a byte; node 0 is the root.
+  // Trie: the next node for a node and a byte; node 0 is the root.
   std::unordered_map<std::uint64_t, std::uint32_t> next_;
   std::unordered_map<std::uint32_t, std::size_t> ends_;  // index of the token that ends at a node
   std::vector<bool> adjacent_ = std::vector<bool>(65536);

@@ -43,7 +43,7 @@ class ConversationWriter {
   std::vector<Part> prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& given,
                            const std::function<void(const std::string&)>& on_rendered = nullptr) const;
   // Returns the text that the template writes after the last answer, without surrounding white space. If there is none,
-  // returns the text between an answer and the user's next message, without trailing white space, which may be "".
+  // returns the text between an answer and the user's next message, without trailing white space. May return "".
   std::string end_of_answer() const;
 
  private:
