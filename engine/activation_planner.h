@@ -21,7 +21,7 @@ struct SolvedPlan {
 // the policies of other blocks.
 class ActivationPlanner {
  public:
-  // host_room: bytes of host memory for offloaded activations. 0: blocks offload nothing, except with
+  // host_room: bytes of host memory for offloaded activations. If 0, blocks offload nothing, except with
   // train.activation_offload: true, which then has no limit.
   ActivationPlanner(const Config& resolved, int world, const DeviceRates&, std::size_t host_room);
 

@@ -40,7 +40,7 @@ struct Origin {
   Config config;            // resolved
   std::string config_hash;  // hash of the settings' text
   std::string memory;       // see to_json(MemoryRecord); empty if the checkpoint has none
-  std::string data;         // the fingerprint; if the checkpoint has none, empty: then any data is accepted
+  std::string data;         // the fingerprint; empty if the checkpoint has none, which accepts any data
   std::string imported;     // path of the published weights that were imported; empty if a run wrote the checkpoint
   std::string tokenizer_hash() const;
 };
