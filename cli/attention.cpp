@@ -14,6 +14,7 @@
 #include "cli/settings.h"
 #include "cli/weights_option.h"
 #include "core/fields.h"
+#include "data/output_file.h"
 #include "engine/config.h"
 #include "inspect/attention_cost.h"
 #include "inspect/attention_picture.h"
@@ -305,6 +306,7 @@ class Report {
 };
 
 void show(const Arguments& a) {
+  check_output_is_no_input("--svg", a.svg, {a.file, a.text});
   if (!a.text.empty())
     return show_attention_on_text(
         {a.file, a.text, a.svg, a.overrides, a.weights, a.threads, a.layer, a.head, a.length, columns_of(a)});

@@ -18,6 +18,7 @@
 #include "core/host_memory.h"
 #include "core/stop_signal.h"
 #include "data/config.h"
+#include "data/output_file.h"
 #include "engine/attention_advice.h"
 #include "engine/devices.h"
 #include "engine/layouts.h"
@@ -268,6 +269,7 @@ void print_best(const Arguments& a, const PlanRequest& q, const PlannedStep& bes
 void run(const Arguments& a) {
   const StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
+  check_output_is_no_input("--svg", a.svg, {a.file});
   const Config settings = settings_at(a.file, a.overrides);
   PlanRequest q = question_of(a, settings);
   const RunLength length{settings.train.batch_sizes.empty() ? settings.train.steps : 0, settings.train.tokens};

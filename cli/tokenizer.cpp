@@ -37,6 +37,7 @@ struct TrainArguments {
 
 // Checks that nothing is overwritten: corpora are useless without the vocabulary with which they were written.
 void check_output(const TrainArguments& a, const std::vector<TextFile>& files) {
+  check_replaceable(a.output);
   if (!a.force && std::filesystem::is_regular_file(a.output))
     fail("--output: ", a.output, " exists. Choose another name, or replace it with --force");
   std::vector<std::string> inputs;

@@ -187,8 +187,16 @@ void check_writable(const std::string& path) {
     fail("cannot write ", path, ": the folder ", folder, ": ", io_error_text(errno));
 }
 
+void check_replaceable(const std::string& path) {
+  std::error_code ignored;
+  if (fs::is_other(path, ignored))
+    fail("cannot write ", path,
+         ": it is a device, a pipe or a socket, which the file would replace. Name a file instead");
+}
+
 void write_atomically(const std::string& path, const std::function<void(FileHandle&)>& write) {
   check_writable(path);
+  check_replaceable(path);
   remove_leftovers(path);
   TemporaryFile temporary(path);
   write(temporary.file());

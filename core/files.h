@@ -44,6 +44,8 @@ std::string read_file(const std::string& path);  // throws the same errors as op
 
 // Throws Error, as write_atomically() does, if the folder is missing or not writable, or if `path` is a folder.
 void check_writable(const std::string& path);
+// Throws Error if `path` is a device, a pipe or a socket, which a file that is renamed to it would replace.
+void check_replaceable(const std::string& path);
 
 // Calls write(file) with a temporary file beside `path`, then makes it durable under its final name: fsync, rename,
 // fsync of the folder. Removes the temporary file if anything fails. Throws Error if the folder is missing or not

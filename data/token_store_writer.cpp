@@ -35,6 +35,7 @@ TokenStoreWriter::TokenStoreWriter(std::string path, std::int64_t vocab_size, bo
   RING_CHECK(vocab_size > 0 && vocab_ <= kLargestVocabulary, "a vocabulary of ", vocab_size,
              " tokens is not supported");
   check_writable(path_);
+  check_replaceable(path_);
   remove_leftovers(path_);
   for (Stream& s : streams_) {
     s.tokens_file = unnamed_file(path_);

@@ -66,6 +66,16 @@ std::string sealed_settings(const Config& config) { return sealed(to_yaml(config
 
 bool RunDirectory::has_config() const { return there(config_file()); }
 
+void RunDirectory::check_replaceable() const {
+  std::error_code error;
+  if (!fs::is_regular_file(config_file(), error) || !list_checkpoints(checkpoints()).empty() ||
+      read_text(config_file(), kMaxConfig).find(kSeal) != std::string::npos)
+    return;
+  fail(config_file(),
+       ": no run wrote this file, and a run in this directory would replace it. Rename the file, or set ",
+       "another run.directory or run.name");
+}
+
 bool RunDirectory::exists() const { return has_config() || !list_checkpoints(checkpoints()).empty(); }
 
 std::string RunDirectory::restoring_command(const std::string& checkpoint) const {

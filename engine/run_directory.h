@@ -48,7 +48,9 @@ class RunDirectory {
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 
   bool has_config() const;  // true even if the file cannot be read
-  bool exists() const;      // true if there is a config.yaml or a checkpoint
+  // Throws Error if a new run would replace a config.yaml that no run wrote.
+  void check_replaceable() const;
+  bool exists() const;  // true if there is a config.yaml or a checkpoint
   // Throws Error if this is not a run or if config.yaml cannot be read; the message then says how to restore the file
   // from a checkpoint.
   RunSettings settings() const;

@@ -342,6 +342,7 @@ StartingState select_starting_state(const FittedRun& run, const TrainOptions& op
   if (found && found->path.string() == run.newest.checkpoint) return {.resumed = run.newest};
   if (found) return {.resumed = check_resumption(run, origin_of(*found), options, run.newest)};
   // With a checkpoint, the source of the initial weights may be gone.
+  run.dir.check_replaceable();
   StartingState from{.init_from = initial_weights(run)};
   if (options.fresh) refuse_to_delete(from.init_from, run.dir);
   return from;

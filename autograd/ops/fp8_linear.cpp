@@ -65,12 +65,15 @@ Tensor forward(const ExecContext& ctx, const Fp8Linear& f, const LinearInputs<Te
   return product(ctx, f, quantize(ctx, f, Fp8Shards::input, in.x, Which::plain).plain, in);
 }
 
-// Adds dy^T x. The GEMM accumulates in f32.
+// Adds dy^T x, which the GEMM accumulates in f32. Blockwise kernels write dy^T x in f32 alone.
 void weight_gradient(const ExecContext& ctx, const Fp8Matrix& dy, const Fp8Matrix& x, const Sink& dw) {
-  if (dw.beta == 0 || dw.dst.dtype() == DType::f32) return matmul_fp8_kernel({dy, x, dw.dst, dw.beta != 0}, ctx);
-  const Tensor sum = ctx.empty(dw.dst.shape(), dw.dst.dtype());
+  const bool adds = dw.beta != 0, f32 = dw.dst.dtype() == DType::f32, tensorwise = dy.blocks == Fp8Blocks::tensor;
+  if (f32 || (tensorwise && !adds)) return matmul_fp8_kernel({dy, x, dw.dst, adds}, ctx);
+  const Tensor sum = ctx.empty(dw.dst.shape());
   matmul_fp8_kernel({dy, x, sum}, ctx);
-  axpby_kernel({.x = sum, .y = dw.dst, .out = dw.dst, .alpha = 1, .beta = dw.beta}, ctx);
+  const Tensor rounded = adds ? ctx.empty(dw.dst.shape(), dw.dst.dtype()) : dw.dst;
+  cast_kernel({sum, rounded}, ctx);
+  if (adds) axpby_kernel({.x = rounded, .y = dw.dst, .out = dw.dst, .alpha = 1, .beta = dw.beta}, ctx);
 }
 
 void backward(const Backward& back, const Fp8Linear& f, const LinearInputs<SlotPtr>& inputs,

@@ -299,27 +299,25 @@ std::string text(const AttentionConfig& c, std::optional<std::int64_t> kv_head) 
 }  // namespace
 
 AttentionKind block_sparse_attention() {
-  return {
-      .name = "block_sparse",
-      .keys = "blocks",
-      .settings = {{"block", "tokens of a block, 64 or 128; 0 = 128"},
-                   {"rules", "block patterns that heads choose from"},
-                   {"heads", "rule of each KV head, counted from 0; a shorter list is repeated; [] = all 0"},
-                   {"layers_per_selection",
-                    "consecutive layers that share the first one's selection; 1 = each layer selects"},
-                   {"pools", "same"},
-                   {"pooling", "likewise"},
-                   {"pool_gates", "same"},
-                   {"index_heads", "pattern learned: heads of the indexer"},
-                   {"index_head_dim", "pattern learned: channels per indexer head"},
-                   {"index_distances",
-                    "pattern learned: distance buckets, each with a learned bias; 0 = distances do not affect scores"},
-                   {"index_loss", "pattern learned: factor for the gradient of the indexer's loss"},
-                   {"index_warmup_steps",
-                    "pattern learned: optimizer steps that keep all blocks while the indexer learns"}},
-      .validate = validate,
-      .pattern = pattern,
-      .text = text};
+  return {.name = "block_sparse",
+          .keys = "blocks",
+          .settings = {{"block", "tokens of a block, 64 or 128; 0 = 128"},
+                       {"rules", "block patterns that heads choose from"},
+                       {"heads", "rule of each KV head, counted from 0; a shorter list is repeated; [] = all 0"},
+                       {"layers_per_selection",
+                        "consecutive layers that share the first one's selection; 1 = each layer selects"},
+                       {"pools", "same"},
+                       {"pooling", "same"},
+                       {"pool_gates", "same"},
+                       {"index_heads", "pattern learned: heads of the indexer"},
+                       {"index_head_dim", "pattern learned: channels per indexer head"},
+                       {"index_distances", "pattern learned: distance buckets, each with a learned bias; 0 = none"},
+                       {"index_loss", "pattern learned: factor for the gradient of the indexer's loss"},
+                       {"index_warmup_steps",
+                        "pattern learned: optimizer steps that keep all blocks while the indexer learns"}},
+          .validate = validate,
+          .pattern = pattern,
+          .text = text};
 }
 
 }  // namespace ring

@@ -27,19 +27,16 @@ std::string text(const AttentionConfig& c, std::optional<std::int64_t>) {
 }  // namespace
 
 AttentionKind window_attention() {
-  return {
-      .name = "window",
-      .keys = "a window",
-      .settings =
-          {{"window", "number of most recent tokens that are seen, including the token itself"},
-           {"sinks", "number of first tokens of the document that stay visible"},
-           {"pools", "pool sizes in tokens; for each size, a token also sees the keys and values of all earlier pools"},
-           {"pooling",
-            "keys and values of a pool: the mean of its tokens', or a sum with learned weights that start as the mean"},
-           {"pool_gates", "learn for each token and head how to weight the pools that it sees"}},
-      .validate = validate,
-      .pattern = pattern,
-      .text = text};
+  return {.name = "window",
+          .keys = "a window",
+          .settings = {{"window", "number of most recent tokens that are seen, including the token itself"},
+                       {"sinks", "number of first tokens of the document that stay visible"},
+                       {"pools", "pool sizes in tokens; of each size, a token also sees all earlier pools"},
+                       {"pooling", "mean of the tokens' keys and values, or their sum with learned weights"},
+                       {"pool_gates", "learn for each token and head how to weight the pools that it sees"}},
+          .validate = validate,
+          .pattern = pattern,
+          .text = text};
 }
 
 }  // namespace ring

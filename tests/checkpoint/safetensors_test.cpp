@@ -68,7 +68,7 @@ TEST(SafetensorsHeader, NamesDamage) {
   expect("{" + a + "," + entry("b", "F32", "[2]", 4, 12) + "}", 12, "tensor 'b' begins at byte 4, inside");
   expect("{" + a + "," + entry("b", "F32", "[2]", 12, 20) + "}", 20, "bytes from 8 to 12, before tensor 'b'");
   expect("{" + a + "}", 7, "it was truncated");
-  expect("{" + a + "}", 9, "1 bytes follow");
+  expect("{" + a + "}", 9, "1 more bytes follow");
   expect(R"({"__metadata__":{"a":1}})", 0, "__metadata__: a is 1");
 }
 

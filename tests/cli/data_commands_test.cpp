@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,7 +67,7 @@ TEST_F(DataCommands, APreparedCorpusIsInspected) {
   expect_parts(inspected.out, {"text.txt; documents: file; split: tail 0.2", "1.00 bytes per token",
                                "validation document 0, 2 tokens:\n89\n"});
   expect_parts(run({"data", "inspect", path("c.h5"), "--document", "1"}).error,
-               {"--document 1", "c.h5 has 1 training document"});
+               {"--document: got 1", "c.h5 has 1 training document"});
 }
 
 TEST_F(DataCommands, SynthesizeWritesACorpus) {
@@ -148,7 +149,7 @@ TEST_F(DataCommands, TooFewTokensToTrainOnAreAWarning) {
          "--validation-fraction", "0"});
     return testing::internal::GetCapturedStderr();
   };
-  EXPECT_NE(warned(2).find("the training split has 3 tokens: training needs at least model.context + 1"),
+  EXPECT_NE(warned(2).find("the training split has 3 tokens, but training needs at least model.context + 1"),
             std::string::npos);
   EXPECT_EQ(warned(63).find("the training split has"), std::string::npos);  // the end of the text is one more token
 }
@@ -276,6 +277,16 @@ TEST_F(DataCommands, AnExistingCorpusIsKept) {
   EXPECT_GT(std::filesystem::file_size(path("c.h5")), 100u);
 }
 
+TEST_F(DataCommands, APipeAsOutputIsNotReplaced) {
+  write("text.txt", "abcba\n");
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const std::vector<std::vector<std::string>> commands = {
+      {"tokenizer", "train", "--input", path("text.txt"), "--kind", "chars", "--output", path("pipe")},
+      {"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("pipe"), "--force"}};
+  for (const auto& command : commands) expect_parts(run(command).error, {"pipe: it is a device, a pipe or a socket"});
+  EXPECT_TRUE(std::filesystem::is_fifo(path("pipe")));
+}
+
 TEST_F(DataCommands, AnOutputThatIsAnInputIsRefused) {
   write("text.txt", "abcba\n");
   std::filesystem::create_hard_link(path("text.txt"), path("link.txt"));
@@ -289,6 +300,9 @@ TEST_F(DataCommands, AnOutputThatIsAnInputIsRefused) {
         run({"tokenizer", "train", "--input", path(""), "--kind", "chars", "--output", path(output), "--force"}).error,
         {"--output", output, "is the input"});
   }
+  write("small.yaml", "model: {layers: 1, width: 16, heads: 2, context: 64}\n");
+  expect_parts(run({"attention", "show", path("small.yaml"), "--svg", path("small.yaml")}).error,
+               {"--svg", "is the input"});
   EXPECT_EQ(ring::read_file(path("text.txt")), "abcba\n");
   EXPECT_EQ(run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("c.h5"),
                  "--validation-fraction", "0"})

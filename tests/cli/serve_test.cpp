@@ -173,7 +173,7 @@ TEST_F(ServeTest, ErrorsAreJson) {
     EXPECT_NE(json::parse(a.body)["error"]["message"].get<std::string>().find(word), std::string::npos) << a.body;
   };
   refused("/v1/completions", "{}", 400, "prompt");
-  refused("/v1/completions", json({{"prompt", std::string(64, 'a')}}).dump(), 400, "context 64");
+  refused("/v1/completions", json({{"prompt", std::string(64, 'a')}}).dump(), 400, "context is 64");
   const test::HttpAnswer large = test::say(
       at_, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 4194305\r\n\r\n");
   EXPECT_EQ(large.status, 413);

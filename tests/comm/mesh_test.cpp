@@ -39,7 +39,7 @@ TEST(MeshAxes, CoordinatesAndGroupsFollowTheAxes) {
 }
 
 TEST(MeshAxes, RefusesInvalidAxes) {
-  EXPECT_NE(error_of([] { MeshAxes({{"dp", 2}, {"dp", 2}}); }).find("two axes dp"), std::string::npos);
+  EXPECT_NE(error_of([] { MeshAxes({{"dp", 2}, {"dp", 2}}); }).find("two axes are named dp"), std::string::npos);
   EXPECT_NE(error_of([] { MeshAxes({{"dp", 0}}); }).find("axis dp has degree 0"), std::string::npos);
   EXPECT_NE(error_of([] {
               MeshAxes({{"dp", 2}, {"tp", 1}}).group(0, {"ep"});

@@ -218,7 +218,7 @@ TEST(FieldLimits, IncludesAreReadOnceAndHaveAMaximumDepth) {
   folder.write("d0.yaml", "include: deeper.yaml\n");
   for (int i = 0; i < 10; ++i) folder.write(str("e", i, ".yaml"), i ? str("include: e", i - 1, ".yaml\n") : kGiven);
   folder.write("deeper.yaml", "include: e9.yaml\n");
-  EXPECT_NE(errors_of_file(folder.at("d29.yaml")).find("more than 32 deep"), std::string::npos);
+  EXPECT_NE(errors_of_file(folder.at("d29.yaml")).find("more than 32 levels deep"), std::string::npos);
 }
 
 // If two files include a third one, the later file keeps the changes that the earlier one made to the third.

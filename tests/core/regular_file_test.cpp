@@ -13,6 +13,7 @@
 #include <fstream>
 
 #include "core/check.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/message.h"
 #include "core/text_file.h"
@@ -105,6 +106,18 @@ TEST(Shown, AShortenedMessageKeepsItsBeginningAndEnd) {
   EXPECT_TRUE(message.starts_with("FILE: 'aaa"));
   EXPECT_TRUE(message.ends_with("aaa' is wrong: mend it"));
   EXPECT_NE(message.find(" ... (1000026 bytes) ... "), std::string::npos);
+}
+
+TEST_F(RegularFile, PipesAndSocketsAreNotReplacedByFiles) {
+  for (const char* name : {"pipe", "socket"}) {
+    const std::string path = (folder_ / name).string();
+    const fs::file_type before = fs::status(path).type();
+    EXPECT_NE(test::error_of([&] {
+                write_atomically(path, [](FileHandle& f) { f.write("x", 1); });
+              }).find("it is a device, a pipe or a socket"),
+              std::string::npos);
+    EXPECT_EQ(fs::status(path).type(), before) << name;
+  }
 }
 
 }  // namespace

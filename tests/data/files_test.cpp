@@ -76,7 +76,7 @@ TEST(Files, ReadingBeyondTheEndIsAnError) {
   write_text(folder / "f", "12345");
   const FileHandle file = open_input(folder / "f");
   char bytes[6];
-  expect_error([&] { file.read_at(bytes, 6, 0); }, {"/f is truncated", "up to 6 are needed", "has 5"});
+  expect_error([&] { file.read_at(bytes, 6, 0); }, {"/f is truncated", "expected at least 6 bytes", "got 5"});
   expect_error([&] { file.read_at(bytes, 1, 5); }, {"/f is truncated"});
 }
 

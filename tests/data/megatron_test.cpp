@@ -131,9 +131,9 @@ TEST(Megatron, DamageIsNamed) {
         f.documents = {0, 2, 1};
       },
       {"document 2 starts with sequence 1, but the one before with 2"});
-  expect_damage([](auto& f) { f.documents = {0, 1}; }, {"documents end with sequence 1 of 2"});
-  expect_damage([](auto& f) { f.documents = {0, 1, 3}; }, {"documents end with sequence 3 of 2"});
-  expect_damage([](auto& f) { f.documents = {}; }, {"documents end with sequence 0 of 2"});
+  expect_damage([](auto& f) { f.documents = {0, 1}; }, {"documents end with sequence 1, but it has 2 sequences"});
+  expect_damage([](auto& f) { f.documents = {0, 1, 3}; }, {"documents end with sequence 3, but it has 2 sequences"});
+  expect_damage([](auto& f) { f.documents = {}; }, {"documents end with sequence 0, but it has 2 sequences"});
 }
 
 // The fields for the lengths of the tables may contain any 64 bits.

@@ -446,7 +446,7 @@ TEST_F(AttentionShow, TableShowsTheCountsOfThePatterns) {
   ModelConfig dense_model = model;
   dense_model.attention = {}, dense_model.attention_layers.clear();
   const double now = flops_per_token(model), before = flops_per_token(dense_model);
-  EXPECT_NE(output.find(fixed("Training: %.2f MFLOPs a token", now * 1e-6)), std::string::npos) << output;
+  EXPECT_NE(output.find(fixed("Training: %.2f MFLOPs per token", now * 1e-6)), std::string::npos) << output;
   EXPECT_NE(output.find(fixed("dense %.2f MFLOPs: ", before * 1e-6) + fixed("%.1f %% saved", 100 * (1 - now / before))),
             std::string::npos)
       << output;

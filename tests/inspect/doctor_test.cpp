@@ -98,8 +98,9 @@ TEST(Doctor, NamesTheMemoryThatAGpuIsNearTo) {
 TEST(Doctor, CodeForAnotherGpuIsAStop) {
   const auto findings = judge(two_gpus(), "80 100a");
   EXPECT_EQ(count(findings, Verdict::stop), 2);
-  expect_parts(report(findings), {"compute capability 9.0; this program has machine code for sm_80, sm_100a only",
-                                  "-DRING_CUDA_ARCHS=90", "2 things here would stop a training run"});
+  expect_parts(report(findings),
+               {"compute capability 9.0; this program has machine code for sm_80, sm_100a, but not for this GPU",
+                "-DRING_CUDA_ARCHS=90", "2 things here would stop a training run"});
 }
 
 TEST(Doctor, ASickGpuAndAnOldDriverAreStops) {

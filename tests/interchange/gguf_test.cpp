@@ -276,7 +276,8 @@ TEST_F(Gguf, RefusesModelsThatLlamaCppDoesNotSupport) {
   EXPECT_TRUE(contains(refusal(window),
                        "window of 9 tokens cannot be exported as GGUF: llama.cpp's 'llama' supports only dense"));
   const auto exact = [](ModelConfig& m) { make_gpt2(m), m.mlp = Mlp::gelu; };
-  EXPECT_TRUE(contains(refusal(exact), "model.mlp: gelu cannot be exported as GGUF: llama.cpp's 'gpt2' has gelu_tanh"));
+  EXPECT_TRUE(contains(refusal(exact),
+                       "model.mlp: gelu cannot be exported as GGUF: llama.cpp's 'gpt2' supports only gelu_tanh"));
   const auto scaled = [](ModelConfig& m) {
     m.qk_norm = true;
     m.rope = {500, RopeScaling::llama3, 8, 1, 4, 16};
@@ -285,7 +286,8 @@ TEST_F(Gguf, RefusesModelsThatLlamaCppDoesNotSupport) {
   for (const auto scaling : {RopeScaling::yarn, RopeScaling::dynamic})
     EXPECT_TRUE(contains(refusal([&](ModelConfig& m) { m.rope.scaling = scaling; }), "model.rope.scaling: "));
   const auto wide = [](ModelConfig& m) { m.biases = Biases::qkv, m.head_dim = 24; };
-  EXPECT_TRUE(contains(refusal(wide), "model.head_dim: 24 cannot be exported as GGUF: llama.cpp's 'qwen2' has"));
+  EXPECT_TRUE(
+      contains(refusal(wide), "model.head_dim: 24 cannot be exported as GGUF: llama.cpp's 'qwen2' supports only"));
   EXPECT_TRUE(contains(refusal(wide), "Export it with --format hf instead"));
   const auto other = [](ModelConfig& m) { m.norm_place = NormPlace::sub; };
   EXPECT_TRUE(contains(refusal(other), "model.norm_place: sub cannot be exported"));

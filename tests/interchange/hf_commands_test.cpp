@@ -122,7 +122,7 @@ TEST_F(HfCommands, ImpossibleUsesAreRefused) {
   ASSERT_EQ(ring({"import", path("hf"), "--output", path("again")}).code, 0);
   expect(ring({"train", path("again")}), 1, "not training that can be resumed");
   expect(run_process(train("again")), 1, "not training that can be resumed");
-  expect(ring({"eval", path("again")}), 1, "give one");
+  expect(ring({"eval", path("again")}), 1, "Give a corpus");
   expect(ring({"export", path("books"), "--output", path("hf")}), 1, "nothing is overwritten");
   expect(ring({"import", path("hf"), "--output", path("again")}), 1, "nothing is overwritten");
   expect(ring({"import", path("books"), "--output", path("x")}), 1, "has no config.json");

@@ -96,7 +96,7 @@ TEST_F(Hf, AnExportNamesTheLongestContextOfTheRunAndItsBases) {
   fs::remove_all(path("moved"));
   fs::rename(path("run"), path("moved"));
   EXPECT_EQ(exported("tuned").first, 16);
-  EXPECT_TRUE(contains(exported("tuned").second, "as " + path("tuned").parent_path().string() +
+  EXPECT_TRUE(contains(exported("tuned").second, "because " + path("tuned").parent_path().string() +
                                                      "/run (run.init_from) "
                                                      "cannot be read"))
       << exported("tuned").second;

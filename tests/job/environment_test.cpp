@@ -314,7 +314,7 @@ TEST(HostList, AbsurdListsAreRefused) {
 }
 
 TEST(Environment, AbsurdNumbersAreRefused) {
-  EXPECT_NE(error_of(with(kOurs, {{"RINGMASTER_WORLD", "2000000000"}})).find("RINGMASTER_WORLD=2000000000: 1 to 65536"),
+  EXPECT_NE(error_of(with(kOurs, {{"RINGMASTER_WORLD", "2000000000"}})).find("RINGMASTER_WORLD=2000000000"),
             std::string::npos);
   EXPECT_NE(error_of(with(kTorchrun, {{"WORLD_SIZE", "65537"}})).find("WORLD_SIZE=65537"), std::string::npos);
   EXPECT_EQ(error_of(with(kTorchrun, {{"WORLD_SIZE", "65536"}})), "");

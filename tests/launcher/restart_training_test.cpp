@@ -411,7 +411,7 @@ TEST_F(DistTrainingFewerNodes, ALayoutThatNeedsMoreNodesWaitsForThem) {
   await_leader("first");
   const pid_t second = node("1:2", settings, "second");
   ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
-  EXPECT_TRUE(says("first", "of --nnodes 1:2 the settings fit 2 only")) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "of --nnodes 1:2, the settings fit only 2")) << read_file(dir_ / "first");
   kill(second, SIGKILL);
   EXPECT_EQ(wait(second), -SIGKILL);
   EXPECT_LT(seconds_until("node 1 is missing, without which the settings do not fit", "first"), kPatience)

@@ -62,7 +62,7 @@ TEST(Verdict, AStoppedRankIsTheCause) {
 
 TEST(Verdict, SaysIfNoRankLags) {
   const std::string text = verdict({rank(0, {group("dp", 4, "a", 0, 2)}), rank(1, {group("dp", 4, "a", 0, 2)})}, 2);
-  EXPECT_EQ(text.find("no rank lags: ranks 0 and 1 wait in #5 of dp, a at "), 0u) << text;
+  EXPECT_EQ(text.find("no rank lags behind: ranks 0 and 1 wait in #5 of dp, a at "), 0u) << text;
 }
 
 TEST(Verdict, NamesRanksThatWereNotHeardOf) {

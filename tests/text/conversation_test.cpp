@@ -328,7 +328,7 @@ TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
         R"({"type": "text", "text": "b"}, {"type": "text", "text": "c", "train": false}]}])",
         "message 1: 'train' excludes a part of its 'content' from training");
   wrong({{"{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", {}}, "t"},
-        chat(R"("weight": 0)", R"("weight": 1)"), "marks 4 texts with {% generation %} for 2 messages");
+        chat(R"("weight": 0)", R"("weight": 1)"), "marks 4 texts with {% generation %}, but the conversation has 2");
   const ConversationWriter turns(
       {"{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}{% if add_generation_prompt %}<assistant>"
        "{% endif %}",

@@ -331,7 +331,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{
             "fraction", [](Json& j) { j["model"]["vocab"]["zz"] = 0.5; }, {"model.vocab.zz", "expected an integer"}},
         BadFile{"empty", [](Json& j) { j["model"]["vocab"] = Json::object(); }, {"model.vocab", "object"}},
-        BadFile{"merge", [](Json& j) { j["model"]["merges"].push_back("a q"); }, {"merges[1]", "no 'aq'"}},
+        BadFile{"merge",
+                [](Json& j) { j["model"]["merges"].push_back("a q"); },
+                {"merges[1]", "'aq' is not in the vocabulary"}},
         BadFile{"merge_shape", [](Json& j) { j["model"]["merges"].push_back("abc"); }, {"merges[1]", "a b"}},
         BadFile{"merge_pair",
                 [](Json& j) {
@@ -375,7 +377,7 @@ INSTANTIATE_TEST_SUITE_P(
                 [](Json& j) { j["added_tokens"].push_back(j["added_tokens"][0]); },
                 {"added_tokens[1].content", "twice"}},
         BadFile{"added_empty", [](Json& j) { j["added_tokens"][0]["content"] = ""; }, {"added_tokens[0].content"}},
-        BadFile{"text", [](Json& j) { j["decoder"]["type"] = 3; }, {"decoder.type", "a text"}},
+        BadFile{"text", [](Json& j) { j["decoder"]["type"] = 3; }, {"decoder.type", "expected a string"}},
         BadFile{"decoder_missing", [](Json& j) { j.erase("decoder"); }, {"t.json: decoder is missing"}},
         BadFile{"model", [](Json& j) { j.erase("model"); }, {"no key 'model'"}}),
     [](const auto& info) { return info.param.name; });

@@ -195,7 +195,7 @@ TEST_F(SavingRuns, Usr1SavesAndContinuesIfConfigured) {
   const Finished f = process.wait();
   EXPECT_EQ(f.code, 0) << f.output;
   EXPECT_EQ(saves("run").size(), 2u) << f.output;
-  EXPECT_NE(f.output.find("saving a checkpoint after this step, because of SIGUSR1"), std::string::npos) << f.output;
+  EXPECT_NE(f.output.find("saving a checkpoint after this step because of SIGUSR1"), std::string::npos) << f.output;
 }
 
 TEST_F(SavingRuns, StopWithoutADiskIfConfigured) {

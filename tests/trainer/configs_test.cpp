@@ -80,7 +80,7 @@ TEST(Configs, MistakesInGroupsAreReportedWithTheirLine) {
       << told;
   EXPECT_NE(told.find("\nmy.yaml:7: optimizer.groups[1]: later entries override it"), std::string::npos) << told;
   EXPECT_EQ(mistakes("optimizer:\n  lr: 1e-3\n  groups:\n    - match: [\"*norm*\"]\n      kind: muon\n"),
-            "my.yaml:8: optimizer.groups[0].kind: muon updates none of the entry's parameters");
+            "my.yaml:8: optimizer.groups[0].kind: muon updates none of the entry's parameters. Leave it out");
   EXPECT_EQ(mistakes("optimizer: {groups: [{match: [\"blocks.1.*\", final_norm.weight], lr: 1e-3}]}\n"), "");
 }
 

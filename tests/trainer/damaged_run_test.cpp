@@ -205,7 +205,7 @@ TEST_F(DamagedRuns, AMissingRunIsRefusedWithTheRunsThatExist) {
   for (const std::vector<std::string>& command : {std::vector<std::string>{"attention", "show", none}, {"train", none}})
     expect_parts(ring(command), 1, {none + " does not exist. Give settings, such as ", ", or a run. " + beside});
   const std::string checkpoint = path("run/checkpoints/step-000000007");
-  expect_parts(ring({"eval", checkpoint}), 1, {checkpoint + " does not exist", "lie in the run " + path("run") + "\n"});
+  expect_parts(ring({"eval", checkpoint}), 1, {checkpoint + " does not exist", "inside the run " + path("run") + "\n"});
   expect_parts(ring({"eval", path("text.txt") + "/none"}), 1, {"none does not exist", "ringmaster runs FOLDER"});
   expect_parts(ring({"eval", path("text.txt")}), 1, {"not a run or a checkpoint: ", "ringmaster runs FOLDER"});
 }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "checkpoint/files.h"
 #include "core/check.h"
 #include "core/philox.h"
 #include "core/stream.h"
@@ -226,7 +227,7 @@ TEST_F(Runs, DifferentThreadsAndLayoutsGiveOneWarning) {
   ASSERT_EQ(run_process(train("run", {"train.steps=3"})).code, 0);
   const Finished resumed = run_process(train("run", {"train.steps=3", "run.threads=1", "parallel.zero=1"}));
   EXPECT_EQ(resumed.code, 0) << resumed.output;
-  EXPECT_NE(resumed.output.find("resuming with run.threads: 2 -> 1, parallel.zero: 0 -> 1: sums"), std::string::npos)
+  EXPECT_NE(resumed.output.find("resuming with run.threads: 2 -> 1, parallel.zero: 0 -> 1. Sums"), std::string::npos)
       << resumed.output;
   EXPECT_EQ(resumed.output.find("Sums are rounded"), resumed.output.rfind("Sums are rounded")) << resumed.output;
 }
@@ -327,14 +328,14 @@ TEST_F(Runs, ARunStartsFromTheWeightsOfAnotherRun) {
             0);
   // Other heads, or other settings that the shapes of weights do not show.
   const auto other = [&](const std::string& setting) {
-    return run_process(train("third", {"run.init_from=" + path("first"), "train.steps=1", setting, "--fresh"}));
+    return run_process(train("other", {"run.init_from=" + path("first"), "train.steps=1", setting, "--fresh"}));
   };
   const Finished heads = other("model.heads=2");
   EXPECT_EQ(heads.code, 1);
   EXPECT_NE(heads.output.find("run.init_from: the weights in "), std::string::npos) << heads.output;
   const Finished eps = other("model.norm_eps=1e-3");
   EXPECT_EQ(eps.code, 0);
-  EXPECT_NE(eps.output.find("model.norm_eps: 1e-5 -> 1e-3"), std::string::npos) << eps.output;
+  EXPECT_NE(eps.output.find("model.norm_eps: 1e-5 -> 0.001"), std::string::npos) << eps.output;
   EXPECT_EQ(other("model.dropout=0.1").output.find("trained with other settings"), std::string::npos);
   fs::rename(folder_ / "first", folder_ / "moved");
   const Finished again =
@@ -479,6 +480,20 @@ TEST_F(Runs, TooManyThreadsAreRefusedWithARemedy) {
   EXPECT_NE(f.output.find(". Or use fewer threads: set run.threads, --threads or RINGMASTER_THREADS"),
             std::string::npos)
       << f.output;
+}
+
+TEST_F(Runs, SettingsThatNoRunWroteAreNotReplaced) {
+  const std::string own = "# my notes\nrun: {seed: 3}\n";
+  fs::create_directories(folder_ / "mine");
+  std::ofstream(folder_ / "mine/config.yaml") << own;
+  for (const char* more : {"train.steps=1", "--fresh"}) {
+    const Finished f = run_process(train("mine", {"train.steps=1", more}));
+    EXPECT_EQ(f.code, 1);
+    EXPECT_NE(f.output.find("mine/config.yaml: no run wrote this file"), std::string::npos) << f.output;
+  }
+  EXPECT_EQ(read_text(folder_ / "mine/config.yaml"), own);
+  ASSERT_EQ(run_process(train("run", {"train.steps=1"})).code, 0);
+  EXPECT_EQ(run_process(train("run", {"train.steps=1", "--fresh"})).code, 0);
 }
 
 TEST_F(Runs, ANameOutsideTheFolderOfRunsIsRefused) {
