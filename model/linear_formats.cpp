@@ -48,7 +48,7 @@ class Fp8Format final : public LinearFormat {
     if (p.placement.cut == Cut::inputs) return wrong(columns, " inputs", kFp8Block);
     for (const LogicalParam& part : p.parts)
       if (std::string text = wrong(local(part.whole[0], p, Cut::outputs, slices), " outputs", kFp8Block); !text.empty())
-        return part.name + " " + text;
+        return (part.name == p.parts[0].name ? "" : "with " + part.name + " ") + text;
     return "";
   }
 
@@ -95,11 +95,13 @@ std::map<std::string, MakeLinearFormat>& linear_formats() {
 void bind_linears(Model& model, const LinearsConfig& c, int slices, std::vector<SettingProblem>& errors) {
   std::vector<Param*> weights = model.parameters().declared();
   std::erase_if(weights, [](const Param* p) { return !p->linear; });
+  const std::vector<Param*> all = weights;
   for (std::size_t i = 0; i < c.except.size(); ++i) {
-    const auto named = std::ranges::remove_if(weights, [&](const Param* p) { return names(c.except[i], *p); });
-    if (named.empty())
-      errors.push_back(str("train.linears_except[", i, "]: \"", c.except[i], "\" names no further linear layer"));
-    weights.erase(named.begin(), named.end());
+    const auto is_named = [&](const Param* p) { return names(c.except[i], *p); };
+    if (std::ranges::none_of(all, is_named))
+      errors.push_back(
+          str("train.linears_except[", i, "]: \"", c.except[i], "\" matches no linear layer of the blocks"));
+    std::erase_if(weights, is_named);
   }
   const auto made = linear_formats().find(c.format);
   if (made == linear_formats().end()) return;
