@@ -191,8 +191,8 @@ TEST(ManifestParts, ContradictionsAreNamed) {
   EXPECT_TRUE(
       contains(problem([](Manifest& m) { m.tensors["w"].slices.push_back(m.tensors["w"].slices[0]); }), "overlap"));
   EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].region.start = {1}; }), "exceeds the shape"));
-  EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].region.size = {-4}; }), "negative"))
-      << problem([](Manifest& m) { m.tensors["w"].slices[0].region.size = {-4}; });
+  EXPECT_TRUE(
+      contains(problem([](Manifest& m) { m.tensors["w"].slices[0].region.size = {-4}; }), "at least 0, got [-4]"));
 }
 
 }  // namespace

@@ -300,9 +300,6 @@ TEST_F(DataCommands, AnOutputThatIsAnInputIsRefused) {
         run({"tokenizer", "train", "--input", path(""), "--kind", "chars", "--output", path(output), "--force"}).error,
         {"--output", output, "is the input"});
   }
-  write("small.yaml", "model: {layers: 1, width: 16, heads: 2, context: 64}\n");
-  expect_parts(run({"attention", "show", path("small.yaml"), "--svg", path("small.yaml")}).error,
-               {"--svg", "is the input"});
   EXPECT_EQ(ring::read_file(path("text.txt")), "abcba\n");
   EXPECT_EQ(run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("c.h5"),
                  "--validation-fraction", "0"})

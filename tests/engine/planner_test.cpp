@@ -172,7 +172,7 @@ TEST(Planner, LessMemoryTakesMoreTimeUntilNothingFits) {
   ASSERT_TRUE(tight);
   EXPECT_LE(tight->peak, q.budget);
   EXPECT_GT(tight->seconds(), roomy->seconds());
-  EXPECT_NE(memory_picture(*tight).find("recomputed"), std::string::npos);
+  EXPECT_NE(memory_picture(*tight).find("recomputes"), std::string::npos);
   q.budget = roomy->weights;
   EXPECT_FALSE(plan_step(q));
   EXPECT_TRUE(plan_layouts(q).empty());

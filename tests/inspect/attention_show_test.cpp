@@ -489,6 +489,9 @@ TEST_F(AttentionShow, WritesTheSvgWhollyOrNotAtAll) {
     EXPECT_EQ(f.output.rfind("ringmaster: --svg: cannot write " + path, 0), 0u) << f.output;
     EXPECT_NE(f.output.find(why), std::string::npos) << f.output;
   };
+  const Finished own = show({"--svg", config_});
+  EXPECT_EQ(own.code, 1);
+  EXPECT_NE(own.output.find("is the input " + config_), std::string::npos) << own.output;
   refused((folder_ / "none/p.svg").string(), "does not exist; create it first, or give a different file");
   refused(folder_.string(), "is a directory");
   if (geteuid() != 0) {
