@@ -13,6 +13,7 @@ constexpr const char* kShareOfRate = "It is a fraction of optimizer.lr.";
 constexpr const char* kWholeBatch = "train.batch_size counts the sequences of a step over all processes.";
 constexpr const char* kAccumulated = "A step is train.batch_size sequences, train.micro_batch at a time per process.";
 constexpr const char* kNoExperts = "mixture of experts is not supported; every layer has one MLP";
+constexpr const char* kCorpus = "It is a corpus (.h5) that 'ringmaster data prepare' makes from text.";
 constexpr const char* kFp8 = "Its values are fp8_blocks and fp8_tensor.";
 constexpr const char* kDocuments = "data.packing.documents: true masks attention between documents";
 constexpr const char* kOnlyAnswers = "with data prepare --chat-field only the assistant's messages are trained on";
@@ -34,6 +35,12 @@ constexpr const char* kDecaysOfWsd = "It applies only to kind: wsd; the other ki
 constexpr const char* kAlwaysOverlaps = "communication always overlaps with computation; this needs no setting";
 
 constexpr config::Synonyms::Key kKeys[] = {
+    // earlier names of settings
+    {"most_bad_steps", "train.max_bad_steps"},
+    {"spike_score", "train.spike_deviations"},
+    {"watch_interval", "train.diagnostics_interval"},
+    {"cp_message_mb", "parallel.cp_message_bytes", "It counts bytes: 1GiB."},
+    {"attention.reuse", "model.attention.layers_per_selection"},
     // sections
     {"training", "train"},
     {"trainer", "train"},
@@ -176,9 +183,9 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"attention_type", "model.attention.kind"},
     // data
     {"datasets", "data.path", "For several, use data.mixture."},
-    {"data.dataset", "data.path", "It is a corpus (.h5) that 'ringmaster data prepare' makes from text."},
+    {"data.dataset", "data.path", kCorpus},
     {"sample_packing", "data.packing.documents", "With data.packing.best_fit: 1024 no document is cut."},
-    {"pretraining_dataset", "data.path", "It is a corpus (.h5) that 'ringmaster data prepare' makes from text."},
+    {"pretraining_dataset", "data.path", kCorpus},
     {"validation.steps", "data.validation_batches"},
     {"validation.freq", "train.eval_interval"},
     {"tokenizer_type", "", "the corpus contains its tokenizer: ringmaster data prepare --tokenizer"},
@@ -205,16 +212,11 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"rampup_batch_size", "train.batch_size",
      "To change it during the run, give a list of [tokens, size]: [[0, 32], [1e9, 64]]."},
     {"train_samples", "train.tokens", "It counts tokens."},
-    {"most_bad_steps", "train.max_bad_steps"},
     {"loss_watchdog_threshold", "train.spike_deviations", "It counts standard deviations."},
     {"exit_duration_in_mins", "train.minutes"},
     {"eval_only", "", "ringmaster eval RUN evaluates without training"},
     {"rl", "", "training on preferences or rewards is not supported"},
     {"profiling", "", "ringmaster train --profile 3 profiles steps"},
-    {"spike_score", "train.spike_deviations"},
-    {"watch_interval", "train.diagnostics_interval"},
-    {"cp_message_mb", "parallel.cp_message_bytes", "It counts bytes: 1GiB."},
-    {"attention.reuse", "model.attention.layers_per_selection"},
     {"fp8", "train.linears", kFp8},
     {"fp8_format", "train.linears", kFp8},
     {"fp8_recipe", "train.linears", kFp8},
