@@ -64,7 +64,8 @@ void scale_row(const Tensor& means, std::int64_t row, float factor, const ExecCo
   if (factor != 1) axpby_kernel({.x = one, .y = {}, .out = one, .alpha = factor}, ctx);
 }
 
-// Views columns as heads of 64, which share the work; columns are pooled independently.
+// Views x [N,C] as heads of 64 columns, so that more threads share the work; as one head if 64 does not divide C. Each
+// column is pooled on its own, so the result is the same.
 Tensor as_heads(const Tensor& x) {
   constexpr std::int64_t kHead = 64;
   return x.split_dim(1, x.dim(1) % kHead ? x.dim(1) : kHead);
@@ -141,7 +142,7 @@ Tensor block_means(const Tensor& x, const ContextShards& shards, const Pattern& 
   return means.view({means.dim(0), x.dim(1)});
 }
 
-std::vector<SelectedRows> local_blocks(const ContextShards& shards, const Pattern& pattern) {
+std::vector<SelectedRows> blocks_with_local_rows(const ContextShards& shards, const Pattern& pattern) {
   const std::vector<std::int32_t> first = first_blocks(pattern, shards.documents);
   const std::int32_t block = pattern.blocks->block();
   std::vector<SelectedRows> local;

@@ -1,5 +1,6 @@
 #pragma once
-// Means over the blocks of documents. Blocks of all documents are consecutive, as the rows of a selection.
+// Computes means over the blocks of documents. The blocks of all documents are consecutive rows of the result, as in a
+// selection.
 
 #include <vector>
 
@@ -9,7 +10,7 @@
 
 namespace ring {
 
-// Returns the documents' rows for pooling into the pattern's blocks.
+// Returns one segment per document, which divides the document's rows into the pattern's blocks.
 std::vector<PoolSegment> block_rows(const Pattern&, const std::vector<Span>&);
 
 // Return the means of x [N,C] by block, f32 [blocks,C].
@@ -26,6 +27,6 @@ std::vector<Tensor> block_means(const std::vector<Tensor>& x, std::int64_t kv_he
 
 // Returns the blocks of each document that this rank has rows of, with their rows in means and selections. No block
 // occurs twice.
-std::vector<SelectedRows> local_blocks(const ContextShards&, const Pattern&);
+std::vector<SelectedRows> blocks_with_local_rows(const ContextShards&, const Pattern&);
 
 }  // namespace ring

@@ -8,8 +8,8 @@
 namespace ring {
 namespace {
 
-// Return the offset of a row from the start of block 0, which may be before the document; and the first block that
-// begins at or after a row. Rows count in the micro-batch.
+// Return, for a row of the micro-batch: its offset from the start of block 0, which may lie before the document; and
+// the first block whose first row in the document is at or after it.
 std::int32_t offset_of(const PoolSegment& document, std::int32_t row) {
   return row - document.first + document.leading_gap;
 }
@@ -59,8 +59,8 @@ std::vector<PoolSegment> owned_blocks(const ContextShards& shards, const Pattern
   return runs;
 }
 
-void sum_to_owners(const Tensor& sums, const ContextShards& shards, const Pattern& pattern, ContextExchange& exchange,
-                   const ExecContext& ctx) {
+void reduce_to_owners(const Tensor& sums, const ContextShards& shards, const Pattern& pattern,
+                      ContextExchange& exchange, const ExecContext& ctx) {
   const std::vector<std::int32_t> cut = cut_blocks(shards, pattern);
   if (cut.empty()) return;
   const Tensor travelling = ctx.empty({std::ssize(cut), sums.dim(1), sums.dim(2)});

@@ -31,33 +31,35 @@ struct ContextShards {
   std::int64_t tokens() const;             // number of rows of the micro-batch
 };
 
-// The part of the block selection that a process makes: a range of the KV heads that it computes, the pattern
-// restricted to these heads, and all documents.
+// The part of the block selection that one process makes. `heads` is a range of the KV heads with which it attends;
+// `pattern` is restricted to these heads; `spans` are all documents.
 struct SelectionPart {
   KvHeads heads;
   Pattern pattern;
   std::vector<Span> spans;
-  bool shared = false;  // true if ranks share the queries: this rank selects only for its own query rows
+  bool shared = false;  // true if each rank holds some of the query rows and selects for these rows only
 };
 
-// Observer of attention: receives a call and its results, for some heads of SelectionPart, counted from its first
-// head. Each head is in one call. If ranks share the queries, there is one call for each part of a document that this
-// rank holds; the call then has this rank's q and lse and the keys of the whole documents, but neither values nor
-// output. Keys are sent for it, so all ranks must watch, or none.
+// Receives the calls of attention with their results, e.g. for statistics. KvHeads counts from the first head of the
+// SelectionPart. Each head is in one call. If ranks share the queries (SelectionPart::shared), there is instead one
+// call for each part of a document that this rank holds. Such a call has this rank's q and lse and the keys of the
+// whole documents, but neither values nor output. The ranks exchange these keys only for the watch, so either all ranks
+// watch or none.
 using AttentionWatch = std::function<void(const PooledAttention&, KvHeads)>;
 
 class ContextExchange {
  public:
   virtual ~ContextExchange() = default;
-  // Runs attention for this rank's rows, given the kernels' arguments without spans or carries: every query sees the
-  // keys of its document on all ranks. Collective, also for ranks without rows. Returns the selection for
-  // selection_part(): the given one, or a new one if the pattern selects; backward needs it. watch: may be empty.
+  // Runs attention for this rank's rows. The arguments are the kernels', without spans and without carries (earlier
+  // partial results): every query sees the keys of its document on all ranks. Returns the selection for
+  // selection_part(): the given one, or a new one if the pattern selects. Backward needs the selection. `watch` may be
+  // empty. Collective, also for ranks without rows.
   virtual BlockSelection forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&,
                                  const ExecContext&, const AttentionWatch& watch) = 0;
   virtual void backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&,
                         const ExecContext&) = 0;
-  // Returns the part of the selection that this rank makes when it attends with kv_heads KV heads. It has no heads if
-  // the rank cannot know its part before it attends.
+  // Returns the part of the selection that this rank makes if it attends with kv_heads KV heads. The part has no heads
+  // if it is not known before attention runs.
   virtual SelectionPart selection_part(const std::shared_ptr<const ContextShards>&, const Pattern&,
                                        std::int64_t /*kv_heads*/) {
     return {};

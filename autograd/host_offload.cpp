@@ -7,7 +7,8 @@
 
 namespace ring {
 
-// An offloaded storage: on the device until it was sent and dropped, and again once it was fetched.
+// A saved storage that is offloaded to the host. Its bytes are on the device until free_on_device(), and again from
+// fetch() on.
 class HostOffload::OffloadedStorage {
  public:
   OffloadedStorage(HostOffload& owner, std::shared_ptr<Storage> here, std::byte* host)
@@ -25,7 +26,7 @@ class HostOffload::OffloadedStorage {
   OffloadedStorage(const OffloadedStorage&) = delete;
   OffloadedStorage& operator=(const OffloadedStorage&) = delete;
 
-  // Returns true if the part with this number does not list the storage yet.
+  // Records that this part of the model uses the storage. Returns true if the part does not list the storage yet.
   bool joins(std::size_t part) { return std::exchange(part_, part) != part; }
   std::size_t bytes() const { return bytes_; }
   bool here() const { return here_ != nullptr; }
@@ -88,11 +89,11 @@ HostOffload::OffloadedStorages HostOffload::Part::live_storages() const {
   return all;
 }
 
-HostOffload::HostOffload(const ExecContext& ctx, std::size_t limit)
-    : HostOffload(ctx, limit, copy_stream(ctx.stream), copy_stream(ctx.stream)) {}
+HostOffload::HostOffload(const ExecContext& ctx, std::size_t limit_bytes)
+    : HostOffload(ctx, limit_bytes, copy_stream(ctx.stream), copy_stream(ctx.stream)) {}
 
-HostOffload::HostOffload(const ExecContext& ctx, std::size_t limit, const Stream& out, const Stream& in)
-    : compute_(ctx.stream), out_(out), in_(in), slabs_(ctx.stream, limit), subscription_(ctx.scopes, *this) {}
+HostOffload::HostOffload(const ExecContext& ctx, std::size_t limit_bytes, const Stream& out, const Stream& in)
+    : compute_(ctx.stream), out_(out), in_(in), slabs_(ctx.stream, limit_bytes), subscription_(ctx.scopes, *this) {}
 
 std::shared_ptr<SavedStorage> HostOffload::pack(const Tensor& t, const ExecContext&) {
   if (parts_.empty() || t.storage()->bytes() < kMinBytes) return nullptr;
@@ -119,7 +120,8 @@ void HostOffload::enter(const ScopeId& id, ScopePass pass) {
   if (pass == ScopePass::backward) enter_backward(id);
 }
 
-// Sends the last part, which is queued completely, and drops the one before, whose copies had that long to finish.
+// Begins a part of the forward. Copies the previous part to the host: all of its work is queued by now. Frees the part
+// before that on the device: its copies ran while the previous part computed.
 void HostOffload::enter_forward(const ScopeId& id) {
   if (std::ranges::find(parts_, id, &Part::id) != parts_.end()) begin_forward();
   if (!parts_.empty()) copy_out(parts_.back());

@@ -23,18 +23,19 @@ struct OffloadedBytes {
   std::size_t moved = 0;    // bytes copied to the host
   std::size_t stayed = 0;   // bytes not copied because host memory was full
   std::size_t fetched = 0;  // bytes copied back
-  std::size_t late = 0;     // part of `fetched` that was copied only when needed, not one part ahead
+  std::size_t late = 0;     // part of `fetched` that was copied back only when backward needed it, not one part ahead
 };
 
 class HostOffload final : public SavedTensorHooks, public ScopeListener {
  public:
   static constexpr std::size_t kMinBytes = std::size_t{64} << 10;  // smaller storages stay on the device
 
-  // Follows the scopes of `ctx`, on whose stream the model runs. Must outlive its tapes. limit: bytes of host memory;
-  // tensors beyond it stay on the device, the same ones in every step.
-  HostOffload(const ExecContext& ctx, std::size_t limit);
+  // Learns from the scopes of `ctx` which part of the model runs; the model must run on the stream of `ctx`. Must
+  // outlive the tapes that save tensors here. limit_bytes: maximum host memory. Tensors beyond it stay on the
+  // device; they are the same in every step.
+  HostOffload(const ExecContext& ctx, std::size_t limit_bytes);
   // Same, with given streams for the copies to and from the host.
-  HostOffload(const ExecContext& ctx, std::size_t limit, const Stream& out, const Stream& in);
+  HostOffload(const ExecContext& ctx, std::size_t limit_bytes, const Stream& out, const Stream& in);
   HostOffload(const HostOffload&) = delete;
   HostOffload& operator=(const HostOffload&) = delete;
 

@@ -19,7 +19,7 @@ namespace ring {
 struct Sequences {
   std::vector<std::int32_t> offsets;
   Tensor positions;
-  Tensor inv_freq;  // [documents, D/2] f32, if each document rotates by its own frequencies; then there is no backward
+  Tensor inv_freq;  // [documents, D/2] f32, or undefined: frequencies of each document; backward does not support them
   std::vector<std::int32_t> rows, lengths;
   std::shared_ptr<const ContextShards> shards;
   // If set, the spans of the current step, updated before a captured step is replayed.
@@ -31,7 +31,8 @@ struct Sequences {
   Sequences without_positions() const;  // returns a copy without positions and frequencies
   static Sequences uniform(std::int64_t batch, std::int64_t length, const ExecContext&,
                            std::int64_t first_position = 0);
-  // Returns packed rows of `row` tokens each: document b has lengths[b] tokens from `starts[b]` on.
+  // Returns documents packed into rows of `row` tokens. Document b consists of lengths[b] tokens; its first token is
+  // token starts[b] of the micro-batch.
   static Sequences packed(std::vector<std::int32_t> starts, std::vector<std::int32_t> lengths, std::int64_t row,
                           const Tensor& positions);
   // Returns sharded sequences. positions: positions of this rank's rows.
@@ -61,19 +62,20 @@ Var reduce_scatter_rows(Run&, const Var& x, const Var& b = {}, const Var& residu
 Var gather_linear(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
 Var linear_scatter(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
 
-// Exchange x [N,C/tp], this process's channels of all rows, for [N/tp,C], all channels of its rows, and back, for ops
-// inside a sublayer that need whole rows. Each is the other's gradient. The run must be sliced, and tp must divide N or
-// C, respectively.
+// Exchange channels for rows, for ops inside a sublayer that need whole rows. swap_channels_for_rows() takes [N,C/tp],
+// this process's channels of all rows, and returns [N/tp,C], all channels of this process's rows.
+// swap_rows_for_channels() does the reverse. Each is the backward of the other. The run must be tensor-parallel, and tp
+// must divide N or C, respectively.
 Var swap_channels_for_rows(Run&, const Var& x);
 Var swap_rows_for_channels(Run&, const Var& x);
 
 // Returns this process's rows of a tensor that all processes hold whole: t [N,..] -> [N/tp,..], a view.
-Tensor own_rows(const Run&, const Tensor& t);
+Tensor local_rows(const Run&, const Tensor& t);
 
-// Applies f to chunks of rows of x [N,C] in turn, with at most `rows` rows per chunk over all processes of run.tp
-// together; 0 means all at once. f maps a chunk to [n,M] and must treat rows independently -> [N,M], which is saved.
-// Chunks are recorded separately: in a run that recomputes, activations of at most one chunk exist at a time. Gradients
-// of parameters are summed from the last chunk to the first. x must not be a parameter.
+// Applies f to chunks of rows of x [N,C], one after another. A chunk has at most `rows` rows, counted over all
+// processes of run.tp; 0 means a single chunk. f maps [n,C] to [n,M] and must treat rows independently. Returns [N,M],
+// which is saved. Each chunk is recorded separately: in a run that recomputes, activations of at most one chunk
+// exist at a time. Gradients of parameters are summed from the last chunk to the first. x must not be a parameter.
 using RowsFn = std::function<Var(Run&, const Var& chunk)>;
 Var map_chunks(Run&, const Var& x, std::int64_t rows, const RowsFn& f);
 
@@ -115,8 +117,8 @@ Var rope(Run&, const Var& x, const Tensor& positions, const Tensor& inv_freq);
 // Rotates x in place without recording: by the sequences' own frequencies if they have some, else by inv_freq.
 void rotate(const Tensor& x, const Sequences&, const Tensor& inv_freq, const ExecContext&);
 
-// Options of attention over q [N,Hq,D], k and v [N,Hk,D]. In a sliced run these are this process's heads; every process
-// has the same number of heads.
+// Options of attention. q is [N,Hq,D], k and v are [N,Hk,D]. In a tensor-parallel run, Hq and Hk are the numbers of
+// this process's heads, which are equal on all processes.
 struct AttentionOptions {
   float scale = 1;
   Pattern pattern;
@@ -124,13 +126,15 @@ struct AttentionOptions {
   std::uint32_t dropout_site = 0;  // site of the masks, as in dropout_add()
 };
 
-// Self-attention between the two projections, without copies: qkv [N,(Hq+2Hk)D] holds q | k | v in columns. Optionally
-// normalizes q and k per head (RMS, weights [D]), rotates them, attends -> [N,Hq D]. Consumes qkv: its bytes are
-// rotated in place and saved for backward. `keys`, `values` (both or none) and `queries` receive views of the final k
-// and v [N,Hk,D] and q [N,Hq,D], for a generation cache. `selection`, of selection_part(), is used if it is already
-// set, and else receives the new selection. `watch` observes attention over whole sequences; it may be empty.
-// `pooling`: pool_weights (kernels/attention/pooled_attention.h) of a pattern with pools; if none, pools are means.
-// `pool_gates` [N,Hq]: added to the scores of a query's pools.
+// Self-attention between the QKV projection and the output projection, without copies -> [N,Hq D]. qkv [N,(Hq+2Hk)D]
+// holds q | k | v in columns. Optionally normalizes q and k per head (RMS, weights [D]), and then rotates them.
+// Consumes qkv: its bytes are rotated in place and saved for backward.
+// - `queries` and `keys`, `values` (both or none): receive views of the final q [N,Hq,D] and k, v [N,Hk,D], for a
+//   generation cache.
+// - `selection`: the selection for selection_part(). Used if it is already set; otherwise receives the new selection.
+// - `watch`: observes attention over whole sequences; may be empty.
+// - `pooling`: pool_weights (kernels/attention/pooled_attention.h) of a pattern with pools. If none, pools are means.
+// - `pool_gates` [N,Hq]: added to the scores of a query's pools.
 struct SelfAttention {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 8;
   AttentionOptions attention;
@@ -146,11 +150,12 @@ struct SelfAttention {
 };
 Var self_attention(Run&, const Var& qkv, const Sequences&, const SelfAttention&);
 
-// The loss head: logits = x w^T in chunks of rows, softmax cross-entropy, and, if the tape records, both gradients in
-// the same pass, so that at most one chunk of logits exists at a time. x [N,C], w [V,C] -> loss sum over valid tokens
-// [1]. It is the root of its tape: the gradient of scale * loss is complete once the forward has run, and backward()
-// takes no seed. If run.tp has more than one process: x [N/tp,C] holds this process's rows and w [V/tp,C] its rows of
-// an evenly sharded weight; targets, weights and results cover all N tokens, bit-identical on every process.
+// The loss head: logits = x w^T in chunks of rows, and their softmax cross-entropy. x [N,C], w [V,C] -> [1], the sum of
+// the losses of valid tokens. If the tape records, both gradients are computed in the same pass, so that at most one
+// chunk of logits exists at a time. The loss is a root of the tape: the gradient of scale * loss is complete after the
+// forward, and backward() takes no seed.
+// If run.tp has more than one process, x [N/tp,C] holds this process's rows, and w [V/tp,C] its rows of an evenly
+// sharded weight. Targets, weights and results cover all N tokens and are bit-identical on every process.
 struct LossHead {
   Tensor targets;          // [N] i32, -100 = ignored
   Tensor weights;          // [N] f32, the label mask; undefined means all 1

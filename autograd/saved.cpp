@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-// Runs the recipe if it has not run, and releases its inputs. Returns one output.
+// Runs the recipe if it has not run yet, and releases its inputs. Returns one output.
 Tensor& made_by(Recipe& recipe, int output, const ExecContext& ctx) {
   if (recipe.make) {
     Tensors from;

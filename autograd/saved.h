@@ -20,7 +20,8 @@ using Tensors = std::vector<Tensor>;
 class SavedStorage {
  public:
   virtual ~SavedStorage() = default;
-  // Announces a probable get(), while the previous step runs. Called at least once before the first get().
+  // Announces that get() will probably be called for the next step of the backward. Called at least once before the
+  // first get().
   virtual void prefetch(const ExecContext&) = 0;
   // Returns the tensor, usable in stream order; nothing else writes to it. May be called again.
   virtual Tensor get(const ExecContext&) = 0;
@@ -47,7 +48,7 @@ class Saved {
   bool defined() const;
   void prefetch(const ExecContext&) const;
   Tensor get(const ExecContext&) const;
-  // Returns the tensor to its last user, who may overwrite its bytes.
+  // Like get(), but for the last user of the tensor, who may overwrite its bytes.
   Tensor take(const ExecContext&);
 
  private:
@@ -58,9 +59,8 @@ class Saved {
   std::variant<Tensor, std::shared_ptr<SavedStorage>, RecipeOutput> what_;
 };
 
-// A function of the values that a rule or a recipe gets, and of numbers. It must not capture a tensor, which is ruled
-// out by trivial copyability; a type with other members declares kKeepsNoTensor to promise that none of them holds a
-// tensor.
+// A function that depends only on its arguments and on captured numbers. It must not capture a tensor: trivially
+// copyable functions cannot; other types declare kKeepsNoTensor to promise that no member holds a tensor.
 template <class Fn>
 concept KeepsNoTensor = std::is_trivially_copyable_v<Fn> || requires {
   Fn::kKeepsNoTensor;
@@ -75,8 +75,9 @@ struct Recipe {
   bool announced = false;
 };
 
-// Values are named as members of a struct template: S<Saved> holds the saved values, S<Tensor> the tensors. A single
-// value needs no struct. With<Tensor, S<Saved>> is S<Tensor>; With<Tensor, Saved> is Tensor.
+// A group of values is a struct template whose members name the values: S<Saved> holds the saved values, S<Tensor> the
+// tensors. A single value needs no struct. With<> replaces the type of the values: With<Tensor, S<Saved>> is S<Tensor>;
+// With<Tensor, Saved> is Tensor.
 template <class To, class From>
 struct WithValues {
   using type = To;

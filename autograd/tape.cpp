@@ -48,7 +48,7 @@ void Backward::accumulate(const SlotPtr& input, const Tensor& gradient) const {
   axpby_kernel({gradient, s.beta != 0 ? s.dst : Tensor{}, s.dst, 1.0f, s.beta}, ctx);
 }
 
-Tape::~Tape() {  // if backward never ran, parameters must not wait for its steps
+Tape::~Tape() {  // if backward never ran, its steps must not count as uses of their inputs any more
   for (Step& step : steps_)
     for (SlotPtr& slot : step.inputs)
       if (slot) --slot->uses;
@@ -71,21 +71,21 @@ void Tape::run(Step& step, const ExecContext& ctx) const {
   step.rule.run(Backward(ctx, *step.output, final_pass_));
 }
 
-void Tape::prefetch_last(const ExecContext& ctx) const {
+void Tape::prefetch_last_step(const ExecContext& ctx) const {
   if (!steps_.empty()) steps_.back().rule.prefetch(ctx);
 }
 
 // Runs the last step, and releases its input slots.
-void Tape::pop_and_run(const ExecContext& ctx) {
+void Tape::run_last_step(const ExecContext& ctx) {
   std::vector<SlotPtr> inputs;
   {
     Step step = std::move(steps_.back());  // saved tensors are freed with the step
     steps_.pop_back();
-    prefetch_last(ctx);
+    prefetch_last_step(ctx);
     run(step, ctx);
     inputs = std::move(step.inputs);
   }
-  release(inputs);
+  release_inputs(inputs);
 }
 
 void Tape::backward(const SlotPtr& root, const Tensor& seed, const ExecContext& ctx) {
@@ -93,14 +93,14 @@ void Tape::backward(const SlotPtr& root, const Tensor& seed, const ExecContext& 
   root->grad = seed;
   root->written = true;
   const ScopeGuard all(*ctx.scopes, {scopes::backward}, ScopePass::backward);
-  prefetch_last(ctx);
+  prefetch_last_step(ctx);
   while (!steps_.empty()) run_model_part(ctx);
 }
 
 // Runs the last steps that were recorded in the same part of the model.
 void Tape::run_model_part(const ExecContext& ctx) {
   const ScopeId part = steps_.back().scope.part();
-  if (part == ScopeId{}) return pop_and_run(ctx);
+  if (part == ScopeId{}) return run_last_step(ctx);
   const ScopeGuard guard(*ctx.scopes, part, ScopePass::backward);
   while (!steps_.empty() && steps_.back().scope.part() == part) run_sublayer(ctx);
   ctx.scopes->after_backward(part);
@@ -108,13 +108,13 @@ void Tape::run_model_part(const ExecContext& ctx) {
 
 void Tape::run_sublayer(const ExecContext& ctx) {
   const ScopeId scope = steps_.back().scope;
-  if (scope.sublayer == ScopeKind{}) return pop_and_run(ctx);
+  if (scope.sublayer == ScopeKind{}) return run_last_step(ctx);
   const ScopeGuard guard(*ctx.scopes, scope, ScopePass::backward);
-  while (!steps_.empty() && steps_.back().scope == scope) pop_and_run(ctx);
+  while (!steps_.empty() && steps_.back().scope == scope) run_last_step(ctx);
   ctx.scopes->after_backward(scope);
 }
 
-void Tape::release(std::vector<SlotPtr>& inputs) const {
+void Tape::release_inputs(std::vector<SlotPtr>& inputs) const {
   for (SlotPtr& slot : inputs)
     if (slot && --slot->uses == 0 && final_pass_ && slot->on_ready) slot->on_ready();
 }

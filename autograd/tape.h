@@ -36,7 +36,7 @@ struct Var {
   Tensor value;
   SlotPtr slot;
   std::shared_ptr<Recipe> recipe{};  // if set, backward rules save it instead of the value (see Run::recompute)
-  bool parameter = false;            // the owner keeps the value alive: backward rules save it in place
+  bool parameter = false;            // true if the owner keeps the value alive: save_in_place()
 };
 
 class Backward;
@@ -78,8 +78,8 @@ struct Run {
   std::uint32_t step = 0;      // optimizer step, if there is no state
   std::int64_t first_row = 0;  // global index of this micro-batch's first token row, for dropout masks
   bool training = false;       // true if dropout is on
-  // Outputs of ops get recipes: backward recomputes them instead of saving them. Code that turns this off again must
-  // call checkpoint_boundary() on the values at the border.
+  // If true, outputs of ops get recipes: backward recomputes them instead of saving them. Code that sets this back to
+  // false must call checkpoint_boundary() on the values that leave the recomputed part.
   bool recompute = false;
   // If true with `recompute`, attention is recomputed, too; otherwise its outputs are saved.
   bool recompute_attention = false;
@@ -91,12 +91,12 @@ struct Run {
   // this rank holds ([N] i32; undefined means all, in order).
   ContextExchange* cp = nullptr;
   Tensor rows{};
-  // If not null, receives one tensor per attention, by head: f32 [2 heads], sums of the entropy over rows and row
-  // counts; for block patterns [2 heads + 3] more (autograd/ops/attention_recall.h). Each attention then runs once
-  // more.
+  // If not null, receives one tensor per call of attention: f32 [2 heads], the sum of the entropy over rows of each
+  // head, then the row count of each head. For block patterns, [2 heads + 3] more numbers follow
+  // (RecallStats::copy_to(), autograd/ops/attention_recall.h). Each attention then runs once more.
   std::vector<Tensor>* entropies = nullptr;
-  // [1] f32, to which losses other than the model's own, such as those of block indexers (autograd/indexer.h), are
-  // added as they are recorded, as sums over tokens; undefined if not wanted.
+  // Sum over tokens of the losses besides the model's own, such as those of block indexers (autograd/indexer.h): [1]
+  // f32. Each loss is added when it is computed. Undefined if not wanted.
   Tensor auxiliary_loss{};
   SavedTensorHooks* saved_hooks = nullptr;  // may store saved tensors elsewhere; null if all stay
 
@@ -137,10 +137,9 @@ struct Run {
   Var record(std::string_view op, Tensor value, const Inputs& inputs, Rule rule) const {
     return record(op, std::move(value), inputs, Nothing{}, rule);
   }
-  // Computes forward(ctx, values) and records it if `in`, a Var or an S<Var>, wants a gradient. Requires that forward
-  // returns bit-identical results whenever it is called. rule(back, slots, saved) finds in `saved`, an S<Saved>, the
-  // values that keep(run, in) saved. If the run recomputes, the other inputs are saved, too, and the output gets a
-  // recipe.
+  // Computes forward(ctx, values), and records it if an input wants a gradient. `in` is a Var or an S<Var>. forward
+  // must return bit-identical results whenever it is called. rule(back, slots, saved) gets the values that keep(run,
+  // in) saved, as an S<Saved>. If the run recomputes, the other inputs are saved, too, and the output gets a recipe.
   template <class In, KeepsNoTensor Forward, KeepsNoTensor Rule, class Keep = SaveNothing>
   Var op(std::string_view name, const In& in, Forward forward, Rule rule, Keep keep = {}) const {
     const Tensor y = forward(ctx, values_of(in));
@@ -167,20 +166,20 @@ struct Run {
 inline Saved save_in_place(const Tensor& t) { return Saved(t); }
 inline Var in_place(const Tensor& t) { return {.value = t, .parameter = true}; }
 
-// Returns the output with a recipe: make(ctx, from) must return bit-identical values (make_recipe). For runs that
-// recompute.
+// Gives the output a recipe, even if the run does not recompute. make(ctx, from) must return bit-identical values
+// (make_recipe).
 template <class From, KeepsNoTensor Make>
 Var recomputable(Var out, const From& from, Make make) {
   out.recipe = make_recipe(from, make);
   return out;
 }
-// Marks the border of a recomputed part: this value is saved.
+// Ends a recomputed part: returns the value without its recipe, so that the value itself is saved.
 inline Var checkpoint_boundary(Var v) {
   v.recipe = nullptr;
   return v;
 }
 
-// The interface of a backward rule: the gradient of the step's output, and sinks for those of its inputs.
+// The interface of a backward rule: gives the gradient of the step's output, and takes the gradients of its inputs.
 class Backward {
  public:
   Backward(const ExecContext& ctx, const GradSlot& output, bool final_pass)
@@ -233,9 +232,9 @@ class Tape {
   void run_model_part(const ExecContext&);
   void run_sublayer(const ExecContext&);
   void run(Step&, const ExecContext&) const;
-  void prefetch_last(const ExecContext&) const;
-  void pop_and_run(const ExecContext&);
-  void release(std::vector<SlotPtr>& inputs) const;
+  void prefetch_last_step(const ExecContext&) const;
+  void run_last_step(const ExecContext&);
+  void release_inputs(std::vector<SlotPtr>& inputs) const;
 
   std::vector<Step> steps_;
   bool final_pass_;

@@ -28,7 +28,7 @@ AttentionOperands make_problem(const AttentionGrid& g, std::int64_t dim, std::in
 double seconds_of(const ExecContext& ctx, const std::function<void()>& queue) {
   const auto start = std::chrono::steady_clock::now();
   queue();
-  ctx.stream.synchronize();  // host waits: diagnosis
+  ctx.stream.synchronize();  // allowed host wait: diagnosis
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -131,12 +131,12 @@ class Bench {
     if (t.expected > grid_.max_seconds) return;
     job.prepare();
     job.call();
-    ctx_.stream.synchronize();  // host waits: diagnosis
+    ctx_.stream.synchronize();  // allowed host wait: diagnosis
     const auto allocator = ctx_.stream.allocator();
     const std::size_t before = allocator->stats().in_use;
     allocator->reset_peak();
     job.fresh()();
-    ctx_.stream.synchronize();  // host waits: diagnosis
+    ctx_.stream.synchronize();  // allowed host wait: diagnosis
     t.extra_bytes = allocator->stats().peak - before;
     if (job.pattern.blocks && !job.pattern.selects()) t.lists_seconds = time_lists(job);
   }
@@ -155,14 +155,14 @@ class Bench {
     if (job.timing.expected > grid_.max_seconds) return;
     job.prepare();
     if (grid_.rest > 0) {
-      ctx_.stream.synchronize();  // host waits: diagnosis
+      ctx_.stream.synchronize();  // allowed host wait: diagnosis
       std::this_thread::sleep_for(std::chrono::duration<double>(grid_.rest));
     }
-    job.seconds.push_back(sustained_seconds(ctx_, grid_.seconds, job.call));
+    job.seconds.push_back(measure_sustained_seconds(ctx_, grid_.seconds, job.call));
   }
 
   void report() {
-    // Seconds of the fastest own kernel, by pass and determinism.
+    // Seconds of the fastest dense kernel other than cuDNN's, by pass and determinism.
     std::map<std::pair<AttentionPass, bool>, double> dense;
     for (Job& job : jobs_) {
       AttentionTiming& t = job.timing;

@@ -28,7 +28,7 @@ struct AttentionGrid {
   std::int64_t heads = 16, kv_heads = 16, tokens = 16384;  // tokens: per batch, which has at least one sequence
   std::vector<std::int64_t> head_dims, lengths;
   std::vector<bool> causal;
-  // The patterns' `causal` is replaced by AttentionGrid::causal. Block patterns must have the same rule for all heads.
+  // AttentionGrid::causal replaces the patterns' `causal`. All heads of a block pattern must have the same rule.
   std::vector<NamedPattern> patterns = {{"dense", {}}};
   std::vector<std::string> candidates;  // kernels to time; if empty, all kernels
   double dropout = 0;                   // dropout rate of attention weights
@@ -38,7 +38,8 @@ struct AttentionGrid {
   double max_seconds = 2;  // a kernel is skipped if its last rate predicts that a call takes longer
 };
 
-// The work of a call. select: selects blocks by content, from queries and keys to bits.
+// Work of a call. select: computes the bits of the kept blocks from queries and keys, for patterns that select by
+// content.
 enum class AttentionPass : std::uint8_t { select, forward, backward };
 
 struct AttentionTiming {
@@ -50,18 +51,19 @@ struct AttentionTiming {
   double spread = 0;   // spread over the rounds: (max - min) / median
   double flops = 0, expected = 0;  // flops: FLOPs per call; expected: seconds per call; 0 if not counted
   double kept = 1;                 // pairs kept, relative to dense attention
-  double of_dense = 0;             // time relative to the fastest own dense kernel; 0 if not measured
+  double of_dense = 0;             // time relative to the fastest dense kernel other than cuDNN's; 0 if not measured
   std::size_t extra_bytes = 0;     // peak bytes of a call beyond its operands, including new block lists of a pattern
-  // Extra seconds of a call with a new block pattern, for which it builds block lists (the backward builds both kinds).
-  // 0 for selected blocks: each call builds their lists, so `seconds` includes the time.
+  // Extra seconds of a call with a new block pattern, for which it must build block lists: the forward by query tile,
+  // the backward by query tile and by key tile. 0 for selected blocks: each call builds their lists, so `seconds`
+  // includes the time.
   double lists_seconds = 0;
 };
 
 void check_grid(const AttentionGrid&);  // throws Error if the grid is invalid
 
 // Reports shape by shape. The forward does not depend on ctx.deterministic and is measured once; the backward is
-// measured both ways. If a pattern selects blocks, they are selected by the operands' content: selection is a separate
-// pass, and the other passes attend to blocks selected before. Throws Error if the grid is invalid.
+// measured both ways. If a pattern selects blocks by content, selection is a pass of its own, and the other passes
+// attend to blocks that were selected before. Throws Error if the grid is invalid.
 void time_attention(const AttentionGrid&, const ExecContext&,
                     const std::function<void(const AttentionTiming&)>& report);
 

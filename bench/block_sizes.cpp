@@ -21,7 +21,7 @@ constexpr double kClearly = 0.97;  // share of the first size's time: smaller ga
 AttentionConfig measured_part(AttentionConfig a) {
   a.layers_per_selection = 1;
   a.index_warmup_steps = 0;
-  // Pools are separate calls, independent of the block size.
+  // Pools run in kernel calls of their own, which do not depend on the block size.
   a.pools.clear(), a.pooling = Pooling::mean, a.pool_gates = false;
   for (BlockRuleConfig& r : a.rules) {
     if (r.pattern == BlockChoice::importance) r.interval = 1 << 30;
@@ -77,7 +77,7 @@ BlockTiming time_block(const Config& config, const AttentionConfig& attention, s
   bench.trainer().step();  // tunes the kernels
   for (const OpTiming& o : repeat_ops(bench, seconds, [](const OpTiming& o) { return routes(o) || attends(o); }))
     add(t, o, bench.config());
-  if (!bench.trainer().oom_fallbacks().empty()) short_of_memory(length, bench.trainer().memory_ran_out());
+  if (!bench.trainer().oom_fallbacks().empty()) short_of_memory(length, bench.trainer().latest_oom_text());
   return t;
 }
 
@@ -86,8 +86,8 @@ void check_length(const BlockLayers& layers, const ModelConfig& m, std::int64_t 
   const std::vector<Span> all = {{.count = narrow<std::int32_t>(length)}};
   const AttentionKind& kind = attention_kind(layers.attention.kind);
   for (const std::int64_t block : {64, 128}) {
-    const Pattern p =
-        kind.pattern(measured_part(with_block(layers.attention, block)), {.kv_heads = m.kv_heads, .context = length});
+    const Pattern p = kind.pattern(measured_part(with_block_size(layers.attention, block)),
+                                   {.kv_heads = m.kv_heads, .context = length});
     if (kept_pairs(p, all, all, m.kv_heads) < causal_pairs(length)) continue;
     fail(layers.keys.front(), ".rules: with blocks of ", block, " they keep all pairs of sequences of ", length,
          " tokens, so no size is better than dense attention. Give longer sequences (--length, model.context), or ",
@@ -120,11 +120,11 @@ std::vector<BlockTiming> time_blocks(const Config& config, const BlockLayers& la
   Config c = config;
   c.model = c.model.resolved();
   check_length(layers, c.model, length);
-  const std::int64_t own = block_of(layers.attention);
+  const std::int64_t own = block_size_of(layers.attention);
   const std::int64_t other = own == 64 ? 128 : 64;
   std::vector<BlockTiming> times;
   for (const std::int64_t block : {own, other}) try {
-      times.push_back(time_block(c, with_block(layers.attention, block), length, seconds_each));
+      times.push_back(time_block(c, with_block_size(layers.attention, block), length, seconds_each));
     } catch (const OutOfMemory& e) {
       short_of_memory(length, e.what());
     }

@@ -23,7 +23,7 @@ std::vector<BlockLayers> block_sparse_layers(const ModelConfig&);
 struct BlockTiming {
   AttentionConfig attention;         // the layers' attention with this block size
   double forward = 0, backward = 0;  // seconds
-  // Seconds to select blocks and to train the selection; divided by the number of layers that share the selection.
+  // Seconds of selecting blocks and of training the selection, divided by the number of layers that share a selection.
   double routing = 0;
   double keys = 0;                                    // mean number of keys that a query sees
   std::string forward_candidate, backward_candidate;  // the kernels that a run would use

@@ -40,12 +40,12 @@ double copies_to_host(const ExecContext& ctx) {
   const Tensor t = ctx.zeros({kCopied}, DType::u8, Lifetime::run);
   const std::shared_ptr<void> host = ctx.stream.impl().host_buffer(kCopied);
   return static_cast<double>(kCopied) /
-         sustained_seconds(ctx, 0.2, [&] { ctx.stream.impl().copy(host.get(), t.raw(), kCopied); });
+         measure_sustained_seconds(ctx, 0.2, [&] { ctx.stream.impl().copy(host.get(), t.raw(), kCopied); });
 }
 
 void measure_messages(const ExecContext& ctx, Mesh& mesh, DeviceRates& r) {
   if (mesh.world() == 1) return;
-  const MessageTime collective = collective_time(ctx, mesh), exchange = exchange_time(ctx, mesh);
+  const MessageTime collective = measure_collective_time(ctx, mesh), exchange = measure_exchange_time(ctx, mesh);
   r.collective_seconds = collective.seconds;
   r.collective_bytes_per_second = collective.bytes_per_second;
   r.link_seconds = exchange.seconds;
@@ -71,7 +71,7 @@ DeviceRates calibrate(StepBenchmark& bench, const DeviceRates& before) {
   r.device = calibrated_device(ctx);
   Profiler profiler(kSteps);
   time_steps(bench, Profiler::kWarmup, 1, &profiler);
-  const Rates measured = rates_of(profiler.read());
+  const Rates measured = rates_of(profiler.read_profile());
   ComputeRates& own = r.of(ctx.precision);
   own.products = measured.products.per_second();
   own.attention = measured.attention.per_second();

@@ -67,7 +67,8 @@ class Bench {
   }
 
   ContextTiming time(ContextSchedule schedule, ContextTiming t, const std::shared_ptr<const ContextShards>& shards) {
-    const auto exchange = make_context_parallel(traced_, schedule, grid_.parallel.ring(mesh_.nodes_along("cp")));
+    const auto exchange =
+        make_context_parallel(traced_, schedule, grid_.parallel.ring_options(mesh_.nodes_along("cp")));
     t.schedule = exchange->schedule();
     AttentionOperands p = operands(shards->tokens(cp_.rank()));
     const auto forward = [&] { p.backward.selection = exchange->forward(p.forward, shards, ctx_, {}); };
@@ -76,13 +77,13 @@ class Bench {
       exchange->backward(p.backward, shards, ctx_);
     };
     both();
-    ctx_.stream.synchronize();  // host waits: diagnosis
+    ctx_.stream.synchronize();  // allowed host wait: diagnosis
     const auto allocator = ctx_.stream.allocator();
     const std::size_t before = allocator->stats().in_use;
     const std::int64_t sent = exchange->bytes_sent();
     allocator->reset_peak();
     both();
-    ctx_.stream.synchronize();  // host waits: diagnosis
+    ctx_.stream.synchronize();  // allowed host wait: diagnosis
     t.extra_bytes = allocator->stats().peak - before + traced_.receive_bytes();
     t.sent_bytes = exchange->bytes_sent() - sent;
     t.forward_seconds = seconds_of(forward);
@@ -98,7 +99,7 @@ class Bench {
     both();
     traced_.tracing = false;
     if (any_host(mesh_.host(), t.sent_bytes > 0)) t.transfer_seconds = seconds_of([&] { traced_.replay(ctx_.stream); });
-    traced_.forget();
+    traced_.clear_trace();
     traced_.silent = true;
     t.computing_seconds = seconds_of(both);
     traced_.silent = false;
@@ -110,11 +111,11 @@ class Bench {
     std::vector<ContextTimeline> taken;
     std::vector<double> waited;
     for (int i = -1; i < kTimelines; ++i) {  // the first iteration creates streams and events
-      ctx_.stream.synchronize();             // host waits: diagnosis
-      mesh_.host().barrier().synchronize();  // host waits: diagnosis
-      recorder_->begin(ctx_);
+      ctx_.stream.synchronize();             // allowed host wait: diagnosis
+      mesh_.host().barrier().synchronize();  // allowed host wait: diagnosis
+      recorder_->start_recording(ctx_);
       both();
-      ContextTimeline timeline = recorder_->end();
+      ContextTimeline timeline = recorder_->finish_recording();
       if (i < 0) continue;
       waited.push_back(length_of(timeline.waiting()));
       taken.push_back(std::move(timeline));
@@ -128,11 +129,11 @@ class Bench {
   }
 
   double once(const std::function<void()>& work, int times) {
-    ctx_.stream.synchronize();             // host waits: diagnosis
-    mesh_.host().barrier().synchronize();  // host waits: diagnosis
+    ctx_.stream.synchronize();             // allowed host wait: diagnosis
+    mesh_.host().barrier().synchronize();  // allowed host wait: diagnosis
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < times; ++i) work();
-    ctx_.stream.synchronize();  // host waits: diagnosis
+    ctx_.stream.synchronize();  // allowed host wait: diagnosis
     double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / times;
     all_reduce_host(mesh_.host(), {&seconds, 1}, Reduce::max);
     return seconds;
@@ -150,13 +151,13 @@ class Bench {
   ExecContext ctx_;
   std::shared_ptr<TimelineRecorder> recorder_ = std::make_shared<TimelineRecorder>();
   TracedCommunicator traced_;
-  // FLOP/s of the forward, and of forward and backward, by length.
+  // FLOP/s on a single device, by sequence length: of the forward, and of forward and backward together.
   std::map<std::int64_t, std::pair<double, double>> alone_;
 };
 
 }  // namespace
 
-double ContextTiming::hidden() const {
+double ContextTiming::hidden_share() const {
   if (!(transfer_seconds > 0)) return 1;
   return std::clamp(1 - waited_seconds / transfer_seconds, 0.0, 1.0);
 }

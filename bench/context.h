@@ -45,7 +45,7 @@ struct ContextTiming {
 
   // Returns the share of the transfer time that kernels hide: 1 - waited / transfer, clamped to [0, 1]; 1 if there are
   // no transfers.
-  double hidden() const;
+  double hidden_share() const;
   // Returns the extra time relative to computation without transfers: the time waited, plus the time that kernels lose
   // to concurrent transfers. Negative values are noise.
   double slowdown() const;

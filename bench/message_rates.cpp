@@ -14,7 +14,7 @@ namespace {
 constexpr int kRounds = 3;  // the best round is used, because other programs can only add time
 constexpr double kMinTimes = 4, kMaxTimes = 1000;
 constexpr double kSeconds = 0.1;  // seconds per round
-// Sizes in bytes. For the longest messages, the device takes far longer than the host takes to launch them.
+// Sizes of messages in bytes. The longest take the device far longer than the host needs to launch them.
 using Sizes = std::array<std::int64_t, 4>;
 constexpr Sizes kGpu = {1 << 16, 1 << 20, 1 << 23, 1 << 26};
 constexpr Sizes kCpu = {1 << 12, 1 << 16, 1 << 19, 1 << 22};
@@ -28,15 +28,15 @@ double slowest(Communicator& host, double seconds) {
 
 // The barrier excludes the wait for late ranks from a rank's time.
 double round_of(const ExecContext& ctx, Communicator& host, int times, const std::function<void()>& queue_one) {
-  ctx.stream.synchronize();      // host waits: diagnosis
-  host.barrier().synchronize();  // host waits: diagnosis
+  ctx.stream.synchronize();      // allowed host wait: diagnosis
+  host.barrier().synchronize();  // allowed host wait: diagnosis
   const double began = seconds_now();
   for (int i = 0; i < times; ++i) queue_one();
-  ctx.stream.synchronize();  // host waits: diagnosis
+  ctx.stream.synchronize();  // allowed host wait: diagnosis
   return slowest(host, (seconds_now() - began) / times);
 }
 
-// Fits seconds = bytes / rate, by least squares of relative errors, like fit_messages().
+// Fits seconds = bytes / rate, by least squares of relative errors, like fit_message_time().
 MessageTime all_rate(const std::vector<MessageSample>& samples) {
   double sum = 0, squares = 0;
   for (const auto& [bytes, seconds] : samples) {
@@ -49,7 +49,7 @@ MessageTime all_rate(const std::vector<MessageSample>& samples) {
 }  // namespace
 
 // Minimizes the sum of (a/t + b x/t - 1)^2 over the fixed part a and the seconds per byte b.
-MessageTime fit_messages(const std::vector<MessageSample>& samples) {
+MessageTime fit_message_time(const std::vector<MessageSample>& samples) {
   double u = 0, v = 0, uu = 0, uv = 0, vv = 0;
   for (const auto& [bytes, seconds] : samples) {
     const double a = 1 / seconds, b = bytes / seconds;
@@ -60,17 +60,17 @@ MessageTime fit_messages(const std::vector<MessageSample>& samples) {
   return fixed >= 0 && of_byte > 0 ? MessageTime{fixed, 1 / of_byte} : all_rate(samples);
 }
 
-double message_seconds(const ExecContext& ctx, Communicator& host, double seconds,
-                       const std::function<void()>& queue_one) {
+double measure_message_seconds(const ExecContext& ctx, Communicator& host, double target_seconds,
+                               const std::function<void()>& queue_one) {
   round_of(ctx, host, 1, queue_one);  // establishes connections and allocates memory
   const double first = std::max(1e-7, round_of(ctx, host, 1, queue_one));
-  const int times = static_cast<int>(std::clamp(std::ceil(seconds / first), kMinTimes, kMaxTimes));
+  const int times = static_cast<int>(std::clamp(std::ceil(target_seconds / first), kMinTimes, kMaxTimes));
   double best = std::numeric_limits<double>::max();
   for (int i = 0; i < kRounds; ++i) best = std::min(best, round_of(ctx, host, times, queue_one));
   return best;
 }
 
-MessageTime collective_time(const ExecContext& ctx, Mesh& mesh) {
+MessageTime measure_collective_time(const ExecContext& ctx, Mesh& mesh) {
   Communicator& all = mesh.all();
   const DType type = activation_type(ctx.precision);
   const auto size = static_cast<std::int64_t>(size_of(type));
@@ -79,29 +79,29 @@ MessageTime collective_time(const ExecContext& ctx, Mesh& mesh) {
     const std::int64_t elements = std::max<std::int64_t>(1, bytes / (size * all.size()));
     const Tensor part = ctx.zeros({elements}, type, Lifetime::run);
     const Tensor whole = ctx.zeros({elements * all.size()}, type, Lifetime::run);
-    const double both = message_seconds(ctx, mesh.host(), kSeconds, [&] {
+    const double both = measure_message_seconds(ctx, mesh.host(), kSeconds, [&] {
       all.all_gather(whole, part, ctx.stream.record()).wait(ctx.stream);
       all.reduce_scatter(part, whole, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
     });
     samples.push_back({static_cast<double>(elements * size * (all.size() - 1)), both / 2});
   }
-  return fit_messages(samples);
+  return fit_message_time(samples);
 }
 
 // Exchanges messages like ring attention: into a buffer that peers can write to.
-MessageTime exchange_time(const ExecContext& ctx, Mesh& mesh) {
+MessageTime measure_exchange_time(const ExecContext& ctx, Mesh& mesh) {
   Communicator& all = mesh.all();
   const int n = all.size(), next = (all.rank() + 1) % n, before = (all.rank() + n - 1) % n;
   std::vector<MessageSample> samples;
   for (const std::int64_t bytes : sizes_of(ctx)) {
     const Tensor out = ctx.zeros({bytes}, DType::u8, Lifetime::run);
     const Tensor in = all.receive_buffer({bytes}, DType::u8, ctx.stream);
-    const double seconds = message_seconds(ctx, mesh.host(), kSeconds, [&] {
+    const double seconds = measure_message_seconds(ctx, mesh.host(), kSeconds, [&] {
       all.exchange({{out, next}}, {{in, before}}, ctx.stream.record()).wait(ctx.stream);
     });
     samples.push_back({static_cast<double>(bytes), seconds});
   }
-  return fit_messages(samples);
+  return fit_message_time(samples);
 }
 
 }  // namespace ring

@@ -21,17 +21,19 @@ struct MessageTime {
 // Fits by least squares of relative errors, so that short messages have as much weight as long ones. If noise would
 // make a part negative, the fixed part is 0 instead. Requires at least two different sizes, each with positive bytes
 // and seconds.
-MessageTime fit_messages(const std::vector<MessageSample>&);
+MessageTime fit_message_time(const std::vector<MessageSample>&);
 
-// Returns the seconds per message when messages are queued back to back for about `seconds`: on the slowest rank, in
-// the best of several rounds. Collective over `host`, a communicator for host memory, which starts each round and
-// agrees on the number of messages, so that queue_one may be a collective. All ranks return the same value.
-double message_seconds(const ExecContext&, Communicator& host, double seconds, const std::function<void()>& queue_one);
+// Returns the seconds per message when messages are queued back to back for about `target_seconds`: on the slowest
+// rank, in the best of several rounds. Collective over `host`, a communicator for host memory, which starts each round
+// and agrees on the number of messages, so that queue_one may be a collective. All ranks return the same value.
+double measure_message_seconds(const ExecContext&, Communicator& host, double target_seconds,
+                               const std::function<void()>& queue_one);
 
-// Measures all-gather and reduce-scatter, by the bytes that each rank passes on. Collective.
-MessageTime collective_time(const ExecContext&, Mesh&);
-// Measures a ring exchange, in which each rank sends to the next rank and receives from the previous one, by the bytes
-// of a message. Collective.
-MessageTime exchange_time(const ExecContext&, Mesh&);
+// Measures the mean time of an all-gather and a reduce-scatter, as a function of the bytes that each rank passes on.
+// Collective.
+MessageTime measure_collective_time(const ExecContext&, Mesh&);
+// Measures a ring exchange, in which each rank sends to the next rank and receives from the previous one, as a function
+// of the bytes of a message. Collective.
+MessageTime measure_exchange_time(const ExecContext&, Mesh&);
 
 }  // namespace ring

@@ -19,8 +19,8 @@ class Repeater final : public KernelObserver {
     OpTiming* op = find(c);
     if (!op) {
       op = &ops.emplace_back(OpTiming{std::string(c.slot), std::string(c.candidate), c.cost});
-      const StepPause beside(arena_);  // allocates outside the step's memory plan, which stays valid
-      if (wanted_(*op)) op->seconds = sustained_seconds(ctx, seconds_, run);
+      const StepPause beside(arena_);  // keeps the step's memory plan valid: repetitions allocate outside of it
+      if (wanted_(*op)) op->seconds = measure_sustained_seconds(ctx, seconds_, run);
     }
     ++op->calls;
     inside_ = false;
@@ -45,7 +45,7 @@ class Repeater final : public KernelObserver {
 
 }  // namespace
 
-StepFloor OpsReport::floor() const {
+StepFloor OpsReport::step_floor() const {
   StepFloor f;
   for (const OpTiming& o : ops) {
     const double calls = o.calls;

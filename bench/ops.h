@@ -29,7 +29,7 @@ struct OpsReport {
   std::vector<OpTiming> ops;  // sorted by total time in a step, longest first
   double step_seconds = 0;    // median of steps without observers
   Ceilings ceilings;
-  StepFloor floor() const;
+  StepFloor step_floor() const;
 };
 
 // Returns the kernels of the next step in the order of their first calls, and times the `wanted` ones by repeating
@@ -37,8 +37,8 @@ struct OpsReport {
 std::vector<OpTiming> repeat_ops(StepBenchmark&, double seconds_each,
                                  const std::function<bool(const OpTiming&)>& wanted);
 
-// filter: if given, only ops whose slot or shape contains this text are timed; the other ops have no time, and floor()
-// is meaningless.
+// filter: if given, only ops whose slot or shape contains this text are timed; the other ops have no time, and
+// step_floor() is meaningless.
 OpsReport time_ops(StepBenchmark&, double seconds_each, int steps, const std::string& filter = {});
 
 }  // namespace ring

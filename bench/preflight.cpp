@@ -64,15 +64,15 @@ Tensor periodic(std::int64_t side, int (*value)(std::int64_t), DType type, const
     const Tensor part = t.narrow(0, i, kPeriod);
     ctx.stream.impl().copy(part.raw(), source, part.bytes());
   }
-  ctx.stream.synchronize();  // host waits: start
+  ctx.stream.synchronize();  // allowed host wait: start
   return t;
 }
 
 // Returns the rate of the best try.
 double best_rate(const ExecContext& ctx, double work, const std::function<void()>& queue_one) {
-  double seconds = sustained_seconds(ctx, sizes_of(ctx).seconds, queue_one);
+  double seconds = measure_sustained_seconds(ctx, sizes_of(ctx).seconds, queue_one);
   for (int i = 1; i < kTries; ++i)
-    seconds = std::min(seconds, sustained_seconds(ctx, sizes_of(ctx).seconds, queue_one));
+    seconds = std::min(seconds, measure_sustained_seconds(ctx, sizes_of(ctx).seconds, queue_one));
   return work / seconds;
 }
 
@@ -82,7 +82,7 @@ void try_product(PreflightFacts& f, const ExecContext& ctx) {
   const Tensor a = periodic(side, left, type, ctx), b = periodic(side, right, type, ctx);
   const Matmul product{.a = a, .b = b, .c = ctx.empty({side, side}), .transpose_b = true};
   f.flops_per_second = best_rate(ctx, cost(product).flops, [&] { matmul_kernel(product, ctx); });
-  f.wrong_products = wrong_elements(product.c, ctx.stream);
+  f.wrong_products = count_wrong_elements(product.c, ctx.stream);
 }
 
 void try_copy(PreflightFacts& f, const ExecContext& ctx) {
@@ -117,7 +117,7 @@ std::vector<std::vector<int>> units_of(const std::vector<std::string>& hosts) {
 void wait_for(Work work, Communicator& comm, const std::string& what) {
   const auto end = Clock::now() + kPatience;
   while (!work.done() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(20));
-  if (work.done()) return work.synchronize();  // host waits: start
+  if (work.done()) return work.synchronize();  // allowed host wait: start
   const std::string text = str("preflight: ", what, " did not complete within ", kPatience.count(), " s");
   comm.abort(text);
   fail(text);
@@ -145,7 +145,8 @@ class Messages {
   }
 
  private:
-  // Returns the rank at the same index in the partner unit; -1 if there is none.
+  // Returns the rank with which this rank exchanges messages in a round: the rank at the same index of the partner unit
+  // (units_of(): ranks of a host). -1 if there is none.
   int peer_in(int round) const {
     for (std::size_t u = 0; u < units_.size(); ++u) {
       const auto at = std::ranges::find(units_[u], comm_.rank());
@@ -303,18 +304,19 @@ std::string device_text(const ExecContext& ctx) {
 
 }  // namespace
 
-int partner_in_round(int unit, int units, int round) {
-  const int n = units + units % 2, last = n - 1;  // if the number of units is odd, one unit pauses in each round
+int partner_in_round(int unit, int num_units, int round) {
+  // With an odd number of units, one has no partner in each round.
+  const int n = num_units + num_units % 2, last = n - 1;
   int other = 0;
   if (unit == last)
     for (other = 0; (2 * other - round) % last != 0;) ++other;
   else
     other = (round - unit + last) % last;
   if (other == unit) other = last;
-  return other < units ? other : -1;
+  return other < num_units ? other : -1;
 }
 
-std::int64_t wrong_elements(const Tensor& c, const Stream& stream) {
+std::int64_t count_wrong_elements(const Tensor& c, const Stream& stream) {
   const std::int64_t side = c.dim(0);
   const std::vector<float> right_ones = answers(side);
   std::int64_t wrong = 0;
@@ -359,7 +361,7 @@ std::string preflight_table(const std::vector<PreflightFacts>& all) {
   return text;
 }
 
-void preflight(const ExecContext& ctx, Mesh& mesh) {
+void run_preflight(const ExecContext& ctx, Mesh& mesh) {
   const std::vector<std::string> hosts = gather_host(mesh.host(), host_identity());
   PreflightFacts own{host_name(), device_text(ctx), ctx.stream.device().backend != Backend::cpu};
   try_product(own, ctx);

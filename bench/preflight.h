@@ -38,13 +38,14 @@ std::string preflight_table(const std::vector<PreflightFacts>&);
 
 // Collective; takes about two seconds. Rank 0 logs the table. If there is a problem, or a message does not arrive
 // within 20 seconds, throws Error with the measurement on every rank.
-void preflight(const ExecContext&, Mesh&);
+void run_preflight(const ExecContext&, Mesh&);
 
-// Returns the unit with which `unit` exchanges messages in a round; -1 if there is none. Each pair of units meets once
-// in the units - 1 rounds (in `units` rounds if `units` is odd).
-int partner_in_round(int unit, int units, int round);
+// Returns the partner with which `unit` (a host, or a rank if there is only one host) exchanges messages in a round; -1
+// if there is none. Each pair of units meets once in the num_units - 1 rounds (in `num_units` rounds if `num_units` is
+// odd).
+int partner_in_round(int unit, int num_units, int round);
 
 // Returns the number of elements of c [S,S] that differ from the result of the preflight's GEMM. For tests.
-std::int64_t wrong_elements(const Tensor& c, const Stream&);
+std::int64_t count_wrong_elements(const Tensor& c, const Stream&);
 
 }  // namespace ring

@@ -29,8 +29,8 @@ Fp8Blocks activation_blocks(std::string_view type) {
   return type == "fp8_tensor" ? Fp8Blocks::tensor : Fp8Blocks::rows;
 }
 Fp8Blocks weight_blocks(std::string_view type) { return type == "fp8_tensor" ? Fp8Blocks::tensor : Fp8Blocks::squares; }
-// Returns a maximum of 0 for tensorwise ops, which raise it in each call. A training step would set all of its maxima
-// to 0 at once.
+// Returns the maximum to which tensorwise ops write, undefined for others. It starts at 0, and each call raises it. A
+// training step sets the maxima of all its ops to 0 in a single call.
 Fp8Max max_for(std::string_view type, const ExecContext& ctx) {
   return {type == "fp8_tensor" ? ctx.zeros({1}) : Tensor{}};
 }
@@ -54,7 +54,7 @@ class Bench {
 
   const std::vector<Job>& measure(double seconds, int rounds) {
     for (int round = 0; round < rounds; ++round)
-      for (Job& job : jobs_) job.seconds.push_back(sustained_seconds(ctx_, seconds, job.call));
+      for (Job& job : jobs_) job.seconds.push_back(measure_sustained_seconds(ctx_, seconds, job.call));
     for (Job& job : jobs_) job.timing.seconds = median(job.seconds);
     return jobs_;
   }
@@ -96,7 +96,7 @@ void add_linear(Bench& bench, const LinearShape& s, std::int64_t tokens, const E
   }
 }
 
-// Measures an op, and the op that also writes its result [N,C] in each FP8 mode.
+// Times an op, and for each FP8 mode the variant of the op that also writes its result [N,C] in FP8.
 template <class Op, class OpFp8>
 ProducerTiming time_producer(const std::string& name, const Kernel<Op>& slot, const Op& op,
                              const Kernel<OpFp8>& fp8_slot, OpFp8 fp8, const Shape& result, double seconds, int rounds,

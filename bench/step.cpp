@@ -23,8 +23,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Returns the length of the n-th document if samples contain several documents; else the size of a part of the single
-// document.
+// Returns the number of tokens in the n-th piece of the corpus: a document of random length if samples are packed with
+// documents, otherwise a part of the single document.
 std::size_t part_size(const Config& c, std::uint64_t n) {
   if (!c.data.packing.documents) return 1 << 16;
   return 1 + (std::uint64_t{random_bits({1, 0, 1}, n)} * static_cast<std::uint64_t>(c.model.context) >> 32);
@@ -68,20 +68,20 @@ Config with_corpus(Config c, const std::string& corpus) {
 
 }  // namespace
 
-double sustained_seconds(const ExecContext& ctx, double seconds, const std::function<void()>& queue_one) {
+double measure_sustained_seconds(const ExecContext& ctx, double min_seconds, const std::function<void()>& queue_one) {
   queue_one();
-  ctx.stream.synchronize();  // host waits: diagnosis
+  ctx.stream.synchronize();  // allowed host wait: diagnosis
   Clock::time_point start = Clock::now();
   queue_one();
-  ctx.stream.synchronize();  // host waits: diagnosis
+  ctx.stream.synchronize();  // allowed host wait: diagnosis
   const int batch = std::clamp(static_cast<int>(0.02 / std::max(1e-7, seconds_since(start))), 1, 1000);
   std::int64_t calls = 0;
   start = Clock::now();
   do {
     for (int i = 0; i < batch; ++i) queue_one();
-    ctx.stream.synchronize();  // host waits: diagnosis
+    ctx.stream.synchronize();  // allowed host wait: diagnosis
     calls += batch;
-  } while (seconds_since(start) < seconds);
+  } while (seconds_since(start) < min_seconds);
   return seconds_since(start) / static_cast<double>(calls);
 }
 
@@ -99,12 +99,12 @@ Ceilings measure_ceilings(const ExecContext& ctx, double seconds) {
   {
     const Tensor a = random_tensor({side, side}, type, ctx, 1), b = random_tensor({side, side}, type, ctx, 2);
     const Tensor out = ctx.empty({side, side}, type);
-    const double t =
-        sustained_seconds(ctx, seconds, [&] { matmul_kernel({.a = a, .b = b, .c = out, .transpose_b = true}, ctx); });
+    const double t = measure_sustained_seconds(
+        ctx, seconds, [&] { matmul_kernel({.a = a, .b = b, .c = out, .transpose_b = true}, ctx); });
     c.flops_per_second = 2.0 * static_cast<double>(side) * static_cast<double>(side) * static_cast<double>(side) / t;
   }
   const Tensor from = random_tensor({length}, type, ctx, 3), to = ctx.empty({length}, type);
-  const double t = sustained_seconds(ctx, seconds / 3, [&] {
+  const double t = measure_sustained_seconds(ctx, seconds / 3, [&] {
     if (cpu)
       axpby_kernel({.x = from, .out = to}, ctx);  // uses all threads
     else
@@ -150,7 +150,7 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
   int finished = 0;
   for (int i = 0; i < warmup + steps; ++i) {
     trainer.launch();
-    // No step may be in flight when timed steps begin: if launching is the bottleneck, steps launched earlier would
+    // Lets no step be in flight when timed steps begin: if launching is the bottleneck, steps launched earlier would
     // hide the launch time.
     while (trainer.in_flight() > (i == 0 || i + 1 == warmup ? 0 : trainer.max_in_flight())) finish_one(finished++);
   }

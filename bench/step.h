@@ -19,8 +19,8 @@ Ceilings measure_ceilings(const ExecContext&, double seconds = 1.5);
 // Same, but returns unknown ceilings if there is too little memory: for use while a model is loaded.
 Ceilings try_measure_ceilings(const ExecContext&, double seconds = 1.5);
 
-// Returns seconds per call, with calls queued back to back for at least `seconds`.
-double sustained_seconds(const ExecContext&, double seconds, const std::function<void()>& queue_one);
+// Returns seconds per call, with calls queued back to back for at least `min_seconds`.
+double measure_sustained_seconds(const ExecContext&, double min_seconds, const std::function<void()>& queue_one);
 
 // Returns standard normal values; each `site` has different ones.
 Tensor random_tensor(const Shape&, DType, const ExecContext&, std::uint32_t site);

@@ -27,13 +27,13 @@ class TracedCommunicator final : public Communicator {
   bool silent = false;      // true if nothing is sent: receive buffers keep their contents
   bool tracing = false;     // true while operations are recorded for replay()
   bool recording = false;   // true while messages are reported to the recorder
-  bool types_tell = false;  // true if keys are bf16, so that f32 messages are gradients
+  bool types_tell = false;  // true if the type tells what a message holds: keys are bf16, gradients f32
 
   // Repeats the recorded operations, one after another.
   void replay(const Stream& stream) const {
     for (const Start& start : trace_) start(stream.record()).wait(stream);
   }
-  void forget() { trace_.clear(); }
+  void clear_trace() { trace_.clear(); }
 
  private:
   using Start = std::function<Work(const Event& after)>;

@@ -81,7 +81,7 @@ CheckpointDifference compare_checkpoints(const fs::path& first, const Manifest& 
   for (const std::string& name : names_of(a.values, b.values)) {
     const auto one = a.values.find(name), other = b.values.find(name);
     if (one == a.values.end() || other == b.values.end() ||
-        value_to_text(name, one->second) != value_to_text(name, other->second))
+        value_to_json(name, one->second) != value_to_json(name, other->second))
       all.values.push_back(str(name, ": ", value_in(a, name), " and ", value_in(b, name)));
   }
   return all;

@@ -26,10 +26,10 @@ struct CheckpointConfig {
   void fields(Fields&);
 };
 
-// How a run saves. Differs from the settings if they ask for more host memory than there is.
+// Effective settings of a run's saves. They differ from the config if it asks for more host memory than there is.
 struct Saving {
   SaveMode mode = SaveMode::async;
-  bool keeps = false;  // the launcher keeps snapshots in memory (MemoryTier)
+  bool keeps = false;  // true if the launcher keeps snapshots in memory (MemoryTier)
   // Returns how many copies of this rank's state are held in host memory. If 0, steps wait while the live tensors are
   // written.
   int copies() const { return keeps ? 2 : mode == SaveMode::async ? 1 : 0; }

@@ -147,7 +147,7 @@ std::vector<fs::path> list_foreign_files(const fs::path& folder) {
   return found;
 }
 
-int remove_stale(const fs::path& folder) {
+int remove_stale_entries(const fs::path& folder) {
   int removed = 0;
   for (const fs::path& path : entries_of(folder)) {
     if (!left_by_an_attempt(path)) continue;
@@ -165,7 +165,7 @@ void remove_all_checkpoints(const fs::path& folder) {
   for (const CheckpointEntry& entry : list_checkpoints(folder))
     if (const std::error_code error = remove_checkpoint(entry.path))
       fail("cannot remove ", entry.path.string(), ": ", error.message());
-  remove_stale(folder);
+  remove_stale_entries(folder);
 }
 
 FolderIdentity identity_of(const fs::path& path) {

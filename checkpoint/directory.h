@@ -30,7 +30,7 @@ std::vector<std::filesystem::path> list_foreign_files(const std::filesystem::pat
 
 // Removes what unfinished saves and removals left behind, and returns how many entries were removed; a failure is
 // logged as a warning. Call on one rank, before anything is written to the folder.
-int remove_stale(const std::filesystem::path& folder);
+int remove_stale_entries(const std::filesystem::path& folder);
 
 // Renames the checkpoint before removing it, so that a crash during the removal leaves no damaged checkpoint behind.
 std::error_code remove_checkpoint(const std::filesystem::path& checkpoint);

@@ -26,18 +26,18 @@ std::int64_t read_count(const std::string& file) {
 
 }  // namespace
 
-Failures::Failures(std::string file, bool fresh) : file_(std::move(file)) {
+Failures::Failures(std::string file, bool reset) : file_(std::move(file)) {
   try {
-    if (!fresh && std::filesystem::exists(file_)) count_ = read_count(file_);
+    if (!reset && std::filesystem::exists(file_)) count_ = read_count(file_);
   } catch (const std::exception& e) {
     log::warn(file_, " cannot be read, so the count of failures restarts at 0: ", e.what());
   }
-  write(true);
+  write_file(true);
 }
 
-void Failures::on_clean_end() { write(false); }
+void Failures::on_clean_end() { write_file(false); }
 
-void Failures::write(bool running) const {
+void Failures::write_file(bool running) const {
   try {
     replace_text(file_, nlohmann::json{{"failures", count_}, {"running", running}}.dump() + "\n");
   } catch (const std::exception& e) {

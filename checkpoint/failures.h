@@ -9,14 +9,14 @@ namespace ring {
 
 class Failures {
  public:
-  // Records that a process starts, and counts a failure if the previous process did not call on_clean_end(). `fresh`:
+  // Records that a process starts, and counts a failure if the previous process did not call on_clean_end(). `reset`:
   // restarts the count at 0. Warns if the file cannot be read or written.
-  Failures(std::string file, bool fresh);
+  Failures(std::string file, bool reset);
   std::int64_t count() const { return count_; }
   void on_clean_end();
 
  private:
-  void write(bool running) const;
+  void write_file(bool running) const;
 
   std::string file_;
   std::int64_t count_ = 0;

@@ -187,7 +187,7 @@ FileHashes hash_file(const std::filesystem::path& path, const std::vector<ByteRa
   std::vector<Hasher> parts(ranges.size());
   Hasher whole;
   std::vector<char> block(kBlock);
-  std::size_t first = 0;  // the first range that has not ended yet
+  std::size_t first = 0;  // index of the first range that has not ended yet
   for (std::uint64_t at = 0; at < result.bytes; at += kBlock) {
     const std::uint64_t end = std::min<std::uint64_t>(result.bytes, at + kBlock);
     file.read_at(at, block.data(), end - at);

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kWindow = 1 << 20;
 constexpr std::size_t kListed = 8;
 
-// Reads a file, mostly in forward order: short reads are served from a buffer, long reads go directly to their
+// Reads a file at offsets that mostly ascend. Short reads are served from a buffer; long reads go directly to their
 // destination.
 class WindowReader {
  public:
@@ -140,8 +140,8 @@ std::vector<std::string> take_if(std::vector<std::string>& names, const Is& is) 
   return taken;
 }
 
-// Removes the differences that State::allow_partial_load() allows from the report. Returns the notifications to call
-// after loading.
+// Removes from `report` the differences that State::allow_partial_load() allows. Returns the policies' notifications,
+// which are to be called after loading.
 std::vector<std::function<void()>> forgive(const Manifest& manifest, const State& state, WeightsReport& report) {
   std::vector<std::function<void()>> on_mismatch;
   for (const auto& [prefix, how] : state.partial_load_policies()) {

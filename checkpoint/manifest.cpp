@@ -302,7 +302,7 @@ Manifest read_manifest(const std::filesystem::path& checkpoint) {
   }
 }
 
-std::string value_to_text(const std::string& name, const StateValue& value) {
+std::string value_to_json(const std::string& name, const StateValue& value) {
   try {
     return to_json(value).dump();
   } catch (const json::exception&) {

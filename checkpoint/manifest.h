@@ -46,7 +46,7 @@ struct Manifest {
   std::uint64_t tensor_bytes() const;
 };
 
-// Coverage that a tensor's slices must have: the whole tensor, or only one rank's part.
+// Elements that a tensor's slices must cover: the whole tensor, or only one rank's part of it.
 enum class Cover { whole, part };
 // Throws Error with `name` unless the slices are inside the tensor, do not overlap and, for Cover::whole, cover the
 // whole tensor.
@@ -58,6 +58,6 @@ Manifest parse_manifest(const std::string& text, Cover = Cover::whole);
 Manifest read_manifest(const std::filesystem::path& checkpoint);  // errors name the file
 
 // Returns the value as JSON text that preserves every bit, even of infinities and NaN.
-std::string value_to_text(const std::string& name, const StateValue&);
+std::string value_to_json(const std::string& name, const StateValue&);
 
 }  // namespace ring

@@ -107,8 +107,8 @@ void check_regions(const Manifest& m, const State& state) {
 
 }  // namespace
 
-MemoryTier::MemoryTier(const AgentMemoryFiles& files, std::string identity, std::string key)
-    : identity_(std::move(identity)), key_(std::move(key)) {
+MemoryTier::MemoryTier(const AgentMemoryFiles& files, std::string identity, std::string signing_key)
+    : identity_(std::move(identity)), key_(std::move(signing_key)) {
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].file = files[i];
 }
 
@@ -145,7 +145,7 @@ std::vector<std::int64_t> MemoryTier::complete_steps() const {
 
 Manifest MemoryTier::load(std::int64_t step, State& state, const Stream& stream) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const std::optional<Manifest> m = read(slots_[i]);  // fill_state() compares the hashes
+    const std::optional<Manifest> m = read(slots_[i]);  // does not check the tensors' hashes: fill_state() does
     if (!m || m->step != step) continue;
     check_regions(*m, state);
     fill_state(kFolder, *m, state, stream);
@@ -162,7 +162,8 @@ void MemoryTier::allocate(Slot& slot, std::uint64_t bytes, Device device) {
   if (!of_ours || file.size() < kDataBegin + bytes) file.resize(0);
   file.reserve(kDataBegin + bytes);
   slot.map = with_locked_pages(map_file(slot.file, kDataBegin + bytes), kDataBegin + bytes, device);
-  const auto nothing = [map = slot.map](void*) {};  // has its own use count, for snapshots in this slot
+  // Keeps the mapping alive. The room gets a use count of its own, which counts only the snapshots in this slot.
+  const auto nothing = [map = slot.map](void*) {};
   slot.room = {std::shared_ptr<void>(static_cast<std::byte*>(slot.map.get()) + kDataBegin, nothing), bytes};
 }
 
@@ -215,11 +216,11 @@ void MemoryTier::invalidate() {
       write_header(slot.file, {});
 }
 
-std::unique_ptr<MemoryTier> open_memory_tier(const std::vector<std::string>& facts) {
+std::unique_ptr<MemoryTier> open_memory_tier(const std::vector<std::string>& identity_facts) {
   const std::optional<AgentMemoryFiles> files = agent_memory_files();
   if (!files) return nullptr;
   std::string all;
-  for (const std::string& fact : facts) all += str(fact.size(), " ", fact);
+  for (const std::string& fact : identity_facts) all += str(fact.size(), " ", fact);
   return std::make_unique<MemoryTier>(*files, hash_of(all), own_status().kept_key.data());
 }
 

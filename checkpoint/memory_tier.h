@@ -26,8 +26,8 @@ namespace ring {
 class MemoryTier {
  public:
   // identity: hash of what must match for a snapshot to be used: settings, data, program, rank and number of ranks.
-  // key: signs the manifests, so that snapshots of other jobs are rejected.
-  MemoryTier(const AgentMemoryFiles& files, std::string identity, std::string key);
+  // signing_key: signs the manifests, so that snapshots of other jobs are rejected.
+  MemoryTier(const AgentMemoryFiles& files, std::string identity, std::string signing_key);
 
   // Returns the steps that can be loaded, sorted: those of snapshots that are complete, have this identity and match
   // their hashes. Warns about damaged snapshots.
@@ -35,7 +35,7 @@ class MemoryTier {
   // Fills the State from the snapshot of `step`, and returns the snapshot's manifest. Throws Error if the snapshot is
   // gone or does not fit the State.
   Manifest load(std::int64_t step, State&, const Stream&);
-  // Returns the time at which the loaded snapshot was sealed.
+  // Returns the time at which the loaded snapshot became valid (seal()).
   std::filesystem::file_time_type loaded_from() const { return loaded_from_; }
 
   // Allocates the memory for snapshots of `state` and page-locks it for the stream's device. Discards snapshots with a
@@ -70,8 +70,9 @@ class MemoryTier {
   std::filesystem::file_time_type loaded_from_{};
 };
 
-// Opens the memory that the launcher keeps for this process; null if there is none. facts: hashed into the identity.
-std::unique_ptr<MemoryTier> open_memory_tier(const std::vector<std::string>& facts);
+// Opens the memory that the launcher keeps for this process; null if there is none. identity_facts: hashed into the
+// identity.
+std::unique_ptr<MemoryTier> open_memory_tier(const std::vector<std::string>& identity_facts);
 
 // Reserves the tier's memory on all ranks. If one rank has too little memory, warns, frees the memory on all ranks and
 // returns false. Collective.

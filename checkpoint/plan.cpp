@@ -21,7 +21,7 @@ struct Holders {
   Region region;
   std::vector<int> ranks;
 };
-// A tensor as described by all ranks.
+// A tensor, merged from the descriptions of all ranks.
 struct Described {
   SavedTensor saved;
   std::vector<Holders> regions;
@@ -92,15 +92,15 @@ std::string describe_state(const Snapshot& state) {
                      {"start", numbers(t.start)},
                      {"size", numbers(t.local.shape())}};
   for (const auto& [name, value] : state.values()) {
-    const std::string text = value_to_text(name, value);
+    const std::string text = value_to_json(name, value);
     values[name] = state.must_agree(name) ? parse_own_json<json>(text) : json("of rank 0");
   }
   return json{{"tensors", tensors}, {"values", values}}.dump();
 }
 
-Manifest make_plan(const std::vector<std::string>& described) {
+Manifest plan_shards(const std::vector<std::string>& state_descriptions) {
   std::vector<json> ranks;
-  for (const std::string& text : described) ranks.push_back(parse_own_json<json>(text));
+  for (const std::string& text : state_descriptions) ranks.push_back(parse_own_json<json>(text));
   check_values(ranks);
   std::map<std::string, Described> tensors;
   for (std::size_t r = 0; r < ranks.size(); ++r)

@@ -14,10 +14,10 @@ namespace ring {
 std::string shard_name(int rank);             // e.g. "shard-00003.h5"
 std::string describe_state(const Snapshot&);  // returns the description as JSON text
 
-// `described`: describe_state() of every rank, in rank order. If several ranks hold a region, it is written by the rank
-// that has the fewest bytes to write so far. Throws Error if ranks disagree about a dtype, shape or value, or if
-// regions overlap partially or leave a gap.
-Manifest make_plan(const std::vector<std::string>& described);
+// `state_descriptions`: describe_state() of every rank, in rank order. If several ranks hold a region, it is written by
+// the rank that has the fewest bytes to write so far. Throws Error if ranks disagree about a dtype, shape or value, or
+// if regions overlap partially or leave a gap.
+Manifest plan_shards(const std::vector<std::string>& state_descriptions);
 
 // Slices in one file, ordered by name as in the manifest. The pointers refer to the manifest.
 struct PlannedSlice {

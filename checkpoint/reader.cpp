@@ -75,7 +75,7 @@ std::vector<std::string> verify_checkpoint(const fs::path& checkpoint, bool from
   return verify_once(checkpoint, from_disk).problems;
 }
 
-Verification verify_live(const fs::path& checkpoint, bool from_disk) {
+Verification verify_during_training(const fs::path& checkpoint, bool from_disk) {
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     const FolderIdentity before = identity_of(checkpoint);
     Verification v = verify_once(checkpoint, from_disk);
@@ -107,7 +107,7 @@ std::optional<FoundCheckpoint> find_newest_verified(const fs::path& folder) {
     std::string newest_problem;
     bool removed = false;
     for (auto entry = all.rbegin(); entry != all.rend() && !removed; ++entry) {
-      Verification v = verify_live(entry->path);
+      Verification v = verify_during_training(entry->path);
       removed = v.removed;
       if (!removed && v.problems.empty()) {
         if (!newest_problem.empty()) log::warn("using the checkpoint of step ", entry->step, " instead");

@@ -25,7 +25,7 @@ struct Verification {
 };
 // Like verify_checkpoint(), but the run may still be training: a checkpoint that is removed or replaced in the meantime
 // does not count as damaged.
-Verification verify_live(const std::filesystem::path& checkpoint, bool from_disk = false);
+Verification verify_during_training(const std::filesystem::path& checkpoint, bool from_disk = false);
 
 struct FoundCheckpoint {
   std::filesystem::path path;

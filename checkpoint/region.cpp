@@ -15,7 +15,7 @@ void for_each_run(const Region& source, const Region& target,
                   const std::function<void(std::int64_t, std::int64_t, std::int64_t)>& run) {
   const Region both = intersect(source, target);
   if (both.numel() == 0) return;
-  // Dims from `inner` on are contiguous: except for the outermost of them, they are whole in both regions.
+  // Dims from `inner` on form one contiguous run in both regions: all of these dims, except the outermost, are whole.
   int inner = both.size.size();
   std::int64_t count = 1;
   while (inner > 0) {

@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the rank's even share of the rows. Without rows (a scalar or an empty tensor), returns the whole region,
-// which rank 0 writes.
+// Returns the rank's share of the rows (dim 0), which are divided evenly. A scalar or an empty tensor has no rows to
+// divide: returns the whole region, which rank 0 writes.
 Region part_of(const Shape& shape, int rank, int ranks) {
   Region part{shape, shape};
   for (int i = 0; i < shape.size(); ++i) part.start[i] = 0;
@@ -53,7 +53,7 @@ Snapshot read_part(const fs::path& checkpoint, const Manifest& source, const std
 }
 
 Manifest sound_manifest(const fs::path& checkpoint) {
-  Verification v = verify_live(checkpoint, /*from_disk=*/true);
+  Verification v = verify_during_training(checkpoint, /*from_disk=*/true);
   if (v.removed) fail(checkpoint.string(), " was removed while it was read, as a run does with old checkpoints");
   if (!v.problems.empty()) fail(checkpoint.string(), " is damaged, so nothing was written: ", v.problems.front());
   return std::move(v.manifest);

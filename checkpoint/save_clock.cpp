@@ -29,14 +29,14 @@ void SaveClock::on_save_end(double stall_seconds) {
   cost_ = averaged(cost_, std::max(kMinCost, stall_seconds + std::max(0.0, slower_)), 0.5);
 }
 
-double SaveClock::mtbf(double trained_seconds) const {
+double SaveClock::mtbf_seconds(double trained_seconds) const {
   return (config_.mtbf_hours * 3600 + trained_seconds) / static_cast<double>(1 + failures_);
 }
 
 // Limits the interval to at least the cost of a save and at most the MTBF.
 double SaveClock::save_interval(double trained_seconds) const {
   if (!config_.automatic) return config_.minutes > 0 ? config_.minutes * 60 : std::numeric_limits<double>::infinity();
-  const double cost = cost_ > 0 ? cost_ : kFirstCost, lasts = mtbf(trained_seconds);
+  const double cost = cost_ > 0 ? cost_ : kFirstCost, lasts = mtbf_seconds(trained_seconds);
   const double seconds = std::min(std::max(std::sqrt(2 * cost * lasts), cost), lasts);
   return cost_ > 0 ? seconds : std::min(kFirstSeconds, seconds);
 }

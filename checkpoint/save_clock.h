@@ -27,14 +27,14 @@ class SaveClock {
   double save_interval(
       double trained_seconds) const;  // returns the seconds between two saves; infinite if saves do not depend on time
   double cost() const { return cost_; }  // cost of a save in seconds, with most weight on recent saves; 0 if unknown
-  double mtbf(double trained_seconds) const;
+  double mtbf_seconds(double trained_seconds) const;
 
  private:
   const CheckpointConfig& config_;
   std::int64_t failures_ = 0;
   double began_;
   double quiet_step_ = 0;  // average seconds of a step without a save in progress
-  double slower_ = 0;      // seconds lost to slower steps since the latest save began, in total
+  double slower_ = 0;      // total seconds by which steps were slower than quiet_step_ since the latest save began
   double cost_ = 0;
 };
 

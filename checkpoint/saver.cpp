@@ -16,7 +16,7 @@ namespace ring {
 namespace {
 
 constexpr std::int64_t kMaxStepsToRetry = 256;
-constexpr double kPatience = 5;  // multiple of the longest save
+constexpr double kPatience = 5;  // patience as a multiple of the longest save's duration
 constexpr std::chrono::milliseconds kLook{50};
 
 // Returns the number of steps until the next attempt: it doubles with every failure, up to kMaxStepsToRetry.
@@ -54,9 +54,10 @@ Saver::Saver(const CheckpointConfig& config, std::string folder, Mesh& mesh, Sav
   group();
 }
 
-// Uses mesh.background() for async saves: steps use host(), and a save must not change the order of its operations.
+// Uses mesh.background() for async saves: steps use mesh.host() meanwhile, and a save must not change the order of the
+// operations there.
 WriterGroup Saver::group() {
-  WriterGroup group = writer_group(async() ? mesh_.background() : mesh_.host());
+  WriterGroup group = make_writer_group(async() ? mesh_.background() : mesh_.host());
   group.token = parts_.token;
   group.all_gather = [this, gather = std::move(group.all_gather)](const std::string& text) {
     exchanging_ = true;
@@ -72,7 +73,7 @@ void Saver::wait_for_seal() {
   if (sealed_.valid()) std::exchange(sealed_, {}).get();
 }
 
-void Saver::reserve(const State& state, const Stream& stream) try {
+void Saver::reserve_snapshots(const State& state, const Stream& stream) try {
   if (parts_.saving.copies() > 0 && !parts_.saving.keeps) state.reserve(stream, room_);
 } catch (const OutOfMemory&) {
   room_ = {};
@@ -81,7 +82,7 @@ void Saver::reserve(const State& state, const Stream& stream) try {
 // Returns the live tensors if copies() is 0, else a copy, which the tier keeps if Saving::keeps is set.
 Saver::SharedSnapshot Saver::take_snapshot(const State& state, const Stream& stream, std::int64_t step,
                                            const std::string& metadata) {
-  if (parts_.saving.copies() == 0) return std::make_shared<const Snapshot>(state.live(stream));
+  if (parts_.saving.copies() == 0) return std::make_shared<const Snapshot>(state.live_snapshot(stream));
   if (!parts_.saving.keeps)
     return std::make_shared<const Snapshot>(take_together([&] { return state.snapshot(stream, &room_); }, mesh_));
   wait_for_seal();
@@ -102,7 +103,7 @@ AgentSaveOutcome Saver::save_to_agent(const State& state, const Stream& stream, 
   return outcome;
 }
 
-void Saver::discard_agent_saves() {
+void Saver::discard_launcher_snapshots() {
   wait_for_seal();
   if (parts_.tier) parts_.tier->invalidate();
 }
@@ -119,12 +120,12 @@ Saver::Job Saver::make_job(const State& state, const Stream& stream, std::int64_
   };
 }
 
-double Saver::patience() const { return std::max(parts_.patience_seconds, kPatience * longest_); }
+double Saver::max_wait_seconds() const { return std::max(parts_.patience_seconds, kPatience * longest_); }
 
 // Waits for the previous save. Returns "" if no rank is still working on it, or, if the time limit is reached, the
 // ranks that are. Each poll counts as progress for the watchdog, since this wait has its own time limit. Collective.
-std::string Saver::wait_with_patience() const {
-  for (; is_writing() && seconds_now() < began_ + patience(); written_.wait_for(kLook)) ++own_status().phases;
+std::string Saver::wait_for_previous_save() const {
+  for (; is_writing() && seconds_now() < began_ + max_wait_seconds(); written_.wait_for(kLook)) ++own_status().phases;
   const std::string own = !is_writing() ? "" : exchanging_ ? "-" : str("+", to_string(own_status().writing.load()));
   const std::vector<std::string> all = gather_host(mesh_.host(), own);
   std::string who;
@@ -149,7 +150,7 @@ Event Saver::begin_save(const State& state, const Stream& stream, std::int64_t s
                         Retention keep) {
   const double asked = seconds_now();
   if (written_.valid() && config_.on_error == AfterSaveError::go_on)
-    if (const std::string who = wait_with_patience(); !who.empty())
+    if (const std::string who = wait_for_previous_save(); !who.empty())
       return skip_save(step, state.bytes(), seconds_now() - asked, who), Event{};
   end_save(step);
   began_ = seconds_now();
@@ -172,7 +173,7 @@ bool Saver::is_writing() const {
   return written_.valid() && written_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-void Saver::set_result(std::int64_t step) {
+void Saver::collect_result(std::int64_t step) {
   double ended = 0;
   if (parts_.saving.keeps) parts_.tier->unprotect();
   try {
@@ -185,19 +186,19 @@ void Saver::set_result(std::int64_t step) {
     retry_step_ = step + steps_to_retry(++failures_);
   }
   outcome_.seconds = ended - began_;
-  // Ignores most of the time of a disk that hung.
-  longest_ = std::max(longest_, std::min(outcome_.seconds, patience()));
+  // Counts at most max_wait_seconds() seconds, and so ignores most of the time of a disk that hung.
+  longest_ = std::max(longest_, std::min(outcome_.seconds, max_wait_seconds()));
   on_end_(outcome_);
 }
 
 void Saver::end_save(std::int64_t step) {
   if (!written_.valid()) return;
-  set_result(step);
+  collect_result(step);
   if (!outcome_.saved() && config_.on_error == AfterSaveError::stop) throw SaveFailed(outcome_.error);
 }
 
 void Saver::end_last_save(std::int64_t step) {
-  if (written_.valid()) set_result(step);
+  if (written_.valid()) collect_result(step);
   if (failures_ > 0) throw SaveFailed(outcome_.error);
 }
 

@@ -56,8 +56,8 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
 
   // Allocates the memory of snapshots in advance, so that the first save does not stall for the allocation. If there is
-  // too little memory now, or reserve() is not called, the first save allocates it, and fails if it cannot.
-  void reserve(const State& state, const Stream& stream);
+  // too little memory now, or reserve_snapshots() is not called, the first save allocates it, and fails if it cannot.
+  void reserve_snapshots(const State& state, const Stream& stream);
   // Waits for the previous save, then takes a snapshot of `state` as the work queued on `stream` leaves it, and starts
   // writing it. The state must not change before the returned event. If the previous save takes longer than the
   // patience allows (a disk hangs) and checkpoint.on_error is continue, this save fails without having started.
@@ -83,7 +83,7 @@ class Saver {
   bool has_begun(std::int64_t step) const { return saved_step_ == step || (written_.valid() && outcome_.step == step); }
   void start_from(std::int64_t step) { saved_step_ = step; }
   // Invalidates the snapshots that the launcher keeps, e.g. after the run was rewound.
-  void discard_agent_saves();
+  void discard_launcher_snapshots();
   std::int64_t failures() const { return failures_; }  // number of consecutive failures
 
  private:
@@ -95,10 +95,10 @@ class Saver {
   bool async() const { return parts_.saving.mode == SaveMode::async; }
   SharedSnapshot take_snapshot(const State&, const Stream&, std::int64_t step, const std::string& metadata);
   void wait_for_seal();
-  double patience() const;
-  std::string wait_with_patience() const;
+  double max_wait_seconds() const;
+  std::string wait_for_previous_save() const;
   void skip_save(std::int64_t step, std::uint64_t bytes, double waited_seconds, const std::string& who);
-  void set_result(std::int64_t step);
+  void collect_result(std::int64_t step);
 
   CheckpointConfig config_;
   std::string folder_;

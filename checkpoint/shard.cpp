@@ -122,7 +122,7 @@ class MemoryFile {
 void lay_out(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices) {
   const QuietErrors quiet;
   const Handle access(checked(H5Pcreate(H5P_FILE_ACCESS), "create properties", path), H5Pclose);
-  H5Pset_fapl_stdio(access);  // the default driver resolves links, but a link in /proc has no path
+  H5Pset_fapl_stdio(access);  // the default driver resolves links, but an in-memory file has no path
   H5Pset_alignment(access, 1, kAlignment);
   H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
   const Handle properties(checked(H5Pcreate(H5P_DATASET_CREATE), "create properties", path), H5Pclose);
@@ -181,7 +181,7 @@ class Blocks {
     if (t.device().backend == Backend::cpu) return t.raw() + at;
     if (!block_) block_ = stream_.impl().host_buffer(kBlock);
     stream_.impl().copy(block_.get(), t.raw() + at, bytes);
-    stream_.synchronize();  // host waits: checkpoint
+    stream_.synchronize();  // allowed host wait: checkpoint
     return static_cast<const std::byte*>(block_.get());
   }
 

@@ -14,7 +14,7 @@ namespace ring {
 
 // Writes and syncs the file, fills in `offset` and `xxh3` of every slice, and returns the file's size and hash.
 SavedFile write_shard(const std::filesystem::path&, const std::vector<PlannedSlice>&, const Snapshot&);
-// Same, for host tensors that tensor_of() creates on demand, one at a time, in the order of their offsets.
+// Same, for host tensors that tensor_of() creates on demand: one at a time, in the order of the slices' offsets.
 SavedFile write_shard(const std::filesystem::path&, const std::vector<PlannedSlice>&,
                       const std::function<Tensor(const std::string& name)>& tensor_of);
 

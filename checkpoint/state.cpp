@@ -76,7 +76,7 @@ void State::add(StateTensor t) {
   for (int i = 0; i < size.size(); ++i)
     if (t.start[i] < 0 || t.start[i] + size[i] > t.global_shape[i])
       fail("state '", t.name, "': slice ", size, " at ", t.start, " exceeds the global shape ", t.global_shape);
-  if (!t.local.contiguous())
+  if (!t.local.is_contiguous())
     fail("state '", t.name, "' is strided: shape ", size, ", strides ", t.local.strides(), "; add a contiguous view");
   const std::string name = t.name;
   tensors_.emplace(name, std::move(t));
@@ -97,9 +97,9 @@ std::uint64_t State::bytes() const {
 
 std::uint64_t State::snapshot_bytes() const { return room_for(tensors_); }
 
-Snapshot State::live(const Stream& stream) const {
+Snapshot State::live_snapshot(const Stream& stream) const {
   wait_for_writes(stream);
-  stream.synchronize();  // host waits: checkpoint
+  stream.synchronize();  // allowed host wait: checkpoint
   Snapshot s(of_rank_0_, stream);
   s.tensors_ = tensors_;
   for (const auto& [name, slot] : values_) s.values_.emplace(name, read_slot(slot));
@@ -112,7 +112,7 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const try {
   Snapshot s(of_rank_0_, copy_stream(stream));
   HostRoom room(s.stream_, tensors_, kept);
   s.stream_.wait(stream.record());
-  wait_for_writes(s.stream_);  // does not block the caller's stream
+  wait_for_writes(s.stream_);  // makes the copy stream wait, not the caller's
   for (const auto& [name, t] : tensors_) {
     StateTensor copy = t;
     copy.local = room.next(t.local);
@@ -123,7 +123,7 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const try {
   s.copied_ = s.stream_.record();
   return s;
 } catch (const OutOfHostMemory& e) {
-  if (kept) *kept = {};  // frees the memory: pages that cannot be locked now cannot be locked later
+  if (kept) *kept = {};  // frees the memory: a later attempt could not lock its pages either
   throw OutOfMemory(
       str("no host memory for a copy of this rank's state, ", bytes_text(snapshot_bytes()), ": ", e.facts),
       "Every save makes such a copy. End other programs, or use a machine with more memory");

@@ -33,8 +33,8 @@ struct StateTensor {
 using StateValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;
 using StateSlot = std::variant<std::int64_t*, std::uint64_t*, double*, std::string*>;
 
-// Source of a saved value: every rank, if all must agree (a cursor), or rank 0, if each rank measures its own value
-// (seconds).
+// Ranks that provide a saved value. replicated: every rank, with equal values (a cursor). rank0: only rank 0, because
+// each rank measures its own value (seconds).
 enum class StateScope { replicated, rank0 };
 
 // Host memory that the snapshots of a run reuse one after another: allocating and page-locking memory costs more than a
@@ -45,8 +45,8 @@ struct SnapshotRoom {
 };
 
 // An immutable copy of a State in host memory: any thread can write a checkpoint from it while training continues.
-// (State::live() makes a Snapshot without copying.) It occupies State::snapshot_bytes() of host memory, page-locked if
-// the tensors are on a GPU, until both the snapshot and its SnapshotRoom are destroyed.
+// (State::live_snapshot() makes a Snapshot without copying.) It occupies State::snapshot_bytes() of host memory,
+// page-locked if the tensors are on a GPU, until both the snapshot and its SnapshotRoom are destroyed.
 class Snapshot {
  public:
   // The local tensors are in host memory. Copies from a GPU may still be running: see copied() and wait().
@@ -74,8 +74,8 @@ struct KeyMismatch {
   std::vector<std::string> unexpected;  // exist only in the checkpoint
 };
 
-// Decides which tensors and values may exist on only one side of a load, and who is notified. metadata: the
-// checkpoint's.
+// Decides which tensors and values may exist only in the checkpoint or only in the State, and who is notified of them.
+// `metadata` is the checkpoint's.
 struct PartialLoadPolicy {
   // Returns the names that a complete checkpoint with this metadata has. Loading throws Error if the checkpoint lacks
   // one of them or has additional ones.
@@ -126,7 +126,7 @@ class State {
   void reserve(const Stream& stream, SnapshotRoom& room) const;
   // Returns a snapshot without copying: its tensors are the live tensors, on their device, and nothing may change them
   // while the snapshot is read. Waits for the work queued on `stream`.
-  Snapshot live(const Stream& stream) const;
+  Snapshot live_snapshot(const Stream& stream) const;
 
  private:
   void reject_duplicate(const std::string& name) const;

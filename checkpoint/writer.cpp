@@ -28,7 +28,7 @@ void merge_record(Manifest& manifest, int rank, const std::string& text) {
   const json record = parse_own_json<json>(text);
   const std::string name = shard_name(rank);
   manifest.files.push_back({name, record.at("bytes").get<std::uint64_t>(), record.at("xxh3").get<std::string>()});
-  const std::vector<PlannedSlice> slices = slices_of(manifest, name);
+  const std::vector<PlannedSlice> slices = slices_of(manifest, name);  // refer to the slices in `manifest`
   const json& places = record.at("slices");
   RING_CHECK(places.size() == slices.size(), "rank ", rank, " wrote ", places.size(), " slices, but the plan has ",
              slices.size());
@@ -44,7 +44,7 @@ void merge_record(Manifest& manifest, int rank, const std::string& text) {
 class Writing {
  public:
   Writing(const fs::path& folder, std::int64_t step, const WriterGroup& group)
-      : group_(group), folder_(folder), final_(folder / checkpoint_name(step)) {
+      : group_(group), folder_(folder), target_(folder / checkpoint_name(step)) {
     RING_CHECK(group.world >= 1 && group.rank >= 0 && group.rank < group.world, "rank ", group.rank, " of ",
                group.world);
     RING_CHECK(group.world == 1 || group.all_gather, "several ranks need all_gather");
@@ -68,7 +68,7 @@ class Writing {
     }
     read_back();
     if (first()) retain(keep);
-    return final_;
+    return target_;
   }
 
  private:
@@ -80,23 +80,25 @@ class Writing {
     if (first() && group_.token) group_.token->check();
   }
 
-  // Returns an error in the form of result_of(). If the token is no longer valid, files may vanish: then the token's
-  // error is returned instead.
+  // Ranks exchange results as text: one of these marks, then the result or the error's message.
+  static constexpr char kDone = '+', kFailed = '-', kSuperseded = '!', kMoved = '?';
+
+  // Returns `error` with its mark. If the token is no longer valid, that may be why files vanished: returns
+  // the token's error instead.
   std::string error_text(const std::string& error) const try {
     check_token();
-    return "-" + error;
+    return kFailed + error;
   } catch (const WriterSuperseded& e) {
-    return str("!", e.what());
+    return str(kSuperseded, e.what());
   } catch (const DirectoryMoved& e) {
-    return str("?", e.what());
+    return str(kMoved, e.what());
   } catch (const std::exception&) {
-    return "-" + error;
+    return kFailed + error;
   }
 
-  // Returns "+" and the result of `part`, or its error after a "!" (WriterSuperseded), "?" (DirectoryMoved) or "-" (any
-  // other).
+  // Runs `part` and returns its result or its error, with a mark.
   std::string result_of(const std::function<std::string()>& part) const try {
-    return "+" + part();
+    return kDone + part();
   } catch (const std::exception& e) {
     return error_text(e.what());
   }
@@ -111,10 +113,10 @@ class Writing {
     for (std::size_t r = 0; r < all.size(); ++r) {
       const char kind = all[r].at(0);
       all[r].erase(0, 1);
-      if (kind == '!') throw WriterSuperseded(all[r]);
-      if (kind == '?') throw DirectoryMoved(all[r]);
+      if (kind == kSuperseded) throw WriterSuperseded(all[r]);
+      if (kind == kMoved) throw DirectoryMoved(all[r]);
       const std::string rank = group_.world > 1 ? str("rank ", r, ": ") : "";
-      if (kind == '-') throw SaveFailed(str("checkpoint ", final_.string(), ": ", rank, all[r]));
+      if (kind == kFailed) throw SaveFailed(str("checkpoint ", target_.string(), ": ", rank, all[r]));
     }
     return all;
   }
@@ -135,14 +137,14 @@ class Writing {
       states.push_back(j.at("state").get<std::string>());
     }
     const std::int64_t step = plan_.step;
-    plan_ = make_plan(states);
+    plan_ = plan_shards(states);  // sets no step
     plan_.step = step;
   }
 
   void create_temporary() {
     if (fs::create_directory(folder_)) sync_directory(folder_.parent_path());
-    remove_stale(folder_);  // removes folders left by failed attempts that could not clean up
-    const fs::path path = final_.string() + ".tmp-" + std::to_string(::getpid());
+    remove_stale_entries(folder_);  // removes folders left by failed attempts that could not clean up
+    const fs::path path = target_.string() + ".tmp-" + std::to_string(::getpid());
     fs::create_directory(path);
     temporary_ = path;
   }
@@ -163,7 +165,7 @@ class Writing {
       if (!first()) return std::string();
       // Checked last: a process that takes over later moves this folder away before it looks for checkpoints.
       check_token();
-      commit_manifest(plan_, temporary_, final_);
+      commit_manifest(plan_, temporary_, target_);
       return std::string();
     });
   }
@@ -173,33 +175,34 @@ class Writing {
     try {
       together([&] {
         check_token();
-        Manifest manifest = read_manifest(final_);
+        Manifest manifest = read_manifest(target_);
         const auto own = static_cast<std::size_t>(group_.rank);
         const auto problems =
-            verify_shard(final_, manifest.files.at(own), slices_of(manifest, own_shard()), /*from_disk=*/true);
+            verify_shard(target_, manifest.files.at(own), slices_of(manifest, own_shard()), /*from_disk=*/true);
         if (!problems.empty()) fail(problems.front());
         return std::string();
       });
     } catch (const SaveFailed& e) {
-      if (first()) drop();
+      if (first()) remove_damaged();
       throw;
     }
   }
 
   // Removes the damaged checkpoint, which would only be in the way of the next one. If it had replaced a checkpoint,
   // that checkpoint is restored.
-  void drop() {
+  void remove_damaged() {
     log::error("the new checkpoint cannot be read back and is removed; older ones are kept");
-    std::error_code error = remove_checkpoint(final_);
+    std::error_code error = remove_checkpoint(target_);
     std::error_code ignored;
-    if (!error && fs::exists(temporary_, ignored)) fs::rename(temporary_, final_, error);
-    if (error) log::warn("cannot remove ", final_.string(), ": ", error.message());
+    // commit_directory() left the replaced checkpoint there, if there was one.
+    if (!error && fs::exists(temporary_, ignored)) fs::rename(temporary_, target_, error);
+    if (error) log::warn("cannot remove ", target_.string(), ": ", error.message());
   }
 
   // Only warns about errors: the checkpoint itself is committed, even if older ones cannot be removed.
   void retain(const Retention& keep) {
     try {
-      fs::remove_all(temporary_);
+      fs::remove_all(temporary_);  // the replaced checkpoint, if there was one
       apply_retention(folder_, plan_.step, keep);
     } catch (const std::exception& e) {
       log::warn("old checkpoints are not removed: ", e.what());
@@ -207,13 +210,13 @@ class Writing {
   }
 
   const WriterGroup& group_;
-  fs::path folder_, final_, temporary_;
+  fs::path folder_, target_, temporary_;
   Manifest plan_;
 };
 
 }  // namespace
 
-WriterGroup writer_group(Communicator& host) {
+WriterGroup make_writer_group(Communicator& host) {
   return {host.rank(), host.size(), [&host](const std::string& text) { return gather_host(host, text); }};
 }
 

@@ -39,7 +39,7 @@ struct WriterGroup {
 };
 // The communicator must outlive the group. While training continues, it must be a communicator that no step uses, with
 // its own CommQueue: otherwise the order of operations would differ between ranks.
-WriterGroup writer_group(Communicator& host);
+WriterGroup make_writer_group(Communicator& host);
 
 // Writes, commits and verifies a checkpoint, applies the retention and returns the checkpoint's path. `metadata`: a
 // JSON object to store; only that of rank 0 is used. Throws on all ranks: SaveFailed if on any rank the disk is full, a

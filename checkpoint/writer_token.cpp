@@ -87,12 +87,12 @@ TokenHolder read_holder(const fs::path& run, std::int64_t token) {
     json.at("host").get_to(holder.host);
     json.at("pid").get_to(holder.pid);
     json.at("since").get_to(holder.since);
-  } catch (const std::exception&) {  // only the token's number is needed
+  } catch (const std::exception&) {  // the fields that were not read stay "unknown"
   }
   return holder;
 }
 
-// Returns false if another process already has this number.
+// Creates a token's file. Returns false if another process already has the token's number.
 bool create(const fs::path& path) {
   const int fd = uninterrupted([&] { return ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); });
   if (fd < 0 && errno == EEXIST) return false;

@@ -6,8 +6,9 @@
 // Manifests record the token under which they were written.
 //
 // The order of steps leaves no gap: a process takes its token, then moves away what other processes have half-written
-// (remove_stale), and only then looks for the newest checkpoint. A process that was overtaken between its last check of
-// the tokens and its rename either finds that its folder is gone, or has committed before the new process looked.
+// (remove_stale_entries), and only then looks for the newest checkpoint. A process that was overtaken between its last
+// check of the tokens and its rename either finds that its folder is gone, or has committed before the new process
+// looked.
 
 #include <cstdint>
 #include <filesystem>
@@ -32,7 +33,7 @@ struct DirectoryMoved : Error {
 
 struct TokenHolder {
   std::int64_t token = 0;
-  std::string host, since;  // since: UTC time
+  std::string host, since;  // since: UTC time at which the token was taken
   std::int64_t pid = 0;
 };
 

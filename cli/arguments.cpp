@@ -28,14 +28,15 @@ using Words = std::vector<std::string>;
   throw UsageError(name + what);
 }
 
-// Returns the known word that extends `word` or that `word` extends; else the nearest one; "" if none is near.
+// Returns the known word that begins with `word`, or with which `word` begins; else the word with the nearest spelling;
+// "" if none is near.
 std::string nearest(const std::string& word, const Words& known) {
   for (const std::string& k : known)
     if (std::min(word.size(), k.size()) >= 3 && (k.starts_with(word) || word.starts_with(k))) return k;
   return config::nearest_name(word, known);
 }
 
-// A name that other programs use for a command or option, our name, and advice on how to continue.
+// Maps a name that other programs use for a command or option to our name, with advice on how to continue.
 struct Synonym {
   std::string_view word, meant, advice = "";
 };
@@ -69,7 +70,7 @@ void refuse_command(Command at, const std::string& word) {
     refuse(at, "unknown command '" + word + "'" + known);
   const Words known = at.command_names();
   std::string meant = nearest(word, known);
-  Words inner;  // subcommands with this name
+  Words inner;  // subcommands called `word`, with their command, e.g. "data inspect"
   if (meant.empty())
     for (const std::string& name : known)
       if (at.find_command(name).find_command(word)) inner.push_back(name + " " + word);
@@ -116,7 +117,7 @@ bool is_setting(const std::string& word) {
   return word.starts_with("--") && dot < word.find('=') && word.find('=') != std::string::npos;
 }
 
-// Returns how many words after the option `word` are its values, at most `max`.
+// Returns the number of words after the option `word` that are its values, at most `max`.
 std::ptrdiff_t values_after(Option option, const std::string& word, std::ptrdiff_t max) {
   const bool has_value = word.size() > name_of(word).size();  // true for --name=value and -n2
   return has_value ? 0 : std::min(static_cast<std::ptrdiff_t>(option.min_values()), max);

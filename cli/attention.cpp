@@ -63,7 +63,7 @@ std::string text_of(const char* format, double value) {
   return text;
 }
 
-// Formats a number with three digits and a prefix, e.g. 1.23 GFLOPs.
+// Formats a number with three significant digits and an SI prefix, e.g. 1.23 GFLOPs.
 std::string amount(double value, const char* unit) {
   const char* prefix = " KMGTPEZY";
   while (value >= 999.5 && prefix[1]) value /= 1000, ++prefix;
@@ -123,7 +123,8 @@ Section only(const std::vector<Section>& all, const ModelConfig& m, std::int64_t
   return {section.settings, {layer}, pattern_of(m, layer), {{{layer}, group.cost}}};
 }
 
-// Returns the FLOPs of all heads, forward and backward, counted as in flops_per_token.
+// Returns the FLOPs of all heads, forward and backward, counted as in flops_per_token. pairs: number of pairs of a
+// query and a key per head.
 double flops_of(const ModelConfig& m, double pairs) { return 12 * static_cast<double>(m.heads * m.head_dim) * pairs; }
 
 std::int64_t columns_of(const Arguments& a) {
@@ -132,7 +133,7 @@ std::int64_t columns_of(const Arguments& a) {
 
 struct Column {
   const char* name;
-  int width;  // left-aligned if negative
+  int width;  // in characters; left-aligned if negative
 };
 constexpr Column kColumns[] = {{"layers", -8}, {"density", 7}, {"repeated", 8}, {"dense", 7},
                                {"kept", 7},    {"saved", 6},   {"speed-up", 8}, {"largest cost", -1}};
@@ -183,7 +184,7 @@ class Report {
   }
 
   void write_svg(std::vector<Panel> panels) const {
-    for (Panel& p : panels) p.cells = p.cells.coarser(kSvgCells);
+    for (Panel& p : panels) p.cells = p.cells.coarsened(kSvgCells);
     ring::write_svg("--svg", arguments_.svg, svg_picture(panels));
   }
 
@@ -216,7 +217,7 @@ class Report {
             amount(flops_of(model_, pairs), ""),
             percent(1 - pairs / dense_.pairs),
             times(speed_up(g.cost)),
-            largest_cost(g.cost, model_.head_dim)};
+            largest_cost_text(g.cost, model_.head_dim)};
   }
 
   void print_row(const Group& g) const {
@@ -241,12 +242,12 @@ class Report {
   }
 
   void print_shares(const std::vector<Section>& sections) const {
-    const std::string degrees = sharing_degrees(parallel_);
+    const std::string degrees = sharing_degrees_text(parallel_);
     if (degrees.empty()) return;
     print_wrapped(str("Pairs of the busiest rank / mean over ranks, with ", degrees, " (1 = even):"));
     for (const Section& s : sections)
       for (const Group& g : s.groups) {
-        const std::string shares = shares_text(pattern_of(model_, g.layers[0]), model_, parallel_, length_);
+        const std::string shares = imbalance_text(pattern_of(model_, g.layers[0]), model_, parallel_, length_);
         print_wrapped(str("layers ", layers_text(g.layers), ": ",
                           shares.empty() ? "parallel.tp does not divide the KV heads" : shares));
       }
@@ -254,7 +255,7 @@ class Report {
   }
 
   void print_referenced(const std::vector<Section>& sections) const {
-    const std::string title = referenced_title(model_, parallel_, length_);
+    const std::string title = attended_keys_title(model_, parallel_, length_);
     if (title.empty()) return;
     print_wrapped(title);
     for (const Section& s : sections)
@@ -262,11 +263,11 @@ class Report {
         print_wrapped(str("layers ", layers_text(g.layers), ": ",
                           found_in_training(s)
                               ? "known only for a run and a text (--text)"
-                              : referenced_text(pattern_of(model_, g.layers[0]), model_, parallel_, length_)));
+                              : attended_keys_text(pattern_of(model_, g.layers[0]), model_, parallel_, length_)));
     print_format("\n");
   }
 
-  // Returns true if the blocks that the section's layers keep are determined in training, not by settings.
+  // Returns true if training, not the settings, determines which blocks the section's layers keep.
   bool found_in_training(const Section& s) const {
     return s.pattern.selects() || uses_importance(*s.settings, model_.kv_heads);
   }
@@ -310,7 +311,7 @@ void show(const Arguments& a) {
   if (!a.text.empty())
     return show_attention_on_text(
         {a.file, a.text, a.svg, a.overrides, a.weights, a.threads, a.layer, a.head, a.length, columns_of(a)});
-  const Config config = settings_at(a.file, a.overrides);
+  const Config config = load_settings(a.file, a.overrides);
   const ModelConfig model = with_attention_at(config.model.resolved(), kAfterAllTokens);
   check_layer_and_head(model, a.layer, a.head);
   Report(a, model, config.parallel).print();

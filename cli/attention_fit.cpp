@@ -41,8 +41,8 @@ std::string quoted(const std::string& word) {
   return "'" + text + "'";
 }
 
-// Returns the shortest settings that give each layer its section: model.attention is the most frequent section, and the
-// layers with other sections are listed. before: the run's own settings.
+// Returns the shortest settings that give each layer its section: model.attention is the most frequent section, and
+// model.attention_layers lists the layers with other sections. before: the model's settings in the run.
 std::vector<std::string> settings_of(const std::vector<AttentionConfig>& sections, const ModelConfig& before) {
   std::map<std::string, std::vector<std::int64_t>> layers;
   for (std::size_t i = 0; i < sections.size(); ++i)
@@ -66,7 +66,7 @@ class Fit {
       : a_(a),
         session_(session),
         step_(read_manifest(session.origin.checkpoint).step),
-        own_(own_choice(session.model->config(), a.run)),
+        own_(choice_of_run(session.model->config(), a.run)),
         choices_(fit_choices(session.config.model, own_, a.choices, a.pattern == "learned", step_)) {
     choices_.push_back(own_);
     for (std::size_t i = 0; i < own_.patterns.size(); ++i) {
@@ -102,7 +102,7 @@ class Fit {
   void check_density() const {
     if (const double min = min_density(densities_); min > a_.density)
       fail("--density: got ", a_.density, ", but with the cheapest choice in every layer the density is ",
-           fixed(std::ceil(min * 1e4) / 1e4, 4), " in a context of ", session_.config.model.context,
+           format_fixed(std::ceil(min * 1e4) / 1e4, 4), " in a context of ", session_.config.model.context,
            " tokens. Raise --density to that, or give a choice that keeps fewer pairs");
   }
 
@@ -110,15 +110,15 @@ class Fit {
     std::vector<double>&rises = rises_.emplace_back(), &errors = errors_.emplace_back();
     for (std::size_t c = 0; c + 1 < choices_.size(); ++c) {
       rises.push_back(trials.loss_with(layer, choices_[c].patterns[layer]) - loss_);
-      errors.push_back(error_of_rise(batch_losses_, trials.batch_losses()));
+      errors.push_back(rise_standard_error(batch_losses_, trials.batch_losses()));
     }
-    rises.push_back(0);  // rise of the run's own attention
+    rises.push_back(0);  // the run's own attention does not change the loss
     errors.push_back(0);
   }
 
-  // Returns a rise with its standard error, if there is one, e.g. "0.01234 +-0.00056".
+  // Formats an increase of the loss with its standard error, e.g. "0.01234 +-0.00056"; omits an error of NaN.
   static std::string with_error(double rise, double error) {
-    return fixed(rise, 5) + (std::isfinite(error) ? " +-" + fixed(error, 5) : "");
+    return format_fixed(rise, 5) + (std::isfinite(error) ? " +-" + format_fixed(error, 5) : "");
   }
 
   void finish(AttentionTrials& trials) {
@@ -131,7 +131,7 @@ class Fit {
                                              : choices_[chosen_[i]].section);
     }
     fitted_loss_ = trials.loss_with(patterns);
-    fitted_error_ = error_of_rise(batch_losses_, trials.batch_losses());
+    fitted_error_ = rise_standard_error(batch_losses_, trials.batch_losses());
   }
 
   std::vector<std::string> settings() const { return settings_of(sections_, session_.config.model); }
@@ -142,8 +142,8 @@ class Fit {
     return str("ringmaster train ", session_.config.run.directory, " --allow-changes");
   }
 
-  // Returns a setting for additional steps if the run has completed its steps, since otherwise training would not
-  // continue.
+  // Returns a setting that adds steps if the run has completed its steps, since training would otherwise end at once;
+  // else returns "".
   std::string more_steps() const {
     if (!session_.origin.imported.empty() || step_ < session_.config.train.steps) return "";
     return str(" \\\n    train.steps=", step_ + std::max<std::int64_t>(1, step_ / 2));
@@ -151,10 +151,10 @@ class Fit {
 
   void print_choices() const {
     print_format("%s: loss %s, attention %s documents\n\nchoice  density  attention\n",
-                 session_.origin.checkpoint.c_str(), fixed(loss_, 5).c_str(),
+                 session_.origin.checkpoint.c_str(), format_fixed(loss_, 5).c_str(),
                  separate_documents_ ? "within" : "across");
     for (std::size_t c = 0; c < choices_.size(); ++c)
-      print_format("%6s  %7s  %s\n", name(c).c_str(), fixed(choices_[c].density(), 4).c_str(), text(c).c_str());
+      print_format("%6s  %7s  %s\n", name(c).c_str(), format_fixed(choices_[c].density(), 4).c_str(), text(c).c_str());
     print_format(
         "\nRise of the loss if only this layer uses this choice%s\nlayer",
         batch_losses_.size() < 2 ? "" : str(", +- standard error over ", batch_losses_.size(), " batches").c_str());
@@ -163,7 +163,7 @@ class Fit {
     std::cout.flush();
   }
 
-  // Returns the width of the column of rises in the table.
+  // Returns the width of a table column with increases of the loss.
   int width() const { return batch_losses_.size() < 2 ? 9 : 18; }
 
   void print_row(std::size_t layer) const {
@@ -184,8 +184,8 @@ class Fit {
         print_format("%6s  layer%s %s\n", name(c).c_str(), layers.size() > 1 ? "s" : "", layers_text(layers).c_str());
     }
     print_format("density %s, loss %s: it rises by %s; the sum of the layers' rises is %s\n\n",
-                 fixed(density_, 4).c_str(), fixed(fitted_loss_, 5).c_str(),
-                 with_error(fitted_loss_ - loss_, fitted_error_).c_str(), fixed(rise_, 5).c_str());
+                 format_fixed(density_, 4).c_str(), format_fixed(fitted_loss_, 5).c_str(),
+                 with_error(fitted_loss_ - loss_, fitted_error_).c_str(), format_fixed(rise_, 5).c_str());
     print_format("To continue with it:\n  %s", command().c_str());
     for (const std::string& setting : settings()) print_format(" \\\n    %s", quoted(setting).c_str());
     print_format("%s\n", more_steps().c_str());
@@ -211,7 +211,8 @@ class Fit {
   std::int64_t step_;  // step of the checkpoint
   FitChoice own_;
   std::vector<FitChoice> choices_;  // the last choice is the run's own attention
-  // errors: standard errors of the rises over the batches; NaN with a single batch.
+  // rises_: increases of the loss over the loss with the run's own attention. errors_: standard errors of rises_ over
+  // the batches; NaN with a single batch.
   ByChoice densities_, rises_, errors_;
   std::vector<double> batch_losses_;  // losses with the run's own attention
   std::vector<std::size_t> chosen_;
@@ -223,8 +224,8 @@ class Fit {
 void run(const Arguments& a) {
   Session session = open_session(a.run, {.threads = a.threads, .device = a.device, .weights = a.weights});
   Fit fit(a, session);
-  const Corpora corpora = a.corpus.open(a.run, a.threads, session);
-  fit.run(a.corpus.windows(session, corpora, session.config.model.context));
+  const Corpora corpora = a.corpus.open_corpora(a.run, a.threads, session);
+  fit.run(a.corpus.make_validation_set(session, corpora, session.config.model.context));
 }
 
 }  // namespace

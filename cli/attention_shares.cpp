@@ -14,7 +14,8 @@
 namespace ring {
 namespace {
 
-// Returns the layout for a ring: with all_to_all, every rank would hold all keys of its heads.
+// Returns the layout of the schedule `ring`, even if the settings choose all_to_all, with which every rank has all keys
+// of its heads.
 ContextLayout ring_layout(const ModelConfig& m, ParallelConfig c, std::int64_t length) {
   c.cp_schedule = ContextSchedule::ring;
   return context_layout(c, m, length, narrow<int>(c.cp));
@@ -22,20 +23,20 @@ ContextLayout ring_layout(const ModelConfig& m, ParallelConfig c, std::int64_t l
 
 }  // namespace
 
-std::string sharing_degrees(const ParallelConfig& c) {
+std::string sharing_degrees_text(const ParallelConfig& c) {
   std::string text;
   for (const auto& [name, degree] : {std::pair{"cp", c.cp}, {"tp", c.tp}})
     if (degree > 1) text += str(text.empty() ? "" : ", ", "parallel.", name, ": ", degree);
   return text;
 }
 
-std::string shares_text(const Pattern& pattern, const ModelConfig& m, const ParallelConfig& c, std::int64_t length) {
+std::string imbalance_text(const Pattern& pattern, const ModelConfig& m, const ParallelConfig& c, std::int64_t length) {
   const std::int64_t cp = std::max<std::int64_t>(c.cp, 1);
   std::string text;
   const auto add = [&](const char* name, std::int64_t slices, const ContextLayout& rows) {
     if (m.kv_heads % slices) return;
     const double share = largest_over_mean(pairs_by_rank(pattern, m.kv_heads, slices, rows));
-    text += str(text.empty() ? "" : ", ", name, " ", fixed(share, 3));
+    text += str(text.empty() ? "" : ", ", name, " ", format_fixed(share, 3));
   };
   const auto rows = [&](ContextLayoutChoice choice) {
     return choose_layout(choice, patterns_of(m), length, narrow<int>(cp));
@@ -48,14 +49,15 @@ std::string shares_text(const Pattern& pattern, const ModelConfig& m, const Para
   return text;
 }
 
-std::string referenced_title(const ModelConfig& m, const ParallelConfig& c, std::int64_t length) {
+std::string attended_keys_title(const ModelConfig& m, const ParallelConfig& c, std::int64_t length) {
   if (c.cp <= 1) return "";
   const bool zigzag = ring_layout(m, c, length).chunks(0).size() > 1;
-  return str("Share of other ranks' earlier keys that a rank's queries attend to, with ", sharing_degrees(c), ", rows ",
-             zigzag ? "zigzag" : "contiguous", ":");
+  return str("Share of other ranks' earlier keys that a rank's queries attend to, with ", sharing_degrees_text(c),
+             ", rows ", zigzag ? "zigzag" : "contiguous", ":");
 }
 
-std::string referenced_text(const Pattern& kept, const ModelConfig& m, const ParallelConfig& c, std::int64_t length) {
+std::string attended_keys_text(const Pattern& kept, const ModelConfig& m, const ParallelConfig& c,
+                               std::int64_t length) {
   if (m.kv_heads % c.tp) return "parallel.tp does not divide the KV heads";
   const ReferencedKeys keys = referenced_keys(kept, m.kv_heads, c.tp, ring_layout(m, c, length));
   if (keys.before == 0) return "no rank has earlier keys of other ranks";

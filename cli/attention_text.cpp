@@ -25,7 +25,7 @@
 namespace ring {
 namespace {
 
-// Number of bytes read from the text per token; vocabularies have only a few longer tokens.
+// Bytes to read from the text for each token; only a few tokens of a vocabulary are longer.
 constexpr std::size_t kBytesOfToken = 64;
 
 void check_run(const std::string& path) {
@@ -36,7 +36,7 @@ void check_run(const std::string& path) {
          "pattern of the settings");
 }
 
-// Throws Error if the new settings give a layer a part with which it was not trained.
+// Throws Error if the new settings need trained weights, e.g. of an indexer, in a layer that was trained without them.
 void check_trained(const ModelConfig& before, const ModelConfig& now, const std::string& run) {
   const std::vector<const AttentionConfig*> had = attentions_of(before), has = attentions_of(now);
   for (std::size_t layer = 0; layer < std::min(had.size(), has.size()); ++layer)
@@ -132,11 +132,11 @@ class Report {
                                const PatternCost& cost) const {
     const double time = predicted_microseconds(cost, model_.head_dim);
     return {name,
-            fixed(cost.pairs / dense_.pairs, 4),
-            fixed(recall, 4),
-            fixed(entropy, 3),
-            fixed(dense_entropy, 3),
-            fixed(predicted_microseconds(dense_, model_.head_dim) / time, 2) + "x"};
+            format_fixed(cost.pairs / dense_.pairs, 4),
+            format_fixed(recall, 4),
+            format_fixed(entropy, 3),
+            format_fixed(dense_entropy, 3),
+            format_fixed(predicted_microseconds(dense_, model_.head_dim) / time, 2) + "x"};
   }
 
   void print_numbers() const {
@@ -158,7 +158,8 @@ class Report {
     }
   }
 
-  // Prints recall by layer and head if a row of heads fits into the terminal.
+  // Prints recall (dense attention's weight on the kept pairs) by layer and KV head. Prints nothing for a single KV
+  // head, or if a row does not fit into the terminal.
   void print_recalls() const {
     HeatMap map{
         .title = "Recall", .column_title = "KV head", .row_title = "layer", .columns = {}, .rows = {}, .shares = {}};
@@ -174,13 +175,13 @@ class Report {
   }
 
   void print_referenced() const {
-    const std::string title = referenced_title(model_, parallel_, length());
+    const std::string title = attended_keys_title(model_, parallel_, length());
     if (title.empty()) return;
     std::cout << "\n";
     say(title);
     for (std::int64_t i = 0; i < model_.layers; ++i)
       if (a_.layer < 0 || a_.layer == i)
-        say(str("layer ", i, ": ", referenced_text(layer(i).kept, model_, parallel_, length())));
+        say(str("layer ", i, ": ", attended_keys_text(layer(i).kept, model_, parallel_, length())));
   }
 
   void write_pictures() const {

@@ -1,5 +1,5 @@
 #pragma once
-// `attention show --text`: shows to what a trained model attends in a text.
+// `attention show --text`: shows which tokens of a text a trained model attends to.
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@
 namespace ring {
 
 struct AttentionOnText {
-  std::string run, text, svg;  // run: run or checkpoint; text: text file; svg: output file, or ""
+  std::string run, text, svg;  // paths: a run or checkpoint; a text file; an output file, or ""
   std::vector<std::string> overrides;
   SavedWeights weights = SavedWeights::latest;
   int threads = 0;

@@ -16,14 +16,14 @@ void BenchConfig::add_to(Command command) {
   command.add_option("overrides", overrides, "Settings to change, such as section.key=value");
 }
 
-Config BenchConfig::load() const { return settings_at(file, overrides); }
+Config BenchConfig::load() const { return load_settings(file, overrides); }
 
 std::string BenchConfig::name() const { return std::filesystem::path(file).stem().string(); }
 
 CsvFile::CsvFile(const std::string& path, const std::string& header) : path_(path) {
   if (path.empty()) return;
   std::string first;
-  std::getline(std::ifstream(path) >> std::ws, first);  // opens: system
+  std::getline(std::ifstream(path) >> std::ws, first);  // allowed open: output (named by the user)
   if (!first.empty() && first != header)
     fail(path, ": expected the columns ", header, ", got ", first, ". Give another file");
   out_ = LineFile(path);
@@ -34,11 +34,11 @@ void CsvFile::add(const std::string& line) {
   if (!path_.empty()) out_.add(line);
 }
 
-Facts facts_of(Command command, const std::vector<std::string>& own) {
+Facts facts_of_options(Command command, const std::vector<std::string>& ignored) {
   Facts facts;
   for (Option option : command.named_options()) {
     const std::string name = option.name();
-    if (std::ranges::find(own, name) != own.end()) continue;
+    if (std::ranges::find(ignored, name) != ignored.end()) continue;
     facts.push_back({name, option.given() ? joined(option.values(), " ") : "not given"});
   }
   return facts;

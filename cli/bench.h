@@ -1,5 +1,5 @@
 #pragma once
-// Shared by the subcommands of `ringmaster bench`.
+// Options and files that the subcommands of `ringmaster bench` share.
 
 #include <string>
 #include <vector>
@@ -29,9 +29,9 @@ struct BenchConfig {
   std::string name() const;  // name of the shape: the file's name without folder and extension
 };
 
-// Returns the options that must be the same on all ranks of `launch`. own: options that may differ, because they only
-// affect rank 0's output.
-Facts facts_of(Command command, const std::vector<std::string>& own);
+// Returns the options that must be the same on all ranks of `launch`. ignored: options that may differ, because they
+// only affect rank 0's output.
+Facts facts_of_options(Command command, const std::vector<std::string>& ignored);
 
 // A file to which lines are appended; a new file gets the header immediately. If the path is empty, nothing is written.
 class CsvFile {

@@ -20,7 +20,7 @@ namespace {
 // Maximum default length on a CPU and on a GPU. Longer sequences take long to measure: seconds per call on a CPU, and
 // also on a GPU if blocks keep a large share of the pairs.
 constexpr std::int64_t kUsualLength[] = {4096, 131072};
-constexpr double kAlike = 0.05;  // maximum difference, as a share of the keys
+constexpr double kAlike = 0.05;  // relative difference in kept keys up to which no note is printed
 
 struct Arguments {
   BenchConfig config;
@@ -41,8 +41,9 @@ void print_times(const std::vector<BlockTiming>& times) {
   std::vector<std::vector<std::string>> rows = {
       {"block", "keys", "routing ms", "forward ms", "backward ms", "all ms", "share", "kernels"}};
   for (const BlockTiming& t : times)
-    rows.push_back({str(t.attention.block), fixed(t.keys, 1), fixed(1e3 * t.routing, 3), fixed(1e3 * t.forward, 3),
-                    fixed(1e3 * t.backward, 3), fixed(1e3 * t.seconds(), 3), percent(t.routing / t.seconds()),
+    rows.push_back({str(t.attention.block), format_fixed(t.keys, 1), format_fixed(1e3 * t.routing, 3),
+                    format_fixed(1e3 * t.forward, 3), format_fixed(1e3 * t.backward, 3),
+                    format_fixed(1e3 * t.seconds(), 3), percent(t.routing / t.seconds()),
                     str(t.forward_candidate, ", ", t.backward_candidate)});
   print_table(rows, 0);
 }
@@ -51,10 +52,10 @@ void print_setting(const BlockLayers& layers, const std::vector<BlockTiming>& ti
   const std::size_t at = index_of_fastest(times);
   const BlockTiming &best = times[at], &other = times[1 - at];
   print_format("blocks of %lld: %s times as fast%s\n", static_cast<long long>(best.attention.block),
-               fixed(other.seconds() / best.seconds(), 2).c_str(), at == 0 ? ", as in the settings" : "");
+               format_fixed(other.seconds() / best.seconds(), 2).c_str(), at == 0 ? ", as in the settings" : "");
   if (const double more = best.keys / other.keys; std::abs(more - 1) > kAlike)
     print_format("but with %s times as many keys because only whole blocks are kept; a larger keep evens this out\n",
-                 fixed(more, 2).c_str());
+                 format_fixed(more, 2).c_str());
   for (const std::string& key : layers.keys)
     print_format("  '%s=%s'\n", key.c_str(), block_text(best.attention).c_str());
 }
@@ -65,9 +66,10 @@ std::vector<BlockLayers> free_layers(const std::string& file, const ModelConfig&
   if (all.empty())
     fail(file, ": no layer has kind: block_sparse. Set model.attention, for example ",
          "'model.attention={kind: block_sparse, rules: [{pattern: content, local: 2, keep: 16}]}'");
-  const auto is_free = [](const BlockLayers& l) { return block_is_free(l.attention); };
+  const auto is_free = [](const BlockLayers& l) { return can_change_block_size(l.attention); };
   if (std::ranges::none_of(all, is_free))
-    fail(all.front().keys.front(), ".rules: pattern: file fixes the block size at ", block_of(all.front().attention),
+    fail(all.front().keys.front(), ".rules: pattern: file fixes the block size at ",
+         block_size_of(all.front().attention),
          " tokens, so there is no other size to measure. Give a file with another block size");
   for (const BlockLayers& l : all)
     if (!is_free(l))

@@ -19,8 +19,8 @@ struct Arguments {
   std::string out = "rates.yaml";
 };
 
-// Returns the rates that the file already contains, for other precisions and for links. Call before measuring: throws
-// Error if the file cannot be written or contains the rates of a different device.
+// Returns the rates that the file already contains, e.g. for other precisions or for links. Throws Error if the file
+// cannot be written or contains rates of a different device, so call this before measuring.
 DeviceRates rates_there(const std::string& file, const ExecContext& ctx) {
   check_writable(file);
   DeviceRates rates;
@@ -39,7 +39,7 @@ void run(const Arguments& a, const Facts& given) {
   const bool leader = bench.mesh().rank() == 0;
   const DeviceRates before = leader ? rates_there(a.out, bench.exec()) : DeviceRates{.device = ""};
   const DeviceRates rates = calibrate(bench, before);
-  bench.mesh().host().barrier().synchronize();  // host waits: shutdown
+  bench.mesh().host().barrier().synchronize();  // allowed host wait: shutdown
   if (!leader) return;
   write_whole(a.out, to_yaml(rates));
   print_format("%s\nwritten to %s: ringmaster plan %s --rates %s\n", to_yaml(rates).c_str(), a.out.c_str(),
@@ -57,7 +57,7 @@ void add_bench_calibrate(Command bench) {
                  "File to write; its rates of other precisions and of the link stay if it is of this device")
       .show_default();
   cmd.footer("Example: ringmaster launch -n 2 -- bench calibrate bench/shapes/1b.yaml --out h200.yaml");
-  cmd.callback([a, cmd] { run(*a, facts_of(cmd, {"--out"})); });
+  cmd.set_callback([a, cmd] { run(*a, facts_of_options(cmd, {"--out"})); });
 }
 
 }  // namespace ring

@@ -42,7 +42,7 @@ void check_alone(const ContextGrid& g) {
          ": one device alone with so few of ", longest, " tokens is not a valid reference");
 }
 
-// Sets values that were not given, for this number of ranks.
+// Fills in options that were not given. Throws Error if the options do not suit this number of ranks.
 void fill_in(Arguments& a, int ranks, Backend backend) {
   if (a.kv_heads == 0) a.kv_heads = a.grid.heads;
   if (a.grid.heads % a.kv_heads)
@@ -86,7 +86,7 @@ std::string milliseconds(double seconds) {
   return text;
 }
 
-// Returns the rate as a share of a single device's rate; `otherwise` if that was not measured.
+// Formats a rate as a share of the rate `alone` of a single device; returns `otherwise` if `alone` was not measured.
 std::string share(double flops, double alone, const char* otherwise) {
   if (!(alone > 0)) return otherwise;
   char text[32];
@@ -116,7 +116,7 @@ void print(const ContextTiming& t) {
                share(both, t.both_alone, "-").c_str(), 1e3 * t.computing_seconds);
   const bool travels = t.transfer_seconds > 0;
   print_format("%9.3f %9.3f %7s %8s %9.1f %9.1f\n", 1e3 * t.transfer_seconds, 1e3 * t.waited_seconds,
-               travels ? percent(t.hidden()).c_str() : "-", percent(t.slowdown()).c_str(),
+               travels ? percent(t.hidden_share()).c_str() : "-", percent(t.slowdown()).c_str(),
                1e-6 * static_cast<double>(t.extra_bytes), 1e-6 * static_cast<double>(t.sent_bytes));
   std::fflush(stdout);
 }
@@ -134,7 +134,7 @@ void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, co
               ',', t.length, ',', t.schedule, ',', 1e3 * t.forward_seconds, ',', 1e-12 * forward, ',',
               share(forward, t.forward_alone, ""), ',', 1e3 * t.both_seconds, ',', 1e-12 * both, ',',
               share(both, t.both_alone, ""), ',', 1e3 * t.computing_seconds, ',', 1e3 * t.transfer_seconds, ',',
-              1e3 * t.waited_seconds, ',', t.hidden(), ',', t.slowdown(), ',',
+              1e3 * t.waited_seconds, ',', t.hidden_share(), ',', t.slowdown(), ',',
               1e-6 * static_cast<double>(t.extra_bytes), ',', 1e-6 * static_cast<double>(t.sent_bytes)));
 }
 
@@ -164,7 +164,7 @@ void draw(const Arguments& a, const ContextGrid& g, int ranks, const ExecContext
   if (t.transfer_seconds > 0)
     transfers = str("transfers without computation ", milliseconds(t.transfer_seconds),
                     " ms; messages in flight and no kernel running for ", milliseconds(t.waited_seconds),
-                    " ms: hidden ", percent(t.hidden()));
+                    " ms: hidden ", percent(t.hidden_share()));
   write_svg("--timeline", timeline_path(a, t.length, t.schedule), timeline_picture(t.timeline, title, {of, transfers}));
 }
 
@@ -236,7 +236,9 @@ void add_bench_context(Command bench) {
   cmd.add_flag("--deterministic", a->deterministic, "Use only kernels with bit-identical results from run to run");
   cmd.add_flag("--choices", a->choices, "Also print which kernels were the fastest");
   cmd.footer("Example: ringmaster launch --nproc-per-node 4 -- bench context --length 65536,131072 --schedule ring");
-  cmd.callback([a, cmd] { run(*a, facts_of(cmd, {"--device", "--threads", "--timeline", "--csv", "--choices"})); });
+  cmd.set_callback([a, cmd] {
+    run(*a, facts_of_options(cmd, {"--device", "--threads", "--timeline", "--csv", "--choices"}));
+  });
 }
 
 }  // namespace ring

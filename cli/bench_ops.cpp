@@ -43,7 +43,7 @@ void print_ops(const Arguments& a, const OpsReport& r) {
 }
 
 void print_floor(const OpsReport& r) {
-  const StepFloor f = r.floor();
+  const StepFloor f = r.step_floor();
   double sum = 0;
   for (const OpTiming& o : r.ops) sum += o.calls * o.seconds;
   print_format("step %.2f ms; its kernels back to back %.2f ms\n", 1e3 * r.step_seconds, 1e3 * sum);
@@ -69,7 +69,7 @@ void run_floor(const Arguments& a) {
   CsvFile csv(a.csv_file, "shape,floor_ms,products_ms,attention_ms,rest_ms,step_ms,copy_tbytes,product_tflops");
   StepBenchmark bench(a.config.load());
   const OpsReport r = time_ops(bench, a.seconds, a.steps);
-  const StepFloor f = r.floor();
+  const StepFloor f = r.step_floor();
   print_ceilings(r);
   print_floor(r);
   csv.add(str(a.config.name(), ',', 1e3 * f.seconds(), ',', 1e3 * f.products, ',', 1e3 * f.attention, ',', 1e3 * f.rest,

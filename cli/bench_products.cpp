@@ -24,14 +24,14 @@ struct Arguments {
 using Rows = std::vector<std::vector<std::string>>;
 
 std::string rate_of(const ProductTiming& p) {
-  if (p.cost.flops > 0) return str(fixed(1e-12 * p.cost.flops / p.seconds, 1), " TFLOP/s");
-  return str(fixed(1e-9 * p.cost.bytes / p.seconds, 0), " GB/s");
+  if (p.cost.flops > 0) return str(format_fixed(1e-12 * p.cost.flops / p.seconds, 1), " TFLOP/s");
+  return str(format_fixed(1e-9 * p.cost.bytes / p.seconds, 0), " GB/s");
 }
 
 void print_rows(const std::vector<ProductTiming>& timings) {
   Rows rows = {{"work", "kernel", "shape", "us", "rate"}};
   for (const ProductTiming& p : timings)
-    rows.push_back({p.work, str(p.type, ' ', p.kernel), p.cost.shape, fixed(1e6 * p.seconds, 1), rate_of(p)});
+    rows.push_back({p.work, str(p.type, ' ', p.kernel), p.cost.shape, format_fixed(1e6 * p.seconds, 1), rate_of(p)});
   print_table(rows, 3);
   print_format("\n");
   std::cout.flush();
@@ -43,17 +43,18 @@ void print_linear(const LinearTiming& t) {
   print_rows(t.rows);
 }
 
-// Prints a line for each op that can quantize its result. Returns the seconds per block that this saves, by type.
+// Prints a line for each op that can quantize its result. Returns the seconds that this saves per transformer block,
+// for each FP8 type.
 std::map<std::string_view, double> print_producers(const std::vector<ProducerTiming>& all, const std::string& usual) {
   std::vector<std::string> titles = {"op", "calls", str(usual, " us")};
   for (const std::string_view type : kFp8Types) titles.insert(titles.end(), {"then quantize us", str(type, " us")});
   Rows rows = {titles};
   std::map<std::string_view, double> saved;
   for (const ProducerTiming& t : all) {
-    rows.push_back({t.name, str(t.calls), fixed(1e6 * t.fused.at(usual), 1)});
+    rows.push_back({t.name, str(t.calls), format_fixed(1e6 * t.fused.at(usual), 1)});
     for (const std::string_view type : kFp8Types) {
       const double separate = t.separate.find(type)->second, fused = t.fused.find(type)->second;
-      rows.back().insert(rows.back().end(), {fixed(1e6 * separate, 1), fixed(1e6 * fused, 1)});
+      rows.back().insert(rows.back().end(), {format_fixed(1e6 * separate, 1), format_fixed(1e6 * fused, 1)});
       saved[type] += t.calls * (separate - fused);
     }
   }
@@ -68,9 +69,9 @@ std::map<std::string_view, double> print_producers(const std::vector<ProducerTim
 void print_sums(const std::vector<LinearTiming>& all, double saved, const std::string& usual, std::string_view type) {
   Rows rows = {{"linear", str(usual, " us"), str(type, " us"), "quantize us", "faster", "with quantizing"}};
   const auto add = [&](const std::string& name, double before, const LinearSeconds& s) {
-    rows.push_back({name, fixed(1e6 * before, 1), fixed(1e6 * s.products, 1), fixed(1e6 * s.quantization, 1),
-                    str(fixed(before / s.products, 2), 'x'),
-                    str(fixed(before / (s.products + s.quantization), 2), 'x')});
+    rows.push_back({name, format_fixed(1e6 * before, 1), format_fixed(1e6 * s.products, 1),
+                    format_fixed(1e6 * s.quantization, 1), str(format_fixed(before / s.products, 2), 'x'),
+                    str(format_fixed(before / (s.products + s.quantization), 2), 'x')});
   };
   double before = 0;
   LinearSeconds sum;

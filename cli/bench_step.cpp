@@ -109,14 +109,14 @@ void run(const Arguments& a, const Facts& given) {
   std::unique_ptr<Profiler> profiler;
   if (a.profile > 0) profiler = std::make_unique<Profiler>(a.profile, ranges);
   const StepTimes t = time_steps(bench, a.warmup, a.steps, profiler.get());
-  bench.mesh().host().barrier().synchronize();  // host waits: shutdown
+  bench.mesh().host().barrier().synchronize();  // allowed host wait: shutdown
   if (!leader) return;
   const Ceilings ceilings = a.no_ceilings ? Ceilings{} : try_measure_ceilings(bench.exec());
   print(a, bench, t, ceilings);
   if (rates) print_prediction(*rates, bench, t);
   write(csv, a, bench, t);
   if (!profiler) return;
-  const Profile profile = profiler->read();
+  const Profile profile = profiler->read_profile();
   write_trace(profile, a.trace);
   std::cout << "\n" << profile_table(profile, ceilings) << "\n";
   const DeviceRates used = rates ? *rates : rates_named("", bench.config());
@@ -143,8 +143,8 @@ void add_bench_step(Command bench) {
   cmd.add_option("--trace", a->trace, "File for the profile's trace").show_default();
   cmd.add_flag("--nvtx", a->nvtx, "Emit ranges for Nsight Systems, which slow the steps down");
   cmd.footer("Example: ringmaster bench step bench/shapes/gpt2.yaml run.deterministic=false");
-  cmd.callback([a, cmd] {
-    run(*a, facts_of(cmd, {"--peak-tflops", "--csv", "--who", "--no-ceilings", "--trace", "--nvtx"}));
+  cmd.set_callback([a, cmd] {
+    run(*a, facts_of_options(cmd, {"--peak-tflops", "--csv", "--who", "--no-ceilings", "--trace", "--nvtx"}));
   });
 }
 

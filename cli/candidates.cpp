@@ -56,7 +56,7 @@ class Place {
   Command commands() const { return is("launch") || is("help") ? root_ : command_; }
   Option waiting() const { return values_ > 0 ? option_ : Option(); }
   bool begins() const { return plain_ == 0; }
-  // Returns the positional argument that comes next; refers to no option if all are used.
+  // Returns the positional argument that comes next; an empty Option if all are used.
   Option next_word() const {
     const std::vector<Option> all = command_.positionals();
     if (all.empty()) return {};
@@ -68,8 +68,8 @@ class Place {
 
   Command root_, command_;
   Option option_;
-  std::size_t values_ = 0;  // number of values that are still to come
-  std::size_t plain_ = 0;   // number of words that are not options
+  std::size_t values_ = 0;  // number of values of option_ that are still to come
+  std::size_t plain_ = 0;   // number of words so far that are not options
 };
 
 Candidates values_of(const config::Node& root, const std::string& key) {
@@ -85,7 +85,7 @@ Candidates values_of(const config::Node& root, const std::string& key) {
   return found;
 }
 
-// Returns the fields of one section, or the values of one setting.
+// Completes a setting: returns the fields of its section or, after '=', its values.
 Candidates settings(const std::string& word) {
   Config config;
   const config::Node root = bind_config(config);
@@ -144,7 +144,7 @@ std::string in_a_line(std::string about) {
 
 }  // namespace
 
-std::vector<Candidate> candidates(Command app, const std::vector<std::string>& words) {
+std::vector<Candidate> completion_candidates(Command app, const std::vector<std::string>& words) {
   Place place(app);
   const std::string word = words.empty() ? "" : words.back();
   for (std::size_t i = 0; i + 1 < words.size(); ++i) place.pass(words[i]);

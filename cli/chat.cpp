@@ -32,11 +32,12 @@ bool next_line(std::string& line) {
 
 std::string answer(const Session& s, const Chat& chat, const std::vector<ChatMessage>& messages,
                    const Sampling& sampling, std::int64_t max_tokens, const std::vector<std::string>& stops) {
-  const TextStart start{chat.prompt(messages, s.config.model.context), sampling};
-  const GeneratedText text = generate_text(s, start, max_tokens, chat.ending(stops), [](const std::string& piece) {
-    std::cout << piece << std::flush;
-    return static_cast<bool>(std::cout);
-  });
+  const TextStart start{chat.encode_prompt(messages, s.config.model.context), sampling};
+  const GeneratedText text =
+      generate_text(s, start, max_tokens, chat.answer_ending(stops), [](const std::string& piece) {
+        std::cout << piece << std::flush;
+        return static_cast<bool>(std::cout);
+      });
   std::cout << std::endl;
   return text.text();
 }

@@ -127,7 +127,7 @@ struct Tally {
   bool removed = false;  // true if a checkpoint in the current list was removed
 
   void look_at(const fs::path& path) {
-    const Verification v = verify_live(path, /*from_disk=*/true);
+    const Verification v = verify_during_training(path, /*from_disk=*/true);
     seen.insert(path);
     removed |= v.removed;
     damaged += !v.problems.empty();

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxRanks = 100'000;  // limited by the names of shards
+constexpr int kMaxRanks = 100'000;  // file names of shards have five digits
 constexpr std::int64_t kMaxSteps = std::numeric_limits<std::int64_t>::max();
 
 struct ReshardArguments {
@@ -67,7 +67,7 @@ fs::path folder_of(const std::string& path) {
 void prune(const PruneArguments& a) {
   const PruneRules rules = rules_of(a);
   const fs::path folder = folder_of(a.path);
-  const std::optional<RunDirectory> run = run_around(folder.string());
+  const std::optional<RunDirectory> run = run_containing(folder.string());
   std::shared_ptr<void> lock;
   if (run && !a.dry_run) lock = run->lock();
   const PrunePlan plan = plan_prune(folder, rules);

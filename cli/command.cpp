@@ -125,7 +125,7 @@ Command Command::add_subcommand(const std::string& name, const std::string& text
 }
 void Command::require_subcommand() const { app_->require_subcommand(1); }
 void Command::footer(const std::string& text) const { app_->footer(text); }
-void Command::callback(const std::function<void()>& run) const { app_->callback(run); }
+void Command::set_callback(const std::function<void()>& run) const { app_->callback(run); }
 
 Option Command::add_flag(const std::string& names, bool& value, const std::string& text) const {
   return Option(app_->add_flag(names, value, text));
@@ -220,9 +220,9 @@ void Program::parse(std::vector<std::string> arguments) {
   }
 }
 
-// Throws after parsing, before the callback of any command runs. The callbacks cannot be removed instead, since they
-// own the variables that options fill.
-void Program::run_nothing() {
+// Makes parse() throw internally after parsing, before the callback of any command runs. The callbacks cannot be
+// removed instead, since they own the variables that options fill.
+void Program::disable_callbacks() {
   app_->parse_complete_callback([] { throw NothingIsRun(); });
 }
 

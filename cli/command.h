@@ -22,7 +22,7 @@ namespace ring {
 
 inline constexpr std::int64_t kMaxThreads = 4096;  // maximum per process
 inline constexpr std::int64_t kMaxCount = (std::int64_t{1} << 31) - 1;
-inline constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;  // tokens per sequence
+inline constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;  // maximum tokens per sequence
 inline constexpr std::int64_t kMaxSeed = std::numeric_limits<std::int64_t>::max();
 inline constexpr std::int64_t kMaxHeads = 1 << 16, kMaxHeadDim = 4096;
 
@@ -47,7 +47,8 @@ class Option {
   Option takes_at_least(int min) const;               // number of values
   Option takes_one_word() const;                      // takes a single word, which may contain several values
   Option envname(const std::string& variable) const;  // environment variable that is read if the option is not given
-  Option needs(const std::string& other) const;       // `other` must have been added before, and so must `others` below
+  // For needs() and excludes(), the other options must have been added before.
+  Option needs(const std::string& other) const;
   Option excludes(std::initializer_list<const char*> others) const;
 
   std::string name() const;  // e.g. "--seed"; "config" for a positional argument
@@ -83,13 +84,13 @@ class Command {
   void footer(const std::string& text) const;  // text below the options in --help
 
   // Sets the function that parse() calls if the command line names this command.
-  void callback(const std::function<void()>& run) const;
-  // Creates an A, whose members the options fill and with which parse() calls run() if the command line names this
-  // command.
+  void set_callback(const std::function<void()>& run) const;
+  // Creates an object of type A for the command's options to fill. If the command line names this command, parse()
+  // calls run() with the object.
   template <class A>
   std::remove_const_t<A>& runs(void (*run)(A&)) const {
     const std::shared_ptr<std::remove_const_t<A>> arguments(new std::remove_const_t<A>());
-    callback([arguments, run] { run(*arguments); });
+    set_callback([arguments, run] { run(*arguments); });
     return *arguments;
   }
 
@@ -122,7 +123,7 @@ class Command {
   std::vector<Option> named_options() const;
   std::vector<Option> positionals() const;
   Option find_option(const std::string& name) const;
-  // Returns the option that `word` names if its values are separate words (--x 1, not --x=1); else refers to no option.
+  // Returns the option that `word` names if its values are separate words (--x 1, not --x=1); else an empty Option.
   Option option_before_values(const std::string& word) const;
 
   // Returns the innermost command that the last parse() found; returns this command if it found none below it.
@@ -145,7 +146,7 @@ class Program : public Command {
   void parse(std::vector<std::string> arguments);
 
   // Makes parse() only parse the command line, without running a command.
-  void run_nothing();
+  void disable_callbacks();
 
  private:
   std::shared_ptr<CLI::App> owner_;

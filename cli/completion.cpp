@@ -68,7 +68,7 @@ complete -c ringmaster -f -a '(__ringmaster_words)'
 )";
 
 void add_script(Command completion, const char* shell, const char* script) {
-  completion.add_subcommand(shell, std::string("Print the script for ") + shell).callback([script] {
+  completion.add_subcommand(shell, std::string("Print the script for ") + shell).set_callback([script] {
     std::cout << script;
   });
 }
@@ -89,7 +89,7 @@ void add_completion_commands(Command app) {
   auto words = std::make_shared<std::vector<std::string>>();
   const Command ask = completion.add_subcommand("words", "Print possible next words; the scripts call this");
   ask.add_option("words", *words, "The words so far, after --; the last one is unfinished");
-  ask.callback([app, words] { print(candidates(app, *words)); });
+  ask.set_callback([app, words] { print(completion_candidates(app, *words)); });
   completion.footer("Example: source <(ringmaster completion bash)");
 }
 

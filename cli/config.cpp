@@ -19,11 +19,11 @@ struct ShowOptions {
 };
 
 void show(const ShowOptions& options) {
-  Config config = settings_at(options.file, options.overrides);
+  Config config = load_settings(options.file, options.overrides);
   config.model = config.model.resolved();
   const bool restores = options.overrides.empty() && std::filesystem::is_directory(options.file);
   // The output can be redirected to a run's config.yaml.
-  std::cout << (restores ? sealed_settings(config) : to_yaml(config));
+  std::cout << (restores ? settings_with_hash(config) : to_yaml(config));
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ void add_config_commands(Command app) {
   show_command.add_option("overrides", options.overrides, "settings to change, such as train.steps=100")
       .type_name("KEY=VALUE");
 
-  config.add_subcommand("docs", "Print the reference of all keys in Markdown (docs/configuration.md)").callback([] {
+  config.add_subcommand("docs", "Print the reference of all keys in Markdown (docs/configuration.md)").set_callback([] {
     std::cout << configuration_reference();
   });
 }

@@ -106,7 +106,7 @@ Dashboard::Dashboard(HttpOptions o, const std::string& run, const JobBoard& boar
 Dashboard::~Dashboard() = default;
 const Endpoint& Dashboard::endpoint() const { return impl_->server->endpoint(); }
 
-std::string run_of_command(Command app, const std::vector<std::string>& command) try {
+std::string run_directory_of(Command app, const std::vector<std::string>& command) try {
   if (command.empty() || command[0] != "train") return "";
   const Command train = app.find_command("train");
   std::string settings;
@@ -121,7 +121,7 @@ std::string run_of_command(Command app, const std::vector<std::string>& command)
       changes.push_back(word);
   }
   if (settings.empty() || std::filesystem::is_directory(settings)) return settings;
-  return settings_at(settings, changes).run.path();
+  return load_settings(settings, changes).run.path();
 } catch (const std::exception&) {
   return "";
 }

@@ -26,6 +26,6 @@ class Dashboard {
 
 // Returns the directory of the run that a worker's command trains, parsed with the program `app`; empty if the command
 // trains none or if its settings are wrong, which the workers report.
-std::string run_of_command(Command app, const std::vector<std::string>& command);
+std::string run_directory_of(Command app, const std::vector<std::string>& command);
 
 }  // namespace ring

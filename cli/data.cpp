@@ -27,7 +27,7 @@ void show_bytes(LiveLine& line, std::uint64_t done, std::uint64_t total, const s
   std::string text = str(format_bytes(static_cast<double>(done)), "  ", besides, format_bytes(rate), "/s");
   if (total > 0)
     text = str(done * 100 / total, " %  of ", format_bytes(static_cast<double>(total)), "  ", text, "  ",
-               fixed(static_cast<double>(total - std::min(done, total)) / rate, 0), " s left");
+               format_fixed(static_cast<double>(total - std::min(done, total)) / rate, 0), " s left");
   line.show(text);
 }
 
@@ -80,8 +80,8 @@ void prepare(const PrepareArguments& a) {
               << " tokens in one document. Few documents are cut if model.context is several times that\n";
   std::cout << "  tokenizer   " << r.tokenizer->kind() << ", "
             << with_commas(static_cast<std::uint64_t>(r.tokenizer->vocab_size())) << " tokens, hash "
-            << r.tokenizer->hash() << "\n  " << fixed(bytes / tokens, 2) << " bytes per token, " << fixed(r.seconds, 1)
-            << " s, " << format_bytes(bytes / r.seconds) << "/s\n";
+            << r.tokenizer->hash() << "\n  " << format_fixed(bytes / tokens, 2) << " bytes per token, "
+            << format_fixed(r.seconds, 1) << " s, " << format_bytes(bytes / r.seconds) << "/s\n";
 }
 
 // Verifies every byte. If anything is damaged, prints it and returns false.
@@ -167,7 +167,7 @@ void add_prepare(Command parent) {
       "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, if\n"
       "the tokenizer has one.\n"
       "Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
-  c.callback([a, fraction] {
+  c.set_callback([a, fraction] {
     a->options.enlarge_validation = !fraction.given();
     prepare(*a);
   });

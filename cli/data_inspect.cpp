@@ -26,14 +26,14 @@ struct InspectArguments {
   std::int64_t context = 0;
 };
 
-// Prints how full samples are, and how many documents are split.
+// Prints the share of padding and the number of cut documents for each way to pack documents into samples.
 void print_packing(const InspectArguments& a, const TokenSplit& split) {
   std::cout << "  " << (a.validation ? "validation" : "train") << " in samples of "
             << with_commas(static_cast<std::uint64_t>(a.context)) << " tokens\n";
   for (const std::int64_t group : {0, 1024, 4096}) {
     const auto rows = pack_rows(split, a.context, {.documents = true, .best_fit = group});
     std::cout << (group ? str("    best_fit: ", group) : "    in order      ") << "  " << with_commas(rows->rows())
-              << (rows->rows() == 1 ? " sample, " : " samples, ") << fixed(100 * (1 - rows->filled()), 2)
+              << (rows->rows() == 1 ? " sample, " : " samples, ") << format_fixed(100 * (1 - rows->filled_share()), 2)
               << " % padding, " << with_commas(rows->cut_documents()) << " of " << with_commas(split.documents())
               << (split.documents() == 1 ? " document" : " documents") << " cut\n";
   }
@@ -53,7 +53,7 @@ void print_document(const InspectArguments& a, const TokenSplit& split, const To
   std::vector<std::uint8_t> counts(static_cast<std::size_t>(length));
   split.read_mask(begin, counts.size(), counts.data());
   const auto targets = static_cast<std::uint64_t>(std::ranges::count(counts, 1));
-  std::cout << ", " << share_of_targets(targets, length) << ":\n"
+  std::cout << ", " << targets_text(targets, length) << ":\n"
             << marked_text(tokenizer, ids, counts, a.bytes, ::isatty(STDOUT_FILENO) == 1) << std::endl;
   if (targets == 0)
     log::warn(a.file, ": no token of document ", document, " counts as a target, so the model learns nothing from it");
@@ -70,7 +70,8 @@ void inspect(const InspectArguments& a) {
   std::cout << "  tokenizer   " << store->tokenizer_kind() << ", "
             << with_commas(static_cast<std::uint64_t>(store->vocab_size())) << " tokens, hash "
             << store->tokenizer_hash() << "\n  text        " << format_bytes(bytes) << ", "
-            << fixed(bytes / static_cast<double>(train.tokens() + validation.tokens()), 2) << " bytes per token\n";
+            << format_fixed(bytes / static_cast<double>(train.tokens() + validation.tokens()), 2)
+            << " bytes per token\n";
   const TokenSplit& split = a.validation ? validation : train;
   if (a.document >= split.documents()) {
     fail("--document: got ", a.document, ", but ", a.file, " has ",

@@ -39,7 +39,7 @@ std::string marked_text(const Tokenizer& tokenizer, std::span<const std::int32_t
   return out;
 }
 
-std::string share_of_targets(std::uint64_t targets, std::uint64_t tokens) {
+std::string targets_text(std::uint64_t targets, std::uint64_t tokens) {
   if (targets == 0) return "none of which counts as a target";
   return str("of which ", with_commas(targets), targets == 1 ? " counts as a target" : " count as targets", " (",
              percent(static_cast<double>(targets) / static_cast<double>(tokens)), ")");
@@ -49,7 +49,7 @@ std::string split_summary(const std::string& name, std::uint64_t tokens, std::ui
                           std::uint64_t targets) {
   std::string line = str("  ", name, std::string(12 - std::min<std::size_t>(name.size(), 12), ' '), with_commas(tokens),
                          " tokens in ", with_commas(documents), documents == 1 ? " document" : " documents");
-  if (targets < tokens) line += ", " + share_of_targets(targets, tokens);
+  if (targets < tokens) line += ", " + targets_text(targets, tokens);
   return line;
 }
 
@@ -59,19 +59,19 @@ std::string with_commas(std::uint64_t n) {
   return out;
 }
 
-std::string fixed(double value, int digits) {
+std::string format_fixed(double value, int digits) {
   std::array<char, 64> out{};
   std::snprintf(out.data(), out.size(), "%.*f", digits, value);
   return out.data();
 }
 
-std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
+std::string percent(double share) { return format_fixed(100 * share, 1) + " %"; }
 
 std::string format_bytes(double bytes) {
   constexpr std::array<const char*, 5> units{"bytes", "KB", "MB", "GB", "TB"};
   std::size_t unit = 0;
   for (; bytes >= 1000 && unit + 1 < units.size(); ++unit) bytes /= 1000;
-  return fixed(bytes, unit == 0 ? 0 : 1) + " " + units[unit];
+  return format_fixed(bytes, unit == 0 ? 0 : 1) + " " + units[unit];
 }
 
 std::string escape_control_characters(std::string_view text) {

@@ -18,8 +18,8 @@ void examine() {
   for (const auto& part :
        {check_build(), check_cuda(gpus, {info::kCuda, info::kCudaArchs}, host), check_choices(gpus, inspect_choices())})
     findings.insert(findings.end(), part.begin(), part.end());
-  std::cout << "Ringmaster " << version_text() << "\n\n" << report(findings);
-  if (!healthy(findings)) throw ExitCode{kExitError};
+  std::cout << "Ringmaster " << version_text() << "\n\n" << findings_table(findings);
+  if (!is_healthy(findings)) throw ExitCode{kExitError};
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ void examine() {
 void add_doctor_command(Command app) {
   app.add_subcommand("doctor",
                      "Check this machine for training: print its hardware and libraries, missing parts and remedies")
-      .callback(examine);
+      .set_callback(examine);
 }
 
 }  // namespace ring

@@ -32,7 +32,7 @@ struct Arguments {
 
 // Prints JSON to the terminal, or writes a file, completely or not at all.
 void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
-  const auto text = [&](int indent) {  // paths may contain invalid UTF-8
+  const auto text = [&](int indent) {  // not dump(), which throws if a path is invalid UTF-8
     return json_text(json, indent) + "\n";
   };
   if (a.json) std::cout << text(-1);
@@ -55,11 +55,11 @@ void run(const Arguments& a) {
   const Session session = open_session(a.run, {.threads = a.threads, .device = a.device, .weights = a.weights});
   if (a.context) check_length(session.model->config(), "--context", a.context);
   if (!a.tasks.empty()) return print_json(evaluate_tasks(session, a.tasks, a.context, a.corpus.rows, a.json), a);
-  const Corpora corpora = a.corpus.open(a.run, a.threads, session);
+  const Corpora corpora = a.corpus.open_corpora(a.run, a.threads, session);
   if (a.long_context)
     return long_eval(session, corpora, a.corpus.split(), a.long_eval, a.corpus.batches, a.corpus.rows, a.json);
   const std::int64_t window = a.context ? a.context : session.config.model.context;
-  const ValidationSet set = a.corpus.windows(session, corpora, window);
+  const ValidationSet set = a.corpus.make_validation_set(session, corpora, window);
   const std::unique_ptr<Mesh> alone = mesh_of_one();
   const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
   const double bits = e.bits_per_byte(set.bytes_per_token());

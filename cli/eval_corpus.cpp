@@ -48,7 +48,7 @@ void EvalCorpus::add_batches_to(Command cmd) {
 
 namespace {
 
-// Throws Error, with the options that read text, if the file contains text.
+// Throws Error if the file contains text; the message gives the options that read text.
 void refuse_text(const std::string& path, const Session& session) {
   if (!is_text_file(path)) return;
   const NamedTokenizer tokenizer{tokenizer_file_of(session.origin), !chat_format_of(session.origin).source.empty()};
@@ -58,7 +58,7 @@ void refuse_text(const std::string& path, const Session& session) {
 
 }  // namespace
 
-Corpora EvalCorpus::open(const std::string& run, int threads, const Session& session) const {
+Corpora EvalCorpus::open_corpora(const std::string& run, int threads, const Session& session) const {
   if (!text.inputs.empty()) {
     PrepareOptions options = text;
     options.threads = threads;
@@ -68,7 +68,7 @@ Corpora EvalCorpus::open(const std::string& run, int threads, const Session& ses
   if (data.empty() && !session.origin.imported.empty())
     fail("--data: ", run, " has imported weights and no corpus. Give a corpus with --data, or files with --text");
   if (!data.empty()) refuse_text(data, session);
-  Corpora corpora = data.empty() ? open_corpora(session.config.data) : open_corpus(data);
+  Corpora corpora = data.empty() ? ring::open_corpora(session.config.data) : open_corpus(data);
   check_tokenizer(corpora, session.tokenizer->hash(), "run " + run);
   if (data.empty()) check_data(session.origin, corpora, "Restore the old ones, or give --data");
   return corpora;
@@ -91,10 +91,11 @@ PackingConfig EvalCorpus::packing(const Session& session, const Corpora& corpora
   return {.documents = true, .align = of_run.align, .best_fit = kDocumentsAtATime};
 }
 
-ValidationSet EvalCorpus::windows(const Session& session, const Corpora& corpora, std::int64_t context) const {
+ValidationSet EvalCorpus::make_validation_set(const Session& session, const Corpora& corpora,
+                                              std::int64_t context) const {
   LoaderOptions options;
   options.context = context;
-  options.rows = batch_rows(rows, context);
+  options.rows = sequences_per_batch(rows, context);
   check_tokens_at_once("--batch-size", options.rows, context);
   options.packing = packing(session, corpora);
   return {corpora, options, batches * options.rows, split()};

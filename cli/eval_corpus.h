@@ -15,7 +15,7 @@ struct Session;
 struct EvalCorpus {
   std::string data, split_name = "validation";
   PrepareOptions text;
-  std::int64_t batches = 0, rows = 0;  // batches: 0 means all; rows: see batch_rows()
+  std::int64_t batches = 0, rows = 0;  // batches: 0 means all; rows: see sequences_per_batch()
   std::optional<bool> documents;       // --separate-documents; nullopt for auto
 
   // Adds --data, --split, --text, --document, --separate-documents, and the options for records in --text.
@@ -24,17 +24,17 @@ struct EvalCorpus {
 
   // Opens the corpus or text. Throws Error if neither is given and the run has no corpus, or if the corpus was made
   // with a different tokenizer.
-  Corpora open(const std::string& run, int threads, const Session&) const;
+  Corpora open_corpora(const std::string& run, int threads, const Session&) const;
   Split split() const;  // the training split for --text, which has no other split
   // Returns true if some tokens of the split are not targets, e.g. prompts and the user's part of conversations.
   bool has_loss_mask(const Corpora&) const;
-  // Returns how documents are packed into windows. Documents of a masked split are separated, and are not split if they
-  // fit into a window, so that models can be compared whatever they were trained with; other splits are packed as in
-  // the run's training. --separate-documents overrides both. If documents are separated, they are aligned as the run's
-  // attention requires.
+  // Returns how documents are packed into windows. In a split with a loss mask, documents are separated, and only
+  // documents longer than a window are cut, so that models can be compared however they were trained. Other splits are
+  // packed as in the run's training. --separate-documents overrides both. If documents are separated, they are aligned
+  // as the run's attention requires.
   PackingConfig packing(const Session&, const Corpora&) const;
   // Returns windows of `context` tokens.
-  ValidationSet windows(const Session&, const Corpora&, std::int64_t context) const;
+  ValidationSet make_validation_set(const Session&, const Corpora&, std::int64_t context) const;
 };
 
 }  // namespace ring

@@ -19,10 +19,11 @@
 namespace ring {
 namespace {
 
-// Returns --lengths; by default the context, half of it, a quarter and so on, as long as some filler fits.
+// Returns --lengths. By default, returns the context, half of it, a quarter and so on: up to six lengths that leave
+// room for filler text around the task.
 std::vector<std::int64_t> lengths_of(const LongEvalArguments& a, std::int64_t context, const LongTask& task) {
   if (!a.lengths.empty()) return a.lengths;
-  const std::int64_t shortest = 2 * task.bare_tokens();
+  const std::int64_t shortest = 2 * task.tokens_without_filler();
   std::set<std::int64_t> lengths;
   for (std::int64_t n = context; n >= shortest && lengths.size() < 6; n /= 2) lengths.insert(n);
   if (lengths.empty())
@@ -133,7 +134,8 @@ void run_task(const Session& session, const LongEvalArguments& a, const LongTask
   for (const std::int64_t n : lengths) {
     std::size_t row = 0;
     for (const double depth : depths_of(a, task)) {
-      const LongCell cell = long_cell(*session.model, session.ctx, task, n, depth, a.trials, batch_rows(rows, n));
+      const LongCell cell =
+          long_cell(*session.model, session.ctx, task, n, depth, a.trials, sequences_per_batch(rows, n));
       map.shares[row++].push_back(static_cast<double>(cell.exact) / static_cast<double>(cell.trials));
       report.cell(name, cell);
     }
@@ -149,7 +151,7 @@ void check_length(const ModelConfig& m, const char* option, std::int64_t length)
          ". The model has learned positions, and only for model.context tokens");
 }
 
-std::int64_t batch_rows(std::int64_t asked, std::int64_t length) {
+std::int64_t sequences_per_batch(std::int64_t asked, std::int64_t length) {
   return asked > 0 ? asked : std::clamp<std::int64_t>(32768 / length, 1, 32);
 }
 
@@ -195,7 +197,7 @@ void long_eval(const Session& session, const Corpora& corpora, Split split, cons
     check_prompts(a, lengths, m, task);
     if (!lengths.empty()) tasks.emplace_back(std::move(task), lengths);
   }
-  const std::int64_t at_once = batch_rows(rows, length);
+  const std::int64_t at_once = sequences_per_batch(rows, length);
   check_tokens_at_once("--batch-size", at_once, length);
   const ValidationSet set(corpora, {.context = length, .rows = at_once}, batches * at_once, split);
   Report report(a.csv, json);

@@ -18,7 +18,7 @@ struct LongEvalArguments {
   // length: tokens per window for the loss; 0 means model.context. trials: prompts per length and depth; 0 means none.
   std::int64_t length = 0, trials = 10;
   std::vector<std::int64_t> lengths;  // tokens per prompt; if empty, the context, half of it and so on
-  std::vector<double> depths = {0, 0.25, 0.5, 0.75, 1};  // position of the answer in the prompt
+  std::vector<double> depths = {0, 0.25, 0.5, 0.75, 1};  // share of the filler text before the answer
   std::uint64_t seed = 1;
   std::vector<std::string> tasks = {"passkey"};
   std::string svg;  // output file, or empty
@@ -35,6 +35,6 @@ void long_eval(const Session&, const Corpora&, Split, const LongEvalArguments&, 
 void check_length(const ModelConfig&, const char* option, std::int64_t length);
 
 // Returns the number of sequences in a batch: `asked` if positive, else 1 to 32, with about 32,768 tokens if possible.
-std::int64_t batch_rows(std::int64_t asked, std::int64_t length);
+std::int64_t sequences_per_batch(std::int64_t asked, std::int64_t length);
 
 }  // namespace ring

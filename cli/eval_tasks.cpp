@@ -28,7 +28,7 @@ std::int64_t longest_of(const Task& task) {
 ScoreOptions options_of(const Task& task, std::int64_t context, std::int64_t rows) {
   ScoreOptions options;
   options.row = std::min(context, std::max(longest_of(task), kPackedRow));
-  options.rows = batch_rows(rows, options.row);
+  options.rows = sequences_per_batch(rows, options.row);
   check_tokens_at_once("--batch-size", options.rows, options.row);
   return options;
 }
@@ -38,7 +38,7 @@ void add_rows(const TaskResult& r, std::vector<std::vector<std::string>>& rows) 
   for (std::size_t i = 0; i < r.values.size(); ++i) {
     const auto& [name, value] = r.values[i];
     const bool error = i + 1 < r.values.size() && r.values[i + 1].first == name + "_stderr";
-    rows.push_back({i ? "" : r.name, name, fixed(value, 4), error ? fixed(r.values[i + 1].second, 4) : "",
+    rows.push_back({i ? "" : r.name, name, format_fixed(value, 4), error ? format_fixed(r.values[i + 1].second, 4) : "",
                     i ? "" : std::to_string(r.questions)});
     i += error;
   }

@@ -24,7 +24,7 @@ FitChoice choice_of(const ModelConfig& m) {
   return choice;
 }
 
-// Only the section `model`: the other settings are irrelevant here, and imported weights have none.
+// Settings with only the section `model`: imported weights have no other settings, and a choice needs none.
 struct OnlyModel {
   ModelConfig model;
   void fields(Fields& f) { f("model", model, "the run's"); }
@@ -50,9 +50,9 @@ struct Blocks {
   std::int64_t size, local, keep;
 };
 
-std::string block_choice(const Blocks& b, bool learned, std::int64_t step) {
+std::string block_choice(const Blocks& b, bool learned, std::int64_t warmup_start) {
   const std::string index =
-      learned ? str(", index_distances: ", kIndexDistances, ", index_warmup_steps: ", step + kWarmupSteps) : "";
+      learned ? str(", index_distances: ", kIndexDistances, ", index_warmup_steps: ", warmup_start + kWarmupSteps) : "";
   return str("{kind: block_sparse, block: ", b.size, ", rules: [{pattern: ", learned ? "learned" : "content",
              ", local: ", b.local, ", first: 1, keep: ", b.keep, "}]", index, "}");
 }
@@ -63,7 +63,7 @@ double FitChoice::density() const {
   return std::accumulate(densities.begin(), densities.end(), 0.0) / static_cast<double>(densities.size());
 }
 
-FitChoice own_choice(const ModelConfig& m, const std::string& run) {
+FitChoice choice_of_run(const ModelConfig& m, const std::string& run) {
   for (std::int64_t layer = 0; layer < m.layers; ++layer)
     if (const std::string why = why_not_static_pattern(attention_of(m, layer), m.kv_heads); !why.empty())
       fail(run, ": layer ", layer, " ", why,
@@ -72,7 +72,7 @@ FitChoice own_choice(const ModelConfig& m, const std::string& run) {
   return choice_of(m);
 }
 
-std::vector<std::string> default_choices(std::int64_t context, bool learned, std::int64_t step) {
+std::vector<std::string> default_choices(std::int64_t context, bool learned, std::int64_t warmup_start) {
   const std::int64_t size = context < kLongContext ? 64 : 128, blocks = (context + size - 1) / size;
   // At least 3: the query's own block, the first block, and one block to select.
   const std::int64_t many = std::max<std::int64_t>(3, 3 * blocks / 8);
@@ -81,14 +81,14 @@ std::vector<std::string> default_choices(std::int64_t context, bool learned, std
     choices.push_back(str("{kind: window, window: ", window, ", sinks: 4}"));
   for (const Blocks& b :
        {Blocks{size, 5, std::max<std::int64_t>(8, blocks / 8)}, Blocks{size, std::min(many / 2 + 1, many - 2), many}})
-    if (b.keep < blocks) choices.push_back(block_choice(b, learned, step));
+    if (b.keep < blocks) choices.push_back(block_choice(b, learned, warmup_start));
   return choices;
 }
 
 std::vector<FitChoice> fit_choices(const ModelConfig& run, const FitChoice& own, const std::vector<std::string>& texts,
-                                   bool learned, std::int64_t step) {
+                                   bool learned, std::int64_t warmup_start) {
   std::vector<FitChoice> choices;
-  for (const std::string& text : texts.empty() ? default_choices(run.context, learned, step) : texts)
+  for (const std::string& text : texts.empty() ? default_choices(run.context, learned, warmup_start) : texts)
     choices.push_back(parse_choice(run, text));
   if (texts.empty()) std::erase_if(choices, [&](const FitChoice& c) { return c.density() >= own.density(); });
   std::ranges::stable_sort(choices, {}, &FitChoice::density);

@@ -21,15 +21,16 @@ struct FitChoice {
 // Returns the run's own attention, for which `section` is unset. m: resolved. Throws Error, which names the run, if a
 // layer trains parameters for its attention, keeps blocks by importance or shares selections: no fixed pattern can
 // replace these.
-FitChoice own_choice(const ModelConfig& m, const std::string& run);
+FitChoice choice_of_run(const ModelConfig& m, const std::string& run);
 
 // Returns the choices, sorted by density. texts: sections in YAML; if empty, the sections of default_choices() with a
 // lower density than `own`. Throws Error, which names the choice, if a choice is wrong.
 std::vector<FitChoice> fit_choices(const ModelConfig& run, const FitChoice& own, const std::vector<std::string>& texts,
-                                   bool learned, std::int64_t step);
+                                   bool learned, std::int64_t warmup_start);
 
-// Returns a window and two choices with different numbers of selected blocks, in YAML, except those that would cover
-// the whole context. Blocks are selected with an indexer (if `learned`, for a run at this step) or by content.
-std::vector<std::string> default_choices(std::int64_t context, bool learned, std::int64_t step);
+// Returns a window and two choices with different numbers of selected blocks, in YAML, except choices that would cover
+// the whole context. If `learned`, an indexer selects the blocks after a warmup that starts at `warmup_start`; else
+// they are selected by content.
+std::vector<std::string> default_choices(std::int64_t context, bool learned, std::int64_t warmup_start);
 
 }  // namespace ring

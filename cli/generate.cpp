@@ -45,10 +45,10 @@ nlohmann::ordered_json json_of(const std::string& prompt, const GeneratedText& t
 std::vector<std::string> read_prompts(const std::string& file) {
   struct Prompts : DocumentSink {
     std::vector<std::string> all{""};
-    void part(std::string_view text, bool) override { all.back() += text; }
+    void add_part(std::string_view text, bool) override { all.back() += text; }
     void end() override { all.emplace_back(); }
   } prompts;
-  const bool records = named_json_lines(unpacked_name(file)) || named_parquet(file);
+  const bool records = has_json_lines_name(unpacked_name(file)) || has_parquet_name(file);
   for (const TextFile& f :
        list_text_files({file}, "*", false, {.text = records ? "prompt" : "", .keep_empty = true}, FileOptions::none))
     read_documents(f, parse_document_rule("line"), prompts);
@@ -57,7 +57,8 @@ std::vector<std::string> read_prompts(const std::string& file) {
   return prompts.all;
 }
 
-// Returns the sampling options: those of the command line; missing ones are from the weights' generation_config.json.
+// Returns the sampling options of the command line. Options that it does not give come from the weights'
+// generation_config.json.
 Sampling sampling_for(const Arguments& a, GenerationConfig published) {
   if (a.temperature.given()) published.temperature.reset();
   if (a.top_k.given()) published.top_k.reset();
@@ -180,7 +181,7 @@ void add_generate_command(Command app) {
       "Examples: ringmaster generate runs/quickstart --prompt \"template <\" --temperature 0.7 --top-p 0.95\n"
       "          ringmaster generate runs/quickstart --prompts-file prompts.txt --stop \"};\" --output texts.jsonl\n"
       "          ringmaster generate runs/tuned --chat --system \"Be brief.\"");
-  cmd.callback([a] {
+  cmd.set_callback([a] {
     if (a->chat) a->talk.once = a->prompt;
     run(*a);
   });

@@ -32,7 +32,7 @@ struct Arguments {
 };
 
 RunDirectory run_of(const std::string& weights) {
-  if (const auto run = run_around(weights)) return *run;
+  if (const auto run = run_containing(weights)) return *run;
   if (const std::string advice = download_and_import_advice(weights); !advice.empty())
     fail("--from: ", weights, " is not a run", advice);
   fail("--from: ", weights, " is not a run. Import published weights first: ", import_command(weights));

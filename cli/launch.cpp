@@ -212,7 +212,7 @@ int launch_and_show(Command app, LaunchOptions& o, const Words& w) {
   JobBoard board;
   o.board = &board;
   const Dashboard dashboard(http_options("--dashboard", w.dashboard, "--dashboard-token-file", w.token_file),
-                            run_of_command(app, o.command), board);
+                            run_directory_of(app, o.command), board);
   return launch(o);
 }
 
@@ -252,7 +252,7 @@ void add_launch_command(Command app) {
           "command", options->command,
           "Command of each worker, after --: train, bench step, bench context or bench calibrate, with arguments")
       .type_name("COMMAND");
-  launch.callback([options, words, app] { run(app, *options, *words); });
+  launch.set_callback([options, words, app] { run(app, *options, *words); });
 }
 
 }  // namespace ring

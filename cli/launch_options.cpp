@@ -88,7 +88,12 @@ LocalRanks read_streams(const char* option, const std::string& text) {
   for (const std::string& pair : parts(text, ',')) {
     const std::size_t colon = pair.find(':');
     if (colon == std::string::npos) fail("launch: ", option, ": expected LOCAL_RANK:STREAMS, got '", pair, "'");
-    ranks.some[number(option, pair.substr(0, colon), 0, kMaxLocal)] = number(option, pair.substr(colon + 1), 0, 3) > 0;
+    const bool selected = number(option, pair.substr(colon + 1), 0, 3) > 0;
+    const int rank = number(option, pair.substr(0, colon), 0, kMaxLocal);
+    if (selected)
+      ranks.some.insert(rank);
+    else
+      ranks.some.erase(rank);
   }
   return ranks;
 }
@@ -96,7 +101,7 @@ LocalRanks read_streams(const char* option, const std::string& text) {
 LocalRanks read_local_ranks(const std::string& text) {
   LocalRanks ranks;
   for (const std::string& rank : parts(text, ','))
-    ranks.some[number("--local-ranks-filter", rank, 0, kMaxLocal)] = true;
+    ranks.some.insert(number("--local-ranks-filter", rank, 0, kMaxLocal));
   return ranks;
 }
 

@@ -10,8 +10,8 @@ namespace ring {
 
 class LiveLine {
  public:
-  // For tests. By default `terminal` is true if standard error is a terminal, and `now` returns seconds on a steady
-  // clock.
+  // Options for tests. By default, `terminal` is true if standard error is a terminal, and `now` returns seconds on a
+  // steady clock.
   struct Options {
     std::optional<bool> terminal;
     std::function<double()> now;

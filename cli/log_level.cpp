@@ -31,7 +31,7 @@ void add_log_levels(Command app) {
         kOption, [](const std::string& level) { log::set_level(kLevels.at(level)); },
         "Minimum level of log lines on the console and in a run's log.txt");
     option.one_of({"debug", "info", "warn", "error"}).show_default("info");
-    // Launch reads its other options from the environment, too.
+    // `launch` can also read its other options from the environment.
     if (path.front() == "launch") option.envname("PET_LOG_LEVEL");
   }
 }

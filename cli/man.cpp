@@ -40,7 +40,7 @@ void add_man_command(Command app) {
   man.add_option("--output", options->folder, "Write all pages to this folder, such as ~/.local/share/man/man1")
       .type_name("DIR");
   man.footer("Example: ringmaster man train | man -l -");
-  man.callback([app, options] {
+  man.set_callback([app, options] {
     if (options->folder.empty())
       std::cout << man_page(app, named(app, options->command));
     else

@@ -59,7 +59,7 @@ class Keys {
     if (!value.is_null() && !value.is_boolean()) refuse(key, "must be true or false");
     return value.is_boolean() && value.get<bool>();
   }
-  // Refuses any value except this one.
+  // Accepts only this value of the key, or no value.
   void fixed(const std::string& key, const Json& value) {
     const Json given = take(key);
     if (!given.is_null() && given != value) refuse(key, "supports only " + value.dump());

@@ -32,7 +32,7 @@ struct CompletionRequest {
   bool stream = false, usage = false;  // usage: true to end the stream with token counts
 };
 
-// The model's name, the maximum number of tokens in a reply, and the default sampling.
+// Name, limit and default sampling that a server applies to requests.
 struct ServeLimits {
   std::string model;
   std::int64_t max_tokens = 4096;
@@ -67,7 +67,7 @@ class CompletionReply {
   std::int64_t created_;  // creation time in seconds since 1970
 };
 
-// created: in seconds since 1970.
+// Each function formats a reply: the list of models, or one model. created: in seconds since 1970.
 std::string models_json(const std::string& model, std::int64_t created);
 std::string model_json(const std::string& model, std::int64_t created);
 

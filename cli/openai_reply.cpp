@@ -55,7 +55,7 @@ Json CompletionReply::reply_json(Json choices, bool streamed) const {
           {"choices", std::move(choices)}};
 }
 
-// content: members of the choice that contain the text.
+// Formats one event of a stream. content: the members of the choice that hold the text.
 std::string CompletionReply::event_json(const Json& content, const char* finish_reason) const {
   Json choice = {{"index", 0}};
   choice.update(content);

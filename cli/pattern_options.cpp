@@ -43,7 +43,7 @@ Pattern PatternOptions::pattern_of_kind(const std::string& kind) const {
   const AttentionKind& of = attention_kind(kind);
   AttentionConfig c{.kind = kind};
   const auto set = [&](const char* setting, auto& to, const auto& value) {
-    if (of.reads(setting)) to = value;
+    if (of.reads_setting(setting)) to = value;
   };
   set("window", c.window, window);
   set("sinks", c.sinks, sinks);

@@ -17,7 +17,7 @@ struct PatternOptions {
   bool dedup = false;
   double density = 0.1;
   // keep: number of blocks selected by content; 0 means that blocks are chosen at random.
-  // local, first: with keep, newest blocks and blocks at the start that are always kept.
+  // local, first: if keep > 0, the number of newest blocks and of blocks at the start that are always kept.
   std::int64_t keep = 0, local = 2, first = 1;
 
   void add_to(Command command);

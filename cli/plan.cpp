@@ -41,7 +41,7 @@ struct Arguments {
   bool asks_for_gpus = false;  // true if --gpus or --memory is given
 };
 
-// Length of the run according to the settings; 0 if it is not given in this unit.
+// Length of the run in steps and in tokens; 0 if the settings do not give it in that unit.
 struct RunLength {
   std::int64_t steps = 0, tokens = 0;
 };
@@ -99,7 +99,8 @@ std::int64_t vocabulary_of(const Config& c) {
   }
 }
 
-// Returns the degrees that the settings fix: those given on the command line, and those that differ from the defaults.
+// Returns the degrees that the search must keep: degrees given on the command line, and degrees that differ from the
+// defaults.
 FixedDegrees fixed_degrees(const Arguments& a, const ParallelConfig& c) {
   const auto named = [&](const char* name) {
     const std::string begin = str("parallel.", name, '=');
@@ -122,7 +123,7 @@ PlanRequest question_of(const Arguments& a, Config c) {
   const ParallelConfig given = std::exchange(c.parallel, {});
   PlanRequest q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
-  q.config.parallel = given;  // the search sets the degrees
+  q.config.parallel = given;  // the search replaces the degrees that are not fixed
   if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
   return q;
 }
@@ -132,7 +133,7 @@ const char* device_word(const PlanRequest& q) { return q.rates.device == "cpu" ?
 // Returns a callback that shows the planner's progress, e.g. "planning 8 GPUs: layout 9 of 37, best so far cp 4, tp 2,
 // zero 3: 28.6k tokens/s".
 PlanProgress progress_of(LiveLine& line, const PlanRequest& q, const char* what) {
-  std::cout.flush();  // also for files and pipes, since the search may take minutes
+  std::cout.flush();  // shows earlier output now, also in files and pipes: the search may take minutes
   const std::string devices = counted(q.world, device_word(q));
   return [&line, devices, what](std::size_t done, std::size_t all, const PlannedStep* best) {
     if (!line.is_due()) return;
@@ -270,7 +271,7 @@ void run(const Arguments& a) {
   const StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   check_output_is_no_input("--svg", a.svg, {a.file});
-  const Config settings = settings_at(a.file, a.overrides);
+  const Config settings = load_settings(a.file, a.overrides);
   PlanRequest q = question_of(a, settings);
   const RunLength length{settings.train.batch_sizes.empty() ? settings.train.steps : 0, settings.train.tokens};
   q.stopped = [&] { return signal.requested(); };
@@ -294,7 +295,7 @@ void run(const Arguments& a) {
   if (!best || signal.requested()) throw ExitCode(kExitError);
 }
 
-// Throws ExitCode if nothing fits or a signal ended the search.
+// Throws ExitCode if no layout fits into memory or a signal ended the search.
 void plan(const Arguments& a) try { run(a); } catch (const PlanStopped&) {
   print_format("incomplete: interrupted\n");
   throw ExitCode(kExitError);
@@ -340,7 +341,7 @@ void add_plan_command(Command app) {
       "A smaller train.batch_size also shortens it, because the plan goes through all micro-batches of a step.\n"
       "SIGINT or SIGTERM ends the search and prints the layouts found so far.\n"
       "Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
-  cmd.callback([a, cmd] {
+  cmd.set_callback([a, cmd] {
     a->asks_for_gpus = cmd.find_option("--gpus").given() || cmd.find_option("--memory").given();
     plan(*a);
   });

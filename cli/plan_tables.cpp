@@ -23,8 +23,9 @@ const char* name_of(Recompute way) {
     case Recompute::attention: return "attention";
     case Recompute::mlp: return "mlp";
     case Recompute::block: return "block";
-    default: return "full";
+    case Recompute::full: return "full";
   }
+  return "?";
 }
 
 // Consecutive blocks with the same plan.
@@ -41,7 +42,8 @@ std::vector<BlockRun> block_runs(const ActivationPlan& plan) {
   return all;
 }
 
-// Returns e.g. "none" or "12 none+9 mlp+3 block/host".
+// Returns what blocks recompute, e.g. "none" for all or "12 none+9 mlp+3 block/host": the number of blocks with each
+// plan, "/host" if a plan also offloads.
 std::string ways_text(const ActivationPlan& plan) {
   std::vector<std::pair<BlockPlan, int>> ways;
   for (const BlockPlan& b : plan.blocks) {
@@ -55,6 +57,7 @@ std::string ways_text(const ActivationPlan& plan) {
   for (const auto& [way, n] : ways)
     text += str(text.empty() ? "" : "+", ways.size() == 1 ? "" : str(n, ' '), name_of(way.recompute),
                 way.offload ? "/host" : "");
+  // "3x4 again": three segments of four blocks each (ActivationPlan::segments).
   if (plan.segments > 0) text += str(", ", plan.segments, 'x', plan.segment_blocks, " again");
   return text;
 }
@@ -70,12 +73,15 @@ void print_blocks(const PlannedStep& p) {
                "backward");
   constexpr double kMiB = 1 << 20;
   const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / kMiB; };
-  for (const BlockRun& s : block_runs(p.activations.plan)) {
-    const auto m = std::ranges::find(p.parts, block_scope(static_cast<std::int64_t>(s.first)), &PartMemory::part);
-    if (m == p.parts.end()) continue;
-    const std::string blocks = s.end - s.first == 1 ? str(s.first) : str(s.first, "..", s.end - 1);
-    print_format("%-12s %-12s %10.1f %10.1f %10.1f %10.1f\n", blocks.c_str(), name_of(s.plan.recompute),
-                 mib(m->kept - std::min(m->kept, m->host)), mib(m->host), mib(m->forward_peak), mib(m->backward_peak));
+  for (const BlockRun& run : block_runs(p.activations.plan)) {
+    const ScopeId first = block_scope(static_cast<std::int64_t>(run.first));
+    const auto memory = std::ranges::find(p.parts, first, &PartMemory::part);
+    if (memory == p.parts.end()) continue;
+    const std::string blocks = run.end - run.first == 1 ? str(run.first) : str(run.first, "..", run.end - 1);
+    // PartMemory::kept includes what is offloaded.
+    const std::size_t on_device = memory->kept > memory->host ? memory->kept - memory->host : 0;
+    print_format("%-12s %-12s %10.1f %10.1f %10.1f %10.1f\n", blocks.c_str(), name_of(run.plan.recompute),
+                 mib(on_device), mib(memory->host), mib(memory->forward_peak), mib(memory->backward_peak));
   }
 }
 
@@ -91,11 +97,12 @@ void print_head(const MemoryUnit& unit) {
                "MFU", "mostly");
 }
 
+const char* name_of(StateOffload offload) { return offload == StateOffload::all ? "all" : "states"; }
+
 // Returns the layout's degrees, and its offload of optimizer states if there is one.
 std::string layout_text(const PlannedStep& p) {
   const StateOffload offload = p.config.optimizer.offload;
-  return offload == StateOffload::none ? p.layout
-                                       : str(p.layout, ", offload ", offload == StateOffload::all ? "all" : "states");
+  return offload == StateOffload::none ? p.layout : str(p.layout, ", offload ", name_of(offload));
 }
 
 std::string chunk_text(std::int64_t tokens) { return tokens ? std::to_string(tokens) : "all"; }
@@ -121,11 +128,11 @@ void print_kinds(std::span<const PlannedStep> all, const MemoryUnit& unit) {
   }
 }
 
-void print_shortages(const std::vector<LayoutShortage>& all, std::size_t rows) {
+void print_shortages(const std::vector<LayoutShortage>& all, std::size_t max_rows) {
   std::vector<std::string> texts;
-  for (std::size_t i = 0; i < all.size() && i < rows; ++i)
+  for (std::size_t i = 0; i < all.size() && i < max_rows; ++i)
     texts.push_back(str(all[i].layout, " needs at least ", bytes_text(all[i].min_bytes)));
-  if (all.size() > rows) texts.push_back(str("and ", all.size() - rows, " more (--rows)"));
+  if (all.size() > max_rows) texts.push_back(str("and ", all.size() - max_rows, " more (--rows)"));
   print_format("\nlayouts that do not fit even with all recomputation and offloading: %s\n",
                joined(texts, "; ").c_str());
 }
@@ -137,16 +144,16 @@ MemoryUnit unit_of(std::size_t largest) {
   return largest < kGiB ? MemoryUnit{"MiB", kMiB} : MemoryUnit{"GiB", kGiB};
 }
 
-void print_layouts(const Layouts& all, std::size_t rows) {
-  const std::span<const PlannedStep> shown(all.fit.data(), std::min(rows, all.fit.size()));
+void print_layouts(const Layouts& all, std::size_t max_rows) {
+  const std::span<const PlannedStep> shown(all.fit.data(), std::min(max_rows, all.fit.size()));
   if (!shown.empty()) {
     const MemoryUnit unit = unit_for(shown);
     print_head(unit);
     for (const PlannedStep& p : shown) print_row(p, unit);
-    if (all.fit.size() > rows) print_format("and %zu slower ones (--rows)\n", all.fit.size() - rows);
+    if (all.fit.size() > max_rows) print_format("and %zu slower ones (--rows)\n", all.fit.size() - max_rows);
     print_kinds(shown, unit);
   }
-  if (!all.too_large.empty()) print_shortages(all.too_large, rows);
+  if (!all.too_large.empty()) print_shortages(all.too_large, max_rows);
 }
 
 void print_legend(const std::string& device) {
@@ -180,8 +187,7 @@ void print_settings(const PlannedStep& p, const char* which) {
   print_format("    train: {micro_batch: %lld, recompute: %s%s%s}\n", static_cast<long long>(plan.micro_batch),
                choice_text(p.config, "train.recompute").c_str(), chunk.c_str(), host.c_str());
   if (p.config.optimizer.offload != StateOffload::none)
-    print_format("    optimizer: {offload: %s, offload_staging_bytes: %lld}\n",
-                 p.config.optimizer.offload == StateOffload::all ? "all" : "states",
+    print_format("    optimizer: {offload: %s, offload_staging_bytes: %lld}\n", name_of(p.config.optimizer.offload),
                  static_cast<long long>(p.config.optimizer.offload_staging_bytes));
 }
 

@@ -16,9 +16,9 @@ struct MemoryUnit {
 };
 MemoryUnit unit_of(std::size_t largest);
 
-// Prints the `rows` fastest layouts that fit, with their memory by kind, and the memory that the other layouts would
-// need.
-void print_layouts(const Layouts&, std::size_t rows);
+// Prints the `max_rows` fastest layouts that fit, with their memory by kind, and the memory that the other layouts
+// would need.
+void print_layouts(const Layouts&, std::size_t max_rows);
 // Explains the columns of the first table. device: "GPU" or "process".
 void print_legend(const std::string& device);
 // Returns the setting's value as a word, e.g. "block". The key must have a fixed set of choices.

@@ -5,7 +5,6 @@
 
 namespace ring {
 
-// Help text of --rates.
 inline constexpr const char* kRatesText =
     "Device rates: h200, h100, cpu, or a file of bench calibrate; auto: run.rates, else this machine's device";
 

@@ -6,7 +6,7 @@
 
 namespace ring {
 
-void add_record_options(Command command, PrepareOptions& o, const std::string& needed) {
+void add_record_options(Command command, PrepareOptions& o, const std::string& required_option) {
   RecordMembers& m = o.members;
   Option const all[] = {
       command.add_option("--text-field", m.text,
@@ -31,7 +31,7 @@ void add_record_options(Command command, PrepareOptions& o, const std::string& n
                              "; default: the template in the tokenizer's files")};
   for (Option option : all) {
     option.type_name(option.name() == "--chat-template" ? "NAME|FILE" : "NAME");
-    if (!needed.empty()) option.needs(needed);
+    if (!required_option.empty()) option.needs(required_option);
   }
 }
 

@@ -29,12 +29,12 @@ constexpr const char* kNone = "-";
 // Sort key for runs: the best, newest or furthest run comes first; runs without a value come last.
 struct Key {
   std::string name;
-  // Sorted in ascending order; if null, runs are sorted by name.
+  // Runs are sorted by this value in ascending order; if it is null, by name.
   std::function<std::optional<double>(const RunSummary&)> value;
 };
 
 std::optional<double> larger_is_better(std::optional<double> v) {
-  return smaller_is_better(v) ? std::optional(-*v) : std::nullopt;
+  return ascending_key(v) ? std::optional(-*v) : std::nullopt;
 }
 
 const std::vector<Key>& keys() {
@@ -42,13 +42,13 @@ const std::vector<Key>& keys() {
   static const std::vector<Key> all = {
       {"name", nullptr},
       {"step", [](R r) { return larger_is_better(static_cast<double>(r.step)); }},
-      {"loss", [](R r) { return smaller_is_better(r.loss); }},
-      {"validation_loss", [](R r) { return smaller_is_better(r.validation_loss); }},
+      {"loss", [](R r) { return ascending_key(r.loss); }},
+      {"validation_loss", [](R r) { return ascending_key(r.validation_loss); }},
       {"tokens_per_second", [](R r) { return larger_is_better(r.tokens_per_second); }},
       {"goodput", [](R r) { return larger_is_better(r.goodput); }},
       {"restarts", [](R r) { return larger_is_better(static_cast<double>(r.restarts)); }},
       {"memory_peak", [](R r) { return larger_is_better(r.memory_peak); }},
-      {"age", [](R r) { return smaller_is_better(r.age); }}};
+      {"age", [](R r) { return ascending_key(r.age); }}};
   return all;
 }
 
@@ -128,9 +128,9 @@ void list(const Arguments& a) {
 
 }  // namespace
 
-std::optional<double> smaller_is_better(std::optional<double> v) { return v && std::isnan(*v) ? std::nullopt : v; }
+std::optional<double> ascending_key(std::optional<double> v) { return v && std::isnan(*v) ? std::nullopt : v; }
 
-std::string loss_text(std::optional<double> v) { return v ? fixed(*v, 4) : kNone; }
+std::string loss_text(std::optional<double> v) { return v ? format_fixed(*v, 4) : kNone; }
 std::string speed_text(std::optional<double> v) { return v ? format_count(*v) : kNone; }
 std::string percent_text(std::optional<double> v) { return v ? percent(*v) : kNone; }
 std::string memory_text(std::optional<double> v) { return v ? format_bytes(*v) : kNone; }
@@ -147,7 +147,7 @@ void add_runs_command(Command app) {
   runs.add_flag("--json", a->json, "Print one JSON array");
   runs.footer("Example: ringmaster runs --sort validation_loss");
   add_runs_compare(runs);
-  runs.callback([a, runs] {
+  runs.set_callback([a, runs] {
     if (runs.given_command() == runs) list(*a);
   });
 }

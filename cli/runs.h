@@ -10,8 +10,8 @@ namespace ring {
 
 void add_runs_compare(Command runs);
 
-// Returns a sort key for values of which the lowest is best; nullopt for NaN, which has no order.
-std::optional<double> smaller_is_better(std::optional<double>);
+// Returns a value's sort key if smaller values are better; nullopt for NaN, which has no order.
+std::optional<double> ascending_key(std::optional<double>);
 
 std::string loss_text(std::optional<double>);     // e.g. "2.3456"; "-" if there is none
 std::string speed_text(std::optional<double>);    // e.g. "12.3k"

@@ -66,7 +66,7 @@ void print_losses(const char* title, const std::vector<const Curve*>& curves, co
   print_table(rows, 0);
 }
 
-// Returns the median over the common steps.
+// Returns the median of the curve's values at these steps; nullopt if it has none.
 std::optional<double> middle(const Curve& curve, const std::vector<std::int64_t>& steps) {
   std::vector<double> values;
   for (const std::int64_t step : steps)
@@ -82,7 +82,7 @@ void print_speed(const Compared& c) {
     for (std::size_t i = 0; i < c.runs.size(); ++i) rows.back().push_back(text_of(c.runs[i], c.curves[i]));
   };
   row("tokens/s", [&](const RunSummary&, const RunCurves& v) { return speed_text(middle(v.tokens_per_second, all)); });
-  const auto ms = [](std::optional<double> v) { return v ? fixed(*v, 2) : "-"; };
+  const auto ms = [](std::optional<double> v) { return v ? format_fixed(*v, 2) : "-"; };
   row("ms of a step", [&](const RunSummary&, const RunCurves& v) { return ms(middle(v.step_ms, all)); });
   row("ms waiting for data", [&](const RunSummary&, const RunCurves& v) { return ms(middle(v.data_ms, all)); });
   row("peak memory", [](const RunSummary& r, const RunCurves&) { return memory_text(r.memory_peak); });
@@ -99,7 +99,7 @@ void compare(const std::vector<std::string>& given) {
   for (const std::string& path : given) {
     paths.push_back(find_run(path).path());
     c.runs.push_back(summarize_run(paths.back()));
-    c.curves.push_back(curves_of(paths.back()));
+    c.curves.push_back(read_curves(paths.back()));
   }
   print_settings(paths, c);
   print_losses("validation loss", c.all(&RunCurves::validation_loss), c);
@@ -120,7 +120,7 @@ void add_runs_compare(Command runs) {
       .takes_at_least(2)  // CLI11 has no type name for "2 to 16"; the maximum is checked below
       .type_name("RUN");
   c.footer("Example: ringmaster runs compare runs/a runs/b");
-  c.callback([paths] {
+  c.set_callback([paths] {
     if (std::ssize(*paths) > kMaxRuns)
       throw UsageError(str("runs: At Most ", kMaxRuns, " required but received ", paths->size()));
     compare(*paths);

@@ -75,13 +75,13 @@ class Endpoints {
 
   // Generates a reply. Stops when the client disconnects, so that the next request gets its turn.
   HttpReply complete(const CompletionRequest& request, const std::function<bool()>& gone) {
-    const std::shared_ptr<TextGeneration> text = model_.start(request, kPatience);
+    const std::shared_ptr<TextGeneration> text = model_.start_generation(request, kPatience);
     const CompletionReply reply(request, limits_.model);
     if (request.stream) return streamed(text, reply);
     std::string all;
     for (std::optional<std::string> piece; !piece || !piece->empty(); all += piece.value_or("")) {
       if (gone()) return refusal(400, "the connection was closed before the text was written");
-      piece = text->next(kPulse);
+      piece = text->wait_for_piece(kPulse);
     }
     return {.type = kJson, .body = reply.full_reply(all, text->finish_reason(), text->usage())};
   }
@@ -92,7 +92,7 @@ class Endpoints {
     auto next = [text, reply, over = false, first = reply.opening_event()]() mutable -> std::string {
       if (over) return "";
       if (!first.empty()) return std::exchange(first, "");
-      const std::optional<std::string> piece = text->next(kPulse);
+      const std::optional<std::string> piece = text->wait_for_piece(kPulse);
       if (!piece) return reply.keep_alive_event();
       over = piece->empty();
       return over ? reply.closing_events(text->finish_reason(), text->usage()) : reply.text_event(*piece);
@@ -111,7 +111,7 @@ void serve(const Arguments& a) {
   http.connections = kConnections;
   http.max_body = kMaxBody;
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
-  StopSignal signal(false);  // blocks signals, so it must be created before any thread
+  StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
   TextModel model(open_session(a.run, {a.threads, a.device, a.context, a.weights}), kMaxWaiting, a.chat_template);
   ServeLimits limits{a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens};
   model.generation().apply(limits.usual);

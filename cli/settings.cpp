@@ -40,7 +40,7 @@ void refuse_toml(const std::string& path) {
 }
 
 Config settings_in(const std::string& file, const std::vector<std::string>& overrides) {
-  refuse_missing(file, "settings, such as configs/nanogpt_cpu.yaml, or a run");
+  check_exists(file, "settings, such as configs/nanogpt_cpu.yaml, or a run");
   refuse_corpus(file);
   refuse_toml(file);
   Config config;
@@ -55,7 +55,7 @@ Config changed(Config config, const std::vector<std::string>& overrides) {
 
 }  // namespace
 
-Config settings_at(const std::string& path, const std::vector<std::string>& overrides) {
+Config load_settings(const std::string& path, const std::vector<std::string>& overrides) {
   if (!is_folder(path)) return settings_in(path, overrides);
   const RunDirectory run(path);
   return changed(run.exists() ? settings_to_go_on(run, true) : origin_of(find_checkpoint(path)).config, overrides);

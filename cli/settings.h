@@ -12,10 +12,10 @@ inline constexpr const char* kSettingsText = "YAML file, or the directory of a r
 
 // Returns the settings of a YAML file, of a run (as it would be resumed) or of a checkpoint, with overrides applied.
 // Throws Error if the path is none of these or if a setting is wrong.
-Config settings_at(const std::string& path, const std::vector<std::string>& overrides);
+Config load_settings(const std::string& path, const std::vector<std::string>& overrides);
 
-// Like settings_at(), but only for a file or a run, since a checkpoint cannot be resumed without its run. warn: this
-// process warns of anything unusual in the run's config.yaml.
+// Like load_settings(), but only for a file or a run, since a checkpoint cannot be resumed without its run. warn: true
+// on the process that reports anything unusual in the run's config.yaml.
 Config settings_to_train(const std::string& path, const std::vector<std::string>& overrides, bool warn);
 
 }  // namespace ring

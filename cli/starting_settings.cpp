@@ -30,7 +30,7 @@ std::int64_t product(const Settings& settings, std::initializer_list<const char*
 
 std::string text(std::int64_t number) { return std::to_string(number); }
 
-// Returns sizes that a laptop trains in minutes, or one GPU in hours.
+// Returns a model's sizes, for training that takes a laptop minutes or, if `gpu`, one GPU hours.
 Settings model_of(bool gpu, std::int64_t context, std::int64_t gpu_context) {
   return {{"model.context", text(gpu ? gpu_context : context)},
           {"model.layers", gpu ? "12" : "4"},
@@ -88,7 +88,7 @@ Setting context_setting(const StartingPoint& p) {
 
 Settings finetune(const StartingPoint& p) {
   const std::int64_t rows = p.gpu ? 32 : 4, tokens = rows * (p.gpu ? 4096 : 1024);
-  return {{"run.init_from", yaml_text(p.weights)},
+  return {{"run.init_from", yaml_string(p.weights)},
           context_setting(p),
           {"data.packing.documents", "true"},
           {"data.packing.best_fit", "1024", "does not cut documents that fit into the context"},
@@ -96,7 +96,7 @@ Settings finetune(const StartingPoint& p) {
           {"optimizer.lr", "2e-5"}};
 }
 
-// Returns the remaining settings of the weights' model section, without the context.
+// Returns the YAML lines of the weights' model section, without the context, which the caller sets.
 std::string rest_of_model(const std::optional<ModelConfig>& model) {
   if (!model) return "";
   Config config;
@@ -145,7 +145,7 @@ void add_steps(Settings& all, const StartingPoint& p, int passes) {
             {"checkpoint.auto", "true"}});
 }
 
-// Returns the first clause of the reference's text.
+// Returns the first clause of a setting's text in the reference.
 std::string short_text(const std::string& about) {
   return about.substr(0, std::min({about.find(". "), about.find("; "), about.find(':')}));
 }
@@ -157,7 +157,7 @@ std::string line_of(const std::string& indent, const Setting& s, const std::stri
   return beside.size() <= kColumns ? beside + "\n" : indent + "# " + about + "\n" + line + "\n";
 }
 
-// Returns the sections in the order of the reference, with one level of subsections.
+// Returns the settings as YAML, with sections in the order of the reference and one level of subsections.
 std::string to_lines(const Settings& settings, const std::string& model) {
   Config config;
   const config::Node root = bind_config(config);
@@ -201,14 +201,14 @@ std::int64_t finetune_context(const StartingPoint& p) {
 
 std::string starting_settings(const StartingPoint& p) {
   const Kind& kind = kind_of(p.kind);
-  Settings all{{"run.name", yaml_text(p.name)}};
+  Settings all{{"run.name", yaml_string(p.name)}};
   add(all, kind.settings(p));
-  add(all, {{"data.path", yaml_text(p.data)}});
+  add(all, {{"data.path", yaml_string(p.data)}});
   if (p.gpu) add(all, {{"train.micro_batch", "auto"}});
   add_steps(all, p, kind.passes);
   const bool includes = !p.model_file.empty();
   const std::string model =
-      includes ? str("\n# The model, as its weights were trained\ninclude: ", yaml_text(p.model_file), "\n") : "";
+      includes ? str("\n# The model, as its weights were trained\ninclude: ", yaml_string(p.model_file), "\n") : "";
   return str("# ", kind.title, "\n# Written for ", p.gpu ? "a GPU" : "CPUs",
              ". Reference of all keys: ringmaster config docs. Predicted time and memory: ringmaster plan FILE\n",
              model, to_lines(all, includes ? "" : rest_of_model(p.model)));

@@ -31,10 +31,24 @@ struct Arguments {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-std::vector<std::string> values_of(const SweepRun& run) {
-  std::vector<std::string> values;
-  for (const std::string& s : run.settings) values.push_back(s.substr(s.find('=') + 1));
-  return values;
+// Returns the first columns of a table's head: the run's name and the keys that the sweep varies.
+std::vector<std::string> table_head(const SweepPlan& plan) {
+  std::vector<std::string> head = {"run"};
+  head.insert(head.end(), plan.keys.begin(), plan.keys.end());
+  return head;
+}
+
+// Returns the first columns of a run's row: its name and its values of the keys.
+std::vector<std::string> row_of(const SweepRun& run) {
+  std::vector<std::string> row = {run.name};
+  for (const std::string& s : run.settings) row.push_back(s.substr(s.find('=') + 1));
+  return row;
+}
+
+std::string status_text(const RunSummary& summary) {
+  if (std::filesystem::exists(summary.path)) return summary.status;
+  // SweepRunner writes the log, so a log without a run means that the command ended before it began the run.
+  return std::filesystem::exists(summary.path + ".log") ? kRunFailed : "-";
 }
 
 // Checks the settings of all runs before the first run starts, so that a mistake in the last run is reported
@@ -61,12 +75,8 @@ SweepOptions options_of(const Arguments& a) {
 }
 
 void print_plan(const SweepPlan& plan) {
-  Rows rows = {{"run"}};
-  rows[0].insert(rows[0].end(), plan.keys.begin(), plan.keys.end());
-  for (const SweepRun& run : plan.runs) {
-    rows.push_back(values_of(run));
-    rows.back().insert(rows.back().begin(), run.name);
-  }
+  Rows rows = {table_head(plan)};
+  for (const SweepRun& run : plan.runs) rows.push_back(row_of(run));
   print_table(rows, 1);
 }
 
@@ -77,21 +87,15 @@ std::size_t print_results(const SweepPlan& plan, const SweepRunner& runner) {
   for (const SweepRun& run : plan.runs) all.emplace_back(summarize_run(runner.folder(run)), &run);
   const bool validated = std::ranges::any_of(all, [](const auto& r) { return r.first.validation_loss.has_value(); });
   std::ranges::stable_sort(all, {}, [&](const auto& r) {
-    const auto loss = smaller_is_better(validated ? r.first.validation_loss : r.first.loss);
-    return loss.value_or(std::numeric_limits<double>::infinity());
+    const auto loss = ascending_key(validated ? r.first.validation_loss : r.first.loss);
+    return loss.value_or(std::numeric_limits<double>::infinity());  // missing losses and NaN come last
   });
-  Rows rows = {{"run"}};
-  rows[0].insert(rows[0].end(), plan.keys.begin(), plan.keys.end());
+  Rows rows = {table_head(plan)};
   for (const char* head : {"status", "step", "loss", "validation", "tokens/s"}) rows[0].emplace_back(head);
   for (const auto& [summary, run] : all) {
-    rows.push_back(values_of(*run));
-    rows.back().insert(rows.back().begin(), run->name);
-    const bool begun = std::filesystem::exists(summary.path), refused = std::filesystem::exists(summary.path + ".log");
-    for (const std::string& cell : {begun     ? summary.status
-                                    : refused ? std::string(kRunFailed)
-                                              : std::string("-"),
-                                    str(summary.step), loss_text(summary.loss), loss_text(summary.validation_loss),
-                                    speed_text(summary.tokens_per_second)})
+    rows.push_back(row_of(*run));
+    for (const std::string& cell : {status_text(summary), str(summary.step), loss_text(summary.loss),
+                                    loss_text(summary.validation_loss), speed_text(summary.tokens_per_second)})
       rows.back().push_back(cell);
   }
   print_table(rows, 1);
@@ -104,7 +108,7 @@ void sweep(const Arguments& a) {
   const SweepOptions options = options_of(a);
   check(plan);
   if (a.dry_run) return print_plan(plan);
-  StopSignal signal(false);  // blocks signals, so it must be created before any thread
+  StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
   signal.on_steps_begin();
   SweepRunner runner(plan, options);
   runner.run([&] { return signal.requested(); });
@@ -132,7 +136,7 @@ void add_sweep_command(Command app) {
   c.footer(
       "On Ctrl+C all runs save and stop; the same command resumes the sweep.\n"
       "Example: ringmaster sweep lr.yaml --parallel 2");
-  c.callback([a, c] {
+  c.set_callback([a, c] {
     const Option level = c.find_option("--log-level");  // added by add_log_levels() after this callback is set
     if (level.given()) a->log_level = level.values().front();
     sweep(*a);

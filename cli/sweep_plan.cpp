@@ -22,7 +22,7 @@ struct Choice {
   double from = 0, to = 0;
   bool log = false;
 
-  // Returns a value for u in [0, 1), uniformly distributed.
+  // Maps a uniformly distributed u in [0, 1) to a value.
   std::string draw(double u) const {
     if (!values.empty()) return values[static_cast<std::size_t>(u * static_cast<double>(values.size()))];
     char text[40];
@@ -147,7 +147,7 @@ class Reader {
       add(std::move(settings));
     }
   }
-  // Adds a run for each combination; the last key varies fastest.
+  // Adds a run for each combination of values; the last key varies fastest.
   void combine() {
     std::size_t count = 1;
     for (const Choice& c : choices_) {

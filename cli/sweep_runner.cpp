@@ -43,7 +43,7 @@ Json parsed(const std::string& text) {
   }
 }
 
-// Returns true if `now` contains the runs of `before`, and possibly more.
+// Returns true if `now` has the same settings file and begins with the runs of `before`.
 bool goes_on_with(const Json& before, const Json& now) {
   if (!before.is_object() || !before.contains("runs") || before.value("train", Json()) != now["train"]) return false;
   const Json& runs = before["runs"];
@@ -75,7 +75,7 @@ void SweepRunner::save_state() const {
   write_whole(file, json_text(now, 1) + "\n");
 }
 
-void SweepRunner::start(const SweepRun& run, std::size_t slot) {
+void SweepRunner::start_run(const SweepRun& run, std::size_t slot) {
   std::vector<std::string> words = {"train", plan_.train, "run.directory=" + folder(run), "run.name=" + run.name};
   words.insert(words.end(), run.settings.begin(), run.settings.end());
   add_log_level_arguments(options_.log_level, words);
@@ -119,7 +119,7 @@ void SweepRunner::run(const std::function<bool()>& stop) {
     for (std::size_t i = 0; i < slots_.size() && !stop_announced; ++i)
       while (!slots_[i].worker && next != plan_.runs.end()) {
         const SweepRun& run = *next++;
-        if (summarize_run(folder(run)).status != kRunFinished) start(run, i);
+        if (summarize_run(folder(run)).status != kRunFinished) start_run(run, i);
       }
     if (!watch() && (stop_announced || next == plan_.runs.end())) return;
   }

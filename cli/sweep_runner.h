@@ -31,12 +31,12 @@ class SweepRunner {
 
  private:
   struct Slot {
-    std::string name;  // run name
+    std::string name;  // name of the run in this slot
     std::unique_ptr<Worker> worker;
   };
   void save_state() const;
-  void start(const SweepRun&, std::size_t slot);
-  bool watch();  // returns false if no run is active
+  void start_run(const SweepRun&, std::size_t slot);
+  bool watch();  // handles ended runs; returns false if no run was active
 
   const SweepPlan& plan_;
   SweepOptions options_;

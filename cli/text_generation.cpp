@@ -28,7 +28,7 @@ void TextGeneration::push(std::string piece) {
 }
 
 void TextGeneration::generate(const CompletionRequest& request, const std::vector<std::int32_t>& prompt) {
-  const TextEnding ending = request.chat ? model_.chat_->ending(request.stops)
+  const TextEnding ending = request.chat ? model_.chat_->answer_ending(request.stops)
                                          : TextEnding{.stops = request.stops, .more_tokens = model_.generation_.ends};
   const GeneratedText text = generate_text(model_.session_, {prompt, request.sampling}, request.max_tokens, ending,
                                            [&](const std::string& piece) {
@@ -45,7 +45,7 @@ void TextGeneration::run(const CompletionRequest& request, const std::vector<std
     generate(request, prompt);
   } catch (const std::exception& e) {
     error = e.what();
-    log::warn("serve: a text ended with an error: ", error);  // the client of a stream can no longer be told
+    log::warn("serve: a text ended with an error: ", error);  // a streaming client can no longer get an error reply
   }
   const std::lock_guard lock(mutex_);
   error_ = error;
@@ -53,7 +53,7 @@ void TextGeneration::run(const CompletionRequest& request, const std::vector<std
   changed_.notify_one();
 }
 
-std::optional<std::string> TextGeneration::next(std::chrono::milliseconds patience) {
+std::optional<std::string> TextGeneration::wait_for_piece(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
   if (!changed_.wait_for(lock, patience, [&] { return over_ || !pieces_.empty(); })) return std::nullopt;
   if (pieces_.empty() && !error_.empty()) fail(error_);
@@ -76,9 +76,9 @@ TextModel::TextModel(Session session, int max_waiting, const std::string& chat_t
 std::vector<std::int32_t> TextModel::tokens_of(const CompletionRequest& r) const {
   const std::int64_t context = session_.config.model.context;
   try {
-    if (r.chat) return chat_->prompt(r.messages, context);
+    if (r.chat) return chat_->encode_prompt(r.messages, context);
     std::vector<std::int32_t> tokens = prompt_tokens(*session_.tokenizer, r.prompt);
-    check_room(tokens.size(), context, "prompt");
+    check_prompt_fits(tokens.size(), context, "prompt");
     return tokens;
   } catch (const Error& e) {
     throw ApiError(400, e.what(), r.chat ? "messages" : "prompt");
@@ -95,7 +95,8 @@ void TextModel::wait_for_turn(std::chrono::milliseconds patience) {
                        room ? "and the present one takes long" : "and too many requests wait", "; try again later"));
 }
 
-std::shared_ptr<TextGeneration> TextModel::start(const CompletionRequest& r, std::chrono::milliseconds patience) {
+std::shared_ptr<TextGeneration> TextModel::start_generation(const CompletionRequest& r,
+                                                            std::chrono::milliseconds patience) {
   if (r.chat && !chat_) throw ApiError(501, "this model does not support chats: " + no_chat_);
   wait_for_turn(patience);
   try {

@@ -30,7 +30,7 @@ class TextGeneration {
 
   // Waits for the next piece. Returns "" when the text is complete, and nullopt if no piece came within `patience`.
   // Throws Error if generation failed.
-  std::optional<std::string> next(std::chrono::milliseconds patience);
+  std::optional<std::string> wait_for_piece(std::chrono::milliseconds patience);
   // Valid after next() has returned "".
   const char* finish_reason() const { return finish_reason_; }  // "stop" or "length"
   const CompletionUsage& usage() const { return usage_; }
@@ -56,20 +56,20 @@ class TextGeneration {
 class TextModel {
  public:
   // max_waiting: maximum number of requests that wait for their turn. chat_template: see open_chat(). Throws Error if a
-  // given template cannot be used; if none is given and the run's template is missing or unusable, start() refuses
-  // chats.
+  // given template cannot be used; if none is given and the run's template is missing or unusable, start_generation()
+  // refuses chats.
   TextModel(Session session, int max_waiting, const std::string& chat_template);
 
   // Waits for its turn and starts a text. Throws ApiError 400 if the prompt cannot be encoded or does not fit into the
   // context, 501 if chats are not available, and 429 if too many requests wait or if the turn does not come within
   // `patience`.
-  std::shared_ptr<TextGeneration> start(const CompletionRequest&, std::chrono::milliseconds patience);
+  std::shared_ptr<TextGeneration> start_generation(const CompletionRequest&, std::chrono::milliseconds patience);
   const GenerationConfig& generation() const { return generation_; }
   void stop() { stopping_ = true; }  // ends the current text after its next token
 
  private:
   friend class TextGeneration;
-  // Slow; only called by the request whose turn it is.
+  // Encodes the prompt. Slow, so it is only called for the request whose turn it is.
   std::vector<std::int32_t> tokens_of(const CompletionRequest&) const;
   void wait_for_turn(std::chrono::milliseconds patience);
 

@@ -77,7 +77,7 @@ void train(const TrainArguments& a) {
   save_tokenizer(*tokenizer, a.output);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   std::cout << a.output << ": " << a.kind << ", " << with_commas(static_cast<std::uint64_t>(tokenizer->vocab_size()))
-            << " tokens, hash " << tokenizer->hash() << ", " << fixed(seconds, 1) << " s\n";
+            << " tokens, hash " << tokenizer->hash() << ", " << format_fixed(seconds, 1) << " s\n";
 }
 
 void warn(const EncodeReport& r) {
@@ -154,8 +154,9 @@ void inspect(const InspectArguments& a) {
   const auto named = [&](std::optional<std::int32_t> id) {
     return id ? str(*id, " ", escape_control_characters(tokenizer->piece(*id))) : std::string("none");
   };
-  // Runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte, and characters that normalization
-  // changes: U+00A0, a ligature, a combining accent, a fullwidth digit, a capital.
+  // Contains what tokenizers often do not restore: runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray
+  // byte, and characters that normalization changes: U+00A0, a ligature, a combining accent, a fullwidth digit, a
+  // capital.
   const std::string probe =
       " a  b\n\n\tc\r\n    d \xC3\xA9\xF0\x9F\x98\x80 \xE2\x96\x81 \xFF x\xC2\xA0y \xEF\xAC\x81 e\xCC\x81 "
       "\xEF\xBC\x91 A end ";

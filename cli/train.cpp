@@ -40,7 +40,7 @@ class ProfiledSteps final : public StepWatcher {
   void before_launch(Trainer& trainer) override { profiler_.before_launch(trainer); }
   bool after_launch(Trainer& trainer) override { return profiler_.after_launch(trainer); }
   std::string report(const ExecContext& ctx) override {
-    const Profile profile = profiler_.read();
+    const Profile profile = profiler_.read_profile();
     if (profile.steps.empty()) {
       log::warn("--profile: the run ended within the ", Profiler::kWarmup,
                 " steps before the profile. Start a run with more train.steps");
@@ -55,7 +55,7 @@ class ProfiledSteps final : public StepWatcher {
   std::string trace_file_;
 };
 
-// Returns the context of the run's device, without its tuning choices.
+// Returns a context for the run's device that does not use measured kernel choices.
 ExecContext context_of(Config config, const Mesh& mesh) {
   config.run.device = mesh.device().backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   ExecContext ctx = make_exec_context(config, mesh.device().index);
@@ -65,7 +65,7 @@ ExecContext context_of(Config config, const Mesh& mesh) {
 
 void warn_of_nodes(const Config& c, int workers) {
   const WorkerStatus& page = own_status();
-  const std::string fit = nodes_that_fit(c, page.min_nodes, page.max_nodes, workers);
+  const std::string fit = node_counts_problem(c, page.min_nodes, page.max_nodes, workers);
   if (page.min_nodes < page.max_nodes && !fit.empty()) log::warn("nodes: ", fit);
 }
 
@@ -78,7 +78,7 @@ void run(const Arguments& a) {
   if (a.nvtx) options.observer = make_range_observer();  // comes first, because it fails if ranges are not available
   const bool leads = env.rank == 0;
   const Config config = settings_to_train(a.config, a.overrides, leads);
-  own_status().start.reach(StartStage::running);
+  own_status().start.mark_reached(StartStage::running);
   StopSignal signal(leads);  // blocks signals, so it must be created before any thread
   std::optional<Injection> injection;
   if (!a.faults.empty()) injection.emplace(a.faults, env);
@@ -89,10 +89,10 @@ void run(const Arguments& a) {
                                                         {"--preflight", a.preflight ? "given" : "not given"}});
   check_nodes(config.run.path(), env.nodes, *mesh);
   if (leads && env.restarts == 0 && env.world == env.nodes * env.local_world) warn_of_nodes(config, env.local_world);
-  if (a.preflight) preflight(context_of(config, *mesh), *mesh);
+  if (a.preflight) run_preflight(context_of(config, *mesh), *mesh);
   std::optional<ProfiledSteps> profiled;
   if (a.profile > 0)
-    options.watcher = &profiled.emplace(a.profile, options.observer, RunDirectory(config.run.path()).trace_file());
+    options.watcher = &profiled.emplace(a.profile, options.observer, RunDirectory(config.run.path()).profile_file());
   const TrainEnd end = train(config, options, *mesh, signal);
   if (const Injector* faults = injector.load()) faults->warn_of_idle();
   if (mesh->rank() == 0) {

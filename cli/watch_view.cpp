@@ -33,7 +33,7 @@ std::optional<double> last_of(const ReportRun& run, const char* name) {
 
 // Formats a number with three digits.
 std::string number(double v) {
-  if (!std::isfinite(v)) return fixed(v, 0);
+  if (!std::isfinite(v)) return format_fixed(v, 0);
   char text[40];
   std::snprintf(text, sizeof text, "%.3g", v);
   return text;

@@ -1,3 +1,5 @@
+// `ringmaster export` and `ringmaster import`.
+
 #include <cctype>
 #include <filesystem>
 #include <iostream>
@@ -75,7 +77,8 @@ void export_gguf(const ExportArguments& a, const StopSignal& signal) {
   print_notes(e.notes);
 }
 
-// Selects the format for which the output's name asks, unless --format was given. Throws Error if the two contradict.
+// Unless --format was given, sets the format by the output's extension: gguf for .gguf, else hf. Throws Error if
+// --format hf is given for a .gguf file.
 void set_format(ExportArguments& a) {
   std::string ending = std::filesystem::path(a.output).extension().string();
   for (char& c : ending) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -86,11 +89,11 @@ void set_format(ExportArguments& a) {
   if (a.format.empty()) a.format = named_gguf ? "gguf" : "hf";
 }
 
-void export_weights(ExportArguments& a, bool divided) {
+void export_weights(ExportArguments& a, bool max_bytes_given) {
   set_format(a);
   const StopSignal signal(/*announces=*/false);
   if (a.format == "hf") return export_hf(a, signal);
-  if (divided) fail("--max-file-bytes: --format gguf writes only one file. Omit --max-file-bytes");
+  if (max_bytes_given) fail("--max-file-bytes: --format gguf writes only one file. Omit --max-file-bytes");
   export_gguf(a, signal);
 }
 
@@ -135,7 +138,7 @@ void add_export_command(Command app) {
       "in run.init_from",
       1, kMaxLength);
   cmd.footer("Example: ringmaster export runs/books --output books.gguf --dtype q8_0");
-  cmd.callback([a, max] { export_weights(*a, max.given()); });
+  cmd.set_callback([a, max] { export_weights(*a, max.given()); });
 }
 
 void add_import_command(Command app) {

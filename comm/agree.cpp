@@ -172,7 +172,7 @@ void Agreement::report_missing() const {
        "? The others wait to compare ", topic_.name, "; ", kMoreTime);
 }
 
-// Writes the report on rank 0, for all ranks.
+// Returns the report on differences. Called only on rank 0, which sends it to all ranks.
 std::string Agreement::compose() const {
   std::vector<std::string> names;
   std::vector<Version> versions;

@@ -17,7 +17,7 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 
 struct Topic {
   std::string name;    // used only once per job
-  std::string title;   // "the ranks were started with different settings"
+  std::string title;   // e.g. "the ranks were started with different settings"
   std::string remedy;  // a sentence with the fix
 };
 

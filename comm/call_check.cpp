@@ -14,7 +14,7 @@ constexpr std::uint64_t kHeaderTag = std::uint64_t{1} << 63;
 struct Header {
   std::uint64_t kind = 0, messages_key = 0, text_key = 0;  // keys: hashes of the full texts, which may be cut below
   std::array<char, 160> text{};
-  std::array<char, 96> site{}, messages{};  // messages: those sent to the header's receiver
+  std::array<char, 96> site{}, messages{};  // messages: only messages to the header's receiver
 };
 
 template <std::size_t N>
@@ -41,7 +41,7 @@ Header header_for(const Operation& op, int peer) {
   return h;
 }
 
-// Returns true if the peer takes part in the operation, with the same result on both sides.
+// Returns true if the peer takes part in the operation. This rank and the peer always get the same result.
 bool talks(const Operation& op, int peer) {
   const auto names_it = [&](const Operation::Message& m) { return m.peer == peer; };
   return op.kind != Operation::Kind::pairwise || std::any_of(op.sends.begin(), op.sends.end(), names_it) ||

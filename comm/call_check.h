@@ -23,7 +23,7 @@ class CallCheck {
  private:
   int rank_;
   CommOptions options_;
-  std::vector<std::uint64_t> headers_;  // headers exchanged so far with each peer
+  std::vector<std::uint64_t> headers_;  // number of headers exchanged so far with each peer
 };
 
 }  // namespace ring

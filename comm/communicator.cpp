@@ -29,7 +29,7 @@ Operation Communicator::record(Operation op) {
 
 void Communicator::check(std::string_view op, const Tensor& t) const {
   RING_CHECK(t.defined(), op, ": the tensor is undefined");
-  RING_CHECK(t.contiguous(), op, ": needs a contiguous tensor, got ", describe(t));
+  RING_CHECK(t.is_contiguous(), op, ": needs a contiguous tensor, got ", describe(t));
 }
 
 void Communicator::check_peer(std::string_view op, int peer) const {
@@ -49,7 +49,7 @@ void Communicator::check_part(std::string_view op, const Tensor& whole, const Te
              describe(part));
 }
 
-// Also returns a description, which is the same on every rank.
+// Checks the pieces. Returns their description, which is the same on every rank.
 std::string Communicator::check_pieces(const std::string& op, const std::vector<OwnedPiece>& pieces) const {
   std::string text = str(op, " of ", pieces.size(), pieces.size() == 1 ? " piece" : " pieces");
   for (std::size_t i = 0; i < pieces.size(); ++i) {

@@ -34,8 +34,8 @@ struct OwnedPiece {  // a tensor with an owner rank
 struct Transfer {  // a tensor sent to or received from a rank
   Tensor tensor;
   int peer;
-  // Receives only: the tensor may be overwritten after this event, which may be earlier than the operation's `after`.
-  // If undefined, `after` counts. With an earlier event, the sender begins as soon as its own data is ready.
+  // Used only for receives: the tensor may be overwritten after this event. If it is undefined, the operation's `after`
+  // applies. If it is earlier than `after`, the sender can begin as soon as its own data is ready.
   Event free = {};
 };
 
@@ -80,12 +80,12 @@ class Communicator {
   Work exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives, const Event& after = {},
                 Site site = Site::current());
   // Returns memory for tensors that exchange() receives. It behaves like memory of the stream's allocator, but peers
-  // write directly to it if the transport supports that, which saves a copy. All uses of this memory, and its free,
-  // must come before the `after` of the next exchange, or the `free` of its receives.
+  // write directly to it if the transport supports that, which saves a copy. All uses of this memory, and its
+  // deallocation, must come before the next exchange: before its `after`, or before Transfer::free of its receives.
   virtual Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) {
     return Tensor::empty(shape, dtype, stream);
   }
-  virtual std::size_t receive_bytes() const { return 0; }   // bytes that the stream's allocator does not count
+  virtual std::size_t receive_bytes() const { return 0; }   // bytes of receive buffers outside the stream's allocator
   virtual bool uses_copy_engines() const { return false; }  // if true, exchange() uses no SMs
 
   // Sends and receives run in the same order as all other operations of a rank: two ranks that send to each other must

@@ -13,8 +13,8 @@ namespace ring {
 
 // An operation that this rank would run.
 struct FakeTransfer {
-  std::string group;           // "cp", "dp x cp"
-  std::string_view operation;  // "all_reduce", "exchange", ..
+  std::string group;           // e.g. "cp", "dp x cp"
+  std::string_view operation;  // e.g. "all_reduce", "exchange"
   std::size_t bytes = 0;       // bytes of the whole tensor that is reduced, gathered, scattered or sent
   int ranks = 1;
 };

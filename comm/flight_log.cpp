@@ -31,7 +31,8 @@ void put(std::array<char, 48>& to, const Site& site) {
   *std::to_chars(end, to.data() + to.size() - 1, site.line()).ptr = '\0';
 }
 
-// Claims an entry. Its previous writer may still be writing, if the whole ring was written in the meantime.
+// Claims an entry for writing. Waits for the entry's previous writer, which may still be writing if other writers have
+// filled the whole ring in the meantime.
 void claim(FlightEntry& e) {
   while (e.sequence.exchange(FlightEntry::kBeingWritten, std::memory_order_acquire) == FlightEntry::kBeingWritten)
     std::this_thread::yield();

@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMaxHistory = 50;  // maximum windows kept
+constexpr std::size_t kMaxHistory = 50;  // maximum number of windows kept for each rank
 
 void keep(std::vector<double>& values, double v) {
   if (values.size() == kMaxHistory) values.erase(values.begin());

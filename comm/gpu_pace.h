@@ -27,10 +27,11 @@ struct SlowGpu {
 
 class SlowGpuDetector {
  public:
-  static constexpr double kSlowClock = 0.9;  // a GPU is slow if its clock is below this share of the usual
+  static constexpr double kSlowClock = 0.9;  // a GPU is slow if its clock is below this share of its usual clock
   // A GPU is slow only if steps also take longer than this multiple of the usual time.
   static constexpr double kLonger = 1.05;
-  static constexpr int kWindows = 3;  // slow windows in a row; also the windows needed to know the usual values
+  // A GPU is reported after this number of slow windows in a row. Usual values are known after as many windows.
+  static constexpr int kWindows = 3;
 
   // Returns the GPUs whose clock and step time have now been slow for kWindows windows in a row. Each GPU is reported
   // once per run. `windows` has one entry per rank.

@@ -33,7 +33,7 @@ std::vector<std::string> gather_bytes(Communicator& comm, std::string_view own, 
   const Tensor in = Tensor::empty({n}, DType::u8, stream), out = Tensor::empty({comm.size() * n}, DType::u8, stream);
   std::memcpy(in.raw(), own.data(), own.size());
   std::memcpy(in.raw() + own.size(), &sum, sizeof sum);
-  comm.all_gather(out, in, {}, site).synchronize();  // host waits: transport
+  comm.all_gather(out, in, {}, site).synchronize();  // allowed host wait: transport
   std::vector<std::string> parts;
   for (int r = 0; r < comm.size(); ++r) parts.push_back(checked_part(out.raw() + r * n, own.size(), r));
   return parts;

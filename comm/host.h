@@ -19,7 +19,7 @@ bool any_host(Communicator&, bool value, Site site = Site::current());
 // Returns every rank's value, in rank order.
 std::vector<std::string> gather_host(Communicator&, const std::string& value, Site site = Site::current());
 
-// The ranks that run on the same host as this one.
+// Totals over the ranks that run on this rank's host.
 struct OnThisHost {
   int processes = 0;
   std::uint64_t sum = 0;  // sum of the ranks' values

@@ -29,7 +29,7 @@ void HostCollectives::run(const Operation& op, const Event& after, const std::fu
   }
   ++operation_;
   try {
-    after.synchronize();  // host waits: transport
+    after.synchronize();  // allowed host wait: transport
     op.record.mark_started();
     deadline_ = AwakeClock::now() + options_.timeout;
     digest_ = site_of(op.text);
@@ -43,13 +43,13 @@ void HostCollectives::run(const Operation& op, const Event& after, const std::fu
   }
 }
 
-PeerLost HostCollectives::name_lost_rank(const PeerLost& seen) {
+PeerLost HostCollectives::name_lost_rank(const PeerLost& error) {
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) return seen;  // set by abort()
+    if (failure_) return error;  // set by abort()
   }
   const std::string lost = options_.who_is_lost ? options_.who_is_lost() : "";
-  return lost.empty() ? seen : PeerLost(str(lost, " (seen here: ", seen.what(), ")"));
+  return lost.empty() ? error : PeerLost(str(lost, " (seen here: ", error.what(), ")"));
 }
 
 std::string HostCollectives::give_up(const Operation& op, const std::exception& e) {
@@ -87,7 +87,8 @@ void HostCollectives::all_reduce(DType dtype, Reduce op, std::byte* data, std::i
   }
 }
 
-// out = the reduction over all ranks of n elements, from this rank's own elements and the contiguous `others`.
+// Reduces n elements over all ranks into `out`. own: this rank's elements. others: the other ranks' elements,
+// contiguous and in rank order.
 void HostCollectives::reduce_part(DType dtype, Reduce op, std::byte* out, const std::byte* own, const std::byte* others,
                                   std::int64_t n) {
   const std::int64_t bytes = n * static_cast<std::int64_t>(size_of(dtype));
@@ -189,7 +190,7 @@ void HostCollectives::reduce_pieces(const std::vector<OwnedPiece>& pieces, Reduc
 
 void HostCollectives::reduce_segments(const std::vector<Segment>& segments, Reduce op) {
   const auto bytes = [](const Segment& s) { return s.n * static_cast<std::int64_t>(size_of(s.dtype)); };
-  // Aligned to 16 bytes.
+  // Bytes of the other ranks' parts of a segment, rounded up to 16.
   const auto room = [&](const Segment& s) { return ((size - 1) * bytes(s) + 15) & ~std::int64_t{15}; };
   std::int64_t own = 0;
   for (const Segment& s : segments) own += s.root == rank ? room(s) : 0;

@@ -54,16 +54,16 @@ class HostCollectives {
   void reduce_two_hops(DType, Reduce, std::byte* data, std::int64_t n);  // reduce-scatter, then all-gather
   void reduce_part(DType, Reduce, std::byte* out, const std::byte* own, const std::byte* others, std::int64_t n);
   void reduce_segments(const std::vector<Segment>&, Reduce);
-  PeerLost name_lost_rank(const PeerLost& seen);                 // names the lost rank, if it is known
+  PeerLost name_lost_rank(const PeerLost& error);                // adds the name of the lost rank, if known
   std::string give_up(const Operation&, const std::exception&);  // aborts; returns the reason
-  std::uint64_t next_round();                                    // tag of the next round of messages
+  std::uint64_t next_round();                                    // returns the tag of the next round of messages
   std::byte* scratch(std::int64_t bytes);                        // grows scratch_ if needed
   template <class F>
   void each_peer(F f) const {
     for (int p = 0; p < size; ++p)
       if (p != rank) f(p);
   }
-  // Returns the index of peer p among the other ranks, for its slot in scratch memory.
+  // Returns peer p's index among the other ranks, which is its slot in scratch memory.
   std::int64_t slot(int p) const { return p < rank ? p : p - 1; }
 
   struct Peer {

@@ -27,7 +27,7 @@ Injector::Change corrupted(const Operation& op, bool sent, const Tensors& tensor
     return {};
   std::vector<Injector::Bytes> message;
   for (const Tensor& t : tensors) message.emplace_back(t.raw(), t.bytes());
-  return faults->change(op.text, sent, message);
+  return faults->change_message(op.text, sent, message);
 }
 
 std::int64_t bytes(const Tensor& t) { return static_cast<std::int64_t>(t.bytes()); }

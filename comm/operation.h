@@ -19,10 +19,10 @@ struct Operation {
   enum class Kind : std::uint8_t { collective, exchange, pairwise };
   struct Message {
     int peer;
-    std::string what;  // "f32 x 10"
+    std::string what;  // e.g. "f32 x 10"
   };
 
-  std::string text;  // "all_reduce sum of f32[1000] on cpu:0"
+  std::string text;  // e.g. "all_reduce sum of f32[1000] on cpu:0"
   Site site;
   Kind kind = Kind::collective;
   std::vector<Message> sends = {}, receives = {};

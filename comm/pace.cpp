@@ -58,21 +58,21 @@ std::vector<SlowRank> SlowRankDetector::add_window(const std::vector<StepParts>&
   return found;
 }
 
-StepParts Pace::split_step_time(double data) {
+StepParts Pace::split_step_time(double data_seconds) {
   const double now = seconds_now(), seconds = now - std::exchange(since_, now);
   const double all_waited = std::chrono::duration<double>(waited_for_groups).count();
   const double all_sending = static_cast<double>(sending_ns.load()) * 1e-9;
   const double waited = all_waited - std::exchange(waited_, all_waited);
   const double sending = all_sending - std::exchange(sending_, all_sending);
   seconds_.push_back(seconds);
-  return {std::max(0.0, seconds - data - waited), data, std::min(sending, waited)};
+  return {std::max(0.0, seconds - data_seconds - waited), data_seconds, std::min(sending, waited)};
 }
 
-std::vector<SlowRank> Pace::on_step(double data) {
+std::vector<SlowRank> Pace::on_step(double data_seconds) {
   std::vector<SlowRank> found;
   slow_gpus_.clear();
   if (under_way_) found = finish_exchange();
-  steps_.push_back(split_step_time(data));
+  steps_.push_back(split_step_time(data_seconds));
   if (steps_.size() == kWindow) start_exchange();
   return found;
 }
@@ -95,7 +95,7 @@ void Pace::start_exchange() {
 
 std::vector<SlowRank> Pace::finish_exchange() {
   under_way_ = false;
-  work_.synchronize();  // host waits: transport
+  work_.synchronize();  // allowed host wait: transport
   std::vector<WindowOfRank> ranks(static_cast<std::size_t>(host_.size()));
   std::memcpy(ranks.data(), all_.raw(), all_.bytes());
   std::vector<StepParts> parts;

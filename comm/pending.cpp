@@ -8,7 +8,7 @@ void PendingOperations::add(std::string text, Event after, Event done, RecordedO
   pending_.push_back({std::move(text), std::move(after), std::move(done), record, {}});
 }
 
-std::optional<std::string> PendingOperations::find_stuck(Clock::time_point now, std::chrono::milliseconds limit) {
+std::optional<std::string> PendingOperations::find_timed_out(Clock::time_point now, std::chrono::milliseconds limit) {
   try {
     for (; !pending_.empty() && pending_.front().done.done(); pending_.pop_front())
       pending_.front().record.mark_ended(true);

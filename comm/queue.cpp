@@ -39,7 +39,7 @@ class CommQueue::Done final : public EventImpl {
 };
 
 CommQueue::CommQueue() {
-  const BlockSignals block;
+  const BlockSignals block;  // the thread inherits the mask
   thread_ = std::thread([this] { run(); });
 }
 

@@ -15,11 +15,11 @@ namespace ring {
 class CommQueue {
  public:
   CommQueue();
-  ~CommQueue();  // runs all queued tasks; abort the communicators first if their peers may be gone
+  ~CommQueue();  // runs all queued tasks; if peers may be gone, first abort the communicators
   CommQueue(const CommQueue&) = delete;
   CommQueue& operator=(const CommQueue&) = delete;
 
-  // Returns an event that is done after the task. Waiting for it rethrows the task's exception.
+  // Returns an event that completes when the task has ended. Waiting for it rethrows the task's exception.
   Event push(std::function<void()> task);
 
  private:

@@ -21,7 +21,7 @@ struct Max {
   }
 };
 
-// Convert between the stored type of elements and the type of their accumulation.
+// Convert an element between its stored type and the type in which it is accumulated (f32 for bf16).
 template <class Stored>
 Stored load(Stored x) {
   return x;
@@ -38,7 +38,7 @@ Stored store(Sum x) {
 template <class T, class Op>
 void reduce_typed(std::span<const std::byte* const> sources, std::byte* out, std::int64_t n) {
   constexpr std::int64_t kBlock = 1024;
-  // Writes a block of `out` only after all sources of the block were read.
+  // Accumulates one block. It is written only after all sources were read, since `out` may be one of them.
   std::array<decltype(load(T{})), kBlock> sum;
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, n - begin);

@@ -15,7 +15,7 @@ ReplayedOperations::ReplayedOperations(std::shared_ptr<void> memory) : memory_(s
   for (std::size_t i = 0; i < kMost; ++i) new (&counts(i)) ReplayCounts;
 }
 
-// The counters of a reused slot continue: the host never writes memory that the device increments.
+// Leaves the counters of a reused slot as they are: the host must not write memory that the device increments.
 ReplayCounts& ReplayedOperations::add(std::string text) {
   const std::size_t at = std::exchange(next_, (next_ + 1) % kMost);
   if (at == watched_.size()) watched_.emplace_back();
@@ -23,7 +23,7 @@ ReplayCounts& ReplayedOperations::add(std::string text) {
   return counts(at);
 }
 
-std::optional<std::string> ReplayedOperations::find_stuck(Clock::time_point now, std::chrono::milliseconds limit) {
+std::optional<std::string> ReplayedOperations::find_timed_out(Clock::time_point now, std::chrono::milliseconds limit) {
   for (std::size_t i = 0; i < watched_.size(); ++i) {
     Watched& w = watched_[i];
     const std::uint32_t done = now_at(counts(i).done), started = now_at(counts(i).started);

@@ -1,6 +1,6 @@
 #pragma once
-// Operations that are recorded once and replayed many times (CUDA graphs), with detection of stuck ones. The host does
-// not see them start: the device increments a counter before and after each.
+// Finds operations that are stuck in a replay of a CUDA graph, which is recorded once and replayed many times. The host
+// does not see a replayed operation start, so the device increments one counter before the operation and one after it.
 
 #include <chrono>
 #include <cstdint>
@@ -20,24 +20,25 @@ struct ReplayCounts {
 class ReplayedOperations {
  public:
   using Clock = AwakeClock;
-  static constexpr std::size_t kMost = 4096;  // newer operations replace the oldest, whose recordings are gone
+  // Maximum number of operations. Each further one replaces the oldest, whose recording is then already deleted.
+  static constexpr std::size_t kMost = 4096;
   static constexpr std::size_t kBytes = kMost * sizeof(ReplayCounts);
 
-  // counts: kBytes of memory that the device can write.
-  explicit ReplayedOperations(std::shared_ptr<void> counts);
+  // memory: kBytes of host memory that the device can write.
+  explicit ReplayedOperations(std::shared_ptr<void> memory);
 
-  // Adds a recorded operation and returns its counters. Each replay must increment `started` when nothing on this rank
-  // delays the operation any more, and `done` at its end.
+  // Adds a recorded operation and returns its counters. Each replay must increment `started` when the operation no
+  // longer waits for earlier work of this rank, and `done` when it has ended.
   ReplayCounts& add(std::string text);
   // Returns the text of the first operation whose current replay has been running for longer than `limit`. Call it
   // often.
-  std::optional<std::string> find_stuck(Clock::time_point now, std::chrono::milliseconds limit);
+  std::optional<std::string> find_timed_out(Clock::time_point now, std::chrono::milliseconds limit);
 
  private:
   struct Watched {
     std::string text;
-    std::uint32_t started = 0;               // number of the replay that was last seen running
-    std::optional<Clock::time_point> since;  // when this replay was first seen
+    std::uint32_t started = 0;               // number of the replay that find_timed_out() last saw running
+    std::optional<Clock::time_point> since;  // time at which it first saw this replay running
   };
   ReplayCounts& counts(std::size_t i) const { return static_cast<ReplayCounts*>(memory_.get())[i]; }
 

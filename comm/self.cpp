@@ -60,8 +60,8 @@ class SelfCommunicator final : public Communicator {
       stream.impl().copy(keep_alive[i].raw(), keep_alive[i + 1].raw(), keep_alive[i].bytes());
     return {stream.record(), std::move(keep_alive)};
   }
-  // Returns one stream per device, since a stream per copy would cost more than the copy. In a fake mesh, only tensors
-  // in host memory are copied.
+  // Returns the stream for copies on a device. There is one per device, since a stream per copy would cost more than
+  // the copy. In a fake run (core/fake.h), only tensors in host memory have bytes to copy.
   const Stream& stream_of(Device device) {
     for (const Stream& s : streams_)
       if (s.device() == device) return s;

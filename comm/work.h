@@ -1,8 +1,9 @@
 #pragma once
-// Handle of an asynchronous operation. It keeps the operation's tensors alive until a wait.
+// Handle of an asynchronous operation, like torch.distributed.Work. It keeps the operation's tensors alive until the
+// first wait() or synchronize().
 //
-// On a device, the tensors may be freed after the wait because their stream runs later work after the operation: wait
-// on the stream whose allocator they came from, or on the host. Work that is never waited for frees them too early.
+// On a device, wait on the stream whose allocator the tensors came from, or on the host. Later work that reuses their
+// memory then runs after the operation. A Work that is destroyed without a wait frees its tensors too early.
 
 #include <chrono>
 #include <memory>
@@ -16,7 +17,8 @@
 
 namespace ring {
 
-// Reports failures of operations that end without an error of their own, such as kernels that were told to give up.
+// Reports failures of operations that end without an error of their own: after an abort, a communication kernel stops
+// waiting for its peers and ends normally.
 class WorkGuard {
  public:
   virtual ~WorkGuard() = default;
@@ -25,31 +27,35 @@ class WorkGuard {
 
 class Work {
  public:
-  Work() = default;  // work that is done
+  Work() = default;  // an operation that has already ended
   Work(Event done, std::vector<Tensor> held, std::shared_ptr<const WorkGuard> guard = nullptr)
       : done_(std::move(done)), held_(std::move(held)), guard_(std::move(guard)) {}
 
   bool done() const { return done_.done(); }
 
-  // Makes later work on `stream` start after this operation. Throws a failure that is already known. On a CPU stream,
-  // blocks the caller, and throws Error on failure (a lost peer, a timeout, a mismatch between ranks).
+  // Makes later work on `stream` start after this operation. Throws the operation's failure if it is already known. On
+  // a CPU stream, blocks the caller until the operation has ended, and throws Error if it failed (a lost peer, a
+  // timeout, a mismatch between ranks).
   void wait(const Stream& stream) {
-    if (guard_ && stream.device().backend == Backend::cpu) return synchronize();  // host waits: transport
+    if (guard_ && stream.device().backend == Backend::cpu) return synchronize();  // allowed host wait: transport (CPU)
     if (guard_) guard_->check();
-    const WaitForGroups waiting;
+    const GroupWaitTimer timer;
     stream.wait(done_);
     held_.clear();
   }
 
   // Blocks the host until the operation is done. Throws its failure.
   void synchronize() {
-    const WaitForGroups waiting;
-    if (guard_) {  // a failed operation may never be done
-      for (count_host_wait(); !done_.done(); std::this_thread::sleep_for(std::chrono::microseconds(50)))
+    const GroupWaitTimer timer;
+    if (guard_) {  // polls, because the event of a failed operation may never complete
+      count_host_wait();
+      while (!done_.done()) {
         guard_->check();
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
       guard_->check();
     }
-    done_.synchronize();  // host waits: transport
+    done_.synchronize();  // allowed host wait: transport (callers of this function ask for it)
     held_.clear();
   }
 

@@ -14,13 +14,13 @@
 
 namespace ring {
 
-// Removes gaps from readings of a monotonic clock, which callers pass. Thread-safe.
+// Removes gaps from a monotonic clock, whose readings callers pass. Thread-safe.
 class GapFilter {
  public:
   using Time = std::chrono::nanoseconds;
   static constexpr std::chrono::milliseconds kTick{100}, kGap{500};
 
-  // Sets the first reading: the time before `now` is not a gap.
+  // Starts with `now` as the first reading, so that the time before it is not a gap.
   void begin(Time now) noexcept { last_ = now.count(); }
   // Returns `now` minus all gaps so far. Requires a call at least every kTick while the process runs.
   Time without_gaps(Time now) noexcept;
@@ -28,8 +28,8 @@ class GapFilter {
   Time last_gap() const noexcept { return Time(gap_end_.load()); }
 
  private:
-  std::mutex mutex_;  // taken by threads that find a gap
-  // All in nanoseconds.
+  std::mutex mutex_;  // held while a thread adds a gap
+  // All values are in nanoseconds.
   std::atomic<std::int64_t> last_{0};     // newest reading
   std::atomic<std::int64_t> lost_{0};     // sum of all gaps
   std::atomic<std::int64_t> gap_end_{0};  // end of the newest gap

@@ -41,8 +41,8 @@ const Unit* unit_named(std::string name) {
   return unit == kUnits.end() ? nullptr : &*unit;
 }
 
-// Returns the bytes of a decimal fraction of a unit, rounded down to whole bytes; nullopt if the string is no such
-// fraction.
+// Converts a decimal fraction of a unit to bytes, rounded down: with 10^9 bytes as the unit, "1.5" gives 1,500,000,000.
+// Returns nullopt if `text` is not a decimal fraction, if the unit is one byte, or if the result does not fit.
 std::optional<std::int64_t> bytes_of_fraction(const std::string& text, std::int64_t unit) {
   // Maximum digits on each side of the dot; keeps the products below within 128 bits.
   constexpr std::size_t kMaxDigits = 18;
@@ -98,7 +98,7 @@ Check share_or_bytes(long double min, long double max) {
   return check;
 }
 
-std::string not_a_share(const std::string& text, std::int64_t bytes, const std::vector<Check>& checks) {
+std::string one_byte_problem(const std::string& text, std::int64_t bytes, const std::vector<Check>& checks) {
   const auto share = std::ranges::find_if(checks, [](const Check& c) { return c.text.starts_with(kShareOr); });
   return share != checks.end() && bytes == 1 ? str("must be ", share->text, ", is ", shown(text)) : "";
 }

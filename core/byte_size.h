@@ -21,8 +21,8 @@ bool is_byte_range(const Check&);
 // Like bytes_in_range(), for a setting that is a share if it is at most 1, and a number of bytes if it is larger or has
 // a unit.
 Check share_or_bytes(long double min, long double max);
-// Returns what is wrong with a size such as "1B": its unit says bytes, but a setting with these checks would take the
-// value 1 for a share. Returns "" if nothing is wrong.
-std::string not_a_share(const std::string& text, std::int64_t bytes, const std::vector<Check>&);
+// Refuses one byte with a unit ("1B") for a setting with a share_or_bytes() check, which would take the value 1 for a
+// share. Returns what is wrong, or "" if nothing is.
+std::string one_byte_problem(const std::string& text, std::int64_t bytes, const std::vector<Check>&);
 
 }  // namespace ring

@@ -21,8 +21,8 @@ class CachingAllocator : public Allocator {
   void reset_peak() final;
   void trim() final;
 
-  // Returns the size that is allocated for `bytes`: eight classes per power of two, multiples of 2 MiB from 16 MiB on.
-  // A block wastes at most 1/8 of its size, or 63 bytes.
+  // Returns the size that is allocated for `bytes`. Below 16 MiB there are eight sizes per power of two; from 16 MiB
+  // on, sizes are multiples of 2 MiB. A block wastes at most 1/8 of its size, or 63 bytes.
   static std::size_t size_class(std::size_t bytes);
 
  protected:

@@ -6,8 +6,8 @@
 
 namespace ring {
 
-// For tests: makes the copy streams of CPU compute streams. Null makes copy_stream() return the compute stream itself.
-// Test streams copy as late as events allow.
+// For tests: creates the stream that copy_stream() returns for a CPU compute stream. If null, copy_stream() returns the
+// compute stream itself. The streams of tests delay each copy for as long as the events allow.
 inline std::atomic<Stream (*)()> make_cpu_copy_stream{nullptr};
 
 // Returns a stream for copies that overlap with the work of `compute`. On a CPU, copies block the caller on any stream,

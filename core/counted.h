@@ -1,5 +1,5 @@
 #pragma once
-// Numbers with nouns for messages.
+// Numbers for messages, with the singular or plural of a noun.
 
 #include <cstdint>
 #include <string>

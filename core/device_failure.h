@@ -15,7 +15,7 @@ struct DeviceFailure : Error {
 // DeviceFailure(why) at once if this process has no device that can be made to fail.
 void fail_device(const std::string& why);
 using DeviceBreaker = bool (*)();  // returns false if this process uses no such device
-// Sets what fail_device() calls, and returns true. Call it from a static initializer.
+// Sets the function that fail_device() calls. Returns true, so that a static initializer can call it.
 bool register_device_breaker(DeviceBreaker);
 
 }  // namespace ring

@@ -39,7 +39,7 @@ BackendFacts inspect_backend(Backend backend) {
   return inspector ? inspector() : BackendFacts{};
 }
 
-bool runs_on(std::string_view arch, int capability) {
+bool arch_runs_on(std::string_view arch, int capability) {
   const int built = std::atoi(std::string(arch).c_str());
   if (built == 0) return false;
   if (std::isalpha(static_cast<unsigned char>(arch.back()))) return built == capability;

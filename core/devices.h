@@ -22,7 +22,7 @@ bool register_device_counter(Backend, DeviceCounter);
 
 // A library or driver that a backend loads at run time.
 struct LibraryFacts {
-  std::string name, use;  // "cuDNN", "attention"
+  std::string name, use;  // such as "cuDNN", which is used for "attention"
   bool found = false;
   bool needed = false;  // true if the backend cannot run without it
   Version version{};
@@ -48,7 +48,7 @@ struct DeviceFacts {
 enum class Link : std::uint8_t { self, fast, bus, none };  // fast: NVLink; bus: PCIe; none: through the host
 
 struct BackendFacts {
-  std::string problem;  // why no device can be used although some may be present; "" if there is no such problem
+  std::string problem;  // why no device can be used, if devices may be present; "" otherwise
   std::vector<LibraryFacts> libraries;
   std::vector<DeviceFacts> devices;
   std::vector<std::vector<Link>> links;  // links[from][to]
@@ -61,6 +61,6 @@ bool register_backend_inspector(Backend, BackendInspector);  // called at load t
 
 // Returns true if machine code for `arch` runs on a device of this capability. An arch with a letter ("90a") needs
 // exactly that capability. Others ("80") run on every device of the same major version that is not older.
-bool runs_on(std::string_view arch, int capability);
+bool arch_runs_on(std::string_view arch, int capability);
 
 }  // namespace ring

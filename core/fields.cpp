@@ -88,8 +88,8 @@ Check non_empty() {
   return check;
 }
 
-std::uint64_t hash_text(const std::string& text, std::uint64_t before) {
-  std::uint64_t h = before;
+std::uint64_t hash_text(const std::string& text, std::uint64_t previous_hash) {
+  std::uint64_t h = previous_hash;
   for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211ull;
   return h;
 }
@@ -98,8 +98,8 @@ namespace config {
 
 namespace {
 
-// Throws Error if a number has no complete range that fits its type. Uses that narrow or multiply the number rely on
-// its range.
+// Throws Error unless the number has both ends of a range that fits its type. Code that narrows or multiplies the
+// number relies on its range.
 void require_range(const std::string& name, const Node& number, const std::vector<Check>& checks) {
   std::optional<long double> min, max;
   for (const Check& check : checks) {
@@ -147,7 +147,7 @@ void add_word(Node& integer, const Word& word) {
   };
 }
 
-// A number in place of a schedule makes the setting constant.
+// Gives the number a schedule by tokens. Setting a single number clears the schedule: the setting is then constant.
 void add_word(Node& number, const ByTokens& schedule) {
   RING_CHECK(number.kind == Kind::integer || number.kind == Kind::number, "only a number changes by tokens");
   number.by_tokens = schedule.changes;
@@ -172,7 +172,7 @@ std::string to_text(const Value& value) {
     std::string operator()(bool v) const { return v ? "true" : "false"; }
     std::string operator()(std::int64_t v) const { return std::to_string(v); }
     std::string operator()(double v) const { return yaml_number(v); }
-    std::string operator()(const std::string& v) const { return yaml_text(v); }
+    std::string operator()(const std::string& v) const { return yaml_string(v); }
   };
   return std::visit(Visitor(), value);
 }

@@ -76,7 +76,7 @@ struct Synonyms {
   std::span<const Value> values;
 };
 
-// A view of one live value of the tree. Resizing a list that contains the value invalidates it.
+// A view of one part of a config: a section, a list or a scalar. Resizing a list that contains it invalidates the view.
 struct Node {
   Kind kind = Kind::section;
   // Only for scalars:
@@ -102,12 +102,12 @@ struct Node {
 
 }  // namespace config
 
-// A condition on a value. On a list, it applies to every element, but non_empty() and at_most_items() apply to the
-// list.
+// A condition on a value. If the value is a list, non_empty() and at_most_items() apply to the list, and all other
+// checks apply to each element.
 struct Check {
   std::string text;  // completes "must be ...": "> 0", "a multiple of 8"
   std::function<bool(const config::Value&)> passes;
-  bool of_length = false;               // true if, on a list, `passes` receives the length
+  bool of_length = false;               // true if `passes` receives the length of a list
   std::optional<long double> min, max;  // bounds of a number or of a list's length
 };
 
@@ -118,7 +118,7 @@ Check positive();  // requires a value > 0
 Check at_least(long double min);
 Check at_most(long double max);
 Check in_range(long double min, long double max);  // both ends are inclusive
-Check non_empty();                                 // for strings and lists; a key without default becomes mandatory
+Check non_empty();                                 // for strings and lists; if empty by default, the key is mandatory
 Check at_most_items(std::size_t max);
 Check one_of(std::vector<std::string> names);
 Check check_number(std::string text, std::function<bool(long double)> passes);
@@ -212,9 +212,9 @@ void add_field(std::vector<Field>& fields, Field field);
 std::string to_text(const Value& value);  // returns the value as YAML
 }  // namespace config
 
-// Returns the 64-bit FNV-1a hash of a string. To hash a string in pieces, pass the hash of the preceding pieces.
 inline constexpr std::uint64_t kHashOfNothing = 14695981039346656037ull;
-std::uint64_t hash_text(const std::string& text, std::uint64_t before = kHashOfNothing);
+// Returns the 64-bit FNV-1a hash of a string. To hash a string in pieces, pass the hash of the preceding pieces.
+std::uint64_t hash_text(const std::string& text, std::uint64_t previous_hash = kHashOfNothing);
 
 // Returns the differences of two printed configs as "key: old -> new", in the order of the new config. Leaves out keys
 // that equal an ignored key ("train", "data.mixture[0]") or are inside it. Throws Error if a string is not YAML.

@@ -15,7 +15,7 @@ bool is_ignored(const std::string& key, const std::vector<std::string>& ignore) 
   });
 }
 
-// Returns true for an empty list whose elements the other side lists: these already show the difference.
+// Returns true for an empty list that has elements on the other side. The elements' lines already show the difference.
 bool is_empty_list(const std::pair<const std::string, std::string>& leaf,
                    const std::map<std::string, std::string>& other) {
   const auto element = other.lower_bound(leaf.first + "[");

@@ -39,11 +39,11 @@ std::string hint_at_equals(const std::string& text) {
 constexpr int kLastStage = std::numeric_limits<int>::max();  // stage of the command line
 
 struct Origin {
-  int order = 0;  // position of the file or override in loading order
+  int order = 0;  // position in the order of reading, in which mistakes are listed
   int line = 0;
   std::string name;      // file name, or "command line: a=b"
   std::string override;  // key of the override; "" for a file
-  int stage = 0;         // position of the file in the order of application; kLastStage for all overrides
+  int stage = 0;         // position in the order of applying, included files first; kLastStage for all overrides
   std::string place() const { return line ? str(name, ":", line) : name; }
 };
 
@@ -119,7 +119,7 @@ class Loader {
   }
 
   void override(const std::string& text);
-  bool complete() const { return complete_; }  // every file was read; otherwise keys may seem to be missing
+  bool complete() const { return complete_; }  // true if every file was read; if not, keys may seem to be missing
   void check() { check_section(root_, ""); }
   void check_size();
   void finish();
@@ -171,14 +171,15 @@ void Loader::problem(const Origin& origin, const std::string& key, const std::st
   problems_.push_back({origin, str(origin.place(), ": ", named ? "" : shown(key) + ": ", text)});
 }
 
-// Returns where the key, or else its innermost given parent inside `section`, was set; nullopt if neither was.
+// Returns where the key was set. If it was not, returns where its innermost parent inside `section` was set. Returns
+// nullopt if none was.
 std::optional<Origin> Loader::origin_inside(std::string key, const std::string& section) const {
   for (; key != section && !key.empty(); key = parent(key))
     if (const auto it = origins_.find(key); it != origins_.end()) return it->second;
   return std::nullopt;
 }
 
-// Returns where a key, or else its innermost given section, was set; last_ if neither was.
+// Returns where the key was set, or else its innermost parent; last_ if none was.
 Origin Loader::origin_of(const std::string& key) const { return origin_inside(key, "").value_or(last_); }
 
 void Loader::read(const Source& source, std::vector<fs::path>& open) {
@@ -236,7 +237,7 @@ void Loader::apply_field(const Field& field, const YamlNode& yaml, const std::st
   if (!has_unit(field, yaml)) return apply(field.node, yaml, key, origin);
   std::int64_t bytes = 0;
   std::string wrong = parse_bytes(yaml.text, bytes);
-  if (wrong.empty()) wrong = not_a_share(yaml.text, bytes, field.checks);
+  if (wrong.empty()) wrong = one_byte_problem(yaml.text, bytes, field.checks);
   if (!wrong.empty()) {
     origins_[key] = origin;
     return problem(origin, key, wrong);
@@ -436,7 +437,8 @@ int Loader::stage_of(const std::string& key) const {
   return it == origins_.end() ? 0 : it->second.stage;
 }
 
-// Unsets an inherited setting if its cause was given later. Returns whether it did.
+// If the key that makes an inherited setting meaningless was given later than the setting, unsets the setting and
+// returns true. Otherwise returns false.
 bool Loader::set_back(const Node& section, const std::string& key, const SettingProblem& p) {
   if (p.kind != SettingProblemKind::inherited) return false;
   const std::string cause = join(key, p.cause), full = join(key, p.key);
@@ -446,7 +448,8 @@ bool Loader::set_back(const Node& section, const std::string& key, const Setting
   return true;
 }
 
-// Reports a problem. Its text is preceded by the section's key, unless it begins with a key relative to the root.
+// Reports a problem of a section. Puts the section's key in front of the text, unless the text begins with a key that
+// is relative to the root.
 void Loader::broken_rule(const std::string& section, const SettingProblem& p) {
   const std::string& text = p.text;
   const std::string name = text.substr(0, text.find_first_of(" :,=("));
@@ -457,8 +460,8 @@ void Loader::broken_rule(const std::string& section, const SettingProblem& p) {
   problem(origin.value_or(origin_of(section)), !section.empty() && inside(name, section) ? "" : section, text);
 }
 
-// Reports settings that are too large to be read again: they are written with every key into the run's directory and
-// its checkpoints.
+// Reports settings whose text with all keys is too large. That text is written into the run's directory and its
+// checkpoints, and a longer one could not be read again.
 void Loader::check_size() {
   if (!problems_.empty()) return;
   const std::size_t size = to_yaml(root_).size();

@@ -10,7 +10,7 @@ namespace ring::config {
 namespace {
 
 constexpr double kMaxExact = 0x1p53;         // largest integer up to which a double is exact
-constexpr std::size_t kMaxTextBytes = 4096;  // no system allows longer names or paths
+constexpr std::size_t kMaxTextBytes = 4096;  // maximum length of a string; no system allows longer names or paths
 
 template <class T>
 bool read_whole(const std::string& text, T& value) {
@@ -24,7 +24,7 @@ bool read_whole(const std::string& text, T& value) {
 bool read_double(const std::string& text, double& value) {
   if (text == ".inf" || text == "+.inf") return value = HUGE_VAL, true;
   if (text == "-.inf") return value = -HUGE_VAL, true;
-  return read_whole(text, value) && std::isfinite(value);  // from_chars also accepts "inf" and "nan"
+  return read_whole(text, value) && std::isfinite(value);  // refuses "inf" and "nan", which from_chars accepts
 }
 
 // Returns a number in digits, such as 131072 or 0.05; as 1.5e+12 only if it is not an exact integer.
@@ -300,7 +300,7 @@ std::string hint_for_key(const Node& root, const std::string& key, Given given, 
 
 std::string hint_for_word(const Node& root, const std::string& key, Given given) {
   const std::string word = plain(key);
-  const Synonyms::Key *best = nullptr, *around = nullptr;  // the longest match of the key, or of a section around it
+  const Synonyms::Key *best = nullptr, *around = nullptr;  // longest matches: of the key, of a section around it
   const auto improves = [](const Synonyms::Key& s, const Synonyms::Key* to) {
     return !to || s.word.size() > to->word.size();
   };

@@ -41,7 +41,7 @@ void collect_keys(const Node& node, const std::string& prefix, std::vector<std::
 // Returns the field with a dotted key; null if there is none.
 const Field* find_field(const Node& root, std::string_view key);
 
-// Returns the first key below a section, whose own key is `key`, that takes a value.
+// Returns the full name of the first key inside a section that takes a value. `key` is the section's own key.
 std::string first_key(const Node& section, std::string key);
 
 // The kind of value that was given with an unknown key. A hint must not suggest a section in place of a value, but may

@@ -27,12 +27,13 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder.string();
 }
 
-// Returns the prefix of a temporary file's name. The process ID follows, and for unnamed files also a word.
+// Returns the prefix of a temporary file's name. The process ID follows, and in unnamed_file() also a counter.
 std::string temporary_prefix(const std::string& path) { return path + ".tmp."; }
 
-// Locks an open file until its last descriptor is closed. A process ID in the name would not identify the writer:
-// processes in different containers that share a folder may have the same ID. Returns false if a different process
-// holds the lock, or if the file system has no locks.
+// Locks an open file until its last descriptor is closed. Returns false if a different process holds the lock, or if
+// the file system has no locks.
+// The lock shows that the writer lives. The process ID in the name does not: processes in different containers that
+// share a folder may have the same ID.
 bool lock(int fd, bool wait) {
   struct flock whole {};
   whole.l_type = F_WRLCK;
@@ -226,7 +227,8 @@ void remove_leftovers(const std::string& path) {
   for (fs::directory_iterator it(folder_of(path), error), end; !error && it != end; it.increment(error)) {
     if (!is_temporary(it->path().filename().string(), prefix)) continue;
     const std::string name = it->path().string();
-    const int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);  // opens: own
+    // Neither follows a link nor blocks on a pipe with this name.
+    const int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);  // allowed open: own
     if (fd < 0) continue;
     if (lock(fd, false) && ::unlink(name.c_str()) == 0)
       log::info("removed ", name, ", left behind by an interrupted process");

@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-// Declarations of nvml.h (NVML API Reference Guide): 0 is success, device handles are pointers.
+// Declarations from nvml.h (NVML API Reference Guide). Functions return 0 on success, and device handles are pointers.
 using Handle = void*;
 struct Memory {
   unsigned long long total, free, used;
@@ -17,7 +17,7 @@ struct Utilization {
 };
 constexpr int kSuccess = 0, kTemperatureOfGpu = 0, kClockOfSm = 1;
 
-// nvmlClocksThrottleReason*, except reasons that a user requested.
+// A bit of nvmlClocksThrottleReason* and its text for messages. Reasons that a user requested are left out.
 struct Reason {
   std::uint64_t bit;
   const char* text;

@@ -39,7 +39,7 @@ std::int64_t longest_of(const HostChunks::Ends& begins) {
   return longest;
 }
 
-// Returns the number of chunks that the device holds.
+// Returns the number of chunks in the ring on the device.
 std::int64_t ring_length(const HostChunks::Ends& begins, std::int64_t element_bytes, std::int64_t ring_bytes) {
   if (begins.size() == 1) return 0;
   const std::int64_t wanted = std::max(HostChunks::kMinRing, ring_bytes / (longest_of(begins) * element_bytes));
@@ -87,10 +87,10 @@ HostChunks::HostChunks(std::vector<Pieces> host, Ends begins, Sizes bytes, const
 
 HostChunks::~HostChunks() {
   try {
-    in_.synchronize();   // host waits: shutdown
-    out_.synchronize();  // host waits: shutdown
+    in_.synchronize();   // allowed host wait: shutdown (copies use the host tensors)
+    out_.synchronize();  // allowed host wait: shutdown (copies use the host tensors)
   } catch (const Error&) {
-    // The device failed: the code that waits for its steps reports the failure.
+    // The device failed. The code that waits for the device's steps reports the failure.
   }
 }
 
@@ -116,7 +116,7 @@ std::vector<Tensor> HostChunks::on_device(std::int64_t k) const {
   return parts;
 }
 
-void HostChunks::for_pieces(std::int64_t k, const CopyPiece& copy_piece) const {
+void HostChunks::for_each_piece(std::int64_t k, const CopyPiece& copy_piece) const {
   const std::vector<Tensor> here = on_device(k);
   for (std::size_t i = 0; i < host_.size(); ++i)
     for (const Piece& piece : host_[i]) {
@@ -126,23 +126,23 @@ void HostChunks::for_pieces(std::int64_t k, const CopyPiece& copy_piece) const {
     }
 }
 
-// Copies chunk k in, after the previous chunk of its ring slot was copied back. Chunks are copied back in order, so
-// chunk k of the last pass is on the host by then.
-void HostChunks::fetch(std::int64_t k) {
+// Copies chunk k to the device once its ring slot is free, which it is when the slot's previous chunk was copied back.
+// Chunks are copied back in order, so the host has then also received chunk k of the previous pass.
+void HostChunks::copy_to_device(std::int64_t k) {
   in_.wait(slot(k).sent);
-  for_pieces(k, [this](const Tensor& host, const Tensor& device) { copy(device, host, in_); });
+  for_each_piece(k, [this](const Tensor& host, const Tensor& device) { copy(device, host, in_); });
   slot(k).arrived = in_.record();
 }
 
-void HostChunks::send(std::int64_t k) {
+void HostChunks::copy_to_host(std::int64_t k) {
   out_.wait(compute_.record());
-  for_pieces(k, [this](const Tensor& host, const Tensor& device) { copy(host, device, out_); });
+  for_each_piece(k, [this](const Tensor& host, const Tensor& device) { copy(host, device, out_); });
   all_sent_ = slot(k).sent = out_.record();
 }
 
 void HostChunks::prefetch() {
   in_.wait(compute_.record());
-  for (std::int64_t k = 0; k < slots(); ++k) fetch(k);
+  for (std::int64_t k = 0; k < slots(); ++k) copy_to_device(k);
   prefetched_ = true;
 }
 
@@ -153,19 +153,21 @@ void HostChunks::for_each_chunk(const ChunkFn& fn) {
     compute_.wait(slot(k).arrived);
     const std::vector<Tensor> here = on_device(k);
     fn(begin_of(k), length(k), here);
-    send(k);
-    if (k + slots() < chunks()) fetch(k + slots());
+    copy_to_host(k);
+    if (k + slots() < chunks()) copy_to_device(k + slots());
   }
   if (compute_.impl().recording()) join_copies();
 }
 
-// After a recorded pass, the compute stream has already waited for the copies.
+// Waits for the compute stream as well. After a recorded pass, all_sent_ is empty, because the compute stream has
+// already waited for the copies.
 void HostChunks::wait_for_copies(const Stream& stream) const {
   stream.wait(compute_.record());
   stream.wait(all_sent_);
 }
 
-// Waits for all copies, then drops their events: a recording must not wait for events from outside.
+// Makes the compute stream wait for all copies, then drops their events: a recording must not wait for events from
+// before it.
 void HostChunks::join_copies() {
   wait_for_copies(compute_);
   for (Slot& p : ring_) p.sent = {};

@@ -1,14 +1,15 @@
 #pragma once
-// Updates flat tensors in host memory on the device, chunk by chunk: one stream copies a chunk in, the compute stream
-// changes it, and a third stream copies it back, while copies of other chunks run in both directions. The device holds
-// a ring of at least kMinRing chunks. The first chunks of a pass, up to a whole ring, can be fetched ahead of it, and
-// the last ones are still being copied back when it ends.
+// Updates flat tensors in host memory on the device, chunk by chunk. One stream copies a chunk to the device, the
+// compute stream changes it, and a third stream copies it back. Copies of other chunks run in both directions
+// meanwhile. The device holds a ring of at least kMinRing chunks. Events order all work and the host never waits, so a
+// pass over all chunks can repeat in every step.
 //
-// Everything is ordered by events and the host never waits, so a pass can repeat in every step. Its last chunks are
-// copied back while the compute stream continues: a stream that reads or writes the host tensors must call
-// wait_for_copies() first. A pass that is being recorded (CUDA graph) ends only when all chunks are back, since all
-// streams that fork from a recording must join it; copies of earlier passes must join before, by join_copies(). A CPU
-// makes the same copies, without overlap.
+// - Begin of a pass: its first chunks, up to a whole ring, can be fetched ahead of it (prefetch()).
+// - End of a pass: its last chunks are still being copied back while the compute stream continues. A stream that reads
+//   or writes the host tensors must call wait_for_copies() first.
+// - Recording (CUDA graph): a recorded pass ends only when all chunks are back, since all streams that fork from a
+//   recording must join it. Copies of earlier passes must join before the recording, by join_copies().
+// - CPU: it makes the same copies, without overlap.
 
 #include <algorithm>
 #include <functional>
@@ -27,11 +28,11 @@ class HostChunks {
   static constexpr std::int64_t kMaxRing = 128;
   static constexpr std::int64_t kAlign = 16;  // elements; chunks begin at multiples of it, unless `ends` are given
 
-  struct Sizes {            // bytes, summed over all tensors
+  struct Sizes {            // in bytes, summed over all tensors
     std::int64_t chunk;     // minimum size of a chunk
     std::int64_t ring = 0;  // size of the ring on the device; at least kMinRing chunks are held
   };
-  // Elements [at, at + numel) of the range [0, n) that a pass covers.
+  // Part of a host tensor: elements [at, at + host.numel()) of the n elements that a pass covers.
   struct Piece {
     std::int64_t at = 0;
     Tensor host;
@@ -49,17 +50,17 @@ class HostChunks {
   HostChunks(const HostChunks&) = delete;
   HostChunks& operator=(const HostChunks&) = delete;
 
-  // Starts to fetch the first ring of chunks, after the work that the compute stream has queued so far. Optional:
-  // for_each_chunk() calls it otherwise.
+  // Starts to fetch the first ring of chunks, after the work that the compute stream has queued so far. The call is
+  // optional: for_each_chunk() makes it if the caller has not.
   void prefetch();
   // Queues work on the compute stream that changes elements [first, first + n). `here` holds them on the device: a
   // tensor [n] for each host tensor, in the same order.
   using ChunkFn = std::function<void(std::int64_t first, std::int64_t n, const std::vector<Tensor>& here)>;
   void for_each_chunk(const ChunkFn&);  // called for each chunk in order
 
-  // Makes `stream` wait for all copies of the last pass. The next pass must not overtake readers and writers of the
-  // host tensors. prefetch() waits for those on the compute stream. If a reader is on a different stream, make the
-  // compute stream wait for it before for_each_chunk(), whose copies back wait for the compute stream.
+  // Makes `stream` wait for all copies of the last pass. The next pass must not overtake work that reads or writes the
+  // host tensors. prefetch() waits for such work if it is on the compute stream. If a reader is on a different stream,
+  // make the compute stream wait for it before for_each_chunk(): the copies back wait for the compute stream.
   void wait_for_copies(const Stream& stream) const;
   // Makes the compute stream wait for all copies. Call it before a pass is recorded, and before a recorded pass is
   // replayed.
@@ -69,11 +70,12 @@ class HostChunks {
   // Returns the device memory of a ring for n elements, where element_bytes is the sum over all tensors.
   static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, Sizes, const Ends& ends = {});
   std::size_t device_bytes() const;
-  // Rounds a ring length, in chunks of the minimum size, down to a whole number of enlarged chunks.
+  // Rounds down the length of a ring, counted in chunks of the minimum size, so that it holds a whole number of chunks
+  // after they are enlarged.
   static std::int64_t round_to_ring(std::int64_t chunks) { return chunks - chunks % enlargement(chunks); }
 
  private:
-  struct Slot {  // slot of the ring
+  struct Slot {
     Event arrived, sent;
   };
   // Returns the factor by which chunks are enlarged, so that a ring has at most kMaxRing.
@@ -90,9 +92,10 @@ class HostChunks {
   Slot& slot(std::int64_t k) { return ring_[static_cast<std::size_t>(k % slots())]; }
   std::vector<Tensor> on_device(std::int64_t k) const;  // views of chunk k in the ring
   using CopyPiece = std::function<void(const Tensor& host, const Tensor& device)>;
-  void for_pieces(std::int64_t k, const CopyPiece&) const;  // calls it for each part of a piece within chunk k
-  void fetch(std::int64_t k);                               // queues the copies of chunk k to the device
-  void send(std::int64_t k);                                // queues the copies of chunk k back to the host
+  void for_each_piece(std::int64_t k,
+                      const CopyPiece&) const;  // calls the function for each part of a piece in chunk k
+  void copy_to_device(std::int64_t k);          // queues the copies of chunk k to the device
+  void copy_to_host(std::int64_t k);            // queues the copies of chunk k back to the host
 
   const std::vector<Pieces> host_;
   const Stream compute_, in_, out_;

@@ -1,5 +1,5 @@
 #pragma once
-// RING_HOST_DEVICE marks functions that both hosts and devices call, in headers that a host compiler reads too.
+// RING_HOST_DEVICE marks functions that run on hosts and GPUs. It is empty when a host compiler reads the header.
 
 #ifdef __CUDACC__
 #define RING_HOST_DEVICE __host__ __device__

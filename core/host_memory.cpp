@@ -18,13 +18,13 @@ using Numbers = std::map<std::string, std::uint64_t>;
 // Returns the number in a file; nullopt if it contains "max" or does not exist.
 std::optional<std::uint64_t> number_in(const std::string& file) {
   std::uint64_t n = 0;
-  return std::ifstream(file) >> n ? std::optional(n) : std::nullopt;  // opens: system
+  return std::ifstream(file) >> n ? std::optional(n) : std::nullopt;  // allowed open: system (/proc, /sys)
 }
 
 // Returns the values in bytes of lines such as "MemTotal:  24689764 kB" or "inactive_file 4096".
 Numbers numbers_in(const std::string& file) {
   Numbers found;
-  std::ifstream in(file);  // opens: system
+  std::ifstream in(file);  // allowed open: system (/proc, /sys)
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::string key, unit;
@@ -137,8 +137,8 @@ void add_groups(const Hierarchy& h, const std::string& root, std::uint64_t swap_
   }
 }
 
-// Adds a soft limit from /proc/self/limits, with lines "Max address space   unlimited   unlimited   bytes" (soft,
-// hard).
+// Adds a soft limit from /proc/self/limits. Each line has a name, the soft limit, the hard limit and the unit, such as
+// "Max data size   unlimited   unlimited   bytes".
 void add_limit(const std::string& root, const std::string& name, const std::string& file_name, std::uint64_t used,
                std::vector<MemoryBound>& out) {
   std::ifstream in(root + "/proc/self/limits");

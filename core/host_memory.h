@@ -13,7 +13,7 @@ struct MemoryBound {
   std::uint64_t total = 0;      // bytes
   std::uint64_t available = 0;  // bytes that are unused or hold reclaimable caches
   std::uint64_t swap = 0;       // additional bytes of free swap
-  bool of_process = false;      // true if each process has its own bound; false if all processes here share it
+  bool of_process = false;      // true if the bound is for this process alone; false if all processes here share it
   std::uint64_t limit() const { return available + swap; }
 };
 

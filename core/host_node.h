@@ -1,6 +1,6 @@
 #pragma once
-// Work that a recorded step (CUDA graph) cannot contain, because the host knows only in each step which kernels to
-// queue, and of what size. The recording then has a place at which the host queues this work in each launch.
+// Host work inside a recorded step. A CUDA graph cannot contain work whose kernels and sizes the host learns only in
+// each step. The recording keeps a place for this work instead, and in each launch the host queues it there.
 
 #include <functional>
 
@@ -8,11 +8,12 @@
 
 namespace ring {
 
-// Calls `work` at once, or, if the stream is being recorded, at this place of each launch of the recording. Other
-// streams that the recorded work has started must have joined by then. `work` must not hold memory of the step, and may
-// refer only to objects that live as long as the recording. Its own allocations never belong to a recording's memory,
-// nor to the step's if the arena sets them apart (StepArena::exclude_host_nodes). Throws Error if the stream is being
-// recorded without such places.
+// Calls `work` now. If the stream is being recorded, calls it instead at this place in each launch of the recording.
+// - Other streams that the recorded work has started must have joined before this call.
+// - `work` must not hold memory of the step, and may refer only to objects that live as long as the recording.
+// - Memory that `work` allocates never belongs to the recording. It does not belong to the step either if
+//   StepArena::exclude_host_nodes() was called.
+// - Throws Error if the stream is being recorded and its recordings cannot keep places for host work.
 void queue_host_node(const Stream& stream, std::function<void()> work);
 
 }  // namespace ring

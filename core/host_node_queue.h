@@ -1,5 +1,5 @@
 #pragma once
-// Decides where queue_host_node() (core/host_node.h) sends its work.
+// Tells queue_host_node() (core/host_node.h) how the stream is recorded and where its steps allocate.
 
 #include <functional>
 
@@ -9,10 +9,11 @@ namespace ring {
 
 class StepArena;
 
-// One per stream: StreamImpl::resource<HostNodeQueue>().
+// Each stream has one: StreamImpl::resource<HostNodeQueue>().
 struct HostNodeQueue {
   explicit HostNodeQueue(StreamImpl&) {}
-  std::function<void(std::function<void()> work)> in_launches;  // set by the stream while it is recorded
+  // Keeps a place for `work` in each launch of the recording. It is null unless the stream is being recorded.
+  std::function<void(std::function<void()> work)> in_launches;
   StepArena* arena = nullptr;  // arena of the steps on the stream; null outside of StepMemory
 };
 

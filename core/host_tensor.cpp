@@ -32,7 +32,7 @@ bool register_host_memory(Backend backend, HostMemoryCalls calls) {
 
 bool register_host_copy(Backend backend, HostCopy copy) { return host_copies().emplace(backend, copy).second; }
 
-std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, const std::string& more) {
+std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, const std::string& details) {
   std::string reason = "the system has no more memory";
   std::shared_ptr<void> memory;
   try {
@@ -41,8 +41,8 @@ std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, 
     reason = e.what();
   }
   if (!memory && bytes > 0)
-    throw OutOfHostMemory(
-        str("out of host memory for copies of device memory: ", bytes_text(bytes), " requested", more, ": ", reason));
+    throw OutOfHostMemory(str("out of host memory for copies of device memory: ", bytes_text(bytes), " requested",
+                              details, ": ", reason));
   return memory;
 }
 
@@ -60,8 +60,8 @@ PageLockFacts page_lock_facts(Device device) {
 void copy_on_host(const Tensor& dst, const Tensor& src, const Stream& stream) {
   const auto found = host_copies().find(stream.device().backend);
   if (found == host_copies().end() || !stream.impl().computes()) return copy(dst, src, stream);
-  RING_CHECK(dst.bytes() == src.bytes() && dst.contiguous() && src.contiguous(), "copy of ", describe(src), " into ",
-             describe(dst));
+  RING_CHECK(dst.bytes() == src.bytes() && dst.is_contiguous() && src.is_contiguous(), "copy of ", describe(src),
+             " into ", describe(dst));
   if (dst.bytes()) found->second(dst.raw(), src.raw(), dst.bytes(), stream);
 }
 

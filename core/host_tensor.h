@@ -11,14 +11,14 @@ namespace ring {
 // Returns zeros [shape] on the host. Throws OutOfHostMemory.
 Tensor host_tensor(const Shape&, DType, const Stream& device);
 
-// Returns zeroed memory as host_tensor() allocates it. `more` is appended to the message of OutOfHostMemory.
-std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, const std::string& more = "");
+// Returns zeroed memory as host_tensor() allocates it. `details` is appended to the message of OutOfHostMemory.
+std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, const std::string& details = "");
 
 // Queues a copy within host memory on `stream` and returns at once. CUDA's own copy within host memory would block the
 // caller until all earlier work is done.
 void copy_on_host(const Tensor& dst, const Tensor& src, const Stream& stream);
 
-PageLockFacts page_lock_facts(Device);  // facts about all such memory in the process
+PageLockFacts page_lock_facts(Device);  // facts about host memory that is page-locked for the device
 
 // Registered at load time by core/cuda if it is part of the build.
 struct HostMemoryCalls {

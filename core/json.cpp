@@ -68,7 +68,7 @@ class JsonBuilder {
  private:
   using Object = typename Json::object_t;
   static constexpr bool kOrdered = std::is_same_v<Json, nlohmann::ordered_json>;
-  using Members = std::vector<std::pair<const std::string, Json>>;  // the base class of an ordered object
+  using Members = std::vector<std::pair<const std::string, Json>>;  // base class of ordered_json's object
 
   void count_work() {
     if (++work_ % kJsonWorkPerCheck == 0 && limits_.stop && limits_.stop())

@@ -21,7 +21,7 @@ constexpr Version from_cuda_number(int n) { return {n / 1000, n % 1000 / 10, n %
 
 struct KnownDefect {
   std::string_view library;  // "cuDNN", "NCCL"
-  Version from, fixed;       // [from, fixed)
+  Version from, fixed;       // affected: from <= version < fixed
   bool refused;              // true: never used; false: used without the feature that `what` names
   std::string_view what, remedy, source;
 };

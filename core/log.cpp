@@ -16,7 +16,8 @@
 namespace ring::log {
 namespace {
 
-// The list of sinks changes while other threads write, so the sinks are in a dist_sink, which has its own lock.
+// The logger writes to a dist_sink, which holds the other sinks and has a lock: sinks are added and removed while other
+// threads write.
 struct State {
   std::shared_ptr<spdlog::sinks::stderr_color_sink_mt> console =
       std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
@@ -25,7 +26,8 @@ struct State {
   std::mutex mutex;  // protects file and rank
   std::shared_ptr<spdlog::sinks::sink> file;
   std::string rank;
-  std::mutex hook_mutex;  // protects before_line; held during its calls, so that none is running after a replacement
+  // Protects before_line. It is held while before_line runs, so the old function no longer runs after a replacement.
+  std::mutex hook_mutex;
   std::function<void()> before_line;
   std::atomic<bool> lost = false;  // a line could not be written to this file
 

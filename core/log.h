@@ -15,7 +15,7 @@ void set_rank(int rank, int world);  // prefixes lines with the rank when world 
 // Appends every line to this file from now on, instead of to an earlier one. Throws Error if it cannot be opened.
 void open_file(const std::string& path);
 void close_file();
-void set_console(bool on);  // off while a live progress line is shown
+void set_console(bool on);  // false: only warnings and errors, while a live progress line is shown
 // Sets a function that each thread calls before it writes a line to the console; may be null.
 void set_before_line(std::function<void()>);
 void write(Level, const std::string& line);

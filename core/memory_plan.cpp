@@ -12,7 +12,7 @@ namespace {
 using Order = std::vector<std::size_t>;
 using Weight = std::function<double(const BlockLife&)>;
 
-// Offsets of blocks that are placed together. Sizes are already rounded up.
+// Result of pack(): the offset of each block, and the total size. Block sizes were rounded up before.
 struct Packing {
   std::vector<std::size_t> offsets;
   std::size_t bytes = 0;
@@ -25,8 +25,8 @@ struct PlacedBlock {
 
 bool meet(const BlockLife& a, const BlockLife& b) { return a.begin < b.end && b.begin < a.end; }
 
-// Returns the offset of the smallest gap that holds a block, among blocks that live at the same time, or the offset
-// after all of them. Requires `placed` sorted by begin.
+// Returns the offset of the smallest gap that holds a block. Only placed blocks that live at the same time are in its
+// way. If no gap is large enough, returns the offset after all of them. Requires `placed` sorted by begin.
 std::size_t best_fit(const std::vector<PlacedBlock>& placed, const BlockLife& life) {
   std::size_t at = MemoryPlan::kNowhere, smallest = MemoryPlan::kNowhere, top = 0;
   for (const PlacedBlock& p : placed) {
@@ -94,7 +94,8 @@ void raise_top(Order& order, const std::vector<BlockLife>& blocks, const Packing
 
 Packing best_packing(const std::vector<BlockLife>& blocks) {
   const double size = static_cast<double>(blocks.size());
-  int attempts = std::clamp(static_cast<int>(1e8 / (size * size + 1)), 0, 60);  // takes a fraction of a second
+  // Limits all attempts together to a fraction of a second.
+  int attempts = std::clamp(static_cast<int>(1e8 / (size * size + 1)), 0, 60);
   const std::size_t min = live_peak(blocks);
   const auto bytes = [](const BlockLife& b) { return static_cast<double>(b.bytes); };
   const auto length = [](const BlockLife& b) { return static_cast<double>(b.end - b.begin); };

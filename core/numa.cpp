@@ -46,7 +46,7 @@ std::optional<int> memory_node_of(std::string bus, const std::string& root) {
   return std::ranges::binary_search(nodes, node) ? std::optional(node) : std::nullopt;
 }
 
-bool prefers_memory() {
+bool has_memory_policy() {
   int mode = 0;
   return syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) == 0 && mode != 0;
 }

@@ -13,7 +13,7 @@ namespace ring {
 std::optional<int> memory_node_of(std::string bus, const std::string& root = "");
 
 // Returns true if the memory policy of this process is already set, by the launcher or by numactl.
-bool prefers_memory();
+bool has_memory_policy();
 
 // Prefers `node` for pages that are touched from now on, as long as the node has free memory. Requires p at the start
 // of a page. Best effort: if the kernel refuses, pages are placed as usual.

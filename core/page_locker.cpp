@@ -24,7 +24,7 @@ constexpr std::size_t kPage = 4096, kLargePage = std::size_t{2} << 20;
 
 std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-// Allocates the pages without changing their contents: the owner may be writing to them.
+// Makes the system allocate the pages. Does not change their contents, because the owner may be writing to them.
 void touch(std::byte* begin, std::size_t bytes) {
 #ifdef MADV_POPULATE_WRITE  // since Linux 5.14
   if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return;
@@ -34,7 +34,7 @@ void touch(std::byte* begin, std::size_t bytes) {
     std::atomic_ref(reinterpret_cast<unsigned char&>(begin[i])).fetch_or(0, std::memory_order_relaxed);
 }
 
-// Address space of zeroed memory, aligned to large pages.
+// An anonymous mapping of zeroed memory, aligned to large pages.
 class Mapping {
  public:
   explicit Mapping(std::size_t bytes) : whole_(rounded(bytes, kLargePage) + kLargePage) {
@@ -116,7 +116,7 @@ void PageLocker::Shared::lock(Region& region, Slab& s, std::unique_lock<std::mut
     touch(s.begin, s.bytes);
     calls.lock(s.begin, s.bytes);
   } catch (const std::exception& e) {
-    problem = str("-", e.what());  // '-' marks a failure even if what() is empty
+    problem = str("-", e.what());  // the '-' marks a failure even if what() is empty
   }
   held.lock();
   s.state = problem.empty() ? Slab::State::locked : Slab::State::refused;
@@ -170,9 +170,9 @@ PageLocker::~PageLocker() {
   const std::lock_guard held(shared_->mutex);
   shared_->stopping = true;
   shared_->changed.notify_all();
-}  // then the jthreads join
+}  // the destructors of threads_ then join the threads
 
-std::shared_ptr<void> PageLocker::take(std::size_t bytes) {
+std::shared_ptr<void> PageLocker::allocate(std::size_t bytes) {
   auto region = std::make_unique<Region>(bytes, shared_->slab);
   std::byte* const begin = region->mapping.begin();
   if (node_) prefer_node(begin, rounded(bytes, kPage), *node_);
@@ -184,7 +184,7 @@ std::shared_ptr<void> PageLocker::take(std::size_t bytes) {
   return {begin, [shared = shared_](void* p) { shared->release(static_cast<std::byte*>(p)); }};
 }
 
-std::size_t PageLocker::wait(const void* p, std::size_t bytes) {
+std::size_t PageLocker::wait_until_locked(const void* p, std::size_t bytes) {
   const auto* const at = static_cast<const std::byte*>(p);
   std::unique_lock held(shared_->mutex);
   Region* const region = shared_->region_of(at);

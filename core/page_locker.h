@@ -37,16 +37,16 @@ class PageLocker {
 
   // node: preferred NUMA node of the pages (core/numa.h). slab: slab size in bytes, a multiple of 2 MiB.
   PageLocker(PageLockCalls calls, int threads, std::optional<int> node, std::size_t slab = kSlab);
-  ~PageLocker();  // allocated memory may outlive it, but is not locked any more
+  ~PageLocker();  // stops locking; memory from allocate() may outlive it
   PageLocker(const PageLocker&) = delete;
   PageLocker& operator=(const PageLocker&) = delete;
 
   // Allocates zeroed memory, which the host may use at once. Throws Error if there is no address space.
-  std::shared_ptr<void> take(std::size_t bytes);
+  std::shared_ptr<void> allocate(std::size_t bytes);
 
   // Waits until the slab at p is locked. Returns how many of `bytes` from p on are in this slab: a copy must not go
   // beyond it. Returns `bytes` if p was not allocated here. Throws OutOfHostMemory if locking failed.
-  std::size_t wait(const void* p, std::size_t bytes);
+  std::size_t wait_until_locked(const void* p, std::size_t bytes);
 
   PageLockFacts facts() const;
 
@@ -56,7 +56,7 @@ class PageLocker {
   struct Shared;
 
   const std::shared_ptr<Shared> shared_;  // kept alive by allocated memory
-  std::vector<std::jthread> threads_;     // started by the first take()
+  std::vector<std::jthread> threads_;     // started by the first allocate()
   const int max_threads_;
   const std::optional<int> node_;
 };

@@ -62,7 +62,7 @@ ScopeSubscription::~ScopeSubscription() {
   if (scopes_->open_.empty())
     all.erase(at);
   else
-    *at = nullptr;  // keeps positions: guards count the listeners that they notified
+    *at = nullptr;  // keeps positions: an open ScopeGuard remembers how many listeners it notified
 }
 
 ScopeSubscription& ScopeSubscription::operator=(ScopeSubscription&& other) noexcept {

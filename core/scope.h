@@ -1,6 +1,6 @@
 #pragma once
-// Scopes: which part of a training step is running. Whoever runs one enters it once, with a ScopeGuard; memory
-// accounting, profiles and the exchange of parameters and gradients subscribe.
+// Scopes tell which part of a training step is running. The code that runs a part enters its scope once, with a
+// ScopeGuard. Memory accounting, profiles, and the exchange of parameters and gradients subscribe to them.
 
 #include <compare>
 #include <cstddef>

@@ -31,8 +31,9 @@ inline SettingProblem unused_setting(std::string text) {
   return p;
 }
 
-// Returns a problem that is resolved by setting `key` to `unset` if `cause` was given later: in a file that includes
-// the key's, or on the command line. Otherwise the settings are refused.
+// Returns a problem of a setting that another key makes meaningless. If `cause` was given later than `key` (on the
+// command line, or in a file that includes the file of `key`), the loader sets `key` to `unset`. Otherwise it refuses
+// the settings.
 inline SettingProblem inherited_setting(std::string key, std::string cause, std::string unset, std::string text) {
   SettingProblem p(std::move(text));
   p.kind = SettingProblemKind::inherited;

@@ -1,6 +1,6 @@
 #pragma once
-// While it lives, blocks all asynchronous signals in this thread. Threads that it starts inherit the mask: signals go
-// to the main thread, and a broken connection is an error code in these threads instead of SIGPIPE.
+// While it lives, blocks all asynchronous signals in this thread. Threads that are started meanwhile inherit the mask,
+// so signals go to the main thread. A broken connection gives them an error code instead of SIGPIPE.
 
 #include <pthread.h>
 #include <csignal>

@@ -18,7 +18,7 @@ namespace {
 // Writes to a descriptor: on a terminal after each line, elsewhere when the buffer is full or flushed.
 class OutputBuffer final : public std::streambuf {
  public:
-  explicit OutputBuffer(int fd) : fd_(fd), lines_(isatty(fd) == 1) { empty(); }
+  explicit OutputBuffer(int fd) : fd_(fd), line_buffered_(isatty(fd) == 1) { clear(); }
   int error() const { return error_; }  // errno of the first failed write, after which nothing is written
 
  protected:
@@ -27,18 +27,18 @@ class OutputBuffer final : public std::streambuf {
     if (traits_type::eq_int_type(c, traits_type::eof())) return traits_type::not_eof(c);
     *pptr() = traits_type::to_char_type(c);
     pbump(1);
-    if (lines_ && c == '\n') write_all();
+    if (line_buffered_ && c == '\n') write_all();
     return c;
   }
   std::streamsize xsputn(const char* text, std::streamsize size) override {
     const std::streamsize put = std::streambuf::xsputn(text, size);
-    if (lines_ && std::memchr(text, '\n', static_cast<std::size_t>(size))) write_all();
+    if (line_buffered_ && std::memchr(text, '\n', static_cast<std::size_t>(size))) write_all();
     return put;
   }
   int sync() override { return write_all(), 0; }
 
  private:
-  void empty() { setp(buffer_.data(), buffer_.data() + buffer_.size()); }
+  void clear() { setp(buffer_.data(), buffer_.data() + buffer_.size()); }
   void write_all() {
     const char* from = pbase();
     while (!error_ && from < pptr()) {
@@ -46,12 +46,13 @@ class OutputBuffer final : public std::streambuf {
       if (n > 0) from += n;
       if (n < 0 && errno != EINTR) error_ = errno;
     }
-    empty();
+    clear();
+    // A stream catches this error and sets badbit; if its exceptions() include badbit, it throws the error again.
     if (error_) fail("cannot write to standard output: ", std::strerror(error_));
   }
 
   int fd_, error_ = 0;
-  bool lines_;
+  bool line_buffered_;
   std::array<char, 16384> buffer_;
 };
 
@@ -64,7 +65,7 @@ OutputBuffer& progress_buffer() {
 
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
-    // open() returns the lowest free descriptor, which is fd.
+    // The wrong direction on purpose: every use fails. open() returns the lowest free descriptor, which is fd.
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
@@ -75,6 +76,7 @@ StandardOutput::StandardOutput()
       original_(std::cout.rdbuf(buffer_.get())),
       quiet_(buffer_.get()) {
   std::cout.exceptions(std::ios::badbit);
+  // Not tied to std::cout itself, whose flush would throw from inside a write to std::cerr.
   std::cerr.tie(&quiet_);
 }
 
@@ -91,9 +93,9 @@ std::ostream& progress_output() {
   return stream;
 }
 
-std::string why_lost(const std::ostream& progress) {
+std::string lost_output_reason(const std::ostream& progress) {
   if (progress) return "";
-  const OutputBuffer& buffer = progress_buffer();
+  const OutputBuffer& buffer = progress_buffer();  // `progress` may write elsewhere; only this buffer has an errno
   return progress.rdbuf() == &buffer && buffer.error() ? std::strerror(buffer.error()) : "a write failed";
 }
 

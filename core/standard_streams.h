@@ -10,9 +10,10 @@
 
 namespace ring {
 
-// Call it first. Opens closed descriptors among 0 to 2 on /dev/null, in the direction that makes every use an error:
-// otherwise, a file that is opened later could get the descriptor and receive terminal output. Ignores SIGPIPE and
-// SIGXFSZ, so that write() reports a closed reader (EPIPE) and a file size limit (EFBIG) as errors.
+// Call it first. Opens /dev/null for each of the descriptors 0 to 2 that is closed: otherwise, a file that is opened
+// later could get the descriptor and receive terminal output. Opens input for writing and outputs for reading, so that
+// every use is an error. Ignores SIGPIPE and SIGXFSZ, so that write() reports a closed reader (EPIPE) and a file size
+// limit (EFBIG) as errors.
 void open_standard_streams();
 
 // While it lives, std::cout throws Error with the reason when a write fails.
@@ -32,7 +33,7 @@ class StandardOutput {
 
 // Standard output for text that may be lost, such as progress: fails silently once it cannot be written.
 std::ostream& progress_output();
-std::string why_lost(const std::ostream& progress);  // "" if nothing is lost
+std::string lost_output_reason(const std::ostream& progress);  // "" if nothing is lost
 
 // Reads to the end. Returns the text without leading byte order marks. Throws Error if reading fails.
 std::string read_standard_input();

@@ -76,7 +76,7 @@ void* StepArena::take_upstream(std::size_t bytes) {
   } catch (const OutOfMemory& e) {
     if (in_step_ || !slab_ || !live_.empty()) fail_out_of_memory(e);
   }
-  if (!p) try {  // the slab is idle between steps: release it; the next step allocates it again
+  if (!p) try {  // between steps, gives up the slab and tries again; the next step reallocates it
       release_slab();
       upstream_->trim();
       p = upstream_->allocate(bytes);
@@ -121,7 +121,7 @@ void StepArena::begin_step() {
   from_upstream_ = 0;
 }
 
-std::uint64_t StepArena::prepare() {
+std::uint64_t StepArena::prepare_step() {
   std::lock_guard lock(mutex_);
   RING_CHECK(!in_step_, "memory is planned between steps, not within one");
   prepare_slab();
@@ -138,7 +138,7 @@ void StepArena::prepare_slab() {
   if (plan_.bytes && !slab_ && !given_up_) take_slab();
 }
 
-// Trims upstream first: it may cache the memory of the steps before, which now goes into the slab.
+// Allocates the slab. First trims upstream, which may cache the memory of earlier steps that the slab replaces.
 void StepArena::take_slab() {
   upstream_->trim();
   try {
@@ -158,7 +158,7 @@ void StepArena::release_slab() {
   slab_ = nullptr;
 }
 
-// A new plan is due if two steps in a row had the same trace, which differs from the trace of the current plan.
+// Requests a new plan if the last two steps had the same trace, and the current plan was made for a different one.
 void StepArena::end_step() {
   std::lock_guard lock(mutex_);
   RING_CHECK(in_step_, "a step ends that has not begun");
@@ -236,7 +236,7 @@ void StepArena::leave(const ScopeId&, ScopePass) noexcept {
   ledger_.leave();
 }
 
-bool StepArena::planned() const {
+bool StepArena::has_slab() const {
   std::lock_guard lock(mutex_);
   return slab_ != nullptr;
 }
@@ -246,17 +246,17 @@ std::uint64_t StepArena::generation() const {
   return generation_;
 }
 
-std::uint64_t StepArena::fallbacks() const {
+std::uint64_t StepArena::num_fallbacks() const {
   std::lock_guard lock(mutex_);
   return fallbacks_;
 }
 
-std::uint64_t StepArena::from_upstream() const {
+std::uint64_t StepArena::num_upstream_blocks() const {
   std::lock_guard lock(mutex_);
   return from_upstream_;
 }
 
-std::string StepArena::failed_in() const {
+std::string StepArena::last_failed_scope() const {
   std::lock_guard lock(mutex_);
   return failed_in_;
 }

@@ -10,9 +10,9 @@
 // All work is on one stream and runs in the order in which it was queued, so a freed block's memory can be reused at
 // once, without events. Work on other streams that uses a block must be ordered before the block is freed.
 //
-// A recorded step (CUDA graph) may be replayed only if none of its blocks came from upstream and prepare() still
-// returns the generation of the recording. Call prepare() before each replay: if memory ran short in between, the slab
-// was released and may be allocated at a different address.
+// A recorded step (CUDA graph) may be replayed only if none of its blocks came from upstream and prepare_step() still
+// returns the generation of the recording. Call prepare_step() before each replay: if memory ran short in between, the
+// slab was released and may be allocated at a different address.
 
 #include <atomic>
 #include <map>
@@ -43,20 +43,21 @@ class StepArena final : public Allocator, public ScopeListener {
   MemoryStats stats() const override;
   void reset_peak() override;
   void trim() override;
-  // Allocations within a scope count for its block, or in the backward pass for the backward as a whole.
+  // Starts a phase of the memory accounting: the whole backward, or in other passes the part of the model that contains
+  // the scope.
   void enter(const ScopeId&, ScopePass) override;
   void leave(const ScopeId&, ScopePass) noexcept override;
 
-  // Begin and end a repeating step; use StepScope. begin_step() also does the work of prepare().
+  // Begin and end a repeating step; use StepScope. begin_step() also does the work of prepare_step().
   void begin_step();
   void end_step();
-  // If a new plan is due, computes it and allocates its slab, after trimming upstream. The host may wait only here,
-  // once per plan. Returns the generation. Must not be called within a step.
-  std::uint64_t prepare();
+  // Prepares the next step, and must be called between steps. If a new plan is due, computes it. If the slab is
+  // missing, trims upstream and allocates it. Returns the generation. The host may wait only here, once per plan.
+  std::uint64_t prepare_step();
   // Between pause() and resume(), allocations within a step do not belong to the step; use StepPause. Calls may nest.
   void pause();
   void resume();
-  // From now on, allocations of queue_host_node() work (core/host_node.h) do not belong to the step.
+  // From now on, memory that host nodes (core/host_node.h) allocate does not belong to the step.
   void exclude_host_nodes();
   bool excludes_host_nodes() const;
   // Call it if later steps will differ: drops the plan and releases the slab, unless the slab holds a live block. Must
@@ -65,14 +66,15 @@ class StepArena final : public Allocator, public ScopeListener {
   // Call it after the last step: releases the slab as soon as it holds no live block.
   void retire();
 
-  bool planned() const;                 // true if there is a slab
+  bool has_slab() const;                // true if there is a slab
   std::uint64_t generation() const;     // 0 before the first slab; a new number means new addresses
-  std::uint64_t fallbacks() const;      // blocks that did not fit the plan, so far
-  std::uint64_t from_upstream() const;  // blocks of the current or last step outside of the slab, except while paused
+  std::uint64_t num_fallbacks() const;  // blocks that did not fit the plan, so far
+  // Returns the number of blocks of the current or last step outside of the slab, except while paused.
+  std::uint64_t num_upstream_blocks() const;
   MemoryPlan plan() const;
   // Returns the scope in which an allocation failed last: "the backward of blocks.3.mlp". Returns "" if none failed, or
   // if it was outside of all scopes.
-  std::string failed_in() const;
+  std::string last_failed_scope() const;
   const std::shared_ptr<Allocator>& upstream() const { return upstream_; }
 
  private:
@@ -104,7 +106,7 @@ class StepArena final : public Allocator, public ScopeListener {
   bool in_step_ = false, retired_ = false, apart_ = false;
   int pauses_ = 0;           // nesting depth
   std::uint32_t clock_ = 0;  // allocations and frees in this step
-  // Traces of this step, of the last step, and of the step that plan_ was made for.
+  // Traces (sizes and lifetimes of blocks) of this step, the previous one, and the one for which plan_ was made.
   std::vector<BlockLife> trace_, last_, model_;
   bool replan_ = false;  // the next plan is made for last_
 

@@ -13,8 +13,9 @@ struct StepState {
   float lr = 0;            // learning rate of this step
   float decay_scale = 1;   // factor on every weight decay
   float loss_scale = 1;    // 1 / valid tokens of all micro-batches and ranks; scales the loss's gradient
-  float loss_limit = 0;  // a step with loss * loss_scale above it is rejected; 0 rejects only a loss that is not finite
-  float norm_limit = 0;  // like loss_limit, for the gradient norm
+  // A step is rejected if loss * loss_scale is not finite, or is above a loss_limit > 0.
+  float loss_limit = 0;
+  float norm_limit = 0;    // like loss_limit, for the gradient norm
   float squared_norm = 0;  // squared norm of all gradients before clipping; starts at 0
   // Written by the check_and_clip kernel:
   float loss = 0;              // sum over valid tokens of all micro-batches and ranks

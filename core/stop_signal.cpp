@@ -9,6 +9,7 @@
 namespace ring {
 namespace {
 
+// Has the value of StopSignal::requested_ for code that gets no StopSignal.
 std::atomic<bool> told_to_stop{false};
 
 sigset_t watched() {
@@ -27,8 +28,8 @@ void end_process(int signal) {
   sigaddset(&set, signal);
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   std::raise(signal);
-  constexpr int kBySignal = 128;  // shells add it to the signal's number
-  ::_exit(kBySignal + signal);
+  constexpr int kSignalExitBase = 128;  // shells add it to the signal's number
+  ::_exit(kSignalExitBase + signal);
 }
 
 }  // namespace
@@ -55,7 +56,7 @@ StopSignal::StopSignal(bool announces) : announces_(announces) {
 
 StopSignal::~StopSignal() {
   closing_ = true;
-  pthread_kill(thread_.native_handle(), SIGUSR1);
+  pthread_kill(thread_.native_handle(), SIGUSR1);  // ends sigwait()
   thread_.join();
   const sigset_t set = watched();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
@@ -67,7 +68,8 @@ void StopSignal::on_save_begin() {
 }
 
 void StopSignal::request_save() {
-  if (std::chrono::steady_clock::now() - save_began_.load() < kOneSignal || save_requested_.exchange(true)) return;
+  if (std::chrono::steady_clock::now() - save_began_.load() < kSameSignalWithin) return;
+  if (save_requested_.exchange(true)) return;
   if (announces_) log::info("saving a checkpoint after this step because of SIGUSR1");
 }
 
@@ -83,7 +85,7 @@ void StopSignal::wait() {
     }
     told_to_stop = true;
     if (requested_.exchange(true)) {
-      if (std::chrono::steady_clock::now() - first > kOneSignal) end_process(signal);
+      if (std::chrono::steady_clock::now() - first > kSameSignalWithin) end_process(signal);
       continue;
     }
     first = std::chrono::steady_clock::now();

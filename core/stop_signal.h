@@ -1,8 +1,8 @@
 #pragma once
 // SIGINT, SIGTERM, SIGHUP and SIGUSR1 (which schedulers send ahead of a time limit) ask the training loop to finish its
 // step, save and exit. After usr1_saves(), SIGUSR1 asks it to save and continue. A second signal ends the process at
-// once. A signal within kOneSignal of the first counts as the same one, because timeout(1) signals the process and then
-// its group.
+// once. A signal within kSameSignalWithin of the first counts as the same one, because timeout(1) signals the process
+// and then its group.
 //
 // A dedicated thread waits for these signals, and all other threads block them. With a handler on the computing
 // threads, half of the interrupted runs ended with a corrupted heap inside oneDNN's JIT-generated GEMMs. The likely
@@ -14,7 +14,7 @@
 
 namespace ring {
 
-inline constexpr std::chrono::milliseconds kOneSignal{200};
+inline constexpr std::chrono::milliseconds kSameSignalWithin{200};  // signals closer together count as one
 
 // Returns true if the process was told to stop while it had a StopSignal. For long work in places that get no
 // StopSignal, such as reading files.
@@ -35,11 +35,11 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
   bool requested() const { return requested_.load(); }
-  void on_steps_begin() { stepping_ = true; }  // before this call, there is no step to finish
+  void on_steps_begin() { stepping_ = true; }  // call it before the first step; until then, there is no step to finish
   void usr1_saves() { usr1_saves_ = true; }
   bool save_requested() const { return save_requested_.load(); }
-  // Call it when all ranks begin to save. A launcher signals every rank, so a signal within kOneSignal after it is the
-  // same request.
+  // Call it when all ranks begin to save. A launcher signals every rank, so a SIGUSR1 within kSameSignalWithin after
+  // the call belongs to the request that is being saved.
   void on_save_begin();
 
  private:

@@ -53,7 +53,8 @@ enum class Lifetime : std::uint8_t {
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  virtual void* allocate(std::size_t bytes) = 0;  // 64-byte aligned; OutOfMemory names the bytes requested and in use
+  // Returns 64-byte aligned memory. Throws OutOfMemory, which names the bytes requested and in use.
+  virtual void* allocate(std::size_t bytes) = 0;
   virtual void* allocate_for_run(std::size_t bytes) { return allocate(bytes); }  // allocates for Lifetime::run
   virtual void free(void* p, std::size_t bytes) = 0;
   virtual MemoryStats stats() const = 0;

@@ -60,12 +60,12 @@ class StreamImpl {
  public:
   virtual ~StreamImpl() = default;
   virtual Event record() = 0;
-  virtual Event record_time() = 0;  // records an event with its time
+  virtual Event record_time() = 0;  // like record(), with the time for seconds_after()
   // Records the work that `work` queues on this stream, without running it. Returns null without calling `work` if the
   // backend cannot record. `work` must not wait for the device.
   virtual std::unique_ptr<RecordedWork> record_work(const std::function<void()>& /*work*/) { return nullptr; }
   virtual bool recording() const { return false; }  // true while record_work() calls `work`
-  virtual bool computes() const { return true; }    // false for fake streams (core/fake.h): nothing runs
+  virtual bool computes() const { return true; }    // false for fake streams (core/fake.h), which run no work
   virtual void wait(const Event&) = 0;
   virtual void synchronize() = 0;
   virtual std::string device_name() const { return std::string(to_string(device.backend)); }  // model name
@@ -86,7 +86,7 @@ class StreamImpl {
   virtual void upload(void* dst, const void* host, std::size_t bytes) { copy(dst, host, bytes); }
   // Returns host memory that the device can write to asynchronously (page-locked for CUDA).
   virtual std::shared_ptr<void> host_buffer(std::size_t bytes) {
-    return {std::malloc(bytes), std::free};  // NOLINT: of any type, freed by its owner
+    return {std::malloc(bytes), std::free};  // NOLINT: untyped bytes, which the shared_ptr frees
   }
 
   // Returns the stream's object of type T, which is created on first use: a library's handles, workspaces or plans.
@@ -102,7 +102,8 @@ class StreamImpl {
   std::shared_ptr<Allocator> step_allocator;  // set by StepMemory, uses `allocator`; may be null
 
  protected:
-  // Call it in destructors: resources, or the allocator, may use the stream while they are freed.
+  // Destroys the stream's resources. Derived classes call it in their destructors, because resources and the allocator
+  // may use the stream while they are freed.
   void drop_resources() { resources_.clear(); }
 
  private:
@@ -111,7 +112,7 @@ class StreamImpl {
 inline constexpr std::size_t kStagingBytes = std::size_t{64} << 20;
 
 // Returns how often this process has waited for a device so far, which a training step must not do.
-std::uint64_t host_waits();
+std::uint64_t host_wait_count();
 void count_host_wait();
 
 class Stream {
@@ -120,7 +121,7 @@ class Stream {
   // threads: CPU only; 0 means default_threads(). Throws Error if the backend is not in this build.
   static Stream create(Device, int threads = 0);
   Device device() const { return impl_->device; }
-  Event record() const { return impl_->record(); }  // marks all work queued so far
+  Event record() const { return impl_->record(); }  // returns the event at the end of all work queued so far
   Event record_time() const { return impl_->record_time(); }
   void wait(const Event& e) const { impl_->wait(e); }  // work queued later starts after the event
   void synchronize() const { impl_->synchronize(); }   // blocks the host

@@ -55,7 +55,7 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, const Stream& stream, Life
   return t;
 }
 
-bool Tensor::contiguous() const {
+bool Tensor::is_contiguous() const {
   std::int64_t step = 1;
   for (int i = shape_.size() - 1; i >= 0; --i) {
     if (shape_[i] != 1 && strides_[i] != step) return false;
@@ -65,7 +65,7 @@ bool Tensor::contiguous() const {
 }
 
 Tensor Tensor::view(const Shape& wanted) const {
-  RING_CHECK(contiguous(), "view needs a contiguous tensor, got shape ", shape_, " with strides ", strides_);
+  RING_CHECK(is_contiguous(), "view needs a contiguous tensor, got shape ", shape_, " with strides ", strides_);
   Shape shape = wanted;
   int open = -1;
   std::int64_t known = 1;
@@ -115,12 +115,12 @@ Tensor Tensor::split_dim(int dim, std::int64_t inner) const {
 void copy(const Tensor& dst, const Tensor& src, const Stream& stream) {
   RING_CHECK(dst.shape() == src.shape() && dst.dtype() == src.dtype(), "copy of ", describe(src), " into ",
              describe(dst));
-  RING_CHECK(dst.contiguous() && src.contiguous(), "copy needs contiguous tensors");
+  RING_CHECK(dst.is_contiguous() && src.is_contiguous(), "copy needs contiguous tensors");
   if (dst.bytes()) stream.impl().copy(dst.raw(), src.raw(), dst.bytes());
 }
 
 void fill_zero(const Tensor& t, const Stream& stream) {
-  RING_CHECK(t.contiguous(), "fill_zero needs a contiguous tensor");
+  RING_CHECK(t.is_contiguous(), "fill_zero needs a contiguous tensor");
   if (t.bytes()) stream.impl().fill_zero(t.raw(), t.bytes());
 }
 

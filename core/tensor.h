@@ -29,7 +29,7 @@ class Tensor {
   Device device() const { return storage_->device(); }
   std::int64_t numel() const { return shape_.numel(); }
   std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
-  bool contiguous() const;
+  bool is_contiguous() const;
   const std::shared_ptr<Storage>& storage() const { return storage_; }
   bool unique() const { return storage_.use_count() == 1; }  // true if no other tensor shares the bytes
 
@@ -72,7 +72,7 @@ Tensor from_host(const std::vector<T>& host, const Stream& stream, Lifetime life
 }
 template <class T>
 std::vector<T> to_host(const Tensor& t, const Stream& stream) {
-  RING_CHECK(t.contiguous() && t.dtype() == DTypeOf<T>::value,
+  RING_CHECK(t.is_contiguous() && t.dtype() == DTypeOf<T>::value,
              "to_host needs a contiguous tensor of its dtype, got shape ", t.shape());
   std::vector<T> host(static_cast<std::size_t>(t.numel()));
   if (t.bytes()) stream.impl().copy(host.data(), t.raw(), t.bytes());

@@ -89,7 +89,7 @@ std::int64_t later_than_all_in(const std::string& directory) {
   static constexpr std::string_view kStem = "events.out.tfevents.";
   static constexpr std::int64_t kMaxTime = 999'999'999'999'999'999;  // leaves room for the increment
   auto time = static_cast<std::int64_t>(wall_time_now());
-  std::error_code ignored;  // creating the file reports the error
+  std::error_code ignored;  // creating the file reports the error, such as a missing directory
   for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kStem)) continue;
@@ -114,13 +114,13 @@ EventWriter::EventWriter(const std::string& directory) : flushed_(std::chrono::s
     file_.reset(std::fopen(path_.c_str(), "wbx"));
     if (!file_ && errno != EEXIST) fail("cannot create ", path_, ": ", io_error_text(errno));
   }
-  record(Message().f64(1, wall_time_now()).bytes(3, "brain.Event:2").view());
+  write_record(Message().f64(1, wall_time_now()).bytes(3, "brain.Event:2").view());
   flush();
 }
 
 void EventWriter::add_scalar(const std::string& tag, std::int64_t step, double value, double wall_time) {
   const Message entry = Message().bytes(1, tag).f32(2, static_cast<float>(value));
-  event(step, wall_time, Message().message(5, Message().message(1, entry)).view());
+  write_event(step, wall_time, Message().message(5, Message().message(1, entry)).view());
 }
 
 void EventWriter::add_text(const std::string& tag, std::int64_t step, const std::string& markdown, double wall_time) {
@@ -130,7 +130,7 @@ void EventWriter::add_text(const std::string& tag, std::int64_t step, const std:
   const Message tensor = Message().integer(1, kString).message(2, shape).bytes(8, markdown);
   const Message metadata = Message().message(1, Message().bytes(1, "text")).integer(4, kTensorClass);
   const Message entry = Message().bytes(1, tag).message(8, tensor).message(9, metadata);
-  event(step, wall_time, Message().message(5, Message().message(1, entry)).view());
+  write_event(step, wall_time, Message().message(5, Message().message(1, entry)).view());
 }
 
 // Writes SessionStartInfo of tensorboard/plugins/hparams/plugin_data.proto into the metadata of a summary.
@@ -143,20 +143,20 @@ void EventWriter::add_settings(const std::vector<std::pair<std::string, std::str
   const Message nothing = Message().integer(1, kFloat).message(2, Message().message(2, Message().integer(1, 0)));
   const Message entry =
       Message().bytes(1, "_hparams_/session_start_info").message(8, nothing).message(9, Message().message(1, plugin));
-  event(0, wall_time, Message().message(5, Message().message(1, entry)).view());
+  write_event(0, wall_time, Message().message(5, Message().message(1, entry)).view());
 }
 
 void EventWriter::restart(std::int64_t first_step, double wall_time) {
   constexpr int kStart = 1;  // SessionLog.START
-  event(first_step, wall_time, Message().message(7, Message().integer(1, kStart)).view());
+  write_event(first_step, wall_time, Message().message(7, Message().integer(1, kStart)).view());
 }
 
-void EventWriter::event(std::int64_t step, double wall_time, std::string_view what) {
-  record(Message().f64(1, wall_time).integer(2, step).raw(what).view());
+void EventWriter::write_event(std::int64_t step, double wall_time, std::string_view what) {
+  write_record(Message().f64(1, wall_time).integer(2, step).raw(what).view());
   if (std::chrono::steady_clock::now() - flushed_ >= kFlushInterval) flush();
 }
 
-void EventWriter::record(std::string_view data) {
+void EventWriter::write_record(std::string_view data) {
   std::string out;
   append_fixed(out, static_cast<std::uint64_t>(data.size()));
   append_fixed(out, masked(crc32c(out)));

@@ -41,8 +41,8 @@ class EventWriter {
     void operator()(std::FILE* f) const { std::fclose(f); }
   };
 
-  void event(std::int64_t step, double wall_time, std::string_view what);
-  void record(std::string_view data);
+  void write_event(std::int64_t step, double wall_time, std::string_view what);
+  void write_record(std::string_view data);
 
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;

@@ -1,5 +1,5 @@
 #pragma once
-// Errors about resources that this machine or build lacks. The message gives the facts; a caller that knows the
+// Errors about resources that this machine or build lacks. The message gives the facts. A caller that knows the
 // settings adds which setting avoids the resource (cli/main.cpp).
 
 #include <cstdint>

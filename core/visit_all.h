@@ -10,7 +10,7 @@
 namespace ring {
 namespace visit_all_detail {
 
-// Converts to every type. An aggregate of n members can be initialized from n of these, but not from n + 1.
+// Converts to every type. An aggregate of n members can be initialized from n objects of this type, but not from n + 1.
 struct Anything {
   template <class T>
   operator T() const;
@@ -28,7 +28,9 @@ constexpr std::size_t count_members() {
 template <class Struct, class Fn>
 void with_members(Struct& s, const Fn& f) {
   constexpr std::size_t n = count_members<std::remove_const_t<Struct>>();
-  static_assert(n <= 9 || n == 12 || n == 18, "no visited struct had this many members so far: add a line below");
+  static_assert(n <= 9 || n == 12 || n == 18,
+                "no visited struct had this many members so far: add a line below and its number here");
+  // The letters skip f, n and s, which are names here.
   // clang-format off
   if constexpr (n == 0) { f(); }
   if constexpr (n == 1) { auto& [a] = s; f(a); }

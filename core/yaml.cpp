@@ -103,7 +103,7 @@ class TreeBuilder : public YAML::EventHandler {
   void complete(YamlNode node, YAML::anchor_t anchor) {
     const int line = node.line;
     if (anchor != 0) {
-      charge_all(node, line);  // charges the copy under the anchor
+      charge_all(node, line);  // counts the copy that anchors_ keeps
       anchors_.insert_or_assign(anchor, node);
     }
     place(std::move(node), line);
@@ -223,7 +223,7 @@ std::string shown(const std::string& text, std::size_t max) {
   return end < text.size() ? str(out, "... (", text.size(), " bytes)") : out;
 }
 
-std::string yaml_text(const std::string& s) {
+std::string yaml_string(const std::string& s) {
   if (bare(s)) return s;
   std::string out = "\"";
   for (const char c : s) append_escaped(out, static_cast<unsigned char>(c));

@@ -50,7 +50,7 @@ YamlNode parse_yaml(const std::string& text);
 std::string shown(const std::string& text, std::size_t max = 80);
 
 // Returns a string as YAML: plain if every YAML reader reads back the same string, else in double quotes.
-std::string yaml_text(const std::string& s);
+std::string yaml_string(const std::string& s);
 
 // Returns the shortest text that reads back as the same number.
 std::string yaml_number(double v);

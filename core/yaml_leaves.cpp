@@ -12,7 +12,7 @@ using Leaves = std::vector<std::pair<std::string, std::string>>;
 std::string flow(const YamlNode& node) {
   switch (node.type) {
     case YamlNode::Type::null: return "null";
-    case YamlNode::Type::scalar: return node.quoted ? yaml_text(node.text) : node.text;
+    case YamlNode::Type::scalar: return node.quoted ? yaml_string(node.text) : node.text;
     case YamlNode::Type::map: return "{...}";
     case YamlNode::Type::list: break;
   }

@@ -13,7 +13,7 @@ std::vector<std::vector<PackedPiece>> best_fit(std::vector<PackedPiece> pieces, 
                                                std::int64_t align) {
   std::ranges::stable_sort(pieces, std::greater{}, &PackedPiece::length);
   std::vector<std::vector<PackedPiece>> rows;
-  // Number of free tokens and row number, for rows with free space.
+  // Pairs {number of free tokens, row number}, one for each row with free space.
   std::set<std::pair<std::int64_t, std::size_t>> open;
   for (PackedPiece& piece : pieces) {
     std::pair<std::int64_t, std::size_t> best{context, rows.size()};
@@ -36,7 +36,7 @@ BestFitRows::BestFitRows(const TokenSplit& split, std::int64_t context, std::int
   RING_CHECK(group > 0, "best fit among ", group, " pieces");
   std::size_t kept = 0;
   for (std::uint64_t begin = 0; begin < split.tokens();) {
-    const std::vector<PackedPiece> pieces = group_from(begin);
+    const std::vector<PackedPiece> pieces = pack_group(begin);
     groups_.push_back({rows_, begin});
     begin = pieces.back().begin + static_cast<std::uint64_t>(pieces.back().length);
     Rows rows = best_fit(pieces, context, align);
@@ -47,7 +47,7 @@ BestFitRows::BestFitRows(const TokenSplit& split, std::int64_t context, std::int
 }
 
 // Returns the group_ pieces that start at token `begin`; the last group may have fewer.
-std::vector<PackedPiece> BestFitRows::group_from(std::uint64_t begin) const {
+std::vector<PackedPiece> BestFitRows::pack_group(std::uint64_t begin) const {
   DocumentStarts starts(split_);
   std::uint64_t document = starts.document_of(begin);
   std::vector<PackedPiece> pieces;
@@ -67,7 +67,7 @@ std::vector<PackedPiece> BestFitRows::pieces(std::uint64_t row) const {
   const auto group = static_cast<std::size_t>(after - groups_.begin()) - 1;
   const auto local = static_cast<std::size_t>(row - groups_[group].row);
   if (group < kept_.size()) return kept_[group][local];
-  return best_fit(group_from(groups_[group].begin), context_, align_)[local];
+  return best_fit(pack_group(groups_[group].begin), context_, align_)[local];
 }
 
 }  // namespace ring

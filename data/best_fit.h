@@ -28,7 +28,7 @@ class BestFitRows : public PackedRows {
   struct Group {
     std::uint64_t row, begin;  // first row and first token of the group
   };
-  std::vector<PackedPiece> group_from(std::uint64_t begin) const;
+  std::vector<PackedPiece> pack_group(std::uint64_t begin) const;
 
   std::size_t group_;
   std::vector<Group> groups_;

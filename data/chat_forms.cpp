@@ -76,7 +76,7 @@ bool is_from_value(const Json& m) {
   return m.is_object() && m.contains("from") && !m.contains("role") && !m.contains("content");
 }
 
-// Converts a message in ShareGPT's format. Keeps its other members, e.g. a weight.
+// Converts a message in ShareGPT's format. Keeps the message's other members, e.g. a weight.
 Json message_of(const Json& m, const std::string& which) {
   if (!has(m, "value") || !m["from"].is_string()) fail(which, ": expected a string in 'from' and in 'value'");
   Json out = {{"role", role_of(m["from"].get<std::string>(), which)}};

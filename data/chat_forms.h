@@ -11,8 +11,9 @@
 
 namespace ring {
 
-// kChatMembers identify the format; kChatColumns are all members that are read.
+// Members that identify the chat format of a record.
 inline constexpr const char* kChatMembers[] = {"messages", "conversations", "instruction"};
+// All members that are read from a record with a conversation.
 inline constexpr const char* kChatColumns[] = {
     "messages", "conversations", "instruction",          "input",  "output", "system", "history",
     "tools",    "documents",     "chat_template_kwargs", "images", "videos", "audios"};
@@ -22,9 +23,10 @@ inline constexpr const char* kChatColumns[] = {
 std::vector<std::string> chat_members_of(const nlohmann::ordered_json& record);
 bool has_chat(const nlohmann::ordered_json& record);
 
-// Returns the conversation as a list of messages with role and content. `found` is the record's member `name`: a list
-// of messages, or the text of an instruction. A list of messages with role and content is returned unchanged. Throws
-// Error if a list mixes messages of both formats, if a role is unknown, or if a member has the wrong type.
+// Returns the conversation as a list of messages with role and content. found: value of the record's member called
+// `name`, which is a list of messages or the text of an instruction. If its messages already have role and content, the
+// list is returned unchanged. Throws Error if a list mixes messages of both formats, if a role is unknown, or if a
+// member has the wrong type.
 nlohmann::ordered_json chat_messages(const nlohmann::ordered_json& record, const std::string& name,
                                      const nlohmann::ordered_json& found);
 // Returns the variables that the record passes to a chat template: the members of `chat_template_kwargs`, as in TRL,

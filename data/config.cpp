@@ -39,7 +39,8 @@ std::vector<MixtureStage> stages_of(const std::vector<MixtureEntry>& mixture) {
   return stages;
 }
 
-// Returns the names of the corpora; if files have the same name, a number is appended from the second one on.
+// Returns a unique name for each corpus: the name in the settings, else the file's name without extension. If that name
+// is taken, appends _2, _3 and so on.
 std::vector<std::string> names_of(const std::vector<MixtureEntry>& mixture) {
   std::vector<std::string> names;
   const auto taken = [&](const std::string& name) {
@@ -72,7 +73,7 @@ void PackingConfig::validate(std::vector<SettingProblem>& errors) const {
 
 void DataConfig::fields(Fields& f) {
   f("path", path, "corpus (.h5) made by 'ringmaster data prepare'; alternatively, set mixture",
-    rank_local());  // the contents of the corpora are compared instead
+    rank_local());  // ranks compare the contents of the corpora, not their paths
   f("mixture", mixture, "several corpora and their weights, instead of path", at_most_items(1024));
   f("validation_batches", validation_batches,
     "batches of train.batch_size sequences per evaluation, spread over the validation set; 0: all of it",

@@ -17,7 +17,7 @@ class TokenStore;
 struct MixtureEntry {
   std::string path;
   double weight = 1;           // largest weight during the run
-  TokenSchedule weights = {};  // weight by number of tokens before the sample; if empty, always `weight`
+  TokenSchedule weights = {};  // weight as a function of the number of tokens before the sample; empty if constant
   std::string name = {};       // if empty, the file's name
   void fields(Fields& f);
   void validate(std::vector<SettingProblem>& errors) const;
@@ -27,7 +27,7 @@ struct PackingConfig {
   bool documents = false;
   std::int64_t align = 1;
   std::int64_t best_fit = 0;  // number of pieces packed at a time; 0 disables best-fit packing
-  // True for padded rows (data/packing.h), false for windows.
+  // Returns true if samples are padded rows (data/packing.h), false if they are windows of the token stream.
   bool in_rows() const { return align > 1 || best_fit > 0; }
   void fields(Fields& f);
   void validate(std::vector<SettingProblem>& errors) const;
@@ -43,7 +43,7 @@ struct DataConfig {
   void validate(std::vector<SettingProblem>& errors) const;
 };
 
-// Weights of all corpora from token `tokens` of the run on.
+// Weights of all corpora once the run has used `tokens` tokens.
 struct MixtureStage {
   std::int64_t tokens = 0;
   std::vector<double> weights;
@@ -53,7 +53,7 @@ struct MixtureStage {
 struct Corpora {
   std::vector<std::shared_ptr<const TokenStore>> stores;
   std::vector<std::string> names;     // unique name of each corpus
-  std::vector<MixtureStage> mixture;  // weights over the run, sorted by tokens; the first stage starts at 0
+  std::vector<MixtureStage> mixture;  // stages of the run, sorted by tokens; the first one starts at 0
   std::string tokenizer_hash;
   std::int64_t vocab_size = 0;  // size of the tokenizer's vocabulary
 };

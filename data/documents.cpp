@@ -27,8 +27,8 @@ void read_whole(const TextFile& file, const Take& take) {
 
 template <class Cutter>
 void cut(const TextFile& file, Cutter&& cutter) {
-  read_whole(file, [&](std::string_view block) { cutter.block(block); });
-  cutter.end_of_file();
+  read_whole(file, [&](std::string_view block) { cutter.add_block(block); });
+  cutter.on_end_of_file();
 }
 
 void read_records(const TextFile& file, DocumentSink& sink) {
@@ -55,7 +55,7 @@ std::size_t separator_length(std::string_view text, std::string_view separator) 
 class Joined final : public DocumentSink {
  public:
   Joined(const Take& take, std::string_view end) : take_(take), end_(end) {}
-  void part(std::string_view text, bool) override { take_(text); }
+  void add_part(std::string_view text, bool) override { take_(text); }
   void end() override {
     if (!end_.empty()) take_(end_);
   }
@@ -104,20 +104,20 @@ DocumentRule parse_document_rule(const std::string& text) {
 void DocumentCutter::append(std::string_view text) {
   if (text.empty()) return;
   if (open_ || as_text_) {
-    sink_.part(text);
+    sink_.add_part(text);
     open_ = true;
     return;
   }
   mark_ += text;
   mark_.erase(0, mark_.size() - without_byte_order_marks(mark_).size());
-  if (kByteOrderMark.starts_with(mark_)) return;  // another mark may follow
+  if (kByteOrderMark.starts_with(mark_)) return;  // the next block may bring another mark, or the rest of one
   begin_document();
 }
 
 void DocumentCutter::begin_document() {
   const std::string text = std::exchange(mark_, "");
   if (text.empty()) return;
-  sink_.part(text);
+  sink_.add_part(text);
   open_ = true;
 }
 
@@ -127,17 +127,17 @@ void DocumentCutter::end_document() {
   open_ = false;
 }
 
-void DocumentCutter::block(std::string_view text) {
+void DocumentCutter::add_block(std::string_view text) {
   switch (rule_.kind) {
     case DocumentKind::file: return append(text);
-    case DocumentKind::line: return lines(text);
-    case DocumentKind::blank_line: return blank_lines(text, false);
-    case DocumentKind::separator: return separated(text);
+    case DocumentKind::line: return cut_lines(text);
+    case DocumentKind::blank_line: return cut_at_blank_lines(text, false);
+    case DocumentKind::separator: return cut_at_separators(text);
   }
 }
 
 // Treats "\r\n" as two line ends with an empty line between them, which is not a document.
-void DocumentCutter::lines(std::string_view text) {
+void DocumentCutter::cut_lines(std::string_view text) {
   for (std::size_t at; (at = text.find_first_of("\r\n")) != std::string_view::npos; text.remove_prefix(at + 1)) {
     append(text.substr(0, at));
     end_document();
@@ -145,7 +145,7 @@ void DocumentCutter::lines(std::string_view text) {
   append(text);
 }
 
-void DocumentCutter::separated(std::string_view text) {
+void DocumentCutter::cut_at_separators(std::string_view text) {
   const std::string& separator = rule_.separator;
   held_ += text;
   std::string_view rest = held_;
@@ -168,7 +168,7 @@ void DocumentCutter::separated(std::string_view text) {
   held_ = std::string(rest.substr(whole));
 }
 
-void DocumentCutter::blank_lines(std::string_view text, bool at_end) {
+void DocumentCutter::cut_at_blank_lines(std::string_view text, bool at_end) {
   held_ += text;
   std::string_view rest = held_;
   while (!rest.empty()) {
@@ -189,8 +189,8 @@ void DocumentCutter::blank_lines(std::string_view text, bool at_end) {
   held_ = std::string(rest);
 }
 
-void DocumentCutter::end_of_file() {
-  if (rule_.kind == DocumentKind::blank_line) blank_lines("", true);
+void DocumentCutter::on_end_of_file() {
+  if (rule_.kind == DocumentKind::blank_line) cut_at_blank_lines("", true);
   append(held_);
   held_.clear();
   at_line_start_ = true;

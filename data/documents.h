@@ -28,16 +28,16 @@ class DocumentCutter {
   DocumentCutter(DocumentRule rule, DocumentSink& sink, bool as_text = false)
       : rule_(std::move(rule)), sink_(sink), as_text_(as_text) {}
   // Processes the next block of the file's text.
-  void block(std::string_view text);
-  void end_of_file();  // ends the last document
+  void add_block(std::string_view text);
+  void on_end_of_file();  // ends the last document
 
  private:
   void append(std::string_view text);
   void end_document();
   void begin_document();
-  void lines(std::string_view text);
-  void separated(std::string_view text);
-  void blank_lines(std::string_view text, bool at_end);
+  void cut_lines(std::string_view text);
+  void cut_at_separators(std::string_view text);
+  void cut_at_blank_lines(std::string_view text, bool at_end);
   DocumentRule rule_;
   DocumentSink& sink_;
   bool as_text_;
@@ -47,13 +47,15 @@ class DocumentCutter {
   bool open_ = false;          // true if the current document is not empty
 };
 
-// Passes all documents of a file to the sink: its records if it has records, else the parts into which the rule splits
-// it. Throws the errors of check_no_nul(), data/unpack.h, data/json_lines.h and data/parquet.h.
+// Passes all documents of a file to the sink. If the file has records, each record is a document; otherwise the rule
+// splits the text into documents. Throws the errors of check_no_nul(), data/unpack.h, data/json_lines.h and
+// data/parquet.h.
 void read_documents(const TextFile&, const DocumentRule&, DocumentSink&);
 
 // Calls take(text) for all text of a file, one megabyte or one record at a time; each record is followed by a newline.
 // Removes byte order marks at the start of the text or of a record unless file.as_text.
 void read_text(const TextFile&, const std::function<void(std::string_view)>& take);
-std::uint64_t text_size(const TextFile&);  // bytes that read_text() passes on; reads the whole file unless it is plain
+// Returns the number of bytes that read_text() passes to `take`. Reads the whole file unless file.plain().
+std::uint64_t text_size(const TextFile&);
 
 }  // namespace ring

@@ -8,8 +8,8 @@
 
 namespace ring {
 
-// Only a tokenizer.json finds special tokens in a text. Other tokenizers would encode the names of special tokens as
-// plain text, so conversations look them up in named_.
+// For conversations, collects in named_ the special tokens that a chat template may write by name. A tokenizer.json
+// finds these names in a text by itself; other tokenizers would encode them as plain text.
 DocumentFrame::DocumentFrame(const Tokenizer& t, DocumentShape shape) : count_before_(shape == DocumentShape::text) {
   std::vector<std::int32_t> before = t.before_text(), after = t.after_text();
   const auto end = t.end_of_text();
@@ -43,8 +43,8 @@ void DocumentFrame::encode(std::string_view text, bool first, Encoder& encoder, 
 
 namespace {
 
-// Returns the text of a piece without trailing white space that belongs to the next piece's first token, so that
-// splitting at a mask boundary gives the same tokens as the whole document.
+// Returns the text of a piece without trailing white space that belongs to the next piece's first token. So a document
+// that is split where the loss mask changes gets the same tokens as the whole document.
 std::string_view text_of(const EncodeJob& job, std::size_t i, const Encoder& encoder) {
   const EncodePiece& piece = job.pieces[i];
   const std::string_view all = job.text, text = all.substr(piece.begin, piece.end - piece.begin);

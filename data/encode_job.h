@@ -39,7 +39,7 @@ enum class DocumentShape : std::uint8_t {
   // Encoded with the tokens that the tokenizer puts around a text, unless the text already has them; all tokens count.
   text,
   pair,         // same as `text`, but the tokens at the beginning do not count as targets
-  conversation  // encoded as the chat template wrote it, including the tokens around texts
+  conversation  // encoded exactly as the chat template wrote it; no tokens are added
 };
 
 // Encodes documents as tokens. Thread-safe; all threads share one vocabulary.

@@ -14,7 +14,7 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kBlock = std::size_t{1} << 18;
-constexpr std::uint8_t kInt32 = 4, kUint16 = 8;  // codes of the token types
+constexpr std::uint8_t kInt32 = 4, kUint16 = 8;  // Megatron-LM's codes of the token types
 
 // Buffered writer of binary numbers.
 class Numbers {

@@ -45,17 +45,17 @@ HashedBlocks::HashedBlocks(std::shared_ptr<const FileHandle> file, std::string n
              " bytes");
 }
 
-ByteExtent HashedBlocks::extent(std::size_t block) const {
+ByteExtent HashedBlocks::block_extent(std::size_t block) const {
   const std::uint64_t begin = block * kBlockBytes;
   return {place_.offset + begin, std::min<std::uint64_t>(kBlockBytes, place_.bytes - begin)};
 }
 
-bool HashedBlocks::checked(std::size_t block) const {
+bool HashedBlocks::is_checked(std::size_t block) const {
   return checked_[block / 64].load(std::memory_order_relaxed) >> (block % 64) & 1;
 }
 
 void HashedBlocks::check(std::size_t block, std::span<const std::byte> bytes) const {
-  const ByteExtent at = extent(block);
+  const ByteExtent at = block_extent(block);
   if (xxh3({reinterpret_cast<const char*>(bytes.data()), bytes.size()}) != hashes_[block]) {
     fail(name_, " is damaged: bytes ", at.offset, " to ", at.end(), " of the file (block ", block, " of ",
          hashes_.size(), ") do not match their hash");
@@ -65,7 +65,7 @@ void HashedBlocks::check(std::size_t block, std::span<const std::byte> bytes) co
 }
 
 void HashedBlocks::check(std::size_t block) const {
-  const ByteExtent at = extent(block);
+  const ByteExtent at = block_extent(block);
   std::vector<std::byte> bytes(at.bytes);
   file_->read_at(bytes.data(), bytes.size(), at.offset);
   check(block, bytes);
@@ -86,13 +86,13 @@ void HashedBlocks::visit(std::uint64_t offset, std::uint64_t bytes,
     const std::uint64_t stop = std::min(end, (first + kBlocksAtOnce) * kBlockBytes);
     const std::uint64_t behind = blocks_of(stop);
     bool all = true;
-    for (std::uint64_t b = first; b < behind; ++b) all = all && checked(b);
+    for (std::uint64_t b = first; b < behind; ++b) all = all && is_checked(b);
     const std::uint64_t from = all ? offset : first * kBlockBytes;
     const std::uint64_t to = all ? stop : std::min(behind * kBlockBytes, place_.bytes);
     read_unchecked(from, to - from, buffer.data());
     const std::span<const std::byte> got(buffer.data(), to - from);
     for (std::uint64_t b = first; b < behind && !all; ++b)
-      if (!checked(b)) check(b, got.subspan((b - first) * kBlockBytes, extent(b).bytes));
+      if (!is_checked(b)) check(b, got.subspan((b - first) * kBlockBytes, block_extent(b).bytes));
     take(got.subspan(offset - from, stop - offset));
     offset = stop;
   }

@@ -44,18 +44,18 @@ class HashedBlocks {
   using Rule = std::function<void(std::uint64_t offset, std::span<const std::byte> block)>;
 
   HashedBlocks() = default;
-  // name: names the data in errors, e.g. "c.h5: /train/tokens". place: the range in the file.
+  // name: describes the data in error messages, e.g. "c.h5: /train/tokens". place: the range in the file.
   HashedBlocks(std::shared_ptr<const FileHandle> file, std::string name, ByteExtent place,
                std::vector<std::uint64_t> hashes, Rule rule = {});
 
   std::uint64_t bytes() const { return place_.bytes; }
   std::size_t blocks() const { return hashes_.size(); }
   const std::string& name() const { return name_; }
-  ByteExtent extent(std::size_t block) const;  // position of a block in the file
+  ByteExtent block_extent(std::size_t block) const;  // position of a block in the file
 
   // Calls take(bytes) with [offset, offset + bytes) in consecutive pieces, split at multiples of 64 KiB. `take` must
-  // not read from any HashedBlocks, because the thread's buffer is shared. Throws Error if a block is damaged or the
-  // file cannot be read.
+  // not read from any HashedBlocks, because all of them share one buffer per thread. Throws Error if a block is damaged
+  // or the file cannot be read.
   void visit(std::uint64_t offset, std::uint64_t bytes,
              const std::function<void(std::span<const std::byte>)>& take) const;
   // Copies [offset, offset + bytes); throws like visit().
@@ -66,7 +66,7 @@ class HashedBlocks {
   void check(std::size_t block) const;
 
  private:
-  bool checked(std::size_t block) const;
+  bool is_checked(std::size_t block) const;
   void check(std::size_t block, std::span<const std::byte> bytes) const;
   std::shared_ptr<const FileHandle> file_;
   std::string name_;

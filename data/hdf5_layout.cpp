@@ -110,7 +110,7 @@ std::uint64_t Hdf5Layout::create_dataset(const std::string& name, Element elemen
   return offset;
 }
 
-void Hdf5Layout::set(const std::string& group, const std::string& name, std::uint64_t value) {
+void Hdf5Layout::set_attribute(const std::string& group, const std::string& name, std::uint64_t value) {
   silence();
   const Id space(H5Screate(H5S_SCALAR), H5Sclose);
   const Id attribute(
@@ -121,7 +121,7 @@ void Hdf5Layout::set(const std::string& group, const std::string& name, std::uin
   }
 }
 
-void Hdf5Layout::set(const std::string& group, const std::string& name, const std::string& value) {
+void Hdf5Layout::set_attribute(const std::string& group, const std::string& name, const std::string& value) {
   silence();
   RING_CHECK(value.size() <= 60000, "attribute ", name, " of ", path_, " has ", value.size(),
              " bytes, but at most 60000 fit");

@@ -1,8 +1,7 @@
 #pragma once
-// Layout of an HDF5 file: groups, number and text attributes, and space for contiguous 1-D datasets. libhdf5 builds the
-// layout in memory, so that the library never encounters a full disk; the writer of the real file copies the headers
-// and fills in the data. Nothing here reads a file. Every failure throws Error; the library's own error stack is
-// silenced.
+// Builds the layout of an HDF5 file: groups, number and text attributes, and space for contiguous 1-D datasets. libhdf5
+// works on a file in memory, so that it never encounters a full disk. The writer of the real file copies the headers
+// and fills in the data. Nothing here reads a file. Every failure throws Error; libhdf5 itself prints no errors.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,8 +27,9 @@ class Hdf5Layout {
   // Reserves space for `count` elements, at least one. Returns the file offset of the first byte.
   std::uint64_t create_dataset(const std::string& name, Element, std::uint64_t count);
   // Sets an attribute of a group; "/" is the root.
-  void set(const std::string& group, const std::string& name, std::uint64_t value);
-  void set(const std::string& group, const std::string& name, const std::string& value);  // value: at most 60,000 bytes
+  void set_attribute(const std::string& group, const std::string& name, std::uint64_t value);
+  void set_attribute(const std::string& group, const std::string& name,
+                     const std::string& value);  // value: at most 60,000 bytes
 
   // Returns an in-memory file of the final size, with holes for the data. Call last.
   FileHandle finish();

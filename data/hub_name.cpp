@@ -11,8 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns true if `path` has the form "name" or "owner/name", does not end like a file name, and no file or folder
-// "owner" (or "name") exists here: if it existed, a path would be meant.
+// Returns true if `path` may be the name of a model on Hugging Face: it has the form "name" or "owner/name", does not
+// end like a file name, and no file or folder "owner" (or "name") exists here.
 bool may_be_hub_name(const std::string& path) {
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
   const std::size_t slash = path.find('/');

@@ -22,8 +22,8 @@ class TextBytes {
       starts_blank_[id] = bytes.starts_with(' ');
     }
   }
-  // begun: true if the document already has text. If it has none, the space that encode() added at the front is not
-  // counted. Set to true once there is text.
+  // begun (in and out): true if the document has text so far. The space that encode() added before the document's first
+  // text is not counted.
   std::uint64_t of(std::span<const std::int32_t> tokens, bool& begun) const {
     std::uint64_t bytes = 0;
     for (const std::int32_t id : tokens) {
@@ -43,7 +43,7 @@ class TextBytes {
 
 struct Progress {
   PrepareProgress now;
-  std::function<void(const PrepareProgress&)> show;  // may be null
+  std::function<void(const PrepareProgress&)> show;  // called with `now`; may be null
 };
 
 class Importer final : public MegatronDataset::Sink {
@@ -66,7 +66,7 @@ class Importer final : public MegatronDataset::Sink {
     document_ = 0;
   }
 
-  void part(std::span<const std::int32_t> tokens) override {
+  void add_part(std::span<const std::int32_t> tokens) override {
     if (length_ == 0) {
       text_begun_ = false;
       split_ = file_split_ ? *file_split_ : hashed_split(options_, name_, document_);
@@ -104,7 +104,7 @@ class Importer final : public MegatronDataset::Sink {
   std::string name_;
   std::optional<Split> file_split_;
   std::uint64_t token_bytes_ = 0;
-  // Number of the document in its file; number of tokens of the document so far.
+  // Index of the document in its file; number of the document's tokens so far.
   std::uint64_t document_ = 0, length_ = 0;
   Split split_ = Split::train;
   std::int32_t last_ = 0;

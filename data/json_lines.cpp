@@ -21,7 +21,7 @@ std::string list_hint(const std::string& name, std::uint64_t line, std::string_v
 
 }  // namespace
 
-void JsonLines::line(std::string_view text) {
+void JsonLines::parse_line(std::string_view text) {
   ++line_;
   text = without_byte_order_marks(text);
   if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
@@ -39,20 +39,20 @@ void JsonLines::line(std::string_view text) {
   take_(record, where);
 }
 
-void JsonLines::lines(std::string_view text) {
+void JsonLines::parse_lines(std::string_view text) {
   for (std::size_t at; (at = text.find('\r')) != std::string_view::npos && at + 1 < text.size();
        text.remove_prefix(at + 1))
-    line(text.substr(0, at));
-  line(text);
+    parse_line(text.substr(0, at));
+  parse_line(text);
 }
 
-void JsonLines::block(std::string_view text) {
+void JsonLines::add_block(std::string_view text) {
   for (std::size_t at; (at = text.find('\n')) != std::string_view::npos; text.remove_prefix(at + 1)) {
     if (held_.empty()) {
-      lines(text.substr(0, at));
+      parse_lines(text.substr(0, at));
     } else {
       held_ += text.substr(0, at);
-      lines(std::exchange(held_, ""));
+      parse_lines(std::exchange(held_, ""));
     }
   }
   held_ += text;
@@ -60,8 +60,8 @@ void JsonLines::block(std::string_view text) {
     fail(name_, ":", line_ + 1, ": this line is longer than a gigabyte; a JSON Lines file has one object per line");
 }
 
-void JsonLines::end_of_file() {
-  if (!held_.empty()) lines(std::exchange(held_, ""));
+void JsonLines::on_end_of_file() {
+  if (!held_.empty()) parse_lines(std::exchange(held_, ""));
 }
 
 }  // namespace ring

@@ -14,13 +14,13 @@ namespace ring {
 class JsonLines {
  public:
   JsonLines(std::string name, TakeRecord take) : name_(std::move(name)), take_(std::move(take)) {}
-  void block(std::string_view text);
-  void end_of_file();
+  void add_block(std::string_view text);
+  void on_end_of_file();
 
  private:
   static constexpr std::size_t kLongestLine = std::size_t{1} << 30;
-  void lines(std::string_view);  // splits text without \n at each \r
-  void line(std::string_view);
+  void parse_lines(std::string_view);  // splits text without \n at each \r
+  void parse_line(std::string_view);
   const std::string name_;
   const TakeRecord take_;
   std::string held_;  // beginning of an incomplete line

@@ -16,8 +16,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec);
 // Returns the first tokenizer in a folder that can be read: tokenizer.rmt, tokenizer.json or tokenizer.model; null if
 // there is none. Appends to `problems` why each of the others cannot be read.
 std::shared_ptr<const Tokenizer> load_tokenizer_in(const std::string& folder, std::vector<std::string>& problems);
-// Returns the tokenizer with this hash, or any tokenizer if `hash` is empty. Also throws Error if it differs from the
-// tokenizer with which `owner` (e.g. "checkpoint runs/a/checkpoints/step-100") was made.
+// Same as load_tokenizer(spec), but also throws Error if `hash` is not empty and is not the tokenizer's hash. hash:
+// hash of the tokenizer with which `owner` (e.g. "checkpoint runs/a/checkpoints/step-100") was made.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,
                                                 const std::string& owner);
 

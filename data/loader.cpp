@@ -37,9 +37,9 @@ Batch empty_batch(const LoaderOptions& o) {
   return b;
 }
 
-// Replaces the targets that the loss mask excludes by kNoTarget, and returns their number. first: the token that is the
-// first target.
-std::int64_t take_out(std::span<std::int32_t> targets, const TokenSplit& split, std::uint64_t first) {
+// Replaces the targets that the loss mask excludes by kNoTarget. Returns how many it replaced. first: index of the
+// first target's token in the split.
+std::int64_t mask_targets(std::span<std::int32_t> targets, const TokenSplit& split, std::uint64_t first) {
   if (!split.masked()) return 0;
   std::vector<std::uint8_t> counts(targets.size());
   split.read_mask(first, counts.size(), counts.data());
@@ -55,13 +55,13 @@ void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begi
   split.read(begin, length, inputs);
   std::copy(inputs + 1, inputs + length, targets);
   if (!ends) split.read(begin + length, 1, targets + length - 1);
-  const std::size_t there = length - (ends ? 1 : 0);
-  b.valid_targets += static_cast<std::int64_t>(there) - take_out({targets, there}, split, begin + 1);
+  const std::size_t with_target = length - (ends ? 1 : 0);
+  b.valid_targets += static_cast<std::int64_t>(with_target) - mask_targets({targets, with_target}, split, begin + 1);
 }
 
 // Appends tokens [at, at + length) of the row that begins at index `row` of the batch as sequences, split at multiples
 // of `sequence`.
-void mark(Batch& b, std::int64_t row, std::int64_t at, std::int64_t length, std::int64_t sequence) {
+void append_sequences(Batch& b, std::int64_t row, std::int64_t at, std::int64_t length, std::int64_t sequence) {
   for (const std::int64_t end = at + length; at < end;) {
     const std::int64_t n = std::min(end, (at / sequence + 1) * sequence) - at;
     std::iota(b.positions.begin() + row + at, b.positions.begin() + row + at + n, 0);
@@ -79,26 +79,27 @@ const PackedRows* rows_of(const std::vector<std::unique_ptr<PackedRows>>& rows, 
 void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SampleLocation& place,
               const PackedRows* rows) {
   const std::int64_t first = row * o.context, sequence = o.sequence ? o.sequence : o.context;
+  // Number of tokens of the row in use: those of the window, or 0 for packed rows, whose pieces add theirs.
   auto filled = static_cast<std::int64_t>(place.end - place.begin);
   const auto add = [&](const PackedPiece& piece) {
     fill(b, first + piece.at, split, piece.begin, static_cast<std::size_t>(piece.length), piece.ends);
-    if (o.packing.documents) mark(b, first, piece.at, piece.length, sequence);
+    if (o.packing.documents) append_sequences(b, first, piece.at, piece.length, sequence);
     filled = std::max(filled, piece.at + piece.length);
   };
-  if (rows) {
+  if (rows) {  // a packed row
     std::ranges::for_each(rows->pieces(place.row), add);
-  } else if (o.packing.documents) {
+  } else if (o.packing.documents) {  // a window, split at documents
     DocumentStarts starts(split);
     std::uint64_t document = starts.document_of(place.begin);
-    for_pieces(starts, place.begin, place.end, o.context, 1, document, add);
-  } else {
+    for_each_piece(starts, place.begin, place.end, o.context, /*align=*/1, document, add);
+  } else {  // a whole window
     add({place.begin, 0, filled, false});
   }
-  if (o.packs() && !o.packing.documents) mark(b, first, 0, filled, sequence);
+  if (o.packs() && !o.packing.documents) append_sequences(b, first, 0, filled, sequence);
 }
 
-// Converts stages from tokens to samples. A sample belongs to a stage if all tokens before the sample belong to earlier
-// stages.
+// Converts the starts of stages from tokens to samples. A stage begins with the first sample that has at least as many
+// tokens before it as the stage's start.
 std::vector<MixtureSchedule::Stage> in_samples(const std::vector<MixtureStage>& stages, std::uint64_t context) {
   std::vector<MixtureSchedule::Stage> out;
   for (const MixtureStage& s : stages)
@@ -113,8 +114,8 @@ std::vector<std::int64_t> count_targets_by_source(const Batch& b, std::size_t co
   const std::size_t tokens = b.sources.empty() ? 0 : b.targets.size() / b.sources.size();
   for (std::size_t row = 0; row < b.sources.size(); ++row) {
     const std::span<const std::int32_t> targets(b.targets.data() + row * tokens, tokens);
-    const std::int64_t there = std::ranges::count_if(targets, [](std::int32_t t) { return t != kNoTarget; });
-    if (b.sources[row] >= 0) counts[static_cast<std::size_t>(b.sources[row])] += there;
+    const std::int64_t valid = std::ranges::count_if(targets, [](std::int32_t t) { return t != kNoTarget; });
+    if (b.sources[row] >= 0) counts[static_cast<std::size_t>(b.sources[row])] += valid;
   }
   return counts;
 }
@@ -137,11 +138,12 @@ SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t
       fail("corpus ", store->path(), " has ", n, " training tokens, but one sample needs context + 1 = ", context_ + 1,
            "; prepare more text or train with a context of at most ", n < 2 ? 1 : n - 1);
     }
-    windows_.push_back(std::max<std::uint64_t>(1, (n - context_) / context_));
+    windows_.push_back(std::max<std::uint64_t>(1, (n - context_) / context_));  // leaves a context for the phase
   }
 }
 
-// With W windows per epoch, the phase p may have any value with p + W T + 1 <= n: T values, or n - T if W = 1.
+// An epoch has W windows of T = context_ tokens, all shifted by the epoch's phase p. In a corpus of n tokens they need
+// p + W T + 1 <= n, so p has min(T, n - W T) possible values.
 SampleLocation SampleMap::operator()(std::uint64_t sample) const {
   const Mixture::Location place = mixture_(sample);
   const std::uint64_t n = tokens_[place.corpus], w = windows_[place.corpus];
@@ -198,7 +200,8 @@ void Loader::stop_thread() {
   ready_.clear();
 }
 
-// When the queue is full, sleeps until half of it has been taken, so that the two threads seldom switch.
+// Runs in the reader thread. When the queue is full, sleeps until next() has taken half of the batches, so that the two
+// threads seldom switch.
 void Loader::read_ahead() {
   const auto depth = static_cast<std::size_t>(options_.prefetch);
   std::uint64_t sample = 0;
@@ -268,12 +271,12 @@ ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std:
   for (std::size_t i = 0; i < corpora_.stores.size(); ++i) {
     const TokenSplit& split = split_of(i);
     const auto targets = static_cast<std::int64_t>(std::max<std::uint64_t>(split.tokens(), 1)) - 1;
-    std::int64_t there = (targets + options_.context - 1) / options_.context;
+    std::int64_t windows_here = (targets + options_.context - 1) / options_.context;
     if (options_.packing.in_rows()) {
       rows_.push_back(pack_rows(split, options_.context, options_.packing));
-      there = targets > 0 ? static_cast<std::int64_t>(rows_.back()->rows()) : 0;
+      windows_here = targets > 0 ? static_cast<std::int64_t>(rows_.back()->rows()) : 0;
     }
-    first_window_.push_back(first_window_.back() + there);
+    first_window_.push_back(first_window_.back() + windows_here);
   }
   const std::int64_t all = first_window_.back(), per_batch = options_.rows * options_.world;
   if (all == 0)
@@ -289,7 +292,7 @@ const TokenSplit& ValidationSet::split_of(std::size_t corpus) const {
   return split_ == Split::train ? store.train() : store.validation();
 }
 
-SampleLocation ValidationSet::find(std::int64_t window) const {
+SampleLocation ValidationSet::find_window(std::int64_t window) const {
   const auto after = std::upper_bound(first_window_.begin(), first_window_.end(), window);
   const auto corpus = static_cast<std::uint32_t>(after - first_window_.begin()) - 1;
   const auto local = static_cast<std::uint64_t>(window - first_window_[corpus]);
@@ -306,9 +309,9 @@ Batch ValidationSet::batch(std::int64_t index) const {
   for (std::int64_t row = 0; row < options_.rows; ++row) {
     const std::int64_t place = (index * options_.world + options_.rank) * options_.rows + row;
     if (place >= selected_) continue;
-    // Spread evenly: window floor(place * all / selected), computed without overflow.
+    // Spreads the selected windows evenly: floor(place * all / selected_), computed without overflow.
     const std::int64_t window = place * (all / selected_) + place * (all % selected_) / selected_;
-    const SampleLocation from = find(window);
+    const SampleLocation from = find_window(window);
     fill_row(batch, row, options_, split_of(from.corpus), from, rows_of(rows_, from));
     batch.sample_indices[static_cast<std::size_t>(row)] = window;
     batch.sources[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(from.corpus);

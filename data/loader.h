@@ -4,13 +4,14 @@
 //
 // A corpus of n tokens is split into windows that share one border token, so that every token except the first is a
 // target. Each epoch visits the windows in a different order (data/permutation.h) and shifts all borders by a different
-// phase in [0, T). Several corpora are mixed by data/mixture.h. Seeking is O(1), the state is the number of the next
-// sample, and the number of ranks only determines which rank reads which sample.
+// phase in [0, T). Several corpora are mixed by data/mixture.h. The state of a loader is the number of the next sample,
+// so that seeking is O(1). The number of ranks only determines which rank reads which sample.
 //
-// Packed documents: the same windows, split at document starts; no target crosses a split. With gaps between documents
-// (align > 1) or best-fit packing, a sample is a row of data/packing.h, and epochs differ only in the order of rows.
-// Shorter sequences: the same samples, split at multiples of a length that may change from batch to batch; targets stay
-// the same.
+// * Packed documents: samples are the same windows, split at document starts; no target crosses a split. With gaps
+//   between documents (align > 1) or best-fit packing, a sample is a row of data/packing.h, and epochs differ only in
+//   the order of rows.
+// * Shorter sequences: samples are the same, but split at multiples of a length that may change from batch to batch.
+//   Targets stay the same.
 
 #include <condition_variable>
 #include <cstdint>
@@ -60,7 +61,7 @@ struct LoaderOptions {
 // Position of a sample in its corpus.
 struct SampleLocation {
   std::uint32_t corpus;
-  std::uint64_t begin, end;  // tokens of a window; the token after them is the last target
+  std::uint64_t begin, end;  // [begin, end): tokens of a window; token `end` is the last target
   std::uint64_t row = 0;     // packed rows only: row number, used instead of begin and end
 };
 
@@ -71,7 +72,7 @@ class SampleMap {
   SampleMap(const Corpora&, std::int64_t context, std::uint64_t seed, const PackingConfig& packing = {});
   SampleLocation operator()(std::uint64_t sample) const;
   std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }  // number of windows or rows per epoch
-  // Returns one entry per corpus; empty if samples are windows.
+  // Returns the packed rows of each corpus; empty if samples are windows.
   const std::vector<std::unique_ptr<PackedRows>>& rows() const { return rows_; }
 
  private:
@@ -116,7 +117,7 @@ class Loader {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<std::uint64_t, Batch>> ready_;  // batches with their first samples, in order
-  std::uint64_t wanted_ = 0;                           // earlier samples need not be read any more
+  std::uint64_t wanted_ = 0;                           // the reader thread skips samples before this one
   bool stopping_ = false;
 };
 
@@ -139,13 +140,13 @@ class ValidationSet {
 
  private:
   const TokenSplit& split_of(std::size_t corpus) const;
-  SampleLocation find(std::int64_t window) const;
+  SampleLocation find_window(std::int64_t window) const;
 
   Corpora corpora_;
   LoaderOptions options_;
   Split split_;
   std::vector<std::unique_ptr<PackedRows>> rows_;
-  std::vector<std::int64_t> first_window_;  // first window of each corpus, followed by the total
+  std::vector<std::int64_t> first_window_;  // number of the first window of each corpus, then the number of all windows
   std::int64_t batches_ = 0, selected_ = 0;
 };
 

@@ -199,7 +199,7 @@ void MegatronDataset::read(std::uint64_t vocab_size, const std::string& owner, S
       fail(data_.path(), ": token ", at / type_->width + good, ", in document ", document,
            ", is outside the vocabulary of ", owner, ", which has ", vocab_size,
            " tokens: set --tokenizer to the tokenizer that the data set was made with");
-    sink.part(std::span(tokens).first(n));
+    sink.add_part(std::span(tokens).first(n));
     at += n * type_->width;
   };
   for (std::uint64_t d = 0; d + 1 < boundaries_; ++d) {
@@ -218,8 +218,8 @@ bool begins_megatron_index(std::string_view head) { return head.starts_with(kMeg
 
 namespace {
 
-// Returns true if `head` begins an index, even if it was truncated within the magic bytes; an empty index counts only
-// if the .bin exists.
+// Returns true if a file that begins with `head` may be an index, even one that was truncated within the magic bytes.
+// An empty file counts only if the .bin exists.
 bool may_be_index(std::string_view head, bool has_tokens) {
   if (begins_megatron_index(head)) return true;
   return kMegatronMagic.starts_with(head) && (has_tokens || !head.empty());

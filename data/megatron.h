@@ -26,11 +26,12 @@ class MegatronDataset {
   // files do not belong together.
   explicit MegatronDataset(const std::string& prefix);
 
-  // Receives documents in order: part() adds tokens (at least one) to the current document; end() ends the document.
+  // Receives documents in order: add_part() adds tokens (at least one) to the current document; end() ends the
+  // document.
   class Sink {
    public:
     virtual ~Sink() = default;
-    virtual void part(std::span<const std::int32_t> tokens) = 0;
+    virtual void add_part(std::span<const std::int32_t> tokens) = 0;
     virtual void end() = 0;
   };
   // Passes all nonempty documents to `sink`. Throws Error if a token is not below `vocab_size`, the vocabulary size of

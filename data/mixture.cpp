@@ -56,10 +56,10 @@ std::vector<std::uint64_t> shares_of(const std::vector<double>& weights, std::ui
 
 }  // namespace
 
-// Sample j of a corpus with share m of M must not come before position floor(j M / m), and must come before ceil((j +
-// 1) M / m): this keeps every count within 1 of its target. Among the allowed samples, the one with the earliest
-// deadline is taken, which meets every deadline (Baruah, Cohen, Plaxton and Varvel, "Proportionate Progress",
-// Algorithmica 1996, for one processor).
+// Orders the M samples of a period. Sample j of a corpus with m samples must not come before position floor(j M / m),
+// and must come before position ceil((j + 1) M / m): this keeps every count within 1 of its target. Each position gets
+// the allowed sample with the earliest deadline, which meets every deadline (Baruah, Cohen, Plaxton and Varvel,
+// "Proportionate Progress", Algorithmica 1996, for one processor).
 Mixture::Mixture(const std::vector<double>& given) {
   const std::vector<double> weights = normalised(given);
   if (weights.size() > kPeriod)
@@ -90,10 +90,10 @@ Mixture::Location Mixture::operator()(std::uint64_t sample) const {
   return {order_[i], turn * shares_[order_[i]] + rank_[i]};
 }
 
-std::vector<std::uint64_t> Mixture::counts(std::uint64_t samples) const {
+std::vector<std::uint64_t> Mixture::sample_counts(std::uint64_t num_samples) const {
   std::vector<std::uint64_t> out = shares_;
-  for (std::uint64_t& count : out) count *= samples / order_.size();
-  for (std::uint64_t i = 0; i < samples % order_.size(); ++i) ++out[order_[i]];
+  for (std::uint64_t& count : out) count *= num_samples / order_.size();
+  for (std::uint64_t i = 0; i < num_samples % order_.size(); ++i) ++out[order_[i]];
   return out;
 }
 
@@ -109,7 +109,7 @@ MixtureSchedule::MixtureSchedule(const std::vector<Stage>& stages) {
       const Part& last = parts_.back();
       RING_CHECK(stage.first_sample >= last.first && before.size() == last.before.size(),
                  "mixtures of a schedule are out of order or differ in their number of corpora");
-      before = last.mixture.counts(stage.first_sample - last.first);
+      before = last.mixture.sample_counts(stage.first_sample - last.first);
       for (std::size_t c = 0; c < before.size(); ++c) before[c] += last.before[c];
     }
     parts_.push_back({stage.first_sample, Mixture(stage.weights), std::move(before)});

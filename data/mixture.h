@@ -21,8 +21,8 @@ class Mixture {
   };
   Location operator()(std::uint64_t sample) const;
 
-  // Returns the number of samples from each corpus among the first `samples`.
-  std::vector<std::uint64_t> counts(std::uint64_t samples) const;
+  // Returns the number of samples from each corpus among the first `num_samples`.
+  std::vector<std::uint64_t> sample_counts(std::uint64_t num_samples) const;
   double weight(std::size_t corpus) const;  // weight after rounding
   std::uint64_t period() const { return order_.size(); }
 
@@ -39,8 +39,8 @@ class MixtureSchedule {
     std::uint64_t first_sample;
     std::vector<double> weights;
   };
-  // stages: sorted by first_sample, the first at 0; of several with the same first_sample, the last one applies. Throws
-  // the errors of Mixture.
+  // stages: sorted by first_sample, starting with 0. If several have the same first_sample, the last one applies.
+  // Throws the errors of Mixture.
   explicit MixtureSchedule(const std::vector<Stage>&);
   Mixture::Location operator()(std::uint64_t sample) const;
 

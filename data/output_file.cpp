@@ -17,7 +17,7 @@ void write_whole(const std::string& path, const std::string& text) {
   const auto write = [&](FileHandle& to) { to.write(text.data(), text.size()); };
   std::error_code ignored;                         // errors of the path are reported when the file is written
   if (std::filesystem::is_other(path, ignored)) {  // e.g. /dev/null or a pipe, which must not be replaced by a file
-    const int fd = uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC); });  // opens: output
+    const int fd = uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC); });  // allowed open: output
     if (fd < 0) fail("cannot write ", path, ": ", io_error_text(errno));
     FileHandle device(fd, path);
     return write(device);

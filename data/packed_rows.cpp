@@ -17,7 +17,7 @@ PackedRows::PackedRows(const TokenSplit& split, std::int64_t context, std::int64
   RING_CHECK(context > 0 && align > 0, "rows of ", context, " tokens with documents at multiples of ", align);
 }
 
-double PackedRows::filled() const {
+double PackedRows::filled_share() const {
   if (rows_ == 0) return 1;
   return static_cast<double>(split_.tokens()) / (static_cast<double>(rows_) * static_cast<double>(context_));
 }

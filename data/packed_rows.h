@@ -26,7 +26,7 @@ class PackedRows {
   // Returns at least one piece, sorted by position.
   virtual std::vector<PackedPiece> pieces(std::uint64_t row) const = 0;
   std::uint64_t rows() const { return rows_; }
-  double filled() const;                                // fraction of row positions that contain a token
+  double filled_share() const;                          // fraction of row positions that contain a token
   std::uint64_t cut_documents() const { return cut_; }  // number of documents that are split into several pieces
 
  protected:

@@ -16,8 +16,8 @@ std::unique_ptr<PackedRows> pack_rows(const TokenSplit&, std::int64_t context, c
 // Calls fn(piece) for the pieces of the row that begins with token `begin`, excluding tokens from `end` on; returns the
 // first token of the next row. `document` must not be later than the document of `begin`; it is advanced.
 template <class Fn>
-std::uint64_t for_pieces(DocumentStarts& starts, std::uint64_t begin, std::uint64_t end, std::int64_t context,
-                         std::int64_t align, std::uint64_t& document, const Fn& fn) {
+std::uint64_t for_each_piece(DocumentStarts& starts, std::uint64_t begin, std::uint64_t end, std::int64_t context,
+                             std::int64_t align, std::uint64_t& document, const Fn& fn) {
   for (std::int64_t at = 0; at < context && begin < end;) {
     std::uint64_t stop;
     while ((stop = starts(document + 1)) <= begin) ++document;  // also skips empty documents
@@ -37,7 +37,7 @@ class RowTable : public PackedRows {
  public:
   RowTable(const TokenSplit&, std::int64_t context, std::int64_t align, std::size_t max_kept = std::size_t{1} << 20);
   std::vector<PackedPiece> pieces(std::uint64_t row) const override;
-  std::uint64_t begin(std::uint64_t row) const;  // first token of the row
+  std::uint64_t first_token(std::uint64_t row) const;  // first token of the row
   std::size_t kept() const { return begins_.size(); }
 
  private:

@@ -26,12 +26,12 @@ bool begins_parquet(std::string_view head) { return head.starts_with("PAR1"); }
 
 #ifndef RING_WITH_PARQUET
 
-void need_parquet(const std::string& path) {
+void require_parquet(const std::string& path) {
   fail(path, " is a Parquet table, which this build cannot read: run scripts/arrow.sh, or install Apache's ",
        "libparquet-dev, and build again; or write its rows as JSON Lines first");
 }
 
-void read_parquet(const std::string& path, const RecordMembers&, const TakeRecord&) { need_parquet(path); }
+void read_parquet(const std::string& path, const RecordMembers&, const TakeRecord&) { require_parquet(path); }
 
 #else
 
@@ -66,7 +66,8 @@ Json list_of(const arrow::Array& values, std::int64_t begin, std::int64_t end) {
   return list;
 }
 
-// In a table every row has the keys of all rows, so a null means that this row lacks the key.
+// Converts a struct to a JSON object without the fields that are null. In a table every row has the keys of all rows,
+// so a null means that this row lacks the key.
 Json object_of(const arrow::StructArray& structs, std::int64_t row) {
   Json object = Json::object();
   for (int i = 0; i < structs.num_fields(); ++i)
@@ -85,7 +86,7 @@ Json list_at(const arrow::Array& array, std::int64_t row) {
 template <class Array>
 Json text_at(const arrow::Array& array, std::int64_t row) {
   const std::string_view text = as<Array>(array).GetView(row);
-  if (utf8::valid_prefix(text) != text.size()) return Json::binary({});
+  if (utf8::valid_prefix_length(text) != text.size()) return Json::binary({});
   return std::string(text);
 }
 
@@ -121,7 +122,7 @@ Json value_at(const arrow::Array& array, std::int64_t row) {
   }
 }
 
-// Returns true if a column is the member, or contains the member if the member's name has dots.
+// Returns true if a top-level column holds the member: it has the member's name, or the part before a dot in that name.
 bool names(const std::string& member, const std::string& column) {
   return member == column || (member.starts_with(column) && member[column.size()] == '.');
 }
@@ -170,7 +171,7 @@ void take_rows(const arrow::RecordBatch& batch, const std::string& path, std::ui
 
 }  // namespace
 
-void need_parquet(const std::string&) {}
+void require_parquet(const std::string&) {}
 
 void read_parquet(const std::string& path, const RecordMembers& members, const TakeRecord& take) try {
   const auto table = open_table(path);

@@ -9,11 +9,11 @@
 namespace ring {
 
 bool begins_parquet(std::string_view head);
-void need_parquet(const std::string& path);  // throws Error if this build lacks Arrow
+void require_parquet(const std::string& path);  // throws Error if this build lacks Arrow
 
 // Passes each row to `take` as a record with the columns that `members` names, plus `tools` for conversations. Holds
 // the compressed pages of these columns and 256 rows in memory, whatever the row group size. Throws the error of
-// need_parquet(), Error if the table cannot be read, and take()'s errors with path and row, counted from 1.
+// require_parquet(), and Error if the table cannot be read. Errors of take() name the path and the row, counted from 1.
 void read_parquet(const std::string& path, const RecordMembers& members, const TakeRecord& take);
 
 }  // namespace ring

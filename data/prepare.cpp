@@ -38,7 +38,7 @@ class JobBuilder final : public DocumentSink {
   }
   void start_validation() { tail_split_ = Split::validation; }
 
-  void part(std::string_view text, bool counts) override {
+  void add_part(std::string_view text, bool counts) override {
     if (!open_) {
       open_ = true;
       first_ = true;
@@ -113,12 +113,12 @@ class JobBuilder final : public DocumentSink {
 // Reads a plain file in which the bytes from `offset` on are validation text.
 void read_divided(const TextFile& file, const DocumentRule& rule, std::uint64_t offset, JobBuilder& builder) {
   DocumentCutter cutter(rule, builder, file.as_text);
-  const auto feed = [&](std::string_view block) { cutter.block(block); };
+  const auto feed = [&](std::string_view block) { cutter.add_block(block); };
   read_blocks(file, 0, offset, feed);
   builder.close_document(false);
   builder.start_validation();
   read_blocks(file, offset, file.size, feed);
-  cutter.end_of_file();
+  cutter.on_end_of_file();
 }
 
 void read_all(const PreparePlan& plan, const PrepareOptions& options, JobBuilder& builder, Queue& queue) {
@@ -150,7 +150,8 @@ void encode_all(Queue& queue, const Tokenizer& tokenizer, const DocumentFrame& f
   }
 }
 
-// Joins its threads on every exit. Stops the queue first, which has no effect after a regular end.
+// Threads of a preparation. The destructor stops the queue, which has no effect after the last result was taken, and
+// joins the threads.
 class Workers {
  public:
   explicit Workers(Queue& queue) : queue_(queue) {}
@@ -191,7 +192,7 @@ class Census {
     if (length_ > 0 && targets_ == 0 && report_.without_targets++ == 0) first_without_ = file_;
     length_ = targets_ = 0;
   }
-  std::size_t first_without() const { return first_without_; }  // the first file that has a document without targets
+  std::size_t first_without() const { return first_without_; }  // first file (index) with a document without targets
 
  private:
   PrepareReport& report_;

@@ -27,7 +27,7 @@ SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& f
   const auto odd = std::ranges::find_if_not(files, &TextFile::plain);
   if (options.split == "tail") {
     if (odd != files.end())
-      fail("--split tail supports only files of plain text, but ", odd->path, " is ", odd->form(),
+      fail("--split tail supports only files of plain text, but ", odd->path, " is ", odd->format_text(),
            ": use --split hash");
     return SplitKind::tail;
   }
@@ -42,7 +42,7 @@ SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& f
 void check_rule(const PrepareOptions& options, const std::vector<TextFile>& files) {
   const auto records = std::ranges::find_if(files, &RecordMembers::any, &TextFile::members);
   if (options.document != "file" && records != files.end())
-    fail("--document ", options.document, " splits text, but ", records->path, " is ", records->form(),
+    fail("--document ", options.document, " splits text, but ", records->path, " is ", records->format_text(),
          ", where each record is a document: remove --document");
 }
 
@@ -85,8 +85,8 @@ std::vector<std::uint64_t> validation_start(const std::vector<TextFile>& files, 
   return from;
 }
 
-// Enlarges the fraction so that it has enough bytes for 50,000 tokens of four bytes and some more, but is at most a
-// tenth of the input.
+// If enlarge_validation is set, enlarges the fraction to at least 250,000 bytes, more than enough for 50,000 tokens of
+// four bytes each, but to at most a tenth of the input.
 void settle_fraction(PrepareOptions& o, std::uint64_t bytes) {
   constexpr double kValidationBytes = 250'000, kMost = 0.1;
   if (!o.enlarge_validation || bytes == 0) return;
@@ -189,7 +189,7 @@ void take_chat_format(const PrepareOptions& options, PreparePlan& plan) {
       options.chat_template.empty() ? "chat template of " + options.tokenizer : options.chat_template;
   const auto writer = std::make_shared<const chat::ConversationWriter>(format, name);
   for (TextFile& f : plan.files) f.members.writer = writer;
-  plan.chat_format = format.json();
+  plan.chat_format = format.to_json();
 }
 
 void check_members(const PrepareOptions& o) {
@@ -214,7 +214,8 @@ void plan_tokens(const PrepareOptions& options, PreparePlan& plan) {
   plan.split = options.validation_inputs.empty() ? SplitKind::hash : SplitKind::files;
 }
 
-// characters: number of characters of each file; empty if not counted yet.
+// Sets where each file's validation text begins, for a split at the tail. characters: number of characters of each
+// file; empty if not counted yet.
 void plan_tails(const PrepareOptions& options, std::vector<std::uint64_t> characters, PreparePlan& plan) {
   const bool in_characters = plan.tokenizer->kind() == "chars";
   std::vector<std::uint64_t> sizes = std::move(characters);

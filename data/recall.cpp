@@ -33,20 +33,21 @@ std::string symbols(std::int64_t count) {
   return out;
 }
 
-// First key and first value in the vocabulary, and size of each third.
+// Thirds of the vocabulary: noise [0, first_key), keys [first_key, first_value) and values from first_value on. There
+// are `each` keys and `each` values.
 struct Thirds {
-  std::int32_t each, keys, values;
+  std::int32_t each, first_key, first_value;
   explicit Thirds(std::int64_t vocab)
       : each(static_cast<std::int32_t>(vocab / 3)),
-        keys(static_cast<std::int32_t>(vocab) - 2 * each),
-        values(keys + each) {}
+        first_key(static_cast<std::int32_t>(vocab) - 2 * each),
+        first_value(first_key + each) {}
 };
 
-// Random numbers for one document, in a fixed order.
+// Draws the random numbers of one document, one after another.
 class Draws {
  public:
   explicit Draws(const RandomSite& site) : site_(site) {}
-  // Returns a number in [0, n), uniform up to n / 2^32.
+  // Returns a number in [0, n). All are equally likely, up to a relative error of n / 2^32.
   std::uint32_t below(std::uint64_t n) {
     if (next_ % 4 == 0) block_ = random_block(site_, next_ / 4);
     return static_cast<std::uint32_t>(block_.v[next_++ % 4] * n >> 32);
@@ -71,8 +72,9 @@ class Draws {
   Philox4 block_{};
 };
 
-// Returns the sorted positions of `count` non-overlapping pairs of tokens in [begin, end).
-std::vector<std::size_t> places(Draws& draws, std::size_t count, std::int64_t begin, std::int64_t end) {
+// Returns the sorted positions of `count` non-overlapping pairs of tokens in [begin, end). Draws single
+// positions from a range that is shorter by `count`, then widens each to a pair.
+std::vector<std::size_t> pair_positions(Draws& draws, std::size_t count, std::int64_t begin, std::int64_t end) {
   std::vector<std::size_t> out;
   for (const std::int32_t cell : draws.subset(count, end - begin - static_cast<std::int64_t>(count)))
     out.push_back(static_cast<std::size_t>(begin + cell) + out.size());
@@ -98,7 +100,7 @@ void check_fit(const RecallOptions& o) {
 
 }  // namespace
 
-RecallOptions resolved(RecallOptions o) {
+RecallOptions resolve_recall_options(RecallOptions o) {
   if (o.pairs == 0) o.pairs = o.kind == RecallKind::recall ? 32 : 4;
   if (o.queries == 0) o.queries = o.pairs;
   if (o.tail == 0) o.tail = 2 * o.queries;
@@ -110,7 +112,7 @@ RecallDocument recall_document(const RecallOptions& o, Split split, std::uint32_
   const Thirds vocab(o.vocab_size);
   Draws draws({o.seed, number, site_of(split == Split::train ? "recall/train" : "recall/validation")});
   RecallDocument d{std::vector<std::int32_t>(static_cast<std::size_t>(o.context)), {}};
-  for (std::int32_t& token : d.tokens) token = static_cast<std::int32_t>(draws.below(vocab.keys));
+  for (std::int32_t& token : d.tokens) token = static_cast<std::int32_t>(draws.below(vocab.first_key));
 
   const auto pairs = static_cast<std::size_t>(o.pairs), queries = static_cast<std::size_t>(o.queries);
   std::vector<std::int32_t> keys = draws.subset(pairs, vocab.each), values(pairs), asked(pairs);
@@ -120,12 +122,13 @@ RecallDocument recall_document(const RecallOptions& o, Split split, std::uint32_
   draws.shuffle(asked);
 
   const auto put = [&](std::size_t at, std::size_t pair) {
-    d.tokens[at] = vocab.keys + keys[pair];
-    d.tokens[at + 1] = vocab.values + values[pair];
+    d.tokens[at] = vocab.first_key + keys[pair];
+    d.tokens[at + 1] = vocab.first_value + values[pair];
   };
-  const std::int64_t tail = o.context - o.tail, head = o.kind == RecallKind::recall ? 2 * o.pairs : tail;
-  for (std::size_t pair = 0; const std::size_t at : places(draws, pairs, 0, head)) put(at, pair++);
-  for (const std::size_t at : places(draws, queries, tail, o.context)) {
+  const std::int64_t tail_begin = o.context - o.tail;
+  const std::int64_t pairs_end = o.kind == RecallKind::recall ? 2 * o.pairs : tail_begin;
+  for (std::size_t pair = 0; const std::size_t at : pair_positions(draws, pairs, 0, pairs_end)) put(at, pair++);
+  for (const std::size_t at : pair_positions(draws, queries, tail_begin, o.context)) {
     put(at, static_cast<std::size_t>(asked[d.answers.size()]));
     d.answers.push_back(at + 1);
   }
@@ -144,22 +147,23 @@ class Appender {
     writer_.begin_document(split);
     std::span<const std::int32_t> rest = d.tokens;
     for (std::size_t done = 0; const std::size_t answer : d.answers) {
-      run(split, rest.first(answer - done), false);
-      run(split, rest.subspan(answer - done, 1), true);
+      append(split, rest.first(answer - done), /*is_answer=*/false);
+      append(split, rest.subspan(answer - done, 1), /*is_answer=*/true);
       rest = rest.subspan(answer - done + 1);
       done = answer + 1;
     }
-    run(split, rest, false);
+    append(split, rest, /*is_answer=*/false);
   }
   std::uint64_t bytes() const { return all_; }
 
  private:
-  void run(Split split, std::span<const std::int32_t> tokens, bool count) {
+  // Appends tokens; only answers count as targets.
+  void append(Split split, std::span<const std::int32_t> tokens, bool is_answer) {
     if (tokens.empty()) return;
     std::uint64_t bytes = 0;
     for (const std::int32_t id : tokens) bytes += bytes_[static_cast<std::size_t>(id)];
-    writer_.append(split, tokens, count);
-    writer_.add_text_bytes(split, bytes, count);
+    writer_.append(split, tokens, is_answer);
+    writer_.add_text_bytes(split, bytes, is_answer);
     all_ += bytes;
   }
   TokenStoreWriter& writer_;
@@ -175,10 +179,10 @@ std::string source_of(const RecallOptions& o) {
 }  // namespace
 
 PrepareReport write_recall_corpus(const RecallOptions& options) {
-  const RecallOptions o = resolved(options);
+  const RecallOptions o = resolve_recall_options(options);
   PrepareReport report;
   report.tokenizer = chars_tokenizer(symbols(o.vocab_size));
-  TokenStoreWriter writer(o.output, o.vocab_size, true);
+  TokenStoreWriter writer(o.output, o.vocab_size, /*masked=*/true);
   Appender appender(writer, *report.tokenizer);
   for (const Split split : {Split::train, Split::validation}) {
     const std::int64_t count = split == Split::train ? o.documents : o.validation_documents;

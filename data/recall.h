@@ -43,7 +43,7 @@ struct RecallDocument {
 
 // Replaces values of 0 by the defaults for `kind`. Throws Error, which names the option, if an option contradicts the
 // others.
-RecallOptions resolved(RecallOptions);
+RecallOptions resolve_recall_options(RecallOptions);
 // Generates one document, as a pure function of the arguments. The options must be resolved.
 RecallDocument recall_document(const RecallOptions&, Split, std::uint32_t number);
 // Writes all documents. The report contains tokens, documents and targets by split, the text bytes and the tokenizer.

@@ -68,7 +68,7 @@ void put_text(const RecordMembers& m, const Json& record, const std::string& whe
   const std::string_view text =
       without_byte_order_marks(text_in(record, m.text, m.named_by_option ? "--text-field" : "", where));
   if (text.empty() && !m.keep_empty) return;
-  if (!text.empty()) sink.part(text);
+  if (!text.empty()) sink.add_part(text);
   sink.end();
 }
 
@@ -82,12 +82,13 @@ void put_pair(const RecordMembers& m, const Json& record, const std::string& whe
   const std::string_view completion =
       without_byte_order_marks(text_in(record, m.completion, "--completion-field", where));
   if (prompt.empty() && completion.empty()) return;
-  if (!prompt.empty()) sink.part(prompt, false);
-  if (!completion.empty()) sink.part(completion, true);
+  if (!prompt.empty()) sink.add_part(prompt, false);
+  if (!completion.empty()) sink.add_part(completion, true);
   sink.end();
 }
 
-// Returns the name of the member that contains the record's conversation, or its beginning.
+// Returns the name of the member that contains the record's conversation or, for an instruction, its first message.
+// Throws Error, with `where` at the start, if m.chats and the record has no such member or several.
 std::string chat_member(const RecordMembers& m, const Json& record, const std::string& where) {
   if (!m.chats) return m.messages;
   const std::vector<std::string> found = chat_members_of(record);
@@ -110,7 +111,7 @@ void put_conversation(const RecordMembers& m, const Json& record, const std::str
   } catch (const Error& e) {
     fail(where, "'", name, "' of this record: ", e.what(), ". Fix the record or remove it");
   }
-  for (const chat::Part& p : parts) sink.part(p.text, p.counts);
+  for (const chat::Part& p : parts) sink.add_part(p.text, p.counts);
   sink.end();
 }
 

@@ -29,7 +29,7 @@ struct RecordMembers {
   bool any() const { return !text.empty() || masked(); }
   bool conversation() const { return chats || !messages.empty(); }
   bool masked() const { return !completion.empty() || conversation(); }  // true if some tokens do not count as targets
-  std::string names() const;  // for messages, e.g. "'prompt' and 'completion'"
+  std::string names() const;  // names of the members for display, e.g. "'prompt' and 'completion'"
 };
 
 // A function that passes the document of a record to a sink. Skips records without text unless keep_empty. Throws

@@ -53,7 +53,7 @@ std::string record_options(const std::string& text_file, const NamedTokenizer& t
   if (has_chat(record)) return tokenizer.has_chat_template ? " --chat-field" : " --chat-field --chat-template plain";
   const auto is_text = [&](const char* name) { return record.contains(name) && record[name].is_string(); };
   if (is_text("prompt") && is_text("completion")) return " --prompt-field prompt --completion-field completion";
-  if (is_text("text")) return named_json_lines(text_file) ? "" : " --text-field text";
+  if (is_text("text")) return has_json_lines_name(text_file) ? "" : " --text-field text";
   for (const auto& [name, value] : record.items())
     if (value.is_string()) return " --text-field " + name;
   return "";

@@ -25,6 +25,9 @@ namespace {
 
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
+// Returns true if the command has --glob and --as-text.
+bool has_glob(FileOptions options) { return options == FileOptions::all; }
+
 // Walks through the files below a folder; counts hidden files and collects what is skipped.
 class Walk {
  public:
@@ -111,7 +114,7 @@ void add_input(const std::string& input, const std::string& glob, FileOptions op
   walk.warn();
   if (files.size() == before) {
     if (walk.seen() == 0 && !walk.hidden().empty()) fail("input ", input, ": no files to read: ", walk.hidden());
-    if (options != FileOptions::all || walk.seen() == 0)
+    if (!has_glob(options) || walk.seen() == 0)
       fail("input ", input, ": a folder without files; give one that has files");
     fail("input ", input, ": none of its ", counted(static_cast<std::int64_t>(walk.seen()), "file"),
          " matches --glob '", glob, "'; give a different pattern, such as '*.txt' or '*'");
@@ -119,13 +122,14 @@ void add_input(const std::string& input, const std::string& glob, FileOptions op
   if (const std::string hidden = walk.hidden(); !hidden.empty()) log::info("input ", input, ": ", hidden);
 }
 
-// Keeps one name per file: a name with an extension, which indicates the format (a cache of data sets has named links
-// to files without extension), else the first name.
+// Keeps one name per file: the first name with an extension, because the extension indicates the format, else the first
+// name. For example, a cache of data sets may have links with extensions to files without.
 void drop_other_names(std::vector<TextFile>& files) {
   std::map<FileId, std::size_t> kept;
   std::vector<TextFile> once;
   const TextFile* first_dropped = nullptr;
   const auto has_ending = [](const TextFile& f) { return fs::path(f.name).has_extension(); };
+  // The first pass keeps names with an extension, the second the others.
   for (const bool endings : {true, false})
     for (const TextFile& f : files) {
       if (has_ending(f) != endings) continue;
@@ -162,34 +166,34 @@ bool is_packed(const std::string& path) {
 
 constexpr const char* kOtherBytes = ", choose other files with --glob, or pass --as-text to read all bytes as they are";
 
+// Returns the advice for a file of this kind; if the command has no options, preferably advice that names none.
 std::string_view remedy(const ForeignKind& kind, FileOptions options) {
   return options == FileOptions::none && !kind.without_options.empty() ? kind.without_options : kind.remedy;
 }
 
 // Detects the format of each file. If some files are not text, throws Error, which names the first of them.
-void look_at_heads(std::vector<TextFile>& files, const RecordMembers& members) {
+void detect_formats(std::vector<TextFile>& files, const RecordMembers& members) {
   std::size_t foreign = 0;
   std::string first;
   for (TextFile& f : files) {
     f.packed = is_packed(f.path);
     const std::string head = head_of(f.path), name = unpacked_name(f.path);
-    f.table = !f.packed && named_parquet(name) && begins_parquet(head);
-    if (f.table) need_parquet(f.path);
+    f.table = !f.packed && has_parquet_name(name) && begins_parquet(head);
+    if (f.table) require_parquet(f.path);
     f.members = members;
     f.members.named_by_option = f.options != FileOptions::none;
-    if (!members.any() && (f.table || named_json_lines(name))) f.members.text = "text";
+    if (!members.any() && (f.table || has_json_lines_name(name))) f.members.text = "text";
     const auto kind = f.table ? std::nullopt : foreign_kind(head, name, f.members.any());
     if (kind && foreign++ == 0) first = str(f.path, " is not text, but ", kind->name, ": ", remedy(*kind, f.options));
   }
   if (foreign == 0) return;
   if (foreign > 1) first += str(" (", foreign, " of ", files.size(), " files are not text)");
-  const bool options = files.front().options == FileOptions::all;
-  fail(first, options ? kOtherBytes : files.size() > 1 ? ", or give different files" : "");
+  fail(first, has_glob(files.front().options) ? kOtherBytes : files.size() > 1 ? ", or give different files" : "");
 }
 
 }  // namespace
 
-const char* TextFile::form() const {
+const char* TextFile::format_text() const {
   return table ? "a Parquet table" : members.any() ? "JSON Lines" : packed ? "compressed" : "plain text";
 }
 
@@ -211,7 +215,7 @@ void inspect_files(std::vector<TextFile>& files, bool as_text, const RecordMembe
          " are members of records (--text-field, --prompt-field, --chat-field), but --as-text reads "
          "all bytes as they are: give only one of these options");
   for (TextFile& f : files) f.as_text = as_text;
-  if (!as_text) look_at_heads(files, members);
+  if (!as_text) detect_formats(files, members);
 }
 
 std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob, bool as_text,
@@ -250,7 +254,7 @@ void check_no_nul(const TextFile& file, std::string_view block, std::uint64_t at
   if (nul == std::string_view::npos) return;
   fail(file.path, " is not text: its byte ", at + nul,
        " is NUL; convert it to text (from UTF-16 with iconv -f UTF-16 -t UTF-8)",
-       file.options == FileOptions::all ? kOtherBytes : "");
+       has_glob(file.options) ? kOtherBytes : "");
 }
 
 }  // namespace ring

@@ -29,7 +29,7 @@ struct TextFile {
   FileOptions options = FileOptions::all;  // options that check_no_nul() may suggest
   RecordMembers members{};  // members of records, for JSON Lines and tables; the file has no records if !members.any()
   bool plain() const { return !packed && !members.any(); }  // true if the file's bytes are the text
-  const char* form() const;                                 // completes "is ...", e.g. "compressed"
+  const char* format_text() const;                          // completes "FILE is ...", e.g. "compressed"
 };
 
 // Returns the input files, and the files below input folders that match `glob` (see glob_matches()): by name, or by
@@ -41,8 +41,9 @@ std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const s
                                  FileOptions options = FileOptions::all);
 
 // Determines how to read each file: .parquet files are tables; .jsonl and .ndjson files are JSON Lines, and so are all
-// other files if `members` is set. Records are read by `members`, or by "text" if `members` is empty. Throws Error if a
-// file cannot be read, or if its first bytes or its name show that it is not text (data/text_kind.h), unless `as_text`.
+// other files if `members` is set. `members` names the members of records that are read; if empty, the member "text" is
+// read. Throws Error if a file cannot be read, or if its first bytes or its name show that it is not text
+// (data/text_kind.h), unless `as_text`.
 void inspect_files(std::vector<TextFile>&, bool as_text, const RecordMembers& members);
 
 // Calls find_files(), then inspect_files().

@@ -108,12 +108,12 @@ bool begins_record(std::string_view head) {
 
 }  // namespace
 
-bool named_json_lines(const std::string& path) { return has_ending(path, ".jsonl") || has_ending(path, ".ndjson"); }
+bool has_json_lines_name(const std::string& path) { return has_ending(path, ".jsonl") || has_ending(path, ".ndjson"); }
 
-bool named_parquet(const std::string& path) { return has_ending(path, ".parquet"); }
+bool has_parquet_name(const std::string& path) { return has_ending(path, ".parquet"); }
 
 std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records) {
-  if (named_parquet(path) && !begins_parquet(head))
+  if (has_parquet_name(path) && !begins_parquet(head))
     return ForeignKind{"named .parquet without beginning like a Parquet table", "copy it again, or rename it"};
   for (const Signature& s : kSignatures)
     if (head.size() >= s.at && head.substr(s.at).starts_with(s.bytes)) return s.kind;

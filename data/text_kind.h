@@ -20,7 +20,7 @@ struct ForeignKind {
 // `records`, JSON Lines).
 std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records);
 
-bool named_json_lines(const std::string& path);  // true if the name ends with .jsonl or .ndjson
-bool named_parquet(const std::string& path);     // true if the name ends with .parquet
+bool has_json_lines_name(const std::string& path);  // true if the name ends with .jsonl or .ndjson
+bool has_parquet_name(const std::string& path);     // true if the name ends with .parquet
 
 }  // namespace ring

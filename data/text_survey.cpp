@@ -30,7 +30,7 @@ CharacterCount count_characters(const std::vector<TextFile>& files) {
       std::string_view text = whole;
       while (!text.empty()) {
         const std::size_t n = utf8::valid_length(text);
-        if (n == 0 && !at_end && utf8::incomplete(text)) break;
+        if (n == 0 && !at_end && utf8::is_incomplete(text)) break;
         seen[n ? utf8::decode(text, n) : utf8::kReplacement] = true;
         text.remove_prefix(n ? n : 1);
       }
@@ -56,7 +56,7 @@ void sample_text(const std::vector<TextFile>& files, std::uint64_t max_bytes,
   if (total == 0) fail_as_empty(files);
   constexpr std::size_t kStretch = 16384;
   const double share = total <= max_bytes ? 1 : static_cast<double>(max_bytes) / static_cast<double>(total);
-  std::uint64_t number = 0;  // index of the piece; a piece is taken when number * share passes an integer
+  std::uint64_t number = 0;  // index of the piece; pieces at which floor(number * share) grows are taken
   const auto offer = [&](std::string_view text) {
     const double n = static_cast<double>(number++);
     if (std::floor((n + 1) * share) > std::floor(n * share)) take(text);

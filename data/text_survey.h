@@ -1,5 +1,5 @@
 #pragma once
-// Passes over text files before they are encoded.
+// Surveys text files before they are encoded: counts characters and takes samples.
 
 #include <cstdint>
 #include <functional>

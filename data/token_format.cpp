@@ -11,7 +11,7 @@ std::string_view bytes_of(const std::vector<std::uint64_t>& values) {
 
 }  // namespace
 
-std::uint64_t CorpusIndex::hash_of_itself() const {
+std::uint64_t CorpusIndex::compute_hash() const {
   return xxh3({reinterpret_cast<const char*>(this), offsetof(CorpusIndex, index_hash)});
 }
 

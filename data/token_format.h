@@ -69,7 +69,7 @@ struct CorpusIndex {
   std::array<std::uint64_t, 79> unused{};
   std::uint64_t index_hash = 0;  // hash of all bytes before this field
 
-  std::uint64_t hash_of_itself() const;
+  std::uint64_t compute_hash() const;
   // Returns the extents that structure_hash covers: the file without this index and without the data of the splits. The
   // extents of the data must be inside the file and must not overlap.
   std::vector<ByteExtent> structure() const;

@@ -36,7 +36,7 @@ CorpusIndex read_index(const FileHandle& file) {
   CorpusIndex index;
   if (head.size() < sizeof(index)) fail(path, " is truncated: it has ", head.size(), " bytes");
   std::memcpy(&index, head.data(), sizeof(index));
-  if (index.hash_of_itself() != index.index_hash)
+  if (index.compute_hash() != index.index_hash)
     fail(path, " is damaged: its index, the first ", sizeof(index), " bytes, does not match its hash");
   if (index.version != kCorpusVersion && index.version != kMaskedCorpusVersion)
     fail(path, " has corpus format ", index.version, ", but this program reads formats ", kCorpusVersion, " and ",
@@ -59,7 +59,7 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
     }
     if (e.bytes > 0) all.push_back(e);
   };
-  // Upper bound on any count of items with eight bytes.
+  // Maximum number of 8-byte items that the file can contain.
   const std::uint64_t max = index.file_bytes / sizeof(std::uint64_t);
   if (index.vocab_size == 0 || index.vocab_size > kLargestVocabulary || index.block_bytes != kBlockBytes)
     fail(path, " is inconsistent: a vocabulary of ", index.vocab_size, " tokens, blocks of ", index.block_bytes,
@@ -125,7 +125,7 @@ void with_remedy(const Work& work) {
   }
 }
 
-// Number of starts read at once: few enough for a single sample, enough for cheap full passes.
+// Number of document starts per read: few enough to look up one sample fast, enough to read all starts fast.
 constexpr std::uint64_t kStartsHeld = 512;
 
 }  // namespace
@@ -282,7 +282,7 @@ std::shared_ptr<const TokenStore> TokenStore::open(const std::string& path) {
   std::shared_ptr<TokenStore> store(new TokenStore);
   store->path_ = path;
   try {
-    store->load();
+    store->load_index();
   } catch (const Error& e) {
     std::error_code ignored;
     if (std::filesystem::is_regular_file(path, ignored)) fail(e.what(), kRemedy);
@@ -292,7 +292,7 @@ std::shared_ptr<const TokenStore> TokenStore::open(const std::string& path) {
   return store;
 }
 
-void TokenStore::load() {
+void TokenStore::load_index() {
   const auto file = std::make_shared<const FileHandle>(open_input(path_));
   const CorpusIndex index = read_index(*file);
   check_extents(index, path_);
@@ -326,7 +326,7 @@ VerifyReport verify_corpus(const TokenStore& store, const std::function<void(con
         damaged(e.what());
       }
       ++report.blocks;
-      report.bytes += part->extent(block).bytes;
+      report.bytes += part->block_extent(block).bytes;
       if (progress) progress(report);
     }
   }

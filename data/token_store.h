@@ -55,14 +55,14 @@ class TokenSplit {
 
   bool masked() const { return mask_data_.bytes() > 0; }        // false if all tokens count as targets
   std::uint64_t targets() const { return targets_; }            // number of tokens that count as targets
-  std::uint64_t target_bytes() const { return target_bytes_; }  // bytes of the text that these tokens encode
+  std::uint64_t target_bytes() const { return target_bytes_; }  // text bytes of the tokens that count as targets
   // Writes 1 for each token of [begin, begin + count) that counts as a target, else 0. Throws the same errors as
   // read().
   void read_mask(std::uint64_t begin, std::size_t count, std::uint8_t* out) const;
 
   const std::string& name() const { return name_; }  // name for error messages
   const HashedBlocks& token_data() const { return token_data_; }
-  const HashedBlocks& start_data() const { return start_data_; }  // values are u64
+  const HashedBlocks& start_data() const { return start_data_; }  // u64 document starts
   const HashedBlocks& mask_data() const { return mask_data_; }    // empty if not masked()
 
  private:
@@ -87,7 +87,7 @@ class DocumentStarts {
   std::uint64_t document_of(std::uint64_t token);    // returns the document that contains the token
 
  private:
-  void read_group(std::uint64_t first);
+  void read_group(std::uint64_t first_document);
   const TokenSplit& split_;
   std::uint64_t first_ = 0;  // index of the first start in held_
   std::vector<std::uint64_t> held_;
@@ -115,7 +115,7 @@ class TokenStore {
 
  private:
   TokenStore() = default;
-  void load();
+  void load_index();
   std::string path_, tokenizer_hash_, tokenizer_kind_, tokenizer_bytes_, source_, chat_template_;
   std::uint64_t vocab_ = 0;
   std::array<TokenSplit, 2> splits_;  // train, validation
@@ -139,10 +139,10 @@ class TokenStoreWriter {
   // masked: true if some tokens do not count as targets, so that the corpus gets a loss mask.
   TokenStoreWriter(std::string path, std::int64_t vocab_size, bool masked = false);
   void begin_document(Split);
-  // Appends tokens to the current document. Throws Error if a token is outside the vocabulary, or if `count` is false
-  // although the corpus has no mask.
-  void append(Split, std::span<const std::int32_t> tokens, bool count = true);
-  void add_text_bytes(Split, std::uint64_t bytes, bool count = true);
+  // Appends tokens to the current document. Throws Error if a token is outside the vocabulary, or if `is_target` is
+  // false although the corpus has no mask.
+  void append(Split, std::span<const std::int32_t> tokens, bool is_target = true);
+  void add_text_bytes(Split, std::uint64_t bytes, bool is_target = true);
   std::uint64_t tokens(Split s) const { return streams_[static_cast<std::size_t>(s)].tokens; }
   std::uint64_t documents(Split s) const { return streams_[static_cast<std::size_t>(s)].documents; }
   // Returns the number of tokens that count as targets.
@@ -161,12 +161,12 @@ class TokenStoreWriter {
   void flush_tokens(Stream&);
   void flush_starts(Stream&);
   void flush_mask(Stream&, std::size_t bytes);
-  void mark_targets(Stream&, std::size_t tokens, bool count);
+  void mark_targets(Stream&, std::size_t tokens, bool is_target);
   struct Hashes {
     std::vector<std::uint64_t> tokens, starts, mask;
   };
-  void describe(CorpusIndex&, Hdf5Layout&, const Tokenizer&, const std::string& source) const;
-  Hashes lay_out(Hdf5Layout&, std::size_t split, SplitIndex&, MaskIndex&);
+  void fill_metadata(CorpusIndex&, Hdf5Layout&, const Tokenizer&, const std::string& source) const;
+  Hashes lay_out_split(Hdf5Layout&, std::size_t split, SplitIndex&, MaskIndex&);
   void write_file(FileHandle&, const Tokenizer&, const std::string& source, const std::string& chat_template);
   std::string path_;
   bool masked_;

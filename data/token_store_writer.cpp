@@ -63,12 +63,12 @@ void TokenStoreWriter::flush_mask(Stream& s, std::size_t bytes) {
 }
 
 // Appends mask bits for the next tokens. The last byte stays in the buffer until it is full.
-void TokenStoreWriter::mark_targets(Stream& s, std::size_t tokens, bool count) {
-  if (count) s.targets += tokens;
+void TokenStoreWriter::mark_targets(Stream& s, std::size_t tokens, bool is_target) {
+  if (is_target) s.targets += tokens;
   if (!masked_) return;
   for (std::uint64_t token = s.tokens; token < s.tokens + tokens; ++token) {
     if (token % 8 == 0) s.mask_buffer.push_back(std::byte{0});
-    if (count) s.mask_buffer.back() |= std::byte{1} << token % 8;
+    if (is_target) s.mask_buffer.back() |= std::byte{1} << token % 8;
   }
   if (s.mask_buffer.size() > kBuffer) flush_mask(s, s.mask_buffer.size() - 1);
 }
@@ -80,10 +80,10 @@ void TokenStoreWriter::begin_document(Split split) {
   if (s.starts_buffer.size() * sizeof(std::uint64_t) >= kBuffer) flush_starts(s);
 }
 
-void TokenStoreWriter::append(Split split, std::span<const std::int32_t> tokens, bool count) {
+void TokenStoreWriter::append(Split split, std::span<const std::int32_t> tokens, bool is_target) {
   Stream& s = streams_[static_cast<std::size_t>(split)];
   RING_CHECK(s.documents > 0, "tokens were appended before the first document");
-  RING_CHECK(count || masked_, "a corpus without a loss mask cannot store tokens that do not count");
+  RING_CHECK(is_target || masked_, "a corpus without a loss mask cannot store tokens that do not count");
   const std::size_t old = s.tokens_buffer.size();
   s.tokens_buffer.resize(old + tokens.size() * width_);
   std::uint32_t largest = 0;
@@ -100,15 +100,15 @@ void TokenStoreWriter::append(Split split, std::span<const std::int32_t> tokens,
   else
     convert(reinterpret_cast<std::uint32_t*>(to));
   RING_CHECK(largest < vocab_, "token ", largest, " is outside the vocabulary of ", vocab_);
-  mark_targets(s, tokens.size(), count);
+  mark_targets(s, tokens.size(), is_target);
   s.tokens += tokens.size();
   if (s.tokens_buffer.size() >= kBuffer) flush_tokens(s);
 }
 
-void TokenStoreWriter::add_text_bytes(Split split, std::uint64_t bytes, bool count) {
+void TokenStoreWriter::add_text_bytes(Split split, std::uint64_t bytes, bool is_target) {
   Stream& s = streams_[static_cast<std::size_t>(split)];
   s.text_bytes += bytes;
-  if (count) s.target_bytes += bytes;
+  if (is_target) s.target_bytes += bytes;
 }
 
 void TokenStoreWriter::finish(const Tokenizer& tokenizer, const std::string& source, const std::string& chat_template) {
@@ -121,19 +121,19 @@ void TokenStoreWriter::finish(const Tokenizer& tokenizer, const std::string& sou
   write_atomically(path_, [&](FileHandle& file) { write_file(file, tokenizer, source, chat_template); });
 }
 
-void TokenStoreWriter::describe(CorpusIndex& index, Hdf5Layout& layout, const Tokenizer& tokenizer,
-                                const std::string& source) const {
+void TokenStoreWriter::fill_metadata(CorpusIndex& index, Hdf5Layout& layout, const Tokenizer& tokenizer,
+                                     const std::string& source) const {
   index.magic.set(kCorpusMagic);
   index.vocab_size = vocab_;
   index.tokenizer_hash.set(tokenizer.hash());
   index.tokenizer_kind.set(tokenizer.kind());
   index.source.set(source);
-  layout.set("/", "format", std::string(kCorpusMagic.substr(0, kCorpusMagic.size() - 1)));
-  layout.set("/", "format_version", index.version);
-  layout.set("/", "vocab_size", vocab_);
-  layout.set("/", "tokenizer_kind", std::string(tokenizer.kind()));
-  layout.set("/", "tokenizer_hash", tokenizer.hash());
-  layout.set("/", "source", source.substr(0, index.source.bytes.size()));
+  layout.set_attribute("/", "format", std::string(kCorpusMagic.substr(0, kCorpusMagic.size() - 1)));
+  layout.set_attribute("/", "format_version", index.version);
+  layout.set_attribute("/", "vocab_size", vocab_);
+  layout.set_attribute("/", "tokenizer_kind", std::string(tokenizer.kind()));
+  layout.set_attribute("/", "tokenizer_hash", tokenizer.hash());
+  layout.set_attribute("/", "source", source.substr(0, index.source.bytes.size()));
 }
 
 // Writes the file. The headers and all small parts are first completed in memory.
@@ -143,7 +143,7 @@ void TokenStoreWriter::write_file(FileHandle& file, const Tokenizer& tokenizer, 
   CorpusIndex index;
   if (masked_ || !chat_template.empty()) index.version = kMaskedCorpusVersion;
   Hdf5Layout layout(path_, sizeof(index));
-  describe(index, layout, tokenizer, source);
+  fill_metadata(index, layout, tokenizer, source);
   const auto place = [&](const char* name, const std::string& bytes) -> ByteExtent {
     if (bytes.empty()) return {};
     return {layout.create_dataset(name, Hdf5Layout::Element::u8, bytes.size()), bytes.size()};
@@ -151,7 +151,7 @@ void TokenStoreWriter::write_file(FileHandle& file, const Tokenizer& tokenizer, 
   index.tokenizer = place("/tokenizer", blob);
   index.chat_template = place("/chat_template", chat_template);
   std::array<Hashes, 2> hashes;
-  for (std::size_t i = 0; i < 2; ++i) hashes[i] = lay_out(layout, i, index.splits[i], index.masks[i]);
+  for (std::size_t i = 0; i < 2; ++i) hashes[i] = lay_out_split(layout, i, index.splits[i], index.masks[i]);
   FileHandle memory = layout.finish();
   memory.write_at(blob.data(), blob.size(), index.tokenizer.offset);
   memory.write_at(chat_template.data(), chat_template.size(), index.chat_template.offset);
@@ -172,12 +172,12 @@ void TokenStoreWriter::write_file(FileHandle& file, const Tokenizer& tokenizer, 
     copy_bytes(streams_[i].mask_file, {0, index.masks[i].data.bytes}, file, index.masks[i].data.offset);
   }
   index.structure_hash = structure.value();
-  index.index_hash = index.hash_of_itself();
+  index.index_hash = index.compute_hash();
   file.write_at(&index, sizeof(index), 0);
 }
 
-TokenStoreWriter::Hashes TokenStoreWriter::lay_out(Hdf5Layout& layout, std::size_t split, SplitIndex& index,
-                                                   MaskIndex& mask) {
+TokenStoreWriter::Hashes TokenStoreWriter::lay_out_split(Hdf5Layout& layout, std::size_t split, SplitIndex& index,
+                                                         MaskIndex& mask) {
   using Element = Hdf5Layout::Element;
   Stream& s = streams_[split];
   const std::string group = str("/", kSplitNames[split]);
@@ -186,11 +186,11 @@ TokenStoreWriter::Hashes TokenStoreWriter::lay_out(Hdf5Layout& layout, std::size
   index.text_bytes = s.text_bytes;
   Hashes hashes{s.token_hashes.finish(), s.start_hashes.finish(), s.mask_hashes.finish()};
   layout.create_group(group);
-  layout.set(group, "tokens", index.tokens);
-  layout.set(group, "documents", index.documents);
-  layout.set(group, "text_bytes", index.text_bytes);
+  layout.set_attribute(group, "tokens", index.tokens);
+  layout.set_attribute(group, "documents", index.documents);
+  layout.set_attribute(group, "text_bytes", index.text_bytes);
   if (s.tokens == 0) return {};
-  layout.set(group, "tokens_hash", hex64(identity_of(hashes.tokens, hashes.starts, hashes.mask)));
+  layout.set_attribute(group, "tokens_hash", hex64(identity_of(hashes.tokens, hashes.starts, hashes.mask)));
   const auto place = [&](const char* name, Element element, std::uint64_t count) {
     return ByteExtent{layout.create_dataset(group + name, element, count), count * Hdf5Layout::size_of(element)};
   };
@@ -201,8 +201,8 @@ TokenStoreWriter::Hashes TokenStoreWriter::lay_out(Hdf5Layout& layout, std::size
   if (!masked_) return hashes;
   mask.targets = s.targets;
   mask.target_bytes = s.target_bytes;
-  layout.set(group, "targets", mask.targets);
-  layout.set(group, "target_bytes", mask.target_bytes);
+  layout.set_attribute(group, "targets", mask.targets);
+  layout.set_attribute(group, "target_bytes", mask.target_bytes);
   mask.hashes = place("/loss_mask_hashes", Element::u64, hashes.mask.size());
   mask.data = place("/loss_mask", Element::u8, mask_bytes(s.tokens));
   return hashes;

@@ -15,10 +15,12 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kFreeShare = 25;  // 1/25 stays free: the first steps have no memory plan, and the slab has gaps
+// One part in kFreeShare of the budget stays free: the first steps run without a memory plan, and a memory plan leaves
+// gaps between tensors.
+constexpr std::size_t kFreeShare = 25;
 
-// Gives the rest of the budget to states in transit to and from the host (optimizer.offload_staging_bytes: auto), in
-// whole chunks. The dry step uses the minimum number of chunks.
+// Gives the rest of the budget, in whole chunks, to the staging memory through which offloaded states pass
+// (optimizer.offload_staging_bytes: auto). The dry step was made with the minimum number of chunks.
 void take_rest(const DryStep& step, ActivationFit& fit) {
   if (step.host_states <= step.optimizer_states || fit.peak > fit.budget) return;
   const std::size_t min = HostChunks::kMinRing, chunk = step.optimizer_states / min;
@@ -30,21 +32,22 @@ void take_rest(const DryStep& step, ActivationFit& fit) {
   fit.peak += (ring - min) * chunk;
 }
 
-// Finds plans and checks each by another dry step, because the solver does not model gaps in the slab.
+// Finds plans, and checks each with a dry step, because the solver does not model gaps between tensors in memory.
 class Fitting {
  public:
   Fitting(const Config& c, int world, std::size_t budget, const DeviceRates& rates, std::size_t host_room)
       : planner_(c, world, rates, host_room), budget_(budget), chooses_staging_(chooses_staging(c)) {}
 
   std::size_t policies() const { return planner_.count(); }
-  ActivationFit uniform(std::size_t policy) const { return measured(planner_.uniform(policy), 0); }
+  ActivationFit uniform(std::size_t policy) const { return measured(planner_.uniform_plan(policy), 0); }
   bool fits(const ActivationFit& fit) const { return fit.peak <= budget_; }
 
-  // Returns the fastest plan. The solver's budgets are smaller than the real ones by the bytes that gaps take.
+  // Returns the fastest plan; nullopt if none was found. While the solver's plan does not fit, because of gaps, reduces
+  // the solver's budgets by the missing bytes and tries again.
   std::optional<ActivationFit> solved(bool segments) {
     ActivationBudget room{budget_, planner_.host_room()};
     for (int tries = 0; tries < 16; ++tries) {
-      const auto solved = segments ? planner_.fastest_in_segments(room) : planner_.fastest(room);
+      const auto solved = segments ? planner_.fastest_in_segments(room) : planner_.fastest_plan(room);
       if (!solved) return {};
       const ActivationFit fit = measured(*solved);
       if (fits(fit)) return fit;
@@ -54,9 +57,9 @@ class Fitting {
     return {};
   }
 
-  // Returns the plan with the lowest device memory; nullopt if only a dry step could find it.
+  // Returns the plan with the lowest device memory; nullopt if the solver finds none.
   std::optional<ActivationFit> min_memory(bool segments) {
-    const auto solved = segments ? planner_.min_memory_in_segments() : planner_.min_memory();
+    const auto solved = segments ? planner_.min_memory_in_segments() : planner_.min_memory_plan();
     if (!solved) return {};
     return measured(*solved);
   }
@@ -66,7 +69,7 @@ class Fitting {
     return measured(solved.plan, static_cast<double>(solved.nanoseconds) * 1e-9);
   }
   ActivationFit measured(const ActivationPlan& plan, double seconds) const {
-    const DryStep step = planner_.dry(plan);
+    const DryStep step = planner_.dry_run(plan);
     stayed_ = step.stayed;
     ActivationFit fit{plan, step.peak(), budget_, seconds, planner_.host_room(), step.host};
     if (chooses_staging_) take_rest(step, fit);
@@ -76,11 +79,11 @@ class Fitting {
   ActivationPlanner planner_;
   const std::size_t budget_;
   const bool chooses_staging_;
-  mutable std::size_t stayed_ = 0;  // bytes of the newest plan that did not fit into host memory
+  mutable std::size_t stayed_ = 0;  // activation bytes of the newest plan that did not fit into host memory
 };
 
-// Memory that a plan does not include. On a GPU: kLibraries bytes for libraries (cuBLAS, NCCL). On a host: the share 1
-// - kOfHost for files that are read and for everything else.
+// Memory that a plan does not include. On a GPU, libraries (cuBLAS, NCCL) take kLibraries bytes. On a host, the plan
+// may use the fraction kOfHost; the rest is for files that are read and for everything else.
 constexpr std::size_t kLibraries = std::size_t{3} << 29;
 constexpr double kOfHost = 0.9;
 
@@ -138,7 +141,7 @@ bool can_fit(const Config& c, int world, std::size_t budget, const DeviceRates& 
   return false;
 }
 
-std::size_t min_of(std::size_t own, Mesh& mesh) {
+std::size_t min_over_ranks(std::size_t own, Mesh& mesh) {
   double min = -static_cast<double>(own);
   all_reduce_host(mesh.host(), {&min, 1}, Reduce::max);
   return static_cast<std::size_t>(-min);
@@ -149,7 +152,7 @@ std::size_t memory_budget(const Config& c, Mesh& mesh) {
   std::size_t own = static_cast<std::size_t>(asked);
   if (asked <= 1)
     own = static_cast<std::size_t>((asked > 0 ? asked : 1) * static_cast<double>(device_share(c, mesh, asked > 0)));
-  return min_of(own, mesh);
+  return min_over_ranks(own, mesh);
 }
 
 }  // namespace ring

@@ -20,17 +20,17 @@ struct ActivationFit {
   double seconds = 0;         // predicted extra time of a step, compared with saving all activations
   std::size_t host_room = 0;  // bytes of host memory that blocks may use; activations that exceed it stay on the device
   std::size_t host = 0;       // predicted bytes of host memory that blocks use in each micro-batch
-  std::size_t staging = 0;    // bytes for optimizer.offload_staging_bytes: auto, included in the peak; otherwise 0
+  std::size_t staging = 0;    // staging bytes chosen for offloaded states, included in the peak; 0 if not auto
   // Returns e.g. "12 blocks keep everything, 10 blocks recompute the MLP: 61.2 GiB of 75.0 GiB".
   std::string text() const;
 };
 
 // Returns the fastest plan whose peak is within `budget` bytes, as predicted by dry_step() for rank 0. Values of
-// train.recompute and train.activation_offload other than auto are kept. optimizer.offload_staging_bytes: auto gets the
-// memory that the plan leaves free.
+// train.recompute and train.activation_offload other than auto are kept. If optimizer.offload_staging_bytes is auto,
+// the staging memory gets what the plan leaves free. Returns nullopt if no plan fits; if `smallest` is not null, it
+// then gets the plan with the lowest peak.
 // host_room: bytes of host memory for activations. If not given, train.activation_offload_bytes is used, where 0 means
-// that auto offloads nothing, because the size of the host memory is unknown. Returns nullopt if no plan fits; if
-// `smallest` is not null, it then gets the plan with the lowest peak.
+// that auto offloads nothing, because the size of the host memory is unknown.
 std::optional<ActivationFit> find_activation_fit(const Config& resolved, int world, std::size_t budget,
                                                  const DeviceRates&, ActivationFit* smallest = nullptr,
                                                  std::optional<std::size_t> host_room = {});
@@ -38,7 +38,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& resolved, int wor
 // Returns true if a plan fits. Stops at the first plan that does; tries the plan that needs the least memory first.
 bool can_fit(const Config& resolved, int world, std::size_t budget, const DeviceRates&);
 
-std::size_t min_of(std::size_t own, Mesh&);  // minimum over all ranks; collective
+std::size_t min_over_ranks(std::size_t own, Mesh&);  // minimum over all ranks; collective
 
 // Returns the bytes that train.memory_budget allows each rank: the minimum over all ranks. Processes on one machine
 // share its memory. Collective.

@@ -88,43 +88,43 @@ ActivationPlanner::ActivationPlanner(const Config& config, int world, const Devi
       host_room_(room_of(config, rates, host_room)),
       policies_(policies_of(config, host_room_)) {}
 
-ActivationPlan ActivationPlanner::uniform(std::size_t policy) const {
+ActivationPlan ActivationPlanner::uniform_plan(std::size_t policy) const {
   return ActivationPlan::uniform(config_.model.layers, policies_[policy].recompute, policies_[policy].offload);
 }
 
-DryStep ActivationPlanner::run(const ActivationPlan& plan, std::size_t host_room) const {
+DryStep ActivationPlanner::dry_run(const ActivationPlan& plan, std::size_t host_room) const {
   Config c = config_;
   c.train.activation_offload_bytes = host_room == kBoundless ? 0 : narrow<std::int64_t>(host_room);
   return dry_step(c, world_, plan);
 }
 
-DryStep ActivationPlanner::dry(const ActivationPlan& plan) const { return run(plan, host_room_); }
+DryStep ActivationPlanner::dry_run(const ActivationPlan& plan) const { return dry_run(plan, host_room_); }
 
-const DryStep& ActivationPlanner::step(std::size_t policy) {
-  while (steps_.size() <= policy) steps_.push_back(run(uniform(steps_.size()), kBoundless));
+const DryStep& ActivationPlanner::step_of_policy(std::size_t policy) {
+  while (steps_.size() <= policy) steps_.push_back(dry_run(uniform_plan(steps_.size()), kBoundless));
   return steps_[policy];
 }
 
-const PartOptions& ActivationPlanner::options() {
+const PartOptions& ActivationPlanner::part_options() {
   if (!options_.empty()) return options_;
-  for (std::size_t i = 0; i < step(0).parts.size(); ++i) {
-    const bool block = step(0).parts[i].part.is_repeated();
-    options_.push_back(block ? block_options(i) : std::vector{option(0, i)});
+  for (std::size_t i = 0; i < step_of_policy(0).parts.size(); ++i) {
+    const bool block = step_of_policy(0).parts[i].part.is_repeated();
+    options_.push_back(block ? block_options(i) : std::vector{make_option(0, i)});
   }
   return options_;
 }
 
 std::vector<PartOption> ActivationPlanner::block_options(std::size_t part) {
   std::vector<PartOption> options;
-  for (std::size_t policy = 0; policy < count(); ++policy) options.push_back(option(policy, part));
+  for (std::size_t policy = 0; policy < count(); ++policy) options.push_back(make_option(policy, part));
   const std::int64_t fastest = std::ranges::min(options, {}, &PartOption::nanoseconds).nanoseconds;
   for (PartOption& o : options) o.nanoseconds -= fastest;
   return options;
 }
 
 // Offloading also costs kernel time: the copies use device memory bandwidth, one read or write per byte.
-PartOption ActivationPlanner::option(std::size_t policy, std::size_t part) {
-  const PartMemory& m = step(policy).parts[part];
+PartOption ActivationPlanner::make_option(std::size_t policy, std::size_t part) {
+  const PartMemory& m = step_of_policy(policy).parts[part];
   const double moved = static_cast<double>(m.host) * ring::plan_of(config_, world_).micro_batches;
   PartOption o{.kept = m.kept, .forward_peak = m.forward_peak, .backward_peak = m.backward_peak, .host = m.host};
   o.forward = nanoseconds(seconds(policy, m.part, ScopePass::forward));
@@ -144,27 +144,27 @@ double ActivationPlanner::seconds(std::size_t policy, const ScopeId& part, Scope
 }
 
 ActivationPlan ActivationPlanner::plan_of(const ActivationChoice& choice) {
-  ActivationPlan plan = uniform(0);
+  ActivationPlan plan = uniform_plan(0);
   for (std::size_t i = 0; i < choice.options.size(); ++i)
-    if (const ScopeId part = step(0).parts[i].part; part.is_repeated())
+    if (const ScopeId part = step_of_policy(0).parts[i].part; part.is_repeated())
       plan.blocks[static_cast<std::size_t>(part.number)] = policies_[static_cast<std::size_t>(choice.options[i])];
   plan.blocks.back().offload = false;  // the backward begins with the last block, so offloading it saves nothing
   return plan;
 }
 
-std::optional<SolvedPlan> ActivationPlanner::fastest(ActivationBudget room) {
-  const auto choice = solve_activations(options(), base(), room);
+std::optional<SolvedPlan> ActivationPlanner::fastest_plan(ActivationBudget room) {
+  const auto choice = solve_activations(part_options(), base(), room);
   if (!choice) return {};
   return SolvedPlan{plan_of(*choice), choice->nanoseconds};
 }
 
-std::optional<SolvedPlan> ActivationPlanner::min_memory() {
-  return fastest({min_budget(options(), base(), host_room()), host_room()});
+std::optional<SolvedPlan> ActivationPlanner::min_memory_plan() {
+  return fastest_plan({min_budget(part_options(), base(), host_room()), host_room()});
 }
 
 std::size_t ActivationPlanner::first_block() {
   std::size_t first = 0;
-  while (!step(0).parts[first].part.is_repeated()) ++first;
+  while (!step_of_policy(0).parts[first].part.is_repeated()) ++first;
   return first;
 }
 
@@ -174,9 +174,10 @@ std::vector<Segments> ActivationPlanner::segments() const {
   return segments_of(static_cast<std::size_t>(config_.model.layers));
 }
 
-// The first kRecomputes.size() policies do not offload.
+// Returns the options with blocks merged into segments. Segments use only the first kRecomputes.size() policies, which
+// do not offload.
 PartOptions ActivationPlanner::in_segments(const Segments& s) {
-  return ring::in_segments(options(), s, first_block(), kRecomputes.size());
+  return ring::in_segments(part_options(), s, first_block(), kRecomputes.size());
 }
 
 SolvedPlan ActivationPlanner::plan_of(const ActivationChoice& choice, const Segments& s) {

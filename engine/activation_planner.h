@@ -26,15 +26,15 @@ class ActivationPlanner {
   ActivationPlanner(const Config& resolved, int world, const DeviceRates&, std::size_t host_room);
 
   std::size_t count() const { return policies_.size(); }
-  // Returns the plan in which all blocks use this policy. Policies are ordered from the one that saves most activations
-  // to the one that saves fewest: first the policies without the host, then those with it.
-  ActivationPlan uniform(std::size_t policy) const;
+  // Returns the plan in which all blocks use this policy. Policies without offloading come first. Within policies with
+  // and without offloading, the order is from the one that saves most activations to the one that saves fewest.
+  ActivationPlan uniform_plan(std::size_t policy) const;
   // Dry-runs a step with this plan. Activations that exceed host_room() stay on the device, as in the real step.
-  DryStep dry(const ActivationPlan&) const;
+  DryStep dry_run(const ActivationPlan&) const;
 
   // Return the fastest plan within the budget, and the plan with the lowest device memory; nullopt if no plan fits.
-  std::optional<SolvedPlan> fastest(ActivationBudget);
-  std::optional<SolvedPlan> min_memory();
+  std::optional<SolvedPlan> fastest_plan(ActivationBudget);
+  std::optional<SolvedPlan> min_memory_plan();
   // Same, but with segmented checkpointing of the first blocks. Return nullopt if no plan fits, or if the settings fix
   // what is recomputed or offloaded.
   std::optional<SolvedPlan> fastest_in_segments(ActivationBudget);
@@ -42,17 +42,17 @@ class ActivationPlanner {
   std::size_t host_room() const { return host_room_; }
 
  private:
-  const DryStep& step(std::size_t policy);
-  DryStep run(const ActivationPlan&, std::size_t host_room) const;
-  const PartOptions& options();
-  std::size_t base() { return step(0).parts.front().before; }  // bytes in use before the first part
+  const DryStep& step_of_policy(std::size_t policy);
+  DryStep dry_run(const ActivationPlan&, std::size_t host_room) const;
+  const PartOptions& part_options();
+  std::size_t base() { return step_of_policy(0).parts.front().before; }  // bytes in use before the first part
   ActivationPlan plan_of(const ActivationChoice&);
   std::vector<PartOption> block_options(std::size_t part);
   std::size_t first_block();
   std::vector<Segments> segments() const;
   PartOptions in_segments(const Segments&);
   SolvedPlan plan_of(const ActivationChoice&, const Segments&);
-  PartOption option(std::size_t policy, std::size_t part);
+  PartOption make_option(std::size_t policy, std::size_t part);
   double seconds(std::size_t policy, const ScopeId& part, ScopePass) const;
 
   const Config& config_;

@@ -45,13 +45,13 @@ Topic settings_topic() {
           "All ranks must have the same values. Start each with the same settings file, options and program"};
 }
 
-Facts facts_of_start(const Config& c, Backend device, const CommOptions& options, const Facts& more) {
+Facts facts_of_start(const Config& c, Backend device, const CommOptions& options, const Facts& extra_facts) {
   Facts facts = global_values(c);
   facts.push_back(
       {"the program", str(build_info::kVersion, " (", build_info::kCommit, ", ", build_info::kBuildType, ")")});
   facts.push_back({"the device (run.device)", std::string(to_string(device))});
   facts.push_back({"RINGMASTER_COPY_ENGINES", options.copy_engines ? "1" : "0"});
-  facts.insert(facts.end(), more.begin(), more.end());
+  facts.insert(facts.end(), extra_facts.begin(), extra_facts.end());
   return facts;
 }
 

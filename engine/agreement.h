@@ -15,8 +15,8 @@
 namespace ring {
 
 Topic settings_topic();
-// Returns the facts of the settings and the program. more: further facts, such as command-line options.
-Facts facts_of_start(const Config&, Backend device, const CommOptions&, const Facts& more = {});
+// Returns the facts of the settings and the program. extra_facts: further facts, such as command-line options.
+Facts facts_of_start(const Config&, Backend device, const CommOptions&, const Facts& extra_facts = {});
 
 // Returns the hash of each layer's block file, without duplicates, in the order of the layers.
 std::vector<std::uint64_t> block_file_hashes(const ModelConfig& resolved);

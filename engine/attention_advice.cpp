@@ -20,13 +20,14 @@ PlanRequest with(PlanRequest q, const AttentionConfig& attention) {
   return q;
 }
 
-// Returns the step in the requested layout if all kinds share it, else the step in the fastest layout.
+// Returns the step in the layout of `q` if `one_layout`, else in the fastest layout; nullopt if it does not fit.
 std::optional<PlannedStep> fastest(const PlanRequest& q, bool one_layout) {
   if (one_layout) return plan_step(q);
   const std::vector<PlannedStep> all = plan_layouts(q);
   return all.empty() ? std::nullopt : std::optional(all.front());
 }
 
+// Returns the widest window whose attention takes at most kShare of the step's time, but at least kNarrowest.
 // Attention's time is proportional to the window; the time of the rest of the step does not depend on the window.
 std::int64_t window_for(const PlanRequest& question, bool one_layout) {
   constexpr std::int64_t kTried = 1024;

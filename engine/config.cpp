@@ -261,15 +261,16 @@ namespace {
 
 // Consecutive steps with the same batch size.
 struct BatchSizePeriod {
-  std::int64_t per_step, begin, end;  // tokens: per step; before the first step; after which the size changes
+  // In tokens: size of a step, trained tokens at the start, and trained tokens at which the batch size changes.
+  std::int64_t per_step, begin, end;
   std::int64_t steps(std::int64_t until) const {
     const std::int64_t tokens = std::max<std::int64_t>(0, std::min(end, until) - begin);
     return tokens / per_step + (tokens % per_step > 0);
   }
 };
 
-// Calls fn for each period until it returns false. A period consists of whole steps, so it may end beyond later changes
-// of the size and thereby skip them.
+// Calls fn for each period until fn returns false. A period consists of whole steps, so its last step may extend beyond
+// further changes of the batch size, which are then skipped.
 template <class Fn>
 void for_batch_size_periods(const TrainConfig& c, std::int64_t context, std::int64_t begin, const Fn& fn) {
   for (std::size_t i = 0; i <= c.batch_sizes.size(); ++i) {
@@ -282,18 +283,20 @@ void for_batch_size_periods(const TrainConfig& c, std::int64_t context, std::int
 
 }  // namespace
 
-std::int64_t steps_of_tokens(const TrainConfig& c, std::int64_t context, std::int64_t tokens, std::int64_t trained) {
+std::int64_t steps_of_tokens(const TrainConfig& c, std::int64_t context, std::int64_t tokens,
+                             std::int64_t trained_tokens) {
   std::int64_t steps = 0;
-  for_batch_size_periods(c, context, trained, [&](const BatchSizePeriod& s) {
+  for_batch_size_periods(c, context, trained_tokens, [&](const BatchSizePeriod& s) {
     steps += s.steps(tokens);
     return s.end < tokens;
   });
   return steps;
 }
 
-std::int64_t tokens_of_steps(const TrainConfig& c, std::int64_t context, std::int64_t steps, std::int64_t trained) {
+std::int64_t tokens_of_steps(const TrainConfig& c, std::int64_t context, std::int64_t steps,
+                             std::int64_t trained_tokens) {
   std::int64_t tokens = 0, left = steps;
-  for_batch_size_periods(c, context, trained, [&](const BatchSizePeriod& s) {
+  for_batch_size_periods(c, context, trained_tokens, [&](const BatchSizePeriod& s) {
     const std::int64_t here = std::min(left, s.steps(s.end));
     tokens += here * s.per_step;
     return (left -= here) > 0;
@@ -301,9 +304,9 @@ std::int64_t tokens_of_steps(const TrainConfig& c, std::int64_t context, std::in
   return tokens;
 }
 
-void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context) {
+void check_tokens_at_once(const char* rows_option, std::int64_t rows, std::int64_t context) {
   if (rows <= kMaxTokensAtOnce / context) return;
-  fail(rows_from, ": ", rows, " sequences of ", context, " tokens at once exceed the limit of ", kMaxTokensAtOnce,
+  fail(rows_option, ": ", rows, " sequences of ", context, " tokens at once exceed the limit of ", kMaxTokensAtOnce,
        " tokens. Set at most ", std::max<std::int64_t>(1, kMaxTokensAtOnce / context), ", or a shorter context");
 }
 

@@ -49,7 +49,7 @@ struct TrainConfig {
   std::int64_t batch_size = 12;  // sequences; the maximum if batch_sizes is given
   // Batch sizes by number of tokens trained before the step. If empty, all steps have batch_size.
   TokenSchedule batch_sizes;
-  std::int64_t context = 0;  // the run's maximum; 0 means model.context
+  std::int64_t context = 0;  // maximum tokens of a sequence during the run; 0 means model.context
   TokenSchedule contexts;
   std::int64_t micro_batch = 0;
   std::int64_t steps = 0;
@@ -105,13 +105,15 @@ inline std::int64_t batch_size_at(const TrainConfig& c, std::int64_t tokens) {
 inline std::int64_t context_at(const TrainConfig& c, std::int64_t tokens) {
   return value_at(c.contexts, tokens, c.context);
 }
-// Return how many steps take a run from `trained` tokens to at least `tokens`, and how many tokens `steps` more steps
-// train.
-std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context, std::int64_t tokens, std::int64_t trained = 0);
-std::int64_t tokens_of_steps(const TrainConfig&, std::int64_t context, std::int64_t steps, std::int64_t trained = 0);
-// Throws Error if rows * context exceeds kMaxTokensAtOnce. The message names the setting or option `rows_from` that
-// asked for `rows`.
-void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context);
+// Returns how many steps take a run from `trained_tokens` tokens to at least `tokens`.
+std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context, std::int64_t tokens,
+                             std::int64_t trained_tokens = 0);
+// Returns on how many tokens a run trains in `steps` steps after the first `trained_tokens` tokens.
+std::int64_t tokens_of_steps(const TrainConfig&, std::int64_t context, std::int64_t steps,
+                             std::int64_t trained_tokens = 0);
+// Throws Error if rows * context exceeds kMaxTokensAtOnce. rows_option: name of the setting or option that determines
+// `rows`, for the message.
+void check_tokens_at_once(const char* rows_option, std::int64_t rows, std::int64_t context);
 
 // Returns the format of the linear layers (model/linear_formats.h).
 LinearsConfig linears_of(const TrainConfig&);

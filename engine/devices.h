@@ -19,8 +19,8 @@ BatchSize batch_size(const Config&);
 // Returns the layout of a run over `world` processes; see make_plan().
 ParallelPlan plan_of(const Config&, int world);
 // Connects to the other processes that a launcher started, or returns the mesh of a single process. Throws Error if the
-// processes differ in settings, program, device or `more` (such as command-line options). Collective.
-std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& more = {});
+// processes differ in settings, program, device or `extra_facts` (such as command-line options). Collective.
+std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& extra_facts = {});
 
 // Returns the execution context of a resolved config. Measured kernel choices are read from run.tuning or from the
 // run's directory. device: index of the GPU.

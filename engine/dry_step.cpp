@@ -77,7 +77,7 @@ void run_twice(TrainStep& step, Recorder& recorder) {
     if (i == 1) recorder.begin(step);
     step.compute();
   }
-  step.arena().prepare();
+  step.arena().prepare_step();
 }
 
 }  // namespace

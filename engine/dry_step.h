@@ -21,8 +21,8 @@ struct PartMemory {
   std::size_t kept = 0;                             // saved by the forward for the backward
   std::size_t forward_peak = 0, backward_peak = 0;  // peak bytes beyond `before`
   std::size_t host = 0;                             // offloaded to the host and copied back
-  // If the part is in a segment, whose forward is rerun in the backward: values of the first forward, which saves
-  // nothing for the part.
+  // Same as `before` and forward_peak, for the first forward of a part in a checkpointed segment. That forward saves
+  // nothing for the part; the backward reruns it.
   std::size_t once_before = 0, once_peak = 0;
 };
 
@@ -40,8 +40,8 @@ struct DryTransfer {
 };
 
 struct DryStep {
-  std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // on this rank's device; weights include their average
-  // Buffers that parts take turns in using (parallel.zero); included in weights and gradients.
+  std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // on this rank's device; weights include train.ema
+  // Buffers that are used by one part after another (parallel.zero); included in weights and gradients.
   std::size_t weight_buffers = 0, gradient_buffers = 0;
   std::size_t lasting = 0;  // weights, gradients, optimizer_states, inputs, and everything else that outlives a step
   MemoryPlan plan;          // memory that is allocated and freed within a step

@@ -30,7 +30,7 @@ class InputStage {
  public:
   InputStage(const InputSizes&, const Stream& compute);
 
-  // Copies the batches to the device and then, in the order of the compute stream, to the start of each tensor in `to`.
+  // Copies the batches to the device. The compute stream then copies them to the start of each tensor in `to`.
   void load(const std::vector<Batch>& batches, const StepInputs& to);
 
  private:

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// Returns the ZeRO stages worth trying: only stage 0 with a single replica.
+// Returns the ZeRO stages worth trying: all stages, or only stage 0 if there is a single replica.
 std::vector<std::int64_t> zero_stages(int replicas) {
   if (replicas == 1) return {0};
   return {0, 1, 2, 3};
@@ -88,8 +88,8 @@ bool fits(const PlanRequest& layout, std::int64_t thousands) {
   }
 }
 
-// Returns the longest context, in units of 1,024 tokens, to within 1/16. `min_bytes`, which must fit, is the minimum
-// result.
+// Returns the longest context that fits, in units of 1,024 tokens, to within 1/16. min_bytes: a context, in the same
+// unit, that is known to fit.
 std::int64_t longest_of(const PlanRequest& layout, std::int64_t min_bytes) {
   std::int64_t max = 2 * min_bytes;
   while (max <= (std::int64_t{1} << 20) && fits(layout, max)) max = 2 * (min_bytes = max);
@@ -172,8 +172,8 @@ std::string FixedDegrees::text() const {
 
 std::vector<PlannedStep> plan_layouts(const PlanRequest& q) { return try_layouts(q).fit; }
 
-// Tries layouts with the largest cp * tp first: fewer devices per sequence do not allow a longer context, so for most
-// other layouts a single check shows that no longer context fits.
+// Tries layouts with the largest cp * tp first, because fewer devices per sequence do not allow a longer context. For
+// most layouts a single check, of a context 1/16 longer than the longest so far, shows that they are no better.
 LongestContext longest_context(const PlanRequest& request, const PlanProgress& progress) {
   const auto sharing = [](const PlanRequest& q) { return q.config.parallel.cp * q.config.parallel.tp; };
   std::vector<PlanRequest> layouts = layouts_of(request);

@@ -99,7 +99,7 @@ std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::v
     StateMemory own = on_device(memory_of(c, mesh, zero), c.optimizer.offload, device_of(c, mesh));
     own.snapshot = 0;  // a run can do without the checkpoint copy
     const std::uint64_t here = own.total() * static_cast<std::uint64_t>(processes);
-    if (shortage({own, here, processes}, bounds).empty())
+    if (shortage_message({own, here, processes}, bounds).empty())
       return str("set parallel.zero: ", zero, " (which needs ", bytes_text(here), "), ");
   }
   return "";
@@ -148,7 +148,7 @@ constexpr const char* kCannotFit = "the model cannot fit into memory: ";
 
 }  // namespace
 
-std::string shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bounds) {
+std::string shortage_message(const MemoryNeed& need, const std::vector<MemoryBound>& bounds) {
   const std::string facts = facts_of_shortage(need, bounds);
   return facts.empty() ? "" : kCannotFit + facts;
 }
@@ -244,7 +244,7 @@ std::size_t activation_room(const Config& c, Mesh& mesh) {
 
 void check_memory(Model& declared, Device device, const ParamTypes& types) {
   const StateMemory own = state_memory(declared, 0, 1, 0, types, [](const OwnedShard&) { return 0; });
-  const std::string problem = shortage({own, own.total(), 1}, bounds_of(device));
+  const std::string problem = shortage_message({own, own.total(), 1}, bounds_of(device));
   if (!problem.empty()) fail(problem, ". End other programs, or use a machine with more memory");
 }
 

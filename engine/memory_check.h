@@ -1,6 +1,6 @@
 #pragma once
-// Checks, before anything is allocated, that the weights, gradients and optimizer states of a run fit into memory,
-// together with the copies of them that checkpoints are written from and that the launcher keeps. Activations are not
+// Checks, before anything is allocated, that the weights, gradients and optimizer states of a run fit into memory. This
+// includes the copy from which checkpoints are written, and the copies that the launcher keeps. Activations are not
 // included: a run that is refused here cannot train with any batch size.
 
 #include <string>
@@ -22,7 +22,7 @@ struct MemoryNeed {
 };
 
 // Returns a message with the bytes by kind and the limit that they exceed; empty if everything fits.
-std::string shortage(const MemoryNeed&, const std::vector<MemoryBound>&);
+std::string shortage_message(const MemoryNeed&, const std::vector<MemoryBound>&);
 
 // Returns how the run may save: as its settings say or, with a warning, with fewer copies of the state. tier: memory in
 // which the launcher keeps copies; null if there is none. Throws Error, with advice, on every rank if the run does not

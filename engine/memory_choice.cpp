@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-constexpr double kLess = 0.9, kALittleLess = 0.98;  // factors on the peak that did not fit
+constexpr double kLess = 0.9, kALittleLess = 0.98;  // new budgets, relative to the peak that did not fit
 
 std::size_t less_than(std::size_t bytes) { return static_cast<std::size_t>(kLess * static_cast<double>(bytes)); }
 
@@ -48,8 +48,8 @@ std::optional<MemoryChoice> choice_like(const MemoryChoice& before, const Config
   return choice_within(c, world, rows, budget, before.fit.host_room, before.rates);
 }
 
-// Tries a different activation plan, or fewer chunks of states in transit. If no choice needs much less memory, tries
-// one that needs slightly less.
+// Returns a choice with the same micro-batch that needs less memory: another activation plan, or less staging memory
+// for offloaded states. Accepts a slightly smaller choice only if none is much smaller.
 std::optional<MemoryChoice> computing_more(const Config& c, int world, const MemoryChoice& before) {
   const bool blocks =
       c.train.recompute == RecomputeChoice::automatic || c.train.activation_offload == Switch::automatic;
@@ -111,14 +111,14 @@ Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
   return c;
 }
 
-// optimizer.offload: all saves more than `states` only if kernels read a copy of the master weights and nothing else
-// reads the master weights.
+// Returns true if optimizer.offload: all saves more memory than optimizer.offload: states. It does if kernels read bf16
+// copies of the master weights, and neither train.ema nor diagnostics read the master weights.
 bool masters_may_leave(const Config& c) {
   return c.train.precision == PrecisionChoice::bf16 && c.optimizer.master == DType::f32 && c.train.ema == 0 &&
          c.train.diagnostics_interval == 0;
 }
 
-// Only for GPUs: on a CPU, device and host share one memory, and training is in fp32.
+// Adds the settings that save memory only on GPUs: on a CPU, device and host share one memory, and training is in fp32.
 void add_remedies_of_gpu(const Config& c, std::vector<std::string>& remedies) {
   if (c.run.device != DeviceChoice::cuda) return;
   if (c.train.activation_offload == Switch::off) remedies.emplace_back("set train.activation_offload: auto");
@@ -152,7 +152,7 @@ std::string MemoryChoice::text(const std::string& lasting) const {
 }
 
 MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_room, std::size_t max) {
-  const std::size_t free = memory_budget(config, mesh), room = min_of(host_room, mesh);
+  const std::size_t free = memory_budget(config, mesh), room = min_over_ranks(host_room, mesh);
   const Config c = agreed(config, mesh, room);
   const DeviceRates rates = agreed_rates(c, mesh.host());
   ActivationFit smallest;
@@ -170,7 +170,7 @@ MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_ro
   return smallest_choice(c, mesh, free, smallest, rates);
 }
 
-std::optional<std::int64_t> fewer_sequences(const Config& resolved, int world, std::int64_t rows) {
+std::optional<std::int64_t> smaller_micro_batch(const Config& resolved, int world, std::int64_t rows) {
   Config c = resolved;
   for (const std::int64_t n : fewer_rows(c, world, rows)) try {
       c.train.micro_batch = n;

@@ -18,7 +18,7 @@ struct MemoryChoice {
   std::string text() const;
   // Same, for the start of a run. lasting: description of weights, gradients and optimizer states. Returns e.g. "a step
   // is predicted to take 61.2 GiB of 75.0 GiB: weights .., and the rest for activations; 12 blocks keep everything, 4
-  // sequences at a time"; if there is no prediction, only the parts after the colon.
+  // sequences at a time". Without a prediction, the text begins with the weights.
   std::string text(const std::string& lasting) const;
 };
 
@@ -31,7 +31,7 @@ MemoryChoice choose_memory(const Config& resolved, Mesh&, std::size_t host_room,
 
 // Returns the largest micro-batch, at most half of `rows`, that divides the sequences of a replica and makes a valid
 // layout; nullopt if there is none.
-std::optional<std::int64_t> fewer_sequences(const Config& resolved, int world, std::int64_t rows);
+std::optional<std::int64_t> smaller_micro_batch(const Config& resolved, int world, std::int64_t rows);
 
 // Returns advice, to end a message, for a step that does not fit with `rows` sequences at a time: settings that would
 // need less memory and are not at their minimum yet.

@@ -23,12 +23,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxBytes = 1 << 16;
+constexpr std::uint64_t kMaxRecordBytes = 1 << 16;
 
 fs::path notes_of(const RunDirectory& run) { return fs::path(run.path()) / "out_of_memory"; }
 
 // Returns true for settings that affect the memory of a step and may be changed when a run is resumed.
-bool matters(const std::string& key) {
+bool affects_memory(const std::string& key) {
   constexpr const char* kKeys[] = {"model.",
                                    "train.precision",
                                    "run.device",
@@ -49,7 +49,7 @@ bool matters(const std::string& key) {
   return std::ranges::any_of(kKeys, [&](const char* k) { return key.starts_with(k); });
 }
 
-std::uint64_t whole_memory(const Config& c, Mesh& mesh) {
+std::uint64_t total_memory(const Config& c, Mesh& mesh) {
   if (const auto gpu = device_memory({backend_of(c.run.device), mesh.device().index})) return gpu->total;
   const std::vector<MemoryBound> bounds = memory_bounds();
   return std::ranges::min(bounds, {}, &MemoryBound::total).total;
@@ -68,13 +68,15 @@ void check(const MemoryRecord& r) {
   if (r.steps_ran_out > r.ran_out) fail("steps_ran_out is more than ran_out");
 }
 
-// Returns the smallest note left by any rank that is valid for this token and newer than the record.
+// Returns the note with the smallest choice, among those that are newer than the record and were left while the writer
+// with this token was the newest.
 std::optional<MemoryRecord> smallest_note(const RunDirectory& run, std::int64_t token, std::int64_t ran_out) {
   std::optional<MemoryRecord> smallest;
   std::error_code error;
-  for (fs::directory_iterator at(notes_of(run), error), end; !error && at != end; at.increment(error)) try {
+  for (fs::directory_iterator at(notes_of(run), error), end; !error && at != end; at.increment(error)) {
+    try {
       if (at->path().extension() != ".json") continue;  // a temporary file of a process that died while writing
-      const MemoryRecord note = parse_memory_record(read_text(at->path(), kMaxBytes));
+      const MemoryRecord note = parse_memory_record(read_text(at->path(), kMaxRecordBytes));
       if (note.token != token || note.ran_out <= ran_out) continue;
       const auto size = [](const MemoryRecord& r) {
         return std::tuple(r.micro_batch, r.budget, r.validation_micro_batch ? r.validation_micro_batch : r.micro_batch);
@@ -83,18 +85,21 @@ std::optional<MemoryRecord> smallest_note(const RunDirectory& run, std::int64_t 
     } catch (const std::exception& e) {
       log::warn(at->path().string(), " is ignored: ", e.what());
     }
+  }
   return smallest;
 }
 
 std::optional<MemoryRecord> read_record(const RunDirectory& run, const std::string& in_checkpoint) {
   std::error_code error;
-  if (fs::exists(run.memory_file(), error)) try {
-      return parse_memory_record(read_text(run.memory_file(), kMaxBytes));
+  if (fs::exists(run.memory_file(), error)) {
+    try {
+      return parse_memory_record(read_text(run.memory_file(), kMaxRecordBytes));
     } catch (const std::exception& e) {
       log::warn(run.memory_file(), " cannot be read (", e.what(), "): ",
                 in_checkpoint.empty() ? "the memory plan is chosen again"
                                       : "the memory record in the newest checkpoint is used instead");
     }
+  }
   if (in_checkpoint.empty()) return {};
   try {
     return parse_memory_record(in_checkpoint);
@@ -110,6 +115,7 @@ void MemoryRecord::set_choice(const MemoryChoice& choice) {
   micro_batch = choice.micro_batch;
   peak = choice.fit.peak;
   plan = choice.text();
+  // A budget that was lowered after memory ran out stays, unless the choice needs more.
   if (steps_ran_out == 0 || peak > budget) budget = choice.fit.budget;
 }
 
@@ -123,7 +129,7 @@ MemoryRecord MemoryRecord::with_smaller_choice(const MemoryChoice& choice, const
   return next;
 }
 
-std::string MemoryRecord::smaller_text() const {
+std::string MemoryRecord::reductions_text() const {
   std::vector<std::string> parts;
   if (steps_ran_out > 0) parts.push_back(plan);
   if (validation_micro_batch > 0)
@@ -131,7 +137,7 @@ std::string MemoryRecord::smaller_text() const {
   return joined(parts, "; ");
 }
 
-MemoryRecord MemoryRecord::with_validation_rows(std::int64_t sequences, const std::string& cause) const {
+MemoryRecord MemoryRecord::with_smaller_validation(std::int64_t sequences, const std::string& cause) const {
   MemoryRecord next = *this;
   next.validation_micro_batch = sequences;
   next.why = cause;
@@ -158,6 +164,7 @@ MemoryRecord parse_memory_record(const std::string& text) {
   try {
     const auto json = parse_json<nlohmann::json>(text);
     r.ran_out = count_in(json, "ran_out");
+    // Earlier versions recorded only failures of steps, in ran_out.
     r.steps_ran_out = json.contains("steps_ran_out") ? count_in(json, "steps_ran_out") : r.ran_out;
     r.token = count_in(json, "token");
     r.micro_batch = count_in(json, "micro_batch");
@@ -178,11 +185,11 @@ MemoryRecord memory_record_of(const Config& c, Mesh& mesh) {
   MemoryRecord r;
   r.micro_batch = plan_of(c, mesh.world()).micro_batch;
   for (const auto& [key, value] : global_values(c))
-    if (matters(key)) r.chosen_for[key] = value;
+    if (affects_memory(key)) r.chosen_for[key] = value;
   const auto host_room = static_cast<std::size_t>(c.train.activation_offload_bytes);
-  r.chosen_for["train.activation_offload_bytes"] = bytes_text(min_of(host_room, mesh));
+  r.chosen_for["train.activation_offload_bytes"] = bytes_text(min_over_ranks(host_room, mesh));
   r.chosen_for["processes"] = std::to_string(mesh.world());
-  r.chosen_for["memory of the device"] = bytes_text(min_of(whole_memory(c, mesh), mesh));
+  r.chosen_for["memory of the device"] = bytes_text(min_over_ranks(total_memory(c, mesh), mesh));
   return r;
 }
 
@@ -213,7 +220,7 @@ void write_memory(const RunDirectory& run, const MemoryRecord& record) {
   }
 }
 
-void note_memory(const RunDirectory& run, int rank, const MemoryRecord& record) {
+void write_memory_note(const RunDirectory& run, int rank, const MemoryRecord& record) {
   std::error_code error;
   fs::create_directory(notes_of(run), error);
   if (error) fail("cannot create ", notes_of(run).string(), ": ", io_error_text(error.value()));

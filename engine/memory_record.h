@@ -42,8 +42,8 @@ struct MemoryRecord {
   void set_choice(const MemoryChoice&);
   // Return a copy of this record with a smaller choice, after memory ran out in a step or in a validation.
   MemoryRecord with_smaller_choice(const MemoryChoice&, const std::string& why) const;
-  MemoryRecord with_validation_rows(std::int64_t sequences, const std::string& why) const;
-  std::string smaller_text() const;  // describes the smaller choice for steps, for validations, or for both
+  MemoryRecord with_smaller_validation(std::int64_t sequences, const std::string& why) const;
+  std::string reductions_text() const;  // describes the smaller choice for steps, for validations, or for both
 };
 
 std::string to_json(const MemoryRecord&);
@@ -53,9 +53,10 @@ MemoryRecord parse_memory_record(const std::string& json);
 // Returns a record with everything that is known before the choice is made. Collective.
 MemoryRecord memory_record_of(const Config& resolved, Mesh&);
 
-// Returns the run's memory record, or the smallest note that a rank left after it; nullopt if there is neither. Call on
-// rank 0 before it creates its own WriterToken: notes are matched by the newest token. If memory.json is missing or
-// (with a warning) damaged, `in_checkpoint` is used, the newest checkpoint's record; pass "" if there is none.
+// Returns the run's memory record or, if ranks left notes after it, the note with the smallest choice; nullopt if there
+// is neither. Call on rank 0 before it creates its own WriterToken, because only notes for the newest token are valid.
+// in_checkpoint: record in the newest checkpoint, "" if there is none. It is used if memory.json is missing or, with a
+// warning, if memory.json is damaged.
 std::optional<MemoryRecord> recall_memory(const RunDirectory&, const std::string& in_checkpoint);
 // Returns the changes that make `old` invalid, e.g. "train.memory_budget: 0 -> 5e8"; empty if `old` is still valid.
 std::string changes_since(const MemoryRecord& old, const MemoryRecord& now);
@@ -63,6 +64,6 @@ std::string changes_since(const MemoryRecord& old, const MemoryRecord& now);
 // Writes memory.json and removes the notes; warns if it cannot. Call on rank 0.
 void write_memory(const RunDirectory&, const MemoryRecord&);
 // Writes the note of this rank. Throws Error if it cannot.
-void note_memory(const RunDirectory&, int rank, const MemoryRecord&);
+void write_memory_note(const RunDirectory&, int rank, const MemoryRecord&);
 
 }  // namespace ring

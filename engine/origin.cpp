@@ -102,9 +102,9 @@ std::string imported_metadata(const Config& config, const std::string& from) {
   return json_text(json);  // a path may contain invalid UTF-8
 }
 
-std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {
+std::size_t adopt_kernel_choices(Tuning& tuning, const std::string& metadata) {
   const std::string choices = text_of(parse_own_json<nlohmann::json>(metadata), "choices");
-  return choices.empty() ? 0 : tuning.adopt(choices);
+  return choices.empty() ? 0 : tuning.merge_record(choices);
 }
 
 std::string data_fingerprint(const Corpora& corpora, const ModelConfig& model) {
@@ -154,7 +154,7 @@ void refuse_imported(const RunDirectory& run, const Origin& origin) {
        ", with the settings in ", run.path(), "/", kModelFile);
 }
 
-std::vector<std::string> changes_of_numbers(const Config& old_config, const Config& new_config) {
+std::vector<std::string> changes_of_results(const Config& old_config, const Config& new_config) {
   std::vector<std::string> changes = diff_configs(old_config, new_config, keys_free_to_change());
   std::erase_if(changes, rounds_otherwise);
   std::erase_if(changes, of_a_name);
@@ -223,7 +223,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec) {
   std::error_code error;
   const bool folder = fs::is_directory(spec, error);
   const std::optional<RunDirectory> run = folder || fs::path(spec).filename() == "tokenizer.rmt"
-                                              ? run_around(folder ? spec : fs::path(spec).parent_path().string())
+                                              ? run_containing(folder ? spec : fs::path(spec).parent_path().string())
                                               : std::nullopt;
   if (!run) return load_tokenizer(spec);
   const std::string file = folder ? run->tokenizer_file() : spec;
@@ -239,7 +239,7 @@ RunSettings settings_in_file(const RunDirectory& run, bool warn) {
   return settings;
 }
 
-bool replaces(const RunSettings& file, const Origin& origin) {
+bool may_replace_settings(const RunSettings& file, const Origin& origin) {
   return std::ranges::count(file.replaced, origin.config_hash) > 0;
 }
 

@@ -18,8 +18,8 @@ class Tuning;
 // Returns a JSON object with the settings, their hash, the program's version, the run's memory choices, and its
 // measured kernel choices, if any. A resumed run needs all of them for bit-identical results.
 std::string checkpoint_metadata(const Config&, const MemoryRecord&, const Tuning*);
-// Adopts the kernel choices of a checkpoint. Returns how many different choices with the same keys were replaced.
-std::size_t adopt_choices(Tuning&, const std::string& metadata);
+// Adopts the kernel choices of a checkpoint. Returns how many existing choices were replaced by different ones.
+std::size_t adopt_kernel_choices(Tuning&, const std::string& metadata);
 
 // Returns a string that identifies the data that a run reads (tokenizer, tokens, block files), so that a regenerated
 // file is noticed.
@@ -53,9 +53,9 @@ std::optional<Origin> newest_origin(const RunDirectory&, std::string* problem = 
 // Throws Error if the run's weights were imported, so that there is no training to resume.
 void refuse_imported(const RunDirectory&, const Origin&);
 
-// Return the settings that differ, as "key: old -> new": those that change results, and those that only change
-// rounding, such as threads and layouts.
-std::vector<std::string> changes_of_numbers(const Config& old_config, const Config& new_config);
+// Returns the changed settings that affect results by more than rounding, as "key: old -> new".
+std::vector<std::string> changes_of_results(const Config& old_config, const Config& new_config);
+// Same, for settings that only affect rounding, such as threads and layouts.
 std::vector<std::string> changes_of_rounding(const Config& old_config, const Config& new_config);
 
 // Throws Error, which names the file as the cause, if the tokenizer at `file` is not the checkpoint's tokenizer.
@@ -78,7 +78,7 @@ Config settings_to_go_on(const RunDirectory&, bool warn);
 // Returns the settings in config.yaml. warn: this process warns if the file was edited or damaged since the run wrote
 // it.
 RunSettings settings_in_file(const RunDirectory&, bool warn);
-// Returns true if config.yaml says that a user allowed it to replace the settings of this checkpoint.
-bool replaces(const RunSettings&, const Origin&);
+// Returns true if a user allowed the settings in config.yaml to replace the settings of this checkpoint.
+bool may_replace_settings(const RunSettings&, const Origin&);
 
 }  // namespace ring

@@ -22,7 +22,7 @@ struct Exposed {
   double all() const { return messages + copies; }
 };
 
-// Seconds of a step, by what limits the kernels.
+// Seconds of a step's kernels, by what limits a kernel: GEMM FLOPs, attention FLOPs, memory traffic or launch time.
 struct Spent {
   double products = 0, attention = 0, memory = 0, calls = 0;
   double all() const { return products + attention + memory + calls; }
@@ -77,8 +77,8 @@ double exposed_messages(const DryStep& step, std::map<Pass, double> computing, c
   return waited + std::max(0.0, data - all);
 }
 
-// Returns the seconds that the update waits for offloaded states. They are copied in both directions at once during the
-// update, except for the chunks on the device: those are copied while the next step computes and the link is free.
+// Returns the seconds that the update waits for offloaded states, which are copied in both directions at once. Chunks
+// for which the device has room are copied before the update, while the step computes and the link is free.
 double exposed_states(const DryStep& step, double computing, double update, const DeviceRates& rates) {
   const double rate = rates.host_bytes_per_second;
   const double ring = std::min(static_cast<double>(step.optimizer_states), rate * std::max(0.0, computing));
@@ -217,7 +217,7 @@ std::optional<PlannedStep> plan_step(const PlanRequest& q, std::size_t* min_byte
     const std::optional<PlannedStep> step = plan_one(with_mlp_chunk(q, tokens), needed);
     if (!step) continue;
     if (!best || step->seconds() < best->seconds()) best = step;
-    // Nothing is recomputed or offloaded, so smaller chunks cannot be faster.
+    // With this chunk size nothing is recomputed or offloaded, so smaller chunks cannot be faster.
     if (step->activations.seconds == 0) break;
   }
   if (min_bytes && !best) *min_bytes = needed;

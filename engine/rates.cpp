@@ -22,7 +22,7 @@ std::string lower_case(std::string text) {
 
 bool is_shipped(const std::string& name) { return std::ranges::find(kShipped, name) != std::end(kShipped); }
 
-// Returns the name of the device in the form that `bench calibrate` writes.
+// Returns the model of the device that the settings use on this machine, in the form that `bench calibrate` writes.
 std::string model_here(const Config& c) {
   const Backend backend = backend_of(c.run.device);
   return backend == Backend::cpu ? "cpu" : device_model({backend, 0});

@@ -16,14 +16,15 @@ void resolve_length(Config&, const Corpora&);
 
 // Settings in which all derived values are filled in: vocabulary, widths, steps, threads. Only train.micro_batch and
 // train.mlp_chunk may still be auto: the run chooses them (trainer/run_start.h). Only resolve_config() creates resolved
-// settings; it does not accept them as its argument.
+// settings, and it does not accept settings that are already resolved.
 class ResolvedConfig : public Config {
   explicit ResolvedConfig(Config c) : Config(std::move(c)) {}
   friend ResolvedConfig resolve_config(Config, std::int64_t, int, std::optional<Backend>, bool);
 };
 
-// launched: backend of the processes if there are several. warn: this process warns. Throws Error if the vocabulary is
-// too small, and under the conditions of check_sizes().
+// Fills in all derived values. launched: backend of the job's processes, if there are several. warn: true to log a
+// warning if settings are replaced. Throws Error if the vocabulary is too small, and under the conditions of
+// check_sizes().
 ResolvedConfig resolve_config(Config, std::int64_t corpus_vocab, int world = 1, std::optional<Backend> launched = {},
                               bool warn = true);
 ResolvedConfig resolve_config(Config, std::int64_t corpus_vocab, Mesh&);

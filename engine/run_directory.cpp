@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kReplaced = "# replaced with --allow-changes: ";
 constexpr const char* kSeal = "# xxh3 of all lines above: ";
-constexpr std::uint64_t kMaxConfig = 16 << 20;  // in bytes
+constexpr std::uint64_t kMaxConfig = 16 << 20;  // maximum size of config.yaml, in bytes
 
 std::string sealed(const std::string& yaml, const std::vector<std::string>& replaced = {}) {
   std::string text = yaml;
@@ -62,7 +62,7 @@ bool there(const fs::path& path) {
 
 }  // namespace
 
-std::string sealed_settings(const Config& config) { return sealed(to_yaml(config)); }
+std::string settings_with_hash(const Config& config) { return sealed(to_yaml(config)); }
 
 bool RunDirectory::has_config() const { return there(config_file()); }
 
@@ -215,7 +215,7 @@ bool looks_like_a_run(const RunDirectory& run) {
 
 }  // namespace
 
-std::optional<RunDirectory> run_around(const std::string& path) {
+std::optional<RunDirectory> run_containing(const std::string& path) {
   for (fs::path p = fs::path(path).lexically_normal(); !p.empty(); p = p.parent_path()) {
     const RunDirectory run(p.string());
     if (p == fs::path(path).lexically_normal() ? run.exists() : looks_like_a_run(run)) return run;
@@ -251,10 +251,10 @@ std::string named_runs(const std::string& folder) {
 
 }  // namespace
 
-void refuse_missing(const std::string& path, const std::string& wanted) {
+void check_exists(const std::string& path, const std::string& wanted) {
   std::error_code error;
   if (fs::symlink_status(path, error).type() != fs::file_type::not_found) return;
-  const auto run = run_around(path);
+  const auto run = run_containing(path);
   const std::string runs = run ? "" : named_runs((fs::path(path) / "..").lexically_normal().string());
   fail(path, " does not exist. Give ", wanted, ". ",
        run            ? "The path is inside the run " + run->path()
@@ -263,8 +263,8 @@ void refuse_missing(const std::string& path, const std::string& wanted) {
 }
 
 RunDirectory find_run(const std::string& path) {
-  if (const auto run = run_around(path)) return *run;
-  refuse_missing(path);
+  if (const auto run = run_containing(path)) return *run;
+  check_exists(path);
   if (const std::string runs = named_runs(path); !runs.empty())
     fail(path, ": expected a run, got a folder of runs. Name one of them: ", runs);
   if (there(fs::path(path) / "config.json"))

@@ -1,11 +1,13 @@
 #pragma once
-// The files of one run.
+// The main files of one run. docs/training.md lists all.
 //
 //   config.yaml      the resolved settings            log.txt          everything logged
 //   tokenizer.rmt    the corpus's tokenizer           checkpoints/     see docs/checkpoints.md
 //   metrics.jsonl    one JSON object per record       events.out.*     for TensorBoard
 //   lock             held while a process trains      profile.json     of the latest --profile
 //   failures.json    see checkpoint/failures.h        model.yaml       of imported weights: only the model section
+//   memory.json      see engine/memory_record.h       tuning.yaml      see kernels/tuning.h
+//   writers/         see checkpoint/writer_token.h    out_of_memory/   see engine/memory_record.h
 //   chat_template.json  chat format, if the corpus has conversations; see text/chat/format.h
 
 #include <memory>
@@ -23,14 +25,15 @@ namespace ring {
 struct RunSettings {
   Config config;
   bool untouched = false;  // true if the file is unchanged since a run wrote it
-  // Hashes of settings in checkpoints that this file was allowed to replace. Empty if the file was edited.
+  // Hashes of the settings in checkpoints that this file replaces with the user's permission (--allow-changes), so that
+  // a resume accepts the difference. Empty if the file was edited.
   std::vector<std::string> replaced;
 };
 
 inline constexpr const char* kModelFile = "model.yaml";
 
 // Returns the contents of config.yaml as a run writes them, with the hash at the end.
-std::string sealed_settings(const Config&);
+std::string settings_with_hash(const Config&);
 
 class RunDirectory {
  public:
@@ -39,7 +42,7 @@ class RunDirectory {
   const std::string& path() const { return path_; }
   std::string config_file() const { return path_ + "/config.yaml"; }
   std::string tokenizer_file() const { return path_ + "/tokenizer.rmt"; }
-  std::string trace_file() const { return path_ + "/profile.json"; }
+  std::string profile_file() const { return path_ + "/profile.json"; }
   std::string failures_file() const { return path_ + "/failures.json"; }
   std::string memory_file() const { return path_ + "/memory.json"; }
   std::string metrics_file() const { return path_ + "/metrics.jsonl"; }
@@ -55,7 +58,8 @@ class RunDirectory {
   // from a checkpoint.
   RunSettings settings() const;
   Config config() const { return settings().config; }
-  // Writes the files, each by rename. chat_template: empty if there is none.
+  // Writes the run's files. Each file appears by a rename once it is complete. replaced: see RunSettings.
+  // chat_template: empty if there is none.
   void create(const Config&, const Tokenizer&, const std::vector<std::string>& replaced = {},
               const std::string& chat_template = "") const;
   // Returns a command that restores config.yaml from `checkpoint`, or from the newest checkpoint; empty if there is
@@ -72,9 +76,9 @@ class RunDirectory {
 
 // Returns the run that a path belongs to: a run directory, or the run that contains this checkpoint; nullopt if
 // neither.
-std::optional<RunDirectory> run_around(const std::string& path);
+std::optional<RunDirectory> run_containing(const std::string& path);
 RunDirectory find_run(const std::string& path);  // throws Error, which lists the runs found, if there is none
 // Throws Error if nothing exists at the path. The message says what was `wanted` and lists the runs found.
-void refuse_missing(const std::string& path, const std::string& wanted = "a run or a checkpoint");
+void check_exists(const std::string& path, const std::string& wanted = "a run or a checkpoint");
 
 }  // namespace ring

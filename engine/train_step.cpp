@@ -21,8 +21,8 @@ std::int64_t bucket_bytes(const Config& c, const ExecContext& ctx) {
   return std::int64_t{ctx.stream.device().backend == Backend::cpu ? 4 : 64} << 20;
 }
 
-// Makes objects that every step needs, however small the step is: on failure, advice to use smaller steps would not
-// help.
+// Calls `make` to create objects that every step needs. If memory runs out, changes the error's advice: smaller steps
+// would not help.
 template <class T>
 T make_lasting(const std::function<T()>& make) {
   try {
@@ -41,7 +41,7 @@ T make_lasting(const std::function<T()>& make) {
   }
 }
 
-// While it lives, the format of the linear layers, if there is one, knows that weights do not change.
+// Tells the format of the linear layers, if there is one, that weights do not change while this object lives.
 class HeldWeights {
  public:
   explicit HeldWeights(LinearFormat* format) : format_(format) {
@@ -85,8 +85,8 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
 }
 
 void TrainStep::set_activations(const ActivationPlan& plan) {
-  offloads_ = plan.offloads();
-  if (offloads_ && !offload_) offload_ = std::make_unique<HostOffload>(ctx_, host_room_);
+  plan_offloads_ = plan.offloads();
+  if (plan_offloads_ && !offload_) offload_ = std::make_unique<HostOffload>(ctx_, host_room_);
   model_->set_activations(plan, offload_.get());
 }
 
@@ -115,9 +115,9 @@ std::unique_ptr<WeightAverage> TrainStep::make_average() {
   });
 }
 
-void TrainStep::exchange_average() {
+void TrainStep::swap_average_weights() {
   if (copied_) ctx_.stream.wait(*copied_);
-  average_->exchange(ctx_);
+  average_->swap_values(ctx_);
   parallel_.data->on_master_weights_changed();
 }
 
@@ -175,7 +175,7 @@ void TrainStep::set_batch_size(std::int64_t sequences) {
   micro_batches_ = sequences / at_once;
 }
 
-std::string TrainStep::lasting_memory() const {
+std::string TrainStep::lasting_memory_text() const {
   const std::size_t host = optimizer_->host_bytes();
   return str("weights ", bytes_text(parallel_.data->weight_bytes()), ", gradients ",
              bytes_text(parallel_.data->gradient_bytes()), ", ", host ? "staging of " : "", "optimizer states ",
@@ -192,7 +192,7 @@ void TrainStep::load(const std::vector<Batch>& batches) {
 
 void TrainStep::set_documents(std::size_t index, const Batch& batch) {
   Sequences& s = sequences_[index];
-  s = parallel_.context.sequences(batch, micro_part(inputs_.positions, index), ctx_);
+  s = parallel_.context.sequences(batch, micro_batch_part(inputs_.positions, index), ctx_);
   if (s.shards) return;
   *spans_[index] = s.spans();
   s.current_spans = spans_[index];
@@ -209,7 +209,7 @@ Run TrainStep::micro_run(std::size_t index, Tape* tape) {
   return run;
 }
 
-Tensor TrainStep::micro_part(const Tensor& all, std::size_t index) const {
+Tensor TrainStep::micro_batch_part(const Tensor& all, std::size_t index) const {
   return all.narrow(0, static_cast<std::int64_t>(index) * micro_tokens(), micro_tokens());
 }
 
@@ -218,7 +218,7 @@ void TrainStep::forward(std::vector<Tensor>* entropies) {
   Run run = micro_run(0, nullptr);
   run.training = false;
   run.entropies = entropies;
-  model_->hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
+  model_->hidden(run, micro_batch_part(inputs_.ids, 0), sequences_[0]);
 }
 
 std::vector<Tensor> TrainStep::attention_entropies() {
@@ -237,11 +237,11 @@ void TrainStep::micro_step(std::size_t index) {
   Run run = micro_run(index, &tape);
   if (has_auxiliary_loss()) run.auxiliary_loss = losses_of(1 + 2 * corpora_, 1);
   LossHead head;
-  head.targets = micro_part(inputs_.targets, index);
+  head.targets = micro_batch_part(inputs_.targets, index);
   head.z_loss = static_cast<float>(config_.train.z_loss);
   head.chunk_bytes = config_.train.loss_chunk_bytes;
   enter(RunPhase::forward);
-  const LossOutput out = model_->loss(run, micro_part(inputs_.ids, index), sequences_[index], head);
+  const LossOutput out = model_->loss(run, micro_batch_part(inputs_.ids, index), sequences_[index], head);
   axpby_kernel({out.sum.value, losses_of(0, 1), losses_of(0, 1), 1, 1}, ctx_);
   if (corpora_) {
     const std::int64_t first = static_cast<std::int64_t>(index) * plan_.micro_batch;

@@ -25,9 +25,11 @@ namespace ring {
 
 class TrainStep {
  public:
-  // config: resolved (engine/resolve.h). host_room: bytes of host memory for activations that the plan offloads.
-  // packed: samples hold several documents. While this object lives, the stream allocates memory through this object's
-  // StepArena. Throws Error if the stream already uses a StepArena, and OutOfMemory with advice.
+  // While this object lives, the stream allocates memory through this object's StepArena. Throws Error if the stream
+  // already uses a StepArena. Throws OutOfMemory with advice.
+  //   config     resolved settings (engine/resolve.h); must outlive this object
+  //   host_room  bytes of host memory for activations that the plan offloads
+  //   packed     true if samples hold several documents or sequences
   TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, const ActivationPlan&, std::size_t host_room,
             bool packed);
   TrainStep(const TrainStep&) = delete;
@@ -35,8 +37,8 @@ class TrainStep {
 
   // Copies this rank's micro-batches to the device, on a separate stream.
   void load(const std::vector<Batch>& batches);
-  // Queues everything from the inputs to the new weights. The queued work depends on the step only through device
-  // memory and, with packed documents, the document boundaries. Call within a StepScope of arena().
+  // Queues everything from the inputs to the new weights. All values that differ between steps are read from device
+  // memory, except the document boundaries of packed samples. Call within a StepScope of arena().
   void compute();
   // Call after compute() failed, if there is a single process: the next compute() starts from clean gradients.
   void abandon_step() { data().finish_gradients(); }
@@ -46,8 +48,8 @@ class TrainStep {
   void reserve_host(std::size_t bytes) {
     if (offload_) offload_->reserve(bytes);
   }
-  // Sets the device memory for states in transit to and from the host; 0 means the minimum. Call between steps. Throws
-  // OutOfMemory with advice.
+  // Sets the bytes of device memory that buffer optimizer states in transit to and from host memory
+  // (optimizer.offload_staging_bytes); 0 means the minimum. Call between steps. Throws OutOfMemory with advice.
   void set_staging(std::size_t bytes);
   // Sets the sequences per micro-batch, from the next load() on. Call between steps, with a single process. Must divide
   // the sequences of the step.
@@ -55,18 +57,22 @@ class TrainStep {
   // Sets the sequences per step over all replicas, from the next load() on. Call between steps. Must not exceed the
   // run's maximum. Changes the memory of a step and makes a recording invalid.
   void set_batch_size(std::int64_t sequences);
-  // Makes the next update wait for `copied`, because the state is being copied. The rest of the step does not wait.
+  // Makes the next update wait for the event `copied`, because the training state is being copied until then. The rest
+  // of the step does not wait.
   void keep_state_until(const Event& copied) { copied_ = copied; }
   bool waits_for_copies() const { return copied_.has_value(); }
   // Swaps the weights with their average (train.ema); the next call swaps them back. Call between steps, on all ranks.
-  // Work queued before must already have waited for all of its weights.
-  void exchange_average();
+  // With zero 1 and 2, a forward over the whole model, such as a validation, must have been queued since the last
+  // update: until then new weights may still be in transit between the ranks.
+  void swap_average_weights();
 
-  // Returns the attention entropy of each layer over this rank's first micro-batch, in the format of Run::entropies.
+  // Returns the attention entropy of each layer over this rank's first micro-batch, in the format of Run::entropies
+  // (autograd/tape.h).
   // Collective; requires load(). Dropout is off.
   std::vector<Tensor> attention_entropies();
 
-  // Returns the access to this step that the model's training states need.
+  // Returns the parts of this step that the model's own training states use, such as block importances
+  // (model/training_state.h).
   StepAccess make_step_access();
 
   // Returns the model run over micro-batch `index` of this rank.
@@ -81,24 +87,27 @@ class TrainStep {
   const ParallelPlan& plan() const { return plan_; }
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
-  ContextBatches& context() { return parallel_.context; }
+  ContextBatches& cp_batches() { return parallel_.context; }
   DataParallel& data() { return *parallel_.data; }
   const DataParallel& data() const { return *parallel_.data; }
   Optimizer& optimizer() { return *optimizer_; }
   WeightAverage* average() { return average_.get(); }          // null if there is no average
-  const PartNorms& part_norms() const { return part_norms_; }  // norms of the last computed step
-  const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null if nothing is offloaded
-  const Tensor& state() const { return step_state_; }                                  // a StepState on the device
-  // Losses of the step over all ranks, f32: [0] is the loss; for a mixture, [1, corpora] are the losses and [1 +
-  // corpora, 2 corpora] the target counts of the corpora. The last element is the model's auxiliary loss, if it has
-  // one.
+  const PartNorms& part_norms() const { return part_norms_; }  // gradient norms of the model's parts
+  // Returns null if the current plan offloads nothing.
+  const HostOffload* offload() const { return plan_offloads_ ? offload_.get() : nullptr; }
+  const Tensor& state() const { return step_state_; }  // a StepState on the device
+  // Losses of the step over all ranks, f32:
+  //   [0]                       loss
+  //   [1, corpora]              loss of each corpus, for a mixture
+  //   [1 + corpora, 2 corpora]  target count of each corpus, for a mixture
+  //   last element              auxiliary loss, if the model has one
   const Tensor& losses() const { return losses_; }
   bool has_auxiliary_loss() const { return !model_->auxiliary_loss().empty(); }
   std::int64_t corpora() const { return corpora_; }  // number of corpora of a mixture; 0 if there is only one corpus
   // Returns the number of this rank's micro-batches in a step.
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }
   // Returns e.g. "weights 1.50 GiB, gradients .., moments ..".
-  std::string lasting_memory() const;
+  std::string lasting_memory_text() const;
 
  private:
   Parallelized parallelized();
@@ -110,7 +119,7 @@ class TrainStep {
   void set_documents(std::size_t index, const Batch&);
   Tensor losses_of(std::int64_t first, std::int64_t count) const { return losses_.narrow(0, first, count); }
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
-  Tensor micro_part(const Tensor& all, std::size_t index) const;
+  Tensor micro_batch_part(const Tensor& all, std::size_t index) const;
   void forward(std::vector<Tensor>* entropies);
   void micro_step(std::size_t index);
   void sum_losses();
@@ -118,10 +127,11 @@ class TrainStep {
 
   const Config& config_;
   ExecContext ctx_;
-  ObservedScopes observed_{ctx_};  // notified first, so that work that the other listeners queue belongs to the scope
+  // First listener that is notified of a scope, so that work that the other listeners queue belongs to the scope.
+  ObservedScopes observed_{ctx_};
   std::shared_ptr<StepArena> arena_;
   StepMemory step_memory_;
-  ScopeSubscription phases_{ctx_.scopes, *arena_};
+  ScopeSubscription arena_scopes_{ctx_.scopes, *arena_};
   Mesh& mesh_;
   bool packed_;
   const std::int64_t corpora_;
@@ -131,14 +141,14 @@ class TrainStep {
   Parallelized parallel_;
   const std::size_t host_room_;
   std::unique_ptr<HostOffload> offload_;  // null if no plan has offloaded anything yet
-  bool offloads_ = false;
+  bool plan_offloads_ = false;            // true if the current plan offloads
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WeightAverage> average_;
   Tensor step_state_;
   GradientNorm norm_;
   PartNorms part_norms_;
   std::vector<Sequences> sequences_;  // sequences of each micro-batch of the step being computed
-  // Spans of packed sequences; a recording refers to these objects.
+  // Spans of packed sequences, by micro-batch. The objects stay the same, because a recording refers to them.
   std::vector<std::shared_ptr<std::vector<Span>>> spans_;
   StepInputs inputs_;
   Tensor losses_;

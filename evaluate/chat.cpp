@@ -18,7 +18,7 @@ Chat::Chat(chat::Format format, const std::string& name, std::shared_ptr<const T
       end_(writer_.end_of_answer()) {
   if (end_.empty()) return;
   const std::vector<std::int32_t> ids = encode({{end_, true}}, false);
-  // A control token has no visible text.
+  // A control token has no visible text. If the end begins with one, this token is sufficient to detect it.
   const bool control = !ids.empty() && tokenizer_->bytes_of(ids[0]).empty();
   if (ids.size() != 1 && !control) return;
   end_token_ = ids[0];
@@ -39,22 +39,23 @@ std::vector<std::int32_t> Chat::encode(const std::vector<chat::Part>& parts, boo
   return DocumentFrame(*tokenizer_, DocumentShape::conversation).encode(job, *tokenizer_->encoder()).tokens;
 }
 
-std::vector<std::int32_t> Chat::prompt(const std::vector<ChatMessage>& messages, std::int64_t context) const {
+std::vector<std::int32_t> Chat::encode_prompt(const std::vector<ChatMessage>& messages, std::int64_t context) const {
   auto list = nlohmann::ordered_json::array();
   for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
-  // Encoding a text in parts yields about as many tokens as encoding it whole, and never fewer than half as many.
+  // Refuses a conversation early if it is certainly too long: encoding a text in parts yields about as many tokens as
+  // encoding it whole, and never fewer than half as many.
   const auto refuse_early = [&](const std::string& whole) {
     if (const std::size_t tokens = encode({{whole, false}}, true).size();
         tokens / 2 >= static_cast<std::size_t>(context))
-      check_room(tokens, context, "conversation");
+      check_prompt_fits(tokens, context, "conversation");
   };
   std::vector<std::int32_t> ids = encode(writer_.prompt(list, nullptr, refuse_early), true);
   if (ids.empty()) fail("the chat template produces no text for this conversation");
-  check_room(ids.size(), context, "conversation");
+  check_prompt_fits(ids.size(), context, "conversation");
   return ids;
 }
 
-TextEnding Chat::ending(std::vector<std::string> stops) const {
+TextEnding Chat::answer_ending(std::vector<std::string> stops) const {
   if (!end_.empty()) stops.push_back(end_);
   return {.stops = std::move(stops), .token = end_token_, .more_tokens = ends_, .strip = true};
 }

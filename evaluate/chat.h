@@ -28,11 +28,11 @@ class Chat {
   // Returns the conversation up to the point where the assistant answers, with the same tokens as in a corpus that
   // `data prepare` makes with this template. context: the model's context, in tokens. Throws Error if the template
   // refuses the conversation or writes nothing, or if the context has no space left for an answer.
-  std::vector<std::int32_t> prompt(const std::vector<ChatMessage>&, std::int64_t context) const;
+  std::vector<std::int32_t> encode_prompt(const std::vector<ChatMessage>&, std::int64_t context) const;
 
   // Returns the endings of an answer: `stops`, and the token or string that the template writes after an answer. Blank
   // space around answers is stripped, because templates add their own there.
-  TextEnding ending(std::vector<std::string> stops) const;
+  TextEnding answer_ending(std::vector<std::string> stops) const;
 
  private:
   std::vector<std::int32_t> encode(const std::vector<chat::Part>&, bool first) const;
@@ -41,7 +41,7 @@ class Chat {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<std::int32_t> ends_;
   std::optional<std::int32_t> end_token_;
-  std::string end_;  // the template's end of an answer if it is not a single token; else empty
+  std::string end_;  // text that the template writes after an answer; empty if end_token_ stands for it
 };
 
 // Opens a chat with a session's model. choice selects the template (see load_chat_format()); by default it is the

@@ -36,7 +36,7 @@ StopEvaluation stop_on(const StopSignal& signal, Communicator& comm) {
 
 namespace {
 
-// Sums on this rank.
+// Sums over the batches of this rank.
 struct Sums {
   double loss = 0, correct = 0;
   std::int64_t tokens = 0;
@@ -81,7 +81,7 @@ Evaluation evaluate(const Model& model, const ExecContext& ctx, const Validation
   if (set.corpora() > 1) sums.sources.resize(set.corpora());
   const std::int64_t length = set.options().context;
   for (std::int64_t i = 0; i < set.batches(); ++i) {
-    enter(RunPhase::validate);  // reports progress for each batch
+    enter(RunPhase::validate);  // shows in each batch that this process makes progress
     if (stop && stop()) throw EvaluationStopped{};
     const Batch b = parts ? parts->part(set.batch(i)) : set.batch(i);
     Run run{.ctx = ctx, .tp = tp};

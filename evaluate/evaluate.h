@@ -23,9 +23,9 @@ struct Evaluation {
   double bits_per_byte(double bytes_per_token) const;
 };
 
-// Returns the sequences of a batch whose rows have `context` tokens: tokens attend only within their sequence.
+// Returns the sequences of a batch; tokens do not attend across their boundaries. context: tokens per row.
 Sequences sequences_of(const Batch&, std::int64_t context, const ExecContext&);
-// Returns the positions of packed documents; else an undefined tensor.
+// Returns each token's position in its document if the batch is packed; otherwise an undefined tensor.
 Tensor positions_of(const Batch&, const ExecContext&);
 
 // Returns true if an evaluation should end early. Must return the same value on all ranks.
@@ -35,10 +35,12 @@ struct EvaluationStopped {};  // thrown by an evaluation that ended early
 // it, and an evaluation may take longer. Both arguments must outlive the result.
 StopEvaluation stop_on(const StopSignal& signal, Communicator& comm);
 
-// Computes the loss over a validation set, with dropout off. Each rank computes its own batches; all ranks of `comm`
-// get the same result. parts: with context parallelism, all ranks of the cp axis have the same batches and each
-// computes its part; may be null. tp: ranks that hold the model's shards and have the same batches; may be null. stop:
-// called before each batch; may be null. Throws EvaluationStopped if `stop` returns true.
+// Computes the loss over a validation set, with dropout off. Each rank computes its own batches, and all ranks of
+// `comm` get the same result. Throws EvaluationStopped if `stop` returns true.
+//   parts  with context parallelism: all ranks of the cp axis have the same batches, and each rank computes its part of
+//          them; may be null
+//   tp     ranks that hold shards of the weights (tensor parallelism) and have the same batches; may be null
+//   stop   called before each batch; may be null
 Evaluation evaluate(const Model&, const ExecContext&, const ValidationSet&, Communicator& comm,
                     ContextBatches* parts = nullptr, Communicator* tp = nullptr, const StopEvaluation& stop = nullptr);
 

@@ -23,7 +23,8 @@ struct Sampling {
   std::int64_t tokens = 0;  // sample only ids below this number, the tokenizer's vocabulary; 0 means all
 };
 
-// Samples a token. `index` is the position in the random stream of the seed. Throws Error if a logit is not finite.
+// Samples a token, using random number `index` of the sequence that the seed determines. Throws Error if a logit is not
+// finite.
 std::int32_t sample_token(std::span<const float> logits, const Sampling&, std::uint64_t index);
 
 // Applies the repetition penalty once to the logit of each distinct token in `text`.

@@ -9,7 +9,7 @@ std::vector<GeneratedText> generate_texts(const Session& s, std::vector<TextStar
                                           const std::function<bool(std::size_t, const std::string&)>& show) {
   std::vector<GeneratedText> written;
   for (TextStart& text : texts) {
-    text.sampling = sampling_of(s, text.sampling);
+    text.sampling = resolve_sampling(s, text.sampling);
     written.emplace_back(s.tokenizer, ending);
   }
   generate_together(*s.model, s.ctx, std::move(texts), max_tokens, [&](std::size_t i, std::int32_t id) {

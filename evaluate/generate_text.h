@@ -12,8 +12,9 @@
 
 namespace ring {
 
-// Continues texts as one batch. Each text ends at its ending, after max_tokens, or when show(text, piece) returns
-// false. show gets the text piece by piece, and at the end the part that was held back.
+// Continues texts as one batch. A text ends when a condition of TextEnding holds, after max_tokens, or when show(text
+// index, piece) returns false. show gets each text piece by piece. At the end of a text, it gets the part that was held
+// back because it might have begun a stop string.
 std::vector<GeneratedText> generate_texts(const Session&, std::vector<TextStart> texts, std::int64_t max_tokens,
                                           const TextEnding&,
                                           const std::function<bool(std::size_t, const std::string&)>& show);

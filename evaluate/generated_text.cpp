@@ -14,12 +14,12 @@ GeneratedText::GeneratedText(const std::shared_ptr<const Tokenizer>& tokenizer, 
 
 bool GeneratedText::ends_text(std::int32_t token) const { return std::ranges::count(ends_of_text_, token) > 0; }
 
-std::string GeneratedText::show(std::string piece) {
+std::string GeneratedText::append_piece(std::string piece) {
   if (strip_) {
     constexpr const char* kBlank = " \t\n\v\f\r";
     piece = std::exchange(blank_, "") + piece;
     if (text_.empty()) piece.erase(0, piece.find_first_not_of(kBlank));
-    const std::size_t end = piece.find_last_not_of(kBlank) + 1;  // 0 for npos
+    const std::size_t end = piece.find_last_not_of(kBlank) + 1;  // 0 if there is only blank space: npos + 1
     blank_ = piece.substr(end);
     piece.resize(end);
   }
@@ -33,7 +33,7 @@ std::string GeneratedText::push(std::int32_t token) {
     return "";
   }
   ++tokens_;
-  std::string shown = show(stops_.push(decoder_.push(token)));
+  std::string shown = append_piece(stops_.push(decoder_.push(token)));
   if (stops_.found()) end_ = "stop";
   return shown;
 }
@@ -44,7 +44,7 @@ std::string GeneratedText::finish() {
     end_ = "stop";
   else
     rest += stops_.finish();
-  return show(std::move(rest));
+  return append_piece(std::move(rest));
 }
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Decodes the tokens that a model writes into text, up to the end of the text or to just before a stop string.
+// Decodes the tokens that a model generates. The text ends at an end token or just before a stop string.
 
 #include <cstdint>
 #include <memory>
@@ -37,7 +37,7 @@ class GeneratedText {
   std::int64_t tokens() const { return tokens_; }                            // excludes the token that ended the text
 
  private:
-  std::string show(std::string piece);
+  std::string append_piece(std::string piece);
   bool ends_text(std::int32_t token) const;
   std::vector<std::int32_t> ends_of_text_;
   std::optional<std::int32_t> end_of_answer_;

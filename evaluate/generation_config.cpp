@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 constexpr std::uint64_t kMaxBytes = 1 << 20;
 constexpr double kMaxTemperature = 100;
 
-// Reads the members of one file.
+// Reads the keys of one generation_config.json.
 class Reader {
  public:
   Reader(const Json& json, const std::string& file) : json_(json), file_(file) {}
@@ -91,7 +91,7 @@ GenerationConfig parse_generation_config(const std::string& text, const std::str
 
 std::string generation_text_of(const std::string& checkpoint) {
   if (std::string beside = text_in(checkpoint); !beside.empty()) return beside;
-  const std::optional<RunDirectory> run = run_around(checkpoint);
+  const std::optional<RunDirectory> run = run_containing(checkpoint);
   return run ? text_in(run->path()) : "";
 }
 
@@ -102,7 +102,7 @@ GenerationConfig generation_config_of(const Origin& origin) {
                                  origin.config.model.resolved().vocab_size);
 }
 
-void keep_generation_config(const RunDirectory& run, const std::string& init_from) {
+void copy_generation_config(const RunDirectory& run, const std::string& init_from) {
   const std::string text = init_from.empty() ? "" : generation_text_of(init_from),
                     file = run.path() + "/" + kGenerationFile;
   if (!text.empty()) return replace_text(file, text);

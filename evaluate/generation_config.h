@@ -28,12 +28,14 @@ struct GenerationConfig {
 // Error, which names `file` and the key, for other values, and for tokens >= vocab_size.
 GenerationConfig parse_generation_config(const std::string& text, const std::string& file, std::int64_t vocab_size);
 
-// Returns the text of the file beside a checkpoint or in the checkpoint's run; empty if there is none.
+// Returns the text of the generation_config.json beside a checkpoint or in the checkpoint's run; empty if there is
+// none.
 std::string generation_text_of(const std::string& checkpoint);
-// Returns the same file, parsed. Throws Error like parse_generation_config().
+// Returns the parsed generation_config.json of a checkpoint. Throws Error like parse_generation_config().
 GenerationConfig generation_config_of(const Origin&);
 
-// Copies the file of the weights with which a run starts into the run's directory; removes it if init_from is empty.
-void keep_generation_config(const RunDirectory&, const std::string& init_from);
+// Copies the generation_config.json of the weights with which a run starts (init_from) into the run's directory. If
+// init_from is empty, removes the run's file.
+void copy_generation_config(const RunDirectory&, const std::string& init_from);
 
 }  // namespace ring

@@ -24,7 +24,7 @@ constexpr const char* kFiller[] = {" The grass is green.", " The sky is blue.", 
 constexpr std::array kWords = {"apple",  "bridge", "candle", "desert", "engine", "forest", "garden", "hammer",
                                "island", "jacket", "kettle", "ladder", "mirror", "needle", "orange", "pencil"};
 constexpr std::size_t kNumberLength = 5, kNeedles = 4, kHops = 3;
-constexpr std::size_t kCommonEvery = 4;  // every fourth word of a list is the answer; the other words alternate
+constexpr std::size_t kCommonEvery = 4;  // every fourth word of a list is the answer; the other words take turns
 constexpr std::size_t kFewestWords = 5;  // minimum for one word to occur twice
 
 std::int64_t unknown_in(const Tokenizer& tokenizer, const std::string& text) {
@@ -53,7 +53,7 @@ LongKind parse_long_kind(const std::string& name) {
   return static_cast<LongKind>(found - kKinds.begin());
 }
 
-// Random numbers; seed, kind, length, depth and trial determine their sequence.
+// Draws random numbers. Seed, kind, length, depth and trial determine their sequence.
 class LongTask::Dice {
  public:
   Dice(const LongTask& task, std::int64_t length, double depth, std::int64_t trial)
@@ -87,9 +87,9 @@ LongTask::LongTask(LongKind kind, const Tokenizer& tokenizer, std::uint64_t seed
     for (const char* sentence : kFiller) filler_.push_back(encode(sentence));
   }
   Dice dice(*this, 0, 0, 0);
-  const Story s = story(0, dice);
+  const Story s = make_story(0, dice);
   unknown_ = unknown_in(tokenizer, str(intro, s.question, alphabet_));
-  for (const auto& [depth, sentence] : s.needles) unknown_ += unknown_in(tokenizer, sentence);
+  for (const auto& [depth, sentence] : s.sentences) unknown_ += unknown_in(tokenizer, sentence);
   for (const char* word : kWords) unknown_ += kind == LongKind::words ? unknown_in(tokenizer, word) : 0;
   for (const char* sentence : kFiller) unknown_ += kind == LongKind::words ? 0 : unknown_in(tokenizer, sentence);
 }
@@ -100,66 +100,68 @@ std::vector<std::int32_t> LongTask::encode(const std::string& text) const {
   return ids;
 }
 
-std::string LongTask::number(Dice& dice) const {
+std::string LongTask::draw_number(Dice& dice) const {
   std::string number;
   for (std::size_t i = 0; i < kNumberLength; ++i) number += alphabet_[dice.below(alphabet_.size())];
   return number;
 }
 
-LongTask::Story LongTask::needles(double depth, Dice& dice) const {
+LongTask::Story LongTask::make_needles(double depth, Dice& dice) const {
   Story s;
   const std::vector<std::string> names = dice.words(kNeedles);
-  s.answer = number(dice);
-  s.needles.emplace_back(depth, value_of(names[0], s.answer));
-  for (std::size_t i = 1; i < kNeedles; ++i) s.needles.emplace_back(dice.share(), value_of(names[i], number(dice)));
+  s.answer = draw_number(dice);
+  s.sentences.emplace_back(depth, value_of(names[0], s.answer));
+  for (std::size_t i = 1; i < kNeedles; ++i)
+    s.sentences.emplace_back(dice.share(), value_of(names[i], draw_number(dice)));
   s.question = "\nWhat is the number of " + names[0] + "? The number of " + names[0] + " is";
   return s;
 }
 
-// The chain that the prompt asks for begins at `depth`; its other links are between there and the end.
-LongTask::Story LongTask::variables(double depth, Dice& dice) const {
+// Makes two chains of variables. The chain that the prompt asks for begins at `depth`, and its other links are spread
+// from there to the end. The other chain begins at a random depth.
+LongTask::Story LongTask::make_variables(double depth, Dice& dice) const {
   Story s;
   const std::vector<std::string> names = dice.words(2 * (kHops + 1));
   const auto link = [&](std::size_t i) {
     return "\nThe number of " + names[i] + " is that of " + names[i - 1] + ".\n";
   };
-  s.answer = number(dice);
-  s.needles.emplace_back(depth, value_of(names[0], s.answer));
+  s.answer = draw_number(dice);
+  s.sentences.emplace_back(depth, value_of(names[0], s.answer));
   for (std::size_t i = 1; i <= kHops; ++i)
-    s.needles.emplace_back(depth + (1 - depth) * static_cast<double>(i) / (kHops + 1), link(i));
+    s.sentences.emplace_back(depth + (1 - depth) * static_cast<double>(i) / (kHops + 1), link(i));
   const double other = dice.share();
-  s.needles.emplace_back(other, value_of(names[kHops + 1], number(dice)));
+  s.sentences.emplace_back(other, value_of(names[kHops + 1], draw_number(dice)));
   for (std::size_t i = 1; i <= kHops; ++i)
-    s.needles.emplace_back(other + (1 - other) * static_cast<double>(i) / (kHops + 1), link(kHops + 1 + i));
+    s.sentences.emplace_back(other + (1 - other) * static_cast<double>(i) / (kHops + 1), link(kHops + 1 + i));
   s.question = "\nWhat is the number of " + names[kHops] + "? The number of " + names[kHops] + " is";
   return s;
 }
 
-LongTask::Story LongTask::story(double depth, Dice& dice) const {
-  if (kind_ == LongKind::needles) return needles(depth, dice);
-  if (kind_ == LongKind::variables) return variables(depth, dice);
+LongTask::Story LongTask::make_story(double depth, Dice& dice) const {
+  if (kind_ == LongKind::needles) return make_needles(depth, dice);
+  if (kind_ == LongKind::variables) return make_variables(depth, dice);
   Story s;
   if (kind_ == LongKind::words) {
     s.answer = kWords[dice.below(kWords.size())];
     s.question = "\nWhich of these words occurs most often? The word is";
     return s;
   }
-  s.answer = number(dice);
-  s.needles = {{depth, "\nThe pass key is " + s.answer + ". Remember it. " + s.answer + " is the pass key.\n"}};
+  s.answer = draw_number(dice);
+  s.sentences = {{depth, "\nThe pass key is " + s.answer + ". Remember it. " + s.answer + " is the pass key.\n"}};
   s.question = "\nWhat is the pass key? The pass key is";
   return s;
 }
 
-std::int64_t LongTask::bare_tokens() const {
+std::int64_t LongTask::tokens_without_filler() const {
   Dice dice(*this, 0, 0, 0);
-  const Story s = story(0, dice);
+  const Story s = make_story(0, dice);
   std::size_t tokens = intro_.size() + encode(s.question + " " + s.answer).size();
-  for (const auto& [depth, sentence] : s.needles) tokens += encode(sentence).size();
+  for (const auto& [depth, sentence] : s.sentences) tokens += encode(sentence).size();
   return static_cast<std::int64_t>(tokens);
 }
 
-std::vector<std::size_t> LongTask::filler_for(std::size_t room, std::int64_t trial, const std::string& answer,
-                                              Dice& dice) const {
+std::vector<std::size_t> LongTask::choose_filler(std::size_t room, std::int64_t trial, const std::string& answer,
+                                                 Dice& dice) const {
   std::vector<std::size_t> turns(filler_.size()), out;
   std::iota(turns.begin(), turns.end(), std::size_t{0});
   std::size_t start = static_cast<std::size_t>(trial), every = 0;
@@ -181,18 +183,19 @@ std::vector<std::size_t> LongTask::filler_for(std::size_t room, std::int64_t tri
 LongPrompt LongTask::prompt(std::int64_t length, double depth, std::int64_t trial) const {
   RING_CHECK(depth >= 0 && depth <= 1 && trial >= 0, "a prompt at depth ", depth, ", trial ", trial);
   Dice dice(*this, length, depth, trial);
-  const Story s = story(depth, dice);
+  const Story s = make_story(depth, dice);
   LongPrompt p;
-  p.key = s.answer;
+  p.answer = s.answer;
   const std::vector<std::int32_t> asked = encode(s.question), answered = encode(s.question + (" " + s.answer));
-  p.answer = answered.end() - std::mismatch(asked.begin(), asked.end(), answered.begin(), answered.end()).second;
+  p.answer_tokens = answered.end() - std::mismatch(asked.begin(), asked.end(), answered.begin(), answered.end()).second;
   std::size_t used = intro_.size() + answered.size();
   std::vector<std::vector<std::int32_t>> hidden;
-  for (const auto& [at, sentence] : s.needles) used += hidden.emplace_back(encode(sentence)).size();
+  for (const auto& [at, sentence] : s.sentences) used += hidden.emplace_back(encode(sentence)).size();
   if (length < static_cast<std::int64_t>(used))
     fail("a ", name_of(kind_), " prompt of ", length, " tokens is too short: without any filler it needs ", used,
          " with this tokenizer. Give larger --lengths");
-  const std::vector<std::size_t> sentences = filler_for(static_cast<std::size_t>(length) - used, trial, s.answer, dice);
+  const std::vector<std::size_t> sentences =
+      choose_filler(static_cast<std::size_t>(length) - used, trial, s.answer, dice);
   if (kind_ == LongKind::words && sentences.size() < kFewestWords)
     fail("a 'words' prompt of ", length, " tokens is too short for ", kFewestWords, " words. Give larger --lengths");
   const auto place = [&](double at) { return std::llround(at * static_cast<double>(sentences.size())); };
@@ -201,7 +204,7 @@ LongPrompt LongTask::prompt(std::int64_t length, double depth, std::int64_t tria
   p.tokens = intro_;
   for (std::size_t i = 0; i <= sentences.size(); ++i) {
     for (std::size_t n = 0; n < hidden.size(); ++n)
-      if (static_cast<std::size_t>(place(s.needles[n].first)) == i) append(p.tokens, hidden[n]);
+      if (static_cast<std::size_t>(place(s.sentences[n].first)) == i) append(p.tokens, hidden[n]);
     if (i < sentences.size()) append(p.tokens, filler_[sentences[i]]);
   }
   append(p.tokens, answered);
@@ -215,8 +218,8 @@ LongCell long_cell(const Model& model, const ExecContext& ctx, const LongTask& t
   std::int64_t tokens = 0;
   for (std::int64_t t = 0; t < trials; ++t) {
     LongPrompt prompt = task.prompt(length, depth, t);
-    tokens += prompt.answer;
-    requests.push_back({std::move(prompt.tokens), prompt.answer});
+    tokens += prompt.answer_tokens;
+    requests.push_back({std::move(prompt.tokens), prompt.answer_tokens});
   }
   const std::unique_ptr<Mesh> alone = mesh_of_one();
   for (const Score& s : score(model, ctx, requests, {.row = length, .rows = rows}, alone->host())) {

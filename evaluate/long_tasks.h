@@ -22,14 +22,14 @@
 namespace ring {
 
 enum class LongKind : std::uint8_t { passkey, needles, variables, words };
-std::vector<std::string> long_kinds();  // names of all kinds
+std::vector<std::string> long_kinds();
 const char* name_of(LongKind);
 LongKind parse_long_kind(const std::string& name);  // throws Error, which lists the valid names
 
 struct LongPrompt {
-  std::string key;                                   // the answer, without its leading space
+  std::string answer;                                // the answer, without its leading space
   std::vector<std::int32_t> tokens;                  // all tokens, including the answer
-  std::int64_t answer = 0;                           // number of answer tokens, at the end of `tokens`
+  std::int64_t answer_tokens = 0;                    // number of answer tokens, at the end of `tokens`
   std::int64_t filler_before = 0, filler_after = 0;  // filler sentences before and after the sentence with the answer
 };
 
@@ -43,23 +43,24 @@ class LongTask {
   // sentence with the answer, in [0, 1]; ignored for `words`. Throws Error if `length` is too small.
   LongPrompt prompt(std::int64_t length, double depth, std::int64_t trial) const;
   LongKind kind() const { return kind_; }
-  std::int64_t bare_tokens() const;                         // approximate length of a prompt without filler
+  std::int64_t tokens_without_filler() const;               // approximate length of a prompt without filler
   bool writes_everything() const { return unknown_ == 0; }  // true if the tokenizer has every character of the prompts
 
  private:
   // A prompt as text: sentences with their depths. The sentence with the answer comes first.
   struct Story {
-    std::vector<std::pair<double, std::string>> needles;
+    std::vector<std::pair<double, std::string>> sentences;
     std::string question, answer;
   };
-  class Dice;  // random numbers for a prompt
-  Story story(double depth, Dice&) const;
-  Story needles(double depth, Dice&) const;
-  Story variables(double depth, Dice&) const;
-  std::string number(Dice&) const;
+  class Dice;
+  Story make_story(double depth, Dice&) const;
+  Story make_needles(double depth, Dice&) const;
+  Story make_variables(double depth, Dice&) const;
+  std::string draw_number(Dice&) const;
   std::vector<std::int32_t> encode(const std::string& text) const;  // encodes text as if in the middle of a prompt
-  // Returns the indices of as many filler sentences or words as fit into `room` tokens.
-  std::vector<std::size_t> filler_for(std::size_t room, std::int64_t trial, const std::string& answer, Dice&) const;
+  // Returns the indices of as many filler sentences or words as fit into `room_tokens` tokens.
+  std::vector<std::size_t> choose_filler(std::size_t room_tokens, std::int64_t trial, const std::string& answer,
+                                         Dice&) const;
 
   LongKind kind_;
   const Tokenizer& tokenizer_;
@@ -74,7 +75,7 @@ struct LongCell {
   std::int64_t length = 0, trials = 0;
   double depth = 0;
   std::int64_t exact = 0;      // number of trials in which the most likely continuation is the answer
-  double log_probability = 0;  // mean over the answers' tokens, in nats, each given the tokens before it
+  double log_probability = 0;  // mean over the answers' tokens, in nats; each depends on the tokens before it
 };
 // Measures one length and depth. rows: number of prompts computed at a time.
 LongCell long_cell(const Model&, const ExecContext&, const LongTask&, std::int64_t length, double depth,

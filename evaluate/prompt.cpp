@@ -16,7 +16,7 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::s
   return ids;
 }
 
-void check_room(std::size_t tokens, std::int64_t context, const std::string& what) {
+void check_prompt_fits(std::size_t tokens, std::int64_t context, const std::string& what) {
   if (tokens >= static_cast<std::size_t>(context))
     fail("the ", what, " has ", tokens, " tokens, but the model's context is ", context,
          ". Start a new one, or set a longer context with --context N (only for models with positions: rope)");

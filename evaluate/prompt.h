@@ -16,6 +16,6 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer&, const std::string& tex
 
 // Throws Error if `tokens` tokens leave no capacity for another one in the model's context. what: "prompt" or
 // "conversation", for the message.
-void check_room(std::size_t tokens, std::int64_t context, const std::string& what);
+void check_prompt_fits(std::size_t tokens, std::int64_t context, const std::string& what);
 
 }  // namespace ring

@@ -14,15 +14,17 @@
 
 namespace ring {
 
-std::int64_t request_align(const ModelConfig& resolved, std::int64_t row) {
+std::int64_t request_align(const ModelConfig& resolved, std::int64_t row_tokens) {
   std::int64_t align = 1;
-  const auto take = [&](std::int64_t unit) { align = align < row ? std::lcm(align, std::min(unit, row)) : row; };
+  const auto take = [&](std::int64_t unit) {
+    align = align < row_tokens ? std::lcm(align, std::min(unit, row_tokens)) : row_tokens;
+  };
   for (const Pattern& p : patterns_of(resolved)) {
     if (p.blocks) take(p.blocks->block());
     for (const Branch& b : p.branches)
       if (p.from_row && b.segment != kNoSegment) take(b.segment);
   }
-  return std::min(align, row);
+  return std::min(align, row_tokens);
 }
 
 PackedRequests::PackedRequests(const std::vector<Request>& requests, const ScoreOptions& options, std::int64_t align)
@@ -30,7 +32,7 @@ PackedRequests::PackedRequests(const std::vector<Request>& requests, const Score
   std::vector<std::size_t> order(requests.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t r) { return length_of(r); });
-  std::multimap<std::int64_t, std::size_t> room;  // row index by number of free tokens in the row
+  std::multimap<std::int64_t, std::size_t> room;  // row indices by the number of free tokens in the row
   for (const std::size_t r : order) {
     RING_CHECK(requests[r].scored > 0 && static_cast<std::size_t>(requests[r].scored) < requests[r].tokens.size(),
                "request ", r, " judges ", requests[r].scored, " of ", requests[r].tokens.size(), " tokens");
@@ -88,8 +90,8 @@ Batch PackedRequests::batch(std::int64_t index, std::vector<std::int32_t>& owner
 
 namespace {
 
-// Sums over batches and ranks, by request: log-probabilities, then the number of scored tokens that were not the most
-// likely ones.
+// Sums over batches and ranks, for each request: the log-probabilities of its scored tokens, and the number of its
+// scored tokens that were not the most likely ones.
 class Sums {
  public:
   explicit Sums(std::size_t requests) : values_(2 * requests, 0) {}
@@ -112,7 +114,7 @@ class Sums {
   std::vector<double> values_;
 };
 
-// Rows and targets to be scored in a batch, or in this rank's part of it.
+// Rows to score in a batch, or in this rank's part of a batch, with their targets and requests (owners).
 struct Wanted {
   std::vector<std::int32_t> rows, targets, owners;
   Wanted(const Batch& b, const std::vector<std::int32_t>& owner_of) {
@@ -143,7 +145,7 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
   const PackedRequests packed(requests, options, request_align(model.config(), options.row));
   Sums sums(requests.size());
   for (std::int64_t i = 0; i < packed.batches(); ++i) {
-    enter(RunPhase::validate);  // reports progress for each batch
+    enter(RunPhase::validate);  // shows in each batch that this process makes progress
     if (stop && stop()) throw EvaluationStopped{};
     std::vector<std::int32_t> owners;
     Batch b = packed.batch(i, owners);

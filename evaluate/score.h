@@ -46,7 +46,7 @@ class PackedRequests {
  private:
   struct Place {
     std::size_t request;
-    std::int64_t at;  // offset in the row
+    std::int64_t at;  // offset of the request's first token in its row
   };
   void put(std::size_t request, std::int64_t at, std::int64_t row, Batch& batch,
            std::vector<std::int32_t>& owners) const;
@@ -58,9 +58,9 @@ class PackedRequests {
   std::int64_t batches_ = 0;
 };
 
-// Returns the alignment of sequences in a row that makes results equal to those of each sequence alone. A result of
-// `row` means one sequence per row.
-std::int64_t request_align(const ModelConfig& resolved, std::int64_t row);
+// Returns the multiple of tokens at which sequences must begin in a row, so that each sequence gets the same result as
+// alone in a row. If this is `row_tokens`, each row holds only one sequence.
+std::int64_t request_align(const ModelConfig& resolved, std::int64_t row_tokens);
 
 // Scores all requests. Each rank computes its own rows; all ranks of `comm` get all scores. parts, tp, stop: as in
 // evaluate(). Throws Error if a logit is not finite.

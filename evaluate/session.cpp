@@ -18,7 +18,8 @@ namespace ring {
 
 namespace {
 
-// Returns this process's shard of a logical parameter; it has no rows if this process has none.
+// Returns this process's shard of a logical parameter. The shard has no rows if the process owns no part of the
+// parameter.
 StateTensor state_tensor(const std::string& name, const Param& param, const LogicalParam& part,
                          const std::vector<ShardPiece>& owned, const FlatBuffer& buffer) {
   const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : 1;
@@ -46,9 +47,9 @@ void add_parameters(State& state, const std::string& prefix, const Parameters& p
 
 FoundCheckpoint find_checkpoint(const std::string& path) {
   std::error_code error;
-  refuse_missing(path);
+  check_exists(path);
   if (std::filesystem::exists(path + "/" + kManifestName, error)) {
-    Verification v = verify_live(path);
+    Verification v = verify_during_training(path);
     if (v.removed) fail(path, " was removed while it was read, as runs remove old checkpoints");
     if (!v.problems.empty())
       fail(path, ": damaged checkpoint: ", v.problems.front(), ". To use an older one, give the run instead");
@@ -65,7 +66,7 @@ FoundCheckpoint find_checkpoint(const std::string& path) {
 }
 
 std::string tokenizer_file_of(const Origin& origin) {
-  const std::optional<RunDirectory> run = run_around(origin.checkpoint);
+  const std::optional<RunDirectory> run = run_containing(origin.checkpoint);
   const std::string beside = origin.checkpoint + "/tokenizer.rmt";
   std::error_code error;
   if (std::filesystem::exists(beside, error)) return beside;
@@ -87,7 +88,7 @@ chat::Format chat_format_of(const Origin& origin, const std::string& choice, con
   return load_chat_format(choice, tokenizer_file_of(origin), tokenizer);
 }
 
-void check_average(const FoundCheckpoint& found) {
+void check_has_average(const FoundCheckpoint& found) {
   const auto& tensors = found.manifest.tensors;
   if (const auto first = tensors.lower_bound(kAveragePrefix);
       first == tensors.end() || !first->first.starts_with(kAveragePrefix))
@@ -95,8 +96,8 @@ void check_average(const FoundCheckpoint& found) {
          " has no average of its weights. Train with train.ema, or leave the option out");
 }
 
-void use_average(FoundCheckpoint& found) {
-  check_average(found);
+void use_averaged_weights(FoundCheckpoint& found) {
+  check_has_average(found);
   auto& tensors = found.manifest.tensors;
   std::erase_if(tensors, [](const auto& t) { return t.first.starts_with(kWeightsPrefix); });
   for (auto t = tensors.lower_bound(kAveragePrefix); t != tensors.end() && t->first.starts_with(kAveragePrefix);) {
@@ -132,9 +133,9 @@ namespace {
 
 void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const RunSettings& file) {
   std::string list;
-  for (const std::string& change : changes_of_numbers(origin.config, file.config)) list += "\n  " + change;
+  for (const std::string& change : changes_of_results(origin.config, file.config)) list += "\n  " + change;
   if (list.empty()) return;
-  if (replaces(file, origin))  // the user allowed the change, and newer checkpoints are gone or damaged
+  if (may_replace_settings(file, origin))  // the user allowed these changes; newer checkpoints are gone or damaged
     log::warn("the checkpoint ", origin.checkpoint,
               " was saved before the run's settings were changed. Its own settings are used:", list);
   else
@@ -162,7 +163,7 @@ Config session_config(const std::optional<RunDirectory>& run, const Origin& orig
 }
 
 void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
-  if (!ctx.tuning || adopt_choices(*ctx.tuning, found.manifest.metadata) == 0) return;
+  if (!ctx.tuning || adopt_kernel_choices(*ctx.tuning, found.manifest.metadata) == 0) return;
   log::warn("measured choices in tuning.yaml differed from those of the checkpoint ", found.path.string(),
             ". The checkpoint's apply, so the numbers match the run's");
 }
@@ -170,14 +171,14 @@ void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
 // Returns the number of tokens trained before the checkpoint. Weights that were not trained here count as fully
 // trained.
 std::int64_t tokens_of(const Manifest& manifest) {
-  const auto value = manifest.values.find(kTokensName);
+  const auto value = manifest.values.find(kTrainedTokensName);
   return value == manifest.values.end() ? kAfterAllTokens : std::get<std::int64_t>(value->second);
 }
 
 Session session_of(const FoundCheckpoint& found, const SessionOptions& options) {
-  if (options.weights == SavedWeights::ema) check_average(found);
+  if (options.weights == SavedWeights::ema) check_has_average(found);
   Origin origin = origin_of(found);
-  const std::optional<RunDirectory> run = run_around(origin.checkpoint);
+  const std::optional<RunDirectory> run = run_containing(origin.checkpoint);
   Config config = session_config(run, origin, options);
   config.model = with_attention_at(config.model, tokens_of(found.manifest));
   if (options.context > 0) set_context(config.model, options.context);
@@ -205,7 +206,7 @@ Session open_session(const std::string& path, const SessionOptions& options) {
   return *std::move(session);
 }
 
-Sampling sampling_of(const Session& session, Sampling wanted) {
+Sampling resolve_sampling(const Session& session, Sampling wanted) {
   wanted.tokens = session.tokenizer->vocab_size();
   return wanted;
 }

@@ -18,45 +18,48 @@
 
 namespace ring {
 
-// Returns true if a value is stored for this logical parameter; null means that all parameters have one.
+// Returns true if a value is stored for this logical parameter. If the function is null, all parameters have a value.
+// Also used by trainer/state_binding.cpp, which binds the state of a run in training.
 using Holds = std::function<bool(const Param&, const LogicalParam&)>;
-// Adds the parameters as "<prefix><name>": this process's shards of them, in a buffer of values or moments. A shard may
-// be empty.
+// Adds this process's shards of the parameters to the state, named "<prefix><name>". The buffer holds the shards'
+// values or moments. A shard may be empty.
 void add_parameters(State&, const std::string& prefix, const Parameters&, const std::vector<ShardPiece>& owned,
                     const FlatBuffer&, const Holds& = {});
 
 inline constexpr const char *kWeightsPrefix = "model.", *kAveragePrefix = "ema.";
-inline constexpr const char* kStatesPrefix = "optimizer.";  // followed by the state's name
-inline constexpr const char* kTokensName = "train.tokens";
+inline constexpr const char* kOptimizerStatesPrefix = "optimizer.";  // followed by the state's name
+inline constexpr const char* kTrainedTokensName = "train.tokens";    // value: number of tokens trained so far
 
 // Selects the weights in a checkpoint: the latest weights, or their moving average (train.ema).
 enum class SavedWeights : std::uint8_t { latest, ema };
 // Throws Error if the checkpoint has no average.
-void check_average(const FoundCheckpoint&);
+void check_has_average(const FoundCheckpoint&);
 // Renames the averaged weights in the manifest, so that they are loaded as the weights.
-void use_average(FoundCheckpoint&);
+void use_averaged_weights(FoundCheckpoint&);
 
 // Returns the newest verified checkpoint of a run, or the checkpoint at the path. Throws Error if there is none, or if
 // it is damaged or removed while being read.
 FoundCheckpoint find_checkpoint(const std::string& run_or_checkpoint);
 
-// Returns the path of a checkpoint's tokenizer file, which may not exist. Throws Error if no path is known.
+// Returns the path of a checkpoint's tokenizer file, which may not exist. Throws Error if the checkpoint is outside a
+// run and has no tokenizer in its folder, or if its weights were imported without a tokenizer.
 std::string tokenizer_file_of(const Origin&);
 
 // Returns the tokenizer with which a checkpoint was trained, from the checkpoint's folder (if the two were copied
 // without their run) or from the run. Throws Error if there is none or if it is a different tokenizer.
 std::shared_ptr<const Tokenizer> tokenizer_of(const Origin&);
 
-// Returns the chat format stored with that tokenizer; its `source` is empty if there is none. Throws Error if the file
-// cannot be read.
+// Returns the chat format stored with the checkpoint's tokenizer; its `source` is empty if there is none. Throws Error
+// if the file cannot be read.
 chat::Format chat_format_of(const Origin&);
 // Returns the chat format for a conversation. choice: see load_chat_format().
 chat::Format chat_format_of(const Origin&, const std::string& choice, const Tokenizer&);
 
-// Loads only the model's weights and training states from a checkpoint (see find_checkpoint()). Throws Error, which
-// lists all mismatches.
+// Loads only the model's weights and its own training states (model/training_state.h) from a checkpoint (see
+// find_checkpoint()). Throws Error, which lists all mismatches.
 void load_model_weights(Model&, const std::string& checkpoint, const ExecContext&, SavedWeights = SavedWeights::latest);
-// Loads those of the model's training states that the checkpoint has. Returns log messages about the missing states.
+// Loads the model's own training states from a checkpoint, as far as it has them. Returns log messages about the
+// missing states.
 std::vector<std::string> load_training_states(Model&, const std::string& checkpoint);
 
 // A loaded model. Settings, tokenizer and weights are those of the checkpoint; scheduled values are those at the
@@ -82,6 +85,6 @@ struct SessionOptions {
 Session open_session(const std::string& run_or_checkpoint, const SessionOptions& = {});
 
 // Returns `wanted`, limited to the ids that the session's tokenizer knows: the model's vocabulary may be padded.
-Sampling sampling_of(const Session&, Sampling wanted);
+Sampling resolve_sampling(const Session&, Sampling wanted);
 
 }  // namespace ring

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string replaced(const std::string& text, const std::string& what, const std::string& with) {
-  chat::Budget budget({});
+  chat::Budget budget({});  // default limits
   return chat::replaced(text, what, with, -1, budget);
 }
 
@@ -42,10 +42,11 @@ class Record {
     for (const Json& value : list) out.push_back(text_of(value, name));
     return out;
   }
-  // Returns an index, stored as a number or as a string.
+  // Returns an index below `count`, stored as a number or as a string.
   std::size_t index(const char* name, std::size_t count) const {
     const Json& value = member(name);
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    // A limit on the digits keeps std::stoul() from overflowing.
     const bool number =
         !text.empty() && text.size() < 4 && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c); });
     if (!number || std::stoul(text) >= count)
@@ -149,6 +150,7 @@ struct Format {
   TaskItem (*item)(const Record&);
 };
 
+// The first format whose members a record has is its format, so lambada is last: many records have a "text".
 const std::vector<Format>& formats() {
   static const std::vector<Format> all = {{"hellaswag", {"activity_label", "ctx_a", "endings"}, hellaswag},
                                           {"arc", {"question", "answerKey"}, arc},
@@ -160,7 +162,7 @@ const std::vector<Format>& formats() {
 
 }  // namespace
 
-std::string format_of(const Json& record, const std::string& where) {
+std::string task_format_of(const Json& record, const std::string& where) {
   for (const Format& f : formats())
     if (std::ranges::all_of(f.members, [&](const char* name) { return record.contains(name); })) return f.name;
   std::string known;
@@ -171,7 +173,7 @@ std::string format_of(const Json& record, const std::string& where) {
   fail(where, "this record matches no known task format. Each format is recognized by these members:", known);
 }
 
-TaskItem item_of(const std::string& format, const Json& record, const std::string& where) {
+TaskItem parse_task_item(const std::string& format, const Json& record, const std::string& where) {
   const auto found = std::ranges::find(formats(), format, [](const Format& f) { return std::string(f.name); });
   RING_CHECK(found != formats().end(), "a task of format ", format);
   TaskItem item = found->item(Record(record, where));

@@ -20,9 +20,9 @@ struct TaskItem {
 };
 
 // Returns the format of a record. Throws Error, with `where` at the start of the message, if the format is unknown.
-std::string format_of(const nlohmann::ordered_json& record, const std::string& where);
+std::string task_format_of(const nlohmann::ordered_json& record, const std::string& where);
 
 // Throws Error, with `where` at the start, if a member is missing or has the wrong type, or if no choice is correct.
-TaskItem item_of(const std::string& format, const nlohmann::ordered_json& record, const std::string& where);
+TaskItem parse_task_item(const std::string& format, const nlohmann::ordered_json& record, const std::string& where);
 
 }  // namespace ring

@@ -53,7 +53,8 @@ class Encoding {
 
  private:
   std::unique_ptr<Encoder> encoder_;
-  std::vector<std::int32_t> before_, empty_;  // tokens before every text; tokens of an empty context
+  // before_: tokens that begin every text. empty_: tokens that stand for an empty context.
+  std::vector<std::int32_t> before_, empty_;
 };
 
 void add_item(const TaskItem& item, Encoding& encode, const std::string& where, Task& task) {
@@ -79,7 +80,7 @@ bool is_right(const Question& q, const std::vector<Score>& scores, const std::ve
 }
 
 void warn_of(const Task& task, std::int64_t context, const std::string& from) {
-  if (const std::int64_t cut = cut_requests(task, context))
+  if (const std::int64_t cut = count_truncated_requests(task, context))
     log::warn(from, ": cut ", counted(cut, "text"), " of ", task.name, " longer than ", context, " tokens to the last ",
               context, " of each");
   if (task.garbled)
@@ -113,18 +114,18 @@ Task read_task(const TaskSpec& spec, const Tokenizer& tokenizer) {
   Task task{.name = spec.name, .hash = hash_text(text)};
   Encoding encode(tokenizer);
   JsonLines lines(spec.file, [&](const nlohmann::ordered_json& record, const std::string& where) {
-    if (task.format.empty()) task.format = format_of(record, where);
-    add_item(item_of(task.format, record, where), encode, where, task);
+    if (task.format.empty()) task.format = task_format_of(record, where);
+    add_item(parse_task_item(task.format, record, where), encode, where, task);
   });
-  lines.block(text);
-  lines.end_of_file();
+  lines.add_block(text);
+  lines.on_end_of_file();
   if (task.questions.empty()) fail(spec.file, " contains no question. A task is a file of JSON Lines");
   task.cloze = task.format == "lambada";
   task.garbled = encode.lossy();
   return task;
 }
 
-std::int64_t cut_requests(const Task& task, std::int64_t context) {
+std::int64_t count_truncated_requests(const Task& task, std::int64_t context) {
   return std::ranges::count_if(
       task.requests, [&](const Request& r) { return static_cast<std::int64_t>(r.tokens.size()) - 1 > context; });
 }

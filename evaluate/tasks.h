@@ -45,7 +45,7 @@ struct Task {
 Task read_task(const TaskSpec&, const Tokenizer&);
 
 // Returns the number of requests that are longer than `context` tokens, so that their beginning is dropped.
-std::int64_t cut_requests(const Task&, std::int64_t context);
+std::int64_t count_truncated_requests(const Task&, std::int64_t context);
 
 // Reads all tasks of parse_tasks(from, specs). warns: true to warn about tasks whose texts lose their beginning or
 // contain characters that the tokenizer lacks.
@@ -55,10 +55,10 @@ std::vector<Task> read_tasks(const std::string& from, const std::vector<std::str
 struct TaskResult {
   std::string name;
   std::int64_t questions = 0;
-  // acc, acc_norm, acc_bytes; or perplexity and acc. If there is more than one question, each share p is followed by
-  // its standard error "acc_stderr": sqrt(p (1 - p) / (n - 1)).
+  // Scores by name: acc, acc_norm and acc_bytes; or perplexity and acc. If there are n > 1 questions, each share p,
+  // such as acc, is followed by its standard error, such as acc_stderr: sqrt(p (1 - p) / (n - 1)).
   std::vector<std::pair<std::string, double>> values;
 };
-TaskResult grade_task(const Task&, const std::vector<Score>&);
+TaskResult grade_task(const Task&, const std::vector<Score>& scores);
 
 }  // namespace ring

@@ -41,8 +41,8 @@ Corpora corpus_of_text(PrepareOptions options, const Tokenizer& tokenizer, const
   options.validation_inputs.clear();
   options.validation_fraction = 0;
   save_tokenizer(tokenizer, options.tokenizer);
-  // The format is stored beside the tokenizer.
-  if (!chats.source.empty()) write_whole(folder.file(kChatTemplateFile), chats.json());
+  // prepare_corpus() looks for the chat format beside the tokenizer.
+  if (!chats.source.empty()) write_whole(folder.file(kChatTemplateFile), chats.to_json());
   log_warnings(prepare_corpus(options));
   return open_corpus(options.output);
 }

@@ -7,9 +7,10 @@
 
 namespace ring {
 
-// Returns a corpus whose training split has all of the text. options: inputs and how to read them; tokenizer and output
-// are filled in. The corpus file is in the folder for temporary files and already unlinked. The format is used to write
-// conversations, unless options.chat_template is given. Throws Error like prepare_corpus().
+// Returns a corpus whose training split has all of the text. options: the inputs and how to read them; this function
+// sets the tokenizer and the output. The corpus file is in the folder for temporary files and already unlinked. The
+// chat format is used to write conversations, unless options.chat_template is given. Throws Error like
+// prepare_corpus().
 Corpora corpus_of_text(PrepareOptions options, const Tokenizer&, const chat::Format&);
 
 }  // namespace ring

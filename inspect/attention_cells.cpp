@@ -10,8 +10,8 @@
 namespace ring {
 namespace {
 
-// Adds runs of keys to one line of cells, one query at a time. For cells that a run covers completely, only the run's
-// ends are marked; the destructor sums the marks.
+// Adds pairs to row i of the grid, one query and one range of keys at a time. For cells that a range covers completely,
+// add() only marks the ends of the range; the destructor sums the marks.
 class Line {
  public:
   Line(PairCells& cells, std::int64_t i) : cells_(cells), i_(i), covered_(static_cast<std::size_t>(cells.side()) + 1) {}
@@ -25,7 +25,7 @@ class Line {
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
-  void add(std::int64_t first, std::int64_t end) {  // adds keys [first, end) of one query
+  void add(std::int64_t first, std::int64_t end) {  // adds one query's pairs with keys [first, end)
     if (first >= end) return;
     const std::int64_t size = cells_.size(), a = first / size, b = end / size;
     if (a == b) {
@@ -44,7 +44,7 @@ class Line {
   std::vector<double> covered_;
 };
 
-// Adds any pattern without blocks, query by query.
+// Adds the pairs of any pattern without block rules, query by query.
 void add_rows(PairCells& cells, const Pattern& pattern, std::int32_t kv_head) {
   const SeenKeys seen(pattern);
   std::vector<KeyRun> runs;
@@ -58,7 +58,7 @@ void add_rows(PairCells& cells, const Pattern& pattern, std::int32_t kv_head) {
   }
 }
 
-// Samples of a head segment by cell: cell first + k contains count[k] samples.
+// Samples of a head segment, counted by cell: cell first + k contains count[k] samples.
 struct Met {
   std::int64_t first = 0;
   std::vector<double> count;
@@ -75,7 +75,7 @@ Met met_by(const PairCells& cells, std::int64_t first, std::int64_t step, std::i
   return met;
 }
 
-// Adds the pairs that at least one branch keeps, by inclusion-exclusion.
+// Adds the pairs that at least one branch keeps, by inclusion-exclusion over the subsets of branches.
 void add_branches(PairCells& cells, const std::vector<Branch>& branches, std::int64_t place) {
   for_subsets(branches, [&](unsigned subset, int size) {
     const double sign = size % 2 ? 1 : -1;
@@ -113,7 +113,8 @@ void add_blocks(PairCells& cells, const BlockPattern& blocks, std::int32_t kv_he
   }
 }
 
-// Adds pools: a pool counts as one pair, spread over the pool's tokens. Cells are limited to possible().
+// Adds pools of `size` tokens. The pair of a query and a pool counts as one pair, spread over the cells of the pool's
+// tokens. A cell's sum is limited to max_kept().
 void add_pools(PairCells& cells, std::int32_t size) {
   PairCells tokens = cells;
   for (std::int64_t i = 0; i < cells.side(); ++i)
@@ -146,13 +147,13 @@ double PairCells::max_kept(std::int64_t i, std::int64_t j) const {
   return j < i ? rows * static_cast<double>(tokens(j)) : j == i ? rows * (rows + 1) / 2 : 0;
 }
 
-double PairCells::share(std::int64_t i, std::int64_t i_end, std::int64_t j) const {
+double PairCells::kept_share(std::int64_t i, std::int64_t i_end, std::int64_t j) const {
   double pairs = 0, of = 0;
   for (; i < std::min(i_end, side_); ++i) pairs += kept(i, j), of += max_kept(i, j);
   return of > 0 ? pairs / of : -1;
 }
 
-PairCells PairCells::coarser(std::int64_t max_cells) const {
+PairCells PairCells::coarsened(std::int64_t max_cells) const {
   PairCells c(length_, std::min(max_cells, side_), whole_);
   const std::int64_t n = c.size_ / size_;
   for (std::int64_t i = 0; i < side_; ++i)

@@ -1,7 +1,7 @@
 #pragma once
-// The pairs of a sequence that a pattern keeps, summed in a grid of cells for pictures. The cost grows with the length
-// and the number of cells, not with the number of pairs. Block patterns test each block once, and branches with windows
-// visit each sample that a query sees.
+// Sums the pairs of a sequence that a pattern keeps in a grid of cells, for pictures. The cost grows with the length
+// and the number of cells, not with the number of pairs. However, a block pattern is tested once per block, and
+// branches with windows visit each sample that a query sees.
 
 #include <cstdint>
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace ring {
 
-// The total by which share() divides a cell's sum.
+// Selects the maximum of a cell's sum, by which kept_share() divides the sum.
 enum class CellWhole : std::uint8_t {
-  pairs,    // all possible pairs: the sum counts the kept pairs
-  queries,  // the cell's queries: the sum adds the weights that they give to the cell's keys
+  pairs,    // possible pairs of the cell; the sum counts the kept pairs
+  queries,  // queries of the cell; the sum adds the weights that these queries give to the cell's keys
 };
 
 // A grid of cells over a causal sequence: cell (i, j) covers queries [i * size, (i + 1) * size) and keys
@@ -30,13 +30,14 @@ class PairCells {
 
   double& kept(std::int64_t i, std::int64_t j) { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
   double kept(std::int64_t i, std::int64_t j) const { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
-  // Returns the maximum of kept(): the number of pairs with key <= query, or of queries.
+  // Returns the maximum of kept(i, j): the number of pairs with key <= query, or for CellWhole::queries the number of
+  // queries.
   double max_kept(std::int64_t i, std::int64_t j) const;
   // Returns the sum of cells [i, i_end) in column j, divided by its maximum; -1 if these cells are above the diagonal.
-  double share(std::int64_t i, std::int64_t i_end, std::int64_t j) const;
+  double kept_share(std::int64_t i, std::int64_t i_end, std::int64_t j) const;
 
   // Merges cells until there are at most max_cells per side.
-  PairCells coarser(std::int64_t max_cells) const;
+  PairCells coarsened(std::int64_t max_cells) const;
 
  private:
   std::int64_t tokens(std::int64_t i) const;

@@ -16,8 +16,8 @@ namespace {
 
 std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Returns the number of key tiles that the kernels visit: those from the first column to the gap, and those after the
-// gap.
+// Returns the number of key tiles that the kernels visit: tiles from the first column to the gap (columns that no row
+// sees), and tiles after the gap.
 double tiles_of(const TileBounds& r) {
   const auto steps = [](std::int64_t from, std::int64_t to) {
     return std::max<std::int64_t>(0, divided_up(to - from, kTileKeys));
@@ -41,7 +41,7 @@ CostPart part_of(const BranchPass& pass, const Pattern& pattern, const std::vect
   const auto offsets = static_cast<std::int32_t>(std::min<std::int64_t>(kv_heads, pass.rate));
   for (const SegmentPair& piece : segment_pairs_of(pass, pattern, whole, keys))
     for (std::int32_t h = 0; h < offsets; ++h) {
-      // Heads with the same offset see the same pairs.
+      // Heads with the same offset see the same pairs, so one head is computed and counted for all of them.
       const std::int64_t same = divided_up(kv_heads - h, pass.rate);
       const auto heads = static_cast<double>(same);
       const HeadSegment s(pass, piece, pass.offset(h));
@@ -55,7 +55,8 @@ CostPart part_of(const BranchPass& pass, const Pattern& pattern, const std::vect
   return part;
 }
 
-// Returns the pairs of one head that two or more branches keep, by inclusion-exclusion over the subsets.
+// Returns the number of one head's pairs that two or more branches keep; each counts once. Uses inclusion-exclusion
+// over the subsets of branches.
 double repeated_samples(const std::vector<Branch>& branches, std::int64_t place, std::int64_t length) {
   double repeated = 0;
   for_subsets(branches, [&](unsigned subset, int size) {
@@ -68,7 +69,7 @@ double repeated_samples(const std::vector<Branch>& branches, std::int64_t place,
   return repeated;
 }
 
-// Same for any branches, counted query by query.
+// Returns the same number for any branches, also with windows. Counts query by query.
 double repeated_keys(const Pattern& p, std::int32_t kv_head, std::int64_t length) {
   const SeenKeys seen(p);
   std::vector<KeyRun> runs;
@@ -83,7 +84,7 @@ double repeated_keys(const Pattern& p, std::int32_t kv_head, std::int64_t length
   return repeated;
 }
 
-// Returns the mean of repeated pairs over the heads.
+// Returns the number of pairs that two or more branches keep, as the mean over the KV heads.
 double repeated_pairs(const Pattern& p, std::int64_t kv_heads, std::int64_t length) {
   // For each set of offsets: one head with these offsets, and the number of such heads.
   std::map<std::vector<std::int64_t>, std::pair<std::int64_t, double>> heads;
@@ -212,7 +213,7 @@ double predicted_microseconds(const PatternCost& cost, std::int64_t head_dim) {
   return sum;
 }
 
-std::string largest_cost(const PatternCost& cost, std::int64_t head_dim) {
+std::string largest_cost_text(const PatternCost& cost, std::int64_t head_dim) {
   std::string name;
   double largest = 0;
   for (const CostPart& p : cost.parts)

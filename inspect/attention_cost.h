@@ -16,7 +16,7 @@ constexpr std::int32_t kTileQueries = 128, kTileKeys = 64;
 // size, or everything.
 struct CostPart {
   std::string name;  // empty if this part is everything
-  // Mean per head. row_blocks: number of blocks of 128 queries.
+  // Means over the heads. tiles: key tiles that the forward visits. row_blocks: blocks of 128 queries.
   double tiles = 0, row_blocks = 0;
   bool operator==(const CostPart&) const = default;
 };
@@ -24,7 +24,7 @@ struct CostPart {
 // Cost of one causal sequence, as the mean over the heads.
 struct PatternCost {
   double pairs = 0;     // a pair that is computed several times is counted each time
-  double repeated = 0;  // pairs that several branches keep and that count more than once; 0 with dedup
+  double repeated = 0;  // pairs that several branches keep, and that are therefore computed several times; 0 with dedup
   std::vector<CostPart> parts;
   bool operator==(const PatternCost&) const = default;
 };
@@ -40,10 +40,11 @@ double causal_pairs(std::int64_t length);
 constexpr double kTileMicroseconds = 0.93, kRowBlockMicroseconds = 4.2;
 
 double predicted_microseconds(const CostPart&, std::int64_t head_dim);
-double predicted_microseconds(const PatternCost&, std::int64_t head_dim);  // returns the sum over the parts of one head
+double predicted_microseconds(const PatternCost&, std::int64_t head_dim);  // sum over all parts, for one head
 
-// Returns the part with the longest predicted time and its share of the total, e.g. "2048/1: 61 %" (segment/rate). If
-// there is only one part, returns the larger of its tiles and its row blocks, e.g. "tiles: 92 %".
-std::string largest_cost(const PatternCost&, std::int64_t head_dim);
+// Returns the name of the part with the longest predicted time and its share of the total, e.g. "2048/1: 61 %"
+// (segment/rate). If there is only one part, returns its tiles or its row blocks, the larger share of the two, e.g.
+// "tiles: 92 %".
+std::string largest_cost_text(const PatternCost&, std::int64_t head_dim);
 
 }  // namespace ring

@@ -21,7 +21,7 @@ std::string percent(double share) {
   return text;
 }
 
-// Returns the largest share that is drawn in this shade.
+// Returns the largest share that is drawn in this shade (the inverse of shade_of()).
 double share_up_to(int shade, int levels) { return std::pow(static_cast<double>(shade) / levels, 2); }
 
 std::size_t gutter_of(std::int64_t length) { return std::to_string(length).size() + 2; }
@@ -64,8 +64,8 @@ void draw_cells(std::ostringstream& out, const PairCells& cells) {
   std::vector<std::string> runs(kSvgShades + 1);
   for (std::int64_t i = 0; i < cells.side(); ++i)
     for (std::int64_t j = 0, end = 0; j <= i; j = end) {
-      const int shade = shade_of(cells.share(i, i + 1, j), kSvgShades);
-      for (end = j + 1; end <= i && shade_of(cells.share(i, i + 1, end), kSvgShades) == shade;) ++end;
+      const int shade = shade_of(cells.kept_share(i, i + 1, j), kSvgShades);
+      for (end = j + 1; end <= i && shade_of(cells.kept_share(i, i + 1, end), kSvgShades) == shade;) ++end;
       if (shade > 0) runs[static_cast<std::size_t>(shade)] += str("M", j, " ", i, "h", end - j);
     }
   // The plot ends where the sequence ends, so the last row and column of cells may be cut off.
@@ -148,14 +148,14 @@ std::int64_t cells_in_columns(std::int64_t length, std::int64_t columns) {
 }
 
 std::string text_picture(const PairCells& all, std::int64_t columns) {
-  const PairCells cells = all.coarser(cells_in_columns(all.length(), columns));
+  const PairCells cells = all.coarsened(cells_in_columns(all.length(), columns));
   const std::size_t gutter = gutter_of(cells.length());
   std::string out;
   for (std::int64_t i = 0; i < cells.side(); i += 2) {
-    // Both bars are three bytes in UTF-8 and one column wide, hence + 2.
+    // Both bars have three bytes in UTF-8 but are one column wide, so the text has two bytes more than columns.
     out += right(i % 8 == 0 ? str(i * cells.size(), " ┤") : " │", gutter + 2);
     for (std::int64_t j = 0; j <= std::min(i + 1, cells.side() - 1); ++j)
-      out += kTextShade[shade_of(cells.share(i, i + 2, j), kTextShades)];
+      out += kTextShade[shade_of(cells.kept_share(i, i + 2, j), kTextShades)];
     out += "\n";
   }
   const std::string size = std::to_string(cells.size());

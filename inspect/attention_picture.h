@@ -27,7 +27,7 @@ struct Panel {
 };
 // Maximum number of cells per side that keeps a panel's SVG below about 100 kB.
 constexpr std::int64_t kSvgCells = 128;
-std::string svg_picture(const std::vector<Panel>&);
+std::string svg_picture(const std::vector<Panel>& panels);
 
 // Breaks text at blanks into lines of at most `columns` characters; a longer word is split.
 std::vector<std::string> wrapped(const std::string& text, std::size_t columns);

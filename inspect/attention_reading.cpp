@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::int64_t kRows = 128;  // number of queries per GEMM
 
-// Returns a pattern that selects, with the selection for one whole document stored as drawn block rules, one per KV
-// head.
+// Returns `pattern` with its block selection for one whole document stored as drawn block rules (fixed bit matrices),
+// one per KV head.
 Pattern drawn(const Pattern& pattern, const BlockSelection& selection, const ExecContext& ctx) {
   const std::vector<std::int32_t> bits = to_host<std::int32_t>(selection.bits, ctx.stream);
   const std::int64_t rows = selection.bits.dim(0), heads = selection.bits.dim(1), words = selection.bits.dim(2);
@@ -52,8 +52,8 @@ struct RowReading {
   double recall = 0, entropy = 0, dense_entropy = 0;
 };
 
-// Accumulates sum = sum of exp(x) and logs = sum of x exp(x). The entropy of the weights exp(x) / sum is log(sum) -
-// logs / sum.
+// Entropy of the softmax weights exp(x) / sum. Accumulates sum = sum of exp(x) and logs = sum of x exp(x); the entropy
+// is log(sum) - logs / sum.
 struct Weights {
   double sum = 0, logs = 0;
   void add(double x, double weight) { sum += weight, logs += weight * x; }
@@ -62,11 +62,11 @@ struct Weights {
 
 using PoolScores = std::vector<std::span<const float>>;  // scores of the pools that a query sees, by pool size
 
-// Measures one query, whose own score is the last of `scores`. gate: added to the scores of the query's pools. weights:
-// cells to which the query's dense attention weights are added.
+// Measures the attention of one query. The last of `scores` is its score with its own key. gate: added to the scores of
+// all pools that the query sees. weights: cells of `cell` keys, to which the query's dense attention weights are added.
 RowReading read_row(const float* scores, std::int64_t keys, double scale, const std::vector<KeyRun>& runs,
                     const PoolScores& pools, double gate, std::int64_t cell, double* weights) {
-  const double max = scale * *std::max_element(scores, scores + keys);  // scale > 0
+  const double max = scale * *std::max_element(scores, scores + keys);  // maximum of scale * scores, since scale > 0
   const auto x = [&](std::int64_t u) { return scale * scores[u] - max; };
   Weights all, kept;
   double once = 0;
@@ -81,7 +81,7 @@ RowReading read_row(const float* scores, std::int64_t keys, double scale, const 
   for (const std::span<const float> of_size : pools)
     for (const float score : of_size) kept.add(scale * score + gate - max, std::exp(scale * score + gate - max));
   for (std::int64_t u = 0; u < keys; ++u) weights[u / cell] += weight[static_cast<std::size_t>(u)] / all.sum;
-  // A key that counts m times has weight m exp(x), but each of its m parts enters the entropy with log exp(x).
+  // If m branches keep a key, it enters the entropy as m keys with weight exp(x) each.
   return {once / all.sum, kept.entropy(), all.entropy()};
 }
 

@@ -15,15 +15,15 @@ namespace ring {
 // Results for one KV head: means over the queries of all its query heads.
 struct HeadReading {
   double recall = 0;  // dense attention's total weight on the kept pairs, excluding pools
-  // In nats: entropy of the weights over the keys that the layer attends to (a pair that counts m times is m keys, a
-  // pool is one key), and entropy of dense attention's weights.
+  // Entropies, in nats. entropy: over the keys that the layer attends to; a pair that counts m times is m keys, a pool
+  // is one key. dense_entropy: over the weights of dense attention.
   double entropy = 0, dense_entropy = 0;
-  PairCells weights;  // dense attention's weights
+  PairCells weights;  // dense attention's weights, summed by cell
   PatternCost cost;
 };
 
 struct LayerReading {
-  Pattern kept;  // a selection, if there is one, is stored as a block pattern with drawn blocks
+  Pattern kept;  // the layer's pattern; if it selects blocks, the selection is stored as drawn block rules
   std::vector<HeadReading> heads;
   PatternCost cost;
 

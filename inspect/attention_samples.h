@@ -15,10 +15,10 @@ namespace ring {
 
 constexpr std::size_t kMaxCountedBranches = 16;  // for_subsets() visits 2^branches subsets
 
-// Calls fn(first, step, count) for each arithmetic progression of positions that all branches of `subset` (one bit per
-// branch) sample within one stretch of [0, length); a stretch lies in one segment of every branch. place: KV head +
-// shift. Within a stretch, each position sees itself and the earlier positions in each of these branches; no other pair
-// is in all of them.
+// Splits [0, length) into stretches, each within one segment of every branch in `subset` (one bit per branch). For each
+// stretch, the positions that all these branches sample form an arithmetic progression: calls fn(first, step, count).
+// place: KV head + shift. In these branches, a position of the progression sees itself and the earlier positions of the
+// progression; no other pair is in all of them.
 template <class Fn>
 void for_common_samples(const std::vector<Branch>& branches, unsigned subset, std::int64_t place, std::int64_t length,
                         const Fn& fn) {
@@ -30,11 +30,11 @@ void for_common_samples(const std::vector<Branch>& branches, unsigned subset, st
     for (std::size_t i = 0; i < branches.size() && first < end; ++i) {
       if (!(subset >> i & 1)) continue;
       const std::int64_t rate = branches[i].rate, start = begin / branches[i].segment * branches[i].segment;
-      const std::int64_t tries = rate / std::gcd(step, rate);  // the residues repeat after `tries` steps
+      const std::int64_t tries = rate / std::gcd(step, rate);  // the remainders repeat after `tries` steps
       std::int64_t tried = 0;
       while (tried < tries && first < end && (first - start) % rate != place % rate) first += step, ++tried;
       if (tried == tries) first = end;
-      step = std::min(std::lcm(step, rate), length);  // with a step of `length` there is no second sample
+      step = std::min(std::lcm(step, rate), length);  // bounds the step: a step of `length` reaches no second sample
     }
     if (first < end) fn(first, step, (end - first - 1) / step + 1);
   }

@@ -28,7 +28,8 @@ std::string formatted(const char* format, double value) {
 std::string place(double x) { return formatted("%.2f", x); }
 
 struct Axis {
-  double low = 0, high = 1, begin = 0, end = 1;  // values at the two ends, and the ends' pixel positions
+  // low, high: values at the two ends of the axis. begin, end: pixel positions of the ends.
+  double low = 0, high = 1, begin = 0, end = 1;
   bool log = false;
 
   double at(double v) const {
@@ -117,7 +118,7 @@ class Plot {
   }
 
  private:
-  // Returns an axis's range in a form for the script, which converts positions back to values.
+  // Returns an axis's lowest value, highest value and kind for the script, which converts positions back to values.
   static std::string ends(const Axis& a) {
     return str(formatted("%.9g", a.low), " ", formatted("%.9g", a.high), " ", a.log ? "log" : "linear");
   }

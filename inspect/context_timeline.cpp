@@ -43,23 +43,23 @@ std::vector<TimeSpan> ContextTimeline::waiting() const {
   return subtract_spans(messages, computing);
 }
 
-void TimelineRecorder::begin(const ExecContext& ctx) {
+void TimelineRecorder::start_recording(const ExecContext& ctx) {
   stream_ = ctx.stream;
   entries_.clear();
   open_.clear();
   origin_ = ctx.stream.record_time();
 }
 
-ContextTimeline TimelineRecorder::end() {
-  for (const std::size_t i : open_) entries_[i].work.synchronize();  // host waits: diagnosis
+ContextTimeline TimelineRecorder::finish_recording() {
+  for (const std::size_t i : open_) entries_[i].work.synchronize();  // allowed host wait: diagnosis
   end_finished_messages();
   const Event last = stream_->record_time();
-  last.synchronize();  // host waits: diagnosis
+  last.synchronize();  // allowed host wait: diagnosis
   ContextTimeline t;
   t.seconds = last.seconds_after(origin_);
   for (Entry& e : entries_) {
-    e.begin.synchronize();  // host waits: diagnosis
-    e.end.synchronize();    // host waits: diagnosis
+    e.begin.synchronize();  // allowed host wait: diagnosis
+    e.end.synchronize();    // allowed host wait: diagnosis
     // The two events may be on different streams, so the later event may have a slightly earlier time.
     e.bar.time.begin = std::max(0.0, e.begin.seconds_after(origin_));
     e.bar.time.end = std::max(e.bar.time.begin, e.end.seconds_after(origin_));
@@ -94,10 +94,11 @@ Work TimelineRecorder::message(TimelineLane lane, std::string name, std::string 
     entries_.push_back(std::move(e));
     return work;
   }
-  const Sides& beside = sides(lane);
+  const Sides& beside = lane_streams(lane);
   beside.begin.wait(after);
   e.begin = beside.begin.record_time();
-  Work work = start(), seen = work;  // the caller's copy keeps the sent tensors alive until the caller has waited
+  // `seen` only times the message. The caller's `work` keeps the sent tensors alive until the caller has waited.
+  Work work = start(), seen = work;
   seen.wait(beside.end);
   e.end = beside.end.record_time();
   entries_.push_back(std::move(e));
@@ -114,7 +115,7 @@ void TimelineRecorder::end_finished_messages() {
   });
 }
 
-TimelineRecorder::Sides& TimelineRecorder::sides(TimelineLane lane) {
+TimelineRecorder::Sides& TimelineRecorder::lane_streams(TimelineLane lane) {
   const auto at = sides_.find(lane);
   if (at != sides_.end()) return at->second;
   const Device device = stream_->device();

@@ -18,10 +18,10 @@ struct TimeSpan {
   bool operator==(const TimeSpan&) const = default;
 };
 // Returns the union of the spans, sorted and without overlaps.
-std::vector<TimeSpan> merge_spans(std::vector<TimeSpan>);
+std::vector<TimeSpan> merge_spans(std::vector<TimeSpan> spans);
 // Returns the time covered by the spans but not by `others`.
-std::vector<TimeSpan> subtract_spans(const std::vector<TimeSpan>&, const std::vector<TimeSpan>& others);
-double length_of(const std::vector<TimeSpan>&);  // sum of the lengths; spans must not overlap
+std::vector<TimeSpan> subtract_spans(const std::vector<TimeSpan>& spans, const std::vector<TimeSpan>& others);
+double length_of(const std::vector<TimeSpan>& spans);  // sum of the lengths; spans must not overlap
 
 enum class TimelineLane : std::uint8_t {
   computation,
@@ -46,20 +46,22 @@ struct ContextTimeline {
   std::vector<TimeSpan> waiting() const;
 };
 
-// Records a timeline. On a GPU, bars are timed by events, and recording does not block: a message counts as in flight
-// from the moment it could start, even if its peer is not ready yet, until its operation is done. On a CPU, the stream
-// has only the host's clock: a message counts as in flight from its call until this rank notices that it is done, which
-// the rank checks between kernels and at its next message.
+// Records a timeline.
+// - On a GPU, events time the bars, and recording does not block. A message counts as in flight from the moment it
+//   could start, even if its peer is not ready yet, until its operation is done.
+// - On a CPU, the stream has only the host's clock. A message counts as in flight from its call until this rank notices
+//   that it is done. The rank checks this between kernels and at its next message.
 //
 // The host names each kernel before queueing it. That takes a few us, or ms for block patterns over a million tokens.
 // If kernels are shorter than that, `seconds` and waiting() are longer than without a recorder.
 class TimelineRecorder final : public KernelObserver {
  public:
-  void begin(const ExecContext&);  // requires an idle stream
-  ContextTimeline end();           // blocks until all work is done
+  void start_recording(const ExecContext&);  // requires an idle stream
+  ContextTimeline finish_recording();        // blocks until all work is done
 
   void call(const KernelCall&, const ExecContext&, const std::function<void()>& run) override;
-  // Calls `start`, which begins an operation that may run once `after` is done, and returns the operation's Work.
+  // Calls `start`, which begins an operation that may run once `after` is done. Records the operation as a message, and
+  // returns its Work.
   Work message(TimelineLane, std::string name, std::string detail, const Event& after,
                const std::function<Work()>& start);
 
@@ -67,16 +69,17 @@ class TimelineRecorder final : public KernelObserver {
   struct Entry {
     TimelineBar bar;
     Event begin{}, end{};
-    Work work{};  // CPU: set while the message is not yet found to be done
+    Work work{};  // CPU: operation of a message that is not yet found to be done
   };
-  // Streams, beside the compute stream, that time the messages of one lane; messages of a lane end in order.
+  // Two streams that time the messages of one lane. They wait for the begin and the end of each message, so that the
+  // compute stream does not have to wait. Messages of a lane end in order.
   struct Sides {
     Stream begin, end;
   };
 
   bool inline_work() const { return stream_->device().backend == Backend::cpu; }
   void end_finished_messages();  // CPU: ends the entries of messages that are done by now
-  Sides& sides(TimelineLane);
+  Sides& lane_streams(TimelineLane);
 
   std::optional<Stream> stream_;  // compute stream
   Event origin_;

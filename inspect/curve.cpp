@@ -24,7 +24,7 @@ void add_extremes(Curve& out, Curve::const_iterator begin, Curve::const_iterator
 
 Curve smoothed(const Curve& curve, double weight) {
   Curve out = curve;
-  double mean = 0, left = 1;  // left: remaining weight of the average's start value, 0
+  double mean = 0, left = 1;  // left: share of the start value 0 in `mean`
   for (CurvePoint& p : out) {
     if (!std::isfinite(p.y)) continue;
     mean = weight * mean + (1 - weight) * p.y;

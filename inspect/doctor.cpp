@@ -97,7 +97,7 @@ bool built_for(std::string_view archs, int capability) {
   std::istringstream words{std::string(archs)};
   std::string word;
   while (words >> word)
-    if (runs_on(word, capability)) return true;
+    if (arch_runs_on(word, capability)) return true;
   return false;
 }
 
@@ -251,11 +251,11 @@ std::vector<Finding> check_choices(const BackendFacts& facts, const ChoiceFacts&
   return out;
 }
 
-bool healthy(const std::vector<Finding>& findings) {
+bool is_healthy(const std::vector<Finding>& findings) {
   return std::ranges::none_of(findings, [](const Finding& f) { return f.verdict == Verdict::stop; });
 }
 
-std::string report(const std::vector<Finding>& findings) {
+std::string findings_table(const std::vector<Finding>& findings) {
   std::ostringstream out;
   std::string section;
   for (const Finding& f : findings) {

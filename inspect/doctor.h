@@ -56,7 +56,7 @@ std::vector<Finding> check_cuda(const BackendFacts&, const CudaBuild&, const Hos
 std::vector<Finding> check_choices(const BackendFacts&, const ChoiceFacts&);  // returns no findings without a GPU
 
 // Returns a table for the terminal. Its last line counts the findings that would stop a run.
-std::string report(const std::vector<Finding>&);
-bool healthy(const std::vector<Finding>&);  // true if no finding would stop a run
+std::string findings_table(const std::vector<Finding>&);
+bool is_healthy(const std::vector<Finding>&);  // true if no finding would stop a run
 
 }  // namespace ring

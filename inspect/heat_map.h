@@ -14,6 +14,6 @@ struct HeatMap {
 
 std::string heat_map_text(const HeatMap&);
 // Draws the maps below each other.
-std::string heat_map_svg(const std::vector<HeatMap>&);
+std::string heat_map_svg(const std::vector<HeatMap>& maps);
 
 }  // namespace ring

@@ -22,10 +22,10 @@ std::string html_page(const HtmlPage&);
 std::string html_heading(const std::string& text);  // section heading; escapes text
 std::string html_note(const std::string& text);     // line with a note; escapes text
 
-// Returns a table in a box that can be scrolled, also by keyboard, with a shaded edge on the side of hidden columns.
-// The first row is the header. Escapes the cells and right-aligns all columns except the first `left`. begins: markup
-// at the start of each row after the header; may be empty. stacks: true for wide tables, to show each row as a list of
-// titled values on narrow screens.
+// Returns a table in a box that can be scrolled, also by keyboard. The box has a shaded edge on the side of hidden
+// columns. The first row is the header. Escapes the cells. Right-aligns all columns except the first `left`.
+//   begins  markup at the start of each row after the header; may be empty
+//   stacks  true for wide tables: on narrow screens, each row becomes a list of titled values
 std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
                        const std::vector<std::string>& begins = {}, bool stacks = false);
 

@@ -75,9 +75,9 @@ std::string live_page(const std::string& title) {
   return html_page({title, str(kReportStyle, kLiveStyle), body, str(kReportScript, kLiveScript), true});
 }
 
-std::string live_json(const JobView& job, const LiveReading* run, std::int64_t known) {
+std::string live_json(const JobView& job, const LiveReading* run, std::int64_t known_version) {
   nlohmann::ordered_json j = {{"job", job_markup(job)}, {"version", run ? run->version : 0}};
-  if (run && run->version != known) j["run"] = run->markup;
+  if (run && run->version != known_version) j["run"] = run->markup;
   return json_text(j);
 }
 

@@ -10,7 +10,8 @@ namespace ring {
 
 std::string live_page(const std::string& title);
 // Returns the reply to the script, which polls every two seconds: {"job": markup, "version": N, "run": markup}. Omits
-// "run" if the script already has this version (`known`), or if `run` is null because the command trains no run.
-std::string live_json(const JobView&, const LiveReading* run, std::int64_t known);
+// "run" if the script already has this version (`known_version`), or if `run` is null because the command trains no
+// run.
+std::string live_json(const JobView&, const LiveReading* run, std::int64_t known_version);
 
 }  // namespace ring

@@ -36,12 +36,13 @@ std::string number_text(double v) {
 
 class Writer {
  public:
-  explicit Writer(bool open) : open_(open) {}
+  explicit Writer(bool openmetrics) : openmetrics_(openmetrics) {}
 
   // Begins a metric; following samples belong to it until the next metric begins.
   void gauge(const std::string& name, const char* help) { begin(name, name, "gauge", help); }
   void counter(const std::string& name, const char* help) {
-    begin(name + "_total", open_ ? name : name + "_total", "counter", help);
+    // In OpenMetrics the head omits "_total".
+    begin(name + "_total", openmetrics_ ? name : name + "_total", "counter", help);
   }
   void sample(double value, const Labels& labels = {}) {
     if (!head_.empty()) out_ += std::exchange(head_, "");
@@ -49,16 +50,17 @@ class Writer {
     for (const auto& [key, label] : labels) text += str(text.empty() ? "" : ",", key, "=\"", label_text(label), "\"");
     out_ += str(sample_, text.empty() ? "" : "{" + text + "}", " ", number_text(value), "\n");
   }
-  std::string text() const { return out_ + (open_ ? "# EOF\n" : ""); }
+  std::string text() const { return out_ + (openmetrics_ ? "# EOF\n" : ""); }
 
  private:
-  // Holds back the metric's head until its first sample: a metric without samples is not written.
+  // Begins a metric. Its head (the HELP and TYPE lines) is written with its first sample, so a metric without samples
+  // is not written.
   void begin(const std::string& sample, const std::string& family, const char* type, const char* help) {
     sample_ = sample;
     head_ = str("# HELP ", family, " ", help, "\n# TYPE ", family, " ", type, "\n");
   }
 
-  bool open_;
+  bool openmetrics_;
   std::string out_, head_, sample_;
 };
 
@@ -83,7 +85,7 @@ void write_job(const JobView& job, Writer& w) {
 }
 
 template <class Value>
-void write_ranks(const JobView& job, const char* name, const char* help, Value value, Writer& w) {
+void write_rank_gauge(const JobView& job, const char* name, const char* help, Value value, Writer& w) {
   w.gauge(name, help);
   for (const RankView& r : job.ranks)
     if (const std::optional<double> v = value(r)) w.sample(*v, {{"rank", str(r.rank)}, {"host", r.host}});
@@ -92,27 +94,27 @@ void write_ranks(const JobView& job, const char* name, const char* help, Value v
 void write_ranks(const JobView& job, Writer& w) {
   using R = const RankView&;
   using V = std::optional<double>;
-  write_ranks(
+  write_rank_gauge(
       job, "ringmaster_rank_up", "1: the worker runs", [](R r) { return V(r.alive && !r.stopped); }, w);
-  write_ranks(
+  write_rank_gauge(
       job, "ringmaster_rank_step", "Steps that the rank has done", [](R r) { return V(r.step); }, w);
-  write_ranks(
+  write_rank_gauge(
       job, "ringmaster_rank_silent_seconds", "Time since the rank last showed progress",
       [](R r) { return V(r.silent); }, w);
-  write_ranks(
+  write_rank_gauge(
       job, "ringmaster_rank_memory_bytes", "Resident memory of the worker", [](R r) { return r.memory; }, w);
-  write_ranks(
+  write_rank_gauge(
       job, "ringmaster_rank_gpu_memory_bytes", "Memory in use on the worker's GPU", [](R r) { return r.gpu_memory; },
       w);
-  write_ranks(
+  write_rank_gauge(
       job, "ringmaster_rank_gpu_temperature_celsius", "Temperature of the worker's GPU",
       [](R r) { return r.gpu_celsius; }, w);
-  write_ranks(
+  write_rank_gauge(
       job, "ringmaster_rank_gpu_power_watts", "Power that the worker's GPU draws", [](R r) { return r.gpu_watts; }, w);
-  write_ranks(
+  write_rank_gauge(
       job, "ringmaster_rank_gpu_utilization_ratio", "Share of time in which a kernel ran on the worker's GPU",
       [](R r) { return r.gpu_utilization; }, w);
-  write_ranks(
+  write_rank_gauge(
       job, "ringmaster_rank_gpu_sm_clock_hertz", "Clock of the multiprocessors of the worker's GPU",
       [](R r) { return r.gpu_sm_mhz ? V(1e6 * *r.gpu_sm_mhz) : V(); }, w);
   w.gauge("ringmaster_rank_phase", "Always 1; the label phase says what the rank is doing");
@@ -160,8 +162,8 @@ void write_run(const ReportRun& run, Writer& w) {
 
 }  // namespace
 
-std::string metrics_text(const JobView& job, const ReportRun* run, bool open) {
-  Writer w(open);
+std::string metrics_text(const JobView& job, const ReportRun* run, bool openmetrics) {
+  Writer w(openmetrics);
   write_job(job, w);
   write_ranks(job, w);
   if (run) write_run(*run, w);

@@ -14,8 +14,8 @@ namespace ring {
 inline constexpr const char* kOpenMetricsType = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 inline constexpr const char* kTextMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 
-// Returns the metrics, in OpenMetrics if `open` is true, else in the text format. run: null if the command trains no
-// run.
-std::string metrics_text(const JobView&, const ReportRun* run, bool open);
+// Returns the metrics, in OpenMetrics if `openmetrics` is true, else in the text format. run: null if the command
+// trains no run.
+std::string metrics_text(const JobView&, const ReportRun* run, bool openmetrics);
 
 }  // namespace ring

@@ -8,22 +8,25 @@
 namespace ring {
 namespace {
 
-// The part of the model in which a profiled part ran, the index of the part's scope, and the pass.
+// The place where something profiled ran.
 struct Place {
-  ScopeId part;
-  int scope = -1;
+  ScopeId model_part;
+  int profiled_index = -1;  // index of the model part's scope in Profile::parts
   bool backward = false;
 };
 
-Place place_of(const Profile& p, int part) {
+// profiled: index in Profile::parts, or -1.
+Place place_of(const Profile& p, int profiled) {
   Place place;
-  for (; part >= 0; part = p.parts[static_cast<std::size_t>(part)].parent) {
-    const ProfiledPart& here = p.parts[static_cast<std::size_t>(part)];
-    if (!here.op.empty()) continue;
-    if (here.scope.kind == scopes::backward)
+  for (; profiled >= 0; profiled = p.parts[static_cast<std::size_t>(profiled)].parent) {
+    const ProfiledPart& here = p.parts[static_cast<std::size_t>(profiled)];
+    if (!here.op.empty()) continue;  // an op of the tape within a scope
+    if (here.scope.kind == scopes::backward) {
       place.backward = true;
-    else
-      place.part = here.scope.part(), place.scope = part;  // the outermost scope is assigned last
+      continue;
+    }
+    place.model_part = here.scope.part();  // the outermost scope is assigned last
+    place.profiled_index = profiled;
   }
   return place;
 }
@@ -54,18 +57,18 @@ std::string cells(const PassTime& t) {
 std::vector<PartTimes> part_times(const Profile& p, const ActivationPlan& plan, const DeviceRates& rates,
                                   Precision precision) {
   std::vector<PartTimes> rows;
-  std::vector<double> in_kernels(p.parts.size());  // kernel time by scope, including the time that the events add
+  std::vector<double> in_kernels(p.parts.size());  // device seconds of kernels by profiled scope, events included
   const double steps = static_cast<double>(std::max<std::size_t>(1, p.steps.size()));
   for (const ProfiledCall& c : p.calls) {
     const Place place = place_of(p, c.part);
-    PassTime& t = pass_of(rows, name_of(place.part, plan), place.backward);
+    PassTime& t = pass_of(rows, name_of(place.model_part, plan), place.backward);
     t.predicted += seconds_of(rates, precision, c.slot, c.cost) / steps;
     t.measured += std::max(0.0, c.device.seconds - p.event_seconds) / steps;
-    if (place.scope >= 0) in_kernels[static_cast<std::size_t>(place.scope)] += c.device.seconds;
+    if (place.profiled_index >= 0) in_kernels[static_cast<std::size_t>(place.profiled_index)] += c.device.seconds;
   }
   for (std::size_t i = 0; i < p.parts.size(); ++i)
     if (const Place place = place_of(p, static_cast<int>(i)); in_kernels[i] > 0)
-      pass_of(rows, name_of(place.part, plan), place.backward).waiting +=
+      pass_of(rows, name_of(place.model_part, plan), place.backward).waiting +=
           std::max(0.0, p.parts[i].device.seconds - in_kernels[i]) / steps;
   return rows;
 }
@@ -74,6 +77,7 @@ std::string part_times_table(const std::vector<PartTimes>& rows, const DeviceRat
   std::size_t width = 22;
   for (const PartTimes& r : rows) width = std::max(width, r.name.size());
   const std::string gap(width, ' ');
+  // Two groups of columns, each as wide as cells().
   std::string out = str("ms per step, predicted with the rates of ", rates.device, " and measured\n", gap,
                         "                   forward                                 backward\n", gap);
   for (int pass = 0; pass < 2; ++pass) out += "  predicted   measured  error   waiting";

@@ -13,7 +13,7 @@ namespace ring {
 
 // Seconds per step.
 struct PassTime {
-  double predicted = 0;  // planner's time for the kernels that ran
+  double predicted = 0;  // time that the planner expects for the kernels that ran
   double measured = 0;   // profiled time of the same kernels
   double waiting = 0;    // time within the part when no kernel ran: waits for copies, other ranks or the host
 };

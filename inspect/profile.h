@@ -15,10 +15,10 @@ struct ProfileSpan {
   double end() const { return begin + seconds; }
 };
 
-// One execution of a scope, or of one of the tape's steps in the backward.
+// One execution of a scope, or of the backward of one op on the tape.
 struct ProfiledPart {
   ScopeId scope;
-  std::string_view op;       // op of the tape's step; empty for a scope
+  std::string_view op;       // name of the op; empty for a scope
   int parent = -1;           // index of the enclosing part; -1 if there is none
   ProfileSpan device, host;  // device: first to last kernel; empty without kernels
   std::string name() const { return op.empty() ? str(scope) : std::string(op); }

@@ -7,13 +7,14 @@
 
 namespace ring {
 
-// Records events while steps run; Profiler::read() converts them into times.
+// Records events while steps run; Profiler::read_profile() converts them into times.
 class StepRecorder final : public KernelObserver {
  public:
   using Clock = std::chrono::steady_clock;
 
   struct Step {
-    Event alone, begin, end;  // alone, begin: recorded back to back, to measure what an event costs
+    // alone, begin: two events recorded back to back, to measure the cost of an event.
+    Event alone, begin, end;
   };
   struct Call {
     ProfiledCall call;
@@ -21,10 +22,10 @@ class StepRecorder final : public KernelObserver {
     Event begin, end;
   };
 
-  // Synchronizes the zero points of the device's and the host's clock.
+  // Takes the zero points of the device's and the host's clock at the same moment.
   void start(const ExecContext& ctx) {
     base = ctx.stream.record_time();
-    base.synchronize();  // host waits: diagnosis
+    base.synchronize();  // allowed host wait: diagnosis
     host_base_ = Clock::now();
   }
   void begin_step(const ExecContext& ctx) {
@@ -98,7 +99,7 @@ bool Profiler::after_launch(Trainer& trainer) {
 
 namespace {
 
-// Extends the device span of a part, and of all parts around it, to cover `by`.
+// Extends the device span of a part, and of all enclosing parts, so that it covers the span `by`.
 void widen(Profile& p, int part, const ProfileSpan& by) {
   for (; part >= 0; part = p.parts[static_cast<std::size_t>(part)].parent) {
     ProfileSpan& s = p.parts[static_cast<std::size_t>(part)].device;
@@ -110,13 +111,13 @@ void widen(Profile& p, int part, const ProfileSpan& by) {
 
 }  // namespace
 
-Profile Profiler::read() const {
+Profile Profiler::read_profile() const {
   const StepRecorder& r = *recorder_;
   Profile p;
   p.parts = r.parts;
   for (const StepRecorder::Step& s : r.steps) {
     if (!s.end.defined()) break;  // a failure ended the step
-    s.end.synchronize();          // host waits: diagnosis
+    s.end.synchronize();          // allowed host wait: diagnosis
     p.steps.push_back({s.begin.seconds_after(r.base), s.end.seconds_after(s.begin)});
     p.event_seconds += s.begin.seconds_after(s.alone);
   }

@@ -15,8 +15,8 @@ class Trainer;
 class Profiler {
  public:
   static constexpr int kWarmup = 4;  // unprofiled steps in which kernels are tuned and memory is planned
-  // also: an observer of all steps, including the warmup steps; may be null.
-  explicit Profiler(int steps, std::shared_ptr<KernelObserver> also = nullptr, int warmup = kWarmup);
+  // also_observer: an observer of all steps, including the warmup steps; may be null.
+  explicit Profiler(int steps, std::shared_ptr<KernelObserver> also_observer = nullptr, int warmup = kWarmup);
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
@@ -24,7 +24,7 @@ class Profiler {
   void before_launch(Trainer&);  // call before each step
   bool after_launch(Trainer&);   // call after each step; returns true after the last step to profile
   // Returns the profile; `steps` is empty if no step was profiled. There must be no step in flight.
-  Profile read() const;
+  Profile read_profile() const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kOwn = 0, kBefore = 1;
 
-// Returns shards of two "ranks": kOwn with the rank's rows, and kBefore with the other ranks' rows that precede any of
-// them.
+// Returns shards of two pseudo-ranks: kOwn has the rank's rows, and kBefore has the other ranks' rows that precede any
+// of them.
 ContextShards own_and_before(const ContextLayout& layout, int rank) {
   ContextShards s{.documents = {{.count = narrow<std::int32_t>(layout.length())}}, .rows_by_rank = {{}, {}}};
   const auto hold = [&](int who, std::int64_t begin, std::int64_t end) {
@@ -39,7 +39,7 @@ double mark_needed(const ContextShards& shards, Pattern pattern, std::int64_t kv
   return static_cast<double>(need.row_heads(1));
 }
 
-// Returns means over the slices and over the heads.
+// Counts the keys of one rank. by_any is a mean over the slices, by_head a mean over the heads.
 ReferencedKeys keys_of_rank(const ContextShards& shards, const Pattern& pattern, std::int64_t kv_heads,
                             std::int64_t slices) {
   ReferencedKeys keys{.before = static_cast<double>(shards.tokens(kBefore))};

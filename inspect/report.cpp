@@ -50,7 +50,7 @@ void set_unit(Chart& c, Values values) {
   c.scale = unit.scale, c.suffix = unit.suffix;
 }
 
-// Returns radio buttons with button `on` selected. The style sheet shows what the buttons choose, without a script.
+// Returns radio buttons, of which number `on` is selected. The style sheet shows the chosen content, without a script.
 std::string choice(const char* title, const char* name, const std::vector<std::string>& texts, std::size_t on) {
   std::string out = str("<span><b>", title, "</b> ");
   for (std::size_t i = 0; i < texts.size(); ++i)
@@ -68,7 +68,8 @@ std::string choices() {
 
 class Page {
  public:
-  // whole: true to include sections that are slow and do not change during a run: pictures of attention, and samples.
+  // whole: true to include the sections that are slow to make and do not change during a run: pictures of attention,
+  // and samples.
   Page(std::span<const ReportRun> runs, bool whole) : runs_(runs), whole_(whole) {}
 
   std::string title() const { return runs_.size() == 1 ? "Run " + runs_[0].summary.name : counted(count(), "run"); }

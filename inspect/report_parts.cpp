@@ -13,7 +13,8 @@
 namespace ring {
 namespace {
 
-// Maximum number of lines for blocks; with two lines for the other parts there are kColors lines.
+// Maximum number of lines for the blocks. With one line for the embedding and one for the parts after the blocks, there
+// are kColors lines.
 constexpr std::size_t kMaxRanges = 4;
 
 struct Part {
@@ -61,8 +62,8 @@ std::string blocks_text(int first, int last) {
   return first == last ? str("block ", first) : str("blocks ", first, " to ", last);
 }
 
-// Names the parts after the blocks. With tied embeddings there is no head; with norms after sublayers there is no final
-// norm.
+// Names the line for the parts after the blocks. With tied embeddings there is no head; with norms after sublayers
+// there is no final norm.
 std::string after_text(const std::vector<Part>& after) {
   if (after.size() > 1) return "final norm and head";
   return !after.empty() && after[0].name == "final_norm" ? "final norm" : "head";

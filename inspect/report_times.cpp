@@ -14,7 +14,8 @@ using Rows = std::vector<std::vector<std::string>>;
 
 std::string percent(double share) { return short_number(std::round(1000 * share) / 10) + " %"; }
 
-// Shows a typical step: each share is the median of its own curve.
+// Shows the time of a typical step and the shares in which it waits or computes. Each value is the median of its own
+// curve.
 std::string steps_html(std::span<const ReportRun> runs) {
   Rows rows = {{"run", "ms of a step", "waits for data", "for other processes", "computes"}};
   for (const ReportRun& r : runs) {

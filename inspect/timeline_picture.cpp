@@ -11,20 +11,20 @@
 namespace ring {
 namespace {
 
-constexpr int kLeft = 170, kPlot = 940, kRight = 30, kWidth = kLeft + kPlot + kRight;  // in pixels
+constexpr int kLeft = 170, kPlotWidth = 940, kRight = 30, kWidth = kLeft + kPlotWidth + kRight;  // in pixels
 constexpr int kLine = 20, kBar = 20, kRow = kBar + 3, kBetween = 14;  // heights in pixels; kBetween separates lanes
 
 struct Kind {
   const char *name, *color;
 };
-constexpr Kind kForward{"attention", "#2f6fb0"}, kBackward{"its backward", "#c2602b"},
+constexpr Kind kAttention{"attention", "#2f6fb0"}, kAttentionBackward{"its backward", "#c2602b"},
     kOther{"other kernels", "#8a8a8a"};
 constexpr const char* kWaiting = "#b3261e";
 
 Kind kind_of(const TimelineBar& b) {
   switch (b.lane) {
     case TimelineLane::computation:
-      return b.name == "attention" ? kForward : b.name == "attention_backward" ? kBackward : kOther;
+      return b.name == "attention" ? kAttention : b.name == "attention_backward" ? kAttentionBackward : kOther;
     case TimelineLane::keys: return {"keys under way", "#3d8b5f"};
     case TimelineLane::gradients: return {"gradients under way", "#8e5ea2"};
     case TimelineLane::messages: return {"messages under way", "#2b8a8a"};
@@ -41,8 +41,8 @@ std::string number(double x, int digits) {
 // Returns a round number of ms between ticks that gives four to ten ticks.
 double tick_of(double ms) {
   for (double power = std::pow(10, std::floor(std::log10(ms)) - 1);; power *= 10)
-    for (const double round : {1, 2, 5})
-      if (ms <= 10 * power * round) return power * round;
+    for (const double digit : {1, 2, 5})
+      if (ms <= 10 * power * digit) return power * digit;
 }
 
 class Picture {
@@ -63,6 +63,7 @@ class Picture {
          {TimelineLane::computation, TimelineLane::keys, TimelineLane::gradients, TimelineLane::messages})
       lanes += draw(lane);
     lanes += waiting();
+    // Computed last, since it needs the height of the lanes; drawn below the bars.
     const std::string below = axis() + legend();
     return svg_head(kWidth, y_ + 66, title) + "<g font-size=\"12\">\n" + head + below + lanes + "</g>\n</svg>\n";
   }
@@ -71,7 +72,7 @@ class Picture {
   static std::string label(int x, int y, const std::string& text, const std::string& more) {
     return str("<text x=\"", x, "\" y=\"", y, "\"", more, ">", html_escaped(text), "</text>\n");
   }
-  double place(double seconds) const { return kLeft + kPlot * seconds / seconds_; }
+  double place(double seconds) const { return kLeft + kPlotWidth * seconds / seconds_; }
 
   std::string bar(const TimeSpan& time, int y, const std::string& color, const std::string& what) const {
     const double width = std::max(0.5, place(time.end) - place(time.begin));  // short bars stay visible
@@ -122,14 +123,14 @@ class Picture {
       texts +=
           str("<text x=\"", x, "\" y=\"", y_ + 20, "\" text-anchor=\"middle\">", number(i * tick, digits), "</text>\n");
     }
-    return str("<g stroke=\"#ddd\" fill=\"none\">", lines, "<path stroke=\"#444\" d=\"M", kLeft, " ", y_, "h", kPlot,
-               "\"/></g>\n", texts, label(16, y_ + 20, "ms", ""));
+    return str("<g stroke=\"#ddd\" fill=\"none\">", lines, "<path stroke=\"#444\" d=\"M", kLeft, " ", y_, "h",
+               kPlotWidth, "\"/></g>\n", texts, label(16, y_ + 20, "ms", ""));
   }
 
   std::string legend() const {
     std::string out;
     int x = kLeft;
-    for (const Kind& k : {kForward, kBackward, kOther}) {
+    for (const Kind& k : {kAttention, kAttentionBackward, kOther}) {
       out += str("<rect x=\"", x, "\" y=\"", y_ + 36, "\" width=\"14\" height=\"14\" fill=\"", k.color, "\"/>",
                  label(x + 20, y_ + 48, k.name, ""));
       x += 150;

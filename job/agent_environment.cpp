@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-// Reads the index and number of agents: what the launcher calls ranks are agents here.
+// Reads this agent's index and the number of agents. The launcher calls its processes ranks; here they are agents.
 AgentEnvironment read_counts(Variables& v, const std::string& source, const RankNames& names) {
   v.set_context(source);
   AgentEnvironment a{.source = source};
@@ -21,7 +21,8 @@ AgentEnvironment read_counts(Variables& v, const std::string& source, const Rank
   return a;
 }
 
-// A script of sbatch or a shell of salloc is not a step: it runs once, on the first node or outside the allocation.
+// Reads the allocation of a process that is not in a step of srun: a script of sbatch or a shell of salloc. Such a
+// process runs once, on the first node or outside the allocation.
 AgentEnvironment from_allocation(const Variables& v) {
   return {.source = "Slurm", .nodes = std::max(1, v.number_or("SLURM_JOB_NUM_NODES", v.number_or("SLURM_NNODES", 1)))};
 }

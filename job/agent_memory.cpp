@@ -15,7 +15,7 @@
 namespace ring {
 namespace {
 
-// Returns true only for the file descriptor of a memfd.
+// Returns true only if `file` is a memfd: ordinary files have no seals.
 bool is_kept(int file) { return fcntl(file, F_GET_SEALS) >= 0; }
 
 }  // namespace
@@ -27,7 +27,7 @@ AgentMemory::AgentMemory() : key_(random_secret()) {
   }
 }
 
-std::string AgentMemory::numbers() const { return str(files_[0].get(), ",", files_[1].get()); }
+std::string AgentMemory::fds_text() const { return str(files_[0].get(), ",", files_[1].get()); }
 
 std::optional<AgentMemoryFiles> agent_memory_files() {
   const char* const text = std::getenv("RINGMASTER_MEMORY");

@@ -19,7 +19,7 @@ class AgentMemory {
   AgentMemory();
   // Returns the file descriptors. FD_CLOEXEC is set; a child that should keep the files must clear it.
   AgentMemoryFiles files() const { return {files_[0].get(), files_[1].get()}; }
-  std::string numbers() const;
+  std::string fds_text() const;
   const std::string& key() const { return key_; }  // key with which workers sign their snapshots
 
  private:

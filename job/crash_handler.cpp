@@ -77,7 +77,7 @@ void write_all(int fd, std::string_view text) {
   }
 }
 
-// In static memory, because the crashing thread may hold the heap's locks.
+// Facts about the crash. They are in static memory, because the crashing thread may hold the heap's locks.
 struct Crash {
   std::atomic<pid_t> thread{0};
   int signal = 0, code = 0;
@@ -171,7 +171,7 @@ void add_trace() {
   iovec to{stack_words.data(), sizeof stack_words}, from{reinterpret_cast<void*>(crash.sp), sizeof stack_words};
   ssize_t bytes = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
   for (; bytes < 0 && from.iov_len > 512; bytes = process_vm_readv(getpid(), &to, 1, &from, 1, 0))
-    from.iov_len /= 2;  // the stack ends earlier
+    from.iov_len /= 2;  // the stack may end within the range: tries half of it
   int frames = 0;
   for (std::size_t i = 0;
        frames < kMaxFrames && bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof(std::uintptr_t); ++i) {
@@ -217,12 +217,12 @@ void* wait_for_crash(void*) {
   while (read(crash.wake[0], &byte, 1) < 0 && errno == EINTR) continue;
   if (byte != kCrash) return nullptr;
   report_crash();
-  if (write(crash.done[1], &byte, 1) < 0) return nullptr;  // the handler has a timeout
+  if (write(crash.done[1], &byte, 1) < 0) return nullptr;  // no retry: the handler's poll() has a timeout
   return nullptr;
 }
 
-// Owns the thread. It is one of the last static objects to be destroyed, after everything that main() created. A child
-// of fork() does not have the thread.
+// Owns the thread that reports crashes. This is one of the last static objects to be destroyed, so crashes are reported
+// until everything that main() created is gone. A child of fork() does not have the thread.
 struct Watcher {
   pthread_t thread{};
   bool runs = false;
@@ -258,7 +258,7 @@ void die_by(int number) {
   struct sigaction usual {};
   usual.sa_handler = SIG_DFL;
   sigaction(number, &usual, nullptr);
-  syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);  // delivered when the handler returns
+  syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);  // takes effect when the handler returns
 }
 
 void handle(int number, siginfo_t* info, void* context) {
@@ -267,7 +267,7 @@ void handle(int number, siginfo_t* info, void* context) {
   if (getpid() != crash.process) return die_by(number);  // a child of fork() does not have the thread
   if (!crash.thread.compare_exchange_strong(nobody, self)) {
     if (nobody == self) return die_by(number);
-    for (;;) pause();  // another thread is already crashing
+    for (;;) pause();  // another thread crashed first: it reports and ends the process
   }
   crash.signal = number;
   crash.code = info->si_code;

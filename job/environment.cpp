@@ -35,7 +35,8 @@ WorkerEnvironment read_ranks(Variables& v, const std::string& source, const Rank
   return w;
 }
 
-// If the launcher does not set local_world, assumes one node if the store's address is loopback; else uses the minimum.
+// Guesses the number of ranks on this node if the launcher does not set it: all ranks if the store's address is
+// loopback, else the smallest possible number.
 void guess_local_world(const Variables& v, WorkerEnvironment& w, const char* local_world_name) {
   if (!v.has(local_world_name)) w.local_world = is_loopback(w.store.host) ? w.world : w.local_rank + 1;
 }
@@ -104,7 +105,7 @@ WorkerEnvironment from_torchrun(Variables& v) {
       if (!v.has(name)) fail("environment: ", name, " is not set, but torchrun always sets it");
   w.restarts = v.number_or("TORCHELASTIC_RESTART_COUNT", 0);
   const std::string job = v.text("TORCHELASTIC_RUN_ID") + "." + v.text("TORCHELASTIC_RESTART_COUNT");
-  place_store(v, w, job, "", 1);  // torchrun's agent itself listens on MASTER_PORT
+  place_store(v, w, job, "", 1);  // torchrun's agent listens on MASTER_PORT itself, so our store starts one above
   guard_store(v, w, w.local_world == w.world);
   return w;
 }
@@ -118,7 +119,8 @@ WorkerEnvironment from_mpirun(Variables& v) {
   return w;
 }
 
-// For MPICH and Intel MPI. srun also sets PMI_RANK, but not MPI_LOCALRANKID. No variable contains the name of the job.
+// Reads the variables of mpiexec from MPICH and Intel MPI. srun also sets PMI_RANK, but not MPI_LOCALRANKID. No
+// variable contains the name of the job.
 WorkerEnvironment from_hydra(Variables& v) {
   WorkerEnvironment w = read_ranks(v, "mpiexec", kHydra);
   const bool one_node = w.local_world == w.world;

@@ -37,7 +37,7 @@ std::string keys_of(FaultKind kind) {
   return common;
 }
 
-// Part of the text, which starts at offset `at`.
+// Part of the fault plan's text, with its offset `at` in the whole text.
 struct Piece {
   std::string_view text;
   std::size_t at;
@@ -156,7 +156,7 @@ void set_what(Fault& f, std::string_view key, const Piece& value) {
     f.operation = kOperations[word<std::size_t>(value, kOperations, "operation")];
 }
 
-// Checks conditions on several keys together.
+// Throws Error if keys of the fault do not fit together.
 void check(const Piece& p, const Fault& f, const std::vector<std::string>& given) {
   const auto has = [&](const char* key) { return std::ranges::count(given, key) > 0; };
   if (has("rank") && has("agent")) p.wrong("names ranks and agents: write two faults");

@@ -19,7 +19,7 @@ std::string_view to_string(FaultKind);
 std::string_view to_string(IoCall);
 
 struct Fault {
-  // The fault's targets: those listed, all, or, if neither is given, one that is drawn at random.
+  // Targets of the fault: the listed ones, or all, or (if neither is given) one that is drawn at random.
   struct Whom {
     bool agents = false;  // true if the targets are agents, given by node; false if they are ranks
     bool all = false;

@@ -1,8 +1,8 @@
 #pragma once
-// Records the operations that a process queued on its groups (a flight recorder), in memory that the agent reads if the
-// process hangs or has died (job/worker_status.h): the latest operations in a ring buffer, and the progress of each
-// group. A collective operation has the same number on all ranks of its group. Recording needs no allocation and no
-// system call.
+// Records the operations that a process queued on its communication groups (a flight recorder): the latest operations
+// in a ring buffer, and the progress of each group. The agent reads this memory if the process hangs or has died
+// (job/worker_status.h). A collective operation has the same number on all ranks of its group. Recording needs no
+// allocation and no system call.
 
 #include <array>
 #include <atomic>
@@ -36,14 +36,14 @@ struct FlightEntry {
 
 struct FlightGroup {
   std::array<char, 40> name{};
-  // first_rank: its rank in the run. All ranks of a group have the same name and first_rank.
+  // first_rank: rank in the run of the group's first member. All ranks of a group have the same name and first_rank.
   std::int32_t first_rank = 0, size = 0;
   std::atomic<std::int64_t> queued{0}, started{0}, done{0};  // number of the newest operation in each state
 };
 
 struct FlightRing {
   static constexpr int kEntries = 256, kGroups = 24;
-  std::atomic<std::int64_t> queued{0};  // newest sequence number
+  std::atomic<std::int64_t> queued{0};  // sequence number of the newest queued operation
   // Number of state changes: while it stays the same, communication makes no progress.
   std::atomic<std::int64_t> changes{0};
   std::atomic<std::int32_t> known{0};  // number of groups, including those without an entry in `groups`

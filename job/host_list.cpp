@@ -80,7 +80,7 @@ std::size_t count_names(const std::vector<Part>& parts, std::size_t max) {
   std::size_t count = 1;
   for (const Part& part : parts) {
     if (part.ranges.empty()) continue;
-    std::size_t numbers = 0;  // at most 10^9 x 2^17, for a list of 1 MiB
+    std::size_t numbers = 0;  // cannot overflow: at most 10^9 x 2^17, for a list of 1 MiB
     for (const Range& r : part.ranges) numbers += std::size_t{r.high} - r.low + 1;
     if (numbers > max || count * numbers > max) return max + 1;
     count *= numbers;

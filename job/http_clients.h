@@ -16,9 +16,9 @@ namespace ring {
 
 struct HttpClientLimits {
   std::size_t connections = 0, per_address = 0;  // maximum number of connections: in total, and from one address
-  // Time from the connect or the end of the previous reply to the last byte of a request.
+  // Maximum time from the connect, or from the end of the previous reply, to the last byte of a request.
   std::chrono::seconds request{0};
-  std::chrono::seconds reply{0};  // time to read a whole reply that is not a stream
+  std::chrono::seconds reply{0};  // maximum time for a client to read a whole reply that is not a stream
 };
 
 class HttpClients {
@@ -27,11 +27,11 @@ class HttpClients {
 
   explicit HttpClients(const HttpClientLimits& limits) : limits_(limits) {}
 
-  // Adds a connection that waits for a request. If there are now too many, returns the socket to close: the connection
-  // from some address that has waited longest for a request. The address is that of the new connection if it has too
-  // many connections, else the one with the most connections. The result may be the new connection itself.
+  // Adds a connection that waits for a request. If there are now too many connections, returns the socket to close:
+  // from one address, the connection that has waited longest for a request, which may be the new one. This address is
+  // the new connection's if there are too many connections from it, else the one with the most connections.
   std::optional<int> on_open(int socket, const std::string& address, Time now);
-  void on_request(int socket);  // ends the request's deadline; there is no deadline while the server works or streams
+  void on_request(int socket);                // removes the deadline: there is none while the server works or streams
   void on_reply_begin(int socket, Time now);  // starts the deadline of the reply
   void on_reply_end(int socket, Time now);    // starts the deadline of the next request
   void on_close(int socket);

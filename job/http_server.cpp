@@ -24,7 +24,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kConnectionBytes = 32 * 1024;  // buffer for headers and data in transit
+constexpr std::size_t kConnectionBytes = 32 * 1024;  // buffer per connection for headers and data in transit
 constexpr std::size_t kPiece = 16 * 1024;            // maximum bytes of a stream per call
 constexpr std::size_t kThreadStack = 1024 * 1024;
 constexpr unsigned kClosing = 32;  // maximum number of connections that are being closed
@@ -77,8 +77,8 @@ MHD_Result add_framing(void* to, MHD_ValueKind, const char* name, const char* va
   return MHD_YES;
 }
 
-// Returns why two parsers of the request may disagree about its end or its host; empty if they cannot. Behind a proxy
-// such a request could be used to smuggle a second one (RFC 9112, 6.3 and 3.2).
+// Returns why another parser, e.g. a proxy's, may find a different end or host in this request; empty if it cannot.
+// Such a request could be used to smuggle a second one past a proxy (RFC 9112, 6.3 and 3.2).
 std::string framing_problem(MHD_Connection* c, const char* version) {
   Framing f;
   MHD_get_connection_values(c, MHD_HEADER_KIND, add_framing, &f);
@@ -190,8 +190,8 @@ MHD_Result queue(MHD_Connection* c, HttpReply reply) {
   return done;
 }
 
-// Returns true if the client closed the connection. Unread bytes of a next request hide the closing: then the client
-// counts as connected.
+// Returns true if the client has closed the connection. While bytes of a next request are unread, recv() returns these
+// first, so the client counts as connected.
 bool has_left(MHD_Connection* c) {
   const MHD_ConnectionInfo* info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
   char byte = 0;
@@ -220,7 +220,7 @@ struct HttpServer::Impl {
     if (daemon) MHD_stop_daemon(daemon);
   }
 
-  // On loopback all clients may have the same address.
+  // Limits each address to half of the connections, except on loopback, where all clients may have the same address.
   static HttpClientLimits limits_of(const HttpOptions& o) {
     return {.connections = o.connections,
             .per_address = is_loopback(o.at.host) ? o.connections : (o.connections + 1) / 2,

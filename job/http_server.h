@@ -1,8 +1,9 @@
 #pragma once
-// HTTP server for job monitoring and for model inference, based on libmicrohttpd (docs/adr/0028-http.md). The number of
-// connections (in total and per address), their size and their time are limited, so that no client can use up
-// resources. A new client is always accepted if any connection is only waiting for a request: the oldest of these is
-// closed. Without a token, the server only serves this machine, and no browser pages of other sites.
+// HTTP server for job monitoring and for model inference, based on libmicrohttpd (docs/adr/0028-http.md). So that
+// no client can use up resources, the server limits the number of connections (in total and per address), the size of
+// requests, and the time for requests and replies. If there are too many connections and some only wait for a request,
+// it accepts a new client and closes the connection that has waited longest. Without a token, it only serves this
+// machine, and no browser pages of other sites.
 
 #include <chrono>
 #include <cstddef>
@@ -44,8 +45,8 @@ struct HttpOptions {
   bool may_block = false;            // true if handlers and streams may block: then each connection has its own thread
   unsigned connections = 256;        // maximum in total; at most half of them per address if other machines can connect
   std::chrono::seconds silence{3};   // a connection is closed after this time without traffic
-  std::chrono::seconds request{30};  // time from the connect, or the end of the previous reply, to the end of a request
-  std::chrono::seconds reply{60};    // time to read a whole reply that is not a stream
+  std::chrono::seconds request{30};  // maximum time from the connect or the previous reply to the end of a request
+  std::chrono::seconds reply{60};    // maximum time for a client to read a whole reply that is not a stream
   std::size_t max_body = 0;          // maximum bytes of a request body
   // Creates the reply to a request that is not passed to the handler or that fails, e.g. with status 401. If null, the
   // text is sent as is.

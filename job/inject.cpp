@@ -21,8 +21,8 @@ namespace {
 
 using std::chrono::duration;
 
-constexpr double kHeard = 0.1;  // time in seconds for an agent to forward its worker's output
-constexpr double kEnded = 1;    // time in seconds for the kernel to kill a dead agent's children
+constexpr double kHeard = 0.1;  // seconds to wait until the agent has forwarded its worker's output
+constexpr double kEnded = 1;    // seconds to wait until the kernel has killed a dead agent's children
 
 void wait(double seconds) {
   if (seconds > 0) std::this_thread::sleep_for(duration<double>(seconds));
@@ -54,10 +54,10 @@ void Injector::check(const Fault& f) const {
 }
 
 // Returns a number in [0, 1) that is the same in every process with the same arguments.
-double Injector::uniform(const Planned& p, Draw what, std::int64_t event) const {
+double Injector::draw_uniform(const Planned& p, Draw what, std::int64_t event) const {
   const RandomSite site{seed_, static_cast<std::uint32_t>(here_.restarts),
                         4 * p.place + static_cast<std::uint32_t>(what)};
-  const int who = p.fault.whom.drawn() ? 0 : own_number(p.fault);  // a drawn target must get the same number on all
+  const int who = p.fault.whom.drawn() ? 0 : own_number(p.fault);  // all processes must draw the same target
   return to_uniform(random_bits(site, static_cast<std::uint64_t>(event) << 22 | static_cast<std::uint64_t>(who) << 2));
 }
 
@@ -65,12 +65,13 @@ double Injector::uniform(const Planned& p, Draw what, std::int64_t event) const 
 bool Injector::is_scheduled(const Planned& p, std::int64_t event) const {
   const Fault::Whom& whom = p.fault.whom;
   if (whom.agents && here_.local_rank != 0) return false;
-  if (whom.drawn()) return static_cast<int>(uniform(p, Draw::whom, event) * numbers(p.fault)) == own_number(p.fault);
+  if (whom.drawn())
+    return static_cast<int>(draw_uniform(p, Draw::whom, event) * numbers(p.fault)) == own_number(p.fault);
   return whom.all || std::ranges::count(whom.listed, own_number(p.fault)) > 0;
 }
 
-bool Injector::happens(const Planned& p, std::int64_t event) const {
-  return !(p.fault.probability > 0) || uniform(p, Draw::chance, event) < p.fault.probability;
+bool Injector::draw_hits(const Planned& p, std::int64_t event) const {
+  return !(p.fault.probability > 0) || draw_uniform(p, Draw::chance, event) < p.fault.probability;
 }
 
 bool Injector::strikes_now(const Fault& f) const {
@@ -94,7 +95,7 @@ bool Injector::strikes(const Planned& p, RunPhase phase, bool step_begins) const
   const Fault& f = p.fault;
   if (!p.ends() || p.is_timed() || p.struck || !strikes_now(f, phase) || (!f.phase && !step_begins)) return false;
   const std::int64_t event = f.probability > 0 ? step_.load() : 0;
-  return is_scheduled(p, event) && happens(p, event);
+  return is_scheduled(p, event) && draw_hits(p, event);
 }
 
 void Injector::enter(RunPhase phase, std::int64_t step) {
@@ -110,21 +111,21 @@ void Injector::enter(RunPhase phase, std::int64_t step) {
 }
 
 // Counts matching calls; returns true if the fault strikes this call.
-bool Injector::next_call_fits(Planned& p) {
+bool Injector::count_call(Planned& p) {
   const Fault& f = p.fault;
   const WorkerStatus& page = own_status();
   if (!strikes_now(f) || !is_scheduled(p, 0) || (f.phase && page.phase != *f.phase && page.writing != *f.phase))
     return false;
   const std::int64_t call = ++p.calls;
-  const bool fits = f.probability > 0 ? happens(p, call) : call >= f.nth && call < f.nth + f.times;
+  const bool fits = f.probability > 0 ? draw_hits(p, call) : call >= f.nth && call < f.nth + f.times;
   if (fits) p.suffered = true;
   return fits;
 }
 
-int Injector::failure_of(IoCall call, std::size_t* bytes) {
+int Injector::errno_to_inject(IoCall call, std::size_t* bytes) {
   for (Planned& p : plan_) {
     const Fault& f = p.fault;
-    if (f.kind != FaultKind::io || (f.call && f.call != call) || !next_call_fits(p)) continue;
+    if (f.kind != FaultKind::io || (f.call && f.call != call) || !count_call(p)) continue;
     log::warn("--inject: ", f.text, ": at a call of ", to_string(call));
     wait(f.wait);
     if (f.error == kShortIo && bytes) *bytes = (*bytes + 1) / 2;
@@ -133,11 +134,11 @@ int Injector::failure_of(IoCall call, std::size_t* bytes) {
   return 0;
 }
 
-// Outside steps, only faults with phase=validate apply.
+// Faults with phase=validate apply only outside steps, all others only within steps.
 bool Injector::must_refuse_memory(bool within_step) {
   for (Planned& p : plan_) {
     if (p.fault.kind != FaultKind::memory) continue;
-    if (within_step == (p.fault.phase == RunPhase::validate) || !next_call_fits(p)) continue;
+    if (within_step == (p.fault.phase == RunPhase::validate) || !count_call(p)) continue;
     log::warn("--inject: ", p.fault.text, ": an allocation ", within_step ? "of" : "after", " step ", step_.load(),
               " is refused");
     return true;
@@ -145,14 +146,14 @@ bool Injector::must_refuse_memory(bool within_step) {
   return false;
 }
 
-Injector::Change Injector::change(std::string_view operation, bool sent, std::span<const Bytes> message) {
+Injector::Change Injector::change_message(std::string_view operation, bool sent, std::span<const Bytes> message) {
   std::size_t bytes = 0;
   for (const Bytes& part : message) bytes += part.size();
   for (Planned& p : plan_) {
     const Fault& f = p.fault;
     if (f.kind != FaultKind::corrupt || f.sent != sent || !operation.starts_with(f.operation)) continue;
-    if (bytes < static_cast<std::size_t>(f.bytes) || !next_call_fits(p)) continue;
-    auto at = static_cast<std::size_t>(uniform(p, Draw::byte, p.calls) * static_cast<double>(bytes));
+    if (bytes < static_cast<std::size_t>(f.bytes) || !count_call(p)) continue;
+    auto at = static_cast<std::size_t>(draw_uniform(p, Draw::byte, p.calls) * static_cast<double>(bytes));
     log::warn("--inject: ", f.text, ": byte ", at, " of ", bytes, " of ", operation);
     auto part = message.begin();
     for (; at >= part->size(); ++part) at -= part->size();
@@ -162,8 +163,9 @@ Injector::Change Injector::change(std::string_view operation, bool sent, std::sp
   return {};
 }
 
-// Ignores faults of earlier attempts, which concerned a different process.
-bool Injector::never_struck(const Planned& p) const {
+// Returns true if a fault that is not random should have struck this process but did not. Ignores faults of earlier
+// attempts, which concerned a different process.
+bool Injector::has_never_struck(const Planned& p) const {
   const Fault& f = p.fault;
   const bool drawn = f.mean > 0 || f.probability > 0;
   return !drawn && !p.suffered && f.attempt.value_or(here_.restarts) >= here_.restarts && is_scheduled(p, 0);
@@ -171,7 +173,7 @@ bool Injector::never_struck(const Planned& p) const {
 
 void Injector::warn_of_idle() const {
   for (const Planned& p : plan_)
-    if (never_struck(p))
+    if (has_never_struck(p))
       log::warn("--inject: ", p.fault.text, ": was never triggered on rank ", here_.rank, ", whose last step was ",
                 step_.load(), p.calls > 0 ? str(", and which made only ", counted(p.calls, "matching call")) : "",
                 p.fault.attempt.value_or(0) > here_.restarts ? str(", in attempt ", here_.restarts) : "");
@@ -183,7 +185,7 @@ void Injector::run_clock(const std::stop_token& stop, const Planned& p) {
   double at = p.fault.after;
   for (std::int64_t event = 0;; ++event) {
     // Strikes form a Poisson process.
-    if (p.fault.mean > 0) at -= p.fault.mean * std::log1p(-uniform(p, Draw::moment, event));
+    if (p.fault.mean > 0) at -= p.fault.mean * std::log1p(-draw_uniform(p, Draw::moment, event));
     const auto when = begin_ + std::chrono::duration_cast<Clock::duration>(duration<double>(at));
     std::unique_lock lock(clock_mutex_);
     clock_wake_.wait_until(lock, stop, when, [] { return false; });

@@ -28,7 +28,7 @@ namespace ring {
 class Injector {
  public:
   using Bytes = std::span<std::byte>;
-  struct Change {  // byte of a message that is changed
+  struct Change {  // a byte that was changed in a message, and its previous value; null if none was
     std::byte* at = nullptr;
     std::byte before{};
   };
@@ -40,9 +40,9 @@ class Injector {
   void leave(RunPhase next);                // ends the current phase; call before enter(next)
   void enter(RunPhase, std::int64_t step);  // step: the step that starts now; 0 keeps the current one
   // Returns the errno with which the call must fail, or 0. May reduce *bytes for a short read or write.
-  int failure_of(IoCall, std::size_t* bytes);
+  int errno_to_inject(IoCall, std::size_t* bytes);
   bool must_refuse_memory(bool within_step);  // true if this allocation must fail
-  Change change(std::string_view operation, bool sent, std::span<const Bytes> message);
+  Change change_message(std::string_view operation, bool sent, std::span<const Bytes> message);
   void stop_clocks();  // ends the faults that strike at given times
   // Warns about each fault that should have struck this process but did not, except random ones.
   void warn_of_idle() const;
@@ -69,21 +69,21 @@ class Injector {
   void check(const Fault&) const;
   int own_number(const Fault& f) const { return f.whom.agents ? here_.node : here_.rank; }
   int numbers(const Fault& f) const { return f.whom.agents ? here_.nodes : here_.world; }
-  double uniform(const Planned&, Draw, std::int64_t event) const;
+  double draw_uniform(const Planned&, Draw, std::int64_t event) const;
   bool is_scheduled(const Planned&, std::int64_t event) const;
-  bool happens(const Planned&, std::int64_t event) const;
-  bool never_struck(const Planned&) const;
+  bool draw_hits(const Planned&, std::int64_t event) const;
+  bool has_never_struck(const Planned&) const;
   bool strikes_now(const Fault&) const;
   bool strikes_now(const Fault& f, RunPhase p) const { return strikes_now(f) && (!f.phase || *f.phase == p); }
   bool strikes(const Planned&, RunPhase, bool step_begins) const;
-  bool next_call_fits(Planned&);
+  bool count_call(Planned&);
   void run_clock(const std::stop_token&, const Planned&);
   void strike(const Planned&, std::string_view phase) const;
 
   std::uint64_t seed_;
   WorkerEnvironment here_;
   std::deque<Planned> plan_;
-  std::array<Visit, 2> visits_{};  // current phase of steps, and of writing
+  std::array<Visit, 2> visits_{};  // current phase: [0] of steps, [1] of writing a checkpoint
   std::atomic<std::int64_t> step_{0};
   Clock::time_point begin_ = Clock::now();
   std::mutex clock_mutex_;
@@ -94,8 +94,8 @@ class Injector {
 inline std::atomic<Injector*> injector{nullptr};  // injector of this process; null if no faults are injected
 
 // Injects a plan into this process; rank 0 logs a warning. Construct at most one Injection, before anything that faults
-// should hit. Throws the errors of parse_fault_plan() and Injector. Its destructor ends the injector's threads; other
-// faults can still strike.
+// should hit. Throws the errors of parse_fault_plan() and Injector. The destructor ends the faults that strike at given
+// times; other faults can still strike.
 class Injection {
  public:
   Injection(const std::string& plan, const WorkerEnvironment&);
@@ -108,7 +108,7 @@ class Injection {
 template <class Call>
 auto tried(IoCall what, const Call& call, std::size_t* bytes = nullptr) -> decltype(call()) {
   Injector* const i = injector.load(std::memory_order_relaxed);
-  const int error = i ? i->failure_of(what, bytes) : 0;
+  const int error = i ? i->errno_to_inject(what, bytes) : 0;
   if (error == 0) return call();
   errno = error;
   return -1;

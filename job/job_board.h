@@ -23,7 +23,7 @@ struct RankView {
   bool alive = true, stopped = false;
   std::optional<double> memory = {};  // resident bytes of the process
   std::string gpu = {};               // PCI address; empty if there is no GPU or its address is unknown
-  // Set by the reader. gpu_memory: bytes in use by all processes; gpu_utilization: 0 to 1.
+  // GPU metrics, set by the reader of the board. gpu_memory: bytes in use by all processes; gpu_utilization: 0 to 1.
   std::optional<double> gpu_memory = {}, gpu_celsius = {}, gpu_watts = {}, gpu_utilization = {}, gpu_sm_mhz = {};
   std::string gpu_slowed_by = {};  // reason for low clocks, as text; empty if clocks are not lowered
 };

@@ -13,9 +13,9 @@ std::int64_t now_ms() { return nanoseconds_now() / 1'000'000; }
 
 double JobTime::goodput() const { return seconds() > 0 ? std::clamp(1 - lost() / seconds(), 0.0, 1.0) : 1; }
 
-// Lost time is counted from the start of the steps after the checkpoint, or from the time when the launcher started or
-// restarted the job. If the process died before it reported a checkpoint, only the time of the checkpoint's file is
-// known.
+// Counts the time since `before` as lost. This is when the steps after the checkpoint began, or when the launcher
+// started the job. If the previous process died before it reported the checkpoint, it is the time of the checkpoint's
+// file.
 void JobTime::on_steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms) {
   const std::int64_t now = now_ms(), before = step == saved_step ? since_ms : std::max(since_ms, checkpoint_ms);
   if (begin_ms == 0) begin_ms = now;
@@ -31,9 +31,9 @@ void JobTime::on_rollback(std::int64_t step) {
   done_ = step;
 }
 
-void JobTime::on_out_of_memory(std::int64_t in_run) {
-  if (ran_out_in_run_ >= 0) ran_out += std::max<std::int64_t>(0, in_run - ran_out_in_run_);
-  ran_out_in_run_ = in_run;
+void JobTime::on_out_of_memory(std::int64_t count_in_run) {
+  if (ran_out_in_run_ >= 0) ran_out += std::max<std::int64_t>(0, count_in_run - ran_out_in_run_);
+  ran_out_in_run_ = count_in_run;
 }
 
 void JobTime::on_save(std::int64_t step, std::int64_t asked_ms, double stall_seconds) {

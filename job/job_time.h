@@ -1,6 +1,6 @@
 #pragma once
-// Counts the recoveries of a job and the time lost to them, over all restarts of the job. Rank 0 updates the account in
-// its page (job/worker_status.h), and its agent passes it on to the next attempt.
+// Counts a job's recoveries and the time lost to them, over all restarts of the job. Rank 0 updates the JobTime in its
+// shared page (job/worker_status.h), and rank 0's agent passes it on to the next attempt.
 
 #include <cstdint>
 #include <string>
@@ -12,8 +12,8 @@ std::int64_t now_ms();
 
 struct JobTime {
   std::int64_t begin_ms = 0;     // start of the job on the clock of now_ms(); 0 if unknown
-  std::int64_t since_ms = 0;     // time before this is settled: it was counted as lost, or it was not lost
-  std::int64_t saved_step = -1;  // step of the state at since_ms, which is known to be saved; -1 if none is
+  std::int64_t since_ms = 0;     // all lost time before this is already counted
+  std::int64_t saved_step = -1;  // step of the state at since_ms if this state is known to be saved, else -1
   std::int64_t restarts = 0, failed_saves = 0, bad_steps = 0;
   std::int64_t ran_out = 0;      // how often memory ran out
   std::int64_t steps_again = 0;  // number of steps recomputed after a restart, a bad step or a rollback
@@ -31,8 +31,8 @@ struct JobTime {
   void on_step_done(std::int64_t step) { done_ = step; }
   // Call after a rollback to the state of `step`.
   void on_rollback(std::int64_t step);
-  // in_run: how often memory ran out in the whole run, which may be older than this job.
-  void on_out_of_memory(std::int64_t in_run);
+  // Call when memory ran out. count_in_run: how often it ran out in the whole run, which may be older than this job.
+  void on_out_of_memory(std::int64_t count_in_run);
   // Returns e.g. "3 restarts, 1 failed save, 57 steps computed again, 41.2 s lost, goodput 98.7 % (share of ...)".
   std::string text() const;
 

@@ -30,14 +30,14 @@ double seconds(milliseconds t) { return static_cast<double>(t.count() / 100) / 1
 // Returns why a rank is lost, if one is. Ranks that died are reported before ranks that failed and left because of
 // them; among ranks of the same kind, the one that has been silent for longest is reported first.
 std::optional<std::string> find_lost(std::vector<Heartbeat> others, const std::string& own) {
-  const auto rank_of = [](const Heartbeat& h) { return h.word == kFailed ? 1 : h.word == kLeft ? 2 : 0; };
-  std::erase_if(others, [&](const Heartbeat& h) { return h.name == own || h.word == kLeft; });
+  const auto rank_of = [](const Heartbeat& h) { return h.last_word == kFailed ? 1 : h.last_word == kLeft ? 2 : 0; };
+  std::erase_if(others, [&](const Heartbeat& h) { return h.name == own || h.last_word == kLeft; });
   if (others.empty()) return std::nullopt;
   const Heartbeat& h = *std::min_element(others.begin(), others.end(), [&](const Heartbeat& a, const Heartbeat& b) {
     return rank_of(a) != rank_of(b) ? rank_of(a) < rank_of(b) : a.age > b.age;
   });
-  if (h.word == kFailed) return h.name + " failed and left the run (see its log for the cause)";
-  if (h.word == kConnectionClosed) return h.name + " died: its connection to the store closed without a goodbye";
+  if (h.last_word == kFailed) return h.name + " failed and left the run (see its log for the cause)";
+  if (h.last_word == kConnectionClosed) return h.name + " died: its connection to the store closed without a goodbye";
   return str(h.name, " gave no sign of life for ", seconds(h.age), " s: it is stopped, killed or cut off");
 }
 
@@ -66,7 +66,7 @@ class Liveness::Impl {
     try {
       say_goodbye(failed);
     } catch (const Error&) {
-      // the store is gone, so nobody can receive it
+      // the store is gone, so no rank can receive the goodbye
     }
   }
 
@@ -99,13 +99,14 @@ class Liveness::Impl {
     }
   }
 
-  std::optional<std::string> look() {  // called only on the thread
+  std::optional<std::string> look() {  // returns why a rank or the store is lost; called only on the background thread
     try {
       std::vector<Heartbeat> others = store_->beat(name_, "", limit_, setup_.store_limit);
       // If this process was stopped, silent ranks may have been stopped at the same time.
-      if (AwakeClock::since_gap() < limit_) std::erase_if(others, [](const Heartbeat& h) { return h.word.empty(); });
+      if (AwakeClock::since_gap() < limit_)
+        std::erase_if(others, [](const Heartbeat& h) { return h.last_word.empty(); });
       // If a rank has left, it may have hosted the store: then the loss of the store is expected.
-      if (std::any_of(others.begin(), others.end(), [](const Heartbeat& h) { return h.word == kLeft; }))
+      if (std::any_of(others.begin(), others.end(), [](const Heartbeat& h) { return h.last_word == kLeft; }))
         some_left_ = true;
       return find_lost(std::move(others), name_);
     } catch (const Error& e) {
@@ -119,7 +120,7 @@ class Liveness::Impl {
     if (store_lost_) return;
     auto all = store_->beat(name_, failed ? kFailed : kLeft, milliseconds(-1), setup_.store_limit);
     const auto deadline = Clock::now() + 2 * kPeriod;
-    const auto alive = [](const Heartbeat& h) { return h.word.empty(); };
+    const auto alive = [](const Heartbeat& h) { return h.last_word.empty(); };
     while (setup_.hosts_store && !failed && Clock::now() < deadline && std::any_of(all.begin(), all.end(), alive)) {
       std::this_thread::sleep_for(milliseconds(5));
       all = store_->beat(name_, kLeft, milliseconds(-1), setup_.store_limit);
@@ -142,8 +143,8 @@ class Liveness::Impl {
 Liveness::Liveness(const Store& store, const Setup& setup, OnLost on_lost)
     : impl_(std::make_unique<Impl>(store, setup, std::move(on_lost))) {}
 
-Liveness::~Liveness() { leave(); }
-void Liveness::leave() { impl_->leave(std::uncaught_exceptions() > 0); }
+Liveness::~Liveness() { say_goodbye(); }
+void Liveness::say_goodbye() { impl_->leave(std::uncaught_exceptions() > 0); }
 std::string Liveness::lost_rank_text() { return impl_->lost_rank_text(); }
 
 std::string host_name() {

@@ -28,14 +28,14 @@ class Liveness {
     bool hosts_store = false;                      // true if this process serves the store
   };
   Liveness(const Store&, const Setup&, OnLost);  // opens its own connection to the store
-  ~Liveness();                                   // calls leave()
+  ~Liveness();                                   // calls say_goodbye()
 
   // Says goodbye; if called while an exception unwinds, reports that this rank failed. A rank that hosts the store
   // waits up to a second for the goodbyes of the other ranks.
-  void leave();
+  void say_goodbye();
 
-  // Returns the text that OnLost got or will get, for a caller that noticed a failure; waits up to a second for the
-  // text. Empty if no rank is lost.
+  // Returns the text that OnLost got or will get; empty if no rank is lost. Call after noticing a failure: waits up to
+  // a second for the text.
   std::string lost_rank_text();
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;

@@ -21,8 +21,8 @@ inline constexpr const char* kMoreTime = "to wait longer, set RINGMASTER_COMM_TI
 
 struct CommOptions {
   std::string address = "127.0.0.1";                  // numeric address of this host that the other ranks can reach
-  std::chrono::milliseconds connect_timeout{60'000};  // limit until all ranks are connected
-  std::chrono::milliseconds timeout{300'000};         // limit of one operation
+  std::chrono::milliseconds connect_timeout{60'000};  // maximum time until all ranks are connected
+  std::chrono::milliseconds timeout{300'000};         // maximum time of one communication operation
   std::chrono::milliseconds liveness{3'000};  // a rank that is silent for longer counts as dead; 0 disables the check
   bool verify = kVerifyByDefault;  // true to compare operation, shape and dtype between ranks before each operation
   bool copy_engines = true;        // true to exchange data between GPUs of one host without NCCL if possible

@@ -6,8 +6,8 @@
 
 namespace ring {
 
-// Steps and the writing of a checkpoint run concurrently, so a process is in one phase of each kind. On a GPU the
-// phases of steps are those of the host, which runs ahead of the device.
+// Steps and the writing of a checkpoint run concurrently, so a process is in one phase of steps and in one phase of
+// writing. On a GPU the phases of steps are the host's, which runs ahead of the device.
 enum class RunPhase : std::uint8_t {
   start,
   load,
@@ -19,7 +19,7 @@ enum class RunPhase : std::uint8_t {
   finish,  // waiting for the results of the step
   validate,
   snapshot,
-  nothing,  // first of the phases of writing
+  nothing,  // no checkpoint is being written; the first phase of writing
   write,
   sync,
   commit,

@@ -10,7 +10,7 @@ inline constexpr std::size_t kMaxSecret = 4096;
 
 std::string hmac(const std::string& key, const std::string& text);  // returns 64 hexadecimal digits
 bool same_secret(const std::string& a, const std::string& b);       // compares in constant time
-std::string random_cookie();                                        // returns 128 bits in hexadecimal
+std::string random_cookie();                                        // returns 128 bits in hexadecimal; also a nonce
 std::string random_secret();                                        // returns 256 bits in hexadecimal
 
 // Returns the file's text without blank space at the end. Throws Error, which names the file, if the file cannot be

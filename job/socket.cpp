@@ -41,8 +41,8 @@ AddressList resolve(const Endpoint& at, bool passive) {
   return {list, freeaddrinfo};
 }
 
-// Waits until the socket is ready. poll() also counts time in which this process was stopped, so only the deadline's
-// clock decides about the timeout.
+// Waits until the socket is ready. The timeout is measured on the deadline's clock, because poll() also counts time in
+// which this process was stopped.
 void wait_ready(const Fd& fd, short events, SocketDeadline deadline, const char* what) {
   for (bool over = false;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - AwakeClock::now()).count();
@@ -51,7 +51,7 @@ void wait_ready(const Fd& fd, short events, SocketDeadline deadline, const char*
     if (n > 0) return;
     if (n < 0 && errno != EINTR) fail(what, ": ", std::strerror(errno));
     if (n == 0 && over) fail(what, ": no answer in time");
-    // Polls once more, since the answer may have come while this process was stopped.
+    // Polls once more after the deadline, since the answer may have come while this process was stopped.
     over = AwakeClock::now() >= deadline;
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// TCP sockets as values. Programs use numeric addresses for themselves; nothing resolves the name of this host.
+// TCP sockets. The addresses of this host are always numeric: nothing resolves the name of this host.
 
 #include <chrono>
 #include <cstddef>
@@ -45,7 +45,7 @@ Endpoint parse_endpoint(const std::string& text);  // throws Error, which contai
 bool is_numeric(const std::string& host);
 bool is_loopback(const std::string& host);  // true for 127.x.y.z, ::1 and localhost
 
-// `code` is an errno.
+// Thrown if listening fails; `code` is the errno.
 struct ListenError : Error {
   ListenError(int number, const std::string& what) : Error(what), code(number) {}
   int code;

@@ -16,7 +16,7 @@ double seconds(std::int64_t ns) { return std::round(static_cast<double>(ns) / 1e
 
 }  // namespace
 
-bool StartTimes::reach(StartStage stage) {
+bool StartTimes::mark_reached(StartStage stage) {
   std::int64_t& time = (*this)[stage];
   if (time != 0) return false;
   time = nanoseconds_now();

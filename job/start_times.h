@@ -32,7 +32,7 @@ struct StartTimes {
 
   std::int64_t& operator[](StartStage s) { return at[static_cast<std::size_t>(s)]; }
   // Records the time of a stage when it is reached for the first time. Returns true if it was the first time.
-  bool reach(StartStage);
+  bool mark_reached(StartStage);
   // Returns e.g. "4.61 s: noticed 0.7, ended 0.5, ..., first step 0.7": each stage with the seconds since the previous
   // stage. Stages that were not reached are omitted.
   std::string text() const;

@@ -23,8 +23,8 @@ using Timeout = std::chrono::milliseconds;
 // The last sign of life of a rank or agent that sends heartbeats.
 struct Heartbeat {
   std::string name;
-  Timeout age{};     // time since the last heartbeat, on the server's clock
-  std::string word;  // last message of a sender that has exited; empty while the sender is alive
+  Timeout age{};          // time since the last heartbeat, on the server's clock
+  std::string last_word;  // last message of a sender that has ended; empty while the sender is alive
 };
 
 class Store {
@@ -41,10 +41,10 @@ class Store {
   virtual std::int64_t append(const std::string& list, const std::string& value) = 0;
   virtual std::string local_address() const = 0;  // numeric address of this host that the store's host can reach
 
-  // Reports that `name` is alive or, with a non-empty word, that it has ended; if a connection closes without a word,
-  // the word is kConnectionClosed. Returns the senders that have been silent for longer than `silent` and those that
-  // have ended; returns all senders if `silent` < 0.
-  virtual std::vector<Heartbeat> beat(const std::string& name, const std::string& word, Timeout silent,
+  // Reports that `name` is alive or, if last_word is not empty, that it has ended. If a connection closes without a
+  // last word, its last word is kConnectionClosed. Returns the senders that have been silent for longer than `silent`
+  // and those that have ended; returns all senders if `silent` < 0.
+  virtual std::vector<Heartbeat> beat(const std::string& name, const std::string& last_word, Timeout silent,
                                       Timeout timeout) = 0;
   // Opens another connection to the same server, for another thread: a wait on one connection does not block the other
   // connections.
@@ -75,10 +75,10 @@ struct StoreRefused : Error {
   using Error::Error;
 };
 
-// How long a client waits for an answer, beyond the time for which the server may wait.
+// Maximum time for which a client waits for an answer, in addition to the time for which the server itself may wait.
 inline constexpr Timeout kAnswerTime{10'000};
-// Answer time for a server in another process on this host: the server's connections close if it dies, so a server that
-// does not answer has only been stopped.
+// Answer time for a server in another process on this host, practically unlimited: if the server dies, its connections
+// close, so a server that does not answer has only been stopped.
 inline constexpr Timeout kWhileConnected = std::chrono::hours(24 * 365);
 
 // Tries to connect once. Throws Error, which says why, if it cannot.

@@ -14,10 +14,14 @@ using Clock = AwakeClock;
 
 namespace {
 
+constexpr std::size_t kMinReply = sizeof kMagic + sizeof(Status);
+constexpr std::chrono::milliseconds kRetryInterval{50};
+
 class TcpStore final : public Store {
  public:
   TcpStore(const Endpoint& server, const std::string& cookie, SocketDeadline deadline, Timeout answer_time)
       : server_(server), cookie_(cookie), answer_time_(answer_time), fd_(connect_to(server, deadline)) {
+    // The handshake has a limit of its own, so that connect_store() tries again if a server does not answer.
     greet(std::min<SocketDeadline>(deadline, Clock::now() + kAnswerTime));
     local_address_ = local_endpoint(fd_).host;
   }
@@ -44,9 +48,9 @@ class TcpStore final : public Store {
     return *place;
   }
   std::string local_address() const override { return local_address_; }
-  std::vector<Heartbeat> beat(const std::string& name, const std::string& word, Timeout silent,
+  std::vector<Heartbeat> beat(const std::string& name, const std::string& last_word, Timeout silent,
                               Timeout timeout) override {
-    return take_heartbeats(call({Op::beat, silent.count(), checked(name), word}, Clock::now() + timeout).value);
+    return take_heartbeats(call({Op::beat, silent.count(), checked(name), last_word}, Clock::now() + timeout).value);
   }
   std::unique_ptr<Store> another_connection(Timeout timeout) const override {
     return connect_store(server_, cookie_, timeout, answer_time_);
@@ -61,9 +65,12 @@ class TcpStore final : public Store {
 
   // Both sides prove that they know the cookie.
   void greet(SocketDeadline deadline) {
-    const std::string theirs = call({Op::hello, 0, "", ""}, deadline).value, ours = random_cookie();
-    const Reply r = call({Op::hello, 0, "", store_handshake::client_says(cookie_, theirs, ours)}, deadline);
-    if (r.status != Status::ok || !same_secret(r.value, store_handshake::proof(cookie_, "server", theirs, ours)))
+    const std::string server_nonce = call({Op::hello, 0, "", ""}, deadline).value;
+    const std::string client_nonce = store_handshake::random_nonce();
+    const std::string proof = store_handshake::client_says(cookie_, server_nonce, client_nonce);
+    const Reply r = call({Op::hello, 0, "", proof}, deadline);
+    if (r.status != Status::ok ||
+        !same_secret(r.value, store_handshake::proof(cookie_, "server", server_nonce, client_nonce)))
       throw StoreRefused(str("the store at ", to_string(server_),
                              " belongs to a different job, or has a different secret (its cookie differs)"));
   }
@@ -85,7 +92,7 @@ class TcpStore final : public Store {
       send_all(fd_, encode(request), deadline);
       std::size_t at = 0;
       const auto length = take<std::uint32_t>(recv_exactly(fd_, 4, deadline), at);
-      if (length < 5 || length > kMaxFrame) fail("it does not speak the store's protocol");
+      if (length < kMinReply || length > kMaxFrame) fail("it does not speak the store's protocol");
       const std::string payload = recv_exactly(fd_, length, deadline);
       at = 0;
       if (take<std::uint32_t>(payload, at) != kMagic) fail("it does not speak the store's protocol");
@@ -108,7 +115,7 @@ class TcpStore final : public Store {
 }  // namespace
 
 std::string Store::get(const std::string& key, Timeout timeout) {
-  std::optional<std::string> value = wait_for(key, std::max(timeout, Timeout(1)));
+  std::optional<std::string> value = wait_for(key, std::max(timeout, Timeout(1)));  // 0 would not wait at all
   if (!value)
     fail("store at ", server(), ": nobody set '", key, "' within ", static_cast<double>(timeout.count()) / 1000, " s");
   return std::move(*value);
@@ -128,10 +135,10 @@ std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& 
     } catch (const StoreRefused&) {
       throw;
     } catch (const Error& e) {
-      if (Clock::now() + std::chrono::milliseconds(50) >= deadline)
+      if (Clock::now() + kRetryInterval >= deadline)
         fail(e.what(), " (tried for ", static_cast<double>(timeout.count()) / 1000, " s)");
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(kRetryInterval);
   }
 }
 

@@ -81,10 +81,11 @@ inline std::string take_text(const std::string& in, std::size_t& at) {
   return in.substr(at - size, size);
 }
 
-inline void put_heartbeat(std::string& out, const std::string& name, std::int64_t age_ms, const std::string& word) {
+inline void put_heartbeat(std::string& out, const std::string& name, std::int64_t age_ms,
+                          const std::string& last_word) {
   put(out, age_ms);
   put_text(out, name);
-  put_text(out, word);
+  put_text(out, last_word);
 }
 inline std::vector<Heartbeat> take_heartbeats(const std::string& in) {
   std::vector<Heartbeat> out;
@@ -92,7 +93,7 @@ inline std::vector<Heartbeat> take_heartbeats(const std::string& in) {
     Heartbeat h;
     h.age = Timeout(take<std::int64_t>(in, at));
     h.name = take_text(in, at);
-    h.word = take_text(in, at);
+    h.last_word = take_text(in, at);
     out.push_back(std::move(h));
   }
   return out;

@@ -22,7 +22,7 @@ using Clock = AwakeClock;
 namespace {
 
 constexpr std::size_t kMaxConnections = 16384;          // two connections per rank
-constexpr std::chrono::milliseconds kCrowdedPause{20};  // pause before the next accept
+constexpr std::chrono::milliseconds kCrowdedPause{20};  // pause before accepting again when there was no room
 
 constexpr int kAccepted = 64;  // maximum number of accepts in a row
 
@@ -77,14 +77,14 @@ void StoreServer::Impl::run() {
     std::size_t i = 2;
     for (auto c = connections_.begin(); c != connections_.end(); ++i)
       c = serve(*c, fds[i].revents) ? std::next(c) : close_connection(c);
-    sessions_.answer_beats(Clock::now());
+    sessions_.answer_heartbeats(Clock::now());
     if (fds[1].revents || crowded_) accept_some();
-    sessions_.expire(Clock::now());
+    sessions_.handle_timeouts(Clock::now());
     for (auto c = connections_.begin(); c != connections_.end();) c = serve(*c, 0) ? std::next(c) : close_connection(c);
   }
 }
 
-// Returns what to poll for: a connection is not read from while its client does not read its answers.
+// Returns the sockets and events to poll for. A connection is not read from while too many reply bytes are unsent.
 std::vector<pollfd> StoreServer::Impl::awaited() const {
   std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}, {crowded_ ? -1 : listen_.get(), POLLIN, 0}};
   for (const Connection& c : connections_) {
@@ -104,7 +104,7 @@ int StoreServer::Impl::poll_timeout() const {
 void StoreServer::Impl::accept_some() {
   crowded_ = false;
   for (int i = 0; i < kAccepted; ++i) {
-    if (sessions_.strangers() >= kMaxStrangers || connections_.size() >= kMaxConnections) crowded_ = !make_room();
+    if (sessions_.num_strangers() >= kMaxStrangers || connections_.size() >= kMaxConnections) crowded_ = !make_room();
     if (crowded_) return;
     sockaddr_storage address{};
     socklen_t size = sizeof address;

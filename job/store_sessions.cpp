@@ -20,8 +20,8 @@ std::chrono::milliseconds bounded(std::int64_t ms) {
   return std::chrono::milliseconds(std::clamp<std::int64_t>(ms, -1, kLongest));
 }
 
-bool had_its_chance(const StoreSessions::Session& stranger, StoreSessions::Clock::time_point now) {
-  return stranger.deadline - kHelloTime + kChance <= now;
+bool had_its_time(const StoreSessions::Session& stranger, StoreSessions::Clock::time_point now) {
+  return stranger.deadline - kHelloTime + kMinStrangerTime <= now;
 }
 
 }  // namespace
@@ -50,16 +50,16 @@ void StoreSessions::receive(Session& s, std::string_view bytes, Clock::time_poin
 
 void StoreSessions::greet(Session& s, const Request& r) {
   if (r.op != Op::hello) fail("store: a request came before the hello");
-  if (s.number.empty()) {
-    s.number = new_number_();
-    s.out += reply(Status::ok, s.number);
+  if (s.nonce.empty()) {
+    s.nonce = new_nonce_();
+    s.out += reply(Status::ok, s.nonce);
     return;
   }
-  s.trusted = store_handshake::client_knows(cookie_, s.number, r.value);
+  s.trusted = store_handshake::client_knows(cookie_, s.nonce, r.value);
   s.closing = !s.trusted;
   s.out += !s.trusted ? reply(Status::refused)
-                      : reply(Status::ok, store_handshake::proof(cookie_, "server", s.number,
-                                                                 r.value.substr(0, store_handshake::kNumber)));
+                      : reply(Status::ok, store_handshake::proof(cookie_, "server", s.nonce,
+                                                                 r.value.substr(0, store_handshake::kNonceSize)));
 }
 
 void StoreSessions::handle(Session& s, const Request& r, Clock::time_point now) {
@@ -89,8 +89,8 @@ void StoreSessions::handle(Session& s, const Request& r, Clock::time_point now) 
   }
 }
 
-bool StoreSessions::has_room(const std::string& key, std::size_t value) const {
-  return value <= kMaxStoreValue && bytes_ + key.size() + value <= kMaxStoreBytes;
+bool StoreSessions::has_room(const std::string& key, std::size_t value_bytes) const {
+  return value_bytes <= kMaxStoreValue && bytes_ + key.size() + value_bytes <= kMaxStoreBytes;
 }
 
 void StoreSessions::put_value(const std::string& key, std::string value) {
@@ -116,7 +116,7 @@ void StoreSessions::add(Session& s, const Request& r) {
   s.out += reply(Status::ok, std::to_string(sum));
 }
 
-// The list's own key contains the number of its entries.
+// Adds an entry to a list. The number of entries is stored under the list's own key.
 void StoreSessions::append(Session& s, const Request& r) {
   const auto found = values_.find(r.key);
   const std::int64_t count = found == values_.end() ? 0 : std::strtoll(found->second.c_str(), nullptr, 10);
@@ -137,35 +137,35 @@ void StoreSessions::beat(Session& s, const Request& r, Clock::time_point now) {
     return;
   }
   s.beats_as = r.key;
-  s.asks_silent = bounded(r.number);
+  s.silence_limit = bounded(r.number);
   const auto [at, fresh] = pulses_.try_emplace(r.key);
   if (fresh) bytes_ += r.key.size();
-  if (!at->second.word.empty()) return;
+  if (!at->second.last_word.empty()) return;
   bytes_ += r.value.size();
   at->second = {now, r.value};
 }
 
-void StoreSessions::answer_beats(Clock::time_point now) {
+void StoreSessions::answer_heartbeats(Clock::time_point now) {
   for (Session& s : sessions_) {
-    if (!s.asks_silent) continue;
+    if (!s.silence_limit) continue;
     std::string list;
     for (const auto& [name, pulse] : pulses_) {
       const auto age = now - pulse.last;
-      if (list.size() < kMaxStoreValue / 2 && (age > *s.asks_silent || !pulse.word.empty()))
-        put_heartbeat(list, name, std::chrono::duration_cast<std::chrono::milliseconds>(age).count(), pulse.word);
+      if (list.size() < kMaxStoreValue / 2 && (age > *s.silence_limit || !pulse.last_word.empty()))
+        put_heartbeat(list, name, std::chrono::duration_cast<std::chrono::milliseconds>(age).count(), pulse.last_word);
     }
-    s.asks_silent.reset();
+    s.silence_limit.reset();
     s.out += reply(Status::ok, list);
   }
 }
 
 void StoreSessions::close(Iterator place, Clock::time_point now) {
   const auto pulse = pulses_.find(place->beats_as);
-  if (pulse != pulses_.end() && pulse->second.word.empty()) pulse->second = {now, std::string(kConnectionClosed)};
+  if (pulse != pulses_.end() && pulse->second.last_word.empty()) pulse->second = {now, std::string(kConnectionClosed)};
   sessions_.erase(place);
 }
 
-void StoreSessions::expire(Clock::time_point now) {
+void StoreSessions::handle_timeouts(Clock::time_point now) {
   for (Session& s : sessions_) {
     if (s.deadline > now) continue;
     if (!s.trusted) s.closing = true;
@@ -183,17 +183,18 @@ StoreSessions::Clock::time_point StoreSessions::next_deadline(Clock::time_point 
 
 std::optional<StoreSessions::Iterator> StoreSessions::stranger_to_replace(Clock::time_point now) {
   const auto oldest = std::ranges::find(sessions_, false, &Session::trusted);
-  return oldest == sessions_.end() || !had_its_chance(*oldest, now) ? std::nullopt : std::optional(oldest);
+  return oldest == sessions_.end() || !had_its_time(*oldest, now) ? std::nullopt : std::optional(oldest);
 }
 
 std::optional<StoreSessions::Iterator> StoreSessions::crowding_stranger(Iterator newcomer, Clock::time_point now) {
   const auto of_this_client = [&](const Session& s) { return !s.trusted && s.client == newcomer->client; };
-  if (std::cmp_less_equal(std::ranges::count_if(sessions_, of_this_client), kMaxStrangersOfOne)) return std::nullopt;
+  const auto strangers = std::ranges::count_if(sessions_, of_this_client);
+  if (std::cmp_less_equal(strangers, kMaxStrangersPerAddress)) return std::nullopt;
   const auto oldest = std::ranges::find_if(sessions_, of_this_client);
-  return had_its_chance(*oldest, now) ? oldest : newcomer;
+  return had_its_time(*oldest, now) ? oldest : newcomer;
 }
 
-std::size_t StoreSessions::strangers() const {
+std::size_t StoreSessions::num_strangers() const {
   return static_cast<std::size_t>(std::ranges::count(sessions_, false, &Session::trusted));
 }
 

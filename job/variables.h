@@ -52,7 +52,7 @@ class Variables {
     return n;
   }
   int number_or(const std::string& name, int otherwise) const { return has(name) ? number(name) : otherwise; }
-  void set_context(std::string why) { context_ = std::move(why); }
+  void set_context(std::string context) { context_ = std::move(context); }
 
  private:
   // An empty variable counts as unset, as in shells and schedulers.

@@ -15,12 +15,12 @@ using WaitClock = AwakeClock;
 inline thread_local WaitClock::duration waited_for_groups{};
 
 // Adds the duration of its lifetime to waited_for_groups.
-class WaitForGroups {
+class GroupWaitTimer {
  public:
-  WaitForGroups() = default;
-  ~WaitForGroups() { waited_for_groups += WaitClock::now() - since_; }
-  WaitForGroups(const WaitForGroups&) = delete;
-  WaitForGroups& operator=(const WaitForGroups&) = delete;
+  GroupWaitTimer() = default;
+  ~GroupWaitTimer() { waited_for_groups += WaitClock::now() - since_; }
+  GroupWaitTimer(const GroupWaitTimer&) = delete;
+  GroupWaitTimer& operator=(const GroupWaitTimer&) = delete;
 
  private:
   WaitClock::time_point since_ = WaitClock::now();

@@ -4,7 +4,7 @@ namespace ring {
 
 void check(const BatchedMatmul& m) {
   const auto fits = [&](const Tensor& t) {
-    return t.shape().size() == 3 && t.contiguous() && t.dtype() == m.c.dtype() && t.dim(0) == m.c.dim(0);
+    return t.shape().size() == 3 && t.is_contiguous() && t.dtype() == m.c.dtype() && t.dim(0) == m.c.dim(0);
   };
   const bool all = fits(m.a) && fits(m.b) && fits(m.c) && (!m.add.defined() || fits(m.add));
   const auto says = [&](const char* what) {

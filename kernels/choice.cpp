@@ -22,7 +22,7 @@ double seconds_of(const Run& run, std::size_t i, int repeats, const ExecContext&
   const Event start = ctx.stream.record_time();
   for (int n = 0; n < repeats; ++n) run(i);
   const Event end = ctx.stream.record_time();
-  end.synchronize();  // host waits: start (measuring)
+  end.synchronize();  // allowed host wait: start (reads a measured time)
   return std::max(end.seconds_after(start) / repeats, kMinCallSeconds);
 }
 

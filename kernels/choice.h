@@ -11,10 +11,10 @@
 
 namespace ring {
 
-// Returns the index of the chosen name. Requires at least one name; the highest priority comes first. If the choice is
-// unknown, measures it with `run`, which queues the candidate of an index and may be called any number of times.
-// Instead of measuring, takes the first candidate while a CUDA graph is recorded or if ctx.tuning follows a rule.
-// `shape`: everything that the speed depends on besides the slot, the device, the names and determinism, including the
+// Returns the index of the chosen name. names: at least one, highest priority first. If the choice is unknown, measures
+// all candidates: run(i) queues candidate i and may be called any number of times. While a CUDA graph is recorded, or
+// if ctx.tuning follows a rule, takes the first candidate instead of measuring.
+// shape: everything that the speed depends on besides the slot, the device, the names and determinism, including the
 // versions of libraries.
 std::size_t measured_choice(std::string_view slot, const std::string& shape, const std::vector<std::string_view>& names,
                             const std::function<void(std::size_t)>& run, const ExecContext&);

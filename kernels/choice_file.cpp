@@ -22,7 +22,7 @@
 namespace ring {
 namespace {
 
-// Increment it when the meaning of a key or of a choice changes but its text does not.
+// Version of the file's content. Increment it when the meaning of a key or of a choice changes but its text does not.
 constexpr int kVersion = 1;
 constexpr const char* kHeaderStart = "# ringmaster choices, version ";
 
@@ -89,7 +89,7 @@ void write_choice_file(const std::string& path, const ChoiceMap& choices) {
   const std::string lines = to_text(choices);
   check_regular("write", temporary, O_WRONLY | O_CREAT);
   errno = 0;
-  std::ofstream out(temporary);  // opens: checked
+  std::ofstream out(temporary);  // allowed open: checked by check_regular() above
   out << header_for(lines) << lines;
   out.close();
   std::error_code error(out ? 0 : errno ? errno : EIO, std::generic_category());

@@ -30,7 +30,8 @@ class ChoiceStore {
   std::string add(const std::string& key, const std::string& choice, const std::optional<std::string>& rejected);
 
  private:
-  // These require mutex_. add_locked() also takes the lock file, and throws Error if it cannot write the store.
+  // Callers of the next three functions must hold mutex_. add_locked() also takes the lock file, and throws Error if it
+  // cannot write the store.
   void reload_if_changed();
   std::string add_locked(const std::string& key, const std::string& choice, const std::optional<std::string>& rejected);
   void stop_sharing(const std::string& why);

@@ -26,7 +26,8 @@ struct EmbeddingBackward {
   float beta = 0;
   std::int64_t first_id = 0, all_rows = 0;
 };
-// With beta = 1 only rows whose id occurs are read and written, at most one per token.
+// Counts the whole table if beta is 0. With beta = 1 only rows whose id occurs are read and written, at most one per
+// token.
 inline Cost cost(const EmbeddingBackward& a) {
   const double touched = std::min(bytes_of({a.dtable}), bytes_of({a.dout}));
   return {0, bytes_of({a.ids, a.dout}) + (a.beta == 0 ? bytes_of({a.dtable}) : 2 * touched), short_text(a.dout)};

@@ -80,7 +80,7 @@ void check(const MatmulFp8& m) {
 
 Cost cost(const MatmulFp8& m) {
   const std::int64_t k = m.a.values.dim(1);
-  constexpr std::string_view kBlocks[] = {"", "w", "t"};  // for rows, squares, tensor
+  constexpr std::string_view kBlocks[] = {"", "w", "t"};  // suffix for rows, squares, tensor
   return {2 * static_cast<double>(m.c.numel()) * static_cast<double>(k),
           bytes_of({m.a.values, m.a.scales, m.b.values, m.b.scales, m.c, m.accumulate ? m.c : Tensor{}}),
           str("e4m3[", m.c.dim(0), 'x', m.c.dim(1), 'x', k, ']', kBlocks[static_cast<int>(m.b.blocks)],
@@ -90,7 +90,7 @@ Cost cost(const MatmulFp8& m) {
 const Kernel<MatmulFp8>::Candidate& choose_fastest(const Kernel<MatmulFp8>& slot, const MatmulFp8& args,
                                                    const ExecContext& ctx) {
   const auto key = [](const MatmulFp8& m) { return str(cost(m).shape, " to ", m.c.dtype()); };
-  // GEMMs that accumulate into c are measured with a temporary c.
+  // Replaces c by a temporary tensor if the GEMM accumulates into c, so that measuring does not change c.
   const auto repeatable = [](MatmulFp8 m, const ExecContext& context) {
     if (m.accumulate) m.c = context.zeros(m.c.shape(), m.c.dtype(), Lifetime::run);
     return m;

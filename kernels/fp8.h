@@ -46,13 +46,14 @@ constexpr float from_e4m3(std::uint8_t code) {
   return std::bit_cast<float>(sign | (exponent + 120u) << 23 | mantissa << 20);
 }
 
-// The scale of a block, and the factor that its elements are multiplied with before they are rounded.
+// Scale of a block. Elements are multiplied by `factor` (1 / scale, except for an infinite maximum) and then rounded.
 struct Fp8Scale {
   float scale, factor;
 };
-// max: the largest magnitude in the block, NaN left out. The scale is the smallest power of two with max / scale <=
-// 448, so that no finite element saturates, but at least 2^-126; it is 1 for a block of zeros. An infinite max gives a
-// factor of 0, which turns the infinity into NaN: like a NaN in the block, it propagates to every result of its row.
+// Returns the scale of a block whose largest magnitude, ignoring NaN, is `max`. It is the smallest power of two with
+// max / scale <= 448, so that no finite element saturates, but at least 2^-126. A block of zeros has scale 1. If max is
+// infinite, the factor is 0, which turns the infinity into NaN. Like any NaN in the block, it propagates to every
+// result of its row.
 RING_HOST_DEVICE constexpr Fp8Scale fp8_scale(float max) {
   const auto bits = std::bit_cast<std::uint32_t>(max);
   if (bits == 0) return {1, 1};
@@ -76,8 +77,8 @@ enum class Fp8Blocks : std::uint8_t {
   tensor,   // one scale for the whole tensor
 };
 
-// A matrix [R,K]; each element is its value times the scale of its block. The rows of both tensors start at multiples
-// of 16 bytes, as TMA requires.
+// A matrix [R,K] in FP8. An element equals its value times the scale of its block. The rows of both tensors start at
+// multiples of 16 bytes, as TMA requires.
 struct Fp8Matrix {
   Tensor values;  // u8 [R,K]: e4m3
   Tensor scales;  // f32; rows: [K / 128, R]; squares: [R / 128, K / 128], quotients rounded up; tensor: [1, 1]
@@ -89,19 +90,22 @@ struct Fp8Matrix {
 Fp8Matrix empty_fp8(std::int64_t rows, std::int64_t columns, Fp8Blocks, const ExecContext&, Lifetime = Lifetime::step);
 
 // The largest magnitude of a tensor, ignoring NaN. Tensorwise ops require it; blockwise ops must not have it. Unless
-// `given`, an op first raises `value` to the largest magnitude of its result; an op without outputs does only that. A
-// split tensor thus takes two calls per part: one without outputs, and, once `value` holds the maximum of all parts,
-// one with outputs and `given`. The caller must set `value` to 0 before the first call.
+// `given`, an op first raises `value` to the largest magnitude of its result. An op without outputs does only that.
+//
+// A split tensor thus takes two calls per part: first one without outputs; then, once `value` holds the maximum of all
+// parts, one with outputs and `given`. The caller must set `value` to 0 before the first call.
 struct Fp8Max {
   Tensor value;  // f32 [1]
   bool given = false;
 };
 
-// Quantizes x, f32 or bf16 [N,C] with unit last stride, to out [N,C], and its transpose to transposed [C,N]. Either may
-// be undefined; both have the same kind of blocks. Blocks of rows differ between the two: those of `transposed` are 128
-// rows of one column of x. Squares are the same 128 x 128 elements in both. Blockwise takes one pass over x; tensorwise
-// takes two, or one with a given maximum. If a given maximum is too small, finite magnitudes above 448 scales become
-// 448 scales, and infinities NaN.
+// Quantizes x, f32 or bf16 [N,C] with unit last stride.
+//   out         [N,C]; may be undefined
+//   transposed  [C,N], the transpose, with the same kind of blocks; may be undefined
+// Blocks of rows differ between the two: a block of `transposed` is 128 rows of one column of x. Squares are the same
+// 128 x 128 elements in both. Blockwise quantization takes one pass over x. Tensorwise quantization takes two passes,
+// or one if the maximum is given. If the given maximum is too small, magnitudes above 448 * scale become 448 * scale if
+// they are finite, and NaN if they are infinite.
 struct QuantizeFp8 {
   Tensor x;
   Fp8Matrix out, transposed;
@@ -119,11 +123,16 @@ inline Cost cost(const QuantizeFp8& q) {
 }
 inline constinit Kernel<QuantizeFp8> quantize_fp8_kernel{"quantize_fp8"};
 
-// c [M,N] = a b^T, or c += a b^T if `accumulate`, with a [M,K] and b [N,K]. A linear layer has three such GEMMs: y = x
-// w^T; dx = dy w, with the transposed copy of w as b; and dw += dy^T x, with the transposed copies of dy and x. The sum
-// over each block of 128 along K is scaled and accumulated in f32, so that the limited precision of the tensor cores'
-// accumulators affects only 128 terms. Requires blocks of rows in a and blocks of rows or squares in b, or both
-// tensorwise. Rows of c start at multiples of 16 bytes; c is f32 or bf16, and f32 if `accumulate`. FLOPs: 2 M N K.
+// c [M,N] = a b^T, or c += a b^T if `accumulate`, with a [M,K] and b [N,K]. FLOPs: 2 M N K. A linear layer has three
+// such GEMMs:
+//   y = x w^T
+//   dx = dy w, with the transposed copy of w as b
+//   dw += dy^T x, with the transposed copies of dy and x
+// The sum over each block of 128 along K is scaled and then accumulated in f32. The limited precision of the tensor
+// cores' accumulators thus affects only 128 terms.
+//
+// Blocks of a must be rows, and blocks of b rows or squares; or both are tensorwise. The rows of c start at multiples
+// of 16 bytes. c is f32 or bf16; with `accumulate` it is f32.
 struct MatmulFp8 {
   Fp8Matrix a, b;
   Tensor c;

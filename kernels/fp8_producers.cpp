@@ -16,7 +16,7 @@ void check_input(std::string_view op, std::string_view name, const Tensor& t) {
              describe(t), ", expected a matrix with unit last stride");
 }
 
-// Checks the outputs of an op whose result has the shape and type of `result`.
+// Throws Error if the outputs of `a` do not fit a result with the shape and type of `result`.
 template <class Args>
 void check_outputs(std::string_view op, const Args& a, const Tensor& result) {
   for (const Fp8Matrix* m : {&a.out, &a.transposed})
@@ -25,7 +25,7 @@ void check_outputs(std::string_view op, const Args& a, const Tensor& result) {
   check(QuantizeFp8{result, a.out, a.transposed, a.max});
 }
 
-// Runs a candidate of the slot without showing it to observers: they see the op that it is part of.
+// Runs an op as part of another op. Observers are not called for it, since they see the other op.
 template <class Args>
 void run_part(const Kernel<Args>& slot, const Args& args, const ExecContext& ctx) {
   slot.choose(args, ctx).fn(args, ctx);

@@ -50,8 +50,8 @@ inline constinit Kernel<SwiGluFp8> swiglu_fp8_kernel{"swiglu_fp8"};
 inline constinit Kernel<SwiGluBackwardFp8> swiglu_backward_fp8_kernel{"swiglu_backward_fp8"};
 inline constinit Kernel<RopeFp8> rope_fp8_kernel{"rope_fp8"};
 
-// Run the op as two kernels, the op itself and quantize_fp8: the reference, and the last resort on GPUs. Allocates the
-// op's result, or, for RoPE, writes it to x.
+// Run the op as two kernels: first the op itself, then quantize_fp8. This is the reference and, on GPUs, the last
+// resort. Allocates the op's result; RoPE writes its result to x instead.
 void run_separately(const RmsNormFp8&, const ExecContext&);
 void run_separately(const SwiGluFp8&, const ExecContext&);
 void run_separately(const SwiGluBackwardFp8&, const ExecContext&);

@@ -44,7 +44,8 @@ class KernelObserver {
   virtual ~KernelObserver() = default;
   // Called instead of the kernel. Must call `run`, which queues the kernel, at least once.
   virtual void call(const KernelCall&, const ExecContext&, const std::function<void()>& run) = 0;
-  // Called at the start of a scope or, in the backward, of a step of the tape. The calls until leave() belong to it.
+  // Called at the start of a scope or, in the backward, of a step of the tape. Kernel calls until the matching leave()
+  // belong to the scope or step.
   virtual void enter_scope(const ScopeId&, const ExecContext&) {}
   virtual void enter_step(std::string_view /*op*/, const ExecContext&) {}
   virtual void leave(const ExecContext&) {}
@@ -54,10 +55,10 @@ class KernelObserver {
 struct ExecContext {
   Stream stream;
   Precision precision = Precision::fp32;
-  bool deterministic = true;                   // requires bit-identical results from run to run; skips other candidates
+  bool deterministic = true;                   // requires bit-identical results from run to run
   std::shared_ptr<Tuning> tuning{};            // measured choices; if null, priorities and library heuristics decide
   std::shared_ptr<KernelObserver> observer{};  // may be null
-  std::shared_ptr<Scopes> scopes = std::make_shared<Scopes>();  // scopes of this process's steps, shared by copies
+  std::shared_ptr<Scopes> scopes = std::make_shared<Scopes>();  // scopes of this process's steps; copies share them
   Tensor empty(const Shape& shape, DType dtype = DType::f32, Lifetime lifetime = Lifetime::step) const {
     return Tensor::empty(shape, dtype, stream, lifetime);
   }
@@ -77,7 +78,7 @@ struct KernelInfo {
   std::string_view slot, candidate;
   Backend backend;
 };
-// Returns every candidate of every slot in this program, for the test that all slots are filled.
+// Returns the list of every candidate of every slot in this program, which add() extends. For tests and benchmarks.
 std::vector<KernelInfo>& kernel_registry();
 
 // The slot of one op: its candidates for each backend.
@@ -90,7 +91,7 @@ class Kernel {
     std::string_view name;
     Fn fn;
     Supports supports = nullptr;  // null if it supports all valid arguments
-    int priority = 0;             // higher is tried first; 0 is a last resort, never measured against higher ones
+    int priority = 0;             // higher is tried first; 0: last resort, never measured against higher ones
   };
 
   // Returns the candidate to run if ctx.tuning is set.
@@ -98,7 +99,7 @@ class Kernel {
 
   constexpr explicit Kernel(std::string_view name, Chooser chooser = nullptr) : name_(name), chooser_(chooser) {}
 
-  // Adds a candidate. Call from a static initializer. Returns true.
+  // Adds a candidate, behind those of the same priority. Call from a static initializer. Returns true.
   bool add(Backend backend, const Candidate& c) {
     auto& list = table_[static_cast<std::size_t>(backend)];
     auto at = list.begin();
@@ -133,7 +134,8 @@ class Kernel {
   std::string_view name() const { return name_; }
 
  private:
-  // Replaces the call on a fake stream, which does not compute: allocates scratch_bytes() and notifies the observer.
+  // Skips the kernel on a fake stream, which does not compute: only allocates scratch_bytes() and notifies the
+  // observer.
   void skip(const Args& args, const ExecContext& ctx) const {
     const Tensor scratch = ctx.empty({static_cast<std::int64_t>(scratch_bytes(args, ctx))}, DType::u8);
     if (!ctx.observer) return;
@@ -146,8 +148,8 @@ class Kernel {
   std::array<std::vector<Candidate>, kBackends> table_{};
 };
 
-// Helpers for `Cost cost(const Args&)`, which every op defines next to its argument struct, mostly as cost_of(main
-// operand, {operands read or written}). Undefined tensors count 0 bytes.
+// Helpers for `Cost cost(const Args&)`. Every op defines this function next to its argument struct, usually by
+// returning cost_of(main operand, {operands read or written}). Undefined tensors count 0 bytes.
 double bytes_of(std::initializer_list<Tensor> operands);
 std::string short_text(const Tensor&);  // short description, such as "bf16[4096,768]"; "none" if undefined
 inline Cost cost_of(const Tensor& main, std::initializer_list<Tensor> moved, double flops = 0) {

@@ -28,7 +28,7 @@ class LaunchCache {
     const bool recording = stream_.recording();
     auto at = entries_.find(key);
     if (at == entries_.end()) {
-      if (!recording) make_room();  // during capture, its event would become part of the graph
+      if (!recording) make_room();  // during capture, the event that this records would become part of the graph
       at = entries_.emplace(key, Entry{make(key)}).first;
     }
     at->second.last_use = ++uses_;

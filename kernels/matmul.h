@@ -37,7 +37,7 @@ inline Cost cost(const Matmul& m) {
 inline constinit Kernel<Matmul> matmul_kernel{"matmul"};
 
 // out[C] = beta * out + column sums of x [N,C]: the gradient of a bias. x and out are f32 or bf16; their types may
-// differ. Accumulates in f32, in an order that depends only on the shape and the thread count.
+// differ. Accumulates in f32. For the same tensors and thread count, the order of the sums is the same.
 struct ColumnSum {
   Tensor x, out;
   float beta = 0;

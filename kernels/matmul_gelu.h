@@ -16,7 +16,7 @@ inline bool has_gelu(const Matmul& m) { return gelu_operand(m).defined(); }
 inline void check_gelu(const Matmul& m) {
   if (!has_gelu(m)) return;
   const Tensor &at = gelu_operand(m), &c = m.c;
-  RING_CHECK(at.shape() == c.shape() && at.dtype() == c.dtype() && at.contiguous() && c.contiguous(),
+  RING_CHECK(at.shape() == c.shape() && at.dtype() == c.dtype() && at.is_contiguous() && c.is_contiguous(),
              "matmul: ", describe(c), " activated at ", describe(at),
              ": both must be contiguous, of one shape and type");
   const bool alone = !m.residual.defined() && m.beta == 0;

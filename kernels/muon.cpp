@@ -5,7 +5,7 @@ namespace ring {
 std::int64_t check(const char* op, const std::vector<MuonMatrix>& matrices, const Tensor& update) {
   RING_CHECK(!matrices.empty(), op, ": no matrices");
   const std::int64_t n = matrices[0].values.numel();
-  const auto fits = [n](const Tensor& t) { return t.contiguous() && t.numel() == n; };
+  const auto fits = [n](const Tensor& t) { return t.is_contiguous() && t.numel() == n; };
   for (const MuonMatrix& m : matrices) {
     RING_CHECK(fits(m.values) && fits(m.gradient) && fits(m.momentum) && (!m.weights.defined() || fits(m.weights)), op,
                ": values ", describe(m.values), ", gradient ", describe(m.gradient), ", momentum ",
@@ -13,7 +13,7 @@ std::int64_t check(const char* op, const std::vector<MuonMatrix>& matrices, cons
     RING_CHECK(m.first_element >= 0 && m.first_element % 8 == 0, op, ": first_element is ", m.first_element,
                ", expected a multiple of 8");
   }
-  RING_CHECK(update.contiguous() && update.numel() == n * std::ssize(matrices), op, ": update ", describe(update),
+  RING_CHECK(update.is_contiguous() && update.numel() == n * std::ssize(matrices), op, ": update ", describe(update),
              " of ", matrices.size(), " matrices of ", n, " elements");
   return n;
 }

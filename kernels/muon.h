@@ -25,7 +25,7 @@ struct MuonMomentum {
   Tensor update, state;
   float beta = 0.95f;
   bool nesterov = true;
-  RandomSite site{};  // site.step is not used
+  RandomSite site{};  // site.step is ignored: state.step replaces it
 };
 Cost cost(const MuonMomentum&);
 inline constinit Kernel<MuonMomentum> muon_momentum_kernel{"muon_momentum"};
@@ -43,7 +43,7 @@ inline constinit Kernel<UnitNorm> unit_norm_kernel{"unit_norm"};
 // Does nothing if state.accepted is 0. bf16 values are rounded stochastically.
 struct MuonApply {
   std::vector<MuonMatrix> matrices;
-  Tensor update, state;  // update: as MuonMomentum writes it
+  Tensor update, state;  // update: one per matrix, as in MuonMomentum
   float scale = 1, weight_decay = 0, lr_scale = 1;
   RandomSite site{};
 };

@@ -1,5 +1,6 @@
 #pragma once
-// Kernel observers: several at once, the scopes and steps that calls belong to, and ranges for external profilers.
+// Helpers for kernel observers: combine several observers, report the scopes and steps that kernel calls belong to, and
+// open ranges for external profilers.
 
 #include <initializer_list>
 #include <memory>

@@ -5,8 +5,8 @@
 
 namespace ring {
 
-// sum += sum of x^2. x contiguous, f32 or bf16; sum [1] f32. Accumulates in f64 (GPUs: f32 for small groups, f64 over
-// the groups), in a fixed order per thread count.
+// sum += sum of x^2. x contiguous, f32 or bf16; sum [1] f32. Accumulates in f64, in a fixed order per thread count.
+// GPUs add small groups of elements in f32, and then the groups in f64.
 struct SquaredNorm {
   Tensor x, sum;
 };
@@ -45,7 +45,7 @@ struct AdamW {
   Tensor param, grad, m, v, state;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0, lr_scale = 1;
   Tensor weights;
-  RandomSite site;                 // site.step is not used
+  RandomSite site;                 // site.step is ignored: state.step replaces it
   std::int64_t first_element = 0;  // index of element 0 among all parameters, for random bits; a multiple of 8
 };
 inline Cost cost(const AdamW& a) { return cost_of(a.param, {a.param, a.param, a.grad, a.m, a.m, a.v, a.v, a.weights}); }

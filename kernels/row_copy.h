@@ -25,11 +25,11 @@ inline constinit Kernel<CopyRows> copy_rows_kernel{"copy_rows"};
 void copy_rows_by_stream(const CopyRows&, const ExecContext&);
 void check(const CopyRows&);  // throws Error if shapes or rows do not fit
 
-// A copy in bytes: `rows` rows of `parts` contiguous parts of `width` bytes each.
+// A strided copy in bytes. Each of `rows` rows has `parts` parts of `width` contiguous bytes.
 struct RowBytes {
   struct Side {
     std::byte* data;
-    std::int64_t row, part;  // strides in bytes
+    std::int64_t row, part;  // distance in bytes between rows, and between the parts of a row
   };
   Side dst, src;
   std::int64_t rows, parts, width;

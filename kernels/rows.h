@@ -46,7 +46,7 @@ inline void check_shape(std::string_view op, std::string_view name, const Tensor
   RING_CHECK(t.defined() && t.shape() == want, op, ": ", name, " is ", describe(t), ", expected ", want);
 }
 inline void check_numel(std::string_view op, std::string_view name, const Tensor& t, std::int64_t want) {
-  RING_CHECK(t.defined() && t.numel() == want && t.contiguous(), op, ": ", name, " is ", describe(t), ", expected ",
+  RING_CHECK(t.defined() && t.numel() == want && t.is_contiguous(), op, ": ", name, " is ", describe(t), ", expected ",
              want, " contiguous elements");
 }
 
@@ -54,7 +54,7 @@ inline void check_numel(std::string_view op, std::string_view name, const Tensor
 // numel is 0. Throws Error, naming `op`, if they do not divide evenly or `rows` is not contiguous i32.
 inline std::int64_t width_of_rows(std::string_view op, const Tensor& rows, std::int64_t numel) {
   if (!rows.defined() || numel == 0) return 0;
-  RING_CHECK(rows.dtype() == DType::i32 && rows.contiguous() && rows.numel() > 0 && numel % rows.numel() == 0, op,
+  RING_CHECK(rows.dtype() == DType::i32 && rows.is_contiguous() && rows.numel() > 0 && numel % rows.numel() == 0, op,
              ": rows are ", describe(rows), ", expected one i32 for each row of ", numel, " elements");
   return numel / rows.numel();
 }

@@ -23,7 +23,7 @@ void check(const SlicedCrossEntropy& a) {
   const char* op = "sliced_cross_entropy";
   check_common(op, a.logits, a.targets, a.first, a.vocab);
   const std::int64_t rows = a.logits.dim(0);
-  RING_CHECK(a.statistics.defined() && a.statistics.shape().size() == 3 && a.statistics.contiguous() &&
+  RING_CHECK(a.statistics.defined() && a.statistics.shape().size() == 3 && a.statistics.is_contiguous() &&
                  a.statistics.dim(1) == rows && a.statistics.dim(2) == kLogitStatistics,
              op, ": statistics are ", describe(a.statistics), ", expected [parts,", rows, ",", kLogitStatistics, "]");
   check_numel(op, "loss", a.loss, rows);

@@ -4,9 +4,11 @@
 namespace ring {
 
 // Vocabulary-parallel cross-entropy: the columns of the logits are sharded over several processes. Each process
-// computes the statistics of its columns, all exchange them, and each writes the gradient of its columns. Together they
-// compute CrossEntropy. logits [n,W], f32 or bf16, are columns [first, first + W) of a vocabulary of `vocab` columns;
-// columns at or beyond `vocab` are padding, and all of a process's columns may be. targets [n] i32: as in CrossEntropy.
+// computes the statistics of its columns, the processes exchange their statistics, and each process writes the gradient
+// of its columns. The results equal CrossEntropy (kernels/cross_entropy.h).
+//   logits   [n,W], f32 or bf16: columns [first, first + W) of a vocabulary of `vocab` columns. Columns at or beyond
+//            `vocab` are padding; all columns of a process may be padding.
+//   targets  [n] i32, as in CrossEntropy.
 
 inline constexpr std::int64_t kLogitStatistics = 3;
 

@@ -46,7 +46,7 @@ std::string Tuning::text() const {
   return to_text(recorded_);
 }
 
-std::size_t Tuning::adopt(const std::string& text) {
+std::size_t Tuning::merge_record(const std::string& text) {
   std::lock_guard lock(mutex_);
   const ChoiceMap before = recorded_;
   parse_choices(text, "choices of another process", recorded_);
@@ -62,7 +62,7 @@ bool Tuning::is_changed() const {
   return changed_ && !sources_.record.empty();
 }
 
-void Tuning::save() {
+void Tuning::save_if_changed() {
   std::lock_guard lock(mutex_);
   if (sources_.record.empty() || !changed_) return;
   write_choice_file(sources_.record, recorded_);

@@ -1,8 +1,8 @@
 #pragma once
 // Choices among implementations that differ in speed and in rounding: GEMM algorithms, attention kernels, schedules of
 // context parallelism. A choice depends on the device model, the versions of the libraries, this program and the shape.
-// So that equal settings give bit-identical results, a run looks in its own record, then in the tables compiled into
-// the program, then in a store shared with other runs, and measures only what none of them has.
+// To give bit-identical results with equal settings, a run looks for each choice in its own record, then in the tables
+// compiled into the program, then in a store shared with other runs. It measures only if none of them has the choice.
 
 #include <atomic>
 #include <cstdint>
@@ -29,8 +29,8 @@ class Tuning {
     bool shipped = false;  // if true, look in the program's tables (shipped_choices.h)
     std::string store;     // file shared with other runs; "" for none
     bool measures = true;  // if false, choices follow from a rule, and tables and store are not used
-    // Measuring time of each of the best few candidates. A GPU still bursts at 4 ms; the speed that it sustains at its
-    // power limit shows after about 0.3 s.
+    // Measuring time, in seconds, of each of the best few candidates. After 4 ms a GPU still runs faster than it can
+    // sustain; its speed at the power limit shows after about 0.3 s.
     double seconds = kShortSeconds;
   };
   // Throws Error if the record or the store is damaged.
@@ -38,7 +38,7 @@ class Tuning {
   // Keeps choices in memory and, if `record` is not "", in that file.
   explicit Tuning(std::string record) : Tuning(Sources{.record = std::move(record)}) {}
 
-  // If false, callers take the first candidate for a missing choice instead of measuring.
+  // Returns false if callers must not measure: if a choice is missing, they take the first candidate.
   bool measures() const { return sources_.measures; }
   double seconds() const { return sources_.seconds; }
 
@@ -51,14 +51,15 @@ class Tuning {
   std::string record(const std::string& key, const std::string& choice,
                      const std::optional<std::string>& rejected = std::nullopt);
   // Writes the record if is_changed(). Throws Error if the file cannot be written; it then keeps its old contents.
-  void save();
+  void save_if_changed();
   // Returns true if the record has a file that lacks some of its choices.
   bool is_changed() const;
   // Returns the record as text, for other processes of the run.
   std::string text() const;
   // Adds the record of another process, whose choices replace those of the same key. Returns how many it replaced.
-  std::size_t adopt(const std::string& text);
-  // Changes whenever adopt() replaces choices: caches of choices must then look them up again.
+  std::size_t merge_record(const std::string& text);
+  // Returns a number that changes whenever merge_record() replaces choices. Caches of choices must then look them up
+  // again.
   std::uint64_t generation() const { return generation_; }
 
  private:

@@ -30,12 +30,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Waiting times after a failure: for a peer's death to show, if a worker only lost the peer; for the other workers to
-// end with the same error; and for workers that lost a peer to end by themselves.
+// Waiting time after a failure:
+// - if a worker only lost a peer: until the peer's death shows
+// - until the other workers have ended with the same error
+// - until workers that lost a peer have ended by themselves
 constexpr milliseconds kBlameTime{300};
 constexpr std::chrono::seconds kVerdictTime{3};  // time for the leader to receive the reports of all nodes
 constexpr std::chrono::seconds kBoardInterval{1};
-// Time to hold lines that look like a final error although the worker continues.
+// Maximum time for which lines that look like a final error are held back while the worker continues.
 constexpr std::chrono::seconds kMaxHeld{1};
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -54,7 +56,7 @@ Agent::Agent(const LaunchOptions& options, const Order& order, const std::string
       signals_(signals),
       client_(client),
       environment_(current_environment()) {
-  environment_.erase("RINGMASTER_SECRET");  // the page contains the cookie derived from the secret
+  environment_.erase("RINGMASTER_SECRET");  // workers get a cookie derived from it, in the shared page
   bindings_ = find_bindings();
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // makes the agent the parent of orphaned grandchildren, so that it can reap them
 }
@@ -101,10 +103,10 @@ WorkerCommand Agent::command_of(int local_rank) const {
                            {"RINGMASTER_THREADS", std::to_string(threads_of(place))}};
   for (const auto& [name, value] : own) c.environment[name] = value;
   const AgentMemory& kept = kept_.at(static_cast<std::size_t>(local_rank));
-  c.environment["RINGMASTER_MEMORY"] = kept.numbers();
+  c.environment["RINGMASTER_MEMORY"] = kept.fds_text();
   for (const int file : kept.files()) c.inherited.push_back(file);
   // Each worker has its own error file, like with torchrun.
-  if (const std::string file = file_of_attempt(str("rank", order_.first_rank + local_rank, ".error.json"));
+  if (const std::string file = attempt_file_path(str("rank", order_.first_rank + local_rank, ".error.json"));
       !file.empty())
     c.environment["TORCHELASTIC_ERROR_FILE"] = file;
   else if (options_.processes > 1)
@@ -117,10 +119,10 @@ WorkerCommand Agent::command_of(int local_rank) const {
 }
 
 // Enables GPU core dumps with CUDA's variables (CUDA-GDB, "GPU core dump support"). A dump has the registers and shared
-// memory of every thread, but not the GPU's memory; the process still ends with its own error. Writing anything to the
-// pipe dumps a GPU that hangs. Variables that are already set are not changed.
+// memory of every thread, but not the GPU's memory; the process still ends with its own error. To dump a GPU that
+// hangs, write anything to the pipe CUDA_COREDUMP_PIPE. Variables that are already set are not changed.
 void Agent::add_gpu_core_dumps(int rank, Environment& environment) const {
-  const std::string file = file_of_attempt(str("rank", rank, ".cudacore"));
+  const std::string file = attempt_file_path(str("rank", rank, ".cudacore"));
   const Environment wanted = {
       {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "1"},
       {"CUDA_COREDUMP_FILE", file},
@@ -132,7 +134,7 @@ void Agent::add_gpu_core_dumps(int rank, Environment& environment) const {
   for (const auto& [name, value] : wanted) environment.emplace(name, value);
 }
 
-std::string Agent::file_of_attempt(const std::string& name) const {
+std::string Agent::attempt_file_path(const std::string& name) const {
   if (options_.log_dir.empty()) return "";
   const std::filesystem::path folder =
       std::filesystem::path(options_.log_dir) / ("attempt_" + std::to_string(order_.attempt));
@@ -142,11 +144,11 @@ std::string Agent::file_of_attempt(const std::string& name) const {
   return (folder / name).string();
 }
 
-std::string Agent::log_of(int rank) const { return file_of_attempt("rank" + std::to_string(rank) + ".log"); }
+std::string Agent::log_path_of(int rank) const { return attempt_file_path("rank" + std::to_string(rank) + ".log"); }
 
 // Returns the console of a rank, or -1. If ranks have log files, only rank 0 also writes to the console, unless the
 // options say otherwise.
-int Agent::console_of(int local_rank, const std::string& log) const {
+int Agent::console_fd_of(int local_rank, const std::string& log) const {
   if (options_.shown && !options_.shown->has(local_rank)) return -1;
   if (log.empty() || options_.tee.has(local_rank)) return STDERR_FILENO;
   if (options_.redirects.has(local_rank)) return -1;
@@ -155,8 +157,8 @@ int Agent::console_of(int local_rank, const std::string& log) const {
 
 void Agent::start_worker(int local_rank) {
   const int rank = order_.first_rank + local_rank;
-  const std::string log = log_of(rank);
-  const int console = console_of(local_rank, log);
+  const std::string log = log_path_of(rank);
+  const int console = console_fd_of(local_rank, log);
   WorkerCommand command = command_of(local_rank);
   command.keep_stdout &= console >= 0;
   const std::string prefix = rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ";
@@ -166,7 +168,7 @@ void Agent::start_worker(int local_rank) {
   (*page)->max_nodes = options_.max_nodes;
   (*page)->time = time_;
   (*page)->start = previous_start_times_;
-  (*page)->start.reach(StartStage::spawned);
+  (*page)->start.mark_reached(StartStage::spawned);
   workers_.push_back(std::make_unique<Worker>(rank, command, std::move(page), prefix, console, log, options_.hang));
 }
 
@@ -184,7 +186,7 @@ std::int64_t Agent::step() const {
   return max;
 }
 
-JobTime Agent::time() const { return workers_.empty() ? time_ : workers_.front()->page().time; }
+JobTime Agent::job_time() const { return workers_.empty() ? time_ : workers_.front()->page().time; }
 
 NodeEnd Agent::run() {
   for (int local = 0; local < options_.processes; ++local) start_worker(local);
@@ -205,7 +207,7 @@ NodeEnd Agent::run() {
   }
   if (failed_) show_last_lines(*failed_);
   while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // reaps grandchildren
-  failure_times_.reach(StartStage::ended);
+  failure_times_.mark_reached(StartStage::ended);
   return {.code = exit_code(), .stopped = stop_requested_, .begun = has_begun(), .step = step()};
 }
 
@@ -233,14 +235,14 @@ void Agent::handle_signal(int number) {
   }
   if (phase_ == Phase::ending) return prevent_restart(number);
   if (phase_ == Phase::stopping) {
-    if (Clock::now() - stop_time_ < kOneSignal) return;
+    if (Clock::now() - stop_time_ < kSameSignalWithin) return;
     log::warn("launch: second signal, ending the workers now");
     return end_workers(milliseconds(0));
   }
   pass_on_stop_signal(number);
 }
 
-// The workers are already ending; only a restart is prevented.
+// Prevents a restart. The workers are already ending.
 void Agent::prevent_restart(int number) {
   if (!std::exchange(stop_requested_, true)) log::info("launch: ", strsignal(number), ", there will be no restart");
 }
@@ -256,7 +258,8 @@ void Agent::pass_on_stop_signal(int number) {
   for (auto& w : workers_) w->signal(number == SIGQUIT ? SIGTERM : number);  // SIGQUIT would make workers dump core
 }
 
-// Ends this node's part of an attempt that failed on another node.
+// Reports this node's states if the leader asks for them. Ends this node's part of an attempt that failed on another
+// node.
 void Agent::handle_order(const Order& order) {
   if (order.kind == Order::Kind::report_states && order.attempt == order_.attempt)
     return client_.report(order_.attempt, rank_states());
@@ -292,26 +295,26 @@ std::vector<RankState> Agent::rank_states() const {
   return all;
 }
 
-// Readers of the board do not delay this thread.
+// Writes the state of the job to options_.board every kBoardInterval. Readers of the board do not delay this thread.
 void Agent::update_board() {
   if (!options_.board || Clock::now() < next_board_update_) return;
   next_board_update_ = Clock::now() + kBoardInterval;
   JobView v{.failure = order_.text, .attempt = order_.attempt, .nodes = order_.nodes};
   v.node = order_.node_rank;
   v.world = order_.world;
-  v.time = time();
+  v.time = job_time();
   for (std::size_t i = 0; i < workers_.size(); ++i)
     v.ranks.push_back(view_of(*workers_[i], i < gpus_.size() ? gpus_[i].bus : ""));
   options_.board->write(std::move(v));
 }
 
-// Sets failure_times_. first: the worker that failed; if it is null, because another node's worker failed or several
-// hang, the earliest last sign of life of any worker is used.
+// Sets failure_times_. `first` is the worker that failed; it is null if a worker of another node failed or if several
+// workers hang. Without `first`, uses the earliest last sign of life of all workers.
 void Agent::record_failure_time(const Worker* first) {
-  if (!failure_times_.reach(StartStage::noticed)) return;
-  std::int64_t last = first ? last_sign_of(first->page()) : failure_times_[StartStage::noticed];
+  if (!failure_times_.mark_reached(StartStage::noticed)) return;
+  std::int64_t last = first ? last_progress_ns(first->page()) : failure_times_[StartStage::noticed];
   for (const auto& w : workers_)
-    if (!first) last = std::min(last, last_sign_of(w->page()));
+    if (!first) last = std::min(last, last_progress_ns(w->page()));
   failure_times_[StartStage::failed] = last;
 }
 
@@ -323,7 +326,7 @@ void Agent::report_hang() {
   client_.report(order_.attempt, NodeFailure{Blame::hung, kExitError, true, verdict(ranks, order_.world), ranks});
 }
 
-// Called if the leader does not answer: this node has lost its connection to the leader.
+// Ends the workers if the leader does not answer: this node has lost its connection to the leader.
 void Agent::end_after_hang() {
   failure_ = verdict(rank_states(), order_.world);
   log::error("launch: ", failure_, "; ending the workers of this node");
@@ -331,13 +334,13 @@ void Agent::end_after_hang() {
   end_workers(kBlameTime);
 }
 
-// Writes the workers' last operations, one per line.
+// Writes a file with one line per worker: its state and its last operations, as JSON.
 void Agent::write_last_operations() const {
-  const std::string path = file_of_attempt(str("flights_node", order_.node_rank, ".jsonl"));
+  const std::string path = attempt_file_path(str("flights_node", order_.node_rank, ".jsonl"));
   if (path.empty()) return;
   try {
     check_regular("write", path, O_WRONLY | O_CREAT);
-    std::ofstream file(path);  // opens: checked
+    std::ofstream file(path);  // allowed open: checked (by check_regular)
     const std::vector<RankState> all = rank_states();
     for (std::size_t i = 0; i < workers_.size(); ++i) file << flights_json(all[i], workers_[i]->page()) << "\n";
     if (!file.flush()) fail("cannot write ", path);
@@ -367,8 +370,8 @@ void Agent::check_for_failure() {
   if (phase_ == Phase::ending || failed_) return;
   Worker* first = first_failure();
   if (!first) return;
-  // After a request to stop, any exit is fine and the exit code says which kind. Only a crash would leave the others
-  // waiting.
+  // After a request to stop, workers may end with any exit code, which tells why they ended. Only a crash counts as a
+  // failure, because it would leave the other workers waiting.
   const Ending& ending = *first->ending();
   if (phase_ == Phase::running &&
       ending.code == kExitInterrupted) {  // a worker got a signal directly; all stop together
@@ -379,7 +382,7 @@ void Agent::check_for_failure() {
   if (phase_ == Phase::stopping &&
       (!ending.signal || ending.signal == SIGINT || ending.signal == SIGTERM || ending.signal == SIGHUP))
     return;
-  if ((ending.code == kExitPeerLost || !first->output().error().empty()) && any_worker_alive()) {
+  if ((ending.code == kExitPeerLost || !first->output().error_text().empty()) && any_worker_alive()) {
     if (!blame_deadline_) blame_deadline_ = Clock::now() + kBlameTime;
     if (Clock::now() < *blame_deadline_) return;
   }
@@ -387,7 +390,7 @@ void Agent::check_for_failure() {
   if (verdict_deadline_ && ending.code == kExitPeerLost) return;
   record_failure_time(first);
   failed_ = first;
-  error_ = first->output().error();
+  error_ = first->output().error_text();
   report_failure(*first);
   end_workers(kBlameTime);
 }
@@ -400,7 +403,7 @@ bool Agent::any_worker_stopped() const {
 std::vector<int> Agent::ranks_with_same_error(const Worker& first) const {
   std::vector<int> ranks;
   for (const auto& w : workers_)
-    if (!w->alive() && w->ending()->exit_code() == first.ending()->exit_code() && w->output().error() == error_)
+    if (!w->alive() && w->ending()->exit_code() == first.ending()->exit_code() && w->output().error_text() == error_)
       ranks.push_back(w->rank());
   return ranks;
 }
@@ -433,7 +436,7 @@ std::string Agent::failure_text(const Worker& first, const std::vector<int>& sam
 
 void Agent::report_failure(Worker& first) {
   WorkerOutput& output = first.output();
-  output.drop_held_lines();  // shown below, with the last lines
+  output.drop_held_lines();  // the failure is reported below, and the last lines after that
   const std::vector<int> same_error = error_.empty() ? std::vector<int>{} : ranks_with_same_error(first);
   failure_ = failure_text(first, same_error);
   const bool others = same_error.size() < workers_.size() && workers_.size() > 1;
@@ -453,7 +456,7 @@ void Agent::show_last_lines(const Worker& first) const {
   const WorkerOutput& output = first.output();
   if (!output.log_path().empty()) log::error("launch: its log is ", output.log_path());
   const bool shown = first.rank() == 0 || first.ending()->exit_code() == kExitOutOfMemory;
-  if (shown && !error_.empty()) return;  // the lines are already on the console
+  if (shown && !error_.empty()) return;  // the console already shows its error
   log::error("launch: last lines of rank ", first.rank(), output.tail().empty() ? ": no output" : ":");
   for (const std::string& line : output.tail()) log::error("  | ", line);
 }
@@ -462,7 +465,7 @@ void Agent::show_last_lines(const Worker& first) const {
 bool Agent::is_already_reported(const Worker& ended) const {
   if (!failed_) return failed_elsewhere_ && ended.ending()->code == kExitPeerLost;
   const bool lost = ended.ending()->code == kExitPeerLost && failed_->ending()->code != kExitPeerLost;
-  return lost || ended.output().error() == error_;
+  return lost || ended.output().error_text() == error_;
 }
 
 // Shows the message that was held back, unless it has already been reported.

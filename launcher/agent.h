@@ -29,10 +29,10 @@ class Agent {
 
   NodeEnd run();                                           // returns when all workers have ended
   const std::string& failure() const { return failure_; }  // failure as reported; empty if nothing failed
-  JobTime time() const;                                    // the first worker's account
-  // Start times of the restart, as far as its stages were reached.
+  JobTime job_time() const;                                // time lost so far, as recorded by the first worker
+  // Returns the times at which the restart reached its stages so far.
   StartTimes failure_times() const { return failure_times_; }
-  const std::optional<Order>& end() const { return end_order_; }  // set if the end of the job was ordered meanwhile
+  const std::optional<Order>& end() const { return end_order_; }  // set if the leader ended the job during the attempt
 
  private:
   enum class Phase { running, stopping, ending };  // stopping: after a signal; ending: after a failure
@@ -42,11 +42,11 @@ class Agent {
   void start_worker(int local_rank);
   WorkerCommand command_of(int local_rank) const;
   void add_gpu_core_dumps(int rank, Environment&) const;
-  std::string file_of_attempt(const std::string& name) const;
-  std::string log_of(int rank) const;
-  int console_of(int local_rank, const std::string& log) const;
+  std::string attempt_file_path(const std::string& name) const;
+  std::string log_path_of(int rank) const;
+  int console_fd_of(int local_rank, const std::string& log) const;
   void wait_for_events();
-  void handle_signal(int number);
+  void handle_signal(int signal);
   void handle_order(const Order&);
   void reap_workers();
   // Finds the worker whose failure is the root cause, reports it and starts to end the other workers. If the workers
@@ -56,7 +56,7 @@ class Agent {
   void check_for_hangs();                         // checks for hanging workers and for the leader's verdict about them
   void update_board();                            // writes the state of the job to options_.board
   void report_hang();                             // asks the leader for a verdict, and sets verdict_deadline_
-  void end_after_hang();                          // called if there is no verdict from the leader
+  void end_after_hang();                          // ends the workers because the leader sent no verdict
   std::vector<RankState> rank_states() const;
   void write_last_operations() const;  // writes the workers' last operations to the log directory
   void report_failure(Worker& first);  // logs the failure and reports it to the leader
@@ -64,11 +64,11 @@ class Agent {
   bool is_restartable(const Worker& first) const;
   std::string failure_text(const Worker& first, const std::vector<int>& same_error) const;
   std::vector<int> ranks_with_same_error(const Worker& first) const;
-  void show_or_drop_error(Worker& worker) const;  // handles the error message that was held back
+  void show_or_drop_error(Worker& worker) const;  // shows the held-back error message, unless it was already reported
   // Returns true if the failure that was reported makes the worker's message redundant.
   bool is_already_reported(const Worker& ended) const;
-  void pass_on_stop_signal(int number);  // passes the signal on to the workers, which have stop_timeout to end
-  void prevent_restart(int number);      // prevents a restart after the attempt
+  void pass_on_stop_signal(int signal);  // passes the signal on to the workers, which have stop_timeout to end
+  void prevent_restart(int signal);
   void end_workers(std::chrono::milliseconds patience);  // sends SIGTERM after `patience`, SIGKILL after `grace`
   void enforce_deadlines();                              // sends SIGTERM and SIGKILL when they are due
   bool any_worker_alive() const;

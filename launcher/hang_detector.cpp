@@ -8,7 +8,7 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kWindow = 128;
-// If two calls of update() are further apart, the time between them was not watched.
+// If two calls of update() are further apart, only this part of the time between them counts as silence.
 constexpr HangRules::Seconds kLongestLook{1};
 
 }  // namespace
@@ -17,12 +17,12 @@ bool HangDetector::update(const LifeSign& sign, Time now) {
   const bool progress = sign.progress != last_.progress || sign.activity != last_.activity;
   silence_ = progress ? Seconds(0) : silence_ + std::min<Seconds>(now - updated_, kLongestLook);
   updated_ = now;
-  measure(sign, now);
+  update_limits(sign, now);
   last_ = sign;
-  return rules_.on && sign.activity != Activity::unlimited && silence_ > limit();
+  return rules_.on && sign.activity != Activity::unlimited && silence_ > silence_limit();
 }
 
-void HangDetector::measure(const LifeSign& sign, Time now) {
+void HangDetector::update_limits(const LifeSign& sign, Time now) {
   if (sign.activity != last_.activity) {
     if (last_.activity == Activity::save) longest_save_ = std::max<Seconds>(longest_save_, now - began_);
     began_ = now;
@@ -36,9 +36,9 @@ void HangDetector::measure(const LifeSign& sign, Time now) {
   undisturbed_ = sign.activity == Activity::step;
 }
 
-void HangDetector::add_step_time(double step) {
+void HangDetector::add_step_time(double seconds) {
   if (steps_.size() < kWindow) steps_.push_back(0);
-  steps_[next_++ % kWindow] = step;
+  steps_[next_++ % kWindow] = seconds;
   percentile_99_ = quantile(steps_, 0.99);
 }
 
@@ -47,7 +47,7 @@ HangRules::Seconds HangDetector::step_limit() const {
   return std::max(rules_.min_limit, Seconds(rules_.factor * percentile_99_));
 }
 
-HangRules::Seconds HangDetector::limit() const {
+HangRules::Seconds HangDetector::silence_limit() const {
   if (steps_.size() < static_cast<std::size_t>(rules_.fixed ? 1 : rules_.enough)) return rules_.unmeasured;
   if (last_.activity == Activity::validation && last_.validations <= 1) return rules_.unmeasured;
   if (last_.activity != Activity::save) return step_limit();

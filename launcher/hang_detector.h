@@ -2,13 +2,14 @@
 // Decides whether a worker hangs. Uses neither clocks nor processes: callers regularly pass the worker's progress and
 // the time, and the detector measures how long steps take.
 //
-// Silence is the time without any sign of progress. Within a step the limit is `factor` times the 99th percentile of
-// recent step times, but at least `min_limit`. The limit is `unmeasured` until `enough` steps are measured (the first
-// steps tune kernels; a fixed limit needs one step), and in the first validation and the first save. A validation gives
-// a sign for each batch, and later validations have the limit of a step; a save may take `factor` times as long as the
-// longest earlier one. Time before the first step has no limit. Time in which update() was not called (e.g. because the
-// machine was suspended) does not count as silence.
-// silence.
+// Silence is the time without any sign of progress. Its limit depends on the worker's activity:
+// - before the first step: no limit
+// - step: `factor` times the 99th percentile of recent step times, but at least `min_limit`
+// - validation, which gives a sign of progress for each batch: the limit of a step
+// - save: `factor` times the longest earlier save, but at least the limit of a step
+// The limit is `unmeasured` in the first validation, in the first save, and until `enough` steps are measured, since
+// the first steps tune kernels. A fixed limit replaces the limit of a step and needs only one measured step. Time in
+// which update() was not called (e.g. because the machine was suspended) does not count as silence.
 
 #include <chrono>
 #include <cstdint>
@@ -48,16 +49,16 @@ class HangDetector {
   // Call several times a second. Returns true if the worker hangs.
   bool update(const LifeSign&, Time now);
   Seconds silence() const { return silence_; }
-  Seconds limit() const;  // current limit on silence
+  Seconds silence_limit() const;  // current limit on silence
 
  private:
-  void measure(const LifeSign&, Time now);
-  void add_step_time(double step);
+  void update_limits(const LifeSign&, Time now);
+  void add_step_time(double seconds);
   Seconds step_limit() const;
 
   HangRules rules_;
   LifeSign last_;
-  Time updated_, stepped_, began_;  // time of the last update(), end of the last step, start of the activity
+  Time updated_, stepped_, began_;  // times: last update(), end of the last step, start of the activity
   Seconds silence_{0}, longest_save_{0};
   bool undisturbed_ = false;   // true if only steps have run since stepped_
   std::vector<double> steps_;  // durations in seconds of the last kWindow steps, as a ring buffer

@@ -21,12 +21,12 @@ constexpr std::chrono::seconds kFarewell{5};
 
 }  // namespace
 
-Leader::Leader(Job job, RendezvousRules rules, const Endpoint& at, bool any, milliseconds silence)
+Leader::Leader(Job job, RendezvousRules rules, const Endpoint& at, bool any_address, milliseconds max_silence)
     : job_(std::move(job)),
       host_(rules.host),
       at_(at),
-      any_(any),
-      silence_(silence),
+      any_(any_address),
+      silence_(max_silence),
       rendezvous_(std::move(rules), Clock::now()),
       agents_(start_store(at.port, job_.agents_cookie())),
       port_(agents_->endpoint().port) {
@@ -40,7 +40,7 @@ Leader::~Leader() {
   thread_.join();
 }
 
-// If any_ is set, listens on all IPv6 and IPv4 addresses, as far as the host has both.
+// Opens a store. If any_ is set, it listens on all IPv6 and IPv4 addresses that the host has.
 std::unique_ptr<StoreServer> Leader::start_store(int port, const std::string& cookie) const {
   if (!any_) return std::make_unique<StoreServer>(Endpoint{at_.host, port}, cookie);
   try {
@@ -95,9 +95,9 @@ void Leader::handle_report(const std::string& text) {
 void Leader::check_for_lost_agents() {
   for (const Heartbeat& h : store_->beat(host_ + " leads", "", silence_, kOwnStore)) {
     if (!known_.contains(h.name) || !gone_.insert(h.name).second) continue;
-    const std::string why = h.word == kConnectionClosed ? "its connection closed"
-                            : h.word.empty()            ? str("no sign of life for ", h.age.count() / 1000, " s")
-                                                        : "it " + h.word;
+    const std::string why = h.last_word == kConnectionClosed ? "its connection closed"
+                            : h.last_word.empty()            ? str("no sign of life for ", h.age.count() / 1000, " s")
+                                                             : "it " + h.last_word;
     rendezvous_.leave(h.name, why, Clock::now());
     store_->append(
         orders_of(h.name),

@@ -15,9 +15,9 @@ namespace ring {
 
 class Leader {
  public:
-  // Throws Error if the endpoint cannot be served. Port 0 selects an ephemeral port. any: true to listen on all
-  // addresses of this host. silence: time after which a silent agent counts as lost.
-  Leader(Job, RendezvousRules, const Endpoint&, bool any, std::chrono::milliseconds silence);
+  // Throws Error if the endpoint cannot be served. Port 0 selects an ephemeral port. any_address: true to listen on all
+  // addresses of this host. max_silence: time after which a silent agent counts as lost.
+  Leader(Job, RendezvousRules, const Endpoint&, bool any_address, std::chrono::milliseconds max_silence);
   // If the job is over, waits up to a few seconds until all agents have left.
   ~Leader();
   Leader(const Leader&) = delete;
@@ -43,7 +43,7 @@ class Leader {
   Rendezvous rendezvous_;
   std::unique_ptr<StoreServer> agents_;
   int port_;                              // port of agents_
-  std::unique_ptr<StoreServer> workers_;  // store of the attempt that is running
+  std::unique_ptr<StoreServer> workers_;  // store for the workers of the running attempt
   int open_for_ = -1;                     // the attempt that workers_ is open for; -1 if there is none
   std::unique_ptr<Store> store_;
   std::int64_t heard_ = 0;

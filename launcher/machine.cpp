@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 std::string line_of(const fs::path& file) {
   std::string line;
-  std::getline(std::ifstream(file), line);  // opens: system
+  std::getline(std::ifstream(file), line);  // allowed open: system (/sys, /proc)
   return line;
 }
 
@@ -68,7 +68,7 @@ std::vector<Core> read_cores(const fs::path& system) {
 
 // Returns the value in a line such as "GPU UUID:   GPU-4c1..." of the driver's file.
 std::string value_of(const fs::path& file, const std::string& key) {
-  std::ifstream lines(file);  // opens: system
+  std::ifstream lines(file);  // allowed open: system (/proc)
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with(key + ":")) continue;
     const std::size_t begin = line.find_first_not_of(" \t", key.size() + 1);
@@ -99,7 +99,7 @@ const Gpu* named(const std::string& word, const std::vector<Gpu>& gpus) {
 
 }  // namespace
 
-int Machine::nodes() const {
+int Machine::num_numa_nodes() const {
   std::set<int> nodes;
   for (const Core& c : cores) nodes.insert(c.node);
   return static_cast<int>(nodes.size());

@@ -27,9 +27,9 @@ struct Gpu {
 };
 
 struct Machine {
-  std::vector<Core> cores;  // online cores, sorted
-  std::vector<Gpu> gpus;    // GPUs known to the driver, sorted by PCI address
-  int nodes() const;        // number of NUMA nodes with cores
+  std::vector<Core> cores;     // online cores, sorted
+  std::vector<Gpu> gpus;       // GPUs known to the driver, sorted by PCI address
+  int num_numa_nodes() const;  // number of NUMA nodes with cores
 };
 
 // Reads the description; parts that cannot be read are left empty. root: prefix of /sys and /proc.
@@ -38,6 +38,6 @@ Machine read_machine(const std::filesystem::path& root = "/");
 // Returns the GPUs that CUDA numbers 0, 1, ... in a process with this environment (CUDA_VISIBLE_DEVICES,
 // CUDA_DEVICE_ORDER). Returns nullopt if the numbering is unknown: different GPU models, which CUDA sorts by speed, or
 // parts of a GPU (MIG).
-std::optional<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>&, const Environment&);
+std::optional<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>& gpus, const Environment&);
 
 }  // namespace ring

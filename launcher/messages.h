@@ -19,11 +19,11 @@ struct Report {
 };
 
 std::string encode(const Report&);
-Report decode_report(const std::string&);
+Report decode_report(const std::string& text);
 std::string encode(const Order&);
-Order decode_order(const std::string&);
+Order decode_order(const std::string& text);
 
-// Keys of the message lists in the store.
+// Keys of the message lists in the leader's store.
 inline const std::string kReports = "reports";  // reports from all agents
 inline std::string orders_of(const AgentId& agent) { return "orders of " + agent; }
 

@@ -3,8 +3,8 @@
 
 #include <chrono>
 #include <csignal>
-#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,11 +15,11 @@
 
 namespace ring {
 
-// A set of local ranks.
+// A set of ranks on this node: all of them if `all`, else those in `some`.
 struct LocalRanks {
   bool all = false;
-  std::map<int, bool> some = {};
-  bool has(int local_rank) const { return all || (some.contains(local_rank) && some.at(local_rank)); }
+  std::set<int> some = {};
+  bool has(int local_rank) const { return all || some.contains(local_rank); }
 };
 
 inline constexpr const char* kNoId = "none";  // id that torchrun uses for a job without a name
@@ -47,7 +47,7 @@ struct LaunchOptions {
   std::vector<int> signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};  // signals that are passed on to the workers
   std::chrono::milliseconds join_timeout{600'000};  // time for all nodes to join, at the start and after each failure
   std::chrono::milliseconds last_call{30'000};      // time to wait for more nodes than min_nodes, at the start
-  std::chrono::milliseconds return_timeout{2'000};  // time for lost nodes to rejoin if min_nodes are still present
+  std::chrono::milliseconds return_timeout{2'000};  // time for lost nodes to rejoin; then min_nodes suffice
   std::chrono::milliseconds silence{30'000};        // time after which a silent agent counts as lost
   std::chrono::milliseconds monitor_interval{200};  // interval at which workers are polled if no event wakes the agent
   HangRules hang;                                   // decides when workers hang

@@ -30,8 +30,8 @@ void write_all(int fd, const char* data, std::size_t size) {
 
 }  // namespace
 
-WorkerOutput::WorkerOutput(Fd read_end, std::string prefix, int console, const std::string& log_path)
-    : source_(std::move(read_end)), prefix_(std::move(prefix)), log_path_(log_path), console_(console) {
+WorkerOutput::WorkerOutput(Fd read_end, std::string prefix, int console_fd, const std::string& log_path)
+    : source_(std::move(read_end)), prefix_(std::move(prefix)), log_path_(log_path), console_(console_fd) {
   if (log_path.empty()) return;
   const int fd = open_regular("open the log file", log_path, O_WRONLY | O_CREAT | O_APPEND);
   log_.reset(fdopen(fd, "a"));
@@ -62,7 +62,7 @@ void WorkerOutput::append(const char* data, std::size_t size) {
     if (*data == '\n')
       end_line();
     else if (*data == '\r')
-      line_.clear();  // a progress line starts again
+      line_.clear();  // a carriage return restarts a progress line
     else
       line_ += *data;
     if (line_.size() >= kMaxLine) end_line();
@@ -82,7 +82,7 @@ void WorkerOutput::write_line(const std::string& text) {
   if (!holds_lines() && !line_.starts_with(kErrorBegin)) return write_all(console_, text.data(), text.size());
   if (!holds_lines()) held_since_ = Clock::now();
   held_.push_back(text);
-  if (held_.size() > kTailLines) write_held_lines();  // too long for a final error, so the worker continues
+  if (held_.size() > kTailLines) write_held_lines();  // a final error has fewer lines, so the worker continues
 }
 
 void WorkerOutput::write_held_lines() {
@@ -90,7 +90,7 @@ void WorkerOutput::write_held_lines() {
   held_.clear();
 }
 
-std::string WorkerOutput::error() const {
+std::string WorkerOutput::error_text() const {
   const auto begin =
       std::find_if(tail_.rbegin(), tail_.rend(), [](const std::string& l) { return l.starts_with(kErrorBegin); });
   std::string text;

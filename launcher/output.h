@@ -20,16 +20,16 @@ inline constexpr const char* kErrorBegin = "ringmaster: ";  // prefix of the pro
 
 class WorkerOutput {
  public:
-  // prefix: written before every line; if empty, bytes are forwarded unchanged (a progress line stays live). console:
-  // file descriptor, or -1 to write only to the file. log_path: empty for no log file; throws Error if it cannot be
-  // opened.
-  WorkerOutput(Fd read_end, std::string prefix, int console, const std::string& log_path);
+  // prefix: written before every line; if empty, bytes are forwarded unchanged (a progress line stays live).
+  // console_fd: file descriptor, or -1 to write only to the file. log_path: empty for no log file; throws Error if it
+  // cannot be opened.
+  WorkerOutput(Fd read_end, std::string prefix, int console_fd, const std::string& log_path);
 
   int fd() const { return source_.get(); }  // -1 once the output has ended
   void drain();                             // reads everything that is available now
   const std::deque<std::string>& tail() const { return tail_; }
   // Returns the last line of tail() that begins with kErrorBegin, and all lines after it; empty if there is none.
-  std::string error() const;
+  std::string error_text() const;
   const std::string& log_path() const { return log_path_; }
   void finish();  // drains the output, and completes an unfinished last line
 

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::size_t kRecent = 8;
 
-// Stops at the end of the array: a process that died may have left a half-written text.
+// Returns the text up to its terminating zero, at most N - 1 characters: a process that died may have left it
+// half-written.
 template <std::size_t N>
 std::string text_of(const std::array<char, N>& from) {
   return {from.begin(), std::find(from.begin(), from.end() - 1, '\0')};
@@ -29,7 +30,8 @@ struct Entry {
   std::string text, site;
 };
 
-// An operation that failed was waiting when something else ended it.
+// Returns true if the rank was waiting in the operation. A failed operation counts: something else ended it while it
+// waited.
 bool is_waiting(const Entry& e) { return e.state == FlightState::started || e.state == FlightState::failed; }
 
 // Returns the valid entries, oldest first.
@@ -110,11 +112,11 @@ RankState state_of(const WorkerStatus& page, int rank) {
   return s;
 }
 
-std::int64_t progress_of(const WorkerStatus& page) {
+std::int64_t num_progress_signs(const WorkerStatus& page) {
   return page.phases.load() + page.flights.changes.load() + page.step.load();
 }
 
-std::int64_t last_sign_of(const WorkerStatus& page) {
+std::int64_t last_progress_ns(const WorkerStatus& page) {
   std::int64_t last = page.entered_ns;
   for (const Entry& e : entries_of(page.flights)) last = std::max({last, e.queued_ns, e.started_ns, e.ended_ns});
   return last;

@@ -16,13 +16,13 @@ struct PastCall {
 
 // A rank's progress in a group. Collective operations are numbered from 1, equally on all ranks.
 struct GroupState {
-  std::string name;              // e.g. "dp"
-  int first_rank = 0, size = 0;  // first_rank: its rank in the run; together with `name` it identifies the group
+  std::string name;              // name of the group, e.g. "dp"
+  int first_rank = 0, size = 0;  // first_rank: rank of the first member in the run; it and `name` identify the group
   std::int64_t queued = 0, started = 0, done = 0;  // number of the newest operation in each state
   std::string waits_in = {};                       // operation that was started but is not done; empty if there is none
   std::string site = {};                           // call site of waits_in
   bool pairwise = false;                           // true if waits_in is pairwise, as in FlightEntry
-  std::vector<PastCall> recent = {};               // the operations started last that are the same on all ranks
+  std::vector<PastCall> recent = {};               // newest operations that were started and that all ranks run alike
 };
 
 struct RankState {
@@ -42,9 +42,9 @@ struct RankState {
 
 RankState state_of(const WorkerStatus&, int rank);
 // Returns the number of signs of progress so far; while it stays the same, the worker makes no progress.
-std::int64_t progress_of(const WorkerStatus&);
+std::int64_t num_progress_signs(const WorkerStatus&);
 // Returns the time of the newest sign of progress, from nanoseconds_now(); 0 if there was none.
-std::int64_t last_sign_of(const WorkerStatus&);
+std::int64_t last_progress_ns(const WorkerStatus&);
 bool is_stopped(std::int64_t pid);  // according to /proc
 // Returns the state and the newest operations, with their states and times, as JSON on one line.
 std::string flights_json(const RankState&, const WorkerStatus&);

@@ -105,8 +105,8 @@ void Rendezvous::tick(Time now) {
   if (all_ended()) restart_or_finish(now);
 }
 
-// Assigns node ranks: first to the host, then to agents that have or request one, then to the others in order of
-// arrival.
+// Assigns node ranks: 0 to the host (the agent that serves the endpoint), then the ranks that agents already have or
+// request, then the free ranks to the other agents in order of arrival.
 std::vector<Rendezvous::Agent*> Rendezvous::seats() {
   std::vector<Agent*> seats(static_cast<std::size_t>(rules_.max_nodes), nullptr);
   const auto wish = [](const Agent& a) { return a.node_rank >= 0 ? a.node_rank : a.offer.node_rank; };
@@ -149,9 +149,9 @@ void Rendezvous::try_start(Time now) {
     if (const std::vector<Agent*> some = fewer_that_fit(seated); !some.empty()) return start_attempt(some);
   const std::string who = missing_text(all) + (fits_settings(seated) ? "" : ", without which the settings do not fit");
   if (now >= since_ + rules_.join_timeout)
-    return finish(kExitError,
-                  str(previous_failure_.empty() ? "" : previous_failure_ + "; ", "not all nodes joined within ",
-                      static_cast<double>(rules_.join_timeout.count()) / 1000, " s: ", who, rules_.advice));
+    return end_job(kExitError,
+                   str(previous_failure_.empty() ? "" : previous_failure_ + "; ", "not all nodes joined within ",
+                       static_cast<double>(rules_.join_timeout.count()) / 1000, " s: ", who, rules_.advice));
   notify_waiting_agents(who + rules_.advice);
 }
 
@@ -161,7 +161,8 @@ bool Rendezvous::fits_settings(const std::vector<Agent*>& seated) const {
   return !misfits_.contains(world);
 }
 
-// Drops the last nodes until the settings fit; dropped nodes stay as spares. Empty if no node count fits.
+// Drops the last nodes until the settings fit the number of ranks. Dropped nodes stay as spares. Returns an empty list
+// if no number of nodes fits.
 std::vector<Rendezvous::Agent*> Rendezvous::fewer_that_fit(std::vector<Agent*> seated) const {
   while (!fits_settings(seated) && seated.size() > static_cast<std::size_t>(rules_.min_nodes)) seated.pop_back();
   return fits_settings(seated) ? seated : std::vector<Agent*>{};
@@ -241,13 +242,13 @@ void Rendezvous::stop_all(const std::string& why) {
 
 void Rendezvous::restart_or_finish(Time now) {
   for (Agent& a : agents_) a.taking_part = false;
-  if (stopped_) return finish(*stopped_, "");
-  if (failures_.empty()) return finish(0, "");
+  if (stopped_) return end_job(*stopped_, "");
+  if (failures_.empty()) return end_job(0, "");
   const NodeFailure& why = cause();
   const bool again = why.misfit ? rules_.max_restarts > 0 && different_size_may_fit() : why.restartable;
-  if (!again) return finish(why.code, why.text);
-  const std::string no_more = why.misfit ? "" : budget_.spend(step_, why.code == kExitOutOfMemory);
-  if (!no_more.empty()) return finish(why.code, why.text, rules_.max_restarts > 0 ? no_more : "");
+  if (!again) return end_job(why.code, why.text);
+  const std::string no_more = why.misfit ? "" : budget_.request_restart(step_, why.code == kExitOutOfMemory);
+  if (!no_more.empty()) return end_job(why.code, why.text, rules_.max_restarts > 0 ? no_more : "");
   previous_failure_ = why.text;
   ++attempt_;
   phase_ = Phase::joining;
@@ -255,7 +256,8 @@ void Rendezvous::restart_or_finish(Time now) {
   try_start(now);
 }
 
-// Returns true if the settings may fit with fewer of the present nodes, or with more nodes once others join.
+// Returns true if the settings may fit another number of ranks: with fewer of the present nodes, or with more nodes
+// once others join.
 bool Rendezvous::different_size_may_fit() {
   misfits_.insert(world_);
   std::vector<Agent*> all = seats();
@@ -263,8 +265,8 @@ bool Rendezvous::different_size_may_fit() {
   return !full || !fewer_that_fit(all).empty();
 }
 
-void Rendezvous::finish(int code, const std::string& why, const std::string& verdict) {
-  end_ = Order{.kind = Order::Kind::end, .text = why, .verdict = verdict, .attempt = attempt_, .code = code};
+void Rendezvous::end_job(int exit_code, const std::string& why, const std::string& verdict) {
+  end_ = Order{.kind = Order::Kind::end, .text = why, .verdict = verdict, .attempt = attempt_, .code = exit_code};
   for (const Agent& a : agents_) queue_order(a, *end_);
 }
 

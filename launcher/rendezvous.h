@@ -27,7 +27,7 @@ struct NodeOffer {
   int workers = 1;
 };
 
-// Reasons why a worker ended, sorted by how plausible each is as the root cause.
+// Reasons why a worker ended, from the least to the most plausible as the root cause.
 enum class Blame : std::uint8_t { lost_peer, hung, failed, killed };
 
 // The first failure of a node in an attempt.
@@ -36,7 +36,7 @@ struct NodeFailure {
   int code = 1;             // exit code of the job
   bool restartable = true;  // true if a restart may help
   std::string text;         // e.g. "rank 3 on b (pid 71) was killed by signal 9 (Killed) after 12.5 s and step 120"
-  std::vector<RankState> ranks = {};  // hung: states of this node's ranks; the verdict uses the states from all nodes
+  std::vector<RankState> ranks = {};  // if hung: states of this node's ranks, for the verdict about all nodes
   bool misfit = false;                // true if the settings need a different number of processes
 };
 
@@ -44,22 +44,23 @@ struct NodeFailure {
 struct NodeEnd {
   int code = 0;
   bool stopped = false;   // true if a signal stopped them
-  bool begun = false;     // WorkerStatus::begun
+  bool begun = false;     // true if this or an earlier attempt has started the run in its directory
   std::int64_t step = 0;  // number of steps done
 };
 
 struct Order {
   enum class Kind : std::uint8_t { wait, start, stop, end, report_states };
   Kind kind = Kind::wait;
-  // wait: who is missing; start: the previous failure; stop, end: the reason; report_states: empty
+  // The text depends on `kind`. wait: who is missing; start: the previous failure; stop, end: the reason;
+  // report_states: empty.
   std::string text;
-  std::string verdict;  // end after a failure: why there is no restart, unless it is obvious
+  std::string verdict;  // if kind is end, after a failure: why there is no restart; empty if that is obvious
   int attempt = 0;
-  int code = 0;  // end: exit code of the launcher
+  int code = 0;  // if kind is end: exit code of the launcher
   bool begun = false;
   int node_rank = 0, nodes = 1, first_rank = 0, world = 1;  // set if kind is start
-  Endpoint store;  // start: address of the workers' store, filled in by the leader
-  AgentId leader;  // start: the agent that hosts this store, filled in by the leader
+  Endpoint store;  // if kind is start: address of the workers' store, filled in by the leader
+  AgentId leader;  // if kind is start: agent that hosts this store, filled in by the leader
 };
 
 struct RendezvousRules {
@@ -68,7 +69,7 @@ struct RendezvousRules {
   int max_restarts = 0;
   std::chrono::milliseconds join_timeout{600'000};  // time for all nodes to join, at the start and after each failure
   std::chrono::milliseconds last_call{30'000};      // time to wait for more nodes than min_nodes, at the start
-  std::chrono::milliseconds return_timeout{2'000};  // time for lost nodes to rejoin if min_nodes are still present
+  std::chrono::milliseconds return_timeout{2'000};  // time for lost nodes to rejoin; then min_nodes suffice
   std::chrono::milliseconds blame_time{1'000};      // time to wait for the root cause if workers only lost a peer
   std::string advice;                               // appended to messages about missing nodes
 };
@@ -86,7 +87,7 @@ class Rendezvous {
   void on_states(const AgentId&, int attempt, const std::vector<RankState>&, Time now);
   void on_end(const AgentId&, int attempt, const NodeEnd&, Time now);
   void leave(const AgentId&, const std::string& why, Time now);  // why: e.g. "its connection closed"
-  void tick(Time now);                                           // call often
+  void tick(Time now);                                           // acts on deadlines; call often
 
   std::vector<std::pair<AgentId, Order>> take_orders();  // orders since the last call, oldest first
   bool is_over() const { return end_.has_value(); }
@@ -108,11 +109,11 @@ class Rendezvous {
   Agent* find(const AgentId&);
   void queue_order(const Agent&, Order);
   void notify_waiting_agents(const std::string& text);  // tells agents outside the attempt what they are waiting for
-  void notify_spare_agents();                           // same, while an attempt runs
+  void notify_spare_agents();                           // tells spare agents that they wait to join or replace a node
   std::vector<Agent*> seats();                          // agents by node rank; null if the node rank is free
   bool has_enough_nodes(std::size_t seated, Time now) const;  // true if an attempt may start with this many nodes
   void try_start(Time now);                                   // starts an attempt, or fails if join_timeout has passed
-  bool fits_settings(const std::vector<Agent*>& seated) const;  // false if the settings do not fit the number of ranks
+  bool fits_settings(const std::vector<Agent*>& seated) const;  // false if this number of ranks is known not to fit
   std::vector<Agent*> fewer_that_fit(std::vector<Agent*> seated) const;
   void start_attempt(const std::vector<Agent*>& seated);
   std::string missing_text(const std::vector<Agent*>& seats) const;
@@ -122,8 +123,7 @@ class Rendezvous {
   void request_states();             // orders all nodes to report the states of their ranks
   void restart_or_finish(Time now);  // restarts or ends the job, after all nodes have ended
   bool different_size_may_fit();
-  // Ends the job.
-  void finish(int code, const std::string& why, const std::string& verdict = {});
+  void end_job(int exit_code, const std::string& why, const std::string& verdict = {});
   NodeFailure& cause();  // the most plausible root cause; requires a failure
   bool is_cause_known(Time now);
 
@@ -134,7 +134,7 @@ class Rendezvous {
   Time since_, last_arrival_;  // start of the join phase; time of the last join
   std::vector<Agent> agents_;  // in order of arrival
   std::vector<NodeFailure> failures_;
-  std::vector<RankState> ranks_;  // states of all ranks, as far as they were reported
+  std::vector<RankState> ranks_;  // states of the ranks that have reported
   int world_ = 1;                 // number of ranks in the attempt
   std::set<int> misfits_;         // world sizes that do not fit the settings
   std::size_t nodes_ = 0;         // number of nodes in the attempt
@@ -142,7 +142,7 @@ class Rendezvous {
   std::string previous_failure_;  // failure of the last attempt
   std::int64_t step_ = 0;
   bool begun_ = false;
-  std::optional<int> stopped_;  // exit code of a node that was stopped by a signal
+  std::optional<int> stopped_;  // set once a node was stopped by a signal: its exit code
   std::optional<Order> end_;
   std::vector<std::pair<AgentId, Order>> orders_;
 };

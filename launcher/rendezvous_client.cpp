@@ -54,8 +54,8 @@ void RendezvousClient::run() {
     }
     store_->beat(setup_.id, "left", setup_.silence, kTry);
   } catch (const Error& e) {
-    end(str("the agent of node 0 at ", to_string(setup_.leader), " is lost (", e.what(),
-            "), without which the job cannot continue"));
+    queue_end_order(str("the agent of node 0 at ", to_string(setup_.leader), " is lost (", e.what(),
+                        "), without which the job cannot continue"));
   }
 }
 
@@ -74,7 +74,7 @@ bool RendezvousClient::connect() {
       reports_->append(kReports, encode(Report{.from = setup_.id, .offer = setup_.offer}));
       return true;
     } catch (const StoreRefused& e) {
-      end(str(e.what(), ": give every node the same secret, --rdzv-id and --rdzv-endpoint"));
+      queue_end_order(str(e.what(), ": give every node the same secret, --rdzv-id and --rdzv-endpoint"));
       return false;
     } catch (const Error& e) {
       reason = e.what();
@@ -85,8 +85,8 @@ bool RendezvousClient::connect() {
     }
     std::this_thread::sleep_for(kPause);
   }
-  end(str("node 0 did not admit this node within ", static_cast<double>(setup_.join_timeout.count()) / 1000,
-          " s: ", reason));
+  queue_end_order(str("node 0 did not admit this node within ", static_cast<double>(setup_.join_timeout.count()) / 1000,
+                      " s: ", reason));
   return false;
 }
 
@@ -97,7 +97,7 @@ void RendezvousClient::queue_order(Order order) {
   if (write(wake_.get(), &one, sizeof one) != sizeof one) return;  // the descriptor is already readable
 }
 
-void RendezvousClient::end(const std::string& why) {
+void RendezvousClient::queue_end_order(const std::string& why) {
   queue_order({.kind = Order::Kind::end, .text = why, .code = kExitError});
 }
 

@@ -46,7 +46,7 @@ class RendezvousClient {
   void run();
   bool connect();
   void queue_order(Order);
-  void end(const std::string& why);
+  void queue_end_order(const std::string& why);
   void send(const Report&);
 
   Setup setup_;

@@ -6,10 +6,10 @@ namespace ring {
 
 namespace {
 constexpr int kMaxFruitless = 3, kMaxAlike = 3;
-constexpr int kMaxSmaller = 64;  // each attempt uses less memory than the previous one
+constexpr int kMaxSmaller = 64;  // maximum consecutive restarts, each with less memory, without progress in steps
 }  // namespace
 
-std::string RestartBudget::spend(std::int64_t step, bool smaller) {
+std::string RestartBudget::request_restart(std::int64_t step, bool less_memory) {
   alike_ = step == last_ ? alike_ + 1 : 1;
   last_ = step;
   if (step > farthest_) {
@@ -19,7 +19,7 @@ std::string RestartBudget::spend(std::int64_t step, bool smaller) {
     ++fruitless_;
   }
   if (max_ == 0) return "restarts are off (--max-restarts 0)";
-  if (smaller && ++smaller_ <= kMaxSmaller) return used_ = fruitless_ = alike_ = 0, "";
+  if (less_memory && ++smaller_ <= kMaxSmaller) return used_ = fruitless_ = alike_ = 0, "";
   if (alike_ >= kMaxAlike)
     return str("it failed ", alike_, " times in a row ",
                step > 0 ? str("after step ", step)

@@ -1,6 +1,6 @@
 #pragma once
-// Delivers signals through a file descriptor while it exists. Create it before any thread, because threads inherit the
-// blocked signals.
+// Receives signals through a file descriptor. The signals stay blocked while the object exists. Create it before any
+// thread, because threads inherit the blocked signals.
 
 #include <csignal>
 #include <vector>
@@ -11,7 +11,7 @@ namespace ring {
 
 class SignalSource {
  public:
-  explicit SignalSource(const std::vector<int>& numbers);  // adds SIGCHLD; leaves out signals that are ignored
+  explicit SignalSource(const std::vector<int>& numbers);  // receives these and SIGCHLD, except ignored signals
   ~SignalSource();
   SignalSource(const SignalSource&) = delete;
   SignalSource& operator=(const SignalSource&) = delete;

@@ -101,8 +101,8 @@ int Supervisor::run() {
   for (;;) {
     std::optional<Order> order = wait_for_order();
     if (!order) return kExitInterrupted;
-    if (order->kind == Order::Kind::start) order = attempt(*order);
-    if (order && order->kind == Order::Kind::end) return finish(*order);
+    if (order->kind == Order::Kind::start) order = run_attempt(*order);
+    if (order && order->kind == Order::Kind::end) return report_end(*order);
   }
 }
 
@@ -151,7 +151,7 @@ void Supervisor::show_waiting_on_board() const {
                            .time = time_});
 }
 
-void Supervisor::announce(const Order& start) const {
+void Supervisor::log_attempt_start(const Order& start) const {
   if (start.attempt > 0) {
     if (start.text != failure_) log::error("launch: ", start.text);
     log::warn("launch: starting all workers again (restart ", start.attempt, " of this job)");
@@ -162,8 +162,8 @@ void Supervisor::announce(const Order& start) const {
               to_string(start.store));
 }
 
-std::optional<Order> Supervisor::attempt(const Order& start) {
-  announce(start);
+std::optional<Order> Supervisor::run_attempt(const Order& start) {
+  log_attempt_start(start);
   waiting_for_.clear();
   failure_.clear();
   restarts_ = start.attempt;
@@ -172,14 +172,14 @@ std::optional<Order> Supervisor::attempt(const Order& start) {
   const std::string cookie = job_.workers_cookie(start.leader, start.attempt);
   Agent agent(options_, start, cookie, time_, failure_times_, kept_, signals_, client_);
   const NodeEnd end = agent.run();
-  time_ = agent.time();
+  time_ = agent.job_time();
   failure_times_ = agent.failure_times();
   failure_ = agent.failure();
   client_.report(start.attempt, end);
   return agent.end();
 }
 
-int Supervisor::finish(const Order& end) const {
+int Supervisor::report_end(const Order& end) const {
   if (end.code != 0 && !end.text.empty() && end.text != failure_) log::error("launch: ", end.text);
   if (!end.verdict.empty()) log::error("launch: no restart: ", end.verdict);
   if (leader_ && restarts_ > 0)

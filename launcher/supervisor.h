@@ -30,9 +30,9 @@ class Supervisor {
   void show_waiting_on_board() const;
   bool is_stop_requested();
   // Returns the order that ended the job during the attempt, if there was one.
-  std::optional<Order> attempt(const Order& start);
-  void announce(const Order& start) const;
-  int finish(const Order& end) const;
+  std::optional<Order> run_attempt(const Order& start);
+  void log_attempt_start(const Order& start) const;
+  int report_end(const Order& end) const;
 
   const LaunchOptions& options_;
   SignalSource signals_;
@@ -43,8 +43,8 @@ class Supervisor {
   std::string waiting_for_, logged_text_;  // who is missing, and what was last logged about that
   Clock::time_point logged_at_{};
   JobTime time_;
-  StartTimes failure_times_;       // times of the previous attempt's failure
-  std::vector<AgentMemory> kept_;  // one per worker on this node
+  StartTimes failure_times_;       // times of the stages since the previous attempt's failure
+  std::vector<AgentMemory> kept_;  // memory kept over all attempts, one per worker of this node
   int restarts_ = 0;
   std::optional<int> node_, world_;  // node and world size of the previous attempt
   std::string failure_;              // the failure last reported by this agent

@@ -24,7 +24,7 @@ struct Waiting {
   std::string text, site;
   std::vector<int> ranks;
 };
-using Calls = std::map<Call, std::vector<Waiting>>;  // waiting ranks for each operation, grouped by what they run
+using Calls = std::map<Call, std::vector<Waiting>>;  // for each operation, the ranks that wait in it, by `text`
 
 void add(std::vector<Waiting>& all, const std::string& text, const std::string& site, int rank) {
   const auto same = std::ranges::find(all, text, &Waiting::text);
@@ -60,7 +60,8 @@ const GroupState* find(const RankState& r, const Call& c) {
   return nullptr;
 }
 
-// Returns what the ranks ran under the number of a collective operation; more than one entry if they differ.
+// Returns the operations that ranks ran with the same number as this collective operation; more than one if they
+// differ.
 std::vector<Waiting> runs_of(const Call& c, const Ranks& ranks) {
   std::vector<Waiting> all;
   for (const RankState& r : ranks)

@@ -69,7 +69,7 @@ struct Descriptors {
                          bool keep_stdout, pid_t agent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != agent) _exit(127);              // the agent died before the call of prctl
+  if (getppid() != agent) _exit(127);              // the agent died before prctl()
   syscall(SYS_close_range, 3, ~0U, kCloseOnExec);  // closes files that other threads have opened meanwhile
   dup2(fds.null, STDIN_FILENO);
   if (!keep_stdout) dup2(fds.output, STDOUT_FILENO);
@@ -111,7 +111,7 @@ Worker::Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedSta
   if (pid_ == 0)
     become(own.program.c_str(), image, binding, {null.get(), pipe.write_end.get(), page_->fd(), own.inherited},
            own.keep_stdout, agent);
-  setpgid(pid_, pid_);  // also called in the child: either may run first
+  setpgid(pid_, pid_);  // the child also does this: either process may be first
   pidfd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
 }
 
@@ -133,7 +133,7 @@ bool Worker::reap() {
 
 bool Worker::is_hanging() {
   if (ending_) return false;
-  const LifeSign sign{progress_of(page()), page().step, activity_of(page()), page().validations, page().saves};
+  const LifeSign sign{num_progress_signs(page()), page().step, activity_of(page()), page().validations, page().saves};
   return hang_detector_.update(sign, AwakeClock::now());
 }
 

@@ -17,7 +17,6 @@
 
 namespace ring {
 
-// How a process ended.
 struct Ending {
   int code = 0;    // exit code, if no signal killed the process
   int signal = 0;  // signal that killed the process, or 0
@@ -30,17 +29,18 @@ struct WorkerCommand {
   std::string program;                 // path of the executable
   std::vector<std::string> arguments;  // includes argv[0]
   Environment environment;
-  std::vector<int> inherited{};  // file descriptors that stay open in the program
-  // Cores to which it is bound, NUMA nodes that it prefers; empty means all.
-  std::vector<int> cores = {}, memory_nodes = {};
-  // True if it inherits the agent's standard output (a terminal stays a terminal); false to redirect its output to the
-  // pipe.
+  std::vector<int> inherited{};        // file descriptors that stay open in the program
+  std::vector<int> cores = {};         // cores to which it is bound; empty means all
+  std::vector<int> memory_nodes = {};  // NUMA nodes whose memory it prefers; empty means all
+  // True if the worker inherits the agent's standard output, so that a terminal stays a terminal; false to redirect its
+  // output to the pipe.
   bool keep_stdout = false;
 };
 
 class Worker {
  public:
-  // Throws Error if the process cannot be started.
+  // page: memory that worker and agent share. prefix, console, log_path: see WorkerOutput. Throws Error if the process
+  // cannot be started.
   Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedStatus> page, std::string prefix, int console,
          const std::string& log_path, const HangRules& rules = {});
   ~Worker();  // kills the process if it is still running
@@ -53,6 +53,7 @@ class Worker {
   WorkerOutput& output() { return *output_; }
   const WorkerOutput& output() const { return *output_; }
 
+  // Returns the status that the worker writes into the shared page.
   const WorkerStatus& page() const { return **page_; }
   bool is_hanging();        // call several times a second
   RankState state() const;  // current state, or the last one if the worker is dead; without node and host
@@ -60,7 +61,7 @@ class Worker {
   bool alive() const { return !ending_; }
   const std::optional<Ending>& ending() const { return ending_; }
   bool reap();              // returns true if the process has just ended
-  void signal(int number);  // sends it to the whole process group
+  void signal(int number);  // sends the signal to the whole process group
 
  private:
   int rank_;

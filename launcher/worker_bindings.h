@@ -27,8 +27,10 @@ struct WorkerBinding {
 struct BindingRequest {
   NumaBinding binding = NumaBinding::automatic;
   int workers = 1;
-  std::vector<int> allowed;                // cores on which the agent may run
-  std::optional<std::vector<Gpu>> gpus{};  // by CUDA index in the workers; see visible_gpus()
+  std::vector<int> allowed;  // cores on which the agent may run
+  // GPUs by CUDA index in the workers; nullopt if CUDA's numbering is unknown (visible_gpus()), empty if workers use no
+  // GPU.
+  std::optional<std::vector<Gpu>> gpus{};
 };
 
 // Returns one WorkerBinding per worker. With fewer GPUs than workers, all workers compute on CPUs. Throws Error if the

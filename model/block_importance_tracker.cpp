@@ -25,7 +25,7 @@ constexpr const char* kMeasured = "importance.measured";
 
 std::string name_of(std::int64_t layer, const char* what) { return str(kPrefix, "blocks.", layer, ".", what); }
 
-// Hashes the blocks that the layers keep, as digits that f32 represents exactly.
+// Hashes the blocks that the layers keep, and splits the hash into 16-bit digits, which f32 represents exactly.
 constexpr std::int64_t kDigits = 4;
 std::array<float, kDigits> digits_of(std::span<const BlockImportance> layers) {
   std::uint64_t hash = kHashOfNothing;
@@ -40,11 +40,11 @@ std::array<float, kDigits> digits_of(std::span<const BlockImportance> layers) {
 std::vector<std::int64_t> blocks_of(const ModelConfig& model) {
   const ModelConfig c = model.resolved();
   std::vector<std::int64_t> blocks;
-  for (const AttentionConfig* a : attentions_of(c)) blocks.push_back(block_of(*a));
+  for (const AttentionConfig* a : attentions_of(c)) blocks.push_back(block_size_of(*a));
   return blocks;
 }
 
-// Watches the attention of layers and removes the watch at the end of the scope, also after an exception.
+// Layers whose attention is watched. The destructor ends this, also after an exception.
 struct WatchedLayers {
   std::vector<AttentionLayer*> layers;
   ~WatchedLayers() {
@@ -83,7 +83,7 @@ void BlockImportanceTracker::attach(const StepAccess& step) {
   messages_ = step.ctx.empty({own_.numel() * step.mesh.world()}, DType::f32, Lifetime::run);
 }
 
-void BlockImportanceTracker::apply() {
+void BlockImportanceTracker::apply_choices() {
   const Slice& slice = model_.parameters().slice();
   const std::int64_t kv_heads = model_.config().kv_heads / slice.size;
   const std::vector<AttentionLayer*> attentions = model_.attention_layers();
@@ -115,7 +115,7 @@ void BlockImportanceTracker::check_resume(const ModelConfig& before, const std::
   const ModelConfig& now = model_.config();
   const std::vector<const AttentionConfig*> had = attentions_of(before), has = attentions_of(now);
   for (std::size_t layer = 0; layer < std::min(had.size(), has.size()); ++layer) {
-    const std::int64_t old_block = block_of(*had[layer]), block = block_of(*has[layer]);
+    const std::int64_t old_block = block_size_of(*had[layer]), block = block_size_of(*has[layer]);
     if (old_block == block || !uses_importance(*had[layer], before.kv_heads) ||
         !uses_importance(*has[layer], now.kv_heads))
       continue;
@@ -147,7 +147,7 @@ std::string BlockImportanceTracker::load(const std::string& checkpoint, const Ma
         std::copy_n(from.data<float>() + h * distances, distances, to.data<float>() + h * to.dim(1));
     }
   }
-  apply();
+  apply_choices();
   if (others == 0) return "";
   return str("the block importance of ", counted(others, "layer"),
              " in the weights' checkpoint is for a different block size, so it starts empty");
@@ -166,13 +166,13 @@ std::vector<Tensor> BlockImportanceTracker::distance_masses() {
   for (std::size_t n = 0; n < layers_.size(); ++n) {
     masses[n] = step_->ctx.zeros({2, heads, layers_[n].distances()});
     watched.layers.push_back(all_layers[static_cast<std::size_t>(layers_[n].layer())]);
-    watched.layers.back()->watch = [&, n, all = layers_[n].start_blocks()](const AttendedHeads& h) {
+    watched.layers.back()->watch = [&, n, all = layers_[n].num_start_blocks()](const AttendedHeads& h) {
       const Attention call{
           .q = h.q, .k = h.k, .queries = h.spans, .keys = h.keys, .scale = h.scale, .pattern = h.pattern};
       const auto some = all.begin() + first + h.heads.first;
       const Tensor made =
           ring::distance_masses(call, layers_[n].distances(), std::vector(some, some + h.heads.count), plain);
-      for (std::int64_t i = 0; i < 2; ++i) {  // each head is in one call, or in one call per part of the queries
+      for (std::int64_t i = 0; i < 2; ++i) {  // sums over calls: each head has one call, or one per part of the queries
         const Tensor sum = masses[n].narrow(0, i, 1).narrow(1, h.heads.first, h.heads.count);
         axpby_kernel({.x = made.narrow(0, i, 1), .y = sum, .out = sum, .beta = 1}, plain);
       }
@@ -193,12 +193,13 @@ void BlockImportanceTracker::measure(std::int64_t step) {
   in_flight_ = {step, step_->mesh.all().all_gather(messages_, own_, ctx.stream.record())};
 }
 
-// Waits for copies of the averages and scores. Call before writing them.
+// Waits until copies of the averages and scores are done. Call before changing averages or scores.
 void BlockImportanceTracker::wait_for_copies() {
-  if (copies_) std::exchange(copies_, std::nullopt)->synchronize();  // host waits: checkpoint
+  if (copies_) std::exchange(copies_, std::nullopt)->synchronize();  // allowed host wait: checkpoint
 }
 
-// Averages the measurement in flight, which has arrived by the time of the next one.
+// Adds the measurement in flight, if any, to the averages. It is used before the next one begins, and has arrived by
+// then.
 void BlockImportanceTracker::finish_measurement() {
   if (!in_flight_) return;
   Measurement last = *std::exchange(in_flight_, std::nullopt);
@@ -229,7 +230,7 @@ std::int64_t BlockImportanceTracker::slice_of(int rank) const {
   return rank % tp * parts + (parts > 1 ? rank / tp % cp : 0);
 }
 
-// Sums the messages in rank order; each rank contributes its group of the heads.
+// Sums the masses of a layer over all ranks, in rank order. A rank's message has the masses of its group of KV heads.
 MeasuredMass BlockImportanceTracker::sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const {
   const auto all = static_cast<std::size_t>(layers_[layer].averages().numel());
   const std::size_t here = all / static_cast<std::size_t>(slices());
@@ -249,7 +250,7 @@ bool BlockImportanceTracker::before_step(std::int64_t step) {
   wait_for_copies();
   bool changed = false;
   for (BlockImportance& i : layers_) changed |= i.choose_blocks(step);
-  if (changed) apply();
+  if (changed) apply_choices();
   measure(step);
   measured_ = step;
   return changed;
@@ -269,7 +270,7 @@ void BlockImportanceTracker::begin(const std::vector<std::string>& missing) {
 }
 
 bool BlockImportanceTracker::on_state_loaded() {
-  apply();
+  apply_choices();
   return !layers_.empty();
 }
 

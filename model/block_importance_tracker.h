@@ -26,10 +26,11 @@ class BlockImportanceTracker : public TrainingState {
   // Returns one entry for each layer that keeps blocks by importance.
   std::span<BlockImportance> layers() { return layers_; }
   // Makes the layers keep the blocks that layers() holds, from the next forward on.
-  void apply();
+  void apply_choices();
 
   void attach(const StepAccess&) override;
-  // Throws Error if a different rank has chosen different blocks.
+  // If this step measures, first uses the last measurement, and chooses new blocks if they are due. Throws Error if a
+  // different rank has chosen different blocks.
   bool before_step(std::int64_t step) override;
   const char* prefix() const override;
   void add_to(State&) override;
@@ -57,8 +58,9 @@ class BlockImportanceTracker : public TrainingState {
   void check_choices(const std::vector<float>& messages) const;
   MeasuredMass sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const;
   std::size_t message() const { return static_cast<std::size_t>(own_.numel()); }  // f32 elements per rank
-  // Number of groups of KV heads. The ranks of tp share the heads. Within a tp slice the ranks of cp share either the
-  // heads or the queries; in the latter case their masses are summed.
+  // Returns the number of groups into which the ranks divide the KV heads. The ranks of tp divide the heads. Within a
+  // tp slice, the ranks of cp divide either the heads or the queries; if they divide the queries, their masses are
+  // summed.
   std::int64_t slices() const { return std::int64_t{step_->mesh.degree("tp")} * step_->cp_of_heads; }
   std::int64_t slice_of(int rank) const;
 

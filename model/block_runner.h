@@ -14,15 +14,15 @@ class BlockRunner {
  public:
   explicit BlockRunner(std::int64_t layer) : layer_(layer) {}
 
-  // Returns f(run, x) [N,C], with f in the scope of the block's attention.
+  // Returns f(run, x) [N,C], computed in the scope of the block's attention, by the block's plan.
   template <class F>
   Var attention(Run& run, const Var& x, const F& f) const {
     const AttentionScope scope(*this, run);
     const Var h = f(run, x);
     return plan.recompute == Recompute::attention ? checkpoint_boundary(h) : h;
   }
-  // Returns f(run, x) [N,C], with f in the scope of the block's MLP. f treats every row by itself: it is called with
-  // mlp_chunk rows at a time.
+  // Returns f(run, x) [N,C], computed in the scope of the block's MLP, by the block's plan. f must treat every row by
+  // itself, because it is called with mlp_chunk rows at a time.
   Var mlp(Run&, const Var& x, const RowsFn& f) const;
 
   BlockPlan plan;
@@ -43,7 +43,7 @@ class BlockRunner {
     T& member_;
     T before_;
   };
-  // Enters the scope of attention and applies the plan's choices for it to the Run.
+  // While it exists, the scope is attention, and the Run has the plan's hooks and recomputation for attention.
   struct AttentionScope {
     AttentionScope(const BlockRunner&, Run&);
     ScopeGuard scope;

@@ -137,7 +137,7 @@ double count_of_parameters(const ModelConfig& c) {
 
 std::string wrong_layers(const LayerAttentionConfig& entry, std::int64_t layers) {
   try {
-    layers_named(entry.layers, layers);
+    parse_layer_list(entry.layers, layers);
     return "";
   } catch (const Error& e) {
     return e.what();
@@ -154,7 +154,8 @@ std::string nearest(std::int64_t count, std::int64_t max, const auto& fits) {
   return less + (less.empty() || more.empty() ? "" : " or ") + more;
 }
 
-// Returns the problem with width / heads, if head_dim is not set.
+// Returns the problem if model.heads does not divide the width into multiples of 8 channels, else "". Call only if
+// head_dim is 0.
 std::string wrong_heads(const ModelConfig& c) {
   const auto fits = [&](std::int64_t heads) { return c.width % heads == 0 && c.width / heads % 8 == 0; };
   if (fits(c.heads)) return "";

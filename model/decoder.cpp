@@ -13,8 +13,8 @@
 namespace ring {
 namespace {
 
-// Returns pass(seqs), or pass of a copy of seqs with per-document frequencies if dynamic scaling stretches a document.
-// seen: tokens of each document that a cache holds.
+// Returns pass(seqs). If dynamic scaling stretches a document, passes a copy of seqs with frequencies per document
+// instead. seen: tokens of each document that a cache holds.
 template <class Pass>
 Var with_frequencies(const ModelConfig& c, const Sequences& seqs, const std::vector<std::int32_t>& seen,
                      const ExecContext& ctx, const Pass& pass) {
@@ -48,7 +48,7 @@ ParamList DecoderBlock::parameters() const {
   return all += mlp_->parameters();
 }
 
-// Without dropout the sublayer's last GEMM adds x itself.
+// Adds x to the sublayer's result: in the sublayer's last GEMM, or together with dropout if there is dropout.
 template <class Sublayer>
 Var DecoderBlock::add_sublayer(Run& run, const Var& x, const Norm& norm, std::uint32_t dropout_site,
                                const Sublayer& sublayer) const {
@@ -80,17 +80,17 @@ Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, Bloc
 }
 
 Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, const MakeFfn& make_ffn)
-    : config_(config.resolved()), settings_(config_) {
+    : config_(config.resolved()), scheduled_(config_) {
   const ModelConfig& c = config_;
   RING_CHECK(c.vocab_size > 0, "the model needs a vocabulary size");
   const ParamPrefix root{params_, ""};
   const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
   const Placement by_token{.cut = Cut::outputs, .row_multiple = vocab_padding};
-  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, by_token);
-  tokens_->table = true;
+  token_table_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, by_token);
+  token_table_->table = true;
   if (c.positions == Positions::learned) {
-    positions_ = &params_.add({{"embedding.positions.weight", 0, c.context, normal}}, c.width);
-    positions_->table = true;
+    position_table_ = &params_.add({{"embedding.positions.weight", 0, c.context, normal}}, c.width);
+    position_table_->table = true;
   }
   const std::vector<Pattern> patterns = patterns_of(c);
   for (std::int64_t i = 0; i < c.layers; ++i)
@@ -104,21 +104,22 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, const Ma
 }
 
 std::vector<ModelPart> Decoder::parts() const {
-  std::vector<ModelPart> out{{{scopes::embedding}, {tokens_}}};
-  if (positions_) out[0].params.push_back(positions_);
+  std::vector<ModelPart> out{{{scopes::embedding}, {token_table_}}};
+  if (position_table_) out[0].params.push_back(position_table_);
   for (std::size_t i = 0; i < blocks_.size(); ++i)
     out.push_back({block_scope(static_cast<std::int64_t>(i)), blocks_[i].parameters()});
   out.push_back({{scopes::final_norm}, final_norm_ ? final_norm_->parameters() : ParamList{}});
-  out.push_back({{scopes::loss_head}, {head_ ? head_ : tokens_}});
+  out.push_back({{scopes::loss_head}, {head_ ? head_ : token_table_}});
   return out;
 }
 
 std::vector<Param*> Decoder::vocab_tables() const {
-  return head_ ? std::vector<Param*>{tokens_, head_} : std::vector<Param*>{tokens_};
+  return head_ ? std::vector<Param*>{token_table_, head_} : std::vector<Param*>{token_table_};
 }
 
-// Between sublayers each process holds its rows of the residual stream (sequence parallelism): norms and dropout work
-// on these rows, and the gradients of replicated parameters are summed over the slices.
+// Restricts attention to this process's heads. Between sublayers each process holds its rows of the residual stream
+// (sequence parallelism): norms and dropout work on these rows, and the gradients of replicated parameters are summed
+// over the slices.
 void Decoder::on_shard() {
   const ModelConfig& c = config_;
   const Slice& slice = params_.slice();
@@ -133,11 +134,11 @@ void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host
   RING_CHECK(plan.blocks.size() == blocks_.size(), "a plan of activations for ", plan.blocks.size(),
              " blocks, but the model has ", blocks_.size());
   segment_blocks_ = static_cast<std::size_t>(plan.segment_blocks);
-  in_segments_ = static_cast<std::size_t>(plan.segments) * segment_blocks_;
-  RING_CHECK(in_segments_ < blocks_.size(), plan.segments, " segments of ", plan.segment_blocks,
+  segmented_blocks_ = static_cast<std::size_t>(plan.segments) * segment_blocks_;
+  RING_CHECK(segmented_blocks_ < blocks_.size(), plan.segments, " segments of ", plan.segment_blocks,
              " blocks, but the model has ", blocks_.size(), ", the last of which cannot be in a segment");
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    RING_CHECK(i >= in_segments_ || !plan.blocks[i].offload, "block ", i,
+    RING_CHECK(i >= segmented_blocks_ || !plan.blocks[i].offload, "block ", i,
                " would offload activations that are recomputed");
     RING_CHECK(host || !plan.blocks[i].offload, "block ", i,
                " would offload its activations, but the run has no offload");
@@ -184,21 +185,22 @@ void Decoder::allocate_constants(const ExecContext& ctx) {
 
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
   const ScopeGuard scope = run.enter({scopes::embedding});
-  Var x = vocab_parallel_embedding(run, ids, tokens_->var);
-  if (positions_) x = add(run, x, embedding(run, own_rows(run, seqs.positions), positions_->var));
+  Var x = vocab_parallel_embedding(run, ids, token_table_->var);
+  if (position_table_) x = add(run, x, embedding(run, local_rows(run, seqs.positions), position_table_->var));
   if (run.training) x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
-  seen({scopes::embedding}, x);
+  show({scopes::embedding}, x);
   return x;
 }
 
-Var Decoder::finish(Run& run, const Var& x) const {
+Var Decoder::apply_final_norm(Run& run, const Var& x) const {
   const ScopeGuard scope = run.enter({scopes::final_norm});
   const Var y = final_norm_ ? (*final_norm_)(run, x) : x;
-  seen({scopes::final_norm}, y);
+  show({scopes::final_norm}, y);
   return y;
 }
 
-// Throws Error if the model is sharded differently from the run, or N does not divide.
+// Throws Error if the model is sharded differently from the run, or if the N tokens do not divide evenly among the
+// slices.
 void Decoder::check_run(const Run& run, const Tensor& ids) const {
   const int slices = params_.slice().size, processes = run.tp ? run.tp->size() : 1;
   RING_CHECK(slices == processes && (!run.tp || params_.slice().rank == run.tp->rank()), "slice ", params_.slice().rank,
@@ -208,18 +210,18 @@ void Decoder::check_run(const Run& run, const Tensor& ids) const {
 }
 
 bool Decoder::set_attention_tokens(std::int64_t tokens) {
-  const std::size_t stage = attention_stage(changes_, tokens);
-  if (changes_.empty() || std::exchange(stage_, stage) == stage) return false;
-  config_ = with_attention_at(settings_, tokens);
+  const std::size_t stage = attention_stage(change_points_, tokens);
+  if (change_points_.empty() || std::exchange(stage_, stage) == stage) return false;
+  config_ = with_attention_at(scheduled_, tokens);
   const Slice slice = params_.slice();
   const std::int64_t kv_heads = config_.kv_heads / slice.size;
   const std::vector<Pattern> patterns = patterns_of(config_, {slice.rank * kv_heads, kv_heads});
   for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].attention().set_pattern(patterns[i]);
-  importance_tracker_->apply();
+  importance_tracker_->apply_choices();
   return true;
 }
 
-BlockSelection* Decoder::shared(Selections& all, std::size_t layer) const {
+BlockSelection* Decoder::shared_selection(Selections& all, std::size_t layer) const {
   return sharing_[layer] < 0 ? nullptr : &all[static_cast<std::size_t>(sharing_[layer])];
 }
 
@@ -227,8 +229,8 @@ Var Decoder::run_blocks(Run& run, Var x, const Sequences& seqs, std::size_t firs
                         Selections& selections) const {
   for (std::size_t i = first; i < end; ++i) {
     const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
-    x = blocks_[i](run, x, seqs, shared(selections, i));
-    seen(run.ctx.scopes->current(), x);
+    x = blocks_[i](run, x, seqs, shared_selection(selections, i));
+    show(run.ctx.scopes->current(), x);
   }
   return x;
 }
@@ -237,13 +239,13 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
   check_run(run, ids);
   Var x = embed(run, ids, seqs);
   const auto pass = [&](const Sequences& s) { return run_segments(run, std::move(x), s); };
-  return finish(run, with_frequencies(config_, seqs, {}, run.ctx, pass));
+  return apply_final_norm(run, with_frequencies(config_, seqs, {}, run.ctx, pass));
 }
 
-bool Decoder::trains(std::size_t first, std::size_t end) const {
+bool Decoder::has_trained_params(std::size_t first, std::size_t end) const {
   return std::any_of(blocks_.begin() + static_cast<std::ptrdiff_t>(first),
                      blocks_.begin() + static_cast<std::ptrdiff_t>(end), [](const DecoderBlock& block) {
-                       return std::ranges::any_of(block.parameters(), [](const Param* p) { return !p->frozen(); });
+                       return std::ranges::any_of(block.parameters(), [](const Param* p) { return !p->is_frozen(); });
                      });
 }
 
@@ -251,9 +253,9 @@ Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs) const {
   // Recomputed segments attend over the blocks that the forward selected.
   const auto selections = std::make_shared<Selections>(blocks_.size());
   for (std::size_t first = 0, end = 0; first < blocks_.size(); first = end) {
-    const bool segment = first < in_segments_;
+    const bool segment = first < segmented_blocks_;
     end = segment ? first + segment_blocks_ : blocks_.size();
-    const bool again = segment && (x.slot || trains(first, end));
+    const bool again = segment && (x.slot || has_trained_params(first, end));
     const auto some = [this, &seqs, first, end, selections](Run& r, const Var& in) {
       return run_blocks(r, in, seqs, first, end, *selections);
     };
@@ -273,12 +275,12 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
     Var h = std::move(x);
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
-      h = blocks_[i](run, h, s, shared(selections, i), cache.layers[i], cache.lengths);
+      h = blocks_[i](run, h, s, shared_selection(selections, i), cache.layers[i], cache.lengths);
     }
     return h;
   });
   for (std::size_t b = 0; b < cache.lengths.size(); ++b) cache.lengths[b] += seqs.offsets[b + 1] - seqs.offsets[b];
-  return finish(run, x);
+  return apply_final_norm(run, x);
 }
 
 LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, LossHead options) const {

@@ -19,7 +19,7 @@ class DecoderBlock {
  public:
   DecoderBlock(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer, const Pattern&,
                const Tensor& inv_freq, const MakeFfn&);
-  // shared: see AttentionLayer::operator().
+  // shared: the selection of a group of layers, which the group's first layer makes; null if the layer is in no group.
   Var operator()(Run&, const Var& x, const Sequences&, BlockSelection* shared) const;
   Var operator()(Run&, const Var& x, const Sequences&, BlockSelection* shared, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
@@ -79,25 +79,28 @@ class Decoder : public Model {
   void check_run(const Run&, const Tensor& ids) const;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
   using Selections = std::vector<BlockSelection>;  // indexed by the first layer of each group that shares a selection
-  BlockSelection* shared(Selections&, std::size_t layer) const;
+  BlockSelection* shared_selection(Selections&, std::size_t layer) const;
   Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end, Selections&) const;
-  Var run_segments(Run&, Var x, const Sequences&) const;  // runs all blocks
-  bool trains(std::size_t first, std::size_t end) const;  // true if some parameter of these blocks is not frozen
-  Var finish(Run&, const Var& x) const;
-  const Param& head() const { return head_ ? *head_ : *tokens_; }
-  void seen(const ScopeId& part, const Var& v) const {
+  // Runs all blocks, those of segments (ActivationPlan) so that backward reruns them from the segment's input.
+  Var run_segments(Run&, Var x, const Sequences&) const;
+  bool has_trained_params(std::size_t first,
+                          std::size_t end) const;  // true if some parameter of these blocks is not frozen
+  Var apply_final_norm(Run&, const Var& x) const;
+  const Param& head() const { return head_ ? *head_ : *token_table_; }
+  void show(const ScopeId& part, const Var& v) const {
     if (watch) watch(part, v.value);
   }
 
-  ModelConfig config_, settings_;  // config_: settings of the current stage; settings_: settings with their schedules
-  std::vector<std::int64_t> sharing_ = sharing_layers(config_), changes_ = attention_change_points(config_);
-  std::optional<std::size_t> stage_;  // number of changes_ applied; nullopt before set_attention_tokens()
+  ModelConfig config_, scheduled_;  // config_: settings of the current stage; scheduled_: settings with their schedules
+  std::vector<std::int64_t> sharing_ = selection_sources(config_);
+  std::vector<std::int64_t> change_points_ = attention_change_points(config_);
+  std::optional<std::size_t> stage_;  // number of change_points_ applied; nullopt before set_attention_tokens()
   Tensor inv_freq_;
-  Param* tokens_;
-  Param* positions_ = nullptr;
+  Param* token_table_;
+  Param* position_table_ = nullptr;
   std::deque<DecoderBlock> blocks_;
   std::optional<BlockImportanceTracker> importance_tracker_;  // set in the constructor, after the blocks
-  std::size_t segment_blocks_ = 0, in_segments_ = 0;          // blocks per segment, blocks in all segments
+  std::size_t segment_blocks_ = 0, segmented_blocks_ = 0;     // blocks per segment, blocks in all segments
   std::optional<Norm> final_norm_;
   Param* head_ = nullptr;  // null if tied to the token embedding
 };

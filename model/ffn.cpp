@@ -38,7 +38,7 @@ Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
   }
   Var h = in_(run, x);
   h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));
-  if (sub_norm_) h = sub_norm_->across_tp(run, h);
+  if (sub_norm_) h = sub_norm_->normalize_across_tp(run, h);
   return out_(run, h, residual);
 }
 

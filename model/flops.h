@@ -10,7 +10,7 @@ namespace ring {
 double attention_pairs(const ModelConfig& resolved, std::int64_t context = 0);
 
 // Returns the FLOPs of one token, forward and backward: 6 per matrix weight (including the head, not the embedding),
-// and 12 heads head_dim per layer for each pair that attention keeps (Chowdhery et al. 2022, appendix B, where all
+// and 12 * heads * head_dim per layer for each pair that attention keeps (Chowdhery et al. 2022, appendix B, where all
 // pairs count). Counts the pairs of a whole sequence, which is slow: cache the result.
 double flops_per_token(const ModelConfig& resolved, std::int64_t context = 0);
 

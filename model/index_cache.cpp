@@ -20,7 +20,7 @@ void IndexCache::store_means(const Indexer& indexer, const Tensor& means, const 
 void IndexCache::append(const Indexer& indexer, const Tensor& x, const Sequences& seqs,
                         const std::vector<std::int32_t>& lengths, const ExecContext& ctx) {
   allocate(indexer, x, ctx);
-  std::vector<PoolSegment> whole;  // complete blocks: rows of x if the sequences begin, else rows of newest_
+  std::vector<PoolSegment> whole;  // complete blocks, to be averaged: rows of x for empty sequences, else of newest_
   std::vector<std::int64_t> rows;
   const bool begins = lengths[0] == 0;
   for (std::int32_t b = 0; b < batch_; ++b) {

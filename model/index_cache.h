@@ -16,8 +16,8 @@ class IndexCache {
   // tokens if lengths[b] is 0, else one.
   void append(const Indexer&, const Tensor& x, const Sequences&, const std::vector<std::int32_t>& lengths,
               const ExecContext&);
-  // Returns scores f32 [batch,Hk,blocks]; row b is for the one query block of sequence b for which key blocks are
-  // selected.
+  // Returns the scores of all key blocks, f32 [batch,Hk,blocks]. Row b has the scores for the current query block of
+  // sequence b.
   Tensor scores(const Indexer&, std::vector<SelectedRows> documents, const ExecContext&) const;
   std::int64_t max_blocks() const { return (capacity_ + block_ - 1) / block_; }
 

@@ -30,8 +30,8 @@ Tensor in_type(const Tensor& x, DType type, const ExecContext& ctx) {
 
 }  // namespace
 
-// The layer's input is normalized: with this standard deviation queries and keys are about as large as the input.
-// Biases are a vector, head by head, so that they get no weight decay.
+// Initial weights have the standard deviation 1 / sqrt(width): the layer's input is normalized, so queries and keys are
+// then about as large as the input. Biases are stored as a vector, head after head, so that they get no weight decay.
 Indexer::Indexer(const ParamPrefix& at, const ModelConfig& c, const AttentionConfig& a)
     : shape_{.heads = a.index_heads,
              .dim = a.index_head_dim,
@@ -76,7 +76,7 @@ Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
 
 void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const BlockSelection& selection,
                     const Sequences& seqs, const SelectionPart& part) const {
-  if (part.shared) sum_to_owners(mass, *seqs.shards, part.pattern, *run.cp, run.ctx);
+  if (part.shared) reduce_to_owners(mass, *seqs.shards, part.pattern, *run.cp, run.ctx);
   std::vector<PoolSegment> rows =
       part.shared ? owned_blocks(*seqs.shards, part.pattern) : block_rows(part.pattern, part.spans);
   const IndexTarget target{mass, selection.bits, std::move(rows), part.pattern.blocks};
@@ -103,8 +103,8 @@ void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecCo
   if (!every) copy_rows_kernel({part, mass, {.count = all.dim(0)}}, ctx);
 }
 
-BlockSelection selection_by(const Tensor& scores, const Pattern& pattern, const std::vector<Span>& spans,
-                            const ExecContext& ctx) {
+BlockSelection select_by_scores(const Tensor& scores, const Pattern& pattern, const std::vector<Span>& spans,
+                                const ExecContext& ctx) {
   const std::vector<std::int32_t> first = first_blocks(pattern, spans);
   std::vector<SelectedRows> documents;
   for (std::size_t b = 0; b < spans.size(); ++b)

@@ -16,14 +16,14 @@ class Indexer {
 
   // Restricts the indexer to the KV heads of a tensor-parallel slice.
   void restrict_to_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
-  // Returns scores f32 [rows,heads,blocks] of these heads for the layer's input x [N/tp,C]. Rows are those of a
-  // selection.
+  // Computes the scores of key blocks from the layer's input x [N/tp,C]. Returns f32 [rows,heads,blocks], with the
+  // heads of the SelectionPart and one row for each query block, as in a BlockSelection.
   Var scores(Run&, const Var& x, const Sequences&, const SelectionPart&) const;
   // Applies the indexer's projections to row means, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
-  // Adds the indexer's loss to run.auxiliary_loss, if defined, and records its gradient, for these scores, the block
-  // masses of attention and its selection. Consumes `mass` when a tape records. If ranks share the queries, each rank
-  // counts the blocks that it owns.
+  // Computes the indexer's loss from its scores, the block masses of attention and the selection; records the gradient.
+  // Adds the loss to run.auxiliary_loss, if defined. Consumes `mass` when a tape records. If ranks share the queries,
+  // each rank counts only the query blocks that it owns.
   void learn(Run&, const Var& scores, const Tensor& mass, const BlockSelection&, const Sequences&,
              const SelectionPart&) const;
 
@@ -36,18 +36,19 @@ class Indexer {
 
  private:
   IndexShape shape_;
-  float weight_, share_;  // weight of the loss; share of one KV head in it
+  // weight_: weight of the indexer's loss. share_: factor on each KV head's term of the loss, 1 / (heads that learn).
+  float weight_, share_;
   std::int64_t warmup_steps_;
   Param* projection_;
   Param* biases_ = nullptr;
 };
 
-// Computes the block masses (kernels/attention/block_mass.h) of an attention call for some of the heads into their part
-// of `all`, f32 [rows,heads,blocks]. A call for a part of the queries adds to it. Heads of a call without a selection
-// do not learn.
-void add_mass(const Tensor& all, const Attention&, KvHeads, const ExecContext&);
-// Returns the selection by scores, for whole documents.
-BlockSelection selection_by(const Tensor& scores, const Pattern&, const std::vector<Span>&, const ExecContext&);
+// Computes the block masses (kernels/attention/block_mass.h) of an attention call for some of the heads. Stores them in
+// these heads' part of `masses`, f32 [rows,heads,blocks]; adds them instead if the call is for a part of the queries.
+// Does nothing if the call has no selection.
+void add_mass(const Tensor& masses, const Attention&, KvHeads, const ExecContext&);
+// Selects key blocks for every query block of these whole documents, by the given scores.
+BlockSelection select_by_scores(const Tensor& scores, const Pattern&, const std::vector<Span>&, const ExecContext&);
 // Returns the pattern during the indexer's warm-up: heads with selected blocks keep all blocks.
 Pattern select_all_blocks(const Pattern&, std::int64_t kv_heads);
 

@@ -35,9 +35,9 @@ std::string idle_pools(const AttentionConfig& c, std::int64_t longest) {
              idle == c.pools.begin() ? "pools" : "it", " out");
 }
 
-// Reports rules that have nothing to choose from, or that keep all blocks.
+// Reports rules that keep all blocks of the longest sequence, so that there is nothing to choose.
 std::string idle_choice(const AttentionConfig& c, std::int64_t longest) {
-  const std::int64_t block = block_of(c), blocks = (longest + block - 1) / block;
+  const std::int64_t block = block_size_of(c), blocks = (longest + block - 1) / block;
   const std::string has = str("the longest sequence, of ", longest, " tokens, has ", counted(blocks, "block"), " of ");
   for (std::size_t i = 0; i < c.rules.size(); ++i) {
     const BlockRuleConfig& r = c.rules[i];
@@ -52,7 +52,7 @@ std::string idle_choice(const AttentionConfig& c, std::int64_t longest) {
   return "";
 }
 
-// Reports rules whose first choice comes after the last step.
+// Reports rules that would choose blocks for the first time only after the last step.
 std::string idle_wait(const AttentionConfig& c, std::int64_t steps) {
   const std::string end = str(", but training ends with step ", steps, " (train.steps): ");
   if (learns_blocks(c) && c.index_warmup_steps >= steps)

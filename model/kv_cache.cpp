@@ -97,8 +97,8 @@ void LayerCache::compute_pools(const Pools& p, const PoolWeights* weights, const
   }
 }
 
-void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int32_t>& tokens,
-                             AttentionDecode& args) const {
+void LayerCache::set_key_rows(const Pattern& pattern, const std::vector<std::int32_t>& tokens,
+                              AttentionDecode& args) const {
   const SeenKeys seen(pattern);
   std::vector<KeyRun> runs;
   args.rows.clear();
@@ -122,11 +122,11 @@ void LayerCache::choose_rows(const Pattern& pattern, const std::vector<std::int3
 KvCache::KvCache(const ModelConfig& c, std::int64_t batch, std::int64_t max, const ExecContext& ctx)
     : lengths(static_cast<std::size_t>(batch), 0), capacity(max) {
   const DType type = activation_type(ctx.precision);
-  const std::vector<std::int64_t> sharing = sharing_layers(c);
+  const std::vector<std::int64_t> sharing = selection_sources(c);
   for (const Pattern& p : patterns_of(c)) {
     const auto layer = static_cast<std::int64_t>(layers.size());
     const std::int64_t first = sharing[layers.size()];
-    const std::optional<std::int64_t> reach = SeenKeys(p).reach();
+    const std::optional<std::int64_t> reach = SeenKeys(p).max_needed_keys();
     const std::int64_t rows = reach ? std::min(capacity, p.sinks + *reach) : capacity;
     std::vector<LayerCache::Pools> pools;
     std::int64_t all = rows;

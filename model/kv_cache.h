@@ -17,13 +17,13 @@ namespace ring {
 // come after those of all tokens.
 struct LayerCache {
   struct Pools {
-    std::int32_t size, first;  // first: row of pool 0
+    std::int32_t size, first;  // tokens per pool; cache row of pool 0
   };
 
   Tensor keys, values;
   std::int64_t sinks = 0;
   std::shared_ptr<SelectionCache> selection{};  // null unless the layer's blocks are selected by content
-  bool shares = false;                          // true if `selection` belongs to an earlier layer, which selects
+  bool shares = false;                          // true if an earlier layer owns and updates `selection`
   std::shared_ptr<IndexCache> index{};          // null unless an indexer scores the layer's blocks
   std::vector<Pools> pools{};
 
@@ -34,11 +34,13 @@ struct LayerCache {
     return token < rows() ? token : sinks + (token - sinks) % (rows() - sinks);
   }
   // Appends the new tokens (k, v [N,Hk,D], heads adjacent) of each sequence after its `lengths[b]` tokens. Skips tokens
-  // that the ring would overwrite. Computes the pools that become complete, with the given weights or as means.
+  // that the ring would overwrite. Computes the pools that become complete, as weighted sums if there are PoolWeights,
+  // else as means.
   void append(const Tensor& k, const Tensor& v, const Sequences&, const std::vector<std::int32_t>& lengths,
               const std::vector<PoolWeights>&, const ExecContext&) const;
-  // Sets the rows that the newest query of each sequence, at token tokens[b], attends over.
-  void choose_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;
+  // Sets `rows` and `starts` of the kernel call to the cache rows that the newest query of each sequence, token
+  // tokens[b], attends over.
+  void set_key_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;
 
  private:
   void compute_pools(const Sequences&, const std::vector<std::int32_t>& lengths, const std::vector<PoolWeights>&,
@@ -47,8 +49,8 @@ struct LayerCache {
 };
 
 struct KvCache {
-  KvCache(const ModelConfig& resolved, std::int64_t batch, std::int64_t capacity,
-          const ExecContext&);  // tensors have ctx.precision's type
+  // Allocates keys and values in the activation type of the context's precision.
+  KvCache(const ModelConfig& resolved, std::int64_t batch, std::int64_t capacity, const ExecContext&);
 
   // Throws Error if a sequence would exceed the capacity.
   void check_room(const Sequences&) const;

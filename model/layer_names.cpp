@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kLongestLayers = 4096;  // characters
+constexpr std::size_t kLongestLayers = 4096;  // maximum characters of a layer list
 constexpr const char* kLayersSyntax = "Write numbers, ranges or steps: 0, 4-7, every 4 from 3";
 
 // Consumes words, numbers and surrounding blanks from the front of a text.
@@ -44,7 +44,7 @@ struct LayerRange {
 };
 
 // Parses "4", "4-7", "every 4" or "every 4 from 3"; nullopt if it is none of these.
-std::optional<LayerRange> parse_layers(std::string_view item, std::int64_t layers) {
+std::optional<LayerRange> parse_layer_range(std::string_view item, std::int64_t layers) {
   Scanner in(item);
   LayerRange r;
   const bool every = in.take("every");
@@ -64,14 +64,14 @@ std::optional<LayerRange> parse_layers(std::string_view item, std::int64_t layer
 
 }  // namespace
 
-std::vector<std::int64_t> layers_named(const std::string& text, std::int64_t layers) {
+std::vector<std::int64_t> parse_layer_list(const std::string& text, std::int64_t layers) {
   if (text.size() > kLongestLayers)
     fail("a text of ", text.size(), " characters, but at most ", kLongestLayers, " are allowed. ", kLayersSyntax);
   std::vector<std::int64_t> named;
   std::vector<bool> known(static_cast<std::size_t>(layers));
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
-    const std::optional<LayerRange> r = parse_layers(item, layers);
+    const std::optional<LayerRange> r = parse_layer_range(item, layers);
     if (!r) fail("\"", shown(item), "\" names no layers. ", kLayersSyntax);
     if (r->first >= layers || r->last >= layers || r->first > r->last || r->step < 1)
       fail("\"", item, "\" names layers that do not exist: there are ", layers, ", from 0 to ", layers - 1);

@@ -40,22 +40,23 @@ Param& add_pooling(const ParamPrefix& at, const ModelConfig& c, const AttentionC
   return at.params.add(std::move(parts), 0, {.cut = Cut::outputs});
 }
 
-// Allocates the block masses: zeros if ranks share the queries, since each of several calls then adds its part.
+// Allocates the block masses. They start as zeros if ranks share the queries, since several calls then add to them.
 Tensor mass_for(const Tensor& scores, const SelectionPart& part, const ExecContext& ctx) {
   return part.shared ? ctx.zeros(scores.shape()) : ctx.empty(scores.shape());
 }
 
 }  // namespace
 
-float weight_std(const ModelConfig& c, std::int64_t in, std::int64_t out, bool gain, bool output) {
+float weight_std(const ModelConfig& c, std::int64_t in, std::int64_t out, bool has_gain, bool writes_residual) {
   const double depth = 2.0 * static_cast<double>(c.layers);
   switch (c.init) {
     case InitScheme::normal: return static_cast<float>(c.init_std);
-    case InitScheme::depth_scaled: return static_cast<float>(output ? c.init_std / std::sqrt(depth) : c.init_std);
+    case InitScheme::depth_scaled:
+      return static_cast<float>(writes_residual ? c.init_std / std::sqrt(depth) : c.init_std);
     case InitScheme::magneto: break;
   }
   const double xavier = std::sqrt(2.0 / static_cast<double>(in + out));
-  return static_cast<float>(gain ? xavier * std::sqrt(std::log(std::max(depth, 2.0))) : xavier);
+  return static_cast<float>(has_gain ? xavier * std::sqrt(std::log(std::max(depth, 2.0))) : xavier);
 }
 
 ParamList& operator+=(ParamList& list, const ParamList& more) {
@@ -102,7 +103,7 @@ Var Norm::operator()(Run& run, const Var& x) const {
   return layer_norm(run, x, weight->var, bias ? bias->var : Var{}, eps);
 }
 
-Var Norm::across_tp(Run& run, const Var& x) const {
+Var Norm::normalize_across_tp(Run& run, const Var& x) const {
   if (!is_tensor_parallel(run)) return (*this)(run, x);
   return swap_rows_for_channels(run, (*this)(run, swap_channels_for_rows(run, x)));
 }
@@ -133,7 +134,7 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, cons
   // Initialized to 0, which leaves scores unchanged.
   if (settings.pool_gates)
     pool_gate_.emplace(at, std::vector<Linear::Output>{{"pool_gate", c.heads, 0}}, c.width, true, Cut::outputs);
-  if (pool_gate_) pool_gate_->weight->linear = false;  // too small for a format
+  if (pool_gate_) pool_gate_->weight->linear = false;  // too few outputs for a linear format such as FP8
   if (learns_blocks(settings)) index_.emplace(at.child("index"), c, settings);
 }
 
@@ -211,7 +212,7 @@ std::vector<PoolWeights> AttentionLayer::pool_weights() const {
 }
 
 Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
-  if (sub_norm_) y = sub_norm_->across_tp(run, y);
+  if (sub_norm_) y = sub_norm_->normalize_across_tp(run, y);
   return out_(run, y, residual);
 }
 
@@ -224,10 +225,10 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
   if (pool_gate_) s.pool_gates = (*pool_gate_)(run, x);
   if (!index_) return self_attention(run, qkv, seqs, s);
   const SelectionPart part = selection_part(run, seqs, pattern_, kv_heads_);
-  // Collective: also called by ranks whose heads have no indexer rule.
+  // scores() is collective, so ranks whose heads do not select call it, too.
   const Var scores = index_->scores(run, x, seqs, part);
   if (!part.pattern.selects()) return self_attention(run, qkv, seqs, s);
-  BlockSelection selection = selection_by(scores.value, part.pattern, part.spans, run.ctx);
+  BlockSelection selection = select_by_scores(scores.value, part.pattern, part.spans, run.ctx);
   const Tensor mass = run.records(scores) ? mass_for(scores.value, part, run.ctx) : Tensor{};
   s.selection = &selection;
   s.watch = make_watch(mass, run.ctx);
@@ -236,7 +237,8 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
   return y;
 }
 
-// Returns a watch that adds block masses to `mass`, if defined, and calls `watch`, if set; null if neither.
+// Returns a watch that adds block masses to `mass`, if defined, and calls the layer's `watch`, if set. Returns null if
+// there is neither.
 AttentionWatch AttentionLayer::make_watch(const Tensor& mass, const ExecContext& ctx) const {
   if (!mass.defined() && !watch) return nullptr;
   return [this, mass, &ctx](const PooledAttention& a, KvHeads heads) {
@@ -301,7 +303,7 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Tensor& gates, 
   }
   const Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
   AttentionDecode args{q, cache.keys, cache.values, y, {}, {}, scale_};
-  cache.choose_rows(pattern_, lengths, args);  // the new token is at position lengths[b]
+  cache.set_key_rows(pattern_, lengths, args);  // the new token is at position lengths[b]
   if (gates.defined())
     gated_decode_kernel({args, gates, narrow<std::int32_t>(cache.rows())}, run.ctx);
   else

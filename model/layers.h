@@ -25,9 +25,9 @@ struct Linear {
   // cut: how the weight is sharded. Cut::outputs shards the bias as well; with Cut::inputs the bias is replicated, and
   // added once to the sum over the processes.
   Linear(const ParamPrefix&, const std::vector<Output>&, std::int64_t in, bool bias, Cut cut = Cut::none);
-  // x [N,in] -> [N,out]. In a sliced run with Cut::outputs or Cut::parts (column-parallel): gathers the rows of x
-  // [N/tp,in] -> [N,out/tp]. With Cut::inputs (row-parallel): x [N,in/tp] -> this process's rows of the sum,
-  // [N/tp,out].
+  // Maps x [N,in] to [N,out]. Under tensor parallelism shapes depend on the cut:
+  //   outputs, parts (column-parallel)   x [N/tp,in], whose rows are gathered first -> [N,out/tp]
+  //   inputs (row-parallel)              x [N,in/tp] -> this process's rows of the sum over processes, [N/tp,out]
   Var operator()(Run&, const Var& x, const Var& residual = {}) const;
   Var bias_or_none() const { return bias ? bias->var : Var{}; }
   ParamList parameters() const;
@@ -36,16 +36,17 @@ struct Linear {
   Param* bias = nullptr;
 };
 
-// Returns the standard deviation of a matrix's initial weights (model.init). gain: the matrix is one that MAGNETO
-// scales (values, outputs, MLPs). output: the matrix writes to the residual stream.
-float weight_std(const ModelConfig&, std::int64_t in, std::int64_t out, bool gain, bool output);
+// Returns the standard deviation of a matrix's initial weights (model.init). has_gain: true for matrices that the
+// MAGNETO scheme scales (values, attention output, MLP). writes_residual: true for matrices that write to the residual
+// stream.
+float weight_std(const ModelConfig&, std::int64_t in, std::int64_t out, bool has_gain, bool writes_residual);
 
 struct Norm {
   Norm(const ParamPrefix&, std::int64_t channels, const ModelConfig&);
   Var operator()(Run& run, const Var& x) const;
   // Normalizes over all channels, even if the run is sliced and x [N,C/tp] holds a share of them: swaps channels for
   // rows and back.
-  Var across_tp(Run& run, const Var& x) const;
+  Var normalize_across_tp(Run& run, const Var& x) const;
   ParamList parameters() const;
 
   Param* weight;
@@ -59,8 +60,8 @@ class AttentionLayer {
   // pattern: the pattern made from `settings`. dropout_site: site of the dropout masks on attention weights.
   AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, const AttentionConfig& settings, const Pattern&,
                  const Tensor& inv_freq, std::uint32_t dropout_site);
-  // Returns attention(x) + residual, [N,C]; residual may be none. shared: the selection of a group of layers, which its
-  // first layer makes; null if the layer is in no group.
+  // Returns attention(x) + residual, [N,C]; residual may be none. shared: the block selection that a group of layers
+  // shares and the group's first layer makes; null if the layer is in no group.
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, BlockSelection* shared) const;
   // Like the overload above, with a cache whose sequences hold lengths[b] tokens: either all 0 with any number of new
   // tokens, or one new token each.
@@ -70,11 +71,12 @@ class AttentionLayer {
   // Returns the same kinds in the same order for all layers; the entry of a kind that a layer lacks is empty.
   std::vector<LaterWeights> later_weights() const;
 
-  // Restricts the layer to these heads, those of its slice, with their pattern.
+  // Restricts the layer to the query and KV heads of its tensor-parallel slice. The pattern is for these heads.
   void restrict_to_heads(std::int64_t heads, KvHeads, const Pattern&);
-  // Sets the pattern of the layer's heads. set_step() starts from it.
+  // Sets the pattern of the layer's heads, which set_step() replaces during the indexer's warm-up.
   void set_pattern(const Pattern& pattern) { pattern_ = selecting_ = pattern; }
-  void set_blocks(Pattern);  // sets the blocks that the same heads attend over, from the next forward on
+  // Changes the blocks that the heads attend over, from the next forward on. The pattern must have the same heads.
+  void set_blocks(Pattern);
   // Makes the next forward attend as in this step of a run, counted from 0. Before the first call the layer attends as
   // after the last step. Returns true if this changes the next forward.
   bool set_step(std::int64_t step);

@@ -1,6 +1,6 @@
 #pragma once
-// How linear layers compute their three GEMMs (train.linears). Without a format a layer computes in the type of its
-// input.
+// Formats: number formats, such as FP8, in which linear layers compute their three GEMMs (train.linears). Without a
+// format a layer computes in the type of its input.
 
 #include <string>
 
@@ -19,9 +19,9 @@ class LinearFormat {
   LinearFormat(const LinearFormat&) = delete;
   LinearFormat& operator=(const LinearFormat&) = delete;
 
-  // Returns x w^T + b + residual [N,M] for x [N,K] and the weight w [M,K]; bias and residual may be none. In a sliced
-  // run w is this process's shard (Param::placement): with Cut::inputs x has this process's channels, and the result is
-  // this process's term of a sum; otherwise the result has this process's channels.
+  // Returns x w^T + b + residual [N,M] for x [N,K] and the weight w [M,K]; bias and residual may be none. Under tensor
+  // parallelism w is this process's shard (Param::placement). With Cut::inputs, x has this process's channels, and the
+  // result is one term of the sum over the processes; otherwise the result has this process's channels.
   virtual Var apply(Run&, const Var& x, const Param& weight, const Var& bias, const Var& residual) const = 0;
 
   // Returns the reason why a weight, not yet sharded, cannot have this format among `slices` processes of tensor
@@ -29,8 +29,9 @@ class LinearFormat {
   virtual std::string misfit(const Param& /*weight*/, int /*slices*/) const { return ""; }
   // Throws Error naming train.linears if the device or the precision does not support the format.
   virtual void check_device(const ExecContext&) const {}
-  // Between hold_weights(true) and hold_weights(false) no weight changes, so that the format may keep values computed
-  // from weights. Called by each training step that uses weights several times and holds all of them (unlike ZeRO-3).
+  // Announces with `true` that no weight changes until the call with `false`. Meanwhile the format may keep values that
+  // it computed from weights. A training step calls it if it uses weights several times and has all of them in memory
+  // (unlike ZeRO-3).
   virtual void hold_weights(bool /*hold*/) {}
   // Returns the state that training changes, such as a history of scales; null if there is none.
   virtual TrainingState* state() { return nullptr; }

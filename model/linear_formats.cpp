@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kAlign = 16;  // elements; rows of FP8 operands start at multiples of 16 bytes
 
-// Returns the elements of this dimension that each process holds.
+// Returns how many of the `n` rows or columns each process holds, if `cut` is the cut that shards them.
 std::int64_t local(std::int64_t n, const Param& p, Cut cut, int slices) {
   return p.placement.cut == cut ? n / slices : n;
 }
@@ -43,7 +43,7 @@ class Fp8Format final : public LinearFormat {
     rows = local(rows, p, Cut::parts, slices);
     if (std::string text = wrong(columns, " inputs", kAlign); !text.empty()) return text;
     if (std::string text = wrong(rows, " outputs", kAlign); !text.empty()) return text;
-    // Shards of whole blocks have the scales of the unsharded matrix.
+    // Block-wise scales: if a shard consists of whole blocks, its scales equal those of the unsharded matrix.
     if (tensorwise_ || slices == 1 || p.placement.cut == Cut::none) return "";
     if (p.placement.cut == Cut::inputs) return wrong(columns, " inputs", kFp8Block);
     for (const LogicalParam& part : p.parts)

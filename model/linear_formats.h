@@ -14,7 +14,7 @@ namespace ring {
 
 class Model;
 
-// Returns the formats by their name in train.linears. Programs may add formats before settings are read.
+// Makers of the formats, by the name in train.linears. Programs may add formats before settings are read.
 using MakeLinearFormat = std::function<std::unique_ptr<LinearFormat>(Model&)>;
 std::map<std::string, MakeLinearFormat>& linear_formats();
 
@@ -23,8 +23,9 @@ struct LinearsConfig {
   std::vector<std::string> except;  // patterns (fnmatch) of weights that get no format
 };
 
-// Binds the format to the linear layers of a declared model (Param::linear). Call before the model is sharded. Adds the
-// problems found: a weight whose shape does not fit, or a pattern that names no weight of a linear layer.
+// Gives the linear layers of a declared model (Param::linear) the configured format. Call before the model is sharded.
+// Adds a problem for each weight whose shape does not fit the format, and for each pattern in `except` that matches no
+// weight of a linear layer.
 void bind_linears(Model&, const LinearsConfig&, int slices, std::vector<SettingProblem>& errors);
 // Same, but throws Error for the first problem.
 void bind_linears(Model&, const LinearsConfig&, int slices);

@@ -39,7 +39,8 @@ class Model {
   // --- Parameters. The constructor declares them; call shard(), then allocate(), after it.
   Parameters& parameters() { return params_; }
   const Parameters& parameters() const { return params_; }
-  // Returns the parts in the order of the forward pass. A parameter may belong to several.
+  // Returns the parts in the order of the forward pass. A parameter, such as a tied embedding, may belong
+  // to several.
   virtual std::vector<ModelPart> parts() const = 0;
   // Returns the tables with one row per token: the embedding, and the head's weight if it is not tied.
   virtual std::vector<Param*> vocab_tables() const = 0;
@@ -81,9 +82,10 @@ class Model {
   virtual bool set_attention_step(std::int64_t /*step*/) { return false; }
   // Returns the attention layers, in layer order.
   virtual std::vector<AttentionLayer*> attention_layers() { return {}; }
-  // Returns the later weights of the attention layers, one entry for each kind.
+  // Returns the weights of the attention layers that a run may start or stop using, so that checkpoints may lack them;
+  // one entry for each kind.
   std::vector<LaterWeights> later_weights();
-  // Returns true if any layer chooses its blocks in each forward.
+  // Returns true if any layer chooses its blocks of keys in each forward.
   virtual bool selects() const { return false; }
   // Returns the metric name of the loss that is added to Run::auxiliary_loss; empty if there is none. Under tensor
   // parallelism each process adds its own part.

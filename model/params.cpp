@@ -51,8 +51,8 @@ void initialise(const Tensor& value, const LogicalParam& part, std::int64_t firs
 }
 
 Tensor make_master(std::int64_t size, const ParamTypes& types, const ExecContext& ctx) {
-  return types.master_on_host && types.copies() ? host_tensor({size}, types.master, ctx.stream)
-                                                : ctx.zeros({size}, types.master, Lifetime::run);
+  return types.master_on_host && types.separate_master() ? host_tensor({size}, types.master, ctx.stream)
+                                                         : ctx.zeros({size}, types.master, Lifetime::run);
 }
 
 void copy_values_to_weights(const Tensor& values, const Tensor& weights, const ExecContext& ctx) {
@@ -66,7 +66,7 @@ void copy_values_to_weights(const Tensor& values, const Tensor& weights, const E
   }
 }
 
-bool Param::frozen() const {
+bool Param::is_frozen() const {
   return !parts.empty() && std::ranges::all_of(parts, [](const LogicalParam& part) { return part.frozen; });
 }
 
@@ -168,7 +168,7 @@ void Parameters::lay_out() {
   size_ = 0;
   const auto place = [&](bool frozen, bool decay, bool cut) {
     for (Param& p : params_) {
-      if (p.frozen() != frozen || p.decay != decay || is_cut(p) != cut) continue;
+      if (p.is_frozen() != frozen || p.decay != decay || is_cut(p) != cut) continue;
       p.offset = size_;
       size_ += param_aligned(p.shape.numel());
       layout_.push_back(&p);
@@ -186,7 +186,7 @@ void Parameters::lay_out() {
 void Parameters::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTypes& types) {
   lay_out();
   values = make_master(size_, types, ctx);
-  weights = types.copies() ? ctx.zeros({size_}, types.weights, Lifetime::run) : values;
+  weights = types.separate_master() ? ctx.zeros({size_}, types.weights, Lifetime::run) : values;
   if (types.trainable) gradients = ctx.zeros({trained_size_}, types.gradients, Lifetime::run);
   for (Param* p : layout_) {
     const auto view = [p](const Tensor& flat) { return flat.narrow(0, p->offset, p->shape.numel()).view(p->shape); };
@@ -207,7 +207,7 @@ void Parameters::start_step() {
     if (p->var.slot) p->var.slot->written = false;
 }
 
-std::int64_t Parameters::count() const {
+std::int64_t Parameters::num_elements() const {
   std::int64_t n = 0;
   for (const Param& p : params_)
     for (const LogicalParam& part : p.parts) n += part.whole.numel();

@@ -14,7 +14,7 @@ namespace ring {
 
 class LinearFormat;
 
-// Parameters start at multiples of 16 elements: a cache line, and aligned for vectorized kernels.
+// Parameters start at multiples of 16 elements (64 bytes in f32), which is aligned for vectorized kernels.
 inline constexpr std::int64_t kParamAlign = 16;
 constexpr std::int64_t param_aligned(std::int64_t n) { return (n + kParamAlign - 1) / kParamAlign * kParamAlign; }
 
@@ -65,7 +65,7 @@ struct Param {
   Shape shape;  // shape in memory; rows after the last part are padding, always zero
   Placement placement;
   bool decay = false;       // weight decay: matrices only
-  bool linear = false;      // the weight of a linear layer whose GEMMs may have a format (model/linear_format.h)
+  bool linear = false;      // weight of a linear layer; may have a number format (model/linear_format.h)
   bool table = false;       // an embedding or head: rows are independent, and backward does not read the values
   std::int64_t offset = 0;  // first element in the flat buffers
   Var var;                  // weight and gradient slot, bound by Parameters::allocate; no slot if frozen
@@ -73,7 +73,7 @@ struct Param {
   // Format of the linear layer; null if the layer computes in the type of its input.
   const LinearFormat* format = nullptr;
 
-  bool frozen() const;  // true if all parts are frozen
+  bool is_frozen() const;  // true if all parts are frozen
 
   // Returns the rows of a logical parameter in a flat buffer with the layout of all parameters (values, gradients,
   // moments).
@@ -86,13 +86,13 @@ ParamList& operator+=(ParamList&, const ParamList& more);
 
 // Data types of a model's tensors. If master and weights have the same type, they share one buffer.
 struct ParamTypes {
-  DType master = DType::f32;     // updated by the optimizer and saved in checkpoints
-  DType weights = DType::f32;    // read by kernels
-  DType gradients = DType::f32;  // flat buffer that backward accumulates into
+  DType master = DType::f32;     // type of the values that the optimizer updates and checkpoints save
+  DType weights = DType::f32;    // type of the weights in forward and backward
+  DType gradients = DType::f32;  // type of the flat buffer that backward accumulates into
   bool trainable = true;         // false if there are no gradients
-  bool master_on_host = false;   // puts the master copy in host memory if copies()
+  bool master_on_host = false;   // true: master values are in host memory, if separate_master()
 
-  bool copies() const { return weights != master; }
+  bool separate_master() const { return weights != master; }
 };
 
 class Parameters {
@@ -115,12 +115,12 @@ class Parameters {
   // caller that allocates parameters in a different way calls lay_out(), then binds values and gradients.
   void lay_out();
   std::int64_t size() const { return size_; }                  // elements of the flat layout
-  std::int64_t trained_size() const { return trained_size_; }  // elements of its first part, which has gradients
+  std::int64_t trained_size() const { return trained_size_; }  // elements of its trained first part
   // Allocates the flat buffers, binds every slot, and fills the values.
   void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
-  // Copies the master values to the weights that kernels read. Call after anything but the optimizer wrote them.
+  // Copies the master values to the weights that kernels read. Call after anything but the optimizer wrote the values.
   void refresh_weights(const ExecContext&) const;
-  // Makes the next gradient write to every slot overwrite the gradient; later writes add to it.
+  // Marks all gradients as unwritten: the next write to each gradient overwrites it, later writes add to it.
   void start_step();
 
   // Returns true if the parameter is sharded by tensor parallelism.
@@ -131,7 +131,7 @@ class Parameters {
   // parameters come after all others, in the same order.
   const std::vector<Param*>& layout() const { return layout_; }
   std::int64_t matrices_begin() const { return matrices_begin_; }  // offset of the first trained matrix
-  std::int64_t count() const;                                      // elements of the unsharded model, without padding
+  std::int64_t num_elements() const;                               // elements of the unsharded model, without padding
 
   // Flat buffers; undefined if this process holds only pieces of them (ZeRO).
   Tensor values;     // the master copy

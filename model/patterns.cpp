@@ -10,15 +10,15 @@
 namespace ring {
 namespace {
 
-// Returns the pattern of a section's layer 0.
-Pattern pattern_of(const AttentionConfig& section, const ModelConfig& c) try {
+// Returns the pattern that a settings section describes, not yet shifted for a layer (in_layer()).
+Pattern pattern_of_section(const AttentionConfig& section, const ModelConfig& c) try {
   return attention_kind(section.kind).pattern(section, {c.kv_heads, c.context});
 } catch (const Error& e) {
-  fail(section_key(section, c), ".", e.what());
+  fail(section_key(section, c), ".", e.what());  // the message begins with a key of the section
 }
 
-// Shifts dilated samples by the layer, so that each position is sampled in some layer even if there are fewer heads
-// than the dilation rate.
+// Shifts the positions that dilated attention samples, by the layer number. So each position is sampled in some layer
+// even if there are fewer heads than the dilation rate.
 Pattern in_layer(Pattern p, std::int64_t layer, std::int64_t kv_heads) {
   if (p.has_samples()) p.shift += narrow<std::int32_t>(layer * kv_heads);
   return p;
@@ -29,11 +29,12 @@ Pattern in_layer(Pattern p, std::int64_t layer, std::int64_t kv_heads) {
 std::vector<const AttentionConfig*> attentions_of(const ModelConfig& c) {
   std::vector<const AttentionConfig*> of_layer(static_cast<std::size_t>(c.layers), &c.attention);
   for (const LayerAttentionConfig& entry : c.attention_layers)
-    for (const std::int64_t layer : layers_named(entry.layers, c.layers))
+    for (const std::int64_t layer : parse_layer_list(entry.layers, c.layers))
       of_layer[static_cast<std::size_t>(layer)] = &entry.attention;
   return of_layer;
 }
 
+// `section` must be one of the sections of c, which is recognized by its address.
 std::string section_key(const AttentionConfig& section, const ModelConfig& c) {
   for (std::size_t i = 0; i < c.attention_layers.size(); ++i)
     if (&c.attention_layers[i].attention == &section) return str("model.attention_layers[", i, "].attention");
@@ -44,14 +45,15 @@ const AttentionConfig& attention_of(const ModelConfig& c, std::int64_t layer) {
   return *attentions_of(c).at(static_cast<std::size_t>(layer));
 }
 
-std::vector<std::int64_t> sharing_layers(const ModelConfig& c) {
+std::vector<std::int64_t> selection_sources(const ModelConfig& c) {
   const std::vector<const AttentionConfig*> sections = attentions_of(c);
   std::vector<std::int64_t> of_layer;
   std::int64_t begin = 0;  // first of the adjacent layers with the same section
   for (std::int64_t i = 0; i < c.layers; ++i) {
     const AttentionConfig* section = sections[static_cast<std::size_t>(i)];
     if (section != sections[static_cast<std::size_t>(begin)]) begin = i;
-    of_layer.push_back(section->layers_per_selection > 1 ? i - (i - begin) % section->layers_per_selection : -1);
+    const std::int64_t group = section->layers_per_selection;
+    of_layer.push_back(group > 1 ? i - (i - begin) % group : -1);  // first layer of each group; -1 without groups
   }
   return of_layer;
 }
@@ -61,7 +63,7 @@ std::vector<Pattern> patterns_of(const ModelConfig& c, KvHeads heads) {
   std::vector<Pattern> patterns;
   for (const AttentionConfig* section : attentions_of(c)) {
     if (!made.count(section)) {
-      const Pattern whole = pattern_of(*section, c);
+      const Pattern whole = pattern_of_section(*section, c);
       made[section] = heads.count ? of_heads(whole, heads) : whole;
     }
     patterns.push_back(in_layer(made[section], static_cast<std::int64_t>(patterns.size()), c.kv_heads));
@@ -70,7 +72,7 @@ std::vector<Pattern> patterns_of(const ModelConfig& c, KvHeads heads) {
 }
 
 Pattern pattern_of(const ModelConfig& c, std::int64_t layer) {
-  return in_layer(pattern_of(attention_of(c, layer), c), layer, c.kv_heads);
+  return in_layer(pattern_of_section(attention_of(c, layer), c), layer, c.kv_heads);
 }
 
 }  // namespace ring

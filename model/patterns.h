@@ -20,10 +20,10 @@ std::string section_key(const AttentionConfig& section, const ModelConfig&);
 // Returns for each layer the layer whose selection it uses: itself, or an earlier layer if its section sets
 // layers_per_selection; -1 if the layer shares no selection. Layers that share a selection are adjacent and have the
 // same section.
-std::vector<std::int64_t> sharing_layers(const ModelConfig&);
+std::vector<std::int64_t> selection_sources(const ModelConfig&);
 
-// Returns the pattern of each layer. Layers with the same section share one block pattern. With a count in KvHeads: the
-// patterns of those KV heads alone, renumbered from 0.
+// Returns the pattern of each layer. Layers with the same section share one BlockPattern object. If KvHeads has a
+// count, the patterns contain only these KV heads, renumbered from 0.
 std::vector<Pattern> patterns_of(const ModelConfig& resolved, KvHeads = {});
 Pattern pattern_of(const ModelConfig& resolved, std::int64_t layer);
 

@@ -7,8 +7,9 @@
 namespace ring {
 namespace {
 
-// Share of a channel that is stretched: rises from 0 to 1 between the channel that turns beta_fast times over the
-// original context and the one that turns beta_slow times. Both ends are rounded to whole channels, as in transformers.
+// YaRN's ramp over the channels: the share of a channel's frequency that is divided by the factor. It rises from 0, at
+// the channel that turns beta_fast times over the original context, to 1, at the channel that turns beta_slow times.
+// Both ends are rounded to whole channels, as in transformers.
 class YarnRamp {
  public:
   YarnRamp(const RopeConfig& c, std::int64_t head_dim) {
@@ -35,7 +36,7 @@ double llama3_keeps(const RopeConfig& c, double f) {
   return std::clamp((turns - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor), 0.0, 1.0);
 }
 
-// Returns the share of channel i's frequency f that is kept; the rest is divided by factor.
+// Returns the share of channel i's frequency f that stays as it is; the rest is divided by the scaling factor.
 double kept(const RopeConfig& c, std::int64_t head_dim, std::int64_t i, double f) {
   switch (c.scaling) {
     case RopeScaling::none:
@@ -81,7 +82,7 @@ std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim, 
 
 Tensor stretched_frequencies(const RopeConfig& c, std::int64_t head_dim, const Sequences& s,
                              const std::vector<std::int32_t>& seen, const ExecContext& ctx) {
-  // Shards occur only in training, whose context is the original one.
+  // Sharded sequences occur only in training, whose sequences are never longer than the original context.
   if (c.scaling != RopeScaling::dynamic || s.shards) return {};
   const std::vector<std::int64_t> lengths = lengths_of(s, seen);
   if (lengths.empty() || std::ranges::max(lengths) <= c.original_context) return {};

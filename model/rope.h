@@ -17,8 +17,8 @@ std::vector<float> rope_frequencies(const RopeConfig&, std::int64_t head_dim, st
 Tensor stretched_frequencies(const RopeConfig&, std::int64_t head_dim, const Sequences&,
                              const std::vector<std::int32_t>& seen, const ExecContext&);
 
-// Returns the factor on rotated queries and keys: 1 except for yarn. It is applied by multiplying the scale of scores
-// by its square.
+// Returns the factor on rotated queries and keys: 1 except for yarn. Callers multiply the scale of attention scores by
+// the factor's square instead.
 double rope_attention_factor(const RopeConfig&);
 
 }  // namespace ring

@@ -20,10 +20,12 @@ class SelectionCache {
 
   // Appends the queries (q [N,Hq,D], heads adjacent) of new tokens after the `lengths[b]` tokens of each sequence.
   void append(const Tensor& q, const Sequences&, const std::vector<std::int32_t>& lengths, const ExecContext&);
-  // Selects for the block that contains tokens[b], if that block differs from the last one selected for; the host then
-  // waits for the result. The pattern must have the constructor's blocks. keys [batch,rows,Hk,D]: all tokens so far,
-  // token t in row t. scored: returns the scores of these blocks, with a selection's rows; if null, scores are pooled
-  // queries times pooled keys, at attention's scale.
+  // Selects key blocks for the query block that contains token tokens[b] of each sequence b. Does nothing for a
+  // sequence whose current selection is for that block; otherwise the host waits for the result.
+  //   pattern   must have the BlockPattern that the constructor got
+  //   keys      [batch,rows,Hk,D]: all tokens so far, token t in row t
+  //   scored    computes the scores of the given query blocks, as block_select_kernel takes them; if null, scores are
+  //             query means times key means, multiplied by attention's scale
   using Scored = std::function<Tensor(const std::vector<SelectedRows>&)>;
   void select(const Pattern&, const Tensor& keys, float scale, const std::vector<std::int32_t>& tokens,
               const Scored& scored, const ExecContext&);
@@ -33,20 +35,20 @@ class SelectionCache {
 
  private:
   struct Sequence {
-    std::int32_t selected = -1;  // query block of the current selection
-    std::int32_t pooled = 0;     // key blocks whose means are computed
+    std::int32_t selected = -1;  // number of the query block that the current selection is for
+    std::int32_t pooled = 0;     // number of key blocks whose means are computed
   };
   void score(const Tensor& keys, std::vector<PoolSegment> new_queries, std::vector<PoolSegment> new_keys,
              const ExecContext&) const;
-  // Adds the rows to pool before selecting for block `own` of a sequence. Afterwards the means of its keys count as
-  // computed.
+  // Adds to `queries` and `keys` the rows of a sequence whose means are needed to select for query block `own`. Marks
+  // the key means as computed.
   void pool(std::size_t sequence, std::int32_t own, std::int64_t key_rows, std::vector<PoolSegment>& queries,
             std::vector<PoolSegment>& keys);
 
   std::shared_ptr<const BlockPattern> blocks_;
-  std::int32_t most_;  // maximum blocks per sequence
-  Tensor queries_;     // [batch, 2 blocks of rows, Hq, D]: token t in row t % rows
-  Tensor key_means_;   // f32 [batch * most, Hk, D]
+  std::int32_t most_;  // maximum number of blocks in a sequence
+  Tensor queries_;     // [batch,rows,Hq,D]: token t in row t % rows; rows = 2 blocks
+  Tensor key_means_;   // f32 [batch * most,Hk,D]
   // query_means_: query means of the previous block, f32 [batch,Hk,D]. selected_: selection bits, i32 [batch,Hk,words].
   Tensor query_means_, selected_;
   std::vector<Sequence> sequences_;

@@ -20,7 +20,7 @@ Tensor all_rows(const Run& run, const Tensor& hidden) {
   return all;
 }
 
-// Returns the logit statistics of each slice's columns, [parts, n, kLogitStatistics].
+// Returns the logit statistics of each tensor-parallel slice's part of the vocabulary, [slices,n,kLogitStatistics].
 std::vector<float> statistics_of(const Run& run, const Tensor& x, const Tensor& w, const Tensor& targets,
                                  std::int64_t vocab) {
   const ExecContext& ctx = run.ctx;

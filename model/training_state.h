@@ -21,12 +21,12 @@ struct Manifest;
 struct StepAccess {
   const ExecContext& ctx;
   Mesh& mesh;
-  std::int64_t cp_of_heads;       // ranks of cp that share the heads; 1 if they share the queries or cp is 1
+  std::int64_t cp_of_heads;       // number of cp ranks that split the KV heads; 1 if they split only queries
   std::function<void()> forward;  // collective; runs the model on the first loaded micro-batch, without tape or dropout
 };
 
-// A model has all of its states, whatever its settings. A state that the settings do not use adds nothing to
-// checkpoints and does nothing.
+// One kind of such state. A model has every kind, whatever its settings; a kind that the settings do not use does
+// nothing and adds nothing to checkpoints.
 class TrainingState {
  public:
   TrainingState() = default;
@@ -42,15 +42,15 @@ class TrainingState {
   virtual bool before_step(std::int64_t step) = 0;
 
   // --- In checkpoints.
-  // Returns the prefix that only this state's names have in a checkpoint: "importance.".
+  // Returns the prefix of this state's names in checkpoints, e.g. "importance.". No other names begin with it.
   virtual const char* prefix() const = 0;
   // Adds the state's tensors, which are whole on every rank, and its values; also works before attach().
   virtual void add_to(State&) = 0;
-  // Called before the state's tensors are copied or written on stream `copies`. Guarantees that they hold all changes
-  // by the steps so far, and change again only after the work that is queued on that stream.
+  // Called before the state's tensors are copied or written on stream `copies`. Guarantees that the tensors then hold
+  // all changes by the steps so far, and that later changes wait for the work that is queued on that stream.
   virtual void prepare_for_copy(const Stream& copies) = 0;
-  // Called if the names of a loaded checkpoint differ from those here: resets the parts of the state whose names are
-  // missing, if there are any, to those of a new run.
+  // Called if a loaded checkpoint has other names than this state. Resets the parts whose names are missing from the
+  // checkpoint to the state of a new run.
   virtual void begin(const std::vector<std::string>& missing) = 0;
   // Called after a checkpoint was loaded, and after begin(). Returns true if the next forward will differ.
   virtual bool on_state_loaded() = 0;
@@ -59,12 +59,14 @@ class TrainingState {
   virtual std::string unexpected_text() const = 0;
 
   // --- Between runs.
-  // Loads what is usable from a checkpoint that has such names but was saved with different settings, for a new run
-  // with these weights or without a run. Returns the log message about the unusable rest; empty if there is none.
+  // Loads the usable part of a checkpoint that has this state's names but was saved with different settings. Called for
+  // a new run that starts from the checkpoint's weights, or if there is no run. Returns the log message about the
+  // unusable rest; empty if there is none.
   virtual std::string load(const std::string& /*checkpoint*/, const Manifest&, const ModelConfig& /*saved*/) {
     return "";
   }
-  // Throws Error naming the settings key if a run at this path with settings `before` cannot resume with the model's.
+  // Throws Error naming the settings key if the run at path `run`, which had the settings `before`, cannot resume with
+  // the model's settings.
   virtual void check_resume(const ModelConfig& /*before*/, const std::string& /*run*/) const {}
 };
 

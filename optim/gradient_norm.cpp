@@ -9,12 +9,12 @@
 namespace ring {
 namespace {
 
-// Returns true if a range is counted on this rank's slice of the model.
+// Returns true if this rank adds the range to the gradient norm: replicated parameters are added only on slice 0.
 bool counts_on(const OwnedShard& shard, const UpdateRange& range) {
   return !range.frozen && (range.cut || shard.slice.rank == 0);
 }
 
-// Returns true if the flat gradient buffer consists of exactly the counted ranges.
+// Returns true if this rank adds its whole gradient buffer to the norm, so that one pass over the buffer suffices.
 bool counts_all(const OwnedShard& shard, const std::vector<UpdateRange>& ranges) {
   return shard.gradients.flat.numel() == shard.size &&
          std::ranges::all_of(ranges, [&](const UpdateRange& r) { return counts_on(shard, r); });
@@ -43,24 +43,24 @@ void GradientNorm::decide_acceptance(const Tensor& step, double clip, const Tens
   check_and_clip_kernel({step, static_cast<float>(clip), loss}, ctx);
 }
 
-std::vector<CountedRange> counted_ranges(const OwnedShard& shard, const Model& model, bool counts,
-                                         std::vector<ScopeId>& parts) {
+CountedRanges counted_ranges(const OwnedShard& shard, const Model& model, bool counted_here) {
+  CountedRanges out;
   std::map<const Param*, std::size_t> part_of;
   for (const ModelPart& part : model.parts()) {
     const std::size_t before = part_of.size();
-    for (const Param* p : part.params) part_of.emplace(p, parts.size());
-    if (part_of.size() > before) parts.push_back(part.scope);
+    for (const Param* p : part.params) part_of.emplace(p, out.parts.size());
+    if (part_of.size() > before) out.parts.push_back(part.scope);
   }
-  std::vector<CountedRange> counted;
-  if (!counts) return counted;
+  if (!counted_here) return out;
   for (const UpdateRange& range : shard.ranges([&](const Param&p, const LogicalParam&) { return part_of.at(&p); }))
-    if (counts_on(shard, range)) counted.push_back({range.key, range});
-  return counted;
+    if (counts_on(shard, range)) out.ranges.push_back({range.key, range});
+  return out;
 }
 
-PartNorms::PartNorms(const OwnedShard& shard, const Model& model, bool counts, const ExecContext& ctx) {
-  for (const CountedRange& r : counted_ranges(shard, model, counts, parts_))
-    counted_.push_back({r.part, r.range.of(shard.gradients)});
+PartNorms::PartNorms(const OwnedShard& shard, const Model& model, bool counted_here, const ExecContext& ctx) {
+  CountedRanges counted = counted_ranges(shard, model, counted_here);
+  for (const CountedRange& r : counted.ranges) counted_.push_back({r.part, r.range.of(shard.gradients)});
+  parts_ = std::move(counted.parts);
   squares_ = ctx.zeros({static_cast<std::int64_t>(parts_.size())}, DType::f32, Lifetime::run);
 }
 

@@ -11,8 +11,8 @@ namespace ring {
 
 class GradientNorm {
  public:
-  // over: groups of ranks whose squared norms add up to the squared norm of the whole gradient. Parameters replicated
-  // over tensor-parallel slices are counted only on the first slice.
+  // over: the groups over which squared norms are summed to get the squared norm of the whole gradient. Parameters
+  // replicated over tensor-parallel slices are counted only on the first slice.
   GradientNorm(const OwnedShard&, std::vector<Communicator*> over);
 
   // Writes the squared norm, the clip factor and `accepted` to the StepState on the device, the same on every rank.
@@ -21,7 +21,7 @@ class GradientNorm {
   void decide_acceptance(const Tensor& step, double clip, const Tensor& loss, const ExecContext& ctx) const;
 
  private:
-  std::vector<Tensor> counted_;  // gradients whose squares this process sums
+  std::vector<Tensor> counted_;  // gradients that this process adds to the norm
   std::vector<Communicator*> over_;
 };
 
@@ -30,21 +30,24 @@ struct CountedRange {
   std::size_t part;
   UpdateRange range;
 };
-// Returns the ranges that this process counts, so that every parameter is counted once over all processes. counts:
-// false on ranks whose gradients are counted by a different rank. parts: set to the embedding, each block, the final
-// norm and the loss head, without those that have no parameters of their own.
-std::vector<CountedRange> counted_ranges(const OwnedShard&, const Model&, bool counts, std::vector<ScopeId>& parts);
+struct CountedRanges {
+  std::vector<ScopeId> parts;  // embedding, each block, final norm, loss head; without parts that have no parameters
+  std::vector<CountedRange> ranges;
+};
+// Returns the ranges whose norms this process computes. Over all processes every parameter is in exactly one of them.
+// counted_here: false if a different rank counts the same gradients.
+CountedRanges counted_ranges(const OwnedShard&, const Model&, bool counted_here);
 
 // Squared gradient norms of the model's parts (embedding, each block, final norm, loss head). A parameter used by
 // several parts belongs to the first of them. Reads all gradients once more, so it is only called in logged steps.
 class PartNorms {
  public:
-  // counts: false on ranks whose gradients are counted by a different rank.
-  PartNorms(const OwnedShard&, const Model&, bool counts, const ExecContext&);
+  // counted_here: false if a different rank counts the same gradients.
+  PartNorms(const OwnedShard&, const Model&, bool counted_here, const ExecContext&);
 
   const std::vector<ScopeId>& parts() const { return parts_; }
-  // Queues the sums over the ranges that this process counts, and returns them: [parts] f32. Added up over all ranks
-  // they are the squared norms. Call after the gradients are complete and before the next step.
+  // Queues the sums of squares over the ranges that this process counts. Returns them, f32 [parts]; added up over all
+  // ranks they are the squared norms. Call after the gradients are complete and before the next step.
   const Tensor& measure(const ExecContext&) const;
 
  private:

@@ -112,12 +112,12 @@ void bind_groups(const OptimizerConfig& c, Parameters& declared, std::vector<Set
   const std::vector<Param*> params = declared.declared();
   for (Param* p : params) {
     for (LogicalParam& part : p->parts) bind(c, *p, part);
-    if (p->frozen()) declared.freeze(*p);
+    if (p->is_frozen()) declared.freeze(*p);
   }
   const std::vector<std::string> all = names_of(params);
   for (std::size_t i = 0; i < c.groups.size(); ++i)
     if (check_patterns(c.groups[i], i, all, errors)) check_entry(c, i, params, errors);
-  if (std::ranges::all_of(params, &Param::frozen))
+  if (std::ranges::all_of(params, &Param::is_frozen))
     errors.push_back("optimizer.groups: all parameters are frozen, so nothing is left to train");
 }
 

@@ -26,8 +26,8 @@ std::string optimizer_kind_of(const OptimizerConfig&, const Param&, const Logica
 float lr_scale_of(const OptimizerConfig&, const LogicalParam&);  // factor on optimizer.lr
 float weight_decay_of(const OptimizerConfig&, const Param&, const LogicalParam&);
 
-// Returns the names of a parameter's optimizer states in checkpoints written with these settings, whatever the
-// parameter is bound to now: "m.<name>".
+// Returns the names of a parameter's optimizer states in checkpoints that were written with these settings, e.g.
+// "m.<name>". Ignores the group that the parameter is bound to now.
 std::vector<std::string> saved_states(const OptimizerConfig&, const Param&, const LogicalParam&);
 
 // Returns a line for each set of parameters that are updated in the same way, if there are several:

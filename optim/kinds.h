@@ -12,7 +12,7 @@ namespace ring {
 std::map<std::string, OptimizerKind>& optimizer_kinds();
 const OptimizerKind& optimizer_kind(const std::string& name);
 
-// The kind that updates parameters that the chosen kind does not take.
+// The kind that updates the parameters that a different kind cannot update (UpdateRule::takes()).
 inline constexpr const char* kElementKind = "adamw";
 // The kind that is configured by the section optimizer.muon.
 inline constexpr const char* kMuonKind = "muon";

@@ -12,10 +12,10 @@ std::vector<std::string> kinds_in(const OptimizerConfig& c) {
   std::vector<std::string> all{c.kind};
   for (const GroupConfig& group : c.groups)
     if (group.kind) all.push_back(*group.kind);
-  all.emplace_back(kElementKind);
+  all.emplace_back(kElementKind);  // updates what the other kinds do not take
   std::ranges::sort(all);
-  const auto twice = std::ranges::unique(all);
-  all.erase(twice.begin(), twice.end());
+  const auto duplicates = std::ranges::unique(all);
+  all.erase(duplicates.begin(), duplicates.end());
   return all;
 }
 
@@ -23,31 +23,33 @@ std::vector<std::string> kinds_in(const OptimizerConfig& c) {
 
 LaneSlice LaneRange::intersect(std::int64_t begin, std::int64_t n) const {
   const std::int64_t from = std::max(at, begin), to = std::min(at + range.numel, begin + n);
+  // The slice is the range's first piece, moved and cut: its offsets are those of the slice's first element.
   LaneSlice part{range.first, from};
-  part.what.numel = std::max<std::int64_t>(0, to - from);
-  part.what.offset += from - at;
-  part.what.shard_offset += from - at;
+  part.piece.numel = std::max<std::int64_t>(0, to - from);
+  part.piece.offset += from - at;
+  part.piece.shard_offset += from - at;
   return part;
 }
 
 std::vector<ShardPiece> Lane::pieces() const {
   std::vector<ShardPiece> out;
   for (const LaneRange& r : ranges)
-    for (auto [part, p] : r.range.pieces) {
-      p.shard_offset = r.at + p.offset - r.range.first.offset;
-      out.push_back(p);
+    for (const LogicalPiece& logical : r.range.pieces) {
+      ShardPiece piece = logical.piece;
+      piece.shard_offset = r.at + piece.offset - r.range.first.offset;  // the lane keeps the distances within a range
+      out.push_back(piece);
     }
   return out;
 }
 
-std::int64_t Lane::state_bytes() const {
+std::int64_t Lane::state_bytes_per_element() const {
   std::int64_t bytes = 0;
   for (const StateKind& kind : rule->states()) bytes += static_cast<std::int64_t>(size_of(kind.type));
   return bytes;
 }
 
-// Chunks may end after a matrix if the next matrix starts at an address that is aligned for kernels.
-HostChunks::Ends Lane::ends() const {
+// For a matrix rule, chunks may end only between two matrices, where the second one is aligned for kernels.
+HostChunks::Ends Lane::chunk_ends() const {
   HostChunks::Ends ends;
   if (!rule->is_matrix_rule()) return ends;
   for (const ShardPiece& p : pieces())
@@ -63,6 +65,7 @@ std::vector<Lane> lanes_of(const OptimizerConfig& c, const OwnedShard& shard, st
     return static_cast<std::size_t>(std::ranges::find(lanes, optimizer_kind_of(c, p, part), &Lane::kind) -
                                     lanes.begin());
   };
+  // All elements of a range have one group and one kind.
   const auto key = [&](const Param& p, const LogicalParam& part) {
     return part.group * lanes.size() + lane_of(p, part);
   };

@@ -12,9 +12,9 @@
 
 namespace ring {
 
-// Elements [at, at + what.numel) of a lane.
+// Elements [at, at + piece.numel) of a lane.
 struct LaneSlice {
-  ShardPiece what;
+  ShardPiece piece;
   std::int64_t at = 0;
 };
 
@@ -22,8 +22,8 @@ struct LaneRange {
   UpdateRange range;
   std::int64_t at = 0;
   float lr_scale = 1, weight_decay = 0;
-  // Returns the part of the range within elements [begin, begin + n) of the lane; numel is 0 if there is none.
-  LaneSlice intersect(std::int64_t begin, std::int64_t n) const;
+  // Returns the part of the range within elements [begin, begin + count) of the lane; numel is 0 if there is none.
+  LaneSlice intersect(std::int64_t begin, std::int64_t count) const;
 };
 
 struct Lane {
@@ -32,16 +32,16 @@ struct Lane {
   std::vector<LaneRange> ranges;
   std::int64_t size = 0;  // elements, including gaps between ranges
 
-  // Returns the lane's logical parameters, or their rows in this process, with shard_offset set to the offset in the
-  // lane.
+  // Returns one piece for each logical parameter in the lane: the rows that this process holds. shard_offset is the
+  // offset in the lane.
   std::vector<ShardPiece> pieces() const;
-  std::int64_t state_bytes() const;  // bytes of all states per element
+  std::int64_t state_bytes_per_element() const;  // returns the sum over all states
   // Returns the offsets at which chunks of the lane may end; empty if they may end anywhere.
-  HostChunks::Ends ends() const;
+  HostChunks::Ends chunk_ends() const;
 };
 
-// Returns a lane for every kind that the settings name, even if this process owns none of its parameters. Throws Error
-// under the same conditions as OwnedShard::ranges().
+// Returns one lane for each kind of optimizer in the settings; the lane is empty if this process owns no parameters of
+// that kind. Throws Error under the same conditions as OwnedShard::ranges().
 std::vector<Lane> lanes_of(const OptimizerConfig&, const OwnedShard&, std::uint64_t seed);
 
 }  // namespace ring

@@ -17,7 +17,7 @@ constexpr double kScale = 0.2;                              // root mean square 
 // Matrices updated together: they have the same size, sharding, learning rate and decay.
 using Batch = std::vector<const MatrixUpdate*>;
 
-// Sizes of a batch's unsharded matrices, of which this process holds slices.
+// The size of each unsharded matrix in a batch, and how it is sharded; this process holds one slice.
 struct Whole {
   std::int64_t rows, columns, slices;
   Cut cut;
@@ -28,7 +28,7 @@ struct Whole {
     slices = tp->size();
     (cut == Cut::outputs ? rows : columns) *= slices;
   }
-  // Returns the bytes that each matrix needs during its update.
+  // Returns the bytes of temporary tensors for the update of each matrix.
   std::int64_t work_bytes(DType type) const {
     const std::int64_t side = std::min(rows, columns), gathered = slices > 1 ? 2 * rows * columns : 0;
     return (2 * rows * columns + 2 * side * side + gathered) * static_cast<std::int64_t>(size_of(type));
@@ -52,7 +52,7 @@ std::vector<Batch> batches_of(const std::vector<MatrixUpdate>& all, const Commun
   return batches;
 }
 
-// Copies slice s of whole [B,R,C] from or to slice [B,r,c].
+// Copies `slice` [B,r,c] to or from its place in `whole` [B,R,C]; it is slice number s.
 void copy_slice(const Tensor& whole, const Tensor& slice, std::int64_t s, Cut cut, bool to_whole,
                 const Stream& stream) {
   const auto bytes = static_cast<std::int64_t>(size_of(whole.dtype()));
@@ -119,8 +119,8 @@ class MuonRule final : public UpdateRule {
     muon_apply_kernel(apply, ctx);
   }
 
-  // Random bits are addressed by groups of eight elements: a matrix that does not start at a group shares some bits
-  // with its neighbours.
+  // The random bits for rounding are generated for groups of eight elements. A matrix that does not start at a group
+  // therefore uses some bits that its neighbour uses, too.
   static std::vector<MuonMatrix> matrices_of(const Batch& batch) {
     std::vector<MuonMatrix> out;
     for (const MatrixUpdate* m : batch)

@@ -8,34 +8,37 @@
 namespace ring {
 namespace {
 
-bool values_travel(const OptimizerConfig& config, bool copies) { return config.offload == StateOffload::all && copies; }
-
-// Returns the bytes per element that are copied between host and device; 0 if everything is on the device.
-std::int64_t travelling_bytes(const OptimizerConfig& c, const Lane& lane, bool copies) {
-  if (c.offload == StateOffload::none || lane.size == 0) return 0;
-  return lane.state_bytes() + (values_travel(c, copies) ? static_cast<std::int64_t>(size_of(c.master)) : 0);
+bool values_travel(const OptimizerConfig& config, bool separate_master) {
+  return config.offload == StateOffload::all && separate_master;
 }
 
-// Returns the device buffers of each lane. Every lane gets the minimum; the rest of `staging` is divided in proportion
-// to the bytes that the lanes copy.
-std::vector<HostChunks::Sizes> staging_of(const OptimizerConfig& c, const std::vector<Lane>& lanes, bool copies,
-                                          std::int64_t staging) {
+// Returns the bytes per element that an update copies between host and device; 0 if everything is on the device.
+std::int64_t travelling_bytes(const OptimizerConfig& c, const Lane& lane, bool separate_master) {
+  if (c.offload == StateOffload::none || lane.size == 0) return 0;
+  const std::size_t values = values_travel(c, separate_master) ? size_of(c.master) : 0;
+  return lane.state_bytes_per_element() + static_cast<std::int64_t>(values);
+}
+
+// Returns the sizes of each lane's device buffers. Every lane gets the minimum; the rest of `staging` bytes is divided
+// in proportion to the bytes that the lanes copy.
+std::vector<HostChunks::Sizes> staging_of(const OptimizerConfig& c, const std::vector<Lane>& lanes,
+                                          bool separate_master, std::int64_t staging) {
   std::vector<HostChunks::Sizes> bytes;
   std::int64_t min = 0;
   double all = 0;
   for (const Lane& lane : lanes) {
-    const std::int64_t element = travelling_bytes(c, lane, copies);
+    const std::int64_t element = travelling_bytes(c, lane, separate_master);
     bytes.push_back({c.offload_chunk_bytes, 0});
     if (element == 0) continue;
     bytes.back().ring =
-        static_cast<std::int64_t>(HostChunks::device_bytes(lane.size, element, bytes.back(), lane.ends()));
+        static_cast<std::int64_t>(HostChunks::device_bytes(lane.size, element, bytes.back(), lane.chunk_ends()));
     min += bytes.back().ring;
     all += static_cast<double>(element * lane.size);
   }
   const double more = static_cast<double>(std::max<std::int64_t>(0, staging - min));
   for (std::size_t i = 0; i < lanes.size(); ++i)
-    if (const auto part = static_cast<double>(travelling_bytes(c, lanes[i], copies) * lanes[i].size); part > 0)
-      bytes[i].ring += static_cast<std::int64_t>(more * (part / all));
+    if (const std::int64_t element = travelling_bytes(c, lanes[i], separate_master); element * lanes[i].size > 0)
+      bytes[i].ring += static_cast<std::int64_t>(more * (static_cast<double>(element * lanes[i].size) / all));
   return bytes;
 }
 
@@ -43,7 +46,10 @@ std::vector<HostChunks::Sizes> staging_of(const OptimizerConfig& c, const std::v
 
 Optimizer::Optimizer(const OptimizerConfig& config, const OwnedShard& shard, std::uint64_t seed, const ExecContext& ctx,
                      Communicator* slices)
-    : shard_(shard), slices_(slices), config_(config), offloads_values_(values_travel(config, shard.copies())) {
+    : shard_(shard),
+      slices_(slices),
+      config_(config),
+      offloads_values_(values_travel(config, shard.separate_master())) {
   for (Lane& lane : lanes_of(config, shard, seed)) add_lane(std::move(lane), ctx);
   set_staging(config.offload_staging_bytes, ctx);
 }
@@ -55,14 +61,14 @@ void Optimizer::add_lane(Lane lane, const ExecContext& ctx) {
     const Tensor flat = config_.offload == StateOffload::none ? ctx.zeros({l.size}, kind.type, Lifetime::run)
                                                               : host_tensor({l.size}, kind.type, ctx.stream);
     state.states.push_back(flat);
-    states_.push_back({kind.name, l.kind, l.pieces(), shard_.shard(flat)});
+    states_.push_back({kind.name, l.kind, l.pieces(), shard_.as_shard(flat)});
   }
   lanes_.push_back(std::move(state));
 }
 
 std::vector<HostChunks::Pieces> Optimizer::host_pieces(const LaneState& m) const {
   std::vector<HostChunks::Pieces> pieces;
-  if (travelling_bytes(config_, m.lane, shard_.copies()) == 0) return pieces;
+  if (travelling_bytes(config_, m.lane, shard_.separate_master()) == 0) return pieces;
   for (const Tensor& state : m.states) pieces.push_back({{0, state}});
   if (!offloads_values_) return pieces;
   HostChunks::Pieces& values = pieces.emplace_back();
@@ -77,11 +83,11 @@ void Optimizer::set_staging(std::int64_t bytes, const ExecContext& ctx) {
     m.chunks.reset();  // waits for the copies and frees the memory
     lanes.push_back(m.lane);
   }
-  const std::vector<HostChunks::Sizes> each = staging_of(config_, lanes, shard_.copies(), bytes);
+  const std::vector<HostChunks::Sizes> each = staging_of(config_, lanes, shard_.separate_master(), bytes);
   for (std::size_t i = 0; i < lanes_.size(); ++i)
     if (std::vector<HostChunks::Pieces> pieces = host_pieces(lanes_[i]); !pieces.empty())
-      lanes_[i].chunks = std::make_unique<HostChunks>(std::move(pieces), lanes_[i].lane.ends(), lanes_[i].lane.size,
-                                                      each[i], ctx.stream);
+      lanes_[i].chunks = std::make_unique<HostChunks>(std::move(pieces), lanes_[i].lane.chunk_ends(),
+                                                      lanes_[i].lane.size, each[i], ctx.stream);
 }
 
 void Optimizer::wait_for_copies(const Stream& stream) const {
@@ -112,12 +118,13 @@ void Optimizer::update(const Tensor& step, const ExecContext& ctx) {
   }
 }
 
-// here: elements [first, first + n) of the lane's states, followed by the lane's values if these are on the host.
+// here: device tensors with elements [first, first + n) of each state of the lane, then of the values if these are kept
+// on the host.
 void Optimizer::update_elements(const LaneState& m, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
                                 const Tensor& step, const ExecContext& ctx) const {
   if (m.lane.rule->is_matrix_rule()) return update_matrices(m, first, n, here, step, ctx);
   for (const LaneRange& range : m.lane.ranges)
-    if (const LaneSlice part = range.intersect(first, n); part.what.numel > 0)
+    if (const LaneSlice part = range.intersect(first, n); part.piece.numel > 0)
       m.lane.rule->update(arguments(range, part, first, here, step), ctx);
 }
 
@@ -135,17 +142,17 @@ void Optimizer::update_matrices(const LaneState& m, std::int64_t first, std::int
 
 ParameterUpdate Optimizer::arguments(const LaneRange& range, const LaneSlice& part, std::int64_t first,
                                      const std::vector<Tensor>& here, const Tensor& step) const {
-  const auto of = [&](const Tensor& t) { return t.narrow(0, part.at - first, part.what.numel); };
+  const auto of = [&](const Tensor& t) { return t.narrow(0, part.at - first, part.piece.numel); };
   ParameterUpdate u;
-  u.values = offloads_values_ ? of(here.back()) : shard_.values.of(part.what);
-  u.gradients = shard_.gradients.of(part.what);
+  u.values = offloads_values_ ? of(here.back()) : shard_.values.of(part.piece);
+  u.gradients = shard_.gradients.of(part.piece);
   const std::size_t states = here.size() - (offloads_values_ ? 1 : 0);
   for (std::size_t i = 0; i < states; ++i) u.states.push_back(of(here[i]));
-  if (shard_.copies()) u.weights = shard_.weights.of(part.what);
+  if (shard_.separate_master()) u.weights = shard_.weights.of(part.piece);
   u.step = step;
   u.lr_scale = range.lr_scale;
   u.weight_decay = range.weight_decay;
-  u.first_element = part.what.offset;
+  u.first_element = part.piece.offset;
   return u;
 }
 
@@ -171,17 +178,17 @@ std::size_t Optimizer::host_bytes() const {
 std::uint64_t state_bytes(const OptimizerConfig& config, const OwnedShard& shard) {
   std::uint64_t bytes = 0;
   for (const Lane& lane : lanes_of(config, shard, 0))
-    bytes += static_cast<std::uint64_t>(lane.size * lane.state_bytes());
+    bytes += static_cast<std::uint64_t>(lane.size * lane.state_bytes_per_element());
   return bytes;
 }
 
-std::uint64_t staging_bytes(const OptimizerConfig& config, const OwnedShard& shard, bool copies) {
+std::uint64_t staging_bytes(const OptimizerConfig& config, const OwnedShard& shard, bool separate_master) {
   const std::vector<Lane> lanes = lanes_of(config, shard, 0);
-  const std::vector<HostChunks::Sizes> each = staging_of(config, lanes, copies, config.offload_staging_bytes);
+  const std::vector<HostChunks::Sizes> each = staging_of(config, lanes, separate_master, config.offload_staging_bytes);
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < lanes.size(); ++i)
-    if (const std::int64_t element = travelling_bytes(config, lanes[i], copies))
-      bytes += HostChunks::device_bytes(lanes[i].size, element, each[i], lanes[i].ends());
+    if (const std::int64_t element = travelling_bytes(config, lanes[i], separate_master))
+      bytes += HostChunks::device_bytes(lanes[i].size, element, each[i], lanes[i].chunk_ends());
   return bytes;
 }
 

@@ -34,8 +34,8 @@ class Optimizer {
   // Makes `stream` wait until states and values on the host are complete: copies from the device may still be running
   // when the compute stream has finished the update. Call before reading or writing them on that stream.
   void wait_for_copies(const Stream& stream) const;
-  // Makes the compute stream wait for all copies. Call before a step is captured, and before a captured step is
-  // replayed.
+  // Makes the compute stream wait for all copies between host and device. Call before a step is captured into a graph,
+  // and before the graph is replayed.
   void join_copies();
   // Sets the device memory for states in transit to and from the host (optimizer.offload_staging_bytes). Blocks the
   // host. Throws OutOfMemory.
@@ -72,8 +72,8 @@ class Optimizer {
 
 // Returns the bytes of the optimizer states for a shard.
 std::uint64_t state_bytes(const OptimizerConfig&, const OwnedShard&);
-// Returns the device bytes for states in transit to and from the host. copies: true if the weights are a copy of the
-// values in a different type.
-std::uint64_t staging_bytes(const OptimizerConfig&, const OwnedShard&, bool copies);
+// Returns the device bytes for states in transit to and from the host. separate_master: true if the weights are a copy
+// of the values in a different type.
+std::uint64_t staging_bytes(const OptimizerConfig&, const OwnedShard&, bool separate_master);
 
 }  // namespace ring

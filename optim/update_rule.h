@@ -28,12 +28,14 @@ struct StateKind {
 // device.
 struct ParameterUpdate {
   Tensor values, gradients;
-  std::vector<Tensor> states;      // ordered like UpdateRule::states()
-  Tensor weights;                  // receives the new values, converted to its type; undefined if there is no copy
-  Tensor step;                     // the StepState on the device
-  float lr_scale = 1;              // factor on the StepState's learning rate
-  float weight_decay = 0;          // 0 means no decay
-  std::int64_t first_element = 0;  // index of element 0 among all parameters, a multiple of 16; addresses random bits
+  std::vector<Tensor> states;  // ordered like UpdateRule::states()
+  Tensor weights;              // receives the new values, converted to its type; undefined if there is no copy
+  Tensor step;                 // the StepState on the device
+  float lr_scale = 1;          // factor on the StepState's learning rate
+  float weight_decay = 0;      // 0 means no decay
+  // Index of element 0 among all parameters, a multiple of 16. It determines the random bits for rounding, so that they
+  // do not depend on the grouping into calls.
+  std::int64_t first_element = 0;
 };
 
 // A logical matrix in this process: all of it, or its tensor-parallel slice. Elements are [rows, columns].
@@ -54,14 +56,15 @@ class UpdateRule {
     RING_CHECK(is_matrix_rule(), "a rule must override update() or is_matrix_rule()");
   }
 
-  // Overridden instead by a rule that needs whole matrices; results must be bit-identical for every grouping of
-  // matrices into calls. slices: the ranks with the other slices, which make the same call; null if there are none.
-  // flops: FLOPs of the update of one matrix.
+  // A rule that needs whole matrices overrides these three instead of update(). Results must be bit-identical for every
+  // grouping of matrices into calls. slices: the ranks with the other slices, which make the same call; null if
+  // there are none. flops: FLOPs of the update of one matrix.
   virtual bool is_matrix_rule() const { return false; }
   virtual double flops(const Shape& /*whole*/) const { return 0; }
   virtual void update_matrices(const std::vector<MatrixUpdate>&, Communicator* /*slices*/, const ExecContext&) const {}
 };
 
+// Makes the rule of one kind of optimizer from the settings.
 using OptimizerKind = std::function<std::unique_ptr<UpdateRule>(const OptimizerConfig&, std::uint64_t seed)>;
 
 }  // namespace ring

@@ -17,7 +17,7 @@ WeightAverage::WeightAverage(double decay, const OwnedShard& shard, const ExecCo
     : decay_(decay),
       shard_(shard),
       ranges_(shard.ranges()),
-      average_(shard.shard(ctx.zeros({shard.size}, DType::f32, Lifetime::run))),
+      average_(shard.as_shard(ctx.zeros({shard.size}, DType::f32, Lifetime::run))),
       room_(ctx.empty({at_once(shard.size)}, DType::f32, Lifetime::run)) {
   RING_CHECK(shard.values.flat.dtype() == DType::f32 && shard.values.flat.device() == ctx.stream.device(),
              "weight average: values are ", describe(shard.values.flat), ", expected f32 on the device");
@@ -33,7 +33,7 @@ void WeightAverage::update(const Tensor& step, const ExecContext& ctx) const {
     moving_average_kernel({range.of(shard_.values), range.of(average_), step, decay_}, ctx);
 }
 
-void WeightAverage::exchange(const ExecContext& ctx) const {
+void WeightAverage::swap_values(const ExecContext& ctx) const {
   for (const UpdateRange& range : ranges_) {
     const Tensor values = range.of(shard_.values), average = range.of(average_);
     for (std::int64_t at = 0; at < range.numel; at += room_.numel()) {

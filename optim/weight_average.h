@@ -19,7 +19,7 @@ class WeightAverage {
   void update(const Tensor& step, const ExecContext&) const;
   // Swaps the values and the average, exactly and without allocating memory, so that the model computes with the
   // average; a second call swaps them back.
-  void exchange(const ExecContext&) const;
+  void swap_values(const ExecContext&) const;
 
   const FlatBuffer& buffer() const { return average_; }
   std::size_t device_bytes() const { return average_.flat.bytes() + room_.bytes(); }

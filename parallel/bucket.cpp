@@ -6,7 +6,7 @@ namespace ring {
 namespace {
 
 void check_ranges(const Tensor& flat, const std::vector<SlotRange>& ranges) {
-  RING_CHECK(flat.defined() && flat.contiguous(), "make_buckets: the flat gradient must be contiguous");
+  RING_CHECK(flat.defined() && flat.is_contiguous(), "make_buckets: the flat gradient must be contiguous");
   std::int64_t end = 0;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const SlotRange& r = ranges[i];

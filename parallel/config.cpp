@@ -40,7 +40,7 @@ void ParallelConfig::fields(Fields& f) {
     choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}}));
 }
 
-RingOptions ParallelConfig::ring(const std::vector<int>& nodes) const {
+RingOptions ParallelConfig::ring_options(const std::vector<int>& nodes) const {
   return {.prefetch = cp_prefetch,
           .per_node = cp_ranks_per_node > 0 ? static_cast<int>(cp_ranks_per_node) : ranks_per_node(nodes),
           .message_bytes = cp_message_bytes,

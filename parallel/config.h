@@ -22,7 +22,7 @@ struct ParallelConfig {
   std::int64_t zero = 0;
   DType reduce = DType::f32;
   void fields(Fields&);
-  RingOptions ring(const std::vector<int>& nodes) const;  // nodes: the node of each rank of the cp axis
+  RingOptions ring_options(const std::vector<int>& nodes) const;  // nodes: the node of each rank of the cp axis
 };
 
 }  // namespace ring

@@ -10,7 +10,7 @@ namespace {
 std::vector<SlotRange> slot_ranges(const Parameters& params) {
   std::vector<SlotRange> out;
   for (const Param* p : params.layout())
-    if (!p->frozen()) out.push_back({p->var.slot, p->offset, p->shape.numel()});
+    if (!p->is_frozen()) out.push_back({p->var.slot, p->offset, p->shape.numel()});
   return out;
 }
 
@@ -46,15 +46,16 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
   Parameters& params = model_.parameters();
   params.lay_out();
   model_.allocate_constants(ctx_);
-  plan_ = plan_shards(params, comm_.size());
-  units_ = make_fsdp_units(model_, plan_);
+  pieces_ = plan_shards(params, comm_.size());
+  units_ = make_fsdp_units(model_, pieces_);
   shard_.slice = params.slice();
-  shard_.pieces = pieces_of_rank(plan_, comm_.rank());
-  shard_.size = shard_size(plan_, comm_.rank());
+  shard_.pieces = pieces_of_rank(pieces_, comm_.rank());
+  shard_.size = shard_size(pieces_, comm_.rank());
   const bool all_weights = zero_ < 3;
   shard_.weights = {ctx_.zeros({all_weights ? params.size() : shard_.size}, types.weights, Lifetime::run), all_weights};
+  // Without separate master values, the values are the weights themselves.
   shard_.values = shard_.weights;
-  if (types.copies()) shard_.values = shard_.shard(make_master(shard_.size, types, ctx_));
+  if (types.separate_master()) shard_.values = shard_.as_shard(make_master(shard_.size, types, ctx_));
   if (all_weights) {
     for (Param* p : params.layout()) p->var.value = in_flat(*p, shard_.weights.flat);
     source_ = std::make_unique<WeightBroadcast>(comm_, units_, shard_.weights.flat);
@@ -68,7 +69,8 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
 void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucket_bytes, const ParamTypes& types) {
   Parameters& params = model_.parameters();
   if (zero_ >= 2) {
-    shard_.gradients = shard_.shard(ctx_.zeros({trained_size(plan_, comm_.rank())}, types.gradients, Lifetime::run));
+    const Shape trained{trained_size(pieces_, comm_.rank())};
+    shard_.gradients = shard_.as_shard(ctx_.zeros(trained, types.gradients, Lifetime::run));
     unit_reducer_ =
         std::make_unique<FsdpReducer>(comm_, units_, ctx_, types.gradients, config.reduce, shard_.gradients);
     return;
@@ -76,14 +78,15 @@ void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucke
   if (zero_ == 1) {
     shard_.gradients = {ctx_.zeros({params.trained_size()}, types.gradients, Lifetime::run), true};
     for (Param* p : params.layout()) {
-      if (p->frozen()) continue;
+      if (p->is_frozen()) continue;
       p->var.slot->grad = in_flat(*p, shard_.gradients.flat);
-      p->var.slot->bound = true;
+      p->var.slot->bound = true;  // backward writes into the flat buffer instead of allocating a gradient
     }
   }
   std::vector<Bucket> buckets = make_buckets(shard_.gradients.flat, slot_ranges(params), bucket_bytes);
+  // With zero 0 pieces_ is empty, so that every rank gets all sums.
   for (Bucket& b : buckets)
-    for (const ShardPiece& p : plan_)
+    for (const ShardPiece& p : pieces_)
       if (p.offset >= b.begin && p.offset < b.begin + b.grad.numel())
         b.pieces.push_back({p.offset - b.begin, p.numel, p.owner});
   reducer_ = std::make_unique<Reducer>(comm_, ctx_.stream, std::move(buckets), config.reduce);
@@ -99,45 +102,45 @@ void DataParallel::start_step() {
 
 void DataParallel::finish_gradients() {
   wait_seconds_ += seconds_of([&] {
-    unit_reducer_ ? unit_reducer_->finish(ctx_) : reducer_->finish();
+    unit_reducer_ ? unit_reducer_->finish_step(ctx_) : reducer_->finish();
     sum_replicated(shard_, slices_, ctx_);
   });
 }
 
 void DataParallel::on_weights_updated() {
-  if (source_) source_->updated(ctx_);
+  if (source_) source_->on_owners_updated(ctx_);
   stale_ = false;
 }
 
-// The new weights are sent in the next forward, in which all ranks take part.
+// Not collective: the new weights are sent in the next forward, which all ranks run.
 void DataParallel::on_master_weights_changed() {
   shard_.refresh_weights(ctx_);
   stale_ = true;
 }
 
 void DataParallel::enter(const ScopeId& scope, ScopePass pass) {
-  const std::optional<std::size_t> part = units_.part(scope);
+  const std::optional<std::size_t> part = units_.find_part(scope);
   if (!part) return;
   if (stale_) on_weights_updated();
   wait_seconds_ += seconds_of([&] { source_->need(*part, pass, ctx_); });
-  // The loss head is the last part; its forward already writes its gradients.
+  // Gradients are written in backward, except for the loss head: it is the last part, and its forward writes them.
   const bool writes = pass == ScopePass::backward || (pass == ScopePass::forward && *part + 1 == units_.parts.size());
   if (!unit_reducer_ || !writes) return;
   wait_seconds_ += seconds_of([&] {
-    for (const std::size_t unit : units_.users[*part]) unit_reducer_->begin_unit(unit, ctx_);
+    for (const std::size_t unit : units_.units_of_part[*part]) unit_reducer_->begin_unit(unit, ctx_);
   });
 }
 
 // A unit's gradients are complete after the backward of the first part that uses the unit.
 void DataParallel::after_backward(const ScopeId& scope) {
-  const std::optional<std::size_t> part = units_.part(scope);
+  const std::optional<std::size_t> part = units_.find_part(scope);
   if (!unit_reducer_ || !part) return;
-  for (const std::size_t unit : units_.users[*part])
+  for (const std::size_t unit : units_.units_of_part[*part])
     if (units_.units[unit].first_part == *part) unit_reducer_->end_unit(unit, ctx_);
 }
 
 std::size_t DataParallel::weight_bytes() const {
-  const bool master_here = shard_.copies() && shard_.values.flat.device() == ctx_.stream.device();
+  const bool master_here = shard_.separate_master() && shard_.values.flat.device() == ctx_.stream.device();
   return shard_.weights.flat.bytes() + (master_here ? shard_.values.flat.bytes() : 0) + weight_buffer_bytes();
 }
 

@@ -8,6 +8,8 @@
 //   2     all ranks   owners      their owners      after each unit's backward, in every micro-batch
 //   3     owners      owners      their owners      the same; weights are gathered unit by unit
 //
+// A unit: the parameters of one part of the model, such as a block (parallel/fsdp_units.h).
+//
 // A step: start_step(); forward and backward for each micro-batch, the last with Tape(final_pass = true);
 // finish_gradients(); an update of everything in shard(); on_weights_updated(). All ranks must run the same parts of
 // the model in the same order. With one rank everything is as with zero = 0.
@@ -25,20 +27,21 @@ namespace ring {
 class DataParallel final : public ScopeListener {
  public:
   // Allocates and fills the parameters of `model`, and follows the scopes of `ctx`; the model must run only in `ctx`.
-  // comm: the ranks that share the data. slices: the ranks that hold the other tensor-parallel shards of the model and
-  // process the same data.
+  // comm: the ranks that share the data. slices: the tensor-parallel group, whose ranks hold the other slices of the
+  // model and process the same data.
   DataParallel(Model& model, Communicator& comm, Communicator& slices, const ParallelConfig&, std::int64_t bucket_bytes,
                const ParamTypes&, std::uint64_t seed, const ExecContext&);
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
   void start_step();                 // call before the first micro-batch
-  void finish_gradients();           // completes the gradients in shard(); collective
+  void finish_gradients();           // completes the gradients in shard(), the sums over all ranks; collective
   void on_weights_updated();         // call after the update, which changed the weights in shard(); collective
   void on_master_weights_changed();  // call after master values in shard() were written by anything but an update
 
   const OwnedShard& shard() const { return shard_; }
-  bool sharded() const { return zero_ > 0; }             // true if the shard holds only a part of the parameters
+  // Returns true if this rank updates only a part of the parameters: with several ranks and zero 1 or above.
+  bool sharded() const { return zero_ > 0; }
   double wait_seconds() const { return wait_seconds_; }  // time that the host waited for other ranks since start_step()
   std::size_t weight_bytes() const;  // bytes on this process's device; includes the master values if they are there
   std::size_t gradient_bytes() const;
@@ -59,7 +62,7 @@ class DataParallel final : public ScopeListener {
   Communicator& comm_;
   Communicator& slices_;
   int zero_;
-  std::vector<ShardPiece> plan_;
+  std::vector<ShardPiece> pieces_;  // pieces of all ranks; empty if not sharded()
   FsdpUnits units_;
   OwnedShard shard_;
   std::unique_ptr<Reducer> reducer_;           // used with zero 0 and 1

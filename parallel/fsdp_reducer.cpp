@@ -14,9 +14,9 @@ FsdpReducer::FsdpReducer(Communicator& comm, const FsdpUnits& units, const ExecC
   for (const FsdpUnit& unit : units.units)
     for (std::size_t i = 0; i < unit.params.size(); ++i) {
       const Param& p = *unit.params[i];
-      if (p.frozen()) continue;
+      if (p.is_frozen()) continue;
       const Tensor& buffer = buffers_[static_cast<std::size_t>(unit.buffer)];
-      p.var.slot->grad = buffer.narrow(0, unit.param_at[i], p.shape.numel()).view(p.shape);
+      p.var.slot->grad = buffer.narrow(0, unit.param_offsets[i], p.shape.numel()).view(p.shape);
       p.var.slot->bound = true;
     }
 }
@@ -31,18 +31,18 @@ void FsdpReducer::begin_unit(std::size_t at, const ExecContext& ctx) {
                " would be written while those of ", units_.units[other].scope, " are still in the same buffer");
   finish_reduction(static_cast<std::size_t>(unit.buffer), ctx);
   for (const Param* p : unit.params)
-    if (!p->frozen()) p->var.slot->written = false;
+    if (!p->is_frozen()) p->var.slot->written = false;
   open_[at] = true;
 }
 
 void FsdpReducer::end_unit(std::size_t at, const ExecContext& ctx) {
-  begin_unit(at, ctx);  // opens the unit if none of its gradients was wanted
+  begin_unit(at, ctx);  // usually open already, except if none of its gradients was needed
   const FsdpUnit& unit = units_.units[at];
   for (const Param* p : unit.params)
-    if (!p->frozen() && !std::exchange(p->var.slot->written, true)) fill_zero(p->var.slot->grad, ctx.stream);
+    if (!p->is_frozen() && !std::exchange(p->var.slot->written, true)) fill_zero(p->var.slot->grad, ctx.stream);
   std::vector<BufferPiece> pieces;
   for (const FsdpUnitPiece& p : unit.pieces)
-    if (!p.piece.param->frozen()) pieces.push_back({p.at, p.piece.numel, p.piece.owner});
+    if (!p.piece.param->is_frozen()) pieces.push_back({p.offset_in_buffer, p.piece.numel, p.piece.owner});
   open_[at] = false;
   if (pieces.empty()) return;
   const auto buffer = static_cast<std::size_t>(unit.buffer);
@@ -56,18 +56,19 @@ void FsdpReducer::finish_reduction(std::size_t buffer, const ExecContext& ctx) {
   under_way_[buffer].reset();
   r.sum.finish(ctx);
   for (const FsdpUnitPiece& p : units_.units[r.unit].pieces) {
-    if (p.piece.owner != comm_.rank() || p.piece.param->frozen()) continue;
-    const Tensor sum = own_.of(p.piece), more = buffers_[buffer].narrow(0, p.at, p.piece.numel);
+    if (p.piece.owner != comm_.rank() || p.piece.param->is_frozen()) continue;
+    const Tensor sum = own_.of(p.piece);
+    const Tensor more = buffers_[buffer].narrow(0, p.offset_in_buffer, p.piece.numel);
     axpby_kernel({more, added_[r.unit] ? sum : Tensor{}, sum, 1, added_[r.unit] ? 1.0f : 0.0f}, ctx);
   }
   added_[r.unit] = true;
 }
 
-void FsdpReducer::finish(const ExecContext& ctx) {
+void FsdpReducer::finish_step(const ExecContext& ctx) {
   for (std::size_t i = 0; i < buffers_.size(); ++i) finish_reduction(i, ctx);
   for (std::size_t at = 0; at < added_.size(); ++at)
     for (const FsdpUnitPiece& p : units_.units[at].pieces)
-      if (!added_[at] && p.piece.owner == comm_.rank() && !p.piece.param->frozen())
+      if (!added_[at] && p.piece.owner == comm_.rank() && !p.piece.param->is_frozen())
         fill_zero(own_.of(p.piece), ctx.stream);
 }
 

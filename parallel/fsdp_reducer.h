@@ -3,9 +3,9 @@
 // backward of a micro-batch has run, they are reduced to their owners, who add them to their sums of this optimizer
 // step. Meanwhile the next unit's backward runs in a different buffer.
 //
-// Shares only GradientSum with Reducer: Reducer waits for single parameters of the last micro-batch and reduces each
-// bucket in place, once per step, while units take turns in a few buffers in every micro-batch. A common class would
-// carry the bookkeeping of both.
+// Reducer (ZeRO-0 and 1) shares only GradientSum with this class: it waits for single parameters of the last
+// micro-batch and reduces each bucket in place, once per step. Units take turns in a few buffers in every micro-batch,
+// so a common class would need the bookkeeping of both.
 
 #include <optional>
 
@@ -27,7 +27,7 @@ class FsdpReducer {
   // Call after the unit's last gradient of a micro-batch; starts the reduction. Collective. Gradients that were not
   // written count as zero.
   void end_unit(std::size_t unit, const ExecContext&);
-  void finish(const ExecContext&);  // completes the step; `own` then holds the sums
+  void finish_step(const ExecContext&);  // completes the step; `own` then holds the sums
 
   std::size_t bytes() const;  // total bytes of the buffers
 

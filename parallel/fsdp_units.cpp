@@ -13,16 +13,16 @@ std::size_t find_unit(const FsdpUnits& u, const Param* p) {
 
 void add_param(FsdpUnit& unit, Param* p) {
   unit.params.push_back(p);
-  unit.param_at.push_back(unit.size);
+  unit.param_offsets.push_back(unit.size);
   unit.size += param_aligned(p->shape.numel());
-  unit.tables &= p->table;
+  unit.only_tables &= p->table;
 }
 
 void add_part(FsdpUnits& u, const ModelPart& part) {
   const std::size_t number = u.parts.size();
   u.parts.push_back(part.scope);
-  std::vector<std::size_t>& users = u.users.emplace_back();
-  std::optional<std::size_t> fresh;  // the unit for parameters that no earlier part uses
+  std::vector<std::size_t>& used = u.units_of_part.emplace_back();
+  std::optional<std::size_t> fresh;  // the new unit, for parameters that no earlier part uses
   ParamList params = part.params;    // sorted, so that parameters that are adjacent in the flat layout stay adjacent
   std::ranges::sort(params, {}, &Param::offset);
   for (Param* p : params) {
@@ -30,18 +30,18 @@ void add_part(FsdpUnits& u, const ModelPart& part) {
     if (at == u.units.size()) {
       if (!fresh) {
         fresh = at;
-        u.units.push_back({.scope = part.scope, .tables = true, .first_part = number});
+        u.units.push_back({.scope = part.scope, .only_tables = true, .first_part = number});
       }
       add_param(u.units[at = *fresh], p);
     }
     u.units[at].last_part = number;
-    if (std::find(users.begin(), users.end(), at) == users.end()) users.push_back(at);
+    if (std::find(used.begin(), used.end(), at) == used.end()) used.push_back(at);
   }
 }
 
 // Returns the buffer's key: units with equal keys share a buffer.
 ScopeId buffer_key(const FsdpUnit& unit) {
-  if (unit.tables) return {};
+  if (unit.only_tables) return {};
   return {unit.scope.kind, unit.scope.number % 2};
 }
 
@@ -61,7 +61,7 @@ void place_buffers(FsdpUnits& u) {
 
 }  // namespace
 
-std::optional<std::size_t> FsdpUnits::part(const ScopeId& scope) const {
+std::optional<std::size_t> FsdpUnits::find_part(const ScopeId& scope) const {
   const auto it = std::find(parts.begin(), parts.end(), scope);
   if (it == parts.end()) return {};
   return static_cast<std::size_t>(it - parts.begin());
@@ -75,7 +75,8 @@ FsdpUnits make_fsdp_units(const Model& model, const std::vector<ShardPiece>& pla
     RING_CHECK(at < u.units.size(), "no part of the model uses ", piece.param->parts[0].name);
     FsdpUnit& unit = u.units[at];
     const auto i = std::find(unit.params.begin(), unit.params.end(), piece.param) - unit.params.begin();
-    unit.pieces.push_back({piece, unit.param_at[static_cast<std::size_t>(i)] + piece.offset - piece.param->offset});
+    const std::int64_t param_offset = unit.param_offsets[static_cast<std::size_t>(i)];
+    unit.pieces.push_back({piece, param_offset + piece.offset - piece.param->offset});
   }
   place_buffers(u);
   return u;
@@ -83,7 +84,8 @@ FsdpUnits make_fsdp_units(const Model& model, const std::vector<ShardPiece>& pla
 
 std::vector<OwnedPiece> pieces_in(const FsdpUnit& unit, const Tensor& buffer) {
   std::vector<OwnedPiece> out;
-  for (const FsdpUnitPiece& p : unit.pieces) out.push_back({buffer.narrow(0, p.at, p.piece.numel), p.piece.owner});
+  for (const FsdpUnitPiece& p : unit.pieces)
+    out.push_back({buffer.narrow(0, p.offset_in_buffer, p.piece.numel), p.piece.owner});
   return out;
 }
 

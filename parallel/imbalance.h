@@ -11,9 +11,9 @@ namespace ring {
 
 double largest_over_mean(const std::vector<double>& values);  // returns 1 if all values are equal or their sum is 0
 
-// Returns the number of attention pairs of each rank for one causal sequence of the layout: for each of the `slices`
-// equal groups of KV heads, the ranks of the layout. Selected blocks are counted by the number that the pattern keeps,
-// wherever they are.
+// Returns the number of (query, key) pairs that each rank computes for one causal sequence. Ranks are ordered by
+// tensor-parallel slice, each with an equal group of the KV heads, then by rank of the layout. For patterns that select
+// blocks, counts as many blocks as the pattern keeps, since their positions are not known.
 std::vector<double> pairs_by_rank(const Pattern&, std::int64_t kv_heads, std::int64_t slices, const ContextLayout&);
 
 }  // namespace ring

@@ -55,7 +55,7 @@ void OwnedShard::initialise(std::uint64_t seed, const ExecContext& ctx) const {
 }
 
 void OwnedShard::refresh_weights(const ExecContext& ctx) const {
-  if (!copies()) return;
+  if (!separate_master()) return;
   for (const UpdateRange& range : ranges()) copy_values_to_weights(range.of(values), range.of(weights), ctx);
 }
 

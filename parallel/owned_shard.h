@@ -35,14 +35,15 @@ struct OwnedShard {
   Slice slice = {};                // the tensor-parallel slice of the model
   std::vector<ShardPiece> pieces;  // sorted by their place in the layout
   std::int64_t size = 0;           // elements of this rank's shard
-  FlatBuffer values;               // the master copy
+  FlatBuffer values;               // the master values, which the optimizer updates
   FlatBuffer weights;              // weights that kernels read: the memory of `values`, or a copy in a different type
   FlatBuffer gradients;            // undefined until DataParallel sets it; frozen parameters have none
 
-  bool copies() const { return weights.flat.raw() != values.flat.raw(); }
-  FlatBuffer shard(const Tensor& flat) const { return {flat, false}; }
-  // Returns the ranges; key_of may be null. Throws Error if two keys meet at an address that is not aligned for
-  // kernels.
+  // Returns true if the master values have a buffer of their own; otherwise they are the weights themselves.
+  bool separate_master() const { return weights.flat.raw() != values.flat.raw(); }
+  FlatBuffer as_shard(const Tensor& flat) const { return {flat, false}; }  // flat: has the layout of this shard
+  // Returns the shard as ranges; key_of may be null. Throws Error if a range would begin at an element that is not
+  // aligned for kernels (kParamAlign).
   std::vector<UpdateRange> ranges(const RangeKey& key_of = {}) const;
   void initialise(std::uint64_t seed, const ExecContext&) const;  // fills the values of all pieces, and their copies
   void refresh_weights(const ExecContext&) const;

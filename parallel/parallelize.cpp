@@ -5,7 +5,7 @@ namespace ring {
 // Context parallelism: in attention, keys and values meet the queries of other ranks by the plan's schedule; all other
 // computation is per token.
 ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan) {
-  return {mesh.axis("cp"), plan.cp_layout, plan.config.cp_schedule, plan.config.ring(mesh.nodes_along("cp"))};
+  return {mesh.axis("cp"), plan.cp_layout, plan.config.cp_schedule, plan.config.ring_options(mesh.nodes_along("cp"))};
 }
 
 // Ranks of dp process different sequences, ranks of cp different tokens: for parameters, both are replicas.

@@ -93,8 +93,8 @@ void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   p.cp = narrow<int>(c.cp == 0 ? rest / dp : c.cp);
 }
 
-// Throws WorldSizeError if the micro-batch does not divide a replica's share of a step. common: the greatest common
-// divisor of the shares of all steps.
+// Throws WorldSizeError if the micro-batch does not divide each replica's share of a step with `sequences` sequences.
+// common: the greatest common divisor of a replica's shares in all steps.
 void check_share(const ParallelPlan& p, const BatchSize& b, std::int64_t sequences, std::int64_t common) {
   const std::int64_t share = sequences / p.dp;
   if (share % p.micro_batch == 0) return;
@@ -128,7 +128,7 @@ void share_batch(ParallelPlan& p, const BatchSize& b) {
 // these tokens between sublayers.
 void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
   for (int r = 0; r < p.cp; ++r)
-    if (const std::int64_t tokens = p.micro_batch * p.cp_layout.tokens(r); tokens % p.tp)
+    if (const std::int64_t tokens = p.micro_batch * p.cp_layout.tokens_of_rank(r); tokens % p.tp)
       fail("parallel.tp: ", p.tp, " does not divide the ", tokens, " tokens of a micro-batch",
            p.cp > 1 ? str(" on rank ", r, " of cp") : "", " (train.micro_batch = ", p.micro_batch,
            ", model.context = ", m.context, ", parallel.cp = ", p.cp, "). Change one of them");
@@ -142,7 +142,7 @@ bool selects_blocks(const ModelConfig& m) {
   return std::ranges::any_of(patterns_of(m), [](const Pattern& p) { return p.selects(); });
 }
 
-// Returns true if the heads for which a rank selects blocks, or which it measures, must be known before attention.
+// Returns true if any layer selects blocks, or learns or measures which blocks to keep.
 bool selects(const ModelConfig& m) {
   return selects_blocks(m) || std::ranges::any_of(attentions_of(m), [&](const AttentionConfig* a) {
            return learns_blocks(*a) || uses_importance(*a, m.kv_heads);
@@ -163,7 +163,7 @@ void lay_out_context(ParallelPlan& p, const ModelConfig& m) {
   p.cp_layout = p.cp == 1 ? ContextLayout{ContextLayoutKind::contiguous, m.context, 1}
                           : context_layout(p.config, m, m.context, p.cp);
   for (int r = 0; r < p.cp; ++r)
-    if (p.cp_layout.tokens(r) == 0)
+    if (p.cp_layout.tokens_of_rank(r) == 0)
       fail("parallel.cp: ", p.cp, " ranks share sequences of ", m.context, " tokens in pieces, but rank ", r,
            " receives none. Lower parallel.cp or lengthen model.context");
 }

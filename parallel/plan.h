@@ -11,8 +11,8 @@
 
 namespace ring {
 
-// Sequences per optimizer step over all replicas, and sequences per forward pass of one replica (micro_batch; 0 means a
-// replica's whole share of the smallest step).
+// sequences: per optimizer step, over all replicas. micro_batch: per forward pass of one replica; 0 means a replica's
+// whole share of the smallest step.
 struct BatchSize {
   std::int64_t sequences = 1, micro_batch = 0;  // sequences: of the largest step
   std::vector<std::int64_t> others = {};        // sequences of the run's smaller steps
@@ -26,8 +26,7 @@ struct ParallelPlan {
   ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};
 
   int world() const { return pp * dp * cp * tp; }
-  // Returns how many ranks of cp shard the KV heads when blocks are selected and measured; the other ranks shard only
-  // queries.
+  // Returns how many cp ranks split the KV heads: cp with all_to_all; 1 with schedules that split only queries.
   int cp_of_heads() const { return config.cp_schedule == ContextSchedule::all_to_all ? cp : 1; }
   std::string text() const;  // "dp 2, tp 2, zero 1": the degrees above 1; empty for one process
 };

@@ -39,7 +39,7 @@ void Reducer::on_ready(std::size_t bucket, std::size_t index) {
              " was completed twice in one step; call finish() after the last micro-batch");
   ready_[bucket][index] = true;
   GradSlot& slot = *buckets_[bucket].slots[index];
-  // The parameter was used, but its result did not affect the loss, so the gradient is zero.
+  // If no gradient was written, the parameter was used without an effect on the loss: its gradient is zero.
   if (!std::exchange(slot.written, true)) fill_zero(slot.grad, compute_.stream);
   --missing_[bucket];
   while (next_ < buckets() && missing_[static_cast<std::size_t>(next_)] == 0) start_next();

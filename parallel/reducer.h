@@ -15,9 +15,9 @@ namespace ring {
 
 class Reducer {
  public:
-  // Installs on_ready in every slot. compute: the stream on which gradients are written. travel: the type in which f32
-  // gradients are sent and added.
-  Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets, DType travel = DType::f32);
+  // Installs on_ready in every slot. compute: the stream on which gradients are written. travel_dtype: the type in
+  // which f32 gradients are sent and added.
+  Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets, DType travel_dtype = DType::f32);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;

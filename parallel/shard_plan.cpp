@@ -14,7 +14,7 @@ ShardPiece piece(const Param& p, std::int64_t first_row, std::int64_t rows, int 
   return {&p, first_row, rows, p.offset + first_row * columns, rows * columns, owner, 0};
 }
 
-// Returns the pieces at logical parameters, or the whole parameter if a logical one is not aligned for kernels.
+// Splits a parameter into its logical parameters. Returns it as one piece if one of them is not aligned for kernels.
 std::vector<ShardPiece> natural_pieces(const Param& p) {
   std::vector<ShardPiece> out;
   const std::int64_t rows = p.shape[0];
@@ -52,8 +52,8 @@ class Balance {
     flops_[static_cast<std::size_t>(rank)] += flops;
   }
 
-  // Splits a table so that each rank is filled up to an equal share of everything assigned, including this table. Rows
-  // are in rank order.
+  // Splits a table by rows, in rank order, so that the ranks' loads become as equal as possible: the ranks with the
+  // smallest loads get the most rows.
   void cut(const Param& p, std::vector<ShardPiece>& out) {
     const std::int64_t unit = std::lcm(columns_of(p), kParamAlign) / columns_of(p), rows = p.shape[0];
     std::int64_t first = 0;
@@ -68,7 +68,8 @@ class Balance {
   }
 
  private:
-  // Returns the load up to which `elements` fill the least loaded ranks from `first` on (water filling).
+  // Distributes `elements` to the least loaded ranks from `first` on, to level their loads (water filling). Returns the
+  // load that these ranks reach.
   std::int64_t level(std::int64_t elements, std::size_t first) const {
     std::vector<std::int64_t> loads(load_.begin() + static_cast<std::ptrdiff_t>(first), load_.end());
     std::sort(loads.begin(), loads.end());
@@ -85,11 +86,11 @@ class Balance {
   std::vector<double> flops_;
 };
 
-// Assigns the frozen parameters (if `frozen`) or all others.
+// Assigns either the frozen parameters (if `frozen`) or the trained ones to ranks, and adds their pieces to `all`.
 void share(const Parameters& params, bool frozen, int ranks, std::vector<ShardPiece>& all) {
   std::vector<ShardPiece> out;
   for (const Param* p : params.layout())
-    if (!p->table && p->frozen() == frozen)
+    if (!p->table && p->is_frozen() == frozen)
       for (const ShardPiece& whole : natural_pieces(*p)) out.push_back(whole);
   std::stable_sort(out.begin(), out.end(), [](const ShardPiece& a, const ShardPiece& b) {
     return std::pair(update_flops(a), a.numel) > std::pair(update_flops(b), b.numel);
@@ -100,14 +101,14 @@ void share(const Parameters& params, bool frozen, int ranks, std::vector<ShardPi
     balance.give(p, flops > 0 ? balance.idlest() : balance.lightest(), flops);
   }
   for (const Param* p : params.layout())
-    if (p->table && p->frozen() == frozen) balance.cut(*p, out);
+    if (p->table && p->is_frozen() == frozen) balance.cut(*p, out);
   all.insert(all.end(), out.begin(), out.end());
 }
 
 std::int64_t end_of_shard(const std::vector<ShardPiece>& plan, int rank, bool with_frozen) {
   std::int64_t size = 0;
   for (const ShardPiece& p : plan)
-    if (p.owner == rank && (with_frozen || !p.param->frozen()))
+    if (p.owner == rank && (with_frozen || !p.param->is_frozen()))
       size = std::max(size, p.shard_offset + param_aligned(p.numel));
   return size;
 }

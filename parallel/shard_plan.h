@@ -29,10 +29,10 @@ std::vector<ShardPiece> plan_shards(const Parameters& laid_out, int ranks);
 // Returns a plan in which one rank owns everything, at the offsets of the flat layout.
 std::vector<ShardPiece> unsharded_plan(const Parameters& laid_out);
 
-std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardPiece>&, int rank);
+std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardPiece>& plan, int rank);
 // Return the number of elements of a rank's flat buffers, and of their first part, which has gradients.
-std::int64_t shard_size(const std::vector<ShardPiece>&, int rank);
-std::int64_t trained_size(const std::vector<ShardPiece>&, int rank);
+std::int64_t shard_size(const std::vector<ShardPiece>& plan, int rank);
+std::int64_t trained_size(const std::vector<ShardPiece>& plan, int rank);
 
 // A piece split at its logical parameters, each with the padding that follows it.
 struct LogicalPiece {

@@ -10,7 +10,7 @@ StateMemory state_memory(Model& model, int zero, int ranks, int rank, const Para
     return static_cast<std::uint64_t>(elements) * size_of(type);
   };
   model.parameters().lay_out();
-  const int shared = ranks > 1 ? zero : 0;  // see DataParallel
+  const int shared = ranks > 1 ? zero : 0;  // with one rank, as in DataParallel, everything is as with zero = 0
   const Parameters& params = model.parameters();
   const std::int64_t all = params.size();
   std::int64_t trained = params.trained_size(), in_buffers = 0;

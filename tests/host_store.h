@@ -25,7 +25,7 @@ class HostStore final : public SavedTensorHooks {
    public:
     HostCopy(HostStore& store, const Tensor& t, const ExecContext& ctx)
         : store_(store), shape_(t.shape()), type_(t.dtype()), bytes_(t.bytes()) {
-      RING_CHECK(t.contiguous(), "only whole tensors are saved, not ", describe(t));
+      RING_CHECK(t.is_contiguous(), "only whole tensors are saved, not ", describe(t));
       ctx.stream.impl().copy(bytes_.data(), t.raw(), t.bytes());
       ctx.stream.synchronize();
     }

@@ -72,7 +72,7 @@ Values values_of(const T* begin, std::size_t n) {
 }
 
 Values read_values(const Tensor& t) {
-  RING_CHECK(t.contiguous(), "read_values of a strided tensor");
+  RING_CHECK(t.is_contiguous(), "read_values of a strided tensor");
   const auto n = static_cast<std::size_t>(t.numel());
   if (t.dtype() == DType::i32) return values_of(t.data<std::int32_t>(), n);
   return t.dtype() == DType::bf16 ? values_of(t.data<bf16>(), n) : values_of(t.data<float>(), n);

@@ -39,7 +39,7 @@ class CharsTokenizer final : public Tokenizer {
 
   std::size_t safe_prefix(std::string_view text) const override {
     for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
-      if (utf8::incomplete(text.substr(text.size() - back))) return text.size() - back;
+      if (utf8::is_incomplete(text.substr(text.size() - back))) return text.size() - back;
     }
     return text.size();
   }

@@ -129,7 +129,7 @@ void check_trainer(std::string_view bytes, const std::string& name) {
 
 }  // namespace
 
-// Fields of ModelProto: 1 pieces, 2 TrainerSpec, 3 and 5 normalization before encoding and after decoding.
+// Checks a ModelProto. Fields: 1 pieces, 2 TrainerSpec, 3 and 5 normalization before encoding and after decoding.
 void check_sentencepiece_model(std::string_view bytes, const std::string& name) {
   std::size_t pieces = 0;
   for (Message model(bytes, name); !model.done();) {
@@ -180,8 +180,8 @@ SentencePieceNormalization read_normalization(std::string_view bytes, const std:
   return out;
 }
 
-// Fields of ModelProto: 1 pieces, 2 TrainerSpec (its field 3 is the algorithm, 2 for BPE), 3 NormalizerSpec (its field
-// 2 is the table of replacements).
+// Reads a ModelProto. Fields: 1 pieces, 2 TrainerSpec (its field 3 is the algorithm, 2 for BPE), 3 NormalizerSpec (its
+// field 2 is the table of replacements).
 SentencePieces read_sentencepieces(std::string_view bytes, const std::string& name) {
   SentencePieces all;
   for (Message model(bytes, name); !model.done();) {

@@ -29,8 +29,8 @@ class SentencePieceNormalizer {
   bool changes_text() const { return spec_.removes_blanks || !units_.empty(); }
   bool blank_in_front() const { return spec_.blank_in_front; }
 
-  // Appends the normalized `text`, valid UTF-8, to `out`. after_blank: on input, true if `text` comes first or after a
-  // space; on output, the same for the next part. Keeps a space at the end of the whole text.
+  // Appends the normalized `text`, which must be valid UTF-8, to `out`. after_blank: true if `text` comes first or
+  // after a space; is updated for the part after `text`. Does not remove a space at the end of the whole text.
   void append(std::string_view text, bool& after_blank, std::string& out) const;
   bool removes_blanks() const { return spec_.removes_blanks; }
 
@@ -44,7 +44,7 @@ class SentencePieceNormalizer {
 
   SentencePieceNormalization spec_;
   std::vector<std::uint32_t> units_;                     // double-array trie that encodes the table
-  std::string_view texts_;                               // replacement texts, indexed by the trie's values
+  std::string_view texts_;                               // replacement texts; the trie's values are offsets in it
   std::array<std::vector<std::string_view>, 256> kept_;  // kept pieces by first byte, longest first
 };
 

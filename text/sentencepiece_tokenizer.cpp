@@ -24,9 +24,9 @@ namespace {
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
 constexpr std::size_t kLongest = 16384;  // maximum bytes per library call, whose time grows faster than linearly
 
-// Fields appended to a protocol buffers message override earlier ones. Sets precompiled_charsmap (2) = "",
-// add_dummy_prefix (3) = false and remove_extra_whitespaces (4) = false in normalizer_spec (field 3 of the model),
-// since the library would apply these to each part separately.
+// Bytes to append to a model, so that the library does not normalize each part separately. Appended fields of a
+// protocol buffers message override earlier ones. In normalizer_spec (field 3 of the model), sets precompiled_charsmap
+// (2) = "", add_dummy_prefix (3) = false and remove_extra_whitespaces (4) = false.
 constexpr std::string_view kKeepText("\x1A\x06\x12\x00\x18\x00\x20\x00", 8);
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
@@ -72,14 +72,14 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::size_t safe_prefix(std::string_view text) const override {
     for (std::size_t cut = text.size(); cut-- > 1;) {
-      if (is_safe(text[cut - 1], text[cut])) return cut;
+      if (may_cut_raw(text[cut - 1], text[cut])) return cut;
     }
     return 0;
   }
 
-  // Returns true if no piece contains these two bytes in succession. At least one byte must be ASCII, so that the split
-  // does not divide a character.
-  bool may_cut(char left, char right) const {
+  // Returns true if normalized text may be split between these bytes: no piece contains both in succession. At least
+  // one byte must be ASCII, so that the split does not divide a character.
+  bool may_cut_normalized(char left, char right) const {
     return (is_ascii(left) || is_ascii(right)) && !adjacent_[pair(left, right)];
   }
 
@@ -95,16 +95,18 @@ class SentencePieceTokenizer final : public Tokenizer {
     return read_normalization(model, name);
   }
 
-  // Returns true if a text may be split between these bytes. The normalizer does not replace anything across a word
-  // boundary, and a known character ends a run of unknown characters, which is one token.
-  bool is_safe(char left, char right) const {
+  // Returns true if text that is not normalized yet may be split between these bytes. If the normalizer changes text,
+  // requires a word boundary, across which it replaces nothing. Always requires a known character, since a run of
+  // unknown characters is one token.
+  bool may_cut_raw(char left, char right) const {
     const auto known = [&](char c) { return bytes_[static_cast<unsigned char>(c)] >= 0 || characters_[c & 127]; };
-    if (!normalizer_.changes_text()) return may_cut(left, right) && (is_ascii(left) ? known(left) : known(right));
+    if (!normalizer_.changes_text())
+      return may_cut_normalized(left, right) && (is_ascii(left) ? known(left) : known(right));
     if (!is_ascii(left) || left <= ' ' || left == 127 || (right != ' ' && right != '\n')) return false;
     bool after_blank = false;
     std::string normal;
     normalizer_.append(std::string{left, right}, after_blank, normal);
-    return normal.size() == 2 && known(normal[0]) && may_cut(normal[0], normal[1]);
+    return normal.size() == 2 && known(normal[0]) && may_cut_normalized(normal[0], normal[1]);
   }
 
   static std::size_t pair(char left, char right) {
@@ -147,7 +149,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceNormalizer normalizer_;
   std::vector<std::string> text_;          // text of each token
   std::array<std::int32_t, 256> bytes_{};  // token of each byte; -1 if there is none
-  std::bitset<65536> adjacent_;            // pairs of adjacent bytes within a piece
+  std::bitset<65536> adjacent_;            // true for two bytes that are adjacent in any piece
   std::bitset<128> characters_;            // ASCII characters that are pieces
 };
 
@@ -164,18 +166,22 @@ class SentencePieceEncoder final : public Encoder {
   void encode_part(std::string_view text, bool begins, std::vector<std::int32_t>& out) {
     cache_.announce(text.size());
     begin_ = out.size();
-    bool after_blank = begins, blank = begins && t_.blank_in_front();
+    bool space_due = begins && t_.blank_in_front();  // the space in front, until something has been encoded
+    bool after_blank = begins;                       // input and output of append()
     std::string normal;
     while (!text.empty()) {
       const std::size_t clean = clean_prefix(text);
-      normal.assign(blank ? " " : "");
-      const std::size_t before = normal.size();
+      normal.assign(space_due ? " " : "");
+      const std::size_t prefix = normal.size();
       t_.normalizer_.append(text.substr(0, clean), after_blank, normal);
       text.remove_prefix(clean);
       if (text.empty() && t_.normalizer_.removes_blanks()) remove_blanks_at_end(normal);
-      if (normal.size() > before || !text.empty()) encode_clean(normal, out), blank = false;
+      if (normal.size() > prefix || !text.empty()) {
+        encode_clean(normal, out);
+        space_due = false;
+      }
       if (text.empty()) break;
-      // This character or byte would not be reproduced by the library.
+      // The library would not reproduce the next character or byte, so spell() encodes it.
       const std::size_t valid = utf8::valid_length(text), n = valid ? valid : 1;
       if (!valid) ++report_.invalid_bytes;
       spell(text.substr(0, n), valid > 0, out);
@@ -188,7 +194,7 @@ class SentencePieceEncoder final : public Encoder {
 
   // Returns the length of the longest prefix that is valid UTF-8 without U+2581.
   static std::size_t clean_prefix(std::string_view text) {
-    const std::size_t valid = utf8::valid_prefix(text);
+    const std::size_t valid = utf8::valid_prefix_length(text);
     return std::min(valid, text.substr(0, valid).find(kSpaceSymbol));
   }
 
@@ -196,7 +202,7 @@ class SentencePieceEncoder final : public Encoder {
     std::size_t begin = 0;
     for (std::size_t i = 1; i < text.size(); ++i) {
       const bool forced = i - begin >= kLongest && !utf8::is_continuation(text[i]);
-      if (!forced && !t_.may_cut(text[i - 1], text[i])) continue;
+      if (!forced && !t_.may_cut_normalized(text[i - 1], text[i])) continue;
       encode_stretch(text.substr(begin, i - begin), out);
       begin = i;
     }
@@ -216,7 +222,7 @@ class SentencePieceEncoder final : public Encoder {
     const auto status = t_.processor_.Encode(absl::string_view(text.data(), text.size()), &ids_);
     if (!status.ok()) fail("SentencePiece could not encode a text of ", text.size(), " bytes: ", status.ToString());
     const int unknown = t_.processor_.unk_id();
-    report_.unknown += std::count(ids_.begin(), ids_.end(), unknown);
+    report_.unknown += std::count(ids_.begin(), ids_.end(), unknown);  // a run of characters is one token, counted once
     const bool goes_on = !ids_.empty() && ids_[0] == unknown && ends_unknown(out);
     out.insert(out.end(), ids_.begin() + goes_on, ids_.end());
   }

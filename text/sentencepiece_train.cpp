@@ -47,7 +47,8 @@ class Sentences final : public sentencepiece::SentenceIterator {
   static std::size_t cut_of(std::string_view text) {
     for (const char c : {'\n', ' '}) {
       const std::size_t at = text.rfind(c);
-      if (at != std::string_view::npos && at > 0) return at + (c == '\n');  // a space belongs to the next word
+      // After a newline, but before a space, which begins a word.
+      if (at != std::string_view::npos && at > 0) return at + (c == '\n');
     }
     return utf8::floor_boundary(text, text.size() - 4);
   }

@@ -186,7 +186,7 @@ std::string StreamDecoder::take(bool at_end) {
   std::string_view rest = held_;
   while (!rest.empty()) {
     const std::size_t n = utf8::valid_length(rest);
-    if (n == 0 && !at_end && utf8::incomplete(rest)) break;
+    if (n == 0 && !at_end && utf8::is_incomplete(rest)) break;
     if (n == 0) {
       utf8::append(out, utf8::kReplacement);
     } else {

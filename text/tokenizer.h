@@ -31,10 +31,10 @@ class Encoder {
   virtual ~Encoder() = default;
   // Encodes a whole text; appends to `out`.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& out) = 0;
-  // Continues the text that was encoded before: does not add a space at the front.
+  // Encodes text that continues the text encoded before: does not add a space at the front.
   virtual void encode_continuation(std::string_view text, std::vector<std::int32_t>& out) { encode(text, out); }
   // Returns how many trailing bytes of `text` belong to the first token of `next`, the text that follows: the white
-  // space before a token with lstrip.
+  // space that an added token with lstrip includes.
   virtual std::size_t taken_by_next(std::string_view /*text*/, std::string_view /*next*/) const { return 0; }
   const EncodeReport& report() const { return report_; }
 

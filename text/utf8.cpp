@@ -42,7 +42,7 @@ std::size_t valid_length(std::string_view text) {
   return agreeing(text, n) == n ? n : 0;
 }
 
-bool incomplete(std::string_view text) {
+bool is_incomplete(std::string_view text) {
   if (text.empty()) return false;
   const std::size_t n = announced(byte_at(text, 0));
   return n > text.size() && agreeing(text, text.size()) == text.size();
@@ -71,10 +71,10 @@ void append(std::string& out, char32_t c) {
   }
 }
 
-std::size_t valid_prefix(std::string_view text) {
+std::size_t valid_prefix_length(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size()) {
-    std::uint64_t eight;  // fast path for ASCII: eight bytes at a time
+    std::uint64_t eight;  // eight bytes, which are skipped at once if all are ASCII
     if (i + sizeof eight <= text.size()) {
       std::memcpy(&eight, text.data() + i, sizeof eight);
       if ((eight & 0x8080808080808080ull) == 0) {

@@ -17,7 +17,7 @@ constexpr bool is_continuation(char c) { return (static_cast<unsigned char>(c) &
 std::size_t valid_length(std::string_view text);
 
 // Returns true if `text` is the beginning of a valid character that more bytes could complete.
-bool incomplete(std::string_view text);
+bool is_incomplete(std::string_view text);
 
 // Decodes a character of `length` bytes; `length` must be valid_length(text) and > 0.
 char32_t decode(std::string_view text, std::size_t length);
@@ -25,7 +25,7 @@ char32_t decode(std::string_view text, std::size_t length);
 void append(std::string& out, char32_t c);
 
 // Returns the length of the longest valid prefix.
-std::size_t valid_prefix(std::string_view text);
+std::size_t valid_prefix_length(std::string_view text);
 
 // Returns the number of bytes that start a character, which is the number of characters in valid text.
 std::int64_t count_characters(std::string_view text);

@@ -18,7 +18,8 @@ class WordCache {
   // Maximum bytes of a cached word, and its maximum number of tokens.
   static constexpr std::size_t kLongest = 46, kMaxIds = 20;
 
-  // Announces that `bytes` of text will be encoded. The 4 MB cache is allocated only after more than a few sentences.
+  // Announces that `bytes` bytes of text will be encoded. Allocates the 4 MB cache only after announcements of more
+  // than kWorthIt bytes, a few sentences.
   void announce(std::size_t bytes) {
     seen_ += bytes;
     if (slots_.empty() && seen_ > kWorthIt) slots_.resize(kSlots);

@@ -47,7 +47,7 @@ double AttentionTrials::loss_with(std::size_t layer, const Pattern& pattern) {
 
 namespace {
 
-// Units per density of 1.0, and tolerance for rounding errors of computed densities.
+// Densities are counted in units: kUnits is a density of 1. kRounding, in units, is the tolerance for rounding errors.
 constexpr double kUnits = 1000, kRounding = 1e-9;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -60,7 +60,8 @@ std::vector<std::size_t> cheapest(const ByChoice& densities) {
   return choices;
 }
 
-// Minimum sums of rises over the layers so far, by the number of units used, with the last layer's choice for each sum.
+// Results for the layers so far, by the number of density units used: the minimum sum of the rises of the loss, and the
+// choice of the last layer that gives this sum.
 struct Sums {
   std::vector<double> min;
   std::vector<std::size_t> choice;
@@ -80,7 +81,7 @@ Sums with_layer(const Sums& before, const std::vector<double>& rises, const std:
 
 }  // namespace
 
-double error_of_rise(const std::vector<double>& before, const std::vector<double>& after) {
+double rise_standard_error(const std::vector<double>& before, const std::vector<double>& after) {
   RING_CHECK(before.size() == after.size(), before.size(), " batches before and ", after.size(), " after");
   const auto n = static_cast<double>(before.size());
   if (n < 2) return std::numeric_limits<double>::quiet_NaN();

@@ -27,7 +27,7 @@ StepReport BadSteps::recompute_step(const StepReport& first) {
   return again;
 }
 
-bool BadSteps::skip_samples(const StepReport& r, bool has_checkpoint) {
+bool BadSteps::skip_or_roll_back(const StepReport& r, bool has_checkpoint) {
   StepGuard& guard = trainer_.guard();
   BadStep bad{.step = trainer_.steps_done() + 1, .loss = r.loss, .norm = r.norm};
   const OnBadStep action = guard.action_for_bad_step(bad.step);
@@ -67,7 +67,8 @@ void BadSteps::stop(const StepReport& r, bool has_checkpoint) {
     fail(what, "step ", trainer_.steps_done() + 1, ", ", samples_text(first, first + trainer_.next_batch_size()),
          ", a spike (train.spike_deviations)", then,
          "Inspect those samples, set train.on_bad_step to skip or rollback, or raise train.spike_deviations");
-  fail(what, trainer_.diagnose(), then, "Lower optimizer.lr, lengthen schedule.warmup_steps, or inspect those samples");
+  fail(what, trainer_.diagnose_step(), then,
+       "Lower optimizer.lr, lengthen schedule.warmup_steps, or inspect those samples");
 }
 
 }  // namespace ring

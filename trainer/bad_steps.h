@@ -21,7 +21,7 @@ class BadSteps {
   // Skips the samples of the step. If the settings say rollback and has_checkpoint is true, instead returns to the
   // newest checkpoint and also skips all samples that were trained on since. Returns true if the state is now that of a
   // checkpoint. Throws Error if train.on_bad_step is stop, or if there were too many bad steps.
-  bool skip_samples(const StepReport&, bool has_checkpoint);
+  bool skip_or_roll_back(const StepReport&, bool has_checkpoint);
 
  private:
   [[noreturn]] void stop(const StepReport&, bool has_checkpoint);

@@ -15,7 +15,7 @@ std::string locate(const std::string& what, const Tensor& t, const ExecContext& 
 std::string first_in_pieces(const OwnedShard& shard, const FlatBuffer& buffer, const char* what, const ExecContext& ctx,
                             bool with_frozen) {
   for (const ShardPiece& piece : shard.pieces)
-    if (with_frozen || !piece.param->frozen())
+    if (with_frozen || !piece.param->is_frozen())
       for (const LogicalParam& part : piece.param->parts) {
         const PieceRows rows = rows_of(piece, part);
         if (!rows.rows) continue;

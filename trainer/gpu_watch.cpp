@@ -8,11 +8,11 @@
 namespace ring {
 namespace {
 
-constexpr std::chrono::seconds kPatience(2);  // maximum wait at the end for a reading in progress
+constexpr std::chrono::seconds kPatience(2);  // maximum wait of ~GpuWatch() for a reading in progress
 
 }  // namespace
 
-std::shared_ptr<const GpuSource> sensors_of(Device device) {
+std::shared_ptr<const GpuSource> find_gpu_sensors(Device device) {
   const std::string bus = device_bus(device);
   if (bus.empty()) return nullptr;
   const auto sensors = std::make_shared<GpuSensors>();

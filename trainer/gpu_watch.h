@@ -18,7 +18,7 @@ struct GpuSource {
 };
 
 // Returns the sensors of a device; null if it is not a GPU or its PCI address is unknown.
-std::shared_ptr<const GpuSource> sensors_of(Device);
+std::shared_ptr<const GpuSource> find_gpu_sensors(Device);
 
 // Means of readings, for two readers that ask at different times. Thread-safe.
 class GpuSamples {

@@ -58,7 +58,7 @@ bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) 
   return existed;
 }
 
-// Returns the first component of the tag for a value in a record of a step.
+// Returns the first component of the TensorBoard tag for a value in a record of the group "train".
 std::string section_of(const std::string& name) {
   if (name == "grad_norm" || name == "lr" || name == "weight_decay") return "optimizer";
   for (const char* sensors : {"memory", "gpu"})
@@ -108,7 +108,7 @@ std::int64_t copy_lines(std::istream& in, const std::string& from, const std::st
   std::int64_t damaged = 0;
   for (std::string line; read_metrics_line(in, line);) {
     const auto step = step_of(line);
-    const bool whole = step && !in.eof();  // a line without a newline was interrupted during its write
+    const bool whole = step && !in.eof();  // a line without a newline was not written completely
     if (!whole) ++damaged;
     if (whole && *step <= last_step) kept += line + '\n';
     if (kept.size() >= kBlock) write();
@@ -125,7 +125,7 @@ std::int64_t truncate_metrics(const std::string& file, std::int64_t last_step) {
   std::error_code missing;
   if (fs::symlink_status(file, missing).type() == fs::file_type::not_found) return 0;
   check_regular("read", file, O_RDONLY);
-  std::ifstream in(file, std::ios::binary);  // opens: checked
+  std::ifstream in(file, std::ios::binary);  // allowed open: checked
   const std::string temporary = file + ".tmp";
   try {
     const std::int64_t damaged = copy_lines(in, file, temporary, last_step);
@@ -178,14 +178,14 @@ void Metrics::append(const std::string& line) {
   }
 }
 
-void Metrics::text(const std::string& tag, const std::string& text) {
+void Metrics::write_text(const std::string& tag, const std::string& text) {
   std::string block = "    ";
   for (const char c : text) block += c == '\n' ? std::string("\n    ") : std::string(1, c);
   events_.add_text(tag, 0, block);
   events_.flush();
 }
 
-void Metrics::settings(const std::vector<std::pair<std::string, std::string>>& leaves) {
+void Metrics::write_hparams(const std::vector<std::pair<std::string, std::string>>& leaves) {
   auto chosen = leaves;
   std::erase_if(chosen, [](const auto& leaf) { return !is_hyperparameter(leaf.first); });
   events_.add_settings(chosen);

@@ -41,9 +41,10 @@ class Metrics {
   // "nan". The record is on disk when the call returns. If it cannot be written, warns once; training continues.
   void record(const std::string& group, std::int64_t step, const Values& values);
 
-  // Write only to TensorBoard: text() a code block, settings() the settings by which HParams compares runs.
-  void text(const std::string& tag, const std::string& text);
-  void settings(const std::vector<std::pair<std::string, std::string>>& leaves);
+  // Write only to TensorBoard. write_text() writes a code block. write_hparams() writes the settings by which
+  // TensorBoard's HParams tab compares runs.
+  void write_text(const std::string& tag, const std::string& text);
+  void write_hparams(const std::vector<std::pair<std::string, std::string>>& leaves);
 
  private:
   void append(const std::string& line);

@@ -49,7 +49,7 @@ std::string text_of(const Device& device) {
 
 std::string contents(const std::string& file) {
   std::string text;
-  std::getline(std::ifstream(file), text);  // opens: own
+  std::getline(std::ifstream(file), text);  // allowed open: own
   return text;
 }
 
@@ -77,7 +77,7 @@ std::vector<std::string> look_at_one_file(const std::string& run_directory, cons
   std::string own_file, problem;
   if (mesh.rank() == 0) {
     own_file = folder_of(run_directory) + "/.seen-by-all-" + text;
-    std::ofstream(own_file) << text << std::endl;  // opens: own
+    std::ofstream(own_file) << text << std::endl;  // allowed open: own
     if (contents(own_file) != text) problem = "rank 0 cannot write " + own_file;
   }
   const std::string file = gather_host(mesh.host(), own_file).front();
@@ -108,12 +108,12 @@ void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh& 
          " wrote there. Use a path on a file system that all nodes share");
 }
 
-std::string nodes_that_fit(const Config& c, std::int64_t min, std::int64_t max, int workers) {
+std::string node_counts_problem(const Config& c, std::int64_t min, std::int64_t max, int workers) {
   std::vector<std::string> fit;
   for (std::int64_t nodes = min; nodes <= max; ++nodes) try {
       plan_of(c, narrow<int>(nodes * workers));
       fit.push_back(std::to_string(nodes));
-    } catch (const Error&) {  // reported if the job ever has this node count
+    } catch (const Error&) {  // reported only if the job ever runs on this number of nodes
     }
   if (std::ssize(fit) == max - min + 1) return "";
   return str("of --nnodes ", min, ":", max, ", the settings fit only ", joined(fit, ", "),

@@ -14,8 +14,8 @@ namespace ring {
 // Collective.
 void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh&);
 
-// For a job on `min` to `max` nodes with `workers` workers each: returns a message that lists the node counts with
-// which the settings work; empty if all of them do.
-std::string nodes_that_fit(const Config&, std::int64_t min, std::int64_t max, int workers);
+// For a job on `min_nodes` to `max_nodes` nodes with `workers_per_node` workers each: returns a message that lists the
+// node counts with which the settings work; empty if all of them do.
+std::string node_counts_problem(const Config&, std::int64_t min_nodes, std::int64_t max_nodes, int workers_per_node);
 
 }  // namespace ring

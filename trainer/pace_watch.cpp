@@ -17,11 +17,11 @@ GpuWindow window_of(GpuWatch& gpu) {
 PaceWatch::PaceWatch(Communicator& host, GpuWatch* gpu)
     : pace_(host, gpu ? Pace::GpuReader([gpu] { return window_of(*gpu); }) : nullptr) {}
 
-void PaceWatch::on_step(double data, RunLog* log) {
-  const std::vector<SlowRank> ranks = pace_.on_step(data);
+void PaceWatch::on_step(double data_seconds, RunLog* log) {
+  const std::vector<SlowRank> ranks = pace_.on_step(data_seconds);
   if (!log) return;
-  for (const SlowRank& rank : ranks) log->log_slow(rank);
-  for (const SlowGpu& gpu : pace_.slow_gpus()) log->log_slow(gpu);
+  for (const SlowRank& rank : ranks) log->log_slow_rank(rank);
+  for (const SlowGpu& gpu : pace_.slow_gpus()) log->log_slow_gpu(gpu);
 }
 
 }  // namespace ring

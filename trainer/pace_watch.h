@@ -12,8 +12,8 @@ class PaceWatch {
   // host: communicator of all ranks. gpu: watch of this rank's GPU, null if it has none; must outlive this object.
   PaceWatch(Communicator& host, GpuWatch* gpu);
 
-  // Call on every rank after each step. data: seconds that this rank waited for data. log: null except on rank 0.
-  void on_step(double data, RunLog* log);
+  // Call on every rank after each step. data_seconds: time that this rank waited for data. log: null except on rank 0.
+  void on_step(double data_seconds, RunLog* log);
 
  private:
   Pace pace_;

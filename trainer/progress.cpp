@@ -57,7 +57,7 @@ std::string bar(const ProgressState& s, int cells) {
 }
 
 struct Part {
-  int rank;  // parts with the highest rank are dropped first if the line is too long
+  int rank;  // order of importance from 0; if the line is too long, the highest rank is dropped first
   std::string text;
 };
 
@@ -112,7 +112,7 @@ std::string live_line(const ProgressState& s, int columns) {
     shown.erase(std::max_element(shown.begin(), shown.end(), less));
   }
   const std::string text = joined(shown).substr(0, room);
-  // Subtracts two brackets and one space.
+  // The bar's two brackets and the space after it take 3 columns.
   const int cells = std::min(kMaxBar, static_cast<int>(room - text.size()) - 3);
   return s.total_steps > 0 && cells >= kMinBar ? bar(s, cells) + text : text;
 }
@@ -140,11 +140,11 @@ Progress::~Progress() {
   clear();
 }
 
-// Call without the lock: the log line clears the live line, which takes the lock.
+// Call without holding mutex_: the log line clears the live line, which takes mutex_.
 void Progress::warn_if_output_lost() {
   if (told_ || out_) return;
   told_ = true;
-  log::warn("standard output can no longer be written (", why_lost(out_),
+  log::warn("standard output can no longer be written (", lost_output_reason(out_),
             "). Training continues without showing progress");
 }
 

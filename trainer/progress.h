@@ -47,7 +47,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void update(const ProgressState&);                    // call after every step
-  void print_line(const std::string&);                  // prints a line above the live line
+  void print_line(const std::string& text);             // prints a line above the live line
   void finish(const ProgressState&, const TimeSpent&);  // prints the summary
   bool terminal() const { return terminal_; }
 

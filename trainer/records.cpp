@@ -138,7 +138,7 @@ Json parse_metrics_line(const std::string& line) {
 
 RecordCount read_records(const std::string& file, const std::function<void(const Record&)>& fn) {
   check_regular("read", file, O_RDONLY);
-  std::ifstream in(file, std::ios::binary);  // opens: checked
+  std::ifstream in(file, std::ios::binary);  // allowed open: checked
   RecordCount count;
   for (std::string line; read_metrics_line(in, line) && !in.eof();) {
     const std::optional<Record> record = record_of(line);

@@ -65,7 +65,7 @@ std::vector<DifferingSetting> differing_settings(const std::vector<std::string>&
   return out;
 }
 
-RunCurves curves_of(const std::string& run) {
+RunCurves read_curves(const std::string& run) {
   RunCurves curves;
   const auto keep = [](const Record& r, const char* name, std::map<std::int64_t, double>& curve) {
     if (const auto value = r.number(name)) curve[r.step] = *value;

@@ -25,7 +25,7 @@ std::vector<DifferingSetting> differing_settings(const std::vector<std::string>&
 struct RunCurves {
   std::map<std::int64_t, double> loss, validation_loss, tokens_per_second, step_ms, data_ms, memory_peak;
 };
-RunCurves curves_of(const std::string& run);  // throws Error if metrics.jsonl cannot be read
+RunCurves read_curves(const std::string& run);  // throws Error if metrics.jsonl cannot be read
 
 // Returns at most `max` of the steps that all runs have, evenly spaced and including the last common step.
 std::vector<std::int64_t> common_steps(const std::vector<const std::map<std::int64_t, double>*>& curves,

@@ -72,7 +72,8 @@ void warn_of_cuts(const Config& c, const TokenStore& corpus) {
             " at the ends of samples. 1024 would split ", needed);
 }
 
-// Warns if only answers are trained although they see more than their own prompts.
+// If only some tokens are targets (e.g. answers), warns if these tokens also attend to other documents, or if documents
+// are split too often.
 void warn_of_masks(const Config& c, const Corpora& corpora) {
   const auto masked = std::ranges::find_if(corpora.stores, [](const auto& s) { return s->train().masked(); });
   if (masked == corpora.stores.end()) return;
@@ -139,8 +140,8 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
   record_settings(start, processes);
   const bool resumed = start.from.resumes();
   metrics_.emplace(directory_, resumed ? std::optional(trainer.steps_done()) : std::nullopt);
-  if (!resumed) metrics_->text("config", to_yaml(config_));
-  if (!resumed) metrics_->settings(yaml_leaves(to_yaml(config_)));
+  if (!resumed) metrics_->write_text("config", to_yaml(config_));
+  if (!resumed) metrics_->write_hparams(yaml_leaves(to_yaml(config_)));
   log_start(processes);
 }
 
@@ -151,7 +152,7 @@ void RunLog::log_start(int processes) {
                     {"processes", std::int64_t{processes}},
                     {"layout", processes > 1 ? trainer_.plan().text() : ""},
                     {"threads", config_.run.threads},
-                    {"parameters", trainer_.model().parameters().count()},
+                    {"parameters", trainer_.model().parameters().num_elements()},
                     {"tokens_per_step", trainer_.next_batch_size() * config_.model.context},
                     {"flops_per_token", flops_per_token_}});
 }
@@ -163,12 +164,12 @@ static void describe_updates(const OptimizerConfig& optimizer, const Parameters&
 }
 
 void RunLog::record_settings(const RunStart& start, int processes) {
-  const double parameters = static_cast<double>(trainer_.model().parameters().count());
+  const double parameters = static_cast<double>(trainer_.model().parameters().num_elements());
   log::info("run ", directory_, ": ", format_count(parameters), " parameters, ", length_text(config_.train),
             config_.train.batch_sizes.empty() ? "" : "at most ",
             counted(config_.train.batch_size * config_.model.context, "token"), ", ", layout_text(trainer_, processes),
             ", ", counted(config_.run.threads, "thread"), processes > 1 ? " each" : "");
-  log::info("memory: ", trainer_.memory().text(trainer_.lasting_memory()));
+  log::info("memory: ", trainer_.memory().text(trainer_.lasting_memory_text()));
   describe_updates(config_.optimizer, trainer_.model().parameters());
   warn_of_vocabulary(config_, start.corpora.vocab_size);
   warn_of_places(config_);
@@ -177,7 +178,7 @@ void RunLog::record_settings(const RunStart& start, int processes) {
   if (const std::string idle = ineffective_keys(trainer_.plan(), config_.model); !idle.empty()) log::warn(idle);
   for (const auto& rows : start.loader->map().rows())
     log::info("packing: ", counted(static_cast<std::int64_t>(rows->rows()), "sample"), " per epoch, ",
-              std::round(1000 * rows->filled()) / 10, " % of their positions hold tokens, the rest is padding; ",
+              std::round(1000 * rows->filled_share()) / 10, " % of their positions hold tokens, the rest is padding; ",
               counted(static_cast<std::int64_t>(rows->cut_documents()), "document"),
               rows->cut_documents() == 1 ? " is split" : " are split");
   if (start.from.resumes())
@@ -220,7 +221,7 @@ ProgressState RunLog::progress_state() const {
 }
 
 void RunLog::log_plan() {
-  if (plan_logged_ || !trainer_.arena().planned()) return;
+  if (plan_logged_ || !trainer_.arena().has_slab()) return;
   plan_logged_ = true;
   const MemoryPlan plan = trainer_.arena().plan();
   const MemoryStats memory = trainer_.exec().stream.allocator()->stats();
@@ -249,7 +250,7 @@ void RunLog::log_offload(const HostOffload& offload) {
 
 // Returns how many bytes of keys and values, and of their gradients, this process has sent to other ranks since it
 // started.
-std::int64_t RunLog::sent_keys() {
+std::int64_t RunLog::context_bytes_sent() {
   const ContextParallel* exchange = trainer_.cp_batches().exchange();
   return exchange ? exchange->bytes_sent() : 0;
 }
@@ -292,11 +293,11 @@ void RunLog::log_step(const StepReport& r) {
   progress_.update(progress_state());
   unrecorded_.push_back(r);
   if (unrecorded_.size() > kMaxUnrecorded) unrecorded_.pop_front();
-  if (logs_step(config_.train, r.step)) record(r);
-  if (!r.watched.empty()) record_watched(r);
+  if (logs_step(config_.train, r.step)) record_step(r);
+  if (!r.watched.empty()) record_diagnostics(r);
 }
 
-void RunLog::record(const StepReport& r) {
+void RunLog::record_step(const StepReport& r) {
   const MemoryStats memory = trainer_.exec().stream.allocator()->stats();
   const double tokens_per_second = static_cast<double>(interval_tokens_) / interval_seconds_;
   Metrics::Values values = {{"loss", r.loss},
@@ -310,7 +311,7 @@ void RunLog::record(const StepReport& r) {
                             {"step_ms", r.seconds * 1e3},
                             {"data_ms", r.data_seconds * 1e3},
                             {"exchange_ms", r.exchange_seconds * 1e3},
-                            {"context_bytes", sent_keys()},
+                            {"context_bytes", context_bytes_sent()},
                             {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
                             {"memory_peak", static_cast<std::int64_t>(memory.peak)},
                             {"memory_peak_phase", str(fullest_phase(memory).phase)},
@@ -320,7 +321,7 @@ void RunLog::record(const StepReport& r) {
     values.emplace_back("weight_decay", config_.optimizer.weight_decay * r.decay_scale);
   if (!attention_changes_.empty()) values.emplace_back("attention_pairs", density_);
   if (r.auxiliary_loss) values.emplace_back(trainer_.model().auxiliary_loss(), *r.auxiliary_loss);
-  add_sensors(values);
+  add_gpu_means(values);
   add_sources(values, interval_sources_, names_);
   add_shares(values, interval_sources_, names_);
   metrics_->record("train", r.step, values);
@@ -333,7 +334,7 @@ void RunLog::record(const StepReport& r) {
 }
 
 // Adds the sensors' means over the time since the previous record.
-void RunLog::add_sensors(Metrics::Values& values) {
+void RunLog::add_gpu_means(Metrics::Values& values) {
   if (!gpu_) return;
   const GpuReading mean = gpu_->take(GpuSamples::Reader::metrics).mean;
   const auto add = [&](const char* name, std::optional<double> value) {
@@ -352,7 +353,7 @@ void RunLog::record_parts(const char* group, const std::vector<double>& values) 
   if (!named.empty()) metrics_->record(group, last_.step, named);
 }
 
-void RunLog::record_watched(const StepReport& r) {
+void RunLog::record_diagnostics(const StepReport& r) {
   record_parts(kUpdateRatios, r.watched.update_ratios);
   const auto record = [&](const char* group, const std::vector<double>& layers) {
     Metrics::Values named;
@@ -376,7 +377,7 @@ void RunLog::record_watched(const StepReport& r) {
 
 void RunLog::log_fatal_step(const StepReport& bad) {
   unrecorded_.push_back(bad);
-  unrecorded_.back().step = trainer_.steps_done() + 1;  // the bad step is not included in the count
+  unrecorded_.back().step = trainer_.steps_done() + 1;  // steps_done() does not count a bad step
   for (const StepReport& r : unrecorded_)
     metrics_->record("train", r.step,
                      {{"loss", r.loss}, {"grad_norm", r.norm}, {"lr", r.lr}, {"step_ms", r.seconds * 1e3}});
@@ -457,7 +458,7 @@ void RunLog::log_save(const SaveOutcome& o, std::int64_t failures_in_a_row, std:
             auto_seconds ? "; checkpoints are saved every " + seconds_text(*auto_seconds) : "");
 }
 
-void RunLog::log_slow(const SlowRank& s) {
+void RunLog::log_slow_rank(const SlowRank& s) {
   const double speed = std::round(100 * s.speed) / 100, own = std::round(1e4 * s.seconds) / 10,
                usual = std::round(1e4 * s.usual) / 10;
   metrics_->record(
@@ -467,7 +468,7 @@ void RunLog::log_slow(const SlowRank& s) {
             Pace::kWindow, " steps; ", s.what, " takes ", own, " ms per step, on the median rank ", usual, " ms");
 }
 
-void RunLog::log_slow(const SlowGpu& s) {
+void RunLog::log_slow_gpu(const SlowGpu& s) {
   const auto tenths = [](double v) { return std::round(10 * v) / 10; };
   const double ms = tenths(1e3 * s.seconds), usual_ms = tenths(1e3 * s.usual_seconds), mhz = std::round(s.sm_mhz),
                usual_mhz = std::round(s.usual_mhz);
@@ -514,7 +515,7 @@ void RunLog::record_job(const std::string& how, const std::string& error) {
 void RunLog::log_failure(const std::string& error) { record_job(kEndFailed, error); }
 
 void RunLog::log_end(TrainEnd end, const TimeSpent& time) {
-  if (!unrecorded_.empty()) record(last_);  // a stopped run usually ends between two records
+  if (!unrecorded_.empty()) record_step(last_);  // a stopped run usually ends between two records
   record_job(name_of(end), "");
   log::info("this job: ", job_.text());
   if (last_.step)

@@ -37,15 +37,15 @@ class RunLog {
   void log_recomputed_step(const StepReport& bad, const StepReport& good);
   // Logs a bad step that ends the run, and records all steps since the last record.
   void log_fatal_step(const StepReport&);
-  void log_rollback();  // call after a rollback: discards what was logged after the step that is now the last one done
-  void log_memory_shortage(const MemoryRecord&);  // call after memory ran out, with the record made because of it
+  void log_rollback();                            // call after a rollback: removes the records of the discarded steps
+  void log_memory_shortage(const MemoryRecord&);  // call with the record made after memory ran out
   // average: result with the averaged weights (train.ema), if they exist.
   void log_validation(const Evaluation&, const std::optional<Evaluation>& average, double bytes_per_token);
   void log_task_results(const std::vector<TaskResult>&);
   // auto_seconds: interval between saves, if checkpoint.auto chooses it.
   void log_save(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);
-  void log_slow(const SlowRank&);
-  void log_slow(const SlowGpu&);
+  void log_slow_rank(const SlowRank&);
+  void log_slow_gpu(const SlowGpu&);
   void log_agent_save(std::int64_t step, const AgentSaveOutcome&);  // logs a snapshot that the launcher keeps
   void print_line(const std::string& text) { progress_.print_line(text); }
   void log_end(TrainEnd, const TimeSpent&);  // TimeSpent: time of this process
@@ -60,12 +60,12 @@ class RunLog {
   void log_scheduled_changes(const StepReport&);
   static void log_offload(const HostOffload&);
   static void log_page_locks(const PageLockFacts&);
-  void record(const StepReport&);
-  void add_sensors(Metrics::Values&);
+  void record_step(const StepReport&);
+  void add_gpu_means(Metrics::Values&);
   void record_parts(const char* group, const std::vector<double>& values);
-  void record_watched(const StepReport&);
-  std::int64_t sent_keys();
-  void count_flops(std::int64_t context, std::int64_t trained);
+  void record_diagnostics(const StepReport&);
+  std::int64_t context_bytes_sent();
+  void count_flops(std::int64_t context, std::int64_t trained_tokens);
 
   const Config& config_;
   Trainer& trainer_;
@@ -75,7 +75,7 @@ class RunLog {
   std::optional<Metrics> metrics_;
   Progress progress_;
   const std::vector<std::int64_t> attention_changes_;
-  // Context and attention stage to which flops_per_token_ and density_ apply.
+  // Context (in tokens) and attention stage for which flops_per_token_ and density_ were computed.
   std::optional<std::pair<std::int64_t, std::size_t>> counted_;
   double flops_per_token_ = 0;
   double density_ = 0;  // query-key pairs that attention computes, relative to dense attention

@@ -73,7 +73,7 @@ std::string initial_weights(const ResolvedRun& s) {
   if (s.config.run.init_from.empty()) return "";
   const FoundCheckpoint found = find_checkpoint(s.config.run.init_from);
   const Origin origin = origin_of(found);
-  const std::optional<RunDirectory> run = run_around(found.path.string());
+  const std::optional<RunDirectory> run = run_containing(found.path.string());
   check_tokenizer(s.corpora, origin.tokenizer_hash(), "run " + (run ? run->path() : found.path.string()));
   check_meaning_of_weights(origin, s.config);
   return found.path.string();
@@ -82,7 +82,7 @@ std::string initial_weights(const ResolvedRun& s) {
 // Returns true if the settings are those of config.yaml and that file says that a user allowed them to replace the
 // checkpoint's settings.
 bool allowed_before(const ResolvedRun& s, const Origin& origin, const RunSettings& file) {
-  return replaces(file, origin) && changes_of_numbers(file.config, s.config).empty();
+  return may_replace_settings(file, origin) && changes_of_results(file.config, s.config).empty();
 }
 
 void warn_once(Resumption& r, const std::string& warning) {
@@ -92,7 +92,7 @@ void warn_once(Resumption& r, const std::string& warning) {
 // Warns about keys in an edited or damaged config.yaml that differ from the checkpoint but may be changed freely. A key
 // that was given for this start is intended, so it causes no warning.
 void warn_of_edits(Resumption& r, const ResolvedRun& s, const Origin& origin, const RunSettings& file) {
-  if (file.untouched || !changes_of_numbers(file.config, s.config).empty()) return;
+  if (file.untouched || !changes_of_results(file.config, s.config).empty()) return;
   const std::vector<std::string> where = {"run.name", "run.directory"};
   std::vector<std::string> edits = diff_configs(origin.config, file.config, where);
   const std::vector<std::string> given = diff_configs<Config>(file.config, s.config, where);
@@ -158,7 +158,7 @@ void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, c
                      ". Sums are rounded in a different order, so losses agree closely, but not bit for bit"));
   if (file) r.replaced = file->replaced;
   if (file) warn_of_edits(r, s, origin, *file);
-  const std::vector<std::string> changes = changes_of_numbers(origin.config, s.config);
+  const std::vector<std::string> changes = changes_of_results(origin.config, s.config);
   if (changes.empty()) return;
   check_shapes(s, origin, changes);
   if (allow_changes || (file && allowed_before(s, origin, *file))) {
@@ -169,7 +169,7 @@ void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, c
     if (std::ranges::count(r.replaced, origin.config_hash) == 0) r.replaced.push_back(origin.config_hash);
     return;
   }
-  if (file && changes_of_numbers(file->config, s.config).empty())
+  if (file && changes_of_results(file->config, s.config).empty())
     fail(s.dir.config_file(), " differs from the settings in the checkpoint ", origin.checkpoint, ":", listed(changes),
          "\nRestore the file (", s.dir.restoring_command(origin.checkpoint),
          "), pass --allow-changes to use the changed settings, pass --fresh to start over, or set a different ",
@@ -222,7 +222,7 @@ Resumption check_resumption(const ResolvedRun& s, const Origin& origin, const Tr
 }
 
 void refuse_to_delete(const std::string& weights, const RunDirectory& dir) {
-  const auto source = weights.empty() ? std::nullopt : run_around(weights);
+  const auto source = weights.empty() ? std::nullopt : run_containing(weights);
   std::error_code error;
   if (source && fs::equivalent(source->path(), dir.path(), error))
     fail("--fresh would delete the weights that run.init_from reads from ", weights,
@@ -245,7 +245,8 @@ LocatedRun locate_run(ResolvedRun resolved, const TrainOptions& options, Mesh& m
   return run;
 }
 
-// Repeats the choice made after memory ran out, if settings and memory are still the same.
+// Returns the record with the smaller sizes chosen after memory ran out, if settings and memory are still the same;
+// otherwise a new record.
 MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
   const MemoryRecord now = memory_record_of(run.config, mesh);
   if (!run.recorded || run.recorded->ran_out == 0) return now;
@@ -259,12 +260,12 @@ MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
     log::warn("memory ran out before (", old.why, "), but the smaller sizes chosen then no longer apply: ", changes);
   else if (mesh.rank() == 0)
     log::info("memory ran out before, so the run keeps the smaller sizes chosen then (", run.dir.memory_file(),
-              " has details): ", old.smaller_text());
+              " has details): ", old.reductions_text());
   return changes.empty() ? old : now;
 }
 
-// The launcher's snapshots are valid for the same settings, data, program and layout. Returns null if the launcher
-// keeps none.
+// Opens the launcher's store of snapshots; null if it keeps none. A snapshot is valid only for the same settings, data,
+// program and layout.
 std::unique_ptr<MemoryTier> open_tier(const ResolvedRun& run, Mesh& mesh) {
   if (run.config.checkpoint.memory_interval == 0) return nullptr;
   auto tier =
@@ -284,16 +285,16 @@ FittedRun fit_run(LocatedRun located, const TrainOptions& options, Mesh& mesh) {
   if (run.tier && !run.saving.keeps) run.tier->clear();
   if (run.saving.keeps && !options.fresh) run.newest_kept = newest_common_step(run.tier.get(), mesh.host());
   run.loader = std::make_unique<Loader>(run.corpora, loader_options(run.step_config, mesh));
-  own_status().start.reach(StartStage::planned);
+  own_status().start.mark_reached(StartStage::planned);
   return run;
 }
 
-// Acquires the directory's token. From here on no other process commits in it, so later code sees every checkpoint that
-// other processes will ever write.
+// Acquires the writer token of the run's directory. From here on no other process can commit a checkpoint there, so
+// later code sees every checkpoint that other processes will ever write.
 std::unique_ptr<WriterToken> acquire_token(FittedRun& run) {
   if (!run.lock) run.lock = run.dir.lock();
   auto token = std::make_unique<WriterToken>(run.dir.path());
-  remove_stale(run.dir.checkpoints());
+  remove_stale_entries(run.dir.checkpoints());
   return token;
 }
 
@@ -327,7 +328,8 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
          "(checkpoint.memory_interval). Move the directory back, or start the job again to start over");
 }
 
-// Fully verifies checkpoints, unless the launcher keeps a state that is at least as new.
+// Selects the launcher's snapshot if no checkpoint is newer. Otherwise selects the newest checkpoint that passes a full
+// verification; if there is none, initial weights.
 StartingState select_starting_state(const FittedRun& run, const TrainOptions& options) {
   const std::vector<CheckpointEntry> all = list_checkpoints(run.dir.checkpoints());
   if (run.newest_kept && (all.empty() || all.back().step <= *run.newest_kept)) {
@@ -341,7 +343,7 @@ StartingState select_starting_state(const FittedRun& run, const TrainOptions& op
   const auto found = options.fresh ? std::nullopt : find_newest_verified(run.dir.checkpoints());
   if (found && found->path.string() == run.newest.checkpoint) return {.resumed = run.newest};
   if (found) return {.resumed = check_resumption(run, origin_of(*found), options, run.newest)};
-  // With a checkpoint, the source of the initial weights may be gone.
+  // Initial weights are looked up only if there is no checkpoint: a run with a checkpoint may have lost their source.
   run.dir.check_replaceable();
   StartingState from{.init_from = initial_weights(run)};
   if (options.fresh) refuse_to_delete(from.init_from, run.dir);
@@ -361,11 +363,11 @@ RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
     return from.resumed.checkpoint;
   };
   from.resumed.checkpoint = broadcast_from_rank0(mesh.host(), claim);
-  own_status().start.reach(StartStage::chosen);
+  own_status().start.mark_reached(StartStage::chosen);
   from.kept = broadcast_from_rank0(mesh.host(), [&] { return from.kept; });
   from.init_from = broadcast_from_rank0(mesh.host(), [&] { return from.init_from; });
   run.memory.token = broadcast_from_rank0(mesh.host(), [&] { return token->number(); });
-  // Memory notes are valid for the token of the process that wrote them, so this process writes its own.
+  // The new token makes the memory notes of earlier processes invalid, so this process records their choice again.
   if (mesh.rank() == 0 && run.memory.ran_out > 0) write_memory(run.dir, run.memory);
   if (!from.resumed.checkpoint.empty()) agree_on_checkpoint(from.resumed.checkpoint, mesh);
   return {std::move(run), std::move(token), std::move(from)};
@@ -405,7 +407,7 @@ ResolvedConfig choose_sizes(ResolvedConfig c, const TrainOptions& options, Mesh&
   const bool rows = c.train.micro_batch == kAutoMicroBatch, chunk = c.train.mlp_chunk == kAutoMlpChunk;
   if (!rows && !chunk) return c;
   Config asked = c;
-  const std::size_t host = min_of(activation_room(c, mesh), mesh);
+  const std::size_t host = min_over_ranks(activation_room(c, mesh), mesh);
   if (c.train.activation_offload == Switch::automatic)
     asked.train.activation_offload_bytes = narrow<std::int64_t>(host);
   const std::size_t budget = memory_budget(c, mesh);

@@ -32,13 +32,14 @@ struct ResolvedRun {
 
 // How a run differs from the checkpoint that it resumes from.
 struct Resumption {
-  std::string checkpoint;             // empty if there is none
-  std::vector<std::string> replaced;  // see RunSettings
+  std::string checkpoint;             // path of the checkpoint; empty if there is none
+  std::vector<std::string> replaced;  // see RunSettings::replaced
   bool changed = false;               // true if settings or data differ, as the user allowed
   std::set<std::string> warnings;     // warnings given so far
 };
 
-// A run, and the facts that can be read from its directory quickly. Only rank 0 has them, except for `recorded`.
+// A run, and the facts that can be read from its directory quickly. They are set only on rank 0; `recorded` is set on
+// all ranks.
 struct LocatedRun : ResolvedRun {
   std::shared_ptr<void> lock;            // lock on the directory; null if the directory does not exist yet
   Resumption newest;                     // read from the newest checkpoint with a readable manifest
@@ -47,7 +48,7 @@ struct LocatedRun : ResolvedRun {
 
 // How the run fits into memory.
 struct FittedRun : LocatedRun {
-  MemoryRecord memory;                      // the part that is known before Trainer chooses
+  MemoryRecord memory;                      // memory record before Trainer adds its choice
   ResolvedConfig step_config;               // `config` with the micro-batch of `memory`
   Saving saving;                            // how the run may save, given the host's memory
   std::unique_ptr<MemoryTier> tier;         // null if the launcher keeps no snapshots

@@ -26,12 +26,12 @@ std::int64_t milliseconds_of(std::filesystem::file_time_type t) {
 
 }  // namespace
 
-RunState::RunState(Running& run)
+RunState::RunState(RunContext& run)
     : run_(run),
       saver_(run.config.checkpoint, run.start.dir.checkpoints(), run.mesh, saver_parts(),
              [this](const SaveOutcome& o) { report_save(o); }) {}
 
-// Makes the saver's parts; completes the state first.
+// Completes state_, which checkpoints save, and returns the parts of the saver.
 SaverParts RunState::saver_parts() {
   run_.trainer.add_state(state_);
   state_.add(kFingerprintName, &data_);
@@ -40,13 +40,13 @@ SaverParts RunState::saver_parts() {
   return {saving, run_.start.token.get(), run_.start.tier.get()};
 }
 
-void RunState::load() {
+void RunState::load_initial_state() {
   enter(RunPhase::load);
   if (run_.start.from.resumes())
     load_checkpoint();
   else if (!run_.start.from.init_from.empty())
     load_initial_weights();
-  saver_.reserve(state_, run_.ctx.stream);
+  saver_.reserve_snapshots(state_, run_.ctx.stream);
   data_ = run_.start.data;
 }
 
@@ -65,7 +65,7 @@ void RunState::load_checkpoint() {
   if (other_world && run_.config.run.threads != default_threads())
     log::warn("run.threads: ", run_.config.run.threads, " per process, as before, but this layout's default is ",
               default_threads(), ". To use it, set run.threads=", default_threads());
-  const std::size_t replaced = run_.ctx.tuning ? adopt_choices(*run_.ctx.tuning, manifest.metadata) : 0;
+  const std::size_t replaced = run_.ctx.tuning ? adopt_kernel_choices(*run_.ctx.tuning, manifest.metadata) : 0;
   if (leads && replaced > 0)
     log::warn(
         counted(static_cast<std::int64_t>(replaced), "measured choice"),
@@ -76,7 +76,8 @@ void RunState::load_checkpoint() {
     if (newer.step > run_.trainer.steps_done()) damaged_steps_.push_back(newer.step);
 }
 
-// The other run may still be training and may remove the checkpoint meanwhile: then all ranks use a newer one.
+// Loads weights from another run's checkpoint. If the other run still trains and removes the checkpoint meanwhile, all
+// ranks load a newer one.
 void RunState::load_initial_weights() {
   std::string& weights = run_.start.from.init_from;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
@@ -95,30 +96,30 @@ void RunState::load_initial_weights() {
   fail_outpaced(run_.config.run.init_from);
 }
 
-std::int64_t RunState::loaded_from_ms() const {
+std::int64_t RunState::loaded_state_time_ms() const {
   if (run_.start.from.kept) return milliseconds_of(run_.start.tier->loaded_from());
   std::error_code error;
   const auto time = std::filesystem::last_write_time(run_.start.from.resumed.checkpoint + "/" + kManifestName, error);
   return error ? 0 : milliseconds_of(time);
 }
 
-void RunState::begin(bool fresh) {
+void RunState::begin_run(bool fresh) {
   failures_.emplace(run_.start.dir.failures_file(), fresh);
   clock_.failures(failures_->count());
 }
 
-bool RunState::saves_to_agent_now() const {
+bool RunState::should_save_to_agent() const {
   return run_.start.saving.keeps && run_.trainer.steps_done() % run_.config.checkpoint.memory_interval == 0;
 }
 
-bool RunState::saves_now(bool due) const {
+bool RunState::should_save(bool due_or_asked) const {
   const CheckpointConfig& c = run_.config.checkpoint;
   const std::int64_t step = run_.trainer.steps_done();
-  return due || saver_.retry_due(step) || (!c.automatic && c.interval && step % c.interval == 0);
+  return due_or_asked || saver_.retry_due(step) || (!c.automatic && c.interval && step % c.interval == 0);
 }
 
-// A run resumed from this state uses the kernel choices that all ranks agreed on, so this run must use them from here
-// on, too.
+// Makes all ranks use the same kernel choices. A run resumed from this state uses these choices, so this run must use
+// them from here on, too.
 void RunState::prepare_save() {
   enter(RunPhase::snapshot);
   run_.trainer.agree_on_kernel_choices();
@@ -177,7 +178,7 @@ void RunState::report_save(const SaveOutcome& o) {
 void RunState::on_rollback() {
   data_ = run_.start.data;
   saver_.start_from(run_.trainer.steps_done());
-  saver_.discard_agent_saves();
+  saver_.discard_launcher_snapshots();
   run_.time.on_rollback(run_.trainer.steps_done());
   run_.check_directory();
 }
@@ -185,7 +186,7 @@ void RunState::on_rollback() {
 void RunState::save_choices() {
   if (!run_.leads() || !run_.ctx.tuning || !run_.ctx.tuning->is_changed()) return;
   run_.check_directory();
-  run_.ctx.tuning->save();
+  run_.ctx.tuning->save_if_changed();
 }
 
 }  // namespace ring

@@ -17,8 +17,8 @@
 namespace ring {
 
 // Values that the parts of the training loop share.
-struct Running {
-  RunStart start;  // start.memory is the run's current memory record
+struct RunContext {
+  RunStart start;  // start.memory is the run's current memory record; start.step_config are the settings of its steps
   Mesh& mesh;
   const Config& config = start.step_config;
   ExecContext ctx = make_exec_context(config, mesh.device().index);
@@ -37,29 +37,32 @@ struct Running {
 
 class RunState {
  public:
-  explicit RunState(Running&);
+  explicit RunState(RunContext&);
 
   State& state() { return state_; }
   // Loads the state from the source chosen at the start: snapshot, checkpoint, or initial weights.
-  void load();
-  // Call on rank 0 after load(), once no check can refuse the run any more.
-  void begin(bool fresh);
+  void load_initial_state();
+  // Call on rank 0 after load_initial_state(), once no check can refuse the run any more. fresh: if true (--fresh),
+  // earlier failures are forgotten.
+  void begin_run(bool fresh);
   // Returns the time (now_ms()) at which the loaded state was saved; 0 if unknown.
-  std::int64_t loaded_from_ms() const;
+  std::int64_t loaded_state_time_ms() const;
 
   void on_step_done(double seconds) { clock_.on_step(seconds, saver_.is_writing()); }
   bool saving() const { return saver_.is_writing(); }
   bool due_by_clock() const { return clock_.due(seconds_now(), run_.trainer.seconds()); }
   void end_save() { saver_.end_save(run_.trainer.steps_done()); }
-  // Return true if a checkpoint, or a snapshot for the launcher, is due after the most recently launched step.
-  bool saves_now(bool due) const;
-  bool saves_to_agent_now() const;
+  // Returns true if a checkpoint is due after the most recently launched step. due_or_asked: true if the clock or a
+  // signal asks for one; the same on all ranks.
+  bool should_save(bool due_or_asked) const;
+  // Returns true if a snapshot, which the launcher's agent on this node keeps in memory, is due after that step.
+  bool should_save_to_agent() const;
   void save();
   void save_to_agent();
   void save_last();  // call before the process ends without an error
 
   bool has_checkpoint() const { return saver_.saved_step() >= 0 || !run_.start.from.resumed.checkpoint.empty(); }
-  void on_rollback();
+  void on_rollback();   // call after an earlier state was loaded again
   void save_choices();  // saves kernel choices measured since the previous call
 
  private:
@@ -70,7 +73,7 @@ class RunState {
   void report_save(const SaveOutcome&);
   std::string metadata() const;
 
-  Running& run_;
+  RunContext& run_;
   State state_;
   std::string data_;                         // data_fingerprint() of the inputs
   std::vector<std::int64_t> damaged_steps_;  // steps of damaged checkpoints

@@ -36,8 +36,8 @@ class History {
     add_progress(r);
     count_restarts(r);
     if (r.group == "start") add_start(r);
-    if (r.group == "job") end_ = r;
-    if (r.group != "job" && r.group != "checkpoint") end_.reset();
+    if (r.group == "job") job_end_ = r;
+    if (r.group != "job" && r.group != "checkpoint") job_end_.reset();  // the job goes on, or a new job began
     if (r.group == "job") run_.goodput = r.number("goodput");
   }
 
@@ -48,8 +48,9 @@ class History {
   }
 
  private:
-  // A process begins and ends at a finished step. Evaluated and saved steps are finished, too, but a save may be
-  // recorded some steps later.
+  // Records of steps, starts and ends give the current step, even if it is lower than before. Records of saves and
+  // validations only raise it, since a save may be recorded some steps later. A record "kept" tells of a snapshot that
+  // the launcher keeps.
   void add_progress(const Record& r) {
     const std::int64_t step = std::max<std::int64_t>(r.step, 0);
     const bool saved = (r.group == "checkpoint" && !r.find("error")) || r.group == "kept";
@@ -71,12 +72,14 @@ class History {
   // `restarts` in a record counts the restarts of the record's job so far. A process that a launcher restarted records
   // this right after its start; any other start begins a new job.
   void count_restarts(const Record& r) {
-    if (starts_ && r.group != "restart") of_job_ = 0;
-    starts_ = r.group == "start";
+    if (last_was_start_ && r.group != "restart") counted_restarts_ = 0;
+    last_was_start_ = r.group == "start";
     if (r.group != "restart" && r.group != "job") return;
     const std::int64_t n = count(r, "restarts");
-    run_.restarts += n >= of_job_ ? n - of_job_ : n;
-    of_job_ = r.group == "job" && r.text("end") != kEndFailed ? 0 : n;
+    run_.restarts += n >= counted_restarts_ ? n - counted_restarts_ : n;  // a smaller number belongs to a new job
+    // A failed process may be restarted by its launcher: then its job goes on.
+    const bool job_ended = r.group == "job" && r.text("end") != kEndFailed;
+    counted_restarts_ = job_ended ? 0 : n;
   }
   void add_start(const Record& r) {
     const std::string name = r.text("device_name");
@@ -89,21 +92,25 @@ class History {
     return static_cast<std::int64_t>(std::clamp(r.number(name).value_or(0), 0.0, 1e18));
   }
   const char* status() {
-    if (!end_) {
+    if (!job_end_) {
       add_note(run_, "ended without a recorded reason: killed or crashed");
       return kRunFailed;
     }
-    const std::string how = end_->text("end");
-    const bool done = run_.steps > 0 ? end_->step >= run_.steps : how == kEndOutOfTime;
-    if (how == kEndFailed) add_note(run_, first_line(end_->text("error")));
-    return how == kEndFailed ? kRunFailed : how == kEndFinished || done ? kRunFinished : kRunStopped;
+    const std::string how = job_end_->text("end");
+    if (how == kEndFailed) {
+      add_note(run_, first_line(job_end_->text("error")));
+      return kRunFailed;
+    }
+    if (how == kEndFinished) return kRunFinished;
+    const bool done = run_.steps > 0 ? job_end_->step >= run_.steps : how == kEndOutOfTime;
+    return done ? kRunFinished : kRunStopped;
   }
 
   RunSummary& run_;
-  std::optional<Record> end_;  // end of the job; nullopt if a record follows it
+  std::optional<Record> job_end_;  // nullopt if a record follows it
   std::deque<double> speeds_;
-  std::int64_t of_job_ = 0;  // restarts of the current job that are already counted
-  bool starts_ = false;      // true if the last record was a start
+  std::int64_t counted_restarts_ = 0;  // restarts of the current job that are already counted
+  bool last_was_start_ = false;
   double last_time_ = 0;
 };
 
@@ -134,15 +141,15 @@ void read_settings(const RunDirectory& directory, const RunReader& reader, RunSu
 }
 
 // Sets the status of a run that has no records.
-void tell_of_beginning(const RunDirectory& directory, RunSummary& run) {
+void set_status_without_records(const RunDirectory& directory, RunSummary& run) {
   if (there(directory.path() + "/" + kModelFile))
     run.status = kRunImported;
   else if (run.note.empty())
     run.status = kRunFailed, add_note(run, "ended before its first record");
 }
 
-RunSummary summary_of(const fs::path& path, const fs::path& folder, const RunReader& reader = {}) {
-  RunSummary run{.path = path.string(), .name = path.lexically_relative(folder).string(), .status = kRunUnreadable};
+RunSummary summary_of(const fs::path& path, const fs::path& searched, const RunReader& reader = {}) {
+  RunSummary run{.path = path.string(), .name = path.lexically_relative(searched).string(), .status = kRunUnreadable};
   if (run.name.empty() || run.name == ".") run.name = folder_name(run.path);
   const RunDirectory directory(run.path);
   read_settings(directory, reader, run);
@@ -162,21 +169,21 @@ RunSummary summary_of(const fs::path& path, const fs::path& folder, const RunRea
   if (count.read || in_use)
     history.finish(now(), in_use);
   else
-    tell_of_beginning(directory, run);
+    set_status_without_records(directory, run);
   if (count.damaged) add_note(run, "metrics.jsonl: " + counted(count.damaged, "damaged line"));
   return run;
 }
 
-void add_runs(const fs::path& at, const fs::path& folder, int depth, std::vector<RunSummary>& runs) {
-  if (holds_a_run(at)) return runs.push_back(summary_of(at, folder));
+void add_runs(const fs::path& path, const fs::path& searched, int depth, std::vector<RunSummary>& runs) {
+  if (holds_a_run(path)) return runs.push_back(summary_of(path, searched));
   if (depth > kMaxDepth) return;
   std::error_code error;
-  for (fs::directory_iterator entry(at, error), end; !error && entry != end; entry.increment(error))
-    if (is_folder(entry->path())) add_runs(entry->path(), folder, depth + 1, runs);
-  if (error && depth == 0) fail(at.string(), ": cannot be read: ", error.message(), ". Give a folder of runs");
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error))
+    if (is_folder(entry->path())) add_runs(entry->path(), searched, depth + 1, runs);
+  if (error && depth == 0) fail(path.string(), ": cannot be read: ", error.message(), ". Give a folder of runs");
   if (error)
-    runs.push_back({.path = at.string(),
-                    .name = at.lexically_relative(folder).string(),
+    runs.push_back({.path = path.string(),
+                    .name = path.lexically_relative(searched).string(),
                     .status = kRunUnreadable,
                     .note = error.message()});
 }
@@ -184,14 +191,15 @@ void add_runs(const fs::path& at, const fs::path& folder, int depth, std::vector
 }  // namespace
 
 RunSummary summarize_run(const std::string& path, const RunReader& reader) {
-  const fs::path at = fs::path(path).lexically_normal(), folder = at.has_filename() ? at : at.parent_path();
-  return summary_of(folder, folder, reader);
+  const fs::path normal = fs::path(path).lexically_normal();
+  const fs::path run_path = normal.has_filename() ? normal : normal.parent_path();
+  return summary_of(run_path, run_path, reader);
 }
 
 std::vector<RunSummary> runs_below(const std::string& folder) {
   std::vector<RunSummary> runs;
-  const fs::path at = fs::path(folder).lexically_normal();
-  add_runs(at, at, 0, runs);
+  const fs::path searched = fs::path(folder).lexically_normal();
+  add_runs(searched, searched, 0, runs);
   std::ranges::sort(runs, {}, &RunSummary::name);
   return runs;
 }

@@ -37,8 +37,8 @@ Names later_weights_of(Model& model) {
   return names;
 }
 
-// Returns the weights that a checkpoint with this metadata must have: those of `model`, except for later weights, for
-// which the checkpoint's own model decides.
+// Returns the names of the weights that a checkpoint with this metadata must have: those of `model`, but with the later
+// weights (Model::later_weights()) of the checkpoint's own model.
 Names weights_in(const std::string& metadata, Model& model) {
   const Names here = later_weights_of(model);
   Names names = names_of(model.parameters().layout(), kWeightsPrefix);
@@ -53,7 +53,7 @@ Names states_in(const std::string& metadata) {
   for (const Param* p : saved.model->parameters().declared())
     for (const LogicalParam& part : p->parts)
       for (const std::string& state : saved_states(saved.config.optimizer, *p, part))
-        names.insert(kStatesPrefix + state);
+        names.insert(kOptimizerStatesPrefix + state);
   return names;
 }
 
@@ -99,7 +99,7 @@ void StateBinding::add_to(State& state) const {
   add_weights(state);
   const Parameters& params = step_.model().parameters();
   for (const OptimizerState& s : step_.optimizer().states())
-    add_parameters(state, kStatesPrefix + s.name + ".", params, s.pieces, s.buffer,
+    add_parameters(state, kOptimizerStatesPrefix + s.name + ".", params, s.pieces, s.buffer,
                    [&](const Param& p, const LogicalParam& part) {
                      return !part.frozen && optimizer_kind_of(config_.optimizer, p, part) == s.kind;
                    });
@@ -110,7 +110,7 @@ void StateBinding::add_to(State& state) const {
   state.allow_partial_load(kWeightsPrefix,
                            {[this](Text metadata) { return weights_in(metadata, step_.model()); },
                             [this](Mismatch a, Text metadata) { log_weight_mismatch(a, metadata, steps_); }});
-  state.allow_partial_load(kStatesPrefix, {states_in, [this](Mismatch a, Text) { log_state_mismatch(a); }});
+  state.allow_partial_load(kOptimizerStatesPrefix, {states_in, [this](Mismatch a, Text) { log_state_mismatch(a); }});
   state.allow_partial_load(kAveragePrefix, {average_in, [this](Mismatch a, Text) { start_average(a); }});
   for (TrainingState* t : step_.model().training_states()) add_training_state(state, *t);
 }
@@ -153,8 +153,8 @@ void StateBinding::log_state_mismatch(const KeyMismatch& mismatch) const {
               " unused ones: its parameters, or how they were updated, differ from this run's");
 }
 
-// Called if the average in the checkpoint does not match this run: the average is missing, it lacks newly learned
-// weights, or this run uses no average.
+// Called if the checkpoint's average does not match this run. If the average is missing, or lacks weights that are new
+// in this run, starts it from the current weights. If this run uses no average, only logs this.
 void StateBinding::start_average(const KeyMismatch& mismatch) const {
   if (!mismatch.missing.empty()) step_.average()->start(step_.exec());
   if (!leads_) return;

@@ -23,7 +23,7 @@ double number(const nlohmann::json& j) { return j.is_null() ? std::nan("") : j.g
 
 }  // namespace
 
-// Stores two steps more than are used, since the newest steps may not count yet.
+// Keeps two steps more than limits() uses, since limits() may have to ignore the newest steps.
 void StepGuard::accept(std::int64_t step, double loss, double norm) {
   if (config_.spike_deviations == 0) return;
   history_.push_back({step, loss, norm});

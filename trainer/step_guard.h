@@ -26,12 +26,12 @@ class StepGuard {
   struct Limits {
     double loss = 0, norm = 0;
   };
-  // Returns the limits for a step that is launched when `known` is the last step whose result counts. Ignores later
-  // steps, so that a resumed run, which knows more results at first, uses the same limits. A limit is median +
+  // Returns the limits for a step that is launched when `last_known_step` is the last step whose result counts. Ignores
+  // later steps, so that a resumed run, which knows more results at first, uses the same limits. A limit is median +
   // train.spike_deviations x spread over the last kHistory accepted steps; there is no limit until there are
   // kMinHistory of them. spread: 1.4826 x median absolute deviation, which is the standard deviation for normally
   // distributed values (Rousseeuw and Croux 1993), but at least kMinSpread of the median.
-  Limits limits(std::int64_t known) const;
+  Limits limits(std::int64_t last_known_step) const;
   static constexpr std::size_t kHistory = 128, kMinHistory = 32;
   static constexpr double kMinSpread = 0.02;
 
@@ -43,8 +43,8 @@ class StepGuard {
 
   std::string* state() { return &state_; }  // state that checkpoints save
   void on_state_loaded();                   // call after loading state()
-  // Call after an earlier checkpoint was loaded: keeps the checkpoint's history, and restores the bad steps known
-  // before the rollback.
+  // Call after a rollback has loaded an earlier checkpoint. Keeps the history of accepted steps from the checkpoint,
+  // and restores the bad steps that were known before the rollback.
   void on_rollback(std::vector<BadStep> known_before);
 
  private:

@@ -26,12 +26,15 @@
 namespace ring {
 namespace {
 
-// Switches to a smaller choice when memory runs out, and records it (engine/memory_record.h).
+// When memory runs out, switches to a choice (engine/memory_choice.h) that needs less memory, and records it
+// (engine/memory_record.h).
 class MemoryFallback {
  public:
-  explicit MemoryFallback(Running& run) : run_(run), now_(run.start.memory) { now_.set_choice(run.trainer.memory()); }
+  explicit MemoryFallback(RunContext& run) : run_(run), now_(run.start.memory) {
+    now_.set_choice(run.trainer.memory());
+  }
 
-  // Launches a step. Records smaller choices even if the launch throws because there is no smaller choice left.
+  // Launches a step. Records all smaller choices that were tried, even if the launch throws because none is left.
   void launch() try {
     run_.trainer.launch();
     record_oom_fallbacks();
@@ -49,26 +52,27 @@ class MemoryFallback {
   // time does.
   void evaluate_with_fewer(const OutOfMemory& e) {
     const std::int64_t rows = evaluation_rows();
-    const std::optional<std::int64_t> fewer = fewer_sequences(run_.config, run_.mesh.world(), rows);
+    const std::optional<std::int64_t> fewer = smaller_micro_batch(run_.config, run_.mesh.world(), rows);
     if (!fewer)
       throw OutOfMemory(e.facts,
                         "Validation already computes as few sequences at a time as possible. Lower model.context, set "
                         "train.mlp_chunk or a smaller train.loss_chunk_bytes, or share the model or its sequences "
                         "among more processes (parallel)");
-    const std::string where = run_.trainer.arena().failed_in();
+    const std::string where = run_.trainer.arena().last_failed_scope();
     const std::string why =
         str(run_.mesh.world() > 1 ? str("rank ", run_.mesh.rank(), " ") : "", "ran out of memory in ",
             where.empty() ? "" : where + " in ", "the validation after step ", run_.trainer.steps_done(), " (", e.facts,
             "); from now on validations compute ", counted(*fewer, "sequence"), " at a time instead of ", rows);
-    if (run_.mesh.world() > 1) start_again(now_.with_validation_rows(*fewer, why));
+    if (run_.mesh.world() > 1) start_again(now_.with_smaller_validation(*fewer, why));
     log::warn(why);
-    take(now_.with_validation_rows(*fewer, why));
+    take(now_.with_smaller_validation(*fewer, why));
   }
 
-  // Leaves a note with this process's choice for the restarted job if several ranks must restart.
+  // Ends this process, because several ranks must restart; leaves a note with this process's choice for the restarted
+  // job.
   [[noreturn]] void start_again(const MemoryRecord& next) const {
     try {
-      note_memory(run_.start.dir, run_.mesh.rank(), next);
+      write_memory_note(run_.start.dir, run_.mesh.rank(), next);
     } catch (const std::exception& problem) {
       fail(next.why, ", but that cannot be recorded: ", problem.what());
     }
@@ -80,7 +84,8 @@ class MemoryFallback {
   }
 
  private:
-  // Records all of them: memory may have run out several times in this step, or in an earlier step that was retried.
+  // Records all new fallbacks: memory may have run out several times in this step, or in an earlier step that was
+  // retried.
   void record_oom_fallbacks() {
     const std::vector<Trainer::OomFallback>& all = run_.trainer.oom_fallbacks();
     for (; recorded_ < all.size(); ++recorded_) take(now_.with_smaller_choice(all[recorded_].next, all[recorded_].why));
@@ -95,7 +100,7 @@ class MemoryFallback {
     run_.time.on_out_of_memory(now_.ran_out);
   }
 
-  Running& run_;
+  RunContext& run_;
   MemoryRecord& now_;
   std::size_t recorded_ = 0;  // number of the trainer's oom_fallbacks() recorded so far
 };
@@ -103,7 +108,7 @@ class MemoryFallback {
 // Runs validation and the tasks of train.eval_tasks.
 class Evaluations {
  public:
-  Evaluations(Running& run, MemoryFallback& memory, const StopSignal& signal)
+  Evaluations(RunContext& run, MemoryFallback& memory, const StopSignal& signal)
       : run_(run), memory_(memory), signal_(signal) {
     const auto has_validation = [](const auto& store) { return store->validation().tokens() > 1; };
     if (std::ranges::any_of(run.start.corpora.stores, has_validation)) open_validation();
@@ -159,15 +164,15 @@ class Evaluations {
 
   // An error leaves the averaged weights in place, but they are never saved, because the error ends the process.
   Evaluation average_evaluation() {
-    run_.trainer.exchange_average();
+    run_.trainer.swap_average_weights();
     std::optional<Evaluation> e;
     try {
       e = evaluation();
     } catch (const EvaluationStopped&) {  // the weights are saved next, so they must be swapped back
-      run_.trainer.exchange_average();
+      run_.trainer.swap_average_weights();
       throw;
     }
-    run_.trainer.exchange_average();
+    run_.trainer.swap_average_weights();
     return *e;
   }
 
@@ -190,21 +195,21 @@ class Evaluations {
     if (run_.log && !results.empty()) run_.log->log_task_results(results);
   }
 
-  Running& run_;
+  RunContext& run_;
   MemoryFallback& memory_;
   const StopSignal& signal_;
   std::optional<ValidationSet> validation_;
   std::int64_t last_validation_ = -1, last_task_evaluation_ = -1;  // steps of the latest evaluations
 };
 
-// The work of one process between steps. Rank 0 warns and writes files; all ranks take part in saving and evaluating.
+// The training loop of one process. Rank 0 warns and writes files; all ranks take part in saving and evaluating.
 class TrainingRun {
  public:
   TrainingRun(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
       : run_{.start = std::move(start), .mesh = mesh}, signal_(signal) {
-    own_status().start.reach(StartStage::built);
-    state_.load();
-    own_status().start.reach(StartStage::loaded);
+    own_status().start.mark_reached(StartStage::built);
+    state_.load_initial_state();
+    own_status().start.mark_reached(StartStage::loaded);
     begin(options);
     run_.trainer.observe(options.observer);
     if (run_.leads()) watcher_ = options.watcher;
@@ -219,8 +224,8 @@ class TrainingRun {
   }
 
  private:
-  // Writes the run's files, unless settings or data changed and no step follows: then the run was not trained with
-  // them.
+  // Writes the run's files. If settings or data changed but no step follows, writes none: nothing was trained with the
+  // change.
   void create_directory() {
     const RunDirectory& dir = run_.start.dir;
     const auto& stores = run_.start.corpora.stores;
@@ -230,17 +235,17 @@ class TrainingRun {
                  chats == stores.end() ? "" : (*chats)->chat_template());
     else
       log::warn(dir.path(), ": the changed settings are not saved, because no step follows");
-    if (!run_.start.from.resumes()) keep_generation_config(dir, run_.start.from.init_from);
+    if (!run_.start.from.resumes()) copy_generation_config(dir, run_.start.from.init_from);
     write_memory(dir, run_.start.memory);
   }
 
   // Called once no check can refuse the run any more.
   void begin(const TrainOptions& options) {
-    if (const auto gpu = options.gpu ? options.gpu : sensors_of(run_.mesh.device())) run_.gpu.emplace(gpu);
+    if (const auto gpu = options.gpu ? options.gpu : find_gpu_sensors(run_.mesh.device())) run_.gpu.emplace(gpu);
     if (!run_.leads()) return;
     if (options.fresh) remove_all_checkpoints(run_.start.dir.checkpoints());
     create_directory();
-    state_.begin(options.fresh);
+    state_.begin_run(options.fresh);
     if (!evaluations_.has_validation_split() && run_.config.train.eval_interval)
       log::warn(
           "the corpus has no validation split, so there will be no validation loss. To make one, see `ringmaster data "
@@ -254,7 +259,7 @@ class TrainingRun {
   }
 
   void count_restart(int restarts) {
-    run_.time.on_steps_begin(restarts, run_.trainer.steps_done(), state_.loaded_from_ms());
+    run_.time.on_steps_begin(restarts, run_.trainer.steps_done(), state_.loaded_state_time_ms());
     own_status().begun = 1;
     if (restarts > 0) run_.log->log_restart();
   }
@@ -262,7 +267,7 @@ class TrainingRun {
   void report(const StepReport& r) {
     state_.on_step_done(r.seconds);
     own_status().step = r.step;
-    if (own_status().start.reach(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
+    if (own_status().start.mark_reached(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
       log::info("restart ", run_.time.restarts, " took ", own_status().start.text());
     run_.time.on_step_done(r.step);
     if (pace_) pace_->on_step(r.data_seconds, run_.log.get());
@@ -318,7 +323,7 @@ class TrainingRun {
       if (!last_.accepted) retry_or_skip_bad_step();
       if (!last_.accepted) continue;
       report(last_);
-      state_.save_choices();  // saved before anything depends on the choices
+      state_.save_choices();  // new kernel choices are on disk before anything depends on them
     }
   }
 
@@ -342,7 +347,7 @@ class TrainingRun {
     const bool stops = run_.trainer.guard().action_for_bad_step(run_.trainer.steps_done() + 1) == OnBadStep::stop;
     if (run_.log && stops) run_.log->log_fatal_step(last_);
     state_.end_save();
-    const bool rolled_back = bad_steps_.skip_samples(last_, state_.has_checkpoint());
+    const bool rolled_back = bad_steps_.skip_or_roll_back(last_, state_.has_checkpoint());
     if (rolled_back) {
       evaluations_.on_rollback();
       state_.on_rollback();
@@ -369,8 +374,8 @@ class TrainingRun {
       const std::int64_t tasks_every =
           run_.config.train.eval_tasks_interval ? run_.config.train.eval_tasks_interval : every;
       const bool evaluates_tasks = !run_.start.tasks.empty() && tasks_every && step % tasks_every == 0;
-      const bool saves = !ends && state_.saves_now(save_due_),
-                 saves_to_agent = !ends && !saves && state_.saves_to_agent_now();
+      const bool saves = !ends && state_.should_save(save_due_),
+                 saves_to_agent = !ends && !saves && state_.should_save_to_agent();
       finish_steps(validates || evaluates_tasks || saves || saves_to_agent || ends ? 0 : run_.trainer.max_in_flight());
       if (run_.trainer.steps_done() != step) continue;          // the step was skipped
       if (!evaluate_now(validates, evaluates_tasks)) continue;  // a signal ends the run
@@ -389,7 +394,7 @@ class TrainingRun {
     return end;
   }
 
-  Running run_;
+  RunContext run_;
   StopSignal& signal_;
   MemoryFallback memory_{run_};
   Evaluations evaluations_{run_, memory_, signal_};

@@ -43,8 +43,8 @@ void reserve_host(TrainStep& step, std::size_t bytes) try {
   fail_with_advice(e);
 }
 
-// With packed documents, attention is queued anew in each step, between graphs of the remaining work. Returns why that
-// is impossible: something else depends on the document boundaries, or runs at the same time. Empty if it is possible.
+// With packed documents, each step queues attention anew, between CUDA graphs of the remaining work. Returns why that
+// is impossible (something else depends on the document boundaries, or runs at the same time); empty if it is possible.
 std::string why_not_in_parts(const Config& c, TrainStep& step) {
   if (step.plan().world() > 1) return "document boundaries differ in each step, and messages overlap with attention";
   if (step.model().selects()) return "the blocks that attention keeps depend on document boundaries";
@@ -54,7 +54,7 @@ std::string why_not_in_parts(const Config& c, TrainStep& step) {
   return "";
 }
 
-// Returns why steps cannot be replayed; empty if a recording stays valid on all ranks.
+// Returns why steps cannot be replayed as a CUDA graph; empty if a recorded graph stays valid on all ranks.
 std::string why_not_replayed(const Config& c, TrainStep& step, bool packs) {
   const ParallelPlan& plan = step.plan();
   if (packs) return why_not_in_parts(c, step);
@@ -86,7 +86,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
   for (TrainingState* state : model().training_states()) state->attach(step_.make_step_access());
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);
-  agreed_ = mesh_.world() == 1 || !ctx_.tuning;
+  choices_agreed_ = mesh_.world() == 1 || !ctx_.tuning;
   for (std::size_t i = 0; i < max_in_flight() + 1; ++i) {
     results_.push_back(ctx_.stream.impl().host_buffer(result_bytes()));
     losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
@@ -105,8 +105,8 @@ void Trainer::count_tokens(const std::vector<Batch>& batches, StepInFlight& f) {
   std::int64_t valid = 0;
   if (mesh_.coord("tp") == 0)  // tensor-parallel ranks have the same batches, which are counted once
     for (const Batch& b : batches) valid += b.valid_targets;
-  // A recording cannot wait for copies, so a step that must wait is not replayed.
-  const bool travels = packs_ && step_.offload();  // activations are copied while attention is queued anew
+  // A recorded graph cannot wait for copies, so a step that must wait is not replayed.
+  const bool travels = packs_ && step_.offload();  // true if activations are copied while attention is queued anew
   const bool replays = graph_.ready() && !ctx_.observer && !step_.waits_for_copies() && !travels;
   std::array<double, 3> sums{static_cast<double>(valid), logs_step(config_.train, steps_ + 1) ? 1.0 : 0.0,
                              replays ? 1.0 : 0.0};
@@ -138,7 +138,7 @@ std::vector<double> Trainer::part_norms(const StepInFlight& f) {
 
 std::int64_t Trainer::planned_steps() const {
   if (config_.train.steps || !steps_) return config_.train.steps;
-  // Number of times that the time spent so far fits into the limit.
+  // Number of times that the time spent so far fits into the time limit.
   const double runs = config_.train.minutes * 60 / seconds_;
   double at_this_pace = runs * static_cast<double>(steps_);
   if (!config_.train.batch_sizes.empty()) {
@@ -149,7 +149,7 @@ std::int64_t Trainer::planned_steps() const {
   return std::max(steps_ + 1, static_cast<std::int64_t>(std::min(at_this_pace, static_cast<double>(kMaxSteps))));
 }
 
-// Based on tokens per second, because steps with larger batches or contexts take longer.
+// Estimates from tokens per second, because steps with larger batches or contexts take longer.
 double Trainer::seconds_left() const {
   if (!steps_) return std::nan("");
   const double limit = config_.train.minutes > 0 ? config_.train.minutes * 60 - seconds_ : INFINITY;
@@ -173,40 +173,41 @@ void Trainer::apply_schedule(StepReport& r) {
   r.decay_scale = weight_decay_factor(config_.schedule, steps_, total);
 }
 
-void Trainer::upload_state(const StepReport& r, double valid) {
+void Trainer::upload_state(const StepReport& r, double valid_tokens) {
   StepState s;
   s.step = static_cast<std::uint32_t>(steps_);
   s.lr = static_cast<float>(r.lr);
   s.decay_scale = static_cast<float>(r.decay_scale);
-  s.loss_scale = static_cast<float>(1.0 / valid);
+  s.loss_scale = static_cast<float>(1.0 / valid_tokens);
   const StepGuard::Limits limits = guard_.limits(steps_ - static_cast<std::int64_t>(max_in_flight()));
   s.loss_limit = static_cast<float>(limits.loss);
   s.norm_limit = static_cast<float>(limits.norm);
   ctx_.stream.impl().upload(step_.state().raw(), &s, kStepInputBytes);
 }
 
-// Processes that each measured their kernels would make different choices, and results would not be bit-identical. So
-// the first step is computed once in advance, with a loss of NaN, so that it updates nothing. If that would take too
-// long, the first step counts, and ranks have the same choices only after it.
+// Makes all ranks use the same kernel choices: if each process used the choices that it measured, results would not be
+// bit-identical. Computes the first step once in advance, with a loss of NaN, so that it measures kernels but updates
+// nothing. If that would take too long, does not compute it: then ranks have the same choices only after the first
+// step.
 void Trainer::run_trial_step() {
   agree_on_kernel_choices();       // choices read from files
-  constexpr double kLongest = 10;  // in seconds
+  constexpr double kLongest = 10;  // maximum estimated seconds of the trial step
   const double flops =
       flops_per_token(config_.model) * static_cast<double>(config_.train.batch_size * config_.model.context);
   if (flops / mesh_.world() > kLongest * kRoughGpuFlops) return;
   upload_state({}, std::nan(""));
   queue_step(ctx_.observer != nullptr);
   agree_on_kernel_choices();
-  agreed_ = true;
-  fill_zero(step_.state(), ctx_.stream);  // clears the rejection, so that steps update again
+  choices_agreed_ = true;
+  fill_zero(step_.state(), ctx_.stream);  // clears the mark of a rejected step, so that steps update again
 }
 
 // Makes all ranks adopt the choices of the lowest rank that has any.
 void Trainer::agree_on_kernel_choices() {
   if (mesh_.world() == 1 || !ctx_.tuning) return;
-  ctx_.stream.synchronize();  // host waits: start
+  ctx_.stream.synchronize();  // allowed host wait: start
   const std::vector<std::string> choices = gather_host(mesh_.host(), ctx_.tuning->text());
-  for (auto it = choices.rbegin(); it != choices.rend(); ++it) ctx_.tuning->adopt(*it);
+  for (auto it = choices.rbegin(); it != choices.rend(); ++it) ctx_.tuning->merge_record(*it);
 }
 
 void Trainer::launch() {
@@ -217,18 +218,19 @@ void Trainer::launch() {
     } catch (const OutOfHostMemory& e) {
       fail_with_advice(e);
     } catch (const OutOfMemory& e) {
-      next = smaller_after(e);
+      next = smaller_choice_after(e);
     }
 }
 
-// Returns the next smaller choice after a step ran out of memory. The state is still that before the step: memory runs
-// out before the optimizer changes anything.
-MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
+// Returns the next choice that needs less memory, after a step ran out of memory. The step has not changed the state:
+// memory runs out before the optimizer changes anything.
+MemoryChoice Trainer::smaller_choice_after(const OutOfMemory& e) {
   const std::optional<MemoryChoice> next = smaller_choice(config_, mesh_.world(), memory_);
   if (!next)
     throw OutOfMemory(
         e.facts, "No smaller setting is left to try automatically: " + memory_advice(config_, memory_.micro_batch));
-  const std::string where = arena().failed_in(), rank = mesh_.world() > 1 ? str("rank ", mesh_.rank(), " ") : "";
+  const std::string where = arena().last_failed_scope(),
+                    rank = mesh_.world() > 1 ? str("rank ", mesh_.rank(), " ") : "";
   std::string why = str(rank, "ran out of memory in ", where.empty() ? "" : where + " in ", "step ", steps_ + 1, " (",
                         e.facts, "); from now on ", bytes_text(next->fit.peak), " instead of ",
                         bytes_text(memory_.fit.peak), ": ", next->text());
@@ -241,7 +243,7 @@ MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
 // Waits for the steps in flight. Call before changing anything that they use.
 void Trainer::wait_for_steps_in_flight() {
   if (!steps_in_flight_.empty())
-    steps_in_flight_.back().done.synchronize();  // host waits: start of a smaller or larger step
+    steps_in_flight_.back().done.synchronize();  // allowed host wait: start of a smaller or larger step
 }
 
 // Discards the recording and the memory plan, because the next steps differ from the previous ones.
@@ -286,7 +288,7 @@ void Trainer::recompute_with_smaller_choice(const MemoryChoice& next) {
 }
 
 bool Trainer::queue_step(bool watched) {
-  return graph_.run([this] { step_.compute(); }, [this] { step_.optimizer().join_copies(); }, watched);
+  return graph_.run_or_replay([this] { step_.compute(); }, [this] { step_.optimizer().join_copies(); }, watched);
 }
 
 void Trainer::launch_step() {
@@ -301,14 +303,14 @@ void Trainer::launch_step() {
   count_tokens(batches, f);
   apply_schedule(f.report);
   step_.load(batches);
-  if (!agreed_) run_trial_step();
+  if (!choices_agreed_) run_trial_step();
   upload_state(f.report, f.valid);
   for (TrainingState* state : model().training_states())
     if (state->before_step(steps_ + 1)) graph_.forget();
   if (watch_ && (steps_ + 1) % config_.train.diagnostics_interval == 0) f.watched = watch_->begin_step();
   const double queued = seconds_now();
   const bool replayed = queue_step(!f.replays);
-  if (!std::exchange(agreed_, true)) agree_on_kernel_choices();
+  if (!std::exchange(choices_agreed_, true)) agree_on_kernel_choices();
   f.launch_seconds = seconds_now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), step_.state().raw(), sizeof(StepState));
@@ -335,7 +337,7 @@ StepReport Trainer::finish() {
   StepInFlight f = std::move(steps_in_flight_.front());
   steps_in_flight_.pop_front();
   enter(RunPhase::finish);
-  f.done.synchronize();  // host waits: log, one step late where the device runs on its own
+  f.done.synchronize();  // allowed host wait: log, one step late where the device runs on its own
   mesh_.check();
   const StepState& state = *static_cast<const StepState*>(f.result.get());
   StepReport& r = f.report;
@@ -364,7 +366,7 @@ void Trainer::drop_rejected_step(StepInFlight& f) {
   update_attention_for_next_step();
   f.report.step = steps_;
   loader_.seek(static_cast<std::uint64_t>(cursor_));
-  fill_zero(step_.state(), ctx_.stream);  // clears the rejection, so that steps update again
+  fill_zero(step_.state(), ctx_.stream);  // clears the mark of a rejected step, so that steps update again
 }
 
 void Trainer::skip_to(std::int64_t end) {
@@ -377,12 +379,12 @@ void Trainer::skip_to(std::int64_t end) {
 std::vector<Batch> Trainer::next_batches() {
   resize_for_next_step();
   std::vector<Batch> batches;
-  for (std::size_t i = 0; i < step_.micro_batches(); ++i) batches.push_back(step_.context().part(loader_.next()));
+  for (std::size_t i = 0; i < step_.micro_batches(); ++i) batches.push_back(step_.cp_batches().part(loader_.next()));
   return batches;
 }
 
 // All ranks check the same stage at the same time, since a forward pass may need all ranks.
-std::string Trainer::diagnose() {
+std::string Trainer::diagnose_step() {
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   const std::vector<Batch> batches = next_batches();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
@@ -399,7 +401,7 @@ std::string Trainer::diagnose() {
     report_first([&] {
       return non_finite_activation(step_.model(), step_.micro_run(m, nullptr),
                                    from_host(batches[m].inputs, ctx_.stream),
-                                   step_.context().sequences(batches[m], positions_of(batches[m], ctx_), ctx_));
+                                   step_.cp_batches().sequences(batches[m], positions_of(batches[m], ctx_), ctx_));
     });
   report_first([&] { return non_finite_gradient(step_.data().shard(), ctx_); });
   if (found.empty()) found = "none: the loss itself overflowed";
@@ -411,7 +413,7 @@ void Trainer::add_state(State& state) {
   binding_.add_to(state);
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, StateScope::rank0);  // each rank measures its own time
-  state.add(kTokensName, &tokens_);
+  state.add(kTrainedTokensName, &tokens_);
   state.add("data.cursor", &cursor_);
   state.add("train.bad_steps", guard_.state());
 }

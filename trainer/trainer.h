@@ -73,8 +73,9 @@ class Trainer {
   // Returns the maximum number of steps in flight while the next one is prepared: 0 on a CPU, where computing blocks
   // the host.
   std::size_t max_in_flight() const { return ctx_.stream.device().backend == Backend::cpu ? 0 : 1; }
-  // Returns the sample indices of a non-finite step and the step's first tensor that is not finite. Call on every rank.
-  std::string diagnose();
+  // Computes the next step's forward and describes the step: its sample indices and its first tensor that is not
+  // finite. Call on every rank.
+  std::string diagnose_step();
   // Skips the samples from the next step's first sample up to `end` (exclusive). There must be no step in flight.
   void skip_to(std::int64_t end);
   std::int64_t next_sample() const { return cursor_; }
@@ -84,7 +85,8 @@ class Trainer {
 
   // Adds weights, moments, the step count and the data cursor. The state may only be used with no step in flight.
   void add_state(State&);
-  // Makes the next update wait for `copied`, because the state is being copied. The rest of the step does not wait.
+  // Makes the next update wait for `copied`, the event at which a copy of the state is complete. The rest of the step
+  // does not wait.
   void keep_state_until(const Event& copied) { step_.keep_state_until(copied); }
   void on_state_loaded();  // call after loading the state; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
@@ -93,8 +95,8 @@ class Trainer {
   void observe(std::shared_ptr<KernelObserver> observer) { step_.observe(std::move(observer)); }
 
   bool averages() const { return config_.train.ema > 0; }
-  // Call between steps, on all ranks; see TrainStep::exchange_average().
-  void exchange_average() { step_.exchange_average(); }
+  // Call between steps, on all ranks; see TrainStep::swap_average_weights().
+  void swap_average_weights() { step_.swap_average_weights(); }
 
   Model& model() { return step_.model(); }
   const std::vector<ScopeId>& parts() const { return step_.part_norms().parts(); }
@@ -105,13 +107,14 @@ class Trainer {
     MemoryChoice next;
   };
   const std::vector<OomFallback>& oom_fallbacks() const { return oom_fallbacks_; }
-  std::string memory_ran_out() const { return oom_fallbacks_.empty() ? "" : oom_fallbacks_.back().why; }
+  std::string latest_oom_text() const { return oom_fallbacks_.empty() ? "" : oom_fallbacks_.back().why; }
   const ParallelPlan& plan() const { return step_.plan(); }
-  ContextBatches& cp_batches() { return step_.context(); }
+  ContextBatches& cp_batches() { return step_.cp_batches(); }
   const ExecContext& exec() const { return ctx_; }
   StepArena& arena() { return step_.arena(); }
-  std::string lasting_memory() const { return step_.lasting_memory(); }
-  std::int64_t steps_done() const { return steps_; }  // number of launched steps
+  std::string lasting_memory_text() const { return step_.lasting_memory_text(); }
+  // Returns the number of steps that were launched and not rejected; in_flight() of them may still be computing.
+  std::int64_t steps_done() const { return steps_; }
   // Returns the seconds spent in steps since the run began, including time before it was resumed.
   double seconds() const { return seconds_; }
   double seconds_left() const;  // estimated from the speed so far
@@ -139,7 +142,7 @@ class Trainer {
   std::unique_ptr<Watch> make_watch();
   void launch_step();
   bool queue_step(bool watched);
-  MemoryChoice smaller_after(const OutOfMemory&);
+  MemoryChoice smaller_choice_after(const OutOfMemory&);
   void recompute_with_smaller_choice(const MemoryChoice&);
   void wait_for_steps_in_flight();
   void discard_recording();
@@ -152,7 +155,7 @@ class Trainer {
   std::size_t result_bytes() const { return sizeof(StepState) + parts().size() * sizeof(float); }
   std::int64_t total_schedule_steps();
   void apply_schedule(StepReport&);
-  void upload_state(const StepReport&, double valid);
+  void upload_state(const StepReport&, double valid_tokens);
   void run_trial_step();
   void drop_rejected_step(StepInFlight&);  // drops a step that was not accepted, and all steps in flight after it
 
@@ -171,7 +174,7 @@ class Trainer {
   double seconds_ = 0, last_finish_ = 0;
   std::unique_ptr<Watch> watch_;  // null if no step is watched
   const StateBinding binding_;
-  bool agreed_ = false;  // true if all ranks have the same measured choices
+  bool choices_agreed_ = false;  // true if all ranks have the same measured choices
   StepGuard guard_;
 };
 

@@ -14,13 +14,13 @@ float* floats_of(const Watch::Result& r) { return static_cast<float*>(r.get()); 
 
 }  // namespace
 
-Watch::Watch(TrainStep& step, Mesh& mesh, std::size_t results)
+Watch::Watch(TrainStep& step, Mesh& mesh, std::size_t num_results)
     : step_(step),
       mesh_(mesh),
       heads_(static_cast<std::size_t>(step.model().config().heads / mesh.degree("tp"))),
       ratios_(step.data().shard(), step.model(), step.data().sharded() || mesh.group(kDataAxes).rank() == 0,
               step.exec()) {
-  for (std::size_t i = 0; i < results; ++i)
+  for (std::size_t i = 0; i < num_results; ++i)
     results_.push_back(step.exec().stream.impl().host_buffer(values() * sizeof(float)));
 }
 
@@ -69,7 +69,7 @@ WatchReport Watch::report(const Result& r) const {
   std::vector<double> sums(at_pairs + layers() * world);
   const float* from = floats_of(r);
   std::copy_n(from, 2 * parts(), sums.begin());
-  // Sums over this shard's heads, then their row counts, at the offsets of these heads among all heads.
+  // Copies the sum of entropies and the number of rows of each head in this shard to the head's place among all heads.
   const std::size_t first = heads_ * static_cast<std::size_t>(mesh_.coord("tp"));
   for (std::size_t layer = 0; layer < layers(); ++layer) {
     const float* const of = from + 2 * parts() + layer * layer_values();

@@ -12,10 +12,12 @@
 
 namespace ring {
 
-// Statistics of a layer with block-sparse attention. density: pairs kept, relative to causal dense attention. recall:
-// the share of dense attention's probabilities that is kept, averaged over sampled rows and heads
-// (kernels/attention/attention_recall.h). imbalance: if ranks of cp and tp share the pairs, the maximum number of pairs
-// that a rank computes, divided by the mean of the ranks in its replica; the largest quotient over all replicas.
+// Statistics of a layer with block-sparse attention.
+// density: pairs kept, relative to causal dense attention.
+// recall: kept share of dense attention's probabilities, averaged over sampled rows and heads
+// (kernels/attention/attention_recall.h).
+// imbalance: set if ranks of cp and tp share the pairs. For a replica: the maximum number of pairs that a rank
+// computes, divided by the mean over the replica's ranks. The value is the largest quotient over all replicas.
 struct KeptByLayer {
   std::int64_t layer;
   double density, recall;
@@ -36,8 +38,8 @@ class Watch {
  public:
   using Result = std::shared_ptr<void>;  // result of one step, in host memory
 
-  // results: number of result buffers, used in turn. Throws OutOfMemory.
-  Watch(TrainStep&, Mesh&, std::size_t results);
+  // num_results: number of result buffers, used in turn. Throws OutOfMemory.
+  Watch(TrainStep&, Mesh&, std::size_t num_results);
 
   // Call begin_step() and end_step() on all ranks around the computation of a loaded step. The result is valid once the
   // queued work is done.

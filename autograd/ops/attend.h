@@ -10,7 +10,8 @@
 
 namespace ring {
 
-// The address of dropout's masks, except its tensors, which are saved.
+// Rate of attention dropout and the counter of its RNG, except the counter's tensors (rows, state), which are saved
+// separately.
 struct DropoutAddress {
   float rate;
   RandomSite site;
@@ -33,8 +34,8 @@ inline void check_exchange(const Sequences& sequences, const ContextExchange* ex
              " ranks, but the run has no exchange (Run::cp)");
 }
 
-// Returns the arguments without ownership of their tensors' memory. A captured step refers to tensors by address, and
-// their memory is freed as in every step.
+// Returns the arguments without ownership of their tensors' memory, to be stored in a captured step. The captured step
+// finds tensors by address, so their memory must be freed as in any other step.
 template <class Args>
 Args without_ownership(Args args) {
   for_each_tensor(args, [](Tensor& t) {
@@ -44,7 +45,8 @@ Args without_ownership(Args args) {
   return args;
 }
 
-// Calls with the sequences' spans; in a captured step, with the new spans of each replay if they change.
+// Launches `call` with the sequences' spans. In a captured step whose spans may change, each replay launches it with
+// its own spans.
 template <class Args>
 void launch_with_spans(const Sequences& sequences, const Args& args, void (*call)(Args, const ExecContext&),
                        const ExecContext& ctx) {

@@ -10,10 +10,11 @@
 namespace ring {
 namespace {
 
-// Returns the samples' queries that this rank holds, in its own rows; keys stay in rows of the micro-batch.
+// Returns the sampled queries that this rank holds. Query rows are counted in this rank's rows, key rows in the
+// micro-batch. Each returned sample has at most one span of a document.
 std::vector<QuerySample> held_part(const std::vector<QuerySample>& all, const ContextShards& shards) {
   std::vector<QuerySample> calls;
-  std::map<std::int32_t, std::size_t> stretches;  // number of spans so far, by a document's first row
+  std::map<std::int32_t, std::size_t> stretches;  // number of spans added so far, by the document's first row
   const auto add = [&](const Span& queries, const Span& keys) {
     const std::size_t call = stretches[keys.first]++;
     if (call == calls.size()) calls.emplace_back();
@@ -39,12 +40,12 @@ Tensor dense_lse(const Attention& kept, std::vector<QuerySample> samples, const 
   for (const QuerySample& sample : samples) {
     dense.queries = sample.queries, dense.keys = sample.keys;
     attention_kernel(dense, ctx);
-    dense.carry = dense.out;  // later calls leave other rows unchanged
+    dense.carry = dense.out;  // keeps the rows of this sample in later calls
   }
   return dense.lse;
 }
 
-// Returns the first selection row of each document that these calls attend to.
+// Returns, for each span of keys, the first selection row of its document.
 std::vector<std::int32_t> block_rows_of(const std::vector<Span>& keys, const Pattern& pattern,
                                         const std::vector<Span>& documents) {
   const std::vector<std::int32_t> first = first_blocks(pattern, documents);
@@ -69,7 +70,7 @@ void sum_selected(const Attention& a, const std::vector<QuerySample>& calls, con
   column_sum_kernel({each, out}, ctx);
 }
 
-// Counts the pairs over all KV heads.
+// Returns the number of (query, key) pairs that the pattern keeps in these calls, over all KV heads.
 double count_pairs(const Pattern& p, const std::vector<QuerySample>& calls, std::int64_t heads) {
   double sum = 0;
   for (const QuerySample& c : calls) sum += kept_pairs(p, c.queries, c.keys, heads);
@@ -98,7 +99,8 @@ std::vector<QuerySample> sample_of(const Pattern& pattern, const std::vector<Spa
   return sample_blocks(pattern, documents, kMaxBlocks);
 }
 
-// Sums the shares over rows: [N,2 H] -> [2 H], contiguous.
+// Returns sums over the sampled rows, f32 [2 H], contiguous: the share of each head, then the number of rows of each
+// head.
 Tensor shares_of(const Attention& kept, const std::vector<QuerySample>& samples, const ExecContext& ctx) {
   const std::int64_t heads = kept.q.dim(1);
   const Tensor each = ctx.empty({kept.q.dim(0), 2 * heads}), sums = ctx.empty({2 * heads});
@@ -107,8 +109,8 @@ Tensor shares_of(const Attention& kept, const std::vector<QuerySample>& samples,
   return sums;
 }
 
-// Returns the call without pools, since shares are relative to dense attention over tokens. attend(call, context) runs
-// attention again if there were pools.
+// Returns the call without pools, because shares are relative to dense attention over tokens. If there were pools,
+// attend(call, context) runs attention again without them.
 template <class Attend>
 Attention of_tokens(Attention a, const Attend& attend, const ExecContext& ctx) {
   if (a.pattern.pools.empty()) return a;
@@ -147,7 +149,7 @@ void RecallStats::add(const Attention& computed, const std::shared_ptr<const Con
             pairs_of(0), ctx_);
 }
 
-void RecallStats::store(const Tensor& sums) const {
+void RecallStats::copy_to(const Tensor& sums) const {
   const std::int64_t heads = shares_.dim(0);
   copy(sums.narrow(0, 0, heads), shares_, ctx_.stream);
   copy(sums.narrow(0, heads, heads), rows_, ctx_.stream);

@@ -19,13 +19,13 @@ class RecallStats {
 
   // Stores f32 [2 Hq + 3]: the sums of the shares by query head, the number of rows by query head, then, over all KV
   // heads, the numbers of kept pairs, of causal dense pairs, and of pairs with pools.
-  void store(const Tensor& sums) const;
+  void copy_to(const Tensor& sums) const;
 
  private:
   Tensor pairs_of(std::int64_t kv_head) const { return pairs_.narrow(0, kv_head, 1).view({3}); }
 
   const ExecContext& ctx_;
-  Tensor shares_, rows_, pairs_;  // [Hq], [Hq], [Hk,3]; pairs_: at the first head of each group that was added
+  Tensor shares_, rows_, pairs_;  // [Hq], [Hq], [Hk,3]; a group of heads stores its pairs at its first KV head
 };
 
 }  // namespace ring

@@ -21,7 +21,7 @@ Run run_of_rows(const Run& run, std::int64_t own, std::int64_t first, std::int64
   return chunk;
 }
 
-// Returns x such that an offloaded x is fetched once for all chunks.
+// Returns x with a recipe that returns x, so that backward fetches an offloaded x once for all chunks.
 Var kept_whole(Run& run, const Var& x) {
   if (x.recipe) return x;
   return recomputable(x, run.save(x), [](const ExecContext&, const Tensor& whole) { return whole; });
@@ -51,7 +51,8 @@ struct Inputs {
   std::vector<Chunk> chunks;
 };
 
-// Runs before the backward of the chunks, which write directly into the rows of x's gradient.
+// Runs before the backward of the chunks. Binds their input slots to rows of x's gradient, to which they then write
+// directly, and passes each chunk its rows of dy.
 void chunks_backward(const Backward& back, const Inputs& inputs, const Shape& shape, std::int64_t rows) {
   const Tensor& dy = back.grad();
   const Sink dx = back.sink(inputs.x, shape, dy.dtype());

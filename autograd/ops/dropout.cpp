@@ -8,10 +8,10 @@ namespace {
 template <class T>
 struct Operands {
   T x, residual;
-  T rows, state;  // tensors that are part of the mask's address
+  T rows, state;  // tensors that the mask depends on
 };
 
-// The mask's address. Backward draws the mask again, so it is not saved.
+// Numbers that the mask depends on. Backward draws the mask again, so the mask is not saved.
 struct Mask {
   float rate;
   RandomSite site;

@@ -6,7 +6,7 @@
 namespace ring {
 namespace {
 
-// For first_id and all_rows, see Embedding.
+// Looks up ids in `table`: the whole table, or a shard that begins at row first_id of all_rows rows (see Embedding).
 Var look_up(Run& run, const Tensor& ids, const Var& table, std::int64_t first_id, std::int64_t all_rows) {
   RING_CHECK(ids.dtype() == DType::i32 && ids.shape().size() == 1 && table.value.shape().size() == 2, "embedding: ids ",
              describe(ids), " into table ", describe(table.value), ": expected i32[N] and [rows,C]");

@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// An Fp8Matrix as a rule saves it.
+// The tensors of an Fp8Matrix: T is Tensor, or Saved in a backward rule.
 template <class T>
 struct Fp8Values {
   T values, scales;
@@ -28,7 +28,8 @@ bool is_shard(Fp8Shards shards, Fp8Shards operand) {
   return (static_cast<unsigned>(shards) & static_cast<unsigned>(operand)) != 0;
 }
 
-// Quantizes x, which is an operand of this kind.
+// Quantizes x, the given operand of the layer. In tensorwise mode, reduces the maximum of a sharded operand over the
+// processes.
 Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, const Tensor& x, Which copies) {
   const Fp8Blocks blocks = f.tensorwise                   ? Fp8Blocks::tensor
                            : operand == Fp8Shards::weight ? Fp8Blocks::squares
@@ -46,7 +47,8 @@ Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand
   return q;
 }
 
-// Returns w quantized both ways if the copies are kept, else at least the requested copies.
+// Returns the quantized w. If f.weight keeps copies, quantizes both w and its transpose at the first use; otherwise
+// only the requested copies.
 Fp8Copies quantize_weight(const ExecContext& ctx, const Fp8Linear& f, const Tensor& w, Which copies) {
   if (!f.weight) return quantize(ctx, f, Fp8Shards::weight, w, copies);
   if (!f.weight->plain.defined()) *f.weight = quantize(ctx, f, Fp8Shards::weight, w, Which::both);
@@ -112,7 +114,7 @@ Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& re
   const LinearInputs<Tensor> values = values_of(in);
   if (!run.records(in)) return {forward(run.ctx, f, values), nullptr};
   ForBackward<Saved> saved{{}, run.save(w)};
-  const bool again = x.recipe || run.recompute;  // backward has x without saving more, so it quantizes x again
+  const bool again = x.recipe || run.recompute;  // true if backward gets x anyway: then it quantizes x again
   const Fp8Copies q = quantize(run.ctx, f, Fp8Shards::input, x.value, w.slot && !again ? Which::both : Which::plain);
   if (q.transposed.defined()) saved.x = {run.save(q.transposed.values), run.save(q.transposed.scales)};
   if (w.slot && again)

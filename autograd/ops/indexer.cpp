@@ -69,7 +69,7 @@ Var index_loss(Run& run, const Var& scores, const IndexTarget& a, float share, f
                               [](const Backward& back, const SlotPtr& input, const Saved& saved_gradient) {
                                 back.accumulate(input, saved_gradient.get(back.ctx));
                               });
-  loss.slot->written = true;  // the gradient is already known, so the step runs from any root of the backward
+  loss.slot->written = true;  // lets this step run in a backward from any root: its gradient is already known
   return loss;
 }
 

@@ -7,12 +7,13 @@
 namespace ring {
 namespace {
 
-// Multiply-adds in the time that sending one element to a different GPU takes (H100: 290 GB/s, 670 TFLOP/s, and the
-// latency of a message). With fewer, computation cannot hide the whole message, which is then sent in two pieces.
-constexpr std::int64_t kTermsOfMessage = 2600;
+// Number of multiply-adds that a GPU computes in the time that it takes to send one element to a different GPU,
+// including the latency of a message (bf16 on an H100: 290 GB/s, 670 TFLOP/s). With fewer per element, computation
+// cannot hide the whole message, which is then sent in two pieces.
+constexpr std::int64_t kTermsPerSentElement = 2600;
 
 std::int64_t rows_of_piece(std::int64_t rows, std::int64_t terms) {
-  return terms < kTermsOfMessage && rows % 2 == 0 ? rows / 2 : rows;
+  return terms < kTermsPerSentElement && rows % 2 == 0 ? rows / 2 : rows;
 }
 
 int rank_at_distance(const Communicator& tp, int d) { return (tp.rank() + d + tp.size()) % tp.size(); }
@@ -60,11 +61,14 @@ PipelinedReduceScatter::PipelinedReduceScatter(const ExecContext& ctx, Communica
   for (int d = 1; d < tp.size(); ++d) {
     const int to = rank_at_distance(tp, d), from = rank_at_distance(tp, -d);
     Message& m = messages_.emplace_back(tp.receive_buffer(own, type, ctx.stream));
+    // The peer may write to m.sum from here on: it need not wait for compute(), which is queued before exchange()'s
+    // event.
     const Event free = ctx.stream.record();
     for (std::int64_t first = 0; first < n; first += rows) {
       const Tensor sent = ctx.empty({rows, own[1]}, type);
       compute(to * n + first, sent);
-      m.pieces.push_back(tp.exchange({{sent, to}}, {{m.sum.narrow(0, first, rows), from, free}}, ctx.stream.record()));
+      const Transfer received{.tensor = m.sum.narrow(0, first, rows), .peer = from, .free = free};
+      m.pieces.push_back(tp.exchange({{sent, to}}, {received}, ctx.stream.record()));
     }
   }
 }
@@ -75,7 +79,7 @@ Tensor PipelinedReduceScatter::wait_for_next() {
   return std::exchange(m.sum, {});
 }
 
-void PipelinedReduceScatter::add_to(const Tensor& y, const Tensor& residual) {
+void PipelinedReduceScatter::add_remaining_to(const Tensor& y, const Tensor& residual) {
   while (pending() > 0) {
     const Tensor sum = wait_for_next();
     axpby_kernel({.x = sum, .y = y, .out = y, .alpha = 1, .beta = 1, .z = pending() == 0 ? residual : Tensor{}}, ctx_);

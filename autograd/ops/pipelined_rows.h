@@ -1,7 +1,7 @@
 #pragma once
-// Tensor-parallel communication of rows, overlapped with computation. This process's own rows need no message: they
-// come first when rows are gathered, and last when sums are scattered, so that messages are in flight meanwhile. Every
-// process sends to the others in the same order of rank distances.
+// Overlaps the communication of rows in tensor parallelism with computation. A process's own rows need no message: they
+// are computed first when rows are gathered, and last when sums are reduce-scattered, so that messages are in flight
+// meanwhile. Every process sends to the next rank first, then to the rank after it, and so on.
 
 #include <cstdint>
 #include <functional>
@@ -15,13 +15,14 @@ namespace ring {
 // Returns a rank's rows of a tensor with the rows of all ranks.
 Tensor rows_of_rank(const Tensor& all, int rank, const Communicator& tp);
 
-// Gathers every process's `own` [n,C]. terms: multiply-adds computed per gathered element; if few, messages are split
-// in two.
+// Gathers the rows `own` [n,C] of every process. terms: number of multiply-adds that the caller computes per gathered
+// element. If they are few, each message is sent in two pieces.
 class PipelinedAllGather {
  public:
   PipelinedAllGather(const ExecContext&, Communicator& tp, const Tensor& own, std::int64_t terms);
-  // Visits this process's own rows, then the others' as they arrive. Call once. on_piece(first, rows): called with rows
-  // [first, ..) of all rows; on_rank(rank, rows): called after all rows of a rank.
+  // Calls the functions for this process's own rows, then for the others' rows as they arrive. Call once.
+  // on_piece(first, rows): `rows` begin at row `first` of all rows. on_rank(rank, rows): called after all rows of a
+  // rank.
   using PieceFn = std::function<void(std::int64_t first, const Tensor& rows)>;
   using RankFn = std::function<void(int rank, const Tensor& rows)>;
   void for_each_piece(const PieceFn& on_piece, const RankFn& on_rank);
@@ -38,9 +39,10 @@ class PipelinedAllGather {
   std::vector<Message> messages_;
 };
 
-// Receives the other processes' contributions to this one's rows [n,C] of a sum over all. The constructor calls
-// compute(first, dst) to compute this process's contribution to rows [first, ..) of the others, and sends each
-// meanwhile. terms: multiply-adds per element of dst, as above.
+// Receives the other processes' contributions to this process's rows [n,C] of a sum over all processes. The constructor
+// computes this process's contributions to the others' rows with compute(first, dst), where dst begins at row `first`
+// of all rows. It sends each contribution while it computes the next. terms: multiply-adds per element of dst, as
+// above.
 class PipelinedReduceScatter {
  public:
   using ComputeRows = std::function<void(std::int64_t first, const Tensor& dst)>;
@@ -49,8 +51,9 @@ class PipelinedReduceScatter {
   int pending() const { return static_cast<int>(messages_.size() - next_); }
   // Waits for the next contribution and returns it, [n,C]. The order depends only on the ranks.
   Tensor wait_for_next();
-  // Adds the remaining contributions and residual [n,C], or none, to y.
-  void add_to(const Tensor& y, const Tensor& residual = {});
+  // Adds the remaining contributions and residual [n,C], or none, to y. A residual requires pending() > 0: it is added
+  // together with the last contribution.
+  void add_remaining_to(const Tensor& y, const Tensor& residual = {});
 
  private:
   struct Message {

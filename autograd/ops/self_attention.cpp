@@ -49,7 +49,7 @@ struct Learned {
 template <class T>
 struct Arguments {
   Constants<T> constants;
-  T rows, state;  // dropout's tensors
+  T rows, state;  // tensors that the dropout mask depends on
   T selection;
   Learned<T> learned;
 };
@@ -100,7 +100,7 @@ void rotate(const Tensor& t, const Constants<Tensor>& c, bool inverse, const Exe
   rope_kernel({.x = t, .out = t, .positions = c.positions, .inv_freq = c.inv_freq, .inverse = inverse}, ctx);
 }
 
-// Rotates q and k of one matrix as one range of heads, since they are adjacent.
+// Rotates q and k in one call: their heads are adjacent columns of qkv.
 void rotate_both(const Tensor& qkv, const Constants<Tensor>& c, const Layout& l, bool inverse, const ExecContext& ctx) {
   if (!c.inv_freq.defined()) return;
   const Tensor heads = qkv.narrow(1, 0, (l.heads + l.kv_heads) * l.head_dim).split_dim(1, l.head_dim);
@@ -208,7 +208,7 @@ Computed<Saved> save_computed(const Run& run, const Var& qkv, const Prepared<Ten
   return {run.save(a.out), run.save(a.lse), save_prepared(run, qkv, p, forward.layout, arguments)};
 }
 
-// Returns true if the exchange gathers whole sequences, and can show them to a watch.
+// Returns true if the context exchange gathers whole sequences, and so can show them to an AttentionWatch.
 bool shows_whole(const Attend& forward) {
   if (!forward.sequences.shards) return false;
   const SelectionPart part =
@@ -216,7 +216,7 @@ bool shows_whole(const Attend& forward) {
   return part.heads.count > 0 && !part.shared;
 }
 
-// Adds the kept shares of a call. If the exchange shows whole sequences, the watch has already added them.
+// Adds the statistics of a call of attention. If the exchange shows whole sequences, the watch has already added them.
 void add_kept(RecallStats& kept, Attention a, const Attend& forward) {
   const Sequences& sequences = forward.sequences;
   if (!sequences.shards) {
@@ -226,9 +226,10 @@ void add_kept(RecallStats& kept, Attention a, const Attend& forward) {
   if (!shows_whole(forward)) kept.add(a, sequences.shards, *forward.cp);
 }
 
-// Returns the sums for watched steps, over rows, by head: entropy and row count; then the shares of kept blocks.
-// The extra call uses keys in place of values. It is not tuned, so that no choice of the run depends on whether a step
-// is watched.
+// Returns sums over rows for watched steps, by head: the entropy and the row count, then, for block patterns, the
+// numbers of RecallStats::copy_to(). Runs attention once more, with keys in place of values: its output is the mean
+// key, which gives the mean score. The call is not tuned, so that no choice of the run depends on whether a step is
+// watched.
 Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection,
                     const Learned<Tensor>& learned) {
   ctx.tuning = nullptr;
@@ -245,7 +246,7 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
   std::optional<RecallStats> kept;
   if (blocks) kept.emplace(heads, forward.layout.kv_heads, ctx);
   const AttentionWatch watch = [&](Attention part, KvHeads of) {
-    part.out = ctx.empty(part.out.shape());  // the call's own output is still to be sent
+    part.out = ctx.empty(part.out.shape());  // statistics overwrite the output, but the call's is still to be sent
     kept->add(part, of);
   };
   PooledAttention pooled(a, forward.weights_of(learned.pooling), by_head(learned.gates, ctx));
@@ -261,7 +262,7 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
   column_sum_kernel({each, sums.narrow(0, 0, 2 * heads)}, ctx);
   if (!blocks) return sums;
   add_kept(*kept, a, forward);
-  kept->store(sums.narrow(0, 2 * heads, 2 * heads + 3));
+  kept->copy_to(sums.narrow(0, 2 * heads, 2 * heads + 3));
   return sums;
 }
 

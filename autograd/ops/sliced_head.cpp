@@ -9,7 +9,8 @@
 namespace ring {
 namespace {
 
-// x has all rows. A finished chunk's rows are overwritten by their gradient from this process's columns.
+// Arguments of the head. x has all rows. When a chunk is finished, its rows of x are overwritten by their gradient from
+// this process's columns of the logits.
 struct Head {
   const Run& run;
   const LossHead& head;

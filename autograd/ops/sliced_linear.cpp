@@ -25,17 +25,17 @@ Tensor product_of_gathered(const ExecContext& ctx, Communicator& tp, const Linea
   return y;
 }
 
-// Computes dx = beta * dx + dy w + the other processes' contributions. late: they have arrived by now, so the GEMM can
-// add the first one.
+// Computes dx = beta * dx + dy w + the other processes' contributions. late: true if the contributions have probably
+// arrived by now, so that the GEMM can add the first one.
 void add_own_rows(PipelinedReduceScatter& reduced, const Tensor& dy, const Tensor& w, const Sink& dx, bool late,
                   const ExecContext& ctx) {
   const Tensor sum = late && dx.beta == 0 ? reduced.wait_for_next() : Tensor{};
   matmul_kernel({.a = dy, .b = w, .c = dx.dst, .beta = dx.beta, .residual = sum}, ctx);
-  reduced.add_to(dx.dst);
+  reduced.add_remaining_to(dx.dst);
 }
 
-// Backward of y = X w^T + b + r, where X has all rows: dx is this process's rows of the sum of dy w, dw = dy^T X. The
-// rows of X are gathered again while dy is multiplied by w.
+// Runs the backward of y = X w^T + b + r, where X has the rows of all processes. dx is this process's rows of dy w,
+// summed over the processes; dw is dy^T X. The rows of X are gathered again while dy is multiplied by w.
 void gather_linear_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
                             const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
@@ -66,11 +66,12 @@ Tensor scattered_product(const ExecContext& ctx, Communicator& tp, const LinearI
     linear_forward(ctx, {x.narrow(0, first, dst.dim(0)), w, {}, {}}, dst);
   });
   linear_forward(ctx, {rows_of_rank(x, tp.rank(), tp), w, b, {}}, y);
-  reduced.add_to(y, residual);
+  reduced.add_remaining_to(y, residual);
   return y;
 }
 
-// Backward of y = this process's rows of the sum of x w^T, plus b + r: with all rows of dy, dx = dy w and dw = dy^T x.
+// Runs the backward of y = S + b + r, where S is this process's rows of x w^T, summed over the processes. Gathers all
+// rows of dy, and computes dx = dy w and dw = dy^T x.
 void linear_scatter_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
                              const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
@@ -118,7 +119,7 @@ Var linear_scatter(Run& run, const Var& x, const Var& w, const Var& b, const Var
   if (!is_tensor_parallel(run)) return linear(run, x, w, b, residual);
   if (!overlaps(*run.tp)) return reduce_scatter_rows(run, linear(run, x, w), b, residual);
   check_linear("linear_scatter", x, w, b);
-  check_residual("linear_scatter", residual, {own_rows(run, x.value).dim(0), w.value.dim(0)});
+  check_residual("linear_scatter", residual, {local_rows(run, x.value).dim(0), w.value.dim(0)});
   return sliced_linear(run, "linear_scatter", {x, w, b, residual}, scattered_product, linear_scatter_backward);
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-static_assert(std::endian::native == std::endian::little, "the format's numbers are read as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "the format's little-endian numbers are copied as they are");
 
 constexpr std::size_t kLengthBytes = 8, kAlignment = 64;
 constexpr const char* kMetadata = "__metadata__";

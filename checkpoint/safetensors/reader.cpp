@@ -27,13 +27,14 @@ using nlohmann::json;
 
 constexpr std::uint64_t kMaxIndex = 64 << 20;  // in bytes
 
-bool there(const fs::path& path) {
+bool path_exists(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
 
 [[noreturn]] void fail_without_weights(const fs::path& folder) {
-  const bool pickled = there(folder / "pytorch_model.bin") || there(folder / "pytorch_model.bin.index.json");
+  const bool pickled =
+      path_exists(folder / "pytorch_model.bin") || path_exists(folder / "pytorch_model.bin.index.json");
   fail(folder.string(), " holds neither ", kSafetensorsName, " nor ", kSafetensorsIndex,
        pickled ? ", but weights that PyTorch pickled, which run code when they are read. In Python, "
                  "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OTHER) writes them as safetensors"
@@ -41,7 +42,7 @@ bool there(const fs::path& path) {
 }
 
 // Rejects paths: the index is untrusted, and its files must be in the same folder.
-bool plain_name(const std::string& name) {
+bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
 
@@ -56,7 +57,7 @@ std::map<std::string, std::string> weight_map(const fs::path& index) {
     fail(index.string(), ": weight_map: expected a file name for each tensor: ", shown(e.what(), 400));
   }
   for (const auto& [tensor, file] : files)
-    if (!plain_name(file))
+    if (!is_plain_name(file))
       fail(index.string(), ": weight_map: ", shown(tensor), ": '", shown(file),
            "' is not the name of a file beside it");
   return files;
@@ -107,16 +108,17 @@ Safetensors::OneFile::OneFile(const fs::path& p) : path(p), map(p) {
 
 Safetensors::Safetensors(const fs::path& path) : path_(path) {
   std::error_code error;
-  const fs::path file = fs::is_directory(path, error) ? path / kSafetensorsName : path;
-  const bool indexed = file != path && !there(file);
-  if (indexed && !there(path / kSafetensorsIndex)) fail_without_weights(path);
+  const bool folder = fs::is_directory(path, error);
+  const fs::path file = folder ? path / kSafetensorsName : path;
+  const bool indexed = folder && !path_exists(file);
+  if (indexed && !path_exists(path / kSafetensorsIndex)) fail_without_weights(path);
   if (indexed)
     add_indexed(path / kSafetensorsIndex);
   else
-    add(file);
+    add_file(file);
 }
 
-void Safetensors::add(const fs::path& path) {
+void Safetensors::add_file(const fs::path& path) {
   const OneFile& file = *files_.emplace_back(std::make_unique<OneFile>(path));
   for (const auto& [name, tensor] : file.header.tensors)
     if (const auto [at, added] = places_.try_emplace(name, Place{&file, &tensor}); !added)
@@ -127,7 +129,7 @@ void Safetensors::add_indexed(const fs::path& index) {
   const std::map<std::string, std::string> files = weight_map(index);
   std::set<std::string> names;
   for (const auto& [tensor, file] : files) names.insert(file);
-  for (const std::string& name : names) add(index.parent_path() / name);
+  for (const std::string& name : names) add_file(index.parent_path() / name);
   for (const auto& [tensor, file] : files)
     if (!has(tensor) || file_of(tensor).filename() != file)
       fail(index.string(), ": weight_map: tensor '", shown(tensor), "' is not in ", file, ", where it should be");

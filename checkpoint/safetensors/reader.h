@@ -60,7 +60,7 @@ class Safetensors {
     const OneFile* file;
     const SafeTensor* tensor;
   };
-  void add(const std::filesystem::path&);
+  void add_file(const std::filesystem::path&);
   void add_indexed(const std::filesystem::path& index);
   const Place& location(const std::string& name) const;
 

@@ -60,7 +60,7 @@ class GlooLink final : public HostLink {
  public:
   using Device = std::shared_ptr<gloo::transport::Device>;
   static Device open_device(const std::string& address) {
-    const BlockSignals block;  // starts Gloo's own thread
+    const BlockSignals block;  // also for Gloo's own thread, which CreateDevice() starts
     gloo::transport::tcp::attr attributes;
     attributes.hostname = address;
     return gloo::transport::tcp::CreateDevice(attributes);
@@ -186,7 +186,7 @@ std::string GlooLink::why_ended(int peer) {
 // interrupts each wait, and then this function checks the deadline.
 void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
   for (std::string ended;;) {
-    // The message may have arrived before the connection ended.
+    // After the connection has ended, looks only for a message that arrived before.
     const milliseconds limit = ended.empty() ? kNoLimit : milliseconds(1);
     try {
       if (t.send ? t.buffer->waitSend(nullptr, limit) : t.buffer->waitRecv(nullptr, limit)) return;

@@ -7,11 +7,12 @@
 
 namespace ring {
 
-// When an axis's transfers run. Transfers that overlap with kernels have their own communicator.
+// Says when the transfers of an axis run. Transfers that overlap with kernels have their own communicator.
 enum class AxisTransfers : std::uint8_t {
   between_kernels,
   beside_kernels,  // overlap with kernels, by copy engines or by NCCL with few SMs
-  // Overlap if copy engines move them; otherwise like between_kernels, with as many SMs as NCCL chooses.
+  // Overlap with kernels if a GPU's copy engines move the data; otherwise like between_kernels, with as many SMs as
+  // NCCL chooses.
   overlap_if_copy_engine,
 };
 

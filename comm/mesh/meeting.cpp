@@ -13,8 +13,8 @@ using Clock = AwakeClock;
 
 // Hosts the store on the first free port of the range. The cookie tells other ranks which store is ours.
 std::unique_ptr<StoreServer> host_store(const WorkerEnvironment& env) {
-  // Listen on all addresses if there are several nodes: the host's name may resolve to loopback on the host itself. The
-  // secret protects the store.
+  // If there are several nodes, listens on all addresses, because the host's name may resolve to loopback on the host
+  // itself. The secret protects the store.
   const bool v6 = env.store.host.find(':') != std::string::npos;
   const std::string host = is_loopback(env.store.host) ? env.store.host : v6 ? "::" : "0.0.0.0";
   std::string reason;
@@ -31,8 +31,7 @@ std::unique_ptr<StoreServer> host_store(const WorkerEnvironment& env) {
 
 std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout) {
   if (env.store_ports == 1)
-    return connect_store(env.store, env.cookie, timeout,
-                         launcher_of_this_host_serves(env) ? kWhileConnected : kAnswerTime);
+    return connect_store(env.store, env.cookie, timeout, is_store_on_this_host(env) ? kWhileConnected : kAnswerTime);
   const auto deadline = Clock::now() + timeout;
   std::string reason;  // error at the first port, which rank 0 prefers
   do {
@@ -61,9 +60,7 @@ void refuse_loopback_between_nodes(const WorkerEnvironment& env, const std::stri
 
 }  // namespace
 
-bool launcher_of_this_host_serves(const WorkerEnvironment& env) {
-  return !env.host_store && is_loopback(env.store.host);
-}
+bool is_store_on_this_host(const WorkerEnvironment& env) { return !env.host_store && is_loopback(env.store.host); }
 
 Meeting::Meeting(const WorkerEnvironment& env, const CommOptions& options) : env_(env), options_(options) {
   if (env.world == 1) return;

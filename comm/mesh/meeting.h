@@ -10,9 +10,9 @@
 
 namespace ring {
 
-// Returns true if the launcher on this host serves the store. Such a store is lost only with its connections: if it
-// does not answer, it was suspended, and the ranks continue.
-bool launcher_of_this_host_serves(const WorkerEnvironment&);
+// Returns true if the launcher on this host serves the store. If the launcher dies, the store's connections close. If
+// the store does not answer on an open connection, the launcher is only suspended, so the ranks wait for it.
+bool is_store_on_this_host(const WorkerEnvironment&);
 
 class Meeting {
  public:

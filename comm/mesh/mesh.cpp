@@ -17,7 +17,7 @@ namespace {
 
 // Maximum NCCL CTAs for transfers that overlap with kernels.
 constexpr int kFewCtas = 8;
-// Timeout of background(), whose ranks may wait for slow disks; Liveness detects lost ranks.
+// Timeout of operations of background(), which may wait for slow disks. Liveness detects lost ranks earlier.
 constexpr std::chrono::hours kBesideSteps{24};
 
 // Numbers distinct names in order of first appearance.
@@ -62,7 +62,7 @@ class Mesh::Impl {
 
   // Closes communicators in the same order on all ranks, because closing may wait for the other ranks.
   ~Impl() {
-    if (liveness_) liveness_->leave();
+    if (liveness_) liveness_->say_goodbye();
     for (Group& g : groups_) g.comm.reset();
   }
 
@@ -154,7 +154,7 @@ Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> r
                                      AxisTransfers transfers) {
   for (Group& g : groups_)
     if (g.ranks == ranks && g.backend == backend && g.transfers == transfers &&
-        !fake_)  // a fake mesh reports messages by group name
+        !fake_)  // a fake mesh shares no communicators: it reports transfers by group name
       return rename(g, name), g.comm.get();
   const int size = static_cast<int>(ranks.size());
   const int own = static_cast<int>(std::find(ranks.begin(), ranks.end(), env_.rank) - ranks.begin());
@@ -214,7 +214,7 @@ void Mesh::Impl::watch() {
   Liveness::Setup setup;
   setup.rank = env_.rank;
   setup.limit = setup.store_limit = options_.liveness;
-  if (launcher_of_this_host_serves(env_)) setup.store_limit = kWhileConnected;
+  if (is_store_on_this_host(env_)) setup.store_limit = kWhileConnected;
   setup.server = env_.host_store ? "rank 0" : "the launcher";
   setup.hosts_store = meeting_.hosts_store();
   liveness_ = std::make_shared<Liveness>(*store_, setup, [this](const std::string& why) { abort_all(why); });

@@ -167,7 +167,7 @@ void Channel::check() const {
   if (failure_) throw PeerLost(*failure_);
 }
 
-// Waits until NCCL has finished a non-blocking call (for operations: queued them).
+// Waits until NCCL has finished a non-blocking call; if the call is an operation, until NCCL has queued it.
 void Channel::wait_for_nccl(Clock::time_point deadline, const std::string& what) {
   for (int tries = 0;; ++tries) {
     check();
@@ -207,7 +207,7 @@ Event Channel::queue(const std::string& text, const Event& after, const Calls& c
     counts = &replayed_.add(text + ", in a replayed step");
   }
   auto* const native = static_cast<cudaStream_t>(stream_.native());
-  if (counts) cuda::count_up(&counts->started, native);
+  if (counts) cuda::increment_counter(&counts->started, native);
   {
     const std::lock_guard lock(handle_->calls);
     if (handle_->gone) check();
@@ -223,7 +223,7 @@ Event Channel::queue(const std::string& text, const Event& after, const Calls& c
     check(ended, "ncclGroupEnd");
   }
   wait_for_nccl(Clock::now() + options_.timeout, "ncclGroupEnd");
-  if (counts) cuda::count_up(&counts->done, native);
+  if (counts) cuda::increment_counter(&counts->done, native);
   Event done = stream_.record();
   if (!recording) called_ = done;
   return done;
@@ -260,7 +260,7 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
   }
   if (stream_.impl().recording()) {
     op.record.mark_ended(true);
-  } else {  // recorded operations have no events; replayed_ watches their counters
+  } else {  // recorded operations have no events for pending_; replayed_ watches their counters instead
     const std::lock_guard lock(mutex_);
     pending_.add(text, after, done, op.record);
   }
@@ -278,12 +278,12 @@ void Channel::abort(const std::string& reason) {
   if (copies_) copies_->abort();
 }
 
-std::optional<std::string> Channel::find_stuck() {
-  if (auto queued = pending_.find_stuck(Clock::now(), options_.timeout)) return queued;
-  return replayed_.find_stuck(Clock::now(), options_.timeout);
+std::optional<std::string> Channel::find_timed_out() {
+  if (auto queued = pending_.find_timed_out(Clock::now(), options_.timeout)) return queued;
+  return replayed_.find_timed_out(Clock::now(), options_.timeout);
 }
 
-std::optional<std::string> Channel::inspect() {
+std::optional<std::string> Channel::find_problem() {
   {
     const std::unique_lock lock(handle_->calls, std::try_to_lock);
     if (lock && !handle_->gone) {
@@ -296,7 +296,7 @@ std::optional<std::string> Channel::inspect() {
   const std::lock_guard lock(mutex_);
   if (failure_) return std::nullopt;
   try {
-    if (const auto what = find_stuck())
+    if (const auto what = find_timed_out())
       return str(*what, ": not finished within ", seconds(options_.timeout),
                  " s: a rank is stopped, stuck, or in a different operation");
   } catch (const Error& e) {

@@ -37,11 +37,12 @@ class Channel final : public WorkGuard {
   ~Channel() override;  // aborts unless close() was called
   void close();         // collective: waits for queued operations for a bounded time, or not at all after a failure
 
-  // Queues the calls as one NCCL group after `after`. Returns the event of their end. Calls check results with check().
+  // NCCL calls that run() queues as one NCCL group. They must pass their results to check().
   using Calls = std::function<void(ncclComm_t, cudaStream_t)>;
-  // If copy engines are available and nothing is being recorded, `copies` runs instead: it queues its work after the
-  // events and returns the event of its end.
+  // The same work by copy engines: queues it after the events and returns the event of its end.
   using Copies = std::function<Event(PeerCopies&, const std::vector<Event>& after)>;
+  // Queues the calls after `after`, or `copies` if copy engines are available and no CUDA graph is being recorded.
+  // Returns the event of their end.
   Event run(const Operation&, const Event& after, const Calls&, const Copies& copies = {});
   static void check(ncclResult_t, const char* call);
 
@@ -52,14 +53,14 @@ class Channel final : public WorkGuard {
   void check() const override;  // throws PeerLost after an abort
   void abort(const std::string& reason);
   // Returns an error that NCCL reports, or an operation that exceeds the timeout; nullopt if there is neither.
-  std::optional<std::string> inspect();
+  std::optional<std::string> find_problem();
 
  private:
   using Clock = AwakeClock;
 
   void init_communicator(const NcclGroup&, Store&);  // creates the NCCL communicator
   Event queue(const std::string& text, const Event& after, const Calls&, const Copies&);
-  std::optional<std::string> find_stuck();                                  // operation that exceeds the timeout
+  std::optional<std::string> find_timed_out();                              // returns an operation over the timeout
   void wait_for_nccl(Clock::time_point deadline, const std::string& what);  // waits for a non-blocking NCCL call
   bool finalize();                                                          // returns false if an abort is needed
 

@@ -30,9 +30,10 @@ void find(void* handle, const char* name, F& function) {
 }
 
 Library load() {
+  // Turns NVLink multicast off, unless the environment sets it.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
-  // Recorded operations then behave like others: no rank waits for another during recording, and results are
-  // bit-identical.
+  // Turns off the registration of buffers in CUDA graphs, unless the environment sets it. Recorded operations then
+  // behave like others: no rank waits for another during recording, and results are bit-identical.
   setenv("NCCL_GRAPH_REGISTER", "0", 0);
   void* h = open_library();
   Library l{};

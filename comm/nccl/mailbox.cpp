@@ -38,7 +38,7 @@ struct Mailbox::Ring {
   std::atomic<std::uint64_t> posted, taken;
   RecvDescriptor notes[kNotes];
 };
-// Zero-filled at creation. One ring per reader follows in memory.
+// Zero-filled at creation. In memory, one Ring for each reader follows.
 struct Mailbox::SharedPage {
   std::atomic<std::uint64_t> segments;
   IpcHandle cards[kSegments];
@@ -92,7 +92,7 @@ Mailbox::Ring& Mailbox::ring(int owner, int reader) const {
   return rings[reader];
 }
 
-void Mailbox::announce(std::size_t segment, const IpcHandle& card) {
+void Mailbox::publish_segment(std::size_t segment, const IpcHandle& card) {
   SharedPage& box = *boxes_[static_cast<std::size_t>(rank_)];
   RING_CHECK(segment < kSegments, "messages from other ranks need ", segment + 1, " segments of memory, but at most ",
              kSegments, " are allowed");
@@ -100,19 +100,19 @@ void Mailbox::announce(std::size_t segment, const IpcHandle& card) {
   box.segments.store(segment + 1, std::memory_order_release);
 }
 
-IpcHandle Mailbox::segment(int peer, std::size_t segment) const {
+IpcHandle Mailbox::peer_segment(int peer, std::size_t segment) const {
   const SharedPage& box = *boxes_[static_cast<std::size_t>(peer)];
   RING_CHECK(segment < box.segments.load(std::memory_order_acquire), "segment ", segment, " of rank ", peer,
              " does not exist");
   return box.cards[segment];
 }
 
-void Mailbox::post(int peer, const RecvDescriptor& note, const std::function<void()>& check) {
+void Mailbox::post_descriptor(int peer, const RecvDescriptor& note, const std::function<void()>& check) {
   Ring& to = ring(rank_, peer);
   const std::uint64_t n = to.posted.load(std::memory_order_relaxed);
   const auto room = [&] {
     if (n - to.taken.load(std::memory_order_acquire) < kNotes) return true;
-    for (int p = 0; p < size_; ++p)  // other ranks may be waiting for space, too
+    for (int p = 0; p < size_; ++p)  // makes space for other ranks, which may be waiting, too
       while (const std::optional<RecvDescriptor> come = p == rank_ ? std::nullopt : read(p))
         early_[static_cast<std::size_t>(p)].push_back(*come);
     return false;
@@ -122,7 +122,7 @@ void Mailbox::post(int peer, const RecvDescriptor& note, const std::function<voi
   to.posted.store(n + 1, std::memory_order_release);
 }
 
-RecvDescriptor Mailbox::take(int peer, const std::function<void()>& check) {
+RecvDescriptor Mailbox::take_descriptor(int peer, const std::function<void()>& check) {
   auto& early = early_[static_cast<std::size_t>(peer)];
   std::optional<RecvDescriptor> note;
   if (!early.empty()) {

@@ -46,13 +46,13 @@ class Mailbox {
 
   // Publishes a segment of this rank's memory. Call it before notes that refer to the segment. Throws Error if there
   // are too many.
-  void announce(std::size_t segment, const IpcHandle&);
-  IpcHandle segment(int peer, std::size_t segment) const;
+  void publish_segment(std::size_t segment, const IpcHandle&);
+  IpcHandle peer_segment(int peer, std::size_t segment) const;
 
-  // Notes between two ranks arrive in order. post() waits for space and take() for a note; both call `check` meanwhile,
-  // which throws when it is time to give up.
-  void post(int peer, const RecvDescriptor&, const std::function<void()>& check);
-  RecvDescriptor take(int peer, const std::function<void()>& check);
+  // Notes between two ranks arrive in order. post_descriptor() waits for space and take_descriptor() for a note; both
+  // call `check` meanwhile, which throws when it is time to give up.
+  void post_descriptor(int peer, const RecvDescriptor&, const std::function<void()>& check);
+  RecvDescriptor take_descriptor(int peer, const std::function<void()>& check);
 
  private:
   struct SharedPage;
@@ -63,8 +63,9 @@ class Mailbox {
   int rank_, size_;
   std::string name_;
   std::size_t bytes_;
-  std::vector<SharedPage*> boxes_;                 // mailboxes by rank
-  std::vector<std::deque<RecvDescriptor>> early_;  // notes by rank that post() read while it waited for space
+  std::vector<SharedPage*> boxes_;  // mailboxes by rank
+  // Notes by rank that post_descriptor() read while it waited for space.
+  std::vector<std::deque<RecvDescriptor>> early_;
 };
 
 }  // namespace ring::nccl

@@ -29,7 +29,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = AwakeClock;
 
-// Offset of a flag that releases all waits. Flags are compared with wrap-around.
+// Added to a message count, gives a flag value that releases all waits. Flag values are compared with wrap-around.
 constexpr std::uint32_t kFar = std::uint32_t{1} << 30;
 constexpr milliseconds kCloseTime{5'000};
 const char* const kFine = "fine";
@@ -172,7 +172,7 @@ std::string PeerCopies::prepare() {
   mailbox_ = std::make_unique<Mailbox>(rank_, size_);
   peer_memory_ = std::make_shared<PeerMemoryPool>(Device{Backend::cuda, device_},
                                                   [this](const PeerMemoryPool::Segment& segment, std::size_t number) {
-                                                    mailbox_->announce(number, card_of(segment.data, device_));
+                                                    mailbox_->publish_segment(number, card_of(segment.data, device_));
                                                   });
   void* memory = nullptr;
   const std::size_t bytes = 2 * sizeof(std::uint32_t) * static_cast<std::size_t>(size_);
@@ -187,9 +187,9 @@ std::string PeerCopies::prepare() {
   const Stream& s = out_.front().stream;
   RING_CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, native(s)));
   // Tests the driver's operations now, while NCCL can still be used instead.
-  raise(s, flag(rank_, filled, rank_), 1);
-  await(s, flag(rank_, filled, rank_), 1);
-  s.synchronize();  // host waits: start
+  raise(s, flag_address(rank_, filled, rank_), 1);
+  await(s, flag_address(rank_, filled, rank_), 1);
+  s.synchronize();  // allowed host wait: start
   return to_bytes(card_of(flags_[static_cast<std::size_t>(rank_)], device_), mailbox_->name());
 }
 
@@ -219,11 +219,11 @@ std::byte* PeerCopies::map_memory(const IpcHandle& card) {
 
 std::byte* PeerCopies::map_memory(int peer, const RemoteAddress& at) {
   auto& known = segments_[static_cast<std::size_t>(peer)];
-  while (known.size() <= at.segment) known.push_back(map_memory(mailbox_->segment(peer, known.size())));
+  while (known.size() <= at.segment) known.push_back(map_memory(mailbox_->peer_segment(peer, known.size())));
   return known[at.segment] + at.offset;
 }
 
-std::uint32_t* PeerCopies::flag(int owner, Flag kind, int peer) const {
+std::uint32_t* PeerCopies::flag_address(int owner, Flag kind, int peer) const {
   return reinterpret_cast<std::uint32_t*>(flags_[static_cast<std::size_t>(owner)]) + kind * size_ + peer;
 }
 
@@ -241,7 +241,6 @@ std::function<void()> PeerCopies::deadline() const {
   };
 }
 
-// Returns the destination of each message.
 PeerCopies::Messages PeerCopies::post_receives(const Messages& receives, std::vector<Tensor>& keep_alive) {
   Messages landed(receives.size());
   const auto check = deadline();
@@ -256,10 +255,10 @@ PeerCopies::Messages PeerCopies::post_receives(const Messages& receives, std::ve
         keep_alive.push_back(landed[p].back());
         at = peer_memory_->find(keep_alive.back().raw());
       }
-      mailbox_->post(peer, {*at, t.bytes()}, check);
+      mailbox_->post_descriptor(peer, {*at, t.bytes()}, check);
     }
     lane.messages += static_cast<std::uint32_t>(receives[p].size());
-    raise(*ready_, flag(peer, ready, rank_), lane.messages);
+    raise(*ready_, flag_address(peer, ready, rank_), lane.messages);
   }
   return landed;
 }
@@ -275,14 +274,14 @@ void PeerCopies::wait_until_free(const std::vector<Transfer>& receives, const st
 
 void PeerCopies::send(int peer, const Tensor& t) {
   Lane& lane = out_[static_cast<std::size_t>(peer)];
-  const RecvDescriptor note = mailbox_->take(peer, deadline());
+  const RecvDescriptor note = mailbox_->take_descriptor(peer, deadline());
   RING_CHECK(note.bytes == t.bytes(), "rank ", options_.rank_of_run(rank_), " sends ", t.bytes(), " bytes, but rank ",
              options_.rank_of_run(peer), " expects ", note.bytes);
   std::byte* const to = map_memory(peer, note.at);
   const std::uint32_t n = ++lane.messages;
-  await(lane.stream, flag(rank_, ready, peer), n);
+  await(lane.stream, flag_address(rank_, ready, peer), n);
   lane.stream.impl().copy(to, t.raw(), t.bytes());
-  raise(lane.stream, flag(peer, filled, rank_), n);
+  raise(lane.stream, flag_address(peer, filled, rank_), n);
 }
 
 // Queues first the work that releases peers, then sends, and waits for peers last. Streams that share a device queue
@@ -310,7 +309,7 @@ Event PeerCopies::exchange(const std::vector<Transfer>& sends, const std::vector
       if (p != me) send(static_cast<int>(p), t);
   for (std::size_t p = 0; p < in.size(); ++p) {
     const Stream& stream = in_[p].stream;
-    if (p != me && !in[p].empty()) await(stream, flag(rank_, filled, static_cast<int>(p)), in_[p].messages);
+    if (p != me && !in[p].empty()) await(stream, flag_address(rank_, filled, static_cast<int>(p)), in_[p].messages);
     for (std::size_t k = 0; k < in[p].size(); ++k) {
       const Tensor& from = p == me ? out[p][k] : landed[p][k];
       if (from.raw() == in[p][k].raw()) continue;
@@ -330,32 +329,33 @@ void PeerCopies::abort() {
   if (aborted_.exchange(true)) return;
   const BlockSignals block;
   // Detached: calls on a failed device may never return.
-  std::thread([self = shared_from_this()] { self->release(); }).detach();
+  std::thread([self = shared_from_this()] { self->raise_all_flags(); }).detach();
 }
 
-// Repeats: a peer that continues overwrites the flags with its own counts, and a call that has begun queues more waits.
-void PeerCopies::release() {
+// Raises the flags repeatedly, because a peer that continues overwrites them with its own counts, and a call that has
+// begun queues more waits.
+void PeerCopies::raise_all_flags() {
   try {
     const cuda::OnDevice on(device_);
     do {
       for (int p = 0; p < size_; ++p) {
         const auto at = static_cast<std::size_t>(p);
-        raise(releasing_, flag(rank_, ready, p), out_[at].messages + kFar);
-        raise(releasing_, flag(rank_, filled, p), in_[at].messages + kFar);
+        raise(releasing_, flag_address(rank_, ready, p), out_[at].messages + kFar);
+        raise(releasing_, flag_address(rank_, filled, p), in_[at].messages + kFar);
       }
       std::this_thread::sleep_for(milliseconds(10));
-    } while (!closed_ || !idle());
+    } while (!closed_ || !is_idle());
   } catch (const std::exception&) {  // the device failed or the process is ending: nothing waits any more
   }
 }
 
-bool PeerCopies::idle() const {
+bool PeerCopies::is_idle() const {
   const auto done = [](const Lane& lane) { return cudaStreamQuery(native(lane.stream)) == cudaSuccess; };
   return std::all_of(out_.begin(), out_.end(), done) && std::all_of(in_.begin(), in_.end(), done) &&
          (!ready_ || cudaStreamQuery(native(*ready_)) == cudaSuccess);
 }
 
-void PeerCopies::unmap() {
+void PeerCopies::unmap_memory() {
   for (void* at : mapped_) cudaIpcCloseMemHandle(at);
   mapped_.clear();
 }
@@ -364,12 +364,12 @@ void PeerCopies::close(bool healthy) {
   const auto deadline = Clock::now() + kCloseTime;
   try {
     const cuda::OnDevice on(device_);
-    while (healthy && !idle()) {  // host waits: shutdown
+    while (healthy && !is_idle()) {  // allowed host wait: shutdown
       healthy = Clock::now() < deadline;
       std::this_thread::sleep_for(milliseconds(1));
     }
     if (healthy)
-      unmap();
+      unmap_memory();
     else if (releasing_)
       abort();
     store_->set(str(key_, "/closed/", rank_), healthy ? kFine : "broken");

@@ -41,9 +41,10 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   PeerCopies& operator=(const PeerCopies&) = delete;
 
   // Queues the messages after the events. Returns the event of their end. Messages with one peer run in the order of
-  // the calls. A call waits for an earlier call with other peers only if it uses the lane on which that call recorded
-  // its end. Blocks until the hosts of the peers reach the same call. Throws PeerLost after options.timeout, or after
-  // abort(). `keep_alive` receives tensors that must live until the end. Called by one thread, with the device current.
+  // the calls. A call waits for an earlier call with other peers only if it uses the lane (a peer's stream) on which
+  // that call recorded its end. Blocks until the hosts of the peers reach the same call. Throws PeerLost after
+  // options.timeout, or after abort(). `keep_alive` receives tensors that must live until the end. Called by one
+  // thread, with the device current.
   Event exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                  const std::vector<Event>& after, std::vector<Tensor>& keep_alive);
   // Memory that peers can write to directly.
@@ -56,7 +57,7 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   void close(bool healthy);
 
  private:
-  struct Lane {  // messages to or from one peer
+  struct Lane {  // the stream of messages to one peer, or from one peer
     explicit Lane(int device);
     Stream stream;
     std::atomic<std::uint32_t> messages = 0;  // number of messages queued so far
@@ -78,10 +79,10 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   void wait_until_free(const std::vector<Transfer>& receives, const std::vector<Event>& after);
   void send(int peer, const Tensor&);      // queues one message
   std::function<void()> deadline() const;  // throws PeerLost after the timeout or an abort
-  std::uint32_t* flag(int owner, Flag, int peer) const;
-  void release();     // raises all flags until all streams are idle after close()
-  bool idle() const;  // true if no stream has work
-  void unmap();
+  std::uint32_t* flag_address(int owner, Flag, int peer) const;
+  void raise_all_flags();  // raises all flags repeatedly until close() was called and all streams are idle
+  bool is_idle() const;    // true if no stream has work
+  void unmap_memory();
 
   int rank_, size_, device_;
   std::string key_;
@@ -93,7 +94,7 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::vector<std::vector<std::byte*>> segments_;  // each rank's segments, mapped into this process
   std::vector<void*> mapped_;                      // addresses where memory of other processes is mapped
   std::deque<Lane> out_, in_;                      // lanes by rank; in_[rank_] is for messages to this rank itself
-  // Raises the `ready` flags, independently of lanes in in_ that wait for earlier messages.
+  // The stream that raises the `ready` flags, so that it does not wait for earlier messages as the lanes in in_ do.
   std::optional<Stream> ready_;
   cudaStream_t releasing_ = nullptr;
   Event copied_;  // end of the copies out of staging memory, which peers may overwrite afterwards

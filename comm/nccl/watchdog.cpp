@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kPeriod{50};
-// NCCL reports that a rank is lost, but not which one: Liveness may report the rank within this time.
+// Maximum time to wait for Liveness to name a lost rank, because NCCL does not report which rank was lost.
 constexpr milliseconds kPatience{1'500};
 
 }  // namespace
@@ -66,7 +66,7 @@ void NcclWatchdog::run() {
     lock.unlock();
     std::optional<std::string> problem;
     for (const auto& channel : channels)
-      if (!problem) problem = channel->inspect();
+      if (!problem) problem = channel->find_problem();
     const auto now = AwakeClock::now();
     if (!problem)
       since.reset();

@@ -64,7 +64,7 @@ std::atomic<std::uint64_t> waits{0};
 
 }  // namespace
 
-std::uint64_t host_waits() { return waits; }
+std::uint64_t host_wait_count() { return waits; }
 void count_host_wait() { ++waits; }
 
 Stream Stream::cpu(int threads) { return Stream(std::make_shared<CpuStream>(threads)); }

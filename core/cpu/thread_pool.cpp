@@ -71,12 +71,12 @@ void ThreadPool::stop() {
   for (std::thread& w : workers_) w.join();
 }
 
-std::int64_t ThreadPool::cut(std::int64_t n, std::int64_t align, int parts, int part) {
+std::int64_t ThreadPool::part_begin(std::int64_t n, std::int64_t align, int num_parts, int part) {
   const std::int64_t blocks = (n + align - 1) / align;
-  return std::min(n, blocks * part / parts * align);
+  return std::min(n, blocks * part / num_parts * align);
 }
 
-void ThreadPool::note_core(int thread) {
+void ThreadPool::record_core(int thread) {
   core_[static_cast<std::size_t>(thread)].store(sched_getcpu(), std::memory_order_relaxed);
 }
 
@@ -84,7 +84,7 @@ void ThreadPool::note_core(int thread) {
 // threads then yield to each other on one core while another core is idle, for tens of milliseconds. An idle thread
 // that finds itself on the core of a thread with a lower number moves to a core where no thread of the pool was seen.
 void ThreadPool::avoid_shared_core(int thread) {
-  note_core(thread);
+  record_core(thread);
   const auto core = [&](int t) { return core_[static_cast<std::size_t>(t)].load(std::memory_order_relaxed); };
   const int mine = core(thread);
   int lower = 0;
@@ -110,8 +110,8 @@ void ThreadPool::wait_while_equal(const std::atomic<T>& value, T old, int thread
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
-// Returns true if the caller now owns the part. The loop's parameters are written before its parts are opened and stay
-// valid until all taken parts are done, so only the owner of a part may read them.
+// Claims a part for the calling thread; returns false if it cannot be claimed. Only the owner of a part may read the
+// loop's parameters: they are written before parts can be claimed, and stay valid until all claimed parts are done.
 bool ThreadPool::claim_part(int part) {
   std::atomic<std::uint64_t>& turn = turns_[static_cast<std::size_t>(part)];
   std::uint64_t now = turn.load(std::memory_order_acquire);
@@ -119,7 +119,7 @@ bool ThreadPool::claim_part(int part) {
 }
 
 void ThreadPool::run_part(int part) {
-  const std::int64_t begin = cut(n_, align_, parts_, part), end = cut(n_, align_, parts_, part + 1);
+  const std::int64_t begin = part_begin(n_, align_, parts_, part), end = part_begin(n_, align_, parts_, part + 1);
   if (begin == end) return;
   try {
     (*fn_)(begin, end, part);
@@ -153,7 +153,7 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, st
   n_ = n;
   align_ = align;
   parts_ = parts;
-  note_core(0);
+  record_core(0);
   pending_.store(parts - 1, std::memory_order_relaxed);
   for (int t = 1; t < parts; ++t) turns_[static_cast<std::size_t>(t)].fetch_add(1, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);

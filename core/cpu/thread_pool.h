@@ -36,14 +36,14 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Runs fn(begin, end, thread) over [0, n), split into at most size() contiguous parts of at least `grain` elements,
-  // with borders at multiples of `align`. Returns when all parts are done. After its own part, the caller also runs
-  // parts whose threads have not started, with these threads' numbers, so parts must not wait for each other. Only one
-  // thread may call it at a time; a nested call runs serially.
+  // Runs fn(begin, end, thread) over [0, n) and returns when all parts are done. There are at most size() contiguous
+  // parts of at least `grain` elements, with borders at multiples of `align`. After its own part, the caller also runs
+  // the parts whose threads have not started, and passes these threads' numbers. Parts must therefore not wait for each
+  // other. Only one thread at a time may call parallel_for(). A nested call runs serially.
   void parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, std::int64_t align = 1);
 
-  // Returns the start of part `part` if [0, n) is split into `parts` parts.
-  static std::int64_t cut(std::int64_t n, std::int64_t align, int parts, int part);
+  // Returns the start of part `part` if [0, n) is split into `num_parts` parts.
+  static std::int64_t part_begin(std::int64_t n, std::int64_t align, int num_parts, int part);
 
  private:
   void stop();
@@ -52,7 +52,7 @@ class ThreadPool {
   void run_part(int part);
   template <class T>
   void wait_while_equal(const std::atomic<T>& value, T old, int thread);
-  void note_core(int thread);
+  void record_core(int thread);
   void avoid_shared_core(int thread);
 
   std::vector<std::thread> workers_;

@@ -37,10 +37,10 @@ void* AsyncAllocator::take(std::size_t bytes) {
 
 void AsyncAllocator::give_back(void* p, std::size_t) {
   use_stream_device();
-  cudaFreeAsync(p, stream_->get());  // also fails after a failed kernel; that error was or will be reported
+  cudaFreeAsync(p, stream_->get());  // may return the error of a failed kernel, which another call reports
 }
 
-// Waits for queued work: the pool merges freed blocks only after the work before the free.
+// Waits for the stream: the pool merges a freed block only when the work that was queued before the free has ended.
 void AsyncAllocator::wait_until_freed() {
   const OnDevice on(stream_->device());
   count_host_wait();

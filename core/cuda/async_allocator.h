@@ -1,6 +1,6 @@
 #pragma once
 // The caching allocator of a CUDA stream, in front of the device's default memory pool. The pool serves all streams of
-// this process and also keeps freed memory; it splits and merges blocks that are too large for the cache here.
+// this process. It keeps freed blocks that do not fit into the cache, and splits and merges them.
 //
 // A freed block may be reused by later work on the same stream. Work on other streams that uses the block must be
 // ordered before the free by an event.

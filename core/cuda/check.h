@@ -1,5 +1,5 @@
 #pragma once
-// CUDA runtime errors as ring::Error.
+// Turns CUDA runtime errors into exceptions.
 
 #include <cuda_runtime_api.h>
 
@@ -12,8 +12,8 @@ namespace ring::cuda {
 [[noreturn]] void fail_call(cudaError_t error, const char* call, const char* file, int line);
 
 // Makes this process's first chosen device (OnDevice) current for the calling thread, unless the thread has chosen one
-// itself. Every call of the CUDA runtime must come after it. A new thread would otherwise use the first GPU, and its
-// first call would create a context there: seconds, and 500 MB of the first GPU, for each process of a node.
+// itself. Call it before every call of the CUDA runtime. The first call of a new thread would otherwise create a
+// context on the first GPU. For each process of a node, that costs seconds and 500 MB of the first GPU's memory.
 void use_stream_device();
 
 }  // namespace ring::cuda

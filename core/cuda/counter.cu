@@ -11,7 +11,7 @@ __global__ void add_one(volatile std::uint32_t* counter) {
 
 }  // namespace
 
-void count_up(std::uint32_t* counter, cudaStream_t stream) {
+void increment_counter(std::uint32_t* counter, cudaStream_t stream) {
   add_one<<<1, 1, 0, stream>>>(counter);
   RING_CUDA_CHECK(cudaGetLastError());
 }

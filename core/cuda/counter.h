@@ -7,7 +7,7 @@
 
 namespace ring::cuda {
 
-// Queues an increment by 1. Nothing else may write the counter; it may be read at any time.
-void count_up(std::uint32_t* counter, cudaStream_t stream);
+// Queues an increment by 1. Nothing else may write the counter. The host may read it at any time.
+void increment_counter(std::uint32_t* counter, cudaStream_t stream);
 
 }  // namespace ring::cuda

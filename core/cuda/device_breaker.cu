@@ -1,4 +1,4 @@
-// Registers a kernel that fails on purpose, for --inject.
+// Registers a kernel that fails on purpose, for fault injection (--inject).
 #include "core/cuda/check.h"
 #include "core/cuda/handles.h"
 #include "core/cuda/launches.h"

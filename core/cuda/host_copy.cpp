@@ -1,4 +1,4 @@
-// Copies within host memory in stream order, made by a driver thread (cudaLaunchHostFunc).
+// Queues copies within host memory on a CUDA stream. A thread of the driver makes the copy (cudaLaunchHostFunc).
 #include <cuda_runtime.h>
 
 #include <cstring>

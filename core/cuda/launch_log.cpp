@@ -61,7 +61,7 @@ void LaunchLog::add_call(cudaStream_t stream, const char* name) {
   add(stream, name);
 }
 
-std::uint64_t LaunchLog::count() const {
+std::uint64_t LaunchLog::launch_count() const {
   const std::lock_guard lock(mutex_);
   return count_;
 }
@@ -110,7 +110,7 @@ std::string short_kernel_name(std::string_view demangled) {
 
 void log_launch(cudaStream_t stream, const void* kernel) { log_of_process().add_kernel(stream, kernel); }
 void log_library_call(cudaStream_t stream, const char* name) { log_of_process().add_call(stream, name); }
-std::uint64_t launch_count() { return log_of_process().count(); }
+std::uint64_t launch_count() { return log_of_process().launch_count(); }
 void log_launches_ended(cudaStream_t stream, std::uint64_t count) { log_of_process().mark_ended(stream, count); }
 
 std::string describe_unfinished_launches() {

@@ -22,8 +22,8 @@ class LaunchLog {
 
   void add_kernel(cudaStream_t, const void* kernel);
   void add_call(cudaStream_t, const char* name);  // name: a string literal
-  std::uint64_t count() const;                    // launches so far, over all streams
-  // Records that all of the first `count` launches that are on this stream have ended.
+  std::uint64_t launch_count() const;             // launches so far, over all streams
+  // Records that the stream's launches among the first `count` launches over all streams have ended.
   void mark_ended(cudaStream_t, std::uint64_t count);
   // Returns a sentence, without its full stop, that names the launches that are not known to have ended, oldest first;
   // "" if there are none. With one_at_a_time (CUDA_LAUNCH_BLOCKING=1) only the newest launch can have failed.
@@ -42,7 +42,7 @@ class LaunchLog {
   mutable std::mutex mutex_;
   std::array<Launch, kMaxLaunches> ring_;
   std::uint64_t count_ = 0;
-  // Kernel names by kernel. ring_ points to these strings, which an unordered_map never moves.
+  // Kernel names by kernel handle. ring_ points to these strings, which an unordered_map never moves.
   std::unordered_map<const void*, std::string> names_;
   std::unordered_map<cudaStream_t, std::uint64_t> ended_;  // the largest `count` of mark_ended(), by stream
 };

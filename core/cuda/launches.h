@@ -1,6 +1,7 @@
 #pragma once
-// The newest launches of this process. CUDA reports the failure of a kernel at some later call: the log names the
-// kernels that may have failed. Kernel launches need no call: the linker sends each one through wrap_launch.cpp.
+// The log of the newest launches of this process. CUDA reports a failed kernel only at some later call, so the log
+// names the kernels that may have failed. Code that launches a kernel need not log it: the linker sends each launch
+// through wrap_launch.cpp.
 
 #include <cuda_runtime_api.h>
 
@@ -12,7 +13,7 @@ namespace ring::cuda {
 void log_launch(cudaStream_t, const void* kernel);      // kernel: its host function or its cudaKernel_t
 void log_library_call(cudaStream_t, const char* name);  // name: a literal, since a library's kernels are unknown
 std::uint64_t launch_count();                           // number of launches so far, over all streams
-// Records that all of the process's first `count` launches that are on this stream have ended without an error.
+// Records that the stream's launches among the process's first `count` launches have ended without an error.
 void log_launches_ended(cudaStream_t, std::uint64_t count);
 // Returns LaunchLog::describe_unfinished() of this process's launches.
 std::string describe_unfinished_launches();

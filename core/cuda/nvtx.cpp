@@ -1,5 +1,5 @@
-// NVTX ranges. NVTX is a header of the toolkit that finds the profiler if the process runs under one, and otherwise
-// does nothing.
+// Registers NVTX ranges. NVTX is a header of the CUDA toolkit. It finds the profiler if the process runs under one, and
+// otherwise does nothing.
 #include <nvtx3/nvToolsExt.h>
 
 #include "core/ranges.h"

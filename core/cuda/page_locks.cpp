@@ -18,12 +18,12 @@
 namespace ring::cuda {
 namespace {
 
-constexpr std::size_t kAtOnce = std::size_t{16} << 20;  // smaller sizes are locked at once, faster than threads could
+constexpr std::size_t kAtOnce = std::size_t{16} << 20;  // below it, the caller locks the pages, faster than threads
 
 // Returns the NUMA node closest to the GPU; nullopt if the process already has a memory policy.
 std::optional<int> node_of(int device) {
   std::array<char, 32> bus{};
-  if (prefers_memory() || cudaDeviceGetPCIBusId(bus.data(), bus.size(), device) != cudaSuccess) return {};
+  if (has_memory_policy() || cudaDeviceGetPCIBusId(bus.data(), bus.size(), device) != cudaSuccess) return {};
   return memory_node_of(bus.data());
 }
 
@@ -32,8 +32,8 @@ void lock(int device, std::byte* begin, std::size_t bytes) {
   RING_CUDA_CHECK(cudaHostRegister(begin, bytes, cudaHostRegisterPortable));
 }
 
-// Waits for all copies before unlocking, because a copy's caller may have failed halfway. The next use of a failed GPU
-// reports its error.
+// Unlocks pages. First waits for all copies on the device, because the caller of a copy may have failed halfway.
+// Ignores errors of a failed GPU, which its next use reports.
 void unlock(int device, std::byte* begin) try {
   const OnDevice on(device);
   cudaDeviceSynchronize();
@@ -46,8 +46,8 @@ void unlock(int device, std::byte* begin) try {
 int threads() { return std::clamp(default_threads() / 4, 1, 8); }
 
 std::shared_ptr<void> take(std::size_t bytes, Device device) {
-  if (bytes >= kAtOnce) return page_locker(device.index).take(bytes);
-  std::shared_ptr<void> memory = pinned_memory(bytes);
+  if (bytes >= kAtOnce) return page_locker(device.index).allocate(bytes);
+  std::shared_ptr<void> memory = allocate_pinned(bytes);
   std::memset(memory.get(), 0, bytes);
   return memory;
 }

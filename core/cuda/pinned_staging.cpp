@@ -10,7 +10,7 @@
 
 namespace ring::cuda {
 
-std::shared_ptr<void> pinned_memory(std::size_t bytes) {
+std::shared_ptr<void> allocate_pinned(std::size_t bytes) {
   void* p = nullptr;
   RING_CUDA_CHECK(cudaMallocHost(&p, bytes ? bytes : 1));
   return {p, [](void* q) {
@@ -26,7 +26,7 @@ class SpareMemory {
  public:
   std::shared_ptr<void> take() {
     const std::lock_guard held(mutex_);
-    if (spare_.empty()) return pinned_memory(kStagingBytes);
+    if (spare_.empty()) return allocate_pinned(kStagingBytes);
     std::shared_ptr<void> memory = std::move(spare_.back());
     spare_.pop_back();
     return memory;
@@ -51,9 +51,9 @@ SpareMemory& spare_memory() {
 PinnedStaging::~PinnedStaging() {
   if (!memory_) return;
   try {
-    if (!in_flight_.empty()) in_flight_.back().done.synchronize();  // host waits: shutdown
+    if (!in_flight_.empty()) in_flight_.back().done.synchronize();  // allowed host wait: shutdown
     spare_memory().give_back(std::move(memory_));
-  } catch (const std::exception&) {  // a failed copy, which was or will be reported; the memory is freed
+  } catch (const std::exception&) {  // a copy failed, which another call reports; the memory is freed
   }
 }
 
@@ -73,6 +73,6 @@ void* PinnedStaging::take(std::size_t bytes) {
   return static_cast<std::byte*>(memory_.get()) + begin;
 }
 
-void PinnedStaging::taken_until(const Event& done) { in_flight_.back().done = done; }
+void PinnedStaging::release_after(const Event& done) { in_flight_.back().done = done; }
 
 }  // namespace ring::cuda

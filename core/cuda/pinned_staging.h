@@ -9,7 +9,7 @@
 
 namespace ring::cuda {
 
-std::shared_ptr<void> pinned_memory(std::size_t bytes);  // throws Error if no more memory can be locked
+std::shared_ptr<void> allocate_pinned(std::size_t bytes);  // throws Error if no more memory can be locked
 
 class PinnedStaging {
  public:
@@ -18,8 +18,8 @@ class PinnedStaging {
   PinnedStaging(const PinnedStaging&) = delete;
   PinnedStaging& operator=(const PinnedStaging&) = delete;
 
-  void* take(std::size_t bytes);        // requires at most kStagingBytes / 2; waits while a copy still reads this part
-  void taken_until(const Event& done);  // the memory of the last take() is free after this event
+  void* take(std::size_t bytes);  // requires at most kStagingBytes / 2; waits while a copy still reads this part
+  void release_after(const Event& done);  // after this event, the memory of the last take() may be reused
 
  private:
   struct Piece {

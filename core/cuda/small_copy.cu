@@ -44,7 +44,7 @@ bool page_locked(const cudaPointerAttributes& a) { return a.type == cudaMemoryTy
 
 }  // namespace
 
-bool small_copy(void* dst, const void* src, std::size_t bytes, cudaStream_t stream) {
+bool try_small_copy(void* dst, const void* src, std::size_t bytes, cudaStream_t stream) {
   if (bytes == 0 || bytes > kSmallCopy) return false;
   const cudaPointerAttributes to = attributes_of(dst), from = attributes_of(src);
   if (!(here(to) && page_locked(from)) && !(page_locked(to) && here(from))) return false;

@@ -13,6 +13,6 @@ inline constexpr std::size_t kSmallCopy = std::size_t{1} << 20;  // maximum byte
 
 // Queues the copy and returns true if it is at most kSmallCopy bytes, with one side page-locked and the other on the
 // current device. Returns false otherwise.
-bool small_copy(void* dst, const void* src, std::size_t bytes, cudaStream_t stream);
+bool try_small_copy(void* dst, const void* src, std::size_t bytes, cudaStream_t stream);
 
 }  // namespace ring::cuda

@@ -1,4 +1,4 @@
-// Streams and events of CUDA devices, which register themselves at load time.
+// Implements streams and events for CUDA devices, and registers them at load time.
 #include "core/cuda/stream.h"
 
 #include <algorithm>
@@ -84,7 +84,7 @@ class CudaGraph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-// CUDA graphs with host work between them: one graph up to each place of queue_host_node(), and one after the last.
+// A recording with host work between its CUDA graphs. At each queue_host_node() a graph ends and the next one begins.
 class CudaGraphs final : public RecordedWork {
  public:
   explicit CudaGraphs(std::shared_ptr<StreamHandle> stream) : stream_(std::move(stream)) {}
@@ -185,14 +185,14 @@ class CudaStream final : public StreamImpl {
   }
   std::string device_name() const override { return name_; }
   void* native() override { return handle_->get(); }
-  // Returns after the bytes were read if src is pageable host memory, and after they were written if dst is. upload()
-  // does not wait.
+  // If src is pageable host memory, returns after it was read. If dst is pageable host memory, returns after it was
+  // written. upload() does not wait.
   void copy(void* dst, const void* src, std::size_t bytes) override {
     const OnDevice on(device.index);  // the memory may not be accessible from other devices
     for_locked_parts(device.index, dst, src, bytes, [&](std::size_t at, std::size_t part) {
       auto* to = static_cast<std::byte*>(dst) + at;
       const auto* from = static_cast<const std::byte*>(src) + at;
-      if (!small_copy(to, from, part, handle_->get()))
+      if (!try_small_copy(to, from, part, handle_->get()))
         RING_CUDA_CHECK(cudaMemcpyAsync(to, from, part, cudaMemcpyDefault, handle_->get()));
     });
   }
@@ -202,7 +202,7 @@ class CudaStream final : public StreamImpl {
     const OnDevice on(device.index);
     const auto in_one_slab = [&](const void* p, std::size_t pitch) {
       const std::size_t span = (rows - 1) * pitch + bytes;
-      return page_locker(device.index).wait(p, span) == span;
+      return page_locker(device.index).wait_until_locked(p, span) == span;
     };
     if (!in_one_slab(dst, dst_pitch) || !in_one_slab(src, src_pitch))
       return StreamImpl::copy_rows(dst, dst_pitch, src, src_pitch, bytes, rows);
@@ -220,10 +220,10 @@ class CudaStream final : public StreamImpl {
       void* staged = staging_.take(part);
       std::memcpy(staged, static_cast<const std::byte*>(host) + done, part);
       copy(static_cast<std::byte*>(dst) + done, staged, part);
-      staging_.taken_until(record());
+      staging_.release_after(record());
     }
   }
-  std::shared_ptr<void> host_buffer(std::size_t bytes) override { return pinned_memory(bytes); }
+  std::shared_ptr<void> host_buffer(std::size_t bytes) override { return allocate_pinned(bytes); }
 
  private:
   Event record(unsigned flags) {
@@ -239,7 +239,7 @@ class CudaStream final : public StreamImpl {
 int count_devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // no driver, or one that is too old for this runtime
+  cudaGetLastError();  // clears the error: no driver, or one that is too old for this runtime
   return 0;
 }
 

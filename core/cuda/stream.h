@@ -1,5 +1,5 @@
 #pragma once
-// Streams of CUDA devices that Stream::create() does not make.
+// CUDA streams with a priority, which Stream::create() cannot set.
 
 #include "core/stream.h"
 

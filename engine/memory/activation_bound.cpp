@@ -11,17 +11,18 @@ const PartOption kNothing;
 
 double as_double(std::size_t bytes) { return static_cast<double>(bytes); }
 
-// Value and slope of a concave function at a price: the function lies below this tangent. other: excess of the other
-// memory for the plan found at this price.
+// Value and slope of the bound, a concave function of the price of one memory (device or host), at one price. The
+// function lies below this tangent. other: bytes by which the plan for this price exceeds the other memory's budget.
 struct Sample {
   double price, value, slope, other;
   double line_at(double x) const { return value + slope * (x - price); }
 };
 
-constexpr double kHighest = 4096;  // nanoseconds per byte: slower than any disk
+constexpr double kHighest = 4096;  // highest price, in nanoseconds per byte: slower than any disk
 
-// Finds the maximum, at the intersection of two lines that bound the function. The maximum is a mixture of two plans
-// that together do not exceed the budget.
+// Returns the maximum of a concave function: samples it where the tangents of two samples intersect, until it reaches
+// the intersection. `other` of the result is the weighted mean of two plans, one over and one within the budget, with
+// the weights at which their excess is 0.
 template <class Fn>
 Sample maximum(const Fn& at) {
   Sample a = at(0.0);
@@ -64,7 +65,8 @@ std::size_t ActivationBound::tightest_part() const {
   return tightest;
 }
 
-// Returns the bytes that a part adds to the peak that is compared with the budget.
+// Returns the bytes that a part adds to the memory in use at the peak of part tight_: the bytes that it keeps if it
+// comes before that part, its own peak if it is that part, else 0.
 double ActivationBound::bytes(std::size_t part, const PartOption& before, const PartOption& o) const {
   if (part > tight_) return 0;
   if (part == tight_) return as_double(o.peak());
@@ -76,7 +78,7 @@ double ActivationBound::cost(std::size_t part, const PartOption& before, const P
          host_price_ * as_double(o.host) + after;
 }
 
-std::size_t ActivationBound::best(std::size_t part, std::size_t before) const {
+std::size_t ActivationBound::best_option(std::size_t part, std::size_t before) const {
   const PartOption& b = option_before(part, before);
   std::size_t best = 0;
   double min = std::numeric_limits<double>::infinity();
@@ -89,7 +91,7 @@ std::size_t ActivationBound::best(std::size_t part, std::size_t before) const {
 ActivationBound::Excess ActivationBound::excess() const {
   Excess e{as_double(base_) - as_double(budget_.device), -as_double(budget_.host)};
   for (std::size_t p = 0, before = 0; p < parts_.size(); ++p) {
-    const std::size_t o = best(p, before);
+    const std::size_t o = best_option(p, before);
     e.device += bytes(p, option_before(p, before), parts_[p][o]);
     e.host += as_double(parts_[p][o].host);
     before = o;
@@ -102,7 +104,7 @@ ActivationBound::Excess ActivationBound::set_prices(double device, double host) 
   host_price_ = host;
   for (std::size_t p = parts_.size(); p-- > 0;)
     for (std::size_t before = 0; before < rest_[p].size(); ++before) {
-      const std::size_t o = best(p, before);
+      const std::size_t o = best_option(p, before);
       rest_[p][before] = cost(p, option_before(p, before), parts_[p][o], rest_[p + 1][o]);
     }
   return excess();
@@ -112,7 +114,7 @@ void ActivationBound::choose_prices() {
   const auto best_device = [&](double host) {
     return maximum([&](double device) {
       const Excess e = set_prices(device, host);
-      return Sample{device, rest(0, 0, base_, 0), e.device, e.host};
+      return Sample{device, rest_nanoseconds(0, 0, base_, 0), e.device, e.host};
     });
   };
   const Sample host = maximum([&](double price) {
@@ -122,7 +124,8 @@ void ActivationBound::choose_prices() {
   set_prices(best_device(host.price).price, host.price);
 }
 
-double ActivationBound::rest(std::size_t part, std::size_t before, std::size_t in_use, std::size_t host) const {
+double ActivationBound::rest_nanoseconds(std::size_t part, std::size_t before, std::size_t in_use,
+                                         std::size_t host) const {
   constexpr double kRounding = 1e-12;
   const double more = part > tight_ ? 0 : device_price_ * (as_double(in_use) - as_double(budget_.device));
   const double hosted = host_price_ * (as_double(host) - as_double(budget_.host));

@@ -13,7 +13,7 @@ class ActivationBound {
 
   // Returns a lower bound on the nanoseconds of parts [part, end), rounded down. before: option of the previous part.
   // in_use, host: bytes in use on the device and on the host when `part` begins.
-  double rest(std::size_t part, std::size_t before, std::size_t in_use, std::size_t host) const;
+  double rest_nanoseconds(std::size_t part, std::size_t before, std::size_t in_use, std::size_t host) const;
 
  private:
   struct Excess {
@@ -22,7 +22,7 @@ class ActivationBound {
   const PartOption& option_before(std::size_t part, std::size_t before) const;
   double bytes(std::size_t part, const PartOption& before, const PartOption&) const;
   double cost(std::size_t part, const PartOption& before, const PartOption&, double after) const;
-  std::size_t best(std::size_t part, std::size_t before) const;
+  std::size_t best_option(std::size_t part, std::size_t before) const;
   std::size_t tightest_part() const;
   Excess set_prices(double device, double host);
   Excess excess() const;
@@ -31,9 +31,9 @@ class ActivationBound {
   const PartOptions& parts_;
   const std::size_t base_;
   const ActivationBudget budget_;
-  const std::size_t tight_;                   // the part whose peak is compared with the budget
+  const std::size_t tight_;                   // part whose peak must fit into the budget; other peaks are ignored
   double device_price_ = 0, host_price_ = 0;  // nanoseconds per byte
-  std::vector<std::vector<double>> rest_;     // bounds at these prices, by part and by option of the previous part
+  std::vector<std::vector<double>> rest_;     // [part][previous part's option]: bound on this and later parts
 };
 
 }  // namespace ring

@@ -13,8 +13,8 @@ struct PartOption {
   std::size_t forward_peak = 0;   // bytes while the part's forward runs
   std::size_t backward_peak = 0;  // bytes while the part's backward runs, including saved and recomputed activations
   std::int64_t nanoseconds = 0;   // extra time compared with the fastest option
-  // Bytes on the host from the end of the next part's forward to the beginning of the next part's backward: part of
-  // `kept`, or of the memory in use before.
+  // Bytes that are on the host from the end of the next part's forward to the beginning of the next part's backward.
+  // They are included in `kept`, or were in use before this part.
   std::size_t host = 0;
   std::int64_t transfer = 0;               // nanoseconds to transfer `host` in one direction
   std::int64_t forward = 0, backward = 0;  // nanoseconds of the part; they hide the previous part's transfers

@@ -8,13 +8,13 @@ namespace {
 
 using Blocks = std::span<const std::vector<PartOption>>;
 
-// Returns the bytes of a block's output: a block that saves as little as possible saves only that.
+// Returns the bytes of a block's output, which is all that a block saves with the option that saves least.
 std::size_t output_of(const std::vector<PartOption>& block) {
   return std::ranges::min(block, {}, &PartOption::kept).kept;
 }
 
-// `output` counts in both passes: in the forward it is the input that one block passes to the next, in the backward it
-// is the gradient of the segment's output.
+// Returns a segment as a single part, all of whose blocks use this option. `output` counts in both passes: in the
+// forward as the input that one block passes to the next, in the backward as the gradient of the segment's output.
 PartOption segment_option(Blocks blocks, std::size_t option) {
   const std::size_t output = output_of(blocks.back());
   PartOption all{.kept = output};

@@ -12,8 +12,8 @@ struct Segments {
   std::size_t count = 0, blocks = 0;  // number of segments, and of parts in each segment
 };
 
-// Returns the parts, with those from `first` on merged into s.count segments. All blocks of a segment use the same
-// option, one of the first `options`, which do not offload.
+// Returns the parts after merging blocks into segments, the first of which begins at index `first`. All blocks of a
+// segment use the same option, one of the first `options`, which do not offload.
 PartOptions in_segments(const PartOptions&, Segments, std::size_t first, std::size_t options);
 
 // Returns the segmentations worth trying: segments of 2, 3, 4, 6 and 8 blocks. At least one block stays outside all

@@ -18,7 +18,7 @@ const PartOption kNothing;
 struct Partial {
   std::size_t in_use, host;  // bytes in use when the next part begins; bytes of all parts on the host
   std::int64_t nanoseconds;
-  // Option of the last part, and index of the preceding plan among the plans that end one part earlier.
+  // Option of the last part; index of the plan without the last part, among the plans that end one part earlier.
   std::size_t option, before;
 };
 using Front = std::vector<Partial>;
@@ -61,7 +61,7 @@ class Solver {
     timed_ = true;
     for (const std::size_t max : {std::size_t{32}, std::size_t{256}, kAll}) {
       known_ = choice.nanoseconds;
-      if (bound.rest(0, 0, base_, 0) > static_cast<double>(known_) - 1) break;
+      if (bound.rest_nanoseconds(0, 0, base_, 0) > static_cast<double>(known_) - 1) break;
       const bool all = search(max);
       if (!fronts_.back().empty()) choice = best();
       if (all) break;
@@ -75,8 +75,9 @@ class Solver {
   }
   bool some_room() const { return static_cast<std::int64_t>(base_) <= room_[0][0] && min_host_[0] <= budget_.host; }
 
-  // Goes from right to left. room_: maximum bytes that may be in use when a part begins, so that the remaining parts
-  // can fit into the device; by the previous part's option. min_host_: minimum host bytes of the remaining parts.
+  // Computes limits for each part, from the last part to the first. room_[part][previous part's option]: maximum bytes
+  // that may be in use when the part begins, so that this and all later parts can fit into the device. min_host_[part]:
+  // minimum host bytes of this and all later parts.
   void find_room() {
     const auto device = static_cast<std::int64_t>(budget_.device);
     room_.back().assign(parts_.empty() ? 1 : parts_.back().size(), device);
@@ -143,7 +144,7 @@ class Solver {
     return !timed_ || at_least(part, p) <= static_cast<double>(known_) + 0.5;
   }
   double at_least(std::size_t part, const Partial& p) const {
-    return static_cast<double>(p.nanoseconds) + bound_->rest(part, p.option, p.in_use, p.host);
+    return static_cast<double>(p.nanoseconds) + bound_->rest_nanoseconds(part, p.option, p.in_use, p.host);
   }
 
   static Front unbeaten(Front all) {
@@ -178,7 +179,7 @@ class Solver {
   std::vector<std::vector<std::int64_t>> room_;
   std::vector<std::size_t> min_host_;
   const ActivationBound* bound_ = nullptr;
-  bool timed_ = true;       // false while only looking for any plan that fits
+  bool timed_ = true;       // false while searching for any plan that fits, fast or slow
   std::int64_t known_ = 0;  // time of the fastest plan so far, in nanoseconds
   std::vector<Front> fronts_;
 };
@@ -205,7 +206,7 @@ std::optional<ActivationChoice> solve_activations(const PartOptions& parts, std:
 }
 
 std::size_t min_budget(const PartOptions& parts, std::size_t base, std::size_t host) {
-  std::size_t min = base, max = base;  // enough for any choice of options
+  std::size_t min = base, max = base;  // `max` grows to a budget that suffices for any options
   for (const auto& options : parts) {
     std::size_t peak = 0;
     for (const PartOption& o : options) peak = std::max({peak, o.peak(), o.kept});

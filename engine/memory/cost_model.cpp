@@ -107,7 +107,8 @@ double seconds_of(const DeviceRates& r, Precision precision, std::string_view sl
       {r.call_seconds, cost.flops / flops_per_second(r.of(precision), slot), cost.bytes / r.bytes_per_second});
 }
 
-// Collectives run as rings: each rank sends all parts except its own, twice for an all-reduce.
+// Returns the time of a point-to-point exchange or of a collective. Collectives run as rings: each rank sends all parts
+// except its own, twice for an all-reduce.
 double seconds_of(const DeviceRates& r, const FakeTransfer& t) {
   const auto bytes = static_cast<double>(t.bytes);
   if (t.operation == "exchange") {

@@ -15,8 +15,8 @@ namespace ring {
 // FLOP/s in one precision; 0 if unknown.
 struct ComputeRates {
   double products = 0;            // FLOP/s of GEMMs
-  double attention = 0;           // FLOP/s of kept pairs in the forward
-  double attention_backward = 0;  // FLOP/s of kept pairs in the backward
+  double attention = 0;           // FLOP/s in the forward, counting only unmasked query-key pairs
+  double attention_backward = 0;  // same for the backward
   void fields(Fields&);
 };
 

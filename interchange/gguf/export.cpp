@@ -50,7 +50,7 @@ std::vector<PublishedTensor> sources_of(const std::vector<GgufWeight>& weights) 
 
 std::vector<float> values_of(const FoundCheckpoint& found, const GgufWeight& w) {
   if (w.from.parts.empty()) return w.values;
-  std::vector<float> values = saved_values(found, w.from);
+  std::vector<float> values = read_published_values(found, w.from);
   if (!w.heads) return values;
   return interleaved_heads(values, w.heads, w.tensor.shape.size() == 2 ? w.tensor.shape[1] : 1);
 }
@@ -100,7 +100,7 @@ GgufExported export_found(const FoundCheckpoint& found, const std::string& file,
   GgufExported e{.checkpoint = origin.checkpoint, .file = file, .architecture = gguf_architecture(model)};
   set_exported_context(model, origin, options.context, e.notes);
   const std::vector<PublishedTensor> sources = sources_of(gguf_weights(e.architecture, model, GgufType::f32));
-  check_saved(found, sources);
+  check_has_tensors(found, sources);
   e.type = options.type.value_or(same_type(widest_type(found, sources)));
   const std::vector<GgufWeight> weights = gguf_weights(e.architecture, model, e.type);
   note_types(weights, e.type, e.notes);
@@ -108,7 +108,7 @@ GgufExported export_found(const FoundCheckpoint& found, const std::string& file,
   add(keys, gguf_settings(e.architecture, model));
   const auto tokenizer = needed_tokenizer(origin);
   add(keys, gguf_tokenizer(*tokenizer, chat_format_of(origin), model.vocab_size, e.notes));
-  add_more_ends(keys, all_ends_of(origin, tokenizer, e.notes), e.notes);
+  add_more_ends(keys, all_text_ends_of(origin, tokenizer, e.notes), e.notes);
   write_file(found, keys, weights, file, options);
   e.tensors = weights.size();
   for (const PublishedTensor& t : sources) e.parameters += t.numel();
@@ -124,7 +124,7 @@ GgufExported export_to_gguf(const std::string& run_or_checkpoint, const std::str
   GgufExported exported;
   const auto find = [&] { return find_checkpoint(run_or_checkpoint); };
   read_found(find, [&](FoundCheckpoint& found) {
-    if (options.weights == SavedWeights::ema) use_average(found);
+    if (options.weights == SavedWeights::ema) use_averaged_weights(found);
     exported = export_found(found, file, options);
   });
   return exported;

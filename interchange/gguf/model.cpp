@@ -18,7 +18,7 @@ constexpr const char* kOtherFormat = "Export it with --format hf instead";
 std::string name_of(Family family) {
   switch (family) {
     case Family::llama: return "llama";
-    case Family::mistral: return "llama";
+    case Family::mistral: return "llama";  // only for messages: check_expressible() refuses its windows
     case Family::qwen2: return "qwen2";
     case Family::qwen3: return "qwen3";
     case Family::gpt2: return "gpt2";
@@ -26,19 +26,20 @@ std::string name_of(Family family) {
   return "?";
 }
 
-void check_expressible(const std::string& a, const ModelConfig& c) {
-  for (const std::int64_t window : windows_of(c))
-    if (window) refuse(str("attention kind window of ", window, " tokens"), a, "dense attention in all layers");
-  if (a == "gpt2" && c.mlp == Mlp::gelu) refuse("model.mlp: gelu", a, "gelu_tanh");
-  if ((a == "qwen2" || a == "qwen3") && c.rope.scaling == RopeScaling::llama3)
-    refuse("model.rope.scaling: llama3", a, "none and linear");
+void check_expressible(const std::string& architecture, const ModelConfig& c) {
+  for (const std::int64_t window : attention_windows(c))
+    if (window)
+      refuse(str("attention kind window of ", window, " tokens"), architecture, "dense attention in all layers");
+  if (architecture == "gpt2" && c.mlp == Mlp::gelu) refuse("model.mlp: gelu", architecture, "gelu_tanh");
+  if ((architecture == "qwen2" || architecture == "qwen3") && c.rope.scaling == RopeScaling::llama3)
+    refuse("model.rope.scaling: llama3", architecture, "none and linear");
   if (c.rope.scaling == RopeScaling::dynamic)
-    refuse("model.rope.scaling: dynamic", a, "frequencies that are the same for all lengths");
+    refuse("model.rope.scaling: dynamic", architecture, "frequencies that are the same for all lengths");
   if (c.rope.scaling == RopeScaling::yarn)
     fail("model.rope.scaling: yarn cannot be exported as GGUF yet. ", kOtherFormat,
          ", which llama.cpp's converter reads");
-  if (a == "qwen2" && c.head_dim * c.heads != c.width)
-    refuse(str("model.head_dim: ", c.head_dim), a, str("width / heads, here ", c.width / c.heads));
+  if (architecture == "qwen2" && c.head_dim * c.heads != c.width)
+    refuse(str("model.head_dim: ", c.head_dim), architecture, str("width / heads, here ", c.width / c.heads));
 }
 
 const Naming& naming_of(const std::string& architecture) {
@@ -58,18 +59,19 @@ const Naming& naming_of(const std::string& architecture) {
                                    {"final_norm", "output_norm"},
                                    {"head", "output"}},
                                   "blk."};
-  static const Naming joined = [] {
+  static const Naming fused_qkv = [] {
     Naming n = separate;
     for (const char* ours : {"attention.wq", "attention.wk", "attention.wv"}) n.modules[ours] = "attn_qkv";
     return n;
   }();
-  return architecture == "gpt2" ? joined : separate;
+  return architecture == "gpt2" ? fused_qkv : separate;
 }
 
-GgufType type_of(const PublishedTensor& t, GgufType type) {
+GgufType type_of(const PublishedTensor& t, GgufType wanted) {
   const std::vector<std::int64_t> shape = t.shape();
   if (shape.size() < 2 || t.name.starts_with("position_embd.")) return GgufType::f32;
-  return type == GgufType::q8_0 && shape.back() % kQ8Block ? GgufType::f16 : type;
+  const bool whole_blocks = shape.back() % kQ8Block == 0;
+  return wanted == GgufType::q8_0 && !whole_blocks ? GgufType::f16 : wanted;
 }
 
 std::int64_t heads_to_interleave(const std::string& ours, const ModelConfig& c) {
@@ -87,12 +89,12 @@ std::vector<float> frequency_divisors(const ModelConfig& c) {
   return divisors;
 }
 
-void add_rope(GgufKeys& keys, const std::string& a, const ModelConfig& c) {
-  keys.emplace_back(a + ".rope.dimension_count", static_cast<std::uint32_t>(c.head_dim));
-  keys.emplace_back(a + ".rope.freq_base", static_cast<float>(c.rope.theta));
+void add_rope(GgufKeys& keys, const std::string& architecture, const ModelConfig& c) {
+  keys.emplace_back(architecture + ".rope.dimension_count", static_cast<std::uint32_t>(c.head_dim));
+  keys.emplace_back(architecture + ".rope.freq_base", static_cast<float>(c.rope.theta));
   if (c.rope.scaling != RopeScaling::linear) return;  // llama3 scaling is stored as a tensor
-  keys.emplace_back(a + ".rope.scaling.type", std::string("linear"));
-  keys.emplace_back(a + ".rope.scaling.factor", static_cast<float>(c.rope.factor));
+  keys.emplace_back(architecture + ".rope.scaling.type", std::string("linear"));
+  keys.emplace_back(architecture + ".rope.scaling.factor", static_cast<float>(c.rope.factor));
 }
 
 }  // namespace
@@ -103,10 +105,10 @@ std::string gguf_architecture(const ModelConfig& c) {
   return name;
 }
 
-GgufKeys gguf_settings(const std::string& a, const ModelConfig& c) {
+GgufKeys gguf_settings(const std::string& architecture, const ModelConfig& c) {
   GgufKeys keys;
   const auto add = [&](const char* key, std::int64_t value) {
-    keys.emplace_back(a + "." + key, static_cast<std::uint32_t>(value));
+    keys.emplace_back(architecture + "." + key, static_cast<std::uint32_t>(value));
   };
   add("vocab_size", c.vocab_size);
   add("context_length", c.context);
@@ -118,18 +120,21 @@ GgufKeys gguf_settings(const std::string& a, const ModelConfig& c) {
   add("attention.key_length", c.head_dim);
   add("attention.value_length", c.head_dim);
   const char* epsilon = c.norm == NormKind::rms ? ".attention.layer_norm_rms_epsilon" : ".attention.layer_norm_epsilon";
-  keys.emplace_back(a + epsilon, static_cast<float>(c.norm_eps));
-  if (c.positions == Positions::rope) add_rope(keys, a, c);
+  keys.emplace_back(architecture + epsilon, static_cast<float>(c.norm_eps));
+  if (c.positions == Positions::rope) add_rope(keys, architecture, c);
   return keys;
 }
 
 std::vector<GgufWeight> gguf_weights(const std::string& architecture, const ModelConfig& c, GgufType type) {
   std::vector<GgufWeight> all;
   if (c.rope.scaling == RopeScaling::llama3 && architecture == "llama")
-    all.push_back({{"rope_freqs.weight", {c.head_dim / 2}, GgufType::f32}, {}, 0, frequency_divisors(c)});
+    all.push_back({.tensor = {"rope_freqs.weight", {c.head_dim / 2}, GgufType::f32},
+                   .from = {},
+                   .heads = 0,
+                   .values = frequency_divisors(c)});
   for (const PublishedTensor& t : named_tensors(naming_of(architecture), c)) {
     const std::int64_t heads = architecture == "llama" ? heads_to_interleave(t.parts[0].name, c) : 0;
-    all.push_back({{t.name, t.shape(), type_of(t, type)}, t, heads, {}});
+    all.push_back({.tensor = {t.name, t.shape(), type_of(t, type)}, .from = t, .heads = heads, .values = {}});
   }
   return all;
 }
@@ -140,6 +145,7 @@ std::vector<float> interleaved_heads(const std::vector<float>& values, std::int6
   std::vector<float> to(values.size());
   for (std::size_t row = 0; row < values.size() / width; ++row) {
     const std::size_t head = row / (2 * half), channel = row % (2 * half);
+    // Channel i moves to 2 i, channel i + D/2 to 2 i + 1.
     const std::size_t place = channel < half ? 2 * channel : 2 * (channel - half) + 1;
     std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(row * width), width,
                 to.begin() + static_cast<std::ptrdiff_t>((head * 2 * half + place) * width));

@@ -40,7 +40,7 @@ struct Vocabulary {
 
 // --- tokenizer.json ---
 
-// Returns the named pattern whose matches are the words; nullopt if there is none.
+// Returns the known pattern whose matches are the words of this split step; nullopt if there is none.
 std::optional<bpe::Pattern> pattern_of(const Json& split) {
   const bool matches = split.at("behavior") == (split.value("invert", false) ? "Removed" : "Isolated");
   if (!matches || !split.at("pattern").contains("Regex")) return std::nullopt;
@@ -116,7 +116,7 @@ void add_json(GgufKeys& keys, const std::string& text, Vocabulary& vocabulary, s
 
 // --- others ---
 
-// Adds the vocabulary of `bytes`: byte-level without merges.
+// Adds the vocabulary of our byte-level tokenizer `bytes`, which has no merges.
 void add_bytes(GgufKeys& keys, const Tokenizer& tokenizer, Vocabulary& vocabulary) {
   keys.emplace_back("tokenizer.ggml.model", std::string("gpt2"));
   keys.emplace_back("tokenizer.ggml.pre", std::string("gpt-2"));
@@ -159,10 +159,11 @@ void add_vocabulary(GgufKeys& keys, const Tokenizer& tokenizer, Vocabulary& voca
   add_bytes(keys, tokenizer, vocabulary);
 }
 
-// Adds the begin and end tokens. llama.cpp adds one token before a text and one after it, or none. For a missing
-// bos_token_id, llama.cpp's loader has defaults (11 for gpt2, 1 for llama) that are arbitrary tokens here. For a
-// tokenizer without a begin token, the end token is therefore written, as in the published files of Qwen2 and GPT-2,
-// and add_bos_token: false. Returns the values that llama.cpp's templates read as bos_token and eos_token.
+// Adds the begin and end tokens. Returns the values that llama.cpp's templates read as bos_token and eos_token.
+// - llama.cpp adds one token before a text and one after it, or none.
+// - If bos_token_id is missing, llama.cpp's loader uses a default (11 for gpt2, 1 for llama), which is an arbitrary
+//   token here. For a tokenizer without a begin token, bos_token_id is therefore the end token, and add_bos_token is
+//   false, as in the published files of Qwen2 and GPT-2.
 std::map<std::string, std::string> add_ends(GgufKeys& keys, const Tokenizer& tokenizer, const chat::Format& format,
                                             const Vocabulary& vocabulary) {
   const auto end = tokenizer.end_of_text();
@@ -186,12 +187,13 @@ std::map<std::string, std::string> add_ends(GgufKeys& keys, const Tokenizer& tok
   return {{"bos_token", text_of(first)}, {"eos_token", text_of(*end)}};
 }
 
-// Returns the chat template for llama.cpp, which passes it the variables `given`. A line at the start sets each
-// variable whose value in `format` is different or missing; llama.cpp removes the newline after a tag.
+// Returns the chat template for llama.cpp. given: the variables that llama.cpp passes to it. If a variable that the
+// template uses is not given, or not with its value in `format`, a line at the start sets it. llama.cpp removes the
+// newline after a tag.
 std::string template_for(const chat::Format& format, const std::map<std::string, std::string>& given) {
   std::map<std::string, std::string> wanted{{"bos_token", ""}, {"eos_token", ""}};
   for (const auto& [name, text] : format.tokens) wanted[name] = text;
-  std::string source = chat::plain_jinja(format.source), set;
+  std::string source = chat::without_generation_tags(format.source), set;
   for (const auto& [name, text] : wanted) {
     const auto found = given.find(name);
     if (source.find(name) == std::string::npos || (found != given.end() && found->second == text)) continue;

@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t kBlock = kQ8Block;
 constexpr std::size_t kScaleBytes = 2;
 
-// Quantizes a block to q8_0: the largest magnitude becomes 127. Like ggml, divides values by the scale before the scale
-// is rounded to f16.
+// Quantizes a block of kQ8Block values to q8_0: the largest magnitude becomes 127. Like ggml, divides values by the
+// scale before the scale is rounded to f16.
 void round_block(const float* from, std::byte* to) {
   float largest = 0;
   for (std::size_t i = 0; i < kBlock; ++i) {

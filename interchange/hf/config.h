@@ -13,16 +13,17 @@ namespace ring {
 
 // The tokens that begin and end a text, if the tokenizer names them.
 struct TextEnds {
-  std::optional<std::int32_t> first, end;
+  std::optional<std::int32_t> begin, end;
   std::vector<std::int32_t> more_ends{};  // additional tokens that end a text
 };
 
-// Returns the text of a config.json, with the keys of both transformers 4 and transformers 5 (rope_theta and
-// rope_scaling, and rope_parameters; torch_dtype and dtype). kept: the generation_config.json that came with the
-// weights, or "": its bos_token_id and pad_token_id are used for the model.
-std::string hf_config(Family, const ModelConfig& resolved, FloatType, const TextEnds&, const std::string& kept = "");
-// Returns `kept` with its end tokens replaced by those of TextEnds.
-std::string hf_generation_config(const TextEnds&, const std::string& kept = "");
+// Returns the text of a config.json that has the keys of both transformers 4 (rope_theta, rope_scaling, torch_dtype)
+// and transformers 5 (rope_parameters, dtype). imported: the generation_config.json that came with the weights, or "".
+// The model gets its bos_token_id and pad_token_id.
+std::string hf_config(Family, const ModelConfig& resolved, FloatType, const TextEnds&,
+                      const std::string& imported = "");
+// Returns `imported` with its end tokens replaced by those of TextEnds.
+std::string hf_generation_config(const TextEnds&, const std::string& imported = "");
 
 struct PublishedModel {
   Family family = Family::llama;

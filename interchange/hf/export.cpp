@@ -28,10 +28,10 @@ std::shared_ptr<const Tokenizer> known_tokenizer(const Origin& origin, std::vect
   }
 }
 
-// Returns the token with which a text begins. A SentencePiece model does not say whether texts begin with its bos_id:
-// the generation_config.json that came with the weights does.
+// Returns the token with which a text begins. A SentencePiece model does not tell if texts begin with its bos_id, so
+// this is read from `kept`, the generation_config.json that came with the weights.
 std::optional<std::int32_t> first_token(const Tokenizer& tokenizer, const std::string& kept) {
-  const std::optional<std::int32_t> first = ends_of(&tokenizer).first;
+  const std::optional<std::int32_t> first = text_ends_of(&tokenizer).begin;
   if (first || kept.empty() || tokenizer.kind() != "sentencepiece") return first;
   const auto j = parse_json<nlohmann::json>(kept, {.duplicate_keys = DuplicateKeys::last_wins});
   const nlohmann::json id = j.value("bos_token_id", nlohmann::json());
@@ -45,7 +45,7 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& for
   nlohmann::ordered_json j = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
                               {"model_max_length", context},
                               {"clean_up_tokenization_spaces", false}};
-  if (sentencepiece) {  // a tokenizer.json contains these settings itself
+  if (sentencepiece) {  // for other tokenizers, tokenizer.json contains these settings
     for (const char* key : {"add_bos_token", "add_eos_token", "legacy"}) j[key] = false;
     j["add_prefix_space"] = tokenizer.blank_in_front();
   }
@@ -54,7 +54,7 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& for
   };
   j["bos_token"] = named(first_token(tokenizer, kept));
   j["eos_token"] = named(tokenizer.end_of_text());
-  if (!format.source.empty()) j["chat_template"] = chat::plain_jinja(format.source);
+  if (!format.source.empty()) j["chat_template"] = chat::without_generation_tags(format.source);
   for (const auto& [name, text] : format.tokens) j[name] = text;
   return j.dump(2) + "\n";
 }
@@ -62,7 +62,7 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& for
 void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const chat::Format& format,
                      std::int64_t context, const std::string& kept, std::vector<std::string>& notes) {
   save_tokenizer(tokenizer, (folder / "tokenizer.rmt").string());
-  if (!format.source.empty()) write_text(folder / kChatTemplateFile, format.json());
+  if (!format.source.empty()) write_text(folder / kChatTemplateFile, format.to_json());
   if (tokenizer.plain_file().empty()) {
     notes.push_back(str("transformers does not support the ", tokenizer.kind(),
                         " tokenizer: only ringmaster import can read tokenizer.rmt"));
@@ -79,7 +79,7 @@ void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTens
   for (const PublishedTensor& t : tensors) outputs.push_back({t.name, t.shape()});
   write_safetensors(folder, outputs, {type, options.max_bytes}, [&](std::size_t i) {
     if (options.stopped && options.stopped()) fail("stopped by a signal; ", folder.string(), " was removed");
-    return saved_values(found, tensors[i]);
+    return read_published_values(found, tensors[i]);
   });
 }
 
@@ -89,13 +89,13 @@ Exported export_found(const FoundCheckpoint& found, const std::string& output, c
   Exported e{.checkpoint = origin.checkpoint, .folder = output, .family = family_of(model)};
   set_exported_context(model, origin, options.context, e.notes);
   const std::vector<PublishedTensor> tensors = published_tensors(e.family, model);
-  check_saved(found, tensors);
+  check_has_tensors(found, tensors);
   e.type = options.type.value_or(widest_type(found, tensors));
   NewFolder folder(output);
   write_weights(found, tensors, folder.path(), options, e.type);
   const auto tokenizer = known_tokenizer(origin, e.notes);
   const std::string kept = generation_text_of(origin.checkpoint);
-  const TextEnds ends = all_ends_of(origin, tokenizer, e.notes);
+  const TextEnds ends = all_text_ends_of(origin, tokenizer, e.notes);
   if (tokenizer) write_tokenizer(folder.path(), *tokenizer, chat_format_of(origin), model.context, kept, e.notes);
   write_text(folder.path() / "config.json", hf_config(e.family, model, e.type, ends, kept));
   write_text(folder.path() / kGenerationFile, hf_generation_config(ends, kept));
@@ -112,7 +112,7 @@ Exported export_to_hf(const std::string& run_or_checkpoint, const std::string& f
   Exported exported;
   const auto find = [&] { return find_checkpoint(run_or_checkpoint); };
   read_found(find, [&](FoundCheckpoint& found) {
-    if (options.weights == SavedWeights::ema) use_average(found);
+    if (options.weights == SavedWeights::ema) use_averaged_weights(found);
     exported = export_found(found, folder, options);
   });
   return exported;

@@ -32,10 +32,10 @@ std::string value_of(ModelConfig model, const std::string& key) {
 }
 
 // Checks the settings that a family requires; throws Error for the first setting that the model does not meet.
-class Needs {
+class Requirements {
  public:
-  Needs(const ModelConfig& model, Family family) : model_(model), family_(family) {}
-  void need(bool holds, const char* key, const std::string& needed) const {
+  Requirements(const ModelConfig& model, Family family) : model_(model), family_(family) {}
+  void require(bool holds, const char* key, const std::string& needed) const {
     if (!holds)
       fail("model.", key, ": ", value_of(model_, key), " cannot be exported: ", architecture(family_),
            ", the closest published family, requires ", needed);
@@ -47,15 +47,15 @@ class Needs {
 };
 
 void check_gpt2(const ModelConfig& c) {
-  const Needs n(c, Family::gpt2);
-  n.need(c.norm_place == NormPlace::pre, "norm_place", "pre");
-  n.need(c.positions == Positions::learned, "positions", "learned");
-  n.need(c.mlp == Mlp::gelu || c.mlp == Mlp::gelu_tanh, "mlp", "gelu or gelu_tanh");
-  n.need(c.biases == Biases::all, "biases", "all");
-  n.need(!c.qk_norm, "qk_norm", "none");
-  n.need(c.kv_heads == c.heads, "kv_heads", "the same number as heads");
-  n.need(c.head_dim * c.heads == c.width, "head_dim", "width / heads");
-  for (const std::int64_t window : windows_of(c))
+  const Requirements gpt2(c, Family::gpt2);
+  gpt2.require(c.norm_place == NormPlace::pre, "norm_place", "pre");
+  gpt2.require(c.positions == Positions::learned, "positions", "learned");
+  gpt2.require(c.mlp == Mlp::gelu || c.mlp == Mlp::gelu_tanh, "mlp", "gelu or gelu_tanh");
+  gpt2.require(c.biases == Biases::all, "biases", "all");
+  gpt2.require(!c.qk_norm, "qk_norm", "none");
+  gpt2.require(c.kv_heads == c.heads, "kv_heads", "the same number as heads");
+  gpt2.require(c.head_dim * c.heads == c.width, "head_dim", "width / heads");
+  for (const std::int64_t window : attention_windows(c))
     if (window)
       fail("model.attention.kind: window cannot be exported: ", architecture(Family::gpt2),
            " has only dense attention");
@@ -68,8 +68,10 @@ Family closest_with_rope(const ModelConfig& c) {
 
 // Returns mistral for a Llama-like model with windows in all layers, else `f`. Throws Error if only some layers have
 // windows and `f` cannot express this.
-Family with_windows(Family f, const std::vector<std::int64_t>& windows) {
-  if (f != Family::llama || std::ranges::count(windows, 0) == std::ssize(windows)) return f;
+Family family_for_windows(Family f, const std::vector<std::int64_t>& windows) {
+  const bool all_dense = std::ranges::count(windows, 0) == std::ssize(windows);
+  if (f != Family::llama || all_dense) return f;
+  // All windows have one size (check_one_window()): if layers differ, only some of them have a window.
   if (std::ranges::adjacent_find(windows, std::ranges::not_equal_to()) != windows.end())
     fail("model.attention_layers: windows in only some layers cannot be exported: ", architecture(Family::mistral),
          " has them in all, ", architecture(Family::qwen2), " requires biases: qkv, and ", architecture(Family::qwen3),
@@ -89,16 +91,16 @@ void check_one_window(const std::vector<std::int64_t>& windows) {
 
 Family check_with_rope(const ModelConfig& c) {
   const Family f = closest_with_rope(c);
-  const Needs n(c, f);
-  n.need(c.norm_place == NormPlace::pre, "norm_place", "pre");
-  n.need(c.positions == Positions::rope, "positions", "rope");
-  n.need(c.mlp == Mlp::swiglu, "mlp", "swiglu");
-  if (f == Family::qwen3) n.need(c.biases == Biases::none, "biases", "none");
-  const std::vector<std::int64_t> windows = windows_of(c);
+  const Requirements closest(c, f);
+  closest.require(c.norm_place == NormPlace::pre, "norm_place", "pre");
+  closest.require(c.positions == Positions::rope, "positions", "rope");
+  closest.require(c.mlp == Mlp::swiglu, "mlp", "swiglu");
+  if (f == Family::qwen3) closest.require(c.biases == Biases::none, "biases", "none");
+  const std::vector<std::int64_t> windows = attention_windows(c);
   check_one_window(windows);
-  const Family with = with_windows(f, windows);
-  if (with == Family::mistral) Needs(c, with).need(c.biases == Biases::none, "biases", "none");
-  return with;
+  const Family family = family_for_windows(f, windows);
+  if (family == Family::mistral) Requirements(c, family).require(c.biases == Biases::none, "biases", "none");
+  return family;
 }
 
 }  // namespace
@@ -123,7 +125,7 @@ Family family_of(const ModelConfig& c) {
   return Family::gpt2;
 }
 
-std::vector<std::int64_t> windows_of(const ModelConfig& c) {
+std::vector<std::int64_t> attention_windows(const ModelConfig& c) {
   std::vector<std::int64_t> windows;
   for (const AttentionConfig* a : attentions_of(c)) {
     const std::string key = a == &c.attention ? "model.attention" : "model.attention_layers";

@@ -23,6 +23,6 @@ Family family_of(const ModelConfig& resolved);
 
 // Returns the attention window of each layer, in tokens; 0 means dense. Throws Error if a layer has a different kind of
 // attention, or sinks.
-std::vector<std::int64_t> windows_of(const ModelConfig& resolved);
+std::vector<std::int64_t> attention_windows(const ModelConfig& resolved);
 
 }  // namespace ring

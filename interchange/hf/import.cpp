@@ -47,7 +47,7 @@ std::string some_of(std::vector<std::string> names) {
 struct Source {
   PublishedTensor tensor;
   std::string name;       // name in the file, with or without the prefix
-  std::size_t first = 0;  // first element within `tensor`, in our layout
+  std::size_t first = 0;  // offset of our tensor in `tensor`, in elements of our layout
 };
 
 // The published tensors of a model: finds them in the model's files and checks them.
@@ -102,7 +102,7 @@ class Weights {
   }
 
   std::vector<float> values(const OurTensor& ours, const Source& s) const {
-    std::vector<float> values = from_published(s.tensor, files_.values(s.name));
+    std::vector<float> values = from_published_layout(s.tensor, files_.values(s.name));
     if (s.tensor.parts.size() > 1) {
       const auto begin = values.begin() + static_cast<std::ptrdiff_t>(s.first);
       values = std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(ours.shape.numel()));
@@ -295,8 +295,8 @@ struct ModelFile {
   void fields(Fields& f) { f("model", model, "the decoder"); }
 };
 
-// Returns the run's configuration, with placeholders for required values that imported weights do not determine: data
-// and number of steps.
+// Returns the run's configuration. Imported weights do not determine the data and the number of steps, so these
+// required values are placeholders.
 Config config_of(const PublishedModel& published, const fs::path& run, const std::string& file) {
   if (!is_utf8(run.string()))
     fail("--output: expected a path in UTF-8, got '", shown(run.string()),
@@ -351,12 +351,12 @@ Imported import_from_hf(const std::string& from, const std::string& output, cons
   if (tokenizer) {
     save_tokenizer(*tokenizer, run.tokenizer_file());
     const chat::Format format = chat_format_in(source, options, result.notes);
-    if (!format.source.empty()) write_text(run.chat_template_file(), format.json());
+    if (!format.source.empty()) write_text(run.chat_template_file(), format.to_json());
   }
   const std::string generation = generation_text_in(source, published_config, config.model.vocab_size, result.notes);
   if (!generation.empty()) write_text(folder.path() / kGenerationFile, generation);
   write_text(folder.path() / kModelFile, to_yaml(ModelFile{config.model}));
-  write_text(run.config_file(), sealed_settings(config));
+  write_text(run.config_file(), settings_with_hash(config));
   folder.commit();
   return result;
 }

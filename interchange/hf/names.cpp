@@ -70,7 +70,7 @@ bool kept_transposed(Family family, const OurTensor& t) {
 std::vector<OurTensor> our_tensors(const ModelConfig& model) {
   const std::unique_ptr<Model> declared = make_model(model);
   std::vector<OurTensor> all;
-  std::set<const Param*> seen;  // a tied head is the embedding itself
+  std::set<const Param*> seen;  // parameters found so far: a tied head is the embedding again
   for (const ModelPart& part : declared->parts())
     for (const Param* p : part.params)
       if (seen.insert(p).second)
@@ -117,13 +117,13 @@ std::vector<PublishedTensor> published_tensors(Family family, const ModelConfig&
   return all;
 }
 
-std::vector<float> to_published(const PublishedTensor& t, std::vector<float> all) {
+std::vector<float> to_published_layout(const PublishedTensor& t, std::vector<float> all) {
   if (!t.transposed) return all;
   const std::vector<std::int64_t> s = t.shape();
   return transposed(all, static_cast<std::size_t>(s[1]), static_cast<std::size_t>(s[0]));
 }
 
-std::vector<float> from_published(const PublishedTensor& t, std::vector<float> values) {
+std::vector<float> from_published_layout(const PublishedTensor& t, std::vector<float> values) {
   if (!t.transposed) return values;
   const std::vector<std::int64_t> s = t.shape();
   return transposed(values, static_cast<std::size_t>(s[0]), static_cast<std::size_t>(s[1]));

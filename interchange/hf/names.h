@@ -29,7 +29,7 @@ struct PublishedTensor {
 
 // The names of our modules in one kind of file.
 struct Naming {
-  // Name in the file by our name, both without block and ".weight" or ".bias".
+  // Module names in the file, by our module names. Both lack the block's prefix and the ending ".weight" or ".bias".
   std::map<std::string, std::string> modules;
   std::string blocks;  // prefix of the block number, e.g. "model.layers."
 };
@@ -40,7 +40,7 @@ std::vector<PublishedTensor> named_tensors(const Naming&, const ModelConfig& res
 std::vector<PublishedTensor> published_tensors(Family, const ModelConfig& resolved);
 
 // Convert values between our layout and the published one, row-major; `all` holds the parts concatenated along rows.
-std::vector<float> to_published(const PublishedTensor&, std::vector<float> all);
-std::vector<float> from_published(const PublishedTensor&, std::vector<float> values);
+std::vector<float> to_published_layout(const PublishedTensor&, std::vector<float> all);
+std::vector<float> from_published_layout(const PublishedTensor&, std::vector<float> values);
 
 }  // namespace ring

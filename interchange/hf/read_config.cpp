@@ -72,7 +72,8 @@ class Keys {
   std::string where_;
 };
 
-// A key that changes the computation, and the value for which it does not.
+// A key of a feature that we do not support. With `value`, the key does not change the computation. why: added to the
+// error message if the key has a different value.
 struct Neutral {
   const char* key;
   json value;
@@ -119,8 +120,8 @@ constexpr RopeKind kRopeKinds[] = {{"linear", RopeScaling::linear},
                                    {"yarn", RopeScaling::yarn},
                                    {"dynamic", RopeScaling::dynamic}};
 
-// Returns YaRN's attention factor: attention_factor, or the quotient of the paper's factors for DeepSeek's mscale and
-// mscale_all_dim; 0, which stands for the paper's own factor, if there are none.
+// Returns YaRN's attention factor: the value of attention_factor; else, for DeepSeek's mscale and mscale_all_dim, the
+// quotient of the factors that the paper's formula gives for them; else 0, which stands for the paper's own factor.
 double yarn_attention_factor(const Keys& r, double factor) {
   if (r.has("attention_factor")) {
     const double given = r.number("attention_factor");

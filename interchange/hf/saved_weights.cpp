@@ -102,7 +102,7 @@ void set_exported_context(ModelConfig& model, const Origin& origin, std::int64_t
   model.context = c.tokens;
 }
 
-void check_saved(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors) {
+void check_has_tensors(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors) {
   for (const PublishedTensor& t : tensors)
     for (const OurTensor& part : t.parts) {
       const auto saved = found.manifest.tensors.find(state_name(part));
@@ -112,10 +112,10 @@ void check_saved(const FoundCheckpoint& found, const std::vector<PublishedTensor
     }
 }
 
-std::vector<float> saved_values(const FoundCheckpoint& found, const PublishedTensor& t) {
+std::vector<float> read_published_values(const FoundCheckpoint& found, const PublishedTensor& t) {
   std::vector<float> all;
   for (const OurTensor& part : t.parts) append(found, part, all);
-  return to_published(t, std::move(all));
+  return to_published_layout(t, std::move(all));
 }
 
 FloatType widest_type(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors) {
@@ -129,21 +129,21 @@ FloatType widest_type(const FoundCheckpoint& found, const std::vector<PublishedT
   return all.value_or(FloatType::f32);
 }
 
-TextEnds ends_of(const Tokenizer* tokenizer) {
+TextEnds text_ends_of(const Tokenizer* tokenizer) {
   if (!tokenizer) return {};
   const std::vector<std::int32_t> before = tokenizer->before_text();
   return {before.empty() ? tokenizer->begin_of_text() : std::optional(before.front()), tokenizer->end_of_text()};
 }
 
-TextEnds all_ends_of(const Origin& origin, const std::shared_ptr<const Tokenizer>& tokenizer,
-                     std::vector<std::string>& notes) {
-  TextEnds ends = ends_of(tokenizer.get());
+TextEnds all_text_ends_of(const Origin& origin, const std::shared_ptr<const Tokenizer>& tokenizer,
+                          std::vector<std::string>& notes) {
+  TextEnds ends = text_ends_of(tokenizer.get());
   ends.more_ends = generation_config_of(origin).ends;
   if (!tokenizer) return ends;
   try {
     const chat::Format format = chat_format_of(origin);
     if (format.source.empty()) return ends;
-    const TextEnding ending = Chat(format, "chat template of " + origin.checkpoint, tokenizer).ending({});
+    const TextEnding ending = Chat(format, "chat template of " + origin.checkpoint, tokenizer).answer_ending({});
     if (ending.token) ends.more_ends.push_back(*ending.token);
     if (!ending.stops.empty())
       notes.push_back(str("Answers end with ", nlohmann::json(ending.stops[0]).dump(-1, ' ', true, kReplace),

@@ -16,9 +16,9 @@ namespace ring {
 
 // Throws Error if the checkpoint lacks a tensor. The expected names follow from the checkpoint's own settings, so a
 // checkpoint that lacks one is damaged or was written by a different program.
-void check_saved(const FoundCheckpoint&, const std::vector<PublishedTensor>&);
+void check_has_tensors(const FoundCheckpoint&, const std::vector<PublishedTensor>&);
 // Reads a published tensor as f32: its parts are concatenated along rows, and transposed if the family requires it.
-std::vector<float> saved_values(const FoundCheckpoint&, const PublishedTensor&);
+std::vector<float> read_published_values(const FoundCheckpoint&, const PublishedTensor&);
 // Returns the smallest type that holds all tensors exactly: f32 if their types differ.
 FloatType widest_type(const FoundCheckpoint&, const std::vector<PublishedTensor>&);
 
@@ -28,9 +28,9 @@ FloatType widest_type(const FoundCheckpoint&, const std::vector<PublishedTensor>
 // `wanted` does not fit the model's positions.
 void set_exported_context(ModelConfig& model, const Origin&, std::int64_t wanted, std::vector<std::string>& notes);
 
-TextEnds ends_of(const Tokenizer*);  // a null tokenizer has no ends
-// Like ends_of(), plus the end tokens of the published weights that the run was initialized from, and the token that
-// the chat template writes after an answer. Adds a note if an end is not a token or cannot be determined.
-TextEnds all_ends_of(const Origin&, const std::shared_ptr<const Tokenizer>&, std::vector<std::string>& notes);
+TextEnds text_ends_of(const Tokenizer*);  // a null tokenizer has no ends
+// Like text_ends_of(), plus the end tokens of the published weights that the run was initialized from, and the token
+// that the chat template writes after an answer. Adds a note if an end is not a token or cannot be determined.
+TextEnds all_text_ends_of(const Origin&, const std::shared_ptr<const Tokenizer>&, std::vector<std::string>& notes);
 
 }  // namespace ring

@@ -18,6 +18,7 @@ const char* torch_name(FloatType t) {
   return "?";
 }
 
+// Returns the value of rope_scaling, or of rope_parameters without rope_theta.
 Json rope_scaling(const RopeConfig& rope) {
   if (rope.scaling == RopeScaling::none) return {{"rope_type", "default"}};
   if (rope.scaling == RopeScaling::linear) return {{"rope_type", "linear"}, {"factor", rope.factor}};
@@ -28,7 +29,7 @@ Json rope_scaling(const RopeConfig& rope) {
                  {"beta_fast", rope.beta_fast},
                  {"beta_slow", rope.beta_slow},
                  {"original_max_position_embeddings", rope.original_context}};
-    // If the key is missing, readers use the paper's factor.
+    // Omitted if it is not set: readers then use the factor of YaRN's paper.
     if (rope.attention_factor > 0) yarn["attention_factor"] = rope.attention_factor;
     return yarn;
   }
@@ -41,6 +42,7 @@ Json rope_scaling(const RopeConfig& rope) {
 
 void add_rope(Json& j, const RopeConfig& rope) {
   const Json scaling = rope_scaling(rope);
+  // transformers 4 reads rope_theta and rope_scaling, transformers 5 reads rope_parameters.
   j["rope_theta"] = rope.theta;
   j["rope_scaling"] = rope.scaling == RopeScaling::none ? Json() : scaling;
   j["rope_parameters"] = scaling;
@@ -48,9 +50,9 @@ void add_rope(Json& j, const RopeConfig& rope) {
 }
 
 void add_layer_types(Json& j, const std::vector<std::int64_t>& windows) {
-  const std::int64_t widest = std::ranges::max(windows);
-  j["use_sliding_window"] = widest > 0;
-  j["sliding_window"] = widest > 0 ? Json(widest) : Json();
+  const std::int64_t window_size = std::ranges::max(windows);  // all windows have one size (family_of() checks it)
+  j["use_sliding_window"] = window_size > 0;
+  j["sliding_window"] = window_size > 0 ? Json(window_size) : Json();
   // For readers without layer_types: all layers from this one on have windows.
   j["max_window_layers"] = std::ranges::find_if(windows, [](std::int64_t w) { return w > 0; }) - windows.begin();
   for (const std::int64_t window : windows)
@@ -58,7 +60,7 @@ void add_layer_types(Json& j, const std::vector<std::int64_t>& windows) {
 }
 
 void add_attention(Json& j, Family family, const ModelConfig& c) {
-  const std::vector<std::int64_t> windows = windows_of(c);
+  const std::vector<std::int64_t> windows = attention_windows(c);
   if (family == Family::mistral) j["sliding_window"] = windows[0];
   if (family == Family::qwen2 || family == Family::qwen3) add_layer_types(j, windows);
   if (family == Family::llama || family == Family::qwen3) j["attention_bias"] = c.biases == Biases::all;
@@ -96,7 +98,7 @@ void add_gpt2(Json& j, const ModelConfig& c) {
   j["scale_attn_by_inverse_layer_idx"] = false;
 }
 
-// Returns a single number, or a list without duplicates if there are several.
+// Returns the ids of the end tokens: a single number, a list without duplicates if there are several, or null.
 Json end_ids(const TextEnds& ends) {
   std::vector<std::int32_t> all;
   if (ends.end) all.push_back(*ends.end);
@@ -107,22 +109,22 @@ Json end_ids(const TextEnds& ends) {
 }
 
 // Writes the tokens that begin, end and pad a text. Begin and end are null if there are none: if the keys were missing,
-// readers would use their own defaults.
-void add_ends(Json& j, const TextEnds& ends, const Json& kept) {
-  const Json first = kept.value("bos_token_id", Json()), pad = kept.value("pad_token_id", Json());
-  j["bos_token_id"] = first.is_null() && ends.first ? Json(*ends.first) : first;
+// readers would use their own defaults. imported: the generation_config.json of imported weights, or an empty object.
+void add_ends(Json& j, const TextEnds& ends, const Json& imported) {
+  const Json bos = imported.value("bos_token_id", Json()), pad = imported.value("pad_token_id", Json());
+  j["bos_token_id"] = bos.is_null() && ends.begin ? Json(*ends.begin) : bos;
   j["eos_token_id"] = end_ids(ends);
   if (!pad.is_null()) j["pad_token_id"] = pad;
 }
 
-Json parse_kept(const std::string& kept) {
-  return kept.empty() ? Json::object() : parse_json<Json>(kept, {.duplicate_keys = DuplicateKeys::last_wins});
+Json parse_imported(const std::string& imported) {
+  return imported.empty() ? Json::object() : parse_json<Json>(imported, {.duplicate_keys = DuplicateKeys::last_wins});
 }
 
 }  // namespace
 
 std::string hf_config(Family family, const ModelConfig& c, FloatType type, const TextEnds& ends,
-                      const std::string& kept) {
+                      const std::string& imported) {
   Json j;
   j["architectures"] = {architecture(family)};
   j["model_type"] = model_type(family);
@@ -134,15 +136,16 @@ std::string hf_config(Family family, const ModelConfig& c, FloatType type, const
   j["tie_word_embeddings"] = c.tied_embeddings;
   j["initializer_range"] = c.init_std;
   j["use_cache"] = true;
-  add_ends(j, ends, parse_kept(kept));
+  add_ends(j, ends, parse_imported(imported));
+  // transformers 4 reads torch_dtype, transformers 5 reads dtype.
   j["torch_dtype"] = torch_name(type);
   j["dtype"] = torch_name(type);
   return j.dump(2) + "\n";
 }
 
-std::string hf_generation_config(const TextEnds& ends, const std::string& kept) {
-  Json j = parse_kept(kept);
-  if (kept.empty()) j["_from_model_config"] = true;
+std::string hf_generation_config(const TextEnds& ends, const std::string& imported) {
+  Json j = parse_imported(imported);
+  if (imported.empty()) j["_from_model_config"] = true;
   add_ends(j, ends, Json(j));
   return j.dump(2) + "\n";
 }

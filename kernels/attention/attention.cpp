@@ -40,8 +40,9 @@ void check_dropout(std::string_view op, const AttentionDropout& d, const Tensor&
   if (d.rate == 0) return;
   RING_CHECK(d.first_row >= 0 && d.first_head >= 0 && d.first_head + q.dim(1) <= kDropoutHeads, op,
              ": dropout of rows from ", d.first_row, " and heads from ", d.first_head, " on, for ", describe(q));
-  RING_CHECK(!d.rows.defined() || (d.rows.dtype() == DType::i32 && d.rows.contiguous() && d.rows.numel() == q.dim(0)),
-             op, ": dropout's rows are ", describe(d.rows), ", expected ", q.dim(0), " i32");
+  RING_CHECK(
+      !d.rows.defined() || (d.rows.dtype() == DType::i32 && d.rows.is_contiguous() && d.rows.numel() == q.dim(0)), op,
+      ": dropout's rows are ", describe(d.rows), ", expected ", q.dim(0), " i32");
 }
 
 template <class Args>
@@ -57,7 +58,7 @@ void check_common(const char* op, const Args& a) {
   check_spans(op, "query", a.queries, a.q.dim(0));
   check_spans(op, "key", a.keys, a.k.dim(0));
   RING_CHECK(a.lse.defined() && a.lse.dtype() == DType::f32 && a.lse.shape() == (Shape{a.q.dim(1), a.q.dim(0)}) &&
-                 a.lse.contiguous(),
+                 a.lse.is_contiguous(),
              op, ": lse is ", describe(a.lse), " for ", a.q.dim(1), " heads and ", a.q.dim(0), " tokens");
   check_dropout(op, a.dropout, a.q);
   check(a.selection, a.pattern, a.queries, a.keys, a.k.dim(1), op);
@@ -94,19 +95,19 @@ void check(const AttentionBackward& a) {
 
 namespace {
 
-// Returns the floats of the partial dq that tasks of one head and span sum up in the end
-// (kernels/attention/cpu/backward.cpp). There are about two tasks per thread. Each has the same work, so in a causal
-// span later tasks have more keys and fewer queries.
+// Returns the size in floats of the partial sums of dq on CPUs (kernels/attention/cpu/backward.cpp): one for each task
+// of a KV head and span except the first task. There are about two tasks per thread. All have the same work, so in a
+// causal span later tasks have more keys and fewer queries.
 double share_floats(const AttentionBackward& a, int threads) {
   const double groups = static_cast<double>(a.queries.size()) * static_cast<double>(a.k.dim(1));
   const double tasks = threads > 1 ? std::ceil(2 * threads / std::max(1.0, groups)) : 1;
-  double share = 0;  // partial dq, as a multiple of a group's queries
+  double share = 0;  // size of the partial sums, as a multiple of dq's
   for (double t = 1; t < tasks; ++t) share += std::sqrt(1 - t / tasks);
   return share * static_cast<double>(a.q.numel());
 }
 
-// Returns the floats that GPUs need for a selection: block lists at their maximum size, and partial sums of lists that
-// are split (kernels/attention/cuda/selected_lists.cu).
+// Returns the scratch memory, in floats, that GPUs need for a selection: block lists at their maximum size, and partial
+// sums of split lists (kernels/attention/cuda/selected_lists.cu).
 double list_floats(const AttentionBackward& a) {
   if (!a.selection.bits.defined()) return 0;
   const auto tiles_of = [&](const Span& s) {
@@ -123,14 +124,18 @@ double list_floats(const AttentionBackward& a) {
 
 }  // namespace
 
-// On GPUs, counts one dropout key per query row and head.
+// Returns the bytes of the dropout keys on GPUs: one key per query row and head.
 std::size_t scratch_bytes(const Attention& a, const ExecContext& ctx) {
   if (ctx.stream.device().backend == Backend::cpu || a.dropout.rate == 0) return 0;
   return static_cast<std::size_t>(a.lse.numel()) * sizeof(std::uint32_t);
 }
-// On GPUs, counts row statistics, and the f32 accumulators of dq in parts of 64 columns, each with a turn counter
-// (kernels/attention/cuda/query_sums.cu); cuDNN's accumulators have the same size. Several branches accumulate all
-// gradients in f32. Dropout needs one key per query row and head; selections need block lists.
+// Returns the bytes of scratch memory. GPUs need:
+//   - row statistics
+//   - f32 accumulators of dq in parts of 64 columns, each with a turn counter (kernels/attention/cuda/query_sums.cu);
+//     cuDNN's accumulators have the same size
+//   - f32 accumulators of all gradients if the pattern has several branches
+//   - with dropout, one key per query row and head
+//   - block lists if the pattern selects
 std::size_t scratch_bytes(const AttentionBackward& a, const ExecContext& ctx) {
   const double rows = static_cast<double>(a.q.dim(0) * a.q.dim(1));
   const std::int64_t columns = (a.q.dim(2) + 63) / 64 * 64;

@@ -11,20 +11,21 @@ namespace ring {
 // pairs of a pattern. One call covers many documents.
 //   q, out  [N,Hq,D]; k, v [M,Hk,D]: any strides with unit last dim; D a multiple of 8. q, k and v have one type, f32
 //           or bf16; out has the same type or f32. Scores and accumulators are f32.
-//   lse     [Hq,N] f32: natural logarithm.
+//   lse     [Hq,N] f32: log-sum-exp, as a natural logarithm.
 // Query head h reads KV head h * Hk / Hq. Queries of span queries[b] see only keys of span keys[b]: both are a whole
-// document, or parts of one document that are on two devices. A query without keys, or in no span, gets out 0, lse -inf
-// and gradients 0. Rows in no span must still be finite, since a kernel may read them with a weight of 0.
+// document, or parts of one document that are on two devices. A query that has no keys or is in no span gets out 0, lse
+// -inf and gradients 0. Rows in no span must still be finite, since a kernel may multiply them by a weight of 0.
 //
-// carry (f32 [N,Hq,D], may be `out`; its contents are destroyed): on entry, carry and lse hold the result a over other
-// keys. The result b of this call is merged into it in f32: lse = log(exp(lse_a) + exp(lse_b)), and out is the mean of
-// both outputs with the weights exp(lse_a) and exp(lse_b). Rows in no span keep the carried result.
+// carry (f32 [N,Hq,D], may be `out`; its contents are destroyed): on entry, carry and lse hold a result a over other
+// keys. The call merges its own result b into this result in f32: lse = log(exp(lse_a) + exp(lse_b)), and out is the
+// mean of both outputs with the weights exp(lse_a) and exp(lse_b). Rows in no span keep the carried result.
 //
-// selection: required if the pattern selects. Queries and keys must then be the same spans, each a whole document,
-// unless the selection has `rows`.
+// selection: required if the pattern selects blocks. Unless the selection has `rows`, queries and keys must then be the
+// same spans, each a whole document.
 //
-// dropout: a probability P contributes 0 or P / (1 - rate) to `out`. lse ignores dropout, so that results over other
-// keys merge as without it. A pair that counts m times is dropped or kept as a whole.
+// dropout: a probability P contributes 0 or P / (1 - rate) to `out`. lse ignores dropout, so that results over
+// different keys merge as without dropout. If the pattern counts a pair m times, the pair is still dropped or kept as a
+// whole.
 struct Attention {
   Tensor q, k, v, out, lse;
   std::vector<Span> queries, keys;
@@ -47,13 +48,13 @@ std::size_t scratch_bytes(const Attention&, const ExecContext&);
 const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>&, const Attention&, const ExecContext&);
 inline constinit Kernel<Attention> attention_kernel{"attention", choose_fastest};
 
-// Backward of Attention: P = exp(scale q.k - lse), D = rowsum(dout * out), dS = P * (dP - D). A pair that counts m
-// times has m P.
+// Backward of Attention: P = exp(scale q.k - lse), D = rowsum(dout * out), dS = P * (dP - D). If the pattern counts a
+// pair m times, the pair has m P.
 //   dq, dk, dv  the shapes of q, k and v, any strides with unit last dim, of their type or f32; overwritten.
 //   out, lse    the final results over all keys of a query, even if this call covers only some of the keys.
 //   dropout     as in the forward: dP is masked and scaled by 1 / (1 - rate), and so is the P that dv uses.
 //   carry_*     f32, may be the gradient itself; its values are added to the gradient in f32, its contents destroyed.
-// Bit-identical for a given thread count if ctx.deterministic is set; on CPUs always.
+// Results are bit-identical from run to run if ctx.deterministic is set, on CPUs always for the same thread count.
 struct AttentionBackward {
   Tensor q, k, v, out, lse, dout;
   Tensor dq, dk, dv;
@@ -62,7 +63,7 @@ struct AttentionBackward {
   Pattern pattern;
   Tensor carry_dq, carry_dk, carry_dv;  // each may be undefined; carry_dk and carry_dv only together
   AttentionDropout dropout{};
-  BlockSelection selection{};  // selection, as in the forward
+  BlockSelection selection{};
 };
 inline Cost cost(const AttentionBackward& a) {
   return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv},
@@ -97,8 +98,9 @@ void check(const Attention&);
 void check(const AttentionBackward&);
 void check(const AttentionDecode&);
 
-// Returns the key under which a measured choice of kernel is stored: everything that the speed depends on. Document
-// lengths are bucketed, so that packed batches with about the same work share a key. pattern_key() leaves out `shift`.
+// Return the key under which a measured choice of kernel is stored (choice_key), and the pattern's part of this key
+// (pattern_key). The key contains everything that the speed depends on, so the pattern's `shift` is left out. Document
+// lengths are bucketed, so that packed batches with about the same work share a key.
 std::string pattern_key(const Pattern&);
 std::string choice_key(const Attention&);
 std::string choice_key(const AttentionBackward&);

@@ -13,7 +13,7 @@ void check(const AttentionRecall& a) {
   check_shape(op, "dense", a.dense, a.kept.shape());
   check_shape(op, "out", a.out, {a.kept.dim(1), 2 * a.kept.dim(0)});
   for (const Tensor* t : {&a.kept, &a.dense, &a.out})
-    RING_CHECK(t->dtype() == DType::f32 && t->contiguous(), op, ": ", describe(*t), " is not f32 and contiguous");
+    RING_CHECK(t->dtype() == DType::f32 && t->is_contiguous(), op, ": ", describe(*t), " is not f32 and contiguous");
 }
 
 void check(const SelectedPairs& a) {
@@ -31,7 +31,7 @@ void check(const SelectedPairs& a) {
                " of ", k.count, " tokens");
   }
   check_shape(op, "out", a.out, {a.selection.bits.dim(0), 2});
-  RING_CHECK(a.out.dtype() == DType::f32 && a.out.contiguous(), op, ": ", describe(a.out),
+  RING_CHECK(a.out.dtype() == DType::f32 && a.out.is_contiguous(), op, ": ", describe(a.out),
              " is not f32 and contiguous");
 }
 
@@ -42,7 +42,7 @@ std::vector<QuerySample> sample_blocks(const Pattern& pattern, const std::vector
   for (std::size_t b = 0; b < documents.size(); ++b) {
     const Span& d = documents[b];
     const std::int64_t start =
-        pattern.origin(d.document) - d.position;  // row of block 0, relative to d.first; at most 0
+        pattern.origin(d.document) - d.position;  // first row of the document's block 0, minus d.first; at most 0
     std::size_t stretches = 0;                    // runs of sampled blocks so far
     bool goes_on = false;                         // true if the previous block was sampled
     for (std::int64_t r = first[b]; r < first[b + 1]; ++r) {

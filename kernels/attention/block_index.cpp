@@ -22,7 +22,7 @@ void check_projected(const char* op, const Tensor& t, const IndexShape& s) {
              " heads of ", s.dim, ", expected at most ", kMaxIndexHeads, " of ", kMaxIndexDim);
   RING_CHECK(s.first_head >= 0 && s.count > 0 && s.first_head + s.count <= s.kv_heads, op, ": ", s.count,
              " KV heads from ", s.first_head, " on, of ", s.kv_heads);
-  RING_CHECK(t.defined() && t.contiguous() && t.shape().size() == 2 && t.dim(1) == s.width(), op, ": projected is ",
+  RING_CHECK(t.defined() && t.is_contiguous() && t.shape().size() == 2 && t.dim(1) == s.width(), op, ": projected is ",
              describe(t), ", expected ", s.width(), " columns for ", s.heads, " heads of ", s.dim, " and ", s.kv_heads,
              " KV heads");
 }
@@ -36,8 +36,8 @@ void check_biases(const char* op, const char* name, const Tensor& t, const Index
 }
 
 void check_scores(const char* op, const char* name, const Tensor& t, std::int64_t heads) {
-  RING_CHECK(t.defined() && t.dtype() == DType::f32 && t.contiguous() && t.shape().size() == 3 && t.dim(1) == heads, op,
-             ": ", name, " is ", describe(t), ", expected f32[blocks, ", heads, ", blocks]");
+  RING_CHECK(t.defined() && t.dtype() == DType::f32 && t.is_contiguous() && t.shape().size() == 3 && t.dim(1) == heads,
+             op, ": ", name, " is ", describe(t), ", expected f32[blocks, ", heads, ", blocks]");
 }
 
 bool has(const Tensor& t, std::int64_t first, std::int64_t end) {
@@ -81,7 +81,7 @@ void check(const IndexScoresBackward& a) {
   constexpr const char* op = "index_scores_backward";
   check_projected(op, a.projected, a.shape);
   check_scores(op, "dscores", a.dscores, a.shape.count);
-  RING_CHECK(a.dprojected.defined() && a.dprojected.shape() == a.projected.shape() && a.dprojected.contiguous() &&
+  RING_CHECK(a.dprojected.defined() && a.dprojected.shape() == a.projected.shape() && a.dprojected.is_contiguous() &&
                  a.dprojected.dtype() == a.projected.dtype(),
              op, ": dprojected is ", describe(a.dprojected), " for ", describe(a.projected));
   for (const SelectedRows& d : a.documents) {
@@ -114,7 +114,7 @@ void check(const IndexLoss& a) {
     check_scores(op, "gradient", a.gradient, heads);
     check_shape(op, "gradient", a.gradient, a.scores.shape());
   }
-  RING_CHECK(a.bits.defined() && a.bits.dtype() == DType::i32 && a.bits.contiguous() && a.bits.shape().size() == 3 &&
+  RING_CHECK(a.bits.defined() && a.bits.dtype() == DType::i32 && a.bits.is_contiguous() && a.bits.shape().size() == 3 &&
                  a.bits.dim(0) == rows && a.bits.dim(1) == heads && a.bits.dim(2) * 32 >= a.scores.dim(2),
              op, ": bits are ", describe(a.bits), " for scores ", describe(a.scores));
   check_numel(op, "loss", a.loss, rows);

@@ -26,8 +26,8 @@ struct IndexShape {
   float scale() const;  // returns 1 / sqrt(heads * dim)
 };
 
-// Factor of the bias by distance. Adam changes each number by about the learning rate per step; a dot product changes
-// faster, since many of its factors change at once, so an unscaled bias would learn too slowly.
+// Factor of the bias by distance. Adam changes each parameter by about the learning rate per step. A dot product
+// changes faster, since many of its factors change at once, so an unscaled bias would learn too slowly.
 inline constexpr float kDistanceScale = 16;
 
 // scores[i, g, j] = scale sum over heads h of w[i - 1, g, h] relu(q[i - 1, h] . k[j])
@@ -82,8 +82,9 @@ inline constinit Kernel<IndexDistancesBackward> index_distances_backward_kernel{
 //   gradient[i, g, j] = scale * state.loss_scale * share * (tokens of block i) * (softmax(s)_j - p_j), and 0 if j is no
 //     candidate
 // scores, mass, gradient f32 [rows,Hk,blocks]; bits i32 [rows,Hk,words] (selection.h); loss f32 [rows]; all contiguous.
-// gradient may be mass; it is not computed if undefined. documents: as they were pooled; block j is row out + j. Here
-// `leading_gap` may be any number of rows; blocks that are leading_gap entirely are left unchanged.
+// gradient may be mass; it is not computed if undefined. documents: the segments that were passed to BlockPool
+// (block_pool.h); block j of a document is row out + j. Here `leading_gap` may exceed a block: rows of blocks that lie
+// entirely in the gap are left unchanged.
 struct IndexLoss {
   Tensor scores, mass, bits, loss, gradient;
   std::vector<PoolSegment> documents;

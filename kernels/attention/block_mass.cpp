@@ -56,7 +56,7 @@ void check(const BlockMass& a) {
              op, ": mass is ", describe(a.mass), " for a selection ", describe(a.selection.bits), " and documents of ",
              max, " blocks");
   for (const Tensor* t : {&a.lse, &a.mass})
-    RING_CHECK(t->dtype() == DType::f32 && t->contiguous(), op, ": ", describe(*t), " is not f32 and contiguous");
+    RING_CHECK(t->dtype() == DType::f32 && t->is_contiguous(), op, ": ", describe(*t), " is not f32 and contiguous");
 }
 
 }  // namespace ring

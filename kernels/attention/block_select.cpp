@@ -21,14 +21,14 @@ bool has(const Tensor& t, std::int64_t first, std::int64_t end) {
 }
 
 void check_bits(const BlockSelect& a, const Tensor& beside) {
-  RING_CHECK(a.bits.defined() && a.bits.dtype() == DType::i32 && a.bits.contiguous() && a.bits.shape().size() == 3 &&
+  RING_CHECK(a.bits.defined() && a.bits.dtype() == DType::i32 && a.bits.is_contiguous() && a.bits.shape().size() == 3 &&
                  a.bits.dim(1) == beside.dim(1),
              op, ": bits are ", describe(a.bits), " for ", describe(beside));
 }
 
 void check_scores(const BlockSelect& a) {
   RING_CHECK(!a.queries.defined() && !a.keys.defined(), op, ": scores are given together with queries or keys");
-  RING_CHECK(a.scores.dtype() == DType::f32 && a.scores.contiguous() && a.scores.shape().size() == 3, op,
+  RING_CHECK(a.scores.dtype() == DType::f32 && a.scores.is_contiguous() && a.scores.shape().size() == 3, op,
              ": scores are ", describe(a.scores), ", expected f32[blocks, KV heads, blocks]");
   check_bits(a, a.scores);
   for (const SelectedRows& d : a.documents)
@@ -46,7 +46,7 @@ void check(const BlockSelect& a) {
   RING_CHECK(a.scale > 0, op, ": scores times ", a.scale, ", expected a scale above 0");
   if (a.scores.defined()) return check_scores(a);
   for (const Tensor* t : {&a.queries, &a.keys})
-    RING_CHECK(t->defined() && t->dtype() == DType::f32 && t->contiguous() && t->shape().size() == 3 &&
+    RING_CHECK(t->defined() && t->dtype() == DType::f32 && t->is_contiguous() && t->shape().size() == 3 &&
                    t->dim(1) == a.keys.dim(1) && t->dim(2) == a.keys.dim(2),
                op, ": ", describe(*t), " with keys ", describe(a.keys), ", expected f32[blocks, KV heads, head dim]");
   check_bits(a, a.keys);

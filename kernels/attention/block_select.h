@@ -42,8 +42,9 @@ struct BlockSelect {
 Cost cost(const BlockSelect&);
 inline constinit Kernel<BlockSelect> block_select_kernel{"block_select"};
 
-// Returns BlockSelect::scale, given the scale of attention: it makes a dot product of means comparable to attention's
-// scores scale q.k, averaged over the query heads of a KV head, since query means are summed over these heads.
+// Returns BlockSelect::scale for attention with this scale. Block means of queries are summed over the query heads of a
+// KV head. Dividing by the number of these heads makes scaled dot products of block means comparable to attention's
+// scores scale q.k, averaged over these heads.
 inline float scale_of_means(float scale, std::int64_t heads, std::int64_t kv_heads) {
   return scale / static_cast<float>(heads / kv_heads);
 }

@@ -30,8 +30,8 @@ struct BlockRule {
   float mass = 1;               // content: stops early once this share of the softmax is kept (block_select.h); 1: off
   std::uint32_t threshold = 0;  // random: a block is kept if its 32 random bits are below this (random_threshold)
   std::uint64_t seed = 0;
-  // drawn: key block k of query block q is bit k of row q. A row has `words` words; row 0 starts at word `first_word`
-  // of BlockPattern::bits(), to which BlockPattern sets `bits`. Query blocks >= rows keep only d = 0.
+  // drawn: key block k of query block q is bit k of row q. A row has `words` words. Row 0 starts at word `first_word`
+  // of BlockPattern::bits(); BlockPattern sets `bits` to this word. Query blocks >= rows keep only d = 0.
   std::int64_t first_word = 0;
   std::int32_t rows = 0, words = 0;
   const std::uint32_t* bits = nullptr;
@@ -92,13 +92,13 @@ class BlockPattern {
                std::vector<std::uint32_t> bits = {}, std::uint64_t generation = 0);
   // Returns the next generation: new rules for the same heads.
   BlockPattern with_rules(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits = {}) const;
-  // Returns this pattern as the generation after `before`, however both were made.
+  // Returns a copy that counts as the generation after `before`; the two patterns need not be related.
   BlockPattern as_successor_of(const BlockPattern& before) const;
   // Returns the pattern of KV heads [first, first + count), renumbered from 0, for a shard of the heads.
   BlockPattern of_heads(std::int32_t first, std::int32_t count) const;
 
   std::int32_t block() const { return block_; }
-  std::int32_t rule_index(std::int32_t kv_head) const;  // returns the index of the rule
+  std::int32_t rule_index(std::int32_t kv_head) const;
   const BlockRule& rule(std::int32_t kv_head) const { return rules_[static_cast<std::size_t>(rule_index(kv_head))]; }
   bool keeps(std::int32_t kv_head, std::int32_t q, std::int32_t k) const { return rule(kv_head).keeps(kv_head, q, k); }
   const std::vector<std::uint32_t>& bits() const { return *bits_; }
@@ -126,8 +126,8 @@ class BlockPattern {
 // of 128: tile i starts at position 128 i. Each KV head and tile has a list of entries, one per block of 64 columns
 // that the tile keeps, in ascending order. Bits of an entry:
 //   [31:4] column block | [3:2] coverage of rows 64-127 | [1:0] coverage of rows 0-63
-// 64 rows that start beyond the length have no coverage. Blocks that only end beyond the length are not marked: kernels
-// must mask them.
+// If the 64 rows of a half start beyond the sequence's end, their coverage is `none`. Blocks that extend beyond the end
+// are not marked: kernels must mask what is beyond.
 constexpr std::int32_t kListRows = 128, kListColumns = 64;
 enum class BlockCoverage : std::uint8_t { none = 0, partly = 1, wholly = 2 };  // partly: contains the causal diagonal
 RING_HOST_DEVICE constexpr std::int32_t list_entry(std::int32_t column_block, BlockCoverage first,

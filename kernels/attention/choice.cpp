@@ -56,8 +56,9 @@ void cut(Args& a, double flops) {
       if (s.count > kRows) s.count = std::max(1, static_cast<std::int32_t>(s.count * share) / kRows) * kRows;
 }
 
-// Returns a shortened call that can be repeated. Without a carry, a call overwrites its results and can be repeated in
-// place. With a carry, whose contents a call destroys, the same call without a carry is measured, into new tensors.
+// Returns a shortened call that can be repeated for measuring. A call without a carry overwrites its results, so it can
+// be repeated in place. A call with a carry destroys the carry's contents, so it is measured without the carry and
+// writes new tensors.
 Attention repeatable(Attention a, const ExecContext& ctx) {
   limit_work(a, kEnough);
   if (!a.carry.defined()) return a;

@@ -19,14 +19,16 @@ std::int32_t max_blocks(const Pattern& pattern, const std::vector<Span>& spans) 
   return max;
 }
 
-// Returns the pattern with a content rule for all heads, so that a selection says which blocks are kept.
+// Returns the pattern with a content rule for all heads in place of its rules, so that calls take the kept blocks from
+// a selection (selection.h).
 Pattern selecting(Pattern p) {
   const BlockRule any{.kind = BlockRuleKind::content, .local = 1, .keep = 1};
   p.blocks = std::make_shared<const BlockPattern>(p.blocks->block(), std::vector{any});
   return p;
 }
 
-// Returns BlockSelection::rows for parts of these documents.
+// Returns the first selection row of each document. A call over parts of these documents needs it
+// (BlockSelection::rows).
 std::vector<std::int32_t> rows_of(const Pattern& pattern, const std::vector<Span>& documents) {
   std::vector<std::int32_t> rows = first_blocks(pattern, documents);
   rows.pop_back();
@@ -42,7 +44,9 @@ std::vector<Rows> begun_blocks(const Attention& a, const std::vector<std::int32_
   std::vector<Rows> begun;
   for (std::size_t b = 0; b < a.keys.size(); ++b) {
     const std::int64_t size = a.pattern.blocks->block(), origin = a.pattern.origin(a.keys[b].document);
-    const auto first_from = [&](std::int64_t position) {  // the document itself begins within its first block
+    // Returns the index of the first block that begins at `position` or later. A document may begin within its first
+    // block, which then counts as beginning with the document.
+    const auto first_from = [&](std::int64_t position) {
       return position == a.keys[b].position ? 0 : narrow<std::int32_t>((position - origin + size - 1) / size);
     };
     const Span& q = a.queries[b];
@@ -75,7 +79,7 @@ void check(const DistanceMass& a) {
                  a.out.dim(2) >= max,
              op, ": out is ", describe(a.out), " for ", kv_heads, " KV heads and documents of ", max, " blocks");
   for (const Tensor* t : {&a.mass, &a.out})
-    RING_CHECK(t->dtype() == DType::f32 && t->contiguous(), op, ": ", describe(*t), " is not f32 and contiguous");
+    RING_CHECK(t->dtype() == DType::f32 && t->is_contiguous(), op, ": ", describe(*t), " is not f32 and contiguous");
 }
 
 BlockSelection selection_of_rules(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t kv_heads,

@@ -27,11 +27,12 @@ void check(const DistanceMass&);  // throws Error if shapes do not fit, or if th
 BlockSelection selection_of_rules(const Pattern&, const std::vector<Span>&, std::int64_t kv_heads,
                                   const std::vector<std::int32_t>& first, const ExecContext&);
 
-// Returns DistanceMass::out [2,Hk,distances] for attention over a pattern with position-based rules, using q, k, spans
-// and scale of the call. Recomputes attention for the log-sum-exps. Blocks before first[g] do not count, because
-// attention to the start of a document says nothing about a distance. If the queries are parts of documents (the keys
-// must be whole), returns the contribution of these queries to the sums and counts the query blocks whose first token
-// is among them, so that adding up the results of all parts gives the whole.
+// Returns DistanceMass::out [2,Hk,distances] for attention over a pattern with position-based rules. Uses q, k, spans
+// and scale of the call, and recomputes attention for the log-sum-exps. Blocks before first[g] do not count, because
+// attention to the start of a document says nothing about a distance.
+// The keys must be whole documents; the queries may be parts of them. For parts, returns the contribution of these
+// queries to the sums, and counts the query blocks whose first token is among them. Adding up the results of all parts
+// gives the result for whole documents.
 Tensor distance_masses(const Attention&, std::int64_t distances, const std::vector<std::int32_t>& first,
                        const ExecContext&);
 

@@ -18,7 +18,7 @@ struct AttentionDropout {
   // defined. Query head h is head first_head + h of the layer.
   std::int64_t first_row = 0, first_head = 0;
   Tensor rows;
-  Tensor state;  // a StepState in device memory, whose step replaces site.step; may be undefined
+  Tensor state;  // StepState in device memory: its step is used instead of site.step; may be undefined
 };
 
 // Returns the threshold rate * 2^32: a pair is dropped if its dropout_bits() are below it.
@@ -31,8 +31,9 @@ RING_HOST_DEVICE constexpr std::uint32_t dropout_row_key(const RandomSite& s, st
   return random_bits(s, static_cast<std::uint64_t>(row * kDropoutHeads + head));
 }
 
-// Returns the key that all pairs of an attention key share, given its position from the start of the packed row: a
-// multiple of 2^32 / golden ratio. Adjacent positions differ in many bits, positions up to 2^24 apart in enough.
+// Returns the key that all pairs of an attention key share. position: counted from the start of the packed row. The
+// result is a multiple of 2^32 / golden ratio: adjacent positions differ in many bits, and positions up to 2^24 apart
+// still differ in enough bits for dropout_bits() to mix.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_column_key(std::int32_t position) {
   return static_cast<std::uint32_t>(position) * 0x9e3779b9u;
 }

@@ -11,7 +11,7 @@ void check(const AttentionEntropy& a) {
   check_shape("attention_entropy", "lse", a.lse, {heads, n});
   check_shape("attention_entropy", "out", a.out, {n, 2 * heads});
   for (const Tensor* t : {&a.keys, &a.lse, &a.out})
-    RING_CHECK(t->contiguous(), "attention_entropy: ", describe(*t), " is not contiguous");
+    RING_CHECK(t->is_contiguous(), "attention_entropy: ", describe(*t), " is not contiguous");
 }
 
 }  // namespace ring

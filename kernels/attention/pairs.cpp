@@ -18,10 +18,10 @@ std::int64_t count(const Columns& c) {
   return std::max(0, c.end - c.first) - std::max(0, hole_end - hole);
 }
 
-// Returns true if count() is linear in the row between two rows that are `rows` apart and have the columns a and b.
-// From row to row each bound stays or rises by one, so it is linear if over the whole range it never rises or always
-// does; only the holes of a finer branch jump. Of two linear bounds, the larger one at both ends is the larger one
-// throughout.
+// Returns true if count() is linear in the row from the row that sees the columns a to the row that sees b, `rows` rows
+// later. From one row to the next, each bound stays or rises by one; only the holes of a finer branch jump. A bound is
+// therefore linear if over the whole range it never rises or always rises. If one of two linear bounds is larger at
+// both ends, it is larger throughout.
 bool is_line(const Columns& a, const Columns& b, std::int32_t rows, bool jumps) {
   const auto line = [&](std::int32_t x, std::int32_t y) { return x == y || y - x == rows; };
   const auto ordered = [](std::int32_t x0, std::int32_t y0, std::int32_t x1, std::int32_t y1) {

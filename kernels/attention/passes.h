@@ -7,14 +7,15 @@
 
 namespace ring {
 
-// Calls run(args of one pass, pass) for each pass in order. fill(lse) must set all of lse to -inf.
+// Calls run(args of one pass, pass) for each pass in order. With several passes and no carry, calls fill(lse) before,
+// which must set all of lse to -inf.
 template <class Fill, class Run>
 void forward_passes(const Attention& args, const ExecContext& ctx, const Fill& fill, const Run& run) {
   const std::vector<BranchPass> passes = passes_of(args.pattern);
   if (passes.size() == 1) return run(args, passes[0]);
   Attention one = args;
   if (!args.carry.defined()) {
-    one.carry = args.out.dtype() == DType::f32 && args.out.contiguous() ? args.out : ctx.empty(args.q.shape());
+    one.carry = args.out.dtype() == DType::f32 && args.out.is_contiguous() ? args.out : ctx.empty(args.q.shape());
     fill(args.lse);
   }
   for (std::size_t i = 0; i < passes.size(); ++i) {

@@ -42,7 +42,7 @@ struct Pattern {
   std::int32_t shift = 0;
   std::shared_ptr<const BlockPattern> blocks;
   std::vector<std::int32_t> pools;  // pool sizes in tokens
-  // Set in a call over pools alone: position u of the keys is pool u, of `pool` tokens. 0 if keys are tokens.
+  // If the keys of a call are pools: tokens per pool, and position u of the keys is pool u. 0 if keys are tokens.
   std::int32_t pool = 0;
 
   // True if each query sees one interval of keys, plus sinks: dense attention or a sliding window.

@@ -76,7 +76,7 @@ void PoolSums::reduce_weight_gradients() const {
 
 namespace {
 
-// Returns `whole` as a call over the pools of `call`. The caller sets the result tensors.
+// Returns the call `whole` with the pools of `call` in place of its keys. The caller sets the result tensors.
 template <class Args>
 Args over(const PoolKeys& pools, const PoolCall& call, Args whole) {
   whole.k = pools.keys, whole.v = pools.values;
@@ -119,8 +119,8 @@ void gate_backward(const PooledAttentionBackward& a, const std::vector<PoolKeys>
                    ctx);
 }
 
-// Returns the gradients of the keys and values of one pool size, f32 [2,pools,Hk,D]. Adds the gradient of the queries
-// to dq if `has`, otherwise overwrites dq.
+// Returns the gradients of the keys and values of one pool size, f32 [2,pools,Hk,D]. Also computes the gradient of the
+// queries: adds it to dq if `has` (dq already holds a gradient), otherwise overwrites dq.
 Tensor gradients_of(const PoolKeys& pools, const AttentionBackward& whole, const Tensor& dq, bool has,
                     const ExecContext& ctx) {
   const Shape& shape = pools.keys.shape();
@@ -143,7 +143,7 @@ Tensor gradients_of(const PoolKeys& pools, const AttentionBackward& whole, const
 Tensor attend_to_pools(PooledAttention& args, const std::vector<PoolKeys>& pools, const ExecContext& ctx) {
   args.pattern.pools.clear();
   if (pools.empty()) return {};
-  args.carry = args.out.dtype() == DType::f32 && args.out.contiguous() ? args.out : ctx.empty(args.out.shape());
+  args.carry = args.out.dtype() == DType::f32 && args.out.is_contiguous() ? args.out : ctx.empty(args.out.shape());
   PooledAttention alone = args;
   alone.carry = {};
   attend_pools(alone, pools, args.carry, ctx);
@@ -153,7 +153,7 @@ Tensor attend_to_pools(PooledAttention& args, const std::vector<PoolKeys>& pools
   return pooled_lse;
 }
 
-void mean_gates(const PooledAttention& args, const Tensor& pooled_lse, const ExecContext& ctx) {
+void write_mean_gates(const PooledAttention& args, const Tensor& pooled_lse, const ExecContext& ctx) {
   if (!args.mean_gates.defined() || args.q.dim(0) == 0) return;
   if (!pooled_lse.defined()) return fill_zero(args.mean_gates, ctx.stream);
   pool_gate_kernel({pooled_lse, args.lse, args.gates, args.mean_gates}, ctx);
@@ -168,7 +168,8 @@ void attend_to_pools(PooledAttentionBackward& args, const std::vector<PoolKeys>&
   AttentionBackward alone = args;
   if (args.gates.defined() && args.q.dim(0) > 0) {
     gate_backward(args, pools, ctx);
-    alone.lse = ctx.empty(args.lse.shape());  // exp(score + gate - lse)
+    // Subtracts the gates from lse instead of adding them to the scores: P of a pool is exp(score + gate - lse).
+    alone.lse = ctx.empty(args.lse.shape());
     axpby_kernel({.x = args.lse, .y = args.gates, .out = alone.lse, .alpha = 1, .beta = -1}, ctx);
   }
   args.carry_dq = args.dq.dtype() == DType::f32 ? args.dq : ctx.empty(args.dq.shape());

@@ -30,7 +30,7 @@ struct PoolTokens {
 // The pools of the i-th size of a source: means, or sums by learned weights. The context must outlive this object.
 class PoolSums {
  public:
-  PoolSums(const PoolSource&, std::size_t i, std::int64_t pools, const ExecContext&);
+  PoolSums(const PoolSource&, std::size_t size_index, std::int64_t num_pools, const ExecContext&);
   // Fills the rows of `keys` and `values` for the pools of these tokens. Overwrites: every pool must be covered by
   // exactly one call.
   void compute_pools(const PoolTokens&);
@@ -45,7 +45,7 @@ class PoolSums {
  private:
   std::int32_t size_;
   PoolWeights learned_, dlearned_;        // undefined for means
-  Tensor weights_, dpositions_, dquery_;  // one row per pool: softmax weights, and gradients to be summed
+  Tensor weights_, dpositions_, dquery_;  // per pool: softmax weights, and the gradients that are summed to dlearned_
   const ExecContext& ctx_;
 };
 
@@ -65,17 +65,17 @@ struct PoolKeys {
   std::function<void(const Tensor& gradients, const Tensor& dk, const Tensor& dv)> backward;
 };
 
-// Runs attention over the pools alone, with the gates, and rewrites the call in place: its pattern loses the pools, and
-// its carry and lse hold the pools' result, so that a following attention_kernel call adds the tokens. Returns the
-// pools' log-sum-exp, to be passed to mean_gates() after that call; undefined without pools or if mean gates are not
+// Runs attention over the pools alone, with the gates. Rewrites the call in place: its pattern loses the pools, and its
+// carry and lse hold the pools' result. An attention_kernel call must follow, which adds the tokens. Returns the pools'
+// log-sum-exp for write_mean_gates(), to be called after that; undefined if there are no pools or no mean gates are
 // wanted.
 Tensor attend_to_pools(PooledAttention&, const std::vector<PoolKeys>&, const ExecContext&);
 // Writes the call's mean_gates if it is defined.
-void mean_gates(const PooledAttention&, const Tensor& pooled_lse, const ExecContext&);
+void write_mean_gates(const PooledAttention&, const Tensor& pooled_lse, const ExecContext&);
 
-// Computes the pools' part of the gradients: writes dgates and dweights, and rewrites the call in place: its pattern
-// loses the pools, and its carries hold the pools' part of dq, dk and dv, to which a following
-// attention_backward_kernel call adds the part of the tokens.
+// Computes the pools' part of the gradients, and writes dgates and dweights. Rewrites the call in place: its pattern
+// loses the pools, and its carries hold the pools' part of dq, dk and dv. An attention_backward_kernel call must
+// follow, which adds the tokens' part.
 void attend_to_pools(PooledAttentionBackward&, const std::vector<PoolKeys>&, const ExecContext&);
 
 }  // namespace ring

@@ -1,10 +1,11 @@
 #pragma once
-// Attention over the pairs of a pattern and over its pools (Pattern::pools): one kernel call per pool size and one for
-// the pairs, merged by their log-sum-exps. The result is exactly one softmax over tokens and pools, forward and
-// backward: the compressed branch of NSA (Yuan et al. 2025, section 3.3.1). A pool is the mean of its tokens, or their
-// sum by learned weights (weighted_pool.h). Optional gates, one per query and head, are added to the scores of all its
-// pools: NSA's gates, which weigh branches by exp(g) within the one softmax. Without pools there is only the call for
-// the pairs.
+// Attention over the pairs of a pattern and over its pools (Pattern::pools). There is one kernel call per pool size and
+// one for the pairs; their results are merged by log-sum-exp. The result is exactly one softmax over tokens and pools,
+// forward and backward: the compressed branch of NSA (Yuan et al. 2025, section 3.3.1).
+//   * A pool is the mean of its tokens, or their sum by learned weights (weighted_pool.h).
+//   * Optional gates, one per query and head, are added to the scores of all pools that the query sees. They are NSA's
+//     gates: they weigh branches by exp(g) within the one softmax.
+//   * Without pools there is only the call for the pairs.
 
 #include <utility>
 
@@ -24,7 +25,7 @@ std::vector<PoolWeights> of_heads(const std::vector<PoolWeights>&, KvHeads);
 
 struct PoolOperands {
   std::vector<PoolWeights> weights;  // one per size; empty if pools are means
-  Tensor scored;                     // [N,Hk,D], multiplied with the weights' query; v if undefined
+  Tensor scored;                     // [N,Hk,D], scored by the weights' query (x of WeightedPool); v if undefined
   Tensor gates;                      // f32 [Hq,N], laid out as lse; 0 if undefined
   // Output, f32 [Hq,N]: for each query and head, the mean gate of its keys, weighted by their probabilities. Not
   // computed if undefined.
@@ -41,7 +42,7 @@ struct PooledAttention : Attention, PoolOperands {
 void pooled_attention(PooledAttention, const ExecContext&);
 
 struct PoolBackwardOperands {
-  std::vector<PoolWeights> weights, dweights;  // dweights: f32, overwritten for each size that some document has
+  std::vector<PoolWeights> weights, dweights;  // dweights: f32, overwritten; unchanged for sizes without any pool
   Tensor gates, dgates;                        // dgates: f32 [Hq,N], overwritten
 };
 

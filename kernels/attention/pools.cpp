@@ -4,7 +4,7 @@
 
 namespace ring {
 
-std::int32_t pools_of(const Span& s, std::int32_t pool) { return s.count == 0 ? 0 : (s.count - 1) / pool; }
+std::int32_t count_pools(const Span& s, std::int32_t pool) { return s.count == 0 ? 0 : (s.count - 1) / pool; }
 
 std::vector<Span> pool_spans(const std::vector<Span>& documents, std::int32_t pool) {
   std::vector<Span> spans;
@@ -12,8 +12,8 @@ std::vector<Span> pool_spans(const std::vector<Span>& documents, std::int32_t po
   for (const Span& s : documents) {
     RING_CHECK(s.count == 0 || s.position == s.document, "attention: pools of a document from its token ",
                s.position - s.document, " on: pools are made of whole documents");
-    spans.push_back({.first = first, .count = pools_of(s, pool), .position = s.document, .document = s.document});
-    first += pools_of(s, pool);
+    spans.push_back({.first = first, .count = count_pools(s, pool), .position = s.document, .document = s.document});
+    first += count_pools(s, pool);
   }
   return spans;
 }
@@ -22,8 +22,8 @@ std::vector<PoolSegment> pooled_rows(const std::vector<Span>& documents, std::in
   std::vector<PoolSegment> rows;
   std::int32_t out = 0;
   for (const Span& s : documents) {
-    rows.push_back({.first = s.first, .count = pools_of(s, pool) * pool, .out = out});
-    out += pools_of(s, pool);
+    rows.push_back({.first = s.first, .count = count_pools(s, pool) * pool, .out = out});
+    out += count_pools(s, pool);
   }
   return rows;
 }

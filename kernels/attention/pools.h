@@ -10,7 +10,7 @@
 namespace ring {
 
 // Returns how many pools of the document some query sees. A pool that includes the last token has no later query.
-std::int32_t pools_of(const Span& document, std::int32_t pool);
+std::int32_t count_pools(const Span& document, std::int32_t pool);
 
 // For whole documents, returns the key spans of their pools, for a call with Pattern::pool, and the rows of the tokens
 // that the pools are made of. pool_spans() throws Error if a span is not a whole document.

@@ -13,8 +13,8 @@ void SeenKeys::add(std::int32_t kv_head, std::int32_t query, std::int32_t length
     pass.listed ? add_blocks(kv_head, query, length, to) : add_pass(pass, kv_head, query, length, to);
 }
 
-std::optional<std::int64_t> SeenKeys::reach() const {
-  if (!pattern_.pools.empty()) return {};  // all keys may be in pools
+std::optional<std::int64_t> SeenKeys::max_needed_keys() const {
+  if (!pattern_.pools.empty()) return {};  // every earlier key may be in a pool that the query sees
   std::int64_t max = 0;
   for (const BranchPass& pass : passes_) {
     if (pass.window == 0) return {};
@@ -28,7 +28,7 @@ void SeenKeys::add_pass(const BranchPass& pass, std::int32_t kv_head, std::int32
   const std::int32_t start = query / pass.segment * pass.segment, p = query - start;
   const std::int32_t end = std::min(length - start, pass.segment), sinks = std::max(pattern_.sinks - start, 0);
   const HeadSegment segment(pass, {start, p, p + 1, start, 0, end, sinks}, pass.offset(kv_head));
-  if (segment.q_first == segment.q_end) return;  // no sample of this head
+  if (segment.q_first == segment.q_end) return;  // this head does not sample the query
   const Columns c = segment.columns<Stationary::q>(segment.q_first);
   const std::int32_t hole = std::clamp(c.hole, c.first, c.end), hole_end = std::clamp(c.hole_end, hole, c.end);
   for (const auto& [first, last] : {std::pair(c.first, hole), std::pair(hole_end, c.end)})

@@ -38,7 +38,7 @@ class SeenKeys {
 
   // Returns how many of the newest keys, besides sinks, a causal query may need, directly or through pools; nullopt if
   // it may need all of them.
-  std::optional<std::int64_t> reach() const;
+  std::optional<std::int64_t> max_needed_keys() const;
 
  private:
   void add_pass(const BranchPass&, std::int32_t kv_head, std::int32_t query, std::int32_t length,

@@ -43,7 +43,7 @@ void check(const BlockSelection& s, const Pattern& pattern, const std::vector<Sp
     rows = whole ? rows + blocks : std::max(rows, blocks == 0 ? 0 : s.rows[b] + blocks);
     max = std::max(max, blocks);
   }
-  RING_CHECK(s.bits.dtype() == DType::i32 && s.bits.contiguous() && s.bits.shape().size() == 3 &&
+  RING_CHECK(s.bits.dtype() == DType::i32 && s.bits.is_contiguous() && s.bits.shape().size() == 3 &&
                  (whole ? s.bits.dim(0) == rows : s.bits.dim(0) >= rows) && s.bits.dim(1) == kv_heads &&
                  s.bits.dim(2) * 32 >= max,
              op, ": the selection is ", describe(s.bits), ", expected i32[", rows, ", ", kv_heads, ", ",

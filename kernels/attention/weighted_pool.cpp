@@ -11,7 +11,7 @@ void check_heads(const char* op, const char* name, const Tensor& t, const Tensor
 }
 
 void check_dense(const char* op, const char* name, const Tensor& t, const Shape& shape, DType type) {
-  RING_CHECK(t.defined() && t.contiguous() && t.dtype() == type && t.shape() == shape, op, ": ", name, " is ",
+  RING_CHECK(t.defined() && t.is_contiguous() && t.dtype() == type && t.shape() == shape, op, ": ", name, " is ",
              describe(t), ", expected contiguous ", type, shape);
 }
 
@@ -26,7 +26,7 @@ void check_rows(const char* op, const Tensor& k, const Tensor& weights, const st
 }
 
 void check_weights(const char* op, const Tensor& k, const Tensor& weights) {
-  RING_CHECK(weights.defined() && weights.dtype() == DType::f32 && weights.contiguous() &&
+  RING_CHECK(weights.defined() && weights.dtype() == DType::f32 && weights.is_contiguous() &&
                  weights.shape().size() == 3 && k.defined() && k.shape().size() == 3 && weights.dim(1) == k.dim(1),
              op, ": weights are ", describe(weights), " for k ", describe(k), ", expected f32[pools, heads, rows]");
 }

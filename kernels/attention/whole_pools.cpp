@@ -16,7 +16,7 @@ void check_whole(const Args& a, bool carries) {
   RING_CHECK(!carries && a.queries == a.keys, "attention: pools of parts of documents");
 }
 
-// Computes the pools of whole documents, for each size of which there are pools.
+// Computes the pools of whole documents. Returns one element per pool size; omits sizes without any pool.
 std::vector<PoolKeys> pools_of_documents(const PoolSource& source, const std::vector<Span>& documents,
                                          const ExecContext& ctx) {
   std::vector<PoolKeys> all;
@@ -46,7 +46,7 @@ void pooled_attention(PooledAttention args, const ExecContext& ctx) {
   check_whole(args, args.carry.defined());
   const Tensor pooled_lse = attend_to_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
   attention_kernel(args, ctx);
-  mean_gates(args, pooled_lse, ctx);
+  write_mean_gates(args, pooled_lse, ctx);
 }
 
 void pooled_attention_backward(PooledAttentionBackward args, const ExecContext& ctx) {

@@ -26,7 +26,7 @@ void add_rows(const float* x, std::int64_t stride, std::int64_t rows, std::int64
 void run_column_sum(const ColumnSum& args, const ExecContext& ctx) {
   const Tensor &x = args.x, &out = args.out;
   RING_CHECK(
-      x.shape().size() == 2 && out.numel() == x.dim(1) && out.contiguous() && (x.dim(1) <= 1 || x.stride(1) == 1),
+      x.shape().size() == 2 && out.numel() == x.dim(1) && out.is_contiguous() && (x.dim(1) <= 1 || x.stride(1) == 1),
       "column_sum of ", describe(x), " into ", describe(out), ": shapes do not fit");
   const float* in = x.data<float>();
   float* to = out.data<float>();

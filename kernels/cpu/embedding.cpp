@@ -16,8 +16,8 @@ void check_ids(const Tensor& ids, std::int64_t rows) {
 
 void check_args(const char* op, const Tensor& ids, const Tensor& table, const Tensor& out, std::int64_t first_id,
                 std::int64_t all_rows) {
-  RING_CHECK(table.shape().size() == 2 && table.contiguous(), op, ": the table is ", describe(table));
-  RING_CHECK(ids.contiguous(), op, ": ids are strided");
+  RING_CHECK(table.shape().size() == 2 && table.is_contiguous(), op, ": the table is ", describe(table));
+  RING_CHECK(ids.is_contiguous(), op, ": ids are strided");
   check_shape(op, "out", out, {ids.numel(), table.dim(1)});
   check_numel(op, "out", out, ids.numel() * table.dim(1));
   check_ids(ids, rows_of_whole(op, table, first_id, all_rows));

@@ -54,7 +54,7 @@ void quantize_squares(const RowsOf<T>& x, const QuantizeFp8& q, std::int64_t i, 
                 std::min(kFp8Block, x.width - j * kFp8Block)};
   const bool tensorwise = q.max.value.defined();
   const Fp8Scale s = tensorwise ? fp8_tensor_scale(*q.max.value.data<float>()) : fp8_scale(max_of(x, b));
-  // Tensorwise, only the first block writes the scale, which all blocks share.
+  // With one scale per tensor, only the first block writes it.
   const auto scale = [&](const Fp8Matrix& m, std::int64_t row, std::int64_t column) -> float* {
     return tensorwise && (i > 0 || j > 0) ? nullptr : m.scales.data<float>() + row * m.scales.stride(0) + column;
   };

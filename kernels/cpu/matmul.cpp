@@ -67,7 +67,7 @@ Gemm whole_product(const Matmul& args) {
 const float* checked_bias(const Matmul& args, std::int64_t n) {
   if (!args.bias.defined()) return nullptr;
   RING_CHECK(args.beta == 0, "matmul: a bias requires beta = 0, got ", args.beta);
-  RING_CHECK(args.bias.contiguous() && args.bias.numel() == n, "matmul: bias ", describe(args.bias), " for ", n,
+  RING_CHECK(args.bias.is_contiguous() && args.bias.numel() == n, "matmul: bias ", describe(args.bias), " for ", n,
              " columns");
   return args.bias.data<float>();
 }
@@ -131,8 +131,9 @@ void pooled_matmul(const Matmul& args, const ExecContext& ctx, GemmFn fn) {
   pool.parallel_for(grid.rows * grid.cols, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t part = begin; part < end; ++part) {
       const int r = static_cast<int>(part) / grid.cols, c = static_cast<int>(part) % grid.cols;
-      run_part(g, start, ThreadPool::cut(g.m, kAlign, grid.rows, r), ThreadPool::cut(g.m, kAlign, grid.rows, r + 1),
-               ThreadPool::cut(g.n, kAlign, grid.cols, c), ThreadPool::cut(g.n, kAlign, grid.cols, c + 1), fn);
+      run_part(g, start, ThreadPool::part_begin(g.m, kAlign, grid.rows, r),
+               ThreadPool::part_begin(g.m, kAlign, grid.rows, r + 1), ThreadPool::part_begin(g.n, kAlign, grid.cols, c),
+               ThreadPool::part_begin(g.n, kAlign, grid.cols, c + 1), fn);
     }
   });
 }

@@ -47,7 +47,7 @@ double sum_of_squares(const float* x, std::int64_t n, const ExecContext& ctx) {
 }
 
 void run_unit_norm(const UnitNorm& args, const ExecContext& ctx) {
-  RING_CHECK(args.x.contiguous() && args.x.dim(0) > 0, "unit_norm: of ", describe(args.x));
+  RING_CHECK(args.x.is_contiguous() && args.x.dim(0) > 0, "unit_norm: of ", describe(args.x));
   const std::int64_t n = args.x.numel() / args.x.dim(0);
   for (std::int64_t b = 0; b < args.x.dim(0); ++b) {
     float* x = args.x.data<float>() + b * n;

@@ -8,7 +8,7 @@
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kForwardWork = 4, kBackwardWork = 8;  // cost of one element, in simple elements (kPartWork)
+constexpr std::int64_t kForwardWork = 4, kBackwardWork = 8;  // cost of an element in simple ones, 0.2 ns (kPartWork)
 
 void run_rms_norm(const RmsNorm& args, const ExecContext& ctx) {
   const Rows x = rows_of("rms_norm", "x", args.x), y = rows_of("rms_norm", "y", args.y);

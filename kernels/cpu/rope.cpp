@@ -11,7 +11,7 @@ constexpr double kPerRadian = 0.15915494309189535;  // turns per radian
 // Computes the cosines and sines of a position. Angles may be millions of radians, so they are reduced to one turn in
 // f64; after that f32 suffices.
 void rotations(double position, const float* inv_freq, std::int64_t half, float sign, float* cosine, float* sine) {
-  constexpr double round = 6755399441055744.0;  // 1.5 * 2^52
+  constexpr double round = 6755399441055744.0;  // 1.5 * 2^52: adding and subtracting it rounds to the nearest integer
   for (std::int64_t i = 0; i < half; ++i) {
     const double turns = position * (static_cast<double>(inv_freq[i]) * kPerRadian);
     sine[i] = static_cast<float>(turns - ((turns + round) - round));

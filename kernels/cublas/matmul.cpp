@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kMaxPlans = 1024;
 constexpr int kCandidates = 8, kFinalists = 3;  // algorithms measured once, and the best of them measured for longer
-// The recorded choice that stands for GELU as a separate kernel.
+// Recorded in place of an algorithm if GELU is to be computed by a separate kernel.
 constexpr const char* kApart = "apart";
 
 class TimedEvent {
@@ -36,7 +36,7 @@ class TimedEvent {
   void record(cudaStream_t stream) { RING_CUDA_CHECK(cudaEventRecord(event_, stream)); }
   double seconds_since(const TimedEvent& start) const {
     float ms = 0;
-    RING_CUDA_CHECK(cudaEventSynchronize(event_));  // host waits: start (measuring)
+    RING_CUDA_CHECK(cudaEventSynchronize(event_));  // allowed host wait: start (reads a measured time)
     RING_CUDA_CHECK(cudaEventElapsedTime(&ms, start.event_, event_));
     return ms * 1e-3;
   }
@@ -57,13 +57,13 @@ class SavedAccumulator {
         rows_(p.adds && o.residual == o.out ? static_cast<std::size_t>(p.n) : 0),
         host_(std::make_unique_for_overwrite<std::byte[]>(row_ * rows_)) {
     if (rows_ > 0) stream_.impl().copy_rows(host_.get(), row_, device_, pitch_, row_, rows_);
-    stream_.synchronize();  // host waits: start (measuring)
+    stream_.synchronize();  // allowed host wait: start (completes the copy)
   }
   ~SavedAccumulator() {
     try {
       if (rows_ > 0) stream_.impl().copy_rows(device_, pitch_, host_.get(), row_, row_, rows_);
-      stream_.synchronize();  // host waits: start (measuring)
-    } catch (const Error&) {  // the device has failed; its next use reports that
+      stream_.synchronize();  // allowed host wait: start (completes the copy)
+    } catch (const Error&) {  // the device has failed; the next call that uses it throws
     }
   }
   SavedAccumulator(const SavedAccumulator&) = delete;
@@ -129,7 +129,7 @@ class Engine {
     if (at != plans_.end() && (!ctx.tuning || at->second.generation == ctx.tuning->generation())) return at->second;
     if (plans_.size() >= kMaxPlans) plans_.clear();  // happens if shapes keep changing, as in generation
     Entry entry{nullptr, {}, ctx.tuning ? ctx.tuning->generation() : 0};
-    if (problem.gelu == Problem::Gelu::none || problem.fuses_gelu()) {
+    if (problem.gelu == Problem::Gelu::none || problem.may_fuse_gelu()) {
       entry.plan = std::make_unique<Plan>(problem, operands.gelu);
       entry.algo = choose(problem, *entry.plan, args, operands, ctx);
     }
@@ -146,15 +146,16 @@ class Engine {
     const bool recorded = ctx.tuning->has_recorded(key);
     const std::optional<std::string> known = ctx.tuning->find(key);
     const bool usable = known && can_use(*known, problem, plan);
-    // Algorithms with large clusters are no longer chosen. Stores of earlier versions may hold some, which are ignored,
-    // but a run that has used one must keep it.
+    // Algorithms with large clusters are no longer chosen. A choice store of an earlier version may name one. It is
+    // ignored unless this run has used or recorded it, because a run must keep its algorithms.
     if (usable && (recorded || !has_large_clusters(*known))) return algorithm_of(*known);
     if (known && !usable)
       log::warn("matmul: the recorded algorithm for ", problem.text(),
                 " does not run here. Another one is chosen, so results may differ in rounding from earlier ones");
     const auto candidates = candidates_of(problem, plan, ctx.tuning->measures() ? kCandidates : 1);
     if (candidates.empty()) return std::nullopt;
-    // For some shapes the library has only algorithms with large clusters. Stored choices then remain valid.
+    // For some shapes the library has only algorithms with large clusters. For these, a stored choice of such an
+    // algorithm remains valid.
     if (usable && cublas::has_large_clusters(candidates.front())) return algorithm_of(*known);
     const std::string choice =
         ctx.tuning->measures() ? fastest(problem, plan, candidates, args, operands, ctx) : to_text(candidates.front());
@@ -210,8 +211,8 @@ class Engine {
     double seconds = 0;  // 0 if not measured
   };
 
-  // Returns at most `count` algorithms, the library's first choice first. Throws Error if there is none for a GEMM
-  // without an activation.
+  // Returns at most `count` algorithms, the library's first choice first. If there is none, throws Error, except for a
+  // GEMM with an activation: two separate kernels can compute that.
   std::vector<cublasLtMatmulAlgo_t> candidates_of(const Problem& problem, const Plan& plan, int count) {
     std::vector<cublasLtMatmulAlgo_t> found = plan.algorithms(workspace_.handle(), Workspace::kBytes, count);
     if (found.empty() && problem.gelu == Problem::Gelu::none)
@@ -273,8 +274,8 @@ class Engine {
 // Computes a Matmul with k = 0: zeroes c if beta is 0, else leaves c unchanged. Throws Error if there is a bias or
 // residual.
 void without_terms(const Matmul& args, const ExecContext& ctx) {
-  RING_CHECK(!args.bias.defined() && !args.residual.defined() && args.c.contiguous(), "matmul: an empty product with ",
-             "bias or residual");
+  RING_CHECK(!args.bias.defined() && !args.residual.defined() && args.c.is_contiguous(),
+             "matmul: an empty product with ", "bias or residual");
   if (args.beta == 0) fill_zero(args.c, ctx.stream);
 }
 

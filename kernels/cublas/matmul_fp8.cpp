@@ -1,6 +1,6 @@
-// MatmulFp8 with cuBLASLt, whose scale layouts for Hopper (12.9 and later) are those of Fp8Matrix. With tensorwise
-// scales its "fast accumulation" stays off: the tensor cores would accumulate all of K, with an error that grows with K
-// and is biased towards 0 (docs/measured/fp8.md).
+// MatmulFp8 with cuBLASLt. The library's scale layouts for Hopper (12.9 and later) are those of Fp8Matrix. With
+// tensorwise scales, the library's "fast accumulation" stays off. With it, the tensor cores would accumulate all of K,
+// with an error that grows with K and is biased towards 0 (docs/measured/fp8.md).
 
 #include <algorithm>
 #include <array>
@@ -28,12 +28,12 @@ int alignment(const Tensor& t) {
   return static_cast<int>(std::min(kMax, address & (~address + 1)));
 }
 
-// Everything that determines the plan. cuBLASLt's matrices are column-major: "left" is our b, "right" is our a, and its
-// rows are the columns of c.
+// Everything that determines the plan. cuBLASLt's matrices are column-major: "left" is our b, "right" is our a, and the
+// m rows of its result are the columns of our c.
 struct Fp8Problem {
   std::int64_t m = 0, n = 0, k = 0, left_stride = 0, right_stride = 0, out_stride = 0;
   int left_align = 0, right_align = 0, out_align = 0;
-  Fp8Blocks blocks = Fp8Blocks::rows;  // blocks of our b; our a has blocks of rows, or is tensorwise like b
+  Fp8Blocks blocks = Fp8Blocks::rows;  // of our b; for our a it is `rows`, or `tensor` if b's is
   bool half = false, adds = false;
   auto operator<=>(const Fp8Problem&) const = default;
 };

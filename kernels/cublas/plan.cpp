@@ -114,7 +114,7 @@ Problem problem_of(const BatchedMatmul& args, Precision precision) {
   if (args.add.defined()) one.residual = first(args.add);
   Problem p = problem_of(one, precision);
   p.batch = args.c.dim(0);
-  // All matrices of a batch must be aligned, and they are one matrix's bytes apart.
+  // An alignment must hold for all matrices of a batch, so it must also divide the bytes from one matrix to the next.
   const auto align = [](int& of_first, const Tensor& t) {
     const std::int64_t bytes = t.dim(1) * t.dim(2) * static_cast<std::int64_t>(size_of(t.dtype()));
     of_first = static_cast<int>(std::min<std::int64_t>(of_first, bytes & (~bytes + 1)));
@@ -127,7 +127,7 @@ Problem problem_of(const BatchedMatmul& args, Precision precision) {
 }
 
 // The library requires rows of a multiple of 16 bytes. Its tanh is approximate: accurate enough for bf16, not for f32.
-bool Problem::fuses_gelu() const {
+bool Problem::may_fuse_gelu() const {
   return gelu != Gelu::none && out_type == CUDA_R_16BF && m % 8 == 0 && gelu_align >= 16;
 }
 

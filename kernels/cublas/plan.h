@@ -28,7 +28,7 @@ struct Problem {
   auto operator<=>(const Problem&) const = default;
   std::string text() const;  // returns the problem as text, for keys of measured choices
   // Returns true if the library's epilogue may compute the activation.
-  bool fuses_gelu() const;
+  bool may_fuse_gelu() const;
 };
 
 Problem problem_of(const Matmul&, Precision);
@@ -73,6 +73,6 @@ bool has_large_clusters(const cublasLtMatmulAlgo_t&);
 // Convert an algorithm to a string and back; the string is valid for one version of the library. from_text() returns
 // false if the string is malformed.
 std::string to_text(const cublasLtMatmulAlgo_t&);
-bool from_text(const std::string&, cublasLtMatmulAlgo_t&);
+bool from_text(const std::string& text, cublasLtMatmulAlgo_t& algorithm);
 
 }  // namespace ring::cublas

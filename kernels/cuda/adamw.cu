@@ -7,8 +7,8 @@ namespace {
 struct Settings {
   float beta1, beta2, eps, weight_decay, lr_scale;
 };
-// Per-step coefficients, common to all elements. in_m and in_v scale the gradient: clip * (1 - beta1), clip * sqrt(1 -
-// beta2).
+// Per-step coefficients, common to all elements. in_m: clip * (1 - beta1), factor of the gradient in m.
+// in_v: clip * sqrt(1 - beta2), factor of the gradient before it is squared for v.
 struct Coefficients {
   float beta1, beta2, in_m, in_v, rate, scale2, eps, decay;
 };
@@ -33,7 +33,8 @@ __device__ Coefficients coefficients(const Settings& a, const StepState& state) 
           .decay = static_cast<float>(1 - lr * (static_cast<double>(a.weight_decay) * state.decay_scale))};
 }
 
-// One instruction each; relative error about 2^-22. Subnormal numbers become 0, far below any eps.
+// Square root and reciprocal in one instruction each, with a relative error of about 2^-22. Subnormal numbers become 0,
+// but they are far below any eps.
 __device__ inline float root(float x) {
   float y;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kBlock, 4) adamw(Operands<P, G, M> o, Settings
   const Coefficients k = shared;
   o.site.step = o.state->step;
   const int in_tile = static_cast<int>(threadIdx.x) / kWarp * kWarpTile + static_cast<int>(threadIdx.x) % kWarp * kFour;
-  // Loops over tiles, not lanes: all lanes must take part in every step.
+  // The loop is the same for all lanes of a warp, because all of them must take part in every step().
   for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < o.param.n;
        tile += std::int64_t{gridDim.x} * kTile) {
     if (o.aligned && tile + kTile <= o.param.n)
@@ -121,7 +122,7 @@ void run_types(const AdamW& args, const ExecContext& ctx) {
   launch(ctx, elements(ctx, n, kTile / kBlock), adamw<P, G, M>, operands, settings);
 }
 
-// One type at a time: nvcc 13 crashed on an earlier form that chose all three in nested lambdas.
+// Dispatches on one type at a time: nvcc 13 crashed on an earlier form that chose all three types in nested lambdas.
 template <class P, class M>
 void visit_gradient(const AdamW& args, const ExecContext& ctx) {
   visit_float("adamw", args.grad.dtype(), [&]<class G>() { run_types<P, G, M>(args, ctx); });

@@ -24,7 +24,7 @@ struct Sums {
 constexpr int kRowsAtOnce = 8;  // rows that a thread loads at a time, all in flight together
 
 // A thread block sums `rows_per_part` rows of blockDim.x * n columns: blockDim.y rows at a time, n columns per thread,
-// then a tree over threadIdx.y. The order only depends on the shape.
+// then a tree over threadIdx.y. For one T and n, the order depends only on the shape.
 template <class T, int n>
 __global__ void __launch_bounds__(kBlock)
     sum_columns(const T* x, std::int64_t rows, std::int64_t width, std::int64_t stride, int rows_per_part, Sums out) {
@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(kBlock)
     if (column + j < width) out.write(blockIdx.y, column + j, mine[j * kBlock]);
 }
 
-// Split of the columns: `lanes` threads side by side, as few as the columns need and at most `most`.
+// Split of the columns over thread blocks. lanes: threads of a block side by side (blockDim.x), as few as the columns
+// need and at most `most`.
 struct ColumnSplit {
   int lanes;
   std::int64_t slabs;  // number of thread blocks across the columns
@@ -88,7 +89,7 @@ void run_width(const ColumnSum& args, const Sums& out, const ExecContext& ctx) {
   const T* x = device_data<T>(args.x);
   const std::int64_t rows = args.x.dim(0), width = args.x.dim(1), stride = args.x.stride(0);
   const ColumnSplit cut = cut_columns(divide_up(width, n), kWarp);
-  // Enough parts to fill any device, each with at least one full round of loads per thread.
+  // Splits the rows into enough parts to fill any device, but leaves each thread at least one full round of loads.
   const std::int64_t round = std::int64_t{kRowsAtOnce} * (kBlock / cut.lanes);
   const std::int64_t most = std::clamp(divide_up(rows, round), std::int64_t{1}, kMaxGridY);
   const std::int64_t wanted = std::clamp(max_blocks / cut.slabs, std::int64_t{1}, most);
@@ -98,13 +99,13 @@ void run_width(const ColumnSum& args, const Sums& out, const ExecContext& ctx) {
   const Tensor partial = ctx.empty({parts, width});
   float* sums = partial.data<float>();
   run_stage<T, n>(x, rows, width, stride, cut, rows_per_part, parts, Sums{sums, nullptr, width, 0}, ctx);
-  // Few columns per thread block, so that the small second stage still occupies many of them.
+  // The small second stage has few columns per thread block, so that it still occupies many thread blocks.
   run_stage<float, 1>(sums, parts, width, width, cut_columns(width, 8), parts, 1, out, ctx);
 }
 
 void run_column_sum(const ColumnSum& args, const ExecContext& ctx) {
   const Tensor &x = args.x, &out = args.out;
-  RING_CHECK(x.defined() && out.defined() && x.shape().size() == 2 && out.numel() == x.dim(1) && out.contiguous() &&
+  RING_CHECK(x.defined() && out.defined() && x.shape().size() == 2 && out.numel() == x.dim(1) && out.is_contiguous() &&
                  (x.dim(1) <= 1 || x.stride(1) == 1),
              "column_sum of ", describe(x), " into ", describe(out), ": shapes do not fit");
   RING_CHECK(x.dim(0) <= INT32_MAX, "column_sum of ", describe(x), ": too many rows");

@@ -1,7 +1,7 @@
 // One thread block per row. As much of the row as fits stays in shared memory between the pass that sums and the pass
-// that writes the gradient; the rest of very long rows is read again from the L2 cache. Shared memory instead of
-// registers, so that the TMA can fill it: two or three thread blocks share an SM, and one computes (two exponentials
-// per element) while the rows of the others are loaded.
+// that writes the gradient; the rest of a very long row is read again from the L2 cache. The row is kept in shared
+// memory instead of registers, so that the TMA can fill it: two or three thread blocks share an SM, and one computes
+// (two exponentials per element) while the rows of the others are loaded.
 #include "kernels/cross_entropy.h"
 
 #include "core/step_state.h"
@@ -22,7 +22,7 @@ struct LossArgs {
   int vocab, width;
   float scale, z_loss;
   bool gradient;
-  int keep, chunk;  // keep: packs kept in shared memory; chunk: packs per chunk
+  int keep, chunk;  // in packs of 16 bytes. keep: kept in shared memory; chunk: copied at a time
 };
 
 // Issues copies of the row's first `keep` packs, chunk by chunk. All threads must call it.
@@ -73,10 +73,11 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   const Span<T> span(row, a.vocab);
   const int keep = min(span.packs, a.keep);
   fetch(kept, span, keep, a.chunk, barriers);
-  // A target outside the vocabulary cannot be reported from here; its NaN rejects the step.
+  // A kernel cannot report a target outside the vocabulary. Its loss becomes NaN, and the step is rejected as not
+  // finite.
   const float nan = __int_as_float(0x7fffffff);
   const bool known = target >= 0 && target < a.vocab;
-  // Read before the row is overwritten.
+  // Reads the target's logit before the gradient overwrites the row.
   const float logit = threadIdx.x != 0 ? 0.0f : known ? to_float(row[target]) : nan;
   const float weight = a.weights ? a.weights[blockIdx.x] : 1.0f;
   const LogSum sum = sum_row(span, kept, keep, a.chunk, barriers);
@@ -108,7 +109,7 @@ Plan plan(std::int64_t packs, const ExecContext& ctx) {
   const auto keep = static_cast<int>(std::min<std::int64_t>(packs, most / 16));
   int threads = 64;
   while (threads < 512 && threads * 4 < packs) threads *= 2;
-  if (threads == 512 && keep * 16 <= third) threads = 320;  // register limit for three thread blocks
+  if (threads == 512 && keep * 16 <= third) threads = 320;  // registers suffice for three blocks of 320 threads
   if (keep * 16 > half) threads = 1024;
   return {keep, threads * std::max(1, static_cast<int>(divide_up(keep, std::int64_t{threads} * kMaxChunks))), threads};
 }

@@ -24,14 +24,14 @@ __global__ void embed(const std::int32_t* ids, Table<T> table, T* out, std::int6
   const std::int64_t first = std::int64_t{blockIdx.x} * tokens_per_block;
   const int count =
       static_cast<int>(min(tokens - first, std::int64_t{tokens_per_block})) * static_cast<int>(packs.divisor);
-  Floats<n> unknown;  // NaN: the step is rejected as not finite, and weights stay unchanged
+  Floats<n> unknown;  // row of an unknown id: NaN, so that the step is rejected as not finite and weights do not change
 #pragma unroll
   for (float& v : unknown.v) v = __int_as_float(0x7fffffff);
   out += first * table.width;
   for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kBlock * kAtOnce) {
     Pack<T, n> rows[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {  // past the end: loads the last pack again, to avoid a branch
+    for (int i = 0; i < kAtOnce; ++i) {  // past the end it loads the last pack again, which avoids a branch
       const auto at = static_cast<std::uint32_t>(min(begin + i * kBlock, count - 1)), token = packs.quotient(at);
       const std::int64_t id = ids[first + token], row = id - table.first_id;
       const bool here = row >= 0 && row < table.rows, elsewhere = id >= 0 && id < table.all_rows;
@@ -66,9 +66,9 @@ void run_packs(const Embedding& args, const ExecContext& ctx) {
 
 void run_embedding(const Embedding& args, const ExecContext& ctx) {
   const Tensor& table = args.table;
-  RING_CHECK(table.shape().size() == 2 && table.contiguous() && table.dim(0) > 0 && table.dim(1) <= 1 << 30,
+  RING_CHECK(table.shape().size() == 2 && table.is_contiguous() && table.dim(0) > 0 && table.dim(1) <= 1 << 30,
              "embedding: the table is ", describe(table));
-  RING_CHECK(args.ids.contiguous(), "embedding: ids are strided");
+  RING_CHECK(args.ids.is_contiguous(), "embedding: ids are strided");
   const std::int64_t tokens = args.ids.numel(), width = table.dim(1);
   check_shape("embedding", "out", args.out, {tokens, width});
   check_numel("embedding", "out", args.out, tokens * width);

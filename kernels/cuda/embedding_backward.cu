@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kChunk = 32;  // positions per thread block
 constexpr int kAtOnce = 8;  // rows that a thread has in flight
-constexpr int kSlots = 2;   // partial sums per chunk: kIn for the run it continues, kOut for the run it begins
+constexpr int kSlots = 2;   // partial sums per chunk: kIn for a run from the chunk before, kOut for one into the next
 constexpr int kIn = 0, kOut = 1;
 
 struct Sorted {
   const std::int32_t *ids, *positions;
-  int count, rows;  // ids == rows: not in the table, skipped
+  int count, rows;  // rows: of the table; an id equal to `rows` is not in the table and is skipped
 };
 
 // Scales the rows that no id refers to by beta (0 clears them). One warp per row.
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kBlock) sum_chunks(Operands<T, D> a) {
   for (int k = 0; k < count; k += kAtOnce) {
     Pack<T, n> packs[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)  // past the end: loads the last row again, to avoid a branch
+    for (int i = 0; i < kAtOnce; ++i)  // past the end it loads the last row again, which avoids a branch
       packs[i] = load_pack<T, n>(a.dout + positions[min(k + i, count - 1)] * a.width + column);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -203,8 +203,9 @@ void visit_table(const EmbeddingBackward& args, const ExecContext& ctx) {
 
 void run_embedding_backward(const EmbeddingBackward& args, const ExecContext& ctx) {
   const char* op = "embedding_backward";
-  RING_CHECK(args.dtable.shape().size() == 2 && args.dtable.contiguous(), op, ": the table is ", describe(args.dtable));
-  RING_CHECK(args.ids.contiguous(), op, ": ids are strided");
+  RING_CHECK(args.dtable.shape().size() == 2 && args.dtable.is_contiguous(), op, ": the table is ",
+             describe(args.dtable));
+  RING_CHECK(args.ids.is_contiguous(), op, ": ids are strided");
   rows_of_whole(op, args.dtable, args.first_id, args.all_rows);
   check_shape(op, "dout", args.dout, {args.ids.numel(), args.dtable.dim(1)});
   check_numel(op, "dout", args.dout, args.ids.numel() * args.dtable.dim(1));

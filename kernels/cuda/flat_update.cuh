@@ -30,8 +30,8 @@ __device__ Raw<T> round_to(const Eight& e) {
   return {{pack<T>(e.half[0]), pack<T>(e.half[1])}};
 }
 
-// A flat range. `whole` requires that the tile is inside the range and addresses are aligned. Reads then are branchless
-// and return elements as stored, so that the loads of all operands are in flight together.
+// A flat range of n elements. `whole` requires that the tile is inside the range and that addresses are aligned; then
+// reads have no branches. Reads return elements as stored, so that the loads of all operands are in flight together.
 template <class T>
 struct Flat {
   T* data;
@@ -61,7 +61,7 @@ struct Flat {
       if constexpr (whole) {
         store_pack<Cache::stream>(data + i, raw.half[h]);
       } else {
-        const Floats<kFour> f = unpack(raw.half[h]);  // already values of T: rounding them again changes nothing
+        const Floats<kFour> f = unpack(raw.half[h]);  // values of T, which from_float<T>() does not change
         for (int j = 0; j < kFour; ++j)
           if (i + j < n) data[i + j] = from_float<T>(f.v[j]);
       }
@@ -92,7 +92,8 @@ __device__ inline Philox4 philox_wide(const RandomSite& s, std::uint64_t block) 
   return {{c0, c1, c2, c3}};
 }
 
-// 16 random bits for each of a lane's eight elements: word j / 2 of a half is for elements j and j + 1.
+// 16 random bits for each of a lane's eight elements. In each half, word 0 is for elements 0 and 1, word 1 for elements
+// 2 and 3.
 struct Bits {
   std::uint32_t half[2][2];
 };

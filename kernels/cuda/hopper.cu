@@ -18,7 +18,7 @@ bool is_hopper(const ExecContext& ctx) {
          attribute(cudaDevAttrComputeCapabilityMinor, ctx) == 0;
 }
 
-std::int64_t multiprocessors(const ExecContext& ctx) { return attribute(cudaDevAttrMultiProcessorCount, ctx); }
+std::int64_t num_multiprocessors(const ExecContext& ctx) { return attribute(cudaDevAttrMultiProcessorCount, ctx); }
 
 decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
   using Encode = decltype(&cuTensorMapEncodeTiled);

@@ -8,7 +8,7 @@
 namespace ring::cuda {
 
 bool is_hopper(const ExecContext&);
-std::int64_t multiprocessors(const ExecContext&);
+std::int64_t num_multiprocessors(const ExecContext&);
 
 // Returns the driver's encoder of TMA descriptors; null if it has none.
 decltype(&cuTensorMapEncodeTiled) tensor_map_encoder();

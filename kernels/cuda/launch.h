@@ -66,8 +66,8 @@ inline Launch rows_by(std::int64_t rows, std::int64_t width) {
   return {grid_of(divide_up(width, x), std::min(divide_up(rows, y), kMaxGridY)), {x, y}};
 }
 
-// Calls f(plan) with the first plan that can hold a row of `row_packs` packs (`group` threads with `packs` each).
-// Returns false if there is none.
+// Calls f(plan) with the first of `Plans` that can hold a row of `row_packs` packs. A plan has `group` threads per row
+// with `packs` packs each. Returns false if no plan can.
 template <class... Plans, class F>
 bool with_plan(std::int64_t row_packs, const F& f) {
   return ((row_packs <= Plans::group * Plans::packs && (f(Plans{}), true)) || ...);

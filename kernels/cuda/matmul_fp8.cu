@@ -55,14 +55,14 @@ void run_tiles(const MatmulFp8& args, const ExecContext& ctx) {
   p.tiles_across = static_cast<int>(divide_up(args.c.dim(1), kColumns));
   p.accumulate = args.accumulate;
   const std::int64_t tiles = std::int64_t{p.tiles_down} * p.tiles_across;
-  launch(ctx, {grid_of(std::min(tiles, multiprocessors(ctx))), kThreads, sizeof(Memory) + kAlignment},
+  launch(ctx, {grid_of(std::min(tiles, num_multiprocessors(ctx))), kThreads, sizeof(Memory) + kAlignment},
          matmul_fp8<kWaves, kBlocks, kHalf>, p);
 }
 
-// Returns the time of the busiest SM in units of tiles of 128 rows, if tiles have 128 * `waves` rows.
+// Returns the time of the busiest SM if tiles have 128 * `waves` rows, in units of the time of a tile of 128 rows.
 std::int64_t rounds(const MatmulFp8& args, int waves, const ExecContext& ctx) {
   const std::int64_t tiles = divide_up(args.c.dim(0), 128 * waves) * divide_up(args.c.dim(1), kColumns);
-  return divide_up(tiles, multiprocessors(ctx)) * waves;
+  return divide_up(tiles, num_multiprocessors(ctx)) * waves;
 }
 
 template <int kWaves>

@@ -14,10 +14,10 @@
 namespace ring::cuda::fp8 {
 
 constexpr int kGroup = 128, kConsumers = 2, kThreads = kGroup * (1 + kConsumers);
-constexpr int kDepth = static_cast<int>(kFp8Block), kColumns = 128;  // kDepth: K of a tile; kColumns: columns of a tile
+constexpr int kDepth = static_cast<int>(kFp8Block), kColumns = 128;  // of a tile: extent along K; columns of c
 constexpr int kWaveRows = 64;                                        // rows of one WGMMA
 constexpr int kWaveBytes = kWaveRows * kDepth;
-constexpr int kTileGroup = 2048;  // rows of c whose tiles are processed together, so that operands stay in the L2 cache
+constexpr int kTileGroup = 2048;  // rows of c whose tiles run close together in time: their operands stay in L2
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 struct MatmulParams {
@@ -31,8 +31,8 @@ struct MatmulParams {
   bool accumulate;
 };
 
-// The epilogue uses TMA stores of panels of 8 rows x 128 bytes, which each warp stages in shared memory. kPanels: a
-// warp's slots for panels outside the pipeline stages.
+// The epilogue writes c in panels of 8 rows x 128 bytes. A warp stages each panel in shared memory and issues a TMA
+// store. kPanels: slots for panels that each warp has outside the pipeline stages.
 constexpr int kPanelRows = 8, kPanelBytes = 128, kPanelSize = kPanelRows * kPanelBytes, kPanels = 3;
 constexpr int kConsumerWarps = kConsumers * kGroup / 32;
 constexpr int kConsumersBarrier = 1;
@@ -42,8 +42,8 @@ constexpr int kConsumersBarrier = 1;
 template <int kWaves, Fp8Blocks kBlocks, bool kHalf>
 struct MatmulMemory {
   static constexpr int kRows = kConsumers * kWaves * kWaveRows, kStages = kWaves == 2 ? 4 : 6;
-  // kHeld: pipeline stages that the epilogue reuses after the last operands of a tile. kPanelsInA, kPanelsInB: a warp's
-  // panels in a and b of one stage.
+  // kHeld: pipeline stages that the epilogue uses as further panel slots, once the tile's last operands, which are in
+  // them, have been read. kPanelsInA, kPanelsInB: a warp's panel slots in a and b of one stage.
   static constexpr int kHeld = kHalf ? 1 : 2, kPanelsInA = kRows * kDepth / kPanelSize / kConsumerWarps;
   static constexpr int kPanelsInB = kColumns * kDepth / kPanelSize / kConsumerWarps;
   static constexpr int kRowScales = kBlocks == Fp8Blocks::tensor ? 0 : kRows;
@@ -109,7 +109,7 @@ struct MatmulConsumer {
   Memory& m;
   const int consumer, warp = static_cast<int>(threadIdx.x) % kGroup / 32, lane = static_cast<int>(threadIdx.x) % 32;
   PipelineState<Memory::kStages> pipe;
-  int held = 0, held_end = 0;  // this many stages before stage held_end still hold results of the previous tile
+  int held = 0, held_end = 0;  // the last `held` stages before stage held_end hold results of the previous tile
   float sums[kWaves][64], parts[64];
 
   __device__ MatmulConsumer(const MatmulParams& p, Memory& m, int consumer) : p(p), m(m), consumer(consumer) {}
@@ -210,7 +210,8 @@ struct MatmulConsumer {
     }
   }
 
-  // Returns the address of a panel slot: outside the stages, or in the operands of a held stage.
+  // Returns the shared-memory address of a panel slot. A warp's slots outside the stages come first, then those in a
+  // and b of the held stages.
   __device__ std::uint32_t place(int slot) const {
     constexpr int kEach = Memory::kPanelsInA + Memory::kPanelsInB;
     const int all = consumer * kGroup / 32 + warp, i = slot - kPanels, k = i % kEach;

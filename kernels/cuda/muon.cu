@@ -10,9 +10,9 @@ constexpr std::size_t kMost = 64;
 
 struct Addresses {
   void *values, *gradient, *momentum;
-  __nv_bfloat16* weights;  // null if there are none
-  std::uint64_t first;     // global index of element 0
-  bool aligned;            // true if all pointers and the matrix's part of the update are aligned to 16 bytes
+  __nv_bfloat16* weights;  // null if the matrix has no bf16 weights
+  std::uint64_t first;     // index of element 0 among all parameters, for the random bits
+  bool aligned;            // true if all pointers, and the matrix's slice of `update`, are aligned to 16 bytes
 };
 struct Group {
   Addresses of[kMost];
@@ -24,7 +24,8 @@ struct Group {
   __device__ Flat<__nv_bfloat16> update_of(unsigned matrix) const { return {update + matrix * n, n}; }
 };
 
-// Calls step.run<aligned and whole>(the lane's first element) for the tiles of the thread block's matrix.
+// Calls step.run<whole>(i) for each tile that the thread block processes in its matrix. i: the lane's first element.
+// whole: true if the tile is complete and all addresses are aligned.
 template <class Step>
 __device__ void over_tiles(const Group& group, const Step& step) {
   const bool aligned = group.of[blockIdx.y].aligned;
@@ -45,7 +46,7 @@ struct MomentumStep {
   Flat<__nv_bfloat16> update;
   RandomSite site;
   std::uint64_t first;
-  float clip, beta, ahead;  // update = ahead * new momentum + own * clipped gradient
+  float clip, beta, ahead;  // update = ahead * new momentum + own * clip * gradient
   float own;
 
   template <bool whole>
@@ -138,7 +139,7 @@ Addresses addresses_of(const MuonMatrix& m, const __nv_bfloat16* update) {
   return at;
 }
 
-// Calls launch_group(grid, group) for every kMost of the matrices.
+// Calls launch_group(grid, group) for groups of at most kMost matrices.
 template <class Args, class LaunchGroup>
 void over_groups(const char* op, const Args& args, const LaunchGroup& launch_group) {
   const std::int64_t n = check(op, args.matrices, args.update);
@@ -161,7 +162,7 @@ void over_groups(const char* op, const Args& args, const LaunchGroup& launch_gro
   }
 }
 
-// Dispatches one type at a time, as in adamw.cu.
+// Dispatches on the momentum's type only: nvcc 13 crashed when nested lambdas chose all types at once (adamw.cu).
 template <class G>
 void visit_momentum(const MuonMomentum& args, const ExecContext& ctx) {
   visit_float("muon_momentum", args.matrices[0].momentum.dtype(), [&]<class M>() {
@@ -188,7 +189,7 @@ void run_apply(const MuonApply& args, const ExecContext& ctx) {
 // Partial sums of a norm. Their number only depends on the length.
 constexpr std::int64_t kMaxParts = 64, kPartLength = 8192;
 
-// Calls f(i, elements i .. i + 7, zeros past the end) for the thread block's share of a row.
+// Calls f(i, v) for each pack in the thread block's share of a row. v: elements i to i + 7, with zeros past the end.
 template <class F>
 __device__ void over_row(const __nv_bfloat16* row, std::int64_t n, const F& f) {
   constexpr int pack = kPack<__nv_bfloat16>;
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 void run_unit_norm(const UnitNorm& args, const ExecContext& ctx) {
-  RING_CHECK(args.x.contiguous() && args.x.dim(0) > 0 && args.x.dim(0) <= kMaxGridY, "unit_norm: of ",
+  RING_CHECK(args.x.is_contiguous() && args.x.dim(0) > 0 && args.x.dim(0) <= kMaxGridY, "unit_norm: of ",
              describe(args.x));
   const std::int64_t rows = args.x.dim(0), n = args.x.numel() / rows;
   if (n == 0) return;

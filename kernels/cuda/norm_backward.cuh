@@ -1,10 +1,10 @@
 #pragma once
-// Backward of RMSNorm and, if `centered`, LayerNorm. With h = (x - mean) * rstd (mean = 0 unless centered) and g = dy *
-// w:
+// Backward of RMSNorm and, if `centered`, of LayerNorm. With h = (x - mean) * rstd (mean = 0 unless centered) and g =
+// dy * w:
 //   dx = rstd * (g - mean(g) - h * mean(g * h)), mean(g) only if centered;  dw = sum of dy * h;  db = sum of dy.
-// One kernel reads x and dy once: it writes dx and accumulates partial sums of dw and db in registers, while the next
-// rows are being copied to shared memory. A second kernel adds the partial sums. Their number only depends on the
-// shape, so results are bit-identical from run to run.
+// The first kernel reads x and dy once. It writes dx and accumulates partial sums of dw and db in registers, while the
+// next rows are being copied to shared memory. The second kernel adds the partial sums. The number of partial sums only
+// depends on the shape, so results are bit-identical from run to run.
 
 #include <type_traits>
 
@@ -29,18 +29,18 @@ struct NormBackward {
 template <bool centered>
 constexpr int kNormSums = centered ? 2 : 1;
 
-// Shape of the work: `group` threads of a thread block share a row, and each holds `packs` packs of it. `stages` rows
-// per group are in shared memory or in flight; `blocks` thread blocks share an SM. A warp that holds a whole row and
-// its sums of dw needs no barrier and half the instructions per byte; the bytes in flight come from the stages, not
-// from many resident warps.
+// `group` threads of a thread block share a row, and each holds `packs` packs (16-byte vectors) of the row. Each group
+// has `stages` rows in shared memory or in flight. `blocks` thread blocks share an SM. If a warp holds a whole row and
+// its sums of dw, it needs no barrier and half the instructions per byte. The stages, not many resident warps, keep
+// enough bytes in flight.
 template <int group_, int packs_, int stages_, int blocks_>
 struct BackwardPlan {
   static constexpr int group = group_, packs = packs_, stages = stages_, blocks = blocks_, groups = kBlock / group_;
   static constexpr std::int64_t max_parts = 132 * blocks;  // as many thread blocks as an H200 runs at once
 };
 
-// A thread's slots of a stage, in 16-byte words: its packs of x, dy and (if beta_x != 0) dx, then rstd and mean. Each
-// thread copies what it reads itself, so stages need no barriers.
+// Size of a stage in 16-byte words. Each thread has slots for its packs of x, dy and (if beta_x != 0) dx, followed by
+// rstd and mean. A thread only reads slots that it has filled itself, so stages need no barriers.
 template <bool centered, class Plan>
 struct Staging {
   static constexpr int scalars = kNormSums<centered> * kBlock / 4;
@@ -103,8 +103,9 @@ __device__ inline void store_part(const float (&sums)[Plan::packs][kPack<T>], in
   }
 }
 
-// Reads shared memory exactly here. x and dy are read for the sums and again for dx; the compiler would keep them in
-// registers, which limit the resident thread blocks.
+// Loads a pack from shared memory again, even if an earlier load had the same address. x and dy are used for the sums
+// and later for dx. The compiler would keep them in registers between the two uses, which limits the number of resident
+// thread blocks.
 template <class T>
 __device__ __forceinline__ Pack<T> read_again(const uint4* shared) {
   const auto from = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
@@ -124,7 +125,7 @@ struct StagedRow {
 
   __device__ StagedRow(const uint4* stage, bool add, bool exists) : packs(stage + threadIdx.x) {
     const float* s = reinterpret_cast<const float*>(stage + (add ? 3 : 2) * Plan::packs * kBlock) + threadIdx.x;
-    rstd = exists ? s[0] : 0.0f;  // nothing was copied for a row past the end
+    rstd = exists ? s[0] : 0.0f;  // a row past the end was not copied: s[0] is undefined
     mean = centered && exists ? s[kBlock] : 0.0f;
   }
   __device__ Floats<size> get(int tensor, int k) const {
@@ -132,7 +133,8 @@ struct StagedRow {
   }
 };
 
-// Hides from the compiler that the weights do not change; otherwise it would hold them in f32, in twice the registers.
+// Makes the weights opaque to the compiler. Otherwise it would convert them to f32 only once and keep them in twice the
+// registers.
 template <class T, int packs>
 __device__ __forceinline__ void keep_packed(Pack<T> (&weights)[packs]) {
 #pragma unroll
@@ -168,7 +170,7 @@ template <bool centered, class Plan, class T>
 __device__ __forceinline__ void store_dx(const StagedRow<centered, Plan, T>& row, const Pack<T> (&weights)[Plan::packs],
                                          const float (&sum)[kNormSums<centered>], const NormBackward<T>& a, T* to) {
   const int lane = static_cast<int>(threadIdx.x) % Plan::group, row_packs = a.width / kPack<T>;
-  // dx = rstd * g - (x - mean) * of_x - rest
+  // Computes dx = rstd * g - rest - (x - mean) * of_x. of_x and rest are the same for the whole row.
   const float scale = 1.0f / static_cast<float>(a.width), of_x = row.rstd * row.rstd * (sum[0] * scale);
   const float rest = centered ? row.rstd * (sum[kNormSums<centered> - 1] * scale) : 0.0f;
 #pragma unroll
@@ -209,8 +211,8 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
     const int c = static_cast<int>(threadIdx.x) % group + k * group;
     weights[k] = c < a.width / kPack<T> ? load_pack(a.w + c * kPack<T>) : Pack<T>{};
   }
-  // All groups of the thread block take part in every round, even for rows past the end: the threads of a row meet in
-  // sums.
+  // All groups of the thread block run every iteration, even for rows past the end, since team_sums() needs all lanes
+  // of a warp.
   bool odd = false;
   for (int stage = 0; base < a.count; base += step, stage = stage + 1 == stages ? 0 : stage + 1, odd = !odd) {
     // Overwrites the stage that was read in the last round.
@@ -233,8 +235,8 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
   if constexpr (centered) store_part<Plan, T>(shares.db, a.width, part + a.width, reinterpret_cast<float4*>(shared));
 }
 
-// General path, for rows too long for registers or not made of packs. Runs before dx is written, since dx may alias x
-// or dy: each thread sums a pack of columns of dw and db over every threads_y()-th row.
+// Sums packs of columns of dw and db, for rows that are too long for registers or not made of whole packs. A thread
+// adds every threads_y()-th row. Runs before dx is written, since dx may alias x or dy.
 template <bool centered, class T>
 __global__ void norm_column_parts(NormBackward<T> a) {
   const std::int64_t c = kPack<T> * thread_x(), width = a.width;
@@ -263,7 +265,7 @@ template <bool centered, int group, class T>
 __global__ void __launch_bounds__(kBlock) norm_dx_in_loops(NormBackward<T> a) {
   constexpr std::int64_t step = group * kPack<T>;
   const std::uint32_t n = blockIdx.x * (kBlock / group) + threadIdx.x / group;
-  if (n >= a.count) return;  // a whole group returns at once
+  if (n >= a.count) return;  // all threads of a group return together
   const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
   const T *x = a.x.at(outer, inner), *dy = a.dy.at(outer, inner);
   const std::int64_t first = std::int64_t{threadIdx.x % group} * kPack<T>, width = a.width;
@@ -347,7 +349,7 @@ void launch_staged(NormBackward<T> a, const NormSums& sums, const ExecContext& c
   static_assert(Plan::groups == 1 ||
                     Plan::stages * Staging<centered, Plan>::words(false) * 16 >= kBlock * Plan::packs * kPack<T> * 4,
                 "store_part puts the sums of all groups where the stages were");
-  constexpr std::int64_t rows_per_group = 2;  // minimum: a thread block's partial dw must be worth writing
+  constexpr std::int64_t rows_per_group = 2;  // minimum, so that writing the thread block's partial dw pays off
   const std::int64_t blocks =
       std::clamp(divide_up(a.count, rows_per_group * Plan::groups), std::int64_t{sums.wanted()}, Plan::max_parts);
   const Shape parts_shape{blocks, kNormSums<centered>, a.width};

@@ -1,7 +1,7 @@
 #pragma once
-// Forward of RMSNorm and, if `centered`, LayerNorm. A group of threads processes a row: part of a warp for short rows,
-// a thread block for long ones. Each row is read once and kept in registers until its statistics are known. Rows too
-// long for that, or not made of 16-byte packs, are read again in loops.
+// Forward of RMSNorm and, if `centered`, of LayerNorm. A group of threads processes a row: part of a warp for short
+// rows, a thread block for long ones. Each row is read once and kept in registers until its statistics are known. Rows
+// that are too long for registers, or not made of 16-byte packs, are read several times instead.
 
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vec.cuh"
@@ -20,17 +20,18 @@ struct NormForward {
   float eps;
 };
 
-// Shape of the work: in a thread block of `block` threads, each group of `group` threads processes `rows` rows at once,
-// and each thread holds `packs` packs of each row. Small thread blocks leave less of the device idle in the last wave.
+// A thread block has `block` threads. Each group of `group` threads processes `rows` rows at once, and each thread
+// holds `packs` packs (16-byte vectors) of each row. With small thread blocks, less of the device is idle in the last
+// wave.
 template <int group_, int packs_, int rows_ = 1, int block_ = kBlock>
 struct ForwardPlan {
   static constexpr int group = group_, packs = packs_, rows = rows_, block = block_, groups = block_ / group_;
-  static constexpr int threads = packs <= 4 ? 1280 : 768;  // resident threads per SM, which bound the registers
+  static constexpr int threads = packs <= 4 ? 1280 : 768;  // resident threads per SM, which limits registers per thread
 };
 
 template <class Plan, class T>
 struct HeldRows {
-  Pack<T> packs[Plan::rows][Plan::packs];  // zeros outside of the rows
+  Pack<T> packs[Plan::rows][Plan::packs];  // 0 past the end of a row and past the last row
 };
 
 // Computes sum[r] = sum of f(r, value) over row r, for all threads of its group.
@@ -106,7 +107,7 @@ template <bool centered, int group, class T>
 __global__ void __launch_bounds__(kBlock) norm_in_loops(NormForward<T> a) {
   constexpr std::int64_t step = group * kPack<T>;
   const std::uint32_t n = blockIdx.x * (kBlock / group) + threadIdx.x / group;
-  if (n >= a.count) return;  // a whole group returns at once
+  if (n >= a.count) return;  // all threads of a group return together
   const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
   const T* x = a.x.at(outer, inner);
   T* y = a.y.at(outer, inner);

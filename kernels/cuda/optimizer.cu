@@ -7,8 +7,8 @@
 namespace ring::cuda {
 namespace {
 
-// Partial sums of a norm. Their number only depends on the length, so the order of summation does not depend on the
-// device. There are a few for each resident thread block, to balance the load.
+// Partial sums of a norm, one per thread block. Their number only depends on the length, so the order of summation is
+// the same on every device. It is a few times the number of resident thread blocks, to balance the load.
 constexpr int kMaxParts = 4096, kPacksAtOnce = 4;
 
 template <class T>

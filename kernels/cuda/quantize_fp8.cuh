@@ -1,6 +1,8 @@
 #pragma once
-// FP8 quantization by tiles of 128 x 128, one per thread block: with a scale per 128 elements of a row (and, in the
-// transpose, of a column), a scale per tile, or one scale for the whole tensor.
+// FP8 quantization by tiles of 128 x 128 elements, one tile per thread block. There are three kinds of scales:
+// - one per 128 elements of a row and, in the transpose, of a column
+// - one per tile
+// - one for the whole tensor
 
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/fp8.cuh"
@@ -17,20 +19,20 @@ static_assert(kAcross * kAcross == kBlock);
 struct QuantizeParams {
   std::int64_t rows, columns;
   unsigned tiles_across;
-  bool packed;  // rows of the sources consist of aligned packs
+  bool packed;  // true if the rows of all sources are aligned and made of whole packs
   Fp8Rows out, transposed;
   float* max;                  // max magnitude of the tensor, if tensorwise
-  bool given;                  // *max is final
+  bool given;                  // true if *max is already final
   bool first_to_last = false;  // if true, tiles run from the first to the last
 };
 
 // A thread's position in the tile of its thread block: rows 8 `down` + 0 to 7, columns 8 `across` + 0 to 7.
 struct Place {
-  std::int64_t block_row, block_column;  // position of the tile, in blocks of 128
+  std::int64_t block_row, block_column;  // position of the tile in the matrix, in units of 128
   int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
 
   // The thread block's tile. By default tiles run from the last rows to the first: the last rows are still in L2 from
-  // the previous kernel, and the first rows will be when the next kernel reads the results.
+  // the previous kernel, and the first rows will be in L2 when the next kernel reads the results.
   __device__ explicit Place(const QuantizeParams& p) {
     const unsigned index = p.first_to_last ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
     block_row = index / p.tiles_across, block_column = index % p.tiles_across;
@@ -39,8 +41,8 @@ struct Place {
   __device__ std::int64_t column() const { return block_column * kSide + across * kEach; }
 };
 
-// A transposed tile. The slot of a thread's 8 bytes in a row of shared memory is xored with its column, so that the
-// threads of half a warp use different banks.
+// A transposed tile in shared memory. In each row, the index of a thread's 8 bytes is XORed with the thread's `across`,
+// so that the threads of half a warp use different banks.
 struct TransposedTile {
   uint2 codes[kSide][kAcross];
 
@@ -54,8 +56,9 @@ struct TileMemory {
   TransposedTile transposed;
 };
 
-// Calls f(r, packs) for each of the thread's 8 rows, with the row's elements in the tile. If the matrix consists of
-// kParts parts side by side, `packs` has the same columns of each part. Elements outside the matrix are 0.
+// Calls f(r, packs) for each of the thread's 8 rows in the tile. If kParts > 1, the matrix consists of kParts equally
+// wide parts side by side, and the tile covers the same columns of each part. packs[part] has the thread's 8 elements
+// of row r. Elements outside the matrix are 0.
 template <int kParts, class Source, class F>
 __device__ void for_each_row(const Source& source, const QuantizeParams& p, const Place& at, const F& f) {
   using T = typename Source::Type;
@@ -88,7 +91,7 @@ __device__ void for_each_row(const Source& source, const QuantizeParams& p, cons
   }
 }
 
-// Writes 8 codes of a row, except columns from `end` on.
+// Writes 8 codes of a row, but no columns at or beyond `end`.
 __device__ inline void write_codes(const QuantizeParams& p, std::int64_t row, std::int64_t column, std::int64_t end,
                                    uint2 codes) {
   if (row >= p.rows) return;
@@ -150,7 +153,7 @@ struct ThreadTile : Place {
   }
 };
 
-// Writes the staged tile, 16 rows of a column at a time, except columns from `end` on.
+// Writes the staged tile, 16 rows of a column at a time, but no columns at or beyond `end`.
 __device__ inline void write_columns(const QuantizeParams& p, const TransposedTile& t, std::int64_t first_row,
                                      std::int64_t first_column, std::int64_t end) {
   constexpr int kRows = 16, kPieces = kSide / kRows;
@@ -292,7 +295,7 @@ __device__ float max_of_block(Magnitudes<T> of_thread) {
 struct ThreadCodes {
   uint2 rows[kEach];
 
-  // Stages the transposed codes: this thread's 8 rows of each column.
+  // Transposes the thread's 8 x 8 codes and stages them.
   __device__ void stage_columns(TransposedTile& t, const Place& at) const {
     uint2 columns[kEach];
 #pragma unroll
@@ -317,7 +320,7 @@ struct ThreadCodes {
   }
 };
 
-// Writes a tile with one scale, and its transpose, to columns from first_column to `end` or the tile's end.
+// Writes a tile that has one scale, and its transpose: columns from first_column up to `end` or the tile's end.
 __device__ inline void write_tile(const QuantizeParams& p, const Place& at, const ThreadCodes& codes,
                                   std::int64_t first_column, std::int64_t end, TransposedTile& staged) {
   if (p.out.values) {
@@ -330,7 +333,7 @@ __device__ inline void write_tile(const QuantizeParams& p, const Place& at, cons
   write_columns(p, staged, at.block_row * kSide, first_column, end);
 }
 
-// Makes infinities NaN, which the conversion to e4m3 keeps.
+// Replaces infinities by NaN: the conversion to e4m3 keeps NaN but saturates infinities.
 template <class T>
 __device__ void infinities_to_nan(Pack<T, kEach>& x) {
 #pragma unroll
@@ -341,14 +344,15 @@ __device__ void infinities_to_nan(Pack<T, kEach>& x) {
       asm("fma.rn.bf16x2 %0, %0, %1, %0;" : "+r"(bits) : "r"(0));
 }
 
-// Raises *max to x. Both must be non-negative: such floats are ordered like their bits. The plain read spares most
-// callers the atomic.
+// Atomically raises *max to x. Both must be non-negative, because the bits of non-negative floats have the order of
+// their values. The plain read makes most atomics unnecessary.
 __device__ inline void raise_max(float* max, float x) {
   if (x > *static_cast<volatile float*>(max)) atomicMax(reinterpret_cast<unsigned*>(max), __float_as_uint(x));
 }
 
-// A source returns elements of the matrix, rounded to T: at() one element, pack() kEach aligned neighbours. If the
-// matrix has parts side by side, packs() returns such neighbours for the same columns of each part.
+// A matrix in memory, as a source. Sources return elements of the matrix to quantize, rounded to T: at() returns one
+// element, pack() kEach neighbours from an aligned column on. If the matrix has parts side by side, packs() returns the
+// neighbours at the same columns of each part.
 template <class T>
 struct Elements {
   using Type = T;
@@ -361,7 +365,7 @@ struct Elements {
   }
 };
 
-// Minimum resident blocks per SM; limits registers.
+// Minimum number of resident thread blocks per SM, which limits the registers per thread.
 template <class Source>
 inline constexpr int kResident = sizeof(typename Source::Type) == 2 ? 3 : 2;
 
@@ -442,8 +446,8 @@ void launch_tiles(const ExecContext& ctx, void (*kernel)(const Source, const Qua
   if (tiles > 0) launch(ctx, {grid_of(tiles)}, kernel, source, p);
 }
 
-// Quantizes a source by rows, or tensorwise. With two passes, the second one begins at the tiles where the first one
-// ended.
+// Quantizes a source with one scale per row of a tile or, if p.max is set, with one scale for the tensor (tensorwise).
+// If this takes two passes, the second one begins at the tiles with which the first one ended, which are still in L2.
 template <class Source>
 void launch_quantize(const ExecContext& ctx, const Source& source, QuantizeParams p) {
   if (!p.max) return launch_tiles(ctx, quantize_rows<Source>, source, p);

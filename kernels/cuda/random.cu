@@ -1,4 +1,5 @@
-// Random kernels: dropout and normal numbers. Counter-based: a number only depends on its address (core/philox.h).
+// Random kernels: dropout and normal numbers. The generator is counter-based: a random number only depends on its site
+// and its element's index (core/philox.h).
 #include <cmath>
 #include <numbers>
 
@@ -17,8 +18,8 @@ struct DropoutArgs {
   float beta;
   RandomSite site;
   const StepState* state;    // overrides site.step unless null
-  std::uint64_t first;       // global index of element 0
-  const std::int32_t* rows;  // global row numbers of rows of `width`; null if elements are numbered in order
+  std::uint64_t first;       // index of element 0, which selects the random bits
+  const std::int32_t* rows;  // global numbers of the rows of x; null if elements are numbered in order
   std::int64_t width;
   std::uint32_t threshold;
   float scale;
@@ -40,8 +41,8 @@ __device__ void drop_one(const DropoutArgs<T>& a, std::int64_t i) {
   a.out[i] = from_float<T>(a.beta == 0 ? y : a.beta * to_float(a.out[i]) + y);
 }
 
-// Each thread processes two packs. One draw serves four elements, so `first` must be a multiple of 4 and `width` of a
-// pack. Remaining elements, and with size = 1 all, are processed one by one.
+// Each thread processes two packs. One draw serves four elements, so `first` must be a multiple of 4, and `width` a
+// multiple of a pack. Elements after the last pack are processed one by one; if `size` is 1, all elements are.
 template <int size, class T>
 __global__ void __launch_bounds__(kBlock) dropout(DropoutArgs<T> a, std::int64_t n) {
   if (a.state) a.site.step = a.state->step;
@@ -118,7 +119,7 @@ struct NormalPair {
   float v[2];
 };
 
-// Returns elements 2 pair and 2 pair + 1, like random_normal in core/philox.cpp.
+// Returns random numbers 2 * pair and 2 * pair + 1, like random_normal in core/philox.cpp.
 __device__ inline NormalPair normal_pair(const RandomSite& site, std::uint64_t pair) {
   const Philox4 r = random_block(site, pair);
   const double u = (static_cast<double>(r.v[0]) + 1.0) * 0x1p-32;

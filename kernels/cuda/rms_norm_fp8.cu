@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-// RMSNorm as a source; bit-identical to norm_forward.cuh for the same rstd.
+// RMSNorm as a source (quantize_fp8.cuh); bit-identical to norm_forward.cuh for the same rstd.
 template <class T>
 struct Normed {
   using Type = T;
@@ -27,7 +27,8 @@ struct Normed {
   }
 };
 
-// Computes rstd of each row, one warp per row. Unless max is null, raises *max to the maximum magnitude of the result.
+// Computes rstd of each row, one warp per row. Unless max is null, also raises *max to the maximum magnitude of the
+// normalized rows.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     row_rstd(const Normed<T> source, std::int64_t rows, std::int64_t width, float eps, float* rstd, float* max) {

@@ -35,7 +35,7 @@ __device__ inline Floats<n> read_floats(const float* shared) {
 template <class T>
 struct Item {
   bool inside;
-  std::uint32_t token, head, column;  // token: index within the tile
+  std::uint32_t token, head, column;  // token: index in the tile; column: index in a half of the head
 
   __device__ Item(const RopeArgs<T>& a, std::uint32_t at, std::uint32_t items) {
     const std::uint32_t row = a.half_packs.quotient(at);

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kBlock)
   cosines[i] = r.cosine, sines[i] = r.sine;
 }
 
-// A source of rows whose first `rotated` columns are heads of 2 * half columns.
+// RoPE as a source (quantize_fp8.cuh). Rotates the first `rotated` columns of each row, heads of 2 * half columns.
 template <class T>
 struct Rotated {
   using Type = T;
@@ -25,8 +25,10 @@ struct Rotated {
   int half;
   const float *cosines, *sines;
 
-  // Index of an element's angle, column offset of its partner, and the sign of the partner's sine term: -1 in a head's
-  // first half, +1 in the second.
+  // Position of an element.
+  //   angle    index of its angle in the tables
+  //   partner  offset of the column with which it is rotated, half a head away
+  //   sign     sign of the partner's sine term: -1 in a head's first half, +1 in the second
   struct Place {
     std::int64_t angle;
     int partner;
@@ -79,7 +81,8 @@ void run(const RopeFp8& a, const ExecContext& ctx) {
   });
 }
 
-// Tensorwise is not supported: computing the table of angles and all rotations twice takes longer than two kernels.
+// Refuses tensorwise quantization: it would compute the table of angles, and all rotations twice, which takes longer
+// than two separate kernels.
 bool supports(const RopeFp8& a, const ExecContext&) { return !is_tensorwise(a.out, a.transposed, a.max); }
 
 const bool added[] = {

@@ -8,7 +8,8 @@ struct SortedIds {
   Tensor ids, positions;  // [N] i32
 };
 
-// Sorts ids [N] i32, from which first_id is subtracted. Ids outside [0, rows) become `rows`, so they come last.
+// Subtracts first_id from ids [N] i32, and sorts the results. Results outside [0, rows) become `rows`, so they come
+// last.
 SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, const ExecContext& ctx);
 
 }  // namespace ring::cuda

@@ -25,8 +25,9 @@ struct Gated {
   }
 };
 
-// Gradients of gate and up, side by side. With a scale for each row, the two tiles read the same elements; concurrent
-// thread blocks compute them, so the second one reads from the cache. Tensorwise, one thread block computes both.
+// Gradients of gate and up, side by side, as a source. With a scale for each row, different thread blocks compute the
+// two tiles that read the same elements. They run concurrently, so the second one reads from the cache. Tensorwise, one
+// thread block computes both tiles.
 template <class T>
 struct GatedGradient {
   using Type = T;

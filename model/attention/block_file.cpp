@@ -16,9 +16,9 @@ namespace {
 constexpr std::int32_t kMaxBlocks = 1 << 15;  // maximum blocks per side, 128 MiB of bits
 constexpr std::int32_t kMaxHeads = 1 << 15;
 constexpr std::size_t kMaxBytes = 4 << 20;  // maximum bytes of a file
-// A short line may name very many blocks. These limits bound the cost of building the bit matrices: the words of 32
-// blocks held for all sections of a pattern (256 MiB), and the number of writes, since overlapping lines write the same
-// word repeatedly.
+// A short line may name very many blocks, so these limits bound the cost of building the bit matrices.
+//   kMaxWords   words of 32 blocks, held for all sections of a pattern (256 MiB)
+//   kMaxWrites  writes to words: overlapping lines write the same word repeatedly
 constexpr std::int64_t kMaxWords = 1 << 26, kMaxWrites = 1 << 26;
 constexpr std::string_view kBlank = " \t\r,";
 
@@ -139,7 +139,7 @@ const BlockFile::Section* BlockFile::section_of(Range heads) const {
 }
 
 // Returns the size of a section's bit matrix: its rows, and the words per row.
-BlockRule BlockFile::extent(const Section& section) {
+BlockRule BlockFile::bit_matrix_size(const Section& section) {
   BlockRule rule;
   rule.kind = BlockRuleKind::drawn;
   for (const KeptBlocks& k : section.kept) {
@@ -154,7 +154,7 @@ BlockRule BlockFile::extent(const Section& section) {
 void BlockFile::check_size(const std::vector<const Section*>& sections, std::size_t words_before) const {
   auto words = static_cast<std::int64_t>(words_before);
   for (const Section* section : sections) {
-    const BlockRule rule = extent(*section);
+    const BlockRule rule = bit_matrix_size(*section);
     std::int64_t writes = 0;
     for (const KeptBlocks& k : section->kept)
       writes += std::int64_t{k.queries.last - k.queries.first + 1} * (k.keys.last / 32 - k.keys.first / 32 + 1);
@@ -179,8 +179,8 @@ void BlockFile::set_key_bits(std::uint32_t* row, Range keys) {
   row[last] |= to;
 }
 
-BlockRule BlockFile::draw_rule(const Section& section, std::vector<std::uint32_t>& bits) {
-  BlockRule rule = extent(section);
+BlockRule BlockFile::build_bit_matrix(const Section& section, std::vector<std::uint32_t>& bits) {
+  BlockRule rule = bit_matrix_size(section);
   rule.first_word = static_cast<std::int64_t>(bits.size());
   bits.resize(bits.size() + static_cast<std::size_t>(rule.rows) * static_cast<std::size_t>(rule.words));
   for (const KeptBlocks& kept : section.kept)
@@ -208,7 +208,7 @@ void BlockFile::add_rules(const std::vector<std::int32_t>& heads, std::vector<st
     of_head[static_cast<std::size_t>(head)] = at->second;
   }
   check_size(drawn, bits.size());
-  for (const Section* s : drawn) rules.push_back(draw_rule(*s, bits));
+  for (const Section* s : drawn) rules.push_back(build_bit_matrix(*s, bits));
 }
 
 BlockPattern block_pattern(std::int32_t block, std::vector<BlockRule> rules, const std::vector<std::string>& files,

@@ -47,18 +47,18 @@ class BlockFile {
   };
   class Parser;
   const Section* section_of(Range heads) const;
-  static BlockRule extent(const Section&);
+  static BlockRule bit_matrix_size(const Section&);
   void check_size(const std::vector<const Section*>&, std::size_t words_before) const;
   static void set_key_bits(std::uint32_t* row, Range keys);
-  static BlockRule draw_rule(const Section&, std::vector<std::uint32_t>& bits);
+  static BlockRule build_bit_matrix(const Section&, std::vector<std::uint32_t>& bits);
 
   std::string name_;
   std::vector<Section> sections_;                // the first section is for heads without a section of their own
   std::map<std::int32_t, std::size_t> by_head_;  // the other sections, by their first head
 };
 
-// Returns the pattern of a model whose rules[i] are read from files[i] if that is not empty (see BlockPattern for
-// of_head). Throws Error, beginning with "rules[i].file", if a file is invalid.
+// Returns the pattern of a model. Reads rules[i] from files[i] unless that is empty. of_head: see BlockPattern. Throws
+// Error, beginning with "rules[i].file", if a file is invalid.
 BlockPattern block_pattern(std::int32_t block, std::vector<BlockRule> rules, const std::vector<std::string>& files,
                            const std::vector<std::int32_t>& of_head, std::int64_t kv_heads);
 

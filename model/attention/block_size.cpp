@@ -34,12 +34,12 @@ void scale_rule(BlockRuleConfig& r, const Scale& scale) {
 
 }  // namespace
 
-bool block_is_free(const AttentionConfig& c) {
+bool can_change_block_size(const AttentionConfig& c) {
   return std::ranges::none_of(c.rules, [](const BlockRuleConfig& r) { return r.pattern == BlockChoice::file; });
 }
 
-AttentionConfig with_block(AttentionConfig c, std::int64_t block) {
-  const Scale scale{block_of(c), block};
+AttentionConfig with_block_size(AttentionConfig c, std::int64_t block) {
+  const Scale scale{block_size_of(c), block};
   c.block = block;
   if (scale.from == scale.to) return c;
   for (BlockRuleConfig& r : c.rules) scale_rule(r, scale);

@@ -37,7 +37,7 @@ std::string name_of(BlockChoice pattern) {
 
 }  // namespace
 
-std::int64_t block_of(const AttentionConfig& c) {
+std::int64_t block_size_of(const AttentionConfig& c) {
   constexpr std::int64_t usual = 128;
   return c.block ? c.block : usual;
 }
@@ -66,7 +66,8 @@ void BlockRuleConfig::fields(Fields& f) {
 
 namespace {
 
-// Like foreign_setting_problem() for a section: a pattern that is given later drops the setting.
+// Returns the problem of a setting that the rule's `pattern` does not read. If `pattern` was given after the setting,
+// the setting is dropped instead (see foreign_setting_problem()).
 SettingProblem foreign_beside_pattern(const std::string& key, const std::string& text) {
   BlockRuleConfig plain;
   const config::Node defaults = bind_config(plain);
@@ -213,8 +214,9 @@ BlockRule rule_of(const BlockRuleConfig& c) {
     case BlockChoice::content:
     case BlockChoice::learned:
       r.kind = BlockRuleKind::content;
-      break;  // the kernel's rule is the same for indexer scores
-    // Keeps the newest blocks until something was measured; model/attention/importance.h makes the later patterns.
+      break;  // the kernel's rule is the same: only the scores come from an indexer
+    // Keeps the newest blocks until masses are measured; then BlockImportance makes the patterns
+    // (model/attention/importance.h).
     case BlockChoice::importance: r.kind = BlockRuleKind::local_global; break;
     case BlockChoice::file: break;  // replaced by the file's rules
   }
@@ -249,7 +251,7 @@ Pattern pattern(const AttentionConfig& c, const ModelSizes& model) {
   }
   const std::vector<std::int32_t> heads(c.heads.begin(), c.heads.end());
   const auto blocks = std::make_shared<const BlockPattern>(
-      block_pattern(narrow<std::int32_t>(block_of(c)), std::move(rules), files, heads, model.kv_heads));
+      block_pattern(narrow<std::int32_t>(block_size_of(c)), std::move(rules), files, heads, model.kv_heads));
   check_files_cover(c, *blocks, model);
   Pattern p;
   p.blocks = blocks;
@@ -284,7 +286,7 @@ std::string rule_text(const BlockRuleConfig& r) {
 
 std::string text(const AttentionConfig& c, std::optional<std::int64_t> kv_head) {
   const std::string start =
-      str("block_sparse, blocks of ", block_of(c),
+      str("block_sparse, blocks of ", block_size_of(c),
           c.layers_per_selection > 1 ? str(", selected once in ", c.layers_per_selection, " layers") : "");
   if (kv_head) {
     return str(start, ": ", rule_text(rule_of_head(c, *kv_head)), pools_text(c));

@@ -1,4 +1,4 @@
-// Fields of the attention settings, documented and checked by the kinds.
+// Binds the fields of the attention settings. The kinds of attention document and check them.
 #include <algorithm>
 
 #include "core/check.h"
@@ -30,31 +30,31 @@ std::string text_of(const config::Node& value) {
 void AttentionConfig::fields(Fields& f) {
   Choices<std::string> kinds;
   for (const AttentionKind& k : attention_kinds()) kinds.names.emplace_back(k.name, k.name);
-  f("kind", kind, "which keys a token attends to: " + keys_of_kinds(), kinds);
-  f("window", window, meaning_of("window"), in_range(0, kMaxTokens));
-  f("sinks", sinks, meaning_of("sinks"), in_range(0, kMaxTokens));
-  f("segments", segments, meaning_of("segments"), in_range(1, kMaxTokens), at_most_items(kMaxBranches));
-  f("rates", rates, meaning_of("rates"), in_range(1, kMaxTokens), at_most_items(kMaxBranches));
-  f("dedup", dedup, meaning_of("dedup"));
-  f("block", block, meaning_of("block"), in_range(0, 128));
-  f("rules", rules, meaning_of("rules"), at_most_items(64));
-  f("heads", heads, meaning_of("heads"), in_range(0, 63), at_most_items(1 << 16));
-  f("layers_per_selection", layers_per_selection, meaning_of("layers_per_selection"), in_range(1, kMaxShared));
-  f("pools", pools, meaning_of("pools"), in_range(2, kMaxTokens), at_most_items(kMaxPools));
-  f("pooling", pooling, meaning_of("pooling"),
+  f("kind", kind, "which keys a token attends to: " + kinds_help(), kinds);
+  f("window", window, setting_help("window"), in_range(0, kMaxTokens));
+  f("sinks", sinks, setting_help("sinks"), in_range(0, kMaxTokens));
+  f("segments", segments, setting_help("segments"), in_range(1, kMaxTokens), at_most_items(kMaxBranches));
+  f("rates", rates, setting_help("rates"), in_range(1, kMaxTokens), at_most_items(kMaxBranches));
+  f("dedup", dedup, setting_help("dedup"));
+  f("block", block, setting_help("block"), in_range(0, 128));
+  f("rules", rules, setting_help("rules"), at_most_items(64));
+  f("heads", heads, setting_help("heads"), in_range(0, 63), at_most_items(1 << 16));
+  f("layers_per_selection", layers_per_selection, setting_help("layers_per_selection"), in_range(1, kMaxShared));
+  f("pools", pools, setting_help("pools"), in_range(2, kMaxTokens), at_most_items(kMaxPools));
+  f("pooling", pooling, setting_help("pooling"),
     choices<Pooling>({{"mean", Pooling::mean}, {"learned", Pooling::learned}}));
-  f("pool_gates", pool_gates, meaning_of("pool_gates"));
-  f("index_heads", index_heads, meaning_of("index_heads"), in_range(1, kMaxIndexHeads));
-  f("index_head_dim", index_head_dim, meaning_of("index_head_dim"), in_range(1, kMaxIndexDim));
-  f("index_distances", index_distances, meaning_of("index_distances"), in_range(0, kMaxDistanceBuckets));
-  f("index_loss", index_loss, meaning_of("index_loss"), in_range(0, 1e6));
-  f("index_warmup_steps", index_warmup_steps, meaning_of("index_warmup_steps"), in_range(0, 1 << 30));
+  f("pool_gates", pool_gates, setting_help("pool_gates"));
+  f("index_heads", index_heads, setting_help("index_heads"), in_range(1, kMaxIndexHeads));
+  f("index_head_dim", index_head_dim, setting_help("index_head_dim"), in_range(1, kMaxIndexDim));
+  f("index_distances", index_distances, setting_help("index_distances"), in_range(0, kMaxDistanceBuckets));
+  f("index_loss", index_loss, setting_help("index_loss"), in_range(0, 1e6));
+  f("index_warmup_steps", index_warmup_steps, setting_help("index_warmup_steps"), in_range(0, 1 << 30));
 }
 
 void AttentionConfig::validate(std::vector<SettingProblem>& errors) const {
   const AttentionKind& own = attention_kind(kind);
   for (const auto& [key, value] : given_settings(*this))
-    if (!own.reads(key))
+    if (!own.reads_setting(key))
       errors.push_back(
           foreign_setting_problem("kind", key, foreign_setting(key, value, kinds_that_read(key), "kind: " + kind)));
   if (own.validate) own.validate(*this, errors);

@@ -137,7 +137,7 @@ Pattern BlockImportance::pattern() const {
   return p;
 }
 
-std::vector<std::int32_t> BlockImportance::start_blocks() const {
+std::vector<std::int32_t> BlockImportance::num_start_blocks() const {
   std::vector<std::int32_t> all;
   for (const Head& h : heads_) all.push_back(h.first);
   return all;

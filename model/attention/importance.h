@@ -18,8 +18,8 @@ struct MeasuredMass {
 
 class BlockImportance {
  public:
-  // The section must have kind block_sparse, and `pattern` must be the pattern of its rules. `layer` selects the random
-  // numbers.
+  // The section must have kind block_sparse, and `pattern` must be the pattern of its rules. Random choices differ by
+  // `layer`.
   BlockImportance(const AttentionConfig&, const Pattern&, const ModelSizes&, std::int64_t layer);
 
   std::int64_t layer() const { return layer_; }
@@ -33,12 +33,13 @@ class BlockImportance {
   // Returns the pattern of the blocks that are kept now.
   Pattern pattern() const;
   // Returns for each KV head the number of blocks at the document's start that are always kept.
-  std::vector<std::int32_t> start_blocks() const;
+  std::vector<std::int32_t> num_start_blocks() const;
 
   void reset();  // resets measurements and choices: the newest blocks are kept, as at the beginning
 
-  // State to save and load, f32 [KV heads, distances]. averages: mean mass of a block at this distance; below 0 if it
-  // was never measured. scores: distances with the largest scores are kept; among equal scores, the nearer.
+  // State to save and load, f32 [KV heads, distances].
+  //   averages  mean attention mass of a block at the distance; below 0 if it was never measured
+  //   scores    the distances with the largest scores are kept; among equal scores, the nearer distance
   const Tensor& averages() const { return averages_; }
   const Tensor& scores() const { return scores_; }
 

@@ -6,7 +6,7 @@
 
 namespace ring {
 
-// Each is defined in the file of that name.
+// Each kind is defined in its own file, e.g. window.cpp.
 AttentionKind dense_attention();
 AttentionKind window_attention();
 AttentionKind dilated_attention();
@@ -24,7 +24,7 @@ const AttentionKind& attention_kind(const std::string& name) {
   return *found;
 }
 
-bool AttentionKind::reads(const std::string& setting) const {
+bool AttentionKind::reads_setting(const std::string& setting) const {
   return std::ranges::any_of(settings, [&](const auto& s) { return s.first == setting; });
 }
 
@@ -42,14 +42,14 @@ std::string list_text(const std::vector<std::int64_t>& numbers) {
   return text;
 }
 
-std::string keys_of_kinds() {
+std::string kinds_help() {
   std::string text;
   for (const AttentionKind& k : attention_kinds())
     text += str(text.empty() ? "" : &k == &attention_kinds().back() ? ", or " : ", ", k.keys);
   return text;
 }
 
-std::string meaning_of(const std::string& setting) {
+std::string setting_help(const std::string& setting) {
   std::string text;
   for (const AttentionKind& k : attention_kinds())
     for (const auto& [name, meaning] : k.settings)
@@ -60,7 +60,7 @@ std::string meaning_of(const std::string& setting) {
 std::string kinds_that_read(const std::string& setting) {
   std::string text;
   for (const AttentionKind& k : attention_kinds())
-    if (k.reads(setting)) text += str(text.empty() ? "kind: " : " and ", k.name);
+    if (k.reads_setting(setting)) text += str(text.empty() ? "kind: " : " and ", k.name);
   return text;
 }
 

@@ -20,23 +20,23 @@ struct ModelSizes {
   std::int64_t kv_heads = 0, context = 0;
 };
 
-std::int64_t block_of(const AttentionConfig&);  // tokens of a block; 128 if the setting is 0
+std::int64_t block_size_of(const AttentionConfig&);  // tokens per block: the setting `block`, or 128 if it is 0
 
 struct AttentionKind {
   std::string name;  // the value of model.attention.kind
-  std::string keys;  // completes "a token attends to ..": "a window"
+  std::string keys;  // completes "a token attends to ...", e.g. "a window"
   // The settings that the kind reads, and their meaning.
   std::vector<std::pair<std::string, std::string>> settings;
   // Adds the problems of these settings, as a section's validate() does; null if there can be none.
   std::function<void(const AttentionConfig&, std::vector<SettingProblem>& errors)> validate;
-  // Returns the pattern of layer 0: causal, and with a shift of 0. Throws Error, beginning with the key as in
-  // validate(), for problems that only the model or a file can reveal.
+  // Returns the pattern of layer 0, which is causal and has a shift of 0. Throws Error for problems that only the model
+  // or a file can reveal. The message begins with the key, as in validate().
   std::function<Pattern(const AttentionConfig&, const ModelSizes&)> pattern;
   // Returns the settings in words: "window of 64, 2 sinks"; of one KV head if they differ by head. If null, the text is
   // the name and each setting that is not its default.
   std::function<std::string(const AttentionConfig&, std::optional<std::int64_t> kv_head)> text;
 
-  bool reads(const std::string& setting) const;
+  bool reads_setting(const std::string& setting) const;
 };
 
 // Returns the kinds in the order in which they are listed. Programs may add kinds before settings are read.
@@ -44,20 +44,20 @@ std::vector<AttentionKind>& attention_kinds();
 const AttentionKind& attention_kind(const std::string& name);  // throws Error if there is none
 
 std::string text_of(const AttentionConfig&, std::optional<std::int64_t> kv_head = {});
-std::string list_text(const std::vector<std::int64_t>&);  // "8, 16"
+std::string list_text(const std::vector<std::int64_t>& numbers);  // "8, 16"
 
-// Return texts for the settings reference: "all before it, a window, .., or blocks"; "window: newest tokens that are
-// seen".
-std::string keys_of_kinds();
-std::string meaning_of(const std::string& setting);
+// Return texts for the settings reference: all kinds, as in "all before it, a window, .., or blocks"; and what a
+// setting means for each kind, as in "window: newest tokens that are seen".
+std::string kinds_help();
+std::string setting_help(const std::string& setting);
 
-// Return texts for errors: the kinds that read a setting, "kind: window"; and the message that a setting has no meaning
-// in this place.
+// Return texts for errors: the kinds that read a setting, as in "kind: window"; and the message that a setting has no
+// meaning in this place.
 std::string kinds_that_read(const std::string& setting);
 std::string foreign_setting(const std::string& key, const std::string& value, const std::string& home,
                             const std::string& here);
-// Returns the problem of a setting that `cause`, another setting of the section, leaves without a meaning. If the
-// setting was given before `cause`, it is dropped instead (core/setting_problem.h).
+// Returns the problem of a setting that has no meaning because of `cause`, another setting of the section. If `cause`
+// was given after the setting, the setting is dropped instead (core/setting_problem.h).
 SettingProblem foreign_setting_problem(const std::string& cause, const std::string& key, const std::string& text);
 
 }  // namespace ring

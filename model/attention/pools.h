@@ -1,5 +1,5 @@
 #pragma once
-// The setting `pools`, shared by the kinds that support pools in addition to their own pairs.
+// The setting `pools`, shared by the kinds that let tokens see pools in addition to their own (query, key) pairs.
 
 #include <string>
 #include <vector>

@@ -8,7 +8,8 @@ namespace {
 
 bool every_key(const std::string&) { return true; }
 
-// Returns ", key: value" for each setting that is not its default here or, if its key is in `some`, in `over`.
+// Returns ", key: value" for each setting of c that differs from its default. If some(key) is true, also returns the
+// setting if it differs from `over`.
 template <class C, class Keys>
 std::string given_text(const C& c, const C& over, const Keys& some) {
   const auto values = global_values(c), olds = global_values(over), plain = global_values(C());
@@ -43,11 +44,11 @@ std::string section_text(const AttentionConfig& c, const AttentionConfig& over) 
     section.rules.clear();
     return section;
   };
-  const auto reads = [&](const std::string& key) { return attention_kind(c.kind).reads(key); };
+  const auto reads = [&](const std::string& key) { return attention_kind(c.kind).reads_setting(key); };
   const std::string given = given_text(without_rules(c), without_rules(over), reads);
   return str("{kind: ", c.kind, given, c.rules.empty() ? "" : ", " + rules_text(c), "}");
 }
 
-std::string block_text(const AttentionConfig& c) { return str("{block: ", block_of(c), ", ", rules_text(c), "}"); }
+std::string block_text(const AttentionConfig& c) { return str("{block: ", block_size_of(c), ", ", rules_text(c), "}"); }
 
 }  // namespace ring

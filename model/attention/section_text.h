@@ -7,9 +7,9 @@
 
 namespace ring {
 
-// Returns the kind and the settings that differ from their defaults: "{kind: window, window: 64, sinks: 4}". over: the
-// section that the text will be applied to; its other settings that the kind reads are reset to their defaults.
-std::string section_text(const AttentionConfig&, const AttentionConfig& over = {});
+// Returns the kind and the settings that differ from their defaults: "{kind: window, window: 64, sinks: 4}". target:
+// the section that the text will be applied to; its other settings that the kind reads are reset to their defaults.
+std::string section_text(const AttentionConfig&, const AttentionConfig& target = {});
 
 // Returns the block and the rules as a change of a section: "{block: 128, rules: [{pattern: content, keep: 8}]}".
 std::string block_text(const AttentionConfig&);

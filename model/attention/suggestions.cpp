@@ -35,9 +35,9 @@ AttentionConfig hierarchical() {
   return blocks_by(rule);
 }
 
-// Returns block-sparse attention over `tokens` tokens: always the first block and the newest ones, and selected ones.
-// The newest are the share of all blocks that the trials of docs/measured/attention.md found best: 5 of 8, and 2 if
-// importance ranks the distances.
+// Returns block-sparse attention over `tokens` tokens: the first block, the newest blocks, and selected blocks. The
+// newest blocks are 5/8 of all kept blocks, or 2 blocks if importance ranks the distances. This was best in the trials
+// of docs/measured/attention.md.
 AttentionConfig selected(BlockChoice pattern, std::int64_t tokens) {
   BlockRuleConfig rule;
   rule.pattern = pattern;

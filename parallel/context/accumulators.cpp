@@ -3,8 +3,8 @@
 namespace ring {
 namespace {
 
-// Returns the f32 buffer for partial results: the result itself, the carried-in tensor (which the first call consumes),
-// or a new tensor.
+// Returns the f32 buffer for partial results: the result itself if it is f32; else `carry`, the caller's partial
+// result, which the first call consumes; else a new tensor.
 Tensor place_of_sums(const Tensor& result, const Tensor& carry, const ExecContext& ctx) {
   if (result.dtype() == DType::f32) return result;
   return carry.defined() ? carry : ctx.empty(result.shape());
@@ -42,7 +42,7 @@ BackwardAccumulator::BackwardAccumulator(const AttentionBackward& args, std::int
     : args_(args), ctx_(ctx), calls_(calls) {
   args_.carry_dk = args_.carry_dv = {};
   if (args_.q.dim(0) == 0) return;
-  if (calls_ == 0) store(args_.dq, ctx_.zeros(args_.q.shape()), ctx_);
+  if (calls_ == 0) copy_rounded(args_.dq, ctx_.zeros(args_.q.shape()), ctx_);
   if (calls_ > 1) dq_ = place_of_sums(args_.dq, args_.carry_dq, ctx_);
 }
 

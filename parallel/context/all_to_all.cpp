@@ -28,7 +28,7 @@ struct PendingTransfer {
 
 // All rows of one group of this rank's heads, as views of one tensor.
 struct Heads {
-  std::vector<Tensor> parts, by_head;  // by_head [heads,N]
+  std::vector<Tensor> parts, by_head;  // parts [N,heads,D]; by_head [heads,N]
   PendingTransfer transfer;
 };
 
@@ -143,7 +143,8 @@ class AllToAll final : public ContextParallel {
     return patterns_.get(shards, args.pattern, all, {first_head(all, comm_.rank(), group), heads_of(all)});
   }
 
-  // Returns dropout with the same masks as without sharding: this rank has all rows, in the micro-batch's order.
+  // Returns dropout settings that give the same masks as without context parallelism: this rank has all rows, in the
+  // micro-batch's order.
   template <class Args>
   AttentionDropout dropout_of(const Args& args, std::int64_t group) const {
     AttentionDropout d = args.dropout;
@@ -158,7 +159,7 @@ class AllToAll final : public ContextParallel {
     return of_heads(all, {first_head(heads, comm_.rank(), group), heads_of(heads)});
   }
 
-  // Return the number of heads in each group of a rank, out of `all` heads, and the first head of a group of rank r.
+  // Return the number of heads in one group, and the first head of a group of rank r, out of `all` heads of all ranks.
   std::int64_t heads_of(std::int64_t all) const { return all / comm_.size() / groups_; }
   std::int64_t first_head(std::int64_t all, int r, std::int64_t group) const {
     return (r * groups_ + group) * heads_of(all);
@@ -239,7 +240,8 @@ class AllToAll final : public ContextParallel {
     return h;
   }
 
-  // Prepares sending results [N,H,D] for a group of this rank's heads to the tensors `to` [n,H,D] of each rank's rows.
+  // Prepares the transfer of a group's results [N,H,D], for this rank's heads, into the tensors `to` [n,H,D] of the
+  // ranks that hold the rows.
   PendingTransfer to_rows(const ContextShards& s, const std::vector<Tensor>& results, const std::vector<Tensor>& to,
                           std::int64_t group, const ExecContext& ctx) {
     PendingTransfer f;
@@ -259,7 +261,8 @@ class AllToAll final : public ContextParallel {
     return f;
   }
 
-  // Returns a copy of `count` tokens between tensors [heads,n], viewed as [heads,1,n]: the copied rows are heads.
+  // Returns the call that copies `count` tokens between tensors [heads,n]. Views them as [heads,1,n], so that each head
+  // is a row of the copy.
   static CopyRows tokens(const Tensor& dst, std::int64_t to, const Tensor& src, std::int64_t from, std::int64_t count) {
     const auto view = [&](const Tensor& t, std::int64_t first) {
       return t.view({t.dim(0), 1, t.dim(1)}).narrow(2, first, count);
@@ -267,7 +270,7 @@ class AllToAll final : public ContextParallel {
     return {view(dst, to), view(src, from), {.count = dst.dim(0)}};
   }
 
-  // Same for log-sum-exps [heads,N] and [heads,n].
+  // Like to_rows(), for log-sum-exps [heads,N] and `to` [heads,n]; adds to the transfer `f`.
   void add_lse_to_rows(const ContextShards& s, const Tensor& lse, const Tensor& to, std::int64_t group,
                        PendingTransfer& f, const ExecContext& ctx) {
     for (const LocalRows& own : rows_of_rank(s, comm_.rank()))

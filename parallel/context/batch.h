@@ -18,11 +18,11 @@ class ContextBatches {
   ContextBatches(Communicator& group, ContextLayout layout, ContextSchedule, const RingOptions&);
 
   bool whole() const { return layout_.ranks() == 1; }
-  std::int64_t tokens() const { return layout_.tokens(rank_); }  // tokens of each row that this rank holds
+  std::int64_t tokens() const { return layout_.tokens_of_rank(rank_); }  // tokens of each row that this rank holds
   const ContextLayout& layout() const { return layout_; }
   const ContextParallel* exchange() const { return exchange_.get(); }  // null if whole()
 
-  // Returns this rank's tokens of a whole batch. starts and lengths stay those of the whole batch.
+  // Returns a batch with only this rank's tokens; its `starts` and `lengths` still describe the whole batch.
   Batch part(const Batch& whole) const;
   // Returns the documents of a batch returned by part(). positions: on the device for packed documents, else undefined.
   Sequences sequences(const Batch& part, const Tensor& positions, const ExecContext&) const;

@@ -20,8 +20,8 @@ Work ContextParallel::exchange(std::vector<Transfer> sends, std::vector<Transfer
   return comm_.exchange(sends, receives, ctx.stream.record());
 }
 
-// Uses an all-gather with the same number of rows per rank, then reorders: buffers that exchange() receives into may
-// never be freed.
+// Gathers the same number of rows from each rank, with padding, then reorders. exchange() would need no padding, but
+// the memory of its receive buffers may never be freed.
 Tensor ContextParallel::all_rows(const Tensor& t, const ContextShards& shards, const ExecContext& ctx) {
   check_shards(shards);
   std::int64_t max = 0;

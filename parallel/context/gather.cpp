@@ -13,7 +13,7 @@ namespace {
 
 struct GatherPlan {
   std::vector<AttentionCall> calls;
-  std::int64_t rows = 0, max = 0;  // rows: of the micro-batch; max: largest number of rows of any rank
+  std::int64_t rows = 0, max = 0;  // rows of the micro-batch; largest number of rows that a rank holds
 };
 
 // Keys to exchange with each rank if only referenced keys are sent: this rank needs `theirs`, the other rank needs
@@ -77,7 +77,8 @@ class Gather final : public KeySchedule {
     return some;
   }
 
-  static KvPair part(const Tensor& parts, int rank) {  // parts: [ranks,2,max,H,D]
+  // Returns the keys and values of a rank, as a view of `parts` [ranks,2,max,H,D].
+  static KvPair part(const Tensor& parts, int rank) {
     return kv_pair(parts.narrow(0, rank, 1).view({2, parts.dim(2), parts.dim(3), parts.dim(4)}));
   }
   static void move(const KvPair& to, const KvPair& from, const RowMove& rows, const ExecContext& ctx) {
@@ -113,7 +114,7 @@ class Gather final : public KeySchedule {
 
   KvPair scatter(const ContextShards& shards, const GatherPlan& plan, const KvPair& gradients, const ExecContext& ctx) {
     const std::int64_t heads = gradients.k.dim(1), dim = gradients.k.dim(2);
-    // Zeros, since the reduction also reads the padding.
+    // The tensor starts as zeros, since the reduction also reads the padding.
     const Tensor parts = ctx.zeros({comm_.size(), 2, plan.max, heads, dim});
     for (int r = 0; r < comm_.size(); ++r) take(part(parts, r), gradients, shards, r, ctx);
     const Tensor mine = ctx.empty({2, plan.max, heads, dim});
@@ -122,8 +123,8 @@ class Gather final : public KeySchedule {
     return kv_pair(mine);
   }
 
-  // Sends make(r, need) to each rank r and returns the received messages by rank; undefined for a rank that sends
-  // nothing.
+  // Sends each rank r the message make(r, out[r]) if out[r] is not empty. Returns the received messages by rank;
+  // undefined for ranks from which `in` needs nothing.
   template <class Make>
   std::vector<Tensor> swap(const std::vector<KeyRequest>& out, const std::vector<KeyRequest>& in, const Tensor& like,
                            const ExecContext& ctx, const Make& make) {
@@ -140,7 +141,7 @@ class Gather final : public KeySchedule {
     return received;
   }
 
-  // Like gather(), with zeros in the rows that are not sent.
+  // Like gather(), but gets only the referenced rows of other ranks; the rest are zeros.
   KvPair bring(const ContextShards& shards, const Referenced& some, const Tensor& k, const Tensor& v,
                const ExecContext& ctx) {
     const auto ours = [&](int, const KeyRequest& need) { return pack(need, k, v, ctx); };
@@ -176,12 +177,12 @@ class Gather final : public KeySchedule {
     return sum;
   }
 
-  // Stores the sum of this rank's rows, which come first, and `carry`, if `carry` is defined.
+  // Stores this rank's rows, the first ones of `rows`, plus `carry` if it is defined.
   static void store_sum(const Tensor& dst, const Tensor& rows, const Tensor& carry, const ExecContext& ctx) {
     const Tensor own = rows.narrow(0, 0, dst.dim(0));
     if (carry.defined() && carry.numel() > 0)
       axpby_kernel({.x = carry, .y = own, .out = own, .alpha = 1, .beta = 1}, ctx);
-    store(dst, own, ctx);
+    copy_rounded(dst, own, ctx);
   }
 
   PlanCache<GatherPlan> plans_;

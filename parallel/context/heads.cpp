@@ -12,7 +12,9 @@ Tensor part(const Tensor& t, KvHeads heads, std::int64_t per) {
   return t.narrow(1, heads.first * per, heads.count * per);
 }
 
-template <class Args>  // the arguments that forward and backward share
+// Restricts the arguments that forward and backward share to these KV heads and their query heads. Args is Attention or
+// AttentionBackward; per: query heads per KV head.
+template <class Args>
 void narrow_to(Args& a, KvHeads heads, std::int64_t per, const Pattern& pattern, const ExecContext& ctx) {
   a.q = part(a.q, heads, per);
   a.k = part(a.k, heads, 1);

@@ -14,7 +14,7 @@ using ReferencedBlocks = SelectedBlocks;
 class KeyReferences {
  public:
   KeyReferences() = default;  // references are unknown
-  // Starts with rows x heads x words zero words.
+  // Starts without references: bits [rows,heads,words] are all 0.
   KeyReferences(std::int64_t rows, std::int64_t heads, std::int64_t words)
       : heads_(heads), words_(words), bits_(static_cast<std::size_t>(rows * heads * words)) {}
 

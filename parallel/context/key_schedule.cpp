@@ -10,13 +10,15 @@
 namespace ring {
 namespace {
 
-// Upper bound on the bytes of all ranks' keys that are gathered at a time.
+// Upper bound on the bytes of all ranks' keys that are gathered at a time for a watch. Beyond this, KV heads are
+// gathered in groups.
 constexpr std::int64_t kMaxShown = std::int64_t{1} << 28;
 
-// Returns each rank's selection rows: the rows of its own queries.
+// Returns for each rank the rows of the block selection that are for the rank's own queries.
 std::vector<std::vector<SelectedRows>> local_blocks_of_all_ranks(ContextShards shards, const Pattern& pattern) {
   std::vector<std::vector<SelectedRows>> local;
-  for (shards.rank = 0; shards.rank < shards.ranks(); ++shards.rank) local.push_back(local_blocks(shards, pattern));
+  for (shards.rank = 0; shards.rank < shards.ranks(); ++shards.rank)
+    local.push_back(blocks_with_local_rows(shards, pattern));
   return local;
 }
 
@@ -41,7 +43,7 @@ BlockSelection KeySchedule::forward(const PooledAttention& args, const std::shar
   PooledAttention pairs = whole;
   const Tensor pooled_lse = attend_to_pools(pairs, shared_pools(pool_source(whole), shards, ctx), ctx);
   attend(pairs, {shards, referenced_keys(pairs.pattern, pairs.selection, *shards, ctx)}, ctx);
-  mean_gates(whole, pooled_lse, ctx);
+  write_mean_gates(whole, pooled_lse, ctx);
   call_watch(whole, shards, ctx, watch);
   return whole.selection;
 }
@@ -67,7 +69,7 @@ PooledAttention KeySchedule::with_selection(PooledAttention a, const ContextShar
   block_select_kernel({.queries = means[0],
                        .keys = means[1],
                        .bits = a.selection.bits,
-                       .documents = local_blocks(shards, a.pattern),
+                       .documents = blocks_with_local_rows(shards, a.pattern),
                        .blocks = a.pattern.blocks,
                        .scale = scale_of_means(a.scale, a.q.dim(1), kv_heads)},
                       ctx);

@@ -24,7 +24,7 @@ class KeySchedule : public ContextParallel {
   BlockSelection forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
                          const AttentionWatch&) final;
   void backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&, const ExecContext&) final;
-  // Returns a part that selects for all heads and documents, but only for this rank's queries.
+  // Returns the part of the block selection that this rank makes: all heads and documents, but only its own query rows.
   SelectionPart selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
                                std::int64_t kv_heads) final {
     return {{0, kv_heads}, pattern, shards->documents, true};
@@ -32,11 +32,12 @@ class KeySchedule : public ContextParallel {
 
  protected:
   KeySchedule(Communicator& comm, ContextKeys keys) : ContextParallel(comm), keys_(keys) {}
-  // Compute attention over the pairs of the pattern, which has no pools. If the pattern selects, the selection must be
-  // set.
+  // Compute attention over the (query, key) pairs of a pattern without pools. If the pattern selects blocks,
+  // Attention::selection must be set.
   virtual void attend(const Attention&, const KeyShards&, const ExecContext&) = 0;
   virtual void attend_backward(const AttentionBackward&, const KeyShards&, const ExecContext&) = 0;
-  // Returns a buffer for a message (rows.h) of keys and values shaped like `like` [N,H,D], or of their gradients.
+  // Returns a buffer to receive a message (rows.h) with the requested keys and values, or with their gradients. like: a
+  // tensor [N,H,D] with their heads and head dimension.
   Tensor receive_message(const KeyRequest&, const Tensor& like, DType, const ExecContext&);
 
  private:

@@ -27,7 +27,7 @@ ContextLayout::ContextLayout(ContextLayoutKind kind, std::int64_t length, int ra
   }
 }
 
-std::int64_t ContextLayout::tokens(int rank) const {
+std::int64_t ContextLayout::tokens_of_rank(int rank) const {
   std::int64_t sum = 0;
   for (const Chunk& c : chunks(rank)) sum += c.end - c.begin;
   return sum;

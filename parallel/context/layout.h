@@ -29,7 +29,7 @@ class ContextLayout {
   std::int64_t length() const { return length_; }
   // Returns a rank's chunks, sorted.
   const std::vector<Chunk>& chunks(int rank) const { return chunks_[static_cast<std::size_t>(rank)]; }
-  std::int64_t tokens(int rank) const;  // tokens of each row that a rank holds
+  std::int64_t tokens_of_rank(int rank) const;  // tokens of each row that a rank holds
 
   // Returns the shards of a micro-batch of `rows` consecutive rows. documents: spans of the whole micro-batch.
   ContextShards shards(int rank, std::int64_t rows, std::vector<Span> documents) const;
@@ -39,9 +39,9 @@ class ContextLayout {
   std::vector<std::vector<Chunk>> chunks_;  // by rank; empty chunks are left out
 };
 
-// Returns the alignment of chunks, in tokens, that keeps the exchange small: the least common multiple of branch
-// segments and blocks, as far as it fits into a chunk of length / chunks tokens, and of the kernels' tile size if a
-// chunk has many tiles.
+// Returns the alignment of chunks, in tokens, that keeps the exchange small: the least common multiple of the patterns'
+// block sizes and branch segments, without sizes that would make it longer than a chunk (length / chunks tokens). If
+// chunks have many kernel tiles, the tile size is included, too.
 std::int64_t context_align(const std::vector<Pattern>&, std::int64_t length, std::int64_t chunks);
 
 // automatic: zigzag if every layer is dense, else contiguous.

@@ -16,7 +16,7 @@
 namespace ring {
 namespace {
 
-// Upper bound on the bytes of all ranks' keys and values in f32; if they need more, gather is not measured.
+// If all ranks' keys and values need more bytes in f32, gather is not measured: every rank would hold all of them.
 constexpr double kMaxKeyBytes = 1e9;
 constexpr double kLongest = 1;  // seconds of a forward and backward; slower calls are not measured
 // A schedule must take less than this share of the best time so far; a smaller gain is noise.
@@ -28,7 +28,8 @@ class MeasuredContext final : public ContextParallel {
   MeasuredContext(Communicator& comm, const RingOptions& ring)
       : ContextParallel(comm), message_bytes_(ring.message_bytes) {
     schedules_.push_back(make_ring(comm, ring));
-    if (ring.per_node > 0 && ring.per_node < comm.size()) return;  // only the ring distinguishes nodes
+    // With several nodes the ring is used, the only schedule that distinguishes nodes.
+    if (ring.per_node > 0 && ring.per_node < comm.size()) return;
     schedules_.push_back(make_all_to_all(comm));
     schedules_.push_back(make_gather(comm, ring.keys));
   }
@@ -47,12 +48,13 @@ class MeasuredContext final : public ContextParallel {
                 const ExecContext& ctx) override {
     Attention a;
     a.q = b.q, a.k = b.k, a.v = b.v, a.out = b.out, a.lse = b.lse, a.scale = b.scale, a.pattern = b.pattern;
-    a.dropout = b.dropout;  // makes the key equal to the forward's key
+    a.dropout = b.dropout;  // part of the tuning key, which must equal the key of the forward call
     choose(a, shards, ctx).backward(b, shards, ctx);
   }
 
  private:
-  // Returns the schedule for a call. Without ctx.tuning (on CPUs, or for work done only once) nothing is measured.
+  // Returns the schedule for a call. Without ctx.tuning (on CPUs, or for work done only once) returns the ring and
+  // measures nothing.
   ContextParallel& choose(const Attention& a, const std::shared_ptr<const ContextShards>& shards,
                           const ExecContext& ctx) {
     if (!ctx.tuning || schedules_.size() == 1) return *schedules_.front();
@@ -60,7 +62,7 @@ class MeasuredContext final : public ContextParallel {
     const auto known = chosen_.find(key);
     const std::uint64_t generation = ctx.tuning->generation();
     if (known != chosen_.end() && known->second.first == generation) return *known->second.second;
-    // All ranks have met this key together before, so each rank has a record for it.
+    // If the key is in chosen_, all ranks chose a schedule for it together, so each rank's tuning store has the key.
     ContextParallel* best = known != chosen_.end() ? find(ctx.tuning->find(key)) : nullptr;
     if (!best) best = choose_together(key, a, shards, ctx);
     chosen_[key] = {ctx.tuning->generation(), best};
@@ -81,7 +83,7 @@ class MeasuredContext final : public ContextParallel {
       best = of_rank_0(best, ctx);
     }
     RING_CHECK(best != nullptr, "context attention: the stored choice for ", key, " is not a schedule");
-    if (!decides) ctx.tuning->adopt(to_text(ChoiceMap{{key, std::string(best->schedule())}}));
+    if (!decides) ctx.tuning->merge_record(to_text(ChoiceMap{{key, std::string(best->schedule())}}));
     return best;
   }
 
@@ -142,7 +144,7 @@ class MeasuredContext final : public ContextParallel {
     double bytes = 4 * dim * (2 * mine * heads + 4 * keys * kv_heads);  // accumulators and gradients in f32
     if (s.schedule() == "ring")
       bytes *= static_cast<double>(heads_at_once(shards, a.pattern, a.k.dim(1), a.k.dim(2), message_bytes_)) / kv_heads;
-    // Copies that are being sent, received or reordered.
+    // Copies of keys, values, queries and results that are sent, received or reordered.
     if (s.schedule() == "gather") bytes += size * dim * 2 * 2 * all * kv_heads;
     if (s.schedule() == "all_to_all") bytes += size * dim * 3 * mine * (4 * heads + 4 * kv_heads);
     const double pairs = kept_pairs(a.pattern, shards.documents, shards.documents, a.k.dim(1)) / comm_.size();
@@ -170,7 +172,7 @@ class MeasuredContext final : public ContextParallel {
   std::vector<bool> able(const Attention& a, const ContextShards& shards, const ExecContext& ctx) {
     const auto results = static_cast<double>(2 * (a.q.bytes() + a.k.bytes() + a.v.bytes()));
     std::vector<float> no;
-    double bytes = results;  // includes schedules measured before, since their receive buffers may not be freed
+    double bytes = results;  // grows by each schedule that fits: its receive buffers may never be freed
     for (const auto& s : schedules_) {
       const double with = fits(*s, a, shards) ? bytes + bytes_of(*s, a, shards, ctx) : 0;
       const bool can = with > 0 && can_allocate(with, ctx);
@@ -214,7 +216,7 @@ class MeasuredContext final : public ContextParallel {
       s.backward(b, shards, ctx);
     }
     const Event end = ctx.stream.record_time();
-    end.synchronize();  // host waits: start (measuring)
+    end.synchronize();  // allowed host wait: start (measuring)
     return static_cast<float>(end.seconds_after(start) / 2);
   }
 

@@ -117,7 +117,7 @@ BlockRange blocks_between(const Pattern& p, const Span& s) {
   return {static_cast<std::int32_t>(at / size), static_cast<std::int32_t>((at + s.count - 1) / size)};
 }
 
-// Calls fn for the rows of a block that are inside the span.
+// Calls fn(first row, count, 1) for the part of the span that lies in the block.
 void call_for_block(const Pattern& p, const Span& s, std::int32_t block, const Fn& fn) {
   const std::int64_t size = p.blocks->block(), start = p.origin(s.document) + block * size;
   const std::int64_t begin = std::max<std::int64_t>(s.position, start),

@@ -63,8 +63,8 @@ Span joined(const std::vector<Span>& parts, std::size_t begin, std::size_t end) 
   return all;
 }
 
-// Returns the pairs for dense attention, which depends only on order: parts are merged, with positions that keep their
-// order.
+// Returns the pairs for dense attention. Only the order of positions matters to it, so parts are merged into one span,
+// with new positions in the same order.
 std::vector<SpanPair> dense_pairs(const Parts& p, bool causal, bool same_rank) {
   const std::size_t n = p.queries.size();
   std::vector<SpanPair> out;
@@ -92,8 +92,8 @@ std::vector<SpanPair> dense_pairs(const Parts& p, bool causal, bool same_rank) {
   return out;
 }
 
-// Returns the pairs of parts that the pattern connects. Pairs with the same part index come first, so that they fill
-// the first call.
+// Returns the pairs of a query part and a key part that the pattern connects, trimmed to the rows that see each other.
+// Pairs of equal index come first, so that they share the first call.
 std::vector<SpanPair> local_pairs(const Parts& p, const Pattern& pattern) {
   std::vector<SpanPair> out;
   const std::size_t max = std::max(p.queries.size(), p.keys.size());
@@ -268,8 +268,8 @@ KeyRequest needed_by_any(const ContextShards& shards, const std::vector<int>& qu
   return all;
 }
 
-bool may_need_keys(const ContextShards& shards, int queries, int keys, const Pattern& pattern) {
-  for (const Parts& parts : common_parts(held_by(shards, queries), held_by(shards, keys), shards.documents))
+bool may_need_keys(const ContextShards& shards, int query_rank, int key_rank, const Pattern& pattern) {
+  for (const Parts& parts : common_parts(held_by(shards, query_rank), held_by(shards, key_rank), shards.documents))
     for (const Span& q : parts.queries)
       for (const Span& k : parts.keys)
         if (trim_to_pattern(pattern, q, k).queries.count > 0) return true;
@@ -313,7 +313,7 @@ std::vector<AttentionCall> calls_with(const ContextShards& shards, int queries, 
   std::vector<AttentionCall> calls;
   for (std::size_t i = 0; i < parts.size();) {
     const std::size_t document = document_of[i];
-    std::vector<SpanPair> pairs;  // all have the same keys, so each goes to a separate call
+    std::vector<SpanPair> pairs;  // have the same keys, so each pair gets its own call
     for (; i < parts.size() && document_of[i] == document; ++i)
       if (keys[document].count > 0) pairs.push_back({parts[i], keys[document]});
     add_calls(pairs, block_rows, document, calls);

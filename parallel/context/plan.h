@@ -34,15 +34,17 @@ struct KeyRequest {
   std::vector<AttentionCall> calls;  // queries: rows of the receiver; keys: rows [0, rows)
 
   bool none() const { return rows == 0; }
-  std::int64_t row_heads(std::int64_t kv_heads) const;  // number of (row, head) pairs sent; excludes values
+  // Number of (row, head) pairs of keys that are sent; as many pairs of values are sent, too.
+  std::int64_t row_heads(std::int64_t kv_heads) const;
   // Number of (row, head) pairs that a message is allocated for: all rows if a selection decides what is sent, so that
   // allocation sizes are the same in each step (core/step_arena.h).
   std::int64_t room(std::int64_t kv_heads) const { return referenced ? rows * kv_heads : row_heads(kv_heads); }
 };
 
-// in_order: a rank's parts of a document may be merged into one span for dense attention, so that fewer calls are
-// needed; positions then only keep their order. in_row: positions are those in the packed row, which dropout masks
-// depend on.
+// Meaning of the positions in a plan's spans.
+//   in_order   only the order of positions counts: for dense attention, a rank's parts of a document may be merged into
+//              one span, which saves calls
+//   in_row     positions in the packed row, which dropout masks depend on
 enum class SpanPositions : std::uint8_t { in_order, in_row };
 
 // Returns the keys of rank `keys` that rank `queries` needs. For a rank's own keys, `rows` are its own rows, in place,
@@ -59,15 +61,15 @@ std::vector<AttentionCall> calls_with_own_keys(const ContextShards&, int rank, c
 KeyRequest needed_by_any(const ContextShards&, const std::vector<int>& queries, int keys, const Pattern&,
                          std::int64_t kv_heads, const ReferencedBlocks& referenced = {});
 
-// Returns false only if rank `queries` needs no keys of rank `keys`; cheaper than needed_keys().
-bool may_need_keys(const ContextShards&, int queries, int keys, const Pattern&);
+// Returns false only if rank `query_rank` needs no keys of rank `key_rank`; cheaper than needed_keys().
+bool may_need_keys(const ContextShards&, int query_rank, int key_rank, const Pattern&);
 
 // Returns the calls of a rank with the keys of the whole micro-batch, in the micro-batch's order.
-std::vector<AttentionCall> calls_with_all_keys(const ContextShards&, int queries, const Pattern&);
+std::vector<AttentionCall> calls_with_all_keys(const ContextShards&, int query_rank, const Pattern&);
 
 // Returns the calls of a rank's queries with the given keys of each document; a document's keys may be empty.
-std::vector<AttentionCall> calls_with_keys(const ContextShards&, int queries, const std::vector<Span>& keys);
+std::vector<AttentionCall> calls_with_keys(const ContextShards&, int query_rank, const std::vector<Span>& keys);
 // Same with all keys of each document, whether or not the queries see them.
-std::vector<AttentionCall> calls_with_documents(const ContextShards&, int queries, const Pattern&);
+std::vector<AttentionCall> calls_with_documents(const ContextShards&, int query_rank, const Pattern&);
 
 }  // namespace ring

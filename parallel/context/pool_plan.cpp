@@ -46,7 +46,8 @@ class Planner {
     plan_.pools.rows_by_rank.resize(shards.rows_by_rank.size());
   }
 
-  // Adds rows [row, row + count) of a rank, which hold tokens from `token` on of a document whose first pool is `pool`.
+  // Adds rows [row, row + count) of a rank. They hold consecutive tokens of a document, the first of them `token`.
+  // `pool` is the document's first pool.
   void add(int rank, std::int32_t row, std::int32_t token, std::int32_t count, std::int32_t pool) {
     const std::int32_t size = plan_.size;
     for (std::int32_t n = 0; count > 0; row += n, token += n, count -= n) {
@@ -114,7 +115,7 @@ PoolPlan pool_plan(const ContextShards& shards, std::int32_t size) {
   const std::vector<Piece> pieces = pieces_of(shards);
   std::int32_t pool = 0;
   for (const Span& d : shards.documents) {
-    const std::int32_t pools = pools_of(d, size), end = d.first + pools * size;
+    const std::int32_t pools = count_pools(d, size), end = d.first + pools * size;
     auto p = std::ranges::upper_bound(pieces, d.first, {}, [](const Piece& x) { return x.rows.global + x.rows.count; });
     for (; p != pieces.end() && p->rows.global < end; ++p) {
       const std::int32_t from = std::max(d.first, p->rows.global), to = std::min(end, p->rows.global + p->rows.count);

@@ -11,19 +11,20 @@ namespace ring {
 // The pools of one size. The rank that holds a pool's first token makes the pool.
 struct PoolPlan {
   std::int32_t size = 0;  // tokens per pool
-  // The pools as rows sharded over the ranks: each rank holds the pools that it makes.
+  // Distribution of the pools, described like sharded rows: each rank holds the pools that it makes.
   ContextShards pools;
-  // This rank's pools, as rows `out` of the pools that it makes. whole: pools whose tokens are adjacent rows of this
-  // rank. parts: the other pools, whose tokens are gathered in a tensor of part_rows rows.
+  // The pools that this rank makes; PoolSegment::out is a pool's index among them. whole: pools whose tokens are
+  // adjacent rows of this rank. parts: the other pools; their tokens are gathered in a tensor with part_rows rows.
   std::vector<PoolSegment> whole, parts;
   std::int64_t part_rows = 0;
-  std::vector<RowMove> own;  // rows of this rank that are copied to that tensor
+  std::vector<RowMove> own;  // rows of this rank that are copied to the tensor of part_rows rows
 
   // Tokens that this rank exchanges with a peer to make pools.
   struct Message {
     int peer = 0;
-    std::int64_t count = 0;      // number of rows
-    std::vector<RowMove> moves;  // moves from this rank's rows into the message, or from the message into the tensor
+    std::int64_t count = 0;  // number of rows
+    // sends: from this rank's rows into the message. receives: from the message into the tensor of part_rows rows.
+    std::vector<RowMove> moves;
   };
   std::vector<Message> sends, receives;
   bool any_travels = false;  // true if any two ranks exchange tokens

@@ -26,12 +26,12 @@ class PoolPlanCache {
   std::map<std::vector<std::int32_t>, PoolPlans> plans_;
 };
 
-// Exchanges tokens of pools, in stream order: after all work queued before, and before any work queued later.
-// Collective.
+// Exchanges tokens of pools. Collective. The exchange is ordered like a kernel on the stream: after all work queued
+// before, and before all work queued later.
 using SendTokens = std::function<void(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives)>;
 
-// Returns the pools for this rank's queries. The plans, the exchange and the context must outlive the result.
-// Collective, like PoolKeys::backward of the result.
+// Returns all pools of the sharded sequences, for attention of this rank's queries. The plans, the exchange and the
+// context must outlive the result. Collective; so is PoolKeys::backward of the result.
 std::vector<PoolKeys> pools_of_shards(const PoolSource&, const PoolPlans&, const ContextShards&, ContextExchange&,
                                       const SendTokens&, const ExecContext&);
 

@@ -20,7 +20,7 @@ struct Step {
 // counterparts on a different node.
 struct InnerRing {
   bool own = true;          // true if the ranks pass on their own keys
-  KeyRequest base;          // keys that we need among the keys that we hold
+  KeyRequest base;          // keys that our queries need from the keys that we hold at the start
   std::vector<Step> steps;  // steps in which any rank may need keys
   // Inter-node exchange before this revolution: the rank from which we receive the held keys, the rank that gets ours,
   // and the keys that the two nodes need.
@@ -147,7 +147,7 @@ class Ring final : public KeySchedule {
                [&](const AttentionBackward& a, const RingPlan& plan) { attend_backward_once(a, plan, ctx); });
   }
 
-  // Calls fn(part, plan of the part) for each group of KV heads in turn.
+  // Calls fn(the call restricted to the group, the group's ring plan) for each group of KV heads in turn.
   template <class Args, class Fn>
   void for_groups(const Args& args, const KeyShards& keys, const ExecContext& ctx, const Fn& fn) {
     const std::int64_t all = args.k.dim(1);
@@ -187,7 +187,7 @@ class Ring final : public KeySchedule {
     BackwardAccumulator accumulator(args, plan.backward_calls(), ctx);
     NextRevolution next(*this, plan, args.k, args.v, ctx);
     KvPair held{{}, args.k, args.v}, own = carried(args, ctx);
-    GradientReturn pending;  // last message sent with gradients of our own keys
+    GradientReturn pending;  // exchange that is still returning gradients of our own keys
     for (const InnerRing& r : plan.revolutions) {
       next.start();
       KvPair theirs;
@@ -203,8 +203,8 @@ class Ring final : public KeySchedule {
     accumulator.accumulate(plan.after, args.k, args.v, own);
     pending.wait_and_add(own, args.k, ctx);
     if (!own.k.defined()) own = no_gradients(args.k, ctx);
-    store(args.dk, own.k, ctx);
-    store(args.dv, own.v, ctx);
+    copy_rounded(args.dk, own.k, ctx);
+    copy_rounded(args.dv, own.v, ctx);
   }
 
   // Returns the carried-in gradients of keys; undefined if there are none.
@@ -285,14 +285,14 @@ class Ring final : public KeySchedule {
   // Prefetches the keys and values of a revolution's steps, in order.
   class KeyPrefetcher {
    public:
-    // like: a tensor with the number of heads and the type of the keys.
+    // like: a tensor with the heads, head dimension and type of the keys.
     KeyPrefetcher(Ring& ring, const InnerRing& r, const KvPair& held, const Tensor& like, NextRevolution& next,
                   const ExecContext& ctx)
         : ring_(ring), revolution_(r), held_(held), like_(like), next_(next), ctx_(ctx) {
       start_up_to_limit();
     }
 
-    // Returns keys and values; undefined, as in the functions below, if none are needed.
+    // Returns the keys and values for the revolution's `base` request; undefined if none are needed.
     KvPair base() {
       const KeyRequest& need = revolution_.base;
       if (revolution_.own) return held_;
@@ -346,8 +346,8 @@ class Ring final : public KeySchedule {
     const KeyRequest* packed_ = nullptr;
   };
 
-  // Runs the backward of one revolution. Adds to the gradients of the keys that we hold, except those of the last
-  // exchange, which is returned.
+  // Runs the backward of one revolution. Adds the gradients of the keys that we hold to `gradients`, except those that
+  // the last exchange brings; returns this exchange, which is still in flight.
   GradientReturn revolution_backward(const InnerRing& r, const RingPlan& plan, const KvPair& held, KvPair& gradients,
                                      NextRevolution& next, BackwardAccumulator& accumulator, const Tensor& like,
                                      const ExecContext& ctx) {

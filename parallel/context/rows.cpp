@@ -9,7 +9,10 @@ std::int64_t heads_of(const RowCopy& c, std::int64_t all) { return c.head < 0 ? 
 
 enum class Side : std::uint8_t { owner, receiver };
 
-// Calls fn(the copy's rows in the message [count,heads,D], its heads of t, its move from t into the message).
+// Calls fn(part, of, move) for each copy of the request:
+//   part   the copy's rows in the message, [count,heads,D]
+//   of     the copy's heads of t
+//   move   the rows of `of` that the copy moves into the message
 template <class Fn>
 void for_copies(const KeyRequest& need, Side side, const Tensor& t, const Tensor& message, const Fn& fn) {
   const std::int64_t dim = t.dim(2);
@@ -42,7 +45,8 @@ Tensor message_of(const KeyRequest& need, const Tensor& like, DType type, const 
   return message_in(need, like, [&](std::int64_t size) { return ctx.empty({size}, type); });
 }
 
-constexpr std::size_t kMaxAdditions = 16;  // with more copies, a single call adds all rows
+// If a message has more copies, it is expanded to all rows, so that a single call adds them.
+constexpr std::size_t kMaxAdditions = 16;
 
 }  // namespace
 
@@ -101,7 +105,7 @@ void add_gradients(const KeyRequest& need, const Tensor& message, const KvPair& 
                });
 }
 
-void store(const Tensor& dst, const Tensor& src, const ExecContext& ctx) {
+void copy_rounded(const Tensor& dst, const Tensor& src, const ExecContext& ctx) {
   Tensor rounded = src;
   if (dst.dtype() != src.dtype()) {
     rounded = ctx.empty(src.shape(), dst.dtype());

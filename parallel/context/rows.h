@@ -24,8 +24,8 @@ KvPair kv_pair(const Tensor& both);
 KvPair no_gradients(const Tensor& keys, const ExecContext&);         // returns f32 zeros in the shape of keys [N,H,D]
 void add(const Tensor& to, const Tensor& from, const ExecContext&);  // computes to += from; both are f32 and contiguous
 
-// Allocates a message buffer with take(numel) at its reserved size (room()) and returns the part that is actually sent.
-// like: keys [N,H,D].
+// Allocates a message buffer of the size KeyRequest::room() with take(number of elements). Returns the part that is
+// actually sent. like: keys [N,H,D].
 template <class Take>
 Tensor message_in(const KeyRequest& need, const Tensor& like, const Take& take) {
   const std::int64_t heads = like.dim(1), dim = like.dim(2);
@@ -42,6 +42,6 @@ Tensor pack_gradients(const KeyRequest&, const KvPair& gradients, const ExecCont
 void add_gradients(const KeyRequest&, const Tensor& message, const KvPair& gradients, const ExecContext&);
 
 // Copies src [N,H,D], f32 and contiguous, to dst [N,H,D], which may have any strides; rounds if dst is bf16.
-void store(const Tensor& dst, const Tensor& src, const ExecContext&);
+void copy_rounded(const Tensor& dst, const Tensor& src, const ExecContext&);
 
 }  // namespace ring

@@ -40,7 +40,7 @@ class BadStepsOfATrainer : public testing::Test {
   StepReport overflowing_step() {
     const float good = std::exchange(weight(), 3e38f);
     const StepReport r = bench_.trainer().step();
-    found_ = bench_.trainer().diagnose();
+    found_ = bench_.trainer().diagnose_step();
     weight() = good;
     return r;
   }
@@ -70,7 +70,7 @@ TEST_F(BadStepsOfATrainer, SkippedSamplesAreReplacedByTheNextSamples) {
   Trainer& trainer = bench_.trainer();
   for (int i = 0; i < 3; ++i) trainer.step();
   const StepReport wrong = broken_step();
-  EXPECT_FALSE(bad_.skip_samples(wrong, false));
+  EXPECT_FALSE(bad_.skip_or_roll_back(wrong, false));
   ASSERT_EQ(trainer.guard().bad_steps().size(), 1u);
   const BadStep& bad = trainer.guard().bad_steps()[0];
   EXPECT_EQ(bad.step, 4);

@@ -83,7 +83,7 @@ void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(3)); }
 TEST(ContextTimeline, OnACpuMessagesEndWhenTheyAreFoundComplete) {
   const ExecContext ctx{Stream::cpu(1)};
   TimelineRecorder recorder;
-  recorder.begin(ctx);
+  recorder.start_recording(ctx);
   const auto first = std::make_shared<Switch>(), second = std::make_shared<Switch>();
   const auto send = [&](const std::shared_ptr<Switch>& event) {
     return recorder.message(TimelineLane::keys, "exchange", "1 MB to rank 1", {},
@@ -102,7 +102,7 @@ TEST(ContextTimeline, OnACpuMessagesEndWhenTheyAreFoundComplete) {
   Work last = send(second);
   pause();  // the message is waited for
   compute(pause);
-  const ContextTimeline t = recorder.end();
+  const ContextTimeline t = recorder.finish_recording();
   EXPECT_TRUE(second->on);
   ASSERT_EQ(t.bars.size(), 4u);
   const TimelineBar &sent = t.bars[0], &kernel = t.bars[1], &open = t.bars[2], &after = t.bars[3];
@@ -152,13 +152,13 @@ TEST(TimelinePicture, ShowsEveryBar) {
 
 TEST(ContextTiming, SharesAreComputedAndBounded) {
   ContextTiming t;
-  EXPECT_EQ(t.hidden(), 1);
+  EXPECT_EQ(t.hidden_share(), 1);
   EXPECT_EQ(t.slowdown(), 0);
   t.computing_seconds = 4, t.both_seconds = 5, t.transfer_seconds = 2, t.waited_seconds = 0.5;
-  EXPECT_EQ(t.hidden(), 0.75);
+  EXPECT_EQ(t.hidden_share(), 0.75);
   EXPECT_EQ(t.slowdown(), 0.25);
   t.waited_seconds = 3;
-  EXPECT_EQ(t.hidden(), 0);
+  EXPECT_EQ(t.hidden_share(), 0);
 }
 
 // Returns the timings of each rank.
@@ -208,7 +208,7 @@ TEST(DistContextTiming, EveryScheduleHasTimingsAndMessages) {
       for (const double seconds : {t.forward_seconds, t.both_seconds, t.computing_seconds, t.transfer_seconds})
         EXPECT_TRUE(std::isfinite(seconds) && seconds > 0) << t.schedule << " " << seconds;
       EXPECT_TRUE(std::isfinite(t.slowdown())) << t.schedule;
-      EXPECT_TRUE(t.hidden() >= 0 && t.hidden() <= 1) << t.schedule << " " << t.hidden();
+      EXPECT_TRUE(t.hidden_share() >= 0 && t.hidden_share() <= 1) << t.schedule << " " << t.hidden_share();
       EXPECT_TRUE(t.waited_seconds >= length_of(t.timeline.waiting())) << t.schedule;
       EXPECT_TRUE(t.waited_seconds > 0 && std::isfinite(t.waited_seconds)) << t.schedule << " " << t.waited_seconds;
       EXPECT_GE(in_lane(t.timeline, TimelineLane::computation), 2) << t.schedule;
@@ -223,7 +223,7 @@ TEST(DistContextTiming, EveryScheduleHasTimingsAndMessages) {
   }
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(told[0][i].waited_seconds, told[1][i].waited_seconds);
-    EXPECT_EQ(told[0][i].hidden(), told[1][i].hidden());
+    EXPECT_EQ(told[0][i].hidden_share(), told[1][i].hidden_share());
   }
 }
 

@@ -43,7 +43,7 @@ class GpuOutOfMemory : public testing::Test {
     for (int step = 0; step < 4; ++step) result.losses.push_back(trainer.step().loss);
     result.allocations = allocations;
     result.micro_batch = trainer.memory().micro_batch;
-    result.ran_out = trainer.memory_ran_out();
+    result.ran_out = trainer.latest_oom_text();
     State state;
     trainer.add_state(state);
     const Snapshot snapshot = state.snapshot(bench.exec().stream);

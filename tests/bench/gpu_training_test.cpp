@@ -51,9 +51,9 @@ class GpuTraining : public testing::Test {
       result.norms.push_back(r.norm);
     };
     for (int step = 0; step < 12; ++step) {
-      const std::uint64_t before = host_waits();
+      const std::uint64_t before = host_wait_count();
       trainer.launch();
-      if (step >= 4) result.waits += host_waits() - before;
+      if (step >= 4) result.waits += host_wait_count() - before;
       while (trainer.in_flight() > trainer.max_in_flight()) finish();
     }
     while (trainer.in_flight() > 0) finish();

@@ -26,7 +26,7 @@ std::vector<MessageSample> line(double seconds, double rate, const std::array<do
 TEST(MessageRates, AreThoseOfTheFittedLine) {
   for (const double seconds : {1e-6, 20e-6, 1e-3})
     for (const double rate : {1e9, 266e9}) {
-      const MessageTime t = fit_messages(line(seconds, rate));
+      const MessageTime t = fit_message_time(line(seconds, rate));
       EXPECT_NEAR(t.seconds, seconds, 1e-6 * seconds);
       EXPECT_NEAR(t.bytes_per_second, rate, 1e-6 * rate);
     }
@@ -35,18 +35,18 @@ TEST(MessageRates, AreThoseOfTheFittedLine) {
 // A long message does not hide the information in short ones, nor the other way round.
 TEST(MessageRates, NoiseChangesBothRatesByAtMostItsSize) {
   for (const std::array<double, 4>& noise : {std::array{1.1, 0.9, 1.1, 0.9}, {0.9, 0.9, 1.1, 1.1}}) {
-    const MessageTime t = fit_messages(line(20e-6, 266e9, noise));
+    const MessageTime t = fit_message_time(line(20e-6, 266e9, noise));
     EXPECT_NEAR(t.seconds, 20e-6, 0.15 * 20e-6);
     EXPECT_NEAR(t.bytes_per_second, 266e9, 0.15 * 266e9);
   }
 }
 
 TEST(MessageRates, NeitherRateIsNegative) {
-  const MessageTime less = fit_messages({{1e3, 1e-6}, {1e6, 2e-3}});  // a fitted line would begin below 0
+  const MessageTime less = fit_message_time({{1e3, 1e-6}, {1e6, 2e-3}});  // a fitted line would begin below 0
   EXPECT_EQ(less.seconds, 0);
   EXPECT_GT(less.bytes_per_second, 1e6 / 2e-3 * 0.9);
   EXPECT_LT(less.bytes_per_second, 1e3 / 1e-6 * 1.1);
-  const MessageTime falling = fit_messages({{1e3, 2e-3}, {1e6, 1e-3}});
+  const MessageTime falling = fit_message_time({{1e3, 2e-3}, {1e6, 1e-3}});
   EXPECT_EQ(falling.seconds, 0);
   EXPECT_GT(falling.bytes_per_second, 0);
 }
@@ -61,7 +61,7 @@ TEST(DistMessageRates, RanksBeginTogetherAndAgree) {
     const auto rank = static_cast<std::size_t>(comm.rank());
     const ExecContext ctx{Stream::create({Backend::cpu, 0}, 1)};
     if (rank == 1) std::this_thread::sleep_for(milliseconds(400));
-    seconds[rank] = message_seconds(ctx, comm, 0.04, [&] {
+    seconds[rank] = measure_message_seconds(ctx, comm, 0.04, [&] {
       ++times[rank];
       std::this_thread::sleep_for(milliseconds(rank == 1 ? 2 : 1));
     });

@@ -93,7 +93,7 @@ TEST(Preflight, OneWrongElementOfAProductIsFound) {
       product.push_back(static_cast<float>(sum));
     }
   const Stream stream = Stream::cpu(1);
-  const auto wrong = [&] { return wrong_elements(from_host(product, stream).view({kSide, kSide}), stream); };
+  const auto wrong = [&] { return count_wrong_elements(from_host(product, stream).view({kSide, kSide}), stream); };
   EXPECT_EQ(wrong(), 0);
   product[77] += 1;
   EXPECT_EQ(wrong(), 1);

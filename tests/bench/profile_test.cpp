@@ -86,7 +86,7 @@ Profile profile_two_steps() {
   StepBenchmark bench(tiny_config());
   Profiler profiler(2);
   time_steps(bench, 0, 1, &profiler);
-  return profiler.read();
+  return profiler.read_profile();
 }
 
 double share_in_kernels(const Profile& p) {
@@ -126,7 +126,7 @@ TEST(Profiler, KernelsBelongToTheirParts) {
   StepBenchmark bench(tiny_config());
   Profiler profiler(1);
   time_steps(bench, 0, 1, &profiler);
-  const Profile p = profiler.read();
+  const Profile p = profiler.read_profile();
   int attention[2] = {0, 0}, updates = 0;
   for (const ProfiledCall& c : p.calls) {
     const std::string path = path_of(p, c.part);
@@ -157,17 +157,17 @@ TEST(GpuProfiler, WatchesWithoutWaiting) {
   Profiler profiler(2);
   for (bool last = false; !last;) {
     profiler.before_launch(trainer);
-    const std::uint64_t before = host_waits();
+    const std::uint64_t before = host_wait_count();
     trainer.launch();
     last = profiler.after_launch(trainer);
     if (trainer.steps_done() > Profiler::kWarmup) {
-      EXPECT_EQ(host_waits(), before) << "step " << trainer.steps_done();
+      EXPECT_EQ(host_wait_count(), before) << "step " << trainer.steps_done();
     }
     while (trainer.in_flight() > (last ? 0 : trainer.max_in_flight())) {
       EXPECT_TRUE(trainer.finish().accepted);
     }
   }
-  const Profile p = profiler.read();
+  const Profile p = profiler.read_profile();
   ASSERT_EQ(p.steps.size(), 2u);
   for (const ProfiledCall& c : p.calls) {
     EXPECT_GT(c.device.seconds, 0) << c.slot;
@@ -201,7 +201,7 @@ TEST(BenchmarkOps, CountsTheWorkOfAStep) {
   }
   EXPECT_DOUBLE_EQ(products_seen, 6 * weights * tokens);
   EXPECT_DOUBLE_EQ(attention_seen, attention);
-  const StepFloor f = r.floor();
+  const StepFloor f = r.step_floor();
   EXPECT_GT(f.products, 0);
   EXPECT_GT(f.attention, 0);
   EXPECT_GT(f.rest, 0);
@@ -214,9 +214,9 @@ TEST(BenchmarkOps, FloorFollowsFromTimes) {
   r.ops = {{"matmul", "a", {1e9, 1e6, ""}, 3, 0.002},
            {"attention_backward", "a", {1e9, 1e6, ""}, 2, 0.005},
            {"rope", "a", {1e3, 8.5e5, ""}, 4, 0.1}};
-  EXPECT_DOUBLE_EQ(r.floor().products, 0.006);
-  EXPECT_DOUBLE_EQ(r.floor().attention, 0.01);
-  EXPECT_DOUBLE_EQ(r.floor().rest, 4 * 0.001);  // 8.5e5 bytes at 85 % of 1e9 per second
+  EXPECT_DOUBLE_EQ(r.step_floor().products, 0.006);
+  EXPECT_DOUBLE_EQ(r.step_floor().attention, 0.01);
+  EXPECT_DOUBLE_EQ(r.step_floor().rest, 4 * 0.001);  // 8.5e5 bytes at 85 % of 1e9 per second
   EXPECT_DOUBLE_EQ(r.ceilings.floor_seconds({1e9, 1e3, ""}), 0.001);
   EXPECT_DOUBLE_EQ(r.ceilings.floor_seconds({1e3, 1e6, ""}), 0.001);
   EXPECT_EQ(Ceilings{}.floor_seconds({1e9, 1e3, ""}), 0);

@@ -44,7 +44,7 @@ void write_uniform(const fs::path& folder, std::int32_t step, const Retention& k
 [[noreturn]] void write_forever(const fs::path& folder, std::int32_t from) {
   log::set_level(log::Level::error);
   try {
-    remove_stale(folder);
+    remove_stale_entries(folder);
     for (std::int32_t step = from;; ++step) write_uniform(folder, step, {1, 0});
   } catch (...) {
     ::_exit(3);

@@ -154,7 +154,7 @@ TEST_F(Damage, UnfinishedAttemptsAreNeitherUsedNorKept) {
   fs::create_directory(folder() / "notes.tmp-1");
   EXPECT_EQ(newest(), 20);
   EXPECT_EQ(list_checkpoints(folder()).size(), 2u);
-  EXPECT_EQ(remove_stale(folder()), 2);
+  EXPECT_EQ(remove_stale_entries(folder()), 2);
   EXPECT_FALSE(fs::exists(stale) || fs::exists(doomed));
   EXPECT_TRUE(fs::exists(folder() / "notes.tmp-1"));
   EXPECT_EQ(newest(), 20);

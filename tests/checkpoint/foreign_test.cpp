@@ -55,7 +55,7 @@ TEST_F(Foreign, FilesAreNotTakenForCheckpoints) {
   const auto names = create_foreign_files();
   EXPECT_TRUE(list_checkpoints(folder()).empty());
   EXPECT_EQ(newest(), -1);
-  EXPECT_EQ(remove_stale(folder()), 0);
+  EXPECT_EQ(remove_stale_entries(folder()), 0);
   remove_all_checkpoints(folder());
   expect_there(names);
   EXPECT_EQ(list_foreign_files(folder()).size(), 6u);  // steps 11, 13 and 16 to 19

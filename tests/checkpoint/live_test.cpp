@@ -81,7 +81,7 @@ TEST_F(Pruning, RemovedCheckpointsAreNotReportedAsDamaged) {
   int removed = 0;
   repeat_while_pruned([&] {
     for (const CheckpointEntry& entry : list_checkpoints(checkpoints())) {
-      const Verification v = verify_live(entry.path);
+      const Verification v = verify_during_training(entry.path);
       EXPECT_TRUE(v.problems.empty()) << joined(v.problems);
       removed += v.removed;
     }
@@ -178,7 +178,7 @@ TEST(Replaced, SaysIfTheCheckpointWasRemovedForGood) {
   });
   EXPECT_TRUE(contains(what, path.string() + " was removed while it was read") && contains(what, "there is none"))
       << what;
-  EXPECT_TRUE(verify_live(path).removed);
+  EXPECT_TRUE(verify_during_training(path).removed);
 }
 
 }  // namespace

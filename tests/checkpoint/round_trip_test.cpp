@@ -267,7 +267,7 @@ TEST(Write, BadArgumentsAreNamed) {
   std::ofstream(folder.path() / "file") << "x";
   EXPECT_TRUE(contains(write(folder.path() / "file", "{}", {}), "file/step-000000001"));
   EXPECT_EQ(list_checkpoints(folder.path()).size(), 0u);
-  EXPECT_EQ(remove_stale(folder.path()), 0);  // failed writes remove their files
+  EXPECT_EQ(remove_stale_entries(folder.path()), 0);  // failed writes remove their files
 }
 
 TEST(Write, StringsThatAreNotTextAreRefused) {

@@ -81,10 +81,10 @@ TEST(SaveClock, SlowerStepsAreACost) {
 TEST(SaveClock, FailuresAndFailureFreeHoursCorrectTheMean) {
   const CheckpointConfig config = automatic(10);
   SaveClock clock(config, 0);
-  EXPECT_EQ(clock.mtbf(0), 36000);
-  EXPECT_EQ(clock.mtbf(36000), 72000);  // ten hours without a failure
+  EXPECT_EQ(clock.mtbf_seconds(0), 36000);
+  EXPECT_EQ(clock.mtbf_seconds(36000), 72000);  // ten hours without a failure
   clock.failures(3);
-  EXPECT_EQ(clock.mtbf(36000), 18000);
+  EXPECT_EQ(clock.mtbf_seconds(36000), 18000);
 }
 
 TEST(SaveClock, AutoStaysBelowTheMean) {

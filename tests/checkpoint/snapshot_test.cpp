@@ -133,7 +133,7 @@ TEST(Snapshot, IncludesCopiesStillInFlight) {
 TEST(Snapshot, WithoutACopyWaitsForCopiesInFlight) {
   Travelling away;
   away.write_in_chunks(3);
-  const Snapshot live = away.state.live(stream());
+  const Snapshot live = away.state.live_snapshot(stream());
   EXPECT_EQ(away.values(), Travelling::all(3));
 }
 
@@ -157,13 +157,13 @@ TEST(GpuSnapshot, IsOfWhatWasQueuedBeforeAndNothingWaits) {
   State state;
   state.add("t", t);
   device.synchronize();
-  const std::uint64_t waits = host_waits();
+  const std::uint64_t waits = host_wait_count();
   fill_zero(t, device);
   copy(t, from_host(before, device), device);
   const Snapshot snapshot = state.snapshot(device);
   device.wait(snapshot.copied());
   copy(t, other, device);  // what the next step does
-  EXPECT_EQ(host_waits(), waits);
+  EXPECT_EQ(host_wait_count(), waits);
   snapshot.wait();
   const Tensor& held = snapshot.tensors().at("t").local;
   EXPECT_EQ(held.device().backend, Backend::cpu);

@@ -190,7 +190,7 @@ Overtaken overtake_at(int k) {
       if (inside || o.calls++ != k) return 0;
       inside = true;
       const WriterToken successor(run.path());
-      remove_stale(folder);
+      remove_stale_entries(folder);
       o.seen = steps_in(folder);
       inside = false;
       return 0;

@@ -34,7 +34,7 @@ TEST(FitChoices, SettingsAcceptThemForEveryContext) {
     for (const bool learned : {false, true}) {
       ModelConfig run;
       run.context = context;
-      const FitChoice own = own_choice(run.resolved(), "run");
+      const FitChoice own = choice_of_run(run.resolved(), "run");
       EXPECT_EQ(own.density(), 1);
       double before = 0;
       for (const FitChoice& c : fit_choices(run, own, {}, learned, 5)) {

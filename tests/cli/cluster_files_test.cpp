@@ -23,7 +23,7 @@ std::string file_text(const std::string& name) {
 std::string error_for(const std::vector<std::string>& arguments) {
   Program app("ringmaster", "");
   add_commands(app);
-  app.run_nothing();
+  app.disable_callbacks();
   try {
     parse_arguments(app, arguments);
   } catch (const std::exception& e) {

@@ -46,7 +46,7 @@ class CommandLine : public testing::Test {
  protected:
   CommandLine() {
     add_commands(app_);
-    app_.run_nothing();
+    app_.disable_callbacks();
   }
   std::string error_for(const std::vector<std::string>& arguments) {
     try {

@@ -24,7 +24,7 @@ class Completion : public testing::Test {
   Completion() { add_commands(app_); }
   Words after(const Words& words) {
     Words texts;
-    for (const Candidate& c : candidates(app_, words)) texts.push_back(c.text);
+    for (const Candidate& c : completion_candidates(app_, words)) texts.push_back(c.text);
     return texts;
   }
   bool offers(const Words& words, const std::string& text) {

@@ -169,7 +169,7 @@ TEST(Hints, TomlIsRefused) {
   const std::string file = std::filesystem::temp_directory_path() / str("ringmaster_hints_", ::getpid(), ".toml");
   std::ofstream(file) << "[model]\nwidth = 64\n[train]\nsteps = 3\n";
   try {
-    settings_at(file, {});
+    load_settings(file, {});
     ADD_FAILURE();
   } catch (const Error& e) {
     const std::string said = e.what();

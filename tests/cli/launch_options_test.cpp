@@ -144,12 +144,12 @@ TEST(LaunchOptions, TheRunOfACommandIsFound) {
   std::ofstream(settings) << "run: {directory: there}\ndata: {path: c.h5}\ntrain: {steps: 1}\n";
   std::ofstream(five) << "no settings";
   using Words = std::vector<std::string>;
-  EXPECT_EQ(run_of_command(app, {"train", settings}), "there");
-  EXPECT_EQ(run_of_command(app, {"train", "--inject", five, settings}), "there");
-  EXPECT_EQ(run_of_command(app, {"train", "--fresh", settings, "run.directory=other"}), "other");
-  EXPECT_EQ(run_of_command(app, {"train", folder}), folder);
+  EXPECT_EQ(run_directory_of(app, {"train", settings}), "there");
+  EXPECT_EQ(run_directory_of(app, {"train", "--inject", five, settings}), "there");
+  EXPECT_EQ(run_directory_of(app, {"train", "--fresh", settings, "run.directory=other"}), "other");
+  EXPECT_EQ(run_directory_of(app, {"train", folder}), folder);
   for (const Words& none : {Words{"bench", "step", settings}, Words{"train"}, Words{"train", "--inject", settings}})
-    EXPECT_EQ(run_of_command(app, none), "");
+    EXPECT_EQ(run_directory_of(app, none), "");
   std::filesystem::remove_all(folder);
 }
 

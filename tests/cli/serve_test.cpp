@@ -121,8 +121,8 @@ TEST_F(ServeTest, AnErrorInTheMiddleOfATextIsLogged) {
   CompletionRequest request;
   request.prompt = "a";
   testing::internal::CaptureStderr();
-  const auto text = model.start(request, std::chrono::seconds(1));
-  EXPECT_THROW(text->next(std::chrono::seconds(20)), Error);
+  const auto text = model.start_generation(request, std::chrono::seconds(1));
+  EXPECT_THROW(text->wait_for_piece(std::chrono::seconds(20)), Error);
   const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_NE(logged.find("a text ended with an error: "), std::string::npos) << logged;
 }

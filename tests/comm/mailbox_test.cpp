@@ -54,10 +54,10 @@ TEST(Mailbox, AnyNumberOfNotesArrivesInOrder) {
     try {
       for (int p = 0; p < kRanks; ++p)
         for (std::uint64_t n = 0; p != rank && n < kNotes; ++n)
-          box.post(p, {{static_cast<std::uint32_t>(rank), n}, 3 * n}, for_seconds(20));
+          box.post_descriptor(p, {{static_cast<std::uint32_t>(rank), n}, 3 * n}, for_seconds(20));
       for (int p = 0; p < kRanks; ++p)
         for (std::uint64_t n = 0; p != rank && n < kNotes; ++n) {
-          const RecvDescriptor note = box.take(p, for_seconds(20));
+          const RecvDescriptor note = box.take_descriptor(p, for_seconds(20));
           wrong += note.at.segment != static_cast<std::uint32_t>(p) || note.at.offset != n || note.bytes != 3 * n;
         }
     } catch (const GaveUp&) {
@@ -70,22 +70,22 @@ TEST(Mailbox, AnyNumberOfNotesArrivesInOrder) {
 
 TEST(Mailbox, WaitingCanBeGivenUp) {
   Boxes boxes(2);
-  EXPECT_THROW(boxes.of(0).take(1, for_seconds(0)), GaveUp);
+  EXPECT_THROW(boxes.of(0).take_descriptor(1, for_seconds(0)), GaveUp);
   const auto fill = [&] {
-    for (int n = 0; n < 100'000; ++n) boxes.of(0).post(1, {}, for_seconds(0));
+    for (int n = 0; n < 100'000; ++n) boxes.of(0).post_descriptor(1, {}, for_seconds(0));
   };
   EXPECT_THROW(fill(), GaveUp);
 }
 
 TEST(Mailbox, SegmentsAreKnownOnceTheyAreAnnounced) {
   Boxes boxes(2);
-  EXPECT_THROW(boxes.of(1).segment(0, 0), Error);
+  EXPECT_THROW(boxes.of(1).peer_segment(0, 0), Error);
   IpcHandle card;
   card.device = 5;
-  boxes.of(0).announce(0, card);
-  EXPECT_EQ(boxes.of(1).segment(0, 0).device, 5);
-  EXPECT_THROW(boxes.of(1).segment(0, 1), Error);
-  EXPECT_THROW(boxes.of(0).announce(1'000'000, card), Error);
+  boxes.of(0).publish_segment(0, card);
+  EXPECT_EQ(boxes.of(1).peer_segment(0, 0).device, 5);
+  EXPECT_THROW(boxes.of(1).peer_segment(0, 1), Error);
+  EXPECT_THROW(boxes.of(0).publish_segment(1'000'000, card), Error);
 }
 
 TEST(Mailbox, AMissingBoxIsAnError) {

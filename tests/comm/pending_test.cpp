@@ -29,7 +29,7 @@ class Pending : public testing::Test {
     pending_.add(text, Event(q.after), Event(q.done));
     return q;
   }
-  std::string stuck() { return pending_.find_stuck(now_, milliseconds(60'000)).value_or(""); }
+  std::string stuck() { return pending_.find_timed_out(now_, milliseconds(60'000)).value_or(""); }
   std::string stuck_after(seconds s) {
     now_ += s;
     return stuck();

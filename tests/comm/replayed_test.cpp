@@ -16,7 +16,7 @@ class Replayed : public testing::Test {
   }
   std::string stuck_after(seconds s) {
     now_ += s;
-    return operations_.find_stuck(now_, milliseconds(60'000)).value_or("");
+    return operations_.find_timed_out(now_, milliseconds(60'000)).value_or("");
   }
 
   ReplayedOperations operations_{memory()};

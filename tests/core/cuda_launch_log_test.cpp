@@ -34,7 +34,7 @@ TEST(LaunchLog, AnEventMarksEarlierLaunchesOfItsStreamOnly) {
   LaunchLog log;
   log.add_call(stream(1), "a");
   log.add_call(stream(2), "b");
-  const std::uint64_t event = log.count();
+  const std::uint64_t event = log.launch_count();
   EXPECT_EQ(event, 2u);
   log.add_call(stream(1), "c");
   log.add_call(stream(1), "d");
@@ -42,8 +42,8 @@ TEST(LaunchLog, AnEventMarksEarlierLaunchesOfItsStreamOnly) {
   EXPECT_EQ(log.describe_unfinished(kAll), "One of 3 launches failed, oldest first: b, c, d");
   log.mark_ended(stream(1), 1);  // an older event that is queried later
   EXPECT_EQ(log.describe_unfinished(kAll), "One of 3 launches failed, oldest first: b, c, d");
-  log.mark_ended(stream(2), log.count());
-  log.mark_ended(stream(1), log.count());
+  log.mark_ended(stream(2), log.launch_count());
+  log.mark_ended(stream(1), log.launch_count());
   EXPECT_EQ(log.describe_unfinished(kAll), "");
   EXPECT_EQ(log.describe_unfinished(kNewest), "");
 }
@@ -76,7 +76,7 @@ TEST(LaunchLog, NamesAreShort) {
 TEST(LaunchLog, SeesLaunchesInChevrons) {
   if (device_count(Backend::cuda) > 0) GTEST_SKIP() << "with a GPU, GpuTrainingFaults tests this";
   const std::uint64_t before = launch_count();
-  EXPECT_THROW(count_up(nullptr, nullptr), Error);
+  EXPECT_THROW(increment_counter(nullptr, nullptr), Error);
   EXPECT_EQ(launch_count(), before + 1);
 }
 

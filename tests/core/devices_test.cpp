@@ -8,16 +8,16 @@ namespace {
 // CUDA C++ Programming Guide, application compatibility: machine code runs on devices of its own generation with the
 // same or a higher minor number; code for an architecture with a letter runs there and nowhere else.
 TEST(Devices, MachineCodeRunsInItsGeneration) {
-  EXPECT_TRUE(runs_on("90a", 90));
-  EXPECT_FALSE(runs_on("90a", 100));
-  EXPECT_FALSE(runs_on("90a", 89));
-  EXPECT_TRUE(runs_on("80", 80));
-  EXPECT_TRUE(runs_on("80", 86));
-  EXPECT_FALSE(runs_on("86", 80));
-  EXPECT_FALSE(runs_on("80", 90));
-  EXPECT_TRUE(runs_on("100", 103));
-  EXPECT_FALSE(runs_on("", 90));
-  EXPECT_FALSE(runs_on("native", 90));
+  EXPECT_TRUE(arch_runs_on("90a", 90));
+  EXPECT_FALSE(arch_runs_on("90a", 100));
+  EXPECT_FALSE(arch_runs_on("90a", 89));
+  EXPECT_TRUE(arch_runs_on("80", 80));
+  EXPECT_TRUE(arch_runs_on("80", 86));
+  EXPECT_FALSE(arch_runs_on("86", 80));
+  EXPECT_FALSE(arch_runs_on("80", 90));
+  EXPECT_TRUE(arch_runs_on("100", 103));
+  EXPECT_FALSE(arch_runs_on("", 90));
+  EXPECT_FALSE(arch_runs_on("native", 90));
 }
 
 TEST(Devices, VersionsAreDecodedLikeTheLibraries) {

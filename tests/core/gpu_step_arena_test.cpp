@@ -37,14 +37,14 @@ TEST_F(GpuStepArena, StepsRepeatInTheSamePlacesWithoutWaiting) {
     std::vector<std::byte*> at = {kept.raw(), early.raw()};
     for (std::size_t k = 1; k < 10; ++k) at.push_back(make(k * 7 * kMiB).raw());
     addresses.push_back(at);
-    if (i == 3) waits = host_waits();
+    if (i == 3) waits = host_wait_count();
   }
-  EXPECT_EQ(host_waits(), waits);
-  EXPECT_TRUE(arena->planned());
+  EXPECT_EQ(host_wait_count(), waits);
+  EXPECT_TRUE(arena->has_slab());
   for (std::size_t i = 3; i < addresses.size(); ++i) EXPECT_EQ(addresses[i], addresses[2]);
   for (const std::byte* p : addresses.back()) EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 256, 0u);
-  EXPECT_EQ(arena->fallbacks(), 0u);
-  EXPECT_EQ(arena->from_upstream(), 0u);
+  EXPECT_EQ(arena->num_fallbacks(), 0u);
+  EXPECT_EQ(arena->num_upstream_blocks(), 0u);
 }
 
 TEST_F(GpuStepArena, ContentsOfLiveBlocksStay) {
@@ -70,7 +70,7 @@ TEST_F(GpuStepArena, TheSlabReplacesWhatWasRecorded) {
     make(bytes / 2);
     const Tensor a = make(bytes / 4), b = make(bytes / 2);
   }
-  ASSERT_TRUE(arena->planned());
+  ASSERT_TRUE(arena->has_slab());
   EXPECT_EQ(arena->plan().bytes, bytes);
   EXPECT_LE(arena->stats().reserved, before + bytes + 64 * kMiB) << "recorded blocks stand beside the slab";
 }

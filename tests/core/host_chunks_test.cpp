@@ -311,9 +311,9 @@ void expect_copy_in_order(const Stream& stream) {
   for (std::int64_t i = 0; i < n; ++i) source.data<float>()[i] = static_cast<float>(i % 1000);
   copy(device, source, stream);
   copy(host, device, stream);
-  const std::uint64_t waits = host_waits();
+  const std::uint64_t waits = host_wait_count();
   copy_on_host(copied, host, stream);  // after the copy from the device
-  EXPECT_EQ(host_waits(), waits);
+  EXPECT_EQ(host_wait_count(), waits);
   stream.synchronize();
   EXPECT_EQ(values_of(copied), values_of(source));
 }

@@ -55,7 +55,7 @@ TEST_F(PageLockerTest, AllSlabsAreLockedOnceInTheBackground) {
   PageLocker pages = locker();
   const std::size_t bytes = 5 * kSlab + 12345;
   {
-    const auto memory = pages.take(bytes);
+    const auto memory = pages.allocate(bytes);
     EXPECT_TRUE(becomes_true([&] { return locked() == 6; })) << locked();
     EXPECT_EQ(bytes_, 5 * kSlab + 4 * 4096) << "whole pages";
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.get()) % kSlab, 0u);
@@ -71,7 +71,7 @@ TEST_F(PageLockerTest, TheHostMayUseMemoryThatIsBeingLocked) {
   gate_ = &gate;
   PageLocker pages = locker();
   const std::size_t bytes = 4 * kSlab;
-  const auto memory = pages.take(bytes);
+  const auto memory = pages.allocate(bytes);
   auto* const begin = static_cast<unsigned char*>(memory.get());
   for (std::size_t i = 0; i < bytes; i += 1000) ASSERT_EQ(begin[i], 0);
   std::memset(begin, 7, bytes);
@@ -82,15 +82,15 @@ TEST_F(PageLockerTest, TheHostMayUseMemoryThatIsBeingLocked) {
 
 TEST_F(PageLockerTest, ACopyEndsAtTheEndOfItsSlab) {
   PageLocker pages = locker();
-  const auto memory = pages.take(3 * kSlab);
+  const auto memory = pages.allocate(3 * kSlab);
   const auto* const begin = static_cast<std::byte*>(memory.get());
-  EXPECT_EQ(pages.wait(begin, 100), 100u);
-  EXPECT_EQ(pages.wait(begin, 3 * kSlab), kSlab);
-  EXPECT_EQ(pages.wait(begin + kSlab - 10, 100), 10u);
-  EXPECT_EQ(pages.wait(begin + 3 * kSlab - 10, 10), 10u);
+  EXPECT_EQ(pages.wait_until_locked(begin, 100), 100u);
+  EXPECT_EQ(pages.wait_until_locked(begin, 3 * kSlab), kSlab);
+  EXPECT_EQ(pages.wait_until_locked(begin + kSlab - 10, 100), 10u);
+  EXPECT_EQ(pages.wait_until_locked(begin + 3 * kSlab - 10, 10), 10u);
   std::byte elsewhere[10];
-  EXPECT_EQ(pages.wait(elsewhere, 10), 10u);
-  EXPECT_EQ(pages.wait(begin + 3 * kSlab, 100), 100u) << "behind the end";
+  EXPECT_EQ(pages.wait_until_locked(elsewhere, 10), 10u);
+  EXPECT_EQ(pages.wait_until_locked(begin + 3 * kSlab, 100), 100u) << "behind the end";
 }
 
 // The only thread is busy with the first slab. A copy that needs the last slab does not wait for the first.
@@ -102,13 +102,13 @@ TEST_F(PageLockerTest, OnlyTheSlabThatIsNeededIsWaitedFor) {
                     },
                     [](std::byte*) {}},
                    1, std::nullopt, kSlab);
-  const auto memory = pages.take(3 * kSlab);
+  const auto memory = pages.allocate(3 * kSlab);
   auto* const begin = static_cast<std::byte*>(memory.get());
   ASSERT_TRUE(becomes_true([&] { return begun == 1; }));
-  EXPECT_EQ(pages.wait(begin + 2 * kSlab, 1), 1u);
+  EXPECT_EQ(pages.wait_until_locked(begin + 2 * kSlab, 1), 1u);
   EXPECT_EQ(pages.facts().locked, kSlab);
   gate.count_down();
-  const auto behind = pages.take(kSlab);  // everything queued earlier has been processed by then
+  const auto behind = pages.allocate(kSlab);  // everything queued earlier has been processed by then
   EXPECT_TRUE(becomes_true([&] { return pages.facts().locked == 4 * kSlab; }));
   EXPECT_EQ(begun, 4) << "the last one of the three was locked once";
 }
@@ -117,12 +117,12 @@ TEST_F(PageLockerTest, ACopyWaitsUntilItsSlabIsLocked) {
   std::latch gate(1);
   gate_ = &gate;
   PageLocker pages = locker(1);
-  const auto memory = pages.take(2 * kSlab);
+  const auto memory = pages.allocate(2 * kSlab);
   std::atomic<bool> there = false;
   std::latch started(1);
   std::jthread copy([&] {
     started.count_down();
-    pages.wait(memory.get(), 1);
+    pages.wait_until_locked(memory.get(), 1);
     there = true;
   });
   started.wait();
@@ -137,27 +137,27 @@ TEST_F(PageLockerTest, ACopyWaitsUntilItsSlabIsLocked) {
 TEST_F(PageLockerTest, ARefusalIsAnErrorForTheCopyThatNeedsTheMemory) {
   most_ = 2;
   PageLocker pages = locker(1);
-  const auto memory = pages.take(6 * kSlab);
+  const auto memory = pages.allocate(6 * kSlab);
   auto* const begin = static_cast<std::byte*>(memory.get());
   ASSERT_TRUE(becomes_true([&] { return locked() == 2; })) << "the first two, by the thread";
-  EXPECT_EQ(pages.wait(begin, 1), 1u);
+  EXPECT_EQ(pages.wait_until_locked(begin, 1), 1u);
   try {
-    pages.wait(begin + 5 * kSlab, 1);
-    pages.wait(begin + 4 * kSlab, 1);
+    pages.wait_until_locked(begin + 5 * kSlab, 1);
+    pages.wait_until_locked(begin + 4 * kSlab, 1);
     FAIL() << "two slabs of six can be locked";
   } catch (const OutOfHostMemory& e) {
     // A slab that the thread is about to lock does not count yet.
     EXPECT_NE(e.facts.find("of 12.0 MiB, only "), std::string::npos) << e.facts;
     EXPECT_NE(e.facts.find(" MiB could be locked: no more than that"), std::string::npos) << e.facts;
   }
-  EXPECT_EQ(pages.wait(begin, 1), 1u) << "what is locked can be used all the same";
+  EXPECT_EQ(pages.wait_until_locked(begin, 1), 1u) << "what is locked can be used all the same";
 }
 
 TEST_F(PageLockerTest, AfterARefusalNoOtherSlabIsTried) {
   most_ = 0;
   PageLocker pages = locker(1);
-  const auto memory = pages.take(20 * kSlab);
-  EXPECT_THROW(pages.wait(memory.get(), 1), OutOfHostMemory);
+  const auto memory = pages.allocate(20 * kSlab);
+  EXPECT_THROW(pages.wait_until_locked(memory.get(), 1), OutOfHostMemory);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const std::lock_guard held(mutex_);
   EXPECT_LE(calls_, 2) << "one by the thread, one by who waited";
@@ -167,7 +167,7 @@ TEST_F(PageLockerTest, MemoryMayBeFreedBeforeItIsLocked) {
   std::latch gate(1);
   gate_ = &gate;
   PageLocker pages = locker();
-  auto memory = pages.take(64 * kSlab);
+  auto memory = pages.allocate(64 * kSlab);
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   std::jthread opens([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -183,8 +183,8 @@ TEST_F(PageLockerTest, MemoryMayOutliveItsLocker) {
   std::shared_ptr<void> memory;
   {
     PageLocker pages = locker();
-    memory = pages.take(4 * kSlab);
-    pages.wait(memory.get(), 1);
+    memory = pages.allocate(4 * kSlab);
+    pages.wait_until_locked(memory.get(), 1);
   }
   EXPECT_GE(locked(), 1u);
   std::memset(memory.get(), 1, 4 * kSlab);
@@ -195,15 +195,15 @@ TEST_F(PageLockerTest, MemoryMayOutliveItsLocker) {
 TEST_F(PageLockerTest, AMissingNodeIsNoError) {
   for (const int node : {0, 63, 64, 1000}) {
     PageLocker pages = locker(1, node);
-    const auto memory = pages.take(kSlab);
-    EXPECT_EQ(pages.wait(memory.get(), 1), 1u) << node;
+    const auto memory = pages.allocate(kSlab);
+    EXPECT_EQ(pages.wait_until_locked(memory.get(), 1), 1u) << node;
     EXPECT_EQ(pages.facts().node, node);
   }
 }
 
 TEST_F(PageLockerTest, TooManyBytesAreAnError) {
   PageLocker pages = locker();
-  EXPECT_THROW(pages.take(std::size_t{1} << 60), Error);
+  EXPECT_THROW(pages.allocate(std::size_t{1} << 60), Error);
 }
 
 }  // namespace

@@ -78,9 +78,9 @@ TEST(StandardStreams, LostProgressOutputIsNoError) {
   EXPECT_EQ(in_child("/dev/full",
                      [] {
                        std::ostream& out = progress_output();
-                       if (!why_lost(out).empty()) return 1;
+                       if (!lost_output_reason(out).empty()) return 1;
                        out << "step 1" << std::endl;
-                       return why_lost(out) == "No space left on device" ? 0 : 2;
+                       return lost_output_reason(out) == "No space left on device" ? 0 : 2;
                      }),
             0);
 }

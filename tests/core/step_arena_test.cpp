@@ -102,20 +102,20 @@ class StepArenaTest : public testing::Test {
 
 TEST_F(StepArenaTest, StepsThatRepeatGetTheSameAddresses) {
   random_step(arena, 1);
-  EXPECT_FALSE(arena.planned());
+  EXPECT_FALSE(arena.has_slab());
   random_step(arena, 1);
   EXPECT_EQ(arena.generation(), 0u);
   const std::vector<void*> first = random_step(arena, 1);
-  EXPECT_TRUE(arena.planned());
+  EXPECT_TRUE(arena.has_slab());
   EXPECT_EQ(arena.generation(), 1u);
   const MemoryPlan plan = arena.plan();
   EXPECT_EQ(upstream->stats().in_use, plan.bytes);
   EXPECT_LE(static_cast<double>(plan.bytes), 1.2 * static_cast<double>(plan.live_peak));
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(random_step(arena, 1), first);
-    EXPECT_EQ(arena.from_upstream(), 0u);
+    EXPECT_EQ(arena.num_upstream_blocks(), 0u);
   }
-  EXPECT_EQ(arena.fallbacks(), 0u);
+  EXPECT_EQ(arena.num_fallbacks(), 0u);
   EXPECT_EQ(upstream->trims, 1);
   EXPECT_EQ(upstream->in_use_when_trimmed, 0u);
   for (void* p : first) EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 64, 0u);
@@ -128,25 +128,25 @@ TEST_F(StepArenaTest, AFirstStepThatDiffersIsNotPlanned) {
   const std::vector<void*> first = random_step(arena, 1);
   EXPECT_EQ(random_step(arena, 1), first);
   EXPECT_EQ(arena.generation(), 1u);
-  EXPECT_EQ(arena.fallbacks(), 0u);
+  EXPECT_EQ(arena.num_fallbacks(), 0u);
 }
 
 TEST_F(StepArenaTest, ADeviatingStepFallsBackAndIsPlannedWhenItRepeats) {
   for (int i = 0; i < 3; ++i) random_step(arena, 1);
   const std::vector<void*> planned = random_step(arena, 1);
   random_step(arena, 2);  // checks the contents of its blocks
-  const std::uint64_t fallbacks = arena.fallbacks();
+  const std::uint64_t fallbacks = arena.num_fallbacks();
   EXPECT_GT(fallbacks, 0u);
-  EXPECT_GE(arena.from_upstream(), 1u);
+  EXPECT_GE(arena.num_upstream_blocks(), 1u);
   EXPECT_EQ(random_step(arena, 1), planned) << "one odd step does not change the plan";
-  EXPECT_EQ(arena.fallbacks(), fallbacks);
+  EXPECT_EQ(arena.num_fallbacks(), fallbacks);
   random_step(arena, 2);
   random_step(arena, 2);
   EXPECT_EQ(arena.generation(), 1u);
   const std::vector<void*> second = random_step(arena, 2);
   EXPECT_EQ(arena.generation(), 2u);
   EXPECT_EQ(random_step(arena, 2), second);
-  EXPECT_EQ(arena.from_upstream(), 0u);
+  EXPECT_EQ(arena.num_upstream_blocks(), 0u);
   EXPECT_EQ(upstream->stats().in_use, arena.plan().bytes) << "one slab at a time";
 }
 
@@ -173,7 +173,7 @@ TEST_F(StepArenaTest, NoLiveBlockIsEverOverwritten) {
   }
   kept.clear();
   EXPECT_GT(arena.generation(), 0u);
-  EXPECT_GT(arena.fallbacks(), 0u);
+  EXPECT_GT(arena.num_fallbacks(), 0u);
   EXPECT_EQ(arena.stats().in_use, 0u);
 }
 
@@ -185,7 +185,7 @@ TEST_F(StepArenaTest, BlocksThatLiveLongerThanPlannedKeepTheirMemory) {
     own.drop(0);
     own.add(3000);
   }
-  ASSERT_TRUE(arena.planned());
+  ASSERT_TRUE(arena.has_slab());
   Blocks late(arena);
   {
     const StepScope scope(arena);
@@ -194,13 +194,13 @@ TEST_F(StepArenaTest, BlocksThatLiveLongerThanPlannedKeepTheirMemory) {
     own.drop(0);
     own.add(3000);
   }
-  EXPECT_EQ(arena.fallbacks(), 0u);
+  EXPECT_EQ(arena.num_fallbacks(), 0u);
   for (int i = 0; i < 3; ++i) {
     const StepScope scope(arena);
     Blocks own(arena);
     own.add(1000), own.add(2000), own.add(3000);
   }
-  EXPECT_GT(arena.fallbacks(), 0u);
+  EXPECT_GT(arena.num_fallbacks(), 0u);
   EXPECT_EQ(arena.generation(), 1u) << "a slab with a live block in it was let go";
   late.clear();
 }
@@ -216,9 +216,9 @@ TEST_F(StepArenaTest, BlocksThatOutliveTheirStepComeFromUpstream) {
     escaped.push_back(kept.add(700));
     own.add(300);
   }
-  EXPECT_TRUE(arena.planned());
-  EXPECT_EQ(arena.fallbacks(), 0u);
-  EXPECT_EQ(arena.from_upstream(), 1u);
+  EXPECT_TRUE(arena.has_slab());
+  EXPECT_EQ(arena.num_fallbacks(), 0u);
+  EXPECT_EQ(arena.num_upstream_blocks(), 1u);
   EXPECT_EQ(upstream->stats().in_use, arena.plan().bytes + 700);
   EXPECT_EQ(arena.stats().in_use, 700u);
   EXPECT_EQ(arena.plan().bytes, 5120u + 512u);
@@ -238,11 +238,11 @@ TEST_F(StepArenaTest, BlocksOfTheRunAreNotPartOfTheStep) {
       const Tensor activation = Tensor::empty({100}, DType::f32, stream);
       for (int k = i % 3; k > 0; --k) cache.push_back(Tensor::empty({i}, DType::f32, stream, Lifetime::run));
       const Tensor other = Tensor::empty({50}, DType::f32, stream);
-      EXPECT_EQ(steps->from_upstream(), i < 2 ? 2 + i % 3 : i % 3) << i;
+      EXPECT_EQ(steps->num_upstream_blocks(), i < 2 ? 2 + i % 3 : i % 3) << i;
     }
-    EXPECT_TRUE(steps->planned());
+    EXPECT_TRUE(steps->has_slab());
     EXPECT_EQ(steps->generation(), 1u);
-    EXPECT_EQ(steps->fallbacks(), 0u);
+    EXPECT_EQ(steps->num_fallbacks(), 0u);
   }
   std::size_t cached = 0;
   for (const Tensor& t : cache) cached += t.bytes();
@@ -262,7 +262,7 @@ TEST_F(StepArenaTest, BlocksAllocatedInAPauseAreNotPartOfTheStep) {
     own.add(2000);
   }
   EXPECT_EQ(arena.generation(), 1u);
-  EXPECT_EQ(arena.fallbacks(), 0u);
+  EXPECT_EQ(arena.num_fallbacks(), 0u);
   EXPECT_EQ(arena.plan().bytes, 3072u);
 }
 
@@ -279,7 +279,7 @@ TEST_F(StepArenaTest, PausesMayBeNested) {
       besides.add(static_cast<std::size_t>(100 * i));
     }
     besides.add(1000);
-    EXPECT_EQ(arena.from_upstream(), i < 2 ? 1u : 0u) << i;
+    EXPECT_EQ(arena.num_upstream_blocks(), i < 2 ? 1u : 0u) << i;
   }
   EXPECT_EQ(arena.generation(), 1u);
   EXPECT_EQ(arena.plan().bytes, 1024u);
@@ -316,7 +316,7 @@ TEST_F(StepArenaTest, EvaluationBetweenStepsUsesUpstreamAndChangesNothing) {
     for (std::size_t k = 0; k < 10; ++k) evaluation.add(1000 * (k + 1));
   }
   EXPECT_EQ(arena.generation(), 1u);
-  EXPECT_EQ(arena.fallbacks(), 0u);
+  EXPECT_EQ(arena.num_fallbacks(), 0u);
 }
 
 TEST_F(StepArenaTest, AnAbandonedStepIsNotPlanned) {
@@ -330,9 +330,9 @@ TEST_F(StepArenaTest, AnAbandonedStepIsNotPlanned) {
     }
   }
   for (int i = 0; i < 2; ++i) random_step(arena, 1);
-  EXPECT_FALSE(arena.planned());
+  EXPECT_FALSE(arena.has_slab());
   random_step(arena, 1);
-  EXPECT_TRUE(arena.planned());
+  EXPECT_TRUE(arena.has_slab());
   EXPECT_THROW(
       {
         arena.begin_step();
@@ -395,7 +395,7 @@ TEST_F(StepArenaTest, StatisticsCountBlocksInsteadOfTheSlabAndIncludeOtherMemory
     EXPECT_EQ(arena.stats().in_use, 10000u);
     EXPECT_EQ(arena.stats().peak, peak);
   }
-  EXPECT_TRUE(arena.planned());
+  EXPECT_TRUE(arena.has_slab());
   upstream->free(other, 10000);
   EXPECT_EQ(arena.stats().in_use, 0u);
 }
@@ -433,18 +433,18 @@ TEST(StepArena, TheIdleSlabIsFreedIfMemoryRunsOutBetweenSteps) {
     own.add(30000), own.add(50000);
   };
   for (int i = 0; i < 3; ++i) step();
-  ASSERT_TRUE(arena.planned());
+  ASSERT_TRUE(arena.has_slab());
   {
     Blocks evaluation(arena);
     evaluation.add(60000);
-    EXPECT_FALSE(arena.planned());
+    EXPECT_FALSE(arena.has_slab());
     EXPECT_THROW(evaluation.add(60000), OutOfMemory);
   }
-  EXPECT_EQ(arena.prepare(), 2u);
+  EXPECT_EQ(arena.prepare_step(), 2u);
   step();
-  EXPECT_TRUE(arena.planned());
-  EXPECT_EQ(arena.fallbacks(), 0u);
-  EXPECT_EQ(arena.from_upstream(), 0u);
+  EXPECT_TRUE(arena.has_slab());
+  EXPECT_EQ(arena.num_fallbacks(), 0u);
+  EXPECT_EQ(arena.num_upstream_blocks(), 0u);
 }
 
 // A step that ran out of memory is repeated with smaller sizes: the old plan must not hold memory that this step needs.
@@ -457,12 +457,12 @@ TEST(StepArena, AForgottenPlanHoldsNoMemory) {
     own.add(bytes), own.add(bytes);
   };
   for (int i = 0; i < 3; ++i) step(40000);
-  ASSERT_TRUE(arena.planned());
+  ASSERT_TRUE(arena.has_slab());
   EXPECT_THROW(step(45000), OutOfMemory);
   arena.forget_plan();
   EXPECT_EQ(upstream->stats().in_use, 0u);
   for (int i = 0; i < 3; ++i) step(45000);
-  EXPECT_TRUE(arena.planned());
+  EXPECT_TRUE(arena.has_slab());
 }
 
 TEST(StepArena, StepsContinueIfTheSlabDoesNotFit) {
@@ -477,7 +477,7 @@ TEST(StepArena, StepsContinueIfTheSlabDoesNotFit) {
   step(), step();
   kept.add(19900);  // the slab is rounded up and misses a few bytes
   for (int i = 0; i < 5; ++i) step();
-  EXPECT_FALSE(arena.planned());
+  EXPECT_FALSE(arena.has_slab());
   EXPECT_EQ(upstream->trims, 1) << "tried once";
 }
 

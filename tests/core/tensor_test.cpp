@@ -74,7 +74,7 @@ TEST(DType, AnUnknownNameIsAnErrorThatListsTheKnownOnes) {
 
 TEST_F(TensorTest, EmptyIsContiguousAndAligned) {
   const Tensor t = Tensor::empty({2, 3, 4}, DType::bf16, stream);
-  EXPECT_TRUE(t.defined() && t.contiguous() && t.unique());
+  EXPECT_TRUE(t.defined() && t.is_contiguous() && t.unique());
   EXPECT_EQ(t.bytes(), 48u);
   EXPECT_EQ(t.strides(), Shape({12, 4, 1}));
   EXPECT_EQ(t.dim(-1), 4);
@@ -125,10 +125,10 @@ TEST_F(TensorTest, ViewRefusesAShapeThatDoesNotFit) {
 TEST_F(TensorTest, NarrowSelectsRowsAndColumns) {
   const Tensor t = iota({4, 5});
   const Tensor rows = t.narrow(0, 1, 2);
-  EXPECT_TRUE(rows.contiguous());
+  EXPECT_TRUE(rows.is_contiguous());
   EXPECT_EQ(at(rows, {0, 0}), 5);
   const Tensor columns = t.narrow(-1, 3, 2);
-  EXPECT_FALSE(columns.contiguous());
+  EXPECT_FALSE(columns.is_contiguous());
   EXPECT_EQ(columns.shape(), Shape({4, 2}));
   EXPECT_EQ(at(columns, {2, 1}), 14);
   EXPECT_EQ(at(columns.narrow(0, 3, 1), {0, 0}), 18);

@@ -125,8 +125,8 @@ TEST(BestFit, RowsHoldEveryTokenOnceAndCutOnlyDocumentsLongerThanARow) {
     for (const auto& [d, n] : pieces)
       EXPECT_EQ(n, (lengths[static_cast<std::size_t>(d)] + kContext - 1) / kContext) << "document " << d;
     EXPECT_EQ(rows.cut_documents(), longer);
-    EXPECT_GE(rows.filled(), least) << "more to choose from, fewer gaps";
-    least = rows.filled();
+    EXPECT_GE(rows.filled_share(), least) << "more to choose from, fewer gaps";
+    least = rows.filled_share();
   }
   EXPECT_GT(least, 0.98);
   std::uint64_t across = 0;  // documents that cross a border of windows

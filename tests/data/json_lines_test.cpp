@@ -21,7 +21,7 @@ namespace {
 
 class Collected final : public DocumentSink {
  public:
-  void part(std::string_view text, bool) override { open_ += text; }
+  void add_part(std::string_view text, bool) override { open_ += text; }
   void end() override { documents.push_back(std::exchange(open_, "")); }
   std::vector<std::string> documents;
 
@@ -33,8 +33,8 @@ using Documents = std::vector<std::string>;
 Documents records(const std::string& text, const std::string& field, std::size_t block) {
   Collected collected;
   JsonLines lines("in.jsonl", make_record_parser({.text = field}, collected));
-  for (std::size_t at = 0; at < text.size(); at += block) lines.block(std::string_view(text).substr(at, block));
-  lines.end_of_file();
+  for (std::size_t at = 0; at < text.size(); at += block) lines.add_block(std::string_view(text).substr(at, block));
+  lines.on_end_of_file();
   return collected.documents;
 }
 

@@ -23,7 +23,7 @@ using Documents = std::vector<Tokens>;
 
 class Collected final : public MegatronDataset::Sink {
  public:
-  void part(std::span<const std::int32_t> tokens) override {
+  void add_part(std::span<const std::int32_t> tokens) override {
     EXPECT_FALSE(tokens.empty());
     open_.insert(open_.end(), tokens.begin(), tokens.end());
   }

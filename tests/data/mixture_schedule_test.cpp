@@ -39,7 +39,7 @@ TEST(MixtureSchedule, WithoutChangesItEqualsTheMixture) {
     EXPECT_EQ(schedule(g).corpus, plain(g).corpus);
     EXPECT_EQ(schedule(g).index, plain(g).index);
   }
-  const std::vector<std::uint64_t> counts = plain.counts(123);
+  const std::vector<std::uint64_t> counts = plain.sample_counts(123);
   EXPECT_EQ(counts[0] + counts[1], 123u);
   EXPECT_EQ(plain(123).index, counts[plain(123).corpus]);
   expect_error([] { MixtureSchedule({{0, {1, 1}}, {5, {0, 0}}}); }, {"all corpora", "are 0"});

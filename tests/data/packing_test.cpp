@@ -79,7 +79,7 @@ TEST(Packing, WithGapsAnEpochPredictsEveryTokenOnce) {
     options.packing = {true, align};
     Loader loader(corpora, options);
     const std::uint64_t rows = loader.map().windows(0);
-    EXPECT_GE(loader.map().rows()[0]->filled(), 1.0 * (document.size() - 1) / (rows * kContext) - 1e-12);
+    EXPECT_GE(loader.map().rows()[0]->filled_share(), 1.0 * (document.size() - 1) / (rows * kContext) - 1e-12);
     for (int epoch = 0; epoch < 2; ++epoch) {
       std::map<int, int> inputs, targets;
       std::set<std::int32_t> begins;
@@ -112,9 +112,10 @@ TEST(Packing, ABoundedTableFindsEveryRow) {
     EXPECT_LE(some.kept(), most);
     EXPECT_GE(2 * some.kept(), most);
     ASSERT_EQ(some.rows(), whole.rows());
-    for (std::uint64_t row = 0; row < whole.rows(); ++row) ASSERT_EQ(some.begin(row), whole.begin(row)) << row;
+    for (std::uint64_t row = 0; row < whole.rows(); ++row)
+      ASSERT_EQ(some.first_token(row), whole.first_token(row)) << row;
   }
-  EXPECT_THROW(whole.begin(whole.rows()), Error);
+  EXPECT_THROW(whole.first_token(whole.rows()), Error);
 }
 
 bool same_batch(const Batch& a, const Batch& b) {

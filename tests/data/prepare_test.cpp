@@ -15,7 +15,7 @@ namespace {
 
 class Collected : public DocumentSink {
  public:
-  void part(std::string_view text, bool) override {
+  void add_part(std::string_view text, bool) override {
     EXPECT_FALSE(text.empty());
     current_ += text;
   }
@@ -29,8 +29,8 @@ class Collected : public DocumentSink {
 std::vector<std::string> split_text(const std::string& rule, const std::string& text, std::size_t block) {
   Collected collected;
   DocumentCutter cutter(parse_document_rule(rule), collected);
-  for (std::size_t i = 0; i < text.size(); i += block) cutter.block(std::string_view(text).substr(i, block));
-  cutter.end_of_file();
+  for (std::size_t i = 0; i < text.size(); i += block) cutter.add_block(std::string_view(text).substr(i, block));
+  cutter.on_end_of_file();
   return collected.documents;
 }
 

@@ -55,7 +55,7 @@ std::vector<Pair> pairs_of(const std::vector<std::int32_t>& tokens, std::int64_t
 
 class Recall : public testing::TestWithParam<RecallCase> {
  protected:
-  const RecallOptions options = resolved(GetParam().options);
+  const RecallOptions options = resolve_recall_options(GetParam().options);
   std::size_t tail() const { return static_cast<std::size_t>(options.context - options.tail); }
 
   void check(const std::vector<std::int32_t>& tokens, const std::vector<std::uint8_t>& counts) const {
@@ -155,7 +155,7 @@ TEST(RecallCorpus, DependsOnlyOnItsOptions) {
 
 // Documents of the two splits use different random numbers, whatever the document's number.
 TEST(RecallCorpus, TrainingAndValidationAreDrawnSeparately) {
-  const RecallOptions o = resolved(of(RecallKind::recall, 24, 48, 8, 4, 0));
+  const RecallOptions o = resolve_recall_options(of(RecallKind::recall, 24, 48, 8, 4, 0));
   std::set<std::vector<std::int32_t>> seen;
   for (std::uint32_t i = 0; i < 500; ++i)
     for (const Split split : {Split::train, Split::validation})
@@ -172,7 +172,7 @@ void expect_even(const std::vector<std::int64_t>& counts, const char* what) {
 }
 
 TEST(RecallCorpus, OffsetsKeysAndValuesAreUniform) {
-  const RecallOptions o = resolved(of(RecallKind::needles, 21, 30, 1, 1, 0));
+  const RecallOptions o = resolve_recall_options(of(RecallKind::needles, 21, 30, 1, 1, 0));
   std::vector<std::int64_t> places(18), keys(10), values(10), noise(10);  // a pair has 18 offsets in 19 tokens
   for (std::uint32_t i = 0; i < 20000; ++i) {
     const RecallDocument d = recall_document(o, Split::train, i);
@@ -188,7 +188,7 @@ TEST(RecallCorpus, OffsetsKeysAndValuesAreUniform) {
 }
 
 TEST(RecallCorpus, PairsAreQueriedUniformly) {
-  const RecallOptions o = resolved(of(RecallKind::recall, 32, 30, 8, 2, 0));
+  const RecallOptions o = resolve_recall_options(of(RecallKind::recall, 32, 30, 8, 2, 0));
   std::vector<std::int64_t> asked(8);
   for (std::uint32_t i = 0; i < 5000; ++i) {
     const std::vector<Pair> pairs = pairs_of(recall_document(o, Split::train, i).tokens, o.vocab_size);
@@ -200,7 +200,7 @@ TEST(RecallCorpus, PairsAreQueriedUniformly) {
 
 TEST(RecallCorpus, OptionsThatDoNotFitAreNamed) {
   const auto refused = [](const RecallOptions& o, const std::vector<std::string>& parts) {
-    expect_error([&] { resolved(o); }, parts);
+    expect_error([&] { resolve_recall_options(o); }, parts);
   };
   refused(of(RecallKind::recall, 64, 48, 17, 0, 0), {"--pairs 17", "--vocab-size 48", "at most 16"});
   refused(of(RecallKind::recall, 64, 48, 8, 9, 0), {"--queries 9", "8 pairs"});

@@ -39,7 +39,7 @@ class SealedCorpus {
     seal_index_and_save(path);
   }
   void seal_index_and_save(const std::string& path) {
-    index.index_hash = index.hash_of_itself();
+    index.index_hash = index.compute_hash();
     std::memcpy(bytes.data(), &index, sizeof(index));
     save(path);
   }

@@ -235,13 +235,13 @@ TEST(ByteOrderMark, SeveralMarksAreNotPartOfAText) {
   std::string bytewise;
   struct Sink final : DocumentSink {
     explicit Sink(std::string& all) : text(all) {}
-    void part(std::string_view t, bool) override { text += t; }
+    void add_part(std::string_view t, bool) override { text += t; }
     void end() override { text += '|'; }
     std::string& text;
   } all(bytewise);
   DocumentCutter cutter({DocumentKind::line, "\n"}, all);
-  for (const char c : mark + mark + "one\n" + mark + mark + "\n" + mark + "two" + mark) cutter.block({&c, 1});
-  cutter.end_of_file();
+  for (const char c : mark + mark + "one\n" + mark + mark + "\n" + mark + "two" + mark) cutter.add_block({&c, 1});
+  cutter.on_end_of_file();
   EXPECT_EQ(bytewise, "one|two" + mark + "|");
 }
 

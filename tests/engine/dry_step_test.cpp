@@ -41,7 +41,7 @@ TEST_P(DrySteps, TakeWhatStepsTake) {
   StepBenchmark bench(config_of(GetParam().settings));
   Trainer& trainer = bench.trainer();
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.step().accepted);
-  ASSERT_TRUE(trainer.arena().planned());
+  ASSERT_TRUE(trainer.arena().has_slab());
   const DryStep dry = dry_step(bench.config(), 1, trainer.memory().fit.plan);
   const double slab = static_cast<double>(trainer.arena().plan().bytes);
   EXPECT_NEAR(static_cast<double>(dry.plan.bytes), slab, 0.03 * slab);
@@ -336,7 +336,7 @@ TEST(OutOfMemorySteps, GiveUpStagingMemoryFirst) {
     const ActivationFit& now = bench.trainer().memory().fit;
     EXPECT_EQ(losses, calm) << recompute;
     EXPECT_LT(now.staging, before.staging);
-    EXPECT_EQ(now.plan.blocks, before.plan.blocks) << bench.trainer().memory_ran_out();
+    EXPECT_EQ(now.plan.blocks, before.plan.blocks) << bench.trainer().latest_oom_text();
     const MemoryStats real = bench.exec().stream.allocator()->stats();
     const double peak = static_cast<double>(real.in_use + bench.trainer().arena().plan().bytes);
     EXPECT_NEAR(static_cast<double>(now.peak), peak, 0.03 * peak);
@@ -361,7 +361,7 @@ TEST(OutOfMemorySteps, TakeFewerSequencesIfNothingElseSavesMemory) {
     const std::int64_t before = bench.trainer().memory().micro_batch;
     for (std::size_t i = 0; i < calm.size(); ++i) losses.push_back(bench.trainer().step().loss);
     EXPECT_EQ(bench.trainer().memory().micro_batch, before / 2) << more[0];
-    EXPECT_NE(bench.trainer().memory_ran_out().find(str("; from now on ")), std::string::npos);
+    EXPECT_NE(bench.trainer().latest_oom_text().find(str("; from now on ")), std::string::npos);
     for (std::size_t i = 0; i < calm.size(); ++i) EXPECT_NEAR(losses[i], calm[i], 1e-6 * calm[i]) << more[0];
   }
 }

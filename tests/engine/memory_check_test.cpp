@@ -37,29 +37,30 @@ void expect_parts(const std::string& text, const std::vector<std::string>& parts
 
 TEST(MemoryCheck, AnExactFitPassesAndAByteMoreDoesNot) {
   const std::vector<MemoryBound> bounds = {{"the machine", 8 * kGiB, 3 * kGiB, kGiB}};
-  EXPECT_EQ(shortage(need_of(kGiB, 1), bounds), "");
+  EXPECT_EQ(shortage_message(need_of(kGiB, 1), bounds), "");
   MemoryNeed more = need_of(kGiB, 1);
   more.own.weights += 1, more.here += 1;
-  expect_parts(shortage(more, bounds),
+  expect_parts(shortage_message(more, bounds),
                {"weights 1.00 GiB, gradients 1.00 GiB, optimizer states 2.00 GiB, in total 4.00 GiB",
                 "3.00 GiB of 8.00 GiB and 1.00 GiB of swap (the machine)"});
-  EXPECT_EQ(shortage(more, {}), "");  // no limit is known
+  EXPECT_EQ(shortage_message(more, {}), "");  // no limit is known
 }
 
 TEST(MemoryCheck, TheCopyForCheckpointsCounts) {
   MemoryNeed need = need_of(kGiB, 1);
   need.own.snapshot = 3 * kGiB, need.here += 3 * kGiB;
   EXPECT_EQ(need.own.total(), 7 * kGiB);
-  expect_parts(shortage(need, {{"the machine", 8 * kGiB, 6 * kGiB, 0}}),
+  expect_parts(shortage_message(need, {{"the machine", 8 * kGiB, 6 * kGiB, 0}}),
                {"optimizer states 2.00 GiB, copies for checkpoints 3.00 GiB, in total 7.00 GiB"});
 }
 
 TEST(MemoryCheck, ProcessesShareTheMachineAndNotTheirOwnLimits) {
   const MemoryBound machine{"the machine", 8 * kGiB, 6 * kGiB, 0}, own{"ulimit", 5 * kGiB, 5 * kGiB, 0, true};
-  EXPECT_EQ(shortage(need_of(kGiB, 1), {machine, own}), "");
-  expect_parts(shortage(need_of(kGiB, 2), {machine, own}),
+  EXPECT_EQ(shortage_message(need_of(kGiB, 1), {machine, own}), "");
+  expect_parts(shortage_message(need_of(kGiB, 2), {machine, own}),
                {"8.00 GiB in the 2 processes of this machine", "(the machine)"});
-  const std::string limited = shortage(need_of(3 * kGiB / 2, 1), {{"the machine", 80 * kGiB, 60 * kGiB, 0}, own});
+  const std::string limited =
+      shortage_message(need_of(3 * kGiB / 2, 1), {{"the machine", 80 * kGiB, 60 * kGiB, 0}, own});
   expect_parts(limited, {"in total 6.00 GiB", "5.00 GiB of 5.00 GiB (ulimit)"});
 }
 
@@ -122,7 +123,7 @@ TEST(MemoryCheck, ASmallCgroupIsTooSmallForAModel) {
     Decoder model(config);
     const StateMemory own =
         state_memory(model, 0, 1, 0, {}, [](const OwnedShard& o) { return 8 * static_cast<std::uint64_t>(o.size); });
-    return shortage({own, own.total(), 1}, memory_bounds(root));
+    return shortage_message({own, own.total(), 1}, memory_bounds(root));
   };
   EXPECT_EQ(problem(), "");
   config.width = 512;

@@ -80,18 +80,18 @@ TEST_F(MemoryRecords, TheSmallestNoteOfTheNewestWriterCounts) {
   const std::int64_t own = token.number();
   write_memory(run(), record(1, own, 1000));
   const auto budget = [&] { return recall_memory(run(), "")->budget; };
-  note_memory(run(), 0, record(1, own, 100));      // a note on an earlier choice
-  note_memory(run(), 1, record(2, own + 1, 100));  // a note of a different writer
+  write_memory_note(run(), 0, record(1, own, 100));      // a note on an earlier choice
+  write_memory_note(run(), 1, record(2, own + 1, 100));  // a note of a different writer
   EXPECT_EQ(budget(), 1000u);
-  note_memory(run(), 2, record(2, own, 800));
-  note_memory(run(), 3, record(2, own, 700));
+  write_memory_note(run(), 2, record(2, own, 800));
+  write_memory_note(run(), 3, record(2, own, 700));
   EXPECT_EQ(budget(), 700u);
   MemoryRecord fewer = record(2, own, 900);
   fewer.micro_batch = 2;
-  note_memory(run(), 4, fewer);
+  write_memory_note(run(), 4, fewer);
   EXPECT_EQ(budget(), 900u);  // with fewer sequences at a time
   fewer.validation_micro_batch = 1;
-  note_memory(run(), 7, fewer);
+  write_memory_note(run(), 7, fewer);
   EXPECT_EQ(recall_memory(run(), "")->validation_micro_batch, 1);
   write_file("out_of_memory/rank-5.json", to_json(record(2, own, 10)).substr(0, 40));
   write_file("out_of_memory/rank-6.json.tmp", to_json(record(2, own, 10)));
@@ -100,7 +100,7 @@ TEST_F(MemoryRecords, TheSmallestNoteOfTheNewestWriterCounts) {
   EXPECT_EQ(budget(), 900u);
   EXPECT_FALSE(fs::exists(run().path() + "/out_of_memory"));
   const WriterToken newer(run().path());
-  note_memory(run(), 0, record(3, own, 100));  // a note of a process that does not know of the takeover
+  write_memory_note(run(), 0, record(3, own, 100));  // a note of a process that does not know of the takeover
   EXPECT_EQ(budget(), 900u);
 }
 

@@ -14,7 +14,7 @@ TEST(CheckpointMetadata, RestoresMeasuredChoices) {
   then.record("attention", "cudnn");
   now.record("product", "second");
   now.record("loss", "own");
-  EXPECT_EQ(adopt_choices(now, checkpoint_metadata({}, {}, &then)), 1u);  // product
+  EXPECT_EQ(adopt_kernel_choices(now, checkpoint_metadata({}, {}, &then)), 1u);  // product
   EXPECT_EQ(now.find("product"), "first");
   EXPECT_EQ(now.find("attention"), "cudnn");
   EXPECT_EQ(now.find("loss"), "own");
@@ -24,7 +24,7 @@ TEST(CheckpointMetadata, WithoutChoicesNothingChanges) {
   Tuning now("");
   now.record("product", "second");
   const std::uint64_t before = now.generation();
-  EXPECT_EQ(adopt_choices(now, checkpoint_metadata({}, {}, nullptr)), 0u);
+  EXPECT_EQ(adopt_kernel_choices(now, checkpoint_metadata({}, {}, nullptr)), 0u);
   EXPECT_EQ(now.find("product"), "second");
   EXPECT_EQ(now.generation(), before);
 }

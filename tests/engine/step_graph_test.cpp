@@ -55,7 +55,7 @@ TEST(StepGraph, OtherStreamsJoinBeforeACaptureAndReplays) {
       Tensor::empty({1000}, DType::f32, stream);
       said.emplace_back("step");
     };
-    graph.run(
+    graph.run_or_replay(
         step, [&] { said.emplace_back("join"); }, watched);
   };
   for (int i = 0; i < 10 && !graph.replays(); ++i) {
@@ -76,7 +76,7 @@ TEST(StepGraph, IsNotReadyOnceTheMemoryOfItsStepsWasFreed) {
   const auto arena = std::make_shared<StepArena>(stream.impl().allocator);
   const StepMemory memory(stream, arena);
   StepGraph graph(Switch::on, stream, arena);
-  const auto run = [&] { graph.run([&] { Tensor::empty({1000}, DType::f32, stream); }, [] {}); };
+  const auto run = [&] { graph.run_or_replay([&] { Tensor::empty({1000}, DType::f32, stream); }, [] {}); };
   for (int i = 0; i < 10 && !graph.replays(); ++i) run();
   ASSERT_TRUE(graph.replays());
   EXPECT_TRUE(graph.ready());
@@ -92,7 +92,7 @@ class StepInParts : public testing::Test {
  protected:
   void run(std::int64_t size) {
     said.clear();
-    graph.run(
+    graph.run_or_replay(
         [&] {
           const Tensor kept = Tensor::empty({1000}, DType::f32, stream);
           queue_host_node(stream, [this, place = kept.raw()] { run_varying_work(place); });
@@ -136,7 +136,7 @@ TEST_F(StepInParts, KeepsTheSlabIfMemoryRunsOutInAReplay) {
   ASSERT_TRUE(graph.replays());
   size_now = std::int64_t{1} << 50;
   EXPECT_THROW(run(size_now), OutOfMemory);
-  EXPECT_TRUE(arena->planned());
+  EXPECT_TRUE(arena->has_slab());
   run(size_now = 5);
   EXPECT_EQ(said, (Words{"replay", "anew 5"}));
   EXPECT_EQ(addresses.back(), addresses[9]);
@@ -146,7 +146,7 @@ TEST_F(StepInParts, KeepsTheSlabIfMemoryRunsOutInAReplay) {
 TEST_F(StepInParts, IsPlannedWithTheStepUntilStepsAreReplayed) {
   StepGraph undecided(Switch::automatic, stream, arena, true);
   const auto run = [&](double launching) {
-    undecided.run(
+    undecided.run_or_replay(
         [&] { queue_host_node(stream, [&] { const Tensor scratch = Tensor::empty({1000}, DType::f32, stream); }); },
         [] {});
     undecided.on_step_timed(launching, 1);

@@ -43,21 +43,21 @@ void expect_planned_steps(Config config) {
   // The first step measures kernels on a device; the next two steps are equal.
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(trainer.step().accepted);
   const StepArena& arena = trainer.arena();
-  ASSERT_TRUE(arena.planned());
-  const std::uint64_t generation = arena.generation(), waits = host_waits();
+  ASSERT_TRUE(arena.has_slab());
+  const std::uint64_t generation = arena.generation(), waits = host_wait_count();
   std::uint64_t finishes = 0;
   for (int i = 0; i < 4; ++i) {
     trainer.launch();
-    EXPECT_EQ(host_waits() - waits, finishes) << "the host waited in step " << i;
+    EXPECT_EQ(host_wait_count() - waits, finishes) << "the host waited in step " << i;
     trainer.finish();
-    finishes = host_waits() - waits;
+    finishes = host_wait_count() - waits;
   }
   if (const HostOffload* offload = trainer.offload()) {
     EXPECT_GT(offload->bytes().moved, 0u);
   }
   EXPECT_EQ(arena.generation(), generation);
-  EXPECT_EQ(arena.fallbacks(), 0u);
-  EXPECT_EQ(arena.from_upstream(), 0u);
+  EXPECT_EQ(arena.num_fallbacks(), 0u);
+  EXPECT_EQ(arena.num_upstream_blocks(), 0u);
   const MemoryPlan plan = arena.plan();
   const double gaps = trainer.offload() ? 1.1 : 1.03;  // fetched activations fragment the slab
   EXPECT_LE(static_cast<double>(plan.bytes), gaps * static_cast<double>(plan.live_peak));

@@ -93,11 +93,11 @@ class Corpus {
 // follows, which ends where the tokens stop counting as targets.
 void expect_answer(const Corpus& corpus, const Chat& chat, const std::shared_ptr<const Tokenizer>& tokenizer,
                    std::size_t n, const std::string& end) {
-  const Ids prompt = chat.prompt({kTalk.begin(), kTalk.begin() + static_cast<std::ptrdiff_t>(n)}, 1000);
+  const Ids prompt = chat.encode_prompt({kTalk.begin(), kTalk.begin() + static_cast<std::ptrdiff_t>(n)}, 1000);
   ASSERT_LT(prompt.size(), corpus.ids.size());
   EXPECT_EQ(prompt, Ids(corpus.ids.begin(), corpus.ids.begin() + static_cast<std::ptrdiff_t>(prompt.size())));
   EXPECT_FALSE(corpus.counts[prompt.size() - 1]);
-  GeneratedText text(tokenizer, chat.ending({}));
+  GeneratedText text(tokenizer, chat.answer_ending({}));
   std::size_t at = prompt.size();
   while (at < corpus.ids.size() && text.continues()) {
     EXPECT_TRUE(corpus.counts[at]) << at;
@@ -142,10 +142,10 @@ TEST(Chat, SpecialTokensEndAnswers) {
 TEST(Chat, ErrorsOfTheTemplateAreReported) {
   const auto bytes = bytes_tokenizer();
   const Chat llama(load_chat_format("llama2", "bytes", *bytes), "llama2", bytes);
-  expect_error([&] { llama.prompt({{"critic", "x"}}, 100); }, {"llama2", "no 'critic'"});
-  expect_error([&] { llama.prompt({}, 100); }, {"empty"});
+  expect_error([&] { llama.encode_prompt({{"critic", "x"}}, 100); }, {"llama2", "no 'critic'"});
+  expect_error([&] { llama.encode_prompt({}, 100); }, {"empty"});
   const Chat silent({"{# nothing #}", {}}, "t", bytes);
-  expect_error([&] { silent.prompt({{"user", "x"}}, 100); }, {"produces no text"});
+  expect_error([&] { silent.encode_prompt({{"user", "x"}}, 100); }, {"produces no text"});
 }
 
 // The prompt is refused before the search for its answers, which takes time quadratic in their number.
@@ -158,12 +158,12 @@ TEST(Chat, AConversationThatCannotFitIsRefusedAtOnce) {
     talk.push_back({"assistant", "a"});
   }
   const std::clock_t begin = std::clock();
-  expect_error([&] { chat.prompt(talk, 400); }, {"the conversation has ", "the model's context is 400"});
+  expect_error([&] { chat.encode_prompt(talk, 400); }, {"the conversation has ", "the model's context is 400"});
   EXPECT_LT(std::clock() - begin, 2 * CLOCKS_PER_SEC);
   const std::vector<ChatMessage> little(talk.begin(), talk.begin() + 3);
-  const std::size_t tokens = chat.prompt(little, 400).size();
-  EXPECT_EQ(chat.prompt(little, static_cast<std::int64_t>(tokens) + 1).size(), tokens);
-  expect_error([&] { chat.prompt(little, static_cast<std::int64_t>(tokens)); }, {"the conversation has "});
+  const std::size_t tokens = chat.encode_prompt(little, 400).size();
+  EXPECT_EQ(chat.encode_prompt(little, static_cast<std::int64_t>(tokens) + 1).size(), tokens);
+  expect_error([&] { chat.encode_prompt(little, static_cast<std::int64_t>(tokens)); }, {"the conversation has "});
 }
 
 }  // namespace

@@ -115,13 +115,15 @@ TEST(Passkey, PromptsContainTheKeyAtTheGivenDepth) {
         const std::string text = tokenizer->decode(p.tokens);
         ASSERT_LE(static_cast<std::int64_t>(p.tokens.size()), length);
         ASSERT_GT(static_cast<std::int64_t>(p.tokens.size()), length - 24);  // the longest sentence has 23 tokens
-        ASSERT_EQ(p.key.size(), 5u);
-        const std::string needle = "\nThe pass key is " + p.key + ". Remember it. " + p.key + " is the pass key.\n";
+        ASSERT_EQ(p.answer.size(), 5u);
+        const std::string needle =
+            "\nThe pass key is " + p.answer + ". Remember it. " + p.answer + " is the pass key.\n";
         const std::size_t at = text.find(needle);
         ASSERT_NE(at, std::string::npos) << text;
         EXPECT_EQ(text.find(needle, at + 1), std::string::npos);
-        EXPECT_TRUE(text.ends_with("\nWhat is the pass key? The pass key is " + p.key));
-        EXPECT_EQ(tokenizer->decode(std::span(p.tokens).last(static_cast<std::size_t>(p.answer))), " " + p.key);
+        EXPECT_TRUE(text.ends_with("\nWhat is the pass key? The pass key is " + p.answer));
+        const auto answer_tokens = static_cast<std::size_t>(p.answer_tokens);
+        EXPECT_EQ(tokenizer->decode(std::span(p.tokens).last(answer_tokens)), " " + p.answer);
         const auto sentences = [](std::string_view part) { return std::count(part.begin(), part.end(), '.'); };
         const std::string_view view(text);
         const auto before = sentences(view.substr(0, at)) - 3;  // three sentences belong to the introduction
@@ -138,10 +140,10 @@ TEST(Passkey, KeysDependOnSeedCellAndTrial) {
   EXPECT_EQ(task.prompt(400, 0.5, 2).tokens, same.prompt(400, 0.5, 2).tokens);
   std::set<std::string> keys;
   for (std::int64_t t = 0; t < 5; ++t) {
-    keys.insert(task.prompt(400, 0.5, t).key);
-    keys.insert(task.prompt(400, 0.25, t).key);
-    keys.insert(task.prompt(500, 0.5, t).key);
-    keys.insert(other.prompt(400, 0.5, t).key);
+    keys.insert(task.prompt(400, 0.5, t).answer);
+    keys.insert(task.prompt(400, 0.25, t).answer);
+    keys.insert(task.prompt(500, 0.5, t).answer);
+    keys.insert(other.prompt(400, 0.5, t).answer);
   }
   EXPECT_GE(keys.size(), 19u);
 }
@@ -171,9 +173,9 @@ TEST(LongTasks, ContainTheirAnswers) {
         std::smatch question;
         ASSERT_TRUE(std::regex_search(text, question, asked)) << text;
         EXPECT_EQ(question[1], question[2]);
-        EXPECT_EQ(values.at(question[1]), p.key);
-        EXPECT_EQ(question[3], p.key);
-        EXPECT_EQ(p.answer, 6);
+        EXPECT_EQ(values.at(question[1]), p.answer);
+        EXPECT_EQ(question[3], p.answer);
+        EXPECT_EQ(p.answer_tokens, 6);
       }
 }
 
@@ -188,10 +190,10 @@ TEST(LongTasks, OneWordIsTheMostCommon) {
       std::istringstream list(text.substr(begin, end - begin));
       std::map<std::string, int> times;
       for (std::string word; list >> word;) ++times[word];
-      for (const auto& [word, count] : times) EXPECT_TRUE(word == p.key || count < times[p.key]) << word << text;
-      EXPECT_TRUE(text.ends_with("The word is " + p.key));
+      for (const auto& [word, count] : times) EXPECT_TRUE(word == p.answer || count < times[p.answer]) << word << text;
+      EXPECT_TRUE(text.ends_with("The word is " + p.answer));
     }
-  EXPECT_THROW(task.prompt(task.bare_tokens() + 10, 0, 0), Error);
+  EXPECT_THROW(task.prompt(task.tokens_without_filler() + 10, 0, 0), Error);
 }
 
 TEST(Passkey, WorksWithOtherTokenizers) {
@@ -199,7 +201,7 @@ TEST(Passkey, WorksWithOtherTokenizers) {
   const auto words = chars_tokenizer(letters), none = chars_tokenizer("abc");
   const LongTask task(kPasskey, *words, 1);  // without digits, the key has letters
   EXPECT_TRUE(task.writes_everything());
-  for (char c : task.prompt(400, 0.5, 0).key) EXPECT_TRUE(c >= 'a' && c <= 'z') << c;
+  for (char c : task.prompt(400, 0.5, 0).answer) EXPECT_TRUE(c >= 'a' && c <= 'z') << c;
   EXPECT_FALSE(LongTask(kPasskey, *chars_tokenizer("0123456789 key."), 1).writes_everything());
   EXPECT_THROW(LongTask(kPasskey, *none, 1), Error);
 }
@@ -211,12 +213,12 @@ TEST(Passkey, TooSmallALengthIsRefused) {
     task.prompt(100, 0.5, 0);
     FAIL();
   } catch (const Error& e) {
-    EXPECT_NE(
-        std::string(e.what()).find(str("of 100 tokens is too short: without any filler it needs ", task.bare_tokens())),
-        std::string::npos)
+    EXPECT_NE(std::string(e.what()).find(
+                  str("of 100 tokens is too short: without any filler it needs ", task.tokens_without_filler())),
+              std::string::npos)
         << e.what();
   }
-  EXPECT_NO_THROW(task.prompt(task.bare_tokens(), 0.5, 0));
+  EXPECT_NO_THROW(task.prompt(task.tokens_without_filler(), 0.5, 0));
 }
 
 // A model that has memorized one prompt answers only that prompt. The count equals the number of keys that it would
@@ -224,7 +226,7 @@ TEST(Passkey, TooSmallALengthIsRefused) {
 TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
   const auto tokenizer = bytes_tokenizer();
   const LongTask task(kPasskey, *tokenizer, 3), other(kPasskey, *tokenizer, 4);
-  const std::int64_t length = task.bare_tokens() + 10;
+  const std::int64_t length = task.tokens_without_filler() + 10;
   const LongPrompt prompt = task.prompt(length, 0.5, 0);
   std::vector<std::int32_t> text;
   for (int i = 0; i < 8; ++i) text.insert(text.end(), prompt.tokens.begin(), prompt.tokens.end());
@@ -254,10 +256,10 @@ TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
   for (const auto& [from, trials] : {std::pair{&task, 1}, std::pair{&other, 3}})
     for (int t = 0; t < trials; ++t) {
       const LongPrompt p = from->prompt(length, 0.5, t);
-      const std::size_t asked = p.tokens.size() - static_cast<std::size_t>(p.answer);
+      const std::size_t asked = p.tokens.size() - static_cast<std::size_t>(p.answer_tokens);
       std::vector<std::int32_t> answer;
       generate(trainer.model(), ctx, {p.tokens.begin(), p.tokens.begin() + static_cast<long>(asked)},
-               {.temperature = 0}, p.answer, [&](std::int32_t id) { return answer.push_back(id), true; });
+               {.temperature = 0}, p.answer_tokens, [&](std::int32_t id) { return answer.push_back(id), true; });
       written += answer == std::vector<std::int32_t>(p.tokens.begin() + static_cast<long>(asked), p.tokens.end());
       if (from == &task) continue;
       ring::Run run{ctx};

@@ -155,7 +155,7 @@ class Tasks : public testing::Test {
 
 TaskItem item(const char* record) {
   const auto json = nlohmann::json::parse(record);
-  return item_of(format_of(json, "x: "), json, "x: ");
+  return parse_task_item(task_format_of(json, "x: "), json, "x: ");
 }
 
 // Expected values were derived by hand from the task files of lm-evaluation-harness.
@@ -235,7 +235,7 @@ TEST_F(Tasks, QuestionsBecomeTokens) {
   EXPECT_EQ(task.questions[0].bytes, (std::vector<double>{1, 3}));
   EXPECT_EQ(task.requests[2].tokens.front(), *tokenizer->end_of_text()) << "something has to be given";
   EXPECT_EQ(task.requests[2].scored, 2);
-  EXPECT_EQ(cut_requests(task, 5), 1);
+  EXPECT_EQ(count_truncated_requests(task, 5), 1);
 }
 
 #ifdef RING_WITH_UTF8PROC

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (std::string word; std::getline(lines, word);) words.push_back(word);
   ring::Program program("ringmaster", "fuzzed");
   ring::add_commands(program);
-  program.run_nothing();
+  program.disable_callbacks();
   try {
     ring::parse_arguments(program, words);
   } catch (const ring::HelpAsked&) {

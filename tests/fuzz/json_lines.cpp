@@ -16,7 +16,7 @@ namespace {
 // Checks that every document ends and that no part is empty.
 class Checked final : public ring::DocumentSink {
  public:
-  void part(std::string_view text, bool) override {
+  void add_part(std::string_view text, bool) override {
     if (text.empty()) std::abort();
     open_ = true;
   }
@@ -50,8 +50,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Checked documents;
   try {
     ring::JsonLines lines("in.jsonl", make_record_parser(members(data[0] / 64), documents));
-    for (std::size_t at = 0; at < text.size(); at += block) lines.block(text.substr(at, block));
-    lines.end_of_file();
+    for (std::size_t at = 0; at < text.size(); at += block) lines.add_block(text.substr(at, block));
+    lines.on_end_of_file();
     if (documents.open()) std::abort();
   } catch (const ring::Error&) {
   }

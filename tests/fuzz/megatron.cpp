@@ -32,7 +32,7 @@ class Scratch {
 // Checks that every token is in the vocabulary and that no part is empty.
 class Checked final : public ring::MegatronDataset::Sink {
  public:
-  void part(std::span<const std::int32_t> tokens) override {
+  void add_part(std::span<const std::int32_t> tokens) override {
     if (tokens.empty()) std::abort();
     if (std::ranges::any_of(tokens, [](std::int32_t t) { return t < 0 || t >= std::int32_t{kVocabulary}; }))
       std::abort();

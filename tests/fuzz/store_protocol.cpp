@@ -41,9 +41,9 @@ class Conversation {
         if (bytes.size() < 2) return;
         return hear(who, encode({static_cast<Op>(bytes[0]), bytes[1], std::string(bytes.substr(2, 2)),
                                  std::string(bytes.substr(std::min<std::size_t>(4, bytes.size())))}));
-      case 4: now_ += std::chrono::seconds(3); return sessions_.expire(now_);
+      case 4: now_ += std::chrono::seconds(3); return sessions_.handle_timeouts(now_);
       case 5: sessions_.close(*places_[who], now_); return places_[who].reset();
-      case 6: return sessions_.answer_beats(now_);
+      case 6: return sessions_.answer_heartbeats(now_);
       default: return read(s);
     }
   }
@@ -70,7 +70,7 @@ class Conversation {
     s.out.clear();
   }
 
-  static inline const std::string kNumber = std::string(store_handshake::kNumber, '1');
+  static inline const std::string kNumber = std::string(store_handshake::kNonceSize, '1');
   StoreSessions sessions_{"s", [] { return kNumber; }};
   StoreSessions::Clock::time_point now_{};
   std::optional<StoreSessions::Iterator> places_[4];

@@ -38,7 +38,7 @@ void read_split(const TokenSplit& split) {
   if (std::ranges::any_of(counts, [](std::uint8_t c) { return c > 1; })) std::abort();
   const RowTable rows(split, 16, 4);
   for (std::uint64_t row = 0; row < rows.rows(); ++row)
-    RING_CHECK(rows.begin(row) < split.tokens(), "a row begins behind the end");
+    RING_CHECK(rows.first_token(row) < split.tokens(), "a row begins behind the end");
   const BestFitRows packed(split, 16, 4, 8, 20);
   for (std::uint64_t row = 0; row < packed.rows(); ++row)
     for (const PackedPiece& piece : packed.pieces(row))
@@ -106,7 +106,7 @@ std::string sealed(std::string bytes) {
     for (const ByteExtent& e : index.structure()) hash.update(bytes.data() + e.offset, e.bytes);
     index.structure_hash = hash.value();
   }
-  index.index_hash = index.hash_of_itself();
+  index.index_hash = index.compute_hash();
   std::memcpy(bytes.data(), &index, sizeof(index));
   return bytes;
 }

@@ -10,11 +10,11 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   ring::Tuning tuning(""), again("");
   try {
-    tuning.adopt(std::string(reinterpret_cast<const char*>(data), size));
+    tuning.merge_record(std::string(reinterpret_cast<const char*>(data), size));
   } catch (const ring::Error&) {
     return 0;  // refused
   }
-  again.adopt(tuning.text());  // choices that were read can be written and read: an Error here is a finding
+  again.merge_record(tuning.text());  // choices that were read can be written and read: an Error here is a finding
   if (again.text() != tuning.text()) std::abort();
   return 0;
 }

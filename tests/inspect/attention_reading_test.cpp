@@ -92,7 +92,8 @@ void expect_reading(const AttendedHeads& a, const Count& count, const std::strin
     EXPECT_DOUBLE_EQ(head.cost.pairs, want.pairs) << name << " " << h;
     for (std::int64_t i = 0; i < weights.side(); ++i)
       for (std::int64_t j = 0; j <= i; ++j)
-        EXPECT_NEAR(head.weights.share(i, i + 1, j), weights.share(i, i + 1, j), 1e-5) << name << " " << i << " " << j;
+        EXPECT_NEAR(head.weights.kept_share(i, i + 1, j), weights.kept_share(i, i + 1, j), 1e-5)
+            << name << " " << i << " " << j;
     pairs += want.pairs / kKvHeads;
   }
   EXPECT_DOUBLE_EQ(got.cost.pairs, pairs) << name;

@@ -97,13 +97,13 @@ TEST(AttentionCells, CountThePairsOfTheirTokens) {
 
 TEST(AttentionCells, CoarserCellsAddUpFinerCells) {
   const Pattern pattern = dilated({{32, 1}, {128, 2}, {512, 4}});
-  const PairCells fine = cells_of(pattern, 1, 449, 449), coarse = fine.coarser(20),
+  const PairCells fine = cells_of(pattern, 1, 449, 449), coarse = fine.coarsened(20),
                   direct = cells_of(pattern, 1, 449, 20);
   ASSERT_EQ(coarse.size(), 32);
   for (std::int64_t i = 0; i < coarse.side(); ++i)
     for (std::int64_t j = 0; j < coarse.side(); ++j) EXPECT_EQ(coarse.kept(i, j), direct.kept(i, j)) << i << " " << j;
-  EXPECT_EQ(coarse.share(0, 2, 0), (coarse.kept(0, 0) + coarse.kept(1, 0)) / (16 * 33 + 32 * 32));
-  EXPECT_EQ(coarse.share(0, 1, 1), -1);  // a cell in the future
+  EXPECT_EQ(coarse.kept_share(0, 2, 0), (coarse.kept(0, 0) + coarse.kept(1, 0)) / (16 * 33 + 32 * 32));
+  EXPECT_EQ(coarse.kept_share(0, 1, 1), -1);  // a cell in the future
 }
 
 TEST(AttentionCost, CountsRepeatedPairs) {
@@ -225,11 +225,11 @@ TEST(AttentionCost, PredictsFromTilesAndRows) {
   const PatternCost dense_cost = cost_of(dense(), 2, 4096);  // 32 blocks of rows
   EXPECT_DOUBLE_EQ(predicted_microseconds(dense_cost, 128), 2 * 528 * kTileMicroseconds + 32 * kRowBlockMicroseconds);
   EXPECT_DOUBLE_EQ(predicted_microseconds(dense_cost, 64), 528 * kTileMicroseconds + 32 * kRowBlockMicroseconds);
-  EXPECT_EQ(largest_cost(dense_cost, 128), "tiles: 88 %");
-  EXPECT_EQ(largest_cost(cost_of(window(1), 2, 4096), 64), "row blocks: 82 %");
-  EXPECT_EQ(largest_cost(cost_of(dilated({{2048, 1}, {4096, 2}}), 2, 4096), 128), "2048/1: 67 %");
+  EXPECT_EQ(largest_cost_text(dense_cost, 128), "tiles: 88 %");
+  EXPECT_EQ(largest_cost_text(cost_of(window(1), 2, 4096), 64), "row blocks: 82 %");
+  EXPECT_EQ(largest_cost_text(cost_of(dilated({{2048, 1}, {4096, 2}}), 2, 4096), 128), "2048/1: 67 %");
   const BlockRule narrow{.local = 1}, all{.local = 1000};
-  EXPECT_EQ(largest_cost(cost_of(block_sparse(128, {narrow, all}), 2, 4096), 128), "heads as 1: 85 %");
+  EXPECT_EQ(largest_cost_text(cost_of(block_sparse(128, {narrow, all}), 2, 4096), 128), "heads as 1: 85 %");
 }
 
 // Reference: measurements on one H200 in docs/measured/attention.md.
@@ -326,7 +326,7 @@ TEST(AttentionPicture, SvgShowsEveryCell) {
     std::map<int, std::string> color;
     for (std::int64_t i = 0; i < cells.side(); ++i)
       for (std::int64_t j = 0; j < cells.side(); ++j) {
-        const int shade = shade_of(cells.share(i, i + 1, j), 8);
+        const int shade = shade_of(cells.kept_share(i, i + 1, j), 8);
         const std::string& got = shown[static_cast<std::size_t>(i * cells.side() + j)];
         if (shade == 0) {
           ASSERT_EQ(got, "") << name << " " << i << " " << j;

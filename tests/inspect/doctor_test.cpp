@@ -58,9 +58,9 @@ TEST(Doctor, AGoodMachineHasOnlyGoodFindings) {
   EXPECT_EQ(count(check_host(good_host()), Verdict::good), 3);
   const auto findings = judge(two_gpus());
   EXPECT_EQ(count(findings, Verdict::good), static_cast<std::int64_t>(findings.size()));
-  EXPECT_TRUE(healthy(findings));
-  expect_parts(report(findings), {"cuDNN", "9.19.0", "cuda:1", "Test GPU", "79.0 GiB of 80.0 GiB free", "self  NVLink",
-                                  "Nothing here would stop a training run."});
+  EXPECT_TRUE(is_healthy(findings));
+  expect_parts(findings_table(findings), {"cuDNN", "9.19.0", "cuda:1", "Test GPU", "79.0 GiB of 80.0 GiB free",
+                                          "self  NVLink", "Nothing here would stop a training run."});
 }
 
 TEST(Doctor, LittleMemoryOrDiskIsANoteAndNoneIsAStop) {
@@ -68,37 +68,38 @@ TEST(Doctor, LittleMemoryOrDiskIsANoteAndNoneIsAStop) {
   host.memory_available = kGiB / 2;
   host.disk_free = kGiB / 2;
   EXPECT_EQ(count(check_host(host), Verdict::note), 2);
-  EXPECT_TRUE(healthy(check_host(host)));
+  EXPECT_TRUE(is_healthy(check_host(host)));
   host.memory_available = kGiB / 8;
   host.disk_free = kGiB / 64;
   EXPECT_EQ(count(check_host(host), Verdict::stop), 2);
   host = good_host();
   host.writable = false;
-  EXPECT_FALSE(healthy(check_host(host)));
-  expect_parts(report(check_host(host)), {"STOP  disk", "cannot write to /data", "run.directory", "1 thing here"});
+  EXPECT_FALSE(is_healthy(check_host(host)));
+  expect_parts(findings_table(check_host(host)),
+               {"STOP  disk", "cannot write to /data", "run.directory", "1 thing here"});
 }
 
 TEST(Doctor, TheSmallestLimitIsNamed) {
   HostFacts host = good_host();
-  expect_parts(report(check_host(host)), {"32.0 GiB of 64.0 GiB available\n"});
+  expect_parts(findings_table(check_host(host)), {"32.0 GiB of 64.0 GiB available\n"});
   host.memory_available = kGiB / 8;
   host.swap_available = 2 * kGiB;
   host.memory_limit = "/sys/fs/cgroup/job/memory.max";
-  expect_parts(report(check_host(host)), {"128 MiB of 64.0 GiB available, and 2.0 GiB of swap",
-                                          "limited by /sys/fs/cgroup/job/memory.max", "raise that limit"});
+  expect_parts(findings_table(check_host(host)), {"128 MiB of 64.0 GiB available, and 2.0 GiB of swap",
+                                                  "limited by /sys/fs/cgroup/job/memory.max", "raise that limit"});
 }
 
 TEST(Doctor, NamesTheMemoryThatAGpuIsNearTo) {
   BackendFacts facts = two_gpus();
-  EXPECT_EQ(report(judge(facts)).find("NUMA"), std::string::npos) << "there is one";
+  EXPECT_EQ(findings_table(judge(facts)).find("NUMA"), std::string::npos) << "there is one";
   facts.devices[1].memory_node = 1;
-  expect_parts(report(judge(facts)), {"compute capability 9.0, near NUMA node 1"});
+  expect_parts(findings_table(judge(facts)), {"compute capability 9.0, near NUMA node 1"});
 }
 
 TEST(Doctor, CodeForAnotherGpuIsAStop) {
   const auto findings = judge(two_gpus(), "80 100a");
   EXPECT_EQ(count(findings, Verdict::stop), 2);
-  expect_parts(report(findings),
+  expect_parts(findings_table(findings),
                {"compute capability 9.0; this program has machine code for sm_80, sm_100a, but not for this GPU",
                 "-DRING_CUDA_ARCHS=90", "2 things here would stop a training run"});
 }
@@ -107,21 +108,21 @@ TEST(Doctor, ASickGpuAndAnOldDriverAreStops) {
   BackendFacts facts = two_gpus();
   facts.devices[1].problem = "uncorrectable ECC error";
   EXPECT_EQ(count(judge(facts), Verdict::stop), 1);
-  expect_parts(report(judge(facts)), {"uncorrectable ECC error", "nvidia-smi"});
+  expect_parts(findings_table(judge(facts)), {"uncorrectable ECC error", "nvidia-smi"});
   BackendFacts old;
   old.problem = "the driver is too old for CUDA 13";
-  EXPECT_FALSE(healthy(judge(old)));
-  expect_parts(report(judge(old)), {"too old for CUDA 13", "update the driver"});
+  EXPECT_FALSE(is_healthy(judge(old)));
+  expect_parts(findings_table(judge(old)), {"too old for CUDA 13", "update the driver"});
 }
 
 TEST(Doctor, BadVersionsNameTheirSource) {
   BackendFacts facts = two_gpus();
   facts.libraries = {library("cuDNN", {9, 10, 0}), library("NCCL", {2, 28, 3})};
   const auto findings = judge(facts);
-  EXPECT_TRUE(healthy(findings));  // Ringmaster's own kernels replace cuDNN
+  EXPECT_TRUE(is_healthy(findings));  // Ringmaster's own kernels replace cuDNN
   EXPECT_GE(count(findings, Verdict::note), 2);
-  expect_parts(report(findings), {"9.10.0 is not used", "NVIDIA/cudnn-frontend", "Install cuDNN 9.13 or newer",
-                                  "2.28.3", "nvidia-resiliency-ext"});
+  expect_parts(findings_table(findings), {"9.10.0 is not used", "NVIDIA/cudnn-frontend", "Install cuDNN 9.13 or newer",
+                                          "2.28.3", "nvidia-resiliency-ext"});
 }
 
 TEST(Doctor, MissingLibrariesMatterOnlyWithAGpu) {
@@ -132,9 +133,9 @@ TEST(Doctor, MissingLibrariesMatterOnlyWithAGpu) {
   EXPECT_EQ(count(judge(facts), Verdict::stop), 1);
   facts.devices.clear();
   facts.links.clear();
-  EXPECT_TRUE(healthy(judge(facts)));
+  EXPECT_TRUE(is_healthy(judge(facts)));
   EXPECT_EQ(count(judge(facts), Verdict::note), 0);
-  expect_parts(report(judge(facts)), {"none found: training runs on the CPU"});
+  expect_parts(findings_table(judge(facts)), {"none found: training runs on the CPU"});
 }
 
 TEST(Doctor, GpusWithoutALinkAndABusyOneAreNotes) {
@@ -142,7 +143,7 @@ TEST(Doctor, GpusWithoutALinkAndABusyOneAreNotes) {
   facts.links[0][1] = facts.links[1][0] = Link::none;
   facts.devices[0].memory_free = 10 * kGiB;
   EXPECT_EQ(count(judge(facts), Verdict::note), 3);
-  expect_parts(report(judge(facts)), {"self  host", "nvidia-smi topo -m", "another process uses this GPU"});
+  expect_parts(findings_table(judge(facts)), {"self  host", "nvidia-smi topo -m", "another process uses this GPU"});
 }
 
 TEST(Doctor, ABuildWithoutCudaOnAMachineWithADriver) {
@@ -150,7 +151,7 @@ TEST(Doctor, ABuildWithoutCudaOnAMachineWithADriver) {
   EXPECT_EQ(count(check_cuda({}, {}, host), Verdict::absent), 1);
   host.nvidia_driver = true;
   EXPECT_EQ(count(check_cuda({}, {}, host), Verdict::note), 1);
-  EXPECT_TRUE(healthy(check_cuda({}, {}, host)));
+  EXPECT_TRUE(is_healthy(check_cuda({}, {}, host)));
 }
 
 TEST(Doctor, CountsTheChoicesOfEachGpuModel) {
@@ -166,10 +167,10 @@ TEST(Doctor, CountsTheChoicesOfEachGpuModel) {
 
 TEST(Doctor, ADamagedStoreOfChoicesIsAStopAndNoneIsANote) {
   const auto damaged = check_choices(two_gpus(), {.store = "/c/choices.yaml", .problem = "the hash does not fit"});
-  EXPECT_FALSE(healthy(damaged));
-  expect_parts(report(damaged), {"the hash does not fit", "delete /c/choices.yaml"});
+  EXPECT_FALSE(is_healthy(damaged));
+  expect_parts(findings_table(damaged), {"the hash does not fit", "delete /c/choices.yaml"});
   const auto none = check_choices(two_gpus(), {});
-  EXPECT_TRUE(healthy(none));
+  EXPECT_TRUE(is_healthy(none));
   EXPECT_EQ(count(none, Verdict::note), 1);
 }
 

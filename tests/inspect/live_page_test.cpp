@@ -68,7 +68,7 @@ const std::string kRecords =
 
 TEST_F(LivePageTest, IsWellFormedWhateverItShows) {
   const std::string page = live_page("Run <x>&\xff");
-  EXPECT_EQ(utf8::valid_prefix(page), page.size());
+  EXPECT_EQ(utf8::valid_prefix_length(page), page.size());
   test::expect_well_formed(page.substr(page.find("<html")));
   EXPECT_NE(page.find("connect-src 'self'"), std::string::npos);
   const LiveReading reading{read_report_run(run_with(kRecords), 0), "<p>body</p>", 3};
@@ -152,7 +152,7 @@ TEST_F(LivePageTest, MetricsEqualTheRecords) {
     EXPECT_EQ(text.ends_with("# EOF\n"), open);
     EXPECT_EQ(text.find("# TYPE ringmaster_restarts counter\n") != std::string::npos, open);
     EXPECT_EQ(text.find("# TYPE ringmaster_restarts_total counter\n") != std::string::npos, !open);
-    EXPECT_EQ(utf8::valid_prefix(text), text.size());
+    EXPECT_EQ(utf8::valid_prefix_length(text), text.size());
   }
   const std::string alone = metrics_text({}, nullptr, true);
   EXPECT_EQ(alone.find("ringmaster_loss"), std::string::npos);

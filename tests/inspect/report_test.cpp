@@ -58,7 +58,7 @@ std::string markup_of(std::string page) {
 }
 
 void expect_readable(const std::string& page) {
-  EXPECT_EQ(utf8::valid_prefix(page), page.size());
+  EXPECT_EQ(utf8::valid_prefix_length(page), page.size());
   test::expect_well_formed(markup_of(page));
   EXPECT_EQ(page.find("<img"), std::string::npos);
   EXPECT_EQ(page.find("alert(1)</script>"), std::string::npos);

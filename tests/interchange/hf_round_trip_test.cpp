@@ -239,9 +239,9 @@ TEST_F(Hf, EndTokensAndSamplingAreImportedAndExported) {
   // A run that starts from these weights also has the file.
   fs::create_directories(path("tuned"));
   const RunDirectory tuned(path("tuned").string());
-  keep_generation_config(tuned, first_checkpoint(path("new")).string());
+  copy_generation_config(tuned, first_checkpoint(path("new")).string());
   EXPECT_EQ(json_in(path("tuned") / "generation_config.json"), published);
-  keep_generation_config(tuned, "");
+  copy_generation_config(tuned, "");
   EXPECT_FALSE(fs::exists(path("tuned") / "generation_config.json"));
   export_to_hf(path("new").string(), path("again").string(), {});
   nlohmann::json again = json_in(path("again") / "generation_config.json");
@@ -316,7 +316,7 @@ TEST_F(Hf, ExportsOfATunedModelStopAtTheEndOfAnswers) {
     file["added_tokens"].push_back({{"id", first + (name[5] == 'e')}, {"content", name}, {"special", true}});
   save_tokenizer(*json_tokenizer(file.dump(), "t.json"), (path("run") / "tokenizer.rmt").string());
   const chat::Format format{chat::named_template("chatml"), {}};
-  write_text(RunDirectory(path("run").string()).chat_template_file(), format.json());
+  write_text(RunDirectory(path("run").string()).chat_template_file(), format.to_json());
   EXPECT_TRUE(export_to_hf(path("run").string(), path("out").string(), {}).notes.empty());
   const nlohmann::json both = {0, first + 1};
   EXPECT_EQ(json_in(path("out") / "generation_config.json").at("eos_token_id"), both);
@@ -350,7 +350,7 @@ TEST_F(Hf, ChatTemplatesAreExportedAndImported) {
   const auto t = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab ab"); }, {.vocab_size = 300});
   save_tokenizer(*t, (path("run") / "tokenizer.rmt").string());
   const chat::Format format{"{{ messages }}\n", {{"bos_token", "a"}, {"eos_token", "<|endoftext|>"}}};
-  write_text(RunDirectory(path("run").string()).chat_template_file(), format.json());
+  write_text(RunDirectory(path("run").string()).chat_template_file(), format.to_json());
   export_to_hf(path("run").string(), path("out").string(), {});
   const auto said = nlohmann::json::parse(read_text(path("out") / "tokenizer_config.json"));
   EXPECT_EQ(said.at("chat_template"), format.source);

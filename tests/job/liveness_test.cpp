@@ -226,18 +226,18 @@ TEST(Store, HeartbeatsReportSilentAndEndedRanks) {
   ASSERT_EQ(seen.size(), 1u);
   EXPECT_EQ(seen[0].name, "b");
   EXPECT_GE(seen[0].age, milliseconds(100));
-  EXPECT_EQ(seen[0].word, "");
+  EXPECT_EQ(seen[0].last_word, "");
   b.reset();  // closes without a last message
   const auto begin = Clock::now();
   do seen = a->beat("a", "", Timeout(10'000), Timeout(2000));
   while (seen.empty() && seconds_since(begin) < 2);
   ASSERT_EQ(seen.size(), 1u);
-  EXPECT_EQ(seen[0].word, kConnectionClosed);
+  EXPECT_EQ(seen[0].last_word, kConnectionClosed);
   a->beat("a", "left", Timeout(10'000), Timeout(2000));
   b = a->another_connection(Timeout(2000));
   seen = b->beat("c", "", Timeout(10'000), Timeout(2000));
   ASSERT_EQ(seen.size(), 2u);
-  EXPECT_EQ(seen[0].word, "left");  // the first last word counts
+  EXPECT_EQ(seen[0].last_word, "left");  // the first last word counts
 }
 
 }  // namespace

@@ -18,12 +18,12 @@ TEST(StartTimes, EachStageCountsFromThePreviousOne) {
 
 TEST(StartTimes, OnlyTheFirstTimeOfAStageCounts) {
   StartTimes t;
-  EXPECT_TRUE(t.reach(StartStage::met));
+  EXPECT_TRUE(t.mark_reached(StartStage::met));
   const std::int64_t first = t[StartStage::met];
   EXPECT_GT(first, 0);
-  EXPECT_FALSE(t.reach(StartStage::met));
+  EXPECT_FALSE(t.mark_reached(StartStage::met));
   EXPECT_EQ(t[StartStage::met], first);
-  EXPECT_TRUE(t.reach(StartStage::built));
+  EXPECT_TRUE(t.mark_reached(StartStage::built));
   EXPECT_GE(t[StartStage::built], first);
 }
 

@@ -22,10 +22,10 @@ using namespace store_protocol;
 using Clock = AwakeClock;
 constexpr Timeout kSoon{60'000};
 
-const std::string kOwnNumber(store_handshake::kNumber, '7');
+const std::string kOwnNonce(store_handshake::kNonceSize, '7');
 const std::string kHello = encode({Op::hello, 0, "", ""});
 std::string encode_proof(const std::string& cookie, const std::string& number) {
-  return encode({Op::hello, 0, "", store_handshake::client_says(cookie, number, kOwnNumber)});
+  return encode({Op::hello, 0, "", store_handshake::client_says(cookie, number, kOwnNonce)});
 }
 
 class StoreHostile : public testing::Test {
@@ -113,7 +113,7 @@ TEST_F(StoreHostile, ACrowdOfSilentStrangersLetsMembersIn) {
 // Sending a byte now and then does not extend the time for the hello.
 TEST_F(StoreHostile, ASlowStrangerIsDisconnected) {
   const Fd fd = stranger();
-  const std::string hello = kHello + encode_proof("s", kOwnNumber);
+  const std::string hello = kHello + encode_proof("s", kOwnNonce);
   bool out = false;
   for (std::size_t i = 0; !out && i < 100; ++i) {
     const char byte = hello[std::min(i, hello.size() - 2)];
@@ -148,7 +148,7 @@ TEST_F(StoreHostile, UnreadAnswersAreBounded) {
 StoreSessions::Iterator member_of(StoreSessions& sessions, StoreSessions::Clock::time_point now) {
   const auto s = sessions.open(now);
   sessions.receive(*s, kHello, now);
-  sessions.receive(*s, encode_proof("s", s->number), now);
+  sessions.receive(*s, encode_proof("s", s->nonce), now);
   EXPECT_TRUE(s->trusted);
   s->out.clear();
   return s;
@@ -166,7 +166,7 @@ TEST(StoreSessions, RequestsWaitUntilTheirAnswersFit) {
   const std::size_t answer = reply(Status::ok, std::string(kMaxStoreValue, 'x')).size();
   std::size_t answers = 0;
   for (int turn = 0; turn < 400 && !s->out.empty(); ++turn) {
-    EXPECT_LE(s->out.size(), kMaxUnread + answer);
+    EXPECT_LE(s->out.size(), kMaxUnsent + answer);
     answers += s->out.size() / answer;
     s->out.clear();
     sessions.receive(*s, {}, now);
@@ -179,20 +179,21 @@ TEST(StoreSessions, StrangersOfOneAddressAreBounded) {
   StoreSessions sessions("s");
   const auto begin = StoreSessions::Clock::now();
   std::vector<StoreSessions::Iterator> crowd;
-  for (std::size_t i = 0; i < kMaxStrangersOfOne; ++i) {
+  for (std::size_t i = 0; i < kMaxStrangersPerAddress; ++i) {
     crowd.push_back(sessions.open(begin, "a"));
     EXPECT_FALSE(sessions.crowding_stranger(crowd.back(), begin));
   }
   const auto other = sessions.open(begin, "b");
   EXPECT_FALSE(sessions.crowding_stranger(other, begin));
-  const auto early = sessions.open(begin + kChance / 2, "a");
-  EXPECT_TRUE(sessions.crowding_stranger(early, begin + kChance / 2) == early) << "the others have to get their chance";
-  sessions.close(early, begin + kChance / 2);
-  const auto late = sessions.open(begin + kChance, "a");
-  EXPECT_TRUE(sessions.crowding_stranger(late, begin + kChance) == crowd[0]);
+  const auto early = sessions.open(begin + kMinStrangerTime / 2, "a");
+  EXPECT_TRUE(sessions.crowding_stranger(early, begin + kMinStrangerTime / 2) == early)
+      << "the others have to get their chance";
+  sessions.close(early, begin + kMinStrangerTime / 2);
+  const auto late = sessions.open(begin + kMinStrangerTime, "a");
+  EXPECT_TRUE(sessions.crowding_stranger(late, begin + kMinStrangerTime) == crowd[0]);
   sessions.receive(*crowd[1], kHello, begin);
-  sessions.receive(*crowd[1], encode_proof("s", crowd[1]->number), begin);
-  EXPECT_FALSE(sessions.crowding_stranger(late, begin + kChance)) << "members are no strangers";
+  sessions.receive(*crowd[1], encode_proof("s", crowd[1]->nonce), begin);
+  EXPECT_FALSE(sessions.crowding_stranger(late, begin + kMinStrangerTime)) << "members are no strangers";
 }
 
 TEST(StoreSessions, ExtremeNumbersAreHandled) {
@@ -211,12 +212,12 @@ TEST(StoreSessions, ExtremeNumbersAreHandled) {
   EXPECT_EQ(say(Op::add, -1, "m", ""), reply(Status::refused));
   for (const std::int64_t number : {kLeast, kMost}) {
     say(Op::beat, number, "b", "");
-    sessions.answer_beats(now);
+    sessions.answer_heartbeats(now);
     EXPECT_FALSE(s->out.empty());
   }
   EXPECT_EQ(say(Op::get, kLeast, "none", ""), reply(Status::absent));
   EXPECT_EQ(say(Op::get, kMost, "none", ""), "");
-  sessions.expire(now + std::chrono::hours(25));
+  sessions.handle_timeouts(now + std::chrono::hours(25));
   EXPECT_EQ(s->out, reply(Status::absent)) << "nobody waits longer than a day";
 }
 
@@ -242,7 +243,7 @@ TEST(StoreSessions, AllValuesTogetherAreBounded) {
 TEST_F(StoreHostile, ProofsOfOtherConnectionsAreRefused) {
   const Fd watched = stranger();
   const std::string number = ask(watched, kHello).second, knocked = encode_proof("s", number);
-  ASSERT_EQ(number.size(), store_handshake::kNumber);
+  ASSERT_EQ(number.size(), store_handshake::kNonceSize);
   EXPECT_EQ(ask(watched, knocked).first, Status::ok);
   const Fd replay = stranger();
   EXPECT_NE(ask(replay, kHello).second, number) << "each connection has a number of its own";
@@ -251,8 +252,8 @@ TEST_F(StoreHostile, ProofsOfOtherConnectionsAreRefused) {
 
   const Fd reflected = stranger();  // the server's own proof, which is made for the opposite direction
   const std::string again = ask(reflected, kHello).second;
-  const std::string theirs = store_handshake::proof("s", "server", again, kOwnNumber);
-  EXPECT_EQ(ask(reflected, encode({Op::hello, 0, "", kOwnNumber + theirs})).first, Status::refused);
+  const std::string theirs = store_handshake::proof("s", "server", again, kOwnNonce);
+  EXPECT_EQ(ask(reflected, encode({Op::hello, 0, "", kOwnNonce + theirs})).first, Status::refused);
 
   const Fd hasty = stranger();  // a request before the proof
   ask(hasty, kHello);
@@ -270,7 +271,7 @@ TEST(StoreSessions, AReplayedConversationIsRefused) {
   std::string said = kHello;
   store.receive(*member, said, now);
   const std::string rest =
-      encode_proof("s", member->number) + encode({Op::add, 1, "n", ""}) + encode({Op::append, 0, "orders", "stop"});
+      encode_proof("s", member->nonce) + encode({Op::add, 1, "n", ""}) + encode({Op::append, 0, "orders", "stop"});
   store.receive(*member, rest, now);
   said += rest;
   EXPECT_TRUE(member->out.ends_with(reply(Status::ok, "1") + reply(Status::ok, "0"))) << "the member is obeyed";

@@ -282,7 +282,7 @@ class GpuAttentionChoice : public GpuAttention {
   Result run(const ExecContext& base, int layers = 1) const {
     Result r;
     for (const Pattern& pattern : patterns()) run(problem(pattern), base, layers, r);
-    if (base.tuning) base.tuning->save(), r.choices = base.tuning->text();
+    if (base.tuning) base.tuning->save_if_changed(), r.choices = base.tuning->text();
     return r;
   }
   ExecContext exec() const {
@@ -334,11 +334,11 @@ class GpuAttentionChoice : public GpuAttention {
                               .carry_dv = {},
                               .selection = f.selection};
     for (int layer = 0; layer < layers; ++layer) {
-      const std::uint64_t before = host_waits();
+      const std::uint64_t before = host_wait_count();
       attention_kernel(f, ctx);
       attention_backward_kernel(b, ctx);
       // Lists of a rule are built at their first use. The host may then wait for their length.
-      if (layer > 0 || !p.pattern.blocks || p.pattern.selects()) r.waits += host_waits() - before;
+      if (layer > 0 || !p.pattern.blocks || p.pattern.selects()) r.waits += host_wait_count() - before;
     }
     r.names.insert(r.names.end(), names->seen.begin(), names->seen.end());
     r.values.push_back({download(f.out, ctx), download(f.lse, ctx), d.read(0, ctx), d.read(1, ctx), d.read(2, ctx)});
@@ -403,7 +403,7 @@ TEST_F(GpuAttentionChoice, NothingIsMeasuredWhileWorkIsRecorded) {
   const Attention a = forward_of(p, x, ctx);
   const std::string first(attention_kernel.first(a, ctx).name);  // creates the kernel's plans
   std::string recorded;
-  const std::uint64_t before = host_waits();
+  const std::uint64_t before = host_wait_count();
   const auto work = ctx.stream.impl().record_work([&] {
     EXPECT_TRUE(ctx.stream.impl().recording());
     recorded = attention_kernel.choose(a, ctx).name;
@@ -411,7 +411,7 @@ TEST_F(GpuAttentionChoice, NothingIsMeasuredWhileWorkIsRecorded) {
   });
   EXPECT_EQ(recorded, first);
   EXPECT_EQ(attention_kernel.choose(a, ctx).name, recorded);
-  EXPECT_EQ(host_waits(), before);
+  EXPECT_EQ(host_wait_count(), before);
 }
 
 }  // namespace

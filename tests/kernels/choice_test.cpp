@@ -81,10 +81,10 @@ class Choice : public testing::Test {
   // Returns the chosen name. Expects that nothing was measured.
   std::string known(const Job& job = {}) const {
     const auto before = stream->calls;
-    const std::uint64_t waits = host_waits();
+    const std::uint64_t waits = host_wait_count();
     std::string name = chosen(job);
     EXPECT_EQ(stream->calls, before) << name << " was measured again";
-    EXPECT_EQ(host_waits(), waits);
+    EXPECT_EQ(host_wait_count(), waits);
     return name;
   }
 
@@ -124,7 +124,7 @@ TEST_F(Choice, ByRuleKeepsWhatTheRunRecorded) {
   ctx.tuning->record("job, Fake 1, a|b|c, deterministic, small", "c");
   const std::string recorded = ctx.tuning->text();
   ctx.tuning = std::make_shared<Tuning>(Tuning::Sources{.measures = false});
-  ctx.tuning->adopt(recorded);
+  ctx.tuning->merge_record(recorded);
   EXPECT_EQ(known(), "c");
 }
 
@@ -174,7 +174,7 @@ TEST_F(Choice, ComesFromTheFile) {
   std::filesystem::remove(path);
   ctx.tuning = std::make_shared<Tuning>(path);
   EXPECT_EQ(chosen(), "b");
-  ctx.tuning->save();
+  ctx.tuning->save_if_changed();
   const std::string before = ctx.tuning->text();
   stream->seconds["c"] = 1e-6;  // a new measurement would choose c
   ctx.tuning = std::make_shared<Tuning>(path);

@@ -206,10 +206,10 @@ TEST_F(GpuBlockLists, RefuseWhatTheFileDoesNotCover) {
 }
 
 TEST_F(GpuBlockLists, HeadsShareTheL2CacheByTheirLength) {
-  EXPECT_EQ(cuda::section_of(16, 65536, 512), 1);
-  EXPECT_EQ(cuda::section_of(16, 8192, 512), 8);   // so that all multiprocessors are busy
-  EXPECT_EQ(cuda::section_of(64, 1024, 512), 64);  // all heads
-  EXPECT_EQ(cuda::section_of(64, 4096, 128), 48);  // as many as fit
+  EXPECT_EQ(cuda::kv_heads_per_section(16, 65536, 512), 1);
+  EXPECT_EQ(cuda::kv_heads_per_section(16, 8192, 512), 8);   // so that all multiprocessors are busy
+  EXPECT_EQ(cuda::kv_heads_per_section(64, 1024, 512), 64);  // all heads
+  EXPECT_EQ(cuda::kv_heads_per_section(64, 4096, 128), 48);  // as many as fit
 }
 
 // --- the cache ---
@@ -303,7 +303,7 @@ TEST_F(GpuBlockLists, DoNotLieInTheMemoryOfAStep) {
       const Tensor activation = ctx.empty({1 << 20});
       if (i == 3) lists = lists_for(pattern_of({64, {{.local = 2}}}), Stationary::kv, 2, 4096, 512, ctx);
     }
-    ASSERT_TRUE(arena->planned());
+    ASSERT_TRUE(arena->has_slab());
     EXPECT_EQ(arena->stats().in_use, lists.bytes());  // everything else is freed
   }
   EXPECT_EQ(own.stats().in_use, before + lists.bytes());  // the lists remain, the slab is freed

@@ -210,9 +210,9 @@ TEST_F(GpuSelectedLists, NobodyWaitsForThem) {
   const Step step(ctx);
   step.run(ctx);
   const std::vector<Values> first = step.results(ctx);
-  const std::uint64_t before = host_waits();
+  const std::uint64_t before = host_wait_count();
   step.run(ctx);
-  EXPECT_EQ(host_waits(), before);
+  EXPECT_EQ(host_wait_count(), before);
   EXPECT_TRUE(step.results(ctx) == first);
 }
 

@@ -139,7 +139,7 @@ void run_in_parts(Call& c, const std::vector<std::int32_t>& cuts) {
   PooledAttention pairs = c.forward;
   const Tensor pooled_lse = attend_to_pools(pairs, pools_in_parts(pool_source(c.forward), cuts, c.ctx), c.ctx);
   attention_kernel(pairs, c.ctx);
-  mean_gates(c.forward, pooled_lse, c.ctx);
+  write_mean_gates(c.forward, pooled_lse, c.ctx);
   PooledAttentionBackward back = c.backward;
   attend_to_pools(back, pools_in_parts(pool_source(c.backward), cuts, c.ctx), c.ctx);
   attention_backward_kernel(back, c.ctx);

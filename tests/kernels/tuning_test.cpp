@@ -51,7 +51,7 @@ TEST_F(TuningRecord, KeepsRecordedChoices) {
   EXPECT_EQ(first.find("a"), std::nullopt);
   EXPECT_EQ(first.record("a", "1"), "1");
   first.record("b", "2");
-  first.save();
+  first.save_if_changed();
   Tuning second(path_);
   EXPECT_EQ(second.find("a"), "1");
   EXPECT_EQ(second.find("b"), "2");
@@ -65,34 +65,34 @@ TEST_F(TuningRecord, AdoptedChoicesReplaceItsOwn) {
   second.record("b", "3");
   second.record("c", "4");
   const std::uint64_t before = first.generation();
-  EXPECT_EQ(first.adopt(second.text()), 1u);  // b is replaced; c is new
+  EXPECT_EQ(first.merge_record(second.text()), 1u);  // b is replaced; c is new
   EXPECT_NE(first.generation(), before);
   EXPECT_EQ(first.find("b"), "3");
   const std::uint64_t same = second.generation();
-  EXPECT_EQ(second.adopt(first.text()), 0u);
+  EXPECT_EQ(second.merge_record(first.text()), 0u);
   EXPECT_EQ(second.generation(), same) << "nothing was replaced";
   EXPECT_EQ(first.text(), second.text());
-  EXPECT_THROW(first.adopt("nonsense"), Error);
-  first.save();
+  EXPECT_THROW(first.merge_record("nonsense"), Error);
+  first.save_if_changed();
   EXPECT_EQ(Tuning(path_).find("c"), "4");
 }
 
 TEST_F(TuningRecord, IsNotWrittenWithoutChange) {
   Tuning tuning(path_);
-  tuning.save();
+  tuning.save_if_changed();
   EXPECT_FALSE(std::filesystem::exists(path_));
   tuning.record("a", "1");
-  tuning.save();
+  tuning.save_if_changed();
   std::filesystem::remove(path_);
   tuning.record("a", "1");
-  tuning.save();
+  tuning.save_if_changed();
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
 TEST_F(TuningRecord, RefusesADamagedFile) {
   Tuning tuning(path_);
   tuning.record("a", "1");
-  tuning.save();
+  tuning.save_if_changed();
   const std::string whole = contents();
   for (const std::string& damaged : {std::string("# a comment\n\"a\": \"1\"\n"), whole.substr(0, whole.size() - 1),
                                      whole.substr(0, whole.find('\n') + 1), std::string()}) {
@@ -134,7 +134,7 @@ TEST_F(SharedChoices, EnterTheRecordWhenTheyAreUsed) {
   shared().record("a", "1");
   Tuning run(Tuning::Sources{.record = folder_ / "tuning.yaml", .store = path_});
   run.find("a");
-  run.save();
+  run.save_if_changed();
   std::filesystem::remove(path_);
   Tuning resumed(Tuning::Sources{.record = folder_ / "tuning.yaml", .store = path_});
   EXPECT_EQ(resumed.find("a"), "1");
@@ -143,7 +143,7 @@ TEST_F(SharedChoices, EnterTheRecordWhenTheyAreUsed) {
 TEST_F(SharedChoices, DoNotReplaceTheRunsOwn) {
   shared().record("a", "1");
   Tuning run = shared();
-  run.adopt("\"a\": \"2\"\n");
+  run.merge_record("\"a\": \"2\"\n");
   EXPECT_EQ(run.find("a"), "2");
 }
 

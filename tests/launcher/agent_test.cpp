@@ -286,8 +286,8 @@ TEST_F(DistLaunch, GpuCoreDumpsGoBesideTheLogs) {
 TEST_F(DistLaunch, TeeRedirectAndFilterSelectRanks) {
   LaunchOptions options;
   options.log_dir = (dir_ / "logs").string();
-  options.tee.some = {{1, true}};
-  options.redirects.some = {{0, true}};
+  options.tee.some = {1};
+  options.redirects.some = {0};
   EXPECT_EQ(run(3, "echo line$R >&2", options), 0);
   for (const char* r : {"0", "1", "2"})
     EXPECT_EQ(read_file(dir_ / "logs/attempt_0" / str("rank", r, ".log")), str("line", r, "\n"));
@@ -295,7 +295,7 @@ TEST_F(DistLaunch, TeeRedirectAndFilterSelectRanks) {
   EXPECT_TRUE(in_err("[rank 1] line1\n")) << err();
   EXPECT_FALSE(in_err("line2")) << err();
   LaunchOptions filter;
-  filter.shown = LocalRanks{.some = {{1, true}}};
+  filter.shown = LocalRanks{.some = {1}};
   fs::remove(dir_ / "err");
   EXPECT_EQ(run(2, "echo shown$R; echo shown$R >&2", filter), 0);
   EXPECT_EQ(times_in_err("shown1"), 2) << err();
@@ -454,7 +454,7 @@ TEST_F(DistLaunch, ASecondSignalEndsTheLaunchAtOnce) {
   kill(agent_, SIGINT);
   ASSERT_TRUE(eventually([&] { return in_err("waiting up to"); }, kPatience));
   EXPECT_FALSE(has_ended(pid_of(0)));
-  std::this_thread::sleep_for(kOneSignal + milliseconds(50));
+  std::this_thread::sleep_for(kSameSignalWithin + milliseconds(50));
   kill(agent_, SIGINT);
   const auto begin = Clock::now();
   EXPECT_EQ(wait(), 128 + SIGTERM);

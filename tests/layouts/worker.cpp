@@ -69,7 +69,7 @@ class Run {
  private:
   void finish() {
     const StepReport r = trainer_.finish();
-    if (!r.accepted) fail("step ", r.step, " is not finite: ", trainer_.diagnose());
+    if (!r.accepted) fail("step ", r.step, " is not finite: ", trainer_.diagnose_step());
     reply_.losses.push_back(r.loss);
     reply_.norms.push_back(r.norm);
   }

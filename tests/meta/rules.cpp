@@ -104,7 +104,8 @@ Violations width(const SourceFile& file) {
 
 Violations host_waits(const SourceFile& file) {
   static const std::regex waits(R"((\.|->)synchronize\s*\(|\bcuda\w*Synchronize\s*\()");
-  static const std::regex reason(R"(// host waits: (log|checkpoint|shutdown|start|sampling|diagnosis|transport)\b)");
+  static const std::regex reason(R"(// allowed host wait: )"
+                                 R"((log|checkpoint|shutdown|start|sampling|diagnosis|transport)\b)");
   const std::string room = room_of(file.path);
   Violations out;
   if (!is_source(file.path) || !kRank.contains(room) || room == "core" || room == "checkpoint") return out;
@@ -118,7 +119,7 @@ Violations host_waits(const SourceFile& file) {
 Violations opened_files(const SourceFile& file) {
   static const std::regex opens(R"(std::(i|o)?fstream(\s+\w+)?\(|\bfopen\(|(^|[^\w.>])open\(.*\bO_|\.open\(.*\bios\b)");
   static const std::regex known(R"(/proc\b|/sys\b|/dev/null|\bO_DIRECTORY\b|\bO_EXCL\b|"wbx"|)"
-                                R"(// opens: (checked|system|own|output)\b)");
+                                R"(// allowed open: (checked|system|own|output)\b)");
   Violations out;
   if (!is_source(file.path) || !kRank.contains(room_of(file.path)) || file.path == "core/regular_file.cpp") return out;
   each_line(file, [&](const std::string& line, const std::string& at) {

@@ -26,14 +26,14 @@ Violations function_length(const SourceFile&);
 Violations width(const SourceFile&);
 
 // The host waits for a device only in tests, benchmarks, checkpoints and core. Elsewhere the line says why it may:
-// "// host waits: REASON", one of log, checkpoint, shutdown, start, sampling, diagnosis, transport (a thread of comm's
-// own).
+// "// allowed host wait: REASON", one of log, checkpoint, shutdown, start, sampling, diagnosis, transport (a thread of
+// comm's own).
 Violations host_waits(const SourceFile&);
 
 // Files are opened by open_regular() (core/regular_file.h): opening a pipe in place of a file would block, and reading
 // a device would never end. A line that opens a file in another way says why it may: it names a system file ("/proc",
-// "/sys", "/dev/null"), a directory (O_DIRECTORY) or a new file (O_EXCL, "wbx"), or ends with "// opens: REASON", one
-// of checked (by check_regular()), system, own, output (that the user named).
+// "/sys", "/dev/null"), a directory (O_DIRECTORY) or a new file (O_EXCL, "wbx"), or ends with "// allowed open:
+// REASON", one of checked (by check_regular()), system, own, output (that the user named).
 Violations opened_files(const SourceFile&);
 
 // Settings are converted to smaller integers by narrow<T>(), which checks that they fit.

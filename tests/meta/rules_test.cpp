@@ -103,8 +103,8 @@ TEST(HostWaits, AreRefusedWithoutAReason) {
   const std::string call = "  stream.synchronize();\n";
   EXPECT_EQ(host_waits({"trainer/loop.cpp", call}).size(), 1u);
   EXPECT_EQ(host_waits({"kernels/cuda/a.cu", "cudaStreamSynchronize(s);\n"}).size(), 1u);
-  EXPECT_TRUE(host_waits({"trainer/loop.cpp", "  event.synchronize();  // host waits: log\n"}).empty());
-  EXPECT_EQ(host_waits({"trainer/loop.cpp", "  event.synchronize();  // host waits: because\n"}).size(), 1u);
+  EXPECT_TRUE(host_waits({"trainer/loop.cpp", "  event.synchronize();  // allowed host wait: log\n"}).empty());
+  EXPECT_EQ(host_waits({"trainer/loop.cpp", "  event.synchronize();  // allowed host wait: because\n"}).size(), 1u);
   EXPECT_TRUE(host_waits({"comm/work.h", "  void synchronize() {}\n"}).empty());
   EXPECT_TRUE(host_waits({"checkpoint/writer.cpp", call}).empty());
   EXPECT_TRUE(host_waits({"tests/core/a_test.cpp", call}).empty());
@@ -115,12 +115,12 @@ TEST(OpenedFiles, NeedAReason) {
   for (const char* line : {"const int fd = ::open(path.c_str(), O_RDONLY);", "do fd = open(path, O_RDWR | O_CREAT);",
                            "std::ifstream in(file);", "std::getline(std::ifstream(file), line);",
                            "std::ofstream(path) << text;", "log_.reset(std::fopen(path, \"ae\"));",
-                           "out_.open(file_, std::ios::binary);", "std::ifstream in(file);  // opens: because"})
+                           "out_.open(file_, std::ios::binary);", "std::ifstream in(file);  // allowed open: because"})
     EXPECT_EQ(found(line), 1u) << line;
   for (const char* line :
        {"const int fd = ::open(path, O_CREAT | O_EXCL);", "std::ifstream in(root + \"/proc/self/limits\");",
-        "std::ifstream in(file);  // opens: checked", "Fd null(open(\"/dev/null\", O_RDONLY));", "store.open(path);",
-        "int open_regular(const std::string& path, int flags);", "TokenStore::open(path)"})
+        "std::ifstream in(file);  // allowed open: checked", "Fd null(open(\"/dev/null\", O_RDONLY));",
+        "store.open(path);", "int open_regular(const std::string& path, int flags);", "TokenStore::open(path)"})
     EXPECT_EQ(found(line), 0u) << line;
   EXPECT_TRUE(opened_files({"tests/core/a_test.cpp", "std::ifstream in(file);\n"}).empty());
 }

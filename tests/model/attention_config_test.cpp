@@ -323,13 +323,13 @@ TEST(AttentionConfig, AllowsIndexersOnlyForLearnedRules) {
 
 TEST(LayersNamed, ReadsNumbersRangesAndSteps) {
   using Layers = std::vector<std::int64_t>;
-  EXPECT_EQ(layers_named("0,4-7", 8), (Layers{0, 4, 5, 6, 7}));
-  EXPECT_EQ(layers_named(" 2 , 1 - 1", 8), (Layers{2, 1}));
-  EXPECT_EQ(layers_named("every 4 from 3", 12), (Layers{3, 7, 11}));
-  EXPECT_EQ(layers_named("every 3, 1", 7), (Layers{0, 3, 6, 1}));
+  EXPECT_EQ(parse_layer_list("0,4-7", 8), (Layers{0, 4, 5, 6, 7}));
+  EXPECT_EQ(parse_layer_list(" 2 , 1 - 1", 8), (Layers{2, 1}));
+  EXPECT_EQ(parse_layer_list("every 4 from 3", 12), (Layers{3, 7, 11}));
+  EXPECT_EQ(parse_layer_list("every 3, 1", 7), (Layers{0, 3, 6, 1}));
   for (const char* bad : {"", " ", "a", "1,,2", "-1", "3-1", "every", "every 0", "every 2 from", "every 2 from 9",
                           "all", "1.5", "8", "5-8", "99999999999999999999"})
-    EXPECT_THROW(layers_named(bad, 8), Error) << bad;
+    EXPECT_THROW(parse_layer_list(bad, 8), Error) << bad;
 }
 
 TEST(LayersNamed, TextsNameTheirLayers) {
@@ -339,16 +339,16 @@ TEST(LayersNamed, TextsNameTheirLayers) {
     std::vector<std::int64_t> layers;
     for (std::int64_t i = 0; i < 8; ++i)
       if (bits >> i & 1) layers.push_back(i);
-    EXPECT_EQ(layers_named(layers_text(layers), 8), layers);
+    EXPECT_EQ(parse_layer_list(layers_text(layers), 8), layers);
   }
 }
 
 TEST(LayersNamed, EnormousTextsAreRefusedOrCheap) {
-  EXPECT_THROW(layers_named(std::string(100'000, ' '), 8), Error);  // a regular expression would overflow the stack
-  EXPECT_THROW(layers_named("0" + std::string(100'000, '-'), 8), Error);
+  EXPECT_THROW(parse_layer_list(std::string(100'000, ' '), 8), Error);  // a regular expression would overflow the stack
+  EXPECT_THROW(parse_layer_list("0" + std::string(100'000, '-'), 8), Error);
   std::string all;
   for (int i = 0; i < 500; ++i) all += "0-9998,";
-  EXPECT_EQ(layers_named(all, 10'000).size(), 9999u) << "each layer once";
+  EXPECT_EQ(parse_layer_list(all, 10'000).size(), 9999u) << "each layer once";
 }
 
 const char* kMixed = R"(

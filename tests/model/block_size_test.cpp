@@ -19,7 +19,7 @@ ModelConfig with_attention(const std::string& attention) {
 AttentionConfig section(const std::string& attention) { return with_attention(attention).attention; }
 
 std::string changed(const std::string& attention, std::int64_t block) {
-  return block_text(with_block(section(attention), block));
+  return block_text(with_block_size(section(attention), block));
 }
 
 TEST(BlockSize, CountsAreScaledAndSharesAreKept) {
@@ -50,7 +50,7 @@ TEST(BlockSize, SelectionsStillSelectABlock) {
 
 TEST(BlockSize, TheSameSizeChangesNothing) {
   const AttentionConfig whole = section("{rules: [{pattern: content, local: 3, keep: 7}], heads: [0]}");
-  AttentionConfig same = with_block(whole, 128);
+  AttentionConfig same = with_block_size(whole, 128);
   EXPECT_EQ(same.block, 128);
   same.block = 0;
   EXPECT_EQ(to_yaml(same), to_yaml(whole));
@@ -64,7 +64,7 @@ TEST(BlockSize, TheTextGivesTheSameSection) {
         "{rules: [{pattern: content, keep: [[0, 64], [1000, 5]]}], layers_per_selection: 2}"})
     for (const std::int64_t block : {64, 128}) {
       ModelConfig c = with_attention(attention);
-      const AttentionConfig want = with_block(c.attention, block);
+      const AttentionConfig want = with_block_size(c.attention, block);
       override_config(c, {"attention=" + block_text(want)});
       EXPECT_EQ(to_yaml(c.attention), to_yaml(want)) << attention;
     }
@@ -77,7 +77,7 @@ TEST(BlockSize, KeepsAsManyTokens) {
     ModelConfig c = with_attention(str("{block: 64, rules: ", rules, "}"));
     const auto pairs = [&](std::int64_t block) {
       ModelConfig m = c;
-      m.attention = with_block(m.attention, block);
+      m.attention = with_block_size(m.attention, block);
       return attention_pairs(m);
     };
     EXPECT_NEAR(pairs(128) / pairs(64), 1, 0.1) << rules;
@@ -86,9 +86,9 @@ TEST(BlockSize, KeepsAsManyTokens) {
 
 TEST(BlockSize, AFileFixesTheSize) {
   AttentionConfig c = section("{rules: [{}, {pattern: file, file: a.blocks}]}");
-  EXPECT_FALSE(block_is_free(c));
+  EXPECT_FALSE(can_change_block_size(c));
   c.rules.pop_back();
-  EXPECT_TRUE(block_is_free(c));
+  EXPECT_TRUE(can_change_block_size(c));
 }
 
 }  // namespace

@@ -363,7 +363,7 @@ TEST_P(Families, TheBackwardEndsAboveFrozenBlocks) {
     EXPECT_TRUE(ran.has({scopes::loss_head}));
     const std::vector<Param*> trained = some.model.parameters().declared(), same = all.model.parameters().declared();
     for (std::size_t i = 0; i < trained.size(); ++i) {
-      if (trained[i]->frozen()) continue;
+      if (trained[i]->is_frozen()) continue;
       EXPECT_EQ(values_of(trained[i]->var.slot->grad), values_of(same[i]->var.slot->grad)) << trained[i]->parts[0].name;
     }
   }
@@ -402,7 +402,7 @@ TEST(Decoder, InitializesTheSameForAnyThreadCountAndPadding) {
   const std::vector<Param*>& a = one.model.parameters().layout();
   const std::vector<Param*>& b = padded.parameters().layout();
   ASSERT_EQ(a.size(), b.size());
-  EXPECT_EQ(one.model.parameters().count(), padded.parameters().count());
+  EXPECT_EQ(one.model.parameters().num_elements(), padded.parameters().num_elements());
   for (std::size_t i = 0; i < a.size(); ++i)
     for (std::size_t j = 0; j < a[i]->parts.size(); ++j) {
       const Tensor x = a[i]->part_of(one.model.parameters().values, a[i]->parts[j]);

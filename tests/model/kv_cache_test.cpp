@@ -76,7 +76,7 @@ TEST(CacheRows, FollowTheDefinition) {
       const LayerCache& rows = cache.layers[static_cast<std::size_t>(layer)];
       for (std::int32_t t = 0; t < 300; ++t) {
         AttentionDecode args;
-        rows.choose_rows(pattern, {299 - t, t}, args);
+        rows.set_key_rows(pattern, {299 - t, t}, args);
         ASSERT_EQ(args.starts.size(), 5u);
         const std::vector<std::int64_t> held = tokens_after(rows, t);
         for (int head = 0; head < 2; ++head) {
@@ -105,7 +105,7 @@ TEST(CacheRows, FormFewRanges) {
     std::size_t most = 0;
     for (std::int32_t t = 0; t < 300; ++t) {
       AttentionDecode args;
-      cache.layers[0].choose_rows(pattern_of(c, 0), {t}, args);
+      cache.layers[0].set_key_rows(pattern_of(c, 0), {t}, args);
       most = std::max(most, args.rows.size());
     }
     return most;
@@ -255,7 +255,7 @@ TEST(CacheRows, IncludePools) {
   EXPECT_EQ(layer.keys.dim(1), 300 + 18 + 6);
   for (const auto& [token, small, large] : {std::tuple{15, 0, 0}, {16, 1, 0}, {49, 3, 0}, {50, 3, 1}, {299, 18, 5}}) {
     AttentionDecode args;
-    layer.choose_rows(pattern_of(c, 0), {token, token}, args);
+    layer.set_key_rows(pattern_of(c, 0), {token, token}, args);
     std::vector<CacheRows> want = {{token - 2, 3, 1}};
     if (small > 0) want.push_back({300, small, 1});
     if (large > 0) want.push_back({318, large, 1});

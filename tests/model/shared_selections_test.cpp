@@ -55,11 +55,11 @@ std::vector<std::vector<std::int32_t>> selections_of(Decoder& model, const ExecC
 
 TEST(SharingLayers, AreNeighboursOfOneSection) {
   using Layers = std::vector<std::int64_t>;
-  EXPECT_EQ(sharing_layers(config_of(content("2", 1))), (Layers{-1, -1, -1, -1, -1}));
-  EXPECT_EQ(sharing_layers(config_of(content("2", 2))), (Layers{0, 0, 2, 2, 4}));
-  EXPECT_EQ(sharing_layers(config_of(content("2", 9))), (Layers{0, 0, 0, 0, 0}));
-  EXPECT_EQ(sharing_layers(config_of(content("2", 3), "[{layers: '2', attention: {}}]")), (Layers{0, 0, -1, 3, 3}));
-  EXPECT_EQ(sharing_layers(config_of("{}", str("[{layers: '1-3', attention: ", content("2", 2), "}]"))),
+  EXPECT_EQ(selection_sources(config_of(content("2", 1))), (Layers{-1, -1, -1, -1, -1}));
+  EXPECT_EQ(selection_sources(config_of(content("2", 2))), (Layers{0, 0, 2, 2, 4}));
+  EXPECT_EQ(selection_sources(config_of(content("2", 9))), (Layers{0, 0, 0, 0, 0}));
+  EXPECT_EQ(selection_sources(config_of(content("2", 3), "[{layers: '2', attention: {}}]")), (Layers{0, 0, -1, 3, 3}));
+  EXPECT_EQ(selection_sources(config_of("{}", str("[{layers: '1-3', attention: ", content("2", 2), "}]"))),
             (Layers{-1, 1, 1, 3, -1}));
 }
 

@@ -165,10 +165,10 @@ TEST_F(OptimizerTest, ReportsTheBytesOnHostAndDevice) {
       const Optimizer optimizer(config, m.shard, 3, ctx);
       EXPECT_EQ(ctx.stream.allocator()->stats().in_use - before, optimizer.device_bytes());
       const auto n = static_cast<std::size_t>(m.params.size());
-      const bool values = offload == StateOffload::all && types.copies();
+      const bool values = offload == StateOffload::all && types.separate_master();
       EXPECT_EQ(optimizer.state_bytes(), 8 * n);
       EXPECT_EQ(optimizer.host_bytes(), offload == StateOffload::none ? 0 : (values ? 12 : 8) * n);
-      EXPECT_EQ(staging_bytes(config, m.shard, types.copies()),
+      EXPECT_EQ(staging_bytes(config, m.shard, types.separate_master()),
                 offload == StateOffload::none ? 0 : optimizer.device_bytes());
     }
 }
@@ -210,11 +210,11 @@ TEST(LaneRange, IsClippedAtBothEnds) {
   const LaneRange range{.range = {.first = {.offset = 1000, .shard_offset = 320}, .numel = 48}, .at = 32};
   const auto expect_part = [&](std::int64_t begin, std::int64_t n, std::int64_t at, std::int64_t numel) {
     const LaneSlice part = range.intersect(begin, n);
-    EXPECT_EQ(part.what.numel, numel);
+    EXPECT_EQ(part.piece.numel, numel);
     if (numel == 0) return;
     EXPECT_EQ(part.at, at);
-    EXPECT_EQ(part.what.offset, 1000 + at - 32);
-    EXPECT_EQ(part.what.shard_offset, 320 + at - 32);
+    EXPECT_EQ(part.piece.offset, 1000 + at - 32);
+    EXPECT_EQ(part.piece.shard_offset, 320 + at - 32);
   };
   expect_part(0, 100, 32, 48);
   expect_part(32, 48, 32, 48);

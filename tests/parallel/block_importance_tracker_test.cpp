@@ -41,7 +41,7 @@ struct LoadedRank {
         loader(open_corpora(config.data), loader_options(config, *mesh)),
         step(config, ctx, *mesh, ActivationPlan::uniform(config.model.layers, Recompute::none), 0, false) {
     std::vector<Batch> batches;
-    for (std::size_t i = 0; i < step.micro_batches(); ++i) batches.push_back(step.context().part(loader.next()));
+    for (std::size_t i = 0; i < step.micro_batches(); ++i) batches.push_back(step.cp_batches().part(loader.next()));
     step.load(batches);
   }
 };

@@ -65,7 +65,7 @@ TEST(DistBlockOwners, HaveTheSumsOfAllRanks) {
             for (std::int32_t t = blocks[b].first; t < blocks[b].first + blocks[b].count; ++t)
               if (has(held, t)) sums.data<float>()[2 * b] += 1, sums.data<float>()[2 * b + 1] += value(t);
           const auto exchange = make_ring(comm, {});
-          sum_to_owners(sums, shards, pattern, *exchange, ctx);
+          reduce_to_owners(sums, shards, pattern, *exchange, ctx);
           const std::vector<std::int32_t> tokens = tokens_of(owned_blocks(shards, pattern), blocks.size());
           for (std::size_t b = 0; b < blocks.size(); ++b) {
             const bool ours = has(held, blocks[b].first);

@@ -75,7 +75,7 @@ TEST_P(DistUnitReducer, OwnersGetTheSumsOverRanksAndMicroBatches) {
     for (const int micros : {1, 3}) {
       reducer.start_step();
       for (int m = 0; m < micros; ++m) run_micro_batch(reducer, units, ctx, c.rank(), m);
-      reducer.finish(ctx);
+      reducer.finish_step(ctx);
       for (const FsdpUnit& unit : units.units)
         for (const FsdpUnitPiece& u : unit.pieces) {
           if (u.piece.owner != c.rank()) continue;
@@ -103,12 +103,12 @@ TEST(FsdpReducer, TwoUnitsInOneBufferAreRefused) {
   const FsdpUnits units = make_fsdp_units(model, plan);
   const auto comm = make_self_communicator();
   FsdpReducer reducer(*comm, units, ctx, DType::f32, DType::f32, {ctx.zeros({shard_size(plan, 0)}), false});
-  const auto unit_of = [&](int block) { return units.users[units.part(block_scope(block)).value()][0]; };
+  const auto unit_of = [&](int block) { return units.units_of_part[units.find_part(block_scope(block)).value()][0]; };
   reducer.begin_unit(unit_of(2), ctx);
   reducer.begin_unit(unit_of(1), ctx);
   EXPECT_THROW(reducer.begin_unit(unit_of(0), ctx), Error);
-  EXPECT_FALSE(units.part(block_scope(3)));
-  EXPECT_FALSE(units.part(block_scope(1, scopes::mlp)));
+  EXPECT_FALSE(units.find_part(block_scope(3)));
+  EXPECT_FALSE(units.find_part(block_scope(1, scopes::mlp)));
 }
 
 }  // namespace

@@ -212,7 +212,7 @@ TEST(ParallelizeTensor, ShardsEveryMatrixAndNoVector) {
   cut.shard({1, 4});
   whole.parameters().lay_out();
   cut.parameters().lay_out();
-  EXPECT_EQ(cut.parameters().count(), whole.parameters().count());
+  EXPECT_EQ(cut.parameters().num_elements(), whole.parameters().num_elements());
   std::int64_t vectors = 0;
   for (const Param* p : cut.parameters().layout()) {
     EXPECT_EQ(p->placement.cut == Cut::none, p->shape.size() == 1) << p->parts[0].name;

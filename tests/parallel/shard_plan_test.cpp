@@ -165,7 +165,7 @@ TEST(ShardPlan, FrozenParametersAreDividedSeparately) {
       EXPECT_LE(static_cast<double>(shard_size(plan, r)), (1.0 / ranks + 0.05) * static_cast<double>(all));
     }
     EXPECT_EQ(sum, trained);
-    for (const ShardPiece& p : plan) EXPECT_EQ(p.offset >= trained, p.param->frozen());
+    for (const ShardPiece& p : plan) EXPECT_EQ(p.offset >= trained, p.param->is_frozen());
   }
 }
 
@@ -262,21 +262,21 @@ TEST(FsdpUnits, BuffersAreReusedByLaterUnits) {
                                              {scopes::loss_head}}));
     ASSERT_EQ(u.units.size(), tied ? 5u : 6u);
     EXPECT_EQ(u.buffers.size(), 4u);
-    EXPECT_EQ(u.users.back(), std::vector<std::size_t>{tied ? 0u : 5u});
+    EXPECT_EQ(u.units_of_part.back(), std::vector<std::size_t>{tied ? 0u : 5u});
     EXPECT_EQ(u.units[0].last_part, tied ? 5u : 0u);
-    EXPECT_EQ(u.units[0].buffer, u.units[u.users.back()[0]].buffer);
+    EXPECT_EQ(u.units[0].buffer, u.units[u.units_of_part.back()[0]].buffer);
     EXPECT_EQ(u.units[1].buffer, u.units[3].buffer);
     EXPECT_NE(u.units[1].buffer, u.units[2].buffer);
     for (std::size_t i = 0; i + 1 < u.parts.size(); ++i)  // a part's parameters arrive while the previous part runs
-      for (const std::size_t a : u.users[i])
-        for (const std::size_t b : u.users[i + 1]) EXPECT_NE(u.units[a].buffer, u.units[b].buffer);
+      for (const std::size_t a : u.units_of_part[i])
+        for (const std::size_t b : u.units_of_part[i + 1]) EXPECT_NE(u.units[a].buffer, u.units[b].buffer);
     std::size_t pieces = 0;
     std::int64_t elements = 0;
     for (const FsdpUnit& unit : u.units) {
       std::int64_t end = 0;
       for (const FsdpUnitPiece& p : unit.pieces) {
-        EXPECT_GE(p.at, end);
-        end = p.at + p.piece.numel;
+        EXPECT_GE(p.offset_in_buffer, end);
+        end = p.offset_in_buffer + p.piece.numel;
         elements += p.piece.numel;
         ++pieces;
       }

@@ -121,7 +121,7 @@ class Rank {
     std::vector<std::vector<SourceLoss>> sources;
     for (int i = 0; i < options_.steps; ++i) {
       const StepReport r = trainer_.step();
-      RING_CHECK(r.accepted, "step ", i, " is not finite: ", trainer_.diagnose());
+      RING_CHECK(r.accepted, "step ", i, " is not finite: ", trainer_.diagnose_step());
       losses.push_back(r.loss);
       norms.push_back(r.norm);
       if (r.auxiliary_loss) index_losses.push_back(*r.auxiliary_loss);
@@ -134,15 +134,15 @@ class Rank {
     Evaluation validation;
     if (options_.validate) validation = evaluation();
     if (options_.validate && trainer_.averages()) {
-      trainer_.exchange_average();
+      trainer_.swap_average_weights();
       report_average(g, evaluation().loss);
-      trainer_.exchange_average();
+      trainer_.swap_average_weights();
     }
     if (options_.score) score_requests(g);
     std::string saved;
     if (!options_.save.empty())
       saved = write_checkpoint(options_.save, trainer_.steps_done(), state_.snapshot(ctx_.stream),
-                               checkpoint_metadata(config_, {}, nullptr), {}, writer_group(mesh_->host()))
+                               checkpoint_metadata(config_, {}, nullptr), {}, make_writer_group(mesh_->host()))
                   .string();
     if (options_.steps_behind > 0) save_behind();
     report(g, losses, norms, validation, saved);
@@ -210,7 +210,7 @@ class Rank {
     Communicator& host = mesh_->background();
     trainer_.step();
     std::future<void> written = std::async(std::launch::async, [&] {
-      write_checkpoint(options_.save + "-behind", step, snapshot, metadata, {}, writer_group(host));
+      write_checkpoint(options_.save + "-behind", step, snapshot, metadata, {}, make_writer_group(host));
     });
     for (int i = 1; i < options_.steps_behind; ++i) trainer_.step();
     written.get();
@@ -226,7 +226,7 @@ class Rank {
                    same(all.validation_sources, e.sources),
                "ranks report different losses or norms");
     all.state_bytes[static_cast<std::size_t>(mesh_->rank())] = state_.bytes();
-    all.memory[static_cast<std::size_t>(mesh_->rank())] = trainer_.lasting_memory();
+    all.memory[static_cast<std::size_t>(mesh_->rank())] = trainer_.lasting_memory_text();
     if (const HostOffload* offload = trainer_.offload())
       all.offloaded[static_cast<std::size_t>(mesh_->rank())] = offload->bytes().moved;
     const ActivationPlan& plan = trainer_.memory().fit.plan;

@@ -50,7 +50,7 @@ struct Training {
   std::vector<double> scores;                         // if requested: log-probabilities, then 1 for each greedy answer
   std::map<std::string, std::vector<float>> tensors;  // whole, by state name ("model.blocks.0.attention.q.weight")
   std::vector<std::uint64_t> state_bytes;             // bytes of the tensors in each rank's State
-  std::vector<std::string> memory;                    // Trainer::lasting_memory of each rank
+  std::vector<std::string> memory;                    // Trainer::lasting_memory_text of each rank
   std::vector<std::size_t> slabs, dry_slabs;          // bytes that each rank's step took, and was planned to take
   std::int64_t segments = 0;                          // in the activation plan
   std::vector<std::uint64_t> offloaded;  // offloaded bytes of each rank's activations in the last micro-batch

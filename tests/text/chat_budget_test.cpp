@@ -136,7 +136,7 @@ TEST(ChatBudget, ChargesOperators) {
   for (const auto& [a, b] : pairs) {
     for (const std::string_view symbol : {"+", "~"})
       check(std::string(symbol), a, b,
-            [&](const Value& x, const Value& y, Budget& budget) { return binary(symbol, x, y, budget); });
+            [&](const Value& x, const Value& y, Budget& budget) { return apply_binary(symbol, x, y, budget); });
     for (const std::string_view symbol : {"==", "!=", "in", "not in"})
       check(std::string(symbol), a, b,
             [&](const Value& x, const Value& y, Budget& budget) { return Value(compare(symbol, x, y, budget)); });

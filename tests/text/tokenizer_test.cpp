@@ -22,21 +22,21 @@ TEST(Utf8, AcceptsExactlyWhatTheStandardAllows) {
     EXPECT_EQ(utf8::decode(text, text.size()), c);
     for (std::size_t n = 1; n < text.size(); ++n) {
       EXPECT_EQ(utf8::valid_length(text.substr(0, n)), 0u);
-      EXPECT_TRUE(utf8::incomplete(text.substr(0, n)));
+      EXPECT_TRUE(utf8::is_incomplete(text.substr(0, n)));
     }
-    EXPECT_FALSE(utf8::incomplete(text));
+    EXPECT_FALSE(utf8::is_incomplete(text));
   }
   for (const char* bad : {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
                           "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xE2(\xA1", "\xC3("}) {
     EXPECT_EQ(utf8::valid_length(bad), 0u) << bad;
-    EXPECT_FALSE(utf8::incomplete(bad)) << bad;
+    EXPECT_FALSE(utf8::is_incomplete(bad)) << bad;
   }
 }
 
 TEST(Utf8, PrefixesEndAtBoundaries) {
   const std::string text = "plain ascii text \xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80 end";
-  EXPECT_EQ(utf8::valid_prefix(text), text.size());
-  EXPECT_EQ(utf8::valid_prefix("0123456789abcdef\xFFxyz"), 16u);
+  EXPECT_EQ(utf8::valid_prefix_length(text), text.size());
+  EXPECT_EQ(utf8::valid_prefix_length("0123456789abcdef\xFFxyz"), 16u);
   EXPECT_EQ(utf8::count_characters(text), 17 + 3 + 4);
   EXPECT_EQ(utf8::floor_boundary(text, 18), 17u);
   EXPECT_EQ(utf8::floor_boundary(text, 22), 22u);

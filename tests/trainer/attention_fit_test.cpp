@@ -189,13 +189,13 @@ TEST_F(AttentionFit, LossesAreRecordedPerBatch) {
   EXPECT_NEAR(AttentionTrials(*dense, ctx_, first).loss(), before[0], 1e-12);
   trials.loss_with(patterns_of(with({"attention={kind: window, window: 1}"})));
   const std::vector<double> after = trials.batch_losses();
-  EXPECT_NEAR(error_of_rise(before, after), std::abs(after[0] - before[0] - (after[1] - before[1])) / 2, 1e-12);
+  EXPECT_NEAR(rise_standard_error(before, after), std::abs(after[0] - before[0] - (after[1] - before[1])) / 2, 1e-12);
 }
 
 TEST(AttentionFitErrors, AreStandardErrorsOfTheMeanDifference) {
-  EXPECT_DOUBLE_EQ(error_of_rise({5, 7, 9}, {6, 9, 12}), 1 / std::sqrt(3.0));  // rises of 1, 2 and 3
-  EXPECT_DOUBLE_EQ(error_of_rise({1, 2}, {3, 4}), 0);
-  EXPECT_TRUE(std::isnan(error_of_rise({1}, {2})));
+  EXPECT_DOUBLE_EQ(rise_standard_error({5, 7, 9}, {6, 9, 12}), 1 / std::sqrt(3.0));  // rises of 1, 2 and 3
+  EXPECT_DOUBLE_EQ(rise_standard_error({1, 2}, {3, 4}), 0);
+  EXPECT_TRUE(std::isnan(rise_standard_error({1}, {2})));
 }
 
 // The attention of two of three layers adds nothing to the residual stream, so that they may attend to anything.

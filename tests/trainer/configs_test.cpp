@@ -36,7 +36,7 @@ class ParameterCount : public testing::TestWithParam<Published> {};
 
 TEST_P(ParameterCount, EqualsThePublishedOne) {
   const Decoder model(load(GetParam().file).model);  // declares parameters, allocates nothing
-  EXPECT_EQ(model.parameters().count(), GetParam().parameters);
+  EXPECT_EQ(model.parameters().num_elements(), GetParam().parameters);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -107,7 +107,7 @@ TEST(Configs, LayoutsDivideEvenly) {
     for (int rank = 0; rank < plan.tp; ++rank) {
       Decoder slice(c.model, 128);  // declares parameters, allocates nothing
       slice.shard({rank, plan.tp});
-      EXPECT_EQ(slice.parameters().count(), Decoder(c.model).parameters().count()) << name;
+      EXPECT_EQ(slice.parameters().num_elements(), Decoder(c.model).parameters().num_elements()) << name;
     }
   }
   EXPECT_EQ(worlds.size(), 8u);

@@ -163,10 +163,10 @@ void expect_steps(const Corpora& corpora, const LoaderOptions& given, DeviceChoi
     Trainer trainer(config, ctx, *mesh, loader);
     std::vector<double> losses;
     for (int i = 0; i < 8; ++i) {
-      const std::uint64_t waits = host_waits();
+      const std::uint64_t waits = host_wait_count();
       trainer.launch();
       if (i >= 5) {
-        EXPECT_EQ(host_waits(), waits) << "the host waited in step " << i;
+        EXPECT_EQ(host_wait_count(), waits) << "the host waited in step " << i;
       }
       const StepReport r = trainer.finish();
       EXPECT_TRUE(r.accepted);

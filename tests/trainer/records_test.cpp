@@ -44,7 +44,7 @@ class RecordsTest : public testing::Test {
     Config config = settings();
     config.train.steps = steps;
     if (steps == 0) config.train.minutes = 1;
-    std::ofstream(folder_ / name / "config.yaml") << sealed_settings(config);
+    std::ofstream(folder_ / name / "config.yaml") << settings_with_hash(config);
     std::ofstream(folder_ / name / "metrics.jsonl", std::ios::binary) << records;
     return path(name);
   }
@@ -263,7 +263,7 @@ TEST_F(RecordsTest, OnlySettingsThatDifferAreCompared) {
   other.optimizer.lr = 0.125;
   for (const auto& [name, config] : {std::pair("one", one), {"other", other}}) {
     write_run(name, "");
-    std::ofstream(path(name) + "/config.yaml") << sealed_settings(config);
+    std::ofstream(path(name) + "/config.yaml") << settings_with_hash(config);
   }
   const auto differing = differing_settings({path("one"), path("other"), path("none")});
   ASSERT_EQ(differing.size(), 1u);

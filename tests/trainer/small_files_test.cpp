@@ -70,7 +70,7 @@ void write_failures(const RunDirectory& run, int version) {
 void save_choice(const RunDirectory& run, int version) {
   Tuning tuning(run.path() + "/tuning.yaml");
   tuning.record("key", std::to_string(version));
-  tuning.save();
+  tuning.save_if_changed();
 }
 
 // Version 1 has lines up to step 9; version 2 resumes from step 4.
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, SmallFiles,
     testing::Values(Writer{"config_and_tokenizer", create_run},
                     Writer{"memory", [](const auto& run, int v) { write_memory(run, memory_record(v)); }},
-                    Writer{"memory_note", [](const auto& run, int v) { note_memory(run, 1, memory_record(v)); }},
+                    Writer{"memory_note", [](const auto& run, int v) { write_memory_note(run, 1, memory_record(v)); }},
                     Writer{"failures", write_failures}, Writer{"tuning", save_choice}, Writer{"metrics", write_lines}),
     [](const auto& info) { return info.param.name; });
 

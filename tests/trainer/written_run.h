@@ -27,7 +27,7 @@ inline fs::path write_run(const Config& config, const fs::path& folder) {
   State state;
   const OwnedShard all = own_everything(model.parameters());
   add_parameters(state, kWeightsPrefix, model.parameters(), all.pieces, all.values);
-  write_text(folder / "config.yaml", sealed_settings(config));
+  write_text(folder / "config.yaml", settings_with_hash(config));
   save_tokenizer(*bytes_tokenizer(), (folder / "tokenizer.rmt").string());
   return write_checkpoint(folder / "checkpoints", 7, state.snapshot(ctx.stream),
                           checkpoint_metadata(config, {}, nullptr));

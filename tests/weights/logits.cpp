@@ -114,7 +114,7 @@ void write_gradients(const Model& m, const char* folder) {
       const std::vector<float> g = gradient_of(m.decoder.parameters(), part);
       rows.insert(rows.end(), g.begin(), g.end());
     }
-    return to_published(tensors[i], std::move(rows));
+    return to_published_layout(tensors[i], std::move(rows));
   });
 }
 

@@ -66,7 +66,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   }
 }
 
-const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t at) const {
+const AddedToken* AddedTokens::longest_token_at(std::string_view text, std::size_t at) const {
   const AddedToken* found = nullptr;
   for (std::uint32_t node = 0; at < text.size(); ++at) {
     const auto step = next_.find(edge(node, text[at]));
@@ -79,7 +79,7 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t at)
 
 bool AddedTokens::takes_blanks_in_front(std::string_view text) const {
   if (!strips_left_) return false;
-  const AddedToken* t = longest_at(text, blanks_from(text, 0));
+  const AddedToken* t = longest_token_at(text, blanks_from(text, 0));
   return t && t->lstrip &&
          !(t->single_word && starting(text, blanks_from(text, 0) + t->content.size(), unicode::kWord));
 }
@@ -87,7 +87,7 @@ bool AddedTokens::takes_blanks_in_front(std::string_view text) const {
 void AddedTokens::split_text(std::string_view text, const Take& take) const {
   std::size_t done = 0;  // end of the text passed to `take`
   for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
-    const AddedToken* t = starts_[static_cast<unsigned char>(text[at])] ? longest_at(text, at) : nullptr;
+    const AddedToken* t = starts_[static_cast<unsigned char>(text[at])] ? longest_token_at(text, at) : nullptr;
     if (!t) {
       ++at;
       continue;

@@ -39,7 +39,7 @@ class AddedTokens {
   bool may_cross(char left, char right) const;
 
  private:
-  const AddedToken* longest_at(std::string_view text, std::size_t at) const;
+  const AddedToken* longest_token_at(std::string_view text, std::size_t at) const;
 
   std::vector<AddedToken> tokens_;
   std::array<bool, 256> starts_{}, ends_with_{};  // bytes with which a token begins, and with which a token ends

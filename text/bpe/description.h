@@ -34,7 +34,7 @@ Description read_description(const std::string& json, const std::string& file);
 
 // Returns the text of the token that tokenizer_config.json names under `key`, e.g. eos_token; "" if there is none.
 // Throws Error, which names `file` and the key, if the value is not a token.
-std::string token_in(const std::string& config, const char* key, const std::string& file);
+std::string read_config_token(const std::string& config, const char* key, const std::string& file);
 
 // Returns the character that represents a byte in byte-level vocabularies: printable Latin-1 bytes represent
 // themselves; the other bytes are U+0100, U+0101, ... in order.

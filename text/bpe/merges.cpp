@@ -36,7 +36,7 @@ const PairTable::Merge* PairTable::find(std::int32_t left, std::int32_t right) c
   return slot.merge.id >= 0 ? &slot.merge : nullptr;
 }
 
-bool Model::falls_back() const {
+bool Model::has_byte_fallback() const {
   return std::ranges::none_of(bytes, [](std::int32_t id) { return id < 0; });
 }
 
@@ -48,15 +48,15 @@ const std::vector<Symbol>& Merger::tokens(std::string_view word, EncodeReport& r
       out_.push_back({whole->second, static_cast<std::uint32_t>(word.size())});
       return out_;
     }
-  start(word, report);
-  merge();
+  start_word(word, report);
+  apply_merges();
   if (!nodes_.empty())
     for (std::int32_t i = 0; i >= 0; i = nodes_[static_cast<std::size_t>(i)].next)
       out_.push_back(nodes_[static_cast<std::size_t>(i)].symbol);
   return out_;
 }
 
-void Merger::start(std::string_view word, EncodeReport& report) {
+void Merger::start_word(std::string_view word, EncodeReport& report) {
   nodes_.clear();
   open_unknown_ = false;
   while (!word.empty()) {
@@ -73,17 +73,17 @@ void Merger::start(std::string_view word, EncodeReport& report) {
 void Merger::start_character(std::string_view bytes, char32_t c, bool valid, EncodeReport& report) {
   if (valid)
     if (const auto known = model_.characters.find(c); known != model_.characters.end())
-      return add({known->second, static_cast<std::uint32_t>(bytes.size())});
+      return add_symbol({known->second, static_cast<std::uint32_t>(bytes.size())});
   const auto token = [&](char b) { return model_.bytes[static_cast<unsigned char>(b)]; };
   if (std::ranges::all_of(bytes, [&](char b) { return token(b) >= 0; })) {
-    for (const char b : bytes) add({token(b), 1});
+    for (const char b : bytes) add_symbol({token(b), 1});
     return;
   }
   ++report.unknown;
   if (model_.unknown >= 0) add_unknown(bytes.size());
 }
 
-void Merger::add(Symbol s) {
+void Merger::add_symbol(Symbol s) {
   nodes_.push_back({s});
   open_unknown_ = false;
 }
@@ -93,7 +93,7 @@ void Merger::add_unknown(std::size_t bytes) {
   if (model_.fuse_unknown && open_unknown_)
     nodes_.back().symbol.bytes += n;
   else
-    add({model_.unknown, n});
+    add_symbol({model_.unknown, n});
   open_unknown_ = true;
 }
 
@@ -108,7 +108,7 @@ void Merger::push_candidate(std::int32_t place) {
 
 // Merges in ascending order of rank, the leftmost of equal ranks first. Skips a candidate whose tokens have already
 // been merged.
-void Merger::merge() {
+void Merger::apply_merges() {
   queue_.clear();
   for (std::size_t i = 0; i + 1 < nodes_.size(); ++i) push_candidate(static_cast<std::int32_t>(i));
   while (!queue_.empty()) {

@@ -59,7 +59,7 @@ struct Model {
   std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> whole;
   PairTable merges;
 
-  bool falls_back() const;  // true if every byte has a token
+  bool has_byte_fallback() const;  // true if every byte has a token
 };
 
 // Splits words into tokens, one word at a time. Reuses its buffers, so use one per thread.
@@ -79,18 +79,18 @@ class Merger {
     std::int32_t place = 0, id = 0;
     bool operator>(const Candidate& o) const { return rank != o.rank ? rank > o.rank : place > o.place; }
   };
-  void start(std::string_view word, EncodeReport& report);
+  void start_word(std::string_view word, EncodeReport& report);
   void start_character(std::string_view bytes, char32_t c, bool valid, EncodeReport& report);
   void add_unknown(std::size_t bytes);
-  void add(Symbol s);
-  void merge();
+  void add_symbol(Symbol s);
+  void apply_merges();
   void push_candidate(std::int32_t place);
 
   const Model& model_;
   std::vector<Node> nodes_;
   std::vector<Candidate> queue_;
   std::vector<Symbol> out_;
-  bool open_unknown_ = false;  // true if the last node is the unknown token and can absorb more characters
+  bool open_unknown_ = false;  // true if the last node is the unknown token, which the next unknown character may join
 };
 
 }  // namespace ring::bpe

@@ -34,7 +34,7 @@ class Rewriter {
     for (std::size_t i = 0; i < bytes && !from_.origins.empty(); ++i) origins_.push_back(from_.origins[at_ + i]);
     at_ += bytes;
   }
-  // change: see unicode::NormalizedCharacter. Advances by the input characters that `c` covers.
+  // Appends a normalized character, and advances in the input past the characters that it comes from.
   void put(const unicode::NormalizedCharacter& c) {
     const std::size_t before = text_.size();
     utf8::append(text_, c.character);
@@ -58,7 +58,7 @@ class Rewriter {
 
 class UnicodeForm final : public Normalizer {
  public:
-  explicit UnicodeForm(unicode::Form form) : to_(unicode::Normalization::to(form)) {}
+  explicit UnicodeForm(unicode::Form form) : to_(unicode::Normalization::of_form(form)) {}
 
   bool keeps(const TextSlice& s) const override { return first_unstable(s.text, 0) == s.text.size(); }
 
@@ -155,7 +155,7 @@ class Sequence final : public Normalizer {
     return std::ranges::all_of(all_, [&](const auto& n) { return n->keeps(s); });
   }
   void apply(Passage& p) const override {
-    const std::size_t max = 64 * p.text.size() + 4096;  // several Replace steps can each square the size
+    const std::size_t max = 64 * p.text.size() + 4096;  // each of several Replace steps can square the size
     for (const auto& n : all_) {
       if (n->keeps(p.all())) continue;
       n->apply(p);
@@ -171,7 +171,7 @@ class Sequence final : public Normalizer {
 
 std::unique_ptr<Normalizer> unicode_form(unicode::Form form) { return std::make_unique<UnicodeForm>(form); }
 std::unique_ptr<Normalizer> lowercase() {
-  unicode::lower(U'A');  // throws here if utf8proc is missing
+  unicode::lower(U'A');  // throws Error now, not at the first text, if utf8proc is missing
   return std::make_unique<Lowercase>();
 }
 std::unique_ptr<Normalizer> prepend(std::string front) { return std::make_unique<Prepend>(std::move(front)); }

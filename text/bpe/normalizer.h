@@ -20,7 +20,7 @@ class Normalizer {
 
 std::unique_ptr<Normalizer> unicode_form(unicode::Form);
 std::unique_ptr<Normalizer> lowercase();
-std::unique_ptr<Normalizer> prepend(std::string front);
+std::unique_ptr<Normalizer> prepend(std::string prefix);
 // Replaces literal text; `from` must not be empty.
 std::unique_ptr<Normalizer> replace(std::string from, std::string to);
 std::unique_ptr<Normalizer> sequence(std::vector<std::unique_ptr<Normalizer>>);

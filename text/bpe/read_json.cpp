@@ -388,7 +388,7 @@ class Reader {
   void read_added() {
     std::vector<AddedToken> raw, normalized;
     std::set<std::string> seen;
-    std::int64_t next = size_;  // the next id by the count of tokenizers, whatever the file says
+    std::int64_t next = size_;  // id that Hugging Face's tokenizers give the next new token; they ignore the file's id
     for (const Node& n : root_.at("added_tokens").items()) {
       AddedToken t{.id = n.at("id").id(), .content = n.at("content").some_text()};
       if (!seen.insert(t.content).second) n.at("content").wrong("it occurs twice");
@@ -475,7 +475,7 @@ Description read_description(const std::string& text, const std::string& file) {
   return Reader(json, file).read();
 }
 
-std::string token_in(const std::string& config, const char* key, const std::string& file) {
+std::string read_config_token(const std::string& config, const char* key, const std::string& file) {
   const Json json = parsed(config, file, DuplicateKeys::last_wins);
   const Node root(json, file + ": ");
   if (!root.has(key)) return "";

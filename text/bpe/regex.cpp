@@ -42,7 +42,7 @@ pcre2_code* compiled(const std::string& pattern) {
   return code;
 }
 
-// Finds successive matches. Skips an empty match directly after another match, like Oniguruma's find_iter.
+// Finds successive matches, like Oniguruma's find_iter: an empty match directly after another match is skipped.
 class Search {
  public:
   Search(const pcre2_code* code, std::string_view text)
@@ -132,13 +132,13 @@ Ranges known_to_pcre2(const std::string& name) {
   return ranges;
 }
 
-// A category, and its complement, as items of a character class.
+// The characters of a category, and all others, as items of a PCRE2 character class.
 struct Members {
   std::string items, other_items;
 };
 
-// Uses PCRE2's own category, which matches fast, plus the characters that a later Unicode version added; uses only
-// ranges if PCRE2's category has characters that Unicode's category lacks.
+// Returns PCRE2's own category, which matches fast, plus ranges of the characters that a later Unicode version added.
+// If PCRE2's category has characters that Unicode's category lacks, returns only ranges.
 Members found_members(const std::string& name) {
   const Ranges wanted = both(unicode::characters_of(name), others({})), known = known_to_pcre2(name);
   const Ranges missing = both(wanted, others(known)), surplus = both(known, others(wanted));
@@ -176,7 +176,8 @@ class Translator {
   [[noreturn]] void refuse(std::string_view what) const {
     fail("'", what, "' in a pattern has a different meaning in PCRE2, which this program uses for matching");
   }
-  // Writes a character class, or only its items if the position is already inside a class.
+  // Writes a character class or, if the pattern is already inside a class, only the items. other_items: items of the
+  // complement, which a negated class inside a class needs.
   void put(const std::string& items, const std::string& other_items, bool negated) {
     if (in_class_)
       out_ += negated ? other_items : items;
@@ -235,7 +236,7 @@ class Translator {
       in_class_ = true;
       return take(rest_.starts_with("[^") ? 2 : 1);
     }
-    // {1,3}+ repeats in Oniguruma but is possessive in PCRE2.
+    // In Oniguruma, {1,3}+ repeats the repetition; in PCRE2, it is a possessive repetition.
     if (rest_.starts_with("}+")) refuse("}+");
     if (rest_.starts_with("(?") && rest_.find_first_of("mx") < rest_.find_first_of(":)")) refuse(rest_.substr(0, 4));
     take(1);

@@ -15,8 +15,8 @@ using bpe::SliceFn;
 using bpe::Start;
 using bpe::TextSlice;
 
-// First lines of a payload: each word is followed by a token id or "none". The second line is present only if it has an
-// id. The file follows these lines.
+// Beginnings of a payload's first lines; a token id or "none" follows each. The line with kBeginLine exists only if
+// there is a begin-of-text token. The tokenizer.json follows these lines.
 constexpr std::string_view kEndLine = "end_of_text ", kBeginLine = "begin_of_text ";
 
 // End-of-text tokens of published models, for files that name none.
@@ -57,7 +57,7 @@ class JsonTokenizer final : public Tokenizer {
   std::string piece(std::int32_t id) const override {
     const std::string text = bytes_of(id);
     if (text.empty()) return d_.pieces[static_cast<std::size_t>(id)];
-    if (utf8::valid_prefix(text) == text.size()) return text;
+    if (utf8::valid_prefix_length(text) == text.size()) return text;
     std::string shown;
     for (const char c : text) shown += hex_of(c);
     return shown;
@@ -179,7 +179,8 @@ class JsonEncoder final : public Encoder {
         });
   }
   void count_invalid(std::string_view text) {
-    for (std::size_t valid = utf8::valid_prefix(text); valid < text.size(); valid = utf8::valid_prefix(text)) {
+    for (std::size_t valid = utf8::valid_prefix_length(text); valid < text.size();
+         valid = utf8::valid_prefix_length(text)) {
       ++report_.invalid_bytes;
       text.remove_prefix(valid + 1);
     }
@@ -196,7 +197,7 @@ class JsonEncoder final : public Encoder {
   const JsonTokenizer& t_;
   bpe::Merger merger_;
   WordCache cache_;
-  // True if the last token was an added token with rstrip, to which following white space belongs.
+  // True if the last token was an added token with rstrip, which includes the white space after it.
   bool takes_blanks_ = false;
   // True if the last token was an added token, so that the following text begins a section.
   bool begins_section_ = false;
@@ -204,7 +205,7 @@ class JsonEncoder final : public Encoder {
 
 std::unique_ptr<Encoder> JsonTokenizer::encoder() const { return std::make_unique<JsonEncoder>(*this); }
 
-// Excludes white space at the ends of a token from the token's position, like the post_processor ByteLevel.
+// Moves the ends of a token's position inward past white space, like the post_processor ByteLevel with trim_offsets.
 void JsonTokenizer::trim(std::string_view text, PlacedToken& t, bool first) const {
   const std::string& spelled = d_.texts[static_cast<std::size_t>(t.id)];
   const auto next = [&](std::uint64_t at) {
@@ -246,7 +247,7 @@ std::vector<PlacedToken> JsonTokenizer::encode_placed(std::string_view text) con
 std::shared_ptr<const Tokenizer> json_tokenizer(std::string json, const std::string& name, const std::string& config) {
   const auto tokenizer = std::make_shared<JsonTokenizer>(std::move(json), name);
   const std::string beside = name.substr(0, name.rfind('/') + 1) + "tokenizer_config.json";
-  const auto named = [&](const char* key) { return config.empty() ? "" : bpe::token_in(config, key, beside); };
+  const auto named = [&](const char* key) { return config.empty() ? "" : bpe::read_config_token(config, key, beside); };
   if (const std::string begin = named("bos_token"); !begin.empty()) tokenizer->begin_with(tokenizer->special(begin));
   const std::string said = named("eos_token");
   if (!said.empty()) {

@@ -89,7 +89,7 @@ class Trainer {
       queue_.pop();
       const std::int64_t now = pairs_[top.pair].count;
       if (now != top.count) {
-        if (now > 0 && now < top.count) queue_.push({now, top.pair});  // an increased count has a separate entry
+        if (now > 0 && now < top.count) queue_.push({now, top.pair});  // an increased count is already queued
         continue;
       }
       if (now < kMinCount) return;
@@ -104,7 +104,7 @@ class Trainer {
   };
   struct Seen {
     std::int64_t count = 0;
-    std::vector<std::uint32_t> words;  // words that contain the pair; may include others
+    std::vector<std::uint32_t> words;  // words that contain the pair, and some that no longer do; may repeat
   };
   struct Entry {
     std::int64_t count = 0;

@@ -27,7 +27,7 @@ bool is_space(char32_t c) {
          c == 0xA0 || c == 0x1680 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// Returns true for symbols that have the property Alphabetic: letters in circles and squares.
+// Returns true for letters in circles and squares: symbols that have the property Alphabetic.
 bool is_alphabetic_symbol(char32_t c) {
   return between(c, 0x24B6, 0x24E9) || between(c, 0x1F130, 0x1F149) || between(c, 0x1F150, 0x1F169) ||
          between(c, 0x1F170, 0x1F189);
@@ -78,7 +78,7 @@ void reorder(std::vector<NormalizedCharacter>& text) {
   }
 }
 
-// A cheap test that returns false for most characters that no normal form changes.
+// Returns true if a normal form may change the character. A cheap test: false for most characters that no form changes.
 bool may_change(char32_t c) {
   if (c < 0x80 || is_surrogate(c)) return false;
   const utf8proc_property_t* p = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
@@ -90,7 +90,7 @@ bool may_change(char32_t c) {
 std::vector<NormalizedCharacter> compose(const std::vector<NormalizedCharacter>& text) {
   std::vector<NormalizedCharacter> out;
   std::ptrdiff_t starter = -1;
-  int last = -1;  // class of the last character kept since the starter; -1 if there is none
+  int last = -1;  // combining class of the last character kept since the starter; -1 if there is none
   for (const NormalizedCharacter& c : text) {
     const int own = combining_class(c.character);
     if (starter >= 0 && (last < own || last < 0)) {
@@ -214,7 +214,7 @@ const Normalization& made(const auto& make) {
 
 }  // namespace
 
-const Normalization& Normalization::to(Form form) {
+const Normalization& Normalization::of_form(Form form) {
   const auto make = [](Form f) { return Normalization(f); };
   switch (form) {
     case Form::nfc: return made<Form::nfc>(make);
@@ -238,7 +238,7 @@ Normalization::Normalization(Form form)
   for (char32_t c = 0; c < kEnd; ++c) {
     if (!may_change(c)) continue;
     const Decomposed canonical = decomposed(c, false);
-    // Characters after the first one of a decomposition may combine with the characters before them.
+    // A character that is not the first one of a decomposition may combine with the character before it.
     if (composes_)
       for (std::size_t i = 1; i < canonical.size(); ++i) unstable_[canonical[i]] = true;
     const std::vector<NormalizedCharacter> alone = normalized({c});

@@ -29,17 +29,17 @@ class Traits {
 
 enum class Form : std::uint8_t { nfc, nfd, nfkc, nfkd };
 
-// A character of the result. change: 0 if it comes from one character; 1 if it is an additional character from the same
-// source as the previous one; -n if it comes from n + 1 characters.
+// A character of normalized text. change: 0 if it replaces one source character; -n if it replaces n + 1 source
+// characters; 1 if it is an additional character from the same source as the previous one.
 struct NormalizedCharacter {
   char32_t character = 0;
   int change = 0;
 };
 
-// A normal form. Unstable text between stable characters can be normalized independently.
+// A normal form. Text between two stable characters can be normalized without the rest of the text.
 class Normalization {
  public:
-  static const Normalization& to(Form);
+  static const Normalization& of_form(Form);
   // Returns true if the character stays unchanged on its own and does not combine with the previous character.
   bool stable(char32_t c) const { return !unstable_[c]; }
   // Normalizes a part of a text that starts and ends at stable characters or at the ends of the text.

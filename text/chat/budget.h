@@ -10,7 +10,7 @@ namespace ring::chat {
 
 // Maximum bytes of one value: a string, or a list or object with its contents.
 inline constexpr std::size_t kMaxBytes = std::size_t{1} << 28;
-inline constexpr std::size_t kValueBytes = 64;  // bytes of a value, excluding its contents
+inline constexpr std::size_t kValueBytes = 64;  // bytes counted for any value, in addition to its contents
 // Throws Error if a value has more than `max` bytes.
 void check_bytes(std::size_t bytes, std::size_t max = kMaxBytes);
 
@@ -34,8 +34,8 @@ class Budget {
   void charge_steps(std::size_t steps);
   void charge_read(std::size_t bytes);
   void charge_created(std::size_t bytes);
-  // Charges a linear search for a name of `length` bytes among `names` names, most of which differ in their first
-  // bytes.
+  // Charges a linear search for a name of `length` bytes among `names` names. Charges a quarter of the bytes, since
+  // most names differ in their first bytes.
   void charge_name_lookup(std::size_t names, std::size_t length) { charge_read(names * (8 + length) / 4); }
   // Throws Error if a value of `bytes` bytes is too large.
   void check(std::size_t bytes) const { check_bytes(bytes, limits_.bytes); }

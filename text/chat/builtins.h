@@ -13,11 +13,12 @@ namespace ring::chat {
 // The arguments of a call. find() and need() mark an argument as used; reject_unused() throws if one is left.
 class Arguments {
  public:
-  // Charges the budget for all arguments.
+  // placed: the arguments without a name. Charges the budget for all arguments.
   Arguments(std::vector<Value> placed, std::vector<Member> named, Budget&);
   // Returns the argument at position `place`; if there is none, the argument named `name`; if there is none, null.
   const Value* find(std::size_t place, std::string_view name);
-  const Value& need(std::size_t place, std::string_view name);  // throws Error if there is none
+  const Value* find_named(std::string_view name) { return find(size(), name); }  // null if there is none
+  const Value& need(std::size_t place, std::string_view name);                   // throws Error if there is none
   // Throws Error, with the kind and name of the called function, if an argument was not used.
   void reject_unused(std::string_view kind, std::string_view name) const;
   std::size_t size() const { return placed_.size(); }
@@ -70,8 +71,8 @@ Value member_of(const Value& of, std::string_view name, Budget&);  // returns un
 Value item_of(const Value& of, const Value& index, Budget&);       // returns undefined if there is no such item
 Value slice_of(const Value& of, const Value* begin, const Value* end, const Value* step, Budget&);
 std::int64_t length_of(const Value&, Budget&);
-bool contains(const Value& all, const Value& one, Budget&);
-Value binary(std::string_view symbol, const Value& a, const Value& b, Budget&);
-bool compare(std::string_view symbol, const Value& a, const Value& b, Budget&);
+bool contains(const Value& container, const Value& item, Budget&);
+Value apply_binary(std::string_view symbol, const Value& left, const Value& right, Budget&);
+bool compare(std::string_view symbol, const Value& left, const Value& right, Budget&);
 
 }  // namespace ring::chat

@@ -17,7 +17,8 @@ char32_t decoded(std::string_view character) {
 bool is_printable(char32_t c) {
   using unicode::Category;
   const Category k = unicode::category(c);
-  return c == ' ' || (k != Category::cn && k < Category::zs);  // the enum ends with separators and invisible categories
+  // Separators and invisible categories are last in the enum.
+  return c == ' ' || (k != Category::cn && k < Category::zs);
 }
 
 std::size_t character_length(std::string_view text, std::size_t at) {
@@ -35,7 +36,7 @@ std::size_t character_count(std::string_view text) {
   return count;
 }
 
-std::size_t byte_of(std::string_view text, std::size_t place) {
+std::size_t byte_offset_of(std::string_view text, std::size_t place) {
   std::size_t at = 0;
   for (; place > 0 && at < text.size(); --place) at += character_length(text, at);
   return at;

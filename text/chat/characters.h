@@ -20,21 +20,22 @@ char32_t decoded(std::string_view character);
 bool is_printable(char32_t c);
 std::size_t character_count(std::string_view text);
 // Returns the byte offset of character number `place`; the size of the text if it has fewer characters.
-std::size_t byte_of(std::string_view text, std::size_t place);
+std::size_t byte_offset_of(std::string_view text, std::size_t place);
 
 // Returns true for white space, like str.isspace().
 bool is_blank(std::string_view character);
 
-// Strips like str.strip(). of: the characters to remove; null removes white space.
-std::string_view strip(std::string_view text, bool left, bool right, const std::string* of);
+// Strips like str.strip(). characters: those to remove; null removes white space.
+std::string_view strip(std::string_view text, bool left, bool right, const std::string* characters);
 
 // Returns the position of the first `part` in `text` at or after `from`; npos if there is none. Takes linear time for
 // any text.
 std::size_t find_part(std::string_view text, std::string_view part, std::size_t from = 0);
 
 // The next two functions charge the budget for their results, but not for reading `text`.
-// Splits at `separator` or, if it is null, at white space, which is removed. Splits at most `max` times; no limit if <
-// 0.
+
+// Splits at `separator` or, if it is null, at white space, which is removed. Splits at most `max` times, without a
+// limit if `max` < 0.
 std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t max, Budget&);
 std::string replaced(std::string_view text, const std::string& what, const std::string& with, std::int64_t max,
                      Budget&);

@@ -34,7 +34,7 @@ std::string text_of_parts(const Json& content, const std::string& which) {
   return text;
 }
 
-// Throws Error if a message or record has `key` and the template never mentions it.
+// Throws Error if a message or record has a non-empty member `key` that the template's source never mentions.
 void check_written(const Json& object, const char* key, const std::string& which, const std::string& source) {
   const auto value = object.find(key);
   if (value == object.end() || value->is_null() || value->empty() || *value == "") return;
@@ -42,7 +42,7 @@ void check_written(const Json& object, const char* key, const std::string& which
     fail(which, " has '", key, "', but the template does not write it. Use a template that does: --chat-template");
 }
 
-// Throws Error if the object has a member that OpenAI has replaced by `now`, and that no template writes.
+// Throws Error if the object has the member `former`, which OpenAI has replaced by `now` and which no template writes.
 void refuse_former(const Json& object, const char* former, const char* now, const std::string& which) {
   if (const auto value = object.find(former); value != object.end() && !value->empty())
     fail(which, " has '", former, "', which templates do not write: give it as '", now, "'");
@@ -68,8 +68,8 @@ void check_message(const Json& m, const std::string& which, const std::string& s
     fail(which, ": expected a string or a list of texts in 'content', got a JSON ", content->type_name());
 }
 
-// Replaces call arguments that are a string containing a JSON object by that object, if `written`, the conversation's
-// text, contains the string as JSON, in quotes. Returns true if it replaced any.
+// Decodes call arguments that are a string with a JSON object inside: replaces the string by the object if `written`,
+// the conversation's text, contains the string as JSON, in quotes. Returns true if it replaced any.
 bool decode_arguments(Json& message, const std::string& written) {
   if (!has_calls(message)) return false;
   bool decoded = false;
@@ -92,7 +92,8 @@ bool decode_arguments(Json& message, const std::string& written) {
   return decoded;
 }
 
-// Returns how many bytes of an assistant's turn count: all except white space after the text that ends the turn.
+// Returns how many leading bytes of an assistant's turn the model is trained on: all except white space after the text
+// that ends the turn.
 std::size_t counted(const std::string& turn, const Value& message) {
   const Value* content = message.members().find("content");
   const std::string said(content && content->is_text() ? strip(content->text(), true, true, nullptr) : "");
@@ -108,12 +109,12 @@ std::string difference(const std::string& a, const std::string& b) {
   while (at > 0 && at < a.size() && utf8::is_continuation(a[at])) --at;
   const auto from = [&](const std::string& t) {
     const std::string part = t.substr(std::min(at, t.size()), 30);
-    return "'" + part.substr(0, utf8::valid_prefix(part)) + "'";
+    return "'" + part.substr(0, utf8::valid_prefix_length(part)) + "'";
   };
   return str("from byte ", at, " on, ", from(a), " became ", from(b));
 }
 
-// Splits a text into parts. The spans are the parts that count.
+// Splits a text into parts. The model is trained on the parts that `spans` lists.
 std::vector<Part> cut(const std::string& text, const std::vector<std::pair<std::size_t, std::size_t>>& spans) {
   std::vector<Part> parts;
   std::size_t at = 0;
@@ -137,12 +138,12 @@ constexpr const char* kRemedy =
 ConversationWriter::ConversationWriter(Format format, const std::string& name, const Limits& limits)
     : format_(std::move(format)), template_(format_.source, name), limits_(limits) {
   constexpr const char* kText = "ringmasterasks";
-  reads_parts_ = writes(text_parts(kText), kText);
-  reads_strings_ = !reads_parts_ || writes(kText, kText);
+  reads_parts_ = writes_text(text_parts(kText), kText);
+  reads_strings_ = !reads_parts_ || writes_text(kText, kText);
 }
 
-// The text must also not appear as a list in Python or JSON notation: such a template does not read lists.
-bool ConversationWriter::writes(const Json& content, std::string_view text) const {
+// A template that writes the content as a list, in Python or JSON notation, does not read lists.
+bool ConversationWriter::writes_text(const Json& content, std::string_view text) const {
   const Json message = {{"role", "user"}, {"content", content}};
   try {
     const std::string written = write({from_json(message)}, 1, {}, false).text;
@@ -153,7 +154,7 @@ bool ConversationWriter::writes(const Json& content, std::string_view text) cons
   }
 }
 
-std::vector<Value> ConversationWriter::read(const Json& messages) const {
+std::vector<Value> ConversationWriter::message_values(const Json& messages) const {
   if (!messages.is_array()) fail("expected a list of messages, got a JSON ", messages.type_name());
   if (messages.empty()) fail("the list of messages is empty");
   std::vector<Value> out;
@@ -180,7 +181,7 @@ ConversationWriter::Whole ConversationWriter::write_whole(const Json& list, std:
   bool changed = false;
   for (Json& m : decoded) changed |= decode_arguments(m, whole.rendered.text);
   if (!changed) return whole;
-  whole.messages = read(decoded);
+  whole.messages = message_values(decoded);
   whole.rendered = write(whole.messages, whole.messages.size(), given, ask, whole.rendered.steps);
   return whole;
 }
@@ -227,7 +228,7 @@ ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& me
 
 // Returns `given` as variables. Throws Error if the template would omit a part of the conversation, or if a name is
 // reserved.
-std::vector<Member> ConversationWriter::checked(const Json& given) const {
+std::vector<Member> ConversationWriter::checked_variables(const Json& given) const {
   std::vector<Member> variables;
   if (given.is_null()) return variables;
   for (const char* name : {"tools", "documents"}) check_written(given, name, "the record", format_.source);
@@ -241,18 +242,18 @@ std::vector<Member> ConversationWriter::checked(const Json& given) const {
 }
 
 std::vector<Part> ConversationWriter::parts(const Json& list, const Json& given) const {
-  std::vector<Value> messages = read(list);
+  std::vector<Value> messages = message_values(list);
   if (std::ranges::none_of(messages, [](const Value& m) { return role_of(m) == "assistant"; }))
     fail("no message has the role 'assistant': nothing of this conversation would be learned");
-  const std::vector<Member> variables = checked(given);
+  const std::vector<Member> variables = checked_variables(given);
   const Whole whole = write_whole(list, std::move(messages), variables, false);
   const Spans spans = turns(whole.messages, variables, whole.rendered, false);
   if (spans.empty()) fail("the template has {% generation %}, but marks no text of this conversation with it");
-  return cut(whole.rendered.text, learned(list, spans));
+  return cut(whole.rendered.text, learned_spans(list, spans));
 }
 
-// Requires one span for each assistant's message if the model is not trained on one of them.
-ConversationWriter::Spans ConversationWriter::learned(const Json& list, const Spans& spans) const {
+// If an assistant's message is excluded from training, requires one span for each assistant's message.
+ConversationWriter::Spans ConversationWriter::learned_spans(const Json& list, const Spans& spans) const {
   std::vector<bool> wanted;
   for (std::size_t i = 0; i < list.size(); ++i)
     if (list[i]["role"] == "assistant") wanted.push_back(is_learned(list[i], str("message ", i)));
@@ -270,14 +271,15 @@ ConversationWriter::Spans ConversationWriter::learned(const Json& list, const Sp
 
 std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& given,
                                              const std::function<void(const std::string&)>& on_rendered) const {
-  const std::vector<Member> variables = checked(given);
-  const Whole whole = write_whole(list, read(list), variables, true);
+  const std::vector<Member> variables = checked_variables(given);
+  const Whole whole = write_whole(list, message_values(list), variables, true);
   const std::string& text = whole.rendered.text;
   if (on_rendered) on_rendered(text);
   try {
     return cut(text, turns(whole.messages, variables, whole.rendered, true));
   } catch (const Error&) {
-    // No corpus can contain such a conversation, so training data does not determine how its tokens are split.
+    // The answers cannot be found, so no corpus contains such a conversation, and no training data determines how its
+    // tokens are split.
     return cut(text, {});
   }
 }
@@ -286,7 +288,7 @@ std::string ConversationWriter::end_of_answer() const {
   static const std::string answer = "ringmasteranswers", next = "ringmasterasks";
   Json list = {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", answer}}};
   const auto behind = [&] {
-    const std::vector<Value> messages = read(list);
+    const std::vector<Value> messages = message_values(list);
     const std::string text = write(messages, messages.size(), {}, false).text;
     const std::size_t at = text.rfind(answer);
     return at == std::string::npos ? "" : text.substr(at + answer.size());

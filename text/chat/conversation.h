@@ -24,22 +24,23 @@ class ConversationWriter {
   ConversationWriter(Format format, const std::string& name, const Limits& limits = {});
   const Format& format() const { return format_; }
 
-  // Returns the conversation as text, split into parts that count and parts that do not.
+  // Returns the conversation as text, split into parts that count (the model is trained on them) and parts that do not.
   // messages: a list of objects with `role` and `content`. A content is a string or a list of {"type": "text", "text":
-  // ..}; the strings in a list are joined if the template does not read lists. With tool_calls, the content may be null
-  // or missing. given: an object with variables of the template for this conversation, e.g. tools; or null.
-  // If the template has {% generation %}, the text inside it counts. Otherwise the conversation is written twice for
-  // each assistant's turn: up to the turn, with the prompt that asks for an answer, and including the turn. The text by
-  // which the second rendering is longer counts, except white space after the text that ends the turn.
+  // ..}. If the template does not read lists, the strings in a list are joined. With tool_calls, the content may be
+  // null or missing.
+  // given: an object with variables of the template for this conversation, e.g. tools; or null.
+  // If the template has {% generation %}, the text inside it counts. Otherwise two texts are written for each
+  // assistant's turn: A, up to the turn, with the prompt that asks for an answer, and B, including the turn. The end of
+  // B, after the length of A, counts, except white space after the text that ends the turn.
   // An assistant's message that is excluded from training (marks.h) does not count.
-  // Throws Error if `messages` is not such a list, if it has no assistant, if the template would omit tools, tool
-  // calls, reasoning or media that are present, if one of these two texts is not the beginning of the whole
-  // conversation, or like Template::render().
+  // Throws Error if `messages` is not such a list or has no assistant, if the template would omit tools, tool calls,
+  // reasoning or media that are present, if A or B is not the beginning of the whole conversation, or like
+  // Template::render().
   std::vector<Part> parts(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& given) const;
   // Returns the conversation up to the point where an assistant answers. Earlier answers are parts that count, as in
-  // parts(); if they cannot be found, returns a single part. The search for earlier answers writes the conversation
-  // about twice for each answer. Before the search, on_rendered(text) is called with the whole text; it may throw Error
-  // to refuse the text.
+  // parts(). If they cannot be found, returns the whole text as a part that does not count. The search for them writes
+  // the conversation about twice for each answer. Before the search, calls on_rendered(text) with the whole text; it
+  // may throw Error to refuse the text.
   std::vector<Part> prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& given,
                            const std::function<void(const std::string&)>& on_rendered = nullptr) const;
   // Returns the text that the template writes after the last answer, without surrounding white space. If there is none,
@@ -58,16 +59,16 @@ class ConversationWriter {
   };
   // Returns the messages as values. Throws Error if a message has no role or content, or contains something that the
   // template cannot write.
-  std::vector<Value> read(const nlohmann::ordered_json& messages) const;
-  // Writes all messages. `messages` must be read(list). If a call's arguments are a string that contains a JSON object,
-  // and the template would write that string as JSON, in quotes, the template gets the object instead.
+  std::vector<Value> message_values(const nlohmann::ordered_json& messages) const;
+  // Writes all messages. messages: the result of message_values(list). If a call's arguments are a string with a JSON
+  // object inside, and the template would write that string as JSON, in quotes, the template gets the object instead.
   Whole write_whole(const nlohmann::ordered_json& list, std::vector<Value> messages, const std::vector<Member>& given,
                     bool ask) const;
   // Returns the spans of the messages that the model is trained on.
-  Spans learned(const nlohmann::ordered_json& list, const Spans&) const;
-  std::vector<Member> checked(const nlohmann::ordered_json& given) const;
+  Spans learned_spans(const nlohmann::ordered_json& list, const Spans&) const;
+  std::vector<Member> checked_variables(const nlohmann::ordered_json& given) const;
   // Returns true if the template writes this text when it is a message's content, or a part of the content.
-  bool writes(const nlohmann::ordered_json& content, std::string_view text) const;
+  bool writes_text(const nlohmann::ordered_json& content, std::string_view text) const;
   Format format_;
   Template template_;
   Limits limits_;

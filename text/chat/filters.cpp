@@ -1,4 +1,5 @@
-// Filters and tests, found by name.
+// Filters and tests, found by name. call_filter() and call_test() charge the budget for reading `of`; each function
+// charges it for everything else that it reads or creates.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -31,8 +32,8 @@ Value attribute_of(Value of, std::string_view path, Budget& budget) {
   return of;
 }
 
-// Returns the items that pass a test (without a test: that are true) or, if not `keep`, the others. by_attribute: true
-// to test an attribute of each item.
+// Returns the items that pass the test in the arguments (without a test: the items that are true); if not `keep`,
+// returns the others. by_attribute: tests an attribute of each item.
 Value chosen(const Value& of, Arguments& a, bool by_attribute, bool keep) {
   const std::string attribute = by_attribute ? a.need(0, "attribute").text() : "";
   const std::size_t first = by_attribute ? 1 : 0;
@@ -42,18 +43,18 @@ Value chosen(const Value& of, Arguments& a, bool by_attribute, bool keep) {
   for (const Value& item : items_of(of, a.budget())) {
     const Value subject = by_attribute ? attribute_of(item, attribute, a.budget()) : item;
     Arguments rest = a.without(first + 1);
-    if ((test.empty() ? subject.truth() : call_test(test, subject, rest)) != keep) continue;
+    if ((test.empty() ? subject.is_truthy() : call_test(test, subject, rest)) != keep) continue;
     a.budget().charge_created(kValueBytes);
     out.push_back(item);
   }
-  for (std::size_t i = first + 1; i < a.size(); ++i) a.find(i, "");
+  for (std::size_t i = first + 1; i < a.size(); ++i) a.find(i, "");  // the others are the test's: marks them as used
   return Value::list(std::move(out));
 }
 
 Value mapped(const Value& of, Arguments& a) {
   std::vector<Value> out;
-  const Value* attribute = a.find(a.size(), "attribute");
-  const Value* otherwise = attribute ? a.find(a.size(), "default") : nullptr;
+  const Value* attribute = a.find_named("attribute");
+  const Value* otherwise = attribute ? a.find_named("default") : nullptr;
   const std::string filter = attribute ? "" : a.need(0, "filter").text();
   for (const Value& item : items_of(of, a.budget())) {
     a.budget().charge_created(kValueBytes);
@@ -65,9 +66,10 @@ Value mapped(const Value& of, Arguments& a) {
       out.push_back(call_filter(filter, item, rest));
     }
   }
-  for (std::size_t i = 1; i < a.size() && !attribute; ++i) a.find(i, "");
-  for (const Member& m : a.named())
-    if (!attribute) a.find(a.size(), m.first);
+  if (!attribute) {  // the others are the filter's: marks them as used
+    for (std::size_t i = 1; i < a.size(); ++i) a.find(i, "");
+    for (const Member& m : a.named()) a.find_named(m.first);
+  }
   return Value::list(std::move(out));
 }
 
@@ -86,9 +88,10 @@ Value joined(const Value& of, Arguments& a) {
 }
 
 Value json(const Value& of, Arguments& a) {
-  const Value* indent = a.find(1, "indent");  // parameter of transformers' own filter
+  // Positions as in the filter of transformers, tojson(ensure_ascii, indent); Jinja's own begins with indent.
   const Value* ascii = a.find(0, "ensure_ascii");
-  if (ascii && ascii->truth()) fail("tojson: ensure_ascii=true is not supported");
+  const Value* indent = a.find(1, "indent");
+  if (ascii && ascii->is_truthy()) fail("tojson: ensure_ascii=true is not supported");
   const bool none = !indent || indent->is<None>();
   const std::int64_t by = none ? -1 : indent->integer();
   if (by < -1 || by > 64) fail("tojson: expected an indent from 0 to 64, got ", by);
@@ -98,7 +101,7 @@ Value json(const Value& of, Arguments& a) {
 Value defaulted(const Value& of, Arguments& a) {
   const Value* other = a.find(0, "default_value");
   const Value* also_false = a.find(1, "boolean");
-  const bool missing = of.is<Undefined>() || (also_false && also_false->truth() && !of.truth());
+  const bool missing = of.is<Undefined>() || (also_false && also_false->is_truthy() && !of.is_truthy());
   return !missing ? of : other ? *other : Value(std::string());
 }
 
@@ -108,7 +111,7 @@ Value end_item(const Value& of, bool first, Budget& budget) {
   return first ? all.front() : all.back();
 }
 
-// Parses the whole text like Python's int() or float(); nullopt if it is not a number.
+// Parses the whole text for the filter `int`, like Python's int() or float(); nullopt if it is not a number.
 template <class Number>
 std::optional<Number> parsed(std::string_view text) {
   std::string digits;
@@ -134,7 +137,7 @@ Value whole_number(const Value& of, Arguments& a) {
     return Value(static_cast<std::int64_t>(x));
   };
   if (of.is<double>()) return truncated(of.number());
-  if (of.is<bool>()) return std::int64_t{of.truth()};
+  if (of.is<bool>()) return std::int64_t{of.is_truthy()};
   if (of.is<Undefined>() || of.is<std::int64_t>()) return of.integer();
   if (!of.is_text()) return otherwise;
   const std::string_view text = strip(of.text(), true, true, nullptr);
@@ -147,7 +150,7 @@ Value whole_number(const Value& of, Arguments& a) {
 
 Value absolute(const Value& of, Budget& budget) {
   if (of.is<double>()) return std::fabs(of.number());
-  return of.integer() < 0 ? binary("-", Value(std::int64_t{0}), of, budget) : of;
+  return of.integer() < 0 ? apply_binary("-", Value(std::int64_t{0}), of, budget) : of;
 }
 
 Value pairs_of(const Value& of, Budget& budget) {
@@ -193,10 +196,8 @@ const std::map<std::string, Filter, std::less<>>& filters() {
   return all;
 }
 
-template <int kRest>
-bool divides(const Value& v, Arguments&) {
-  return v.integer() % 2 == kRest || v.integer() % 2 == -kRest;
-}
+bool is_even(const Value& v, Arguments&) { return v.integer() % 2 == 0; }
+bool is_odd(const Value& v, Arguments& a) { return !is_even(v, a); }
 bool is_equal(const Value& v, Arguments& a) { return equal(v, a.need(0, "other"), a.budget()); }
 bool is_unequal(const Value& v, Arguments& a) { return !is_equal(v, a); }
 
@@ -209,8 +210,8 @@ const std::map<std::string, Test, std::less<>>& tests() {
       {"defined", [](const Value& v, Arguments&) { return !v.is<Undefined>(); }},
       {"eq", is_equal},
       {"equalto", is_equal},
-      {"even", divides<0>},
-      {"false", [](const Value& v, Arguments&) { return v.is<bool>() && !v.truth(); }},
+      {"even", is_even},
+      {"false", [](const Value& v, Arguments&) { return v.is<bool>() && !v.is_truthy(); }},
       {"float", [](const Value& v, Arguments&) { return v.is<double>(); }},
       {"in", [](const Value& v, Arguments& a) { return contains(a.need(0, "seq"), v, a.budget()); }},
       {"integer", [](const Value& v, Arguments&) { return v.is<std::int64_t>(); }},
@@ -220,11 +221,11 @@ const std::map<std::string, Test, std::less<>>& tests() {
       {"ne", is_unequal},
       {"none", [](const Value& v, Arguments&) { return v.is<None>(); }},
       {"number", [](const Value& v, Arguments&) { return v.is_number() || v.is<bool>(); }},
-      {"odd", divides<1>},
+      {"odd", is_odd},
       {"sequence",
        [](const Value& v, Arguments&) { return v.is_list() || v.is_dict() || v.is_text() || v.is<Undefined>(); }},
       {"string", [](const Value& v, Arguments&) { return v.is_text(); }},
-      {"true", [](const Value& v, Arguments&) { return v.is<bool>() && v.truth(); }},
+      {"true", [](const Value& v, Arguments&) { return v.is<bool>() && v.is_truthy(); }},
       {"undefined", [](const Value& v, Arguments&) { return v.is<Undefined>(); }},
   };
   return all;

@@ -47,7 +47,7 @@ std::string template_in(const Json& j, const std::string& name) {
 
 }  // namespace
 
-std::string plain_jinja(const std::string& source) {
+std::string without_generation_tags(const std::string& source) {
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {{"generation", "if true"},
                                                                       {"endgeneration", "endif"}};
   constexpr const char* kBlanks = " \t\n\v\f\r";
@@ -69,7 +69,7 @@ std::string plain_jinja(const std::string& source) {
   return out.append(text.substr(copied));
 }
 
-std::string Format::json() const {
+std::string Format::to_json() const {
   Json j{{"chat_template", source}};
   for (const auto& [name, text] : tokens) j[name] = text;
   return ring::json_text(j);

@@ -12,8 +12,8 @@ struct Format {
   std::vector<std::pair<std::string, std::string>> tokens;  // e.g. {"eos_token", "</s>"}
 
   // Returns a JSON object with "chat_template" and the tokens by name, as it is stored in corpora and runs.
-  std::string json() const;
-  // Reads the result of json(); "" gives an empty format. Throws Error, which names `name`, if it cannot be read.
+  std::string to_json() const;
+  // Reads the result of to_json(); "" gives an empty format. Throws Error, which names `name`, if it cannot be read.
   static Format from_json(const std::string& json, const std::string& name);
 };
 
@@ -23,7 +23,7 @@ std::string template_names();  // names of the built-in templates, e.g. "chatml,
 
 // Returns a template that writes the same text without {% generation %}: that tag is an extension of transformers,
 // which plain Jinja does not compile.
-std::string plain_jinja(const std::string& source);
+std::string without_generation_tags(const std::string& source);
 
 // Reads the format from the files of a published tokenizer. `config` is the text of tokenizer_config.json or "",
 // `jinja` is the text of chat_template.jinja or "". `jinja` takes precedence over "chat_template" in `config`. If

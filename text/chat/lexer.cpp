@@ -61,7 +61,7 @@ class Lexer {
     return source_.size();
   }
 
-  // Emits the text before the tag at `tag`, without the white space that the tag removes.
+  // Adds a token for the text before the tag at `tag`, without the white space that the tag removes.
   void put_text(std::string_view text, std::size_t tag) {
     const char kind = tag < source_.size() ? source_[tag + 1] : '\0';
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';

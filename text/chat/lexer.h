@@ -16,7 +16,7 @@ enum class TokenKind : unsigned char {
   block_begin,  // {%
   block_end,
   name,
-  string,  // value, with escapes resolved
+  string,  // text: the string's value, with escapes resolved
   integer,
   number,
   symbol,

@@ -9,7 +9,7 @@ namespace ring::chat {
 struct Mark {
   const char* name;
   bool learned;  // meaning of the values 1 and true; 0 and false mean the opposite
-  // True if the name is also read as a mark of the record; in a record, the other names are facts about it, e.g. its
+  // True if the name is a mark in a record, too. The other names are not: they may be data of the record, e.g. its
   // loss.
   bool of_record;
 };
@@ -24,7 +24,7 @@ inline constexpr Mark kMarks[] = {{"weight", true, true},       // OpenAI, Mistr
 
 // Returns false if a mark of the message excludes it from training. Throws Error if a mark has a value between 0 and 1,
 // or if only a part of the message is excluded: by `train_detail` or by a mark in a part of its content.
-bool is_learned(const nlohmann::ordered_json& message, const std::string& which);
+bool is_learned(const nlohmann::ordered_json& message, const std::string& message_name);
 // Throws Error if a mark of the record excludes it from training, or has a value between 0 and 1.
 void check_learned(const nlohmann::ordered_json& record);
 

@@ -158,7 +158,7 @@ Value range(Arguments& a) {
   return Value::list(std::move(out));
 }
 
-// Returns the named arguments as an object. Each name is searched for among all others.
+// Returns the named arguments as an object. Charges for each name, because find() searches linearly for it.
 Value all_named(Arguments& a) {
   for (const Member& m : a.named()) {
     a.budget().charge_name_lookup(a.named().size(), m.first.size());

@@ -17,7 +17,7 @@ Value undefined_in(const Value& of, std::string_view what) {
   return Undefined{std::move(name)};
 }
 
-// Resolves a position, counted from the end if negative, and clamps it to [min, max].
+// Returns the position `at`, counted from the end if negative, clamped to [min, max].
 std::int64_t place_in(std::int64_t at, std::int64_t size, std::int64_t min, std::int64_t max) {
   return std::clamp(at < 0 ? at + size : at, min, max);
 }
@@ -45,8 +45,8 @@ std::string slice_text(std::string_view text, const Value* begin, const Value* e
   const auto size = static_cast<std::int64_t>(character_count(text));
   const Slice slice = slice_in(size, begin, end, step);
   if (slice.by == 1) {
-    const std::size_t from = byte_of(text, static_cast<std::size_t>(slice.first));
-    const std::size_t bytes = byte_of(text.substr(from), static_cast<std::size_t>(slice.count));
+    const std::size_t from = byte_offset_of(text, static_cast<std::size_t>(slice.first));
+    const std::size_t bytes = byte_offset_of(text.substr(from), static_cast<std::size_t>(slice.count));
     budget.charge_created(bytes);
     return std::string(text.substr(from, bytes));
   }
@@ -111,7 +111,7 @@ Value item_of(const Value& of, const Value& index, Budget& budget) {
   if (i < -size || i >= size) return undefined_in(of, str("item ", i));
   const auto place = static_cast<std::size_t>(i < 0 ? i + size : i);
   if (of.is_list()) return of.items().items[place];
-  const std::size_t at = byte_of(of.text(), place);
+  const std::size_t at = byte_offset_of(of.text(), place);
   return of.text().substr(at, character_length(of.text(), at));
 }
 
@@ -173,11 +173,11 @@ bool contains(const Value& all, const Value& one, Budget& budget) {
   return std::ranges::any_of(all.items().items, [&](const Value& item) { return equal(item, one, budget); });
 }
 
-Value binary(std::string_view symbol, const Value& left, const Value& right, Budget& budget) {
+Value apply_binary(std::string_view symbol, const Value& left, const Value& right, Budget& budget) {
   const Value a = amount(left), b = amount(right);
   if (symbol == "~" || (symbol == "+" && a.is_text() && b.is_text())) {
     std::string text;
-    for (const Value* v : {&left, &right}) reject_undefined(*v);
+    for (const Value* v : {&left, &right}) reject_none(*v);
     for (const Value* v : {&left, &right}) budget.append(text, v->is_text() ? v->text() : print(*v, budget));
     return text;
   }

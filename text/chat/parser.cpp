@@ -25,7 +25,7 @@ class Nesting {
   ExpressionParser& p_;
 };
 
-NodePtr ExpressionParser::node(NodeKind kind, std::string text) const {
+NodePtr ExpressionParser::make_node(NodeKind kind, std::string text) const {
   auto n = std::make_unique<Node>();
   n->kind = kind;
   n->line = now().line;
@@ -33,7 +33,7 @@ NodePtr ExpressionParser::node(NodeKind kind, std::string text) const {
   return n;
 }
 
-NodePtr ExpressionParser::with(NodePtr n, NodePtr part) const {
+NodePtr ExpressionParser::add_part(NodePtr n, NodePtr part) const {
   if (part) n->depth = std::max(n->depth, part->depth + 1);
   if (n->depth > kDeepest) wrong("expressions or blocks are nested more than ", kDeepest, " times");
   n->parts.push_back(std::move(part));
@@ -53,11 +53,11 @@ std::string ExpressionParser::shown() const {
   }
 }
 
-void ExpressionParser::need_symbol(std::string_view s) {
+void ExpressionParser::expect_symbol(std::string_view s) {
   if (!take_symbol(s)) wrong("expected '", s, "', got ", shown());
 }
 
-std::string ExpressionParser::need_name(std::string_view what) {
+std::string ExpressionParser::expect_name(std::string_view what) {
   if (!is(TokenKind::name)) wrong("expected ", what, ", got ", shown());
   return take().text;
 }
@@ -66,10 +66,10 @@ NodePtr ExpressionParser::parse_expression() {
   const Nesting deeper(*this);
   NodePtr then = parse_or();
   while (take_name("if")) {
-    NodePtr n = node(NodeKind::conditional);
-    n = with(std::move(n), std::move(then));
-    n = with(std::move(n), parse_or());
-    then = with(std::move(n), take_name("else") ? parse_expression() : nullptr);
+    NodePtr n = make_node(NodeKind::conditional);
+    n = add_part(std::move(n), std::move(then));
+    n = add_part(std::move(n), parse_or());
+    then = add_part(std::move(n), take_name("else") ? parse_expression() : nullptr);
   }
   return then;
 }
@@ -77,27 +77,27 @@ NodePtr ExpressionParser::parse_expression() {
 NodePtr ExpressionParser::parse_expression_or_tuple() {
   NodePtr first = parse_expression();
   if (!is(TokenKind::symbol, ",")) return first;
-  NodePtr tuple = with(node(NodeKind::list), std::move(first));
+  NodePtr tuple = add_part(make_node(NodeKind::list), std::move(first));
   while (take_symbol(",") && !is(TokenKind::block_end) && !is(TokenKind::print_end))
-    tuple = with(std::move(tuple), parse_expression());
+    tuple = add_part(std::move(tuple), parse_expression());
   return tuple;
 }
 
 NodePtr ExpressionParser::parse_or() {
   NodePtr left = parse_and();
-  while (take_name("or")) left = with(with(node(NodeKind::either), std::move(left)), parse_and());
+  while (take_name("or")) left = add_part(add_part(make_node(NodeKind::either), std::move(left)), parse_and());
   return left;
 }
 
 NodePtr ExpressionParser::parse_and() {
   NodePtr left = parse_not();
-  while (take_name("and")) left = with(with(node(NodeKind::both), std::move(left)), parse_not());
+  while (take_name("and")) left = add_part(add_part(make_node(NodeKind::both), std::move(left)), parse_not());
   return left;
 }
 
 NodePtr ExpressionParser::parse_not() {
   const Nesting deeper(*this);
-  if (take_name("not")) return with(node(NodeKind::inverse), parse_not());
+  if (take_name("not")) return add_part(make_node(NodeKind::inverse), parse_not());
   return parse_comparison();
 }
 
@@ -116,30 +116,30 @@ NodePtr ExpressionParser::parse_comparison() {
     } else {
       return all ? std::move(all) : std::move(first);
     }
-    if (!all) all = with(node(NodeKind::compare), std::move(first));
+    if (!all) all = add_part(make_node(NodeKind::compare), std::move(first));
     all->names.push_back(op);
-    all = with(std::move(all), parse_sum());
+    all = add_part(std::move(all), parse_sum());
   }
 }
 
 template <class Next>
-NodePtr ExpressionParser::chain(std::initializer_list<std::string_view> symbols, const Next& next) {
+NodePtr ExpressionParser::parse_binary(std::initializer_list<std::string_view> symbols, const Next& next) {
   NodePtr left = next();
   while (is(TokenKind::symbol) && std::ranges::find(symbols, now().text) != symbols.end()) {
-    NodePtr n = node(NodeKind::binary, take().text);
-    left = with(with(std::move(n), std::move(left)), next());
+    NodePtr n = make_node(NodeKind::binary, take().text);
+    left = add_part(add_part(std::move(n), std::move(left)), next());
   }
   return left;
 }
 
 NodePtr ExpressionParser::parse_sum() {
-  return chain({"+", "-"}, [this] { return parse_concatenation(); });
+  return parse_binary({"+", "-"}, [this] { return parse_concatenation(); });
 }
 NodePtr ExpressionParser::parse_concatenation() {
-  return chain({"~"}, [this] { return parse_product(); });
+  return parse_binary({"~"}, [this] { return parse_product(); });
 }
 NodePtr ExpressionParser::parse_product() {
-  return chain({"*", "/", "//", "%"}, [this] { return parse_power(); });
+  return parse_binary({"*", "/", "//", "%"}, [this] { return parse_power(); });
 }
 NodePtr ExpressionParser::parse_power() {
   NodePtr base = parse_unary(true);
@@ -150,7 +150,7 @@ NodePtr ExpressionParser::parse_power() {
 NodePtr ExpressionParser::parse_unary(bool with_filters) {
   const Nesting deeper(*this);
   if (take_symbol("-")) {
-    NodePtr n = with(node(NodeKind::negate), parse_unary(false));
+    NodePtr n = add_part(make_node(NodeKind::negate), parse_unary(false));
     return with_filters ? parse_filters(std::move(n)) : std::move(n);
   }
   if (is(TokenKind::symbol, "+")) wrong("the sign '+' is not supported");
@@ -159,7 +159,7 @@ NodePtr ExpressionParser::parse_unary(bool with_filters) {
 }
 
 NodePtr ExpressionParser::parse_primary() {
-  NodePtr n = node(NodeKind::literal);
+  NodePtr n = make_node(NodeKind::literal);
   const Token t = now();
   if (is(TokenKind::string)) {
     std::string all;
@@ -180,7 +180,7 @@ NodePtr ExpressionParser::parse_primary() {
     else if (name == "none" || name == "None")
       n->value = Value(None{});
     else
-      n = node(NodeKind::name, name);
+      n = make_node(NodeKind::name, name);
     take();
   } else if (take_symbol("(")) {
     n = parse_list(")", NodeKind::list);
@@ -197,27 +197,27 @@ NodePtr ExpressionParser::parse_primary() {
 // Parses the items after an opening bracket. In parentheses, a single expression without a comma is returned as such,
 // not as a tuple.
 NodePtr ExpressionParser::parse_list(std::string_view end, NodeKind kind) {
-  NodePtr n = node(kind);
+  NodePtr n = make_node(kind);
   bool comma = false;
   while (!is(TokenKind::symbol, end)) {
-    n = with(std::move(n), parse_expression());
+    n = add_part(std::move(n), parse_expression());
     comma = take_symbol(",");
     if (!comma) break;
   }
-  need_symbol(end);
+  expect_symbol(end);
   if (end == ")" && n->parts.size() == 1 && !comma) return std::move(n->parts[0]);
   return n;
 }
 
 NodePtr ExpressionParser::parse_dict() {
-  NodePtr n = node(NodeKind::dict);
+  NodePtr n = make_node(NodeKind::dict);
   while (!is(TokenKind::symbol, "}")) {
-    n = with(std::move(n), parse_expression());
-    need_symbol(":");
-    n = with(std::move(n), parse_expression());
+    n = add_part(std::move(n), parse_expression());
+    expect_symbol(":");
+    n = add_part(std::move(n), parse_expression());
     if (!take_symbol(",")) break;
   }
-  need_symbol("}");
+  expect_symbol("}");
   return n;
 }
 
@@ -226,16 +226,16 @@ NodePtr ExpressionParser::parse_postfix(NodePtr of) {
     if (take_symbol(".")) {
       if (is(TokenKind::integer)) {
         NodePtr index = parse_primary();
-        of = with(with(node(NodeKind::item), std::move(of)), std::move(index));
+        of = add_part(add_part(make_node(NodeKind::item), std::move(of)), std::move(index));
       } else {
-        NodePtr n = node(NodeKind::attribute);
-        n->text = need_name("the name of a member");
-        of = with(std::move(n), std::move(of));
+        NodePtr n = make_node(NodeKind::attribute);
+        n->text = expect_name("the name of a member");
+        of = add_part(std::move(n), std::move(of));
       }
     } else if (take_symbol("[")) {
       of = parse_subscript(std::move(of));
     } else if (take_symbol("(")) {
-      of = parse_arguments(with(node(NodeKind::call), std::move(of)));
+      of = parse_arguments(add_part(make_node(NodeKind::call), std::move(of)));
     } else {
       return of;
     }
@@ -251,10 +251,10 @@ NodePtr ExpressionParser::parse_subscript(NodePtr of) {
     const bool none = is(TokenKind::symbol, ":") || is(TokenKind::symbol, "]");
     parts.push_back(none ? nullptr : parse_expression());
   }
-  need_symbol("]");
-  NodePtr n = with(node(slice ? NodeKind::slice : NodeKind::item), std::move(of));
+  expect_symbol("]");
+  NodePtr n = add_part(make_node(slice ? NodeKind::slice : NodeKind::item), std::move(of));
   while (slice && parts.size() < 3) parts.push_back(nullptr);
-  for (NodePtr& p : parts) n = with(std::move(n), std::move(p));
+  for (NodePtr& p : parts) n = add_part(std::move(n), std::move(p));
   return n;
 }
 
@@ -269,24 +269,24 @@ NodePtr ExpressionParser::parse_arguments(NodePtr n) {
     } else if (!n->names.empty()) {
       wrong("a positional argument follows a named one");
     }
-    n = with(std::move(n), parse_expression());
+    n = add_part(std::move(n), parse_expression());
     if (!take_symbol(",")) break;
   }
-  need_symbol(")");
+  expect_symbol(")");
   return n;
 }
 
 NodePtr ExpressionParser::parse_filters(NodePtr of) {
   while (true) {
     if (take_symbol("|")) {
-      NodePtr n = node(NodeKind::filter);
-      n->text = need_name("the name of a filter");
-      n = with(std::move(n), std::move(of));
+      NodePtr n = make_node(NodeKind::filter);
+      n->text = expect_name("the name of a filter");
+      n = add_part(std::move(n), std::move(of));
       of = take_symbol("(") ? parse_arguments(std::move(n)) : std::move(n);
     } else if (take_name("is")) {
       of = parse_test(std::move(of));
     } else if (take_symbol("(")) {
-      of = parse_arguments(with(node(NodeKind::call), std::move(of)));
+      of = parse_arguments(add_part(make_node(NodeKind::call), std::move(of)));
     } else {
       return of;
     }
@@ -295,9 +295,9 @@ NodePtr ExpressionParser::parse_filters(NodePtr of) {
 
 NodePtr ExpressionParser::parse_test(NodePtr of) {
   const bool inverted = take_name("not");
-  NodePtr n = node(NodeKind::test);
-  n->text = need_name("the name of a test");
-  n = with(std::move(n), std::move(of));
+  NodePtr n = make_node(NodeKind::test);
+  n->text = expect_name("the name of a test");
+  n = add_part(std::move(n), std::move(of));
   const auto begins_argument = [&] {
     if (is(TokenKind::name)) {
       constexpr std::array<std::string_view, 7> others{"else", "or", "and", "is", "if", "in", "not"};
@@ -309,8 +309,8 @@ NodePtr ExpressionParser::parse_test(NodePtr of) {
   if (take_symbol("("))
     n = parse_arguments(std::move(n));
   else if (begins_argument())
-    n = with(std::move(n), parse_postfix(parse_primary()));
-  return inverted ? with(node(NodeKind::inverse), std::move(n)) : std::move(n);
+    n = add_part(std::move(n), parse_postfix(parse_primary()));
+  return inverted ? add_part(make_node(NodeKind::inverse), std::move(n)) : std::move(n);
 }
 
 }  // namespace ring::chat

@@ -31,17 +31,17 @@ class ExpressionParser {
   }
   bool take_symbol(std::string_view s) { return is(TokenKind::symbol, s) && (take(), true); }
   bool take_name(std::string_view s) { return is(TokenKind::name, s) && (take(), true); }
-  void need_symbol(std::string_view s);
-  std::string need_name(std::string_view what);
+  void expect_symbol(std::string_view s);
+  std::string expect_name(std::string_view what);
   std::string shown() const;  // returns the current token for error messages
 
   template <class... Parts>
   [[noreturn]] void wrong(const Parts&... parts) const {
     fail(now().line, ": ", parts...);
   }
-  NodePtr node(NodeKind kind, std::string text = "") const;
+  NodePtr make_node(NodeKind kind, std::string text = "") const;
   // Adds a part to a node. Throws Error if the tree becomes too deep.
-  NodePtr with(NodePtr n, NodePtr part) const;
+  NodePtr add_part(NodePtr n, NodePtr part) const;
 
  private:
   friend class Nesting;
@@ -63,7 +63,7 @@ class ExpressionParser {
   NodePtr parse_test(NodePtr of);
   NodePtr parse_arguments(NodePtr callee);
   template <class Next>
-  NodePtr chain(std::initializer_list<std::string_view> symbols, const Next& next);
+  NodePtr parse_binary(std::initializer_list<std::string_view> symbols, const Next& next);
 
   std::vector<Token> tokens_;
   std::size_t at_ = 0;

@@ -21,24 +21,24 @@ class StatementParser : ExpressionParser {
   }
 
  private:
-  // Parses statements up to a tag that begins with one of `ends`, whose name is the next token, or to the end of the
-  // template.
+  // Parses statements up to the end of the template, or up to a tag whose name is one of `ends`; this name is then the
+  // next token.
   NodePtr body(std::initializer_list<std::string_view> ends) {
-    NodePtr n = node(NodeKind::block);
+    NodePtr n = make_node(NodeKind::block);
     if (++nesting_ > 50) wrong("blocks are nested more than 50 times");
     while (!is(TokenKind::end)) {
       if (is(TokenKind::text)) {
-        NodePtr text = node(NodeKind::text);
+        NodePtr text = make_node(NodeKind::text);
         text->text = take().text;
-        n = with(std::move(n), std::move(text));
+        n = add_part(std::move(n), std::move(text));
       } else if (is(TokenKind::print_begin)) {
         take();
-        n = with(std::move(n), with(node(NodeKind::print), parse_expression_or_tuple()));
+        n = add_part(std::move(n), add_part(make_node(NodeKind::print), parse_expression_or_tuple()));
         need(TokenKind::print_end);
       } else {
         take();  // skips {%
         if (is(TokenKind::name) && std::ranges::find(ends, now().text) != ends.end()) break;
-        n = with(std::move(n), statement());
+        n = add_part(std::move(n), statement());
       }
     }
     if (ends.size() > 0 && is(TokenKind::end))
@@ -57,7 +57,7 @@ class StatementParser : ExpressionParser {
   }
 
   NodePtr statement() {
-    const std::string name = need_name("the name of a statement");
+    const std::string name = expect_name("the name of a statement");
     if (name == "if") return branch();
     if (name == "for") return loop();
     if (name == "set") return assign();
@@ -70,15 +70,15 @@ class StatementParser : ExpressionParser {
   }
 
   NodePtr branch() {
-    NodePtr n = node(NodeKind::branch);
+    NodePtr n = make_node(NodeKind::branch);
     while (true) {
-      n = with(std::move(n), parse_expression());
+      n = add_part(std::move(n), parse_expression());
       need(TokenKind::block_end);
-      n = with(std::move(n), body({"elif", "else", "endif"}));
+      n = add_part(std::move(n), body({"elif", "else", "endif"}));
       if (take_name("elif")) continue;
       if (take_name("else")) {
         need(TokenKind::block_end);
-        n = with(std::move(n), body({"endif"}));
+        n = add_part(std::move(n), body({"endif"}));
       }
       end_of("endif");
       return n;
@@ -86,39 +86,39 @@ class StatementParser : ExpressionParser {
   }
 
   NodePtr loop() {
-    NodePtr n = node(NodeKind::loop);
+    NodePtr n = make_node(NodeKind::loop);
     const bool brackets = take_symbol("(");
-    do n->names.push_back(need_name("the name of a loop's variable"));
+    do n->names.push_back(expect_name("the name of a loop's variable"));
     while (take_symbol(","));
-    if (brackets) need_symbol(")");
+    if (brackets) expect_symbol(")");
     if (!take_name("in")) wrong("expected 'in', got ", shown());
-    n = with(std::move(n), simple());
-    n = with(std::move(n), take_name("if") ? parse_expression() : nullptr);
+    n = add_part(std::move(n), simple());
+    n = add_part(std::move(n), take_name("if") ? parse_expression() : nullptr);
     if (is(TokenKind::name, "recursive")) wrong("a 'recursive' loop is not supported");
     need(TokenKind::block_end);
     ++loops_;
-    n = with(std::move(n), body({"else", "endfor"}));
+    n = add_part(std::move(n), body({"else", "endfor"}));
     --loops_;
     NodePtr none;
     if (take_name("else")) {
       need(TokenKind::block_end);
       none = body({"endfor"});
     }
-    n = with(std::move(n), std::move(none));
+    n = add_part(std::move(n), std::move(none));
     end_of("endfor");
     return n;
   }
 
   NodePtr assign() {
-    NodePtr n = node(NodeKind::assign);
-    n->names.push_back(need_name("the name of a variable"));
+    NodePtr n = make_node(NodeKind::assign);
+    n->names.push_back(expect_name("the name of a variable"));
     if (take_symbol(".")) {
       n->text = n->names[0];
-      n->names[0] = need_name("the name of a member");
+      n->names[0] = expect_name("the name of a member");
     }
-    while (take_symbol(",")) n->names.push_back(need_name("the name of a variable"));
+    while (take_symbol(",")) n->names.push_back(expect_name("the name of a variable"));
     if (take_symbol("=")) {
-      n = with(std::move(n), parse_expression_or_tuple());
+      n = add_part(std::move(n), parse_expression_or_tuple());
       need(TokenKind::block_end);
       return n;
     }
@@ -127,25 +127,25 @@ class StatementParser : ExpressionParser {
     need(TokenKind::block_end);
     n->kind = NodeKind::capture;
     ++hidden_;
-    n = with(std::move(n), body({"endset"}));
+    n = add_part(std::move(n), body({"endset"}));
     --hidden_;
     end_of("endset");
     return n;
   }
 
   NodePtr macro() {
-    NodePtr n = node(NodeKind::macro, need_name("the name of a macro"));
-    need_symbol("(");
+    NodePtr n = make_node(NodeKind::macro, expect_name("the name of a macro"));
+    expect_symbol("(");
     while (!is(TokenKind::symbol, ")")) {
-      n->names.push_back(need_name("the name of a parameter"));
-      n = with(std::move(n), take_symbol("=") ? parse_expression() : nullptr);
+      n->names.push_back(expect_name("the name of a parameter"));
+      n = add_part(std::move(n), take_symbol("=") ? parse_expression() : nullptr);
       if (!take_symbol(",")) break;
     }
-    need_symbol(")");
+    expect_symbol(")");
     need(TokenKind::block_end);
     ++hidden_;
     const int loops = std::exchange(loops_, 0);
-    n = with(std::move(n), body({"endmacro"}));
+    n = add_part(std::move(n), body({"endmacro"}));
     loops_ = loops;
     --hidden_;
     end_of("endmacro");
@@ -153,11 +153,11 @@ class StatementParser : ExpressionParser {
   }
 
   NodePtr generation() {
-    NodePtr n = node(NodeKind::generation);
+    NodePtr n = make_node(NodeKind::generation);
     if (hidden_ > 0) wrong("{% generation %} inside a macro or a {% set %} block is not supported");
     need(TokenKind::block_end);
     ++hidden_;
-    n = with(std::move(n), body({"endgeneration"}));
+    n = add_part(std::move(n), body({"endgeneration"}));
     --hidden_;
     end_of("endgeneration");
     return n;
@@ -165,12 +165,12 @@ class StatementParser : ExpressionParser {
 
   NodePtr jump(const std::string& name) {
     if (loops_ == 0) wrong("{% ", name, " %} is outside a loop");
-    NodePtr n = node(name == "break" ? NodeKind::leave : NodeKind::next);
+    NodePtr n = make_node(name == "break" ? NodeKind::leave : NodeKind::next);
     need(TokenKind::block_end);
     return n;
   }
 
-  // Number of open blocks, of loops, and of blocks whose text is captured first.
+  // Numbers of open blocks, of open loops, and of open blocks that cannot contain {% generation %}.
   int nesting_ = 0, loops_ = 0, hidden_ = 0;
 };
 

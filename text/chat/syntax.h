@@ -10,19 +10,20 @@
 namespace ring::chat {
 
 enum class NodeKind : unsigned char {
-  // Expressions. The comment names the fields used; [..] lists the parts, which are null if optional and missing.
+  // Expressions. Each comment names the fields of Node that the kind uses; [..] is `parts`, `?` an optional part, null
+  // if missing.
   literal,      // value
   name,         // text
   list,         // [item..]
   dict,         // [name, value, name, value..]
-  attribute,    // text of [of]
+  attribute,    // [of]; text: the member's name
   item,         // [of, index]
   slice,        // [of, begin?, end?, step?]
   call,         // [callee, argument..]; `names` belong to the last arguments
-  filter,       // text: [of, argument..], like call
-  test,         // text: [of, argument..], like call
+  filter,       // [of, argument..], like call; text: the name
+  test,         // [of, argument..], like call; text: the name
   negate,       // [of]
-  binary,       // text: [left, right]
+  binary,       // [left, right]; text: the operator
   both,         // [left, right]
   either,       // [left, right]
   inverse,      // [of]
@@ -33,10 +34,10 @@ enum class NodeKind : unsigned char {
   text,        // text
   print,       // [expression]
   branch,      // [condition, block].., optionally an else block
-  loop,        // names in [of, condition?, block, else block?]
-  assign,      // names = [expression], or text.names[0] = [expression] for a namespace
-  capture,     // names[0] = [block]
-  macro,       // text(names): [default?.., block]
+  loop,        // [of, condition?, block, else block?]; names: the loop's variables
+  assign,      // [expression]; names: the variables or, if text names a namespace, the member
+  capture,     // [block], whose text is assigned to names[0]
+  macro,       // [default?.., block]; text: the macro's name; names: the parameters
   generation,  // [block]: text of an assistant
   leave,       // break
   next         // continue

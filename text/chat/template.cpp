@@ -31,7 +31,7 @@ class Evaluator {
  private:
   using Scope = std::vector<Member>;
 
-  static constexpr std::size_t kLoopSteps = 8;  // steps per iteration, since `loop` has up to 9 members
+  static constexpr std::size_t kLoopSteps = 8;  // steps per iteration, for the up to 9 members of `loop`
 
   // --- bounds
   void step(const Node& n) {
@@ -85,23 +85,23 @@ class Evaluator {
         Arguments a = arguments(n);
         return call_test(n.text, of, a);
       }
-      case NodeKind::negate: return binary("-", Value(std::int64_t{0}), value(*n.parts[0]), budget_);
+      case NodeKind::negate: return apply_binary("-", Value(std::int64_t{0}), value(*n.parts[0]), budget_);
       case NodeKind::binary: {
         const Value left = value(*n.parts[0]);
-        return binary(n.text, left, value(*n.parts[1]), budget_);
+        return apply_binary(n.text, left, value(*n.parts[1]), budget_);
       }
       case NodeKind::both: {
         Value left = value(*n.parts[0]);
-        return left.truth() ? value(*n.parts[1]) : left;
+        return left.is_truthy() ? value(*n.parts[1]) : left;
       }
       case NodeKind::either: {
         Value left = value(*n.parts[0]);
-        return left.truth() ? left : value(*n.parts[1]);
+        return left.is_truthy() ? left : value(*n.parts[1]);
       }
-      case NodeKind::inverse: return !value(*n.parts[0]).truth();
+      case NodeKind::inverse: return !value(*n.parts[0]).is_truthy();
       case NodeKind::compare: return comparison(n);
       case NodeKind::conditional:
-        if (value(*n.parts[1]).truth()) return value(*n.parts[0]);
+        if (value(*n.parts[1]).is_truthy()) return value(*n.parts[0]);
         return n.parts[2] ? value(*n.parts[2]) : Value(Undefined{"else"});
       default: fail("expected an expression, got a statement");
     }
@@ -234,14 +234,14 @@ class Evaluator {
   }
 
   void print_value(const Value& v) {
-    reject_undefined(v);
+    reject_none(v);
     budget_.append(*out_, v.is_text() ? v.text() : print(v, budget_));
   }
 
   Flow branch(const Node& n) {
     std::size_t i = 0;
     for (; i + 1 < n.parts.size(); i += 2)
-      if (value(*n.parts[i]).truth()) return run_block(*n.parts[i + 1]);
+      if (value(*n.parts[i]).is_truthy()) return run_block(*n.parts[i + 1]);
     return i < n.parts.size() ? run_block(*n.parts[i]) : Flow::on;
   }
 
@@ -260,7 +260,7 @@ class Evaluator {
         budget_.charge_created(kValueBytes);
         scopes_.emplace_back();
         unpack(scopes_.back(), n.names, v);
-        if (value(*n.parts[1]).truth()) kept.push_back(v);
+        if (value(*n.parts[1]).is_truthy()) kept.push_back(v);
         scopes_.pop_back();
       }
       items = std::move(kept);
@@ -320,7 +320,7 @@ class Evaluator {
   }
 
   Budget budget_;
-  std::vector<Scope> scopes_;  // variables that were passed, the template's own, then those of loops and macros
+  std::vector<Scope> scopes_;  // variables of the caller, then the template's own, then those of open loops and macros
   Rendered rendered_;
   std::string* out_ = &rendered_.text;
   int line_ = 1, calls_ = 0;

@@ -28,9 +28,9 @@ class Template {
   Template(Template&&) noexcept;
 
   bool marks_generation() const { return marks_; }  // true if the template contains {% generation %}
-  // Evaluates the template. spent: steps already used under the same limits. Throws Error, with the line, if evaluation
-  // fails, the template itself raises an error, or a limit is exceeded.
-  Rendered render(std::vector<Member> variables, const Limits& limits = {}, std::size_t spent = 0) const;
+  // Evaluates the template. spent_steps: steps already used under the same limits. Throws Error, with the line, if
+  // evaluation fails, the template itself raises an error, or a limit is exceeded.
+  Rendered render(std::vector<Member> variables, const Limits& limits = {}, std::size_t spent_steps = 0) const;
 
  private:
   std::string name_;

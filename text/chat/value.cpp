@@ -21,7 +21,7 @@ const Extent* extent_of(const Value& v) {
   return nullptr;
 }
 
-// Adds an item to the extent. Throws Error for a namespace, which could otherwise contain itself.
+// Adds an item to the extent. Throws Error for a namespace: if it could be an item, it could contain itself.
 void grow(Extent& all, const Value& item) {
   if (item.is<std::shared_ptr<Namespace>>()) fail("a namespace cannot be part of a list, an object or a namespace");
   const Extent* inner = extent_of(item);
@@ -99,7 +99,7 @@ double Value::number() const {
   return static_cast<double>(integer());
 }
 
-bool Value::truth() const {
+bool Value::is_truthy() const {
   if (is<bool>()) return *get<bool>();
   if (is_number()) return number() != 0;
   if (is_text()) return !text().empty();
@@ -287,7 +287,7 @@ std::string print(const Value& v, Budget& budget) {
   return out.take();
 }
 
-void reject_undefined(const Value& v) {
+void reject_none(const Value& v) {
   if (v.is<None>()) fail("a value is null and would be written as None, the way Python writes it");
 }
 

@@ -87,10 +87,10 @@ class Value {
   std::int64_t integer() const;
   double number() const;
 
-  bool truth() const;
+  bool is_truthy() const;
   std::size_t bytes() const;      // size with contents; see Extent
   std::size_t top_bytes() const;  // size without the contents of items; 0 except for strings, lists and objects
-  std::string kind() const;       // for error messages, e.g. "a text" or "undefined ('x')"
+  std::string kind() const;       // for error messages, e.g. "a string" or "undefined ('x')"
 
  private:
   Data data_;
@@ -101,7 +101,7 @@ class Value {
 // Returns `v` as {{ .. }} and Python's str() write it. Throws Error if it contains a function or a namespace.
 std::string print(const Value& v, Budget&);
 // Throws Error if `v` is none: a template would write it as "None", which training text must not contain.
-void reject_undefined(const Value& v);
+void reject_none(const Value& v);
 // Returns `v` as Python's json.dumps(ensure_ascii=False) writes it, on one line if indent < 0. Throws Error if it
 // contains a function, a namespace or an undefined value.
 std::string json_text(const Value& v, int indent, Budget&);

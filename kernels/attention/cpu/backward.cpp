@@ -29,12 +29,13 @@ struct Problem {
   std::int64_t group() const { return q.heads / k.heads; }
 };
 
-// Positions count samples of the head segment. Only this task writes dk and dv of keys [key, key_end).
+// Work of one thread: dk and dv of keys [key, key_end), which no other task writes, and these keys' part of dq.
+// Positions count samples of the head segment.
 struct Task {
   const SegmentPair* piece;
   std::int32_t kv_head, key, key_end;
   std::int32_t query, query_end;  // queries that may see some of the keys
-  std::int32_t rows;              // number of queries in tiles of the task's first key block
+  std::int32_t rows;              // number of queries in the score tiles of the task's first key block
   std::int64_t share;  // offset of the task's partial dq in `shares`, in floats; -1 if the task writes dq itself
   std::int64_t cost;   // number of scores
 
@@ -255,7 +256,7 @@ void add_shares(const Problem& p, std::span<const Task> parts, ThreadPool& pool)
 
 struct Plan {
   std::vector<Task> tasks;                // grouped by segment pair and KV head, in the order of keys
-  std::vector<std::size_t> groups = {0};  // first task of each group, and the number of tasks
+  std::vector<std::size_t> groups = {0};  // index of each group's first task, then the number of tasks
   std::int64_t share_floats = 0;          // floats of all shares
 };
 
@@ -383,7 +384,7 @@ void run_attention_backward(const AttentionBackward& args, const ExecContext& ct
                scratch = ctx.empty({ctx.stream.pool().size(), Scratch::floats(args.q.dim(2))});
   compute_delta(heads_of(args.out), heads_of(args.dout), delta.data<float>(), ctx.stream.pool());
   const std::vector<BranchPass> passes = passes_of(args.pattern);
-  for (std::size_t i = passes.size(); i-- > 0;) {  // starts with the pass that covers every row
+  for (std::size_t i = passes.size(); i-- > 0;) {  // starts with the last pass, since it covers every row
     Problem p = problem_of(args, passes[i], delta);
     p.first = i + 1 == passes.size();
     if (p.first) {

@@ -29,7 +29,7 @@ struct Problem {
 struct Task {
   const SegmentPair* piece;
   std::int32_t kv_head, row, row_end;  // queries [row, row_end) of the head segment
-  std::int64_t cost;                   // key blocks
+  std::int64_t cost;                   // number of key blocks
 };
 
 // Scratch memory of one thread: scores as in the forward, queries of one head, keys of one block, one row of masses.
@@ -99,7 +99,8 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
       });
     });
   }
-  const std::int32_t start = t.row / size * size;  // keys give the size of the whole block: some queries may be absent
+  // Counts the rows of the whole block by its keys, since some of its queries may belong to other processes.
+  const std::int32_t start = t.row / size * size;
   const std::int32_t rows = std::min(s.k_end, start + size) - std::max(s.k_first, start);
   const float share = 1 / static_cast<float>(rows * p.group());
   for (std::int64_t j = 0; j < p.blocks; ++j) out[j] = (p.adds ? out[j] : 0) + mass[j] * share;

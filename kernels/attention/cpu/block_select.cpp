@@ -47,11 +47,11 @@ struct Scored {
 };
 bool better(const Scored& a, const Scored& b) { return a.score != b.score ? a.score > b.score : a.block < b.block; }
 
-// Returns the length of the shortest prefix of `best` whose share of the softmax over `all` is at least `mass`. `best`
-// has the best of `all`, in order.
+// Returns the length of the shortest prefix of `best` whose share of the softmax over `all` is at least `mass`; if
+// there is none, returns the length of `best`. `best` has the highest scores of `all`, highest first.
 std::size_t reaching(float mass, float scale, std::span<const Scored> best, std::span<const Scored> all) {
   const float largest = best.front().score;
-  const auto weight = [=](const Scored& c) {  // compares first, because inf - inf is NaN
+  const auto weight = [=](const Scored& c) {  // compares scores first, because inf - inf is NaN
     return c.score == largest ? 1.0f : std::exp(scale * (c.score - largest));
   };
   const float target =

@@ -32,8 +32,8 @@ struct Rows {
   std::int64_t first = 0, stride = 0;  // in floats; `first` is negative if sample 0 is before the tensor
 
   float* at(std::int64_t j) const { return data + (first + j * stride); }
-  // Copies samples [j, j + count) of `dim` floats, a multiple of 8, to contiguous rows. Rows a power of two apart would
-  // compete for few cache sets.
+  // Copies samples [j, j + count) of `dim` floats, a multiple of 8, to contiguous rows. Without the copy, rows that are
+  // a power of two apart would compete for few cache sets.
   void copy(std::int64_t j, std::int64_t count, std::int64_t dim, float* to) const {
     for (std::int64_t i = 0; i < count; ++i)
       for (std::int64_t c = 0; c < dim; c += 8) std::memcpy(to + i * dim + c, at(j + i) + c, 8 * sizeof(float));

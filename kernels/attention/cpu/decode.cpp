@@ -21,7 +21,7 @@ struct Problem {
   const Tensor &k, &v;
   float scale;
   std::int64_t group, padded;  // group: query heads per KV head; padded: floats per row of scores
-  const float* gates;          // [B,Hq], for cache rows from `gated` on; null if there are none
+  const float* gates;          // [B,Hq], added to the scores of cache rows from `gated` on; null if there are none
   std::int32_t gated;
 };
 

@@ -34,9 +34,9 @@ struct Task {
 struct Block {
   std::int64_t rows, dim;
   Rows out, lse;       // row 0 is the first query of the block
-  bool merged = true;  // true if `out` already holds a partial result
+  bool merged = true;  // true if results are added to `out`; false if `out` is uninitialized
   float max[kQueryBlock], sum[kQueryBlock];
-  std::uint32_t key[kQueryBlock] = {};  // dropout keys
+  std::uint32_t key[kQueryBlock] = {};  // dropout keys of the query rows
 };
 
 void rescale(float* row, std::int64_t n, float factor) {
@@ -144,7 +144,7 @@ void add_strip(const Problem& p, const Strip& t, Block& b, std::int64_t at, cons
                 .beta = b.merged ? 1.0f : 0.0f});
 }
 
-// Adds the keys [key, key + width) of the head segment to all strips of the block.
+// Processes the keys [key, key + width) of the head segment for all strips of the block.
 void add_tile(const Problem& p, const Task& t, const HeadSegment& s, Block& b, std::int32_t key, std::int32_t width,
               const Scratch& scratch) {
   const std::int64_t kv_head = t.head / p.group();

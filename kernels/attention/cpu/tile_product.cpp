@@ -14,7 +14,8 @@ constexpr int kWidth = 8, kRows = 4;
 
 template <int width>
 struct Vector {
-  typedef float Type __attribute__((vector_size(width * sizeof(float))));  // g++ 12 drops it from a `using`
+  // Not a `using`, from which g++ 12 would drop the attribute.
+  typedef float Type __attribute__((vector_size(width * sizeof(float))));
   static Type load(const float* p) {
     Type v;
     std::memcpy(&v, p, sizeof v);
@@ -27,7 +28,7 @@ template <int rows, int vectors, int width>
 void block(const TileProduct& p, std::int64_t i, std::int64_t j) {
   using V = Vector<width>;
   typename V::Type sums[rows][vectors];
-#pragma GCC unroll 8  // like all loops below, so that the accumulators stay in registers
+#pragma GCC unroll 8  // unrolled like all loops below, so that the accumulators stay in registers
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v) sums[r][v] = typename V::Type{};

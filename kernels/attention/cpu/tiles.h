@@ -87,7 +87,8 @@ struct Extent {
   std::int64_t first, count;
 };
 
-// Returns the smallest run, counted from `key`, with all keys of [key, key + width) that queries [row, end) see.
+// Returns the smallest run of keys, counted from `key`, that contains all keys of [key, key + width) that queries
+// [row, end) see.
 inline Extent seen_by(const HeadSegment& s, std::int32_t row, std::int32_t end, std::int32_t key, std::int64_t width) {
   const TileBounds r = s.bounds<Stationary::q>(row, end);
   const std::int64_t first = std::clamp<std::int64_t>(r.first - key, 0, width);

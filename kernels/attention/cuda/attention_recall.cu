@@ -28,7 +28,7 @@ void run_attention_recall(const AttentionRecall& a, const ExecContext& ctx) {
          device_data<float>(a.out), a.kept.dim(1), a.kept.dim(0));
 }
 
-// One warp per block of queries.
+// Counts the kept pairs and the pairs of causal dense attention: one warp per block of queries.
 __global__ void __launch_bounds__(kBlock) count_pairs(const __grid_constant__ Documents<SegmentPair> documents,
                                                       SelectedBlocks selected, int size, float* out) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

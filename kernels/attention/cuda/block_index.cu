@@ -68,7 +68,7 @@ Biases<T> biases_of(const Tensor& t, const IndexShape& s) {
   return {device_data<T>(t) + s.first_head * s.distances, static_cast<int>(s.distances)};
 }
 
-// One thread block per block of queries, one thread per block of keys.
+// Computes scores: one thread block per block of queries, whose threads take the blocks of keys in turn.
 template <class T>
 __global__ void __launch_bounds__(kBlock) score_blocks(const __grid_constant__ Documents<SelectedRows> documents,
                                                        Projected<T> x, Biases<T> biases, float* scores, int columns) {
@@ -129,7 +129,8 @@ struct Backwards {
   }
 };
 
-// Gradients of queries and weights: one thread block per row; a row's queries score the blocks before the next one.
+// Computes gradients of queries and head weights: one thread block per row of `projected`. A row's queries score the
+// row's own block and all earlier blocks.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     query_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Gradients of keys: one thread block per row; its threads share the queries of later blocks.
+// Computes gradients of keys: one thread block per row of `projected`, whose threads share the queries of later blocks.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     key_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
@@ -226,8 +227,8 @@ void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
   });
 }
 
-// Gradients of biases: one thread block per bucket (x) and KV head of the layer (y). Threads share the pairs, so that
-// all are busy even for near distances, at which a row has only one pair.
+// Computes gradients of distance biases: one thread block per bucket (x) and KV head of the layer (y). Its threads
+// share the pairs of all rows, so that all are busy even for near distances, at which a row has only one pair.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     distance_gradients(const __grid_constant__ Documents<SelectedRows> documents, const float* dscores, int columns,
@@ -322,7 +323,7 @@ __device__ float divergence(const Losing& p, Candidates rule, std::int64_t at, i
   return warp_sum(result);
 }
 
-// One thread block per block of queries; warps take its heads in turn.
+// Computes losses: one thread block per block of queries, whose warps take the heads in turn.
 __global__ void __launch_bounds__(kBlock)
     index_losses(const __grid_constant__ Documents<PoolSegment> documents, const __grid_constant__ Losing p) {
   __shared__ float sums[kWarps];

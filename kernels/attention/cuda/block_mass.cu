@@ -25,19 +25,19 @@ struct Params {
   bool adds;                      // true if the mass is accumulated instead of overwritten
 };
 
-// First block, and number of blocks, of a document that have queries.
+// Return the first block that has queries of a document, and the number of such blocks.
 RING_HOST_DEVICE int first_block(const SegmentPair& s, int block) { return s.q_first / block; }
 RING_HOST_DEVICE int blocks_of(const SegmentPair& s, int block) {
   return s.q_first < s.q_end ? (s.q_end - 1) / block + 1 - first_block(s, block) : 0;
 }
 
-// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: total
-// queries of that block, which has one wherever it has a key.
+// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: number of
+// rows of the whole block, counted by its keys, since some of its queries may belong to other processes.
 struct Owned {
   SegmentPair piece;
   int kv_head, own, first, end, rows;
 
-  // Reverse order: late blocks keep more columns and start first.
+  // Takes the blocks in reverse order: the last ones keep the most columns, so they start first.
   template <class T>
   __device__ Owned(const Documents<SegmentPair>& documents, const Params<T>& p)
       : kv_head(static_cast<int>(blockIdx.y)) {
@@ -101,7 +101,7 @@ struct TileSums {
     const float sum = warp_sum(of_lane);
     if (threadIdx.x % kWarp == 0) sums[turn][threadIdx.x / kWarp] = sum;
   }
-  // Requires a barrier since put().
+  // Adds share * (sum of the tile) to `mass`. Requires a barrier after put().
   __device__ void add_to(float& mass, int turn, float share) const {
     if (threadIdx.x != 0) return;
     float sum = 0;
@@ -110,7 +110,7 @@ struct TileSums {
   }
 };
 
-// Blocks of 64 kTiles rows; each of four warps has 16 kTiles of them.
+// Sizes for blocks of 64 kTiles queries, which four warps share: 16 kTiles rows each.
 template <int kDim, int kTiles>
 struct MmaShape {
   static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kRows = 16 * kTiles * kWarps;
@@ -160,7 +160,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
     load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(at.query(start), head), p.q.row, at.queries(start),
                                                    p.dim);
     int tile = tiles.from(0), before = -1, turn = 0;
-    load_keys(turn, tile);  // a block always keeps itself
+    load_keys(turn, tile);  // there is a first tile: a block always keeps itself
     float shift[kTiles][2];
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i)
@@ -188,7 +188,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
 constexpr int kR = 4, kRows = kSide * kR;  // kRows: queries of a block, and keys of a tile
 static_assert(kRows == kColumns);
 
-// Processes a block of 128 rows as two halves, one after the other.
+// Computes the mass with plain FMAs. A block of 128 rows is processed as two halves, one after the other.
 template <class T>
 __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant__ Documents<SegmentPair> documents,
                                                           const __grid_constant__ Params<T> p) {
@@ -270,7 +270,7 @@ void run_mma(const BlockMass& a, const ExecContext& ctx) {
   return dim <= 64 ? run_mma_of<64>(a, ctx) : dim <= 128 ? run_mma_of<128>(a, ctx) : run_mma_of<256>(a, ctx);
 }
 
-// Requires aligned 16-byte chunks of rows.
+// Returns true if q and k are bf16, in rows of aligned 16-byte chunks, with a head dim of at most 256.
 bool supports_mma(const BlockMass& a, const ExecContext&) {
   const auto fits = [](const Tensor& t) {
     return t.defined() && t.dtype() == DType::bf16 && t.shape().size() == 3 && t.stride(2) == 1 &&

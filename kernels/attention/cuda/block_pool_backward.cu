@@ -13,7 +13,7 @@ struct Gradients {
   int heads, dim, block;
 };
 
-// One thread block per pooled block: its threads take the columns of a row in turn.
+// Adds the gradient: one thread block per pooled block, whose threads take the columns of a row in turn.
 __global__ void __launch_bounds__(kBlock)
     add_means(const __grid_constant__ Documents<PoolSegment> documents, Gradients p) {
   const int d = documents.find(static_cast<int>(blockIdx.x)),

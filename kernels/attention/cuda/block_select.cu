@@ -23,7 +23,8 @@ struct Pooled {
   int heads, groups, dim, block;  // heads: heads per group
 };
 
-// One thread block per pooled block and group of heads: its warps take the rows in turn, each lane n columns.
+// Computes means of blocks: one thread block per pooled block and group of heads. Its warps take the rows in turn; each
+// lane takes n columns.
 template <int n, class T, class Out>
 __global__ void __launch_bounds__(kBlock)
     pool_blocks(const __grid_constant__ Documents<PoolSegment> documents, Pooled<T, Out> p) {
@@ -111,7 +112,7 @@ __device__ std::uint32_t ordered(float score) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// Returns in lane i the sum of v[i] over all lanes, in the order of warp_sum: 31 shuffles for 32 sums.
+// Returns in lane i the sum of v[i] over all lanes, added in the order of warp_sum(). 32 sums take 31 shuffles.
 template <int half = kWarp / 2>
 __device__ float sum_for_lane(float (&v)[kWarp], int lane) {
   if constexpr (half == 0) {
@@ -127,8 +128,8 @@ __device__ float sum_for_lane(float (&v)[kWarp], int lane) {
   }
 }
 
-// Returns in lane i the score of key i, or of the last key if i >= count. The keys' chains are independent. A lane
-// loads n columns at a time.
+// Returns in lane i the score of key i, or of the last key if i >= count. The FMAs of different keys are independent,
+// so that they overlap. A lane loads n columns at a time.
 template <int n>
 __device__ float score_of(const float* q, const float* keys, int stride, int count, int dim, int lane) {
   float sums[kWarp] = {};
@@ -144,15 +145,15 @@ __device__ float score_of(const float* q, const float* keys, int stride, int cou
   return sum_for_lane(sums, lane);
 }
 
-// Returns how many scores are at least `least`.
+// Returns the number of scores >= `least`. Called by a warp.
 __device__ int count_from(std::uint32_t least, const std::uint32_t* scores, int count, int lane) {
   int found = 0;
   for (int j = lane; j < count; j += kWarp) found += scores[j] >= least;
   return warp_sum(found);
 }
 
-// Returns the largest value that at least `room` scores reach, searched bit by bit from the highest bit; 1 if fewer
-// scores are not NaN.
+// Returns the room-th highest score, searched bit by bit from the highest bit. If fewer than `room` scores are not NaN,
+// returns 1, which all of these reach.
 __device__ std::uint32_t min_of_best(int room, const std::uint32_t* scores, int count, int lane) {
   std::uint32_t least = 0;
   for (std::uint32_t bit = 1u << 31; bit > 0; bit /= 2)
@@ -186,10 +187,10 @@ struct Weights {
   static __device__ float value(std::uint32_t ordered) {
     return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
   }
-  __device__ float of(std::uint32_t score) const {  // equal scores may be infinite
+  __device__ float of(std::uint32_t score) const {  // compares scores first, because inf - inf is NaN
     return score == largest ? 1.0f : expf(scale * (value(score) - value(largest)));
   }
-  // Returns the sum over scores of at least `least`, which must be 1 or more.
+  // Returns the sum of the weights of all scores >= `least`, which must be 1 or more (0 would include NaN).
   __device__ float from(std::uint32_t least) const {
     float sum = 0;
     for (int j = lane; j < count; j += kWarp)
@@ -198,8 +199,8 @@ struct Weights {
   }
 };
 
-// Selects the best scores of `most` until their share of the softmax reaches `mass`. A sum over more scores is never
-// smaller, so a bit-by-bit search finds the lowest selected score here, too.
+// Selects the best scores of `most` until their share of the softmax reaches `mass`. The lowest selected score is
+// searched bit by bit, as in min_of_best(). This is possible because a sum over more scores is never smaller.
 __device__ Taken reaching(float mass, const Taken& most, const Weights& w) {
   const float target = mass * w.from(1);
   if (w.largest == 0 || w.from(most.score) < target) return most;
@@ -212,9 +213,9 @@ __device__ Taken reaching(float mass, const Taken& most, const Weights& w) {
   return {least, least > most.score ? needed : min(needed, most.count)};
 }
 
-// One warp per block of queries and head; the scores of its candidates, blocks [first, end), are in shared memory. The
-// warps of a thread block have neighbouring rows of one head and so read the same keys together. The last rows, which
-// have the most candidates, come first.
+// Selects by content: one warp per block of queries and head. The scores of its candidates, blocks [first, end), are in
+// shared memory. The warps of a thread block have neighbouring rows of one head, so that they read the same keys at the
+// same time. The last rows come first, because they have the most candidates.
 template <int n>
 __global__ void __launch_bounds__(kBlock)
     select_by_content(const __grid_constant__ Documents<SelectedRows> documents, const __grid_constant__ Selecting p) {

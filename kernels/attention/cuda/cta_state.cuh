@@ -56,14 +56,14 @@ struct CtaState {
     return true;
   }
 
-  // Return the tensor row of a row of the thread block, and of a streamed column.
+  // Return the tensor row of the thread block's row `in_block`, and of the streamed column `column`.
   __device__ std::int64_t own_row(int in_block) const {
     return (owner == Stationary::q ? segment.q_row : segment.k_row) + std::int64_t{row + in_block} * segment.rate;
   }
   __device__ std::int64_t streamed_row(int column) const {
     return (owner == Stationary::q ? segment.k_row : segment.q_row) + std::int64_t{column} * segment.rate;
   }
-  // Return the valid rows relative to a row of the thread block, and the valid columns relative to `column`.
+  // Return the valid rows, relative to the thread block's row `in_block`, and the valid columns, relative to `column`.
   __device__ Range own_range(int in_block) const {
     return Range{segment.first<owner>(), segment.end<owner>()}.from(row + in_block);
   }
@@ -72,8 +72,8 @@ struct CtaState {
     return Range{segment.first<other>(), segment.end<other>()}.from(column);
   }
 
-  // Returns the destination of the rows from `in_block` on, for columns [column, dim). parts: partial sums, in rows of
-  // `dim`.
+  // Returns the destination of columns [column, dim) of the thread block's rows from `in_block` on: in `parts` if the
+  // list is split, else in the tensor. parts: partial sums, in rows of `dim` columns.
   __device__ RowsOut out(const Output& to, float* parts, int in_block, int column, int dim) const {
     RowsOut r{};
     r.exist = own_range(in_block), r.columns = dim - column;

@@ -24,7 +24,7 @@ struct Documents {
   }
 };
 
-// Calls fn(documents) for up to kDocuments at a time. Documents with count(r) = 0 are skipped.
+// Calls fn(documents) for up to kDocuments at a time. count(r): number of blocks of a document, which is skipped if 0.
 template <class Rows, class Count, class Fn>
 void for_documents(const std::vector<Rows>& all, const Count& count, const Fn& fn) {
   Documents<Rows> some{};

@@ -1,7 +1,7 @@
 #pragma once
 // Dropout in the CUDA kernels. Dropout keys of query rows are drawn once per call by a separate kernel; those of key
-// columns are one multiplication each. Accumulators are scaled once at the end and delta in advance, so that each pair
-// only costs its random bits and a select.
+// columns are one multiplication each. Each pair only costs its random bits and a select, because accumulators are
+// scaled once at the end, and delta is scaled in advance.
 
 #include "kernels/attention/cuda/cta_state.cuh"
 
@@ -29,7 +29,8 @@ template <int kM, int kN>
 struct LaneDropout<Stationary::q, kM, kN> {
   std::uint32_t rows[kM][2], column, step;
 
-  // keys: row keys from the warp's first row on; that row is row `row` of the head segment.
+  // Loads the dropout keys of the accumulator's rows. If queries are stationary, they are read from `keys`, which
+  // starts at the warp's first row. Else they follow from the warp's first row in the head segment.
   __device__ void load(const std::uint32_t* keys, const HeadSegment& s, int, Range exist) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -41,7 +42,8 @@ struct LaneDropout<Stationary::q, kM, kN> {
       }
     step = dropout_column_key(s.rate);
   }
-  // Prepares a tile. first: the tile's first column in the head segment; `shared`: row keys of the tile's columns.
+  // Prepares the dropout keys of a tile's columns. first: the tile's first column in the head segment. shared: row keys
+  // of the tile's queries, used if keys are stationary.
   __device__ void stage(const HeadSegment& s, int first, const std::uint32_t*) {
     column = column_key(s, first + static_cast<int>(threadIdx.x) % 4 * 2);
   }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kWarps = kBlock / kWarp;
 
-// One warp per head of each row, r = row * heads + head.
+// Computes entropies: one warp per head of each row, r = row * heads + head.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     entropies(RowsOf<T> q, const float* keys, const float* lse, float* out, std::int64_t heads, float scale) {

@@ -19,7 +19,7 @@ bool recording(const ExecContext& ctx) {
 DeviceLists lists_for(const Pattern& pattern, Stationary owner, std::int64_t kv_heads, std::int64_t length,
                       std::int64_t stream_bytes, const ExecContext& ctx) {
   RING_CHECK(pattern.blocks, "attention: block lists of a pattern without blocks");
-  const ListShape shape{owner, kv_heads, length, pattern.causal, section_of(kv_heads, length, stream_bytes)};
+  const ListShape shape{owner, kv_heads, length, pattern.causal, kv_heads_per_section(kv_heads, length, stream_bytes)};
   return ctx.stream.impl().resource<ListCache>().find(*pattern.blocks, shape, ctx);
 }
 

@@ -11,9 +11,9 @@
 
 namespace ring::cuda {
 
-// A list is split if it is longer than kLongest times the mean and longer than half an SM's share of a section's work.
-// So fewer than half of the lists are split, into fewer parts than there are lists, and splitting adds at most one part
-// for two lists.
+// A list is split if it is longer than kLongest times the mean list, than half an SM's share of a section's entries,
+// and than kShortestCut. Therefore fewer than half of the lists are split, they have fewer parts than there are lists,
+// and splitting adds at most one part per two lists.
 constexpr std::int32_t kLongest = 2, kShortestCut = 16;
 constexpr int kListWarps = 4, kPlanThreads = 1024;
 
@@ -27,7 +27,7 @@ __device__ inline Parts parts_of(std::int32_t length, std::int32_t longest) {
   return {count, length / count, length % count};
 }
 
-// Items, slots and split lists that a list, or a range of lists, adds.
+// Number of items, of slots for partial sums, and of split lists that a list, or a range of lists, needs.
 struct Cuts {
   std::int32_t items, slots, split_lists;
   __device__ Cuts operator+(const Cuts& o) const {
@@ -45,9 +45,9 @@ __device__ inline std::int32_t longest_uncut(std::int64_t work, std::int64_t lis
   return static_cast<std::int32_t>(limit > kShortestCut ? limit : kShortestCut);
 }
 
-// Calls place(list, prefix) for every list, where prefix is the exclusive scan of of(list). Returns the total. Like all
-// planning, it runs in one thread block: each warp owns a contiguous range of lists and first adds up the range for the
-// warps after it.
+// Calls place(list, prefix) for every list, where prefix is the sum of `of` over all earlier lists. Returns the total.
+// Like all planning, it runs in one thread block. Each warp owns a contiguous range of lists, and first sums its range
+// for the warps after it.
 template <class T, class Of, class PlaceOf>
 __device__ T sums_before(int lists, const Of& of, const PlaceOf& place) {
   constexpr int kWarps = kPlanThreads / kWarp;

@@ -40,7 +40,7 @@ __global__ void add_parts(PartialSums s, HeadsOf<T> out) {
 
 void add_splits(const DeviceLists& lists, const SegmentPair* pieces, const SplitSums& s, const ExecContext& ctx) {
   if (lists.split_lists == 0) return;
-  RING_CHECK(s.partial.defined() && s.partial.dtype() == DType::f32 && s.partial.contiguous() &&
+  RING_CHECK(s.partial.defined() && s.partial.dtype() == DType::f32 && s.partial.is_contiguous() &&
                  s.partial.shape().size() == 4 && s.partial.dim(1) == lists.slots && s.partial.dim(2) == kListRows &&
                  s.partial.dim(3) >= s.out.dim(2) && s.partial.dim(0) <= kMaxGridY,
              "attention_backward: partial sums are ", describe(s.partial), ", expected f32 [pieces, ", lists.slots,

@@ -10,7 +10,7 @@ struct ListWalk {
   Stationary owner;
   bool causal, whole;  // whole: true if the rule's blocks have 128 positions, false if they have 64
   int halves, tiles;   // number of blocks of 64 and of 128 positions
-  int first = 0;       // first tile of the other side
+  int first = 0;       // first tile of the other side that may have entries
 };
 
 // Returns the two entries of an owner's tile for columns [128 pair, 128 pair + 128); 0 if nothing is kept. keeps(row,

@@ -12,9 +12,9 @@
 namespace ring::cuda {
 namespace {
 
-// Bytes of the L2 cache (60 MB on an H200) that the rows streamed by running thread blocks may fill.
+// Maximum bytes of the L2 cache (60 MB on an H200) that the rows streamed by running thread blocks should fill.
 constexpr std::int64_t kL2Bytes = std::int64_t{24} << 20;
-constexpr std::int64_t kBusyTiles = 512;  // twice as many as needed to occupy every SM
+constexpr std::int64_t kBusyTiles = 512;  // minimum tiles of a section: twice as many as needed to occupy every SM
 
 // Heads that share lists.
 struct ListSet {
@@ -39,8 +39,8 @@ struct Walk {
   int lists;  // number of lists of all sets
 };
 
-// One warp per list. If kCount, sets out[list] to the number of entries; otherwise writes the entries to out +
-// begins[list], ascending.
+// Walks the lists, one warp per list. If kCount, sets out[list] to the number of entries; otherwise writes the entries
+// to out + begins[list], ascending.
 template <bool kCount>
 __global__ void __launch_bounds__(kListWarps* kWarp)
     walk_lists(const __grid_constant__ Walk w, const std::int32_t* begins, std::int32_t* out) {
@@ -180,7 +180,7 @@ T* array(const Tensor& t) {
   return reinterpret_cast<T*>(t.raw());
 }
 
-// Page-locked memory is expensive to allocate: one buffer per stream.
+// Page-locked memory for Totals: one buffer per stream, because it is expensive to allocate.
 struct HostTotals {
   explicit HostTotals(StreamImpl& stream) : memory(stream.host_buffer(sizeof(Totals))) {}
   std::shared_ptr<void> memory;
@@ -188,7 +188,7 @@ struct HostTotals {
 
 // Blocks the host until the counts have arrived: they decide how much memory the lists need.
 Totals read_totals(const HostTotals& host, const Event& known) {
-  known.synchronize();  // host waits: start
+  known.synchronize();  // allowed host wait: start
   const Totals t = *static_cast<const Totals*>(host.memory.get());
   RING_CHECK(t.entries < std::int64_t{1} << 31, "attention: the lists of a block pattern have ", t.entries,
              " entries, but at most 2^31 - 1 are supported. Use a sparser pattern or a shorter context");
@@ -239,7 +239,7 @@ Input input_of(const BlockPattern& pattern, const ListShape& shape, const ExecCo
 
 Launch by_warp(std::int64_t lists) { return {grid_of(divide_up(lists, kListWarps)), kListWarps * kWarp}; }
 
-// Plans all but the entries' values: the offset of each list, and the ordered work.
+// Plans all of the lists except the entries' values: list offsets, splits and the order of the work items.
 DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& counts, const Tensor& begins,
                     const ExecContext& ctx) {
   const bool cut = shape.owner == Stationary::kv;
@@ -275,7 +275,7 @@ DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& coun
 
 }  // namespace
 
-std::int64_t section_of(std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes) {
+std::int64_t kv_heads_per_section(std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes) {
   const std::int64_t fits = kL2Bytes / std::max<std::int64_t>(1, stream_bytes * length);
   const std::int64_t busy = divide_up(kBusyTiles, std::max<std::int64_t>(1, divide_up(length, kListRows)));
   return std::clamp<std::int64_t>(std::max(fits, busy), 1, std::max<std::int64_t>(1, kv_heads));

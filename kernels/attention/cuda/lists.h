@@ -27,8 +27,8 @@ struct SplitList {
   std::int32_t piece = 0;          // index of the segment pair, as in ListItem
 };
 
-// Lists of queries (for the forward and dq) are never split; of the lists of keys (for dk and dv), the longest are. No
-// list is empty: the diagonal is always kept.
+// Block lists of all heads. Lists of queries (used for the forward and dq) are never split. The longest lists of keys
+// (used for dk and dv) are split. No list is empty, because the diagonal is always kept.
 struct DeviceLists {
   Tensor entries;  // [entries] i32; heads with the same rule may share entries
   Tensor order;    // ListItem [items] as bytes: longest first, one section of KV heads after another
@@ -43,8 +43,8 @@ struct DeviceLists {
   std::size_t bytes() const { return entries.bytes() + order.bytes() + splits.bytes(); }
 };
 
-// Everything besides the pattern that lists depend on. `section`: KV heads whose streamed rows share the L2 cache (see
-// section_of()).
+// Everything except the pattern that lists depend on. `section`: number of KV heads that run at the same time, so that
+// their streamed rows share the L2 cache (see kv_heads_per_section()).
 struct ListShape {
   Stationary owner = Stationary::q;
   std::int64_t kv_heads = 1, length = 0;  // length: positions of the packed row
@@ -54,7 +54,7 @@ struct ListShape {
 };
 // Returns the KV heads per section. stream_bytes: bytes per position and KV head that a thread block streams (k and v
 // in bf16: 4 D).
-std::int64_t section_of(std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes);
+std::int64_t kv_heads_per_section(std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes);
 
 // Returns lists from the stream's cache and builds them at the first use; the host then waits for the device once. Work
 // that reads the lists need not hold a reference if it is queued before the next call. Throws Error if the pattern has
@@ -91,10 +91,10 @@ struct SelectedShape {
 // lists must be queued on the same stream. Throws Error if the lists are too large.
 DeviceLists selected_lists(const BlockSelection&, const SegmentPair* pieces, const SelectedShape&, const ExecContext&);
 
-// Adds the partial sums of split lists, in the order of the parts. For each segment pair, split list and row r < 128 of
-// the tile that is a key of the segment pair, with p = 128 tile + r:
+// Adds the partial sums of split lists, in the order of the parts. For each segment pair, each split list, and each row
+// r < 128 of the list's tile for which p = 128 tile + r is a key of the segment pair:
 //   out[k_row + p, kv_head] = factor * (sum over parts of partial[segment pair, slot, r]) + carry[..]
-// Parts without any pair must have written zeros if the tile has keys of the segment pair.
+// If the tile has keys of the segment pair, parts without any pair must have written zeros.
 struct SplitSums {
   Tensor partial;  // f32 [segment pairs (1 if each item names its own), slots, 128, width], width >= D
   Tensor out;      // [N,Hk,D], f32 or bf16, any strides, unit last stride

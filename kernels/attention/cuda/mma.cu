@@ -6,7 +6,7 @@
 namespace ring::cuda {
 namespace {
 
-// Returns true if rows consist of aligned 16-byte chunks.
+// Returns true if the tensor is bf16 (f32 if or_f32 is set) and its rows consist of aligned 16-byte chunks.
 bool fits(const Tensor& t, bool or_f32 = false) {
   if (!t.defined() || t.shape().size() != 3 || t.stride(2) != 1 || !is_aligned(t.raw())) return false;
   if (t.dtype() != DType::bf16 && !(or_f32 && t.dtype() == DType::f32)) return false;

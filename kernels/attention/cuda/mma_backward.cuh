@@ -167,7 +167,7 @@ struct TileCoord {
   std::uint32_t x, stage;
 };
 
-// Per-lane inputs besides the operands.
+// A lane's inputs besides the operands: lse2, delta and dropout keys of its rows and columns.
 template <Stationary owner, int kDim>
 struct LaneNumbers {
   using Shape = BackwardShape<owner, kDim>;
@@ -264,7 +264,7 @@ __global__ __launch_bounds__(
                                           p.y.row * segment.rate, cta.own_range(0), p.dim);
   cp_async_commit();
   int cursor = cta.columns.cursor, next, next_states, in_group = 0;
-  // Finds the next column block. If keys are stationary, runs over the query heads of the group one after another.
+  // Finds the next column block. If keys are stationary, starts again for each query head of the group.
   const auto find = [&] {
     if (cta.columns.next(cursor, next, next_states)) return true;
     if (!kKeys || ++in_group >= p.group) return false;

@@ -8,7 +8,7 @@ namespace {
 constexpr int kWarps = kBlock / kWarp;
 constexpr int kTile = 32;  // rows and columns of a transposed tile
 
-// One warp per head of each row, r = row * heads + head.
+// Computes gradients of gates: one warp per head of each row, r = row * heads + head.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     gate_gradients(RowsOf<T> dout, RowsOf<T> attended, const float* pooled, const float* pooled_lse, const float* lse,
@@ -48,7 +48,7 @@ void run(const PoolGate& a, const ExecContext& ctx) {
   });
 }
 
-// One thread block per tile: reads rows and writes columns.
+// Writes out = beta out + (x transposed): one thread block per tile of x.
 template <class T, class Out>
 __global__ void __launch_bounds__(kBlock)
     transpose(const T* x, Out* out, std::int64_t rows, std::int64_t columns, std::int64_t tiles, float beta) {

@@ -10,7 +10,7 @@ struct FinishParams {
   BranchPass pass;
   const TileItem* items;
   std::int64_t tokens;
-  int residue_rows;              // N / rate
+  int residue_rows;              // N / rate: number of rows of each residue
   int heads, group, parts, dim;  // group: query heads per KV head; parts: 64-column parts of a head
   float scale;
 };
@@ -28,9 +28,10 @@ __device__ inline void write4(const Output& to, std::int64_t row, int head, int 
   }
 }
 
-// One thread block for 64 queries and 64 columns of one head; if turns were counted, these queries are one tile.
+// Writes dq from the accumulators: one thread block per 64 queries and 64 columns of one head. If turns were counted,
+// the 64 queries are one tile.
 __global__ void finish_queries(const FinishParams p) {
-  constexpr int kPieces = kSumColumns / 4, kStep = kBlock / kPieces;  // float4 pieces per row; rows per step
+  constexpr int kPieces = kSumColumns / 4, kStep = kBlock / kPieces;  // kPieces: float4 per row; kStep: rows per step
   const int index = static_cast<int>(blockIdx.x) / p.parts, part = static_cast<int>(blockIdx.x) % p.parts;
   const int head = index % p.heads, piece = static_cast<int>(threadIdx.x) % kPieces;
   const int column = part * kSumColumns + piece * 4;
@@ -63,9 +64,9 @@ QuerySums::QuerySums(const AttentionBackward& a, bool cleared, const ExecContext
   if (!cleared) turns_ = ctx.zeros({shape[0], shape[1]});
 }
 
-void QuerySums::finish(const AttentionBackward& a, const BranchPass& pass, const ExecContext& ctx) const {
+void QuerySums::write_dq(const AttentionBackward& a, const BranchPass& pass, const ExecContext& ctx) const {
   const std::int64_t heads = a.q.dim(1);
-  BranchPass all = pass;  // row blocks cover all queries, also if the pass has lists
+  BranchPass all = pass;  // schedules blocks of all queries, even if the pass has lists
   all.listed = false;
   const SchedulePlan plan = plan_schedule(all, a.pattern, a.queries, a.keys, a.selection, Stationary::q, heads,
                                           a.k.dim(1), kQueryTile, 4 * a.q.dim(2), ctx);

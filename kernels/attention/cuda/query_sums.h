@@ -1,8 +1,8 @@
 #pragma once
-// f32 accumulators of dq. Thread blocks that own keys add to them, a tile of 64 queries at a time and one after another
-// or, if results need not be deterministic, in any order once the first one has stored. Samples of a residue are
-// contiguous: row n of the tensor is row n % rate * (N / rate) + n / rate here. Tiles start at a head segment's first
-// query or, with lists, at position 0 of the segment.
+// f32 accumulators of dq, to which thread blocks that own keys add tiles of 64 queries. The blocks take turns in a
+// fixed order. If results need not be deterministic, the first block stores and the others add in any order. Rows of
+// the same residue modulo the rate are contiguous: row n of the tensor is row n % rate * (N / rate) + n / rate here.
+// Tiles start at a head segment's first query or, with lists, at position 0 of the segment.
 
 #include "kernels/attention/cuda/tile_schedule.cuh"
 
@@ -16,11 +16,11 @@ __device__ inline int swizzled_piece(int piece, int row) { return piece ^ (row &
 
 class QuerySums {
  public:
-  // cleared: zeroes the accumulators instead of counting turns, for kernels that add in any order.
+  // cleared: true for kernels that add in any order; zeroes the accumulators instead of counting turns.
   QuerySums(const AttentionBackward&, bool cleared, const ExecContext&);
   // Writes dq = scale * sums + carry, with scale / (1 - dropout rate) if there is dropout. Accumulators that no block
   // added to count as 0.
-  void finish(const AttentionBackward&, const BranchPass&, const ExecContext&) const;
+  void write_dq(const AttentionBackward&, const BranchPass&, const ExecContext&) const;
 
   float* sums_data() const { return sums_.data<float>(); }  // [Hq * parts of 64 columns,N,64]
   // Turn counters [Hq * parts,N], one per tile, at the tile's first row: how many blocks have added to the tile

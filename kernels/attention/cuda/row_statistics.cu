@@ -6,7 +6,7 @@ namespace ring::cuda {
 namespace {
 
 constexpr int kEach = 8;     // elements per lane: head dims are multiples of 8
-constexpr int kTokens = 32;  // consecutive tokens per head: results are stored by head
+constexpr int kTokens = 32;  // tokens of one head that are consecutive rows, because results are stored by head
 
 template <class T>
 __device__ float dot8(const T* a, const T* b, bool aligned) {
@@ -31,7 +31,7 @@ struct Rows8 {
   bool aligned;
 };
 
-// Neighbouring lanes share a row.
+// Computes lse2 and delta of each row, which neighbouring lanes share.
 template <class T>
 __global__ void statistics_of_rows(HeadsOf<const T> out, HeadsOf<const T> dout, const float* lse, Rows8 r, float* lse2,
                                    float* delta) {

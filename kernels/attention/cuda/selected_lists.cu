@@ -27,7 +27,7 @@ struct SelectedWalk {
   }
 };
 
-// One warp per list. For queries, items are in reverse order: the last tiles have the most columns.
+// Fills the lists, one warp per list. For queries, items are in reverse order: the last tiles have the most columns.
 __global__ void __launch_bounds__(kListWarps* kWarp) walk_selected(const __grid_constant__ SelectedWalk w) {
   const int list = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kListWarps* kWarp) walk_selected(const __grid_
 
 struct SelectedCuts {
   SplitList* splits;
-  int items, split_lists, processors;  // items, split_lists: capacities
+  int items, split_lists, processors;  // items, split_lists: capacities; processors: number of SMs
 };
 
 // Orders the lists of keys: first the parts of split lists, then the others.

@@ -7,7 +7,7 @@
 namespace ring::cuda {
 namespace {
 
-// Rows of a thread block and of a streamed tile: four tiles must fit into shared memory.
+// Rows of a thread block and of a streamed tile, limited because four tiles must fit into shared memory.
 template <int kDim>
 constexpr int kRowsOf = kDim <= 128 ? 64 : 32;
 

@@ -5,7 +5,8 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kR = 4, kRows = kSide * kR;  // kRows: queries of a block, and keys of a tile
+// kR: rows and columns of scores per thread. kRows: queries of a thread block, and keys of a tile.
+constexpr int kR = 4, kRows = kSide * kR;
 
 template <class T>
 struct Params {
@@ -48,8 +49,9 @@ __device__ void softmax(float (&s)[kR][kR], float (&largest)[kR], float (&total)
   }
 }
 
-// Sets dropped elements of P to 0. keys: row keys from the thread block's first row on.
-__device__ void drop(float (&s)[kR][kR], const SimtState<Stationary::q>& cta, int key, const std::uint32_t* keys,
+// Sets dropped elements of P to 0. row_keys: dropout keys of the queries from the thread block's first row on.
+// column: first column of the tile.
+__device__ void drop(float (&s)[kR][kR], const SimtState<Stationary::q>& cta, int column, const std::uint32_t* row_keys,
                      std::uint32_t threshold) {
   const Lanes t;
   const HeadSegment& segment = cta.segment;
@@ -57,10 +59,10 @@ __device__ void drop(float (&s)[kR][kR], const SimtState<Stationary::q>& cta, in
 #pragma unroll
   for (int i = 0; i < kR; ++i) {
     const int row = t.y * kR + i;
-    const std::uint32_t row_key = exist.has(row) ? keys[std::int64_t{row} * segment.rate] : 0;
+    const std::uint32_t row_key = exist.has(row) ? row_keys[std::int64_t{row} * segment.rate] : 0;
 #pragma unroll
     for (int j = 0; j < kR; ++j)
-      if (dropout_bits(row_key, column_key(segment, key + t.x + kSide * j)) < threshold) s[i][j] = 0.0f;
+      if (dropout_bits(row_key, column_key(segment, column + t.x + kSide * j)) < threshold) s[i][j] = 0.0f;
   }
 }
 
@@ -69,7 +71,7 @@ template <class T, int kDim>
 __device__ void finish(const Params<T>& p, const SimtState<Stationary::q>& cta, const Sums<kR, kDim>& sums,
                        const float (&largest)[kR], const float (&total)[kR]) {
   const Lanes t;
-  const RowsOut to = cta.out(p.out, nullptr, 0, 0, p.dim);
+  const RowsOut to = cta.out(p.out, /*parts=*/nullptr, /*in_block=*/0, /*column=*/0, p.dim);
   float* lse = p.lse + cta.head * p.tokens + cta.own_row(0);
   float factor[kR], kept[kR];
 #pragma unroll
@@ -89,10 +91,11 @@ __device__ void finish(const Params<T>& p, const SimtState<Stationary::q>& cta, 
 template <class T, int kDim>
 __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forward(const __grid_constant__ Params<T> p) {
   extern __shared__ float4 memory[];
+  // Shared memory: queries [kRows], a tile of keys, then of values [kRows], weights [kRows,kRows], state.
   float* queries = reinterpret_cast<float*>(memory);
   float *tile = queries + kRows * simt_pitch(p.dim), *weights = tile + kRows * simt_pitch(p.dim);
   auto& cta = *reinterpret_cast<SimtState<Stationary::q>*>(queries + shared_floats(p.dim));
-  if (!cta.template open<kRows, kRows>(p.work, p.pass, p.group, kRows, 0)) return;
+  if (!cta.template open<kRows, kRows>(p.work, p.pass, p.group, /*step=*/kRows, /*in_block=*/0)) return;
   const HeadSegment& segment = cta.segment;
   load_rows<kRows>(queries, p.q.at(cta.own_row(0), cta.head), p.q.row * segment.rate, cta.own_range(0), p.dim);
   Sums<kR, kDim> sums;
@@ -100,21 +103,26 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
   float largest[kR], total[kR], rescale[kR];
 #pragma unroll
   for (int i = 0; i < kR; ++i) largest[i] = -INFINITY, total[i] = 0.0f;
-  for (int cursor = cta.columns.cursor, key, states; cta.columns.next(cursor, key, states);) {
+  // Each tile of keys: `column` is its first column, `states` its coverage by the block list, if there is one. Lists
+  // have tiles of 128 rows, in halves of 64.
+  for (int cursor = cta.columns.cursor, column, states; cta.columns.next(cursor, column, states);) {
     if (list_coverage(states, cta.row / 64 % 2) == BlockCoverage::none) continue;
-    const std::int64_t row = cta.streamed_row(key);
+    const std::int64_t row = cta.streamed_row(column);
     const int head = cta.streamed_head;
-    const Range exist = cta.streamed_range(key);
+    const Range exist = cta.streamed_range(column);
     __syncthreads();  // the previous tile has been read
     load_rows<kRows>(tile, p.k.at(row, head), p.k.row * segment.rate, exist, p.dim);
     __syncthreads();
     float s[kR][kR];
     dot_rows<kR>(s, queries, tile, p.dim);
+    // Not fused with the subtraction in softmax(), so that scores and their maximum are rounded alike.
 #pragma unroll
     for (int i = 0; i < kR * kR; ++i) s[i / kR][i % kR] = __fmul_rn(s[i / kR][i % kR], p.factor);
-    if (!cta.reach[0].all(key, kRows)) mask_sums<Stationary::q, kR>(s, segment, cta.row, key, -INFINITY);
+    // All warps have the same reach, that of the whole block.
+    if (!cta.reach[0].all(column, kRows)) mask_sums<Stationary::q, kR>(s, segment, cta.row, column, -INFINITY);
     softmax(s, largest, total, rescale);
-    if (p.dropout.keys) drop(s, cta, key, p.dropout.keys + cta.head * p.tokens + cta.own_row(0), p.dropout.threshold);
+    if (p.dropout.keys)
+      drop(s, cta, column, p.dropout.keys + cta.head * p.tokens + cta.own_row(0), p.dropout.threshold);
     put_rows<kR>(weights, s);
     __syncthreads();  // the keys have been read
     load_rows<kRows>(tile, p.v.at(row, head), p.v.row * segment.rate, exist, p.dim);
@@ -129,11 +137,11 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
 }
 
 template <class T>
-void run(const Attention& args, const BranchPass& pass, const Tensor& keys, const ExecContext& ctx) {
+void run(const Attention& args, const BranchPass& pass, const Tensor& row_keys, const ExecContext& ctx) {
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads;
-  const int dim = static_cast<int>(args.q.dim(2)), bytes = 2 * dim * static_cast<int>(sizeof(T));
+  const int dim = static_cast<int>(args.q.dim(2)), kv_bytes = 2 * dim * static_cast<int>(sizeof(T));
   const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, args.selection, Stationary::q,
-                                          heads, kv_heads, kRows, std::max<std::int64_t>(1, bytes / group), ctx);
+                                          heads, kv_heads, kRows, std::max<std::int64_t>(1, kv_bytes / group), ctx);
   const Params<T> p{heads_of<const T>(args.q),
                     heads_of<const T>(args.k),
                     heads_of<const T>(args.v),
@@ -145,7 +153,7 @@ void run(const Attention& args, const BranchPass& pass, const Tensor& keys, cons
                     args.scale * kLog2E,
                     pass,
                     plan.work,
-                    dropout_params(args.dropout, keys)};
+                    dropout_params(args.dropout, row_keys)};
   const auto kernel = dim <= 64 ? simt_forward<T, 64> : dim <= 128 ? simt_forward<T, 128> : simt_forward<T, 256>;
   const std::size_t shared = shared_floats(dim) * sizeof(float) + sizeof(SimtState<Stationary::q>);
   launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, kernel, p);
@@ -154,11 +162,11 @@ void run(const Attention& args, const BranchPass& pass, const Tensor& keys, cons
 void run_simt_forward(const Attention& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
-  const Tensor keys = dropout_keys(args.dropout, args.lse, ctx);
+  const Tensor row_keys = dropout_keys(args.dropout, args.lse, ctx);
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
       [&](const Attention& one, const BranchPass& pass) {
-        visit_float("attention", one.q.dtype(), [&]<class T>() { run<T>(one, pass, keys, ctx); });
+        visit_float("attention", one.q.dtype(), [&]<class T>() { run<T>(one, pass, row_keys, ctx); });
       });
 }
 

@@ -35,8 +35,9 @@ bool supports_backward(const AttentionBackward& a, const ExecContext& ctx) {
   return fits_all(a, {a.q, a.k, a.v, a.dout}, {a.dq, a.dk, a.dv, a.carry_dq, a.carry_dk, a.carry_dv}, ctx);
 }
 
-// Blocks of 192 queries are faster than blocks of 128, but lists use 128 rows, and short rows do not fill 192. In rows
-// of at most kShortestRow, the fused backward for wide heads cannot hide its prologue and epilogue per block of keys.
+// Row lengths up to which other kernels are faster. kShortRow: longer rows use blocks of 192 queries, which are faster
+// than blocks of 128 but which shorter rows do not fill; lists need blocks of 128. kShortestRow: in rows up to this
+// length, the fused backward for wide heads cannot hide its prologue and epilogue per block of keys.
 constexpr std::int32_t kShortRow = 1024, kShortestRow = 512;
 std::int32_t longest(const BranchPass& pass, const std::vector<Span>& spans) {
   std::int32_t most = 0;
@@ -64,9 +65,9 @@ void forward(const Attention& args, const ExecContext& ctx) {
       [&](const Attention& one, const BranchPass& pass) { run(one, pass, keys, ctx); });
 }
 
-// Returns true if the fused backward applies: the order in which blocks of keys add to dq must follow from a few
-// numbers, or not matter. For selected blocks, two kernels were faster in every measured shape
-// (docs/measured/attention.md).
+// Returns true if the fused backward applies. It requires that the order in which blocks of keys add to dq follows from
+// a few numbers or, for block patterns, need not be deterministic. For selected blocks, two kernels were faster in
+// every measured shape (docs/measured/attention.md).
 bool in_one_kernel(const AttentionBackward& args, const ExecContext& ctx) {
   if (args.pattern.blocks) return !ctx.deterministic && !args.pattern.selects();
   const std::vector<BranchPass> passes = passes_of(args.pattern);
@@ -119,6 +120,6 @@ bool make_tensor_map(const Tensor& t, int rate, TensorMap& to) {
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-std::int64_t grid_blocks(std::int64_t work, const ExecContext& ctx) { return std::min(work, multiprocessors(ctx)); }
+std::int64_t grid_blocks(std::int64_t work, const ExecContext& ctx) { return std::min(work, num_multiprocessors(ctx)); }
 
 }  // namespace ring::cuda::sm90

@@ -76,13 +76,14 @@ struct TileCoord {
   int marks;  // < 0: sentinel, the job has no more tiles
 };
 constexpr int kNoTile = -1;
-// Stores the query head in the column of the second part. Only for tiles of one part, whose dropout keys depend on it.
+// Stores the query head, on which the tile's dropout keys depend, in place of the second part's column. Only for tiles
+// of one part.
 __device__ inline TileCoord with_head(const TileCoord& tile, int head) { return {{tile.column[0], head}, tile.marks}; }
 __device__ inline int query_head(const TileCoord& tile) { return tile.column[1]; }
 
 __device__ inline bool is_wanted(int marks, int part, int consumer) { return marks >> (8 * part + consumer) & 1; }
 __device__ inline bool is_whole(int marks, int part, int consumer) { return marks >> (8 * part + 4 + consumer) & 1; }
-// any_wanted: a consumer has any unmasked pair in a tile of kParts parts. all_whole: no pair needs a mask.
+// any_wanted: the consumer has an unmasked pair in a tile of kParts parts. all_whole: none of its pairs needs a mask.
 template <int kParts>
 __device__ inline bool any_wanted(int marks, int consumer) {
   return (marks >> consumer & (0x0101 & ((1 << 8 * kParts) - 1))) != 0;
@@ -104,8 +105,8 @@ struct TileScheduler {
 // released its previous job and the producer warp has allowed the refill.
 template <int kConsumers>
 struct Jobs {
-  // Two slots: the job being computed and the job being loaded. A third slot, for the job after that, if jobs are short
-  // (three consumers are only used for long rows).
+  // Number of slots. Two are for the job being computed and the job being loaded. If jobs are short, a third is for the
+  // job after these; three consumers are only used for long rows, whose jobs are long.
   static constexpr int kJobs = kConsumers == 3 ? 2 : 3;
   Job<kConsumers> jobs[kJobs];
   Barrier full[kJobs], empty[kJobs];
@@ -140,7 +141,7 @@ __device__ inline bool describe(Job<kConsumers>& job, const TileSchedule& work, 
   job.end_entry = at.end;
   return true;
 }
-// Returns the stream of columns that any row of the thread block sees.
+// Returns the columns that at least one row of the thread block sees, as a stream.
 template <Stationary owner, int kConsumers>
 __device__ inline ColumnStream columns_of(const Job<kConsumers>& job, const TileSchedule& work) {
   CtaCoord at;
@@ -320,7 +321,7 @@ __device__ inline Memory& aligned(unsigned char* memory) {
   return *reinterpret_cast<Memory*>(memory + (-shared_address(memory) & (kAlignment - 1)));
 }
 
-// Returns the thread blocks of a persistent grid for `work` work items: at most one per SM.
+// Returns the number of thread blocks of a persistent grid for `work` work items: at most one per SM.
 std::int64_t grid_blocks(std::int64_t work, const ExecContext&);
 
 }  // namespace ring::cuda::sm90

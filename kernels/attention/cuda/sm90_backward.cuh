@@ -1,19 +1,19 @@
 #pragma once
-// Backward for Hopper. As in mma_backward.cuh, one kernel template computes dk and dv or dq, with 7 GEMMs instead of 5,
-// so that nothing is accumulated across thread blocks and results are bit-identical from run to run: a thread block
-// owns rows of x and y and streams tiles of a and b. With S = scale x.a and dP = y.b for each pair, P = exp(S - lse)
-// and dS = P (dP - delta):
+// Backward for Hopper. As in mma_backward.cuh, one kernel template computes either dk and dv, or dq. A thread block
+// owns rows of two operands (x, y) and streams tiles of the other two (a, b). With S = scale x.a and dP = y.b for each
+// pair, P = exp(S - lse) and dS = P (dP - delta):
 //   owning keys:     x, y = k, v;     a, b = q, dout;   dk = scale sum dS a,  dv = sum P b
 //   owning queries:  x, y = q, dout;  a, b = k, v;      dq = scale sum dS a
-// With dropout, dP and the P of dv only keep the pairs that were not dropped (sm90_dropout.cuh). P and dS stay in
-// registers between GEMMs.
+// S and dP are computed in both cases, so there are 7 GEMMs instead of 5. In return, nothing is accumulated across
+// thread blocks, and results are bit-identical from run to run. With dropout, dP and the P of dv only keep the pairs
+// that were not dropped (sm90_dropout.cuh). P and dS stay in registers between GEMMs.
 
 #include "kernels/attention/cuda/sm90_backward_producer.cuh"
 
 namespace ring::cuda::sm90 {
 
-// lse and delta that a lane needs: those of its two rows if queries are stationary, else those of its columns, which
-// are either held in registers or read from shared memory at each use.
+// lse and delta that a lane needs. If queries are stationary, these are the statistics of its two rows. Otherwise they
+// are those of its columns, which are held in registers (in_registers) or read from shared memory at each use.
 template <Stationary owner, int kColumns, bool in_registers>
 struct LaneStatistics {
   static constexpr bool kOfRows = owner == Stationary::q;
@@ -34,8 +34,8 @@ struct LaneStatistics {
   }
   __device__ void load_lse2(const float* columns) { load_columns(lse2_of, lse2_at, columns); }
   __device__ void load_delta(const float* columns) { load_columns(delta_of, delta_at, columns); }
-  // Return the values for a lane's four accumulator elements in 8 columns: rows g, g, g + 8, g + 8 and columns 2t, 2t +
-  // 1, 2t, 2t + 1.
+  // Return the values for a lane's four accumulator elements in the 8 columns from 8n on. With g = lane / 4 and
+  // t = lane % 4, the elements are in rows g, g, g + 8, g + 8 and in columns 2t, 2t + 1, 2t, 2t + 1 of these 8.
   __device__ float4 lse2(int n) const { return spread(lse2_of, lse2_at, n); }
   __device__ float4 delta(int n) const { return spread(delta_of, delta_at, n); }
 
@@ -82,7 +82,7 @@ __device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSum
   }
 }
 
-// Like score_gradients, but for P with dropped elements marked negative: a dropped pair has no dP.
+// Like score_gradients, with dropout: dropped elements of P are marked by a negative sign, and their dP counts as 0.
 template <int kSums, class Statistics>
 __device__ inline void kept_score_gradients(float (&dp)[kSums], const float (&w)[kSums], const Statistics& of) {
 #pragma unroll
@@ -94,8 +94,8 @@ __device__ inline void kept_score_gradients(float (&dp)[kSums], const float (&w)
   }
 }
 
-// Epilogue for a warp's 16 rows of a gradient: rounds to bf16 and writes through shared memory or, if merging, adds a
-// carry or writes f32.
+// Epilogue for a warp's 16 rows of a gradient. It rounds to bf16 and writes through shared memory. If `merging` (see
+// is_merging), it writes directly to global memory: adds a carry, writes f32, or stores a part of a split list.
 template <bool merging, int kDim, int kRows, int kConsumers>
 __device__ inline void write_gradient(const float (&sums)[kDim / 2], float factor, const Output& whole,
                                       const Output& partial, const Job<kConsumers>& job, const WarpRows& rows, int dim,
@@ -118,8 +118,8 @@ __device__ inline void write_gradient(const float (&sums)[kDim / 2], float facto
   }
 }
 
-// Consumes tiles until the job has no more. With enough registers (whole_loop), tiles without masked pairs have a loop
-// of their own.
+// Processes all tiles of a job. whole_loop, if registers suffice: tiles without masked pairs run in a loop of their
+// own.
 template <bool whole_loop, class Consumer, class Job>
 __device__ inline void take_tiles(Consumer& c, const Job& job, int row) {
   constexpr int kParts = Consumer::kParts;
@@ -146,7 +146,7 @@ struct BackwardConsumer {
   const int consumer, warp;
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
-  int marks = kNoTile, pending = -1;  // marks of the next tile; stage of the tile whose GEMMs are in flight, or -1
+  int marks = kNoTile, pending = -1;  // next tile's TileCoord::marks; pending: stage whose GEMMs are in flight, or -1
   float dx[kDim / 2], dy[kKeys ? kDim / 2 : 1], s[kColumns / 2], dp[kColumns / 2];
   std::uint32_t w[kKeys ? kColumns / 16 : 1][4], g[kColumns / 16][4];
   std::uint32_t x[kOwnInRegisters ? kDim / 16 : 1][4], y[kOwnInRegisters ? kDim / 16 : 1][4];
@@ -167,7 +167,8 @@ struct BackwardConsumer {
       finish_tile();
       if constexpr (!kOwnInRegisters) release(m.own_empty[own_pipe.index]);
       own_pipe.advance();
-      // Stages the epilogue in the buffers of the sentinel tile: a for consumer 0, b for consumer 1.
+      // The sentinel tile (marks < 0) has no data, so the epilogue stages its rows in the tile's buffers: consumer 0 in
+      // a, consumer 1 in b.
       const WarpRows rows(job, job.row + in_block(), kKeys ? job.segment.k_row : job.segment.q_row);
       const StagedRows<kDim, kColumns> staged{consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp};
       write_gradient<merging>(dx, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
@@ -179,12 +180,12 @@ struct BackwardConsumer {
     }
   }
 
-  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
+  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row in the block
   __device__ static void release(Barrier& empty) {
     __syncwarp();  // all lanes have finished reading
     if (lane() == 0) empty.arrive();
   }
-  // Waits for the tile of the next stage and reads its marks.
+  // Waits until the tile of the next stage is loaded, and reads its TileCoord::marks.
   __device__ void read_marks() {
     m.full[pipe.index].wait(pipe.phase);
     marks = uniform(m.tiles[pipe.index].marks);
@@ -273,7 +274,8 @@ struct BackwardConsumer {
       if constexpr (!kOwnInRegisters) statistics.load_delta(m.delta[stage]);
       take_gradients();
     }
-    // Polls an mbarrier: the compiler moves no wait before the exponentials across a loop.
+    // read_marks() polls an mbarrier. Its loop keeps the compiler from moving the next GEMM wait ahead of the
+    // exponentials.
     if constexpr (kOverlapTiles) read_marks();
     if constexpr (kOverlapTiles || !kKeys) wgmma_wait<0>();
     if constexpr (!kKeys) {
@@ -350,7 +352,7 @@ __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
 #endif
 }
 
-// Partial sums of dk and dv for split lists; empty if no list is split.
+// Partial sums of dk and dv, for block lists that are split among thread blocks (lists.h). Empty if no list is split.
 class CutGradients {
  public:
   CutGradients(const SchedulePlan& plan, const AttentionBackward& args, TmaBackwardParams& p, const ExecContext& ctx)
@@ -381,7 +383,7 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
                     kv_heads, Memory::kRows, std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
   TmaBackwardParams p = tma_backward_params<owner>(args, pass, statistics, plan);
-  const CutGradients cut(plan, args, p, ctx);  // lists of queries are never split
+  const CutGradients cut(plan, args, p, ctx);  // empty if queries are stationary: their lists are never split
   launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), threads_of(Memory::kConsumers), sizeof(Memory) + kAlignment},
          is_merging(p) ? sm90_backward<owner, kDim, true, drops> : sm90_backward<owner, kDim, false, drops>, p);
   cut.add_up(plan, args, ctx);

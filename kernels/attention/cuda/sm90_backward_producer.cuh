@@ -10,11 +10,11 @@ namespace ring::cuda::sm90 {
 struct TmaBackwardParams : BackwardParams {
   TensorMap x, y, a, b;
   TileScheduler scheduler;
-  Output partial_dx, partial_dy;  // for split lists: [slots * 128, dim], one row for each slot and row of a tile
+  Output partial_dx, partial_dy;  // for split block lists: f32 [slots * 128, dim], a tile of 128 rows per slot
   DropoutParams dropout;
 };
-// Returns true if gradients are f32, have a carry or come from split lists, so that they cannot just be rounded and
-// written.
+// Returns true if gradients are f32, have a carry or come from split block lists. Otherwise the epilogue only rounds
+// them to bf16 and writes them.
 inline bool is_merging(const TmaBackwardParams& p) {
   return !p.dx.half.data || p.dx.carry.data || (p.dy.whole.data || p.dy.carry.data) || p.partial_dx.whole.data;
 }
@@ -33,8 +33,9 @@ TmaBackwardParams tma_backward_params(const AttentionBackward& args, const Branc
   return p;
 }
 
-// Statistics of 64 columns in shared memory. Lanes t, t + 4, .. read columns 8n + 2t and 8n + 2t + 1, so these columns
-// are contiguous for each t. The pitch is 16 + 4 floats to avoid bank conflicts between lanes.
+// Statistics of 64 columns in shared memory. Lanes t, t + 4, .. read columns 8n + 2t and 8n + 2t + 1 for all n, so the
+// 16 columns of each t are contiguous. The distance from one t to the next is 16 + 4 floats, which avoids bank
+// conflicts.
 constexpr int kLaneStatistics = 20, kStatistics = 4 * kLaneStatistics;
 __device__ inline int statistic_at(int column) {
   return column % 8 / 2 * kLaneStatistics + column / 8 * 2 + column % 2;
@@ -49,10 +50,12 @@ struct BackwardShape {
   static constexpr int kStages = kParts * kDim == 256 ? 2 : 4;
   static constexpr int kConsumers = 2, kRows = kGroupRows * kConsumers, kWarps = kGroupWarps * kConsumers;
   static constexpr int kProducerRegisters = kKeys ? 24 : 40, kConsumerRegisters = kKeys ? 240 : 232;
-  // If registers suffice, they hold x and y too: GEMMs with 64 columns are limited by shared-memory bandwidth and then
-  // read only one operand from there. Statistics are loaded while S is computed.
+  // True if registers suffice to hold x and y too. GEMMs with 64 columns are limited by shared-memory bandwidth, and
+  // with x and y in registers they read only one operand from shared memory. Statistics are then loaded while S is
+  // computed.
   static constexpr bool kOwnInRegisters = kKeys && kDim == 64;
-  // x and y of the next job are prefetched during this job, from its start if this job's x and y are in registers.
+  // Buffers for x and y. With two of them, or if this job's x and y are in registers, the next job's x and y are loaded
+  // from the start of this job on. Otherwise they are loaded after this job's last tile.
   static constexpr int kOwnStages = kDim == 64 && !kKeys ? 2 : 1;
   // Keeps the GEMM of dx in flight while the GEMMs of the next tile are issued.
   static constexpr bool kOverlapTiles = kDim == 64;
@@ -105,7 +108,7 @@ __device__ inline unsigned next_work(const TileScheduler& scheduler) {
   return static_cast<unsigned>(uniform(threadIdx.x == 0 ? static_cast<int>(scheduler.fetch()) : 0));
 }
 
-// Describes a job. Called by a warp. Returns false if the block has no valid row.
+// Fills in `job` from a work item. Called by a whole warp. Returns false if the item's block of rows has no valid row.
 template <Stationary owner, int kConsumers>
 __device__ inline bool begin_job(Job<kConsumers>& job, const TmaBackwardParams& p, const CtaCoord& at) {
   __syncwarp();
@@ -136,7 +139,6 @@ __device__ inline void load_own(const TmaBackwardParams& p, Memory& m, const Job
   pipe.advance();
 }
 
-// The producer warp.
 template <Stationary owner, int kDim, bool drops>
 struct BackwardProducer {
   using Memory = BackwardMemory<owner, kDim>;

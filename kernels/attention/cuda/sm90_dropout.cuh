@@ -8,9 +8,9 @@
 
 namespace ring::cuda::sm90 {
 
-// Dropout keys of a lane. load_rows loads the keys of the lane's two rows; `row` is the first of the warp's 16 rows.
-// columns(n) returns the keys of tile columns 8n + 2t and 8n + 2t + 1. tokens: stride between heads in the row keys
-// [Hq,N].
+// Dropout keys (dropout.h) that a lane needs. load_rows() loads the keys of the lane's two rows; `row` is the first of
+// the warp's 16 rows. load_columns() loads the keys of a tile's columns, and columns(n) returns those of columns
+// 8n + 2t and 8n + 2t + 1, with t = lane % 4. tokens: N, the stride between heads in the row keys [Hq,N].
 template <Stationary owner>
 struct TileDropout;
 template <>
@@ -38,7 +38,7 @@ struct TileDropout<Stationary::q> {
 };
 template <>
 struct TileDropout<Stationary::kv> {
-  std::uint32_t rows[2], mine[2];  // mine: dropout keys of the tile's queries 2 l and 2 l + 1 in lane l
+  std::uint32_t rows[2], mine[2];  // mine: dropout keys of the tile's queries 2 * lane() and 2 * lane() + 1
 
   template <int kConsumers>
   __device__ void load_rows(const DropoutParams&, std::int64_t, const Job<kConsumers>& job, int row) {
@@ -71,7 +71,7 @@ __device__ inline float times_if_dropped(float x, std::uint32_t bits, std::uint3
   return x;
 }
 
-// Dropout policies of the forward: return the value of accumulator element i of P that enters P V.
+// Dropout policies of the forward. They return `weight`, which is accumulator element i of P, or 0 if it is dropped.
 struct KeepsAll {
   __device__ float operator()(int, float weight) const { return weight; }
 };

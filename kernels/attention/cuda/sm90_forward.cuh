@@ -1,8 +1,10 @@
 #pragma once
 // Forward for Hopper, after FlashAttention-3 (Shah et al. 2024, sections 3.1 and 3.2). Each consumer has two GEMMs in
-// flight: Q K^T of one tile and P V of the previous tile. Two steps of the softmax overlap with them: the row max is
-// computed during P V; the exponentials, which are written straight to the registers of the previous P, overlap with
-// the GEMMs of the other consumer. docs/kernels.md has a timeline, docs/measured/kernels.md lists what was tried.
+// flight: Q K^T of one tile and P V of the previous tile. Two steps of the softmax overlap with GEMMs:
+//   * The row max is computed while the consumer's own P V runs.
+//   * The exponentials are computed while GEMMs of the other consumer run. They are written straight to the registers
+//     of the previous P.
+// docs/kernels.md has a timeline; docs/measured/kernels.md lists what was tried.
 
 #include "kernels/attention/cuda/sm90_forward_rows.cuh"
 
@@ -20,7 +22,8 @@ struct OrderedSequenceBarrier {
   __device__ void arrive() const { named_barrier_arrive<2 * kGroup>(consumer == kConsumers - 1 ? 1 : 2 + consumer); }
 };
 
-// merging: merges with a carry or writes f32 instead of bf16. drops: applies dropout to P.
+// merging: the epilogue merges the result with a carry or writes f32; otherwise it writes bf16. drops: applies dropout
+// to P.
 template <int kDim, int kConsumers, bool merging, bool drops>
 struct ForwardConsumer {
   using Memory = ForwardMemory<kDim, kConsumers>;
@@ -33,9 +36,9 @@ struct ForwardConsumer {
   PipelineState<Memory::kStages> v_pipe;
   float out[kDim / 2], scores[kKeys / 2];
   std::uint32_t weights[kKeys / 16][4];
-  RowSums rows;
+  RowSums sums;
   TileDropout<Stationary::q> dropout;
-  int marks = kNoTile;  // marks of the next tile
+  int marks = kNoTile;  // TileCoord::marks of the next tile
   bool half = false;    // P of the tile's second part is 0 and is not computed
 
   __device__ ForwardConsumer(const ForwardParams& p, Memory& m, int consumer)
@@ -50,7 +53,7 @@ struct ForwardConsumer {
     for (int n = 0; more; ++n) {
       const Job<kConsumers>& job = m.jobs.jobs[n % Memory::kJobs];
       first_tile(job);
-      while (marks >= 0) {  // tiles without masked pairs have a loop of their own
+      while (marks >= 0) {  // the inner loop is for tiles without masked pairs
         while (all_whole<kParts>(marks, consumer)) next_tile<false>(job, n);
         if (marks < 0) break;
         if (any_wanted<kParts>(marks, consumer))
@@ -58,7 +61,7 @@ struct ForwardConsumer {
         else
           pass_tile();
       }
-      release(m.k_empty[k_pipe.index]);  // frees the stage of the sentinel tile (marks < 0)
+      release(m.k_empty[k_pipe.index]);  // frees the K stage of the sentinel tile (marks < 0), which has no keys
       k_pipe.advance();
       more = begin_job(n + 1);
       order.wait();
@@ -83,15 +86,15 @@ struct ForwardConsumer {
   __device__ static void release(Barrier& empty) {
     if (lane() == 0) empty.arrive();
   }
-  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
+  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row in the block
   // Computes P of a job's first tile; there is no previous P V to overlap with.
   __device__ void first_tile(const Job<kConsumers>& job) {
-    rows = {};
+    sums = {};
     half = false;
     clear(out);
     wgmma_wait<0>();
     take_scores<true>(job);
-    const Shift shift = raise_largest(rows, scores, p.factor);
+    const Shift shift = raise_largest(sums, scores, p.factor);
     read_marks();
     weigh_all(weights, scores, shift);
   }
@@ -107,7 +110,7 @@ struct ForwardConsumer {
     half = masked && !is_wanted(marks, 1, consumer);
     take_scores<masked>(job);
     const Shift shift = raise<masked>();
-    read_marks();  // polls an mbarrier: the loop also keeps the compiler from moving the next wait ahead of the row max
+    read_marks();  // its polling loop also keeps the compiler from moving the next wait ahead of the row max
     wgmma_wait<0>();
     values_added();
     if (shift.moved) scale_rows(out, shift.rescale);
@@ -116,8 +119,8 @@ struct ForwardConsumer {
   // Updates the row max.
   template <bool masked>
   __device__ Shift raise() {
-    if (masked && half) return raise_largest(rows, first_part(scores), p.factor);
-    return raise_largest(rows, scores, p.factor);
+    if (masked && half) return raise_largest(sums, first_part(scores), p.factor);
+    return raise_largest(sums, scores, p.factor);
   }
   // Converts the scores to P.
   template <bool masked>
@@ -126,12 +129,12 @@ struct ForwardConsumer {
     weigh_all(part(weights, 0), first_part(scores), by);
     ring::cuda::clear(part(weights, 1));
   }
-  template <int kSums>
-  __device__ void weigh_all(std::uint32_t (&to)[kSums / 8][4], const float (&s)[kSums], const Shift& by) {
+  template <int kScores>
+  __device__ void weigh_all(std::uint32_t (&to)[kScores / 8][4], const float (&s)[kScores], const Shift& by) {
     if constexpr (drops)
-      weigh(to, rows, s, by, p.factor, Keeps{dropout, p.dropout.threshold});
+      weigh(to, sums, s, by, p.factor, Keeps{dropout, p.dropout.threshold});
     else
-      weigh(to, rows, s, by, p.factor, KeepsAll{});
+      weigh(to, sums, s, by, p.factor, KeepsAll{});
   }
 
   // Skips a tile in which this consumer has no unmasked pairs: P = 0.
@@ -148,7 +151,7 @@ struct ForwardConsumer {
     ring::cuda::clear(weights);
   }
 
-  // Waits for the K tile of the next stage and reads its marks.
+  // Waits until the K tile of the next stage is loaded, and reads its TileCoord::marks.
   __device__ void read_marks() {
     m.k_full[k_pipe.index].wait(k_pipe.phase);
     marks = uniform(m.tiles[k_pipe.index].marks);
@@ -176,7 +179,7 @@ struct ForwardConsumer {
     gemm_rs(out, weights, shared_address(m.v) + v_pipe.index * Memory::kTile, kKeys);
     wgmma_commit();
   }
-  // Issues P V of a job's last tile, of which the second part often has no unmasked pairs.
+  // Issues P V of a job's last tile. Skips the tile's second part if all its pairs are masked, as they often are.
   __device__ void queue_last_values() {
     m.v_full[v_pipe.index].wait(v_pipe.phase);
     const std::uint32_t v = shared_address(m.v) + v_pipe.index * Memory::kTile;
@@ -209,9 +212,9 @@ struct ForwardConsumer {
     const WarpRows own(job, job.row + in_block(), job.segment.q_row);
     const float scale = drops ? p.dropout.scale : 1.0f;
     if constexpr (merging)
-      write_merged<kDim>(p, own, out, rows, scale);
+      write_merged<kDim>(p, own, out, sums, scale);
     else
-      write_staged<kDim, Memory::kRows>(p, own, out, rows, scale, {m.q[n & 1], in_block()});
+      write_staged<kDim, Memory::kRows>(p, own, out, sums, scale, {m.q[n & 1], in_block()});
     release(m.q_empty[n & 1]);
     release(m.jobs.empty[n % Memory::kJobs]);
   }

@@ -9,7 +9,7 @@ namespace ring::cuda::sm90 {
 // Tile sizes, pipeline stages and registers per thread. The registers of all threads must fit into an SM's 64 Ki.
 template <int kDim, int kConsumers>
 struct ForwardShape {
-  static constexpr int kParts = 2, kKeys = kParts * kPart;                             // parts and keys per tile
+  static constexpr int kParts = 2, kKeys = kParts * kPart;                             // parts per tile, keys per tile
   static constexpr int kStages = kDim == 64 ? 4 : 2, kKeyStages = kDim == 64 ? 4 : 3;  // stages of V, stages of K
   static constexpr int kRows = kGroupRows * kConsumers, kWarps = kGroupWarps * kConsumers;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 72;
@@ -37,7 +37,7 @@ struct ForwardMemory : ForwardShape<kDim, kConsumers> {
   static constexpr int kJobs = Jobs<kConsumers>::kJobs;
   unsigned char q[2][kQueries], k[kKeyStages][kTile], v[kStages][kTile];
   Barrier q_full[2], q_empty[2], k_full[kKeyStages], k_empty[kKeyStages], v_full[kStages], v_empty[kStages];
-  TileCoord tiles[kKeyStages];  // tiles in the same stages as k
+  TileCoord tiles[kKeyStages];  // tiles[s]: the tile whose keys are in k[s]
   Jobs<kConsumers> jobs;
 
   __device__ void init() {
@@ -59,7 +59,7 @@ struct ForwardProducer {
   Memory& m;
   PipelineState<Memory::kKeyStages> k_pipe;
   PipelineState<Memory::kStages> v_pipe;
-  int allowed = Memory::kJobs;  // jobs whose description is allowed so far; the first kJobs may start at once
+  int allowed = Memory::kJobs;  // jobs before this number may be fetched; the first kJobs need no allow()
 
   __device__ void run() {
     PipelineState<Memory::kJobs> pipe;
@@ -76,10 +76,10 @@ struct ForwardProducer {
     m.q_empty[n & 1].wait(~(n >> 1) & 1);
     if (lane() == 0) m.q_full[n & 1].arrive();
   }
-  // Allows the description of all jobs before number `jobs`. Jobs are fetched late, so that the last ones are balanced
-  // over the SMs, but early enough that no consumer waits: the next job at the start of this one or, if there are
-  // enough stages, at its end. A short job ends before its successor is described, so it also allows the job after
-  // that.
+  // Lets Jobs::describe_all(), which another warp runs, fetch all jobs before number `jobs`. Fetching late balances the
+  // last jobs over the SMs, but no consumer must wait for a job. The next job is therefore allowed at the end of this
+  // one if there are enough V stages, else at its start. A short job ends before its successor has been described, so
+  // it also allows the job after that.
   __device__ void allow(int jobs) {
     for (; allowed < jobs; ++allowed)
       if (lane() == 0) m.jobs.empty[allowed % Memory::kJobs].arrive();
@@ -91,7 +91,7 @@ struct ForwardProducer {
     const bool is_short = columns.max_count() <= kShortJob;
     if (is_short || Memory::kStages == 2) allow(n + (is_short ? Memory::kJobs : 2));
     TileStream<Memory::kParts, kConsumers> stream(job, columns);
-    TileCoord tile{}, before;  // always at least one tile, so that consumers need no empty case
+    TileCoord tile{}, before;  // a job without tiles gets a fully masked one: consumers need no empty case
     stream.next(tile);
     load_queries(job, n);
     load_keys(tile, rows, kv_head);

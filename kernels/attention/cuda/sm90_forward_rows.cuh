@@ -6,7 +6,9 @@
 
 namespace ring::cuda::sm90 {
 
-// Running row max and row sum of a lane's two rows. Until the epilogue, `total` only covers this lane's columns.
+// Running row max and row sum of a lane's two rows, 8 apart, which are half 0 and half 1 of its accumulators. wgmma
+// orders a lane's accumulators as [blocks of 8 columns][half][2 adjacent columns]. Until the epilogue, `total` only
+// covers this lane's columns.
 struct RowSums {
   float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
 };
@@ -20,49 +22,55 @@ __device__ inline float over_quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Change of the row max: `shift` is subtracted from the scaled scores of a tile, and earlier accumulators are
-// multiplied by `rescale`, which is 1 for all rows of the warp unless `moved`.
+// Change of the row max by a tile. `shift` is subtracted from the tile's scaled scores. Accumulators of earlier tiles
+// are multiplied by `rescale`. Unless `moved`, `rescale` is 1 for all rows of the warp, or 0 for rows without keys so
+// far, whose accumulators are 0.
 struct Shift {
   float shift[2], rescale[2];
   bool moved;
 };
-template <int kSums>
-__device__ inline Shift raise_largest(RowSums& rows, const float (&s)[kSums], float factor) {
+
+// Updates the row maxima with the scores of a tile. scale_log2: attention scale * log2(e).
+template <int kScores>
+__device__ inline Shift raise_largest(RowSums& sums, const float (&scores)[kScores], float scale_log2) {
   Shift to;
   bool moved = false;
-  float found[8];  // four independent max chains per row: a single chain would pay the full latency for each score
+  // found[e]: maximum of accumulators e, e + 8, ..; those of half 0 are e = 0, 1, 4 and 5. These are four independent
+  // chains per row: a single chain would pay the full latency for each score.
+  float found[8];
 #pragma unroll
-  for (int i = 0; i < kSums; ++i) found[i % 8] = i < 8 ? s[i] : fmaxf(found[i % 8], s[i]);
+  for (int i = 0; i < kScores; ++i) found[i % 8] = i < 8 ? scores[i] : fmaxf(found[i % 8], scores[i]);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float* f = found + 2 * half;
-    const float best = over_quad_max(fmaxf(fmaxf(rows.largest[half], fmaxf(f[0], f[1])), fmaxf(f[4], f[5])));
-    // Rounded products instead of an FMA: earlier accumulators are relative to the shift as it was rounded then.
-    to.shift[half] = best == -INFINITY ? 0.0f : __fmul_rn(best, factor);
-    to.rescale[half] = fast_exp2(__fmul_rn(rows.largest[half], factor) - to.shift[half]);
-    moved |= best != rows.largest[half];
-    rows.largest[half] = best;
+    const float best = over_quad_max(fmaxf(fmaxf(sums.largest[half], fmaxf(f[0], f[1])), fmaxf(f[4], f[5])));
+    // Rounds the products (no FMA), because accumulators of earlier tiles are relative to the rounded shift.
+    to.shift[half] = best == -INFINITY ? 0.0f : __fmul_rn(best, scale_log2);
+    to.rescale[half] = fast_exp2(__fmul_rn(sums.largest[half], scale_log2) - to.shift[half]);
+    moved |= best != sums.largest[half];
+    sums.largest[half] = best;
   }
   to.moved = __any_sync(0xffffffffu, moved);
   return to;
 }
-// Converts scores to P as bf16 A-operand fragments. keeps(i, weight) applies dropout to accumulator element i. Row sums
-// include dropped elements.
-template <int kSums, class Keeps>
-__device__ inline void weigh(std::uint32_t (&weights)[kSums / 8][4], RowSums& rows, const float (&s)[kSums],
-                             const Shift& by, float factor, const Keeps& keeps) {
+
+// Converts scores to the weights P as bf16 A-operand fragments. keeps(i, weight) applies dropout to accumulator
+// element i. Row sums include dropped elements.
+template <int kScores, class Keeps>
+__device__ inline void weigh(std::uint32_t (&weights)[kScores / 8][4], RowSums& sums, const float (&scores)[kScores],
+                             const Shift& by, float scale_log2, const Keeps& keeps) {
   float total[2] = {0, 0};
 #pragma unroll
-  for (int i = 0; i < kSums; i += 2) {
+  for (int i = 0; i < kScores; i += 2) {
     const int half = i / 2 % 2;
-    const float a = fast_exp2(fmaf(s[i], factor, -by.shift[half])),
-                b = fast_exp2(fmaf(s[i + 1], factor, -by.shift[half]));
+    const float a = fast_exp2(fmaf(scores[i], scale_log2, -by.shift[half])),
+                b = fast_exp2(fmaf(scores[i + 1], scale_log2, -by.shift[half]));
     total[half] += a;
     total[half] += b;
     weights[i / 8][i / 2 % 4] = pack_bf16(keeps(i, a), keeps(i + 1, b));
   }
 #pragma unroll
-  for (int half = 0; half < 2; ++half) rows.total[half] = rows.total[half] * by.rescale[half] + total[half];
+  for (int half = 0; half < 2; ++half) sums.total[half] = sums.total[half] * by.rescale[half] + total[half];
 }
 
 template <int kSums>
@@ -71,25 +79,25 @@ __device__ inline void scale_rows(float (&out)[kSums], const float (&factor)[2])
   for (int i = 0; i < kSums; ++i) out[i] *= factor[i / 2 % 2];
 }
 
-// Factor that normalizes a row of accumulators, and the row's log-sum-exp. scale: 1 / (1 - dropout rate).
+// Factor that normalizes a row of accumulators, and the row's log-sum-exp. dropout_scale: 1 / (1 - dropout rate).
 struct RowEnd {
-  float factor, lse;
-  __device__ RowEnd(float largest, float total, float powers, float scale) {
-    factor = total == 0.0f ? 0.0f : scale / total;
-    lse = total == 0.0f ? -INFINITY : (__fmul_rn(largest, powers) + log2f(total)) * kLn2;
+  float norm, lse;
+  __device__ RowEnd(float largest, float total, float scale_log2, float dropout_scale) {
+    norm = total == 0.0f ? 0.0f : dropout_scale / total;
+    lse = total == 0.0f ? -INFINITY : (__fmul_rn(largest, scale_log2) + log2f(total)) * kLn2;
   }
 };
 
 // Epilogue that merges with a carry, if there is one, and writes directly to global memory.
 template <int kDim>
 __device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
-                                    const RowSums& sums, float scale) {
+                                    const RowSums& sums, float dropout_scale) {
   float factor[2], kept[2] = {0, 0}, lse[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = rows.row(half);
-    const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor, scale);
-    factor[half] = end.factor, lse[half] = end.lse;
+    const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor, dropout_scale);
+    factor[half] = end.norm, lse[half] = end.lse;
     if (!p.out.carry.data || !rows.exists(row)) continue;
     const Merged both = merge(lse[half], p.lse[rows.head * p.tokens + rows.token(row)]);
     lse[half] = both.lse;
@@ -108,19 +116,19 @@ __device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows
 // Epilogue that writes bf16 rows through shared memory.
 template <int kDim, int kRows>
 __device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
-                                    const RowSums& sums, float scale, const StagedRows<kDim, kRows>& staged) {
+                                    const RowSums& sums, float dropout_scale, const StagedRows<kDim, kRows>& staged) {
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = rows.row(half);
-    const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor, scale);
-    factor[half] = end.factor;
+    const RowEnd end(sums.largest[half], over_quad_sum(sums.total[half]), p.factor, dropout_scale);
+    factor[half] = end.norm;
     if (lane() % 4 == 0 && rows.exists(row)) p.lse[rows.head * p.tokens + rows.token(row)] = end.lse;
   }
   staged.store(out, factor);
   __syncwarp();
   staged.copy_out(p.out, p.dim, rows);
-  fence_proxy_async();
+  fence_proxy_async();  // TMA loads into this memory next
   __syncwarp();
 }
 

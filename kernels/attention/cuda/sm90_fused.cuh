@@ -1,12 +1,13 @@
 #pragma once
-// Backward for Hopper in one kernel, with 5 GEMMs instead of the 7 of sm90_backward.cuh: a thread block owns keys and
-// values, streams queries, and accumulates dq in global memory. With S = scale q.k and dP = dout.v for each pair, P =
-// exp(S - lse) and dS = P (dP - delta):
+// Backward for Hopper in one kernel, with 5 GEMMs instead of the 7 of sm90_backward.cuh. A thread block owns keys and
+// values, streams queries, and accumulates dq in global memory. With S = scale q.k and dP = dout.v for each pair,
+// P = exp(S - lse) and dS = P (dP - delta):
 //   dk = scale sum dS q,  dv = sum P dout,  dq = scale sum dS k
-// With dropout, dP and the P of dv only keep the pairs that were not dropped (sm90_dropout.cuh). Two consumers own 64
-// keys each; a third one computes dq of each tile from the dS of both, which it reads from shared memory, so that the
-// two never wait for each other. In deterministic mode, blocks of keys add to a tile of queries in ascending order,
-// each after its predecessor (query_sums.h), and a thread block only waits for blocks that were fetched before its own.
+// With dropout, dP and the P of dv only keep the pairs that were not dropped (sm90_dropout.cuh).
+// Two consumers own 64 keys each. If registers suffice, a third one computes dq of each tile from the dS of both, which
+// it reads from shared memory, so that the two never wait for each other.
+// In deterministic mode, blocks of keys add to a tile of dq in ascending order, each after its predecessor
+// (query_sums.h). There is no deadlock, because a thread block only waits for blocks that were fetched before its own.
 // Otherwise blocks only wait for the first one, which stores instead of adding.
 
 #include "kernels/attention/cuda/sm90_backward.cuh"
@@ -26,7 +27,7 @@ struct FusedConsumer {
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
   PipelineState<Memory::kGradStages> ds_pipe;
-  int marks = kNoTile, pending = -1;  // marks of the next tile; stage of the tile whose dS is not handed over, or -1
+  int marks = kNoTile, pending = -1;  // next tile's TileCoord::marks; pending: stage whose dS is not handed over, or -1
   float dk[kDim / 2], dv[kDim / 2], s[kColumns / 2], dp[kColumns / 2];
   std::uint32_t w[kColumns / 16][4], g[kColumns / 16][4];
   LaneStatistics<Stationary::kv, kColumns, false> statistics;
@@ -52,8 +53,8 @@ struct FusedConsumer {
     if constexpr (!kThird) columns.end();
   }
 
-  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
-  // Waits for the tile of the next stage and reads its marks.
+  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row in the block
+  // Waits until the tile of the next stage is loaded, and reads its TileCoord::marks.
   __device__ void read_marks() {
     m.full[pipe.index].wait(pipe.phase);
     marks = uniform(m.tiles[pipe.index].marks);
@@ -73,7 +74,7 @@ struct FusedConsumer {
     wgmma_commit();
     if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[stage]);
     if constexpr (kThird)
-      if (pending >= 0) hand_over();  // the proxy fence costs nothing here
+      if (pending >= 0) hand_over();  // its proxy fence overlaps with the GEMMs of S and dP
     statistics.load_lse2(m.lse2[stage]);
     wgmma_wait<1>();
     if constexpr (kThird) products_added(pending);
@@ -115,21 +116,22 @@ struct FusedConsumer {
   }
   // Issues dk, which overlaps with S and dP of the next tile.
   __device__ void add_keys(std::uint32_t a) {
-    read_marks();  // polls an mbarrier: the compiler moves no wait before the exponentials across a loop
+    read_marks();  // its polling loop keeps the compiler from moving the next wait ahead of the exponentials
     wgmma_wait<0>();
     wgmma_fence();
     gemm_rs(dk, g, a, kColumns);
     wgmma_commit();
   }
-  // Issues dq of the previous tile and dk of this tile, which overlaps with the copy of dq to shared memory.
+  // Issues the GEMMs of the previous tile's dq and of this tile's dk. The GEMM of dk overlaps with the copy of dq to
+  // shared memory.
   __device__ void add_keys_and_queries(std::uint32_t a, int before) {
     typename QueryColumns<kDim>::Sums dq;
     if (before >= 0) columns.wait();
-    // Also at a job's first tile, where the result is unused: a branch would cost registers.
+    // Runs at a job's first tile too, although its result is unused there: a branch would cost registers.
     columns.queue(dq, m.x[own_pipe.index]);
     gemm_rs(dk, g, a, kColumns);
     wgmma_commit();
-    hand_over();  // the proxy fence costs nothing here
+    hand_over();  // its proxy fence overlaps with the GEMMs of dq and dk
     wgmma_wait<1>();
     if (before >= 0) columns.store(dq);
     wgmma_wait<0>();
@@ -157,7 +159,8 @@ struct FusedConsumer {
     for (int i = 0; i < kColumns / 16; ++i)
       stmatrix(shared_address(m.ds[ds_pipe.index]) + row * 128 + ((2 * i + lane() / 16) ^ row % 8) * 16, g[i]);
   }
-  // Hands dS over for the GEMM of dq, and a stored dq to the thread that adds it. Includes the proxy fence.
+  // Hands dS over to the consumers that compute dq, and a dq in shared memory to the thread that adds it to global
+  // memory. Includes the proxy fence that both need.
   __device__ void hand_over() {
     fence_proxy_async();
     release(m.ds_full[ds_pipe.index]);
@@ -195,7 +198,7 @@ struct FusedConsumer {
     pipe.advance();
     read_marks();
   }
-  // Finishes the last tile, including its dq. Returns false if there is none.
+  // Computes dq of the pending tile. Returns false if no tile is pending.
   __device__ bool finish_tile(typename QueryColumns<kDim>::Sums& dq) {
     if (pending < 0) return false;
     pending = -1;
@@ -215,7 +218,8 @@ struct FusedConsumer {
       more = finish_tile(dq);
     release(m.own_empty[own_pipe.index]);
     own_pipe.advance();
-    // Stages the epilogue in the buffers of the sentinel tile: a for consumer 0, b for consumer 1.
+    // The sentinel tile (marks < 0) has no data, so the epilogue stages its rows in the tile's buffers: consumer 0 in
+    // a, consumer 1 in b.
     const WarpRows rows(job, job.row + in_block(), job.segment.k_row);
     const StagedRows<kDim, kColumns> staged{consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp};
     write_gradient<merging>(dk, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
@@ -274,7 +278,7 @@ void run_fused(const AttentionBackward& args, const BranchPass& pass, const RowS
            is_merging(p) ? sm90_fused<kDim, true, drops> : sm90_fused<kDim, false, drops>, p);
     cut.add_up(plan, args, ctx);
   }
-  sums.finish(args, pass, ctx);
+  sums.write_dq(args, pass, ctx);
 }
 
 }  // namespace ring::cuda::sm90

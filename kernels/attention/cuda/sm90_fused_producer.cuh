@@ -10,10 +10,10 @@ namespace ring::cuda::sm90 {
 
 // x, y = k, v; a, b = q, dout.
 struct FusedParams : TmaBackwardParams {
-  float* dq_sums;      // [Hq,kDim/64,N,64], rows in the order of query_sums.h
-  unsigned* dq_turns;  // [Hq,kDim/64,N], at each tile's first row: number of key blocks that have added to the tile
-  int residue_rows;    // N / rate
-  bool in_order;       // true if deterministic; otherwise blocks may add as soon as the first one has stored
+  float* dq_sums;      // accumulators [Hq,kDim/64,N,64], rows grouped by residue (query_sums.h)
+  unsigned* dq_turns;  // [Hq,kDim/64,N]; the element of a tile's first row counts the key blocks that have added to it
+  int residue_rows;    // rows per residue modulo the rate: N / rate
+  bool in_order;       // true: key blocks add in ascending order; false: in any order after the first one
 };
 
 // A tile of 64 queries whose dq this thread block adds to.
@@ -23,7 +23,7 @@ struct QueryTile {
   int first;      // first valid row of the tile
   int turn;       // number of key blocks that add before this one
 };
-constexpr int kAnyTurn = -1;  // the accumulators were cleared, so no turns are counted
+constexpr int kAnyTurn = -1;  // turn if dq_sums was zeroed before the kernel: no order, and no turns are counted
 
 // Arrives at the barrier once for the whole warp.
 __device__ inline void release(Barrier& barrier) {
@@ -33,17 +33,18 @@ __device__ inline void release(Barrier& barrier) {
 
 template <int kDim>
 struct FusedMemory {
-  // A third consumer computes dq. If registers do not suffice for it, the two key consumers do so, 64 columns each.
+  // True if a third consumer computes dq. Otherwise registers do not suffice for one, and each of the two key consumers
+  // computes 64 columns of dq.
   static constexpr bool kThird = kDim == 64;
   static constexpr int kStages = kThird ? 4 : 2, kOwnStages = kThird ? 2 : 1, kGradStages = 2;
-  // Threads that add dq in global memory, stages per thread, and stages in total.
+  // Threads that add dq to global memory, dq stages per thread, and dq stages in total.
   static constexpr int kSumThreads = kThird ? 3 : 2, kSumEach = kThird ? 1 : 2, kSumStages = kSumThreads * kSumEach;
   static constexpr int kConsumers = 2, kRows = kGroupRows * kConsumers, kColumns = kPart, kParts = 1;
   static constexpr int kWarps = kGroupWarps * kConsumers;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = kThird ? 208 : 240, kSumRegisters = 72;
   static constexpr int kThreads = threads_of(kConsumers + (kThird ? 1 : 0));
-  // A thread block starts with the same number of registers for each thread, a multiple of 8. setmaxnreg would wait
-  // forever if the groups asked for more in total.
+  // All threads of a block start with the same number of registers, a multiple of 8. setmaxnreg would wait forever if
+  // the warpgroups asked for more registers in total than the block has.
   static_assert(kGroup * (kProducerRegisters + kConsumers * kConsumerRegisters + (kThird ? kSumRegisters : 0)) <=
                 kThreads * (65536 / kThreads / 8 * 8));
   static constexpr int kTile = tile_bytes<kDim>(kColumns), kOwn = tile_bytes<kDim>(kRows);
@@ -54,7 +55,7 @@ struct FusedMemory {
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
   TileCoord tiles[kStages];
-  // Ring of the most recent tiles, by tile number: it covers tiles that are being loaded and tiles whose dq is not yet
+  // Size of `queries`, a ring that is indexed by tile number. It holds a tile from when it is loaded until its dq is
   // added.
   static constexpr int kPlaces = kThird ? 16 : 8;
   QueryTile queries[kPlaces];
@@ -79,7 +80,7 @@ __device__ inline bool is_complete(const Job<kConsumers>& job, int consumer) {
   return row >= job.first && row + kGroupRows <= job.end;
 }
 
-// Iterates over the tiles of a list, whose dq is accumulated in any order.
+// Iterates over the tiles of a block list. Thread blocks add dq of these tiles in any order (kAnyTurn).
 template <int kConsumers>
 class ListedTiles {
  public:
@@ -132,18 +133,17 @@ class QueryTiles {
     for (int c = 0; c < kConsumers; ++c)
       if (!job_.reach[c].none(column_, kPart))
         marks_ |= (is_complete(job_, c) && job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;
-    // Blocks of keys add in ascending order, and each block between a tile's first and last visible key has pairs with
-    // the tile.
+    // Blocks of keys add to a tile's dq in ascending order. Each block from the tile's first to its last visible key
+    // has pairs with the tile, so the turn is a difference of block numbers.
     const TileBounds seen = s.bounds<Stationary::q>(column_, min(column_ + kPart, s.q_end));
     turn_ = (job_.row - s.k_first) / job_.kRows - (max(seen.first, seen.gap_end) - s.k_first) / job_.kRows;
   }
 
   const Job<kConsumers>& job_;
-  int first_, end_, given_ = 32;           // remaining tiles; how many of the 32 tested tiles were returned
+  int first_, end_, given_ = 32;           // remaining tiles; given_: returned ones of the 32 tested tiles
   int column_ = 0, marks_ = 0, turn_ = 0;  // column, mark bits and turn of the tile that this lane tested
 };
 
-// The producer warp.
 template <int kDim, bool drops>
 struct FusedProducer {
   using Memory = FusedMemory<kDim>;
@@ -155,7 +155,7 @@ struct FusedProducer {
 
   __device__ void run() {
     int n = 0;
-    // Work is fetched late, because other thread blocks wait for what a fetched block of keys adds.
+    // Work items are not prefetched: other thread blocks wait for the dq that a fetched block of keys adds.
     for (unsigned index = next_work(p.scheduler); index < p.scheduler.blocks; index = next_work(p.scheduler)) {
       Job<Memory::kConsumers>& job = m.jobs[n % Memory::kJobs];
       if (!begin_job<Stationary::kv>(job, p, p.work[index])) continue;
@@ -214,8 +214,8 @@ struct FusedProducer {
   }
 };
 
-// Adds dq to global memory, after the blocks of keys that come before this one. Called by one thread, for every third
-// tile (third consumer) or for 64 columns of every tile.
+// Adds dq to global memory, after the blocks of keys that come before this one. Each of kSumThreads threads runs this:
+// with a third consumer it adds every third tile, otherwise 64 columns of every tile.
 template <int kDim>
 __device__ void add_queries(const FusedParams& p, FusedMemory<kDim>& m, int thread) {
   using Memory = FusedMemory<kDim>;

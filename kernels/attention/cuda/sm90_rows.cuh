@@ -23,8 +23,9 @@ __device__ inline uint4 exchange(const std::uint32_t (&r)[4]) {
   return {out[0], out[1], out[2], out[3]};
 }
 
-// Writes half 0 or 1 of a lane's two accumulator rows, times `factor`, plus carry * kept if `kept` is not 0, to row
-// `row` of a tensor. Called by all lanes of a warp together; nothing is read or written if `exists` is false.
+// Writes one of a lane's two accumulator rows (half: 0 or 1) to row `row` of a tensor, as c * factor + carry * kept.
+// The carry is not read if `kept` is 0. All lanes of a warp must call it together. A lane with exists = false reads and
+// writes nothing.
 template <int kDim>
 __device__ inline void write_row(const float (&c)[kDim / 2], int half, float factor, float kept, const Output& to,
                                  std::int64_t row, int head, int columns, bool exists) {
@@ -70,7 +71,7 @@ struct WarpRows {
   __device__ std::int64_t token(int row) const { return token_of_0 + std::int64_t{row} * rate; }
 };
 
-// A warp's 16 rows of a tile in shared memory, as a staging buffer. No other warp may still use these rows.
+// Staging buffer in shared memory: a warp's 16 rows of a tile. No other warp may still use these rows.
 template <int kDim, int kRows>
 struct StagedRows {
   unsigned char* tile;

@@ -24,9 +24,9 @@ __device__ inline std::uint32_t columns_first(int lane) {
   return ((lane & 7) + (lane >> 4) * 8) * kPitch<kDim> + ((lane >> 3) & 1) * 16;
 }
 
-// Issues cp.async copies of kRows rows, `stride` elements apart, from `global` on. Rows that are out of range, and
-// columns from `dim` on, become 0; their addresses are computed but not read. One running address needs fewer registers
-// than one per copy.
+// Issues cp.async copies of kRows rows of `global`, `stride` elements apart. Rows outside `exist` and columns from
+// `dim` on become 0; they are not read, although their addresses are computed. One running address needs fewer
+// registers than one address per copy.
 template <int kDim, int kRows, int kThreads>
 __device__ inline void load_tile(unsigned char* shared, const Bf16* global, std::int64_t stride, Range exist, int dim) {
   constexpr int kChunks = kDim / 8, kStep = kThreads / kChunks;  // chunks per row; rows per step

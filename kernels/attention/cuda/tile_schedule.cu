@@ -21,7 +21,7 @@ std::int64_t checked(std::int64_t blocks) {
 
 struct Costed {
   TileItem item;
-  // group: index of the group of segment pairs whose streamed rows of one head share the L2 cache.
+  // group: number of a group of segment pairs. The rows that a group streams for one head share the L2 cache.
   std::int64_t group, cost;
 };
 
@@ -45,7 +45,7 @@ std::vector<TileItem> list_items(const BranchPass& pass, const std::vector<Segme
       const int gap = std::max(0, std::min(r.gap_end, r.end) - std::max(r.gap, r.first));
       all.push_back({{p, block}, group, r.end - r.first - gap});
     }
-    if (order == BlockOrder::ascending)  // a block must not cost less than a later one
+    if (order == BlockOrder::ascending)  // raises costs, so that sorting by cost keeps the blocks in ascending order
       for (std::size_t i = all.size(); i > begin + 1; --i) all[i - 2].cost = std::max(all[i - 2].cost, all[i - 1].cost);
   }
   std::stable_sort(all.begin(), all.end(), [](const Costed& a, const Costed& b) {
@@ -65,9 +65,9 @@ void add_key(Key& key, const std::vector<Span>& spans) {
 
 struct Plan {
   Key key;
-  Tensor memory;  // memory of the items or of the segment pairs
+  Tensor memory;  // device memory of the work items or, with block lists, of the segment pairs
   std::int64_t count = 0, columns = 0;
-  SelectedShape selected{};  // used only with lists
+  SelectedShape selected{};  // used only with block lists
   bool pinned = false;
 };
 
@@ -93,8 +93,9 @@ class SchedulePlans {
 
  private:
   static constexpr std::size_t kMost = 256;
-  // If there are kMost plans, drops the least recently used one that is not pinned and returns its memory. Reuse is
-  // safe: the stream orders new work after earlier work.
+  // Returns memory for a new plan. If there are kMost plans, drops the least recently used one that is not pinned and
+  // returns its memory; otherwise returns an undefined tensor. Reuse is safe, because the stream orders new work after
+  // earlier work.
   Tensor spare() {
     if (plans_.size() < kMost) return {};
     for (auto p = plans_.end(); p != plans_.begin();)
@@ -153,8 +154,8 @@ void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count, const E
          count, lse.dim(0));
 }
 
-// Sets the plan's work to `times` copies of its lists: one per segment pair, or 1 if each segment pair has its own
-// lists.
+// Makes the plan's work items from its block lists, repeated `times` times: once per segment pair if segment pairs
+// share lists, else once.
 void walk_lists(SchedulePlan& plan, std::int64_t times) {
   TileSchedule& work = plan.work;
   work.order = plan.lists.item_data();

@@ -44,7 +44,7 @@ struct CtaCoord {
   int head;        // head of the owner
   int block;       // block of rows, counted from the head segment's first row or, with lists, from position 0
   int begin, end;  // list entries [begin, end) of this work item
-  int slot;        // slot for its partial sums (see SplitSums), within all segment pairs; -1 if the list is not split
+  int slot;        // slot of its partial sums (SplitSums), counted over all segment pairs; -1 if the list is not split
 };
 
 struct TileItem {
@@ -56,13 +56,13 @@ struct TileSchedule {
   const TileItem* items;  // work items, most expensive first
   int count;              // number of items
   int heads;              // number of heads of the owner
-  int section;  // heads whose streamed rows share the L2 cache: a section is finished before the next one starts
-  // Only with lists: the segment pairs, and the lists' own order of heads and tiles.
+  int section;  // heads per section; sections run one after another, because their streamed rows share the L2 cache
+  // Only with block lists: the segment pairs, and the work items of the lists in their own order (lists.h).
   const SegmentPair* pieces;
   const ListItem* order;
   const std::int32_t* entries;  // null if there are no lists
-  int listed, slots;            // listed: items in `order`; slots: slots per segment pair
-  int group, halves;            // group: owner heads per KV head; halves: row blocks per list tile
+  int listed, slots;            // listed: number of items in `order`; slots: slots per segment pair
+  int group, halves;            // group: owner heads per KV head; halves: row blocks per list tile of 128 rows
 
   __device__ CtaCoord operator[](unsigned index) const {
     if (entries) {
@@ -84,8 +84,8 @@ struct TileSchedule {
   }
 };
 
-// Returns the first row of a block, as a sample of its head segment. With lists it may lie before the head segment's
-// first row.
+// Returns the first row of a block, as a sample of its head segment. Lists count blocks from position 0, so with lists
+// the row may lie before the head segment's first row.
 template <Stationary owner>
 __device__ inline int first_row(const TileSchedule& work, const HeadSegment& segment, const CtaCoord& at, int rows) {
   return (work.entries ? 0 : segment.first<owner>()) + at.block * rows;
@@ -97,30 +97,32 @@ struct SchedulePlan {
   unsigned int* counter = nullptr;   // counter of persistent kernels (TileScheduler); 0 between launches
   std::shared_ptr<const void> keep;  // owns the memory that `work` points to
   DeviceLists lists;                 // undefined tensors without lists
-  std::int64_t pieces = 0;           // number of segment pairs, if they share lists
+  std::int64_t pieces = 0;           // number of segment pairs that share the lists; 1 if each has its own lists
 };
 // Order of the row blocks of one head and segment pair: most expensive first, or ascending for kernels in which a block
 // waits for the blocks before it.
 enum class BlockOrder : std::uint8_t { costliest, ascending };
-// rows: rows per block; with lists, a divisor of 128. stream_bytes: bytes per streamed position for one head. The
-// device copy is cached per stream by content; copies used by a recorded step are never evicted.
+// Returns the work items of a pass. rows: rows per block; with lists, a divisor of 128. stream_bytes: bytes that are
+// streamed per position of one head. The device copy of a plan is cached per stream, by the content of the arguments.
+// Copies that a recorded CUDA graph uses are never evicted.
 SchedulePlan plan_schedule(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
                            const std::vector<Span>& keys, const BlockSelection&, Stationary, std::int64_t heads,
                            std::int64_t kv_heads, int rows, std::int64_t stream_bytes, const ExecContext&,
                            BlockOrder = BlockOrder::costliest);
 
-// Partial sums of dk and dv for split lists, before they are added: [segment pairs, slots, 128, D] each; undefined if
-// no list is split.
+// Partial sums of dk and dv, for block lists that are split among thread blocks: f32 [segment pairs, slots, 128, D]
+// each. Undefined if no list is split. add_up() adds them.
 struct SplitParts {
   Tensor dk, dv;
   SplitParts(const SchedulePlan&, const AttentionBackward&, const ExecContext&);
   void add_up(const SchedulePlan&, const AttentionBackward&, const ExecContext&) const;
 };
 
-// Iterates over blocks of `step` columns (64 or 32) in ascending order: those of a list, or of an interval with a gap.
+// Iterates in ascending order over blocks of `step` columns (64 or 32): the blocks of a list, or of an interval with a
+// gap.
 struct ColumnStream {
   const std::int32_t* entries;  // null for an interval
-  int cursor, stop;  // cursor: next column, or next list entry (half an entry if step is 32); stop: end of the list
+  int cursor, stop;  // cursor: next column or, with a list, next entry (half entry if step is 32); stop: list end
   int first, end, gap, gap_end, step;
 
   __device__ ColumnStream(const TileSchedule& work, const CtaCoord& at, const TileBounds& reach, int step)
@@ -134,11 +136,11 @@ struct ColumnStream {
         step(step) {}
   // Returns an upper bound of the number of columns left.
   __device__ int max_count() const { return entries ? (stop - cursor) * step : end - cursor; }
-  // Moves to the next block and returns its first column in `at` and its coverage for both halves of the tile, encoded
-  // as in a list entry (list_coverage), in `states`. Returns false at the end.
+  // Moves to the next block. Returns false at the end. at: first column of the block. states: coverage of the block for
+  // both halves of the tile, encoded as in a list entry (list_coverage).
   __device__ bool next(int& at, int& states) { return next(cursor, at, states); }
-  // Same, with a separate cursor for each of several readers that share a stream. Initialize it with the stream's
-  // cursor.
+  // Like next(at, states), for several readers of one stream, each with its own cursor. A cursor starts as a copy of
+  // the stream's cursor.
   __device__ bool next(int& cursor, int& at, int& states) const {
     if (entries) return next_listed(cursor, at, states);
     if (cursor >= gap && cursor < gap_end) cursor = gap_end;
@@ -179,9 +181,11 @@ void fill_outside(const Attention&, const ExecContext&);
 void fill_outside(const AttentionBackward&, const ExecContext&);
 void fill_no_keys(const Tensor& lse, const ExecContext&);  // fills lse with -inf
 
-// Per-row inputs of the backward kernels, each [Hq,N] f32: delta = rowsum(dout * out), and lse in base 2, which is +inf
-// for rows without keys so that their P is 0. With dropout, delta is multiplied by 1 - rate, since the gradients of
-// scores are divided by it in the end; `keys` are the dropout keys.
+// Per-row inputs of the backward kernels, each [Hq,N]:
+//   lse2   f32: log-sum-exp in base 2; +inf for rows without keys, so that their P is 0.
+//   delta  f32: rowsum(dout * out). With dropout it is multiplied by 1 - rate, because the gradients of scores are
+//          divided by 1 - rate in the end.
+//   keys   dropout keys of the query rows (dropout.h); undefined without dropout.
 struct RowStatistics {
   Tensor lse2, delta, keys;
 };

@@ -19,17 +19,17 @@ namespace {
 constexpr std::int64_t kWidestHead = 256;
 // cuDNN gains nothing for shorter sequences, and length 1 is a special case with defects of its own.
 constexpr std::int64_t kShortestForward = 64;
-// Each length needs a plan, which takes long to build, and documents have new lengths in each step. If a call covers
-// only some of its rows, cuDNN therefore gets multiples of this, of which there are few; our own kernels get the other
-// lengths.
+// If a call covers only some of its rows, cuDNN gets only lengths that are multiples of this, of which there are few.
+// Our own kernels get the other lengths: each length needs a plan, which takes long to build, and documents have new
+// lengths in each step.
 constexpr std::int64_t kPartTile = 64;
-// The backward handles a partial tile wrongly if scores are far below zero (NaN; NVIDIA/cudnn-frontend issues 160,
-// 1072, pull request 628; pytorch/pytorch issue 196678) and, before 9.15.1, in a replayed CUDA graph (release notes of
-// the frontend, 1.16.0). Multiples of this have no partial tile.
+// cuDNN's backward only gets lengths that are multiples of this, which have no partial tile. It handles a partial tile
+// wrongly if scores are far below zero (NaN; NVIDIA/cudnn-frontend issues 160, 1072, pull request 628; pytorch/pytorch
+// issue 196678) and, before 9.15.1, in a replayed CUDA graph (release notes of the frontend, 1.16.0).
 constexpr std::int64_t kBackwardTile = 128;
 constexpr std::size_t kAlignment = 16;  // bytes; not checked by cuDNN, which returns wrong results otherwise
 
-// Returns the rows if all sequences have equal lengths and distances, else nullopt.
+// Returns the rows of the spans if all spans have the same length and start at equal distances, else nullopt.
 std::optional<Rows> rows_of(const std::vector<Span>& spans) {
   if (spans.empty()) return {};
   const std::int64_t count = spans[0].count;
@@ -112,11 +112,11 @@ bool describe(Call& c, const Args& a) {
   p.scale = a.scale;
   return p.kv_heads > 0 && p.heads % p.kv_heads == 0 && p.dim > 0 && p.dim % 8 == 0 && p.dim <= kWidestHead &&
          std::isfinite(p.scale) && take(p.q, a.q, c.queries) && take(p.k, a.k, c.keys) && take(p.v, a.v, c.keys) &&
-         a.lse.defined() && a.lse.dtype() == DType::f32 && a.lse.contiguous() &&
+         a.lse.defined() && a.lse.dtype() == DType::f32 && a.lse.is_contiguous() &&
          a.lse.shape() == Shape{p.heads, a.q.dim(0)};
 }
 
-// Sets the strides of the log-sum-exp to those of [Hq, rows].
+// Sets the strides of a log-sum-exp [Hq, rows] whose sequences start `pitch` rows apart.
 void strided_stats(Problem& p, std::int64_t rows, std::int64_t pitch) {
   p.stats_sequence = p.batch == 1 ? p.heads * rows : pitch;
   p.stats_head = rows;
@@ -217,7 +217,7 @@ void run_forward(const Attention& a, const ExecContext& ctx) {
       {at(a.q, rows).raw(), at(a.k, c->keys).raw(), at(a.v, c->keys).raw(), out.raw(), lse.raw(), nullptr, nullptr,
        nullptr, nullptr},
       ctx);
-  if (!direct) merge(out, lse, rows, a, ctx);
+  if (!direct) merge_rows(out, lse, rows, a, ctx);
 }
 
 bool supports_backward(const AttentionBackward& a, const ExecContext& ctx) {
@@ -230,7 +230,7 @@ void run_backward(const AttentionBackward& a, const ExecContext& ctx) {
   const Problem& p = c->problem;
   const bool direct = in_place(*c, a);
   const bool as_it_is = c->queries.all_of(a.q.dim(0)) && (p.batch == 1 || p.stats_head != p.queries);
-  const Tensor lse = as_it_is ? a.lse : by_sequence(a.lse, c->queries, ctx);
+  const Tensor lse = as_it_is ? a.lse : lse_by_sequence(a.lse, c->queries, ctx);
   const auto place = [&](const Tensor& t, const Rows& rows) {
     return direct ? t : ctx.empty({rows.total(), t.dim(1), t.dim(2)}, DType::bf16);
   };
@@ -239,7 +239,7 @@ void run_backward(const AttentionBackward& a, const ExecContext& ctx) {
       {at(a.q, c->queries).raw(), at(a.k, c->keys).raw(), at(a.v, c->keys).raw(), at(a.out, c->queries).raw(),
        lse.raw(), at(a.dout, c->queries).raw(), dq.raw(), dk.raw(), dv.raw()},
       ctx);
-  if (!direct) add({dq, dk, dv}, c->queries, c->keys, a, ctx);
+  if (!direct) add_gradients({dq, dk, dv}, c->queries, c->keys, a, ctx);
 }
 
 const bool added[] = {

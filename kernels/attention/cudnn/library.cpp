@@ -17,7 +17,7 @@ namespace {
 
 void* load() {
   if (void* library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL)) return library;
-#ifdef RING_CUDNN_LIBRARY  // found by the build outside of the loader's path
+#ifdef RING_CUDNN_LIBRARY  // path that the build found outside the loader's search path
   if (void* library = dlopen(RING_CUDNN_LIBRARY, RTLD_NOW | RTLD_LOCAL)) return library;
 #endif
   return nullptr;

@@ -6,10 +6,10 @@
 
 namespace ring::cudnn {
 
-// Returns the version as cuDNN writes it (91900 is 9.19.0); 0 if there is no cuDNN or none fit for use, which is logged
-// once.
+// Returns the version in cuDNN's encoding (91900 is 9.19.0). Returns 0 and logs the reason once if cuDNN was not found,
+// or if its version is refused (core/known_defects.h).
 int version();
-std::string library_text();  // "cuDNN 91900"; part of the keys of measured choices
+std::string library_text();  // "cuDNN 91900"; part of the keys under which choices of kernels are stored
 
 // First version whose backward accepts a log-sum-exp with any strides. All usable versions write any strides.
 inline constexpr int kStridedStatsInput = 92600;

@@ -82,7 +82,7 @@ cuda::Launch by_rows(std::int64_t rows, std::int64_t dim) {
 
 }  // namespace
 
-Tensor by_sequence(const Tensor& lse, const Rows& rows, const ExecContext& ctx) {
+Tensor lse_by_sequence(const Tensor& lse, const Rows& rows, const ExecContext& ctx) {
   const std::int64_t heads = lse.dim(0);
   const Tensor out = ctx.empty({rows.batch, heads, rows.count});
   cuda::launch(ctx,
@@ -92,7 +92,7 @@ Tensor by_sequence(const Tensor& lse, const Rows& rows, const ExecContext& ctx) 
   return out;
 }
 
-void merge(const Tensor& out, const Tensor& lse, const Rows& rows, const Attention& a, const ExecContext& ctx) {
+void merge_rows(const Tensor& out, const Tensor& lse, const Rows& rows, const Attention& a, const ExecContext& ctx) {
   const auto heads = static_cast<int>(out.dim(1)), dim = static_cast<int>(out.dim(2));
   cuda::visit_float("attention", a.out.dtype(), [&]<class T>() {
     cuda::launch(ctx, by_rows(rows.total() * heads, dim), merge_parts<T>, cuda::heads_of<const __nv_bfloat16>(out),
@@ -102,8 +102,8 @@ void merge(const Tensor& out, const Tensor& lse, const Rows& rows, const Attenti
   cuda::fill_outside(a, ctx);
 }
 
-void add(const PartGradients& part, const Rows& queries, const Rows& keys, const AttentionBackward& a,
-         const ExecContext& ctx) {
+void add_gradients(const PartGradients& part, const Rows& queries, const Rows& keys, const AttentionBackward& a,
+                   const ExecContext& ctx) {
   const auto add_rows = [&](const Tensor& from, const Rows& rows, const Tensor& carry, const Tensor& to) {
     const auto heads = static_cast<int>(from.dim(1)), dim = static_cast<int>(from.dim(2));
     cuda::visit_float("attention_backward", to.dtype(), [&]<class T>() {

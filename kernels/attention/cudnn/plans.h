@@ -20,7 +20,7 @@ class Plans {
   Plans& operator=(const Plans&) = delete;
 
   // Returns the plan for a problem; null if there is no cuDNN or it does not support the problem. Both outcomes are
-  // cached. The pointer is valid as described in LaunchCache.
+  // cached. Only launches that are queued on the stream before the next call may use the plan.
   const Plan* find(const Problem&);
   void* handle() const { return handle_; }
 

@@ -49,7 +49,7 @@ Attributes describe_stats(const Problem& p) {
   return t;
 }
 
-// Makes a tensor that the graph computes an output with these properties.
+// Marks a tensor that the graph computes as one of its outputs, with uid, type, shape and strides as wanted.
 void give_out(const TensorPtr& made, const Attributes& wanted) {
   made->set_output(true)
       .set_uid(wanted.get_uid())

@@ -6,8 +6,8 @@
 
 namespace ring::cuda {
 
-// Called by one thread, after the writers of `shared` have called fence_proxy_async() and then met it at a barrier.
-// Addresses and bytes must be multiples of 16.
+// Copy (bulk_store) or add (bulk_add) floats to global memory. Called by one thread. All threads that wrote `shared`
+// must have called fence_proxy_async() before a barrier with this thread. Addresses and bytes must be multiples of 16.
 __device__ inline void bulk_store(float* global, const float* shared, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(global)),
                "r"(shared_address(shared)), "r"(bytes)
@@ -24,13 +24,14 @@ __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;
 __device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_wait_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Returns the counter's value (acquire): the writer's earlier work is visible to this thread's later work.
+// Returns the counter's value with acquire semantics: all that its writer did before is visible to what this thread
+// does next.
 __device__ inline unsigned turn_of(const unsigned* counter) {
   unsigned found;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
   return found;
 }
-// Waits until a counter has this value. The writer's bulk copies come before this thread's next bulk copies.
+// Waits until a counter has this value. This thread's next bulk copies then come after the writer's bulk copies.
 __device__ inline void await_turn(const unsigned* counter, unsigned value) {
   while (turn_of(counter) != value) {
   }

@@ -18,9 +18,9 @@ __device__ inline void tma_load(std::uint32_t shared, const CUtensorMap& map, in
       : "memory");
 }
 
-// tma_store writes a box; tma_add adds it to global memory. Called by one thread, after the writers of `shared` have
-// called fence_proxy_async() and then met it at a barrier. bulk_commit() closes a group. Elements outside the matrix
-// are not written.
+// tma_store writes a box; tma_add adds it to global memory. Called by one thread. All threads that wrote `shared` must
+// have called fence_proxy_async() before a barrier with this thread. bulk_commit() closes a group. Elements outside the
+// matrix are not written.
 __device__ inline void tma_store(const CUtensorMap& map, int c0, int c1, std::uint32_t shared) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(c0),
                "r"(c1), "r"(shared)

@@ -45,9 +45,9 @@ __device__ inline T group_sum(T v) {
   return sums[0];
 }
 
-// Like group_sums, for teams of `threads` threads that loop in a thread block of `block` threads. A team has one
-// barrier per iteration and does not wait for other teams. `odd` must alternate between iterations: the sums of one
-// iteration may still be read while the next ones are written.
+// Like group_sums, for loops of teams: a thread block of `block` threads consists of teams of `threads` threads, and
+// each team runs a loop of its own. It has one barrier per iteration and does not wait for other teams. `odd` must
+// alternate between iterations, because the sums of one iteration may still be read while the next ones are written.
 template <int threads, int block, int count>
 __device__ inline void team_sums(float (&v)[count], bool odd) {
   if constexpr (threads <= kWarp) {
