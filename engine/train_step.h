@@ -13,6 +13,7 @@
 #include "core/step_arena.h"
 #include "engine/config.h"
 #include "engine/input_stage.h"
+#include "engine/step_losses.h"
 #include "kernels/observers.h"
 #include "model/model.h"
 #include "model/training_state.h"
@@ -89,12 +90,7 @@ class TrainStep {
   const PartNorms& part_norms() const { return part_norms_; }  // norms of the last computed step
   const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null if nothing is offloaded
   const Tensor& state() const { return step_state_; }                                  // a StepState on the device
-  // Losses of the step over all ranks, f32: [0] is the loss; for a mixture, [1, corpora] are the losses and [1 +
-  // corpora, 2 corpora] the target counts of the corpora. The last element is the model's auxiliary loss, if it has
-  // one.
-  const Tensor& losses() const { return losses_; }
-  bool has_auxiliary_loss() const { return !model_->auxiliary_loss().empty(); }
-  std::int64_t corpora() const { return corpora_; }  // number of corpora of a mixture; 0 if there is only one corpus
+  const StepLosses& losses() const { return losses_; }  // of the step that ran last, summed over all ranks
   // Returns the number of this rank's micro-batches in a step.
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }
   // Returns e.g. "weights 1.50 GiB, gradients .., moments ..".
@@ -108,7 +104,6 @@ class TrainStep {
   void allocate_inputs();
   void lay_out_sequences();
   void set_documents(std::size_t index, const Batch&);
-  Tensor losses_of(std::int64_t first, std::int64_t count) const { return losses_.narrow(0, first, count); }
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
   Tensor micro_part(const Tensor& all, std::size_t index) const;
   void forward(std::vector<Tensor>* entropies);
@@ -141,7 +136,7 @@ class TrainStep {
   // Spans of packed sequences; a recording refers to these objects.
   std::vector<std::shared_ptr<std::vector<Span>>> spans_;
   StepInputs inputs_;
-  Tensor losses_;
+  StepLosses losses_;
   std::unique_ptr<InputStage> stage_;
   std::optional<Event> copied_;  // event after which the state may change; reset once a step has waited for it
 };
