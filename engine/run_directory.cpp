@@ -194,7 +194,7 @@ std::shared_ptr<void> RunDirectory::lock() const {
     const std::string holder = problem == EWOULDBLOCK ? holder_in(fd) : "";
     ::close(fd);
     if (problem != EWOULDBLOCK)
-      fail("cannot lock ", file, ": ", io_error_text(problem),
+      fail("cannot lock ", file, ": ", io_error_text(problem == EOPNOTSUPP ? ENOLCK : problem),
            ". Fix this, or set run.directory to a different folder");
     fail(path_, ": another process is training this run", holder,
          ". Wait for it, stop it, or set a different run.name (or run.directory, if it is set)");
