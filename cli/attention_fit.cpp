@@ -155,9 +155,9 @@ class Fit {
                  separate_documents_ ? "within" : "across");
     for (std::size_t c = 0; c < choices_.size(); ++c)
       print_format("%6s  %7s  %s\n", name(c).c_str(), format_fixed(choices_[c].density(), 4).c_str(), text(c).c_str());
-    print_format(
-        "\nRise of the loss if only this layer uses this choice%s\nlayer",
-        batch_losses_.size() < 2 ? "" : str(", +- standard error over ", batch_losses_.size(), " batches").c_str());
+    print_format("\nRise of the loss if only this layer uses this choice%s\nlayer",
+                 batch_losses_.size() < 2 ? " (no standard error: the validation split has one batch)"
+                                          : str(", +- standard error over ", batch_losses_.size(), " batches").c_str());
     for (std::size_t c = 0; c + 1 < choices_.size(); ++c) print_format("  %*s", width(), name(c).c_str());
     print_format("\n");
     std::cout.flush();
@@ -189,6 +189,9 @@ class Fit {
     print_format("To continue with it:\n  %s", command().c_str());
     for (const std::string& setting : settings()) print_format(" \\\n    %s", quoted(setting).c_str());
     print_format("%s\n", more_steps().c_str());
+    const bool exportable = std::ranges::all_of(
+        sections_, [](const AttentionConfig& s) { return s.kind == "dense" || (s.kind == "window" && s.sinks == 0); });
+    if (!exportable) print_format("\nModels with sinks, dilated or block-sparse attention cannot be exported.\n");
   }
 
   void print_json() const {

@@ -227,10 +227,8 @@ void add_bench_context(Command bench) {
   cmd.add_number("--seconds", a->grid.seconds, "Seconds per measurement", 1e-6, 3600).show_default();
   add_device(cmd, a->device);
   cmd.add_number("--threads", a->threads, "CPU threads of each process; 0: its share of the cores", 0, kMaxThreads);
-  cmd.add_option(
-         "--timeline", a->timeline,
-         "Draw rank 0's kernels and messages during a forward and backward as SVG; with several lengths or schedules "
-         "one file each: FILE-LENGTH-SCHEDULE.svg")
+  cmd.add_option("--timeline", a->timeline,
+                 "Draw rank 0's kernels and messages as SVG; one file per call: FILE-LENGTH-SCHEDULE.svg")
       .type_name("FILE.svg");
   cmd.add_option("--csv", a->csv, "Append a line for each measurement to this file").type_name("FILE");
   cmd.add_flag("--deterministic", a->deterministic, "Use only kernels with bit-identical results from run to run");

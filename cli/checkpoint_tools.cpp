@@ -1,3 +1,4 @@
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -129,20 +130,24 @@ struct DiffArguments {
 void diff(const DiffArguments& args) {
   CheckpointDifference d;
   std::vector<std::string> settings;
-  std::size_t tensors = 0;
+  std::array<std::size_t, 2> tensors{};
   with_checkpoint(args.first, [&](const FoundCheckpoint& a) {
     with_checkpoint(args.second, [&](const FoundCheckpoint& b) {
       d = compare_checkpoints(a.path, a.manifest, b.path, b.manifest);
       settings = differing_settings(a.manifest, b.manifest);
-      tensors = a.manifest.tensors.size();
+      tensors = {a.manifest.tensors.size(), b.manifest.tensors.size()};
     });
   });
   if (args.only_tensors) settings.clear(), d.values.clear();
   for (const std::string& line : settings) std::cout << line << "\n";
   for (const std::string& line : d.values) std::cout << "value " << line << "\n";
   for (const TensorDifference& t : d.tensors) print(t);
-  std::cout << counted(static_cast<std::int64_t>(d.tensors.size()), "tensor") << " of " << tensors
-            << (d.tensors.size() == 1 ? " differs\n" : " differ\n");
+  std::cout << counted(static_cast<std::int64_t>(d.tensors.size()), "tensor");
+  if (tensors[0] == tensors[1]) std::cout << " of " << tensors[0];
+  std::cout << (d.tensors.size() == 1 ? " differs" : " differ");
+  if (tensors[0] != tensors[1])
+    std::cout << ": " << tensors[0] << " in the first checkpoint, " << tensors[1] << " in the second";
+  std::cout << "\n";
   if (!settings.empty() || !d.none()) throw ExitCode{kExitError};
 }
 

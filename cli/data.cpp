@@ -137,20 +137,16 @@ void add_prepare(Command parent) {
       "read the bytes of all files unchanged, even of JSON and of files that are not text (compressed, tables, NUL "
       "bytes)");
   add_record_options(c, o);
-  c.add_option(
-       "--tokenizer", o.tokenizer,
-       "bytes, chars (the characters of the input), or a file: .rmt, tokenizer.json, SentencePiece (.model), a corpus "
-       "(.h5), or a folder of a published model or run")
+  c.add_option("--tokenizer", o.tokenizer,
+               "bytes, chars, a file (.rmt, tokenizer.json, .model, .h5), or the folder of a model or run")
       .required()
       .type_name("SPEC");
   c.add_option("--output", o.output, "the corpus to write (.h5)").required().type_name("FILE");
   c.add_option("--validation-input", o.validation_inputs,
                "files and folders for the validation split; all of --input is then for training")
       .type_name("PATH");
-  c.add_option(
-       "--split", o.split,
-       "how to choose validation text: hash (documents, by a hash of file name and position), tail (the end of the "
-       "text), auto (hash if it would choose ten files or more, else the end of each file)")
+  c.add_option("--split", o.split,
+               "validation text: hash (whole documents), tail (end of the text), or auto (see docs/data.md)")
       .one_of({"auto", "hash", "tail"})
       .show_default()
       .excludes({"--validation-input"});

@@ -103,15 +103,14 @@ void add_eval_command(Command app) {
   add_weights(cmd, a.weights);
   const Option json = cmd.add_flag("--json", a.json, "Print one JSON object");
   cmd.add_option("--output", a.output, "Write the same JSON object to this file").type_name("FILE");
-  const Option tasks = cmd.add_option("--task,--tasks", a.tasks,
-                                      "Evaluate on questions in JSON Lines instead, in the format of HellaSwag, ARC, "
-                                      "MMLU, LAMBADA or {\"context\", \"choices\", \"answer\"}")
-                           .type_name("NAME=FILE");
+  const Option tasks =
+      cmd.add_option(
+             "--task,--tasks", a.tasks,
+             "Answer questions: HellaSwag, ARC, MMLU, LAMBADA, or {\"context\", \"choices\", \"answer\"} as JSON Lines")
+          .type_name("NAME=FILE");
   tasks.excludes({"--data", "--split", "--text", "--batches", "--separate-documents"});
   cmd.add_flag("--long", a.long_context,
-               "Measure long context instead: mean loss by position in the window (attention across documents), and "
-               "the share "
-               "of right answers about a fact far back in filler text, such as a random number (passkey)")
+               "Measure loss by position in the window, or recall of a fact far back, e.g. a number (passkey)")
       .excludes({"--context", "--output", "--separate-documents", "--task"});
   a.long_eval.add_to(cmd);
   json.excludes({"--csv"});

@@ -29,12 +29,8 @@ void EvalCorpus::add_to(Command cmd) {
   const auto separate = [this](const std::string& choice) {
     documents = choice == "auto" ? std::nullopt : std::optional(choice == "true");
   };
-  cmd.add_option(
-         "--separate-documents", separate,
-         "true: a token attends only to its own document, and documents that fit into a window are not cut; false: "
-         "windows "
-         "of the token stream, in which a token also attends to earlier documents; auto: true for conversations and "
-         "completions of prompts, else the run's data.packing")
+  cmd.add_option("--separate-documents", separate,
+                 "true: attend within documents only; false: also across; auto: as trained (docs/evaluation.md)")
       .one_of({"auto", "true", "false"})
       .show_default("auto");
 }

@@ -159,11 +159,8 @@ void LongEvalArguments::add_to(Command command) {
   const auto option = [&](const char* name, auto& value, const char* text, long double min, long double max) {
     return command.add_number(name, value, text, min, max).needs("--long").group("With --long");
   };
-  option(
-      "--length", length,
-      "Tokens of the windows for the loss by position; 0: the model's context. Longer windows show how well the model "
-      "works beyond the length it was trained on",
-      0, kMaxLength);
+  option("--length", length, "tokens per window, which may be more than in training; 0: the context of the model", 0,
+         kMaxLength);
   command.add_option("--long-tasks", tasks, "Kinds of prompts, with commas: " + joined(long_kinds(), ", "))
       .delimiter(',')
       .one_of(long_kinds())

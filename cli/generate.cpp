@@ -147,8 +147,7 @@ void add_sampling(Command cmd, Arguments& a) {
 // Adds the options of chats. They exclude options that print anything other than answers.
 void add_chat(Command cmd, Arguments& a) {
   cmd.add_flag("--chat", a.chat,
-               "Chat with the model: it answers --prompt, or else each line of standard input, with the chat template "
-               "of its training")
+               "Answer --prompt, or each line of standard input, with the chat template of the training")
       .excludes({"--prompts-file", "--json", "--output", "--ignore-end"});
   cmd.add_option("--system", a.talk.system, "System message at the start of a chat").type_name("TEXT").needs("--chat");
   add_chat_template(cmd, a.talk.chat_template).needs("--chat");
@@ -162,8 +161,7 @@ void add_generate_command(Command app) {
   cmd.add_option("run", a->run, "Directory of a run, or one of its checkpoints").required();
   cmd.add_option("--prompt", a->prompt, "Text to continue");
   cmd.add_option("--prompts-file", a->prompts_file,
-                 "Continue every line of this file, or the member 'prompt' of each record if it is named .jsonl; "
-                 "prints JSON Lines")
+                 "Continue each line (of .jsonl: each member prompt) of this file; prints JSON Lines")
       .type_name("FILE")
       .excludes({"--prompt"});
   cmd.add_number("--batch-size", a->batch_size, "Prompts of a file to continue at once", 1, 65536).show_default();

@@ -124,10 +124,8 @@ void add_nodes(Command launch, LaunchOptions& o, Words& w) {
   launch.add_option("--rdzv-backend", w.backend, "Accepted for compatibility with torchrun; both values mean the same")
       .one_of({"static", "c10d"});
   launch
-      .add_option(
-          "--rdzv-conf", w.rdzv_conf,
-          "Seconds: join_timeout=600 to wait for MIN nodes, last_call_timeout=30 for more than MIN, "
-          "return_timeout=2 for lost nodes if MIN are left, keep_alive_timeout=30 until a silent node counts as lost")
+      .add_option("--rdzv-conf", w.rdzv_conf,
+                  "seconds: join_timeout, last_call_timeout, return_timeout, keep_alive_timeout (docs/launching.md)")
       .type_name("KEY=VALUE,...");
   launch.add_option("--master-addr", w.master_addr, "Host of --rdzv-endpoint").type_name("HOST");
   launch.add_option("--master-port", w.master_port, "Port of --rdzv-endpoint (default: 29500)").type_name("PORT");

@@ -214,7 +214,8 @@ void print_advice(const PlanRequest& q, const std::optional<PlannedStep>& layout
   for (const AttentionAdvice& a : all) print_format("    model: {attention: %s}\n", a.yaml.c_str());
   print_format(
       "\nThe effect of each kind on the loss must be measured: docs/attention.md says which to try first, and "
-      "docs/measured/attention.md has measurements.\n");
+      "docs/measured/attention.md has measurements. Models with sinks, dilated or block-sparse attention cannot be "
+      "exported.\n");
 }
 
 // Prints the rates that the plan uses, and what these rates do not cover.

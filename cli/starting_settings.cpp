@@ -71,6 +71,7 @@ Settings long_context(const StartingPoint& p) {
            "each token sees this many tokens; dilated and block_sparse see further: docs/attention.md"},
           {"model.attention_layers", "[{layers: every 4 from 3, attention: {kind: dense}}]",
            "layers that see the whole context"},
+          {"model.qk_norm", "true", "without it, a model with windows in some layers cannot be exported"},
           {"train.batch_size", p.gpu ? "4" : "1"},
           {"optimizer.lr", p.gpu ? "4e-4" : "1e-3"}});
   return s;

@@ -153,8 +153,7 @@ void add_import_command(Command app) {
       .type_name("RUN");
   cmd.add_option(
       "--tokenizer", a.tokenizer,
-      "Tokenizer of the run: none, bytes, a file (.rmt, tokenizer.json, .model, a corpus) or a folder; default: "
-      "tokenizer.rmt, tokenizer.json or tokenizer.model in the folder of the weights");
+      "none, bytes, a file (.rmt, tokenizer.json, .model, .h5) or a folder; default: in the weights' folder");
   cmd.footer("Example: ringmaster import SmolLM2-135M --output runs/smollm2");
 }
 

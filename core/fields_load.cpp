@@ -54,6 +54,8 @@ struct Problem {
 
 std::string no_utf8(std::string_view text) {
   const bool utf16 = text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF");
+  if (!utf16 && text.find('\0') != std::string_view::npos)
+    return "expected settings in YAML, got a binary file. `ringmaster init` writes a file of settings";
   return str(
       "expected UTF-8, got other bytes, which a run's records cannot hold. Write the settings in UTF-8 (iconv -f ",
       utf16 ? "UTF-16" : "LATIN1", " -t UTF-8), and rename files and folders whose names are in another encoding");

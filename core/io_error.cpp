@@ -17,8 +17,8 @@ const char* remedy_for(int error) {
     case EACCES:
     case EPERM: return ". Give this user permission to access it";
     case EMFILE: return ". Raise the open file limit (ulimit -n)";
+    case EOPNOTSUPP: return ". This file system does not support the operation: use a different one";
     case ENOLCK:
-    case EOPNOTSUPP:
       return ". This file system cannot lock files: mount it with locking enabled, or use a different one";
     default: return "";
   }

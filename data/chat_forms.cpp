@@ -143,7 +143,7 @@ Json chat_messages(const Json& record, const std::string& name, const Json& foun
 
 namespace {
 
-// Returns the record's tools; a string that contains a JSON list is parsed. Null if there are none.
+// Returns the record's tools; a string is parsed if it contains JSON. Null if there are none.
 Json tools_of(const Json& record) {
   if (has(record, "functions") && !has(record, "tools") && !record["functions"].empty())
     fail("'functions' lists tools in a form that templates do not write: give them as 'tools'");
@@ -153,11 +153,17 @@ Json tools_of(const Json& record) {
   const std::string text = tools.get<std::string>();
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return nullptr;
   try {
-    Json list = parse_json<Json>(text);
-    return list.is_array() ? list : tools;
+    return parse_json<Json>(text);
   } catch (const Error&) {
     return tools;
   }
+}
+
+// Throws Error unless the member is a list of objects: a template would write the keys or characters of anything else.
+void check_objects(const Json& list, const char* name) {
+  if (!list.is_array()) fail("expected a list of objects in '", name, "', got a JSON ", list.type_name());
+  for (const Json& item : list)
+    if (!item.is_object()) fail("expected objects in the list '", name, "', got a JSON ", item.type_name());
 }
 
 }  // namespace
@@ -179,6 +185,8 @@ Json chat_variables(const Json& record) {
     if (variables.contains(name)) fail("the record has '", name, "' both in and outside 'chat_template_kwargs'");
     variables[name] = value;
   }
+  for (const char* name : {"tools", "documents"})
+    if (has(variables, name)) check_objects(variables[name], name);
   return variables;
 }
 

@@ -67,13 +67,15 @@ std::string settings_with_hash(const Config& config) { return sealed(to_yaml(con
 bool RunDirectory::has_config() const { return there(config_file()); }
 
 void RunDirectory::check_replaceable() const {
+  if (!list_checkpoints(checkpoints()).empty()) return;
   std::error_code error;
-  if (!fs::is_regular_file(config_file(), error) || !list_checkpoints(checkpoints()).empty() ||
-      read_text(config_file(), kMaxConfig).find(kSeal) != std::string::npos)
-    return;
-  fail(config_file(),
-       ": no run wrote this file, and a run in this directory would replace it. Rename the file, or set ",
-       "another run.directory or run.name");
+  const bool config = fs::is_regular_file(config_file(), error);
+  if (config && read_text(config_file(), kMaxConfig).find(kSeal) != std::string::npos) return;
+  // A run writes config.yaml before metrics.jsonl.
+  if (config || fs::is_regular_file(metrics_file(), error))
+    fail(config ? config_file() : metrics_file(),
+         ": no run wrote this file, and a run in this directory would replace it. Rename the file, or set ",
+         "another run.directory or run.name");
 }
 
 bool RunDirectory::exists() const { return has_config() || !list_checkpoints(checkpoints()).empty(); }
@@ -192,7 +194,7 @@ std::shared_ptr<void> RunDirectory::lock() const {
     const std::string holder = problem == EWOULDBLOCK ? holder_in(fd) : "";
     ::close(fd);
     if (problem != EWOULDBLOCK)
-      fail("cannot lock ", file, ": ", io_error_text(problem),
+      fail("cannot lock ", file, ": ", io_error_text(problem == EOPNOTSUPP ? ENOLCK : problem),
            ". Fix this, or set run.directory to a different folder");
     fail(path_, ": another process is training this run", holder,
          ". Wait for it, stop it, or set a different run.name (or run.directory, if it is set)");

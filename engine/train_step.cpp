@@ -142,7 +142,7 @@ void TrainStep::allocate_inputs() {
   const ScopeGuard scope(*ctx_.scopes, {scopes::inputs});
   const InputSizes sizes{tokens, plan_.micro_batches * plan_.micro_batch, corpora_, packed_};
   inputs_ = StepInputs(sizes, ctx_.stream);
-  losses_ = ctx_.empty({1 + 2 * corpora_ + (has_auxiliary_loss() ? 1 : 0)}, DType::f32, Lifetime::run);
+  losses_ = StepLosses(corpora_, !model_->auxiliary_loss().empty(), ctx_);
   stage_ = std::make_unique<InputStage>(sizes, ctx_.stream);
   lay_out_sequences();
 }
@@ -235,18 +235,17 @@ StepAccess TrainStep::make_step_access() {
 void TrainStep::micro_step(std::size_t index) {
   Tape tape(index + 1 == micro_batches());
   Run run = micro_run(index, &tape);
-  if (has_auxiliary_loss()) run.auxiliary_loss = losses_of(1 + 2 * corpora_, 1);
+  run.auxiliary_loss = losses_.auxiliary;
   LossHead head;
   head.targets = micro_batch_part(inputs_.targets, index);
   head.z_loss = static_cast<float>(config_.train.z_loss);
   head.chunk_bytes = config_.train.loss_chunk_bytes;
   enter(RunPhase::forward);
   const LossOutput out = model_->loss(run, micro_batch_part(inputs_.ids, index), sequences_[index], head);
-  axpby_kernel({out.sum.value, losses_of(0, 1), losses_of(0, 1), 1, 1}, ctx_);
+  axpby_kernel({out.sum.value, losses_.loss, losses_.loss, 1, 1}, ctx_);
   if (corpora_) {
     const std::int64_t first = static_cast<std::int64_t>(index) * plan_.micro_batch;
-    group_sums_kernel({out.token_loss, inputs_.sources.narrow(0, first, plan_.micro_batch), losses_of(1, corpora_)},
-                      ctx_);
+    group_sums_kernel({out.token_loss, inputs_.sources.narrow(0, first, plan_.micro_batch), losses_.by_corpus}, ctx_);
   }
   enter(RunPhase::backward);
   tape.backward(out.sum.slot, {}, ctx_);
@@ -255,8 +254,8 @@ void TrainStep::micro_step(std::size_t index) {
 void TrainStep::compute() {
   parallel_.data->start_step();
   optimizer_->begin_step();
-  fill_zero(losses_, ctx_.stream);
-  if (corpora_) copy(losses_of(1 + corpora_, corpora_), inputs_.source_targets, ctx_.stream);
+  fill_zero(losses_.all, ctx_.stream);
+  if (corpora_) copy(losses_.target_counts, inputs_.source_targets, ctx_.stream);
   {
     const HeldWeights held(plan_.config.zero < 3 && micro_batches() > 1 ? model_->linear_format() : nullptr);
     for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
@@ -273,13 +272,13 @@ void TrainStep::sum_losses() {
   const auto sum = [&](Communicator& over, const Tensor& t) {
     over.all_reduce(t, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   };
-  if (has_auxiliary_loss() && plan_.tp > 1) sum(mesh_.axis("tp"), losses_of(1 + 2 * corpora_, 1));
-  sum(mesh_.group(kDataAxes), losses_);
+  if (losses_.auxiliary.defined() && plan_.tp > 1) sum(mesh_.axis("tp"), losses_.auxiliary);
+  sum(mesh_.group(kDataAxes), losses_.all);
 }
 
 void TrainStep::update() {
   const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer});
-  norm_.decide_acceptance(step_state_, config_.optimizer.clip, losses_of(0, 1), ctx_);
+  norm_.decide_acceptance(step_state_, config_.optimizer.clip, losses_.loss, ctx_);
   if (const std::optional<Event> copied = std::exchange(copied_, std::nullopt)) ctx_.stream.wait(*copied);
   optimizer_->update(step_state_, ctx_);
   if (average_) average_->update(step_state_, ctx_);

@@ -13,6 +13,7 @@
 #include "core/step_arena.h"
 #include "engine/config.h"
 #include "engine/input_stage.h"
+#include "engine/step_losses.h"
 #include "kernels/observers.h"
 #include "model/model.h"
 #include "model/training_state.h"
@@ -95,15 +96,8 @@ class TrainStep {
   const PartNorms& part_norms() const { return part_norms_; }  // gradient norms of the model's parts
   // Returns null if the current plan offloads nothing.
   const HostOffload* offload() const { return plan_offloads_ ? offload_.get() : nullptr; }
-  const Tensor& state() const { return step_state_; }  // a StepState on the device
-  // Losses of the step over all ranks, f32:
-  //   [0]                       loss
-  //   [1, corpora]              loss of each corpus, for a mixture
-  //   [1 + corpora, 2 corpora]  target count of each corpus, for a mixture
-  //   last element              auxiliary loss, if the model has one
-  const Tensor& losses() const { return losses_; }
-  bool has_auxiliary_loss() const { return !model_->auxiliary_loss().empty(); }
-  std::int64_t corpora() const { return corpora_; }  // number of corpora of a mixture; 0 if there is only one corpus
+  const Tensor& state() const { return step_state_; }   // a StepState on the device
+  const StepLosses& losses() const { return losses_; }  // of the latest step, summed over all ranks
   // Returns the number of this rank's micro-batches in a step.
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }
   // Returns e.g. "weights 1.50 GiB, gradients .., moments ..".
@@ -117,7 +111,6 @@ class TrainStep {
   void allocate_inputs();
   void lay_out_sequences();
   void set_documents(std::size_t index, const Batch&);
-  Tensor losses_of(std::int64_t first, std::int64_t count) const { return losses_.narrow(0, first, count); }
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
   Tensor micro_batch_part(const Tensor& all, std::size_t index) const;
   void forward(std::vector<Tensor>* entropies);
@@ -151,7 +144,7 @@ class TrainStep {
   // Spans of packed sequences, by micro-batch. The objects stay the same, because a recording refers to them.
   std::vector<std::shared_ptr<std::vector<Span>>> spans_;
   StepInputs inputs_;
-  Tensor losses_;
+  StepLosses losses_;
   std::unique_ptr<InputStage> stage_;
   std::optional<Event> copied_;  // event after which the state may change; reset once a step has waited for it
 };

@@ -460,6 +460,15 @@ void warn_of_warmup(const Config& c) {
             std::max<std::int64_t>(1, steps / 20));
 }
 
+void warn_of_decay(const Config& c) {
+  const std::int64_t decay = c.schedule.decay_steps, steps = c.train.steps;
+  if (steps == 0 || decay == 0 || c.schedule.warmup_steps + decay <= steps) return;
+  log::warn("schedule.decay_steps: ", decay, " does not fit into train.steps: ", steps, " after ",
+            counted(c.schedule.warmup_steps, "step"),
+            " of warm-up, so the decay is shorter and its steps are steeper. ",
+            "Leave schedule.decay_steps out to decay over the last fifth of the run");
+}
+
 ResolvedRun resolve_run(Config given, const TrainOptions& options, Mesh& mesh) {
   Corpora corpora = open_agreed_corpora(given, mesh);
   const double epochs = given.train.epochs;
@@ -467,7 +476,8 @@ ResolvedRun resolve_run(Config given, const TrainOptions& options, Mesh& mesh) {
   if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " equals train.steps: ", given.train.steps);
   if (chooses_micro_batch(given, options, mesh)) given.train.micro_batch = kAutoMicroBatch;
   ResolvedConfig c = choose_sizes(resolve_config(std::move(given), corpora.vocab_size, mesh), options, mesh);
-  if (mesh.rank() == 0) warn_of_warmup(c), warn_of_final_rate(c), warn_of_unused_intervals(c.checkpoint);
+  if (mesh.rank() == 0)
+    warn_of_warmup(c), warn_of_decay(c), warn_of_final_rate(c), warn_of_unused_intervals(c.checkpoint);
   // Throws Error if the GPU is missing.
   if (c.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});
   std::vector<Task> tasks = agreed_tasks(c, *corpora.stores.front(), mesh);

@@ -89,7 +89,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
   choices_agreed_ = mesh_.world() == 1 || !ctx_.tuning;
   for (std::size_t i = 0; i < max_in_flight() + 1; ++i) {
     results_.push_back(ctx_.stream.impl().host_buffer(result_bytes()));
-    losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
+    losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().all.bytes()));
   }
   if (config.train.diagnostics_interval) watch_ = make_watch();
   update_attention_for_next_step();
@@ -317,8 +317,8 @@ void Trainer::launch_step() {
   if (f.logged) measure_parts(f);
   if (f.watched) watch_->end_step(f.watched);
   f.losses = losses_[static_cast<std::size_t>(steps_) % losses_.size()];
-  if (step_.corpora() || step_.has_auxiliary_loss())
-    ctx_.stream.impl().copy(f.losses.get(), step_.losses().raw(), step_.losses().bytes());
+  if (const Tensor& losses = step_.losses().all; losses.numel() > 1)
+    ctx_.stream.impl().copy(f.losses.get(), losses.raw(), losses.bytes());
   f.done = ctx_.stream.record();
   f.report.sequences = next_batch_size();
   f.report.tokens = f.report.sequences * config_.model.context;
@@ -343,9 +343,10 @@ StepReport Trainer::finish() {
   StepReport& r = f.report;
   r.loss = static_cast<double>(state.loss) / f.valid;
   r.norm = std::fabs(std::sqrt(state.squared_norm));  // fabs makes NaN print without a sign
-  const auto* losses = static_cast<const float*>(f.losses.get());
-  for (std::int64_t c = 1; c <= step_.corpora(); ++c) r.sources.push_back({losses[c], losses[c + step_.corpora()]});
-  if (step_.has_auxiliary_loss()) r.auxiliary_loss = losses[2 * step_.corpora() + 1] / f.valid;
+  const LossValues losses = step_.losses().values(static_cast<const float*>(f.losses.get()));
+  for (std::size_t c = 0; c < losses.by_corpus.size(); ++c)
+    r.sources.push_back({losses.by_corpus[c], losses.target_counts[c]});
+  if (losses.auxiliary) r.auxiliary_loss = *losses.auxiliary / f.valid;
   r.accepted = state.accepted != 0;
   if (f.logged) r.part_norms = part_norms(f);
   if (f.watched) r.watched = watch_->report(f.watched);

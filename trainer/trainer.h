@@ -134,7 +134,7 @@ class Trainer {
     bool logged = false;        // true if at least one rank logs the step, so that the norms of the parts are measured
     bool replays = false;       // true if all ranks are ready to record or replay the step
     std::shared_ptr<void> result;  // StepState and squared norms of the parts, in host memory; valid after `done`
-    std::shared_ptr<void> losses;  // TrainStep::losses(), in host memory; valid after `done`
+    std::shared_ptr<void> losses;  // copy of TrainStep::losses().all, in host memory; valid after `done`
     Watch::Result watched;         // null if the step is not watched
     Event done;
   };

@@ -231,8 +231,8 @@ TEST(HostChunks, ChunksOfSeveralPiecesEndAtAllowedEnds) {
   }
 }
 
-// An attempt that ran out of memory after begin() is repeated.
-TEST(HostChunks, BeginMayBeRepeated) {
+// If a step runs out of memory after prefetch(), it is repeated, so prefetch() may be called twice.
+TEST(HostChunks, PrefetchMayBeRepeated) {
   const Stream cpu = Stream::cpu(1);
   for (const Streams& s : all_streams()) {
     const Tensor a = numbers(100, 1, cpu), new_a = numbers(100, 7, cpu);

@@ -295,6 +295,14 @@ TEST(Conversation, ARecordGivesVariablesToTheTemplate) {
   for (const char* media : {"images", "videos", "audios"})
     expect_error([&] { chat_variables({{media, {"a.png"}}}); }, {str("the record has '", media, "'")});
   EXPECT_TRUE(chat_variables({{"images", Json::array()}, {"source", "x"}}).empty());
+  // A template would write the characters of a string, and the keys of an object.
+  for (const char* name : {"tools", "documents"})
+    for (const char* value : {R"({"name": "f"})", R"([{"name": "f"}, "g"])", R"(["{}"])", "3", "true"})
+      expect_error([&] { chat_variables({{name, Json::parse(value)}}); }, {"expected", "objects", name});
+  for (const char* text : {"{\"name\": \"f\"}", "[1]", "f(x)"})
+    expect_error([&] { chat_variables({{"tools", text}}); }, {"objects", "'tools'"});
+  expect_error([] { chat_variables({{"chat_template_kwargs", {{"tools", "f"}}}}); }, {"list of objects in 'tools'"});
+  EXPECT_TRUE(chat_variables({{"tools", "null"}}).empty());
 }
 
 // The spellings are those of text/chat/marks.h: "weight" is OpenAI's, "train" and "training" are Axolotl's, and so on.

@@ -492,6 +492,9 @@ TEST_F(Runs, SettingsThatNoRunWroteAreNotReplaced) {
     EXPECT_NE(f.output.find("mine/config.yaml: no run wrote this file"), std::string::npos) << f.output;
   }
   EXPECT_EQ(read_text(folder_ / "mine/config.yaml"), own);
+  fs::rename(folder_ / "mine/config.yaml", folder_ / "mine/metrics.jsonl");
+  EXPECT_EQ(run_process(train("mine", {"train.steps=1"})).code, 1);
+  EXPECT_EQ(read_text(folder_ / "mine/metrics.jsonl"), own);
   ASSERT_EQ(run_process(train("run", {"train.steps=1"})).code, 0);
   EXPECT_EQ(run_process(train("run", {"train.steps=1", "--fresh"})).code, 0);
 }

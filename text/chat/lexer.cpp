@@ -9,8 +9,6 @@
 namespace ring::chat {
 namespace {
 
-constexpr std::string_view kBlanks = " \t\n\r\f\v";
-
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || is_digit(c); }
 
@@ -70,7 +68,7 @@ class Lexer {
     } else if ((kind == '%' || kind == '#') && sign != '+') {
       const std::size_t line = text.rfind('\n') + 1;  // 0 if there is no newline
       const bool begins = line > 0 || at_ == 0 || source_[at_ - 1] == '\n';
-      if (begins && text.find_first_not_of(kBlanks, line) == std::string_view::npos) text = text.substr(0, line);
+      if (begins && strip(text.substr(line), true, false, nullptr).empty()) text = text.substr(0, line);
     }
     if (!text.empty()) put(TokenKind::text, std::string(text));
   }
@@ -93,16 +91,18 @@ class Lexer {
   // Called after a tag; `sign` is the '-' or '+' before the tag's end, if there is one.
   void close(char sign, bool block) {
     if (sign == '-')
-      move_to(source_.size() - strip(source_.substr(at_), true, false, nullptr).size());
+      skip_blank();
     else if (block && sign != '+' && after(0) == '\n')
       move_to(at_ + 1);
   }
+
+  void skip_blank() { move_to(source_.size() - strip(source_.substr(at_), true, false, nullptr).size()); }
 
   void read_inside(std::string_view end) {
     const bool block = end[0] == '%';
     std::string open;  // the brackets that are open
     while (true) {
-      move_to(std::min(source_.find_first_not_of(kBlanks, at_), source_.size()));
+      skip_blank();
       if (at_ == source_.size()) wrong("this tag has no end '", end, "'");
       const bool sign = (after(0) == '-' || (block && after(0) == '+')) && source_.substr(at_ + 1).starts_with(end);
       if (open.empty() && (sign || starts(end))) {
