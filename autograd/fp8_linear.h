@@ -23,7 +23,8 @@ struct Fp8Linear {
   bool tensorwise = false;     // one scale per tensor; otherwise one per 128 elements (kernels/fp8.h)
   Communicator* tp = nullptr;  // reduces the maxima of sharded operands; null if nothing is sharded
   Fp8Shards shards = Fp8Shards::none;
-  Fp8Copies* weight = nullptr;  // keeps the copies of w after their first use; null quantizes w at each use
+  // Keeps the copies of w from their first use to the last backward of the step; null quantizes w at each use.
+  Fp8Copies* weight = nullptr;
 };
 
 // Same as linear() (autograd/ops.h), with FP8 operands in all three GEMMs. Saves the transposed FP8 copy of x for the

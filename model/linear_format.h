@@ -30,7 +30,7 @@ class LinearFormat {
   // Throws Error naming train.linears if the device or the precision does not support the format.
   virtual void check_device(const ExecContext&) const {}
   // Between hold_weights(true) and hold_weights(false) no weight changes, so that the format may keep values computed
-  // from weights. Called by each training step that uses weights several times and holds all of them (unlike ZeRO-3).
+  // from weights. Called by each training step that holds all weights (unlike ZeRO-3).
   virtual void hold_weights(bool /*hold*/) {}
   // Returns the state that training changes, such as a history of scales; null if there is none.
   virtual TrainingState* state() { return nullptr; }

@@ -46,6 +46,11 @@ Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand
   return q;
 }
 
+// Frees the kept copies of a weight if this is the last backward of the step that reads them.
+void release_weight(const Backward& back, const Fp8Linear& f, const SlotPtr& w) {
+  if (f.weight && back.final_pass && w && w->uses == 1) *f.weight = {};
+}
+
 // Returns w quantized both ways if the copies are kept, else at least the requested copies.
 Fp8Copies quantize_weight(const ExecContext& ctx, const Fp8Linear& f, const Tensor& w, Which copies) {
   if (!f.weight) return quantize(ctx, f, Fp8Shards::weight, w, copies);
@@ -94,6 +99,7 @@ void backward(const Backward& back, const Fp8Linear& f, const LinearInputs<SlotP
       weight_gradient(ctx, q.transposed, {x.values, x.scales, blocks}, back.sink(inputs.w, w.shape(), w.dtype()));
     }
   }
+  release_weight(back, f, inputs.w);
   bias_gradient(back, inputs.b, dy, {w.dim(0)}, w.dtype());
   back.accumulate(inputs.residual, dy);
 }
