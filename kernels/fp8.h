@@ -119,15 +119,18 @@ inline Cost cost(const QuantizeFp8& q) {
 }
 inline constinit Kernel<QuantizeFp8> quantize_fp8_kernel{"quantize_fp8"};
 
-// c [M,N] = a b^T, or c += a b^T if `accumulate`, with a [M,K] and b [N,K]. A linear layer has three such GEMMs: y = x
-// w^T; dx = dy w, with the transposed copy of w as b; and dw += dy^T x, with the transposed copies of dy and x. The sum
-// over each block of 128 along K is scaled and accumulated in f32, so that the limited precision of the tensor cores'
-// accumulators affects only 128 terms. Requires blocks of rows in a and blocks of rows or squares in b, or both
-// tensorwise. Rows of c start at multiples of 16 bytes; c is f32 or bf16, and f32 if `accumulate`. FLOPs: 2 M N K.
+// c [M,N] = a b^T + bias + residual, or c += a b^T if `accumulate`, with a [M,K] and b [N,K]. A linear layer has three
+// such GEMMs: y = x w^T; dx = dy w, with the transposed copy of w as b; and dw += dy^T x, with the transposed copies of
+// dy and x. The sum over each block of 128 along K is scaled and accumulated in f32, so that the limited precision of
+// the tensor cores' accumulators affects only 128 terms. Requires blocks of rows in a and blocks of rows or squares in
+// b, or both tensorwise. Rows of c start at multiples of 16 bytes; c is f32 or bf16, and f32 if `accumulate`. Bias [N]
+// and residual [M,N], which is not c itself, are added in f32 before the result is rounded. Both have the type of c and
+// may be undefined; they require that `accumulate` is false and, on GPUs, a bf16 c with an even N. FLOPs: 2 M N K.
 struct MatmulFp8 {
   Fp8Matrix a, b;
   Tensor c;
   bool accumulate = false;
+  Tensor bias = {}, residual = {};
 };
 void check(const MatmulFp8&);  // throws Error if shapes, types or blocks do not fit
 Cost cost(const MatmulFp8&);

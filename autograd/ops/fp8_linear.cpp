@@ -60,9 +60,8 @@ Fp8Copies quantize_weight(const ExecContext& ctx, const Fp8Linear& f, const Tens
 
 Tensor product(const ExecContext& ctx, const Fp8Linear& f, const Fp8Matrix& x, const LinearInputs<Tensor>& in) {
   const Tensor y = ctx.empty({in.x.dim(0), in.w.dim(0)}, in.x.dtype());
-  matmul_fp8_kernel({x, quantize_weight(ctx, f, in.w, Which::plain).plain, y}, ctx);
-  if (in.b.defined()) add_bias(ctx, in.b, y);
-  if (in.residual.defined()) axpby_kernel({.x = y, .y = in.residual, .out = y, .alpha = 1, .beta = 1}, ctx);
+  const Fp8Matrix w = quantize_weight(ctx, f, in.w, Which::plain).plain;
+  matmul_fp8_kernel({.a = x, .b = w, .c = y, .bias = in.b, .residual = in.residual}, ctx);
   return y;
 }
 
