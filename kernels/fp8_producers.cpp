@@ -79,6 +79,14 @@ Cost cost(const RopeFp8& a) {
   return cost_of(a.x, {a.x, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
 }
 
+// On CPUs the ops run separately, with the result between them.
+std::size_t scratch_bytes(const SwiGluFp8& a, const ExecContext& ctx) {
+  return ctx.stream.device().backend == Backend::cpu ? a.gate_up.bytes() / 2 : 0;
+}
+std::size_t scratch_bytes(const SwiGluBackwardFp8& a, const ExecContext& ctx) {
+  return ctx.stream.device().backend == Backend::cpu ? a.gate_up.bytes() : 0;
+}
+
 void run_separately(const RmsNormFp8& a, const ExecContext& ctx) {
   check(a);
   const Tensor y = ctx.empty(a.x.shape(), a.x.dtype());

@@ -24,6 +24,11 @@ class LinearFormat {
   // this process's term of a sum; otherwise the result has this process's channels.
   virtual Var apply(Run&, const Var& x, const Param& weight, const Var& bias, const Var& residual) const = 0;
 
+  // Returns apply() for x = swiglu(gate_up), with gate_up [N,2K]. Formats that can write swiglu's result in the type of
+  // their operands override it.
+  virtual Var apply_to_swiglu(Run&, const Var& gate_up, const Param& weight, const Var& bias,
+                              const Var& residual) const;
+
   // Returns the reason why a weight, not yet sharded, cannot have this format among `slices` processes of tensor
   // parallelism, such as "has 24 outputs, expected a multiple of 16"; empty if it can.
   virtual std::string misfit(const Param& /*weight*/, int /*slices*/) const { return ""; }

@@ -4,8 +4,10 @@
 #include "autograd/fp8_linear.h"
 
 #include "autograd/ops/linear.h"
+#include "autograd/ops/swiglu.h"
 #include "comm/communicator.h"
 #include "kernels/elementwise.h"
+#include "kernels/fp8_producers.h"
 
 namespace ring {
 namespace {
@@ -18,8 +20,9 @@ struct Fp8Values {
 
 template <class T>
 struct ForBackward {
-  Fp8Values<T> x;  // transposed copy of x
+  Fp8Values<T> x;  // transposed copy of the input
   T w;
+  T gate_up;  // undefined unless the input is swiglu(gate_up)
 };
 
 enum class Which : std::uint8_t { plain, transposed, both };
@@ -28,22 +31,50 @@ bool is_shard(Fp8Shards shards, Fp8Shards operand) {
   return (static_cast<unsigned>(shards) & static_cast<unsigned>(operand)) != 0;
 }
 
-// Quantizes x, which is an operand of this kind.
-Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, const Tensor& x, Which copies) {
+// Quantizes an operand [rows,columns] of this kind with write(out, transposed, max), arguments as in QuantizeFp8.
+template <class Write>
+Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, std::int64_t rows,
+                   std::int64_t columns, Which copies, const Write& write) {
   const Fp8Blocks blocks = f.tensorwise                   ? Fp8Blocks::tensor
                            : operand == Fp8Shards::weight ? Fp8Blocks::squares
                                                           : Fp8Blocks::rows;
   Fp8Copies q;
-  if (copies != Which::transposed) q.plain = empty_fp8(x.dim(0), x.dim(1), blocks, ctx);
-  if (copies != Which::plain) q.transposed = empty_fp8(x.dim(1), x.dim(0), blocks, ctx);
+  if (copies != Which::transposed) q.plain = empty_fp8(rows, columns, blocks, ctx);
+  if (copies != Which::plain) q.transposed = empty_fp8(columns, rows, blocks, ctx);
   Fp8Max max{f.tensorwise ? ctx.zeros({1}) : Tensor{}};
   if (f.tensorwise && f.tp && is_shard(f.shards, operand)) {
-    quantize_fp8_kernel({x, {}, {}, max}, ctx);
+    write(Fp8Matrix{}, Fp8Matrix{}, max);
     f.tp->all_reduce(max.value, Reduce::max, ctx.stream.record()).wait(ctx.stream);
     max.given = true;
   }
-  quantize_fp8_kernel({x, q.plain, q.transposed, max}, ctx);
+  write(q.plain, q.transposed, max);
   return q;
+}
+
+Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, const Tensor& x, Which copies) {
+  const auto write = [&](const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
+    quantize_fp8_kernel({x, out, transposed, max}, ctx);
+  };
+  return quantize(ctx, f, operand, x.dim(0), x.dim(1), copies, write);
+}
+
+// Quantizes the input that the op computes from x.
+Fp8Copies quantize_input(const ExecContext& ctx, const Fp8Linear& f, const Tensor& x, Which copies) {
+  if (!f.swiglu) return quantize(ctx, f, Fp8Shards::input, x, copies);
+  const auto write = [&](const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
+    swiglu_fp8_kernel({x, out, transposed, max}, ctx);
+  };
+  return quantize(ctx, f, Fp8Shards::input, x.dim(0), x.dim(1) / 2, copies, write);
+}
+
+// Quantizes the gradient of the output, which may not have been computed yet.
+Fp8Copies quantize_gradient(const Backward& back, const Fp8Linear& f, Which copies) {
+  const std::shared_ptr<const DeferredGradient> deferred = back.take_deferred();
+  if (!deferred) return quantize(back.ctx, f, Fp8Shards::output, back.grad(), copies);
+  const auto write = [&](const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
+    deferred->quantize(back.ctx, out, transposed, max);
+  };
+  return quantize(back.ctx, f, Fp8Shards::output, deferred->shape[0], deferred->shape[1], copies, write);
 }
 
 // Frees the kept copies of a weight if this is the last backward of the step that reads them.
@@ -66,7 +97,7 @@ Tensor product(const ExecContext& ctx, const Fp8Linear& f, const Fp8Matrix& x, c
 }
 
 Tensor forward(const ExecContext& ctx, const Fp8Linear& f, const LinearInputs<Tensor>& in) {
-  return product(ctx, f, quantize(ctx, f, Fp8Shards::input, in.x, Which::plain).plain, in);
+  return product(ctx, f, quantize_input(ctx, f, in.x, Which::plain).plain, in);
 }
 
 // Adds dy^T x, which the GEMM accumulates in f32. Blockwise kernels write dy^T x in f32 alone.
@@ -80,53 +111,64 @@ void weight_gradient(const ExecContext& ctx, const Fp8Matrix& dy, const Fp8Matri
   if (adds) axpby_kernel({.x = rounded, .y = dw.dst, .out = dw.dst, .alpha = 1, .beta = dw.beta}, ctx);
 }
 
-void backward(const Backward& back, const Fp8Linear& f, const LinearInputs<SlotPtr>& inputs,
+// Returns whether the backward reads the output's gradient only in FP8.
+bool reads_only_fp8(const LinearInputs<SlotPtr>& inputs) { return !inputs.b && !inputs.residual; }
+
+// type: that of x and its gradient.
+void backward(const Backward& back, const Fp8Linear& f, DType type, const LinearInputs<SlotPtr>& inputs,
               const ForBackward<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
-  const Tensor &dy = back.grad(), w = saved.w.get(ctx);
+  const Tensor w = saved.w.get(ctx);
   if (inputs.x || inputs.w) {
     const Which copies = !inputs.w ? Which::plain : inputs.x ? Which::both : Which::transposed;
-    const Fp8Copies q = quantize(ctx, f, Fp8Shards::output, dy, copies);
+    const Fp8Copies dy = quantize_gradient(back, f, copies);
     if (inputs.x) {
-      const Tensor dx = ctx.empty({dy.dim(0), w.dim(1)}, dy.dtype());
-      matmul_fp8_kernel({q.plain, quantize_weight(ctx, f, w, Which::transposed).transposed, dx}, ctx);
-      back.accumulate(inputs.x, dx);
+      const Tensor dx = ctx.empty({dy.plain.values.dim(0), w.dim(1)}, type);
+      matmul_fp8_kernel({dy.plain, quantize_weight(ctx, f, w, Which::transposed).transposed, dx}, ctx);
+      if (f.swiglu)
+        back.accumulate(inputs.x, swiglu_gradient(saved.gate_up.get(ctx), dx));
+      else
+        back.accumulate(inputs.x, dx);
     }
     if (inputs.w) {
       const Fp8Values<Tensor> x = get_all(saved.x, ctx);
       const Fp8Blocks blocks = f.tensorwise ? Fp8Blocks::tensor : Fp8Blocks::rows;
-      weight_gradient(ctx, q.transposed, {x.values, x.scales, blocks}, back.sink(inputs.w, w.shape(), w.dtype()));
+      weight_gradient(ctx, dy.transposed, {x.values, x.scales, blocks}, back.sink(inputs.w, w.shape(), w.dtype()));
     }
   }
   release_weight(back, f, inputs.w);
-  bias_gradient(back, inputs.b, dy, {w.dim(0)}, w.dtype());
-  back.accumulate(inputs.residual, dy);
+  if (reads_only_fp8(inputs)) return;
+  bias_gradient(back, inputs.b, back.grad(), {w.dim(0)}, w.dtype());
+  back.accumulate(inputs.residual, back.grad());
 }
 
 Fp8Values<Tensor> transposed_input(const ExecContext& ctx, const Fp8Linear& f, const Tensor& x) {
-  const Fp8Matrix m = quantize(ctx, f, Fp8Shards::input, x, Which::transposed).transposed;
+  const Fp8Matrix m = quantize_input(ctx, f, x, Which::transposed).transposed;
   return {m.values, m.scales};
 }
 
 }  // namespace
 
 Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual, const Fp8Linear& f) {
-  check_linear("fp8_linear", x, w, b);
+  const std::int64_t width = x.value.dim(1) / (f.swiglu ? 2 : 1);
+  check_linear("fp8_linear", {x.value.narrow(1, 0, width), nullptr}, w, b);
   check_residual("fp8_linear", residual, {x.value.dim(0), w.value.dim(0)});
   const LinearInputs<Var> in{x, w, b, residual};
   const LinearInputs<Tensor> values = values_of(in);
   if (!run.records(in)) return {forward(run.ctx, f, values), nullptr};
-  ForBackward<Saved> saved{{}, run.save(w)};
+  ForBackward<Saved> saved{{}, run.save(w), f.swiglu && x.slot ? run.save(x) : Saved{}};
   const bool again = x.recipe || run.recompute;  // backward has x without saving more, so it quantizes x again
-  const Fp8Copies q = quantize(run.ctx, f, Fp8Shards::input, x.value, w.slot && !again ? Which::both : Which::plain);
+  const Fp8Copies q = quantize_input(run.ctx, f, x.value, w.slot && !again ? Which::both : Which::plain);
   if (q.transposed.defined()) saved.x = {run.save(q.transposed.values), run.save(q.transposed.scales)};
   if (w.slot && again)
     saved.x = save_to_recompute(
         run.save(x), [f](const ExecContext& ctx, const Tensor& input) { return transposed_input(ctx, f, input); });
-  const auto rule = [f](const Backward& back, const LinearInputs<SlotPtr>& inputs, const ForBackward<Saved>& kept) {
-    backward(back, f, inputs, kept);
+  const auto rule = [f, type = x.value.dtype()](const Backward& back, const LinearInputs<SlotPtr>& inputs,
+                                                const ForBackward<Saved>& kept) {
+    backward(back, f, type, inputs, kept);
   };
   const Var out = run.record("fp8_linear", product(run.ctx, f, q.plain, values), slots_of(in), saved, rule);
+  out.slot->reads_fp8 = reads_only_fp8(slots_of(in));
   if (!run.recompute) return out;
   return recomputable(
       out, LinearInputs<Saved>{run.save(x), saved.w, run.save(b), run.save(residual)},
