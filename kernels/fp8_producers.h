@@ -47,6 +47,7 @@ Cost cost(const SwiGluBackwardFp8&);
 Cost cost(const RopeFp8&);
 std::size_t scratch_bytes(const SwiGluFp8&, const ExecContext&);
 std::size_t scratch_bytes(const SwiGluBackwardFp8&, const ExecContext&);
+std::size_t scratch_bytes(const RopeFp8&, const ExecContext&);
 inline constinit Kernel<RmsNormFp8> rms_norm_fp8_kernel{"rms_norm_fp8"};
 inline constinit Kernel<SwiGluFp8> swiglu_fp8_kernel{"swiglu_fp8"};
 inline constinit Kernel<SwiGluBackwardFp8> swiglu_backward_fp8_kernel{"swiglu_backward_fp8"};

@@ -66,6 +66,14 @@ class Fp8Fusion : public Fp8 {
       return fp8_linear(run, swiglu(run, gate_up), w, {}, residual, {.tensorwise = o.tensorwise});
     });
   }
+  Outcome attention(const Options& o) const {
+    const ExecContext ctx = context();
+    SelfAttention options{.heads = 2, .kv_heads = 1, .head_dim = 32};
+    options.inv_freq = make_tensor({16}, DType::f32, random_values("inv_freq", 16), ctx);
+    const Sequences sequences = Sequences::uniform(2, kN / 2, ctx);
+    return run_layers(o, {128, kC}, {}, ctx,
+                      [&](ring::Run& run, const Var& qkv) { return self_attention(run, qkv, sequences, options); });
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Cpu, Fp8Fusion, testing::Values(Target{}), testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(Gpu, Fp8Fusion, testing::Values(Target{Backend::cuda, DType::bf16}),
@@ -84,6 +92,18 @@ TEST_P(Fp8Fusion, SwiGluHasTheBitsOfSeparateOps) {
         EXPECT_EQ(fused.slots.contains("swiglu_backward_fp8"), !twice);
         EXPECT_EQ(fused.slots.contains("swiglu_backward"), twice);
       }
+}
+
+TEST_P(Fp8Fusion, RotationHasTheBitsOfSeparateOps) {
+  for (const bool tensorwise : {false, true})
+    for (const bool recompute : {false, true}) {
+      SCOPED_TRACE(str(tensorwise, ' ', recompute));
+      const Outcome separate = attention({false, tensorwise, recompute});
+      const Outcome fused = attention({true, tensorwise, recompute});
+      EXPECT_EQ(fused, separate);
+      EXPECT_FALSE(separate.slots.contains("rope_fp8"));
+      EXPECT_EQ(fused.slots.contains("rope_fp8"), !tensorwise);
+    }
 }
 
 }  // namespace
