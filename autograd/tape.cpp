@@ -45,6 +45,7 @@ Sink Backward::sink(const SlotPtr& input, const Shape& shape, DType dtype) const
   if (!input) return {};
   GradSlot& slot = *input;
   compute_deferred(slot, ctx);
+  slot.max = {};
   const bool shared = slot.written && !slot.bound && !slot.grad.unique();
   if (shared) {  // another step still reads these bytes, which an in-place addition would change
     Tensor own = ctx.empty(slot.grad.shape(), slot.grad.dtype());
@@ -58,6 +59,7 @@ void Backward::accumulate(const SlotPtr& input, const Tensor& gradient) const {
   if (!input) return;
   GradSlot& slot = *input;
   compute_deferred(slot, ctx);
+  slot.max = {};
   if (!slot.grad.defined()) {
     slot.grad = gradient;
     slot.written = true;

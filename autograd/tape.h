@@ -40,8 +40,10 @@ struct GradSlot {
   bool bound = false;      // grad is a parameter's view of its flat bucket: written to, never replaced
   bool written = false;    // false until the first write of a step, which stores; later ones add
   bool reads_fp8 = false;  // the step that made the value calls Backward::take_deferred()
+  bool reads_max = false;  // the step that made the value reads `max`
   int uses = 0;            // recorded steps that may still write to the slot
   std::shared_ptr<const DeferredGradient> deferred{};  // if set, `written` is true, but grad is not yet computed
+  Tensor max{};  // f32 [1], the largest magnitude of grad, ignoring NaN; undefined if it was not computed
   std::function<void()> on_ready;  // parameters only: called when the gradient of this optimizer step is complete
 };
 using SlotPtr = std::shared_ptr<GradSlot>;
@@ -202,6 +204,7 @@ class Backward {
       : ctx(ctx), final_pass(final_pass), output_(output) {}
 
   const Tensor& grad() const;
+  const Tensor& max() const { return output_.max; }  // the largest magnitude of grad(); undefined if not computed
   // Returns the output's gradient if it is not yet computed, to a caller that computes it; else null.
   std::shared_ptr<const DeferredGradient> take_deferred() const { return std::exchange(output_.deferred, nullptr); }
   // Returns the destination of an input's gradient: undefined if its slot is null. The gradient has type `like`, unless

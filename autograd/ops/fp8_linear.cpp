@@ -3,6 +3,8 @@
 
 #include "autograd/fp8_linear.h"
 
+#include <algorithm>
+
 #include "autograd/ops/linear.h"
 #include "autograd/ops/swiglu.h"
 #include "comm/communicator.h"
@@ -31,18 +33,28 @@ bool is_shard(Fp8Shards shards, Fp8Shards operand) {
   return (static_cast<unsigned>(shards) & static_cast<unsigned>(operand)) != 0;
 }
 
+// Returns whether the maximum of an operand of this kind is that of this process's part.
+bool has_own_max(const Fp8Linear& f, Fp8Shards operand) {
+  return f.tensorwise && !(f.tp && is_shard(f.shards, operand));
+}
+
 // Quantizes an operand [rows,columns] of this kind with write(out, transposed, max), arguments as in QuantizeFp8.
+// known: the operand's maximum if it is known; else undefined.
 template <class Write>
 Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, std::int64_t rows,
-                   std::int64_t columns, Which copies, const Write& write) {
+                   std::int64_t columns, Which copies, const Write& write, const Tensor& known = {}) {
   const Fp8Blocks blocks = f.tensorwise                   ? Fp8Blocks::tensor
                            : operand == Fp8Shards::weight ? Fp8Blocks::squares
                                                           : Fp8Blocks::rows;
   Fp8Copies q;
   if (copies != Which::transposed) q.plain = empty_fp8(rows, columns, blocks, ctx);
   if (copies != Which::plain) q.transposed = empty_fp8(columns, rows, blocks, ctx);
+  if (known.defined() && has_own_max(f, operand)) {
+    write(q.plain, q.transposed, Fp8Max{known, true});
+    return q;
+  }
   Fp8Max max{f.tensorwise ? ctx.zeros({1}) : Tensor{}};
-  if (f.tensorwise && f.tp && is_shard(f.shards, operand)) {
+  if (f.tensorwise && !has_own_max(f, operand)) {
     write(Fp8Matrix{}, Fp8Matrix{}, max);
     f.tp->all_reduce(max.value, Reduce::max, ctx.stream.record()).wait(ctx.stream);
     max.given = true;
@@ -51,11 +63,12 @@ Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand
   return q;
 }
 
-Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, const Tensor& x, Which copies) {
+Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, const Tensor& x, Which copies,
+                   const Tensor& known = {}) {
   const auto write = [&](const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
     quantize_fp8_kernel({x, out, transposed, max}, ctx);
   };
-  return quantize(ctx, f, operand, x.dim(0), x.dim(1), copies, write);
+  return quantize(ctx, f, operand, x.dim(0), x.dim(1), copies, write, known);
 }
 
 // Quantizes the input that the op computes from x.
@@ -70,7 +83,7 @@ Fp8Copies quantize_input(const ExecContext& ctx, const Fp8Linear& f, const Tenso
 // Quantizes the gradient of the output, which may not have been computed yet.
 Fp8Copies quantize_gradient(const Backward& back, const Fp8Linear& f, Which copies) {
   const std::shared_ptr<const DeferredGradient> deferred = back.take_deferred();
-  if (!deferred) return quantize(back.ctx, f, Fp8Shards::output, back.grad(), copies);
+  if (!deferred) return quantize(back.ctx, f, Fp8Shards::output, back.grad(), copies, back.max());
   const auto write = [&](const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
     deferred->quantize(back.ctx, out, transposed, max);
   };
@@ -169,6 +182,7 @@ Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& re
   };
   const Var out = run.record("fp8_linear", product(run.ctx, f, q.plain, values), slots_of(in), saved, rule);
   out.slot->reads_fp8 = reads_only_fp8(slots_of(in));
+  out.slot->reads_max = has_own_max(f, Fp8Shards::output);
   if (!run.recompute) return out;
   return recomputable(
       out, LinearInputs<Saved>{run.save(x), saved.w, run.save(b), run.save(residual)},

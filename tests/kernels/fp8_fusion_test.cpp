@@ -3,6 +3,7 @@
 
 #include "autograd/fp8_linear.h"
 #include "autograd/ops.h"
+#include "kernels/norm.h"
 #include "tests/kernels/fp8_checks.h"
 
 namespace ring::test {
@@ -104,6 +105,47 @@ TEST_P(Fp8Fusion, RotationHasTheBitsOfSeparateOps) {
       EXPECT_FALSE(separate.slots.contains("rope_fp8"));
       EXPECT_EQ(fused.slots.contains("rope_fp8"), !tensorwise);
     }
+}
+
+// The gradient of a residual stream, whose maximum comes from the norm's backward.
+TEST_P(Fp8Fusion, TheMaximumOfANormsBackwardHasTheBitsOfTheQuantizersOwn) {
+  for (const bool recompute : {false, true}) {
+    const auto block = [&](bool known) {
+      const ExecContext ctx = context();
+      const Var scale = leaf("scale", {kM}, ctx), w = leaf("w2", {kM, kM}, ctx);
+      return run_layers({.tensorwise = true, .recompute = recompute}, {kM, kC}, {scale, w}, ctx,
+                        [&](ring::Run& run, const Var& stream) {
+                          EXPECT_TRUE(stream.slot->reads_max);
+                          stream.slot->reads_max = known;
+                          const Var normed = rms_norm(run, stream, scale, 1e-5f);
+                          return fp8_linear(run, normed, w, {}, stream, {.tensorwise = true});
+                        });
+    };
+    EXPECT_EQ(block(true), block(false));
+  }
+}
+
+TEST_P(Fp8Fusion, NormBackwardFindsItsMaximum) {
+  const DType type = GetParam().dtype;
+  for (const std::int64_t width : {8, 37, 144, 2048, 4100}) {
+    SCOPED_TRACE(width);
+    const ExecContext ctx = context();
+    const auto make = [&](const char* name, const Shape& shape, DType dtype) {
+      return make_tensor(shape, dtype, random_values(name, shape.numel()), ctx);
+    };
+    const Tensor dx = make("dx", {300, width}, type), max = ctx.zeros({1});
+    rms_norm_backward_kernel({.x = make("x", dx.shape(), type),
+                              .w = make("w", {width}, type),
+                              .rstd = make("rstd", {300}, DType::f32),
+                              .dy = make("dy", dx.shape(), type),
+                              .dx = dx,
+                              .beta_x = 1,
+                              .max = max},
+                             ctx);
+    double want = 0;
+    for (const double v : read_values(dx, ctx)) want = std::max(want, std::abs(v));
+    EXPECT_EQ(read_values(max, ctx), Values{want});
+  }
 }
 
 }  // namespace
