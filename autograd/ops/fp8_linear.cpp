@@ -113,10 +113,19 @@ Tensor forward(const ExecContext& ctx, const Fp8Linear& f, const LinearInputs<Te
   return product(ctx, f, quantize_input(ctx, f, in.x, Which::plain).plain, in);
 }
 
-// Adds dy^T x, which the GEMM accumulates in f32. Blockwise kernels write dy^T x in f32 alone.
+// Returns whether a kernel can write this product. On a stream that does not compute, only tensorwise products are
+// taken to have one, so that a plan counts the memory of the detour.
+bool has_kernel(const ExecContext& ctx, const MatmulFp8& product) {
+  if (product.a.blocks == Fp8Blocks::tensor) return true;
+  if (!ctx.stream.impl().computes()) return false;
+  return std::ranges::any_of(matmul_fp8_kernel.candidates(ctx.stream.device().backend),
+                             [&](const auto& c) { return !c.supports || c.supports(product, ctx); });
+}
+
+// Adds dy^T x, which the GEMM accumulates in f32. Some blockwise kernels write dy^T x in f32 alone.
 void weight_gradient(const ExecContext& ctx, const Fp8Matrix& dy, const Fp8Matrix& x, const Sink& dw) {
-  const bool adds = dw.beta != 0, f32 = dw.dst.dtype() == DType::f32, tensorwise = dy.blocks == Fp8Blocks::tensor;
-  if (f32 || (tensorwise && !adds)) return matmul_fp8_kernel({dy, x, dw.dst, adds}, ctx);
+  const bool adds = dw.beta != 0, f32 = dw.dst.dtype() == DType::f32;
+  if (f32 || (!adds && has_kernel(ctx, {dy, x, dw.dst}))) return matmul_fp8_kernel({dy, x, dw.dst, adds}, ctx);
   const Tensor sum = ctx.empty(dw.dst.shape());
   matmul_fp8_kernel({dy, x, sum}, ctx);
   const Tensor rounded = adds ? ctx.empty(dw.dst.shape(), dw.dst.dtype()) : dw.dst;
