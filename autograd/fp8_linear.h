@@ -23,12 +23,15 @@ struct Fp8Linear {
   bool tensorwise = false;     // one scale per tensor; otherwise one per 128 elements (kernels/fp8.h)
   Communicator* tp = nullptr;  // reduces the maxima of sharded operands; null if nothing is sharded
   Fp8Shards shards = Fp8Shards::none;
-  Fp8Copies* weight = nullptr;  // keeps the copies of w after their first use; null quantizes w at each use
+  // Keeps the copies of w from their first use to the last backward of the step; null quantizes w at each use.
+  Fp8Copies* weight = nullptr;
+  bool swiglu = false;  // the GEMMs' input is swiglu(x), computed in FP8; x is [N,2K]
 };
 
-// Same as linear() (autograd/ops.h), with FP8 operands in all three GEMMs. Saves the transposed FP8 copy of x for the
-// backward, or, if x is recomputed anyway, recomputes the copy from x. The result and the gradient of x have the type
-// of x.
+// Same as linear() (autograd/ops.h), with FP8 operands in all three GEMMs. Saves the transposed FP8 copy of the input
+// for the backward, or, if x is recomputed anyway, recomputes the copy from x. The result and the gradient of x have
+// the type of x. Without bias and residual the backward reads its gradient in FP8, if the op that computes the gradient
+// can write it so (DeferredGradient).
 Var fp8_linear(Run&, const Var& x, const Var& w, const Var& b, const Var& residual, const Fp8Linear&);
 
 }  // namespace ring

@@ -24,9 +24,28 @@ Sink open_sink(GradSlot& slot, const Shape& shape, DType dtype, const ExecContex
   return {slot.grad.shape() == shape ? slot.grad : slot.grad.view(shape), first ? 0.0f : 1.0f};
 }
 
+namespace {
+
+// Computes the gradient of a slot if that was deferred.
+void compute_deferred(GradSlot& slot, const ExecContext& ctx) {
+  if (!slot.deferred) return;
+  const std::shared_ptr<const DeferredGradient> deferred = std::exchange(slot.deferred, nullptr);
+  slot.grad = ctx.empty(deferred->shape, deferred->dtype);
+  deferred->compute(ctx, slot.grad);
+}
+
+}  // namespace
+
+const Tensor& Backward::grad() const {
+  compute_deferred(output_, ctx);
+  return output_.grad;
+}
+
 Sink Backward::sink(const SlotPtr& input, const Shape& shape, DType dtype) const {
   if (!input) return {};
   GradSlot& slot = *input;
+  compute_deferred(slot, ctx);
+  slot.max = {};
   const bool shared = slot.written && !slot.bound && !slot.grad.unique();
   if (shared) {  // another step still reads these bytes, which an in-place addition would change
     Tensor own = ctx.empty(slot.grad.shape(), slot.grad.dtype());
@@ -39,6 +58,8 @@ Sink Backward::sink(const SlotPtr& input, const Shape& shape, DType dtype) const
 void Backward::accumulate(const SlotPtr& input, const Tensor& gradient) const {
   if (!input) return;
   GradSlot& slot = *input;
+  compute_deferred(slot, ctx);
+  slot.max = {};
   if (!slot.grad.defined()) {
     slot.grad = gradient;
     slot.written = true;
@@ -46,6 +67,20 @@ void Backward::accumulate(const SlotPtr& input, const Tensor& gradient) const {
   }
   const Sink s = sink(input, gradient.shape(), gradient.dtype());
   axpby_kernel({gradient, s.beta != 0 ? s.dst : Tensor{}, s.dst, 1.0f, s.beta}, ctx);
+}
+
+void Backward::accumulate(const SlotPtr& input, DeferredGradient gradient) const {
+  if (!input) return;
+  if (gradient.quantize && input->reads_fp8 && !input->written && !input->bound) {
+    input->deferred = std::make_shared<const DeferredGradient>(std::move(gradient));
+    input->written = true;
+    return;
+  }
+  const Sink s = sink(input, gradient.shape, gradient.dtype);
+  if (s.beta == 0) return gradient.compute(ctx, s.dst);
+  const Tensor computed = ctx.empty(gradient.shape, gradient.dtype);
+  gradient.compute(ctx, computed);
+  axpby_kernel({.x = computed, .y = s.dst, .out = s.dst, .alpha = 1, .beta = s.beta}, ctx);
 }
 
 Tape::~Tape() {  // if backward never ran, its steps must not count as uses of their inputs any more

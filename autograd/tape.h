@@ -22,11 +22,28 @@ struct Sink {
   float beta = 0;
 };
 
+struct Fp8Matrix;
+struct Fp8Max;
+
+// A gradient that is computed once its reader is known, because a reader in FP8 does not need it in its own type. The
+// functions hold the tensors that they read.
+struct DeferredGradient {
+  Shape shape;
+  DType dtype;
+  std::function<void(const ExecContext&, const Tensor& to)> compute;  // overwrites `to`
+  // Computes the gradient in FP8; arguments as in QuantizeFp8 (kernels/fp8.h). Null if only compute() is possible.
+  std::function<void(const ExecContext&, const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max&)> quantize{};
+};
+
 struct GradSlot {
   Tensor grad;
-  bool bound = false;              // grad is a parameter's view of its flat bucket: written to, never replaced
-  bool written = false;            // false until the first write of a step, which stores; later ones add
-  int uses = 0;                    // recorded steps that may still write to the slot
+  bool bound = false;      // grad is a parameter's view of its flat bucket: written to, never replaced
+  bool written = false;    // false until the first write of a step, which stores; later ones add
+  bool reads_fp8 = false;  // the step that made the value calls Backward::take_deferred()
+  bool reads_max = false;  // the step that made the value reads `max`
+  int uses = 0;            // recorded steps that may still write to the slot
+  std::shared_ptr<const DeferredGradient> deferred{};  // if set, `written` is true, but grad is not yet computed
+  Tensor max{};  // f32 [1], the largest magnitude of grad, ignoring NaN; undefined if it was not computed
   std::function<void()> on_ready;  // parameters only: called when the gradient of this optimizer step is complete
 };
 using SlotPtr = std::shared_ptr<GradSlot>;
@@ -182,21 +199,26 @@ inline Var checkpoint_boundary(Var v) {
 // The interface of a backward rule: gives the gradient of the step's output, and takes the gradients of its inputs.
 class Backward {
  public:
-  Backward(const ExecContext& ctx, const GradSlot& output, bool final_pass)
+  Backward(const ExecContext& ctx, GradSlot& output, bool final_pass)
       : ctx(ctx), final_pass(final_pass), output_(output) {}
 
-  const Tensor& grad() const { return output_.grad; }
+  const Tensor& grad() const;
+  const Tensor& max() const { return output_.max; }  // the largest magnitude of grad(); undefined if not computed
+  // Returns the output's gradient if it is not yet computed, to a caller that computes it; else null.
+  std::shared_ptr<const DeferredGradient> take_deferred() const { return std::exchange(output_.deferred, nullptr); }
   // Returns the destination of an input's gradient: undefined if its slot is null. The gradient has type `like`, unless
   // the slot is bound. Copies an existing gradient first if other steps share its bytes.
   Sink sink(const SlotPtr& input, const Shape&, DType like) const;
   // Adds to the gradient of an input; the first gradient is stored without a copy. Does nothing if the slot is null.
   void accumulate(const SlotPtr& input, const Tensor& gradient) const;
+  // The same for a gradient that is computed now, or, if it is the first one and its reader reads FP8, by the reader.
+  void accumulate(const SlotPtr& input, DeferredGradient gradient) const;
 
   const ExecContext& ctx;
   const bool final_pass;
 
  private:
-  const GradSlot& output_;
+  GradSlot& output_;
 };
 
 // Returns the destination of the next write to a slot; the first write to an unbound slot allocates it.

@@ -76,15 +76,21 @@ void check(const MatmulFp8& m) {
   check_rows(op, "c", m.c, m.c.shape(), m.c.dtype());
   RING_CHECK(m.c.dtype() == DType::f32 || (m.c.dtype() == DType::bf16 && !m.accumulate), op, ": c is ", describe(m.c),
              m.accumulate ? ", expected f32 to accumulate in" : ", expected f32 or bf16");
+  RING_CHECK(!m.accumulate || (!m.bias.defined() && !m.residual.defined()), op,
+             ": a bias or a residual is added, but c is accumulated in");
+  if (m.residual.defined()) check_rows(op, "residual", m.residual, m.c.shape(), m.c.dtype());
+  RING_CHECK(!m.bias.defined() || (m.bias.shape() == Shape{m.c.dim(1)} && m.bias.dtype() == m.c.dtype()), op,
+             ": bias is ", describe(m.bias), " for c ", describe(m.c));
 }
 
 Cost cost(const MatmulFp8& m) {
   const std::int64_t k = m.a.values.dim(1);
   constexpr std::string_view kBlocks[] = {"", "w", "t"};  // suffix for rows, squares, tensor
   return {2 * static_cast<double>(m.c.numel()) * static_cast<double>(k),
-          bytes_of({m.a.values, m.a.scales, m.b.values, m.b.scales, m.c, m.accumulate ? m.c : Tensor{}}),
+          bytes_of(
+              {m.a.values, m.a.scales, m.b.values, m.b.scales, m.c, m.accumulate ? m.c : Tensor{}, m.bias, m.residual}),
           str("e4m3[", m.c.dim(0), 'x', m.c.dim(1), 'x', k, ']', kBlocks[static_cast<int>(m.b.blocks)],
-              m.accumulate ? "+c" : "")};
+              m.accumulate ? "+c" : "", m.bias.defined() ? "+bias" : "", m.residual.defined() ? "+residual" : "")};
 }
 
 const Kernel<MatmulFp8>::Candidate& choose_fastest(const Kernel<MatmulFp8>& slot, const MatmulFp8& args,

@@ -123,8 +123,8 @@ inline Cost cost(const QuantizeFp8& q) {
 }
 inline constinit Kernel<QuantizeFp8> quantize_fp8_kernel{"quantize_fp8"};
 
-// c [M,N] = a b^T, or c += a b^T if `accumulate`, with a [M,K] and b [N,K]. FLOPs: 2 M N K. A linear layer has three
-// such GEMMs:
+// c [M,N] = a b^T + bias + residual, or c += a b^T if `accumulate`, with a [M,K] and b [N,K]. FLOPs: 2 M N K. A linear
+// layer has three such GEMMs:
 //   y = x w^T
 //   dx = dy w, with the transposed copy of w as b
 //   dw += dy^T x, with the transposed copies of dy and x
@@ -133,10 +133,14 @@ inline constinit Kernel<QuantizeFp8> quantize_fp8_kernel{"quantize_fp8"};
 //
 // Blocks of a must be rows, and blocks of b rows or squares; or both are tensorwise. The rows of c start at multiples
 // of 16 bytes. c is f32 or bf16; with `accumulate` it is f32.
+//
+// Bias [N] and residual [M,N] are added in f32 before the result is rounded. Both have the type of c and may be
+// undefined. They require that `accumulate` is false and, on GPUs, a bf16 c with an even N. The residual is not c.
 struct MatmulFp8 {
   Fp8Matrix a, b;
   Tensor c;
   bool accumulate = false;
+  Tensor bias = {}, residual = {};
 };
 void check(const MatmulFp8&);  // throws Error if shapes, types or blocks do not fit
 Cost cost(const MatmulFp8&);

@@ -79,6 +79,19 @@ Cost cost(const RopeFp8& a) {
   return cost_of(a.x, {a.x, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
 }
 
+// On CPUs the ops run separately, with the result between them. On GPUs the rotation has a table of its angles.
+std::size_t scratch_bytes(const SwiGluFp8& a, const ExecContext& ctx) {
+  return ctx.stream.device().backend == Backend::cpu ? a.gate_up.bytes() / 2 : 0;
+}
+std::size_t scratch_bytes(const SwiGluBackwardFp8& a, const ExecContext& ctx) {
+  return ctx.stream.device().backend == Backend::cpu ? a.gate_up.bytes() : 0;
+}
+
+std::size_t scratch_bytes(const RopeFp8& a, const ExecContext& ctx) {
+  const bool table = ctx.stream.device().backend == Backend::cuda && !a.max.value.defined();
+  return table ? 2 * sizeof(float) * static_cast<std::size_t>(a.x.dim(0) * a.inv_freq.numel()) : 0;
+}
+
 void run_separately(const RmsNormFp8& a, const ExecContext& ctx) {
   check(a);
   const Tensor y = ctx.empty(a.x.shape(), a.x.dtype());

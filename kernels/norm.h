@@ -14,11 +14,13 @@ inline Cost cost(const RmsNorm& a) { return cost_of(a.x, {a.x, a.w, a.y}); }
 inline constinit Kernel<RmsNorm> rms_norm_kernel{"rms_norm"};
 
 // dx = beta_x * dx + gradient, dw = beta_w * dw + gradient. dx or dw may be undefined if it is not wanted. dx may be dy
-// or x if beta_x is 0. dw is f32 or bf16, independent of x; it is summed over rows in f32, in a fixed order.
+// or x if beta_x is 0. dw is f32 or bf16, independent of x; it is summed over rows in f32, in a fixed order. max [1]
+// f32 is raised to the largest magnitude of dx, ignoring NaN; it may be undefined, and requires a dx.
 struct RmsNormBackward {
   Tensor x, w, rstd, dy;
   Tensor dx, dw;
   float beta_x = 0, beta_w = 0;
+  Tensor max = {};
 };
 inline Cost cost(const RmsNormBackward& a) {
   return cost_of(a.x, {a.x, a.w, a.dy, a.dx, a.beta_x != 0 ? a.dx : Tensor{}, a.dw});

@@ -37,6 +37,7 @@ Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
     return reduce_scatter_rows(run, mlp(all_gather_rows(run, x), {}, {}), out_.bias_or_none(), residual);
   }
   Var h = in_(run, x);
+  if (kind_ == Mlp::swiglu && !sub_norm_) return out_.after_swiglu(run, h, residual);
   h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));
   if (sub_norm_) h = sub_norm_->normalize_across_tp(run, h);
   return out_(run, h, residual);

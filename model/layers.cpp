@@ -89,6 +89,15 @@ Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
   return (cut == Cut::inputs ? linear_scatter : gather_linear)(run, x, weight->var, bias_or_none(), residual);
 }
 
+Var Linear::after_swiglu(Run& run, const Var& gate_up, const Var& residual) const {
+  const bool parallel = is_tensor_parallel(run);
+  if (!weight->format || (parallel && weight->placement.cut != Cut::inputs))
+    return (*this)(run, swiglu(run, gate_up), residual);
+  if (!parallel) return weight->format->apply_to_swiglu(run, gate_up, *weight, bias_or_none(), residual);
+  return reduce_scatter_rows(run, weight->format->apply_to_swiglu(run, gate_up, *weight, {}, {}), bias_or_none(),
+                             residual);
+}
+
 ParamList Linear::parameters() const { return bias ? ParamList{weight, bias} : ParamList{weight}; }
 
 Norm::Norm(const ParamPrefix& at, std::int64_t channels, const ModelConfig& c)

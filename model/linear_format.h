@@ -24,14 +24,18 @@ class LinearFormat {
   // result is one term of the sum over the processes; otherwise the result has this process's channels.
   virtual Var apply(Run&, const Var& x, const Param& weight, const Var& bias, const Var& residual) const = 0;
 
+  // Returns apply() for x = swiglu(gate_up), with gate_up [N,2K]. Formats that can write swiglu's result in the type of
+  // their operands override it.
+  virtual Var apply_to_swiglu(Run&, const Var& gate_up, const Param& weight, const Var& bias,
+                              const Var& residual) const;
+
   // Returns the reason why a weight, not yet sharded, cannot have this format among `slices` processes of tensor
   // parallelism, such as "has 24 outputs, expected a multiple of 16"; empty if it can.
   virtual std::string misfit(const Param& /*weight*/, int /*slices*/) const { return ""; }
   // Throws Error naming train.linears if the device or the precision does not support the format.
   virtual void check_device(const ExecContext&) const {}
   // Announces with `true` that no weight changes until the call with `false`. Meanwhile the format may keep values that
-  // it computed from weights. A training step calls it if it uses weights several times and has all of them in memory
-  // (unlike ZeRO-3).
+  // it computed from weights. A training step calls it if it has all weights in memory (unlike ZeRO-3).
   virtual void hold_weights(bool /*hold*/) {}
   // Returns the state that training changes, such as a history of scales; null if there is none.
   virtual TrainingState* state() { return nullptr; }

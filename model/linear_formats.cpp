@@ -23,14 +23,13 @@ class Fp8Format final : public LinearFormat {
   explicit Fp8Format(bool tensorwise) : tensorwise_(tensorwise) {}
 
   Var apply(Run& run, const Var& x, const Param& weight, const Var& bias, const Var& residual) const override {
-    Fp8Linear f{.tensorwise = tensorwise_};
-    const Cut cut = weight.placement.cut;
-    if (is_tensor_parallel(run) && cut != Cut::none) {
-      f.tp = run.tp;
-      f.shards = Fp8Shards::weight | (cut == Cut::inputs ? Fp8Shards::input : Fp8Shards::output);
-    }
-    if (holds_) f.weight = &held_[&weight];
-    return fp8_linear(run, x, weight.var, bias, residual, f);
+    return fp8_linear(run, x, weight.var, bias, residual, options(run, weight));
+  }
+  Var apply_to_swiglu(Run& run, const Var& gate_up, const Param& weight, const Var& bias,
+                      const Var& residual) const override {
+    Fp8Linear f = options(run, weight);
+    f.swiglu = true;
+    return fp8_linear(run, gate_up, weight.var, bias, residual, f);
   }
 
   std::string misfit(const Param& p, int slices) const override {
@@ -74,6 +73,17 @@ class Fp8Format final : public LinearFormat {
   }
 
  private:
+  Fp8Linear options(const Run& run, const Param& weight) const {
+    Fp8Linear f{.tensorwise = tensorwise_};
+    const Cut cut = weight.placement.cut;
+    if (is_tensor_parallel(run) && cut != Cut::none) {
+      f.tp = run.tp;
+      f.shards = Fp8Shards::weight | (cut == Cut::inputs ? Fp8Shards::input : Fp8Shards::output);
+    }
+    if (holds_) f.weight = &held_[&weight];
+    return f;
+  }
+
   bool tensorwise_, holds_ = false;
   mutable std::map<const Param*, Fp8Copies> held_;
 };
@@ -84,6 +94,11 @@ bool names(const std::string& pattern, const Param& p) {
 }
 
 }  // namespace
+
+Var LinearFormat::apply_to_swiglu(Run& run, const Var& gate_up, const Param& weight, const Var& bias,
+                                  const Var& residual) const {
+  return apply(run, swiglu(run, gate_up), weight, bias, residual);
+}
 
 std::map<std::string, MakeLinearFormat>& linear_formats() {
   static std::map<std::string, MakeLinearFormat> all = {

@@ -1,21 +1,11 @@
 #include "kernels/activation.h"
 
 #include "autograd/ops.h"
-#include "kernels/elementwise.h"
+#include "autograd/ops/swiglu.h"
+#include "kernels/fp8_producers.h"
 
 namespace ring {
 namespace {
-
-// Adds an activation's gradient. The kernels overwrite their output, so if a gradient already exists, the new one is
-// written to a temporary tensor first.
-template <class Write>
-void add_gradient(const Backward& back, const SlotPtr& input, const Tensor& x, const Write& write) {
-  const Sink s = back.sink(input, x.shape(), x.dtype());
-  if (s.beta == 0) return write(s.dst);
-  const Tensor gradient = back.ctx.empty(x.shape(), x.dtype());
-  write(gradient);
-  axpby_kernel({.x = gradient, .y = s.dst, .out = s.dst, .alpha = 1, .beta = s.beta}, back.ctx);
-}
 
 Tensor activated(const ExecContext& ctx, const Tensor& x, Activation kind) {
   const Tensor y = ctx.empty(x.shape(), x.dtype());
@@ -33,13 +23,25 @@ Saved keep(const Run& run, const Var& in) { return run.save(in); }
 
 }  // namespace
 
+DeferredGradient swiglu_gradient(const Tensor& gate_up, const Tensor& dy) {
+  const auto compute = [gate_up, dy](const ExecContext& ctx, const Tensor& to) {
+    swiglu_backward_kernel({.gate_up = gate_up, .dy = dy, .dgate_up = to}, ctx);
+  };
+  const auto quantize = [gate_up, dy](const ExecContext& ctx, const Fp8Matrix& out, const Fp8Matrix& transposed,
+                                      const Fp8Max& max) {
+    swiglu_backward_fp8_kernel({gate_up, dy, out, transposed, max}, ctx);
+  };
+  return {gate_up.shape(), gate_up.dtype(), compute, quantize};
+}
+
 Var activate(Run& run, const Var& x, Activation kind) {
   const auto forward = [kind](const ExecContext& ctx, const Tensor& in) { return activated(ctx, in, kind); };
   const auto rule = [kind](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
     const Tensor in = saved_x.get(back.ctx);
-    add_gradient(back, input, in, [&](const Tensor& dx) {
-      activate_backward_kernel({.x = in, .dy = back.grad(), .dx = dx, .kind = kind}, back.ctx);
-    });
+    const auto compute = [in, dy = back.grad(), kind](const ExecContext& ctx, const Tensor& dx) {
+      activate_backward_kernel({.x = in, .dy = dy, .dx = dx, .kind = kind}, ctx);
+    };
+    back.accumulate(input, {in.shape(), in.dtype(), compute});
   };
   return run.op("activate", x, forward, rule, keep);
 }
@@ -48,10 +50,7 @@ Var swiglu(Run& run, const Var& gate_up) {
   const Tensor& in = gate_up.value;
   RING_CHECK(in.shape().size() == 2 && in.dim(1) % 2 == 0, "swiglu: input ", describe(in), ", expected [N,2F]");
   const auto rule = [](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
-    const Tensor x = saved_x.get(back.ctx);
-    add_gradient(back, input, x, [&](const Tensor& dx) {
-      swiglu_backward_kernel({.gate_up = x, .dy = back.grad(), .dgate_up = dx}, back.ctx);
-    });
+    back.accumulate(input, swiglu_gradient(saved_x.get(back.ctx), back.grad()));
   };
   return run.op("swiglu", gate_up, gated, rule, keep);
 }

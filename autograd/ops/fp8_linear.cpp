@@ -3,9 +3,13 @@
 
 #include "autograd/fp8_linear.h"
 
+#include <algorithm>
+
 #include "autograd/ops/linear.h"
+#include "autograd/ops/swiglu.h"
 #include "comm/communicator.h"
 #include "kernels/elementwise.h"
+#include "kernels/fp8_producers.h"
 
 namespace ring {
 namespace {
@@ -18,8 +22,9 @@ struct Fp8Values {
 
 template <class T>
 struct ForBackward {
-  Fp8Values<T> x;  // transposed copy of x
+  Fp8Values<T> x;  // transposed copy of the input
   T w;
+  T gate_up;  // undefined unless the input is swiglu(gate_up)
 };
 
 enum class Which : std::uint8_t { plain, transposed, both };
@@ -28,23 +33,66 @@ bool is_shard(Fp8Shards shards, Fp8Shards operand) {
   return (static_cast<unsigned>(shards) & static_cast<unsigned>(operand)) != 0;
 }
 
-// Quantizes x, the given operand of the layer. In tensorwise mode, reduces the maximum of a sharded operand over the
-// processes.
-Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, const Tensor& x, Which copies) {
+// Returns true if the maximum of this operand is taken over this process's part alone.
+bool has_own_max(const Fp8Linear& f, Fp8Shards operand) {
+  return f.tensorwise && !(f.tp && is_shard(f.shards, operand));
+}
+
+// Quantizes an operand [rows,columns] of the layer by write(out, transposed, max), with the members of QuantizeFp8. In
+// tensorwise mode, reduces the maximum of a sharded operand over the processes. known: the maximum, if already computed.
+template <class Write>
+Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, std::int64_t rows,
+                   std::int64_t columns, Which copies, const Write& write, const Tensor& known = {}) {
   const Fp8Blocks blocks = f.tensorwise                   ? Fp8Blocks::tensor
                            : operand == Fp8Shards::weight ? Fp8Blocks::squares
                                                           : Fp8Blocks::rows;
   Fp8Copies q;
-  if (copies != Which::transposed) q.plain = empty_fp8(x.dim(0), x.dim(1), blocks, ctx);
-  if (copies != Which::plain) q.transposed = empty_fp8(x.dim(1), x.dim(0), blocks, ctx);
+  if (copies != Which::transposed) q.plain = empty_fp8(rows, columns, blocks, ctx);
+  if (copies != Which::plain) q.transposed = empty_fp8(columns, rows, blocks, ctx);
+  if (known.defined() && has_own_max(f, operand)) {
+    write(q.plain, q.transposed, Fp8Max{known, true});
+    return q;
+  }
   Fp8Max max{f.tensorwise ? ctx.zeros({1}) : Tensor{}};
-  if (f.tensorwise && f.tp && is_shard(f.shards, operand)) {
-    quantize_fp8_kernel({x, {}, {}, max}, ctx);
+  if (f.tensorwise && !has_own_max(f, operand)) {
+    write(Fp8Matrix{}, Fp8Matrix{}, max);
     f.tp->all_reduce(max.value, Reduce::max, ctx.stream.record()).wait(ctx.stream);
     max.given = true;
   }
-  quantize_fp8_kernel({x, q.plain, q.transposed, max}, ctx);
+  write(q.plain, q.transposed, max);
   return q;
+}
+
+Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, const Tensor& x, Which copies,
+                   const Tensor& known = {}) {
+  const auto write = [&](const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
+    quantize_fp8_kernel({x, out, transposed, max}, ctx);
+  };
+  return quantize(ctx, f, operand, x.dim(0), x.dim(1), copies, write, known);
+}
+
+// Quantizes the layer's input: x or, if f.swiglu is set, swiglu(x).
+Fp8Copies quantize_input(const ExecContext& ctx, const Fp8Linear& f, const Tensor& x, Which copies) {
+  if (!f.swiglu) return quantize(ctx, f, Fp8Shards::input, x, copies);
+  const auto write = [&](const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
+    swiglu_fp8_kernel({x, out, transposed, max}, ctx);
+  };
+  return quantize(ctx, f, Fp8Shards::input, x.dim(0), x.dim(1) / 2, copies, write);
+}
+
+// Quantizes the gradient of the output. A deferred gradient is computed directly in FP8.
+Fp8Copies quantize_gradient(const Backward& back, const Fp8Linear& f, Which copies) {
+  const std::shared_ptr<const DeferredGradient> deferred = back.take_deferred();
+  if (!deferred) return quantize(back.ctx, f, Fp8Shards::output, back.grad(), copies, back.max());
+  const auto write = [&](const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
+    deferred->quantize(back.ctx, out, transposed, max);
+  };
+  return quantize(back.ctx, f, Fp8Shards::output, deferred->shape[0], deferred->shape[1], copies, write);
+}
+
+// Frees the kept copies of a weight if this is the last backward of the step that reads them.
+void release_weight(const Backward& back, const Fp8Linear& f, const SlotPtr& w) {
+  if (f.weight && back.final_pass && w && w->uses == 1) *f.weight = {};
 }
 
 // Returns the quantized w. If f.weight keeps copies, quantizes both w and its transpose at the first use; otherwise
@@ -57,20 +105,28 @@ Fp8Copies quantize_weight(const ExecContext& ctx, const Fp8Linear& f, const Tens
 
 Tensor product(const ExecContext& ctx, const Fp8Linear& f, const Fp8Matrix& x, const LinearInputs<Tensor>& in) {
   const Tensor y = ctx.empty({in.x.dim(0), in.w.dim(0)}, in.x.dtype());
-  matmul_fp8_kernel({x, quantize_weight(ctx, f, in.w, Which::plain).plain, y}, ctx);
-  if (in.b.defined()) add_bias(ctx, in.b, y);
-  if (in.residual.defined()) axpby_kernel({.x = y, .y = in.residual, .out = y, .alpha = 1, .beta = 1}, ctx);
+  const Fp8Matrix w = quantize_weight(ctx, f, in.w, Which::plain).plain;
+  matmul_fp8_kernel({.a = x, .b = w, .c = y, .bias = in.b, .residual = in.residual}, ctx);
   return y;
 }
 
 Tensor forward(const ExecContext& ctx, const Fp8Linear& f, const LinearInputs<Tensor>& in) {
-  return product(ctx, f, quantize(ctx, f, Fp8Shards::input, in.x, Which::plain).plain, in);
+  return product(ctx, f, quantize_input(ctx, f, in.x, Which::plain).plain, in);
 }
 
-// Adds dy^T x, which the GEMM accumulates in f32. Blockwise kernels write dy^T x in f32 alone.
+// Returns whether a kernel can write this product. On a stream that does not compute, only tensorwise products are
+// taken to have one, so that a plan counts the memory of the detour.
+bool has_kernel(const ExecContext& ctx, const MatmulFp8& product) {
+  if (product.a.blocks == Fp8Blocks::tensor) return true;
+  if (!ctx.stream.impl().computes()) return false;
+  return std::ranges::any_of(matmul_fp8_kernel.candidates(ctx.stream.device().backend),
+                             [&](const auto& c) { return !c.supports || c.supports(product, ctx); });
+}
+
+// Adds dy^T x, which the GEMM accumulates in f32. Some blockwise kernels write dy^T x in f32 alone.
 void weight_gradient(const ExecContext& ctx, const Fp8Matrix& dy, const Fp8Matrix& x, const Sink& dw) {
-  const bool adds = dw.beta != 0, f32 = dw.dst.dtype() == DType::f32, tensorwise = dy.blocks == Fp8Blocks::tensor;
-  if (f32 || (tensorwise && !adds)) return matmul_fp8_kernel({dy, x, dw.dst, adds}, ctx);
+  const bool adds = dw.beta != 0, f32 = dw.dst.dtype() == DType::f32;
+  if (f32 || (!adds && has_kernel(ctx, {dy, x, dw.dst}))) return matmul_fp8_kernel({dy, x, dw.dst, adds}, ctx);
   const Tensor sum = ctx.empty(dw.dst.shape());
   matmul_fp8_kernel({dy, x, sum}, ctx);
   const Tensor rounded = adds ? ctx.empty(dw.dst.shape(), dw.dst.dtype()) : dw.dst;
@@ -78,52 +134,65 @@ void weight_gradient(const ExecContext& ctx, const Fp8Matrix& dy, const Fp8Matri
   if (adds) axpby_kernel({.x = rounded, .y = dw.dst, .out = dw.dst, .alpha = 1, .beta = dw.beta}, ctx);
 }
 
-void backward(const Backward& back, const Fp8Linear& f, const LinearInputs<SlotPtr>& inputs,
+// Returns whether the backward reads the output's gradient only in FP8.
+bool reads_only_fp8(const LinearInputs<SlotPtr>& inputs) { return !inputs.b && !inputs.residual; }
+
+// type: that of x and its gradient.
+void backward(const Backward& back, const Fp8Linear& f, DType type, const LinearInputs<SlotPtr>& inputs,
               const ForBackward<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
-  const Tensor &dy = back.grad(), w = saved.w.get(ctx);
+  const Tensor w = saved.w.get(ctx);
   if (inputs.x || inputs.w) {
     const Which copies = !inputs.w ? Which::plain : inputs.x ? Which::both : Which::transposed;
-    const Fp8Copies q = quantize(ctx, f, Fp8Shards::output, dy, copies);
+    const Fp8Copies dy = quantize_gradient(back, f, copies);
     if (inputs.x) {
-      const Tensor dx = ctx.empty({dy.dim(0), w.dim(1)}, dy.dtype());
-      matmul_fp8_kernel({q.plain, quantize_weight(ctx, f, w, Which::transposed).transposed, dx}, ctx);
-      back.accumulate(inputs.x, dx);
+      const Tensor dx = ctx.empty({dy.plain.values.dim(0), w.dim(1)}, type);
+      matmul_fp8_kernel({dy.plain, quantize_weight(ctx, f, w, Which::transposed).transposed, dx}, ctx);
+      if (f.swiglu)
+        back.accumulate(inputs.x, swiglu_gradient(saved.gate_up.get(ctx), dx));
+      else
+        back.accumulate(inputs.x, dx);
     }
     if (inputs.w) {
       const Fp8Values<Tensor> x = get_all(saved.x, ctx);
       const Fp8Blocks blocks = f.tensorwise ? Fp8Blocks::tensor : Fp8Blocks::rows;
-      weight_gradient(ctx, q.transposed, {x.values, x.scales, blocks}, back.sink(inputs.w, w.shape(), w.dtype()));
+      weight_gradient(ctx, dy.transposed, {x.values, x.scales, blocks}, back.sink(inputs.w, w.shape(), w.dtype()));
     }
   }
-  bias_gradient(back, inputs.b, dy, {w.dim(0)}, w.dtype());
-  back.accumulate(inputs.residual, dy);
+  release_weight(back, f, inputs.w);
+  if (reads_only_fp8(inputs)) return;
+  bias_gradient(back, inputs.b, back.grad(), {w.dim(0)}, w.dtype());
+  back.accumulate(inputs.residual, back.grad());
 }
 
 Fp8Values<Tensor> transposed_input(const ExecContext& ctx, const Fp8Linear& f, const Tensor& x) {
-  const Fp8Matrix m = quantize(ctx, f, Fp8Shards::input, x, Which::transposed).transposed;
+  const Fp8Matrix m = quantize_input(ctx, f, x, Which::transposed).transposed;
   return {m.values, m.scales};
 }
 
 }  // namespace
 
 Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual, const Fp8Linear& f) {
-  check_linear("fp8_linear", x, w, b);
+  const std::int64_t width = x.value.dim(1) / (f.swiglu ? 2 : 1);
+  check_linear("fp8_linear", {x.value.narrow(1, 0, width), nullptr}, w, b);
   check_residual("fp8_linear", residual, {x.value.dim(0), w.value.dim(0)});
   const LinearInputs<Var> in{x, w, b, residual};
   const LinearInputs<Tensor> values = values_of(in);
   if (!run.records(in)) return {forward(run.ctx, f, values), nullptr};
-  ForBackward<Saved> saved{{}, run.save(w)};
+  ForBackward<Saved> saved{{}, run.save(w), f.swiglu && x.slot ? run.save(x) : Saved{}};
   const bool again = x.recipe || run.recompute;  // true if backward gets x anyway: then it quantizes x again
-  const Fp8Copies q = quantize(run.ctx, f, Fp8Shards::input, x.value, w.slot && !again ? Which::both : Which::plain);
+  const Fp8Copies q = quantize_input(run.ctx, f, x.value, w.slot && !again ? Which::both : Which::plain);
   if (q.transposed.defined()) saved.x = {run.save(q.transposed.values), run.save(q.transposed.scales)};
   if (w.slot && again)
     saved.x = save_to_recompute(
         run.save(x), [f](const ExecContext& ctx, const Tensor& input) { return transposed_input(ctx, f, input); });
-  const auto rule = [f](const Backward& back, const LinearInputs<SlotPtr>& inputs, const ForBackward<Saved>& kept) {
-    backward(back, f, inputs, kept);
+  const auto rule = [f, type = x.value.dtype()](const Backward& back, const LinearInputs<SlotPtr>& inputs,
+                                                const ForBackward<Saved>& kept) {
+    backward(back, f, type, inputs, kept);
   };
   const Var out = run.record("fp8_linear", product(run.ctx, f, q.plain, values), slots_of(in), saved, rule);
+  out.slot->reads_fp8 = reads_only_fp8(slots_of(in));
+  out.slot->reads_max = has_own_max(f, Fp8Shards::output);
   if (!run.recompute) return out;
   return recomputable(
       out, LinearInputs<Saved>{run.save(x), saved.w, run.save(b), run.save(residual)},

@@ -48,7 +48,10 @@ Sink sink_like(const Backward& back, const SlotPtr& input, const Tensor& like) {
 void rms_norm_backward(const Backward& back, const NormInputs<SlotPtr>& inputs, const NormForBackward<Saved>& saved) {
   const auto [in, mean, rstd] = get_all(saved, back.ctx);
   const Sink dx = sink_like(back, inputs.x, in.x), dw = sink_like(back, inputs.w, in.w);
-  rms_norm_backward_kernel({in.x, in.w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta}, back.ctx);
+  const bool wants_max = inputs.x && inputs.x->reads_max;
+  const Tensor max = wants_max ? back.ctx.zeros({1}) : Tensor{};
+  rms_norm_backward_kernel({in.x, in.w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta, max}, back.ctx);
+  if (wants_max) inputs.x->max = max;
 }
 
 void layer_norm_backward(const Backward& back, const NormInputs<SlotPtr>& inputs, const NormForBackward<Saved>& saved) {

@@ -6,6 +6,7 @@
 #include "kernels/attention/entropy.h"
 #include "kernels/attention/pool_gate.h"
 #include "kernels/elementwise.h"
+#include "kernels/fp8_producers.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -105,6 +106,22 @@ void rotate_both(const Tensor& qkv, const Constants<Tensor>& c, const Layout& l,
   if (!c.inv_freq.defined()) return;
   const Tensor heads = qkv.narrow(1, 0, (l.heads + l.kv_heads) * l.head_dim).split_dim(1, l.head_dim);
   rotate(heads, c, inverse, ctx);
+}
+
+// Returns the gradient of qkv before the rotation for that after it, dqkv, which it may overwrite.
+DeferredGradient rotated_back(const Tensor& dqkv, const Constants<Tensor>& c, const Layout& l) {
+  const auto compute = [=](const ExecContext& ctx, const Tensor& to) {
+    copy(to, dqkv, ctx.stream);
+    rotate_both(to, c, l, true, ctx);
+  };
+  const auto quantize = [=](const ExecContext& ctx, const Fp8Matrix& out, const Fp8Matrix& transposed,
+                            const Fp8Max& max) {
+    if (!max.value.defined())
+      return rope_fp8_kernel({dqkv, c.positions, c.inv_freq, l.heads + l.kv_heads, true, out, transposed}, ctx);
+    if (!max.given) rotate_both(dqkv, c, l, true, ctx);  // tensorwise, two kernels are faster
+    quantize_fp8_kernel({dqkv, out, transposed, max}, ctx);
+  };
+  return {dqkv.shape(), dqkv.dtype(), compute, quantize};
 }
 
 Prepared<Tensor> prepare(const ExecContext& ctx, const Tensor& qkv, const Constants<Tensor>& c, const Layout& layout) {
@@ -274,7 +291,9 @@ struct Rule {
   void operator()(const Backward& back, const Inputs& inputs, const ForBackward& saved) const {
     const Constants<Tensor> c = get_all(saved.arguments.constants, back.ctx);
     const Prepared<Tensor> p = get_all(saved.computed.prepared, back.ctx);
-    const bool direct = inputs.qkv && !inputs.qkv->written;
+    const bool first = inputs.qkv && !inputs.qkv->written;
+    const bool defers = first && inputs.qkv->reads_fp8 && c.inv_freq.defined() && !c.q_norm.defined();
+    const bool direct = first && !defers;
     const Shape& shape = p.qkv.shape();
     const Tensor dqkv = direct ? back.sink(inputs.qkv, shape, p.qkv.dtype()).dst : back.ctx.empty(shape, p.qkv.dtype());
     const Parts d = forward.layout.split(dqkv);
@@ -292,6 +311,7 @@ struct Rule {
       const Sink s = back.sink(inputs.pooling, pooling.shape(), pooling.dtype());
       column_sum_kernel({dpooling.view({1, dpooling.numel()}), s.dst, s.beta}, back.ctx);
     }
+    if (defers) return back.accumulate(inputs.qkv, rotated_back(dqkv, c, forward.layout));
     rotate_both(dqkv, c, forward.layout, true, back.ctx);
     if (c.q_norm.defined()) {
       const Parts raw = forward.layout.split(p.qkv);

@@ -123,6 +123,8 @@ void multiply(const MatmulFp8& p, const ExecContext& ctx) {
   const std::int64_t depth = p.a.values.dim(1), width = p.c.dim(1);
   const std::vector<float> a = decode(p.a.values), b = decode(p.b.values);
   const auto c = rows_of<T>("matmul_fp8", "c", p.c);
+  const T* bias = p.bias.defined() ? p.bias.data<T>() : nullptr;
+  const auto residual = p.residual.defined() ? rows_of<T>("matmul_fp8", "residual", p.residual) : RowsOf<T>{};
   ctx.stream.pool().parallel_for(c.count, row_grain(width * depth), [&](auto begin, auto end, int) {
     for (std::int64_t m = begin; m < end; ++m)
       for (std::int64_t n = 0; n < width; ++n) {
@@ -131,6 +133,8 @@ void multiply(const MatmulFp8& p, const ExecContext& ctx) {
           const float part = dot(a.data() + m * depth + k, b.data() + n * depth + k, std::min(kFp8Block, depth - k));
           sum += scale_at(p.a, m, k / kFp8Block) * scale_at(p.b, n, k / kFp8Block) * part;
         }
+        if (bias) sum += load(bias + n);
+        if (p.residual.defined()) sum += load(residual[m] + n);
         store(c[m] + n, p.accumulate ? load(c[m] + n) + sum : sum);
       }
   });

@@ -67,6 +67,11 @@ void run_rms_norm_backward(const RmsNormBackward& args, const ExecContext& ctx) 
     }
   });
   if (want_dw) partials.add_to(args.dw.data<float>(), args.beta_w, 0, width);
+  if (!args.max.defined()) return;
+  float& max = *args.max.data<float>();
+  for (std::int64_t n = 0; n < x.count; ++n)
+    for (std::int64_t c = 0; c < width; ++c)
+      if (const float magnitude = std::abs(dx[n][c]); magnitude > max) max = magnitude;  // false for NaN
 }
 
 void run_layer_norm(const LayerNorm& args, const ExecContext& ctx) {

@@ -33,9 +33,10 @@ bool make_output_map(const Tensor& c, CUtensorMap& to) {
 bool supports(const MatmulFp8& p, const ExecContext& ctx) {
   const bool half = p.c.dtype() == DType::bf16;
   const bool fits = p.b.blocks == Fp8Blocks::tensor || half == (p.b.blocks == Fp8Blocks::squares);
+  const bool adds = p.bias.defined() || p.residual.defined();
   CUtensorMap map;
-  return p.c.numel() > 0 && p.a.values.dim(1) > 0 && fits && is_hopper(ctx) && tensor_map_encoder() &&
-         make_output_map(p.c, map);
+  return p.c.numel() > 0 && p.a.values.dim(1) > 0 && fits && (!adds || (half && p.c.dim(1) % 2 == 0)) &&
+         is_hopper(ctx) && tensor_map_encoder() && make_output_map(p.c, map);
 }
 
 template <int kWaves, Fp8Blocks kBlocks, bool kHalf>
@@ -54,6 +55,9 @@ void run_tiles(const MatmulFp8& args, const ExecContext& ctx) {
   p.tiles_down = static_cast<int>(divide_up(args.c.dim(0), Memory::kRows));
   p.tiles_across = static_cast<int>(divide_up(args.c.dim(1), kColumns));
   p.accumulate = args.accumulate;
+  p.rows = static_cast<int>(args.c.dim(0)), p.columns = static_cast<int>(args.c.dim(1));
+  p.bias = device_data<__nv_bfloat16>(args.bias), p.residual = device_data<__nv_bfloat16>(args.residual);
+  p.residual_stride = p.residual ? args.residual.stride(0) : 0;
   const std::int64_t tiles = std::int64_t{p.tiles_down} * p.tiles_across;
   launch(ctx, {grid_of(std::min(tiles, num_multiprocessors(ctx))), kThreads, sizeof(Memory) + kAlignment},
          matmul_fp8<kWaves, kBlocks, kHalf>, p);

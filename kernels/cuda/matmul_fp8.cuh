@@ -29,6 +29,9 @@ struct MatmulParams {
   int blocks;  // number of blocks along K
   int tiles_down, tiles_across;
   bool accumulate;
+  int rows, columns;                     // of c
+  const __nv_bfloat16 *bias, *residual;  // added to bf16 results; may be null
+  std::int64_t residual_stride;
 };
 
 // The epilogue writes c in panels of 8 rows x 128 bytes. A warp stages each panel in shared memory and issues a TMA
@@ -122,6 +125,7 @@ struct MatmulConsumer {
 #pragma unroll
         for (float& sum : sums[w]) sum = 0;
       const float* square = kSquares ? p.squares + tile.column / kColumns * p.squares_stride : nullptr;
+      if constexpr (kHalf) prefetch_residual(tile);
       float next = kSquares ? __ldg(square) : 0;
       const int hold = min(Memory::kHeld, p.blocks);
       for (int block = 0; block < p.blocks; ++block, pipe.advance()) {
@@ -131,6 +135,7 @@ struct MatmulConsumer {
         if (block == 0) release_held();
       }
       if constexpr (kOneScale) scale_sums(__ldg(p.a_scale) * __ldg(p.b_scale));
+      if constexpr (kHalf) add_bias_and_residual(tile);
       held = hold, held_end = pipe.index;
       named_barrier_sync<kConsumers * kGroup>(kConsumersBarrier);  // all GEMMs have finished reading the held stages
       if (hold == Memory::kHeld)
@@ -207,6 +212,51 @@ struct MatmulConsumer {
         to[i + 2 * half] = fmaf(parts[i + 2 * half], scales[half] * b.x, to[i + 2 * half]);
         to[i + 2 * half + 1] = fmaf(parts[i + 2 * half + 1], scales[half] * b.y, to[i + 2 * half + 1]);
       }
+    }
+  }
+
+  // Requests the tile's residual from global memory, so that the epilogue finds it in the L2 cache.
+  __device__ void prefetch_residual(const Tile& tile) const {
+    constexpr int kLine = 64, kLines = kColumns / kLine;  // kLine: elements in 128 bytes
+    if (!p.residual) return;
+#pragma unroll
+    for (int i = 0; i < Memory::kRows * kLines; i += kConsumers * kGroup) {
+      const int line = i + static_cast<int>(threadIdx.x) - kGroup;
+      const int row = tile.row + line / kLines, column = tile.column + line % kLines * kLine;
+      if (row < p.rows && column < p.columns)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(p.residual + row * p.residual_stride + column));
+    }
+  }
+  // Adds two bf16 values to neighbouring sums.
+  __device__ static void add_pair(float* sums, std::uint32_t pair) {
+    sums[0] += __uint_as_float(pair << 16), sums[1] += __uint_as_float(pair & 0xffff0000u);
+  }
+  // A lane's sums 4 i + 2 half + {0, 1} are at columns 8 i + 2 (lane % 4) + {0, 1} of row `row(wave) + 8 half`. The
+  // residual of a wave is loaded as a whole before it is used.
+  __device__ void add_bias_and_residual(const Tile& tile) {
+    const int first = tile.column + 2 * (lane % 4);
+    const auto pair_at = [&](const __nv_bfloat16* row, int i) {
+      return first + 8 * i < p.columns ? __ldg(reinterpret_cast<const unsigned*>(row + first + 8 * i)) : 0u;
+    };
+#pragma unroll
+    for (int w = 0; w < kWaves && p.residual; ++w) {
+      std::uint32_t pairs[2][16];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = tile.row + row(w) + 8 * half;
+        const __nv_bfloat16* from = p.residual + min(at, p.rows - 1) * p.residual_stride;
+#pragma unroll
+        for (int i = 0; i < 16; ++i) pairs[half][i] = pair_at(from, i);
+      }
+#pragma unroll
+      for (int i = 0; i < 32; ++i) add_pair(&sums[w][4 * (i % 16) + 2 * (i / 16)], pairs[i / 16][i % 16]);
+    }
+    if (!p.bias) return;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const std::uint32_t pair = pair_at(p.bias, i);
+#pragma unroll
+      for (int w = 0; w < kWaves; ++w) add_pair(&sums[w][4 * i], pair), add_pair(&sums[w][4 * i + 2], pair);
     }
   }
 

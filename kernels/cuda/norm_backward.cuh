@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/raise_max.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/launch.h"
@@ -24,6 +25,7 @@ struct NormBackward {
   const T* w;
   const float *mean, *rstd;  // mean: only if centered
   float beta_x;
+  float* max;    // raised to the maximum magnitude of dx; null if not wanted
   float* parts;  // [parts, sums, width]: partial sums of dw and, if centered, db; null if not wanted
 };
 template <bool centered>
@@ -166,9 +168,11 @@ __device__ __forceinline__ void add_row(const StagedRow<centered, Plan, T>& row,
   sum[0] *= row.rstd;
 }
 
+// Raises `largest` to the maximum magnitude of dx before it is rounded.
 template <bool centered, class Plan, class T>
 __device__ __forceinline__ void store_dx(const StagedRow<centered, Plan, T>& row, const Pack<T> (&weights)[Plan::packs],
-                                         const float (&sum)[kNormSums<centered>], const NormBackward<T>& a, T* to) {
+                                         const float (&sum)[kNormSums<centered>], const NormBackward<T>& a, T* to,
+                                         float& largest) {
   const int lane = static_cast<int>(threadIdx.x) % Plan::group, row_packs = a.width / kPack<T>;
   // Computes dx = rstd * g - rest - (x - mean) * of_x. of_x and rest are the same for the whole row.
   const float scale = 1.0f / static_cast<float>(a.width), of_x = row.rstd * row.rstd * (sum[0] * scale);
@@ -186,6 +190,8 @@ __device__ __forceinline__ void store_dx(const StagedRow<centered, Plan, T>& row
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) d.v[j] += a.beta_x * old.v[j];
     }
+#pragma unroll
+    for (const float v : d.v) largest = fmaxf(largest, fabsf(v));
     store_pack(to + c * kPack<T>, pack<T>(d));
   }
 }
@@ -214,6 +220,7 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
   // All groups of the thread block run every iteration, even for rows past the end, since team_sums() needs all lanes
   // of a warp.
   bool odd = false;
+  float largest = 0;
   for (int stage = 0; base < a.count; base += step, stage = stage + 1 == stages ? 0 : stage + 1, odd = !odd) {
     // Overwrites the stage that was read in the last round.
     copy(base + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);
@@ -226,7 +233,11 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
     if (!want_dx) continue;
     team_sums<group, kBlock>(sum, odd);
     const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
-    if (n < a.count) store_dx(row, weights, sum, a, a.dx.at(outer, inner));
+    if (n < a.count) store_dx(row, weights, sum, a, a.dx.at(outer, inner), largest);
+  }
+  if (a.max) {
+    largest = max_over_lanes(largest, kWarp);
+    if (threadIdx.x % kWarp == 0) raise_max(a.max, to_float(from_float<T>(largest)));
   }
   if (!a.parts) return;
   cp_async_wait<0>();
@@ -282,13 +293,17 @@ __global__ void __launch_bounds__(kBlock) norm_dx_in_loops(NormBackward<T> a) {
   group_sums<group>(sum);
   const float mean_gh = sum[0] * scale, mean_g = centered ? sum[1] * scale : 0.0f;
   T* to = a.dx.at(outer, inner);
+  float largest = 0;
   for (std::int64_t c = first; c < width; c += step) {
     const Floats<kPack<T>> in = load(x, c, width), w = load(a.w, c, width);
     Floats<kPack<T>> d = load(dy, c, width);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) d.v[j] = rstd * (d.v[j] * w.v[j] - mean_g - (in.v[j] - mean) * rstd * mean_gh);
     accumulate(to, c, width, a.beta_x, d);
+    if (!a.max) continue;
+    for (const float v : load(to, c, width).v) largest = fmaxf(largest, fabsf(v));
   }
+  if (largest > 0) raise_max(a.max, largest);
 }
 
 // Destinations of the sums. A pointer is null if that gradient is not wanted or has a different type.

@@ -4,6 +4,7 @@
 // - one per tile
 // - one for the whole tensor
 
+#include "kernels/cuda/device/raise_max.cuh"
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/fp8.cuh"
 #include "kernels/cuda/launch.h"
@@ -225,11 +226,6 @@ struct ThreadMax {
   __device__ float column(int c) const { return columns[c / Word::kCount].at(c); }
 };
 
-__device__ inline float max_over_lanes(float x, int lanes) {
-  for (int distance = lanes / 2; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, distance));
-  return x;
-}
-
 // Writes a tile with a scale for each row of 128 elements and, in the transpose, for each column of 128.
 template <class T>
 __device__ void write_tile(const QuantizeParams& p, ThreadTile<T>& t, TileMemory& m) {
@@ -342,12 +338,6 @@ __device__ void infinities_to_nan(Pack<T, kEach>& x) {
       bits = __float_as_uint(fmaf(__uint_as_float(bits), 0.0f, __uint_as_float(bits)));
     else
       asm("fma.rn.bf16x2 %0, %0, %1, %0;" : "+r"(bits) : "r"(0));
-}
-
-// Atomically raises *max to x. Both must be non-negative, because the bits of non-negative floats have the order of
-// their values. The plain read makes most atomics unnecessary.
-__device__ inline void raise_max(float* max, float x) {
-  if (x > *static_cast<volatile float*>(max)) atomicMax(reinterpret_cast<unsigned*>(max), __float_as_uint(x));
 }
 
 // A matrix in memory, as a source. Sources return elements of the matrix to quantize, rounded to T: at() returns one

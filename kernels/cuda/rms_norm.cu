@@ -46,6 +46,7 @@ void backward(const RmsNormBackward& args, const ExecContext& ctx) {
   a.w = device_data<T>(args.w);
   a.rstd = args.rstd.data<float>();
   a.beta_x = args.beta_x;
+  a.max = device_data<float>(args.max);
   const bool whole_packs = made_of_packs(x) && made_of_packs(dy) && made_of_packs(dx) && is_aligned(a.w);
   launch_norm_backward<false>(a, whole_packs, {.dw = args.dw, .beta_w = args.beta_w}, ctx);
 }

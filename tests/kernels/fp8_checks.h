@@ -172,14 +172,14 @@ struct Bounds {
 };
 
 // Compares elements with their values in float64, in as many rows as a test has time for. The output is the sum of
-// `times` products.
+// `times` products and of `added`, unless that is empty.
 inline void expect_product(const Values& got, const Values& a, const Values& b, const Product& p, const Bounds& bounds,
-                           double times = 1) {
+                           double times = 1, const Values& added = {}) {
   ASSERT_EQ(std::ssize(got), p.m * p.n);
   const std::int64_t step = 1 + p.m * p.n * p.k / (1 << 25);
   for (std::int64_t m = 0; m < p.m; m += step)
     for (std::int64_t n = 0; n < p.n; ++n) {
-      double sum = 0, magnitude = 0;
+      double sum = added.empty() ? 0 : added[static_cast<std::size_t>(m * p.n + n)], magnitude = std::abs(sum);
       for (std::int64_t k = 0; k < p.k; ++k) {
         const double term = a[static_cast<std::size_t>(m * p.k + k)] * b[static_cast<std::size_t>(n * p.k + k)];
         sum += times * term, magnitude += times * std::abs(term);

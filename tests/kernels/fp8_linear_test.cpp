@@ -94,6 +94,23 @@ TEST_P(Fp8LinearOp, MultipliesQuantizedOperands) {
   }
 }
 
+// Kept copies of the weight change no bit. They are freed by the last backward that reads them.
+TEST_P(Fp8LinearOp, KeepsTheWeightQuantized) {
+  const Inputs in = inputs();
+  for (const bool tensorwise : {false, true}) {
+    SCOPED_TRACE(tensorwise);
+    const Results want = run_op(in, {.tensorwise = tensorwise}, false);
+    for (const bool recompute : {false, true}) {
+      Fp8Copies copies;
+      const Results got = run_op(in, {.tensorwise = tensorwise, .weight = &copies}, recompute);
+      EXPECT_EQ(got.y, want.y);
+      EXPECT_EQ(got.dx, want.dx);
+      EXPECT_EQ(got.dw, want.dw);
+      EXPECT_FALSE(copies.plain.defined() || copies.transposed.defined());
+    }
+  }
+}
+
 // e4m3 keeps four bits: about 2.6 % per operand, 3.7 % per product.
 TEST_P(Fp8LinearOp, IsCloseToTheExactLayer) {
   const Inputs in = inputs();

@@ -111,8 +111,13 @@ class Fp8Products : public Fp8 {
   Fp8Matrix quantize(const Values& x, std::int64_t rows, std::int64_t columns, Fp8Blocks blocks,
                      const ExecContext& ctx) const {
     const Fp8Matrix m = empty_fp8(rows, columns, blocks, ctx);
-    quantize_fp8_kernel({make_tensor({rows, columns}, DType::f32, x, ctx), m, {}}, ctx);
+    const Fp8Max max{blocks == Fp8Blocks::tensor ? ctx.zeros({1}) : Tensor{}};
+    quantize_fp8_kernel({make_tensor({rows, columns}, DType::f32, x, ctx), m, {}, max}, ctx);
     return m;
+  }
+  static Values floats_of(Values v) {
+    for (double& x : v) x = static_cast<float>(x);
+    return v;
   }
   static double of_terms() { return GetParam().backend == Backend::cpu ? 1e-5 : 2e-3; }
 };
@@ -160,6 +165,39 @@ TEST_P(Fp8Products, OfRowsAddUpInF32) {
   }
 }
 
+// A bias, a residual or both are added before the result is rounded.
+TEST_P(Fp8Products, AddABiasAndAResidual) {
+  for (const Product& p : products(GetParam().backend))
+    for (const bool tensorwise : {false, true}) {
+      SCOPED_TRACE(str(p.m, " x ", p.n, " x ", p.k, tensorwise ? ", tensorwise" : ""));
+      const ExecContext ctx = context();
+      const Fp8Blocks rows = tensorwise ? Fp8Blocks::tensor : Fp8Blocks::rows;
+      const Fp8Blocks squares = tensorwise ? Fp8Blocks::tensor : Fp8Blocks::squares;
+      const auto decoded = [&](const Values& v, const Extents& e, std::int64_t height) {
+        return quantized(v, e, tensorwise ? e.rows : height, tensorwise ? e.columns : kFp8Block).decoded;
+      };
+      const Values a = random_values("a", p.m * p.k), b = random_values("b", p.n * p.k, 0.1);
+      const Values left = decoded(floats_of(a), {p.m, p.k}, 1), right = decoded(floats_of(b), {p.n, p.k}, kFp8Block);
+      const auto term = [&](const char* name, const Shape& shape) {
+        return make_tensor(shape, DType::bf16, random_values(name, shape.numel()), ctx);
+      };
+      MatmulFp8 product{quantize(a, p.m, p.k, rows, ctx), quantize(b, p.n, p.k, squares, ctx), {}};
+      for (const int terms : {1, 2, 3}) {
+        product.bias = terms & 1 ? term("bias", {p.n}) : Tensor{};
+        product.residual = terms & 2 ? term("residual", {p.m, p.n}) : Tensor{};
+        Values added = terms & 2 ? read_values(product.residual, ctx) : Values(static_cast<std::size_t>(p.m * p.n));
+        const Values bias = terms & 1 ? read_values(product.bias, ctx) : Values(static_cast<std::size_t>(p.n));
+        for (std::size_t i = 0; i < added.size(); ++i) added[i] += bias[i % bias.size()];
+        product.c = ctx.empty({p.m, p.n}, DType::bf16);
+        with_each_kernel(matmul_fp8_kernel, product, ctx, [&](const auto& run) {
+          product.c = ctx.empty({p.m, p.n}, DType::bf16);
+          run(product, ctx);
+          expect_product(read_values(product.c, ctx), left, right, p, {1.0 / 256, of_terms()}, 1, added);
+        });
+      }
+    }
+}
+
 TEST_P(Fp8Products, KeepNaN) {
   const ExecContext ctx = context();
   const Product p{256, 256, 256};
@@ -182,6 +220,10 @@ TEST(Fp8Arguments, AreChecked) {
   EXPECT_THROW(matmul_fp8_kernel({squares, rows, ctx.zeros({8, 8})}, ctx), Error);
   EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 9})}, ctx), Error);
   EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}, DType::bf16), true}, ctx), Error);
+  EXPECT_NO_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}), false, ctx.zeros({8}), ctx.zeros({8, 8})}, ctx));
+  EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}), true, ctx.zeros({8})}, ctx), Error);
+  EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}), false, ctx.zeros({7})}, ctx), Error);
+  EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}), false, {}, ctx.zeros({8, 9})}, ctx), Error);
   EXPECT_THROW(rms_norm_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({16}), ctx.zeros({8}), squares}, ctx), Error);
   EXPECT_THROW(rms_norm_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({15}), ctx.zeros({8}), rows}, ctx), Error);
   EXPECT_THROW(swiglu_fp8_kernel({ctx.zeros({8, 16}), rows}, ctx), Error);
