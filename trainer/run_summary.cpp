@@ -49,8 +49,8 @@ class History {
 
  private:
   // Records of steps, starts and ends give the current step, even if it is lower than before. Records of saves and
-  // validations only raise it, since a save may be recorded some steps later. A record "kept" tells of a snapshot that
-  // the launcher keeps.
+  // validations only raise it, since a save may be recorded some steps later. A record "kept" means that the launcher
+  // holds a snapshot of the step.
   void add_progress(const Record& r) {
     const std::int64_t step = std::max<std::int64_t>(r.step, 0);
     const bool saved = (r.group == "checkpoint" && !r.find("error")) || r.group == "kept";
@@ -70,8 +70,9 @@ class History {
     if (loss && (!lowest || std::isnan(*lowest) || *loss < *lowest)) lowest = loss;
   }
   // `restarts` in a record counts the restarts of the record's job so far. A process that a launcher restarted records
-  // this right after its start; any other start begins a new job.
+  // this after its start, or after the memory record that follows the start; any other start begins a new job.
   void count_restarts(const Record& r) {
+    if (r.group == "memory") return;
     if (last_was_start_ && r.group != "restart") counted_restarts_ = 0;
     last_was_start_ = r.group == "start";
     if (r.group != "restart" && r.group != "job") return;
@@ -102,6 +103,7 @@ class History {
       return kRunFailed;
     }
     if (how == kEndFinished) return kRunFinished;
+    // A run without a number of steps is finished when its time is up.
     const bool done = run_.steps > 0 ? job_end_->step >= run_.steps : how == kEndOutOfTime;
     return done ? kRunFinished : kRunStopped;
   }

@@ -39,7 +39,8 @@ bool has_own_max(const Fp8Linear& f, Fp8Shards operand) {
 }
 
 // Quantizes an operand [rows,columns] of the layer by write(out, transposed, max), with the members of QuantizeFp8. In
-// tensorwise mode, reduces the maximum of a sharded operand over the processes. known: the maximum, if already computed.
+// tensorwise mode, reduces the maximum of a sharded operand over the processes. known: the maximum, if already
+// computed.
 template <class Write>
 Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, std::int64_t rows,
                    std::int64_t columns, Which copies, const Write& write, const Tensor& known = {}) {

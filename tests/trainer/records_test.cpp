@@ -218,6 +218,11 @@ TEST_F(RecordsTest, RestartsOfAllJobsAreAddedUp) {
             3);
   // An attempt records its failure before the launcher starts the next attempt.
   EXPECT_EQ(summary(line("start", 0) + job(0, "failed") + restart(1) + job(1, "failed") + restart(2)).restarts, 2);
+  // A restart after memory ran out is recorded after a record of the memory.
+  const auto smaller = [](int so_far) {
+    return line("start", 10) + line("memory", 10) + line("restart", 10, str("\"restarts\":", so_far));
+  };
+  EXPECT_EQ(summary(line("start", 0) + smaller(1) + smaller(2)).restarts, 2);
 }
 
 TEST_F(RecordsTest, RunsAreFoundInFoldersAndDamagedRunsAreListed) {

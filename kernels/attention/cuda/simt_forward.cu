@@ -5,7 +5,8 @@
 namespace ring::cuda {
 namespace {
 
-// kR: rows and columns of scores per thread. kRows: queries of a thread block, and keys of a tile.
+// kR: rows and columns of scores per thread: thread (x, y) has rows y kR + i and columns x + kSide j, for i, j < kR.
+// kRows: queries of a thread block, and keys of a tile.
 constexpr int kR = 4, kRows = kSide * kR;
 
 template <class T>
@@ -96,6 +97,8 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
   float *tile = queries + kRows * simt_pitch(p.dim), *weights = tile + kRows * simt_pitch(p.dim);
   auto& cta = *reinterpret_cast<SimtState<Stationary::q>*>(queries + shared_floats(p.dim));
   if (!cta.template open<kRows, kRows>(p.work, p.pass, p.group, /*step=*/kRows, /*in_block=*/0)) return;
+  // Rows of a segment are segment.rate tokens apart (dilation). own_*: the block's queries; streamed_*: the keys. The
+  // argument 0 of own_*() and of `reach` is `in_block`: all threads share the block's rows.
   const HeadSegment& segment = cta.segment;
   load_rows<kRows>(queries, p.q.at(cta.own_row(0), cta.head), p.q.row * segment.rate, cta.own_range(0), p.dim);
   Sums<kR, kDim> sums;
@@ -103,10 +106,10 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
   float largest[kR], total[kR], rescale[kR];
 #pragma unroll
   for (int i = 0; i < kR; ++i) largest[i] = -INFINITY, total[i] = 0.0f;
-  // Each tile of keys: `column` is its first column, `states` its coverage by the block list, if there is one. Lists
-  // have tiles of 128 rows, in halves of 64.
+  const int half = cta.row / 64 % 2;  // this block's half of the 128 rows that a tile of the block list has
+  // Each tile of keys: `column` is its first column, `states` its coverage by the block list, if there is one.
   for (int cursor = cta.columns.cursor, column, states; cta.columns.next(cursor, column, states);) {
-    if (list_coverage(states, cta.row / 64 % 2) == BlockCoverage::none) continue;
+    if (list_coverage(states, half) == BlockCoverage::none) continue;
     const std::int64_t row = cta.streamed_row(column);
     const int head = cta.streamed_head;
     const Range exist = cta.streamed_range(column);
@@ -140,8 +143,9 @@ template <class T>
 void run(const Attention& args, const BranchPass& pass, const Tensor& row_keys, const ExecContext& ctx) {
   const std::int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), group = heads / kv_heads;
   const int dim = static_cast<int>(args.q.dim(2)), kv_bytes = 2 * dim * static_cast<int>(sizeof(T));
+  const int streamed_bytes = std::max(1, kv_bytes / static_cast<int>(group));  // per key position and query head
   const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, args.selection, Stationary::q,
-                                          heads, kv_heads, kRows, std::max<std::int64_t>(1, kv_bytes / group), ctx);
+                                          heads, kv_heads, kRows, streamed_bytes, ctx);
   const Params<T> p{heads_of<const T>(args.q),
                     heads_of<const T>(args.k),
                     heads_of<const T>(args.v),
@@ -163,6 +167,7 @@ void run_simt_forward(const Attention& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   const Tensor row_keys = dropout_keys(args.dropout, args.lse, ctx);
+  // One launch for each dilated branch, or a single one; each merges into the carry of the previous one.
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
       [&](const Attention& one, const BranchPass& pass) {
