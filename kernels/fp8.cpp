@@ -79,8 +79,10 @@ void check(const MatmulFp8& m) {
   RING_CHECK(!m.accumulate || (!m.bias.defined() && !m.residual.defined()), op,
              ": a bias or a residual is added, but c is accumulated in");
   if (m.residual.defined()) check_rows(op, "residual", m.residual, m.c.shape(), m.c.dtype());
-  RING_CHECK(!m.bias.defined() || (m.bias.shape() == Shape{m.c.dim(1)} && m.bias.dtype() == m.c.dtype()), op,
-             ": bias is ", describe(m.bias), " for c ", describe(m.c));
+  const auto address = reinterpret_cast<std::uintptr_t>(m.bias.defined() ? m.bias.raw() : nullptr);
+  RING_CHECK(
+      !m.bias.defined() || (m.bias.shape() == Shape{m.c.dim(1)} && m.bias.dtype() == m.c.dtype() && address % 4 == 0),
+      op, ": bias is ", describe(m.bias), " for c ", describe(m.c), ", expected a vector at a multiple of 4 bytes");
 }
 
 Cost cost(const MatmulFp8& m) {

@@ -32,13 +32,13 @@ int alignment(const Tensor& t) {
 // m rows of its result are the columns of our c.
 struct Fp8Problem {
   std::int64_t m = 0, n = 0, k = 0, left_stride = 0, right_stride = 0, out_stride = 0;
-  std::int64_t added_stride = 0;  // of the matrix that is added to the product, or of the output if there is none
-  int left_align = 0, right_align = 0, out_align = 0, added_align = 0;
+  std::int64_t addend_stride = 0;  // of the matrix that is added to the product, or of the output if there is none
+  int left_align = 0, right_align = 0, out_align = 0, addend_align = 0;
   Fp8Blocks blocks = Fp8Blocks::rows;  // of our b; for our a it is `rows`, or `tensor` if b's is
   bool half = false, adds = false, bias = false;
   auto operator<=>(const Fp8Problem&) const = default;
 };
-const Tensor& added(const MatmulFp8& p) { return p.residual.defined() ? p.residual : p.c; }
+const Tensor& addend(const MatmulFp8& p) { return p.residual.defined() ? p.residual : p.c; }
 
 Fp8Problem problem_of(const MatmulFp8& p) {
   return {.m = p.c.dim(1),
@@ -47,11 +47,11 @@ Fp8Problem problem_of(const MatmulFp8& p) {
           .left_stride = p.b.values.stride(0),
           .right_stride = p.a.values.stride(0),
           .out_stride = p.c.stride(0),
-          .added_stride = added(p).stride(0),
+          .addend_stride = addend(p).stride(0),
           .left_align = alignment(p.b.values),
           .right_align = alignment(p.a.values),
           .out_align = alignment(p.c),
-          .added_align = alignment(added(p)),
+          .addend_align = alignment(addend(p)),
           .blocks = p.b.blocks,
           .half = p.c.dtype() == DType::bf16,
           .adds = p.accumulate || p.residual.defined(),
@@ -84,7 +84,7 @@ class Fp8Plan {
     layout(right_, CUDA_R_8F_E4M3, p.k, p.n, p.right_stride);
     const cudaDataType_t type = p.half ? CUDA_R_16BF : CUDA_R_32F;
     layout(out_, type, p.m, p.n, p.out_stride);
-    layout(added_, type, p.m, p.n, p.added_stride);
+    layout(addend_, type, p.m, p.n, p.addend_stride);
     if (p.bias) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
@@ -93,7 +93,7 @@ class Fp8Plan {
     find_algorithm(p);
   }
   ~Fp8Plan() {
-    for (cublasLtMatrixLayout_t layout : {left_, right_, out_, added_})
+    for (cublasLtMatrixLayout_t layout : {left_, right_, out_, addend_})
       if (layout) library().layout_destroy(layout);
     if (desc_) library().desc_destroy(desc_);
   }
@@ -106,7 +106,7 @@ class Fp8Plan {
     const float alpha = 1, beta = adds_ ? 1.0f : 0.0f;
     cuda::log_library_call(stream, "cuBLASLt");
     RING_CUBLAS_CHECK(library().matmul(handle_, desc_, &alpha, p.b.values.raw(), left_, p.a.values.raw(), right_, &beta,
-                                       added(p).raw(), added_, p.c.raw(), out_, &*algo_, workspace.data(),
+                                       addend(p).raw(), addend_, p.c.raw(), out_, &*algo_, workspace.data(),
                                        Workspace::kBytes, stream));
   }
 
@@ -130,11 +130,11 @@ class Fp8Plan {
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Workspace::kBytes);
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(p.left_align));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(p.right_align));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(p.added_align));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(p.addend_align));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(p.out_align));
     std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
     int count = 0;
-    const cublasStatus_t status = l.heuristic(handle_, desc_, left_, right_, added_, out_, preference,
+    const cublasStatus_t status = l.heuristic(handle_, desc_, left_, right_, addend_, out_, preference,
                                               static_cast<int>(found.size()), found.data(), &count);
     l.preference_destroy(preference);
     if (status != CUBLAS_STATUS_SUCCESS) return;
@@ -145,7 +145,7 @@ class Fp8Plan {
   cublasLtHandle_t handle_;
   bool adds_;
   cublasLtMatmulDesc_t desc_ = nullptr;
-  cublasLtMatrixLayout_t left_ = nullptr, right_ = nullptr, out_ = nullptr, added_ = nullptr;
+  cublasLtMatrixLayout_t left_ = nullptr, right_ = nullptr, out_ = nullptr, addend_ = nullptr;
   std::optional<cublasLtMatmulAlgo_t> algo_;
 };
 
