@@ -54,15 +54,19 @@ TEST_P(DistFp8Linears, TrainAndResume) {
 }
 
 TEST_P(DistFp8Linears, RecomputationChangesNoBit) {
-  const std::vector<std::string> model = {"model.context=128", "model.mlp=gelu_tanh", "model.biases=all"};
-  const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), model.begin(), model.end());
-    return trained(options(2, more));
-  };
-  const Training none = with({"train.recompute=none"});
-  for (const char* recompute : {"auto", "attention", "mlp", "block", "full"})
-    EXPECT_TRUE(same_bits(none, with({str("train.recompute=", recompute)}))) << recompute;
-  EXPECT_TRUE(same_bits(none, with({"train.recompute=none", "train.activation_offload=true"})));
+  const std::vector<std::string> models[] = {{"model.context=128", "model.mlp=gelu_tanh", "model.biases=all"},
+                                             {"model.context=128", "model.mlp=swiglu", "model.biases=none"}};
+  for (const std::vector<std::string>& model : models) {
+    SCOPED_TRACE(model[1]);
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.end(), model.begin(), model.end());
+      return trained(options(2, more));
+    };
+    const Training none = with({"train.recompute=none"});
+    for (const char* recompute : {"auto", "attention", "mlp", "block", "full"})
+      EXPECT_TRUE(same_bits(none, with({str("train.recompute=", recompute)}))) << recompute;
+    EXPECT_TRUE(same_bits(none, with({"train.recompute=none", "train.activation_offload=true"})));
+  }
 }
 
 TEST_P(DistFp8Linears, TakeTheMemoryThatIsPredicted) {
