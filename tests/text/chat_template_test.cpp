@@ -136,7 +136,7 @@ TEST(ChatTemplate, BlankSpaceAroundTagsIsTrimmed) {
 TEST(ChatTemplate, BlankSpaceIsThatOfUnicode) {
   expect_all({{"a \xC2\xA0\n{%- if true %}b{% endif -%}\xE3\x80\x80 c", "abc"},
               {"{{ 'a' -}} \xC2\xA0 b", "ab"},
-              {"a\n\xC2\xA0\xE3\x80\x80 {% if true %}\nx{%\xC2\xA0endif %}", "a\nx"},
+              {"a\n\xC2\xA0\xE3\x80\x80 {% if true %}\nx{%\xC2\xA0" "endif %}", "a\nx"},
               {"{% for x in [1] %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}", "10"}});
 }
 
