@@ -146,7 +146,7 @@ void diff(const DiffArguments& args) {
   if (tensors[0] == tensors[1]) std::cout << " of " << tensors[0];
   std::cout << (d.tensors.size() == 1 ? " differs" : " differ");
   if (tensors[0] != tensors[1])
-    std::cout << ": " << tensors[0] << " in the first checkpoint, " << tensors[1] << " in the second";
+    std::cout << "; the first checkpoint has " << tensors[0] << ", the second " << tensors[1];
   std::cout << "\n";
   if (!settings.empty() || !d.none()) throw ExitCode{kExitError};
 }

@@ -139,9 +139,9 @@ TEST_F(Tools, DiffNamesTensorsValuesAndSettings) {
   EXPECT_EQ(same.output, "0 tensors of 2 differ\n");
   const Finished f = run_checkpoint_command({"diff", a, b});
   EXPECT_EQ(f.code, 1);
-  for (const char* part :
-       {"settings: optimizer.lr: 0.1 -> 0.2\n", "value train.step: 1 and 2\n", "tensor more: only in the second\n",
-        "tensor weight: 1 element differs, by at most 3.5\n", "2 tensors of 2 differ\n"})
+  for (const char* part : {"settings: optimizer.lr: 0.1 -> 0.2\n", "value train.step: 1 and 2\n",
+                           "tensor more: only in the second\n", "tensor weight: 1 element differs, by at most 3.5\n",
+                           "2 tensors differ; the first checkpoint has 2, the second 3\n"})
     EXPECT_TRUE(contains(f.output, part)) << part << " in " << f.output;
   EXPECT_FALSE(contains(f.output, "tensor same")) << f.output;
 }
