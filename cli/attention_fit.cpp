@@ -186,12 +186,12 @@ class Fit {
     print_format("density %s, loss %s: it rises by %s; the sum of the layers' rises is %s\n\n",
                  format_fixed(density_, 4).c_str(), format_fixed(fitted_loss_, 5).c_str(),
                  with_error(fitted_loss_ - loss_, fitted_error_).c_str(), format_fixed(rise_, 5).c_str());
+    const bool exportable = std::ranges::all_of(
+        sections_, [](const AttentionConfig& s) { return s.kind == "dense" || (s.kind == "window" && s.sinks == 0); });
+    if (!exportable) print_format("Models with sinks, dilated or block-sparse attention cannot be exported.\n\n");
     print_format("To continue with it:\n  %s", command().c_str());
     for (const std::string& setting : settings()) print_format(" \\\n    %s", quoted(setting).c_str());
     print_format("%s\n", more_steps().c_str());
-    const bool exportable = std::ranges::all_of(
-        sections_, [](const AttentionConfig& s) { return s.kind == "dense" || (s.kind == "window" && s.sinks == 0); });
-    if (!exportable) print_format("\nModels with sinks, dilated or block-sparse attention cannot be exported.\n");
   }
 
   void print_json() const {
