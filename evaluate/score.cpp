@@ -127,6 +127,20 @@ struct Wanted {
   }
 };
 
+// Requests without duplicates, so that equal requests have equal scores: rounding depends on the place in a batch.
+struct DistinctRequests {
+  std::vector<Request> requests;
+  std::vector<std::size_t> index;  // for each of the given requests, its index in `requests`
+  explicit DistinctRequests(const std::vector<Request>& all) {
+    std::map<std::pair<std::vector<std::int32_t>, std::int64_t>, std::size_t> seen;
+    for (const Request& r : all) {
+      const auto [found, is_new] = seen.emplace(std::pair(r.tokens, r.scored), requests.size());
+      if (is_new) requests.push_back(r);
+      index.push_back(found->second);
+    }
+  }
+};
+
 // Shards `owners` over the ranks in the same way as tokens.
 Batch part_of(ContextBatches& parts, const Batch& whole, std::vector<std::int32_t>& owners) {
   Batch tags = whole;
@@ -142,8 +156,9 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
                          const StopEvaluation& stop) {
   RING_CHECK(!parts || parts->whole() || parts->layout().length() == options.row, "scores in rows of ", options.row,
              " tokens, where ranks share rows of ", parts ? parts->layout().length() : 0);
-  const PackedRequests packed(requests, options, request_align(model.config(), options.row));
-  Sums sums(requests.size());
+  const DistinctRequests distinct(requests);
+  const PackedRequests packed(distinct.requests, options, request_align(model.config(), options.row));
+  Sums sums(distinct.requests.size());
   for (std::int64_t i = 0; i < packed.batches(); ++i) {
     enter(RunPhase::validate);  // shows in each batch that this process makes progress
     if (stop && stop()) throw EvaluationStopped{};
@@ -163,7 +178,10 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
     if (!tp || tp->rank() == 0) sums.add(scores, wanted.owners);
   }
   sums.share(comm);
-  return sums.scores();
+  const std::vector<Score> scores = sums.scores();
+  std::vector<Score> out;
+  for (const std::size_t i : distinct.index) out.push_back(scores[i]);
+  return out;
 }
 
 }  // namespace ring

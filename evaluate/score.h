@@ -63,7 +63,7 @@ class PackedRequests {
 std::int64_t request_align(const ModelConfig& resolved, std::int64_t row_tokens);
 
 // Scores all requests. Each rank computes its own rows; all ranks of `comm` get all scores. parts, tp, stop: as in
-// evaluate(). Throws Error if a logit is not finite.
+// evaluate(). Equal requests get the same score. Throws Error if a logit is not finite.
 std::vector<Score> score(const Model&, const ExecContext&, const std::vector<Request>&, const ScoreOptions&,
                          Communicator& comm, ContextBatches* parts = nullptr, Communicator* tp = nullptr,
                          const StopEvaluation& stop = nullptr);

@@ -100,6 +100,23 @@ TEST(Scores, PackedScoresEqualSingleScoresInFloat64) {
   }
 }
 
+// Otherwise rounding, which depends on the place in a batch, would decide which of several equal choices is the best.
+TEST(Scores, EqualRequestsHaveEqualScores) {
+  const ExecContext ctx{Stream::cpu(2)};
+  Decoder model(tiny_config().model);
+  model.allocate(ctx, 5);
+  const auto alone = mesh_of_one();
+  const std::vector<Request> once = some_requests(7, 30);
+  std::vector<Request> requests;
+  for (int copy = 0; copy < 9; ++copy) requests.insert(requests.end(), once.begin(), once.end());
+  for (const auto& [row, rows] : {std::pair{32, 1}, {32, 4}, {100, 3}}) {
+    const std::vector<Score> got = score(model, ctx, requests, {.row = row, .rows = rows}, alone->host());
+    ASSERT_EQ(got.size(), requests.size());
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(got[i].log_probability, got[i % once.size()].log_probability) << i << " in rows of " << row;
+  }
+}
+
 TEST(Scores, UseTheNewestTokensOfALongText) {
   const ExecContext ctx{Stream::cpu(2)};
   Decoder model(tiny_config().model);
