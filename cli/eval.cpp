@@ -12,8 +12,10 @@
 #include "core/json.h"
 #include "data/output_file.h"
 #include "engine/devices.h"
+#include "engine/run_directory.h"
 #include "evaluate/evaluate.h"
 #include "evaluate/session.h"
+#include "evaluate/tasks.h"
 
 namespace ring {
 namespace {
@@ -49,7 +51,9 @@ void run(const Arguments& a) {
     check_writable(a.output);
     std::vector<std::string> inputs = a.corpus.text.inputs;
     inputs.push_back(a.corpus.data);
-    inputs.insert(inputs.end(), a.tasks.begin(), a.tasks.end());
+    for (const TaskSpec& task : parse_tasks("--task", a.tasks)) inputs.push_back(task.file);
+    const RunDirectory run(a.run);
+    inputs.insert(inputs.end(), {run.config_file(), run.tokenizer_file(), run.metrics_file()});
     check_output_is_no_input("--output", a.output, inputs);
   }
   const Session session = open_session(a.run, {.threads = a.threads, .device = a.device, .weights = a.weights});

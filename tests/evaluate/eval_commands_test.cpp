@@ -73,6 +73,11 @@ TEST_F(EvalCommands, TasksDuringTrainingEqualThoseOfEval) {
   std::ifstream file(path("o.json"));
   EXPECT_EQ(Json::parse(file).at("tasks").at("choices"), now.at("choices"));
   EXPECT_NE(eval({"--task", "choices"}).output.find("--task: choices is not a task"), std::string::npos);
+  for (const std::string& input : {path("choices.jsonl"), path("run/config.yaml")}) {
+    const Finished over = eval({"--task", "choices=" + path("choices.jsonl"), "--output", input});
+    EXPECT_EQ(over.code, 1) << input;
+    EXPECT_NE(over.output.find("is the input"), std::string::npos) << over.output;
+  }
 
   // A path need not be UTF-8: the output is the same, with U+FFFD for the invalid byte.
   const std::string odd = path("caf\xe9");
