@@ -140,7 +140,7 @@ bool try_flock(int fd, int kind) {
   return uninterrupted([&] { return ::flock(fd, kind | LOCK_NB); }) == 0;
 }
 
-// Locks the file. Returns an errno if it cannot: EWOULDBLOCK if another process holds the lock, EOPNOTSUPP if the file
+// Locks the file. Returns an errno if it cannot: EWOULDBLOCK if another process holds the lock, ENOLCK if the file
 // system has no locks. Tries more than once, since a process that checks whether a run is in use holds the lock for a
 // moment.
 int lock_soon(int fd) {
@@ -148,7 +148,7 @@ int lock_soon(int fd) {
   constexpr int kNotSupported = 524;  // the kernel's ENOTSUPP, which some network file systems do not translate
   for (int i = 0; i < kTries; ++i) {
     if (try_flock(fd, LOCK_EX)) return 0;
-    if (errno == ENOSYS || errno == kNotSupported) return EOPNOTSUPP;
+    if (errno == ENOSYS || errno == EOPNOTSUPP || errno == kNotSupported) return ENOLCK;
     if (errno != EWOULDBLOCK) return errno;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -194,7 +194,7 @@ std::shared_ptr<void> RunDirectory::lock() const {
     const std::string holder = problem == EWOULDBLOCK ? holder_in(fd) : "";
     ::close(fd);
     if (problem != EWOULDBLOCK)
-      fail("cannot lock ", file, ": ", io_error_text(problem == EOPNOTSUPP ? ENOLCK : problem),
+      fail("cannot lock ", file, ": ", io_error_text(problem),
            ". Fix this, or set run.directory to a different folder");
     fail(path_, ": another process is training this run", holder,
          ". Wait for it, stop it, or set a different run.name (or run.directory, if it is set)");

@@ -9,9 +9,8 @@
 
 namespace ring {
 
-// A copy of the vector in host memory.
+// The losses of a mixture's corpora and the auxiliary loss, in host memory.
 struct LossValues {
-  float loss = 0;
   std::span<const float> by_corpus, target_counts;  // one value per corpus of a mixture; otherwise empty
   const float* auxiliary = nullptr;                 // null if the model has no auxiliary loss
 };
@@ -30,10 +29,7 @@ struct StepLosses {
   // Interprets `host`, a copy of `all`, which must outlive the result.
   LossValues values(const float* host) const {
     const auto corpora = static_cast<std::size_t>(by_corpus.numel());
-    return {host[0],
-            {host + 1, corpora},
-            {host + 1 + corpora, corpora},
-            auxiliary.defined() ? host + 1 + 2 * corpora : nullptr};
+    return {{host + 1, corpora}, {host + 1 + corpora, corpora}, auxiliary.defined() ? host + 1 + 2 * corpora : nullptr};
   }
 
   Tensor all;            // the vector; the other members are views of it

@@ -1,8 +1,8 @@
 #pragma once
 // Choices among implementations that differ in speed and in rounding: GEMM algorithms, attention kernels, schedules of
 // context parallelism. A choice depends on the device model, the versions of the libraries, this program and the shape.
-// To give bit-identical results with equal settings, a run looks for each choice in its own record, then in the tables
-// compiled into the program, then in a store shared with other runs. It measures only if none of them has the choice.
+// A run looks for each choice in its own record, then in the tables compiled into the program, then in a store shared
+// with other runs. It measures only if none of them has the choice. Equal settings thus give bit-identical results.
 
 #include <atomic>
 #include <cstdint>
