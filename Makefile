@@ -63,9 +63,9 @@ deb: deps  ## build dist/ringmaster_VERSION_ARCH.deb for machines with the same 
 format:  ## run clang-format on every source file
 	@git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format -i
 
-tidy: configure  ## run clang-tidy on every host file; warnings are errors
-	@cmake --build --preset release -j $(JOBS) --target ring_build_info
-	@run-clang-tidy -quiet -p $(BUILD) -j $(JOBS) '$(CURDIR)/(?!build)[^.]*\.cpp$$'
+tidy: deps  ## run clang-tidy on every host file; warnings are errors
+	@cmake --preset release -B build/tidy -DRING_UNITY=OFF && cmake --build build/tidy --target ring_build_info
+	@run-clang-tidy -quiet -p build/tidy -j $(JOBS) '$(CURDIR)/(?!build)[^.]*\.cpp$$'
 
 soak: build  ## test recovery from failures for an hour (MINUTES=30 KILLS=500 SCHEDULES=1000000); needs an idle machine
 	@tests/recovery/kills.py $(BUILD)/ringmaster --kills $(or $(KILLS),500) --phases all

@@ -43,7 +43,7 @@ Args with_new_blocks(Args args) {
 }
 
 // One kernel on one problem.
-struct Job {
+struct AttentionJob {
   AttentionTiming timing;
   Pattern pattern;
   std::function<void()> call;
@@ -52,9 +52,10 @@ struct Job {
   std::vector<double> seconds;
 };
 
-class Bench {
+class AttentionBench {
  public:
-  Bench(const AttentionGrid& g, const ExecContext& ctx, const std::function<void(const AttentionTiming&)>& report)
+  AttentionBench(const AttentionGrid& g, const ExecContext& ctx,
+                 const std::function<void(const AttentionTiming&)>& report)
       : grid_(g), ctx_(ctx), report_(report) {}
 
   void run(std::int64_t dim, std::int64_t length, bool causal) {
@@ -75,9 +76,9 @@ class Bench {
       t.kept = cost(p.forward).flops / all;
       add_jobs(p, t);
     }
-    for (Job& job : jobs_) start(job);
+    for (AttentionJob& job : jobs_) start(job);
     for (int round = 0; round < grid_.rounds; ++round)
-      for (Job& job : jobs_) measure(job);
+      for (AttentionJob& job : jobs_) measure(job);
     report();
   }
 
@@ -124,7 +125,7 @@ class Bench {
   }
 
   // Decides whether the job is skipped; if it is not, measures its memory and the time that new block lists add.
-  void start(Job& job) {
+  void start(AttentionJob& job) {
     AttentionTiming& t = job.timing;
     const double rate = rates_[key(t)];
     t.expected = rate > 0 ? t.flops / rate : 0;
@@ -142,7 +143,7 @@ class Bench {
   }
 
   // Returns the seconds that a new pattern adds to a call: the difference between the medians of alternating calls.
-  double time_lists(const Job& job) {
+  double time_lists(const AttentionJob& job) {
     std::vector<double> known, fresh;
     for (int i = 0; i < 15; ++i) {
       known.push_back(seconds_of(ctx_, job.call));
@@ -151,7 +152,7 @@ class Bench {
     return std::max(0.0, median(fresh) - median(known));
   }
 
-  void measure(Job& job) {
+  void measure(AttentionJob& job) {
     if (job.timing.expected > grid_.max_seconds) return;
     job.prepare();
     if (grid_.rest > 0) {
@@ -164,7 +165,7 @@ class Bench {
   void report() {
     // Seconds of the fastest dense kernel other than cuDNN's, by pass and determinism.
     std::map<std::pair<AttentionPass, bool>, double> dense;
-    for (Job& job : jobs_) {
+    for (AttentionJob& job : jobs_) {
       AttentionTiming& t = job.timing;
       if (job.seconds.empty()) continue;
       t.seconds = median(job.seconds);
@@ -174,7 +175,7 @@ class Bench {
       double& min = dense[{t.pass, t.deterministic}];
       if (job.pattern.is_dense() && t.candidate != "cudnn" && (min == 0 || t.seconds < min)) min = t.seconds;
     }
-    for (Job& job : jobs_) {
+    for (AttentionJob& job : jobs_) {
       AttentionTiming& t = job.timing;
       if (const double seconds = dense[{t.pass, t.deterministic}]; seconds > 0) t.of_dense = t.seconds / seconds;
       report_(t);
@@ -189,8 +190,8 @@ class Bench {
   const AttentionGrid& grid_;
   ExecContext ctx_;
   const std::function<void(const AttentionTiming&)>& report_;
-  std::vector<Job> jobs_;        // jobs of the current shape
-  std::map<Key, double> rates_;  // latest rate of each kernel, in FLOP/s
+  std::vector<AttentionJob> jobs_;  // jobs of the current shape
+  std::map<Key, double> rates_;     // latest rate of each kernel, in FLOP/s
 };
 
 }  // namespace
@@ -245,7 +246,7 @@ void check_grid(const AttentionGrid& g) {
 void time_attention(const AttentionGrid& g, const ExecContext& ctx,
                     const std::function<void(const AttentionTiming&)>& report) {
   check_grid(g);
-  Bench bench(g, ctx, report);
+  AttentionBench bench(g, ctx, report);
   for (const std::int64_t dim : g.head_dims)
     for (const bool causal : g.causal)
       for (const std::int64_t length : g.lengths) bench.run(dim, length, causal);

@@ -17,9 +17,9 @@ namespace {
 
 constexpr int kTimelines = 3;
 
-class Bench {
+class ContextBench {
  public:
-  Bench(const ContextGrid& g, Mesh& mesh, const ExecContext& ctx)
+  ContextBench(const ContextGrid& g, Mesh& mesh, const ExecContext& ctx)
       : grid_(g), mesh_(mesh), cp_(mesh.axis("cp")), ctx_(ctx), traced_(cp_, *recorder_) {}
 
   std::vector<ContextTiming> run(std::int64_t length) {
@@ -169,7 +169,7 @@ double ContextTiming::slowdown() const {
 void time_context(const ContextGrid& g, Mesh& mesh, const ExecContext& ctx,
                   const std::function<void(const ContextTiming&)>& report) {
   check(g.pattern, "--kind");
-  Bench bench(g, mesh, ctx);
+  ContextBench bench(g, mesh, ctx);
   for (const std::int64_t length : g.lengths)
     for (const ContextTiming& t : bench.run(length)) report(t);
 }

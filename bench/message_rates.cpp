@@ -15,11 +15,13 @@ constexpr int kRounds = 3;  // the best round is used, because other programs ca
 constexpr double kMinTimes = 4, kMaxTimes = 1000;
 constexpr double kSeconds = 0.1;  // seconds per round
 // Sizes of messages in bytes. The longest take the device far longer than the host needs to launch them.
-using Sizes = std::array<std::int64_t, 4>;
-constexpr Sizes kGpu = {1 << 16, 1 << 20, 1 << 23, 1 << 26};
-constexpr Sizes kCpu = {1 << 12, 1 << 16, 1 << 19, 1 << 22};
+using MessageSizes = std::array<std::int64_t, 4>;
+constexpr MessageSizes kGpuMessages = {1 << 16, 1 << 20, 1 << 23, 1 << 26};
+constexpr MessageSizes kCpuMessages = {1 << 12, 1 << 16, 1 << 19, 1 << 22};
 
-const Sizes& sizes_of(const ExecContext& ctx) { return ctx.stream.device().backend == Backend::cpu ? kCpu : kGpu; }
+const MessageSizes& message_sizes(const ExecContext& ctx) {
+  return ctx.stream.device().backend == Backend::cpu ? kCpuMessages : kGpuMessages;
+}
 
 double slowest(Communicator& host, double seconds) {
   all_reduce_host(host, {&seconds, 1}, Reduce::max);
@@ -75,7 +77,7 @@ MessageTime measure_collective_time(const ExecContext& ctx, Mesh& mesh) {
   const DType type = activation_type(ctx.precision);
   const auto size = static_cast<std::int64_t>(size_of(type));
   std::vector<MessageSample> samples;
-  for (const std::int64_t bytes : sizes_of(ctx)) {
+  for (const std::int64_t bytes : message_sizes(ctx)) {
     const std::int64_t elements = std::max<std::int64_t>(1, bytes / (size * all.size()));
     const Tensor part = ctx.zeros({elements}, type, Lifetime::run);
     const Tensor whole = ctx.zeros({elements * all.size()}, type, Lifetime::run);
@@ -93,7 +95,7 @@ MessageTime measure_exchange_time(const ExecContext& ctx, Mesh& mesh) {
   Communicator& all = mesh.all();
   const int n = all.size(), next = (all.rank() + 1) % n, before = (all.rank() + n - 1) % n;
   std::vector<MessageSample> samples;
-  for (const std::int64_t bytes : sizes_of(ctx)) {
+  for (const std::int64_t bytes : message_sizes(ctx)) {
     const Tensor out = ctx.zeros({bytes}, DType::u8, Lifetime::run);
     const Tensor in = all.receive_buffer({bytes}, DType::u8, ctx.stream);
     const double seconds = measure_message_seconds(ctx, mesh.host(), kSeconds, [&] {

@@ -21,8 +21,6 @@
 namespace ring {
 namespace {
 
-using Clock = AwakeClock;
-
 constexpr std::int64_t kPeriod = 64;  // period of the matrices in both dimensions
 constexpr int kTries = 5;             // the best try is used, because other programs can only add time
 constexpr std::chrono::seconds kPatience{20};
@@ -115,8 +113,8 @@ std::vector<std::vector<int>> units_of(const std::vector<std::string>& hosts) {
 }
 
 void wait_for(Work work, Communicator& comm, const std::string& what) {
-  const auto end = Clock::now() + kPatience;
-  while (!work.done() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  const auto end = AwakeClock::now() + kPatience;
+  while (!work.done() && AwakeClock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(20));
   if (work.done()) return work.synchronize();  // allowed host wait: start
   const std::string text = str("preflight: ", what, " did not complete within ", kPatience.count(), " s");
   comm.abort(text);
@@ -164,12 +162,12 @@ class Messages {
     double seconds = 0;
     bool wrong = false;
     for (int i = 0; i <= kTries; ++i) {
-      const auto begin = Clock::now();
+      const auto begin = AwakeClock::now();
       std::vector<Transfer> sends, receives;
       if (peer >= 0) sends = {{out_, peer}}, receives = {{in_, peer}};
       wait_for(comm_.exchange(sends, receives, ctx_.stream.record()), comm_,
                str("a message between rank ", comm_.rank(), " on ", host_name(), " and rank ", peer));
-      const double took = std::chrono::duration<double>(Clock::now() - begin).count();
+      const double took = std::chrono::duration<double>(AwakeClock::now() - begin).count();
       if (i > 0) seconds = seconds > 0 ? std::min(seconds, took) : took;
       wrong |= peer >= 0 && !came_from(peer);
     }

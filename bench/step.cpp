@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "core/files.h"
 #include "core/philox.h"
 #include "data/token_store.h"
 #include "engine/devices.h"
@@ -32,8 +33,7 @@ std::size_t part_size(const Config& c, std::uint64_t n) {
 
 // Writes so many windows that no step sees one twice within a benchmark.
 std::string write_corpus(const Config& c) {
-  const std::string path =
-      (std::filesystem::temp_directory_path() / str("ringmaster-bench-", ::getpid(), ".h5")).string();
+  const std::string path = str(temporary_folder(), "/ringmaster-bench-", ::getpid(), ".h5");
   TokenStoreWriter writer(path, c.model.vocab_size);
   const std::int64_t count = std::max<std::int64_t>(1 << 20, 4 * c.train.batch_size * c.model.context);
   std::vector<std::int32_t> part;

@@ -13,12 +13,12 @@
 namespace ring {
 namespace {
 
-constexpr std::uint64_t kMaxBytes = 4096;
+constexpr std::uint64_t kMaxCountBytes = 4096;
 constexpr std::int64_t kMaxFailures = 1'000'000'000;
 
 // Returns the number of failures before this process.
 std::int64_t read_count(const std::string& file) {
-  const auto json = parse_json<nlohmann::json>(read_text(file, kMaxBytes));
+  const auto json = parse_json<nlohmann::json>(read_text(file, kMaxCountBytes));
   const auto count = json.at("failures").get<std::int64_t>();
   if (count < 0 || count > kMaxFailures) fail("expected 0 to ", kMaxFailures, " failures, got ", count);
   return count + (json.at("running").get<bool>() ? 1 : 0);

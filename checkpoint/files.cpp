@@ -19,7 +19,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kBlock = 4 << 20;
+constexpr std::size_t kHashBlock = 4 << 20;
 
 [[noreturn]] void fail_errno(const char* what, const std::filesystem::path& path, int error) {
   fail("cannot ", what, " ", path.string(), ": ", io_error_text(error));
@@ -84,7 +84,7 @@ void File::reserve(std::uint64_t bytes) {
   const auto reserve = [&] { return ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); };
   const int result = uninterrupted([&] { return tried(IoCall::reserve, reserve); });
   // Not every file system supports this: then a full disk is only detected while writing.
-  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;
+  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
   const int error = errno;
   std::error_code ignored;
   const auto space = std::filesystem::space(path_.parent_path(), ignored);
@@ -186,10 +186,10 @@ FileHashes hash_file(const std::filesystem::path& path, const std::vector<ByteRa
   result.bytes = file.size();
   std::vector<Hasher> parts(ranges.size());
   Hasher whole;
-  std::vector<char> block(kBlock);
+  std::vector<char> block(kHashBlock);
   std::size_t first = 0;  // index of the first range that has not ended yet
-  for (std::uint64_t at = 0; at < result.bytes; at += kBlock) {
-    const std::uint64_t end = std::min<std::uint64_t>(result.bytes, at + kBlock);
+  for (std::uint64_t at = 0; at < result.bytes; at += kHashBlock) {
+    const std::uint64_t end = std::min<std::uint64_t>(result.bytes, at + kHashBlock);
     file.read_at(at, block.data(), end - at);
     whole.update(block.data(), end - at);
     for (std::size_t r = first; r < ranges.size() && ranges[r].offset < end; ++r) {

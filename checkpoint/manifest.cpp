@@ -35,7 +35,7 @@ T whole_number(const json& j) {
        shown(j.dump()));
 }
 
-Shape shape_from(const json& j) {
+Shape checked_shape(const json& j) {
   Shape shape;
   if (!j.is_array()) fail("expected a list of numbers, got ", shown(j.dump()));
   for (const json& d : j) {
@@ -87,9 +87,9 @@ json to_json(const SavedTensor& t) {
 SavedTensor tensor_from(const json& j) {
   SavedTensor t;
   t.dtype = parse_dtype(j.at("dtype").get<std::string>());
-  t.global_shape = shape_from(j.at("shape"));
+  t.global_shape = checked_shape(j.at("shape"));
   for (const json& s : j.at("slices"))
-    t.slices.push_back({{shape_from(s.at("start")), shape_from(s.at("size"))},
+    t.slices.push_back({{checked_shape(s.at("start")), checked_shape(s.at("size"))},
                         s.at("file").get<std::string>(),
                         whole_number<std::uint64_t>(s.at("offset")),
                         whole_number<std::uint64_t>(s.at("bytes")),

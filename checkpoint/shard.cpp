@@ -15,8 +15,8 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kBlock = 4 << 20;
-constexpr hsize_t kAlignment = 64;  // alignment in bytes of every dataset's offset
+constexpr std::size_t kCopyBlock = 4 << 20;
+constexpr hsize_t kDatasetAlignment = 64;  // alignment in bytes of every dataset's offset
 
 // An HDF5 id that closes itself.
 class Handle {
@@ -123,7 +123,7 @@ void lay_out(const std::filesystem::path& path, const std::vector<PlannedSlice>&
   const QuietErrors quiet;
   const Handle access(checked(H5Pcreate(H5P_FILE_ACCESS), "create properties", path), H5Pclose);
   H5Pset_fapl_stdio(access);  // the default driver resolves links, but an in-memory file has no path
-  H5Pset_alignment(access, 1, kAlignment);
+  H5Pset_alignment(access, 1, kDatasetAlignment);
   H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
   const Handle properties(checked(H5Pcreate(H5P_DATASET_CREATE), "create properties", path), H5Pclose);
   H5Pset_layout(properties, H5D_CONTIGUOUS);
@@ -169,7 +169,7 @@ class Appender {
 // Returns an upper bound on the shard's size, including HDF5's headers.
 std::uint64_t max_bytes(const std::vector<PlannedSlice>& slices) {
   std::uint64_t total = 16 << 10;
-  for (const PlannedSlice& s : slices) total += s.slice->bytes + kAlignment + 2048 + 4 * s.name.size();
+  for (const PlannedSlice& s : slices) total += s.slice->bytes + kDatasetAlignment + 2048 + 4 * s.name.size();
   return total;
 }
 
@@ -179,7 +179,7 @@ class Blocks {
   explicit Blocks(const Stream& stream) : stream_(stream) {}
   const std::byte* read(const Tensor& t, std::uint64_t at, std::size_t bytes) {
     if (t.device().backend == Backend::cpu) return t.raw() + at;
-    if (!block_) block_ = stream_.impl().host_buffer(kBlock);
+    if (!block_) block_ = stream_.impl().host_buffer(kCopyBlock);
     stream_.impl().copy(block_.get(), t.raw() + at, bytes);
     stream_.synchronize();  // allowed host wait: checkpoint
     return static_cast<const std::byte*>(block_.get());
@@ -193,8 +193,8 @@ class Blocks {
 // Hashes each block twice, for the slice and for the file, while the block is in the cache.
 void append_slice(Appender& out, SavedSlice& slice, const Tensor& tensor, Blocks& blocks) {
   Hasher hasher;
-  for (std::uint64_t at = 0; at < slice.bytes; at += kBlock) {
-    const std::size_t count = std::min<std::uint64_t>(kBlock, slice.bytes - at);
+  for (std::uint64_t at = 0; at < slice.bytes; at += kCopyBlock) {
+    const std::size_t count = std::min<std::uint64_t>(kCopyBlock, slice.bytes - at);
     const std::byte* bytes = blocks.read(tensor, at, count);
     hasher.update(bytes, count);
     out.append(bytes, count);

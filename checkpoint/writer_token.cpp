@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxBytes = 4096;
+constexpr std::uint64_t kMaxTokenBytes = 4096;
 constexpr std::int64_t kMaxToken = 999'999'999'999'999'999;
 constexpr int kMaxTries = 1000;  // each failed attempt means that another process took a token
 
@@ -83,7 +83,7 @@ std::int64_t token_of_newest_checkpoint(const fs::path& run) try {
 TokenHolder read_holder(const fs::path& run, std::int64_t token) {
   TokenHolder holder{.token = token, .host = "an unknown host", .since = "an unknown time"};
   try {
-    const auto json = parse_json<nlohmann::json>(read_text(file_of(run, token), kMaxBytes));
+    const auto json = parse_json<nlohmann::json>(read_text(file_of(run, token), kMaxTokenBytes));
     json.at("host").get_to(holder.host);
     json.at("pid").get_to(holder.pid);
     json.at("since").get_to(holder.since);

@@ -54,7 +54,17 @@ constexpr Synonym kCommands[] = {{"resume", "train", "A run that has a checkpoin
                                  {"convert", "export", "To make a run of published weights, use ringmaster import."},
                                  {"torchrun", "launch"},
                                  {"version", "--version"}};
-constexpr Synonym kOptions[] = {{"-v", "--version"}, {"-V", "--version"}, {"-?", "--help"}};
+// Each applies to the commands that have the option meant.
+constexpr Synonym kOptions[] = {{"-v", "--version"},
+                                {"-V", "--version"},
+                                {"-?", "--help"},
+                                {"--port", "--listen", "It takes a port, or HOST:PORT."},
+                                {"--host", "--listen", "It takes a port, or HOST:PORT."},
+                                {"--max-new-tokens", "--max-tokens"},
+                                {"--max_new_tokens", "--max-tokens"},
+                                {"--n-predict", "--max-tokens"},
+                                {"-o", "--output"},
+                                {"--out", "--output"}};
 
 // Returns a suggestion; "" if the word is not a synonym.
 std::string answer(std::span<const Synonym> words, const std::string& word) {
@@ -99,8 +109,10 @@ void refuse_option(Command command, const std::string& word) {
     if (hint.empty()) hint = config::hint_for_name(root, key, config::Given::value);
     if (!hint.empty()) refuse(command, unknown + "; " + hint + " (settings are written KEY=VALUE)");
   }
-  if (const std::string meant = command.parent() ? "" : answer(kOptions, name); !meant.empty())
-    refuse(command, unknown + meant);
+  std::vector<Synonym> synonyms;
+  std::ranges::copy_if(kOptions, std::back_inserter(synonyms),
+                       [&](const Synonym& s) { return static_cast<bool>(command.find_option(std::string(s.meant))); });
+  if (const std::string meant = answer(synonyms, name); !meant.empty()) refuse(command, unknown + meant);
   Words known;
   for (Option option : command.named_options()) std::ranges::copy(option.names(), std::back_inserter(known));
   const auto begins = [&](const std::string& k) { return k.starts_with("--" + name.substr(1)); };

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <list>
@@ -32,7 +31,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct PatternArguments {
   std::string file, svg;
   std::vector<std::string> overrides;
   std::string text;
@@ -57,21 +56,16 @@ struct Section {
   std::vector<Group> groups;
 };
 
-std::string text_of(const char* format, double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
+std::string three_digits(double value) { return format_fixed(value, value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2); }
 
 // Formats a number with three significant digits and an SI prefix, e.g. 1.23 GFLOPs.
 std::string amount(double value, const char* unit) {
   const char* prefix = " KMGTPEZY";
   while (value >= 999.5 && prefix[1]) value /= 1000, ++prefix;
-  const char* format = value >= 99.95 ? "%.0f" : value >= 9.995 ? "%.1f" : "%.2f";
-  return text_of(format, value) + (*prefix == ' ' ? " " : str(" ", *prefix)) + unit;
+  return three_digits(value) + (*prefix == ' ' ? " " : str(" ", *prefix)) + unit;
 }
 
-std::string times(double x) { return text_of(x >= 99.95 ? "%.0fx" : x >= 9.995 ? "%.1fx" : "%.2fx", x); }
+std::string times(double x) { return three_digits(x) + "x"; }
 
 std::string title_of(const Section& s, std::int64_t kv_head) {
   return str(s.layers.size() > 1 ? "Layers " : "Layer ", layers_text(s.layers), ": ", text_of(*s.settings, kv_head));
@@ -127,7 +121,7 @@ Section only(const std::vector<Section>& all, const ModelConfig& m, std::int64_t
 // query and a key per head.
 double flops_of(const ModelConfig& m, double pairs) { return 12 * static_cast<double>(m.heads * m.head_dim) * pairs; }
 
-std::int64_t columns_of(const Arguments& a) {
+std::int64_t columns_of(const PatternArguments& a) {
   return a.width_option.given() ? a.width : std::clamp<std::int64_t>(terminal_columns(), kMinColumns, 80);
 }
 
@@ -139,9 +133,9 @@ constexpr Column kColumns[] = {{"layers", -8}, {"density", 7}, {"repeated", 8}, 
                                {"kept", 7},    {"saved", 6},   {"speed-up", 8}, {"largest cost", -1}};
 constexpr std::int64_t kTableColumns = 80;
 
-class Report {
+class PatternReport {
  public:
-  Report(const Arguments& a, ModelConfig m, ParallelConfig parallel)
+  PatternReport(const PatternArguments& a, ModelConfig m, ParallelConfig parallel)
       : arguments_(a),
         model_(std::move(m)),
         parallel_(std::move(parallel)),
@@ -211,8 +205,8 @@ class Report {
   std::vector<std::string> values_of(const Group& g) const {
     const double pairs = g.cost.pairs;
     return {layers_text(g.layers),
-            text_of("%.4f", pairs / dense_.pairs),
-            text_of("%.4f", g.cost.repeated / dense_.pairs),
+            format_fixed(pairs / dense_.pairs, 4),
+            format_fixed(g.cost.repeated / dense_.pairs, 4),
             amount(flops_of(model_, dense_.pairs), ""),
             amount(flops_of(model_, pairs), ""),
             percent(1 - pairs / dense_.pairs),
@@ -298,7 +292,7 @@ class Report {
             model_.vocab_size ? "" : str(" (with a vocabulary of ", dense.vocab_size, " because none is set)")));
   }
 
-  const Arguments& arguments_;
+  const PatternArguments& arguments_;
   ModelConfig model_;
   ParallelConfig parallel_;
   std::int64_t length_, columns_;
@@ -306,7 +300,7 @@ class Report {
   PatternCost dense_;
 };
 
-void show(const Arguments& a) {
+void show_patterns(const PatternArguments& a) {
   check_output_is_no_input("--svg", a.svg, {a.file, a.text});
   if (!a.text.empty())
     return show_attention_on_text(
@@ -314,7 +308,7 @@ void show(const Arguments& a) {
   const Config config = load_settings(a.file, a.overrides);
   const ModelConfig model = with_attention_at(config.model.resolved(), kAfterAllTokens);
   check_layer_and_head(model, a.layer, a.head);
-  Report(a, model, config.parallel).print();
+  PatternReport(a, model, config.parallel).print();
 }
 
 }  // namespace
@@ -325,7 +319,7 @@ void add_attention_commands(Command app) {
   attention.require_subcommand();
   const Command cmd = attention.add_subcommand(
       "show", "Draw attention patterns of a configuration or run; print density, FLOPs saved, predicted speed-up");
-  Arguments& a = cmd.runs(show);
+  PatternArguments& a = cmd.runs(show_patterns);
   cmd.add_option("config", a.file, kSettingsText).required().type_name("FILE");
   cmd.add_option("overrides", a.overrides, "settings to change, such as model.attention.window=64")
       .type_name("KEY=VALUE");

@@ -23,7 +23,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct FitArguments {
   std::string run, pattern = "content";
   std::vector<std::string> choices;
   EvalCorpus corpus;
@@ -62,7 +62,7 @@ std::vector<std::string> settings_of(const std::vector<AttentionConfig>& section
 
 class Fit {
  public:
-  Fit(const Arguments& a, Session& session)
+  Fit(const FitArguments& a, Session& session)
       : a_(a),
         session_(session),
         step_(read_manifest(session.origin.checkpoint).step),
@@ -209,7 +209,7 @@ class Fit {
     std::cout << json_text(json) << "\n";
   }
 
-  const Arguments& a_;
+  const FitArguments& a_;
   Session& session_;
   std::int64_t step_;  // step of the checkpoint
   FitChoice own_;
@@ -224,7 +224,7 @@ class Fit {
   double loss_ = 0, density_ = 0, rise_ = 0, fitted_loss_ = 0, fitted_error_ = 0;
 };
 
-void run(const Arguments& a) {
+void run_fit(const FitArguments& a) {
   Session session = open_session(a.run, {.threads = a.threads, .device = a.device, .weights = a.weights});
   Fit fit(a, session);
   const Corpora corpora = a.corpus.open_corpora(a.run, a.threads, session);
@@ -236,7 +236,7 @@ void run(const Arguments& a) {
 void add_attention_fit(Command attention) {
   const Command cmd = attention.add_subcommand(
       "fit", "Find the layers of a trained model that need long-range attention; print settings for sparse attention");
-  Arguments& a = cmd.runs(run);
+  FitArguments& a = cmd.runs(run_fit);
   a.corpus.batches = 2;
   cmd.add_option("run", a.run, "Directory of a run, or one of its checkpoints").required();
   cmd.add_option("choices", a.choices,

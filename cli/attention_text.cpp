@@ -75,9 +75,9 @@ std::vector<std::int32_t> tokens_of(const AttentionOnText& a, const Session& s) 
   return tokens;
 }
 
-class Report {
+class TextReport {
  public:
-  Report(const AttentionOnText& a, Session& session)
+  TextReport(const AttentionOnText& a, Session& session)
       : a_(a), model_(session.model->config()), parallel_(session.config.parallel), tokens_(tokens_of(a, session)) {
     layers_ = read_layers(*session.model, tokens_, kSvgCells, session.ctx);
     dense_ = cost_of(Pattern{}, 1, length());
@@ -214,7 +214,7 @@ void show_attention_on_text(const AttentionOnText& a) {
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   Session session = open_with_overrides(a);
   check_layer_and_head(session.model->config(), a.layer, a.head);
-  Report(a, session).print(session.origin.checkpoint);
+  TextReport(a, session).print(session.origin.checkpoint);
 }
 
 }  // namespace ring

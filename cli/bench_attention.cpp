@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct AttentionArguments {
   std::int64_t heads = 16, kv_heads = 0, tokens = 0, threads = 0;
   std::vector<std::int64_t> head_dims, lengths;
   bool causal = false, full = false, csv = false;
@@ -27,7 +27,7 @@ struct Arguments {
 };
 
 // Returns the grid; default sizes are smaller on a CPU.
-AttentionGrid grid_of(const Arguments& a, Backend backend) {
+AttentionGrid grid_of(const AttentionArguments& a, Backend backend) {
   const bool cpu = backend == Backend::cpu;
   AttentionGrid g;
   g.heads = a.heads;
@@ -68,7 +68,7 @@ std::string text_of(const char* format, double value) {
   return text;
 }
 
-ExecContext context_of(const Arguments& a) {
+ExecContext context_of(const AttentionArguments& a) {
   const Backend backend = backend_of(a.device);
   const bool cpu = backend == Backend::cpu;
   if (cpu && !a.type.empty() && a.type != "f32")
@@ -78,7 +78,7 @@ ExecContext context_of(const Arguments& a) {
   return ctx;
 }
 
-void print_head(const Arguments& a, const AttentionGrid& g, const ExecContext& ctx) {
+void print_head(const AttentionArguments& a, const AttentionGrid& g, const ExecContext& ctx) {
   if (a.csv) {
     print_format(
         "pass,candidate,head_dim,causal,length,sequences,deterministic,ms,tflops,kind,kept,of_dense,extra_mb,lists_ms,"
@@ -123,7 +123,7 @@ void print(const AttentionTiming& t) {
                1e-6 * static_cast<double>(t.extra_bytes), known(1e3 * t.lists_seconds, "%.3f").c_str(), 100 * t.spread);
 }
 
-void run(const Arguments& a) {
+void run_attention(const AttentionArguments& a) {
   const ExecContext ctx = context_of(a);
   const AttentionGrid grid = grid_of(a, ctx.stream.device().backend);
   check_grid(grid);
@@ -139,7 +139,7 @@ void run(const Arguments& a) {
 void add_bench_attention(Command bench) {
   const Command cmd =
       bench.add_subcommand("attention", "Measure every attention kernel of this build, forward and backward");
-  Arguments& a = cmd.runs(run);
+  AttentionArguments& a = cmd.runs(run_attention);
   cmd.add_number("--heads", a.heads, "Query heads", 1, kMaxHeads).show_default();
   cmd.add_number("--kv-heads", a.kv_heads, "KV heads; 0: same as --heads", 0, kMaxHeads);
   cmd.add_number("--head-dim", a.head_dims, "Head dimensions, separated by commas", 1, kMaxHeadDim);

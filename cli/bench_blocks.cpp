@@ -22,13 +22,13 @@ namespace {
 constexpr std::int64_t kUsualLength[] = {4096, 131072};
 constexpr double kAlike = 0.05;  // relative difference in kept keys up to which no note is printed
 
-struct Arguments {
+struct BlockArguments {
   BenchConfig config;
   std::int64_t length = 0;
   double seconds = 0.2;
 };
 
-std::int64_t length_of(const Arguments& a, const Config& c) {
+std::int64_t length_of(const BlockArguments& a, const Config& c) {
   if (a.length > 0) return a.length;
   const std::int64_t usual = kUsualLength[backend_of(c.run.device) == Backend::cuda];
   if (c.model.context > usual)
@@ -78,7 +78,7 @@ std::vector<BlockLayers> free_layers(const std::string& file, const ModelConfig&
   return all;
 }
 
-void run(const Arguments& a) {
+void run_blocks(const BlockArguments& a) {
   const Config config = a.config.load();
   const std::vector<BlockLayers> all = free_layers(a.config.file, config.model.resolved());
   const std::int64_t length = length_of(a, config);
@@ -98,7 +98,7 @@ void run(const Arguments& a) {
 void add_bench_blocks(Command bench) {
   const Command cmd = bench.add_subcommand(
       "blocks", "Find the faster block size for a model's attention, 64 or 128 tokens, and print its settings");
-  Arguments& a = cmd.runs(run);
+  BlockArguments& a = cmd.runs(run_blocks);
   a.config.add_to(cmd);
   cmd.add_number(
       "--length", a.length,

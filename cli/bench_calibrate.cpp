@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct CalibrateArguments {
   BenchConfig config;
   std::string out = "rates.yaml";
 };
@@ -32,7 +32,7 @@ DeviceRates rates_there(const std::string& file, const ExecContext& ctx) {
   return rates;
 }
 
-void run(const Arguments& a, const Facts& given) {
+void run_calibrate(const CalibrateArguments& a, const Facts& given) {
   Config config = a.config.load();
   config.run.rates.clear();  // the setting may name the file that this command writes
   StepBenchmark bench(config, join_mesh(config, given));
@@ -51,13 +51,13 @@ void run(const Arguments& a, const Facts& given) {
 void add_bench_calibrate(Command bench) {
   const Command cmd = bench.add_subcommand(
       "calibrate", "Measure this machine's rates in steps of a model, for ringmaster plan --rates");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<CalibrateArguments>();
   a->config.add_to(cmd);
   cmd.add_option("--out", a->out,
                  "File to write; its rates of other precisions and of the link stay if it is of this device")
       .show_default();
   cmd.footer("Example: ringmaster launch -n 2 -- bench calibrate bench/shapes/1b.yaml --out h200.yaml");
-  cmd.set_callback([a, cmd] { run(*a, facts_of_options(cmd, {"--out"})); });
+  cmd.set_callback([a, cmd] { run_calibrate(*a, facts_of_options(cmd, {"--out"})); });
 }
 
 }  // namespace ring

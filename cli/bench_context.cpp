@@ -19,7 +19,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct ContextArguments {
   ContextGrid grid;
   std::string kind = "dense", layout = "auto", csv, timeline;
   DeviceChoice device = DeviceChoice::automatic;
@@ -43,7 +43,7 @@ void check_alone(const ContextGrid& g) {
 }
 
 // Fills in options that were not given. Throws Error if the options do not suit this number of ranks.
-void fill_in(Arguments& a, int ranks, Backend backend) {
+void fill_in(ContextArguments& a, int ranks, Backend backend) {
   if (a.kv_heads == 0) a.kv_heads = a.grid.heads;
   if (a.grid.heads % a.kv_heads)
     fail("--heads: expected a multiple of the ", a.kv_heads, " KV heads, got ", a.grid.heads);
@@ -62,7 +62,7 @@ void fill_in(Arguments& a, int ranks, Backend backend) {
   check_alone(a.grid);
 }
 
-ContextGrid grid_of(const Arguments& a) {
+ContextGrid grid_of(const ContextArguments& a) {
   ContextGrid g = a.grid;
   g.kv_heads = a.kv_heads;
   g.pattern = a.pattern.pattern_of_kind(a.kind);
@@ -75,7 +75,7 @@ ContextGrid grid_of(const Arguments& a) {
   return g;
 }
 
-std::string percent(double share) {
+std::string percent_cell(double share) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f%%", 100 * share);
   return text;
@@ -94,7 +94,7 @@ std::string share(double flops, double alone, const char* otherwise) {
   return text;
 }
 
-void print_head(const Arguments& a, const ContextGrid& grid, int ranks) {
+void print_head(const ContextArguments& a, const ContextGrid& grid, int ranks) {
   print_format(
       "%d ranks, %s, %lld heads, %lld KV heads of %lld, %s; times of the slowest rank; alone: share of the rate of one "
       "device with the whole sequence (up to %lld tokens; 0: not measured)\n"
@@ -116,17 +116,17 @@ void print(const ContextTiming& t) {
                share(both, t.both_alone, "-").c_str(), 1e3 * t.computing_seconds);
   const bool travels = t.transfer_seconds > 0;
   print_format("%9.3f %9.3f %7s %8s %9.1f %9.1f\n", 1e3 * t.transfer_seconds, 1e3 * t.waited_seconds,
-               travels ? percent(t.hidden_share()).c_str() : "-", percent(t.slowdown()).c_str(),
+               travels ? percent_cell(t.hidden_share()).c_str() : "-", percent_cell(t.slowdown()).c_str(),
                1e-6 * static_cast<double>(t.extra_bytes), 1e-6 * static_cast<double>(t.sent_bytes));
   std::fflush(stdout);
 }
 
-constexpr const char* kColumns =
+constexpr const char* kContextColumns =
     "ranks,device,deterministic,kind,heads,kv_heads,head_dim,layout,prefetch,message_bytes,tokens,schedule,forward_ms,"
     "forward_tflops,forward_alone,both_ms,both_tflops,"
     "both_alone,compute_ms,transfer_ms,waited_ms,hidden,slowdown,extra_mb,sent_mb";
 
-void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, const ExecContext& ctx,
+void write(CsvFile& csv, const ContextArguments& a, const ContextGrid& g, int ranks, const ExecContext& ctx,
            const ContextTiming& t) {
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
   csv.add(str(ranks, ',', ctx.stream.impl().device_name(), ',', a.deterministic, ',', a.kind, ',', g.heads, ',',
@@ -139,7 +139,7 @@ void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, co
 }
 
 // Returns the path, with length and schedule added to the file name if there are several lengths or schedules.
-std::string timeline_path(const Arguments& a, std::int64_t length, const std::string& schedule) {
+std::string timeline_path(const ContextArguments& a, std::int64_t length, const std::string& schedule) {
   std::filesystem::path path = a.timeline;
   std::string name = path.stem().string();
   if (a.grid.lengths.size() > 1) name += str('-', length);
@@ -147,13 +147,13 @@ std::string timeline_path(const Arguments& a, std::int64_t length, const std::st
   return path.replace_filename(name + path.extension().string()).string();
 }
 
-void check_paths(const Arguments& a) {
+void check_paths(const ContextArguments& a) {
   if (a.timeline.empty()) return;
   for (const std::int64_t length : a.grid.lengths)
     for (const std::string& schedule : a.schedules) check_svg_path("--timeline", timeline_path(a, length, schedule));
 }
 
-void draw(const Arguments& a, const ContextGrid& g, int ranks, const ExecContext& ctx, const ContextTiming& t) {
+void draw(const ContextArguments& a, const ContextGrid& g, int ranks, const ExecContext& ctx, const ContextTiming& t) {
   const std::string title = str("Attention over ", t.length, " tokens sharded over ", ranks, " ranks, schedule ",
                                 t.schedule, ": one forward and one backward, measured on rank 0");
   const std::string of =
@@ -164,11 +164,11 @@ void draw(const Arguments& a, const ContextGrid& g, int ranks, const ExecContext
   if (t.transfer_seconds > 0)
     transfers = str("transfers without computation ", milliseconds(t.transfer_seconds),
                     " ms; messages in flight and no kernel running for ", milliseconds(t.waited_seconds),
-                    " ms: hidden ", percent(t.hidden_share()));
+                    " ms: hidden ", percent_cell(t.hidden_share()));
   write_svg("--timeline", timeline_path(a, t.length, t.schedule), timeline_picture(t.timeline, title, {of, transfers}));
 }
 
-void run(Arguments a, const Facts& given) {
+void run_context(ContextArguments a, const Facts& given) {
   Config config;
   config.run.device = a.device;
   config.run.threads = a.threads ? a.threads : default_threads();
@@ -177,7 +177,7 @@ void run(Arguments a, const Facts& given) {
   if (env.world == 1)
     fail("bench context requires several processes. Start it with: ringmaster launch -n 4 -- bench context");
   const bool leader = env.rank == 0;
-  CsvFile csv(leader ? a.csv : "", kColumns);
+  CsvFile csv(leader ? a.csv : "", kContextColumns);
   config.parallel.cp = env.world;
   const std::unique_ptr<Mesh> mesh = join_mesh(config, given);
   const Backend backend = mesh->device().backend;
@@ -203,7 +203,7 @@ void run(Arguments a, const Facts& given) {
 void add_bench_context(Command bench) {
   const Command cmd = bench.add_subcommand(
       "context", "Measure attention over one sequence on several processes: ring, gather, all-to-all");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<ContextArguments>();
   cmd.add_number("--length", a->grid.lengths,
                  "Tokens of the whole sequence, with commas; default: 65536,131072,262144 on GPUs, 4096 on CPUs", 1,
                  kMaxLength);
@@ -235,7 +235,7 @@ void add_bench_context(Command bench) {
   cmd.add_flag("--choices", a->choices, "Also print which kernels were the fastest");
   cmd.footer("Example: ringmaster launch --nproc-per-node 4 -- bench context --length 65536,131072 --schedule ring");
   cmd.set_callback([a, cmd] {
-    run(*a, facts_of_options(cmd, {"--device", "--threads", "--timeline", "--csv", "--choices"}));
+    run_context(*a, facts_of_options(cmd, {"--device", "--threads", "--timeline", "--csv", "--choices"}));
   });
 }
 

@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct OpArguments {
   BenchConfig config;
   std::string filter, csv_file;
   double seconds = 0.05;
@@ -22,7 +22,7 @@ void print_ceilings(const OpsReport& r) {
                r.ceilings.flops_per_second / 1e12);
 }
 
-void print_ops(const Arguments& a, const OpsReport& r) {
+void print_ops(const OpArguments& a, const OpsReport& r) {
   if (a.csv) {
     print_format("op,candidate,shape,calls,us,gbytes_per_second,tflops,of_floor,share\n");
   } else {
@@ -54,7 +54,7 @@ void print_floor(const OpsReport& r) {
       r.step_seconds / f.seconds());
 }
 
-void run_ops(const Arguments& a) {
+void run_ops(const OpArguments& a) {
   StepBenchmark bench(a.config.load());
   const OpsReport r = time_ops(bench, a.seconds, a.steps, a.filter);
   if (std::none_of(r.ops.begin(), r.ops.end(), [](const OpTiming& o) { return o.seconds > 0; }))
@@ -65,7 +65,7 @@ void run_ops(const Arguments& a) {
   print_floor(r);
 }
 
-void run_floor(const Arguments& a) {
+void run_floor(const OpArguments& a) {
   CsvFile csv(a.csv_file, "shape,floor_ms,products_ms,attention_ms,rest_ms,step_ms,copy_tbytes,product_tflops");
   StepBenchmark bench(a.config.load());
   const OpsReport r = time_ops(bench, a.seconds, a.steps);
@@ -77,7 +77,7 @@ void run_floor(const Arguments& a) {
               r.ceilings.flops_per_second / 1e12));
 }
 
-void add_common(Command cmd, Arguments& a) {
+void add_common(Command cmd, OpArguments& a) {
   a.config.add_to(cmd);
   cmd.add_number("--seconds", a.seconds, "Seconds to repeat each op", 1e-6, 3600).show_default();
   cmd.add_number("--steps", a.steps, "Whole steps to time first", 1, 1'000'000).show_default();
@@ -88,7 +88,7 @@ void add_common(Command cmd, Arguments& a) {
 void add_bench_ops(Command bench) {
   const Command ops =
       bench.add_subcommand("ops", "Measure each kernel of a training step, on the operands of the step");
-  Arguments& a = ops.runs(run_ops);
+  OpArguments& a = ops.runs(run_ops);
   add_common(ops, a);
   ops.add_option("--filter", a.filter, "Measure only ops with this text in their name or shape");
   ops.add_flag("--csv", a.csv, "Print comma-separated values");
@@ -96,7 +96,7 @@ void add_bench_ops(Command bench) {
 
   const Command floor = bench.add_subcommand(
       "floor", "Print the shortest possible time of a step with these matrix products and attention");
-  Arguments& b = floor.runs(run_floor);
+  OpArguments& b = floor.runs(run_floor);
   add_common(floor, b);
   floor.add_option("--csv", b.csv_file, "Append a line to this file");
 }

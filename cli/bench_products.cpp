@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct ProductArguments {
   BenchConfig config;
   std::int64_t tokens = 0;
   double seconds = 0.1;
@@ -86,7 +86,7 @@ void print_sums(const std::vector<LinearTiming>& all, double saved, const std::s
   print_format("\n");
 }
 
-void run(const Arguments& a) {
+void run_products(const ProductArguments& a) {
   const Config config = resolve_config(a.config.load(), bytes_tokenizer()->vocab_size());
   const ExecContext ctx = make_exec_context(config);
   const std::int64_t sequences = config.train.micro_batch > 0 ? config.train.micro_batch : config.train.batch_size;
@@ -109,7 +109,7 @@ void run(const Arguments& a) {
 void add_bench_products(Command bench) {
   const Command cmd =
       bench.add_subcommand("products", "Measure matrix products of a model's linear layers, also in FP8");
-  Arguments& a = cmd.runs(run);
+  ProductArguments& a = cmd.runs(run_products);
   a.config.add_to(cmd);
   cmd.add_number("--tokens", a.tokens, "Rows of each product; 0: the tokens of a micro-batch", 0, 1 << 24);
   cmd.add_number("--seconds", a.seconds, "Seconds per measurement", 1e-6, 3600).show_default();

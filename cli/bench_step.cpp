@@ -23,7 +23,7 @@ namespace {
 constexpr double kPeakTflops = 989;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-struct Arguments {
+struct StepArguments {
   BenchConfig config;
   std::string csv, who = "ringmaster", trace = "profile.json", rates;
   int steps = 20, warmup = 5, profile = 0;
@@ -42,7 +42,7 @@ std::string types_text(const Config& c, const ExecContext& ctx) {
 }
 
 // Returns " MFU ..", or "" if the peak is unknown: data sheets of CPUs do not state it.
-std::string mfu_text(const Arguments& a, const StepBenchmark& bench, double flops) {
+std::string mfu_text(const StepArguments& a, const StepBenchmark& bench, double flops) {
   const bool gpu = bench.exec().stream.device().backend == Backend::cuda;
   const double peak = a.peak > 0 ? a.peak : gpu ? kPeakTflops : 0;
   if (!(peak > 0)) return "";
@@ -51,7 +51,7 @@ std::string mfu_text(const Arguments& a, const StepBenchmark& bench, double flop
   return text;
 }
 
-void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const Ceilings& ceilings) {
+void print(const StepArguments& a, StepBenchmark& bench, const StepTimes& t, const Ceilings& ceilings) {
   const Config& c = bench.config();
   const int world = bench.mesh().world();
   const double rate = bench.tokens_per_step() / t.median(), flops = rate * flops_per_token(c.model) / world;
@@ -90,21 +90,21 @@ void print_prediction(const DeviceRates& rates, StepBenchmark& bench, const Step
       static_cast<double>(p.peak) / kGiB, static_cast<double>(p.peak) / static_cast<double>(t.peak_bytes));
 }
 
-constexpr const char* kColumns = "who,shape,step_ms,tokens_per_second,first_seconds,peak_gib,loss";
+constexpr const char* kStepColumns = "who,shape,step_ms,tokens_per_second,first_seconds,peak_gib,loss";
 
-void write(CsvFile& csv, const Arguments& a, const StepBenchmark& bench, const StepTimes& t) {
+void write(CsvFile& csv, const StepArguments& a, const StepBenchmark& bench, const StepTimes& t) {
   csv.add(str(a.who, ',', a.config.name(), ',', 1e3 * t.median(), ',', bench.tokens_per_step() / t.median(), ',',
               t.first_seconds, ',', static_cast<double>(t.peak_bytes) / kGiB, ',', t.loss));
 }
 
-void run(const Arguments& a, const Facts& given) {
+void run_step(const StepArguments& a, const Facts& given) {
   const std::shared_ptr<KernelObserver> ranges = a.nvtx ? make_range_observer() : nullptr;
   const Config config = a.config.load();
   std::optional<DeviceRates> rates;
   if (!a.rates.empty()) rates = rates_of_option(a.rates, config);
   StepBenchmark bench(config, join_mesh(config, given));
   const bool leader = bench.mesh().rank() == 0;
-  CsvFile csv(leader ? a.csv : "", kColumns);
+  CsvFile csv(leader ? a.csv : "", kStepColumns);
   bench.trainer().observe(ranges);
   std::unique_ptr<Profiler> profiler;
   if (a.profile > 0) profiler = std::make_unique<Profiler>(a.profile, ranges);
@@ -129,7 +129,7 @@ void run(const Arguments& a, const Facts& given) {
 
 void add_bench_step(Command bench) {
   const Command cmd = bench.add_subcommand("step", "Measure whole training steps on random tokens");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<StepArguments>();
   a->config.add_to(cmd);
   cmd.add_number("--steps", a->steps, "Steps to time", 1, 1'000'000).show_default();
   cmd.add_number("--warmup", a->warmup, "Steps before the timed ones", 0, 1'000'000).show_default();
@@ -144,7 +144,7 @@ void add_bench_step(Command bench) {
   cmd.add_flag("--nvtx", a->nvtx, "Emit ranges for Nsight Systems, which slow the steps down");
   cmd.footer("Example: ringmaster bench step bench/shapes/gpt2.yaml run.deterministic=false");
   cmd.set_callback([a, cmd] {
-    run(*a, facts_of_options(cmd, {"--peak-tflops", "--csv", "--who", "--no-ceilings", "--trace", "--nvtx"}));
+    run_step(*a, facts_of_options(cmd, {"--peak-tflops", "--csv", "--who", "--no-ceilings", "--trace", "--nvtx"}));
   });
 }
 

@@ -2,11 +2,14 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <iostream>
 
 #include "cli/command.h"
 #include "core/byte_order_mark.h"
 #include "core/check.h"
+#include "core/io_error.h"
 #include "evaluate/chat.h"
 #include "evaluate/generate_text.h"
 #include "text/chat/format.h"
@@ -15,12 +18,13 @@ namespace ring {
 namespace {
 
 // Reads the next line that is not blank, without its line end (LF or CR LF); shows a prompt on a terminal. Returns
-// false at the end of the input.
+// false at the end of the input. Throws Error if the input cannot be read, e.g. because it is a folder.
 bool next_line(std::string& line) {
   const bool asks = ::isatty(STDIN_FILENO) == 1;
   do {
     if (asks) std::cerr << "> " << std::flush;
     if (!std::getline(std::cin, line)) {
+      if (std::ferror(stdin)) fail("cannot read the standard input: ", io_error_text(errno));
       if (asks) std::cerr << std::endl;
       return false;
     }

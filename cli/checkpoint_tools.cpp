@@ -90,7 +90,7 @@ std::string settings_in(nlohmann::json& metadata) {
   return text;
 }
 
-std::vector<std::string> differing_settings(const Manifest& a, const Manifest& b) {
+std::vector<std::string> metadata_differences(const Manifest& a, const Manifest& b) {
   nlohmann::json one = parse_own_json<nlohmann::json>(a.metadata), other = parse_own_json<nlohmann::json>(b.metadata);
   std::vector<std::string> all = diff_yaml(settings_in(one), settings_in(other));
   for (auto& change : all) change = "settings: " + change;
@@ -134,7 +134,7 @@ void diff(const DiffArguments& args) {
   with_checkpoint(args.first, [&](const FoundCheckpoint& a) {
     with_checkpoint(args.second, [&](const FoundCheckpoint& b) {
       d = compare_checkpoints(a.path, a.manifest, b.path, b.manifest);
-      settings = differing_settings(a.manifest, b.manifest);
+      settings = metadata_differences(a.manifest, b.manifest);
       tensors = {a.manifest.tensors.size(), b.manifest.tensors.size()};
     });
   });

@@ -63,13 +63,13 @@ configuration, except for keys that do not change the results of training.
 
 constexpr std::string_view kHead = "## `";
 
-struct Section {
+struct ReferenceSection {
   std::string name;  // e.g. "model.attention"
   std::string text;  // includes the heading
 };
 
-std::vector<Section> sections_of(const std::string& reference) {
-  std::vector<Section> sections;
+std::vector<ReferenceSection> sections_of(const std::string& reference) {
+  std::vector<ReferenceSection> sections;
   for (std::size_t at = reference.find(kHead); at != std::string::npos;) {
     const std::size_t name = at + kHead.size(), next = reference.find(kHead, name);
     sections.push_back({reference.substr(name, reference.find('`', name) - name), reference.substr(at, next - at)});
@@ -82,9 +82,9 @@ std::vector<Section> sections_of(const std::string& reference) {
 std::size_t keys_at(const std::string& text) { return std::min(text.find("* **`"), text.size()); }
 
 // Returns the keys of a section and its subsections, with names relative to `name` and without white space.
-std::string keys_in(const std::vector<Section>& all, const std::string& name) {
+std::string keys_in(const std::vector<ReferenceSection>& all, const std::string& name) {
   std::string keys;
-  for (const Section& s : all)
+  for (const ReferenceSection& s : all)
     if (s.name == name || s.name.starts_with(name + ".") || s.name.starts_with(name + "["))
       keys += s.text.substr(keys_at(s.text));
   const std::string begin = "**`" + name;
@@ -97,8 +97,8 @@ std::string keys_in(const std::vector<Section>& all, const std::string& name) {
 std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
 // Returns an earlier section with the same keys; null if there is none.
-const Section* same_before(const std::vector<Section>& all, const Section& section) {
-  for (const Section& s : all) {
+const ReferenceSection* same_before(const std::vector<ReferenceSection>& all, const ReferenceSection& section) {
+  for (const ReferenceSection& s : all) {
     if (&s == &section) return nullptr;
     if (last_word(s.name) == last_word(section.name) && keys_in(all, s.name) == keys_in(all, section.name)) return &s;
   }
@@ -112,12 +112,12 @@ std::string anchor_of(std::string name) {
 
 // Replaces sections that repeat an earlier one by a reference.
 std::string without_repetitions(const std::string& reference) {
-  const std::vector<Section> all = sections_of(reference);
+  const std::vector<ReferenceSection> all = sections_of(reference);
   std::string out = reference.substr(0, reference.find(kHead)), repeated;
-  for (const Section& s : all) {
+  for (const ReferenceSection& s : all) {
     if (!repeated.empty() && s.name.starts_with(repeated)) continue;
     repeated.clear();
-    if (const Section* same = same_before(all, s)) {
+    if (const ReferenceSection* same = same_before(all, s)) {
       repeated = s.name;
       out += str(s.text.substr(0, keys_at(s.text)), "The keys are those of [`", same->name, "`](",
                  anchor_of(same->name), "), each named `", s.name, ".KEY`.\n\n");

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/data_text.h"
 #include "cli/live_line.h"
+#include "cli/output_option.h"
 #include "cli/record_options.h"
 #include "core/check.h"
 #include "core/counted.h"
@@ -60,6 +61,7 @@ void prepare(const PrepareArguments& a) {
   if (!a.force && std::filesystem::exists(a.options.output)) {
     fail("--output: ", a.options.output, " exists. Choose another name, or replace it with --force");
   }
+  check_output("--output", a.options.output);
   PrepareReport r;
   {
     LiveLine line;
@@ -107,7 +109,7 @@ bool verify_one(const std::string& path) {
   }
 }
 
-void verify(const std::vector<std::string>& files) {
+void verify_corpora(const std::vector<std::string>& files) {
   const std::int64_t bad = std::ranges::count_if(files, [](const std::string& file) { return !verify_one(file); });
   if (bad > 0)
     fail(bad, " of ", counted(static_cast<std::int64_t>(files.size()), "corpus file"),
@@ -116,7 +118,7 @@ void verify(const std::vector<std::string>& files) {
 
 void add_verify(Command parent) {
   const Command c = parent.add_subcommand("verify", "Read whole corpora and print their damaged blocks");
-  std::vector<std::string>& files = c.runs(verify);
+  std::vector<std::string>& files = c.runs(verify_corpora);
   c.add_option("corpora", files, "corpora (.h5)").required().type_name("FILE");
   c.footer(
       "Compares every block of 64 KiB with its hash. The exit code is 1 if a corpus is damaged.\n"

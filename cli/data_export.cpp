@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/data_text.h"
+#include "cli/output_option.h"
 #include "core/check.h"
 #include "data/export_megatron.h"
 #include "data/output_file.h"
@@ -13,16 +14,16 @@
 namespace ring {
 namespace {
 
-struct ExportArguments {
+struct CorpusArguments {
   std::string file, output, format = "megatron";
   bool validation = false, force = false;
 };
 
-void export_corpus(const ExportArguments& a) {
+void export_corpus(const CorpusArguments& a) {
   for (const std::string& path : {a.output + ".bin", a.output + ".idx"}) {
     if (!a.force && std::filesystem::exists(path))
       fail("--output: ", path, " exists. Choose another name, or replace it with --force");
-    check_output_is_no_input("--output", path, {a.file});
+    check_output("--output", path, {a.file});
   }
   const auto store = TokenStore::open(a.file);
   const TokenSplit& split = a.validation ? store->validation() : store->train();
@@ -36,7 +37,7 @@ void export_corpus(const ExportArguments& a) {
 
 void add_data_export(Command data) {
   const Command c = data.add_subcommand("export", "Write a split of a corpus for another trainer");
-  ExportArguments& a = c.runs(export_corpus);
+  CorpusArguments& a = c.runs(export_corpus);
   c.add_option("corpus", a.file, "a corpus (.h5)").required().type_name("FILE");
   c.add_option("--output", a.output, "start of the names of the files: PREFIX.bin and PREFIX.idx")
       .required()

@@ -59,7 +59,7 @@ void print_document(const InspectArguments& a, const TokenSplit& split, const To
     log::warn(a.file, ": no token of document ", document, " counts as a target, so the model learns nothing from it");
 }
 
-void inspect(const InspectArguments& a) {
+void inspect_corpus(const InspectArguments& a) {
   const auto store = TokenStore::open(a.file);
   const auto tokenizer = store->tokenizer();
   const TokenSplit &train = store->train(), &validation = store->validation();
@@ -90,7 +90,7 @@ void inspect(const InspectArguments& a) {
 
 void add_data_inspect(Command data) {
   const Command c = data.add_subcommand("inspect", "Show the contents of a corpus and some of its documents");
-  InspectArguments& a = c.runs(inspect);
+  InspectArguments& a = c.runs(inspect_corpus);
   c.add_option("corpus", a.file, "a corpus (.h5)").required().type_name("FILE");
   c.add_number("--document", a.document, "document to show, counted from 0", 0, std::int64_t{1} << 53).show_default();
   c.add_flag("--validation", a.validation, "show a document of the validation split");

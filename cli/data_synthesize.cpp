@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/data_text.h"
+#include "cli/output_option.h"
 #include "core/check.h"
 #include "data/recall.h"
 
@@ -20,6 +21,7 @@ struct SynthesizeArguments {
 void synthesize(SynthesizeArguments& a) {
   if (!a.force && std::filesystem::exists(a.options.output))
     fail("--output: ", a.options.output, " exists. Choose another name, or replace it with --force");
+  check_output("--output", a.options.output);
   a.options.kind = a.kind == "needles" ? RecallKind::needles : RecallKind::recall;
   const PrepareReport r = write_recall_corpus(a.options);
   std::cout << a.options.output << ": " << with_commas(r.documents[0] + r.documents[1]) << " documents of "

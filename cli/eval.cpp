@@ -7,6 +7,7 @@
 #include "cli/eval_corpus.h"
 #include "cli/eval_long.h"
 #include "cli/eval_tasks.h"
+#include "cli/output_option.h"
 #include "cli/weights_option.h"
 #include "comm/mesh/mesh.h"
 #include "core/json.h"
@@ -20,7 +21,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct EvalArguments {
   std::string run, output;
   std::vector<std::string> tasks;
   EvalCorpus corpus;
@@ -33,7 +34,7 @@ struct Arguments {
 };
 
 // Prints JSON to the terminal, or writes a file, completely or not at all.
-void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
+void print_json(const nlohmann::ordered_json& json, const EvalArguments& a) {
   const auto text = [&](int indent) {  // not dump(), which throws if a path is invalid UTF-8
     return json_text(json, indent) + "\n";
   };
@@ -46,15 +47,12 @@ std::string packing_text(const PackingConfig& packing) {
              packing.best_fit ? ", which are cut only if longer than a window" : "");
 }
 
-void run(const Arguments& a) {
+void run_eval(const EvalArguments& a) {
   if (!a.output.empty()) {
-    check_writable(a.output);
     std::vector<std::string> inputs = a.corpus.text.inputs;
     inputs.push_back(a.corpus.data);
     for (const TaskSpec& task : parse_tasks("--task", a.tasks)) inputs.push_back(task.file);
-    const RunDirectory run(a.run);
-    inputs.insert(inputs.end(), {run.config_file(), run.tokenizer_file(), run.metrics_file()});
-    check_output_is_no_input("--output", a.output, inputs);
+    check_output("--output", a.output, inputs);
   }
   const Session session = open_session(a.run, {.threads = a.threads, .device = a.device, .weights = a.weights});
   if (a.context) check_length(session.model->config(), "--context", a.context);
@@ -93,7 +91,7 @@ void add_eval_command(Command app) {
       "eval",
       "Measure loss, perplexity, bits per byte and accuracy of a trained model on a corpus or text, or its use of a "
       "long context");
-  Arguments& a = cmd.runs(run);
+  EvalArguments& a = cmd.runs(run_eval);
   cmd.add_option("run", a.run, "Directory of a run, or one of its checkpoints").required();
   a.corpus.add_to(cmd);
   cmd.add_number(

@@ -50,9 +50,9 @@ void check_prompts(const LongEvalArguments& a, const std::vector<std::int64_t>& 
   }
 }
 
-class Report {
+class LongReport {
  public:
-  explicit Report(bool csv, bool json) : csv_(csv), json_(json) {
+  explicit LongReport(bool csv, bool json) : csv_(csv), json_(json) {
     if (csv) print_format("measure,length,first,last,depth,samples,exact,log_probability\n");
   }
 
@@ -124,7 +124,7 @@ class Report {
 
 // Runs one task with all lengths and depths.
 void run_task(const Session& session, const LongEvalArguments& a, const LongTask& task,
-              const std::vector<std::int64_t>& lengths, std::int64_t rows, Report& report) {
+              const std::vector<std::int64_t>& lengths, std::int64_t rows, LongReport& report) {
   const std::string name = name_of(task.kind());
   HeatMap map{str("Exact answers: ", name), "tokens of the prompt", "depth", {}, {}, {}};
   for (const std::int64_t n : lengths) map.columns.push_back(str(n));
@@ -197,7 +197,7 @@ void long_eval(const Session& session, const Corpora& corpora, Split split, cons
   const std::int64_t at_once = sequences_per_batch(rows, length);
   check_tokens_at_once("--batch-size", at_once, length);
   const ValidationSet set(corpora, {.context = length, .rows = at_once}, batches * at_once, split);
-  Report report(a.csv, json);
+  LongReport report(a.csv, json);
   report.positions(losses_by_position(*session.model, session.ctx, set), length);
   for (const auto& [task, lengths] : tasks) run_task(session, a, task, lengths, rows, report);
   report.finish(a.svg);

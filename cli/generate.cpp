@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
+#include "cli/output_option.h"
 #include "cli/weights_option.h"
 #include "core/json.h"
 #include "data/documents.h"
@@ -21,7 +22,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   std::string run, prompt, prompts_file, output;
   std::vector<std::string> stops;
   Sampling sampling;
@@ -59,7 +60,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
 
 // Returns the sampling options of the command line. Options that it does not give come from the weights'
 // generation_config.json.
-Sampling sampling_for(const Arguments& a, GenerationConfig published) {
+Sampling sampling_for(const GenerateArguments& a, GenerationConfig published) {
   if (a.temperature.given()) published.temperature.reset();
   if (a.top_k.given()) published.top_k.reset();
   if (a.top_p.given()) published.top_p.reset();
@@ -71,7 +72,7 @@ Sampling sampling_for(const Arguments& a, GenerationConfig published) {
 
 // Generates text for several prompts in one batch. n: index of the first of these prompts; prompt i of the batch is
 // sampled with the given seed + n + i.
-std::vector<GeneratedText> write_together(const Arguments& a, const Session& session,
+std::vector<GeneratedText> write_together(const GenerateArguments& a, const Session& session,
                                           std::span<const std::string> prompts, std::size_t n,
                                           const std::function<void(const std::string&)>& show) {
   std::vector<TextStart> starts;
@@ -89,7 +90,7 @@ std::vector<GeneratedText> write_together(const Arguments& a, const Session& ses
 }
 
 // Prints lines when their batch is done; an output file is written completely or not at all.
-void write_lines(const Arguments& a, const Session& session, std::span<const std::string> prompts) {
+void write_lines(const GenerateArguments& a, const Session& session, std::span<const std::string> prompts) {
   std::string lines;
   const auto max = static_cast<std::size_t>(a.batch_size);
   for (std::size_t n = 0; n < prompts.size(); n += max) {
@@ -105,13 +106,10 @@ void write_lines(const Arguments& a, const Session& session, std::span<const std
   if (!a.output.empty()) write_whole(a.output, lines);
 }
 
-void run(Arguments a) {
+void run_generate(GenerateArguments a) {
   if (std::ranges::any_of(a.stops, &std::string::empty))
     fail("--stop: expected a text, got an empty one, which would stop at once");
-  if (!a.output.empty()) {
-    check_writable(a.output);
-    check_output_is_no_input("--output", a.output, {a.prompts_file});
-  }
+  if (!a.output.empty()) check_output("--output", a.output, {a.prompts_file});
   const bool lines = a.json || !a.prompts_file.empty() || !a.output.empty();
   const std::vector<std::string> prompts =
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
@@ -124,7 +122,7 @@ void run(Arguments a) {
   std::cout << std::endl;
 }
 
-void add_sampling(Command cmd, Arguments& a) {
+void add_sampling(Command cmd, GenerateArguments& a) {
   a.temperature = cmd.add_number("--temperature", a.sampling.temperature,
                                  "Randomness: below 1 safer, above 1 wilder, 0 always the most likely token", 0, 100)
                       .show_default();
@@ -145,7 +143,7 @@ void add_sampling(Command cmd, Arguments& a) {
 }
 
 // Adds the options of chats. They exclude options that print anything other than answers.
-void add_chat(Command cmd, Arguments& a) {
+void add_chat(Command cmd, GenerateArguments& a) {
   cmd.add_flag("--chat", a.chat,
                "Answer --prompt, or each line of standard input, with the chat template of the training")
       .excludes({"--prompts-file", "--json", "--output", "--ignore-end"});
@@ -157,7 +155,7 @@ void add_chat(Command cmd, Arguments& a) {
 
 void add_generate_command(Command app) {
   const Command cmd = app.add_subcommand("generate", "Write text with a trained model");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<GenerateArguments>();
   cmd.add_option("run", a->run, "Directory of a run, or one of its checkpoints").required();
   cmd.add_option("--prompt", a->prompt, "Text to continue");
   cmd.add_option("--prompts-file", a->prompts_file,
@@ -181,7 +179,7 @@ void add_generate_command(Command app) {
       "          ringmaster generate runs/tuned --chat --system \"Be brief.\"");
   cmd.set_callback([a] {
     if (a->chat) a->talk.once = a->prompt;
-    run(*a);
+    run_generate(*a);
   });
 }
 

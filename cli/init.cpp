@@ -8,6 +8,7 @@
 #include "cli/starting_settings.h"
 #include "core/check.h"
 #include "core/stream.h"
+#include "core/utf8_text.h"
 #include "data/hub_name.h"
 #include "data/load_chat_format.h"
 #include "data/load_tokenizer.h"
@@ -23,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct InitArguments {
   StartingPoint start;
   std::string file = "config.yaml", name;
   DeviceChoice device = DeviceChoice::automatic;
@@ -38,7 +39,7 @@ RunDirectory run_of(const std::string& weights) {
   fail("--from: ", weights, " is not a run. Import published weights first: ", import_command(weights));
 }
 
-void check(const Arguments& a) {
+void check(const InitArguments& a) {
   if (fs::exists(a.file) && !a.force) fail("init: ", a.file, " exists. Give another name, or --force");
   const bool tunes = a.start.kind == "finetune";
   if (tunes && a.start.weights.empty())
@@ -48,7 +49,7 @@ void check(const Arguments& a) {
   if (!tunes && !a.start.weights.empty()) fail("init: --from requires --template finetune");
 }
 
-void say_what_is_next(const Arguments& a, bool corpus) {
+void say_what_is_next(const InitArguments& a, bool corpus) {
   std::cout << a.file << ": settings for a " << a.start.kind << " run on " << (a.start.gpu ? "a GPU" : "CPUs") << "\n"
             << a.notes;
   if (!corpus && a.start.weights.empty()) {
@@ -64,7 +65,7 @@ void say_what_is_next(const Arguments& a, bool corpus) {
 
 // Takes the model's settings from the run. If the run is an imported model, which has a model.yaml, the new settings
 // file includes that file.
-void take_model(Arguments& a) {
+void take_model(InitArguments& a) {
   const RunDirectory run = run_of(a.start.weights);
   a.start.model = run.config().model;
   const fs::path file = fs::path(run.path()) / kModelFile;
@@ -75,14 +76,14 @@ void take_model(Arguments& a) {
 }
 
 // Returns true if the run with this name is the run that --from names.
-bool names_base(const Arguments& a, const std::string& name) {
+bool names_base(const InitArguments& a, const std::string& name) {
   std::error_code error;
   return !a.start.weights.empty() &&
          fs::equivalent(run_of(a.start.weights).path(), RunConfig{.name = name}.path(), error);
 }
 
 // Returns the run's name: --name; else the name of the settings file; else, if the file is config.yaml, the default.
-std::string name_of(const Arguments& a) {
+std::string name_of(const InitArguments& a) {
   if (!a.name.empty()) {
     if (names_base(a, a.name)) fail("init: --name: ", a.name, " is the run that --from starts from. Give another name");
     return a.name;
@@ -92,7 +93,7 @@ std::string name_of(const Arguments& a) {
   return names_base(a, name) ? name + "-finetune" : name;
 }
 
-void note_existing_run(Arguments& a) {
+void note_existing_run(InitArguments& a) {
   const RunDirectory run(RunConfig{.name = a.start.name}.path());
   if (run.exists())
     a.notes += str("note: ", run.path(),
@@ -106,7 +107,7 @@ std::uint64_t longest_document(const TokenSplit& split) {
   return longest;
 }
 
-void note_cut_documents(Arguments& a, const TokenSplit& split) {
+void note_cut_documents(InitArguments& a, const TokenSplit& split) {
   const std::int64_t context = finetune_context(a.start), known = a.start.model->context;
   const std::uint64_t cut = documents_longer_than(split, context);
   if (!cut) return;
@@ -119,14 +120,14 @@ void note_cut_documents(Arguments& a, const TokenSplit& split) {
 }
 
 // Throws Error if the corpus was made with a different tokenizer from the tokenizer of the weights.
-void check_tokenizer_of_weights(const Arguments& a, const TokenStore& store) {
+void check_tokenizer_of_weights(const InitArguments& a, const TokenStore& store) {
   const std::string file = run_of(a.start.weights).tokenizer_file();
   if (!fs::exists(file) || load_tokenizer(file)->hash() == store.tokenizer_hash()) return;
   fail("--data: ", a.start.data, " was made with a tokenizer of kind ", store.tokenizer()->kind(),
        ", which is not the tokenizer of ", a.start.weights, ". Prepare it again with --tokenizer ", file);
 }
 
-void take_corpus(Arguments& a) {
+void take_corpus(InitArguments& a) {
   const bool tunes = a.start.kind == "finetune";
   if (tunes && is_text_file(a.start.data)) {
     const RunDirectory base = run_of(a.start.weights);
@@ -142,7 +143,7 @@ void take_corpus(Arguments& a) {
   note_cut_documents(a, store->train());
 }
 
-void run(Arguments& a) {
+void run_init(InitArguments& a) {
   check(a);
   a.start.name = name_of(a);
   note_existing_run(a);
@@ -151,7 +152,12 @@ void run(Arguments& a) {
   const bool corpus = fs::exists(a.start.data);
   if (!a.start.weights.empty()) take_model(a);
   if (corpus) take_corpus(a);
-  write_whole(a.file, starting_settings(a.start));
+  const std::string settings = starting_settings(a.start);
+  if (!is_utf8(settings))
+    fail(
+        "init: expected names and paths in UTF-8, which YAML requires, got bytes that are not. Rename the files, or "
+        "give another --name");
+  write_whole(a.file, settings);
   say_what_is_next(a, corpus);
 }
 
@@ -160,7 +166,7 @@ void run(Arguments& a) {
 void add_init_command(Command app) {
   const Command init =
       app.add_subcommand("init", "Write a settings file with comments, for this machine and your data");
-  Arguments& a = init.runs(run);
+  InitArguments& a = init.runs(run_init);
   init.add_option("file", a.file, "File to write").show_default();
   init.add_option("--template", a.start.kind, "Kind of run").one_of(starting_kinds()).show_default();
   init.add_option("--data", a.start.data, "The corpus; if it already exists, the number of steps follows from its size")

@@ -59,7 +59,7 @@ void check_command(Command app, const LaunchOptions& o) {
 }
 
 // Options as they were typed.
-struct Words {
+struct LaunchWords {
   std::string nodes, processes, endpoint, master_addr, master_port = "29500", rdzv_conf, tee, redirects, filter;
   std::string signals, secret_file, new_secret, backend, numa_binding = "auto";
   std::string faults, dashboard, token_file;
@@ -75,7 +75,7 @@ void pass_on_faults(const std::string& faults, std::vector<std::string>& command
   command.insert(command.begin() + 1, "--inject=" + faults);
 }
 
-void read_place(const Words& w, LaunchOptions& o) {
+void read_place(const LaunchWords& w, LaunchOptions& o) {
   const AgentEnvironment environment =
       w.standalone ? AgentEnvironment{} : parse_agent_environment(current_environment());
   if (!w.nodes.empty()) read_nodes(w.nodes, o);
@@ -89,7 +89,7 @@ void read_place(const Words& w, LaunchOptions& o) {
   reject_loopback(environment, o);
 }
 
-void read_words(const Words& w, LaunchOptions& o) {
+void read_words(const LaunchWords& w, LaunchOptions& o) {
   read_place(w, o);
   o.processes = read_processes(w.processes);
   o.numa_binding = read_numa_binding(w.numa_binding);
@@ -111,7 +111,7 @@ void read_words(const Words& w, LaunchOptions& o) {
   o.monitor_interval = std::chrono::milliseconds(static_cast<int>(1000 * w.monitor_seconds));
 }
 
-void add_nodes(Command launch, LaunchOptions& o, Words& w) {
+void add_nodes(Command launch, LaunchOptions& o, LaunchWords& w) {
   launch.add_option("--nproc-per-node,-n", w.processes, "Workers on this node: a number, auto, gpu or cpu")
       .type_name("N");
   launch.add_option("--nnodes", w.nodes, "Number of nodes, all of which run this command: N, or MIN:MAX (default: 1)")
@@ -138,7 +138,7 @@ void add_nodes(Command launch, LaunchOptions& o, Words& w) {
   launch.add_option("--make-secret", w.new_secret, "Write a new secret to a file and exit").type_name("FILE");
 }
 
-void add_workers(Command launch, LaunchOptions& o, Words& w) {
+void add_workers(Command launch, LaunchOptions& o, LaunchWords& w) {
   launch.add_number("--max-restarts", o.max_restarts,
                     "Restarts of all workers after failures without progress in between (default: 3)", 0, 1'000'000);
   launch.add_number("--threads-per-worker", o.threads_per_worker, "Threads of each worker (default: cores / workers)",
@@ -169,7 +169,7 @@ void add_workers(Command launch, LaunchOptions& o, Words& w) {
       .type_name("NAMES");
 }
 
-void add_logs(Command launch, LaunchOptions& o, Words& w) {
+void add_logs(Command launch, LaunchOptions& o, LaunchWords& w) {
   launch.add_option("--log-dir", o.log_dir, "Write the output of each rank to DIR/attempt_N/rankN.log")
       .type_name("DIR");
   launch.add_flag("--gpu-core-dumps", o.gpu_core_dumps,
@@ -204,7 +204,7 @@ void name_variables(Command launch) {
   }
 }
 
-int launch_and_show(Command app, LaunchOptions& o, const Words& w) {
+int launch_and_show(Command app, LaunchOptions& o, const LaunchWords& w) {
   if (w.dashboard.empty() && !w.token_file.empty()) fail("launch: --dashboard-token-file requires --dashboard PORT");
   if (w.dashboard.empty()) return launch(o);
   JobBoard board;
@@ -214,7 +214,7 @@ int launch_and_show(Command app, LaunchOptions& o, const Words& w) {
   return launch(o);
 }
 
-void run(Command app, LaunchOptions& o, Words& w) {
+void run_launch(Command app, LaunchOptions& o, LaunchWords& w) {
   if (!w.new_secret.empty()) return make_secret(w.new_secret);
   const char* operators = std::getenv("PET_N_PROC_PER_NODE");  // the name that Kubeflow's operator uses
   if (w.processes.empty() && operators) w.processes = operators;
@@ -236,7 +236,7 @@ void run(Command app, LaunchOptions& o, Words& w) {
 
 void add_launch_command(Command app) {
   auto options = std::make_shared<LaunchOptions>();
-  auto words = std::make_shared<Words>();
+  auto words = std::make_shared<LaunchWords>();
   options->max_restarts = 3;
   const Command launch =
       app.add_subcommand("launch", "Start several workers that train together, on one machine or several");
@@ -250,7 +250,7 @@ void add_launch_command(Command app) {
           "command", options->command,
           "Command of each worker, after --: train, bench step, bench context or bench calibrate, with arguments")
       .type_name("COMMAND");
-  launch.set_callback([options, words, app] { run(app, *options, *words); });
+  launch.set_callback([options, words, app] { run_launch(app, *options, *words); });
 }
 
 }  // namespace ring

@@ -16,7 +16,7 @@ const std::map<std::string, log::Level> kLevels{
     {"debug", log::Level::debug}, {"info", log::Level::info}, {"warn", log::Level::warn}, {"error", log::Level::error}};
 
 // Paths of the commands that have --log-level.
-const std::vector<std::vector<std::string>> kCommands = {
+const std::vector<std::vector<std::string>> kLoggingCommands = {
     {"train"},           {"launch"},          {"eval"},          {"generate"},         {"serve"},
     {"report"},          {"sweep"},           {"export"},        {"import"},           {"tokenizer", "train"},
     {"data", "prepare"}, {"data", "inspect"}, {"bench", "step"}, {"bench", "context"}, {"bench", "calibrate"}};
@@ -24,7 +24,7 @@ const std::vector<std::vector<std::string>> kCommands = {
 }  // namespace
 
 void add_log_levels(Command app) {
-  for (const std::vector<std::string>& path : kCommands) {
+  for (const std::vector<std::string>& path : kLoggingCommands) {
     Command command = app;
     for (const std::string& name : path) command = command.find_command(name);
     const Option option = command.add_option(

@@ -75,7 +75,7 @@ std::string synopsis(const std::string& name, Command command) {
   return line + "\n";
 }
 
-std::string options_of(Command command) {
+std::string option_items(Command command) {
   std::string text;
   for (Option word : command.positionals()) text += entry(slanted(word.name()), word.description() + default_of(word));
   for (Option option : listed_options(command))
@@ -96,7 +96,7 @@ std::string commands_below(const std::string& name, Command command) {
   for (const std::string& sub : command.command_names()) {
     const Command below = command.find_command(sub);
     text += ".SS " + escaped(name + " " + sub) + "\n" + synopsis(name + " " + sub, below) +
-            paragraph(below.description() + ".") + options_of(below) + footer_of(below) +
+            paragraph(below.description() + ".") + option_items(below) + footer_of(below) +
             commands_below(name + " " + sub, below);
   }
   return text;
@@ -143,7 +143,7 @@ std::string man_page(Command program, Command command) {
   std::string text = str(".TH ", escaped(upper(title)), " 1 \"\" \"ringmaster ", build_info::kVersion, "\"\n");
   text += section("NAME") + escaped(title) + " \\- " + escaped(command.description()) + "\n";
   text += section("SYNOPSIS") + synopsis(name, command);
-  if (const std::string options = options_of(command); !options.empty()) text += section("OPTIONS") + options;
+  if (const std::string options = option_items(command); !options.empty()) text += section("OPTIONS") + options;
   if (!command.command_names().empty())
     text += section("COMMANDS") + (itself ? all_commands(program) : commands_below(name, command));
   if (const std::string notes = footer_of(command); !notes.empty()) text += section("NOTES") + notes;

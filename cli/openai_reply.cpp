@@ -9,17 +9,17 @@
 namespace ring {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-std::string text_of(const Json& json) { return json_text(json); }
+std::string reply_text(const OrderedJson& json) { return json_text(json); }
 
-std::string event_of(const Json& json) { return "data: " + text_of(json) + "\n\n"; }
+std::string event_of(const OrderedJson& json) { return "data: " + reply_text(json) + "\n\n"; }
 
-Json model_of(const std::string& model, std::int64_t created) {
+OrderedJson model_of(const std::string& model, std::int64_t created) {
   return {{"id", model}, {"object", "model"}, {"created", created}, {"owned_by", "ringmaster"}};
 }
 
-Json usage_json(const CompletionUsage& u) {
+OrderedJson usage_json(const CompletionUsage& u) {
   return {{"prompt_tokens", u.prompt_tokens},
           {"completion_tokens", u.tokens},
           {"total_tokens", u.prompt_tokens + u.tokens}};
@@ -32,11 +32,11 @@ std::string error_json(int status, const std::string& message, const std::string
                      : status == 429 ? "rate_limit_error"
                      : status >= 500 ? "server_error"
                                      : "invalid_request_error";
-  return text_of({{"error",
-                   {{"message", message},
-                    {"type", type},
-                    {"param", param.empty() ? Json() : Json(param)},
-                    {"code", status == 404 && param == "model" ? Json("model_not_found") : Json()}}}});
+  return reply_text({{"error",
+                      {{"message", message},
+                       {"type", type},
+                       {"param", param.empty() ? OrderedJson() : OrderedJson(param)},
+                       {"code", status == 404 && param == "model" ? OrderedJson("model_not_found") : OrderedJson()}}}});
 }
 
 CompletionReply::CompletionReply(const CompletionRequest& r, std::string model)
@@ -46,7 +46,7 @@ CompletionReply::CompletionReply(const CompletionRequest& r, std::string model)
       id_((r.chat ? "chatcmpl-" : "cmpl-") + random_cookie()),
       created_(std::time(nullptr)) {}
 
-Json CompletionReply::reply_json(Json choices, bool streamed) const {
+OrderedJson CompletionReply::reply_json(OrderedJson choices, bool streamed) const {
   const char* chat = streamed ? "chat.completion.chunk" : "chat.completion";
   return {{"id", id_},
           {"object", chat_ ? chat : "text_completion"},
@@ -56,26 +56,26 @@ Json CompletionReply::reply_json(Json choices, bool streamed) const {
 }
 
 // Formats one event of a stream. content: the members of the choice that hold the text.
-std::string CompletionReply::event_json(const Json& content, const char* finish_reason) const {
-  Json choice = {{"index", 0}};
+std::string CompletionReply::event_json(const OrderedJson& content, const char* finish_reason) const {
+  OrderedJson choice = {{"index", 0}};
   choice.update(content);
   choice["logprobs"] = nullptr;
-  choice["finish_reason"] = finish_reason ? Json(finish_reason) : Json();
-  return event_of(reply_json(Json::array({std::move(choice)}), true));
+  choice["finish_reason"] = finish_reason ? OrderedJson(finish_reason) : OrderedJson();
+  return event_of(reply_json(OrderedJson::array({std::move(choice)}), true));
 }
 
 std::string CompletionReply::full_reply(const std::string& text, const std::string& finish_reason,
                                         const CompletionUsage& usage) const {
-  Json choice = {{"index", 0}};
+  OrderedJson choice = {{"index", 0}};
   if (chat_)
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
   else
     choice["text"] = text;
   choice["logprobs"] = nullptr;
   choice["finish_reason"] = finish_reason;
-  Json all = reply_json(Json::array({std::move(choice)}), false);
+  OrderedJson all = reply_json(OrderedJson::array({std::move(choice)}), false);
   all["usage"] = usage_json(usage);
-  return text_of(all);
+  return reply_text(all);
 }
 
 std::string CompletionReply::opening_event() const {
@@ -83,23 +83,24 @@ std::string CompletionReply::opening_event() const {
 }
 
 std::string CompletionReply::text_event(const std::string& text) const {
-  return event_json(chat_ ? Json{{"delta", {{"content", text}}}} : Json{{"text", text}}, nullptr);
+  return event_json(chat_ ? OrderedJson{{"delta", {{"content", text}}}} : OrderedJson{{"text", text}}, nullptr);
 }
 
 std::string CompletionReply::closing_events(const std::string& finish_reason, const CompletionUsage& usage) const {
-  std::string out = event_json(chat_ ? Json{{"delta", Json::object()}} : Json{{"text", ""}}, finish_reason.c_str());
+  std::string out = event_json(chat_ ? OrderedJson{{"delta", OrderedJson::object()}} : OrderedJson{{"text", ""}},
+                               finish_reason.c_str());
   if (usage_) {
-    Json counted = reply_json(Json::array(), true);
+    OrderedJson counted = reply_json(OrderedJson::array(), true);
     counted["usage"] = usage_json(usage);
     out += event_of(counted);
   }
   return out + "data: [DONE]\n\n";
 }
 
-std::string model_json(const std::string& model, std::int64_t created) { return text_of(model_of(model, created)); }
+std::string model_json(const std::string& model, std::int64_t created) { return reply_text(model_of(model, created)); }
 
 std::string models_json(const std::string& model, std::int64_t created) {
-  return text_of({{"object", "list"}, {"data", Json::array({model_of(model, created)})}});
+  return reply_text({{"object", "list"}, {"data", OrderedJson::array({model_of(model, created)})}});
 }
 
 }  // namespace ring

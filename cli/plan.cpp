@@ -30,7 +30,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct PlanArguments {
   std::string file, rates = "auto", svg;
   std::vector<std::string> overrides;
   std::vector<int> gpus = {1};
@@ -63,7 +63,7 @@ const SoldGpu* sold_gpu(const std::string& rates, std::uint64_t memory) {
 
 // Returns true if shipped GPU rates are used because the command or the settings ask for GPUs although this machine has
 // none.
-bool takes_rates_of_gpu(const Arguments& a, const Config& c) {
+bool takes_rates_of_gpu(const PlanArguments& a, const Config& c) {
   const bool asks = c.run.device == DeviceChoice::cuda || (a.asks_for_gpus && c.run.device != DeviceChoice::cpu);
   return asks && a.rates == "auto" && c.run.rates.empty() && !backend_available(Backend::cuda);
 }
@@ -74,7 +74,7 @@ std::string gpu_with(std::uint64_t memory) {
   return gpu == std::end(kSoldGpus) ? std::end(kSoldGpus)[-1].rates : gpu->rates;
 }
 
-std::size_t memory_of(const Arguments& a, const DeviceRates& rates) {
+std::size_t memory_of(const PlanArguments& a, const DeviceRates& rates) {
   if (sold_gpu(rates.device, a.memory)) return static_cast<std::size_t>(rates.memory_bytes);
   if (a.memory) return a.memory;
   if (rates.memory_bytes > 0) return static_cast<std::size_t>(rates.memory_bytes);
@@ -82,7 +82,7 @@ std::size_t memory_of(const Arguments& a, const DeviceRates& rates) {
   return tightest_bound(bounds).total;
 }
 
-std::size_t budget_of(const Arguments& a, const Config& c, const DeviceRates& rates) {
+std::size_t budget_of(const PlanArguments& a, const Config& c, const DeviceRates& rates) {
   const std::size_t memory = memory_of(a, rates);
   const double asked = c.train.memory_budget;
   if (!(asked > 0)) return memory;
@@ -101,7 +101,7 @@ std::int64_t vocabulary_of(const Config& c) {
 
 // Returns the degrees that the search must keep: degrees given on the command line, and degrees that differ from the
 // defaults.
-FixedDegrees fixed_degrees(const Arguments& a, const ParallelConfig& c) {
+FixedDegrees fixed_degrees(const PlanArguments& a, const ParallelConfig& c) {
   const auto named = [&](const char* name) {
     const std::string begin = str("parallel.", name, '=');
     return std::ranges::any_of(a.overrides, [&](const std::string& o) { return o.starts_with(begin); });
@@ -117,7 +117,7 @@ FixedDegrees fixed_degrees(const Arguments& a, const ParallelConfig& c) {
   return fixed;
 }
 
-PlanRequest question_of(const Arguments& a, Config c) {
+PlanRequest question_of(const PlanArguments& a, Config c) {
   const DeviceRates rates = rates_of_option(takes_rates_of_gpu(a, c) ? gpu_with(a.memory) : a.rates, c);
   const Backend backend = rates.device == "cpu" ? Backend::cpu : Backend::cuda;
   const ParallelConfig given = std::exchange(c.parallel, {});
@@ -154,7 +154,7 @@ void print_run_time(const RunLength& run, const PlannedStep& p) {
 }
 
 // Prints the best layouts for one number of devices, and returns the fastest; nullopt if none fits.
-std::optional<PlannedStep> report(const Arguments& a, const PlanRequest& q, const RunLength& run) {
+std::optional<PlannedStep> report_step(const PlanArguments& a, const PlanRequest& q, const RunLength& run) {
   const std::string device = device_word(q);
   print_format("\n%s of %s, %lld tokens of context, batches of %lld\n", counted(q.world, device.c_str()).c_str(),
                bytes_text(q.budget).c_str(), static_cast<long long>(q.config.model.context),
@@ -219,7 +219,7 @@ void print_advice(const PlanRequest& q, const std::optional<PlannedStep>& layout
 }
 
 // Prints the rates that the plan uses, and what these rates do not cover.
-void print_rates(const Arguments& a, const PlanRequest& q, bool gpu_by_default) {
+void print_rates(const PlanArguments& a, const PlanRequest& q, bool gpu_by_default) {
   constexpr int kGpusOfAMachine = 8;
   const int max = *std::ranges::max_element(a.gpus);
   print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
@@ -262,13 +262,13 @@ void print_longest(const PlanRequest& q) {
   if (!layouts.fit.empty()) print_settings(layouts.fit.front(), "layout");
 }
 
-void print_best(const Arguments& a, const PlanRequest& q, const PlannedStep& best) {
+void print_best(const PlanArguments& a, const PlanRequest& q, const PlannedStep& best) {
   print_legend(device_word(q));
   print_planned(best);
   if (!a.svg.empty()) write_svg("--svg", a.svg, memory_picture(best));
 }
 
-void run(const Arguments& a) {
+void run_plan(const PlanArguments& a) {
   const StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   check_output_is_no_input("--svg", a.svg, {a.file});
@@ -284,7 +284,7 @@ void run(const Arguments& a) {
       if (best && signal.requested()) break;
       q.world = gpus;
       q.config.model.context = context;
-      const std::optional<PlannedStep> found = report(a, q, length);
+      const std::optional<PlannedStep> found = report_step(a, q, length);
       if (found) best = found;
       if (a.advise && !signal.requested()) print_advice(q, found);
     }
@@ -297,7 +297,7 @@ void run(const Arguments& a) {
 }
 
 // Throws ExitCode if no layout fits into memory or a signal ended the search.
-void plan(const Arguments& a) try { run(a); } catch (const PlanStopped&) {
+void plan(const PlanArguments& a) try { run_plan(a); } catch (const PlanStopped&) {
   print_format("incomplete: interrupted\n");
   throw ExitCode(kExitError);
 }
@@ -307,7 +307,7 @@ void plan(const Arguments& a) try { run(a); } catch (const PlanStopped&) {
 void add_plan_command(Command app) {
   const Command cmd =
       app.add_subcommand("plan", "Predict time and memory of a run and find the fastest layout, without training");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<PlanArguments>();
   cmd.add_option("config", a->file, kSettingsText).required();
   cmd.add_option("overrides", a->overrides, "Settings to change, such as section.key=value");
   cmd.add_number("--gpus", a->gpus, "Numbers of GPUs, with commas (with --rates cpu: numbers of processes)", 1, 4096)

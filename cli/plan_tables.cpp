@@ -133,7 +133,7 @@ void print_shortages(const std::vector<LayoutShortage>& all, std::size_t max_row
   for (std::size_t i = 0; i < all.size() && i < max_rows; ++i)
     texts.push_back(str(all[i].layout, " needs at least ", bytes_text(all[i].min_bytes)));
   if (all.size() > max_rows) texts.push_back(str("and ", all.size() - max_rows, " more (--rows)"));
-  print_format("\nlayouts that do not fit even with all recomputation and offloading: %s\n",
+  print_format("\nlayouts that do not fit, even with all recomputation and offloading that the settings allow: %s\n",
                joined(texts, "; ").c_str());
 }
 

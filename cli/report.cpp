@@ -3,6 +3,7 @@
 
 #include "cli/command.h"
 #include "cli/commands.h"
+#include "cli/output_option.h"
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/log.h"
@@ -13,7 +14,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct ReportArguments {
   std::vector<std::string> runs;
   std::string output = "report.html";
   double peak_tflops = 0;
@@ -44,10 +45,10 @@ std::string run_at(const std::string& path) {
   }
 }
 
-void report(const Arguments& a) {
+void report(const ReportArguments& a) {
   std::vector<std::string> runs;
   for (const std::string& run : a.runs) runs.push_back(run_at(run));
-  check_writable(a.output);
+  check_output("--output", a.output);
   write_whole(a.output, report_page(runs, {1e12 * a.peak_tflops, a.samples}));
   std::cout << a.output << ": " << counted(static_cast<std::int64_t>(runs.size()), "run") << "\n";
 }
@@ -58,7 +59,7 @@ void add_report_command(Command app) {
   constexpr double kMaxTflops = 1e9;
   constexpr std::int64_t kMaxSampleTokens = 10'000;
   const Command c = app.add_subcommand("report", "Write an HTML page with the curves and settings of runs");
-  Arguments& a = c.runs(report);
+  ReportArguments& a = c.runs(report);
   c.add_option("runs", a.runs, "directories of runs").required().type_name("RUN");
   c.add_option("--output", a.output, "File to write").type_name("FILE").show_default();
   c.add_number("--peak-tflops", a.peak_tflops,

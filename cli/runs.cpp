@@ -19,7 +19,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct ListArguments {
   std::string folder = "runs", sort = "name";
   bool json = false;
 };
@@ -88,7 +88,7 @@ void print(const std::vector<RunSummary>& runs) {
       std::cout << escape_control_characters(r.name) << ": " << escape_control_characters(r.note) << "\n";
 }
 
-nlohmann::ordered_json number(std::optional<double> value) {
+nlohmann::ordered_json json_number(std::optional<double> value) {
   return value && std::isfinite(*value) ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 
@@ -99,20 +99,20 @@ nlohmann::ordered_json json_of(const RunSummary& r) {
           {"note", r.note},
           {"step", r.step},
           {"steps", r.steps},
-          {"loss", number(r.loss)},
-          {"validation_loss", number(r.validation_loss)},
-          {"tokens_per_second", number(r.tokens_per_second)},
-          {"goodput", number(r.goodput)},
-          {"memory_peak", number(r.memory_peak)},
+          {"loss", json_number(r.loss)},
+          {"validation_loss", json_number(r.validation_loss)},
+          {"tokens_per_second", json_number(r.tokens_per_second)},
+          {"goodput", json_number(r.goodput)},
+          {"memory_peak", json_number(r.memory_peak)},
           {"restarts", r.restarts},
           {"device", r.device},
           {"processes", r.processes},
           {"layout", r.layout},
           {"parameters", r.parameters},
-          {"age", number(r.age)}};
+          {"age", json_number(r.age)}};
 }
 
-void list(const Arguments& a) {
+void list(const ListArguments& a) {
   std::vector<RunSummary> runs = runs_below(a.folder);
   sort_by(a.sort, runs);
   if (a.json) {
@@ -137,7 +137,7 @@ std::string memory_text(std::optional<double> v) { return v ? format_bytes(*v) :
 
 void add_runs_command(Command app) {
   const Command runs = app.add_subcommand("runs", "List the runs in a folder, or compare some: runs compare A B");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<ListArguments>();
   runs.add_option("folder", a->folder, "folder with the runs, which may be in subfolders")
       .type_name("DIR")
       .show_default();

@@ -17,15 +17,15 @@ namespace {
 constexpr std::size_t kRows = 12;  // number of rows in a table of losses
 constexpr int kMaxRuns = 16;
 
-using Curve = std::map<std::int64_t, double>;
+using StepCurve = std::map<std::int64_t, double>;
 using Rows = std::vector<std::vector<std::string>>;
 
 struct Compared {
   std::vector<RunSummary> runs;
   std::vector<RunCurves> curves;
 
-  std::vector<const Curve*> all(Curve RunCurves::*which) const {
-    std::vector<const Curve*> out;
+  std::vector<const StepCurve*> all(StepCurve RunCurves::*which) const {
+    std::vector<const StepCurve*> out;
     for (const RunCurves& c : curves) out.push_back(&(c.*which));
     return out;
   }
@@ -51,7 +51,7 @@ void print_settings(const std::vector<std::string>& paths, const Compared& c) {
   for (const std::string& problem : problems) std::cout << escape_control_characters(problem) << "\n";
 }
 
-void print_losses(const char* title, const std::vector<const Curve*>& curves, const Compared& c) {
+void print_losses(const char* title, const std::vector<const StepCurve*>& curves, const Compared& c) {
   const std::vector<std::int64_t> steps = common_steps(curves, kRows);
   if (steps.empty()) {
     std::cout << "\nThe runs have no common step with a " << title << ".\n";
@@ -60,14 +60,14 @@ void print_losses(const char* title, const std::vector<const Curve*>& curves, co
   Rows rows = {c.head(str(title, " at step"))};
   for (const std::int64_t step : steps) {
     rows.push_back({str(step)});
-    for (const Curve* curve : curves) rows.back().push_back(loss_text(curve->at(step)));
+    for (const StepCurve* curve : curves) rows.back().push_back(loss_text(curve->at(step)));
   }
   std::cout << "\n";
   print_table(rows, 0);
 }
 
 // Returns the median of the curve's values at these steps; nullopt if it has none.
-std::optional<double> middle(const Curve& curve, const std::vector<std::int64_t>& steps) {
+std::optional<double> middle(const StepCurve& curve, const std::vector<std::int64_t>& steps) {
   std::vector<double> values;
   for (const std::int64_t step : steps)
     if (curve.contains(step)) values.push_back(curve.at(step));

@@ -25,7 +25,7 @@ constexpr unsigned kConnections = 32;  // each connection has its own thread
 constexpr int kMaxWaiting = 8;         // maximum number of texts that wait for the model
 constexpr const char* kJson = "application/json";
 
-struct Arguments {
+struct ServeArguments {
   std::string run, at = "8000", token_file, name, chat_template;
   DeviceChoice device = DeviceChoice::automatic;
   SavedWeights weights = SavedWeights::latest;
@@ -105,7 +105,7 @@ class Endpoints {
   std::int64_t started_ = std::time(nullptr);
 };
 
-void serve(const Arguments& a) {
+void serve(const ServeArguments& a) {
   HttpOptions http = http_options("--listen", a.at, "--token-file", a.token_file);
   http.may_block = true;
   http.connections = kConnections;
@@ -127,7 +127,7 @@ void serve(const Arguments& a) {
 
 void add_serve_command(Command app) {
   const Command c = app.add_subcommand("serve", "Serve a model by OpenAI's protocol, one text at a time");
-  Arguments& a = c.runs(serve);
+  ServeArguments& a = c.runs(serve);
   c.add_option("run", a.run, "Directory of a run, or one of its checkpoints").required();
   c.add_option("--listen", a.at,
                "Address to listen on: a port of this machine (0: a free one), or HOST:PORT with --token-file")

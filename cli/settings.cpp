@@ -1,5 +1,7 @@
 #include "cli/settings.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "cli/synonyms.h"
@@ -39,17 +41,30 @@ void refuse_toml(const std::string& path) {
          "`key = value` below it as an indented `key: value`. To write a file to start from: ringmaster init my.yaml");
 }
 
+// Returns the overrides, preceded by zeros for the other units if they give the run's length in one unit, because the
+// settings file may give it in another.
+std::vector<std::string> with_one_length(std::vector<std::string> overrides) {
+  const std::array<std::string, 3> units{"train.steps=", "train.tokens=", "train.epochs="};
+  std::vector<std::string> zeros;
+  for (const std::string& unit : units) {
+    const auto gives = [&](const std::string& o) { return o.starts_with(unit) && o != unit + "0"; };
+    if (std::ranges::none_of(overrides, gives)) zeros.push_back(unit + "0");
+  }
+  if (zeros.size() == units.size() - 1) overrides.insert(overrides.begin(), zeros.begin(), zeros.end());
+  return overrides;
+}
+
 Config settings_in(const std::string& file, const std::vector<std::string>& overrides) {
   check_exists(file, "settings, such as configs/nanogpt_cpu.yaml, or a run");
   refuse_corpus(file);
   refuse_toml(file);
   Config config;
-  load_config(config, file, overrides, config_aliases());
+  load_config(config, file, with_one_length(overrides), config_aliases());
   return config;
 }
 
 Config changed(Config config, const std::vector<std::string>& overrides) {
-  override_config(config, overrides, config_aliases());
+  override_config(config, with_one_length(overrides), config_aliases());
   return config;
 }
 

@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kColumns = 120;
+constexpr std::size_t kMaxLine = 120;
 
 struct Setting {
   std::string key;  // e.g. "model.layers"
@@ -155,7 +155,7 @@ std::string short_text(const std::string& about) {
 std::string line_of(const std::string& indent, const Setting& s, const std::string& about) {
   const std::string name = s.key.substr(s.key.rfind('.') + 1), line = indent + name + ": " + s.value;
   const std::string beside = line + std::string(line.size() < 32 ? 32 - line.size() : 2, ' ') + "# " + about;
-  return beside.size() <= kColumns ? beside + "\n" : indent + "# " + about + "\n" + line + "\n";
+  return beside.size() <= kMaxLine ? beside + "\n" : indent + "# " + about + "\n" + line + "\n";
 }
 
 // Returns the settings as YAML, with sections in the order of the reference and one level of subsections.

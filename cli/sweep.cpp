@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kMaxParallel = 256;
 
-struct Arguments {
+struct SweepArguments {
   std::string file, gpus, log_level;
   int parallel = 1;
   bool dry_run = false;
@@ -64,7 +64,7 @@ void check(const SweepPlan& plan) {
     }
 }
 
-SweepOptions options_of(const Arguments& a) {
+SweepOptions options_of(const SweepArguments& a) {
   SweepOptions o{.parallel = a.parallel, .gpus = {}, .log_level = a.log_level};
   std::istringstream list(a.gpus);
   for (std::string gpu; std::getline(list, gpu, ',');) o.gpus.push_back(gpu);
@@ -103,7 +103,7 @@ std::size_t print_results(const SweepPlan& plan, const SweepRunner& runner) {
       std::ranges::count_if(all, [](const auto& r) { return r.first.status == kRunFinished; }));
 }
 
-void sweep(const Arguments& a) {
+void sweep(const SweepArguments& a) {
   const SweepPlan plan = read_sweep(a.file);
   const SweepOptions options = options_of(a);
   check(plan);
@@ -126,7 +126,7 @@ void sweep(const Arguments& a) {
 
 void add_sweep_command(Command app) {
   const Command c = app.add_subcommand("sweep", "Train one run per combination of settings, and compare them");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<SweepArguments>();
   c.add_option("file", a->file, "Description of the sweep (YAML), see docs/runs.md").required().type_name("FILE");
   c.add_number("--parallel", a->parallel, "Runs at a time; they share the CPU's cores", 1, kMaxParallel).show_default();
   c.add_option("--gpus", a->gpus, "GPUs to use, with one run on each at a time, such as 0,1,2,3")

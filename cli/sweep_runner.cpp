@@ -21,21 +21,21 @@
 namespace ring {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxPlanBytes = 64 << 20;
 constexpr std::chrono::milliseconds kLook{50};
 
-Json json_of(const SweepPlan& plan) {
-  Json runs = Json::array();
+OrderedJson json_of(const SweepPlan& plan) {
+  OrderedJson runs = OrderedJson::array();
   for (const SweepRun& r : plan.runs) runs.push_back({{"name", r.name}, {"settings", r.settings}});
   return {{"train", plan.train}, {"runs", runs}};
 }
 
 // Returns null if `text` is not JSON.
-Json parsed(const std::string& text) {
+OrderedJson parsed(const std::string& text) {
   try {
-    return parse_json<Json>(text);
+    return parse_json<OrderedJson>(text);
   } catch (const JsonStopped&) {
     throw;
   } catch (const Error&) {
@@ -44,9 +44,10 @@ Json parsed(const std::string& text) {
 }
 
 // Returns true if `now` has the same settings file and begins with the runs of `before`.
-bool goes_on_with(const Json& before, const Json& now) {
-  if (!before.is_object() || !before.contains("runs") || before.value("train", Json()) != now["train"]) return false;
-  const Json& runs = before["runs"];
+bool goes_on_with(const OrderedJson& before, const OrderedJson& now) {
+  if (!before.is_object() || !before.contains("runs") || before.value("train", OrderedJson()) != now["train"])
+    return false;
+  const OrderedJson& runs = before["runs"];
   return runs.is_array() && runs.size() <= now["runs"].size() &&
          std::equal(runs.begin(), runs.end(), now["runs"].begin());
 }
@@ -69,7 +70,7 @@ SweepRunner::SweepRunner(const SweepPlan& plan, const SweepOptions& options)
 
 void SweepRunner::save_state() const {
   const std::string file = plan_.directory + "/sweep.json";
-  const Json now = json_of(plan_);
+  const OrderedJson now = json_of(plan_);
   if (std::filesystem::exists(file) && !goes_on_with(parsed(read_text_file(file, kMaxPlanBytes)), now))
     fail(file, ": this directory was started with other runs. Give another `directory`, or remove this one");
   write_whole(file, json_text(now, 1) + "\n");

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/data_text.h"
+#include "cli/output_option.h"
 #include "core/check.h"
 #include "core/log.h"
 #include "core/standard_streams.h"
@@ -36,13 +37,13 @@ struct TrainArguments {
 };
 
 // Checks that nothing is overwritten: corpora are useless without the vocabulary with which they were written.
-void check_output(const TrainArguments& a, const std::vector<TextFile>& files) {
+void check_tokenizer_output(const TrainArguments& a, const std::vector<TextFile>& files) {
   check_replaceable(a.output);
   if (!a.force && std::filesystem::is_regular_file(a.output))
     fail("--output: ", a.output, " exists. Choose another name, or replace it with --force");
   std::vector<std::string> inputs;
   for (const TextFile& f : files) inputs.push_back(f.path);
-  check_output_is_no_input("--output", a.output, inputs);
+  check_output("--output", a.output, inputs);
 }
 
 std::string named_together(const std::vector<TextFile>& files) {
@@ -70,7 +71,7 @@ std::shared_ptr<const Tokenizer> train_on(const std::vector<TextFile>& files, st
 void train(const TrainArguments& a) {
   const auto started = std::chrono::steady_clock::now();
   const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text, {.text = a.text_field});
-  check_output(a, files);
+  check_tokenizer_output(a, files);
   std::uint64_t bytes = 0;
   for (const TextFile& f : files) bytes += text_size(f);
   const std::shared_ptr<const Tokenizer> tokenizer = train_on(files, bytes, a);
@@ -142,12 +143,12 @@ void decode(DecodeArguments& a) {
   std::cout << tokenizer->decode(a.ids);
 }
 
-struct InspectArguments {
+struct TokenArguments {
   std::string tokenizer;
   std::int64_t first = 0, tokens = 20;
 };
 
-void inspect(const InspectArguments& a) {
+void inspect_tokenizer(const TokenArguments& a) {
   const auto tokenizer = open_tokenizer(a.tokenizer);
   const std::int64_t vocab = tokenizer->vocab_size();
   const std::vector<std::int32_t> begin = empty_text(*tokenizer);
@@ -238,7 +239,7 @@ void add_decode(Command parent) {
 
 void add_inspect(Command parent) {
   const Command c = parent.add_subcommand("inspect", "Show properties of a tokenizer and some of its tokens");
-  InspectArguments& a = c.runs(inspect);
+  TokenArguments& a = c.runs(inspect_tokenizer);
   c.add_option("tokenizer", a.tokenizer, kSpecText).required().type_name("SPEC");
   c.add_number("--first", a.first, "first token to show", 0, kMaxCount).show_default();
   c.add_number("--tokens", a.tokens, "number of tokens to show", 0, kMaxCount).show_default();

@@ -24,7 +24,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct TrainingArguments {
   std::string config;
   std::vector<std::string> overrides;
   bool fresh = false, fit = false, allow_changes = false, preflight = false, nvtx = false;
@@ -69,7 +69,7 @@ void warn_of_nodes(const Config& c, int workers) {
   if (page.min_nodes < page.max_nodes && !fit.empty()) log::warn("nodes: ", fit);
 }
 
-void run(const Arguments& a) {
+void run_train(const TrainingArguments& a) {
   const WorkerEnvironment env = parse_environment(current_environment());
   const bool goes_on =
       env.restarts > 0 && own_status().begun != 0;  // a restart must not delete what the job has trained
@@ -114,7 +114,7 @@ void run(const Arguments& a) {
 
 void add_train_command(Command app) {
   const Command cmd = app.add_subcommand("train", "Train a model, or resume a stopped run");
-  Arguments& a = cmd.runs(run);
+  TrainingArguments& a = cmd.runs(run_train);
   cmd.add_option("config", a.config, "Settings file, or the directory of a run to resume").required();
   cmd.add_option("overrides", a.overrides, "Settings to change, such as section.key=value");
   cmd.add_flag("--fresh", a.fresh, "Delete the run's checkpoints and settings and start over");

@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-struct Arguments {
+struct WatchArguments {
   std::string run;
   double seconds = 2;
 };
@@ -27,7 +27,7 @@ std::size_t draw(const ReportRun& run, bool terminal) {
 }
 
 // Redraws the picture until the run ends or the terminal closes.
-void watch(const Arguments& a) {
+void watch(const WatchArguments& a) {
   LiveRun live(find_run(a.run).path());
   const bool terminal = is_terminal();
   auto reading = live.read_if_changed();
@@ -44,7 +44,7 @@ void watch(const Arguments& a) {
 
 void add_watch_command(Command app) {
   const Command c = app.add_subcommand("watch", "Follow a run in the terminal: losses, speed, memory, remaining time");
-  Arguments& a = c.runs(watch);
+  WatchArguments& a = c.runs(watch);
   c.add_option("run", a.run, "directory of a run").required().type_name("RUN");
   c.add_number("--interval", a.seconds, "Seconds between updates", 0.1, 3600).show_default();
   c.footer(

@@ -25,6 +25,12 @@ function(ring_precompile target owner)
 endfunction()
 ring_precompiled(ring_precompiled_headers)
 
+# ring_unity(TARGET): compiles the target's files in groups, which reads shared headers once for each group. The names
+# in its files' anonymous namespaces must therefore be unique in the target.
+function(ring_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${RING_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+
 # ring_room(NAME [OWN_FLAGS] [DEPENDS room...] [LIBRARIES lib...] [EXCLUDE regex...]): library ring_NAME from every .cpp
 # below NAME/, except kernel and device folders, which ring_kernels() and ring_device_room() build. OWN_FLAGS: the
 # room's compiler flags differ, so it precompiles headers of its own.
@@ -38,6 +44,7 @@ function(ring_room name)
   list(TRANSFORM ROOM_DEPENDS PREPEND ring_)
   target_link_libraries(ring_${name} PUBLIC ring_flags ${ROOM_DEPENDS} PRIVATE ${ROOM_LIBRARIES})
   ring_instrument(ring_${name})
+  ring_unity(ring_${name})
   if(NOT ROOM_OWN_FLAGS)
     ring_precompile(ring_${name} ring_precompiled_headers)
   elseif(RING_PCH)

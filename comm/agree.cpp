@@ -25,7 +25,7 @@ constexpr int kMaxScanned = 64;           // in larger worlds, only rank 0 looks
 constexpr const char* kSame = "same";
 constexpr const char* kDiffer = "differ";
 
-std::string shown(const std::string& value) {
+std::string shortened(const std::string& value) {
   if (value.size() <= kLongest) return value;
   return str(value.substr(0, kKept), "... (", value.size(), " characters with hash ", hash_text(value), ")");
 }
@@ -36,7 +36,7 @@ std::string encode(const Facts& facts) {
   for (const auto& [name, value] : facts) {
     std::string& to = text.size() < kMaxText ? text : rest;
     put_text(to, name);
-    put_text(to, shown(value));
+    put_text(to, shortened(value));
   }
   if (!rest.empty()) put_text(text, "remaining facts, as a hash"), put_text(text, std::to_string(hash_text(rest)));
   return text;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "core/philox.h"
 
@@ -17,11 +16,6 @@ struct Header {
   std::array<char, 96> site{}, messages{};  // messages: only messages to the header's receiver
 };
 
-template <std::size_t N>
-void put(std::array<char, N>& to, const std::string& text) {
-  std::memcpy(to.data(), text.data(), std::min(text.size(), N - 1));
-}
-
 std::string messages_of(const std::vector<Operation::Message>& list, int peer) {
   std::string all;
   for (const Operation::Message& m : list)
@@ -35,9 +29,9 @@ Header header_for(const Operation& op, int peer) {
   h.kind = static_cast<std::uint64_t>(op.kind);
   h.text_key = op.kind == Operation::Kind::collective ? site_of(op.text) : 0;
   h.messages_key = site_of(messages);
-  put(h.text, op.text);
-  put(h.site, to_string(op.site));
-  put(h.messages, messages);
+  copy_text(h.text, op.text);
+  copy_text(h.site, to_string(op.site));
+  copy_text(h.messages, messages);
   return h;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <thread>
 
 #include "core/clock.h"
@@ -12,20 +11,13 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-template <std::size_t N>
-void put(std::array<char, N>& to, std::string_view text) {
-  const std::size_t size = std::min(text.size(), N - 1);
-  std::memcpy(to.data(), text.data(), size);
-  to[size] = '\0';
-}
-
 // Writes the same text as to_string(Site), without an allocation.
-void put(std::array<char, 48>& to, const Site& site) {
+void put_site(std::array<char, 48>& to, const Site& site) {
   std::string_view path = site.file_name();
   const std::size_t name = path.rfind('/');
   const std::size_t folder = name == path.npos || name == 0 ? path.npos : path.rfind('/', name - 1);
   if (folder != path.npos) path.remove_prefix(folder + 1);
-  put(to, path.substr(0, to.size() - 12));
+  copy_text(to, path.substr(0, to.size() - 12));
   char* end = to.data() + std::min(path.size(), to.size() - 12);
   *end++ = ':';
   *std::to_chars(end, to.data() + to.size() - 1, site.line()).ptr = '\0';
@@ -45,13 +37,13 @@ FlightLog::FlightLog(FlightRing& ring, std::string_view name, int first_rank, in
   if (at >= FlightRing::kGroups) return;
   ring_ = &ring;
   group_ = &ring.groups[static_cast<std::size_t>(at)];
-  put(group_->name, name);
+  copy_text(group_->name, name);
   group_->first_rank = first_rank;
   group_->size = size;
 }
 
 void FlightLog::rename(std::string_view name) {
-  if (group_) put(group_->name, name);
+  if (group_) copy_text(group_->name, name);
 }
 
 RecordedOperation FlightLog::record_queued(const Operation& op) {
@@ -70,8 +62,8 @@ RecordedOperation FlightLog::record_queued(const Operation& op) {
   e.started_ns.store(0, kRelaxed);
   e.ended_ns.store(0, kRelaxed);
   e.state.store(FlightState::queued, kRelaxed);
-  put(e.text, op.text);
-  put(e.site, op.site);
+  copy_text(e.text, op.text);
+  put_site(e.site, op.site);
   e.sequence.store(sequence, std::memory_order_release);
   ring_->changes.fetch_add(1, kRelaxed);
   return {*ring_, sequence};

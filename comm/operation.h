@@ -1,8 +1,12 @@
 #pragma once
 // Description of an operation, for messages and for comparison with other ranks.
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/tensor.h"
@@ -30,5 +34,13 @@ struct Operation {
 
   std::string where() const { return str(text, " at ", to_string(site)); }
 };
+
+// Copies text into `to`, which ends with a NUL. Cuts text that is too long.
+template <std::size_t N>
+void copy_text(std::array<char, N>& to, std::string_view text) {
+  const std::size_t size = std::min(text.size(), N - 1);
+  std::memcpy(to.data(), text.data(), size);
+  to[size] = '\0';
+}
 
 }  // namespace ring

@@ -6,12 +6,12 @@
 
 namespace ring {
 namespace {
-constexpr std::size_t kAlign = 64, kSmallest = 256, kGranule = std::size_t{2} << 20;
+constexpr std::size_t kStepAlignment = 64, kSmallest = 256, kGranule = std::size_t{2} << 20;
 }
 
 std::size_t CachingAllocator::size_class(std::size_t bytes) {
   const std::size_t n = std::max(bytes, kSmallest);
-  const std::size_t step = std::clamp(std::bit_floor(n) / 8, kAlign, kGranule);
+  const std::size_t step = std::clamp(std::bit_floor(n) / 8, kStepAlignment, kGranule);
   return (n + step - 1) / step * step;
 }
 

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kColumns = 120;
 
 // Escapes text that Markdown would take for HTML.
-std::string plain(const std::string& s) {
+std::string escape_html(const std::string& s) {
   std::string out;
   for (const char c : s) out += c == '<' ? std::string("&lt;") : std::string(1, c);
   return out;
@@ -94,14 +94,14 @@ void describe_keys(const Node& section, const std::string& prefix, std::string& 
   out += "\n";
   for (const Field& f : section.fields) {
     if (f.node.kind == Kind::section) continue;
-    out += wrap(plain(str("**`", prefix, f.name, "`** (", values_of(f), ")\\")), "* ", "  ");
-    out += wrap(plain(f.text + more_about(f)), "  ", "  ");
+    out += wrap(escape_html(str("**`", prefix, f.name, "`** (", values_of(f), ")\\")), "* ", "  ");
+    out += wrap(escape_html(f.text + more_about(f)), "  ", "  ");
   }
 }
 
 void describe_section(const Node& section, const std::string& key, const std::string& text, std::string& out) {
   const std::string prefix = key.empty() ? "" : key + ".";
-  if (!key.empty()) out += "\n## `" + key + "`\n\n" + wrap(plain(text), "", "");
+  if (!key.empty()) out += "\n## `" + key + "`\n\n" + wrap(escape_html(text), "", "");
   describe_keys(section, prefix, out);
   for (const Field& f : section.fields) {
     if (f.node.kind == Kind::section) describe_section(f.node, prefix + f.name, f.text, out);

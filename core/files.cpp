@@ -49,7 +49,10 @@ bool has_name(const FileHandle& file) {
 void sync_folder(const std::string& folder) {
   const int fd = uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (fd < 0) fail("cannot open ", folder, ": ", io_error_text(errno));
-  FileHandle(fd, folder).sync();
+  const FileHandle handle(fd, folder);
+  // EINVAL means that the file system cannot flush folders.
+  if (uninterrupted([&] { return ::fsync(fd); }) != 0 && errno != EINVAL)
+    fail("cannot flush ", folder, " to disk: ", io_error_text(errno));
 }
 
 // A locked temporary file beside its final path. It is removed unless keep() is called.
@@ -206,6 +209,15 @@ void write_atomically(const std::string& path, const std::function<void(FileHand
   if (::rename(name.c_str(), path.c_str()) != 0) fail("cannot rename ", name, " to ", path, ": ", io_error_text(errno));
   temporary.keep();
   sync_folder(folder_of(path));
+}
+
+std::string temporary_folder() {
+  std::error_code error;
+  const fs::path folder = fs::temp_directory_path(error);
+  if (error)
+    fail("TMPDIR: ", folder.empty() ? "/tmp" : folder.string(), ": ", io_error_text(error.value()),
+         ". Set TMPDIR to a writable folder");
+  return folder.string();
 }
 
 FileHandle unnamed_file(const std::string& path) {

@@ -52,6 +52,8 @@ void check_replaceable(const std::string& path);
 // writable.
 void write_atomically(const std::string& path, const std::function<void(FileHandle&)>& write);
 
+// Returns the folder for temporary files: TMPDIR, or /tmp. Throws Error if it is not a folder.
+std::string temporary_folder();
 // Returns a file without a name on the file system of `path`. The system removes it when the handle is closed or the
 // process ends.
 FileHandle unnamed_file(const std::string& path);

@@ -8,7 +8,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kAlign = 256;
+constexpr std::size_t kPieceAlignment = 256;
 // Size of a shared slab in bytes. Pieces of up to a quarter of it share slabs. A larger piece gets a slab of its own
 // size, so nothing is wasted.
 constexpr std::size_t kSharedSlab = std::size_t{256} << 20;
@@ -20,7 +20,7 @@ std::byte* HostSlabs::Slab::allocate(std::size_t piece) {
 }
 
 std::byte* HostSlabs::allocate(std::size_t bytes) {
-  const std::size_t piece = (bytes + kAlign - 1) / kAlign * kAlign;
+  const std::size_t piece = (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
   for (Slab& slab : slabs_)
     if (slab.bytes - slab.used >= piece) return slab.allocate(piece);
   const std::size_t slab = std::min(piece > kSharedSlab / 4 ? piece : kSharedSlab, limit_ - held_);

@@ -15,12 +15,13 @@
 #include <utility>
 
 #include "core/clock.h"
+#include "core/host_pages.h"
 #include "core/numa.h"
 
 namespace ring {
 namespace {
 
-constexpr std::size_t kPage = 4096, kLargePage = std::size_t{2} << 20;
+constexpr std::size_t kPage = 4096;
 
 std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 

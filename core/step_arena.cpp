@@ -9,9 +9,9 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kAlign = 256;
+constexpr std::size_t kBlockAlignment = 256;
 
-std::size_t rounded(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+std::size_t rounded(std::size_t bytes) { return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment; }
 
 std::string text_of(const ScopeId& id, ScopePass pass) {
   const bool backward = pass == ScopePass::backward && id.kind != scopes::backward;
@@ -133,7 +133,7 @@ void StepArena::prepare_slab() {
     replan_ = given_up_ = false;
     release_slab();
     model_ = last_;
-    plan_ = plan_memory(model_, kAlign);
+    plan_ = plan_memory(model_, kBlockAlignment);
   }
   if (plan_.bytes && !slab_ && !given_up_) take_slab();
 }

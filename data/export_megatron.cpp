@@ -13,7 +13,6 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kBlock = std::size_t{1} << 18;
 constexpr std::uint8_t kInt32 = 4, kUint16 = 8;  // Megatron-LM's codes of the token types
 
 // Buffered writer of binary numbers.
@@ -23,7 +22,7 @@ class Numbers {
   template <class T>
   void put(T value) {
     held_.append(reinterpret_cast<const char*>(&value), sizeof(value));
-    if (held_.size() >= kBlock) flush();
+    if (held_.size() >= kMegatronBlock) flush();
   }
   void put(std::string_view bytes) { held_ += bytes; }
   void flush() {
@@ -51,7 +50,7 @@ void check(const TokenSplit& split) {
 template <class T>
 void write_tokens(const TokenSplit& split, FileHandle& file) {
   Numbers out(file);
-  std::vector<std::int32_t> tokens(kBlock);
+  std::vector<std::int32_t> tokens(kMegatronBlock);
   for (std::uint64_t at = 0; at < split.tokens(); at += tokens.size()) {
     tokens.resize(static_cast<std::size_t>(std::min<std::uint64_t>(tokens.size(), split.tokens() - at)));
     split.read(at, tokens.size(), tokens.data());

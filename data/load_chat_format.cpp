@@ -16,13 +16,13 @@ namespace {
 namespace fs = std::filesystem;
 
 // Returns the folder of a tokenizer file, or `spec` if it is a folder.
-fs::path folder_of(const std::string& spec) {
+fs::path tokenizer_folder(const std::string& spec) {
   std::error_code error;
   return fs::is_directory(spec, error) ? fs::path(spec) : fs::path(spec).parent_path();
 }
 
 std::string read_beside(const std::string& spec, const std::string& name) {
-  const fs::path other = folder_of(spec) / name;
+  const fs::path other = tokenizer_folder(spec) / name;
   std::error_code error;
   return fs::is_regular_file(other, error) ? std::string(without_byte_order_marks(read_file(other.string()))) : "";
 }
@@ -55,8 +55,8 @@ chat::Format chat_format_beside(const std::string& spec, const std::string& sour
   if (spec == "bytes") return {source, {}};
   if (is_corpus(spec)) return chat::published_format(TokenStore::open(spec)->chat_template(), spec, source);
   if (const std::string kept = read_beside(spec, kChatTemplateFile); !kept.empty())
-    return chat::published_format(kept, (folder_of(spec) / kChatTemplateFile).string(), source);
-  const std::string config = (folder_of(spec) / "tokenizer_config.json").string();
+    return chat::published_format(kept, (tokenizer_folder(spec) / kChatTemplateFile).string(), source);
+  const std::string config = (tokenizer_folder(spec) / "tokenizer_config.json").string();
   return chat::published_format(read_beside(spec, "tokenizer_config.json"), config,
                                 source.empty() ? read_beside(spec, "chat_template.jinja") : source);
 }

@@ -22,7 +22,6 @@ struct MegatronDataset::TokenType {
 namespace {
 
 constexpr std::string_view kBin = ".bin", kIdx = ".idx";
-constexpr std::size_t kBlock = std::size_t{1} << 18;
 constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 56;  // sequences or boundaries; prevents overflow of sizes
 constexpr const char* kCopy = ": copy both files again from their source";
 
@@ -54,7 +53,7 @@ class Window {
   const char* at(std::uint64_t offset, std::size_t bytes) {
     if (offset < begin_ || offset + bytes > begin_ + held_.size()) {
       const std::uint64_t left = size_ - std::min(size_, offset);
-      held_.resize(std::max(bytes, static_cast<std::size_t>(std::min<std::uint64_t>(left, kBlock))));
+      held_.resize(std::max(bytes, static_cast<std::size_t>(std::min<std::uint64_t>(left, kMegatronBlock))));
       file_.read_at(held_.data(), held_.size(), offset);
       begin_ = offset;
     }
@@ -190,7 +189,7 @@ void MegatronDataset::read(std::uint64_t vocab_size, const std::string& owner, S
   Column<std::int32_t> lengths(index_, kMegatronHead);
   Column<std::int64_t> documents(index_, documents_at());
   Window data(data_);
-  const std::size_t max = kBlock / type_->width;
+  const std::size_t max = kMegatronBlock / type_->width;
   std::vector<std::int32_t> tokens(max);
   std::uint64_t at = 0, sequence = 0;
   const auto part = [&](std::size_t n, std::uint64_t document) {

@@ -17,7 +17,8 @@
 namespace ring {
 
 inline constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
-inline constexpr std::uint64_t kMegatronHead = 34;  // number of bytes before the tables
+inline constexpr std::uint64_t kMegatronHead = 34;                   // number of bytes before the tables
+inline constexpr std::size_t kMegatronBlock = std::size_t{1} << 18;  // maximum bytes or tokens of a read or write
 
 class MegatronDataset {
  public:

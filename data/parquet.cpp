@@ -37,7 +37,7 @@ void read_parquet(const std::string& path, const RecordMembers&, const TakeRecor
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::int64_t kRows = 256;               // number of rows decoded at a time
 constexpr std::int64_t kReadAhead = 1024 * 1024;  // in bytes per column
@@ -58,18 +58,18 @@ const Array& as(const arrow::Array& array) {
   return static_cast<const Array&>(array);  // the caller has checked type_id()
 }
 
-Json value_at(const arrow::Array& array, std::int64_t row);
+OrderedJson value_at(const arrow::Array& array, std::int64_t row);
 
-Json list_of(const arrow::Array& values, std::int64_t begin, std::int64_t end) {
-  Json list = Json::array();
+OrderedJson list_of(const arrow::Array& values, std::int64_t begin, std::int64_t end) {
+  OrderedJson list = OrderedJson::array();
   for (std::int64_t i = begin; i < end; ++i) list.push_back(value_at(values, i));
   return list;
 }
 
 // Converts a struct to a JSON object without the fields that are null. In a table every row has the keys of all rows,
 // so a null means that this row lacks the key.
-Json object_of(const arrow::StructArray& structs, std::int64_t row) {
-  Json object = Json::object();
+OrderedJson object_of(const arrow::StructArray& structs, std::int64_t row) {
+  OrderedJson object = OrderedJson::object();
   for (int i = 0; i < structs.num_fields(); ++i)
     if (!structs.field(i)->IsNull(row))
       object[structs.struct_type()->field(i)->name()] = value_at(*structs.field(i), row);
@@ -77,22 +77,22 @@ Json object_of(const arrow::StructArray& structs, std::int64_t row) {
 }
 
 template <class Array>
-Json list_at(const arrow::Array& array, std::int64_t row) {
+OrderedJson list_at(const arrow::Array& array, std::int64_t row) {
   const Array& lists = as<Array>(array);
   const std::int64_t begin = lists.value_offset(row);
   return list_of(*lists.values(), begin, begin + lists.value_length(row));
 }
 
 template <class Array>
-Json text_at(const arrow::Array& array, std::int64_t row) {
+OrderedJson text_at(const arrow::Array& array, std::int64_t row) {
   const std::string_view text = as<Array>(array).GetView(row);
-  if (utf8::valid_prefix_length(text) != text.size()) return Json::binary({});
+  if (utf8::valid_prefix_length(text) != text.size()) return OrderedJson::binary({});
   return std::string(text);
 }
 
 // Converts a value to the JSON that JSON Lines would contain. A type without a JSON form, such as a date, becomes a
 // "binary" value, which is rejected wherever text is expected.
-Json value_at(const arrow::Array& array, std::int64_t row) {
+OrderedJson value_at(const arrow::Array& array, std::int64_t row) {
   if (array.IsNull(row)) return nullptr;
   switch (array.type_id()) {
     case arrow::Type::BOOL: return as<arrow::BooleanArray>(array).Value(row);
@@ -118,7 +118,7 @@ Json value_at(const arrow::Array& array, std::int64_t row) {
       const auto& dictionary = as<arrow::DictionaryArray>(array);
       return value_at(*dictionary.dictionary(), dictionary.GetValueIndex(row));
     }
-    default: return Json::binary({});
+    default: return OrderedJson::binary({});
   }
 }
 
@@ -163,7 +163,7 @@ std::unique_ptr<parquet::arrow::FileReader> open_table(const std::string& path) 
 void take_rows(const arrow::RecordBatch& batch, const std::string& path, std::uint64_t before, const TakeRecord& take) {
   const arrow::Schema& schema = *batch.schema();
   for (std::int64_t row = 0; row < batch.num_rows(); ++row) {
-    Json record = Json::object();
+    OrderedJson record = OrderedJson::object();
     for (int c = 0; c < batch.num_columns(); ++c) record[schema.field(c)->name()] = value_at(*batch.column(c), row);
     take(record, str(path, ": row ", before + static_cast<std::uint64_t>(row) + 1, ": "));
   }

@@ -7,20 +7,18 @@
 
 #include "core/check.h"
 #include "core/philox.h"
+#include "text/unicode/categories.h"
 #include "text/utf8.h"
 
 namespace ring {
 namespace {
 
 // Ranges of visible characters that do not combine: ASCII, Latin letters, unified ideographs.
-struct Characters {
-  char32_t first, last;
-};
-constexpr std::array<Characters, 3> kCharacters{{{0x21, 0x7E}, {0xC0, 0x24F}, {0x4E00, 0x9FFF}}};
+constexpr std::array<unicode::CharacterRange, 3> kCharacters{{{0x21, 0x7E}, {0xC0, 0x24F}, {0x4E00, 0x9FFF}}};
 
 constexpr std::int64_t characters() {
   std::int64_t n = 0;
-  for (const Characters& c : kCharacters) n += c.last - c.first + 1;
+  for (const unicode::CharacterRange& c : kCharacters) n += c.last - c.first + 1;
   return n;
 }
 static_assert(characters() == kMaxSymbols);
@@ -28,7 +26,7 @@ static_assert(characters() == kMaxSymbols);
 // Returns the first `count` symbols, sorted by code point, which is also the order of their tokens.
 std::string symbols(std::int64_t count) {
   std::string out;
-  for (const Characters& range : kCharacters)
+  for (const unicode::CharacterRange& range : kCharacters)
     for (char32_t c = range.first; c <= range.last && count > 0; ++c, --count) utf8::append(out, c);
   return out;
 }

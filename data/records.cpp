@@ -13,16 +13,16 @@
 namespace ring {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-std::string members_of(const Json& object) {
+std::string members_of(const OrderedJson& object) {
   std::string names;
   for (const auto& [name, value] : object.items()) names += str(names.empty() ? "" : ", ", name);
   return names.empty() ? "none" : shown(names, 200);
 }
 
 // Returns the member with this name or, if the name has a dot, the nested member; null if there is none.
-const Json* member(const Json& object, std::string_view field) {
+const OrderedJson* member(const OrderedJson& object, std::string_view field) {
   if (!object.is_object()) return nullptr;
   if (const auto found = object.find(std::string(field)); found != object.end()) return &*found;
   const std::size_t dot = field.find('.');
@@ -39,7 +39,7 @@ std::string remedy(const std::string& member, const std::string& option) {
 }
 
 // Returns the option that fits the apparent contents of a record without the wanted member.
-std::string better_option(const Json& record, const std::string& member, const std::string& option) {
+std::string better_option(const OrderedJson& record, const std::string& member, const std::string& option) {
   if (option == "--text-field" && has_chat(record)) return "--chat-field reads conversations";
   if (option == "--chat-field" && has_chat(record)) return "--chat-field without a NAME reads such conversations";
   if (option == "--text-field" && record.contains("prompt") && record.contains("completion"))
@@ -47,24 +47,25 @@ std::string better_option(const Json& record, const std::string& member, const s
   return remedy(member, option);
 }
 
-const Json& needed(const Json& record, const std::string& field, const std::string& option, const std::string& where) {
-  const Json* found = member(record, field);
+const OrderedJson& needed(const OrderedJson& record, const std::string& field, const std::string& option,
+                          const std::string& where) {
+  const OrderedJson* found = member(record, field);
   if (!found)
     fail(where, "this record has no '", field, "'; its members are: ", members_of(record), ". ",
          better_option(record, field, option));
   return *found;
 }
 
-const std::string& text_in(const Json& record, const std::string& field, const std::string& option,
+const std::string& text_in(const OrderedJson& record, const std::string& field, const std::string& option,
                            const std::string& where) {
-  const Json& found = needed(record, field, option, where);
+  const OrderedJson& found = needed(record, field, option, where);
   if (!found.is_string())
     fail(where, "'", field, "' of this record is a JSON ", found.type_name(), ", not a string. ",
          remedy(field, option));
   return found.get_ref<const std::string&>();
 }
 
-void put_text(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
+void put_text(const RecordMembers& m, const OrderedJson& record, const std::string& where, DocumentSink& sink) {
   const std::string_view text =
       without_byte_order_marks(text_in(record, m.text, m.named_by_option ? "--text-field" : "", where));
   if (text.empty() && !m.keep_empty) return;
@@ -72,7 +73,7 @@ void put_text(const RecordMembers& m, const Json& record, const std::string& whe
   sink.end();
 }
 
-void put_pair(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
+void put_pair(const RecordMembers& m, const OrderedJson& record, const std::string& where, DocumentSink& sink) {
   const std::string_view prompt = without_byte_order_marks(text_in(record, m.prompt, "--prompt-field", where));
   try {
     chat::check_learned(record);
@@ -89,7 +90,7 @@ void put_pair(const RecordMembers& m, const Json& record, const std::string& whe
 
 // Returns the name of the member that contains the record's conversation or, for an instruction, its first message.
 // Throws Error, with `where` at the start, if m.chats and the record has no such member or several.
-std::string chat_member(const RecordMembers& m, const Json& record, const std::string& where) {
+std::string chat_member(const RecordMembers& m, const OrderedJson& record, const std::string& where) {
   if (!m.chats) return m.messages;
   const std::vector<std::string> found = chat_members_of(record);
   if (found.size() == 1) return found.front();
@@ -101,9 +102,9 @@ std::string chat_member(const RecordMembers& m, const Json& record, const std::s
        ", each of which is a conversation. Name one, with --chat-field NAME, or remove the other");
 }
 
-void put_conversation(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
+void put_conversation(const RecordMembers& m, const OrderedJson& record, const std::string& where, DocumentSink& sink) {
   const std::string name = chat_member(m, record, where);
-  const Json& found = needed(record, name, "--chat-field", where);
+  const OrderedJson& found = needed(record, name, "--chat-field", where);
   std::vector<chat::Part> parts;
   try {
     chat::check_learned(record);
@@ -126,7 +127,7 @@ std::string RecordMembers::names() const {
 TakeRecord make_record_parser(const RecordMembers& m, DocumentSink& sink) {
   RING_CHECK(m.any() && (!m.conversation() || m.writer), "records without a member to read, or without a writer");
   const auto put = m.conversation() ? put_conversation : !m.completion.empty() ? put_pair : put_text;
-  return [=, &sink](const Json& record, const std::string& where) { put(m, record, where, sink); };
+  return [=, &sink](const OrderedJson& record, const std::string& where) { put(m, record, where, sink); };
 }
 
 }  // namespace ring

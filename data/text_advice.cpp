@@ -17,7 +17,7 @@ namespace ring {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string head_of(const std::string& path, std::size_t bytes) {
   FileHandle file = open_input(path);
@@ -27,10 +27,10 @@ std::string head_of(const std::string& path, std::size_t bytes) {
 }
 
 // Returns the JSON object in the first line; null if the line is not a JSON object or is longer than a megabyte.
-Json first_record(const std::string& path) {
+OrderedJson first_record(const std::string& path) {
   const std::string head = head_of(path, 1 << 20);
   try {
-    return parse_json<Json>(without_byte_order_marks(std::string_view(head).substr(0, head.find('\n'))));
+    return parse_json<OrderedJson>(without_byte_order_marks(std::string_view(head).substr(0, head.find('\n'))));
   } catch (const Error&) {
     return nullptr;
   }
@@ -48,7 +48,7 @@ bool is_text_file(const std::string& path) {
 }
 
 std::string record_options(const std::string& text_file, const NamedTokenizer& tokenizer) {
-  const Json record = first_record(text_file);
+  const OrderedJson record = first_record(text_file);
   if (!record.is_object()) return "";
   if (has_chat(record)) return tokenizer.has_chat_template ? " --chat-field" : " --chat-field --chat-template plain";
   const auto is_text = [&](const char* name) { return record.contains(name) && record[name].is_string(); };

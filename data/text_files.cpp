@@ -23,8 +23,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t kBlock = std::size_t{1} << 20;
-
 // Returns true if the command has --glob and --as-text.
 bool has_glob(FileOptions options) { return options == FileOptions::all; }
 
@@ -236,10 +234,10 @@ void read_blocks(const TextFile& source, std::uint64_t begin, std::uint64_t end,
   FileHandle file = open_input(source.path);
   ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_SEQUENTIAL);
   if (::lseek(file.fd(), static_cast<off_t>(begin), SEEK_SET) < 0) fail("cannot seek in ", source.path);
-  std::string buffer(kBlock, '\0');
+  std::string buffer(kTextBlock, '\0');
   while (begin < end) {
     const std::size_t n =
-        file.read(buffer.data(), static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, end - begin)));
+        file.read(buffer.data(), static_cast<std::size_t>(std::min<std::uint64_t>(kTextBlock, end - begin)));
     if (n == 0)
       fail(source.path, " was truncated while it was read: expected ", end, " bytes, got ", begin, "; start again");
     const std::string_view block = std::string_view(buffer).substr(0, n);

@@ -15,8 +15,7 @@
 namespace ring {
 namespace {
 
-using Take = std::function<bool(std::string_view)>;
-constexpr std::size_t kBlock = std::size_t{1} << 20;
+using TakeBlock = std::function<bool(std::string_view)>;
 
 [[noreturn]] [[maybe_unused]] void fail_damaged(const std::string& path, const std::string& why) {
   fail(path, " cannot be unpacked: ", why, "; copy it again from its source");
@@ -27,8 +26,8 @@ constexpr std::size_t kBlock = std::size_t{1} << 20;
        " and build again");
 }
 
-void read_plain(FileHandle& file, const Take& take) {
-  std::string buffer(kBlock, '\0');
+void read_plain(FileHandle& file, const TakeBlock& take) {
+  std::string buffer(kTextBlock, '\0');
   for (std::size_t n; (n = file.read(buffer.data(), buffer.size())) > 0;)
     if (!take(std::string_view(buffer).substr(0, n))) return;
 }
@@ -38,7 +37,7 @@ void read_plain(FileHandle& file, const Take& take) {
 // gzread() treats everything that follows as padding and loses the remaining text.
 class GzipMembers {
  public:
-  explicit GzipMembers(FileHandle& file) : file_(file), packed_(kBlock, '\0'), text_(kBlock, '\0') {
+  explicit GzipMembers(FileHandle& file) : file_(file), packed_(kTextBlock, '\0'), text_(kTextBlock, '\0') {
     constexpr int kGzip = 16;  // added to windowBits: expects gzip header and checksum
     if (inflateInit2(&stream_, MAX_WBITS + kGzip) != Z_OK) fail("cannot read ", file.path(), ": no memory for zlib");
   }
@@ -57,7 +56,7 @@ class GzipMembers {
   }
 
   // Decompresses a member. Returns false if `take` returned false.
-  bool read(const Take& take) {
+  bool read(const TakeBlock& take) {
     bool more = false;  // true if the last call filled text_, so that zlib may have more output
     for (int status = Z_OK; status != Z_STREAM_END;) {
       if (!more && !fill()) fail_damaged(file_.path(), "it ends early");
@@ -86,22 +85,22 @@ class GzipMembers {
   std::string packed_, text_;
 };
 
-void read_gzip(FileHandle& file, const Take& take) {
+void read_gzip(FileHandle& file, const TakeBlock& take) {
   GzipMembers members(file);
   while (members.next())
     if (!members.read(take)) return;
 }
 #else
-void read_gzip(FileHandle& file, const Take&) { fail_without(file.path(), "gzip", "zlib1g-dev"); }
+void read_gzip(FileHandle& file, const TakeBlock&) { fail_without(file.path(), "gzip", "zlib1g-dev"); }
 #endif
 
 #ifdef RING_WITH_ZSTD
-void read_zstd(FileHandle& file, const Take& take) {
+void read_zstd(FileHandle& file, const TakeBlock& take) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
   if (!stream) fail("cannot read ", file.path(), ": no memory for zstd");
   // Accepts frames written by `zstd --long=31`, which the library refuses by default.
   ZSTD_DCtx_setParameter(stream.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
-  std::string packed(kBlock, '\0'), text(kBlock, '\0');
+  std::string packed(kTextBlock, '\0'), text(kTextBlock, '\0');
   std::size_t left = 0;  // the library's hint on how many bytes the frame still needs; 0 if a frame is complete
   for (std::size_t n; (n = file.read(packed.data(), packed.size())) > 0;) {
     ZSTD_inBuffer in{packed.data(), n, 0};
@@ -116,7 +115,7 @@ void read_zstd(FileHandle& file, const Take& take) {
   if (left != 0) fail_damaged(file.path(), "it ends early");
 }
 #else
-void read_zstd(FileHandle& file, const Take&) { fail_without(file.path(), "zstd", "libzstd-dev"); }
+void read_zstd(FileHandle& file, const TakeBlock&) { fail_without(file.path(), "zstd", "libzstd-dev"); }
 #endif
 
 }  // namespace
@@ -136,7 +135,7 @@ std::string unpacked_name(const std::string& path) {
   return path;
 }
 
-void read_unpacked(const std::string& path, const Take& take) {
+void read_unpacked(const std::string& path, const TakeBlock& take) {
   std::string head(4, '\0');
   FileHandle file = open_input(path);
   head.resize(file.read(head.data(), head.size()));

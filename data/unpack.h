@@ -8,6 +8,8 @@
 
 namespace ring {
 
+inline constexpr std::size_t kTextBlock = std::size_t{1} << 20;  // bytes of text per read
+
 enum class Compression : std::uint8_t { none, gzip, zstd };
 Compression compression_of(std::string_view head);  // detected from the first bytes of the file
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "core/checked.h"
 #include "core/counted.h"
@@ -15,7 +14,6 @@ namespace {
 // Sorted, from the one that saves the most activations to the one that saves the fewest.
 constexpr std::array kRecomputes = {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block,
                                     Recompute::full};
-constexpr std::size_t kBoundless = std::numeric_limits<std::size_t>::max() / 4;
 
 std::vector<Recompute> recomputes_of(const Config& c) {
   if (c.train.recompute != RecomputeChoice::automatic) return {given_recompute(c)};

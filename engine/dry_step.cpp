@@ -68,8 +68,6 @@ class Recorder final : public KernelObserver, public ScopeListener {
   std::size_t before_ = 0, moved_before_ = 0;
 };
 
-constexpr std::size_t kBoundless = std::size_t{1} << 62;
-
 // Runs two steps and records the second one: it is the first step with a memory plan, and later steps are the same.
 void run_twice(TrainStep& step, Recorder& recorder) {
   for (int i = 0; i < 2; ++i) {

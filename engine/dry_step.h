@@ -2,6 +2,7 @@
 // Measures the memory and work of a training step without computing it: the step's own code runs on a fake stream
 // (core/fake.h) with fake ranks (comm/fake.h), and its allocations, kernel calls and transfers are recorded.
 
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "model/activation_plan.h"
 
 namespace ring {
+
+inline constexpr std::size_t kBoundless = std::numeric_limits<std::size_t>::max() / 4;  // bytes without a limit
 
 // Bytes that one pass over a part of the model uses: the maximum over the micro-batches.
 struct PartMemory {

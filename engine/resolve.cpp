@@ -69,7 +69,8 @@ ResolvedConfig resolve_config(Config c, std::int64_t corpus_vocab, int world, st
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
   if (c.model.vocab_size < corpus_vocab)
     fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
-         ". Set it to 0 to use the corpus's");
+         ". For a new model, set it to 0 to use the corpus's; for trained weights, prepare the corpus with their "
+         "tokenizer (data prepare --tokenizer)");
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
   resolve_device(c, launched.value_or(backend_of(c.run.device)), warn);

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -262,6 +263,21 @@ void check_exists(const std::string& path, const std::string& wanted) {
        run            ? "The path is inside the run " + run->path()
        : runs.empty() ? kHowToListRuns + download_and_import_advice(path)
                       : "Runs in its folder: " + runs);
+}
+
+void check_output_is_no_run_file(const std::string& option, const std::string& output) {
+  static const std::set<std::string> kWritten{
+      "config.yaml", "tokenizer.rmt", "metrics.jsonl",         "failures.json", "memory.json", "generation_config.json",
+      "log.txt",     "lock",          "profile.json",          "tuning.yaml",   "checkpoints", "chat_template.json",
+      "writers",     "out_of_memory", "tokenizer_config.json", kModelFile};
+  std::error_code error;
+  const fs::path file = fs::canonical(output, error);
+  if (error || !fs::is_regular_file(file)) return;
+  const auto run = run_containing(file.parent_path().string());
+  if (!run) return;
+  const std::string name = file.lexically_relative(run->path()).begin()->string();
+  if (kWritten.contains(name) || name.starts_with("events.out."))
+    fail(option, " ", output, " is a file of the run ", run->path(), ", which it would replace. Choose another name");
 }
 
 RunDirectory find_run(const std::string& path) {

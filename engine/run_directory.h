@@ -8,6 +8,7 @@
 //   failures.json    see checkpoint/failures.h        model.yaml       of imported weights: only the model section
 //   memory.json      see engine/memory_record.h       tuning.yaml      see kernels/tuning.h
 //   writers/         see checkpoint/writer_token.h    out_of_memory/   see engine/memory_record.h
+//   generation_config.json, tokenizer_config.json  of imported weights: see evaluate/kept_files.h
 //   chat_template.json  chat format, if the corpus has conversations; see text/chat/format.h
 
 #include <memory>
@@ -80,5 +81,8 @@ std::optional<RunDirectory> run_containing(const std::string& path);
 RunDirectory find_run(const std::string& path);  // throws Error, which lists the runs found, if there is none
 // Throws Error if nothing exists at the path. The message says what was `wanted` and lists the runs found.
 void check_exists(const std::string& path, const std::string& wanted = "a run or a checkpoint");
+// Throws Error if the option's output exists and is a file that a run wrote, such as config.yaml or a file below
+// checkpoints/.
+void check_output_is_no_run_file(const std::string& option, const std::string& output);
 
 }  // namespace ring

@@ -92,9 +92,9 @@ namespace {
 
 // Sums over batches and ranks, for each request: the log-probabilities of its scored tokens, and the number of its
 // scored tokens that were not the most likely ones.
-class Sums {
+class ScoreSums {
  public:
-  explicit Sums(std::size_t requests) : values_(2 * requests, 0) {}
+  explicit ScoreSums(std::size_t requests) : values_(2 * requests, 0) {}
   void add(const TargetScores& s, const std::vector<std::int32_t>& owners) {
     for (std::size_t i = 0; i < owners.size(); ++i) {
       const auto at = static_cast<std::size_t>(owners[i]);
@@ -158,7 +158,7 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
              " tokens, where ranks share rows of ", parts ? parts->layout().length() : 0);
   const DistinctRequests distinct(requests);
   const PackedRequests packed(distinct.requests, options, request_align(model.config(), options.row));
-  Sums sums(distinct.requests.size());
+  ScoreSums sums(distinct.requests.size());
   for (std::int64_t i = 0; i < packed.batches(); ++i) {
     enter(RunPhase::validate);  // shows in each batch that this process makes progress
     if (stop && stop()) throw EvaluationStopped{};

@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string replaced(const std::string& text, const std::string& what, const std::string& with) {
   chat::Budget budget({});  // default limits
@@ -24,27 +24,27 @@ std::string stripped(const std::string& text) { return std::string(chat::strip(t
 // A record that names its source in error messages.
 class Record {
  public:
-  Record(const Json& json, const std::string& where) : json_(json), where_(where) {}
+  Record(const OrderedJson& json, const std::string& where) : json_(json), where_(where) {}
 
-  const Json& member(const char* name) const {
+  const OrderedJson& member(const char* name) const {
     const auto found = json_.find(name);
     if (found == json_.end()) fail(where_, "this record has no '", name, "'");
     return *found;
   }
   std::string text(const char* name) const { return text_of(member(name), name); }
-  std::string text_of(const Json& value, const char* name) const {
+  std::string text_of(const OrderedJson& value, const char* name) const {
     if (!value.is_string()) fail(where_, "'", name, "' is a JSON ", value.type_name(), ", expected a string");
     return value.get<std::string>();
   }
-  std::vector<std::string> texts(const Json& list, const char* name) const {
+  std::vector<std::string> texts(const OrderedJson& list, const char* name) const {
     if (!list.is_array() || list.empty()) fail(where_, "'", name, "' is not a list of strings");
     std::vector<std::string> out;
-    for (const Json& value : list) out.push_back(text_of(value, name));
+    for (const OrderedJson& value : list) out.push_back(text_of(value, name));
     return out;
   }
   // Returns an index below `count`, stored as a number or as a string.
   std::size_t index(const char* name, std::size_t count) const {
-    const Json& value = member(name);
+    const OrderedJson& value = member(name);
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
     // A limit on the digits keeps std::stoul() from overflowing.
     const bool number =
@@ -57,7 +57,7 @@ class Record {
   [[noreturn]] void refuse(const std::string& what) const { fail(where_, what); }
 
  private:
-  const Json& json_;
+  const OrderedJson& json_;
   const std::string& where_;
 };
 
@@ -89,18 +89,18 @@ TaskItem hellaswag(const Record& r) {
 TaskItem arc(const Record& r) {
   TaskItem item;
   std::vector<std::string> labels;
-  if (const Json& question = r.member("question"); question.is_object()) {
-    for (const Json& choice : question.value("choices", Json::array())) {
+  if (const OrderedJson& question = r.member("question"); question.is_object()) {
+    for (const OrderedJson& choice : question.value("choices", OrderedJson::array())) {
       if (!choice.is_object()) r.refuse("'question.choices' is not a list of {\"text\": .., \"label\": ..}");
-      item.choices.push_back(r.text_of(choice.value("text", Json()), "choices.text"));
-      labels.push_back(r.text_of(choice.value("label", Json()), "choices.label"));
+      item.choices.push_back(r.text_of(choice.value("text", OrderedJson()), "choices.text"));
+      labels.push_back(r.text_of(choice.value("label", OrderedJson()), "choices.label"));
     }
-    item.context = r.text_of(question.value("stem", Json()), "question.stem");
+    item.context = r.text_of(question.value("stem", OrderedJson()), "question.stem");
   } else {
-    const Json& choices = r.member("choices");
+    const OrderedJson& choices = r.member("choices");
     if (!choices.is_object()) r.refuse("'choices' of ARC is not {\"text\": [..], \"label\": [..]}");
-    item.choices = r.texts(choices.value("text", Json()), "choices.text");
-    labels = r.texts(choices.value("label", Json()), "choices.label");
+    item.choices = r.texts(choices.value("text", OrderedJson()), "choices.text");
+    labels = r.texts(choices.value("label", OrderedJson()), "choices.label");
     item.context = r.text("question");
   }
   item.context = "Question: " + item.context + "\nAnswer:";
@@ -136,7 +136,7 @@ TaskItem lambada(const Record& r) {
 
 TaskItem plain(const Record& r) {
   TaskItem item{r.text("context"), r.texts(r.member("choices"), "choices"), 0};
-  const Json& answer = r.member("answer");
+  const OrderedJson& answer = r.member("answer");
   const auto right =
       answer.is_string() ? std::ranges::find(item.choices, answer.get<std::string>()) : item.choices.end();
   item.answer = right != item.choices.end() ? static_cast<std::size_t>(right - item.choices.begin())
@@ -162,7 +162,7 @@ const std::vector<Format>& formats() {
 
 }  // namespace
 
-std::string task_format_of(const Json& record, const std::string& where) {
+std::string task_format_of(const OrderedJson& record, const std::string& where) {
   for (const Format& f : formats())
     if (std::ranges::all_of(f.members, [&](const char* name) { return record.contains(name); })) return f.name;
   std::string known;
@@ -173,7 +173,7 @@ std::string task_format_of(const Json& record, const std::string& where) {
   fail(where, "this record matches no known task format. Each format is recognized by these members:", known);
 }
 
-TaskItem parse_task_item(const std::string& format, const Json& record, const std::string& where) {
+TaskItem parse_task_item(const std::string& format, const OrderedJson& record, const std::string& where) {
   const auto found = std::ranges::find(formats(), format, [](const Format& f) { return std::string(f.name); });
   RING_CHECK(found != formats().end(), "a task of format ", format);
   TaskItem item = found->item(Record(record, where));

@@ -1,9 +1,12 @@
 #include "evaluate/text_corpus.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 
 #include "core/check.h"
+#include "core/files.h"
+#include "core/io_error.h"
 #include "data/load_chat_format.h"
 #include "data/output_file.h"
 
@@ -14,9 +17,9 @@ namespace {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "ringmaster-text-XXXXXX").string();
+    std::string name = temporary_folder() + "/ringmaster-text-XXXXXX";
     if (!::mkdtemp(name.data()))
-      fail("cannot create a folder for temporary files in ", std::filesystem::temp_directory_path().string(),
+      fail("cannot create a folder for temporary files in ", temporary_folder(), ": ", io_error_text(errno),
            ". Set TMPDIR to a writable folder");
     path_ = name;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iomanip>
 #include <sstream>
 
 #include "core/check.h"
@@ -26,10 +27,6 @@ double share_up_to(int shade, int levels) { return std::pow(static_cast<double>(
 
 std::size_t gutter_of(std::int64_t length) { return std::to_string(length).size() + 2; }
 
-std::string right(const std::string& text, std::size_t width) {
-  return std::string(text.size() < width ? width - text.size() : 0, ' ') + text;
-}
-
 // Returns the axis below the picture: 0 at its start, and as many other positions as fit.
 std::string key_axis(const PairCells& cells) {
   const std::size_t room = std::to_string(cells.length()).size() + 3;
@@ -46,12 +43,12 @@ std::string key_axis(const PairCells& cells) {
 
 // --- SVG ---
 
-constexpr int kPlot = 512, kLeft = 84, kTop = 84, kRight = 28, kBottom = 122;  // pixels of a panel
-constexpr int kPanelWidth = kLeft + kPlot + kRight, kPanelHeight = kTop + kPlot + kBottom;
+constexpr int kPlot = 512, kPanelLeft = 84, kPanelTop = 84, kPanelRight = 28, kPanelBottom = 122;  // pixels of a panel
+constexpr int kPanelWidth = kPanelLeft + kPlot + kPanelRight, kPanelHeight = kPanelTop + kPlot + kPanelBottom;
 constexpr std::size_t kTitleColumns = 68;
 
 // Returns a color between pale blue and dark blue.
-std::string color_of(int shade) {
+std::string color_of_shade(int shade) {
   const double x = static_cast<double>(shade - 1) / (kSvgShades - 1);
   const auto mix = [&](int pale, int dark) { return static_cast<int>(std::lround(pale + x * (dark - pale))); };
   char text[8];
@@ -74,7 +71,7 @@ void draw_cells(std::ostringstream& out, const PairCells& cells) {
       << ") translate(0 .5)\" shape-rendering=\"crispEdges\" fill=\"none\">\n";
   for (int shade = 1; shade <= kSvgShades; ++shade)
     if (const std::string& run = runs[static_cast<std::size_t>(shade)]; !run.empty())
-      out << "<path stroke=\"" << color_of(shade) << "\" d=\"" << run << "\"/>\n";
+      out << "<path stroke=\"" << color_of_shade(shade) << "\" d=\"" << run << "\"/>\n";
   out << "</g></svg>\n";
 }
 
@@ -103,8 +100,9 @@ void draw_axes(std::ostringstream& out, std::int64_t length) {
         << "<text x=\"-9\" y=\"" << place + 4 << "\" text-anchor=\"end\">" << at << "</text>";
   }
   out << "</g>\n<text x=\"" << kPlot / 2 << "\" y=\"" << kPlot + 42
-      << "\" text-anchor=\"middle\" font-size=\"13\">key (token)</text>\n<text transform=\"translate(" << 14 - kLeft
-      << " " << kPlot / 2 << ") rotate(-90)\" text-anchor=\"middle\" font-size=\"13\">query (token)</text>\n";
+      << "\" text-anchor=\"middle\" font-size=\"13\">key (token)</text>\n<text transform=\"translate("
+      << 14 - kPanelLeft << " " << kPlot / 2
+      << ") rotate(-90)\" text-anchor=\"middle\" font-size=\"13\">query (token)</text>\n";
 }
 
 void draw_legend(std::ostringstream& out, const PairCells& cells) {
@@ -114,14 +112,14 @@ void draw_legend(std::ostringstream& out, const PairCells& cells) {
       << cells.size() << " x " << cells.size() << " tokens, up to</text>\n";
   for (int shade = 0; shade <= kSvgShades; ++shade)
     out << "<rect x=\"" << shade * kBox << "\" y=\"8\" width=\"" << kBox << "\" height=\"14\" stroke=\"#444\" fill=\""
-        << (shade ? color_of(shade) : "#f4f4f4") << "\"/><text x=\"" << shade * kBox + kBox / 2
+        << (shade ? color_of_shade(shade) : "#f4f4f4") << "\"/><text x=\"" << shade * kBox + kBox / 2
         << "\" y=\"36\" text-anchor=\"middle\">" << (shade ? percent(share_up_to(shade, kSvgShades)) : "none")
         << "</text>\n";
   out << "</g>\n";
 }
 
 void draw_panel(std::ostringstream& out, const Panel& panel, int x, int y) {
-  out << "<g transform=\"translate(" << x + kLeft << " " << y + kTop << ")\">\n";
+  out << "<g transform=\"translate(" << x + kPanelLeft << " " << y + kPanelTop << ")\">\n";
   std::vector<std::string> lines = wrapped(panel.title, kTitleColumns);
   if (lines.size() > 2) lines.resize(2), lines[1] += " ...";
   for (std::size_t i = 0; i < lines.size(); ++i)
@@ -153,7 +151,7 @@ std::string text_picture(const PairCells& all, std::int64_t columns) {
   std::string out;
   for (std::int64_t i = 0; i < cells.side(); i += 2) {
     // Both bars have three bytes in UTF-8 but are one column wide, so the text has two bytes more than columns.
-    out += right(i % 8 == 0 ? str(i * cells.size(), " ┤") : " │", gutter + 2);
+    out += str(std::setw(static_cast<int>(gutter) + 2), i % 8 == 0 ? str(i * cells.size(), " ┤") : " │");
     for (std::int64_t j = 0; j <= std::min(i + 1, cells.side() - 1); ++j)
       out += kTextShade[shade_of(cells.kept_share(i, i + 2, j), kTextShades)];
     out += "\n";

@@ -19,12 +19,6 @@ constexpr double kDigit = 10.8;            // width of a character on a narrow s
 constexpr std::size_t kLongLabel = 8;      // if a label has at least this many characters, scientific notation is tried
 constexpr int kMaxDigits = 15;             // number of significant digits that a double holds
 
-std::string formatted(const char* format, double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 std::string place(double x) { return formatted("%.2f", x); }
 
 struct Axis {
@@ -62,7 +56,7 @@ std::size_t longest(const std::vector<std::string>& texts) {
   return max;
 }
 
-struct Labels {
+struct AxisLabels {
   std::vector<double> ticks;
   std::vector<std::string> texts;
   double width() const {  // returns the width of the longest label
@@ -71,8 +65,8 @@ struct Labels {
 };
 
 // Returns the labels of an axis whose values are multiplied by `scale`.
-Labels labels_of(const Axis& a, double scale, const std::string& suffix, int count) {
-  Labels labels{axis_ticks(a.low, a.high, a.log, count), {}};
+AxisLabels labels_of(const Axis& a, double scale, const std::string& suffix, int count) {
+  AxisLabels labels{axis_ticks(a.low, a.high, a.log, count), {}};
   std::vector<double> shown;
   for (const double v : labels.ticks) shown.push_back(v * scale);
   labels.texts = tick_labels(shown);
@@ -177,7 +171,7 @@ class Plot {
 
   const Chart& chart_;
   Axis x_, y_;
-  Labels x_labels_, y_labels_;
+  AxisLabels x_labels_, y_labels_;
   bool empty_ = true;
 };
 
@@ -272,6 +266,12 @@ std::string chart_html(const Chart& chart) {
              html_escaped(chart.suffix), "\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, " ", kHeight,
              "\" role=\"img\" aria-label=\"", title, " by step\">\n", body, "<text x=\"", kWidth - kRight, "\" y=\"",
              kHeight - 6, "\" text-anchor=\"end\">step</text></svg></figure>\n");
+}
+
+std::string formatted(const char* format, double value) {
+  char text[400];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
 }
 
 std::string short_number(double v, int digits) {

@@ -57,7 +57,8 @@ struct ByteUnit {
 };
 ByteUnit byte_unit(double bytes);  // returns the unit for numbers of this size, e.g. {1e-6, " MB"}
 
-std::string short_number(double value, int digits = 4);  // e.g. 0.0003, 12.5, 12.3k
-std::string bytes_number(double bytes);                  // e.g. 12.3 MB
+std::string formatted(const char* format, double value);  // format of std::printf, e.g. %.2f
+std::string short_number(double value, int digits = 4);   // e.g. 0.0003, 12.5, 12.3k
+std::string bytes_number(double bytes);                   // e.g. 12.3 MB
 
 }  // namespace ring

@@ -12,9 +12,10 @@
 namespace ring {
 namespace {
 
-constexpr int kCellWidth = 72, kCellHeight = 34, kLeft = 96, kTop = 76, kRight = 24, kBottom = 40;  // in pixels
+constexpr int kCellWidth = 72, kCellHeight = 34;                             // in pixels
+constexpr int kMapLeft = 96, kMapTop = 76, kMapRight = 24, kMapBottom = 40;  // in pixels
 
-std::string percent(double share) { return str(std::lround(100 * share), " %"); }
+std::string whole_percent(double share) { return str(std::lround(100 * share), " %"); }
 
 std::string right(const std::string& text, std::size_t width) {
   return std::string(text.size() < width ? width - text.size() : 0, ' ') + text;
@@ -32,8 +33,8 @@ std::string color_of(double share) {
   return text;
 }
 
-int width_of(const HeatMap& m) { return kLeft + kCellWidth * static_cast<int>(m.columns.size()) + kRight; }
-int height_of(const HeatMap& m) { return kTop + kCellHeight * static_cast<int>(m.rows.size()) + kBottom; }
+int width_of(const HeatMap& m) { return kMapLeft + kCellWidth * static_cast<int>(m.columns.size()) + kMapRight; }
+int height_of(const HeatMap& m) { return kMapTop + kCellHeight * static_cast<int>(m.rows.size()) + kMapBottom; }
 
 void draw_text(std::ostringstream& out, int x, int y, const char* anchor, const std::string& text) {
   out << "<text x=\"" << x << "\" y=\"" << y << "\" text-anchor=\"" << anchor << "\">" << html_escaped(text)
@@ -43,19 +44,19 @@ void draw_text(std::ostringstream& out, int x, int y, const char* anchor, const 
 void draw(std::ostringstream& out, const HeatMap& m, int top) {
   out << "<g transform=\"translate(0 " << top << ")\" font-size=\"13\">\n<text x=\"16\" y=\"26\" font-size=\"15\" "
       << "font-weight=\"bold\">" << html_escaped(m.title) << "</text>\n";
-  draw_text(out, 16, kTop - 10, "start", m.row_title);
-  const int middle = kLeft + kCellWidth * static_cast<int>(m.columns.size()) / 2;
+  draw_text(out, 16, kMapTop - 10, "start", m.row_title);
+  const int middle = kMapLeft + kCellWidth * static_cast<int>(m.columns.size()) / 2;
   draw_text(out, middle, height_of(m) - 12, "middle", m.column_title);
   for (std::size_t j = 0; j < m.columns.size(); ++j)
-    draw_text(out, kLeft + kCellWidth * static_cast<int>(j) + kCellWidth / 2, kTop - 10, "middle", m.columns[j]);
+    draw_text(out, kMapLeft + kCellWidth * static_cast<int>(j) + kCellWidth / 2, kMapTop - 10, "middle", m.columns[j]);
   for (std::size_t i = 0; i < m.rows.size(); ++i) {
-    const int y = kTop + kCellHeight * static_cast<int>(i);
-    draw_text(out, kLeft - 10, y + 22, "end", m.rows[i]);
+    const int y = kMapTop + kCellHeight * static_cast<int>(i);
+    draw_text(out, kMapLeft - 10, y + 22, "end", m.rows[i]);
     for (std::size_t j = 0; j < m.columns.size(); ++j) {
-      const int x = kLeft + kCellWidth * static_cast<int>(j);
+      const int x = kMapLeft + kCellWidth * static_cast<int>(j);
       out << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << kCellWidth << "\" height=\"" << kCellHeight
           << "\" fill=\"" << color_of(m.shares[i][j]) << "\" stroke=\"#fff\"/>";
-      draw_text(out, x + kCellWidth / 2, y + 22, "middle", percent(m.shares[i][j]));
+      draw_text(out, x + kCellWidth / 2, y + 22, "middle", whole_percent(m.shares[i][j]));
     }
   }
   out << "</g>\n";
@@ -72,7 +73,7 @@ std::string heat_map_text(const HeatMap& m) {
   out += "   " + m.column_title + "\n";
   for (std::size_t i = 0; i < m.rows.size(); ++i) {
     out += right(m.rows[i], label);
-    for (const double share : m.shares[i]) out += "  " + right(percent(share), cell);
+    for (const double share : m.shares[i]) out += "  " + right(whole_percent(share), cell);
     out += "\n";
   }
   return out;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMinSeconds = 1;  // minimum seconds between two readings
 // Maximum age of a reading, in seconds, even if the file is unchanged: the run's process may be gone.
-constexpr double kMaxSeconds = 10;
+constexpr double kMaxAge = 10;
 
 double seconds_of_this_thread() {  // returns CPU time
   timespec t{};
@@ -35,7 +35,7 @@ std::shared_ptr<const LiveReading> LiveRun::read_if_changed() {
   const double now = seconds_now();
   if (reading_ && now < next_) return reading_;
   const Stamp stamp = stamp_of(RunDirectory(path_).metrics_file());
-  if (reading_ && stamp == stamp_ && now < next_ + kMaxSeconds) return reading_;
+  if (reading_ && stamp == stamp_ && now < next_ + kMaxAge) return reading_;
   const double begin = seconds_of_this_thread();
   auto fresh = std::make_shared<LiveReading>();
   fresh->version = reading_ ? reading_->version + 1 : 1;

@@ -11,12 +11,13 @@
 namespace ring {
 namespace {
 
-constexpr int kLeft = 80, kTop = 70, kPlot = 900, kHeight = 360, kWidth = kLeft + kPlot + 30, kBottom = 180;
+constexpr int kMemoryLeft = 80, kMemoryTop = 70, kMemoryPlot = 900, kMemoryHeight = 360,
+              kMemoryWidth = kMemoryLeft + kMemoryPlot + 30, kMemoryBottom = 180;
 
 constexpr const char* kLasting = "#8a8a8a";
 constexpr const char* kPeak = "#e3b68f";
 constexpr const char* kHost = "#5b8c8a";
-constexpr int kHostTop = kTop + kHeight + 24, kHostHeight = 60;  // strip that shows bytes in host memory
+constexpr int kHostTop = kMemoryTop + kMemoryHeight + 24, kHostHeight = 60;  // strip that shows bytes in host memory
 
 struct Way {
   Recompute recompute;
@@ -73,31 +74,32 @@ std::vector<Column> columns_of(const PlannedStep& p) {
   return columns;
 }
 
-class Picture {
+class MemoryPicture {
  public:
-  explicit Picture(const PlannedStep& p) : p_(p), columns_(columns_of(p)) {
+  explicit MemoryPicture(const PlannedStep& p) : p_(p), columns_(columns_of(p)) {
     max_ = std::max(p.peak, p.activations.budget);
   }
 
   std::string text() {
-    out_ = svg_head(kWidth, kTop + kHeight + kBottom, "memory of a step");
+    out_ = svg_head(kMemoryWidth, kMemoryTop + kMemoryHeight + kMemoryBottom, "memory of a step");
     label(16, 26, str(p_.layout, ": ", bytes_text(p_.peak), " of ", bytes_text(p_.activations.budget)), 15);
     label(16, 44, plan_text(p_.activations.plan), 11);
-    const double width = static_cast<double>(kPlot) / static_cast<double>(columns_.size());
+    const double width = static_cast<double>(kMemoryPlot) / static_cast<double>(columns_.size());
     for (std::size_t i = 0; i < columns_.size(); ++i)
-      column(static_cast<double>(kLeft) + width * static_cast<double>(i), width, columns_[i]);
+      column(static_cast<double>(kMemoryLeft) + width * static_cast<double>(i), width, columns_[i]);
     host_strip(width);
     line(p_.activations.budget);
-    label(kLeft + kPlot, y(p_.activations.budget) - 4, "budget " + bytes_text(p_.activations.budget), 11, "end");
+    label(kMemoryLeft + kMemoryPlot, y(p_.activations.budget) - 4, "budget " + bytes_text(p_.activations.budget), 11,
+          "end");
     line(p_.peak);
-    label(kLeft + 4, y(p_.peak) - 4, "slab and lasting memory " + bytes_text(p_.peak), 11);
+    label(kMemoryLeft + 4, y(p_.peak) - 4, "slab and lasting memory " + bytes_text(p_.peak), 11);
     legend();
     return out_ + "</svg>\n";
   }
 
  private:
   double y(std::size_t bytes) const {
-    return kTop + kHeight * (1 - static_cast<double>(bytes) / static_cast<double>(max_));
+    return kMemoryTop + kMemoryHeight * (1 - static_cast<double>(bytes) / static_cast<double>(max_));
   }
   void rectangle(double x, double width, std::size_t from, std::size_t to, const char* color,
                  const std::string& title) {
@@ -115,29 +117,30 @@ class Picture {
   // Draws the bytes on the host, with a separate scale.
   void host_strip(double width) {
     const std::size_t max = std::ranges::max(columns_, {}, &Column::host).host;
-    if (!max) return label(kLeft, kHostTop + 12, "nothing is on the host", 11);
+    if (!max) return label(kMemoryLeft, kHostTop + 12, "nothing is on the host", 11);
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       const double height = kHostHeight * static_cast<double>(columns_[i].host) / static_cast<double>(max);
-      out_ += str("<rect x=\"", kLeft + width * static_cast<double>(i), "\" y=\"", kHostTop + kHostHeight - height,
-                  "\" width=\"", width * 0.94, "\" height=\"", height, "\" fill=\"", kHost, "\"><title>",
-                  html_escaped(str(columns_[i].name, ": ", bytes_text(columns_[i].host), " on the host")),
-                  "</title></rect>\n");
+      out_ += str(
+          "<rect x=\"", kMemoryLeft + width * static_cast<double>(i), "\" y=\"", kHostTop + kHostHeight - height,
+          "\" width=\"", width * 0.94, "\" height=\"", height, "\" fill=\"", kHost, "\"><title>",
+          html_escaped(str(columns_[i].name, ": ", bytes_text(columns_[i].host), " on the host")), "</title></rect>\n");
     }
-    label(kLeft + 4, kHostTop - 4, str("on the host: up to ", bytes_text(max)), 11);
+    label(kMemoryLeft + 4, kHostTop - 4, str("on the host: up to ", bytes_text(max)), 11);
   }
   void line(std::size_t bytes) {
-    out_ += str("<line x1=\"", kLeft, "\" x2=\"", kLeft + kPlot, "\" y1=\"", y(bytes), "\" y2=\"", y(bytes),
-                "\" stroke=\"#b3261e\" stroke-dasharray=\"6 4\"/>\n");
+    out_ += str("<line x1=\"", kMemoryLeft, "\" x2=\"", kMemoryLeft + kMemoryPlot, "\" y1=\"", y(bytes), "\" y2=\"",
+                y(bytes), "\" stroke=\"#b3261e\" stroke-dasharray=\"6 4\"/>\n");
   }
   void legend() {
     const double at = kHostTop + kHostHeight + 28;
-    label(kLeft, at - 8, "each part of the model from left to right: forward, then backward", 12);
+    label(kMemoryLeft, at - 8, "each part of the model from left to right: forward, then backward", 12);
     for (std::size_t i = 0; i < std::size(kWays); ++i) legend_entry(i, at, kWays[i].color, kWays[i].name);
     legend_entry(std::size(kWays), at, kPeak, "in use while it runs");
   }
   // Draws a legend entry; there are three in a row.
   void legend_entry(std::size_t i, double top, const char* color, const std::string& name) {
-    const double x = kLeft + static_cast<double>(i % 3) * kPlot / 3, at = top + 12 + 20 * static_cast<double>(i / 3);
+    const double x = kMemoryLeft + static_cast<double>(i % 3) * kMemoryPlot / 3,
+                 at = top + 12 + 20 * static_cast<double>(i / 3);
     out_ += str("<rect x=\"", x, "\" y=\"", at, "\" width=\"12\" height=\"12\" fill=\"", color, "\"/>\n");
     label(x + 16, at + 10, name, 11);
   }
@@ -154,6 +157,6 @@ class Picture {
 
 }  // namespace
 
-std::string memory_picture(const PlannedStep& p) { return Picture(p).text(); }
+std::string memory_picture(const PlannedStep& p) { return MemoryPicture(p).text(); }
 
 }  // namespace ring

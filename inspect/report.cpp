@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <span>
 
 #include "core/check.h"
@@ -25,12 +24,6 @@ using Rows = std::vector<std::vector<std::string>>;
 
 constexpr std::size_t kMaxEvents = 200;  // maximum number of listed events
 constexpr const char* kNone = "-";
-
-std::string formatted(const char* format, double value) {
-  char text[400];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
 
 std::string percent_number(double share) { return formatted("%.4g", 100 * share) + " %"; }
 

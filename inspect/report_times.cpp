@@ -12,7 +12,7 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-std::string percent(double share) { return short_number(std::round(1000 * share) / 10) + " %"; }
+std::string rounded_percent(double share) { return short_number(std::round(1000 * share) / 10) + " %"; }
 
 // Shows the time of a typical step and the shares in which it waits or computes. Each value is the median of its own
 // curve.
@@ -23,8 +23,8 @@ std::string steps_html(std::span<const ReportRun> runs) {
     if (!ms) continue;
     const double data = latest_value(r, "train/data_share").value_or(0),
                  others = latest_value(r, "train/exchange_share").value_or(0);
-    rows.push_back(
-        {r.summary.name, short_number(*ms), percent(data), percent(others), percent(std::max(0.0, 1 - data - others))});
+    rows.push_back({r.summary.name, short_number(*ms), rounded_percent(data), rounded_percent(others),
+                    rounded_percent(std::max(0.0, 1 - data - others))});
   }
   return rows.size() == 1 ? "" : html_table(rows, 1, {}, true);
 }

@@ -3,6 +3,7 @@
 #include "core/check.h"
 #include "core/files.h"
 #include "data/output_file.h"
+#include "engine/run_directory.h"
 #include "inspect/html.h"
 
 namespace ring {
@@ -31,6 +32,7 @@ void write_svg(const std::string& option, const std::string& path, const std::st
 
 void check_svg_path(const std::string& option, const std::string& path) {
   for_option(option, [&] { check_writable(path); });
+  check_output_is_no_run_file(option, path);
 }
 
 }  // namespace ring

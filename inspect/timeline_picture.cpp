@@ -11,7 +11,8 @@
 namespace ring {
 namespace {
 
-constexpr int kLeft = 170, kPlotWidth = 940, kRight = 30, kWidth = kLeft + kPlotWidth + kRight;  // in pixels
+constexpr int kTimelineLeft = 170, kPlotWidth = 940, kTimelineRight = 30,
+              kTimelineWidth = kTimelineLeft + kPlotWidth + kTimelineRight;  // in pixels
 constexpr int kLine = 20, kBar = 20, kRow = kBar + 3, kBetween = 14;  // heights in pixels; kBetween separates lanes
 
 struct Kind {
@@ -39,15 +40,15 @@ std::string number(double x, int digits) {
 }
 
 // Returns a round number of ms between ticks that gives four to ten ticks.
-double tick_of(double ms) {
+double tick_ms(double ms) {
   for (double power = std::pow(10, std::floor(std::log10(ms)) - 1);; power *= 10)
     for (const double digit : {1, 2, 5})
       if (ms <= 10 * power * digit) return power * digit;
 }
 
-class Picture {
+class TimelinePicture {
  public:
-  explicit Picture(const ContextTimeline& t) : timeline_(t) {
+  explicit TimelinePicture(const ContextTimeline& t) : timeline_(t) {
     for (const TimelineBar& b : t.bars) seconds_ = std::max(seconds_, b.time.end);
     seconds_ = std::max({seconds_, t.seconds, 1e-9});
   }
@@ -65,14 +66,15 @@ class Picture {
     lanes += waiting();
     // Computed last, since it needs the height of the lanes; drawn below the bars.
     const std::string below = axis() + legend();
-    return svg_head(kWidth, y_ + 66, title) + "<g font-size=\"12\">\n" + head + below + lanes + "</g>\n</svg>\n";
+    return svg_head(kTimelineWidth, y_ + 66, title) + "<g font-size=\"12\">\n" + head + below + lanes +
+           "</g>\n</svg>\n";
   }
 
  private:
   static std::string label(int x, int y, const std::string& text, const std::string& more) {
     return str("<text x=\"", x, "\" y=\"", y, "\"", more, ">", html_escaped(text), "</text>\n");
   }
-  double place(double seconds) const { return kLeft + kPlotWidth * seconds / seconds_; }
+  double place(double seconds) const { return kTimelineLeft + kPlotWidth * seconds / seconds_; }
 
   std::string bar(const TimeSpan& time, int y, const std::string& color, const std::string& what) const {
     const double width = std::max(0.5, place(time.end) - place(time.begin));  // short bars stay visible
@@ -114,7 +116,7 @@ class Picture {
   }
 
   std::string axis() {
-    const double ms = 1e3 * seconds_, tick = tick_of(ms);
+    const double ms = 1e3 * seconds_, tick = tick_ms(ms);
     const int digits = std::max(0, -static_cast<int>(std::floor(std::log10(tick) + 1e-9)));
     std::string lines, texts;
     for (int i = 0; i * tick <= ms; ++i) {
@@ -123,13 +125,13 @@ class Picture {
       texts +=
           str("<text x=\"", x, "\" y=\"", y_ + 20, "\" text-anchor=\"middle\">", number(i * tick, digits), "</text>\n");
     }
-    return str("<g stroke=\"#ddd\" fill=\"none\">", lines, "<path stroke=\"#444\" d=\"M", kLeft, " ", y_, "h",
+    return str("<g stroke=\"#ddd\" fill=\"none\">", lines, "<path stroke=\"#444\" d=\"M", kTimelineLeft, " ", y_, "h",
                kPlotWidth, "\"/></g>\n", texts, label(16, y_ + 20, "ms", ""));
   }
 
   std::string legend() const {
     std::string out;
-    int x = kLeft;
+    int x = kTimelineLeft;
     for (const Kind& k : {kAttention, kAttentionBackward, kOther}) {
       out += str("<rect x=\"", x, "\" y=\"", y_ + 36, "\" width=\"14\" height=\"14\" fill=\"", k.color, "\"/>",
                  label(x + 20, y_ + 48, k.name, ""));
@@ -147,7 +149,7 @@ class Picture {
 
 std::string timeline_picture(const ContextTimeline& t, const std::string& title,
                              const std::vector<std::string>& lines) {
-  return Picture(t).text(title, lines);
+  return TimelinePicture(t).text(title, lines);
 }
 
 }  // namespace ring

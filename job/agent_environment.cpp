@@ -27,7 +27,7 @@ AgentEnvironment from_allocation(const Variables& v) {
   return {.source = "Slurm", .nodes = std::max(1, v.number_or("SLURM_JOB_NUM_NODES", v.number_or("SLURM_NNODES", 1)))};
 }
 
-AgentEnvironment from_srun(Variables& v) {
+AgentEnvironment from_step(Variables& v) {
   const char* tasks = v.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   AgentEnvironment a = read_counts(v, "srun", {"SLURM_PROCID", tasks, nullptr, nullptr});
   a.nodes = std::max(1, v.number_or("SLURM_STEP_NUM_NODES", v.number_or("SLURM_NNODES", a.agents)));
@@ -49,7 +49,7 @@ AgentEnvironment parse_agent_environment(const Environment& env) {
   Variables v(env);
   if (v.has(kOpenMpi.rank)) return read_counts(v, "mpirun", kOpenMpi);
   if (v.has(kHydra.rank) && v.has(kHydra.local_world)) return read_counts(v, "mpiexec", kHydra);
-  if (v.has("SLURM_STEP_ID") && v.has("SLURM_PROCID")) return from_srun(v);
+  if (v.has("SLURM_STEP_ID") && v.has("SLURM_PROCID")) return from_step(v);
   if (v.has("SLURM_JOB_ID")) return from_allocation(v);
   if (v.has("JOB_COMPLETION_INDEX")) return from_kubernetes(v);
   return {};

@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 7> kCalls = {"create", "read", "reserve",
 constexpr std::array<std::string_view, 7> kOperations = {"all_reduce", "all_gather",    "reduce_scatter", "all_to_all",
                                                          "broadcast",  "reduce_pieces", "exchange"};
 constexpr std::array<std::string_view, 2> kSides = {"sent", "received"};
-constexpr double kMaxSeconds = 1e7;
+constexpr double kMaxFaultSeconds = 1e7;
 constexpr std::int64_t kMost = 1'000'000'000;
 
 // Returns the keys of a fault kind, each followed by a space.
@@ -85,7 +85,7 @@ double seconds(const Piece& p) {
       {{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}}};
   for (const auto& [unit, factor] : units)
     if (p.text.ends_with(unit))
-      return factor * number<double>(p, p.text.substr(0, p.text.size() - unit.size()), 0, kMaxSeconds / factor,
+      return factor * number<double>(p, p.text.substr(0, p.text.size() - unit.size()), 0, kMaxFaultSeconds / factor,
                                      "a time such as 500ms, 60s, 5m or 1h,");
   p.wrong("is not a time: give a number and ms, s, m or h");
 }

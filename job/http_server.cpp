@@ -35,14 +35,14 @@ struct Exchange {
   bool too_large = false;
 };
 
-struct Stream {
-  explicit Stream(std::function<std::string()> pieces) : next(std::move(pieces)) {}
+struct ReplyStream {
+  explicit ReplyStream(std::function<std::string()> pieces) : next(std::move(pieces)) {}
   std::function<std::string()> next;
   std::string rest;  // unsent part of the last piece
 };
 
 ssize_t read_stream(void* of, std::uint64_t, char* out, std::size_t max) try {
-  auto& stream = *static_cast<Stream*>(of);
+  auto& stream = *static_cast<ReplyStream*>(of);
   if (stream.rest.empty()) stream.rest = stream.next();
   if (stream.rest.empty()) return MHD_CONTENT_READER_END_OF_STREAM;
   const std::size_t n = std::min(max, stream.rest.size());
@@ -53,7 +53,7 @@ ssize_t read_stream(void* of, std::uint64_t, char* out, std::size_t max) try {
   return MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
-void end_stream(void* of) { delete static_cast<Stream*>(of); }
+void end_stream(void* of) { delete static_cast<ReplyStream*>(of); }
 
 std::string header_of(MHD_Connection* c, const char* name) {
   const char* value = MHD_lookup_connection_value(c, MHD_HEADER_KIND, name);
@@ -170,7 +170,7 @@ MHD_Result add_query(void* to, MHD_ValueKind, const char* key, const char* value
 MHD_Response* response_of(HttpReply& reply) {
   if (!reply.stream)
     return MHD_create_response_from_buffer(reply.body.size(), reply.body.data(), MHD_RESPMEM_MUST_COPY);
-  auto stream = std::make_unique<Stream>(std::move(reply.stream));
+  auto stream = std::make_unique<ReplyStream>(std::move(reply.stream));
   MHD_Response* response =
       MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, kPiece, read_stream, stream.get(), end_stream);
   if (response) stream.release();

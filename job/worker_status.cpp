@@ -16,7 +16,7 @@
 namespace ring {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3347504D52;  // "RMPG3"
+constexpr std::uint64_t kStatusMagic = 0x3347504D52;  // "RMPG3"
 
 void* map(int fd) { return mmap(nullptr, sizeof(WorkerStatus), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); }
 
@@ -28,7 +28,7 @@ WorkerStatus* inherited(const std::string& text) {
                      facts.st_size >= static_cast<off_t>(sizeof(WorkerStatus));
   void* memory = sound ? map(number) : MAP_FAILED;
   auto* page = memory == MAP_FAILED ? nullptr : static_cast<WorkerStatus*>(memory);
-  if (!page || page->magic != kMagic)
+  if (!page || page->magic != kStatusMagic)
     fail("environment: RINGMASTER_PAGE='", text, "' is not a descriptor that `ringmaster launch` opened: unset it");
   close(number);
   return page;
@@ -45,7 +45,7 @@ SharedStatus::SharedStatus(const std::string& cookie, const std::string& kept_ke
              "too long for the page: a cookie of ", cookie.size(), " bytes or a key of ", kept_key.size(), " bytes");
   std::ranges::copy(cookie, page_->cookie.begin());
   std::ranges::copy(kept_key, page_->kept_key.begin());
-  page_->magic = kMagic;
+  page_->magic = kStatusMagic;
 }
 
 SharedStatus::~SharedStatus() { munmap(page_, sizeof(WorkerStatus)); }

@@ -50,6 +50,11 @@ inline void check_numel(std::string_view op, std::string_view name, const Tensor
              want, " contiguous elements");
 }
 
+// Returns whether t has the rows [first, end); true if there are none.
+inline bool has_rows(const Tensor& t, std::int64_t first, std::int64_t end) {
+  return first >= end || (first >= 0 && end <= t.dim(0));
+}
+
 // Returns the elements per row if `numel` elements are divided into rows.numel() rows; 0 if `rows` is undefined or
 // numel is 0. Throws Error, naming `op`, if they do not divide evenly or `rows` is not contiguous i32.
 inline std::int64_t width_of_rows(std::string_view op, const Tensor& rows, std::int64_t numel) {

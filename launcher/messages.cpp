@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 
 template <class F>
-auto read(const std::string& text, F take) {
+auto parse_message(const std::string& text, F take) {
   try {
     return take(parse_json<json>(text));
   } catch (const std::exception& e) {
@@ -102,7 +102,7 @@ std::string encode(const Report& r) {
 }
 
 Report decode_report(const std::string& text) {
-  return read(text, [](const json& j) {
+  return parse_message(text, [](const json& j) {
     Report r{j.at("from"), j.at("attempt")};
     if (j.contains("offer")) r.offer = offer_of(j["offer"]);
     if (j.contains("failure")) r.failure = failure_of(j["failure"]);
@@ -130,7 +130,7 @@ std::string encode(const Order& o) {
 }
 
 Order decode_order(const std::string& text) {
-  return read(text, [](const json& j) {
+  return parse_message(text, [](const json& j) {
     Order o;
     o.kind = static_cast<Order::Kind>(j.at("kind").get<int>());
     j.at("text").get_to(o.text);

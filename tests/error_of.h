@@ -16,4 +16,6 @@ std::string error_of(const F& f) {
   return "";
 }
 
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
 }  // namespace ring

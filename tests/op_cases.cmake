@@ -7,3 +7,4 @@ add_library(ring_op_cases OBJECT ${CMAKE_CURRENT_LIST_DIR}/op_case.cpp ${op_case
 set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/op_case.cpp ${CMAKE_CURRENT_LIST_DIR}/cases/self_attention.cpp
                             PROPERTIES COMPILE_OPTIONS -O3)
 target_link_libraries(ring_op_cases PUBLIC ring_flags ring_autograd)
+ring_unity(ring_op_cases)

@@ -11,6 +11,8 @@
 
 namespace ring {
 
+inline constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, which the library uses for spaces
+
 // The normalizer_spec of a model.
 struct SentencePieceNormalization {
   std::string replacements;       // precompiled_charsmap: maps prefixes to replacements; empty if there is none

@@ -21,7 +21,6 @@
 namespace ring {
 namespace {
 
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
 constexpr std::size_t kLongest = 16384;  // maximum bytes per library call, whose time grows faster than linearly
 
 // Bytes to append to a model, so that the library does not normalize each part separately. Appended fields of a

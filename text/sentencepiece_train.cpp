@@ -18,6 +18,7 @@
 
 #include "core/check.h"
 #include "core/interrupted.h"
+#include "text/sentencepiece_normalizer.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -25,7 +26,6 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kSentenceBytes = 8192;
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, which the library uses for spaces
 
 // Passes text to the library, which expects sentences: here, parts of the text that end after a newline or before a
 // space.

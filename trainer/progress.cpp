@@ -70,7 +70,7 @@ std::vector<Part> parts(const ProgressState& s) {
   return out;
 }
 
-std::string joined(const std::vector<Part>& parts) {
+std::string joined_parts(const std::vector<Part>& parts) {
   std::string out;
   for (const Part& p : parts) out += str(out.empty() ? "" : "  ", p.text);
   return out;
@@ -108,10 +108,10 @@ std::string live_line(const ProgressState& s, int columns) {
   std::vector<Part> shown = parts(s);
   const auto room = static_cast<std::size_t>(std::max(columns, 1));
   const auto less = [](const Part& a, const Part& b) { return a.rank < b.rank; };
-  while (shown.size() > 1 && joined(shown).size() > room) {
+  while (shown.size() > 1 && joined_parts(shown).size() > room) {
     shown.erase(std::max_element(shown.begin(), shown.end(), less));
   }
-  const std::string text = joined(shown).substr(0, room);
+  const std::string text = joined_parts(shown).substr(0, room);
   // The bar's two brackets and the space after it take 3 columns.
   const int cells = std::min(kMaxBar, static_cast<int>(room - text.size()) - 3);
   return s.total_steps > 0 && cells >= kMinBar ? bar(s, cells) + text : text;
@@ -121,7 +121,7 @@ std::string plain_line(const ProgressState& s) {
   std::vector<Part> all = parts(s);
   if (s.total_steps > 0) all[0].text = "step " + all[0].text;
   if (!std::isnan(s.lr)) all.push_back({6, "lr " + scientific(s.lr)});
-  return joined(all);
+  return joined_parts(all);
 }
 
 Progress::Progress(ProgressOptions options)

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxDepth = 6;  // maximum depth of nested folders
+constexpr int kMaxFolderDepth = 6;  // maximum depth of nested folders
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -178,7 +178,7 @@ RunSummary summary_of(const fs::path& path, const fs::path& searched, const RunR
 
 void add_runs(const fs::path& path, const fs::path& searched, int depth, std::vector<RunSummary>& runs) {
   if (holds_a_run(path)) return runs.push_back(summary_of(path, searched));
-  if (depth > kMaxDepth) return;
+  if (depth > kMaxFolderDepth) return;
   std::error_code error;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error))
     if (is_folder(entry->path())) add_runs(entry->path(), searched, depth + 1, runs);

@@ -46,14 +46,14 @@ struct Chunk {
   SlotPtr in, out;
 };
 
-struct Inputs {
+struct ChunkInputs {
   SlotPtr x;
   std::vector<Chunk> chunks;
 };
 
 // Runs before the backward of the chunks. Binds their input slots to rows of x's gradient, to which they then write
 // directly, and passes each chunk its rows of dy.
-void chunks_backward(const Backward& back, const Inputs& inputs, const Shape& shape, std::int64_t rows) {
+void chunks_backward(const Backward& back, const ChunkInputs& inputs, const Shape& shape, std::int64_t rows) {
   const Tensor& dy = back.grad();
   const Sink dx = back.sink(inputs.x, shape, dy.dtype());
   std::int64_t first = 0;
@@ -72,7 +72,7 @@ Var map_chunks(Run& run, const Var& x, std::int64_t rows, const RowsFn& f) {
   const std::int64_t at_once = rows / ranks + (rows % ranks > 0);
   if (rows == 0 || own <= at_once) return f(run, x);
   const Var whole = run.tape ? kept_whole(run, x) : x;
-  Inputs inputs{x.slot, {}};
+  ChunkInputs inputs{x.slot, {}};
   Tensor y;
   for (std::int64_t first = 0; first < own; first += at_once) {
     const std::int64_t count = std::min(at_once, own - first);
@@ -88,7 +88,7 @@ Var map_chunks(Run& run, const Var& x, std::int64_t rows, const RowsFn& f) {
   visit_all<SlotPtr>(inputs, [&](const SlotPtr& slot) { wanted = wanted || slot; });
   if (!run.tape || !wanted) return {y, nullptr};
   return run.record("chunks", y, inputs,
-                    [shape = x.value.shape(), rows = at_once](const Backward& back, const Inputs& of) {
+                    [shape = x.value.shape(), rows = at_once](const Backward& back, const ChunkInputs& of) {
                       chunks_backward(back, of, shape, rows);
                     });
 }

@@ -21,7 +21,7 @@ struct Fp8Values {
 };
 
 template <class T>
-struct ForBackward {
+struct Fp8ForBackward {
   Fp8Values<T> x;  // transposed copy of the input
   T w;
   T gate_up;  // undefined unless the input is swiglu(gate_up)
@@ -140,7 +140,7 @@ bool reads_only_fp8(const LinearInputs<SlotPtr>& inputs) { return !inputs.b && !
 
 // type: that of x and its gradient.
 void backward(const Backward& back, const Fp8Linear& f, DType type, const LinearInputs<SlotPtr>& inputs,
-              const ForBackward<Saved>& saved) {
+              const Fp8ForBackward<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
   const Tensor w = saved.w.get(ctx);
   if (inputs.x || inputs.w) {
@@ -180,7 +180,7 @@ Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& re
   const LinearInputs<Var> in{x, w, b, residual};
   const LinearInputs<Tensor> values = values_of(in);
   if (!run.records(in)) return {forward(run.ctx, f, values), nullptr};
-  ForBackward<Saved> saved{{}, run.save(w), f.swiglu && x.slot ? run.save(x) : Saved{}};
+  Fp8ForBackward<Saved> saved{{}, run.save(w), f.swiglu && x.slot ? run.save(x) : Saved{}};
   const bool again = x.recipe || run.recompute;  // true if backward gets x anyway: then it quantizes x again
   const Fp8Copies q = quantize_input(run.ctx, f, x.value, w.slot && !again ? Which::both : Which::plain);
   if (q.transposed.defined()) saved.x = {run.save(q.transposed.values), run.save(q.transposed.scales)};
@@ -188,7 +188,7 @@ Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& re
     saved.x = save_to_recompute(
         run.save(x), [f](const ExecContext& ctx, const Tensor& input) { return transposed_input(ctx, f, input); });
   const auto rule = [f, type = x.value.dtype()](const Backward& back, const LinearInputs<SlotPtr>& inputs,
-                                                const ForBackward<Saved>& kept) {
+                                                const Fp8ForBackward<Saved>& kept) {
     backward(back, f, type, inputs, kept);
   };
   const Var out = run.record("fp8_linear", product(run.ctx, f, q.plain, values), slots_of(in), saved, rule);

@@ -15,7 +15,7 @@ std::vector<SelectedRows> rows_of(const std::vector<std::int32_t>& blocks) {
   return documents;
 }
 
-struct Inputs {
+struct IndexerInputs {
   SlotPtr projected, biases;
 };
 
@@ -24,7 +24,7 @@ struct ScoresRule {
   IndexShape shape;
   std::vector<std::int32_t> blocks;
 
-  void operator()(const Backward& back, const Inputs& inputs, const Saved& saved_projected) const {
+  void operator()(const Backward& back, const IndexerInputs& inputs, const Saved& saved_projected) const {
     const Tensor projected = saved_projected.get(back.ctx);
     if (inputs.projected) {
       const Sink s = back.sink(inputs.projected, projected.shape(), projected.dtype());
@@ -45,7 +45,7 @@ Var index_scores(Run& run, const Var& projected, const Var& biases, const IndexS
   const Tensor scores = run.ctx.empty({projected.value.dim(0), shape.count, columns});
   index_scores_kernel({projected.value, scores, shape, rows_of(blocks), biases.value}, run.ctx);
   if (!run.records(projected, biases)) return {scores, nullptr};
-  return run.record("index_scores", scores, Inputs{projected.slot, biases.slot}, run.save(projected),
+  return run.record("index_scores", scores, IndexerInputs{projected.slot, biases.slot}, run.save(projected),
                     ScoresRule{shape, blocks});
 }
 

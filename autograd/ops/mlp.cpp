@@ -15,7 +15,7 @@ struct Hidden {
   T before, after;
 };
 
-struct ForBackward {
+struct MlpForBackward {
   Saved x, w_up, w_down;
   Hidden<Saved> hidden;
 };
@@ -29,7 +29,7 @@ Hidden<Tensor> up_and_activate(const ExecContext& ctx, const LinearInputs<Tensor
 
 Tensor down(const ExecContext& ctx, const LinearInputs<Tensor>& in) { return linear_forward(ctx, in); }
 
-void mlp_backward(const Backward& back, const Layers<SlotPtr>& inputs, ForBackward& saved) {
+void mlp_backward(const Backward& back, const Layers<SlotPtr>& inputs, MlpForBackward& saved) {
   const ExecContext& ctx = back.ctx;
   const Tensor& dy = back.grad();
   const Tensor w_up = saved.w_up.get(ctx), w_down = saved.w_down.get(ctx);
@@ -54,7 +54,7 @@ Var mlp_gelu_tanh(Run& run, const Var& x, const Var& w1, const Var& b1, const Va
   check_residual("mlp_gelu_tanh", residual, {x.value.dim(0), w2.value.dim(0)});
   const Tensor y = down(run.ctx, {hidden.after, w2.value, b2.value, residual.value});
   if (!run.records(x, w1, b1, w2, b2, residual)) return {y, nullptr};
-  ForBackward saved{.x = run.save(x), .w_up = run.save(w1), .w_down = run.save(w2), .hidden = {}};
+  MlpForBackward saved{.x = run.save(x), .w_up = run.save(w1), .w_down = run.save(w2), .hidden = {}};
   saved.hidden = run.recompute
                      ? save_to_recompute(LinearInputs<Saved>{saved.x, saved.w_up, run.save(b1), {}}, up_and_activate)
                      : Hidden<Saved>{run.save(hidden.before), run.save(hidden.after)};

@@ -80,12 +80,12 @@ struct Computed {
   Prepared<T> prepared;
 };
 
-struct ForBackward {
+struct AttentionForBackward {
   Arguments<Saved> arguments;
   Computed<Saved> computed;
 };
 
-struct Inputs {
+struct AttentionInputs {
   SlotPtr qkv, q_norm, k_norm, pooling, pool_gates;
 };
 
@@ -283,12 +283,12 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
   return sums;
 }
 
-struct Rule {
+struct AttentionRule {
   static constexpr bool kKeepsNoTensor = true;
   Attend forward;
 
   // The gradients of q, k and v are views of one matrix: qkv's gradient itself if nothing was written to it yet.
-  void operator()(const Backward& back, const Inputs& inputs, const ForBackward& saved) const {
+  void operator()(const Backward& back, const AttentionInputs& inputs, const AttentionForBackward& saved) const {
     const Constants<Tensor> c = get_all(saved.arguments.constants, back.ctx);
     const Prepared<Tensor> p = get_all(saved.computed.prepared, back.ctx);
     const bool first = inputs.qkv && !inputs.qkv->written;
@@ -321,7 +321,7 @@ struct Rule {
     if (!direct) back.accumulate(inputs.qkv, dqkv);
   }
 
-  AttentionBackward arguments(const Backward& back, const ForBackward& saved, const Parts& in,
+  AttentionBackward arguments(const Backward& back, const AttentionForBackward& saved, const Parts& in,
                               const Parts& gradients) const {
     const ExecContext& ctx = back.ctx;
     const Tensor out = saved.computed.out.get(ctx);
@@ -397,10 +397,10 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
                                    .selection = save_in_place(a.selection.bits),
                                    .learned = {run.save(options.pooling), run.save(options.pool_gates)}};
   const Computed<Saved> computed = save_computed(run, qkv, p, a, forward, arguments);
-  const Var y = run.record(
-      "self_attention", a.out.view(shape),
-      Inputs{qkv.slot, options.q_norm.slot, options.k_norm.slot, options.pooling.slot, options.pool_gates.slot},
-      ForBackward{arguments, computed}, Rule{forward});
+  const Var y = run.record("self_attention", a.out.view(shape),
+                           AttentionInputs{qkv.slot, options.q_norm.slot, options.k_norm.slot, options.pooling.slot,
+                                           options.pool_gates.slot},
+                           AttentionForBackward{arguments, computed}, AttentionRule{forward});
   if (!attends_again(run, qkv)) return y;
   return recomputable(y, computed.out, [shape](const ExecContext&, const Tensor& out) { return out.view(shape); });
 }

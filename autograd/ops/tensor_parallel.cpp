@@ -23,11 +23,11 @@ void reduce_scatter(const ExecContext& ctx, Communicator& tp, const Tensor& all,
 }
 
 template <class T>
-struct Terms {
+struct ScatterTerms {
   T x, b, residual;
 };
 
-Tensor reduce_scattered(const ExecContext& ctx, Communicator& tp, const Terms<Tensor>& terms) {
+Tensor reduce_scattered(const ExecContext& ctx, Communicator& tp, const ScatterTerms<Tensor>& terms) {
   const auto& [x, b, residual] = terms;
   const Tensor y = ctx.empty({x.dim(0) / tp.size(), x.dim(1)}, x.dtype());
   reduce_scatter(ctx, tp, x, y);
@@ -37,8 +37,8 @@ Tensor reduce_scattered(const ExecContext& ctx, Communicator& tp, const Terms<Te
 }
 
 // bias: shape of the bias.
-void reduce_scatter_backward(const Backward& back, Communicator& tp, const Terms<SlotPtr>& terms, const Shape& bias,
-                             DType type) {
+void reduce_scatter_backward(const Backward& back, Communicator& tp, const ScatterTerms<SlotPtr>& terms,
+                             const Shape& bias, DType type) {
   const Tensor& dy = back.grad();
   if (terms.x) back.accumulate(terms.x, gathered(back.ctx, tp, dy));
   bias_gradient(back, terms.b, dy, bias, type);  // of this process's rows; sum_replicated() adds the others'
@@ -144,9 +144,9 @@ Var reduce_scatter_rows(Run& run, const Var& x, const Var& b, const Var& residua
   RING_CHECK(!residual.value.defined() || residual.value.shape() == shape, "reduce_scatter_rows: residual ",
              describe(residual.value), " for rows of ", shape);
   return run.op(
-      "reduce_scatter_rows", Terms<Var>{x, b, residual},
-      [&tp](const ExecContext& ctx, const Terms<Tensor>& terms) { return reduce_scattered(ctx, tp, terms); },
-      [&tp, bias = b.value.shape(), type = b.value.dtype()](const Backward& back, const Terms<SlotPtr>& terms) {
+      "reduce_scatter_rows", ScatterTerms<Var>{x, b, residual},
+      [&tp](const ExecContext& ctx, const ScatterTerms<Tensor>& terms) { return reduce_scattered(ctx, tp, terms); },
+      [&tp, bias = b.value.shape(), type = b.value.dtype()](const Backward& back, const ScatterTerms<SlotPtr>& terms) {
         reduce_scatter_backward(back, tp, terms, bias, type);
       });
 }

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "the format's little-endian numbers are copied as they are");
 
-constexpr std::size_t kLengthBytes = 8, kAlignment = 64;
+constexpr std::size_t kLengthBytes = 8, kHeaderAlignment = 64;
 constexpr const char* kMetadata = "__metadata__";
 
 std::int64_t element_bytes(const std::string& type) {
@@ -164,8 +164,8 @@ std::string safetensors_header(const std::vector<std::pair<std::string, SafeTens
   for (const auto& [name, t] : tensors)
     j[name] = {{"dtype", t.type}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}};
   std::string text = j.dump();
-  const std::size_t used = (kLengthBytes + text.size()) % kAlignment;
-  text.append(used ? kAlignment - used : 0, ' ');
+  const std::size_t used = (kLengthBytes + text.size()) % kHeaderAlignment;
+  text.append(used ? kHeaderAlignment - used : 0, ' ');
   const std::uint64_t length = text.size();
   if (length > kMaxSafetensorsHeader)
     fail("the header of ", tensors.size(), " tensors has ", length, " bytes, but at most ", kMaxSafetensorsHeader,

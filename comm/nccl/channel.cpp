@@ -22,8 +22,7 @@ using Clock = AwakeClock;
 
 namespace {
 
-constexpr milliseconds kLockTime{2'000};   // time for calls of other threads to return
-constexpr milliseconds kCloseTime{5'000};  // time for the last operations, and for an abort
+constexpr milliseconds kLockTime{2'000};  // time for calls of other threads to return
 
 double seconds(milliseconds t) { return static_cast<double>(t.count() / 10) / 100; }
 

@@ -31,7 +31,6 @@ using Clock = AwakeClock;
 
 // Added to a message count, gives a flag value that releases all waits. Flag values are compared with wrap-around.
 constexpr std::uint32_t kFar = std::uint32_t{1} << 30;
-constexpr milliseconds kCloseTime{5'000};
 const char* const kFine = "fine";
 
 struct Driver {

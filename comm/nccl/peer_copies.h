@@ -13,6 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -31,6 +32,8 @@
 #include "job/store.h"
 
 namespace ring::nccl {
+
+inline constexpr std::chrono::milliseconds kCloseTime{5'000};  // time for the last operations, and for an abort
 
 class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
  public:

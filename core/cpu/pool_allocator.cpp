@@ -4,12 +4,9 @@
 
 #include <cstdlib>
 
+#include "core/host_pages.h"
+
 namespace ring {
-namespace {
-
-constexpr std::size_t kLargePage = std::size_t{2} << 20;
-
-}  // namespace
 
 PoolAllocator::~PoolAllocator() { release_cached(); }
 

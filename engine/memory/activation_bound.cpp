@@ -7,8 +7,6 @@
 namespace ring {
 namespace {
 
-const PartOption kNothing;
-
 double as_double(std::size_t bytes) { return static_cast<double>(bytes); }
 
 // Value and slope of the bound, a concave function of the price of one memory (device or host), at one price. The
@@ -49,13 +47,13 @@ ActivationBound::ActivationBound(const PartOptions& parts, std::size_t base, Act
 }
 
 const PartOption& ActivationBound::option_before(std::size_t part, std::size_t before) const {
-  return part == 0 ? kNothing : parts_[part - 1][before];
+  return part == 0 ? kNoPart : parts_[part - 1][before];
 }
 
 // Returns the part with the highest peak when every part uses its fastest option.
 std::size_t ActivationBound::tightest_part() const {
   std::size_t in_use = 0, max = 0, tightest = 0;
-  const PartOption* before = &kNothing;
+  const PartOption* before = &kNoPart;
   for (std::size_t p = 0; p < parts_.size(); ++p) {
     const PartOption& o = *std::ranges::min_element(parts_[p], {}, &PartOption::nanoseconds);
     if (in_use + o.peak() > max) max = in_use + o.peak(), tightest = p;

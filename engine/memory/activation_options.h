@@ -20,6 +20,8 @@ struct PartOption {
   std::int64_t forward = 0, backward = 0;  // nanoseconds of the part; they hide the previous part's transfers
   std::size_t peak() const { return forward_peak > backward_peak ? forward_peak : backward_peak; }
 };
+inline constexpr PartOption kNoPart;  // stands before the first part
+
 using PartOptions = std::vector<std::vector<PartOption>>;  // in the order of the forward pass
 
 struct ActivationBudget {

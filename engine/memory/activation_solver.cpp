@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
-const PartOption kNothing;
-
 // A plan for the parts so far.
 struct Partial {
   std::size_t in_use, host;  // bytes in use when the next part begins; bytes of all parts on the host
@@ -71,7 +69,7 @@ class Solver {
 
  private:
   const PartOption& option_before(std::size_t part, const Partial& p) const {
-    return part == 0 ? kNothing : parts_[part - 1][p.option];
+    return part == 0 ? kNoPart : parts_[part - 1][p.option];
   }
   bool some_room() const { return static_cast<std::int64_t>(base_) <= room_[0][0] && min_host_[0] <= budget_.host; }
 
@@ -85,7 +83,7 @@ class Solver {
       const auto min = std::ranges::min_element(parts_[p], {}, &PartOption::host);
       min_host_[p] = min_host_[p + 1] + min->host;
       for (std::size_t b = 0; b < (p == 0 ? 1 : parts_[p - 1].size()); ++b)
-        room_[p].push_back(room_before(p, p == 0 ? kNothing : parts_[p - 1][b]));
+        room_[p].push_back(room_before(p, p == 0 ? kNoPart : parts_[p - 1][b]));
     }
   }
   std::int64_t room_before(std::size_t part, const PartOption& before) const {
@@ -188,7 +186,7 @@ class Solver {
 
 ActivationChoice evaluate_options(const PartOptions& parts, std::vector<int> options, std::size_t base) {
   ActivationChoice c{.options = std::move(options), .peak = base};
-  const PartOption* before = &kNothing;
+  const PartOption* before = &kNoPart;
   std::size_t in_use = base;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const PartOption& o = parts[p][static_cast<std::size_t>(c.options[p])];

@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 const char* torch_name(FloatType t) {
   switch (t) {
@@ -19,16 +19,16 @@ const char* torch_name(FloatType t) {
 }
 
 // Returns the value of rope_scaling, or of rope_parameters without rope_theta.
-Json rope_scaling(const RopeConfig& rope) {
+OrderedJson rope_scaling(const RopeConfig& rope) {
   if (rope.scaling == RopeScaling::none) return {{"rope_type", "default"}};
   if (rope.scaling == RopeScaling::linear) return {{"rope_type", "linear"}, {"factor", rope.factor}};
   if (rope.scaling == RopeScaling::dynamic) return {{"rope_type", "dynamic"}, {"factor", rope.factor}};
   if (rope.scaling == RopeScaling::yarn) {
-    Json yarn = {{"rope_type", "yarn"},
-                 {"factor", rope.factor},
-                 {"beta_fast", rope.beta_fast},
-                 {"beta_slow", rope.beta_slow},
-                 {"original_max_position_embeddings", rope.original_context}};
+    OrderedJson yarn = {{"rope_type", "yarn"},
+                        {"factor", rope.factor},
+                        {"beta_fast", rope.beta_fast},
+                        {"beta_slow", rope.beta_slow},
+                        {"original_max_position_embeddings", rope.original_context}};
     // Omitted if it is not set: readers then use the factor of YaRN's paper.
     if (rope.attention_factor > 0) yarn["attention_factor"] = rope.attention_factor;
     return yarn;
@@ -40,26 +40,26 @@ Json rope_scaling(const RopeConfig& rope) {
           {"original_max_position_embeddings", rope.original_context}};
 }
 
-void add_rope(Json& j, const RopeConfig& rope) {
-  const Json scaling = rope_scaling(rope);
+void add_rope(OrderedJson& j, const RopeConfig& rope) {
+  const OrderedJson scaling = rope_scaling(rope);
   // transformers 4 reads rope_theta and rope_scaling, transformers 5 reads rope_parameters.
   j["rope_theta"] = rope.theta;
-  j["rope_scaling"] = rope.scaling == RopeScaling::none ? Json() : scaling;
+  j["rope_scaling"] = rope.scaling == RopeScaling::none ? OrderedJson() : scaling;
   j["rope_parameters"] = scaling;
   j["rope_parameters"]["rope_theta"] = rope.theta;
 }
 
-void add_layer_types(Json& j, const std::vector<std::int64_t>& windows) {
+void add_layer_types(OrderedJson& j, const std::vector<std::int64_t>& windows) {
   const std::int64_t window_size = std::ranges::max(windows);  // all windows have one size (family_of() checks it)
   j["use_sliding_window"] = window_size > 0;
-  j["sliding_window"] = window_size > 0 ? Json(window_size) : Json();
+  j["sliding_window"] = window_size > 0 ? OrderedJson(window_size) : OrderedJson();
   // For readers without layer_types: all layers from this one on have windows.
   j["max_window_layers"] = std::ranges::find_if(windows, [](std::int64_t w) { return w > 0; }) - windows.begin();
   for (const std::int64_t window : windows)
     j["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
 }
 
-void add_attention(Json& j, Family family, const ModelConfig& c) {
+void add_attention(OrderedJson& j, Family family, const ModelConfig& c) {
   const std::vector<std::int64_t> windows = attention_windows(c);
   if (family == Family::mistral) j["sliding_window"] = windows[0];
   if (family == Family::qwen2 || family == Family::qwen3) add_layer_types(j, windows);
@@ -68,7 +68,7 @@ void add_attention(Json& j, Family family, const ModelConfig& c) {
   j["attention_dropout"] = c.attention_dropout;
 }
 
-void add_llama(Json& j, Family family, const ModelConfig& c) {
+void add_llama(OrderedJson& j, Family family, const ModelConfig& c) {
   j["hidden_size"] = c.width;
   j["intermediate_size"] = c.mlp_width;
   j["num_hidden_layers"] = c.layers;
@@ -83,7 +83,7 @@ void add_llama(Json& j, Family family, const ModelConfig& c) {
   add_attention(j, family, c);
 }
 
-void add_gpt2(Json& j, const ModelConfig& c) {
+void add_gpt2(OrderedJson& j, const ModelConfig& c) {
   j["n_positions"] = c.context;
   j["n_embd"] = c.width;
   j["n_layer"] = c.layers;
@@ -99,33 +99,35 @@ void add_gpt2(Json& j, const ModelConfig& c) {
 }
 
 // Returns the ids of the end tokens: a single number, a list without duplicates if there are several, or null.
-Json end_ids(const TextEnds& ends) {
+OrderedJson end_ids(const TextEnds& ends) {
   std::vector<std::int32_t> all;
   if (ends.end) all.push_back(*ends.end);
   for (const std::int32_t id : ends.more_ends)
     if (std::ranges::find(all, id) == all.end()) all.push_back(id);
   if (all.size() > 1) return all;
-  return all.empty() ? Json() : Json(all[0]);
+  return all.empty() ? OrderedJson() : OrderedJson(all[0]);
 }
 
 // Writes the tokens that begin, end and pad a text. Begin and end are null if there are none: if the keys were missing,
 // readers would use their own defaults. imported: the generation_config.json of imported weights, or an empty object.
-void add_ends(Json& j, const TextEnds& ends, const Json& imported) {
-  const Json bos = imported.value("bos_token_id", Json()), pad = imported.value("pad_token_id", Json());
-  j["bos_token_id"] = bos.is_null() && ends.begin ? Json(*ends.begin) : bos;
+void add_ends(OrderedJson& j, const TextEnds& ends, const OrderedJson& imported) {
+  const OrderedJson bos = imported.value("bos_token_id", OrderedJson()),
+                    pad = imported.value("pad_token_id", OrderedJson());
+  j["bos_token_id"] = bos.is_null() && ends.begin ? OrderedJson(*ends.begin) : bos;
   j["eos_token_id"] = end_ids(ends);
   if (!pad.is_null()) j["pad_token_id"] = pad;
 }
 
-Json parse_imported(const std::string& imported) {
-  return imported.empty() ? Json::object() : parse_json<Json>(imported, {.duplicate_keys = DuplicateKeys::last_wins});
+OrderedJson parse_imported(const std::string& imported) {
+  return imported.empty() ? OrderedJson::object()
+                          : parse_json<OrderedJson>(imported, {.duplicate_keys = DuplicateKeys::last_wins});
 }
 
 }  // namespace
 
 std::string hf_config(Family family, const ModelConfig& c, FloatType type, const TextEnds& ends,
                       const std::string& imported) {
-  Json j;
+  OrderedJson j;
   j["architectures"] = {architecture(family)};
   j["model_type"] = model_type(family);
   j["vocab_size"] = c.vocab_size;
@@ -144,9 +146,9 @@ std::string hf_config(Family family, const ModelConfig& c, FloatType type, const
 }
 
 std::string hf_generation_config(const TextEnds& ends, const std::string& imported) {
-  Json j = parse_imported(imported);
+  OrderedJson j = parse_imported(imported);
   if (imported.empty()) j["_from_model_config"] = true;
-  add_ends(j, ends, Json(j));
+  add_ends(j, ends, OrderedJson(j));
   return j.dump(2) + "\n";
 }
 

@@ -40,16 +40,12 @@ void check_scores(const char* op, const char* name, const Tensor& t, std::int64_
              op, ": ", name, " is ", describe(t), ", expected f32[blocks, ", heads, ", blocks]");
 }
 
-bool has(const Tensor& t, std::int64_t first, std::int64_t end) {
-  return first >= end || (first >= 0 && end <= t.dim(0));
-}
-
 void check_rows(const char* op, const Tensor& projected, const Tensor& scores, const SelectedRows& d) {
   RING_CHECK(
       d.begin >= 0 && d.begin <= d.end && d.end <= scores.dim(2) &&
-          has(scores, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end) &&
-          has(projected, d.keys, std::int64_t{d.keys} + d.end - 1) &&
-          has(projected, std::int64_t{d.queries} + std::max(0, d.begin - 1), std::int64_t{d.queries} + d.end - 1),
+          has_rows(scores, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end) &&
+          has_rows(projected, d.keys, std::int64_t{d.keys} + d.end - 1) &&
+          has_rows(projected, std::int64_t{d.queries} + std::max(0, d.begin - 1), std::int64_t{d.queries} + d.end - 1),
       op, ": blocks ", d.begin, " to ", d.end, " with rows ", d.queries, ", ", d.keys, " and ", d.bits,
       " do not fit projected ", describe(projected), " and scores ", describe(scores));
 }
@@ -85,9 +81,9 @@ void check(const IndexScoresBackward& a) {
                  a.dprojected.dtype() == a.projected.dtype(),
              op, ": dprojected is ", describe(a.dprojected), " for ", describe(a.projected));
   for (const SelectedRows& d : a.documents) {
-    RING_CHECK(d.begin == 0 && d.queries == d.bits && d.keys == d.bits && has(a.projected, d.bits, d.bits + d.end), op,
-               ": a document of ", d.end, " blocks that is not whole, or has rows ", d.queries, ", ", d.keys, " and ",
-               d.bits);
+    RING_CHECK(d.begin == 0 && d.queries == d.bits && d.keys == d.bits && has_rows(a.projected, d.bits, d.bits + d.end),
+               op, ": a document of ", d.end, " blocks that is not whole, or has rows ", d.queries, ", ", d.keys,
+               " and ", d.bits);
     check_rows(op, a.projected, a.dscores, d);
   }
 }
@@ -98,8 +94,8 @@ void check(const IndexDistancesBackward& a) {
   RING_CHECK(a.dbiases.defined(), op, ": no dbiases");
   check_biases(op, "dbiases", a.dbiases, a.shape);
   for (const SelectedRows& d : a.documents)
-    RING_CHECK(d.begin == 0 && d.end <= a.dscores.dim(2) && has(a.dscores, d.bits, std::int64_t{d.bits} + d.end), op,
-               ": ", d.end, " blocks from row ", d.bits, " on do not fit dscores ", describe(a.dscores));
+    RING_CHECK(d.begin == 0 && d.end <= a.dscores.dim(2) && has_rows(a.dscores, d.bits, std::int64_t{d.bits} + d.end),
+               op, ": ", d.end, " blocks from row ", d.bits, " on do not fit dscores ", describe(a.dscores));
 }
 
 void check(const IndexLoss& a) {
@@ -120,7 +116,7 @@ void check(const IndexLoss& a) {
   check_numel(op, "loss", a.loss, rows);
   for (const PoolSegment& d : a.documents)
     RING_CHECK(d.blocks(a.blocks->block()) <= a.scores.dim(2) &&
-                   has(a.scores, d.out, std::int64_t{d.out} + d.blocks(a.blocks->block())),
+                   has_rows(a.scores, d.out, std::int64_t{d.out} + d.blocks(a.blocks->block())),
                op, ": ", d.blocks(a.blocks->block()), " blocks from row ", d.out, " on do not fit scores ",
                describe(a.scores));
 }

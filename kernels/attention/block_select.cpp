@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/rows.h"
+
 namespace ring {
 
 Cost cost(const BlockSelect& a) {
@@ -16,10 +18,6 @@ namespace {
 
 constexpr const char* op = "block_select";
 
-bool has(const Tensor& t, std::int64_t first, std::int64_t end) {
-  return first >= end || (first >= 0 && end <= t.dim(0));
-}
-
 void check_bits(const BlockSelect& a, const Tensor& beside) {
   RING_CHECK(a.bits.defined() && a.bits.dtype() == DType::i32 && a.bits.is_contiguous() && a.bits.shape().size() == 3 &&
                  a.bits.dim(1) == beside.dim(1),
@@ -33,8 +31,8 @@ void check_scores(const BlockSelect& a) {
   check_bits(a, a.scores);
   for (const SelectedRows& d : a.documents)
     RING_CHECK(d.begin >= 0 && d.begin <= d.end && d.end <= a.bits.dim(2) * 32 && d.end <= a.scores.dim(2) &&
-                   has(a.bits, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end) &&
-                   has(a.scores, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end),
+                   has_rows(a.bits, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end) &&
+                   has_rows(a.scores, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end),
                op, ": blocks ", d.begin, " to ", d.end, " from row ", d.bits, " on do not fit scores ",
                describe(a.scores), " and bits ", describe(a.bits));
 }
@@ -51,13 +49,14 @@ void check(const BlockSelect& a) {
                op, ": ", describe(*t), " with keys ", describe(a.keys), ", expected f32[blocks, KV heads, head dim]");
   check_bits(a, a.keys);
   for (const SelectedRows& d : a.documents)
-    RING_CHECK(
-        d.begin >= 0 && d.begin <= d.end && d.end <= a.bits.dim(2) * 32 &&
-            has(a.bits, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end) &&
-            has(a.keys, d.keys, std::int64_t{d.keys} + d.end - 1) &&
-            has(a.queries, std::int64_t{d.queries} + std::max(0, d.begin - 1), std::int64_t{d.queries} + d.end - 1),
-        op, ": blocks ", d.begin, " to ", d.end, " with rows ", d.queries, ", ", d.keys, " and ", d.bits,
-        " do not fit queries ", describe(a.queries), ", keys ", describe(a.keys), " and bits ", describe(a.bits));
+    RING_CHECK(d.begin >= 0 && d.begin <= d.end && d.end <= a.bits.dim(2) * 32 &&
+                   has_rows(a.bits, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end) &&
+                   has_rows(a.keys, d.keys, std::int64_t{d.keys} + d.end - 1) &&
+                   has_rows(a.queries, std::int64_t{d.queries} + std::max(0, d.begin - 1),
+                            std::int64_t{d.queries} + d.end - 1),
+               op, ": blocks ", d.begin, " to ", d.end, " with rows ", d.queries, ", ", d.keys, " and ", d.bits,
+               " do not fit queries ", describe(a.queries), ", keys ", describe(a.keys), " and bits ",
+               describe(a.bits));
 }
 
 }  // namespace ring

@@ -15,7 +15,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMaxBlocks = 1 << 24;
+constexpr std::int64_t kMaxRuleBlocks = 1 << 24;
 
 const Choices<BlockChoice>& block_patterns() {
   static const auto names = choices<BlockChoice>({{"local_global", BlockChoice::local_global},
@@ -45,13 +45,13 @@ std::int64_t block_size_of(const AttentionConfig& c) {
 void BlockRuleConfig::fields(Fields& f) {
   f("pattern", pattern, "which blocks of keys a block of queries sees", block_patterns(),
     docs_page("attention_blocks.md#rules"));
-  f("local", local, "number of nearest blocks, which are always seen; not for file", in_range(1, kMaxBlocks));
+  f("local", local, "number of nearest blocks, which are always seen; not for file", in_range(1, kMaxRuleBlocks));
   f("first", first, "local_global, content, learned, importance: number of leading blocks that all blocks see",
-    in_range(0, kMaxBlocks));
+    in_range(0, kMaxRuleBlocks));
   f("every", every, "local_global: also see multiples of this; strided: distances that are multiples; 0 = none",
-    in_range(0, kMaxBlocks), docs_page("attention_blocks.md#rules"));
+    in_range(0, kMaxRuleBlocks), docs_page("attention_blocks.md#rules"));
   f("keep", keep, "content, learned, importance: blocks that a query block sees; a list changes it by tokens",
-    in_range(0, kMaxBlocks), by_tokens(keeps), docs_page("attention_selected.md#by-content"));
+    in_range(0, kMaxRuleBlocks), by_tokens(keeps), docs_page("attention_selected.md#by-content"));
   f("mass", mass, "content, learned: share of the scores' softmax to reach with at most keep blocks; 1 = keep blocks",
     in_range(0, 1), docs_page("attention_selected.md#fewer-blocks-where-few-suffice"));
   f("density", density, "random: share of blocks to keep, above 0", in_range(0, 1));
@@ -60,7 +60,7 @@ void BlockRuleConfig::fields(Fields& f) {
   f("interval", interval, "importance: steps between choices of blocks, with 8 measurements in between",
     in_range(1, 1 << 30), docs_page("attention_selected.md#by-importance"));
   f("explore", explore, "importance: number of kept blocks that are drawn at random in each choice",
-    in_range(0, kMaxBlocks));
+    in_range(0, kMaxRuleBlocks));
   f("decay", decay, "importance: decay of the moving average of measured attention masses", in_range(0, 0.999999));
 }
 
@@ -165,7 +165,7 @@ void validate_index(const AttentionConfig& c, std::vector<SettingProblem>& error
           "rules", key, foreign_setting(key, value, "rules with pattern: learned", "a section without such a rule")));
 }
 
-void validate(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
+void validate_block_sparse(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   if (c.block != 0 && c.block != 64 && c.block != 128)
     errors.push_back(str("block: expected 64 or 128 tokens, got ", c.block));
   if (c.rules.empty())
@@ -242,7 +242,7 @@ void check_files_cover(const AttentionConfig& c, const BlockPattern& p, const Mo
   }
 }
 
-Pattern pattern(const AttentionConfig& c, const ModelSizes& model) {
+Pattern block_sparse_pattern(const AttentionConfig& c, const ModelSizes& model) {
   std::vector<BlockRule> rules;
   std::vector<std::string> files;
   for (const BlockRuleConfig& rule : c.rules) {
@@ -284,7 +284,7 @@ std::string rule_text(const BlockRuleConfig& r) {
   return "file " + r.file;
 }
 
-std::string text(const AttentionConfig& c, std::optional<std::int64_t> kv_head) {
+std::string block_sparse_text(const AttentionConfig& c, std::optional<std::int64_t> kv_head) {
   const std::string start =
       str("block_sparse, blocks of ", block_size_of(c),
           c.layers_per_selection > 1 ? str(", selected once in ", c.layers_per_selection, " layers") : "");
@@ -317,9 +317,9 @@ AttentionKind block_sparse_attention() {
                        {"index_loss", "pattern learned: factor for the gradient of the indexer's loss"},
                        {"index_warmup_steps",
                         "pattern learned: optimizer steps that keep all blocks while the indexer learns"}},
-          .validate = validate,
-          .pattern = pattern,
-          .text = text};
+          .validate = validate_block_sparse,
+          .pattern = block_sparse_pattern,
+          .text = block_sparse_text};
 }
 
 }  // namespace ring

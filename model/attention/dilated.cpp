@@ -33,12 +33,12 @@ void validate_dedup(const AttentionConfig& c, std::vector<SettingProblem>& error
   }
 }
 
-void validate(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
+void validate_dilated(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   validate_branches(c, errors);
   if (c.dedup) validate_dedup(c, errors);
 }
 
-Pattern pattern(const AttentionConfig& c, const ModelSizes&) {
+Pattern dilated_pattern(const AttentionConfig& c, const ModelSizes&) {
   Pattern p;
   p.branches.clear();
   for (std::size_t i = 0; i < c.segments.size(); ++i)
@@ -48,7 +48,7 @@ Pattern pattern(const AttentionConfig& c, const ModelSizes&) {
   return p;
 }
 
-std::string text(const AttentionConfig& c, std::optional<std::int64_t>) {
+std::string dilated_text(const AttentionConfig& c, std::optional<std::int64_t>) {
   return str("dilated, segments ", list_text(c.segments), ", rates ", list_text(c.rates), c.dedup ? ", dedup" : "");
 }
 
@@ -60,9 +60,9 @@ AttentionKind dilated_attention() {
           .settings = {{"segments", "segment length of each branch, in tokens; it may exceed the context"},
                        {"rates", "a branch with rate r uses every r-th token of a segment; the first rate must be 1"},
                        {"dedup", "count a pair that several branches keep only once; the branches must nest"}},
-          .validate = validate,
-          .pattern = pattern,
-          .text = text};
+          .validate = validate_dilated,
+          .pattern = dilated_pattern,
+          .text = dilated_text};
 }
 
 }  // namespace ring

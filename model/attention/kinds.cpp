@@ -66,7 +66,7 @@ std::string kinds_that_read(const std::string& setting) {
 
 std::string foreign_setting(const std::string& key, const std::string& value, const std::string& home,
                             const std::string& here) {
-  return str(key, ": ", value, " applies to ", home, ", but this is ", here, ". Leave ", key, " out");
+  return str(key, ": ", value, " applies to ", home, ", but this is ", here, ". Leave ", key, " out, or use ", home);
 }
 
 }  // namespace ring

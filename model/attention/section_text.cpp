@@ -21,7 +21,7 @@ std::string given_text(const C& c, const C& over, const Keys& some) {
   return text;
 }
 
-std::string rule_text(const BlockRuleConfig& r) {
+std::string rule_yaml(const BlockRuleConfig& r) {
   const std::string pattern = global_values(r).front().second;
   BlockRuleConfig others = r;
   others.pattern = BlockRuleConfig().pattern;
@@ -32,7 +32,7 @@ std::string rule_text(const BlockRuleConfig& r) {
 
 std::string rules_text(const AttentionConfig& c) {
   std::string rules;
-  for (const BlockRuleConfig& r : c.rules) rules += str(rules.empty() ? "" : ", ", rule_text(r));
+  for (const BlockRuleConfig& r : c.rules) rules += str(rules.empty() ? "" : ", ", rule_yaml(r));
   return str("rules: [", rules, "]");
 }
 

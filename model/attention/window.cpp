@@ -7,20 +7,20 @@
 namespace ring {
 namespace {
 
-void validate(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
+void validate_window(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   if (c.window < 1)
     errors.push_back(str("window: expected at least 1 token for kind: window, such as window: 256, got ", c.window));
   validate_pools(c, errors);
 }
 
-Pattern pattern(const AttentionConfig& c, const ModelSizes&) {
+Pattern window_pattern(const AttentionConfig& c, const ModelSizes&) {
   Pattern p;
   p.branches = {{.window = narrow<std::int32_t>(c.window)}};
   p.sinks = narrow<std::int32_t>(c.sinks);
   return with_pools(p, c);
 }
 
-std::string text(const AttentionConfig& c, std::optional<std::int64_t>) {
+std::string window_text(const AttentionConfig& c, std::optional<std::int64_t>) {
   return str("window of ", c.window, c.sinks ? str(", ", c.sinks, " sinks") : "", pools_text(c));
 }
 
@@ -34,9 +34,9 @@ AttentionKind window_attention() {
                        {"pools", "pool sizes in tokens; of each size, a token also sees all earlier pools"},
                        {"pooling", "mean of the tokens' keys and values, or their sum with learned weights"},
                        {"pool_gates", "learn for each token and head how to weight the pools that it sees"}},
-          .validate = validate,
-          .pattern = pattern,
-          .text = text};
+          .validate = validate_window,
+          .pattern = window_pattern,
+          .text = window_text};
 }
 
 }  // namespace ring

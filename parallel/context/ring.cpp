@@ -116,7 +116,7 @@ RingPlan make_ring_plan(const Grid& g) {
 }
 
 // Messages of one step in flight.
-struct PendingTransfer {
+struct PendingStep {
   Tensor in, out;  // undefined if there is no message
   Work work;
 
@@ -219,7 +219,7 @@ class Ring final : public KeySchedule {
   // Key gradients in flight: gradients of other ranks' keys are sent to the owners, gradients of our keys are received.
   struct GradientReturn {
     const KeyRequest* ours = nullptr;
-    PendingTransfer transfer;
+    PendingStep transfer;
 
     void wait_and_add(KvPair& to, const Tensor& like, const ExecContext& ctx) {
       transfer.wait(ctx.stream);
@@ -302,7 +302,7 @@ class Ring final : public KeySchedule {
       if (pending_.empty()) start_one();
       ++done_;
       start_up_to_limit();
-      PendingTransfer transfer = std::move(pending_.front());
+      PendingStep transfer = std::move(pending_.front());
       pending_.pop_front();
       transfer.wait(ctx_.stream);
       return transfer.in.defined() ? unpack(step.keys, transfer.in, like_, ctx_) : KvPair{};
@@ -316,7 +316,7 @@ class Ring final : public KeySchedule {
     void start_one() {
       const Step& step = revolution_.steps[started_++];
       std::vector<Transfer> sends, receives;
-      PendingTransfer transfer;
+      PendingStep transfer;
       if (!step.ours.none()) sends.push_back({transfer.out = packed(step.ours), step.to});
       if (!step.keys.none()) {
         transfer.in = ring_.receive_message(step.keys, like_, like_.dtype(), ctx_);
@@ -341,7 +341,7 @@ class Ring final : public KeySchedule {
     NextRevolution& next_;
     const ExecContext& ctx_;
     std::size_t started_ = 0, done_ = 0;
-    std::deque<PendingTransfer> pending_;
+    std::deque<PendingStep> pending_;
     Tensor message_;
     const KeyRequest* packed_ = nullptr;
   };

@@ -10,25 +10,25 @@
 namespace ring::test {
 namespace {
 
-constexpr std::int64_t kRows = 48, kWidth = 8;
+constexpr std::int64_t kChunkRows = 48, kChunkWidth = 8;
 
-Var leaf(const std::string& name, const Shape& shape, const ExecContext& ctx) {
+Var random_leaf(const std::string& name, const Shape& shape, const ExecContext& ctx) {
   return {make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx), std::make_shared<GradSlot>()};
 }
 
 class ChunksTest : public testing::Test {
  protected:
-  Var input(const std::string& name, const Shape& shape) const { return leaf(name, shape, ctx); }
+  Var input(const std::string& name, const Shape& shape) const { return random_leaf(name, shape, ctx); }
   ExecContext ctx{Stream::cpu(2)};
 };
 
 Var dropped(ring::Run& run, const Var& x) { return dropout_add(run, x, x, 0.4f, 11); }
 
 TEST_F(ChunksTest, OneChunkIsTheFunctionItself) {
-  for (const std::int64_t rows : {std::int64_t{0}, kRows, kRows + 1}) {
+  for (const std::int64_t rows : {std::int64_t{0}, kChunkRows, kChunkRows + 1}) {
     Tape tape;
     ring::Run run{.ctx = ctx, .tape = &tape};
-    const Var x = input("x", {kRows, kWidth});
+    const Var x = input("x", {kChunkRows, kChunkWidth});
     const Var y = map_chunks(run, x, rows, [&](ring::Run& chunk, const Var& in) {
       EXPECT_EQ(&chunk, &run);
       EXPECT_EQ(in.value.raw(), x.value.raw());
@@ -42,7 +42,7 @@ TEST_F(ChunksTest, OneChunkIsTheFunctionItself) {
 TEST_F(ChunksTest, NoRowIsLeftOut) {
   ring::Run run{.ctx = ctx};
   std::vector<std::int64_t> seen;
-  const Var x = input("x", {kRows, kWidth});
+  const Var x = input("x", {kChunkRows, kChunkWidth});
   const Var y = map_chunks(run, x, 20, [&](ring::Run&, const Var& in) {
     seen.push_back(in.value.dim(0));
     return in;
@@ -53,17 +53,17 @@ TEST_F(ChunksTest, NoRowIsLeftOut) {
 
 // Dropout masks depend on the global row of each element, also if the run's rows are not consecutive.
 TEST_F(ChunksTest, DropoutMasksDoNotDependOnTheChunks) {
-  std::vector<std::int32_t> row_numbers(kRows);
+  std::vector<std::int32_t> row_numbers(kChunkRows);
   for (std::size_t i = 0; i < row_numbers.size(); ++i) row_numbers[i] = static_cast<std::int32_t>(i * 7 % 200);
   for (const Tensor& rows : {Tensor{}, from_host(row_numbers, ctx.stream)}) {
     const auto result = [&](std::int64_t chunk) {
       Tape tape;
       ring::Run run{.ctx = ctx, .tape = &tape, .seed = 5, .step = 2, .first_row = 1000};
       run.rows = rows;
-      const Var x = input("x", {kRows, kWidth});
+      const Var x = input("x", {kChunkRows, kChunkWidth});
       const Var y = map_chunks(run, x, chunk, dropped);
       Values all = read_values(y.value);
-      tape.backward(y.slot, input("seed", {kRows, kWidth}).value, ctx);
+      tape.backward(y.slot, input("seed", {kChunkRows, kChunkWidth}).value, ctx);
       for (const double g : read_values(x.slot->grad)) all.push_back(g);
       return all;
     };
@@ -73,12 +73,12 @@ TEST_F(ChunksTest, DropoutMasksDoNotDependOnTheChunks) {
 }
 
 TEST_F(ChunksTest, AParameterIsReadyOnceAndLast) {
-  Var w = input("w", {kWidth, kWidth});
+  Var w = input("w", {kChunkWidth, kChunkWidth});
   int ready = 0, backwards = 0, before = -1;
   w.slot->on_ready = [&] { ++ready, before = backwards; };
   Tape tape;
   ring::Run run{.ctx = ctx, .tape = &tape};
-  const Var x = input("x", {kRows, kWidth});
+  const Var x = input("x", {kChunkRows, kChunkWidth});
   const Var y = map_chunks(run, x, 10, [&](ring::Run& chunk, const Var& in) {
     const Var out = linear(chunk, in, w);
     return chunk.record("count", out.value, out.slot, [&backwards](const Backward& back, const SlotPtr& input) {
@@ -86,7 +86,7 @@ TEST_F(ChunksTest, AParameterIsReadyOnceAndLast) {
       back.accumulate(input, back.grad());
     });
   });
-  tape.backward(y.slot, input("seed", {kRows, kWidth}).value, ctx);
+  tape.backward(y.slot, input("seed", {kChunkRows, kChunkWidth}).value, ctx);
   EXPECT_EQ(ready, 1);
   EXPECT_EQ(before, 5);
 }
@@ -94,11 +94,12 @@ TEST_F(ChunksTest, AParameterIsReadyOnceAndLast) {
 // In the forward and the backward, only one chunk of the intermediate values exists at a time.
 TEST_F(ChunksTest, HoldsOneChunkOfRecomputedValues) {
   constexpr std::int64_t rows = 512, hidden = 1024, chunk = 64;
-  const std::size_t one = chunk * hidden * sizeof(float), outside = rows * kWidth * sizeof(float);
-  const Var x = input("x", {rows, kWidth}), w1 = input("w1", {hidden, kWidth}), w2 = input("w2", {kWidth, hidden});
+  const std::size_t one = chunk * hidden * sizeof(float), outside = rows * kChunkWidth * sizeof(float);
+  const Var x = input("x", {rows, kChunkWidth}), w1 = input("w1", {hidden, kChunkWidth}),
+            w2 = input("w2", {kChunkWidth, hidden});
   w1.slot->grad = ctx.zeros(w1.value.shape()), w2.slot->grad = ctx.zeros(w2.value.shape());
   w1.slot->bound = w2.slot->bound = true;
-  const Tensor seed = input("seed", {rows, kWidth}).value;
+  const Tensor seed = input("seed", {rows, kChunkWidth}).value;
   Allocator& memory = *ctx.stream.allocator();
   memory.reset_peak();
   const std::size_t before = memory.stats().in_use;
@@ -118,11 +119,11 @@ TEST_F(ChunksTest, AnOffloadedTensorIsFetchedOnce) {
     HostStore store;
     Tape tape;
     ring::Run run{.ctx = ctx, .tape = &tape, .recompute = recompute, .saved_hooks = &store};
-    const Var x = input("x", {kRows, kWidth});
+    const Var x = input("x", {kChunkRows, kChunkWidth});
     const Var y =
         map_chunks(run, x, 10, [](ring::Run& chunk, const Var& in) { return activate(chunk, in, Activation::relu2); });
     EXPECT_EQ(store.packed, 1);
-    tape.backward(y.slot, input("seed", {kRows, kWidth}).value, ctx);
+    tape.backward(y.slot, input("seed", {kChunkRows, kChunkWidth}).value, ctx);
     EXPECT_EQ(store.fetched, 1);
     EXPECT_EQ(store.unannounced, 0);
   }
@@ -131,7 +132,7 @@ TEST_F(ChunksTest, AnOffloadedTensorIsFetchedOnce) {
 TEST_F(ChunksTest, AFunctionMustKeepItsRows) {
   ring::Run run{.ctx = ctx};
   const auto half = [](ring::Run&, const Var& in) { return Var{in.value.narrow(0, 0, 5), nullptr}; };
-  EXPECT_THROW(map_chunks(run, input("x", {kRows, kWidth}), 10, half), Error);
+  EXPECT_THROW(map_chunks(run, input("x", {kChunkRows, kChunkWidth}), 10, half), Error);
 }
 
 // Each process has a chunk of its own rows. Dropout masks and gradients are those of the unchunked call.
@@ -140,19 +141,20 @@ TEST(DistChunks, GiveTheSameResultsWithShardedRows) {
   for (const bool placed : {false, true}) {
     const auto errors = run_ranks(3, [placed](Communicator& comm) {
       const ExecContext ctx{Stream::cpu(1)};
-      std::vector<std::int32_t> row_numbers(kRows);
+      std::vector<std::int32_t> row_numbers(kChunkRows);
       for (std::size_t i = 0; i < row_numbers.size(); ++i) row_numbers[i] = static_cast<std::int32_t>(i * 5 % 100);
       const auto result = [&](std::int64_t chunk) {
         Tape tape;
         ring::Run run{.ctx = ctx, .tape = &tape, .seed = 5, .first_row = 100, .recompute = true, .tp = &comm};
         if (placed) run.rows = from_host(row_numbers, ctx.stream);
-        const Var x = leaf(str("x", comm.rank()), {kRows / 3, kWidth}, ctx), w = leaf("w", {4, kWidth}, ctx);
+        const Var x = random_leaf(str("x", comm.rank()), {kChunkRows / 3, kChunkWidth}, ctx),
+                  w = random_leaf("w", {4, kChunkWidth}, ctx);
         const Var y = map_chunks(run, x, chunk, [&](ring::Run& part, const Var& in) {
           const Var all = activate(part, all_gather_rows(part, in), Activation::relu2);
           return dropped(part, reduce_scatter_rows(part, all, {}, in));
         });
         Values values = read_values(y.value);
-        tape.backward(y.slot, leaf(str("seed", comm.rank()), {kRows / 3, kWidth}, ctx).value, ctx);
+        tape.backward(y.slot, random_leaf(str("seed", comm.rank()), {kChunkRows / 3, kChunkWidth}, ctx).value, ctx);
         for (const double g : read_values(x.slot->grad)) values.push_back(g);
         return values;
       };

@@ -15,8 +15,8 @@
 namespace ring::test {
 namespace {
 
-constexpr std::int64_t kRows = 256, kWidth = 64;
-constexpr std::size_t kOne = kRows * kWidth * sizeof(float);  // bytes of an activation
+constexpr std::int64_t kOffloadRows = 256, kOffloadWidth = 64;
+constexpr std::size_t kOne = kOffloadRows * kOffloadWidth * sizeof(float);  // bytes of an activation
 static_assert(kOne >= HostOffload::kMinBytes);
 constexpr std::size_t kPlenty = std::size_t{1} << 30;
 
@@ -47,13 +47,15 @@ class HostOffloadTest : public testing::Test {
     ctx.stream.impl().allocator = memory;
   }
   Tensor filled(const std::string& name) const {
-    return make_tensor({kRows, kWidth}, DType::f32, random_values(name, kRows * kWidth), ctx);
+    return make_tensor({kOffloadRows, kOffloadWidth}, DType::f32, random_values(name, kOffloadRows * kOffloadWidth),
+                       ctx);
   }
   Var parameter(const std::string& name) const {
-    Var v{make_tensor({kWidth, kWidth}, DType::f32, random_values(name, kWidth * kWidth), ctx),
+    Var v{make_tensor({kOffloadWidth, kOffloadWidth}, DType::f32, random_values(name, kOffloadWidth * kOffloadWidth),
+                      ctx),
           std::make_shared<GradSlot>()};
     v.slot->bound = true;
-    v.slot->grad = ctx.zeros({kWidth, kWidth});
+    v.slot->grad = ctx.zeros({kOffloadWidth, kOffloadWidth});
     return v;
   }
 
@@ -119,7 +121,7 @@ TEST_F(HostOffloadTest, AStorageIsCopiedOnce) {
   const std::size_t before = in_use();
   for (const int part : {0, 1}) {
     const ScopeGuard scope(*ctx.scopes, block_scope(part), ScopePass::forward);
-    for (const Tensor& view : {t, t.view({kWidth, kRows}), t.narrow(0, 16, 8), t.narrow(1, 3, 2)})
+    for (const Tensor& view : {t, t.view({kOffloadWidth, kOffloadRows}), t.narrow(0, 16, 8), t.narrow(1, 3, 2)})
       saved.push_back(offload.pack(view, ctx));
   }
   t = {};
@@ -129,10 +131,11 @@ TEST_F(HostOffloadTest, AStorageIsCopiedOnce) {
   EXPECT_EQ(in_use(), before - kOne);
   const ScopeGuard scope(*ctx.scopes, block_scope(1), ScopePass::backward);
   EXPECT_EQ(read_values(saved[0]->get(ctx)), values);
-  EXPECT_EQ(saved[1]->get(ctx).shape(), Shape({kWidth, kRows}));
-  EXPECT_EQ(read_values(saved[6]->get(ctx)), Values(values.begin() + 16 * kWidth, values.begin() + 24 * kWidth));
+  EXPECT_EQ(saved[1]->get(ctx).shape(), Shape({kOffloadWidth, kOffloadRows}));
+  EXPECT_EQ(read_values(saved[6]->get(ctx)),
+            Values(values.begin() + 16 * kOffloadWidth, values.begin() + 24 * kOffloadWidth));
   EXPECT_EQ(*saved[7]->get(ctx).data<float>(), static_cast<float>(values[3]));
-  EXPECT_EQ(saved[7]->get(ctx).stride(0), kWidth);
+  EXPECT_EQ(saved[7]->get(ctx).stride(0), kOffloadWidth);
   EXPECT_EQ(saved[0]->get(ctx).raw(), saved[5]->get(ctx).raw());
   EXPECT_EQ(offload.bytes().fetched, kOne);
   EXPECT_EQ(offload.bytes().late, 0u);

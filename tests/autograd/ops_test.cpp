@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "tests/error_of.h"
 #include "tests/op_case.h"
 
 namespace ring::test {
@@ -31,8 +32,6 @@ class OpsTest : public testing::Test {
   ExecContext ctx{Stream::cpu(2)};
   ring::Run run{.ctx = ctx};
 };
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST_F(OpsTest, ErrorsNameWrongShapes) {
   const std::string added = message([&] { add(run, var({2, 3}), var({3, 2})); });

@@ -21,7 +21,7 @@ const char* name_of(Activation kind) {
   return kind == Activation::gelu_tanh ? "gelu_tanh" : "relu2";
 }
 
-OpCase make(Activation kind, std::int64_t n, std::int64_t width, double scale, bool bench = false) {
+OpCase make_activation(Activation kind, std::int64_t n, std::int64_t width, double scale, bool bench = false) {
   OpCase c;
   c.op = "activate";
   c.name = str(name_of(kind), "_N", n, "_C", width, "_scale", scale);
@@ -44,11 +44,11 @@ OpCase make(Activation kind, std::int64_t n, std::int64_t width, double scale, b
 std::vector<OpCase> activations() {
   std::vector<OpCase> list;
   for (Activation kind : {Activation::gelu, Activation::gelu_tanh, Activation::relu2}) {
-    list.push_back(make(kind, 1, 1, 1));
-    list.push_back(make(kind, 40, 37, 4));
-    list.push_back(make(kind, 300, 67, 30));
-    list.push_back(make(kind, 768, 512, 2, true));
-    list.push_back(make(kind, 4096, 4096, 2, true));
+    list.push_back(make_activation(kind, 1, 1, 1));
+    list.push_back(make_activation(kind, 40, 37, 4));
+    list.push_back(make_activation(kind, 300, 67, 30));
+    list.push_back(make_activation(kind, 768, 512, 2, true));
+    list.push_back(make_activation(kind, 4096, 4096, 2, true));
   }
   return list;
 }

@@ -3,7 +3,7 @@
 namespace ring::test {
 namespace {
 
-OpCase make(const Shape& shape, bool bench) {
+OpCase make_add(const Shape& shape, bool bench) {
   OpCase c;
   c.op = "add";
   c.name = "n" + std::to_string(shape.numel());
@@ -21,12 +21,12 @@ OpCase make(const Shape& shape, bool bench) {
   return c;
 }
 
-std::vector<OpCase> cases() {
-  return {make({1, 1}, false), make({5, 37}, false), make({300, 128}, false), make({768, 128}, true),
-          make({8192, 2048}, true)};
+std::vector<OpCase> add_cases() {
+  return {make_add({1, 1}, false), make_add({5, 37}, false), make_add({300, 128}, false), make_add({768, 128}, true),
+          make_add({8192, 2048}, true)};
 }
 
-const AddCases added(cases);
+const AddCases added_adds(add_cases);
 
 }  // namespace
 }  // namespace ring::test

@@ -7,14 +7,14 @@
 namespace ring::test {
 namespace {
 
-constexpr float kEps = 1e-5f;
+constexpr float kChunksEps = 1e-5f;
 
-struct Setting {
+struct ChunksSetting {
   std::int64_t n, width, hidden, rows;
   bool recompute;
 };
 
-std::vector<Values> oracle(const Setting& s, const std::vector<Values>& in) {
+std::vector<Values> chunks_oracle(const ChunksSetting& s, const std::vector<Values>& in) {
   const auto width = static_cast<std::size_t>(s.width), hidden = static_cast<std::size_t>(s.hidden);
   const Values &x = in[0], &norm = in[1], &w1 = in[2], &b1 = in[3], &w2 = in[4];
   Values y = x;
@@ -24,7 +24,7 @@ std::vector<Values> oracle(const Setting& s, const std::vector<Values>& in) {
     const auto before = [&](std::size_t f) {
       double sum = b1[f];
       for (std::size_t c = 0; c < width; ++c)
-        sum += w1[f * width + c] * x[row + c] * norm[c] / std::sqrt(square + kEps);
+        sum += w1[f * width + c] * x[row + c] * norm[c] / std::sqrt(square + kChunksEps);
       return sum;
     };
     for (std::size_t f = 0; f < hidden; ++f) {
@@ -36,10 +36,10 @@ std::vector<Values> oracle(const Setting& s, const std::vector<Values>& in) {
 }
 
 Var sublayer(Run& run, const Var& x, const std::vector<Var>& in) {
-  return linear(run, swiglu(run, linear(run, rms_norm(run, x, in[1], kEps), in[2], in[3])), in[4], {}, x);
+  return linear(run, swiglu(run, linear(run, rms_norm(run, x, in[1], kChunksEps), in[2], in[3])), in[4], {}, x);
 }
 
-OpCase make(const Setting& s) {
+OpCase make_chunks(const ChunksSetting& s) {
   OpCase c;
   c.op = "map_chunks";
   c.name = str("N", s.n, "_C", s.width, "_F", s.hidden, "_rows", s.rows, s.recompute ? "_recompute" : "");
@@ -49,7 +49,7 @@ OpCase make(const Setting& s) {
               {.name = "w1", .shape = {2 * s.hidden, s.width}, .scale = scale(s.width)},
               {.name = "b1", .shape = {2 * s.hidden}},
               {.name = "w2", .shape = {s.width, s.hidden}, .scale = scale(s.hidden)}};
-  c.oracle = [s](const std::vector<Values>& in) { return oracle(s, in); };
+  c.oracle = [s](const std::vector<Values>& in) { return chunks_oracle(s, in); };
   c.run = [s](Run& run, const std::vector<Var>& in) {
     run.recompute = s.recompute;
     return std::vector<Var>{
@@ -64,12 +64,12 @@ OpCase make(const Setting& s) {
 }
 
 // All rows in one chunk, one row per chunk, chunks that divide the rows and chunks that do not.
-std::vector<OpCase> cases() {
-  return {make({7, 8, 12, 0, true}),   make({7, 8, 12, 7, false}),  make({5, 8, 12, 1, true}),
-          make({24, 16, 40, 8, true}), make({29, 16, 24, 8, true}), make({29, 13, 19, 10, false})};
+std::vector<OpCase> chunks_cases() {
+  return {make_chunks({7, 8, 12, 0, true}),   make_chunks({7, 8, 12, 7, false}),  make_chunks({5, 8, 12, 1, true}),
+          make_chunks({24, 16, 40, 8, true}), make_chunks({29, 16, 24, 8, true}), make_chunks({29, 13, 19, 10, false})};
 }
 
-const AddCases added(cases);
+const AddCases added_chunks(chunks_cases);
 
 }  // namespace
 }  // namespace ring::test

@@ -8,7 +8,7 @@
 namespace ring::test {
 namespace {
 
-struct Setting {
+struct HeadSetting {
   std::string name;
   std::int64_t n, width, vocab, padding = 0;  // w has vocab + padding rows
   int ignore_every = 0;                       // every n-th token is ignored; 1: all
@@ -19,7 +19,7 @@ struct Setting {
   bool bench = false;
 };
 
-std::vector<double> logits_of(const Setting& s, const std::vector<Values>& in, std::int64_t n) {
+std::vector<double> logits_of(const HeadSetting& s, const std::vector<Values>& in, std::int64_t n) {
   std::vector<double> logits(static_cast<std::size_t>(s.vocab));
   for (std::int64_t v = 0; v < s.vocab; ++v)
     for (std::int64_t c = 0; c < s.width; ++c)
@@ -28,7 +28,7 @@ std::vector<double> logits_of(const Setting& s, const std::vector<Values>& in, s
   return logits;
 }
 
-std::vector<Values> oracle(const Setting& s, const std::vector<Values>& in) {
+std::vector<Values> head_oracle(const HeadSetting& s, const std::vector<Values>& in) {
   Values loss(static_cast<std::size_t>(s.n));
   double sum = 0;
   for (std::int64_t n = 0; n < s.n; ++n) {
@@ -46,7 +46,7 @@ std::vector<Values> oracle(const Setting& s, const std::vector<Values>& in) {
   return {{sum}, loss};
 }
 
-Values targets_of(const Setting& s) {
+Values targets_of(const HeadSetting& s) {
   Values t;
   const RandomSite site{.seed = 2, .site = site_of(s.name)};
   for (std::int64_t n = 0; n < s.n; ++n) {
@@ -57,7 +57,7 @@ Values targets_of(const Setting& s) {
   return t;
 }
 
-std::vector<Var> call(const Setting& s, Run& run, const std::vector<Var>& in) {
+std::vector<Var> call(const HeadSetting& s, Run& run, const std::vector<Var>& in) {
   const LossHead head{.targets = in[2].value,
                       .weights = s.weighted ? in[3].value : Tensor{},
                       .vocab = s.vocab,
@@ -68,7 +68,7 @@ std::vector<Var> call(const Setting& s, Run& run, const std::vector<Var>& in) {
   return {out.sum, {out.token_loss, nullptr}};
 }
 
-OpCase make(const Setting& s) {
+OpCase make_head(const HeadSetting& s) {
   OpCase c;
   c.op = "cross_entropy_head";
   c.name = str(s.name, "_N", s.n, "_C", s.width, "_V", s.vocab);
@@ -85,7 +85,7 @@ OpCase make(const Setting& s) {
     for (double& w : weights) w = std::max(0.0, w);  // half of the weights are zero
     c.inputs.push_back({.name = "weights", .shape = {s.n}, .values = weights, .differentiable = false});
   }
-  c.oracle = [s](const std::vector<Values>& in) { return oracle(s, in); };
+  c.oracle = [s](const std::vector<Values>& in) { return head_oracle(s, in); };
   c.run = [s](Run& run, const std::vector<Var>& in) { return call(s, run, in); };
   c.flops = 2 * n * rows * width;
   c.backward_flops = 3 * c.flops;  // forward and backward are one pass
@@ -95,29 +95,31 @@ OpCase make(const Setting& s) {
   return c;
 }
 
-std::vector<OpCase> cases() {
+std::vector<OpCase> head_cases() {
   std::vector<OpCase> list = {
-      make({.name = "one", .n = 1, .width = 8, .vocab = 3}),
-      make({.name = "only_class", .n = 4, .width = 8, .vocab = 1}),
-      make({.name = "plain", .n = 37, .width = 24, .vocab = 65, .scale = 0.125f}),
-      make({.name = "padded", .n = 20, .width = 16, .vocab = 37, .padding = 91, .ignore_every = 3}),
-      make({.name = "all_ignored", .n = 6, .width = 8, .vocab = 17, .ignore_every = 1}),
-      make({.name = "weighted", .n = 30, .width = 8, .vocab = 33, .padding = 3, .ignore_every = 4, .weighted = true}),
-      make({.name = "z_loss", .n = 21, .width = 16, .vocab = 50, .weighted = true, .z_loss = 0.1f, .scale = 0.5f}),
-      make({.name = "chunks_of_one", .n = 19, .width = 8, .vocab = 40, .ignore_every = 5, .chunk_bytes = 1}),
-      make({.name = "chunks", .n = 50, .width = 8, .vocab = 40, .padding = 8, .chunk_bytes = 20 * 48 * 4}),
-      make({.name = "threads", .n = 700, .width = 8, .vocab = 67, .scale = 0.01f}),
-      make({.name = "chars", .n = 768, .width = 128, .vocab = 65, .scale = 1.0f / 768, .bench = true}),
-      make({.name = "words", .n = 512, .width = 256, .vocab = 32000, .scale = 1.0f / 512, .bench = true}),
+      make_head({.name = "one", .n = 1, .width = 8, .vocab = 3}),
+      make_head({.name = "only_class", .n = 4, .width = 8, .vocab = 1}),
+      make_head({.name = "plain", .n = 37, .width = 24, .vocab = 65, .scale = 0.125f}),
+      make_head({.name = "padded", .n = 20, .width = 16, .vocab = 37, .padding = 91, .ignore_every = 3}),
+      make_head({.name = "all_ignored", .n = 6, .width = 8, .vocab = 17, .ignore_every = 1}),
+      make_head(
+          {.name = "weighted", .n = 30, .width = 8, .vocab = 33, .padding = 3, .ignore_every = 4, .weighted = true}),
+      make_head({.name = "z_loss", .n = 21, .width = 16, .vocab = 50, .weighted = true, .z_loss = 0.1f, .scale = 0.5f}),
+      make_head({.name = "chunks_of_one", .n = 19, .width = 8, .vocab = 40, .ignore_every = 5, .chunk_bytes = 1}),
+      make_head({.name = "chunks", .n = 50, .width = 8, .vocab = 40, .padding = 8, .chunk_bytes = 20 * 48 * 4}),
+      make_head({.name = "threads", .n = 700, .width = 8, .vocab = 67, .scale = 0.01f}),
+      make_head({.name = "chars", .n = 768, .width = 128, .vocab = 65, .scale = 1.0f / 768, .bench = true}),
+      make_head({.name = "words", .n = 512, .width = 256, .vocab = 32000, .scale = 1.0f / 512, .bench = true}),
   };
-  OpCase large = make({.name = "large_logits", .n = 12, .width = 8, .vocab = 40, .spread = 30});  // up to about +-3000
+  OpCase large =
+      make_head({.name = "large_logits", .n = 12, .width = 8, .vocab = 40, .spread = 30});  // up to about +-3000
   large.grad_tolerance = 1e-3;
   large.half = false;  // bf16 logits of this size are 16 apart
   list.push_back(large);
   return list;
 }
 
-const AddCases added(cases);
+const AddCases added_heads(head_cases);
 
 }  // namespace
 }  // namespace ring::test

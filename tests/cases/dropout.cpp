@@ -4,7 +4,7 @@
 namespace ring::test {
 namespace {
 
-struct Setting {
+struct DropoutSetting {
   std::int64_t n, width;
   float rate;
   bool residual;
@@ -16,7 +16,7 @@ struct Setting {
 constexpr std::uint32_t kSite = 77;
 
 // The mask as defined: element e is kept if its uniform number is at least the rate.
-std::vector<Values> oracle(const Setting& s, const RandomSite& site, const std::vector<Values>& in) {
+std::vector<Values> dropout_oracle(const DropoutSetting& s, const RandomSite& site, const std::vector<Values>& in) {
   Values y(in[0].size());
   for (std::size_t i = 0; i < y.size(); ++i) {
     const auto width = static_cast<std::size_t>(s.width), row = i / width;
@@ -28,20 +28,22 @@ std::vector<Values> oracle(const Setting& s, const RandomSite& site, const std::
   return {y};
 }
 
-Tensor rows_of(const Setting& s, const ExecContext& ctx) {
+Tensor rows_of(const DropoutSetting& s, const ExecContext& ctx) {
   std::vector<std::int32_t> rows;
   for (std::int64_t n = 0; n < s.n; ++n) rows.push_back(static_cast<std::int32_t>(n * s.step + 2));
   return from_host(rows, ctx.stream);
 }
 
-OpCase make(const Setting& s) {
+OpCase make_dropout(const DropoutSetting& s) {
   OpCase c;
   c.op = "dropout_add";
   c.name = str("N", s.n, "_C", s.width, "_p", static_cast<int>(s.rate * 100), s.residual ? "_residual" : "", "_from",
                s.first_row, s.step > 0 ? "_rows" : "");
   c.inputs = {{.name = "x", .shape = {s.n, s.width}}};
   if (s.residual) c.inputs.push_back({.name = "residual", .shape = {s.n, s.width}});
-  c.oracle = [s](const std::vector<Values>& in) { return oracle(s, {.seed = 11, .step = 5, .site = kSite}, in); };
+  c.oracle = [s](const std::vector<Values>& in) {
+    return dropout_oracle(s, {.seed = 11, .step = 5, .site = kSite}, in);
+  };
   c.run = [s](Run& run, const std::vector<Var>& in) {
     Run mine = run;
     mine.seed = 11;
@@ -59,20 +61,20 @@ OpCase make(const Setting& s) {
   return c;
 }
 
-std::vector<OpCase> cases() {
-  return {make({1, 1, 0.5f, false}),
-          make({7, 37, 0.1f, true}),
-          make({5, 8, 0.0f, true}),
-          make({7, 37, 0.9f, false, 1000}),
-          make({400, 67, 0.25f, true, 3}),
-          make({9, 3, 0.3f, true, 1}),
-          make({9, 5, 0.3f, true, 1, false, 3}),
-          make({300, 64, 0.2f, true, 4, false, 2}),
-          make({768, 128, 0.1f, true, 0, true}),
-          make({8192, 1024, 0.1f, true, 0, true})};
+std::vector<OpCase> dropout_cases() {
+  return {make_dropout({1, 1, 0.5f, false}),
+          make_dropout({7, 37, 0.1f, true}),
+          make_dropout({5, 8, 0.0f, true}),
+          make_dropout({7, 37, 0.9f, false, 1000}),
+          make_dropout({400, 67, 0.25f, true, 3}),
+          make_dropout({9, 3, 0.3f, true, 1}),
+          make_dropout({9, 5, 0.3f, true, 1, false, 3}),
+          make_dropout({300, 64, 0.2f, true, 4, false, 2}),
+          make_dropout({768, 128, 0.1f, true, 0, true}),
+          make_dropout({8192, 1024, 0.1f, true, 0, true})};
 }
 
-const AddCases added(cases);
+const AddCases added_dropouts(dropout_cases);
 
 }  // namespace
 }  // namespace ring::test

@@ -4,7 +4,7 @@
 namespace ring::test {
 namespace {
 
-std::vector<Values> oracle(std::int64_t width, const std::vector<Values>& in) {
+std::vector<Values> embedding_oracle(std::int64_t width, const std::vector<Values>& in) {
   Values y;
   for (double id : in[0])
     for (std::int64_t c = 0; c < width; ++c)
@@ -12,7 +12,7 @@ std::vector<Values> oracle(std::int64_t width, const std::vector<Values>& in) {
   return {y};
 }
 
-OpCase make(std::int64_t n, std::int64_t rows, std::int64_t width, bool bench = false) {
+OpCase make_embedding(std::int64_t n, std::int64_t rows, std::int64_t width, bool bench = false) {
   OpCase c;
   c.op = "embedding";
   c.name = str("N", n, "_V", rows, "_C", width);
@@ -23,7 +23,7 @@ OpCase make(std::int64_t n, std::int64_t rows, std::int64_t width, bool bench = 
         static_cast<double>(random_bits(site, static_cast<std::uint64_t>(i)) % static_cast<std::uint64_t>(rows)));
   c.inputs = {{.name = "ids", .shape = {n}, .values = ids, .differentiable = false, .dtype = DType::i32},
               {.name = "table", .shape = {rows, width}}};
-  c.oracle = [width](const std::vector<Values>& in) { return oracle(width, in); };
+  c.oracle = [width](const std::vector<Values>& in) { return embedding_oracle(width, in); };
   c.run = [](Run& run, const std::vector<Var>& in) { return std::vector<Var>{embedding(run, in[0].value, in[1])}; };
   c.bytes = 8 * static_cast<double>(n * width);
   c.backward_bytes = 4 * static_cast<double>(n * width + rows * width);
@@ -31,12 +31,12 @@ OpCase make(std::int64_t n, std::int64_t rows, std::int64_t width, bool bench = 
   return c;
 }
 
-std::vector<OpCase> cases() {
-  return {make(1, 1, 1),      make(64, 5, 8),           make(33, 300, 37),
-          make(1200, 65, 40), make(768, 65, 128, true), make(8192, 32000, 1024, true)};
+std::vector<OpCase> embedding_cases() {
+  return {make_embedding(1, 1, 1),      make_embedding(64, 5, 8),           make_embedding(33, 300, 37),
+          make_embedding(1200, 65, 40), make_embedding(768, 65, 128, true), make_embedding(8192, 32000, 1024, true)};
 }
 
-const AddCases added(cases);
+const AddCases added_embeddings(embedding_cases);
 
 }  // namespace
 }  // namespace ring::test

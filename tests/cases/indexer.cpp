@@ -188,7 +188,7 @@ OpCase losses(const std::string& name, const Losses& l) {
   return c;
 }
 
-std::vector<OpCase> cases() {
+std::vector<OpCase> indexer_cases() {
   const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .keep = 1000},
       with_first{.kind = BlockRuleKind::content, .local = 2, .first = 1, .keep = 1000}, closed{.local = 2};
   return {
@@ -209,7 +209,7 @@ std::vector<OpCase> cases() {
   };
 }
 
-const AddCases added(cases);
+const AddCases added_indexers(indexer_cases);
 
 }  // namespace
 }  // namespace ring::test

@@ -3,12 +3,12 @@
 namespace ring::test {
 namespace {
 
-struct Extents {
+struct LinearExtents {
   std::int64_t n, m, k;
   bool bias, bench;
 };
 
-std::vector<Values> oracle(const Extents& e, const std::vector<Values>& in) {
+std::vector<Values> linear_oracle(const LinearExtents& e, const std::vector<Values>& in) {
   Values y(static_cast<std::size_t>(e.n * e.m));
   for (std::int64_t i = 0; i < e.n; ++i)
     for (std::int64_t j = 0; j < e.m; ++j) {
@@ -20,13 +20,13 @@ std::vector<Values> oracle(const Extents& e, const std::vector<Values>& in) {
   return {y};
 }
 
-OpCase make(const Extents& e) {
+OpCase make_linear(const LinearExtents& e) {
   OpCase c;
   c.op = "linear";
   c.name = str("N", e.n, "_M", e.m, "_K", e.k, e.bias ? "_bias" : "");
   c.inputs = {{.name = "x", .shape = {e.n, e.k}}, {.name = "w", .shape = {e.m, e.k}}};
   if (e.bias) c.inputs.push_back({.name = "b", .shape = {e.m}});
-  c.oracle = [e](const std::vector<Values>& in) { return oracle(e, in); };
+  c.oracle = [e](const std::vector<Values>& in) { return linear_oracle(e, in); };
   c.run = [bias = e.bias](Run& run, const std::vector<Var>& in) {
     return std::vector<Var>{linear(run, in[0], in[1], bias ? in[2] : Var{})};
   };
@@ -39,15 +39,16 @@ OpCase make(const Extents& e) {
   return c;
 }
 
-std::vector<OpCase> cases() {
+std::vector<OpCase> linear_cases() {
   return {
-      make({1, 1, 1, false, false}),     make({37, 65, 24, true, false}),      make({130, 17, 40, false, false}),
-      make({768, 384, 128, true, true}), make({768, 512, 128, false, true}),   make({768, 128, 512, false, true}),
-      make({768, 65, 128, false, true}), make({1024, 3072, 768, false, true}),
+      make_linear({1, 1, 1, false, false}),      make_linear({37, 65, 24, true, false}),
+      make_linear({130, 17, 40, false, false}),  make_linear({768, 384, 128, true, true}),
+      make_linear({768, 512, 128, false, true}), make_linear({768, 128, 512, false, true}),
+      make_linear({768, 65, 128, false, true}),  make_linear({1024, 3072, 768, false, true}),
   };
 }
 
-const AddCases added(cases);
+const AddCases added_linears(linear_cases);
 
 }  // namespace
 }  // namespace ring::test

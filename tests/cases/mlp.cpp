@@ -6,7 +6,7 @@
 namespace ring::test {
 namespace {
 
-struct Extents {
+struct MlpExtents {
   std::int64_t n, in, hidden, out;
   bool bias, residual, bench = false;
 };
@@ -33,7 +33,7 @@ void add_to_rows(Values& y, const Values& bias) {
 }
 
 // Inputs: x, w1, w2, then b1, b2 and residual if the case has them.
-std::vector<Values> oracle(const Extents& e, const std::vector<Values>& in) {
+std::vector<Values> mlp_oracle(const MlpExtents& e, const std::vector<Values>& in) {
   Values h = product(in[0], in[1], e.n, e.hidden, e.in);
   if (e.bias) add_to_rows(h, in[3]);
   for (double& v : h) v = gelu_tanh(v);
@@ -43,7 +43,7 @@ std::vector<Values> oracle(const Extents& e, const std::vector<Values>& in) {
   return {y};
 }
 
-OpCase make(const Extents& e) {
+OpCase make_mlp(const MlpExtents& e) {
   OpCase c;
   c.op = "mlp_gelu_tanh";
   c.name = str("N", e.n, "_K", e.in, "_F", e.hidden, "_M", e.out, e.bias ? "_bias" : "", e.residual ? "_residual" : "");
@@ -57,7 +57,7 @@ OpCase make(const Extents& e) {
     c.inputs.push_back({.name = "b2", .shape = {e.out}});
   }
   if (e.residual) c.inputs.push_back({.name = "residual", .shape = {e.n, e.out}});
-  c.oracle = [e](const std::vector<Values>& in) { return oracle(e, in); };
+  c.oracle = [e](const std::vector<Values>& in) { return mlp_oracle(e, in); };
   c.run = [e](Run& run, const std::vector<Var>& in) {
     const Var b1 = e.bias ? in[3] : Var{}, b2 = e.bias ? in[4] : Var{}, residual = e.residual ? in.back() : Var{};
     return std::vector<Var>{mlp_gelu_tanh(run, in[0], in[1], b1, in[2], b2, residual)};
@@ -71,19 +71,19 @@ OpCase make(const Extents& e) {
 }
 
 // Hidden widths that are multiples of 8 and others: epilogues may require whole 16 bytes.
-std::vector<OpCase> cases() {
-  return {make({1, 1, 1, 1, false, false}),
-          make({40, 24, 64, 16, true, true}),
-          make({33, 16, 40, 24, false, true}),
-          make({64, 32, 128, 32, true, false}),
-          make({17, 24, 96, 8, false, false}),
-          make({37, 20, 67, 13, true, true}),
-          make({19, 8, 36, 16, false, false}),
-          make({128, 96, 384, 96, true, true}),
-          make({1024, 768, 3072, 768, true, true, true})};
+std::vector<OpCase> mlp_cases() {
+  return {make_mlp({1, 1, 1, 1, false, false}),
+          make_mlp({40, 24, 64, 16, true, true}),
+          make_mlp({33, 16, 40, 24, false, true}),
+          make_mlp({64, 32, 128, 32, true, false}),
+          make_mlp({17, 24, 96, 8, false, false}),
+          make_mlp({37, 20, 67, 13, true, true}),
+          make_mlp({19, 8, 36, 16, false, false}),
+          make_mlp({128, 96, 384, 96, true, true}),
+          make_mlp({1024, 768, 3072, 768, true, true, true})};
 }
 
-const AddCases added(cases);
+const AddCases added_mlps(mlp_cases);
 
 }  // namespace
 }  // namespace ring::test

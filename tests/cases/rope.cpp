@@ -5,21 +5,21 @@
 namespace ring::test {
 namespace {
 
-struct Setting {
+struct RopeSetting {
   std::int64_t n, heads, width;
   std::int64_t first = 0, step = 1;  // positions
   double base = 10000;
   bool bench = false;
 };
 
-Values frequencies(const Setting& s) {
+Values frequencies(const RopeSetting& s) {
   Values f;
   for (std::int64_t i = 0; i < s.width / 2; ++i)
     f.push_back(static_cast<float>(std::pow(s.base, -2.0 * static_cast<double>(i) / static_cast<double>(s.width))));
   return f;
 }
 
-std::vector<Values> oracle(const Setting& s, const std::vector<Values>& in) {
+std::vector<Values> rope_oracle(const RopeSetting& s, const std::vector<Values>& in) {
   const Values &x = in[0], &position = in[1], &inv_freq = in[2];
   Values y(x.size());
   const auto half = static_cast<std::size_t>(s.width / 2), heads = static_cast<std::size_t>(s.heads);
@@ -34,7 +34,7 @@ std::vector<Values> oracle(const Setting& s, const std::vector<Values>& in) {
   return {y};
 }
 
-OpCase make(const Setting& s) {
+OpCase make_rope(const RopeSetting& s) {
   OpCase c;
   c.op = "rope";
   c.name = str("N", s.n, "_H", s.heads, "_D", s.width, "_from", s.first);
@@ -43,7 +43,7 @@ OpCase make(const Setting& s) {
   c.inputs = {{.name = "x", .shape = {s.n, s.heads, s.width}},
               {.name = "positions", .shape = {s.n}, .values = positions, .differentiable = false, .dtype = DType::i32},
               {.name = "inv_freq", .shape = {s.width / 2}, .values = frequencies(s), .differentiable = false}};
-  c.oracle = [s](const std::vector<Values>& in) { return oracle(s, in); };
+  c.oracle = [s](const std::vector<Values>& in) { return rope_oracle(s, in); };
   c.run = [](Run& run, const std::vector<Var>& in) {
     return std::vector<Var>{rope(run, in[0], in[1].value, in[2].value)};
   };
@@ -54,16 +54,16 @@ OpCase make(const Setting& s) {
   return c;
 }
 
-std::vector<OpCase> cases() {
-  return {make({.n = 1, .heads = 1, .width = 8}),
-          make({.n = 37, .heads = 3, .width = 24}),
-          make({.n = 300, .heads = 2, .width = 64, .first = 5}),
-          make({.n = 40, .heads = 2, .width = 72, .first = 1000000, .step = 12345, .base = 500000}),
-          make({.n = 768, .heads = 4, .width = 32, .bench = true}),
-          make({.n = 8192, .heads = 16, .width = 128, .base = 500000, .bench = true})};
+std::vector<OpCase> rope_cases() {
+  return {make_rope({.n = 1, .heads = 1, .width = 8}),
+          make_rope({.n = 37, .heads = 3, .width = 24}),
+          make_rope({.n = 300, .heads = 2, .width = 64, .first = 5}),
+          make_rope({.n = 40, .heads = 2, .width = 72, .first = 1000000, .step = 12345, .base = 500000}),
+          make_rope({.n = 768, .heads = 4, .width = 32, .bench = true}),
+          make_rope({.n = 8192, .heads = 16, .width = 128, .base = 500000, .bench = true})};
 }
 
-const AddCases added(cases);
+const AddCases added_ropes(rope_cases);
 
 }  // namespace
 }  // namespace ring::test

@@ -9,7 +9,7 @@ struct Options {
   bool norm = false, rotate = true, learned_pools = false, gates = false;
 };
 constexpr Options kPlain{.rotate = false};
-constexpr double kEps = 1e-6f;
+constexpr double kAttentionEps = 1e-6f;
 
 // Returns columns [first, first + count) of x [N, width].
 Values columns(const Values& x, std::int64_t width, std::int64_t first, std::int64_t count) {
@@ -24,7 +24,7 @@ void normalise(Values& x, const Values& w) {
   for (std::size_t at = 0; at < x.size(); at += w.size()) {
     double squares = 0;
     for (std::size_t i = 0; i < w.size(); ++i) squares += x[at + i] * x[at + i];
-    const double rstd = 1 / std::sqrt(squares / static_cast<double>(w.size()) + kEps);
+    const double rstd = 1 / std::sqrt(squares / static_cast<double>(w.size()) + kAttentionEps);
     for (std::size_t i = 0; i < w.size(); ++i) x[at + i] *= rstd * w[i];
   }
 }
@@ -42,7 +42,7 @@ void rotate(Values& x, std::int64_t heads, const Values& positions, const Values
 
 // Inputs: qkv, positions, inv_freq, then weights of the norms, then weights of pools. Outputs: attention, final keys,
 // final values.
-std::vector<Values> oracle(AttentionShape a, const Options& o, const std::vector<Values>& in) {
+std::vector<Values> self_attention_oracle(AttentionShape a, const Options& o, const std::vector<Values>& in) {
   if (o.learned_pools) a.pooling = in[o.norm ? 5 : 3];
   if (o.gates) a.gates = in.back();
   const std::int64_t q_width = a.heads * a.dim, k_width = a.kv_heads * a.dim, width = q_width + 2 * k_width;
@@ -88,7 +88,7 @@ std::vector<Var> run_op(Run run, const std::vector<Var>& in, const AttentionShap
   return {y, packed(keys, run.ctx), packed(values, run.ctx)};
 }
 
-OpCase make(const std::string& name, const AttentionShape& a, const Options& o = {}) {
+OpCase make_attention(const std::string& name, const AttentionShape& a, const Options& o = {}) {
   OpCase c;
   c.op = "self_attention";
   c.name = name;
@@ -108,7 +108,7 @@ OpCase make(const std::string& name, const AttentionShape& a, const Options& o =
   if (o.learned_pools)
     c.inputs.push_back({.name = "pooling", .shape = {pool_weights_numel(a.pattern, a.kv_heads, a.dim)}});
   if (o.gates) c.inputs.push_back({.name = "gates", .shape = {a.tokens(), a.heads}, .scale = 2});
-  c.oracle = [a, o](const std::vector<Values>& in) { return oracle(a, o, in); };
+  c.oracle = [a, o](const std::vector<Values>& in) { return self_attention_oracle(a, o, in); };
   c.run = [a, o](Run& run, const std::vector<Var>& in) { return run_op(run, in, a, o); };
   c.flops = 4 * attention_pairs(a) * static_cast<double>(a.heads * a.dim);
   c.backward_flops = 2.5 * c.flops;
@@ -119,7 +119,7 @@ OpCase make(const std::string& name, const AttentionShape& a, const Options& o =
 
 double usual(std::int64_t dim) { return static_cast<float>(1 / std::sqrt(static_cast<double>(dim))); }
 
-OpCase plain(const std::string& name, const AttentionShape& a) { return make(name, a, kPlain); }
+OpCase plain(const std::string& name, const AttentionShape& a) { return make_attention(name, a, kPlain); }
 
 OpCase timed(const std::string& name, std::int32_t batch, std::int32_t length, std::int64_t heads,
              std::int64_t kv_heads, std::int64_t dim, const Pattern& pattern = dense()) {
@@ -245,38 +245,44 @@ std::vector<OpCase> plain_cases() {
   return all;
 }
 
-std::vector<OpCase> cases() {
+std::vector<OpCase> attention_cases() {
   const std::vector<std::int32_t> ragged = offsets_of({5, 1, 70});
   std::vector<OpCase> all = {
-      make("plain", {ragged, 2, 2, 8, 0.4, dense()}, kPlain),
-      make("rope", {ragged, 2, 2, 16, 0.3, dense()}),
-      make("rope_gqa_full", {ragged, 4, 2, 8, 0.3, dense(false)}),
-      make("qk_norm", {ragged, 2, 1, 16, 0.3, dense()}, {.norm = true, .rotate = false}),
-      make("qk_norm_rope_gqa", {ragged, 6, 2, 24, 0.2, dense()}, {.norm = true}),
-      make("rope_window_packed", {ragged, 4, 2, 16, 0.3, window(20, 2), {0, 6}}),
-      make("qk_norm_rope_dilated_packed",
-           {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, dilated({{20, 1}, {40, 2}}, false, 1), {0, 80}}, {.norm = true}),
-      make("rope_blocks", {offsets_of({200}), 2, 2, 8, 0.3, block_sparse(64, {{.local = 1, .first = 1}})}),
-      make("qk_norm_rope_content_gqa",
-           {offsets_of({330, 40}), 4, 2, 8, 0.3, block_sparse(64, {{.kind = BlockRuleKind::content, .keep = 3}})},
-           {.norm = true}),
-      make("qk_norm_rope_pools_packed",
-           {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, pooled(window(12, 1), {5, 16}), {0, 80}}, {.norm = true}),
-      make("rope_learned_pools_packed",
-           {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, pooled(window(12, 1), {5, 16}), {0, 80}}, {.learned_pools = true}),
-      make("qk_norm_rope_learned_pools_content",
-           {offsets_of({140, 20}), 4, 2, 8, 0.3,
-            pooled(block_sparse(64, {{.kind = BlockRuleKind::content, .keep = 2}}), {16, 100})},
-           {.norm = true, .learned_pools = true}),
-      make("rope_gated_pools_packed",
-           {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, pooled(window(12, 1), {5, 16}), {0, 80}}, {.gates = true}),
-      make("qk_norm_gated_learned_pools_blocks",
-           {offsets_of({130, 6}), 4, 2, 16, 0.3, pooled(block_sparse(64, {{.local = 1}}), {16})},
-           {.norm = true, .learned_pools = true, .gates = true}),
-      make("gated_pools_of_none", {offsets_of({5, 9}), 2, 1, 16, 0.3, pooled(window(3), {16})}, {.gates = true}),
-      make("learned_pools_of_none", {offsets_of({5, 16}), 2, 1, 16, 0.3, pooled(window(3), {16, 40})},
-           {.rotate = false, .learned_pools = true}),
-      make("rope_dropout", {ragged, 4, 2, 16, 0.3, dense(), {}, {.rate = 0.3f, .first_row = 9}}),
+      make_attention("plain", {ragged, 2, 2, 8, 0.4, dense()}, kPlain),
+      make_attention("rope", {ragged, 2, 2, 16, 0.3, dense()}),
+      make_attention("rope_gqa_full", {ragged, 4, 2, 8, 0.3, dense(false)}),
+      make_attention("qk_norm", {ragged, 2, 1, 16, 0.3, dense()}, {.norm = true, .rotate = false}),
+      make_attention("qk_norm_rope_gqa", {ragged, 6, 2, 24, 0.2, dense()}, {.norm = true}),
+      make_attention("rope_window_packed", {ragged, 4, 2, 16, 0.3, window(20, 2), {0, 6}}),
+      make_attention("qk_norm_rope_dilated_packed",
+                     {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, dilated({{20, 1}, {40, 2}}, false, 1), {0, 80}},
+                     {.norm = true}),
+      make_attention("rope_blocks", {offsets_of({200}), 2, 2, 8, 0.3, block_sparse(64, {{.local = 1, .first = 1}})}),
+      make_attention(
+          "qk_norm_rope_content_gqa",
+          {offsets_of({330, 40}), 4, 2, 8, 0.3, block_sparse(64, {{.kind = BlockRuleKind::content, .keep = 3}})},
+          {.norm = true}),
+      make_attention("qk_norm_rope_pools_packed",
+                     {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, pooled(window(12, 1), {5, 16}), {0, 80}},
+                     {.norm = true}),
+      make_attention("rope_learned_pools_packed",
+                     {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, pooled(window(12, 1), {5, 16}), {0, 80}},
+                     {.learned_pools = true}),
+      make_attention("qk_norm_rope_learned_pools_content",
+                     {offsets_of({140, 20}), 4, 2, 8, 0.3,
+                      pooled(block_sparse(64, {{.kind = BlockRuleKind::content, .keep = 2}}), {16, 100})},
+                     {.norm = true, .learned_pools = true}),
+      make_attention("rope_gated_pools_packed",
+                     {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, pooled(window(12, 1), {5, 16}), {0, 80}},
+                     {.gates = true}),
+      make_attention("qk_norm_gated_learned_pools_blocks",
+                     {offsets_of({130, 6}), 4, 2, 16, 0.3, pooled(block_sparse(64, {{.local = 1}}), {16})},
+                     {.norm = true, .learned_pools = true, .gates = true}),
+      make_attention("gated_pools_of_none", {offsets_of({5, 9}), 2, 1, 16, 0.3, pooled(window(3), {16})},
+                     {.gates = true}),
+      make_attention("learned_pools_of_none", {offsets_of({5, 16}), 2, 1, 16, 0.3, pooled(window(3), {16, 40})},
+                     {.rotate = false, .learned_pools = true}),
+      make_attention("rope_dropout", {ragged, 4, 2, 16, 0.3, dense(), {}, {.rate = 0.3f, .first_row = 9}}),
   };
   for (OpCase& c : all) {
     if (c.inputs.size() >= 5) c.tolerance = 2e-5;
@@ -286,7 +292,7 @@ std::vector<OpCase> cases() {
   return all;
 }
 
-const AddCases added(cases);
+const AddCases added_attentions(attention_cases);
 
 }  // namespace
 }  // namespace ring::test

@@ -125,12 +125,6 @@ TEST(Crash, AFileThatCannotGrowLeavesThePreviousCheckpoint) {
   EXPECT_EQ(find_newest_verified(folder.path())->manifest.step, 2);
 }
 
-std::vector<std::int64_t> steps(const fs::path& folder) {
-  std::vector<std::int64_t> found;
-  for (const CheckpointEntry& e : list_checkpoints(folder)) found.push_back(e.step);
-  return found;
-}
-
 TEST(Retention, KeepsTheLastAndEveryNth) {
   const TempFolder folder;
   for (int step = 10; step <= 70; step += 10) write_small(folder.path(), step, {2, 30});

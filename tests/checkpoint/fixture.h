@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -111,7 +112,18 @@ inline void flip_byte(const fs::path& file, std::streamoff at) {
   f.seekp(at).put(static_cast<char>(byte ^ 1));
 }
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline std::string read_all(const fs::path& path) {
+  std::ostringstream out;
+  out << std::ifstream(path, std::ios::binary).rdbuf();
+  return out.str();
+}
+
+// Returns the steps of the checkpoints in a folder.
+inline std::vector<std::int64_t> steps(const fs::path& folder) {
+  std::vector<std::int64_t> found;
+  for (const CheckpointEntry& e : list_checkpoints(folder)) found.push_back(e.step);
+  return found;
+}
 
 inline std::string joined(const std::vector<std::string>& lines) {
   std::string all;

@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 
 #include <csignal>
-#include <sstream>
 
 #include "comm/mesh/mesh.h"
 #include "core/log.h"
@@ -145,12 +144,6 @@ TEST_F(MemoryTiers, AFlippedByteIsNoticedAndTheOlderSnapshotIsWhole) {
   log::set_level(log::Level::info);
   EXPECT_GT(noticed, 60);
   EXPECT_EQ(tier().complete_steps(), steps({10, 20}));
-}
-
-std::string read_all(const fs::path& path) {
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
 }
 
 // Replaces the manifest of a slot, as a process without the key could: with hashes that are right.

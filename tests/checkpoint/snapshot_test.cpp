@@ -1,7 +1,5 @@
 // A snapshot keeps the state as it was, whatever the run does with the state afterwards.
 
-#include <sstream>
-
 #include "core/devices.h"
 #include "core/host_chunks.h"
 #include "tests/checkpoint/fixture.h"
@@ -9,12 +7,6 @@
 
 namespace ring::test {
 namespace {
-
-std::string read_all(const fs::path& path) {
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
-}
 
 // Returns the names and contents of the files of a checkpoint.
 std::map<std::string, std::string> files_of(const fs::path& checkpoint) {

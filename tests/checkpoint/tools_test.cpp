@@ -24,12 +24,6 @@ void flip_a_byte(const fs::path& file, std::streamoff at) {
   f.seekp(at).put(static_cast<char>(old ^ 1));
 }
 
-std::vector<std::int64_t> steps(const fs::path& folder) {
-  std::vector<std::int64_t> found;
-  for (const CheckpointEntry& e : list_checkpoints(folder)) found.push_back(e.step);
-  return found;
-}
-
 class Tools : public testing::Test {
  protected:
   fs::path folder() const { return temp_.path() / "checkpoints"; }

@@ -175,6 +175,10 @@ TEST_F(CommandLine, ACommandMayHaveArgumentsAndSubcommands) {
   EXPECT_NE(error_for({"runs", "compare", "a"}), "");
   EXPECT_NE(error_for({"runs", "--sort", "beauty"}), "");
   EXPECT_EQ(error_for({"runs", "--jsn"}), "runs: unknown option --jsn; did you mean --json?");
+  EXPECT_EQ(error_for({"serve", "runs/x", "--port", "8000"}),
+            "serve: unknown option --port; did you mean --listen? It takes a port, or HOST:PORT.");
+  EXPECT_EQ(error_for({"generate", "runs/x", "--max-new-tokens", "8"}),
+            "generate: unknown option --max-new-tokens; did you mean --max-tokens?");
   EXPECT_EQ(error_for({"metrics"}), "metrics: expected one of its commands: export");
   EXPECT_EQ(error_for({"metrics", "export", "a", "b", "--format", "csv", "--output", "m.csv"}), "");
   EXPECT_NE(error_for({"metrics", "export", "a", "--format", "xml"}), "");

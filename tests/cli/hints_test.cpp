@@ -20,7 +20,7 @@ namespace ring {
 namespace {
 
 // Returns the message of the error that refuses a setting, "" if it is accepted.
-std::string error_of(const std::string& override) {
+std::string hint_for(const std::string& override) {
   try {
     Config config;
     override_config(config, {"data.path=a.h5", "train.steps=1", override}, config_aliases());
@@ -107,7 +107,7 @@ TEST(Hints, WordsOfOtherProgramsAreTranslated) {
     for (const std::string& word : words)
       for (const std::string section : {"", "model.", "train.", "optimizer.", "training."}) {
         if (keys.contains(section + word)) continue;
-        const std::string error = error_of(section + word + "=2");
+        const std::string error = hint_for(section + word + "=2");
         // A section of another program is reported before a key that is spelled like ours.
         if (section == "training." && error.ends_with("did you mean train?")) continue;
         EXPECT_NE(error.find("did you mean " + key + "?"), std::string::npos) << section << word << ": " << error;
@@ -115,29 +115,29 @@ TEST(Hints, WordsOfOtherProgramsAreTranslated) {
 }
 
 TEST(Hints, WordsMayNeedTheirSection) {
-  EXPECT_EQ(error_of("checkpoint.every=4"),
+  EXPECT_EQ(hint_for("checkpoint.every=4"),
             "command line: checkpoint.every=4: unknown key; did you mean checkpoint.interval?");
-  EXPECT_EQ(error_of("parallel.tensor_parallel=2"),
+  EXPECT_EQ(hint_for("parallel.tensor_parallel=2"),
             "command line: parallel.tensor_parallel=2: unknown key; did you mean parallel.tp?");
 }
 
 // Words of Axolotl, torchtitan and Megatron-LM that have no key here get advice.
 TEST(Hints, WordsWithoutAKeyGetAdvice) {
-  EXPECT_NE(error_of("lora_r=8").find("LoRA is not supported"), std::string::npos);
-  EXPECT_NE(error_of("val_set_size=0.05").find("data prepare --validation-fraction"), std::string::npos);
-  EXPECT_NE(error_of("checkpoint.folder=x").find("did you mean run.directory?"), std::string::npos);
-  EXPECT_NE(error_of("train_on_inputs=false").find("only the assistant's messages are trained on"), std::string::npos);
-  EXPECT_NE(error_of("num_experts=8").find("mixture of experts is not supported"), std::string::npos);
-  EXPECT_NE(error_of("gradient_accumulation_steps=40").find("train.batch_size sequences, train.micro_batch at a time"),
+  EXPECT_NE(hint_for("lora_r=8").find("LoRA is not supported"), std::string::npos);
+  EXPECT_NE(hint_for("val_set_size=0.05").find("data prepare --validation-fraction"), std::string::npos);
+  EXPECT_NE(hint_for("checkpoint.folder=x").find("did you mean run.directory?"), std::string::npos);
+  EXPECT_NE(hint_for("train_on_inputs=false").find("only the assistant's messages are trained on"), std::string::npos);
+  EXPECT_NE(hint_for("num_experts=8").find("mixture of experts is not supported"), std::string::npos);
+  EXPECT_NE(hint_for("gradient_accumulation_steps=40").find("train.batch_size sequences, train.micro_batch at a time"),
             std::string::npos);
-  EXPECT_NE(error_of("model.name=llama3").find("model.layers"), std::string::npos);
-  EXPECT_NE(error_of("data_parallel_shard_degree=8").find("did you mean parallel.zero? 3 is FSDP"), std::string::npos);
+  EXPECT_NE(hint_for("model.name=llama3").find("model.layers"), std::string::npos);
+  EXPECT_NE(hint_for("data_parallel_shard_degree=8").find("did you mean parallel.zero? 3 is FSDP"), std::string::npos);
 }
 
 TEST(Hints, ErrorsForNumbersWithLettersSuggestTheNumber) {
-  EXPECT_NE(error_of("model.context=128K").find("got 128K. Write 128e3, or 131072 if k means 1024"), std::string::npos);
-  EXPECT_NE(error_of("train.steps=10k").find("Write 10e3"), std::string::npos);
-  EXPECT_NE(error_of("train.tokens=1.5B").find("Write 1.5e9"), std::string::npos);
+  EXPECT_NE(hint_for("model.context=128K").find("got 128K. Write 128e3, or 131072 if k means 1024"), std::string::npos);
+  EXPECT_NE(hint_for("train.steps=10k").find("Write 10e3"), std::string::npos);
+  EXPECT_NE(hint_for("train.tokens=1.5B").find("Write 1.5e9"), std::string::npos);
   const std::pair<const char*, const char*> meant[] = {
       {"model.context=128Ki", "131072"},  {"model.context=131_072", "131072"},  {"model.context=2^17", "131072"},
       {"model.context=1.5Mi", "1572864"}, {"train.tokens=1T", "1e12"},          {"train.tokens=1.5T", "1.5e12"},
@@ -145,23 +145,23 @@ TEST(Hints, ErrorsForNumbersWithLettersSuggestTheNumber) {
       {"checkpoint.minutes=2h", "120"},   {"train.minutes=90s", "1.5"},         {"train.minutes=1d", "1440"},
       {"run.tuning_seconds=2min", "120"}, {"optimizer.lr=2^-10", "0.000976562"}};
   for (const auto& [setting, number] : meant)
-    EXPECT_TRUE(error_of(setting).ends_with(str(". Write ", number))) << setting << ": " << error_of(setting);
+    EXPECT_TRUE(hint_for(setting).ends_with(str(". Write ", number))) << setting << ": " << hint_for(setting);
   for (const char* setting :
        {"train.steps=ten", "train.steps=5%", "train.steps=2^", "train.steps=1.5", "train.steps=_"})
-    EXPECT_EQ(error_of(setting).find("Write"), std::string::npos) << setting << ": " << error_of(setting);
+    EXPECT_EQ(hint_for(setting).find("Write"), std::string::npos) << setting << ": " << hint_for(setting);
 }
 
 // The suggested setting accepts a value.
 TEST(Hints, APatternGivenAsAKindSuggestsBlockSparse) {
   for (const char* pattern :
        {"content", "learned", "importance", "local_global", "strided", "hierarchical", "random"}) {
-    const std::string said = error_of(str("model.attention.kind=", pattern));
+    const std::string said = hint_for(str("model.attention.kind=", pattern));
     EXPECT_NE(said.find("did you mean block_sparse? It is a pattern of block_sparse: model.attention={"),
               std::string::npos)
         << said;
     // The advised settings are accepted.
     const std::size_t begin = said.find("model.attention={"), end = said.find("}]}", begin) + 3;
-    EXPECT_EQ(error_of(said.substr(begin, end - begin)), "");
+    EXPECT_EQ(hint_for(said.substr(begin, end - begin)), "");
   }
 }
 
@@ -181,21 +181,21 @@ TEST(Hints, TomlIsRefused) {
 
 TEST(Hints, PipelineStagesAreRefused) {
   EXPECT_NE(
-      error_of("parallel.pp=2").find("parallel.pp: expected 1, since pipeline stages are not supported yet, got 2"),
+      hint_for("parallel.pp=2").find("parallel.pp: expected 1, since pipeline stages are not supported yet, got 2"),
       std::string::npos)
-      << error_of("parallel.pp=2");
-  EXPECT_EQ(error_of("parallel.pp=1"), "");
+      << hint_for("parallel.pp=2");
+  EXPECT_EQ(hint_for("parallel.pp=1"), "");
 }
 
 TEST(Hints, AWordForASectionSuggestsOneOfItsKeys) {
   const std::string meant = "did you mean a key of data, such as data.path?";
-  EXPECT_EQ(error_of("dataset=x"), "command line: dataset=x: unknown key; " + meant);
-  EXPECT_EQ(error_of("dta=x"), "command line: dta=x: unknown key; " + meant);
-  EXPECT_EQ(error_of("data.dataset=x"),
+  EXPECT_EQ(hint_for("dataset=x"), "command line: dataset=x: unknown key; " + meant);
+  EXPECT_EQ(hint_for("dta=x"), "command line: dta=x: unknown key; " + meant);
+  EXPECT_EQ(hint_for("data.dataset=x"),
             "command line: data.dataset=x: unknown key; did you mean data.path? It is a corpus (.h5) that 'ringmaster "
             "data prepare' makes from text.");
-  EXPECT_EQ(error_of("data.path=x"), "");
-  EXPECT_EQ(error_of("data=x"),
+  EXPECT_EQ(hint_for("data.path=x"), "");
+  EXPECT_EQ(hint_for("data=x"),
             "command line: data=x: expected a section of `key: value`, got x; set one of its keys, such as data.path");
   const auto in_file = [](const std::string& text) {
     try {
@@ -224,9 +224,9 @@ TEST(Hints, ErrorsInAFileNameTheLine) {
 }
 
 TEST(Hints, ValuesOfOtherProgramsAreTranslated) {
-  EXPECT_EQ(error_of("run.device=gpu"),
+  EXPECT_EQ(hint_for("run.device=gpu"),
             "command line: run.device=gpu: expected one of auto, cpu, cuda, got gpu; did you mean cuda?");
-  EXPECT_EQ(error_of("optimizer.kind=lion"),
+  EXPECT_EQ(hint_for("optimizer.kind=lion"),
             "command line: optimizer.kind=lion: expected one of adamw, muon, got lion");
   for (const auto& [given, meant] :
        std::map<std::string, std::string>{{"train.precision=bfloat16", "bf16"},
@@ -238,8 +238,8 @@ TEST(Hints, ValuesOfOtherProgramsAreTranslated) {
                                           {"model.attention.kind=sliding-window", "window"},
                                           {"optimizer.kind=AdamW", "adamw"},
                                           {"parallel.cp_schedule=ulysses", "all_to_all"}})
-    EXPECT_NE(error_of(given).find("did you mean " + meant + "?"), std::string::npos) << error_of(given);
-  EXPECT_EQ(error_of("optimizer.kind=adamw"), "");
+    EXPECT_NE(hint_for(given).find("did you mean " + meant + "?"), std::string::npos) << hint_for(given);
+  EXPECT_EQ(hint_for("optimizer.kind=adamw"), "");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/commands.h"
+#include "cli/settings.h"
 #include "cli/starting_settings.h"
 #include "core/check.h"
 #include "core/fields.h"
@@ -22,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Init : public testing::Test {
+class InitCommand : public testing::Test {
  protected:
   void SetUp() override { fs::create_directories(folder_); }
   void TearDown() override { fs::remove_all(folder_); }
@@ -66,7 +67,7 @@ class Init : public testing::Test {
   fs::path folder_ = fs::temp_directory_path() / ("ringmaster_init_" + std::to_string(::getpid()));
 };
 
-TEST_F(Init, EveryTemplateLoads) {
+TEST_F(InitCommand, EveryTemplateLoads) {
   for (const std::string& kind : starting_kinds())
     for (const bool gpu : {false, true}) {
       SCOPED_TRACE(kind + (gpu ? " on a GPU" : " on CPUs"));
@@ -83,7 +84,7 @@ TEST_F(Init, EveryTemplateLoads) {
     }
 }
 
-TEST_F(Init, EveryKeyHasAComment) {
+TEST_F(InitCommand, EveryKeyHasAComment) {
   for (const std::string& kind : starting_kinds()) {
     std::istringstream lines(starting_settings({.kind = kind}));
     std::string before;
@@ -98,7 +99,7 @@ TEST_F(Init, EveryKeyHasAComment) {
 }
 
 // Steps cover the corpus once, but are at least 100 and, on CPUs, at most 2,000.
-TEST_F(Init, StepsFollowFromTheCorpus) {
+TEST_F(InitCommand, StepsFollowFromTheCorpus) {
   const auto steps = [&](std::uint64_t tokens) {
     std::ofstream(path("c.yaml")) << starting_settings({.kind = "llama-small", .tokens = tokens});
     return load(path("c.yaml")).train.steps;
@@ -108,7 +109,7 @@ TEST_F(Init, StepsFollowFromTheCorpus) {
   EXPECT_EQ(steps(std::uint64_t{1} << 60), 2000);
 }
 
-TEST_F(Init, AFileIsWrittenForTheGivenCorpus) {
+TEST_F(InitCommand, AFileIsWrittenForTheGivenCorpus) {
   prepare("c.h5", 600'000);
   const std::string said = run({"init", path("my.yaml"), "--data", path("c.h5"), "--device", "cpu"});
   EXPECT_NE(said.find("next: ringmaster train " + path("my.yaml")), std::string::npos) << said;
@@ -119,7 +120,26 @@ TEST_F(Init, AFileIsWrittenForTheGivenCorpus) {
             std::string::npos);
 }
 
-TEST_F(Init, EveryTemplateSavesEarly) {
+TEST_F(InitCommand, NamesThatYamlCannotHoldAreRefused) {
+  prepare("c.h5", 600'000);
+  const std::string said =
+      run({"init", path("my.yaml"), "--data", path("c.h5"), "--device", "cpu", "--name", "caf\xE9"});
+  EXPECT_NE(said.find("UTF-8"), std::string::npos) << said;
+  EXPECT_FALSE(fs::exists(path("my.yaml")));
+}
+
+TEST_F(InitCommand, ALengthOnTheCommandLineReplacesTheFiles) {
+  prepare("c.h5", 600'000);
+  run({"init", path("my.yaml"), "--data", path("c.h5"), "--device", "cpu"});
+  EXPECT_GT(load_settings(path("my.yaml"), {}).train.steps, 0);
+  const Config epochs = load_settings(path("my.yaml"), {"train.epochs=2"});
+  EXPECT_EQ(epochs.train.steps, 0);
+  EXPECT_EQ(epochs.train.epochs, 2);
+  EXPECT_EQ(load_settings(path("my.yaml"), {"train.tokens=0"}).train.steps, load(path("my.yaml")).train.steps);
+  EXPECT_THROW(load_settings(path("my.yaml"), {"train.epochs=2", "train.steps=3"}), Error);
+}
+
+TEST_F(InitCommand, EveryTemplateSavesEarly) {
   for (const std::string& kind : starting_kinds()) {
     std::ofstream(path("c.yaml")) << starting_settings({.kind = kind});
     EXPECT_TRUE(load(path("c.yaml")).checkpoint.automatic) << kind;
@@ -144,7 +164,7 @@ TEST(StartingContext, HoldsTheLongestDocumentOfAFinetune) {
   EXPECT_EQ(context(0, true, 131072), 4096);
 }
 
-TEST_F(Init, DocumentsLongerThanTheContextAreCounted) {
+TEST_F(InitCommand, DocumentsLongerThanTheContextAreCounted) {
   const auto init_output = [&](std::int64_t known, std::size_t bytes) {
     Config base = config_of_base();
     base.model.context = known;
@@ -166,7 +186,7 @@ TEST_F(Init, DocumentsLongerThanTheContextAreCounted) {
   EXPECT_EQ(load(path("t.yaml")).data.packing.best_fit, 1024);
 }
 
-TEST_F(Init, ARunIsNotNamedAfterItsBase) {
+TEST_F(InitCommand, ARunIsNotNamedAfterItsBase) {
   const fs::path before = fs::current_path();
   fs::current_path(path(""));
   RunDirectory("runs/best").create(config_of_base(), *bytes_tokenizer());
@@ -182,7 +202,7 @@ TEST_F(Init, ARunIsNotNamedAfterItsBase) {
   fs::current_path(before);
 }
 
-TEST_F(Init, FinetuneNeedsACorpusWithTheTokenizerOfItsWeights) {
+TEST_F(InitCommand, FinetuneNeedsACorpusWithTheTokenizerOfItsWeights) {
   RunDirectory(path("base")).create(config_of_base(), *bytes_tokenizer());
   std::ofstream(path("text.txt")) << std::string(1000, 'a') << "b";
   run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "chars", "--output", path("chars.h5")});
@@ -198,7 +218,7 @@ TEST_F(Init, FinetuneNeedsACorpusWithTheTokenizerOfItsWeights) {
   EXPECT_FALSE(fs::exists(path("t.yaml")));
 }
 
-TEST_F(Init, FinetuneTakesOnlyTheModelOfItsWeights) {
+TEST_F(InitCommand, FinetuneTakesOnlyTheModelOfItsWeights) {
   Config base = config_of_base();
   base.data = {};
   base.data.mixture = {{.path = "a.h5", .weight = 1}, {.path = "b.h5", .weight = 2}};
@@ -229,7 +249,7 @@ struct ModelFile {
 };
 
 // An import stores the model's settings in model.yaml.
-TEST_F(Init, FinetuneIncludesTheModelOfAnImport) {
+TEST_F(InitCommand, FinetuneIncludesTheModelOfAnImport) {
   Config base = config_of_base();
   base.model.attention_layers = {{.layers = "0", .attention = {.kind = "window", .window = 16}}};
   RunDirectory(path("base")).create(base, *bytes_tokenizer());
@@ -248,7 +268,7 @@ TEST_F(Init, FinetuneIncludesTheModelOfAnImport) {
   }
 }
 
-TEST_F(Init, FinetuneContextIsAtMostThatOfTheModel) {
+TEST_F(InitCommand, FinetuneContextIsAtMostThatOfTheModel) {
   for (const auto positions : {Positions::learned, Positions::rope})
     for (const std::int64_t context : {48, 512}) {
       Config base = config_of_base();
@@ -261,14 +281,14 @@ TEST_F(Init, FinetuneContextIsAtMostThatOfTheModel) {
 }
 
 // Unquoted, YAML would read the name as a section and the path as ending at a comment.
-TEST_F(Init, NamesAndPathsAreQuoted) {
+TEST_F(InitCommand, NamesAndPathsAreQuoted) {
   run({"init", path("t.yaml"), "--name", "a: b", "--data", "my #1.h5"});
   const Config config = load(path("t.yaml"));
   EXPECT_EQ(config.run.name, "a: b");
   EXPECT_EQ(config.data.path, "my #1.h5");
 }
 
-TEST_F(Init, ErrorsNameARemedy) {
+TEST_F(InitCommand, ErrorsNameARemedy) {
   std::ofstream(path("there.yaml")) << "mine";
   EXPECT_NE(run({"init", path("there.yaml")}).find("exists. Give another name, or --force"), std::string::npos);
   EXPECT_EQ(read_text_file(path("there.yaml"), 100), "mine");

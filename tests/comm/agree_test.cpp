@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 constexpr Timeout kTime{10'000};
 const Topic kTopic = {"settings", "the ranks differ", "Make them alike"};
 
-std::string error_of(const std::function<void()>& fn) {
+std::string message_of(const std::function<void()>& fn) {
   try {
     fn();
   } catch (const std::exception& e) {
@@ -34,7 +34,7 @@ class AgreeOf : public testing::Test {
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&, rank] {
         const std::unique_ptr<Store> store = connect_store(server_.endpoint(), "c", kTime);
-        errors[static_cast<std::size_t>(rank)] = error_of([&] { fn(*store, rank); });
+        errors[static_cast<std::size_t>(rank)] = message_of([&] { fn(*store, rank); });
       });
     for (std::thread& t : threads) t.join();
     return errors;
@@ -156,7 +156,7 @@ TEST(AgreeMeeting, MissingRanksAreNamedWithTheAddressAndTheTimeout) {
   options.connect_timeout = Timeout(400);
   const int port = 22000 + getpid() % 5000;
   const auto error_at = [&](int rank) {
-    return error_of([&] {
+    return message_of([&] {
       Meeting meeting(meeting_of(rank, 2, port, str("alone ", getpid())), options);
       meeting.check_agreement(kTopic, {});
     });
@@ -178,7 +178,7 @@ TEST(AgreeMeeting, TheHostLeavesLast) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 3; ++rank)
       threads.emplace_back([&, rank] {
-        errors[static_cast<std::size_t>(rank)] = error_of([&] {
+        errors[static_cast<std::size_t>(rank)] = message_of([&] {
           Meeting meeting(meeting_of(rank, 3, 21700, str("meeting ", round, " of ", getpid())));
           meeting.check_agreement(kTopic, {{"lr", str(rank)}});
         });

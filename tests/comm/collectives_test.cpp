@@ -16,20 +16,20 @@ const Stream& stream() {
   return s;
 }
 
-float value(int rank, std::int64_t i) {
+float random_value(int rank, std::int64_t i) {
   return random_normal({7, static_cast<std::uint32_t>(rank), 1}, static_cast<std::uint64_t>(i));
 }
 
-Tensor filled(std::int64_t n, int rank) {
+Tensor random_tensor(std::int64_t n, int rank) {
   const Tensor t = Tensor::empty({n}, DType::f32, stream());
-  for (std::int64_t i = 0; i < n; ++i) t.data<float>()[i] = value(rank, i);
+  for (std::int64_t i = 0; i < n; ++i) t.data<float>()[i] = random_value(rank, i);
   return t;
 }
 
 // Adds the ranks' values in rank order, which is the documented contract.
 float sum_in_order(int size, std::int64_t i) {
-  float sum = value(0, i);
-  for (int r = 1; r < size; ++r) sum += value(r, i);
+  float sum = random_value(0, i);
+  for (int r = 1; r < size; ++r) sum += random_value(r, i);
   return sum;
 }
 
@@ -53,7 +53,7 @@ TEST_P(DistCollectives, AllReduceSumsInRankOrder) {
   // One element, fewer than ranks, one hop, two hops, and more than one segment.
   for (const std::int64_t n : {1, 2, 1000, 5001, 1'200'003})
     expect_all([n](Communicator& c) {
-      const Tensor t = filled(n, c.rank());
+      const Tensor t = random_tensor(n, c.rank());
       c.all_reduce(t, Reduce::sum).wait(stream());
       for (std::int64_t i = 0; i < n; ++i)
         RING_CHECK(t.data<float>()[i] == sum_in_order(c.size(), i), "n ", n, ", element ", i);
@@ -62,12 +62,12 @@ TEST_P(DistCollectives, AllReduceSumsInRankOrder) {
 
 TEST_P(DistCollectives, AllReduceMaxKeepsNaN) {
   expect_all([](Communicator& c) {
-    const Tensor t = filled(100, c.rank());
+    const Tensor t = random_tensor(100, c.rank());
     if (c.rank() == c.size() - 1) t.data<float>()[3] = std::numeric_limits<float>::quiet_NaN();
     c.all_reduce(t, Reduce::max).wait(stream());
     for (std::int64_t i = 0; i < 100; ++i) {
-      float want = value(0, i);
-      for (int r = 1; r < c.size(); ++r) want = std::max(want, value(r, i));
+      float want = random_value(0, i);
+      for (int r = 1; r < c.size(); ++r) want = std::max(want, random_value(r, i));
       RING_CHECK(i == 3 ? std::isnan(t.data<float>()[i]) : t.data<float>()[i] == want, "element ", i);
     }
   });
@@ -91,12 +91,12 @@ TEST_P(DistCollectives, AllGatherWorksInAndOutOfPlace) {
     const Tensor out = Tensor::zeros({c.size() * n}, DType::f32, stream());
     const Tensor in_place = Tensor::zeros({c.size(), n}, DType::f32, stream());
     const Tensor mine = in_place.narrow(0, c.rank(), 1);
-    copy(mine, filled(n, c.rank()).view({1, n}), stream());
-    Work a = c.all_gather(out, filled(n, c.rank()));
+    copy(mine, random_tensor(n, c.rank()).view({1, n}), stream());
+    Work a = c.all_gather(out, random_tensor(n, c.rank()));
     c.all_gather(in_place, mine).wait(stream());
     a.wait(stream());
     for (std::int64_t i = 0; i < c.size() * n; ++i) {
-      const float want = value(static_cast<int>(i / n), i % n);
+      const float want = random_value(static_cast<int>(i / n), i % n);
       RING_CHECK(out.data<float>()[i] == want && in_place.data<float>()[i] == want, "element ", i);
     }
   });
@@ -105,7 +105,7 @@ TEST_P(DistCollectives, AllGatherWorksInAndOutOfPlace) {
 TEST_P(DistCollectives, ReduceScatterSumsInRankOrder) {
   for (const std::int64_t n : {1, 777, 400'000})
     expect_all([n](Communicator& c) {
-      const Tensor in = filled(n * c.size(), c.rank());
+      const Tensor in = random_tensor(n * c.size(), c.rank());
       const Tensor out = Tensor::zeros({n}, DType::f32, stream());
       c.reduce_scatter(out, in, Reduce::sum).wait(stream());
       for (std::int64_t i = 0; i < n; ++i)
@@ -116,9 +116,9 @@ TEST_P(DistCollectives, ReduceScatterSumsInRankOrder) {
 TEST_P(DistCollectives, BroadcastWorksFromEveryRoot) {
   expect_all([](Communicator& c) {
     for (int root = 0; root < c.size(); ++root) {
-      const Tensor t = filled(2000, c.rank());
+      const Tensor t = random_tensor(2000, c.rank());
       c.broadcast(t, root).wait(stream());
-      for (std::int64_t i = 0; i < 2000; ++i) RING_CHECK(t.data<float>()[i] == value(root, i), "root ", root);
+      for (std::int64_t i = 0; i < 2000; ++i) RING_CHECK(t.data<float>()[i] == random_value(root, i), "root ", root);
     }
   });
 }
@@ -128,8 +128,8 @@ TEST_P(DistCollectives, SendRecvPassesValuesAroundTheRing) {
     const int to = (c.rank() + 1) % c.size(), from = (c.rank() + c.size() - 1) % c.size();
     for (const std::int64_t n : {1, 500'000}) {
       const Tensor in = Tensor::zeros({n}, DType::f32, stream());
-      c.send_recv(filled(n, c.rank()), to, in, from).wait(stream());
-      for (std::int64_t i = 0; i < n; ++i) RING_CHECK(in.data<float>()[i] == value(from, i), "element ", i);
+      c.send_recv(random_tensor(n, c.rank()), to, in, from).wait(stream());
+      for (std::int64_t i = 0; i < n; ++i) RING_CHECK(in.data<float>()[i] == random_value(from, i), "element ", i);
     }
     c.barrier().synchronize();
   });
@@ -139,11 +139,11 @@ TEST_P(DistCollectives, SumsOfHalfPrecisionRoundOnce) {
   for (const std::int64_t n : {3, 20'001, 2'100'001})
     expect_all([n](Communicator& c) {
       const Tensor t = Tensor::empty({n}, DType::bf16, stream());
-      for (std::int64_t i = 0; i < n; ++i) t.data<bf16>()[i] = to_bf16(value(c.rank(), i));
+      for (std::int64_t i = 0; i < n; ++i) t.data<bf16>()[i] = to_bf16(random_value(c.rank(), i));
       c.all_reduce(t, Reduce::sum).wait(stream());
       for (std::int64_t i = 0; i < n; ++i) {
-        float sum = to_float(to_bf16(value(0, i)));
-        for (int r = 1; r < c.size(); ++r) sum += to_float(to_bf16(value(r, i)));
+        float sum = to_float(to_bf16(random_value(0, i)));
+        for (int r = 1; r < c.size(); ++r) sum += to_float(to_bf16(random_value(r, i)));
         RING_CHECK(t.data<bf16>()[i].bits == to_bf16(sum).bits, "n ", n, ", element ", i);
       }
     });
@@ -152,11 +152,12 @@ TEST_P(DistCollectives, SumsOfHalfPrecisionRoundOnce) {
 TEST_P(DistCollectives, AllToAllTransposesParts) {
   for (const std::int64_t n : {0, 1, 7, 300'000})
     expect_all([n](Communicator& c) {
-      const Tensor in = filled(n * c.size(), c.rank()), out = Tensor::zeros({n * c.size()}, DType::f32, stream());
+      const Tensor in = random_tensor(n * c.size(), c.rank()),
+                   out = Tensor::zeros({n * c.size()}, DType::f32, stream());
       c.all_to_all(out, in).wait(stream());
       for (int from = 0; from < c.size(); ++from)
         for (std::int64_t i = 0; i < n; ++i)
-          RING_CHECK(out.data<float>()[from * n + i] == value(from, c.rank() * n + i), "n ", n, ", part ", from);
+          RING_CHECK(out.data<float>()[from * n + i] == random_value(from, c.rank() * n + i), "n ", n, ", part ", from);
     });
 }
 
@@ -174,7 +175,7 @@ std::vector<OwnedPiece> segment_pairs_of(const Communicator& c) {
     const Tensor t = Tensor::empty({k.n}, k.dtype, stream());
     const int id = static_cast<int>(out.size());
     for (std::int64_t i = 0; i < k.n; ++i) {
-      const float v = value(c.rank() + 10 * id, i);
+      const float v = random_value(c.rank() + 10 * id, i);
       if (k.dtype == DType::f32) t.data<float>()[i] = v;
       if (k.dtype == DType::bf16) t.data<bf16>()[i] = to_bf16(v);
       if (k.dtype == DType::i32) t.data<std::int32_t>()[i] = static_cast<std::int32_t>(1000 * v);
@@ -193,7 +194,7 @@ double element(const Tensor& t, std::int64_t i) {
 double piece_value(std::size_t id, std::int64_t i, int first, int last) {
   float sum = 0;
   for (int r = first; r <= last; ++r) {
-    const float v = value(r + 10 * static_cast<int>(id), i);
+    const float v = random_value(r + 10 * static_cast<int>(id), i);
     float x = v;
     if (kPieces[id].dtype == DType::bf16) x = to_float(to_bf16(v));
     if (kPieces[id].dtype == DType::i32) x = static_cast<float>(static_cast<std::int32_t>(1000 * v));
@@ -235,7 +236,7 @@ TEST_P(DistCollectives, ExchangeSendsListsOfDifferentLengths) {
         std::vector<Transfer> sends, receives;
         for (int p = c.size() - 1; p >= 0; --p)
           for (int k = 0; k < count(c.rank(), p); ++k)
-            sends.push_back({filled(numel(c.rank(), p, k), 100 * c.rank() + 10 * p + k), p});
+            sends.push_back({random_tensor(numel(c.rank(), p, k), 100 * c.rank() + 10 * p + k), p});
         for (int p = 0; p < c.size(); ++p)
           for (int k = 0; k < count(p, c.rank()); ++k)
             receives.push_back({Tensor::zeros({numel(p, c.rank(), k)}, DType::f32, stream()), p});
@@ -245,20 +246,20 @@ TEST_P(DistCollectives, ExchangeSendsListsOfDifferentLengths) {
         for (int p = 0; p < c.size(); ++p)
           for (int k = 0; k < count(p, c.rank()); ++k, ++next)
             for (std::int64_t i = 0; i < receives[next].tensor.numel(); ++i)
-              RING_CHECK(receives[next].tensor.data<float>()[i] == value(100 * p + 10 * c.rank() + k, i), "message ", k,
-                         " from rank ", p, ", element ", i);
+              RING_CHECK(receives[next].tensor.data<float>()[i] == random_value(100 * p + 10 * c.rank() + k, i),
+                         "message ", k, " from rank ", p, ", element ", i);
       },
       verify);
 }
 
 TEST_P(DistCollectives, SendAndRecvMatchEachOther) {
   expect_all([](Communicator& c) {
-    const Tensor t = filled(50, c.rank());
+    const Tensor t = random_tensor(50, c.rank());
     if (c.rank() == 0)
       for (int p = 1; p < c.size(); ++p) c.send(t, p).synchronize();
     else
       c.recv(t, 0).synchronize();
-    RING_CHECK(t.data<float>()[7] == value(0, 7), "rank ", c.rank());
+    RING_CHECK(t.data<float>()[7] == random_value(0, 7), "rank ", c.rank());
   });
 }
 
@@ -270,7 +271,7 @@ TEST_P(DistCollectives, QueuedOperationsRunInOrder) {
         std::vector<Tensor> tensors;
         std::vector<Work> works;
         for (int k = 0; k < 30; ++k) {
-          tensors.push_back(filled(10 + 400 * k, c.rank()));
+          tensors.push_back(random_tensor(10 + 400 * k, c.rank()));
           works.push_back(c.all_reduce(tensors.back(), Reduce::sum));
         }
         works.back().wait(stream());
@@ -286,7 +287,7 @@ TEST_P(DistCollectives, QueuedOperationsRunInOrder) {
 TEST_P(DistCollectives, PartsOfABufferGiveTheSameBits) {
   expect_all([](Communicator& c) {
     const std::int64_t n = 300'001;
-    const Tensor whole = filled(n, c.rank()), parts = filled(n, c.rank());
+    const Tensor whole = random_tensor(n, c.rank()), parts = random_tensor(n, c.rank());
     c.all_reduce(whole, Reduce::sum).wait(stream());
     for (std::int64_t begin = 0, size = 1; begin < n; begin += size, size = size * 3 + 1) {
       size = std::min(size, n - begin);
@@ -315,7 +316,7 @@ TEST_P(DistCollectives, AnOperationStartsAfterItsEvent) {
     const auto gate = std::make_shared<Gate>();
     const Tensor t = Tensor::zeros({10}, DType::f32, stream());
     Work first = c.all_reduce(t, Reduce::sum, Event(gate));  // must not read t yet
-    const Tensor later = filled(10, c.rank());
+    const Tensor later = random_tensor(10, c.rank());
     Work second = c.all_reduce(later, Reduce::sum);
     RING_CHECK(!first.done(), "ran before its event");
     for (int i = 0; i < 10; ++i) t.data<float>()[i] = 1;
@@ -353,7 +354,7 @@ TEST(Communicator, ChecksItsArguments) {
 
 TEST(Communicator, SelfMovesInputToOutput) {
   const auto c = make_self_communicator();
-  const Tensor in = filled(5, 0), out = Tensor::zeros({5}, DType::f32, stream());
+  const Tensor in = random_tensor(5, 0), out = Tensor::zeros({5}, DType::f32, stream());
   c->all_gather(out, in).wait(stream());
   EXPECT_EQ(std::memcmp(out.raw(), in.raw(), in.bytes()), 0);
   fill_zero(out, stream());

@@ -49,8 +49,6 @@ class GpuDistPeerCopies : public testing::Test {
   }
 };
 
-constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
-
 // A message from rank a to rank b in a turn; numel 0 is an empty message.
 struct Message {
   std::int64_t numel, start;

@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "tests/comm/ranks.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -30,8 +31,6 @@ CommOptions quick(int timeout_ms, bool verify = false) {
   o.verify = verify;
   return o;
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 class DistFailure : public testing::Test {
  protected:

@@ -30,8 +30,6 @@ class GpuDistNccl : public testing::Test {
   }
 };
 
-constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
-
 TEST_F(GpuDistNccl, Reductions) {
   expect_all([](Communicator& c, const Stream& s) {
     const int n = c.size();

@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-using Ranks = std::vector<GpuWindow>;
+using Windows = std::vector<GpuWindow>;
 
 GpuWindow gpu(double mhz, double seconds, std::uint64_t throttle = 0) {
   GpuWindow w{.sm_mhz = mhz, .step_seconds = seconds, .throttle = throttle};
@@ -22,11 +22,11 @@ GpuWindow gpu(double mhz, double seconds, std::uint64_t throttle = 0) {
 }
 
 // Returns the windows of two ranks. A slow GPU 1 slows down the steps of both.
-Ranks ranks(double mhz_of_1, double seconds, std::uint64_t throttle = 0) {
+Windows ranks(double mhz_of_1, double seconds, std::uint64_t throttle = 0) {
   return {gpu(1980, seconds), gpu(mhz_of_1, seconds, throttle)};
 }
 
-std::size_t found_in(SlowGpuDetector& detector, int windows, const Ranks& all) {
+std::size_t found_in(SlowGpuDetector& detector, int windows, const Windows& all) {
   std::size_t found = 0;
   for (int i = 0; i < windows; ++i) found += detector.add_window(all).size();
   return found;
@@ -70,7 +70,7 @@ TEST(ClockJudge, OneGoodWindowResetsTheCount) {
 
 TEST(ClockJudge, FindsNothingWithoutAClockOrAnEarlierOne) {
   SlowGpuDetector detector;
-  EXPECT_EQ(found_in(detector, 5, Ranks{gpu(0, 0.4), gpu(0, 0.9)}), 0u);
+  EXPECT_EQ(found_in(detector, 5, Windows{gpu(0, 0.4), gpu(0, 0.9)}), 0u);
   EXPECT_EQ(found_in(detector, 10, ranks(1200, 0.512)), 0u) << "slow from the start is what is usual";
 }
 

@@ -14,6 +14,7 @@
 #include "core/devices.h"
 #include "job/environment.h"
 #include "tests/comm/ranks.h"
+#include "tests/error_of.h"
 
 namespace ring::test {
 
@@ -21,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 inline double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+inline constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
 
 // Small whole numbers, so that sums are exact in every order and in bf16.
 inline float value(int rank, std::int64_t i) { return static_cast<float>((rank + 1) * (i % 7)); }

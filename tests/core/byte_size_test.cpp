@@ -21,7 +21,7 @@ struct Sizes {
   }
 };
 
-Sizes parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
+Sizes parse_sizes(const std::string& text, const std::vector<std::string>& overrides = {}) {
   Sizes sizes;
   load_config_text(sizes, text, "a.yaml", overrides);
   return sizes;
@@ -57,23 +57,23 @@ TEST(ByteSize, HasUnits) {
 }
 
 TEST(ByteSize, SettingsAcceptByteSizes) {
-  const Sizes sizes = parse("chunk: 2MiB\nstaging: 4 kB\nbudget: 30MB\n");
+  const Sizes sizes = parse_sizes("chunk: 2MiB\nstaging: 4 kB\nbudget: 30MB\n");
   EXPECT_EQ(sizes.chunk, 2 << 20);
   EXPECT_EQ(sizes.staging, 4000);
   EXPECT_EQ(sizes.budget, 30e6);
-  EXPECT_EQ(parse("budget: 0.5").budget, 0.5);
-  EXPECT_EQ(parse("budget: 1").budget, 1);
-  EXPECT_EQ(parse("budget: 1kB").budget, 1000);
-  EXPECT_EQ(parse("budget: 1e9", {"budget=2GB"}).budget, 2e9);
-  EXPECT_EQ(parse("chunk: 1.5MB").chunk, 1'500'000);
-  EXPECT_EQ(parse("", {"budget=1.5GB"}).budget, 1.5e9);
-  EXPECT_EQ(parse("staging: 1kB", {"staging=MB"}).staging, -1) << "a word of the setting's own";
+  EXPECT_EQ(parse_sizes("budget: 0.5").budget, 0.5);
+  EXPECT_EQ(parse_sizes("budget: 1").budget, 1);
+  EXPECT_EQ(parse_sizes("budget: 1kB").budget, 1000);
+  EXPECT_EQ(parse_sizes("budget: 1e9", {"budget=2GB"}).budget, 2e9);
+  EXPECT_EQ(parse_sizes("chunk: 1.5MB").chunk, 1'500'000);
+  EXPECT_EQ(parse_sizes("", {"budget=1.5GB"}).budget, 1.5e9);
+  EXPECT_EQ(parse_sizes("staging: 1kB", {"staging=MB"}).staging, -1) << "a word of the setting's own";
   EXPECT_EQ(to_yaml(sizes), "chunk: 2097152\nstaging: 4000\nbudget: 3e7\ncount: 0\n");
 }
 
 TEST(ByteSize, MistakesNameTheSetting) {
   const auto errors = [](const std::string& text, const std::vector<std::string>& overrides = {}) {
-    return error_of([&] { parse(text, overrides); });
+    return error_of([&] { parse_sizes(text, overrides); });
   };
   EXPECT_EQ(errors("chunk: 1\nbudget: 30XB\n"), "a.yaml:2: budget: expected bytes, such as 50MB or 1GiB, got 30XB");
   EXPECT_EQ(errors("", {"chunk=2TB"}), "command line: chunk=2TB: must be in [1, 1e12] bytes, is 2000000000000");

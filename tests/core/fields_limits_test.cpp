@@ -30,7 +30,7 @@ struct Item {
   }
 };
 
-struct Tree {
+struct LimitedTree {
   std::int64_t count = 1;
   double rate = 0.5;
   std::string path, must;
@@ -47,8 +47,8 @@ struct Tree {
   }
 };
 
-std::string errors(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  Tree tree;
+std::string mistakes(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  LimitedTree tree;
   return error_of([&] { load_config_text(tree, text, "run.yaml", overrides); });
 }
 
@@ -69,7 +69,7 @@ class Folder {
 };
 
 std::string errors_of_file(const std::string& file) {
-  Tree tree;
+  LimitedTree tree;
   return error_of([&] { load_config(tree, file); });
 }
 
@@ -80,8 +80,8 @@ std::size_t count(const std::string& text, const std::string& part) {
 }
 
 TEST(FieldLimits, IntegersAreComparedExactly) {
-  EXPECT_EQ(errors(kGiven + "count: 9223372036854775806\n"), "");
-  EXPECT_EQ(errors(kGiven + "count: 9223372036854775807\n"),
+  EXPECT_EQ(mistakes(kGiven + "count: 9223372036854775806\n"), "");
+  EXPECT_EQ(mistakes(kGiven + "count: 9223372036854775807\n"),
             "run.yaml:3: count: must be in [-5, 9223372036854775806], is 9223372036854775807");
   EXPECT_FALSE(in_range(0, (1ll << 53)).passes(config::Value((std::int64_t{1} << 53) + 1)));
   EXPECT_FALSE(at_least((1ll << 53) + 1).passes(config::Value(std::int64_t{1} << 53)));
@@ -119,39 +119,39 @@ TEST(FieldLimits, NumbersWithoutARangeAreAnError) {
 TEST(FieldLimits, ListsHaveAMaximumLength) {
   std::string list = "items: [";
   for (int i = 0; i < 1001; ++i) list += "{},";
-  EXPECT_EQ(errors(kGiven + list + "]"), "run.yaml:3: items: must have at most 1000 items, has 1001");
+  EXPECT_EQ(mistakes(kGiven + list + "]"), "run.yaml:3: items: must have at most 1000 items, has 1001");
   std::string sizes = "items: [{sizes: [";
   for (int i = 0; i < 65; ++i) sizes += "1,";
-  EXPECT_EQ(errors(kGiven + sizes + "]}]"), "run.yaml:3: items[0].sizes: must have at most 64 items, has 65");
+  EXPECT_EQ(mistakes(kGiven + sizes + "]}]"), "run.yaml:3: items[0].sizes: must have at most 64 items, has 65");
 }
 
 TEST(FieldLimits, TwentyMistakesAreListedAndTheOthersCounted) {
   std::string text;
   for (int i = 0; i < 20'000; ++i) text += str("k", i, ": 1\n");
-  const std::string wrong = errors(text);
+  const std::string wrong = mistakes(text);
   EXPECT_EQ(count(wrong, "unknown key"), 20u) << wrong;
   EXPECT_TRUE(wrong.starts_with("run.yaml:1: k0: unknown key")) << wrong;
   EXPECT_TRUE(wrong.ends_with("\nand 19981 more mistakes")) << wrong;  // the required key `must` is missing, too
   EXPECT_LT(wrong.size(), 10'000u);
   text.resize(text.find("k20:"));
-  EXPECT_TRUE(errors(text).ends_with("\nand 1 more mistake")) << errors(text);
+  EXPECT_TRUE(mistakes(text).ends_with("\nand 1 more mistake")) << mistakes(text);
 }
 
 TEST(FieldLimits, LongNamesAndValuesAreCut) {
   const std::string x(500'000, 'x');
-  EXPECT_LT(errors(kGiven + x + ": 1\n").size(), 500u);
-  EXPECT_LT(errors(kGiven + "count: " + x + "\n").size(), 500u);
-  EXPECT_LT(errors(kGiven + "include: " + x + "\n").size(), 600u);
-  EXPECT_LT(errors("must: " + x + "\ncount: 0.5\npath: y", {"count=" + x}).size(), 500u);
-  EXPECT_NE(errors(kGiven + "count: " + x + "\n").find("x... (500000 bytes)"), std::string::npos);
-  EXPECT_EQ(errors("path: y\nmust: " + x + "\n"), "run.yaml:2: must: must have at most 4096 bytes, has 500000");
-  EXPECT_EQ(errors("path: y\nmust: " + std::string(4096, 'x') + "\n"), "");
-  EXPECT_EQ(errors(kGiven + "\"a\\e[31m\": 1\n").find('\x1b'), std::string::npos) << "it would reach the terminal";
+  EXPECT_LT(mistakes(kGiven + x + ": 1\n").size(), 500u);
+  EXPECT_LT(mistakes(kGiven + "count: " + x + "\n").size(), 500u);
+  EXPECT_LT(mistakes(kGiven + "include: " + x + "\n").size(), 600u);
+  EXPECT_LT(mistakes("must: " + x + "\ncount: 0.5\npath: y", {"count=" + x}).size(), 500u);
+  EXPECT_NE(mistakes(kGiven + "count: " + x + "\n").find("x... (500000 bytes)"), std::string::npos);
+  EXPECT_EQ(mistakes("path: y\nmust: " + x + "\n"), "run.yaml:2: must: must have at most 4096 bytes, has 500000");
+  EXPECT_EQ(mistakes("path: y\nmust: " + std::string(4096, 'x') + "\n"), "");
+  EXPECT_EQ(mistakes(kGiven + "\"a\\e[31m\": 1\n").find('\x1b'), std::string::npos) << "it would reach the terminal";
 }
 
 // Checks that fail only because a part of the file is missing are not reported.
 TEST(FieldLimits, ASyntaxErrorIsReportedAlone) {
-  const std::string wrong = errors("count: [1\nrate: {\n", {"items[3].count=2"});
+  const std::string wrong = mistakes("count: [1\nrate: {\n", {"items[3].count=2"});
   EXPECT_TRUE(wrong.starts_with("run.yaml:")) << wrong;
   EXPECT_EQ(count(wrong, "\n"), 0u) << wrong;
   EXPECT_NE(wrong.find("not valid YAML"), std::string::npos) << wrong;
@@ -165,24 +165,24 @@ TEST(FieldLimits, ASyntaxErrorIsReportedAlone) {
 TEST(FieldLimits, AliasesThatGrowTheTextAreRefused) {
   std::string bomb = "a0: &a0 [" + std::string(2000, ' ') + "x]\n";
   for (int i = 1; i < 40; ++i) bomb += str("a", i, ": &a", i, " [*a", i - 1, ", *a", i - 1, "]\n");
-  EXPECT_NE(errors(bomb).find("too large"), std::string::npos);
+  EXPECT_NE(mistakes(bomb).find("too large"), std::string::npos);
   std::string heavy = "a: &a " + std::string(100'000, 'x') + "\nb: [";
   for (int i = 0; i < 10'000; ++i) heavy += "*a,";
-  EXPECT_NE(errors(heavy + "]\n").find("too large"), std::string::npos);
-  EXPECT_NE(errors("a: &a [*a]\n").find("an alias occurs inside the value"), std::string::npos);
-  EXPECT_NE(errors("a: *b\n").find("not valid YAML"), std::string::npos);
-  EXPECT_NE(errors("---\n---\ncount: 1\n").find("a second one starts here"), std::string::npos)
+  EXPECT_NE(mistakes(heavy + "]\n").find("too large"), std::string::npos);
+  EXPECT_NE(mistakes("a: &a [*a]\n").find("an alias occurs inside the value"), std::string::npos);
+  EXPECT_NE(mistakes("a: *b\n").find("not valid YAML"), std::string::npos);
+  EXPECT_NE(mistakes("---\n---\ncount: 1\n").find("a second one starts here"), std::string::npos)
       << "it would be ignored";
 }
 
 TEST(FieldLimits, NestingIsBounded) {
-  EXPECT_EQ(errors(std::string(65, '[') + std::string(65, ']')),
+  EXPECT_EQ(mistakes(std::string(65, '[') + std::string(65, ']')),
             "run.yaml:1: too deep: more than 64 nested lists and sections");
   for (const std::string open : {"[", "{a: ", "- ", "? ", "a:\n  ", "[{"}) {
     std::string text;
     while (text.size() < 20'000) text += open;
-    EXPECT_NE(errors(text), "") << open;
-    EXPECT_NE(errors("", {"items=" + text}), "") << open;
+    EXPECT_NE(mistakes(text), "") << open;
+    EXPECT_NE(mistakes("", {"items=" + text}), "") << open;
   }
 }
 
@@ -211,7 +211,7 @@ TEST(FieldLimits, IncludesAreReadOnceAndHaveAMaximumDepth) {
     const std::string next = i == 0 ? "end.yaml" : str("d", i - 1, ".yaml");
     folder.write(str("d", i, ".yaml"), str("include: [", next, ", ./", next, "]\nrate: 0.", i, "\n"));
   }
-  Tree tree;
+  LimitedTree tree;
   load_config(tree, folder.at("d29.yaml"));
   EXPECT_EQ(tree.count, 3);
   EXPECT_EQ(tree.rate, 0.29);
@@ -227,7 +227,7 @@ TEST(FieldLimits, ASharedBaseIsAppliedOnce) {
   folder.write("base.yaml", kGiven + "count: 1\nrate: 0.1\n");
   folder.write("a.yaml", "include: base.yaml\ncount: 2\n");
   folder.write("b.yaml", "include: base.yaml\nrate: 0.2\n");
-  Tree tree;
+  LimitedTree tree;
   load_config(tree, folder.write("run.yaml", "include: [a.yaml, b.yaml]\n"));
   EXPECT_EQ(tree.count, 2);
   EXPECT_EQ(tree.rate, 0.2);

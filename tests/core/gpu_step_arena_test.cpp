@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
 class GpuStepArena : public testing::Test {
  protected:
@@ -32,10 +32,10 @@ TEST_F(GpuStepArena, StepsRepeatInTheSamePlacesWithoutWaiting) {
   std::uint64_t waits = 0;
   for (int i = 0; i < 8; ++i) {
     const StepScope scope(*arena);
-    const Tensor kept = make(100 * kMiB);
-    const Tensor early = make(30 * kMiB + 5);
+    const Tensor kept = make(100 * kMebibyte);
+    const Tensor early = make(30 * kMebibyte + 5);
     std::vector<std::byte*> at = {kept.raw(), early.raw()};
-    for (std::size_t k = 1; k < 10; ++k) at.push_back(make(k * 7 * kMiB).raw());
+    for (std::size_t k = 1; k < 10; ++k) at.push_back(make(k * 7 * kMebibyte).raw());
     addresses.push_back(at);
     if (i == 3) waits = host_wait_count();
   }
@@ -52,10 +52,10 @@ TEST_F(GpuStepArena, ContentsOfLiveBlocksStay) {
   for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<float>(i);
   for (int i = 0; i < 6; ++i) {
     const StepScope scope(*arena);
-    const Tensor temporary = make(3 * kMiB);
+    const Tensor temporary = make(3 * kMebibyte);
     const Tensor kept = from_host(host, *stream);
-    for (std::size_t k = 0; k < 5; ++k) make((2 + k) * kMiB);
-    if (i == 4) make(50 * kMiB);  // this step differs from the others
+    for (std::size_t k = 0; k < 5; ++k) make((2 + k) * kMebibyte);
+    if (i == 4) make(50 * kMebibyte);  // this step differs from the others
     EXPECT_EQ(to_host<float>(kept, *stream), host);
   }
 }
@@ -63,7 +63,7 @@ TEST_F(GpuStepArena, ContentsOfLiveBlocksStay) {
 TEST_F(GpuStepArena, TheSlabReplacesWhatWasRecorded) {
   stream->allocator()->trim();
   const std::size_t before = arena->stats().reserved;
-  const std::size_t bytes = 512 * kMiB;
+  const std::size_t bytes = 512 * kMebibyte;
   for (int i = 0; i < 4; ++i) {
     const StepScope scope(*arena);
     make(bytes);
@@ -72,14 +72,14 @@ TEST_F(GpuStepArena, TheSlabReplacesWhatWasRecorded) {
   }
   ASSERT_TRUE(arena->has_slab());
   EXPECT_EQ(arena->plan().bytes, bytes);
-  EXPECT_LE(arena->stats().reserved, before + bytes + 64 * kMiB) << "recorded blocks stand beside the slab";
+  EXPECT_LE(arena->stats().reserved, before + bytes + 64 * kMebibyte) << "recorded blocks stand beside the slab";
 }
 
 TEST_F(GpuStepArena, OutOfMemoryNamesThePhases) {
   arena->enter({scopes::parameters}, ScopePass::inference);
-  const Tensor weights = make(20 * kMiB);
+  const Tensor weights = make(20 * kMebibyte);
   arena->enter(block_scope(0), ScopePass::forward);
-  const Tensor kept = make(10 * kMiB);
+  const Tensor kept = make(10 * kMebibyte);
   try {
     Tensor::empty({std::int64_t{1} << 50}, DType::u8, *stream);
     ADD_FAILURE() << "there is no such memory";
@@ -89,16 +89,16 @@ TEST_F(GpuStepArena, OutOfMemoryNamesThePhases) {
                              " of the device's ", "the largest holders are parameters 20.0 MiB, blocks.0 10.0 MiB"})
       EXPECT_NE(what.find(part), std::string::npos) << part << " is not in: " << what;
   }
-  EXPECT_EQ(arena->stats().in_use, 30 * kMiB);
+  EXPECT_EQ(arena->stats().in_use, 30 * kMebibyte);
 }
 
 TEST_F(GpuStepArena, FreedBlocksAreReusedAtOnce) {
   Allocator& pool = *arena->upstream();
-  void* a = pool.allocate(3 * kMiB);
-  pool.free(a, 3 * kMiB);
-  void* b = pool.allocate(3 * kMiB - 1);
+  void* a = pool.allocate(3 * kMebibyte);
+  pool.free(a, 3 * kMebibyte);
+  void* b = pool.allocate(3 * kMebibyte - 1);
   EXPECT_EQ(a, b) << "of the same class";
-  pool.free(b, 3 * kMiB - 1);
+  pool.free(b, 3 * kMebibyte - 1);
   pool.trim();
   EXPECT_EQ(pool.stats().in_use, 0u);
 }

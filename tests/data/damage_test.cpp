@@ -16,7 +16,7 @@ namespace ring {
 namespace {
 
 // Writes documents of 0 to 40 tokens; above 8192 documents, their starts fill more than one block.
-std::string write_documents(const std::string& path, std::size_t documents, std::int64_t vocab) {
+std::string write_random_documents(const std::string& path, std::size_t documents, std::int64_t vocab) {
   TokenStoreWriter writer(path, vocab);
   std::mt19937 random(7);
   for (std::size_t d = 0; d < documents; ++d) {
@@ -81,15 +81,15 @@ void flip_structure(const std::string& path, std::uint64_t step) {
 
 TEST(CorpusDamage, FlippedBitsOfTheStructureAreNamed) {
   TempFolder folder;
-  flip_structure(write_documents(folder / "c.h5", 100, 257), 101);
-  flip_structure(write_documents(folder / "d.h5", 100, 70000), 101);
+  flip_structure(write_random_documents(folder / "c.h5", 100, 257), 101);
+  flip_structure(write_random_documents(folder / "d.h5", 100, 70000), 101);
 }
 
 // An odd step reaches each bit position of a byte.
 TEST(SlowCorpusDamage, ManyFlippedBitsOfTheStructureAreNamed) {
   TempFolder folder;
-  flip_structure(write_documents(folder / "c.h5", 100, 257), 13);
-  flip_structure(write_documents(folder / "d.h5", 9000, 70000), 13);
+  flip_structure(write_random_documents(folder / "c.h5", 100, 257), 13);
+  flip_structure(write_random_documents(folder / "d.h5", 9000, 70000), 13);
 }
 
 // Flips `flips` random bits of each dataset. Opening succeeds; reading the block and verifying the corpus name the
@@ -122,12 +122,12 @@ void flip_data(const std::string& path, int flips) {
 
 TEST(CorpusDamage, FlippedBitsOfTheDataAreNamedAtTheirFirstUse) {
   TempFolder folder;
-  flip_data(write_documents(folder / "c.h5", 20000, 257), 10);
+  flip_data(write_random_documents(folder / "c.h5", 20000, 257), 10);
 }
 
 TEST(SlowCorpusDamage, FourHundredFlippedBitsOfTheDataAreNamedAtTheirFirstUse) {
   TempFolder folder;
-  flip_data(write_documents(folder / "c.h5", 20000, 257), 100);
+  flip_data(write_random_documents(folder / "c.h5", 20000, 257), 100);
 }
 
 TEST(CorpusDamage, OtherBlocksStayReadable) {
@@ -149,7 +149,7 @@ TEST(CorpusDamage, OtherBlocksStayReadable) {
 
 TEST(CorpusDamage, EveryTruncationIsNamed) {
   TempFolder folder;
-  const std::string path = write_documents(folder / "c.h5", 300, 257);
+  const std::string path = write_random_documents(folder / "c.h5", 300, 257);
   const SealedCorpus good(path);
   std::vector<std::uint64_t> sizes{0, 1, 17, 18, sizeof(CorpusIndex) - 1, sizeof(CorpusIndex), good.bytes.size() - 1};
   const CorpusIndex& index = good.index;
@@ -194,7 +194,7 @@ TEST(CorpusDamage, AFileTruncatedWhileInUseIsNamed) {
 
 TEST(CorpusDamage, TheLoaderNamesADamagedBlock) {
   TempFolder folder;
-  const std::string path = write_documents(folder / "c.h5", 20000, 257);
+  const std::string path = write_random_documents(folder / "c.h5", 20000, 257);
   const SealedCorpus good(path);
   const auto all_samples = [&](const PackingConfig& packing) {
     Loader loader(open_corpus(path), {.context = 512, .rows = 16, .packing = packing});
@@ -214,7 +214,7 @@ TEST(CorpusDamage, TheLoaderNamesADamagedBlock) {
 
 TEST(CraftedCorpus, StartsOfDocumentsMustAscendAndBeInside) {
   TempFolder folder;
-  const std::string path = write_documents(folder / "c.h5", 20000, 257);
+  const std::string path = write_random_documents(folder / "c.h5", 20000, 257);
   const SealedCorpus good(path);
   const SplitIndex& s = good.index.splits[0];
   const std::uint64_t documents = s.documents;
@@ -257,7 +257,7 @@ TEST(CraftedCorpus, TokensOutsideTheVocabularyAreNamed) {
 
 TEST(CraftedCorpus, AnIndexThatContradictsItselfIsNamed) {
   TempFolder folder;
-  const std::string path = write_documents(folder / "c.h5", 100, 257);
+  const std::string path = write_random_documents(folder / "c.h5", 100, 257);
   const SealedCorpus good(path);
   const auto wrong = [&](auto&& change, const std::string& part) {
     SealedCorpus bad = good;

@@ -20,7 +20,7 @@ std::set<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-using Names = std::set<std::string>;
+using NameSet = std::set<std::string>;
 
 TEST(Files, AreWrittenWholeOrNotAtAll) {
   TempFolder folder;
@@ -37,23 +37,23 @@ TEST(Files, AreWrittenWholeOrNotAtAll) {
   EXPECT_EQ(read_file(path), "old");
   write_atomically(path, [](FileHandle& file) { file.write("new", 3); });
   EXPECT_EQ(read_file(path), "new");
-  EXPECT_EQ(names_in(folder.path()), Names{"f"});
+  EXPECT_EQ(names_in(folder.path()), NameSet{"f"});
 }
 
 TEST(Files, LeftoversAreRemovedAndFilesInUseStay) {
   TempFolder folder;
   const std::string path = folder / "f";
   for (const char* name : {"f.tmp.1", "f.tmp.99999999", "f.tmp.7.0"}) write_text(folder / name, "left");
-  const Names foreign{"f.tmp.old", "f.tmp.", "f.tmpx", "g.tmp.1", "f"};
+  const NameSet foreign{"f.tmp.old", "f.tmp.", "f.tmpx", "g.tmp.1", "f"};
   for (const std::string& name : foreign) write_text(folder / name, "foreign");
   std::filesystem::create_directory(folder / "f.tmp.8");
-  Names during;
+  NameSet during;
   write_atomically(path, [&](FileHandle& file) {
     remove_leftovers(path);  // like another process
     during = names_in(folder.path());
     file.write("new", 3);
   });
-  Names expected = foreign;
+  NameSet expected = foreign;
   expected.insert("f.tmp.8");
   EXPECT_EQ(names_in(folder.path()), expected);
   expected.insert("f.tmp." + std::to_string(::getpid()));
@@ -68,7 +68,7 @@ TEST(Files, UnnamedFilesHaveNoName) {
   char byte = 0;
   a.read_at(&byte, 1, 0);
   EXPECT_EQ(byte, 'a');
-  EXPECT_EQ(names_in(folder.path()), Names{});
+  EXPECT_EQ(names_in(folder.path()), NameSet{});
 }
 
 TEST(Files, ReadingBeyondTheEndIsAnError) {

@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-struct Folder : TempFolder {
+struct ChatFolder : TempFolder {
   PrepareOptions options() {
     PrepareOptions o;
     o.inputs = {*this / "in"};
@@ -63,7 +63,7 @@ std::vector<std::string> documents(const std::string& path) {
 using Documents = std::vector<std::string>;
 
 TEST(FinetuneCorpus, OnlyCompletionsCount) {
-  Folder folder;
+  ChatFolder folder;
   write_text(folder / "in/a.jsonl",
              "{\"prompt\": \"2+2=\", \"completion\": \"4\"}\n{\"completion\": \"caf\xC3\xA9\", \"prompt\": \"\"}\n"
              "{\"prompt\": \"\", \"completion\": \"\"}\n\n{\"prompt\": \"say nothing\", \"completion\": \"\"}\n");
@@ -78,7 +78,7 @@ TEST(FinetuneCorpus, OnlyCompletionsCount) {
 }
 
 TEST(FinetuneCorpus, OnlyAssistantMessagesCount) {
-  Folder folder;
+  ChatFolder folder;
   write_text(folder / "in/a.jsonl",
              R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]})"
              "\n"
@@ -103,7 +103,7 @@ TEST(FinetuneCorpus, OnlyAssistantMessagesCount) {
 // The name that the template writes for the end of a turn becomes the end-of-text token if the tokenizer has no token
 // of that name.
 TEST(FinetuneCorpus, TheEndOfATurnIsOneToken) {
-  Folder folder;
+  ChatFolder folder;
   write_text(folder / "in/a.jsonl",
              R"({"c": {"turns": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}})");
   PrepareOptions o = folder.chats("plain");
@@ -114,7 +114,7 @@ TEST(FinetuneCorpus, TheEndOfATurnIsOneToken) {
 
 // Results do not depend on threads or on how long documents are split.
 TEST(FinetuneCorpus, LongDocumentsAreEncodedInPieces) {
-  Folder folder;
+  ChatFolder folder;
   std::string prompt, completion;
   for (int i = 0; i < 90000; ++i) prompt += str(i, ' '), completion += str(i * 7, '\n');
   std::string escaped;
@@ -125,7 +125,7 @@ TEST(FinetuneCorpus, LongDocumentsAreEncodedInPieces) {
 }
 
 // Reads records like `--chat-field` without a name.
-PrepareOptions any_chats(Folder& folder, const std::string& chat_template = "chatml") {
+PrepareOptions any_chats(ChatFolder& folder, const std::string& chat_template = "chatml") {
   PrepareOptions o = folder.options();
   o.members.chats = true;
   o.chat_template = chat_template;
@@ -133,7 +133,7 @@ PrepareOptions any_chats(Folder& folder, const std::string& chat_template = "cha
 }
 
 TEST(ChatForms, OneFileMayHaveAllForms) {
-  Folder folder;
+  ChatFolder folder;
   write_text(
       folder / "in/a.jsonl",
       R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]})"
@@ -162,7 +162,7 @@ TEST(ChatForms, OneFileMayHaveAllForms) {
 }
 
 TEST(ChatForms, AMemberMayBeNamed) {
-  Folder folder;
+  ChatFolder folder;
   write_text(folder / "in/a.jsonl",
              R"({"messages": 5, "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], )"
              R"("instruction": "c", "output": "d"})");
@@ -179,7 +179,7 @@ TEST(ChatForms, AMemberMayBeNamed) {
 }
 
 TEST(ChatForms, FunctionCallsAndToolsReachTheTemplate) {
-  Folder folder;
+  ChatFolder folder;
   write_text(folder / "t.jinja",
              "{% for t in tools or [] %}<{{ t.name }}>{% endfor %}{% for m in messages %}{{ m.role }}:"
              "{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}={{ c.function.arguments.x }} "
@@ -204,7 +204,7 @@ TEST(ChatForms, FunctionCallsAndToolsReachTheTemplate) {
 }
 
 TEST(ChatForms, MixedAndUnknownFormsAreRefused) {
-  Folder folder;
+  ChatFolder folder;
   const auto refused = [&](const std::string& record, const std::vector<std::string>& parts) {
     write_text(folder / "in/a.jsonl", "\n" + record + "\n");
     expect_error([&] { prepare_corpus(any_chats(folder)); }, parts);
@@ -232,7 +232,7 @@ TEST(ChatForms, MixedAndUnknownFormsAreRefused) {
 }
 
 TEST(FinetuneCorpus, BadRecordsAreNamed) {
-  Folder folder;
+  ChatFolder folder;
   const auto wrong = [&](const PrepareOptions& o, const std::string& record, const std::vector<std::string>& parts) {
     write_text(folder / "in/a.jsonl", "\n" + record + "\n");
     expect_error([&] { prepare_corpus(o); }, parts);
@@ -255,7 +255,7 @@ TEST(FinetuneCorpus, BadRecordsAreNamed) {
 }
 
 TEST(FinetuneCorpus, RecordsMarkedAsNotToBeLearnedAreRefused) {
-  Folder folder;
+  ChatFolder folder;
   const std::string chat = R"("messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])",
                     shared = R"("conversations": [{"from": "user", "value": "a"}, {"from": "gpt", "value": "b"}])",
                     alpaca = R"("instruction": "a", "output": "b")", pair = R"("prompt": "a", "completion": "b")";
@@ -281,7 +281,7 @@ TEST(FinetuneCorpus, RecordsMarkedAsNotToBeLearnedAreRefused) {
 }
 
 TEST(FinetuneCorpus, ContradictoryOptionsAreRefused) {
-  Folder folder;
+  ChatFolder folder;
   write_text(folder / "in/a.jsonl", R"({"prompt": "a", "completion": "b"})");
   const auto wrong = [&](const std::function<void(PrepareOptions&)>& change, const std::vector<std::string>& parts) {
     PrepareOptions o = folder.pairs();

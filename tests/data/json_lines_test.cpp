@@ -85,7 +85,7 @@ TEST(JsonLines, ErrorsNameTheLineAndTheRemedy) {
   fails("{\"text\": {\"a\": 1}}", {"is a JSON object"});
 }
 
-struct Folder : TempFolder {
+struct LinesFolder : TempFolder {
   PrepareOptions options() {
     PrepareOptions o;
     o.inputs = {*this / "in"};
@@ -113,13 +113,13 @@ bool has_program(const std::string& program) {
 }
 
 TEST(JsonLinesCorpus, EqualsTheCorpusOfItsTexts) {
-  Folder folder;
+  LinesFolder folder;
   write_text(folder / "in/a.jsonl", numbered(2000));
   PrepareOptions o = folder.options();
   const PrepareReport records = prepare_corpus(o);
   std::string text;
   for (int i = 0; i < 2000; ++i) text += str("record ", i * i, "\n");
-  Folder plain;
+  LinesFolder plain;
   write_text(plain / "in/a.txt", text);
   PrepareOptions lines = plain.options();
   lines.document = "line";
@@ -131,7 +131,7 @@ TEST(JsonLinesCorpus, EqualsTheCorpusOfItsTexts) {
 }
 
 TEST(JsonLinesCorpus, ContradictoryOptionsAreRefused) {
-  Folder folder;
+  LinesFolder folder;
   write_text(folder / "in/a.jsonl", numbered(20));
   PrepareOptions o = folder.options();
   o.document = "line";
@@ -146,7 +146,7 @@ TEST(JsonLinesCorpus, ContradictoryOptionsAreRefused) {
 }
 
 TEST(JsonLinesCorpus, ValidationIsChosenByRecord) {
-  Folder folder;
+  LinesFolder folder;
   write_text(folder / "in/a.jsonl", numbered(2000));
   PrepareOptions o = folder.options();
   o.validation_fraction = 0.1;
@@ -156,7 +156,7 @@ TEST(JsonLinesCorpus, ValidationIsChosenByRecord) {
 }
 
 TEST(JsonLinesCorpus, SamplesAndCharactersAreTakenFromTheTexts) {
-  Folder folder;
+  LinesFolder folder;
   write_text(folder / "in/a.jsonl", "{\"text\": \"ab\\u00e9\"}\n{\"text\": \"b\"}\n");
   const auto files = list_text_files({folder / "in"}, "*");
   std::string sample;
@@ -171,7 +171,7 @@ class Packed : public testing::TestWithParam<std::pair<const char*, const char*>
 TEST_P(Packed, FilesAreReadLikeTheirContents) {
   const auto [program, ending] = GetParam();
   if (!has_program(program)) GTEST_SKIP() << "no program " << program;
-  Folder folder;
+  LinesFolder folder;
   std::string text;
   for (std::int64_t i = 0; i < 400000; ++i) text += str(i * 7919, i % 9 ? " " : "\n");
   write_text(folder / "in/a.txt", text);
@@ -191,7 +191,7 @@ TEST_P(Packed, FilesAreReadLikeTheirContents) {
 TEST_P(Packed, DamageIsNamedAndNoOutputStays) {
   const auto [program, ending] = GetParam();
   if (!has_program(program)) GTEST_SKIP() << "no program " << program;
-  Folder folder;
+  LinesFolder folder;
   std::string text;
   for (std::int64_t i = 0; i < 300000; ++i) text += str(i * 7919 % 1000003, ' ');
   write_text(folder / "in/a.txt", text);
@@ -211,7 +211,7 @@ TEST_P(Packed, DamageIsNamedAndNoOutputStays) {
 TEST_P(Packed, ContentsOfCompressedFilesAreChecked) {
   const auto [program, ending] = GetParam();
   if (!has_program(program)) GTEST_SKIP() << "no program " << program;
-  Folder folder;
+  LinesFolder folder;
   write_text(folder / "in/a.txt", "%PDF-1.4");
   compress(program, folder / "in/a.txt");
   expect_error([&] { list_text_files({folder / "in"}, "*"); }, {"is not text, but a PDF document"});

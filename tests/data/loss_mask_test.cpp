@@ -117,7 +117,7 @@ TEST(LossMask, ChangesTheHashOfASplit) {
   EXPECT_NE(hash(true, 0), hash(true, 7));
 }
 
-void flip(const std::string& path, std::uint64_t byte) {
+void damage_byte(const std::string& path, std::uint64_t byte) {
   SealedCorpus bad(path);
   bad.bytes[byte] = static_cast<char>(bad.bytes[byte] ^ 4);
   bad.save(path);
@@ -128,7 +128,7 @@ TEST(LossMask, DamageIsNamed) {
   const std::string path = write_masked(folder / "c.h5", {600001, 50});
   const SealedCorpus good(path);
   for (std::size_t s = 0; s < 2; ++s) {
-    flip(path, good.index.masks[s].data.offset + 3);
+    damage_byte(path, good.index.masks[s].data.offset + 3);
     const auto store = TokenStore::open(path);
     const TokenSplit& split = s ? store->validation() : store->train();
     expect_error([&] { mask_of(split, 20, 20); },
@@ -142,7 +142,7 @@ TEST(LossMask, DamageIsNamed) {
     EXPECT_NE(named[0].find("/loss_mask is damaged"), std::string::npos) << named[0];
     good.save(path);
   }
-  flip(path, good.index.masks[0].hashes.offset);
+  damage_byte(path, good.index.masks[0].hashes.offset);
   expect_error([&] { TokenStore::open(path); }, {"c.h5 is damaged", "hashes"});
 }
 

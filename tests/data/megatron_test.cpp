@@ -19,23 +19,23 @@ namespace ring {
 namespace {
 
 using Tokens = std::vector<std::int64_t>;
-using Documents = std::vector<Tokens>;
+using TokenDocuments = std::vector<Tokens>;
 
-class Collected final : public MegatronDataset::Sink {
+class CollectedTokens final : public MegatronDataset::Sink {
  public:
   void add_part(std::span<const std::int32_t> tokens) override {
     EXPECT_FALSE(tokens.empty());
     open_.insert(open_.end(), tokens.begin(), tokens.end());
   }
   void end() override { documents.push_back(std::exchange(open_, {})); }
-  Documents documents;
+  TokenDocuments documents;
 
  private:
   Tokens open_;
 };
 
-Documents read(const std::string& prefix, std::uint64_t vocab_size = 60'000) {
-  Collected collected;
+TokenDocuments read(const std::string& prefix, std::uint64_t vocab_size = 60'000) {
+  CollectedTokens collected;
   MegatronDataset(prefix).read(vocab_size, "tok.rmt", collected);
   return collected.documents;
 }
@@ -53,7 +53,7 @@ void expect_type(std::uint8_t code, std::int64_t largest) {
   files.add_document<T>({});
   files.add_document<T>({largest});
   files.write(folder / "d");
-  EXPECT_EQ(read(folder / "d"), (Documents{{1, 2, largest, 0, 4}, {largest}})) << "code " << int{code};
+  EXPECT_EQ(read(folder / "d"), (TokenDocuments{{1, 2, largest, 0, 4}, {largest}})) << "code " << int{code};
   EXPECT_EQ(MegatronDataset(folder / "d").tokens(), 6u);
 }
 
@@ -69,7 +69,7 @@ TEST(Megatron, EveryTokenTypeIsRead) {
 TEST(Megatron, LongSequencesAreReadInParts) {
   const TempFolder folder;
   MegatronFiles files;
-  Documents wanted;
+  TokenDocuments wanted;
   for (const std::size_t n : {std::size_t{3}, std::size_t{400'001}, std::size_t{131'072}, std::size_t{1}}) {
     Tokens tokens(n);
     for (std::size_t i = 0; i < n; ++i) tokens[i] = static_cast<std::int64_t>(i * 7919 % 60'000);
@@ -83,7 +83,7 @@ TEST(Megatron, LongSequencesAreReadInParts) {
 TEST(Megatron, ADocumentMayHaveManySequences) {
   const TempFolder folder;
   MegatronFiles files;
-  Documents wanted;
+  TokenDocuments wanted;
   for (int d = 0; d < 3; ++d) {
     Tokens all;
     for (int s = 0; s < 40'000; ++s) {  // tables longer than one read
@@ -167,7 +167,7 @@ TEST(Megatron, AbsurdHeadersAreRefused) {
 TEST(Megatron, TokensOutsideOfTheVocabularyAreNamed) {
   const TempFolder folder;
   sample().write(folder / "d");
-  EXPECT_EQ(read(folder / "d", 10), (Documents{{5, 6, 7}, {8, 9}}));
+  EXPECT_EQ(read(folder / "d", 10), (TokenDocuments{{5, 6, 7}, {8, 9}}));
   expect_error([&] { read(folder / "d", 9); },
                {"d.bin: token 4, in document 1", "vocabulary of tok.rmt, which has 9 tokens", "--tokenizer"});
   MegatronFiles negative;
@@ -177,7 +177,7 @@ TEST(Megatron, TokensOutsideOfTheVocabularyAreNamed) {
   expect_error([&] { read(folder / "n"); }, {"n.bin: token 1, in document 0"});
 }
 
-struct Folder : TempFolder {
+struct MegatronFolder : TempFolder {
   PrepareOptions options() const {
     PrepareOptions o;
     o.inputs = {*this / "in"};
@@ -196,7 +196,7 @@ Tokens bytes_of(const std::string& text, bool end = true) {
 }
 
 TEST(MegatronCorpus, EqualsTheCorpusOfTheText) {
-  Folder folder, plain;
+  MegatronFolder folder, plain;
   MegatronFiles with, without;
   std::string lines;
   for (int i = 0; i < 500; ++i) {
@@ -227,7 +227,7 @@ TEST(MegatronCorpus, EqualsTheCorpusOfTheText) {
 
 // A blank that the encoder puts in front of a text is not part of the text, whatever token precedes it.
 TEST(MegatronCorpus, TextBytesCountTheDecodedText) {
-  const Folder folder;
+  const MegatronFolder folder;
   const auto special = [](int id, const char* name) {
     return str("{\"id\": ", id, ", \"content\": \"", name, "\", \"special\": true, \"normalized\": false, \"lstrip\": ",
                "false, \"rstrip\": false, \"single_word\": false}");
@@ -258,7 +258,7 @@ TEST(MegatronCorpus, TextBytesCountTheDecodedText) {
 }
 
 TEST(MegatronCorpus, PairsAreFoundOnceByEitherName) {
-  Folder folder;
+  MegatronFolder folder;
   sample().write(folder / "in/sub/a");
   PrepareOptions o = folder.options();
   for (const std::vector<std::string>& inputs : {std::vector{folder / "in"},
@@ -275,7 +275,7 @@ TEST(MegatronCorpus, PairsAreFoundOnceByEitherName) {
 // The index is truncated at every length, also within its magic. With one byte per token and no NUL, the tokens alone
 // look like text.
 TEST(MegatronCorpus, ATruncatedIndexIsRefused) {
-  Folder folder;
+  MegatronFolder folder;
   MegatronFiles files;
   files.code = 1;
   files.add_document<std::uint8_t>({'t', 'e', 'x', 't'});
@@ -295,7 +295,7 @@ TEST(MegatronCorpus, ATruncatedIndexIsRefused) {
 }
 
 TEST(MegatronCorpus, ValidationIsSplitByHashOrReadFromOtherFiles) {
-  Folder folder;
+  MegatronFolder folder;
   MegatronFiles files;
   for (int i = 0; i < 2000; ++i) files.add_document<std::uint16_t>({i % 256, 256});
   files.write(folder / "in/a");
@@ -314,7 +314,7 @@ TEST(MegatronCorpus, ValidationIsSplitByHashOrReadFromOtherFiles) {
 }
 
 TEST(MegatronCorpus, ContradictoryOptionsAndInputsAreRefused) {
-  Folder folder;
+  MegatronFolder folder;
   sample().write(folder / "in/a");
   const auto refused = [&](auto change, const std::vector<std::string>& parts) {
     PrepareOptions o = folder.options();
@@ -350,7 +350,7 @@ TEST(MegatronCorpus, OtherNamesAndUsesAreRefused) {
 // A corpus is exported and imported again, with tokens that need 16 bits and with tokens that need 32.
 TEST(MegatronExport, ImportGivesTheSameCorpus) {
   for (const bool narrow : {true, false}) {
-    const Folder folder;
+    const MegatronFolder folder;
     std::string characters;
     for (char32_t c = 0x10000; c < 0x10000u + (narrow ? 16u : 70'000u); ++c) utf8::append(characters, c);
     const auto tokenizer = chars_tokenizer(characters, true);

@@ -33,14 +33,14 @@ class FileLimit {
   sighandler_t handler_;
 };
 
-class TextFile : public testing::Test {
+class OutputTextFile : public testing::Test {
  protected:
-  TextFile() : path_((fs::temp_directory_path() / str("ring_text_file_", getpid())).string()) {}
-  ~TextFile() override { fs::remove(path_); }
+  OutputTextFile() : path_((fs::temp_directory_path() / str("ring_text_file_", getpid())).string()) {}
+  ~OutputTextFile() override { fs::remove(path_); }
   std::string path_;
 };
 
-TEST_F(TextFile, IsWrittenWholeOrNotAtAll) {
+TEST_F(OutputTextFile, IsWrittenWholeOrNotAtAll) {
   write_whole(path_, "first");
   std::string error;
   {
@@ -52,14 +52,14 @@ TEST_F(TextFile, IsWrittenWholeOrNotAtAll) {
   EXPECT_EQ(read_file(path_), "first");
 }
 
-TEST_F(TextFile, DevicesStayDevices) {
+TEST_F(OutputTextFile, DevicesStayDevices) {
   EXPECT_NE(error_of([] { write_whole("/dev/full", "x"); }).find("/dev/full: No space left on device"),
             std::string::npos);
   write_whole("/dev/null", "x");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
-TEST_F(TextFile, LinesAreAddedWholeOrNotAtAll) {
+TEST_F(OutputTextFile, LinesAreAddedWholeOrNotAtAll) {
   LineFile file(path_);
   file.add("first");
   std::string error;

@@ -13,11 +13,11 @@ namespace ring {
 
 inline constexpr std::int64_t kContext = 32;
 
-struct Documents {
+struct DocumentLengths {
   std::vector<std::int32_t> train, validation;  // lengths; 0: a document that is begun but gets no tokens
 };
 
-inline std::string write_documents(const std::string& path, const Documents& documents) {
+inline std::string write_documents(const std::string& path, const DocumentLengths& documents) {
   TokenStoreWriter writer(path, 60000);
   const auto put = [&](Split split, const std::vector<std::int32_t>& lengths) {
     std::int32_t next = 0;

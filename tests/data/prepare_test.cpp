@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-class Collected : public DocumentSink {
+class CollectedTexts : public DocumentSink {
  public:
   void add_part(std::string_view text, bool) override {
     EXPECT_FALSE(text.empty());
@@ -27,7 +27,7 @@ class Collected : public DocumentSink {
 };
 
 std::vector<std::string> split_text(const std::string& rule, const std::string& text, std::size_t block) {
-  Collected collected;
+  CollectedTexts collected;
   DocumentCutter cutter(parse_document_rule(rule), collected);
   for (std::size_t i = 0; i < text.size(); i += block) cutter.add_block(std::string_view(text).substr(i, block));
   cutter.on_end_of_file();

@@ -24,7 +24,7 @@ using Names = std::vector<std::string>;
 using Documents = std::vector<std::string>;
 using Json = nlohmann::ordered_json;
 
-struct Folder : TempFolder {
+struct InputFolder : TempFolder {
   PrepareOptions options(const std::string& input = "in") {
     PrepareOptions o;
     o.inputs = {*this / input};
@@ -96,7 +96,7 @@ std::string unpacked(const std::string& path) {
 
 // The advice in the error for an empty split works for the given files.
 TEST(EmptySplit, AdviceWorksForTheFiles) {
-  Folder folder;
+  InputFolder folder;
   std::string lines, records;
   for (int i = 0; i < 400; ++i) {
     lines += "line " + std::to_string(i) + "\n";
@@ -178,7 +178,7 @@ TEST(ZstdFrames, AreAllReadOrRefused) {
 // ", "\r
 // " and "\r".
 TEST(LineEnds, AllLineEndsAreRecognized) {
-  Folder folder;
+  InputFolder folder;
   PrepareOptions o = folder.options();
   o.document = "line";
   for (const char* text : {"a\nb\n\nc\n", "a\r\nb\r\n\r\nc\r\n", "a\rb\r\rc\r", "a\r\nb\n\rc"}) {
@@ -198,7 +198,7 @@ TEST(LineEnds, AllLineEndsAreRecognized) {
 }
 
 TEST(ByteOrderMark, IsNotPartOfAText) {
-  Folder folder;
+  InputFolder folder;
   const std::string mark = "\xEF\xBB\xBF";
   write_text(folder / "in/a.txt", mark + "one");
   write_text(folder / "in/b.txt", mark);
@@ -221,7 +221,7 @@ TEST(ByteOrderMark, IsNotPartOfAText) {
 
 // `cat` of files with marks produces several marks, and so do editors that add a mark to a file that has one.
 TEST(ByteOrderMark, SeveralMarksAreNotPartOfAText) {
-  Folder folder;
+  InputFolder folder;
   const std::string mark = "\xEF\xBB\xBF";
   write_text(folder / "in/a.txt", mark + mark + mark + "one");
   write_text(folder / "in/b.txt", mark + mark);
@@ -246,7 +246,7 @@ TEST(ByteOrderMark, SeveralMarksAreNotPartOfAText) {
 }
 
 TEST(ByteOrderMark, IsNotCountedAsText) {
-  Folder folder;
+  InputFolder folder;
   write_text(folder / "in/a.txt",
              "\xEF\xBB\xBF"
              "one");
@@ -254,7 +254,7 @@ TEST(ByteOrderMark, IsNotCountedAsText) {
 }
 
 TEST(ByteOrderMark, IsNotPartOfTokenizersAndTemplates) {
-  Folder folder;
+  InputFolder folder;
   const std::string mark = "\xEF\xBB\xBF";
   write_text(folder / "t.jinja", mark +
                                      "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
@@ -312,7 +312,7 @@ TEST(Glob, OneStarStaysInAFolderAndTwoCrossFolders) {
 
 // The layout is that of Hugging Face's cache of data sets: blobs named by hash, and links with the files' names.
 TEST(SameFile, IsReadOnceUnderOneName) {
-  Folder folder;
+  InputFolder folder;
   for (const char* blob : {"0a1f", "92c3"}) write_text(folder / (std::string("in/blobs/") + blob), blob);
   fs::create_directories(folder / "in/snapshots/r");
   fs::create_symlink("../../blobs/0a1f", folder / "in/snapshots/r/part-0.txt");
@@ -338,7 +338,7 @@ TEST(SameFile, IsReadOnceUnderOneName) {
 }
 
 TEST(HiddenFiles, AreCountedAndNamed) {
-  Folder folder;
+  InputFolder folder;
   write_text(folder / "in/.cache/deep/a.txt", "a");
   write_text(folder / "in/.cache/b.txt", "b");
   expect_error([&] { folder.names("*"); },

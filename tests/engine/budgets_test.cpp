@@ -12,11 +12,11 @@
 namespace ring {
 namespace {
 
-struct Shape {
+struct BudgetShape {
   const char* name;
   std::vector<const char*> settings;
 };
-void PrintTo(const Shape& s, std::ostream* out) { *out << s.name; }
+void PrintTo(const BudgetShape& s, std::ostream* out) { *out << s.name; }
 
 Config config_of(const std::vector<const char*>& settings) {
   Config c;
@@ -57,7 +57,7 @@ std::pair<std::size_t, std::size_t> range_of(const Config& asked) {
   return {smallest.peak, find_activation_fit(c, 1, std::size_t{1} << 40, rates)->peak};
 }
 
-class Budgets : public testing::TestWithParam<Shape> {};
+class Budgets : public testing::TestWithParam<BudgetShape> {};
 
 TEST_P(Budgets, AreKeptWithTheSameBitsAsPredicted) {
   Config config = config_of(GetParam().settings);
@@ -83,25 +83,26 @@ TEST_P(Budgets, AreKeptWithTheSameBitsAsPredicted) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Budgets,
     testing::Values(
-        Shape{"gpt2", {}}, Shape{"dropout", {"model.dropout=0.1", "model.attention_dropout=0.1"}},
-        Shape{"llama",
-              {"model.norm=rms", "model.positions=rope", "model.mlp=swiglu", "model.biases=none",
-               "model.tied_embeddings=false"}},
-        Shape{"qwen",
-              {"model.norm=rms", "model.positions=rope", "model.mlp=swiglu", "model.qk_norm=true", "model.kv_heads=2"}},
-        Shape{"one_kv_head", {"model.kv_heads=1", "model.mlp=relu2"}},
-        Shape{"large_vocabulary", {"model.vocab_size=5000", "model.mlp=gelu"}},
-        Shape{"window", {"model.attention={kind: window, window: 32, sinks: 2}"}},
-        Shape{"dilated", {"model.attention={kind: dilated, segments: [32, 128], rates: [1, 4]}"}},
-        Shape{
+        BudgetShape{"gpt2", {}}, BudgetShape{"dropout", {"model.dropout=0.1", "model.attention_dropout=0.1"}},
+        BudgetShape{"llama",
+                    {"model.norm=rms", "model.positions=rope", "model.mlp=swiglu", "model.biases=none",
+                     "model.tied_embeddings=false"}},
+        BudgetShape{
+            "qwen",
+            {"model.norm=rms", "model.positions=rope", "model.mlp=swiglu", "model.qk_norm=true", "model.kv_heads=2"}},
+        BudgetShape{"one_kv_head", {"model.kv_heads=1", "model.mlp=relu2"}},
+        BudgetShape{"large_vocabulary", {"model.vocab_size=5000", "model.mlp=gelu"}},
+        BudgetShape{"window", {"model.attention={kind: window, window: 32, sinks: 2}"}},
+        BudgetShape{"dilated", {"model.attention={kind: dilated, segments: [32, 128], rates: [1, 4]}"}},
+        BudgetShape{
             "block_sparse",
             {"model.attention={kind: block_sparse, block: 64, rules: [{pattern: local_global}]}", "model.context=256"}},
-        Shape{"by_content",
-              {"model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, local: 1, keep: 2}]}",
-               "model.context=256"}},
-        Shape{"chunks", {"train.mlp_chunk=100", "train.loss_chunk_bytes=65536"}},
-        Shape{"documents", {"data.packing.documents=true"}},
-        Shape{"muon_and_average", {"optimizer.kind=muon", "train.ema=0.99"}}),
+        BudgetShape{"by_content",
+                    {"model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, local: 1, keep: 2}]}",
+                     "model.context=256"}},
+        BudgetShape{"chunks", {"train.mlp_chunk=100", "train.loss_chunk_bytes=65536"}},
+        BudgetShape{"documents", {"data.packing.documents=true"}},
+        BudgetShape{"muon_and_average", {"optimizer.kind=muon", "train.ema=0.99"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Without a budget, the model's activations alone take four times the budget, which covers all of training, with

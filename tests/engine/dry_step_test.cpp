@@ -24,7 +24,7 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-Config config_of(const std::vector<const char*>& settings) {
+Config dry_config(const std::vector<const char*>& settings) {
   Config c;
   std::vector<std::string> overrides = {"run.device=cpu",       "run.threads=1",       "model.context=256",
                                         "model.layers=6",       "model.width=128",     "model.heads=4",
@@ -38,7 +38,7 @@ Config config_of(const std::vector<const char*>& settings) {
 class DrySteps : public testing::TestWithParam<Case> {};
 
 TEST_P(DrySteps, TakeWhatStepsTake) {
-  StepBenchmark bench(config_of(GetParam().settings));
+  StepBenchmark bench(dry_config(GetParam().settings));
   Trainer& trainer = bench.trainer();
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(trainer.step().accepted);
   ASSERT_TRUE(trainer.arena().has_slab());
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
 // The device is a GPU that this machine need not have: bf16 weights [2 bytes], and masters [4] and both moments [8] on
 // the device or on the host.
 TEST(DryStep, StatesOnTheHostLeaveTheDevice) {
-  Config c = config_of({"run.device=cuda", "optimizer.offload_chunk_bytes=1048576"});
+  Config c = dry_config({"run.device=cuda", "optimizer.offload_chunk_bytes=1048576"});
   c.model.vocab_size = 500;
   const auto dry = [&](StateOffload offload) {
     c.optimizer.offload = offload;
@@ -98,7 +98,7 @@ TEST(DryStep, StatesOnTheHostLeaveTheDevice) {
 
 // There are fewer elements than are exchanged or compared at a time, so that the buffers hold all of them, in f32.
 TEST(DryStep, AveragesAndWatchedStepsTakeDeviceMemory) {
-  Config c = config_of({"run.device=cuda"});
+  Config c = dry_config({"run.device=cuda"});
   c.model.vocab_size = 500;
   const auto dry = [&] {
     return dry_step(resolve_config(c, 500, 1, Backend::cuda, false), 1,
@@ -126,8 +126,8 @@ std::size_t budget_for(std::size_t bytes) {
 // offload_staging_bytes: auto takes what remains of 96 % of the budget, in whole chunks, and at most the bytes that are
 // transferred.
 TEST(DryStep, WhatAStepLeavesIsForStatesOnTheirWay) {
-  Config config = config_of({"optimizer.offload=states", "optimizer.offload_chunk_bytes=100000",
-                             "optimizer.offload_staging_bytes=0", "model.vocab_size=1000", "train.recompute=auto"});
+  Config config = dry_config({"optimizer.offload=states", "optimizer.offload_chunk_bytes=100000",
+                              "optimizer.offload_staging_bytes=0", "model.vocab_size=1000", "train.recompute=auto"});
   const std::size_t least = StepBenchmark(config).trainer().memory().fit.peak, chunk = 100'000 / 128 * 128;
   config.optimizer.offload_staging_bytes = kAutoStaging;
   for (const std::size_t more : {std::size_t{0}, chunk - 1, chunk, 10 * chunk + 5, std::size_t{1} << 30}) {
@@ -161,7 +161,7 @@ std::pair<std::vector<double>, std::size_t> losses_within(const Config& config) 
 
 // The activations of a block are large enough to be offloaded.
 Config hosted(std::int64_t host) {
-  Config config = config_of({"model.layers=8", "model.context=512", "model.vocab_size=1000", "train.recompute=auto"});
+  Config config = dry_config({"model.layers=8", "model.context=512", "model.vocab_size=1000", "train.recompute=auto"});
   config.train.activation_offload_bytes = host;
   return resolve_config(config, 1000, 1, Backend::cpu, false);
 }
@@ -292,7 +292,7 @@ TEST(ActivationPlans, RefuseWithASufficientBudget) {
     trained.train.memory_budget = static_cast<double>(least);
     EXPECT_LE(losses_within(trained).second, 1.001 * static_cast<double>(least)) << host;
   }
-  Config config = config_of({"train.recompute=auto", "train.memory_budget=2e6"});
+  Config config = dry_config({"train.recompute=auto", "train.memory_budget=2e6"});
   try {
     StepBenchmark bench(config);
     FAIL() << "two megabytes were enough";
@@ -302,7 +302,7 @@ TEST(ActivationPlans, RefuseWithASufficientBudget) {
 }
 
 TEST(OutOfMemorySteps, AreRecomputedWithTheSameBits) {
-  Config config = config_of({"model.layers=3", "model.context=64", "train.recompute=auto"});
+  Config config = dry_config({"model.layers=3", "model.context=64", "train.recompute=auto"});
   std::vector<double> losses;
   std::int64_t all = 0;
   {
@@ -322,8 +322,8 @@ TEST(OutOfMemorySteps, AreRecomputedWithTheSameBits) {
 // Staging memory costs the least to give up: a run with less memory than it expected keeps its activations.
 TEST(OutOfMemorySteps, GiveUpStagingMemoryFirst) {
   for (const char* recompute : {"train.recompute=auto", "train.recompute=none"}) {
-    Config config = config_of({recompute, "optimizer.offload=states", "optimizer.offload_chunk_bytes=10000",
-                               "optimizer.offload_staging_bytes=auto"});
+    Config config = dry_config({recompute, "optimizer.offload=states", "optimizer.offload_chunk_bytes=10000",
+                                "optimizer.offload_staging_bytes=auto"});
     std::vector<double> calm, losses;
     {
       const Refusing nothing(0);
@@ -350,7 +350,7 @@ TEST(OutOfMemorySteps, TakeFewerSequencesIfNothingElseSavesMemory) {
   for (const Settings& more : {Settings{"train.recompute=none"},
                                {"train.recompute=block", "data.packing.documents=true"},
                                {"train.recompute=block", "train.activation_offload=true", "train.micro_batch=0"}}) {
-    const Config config = config_of(more);
+    const Config config = dry_config(more);
     std::vector<double> calm, losses;
     {
       const Refusing nothing(0);
@@ -367,7 +367,7 @@ TEST(OutOfMemorySteps, TakeFewerSequencesIfNothingElseSavesMemory) {
 }
 
 TEST(OutOfMemorySteps, EndTheRunIfNothingSavesMemory) {
-  const Config config = config_of({"train.recompute=auto", "train.micro_batch=4"});
+  const Config config = dry_config({"train.recompute=auto", "train.micro_batch=4"});
   allocations = 0;
   refuse_allocation = [](bool) { return ++allocations > 300 && allocations % 40 == 0; };  // no step succeeds
   StepBenchmark bench(config);
@@ -443,7 +443,7 @@ TEST(ActivationPlans, SegmentsTakeThePredictedMemory) {
 // Every setting that an error advises is valid and saves memory.
 TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
   const auto advice = [](const std::vector<const char*>& settings) {
-    Config c = config_of(settings);
+    Config c = dry_config(settings);
     c.run.device = DeviceChoice::cuda;
     return memory_advice(c, 1);
   };

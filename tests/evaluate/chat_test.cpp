@@ -16,7 +16,7 @@
 namespace ring {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Ids = std::vector<std::int32_t>;
 
 // An answer begins within a word of the tokenizer's pattern: the tokens agree only if the text is split there.
@@ -46,7 +46,7 @@ class Corpus {
   }
   // Returns a tokenizer with special tokens for the marks of chatml.
   std::string byte_bpe() {
-    Json j = Json::parse(bpe::train_byte_bpe(source(), {.vocab_size = 330})->plain_file());
+    OrderedJson j = OrderedJson::parse(bpe::train_byte_bpe(source(), {.vocab_size = 330})->plain_file());
     std::size_t next = j["model"]["vocab"].size();
     for (const char* mark : {"<|im_start|>", "<|im_end|>"})
       j["added_tokens"].push_back({{"id", next++},
@@ -64,9 +64,9 @@ class Corpus {
     return folder_ / "lines.jinja";
   }
   void prepare(const std::string& tokenizer, const std::string& chat_template) {
-    Json list = Json::array();
+    OrderedJson list = OrderedJson::array();
     for (const ChatMessage& m : kTalk) list.push_back({{"role", m.role}, {"content", m.content}});
-    write_text(folder_ / "in.jsonl", Json{{"messages", list}}.dump() + "\n");
+    write_text(folder_ / "in.jsonl", OrderedJson{{"messages", list}}.dump() + "\n");
     PrepareOptions o;
     o.inputs = {folder_ / "in.jsonl"};
     o.tokenizer = tokenizer;

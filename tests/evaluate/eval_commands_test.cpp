@@ -2,6 +2,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "core/files.h"
 #include "tests/trainer/runs.h"
 #include "trainer/progress.h"
 
@@ -73,11 +74,9 @@ TEST_F(EvalCommands, TasksDuringTrainingEqualThoseOfEval) {
   std::ifstream file(path("o.json"));
   EXPECT_EQ(Json::parse(file).at("tasks").at("choices"), now.at("choices"));
   EXPECT_NE(eval({"--task", "choices"}).output.find("--task: choices is not a task"), std::string::npos);
-  for (const std::string& input : {path("choices.jsonl"), path("run/config.yaml")}) {
-    const Finished over = eval({"--task", "choices=" + path("choices.jsonl"), "--output", input});
-    EXPECT_EQ(over.code, 1) << input;
-    EXPECT_NE(over.output.find("is the input"), std::string::npos) << over.output;
-  }
+  const Finished over = eval({"--task", "choices=" + path("choices.jsonl"), "--output", path("choices.jsonl")});
+  EXPECT_EQ(over.code, 1);
+  EXPECT_NE(over.output.find("is the input"), std::string::npos) << over.output;
 
   // A path need not be UTF-8: the output is the same, with U+FFFD for the invalid byte.
   const std::string odd = path("caf\xe9");
@@ -345,6 +344,41 @@ TEST_F(EvalCommands, PromptsOfAFileEqualSinglePrompts) {
 }
 
 // The end of a line from Windows is not part of the message: the conversation has the same number of tokens.
+TEST_F(EvalCommands, OutputsDoNotReplaceFilesOfARun) {
+  const Finished trained = run_process(train("run", {"train.steps=2", "train.eval_interval=0"}));
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  std::string checkpoint;
+  for (const auto& file : fs::recursive_directory_iterator(folder_ / "run/checkpoints"))
+    if (file.is_regular_file()) checkpoint = file.path().string();
+  ASSERT_FALSE(checkpoint.empty());
+  fs::create_symlink(path("run/log.txt"), path("link"));
+  write("text.txt", "a text\n");
+  const std::vector<std::vector<std::string>> commands{
+      {"eval", path("run"), "--device", "cpu"},
+      {"generate", path("run"), "--device", "cpu", "--prompt", "a"},
+      {"metrics", "export", path("run")},
+      {"report", path("run")},
+      {"data", "prepare", "--force", "--input", path("text.txt")},
+      {"data", "synthesize", "--force"},
+      {"tokenizer", "train", "--force", "--input", path("text.txt"), "--kind", "chars"},
+  };
+  for (const std::vector<std::string>& command : commands)
+    for (const std::string& file : {path("run/config.yaml"), path("run/metrics.jsonl"), checkpoint, path("link")}) {
+      const std::string before = read_file(file);
+      std::vector<std::string> all = command;
+      all.insert(all.end(), {"--output", file});
+      const Finished over = ring(all);
+      EXPECT_EQ(over.code, 1) << command[0] << " " << file << ": " << over.output;
+      EXPECT_TRUE(over.output.find("is a file of the run") != std::string::npos ||
+                  over.output.find("is the input") != std::string::npos)
+          << command[0] << " " << file << ": " << over.output;
+      EXPECT_EQ(read_file(file), before);
+    }
+  write("run/notes.json", "{}");  // a user's file in the run's folder may be replaced
+  EXPECT_EQ(
+      ring({"generate", path("run"), "--device", "cpu", "--prompt", "a", "--output", path("run/notes.json")}).code, 0);
+}
+
 TEST_F(EvalCommands, LinesOfAChatMayEndAsOnOtherSystems) {
   ASSERT_EQ(run_process(train("run", {"train.steps=1", "train.eval_interval=0"})).code, 0);
   const auto refusal = [&](const std::string& line) {
@@ -358,6 +392,21 @@ TEST_F(EvalCommands, LinesOfAChatMayEndAsOnOtherSystems) {
   EXPECT_EQ(refusal("\xEF\xBB\xBF"
                     "a line beyond the context\n"),
             refusal("a line beyond the context\n"));
+  const Finished folder =
+      run_process({"/bin/sh", "-c", "\"$0\" generate \"$1\" --device cpu --chat --chat-template plain < /",
+                   ring_binary(), path("run")});
+  EXPECT_EQ(folder.code, 1);
+  EXPECT_NE(folder.output.find("cannot read the standard input: Is a directory"), std::string::npos) << folder.output;
+}
+
+TEST_F(EvalCommands, AMissingFolderForTemporaryFilesIsNamed) {
+  const Finished trained = run_process(train("run", {"train.steps=2", "train.eval_interval=0"}));
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  write("text.txt", "a text\n");
+  const Finished f = run_process({"/usr/bin/env", "TMPDIR=/does/not/exist", ring_binary(), "eval", path("run"),
+                                  "--device", "cpu", "--text", path("text.txt")});
+  EXPECT_EQ(f.code, 1);
+  EXPECT_NE(f.output.find("TMPDIR: /does/not/exist: "), std::string::npos) << f.output;
 }
 
 }  // namespace

@@ -72,9 +72,9 @@ TEST(SampleToken, RefusesLogitsThatAreNotFinite) {
   }
 }
 
-struct Model {
-  explicit Model(const ModelConfig& c) : ctx{Stream::cpu(1)}, decoder(c) { decoder.allocate(ctx, 3); }
-  explicit Model(const std::string& attention = "{kind: dense}") : Model(config(attention)) {}
+struct TestedModel {
+  explicit TestedModel(const ModelConfig& c) : ctx{Stream::cpu(1)}, decoder(c) { decoder.allocate(ctx, 3); }
+  explicit TestedModel(const std::string& attention = "{kind: dense}") : TestedModel(config(attention)) {}
   static ModelConfig config(const std::string& attention) {
     ModelConfig c;
     c.vocab_size = 50;
@@ -121,7 +121,7 @@ TEST(Generate, EqualsSamplingFromWholePassesWithoutACache) {
   for (const char* attention :
        {"{kind: dense}", "{kind: window, window: 3}", "{kind: window, window: 2, sinks: 1}",
         "{kind: dilated, segments: [4, 32], rates: [1, 2]}", "{kind: block_sparse, block: 64, rules: [{}]}"}) {
-    Model m(attention);
+    TestedModel m(attention);
     EXPECT_EQ(m.write({1, 2, 3}, 12), m.write_uncached({1, 2, 3}, 12)) << attention;
     EXPECT_EQ(m.write({5}, 60), m.write_uncached({5}, 60)) << attention;  // the context is full several times
   }
@@ -130,9 +130,9 @@ TEST(Generate, EqualsSamplingFromWholePassesWithoutACache) {
 // The texts differ in length, end at different times, and each has its own random numbers.
 TEST(Generate, TextsOfABatchEqualSingleTexts) {
   for (const ModelConfig& c :
-       {Model::config("{kind: dense}"), Model::config("{kind: window, window: 3}"),
-        Model::config("{kind: dilated, segments: [4, 32], rates: [1, 2]}"), Model::stretching()}) {
-    Model m(c);
+       {TestedModel::config("{kind: dense}"), TestedModel::config("{kind: window, window: 3}"),
+        TestedModel::config("{kind: dilated, segments: [4, 32], rates: [1, 2]}"), TestedModel::stretching()}) {
+    TestedModel m(c);
     std::vector<TextStart> starts;
     for (std::size_t i = 0; i < 5; ++i) {
       TextStart start{std::vector<std::int32_t>(1 + 4 * i, static_cast<std::int32_t>(3 + i)), {}};
@@ -192,13 +192,13 @@ TEST(StopStrings, EndTheTextBeforeTheFirstMatch) {
 }
 
 TEST(Generate, ContinuesBeyondTheContext) {
-  Model m;
+  TestedModel m;
   EXPECT_EQ(m.write({5}, 60).size(), 60u);
   EXPECT_EQ(m.write(std::vector<std::int32_t>(40, 7), 5).size(), 5u);  // a prompt longer than the context
 }
 
 TEST(Generate, StopsIfTheCallbackReturnsFalse) {
-  Model m;
+  TestedModel m;
   int count = 0;
   generate(m.decoder, m.ctx, {1}, {}, 100, [&](std::int32_t) { return ++count < 4; });
   EXPECT_EQ(count, 4);

@@ -45,7 +45,7 @@ Pattern drawn_pattern() {
   return block_sparse(64, {rule}, true, bits);
 }
 
-std::vector<Named> patterns() {
+std::vector<Named> named_patterns() {
   const BlockRule global{.kind = BlockRuleKind::local_global, .local = 2, .first = 1, .every = 5},
       strided{.kind = BlockRuleKind::strided, .local = 1, .every = 3},
       levels{.kind = BlockRuleKind::hierarchical, .local = 1},
@@ -72,7 +72,7 @@ std::vector<Named> patterns() {
 constexpr std::int64_t kLengths[] = {1, 2, 63, 65, 200, 449, 512, 700};
 
 TEST(AttentionCells, CountThePairsOfTheirTokens) {
-  for (const auto& [name, pattern] : patterns())
+  for (const auto& [name, pattern] : named_patterns())
     for (const std::int64_t length : kLengths)
       for (const std::int32_t head : {0, 3})
         for (const std::int64_t most : {1, 5, 24, 1024}) {
@@ -107,7 +107,7 @@ TEST(AttentionCells, CoarserCellsAddUpFinerCells) {
 }
 
 TEST(AttentionCost, CountsRepeatedPairs) {
-  for (const auto& [name, pattern] : patterns())
+  for (const auto& [name, pattern] : named_patterns())
     for (const std::int64_t length : kLengths)
       for (const std::int64_t kv_heads : {1, 5}) {
         const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
@@ -178,7 +178,7 @@ TEST(AttentionCost, CountsTheTilesThatTheKernelTouches) {
   // Pairs of the finer branch are left out: query sample j of 128 sees columns up to j outside its own segment.
   EXPECT_EQ(tiles(dilated({{32, 1}, {512, 2}}, true), 512), 16 + 2 + 4);
 
-  for (const auto& [name, pattern] : patterns()) {
+  for (const auto& [name, pattern] : named_patterns()) {
     if (!pattern.blocks) continue;
     for (const std::int64_t length : kLengths) {
       const BlockLists lists = lists_of(*pattern.blocks, Stationary::q, 4, length, true);
@@ -192,7 +192,7 @@ TEST(AttentionCost, CountsTheTilesThatTheKernelTouches) {
 
 // Tiles cover every pair, and every counted tile contains a column that some row of its block sees.
 TEST(AttentionCost, TilesCoverEveryPair) {
-  for (const auto& [name, pattern] : patterns()) {
+  for (const auto& [name, pattern] : named_patterns()) {
     if (pattern.blocks) continue;
     for (const std::int64_t length : kLengths) {
       const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
@@ -317,7 +317,7 @@ std::vector<std::string> cells_in(const std::string& svg, std::int64_t side) {
 }
 
 TEST(AttentionPicture, SvgShowsEveryCell) {
-  for (const auto& [name, pattern] : patterns()) {
+  for (const auto& [name, pattern] : named_patterns()) {
     const PairCells cells = cells_of(pattern, 1, 700, kSvgCells);
     const std::string svg = svg_picture({{"a <title> & more", "700 tokens", cells}});
     expect_well_formed(svg);

@@ -13,7 +13,7 @@
 namespace ring::test {
 namespace {
 
-constexpr std::int64_t kHeads = 4;
+constexpr std::int64_t kKeyHeads = 4;
 
 std::vector<std::int32_t> rows_of(const ContextLayout& layout, int rank) {
   std::vector<std::int32_t> rows;
@@ -32,10 +32,10 @@ ReferencedKeys count_keys(const Pattern& p, std::int64_t slices, const ContextLa
       sum.before += 1;
       for (std::int64_t s = 0; s < slices; ++s) {
         std::int64_t heads = 0;
-        for (std::int64_t h = s * kHeads / slices; h < (s + 1) * kHeads / slices; ++h)
+        for (std::int64_t h = s * kKeyHeads / slices; h < (s + 1) * kKeyHeads / slices; ++h)
           heads += std::ranges::any_of(
               own, [&](std::int32_t t) { return multiplicity(p, static_cast<std::int32_t>(h), t, u, 0) > 0; });
-        sum.by_head += static_cast<double>(heads) / kHeads;
+        sum.by_head += static_cast<double>(heads) / kKeyHeads;
         sum.by_any += static_cast<double>(heads > 0) / static_cast<double>(slices);
       }
     }
@@ -78,7 +78,7 @@ TEST(ReferencedKeys, AreThoseThatAnyQuerySees) {
         for (const std::int64_t align : {1, 64})
           for (const std::int64_t slices : {1, 2, 4}) {
             const ContextLayout layout(kind, 450, ranks, align);
-            const ReferencedKeys got = referenced_keys(all[i], kHeads, slices, layout),
+            const ReferencedKeys got = referenced_keys(all[i], kKeyHeads, slices, layout),
                                  want = count_keys(all[i], slices, layout);
             const auto name = [&] { return str("pattern ", i, ", ", ranks, " ranks, align ", align, ", ", slices); };
             EXPECT_DOUBLE_EQ(got.before, want.before) << name();
@@ -92,9 +92,9 @@ TEST(ReferencedKeys, AreThoseThatAnyQuerySees) {
 TEST(ReferencedKeys, LeaveOutKeysOfTheRankItself) {
   const ContextLayout halves(ContextLayoutKind::contiguous, 512, 2, 64);
   const Pattern own = drawn_pattern({1, 3, 7, 15, 16, 48, 112, 240}, {1, 3, 7, 15, 16, 48, 112, 240});
-  EXPECT_EQ(referenced_keys(own, kHeads, 1, halves).by_any, 0);
+  EXPECT_EQ(referenced_keys(own, kKeyHeads, 1, halves).by_any, 0);
   const Pattern p = drawn_pattern({1, 3, 7, 15, 16, 48 + 4, 112, 240}, {1, 3, 7, 15, 16, 48, 112 + 2, 240 + 2 + 4});
-  const ReferencedKeys keys = referenced_keys(p, kHeads, 1, halves);
+  const ReferencedKeys keys = referenced_keys(p, kKeyHeads, 1, halves);
   EXPECT_EQ(keys.before, 4 * 64);
   EXPECT_EQ(keys.by_head, 1.5 * 64);
   EXPECT_EQ(keys.by_any, 2 * 64);
@@ -105,7 +105,7 @@ TEST(ReferencedKeys, LeaveOutKeysOfTheRankItself) {
 TEST(ReferencedKeys, AreCountedForZigzagRows) {
   const ContextLayout zigzag(ContextLayoutKind::zigzag, 512, 2, 64);
   const Pattern p = drawn_pattern({1, 2, 4, 8 + 2, 16, 32, 64 + 1 + 8, 128}, {1, 2, 4, 8, 16, 32, 64, 128 + 8 + 32});
-  const ReferencedKeys keys = referenced_keys(p, kHeads, 1, zigzag);
+  const ReferencedKeys keys = referenced_keys(p, kKeyHeads, 1, zigzag);
   EXPECT_EQ(keys.before, (4 + 2) * 64);
   EXPECT_EQ(keys.by_head, 2 * 64);
   EXPECT_EQ(keys.by_any, 3 * 64);
@@ -114,7 +114,7 @@ TEST(ReferencedKeys, AreCountedForZigzagRows) {
 TEST(ReferencedKeys, AreAllForDenseAttention) {
   for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
     for (const int ranks : {1, 2, 5}) {
-      const ReferencedKeys keys = referenced_keys(dense(), kHeads, 2, {kind, 500, ranks});
+      const ReferencedKeys keys = referenced_keys(dense(), kKeyHeads, 2, {kind, 500, ranks});
       EXPECT_EQ(keys.before > 0, ranks > 1);
       EXPECT_EQ(keys.by_head, keys.before);
       EXPECT_EQ(keys.by_any, keys.before);
@@ -124,7 +124,7 @@ TEST(ReferencedKeys, AreAllForDenseAttention) {
 // Any block may be selected.
 TEST(ReferencedKeys, AreAllForAnUnknownSelection) {
   const Pattern p = block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 2}});
-  const ReferencedKeys keys = referenced_keys(p, kHeads, 1, {ContextLayoutKind::contiguous, 512, 2, 64});
+  const ReferencedKeys keys = referenced_keys(p, kKeyHeads, 1, {ContextLayoutKind::contiguous, 512, 2, 64});
   EXPECT_EQ(keys.before, 256);
   EXPECT_EQ(keys.by_any, keys.before);
 }

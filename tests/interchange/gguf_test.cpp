@@ -138,7 +138,7 @@ class Gguf : public testing::Test {
   GgufExported result_;
 };
 
-void make_gpt2(ModelConfig& m) {
+void make_untied_gpt2(ModelConfig& m) {
   m.norm = NormKind::layer;
   m.positions = Positions::learned;
   m.mlp = Mlp::gelu_tanh;
@@ -227,7 +227,7 @@ TEST_F(Gguf, RowsOfQwenKeepTheirOrder) {
 }
 
 TEST_F(Gguf, Gpt2HasQueriesKeysAndValuesInOneTensor) {
-  const GgufFile f = exported(make_gpt2, GgufType::q8_0);
+  const GgufFile f = exported(make_untied_gpt2, GgufType::q8_0);
   EXPECT_EQ(f.metadata.at("general.architecture"), "gpt2");
   EXPECT_EQ(f.metadata.at("gpt2.attention.layer_norm_epsilon"), 1e-5f);
   EXPECT_EQ(f.tensors.at("blk.0.attn_qkv.weight").dims, (std::vector<std::uint64_t>{64, 192}));
@@ -275,7 +275,7 @@ TEST_F(Gguf, RefusesModelsThatLlamaCppDoesNotSupport) {
   const auto window = [](ModelConfig& m) { m.attention.kind = "window", m.attention.window = 9; };
   EXPECT_TRUE(contains(refusal(window),
                        "window of 9 tokens cannot be exported as GGUF: llama.cpp's 'llama' supports only dense"));
-  const auto exact = [](ModelConfig& m) { make_gpt2(m), m.mlp = Mlp::gelu; };
+  const auto exact = [](ModelConfig& m) { make_untied_gpt2(m), m.mlp = Mlp::gelu; };
   EXPECT_TRUE(contains(refusal(exact),
                        "model.mlp: gelu cannot be exported as GGUF: llama.cpp's 'gpt2' supports only gelu_tanh"));
   const auto scaled = [](ModelConfig& m) {

@@ -8,9 +8,9 @@ namespace ring {
 namespace {
 
 // Variables of a step of `srun -N 2 --ntasks-per-node=1` in Slurm 22.05, on its second node.
-const Environment kSrun = {{"SLURM_JOB_ID", "71"},        {"SLURM_STEP_ID", "0"},           {"SLURM_PROCID", "1"},
-                           {"SLURM_NTASKS", "2"},         {"SLURM_STEP_NUM_TASKS", "2"},    {"SLURM_NODEID", "1"},
-                           {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NODELIST", "n[1-2]"}};
+const Environment kAgentSrun = {{"SLURM_JOB_ID", "71"},        {"SLURM_STEP_ID", "0"},           {"SLURM_PROCID", "1"},
+                                {"SLURM_NTASKS", "2"},         {"SLURM_STEP_NUM_TASKS", "2"},    {"SLURM_NODEID", "1"},
+                                {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NODELIST", "n[1-2]"}};
 
 TEST(AgentEnvironment, WithoutALauncherNothingIsKnown) {
   const AgentEnvironment a = parse_agent_environment({{"HOME", "/root"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}});
@@ -21,7 +21,7 @@ TEST(AgentEnvironment, WithoutALauncherNothingIsKnown) {
 }
 
 TEST(AgentEnvironment, SrunIsRead) {
-  const AgentEnvironment a = parse_agent_environment(kSrun);
+  const AgentEnvironment a = parse_agent_environment(kAgentSrun);
   EXPECT_EQ(std::pair(a.agents, a.nodes), std::pair(2, 2));
   EXPECT_EQ(std::pair(a.index, a.here), std::pair(1, 1));
   EXPECT_EQ(a.job, "71.0");
@@ -29,7 +29,7 @@ TEST(AgentEnvironment, SrunIsRead) {
   EXPECT_EQ(a.endpoint->host, "n1");
   EXPECT_GE(a.endpoint->port, 20000);
   EXPECT_LT(a.endpoint->port, 32768) << "ephemeral range";
-  Environment first = kSrun, other = kSrun;
+  Environment first = kAgentSrun, other = kAgentSrun;
   first["SLURM_PROCID"] = "0";
   other["SLURM_JOB_ID"] = "72";
   EXPECT_EQ(parse_agent_environment(first).endpoint, a.endpoint);
@@ -37,13 +37,13 @@ TEST(AgentEnvironment, SrunIsRead) {
 }
 
 TEST(AgentEnvironment, SeveralTasksOnANodeAreCounted) {
-  Environment env = kSrun;
+  Environment env = kAgentSrun;
   env["SLURM_STEP_NUM_TASKS"] = "8";
   EXPECT_EQ(parse_agent_environment(env).here, 4);
 }
 
 TEST(AgentEnvironment, ABatchScriptIsNotAStep) {
-  Environment env = kSrun;
+  Environment env = kAgentSrun;
   env.erase("SLURM_STEP_ID");
   env["SLURM_JOB_NUM_NODES"] = "2";
   const AgentEnvironment a = parse_agent_environment(env);
@@ -68,7 +68,7 @@ TEST(AgentEnvironment, InvalidValuesAreNamed) {
                                                                                     {"SLURM_PROCID", "2"},
                                                                                     {"SLURM_PROCID", "x"},
                                                                                     {"SLURM_STEP_NUM_NODES", "-2"}}) {
-    Environment env = kSrun;
+    Environment env = kAgentSrun;
     env[name] = value;
     try {
       parse_agent_environment(env);

@@ -8,7 +8,7 @@
 namespace ring {
 namespace {
 
-std::string error_of(const Environment& env) {
+std::string refusal(const Environment& env) {
   try {
     parse_environment(env);
   } catch (const Error& e) {
@@ -120,7 +120,7 @@ TEST(Environment, MpirunOverNodesNeedsAnAddress) {
   const Environment nodes =
       with(kMpirun,
            {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"RINGMASTER_SECRET", kSecret}});
-  EXPECT_NE(error_of(nodes).find("set MASTER_ADDR"), std::string::npos) << error_of(nodes);
+  EXPECT_NE(refusal(nodes).find("set MASTER_ADDR"), std::string::npos) << refusal(nodes);
   const WorkerEnvironment w = parse_environment(with(nodes, {{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "5000"}}));
   EXPECT_EQ(w.store, (Endpoint{"10.0.0.1", 5000}));
 }
@@ -136,8 +136,8 @@ TEST(Environment, MpiexecIsRead) {
   slurm.insert(kSrun.begin(), kSrun.end());
   EXPECT_EQ(parse_environment(slurm).source, "mpiexec");
   const Environment nodes = with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}});
-  EXPECT_NE(error_of(nodes).find("set MASTER_ADDR"), std::string::npos) << error_of(nodes);
-  EXPECT_NE(error_of(with(nodes, {{"MASTER_ADDR", "10.0.0.1"}})).find("RINGMASTER_SECRET is not set"),
+  EXPECT_NE(refusal(nodes).find("set MASTER_ADDR"), std::string::npos) << refusal(nodes);
+  EXPECT_NE(refusal(with(nodes, {{"MASTER_ADDR", "10.0.0.1"}})).find("RINGMASTER_SECRET is not set"),
             std::string::npos);
 }
 
@@ -175,9 +175,9 @@ TEST(Environment, PlainVariablesAreRead) {
   EXPECT_EQ(w.source, "environment");
   EXPECT_EQ(w.store, (Endpoint{"127.0.0.1", 6000}));
   EXPECT_EQ(w.local_world, 2);
-  EXPECT_NE(error_of(with(plain, {{"MASTER_ADDR", ""}})).find("MASTER_ADDR"), std::string::npos);
+  EXPECT_NE(refusal(with(plain, {{"MASTER_ADDR", ""}})).find("MASTER_ADDR"), std::string::npos);
   // Kubeflow's PyTorchJob counts pods in RANK and WORLD_SIZE and does not set LOCAL_RANK.
-  EXPECT_NE(error_of(with(plain, {{"LOCAL_RANK", ""}})).find("LOCAL_RANK"), std::string::npos);
+  EXPECT_NE(refusal(with(plain, {{"LOCAL_RANK", ""}})).find("LOCAL_RANK"), std::string::npos);
 }
 
 // A process that listens beyond its host has to know a secret.
@@ -192,11 +192,11 @@ TEST(Environment, SeveralNodesNeedASecret) {
     const WorkerEnvironment w = parse_environment(env);
     EXPECT_FALSE(is_loopback(w.store.host));
     EXPECT_NE(parse_environment(with(env, {{"RINGMASTER_SECRET", std::string(32, 'x')}})).cookie, w.cookie);
-    EXPECT_NE(error_of(with(env, {{"RINGMASTER_SECRET", ""}})).find("RINGMASTER_SECRET is not set"), std::string::npos);
-    EXPECT_NE(error_of(with(env, {{"RINGMASTER_SECRET", "short"}})).find("can be guessed"), std::string::npos);
+    EXPECT_NE(refusal(with(env, {{"RINGMASTER_SECRET", ""}})).find("RINGMASTER_SECRET is not set"), std::string::npos);
+    EXPECT_NE(refusal(with(env, {{"RINGMASTER_SECRET", "short"}})).find("can be guessed"), std::string::npos);
   }
   // With plain variables, the last rank cannot tell that it is on a different node unless a variable says so.
-  EXPECT_NE(error_of(with(plain, {{"RANK", "3"}, {"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", ""}})), "");
+  EXPECT_NE(refusal(with(plain, {{"RANK", "3"}, {"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", ""}})), "");
 }
 
 TEST(Environment, OneNodeMeetsOnItselfWithoutASecret) {
@@ -234,7 +234,7 @@ TEST(Environment, ErrorsNameTheVariables) {
       {"other half of plain", {{"WORLD_SIZE", "2"}}, {"RANK", "WORLD_SIZE"}},
   };
   for (const Bad& c : cases) {
-    const std::string error = error_of(c.env);
+    const std::string error = refusal(c.env);
     EXPECT_FALSE(error.empty()) << c.what;
     for (const std::string& name : c.named) EXPECT_NE(error.find(name), std::string::npos) << c.what << ": " << error;
   }
@@ -314,22 +314,22 @@ TEST(HostList, AbsurdListsAreRefused) {
 }
 
 TEST(Environment, AbsurdNumbersAreRefused) {
-  EXPECT_NE(error_of(with(kOurs, {{"RINGMASTER_WORLD", "2000000000"}})).find("RINGMASTER_WORLD=2000000000"),
+  EXPECT_NE(refusal(with(kOurs, {{"RINGMASTER_WORLD", "2000000000"}})).find("RINGMASTER_WORLD=2000000000"),
             std::string::npos);
-  EXPECT_NE(error_of(with(kTorchrun, {{"WORLD_SIZE", "65537"}})).find("WORLD_SIZE=65537"), std::string::npos);
-  EXPECT_EQ(error_of(with(kTorchrun, {{"WORLD_SIZE", "65536"}})), "");
-  EXPECT_NE(error_of(with(kSrun, {{"SLURM_LOCALID", "2147483647"}})).find("SLURM_LOCALID=2147483647 contradicts"),
+  EXPECT_NE(refusal(with(kTorchrun, {{"WORLD_SIZE", "65537"}})).find("WORLD_SIZE=65537"), std::string::npos);
+  EXPECT_EQ(refusal(with(kTorchrun, {{"WORLD_SIZE", "65536"}})), "");
+  EXPECT_NE(refusal(with(kSrun, {{"SLURM_LOCALID", "2147483647"}})).find("SLURM_LOCALID=2147483647 contradicts"),
             std::string::npos);
-  EXPECT_NE(error_of(with(kTorchrun, {{"MASTER_PORT", "65535"}})).find("leaves no port above"), std::string::npos);
+  EXPECT_NE(refusal(with(kTorchrun, {{"MASTER_PORT", "65535"}})).find("leaves no port above"), std::string::npos);
   const WorkerEnvironment last = parse_environment(with(kTorchrun, {{"MASTER_PORT", "65530"}}));
   EXPECT_EQ(last.store.port + last.store_ports - 1, 65535);
   for (const std::string text :
        {"-1", "4294967297", "9223372036854775808", "1e3", "0x10", " 1", "1 ", "nan", "", "1.0", "+1"}) {
-    const std::string wrong = error_of(with(kOurs, {{"RINGMASTER_LOCAL_WORLD", text}}));
+    const std::string wrong = refusal(with(kOurs, {{"RINGMASTER_LOCAL_WORLD", text}}));
     EXPECT_EQ(wrong.empty(), text.empty()) << text;
   }
   const std::string flood(100'000, '9');
-  EXPECT_LT(error_of(with(kOurs, {{"RINGMASTER_WORLD", flood}})).size(), 300u);
+  EXPECT_LT(refusal(with(kOurs, {{"RINGMASTER_WORLD", flood}})).size(), 300u);
   for (const char* name : {"RINGMASTER_COMM_TIMEOUT", "RINGMASTER_LIVENESS", "RINGMASTER_COPY_ENGINES"})
     for (const char* text : {"1000001", "2147483648", "-1", "nan"})
       EXPECT_THROW(parse_comm_options({{name, text}}), Error) << name << "=" << text;

@@ -11,15 +11,17 @@
 
 #include "comm/mesh/mesh.h"
 #include "tests/comm/ranks.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+double seconds_since(SteadyClock::time_point t) {
+  return std::chrono::duration<double>(SteadyClock::now() - t).count();
+}
 
 CommOptions options_with(int liveness_ms) {
   CommOptions o;
@@ -193,7 +195,7 @@ TEST_F(DistLivenessThreads, LeavingEarlyIsNotAFailure) {
 
 // Ranks 0 and 1 never exchange messages with rank 3, so that no connection tells them.
 TEST_F(DistLivenessThreads, AFailureElsewhereEndsAllRanks) {
-  const auto begin = Clock::now();
+  const auto begin = SteadyClock::now();
   const auto errors = run_meshes(4, options_with(2000), {{"dp", 2}, {"tp", 2}}, [](Mesh& m) {
     m.host().barrier().synchronize();
     if (m.rank() == 3) {
@@ -228,7 +230,7 @@ TEST(Store, HeartbeatsReportSilentAndEndedRanks) {
   EXPECT_GE(seen[0].age, milliseconds(100));
   EXPECT_EQ(seen[0].last_word, "");
   b.reset();  // closes without a last message
-  const auto begin = Clock::now();
+  const auto begin = SteadyClock::now();
   do seen = a->beat("a", "", Timeout(10'000), Timeout(2000));
   while (seen.empty() && seconds_since(begin) < 2);
   ASSERT_EQ(seen.size(), 1u);

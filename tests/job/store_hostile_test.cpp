@@ -20,7 +20,7 @@ namespace {
 
 using namespace store_protocol;
 using Clock = AwakeClock;
-constexpr Timeout kSoon{60'000};
+constexpr Timeout kPatience{60'000};
 
 const std::string kOwnNonce(store_handshake::kNonceSize, '7');
 const std::string kHello = encode({Op::hello, 0, "", ""});
@@ -30,13 +30,13 @@ std::string encode_proof(const std::string& cookie, const std::string& number) {
 
 class StoreHostile : public testing::Test {
  protected:
-  Fd stranger() const { return connect_to(server_.endpoint(), Clock::now() + kSoon); }
+  Fd stranger() const { return connect_to(server_.endpoint(), Clock::now() + kPatience); }
   // Sends a message. Returns the status and the value of the answer.
   static std::pair<Status, std::string> ask(const Fd& fd, const std::string& message) {
-    send_all(fd, message, Clock::now() + kSoon);
+    send_all(fd, message, Clock::now() + kPatience);
     std::size_t at = 0;
-    const auto length = take<std::uint32_t>(recv_exactly(fd, 4, Clock::now() + kSoon), at);
-    const std::string payload = recv_exactly(fd, length, Clock::now() + kSoon);
+    const auto length = take<std::uint32_t>(recv_exactly(fd, 4, Clock::now() + kPatience), at);
+    const std::string payload = recv_exactly(fd, length, Clock::now() + kPatience);
     at = 4;
     const auto status = take<Status>(payload, at);
     return {status, payload.substr(at)};
@@ -48,8 +48,8 @@ class StoreHostile : public testing::Test {
     EXPECT_EQ(ask(fd, encode_proof("s", number)).first, Status::ok);
     return fd;
   }
-  void expect_well() const { EXPECT_GE(connect_store(server_.endpoint(), "s", kSoon)->add("well", 1), 1); }
-  static void expect_closed(const Fd& fd) { EXPECT_THROW(recv_exactly(fd, 1 << 20, Clock::now() + kSoon), Error); }
+  void expect_well() const { EXPECT_GE(connect_store(server_.endpoint(), "s", kPatience)->add("well", 1), 1); }
+  static void expect_closed(const Fd& fd) { EXPECT_THROW(recv_exactly(fd, 1 << 20, Clock::now() + kPatience), Error); }
 
   StoreServer server_{{"127.0.0.1", 0}, "s"};
 };
@@ -57,7 +57,7 @@ class StoreHostile : public testing::Test {
 // Accepts the next connection.
 int accept_soon(const Fd& listening) {
   pollfd fd{listening.get(), POLLIN, 0};
-  poll(&fd, 1, static_cast<int>(kSoon.count()));
+  poll(&fd, 1, static_cast<int>(kPatience.count()));
   return accept4(listening.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
 }
 
@@ -71,10 +71,10 @@ std::string damaged_message(std::uint64_t n) {
 }
 
 TEST_F(StoreHostile, ThousandsOfDamagedMessagesDisturbNobody) {
-  const auto honest = connect_store(server_.endpoint(), "s", kSoon);
+  const auto honest = connect_store(server_.endpoint(), "s", kPatience);
   for (std::uint64_t n = 0; n < 2000; ++n) {
     const Fd fd = n % 2 ? member() : stranger();
-    send_all(fd, damaged_message(n), Clock::now() + kSoon);
+    send_all(fd, damaged_message(n), Clock::now() + kPatience);
     if (n % 100 == 0) {
       EXPECT_EQ(honest->add("n", 1), static_cast<std::int64_t>(n / 100 + 1));
     }
@@ -87,14 +87,14 @@ TEST_F(StoreHostile, LengthsBeyondTheLimitsEndTheConnection) {
     std::string text;
     put(text, length);
     const Fd fd = stranger();
-    send_all(fd, text + std::string(length ? 8 : 0, 'x'), Clock::now() + kSoon);
+    send_all(fd, text + std::string(length ? 8 : 0, 'x'), Clock::now() + kPatience);
     expect_closed(fd);
   }
   for (const std::uint32_t length : {5u, static_cast<std::uint32_t>(kMaxFrame + 1), 0xffffffffu}) {
     std::string text;
     put(text, length);
     const Fd fd = member();
-    send_all(fd, text + "xxxxx", Clock::now() + kSoon);
+    send_all(fd, text + "xxxxx", Clock::now() + kPatience);
     expect_closed(fd);
   }
   expect_well();
@@ -105,7 +105,7 @@ TEST_F(StoreHostile, ACrowdOfSilentStrangersLetsMembersIn) {
   std::vector<Fd> crowd;
   for (std::size_t i = 0; i < 2 * kMaxStrangers; ++i) crowd.push_back(stranger());
   expect_well();
-  const auto honest = connect_store(server_.endpoint(), "s", kSoon);
+  const auto honest = connect_store(server_.endpoint(), "s", kPatience);
   for (int i = 0; i < 100; ++i) honest->add("n", 1);
   expect_well();
 }
@@ -132,7 +132,7 @@ long resident_kib() {
 
 // A client that requests and never reads has a bounded number of answers waiting.
 TEST_F(StoreHostile, UnreadAnswersAreBounded) {
-  const auto honest = connect_store(server_.endpoint(), "s", kSoon);
+  const auto honest = connect_store(server_.endpoint(), "s", kPatience);
   honest->set("large", std::string(kMaxStoreValue, 'x'));
   const Fd fd = member();
   const long before = resident_kib();
@@ -257,7 +257,7 @@ TEST_F(StoreHostile, ProofsOfOtherConnectionsAreRefused) {
 
   const Fd hasty = stranger();  // a request before the proof
   ask(hasty, kHello);
-  send_all(hasty, encode({Op::set, 0, "k", "v"}), Clock::now() + kSoon);
+  send_all(hasty, encode({Op::set, 0, "k", "v"}), Clock::now() + kPatience);
   expect_closed(hasty);
   expect_well();
 }
@@ -295,12 +295,12 @@ TEST(Store, AServerMustKnowTheCookie) {
     const Fd fd(accept_soon(listening));
     for (const std::string& answer : {reply(Status::ok, random_cookie()), reply(Status::ok, hmac("guess", "proof"))}) {
       std::size_t at = 0;
-      const auto length = take<std::uint32_t>(recv_exactly(fd, 4, Clock::now() + kSoon), at);
-      recv_exactly(fd, length, Clock::now() + kSoon);
-      send_all(fd, answer, Clock::now() + kSoon);
+      const auto length = take<std::uint32_t>(recv_exactly(fd, 4, Clock::now() + kPatience), at);
+      recv_exactly(fd, length, Clock::now() + kPatience);
+      send_all(fd, answer, Clock::now() + kPatience);
     }
   });
-  EXPECT_THROW(try_store(local_endpoint(listening), "s", kSoon), StoreRefused);
+  EXPECT_THROW(try_store(local_endpoint(listening), "s", kPatience), StoreRefused);
   impostor.join();
 }
 

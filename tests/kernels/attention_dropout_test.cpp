@@ -15,7 +15,7 @@ namespace ring::test {
 namespace {
 
 constexpr float kRate = 0.2f;
-constexpr std::int64_t kRows = 2000;
+constexpr std::int64_t kDropoutRows = 2000;
 constexpr std::int32_t kKeys = 512;
 
 struct Place {
@@ -24,11 +24,11 @@ struct Place {
   std::int32_t first_key = 0;
 };
 
-// Returns the mask [kRows, kKeys], scaled to mean 0 and variance 1 if pairs are dropped at the rate.
+// Returns the mask [kDropoutRows, kKeys], scaled to mean 0 and variance 1 if pairs are dropped at the rate.
 std::vector<float> masks(const Place& at, float rate = kRate) {
   std::vector<float> all;
   const float one = std::sqrt(rate * (1 - rate));
-  for (std::int64_t i = 0; i < kRows; ++i) {
+  for (std::int64_t i = 0; i < kDropoutRows; ++i) {
     const std::uint32_t key = dropout_row_key(at.site, at.first_row + i, at.head);
     for (std::int32_t j = 0; j < kKeys; ++j) {
       const bool dropped = dropout_bits(key, dropout_column_key(at.first_key + j)) < dropout_threshold(rate);
@@ -68,7 +68,7 @@ TEST(AttentionDropoutMask, HasTheRate) {
 TEST(AttentionDropoutMask, RowsAndColumnsVaryLikeIndependentPairs) {
   for (const std::int32_t first_key : {0, 100000}) {
     const std::vector<float> m = masks({.first_key = first_key});
-    std::vector<Sum> rows(kRows), columns(kKeys);
+    std::vector<Sum> rows(kDropoutRows), columns(kKeys);
     for (std::size_t i = 0; i < m.size(); ++i) {
       rows[i / kKeys].add(m[i]);
       columns[i % kKeys].add(m[i]);
@@ -92,7 +92,7 @@ TEST(AttentionDropoutMask, KeysOfAQueryAreIndependent) {
   int distances = 0;
   for (std::int32_t d = 1; d < kKeys - 64; ++d, ++distances) {
     Sum apart;
-    for (std::int64_t i = 0; i < kRows; ++i)
+    for (std::int64_t i = 0; i < kDropoutRows; ++i)
       for (std::int32_t j = 0; j + d < kKeys; ++j) {
         const auto at = static_cast<std::size_t>(i * kKeys + j);
         apart.add(m[at], m[at + static_cast<std::size_t>(d)]);

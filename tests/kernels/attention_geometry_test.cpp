@@ -99,7 +99,7 @@ void expect_reaches(const Pattern& p, std::int32_t kv_head, const Arrangement& a
     }
 }
 
-void expect_right(const Pattern& p, const Arrangement& a, bool reaches) {
+void expect_geometry(const Pattern& p, const Arrangement& a, bool reaches) {
   constexpr std::int32_t kv_heads = 3;
   double pairs = 0;
   for (std::int32_t h = 0; h < kv_heads; ++h) {
@@ -137,7 +137,7 @@ std::vector<Arrangement> arrangements() {
   return all;
 }
 
-std::vector<NamedPattern> patterns() {
+std::vector<NamedPattern> named_patterns() {
   std::vector<NamedPattern> all;
   for (bool causal : {true, false}) {
     const auto add = [&](const std::string& name, const Pattern& p) {
@@ -164,19 +164,19 @@ std::vector<NamedPattern> patterns() {
 void PrintTo(const NamedPattern& p, std::ostream* out) { *out << p.name; }
 
 class AttentionGeometry : public testing::TestWithParam<NamedPattern> {};
-INSTANTIATE_TEST_SUITE_P(All, AttentionGeometry, testing::ValuesIn(patterns()),
+INSTANTIATE_TEST_SUITE_P(All, AttentionGeometry, testing::ValuesIn(named_patterns()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(AttentionGeometry, EveryPairIsFoundAsOftenAsItCounts) {
   for (const Arrangement& a : arrangements()) {
     SCOPED_TRACE(a.name);
-    expect_right(GetParam().pattern, a, true);
+    expect_geometry(GetParam().pattern, a, true);
   }
 }
 
 // Each query sees all earlier keys, regardless of how parts of a document are spread over devices.
 TEST(AttentionGeometryParts, KeysInPartsAddUpToTheWhole) {
-  for (const NamedPattern& n : patterns()) {
+  for (const NamedPattern& n : named_patterns()) {
     SCOPED_TRACE(n.name);
     const Arrangement whole{"whole", spans_of({0, 90}), spans_of({0, 90})};
     const Counts want = definition(n.pattern, 1, whole);
@@ -248,7 +248,7 @@ TEST(AttentionGeometryParts, EveryBlockRuleCountsItsPairs) {
   for (const NamedPattern& n : block_patterns())
     for (const Arrangement& a : all) {
       SCOPED_TRACE(n.name + " " + a.name);
-      expect_right(n.pattern, a, false);
+      expect_geometry(n.pattern, a, false);
     }
 }
 

@@ -202,7 +202,8 @@ void call(const Kernel<Args>& kernel, const AttentionTarget& t, const Args& args
   c.fn(args, ctx);
 }
 
-// Returns the part of the spans within rows [first, end), counted from `first`.
+}  // namespace
+
 std::vector<Span> part_of(std::vector<Span> spans, std::int64_t first, std::int64_t end) {
   for (Span& s : spans) {
     const std::int64_t from = std::clamp<std::int64_t>(first, s.first, s.first + s.count);
@@ -214,8 +215,6 @@ std::vector<Span> part_of(std::vector<Span> spans, std::int64_t first, std::int6
   }
   return spans;
 }
-
-}  // namespace
 
 AttentionProblem problem_of(const Pattern& pattern, const std::vector<std::int32_t>& offsets,
                             const std::vector<std::int32_t>& rows, std::int64_t after) {

@@ -7,6 +7,11 @@
 
 namespace ring::test {
 
+// Returns a pattern of blocks that are selected by content, up to `keep` for each block of queries.
+inline Pattern content(std::int32_t block, std::int32_t keep) {
+  return block_sparse(block, {{.kind = BlockRuleKind::content, .local = 1, .keep = keep}});
+}
+
 struct AttentionProblem {
   Pattern pattern = dense();
   std::vector<Span> queries, keys;
@@ -31,6 +36,9 @@ AttentionProblem problem_of(const Pattern&, const std::vector<std::int32_t>& off
 AttentionProblem with_selection(AttentionProblem);
 // Returns the problem restricted to these rows, in tensors of their own, with the selection of all rows.
 AttentionProblem with_other_rows(AttentionProblem, const std::vector<Span>& queries, const std::vector<Span>& keys);
+
+// Returns the part of the spans within rows [first, end), counted from `first`.
+std::vector<Span> part_of(std::vector<Span> spans, std::int64_t first, std::int64_t end);
 
 // A candidate of the forward and backward slots, and its type.
 struct AttentionTarget {

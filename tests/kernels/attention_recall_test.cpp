@@ -28,10 +28,6 @@ class KeptShares : public testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Cpu, KeptShares, testing::Values(Backend::cpu));
 INSTANTIATE_TEST_SUITE_P(Gpu, KeptShares, testing::Values(Backend::cuda));
 
-Pattern content(std::int32_t block, std::int32_t keep) {
-  return block_sparse(block, {{.kind = BlockRuleKind::content, .local = 1, .keep = keep}});
-}
-
 TEST_P(KeptShares, OfRowsThatSeeSomething) {
   const ExecContext ctx = context();
   const Tensor kept = make_tensor({2, 3}, DType::f32, {-1, 3, 7, 0, -2, 5}, ctx);

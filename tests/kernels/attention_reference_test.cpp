@@ -3,29 +3,24 @@
 #include <gtest/gtest.h>
 
 #include "tests/kernels/attention_problem.h"
+#include "tests/kernels/values.h"
 
 namespace ring::test {
 namespace {
 
 // Packs documents of several lengths; the first one starts after the beginning of the tensor.
-const std::vector<std::int32_t> kOffsets = offsets_of({70, 1, 0, 200}, 3), kRows = {3, 74};
+const std::vector<std::int32_t> kOffsets = offsets_of({70, 1, 0, 200}, 3), kRowStarts = {3, 74};
 
 AttentionProblem problem(const Pattern& pattern, float rate) {
-  AttentionProblem p = problem_of(pattern, kOffsets, kRows);
+  AttentionProblem p = problem_of(pattern, kOffsets, kRowStarts);
   p.dim = 8;
   p.dropout = {.rate = rate, .first_row = 9, .first_head = 1};
   return p;
 }
 
 AttentionResult definition(const AttentionProblem& p, const AttentionInputs& in) {
-  const AttentionShape shape{kOffsets, p.heads, p.kv_heads, p.dim, p.scale(), p.pattern, kRows, p.dropout};
+  const AttentionShape shape{kOffsets, p.heads, p.kv_heads, p.dim, p.scale(), p.pattern, kRowStarts, p.dropout};
   return attention_oracle(shape, in.q, in.k, in.v);
-}
-
-double dot(const Values& a, const Values& b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
 }
 
 std::vector<Pattern> patterns() {

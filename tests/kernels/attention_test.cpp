@@ -11,11 +11,10 @@
 #include "core/philox.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/values.h"
 
 namespace ring::test {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // q | k | v in the columns of one matrix, as in the output of a fused projection.
 struct Problem {
@@ -63,15 +62,6 @@ Values packed(const Tensor& t) {
   return out;
 }
 
-double relative_error(const Values& got, const Values& want) {
-  double error = 0, size = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    error += (got[i] - want[i]) * (got[i] - want[i]);
-    size += want[i] * want[i];
-  }
-  return std::sqrt(error / size);
-}
-
 bool same_bits(const float* a, const float* b, std::int64_t n) {
   return std::memcmp(a, b, static_cast<std::size_t>(n) * sizeof(float)) == 0;
 }
@@ -113,7 +103,7 @@ TEST(Attention, RowsOutsideOfSequencesAreEmpty) {
     const bool outside = n < 3 || n >= 80;
     for (std::int64_t h = 0; h < 2; ++h) {
       const float lse = p.lse.data<float>()[h * 85 + n];
-      EXPECT_EQ(lse == -kInf, outside) << "row " << n;
+      EXPECT_EQ(lse == -kInfinity, outside) << "row " << n;
       EXPECT_FALSE(std::isnan(lse)) << "row " << n;
     }
     for (std::int64_t i = 0; i < 16; ++i) {
@@ -131,7 +121,7 @@ TEST(Attention, RowsOutsideOfSequencesAreEmpty) {
 TEST(Attention, BackwardOfAnEmptyRowIsZero) {
   const Problem p({offsets_of({20}), 1, 1, 8, 0.5, dense()}, 1);
   p.forward();
-  p.lse.data<float>()[7] = -kInf;
+  p.lse.data<float>()[7] = -kInfinity;
   const Tensor d = p.backward();
   for (std::int64_t i = 0; i < d.numel(); ++i) ASSERT_TRUE(std::isfinite(d.data<float>()[i]));
   for (std::int64_t i = 0; i < 8; ++i) EXPECT_EQ(d.data<float>()[7 * d.dim(1) + i], 0);

@@ -13,15 +13,15 @@
 namespace ring::test {
 namespace {
 
-struct Target {
+struct MassTarget {
   Backend backend = Backend::cpu;
   std::string candidate = "blocks";
   DType dtype = DType::f32;
   double tolerance = 2e-6;
 };
-void PrintTo(const Target& t, std::ostream* out) { *out << t.candidate << "_" << t.dtype; }
+void PrintTo(const MassTarget& t, std::ostream* out) { *out << t.candidate << "_" << t.dtype; }
 
-class BlockMasses : public testing::TestWithParam<Target> {
+class BlockMasses : public testing::TestWithParam<MassTarget> {
  protected:
   void SetUp() override {
     if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
@@ -31,20 +31,16 @@ class BlockMasses : public testing::TestWithParam<Target> {
                                               : poisoned_device_context({GetParam().backend, 0});
   }
 };
-INSTANTIATE_TEST_SUITE_P(Cpu, BlockMasses, testing::Values(Target{}));
+INSTANTIATE_TEST_SUITE_P(Cpu, BlockMasses, testing::Values(MassTarget{}));
 INSTANTIATE_TEST_SUITE_P(Gpu, BlockMasses,
-                         testing::Values(Target{Backend::cuda, "own_simt", DType::f32, 1e-5},
-                                         Target{Backend::cuda, "own_simt", DType::bf16, 1e-5},
-                                         Target{Backend::cuda, "own_mma", DType::bf16, 1e-4}));
-
-Pattern content(std::int32_t block) {
-  return block_sparse(block, {{.kind = BlockRuleKind::content, .local = 1, .keep = 100}});
-}
+                         testing::Values(MassTarget{Backend::cuda, "own_simt", DType::f32, 1e-5},
+                                         MassTarget{Backend::cuda, "own_simt", DType::bf16, 1e-5},
+                                         MassTarget{Backend::cuda, "own_mma", DType::bf16, 1e-4}));
 
 // Four query heads over two KV heads; a selection of about every second block.
 AttentionProblem problem(std::int32_t block, const std::vector<std::int32_t>& lengths, std::int64_t dim,
                          const std::vector<std::int32_t>& rows = {}, std::int64_t after = 0) {
-  AttentionProblem p = problem_of(content(block), offsets_of(lengths, rows.empty() ? 0 : rows[0]), rows, after);
+  AttentionProblem p = problem_of(content(block, 100), offsets_of(lengths, rows.empty() ? 0 : rows[0]), rows, after);
   p.dim = dim;
   return with_selection(p);
 }
@@ -80,7 +76,7 @@ Values definition(const AttentionProblem& p, const AttentionInputs& in, const Va
 }
 
 // Returns the kernel's mass; q and k are columns of one matrix.
-Values measured(const Target& target, const AttentionProblem& p, const AttentionInputs& in, const Values& lse,
+Values measured(const MassTarget& target, const AttentionProblem& p, const AttentionInputs& in, const Values& lse,
                 std::int64_t blocks, const ExecContext& ctx) {
   const std::int64_t wide = p.heads * p.dim, narrow = p.kv_heads * p.dim;
   Values both;
@@ -117,8 +113,8 @@ Values rows_of(const Values& all, std::int64_t width, std::int64_t begin, std::i
 }
 
 // Returns the mass from calls for the queries of rows [cuts[i], cuts[i + 1]), which add to one output.
-Values measured_in_parts(const Target& target, const AttentionProblem& p, const AttentionInputs& in, const Values& lse,
-                         const std::vector<std::int32_t>& cuts, const ExecContext& ctx) {
+Values measured_in_parts(const MassTarget& target, const AttentionProblem& p, const AttentionInputs& in,
+                         const Values& lse, const std::vector<std::int32_t>& cuts, const ExecContext& ctx) {
   const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
   const std::int64_t rows = first.back(), blocks = max_blocks(p);
   const Tensor mass = ctx.zeros({rows, p.kv_heads, blocks}),
@@ -152,7 +148,7 @@ Values measured_in_parts(const Target& target, const AttentionProblem& p, const 
   return read_values(mass, ctx);
 }
 
-void expect_mass(const Target& target, const AttentionProblem& p, const ExecContext& ctx) {
+void expect_mass(const MassTarget& target, const AttentionProblem& p, const ExecContext& ctx) {
   const AttentionInputs in = random_inputs(p, target.dtype);
   const Values lse = reference(p, in).lse;
   for (const std::int64_t blocks : {max_blocks(p), max_blocks(p) + 3}) {
@@ -183,7 +179,7 @@ TEST_P(BlockMasses, OfPackedDocuments) {
   for (const std::int32_t block : {64, 128})
     for (const auto& [heads, kv_heads] : {std::pair<int, int>{4, 2}, {3, 3}, {6, 1}}) {
       SCOPED_TRACE(str("blocks of ", block, ", ", heads, " heads, ", kv_heads, " KV heads"));
-      AttentionProblem p = problem_of(content(block), offsets_of({300, 1, 70, 129, 250}, 3), {3, 304}, 5);
+      AttentionProblem p = problem_of(content(block, 100), offsets_of({300, 1, 70, 129, 250}, 3), {3, 304}, 5);
       p.heads = heads, p.kv_heads = kv_heads, p.dim = 16;
       expect_mass(GetParam(), with_selection(p), context());
     }
@@ -259,7 +255,7 @@ TEST(BlockMass, RefusesWhatDoesNotFit) {
                  .lse = ctx.zeros({2, 130}),
                  .mass = ctx.zeros({3, 2, 3}),
                  .spans = {{0, 130, 0, 0}},
-                 .pattern = content(64)};
+                 .pattern = content(64, 100)};
   good.selection = select_blocks(good.pattern, x, x, good.scale, good.spans, ctx);
   EXPECT_NO_THROW(block_mass_kernel(good, ctx));
   const auto refuses = [&](const auto& change) {

@@ -19,16 +19,16 @@ INSTANTIATE_TEST_SUITE_P(Cpu, BlockSelections, testing::Values(Target{}));
 INSTANTIATE_TEST_SUITE_P(Gpu, BlockSelections,
                          testing::Values(Target{Backend::cuda, DType::f32}, Target{Backend::cuda, DType::bf16}));
 
-BlockRule content(std::int32_t keep, std::int32_t local = 1, std::int32_t first = 0, float mass = 1) {
+BlockRule content_rule(std::int32_t keep, std::int32_t local = 1, std::int32_t first = 0, float mass = 1) {
   return {.kind = BlockRuleKind::content, .local = local, .first = first, .keep = keep, .mass = mass};
 }
 
 // Queries and keys, and the selection made from them.
-struct Problem {
+struct SelectionProblem {
   AttentionShape shape;
   Values q, k;
 
-  Problem(AttentionShape s, DType type) : shape(std::move(s)) {
+  SelectionProblem(AttentionShape s, DType type) : shape(std::move(s)) {
     q = random_values("q", shape.tokens() * shape.heads * shape.dim);
     k = random_values("k", shape.tokens() * shape.kv_heads * shape.dim);
     if (type == DType::bf16)
@@ -46,7 +46,7 @@ struct Selected {
     return (word >> (k % 32) & 1u) != 0;
   }
 };
-Selected select(const Problem& p, DType type, const ExecContext& ctx) {
+Selected select(const SelectionProblem& p, DType type, const ExecContext& ctx) {
   const Tensor q = make_tensor({p.shape.tokens(), p.shape.heads, p.shape.dim}, type, p.q, ctx);
   const Tensor k = make_tensor({p.shape.tokens(), p.shape.kv_heads, p.shape.dim}, type, p.k, ctx);
   const BlockSelection s = select_blocks(p.shape.pattern, q, k, static_cast<float>(p.shape.scale), p.spans(), ctx);
@@ -58,7 +58,7 @@ struct Document {
   std::int64_t origin, first, end, row;  // row: first row in the selection
   int blocks;
 };
-std::vector<Document> documents_of(const Problem& p) {
+std::vector<Document> documents_of(const SelectionProblem& p) {
   const std::vector<Span> spans = p.spans();
   const std::vector<std::int32_t> rows = first_blocks(p.shape.pattern, spans);
   const std::int32_t size = p.shape.pattern.blocks->block();
@@ -71,7 +71,7 @@ std::vector<Document> documents_of(const Problem& p) {
 
 // A block that differs from the definition's choice must have an equal score, up to rounding. The number of blocks may
 // differ if a share reaches the mass up to rounding.
-void expect_selected(const Problem& p, const Selected& got) {
+void expect_selected(const SelectionProblem& p, const Selected& got) {
   constexpr double kRounding = 1e-5;  // of shares
   int chosen = 0;
   for (const Document& d : documents_of(p))
@@ -107,13 +107,13 @@ void expect_selected(const Problem& p, const Selected& got) {
 TEST_P(BlockSelections, AreThoseOfTheDefinition) {
   const std::vector<std::int32_t> packed = offsets_of({900, 70, 1, 1300, 640}, 0), rows = {0, 971};
   const BlockRule closed{.local = 2, .every = 3};
-  for (const auto& [block, rules] : {std::pair<std::int32_t, std::vector<BlockRule>>{64, {content(2)}},
-                                     {64, {content(5, 2, 1), closed}},
-                                     {128, {content(3, 1, 1), content(2)}}})
+  for (const auto& [block, rules] : {std::pair<std::int32_t, std::vector<BlockRule>>{64, {content_rule(2)}},
+                                     {64, {content_rule(5, 2, 1), closed}},
+                                     {128, {content_rule(3, 1, 1), content_rule(2)}}})
     for (const std::int64_t dim : {8, 33, 128, 192, 200})
       for (const std::int64_t group : {1, 3}) {
         SCOPED_TRACE(str("blocks of ", block, ", D ", dim, ", ", group, " heads per KV head"));
-        const Problem p({packed, 2 * group, 2, dim, 1, block_sparse(block, rules), rows}, GetParam().dtype);
+        const SelectionProblem p({packed, 2 * group, 2, dim, 1, block_sparse(block, rules), rows}, GetParam().dtype);
         expect_selected(p, select(p, GetParam().dtype, context()));
       }
 }
@@ -121,15 +121,16 @@ TEST_P(BlockSelections, AreThoseOfTheDefinition) {
 // More blocks than a word, a warp and a thread block hold.
 TEST_P(BlockSelections, OfLongRows) {
   for (const std::int64_t dim : {8, 64, 128, 256}) {
-    const Problem p({{0, 64 * 300 + 17}, 1, 1, dim, 1, block_sparse(64, {content(40, 2, 1)})}, GetParam().dtype);
+    const SelectionProblem p({{0, 64 * 300 + 17}, 1, 1, dim, 1, block_sparse(64, {content_rule(40, 2, 1)})},
+                             GetParam().dtype);
     expect_selected(p, select(p, GetParam().dtype, context()));
   }
 }
 
 // More heads than a launch takes on GPUs.
 TEST_P(BlockSelections, OfManyHeads) {
-  const Pattern pattern = block_sparse(64, {content(5, 2, 1), {.local = 2, .every = 3}});
-  const Problem p({{0, 64 * 10 + 5}, 66, 66, 8, 1, pattern}, GetParam().dtype);
+  const Pattern pattern = block_sparse(64, {content_rule(5, 2, 1), {.local = 2, .every = 3}});
+  const SelectionProblem p({{0, 64 * 10 + 5}, 66, 66, 8, 1, pattern}, GetParam().dtype);
   expect_selected(p, select(p, GetParam().dtype, context()));
 }
 
@@ -139,8 +140,8 @@ TEST_P(BlockSelections, UntilTheMassIsReached) {
   for (const float mass : {0.3f, 0.9f})
     for (const std::int64_t group : {1, 3}) {
       SCOPED_TRACE(str("mass ", mass, ", ", group, " heads per KV head"));
-      const Pattern pattern = block_sparse(64, {content(8, 2, 1, mass), content(9)});
-      const Problem p({packed, 2 * group, 2, 40, 60, pattern, rows}, GetParam().dtype);
+      const Pattern pattern = block_sparse(64, {content_rule(8, 2, 1, mass), content_rule(9)});
+      const SelectionProblem p({packed, 2 * group, 2, 40, 60, pattern, rows}, GetParam().dtype);
       const Selected got = select(p, GetParam().dtype, context());
       expect_selected(p, got);
       int full = 0, fewer = 0;
@@ -156,7 +157,8 @@ TEST_P(BlockSelections, UntilTheMassIsReached) {
 }
 
 TEST_P(BlockSelections, UntilTheMassOfLongRowsIsReached) {
-  const Problem p({{0, 64 * 300 + 17}, 1, 1, 8, 200, block_sparse(64, {content(60, 2, 1, 0.8f)})}, GetParam().dtype);
+  const SelectionProblem p({{0, 64 * 300 + 17}, 1, 1, 8, 200, block_sparse(64, {content_rule(60, 2, 1, 0.8f)})},
+                           GetParam().dtype);
   expect_selected(p, select(p, GetParam().dtype, context()));
 }
 
@@ -170,7 +172,7 @@ std::vector<int> chosen(const Values& scores, float mass, std::int32_t keep, con
                        .keys = {},
                        .bits = bits,
                        .documents = {{0, 0, -own, own, own + 1}},
-                       .blocks = block_sparse(64, {content(keep, 1, 0, mass)}).blocks,
+                       .blocks = block_sparse(64, {content_rule(keep, 1, 0, mass)}).blocks,
                        .scores = make_tensor({1, 1, own + 1}, DType::f32, row, ctx),
                        .scale = scale},
                       ctx);
@@ -238,7 +240,7 @@ TEST_P(BlockSelections, TakeTheLowerOfEqualBlocksForTheMass) {
 
 // Blocks with equal keys have equal scores.
 TEST_P(BlockSelections, TakeTheLowerOfEqualBlocks) {
-  Problem p({{0, 64 * 12}, 2, 1, 16, 1, block_sparse(64, {content(4)})}, GetParam().dtype);
+  SelectionProblem p({{0, 64 * 12}, 2, 1, 16, 1, block_sparse(64, {content_rule(4)})}, GetParam().dtype);
   const std::size_t row = 16;
   for (std::size_t i = 0; i < p.k.size(); ++i) p.k[i] = p.k[i % row];
   const Selected got = select(p, GetParam().dtype, context());
@@ -248,7 +250,7 @@ TEST_P(BlockSelections, TakeTheLowerOfEqualBlocks) {
 
 // A block with a NaN is never selected; a block with an infinite score is the best.
 TEST_P(BlockSelections, NeverTakeNan) {
-  Problem p({{0, 64 * 8}, 1, 1, 8, 1, block_sparse(64, {content(3)})}, GetParam().dtype);
+  SelectionProblem p({{0, 64 * 8}, 1, 1, 8, 1, block_sparse(64, {content_rule(3)})}, GetParam().dtype);
   std::fill(p.q.begin(), p.q.end(), 1);
   std::fill(p.k.begin(), p.k.end(), -1);
   const auto set = [&](int block, double value) { p.k[static_cast<std::size_t>(block) * 64 * 8 + 9] = value; };
@@ -263,12 +265,12 @@ TEST_P(BlockSelections, NeverTakeNan) {
 // A changed row affects only selections of later blocks.
 TEST_P(BlockSelections, DoNotLookAhead) {
   const ExecContext ctx = context();
-  for (const BlockRule& rule : {content(3, 1, 1), content(6, 1, 1, 0.6f)}) {
-    const Problem p({{0, 64 * 9 + 5}, 2, 1, 8, 20, block_sparse(64, {rule})}, GetParam().dtype);
+  for (const BlockRule& rule : {content_rule(3, 1, 1), content_rule(6, 1, 1, 0.6f)}) {
+    const SelectionProblem p({{0, 64 * 9 + 5}, 2, 1, 8, 20, block_sparse(64, {rule})}, GetParam().dtype);
     const Selected before = select(p, GetParam().dtype, ctx);
     int changes = 0;
     for (const std::size_t row : {0, 63, 64, 200, 383, 384, 511}) {
-      Problem changed = p;
+      SelectionProblem changed = p;
       for (std::size_t i = 0; i < 16; ++i) changed.q[row * 16 + i] = i % 2 ? 60 : -70;
       for (std::size_t i = 0; i < 8; ++i) changed.k[row * 8 + i] = i % 2 ? 50 : -40;
       const Selected after = select(changed, GetParam().dtype, ctx);
@@ -283,7 +285,7 @@ TEST_P(BlockSelections, DoNotLookAhead) {
 // Some blocks of a document, as in generation, select the same as in the whole document.
 TEST_P(BlockSelections, OfSomeBlocksAreThoseOfAll) {
   const ExecContext ctx = context();
-  const auto blocks = block_sparse(64, {content(8, 2, 1, 0.4f), {.local = 3}}).blocks;
+  const auto blocks = block_sparse(64, {content_rule(8, 2, 1, 0.4f), {.local = 3}}).blocks;
   const Tensor queries = make_tensor({20, 2, 24}, DType::f32, random_values("queries", 20 * 48), ctx);
   const Tensor keys = make_tensor({20, 2, 24}, DType::f32, random_values("keys", 20 * 48), ctx);
   const Tensor all = ctx.empty({20, 2, 1}, DType::i32), some = ctx.empty({2, 2, 1}, DType::i32);
@@ -295,7 +297,7 @@ TEST_P(BlockSelections, OfSomeBlocksAreThoseOfAll) {
 
 TEST(BlockSelect, WrongShapesAreRefused) {
   const ExecContext ctx{Stream::cpu(1)};
-  const auto blocks = block_sparse(64, {content(4)}).blocks;
+  const auto blocks = block_sparse(64, {content_rule(4)}).blocks;
   const Tensor means = ctx.zeros({8, 1, 8}), bits = ctx.zeros({8, 1, 1}, DType::i32), x = ctx.zeros({512, 1, 8});
   EXPECT_NO_THROW(block_select_kernel({means, means, bits, {{0, 0, 0, 0, 8}}, blocks}, ctx));
   for (const SelectedRows& d :
@@ -307,8 +309,9 @@ TEST(BlockSelect, WrongShapesAreRefused) {
   for (const PoolSegment& r :
        {PoolSegment{0, 513, 0, 0}, PoolSegment{0, 512, 1, 0}, PoolSegment{0, 512, 0, 1}, PoolSegment{0, 10, 64, 0}})
     EXPECT_THROW(block_pool_kernel({x, means, {r}, 64}, ctx), Error) << r.count << r.leading_gap << r.out;
-  EXPECT_THROW(BlockPattern(64, {content(2, 2, 1)}), Error);
-  for (const float mass : {0.0f, -1.0f, 1.5f, NAN}) EXPECT_THROW(BlockPattern(64, {content(4, 2, 1, mass)}), Error);
+  EXPECT_THROW(BlockPattern(64, {content_rule(2, 2, 1)}), Error);
+  for (const float mass : {0.0f, -1.0f, 1.5f, NAN})
+    EXPECT_THROW(BlockPattern(64, {content_rule(4, 2, 1, mass)}), Error);
   EXPECT_THROW(block_select_kernel({means, means, bits, {}, blocks, {}, 0}, ctx), Error);
 }
 
@@ -318,7 +321,7 @@ TEST(BlockSelect, IsNeeded) {
   const Tensor x = ctx.zeros({130, 1, 8}), lse = ctx.zeros({1, 130});
   Attention a{.q = x, .k = x, .v = x, .out = ctx.zeros(x.shape()), .lse = lse, .queries = {{0, 130, 0, 0}}};
   a.keys = a.queries;
-  a.pattern = block_sparse(64, {content(2)});
+  a.pattern = block_sparse(64, {content_rule(2)});
   EXPECT_THROW(attention_kernel(a, ctx), Error);
   a.selection = select_blocks(a.pattern, x, x, a.scale, a.queries, ctx);
   EXPECT_NO_THROW(attention_kernel(a, ctx));

@@ -3,15 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/values.h"
 #include "tests/op_case.h"
 
 namespace ring::test {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Tensor tensor(const Shape& shape, const Values& v, const ExecContext& ctx) {
   return make_tensor(shape, DType::f32, v, ctx);

@@ -15,6 +15,7 @@
 #include "model/patterns.h"
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/values.h"
 
 namespace ring::test {
 namespace {
@@ -35,22 +36,14 @@ class GpuBlockLists : public testing::Test {
   static ExecContext exec() { return poisoned_device_context({Backend::cuda, 0}); }
 };
 
-template <class T>
-std::vector<T> read(const Tensor& t, std::int64_t count, const ExecContext& ctx) {
-  std::vector<T> host(static_cast<std::size_t>(count));
-  if (count > 0) ctx.stream.impl().copy(host.data(), t.raw(), host.size() * sizeof(T));
-  ctx.stream.synchronize();
-  return host;
-}
-
 struct HostLists {
   std::vector<std::int32_t> entries;
   std::vector<ListItem> items;
   std::vector<SplitList> splits;
   HostLists(const DeviceLists& d, const ExecContext& ctx)
       : entries(to_host<std::int32_t>(d.entries, ctx.stream)),
-        items(read<ListItem>(d.order, d.items, ctx)),
-        splits(read<SplitList>(d.splits, d.split_lists, ctx)) {}
+        items(read_elements<ListItem>(d.order, d.items, ctx)),
+        splits(read_elements<SplitList>(d.splits, d.split_lists, ctx)) {}
   static std::int32_t length(const ListItem& i) { return i.end - i.begin; }
   std::int32_t longest() const {
     std::int32_t most = 0;
@@ -329,7 +322,7 @@ TEST_F(GpuBlockLists, PartsAreAddedUp) {
     SCOPED_TRACE(str(c.type, c.carry ? ", carry" : "", c.in_place ? " in place" : ""));
     const ExecContext ctx = exec();
     const DeviceLists lists = build_lists(pattern, {Stationary::kv, kHeads, kLength, true, 1}, ctx);
-    const std::vector<SplitList> splits = read<SplitList>(lists.splits, lists.split_lists, ctx);
+    const std::vector<SplitList> splits = read_elements<SplitList>(lists.splits, lists.split_lists, ctx);
     ASSERT_GT(splits.size(), 3u);
     const Shape shape{kRows, kHeads, kDim}, slots{2, lists.slots, 128, kWidth};
     const Values partial = random_values("partial", slots.numel()), carry = random_values("carry", shape.numel());

@@ -13,22 +13,22 @@
 namespace ring::test {
 namespace {
 
-struct Extents {
+struct MatmulExtents {
   std::int64_t n, m, k;
   bool bias;
 };
 
-Tensor random_tensor(const std::string& name, const Shape& shape, DType dtype, const ExecContext& ctx,
-                     double scale = 1) {
+Tensor rounded_tensor(const std::string& name, const Shape& shape, DType dtype, const ExecContext& ctx,
+                      double scale = 1) {
   Values v = random_values(name, shape.numel(), scale);
   for (double& x : v) x = to_float(to_bf16(static_cast<float>(x)));
   return make_tensor(shape, dtype, v, ctx);
 }
 
 // Forward and backward: the activation's input and output, and the gradient through the activation.
-std::vector<Tensor> activated(const Extents& e, DType dtype, const ExecContext& ctx) {
+std::vector<Tensor> activated(const MatmulExtents& e, DType dtype, const ExecContext& ctx) {
   const auto random = [&](const char* name, const Shape& shape, double scale = 1) {
-    return random_tensor(name, shape, dtype, ctx, scale);
+    return rounded_tensor(name, shape, dtype, ctx, scale);
   };
   const double scale = 3 / std::sqrt(static_cast<double>(e.k));
   const Tensor a = random("a", {e.n, e.k}), w = random("w", {e.m, e.k}, scale), v = random("v", {e.k, e.m}, scale);
@@ -52,8 +52,8 @@ TEST_P(GpuMatmul, ActivatesTheProduct) {
   const ExecContext cpu = poisoned_context(2);
   ExecContext gpu = poisoned_device_context({Backend::cuda, 0});
   if (GetParam()) gpu.tuning = std::make_shared<Tuning>("");
-  for (const Extents& e : {Extents{512, 768, 192, true}, Extents{512, 768, 192, false}, Extents{33, 64, 24, true},
-                           Extents{65, 36, 40, true}}) {
+  for (const MatmulExtents& e : {MatmulExtents{512, 768, 192, true}, MatmulExtents{512, 768, 192, false},
+                                 MatmulExtents{33, 64, 24, true}, MatmulExtents{65, 36, 40, true}}) {
     const std::vector<Tensor> want = activated(e, DType::f32, cpu);
     for (const DType dtype : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(str(dtype, ' ', e.n, 'x', e.m, 'x', e.k, e.bias ? " bias" : ""));
@@ -75,10 +75,10 @@ TEST(GpuMatmulSums, AreMeasuredWhereTheyAre) {
   ExecContext measures = ctx;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     measures.tuning = std::make_shared<Tuning>("");
-    const Tensor a = random_tensor("a", {512, 256}, dtype, ctx), b = random_tensor("b", {256, 384}, dtype, ctx);
+    const Tensor a = rounded_tensor("a", {512, 256}, dtype, ctx), b = rounded_tensor("b", {256, 384}, dtype, ctx);
     for (const bool narrow : {false, true}) {
       const auto sum = [&](const ExecContext& with) {
-        const Tensor whole = random_tensor("c", {512, narrow ? 768 : 384}, DType::f32, ctx);
+        const Tensor whole = rounded_tensor("c", {512, narrow ? 768 : 384}, DType::f32, ctx);
         matmul_kernel({.a = a, .b = b, .c = narrow ? whole.narrow(1, 384, 384) : whole, .beta = 1}, with);
         return to_host<float>(whole.view({whole.numel()}), ctx.stream);
       };

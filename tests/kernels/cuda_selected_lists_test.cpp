@@ -10,6 +10,7 @@
 #include "kernels/attention/cuda/lists.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/values.h"
 
 namespace ring::test {
 namespace {
@@ -30,18 +31,6 @@ Tensor device_bytes(const std::vector<T>& values, const ExecContext& ctx) {
   const Tensor t = ctx.empty({bytes}, DType::u8);
   ctx.stream.impl().copy(t.raw(), values.data(), static_cast<std::size_t>(bytes));
   return t;
-}
-template <class T>
-std::vector<T> read(const Tensor& t, std::int64_t count, const ExecContext& ctx) {
-  std::vector<T> host(static_cast<std::size_t>(count));
-  if (count == 0) return host;
-  ctx.stream.impl().copy(host.data(), t.raw(), host.size() * sizeof(T));
-  ctx.stream.synchronize();
-  return host;
-}
-
-Pattern content(std::int32_t block, std::int32_t keep) {
-  return block_sparse(block, {{.kind = BlockRuleKind::content, .local = 1, .keep = keep}});
 }
 
 // Returns the expected list: coverage of blocks of 64 positions by bits and causality, in the tiles of the columns.
@@ -74,7 +63,7 @@ struct ListOf {
 std::map<ListOf, std::vector<ListItem>> items_of(const cuda::DeviceLists& lists, const std::vector<SegmentPair>& pieces,
                                                  Stationary owner, const ExecContext& ctx) {
   std::map<ListOf, std::vector<ListItem>> items;
-  for (const ListItem& i : read<ListItem>(lists.order, lists.items, ctx)) {
+  for (const ListItem& i : read_elements<ListItem>(lists.order, lists.items, ctx)) {
     const cuda::TileRange tiles = cuda::list_tiles(pieces.at(static_cast<std::size_t>(i.piece)), owner);
     if (i.tile == tiles.end && i.begin == i.end) continue;
     EXPECT_TRUE(i.tile >= tiles.first && i.tile < tiles.end);
@@ -89,7 +78,7 @@ std::map<ListOf, std::vector<ListItem>> items_of(const cuda::DeviceLists& lists,
 void expect_slots(const cuda::DeviceLists& lists, const std::map<ListOf, std::vector<ListItem>>& items, bool cuts,
                   const ExecContext& ctx) {
   std::map<ListOf, cuda::SplitList> splits;
-  for (const cuda::SplitList& s : read<cuda::SplitList>(lists.splits, lists.split_lists, ctx))
+  for (const cuda::SplitList& s : read_elements<cuda::SplitList>(lists.splits, lists.split_lists, ctx))
     if (s.parts > 0) splits[{s.piece, s.kv_head, s.tile}] = s;
   EXPECT_EQ(!splits.empty(), cuts);
   std::set<int> slots;

@@ -26,12 +26,12 @@ class DistanceMasses : public testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Cpu, DistanceMasses, testing::Values(Backend::cpu));
 INSTANTIATE_TEST_SUITE_P(Gpu, DistanceMasses, testing::Values(Backend::cuda));
 
-const std::vector<std::int32_t> kLengths = {300, 1, 70, 129, 700}, kRows = {3, 304}, kFirst = {1, 0};
+const std::vector<std::int32_t> kLengths = {300, 1, 70, 129, 700}, kPackedRows = {3, 304}, kFirst = {1, 0};
 
 TEST_P(DistanceMasses, AreSumsOverRows) {
   const ExecContext ctx = context();
   const Pattern content = block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 9}});
-  const AttentionProblem p = with_selection(problem_of(content, offsets_of(kLengths, 3), kRows, 5));
+  const AttentionProblem p = with_selection(problem_of(content, offsets_of(kLengths, 3), kPackedRows, 5));
   const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
   const std::int64_t rows = first.back(), heads = p.kv_heads, blocks = 13, distances = 15;
   const Values mass = random_values("mass", rows * heads * blocks);
@@ -85,7 +85,7 @@ Values sum_of_parts(const Attention& whole, const std::vector<std::int64_t>& cut
 TEST_P(DistanceMasses, OfAttentionOverRules) {
   const ExecContext ctx = context();
   AttentionProblem p = problem_of(block_sparse(64, {{.local = 2, .first = 1}, {.local = 1, .every = 3}}),
-                                  offsets_of(kLengths, 3), kRows, 5);
+                                  offsets_of(kLengths, 3), kPackedRows, 5);
   const AttentionInputs in = random_inputs(p, DType::f32);
   const Values lse = reference(p, in).lse;
   const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);

@@ -5,14 +5,11 @@
 #include <cmath>
 
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/values.h"
 #include "tests/op_case.h"
 
 namespace ring::test {
 namespace {
-
-Tensor random_tensor(const std::string& name, const Shape& shape, const ExecContext& ctx) {
-  return make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx);
-}
 
 TEST(Axpby, OutMayBeEitherInput) {
   const ExecContext ctx = poisoned_context(2);

@@ -73,12 +73,12 @@ inline constexpr Extents kExtents[] = {{1, 1},     {5, 130},   {128, 128}, {130,
                                        {257, 264}, {384, 128}, {96, 1000}, {1000, 96}, {129, 129}};
 
 // A row-major matrix [rows,columns] with blocks of `height` x `width`; scales by block row, then block column.
-struct Reference {
+struct Quantized {
   std::vector<std::uint8_t> values;
   Values scales, decoded;
 };
-inline Reference quantized(const Values& x, const Extents& e, std::int64_t height, std::int64_t width) {
-  Reference q{std::vector<std::uint8_t>(x.size()), {}, Values(x.size())};
+inline Quantized quantized(const Values& x, const Extents& e, std::int64_t height, std::int64_t width) {
+  Quantized q{std::vector<std::uint8_t>(x.size()), {}, Values(x.size())};
   for (std::int64_t top = 0; top < e.rows; top += height)
     for (std::int64_t left = 0; left < e.columns; left += width) {
       const auto each = [&](const auto& f) {

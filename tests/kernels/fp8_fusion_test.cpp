@@ -9,9 +9,9 @@
 namespace ring::test {
 namespace {
 
-constexpr std::int64_t kN = 200, kC = 160, kF = 144, kM = 96;
+constexpr std::int64_t kRowCount = 200, kC = 160, kF = 144, kOut = 96;
 
-class Slots final : public KernelObserver {
+class SeenSlots final : public KernelObserver {
  public:
   void call(const KernelCall& call, const ExecContext&, const std::function<void()>& run) override {
     seen.emplace(call.slot);
@@ -41,12 +41,12 @@ class Fp8Fusion : public Fp8 {
   template <class F>
   Outcome run_layers(const Options& o, const Shape& weight, const std::vector<Var>& others, const ExecContext& context,
                      const F& f) const {
-    const auto observer = std::make_shared<Slots>();
+    const auto observer = std::make_shared<SeenSlots>();
     ExecContext ctx = context;
     ctx.observer = observer;
     Tape tape;
     ring::Run run{.ctx = ctx, .tape = &tape, .recompute = o.recompute, .recompute_attention = o.recompute};
-    std::vector<Var> leaves = {leaf("x", {kN, weight[1]}, ctx), leaf("w", weight, ctx)};
+    std::vector<Var> leaves = {leaf("x", {kRowCount, weight[1]}, ctx), leaf("w", weight, ctx)};
     leaves.insert(leaves.end(), others.begin(), others.end());
     const Var h = fp8_linear(run, leaves[0], leaves[1], {}, {}, {.tensorwise = o.tensorwise});
     if (!o.fused) h.slot->reads_fp8 = false;
@@ -61,7 +61,7 @@ class Fp8Fusion : public Fp8 {
   }
   Outcome mlp(const Options& o) const {
     const ExecContext ctx = context();
-    const Var w = leaf("down", {kM, kF}, ctx), residual = leaf("residual", {kN, kM}, ctx);
+    const Var w = leaf("down", {kOut, kF}, ctx), residual = leaf("residual", {kRowCount, kOut}, ctx);
     return run_layers(o, {2 * kF, kC}, {w, residual}, ctx, [&](ring::Run& run, const Var& gate_up) {
       if (o.fused) return fp8_linear(run, gate_up, w, {}, residual, {.tensorwise = o.tensorwise, .swiglu = true});
       return fp8_linear(run, swiglu(run, gate_up), w, {}, residual, {.tensorwise = o.tensorwise});
@@ -71,7 +71,7 @@ class Fp8Fusion : public Fp8 {
     const ExecContext ctx = context();
     SelfAttention options{.heads = 2, .kv_heads = 1, .head_dim = 32};
     options.inv_freq = make_tensor({16}, DType::f32, random_values("inv_freq", 16), ctx);
-    const Sequences sequences = Sequences::uniform(2, kN / 2, ctx);
+    const Sequences sequences = Sequences::uniform(2, kRowCount / 2, ctx);
     return run_layers(o, {128, kC}, {}, ctx,
                       [&](ring::Run& run, const Var& qkv) { return self_attention(run, qkv, sequences, options); });
   }
@@ -112,8 +112,8 @@ TEST_P(Fp8Fusion, TheMaximumOfANormsBackwardHasTheBitsOfTheQuantizersOwn) {
   for (const bool recompute : {false, true}) {
     const auto block = [&](bool known) {
       const ExecContext ctx = context();
-      const Var scale = leaf("scale", {kM}, ctx), w = leaf("w2", {kM, kM}, ctx);
-      return run_layers({.tensorwise = true, .recompute = recompute}, {kM, kC}, {scale, w}, ctx,
+      const Var scale = leaf("scale", {kOut}, ctx), w = leaf("w2", {kOut, kOut}, ctx);
+      return run_layers({.tensorwise = true, .recompute = recompute}, {kOut, kC}, {scale, w}, ctx,
                         [&](ring::Run& run, const Var& stream) {
                           EXPECT_TRUE(stream.slot->reads_max);
                           stream.slot->reads_max = known;

@@ -12,13 +12,13 @@ constexpr std::int64_t kN = 200, kM = 144, kK = 272;  // partial blocks along ev
 constexpr Extents kX{kN, kK}, kW{kM, kK}, kDy{kN, kM};
 
 // Results of y = x w^T + b + r, used twice, so that gradients are added to.
-struct Results {
+struct LinearResults {
   Values y, dx, dw, db;
 };
 
-Results oracle(const Values& x, const Values& w, const Values& b, const Values& r, const Values& dy,
-               const Values& dy_by_column, const Values& x_by_column) {
-  Results all{Values(kN * kM), Values(kN * kK), Values(kM * kK), Values(kM)};
+LinearResults oracle(const Values& x, const Values& w, const Values& b, const Values& r, const Values& dy,
+                     const Values& dy_by_column, const Values& x_by_column) {
+  LinearResults all{Values(kN * kM), Values(kN * kK), Values(kM * kK), Values(kM)};
   for (std::size_t n = 0; n < kN; ++n)
     for (std::size_t m = 0; m < kM; ++m) {
       double sum = b[m] + r[n * kM + m];
@@ -47,7 +47,7 @@ class Fp8LinearOp : public Fp8 {
     for (std::size_t i = 0; i < in.x.size(); i += 97) in.x[i] *= 64;  // scales differ
     return in;
   }
-  Results run_op(const Inputs& in, const Fp8Linear& f, bool recompute) const {
+  LinearResults run_op(const Inputs& in, const Fp8Linear& f, bool recompute) const {
     const ExecContext ctx = context();
     Tape tape;
     ring::Run run{.ctx = ctx, .tape = &tape, .recompute = recompute};
@@ -57,14 +57,14 @@ class Fp8LinearOp : public Fp8 {
     const Var x = leaf({kN, kK}, in.x), w = leaf({kM, kK}, in.w), b = leaf({kM}, in.b), r = leaf({kN, kM}, in.r);
     const Var y = fp8_linear(run, x, w, b, r, f), again = fp8_linear(run, x, w, b, r, f);
     const Var sum = add(run, y, again);
-    Results all{.y = read_values(y.value, ctx)};
+    LinearResults all{.y = read_values(y.value, ctx)};
     tape.backward(sum.slot, make_tensor({kN, kM}, GetParam().dtype, in.dy, ctx), ctx);
     const auto read = [&](const Var& v) { return read_values(v.slot->grad, ctx); };
     all.dx = read(x), all.dw = read(w), all.db = read(b);
     EXPECT_EQ(read(r).size(), in.r.size());
     return all;
   }
-  static void expect_all(const Results& got, const Results& want, double tolerance) {
+  static void expect_all(const LinearResults& got, const LinearResults& want, double tolerance) {
     EXPECT_TRUE(close(got.y, want.y, tolerance));
     EXPECT_TRUE(close(got.dx, want.dx, tolerance));
     EXPECT_TRUE(close(got.dw, want.dw, tolerance));
@@ -82,11 +82,12 @@ TEST_P(Fp8LinearOp, MultipliesQuantizedOperands) {
     const auto decoded = [&](const Values& v, const Extents& e, std::int64_t height, std::int64_t width) {
       return quantized(v, e, tensorwise ? e.rows : height, tensorwise ? e.columns : width).decoded;
     };
-    const Results want = oracle(decoded(in.x, kX, 1, 128), decoded(in.w, kW, 128, 128), in.b, in.r,
-                                decoded(in.dy, kDy, 1, 128), decoded(in.dy, kDy, 128, 1), decoded(in.x, kX, 128, 1));
-    const Results got = run_op(in, {.tensorwise = tensorwise}, false);
+    const LinearResults want =
+        oracle(decoded(in.x, kX, 1, 128), decoded(in.w, kW, 128, 128), in.b, in.r, decoded(in.dy, kDy, 1, 128),
+               decoded(in.dy, kDy, 128, 1), decoded(in.x, kX, 128, 1));
+    const LinearResults got = run_op(in, {.tensorwise = tensorwise}, false);
     expect_all(got, want, GetParam().tolerance);
-    const Results recomputed = run_op(in, {.tensorwise = tensorwise}, true);
+    const LinearResults recomputed = run_op(in, {.tensorwise = tensorwise}, true);
     EXPECT_EQ(got.y, recomputed.y);
     EXPECT_EQ(got.dx, recomputed.dx);
     EXPECT_EQ(got.dw, recomputed.dw);
@@ -99,10 +100,10 @@ TEST_P(Fp8LinearOp, KeepsTheWeightQuantized) {
   const Inputs in = inputs();
   for (const bool tensorwise : {false, true}) {
     SCOPED_TRACE(tensorwise);
-    const Results want = run_op(in, {.tensorwise = tensorwise}, false);
+    const LinearResults want = run_op(in, {.tensorwise = tensorwise}, false);
     for (const bool recompute : {false, true}) {
       Fp8Copies copies;
-      const Results got = run_op(in, {.tensorwise = tensorwise, .weight = &copies}, recompute);
+      const LinearResults got = run_op(in, {.tensorwise = tensorwise, .weight = &copies}, recompute);
       EXPECT_EQ(got.y, want.y);
       EXPECT_EQ(got.dx, want.dx);
       EXPECT_EQ(got.dw, want.dw);
@@ -114,10 +115,10 @@ TEST_P(Fp8LinearOp, KeepsTheWeightQuantized) {
 // e4m3 keeps four bits: about 2.6 % per operand, 3.7 % per product.
 TEST_P(Fp8LinearOp, IsCloseToTheExactLayer) {
   const Inputs in = inputs();
-  const Results exact = oracle(in.x, in.w, in.b, in.r, in.dy, in.dy, in.x);
+  const LinearResults exact = oracle(in.x, in.w, in.b, in.r, in.dy, in.dy, in.x);
   for (const bool tensorwise : {false, true}) {
     SCOPED_TRACE(tensorwise);
-    const Results got = run_op(in, {.tensorwise = tensorwise}, false);
+    const LinearResults got = run_op(in, {.tensorwise = tensorwise}, false);
     expect_all(got, exact, 0.045);
     EXPECT_FALSE(close(got.y, exact.y, 0.01));
     EXPECT_FALSE(close(got.dx, exact.dx, 0.01));
@@ -133,16 +134,16 @@ TEST_P(Fp8LinearOp, PassesOnWhatIsNotFinite) {
       const auto is_nan = [](double v) { return std::isnan(v); };
       Inputs in = inputs();
       in.x[3 * kK + 7] = bad;
-      const Results of_x = run_op(in, {.tensorwise = tensorwise}, false);
+      const LinearResults of_x = run_op(in, {.tensorwise = tensorwise}, false);
       EXPECT_TRUE(std::all_of(of_x.y.begin() + 3 * kM, of_x.y.begin() + 4 * kM, is_nan));
       for (std::size_t m = 0; m < kM; ++m) EXPECT_TRUE(is_nan(of_x.dw[m * kK + 7]));
       in = inputs();
       in.w[5 * kK + 9] = bad;
-      const Results of_w = run_op(in, {.tensorwise = tensorwise}, false);
+      const LinearResults of_w = run_op(in, {.tensorwise = tensorwise}, false);
       for (std::size_t n = 0; n < kN; ++n) EXPECT_TRUE(is_nan(of_w.y[n * kM + 5]) && is_nan(of_w.dx[n * kK + 9]));
       in = inputs();
       in.dy[4 * kM + 1] = bad;
-      const Results of_dy = run_op(in, {.tensorwise = tensorwise}, false);
+      const LinearResults of_dy = run_op(in, {.tensorwise = tensorwise}, false);
       EXPECT_TRUE(std::all_of(of_dy.dx.begin() + 4 * kK, of_dy.dx.begin() + 5 * kK, is_nan));
       EXPECT_TRUE(std::all_of(of_dy.dw.begin() + kK, of_dy.dw.begin() + 2 * kK, is_nan));
     }

@@ -158,7 +158,7 @@ TEST_P(Fp8Producers, NormRowsToTheBytesOfTheirDefinition) {
       const float v = product * static_cast<float>(w[c]);
       y.push_back(GetParam().dtype == DType::bf16 ? to_float(to_bf16(v)) : v);
     }
-    const Reference want = quantized(y, e, 1, kFp8Block);
+    const Quantized want = quantized(y, e, 1, kFp8Block);
     EXPECT_EQ(read(args.out, ctx),
               (HostFp8{want.values, floats(transposed(want.scales, e.rows, fp8_blocks(e.columns)))}));
   });

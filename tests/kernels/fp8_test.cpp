@@ -65,7 +65,7 @@ TEST_P(Fp8, QuantizesRowsAndTheirTranspose) {
     const QuantizeFp8 q{make(e, x, ctx), empty_fp8(e.rows, e.columns, Fp8Blocks::rows, ctx),
                         empty_fp8(e.columns, e.rows, Fp8Blocks::rows, ctx)};
     quantize_fp8_kernel(q, ctx);
-    const Reference by_row = quantized(x, e, 1, kFp8Block), by_column = quantized(x, e, kFp8Block, 1);
+    const Quantized by_row = quantized(x, e, 1, kFp8Block), by_column = quantized(x, e, kFp8Block, 1);
     const HostFp8 want{by_row.values, floats(transposed(by_row.scales, e.rows, fp8_blocks(e.columns)))};
     EXPECT_EQ(read(q.out, ctx), want);
     EXPECT_EQ(read(q.transposed, ctx),
@@ -84,7 +84,7 @@ TEST_P(Fp8, QuantizesSquaresWhoseTransposeSharesTheScales) {
     const QuantizeFp8 q{make(e, x, ctx), empty_fp8(e.rows, e.columns, Fp8Blocks::squares, ctx),
                         empty_fp8(e.columns, e.rows, Fp8Blocks::squares, ctx)};
     quantize_fp8_kernel(q, ctx);
-    const Reference want = quantized(x, e, kFp8Block, kFp8Block);
+    const Quantized want = quantized(x, e, kFp8Block, kFp8Block);
     EXPECT_EQ(read(q.out, ctx), (HostFp8{want.values, floats(want.scales)}));
     EXPECT_EQ(read(q.transposed, ctx),
               (HostFp8{transposed(want.values, e.rows, e.columns),

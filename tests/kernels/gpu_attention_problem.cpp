@@ -39,17 +39,6 @@ Values download(const Tensor& t, const ExecContext& ctx) {
   return v;
 }
 
-double norm(const Values& v) {
-  double sum = 0;
-  for (double x : v) sum += x * x;
-  return std::sqrt(sum);
-}
-double distance(const Values& a, const Values& b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-  return std::sqrt(sum);
-}
-
 AttentionProblem GpuProblem::problem() const {
   AttentionProblem a = problem_of(pattern, offsets, rows, after);
   a.heads = heads, a.kv_heads = kv_heads, a.dim = dim, a.dropout = dropout;
@@ -102,19 +91,6 @@ namespace {
 // Returns the dropout of the queries from row `first` on.
 AttentionDropout dropout_of(const OracleDropout& d, std::int64_t first = 0) {
   return {.rate = d.rate, .site = d.site, .first_row = d.first_row + first, .first_head = d.first_head};
-}
-
-// Returns the part of spans within rows [first, end), counted from `first`.
-std::vector<Span> part_of(const std::vector<Span>& spans, std::int64_t first, std::int64_t end) {
-  std::vector<Span> parts;
-  for (Span s : spans) {
-    const std::int64_t begin = std::clamp<std::int64_t>(first - s.first, 0, s.count);
-    s.count = static_cast<std::int32_t>(std::clamp<std::int64_t>(end - s.first, begin, s.count) - begin);
-    s.position += static_cast<std::int32_t>(begin);
-    s.first = static_cast<std::int32_t>(s.count == 0 ? 0 : s.first + begin - first);
-    parts.push_back(s);
-  }
-  return parts;
 }
 
 // A range of tokens: [first, first + count).

@@ -33,8 +33,6 @@ std::string text(const GpuProblem&);
 Values rounded(Values, DType);
 Tensor upload(const Values&, const Shape&, DType, const ExecContext&);
 Values download(const Tensor&, const ExecContext&);
-double norm(const Values&);
-double distance(const Values&, const Values&);
 
 AttentionInputs gpu_inputs(const GpuProblem&);
 

@@ -10,17 +10,13 @@
 namespace ring::test {
 namespace {
 
-using Problem = GpuProblem;
-using Inputs = AttentionInputs;
-using Results = AttentionResults;
-
 std::vector<std::int32_t> lengths(const std::vector<std::int32_t>& all, std::int32_t first = 0) {
   return offsets_of(all, first);
 }
 
 const std::vector<std::int64_t> kDims = {8, 24, 40, 64, 72, 80, 96, 128, 160, 256};
 
-void expect_right_on_tensor_cores(const Problem& p) { expect_right(on_tensor_cores(p), p); }
+void expect_right_on_tensor_cores(const GpuProblem& p) { expect_right(on_tensor_cores(p), p); }
 
 // Every width with every kernel; lengths on both sides of each block size.
 TEST_F(GpuAttention, TensorCoresAtEveryWidth) {
@@ -68,7 +64,7 @@ TEST_F(GpuAttention, Groups) {
 
 // Some documents are empty, and some tokens belong to no document: their results are 0, their log-sum-exp -inf.
 TEST_F(GpuAttention, RaggedDocumentsAndRowsOfNone) {
-  Problem p{lengths({40, 0, 1, 200, 0, 64}, 5), 4, 2, 64};
+  GpuProblem p{lengths({40, 0, 1, 200, 0, 64}, 5), 4, 2, 64};
   p.after = 9;
   for (bool fused : {true, false})
     for (bool causal : {true, false})
@@ -102,7 +98,7 @@ TEST_F(GpuAttention, ManyShortDocuments) {
 
 TEST_F(GpuAttention, RowsThatAreNotAlignedGoToThePlainKernel) {
   const ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
-  Problem p{lengths({100}), 2, 1, 64};
+  GpuProblem p{lengths({100}), 2, 1, 64};
   p.shift = 4;
   const GpuOperands qkv(p, p.dtype, ctx);
   const Tensor out = ctx.empty({100, 2, 64}, DType::bf16), lse = ctx.empty({2, 100});
@@ -115,12 +111,13 @@ TEST_F(GpuAttention, RowsThatAreNotAlignedGoToThePlainKernel) {
 }
 
 TEST_F(GpuAttention, TwoRunsHaveTheSameBits) {
-  for (const Problem& p : {Problem{lengths({700, 300, 65}), 8, 2, 64}, Problem{lengths({2900, 1500}), 4, 4, 64},
-                           Problem{lengths({1900, 1500}), 4, 2, 128},
-                           Problem{lengths({513, 513}), 4, 4, 128, dense(false)}, Problem{lengths({300}), 2, 1, 256}}) {
-    const Inputs in = gpu_inputs(p);
+  for (const GpuProblem& p :
+       {GpuProblem{lengths({700, 300, 65}), 8, 2, 64}, GpuProblem{lengths({2900, 1500}), 4, 4, 64},
+        GpuProblem{lengths({1900, 1500}), 4, 2, 128}, GpuProblem{lengths({513, 513}), 4, 4, 128, dense(false)},
+        GpuProblem{lengths({300}), 2, 1, 256}}) {
+    const AttentionInputs in = gpu_inputs(p);
     for (const std::string& name : own_candidates(p)) {
-      const Results first = run_gpu(name, p, in);
+      const AttentionResults first = run_gpu(name, p, in);
       for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_gpu(name, p, in) == first) << name << ": " << text(p);
     }
   }
@@ -131,14 +128,14 @@ TEST_F(GpuAttention, TheFutureDoesNotLeak) {
   for (std::int64_t dim : {64, 128, 256})
     for (const std::string& name : own_candidates({lengths({300}), 2, 1, dim}))
       for (std::int64_t t : {1, 63, 64, 127, 150, 255, 299}) {
-        const Problem p{lengths({300}), 2, 1, dim};
-        Inputs in = gpu_inputs(p);
-        const Results before = run_gpu(name, p, in);
+        const GpuProblem p{lengths({300}), 2, 1, dim};
+        AttentionInputs in = gpu_inputs(p);
+        const AttentionResults before = run_gpu(name, p, in);
         for (Values* v : {&in.q, &in.k, &in.v}) {
           const auto row = static_cast<std::int64_t>(v->size()) / 300;
           for (std::int64_t i = t * row; i < (t + 1) * row; ++i) (*v)[static_cast<std::size_t>(i)] = i % 2 ? 3 : -2;
         }
-        const Results after = run_gpu(name, p, in);
+        const AttentionResults after = run_gpu(name, p, in);
         const auto same = static_cast<std::ptrdiff_t>(t * p.heads * dim);
         EXPECT_TRUE(std::equal(before.out.begin(), before.out.begin() + same, after.out.begin())) << name << t;
         EXPECT_FALSE(before.out == after.out);
@@ -153,11 +150,11 @@ TEST_F(GpuAttention, HugeScoresGiveNoNaN) {
   for (std::int64_t dim : {64, 128})
     for (const std::string& name : own_candidates({lengths({200, 70}), 2, 1, dim}))
       for (bool causal : {true, false}) {
-        Problem p{lengths({200, 70}), 2, 1, dim, dense(causal)};
+        GpuProblem p{lengths({200, 70}), 2, 1, dim, dense(causal)};
         p.size = 1e4;
-        const Inputs in = gpu_inputs(p);
-        const Results got = run_gpu(name, p, in), want = reference(p.problem(), in);
-        EXPECT_LE(distance(got.out, want.out), 1e-2 * norm(want.out)) << name;
+        const AttentionInputs in = gpu_inputs(p);
+        const AttentionResults got = run_gpu(name, p, in), want = reference(p.problem(), in);
+        EXPECT_LE(distance_of(got.out, want.out), 1e-2 * norm_of(want.out)) << name;
         for (const Values& v : {got.lse, got.dq, got.dk, got.dv})
           for (double x : v) ASSERT_TRUE(std::isfinite(x)) << name;
       }
@@ -211,7 +208,7 @@ TEST_F(GpuAttention, DecodesOneQueryPerSequence) {
               }
             for (std::int64_t i = 0; i < dim && total > 0; ++i) row[i] /= total;
           }
-        EXPECT_LE(distance(download(args.out, ctx), want), (type == DType::bf16 ? 5e-3 : 1e-5) * norm(want))
+        EXPECT_LE(distance_of(download(args.out, ctx), want), (type == DType::bf16 ? 5e-3 : 1e-5) * norm_of(want))
             << dim << " " << type << " " << kv_heads;
       }
 }

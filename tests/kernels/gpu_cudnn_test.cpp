@@ -5,12 +5,12 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <random>
 
 #include "core/devices.h"
 #include "kernels/attention/attention.h"
 #include "tests/kernels/attention_problem.h"
+#include "tests/kernels/values.h"
 
 namespace ring::test {
 namespace {
@@ -54,7 +54,7 @@ std::vector<bf16> make_qkv(const Case& c) {
   return all;
 }
 
-struct Reference {
+struct FusedReference {
   Values out, lse, dqkv;  // [N,Hq,D], [Hq,N], [N,width]
 };
 
@@ -64,14 +64,7 @@ Values widened(const std::vector<bf16>& all) {
   return out;
 }
 
-// Returns columns [from, to) of rows that are `width` wide.
-Values columns_of(const Values& fused, std::int64_t width, std::int64_t from, std::int64_t to) {
-  Values columns;
-  for (auto row = fused.begin(); row != fused.end(); row += width) columns.insert(columns.end(), row + from, row + to);
-  return columns;
-}
-
-Reference reference(const Case& c, const std::vector<bf16>& qkv, const std::vector<bf16>& dout) {
+FusedReference reference(const Case& c, const std::vector<bf16>& qkv, const std::vector<bf16>& dout) {
   const std::int64_t q = c.heads * c.dim, k = c.kv_heads * c.dim;
   const Values all = widened(qkv);
   AttentionProblem p{.pattern = c.pattern(), .queries = c.spans(), .keys = c.spans()};
@@ -79,21 +72,11 @@ Reference reference(const Case& c, const std::vector<bf16>& qkv, const std::vect
   p.heads = c.heads, p.kv_heads = c.kv_heads, p.dim = c.dim;
   const AttentionResults r = reference(p, {columns_of(all, c.width(), 0, q), columns_of(all, c.width(), q, q + k),
                                            columns_of(all, c.width(), q + k, c.width()), widened(dout)});
-  Reference fused{r.out, r.lse, {}};
+  FusedReference fused{r.out, r.lse, {}};
   for (std::int64_t n = 0; n < c.tokens(); ++n)
     for (const auto& [part, width] : {std::pair{&r.dq, q}, {&r.dk, k}, {&r.dv, k}})
       fused.dqkv.insert(fused.dqkv.end(), part->begin() + n * width, part->begin() + (n + 1) * width);
   return fused;
-}
-
-// Returns the relative L2 error. NaN anywhere gives NaN, which is below no bound.
-double relative_error(const Values& got, const Values& want) {
-  double error = 0, size = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    error += (got[i] - want[i]) * (got[i] - want[i]);
-    size += want[i] * want[i];
-  }
-  return std::sqrt(error / size);
 }
 
 Tensor bf16_tensor(const std::vector<bf16>& values, const Shape& shape, const ExecContext& ctx) {
@@ -121,13 +104,13 @@ bool usable_cudnn() {
 }
 
 // The tensors of one call, as views of the fused matrices.
-struct Call {
+struct CudnnCall {
   Case c;
   ExecContext ctx;
   std::vector<bf16> host_qkv, host_dout;
   Tensor qkv, dqkv, dout, out, lse;
 
-  Call(const Case& shape, const ExecContext& context) : c(shape), ctx(context) {
+  CudnnCall(const Case& shape, const ExecContext& context) : c(shape), ctx(context) {
     host_qkv = make_qkv(c);
     host_dout = random_bf16(c.tokens() * c.heads * c.dim, 2);
     qkv = bf16_tensor(host_qkv, {c.tokens(), c.width()}, ctx);
@@ -179,13 +162,13 @@ class GpuCudnn : public testing::Test {
 
   static void check(const Case& c, bool deterministic) {
     SCOPED_TRACE(str(c, deterministic ? ", deterministic" : ""));
-    const Call call(c, context(deterministic));
+    const CudnnCall call(c, context(deterministic));
     ASSERT_TRUE(forward_candidate()->supports(call.forward(), call.ctx));
     const bool backward = !deterministic || scores_fit(c);
     ASSERT_EQ(backward_candidate()->supports(call.backward(), call.ctx), backward);
     forward_candidate()->fn(call.forward(), call.ctx);
     if (backward) backward_candidate()->fn(call.backward(), call.ctx);
-    const Reference want = reference(c, call.host_qkv, call.host_dout);
+    const FusedReference want = reference(c, call.host_qkv, call.host_dout);
     EXPECT_LT(relative_error(call.values(call.out), want.out), 5e-3);
     const std::vector<float> lse = to_host<float>(call.lse.view({call.lse.numel()}), call.ctx.stream);
     EXPECT_LT(relative_error(Values(lse.begin(), lse.end()), want.lse), 1e-4);
@@ -239,7 +222,7 @@ TEST_F(GpuCudnn, Windows) {
 
 TEST_F(GpuCudnn, OddHeadWidths) {
   for (std::int64_t dim : {8, 24, 40, 80, 96}) {
-    const Call call({2, 256, 2, 1, dim, true}, context(false));
+    const CudnnCall call({2, 256, 2, 1, dim, true}, context(false));
     if (forward_candidate()->supports(call.forward(), call.ctx) &&
         backward_candidate()->supports(call.backward(), call.ctx))
       check(call.c, false);
@@ -248,7 +231,7 @@ TEST_F(GpuCudnn, OddHeadWidths) {
 
 TEST_F(GpuCudnn, WideHeads) {
   for (std::int64_t dim : {192, 256}) {
-    const Call call({2, 256, 2, 1, dim, true}, context(false));
+    const CudnnCall call({2, 256, 2, 1, dim, true}, context(false));
     if (forward_candidate()->supports(call.forward(), call.ctx) &&
         backward_candidate()->supports(call.backward(), call.ctx))
       check(call.c, false);
@@ -268,11 +251,11 @@ TEST_F(GpuCudnn, ForwardOfAnyLength) {
     for (std::int64_t length : {64, 65, 127, 200, 1000}) {
       const Case c{2, length, 4, 2, 64, causal};
       SCOPED_TRACE(str(c));
-      const Call call(c, context(true));
+      const CudnnCall call(c, context(true));
       ASSERT_TRUE(forward_candidate()->supports(call.forward(), call.ctx));
       EXPECT_FALSE(backward_candidate()->supports(call.backward(), call.ctx));
       forward_candidate()->fn(call.forward(), call.ctx);
-      const Reference want = reference(c, call.host_qkv, call.host_dout);
+      const FusedReference want = reference(c, call.host_qkv, call.host_dout);
       EXPECT_LT(relative_error(call.values(call.out), want.out), 5e-3);
       const std::vector<float> lse = to_host<float>(call.lse.view({call.lse.numel()}), call.ctx.stream);
       EXPECT_LT(relative_error(Values(lse.begin(), lse.end()), want.lse), 1e-4);
@@ -286,7 +269,7 @@ TEST_F(GpuCudnn, PartsOfARing) {
     for (std::int64_t kv_heads : {4, 2}) {
       const Case c{2, 512, 4, kv_heads, dim, true};
       SCOPED_TRACE(str(c));
-      const Call call(c, context(false));
+      const CudnnCall call(c, context(false));
       const auto half = [&](int which) {
         std::vector<Span> spans = c.spans();
         for (Span& s : spans) {
@@ -320,7 +303,7 @@ TEST_F(GpuCudnn, PartsOfARing) {
         ASSERT_TRUE(backward_candidate()->supports(a, call.ctx)) << i;
         backward_candidate()->fn(a, call.ctx);
       }
-      const Reference want = reference(c, call.host_qkv, call.host_dout);
+      const FusedReference want = reference(c, call.host_qkv, call.host_dout);
       EXPECT_LT(relative_error(call.values(call.out), want.out), 5e-3);
       const std::vector<float> lse = to_host<float>(call.lse.view({call.lse.numel()}), call.ctx.stream);
       EXPECT_LT(relative_error(Values(lse.begin(), lse.end()), want.lse), 1e-4);
@@ -333,7 +316,7 @@ TEST_F(GpuCudnn, PartsOfARing) {
 
 TEST_F(GpuCudnn, SameBitsTwiceWhenAskedFor) {
   for (std::int64_t kv_heads : {8, 2}) {
-    const Call call({8, 128, 8, kv_heads, 64, true}, context(true));  // longer sequences save too many scores
+    const CudnnCall call({8, 128, 8, kv_heads, 64, true}, context(true));  // longer sequences save too many scores
     ASSERT_TRUE(backward_candidate()->supports(call.backward(), call.ctx));
     forward_candidate()->fn(call.forward(), call.ctx);
     std::vector<bf16> out, gradients;
@@ -354,7 +337,7 @@ TEST_F(GpuCudnn, SameBitsTwiceWhenAskedFor) {
 
 TEST_F(GpuCudnn, AFutureTokenChangesNothingBeforeIt) {
   const Case c{2, 256, 4, 2, 64, true};
-  const Call call(c, context(true));
+  const CudnnCall call(c, context(true));
   forward_candidate()->fn(call.forward(), call.ctx);
   const std::vector<bf16> before = to_host<bf16>(call.out, call.ctx.stream);
   constexpr std::int64_t kChanged = 100;  // in the first sequence
@@ -373,7 +356,7 @@ TEST_F(GpuCudnn, AFutureTokenChangesNothingBeforeIt) {
 }
 
 TEST_F(GpuCudnn, LeavesTheRestToOthers) {
-  const Call call({2, 256, 4, 2, 64, true}, context(false));
+  const CudnnCall call({2, 256, 4, 2, 64, true}, context(false));
   const auto forward = [&](Attention a) { return forward_candidate()->supports(a, call.ctx); };
   const auto backward = [&](AttentionBackward a) { return backward_candidate()->supports(a, call.ctx); };
   ASSERT_TRUE(forward(call.forward()));
@@ -409,13 +392,13 @@ TEST_F(GpuCudnn, LeavesTheRestToOthers) {
   AttentionBackward no_gradient = call.backward();
   no_gradient.dk = {};
   EXPECT_FALSE(backward(no_gradient));
-  EXPECT_FALSE(forward(Call({512, 1, 4, 2, 64, true}, call.ctx).forward()));
+  EXPECT_FALSE(forward(CudnnCall({512, 1, 4, 2, 64, true}, call.ctx).forward()));
 }
 
 // cuDNN's deterministic backward needs memory that grows with the square of the length.
 TEST_F(GpuCudnn, DeterministicBackwardOfLongSequencesIsLeftToOthers) {
   const Case c{1, 1024, 4, 1, 64, true};
-  Call call(c, context(true));
+  CudnnCall call(c, context(true));
   EXPECT_FALSE(backward_candidate()->supports(call.backward(), call.ctx));
   call.ctx.deterministic = false;
   EXPECT_TRUE(backward_candidate()->supports(call.backward(), call.ctx));

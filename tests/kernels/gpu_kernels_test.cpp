@@ -13,13 +13,10 @@
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/step_state_tensor.h"
+#include "tests/kernels/values.h"
 
 namespace ring::test {
 namespace {
-
-Tensor random_tensor(const std::string& name, const Shape& shape, const ExecContext& ctx, double scale = 1) {
-  return make_tensor(shape, DType::f32, random_values(name, shape.numel(), scale), ctx);
-}
 
 class GpuKernels : public testing::Test {
  protected:

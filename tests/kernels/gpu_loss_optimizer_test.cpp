@@ -11,6 +11,7 @@
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/step_state_tensor.h"
+#include "tests/kernels/values.h"
 
 namespace ring::test {
 namespace {
@@ -39,8 +40,6 @@ Values random_stored(const std::string& name, std::int64_t n, DType t, double sc
   for (double& x : v) x = stored(x, t);
   return v;
 }
-// Returns the error bound of results that are rounded to `t` once.
-double tolerance(DType t) { return t == DType::bf16 ? 4e-3 : 1e-5; }
 
 Values slice(const Values& v, std::int64_t begin, std::int64_t count) {
   return {v.begin() + begin, v.begin() + begin + count};

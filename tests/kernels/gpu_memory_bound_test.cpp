@@ -11,11 +11,10 @@
 #include "kernels/rope.h"
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/values.h"
 
 namespace ring::test {
 namespace {
-
-double tolerance(DType t) { return t == DType::bf16 ? 4e-3 : 1e-5; }
 
 // Parameter: the type of the tensors.
 class GpuMemoryBound : public testing::TestWithParam<DType> {
@@ -53,11 +52,11 @@ Curve curve(Activation kind, double x) {
   return {x * s, s + x * s * (1 - s) * k * (1 + 3 * 0.044715 * x * x)};
 }
 
-const std::int64_t kLengths[] = {0, 1, 7, 8, 31, 4096, 4099, 100003, 1000000};
+const std::int64_t kCounts[] = {0, 1, 7, 8, 31, 4096, 4099, 100003, 1000000};
 
 TEST_P(GpuMemoryBound, Activations) {
   for (Activation kind : {Activation::gelu, Activation::gelu_tanh, Activation::relu2})
-    for (std::int64_t n : kLengths)
+    for (std::int64_t n : kCounts)
       for (std::int64_t offset : {0, 1}) {
         SCOPED_TRACE(str("kind ", static_cast<int>(kind), ", ", n, " elements from ", offset));
         const ExecContext ctx = exec();
@@ -103,12 +102,6 @@ SwiGluValues swiglu_of(const Values& gate_up, const Values& dy, std::size_t widt
   }
   return r;
 }
-// Returns columns [begin, end) of rows of `columns`.
-Values columns_of(const Values& whole, std::int64_t columns, std::int64_t begin, std::int64_t end) {
-  Values v;
-  for (auto row = whole.begin(); row < whole.end(); row += columns) v.insert(v.end(), row + begin, row + end);
-  return v;
-}
 
 TEST_P(GpuMemoryBound, SwiGlu) {
   for (std::int64_t width : {1, 8, 37, 512, 1000, 2048, 4864, 5632})
@@ -137,7 +130,7 @@ TEST_P(GpuMemoryBound, SwiGlu) {
 }
 
 TEST_P(GpuMemoryBound, Axpby) {
-  for (std::int64_t n : kLengths)
+  for (std::int64_t n : kCounts)
     for (std::int64_t offset : {0, 1}) {
       SCOPED_TRACE(str(n, " elements from ", offset));
       const ExecContext ctx = exec();
@@ -156,7 +149,7 @@ TEST_P(GpuMemoryBound, Axpby) {
 }
 
 TEST_P(GpuMemoryBound, CastRoundsToNearestEven) {
-  for (std::int64_t n : kLengths)
+  for (std::int64_t n : kCounts)
     for (std::int64_t offset : {0, 1}) {
       SCOPED_TRACE(str(n, " elements from ", offset));
       const ExecContext ctx = exec();
@@ -181,7 +174,7 @@ Tensor state_of_step(std::uint32_t step, const ExecContext& ctx) {
 
 TEST_P(GpuMemoryBound, Dropout) {
   const RandomSite site{.seed = 3, .step = 11, .site = 9};
-  for (std::int64_t n : kLengths)
+  for (std::int64_t n : kCounts)
     for (std::int64_t first : {0, 4, 3, 1003}) {
       SCOPED_TRACE(str(n, " elements from ", first));
       const ExecContext ctx = exec();
@@ -209,7 +202,7 @@ TEST_P(GpuMemoryBound, Dropout) {
 TEST_P(GpuMemoryBound, NormalNumbersAreThoseOfTheHost) {
   const RandomSite site{.seed = 77, .step = 0, .site = site_of("blocks.3.mlp.up")};
   for (const std::int64_t first : {0, 34})
-    for (std::int64_t n : kLengths) {
+    for (std::int64_t n : kCounts) {
       const ExecContext ctx = exec();
       const Tensor out = ctx.empty({n}, GetParam());
       random_normal_kernel({.out = out, .site = site, .std = 0.02f, .first_element = first}, ctx);

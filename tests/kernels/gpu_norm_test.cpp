@@ -7,6 +7,7 @@
 #include "kernels/norm.h"
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/values.h"
 
 namespace ring::test {
 namespace {
@@ -43,25 +44,25 @@ void expect_same_outside(const Values& got, const Values& want, const Layout& l)
 
 enum class Into { fresh, dy, x };
 
-struct Options {
+struct NormOptions {
   Into into = Into::fresh;
   float beta_x = 0, beta_w = 0;
   DType gradient = DType::f32;  // of dw and db
   bool want_dx = true, want_dw = true, bias = true;
 };
 
-struct Result {
+struct NormResult {
   Values y, mean, rstd, dx, dw, db;
-  bool operator==(const Result&) const = default;
+  bool operator==(const NormResult&) const = default;
 };
 
-struct Inputs {
+struct NormInputs {
   Values x, dy, dx, w, b, dw, db;
 };
 
-Result expected(bool centered, const Inputs& in, const Layout& l, const Options& o, double eps) {
+NormResult expected(bool centered, const NormInputs& in, const Layout& l, const NormOptions& o, double eps) {
   const auto width = static_cast<std::size_t>(l.width), count = static_cast<std::size_t>(l.count());
-  Result r{.y = Values(in.x.size()), .dx = Values(in.x.size()), .dw = in.dw, .db = in.db};
+  NormResult r{.y = Values(in.x.size()), .dx = Values(in.x.size()), .dw = in.dw, .db = in.db};
   for (double& v : r.dw) v *= o.beta_w;
   for (double& v : r.db) v *= o.beta_w;
   for (std::size_t n = 0; n < count; ++n) {
@@ -92,9 +93,9 @@ struct NormRun {
   bool centered;
   DType type;
   Layout l;
-  Options o;
+  NormOptions o;
   ExecContext ctx = poisoned_device_context({Backend::cuda, 0});
-  Inputs in{};
+  NormInputs in{};
 
   Tensor random(const std::string& name, const Shape& shape, DType dtype) const {
     return make_tensor(shape, dtype, random_values(name, shape.numel(), 2), ctx);
@@ -108,7 +109,7 @@ struct NormRun {
       rms_norm_kernel({.x = x, .w = w, .y = y, .rstd = rstd}, ctx);
   }
 
-  Result run() {
+  NormResult run() {
     const Shape shape{l.rows, l.columns()};
     const Tensor x = random("x", shape, type), dy = random("dy", shape, type);
     const Tensor w = random("w", {l.width}, type), b = random("b", {l.width}, type);
@@ -165,20 +166,18 @@ struct NormRun {
   }
 };
 
-double tolerance(DType t) { return t == DType::bf16 ? 4e-3 : 1e-5; }
-
 class GpuNorm : public testing::TestWithParam<std::tuple<bool, DType>> {
  protected:
   void SetUp() override {
     if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
   }
 
-  static void check(const Layout& l, const Options& o = {}) {
+  static void check(const Layout& l, const NormOptions& o = {}) {
     const auto [centered, type] = GetParam();
     SCOPED_TRACE(
         str(l, " into ", static_cast<int>(o.into), " beta ", o.beta_x, ", ", o.beta_w, " gradient ", o.gradient));
     NormRun device{.centered = centered, .type = type, .l = l, .o = o};
-    const Result got = device.run(), want = expected(centered, device.in, l, o, 1e-5);
+    const NormResult got = device.run(), want = expected(centered, device.in, l, o, 1e-5);
     auto compare = [](const char* name, const Values& g, const Values& w, double bound) {
       EXPECT_TRUE(close(g, w, bound)) << name;
     };

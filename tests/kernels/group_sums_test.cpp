@@ -10,19 +10,19 @@
 namespace ring::test {
 namespace {
 
-struct Problem {
+struct SumProblem {
   std::int64_t rows, width, groups;
 };
 
 // Rows of group -1 and of groups after the last one belong to no sum.
-std::vector<std::int32_t> groups_of(const Problem& p) {
+std::vector<std::int32_t> groups_of(const SumProblem& p) {
   std::vector<std::int32_t> groups;
   for (std::int64_t r = 0; r < p.rows; ++r)
     groups.push_back(static_cast<std::int32_t>((r * r + 3 * r) % (p.groups + 2)) - 1);
   return groups;
 }
 
-void check(const Problem& p, const ExecContext& ctx) {
+void check(const SumProblem& p, const ExecContext& ctx) {
   const Values x = random_values("x", p.rows * p.width, 4);
   const std::vector<std::int32_t> groups = groups_of(p);
   Values want(static_cast<std::size_t>(p.groups), 0.5);
@@ -42,11 +42,11 @@ void check(const Problem& p, const ExecContext& ctx) {
   EXPECT_EQ(run(), got) << "another time, other bits";
 }
 
-constexpr Problem kProblems[] = {{1, 1, 1}, {3, 5, 2}, {8, 1000, 3}, {7, 4097, 5}, {64, 333, 20}, {2, 100000, 1}};
+constexpr SumProblem kProblems[] = {{1, 1, 1}, {3, 5, 2}, {8, 1000, 3}, {7, 4097, 5}, {64, 333, 20}, {2, 100000, 1}};
 
 TEST(GroupSums, AgreesWithAPlainSumForAnyThreads) {
   for (const int threads : {1, 3})
-    for (const Problem& p : kProblems) {
+    for (const SumProblem& p : kProblems) {
       SCOPED_TRACE(str(p.rows, " rows of ", p.width, ", ", p.groups, " groups"));
       check(p, poisoned_context(threads));
     }
@@ -61,7 +61,7 @@ TEST(GroupSums, WrongShapesAreRefused) {
 
 TEST(GpuGroupSums, AgreesWithAPlainSum) {
   if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
-  for (const Problem& p : kProblems) {
+  for (const SumProblem& p : kProblems) {
     SCOPED_TRACE(str(p.rows, " rows of ", p.width, ", ", p.groups, " groups"));
     check(p, poisoned_device_context({Backend::cuda, 0}));
   }

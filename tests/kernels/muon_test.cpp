@@ -10,6 +10,7 @@
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/step_state_tensor.h"
+#include "tests/kernels/values.h"
 
 namespace ring::test {
 namespace {
@@ -31,20 +32,11 @@ Values stored_values(const std::string& name, std::int64_t n, DType type, double
   return v;
 }
 
-double relative_error(const Values& got, const Values& want) {
-  double error = 0, size = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    error += (got[i] - want[i]) * (got[i] - want[i]);
-    size += want[i] * want[i];
-  }
-  return got.size() == want.size() ? std::sqrt(error / size) : INFINITY;
-}
-
-struct Extents {
+struct BatchExtents {
   std::int64_t batch, m, n, k;
 };
 
-void expect_products(const Where& where, const Extents& e, bool ta, bool tb, bool add) {
+void expect_products(const Where& where, const BatchExtents& e, bool ta, bool tb, bool add) {
   const auto [batch, m, n, k] = e;
   const Values a = stored_values("a", batch * m * k, where.type), b = stored_values("b", batch * k * n, where.type),
                d = stored_values("d", batch * m * n, where.type, std::sqrt(static_cast<double>(k)));
@@ -75,7 +67,7 @@ void expect_products(const Where& where, const Extents& e, bool ta, bool tb, boo
 }
 
 void expect_all_products(const Where& where) {
-  for (const Extents& e : {Extents{1, 5, 7, 9}, {3, 16, 8, 24}, {5, 33, 17, 40}, {2, 128, 64, 96}})
+  for (const BatchExtents& e : {BatchExtents{1, 5, 7, 9}, {3, 16, 8, 24}, {5, 33, 17, 40}, {2, 128, 64, 96}})
     for (const bool ta : {false, true})
       for (const bool tb : {false, true})
         for (const bool add : {false, true}) expect_products(where, e, ta, tb, add);
@@ -115,8 +107,8 @@ void expect_unit_norms(const Where& where) {
 TEST(UnitNorm, DividesEveryRow) { expect_unit_norms(on_cpu(3)); }
 
 // Matrices of `n` elements, some at unaligned addresses.
-struct Operands {
-  Operands(const Where& where, std::int64_t count, std::int64_t elements, DType stored)
+struct MuonOperands {
+  MuonOperands(const Where& where, std::int64_t count, std::int64_t elements, DType stored)
       : n(elements), update(where.ctx.empty({count, elements}, where.type)) {
     for (std::int64_t i = 0; i < count; ++i) {
       const auto put = [&](const char* name, DType type) {
@@ -138,7 +130,7 @@ struct Operands {
 };
 
 void expect_elements(const Where& where, std::int64_t count, std::int64_t n, bool nesterov, DType stored) {
-  Operands o(where, count, n, stored);
+  MuonOperands o(where, count, n, stored);
   const double round = stored == DType::bf16 ? 8e-3 : 2e-6;  // stochastic rounding: a whole unit in the last place
   const StepState step{.step = 3, .lr = 0.25f, .decay_scale = 0.5f, .clip = 0.5f};
   MuonMomentum m{.matrices = o.matrices, .update = o.update, .beta = 0.75f, .nesterov = nesterov};
@@ -170,7 +162,7 @@ void expect_elements(const Where& where, std::int64_t count, std::int64_t n, boo
 }
 
 void expect_nothing_where_a_step_is_refused(const Where& where) {
-  const Operands o(where, 3, 100, DType::f32);
+  const MuonOperands o(where, 3, 100, DType::f32);
   const Tensor state = state_tensor({.lr = 1, .accepted = 0}, where.ctx);
   muon_momentum_kernel({.matrices = o.matrices, .update = o.update, .state = state}, where.ctx);
   muon_apply_kernel({.matrices = o.matrices, .update = o.update, .state = state}, where.ctx);

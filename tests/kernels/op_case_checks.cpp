@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "tests/kernels/values.h"
+
 namespace ring::test {
 
 void PrintTo(const OpCase& c, std::ostream* out) { *out << c.op << "/" << c.name; }
@@ -17,11 +19,6 @@ double norm(const Values& v) {
   double s = 0;
   for (double x : v) s += x * x;
   return std::sqrt(s);
-}
-double dot(const Values& a, const Values& b) {
-  double s = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) s += a[i] * b[i];
-  return s;
 }
 
 }  // namespace

@@ -3,33 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
-#include <limits>
 
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/step_state_tensor.h"
+#include "tests/kernels/values.h"
 #include "tests/op_case.h"
 
 namespace ring::test {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-Tensor state_tensor(const StepState& s, const ExecContext& ctx) {
-  const Tensor t = ctx.empty({static_cast<std::int64_t>(sizeof s)}, DType::u8);
-  std::memcpy(t.raw(), &s, sizeof s);
-  return t;
-}
-StepState read_state(const Tensor& t) {
-  StepState s;
-  std::memcpy(&s, t.raw(), sizeof s);
-  return s;
-}
-Tensor random_tensor(const std::string& name, std::int64_t n, const ExecContext& ctx, double scale = 1) {
-  return make_tensor({n}, DType::f32, random_values(name, n, scale), ctx);
-}
-
 // Algorithm 2 of the AdamW paper, in f64.
-struct Reference {
+struct AdamReference {
   Values param, m, v;
   void step(const Values& grad, int t, double lr, double decay, double clip, const AdamW& a) {
     const double beta1 = a.beta1, beta2 = a.beta2;
@@ -43,24 +27,15 @@ struct Reference {
   }
 };
 
-double relative_error(const Values& got, const Values& want) {
-  double error = 0, size = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    error += (got[i] - want[i]) * (got[i] - want[i]);
-    size += want[i] * want[i];
-  }
-  return std::sqrt(error / size);
-}
-
 void compare_with_reference(std::int64_t n, int threads, AdamW args) {
   const ExecContext ctx = poisoned_context(threads);
-  args.param = random_tensor("param", n, ctx);
+  args.param = random_tensor("param", {n}, ctx);
   args.m = ctx.zeros({n});
   args.v = ctx.zeros({n});
-  Reference reference{read_values(args.param), Values(static_cast<std::size_t>(n)),
-                      Values(static_cast<std::size_t>(n))};
+  AdamReference reference{read_values(args.param), Values(static_cast<std::size_t>(n)),
+                          Values(static_cast<std::size_t>(n))};
   for (int t = 1; t <= 10; ++t) {
-    args.grad = random_tensor(str("grad", t), n, ctx, 0.1);
+    args.grad = random_tensor(str("grad", t), {n}, ctx, 0.1);
     const StepState s{.step = static_cast<std::uint32_t>(t - 1),
                       .lr = 0.01f / static_cast<float>(t),
                       .decay_scale = 20.0f / static_cast<float>(t),
@@ -98,17 +73,17 @@ TEST(AdamW, LateStepsHaveNoBiasCorrection) {
 TEST(AdamW, AStepThatIsNotFiniteChangesNothing) {
   const ExecContext ctx = poisoned_context(2);
   constexpr std::int64_t n = 20000;
-  AdamW args{.param = random_tensor("p", n, ctx),
-             .grad = random_tensor("g", n, ctx),
-             .m = random_tensor("m", n, ctx),
-             .v = random_tensor("v", n, ctx),
+  AdamW args{.param = random_tensor("p", {n}, ctx),
+             .grad = random_tensor("g", {n}, ctx),
+             .m = random_tensor("m", {n}, ctx),
+             .v = random_tensor("v", {n}, ctx),
              .weight_decay = 0.1f};
   args.grad.data<float>()[777] = std::nanf("");
   args.state = state_tensor({.lr = 1}, ctx);
   const Values param = read_values(args.param), m = read_values(args.m), v = read_values(args.v);
   squared_norm_kernel({.x = args.grad, .sum = squared_norm_of(args.state)}, ctx);
   check_and_clip_kernel({.state = args.state, .max_norm = 1}, ctx);
-  EXPECT_EQ(read_state(args.state).accepted, 0u);
+  EXPECT_EQ(read_state(args.state, ctx).accepted, 0u);
   adamw_kernel(args, ctx);
   EXPECT_EQ(read_values(args.param), param);
   EXPECT_EQ(read_values(args.m), m);
@@ -134,11 +109,11 @@ TEST(SquaredNorm, AddsUpOverTensors) {
     const Tensor state = state_tensor({}, ctx);
     double want = 0;
     for (std::int64_t n : {1, 15, 16, 37, 100003}) {
-      const Tensor x = random_tensor(str(n), n, ctx);
+      const Tensor x = random_tensor(str(n), {n}, ctx);
       for (double v : read_values(x)) want += v * v;
       squared_norm_kernel({.x = x, .sum = squared_norm_of(state)}, ctx);
     }
-    EXPECT_NEAR(read_state(state).squared_norm, want, 1e-6 * want) << threads << " threads";
+    EXPECT_NEAR(read_state(state, ctx).squared_norm, want, 1e-6 * want) << threads << " threads";
   }
 }
 
@@ -149,14 +124,14 @@ TEST(SquaredNorm, IsAccurateIfFloatSumsAreNot) {
   v[0] = 100;
   const Tensor x = make_tensor({n}, DType::f32, v, ctx), state = state_tensor({}, ctx);
   squared_norm_kernel({.x = x, .sum = squared_norm_of(state)}, ctx);
-  EXPECT_NEAR(read_state(state).squared_norm, 1e4 + (n - 1) * 1e-8, 2e-3);
+  EXPECT_NEAR(read_state(state, ctx).squared_norm, 1e4 + (n - 1) * 1e-8, 2e-3);
 }
 
 StepState clipped(float squared_norm, float max_norm) {
   const ExecContext ctx = poisoned_context(1);
   const Tensor state = state_tensor({.squared_norm = squared_norm, .clip = 77}, ctx);
   check_and_clip_kernel({.state = state, .max_norm = max_norm}, ctx);
-  return read_state(state);
+  return read_state(state, ctx);
 }
 
 TEST(CheckAndClip, ScalesDownToTheLimit) {
@@ -181,7 +156,7 @@ TEST(CheckAndClip, RefusesNormsAndLossesAboveTheirLimits) {
   const auto accepted = [&](StepState s, float loss) {
     const Tensor state = state_tensor(s, ctx);
     check_and_clip_kernel({.state = state, .loss = from_host<float>({loss}, ctx.stream)}, ctx);
-    return read_state(state).accepted == 1;
+    return read_state(state, ctx).accepted == 1;
   };
   EXPECT_TRUE(accepted({.norm_limit = 4, .squared_norm = 16}, 0));
   EXPECT_FALSE(accepted({.norm_limit = 3.9f, .squared_norm = 16}, 0));
@@ -194,7 +169,7 @@ TEST(CheckAndClip, OverflowOfTheSumIsNotFinite) {
   const Tensor x = make_tensor({2}, DType::f32, {3e19, 3e19}, ctx), state = state_tensor({}, ctx);
   squared_norm_kernel({.x = x, .sum = squared_norm_of(state)}, ctx);
   check_and_clip_kernel({.state = state, .max_norm = 1}, ctx);
-  EXPECT_EQ(read_state(state).accepted, 0u);
+  EXPECT_EQ(read_state(state, ctx).accepted, 0u);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ const std::vector<Span> kDocuments = spans_of({0, 150, 700}, {0});
 const std::vector<std::vector<std::int32_t>> kCuts = {{100, 333}, {5, 549}};
 
 // Operands and results of a forward and a backward.
-struct Call {
+struct PooledCall {
   PooledAttention forward;
   PooledAttentionBackward backward;
   Tensor dpooling;
@@ -56,7 +56,7 @@ struct Call {
     return a;
   }
 
-  Call(const Pattern& pattern, bool learned, DType type, const ExecContext& ctx)
+  PooledCall(const Pattern& pattern, bool learned, DType type, const ExecContext& ctx)
       : forward(forward_of(pattern, learned, type, ctx)),
         backward(AttentionBackward{
             .q = forward.q, .k = forward.k, .v = forward.v, .out = forward.out, .lse = forward.lse, .dout = {}}),
@@ -135,7 +135,7 @@ std::vector<PoolKeys> pools_in_parts(const PoolSource& source, const std::vector
   return all;
 }
 
-void run_in_parts(Call& c, const std::vector<std::int32_t>& cuts) {
+void run_in_parts(PooledCall& c, const std::vector<std::int32_t>& cuts) {
   PooledAttention pairs = c.forward;
   const Tensor pooled_lse = attend_to_pools(pairs, pools_in_parts(pool_source(c.forward), cuts, c.ctx), c.ctx);
   attention_kernel(pairs, c.ctx);
@@ -153,7 +153,7 @@ TEST_P(PoolParts, AreAttentionOverWholeDocuments) {
         const ExecContext ctx = context();
         Pattern pattern = window(20);
         pattern.pools = sizes;
-        Call whole(pattern, learned, GetParam().dtype, ctx), parts(pattern, learned, GetParam().dtype, ctx);
+        PooledCall whole(pattern, learned, GetParam().dtype, ctx), parts(pattern, learned, GetParam().dtype, ctx);
         pooled_attention(whole.forward, ctx);
         pooled_attention_backward(whole.backward, ctx);
         run_in_parts(parts, cuts);
@@ -169,7 +169,7 @@ TEST_P(PoolParts, RefusesWhatDoesNotFit) {
   const ExecContext ctx = context();
   Pattern pattern = window(20);
   pattern.pools = {16};
-  const Call c(pattern, true, GetParam().dtype, ctx);
+  const PooledCall c(pattern, true, GetParam().dtype, ctx);
   EXPECT_NO_THROW(pool_source(c.forward));
   EXPECT_NO_THROW(pool_source(c.backward));
   PooledAttention weights = c.forward, gates = c.forward, dropped = c.forward;

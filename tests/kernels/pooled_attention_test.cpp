@@ -20,28 +20,30 @@ INSTANTIATE_TEST_SUITE_P(Cpu, PooledAttention, testing::Values(Target{}));
 INSTANTIATE_TEST_SUITE_P(Gpu, PooledAttention,
                          testing::Values(Target{Backend::cuda, DType::f32}, Target{Backend::cuda, DType::bf16}));
 
-constexpr std::int64_t kHeads = 2, kKvHeads = 1, kDim = 16;
+constexpr std::int64_t kPooledHeads = 2, kPooledKvHeads = 1, kPooledDim = 16;
 
-struct Inputs {
+struct PooledInputs {
   Values q, k, v, dout, pooling = {}, gates = {};  // gates [Hq,N]
 };
-struct Results {
+struct PooledResults {
   Values out, lse, dq, dk, dv, dpooling = {}, dgates = {};
 };
 
-Inputs inputs_of(std::int64_t tokens) {
-  return {random_values("q", tokens * kHeads * kDim), random_values("k", tokens * kKvHeads * kDim),
-          random_values("v", tokens * kKvHeads * kDim), random_values("dout", tokens * kHeads * kDim)};
+PooledInputs inputs_of(std::int64_t tokens) {
+  return {random_values("q", tokens * kPooledHeads * kPooledDim),
+          random_values("k", tokens * kPooledKvHeads * kPooledDim),
+          random_values("v", tokens * kPooledKvHeads * kPooledDim),
+          random_values("dout", tokens * kPooledHeads * kPooledDim)};
 }
 
-Results run(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t tokens, const Inputs& in, DType type,
-            const ExecContext& ctx) {
-  const Shape wide{tokens, kHeads, kDim}, narrow{tokens, kKvHeads, kDim};
+PooledResults run(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t tokens, const PooledInputs& in,
+                  DType type, const ExecContext& ctx) {
+  const Shape wide{tokens, kPooledHeads, kPooledDim}, narrow{tokens, kPooledKvHeads, kPooledDim};
   Attention a{.q = make_tensor(wide, type, in.q, ctx),
               .k = make_tensor(narrow, type, in.k, ctx),
               .v = make_tensor(narrow, type, in.v, ctx),
               .out = ctx.empty(wide, type),
-              .lse = ctx.empty({kHeads, tokens}),
+              .lse = ctx.empty({kPooledHeads, tokens}),
               .queries = spans,
               .keys = spans,
               .scale = 0.25f,
@@ -53,12 +55,12 @@ Results run(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t
   if (learned) {
     const Tensor pooling = make_tensor({std::ssize(in.pooling)}, type, in.pooling, ctx);
     dpooling = ctx.zeros(pooling.shape());
-    weights = pool_weights(pooling, pattern, kKvHeads, kDim);
-    dweights = pool_weights(dpooling, pattern, kKvHeads, kDim);
+    weights = pool_weights(pooling, pattern, kPooledKvHeads, kPooledDim);
+    dweights = pool_weights(dpooling, pattern, kPooledKvHeads, kPooledDim);
   }
   Tensor gates, dgates;
   if (!in.gates.empty())
-    gates = make_tensor({kHeads, tokens}, DType::f32, in.gates, ctx), dgates = ctx.empty(gates.shape());
+    gates = make_tensor({kPooledHeads, tokens}, DType::f32, in.gates, ctx), dgates = ctx.empty(gates.shape());
   pooled_attention({a, weights, gates}, ctx);
   const AttentionBackward b{.q = a.q,
                             .k = a.k,
@@ -86,16 +88,16 @@ Results run(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t
           gates.defined() ? read_values(dgates, ctx) : Values{}};
 }
 
-bool same_rows(const Values& a, const Values& b, std::int64_t width, std::int64_t first, std::int64_t end) {
+bool equal_rows(const Values& a, const Values& b, std::int64_t width, std::int64_t first, std::int64_t end) {
   return std::equal(a.begin() + first * width, a.begin() + end * width, b.begin() + first * width);
 }
 
-void change_row(Values& v, std::int64_t width, std::int64_t row) {
+void replace_row(Values& v, std::int64_t width, std::int64_t row) {
   for (std::int64_t i = row * width; i < (row + 1) * width; ++i) v[static_cast<std::size_t>(i)] = i % 2 ? 3 : -2;
 }
 
 Values pooling_of(const Pattern& pattern, double scale) {
-  return random_values("pooling", pool_weights_numel(pattern, kKvHeads, kDim), scale);
+  return random_values("pooling", pool_weights_numel(pattern, kPooledKvHeads, kPooledDim), scale);
 }
 
 // Token t changes. Earlier rows and other documents stay bit-identical. Rows far after the window change exactly if
@@ -106,27 +108,27 @@ void expect_no_leak(const Target& target, bool learned, const std::function<Exec
   const BlockRule content{.kind = BlockRuleKind::content, .keep = 2};
   for (const Pattern& pattern : {pooled(window(3), {16}), pooled(window(3), {7, 50}),
                                  pooled(block_sparse(64, {content}), {16}), pooled(block_sparse(64, {{}}), {16, 64})}) {
-    Inputs in = inputs_of(tokens);
-    if (learned) in.pooling = pooling_of(pattern, 1), in.gates = random_values("gates", kHeads * tokens, 2);
-    const Results before = run(pattern, spans, tokens, in, target.dtype, context());
+    PooledInputs in = inputs_of(tokens);
+    if (learned) in.pooling = pooling_of(pattern, 1), in.gates = random_values("gates", kPooledHeads * tokens, 2);
+    const PooledResults before = run(pattern, spans, tokens, in, target.dtype, context());
     for (std::int64_t at : {0, 15, 16, 31, 32, 63, 64, 111, 112, 190, 202}) {
-      const std::int64_t t = first + at, width = kHeads * kDim;
+      const std::int64_t t = first + at, width = kPooledHeads * kPooledDim;
       SCOPED_TRACE(str("pools of ", pattern.pools[0], pattern.blocks ? ", blocks" : ", window", ", token ", at));
-      Inputs changed = in;
-      change_row(changed.q, kHeads * kDim, t);
-      change_row(changed.k, kKvHeads * kDim, t);
-      change_row(changed.v, kKvHeads * kDim, t);
-      const Results after = run(pattern, spans, tokens, changed, target.dtype, context());
-      EXPECT_TRUE(same_rows(before.out, after.out, width, 0, t));
-      EXPECT_FALSE(same_rows(before.out, after.out, width, t, t + 1));
-      EXPECT_TRUE(same_rows(before.dq, after.dq, width, 0, t));
+      PooledInputs changed = in;
+      replace_row(changed.q, kPooledHeads * kPooledDim, t);
+      replace_row(changed.k, kPooledKvHeads * kPooledDim, t);
+      replace_row(changed.v, kPooledKvHeads * kPooledDim, t);
+      const PooledResults after = run(pattern, spans, tokens, changed, target.dtype, context());
+      EXPECT_TRUE(equal_rows(before.out, after.out, width, 0, t));
+      EXPECT_FALSE(equal_rows(before.out, after.out, width, t, t + 1));
+      EXPECT_TRUE(equal_rows(before.dq, after.dq, width, 0, t));
       for (const auto& [a, b] : {std::pair{&before.dk, &after.dk}, {&before.dv, &after.dv}})
-        EXPECT_TRUE(same_rows(*a, *b, kKvHeads * kDim, 0, first));
+        EXPECT_TRUE(equal_rows(*a, *b, kPooledKvHeads * kPooledDim, 0, first));
       if (pattern.blocks) continue;
       std::int64_t seen = count;
       for (const std::int32_t size : pattern.pools) seen = std::min(seen, (at / size + 1) * size);
       for (std::int64_t n = at + 3; n < count; ++n)
-        EXPECT_EQ(same_rows(before.out, after.out, width, first + n, first + n + 1), n < seen) << n;
+        EXPECT_EQ(equal_rows(before.out, after.out, width, first + n, first + n + 1), n < seen) << n;
     }
   }
 }
@@ -145,10 +147,10 @@ TEST_P(PooledAttention, WeightsOfZeroAreMeans) {
   const std::int64_t tokens = 353;
   const std::vector<Span> spans = spans_of({0, 150, 353}, {0});
   const Pattern pattern = pooled(window(3), {7, 50});
-  Inputs in = inputs_of(tokens);
-  const Results means = run(pattern, spans, tokens, in, GetParam().dtype, context());
+  PooledInputs in = inputs_of(tokens);
+  const PooledResults means = run(pattern, spans, tokens, in, GetParam().dtype, context());
   in.pooling = pooling_of(pattern, 0);
-  const Results learned = run(pattern, spans, tokens, in, GetParam().dtype, context());
+  const PooledResults learned = run(pattern, spans, tokens, in, GetParam().dtype, context());
   EXPECT_EQ(learned.out, means.out);
   EXPECT_EQ(learned.lse, means.lse);
   EXPECT_EQ(learned.dq, means.dq);
@@ -164,23 +166,23 @@ TEST_P(PooledAttention, WeightsOfZeroAreMeans) {
 TEST_P(PooledAttention, GatesOpenAndShut) {
   const std::int64_t tokens = 100;
   const Pattern pattern = pooled(window(3), {8});
-  Inputs in = inputs_of(tokens);
+  PooledInputs in = inputs_of(tokens);
   const auto with = [&](double gate) {
-    in.gates.assign(static_cast<std::size_t>(kHeads * tokens), gate);
+    in.gates.assign(static_cast<std::size_t>(kPooledHeads * tokens), gate);
     return run(pattern, spans_of({0, 100}), tokens, in, GetParam().dtype, context());
   };
-  const Results plain = run(pattern, spans_of({0, 100}), tokens, in, GetParam().dtype, context()), zero = with(0),
-                shut = with(-1e4), open = with(100);
+  const PooledResults plain = run(pattern, spans_of({0, 100}), tokens, in, GetParam().dtype, context()), zero = with(0),
+                      shut = with(-1e4), open = with(100);
   EXPECT_EQ(zero.out, plain.out);
   EXPECT_EQ(zero.dk, plain.dk);
-  const Results alone = [&] {
+  const PooledResults alone = [&] {
     in.gates.clear();
     return run(window(3), spans_of({0, 100}), tokens, in, GetParam().dtype, context());
   }();
   for (std::size_t i = 0; i < alone.out.size(); ++i) EXPECT_NEAR(shut.out[i], alone.out[i], 1e-2) << i;
   for (const double g : shut.dgates) EXPECT_EQ(g, 0);
   for (std::int64_t t = 0; t < tokens; ++t)
-    for (std::int64_t h = 0; h < kHeads; ++h) {
+    for (std::int64_t h = 0; h < kPooledHeads; ++h) {
       const auto at = static_cast<std::size_t>(h * tokens + t);
       EXPECT_EQ(zero.dgates[at] != 0, t >= 8) << t;  // for tokens that see a pool
       EXPECT_EQ(open.lse[at] > 90, t >= 8) << t;
@@ -247,9 +249,10 @@ TEST_P(PooledAttention, RefusesWeightsOfOtherPools) {
 // Each pool counts as a key: with equal keys all tokens and pools have equal weight, and the log-sum-exp counts them.
 TEST_P(PooledAttention, CountsTokensAndPools) {
   const std::int64_t tokens = 100;
-  Inputs in = inputs_of(tokens);
+  PooledInputs in = inputs_of(tokens);
   std::ranges::fill(in.k, 0.0);
-  const Results got = run(pooled(window(4), {8, 32}), spans_of({0, 100}), tokens, in, GetParam().dtype, context());
+  const PooledResults got =
+      run(pooled(window(4), {8, 32}), spans_of({0, 100}), tokens, in, GetParam().dtype, context());
   for (std::int64_t t = 0; t < tokens; ++t) {
     const auto keys = static_cast<double>(std::min<std::int64_t>(t + 1, 4) + t / 8 + t / 32);
     EXPECT_NEAR(got.lse[static_cast<std::size_t>(t)], std::log(keys), 1e-5) << t;

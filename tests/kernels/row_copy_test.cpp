@@ -8,7 +8,7 @@
 namespace ring::test {
 namespace {
 
-struct Case {
+struct CopyCase {
   std::int64_t heads, dim;  // copied; tensors have `all` heads of `width` elements, copied from element `at` on
   std::int64_t all, width, at;
   RowMove rows;
@@ -17,9 +17,9 @@ struct Case {
 
 constexpr std::int64_t kRows = 600;
 
-Tensor window(const Tensor& t, const Case& c) { return t.narrow(1, 1, c.heads).narrow(2, c.at, c.dim); }
+Tensor window(const Tensor& t, const CopyCase& c) { return t.narrow(1, 1, c.heads).narrow(2, c.at, c.dim); }
 
-void expect_rows(const Case& c, const ExecContext& ctx) {
+void expect_rows(const CopyCase& c, const ExecContext& ctx) {
   const Shape shape = {kRows, c.all, c.width};
   const Values from = random_values("from", shape.numel()), to = random_values("to", shape.numel());
   const Tensor src = make_tensor(shape, c.type, from, ctx), dst = make_tensor(shape, c.type, to, ctx);

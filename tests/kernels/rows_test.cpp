@@ -10,14 +10,11 @@
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/values.h"
 #include "tests/op_case.h"
 
 namespace ring::test {
 namespace {
-
-Tensor random_tensor(const std::string& name, const Shape& shape, const ExecContext& ctx) {
-  return make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx);
-}
 
 Tensor compact(const Tensor& t, const ExecContext& ctx) {  // a contiguous copy of [N,H,D] with unit last stride
   const Tensor out = ctx.empty(t.shape());

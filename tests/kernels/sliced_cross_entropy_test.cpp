@@ -14,18 +14,18 @@
 namespace ring::test {
 namespace {
 
-constexpr float kScale = 0.5f, kZLoss = 1e-3f, kLossScale = 3.0f;
+constexpr float kSlicedScale = 0.5f, kSlicedZLoss = 1e-3f, kSlicedLossScale = 3.0f;
 
-struct LossCase {
+struct SlicedCase {
   std::int64_t rows, width, parts, vocab;  // width: of a slice
   double spread = 6;
   std::int64_t columns() const { return width * parts; }
 };
-std::string name_of(const LossCase& c) {
+std::string name_of(const SlicedCase& c) {
   return str(c.rows, " rows, ", c.parts, " slices of ", c.width, ", vocabulary ", c.vocab);
 }
 
-struct LossValues {
+struct SlicedValues {
   std::vector<Values> loss;  // loss per slice; all slices compute the same
   Values gradient;           // [rows, columns]
 };
@@ -34,24 +34,24 @@ Values stored(Values v, DType t) {
   for (double& x : v) x = t == DType::bf16 ? to_float(to_bf16(static_cast<float>(x))) : static_cast<float>(x);
   return v;
 }
-Values logits_of(const LossCase& c, DType t) {
+Values logits_of(const SlicedCase& c, DType t) {
   return stored(random_values("logits", c.rows * c.columns(), c.spread), t);
 }
-Values weights_of(const LossCase& c) {
+Values weights_of(const SlicedCase& c) {
   Values w = stored(random_values("weights", c.rows), DType::f32);
   for (double& x : w) x = 1 + 0.5 * x;
   return stored(w, DType::f32);
 }
 // Returns targets in every slice, and ignored ones.
-Values targets_of(const LossCase& c) {
+Values targets_of(const SlicedCase& c) {
   const std::int64_t choices[] = {0, c.vocab - 1, kIgnoreTarget, c.vocab / 2, c.vocab / 3};
   Values v;
   for (std::int64_t r = 0; r < c.rows; ++r) v.push_back(static_cast<double>(choices[r % 5]));
   return v;
 }
 
-LossValues oracle(const LossCase& c, DType t) {
-  LossValues out{{Values(static_cast<std::size_t>(c.rows))}, logits_of(c, t)};
+SlicedValues oracle(const SlicedCase& c, DType t) {
+  SlicedValues out{{Values(static_cast<std::size_t>(c.rows))}, logits_of(c, t)};
   const Values targets = targets_of(c), weights = weights_of(c);
   for (std::int64_t r = 0; r < c.rows; ++r) {
     double* x = out.gradient.data() + r * c.columns();
@@ -64,9 +64,9 @@ LossValues oracle(const LossCase& c, DType t) {
     for (std::int64_t v = 0; v < c.vocab; ++v) max = std::max(max, x[v]);
     for (std::int64_t v = 0; v < c.vocab; ++v) sum += std::exp(x[v] - max);
     const double lse = max + std::log(sum), weight = weights[static_cast<std::size_t>(r)];
-    out.loss[0][static_cast<std::size_t>(r)] = weight * (lse - x[target] + kZLoss * lse * lse);
-    const double scale = weight * kScale * kLossScale;
-    for (std::int64_t v = 0; v < c.vocab; ++v) x[v] = scale * (1 + 2 * kZLoss * lse) * std::exp(x[v] - lse);
+    out.loss[0][static_cast<std::size_t>(r)] = weight * (lse - x[target] + kSlicedZLoss * lse * lse);
+    const double scale = weight * kSlicedScale * kSlicedLossScale;
+    for (std::int64_t v = 0; v < c.vocab; ++v) x[v] = scale * (1 + 2 * kSlicedZLoss * lse) * std::exp(x[v] - lse);
     x[target] -= scale;
     std::fill(x + c.vocab, x + c.columns(), 0.0);
   }
@@ -82,9 +82,9 @@ Values slice_of(const Values& all, std::int64_t columns, std::int64_t first, std
   return v;
 }
 
-LossValues run(const LossCase& c, DType t, const Values& all_logits, const Values& target_values, bool gradient,
-               const ExecContext& ctx) {
-  LossValues out{{}, Values(all_logits.size())};
+SlicedValues run(const SlicedCase& c, DType t, const Values& all_logits, const Values& target_values, bool gradient,
+                 const ExecContext& ctx) {
+  SlicedValues out{{}, Values(all_logits.size())};
   const Tensor statistics = ctx.empty({c.parts, c.rows, kLogitStatistics});
   const Tensor targets = make_tensor({c.rows}, DType::i32, target_values, ctx);
   std::vector<Tensor> logits;
@@ -104,10 +104,10 @@ LossValues run(const LossCase& c, DType t, const Values& all_logits, const Value
                                  .loss = loss,
                                  .first = p * c.width,
                                  .vocab = c.vocab,
-                                 .scale = kScale,
-                                 .z_loss = kZLoss,
+                                 .scale = kSlicedScale,
+                                 .z_loss = kSlicedZLoss,
                                  .gradient = gradient,
-                                 .state = state_tensor({.loss_scale = kLossScale}, ctx)},
+                                 .state = state_tensor({.loss_scale = kSlicedLossScale}, ctx)},
                                 ctx);
     out.loss.push_back(read_values(loss, ctx));
     const Values got = read_values(mine, ctx);
@@ -117,29 +117,29 @@ LossValues run(const LossCase& c, DType t, const Values& all_logits, const Value
   return out;
 }
 
-void check_case(const LossCase& c, DType t, const ExecContext& ctx) {
+void check_case(const SlicedCase& c, DType t, const ExecContext& ctx) {
   SCOPED_TRACE(str(name_of(c), ", ", t));
   const Values logits = logits_of(c, t);
-  const LossValues want = oracle(c, t), got = run(c, t, logits, targets_of(c), true, ctx);
+  const SlicedValues want = oracle(c, t), got = run(c, t, logits, targets_of(c), true, ctx);
   for (const Values& loss : got.loss) {
     EXPECT_TRUE(close(loss, want.loss[0], 1e-5));
     EXPECT_EQ(loss, got.loss[0]) << "slices disagree";
   }
   EXPECT_TRUE(close(got.gradient, want.gradient, t == DType::bf16 ? 4e-3 : 1e-5));
   EXPECT_EQ(run(c, t, logits, targets_of(c), true, ctx).gradient, got.gradient) << "another time, other bits";
-  const LossValues alone = run(c, t, logits, targets_of(c), false, ctx);
+  const SlicedValues alone = run(c, t, logits, targets_of(c), false, ctx);
   EXPECT_EQ(alone.loss, got.loss);
   EXPECT_EQ(alone.gradient, logits) << "logits written without being asked for";
 }
 
 // A slice that is only padding, a slice that contains the vocabulary's end, odd widths.
-const LossCase kCases[] = {{5, 4, 1, 4},       {6, 37, 2, 74},     {7, 64, 2, 100},    {6, 16, 4, 30},
-                           {7, 1000, 3, 2999}, {5, 4001, 2, 8001}, {10, 8, 2, 16, 900}};
+const SlicedCase kCases[] = {{5, 4, 1, 4},       {6, 37, 2, 74},     {7, 64, 2, 100},    {6, 16, 4, 30},
+                             {7, 1000, 3, 2999}, {5, 4001, 2, 8001}, {10, 8, 2, 16, 900}};
 
 void check_bad_numbers(const ExecContext& ctx) {
   const float inf = std::numeric_limits<float>::infinity();
   const Values bad{1, 2, std::nan(""), 4, 5, 6, 7, 8, 3e38, 0, -3e38, 1, -inf, -inf, -inf, -inf};
-  const LossValues got = run({4, 2, 2, 4}, DType::f32, bad, {0, 3, 0, 1}, true, ctx);
+  const SlicedValues got = run({4, 2, 2, 4}, DType::f32, bad, {0, 3, 0, 1}, true, ctx);
   for (const Values& loss : got.loss) {
     EXPECT_TRUE(std::isnan(loss[0])) << "a NaN in the other slice";
     EXPECT_TRUE(std::isfinite(loss[1]));
@@ -153,7 +153,7 @@ struct Row {
   Values logits;
   double target, correct;
 };
-const Row kRows[] = {
+const Row kAccuracyRows[] = {
     {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 9, 9}, 0, 1},                    // padding does not count
     {{5, 1, 2, 3, 4, -1, 0, 1, 2, 3, 0, 0}, 3, 0},                    // a larger logit in the same slice
     {{5, 1, 2, 3, 4, -1, 0, 1, 2, 8, 0, 0}, 0, 0},                    // a larger logit in another slice
@@ -171,9 +171,9 @@ Values correct_of(const CrossEntropy& args, const ExecContext& ctx) {
 }
 
 void check_correct(DType t, bool gradient, const ExecContext& ctx) {
-  constexpr std::int64_t n = std::size(kRows), parts = 3, width = 4, vocab = 10;
+  constexpr std::int64_t n = std::size(kAccuracyRows), parts = 3, width = 4, vocab = 10;
   Values logits, target_values, want;
-  for (const Row& row : kRows) {
+  for (const Row& row : kAccuracyRows) {
     logits.insert(logits.end(), row.logits.begin(), row.logits.end());
     target_values.push_back(row.target), want.push_back(row.correct);
   }
@@ -217,7 +217,7 @@ TEST(SlicedCrossEntropy, SaysWhichTargetsAreTheLikeliest) {
 }
 
 TEST(SlicedCrossEntropy, MatchesTheOracle) {
-  for (const LossCase& c : kCases)
+  for (const SlicedCase& c : kCases)
     for (int threads : {1, 3}) check_case(c, DType::f32, poisoned_context(threads));
 }
 
@@ -287,7 +287,7 @@ class GpuSliced : public testing::Test {
 
 TEST_F(GpuSliced, CrossEntropyMatchesTheOracle) {
   for (DType t : {DType::f32, DType::bf16}) {
-    for (const LossCase& c : kCases) check_case(c, t, gpu());
+    for (const SlicedCase& c : kCases) check_case(c, t, gpu());
     check_case({5, 75968, 2, 151900}, t, gpu());
   }
   check_bad_numbers(gpu());
@@ -299,7 +299,7 @@ TEST_F(GpuSliced, SaysWhichTargetsAreTheLikeliest) {
 }
 
 TEST_F(GpuSliced, ABadTargetGivesNaN) {
-  const LossValues got = run({3, 4, 2, 7}, DType::f32, Values(24, 1.0), {0, -1, 7}, true, gpu());
+  const SlicedValues got = run({3, 4, 2, 7}, DType::f32, Values(24, 1.0), {0, -1, 7}, true, gpu());
   for (const Values& loss : got.loss) {
     EXPECT_TRUE(std::isfinite(loss[0]));
     EXPECT_TRUE(std::isnan(loss[1]) && std::isnan(loss[2]));

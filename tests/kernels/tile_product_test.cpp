@@ -11,7 +11,7 @@
 namespace ring::cpu {
 namespace {
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> numbers(std::int64_t n, unsigned seed) {
   std::vector<float> x(static_cast<std::size_t>(n));
@@ -30,7 +30,7 @@ struct Sizes {
 void expect_product(const Sizes& s, bool transposed, float alpha, float beta) {
   constexpr std::int64_t stride = 144;
   const std::vector<float> a = numbers(stride * stride, 1), b = numbers(s.k * stride + stride, 2);
-  std::vector<float> c(static_cast<std::size_t>(s.m * stride), kNaN);
+  std::vector<float> c(static_cast<std::size_t>(s.m * stride), kUnwritten);
   const std::vector<float> before = numbers(s.m * stride, 3);
   for (std::int64_t i = 0; beta != 0 && i < s.m; ++i)
     for (std::int64_t j = 0; j < s.n; ++j) c[i * stride + j] = before[i * stride + j];
@@ -76,7 +76,7 @@ TEST(Transpose, KeepsEveryNumberAndFillsWholeEights) {
   for (const std::int64_t rows : {1, 8, 13, 40})
     for (const std::int64_t columns : {8, 32, 64}) {
       const std::vector<float> from = numbers(rows * from_stride, 4);
-      std::vector<float> to(static_cast<std::size_t>(columns * to_stride), kNaN);
+      std::vector<float> to(static_cast<std::size_t>(columns * to_stride), kUnwritten);
       transpose(from.data(), from_stride, rows, columns, to.data(), to_stride);
       for (std::int64_t j = 0; j < columns; ++j)
         for (std::int64_t i = 0; i < to_stride; ++i) {

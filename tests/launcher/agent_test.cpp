@@ -34,14 +34,6 @@ double seconds_since(Clock::time_point t) { return std::chrono::duration<double>
 
 constexpr double kPatience = 40;  // seconds, for a busy machine; a worker that is not ended sleeps for 600
 
-bool eventually(const std::function<bool()>& condition, double seconds) {
-  for (const auto begin = Clock::now(); seconds_since(begin) < seconds;) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return condition();
-}
-
 // Returns whether a process is gone, or dead and not yet reaped by its parent.
 bool has_ended(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");

@@ -19,18 +19,17 @@ namespace ring {
 namespace {
 
 using test::read_file;
-using Clock = AwakeClock;
 
 class DistTrainingCrowd : public test::TrainingRuns {
  protected:
   // Returns the seconds until the model is built and steps begin. Waits for the end of the run.
   double seconds_to_start(int processes, const std::string& directory) const {
-    const auto begin = Clock::now();
+    const auto begin = AwakeClock::now();
     const pid_t agent = start(launch(processes, directory, "train.steps=1"));
     while (read_file(dir_ / "log").find("memory: ") == std::string::npos &&
-           Clock::now() < begin + std::chrono::minutes(1))
+           AwakeClock::now() < begin + std::chrono::minutes(1))
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double seconds = std::chrono::duration<double>(AwakeClock::now() - begin).count();
     EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
     return seconds;
   }
@@ -80,7 +79,7 @@ std::set<int> ports_of(const std::string& pid) {
 
 // Sends bytes to a port that Gloo cannot understand. The port may be closed by then.
 void send_garbage(int port) try {
-  const auto soon = Clock::now() + std::chrono::seconds(1);
+  const auto soon = AwakeClock::now() + std::chrono::seconds(1);
   send_all(connect_to({"127.0.0.1", port}, soon), std::string(56, '\xff'), soon);
 } catch (const Error&) {
 }
@@ -89,7 +88,7 @@ void send_garbage(int port) try {
 void disturb_first_attempt(pid_t agent) {
   std::set<std::string> workers;
   std::set<int> disturbed;
-  for (const auto end = Clock::now() + std::chrono::seconds(2); Clock::now() < end;) {
+  for (const auto end = AwakeClock::now() + std::chrono::seconds(2); AwakeClock::now() < end;) {
     std::istringstream children(read_file(str("/proc/", agent, "/task/", agent, "/children")));
     for (std::string pid; children >> pid && workers.size() < 2;) workers.insert(pid);
     const bool over = std::ranges::none_of(workers, [](const auto& pid) { return test::fs::exists("/proc/" + pid); });

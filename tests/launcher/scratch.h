@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <thread>
 
 #include "tests/launcher/files.h"
 
@@ -18,6 +21,14 @@ class ScratchTest : public testing::Test {
     dir_ = pattern;
   }
   void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  // Waits until the condition is true. Returns false if it is still false after `seconds`.
+  static bool eventually(const std::function<bool()>& condition, double seconds = 5) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (!condition() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return condition();
+  }
 
   std::filesystem::path dir_;
 };

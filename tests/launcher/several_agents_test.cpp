@@ -7,10 +7,8 @@
 
 #include <csignal>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <map>
-#include <thread>
 
 #include "core/exit_code.h"
 #include "job/liveness.h"
@@ -21,15 +19,8 @@ namespace ring {
 namespace {
 
 namespace fs = std::filesystem;
-using test::read_file;
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-bool eventually(const std::function<bool()>& condition, double seconds = 5) {
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  while (!condition() && Clock::now() < end) std::this_thread::sleep_for(milliseconds(10));
-  return condition();
-}
+using test::read_file;
 
 int free_port(const std::string& host) { return local_endpoint(listen_on({host, 0})).port; }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 64 * 7 + 10;
 
-ModelConfig config_of(const std::string& attention) {
+ModelConfig learned_config(const std::string& attention) {
   ModelConfig c;
   load_config_text(c,
                    "{vocab_size: 37, context: 512, layers: 2, width: 32, heads: 4, kv_heads: 2, init_std: 0.3, "
@@ -29,8 +29,8 @@ ModelConfig config_of(const std::string& attention) {
 }
 const std::string kKeep = "first: 1, keep: 4";
 ModelConfig learned(const std::string& more = "", const std::string& rule = kKeep, int distances = 5) {
-  return config_of(str("{kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, ", rule,
-                       "}], index_heads: 2, index_head_dim: 8, index_distances: ", distances, more, "}"));
+  return learned_config(str("{kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, ", rule,
+                            "}], index_heads: 2, index_head_dim: 8, index_distances: ", distances, more, "}"));
 }
 const std::string kMass = "keep: 7, mass: 0.55";
 
@@ -190,7 +190,7 @@ TEST(LearnedBlocks, BeginWithZeroDistanceBiases) {
 }
 
 void expect_all_in_warmup(const std::string& rule) {
-  Problem warm(learned(", index_warmup_steps: 3", rule)), dense(config_of("{kind: dense}"));
+  Problem warm(learned(", index_warmup_steps: 3", rule)), dense(learned_config("{kind: dense}"));
   const Tensor selected = warm.hidden();
   EXPECT_TRUE(warm.model.set_attention_step(0));
   EXPECT_FALSE(warm.model.set_attention_step(2));

@@ -9,13 +9,13 @@
 namespace ring {
 namespace {
 
-ModelConfig with_attention(const std::string& attention) {
+ModelConfig overridden(const std::string& attention) {
   ModelConfig c;
   override_config(c, {"attention=" + attention});
   return c;
 }
 
-const char* const kSections[] = {
+const char* const kSectionTexts[] = {
     "{kind: dense}",
     "{kind: window, window: 64, sinks: 4}",
     "{kind: window, window: 64, pools: [16, 64], pool_gates: true, pooling: learned}",
@@ -30,15 +30,15 @@ const char* const kSections[] = {
 
 TEST(SectionText, GivesTheKindAndChangedSettings) {
   EXPECT_EQ(section_text({}), "{kind: dense}");
-  EXPECT_EQ(section_text(with_attention(kSections[1]).attention), kSections[1]);
+  EXPECT_EQ(section_text(overridden(kSectionTexts[1]).attention), kSectionTexts[1]);
 }
 
 // The printed section gives the same settings whatever section it replaces.
 TEST(SectionText, GivesTheSectionInPlaceOfAnyOther) {
-  for (const char* text : kSections)
-    for (const char* before : kSections) {
-      const AttentionConfig want = with_attention(text).attention;
-      ModelConfig changed = with_attention(before);
+  for (const char* text : kSectionTexts)
+    for (const char* before : kSectionTexts) {
+      const AttentionConfig want = overridden(text).attention;
+      ModelConfig changed = overridden(before);
       override_config(changed, {"attention=" + section_text(want, changed.attention)});
       EXPECT_EQ(to_yaml(changed.attention), to_yaml(want)) << text << " in place of " << before;
     }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 320;
 
-ModelConfig config_of(const std::string& attention, const std::string& layers = "[]") {
+ModelConfig shared_config(const std::string& attention, const std::string& layers = "[]") {
   ModelConfig c;
   load_config_text(c,
                    str("{vocab_size: 37, context: ", kTokens,
@@ -55,17 +55,18 @@ std::vector<std::vector<std::int32_t>> selections_of(Decoder& model, const ExecC
 
 TEST(SharingLayers, AreNeighboursOfOneSection) {
   using Layers = std::vector<std::int64_t>;
-  EXPECT_EQ(selection_sources(config_of(content("2", 1))), (Layers{-1, -1, -1, -1, -1}));
-  EXPECT_EQ(selection_sources(config_of(content("2", 2))), (Layers{0, 0, 2, 2, 4}));
-  EXPECT_EQ(selection_sources(config_of(content("2", 9))), (Layers{0, 0, 0, 0, 0}));
-  EXPECT_EQ(selection_sources(config_of(content("2", 3), "[{layers: '2', attention: {}}]")), (Layers{0, 0, -1, 3, 3}));
-  EXPECT_EQ(selection_sources(config_of("{}", str("[{layers: '1-3', attention: ", content("2", 2), "}]"))),
+  EXPECT_EQ(selection_sources(shared_config(content("2", 1))), (Layers{-1, -1, -1, -1, -1}));
+  EXPECT_EQ(selection_sources(shared_config(content("2", 2))), (Layers{0, 0, 2, 2, 4}));
+  EXPECT_EQ(selection_sources(shared_config(content("2", 9))), (Layers{0, 0, 0, 0, 0}));
+  EXPECT_EQ(selection_sources(shared_config(content("2", 3), "[{layers: '2', attention: {}}]")),
+            (Layers{0, 0, -1, 3, 3}));
+  EXPECT_EQ(selection_sources(shared_config("{}", str("[{layers: '1-3', attention: ", content("2", 2), "}]"))),
             (Layers{-1, 1, 1, 3, -1}));
 }
 
 TEST(SharedSelections, EqualThatOfTheFirstLayer) {
   const ExecContext ctx{Stream::cpu(2)};
-  Decoder shared(config_of(content("2", 2))), alone(config_of(content("2", 1)));
+  Decoder shared(shared_config(content("2", 2))), alone(shared_config(content("2", 1)));
   for (Decoder* model : {&shared, &alone}) model->allocate(ctx, 7);
   const auto got = selections_of(shared, ctx), own = selections_of(alone, ctx);
   ASSERT_EQ(got.size(), 5u);
@@ -79,7 +80,7 @@ TEST(SharedSelections, EqualThatOfTheFirstLayer) {
 // A token affects nothing before it, through all layers that share a selection.
 TEST(SharedSelections, DoNotSeeTheFuture) {
   const ExecContext ctx{Stream::cpu(2)};
-  Decoder model(config_of(content("2", 3)));
+  Decoder model(shared_config(content("2", 3)));
   model.allocate(ctx, 7);
   const Tensor ids = some_tokens(ctx);
   ring::Run run{ctx};
@@ -105,7 +106,7 @@ TEST(SharedSelections, DoNotSeeTheFuture) {
 TEST(SharedSelections, AreReusedInRecomputedSegments) {
   const ExecContext ctx{Stream::cpu(2)};
   const auto gradients = [&](int segments) {
-    Decoder model(config_of(content("2", 3)));
+    Decoder model(shared_config(content("2", 3)));
     model.allocate(ctx, 7);
     ActivationPlan plan;
     plan.blocks.resize(5);
@@ -129,8 +130,8 @@ TEST(SharedSelections, AreReusedInRecomputedSegments) {
 }
 
 TEST(AttentionSchedule, GivesTheSettingsOfItsTokens) {
-  const ModelConfig c = config_of(content("[[0, 5], [1000, 3], [2000, 4]]", 1),
-                                  str("[{layers: '3', attention: ", content("[[0, 2], [1500, 4]]", 1), "}]"));
+  const ModelConfig c = shared_config(content("[[0, 5], [1000, 3], [2000, 4]]", 1),
+                                      str("[{layers: '3', attention: ", content("[[0, 2], [1500, 4]]", 1), "}]"));
   EXPECT_EQ(c.attention.rules[0].keep, 5) << "the largest";
   EXPECT_EQ(attention_change_points(c), (std::vector<std::int64_t>{1000, 1500, 2000}));
   const auto keeps = [&](std::int64_t tokens) {
@@ -147,7 +148,7 @@ TEST(AttentionSchedule, GivesTheSettingsOfItsTokens) {
 
 TEST(AttentionSchedule, IsFollowedByADecoder) {
   const ExecContext ctx{Stream::cpu(2)};
-  Decoder model(config_of(content("[[0, 5], [1000, 2]]", 1))), two(config_of(content("2", 1)));
+  Decoder model(shared_config(content("[[0, 5], [1000, 2]]", 1))), two(shared_config(content("2", 1)));
   for (Decoder* m : {&model, &two}) m->allocate(ctx, 7);
   EXPECT_EQ(model.config().attention.rules[0].keep, 5);
   EXPECT_TRUE(model.set_attention_tokens(0));

@@ -26,13 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Layout {
-  std::string name;
-  int ranks;
-  std::vector<std::string> overrides;
-};
-void PrintTo(const Layout& l, std::ostream* out) { *out << l.name; }
-
 // Documents that say each token twice. A fresh model with tied embeddings predicts the token that it reads, so it is
 // right for about half of the targets. Every third token does not count.
 class TwiceSaid {

@@ -15,11 +15,11 @@ namespace {
 constexpr std::int32_t kBlock = 64;
 
 // A row of a selection: the first token and number of tokens of its block in the micro-batch.
-struct Block {
+struct BlockRange {
   std::int32_t first, count;
 };
-std::vector<Block> blocks_of(const std::vector<Span>& documents) {
-  std::vector<Block> blocks;
+std::vector<BlockRange> blocks_of(const std::vector<Span>& documents) {
+  std::vector<BlockRange> blocks;
   for (const Span& d : documents)
     for (std::int32_t begin = 0, end = 0; begin < d.count; begin = end) {
       end = std::min(d.count, begin + kBlock - (d.position + begin) % kBlock);
@@ -50,11 +50,11 @@ TEST(DistBlockOwners, HaveTheSumsOfAllRanks) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   const Pattern pattern = block_sparse(kBlock, {{.local = 2}});
   const auto value = [](std::int32_t token) { return static_cast<float>(1 + token % 97); };
-  for (const Cut& cut : kCuts)
+  for (const SequenceCut& cut : kCuts)
     for (const int ranks : {2, 3, 4})
       for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
         const std::vector<Span> documents = documents_of(cut.length, 2, cut.documents);
-        const std::vector<Block> blocks = blocks_of(documents);
+        const std::vector<BlockRange> blocks = blocks_of(documents);
         const auto errors = run_ranks(ranks, [&](Communicator& comm) {
           const ExecContext ctx{Stream::cpu(1)};
           const ContextShards shards =

@@ -9,7 +9,7 @@ namespace ring::test {
 namespace {
 
 // Some heads select and others do not; there are five blocks, of which a block sees three.
-TrainingOptions options(int ranks, const Overrides& more) {
+TrainingOptions content_options(int ranks, const Overrides& more) {
   return short_run(
       ranks,
       {"model.attention_dropout=0.1", "model.attention.kind=block_sparse", "model.attention.block=64",
@@ -18,12 +18,10 @@ TrainingOptions options(int ranks, const Overrides& more) {
       more);
 }
 
-const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"};
 const std::string kAllKeys = "parallel.cp_keys=all", kReferenced = "parallel.cp_keys=referenced";
-const std::string kGather = "parallel.cp_schedule=gather",
-                  kMass =
-                      "model.attention.rules=[{pattern: content, keep: 5, mass: 0.55}, {pattern: content, keep: 4, "
-                      "first: 1, mass: 0.4}, {local: 2}]";
+const std::string kMass =
+    "model.attention.rules=[{pattern: content, keep: 5, mass: 0.55}, {pattern: content, keep: 4, "
+    "first: 1, mass: 0.4}, {local: 2}]";
 
 using DistContent = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(
@@ -64,13 +62,13 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 // No two scores of these runs are close, so that every layout selects the same blocks.
-TEST_P(DistContent, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
+TEST_P(DistContent, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), content_options); }
 
 // One head cannot be divided, so auto chooses the ring.
 TEST(DistContentRing, OneHeadEqualsOneProcess) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   expect_equal_to_one_process({"one_head", 2, {"parallel.cp=2"}}, [](int ranks, const Overrides& more) {
-    TrainingOptions o = options(ranks, more);
+    TrainingOptions o = content_options(ranks, more);
     o.overrides.insert(o.overrides.end(), {"model.kv_heads=1", "model.attention.heads=[0]"});
     return o;
   });
@@ -78,8 +76,8 @@ TEST(DistContentRing, OneHeadEqualsOneProcess) {
 
 // Sanity check of the comparisons above: different rules give a different model.
 TEST(ContentTraining, DependsOnTheSelection) {
-  const Training a = train_on_ranks(options(1, {})),
-                 b = train_on_ranks(options(1, {"model.attention.rules=[{local: 3}, {local: 2}, {local: 2}]"}));
+  const Training a = train_on_ranks(content_options(1, {})),
+                 b = train_on_ranks(content_options(1, {"model.attention.rules=[{local: 3}, {local: 2}, {local: 2}]"}));
   ASSERT_EQ(a.errors + b.errors, "");
   EXPECT_GT(largest_difference(a, b), 10 * kWeights);
 }
@@ -88,7 +86,7 @@ TEST(ContentTraining, DependsOnTheMass) {
   const std::string rules = "model.attention.rules=[{pattern: content, keep: 5MASS}, {local: 2}, {local: 2}]";
   const auto with = [&](const std::string& mass) {
     std::string all = rules;
-    const Training t = train_on_ranks(options(1, {all.replace(all.find("MASS"), 4, mass)}));
+    const Training t = train_on_ranks(content_options(1, {all.replace(all.find("MASS"), 4, mass)}));
     EXPECT_EQ(t.errors, "");
     return t;
   };
@@ -97,7 +95,9 @@ TEST(ContentTraining, DependsOnTheMass) {
   EXPECT_GT(largest_difference(off, some), 10 * kWeights);
 }
 
-TEST(ContentTraining, ResumesFromACheckpointWithTheSameBits) { expect_resume_is_exact(options, 2, "content_resume"); }
+TEST(ContentTraining, ResumesFromACheckpointWithTheSameBits) {
+  expect_resume_is_exact(content_options, 2, "content_resume");
+}
 
 // The same keys are used, whether all of them are sent or fewer; the backward requests the forward's keys.
 TEST(ContentTraining, BitsDoNotDependOnTheKeysSent) {
@@ -105,7 +105,7 @@ TEST(ContentTraining, BitsDoNotDependOnTheKeysSent) {
   for (const std::string& schedule : {kRing[1], kGather})
     for (const std::string more : {"train.recompute=full", "data.packing.documents=true"}) {
       const auto with = [&](const std::string& keys) {
-        const Training t = train_on_ranks(options(2, {"parallel.cp=2", schedule, more, keys}));
+        const Training t = train_on_ranks(content_options(2, {"parallel.cp=2", schedule, more, keys}));
         EXPECT_EQ(t.errors, "");
         return t;
       };
@@ -119,7 +119,7 @@ TEST(ContentTraining, BitsDoNotDependOnTheKeysSent) {
 TEST(ContentTraining, ResumesOnTwoRanksWithTheSameBits) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   const auto of_two = [](int, const Overrides& more) {
-    TrainingOptions o = options(2, more);
+    TrainingOptions o = content_options(2, more);
     o.overrides.insert(o.overrides.end(), {kRing[0], kRing[1], kReferenced});
     return o;
   };
@@ -132,7 +132,7 @@ TEST(DistContentMemory, AStepTakesThePlannedMemory) {
   for (const std::string& schedule : {kRing[1], kGather})
     for (const std::string& cp : {std::string("parallel.cp=2"), std::string("parallel.cp=4")})
       for (const std::string& keys : {kAllKeys, kReferenced}) {
-        TrainingOptions o = options(cp.back() - '0', {cp, schedule, keys, "train.recompute=full"});
+        TrainingOptions o = content_options(cp.back() - '0', {cp, schedule, keys, "train.recompute=full"});
         o.dry = true;
         const Training t = train_on_ranks(o);
         ASSERT_EQ(t.errors, "");
@@ -148,7 +148,7 @@ TEST(DistContentMemory, AStepTakesThePlannedMemory) {
 
 TEST(ContentTraining, HeadsThatAllToAllCannotDivideAreRefused) {
   const auto says = [](const Overrides& more, const char* text) {
-    const Training t = train_on_ranks(options(2, more));
+    const Training t = train_on_ranks(content_options(2, more));
     EXPECT_NE(t.errors.find(text), std::string::npos) << t.errors;
   };
   says({"parallel.cp=2", "parallel.cp_schedule=all_to_all", "model.kv_heads=1", "model.attention.heads=[0]"},

@@ -46,7 +46,7 @@ Floats inputs_of(const ContextCase& c, std::int64_t width) {
   return v;
 }
 
-struct Results {
+struct ContextResults {
   Floats out, gradient;
   Floats pooling{}, gates{};    // gradients of learned pools, summed over ranks
   std::int64_t bytes_sent = 0;  // over all ranks, forward and backward
@@ -118,7 +118,7 @@ OpResults run_op(Run& run, const Var& qkv, const Sequences& seqs, const Pattern&
 
 std::int64_t qkv_width(const Heads& h) { return (h.query + 2 * h.key) * h.dim; }
 
-Results on_one(const ContextCase& c, const Heads& heads) {
+ContextResults on_one(const ContextCase& c, const Heads& heads) {
   const ExecContext ctx{Stream::cpu(1)};
   std::vector<std::int32_t> starts, lengths;
   for (const Span& d : c.documents) starts.push_back(d.first), lengths.push_back(d.count);
@@ -138,7 +138,7 @@ Results on_one(const ContextCase& c, const Heads& heads) {
 
 // Runs this rank's share of the op.
 void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layout, ContextParallel& exchange, int rank,
-             Results& results, std::shared_ptr<Tuning> tuning = nullptr) {
+             ContextResults& results, std::shared_ptr<Tuning> tuning = nullptr) {
   ExecContext ctx{Stream::cpu(1)};
   ctx.tuning = std::move(tuning);
   const auto shards = std::make_shared<const ContextShards>(layout.shards(rank, c.rows, c.documents));
@@ -184,10 +184,10 @@ bool same_bits(const Floats& a, const Floats& b) {
 using MakeExchange = std::function<std::unique_ptr<ContextParallel>(Communicator&)>;
 
 // Runs the cases one after the other on the same ranks.
-std::vector<Results> on_ranks(const std::vector<ContextCase>& cases, const Heads& heads, ContextLayoutKind kind,
-                              int ranks, const MakeExchange& make,
-                              const std::vector<std::shared_ptr<Tuning>>& tuning = {}) {
-  std::vector<Results> results;
+std::vector<ContextResults> on_ranks(const std::vector<ContextCase>& cases, const Heads& heads, ContextLayoutKind kind,
+                                     int ranks, const MakeExchange& make,
+                                     const std::vector<std::shared_ptr<Tuning>>& tuning = {}) {
+  std::vector<ContextResults> results;
   for (const ContextCase& c : cases) {
     results.push_back({Floats(static_cast<std::size_t>(c.tokens() * heads.query * heads.dim), NAN),
                        Floats(static_cast<std::size_t>(c.tokens() * qkv_width(heads)), NAN)});
@@ -248,10 +248,10 @@ TEST_P(DistContext, EveryPatternEqualsOneProcess) {
   for (const float dropout : {0.0f, 0.3f}) {
     if (ranks == 3 && dropout > 0) continue;
     const Heads heads = ranks == 3 ? Heads{6, 3, 8, dropout} : Heads{.dropout = dropout};
-    const std::vector<Results> got = on_ranks(cases, heads, kind, ranks, schedules().at(schedule));
+    const std::vector<ContextResults> got = on_ranks(cases, heads, kind, ranks, schedules().at(schedule));
     for (std::size_t i = 0; i < cases.size(); ++i) {
       SCOPED_TRACE(str(cases[i].name, ", dropout ", dropout));
-      const Results want = on_one(cases[i], heads);
+      const ContextResults want = on_one(cases[i], heads);
       EXPECT_LE(distance(got[i].out, want.out), kOut);
       EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
     }
@@ -275,10 +275,10 @@ TEST_F(DistContextCases, EmptyShardsAndShardsOfPaddingEqualOneProcess) {
   }
   for (const auto& [name, make] : schedules())
     for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
-      const std::vector<Results> got = on_ranks(cases, {}, kind, 4, make);
+      const std::vector<ContextResults> got = on_ranks(cases, {}, kind, 4, make);
       for (std::size_t i = 0; i < cases.size(); ++i) {
         SCOPED_TRACE(name + " " + cases[i].name);
-        const Results want = on_one(cases[i], {});
+        const ContextResults want = on_one(cases[i], {});
         if (cases[i].documents.empty()) {
           EXPECT_EQ(got[i].out, want.out);
           EXPECT_EQ(got[i].gradient, want.gradient);
@@ -315,7 +315,7 @@ std::vector<ContextCase> chosen_cases() {
   return cases;
 }
 
-void expect_near(const Results& got, const Results& want) {
+void expect_near(const ContextResults& got, const ContextResults& want) {
   EXPECT_LE(distance(got.out, want.out), kOut);
   EXPECT_LE(distance(got.gradient, want.gradient), kGradient);
   if (want.pooling.empty()) return;
@@ -328,7 +328,7 @@ TEST_F(DistContextCases, SelectedBlocksAndPoolsEqualOneProcess) {
     for (const int ranks : {2, 4})
       for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
         const std::vector<ContextCase> cases = chosen_cases();
-        const std::vector<Results> got = on_ranks(cases, {}, kind, ranks, make);
+        const std::vector<ContextResults> got = on_ranks(cases, {}, kind, ranks, make);
         for (std::size_t i = 0; i < cases.size(); ++i) {
           SCOPED_TRACE(str(name, " ", i, " ", cases[i].name, ", ", ranks, " ranks"));
           expect_near(got[i], on_one(cases[i], {}));
@@ -348,7 +348,7 @@ TEST_F(DistContextCases, PoolsOfShortRowsAndOfEmptyRanksEqualOneProcess) {
   }
   for (const auto& [name, make] : schedules())
     for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
-      const std::vector<Results> got = on_ranks(cases, {}, kind, 4, make);
+      const std::vector<ContextResults> got = on_ranks(cases, {}, kind, 4, make);
       for (std::size_t i = 0; i < cases.size(); ++i) {
         SCOPED_TRACE(name + " " + cases[i].name);
         expect_near(got[i], on_one(cases[i], {}));
@@ -365,11 +365,11 @@ TEST_F(DistContextCases, SelectedBlocksAndPoolsDoNotLookAhead) {
       std::vector<ContextCase> cases;
       for (const std::int64_t changed : {-1, 1, 100, 128, 299, 319, 383, 447, 511})
         cases.push_back({"", p, kLength, 1, test::documents_of(kLength, 1, {}), changed});
-      const std::vector<Results> got = on_ranks(cases, heads, ContextLayoutKind::zigzag, 2, make);
+      const std::vector<ContextResults> got = on_ranks(cases, heads, ContextLayoutKind::zigzag, 2, make);
       for (std::size_t i = 1; i < cases.size(); ++i) {
         const auto before = static_cast<std::ptrdiff_t>(cases[i].changed * heads.query * heads.dim);
-        const auto first = [&](const Results& r) { return Floats(r.out.begin(), r.out.begin() + before); };
-        const auto last = [&](const Results& r) { return Floats(r.out.begin() + before, r.out.end()); };
+        const auto first = [&](const ContextResults& r) { return Floats(r.out.begin(), r.out.begin() + before); };
+        const auto last = [&](const ContextResults& r) { return Floats(r.out.begin() + before, r.out.end()); };
         EXPECT_TRUE(same_bits(first(got[i]), first(got[0]))) << name << ", " << cases[i].changed;
         EXPECT_FALSE(same_bits(last(got[i]), last(got[0]))) << name << ", " << cases[i].changed;
       }
@@ -382,9 +382,9 @@ TEST_F(DistContextCases, BitsDoNotDependOnHowKeysAreSent) {
   const auto with = [&](const RingOptions& options) {
     return on_ranks(cases, {}, ContextLayoutKind::zigzag, 3, [=](Communicator& c) { return make_ring(c, options); });
   };
-  const std::vector<Results> one = with({});
+  const std::vector<ContextResults> one = with({});
   for (const RingOptions& o : {RingOptions{}, {.prefetch = 0}, {.prefetch = 5}, {.message_bytes = 1}}) {
-    const std::vector<Results> other = with(o);
+    const std::vector<ContextResults> other = with(o);
     for (std::size_t i = 0; i < cases.size(); ++i) {
       SCOPED_TRACE(str(cases[i].name, ", prefetch ", o.prefetch, ", messages of ", o.message_bytes));
       EXPECT_TRUE(same_bits(one[i].out, other[i].out));
@@ -398,7 +398,7 @@ TEST_F(DistContextCases, NodesGiveTheSameBitsTwice) {
   const auto by_node = [&] {
     return on_ranks(cases, {}, ContextLayoutKind::contiguous, 4, schedules().at("ring_by_node"));
   };
-  const std::vector<Results> one = by_node(), other = by_node();
+  const std::vector<ContextResults> one = by_node(), other = by_node();
   for (std::size_t i = 0; i < cases.size(); ++i) {
     EXPECT_TRUE(same_bits(one[i].out, other[i].out)) << cases[i].name;
     EXPECT_TRUE(same_bits(one[i].gradient, other[i].gradient)) << cases[i].name;
@@ -421,7 +421,7 @@ TEST_F(DistContextCases, AllRanksUseTheMeasuredSchedule) {
   for (const char* name : {"ring", "gather", "all_to_all"}) {
     tuning[0]->record(key, name);
     tuning[1]->record(key, "ring");
-    const Results chosen = run(measured), want = run(schedules().at(name));
+    const ContextResults chosen = run(measured), want = run(schedules().at(name));
     EXPECT_TRUE(same_bits(chosen.gradient, want.gradient)) << name;
     EXPECT_EQ(chosen.bytes_sent, want.bytes_sent) << name;
     EXPECT_EQ(tuning[1]->text(), tuning[0]->text()) << name;
@@ -459,7 +459,7 @@ TEST_F(DistContextCases, LocalPatternsSendLittle) {
   std::vector<ContextCase> cases;
   for (const Pattern& p : {test::dense(), test::window(33), test::dilated({{64, 1}, {256, 2}, {1024, 8}})})
     cases.push_back({"", p, kLength, 1, test::documents_of(kLength, 1, {})});
-  const std::vector<Results> got =
+  const std::vector<ContextResults> got =
       on_ranks(cases, heads, ContextLayoutKind::contiguous, kRanks, schedules().at("ring"));
   // K and V are sent in the forward and in the backward, and their gradients back, all in f32 here.
   const std::int64_t row = 3 * 2 * heads.key * heads.dim * std::int64_t{sizeof(float)};
@@ -471,7 +471,7 @@ TEST_F(DistContextCases, LocalPatternsSendLittle) {
 TEST_F(DistContextCases, AllToAllRefusesHeadsThatDoNotDivide) {
   const ContextCase c{"", test::dense(), 12, 1, test::documents_of(12, 1, {})};
   const auto errors = test::run_ranks(3, [&](Communicator& comm) {
-    Results r{Floats(12 * 64), Floats(12 * 128)};
+    ContextResults r{Floats(12 * 64), Floats(12 * 128)};
     on_rank(c, {}, ContextLayout(ContextLayoutKind::zigzag, 12, 3), *make_all_to_all(comm), comm.rank(), r);
   });
   for (const std::string& e : errors)

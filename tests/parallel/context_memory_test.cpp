@@ -43,7 +43,7 @@ class LimitedAllocator final : public Allocator {
   std::mutex mutex_;
 };
 
-constexpr std::int64_t kLength = 512, kHeads = 8, kDim = 16;
+constexpr std::int64_t kLength = 512, kMemoryHeads = 8, kMemoryDim = 16;
 constexpr int kRanks = 4;
 
 struct Outcome {
@@ -52,9 +52,9 @@ struct Outcome {
   std::size_t peak = 0;             // on rank 1
 };
 
-using Make = std::function<std::unique_ptr<ContextParallel>(Communicator&)>;
+using MakeParallel = std::function<std::unique_ptr<ContextParallel>(Communicator&)>;
 // Runs one forward pass. Rank 1 has `most` bytes for the pass, and the others have enough.
-Outcome forward(const Make& make, std::size_t most, const Pattern& pattern = {}) {
+Outcome forward(const MakeParallel& make, std::size_t most, const Pattern& pattern = {}) {
   Outcome out;
   out.chosen.resize(kRanks);
   CommOptions options;
@@ -69,8 +69,8 @@ Outcome forward(const Make& make, std::size_t most, const Pattern& pattern = {})
             layout.shards(comm.rank(), 1, {{0, static_cast<std::int32_t>(kLength), 0, 0}}));
         const auto rows = shards->tokens(comm.rank());
         Attention a;
-        for (Tensor* t : {&a.q, &a.k, &a.v, &a.out}) *t = ctx.zeros({rows, kHeads, kDim});
-        a.lse = ctx.zeros({kHeads, rows});
+        for (Tensor* t : {&a.q, &a.k, &a.v, &a.out}) *t = ctx.zeros({rows, kMemoryHeads, kMemoryDim});
+        a.lse = ctx.zeros({kMemoryHeads, rows});
         a.scale = 1;
         a.pattern = pattern;
         const auto small = std::make_shared<LimitedAllocator>(ctx.stream.allocator(), most);
@@ -90,7 +90,7 @@ Outcome forward(const Make& make, std::size_t most, const Pattern& pattern = {})
 
 TEST(DistContextMemory, LongMessagesAreSplitByHeads) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  constexpr std::int64_t kMessage = 2 * kLength / kRanks * kHeads * kDim * 4;
+  constexpr std::int64_t kMessage = 2 * kLength / kRanks * kMemoryHeads * kMemoryDim * 4;
   const auto peak = [](std::int64_t bytes) {
     const Outcome o = forward([=](Communicator& c) { return make_ring(c, {.message_bytes = bytes}); }, 1 << 30);
     EXPECT_EQ(o.errors, "") << bytes;
@@ -113,7 +113,7 @@ TEST(ContextHeads, FitIntoTheLongestMessage) {
 }
 
 void expect_tried_by_all_or_none(const Pattern& pattern) {
-  const Make measured = [](Communicator& c) { return make_measured_context(c, {}); };
+  const MakeParallel measured = [](Communicator& c) { return make_measured_context(c, {}); };
   constexpr std::size_t kEnough = std::size_t{1} << 30, kSteps = 8;
   const Outcome all = forward(measured, kEnough, pattern);
   const Outcome ring = forward([](Communicator& c) { return make_ring(c, {}); }, kEnough, pattern);

@@ -14,7 +14,7 @@ namespace {
 
 using test::ContextCase;
 
-constexpr int kHeads = 3;
+constexpr int kPlanHeads = 3;
 
 TEST(ContextLayout, EveryPositionHasOneHolderAndChunksAreEqual) {
   for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
@@ -71,7 +71,7 @@ std::vector<std::int32_t> global_rows(const ContextShards& s, int rank) {
 // Number of times that each KV head counts a query and a key, both given by rows of the micro-batch.
 class Pairs {
  public:
-  explicit Pairs(std::int64_t rows) : rows_(rows), times_(static_cast<std::size_t>(kHeads * rows * rows)) {}
+  explicit Pairs(std::int64_t rows) : rows_(rows), times_(static_cast<std::size_t>(kPlanHeads * rows * rows)) {}
   void add(int h, std::int64_t q, std::int64_t k, int m) {
     times_[static_cast<std::size_t>((h * rows_ + q) * rows_ + k)] += static_cast<std::uint8_t>(m);
   }
@@ -87,7 +87,7 @@ Pairs wanted_pairs(const ContextCase& c) {
   for (const Span& d : c.documents)
     for (std::int32_t t = 0; t < d.count; ++t)
       for (std::int32_t u = 0; u < d.count; ++u)
-        for (int h = 0; h < kHeads; ++h)
+        for (int h = 0; h < kPlanHeads; ++h)
           pairs.add(h, d.first + t, d.first + u,
                     test::multiplicity(c.pattern, h, d.position + t, d.position + u, d.document));
   return pairs;
@@ -101,7 +101,7 @@ void for_pairs(const Pattern& pattern, const std::vector<AttentionCall>& calls, 
       const Span &q = round.queries[b], &k = round.keys[b];
       for (std::int32_t t = 0; t < q.count; ++t)
         for (std::int32_t u = 0; u < k.count; ++u)
-          for (int h = 0; h < kHeads; ++h)
+          for (int h = 0; h < kPlanHeads; ++h)
             if (const int m = test::multiplicity(pattern, h, q.position + t, k.position + u, q.document))
               fn(h, q.first + t, k.first + u, m);
     }
@@ -121,11 +121,11 @@ void expect_rows_once(const std::vector<AttentionCall>& calls, std::int64_t quer
 
 // Returns [head][row of the receiver]: the owner's row, or -1 if no row was sent.
 std::vector<std::vector<std::int32_t>> arrived(const KeyRequest& need) {
-  std::vector<std::vector<std::int32_t>> out(kHeads,
+  std::vector<std::vector<std::int32_t>> out(kPlanHeads,
                                              std::vector<std::int32_t>(static_cast<std::size_t>(need.rows), -1));
   for (const RowCopy& c : need.copies)
     for (std::int32_t i = 0; i < c.count; ++i)
-      for (int h = 0; h < kHeads; ++h) {
+      for (int h = 0; h < kPlanHeads; ++h) {
         if (c.head >= 0 && c.head != h) continue;
         std::int32_t& row = out[static_cast<std::size_t>(h)][static_cast<std::size_t>(c.at + i * c.stride)];
         EXPECT_EQ(row, -1) << "a row travels twice";
@@ -135,14 +135,14 @@ std::vector<std::vector<std::int32_t>> arrived(const KeyRequest& need) {
 }
 
 void add_pairs(const ContextCase& c, const ContextShards& s, int i, int j, Pairs& pairs) {
-  const KeyRequest need = needed_keys(s, i, j, c.pattern, kHeads);
+  const KeyRequest need = needed_keys(s, i, j, c.pattern, kPlanHeads);
   expect_rows_once(need.calls, s.tokens(i), need.rows);
   EXPECT_TRUE(need.calls.empty() || may_need_keys(s, i, j, c.pattern));
   EXPECT_LE(need.rows, s.tokens(j));
   const auto rows = arrived(need);
   if (i != j) {
-    EXPECT_LE(need.row_heads(kHeads), need.rows * kHeads);
-    EXPECT_TRUE(!need.whole || need.row_heads(kHeads) == need.rows * kHeads);
+    EXPECT_LE(need.row_heads(kPlanHeads), need.rows * kPlanHeads);
+    EXPECT_TRUE(!need.whole || need.row_heads(kPlanHeads) == need.rows * kPlanHeads);
   }
   const std::vector<std::int32_t> queries = global_rows(s, i), keys = global_rows(s, j);
   for_pairs(c.pattern, need.calls, [&](int h, std::int32_t q, std::int32_t k, int m) {

@@ -17,7 +17,7 @@ struct Kind {
 };
 void PrintTo(const Kind& k, std::ostream* out) { *out << k.name; }
 
-const std::vector<Kind>& kinds() {
+const std::vector<Kind>& context_kinds() {
   static const std::vector<Kind> all = {
       {"dense", {}},
       {"learned_packed", {"model.positions=learned", "data.packing.documents=true"}},
@@ -47,7 +47,7 @@ const Training& on_one(const Kind& kind) {
 }
 
 // Bounds for f32 sums in a different order after 20 steps of AdamW, for any degree.
-constexpr double kLoss = 2e-5, kWeights = 5e-3;
+constexpr double kContextLoss = 2e-5, kContextWeights = 5e-3;
 
 class DistContextTraining : public testing::TestWithParam<Kind> {
  protected:
@@ -66,12 +66,12 @@ class DistContextTraining : public testing::TestWithParam<Kind> {
     ASSERT_EQ(one.errors, "");
     ASSERT_EQ(got.errors, "");
     EXPECT_LT(one.losses.back(), one.losses.front());
-    EXPECT_LE(largest_loss_difference(one, got), kLoss);
-    EXPECT_LE(largest_difference(one, got), kWeights);
-    EXPECT_LE(std::abs(one.validation - got.validation), kLoss * one.validation);
+    EXPECT_LE(largest_loss_difference(one, got), kContextLoss);
+    EXPECT_LE(largest_difference(one, got), kContextWeights);
+    EXPECT_LE(std::abs(one.validation - got.validation), kContextLoss * one.validation);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Kinds, DistContextTraining, testing::ValuesIn(kinds()),
+INSTANTIATE_TEST_SUITE_P(Kinds, DistContextTraining, testing::ValuesIn(context_kinds()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(DistContextTraining, RingsOfTwoAndOfFourEqualOneProcess) {

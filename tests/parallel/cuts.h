@@ -7,7 +7,7 @@
 
 namespace ring::test {
 
-struct Cut {
+struct SequenceCut {
   std::string name;
   std::int64_t length, align;
   std::vector<std::int32_t> documents;
@@ -15,7 +15,7 @@ struct Cut {
 
 // Pieces that end within blocks, blocks of which one rank has two pieces or three ranks have one each, ranks without
 // tokens.
-inline const std::vector<Cut> kCuts = {
+inline const std::vector<SequenceCut> kCuts = {
     {"aligned", 512, 64, {}}, {"ragged", 515, 1, {}}, {"packed", 403, 1, {70, 1, -9, 150, 3, -40, 90}},
     {"short", 60, 1, {}},     {"tiny", 3, 1, {}},     {"padding", 64, 1, {-64}}};
 

@@ -9,7 +9,7 @@ namespace ring::test {
 namespace {
 
 // A block sees four of eight blocks. Masses are measured in every step, and blocks are chosen in every third.
-TrainingOptions options(int ranks, const Overrides& more) {
+TrainingOptions importance_options(int ranks, const Overrides& more) {
   TrainingOptions o = short_run(
       ranks,
       {"model.context=512", "train.micro_batch=0", "model.attention.kind=block_sparse", "model.attention.block=64",
@@ -19,9 +19,6 @@ TrainingOptions options(int ranks, const Overrides& more) {
   o.steps = 8;
   return o;
 }
-
-const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"};
-const std::string kGather = "parallel.cp_schedule=gather";
 
 using DistImportance = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(
@@ -47,13 +44,14 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{"recomputed", 1, {"train.recompute=full"}}),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(DistImportance, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
+TEST_P(DistImportance, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), importance_options); }
 
 // Sanity check of the comparisons above: without choices the model is a different one.
 TEST(ImportanceTraining, DependsOnTheChosenBlocks) {
-  const Training a = train_on_ranks(options(1, {})),
-                 b = train_on_ranks(options(1, {"model.attention.rules=[{pattern: importance, keep: 4, first: 1, "
-                                                "interval: 1000, explore: 1}, {local: 2}]"}));
+  const Training a = train_on_ranks(importance_options(1, {})),
+                 b = train_on_ranks(
+                     importance_options(1, {"model.attention.rules=[{pattern: importance, keep: 4, first: 1, "
+                                            "interval: 1000, explore: 1}, {local: 2}]"}));
   ASSERT_EQ(a.errors + b.errors, "");
   EXPECT_EQ((std::vector<double>{a.losses.begin(), a.losses.begin() + 2}),
             (std::vector<double>{b.losses.begin(), b.losses.begin() + 2}))
@@ -62,14 +60,14 @@ TEST(ImportanceTraining, DependsOnTheChosenBlocks) {
 }
 
 TEST(ImportanceTraining, ResumesFromACheckpointWithTheSameBits) {
-  for (const int steps : {4, 5, 6}) expect_resume_is_exact(options, steps, "importance_resume");
+  for (const int steps : {4, 5, 6}) expect_resume_is_exact(importance_options, steps, "importance_resume");
 }
 
 // One head cannot be divided, so auto chooses the ring.
 TEST(DistImportanceRing, OneHeadEqualsOneProcess) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   expect_equal_to_one_process({"one_head", 2, {"parallel.cp=2"}}, [](int ranks, const Overrides& more) {
-    TrainingOptions o = options(ranks, more);
+    TrainingOptions o = importance_options(ranks, more);
     o.overrides.insert(o.overrides.end(), {"model.kv_heads=1", "model.attention.heads=[0]"});
     return o;
   });

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "comm/gloo/gloo.h"
-#include "tests/parallel/training.h"
+#include "tests/parallel/one_process.h"
 
 namespace ring::test {
 namespace {
@@ -59,9 +59,6 @@ const Training& on_one(const Named& kind) {
   if (!known.count(kind.name)) known[kind.name] = run(kind, {}, 1);
   return known[kind.name];
 }
-
-// Bounds for f32 sums in a different order, for any layout.
-constexpr double kLoss = 1e-5, kWeights = 2e-3;
 
 class DistLayouts : public testing::TestWithParam<std::tuple<Named, Named>> {
  protected:

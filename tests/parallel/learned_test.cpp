@@ -9,7 +9,7 @@ namespace ring::test {
 namespace {
 
 // Some heads select and others do not, so that a slice may have no selecting head; two of four steps are warm-up.
-TrainingOptions options(int ranks, const Overrides& more) {
+TrainingOptions learned_options(int ranks, const Overrides& more) {
   return short_run(
       ranks,
       {"model.attention_dropout=0.1", "model.attention.kind=block_sparse", "model.attention.block=64",
@@ -18,9 +18,6 @@ TrainingOptions options(int ranks, const Overrides& more) {
        "model.attention.index_warmup_steps=2", "model.attention.heads=[0, 1, 1, 2]"},
       more);
 }
-
-const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"};
-const std::string kGather = "parallel.cp_schedule=gather";
 
 using DistLearned = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(
@@ -52,13 +49,13 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(DistLearned, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
+TEST_P(DistLearned, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), learned_options); }
 
 // Sanity check of the comparisons above: the selection matters, and indexers change.
 TEST(LearnedTraining, DependsOnTheSelection) {
-  const Training a = train_on_ranks(options(1, {})),
-                 b = train_on_ranks(options(1, {"model.attention.index_warmup_steps=9"})),
-                 c = train_on_ranks(options(1, {"model.attention.index_loss=0", "optimizer.weight_decay=0"}));
+  const Training a = train_on_ranks(learned_options(1, {})),
+                 b = train_on_ranks(learned_options(1, {"model.attention.index_warmup_steps=9"})),
+                 c = train_on_ranks(learned_options(1, {"model.attention.index_loss=0", "optimizer.weight_decay=0"}));
   ASSERT_EQ(a.errors + b.errors + c.errors, "");
   EXPECT_GT(largest_difference(a, b), 10 * kWeights);
   EXPECT_EQ(a.losses[0], b.losses[0]);
@@ -70,14 +67,14 @@ TEST(LearnedTraining, DependsOnTheSelection) {
 }
 
 TEST(LearnedTraining, ResumesFromACheckpointWithTheSameBits) {
-  expect_resume_is_exact(options, 2, "learned_resume");
+  expect_resume_is_exact(learned_options, 2, "learned_resume");
 }  // in the last warm-up step
 
 // One head cannot be divided, so auto chooses the ring.
 TEST(DistLearnedRing, OneHeadEqualsOneProcess) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   expect_equal_to_one_process({"one_head", 2, {"parallel.cp=2"}}, [](int ranks, const Overrides& more) {
-    TrainingOptions o = options(ranks, more);
+    TrainingOptions o = learned_options(ranks, more);
     o.overrides.insert(o.overrides.end(), {"model.kv_heads=1", "model.attention.heads=[0]"});
     return o;
   });

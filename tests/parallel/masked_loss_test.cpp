@@ -28,13 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Named {
-  std::string name;
-  int ranks;
-  std::vector<std::string> overrides;
-};
-void PrintTo(const Named& n, std::ostream* out) { *out << n.name; }
-
 // Documents with an answer; `rare` means every fourth.
 enum class Answers : std::uint8_t { all, rare, none };
 
@@ -86,7 +79,7 @@ const MaskedCorpus& corpus(Answers answers) {
   return all[static_cast<std::size_t>(answers)];
 }
 
-TrainingOptions options(const Named& n, Answers answers = Answers::all) {
+TrainingOptions options(const Layout& n, Answers answers = Answers::all) {
   TrainingOptions o;
   o.ranks = n.ranks;
   o.steps = 3;
@@ -194,12 +187,12 @@ std::vector<std::string> lonely_step() {
   fail("no seed has such a step");
 }
 
-class DistMaskedLoss : public testing::TestWithParam<Named> {};
+class DistMaskedLoss : public testing::TestWithParam<Layout> {};
 
 // `base` applies to the reference and to the single process as well.
-void expect_mean(const Named& n, const std::vector<std::string>& base, Answers answers) {
+void expect_mean(const Layout& n, const std::vector<std::string>& base, Answers answers) {
   SCOPED_TRACE(testing::Message() << testing::PrintToString(base));
-  Named all = n;
+  Layout all = n;
   all.overrides.insert(all.overrides.begin(), base.begin(), base.end());
   const Training got = train_on_ranks(options(all, answers));
   ASSERT_EQ(got.errors, "");
@@ -228,7 +221,7 @@ TEST_P(DistMaskedLoss, PartsWithoutTargetsDoNotAffectTheMean) {
 
 // Nothing becomes NaN, and weights change only by decay.
 TEST_P(DistMaskedLoss, StepsWithoutTargetsAreFinite) {
-  Named n = GetParam();
+  Layout n = GetParam();
   n.overrides.push_back("optimizer.weight_decay=0");
   const Training got = train_on_ranks(options(n, Answers::none));
   ASSERT_EQ(got.errors, "");
@@ -244,16 +237,16 @@ TEST_P(DistMaskedLoss, StepsWithoutTargetsAreFinite) {
 
 INSTANTIATE_TEST_SUITE_P(
     , DistMaskedLoss,
-    testing::Values(Named{"one", 1, {}}, Named{"accumulated", 1, {"train.micro_batch=1"}},
-                    Named{"dp2", 2, {"train.micro_batch=2"}}, Named{"dp2_accumulated", 2, {"train.micro_batch=1"}},
-                    Named{"cp2_ring", 2, {"parallel.cp=2", "parallel.cp_schedule=ring"}},
-                    Named{"cp2_contiguous", 2, {"parallel.cp=2", "parallel.cp_layout=contiguous"}},
-                    Named{"cp2_gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
-                    Named{"cp2_all_to_all", 2, {"parallel.cp=2", "parallel.cp_schedule=all_to_all"}},
-                    Named{"cp2_accumulated", 2, {"parallel.cp=2", "train.micro_batch=1"}},
-                    Named{"tp2", 2, {"parallel.tp=2"}}, Named{"zero3", 2, {"parallel.zero=3"}},
-                    Named{"zero3_accumulated", 2, {"parallel.zero=3", "train.micro_batch=1"}},
-                    Named{"tp2_cp2", 4, {"parallel.tp=2", "parallel.cp=2"}}),
+    testing::Values(Layout{"one", 1, {}}, Layout{"accumulated", 1, {"train.micro_batch=1"}},
+                    Layout{"dp2", 2, {"train.micro_batch=2"}}, Layout{"dp2_accumulated", 2, {"train.micro_batch=1"}},
+                    Layout{"cp2_ring", 2, {"parallel.cp=2", "parallel.cp_schedule=ring"}},
+                    Layout{"cp2_contiguous", 2, {"parallel.cp=2", "parallel.cp_layout=contiguous"}},
+                    Layout{"cp2_gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
+                    Layout{"cp2_all_to_all", 2, {"parallel.cp=2", "parallel.cp_schedule=all_to_all"}},
+                    Layout{"cp2_accumulated", 2, {"parallel.cp=2", "train.micro_batch=1"}},
+                    Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"zero3", 2, {"parallel.zero=3"}},
+                    Layout{"zero3_accumulated", 2, {"parallel.zero=3", "train.micro_batch=1"}},
+                    Layout{"tp2_cp2", 4, {"parallel.tp=2", "parallel.cp=2"}}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace ring::test {
 namespace {
 
-const std::vector<Layout>& layouts() {
+const std::vector<Layout>& offload_layouts() {
   static const std::vector<Layout> all = {
       {"one", 1, {}},
       {"packed", 1, {"data.packing.documents=true", "model.qk_norm=true"}},
@@ -101,7 +101,7 @@ TEST_P(DistOffload, RecomputedSegmentsGiveTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DistOffload, testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, DistOffload, testing::ValuesIn(offload_layouts()),
                          [](const auto& i) { return i.param.name; });
 
 }  // namespace

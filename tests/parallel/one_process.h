@@ -13,6 +13,9 @@ namespace ring::test {
 
 using Overrides = std::vector<std::string>;
 
+inline const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"};
+inline const std::string kGather = "parallel.cp_schedule=gather";
+
 // Returns a short run with dropout and this attention; layouts can divide the model's eight heads.
 inline TrainingOptions short_run(int ranks, const Overrides& attention, const Overrides& more) {
   TrainingOptions o;

@@ -10,7 +10,7 @@
 namespace ring::test {
 namespace {
 
-Training run(const std::vector<std::string>& layout, int ranks) {
+Training run_norms(const std::vector<std::string>& layout, int ranks) {
   TrainingOptions o;
   o.ranks = ranks;
   o.steps = 4;
@@ -36,8 +36,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST_P(DistPartNorms, EqualOneProcess) {
-  static const Training one = run({}, 1);
-  const Training many = run(GetParam().overrides, GetParam().ranks);
+  static const Training one = run_norms({}, 1);
+  const Training many = run_norms(GetParam().overrides, GetParam().ranks);
   ASSERT_EQ(one.errors, "");
   ASSERT_EQ(many.errors, "");
   for (const std::size_t step : {0u, 2u}) EXPECT_TRUE(many.part_norms.at(step).empty()) << "not logged";

@@ -68,7 +68,7 @@ void add_made(const std::vector<PoolSegment>& rows, std::int32_t size, const std
 }
 
 TEST(PoolPlan, TheRankWithTheFirstTokenComputesTheWholePool) {
-  for (const Cut& c : kCuts)
+  for (const SequenceCut& c : kCuts)
     for (const std::int32_t size : {2, 7, 64, 200})
       for (const int ranks : {1, 2, 4})
         for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {

@@ -14,12 +14,12 @@ namespace {
 const std::vector<std::int64_t> kSizes = {300, 7, 1, 2000, 64, 64, 5000, 3};
 
 // Parameters of the sizes above in one flat gradient buffer.
-struct Parameters {
+struct FlatParameters {
   ExecContext ctx{Stream::cpu(1)};
   Tensor flat;
   std::vector<SlotRange> ranges;
 
-  explicit Parameters(const std::vector<std::int64_t>& sizes = kSizes, std::int64_t gap = 0) {
+  explicit FlatParameters(const std::vector<std::int64_t>& sizes = kSizes, std::int64_t gap = 0) {
     std::int64_t total = 0;
     for (const std::int64_t n : sizes) total += n + gap;
     flat = ctx.zeros({total});
@@ -48,7 +48,7 @@ struct Inputs {
 };
 
 // Records one step on the tape that uses a parameter.
-void use(Tape& tape, Parameters& p, std::size_t k, int rank, int micro, std::vector<SlotPtr>& outputs) {
+void use(Tape& tape, FlatParameters& p, std::size_t k, int rank, int micro, std::vector<SlotPtr>& outputs) {
   const Run run{.ctx = p.ctx, .tape = &tape};
   const Inputs inputs{outputs.empty() ? nullptr : outputs.back(), p.ranges[k].slot};
   const auto rule = [rank, micro, k](const Backward& back, const Inputs& in) {
@@ -61,7 +61,7 @@ void use(Tape& tape, Parameters& p, std::size_t k, int rank, int micro, std::vec
 }
 
 // Uses the parameters in registration order, like a forward, except `unused`.
-void micro_batch(Parameters& p, int rank, int micro, bool last, std::size_t unused) {
+void micro_batch(FlatParameters& p, int rank, int micro, bool last, std::size_t unused) {
   Tape tape(last);
   std::vector<SlotPtr> outputs;
   for (std::size_t k = 0; k < p.ranges.size(); ++k)
@@ -82,7 +82,7 @@ TEST_P(DistReducer, GradientsAreTheSumOverRanksAndMicroBatches) {
   constexpr int kMicro = 3;
   constexpr std::size_t kUnused = 4;
   const auto errors = test::run_ranks(GetParam(), [](Communicator& c) {
-    Parameters p;
+    FlatParameters p;
     Reducer reducer(c, p.ctx.stream, make_buckets(p.flat, p.ranges, 4096));
     RING_CHECK(reducer.buckets() > 3, "too few buckets for this test: ", reducer.buckets());
     for (int step = 0; step < 2; ++step) {
@@ -115,9 +115,9 @@ TEST_P(DistReducer, GradientsAreTheSumOverRanksAndMicroBatches) {
 
 TEST_P(DistReducer, AllBucketsStartDuringBackwardAndTheirSizeDoesNotChangeBits) {
   const auto errors = test::run_ranks(GetParam(), [](Communicator& c) {
-    std::vector<Parameters> runs;
+    std::vector<FlatParameters> runs;
     for (const std::int64_t bytes : {64, 4096, 1 << 20}) {
-      Parameters& p = runs.emplace_back();
+      FlatParameters& p = runs.emplace_back();
       Reducer reducer(c, p.ctx.stream, make_buckets(p.flat, p.ranges, bytes));
       p.start_step();
       micro_batch(p, c.rank(), 0, true, kSizes.size());
@@ -136,7 +136,7 @@ TEST_P(DistReducer, EveryRankReducesInTheSameOrder) {
   const auto errors = test::run_ranks(
       GetParam(),
       [](Communicator& c) {
-        Parameters p({10, 20, 30, 40});
+        FlatParameters p({10, 20, 30, 40});
         Reducer reducer(c, p.ctx.stream, make_buckets(p.flat, p.ranges, 4));
         p.start_step();
         Tape tape;
@@ -161,7 +161,7 @@ TEST_P(DistReducer, ALostRankIsAnError) {
       GetParam(),
       [](Communicator& c) {
         if (c.rank() == 1) return;  // the rank is lost
-        Parameters p;
+        FlatParameters p;
         Reducer reducer(c, p.ctx.stream, make_buckets(p.flat, p.ranges, 4096));
         p.start_step();
         micro_batch(p, c.rank(), 0, true, kSizes.size());
@@ -176,7 +176,7 @@ TEST_P(DistReducer, ALostRankIsAnError) {
 
 TEST(Reducer, OneRankSendsNothingButZeroesUnusedParameters) {
   const auto comm = make_self_communicator();
-  Parameters p;
+  FlatParameters p;
   Reducer reducer(*comm, p.ctx.stream, make_buckets(p.flat, p.ranges));
   p.start_step();
   micro_batch(p, 0, 0, true, 3);
@@ -188,7 +188,7 @@ TEST(Reducer, OneRankSendsNothingButZeroesUnusedParameters) {
 
 TEST(Reducer, AParameterWithAnUnusedOutputHasAZeroGradient) {
   const auto comm = make_self_communicator();
-  Parameters p({4, 4});
+  FlatParameters p({4, 4});
   Reducer reducer(*comm, p.ctx.stream, make_buckets(p.flat, p.ranges));
   p.start_step();
   Tape tape;
@@ -203,7 +203,7 @@ TEST(Reducer, AParameterWithAnUnusedOutputHasAZeroGradient) {
 
 TEST(Reducer, TwoFinalPassesInOneStepAreRefused) {
   const auto comm = make_self_communicator();
-  Parameters p;
+  FlatParameters p;
   Reducer reducer(*comm, p.ctx.stream, make_buckets(p.flat, p.ranges));
   p.start_step();
   micro_batch(p, 0, 0, true, 0);
@@ -212,7 +212,7 @@ TEST(Reducer, TwoFinalPassesInOneStepAreRefused) {
 
 TEST(Reducer, ReleasesTheSlotsItOwned) {
   const auto comm = make_self_communicator();
-  Parameters p;
+  FlatParameters p;
   {
     const Reducer reducer(*comm, p.ctx.stream, make_buckets(p.flat, p.ranges));
     EXPECT_THROW(Reducer(*comm, p.ctx.stream, make_buckets(p.flat, p.ranges)), Error);
@@ -223,7 +223,7 @@ TEST(Reducer, ReleasesTheSlotsItOwned) {
 TEST(Buckets, CoverEveryParameterOnceFromTheBack) {
   for (const std::int64_t gap : {0, 5})
     for (const std::int64_t bytes : {4, 1000, 8192, 1 << 20}) {
-      Parameters p(kSizes, gap);
+      FlatParameters p(kSizes, gap);
       const auto buckets = make_buckets(p.flat, p.ranges, bytes);
       std::size_t next = p.ranges.size();
       for (std::size_t b = 0; b < buckets.size(); ++b) {
@@ -240,11 +240,11 @@ TEST(Buckets, CoverEveryParameterOnceFromTheBack) {
       }
       EXPECT_EQ(next, 0u);
     }
-  EXPECT_TRUE(make_buckets(Parameters().flat, {}).empty());
+  EXPECT_TRUE(make_buckets(FlatParameters().flat, {}).empty());
 }
 
 TEST(Buckets, RefuseRangesThatDoNotFit) {
-  Parameters p({4, 4});
+  FlatParameters p({4, 4});
   const auto refused = [&](auto change) {
     std::vector<SlotRange> ranges = p.ranges;
     change(ranges);

@@ -36,12 +36,12 @@ TEST(BatchSchedule, StepsAndTokensMatchAStepByStepCount) {
     c.batch_sizes = random_schedule(seed);
     const auto context = static_cast<std::int64_t>(1 + random_bits({seed, 0, 3}, 0) % 40);
     const auto from = static_cast<std::int64_t>(random_bits({seed, 0, 4}, 0) % 500);
-    std::int64_t trained = from;
+    std::int64_t trained_by = from;
     for (std::int64_t step = 0; step < 60; ++step) {
-      EXPECT_EQ(tokens_of_steps(c, context, step, from), trained - from) << seed << ", step " << step;
-      EXPECT_EQ(steps_of_tokens(c, context, trained, from), step) << seed << ", " << trained << " tokens";
-      EXPECT_EQ(steps_of_tokens(c, context, trained + 1, from), step + 1) << seed << ", " << trained << " tokens";
-      trained += batch_size_at(c, trained) * context;
+      EXPECT_EQ(tokens_of_steps(c, context, step, from), trained_by - from) << seed << ", step " << step;
+      EXPECT_EQ(steps_of_tokens(c, context, trained_by, from), step) << seed << ", " << trained_by << " tokens";
+      EXPECT_EQ(steps_of_tokens(c, context, trained_by + 1, from), step + 1) << seed << ", " << trained_by << " tokens";
+      trained_by += batch_size_at(c, trained_by) * context;
     }
   }
 }
@@ -79,8 +79,8 @@ TEST(BatchSchedule, AnEpochEndsWithItsLastSample) {
 const std::vector<std::string> kSchedule = {"train.batch_size=[[0, 4], [256, 8], [1024, 4]]", "train.micro_batch=2",
                                             "model.dropout=0.1", "train.steps=8"};
 
-Training trained(std::vector<std::string> overrides, int steps, int ranks = 1, const std::string& load = "",
-                 const std::string& save = "") {
+Training trained_by(std::vector<std::string> overrides, int steps, int ranks = 1, const std::string& load = "",
+                    const std::string& save = "") {
   TrainingOptions o;
   o.ranks = ranks;
   o.steps = steps;
@@ -97,11 +97,11 @@ Training trained(std::vector<std::string> overrides, int steps, int ranks = 1, c
 void expect_consecutive_runs(const std::vector<std::string>& schedule, const std::array<int, 3>& values) {
   const auto folder = std::filesystem::temp_directory_path() / str("ring_schedules_", getpid());
   const auto path = [&](const char* name) { return (folder / name).string(); };
-  const Training whole = trained(schedule, 8);
+  const Training whole = trained_by(schedule, 8);
   const auto with = [&](int value, int steps, const std::string& load, const std::string& save) {
     std::vector<std::string> overrides = schedule;
     overrides[0] = str(schedule[0].substr(0, schedule[0].find('=') + 1), value);
-    return trained(overrides, steps, 1, load, save);
+    return trained_by(overrides, steps, 1, load, save);
   };
   const Training first = with(values[0], 2, "", path("a")), second = with(values[1], 3, first.checkpoint, path("b")),
                  third = with(values[2], 3, second.checkpoint, "");
@@ -115,11 +115,11 @@ void expect_consecutive_runs(const std::vector<std::string>& schedule, const std
 
 void expect_the_same_on_two_ranks(const std::vector<std::string>& schedule) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  const Training one = trained(schedule, 8);
+  const Training one = trained_by(schedule, 8);
   for (const char* layout : {"parallel.zero=3", "parallel.cp=2", "parallel.tp=2"}) {
     std::vector<std::string> overrides = schedule;
     overrides.push_back(layout);
-    const Training two = trained(overrides, 8, 2);
+    const Training two = trained_by(overrides, 8, 2);
     EXPECT_LT(largest_loss_difference(one, two), 1e-5) << layout;
     EXPECT_LT(largest_difference(one, two), 2e-3) << layout;
   }
@@ -148,7 +148,7 @@ TEST(ContextSchedule, ShortenedSamplesEqualAShorterContext) {
     writer.begin_document(Split::train);
     writer.append(Split::train, tokens);
     writer.finish(*bytes_tokenizer(), "a test");
-    return trained({str("model.context=", context), str("train.context=", cut), "data.path=" + file}, 1);
+    return trained_by({str("model.context=", context), str("train.context=", cut), "data.path=" + file}, 1);
   };
   const Training whole = first_step(32, 0), cut = first_step(32, 8), small = first_step(8, 0);
   EXPECT_NEAR(cut.losses[0], small.losses[0], 1e-6 * small.losses[0]);

@@ -9,7 +9,7 @@
 namespace ring::test {
 namespace {
 
-Training run(const Layout& layout, const std::string& attention) {
+Training run_scored(const Layout& layout, const std::string& attention) {
   TrainingOptions o;
   o.ranks = layout.ranks;
   o.steps = 3;
@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DistScores,
 TEST_P(DistScores, EqualOneProcess) {
   for (const char* attention :
        {"model.attention={kind: dense}", "model.attention={kind: dilated, segments: [8, 32], rates: [1, 2]}"}) {
-    const Training one = run({"one", 1, {}}, attention), many = run(GetParam(), attention);
+    const Training one = run_scored({"one", 1, {}}, attention), many = run_scored(GetParam(), attention);
     ASSERT_EQ(one.errors, "");
     ASSERT_EQ(many.errors, "");
     ASSERT_EQ(one.scores.size(), 46u);

@@ -45,16 +45,16 @@ Ids some_ids(std::int64_t changed = -1) {
   return ids;
 }
 
-struct Way {
+struct ExchangeWay {
   const char* name;
   ContextSchedule schedule;
   ContextKeys keys = ContextKeys::all;
 };
-constexpr Way kWays[] = {{"all_to_all", ContextSchedule::all_to_all},
-                         {"ring", ContextSchedule::ring},
-                         {"ring of referenced keys", ContextSchedule::ring, ContextKeys::referenced},
-                         {"gather", ContextSchedule::gather},
-                         {"gather of referenced keys", ContextSchedule::gather, ContextKeys::referenced}};
+constexpr ExchangeWay kWays[] = {{"all_to_all", ContextSchedule::all_to_all},
+                                 {"ring", ContextSchedule::ring},
+                                 {"ring of referenced keys", ContextSchedule::ring, ContextKeys::referenced},
+                                 {"gather", ContextSchedule::gather},
+                                 {"gather of referenced keys", ContextSchedule::gather, ContextKeys::referenced}};
 
 // Results of a pass: hidden states [N,C] of the whole sequence, and the selection's words of each layer and KV head,
 // merged over ranks.
@@ -96,7 +96,7 @@ std::vector<Pass> on_one(const ModelConfig& c, const std::vector<Ids>& all) {
   return passes;
 }
 
-std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, int ranks, const Way& way,
+std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, int ranks, const ExchangeWay& way,
                            ContextLayoutKind kind, std::int64_t align) {
   std::vector<Pass> passes(all.size());
   for (Pass& p : passes) p.hidden.assign(kTokens * kWidth, NAN);
@@ -154,7 +154,7 @@ TEST_P(DistSelectedBlocks, AreThoseOfOneProcess) {
   const ModelConfig c = config_of(GetParam());
   const Pass want = on_one(c, {some_ids()})[0];
   EXPECT_FALSE(want.selected.empty());
-  for (const Way& way : kWays)
+  for (const ExchangeWay& way : kWays)
     for (const int ranks : {2, 4})
       for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
         for (const std::int64_t align : {1, 64}) {
@@ -172,7 +172,7 @@ TEST_P(DistSelectedBlocks, DoNotLookAhead) {
   const std::vector<std::int64_t> changed = {0, 63, 64, 191, 255, 290, 319, 383, 447};
   std::vector<Ids> all = {some_ids()};
   for (const std::int64_t at : changed) all.push_back(some_ids(at));
-  for (const Way& way : kWays) {
+  for (const ExchangeWay& way : kWays) {
     const std::vector<Pass> got = on_ranks(config_of(GetParam()), all, 2, way, ContextLayoutKind::zigzag, 64);
     for (std::size_t i = 0; i < changed.size(); ++i) {
       const auto until = changed[i] * kWidth;

@@ -67,7 +67,7 @@ std::vector<std::string> settings_of(const Packing& packing, const std::vector<s
   return all;
 }
 
-Training run(const Packing& packing, const std::vector<std::string>& layout, int ranks) {
+Training run_sources(const Packing& packing, const std::vector<std::string>& layout, int ranks) {
   TrainingOptions o;
   o.ranks = ranks;
   o.steps = 6;
@@ -80,12 +80,12 @@ class SourceLosses : public testing::TestWithParam<Packing> {};
 
 std::vector<SourceLoss> by_token(const Decoder& model, const Batch& b, const SampleMap& map, const Config& config,
                                  const ExecContext& ctx) {
-  ring::Run run{ctx};
+  ring::Run run_sources{ctx};
   LossHead head;
   head.targets = from_host(b.targets, ctx.stream);
   head.z_loss = static_cast<float>(config.train.z_loss);
   const LossOutput out =
-      model.loss(run, from_host(b.inputs, ctx.stream), sequences_of(b, config.model.context, ctx), head);
+      model.loss(run_sources, from_host(b.inputs, ctx.stream), sequences_of(b, config.model.context, ctx), head);
   const std::vector<float> losses = to_host<float>(out.token_loss, ctx.stream);
   std::vector<SourceLoss> sources(3);
   for (std::size_t t = 0; t < losses.size(); ++t) {
@@ -122,7 +122,7 @@ TEST_P(SourceLosses, AreTheSumsOverTheirTokens) {
   EXPECT_GT(want[1].targets, 0);
   EXPECT_EQ(want[2].targets, 0);
   for (const char* rows : {"train.micro_batch=8", "train.micro_batch=1", "train.micro_batch=2"}) {
-    const Training got = run(GetParam(), {rows}, 1);
+    const Training got = run_sources(GetParam(), {rows}, 1);
     ASSERT_EQ(got.errors, "");
     expect_near(got.sources.at(0), want, 1e-6);
     for (std::size_t step = 0; step < got.losses.size(); ++step) {
@@ -152,20 +152,20 @@ INSTANTIATE_TEST_SUITE_P(All, DistSourceLosses, testing::ValuesIn(packings()), t
 
 TEST_P(DistSourceLosses, LayoutsAgreeWithOneProcess) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  const Training one = run(GetParam(), {}, 1);
+  const Training one = run_sources(GetParam(), {}, 1);
   ASSERT_EQ(one.errors, "");
   const std::map<std::string, int> layouts = {
       {"parallel.dp=2", 2}, {"parallel.cp=2", 2}, {"parallel.tp=2", 2}, {"parallel.zero=3", 4}};
   for (const auto& [layout, ranks] : layouts) {
     SCOPED_TRACE(layout);
-    const Training many = run(GetParam(), {layout}, ranks);
+    const Training many = run_sources(GetParam(), {layout}, ranks);
     ASSERT_EQ(many.errors, "");
     EXPECT_LE(largest_loss_difference(one, many), 1e-5);
     for (std::size_t step = 0; step < one.sources.size(); ++step)
       expect_near(many.sources.at(step), one.sources[step], 1e-5);
     expect_near(many.validation_sources, one.validation_sources, 1e-5);
   }
-  const Training both = run(GetParam(), {"parallel.tp=2", "parallel.cp=2"}, 4);
+  const Training both = run_sources(GetParam(), {"parallel.tp=2", "parallel.cp=2"}, 4);
   ASSERT_EQ(both.errors, "");
   for (std::size_t step = 0; step < one.sources.size(); ++step)
     expect_near(both.sources.at(step), one.sources[step], 1e-5);

@@ -12,7 +12,7 @@
 namespace ring::test {
 namespace {
 
-const std::vector<Layout>& layouts() {
+const std::vector<Layout>& state_layouts() {
   static const std::vector<Layout> all = {{"one", 1, {}},
                                           {"dp", 2, {}},
                                           {"zero1", 2, {"parallel.zero=1"}},
@@ -54,7 +54,7 @@ TEST_P(DistStateOffload, GivesTheSameBits) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DistStateOffload, testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, DistStateOffload, testing::ValuesIn(state_layouts()),
                          [](const auto& i) { return i.param.name; });
 
 class DistStateOffloadResume : public testing::Test {

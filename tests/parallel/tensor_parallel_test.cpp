@@ -17,7 +17,7 @@ using Overrides = std::vector<std::string>;
 // Bounds for any degree. Gradients (first moments after one step) and weights after twenty steps are relative to the
 // largest element of their tensor. A weight whose gradient is near zero moves by lr times a ratio of two small numbers,
 // in which AdamW amplifies rounding errors.
-constexpr double kLoss = 2e-6, kNorm = 2e-6, kGradient = 1e-5, kWeights = 1e-3;
+constexpr double kTensorLoss = 2e-6, kNorm = 2e-6, kGradient = 1e-5, kTensorWeights = 1e-3;
 
 struct TensorCase {
   std::string name;
@@ -73,7 +73,7 @@ TEST_P(DistTensorParallel, EveryGradientOfAStepEqualsOneProcess) {
     const Training many = without_unseen(train(GetParam().model, tp, 1), GetParam());
     ASSERT_EQ(many.errors, "");
     EXPECT_LT(relative(one.norms[0], many.norms[0]), kNorm);
-    EXPECT_LT(largest_loss_difference(one, many), kLoss);
+    EXPECT_LT(largest_loss_difference(one, many), kTensorLoss);
     EXPECT_LT(largest_difference(one, many, "optimizer.m."), kGradient);
   }
 }
@@ -84,9 +84,9 @@ TEST_P(DistTensorParallel, TwentyStepsEqualOneProcess) {
   EXPECT_LT(one.losses.back(), one.losses.front());
   const Training many = without_unseen(train(GetParam().model, GetParam().degrees.back(), 20), GetParam());
   ASSERT_EQ(many.errors, "");
-  EXPECT_LT(largest_loss_difference(one, many), kLoss);
-  EXPECT_LT(relative(one.validation, many.validation), kLoss);
-  EXPECT_LT(largest_difference(one, many), kWeights);
+  EXPECT_LT(largest_loss_difference(one, many), kTensorLoss);
+  EXPECT_LT(relative(one.validation, many.validation), kTensorLoss);
+  EXPECT_LT(largest_difference(one, many), kTensorWeights);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -144,10 +144,10 @@ TEST_F(DistTensorParallelRun, RecomputingDoesNotChangeBits) {
 TEST_F(DistTensorParallelRun, ReplicasEqualOneProcess) {
   const Training one = train({"train.micro_batch=2"}, 1, 5), four = train({"train.micro_batch=2"}, 2, 5, 2);
   ASSERT_EQ(one.errors + four.errors, "");
-  EXPECT_LT(largest_loss_difference(one, four), kLoss);
-  EXPECT_LT(largest_difference(one, four), kWeights);
+  EXPECT_LT(largest_loss_difference(one, four), kTensorLoss);
+  EXPECT_LT(largest_difference(one, four), kTensorWeights);
   const Training replicas = train({"train.micro_batch=2"}, 1, 5, 2);  // validates as many windows
-  EXPECT_LT(relative(replicas.validation, four.validation), kLoss);
+  EXPECT_LT(relative(replicas.validation, four.validation), kTensorLoss);
 }
 
 // The vocabulary is padded, and slices are sharded.
@@ -158,8 +158,8 @@ TEST_F(DistTensorParallelRun, ShardedStatesEqualOneProcess) {
   for (const char* zero : {"1", "2", "3"}) {
     const Training four = train(joined(model, {std::string("parallel.zero=") + zero}), 2, 3, 2);
     ASSERT_EQ(four.errors, "") << zero;
-    EXPECT_LT(largest_loss_difference(one, four), kLoss) << zero;
-    EXPECT_LT(largest_difference(one, four), kWeights) << zero;
+    EXPECT_LT(largest_loss_difference(one, four), kTensorLoss) << zero;
+    EXPECT_LT(largest_difference(one, four), kTensorWeights) << zero;
   }
 }
 

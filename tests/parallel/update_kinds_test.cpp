@@ -45,7 +45,7 @@ const Way& everything() {
   return way;
 }
 
-const std::vector<Layout>& layouts() {
+const std::vector<Layout>& update_layouts() {
   static const std::vector<Layout> all = {
       {"dp", 2, {}},
       {"zero1", 2, {"parallel.zero=1"}},
@@ -85,14 +85,14 @@ class DistUpdateKinds : public testing::TestWithParam<std::tuple<Way, Layout>> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, DistUpdateKinds,
-                         testing::Combine(testing::ValuesIn(ways()), testing::ValuesIn(layouts())),
+                         testing::Combine(testing::ValuesIn(ways()), testing::ValuesIn(update_layouts())),
                          [](const auto& info) {
                            return std::get<0>(info.param).name + "_" + std::get<1>(info.param).name;
                          });
 
 std::vector<Layout> weights_on_device() {
   std::vector<Layout> some;
-  for (const Layout& l : layouts())
+  for (const Layout& l : update_layouts())
     if (l.name != "offload_zero2") some.push_back(l);
   return some;
 }

@@ -14,7 +14,7 @@
 namespace ring::test {
 namespace {
 
-Training run(const std::vector<std::string>& layout, int ranks, int steps, int interval) {
+Training run_watched(const std::vector<std::string>& layout, int ranks, int steps, int interval) {
   TrainingOptions o;
   o.ranks = ranks;
   o.steps = steps;
@@ -86,8 +86,8 @@ void expect_ratios(const Layout& l) {
     all.push_back("train.micro_batch=1");
     return all;
   }();
-  const Training before = run(layout, l.ranks, 2, 0), after = run(layout, l.ranks, 3, 0);
-  const Training watched = run(layout, l.ranks, 3, 3);
+  const Training before = run_watched(layout, l.ranks, 2, 0), after = run_watched(layout, l.ranks, 3, 0);
+  const Training watched = run_watched(layout, l.ranks, 3, 3);
   ASSERT_EQ(before.errors + after.errors + watched.errors, "");
   EXPECT_TRUE(same_bits(after, watched)) << "watching shows";
   for (const std::size_t step : {0u, 1u}) EXPECT_TRUE(watched.watched.at(step).empty());
@@ -111,7 +111,7 @@ TEST_P(DistWatch, EntropiesAreThoseOfOneProcess) {
   const Layout& l = GetParam();
   const auto watched = [](std::vector<std::string> layout, int ranks) {
     layout.push_back("train.micro_batch=0");
-    return run(layout, ranks, 2, 1);
+    return run_watched(layout, ranks, 2, 1);
   };
   static const Training one = watched({}, 1);
   const Training many = watched(l.overrides, l.ranks);
@@ -149,9 +149,9 @@ void expect_shares_of_one(const Layout& l, const std::vector<std::string>& docum
   layout.insert(layout.end(), documents.begin(), documents.end());
   static std::map<std::string, Training> of_one;
   Training& one = of_one[str(rules, documents.size())];
-  if (one.watched.empty()) one = run(with_blocks(documents, rules), 1, 2, 1);
-  const Training many = run(with_blocks(layout, rules), l.ranks, 2, 1),
-                 unwatched = run(with_blocks(layout, rules), l.ranks, 2, 0);
+  if (one.watched.empty()) one = run_watched(with_blocks(documents, rules), 1, 2, 1);
+  const Training many = run_watched(with_blocks(layout, rules), l.ranks, 2, 1),
+                 unwatched = run_watched(with_blocks(layout, rules), l.ranks, 2, 0);
   ASSERT_EQ(one.errors + many.errors + unwatched.errors, "");
   EXPECT_TRUE(same_bits(unwatched, many)) << "watching shows";
   for (const std::size_t step : {0u, 1u}) {
@@ -236,7 +236,7 @@ void expect_imbalance(const PairsByRank& c, const std::string& pools = "[]") {
         "keep: 3}, {local: 2}], heads: [0, 0, 1, 1], pools: " +
             pools + "}}]"})
     overrides.push_back(o);
-  const Training t = run(overrides, c.layout.ranks, 1, 1);
+  const Training t = run_watched(overrides, c.layout.ranks, 1, 1);
   ASSERT_EQ(t.errors, "");
   const std::optional<double> got = t.watched.at(0).kept.at(0).imbalance;
   ASSERT_EQ(got.has_value(), c.pairs.size() > 1);
@@ -283,11 +283,11 @@ TEST_F(DistWatchTest, PoolsArePairsOfTheImbalance) {
 // Only tokens are counted. Before the first step both models have the same queries and keys in layer 1.
 TEST_F(DistWatchTest, PoolsAreNotShares) {
   const auto kept = [](const std::string& pools) {
-    const Training t = run({"model.context=320",
-                            "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, "
-                            "block: 64, rules: [{pattern: content, keep: 2}], pools: " +
-                                pools + "}}]"},
-                           1, 1, 1);
+    const Training t = run_watched({"model.context=320",
+                                    "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, "
+                                    "block: 64, rules: [{pattern: content, keep: 2}], pools: " +
+                                        pools + "}}]"},
+                                   1, 1, 1);
     EXPECT_EQ(t.errors, "");
     return t.watched.at(0);
   };
@@ -299,7 +299,7 @@ TEST_F(DistWatchTest, PoolsAreNotShares) {
 }
 
 TEST_F(DistWatchTest, OtherKindsKeepNoBlocks) {
-  const Training plain = run({}, 1, 1, 1);
+  const Training plain = run_watched({}, 1, 1, 1);
   ASSERT_EQ(plain.errors, "");
   EXPECT_TRUE(plain.watched.at(0).kept.empty());
 }

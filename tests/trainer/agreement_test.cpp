@@ -84,7 +84,7 @@ std::string change_leaf(Node node, const std::string& key, int& at) {
   return key;
 }
 
-std::string error_of(Store& store, int rank, const Topic& topic, const Facts& facts) {
+std::string refusal(Store& store, int rank, const Topic& topic, const Facts& facts) {
   try {
     agree(store, rank, 2, topic, facts, Timeout(10'000));
   } catch (const Error& e) {
@@ -108,8 +108,8 @@ TEST(Agreement, EveryKeyThatDiffersOnOneRankIsRefusedByName) {
     Topic topic = settings_topic();
     topic.name = key;
     std::string errors[2];
-    std::thread other([&] { errors[1] = error_of(*one, 1, topic, facts_of_start(changed, Backend::cpu, {})); });
-    errors[0] = error_of(*zero, 0, topic, facts_of_start(sample(), Backend::cpu, {}));
+    std::thread other([&] { errors[1] = refusal(*one, 1, topic, facts_of_start(changed, Backend::cpu, {})); });
+    errors[0] = refusal(*zero, 0, topic, facts_of_start(sample(), Backend::cpu, {}));
     other.join();
     EXPECT_EQ(errors[0], errors[1]);
     if (errors[0].empty()) {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr config::Synonyms kNone{};  // shipped files need no synonyms
 
-Config load(const std::string& name) {
+Config load_file(const std::string& name) {
   Config c;
   load_config(c, test::source_dir() + "/configs/" + name, {}, &kNone);
   return c;
@@ -35,7 +35,7 @@ void PrintTo(const Published& p, std::ostream* out) { *out << p.file; }
 class ParameterCount : public testing::TestWithParam<Published> {};
 
 TEST_P(ParameterCount, EqualsThePublishedOne) {
-  const Decoder model(load(GetParam().file).model);  // declares parameters, allocates nothing
+  const Decoder model(load_file(GetParam().file).model);  // declares parameters, allocates nothing
   EXPECT_EQ(model.parameters().num_elements(), GetParam().parameters);
 }
 
@@ -59,7 +59,7 @@ std::vector<std::string> names_of_configs() {
 }
 
 TEST(Configs, EveryFileLoads) {
-  for (const std::string& name : names_of_configs()) EXPECT_NO_THROW(load(name)) << name;
+  for (const std::string& name : names_of_configs()) EXPECT_NO_THROW(load_file(name)) << name;
   EXPECT_GE(names_of_configs().size(), 11u);
 }
 
@@ -96,7 +96,7 @@ TEST(Configs, SettingsWithoutEffectAreRefused) {
 TEST(Configs, LayoutsDivideEvenly) {
   std::map<std::string, int> worlds;
   for (const std::string& name : names_of_configs()) {
-    const Config asked = load(name);
+    const Config asked = load_file(name);
     const ParallelConfig& p = asked.parallel;
     const auto world = static_cast<int>(std::max<std::int64_t>(p.dp, 1) * p.cp * p.tp);
     if (world == 1) continue;
@@ -116,7 +116,7 @@ TEST(Configs, LayoutsDivideEvenly) {
 }
 
 TEST(Configs, CoverEveryKindOfAttention) {
-  const auto kind = [](const char* file) { return load(file).model.attention.kind; };
+  const auto kind = [](const char* file) { return load_file(file).model.attention.kind; };
   EXPECT_EQ(kind("nanogpt_cpu.yaml"), "dense");
   EXPECT_EQ(kind("shakespeare_window.yaml"), "window");
   EXPECT_EQ(kind("shakespeare_dilated.yaml"), "dilated");

@@ -220,6 +220,23 @@ TEST(SmallFilesOfLocks, AFileSystemWithoutLocksIsNotTakenForAnotherProcess) {
   }
 }
 
+// Some file systems in user space and on networks refuse these calls with EINVAL.
+TEST(SmallFilesOfFolders, FilesAreWrittenWhereFoldersCannotBeFlushedNorSpaceReserved) {
+  const TempFolder folder;
+  std::set<std::string> refused;
+  const IoWatch watch(folder.path().string(), [&](const IoCall& call) {
+    const bool refuses = call.name == "reserve" || (call.name == "sync" && fs::is_directory(call.path));
+    if (refuses) refused.insert(call.name);
+    return refuses ? EINVAL : 0;
+  });
+  const std::string text = (folder.path() / "text").string();
+  write_atomically(text, [](FileHandle& file) { file.write("words", 5); });
+  EXPECT_EQ(read_file(text), "words");
+  File(folder.path() / "shard", File::Mode::create).reserve(1 << 20);
+  sync_directory(folder.path());
+  EXPECT_EQ(refused, (std::set<std::string>{"reserve", "sync"}));
+}
+
 // Models a network file system, where a signal interrupts even calls that do not wait. Only a signal gives EINTR, which
 // means nothing about the file: saves, reads and locks succeed as without it.
 TEST(SmallFilesOfSignals, ASignalThatInterruptsACallDoesNotFailIt) {

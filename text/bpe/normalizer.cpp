@@ -148,9 +148,9 @@ class Replace final : public Normalizer {
   std::string from_, to_;
 };
 
-class Sequence final : public Normalizer {
+class NormalizerSequence final : public Normalizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<Normalizer>> all) : all_(std::move(all)) {}
+  explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> all) : all_(std::move(all)) {}
   bool keeps(const TextSlice& s) const override {
     return std::ranges::all_of(all_, [&](const auto& n) { return n->keeps(s); });
   }
@@ -179,7 +179,7 @@ std::unique_ptr<Normalizer> replace(std::string from, std::string to) {
   return std::make_unique<Replace>(std::move(from), std::move(to));
 }
 std::unique_ptr<Normalizer> sequence(std::vector<std::unique_ptr<Normalizer>> all) {
-  return std::make_unique<Sequence>(std::move(all));
+  return std::make_unique<NormalizerSequence>(std::move(all));
 }
 
 }  // namespace ring::bpe

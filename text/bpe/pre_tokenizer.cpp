@@ -164,9 +164,9 @@ class Metaspace final : public PreTokenizer {
   std::unique_ptr<PreTokenizer> words_;
 };
 
-class Sequence final : public PreTokenizer {
+class PreTokenizerSequence final : public PreTokenizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> all) : all_(std::move(all)) {}
+  explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> all) : all_(std::move(all)) {}
   void split(const TextSlice& s, const SliceFn& take) const override { from(0, s, take); }
 
  private:
@@ -192,7 +192,7 @@ std::unique_ptr<PreTokenizer> metaspace(std::string replacement, Prepending prep
   return std::make_unique<Metaspace>(std::move(replacement), prepending, split);
 }
 std::unique_ptr<PreTokenizer> sequence(std::vector<std::unique_ptr<PreTokenizer>> all) {
-  return std::make_unique<Sequence>(std::move(all));
+  return std::make_unique<PreTokenizerSequence>(std::move(all));
 }
 
 }  // namespace ring::bpe

@@ -101,7 +101,7 @@ Ranges others(const Ranges& ranges) {
     add_without_surrogates(first);
     next = last + 1;
   }
-  add_without_surrogates(0x110000);
+  add_without_surrogates(unicode::kCodePoints);
   return all;
 }
 
@@ -119,7 +119,7 @@ Ranges both(const Ranges& a, const Ranges& b) {
 // Returns the characters that PCRE2 matches with \p{name}.
 Ranges known_to_pcre2(const std::string& name) {
   std::string text;
-  for (char32_t c = 0; c < 0x110000; ++c)
+  for (char32_t c = 0; c < unicode::kCodePoints; ++c)
     if (c < 0xD800 || c >= 0xE000) utf8::append(text, c);
   const std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code(compiled(R"(\p{)" + name + "}"), pcre2_code_free);
   Ranges ranges;

@@ -160,17 +160,17 @@ class Trainer {
   std::priority_queue<Entry> queue_;
 };
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json byte_level(bool use_regex) {
+OrderedJson byte_level(bool use_regex) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", use_regex}};
 }
 
-Json pre_tokenizer_of(Pattern pattern) {
+OrderedJson pre_tokenizer_of(Pattern pattern) {
   if (pattern == Pattern::gpt2) return byte_level(true);
-  const Json split = {
+  const OrderedJson split = {
       {"type", "Split"}, {"pattern", {{"Regex", regex_of(pattern)}}}, {"behavior", "Isolated"}, {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, byte_level(false)})}};
+  return {{"type", "Sequence"}, {"pretokenizers", OrderedJson::array({split, byte_level(false)})}};
 }
 
 // Returns the entries in brackets, one per line.
@@ -182,18 +182,18 @@ std::string lines_of(std::size_t count, const char* open, const char* close, Ent
 }
 
 std::string file_of(const Vocabulary& v, Pattern pattern) {
-  const Json end = {{"id", 0},         {"content", kEndOfText}, {"single_word", false}, {"lstrip", false},
-                    {"rstrip", false}, {"normalized", false},   {"special", true}};
-  const Json normalizer = pattern == Pattern::qwen2 ? Json{{"type", "NFC"}} : Json();
-  const Json model = {{"type", "BPE"},
-                      {"dropout", nullptr},
-                      {"unk_token", nullptr},
-                      {"continuing_subword_prefix", nullptr},
-                      {"end_of_word_suffix", nullptr},
-                      {"fuse_unk", false},
-                      {"byte_fallback", false},
-                      {"ignore_merges", false}};
-  const auto quoted = [](const std::string& text) { return Json(text).dump(); };
+  const OrderedJson end = {{"id", 0},         {"content", kEndOfText}, {"single_word", false}, {"lstrip", false},
+                           {"rstrip", false}, {"normalized", false},   {"special", true}};
+  const OrderedJson normalizer = pattern == Pattern::qwen2 ? OrderedJson{{"type", "NFC"}} : OrderedJson();
+  const OrderedJson model = {{"type", "BPE"},
+                             {"dropout", nullptr},
+                             {"unk_token", nullptr},
+                             {"continuing_subword_prefix", nullptr},
+                             {"end_of_word_suffix", nullptr},
+                             {"fuse_unk", false},
+                             {"byte_fallback", false},
+                             {"ignore_merges", false}};
+  const auto quoted = [](const std::string& text) { return OrderedJson(text).dump(); };
   std::string settings = model.dump();
   settings.pop_back();  // removes the closing brace, since vocab and merges follow
   return str("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [",

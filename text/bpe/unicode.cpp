@@ -14,8 +14,6 @@
 namespace ring::unicode {
 namespace {
 
-constexpr char32_t kEnd = 0x110000;  // end of the range of code points
-
 #ifdef RING_WITH_UTF8PROC
 
 bool is_surrogate(char32_t c) { return c >= 0xD800 && c < 0xE000; }
@@ -227,15 +225,15 @@ const Normalization& Normalization::of_form(Form form) {
 
 #ifdef RING_WITH_UTF8PROC
 
-Traits::Traits() : table_(kEnd) {
-  for (char32_t c = 0; c < kEnd; ++c) table_[c] = is_surrogate(c) ? 0 : traits_of(c);
+Traits::Traits() : table_(kCodePoints) {
+  for (char32_t c = 0; c < kCodePoints; ++c) table_[c] = is_surrogate(c) ? 0 : traits_of(c);
 }
 
 Normalization::Normalization(Form form)
     : composes_(form == Form::nfc || form == Form::nfkc),
       compatible_(form == Form::nfkc || form == Form::nfkd),
-      unstable_(kEnd) {
-  for (char32_t c = 0; c < kEnd; ++c) {
+      unstable_(kCodePoints) {
+  for (char32_t c = 0; c < kCodePoints; ++c) {
     if (!may_change(c)) continue;
     const Decomposed canonical = decomposed(c, false);
     // A character that is not the first one of a decomposition may combine with the character before it.

@@ -12,12 +12,12 @@
 namespace ring::chat {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json parsed(const std::string& text, const std::string& name) {
-  Json j;
+OrderedJson parsed(const std::string& text, const std::string& name) {
+  OrderedJson j;
   try {
-    j = parse_json<Json>(text);
+    j = parse_json<OrderedJson>(text);
   } catch (const Error& e) {
     fail(name, " cannot be read as JSON: ", shown(e.what(), 400));
   }
@@ -26,20 +26,21 @@ Json parsed(const std::string& text, const std::string& name) {
 }
 
 // Returns the text of a token, which is a string or an object with a string in "content"; "" for anything else.
-std::string token_text(const Json& token) {
+std::string token_text(const OrderedJson& token) {
   if (token.is_string()) return token.get<std::string>();
   const bool described = token.is_object() && token.contains("content") && token["content"].is_string();
   return described ? token["content"].get<std::string>() : "";
 }
 
 // Returns the template: a string or, in a list of {"name", "template"}, the template named "default".
-std::string template_in(const Json& j, const std::string& name) {
+std::string template_in(const OrderedJson& j, const std::string& name) {
   const auto found = j.find("chat_template");
   if (found == j.end() || found->is_null()) return "";
   if (found->is_string()) return found->get<std::string>();
   if (found->is_array())
-    for (const Json& one : *found)
-      if (one.is_object() && one.value("name", Json()) == "default" && one.value("template", Json()).is_string())
+    for (const OrderedJson& one : *found)
+      if (one.is_object() && one.value("name", OrderedJson()) == "default" &&
+          one.value("template", OrderedJson()).is_string())
         return one["template"].get<std::string>();
   fail(name, ": chat_template is a JSON ", found->type_name(),
        ". Expected a template, or a list with one named 'default'. Give a template with --chat-template");
@@ -70,7 +71,7 @@ std::string without_generation_tags(const std::string& source) {
 }
 
 std::string Format::to_json() const {
-  Json j{{"chat_template", source}};
+  OrderedJson j{{"chat_template", source}};
   for (const auto& [name, text] : tokens) j[name] = text;
   return ring::json_text(j);
 }
@@ -80,7 +81,7 @@ Format Format::from_json(const std::string& json, const std::string& name) { ret
 Format published_format(const std::string& config, const std::string& config_name, const std::string& jinja) {
   Format f{jinja, {}};
   if (config.empty()) return f;
-  const Json j = parsed(config, config_name);
+  const OrderedJson j = parsed(config, config_name);
   if (f.source.empty()) f.source = template_in(j, config_name);
   for (const auto& [name, token] : j.items())
     if (std::string text = name.ends_with("_token") ? token_text(token) : ""; !text.empty())

@@ -7,7 +7,7 @@
 namespace ring::chat {
 namespace {
 
-constexpr int kDeepest = 100;  // maximum depth of the tree and of the parser's recursion
+constexpr int kDeepestTree = 100;  // maximum depth of the tree and of the parser's recursion
 
 }  // namespace
 
@@ -15,7 +15,7 @@ constexpr int kDeepest = 100;  // maximum depth of the tree and of the parser's 
 class Nesting {
  public:
   explicit Nesting(ExpressionParser& p) : p_(p) {
-    if (++p_.nesting_ > kDeepest) p_.wrong("expressions are nested more than ", kDeepest, " times");
+    if (++p_.nesting_ > kDeepestTree) p_.wrong("expressions are nested more than ", kDeepestTree, " times");
   }
   ~Nesting() { --p_.nesting_; }
   Nesting(const Nesting&) = delete;
@@ -35,7 +35,7 @@ NodePtr ExpressionParser::make_node(NodeKind kind, std::string text) const {
 
 NodePtr ExpressionParser::add_part(NodePtr n, NodePtr part) const {
   if (part) n->depth = std::max(n->depth, part->depth + 1);
-  if (n->depth > kDeepest) wrong("expressions or blocks are nested more than ", kDeepest, " times");
+  if (n->depth > kDeepestTree) wrong("expressions or blocks are nested more than ", kDeepestTree, " times");
   n->parts.push_back(std::move(part));
   return n;
 }

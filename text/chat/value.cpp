@@ -13,7 +13,7 @@
 namespace ring::chat {
 namespace {
 
-constexpr std::size_t kDeepest = 100;
+constexpr std::size_t kDeepestValue = 100;
 
 const Extent* extent_of(const Value& v) {
   if (const auto* list = v.get<std::shared_ptr<const List>>()) return &(*list)->extent;
@@ -25,7 +25,7 @@ const Extent* extent_of(const Value& v) {
 void grow(Extent& all, const Value& item) {
   if (item.is<std::shared_ptr<Namespace>>()) fail("a namespace cannot be part of a list, an object or a namespace");
   const Extent* inner = extent_of(item);
-  if (inner && inner->depth >= kDeepest) fail("lists and objects are nested more than ", kDeepest, " times");
+  if (inner && inner->depth >= kDeepestValue) fail("lists and objects are nested more than ", kDeepestValue, " times");
   all.depth = std::max(all.depth, inner ? inner->depth + 1 : 1);
   all.bytes += item.bytes();
   check_bytes(all.bytes);

@@ -5,7 +5,6 @@
 namespace ring::unicode {
 namespace {
 
-constexpr char32_t kEnd = 0x110000;  // end of the range of code points
 constexpr std::uint32_t kAlternating = 31;
 constexpr std::string_view kNames = "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";
 
@@ -287,10 +286,10 @@ constexpr std::array kHan = std::to_array<CharacterRange>(
 
 std::vector<Category> all_categories() {
   std::vector<Category> all;
-  all.reserve(kEnd);
+  all.reserve(kCodePoints);
   for (std::size_t i = 0; i < std::size(kRuns); ++i) {
     const std::uint32_t kind = kRuns[i] & 31;
-    const char32_t end = i + 1 < std::size(kRuns) ? kRuns[i + 1] >> 5 : kEnd;
+    const char32_t end = i + 1 < std::size(kRuns) ? kRuns[i + 1] >> 5 : kCodePoints;
     for (char32_t c = kRuns[i] >> 5; c < end; ++c) {
       const Category turn = (c - (kRuns[i] >> 5)) % 2 ? Category::ll : Category::lu;
       all.push_back(kind == kAlternating ? turn : static_cast<Category>(kind));
@@ -303,7 +302,7 @@ std::vector<Category> all_categories() {
 
 Category category(char32_t c) {
   static const std::vector<Category> all = all_categories();
-  return c < kEnd ? all[c] : Category::cn;
+  return c < kCodePoints ? all[c] : Category::cn;
 }
 
 std::vector<CharacterRange> characters_of(std::string_view name) {
@@ -312,7 +311,7 @@ std::vector<CharacterRange> characters_of(std::string_view name) {
   for (std::size_t k = 0; k < wanted.size(); ++k)
     wanted[k] = name.size() <= 2 && !name.empty() && kNames.substr(2 * k, name.size()) == name;
   std::vector<CharacterRange> ranges;
-  for (char32_t c = 0; c < kEnd; ++c) {
+  for (char32_t c = 0; c < kCodePoints; ++c) {
     if (!wanted[static_cast<std::size_t>(category(c))]) continue;
     if (ranges.empty() || ranges.back().last + 1 != c) ranges.push_back({c, c});
     ranges.back().last = c;

@@ -10,6 +10,7 @@
 namespace ring::unicode {
 
 inline constexpr std::string_view kVersion = "16.0";
+inline constexpr char32_t kCodePoints = 0x110000;  // number of code points
 
 // Unicode's names in lower case (lu is Lu); cn is unassigned.
 enum class Category : std::uint8_t {
