@@ -16,6 +16,8 @@ constexpr std::string_view kRecode = "convert it first: iconv -f UTF-16 -t UTF-8
 constexpr std::string_view kTokens =
     "'ringmaster data prepare' reads it if it is named PREFIX.idx and is beside PREFIX.bin; a tokenizer needs the "
     "text that its tokens were made from";
+constexpr std::string_view kTable =
+    "write its texts to a .jsonl file first (pandas: to_json(orient='records', lines=True))";
 constexpr std::string_view kRecords = "if it has an object in each line, name the text member with --text-field";
 constexpr std::string_view kRename = "if it has an object in each line, rename it to .jsonl";
 
@@ -129,6 +131,8 @@ std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string
   if (records) return std::nullopt;
   if (has_ending(path, ".json") || begins_record(head))
     return ForeignKind{"JSON, whose markup would be learned with the text", kRecords, kRename};
+  if (has_ending(path, ".csv") || has_ending(path, ".tsv"))
+    return ForeignKind{"a table, whose header and quotes would be learned with the text", kTable};
   return std::nullopt;
 }
 

@@ -73,6 +73,16 @@ TEST(TextKind, JsonAsTextIsRefused) {
                {"'text'", "--text-field", "--as-text"});
 }
 
+TEST(TextKind, CsvAsTextIsRefused) {
+  TempFolder folder;
+  for (const char* name : {"a.csv", "b.TSV", "c.csv.gz"}) {
+    write_text(folder / name, "id,text\n1,\"words\"\n");
+    expect_error([&] { list_text_files({folder / name}, "*"); },
+                 {name, " is not text, but a table", ".jsonl", "--as-text"});
+    EXPECT_EQ(list_text_files({folder / name}, "*", true).size(), 1u) << name;
+  }
+}
+
 TEST(TextKind, JsonLinesAreRecognizedByTheirName) {
   TempFolder folder;
   for (const char* name : {"a.jsonl", "c.ndjson", "D.JSONL", "e.jsonl.gz"}) {

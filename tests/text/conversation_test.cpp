@@ -335,6 +335,15 @@ TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
         R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": [)"
         R"({"type": "text", "text": "b"}, {"type": "text", "text": "c", "train": false}]}])",
         "message 1: 'train' excludes a part of its 'content' from training");
+  const auto user = [](const std::string& mark) {
+    return R"([{"role": "user", "content": "a", )" + mark + R"(}, {"role": "assistant", "content": "b"}])";
+  };
+  for (const char* mark : {R"("train": true)", R"("training": 1)", R"("loss": true)", R"("mask": false)"})
+    wrong(chatml, user(mark), " selects a message of the role \"user\" for training");
+  wrong(chatml, user(R"("train_detail": [{"begin_offset": 0, "end_offset": 1, "train": true}])"),
+        "message 0: 'train_detail' selects parts");
+  for (const char* mark : {R"("train": false)", R"("weight": 0)", R"("masked": true)", R"("loss": null)"})
+    EXPECT_EQ(marked_text(chatml, user(mark)), a + "[[b<|im_end|>]]\n") << mark;
   wrong({{"{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", {}}, "t"},
         chat(R"("weight": 0)", R"("weight": 1)"), "marks 4 texts with {% generation %}, but the conversation has 2");
   const ConversationWriter turns(

@@ -12,22 +12,22 @@
 namespace ring::chat {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string role_of(const Value& message) { return message.members().find("role")->text(); }
 
-bool has_calls(const Json& message) {
+bool has_calls(const OrderedJson& message) {
   const auto calls = message.find("tool_calls");
   return calls != message.end() && !calls->is_null() && !calls->empty();
 }
 
 // Returns the concatenated text of content that is a list. Throws Error if a part is not text.
-std::string text_of_parts(const Json& content, const std::string& which) {
+std::string text_of_parts(const OrderedJson& content, const std::string& which) {
   std::string text;
   for (std::size_t i = 0; i < content.size(); ++i) {
-    const Json& part = content[i];
-    const bool is_text = part.is_object() && part.value("type", Json("text")) == "text" && part.contains("text") &&
-                         part["text"].is_string();
+    const OrderedJson& part = content[i];
+    const bool is_text = part.is_object() && part.value("type", OrderedJson("text")) == "text" &&
+                         part.contains("text") && part["text"].is_string();
     if (!is_text) fail(which, ": part ", i, " of its 'content' is not text. Only text is supported");
     text += part["text"].get_ref<const std::string&>();
   }
@@ -35,7 +35,7 @@ std::string text_of_parts(const Json& content, const std::string& which) {
 }
 
 // Throws Error if a message or record has a non-empty member `key` that the template's source never mentions.
-void check_written(const Json& object, const char* key, const std::string& which, const std::string& source) {
+void check_written(const OrderedJson& object, const char* key, const std::string& which, const std::string& source) {
   const auto value = object.find(key);
   if (value == object.end() || value->is_null() || value->empty() || *value == "") return;
   if (source.find(key) == std::string::npos)
@@ -43,13 +43,13 @@ void check_written(const Json& object, const char* key, const std::string& which
 }
 
 // Throws Error if the object has the member `former`, which OpenAI has replaced by `now` and which no template writes.
-void refuse_former(const Json& object, const char* former, const char* now, const std::string& which) {
+void refuse_former(const OrderedJson& object, const char* former, const char* now, const std::string& which) {
   if (const auto value = object.find(former); value != object.end() && !value->empty())
     fail(which, " has '", former, "', which templates do not write: give it as '", now, "'");
 }
 
 // Throws Error if the template would omit a part of the message, or write it in Python's notation.
-void check_message(const Json& m, const std::string& which, const std::string& source) {
+void check_message(const OrderedJson& m, const std::string& which, const std::string& source) {
   if (!m.is_object()) fail(which, ": expected an object with 'role' and 'content', got a JSON ", m.type_name());
   if (!m.contains("role")) fail(which, " has no 'role'");
   if (!m["role"].is_string()) fail(which, ": expected a string in 'role', got a JSON ", m["role"].type_name());
@@ -70,18 +70,18 @@ void check_message(const Json& m, const std::string& which, const std::string& s
 
 // Decodes call arguments that are a string with a JSON object inside: replaces the string by the object if `written`,
 // the conversation's text, contains the string as JSON, in quotes. Returns true if it replaced any.
-bool decode_arguments(Json& message, const std::string& written) {
+bool decode_arguments(OrderedJson& message, const std::string& written) {
   if (!has_calls(message)) return false;
   bool decoded = false;
-  for (Json& call : message["tool_calls"]) {
+  for (OrderedJson& call : message["tool_calls"]) {
     if (!call.is_object()) continue;
-    Json& function = call.contains("function") && call["function"].is_object() ? call["function"] : call;
+    OrderedJson& function = call.contains("function") && call["function"].is_object() ? call["function"] : call;
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     const std::string quoted = ring::json_text(function["arguments"]);
     if (find_part(written, quoted) == std::string::npos) continue;
-    Json arguments;
+    OrderedJson arguments;
     try {
-      arguments = parse_json<Json>(function["arguments"].get_ref<const std::string&>());
+      arguments = parse_json<OrderedJson>(function["arguments"].get_ref<const std::string&>());
     } catch (const Error&) {
       continue;  // the string does not contain JSON
     }
@@ -127,7 +127,7 @@ std::vector<Part> cut(const std::string& text, const std::vector<std::pair<std::
   return parts;
 }
 
-Json text_parts(const std::string& text) { return Json::array({{{"type", "text"}, {"text", text}}}); }
+OrderedJson text_parts(const std::string& text) { return OrderedJson::array({{{"type", "text"}, {"text", text}}}); }
 
 constexpr const char* kRemedy =
     ". The assistants' turns cannot be found in such a text. Use a template that marks them with {% generation %}, or "
@@ -143,8 +143,8 @@ ConversationWriter::ConversationWriter(Format format, const std::string& name, c
 }
 
 // A template that writes the content as a list, in Python or JSON notation, does not read lists.
-bool ConversationWriter::writes_text(const Json& content, std::string_view text) const {
-  const Json message = {{"role", "user"}, {"content", content}};
+bool ConversationWriter::writes_text(const OrderedJson& content, std::string_view text) const {
+  const OrderedJson message = {{"role", "user"}, {"content", content}};
   try {
     const std::string written = write({from_json(message)}, 1, {}, false).text;
     const auto has = [&](std::string_view part) { return written.find(part) != std::string::npos; };
@@ -154,16 +154,16 @@ bool ConversationWriter::writes_text(const Json& content, std::string_view text)
   }
 }
 
-std::vector<Value> ConversationWriter::message_values(const Json& messages) const {
+std::vector<Value> ConversationWriter::message_values(const OrderedJson& messages) const {
   if (!messages.is_array()) fail("expected a list of messages, got a JSON ", messages.type_name());
   if (messages.empty()) fail("the list of messages is empty");
   std::vector<Value> out;
-  for (const Json& m : messages) {
+  for (const OrderedJson& m : messages) {
     const std::string which = str("message ", out.size());
     check_message(m, which, format_.source);
     const bool parts = m.contains("content") && m["content"].is_array();
     const std::string text = parts ? text_of_parts(m["content"], which) : "";
-    Json as_read = m;
+    OrderedJson as_read = m;
     if (parts && !reads_parts_) as_read["content"] = text;
     if (!reads_strings_ && m.contains("content") && m["content"].is_string())
       as_read["content"] = text_parts(m["content"].get<std::string>());
@@ -172,14 +172,14 @@ std::vector<Value> ConversationWriter::message_values(const Json& messages) cons
   return out;
 }
 
-ConversationWriter::Whole ConversationWriter::write_whole(const Json& list, std::vector<Value> messages,
+ConversationWriter::Whole ConversationWriter::write_whole(const OrderedJson& list, std::vector<Value> messages,
                                                           const std::vector<Member>& given, bool ask) const {
   Whole whole{.messages = std::move(messages), .rendered = {}};
   whole.rendered = write(whole.messages, whole.messages.size(), given, ask);
   if (std::ranges::none_of(list, has_calls)) return whole;
-  Json decoded = list;
+  OrderedJson decoded = list;
   bool changed = false;
-  for (Json& m : decoded) changed |= decode_arguments(m, whole.rendered.text);
+  for (OrderedJson& m : decoded) changed |= decode_arguments(m, whole.rendered.text);
   if (!changed) return whole;
   whole.messages = message_values(decoded);
   whole.rendered = write(whole.messages, whole.messages.size(), given, ask, whole.rendered.steps);
@@ -228,7 +228,7 @@ ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& me
 
 // Returns `given` as variables. Throws Error if the template would omit a part of the conversation, or if a name is
 // reserved.
-std::vector<Member> ConversationWriter::checked_variables(const Json& given) const {
+std::vector<Member> ConversationWriter::checked_variables(const OrderedJson& given) const {
   std::vector<Member> variables;
   if (given.is_null()) return variables;
   for (const char* name : {"tools", "documents"}) check_written(given, name, "the record", format_.source);
@@ -241,7 +241,7 @@ std::vector<Member> ConversationWriter::checked_variables(const Json& given) con
   return variables;
 }
 
-std::vector<Part> ConversationWriter::parts(const Json& list, const Json& given) const {
+std::vector<Part> ConversationWriter::parts(const OrderedJson& list, const OrderedJson& given) const {
   std::vector<Value> messages = message_values(list);
   if (std::ranges::none_of(messages, [](const Value& m) { return role_of(m) == "assistant"; }))
     fail("no message has the role 'assistant': nothing of this conversation would be learned");
@@ -253,10 +253,15 @@ std::vector<Part> ConversationWriter::parts(const Json& list, const Json& given)
 }
 
 // If an assistant's message is excluded from training, requires one span for each assistant's message.
-ConversationWriter::Spans ConversationWriter::learned_spans(const Json& list, const Spans& spans) const {
+ConversationWriter::Spans ConversationWriter::learned_spans(const OrderedJson& list, const Spans& spans) const {
   std::vector<bool> wanted;
-  for (std::size_t i = 0; i < list.size(); ++i)
-    if (list[i]["role"] == "assistant") wanted.push_back(is_learned(list[i], str("message ", i)));
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string name = str("message ", i);
+    if (list[i]["role"] == "assistant")
+      wanted.push_back(is_learned(list[i], name));
+    else
+      check_not_learned(list[i], name);
+  }
   if (std::ranges::count(wanted, false) == 0) return spans;
   if (std::ranges::count(wanted, true) == 0) fail("every assistant message is excluded from training");
   if (spans.size() != wanted.size())
@@ -269,7 +274,7 @@ ConversationWriter::Spans ConversationWriter::learned_spans(const Json& list, co
   return out;
 }
 
-std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& given,
+std::vector<Part> ConversationWriter::prompt(const OrderedJson& list, const OrderedJson& given,
                                              const std::function<void(const std::string&)>& on_rendered) const {
   const std::vector<Member> variables = checked_variables(given);
   const Whole whole = write_whole(list, message_values(list), variables, true);
@@ -286,7 +291,7 @@ std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& given
 
 std::string ConversationWriter::end_of_answer() const {
   static const std::string answer = "ringmasteranswers", next = "ringmasterasks";
-  Json list = {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", answer}}};
+  OrderedJson list = {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", answer}}};
   const auto behind = [&] {
     const std::vector<Value> messages = message_values(list);
     const std::string text = write(messages, messages.size(), {}, false).text;

@@ -25,6 +25,8 @@ inline constexpr Mark kMarks[] = {{"weight", true, true},       // OpenAI, Mistr
 // Returns false if a mark of the message excludes it from training. Throws Error if a mark has a value between 0 and 1,
 // or if only a part of the message is excluded: by `train_detail` or by a mark in a part of its content.
 bool is_learned(const nlohmann::ordered_json& message, const std::string& message_name);
+// Throws Error if a mark selects this message, which is not an assistant's, for training, whole or in part.
+void check_not_learned(const nlohmann::ordered_json& message, const std::string& message_name);
 // Throws Error if a mark of the record excludes it from training, or has a value between 0 and 1.
 void check_learned(const nlohmann::ordered_json& record);
 
