@@ -1,23 +1,19 @@
 #include "evaluate/generation_config.h"
 
-#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/files.h"
-#include "core/byte_order_mark.h"
 #include "core/check.h"
-#include "core/io_error.h"
+#include "core/joined.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/yaml.h"
 
 namespace ring {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kMaxBytes = 1 << 20;
 constexpr double kMaxTemperature = 100;
 
 // Reads the keys of one generation_config.json.
@@ -52,10 +48,43 @@ class Reader {
   const std::string& file_;
 };
 
-std::string text_in(const fs::path& folder) {
-  std::error_code error;
-  const fs::path file = folder / kGenerationFile;
-  return fs::exists(file, error) ? std::string(without_byte_order_marks(read_text(file, kMaxBytes))) : "";
+// Keys that change how transformers samples and have no counterpart here, with the values that change nothing; null
+// never does.
+struct UnsupportedKey {
+  const char* name;
+  std::optional<double> neutral;
+};
+constexpr UnsupportedKey kUnsupported[] = {{"min_p", 0},
+                                           {"typical_p", 1},
+                                           {"epsilon_cutoff", 0},
+                                           {"eta_cutoff", 0},
+                                           {"num_beams", 1},
+                                           {"penalty_alpha", 0},
+                                           {"guidance_scale", 1},
+                                           {"no_repeat_ngram_size", 0},
+                                           {"min_length", 0},
+                                           {"min_new_tokens", 0},
+                                           {"presence_penalty", 0},
+                                           {"frequency_penalty", 0},
+                                           {"bad_words_ids", {}},
+                                           {"suppress_tokens", {}},
+                                           {"begin_suppress_tokens", {}},
+                                           {"sequence_bias", {}},
+                                           {"forced_bos_token_id", {}},
+                                           {"forced_eos_token_id", {}},
+                                           {"stop_strings", {}},
+                                           {"exponential_decay_length_penalty", {}},
+                                           {"watermarking_config", {}}};
+
+std::vector<std::string> unsupported_in(const Reader& reader) {
+  std::vector<std::string> found;
+  for (const UnsupportedKey& key : kUnsupported) {
+    const Json* value = reader.find(key.name);
+    const bool neutral = !value || (key.neutral && value->is_number() && *value == *key.neutral) ||
+                         (value->is_structured() && value->empty());
+    if (!neutral) found.push_back(str(key.name, " ", shown(json_text(*value))));
+  }
+  return found;
 }
 
 }  // namespace
@@ -65,6 +94,8 @@ void GenerationConfig::apply(Sampling& sampling) const {
   sampling.top_p = top_p.value_or(sampling.top_p);
   sampling.top_k = top_k.value_or(sampling.top_k);
   sampling.repetition_penalty = repetition_penalty.value_or(sampling.repetition_penalty);
+  if (!unsupported.empty())
+    log::warn(kGenerationFile, " of the weights: not supported and ignored: ", joined(unsupported, ", "));
 }
 
 GenerationConfig parse_generation_config(const std::string& text, const std::string& file, std::int64_t vocab_size) {
@@ -86,29 +117,15 @@ GenerationConfig parse_generation_config(const std::string& text, const std::str
   if (const Json* top = reader.find("top_k"))
     c.top_k = reader.count("top_k", *top, std::numeric_limits<std::int32_t>::max());
   if (const Json* draws = reader.find("do_sample"); draws && *draws == false) c.temperature = 0;
+  c.unsupported = unsupported_in(reader);
   return c;
 }
 
-std::string generation_text_of(const std::string& checkpoint) {
-  if (std::string beside = text_in(checkpoint); !beside.empty()) return beside;
-  const std::optional<RunDirectory> run = run_containing(checkpoint);
-  return run ? text_in(run->path()) : "";
-}
-
 GenerationConfig generation_config_of(const Origin& origin) {
-  const std::string text = generation_text_of(origin.checkpoint);
+  const std::string text = kept_text_of(origin.checkpoint, kGenerationFile);
   if (text.empty()) return {};
   return parse_generation_config(text, str(kGenerationFile, " of ", origin.checkpoint),
                                  origin.config.model.resolved().vocab_size);
-}
-
-void copy_generation_config(const RunDirectory& run, const std::string& init_from) {
-  const std::string text = init_from.empty() ? "" : generation_text_of(init_from),
-                    file = run.path() + "/" + kGenerationFile;
-  if (!text.empty()) return replace_text(file, text);
-  std::error_code error;
-  fs::remove(file, error);  // removes a file left by an earlier run
-  if (error) fail("cannot remove ", file, ": ", io_error_text(error.value()));
 }
 
 }  // namespace ring

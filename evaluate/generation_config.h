@@ -9,17 +9,18 @@
 
 #include "engine/origin.h"
 #include "evaluate/generate.h"
+#include "evaluate/kept_files.h"
 
 namespace ring {
-
-inline constexpr const char* kGenerationFile = "generation_config.json";
 
 struct GenerationConfig {
   std::vector<std::int32_t> ends;  // tokens that end a text, beside the tokenizer's end-of-text token
   std::optional<double> temperature, top_p, repetition_penalty;
   std::optional<std::int64_t> top_k;
+  // Keys with values that change how transformers samples, but not how we do, such as "min_p 0.1".
+  std::vector<std::string> unsupported;
 
-  // Overwrites the fields of `sampling` that this config specifies.
+  // Overwrites the fields of `sampling` that this config specifies. Warns of `unsupported`.
   void apply(Sampling& sampling) const;
 };
 
@@ -28,14 +29,7 @@ struct GenerationConfig {
 // Error, which names `file` and the key, for other values, and for tokens >= vocab_size.
 GenerationConfig parse_generation_config(const std::string& text, const std::string& file, std::int64_t vocab_size);
 
-// Returns the text of the generation_config.json beside a checkpoint or in the checkpoint's run; empty if there is
-// none.
-std::string generation_text_of(const std::string& checkpoint);
 // Returns the parsed generation_config.json of a checkpoint. Throws Error like parse_generation_config().
 GenerationConfig generation_config_of(const Origin&);
-
-// Copies the generation_config.json of the weights with which a run starts (init_from) into the run's directory. If
-// init_from is empty, removes the run's file.
-void copy_generation_config(const RunDirectory&, const std::string& init_from);
 
 }  // namespace ring

@@ -13,7 +13,7 @@
 #include "core/stop_signal.h"
 #include "data/token_store.h"
 #include "evaluate/evaluate.h"
-#include "evaluate/generation_config.h"
+#include "evaluate/kept_files.h"
 #include "job/environment.h"
 #include "job/run_phase.h"
 #include "job/worker_status.h"
@@ -235,7 +235,7 @@ class TrainingRun {
                  chats == stores.end() ? "" : (*chats)->chat_template());
     else
       log::warn(dir.path(), ": the changed settings are not saved, because no step follows");
-    if (!run_.start.from.resumes()) copy_generation_config(dir, run_.start.from.init_from);
+    if (!run_.start.from.resumes()) copy_kept_files(dir, run_.start.from.init_from);
     write_memory(dir, run_.start.memory);
   }
 

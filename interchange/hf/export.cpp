@@ -1,5 +1,6 @@
 #include "interchange/hf/export.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -39,28 +40,51 @@ std::optional<std::int32_t> first_token(const Tokenizer& tokenizer, const std::s
   return id.get<std::int32_t>();
 }
 
-std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& format, std::int64_t context,
-                             const std::string& kept) {
+using OrderedJson = nlohmann::ordered_json;
+
+// Returns a tokenizer_config.json for a tokenizer that came without one. generation: as `kept` of first_token().
+OrderedJson new_tokenizer_config(const Tokenizer& tokenizer, const std::string& generation) {
   const bool sentencepiece = tokenizer.kind() == "sentencepiece";
-  nlohmann::ordered_json j = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
-                              {"model_max_length", context},
-                              {"clean_up_tokenization_spaces", false}};
+  OrderedJson j = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
+                   {"clean_up_tokenization_spaces", false}};
   if (sentencepiece) {  // for other tokenizers, tokenizer.json contains these settings
     for (const char* key : {"add_bos_token", "add_eos_token", "legacy"}) j[key] = false;
     j["add_prefix_space"] = tokenizer.blank_in_front();
   }
   const auto named = [&](std::optional<std::int32_t> id) {
-    return id ? nlohmann::ordered_json(tokenizer.piece(*id)) : nlohmann::ordered_json();
+    return id ? OrderedJson(tokenizer.piece(*id)) : OrderedJson();
   };
-  j["bos_token"] = named(first_token(tokenizer, kept));
+  j["bos_token"] = named(first_token(tokenizer, generation));
   j["eos_token"] = named(tokenizer.end_of_text());
-  if (!format.source.empty()) j["chat_template"] = chat::without_generation_tags(format.source);
-  for (const auto& [name, text] : format.tokens) j[name] = text;
+  return j;
+}
+
+// Returns true if chat_template is the template, or a list of named ones that contains it.
+bool has_template(const OrderedJson& config, const std::string& source) {
+  const auto found = config.find("chat_template");
+  if (found == config.end() || !found->is_array()) return found != config.end() && *found == source;
+  return std::ranges::any_of(*found, [&](const OrderedJson& named) {
+    return named.is_object() && named.value("template", OrderedJson()) == source;
+  });
+}
+
+// Returns tokenizer_config.json. `kept` is the one that came with the weights, or "": it changes only where the run
+// has a different chat template or a longer context.
+std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& format, std::int64_t context,
+                             const std::string& generation, const std::string& kept) {
+  OrderedJson j = kept.empty() ? new_tokenizer_config(tokenizer, generation)
+                               : parse_json<OrderedJson>(kept, {.duplicate_keys = DuplicateKeys::last_wins});
+  if (const auto max = j.find("model_max_length"); max == j.end() || !max->is_number() || *max < context)
+    j["model_max_length"] = context;
+  if (!format.source.empty() && !has_template(j, format.source))
+    j["chat_template"] = chat::without_generation_tags(format.source);
+  for (const auto& [name, text] : format.tokens)
+    if (kept.empty() || !j.contains(name)) j[name] = text;
   return j.dump(2) + "\n";
 }
 
 void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const chat::Format& format,
-                     std::int64_t context, const std::string& kept, std::vector<std::string>& notes) {
+                     const std::string& tokenizer_config, std::vector<std::string>& notes) {
   save_tokenizer(tokenizer, (folder / "tokenizer.rmt").string());
   if (!format.source.empty()) write_text(folder / kChatTemplateFile, format.to_json());
   if (tokenizer.plain_file().empty()) {
@@ -70,7 +94,7 @@ void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const c
   }
   const bool model = tokenizer.kind() == "sentencepiece";
   save_tokenizer(tokenizer, (folder / (model ? "tokenizer.model" : "tokenizer.json")).string());
-  write_text(folder / "tokenizer_config.json", tokenizer_config(tokenizer, format, context, kept));
+  write_text(folder / kTokenizerConfigFile, tokenizer_config);
 }
 
 void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors, const fs::path& folder,
@@ -94,9 +118,15 @@ Exported export_found(const FoundCheckpoint& found, const std::string& output, c
   NewFolder folder(output);
   write_weights(found, tensors, folder.path(), options, e.type);
   const auto tokenizer = known_tokenizer(origin, e.notes);
-  const std::string kept = generation_text_of(origin.checkpoint);
+  const std::string kept = kept_text_of(origin.checkpoint, kGenerationFile);
   const TextEnds ends = all_text_ends_of(origin, tokenizer, e.notes);
-  if (tokenizer) write_tokenizer(folder.path(), *tokenizer, chat_format_of(origin), model.context, kept, e.notes);
+  if (tokenizer) {
+    const chat::Format format = chat_format_of(origin);
+    write_tokenizer(folder.path(), *tokenizer, format,
+                    tokenizer_config(*tokenizer, format, model.context, kept,
+                                     kept_text_of(origin.checkpoint, kTokenizerConfigFile)),
+                    e.notes);
+  }
   write_text(folder.path() / "config.json", hf_config(e.family, model, e.type, ends, kept));
   write_text(folder.path() / kGenerationFile, hf_generation_config(ends, kept));
   folder.commit();

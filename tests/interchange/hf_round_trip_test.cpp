@@ -236,12 +236,18 @@ TEST_F(Hf, EndTokensAndSamplingAreImportedAndExported) {
   EXPECT_EQ(s.top_p, 0.9);
   EXPECT_EQ(s.top_k, 20);
   EXPECT_EQ(s.repetition_penalty, 1.1);
+  EXPECT_TRUE(g.unsupported.empty());
+  EXPECT_EQ(
+      parse_generation_config(
+          R"({"min_p": 0.1, "typical_p": 1.0, "num_beams": 4, "suppress_tokens": [], "eta_cutoff": null})", "f", 9)
+          .unsupported,
+      (std::vector<std::string>{"min_p 0.1", "num_beams 4"}));
   // A run that starts from these weights also has the file.
   fs::create_directories(path("tuned"));
   const RunDirectory tuned(path("tuned").string());
-  copy_generation_config(tuned, first_checkpoint(path("new")).string());
+  copy_kept_files(tuned, first_checkpoint(path("new")).string());
   EXPECT_EQ(json_in(path("tuned") / "generation_config.json"), published);
-  copy_generation_config(tuned, "");
+  copy_kept_files(tuned, "");
   EXPECT_FALSE(fs::exists(path("tuned") / "generation_config.json"));
   export_to_hf(path("new").string(), path("again").string(), {});
   nlohmann::json again = json_in(path("again") / "generation_config.json");
@@ -344,6 +350,57 @@ TEST_F(Hf, ATokenizerJsonIsExportedUnchanged) {
   EXPECT_TRUE(import_from_hf(path("out").string(), path("new").string(), {}).notes.empty());
   EXPECT_EQ(open_session(path("new").string(), {.threads = 1, .device = DeviceChoice::cpu}).tokenizer->hash(),
             t->hash());
+}
+
+TEST_F(Hf, ATokenizerConfigIsExportedAsItWasImported) {
+  const auto t = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab ab"); }, {.vocab_size = 300});
+  save_tokenizer(*t, (path("run") / "tokenizer.rmt").string());
+  export_to_hf(path("run").string(), path("out").string(), {});
+  const nlohmann::json published = {
+      {"tokenizer_class", "PreTrainedTokenizerFast"},
+      {"eos_token", {{"content", "<|endoftext|>"}, {"lstrip", false}}},
+      {"pad_token", "a"},
+      {"padding_side", "left"},
+      {"model_max_length", 1e30},
+      {"chat_template",
+       {{{"name", "default"}, {"template", "{{ messages }}"}}, {{"name", "tools"}, {"template", "{{ tools }}"}}}}};
+  const auto import_with = [&](const nlohmann::json& config, const char* run) {
+    fs::remove(path("out") / "tokenizer_config.json");
+    write_text(path("out") / "tokenizer_config.json", "\xEF\xBB\xBF" + config.dump());
+    for (const char* own : {"tokenizer.rmt", "chat_template.json"}) fs::remove(path("out") / own);
+    import_from_hf(path("out").string(), path(run).string(), {});
+  };
+  const auto exported = [&](const char* run) {
+    fs::remove_all(path("again"));
+    export_to_hf(path(run).string(), path("again").string(), {});
+    return json_in(path("again") / "tokenizer_config.json");
+  };
+  import_with(published, "new");
+  EXPECT_EQ(exported("new"), published);
+
+  // A different template and a longer context replace the imported ones. The other keys stay.
+  write_text(RunDirectory(path("new").string()).chat_template_file(), chat::Format{"{{ 1 }}", {}}.to_json());
+  nlohmann::json expected = published;
+  expected["chat_template"] = "{{ 1 }}";
+  EXPECT_EQ(exported("new"), expected);
+  nlohmann::json shorter = published;
+  shorter.erase("chat_template");
+  shorter["model_max_length"] = 1;
+  import_with(shorter, "short");
+  const nlohmann::json longer = exported("short");
+  EXPECT_GT(longer.at("model_max_length"), 1);
+  shorter["model_max_length"] = longer.at("model_max_length");
+  EXPECT_EQ(longer, shorter);
+
+  // A run keeps the file only while its tokenizer is the imported one.
+  fs::create_directories(path("tuned"));
+  const RunDirectory tuned(path("tuned").string());
+  save_tokenizer(*t, tuned.tokenizer_file());
+  copy_kept_files(tuned, first_checkpoint(path("new")).string());
+  EXPECT_EQ(json_in(path("tuned") / "tokenizer_config.json"), published);
+  save_tokenizer(*bytes_tokenizer(), tuned.tokenizer_file());
+  copy_kept_files(tuned, first_checkpoint(path("new")).string());
+  EXPECT_FALSE(fs::exists(path("tuned") / "tokenizer_config.json"));
 }
 
 TEST_F(Hf, ChatTemplatesAreExportedAndImported) {
