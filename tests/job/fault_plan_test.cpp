@@ -65,29 +65,31 @@ TEST(FaultPlan, NamesThePlaceAndTheKnownWords) {
   const auto expect = [&](const std::string& text, const std::string& message) {
     EXPECT_NE(error(text).find(message), std::string::npos) << error(text);
   };
-  expect(
-      "7:kil",
-      "character 3: 'kil' is not a known kind of fault; expected one of kill, stop, slow, corrupt, io, memory, device");
-  expect("7:kill@rank=1;slow@phase=forwards,factor=2",
-         "character 26: 'forwards' is not a phase; expected one of load, data, ");
-  expect("7:kill@factor=2", "character 8: 'factor' is not a key of kill; expected one of rank step phase ");
-  expect("7:kill@rank=x", "character 13: 'x' is not a rank; give a number, several as 0+2, any or all");
-  expect("7:kill@after=5", "'5' is not a time: give a number and ms, s, m or h");
-  expect("7:kill@step=0", "'0' is not a whole number from 1 to ");
+  expect("7:kil", "character 3: 'kil'");
+  expect("7:kil", "kill, stop, slow, corrupt, io, memory, device");
+  expect("7:kill@rank=1;slow@phase=forwards,factor=2", "character 26: 'forwards'");
+  expect("7:kill@rank=1;slow@phase=forwards,factor=2", "load, data, ");
+  expect("7:kill@factor=2", "character 8: 'factor'");
+  expect("7:kill@factor=2", "rank step phase ");
+  expect("7:kill@rank=x", "character 13: 'x' is not a rank");
+  expect("7:kill@after=5", "'5' is not a time");
+  expect("7:kill@step=0", "'0' is not a whole number");
   expect("7:kill@step", "'step' has no value");
   expect("7:kill@step=1,step=2", "is given twice");
-  expect("7:io@error=EFOO", "'EFOO' is not a known error; expected one of EIO, ENOSPC, EDQUOT, EROFS, short");
+  expect("7:io@error=EFOO", "'EFOO' is not");
+  expect("7:io@error=EFOO", "EIO, ENOSPC, EDQUOT, EROFS, short");
   expect("7:io@call=fsync,error=short", "requires call=write or call=read");
   expect("7:io@call=fsync", "needs either error or wait");
   expect("7:slow", "needs either factor or wait");
-  expect("7:slow@factor=nan", "'nan' is not a number from 1 to ");
+  expect("7:slow@factor=nan", "'nan' is not a number");
   expect("7:kill@mean=5s,step=3", "remove step, phase and probability");
   expect("7:kill@rank=1,agent=1", "write two faults");
-  expect("7:device@after=5s", "'after' is not a key of device; expected one of rank step phase attempt probability");
-  expect("7:device@phase=commit", "which no device does: give a phase of steps");
-  expect("kill@rank=1", "'kill@rank=1' is not a seed from 0 to ");
+  expect("7:device@after=5s", "'after' is not a key");
+  expect("7:device@after=5s", "rank step phase attempt probability");
+  expect("7:device@phase=commit", "which no device does");
+  expect("kill@rank=1", "'kill@rank=1' is not a seed");
   expect("7", "write SEED:FAULT;FAULT...");
-  expect("7:", "'' is not a known kind of fault");
+  expect("7:", "'' is not a known kind");
 }
 
 // Clocks of faults that wait, here for an hour, end with the process. The test fails if it hangs.

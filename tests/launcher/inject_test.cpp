@@ -51,9 +51,10 @@ TEST_F(DistTrainingFaults, KilledRanksContinueWithTheSameLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   const std::string faults = "7:kill@rank=1,step=7,phase=backward;kill@phase=load,attempt=1";
   EXPECT_EQ(run_with_faults(faults, "r", 2, {"checkpoint.mode=blocking"}), 0) << log();
-  EXPECT_TRUE(says("--inject: this job will fail on purpose, as requested: " + faults)) << log();
-  EXPECT_TRUE(says("kill@rank=1,step=7,phase=backward: killing rank 1 in phase backward of step 7")) << log();
-  EXPECT_TRUE(says(" in phase load of step 0")) << log();
+  EXPECT_TRUE(says("as requested: " + faults)) << log();
+  EXPECT_TRUE(says("kill@rank=1,step=7,phase=backward: killing rank 1")) << log();
+  EXPECT_TRUE(says("phase backward of step 7")) << log();
+  EXPECT_TRUE(says("phase load of step 0")) << log();
   EXPECT_TRUE(says("this job: 2 restarts, ")) << log();
   EXPECT_GE(job("r").at("steps_again"), 1) << "step 5, of which both had heard";
   EXPECT_LE(job("r").at("steps_again"), 2);
@@ -65,8 +66,8 @@ TEST_F(DistTrainingFaults, AFailedDeviceRestartsAllWorkers) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   EXPECT_EQ(run_with_faults("7:device@rank=1,step=7,phase=backward;device@rank=0,phase=load,attempt=1", "r"), 0)
       << log();
-  EXPECT_TRUE(says("device@rank=1,step=7,phase=backward: failing the device of rank 1 in phase backward of step 7"))
-      << log();
+  EXPECT_TRUE(says("device@rank=1,step=7,phase=backward: failing the device of rank 1")) << log();
+  EXPECT_TRUE(says("phase backward of step 7")) << log();
   EXPECT_TRUE(says(str("exited with code ", kExitDeviceFailure))) << log();
   EXPECT_TRUE(says("this job: 2 restarts, ")) << log();
   EXPECT_EQ(losses("r"), losses("calm"));
@@ -94,8 +95,8 @@ TEST_F(DistTrainingFaults, TheSameSeedHitsTheSameRankAndStep) {
 
 TEST_F(DistTrainingFaults, AFailedCallIsNamedAndTheRunContinues) {
   EXPECT_EQ(run_with_faults("1:io@rank=1,phase=sync,call=fsync,error=EIO", "r"), 0) << log();
-  EXPECT_TRUE(says("--inject: io@rank=1,phase=sync,call=fsync,error=EIO: at a call of fsync")) << log();
-  EXPECT_TRUE(says("step 4 was not saved (consecutive failure 1)")) << log();
+  EXPECT_TRUE(says("io@rank=1,phase=sync,call=fsync,error=EIO: at a call")) << log();
+  EXPECT_TRUE(says("step 4 was not saved")) << log();
   EXPECT_TRUE(says("Input/output error")) << log();
   EXPECT_TRUE(says("this job: 0 restarts, 1 failed save, ")) << log();
   EXPECT_EQ(job("r").at("failed_saves"), 1);
@@ -134,8 +135,8 @@ TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsRecomputed) {
   calm.insert(calm.end(), more.begin(), more.end());
   ASSERT_EQ(run(calm), 0) << log();
   EXPECT_EQ(run_with_faults("6:corrupt@rank=1,step=45,call=all_reduce,side=sent,bytes=1000", "r", 2, more), 0) << log();
-  EXPECT_TRUE(says("step 45 gave different results when computed twice from the same weights and samples: ")) << log();
-  EXPECT_TRUE(says("A device or its memory is faulty")) << log();
+  EXPECT_TRUE(says("step 45 gave different results")) << log();
+  EXPECT_TRUE(says("memory is faulty")) << log();
   const std::vector<nlohmann::json> bad = records("r", "bad_step");
   ASSERT_EQ(bad.size(), 1u) << log();
   EXPECT_EQ(bad[0].at("step"), 45);
@@ -164,14 +165,14 @@ TEST_F(DistTrainingFaults, ADamagedDecisionIsNamedAndTheStepRepeated) {
 
 TEST_F(DistTrainingFaults, MistakesAreRefusedAtOnce) {
   EXPECT_EQ(run_with_faults("7:kill@phase=forwards", "r"), kExitError);
-  EXPECT_TRUE(says("--inject: character 14: 'forwards' is not a phase; expected one of load, data, ")) << log();
+  EXPECT_TRUE(says("--inject: character 14: 'forwards'") && says("load, data, ")) << log();
   EXPECT_FALSE(says("launch: all")) << "before any worker: " << log();
   EXPECT_EQ(run_with_faults("7:kill@rank=2", "r"), kExitError);
-  EXPECT_TRUE(says("--inject: kill@rank=2: there is no rank 2 among 2")) << log();
+  EXPECT_TRUE(says("--inject: kill@rank=2: ") && says("no rank 2 among 2")) << log();
   EXPECT_EQ(run({"train", "t.yaml", "--inject", "7:kill@agent=0"}), kExitError);
-  EXPECT_TRUE(says("this process has no agent; start it with ringmaster launch")) << log();
+  EXPECT_TRUE(says("has no agent") && says("ringmaster launch")) << log();
   EXPECT_EQ(run({"launch", "--inject", "7:kill", "-n", "2", "--", "bench", "step", "t.yaml"}), kExitError);
-  EXPECT_TRUE(says("launch: --inject works only with train, got bench")) << log();
+  EXPECT_TRUE(says("launch: --inject") && says("got bench")) << log();
   EXPECT_FALSE(test::fs::exists(dir_ / "r"));
 }
 
@@ -183,7 +184,7 @@ TEST_F(DistTrainingFaults, NoEnvironmentVariableInjectsFaults) {
 
 TEST_F(DistTrainingFaults, FaultsHitAProcessWithoutALauncher) {
   EXPECT_EQ(run({"train", "t.yaml", "run.directory=r", "--inject", "7:kill@step=3"}), -SIGKILL) << log();
-  EXPECT_TRUE(says("killing rank 0 in phase data of step 3")) << log();
+  EXPECT_TRUE(says("killing rank 0") && says("phase data of step 3")) << log();
 }
 
 TEST_F(DistTrainingFaults, FaultsThatNeverStruckAreNamed) {
@@ -191,10 +192,9 @@ TEST_F(DistTrainingFaults, FaultsThatNeverStruckAreNamed) {
       "7:kill@rank=0,step=900;slow@rank=0,step=2,wait=1ms;memory@nth=100000000;io@probability=0.0000001,error=EIO;kill@"
       "attempt=2";
   EXPECT_EQ(run({"train", "t.yaml", "run.directory=r", "train.steps=3", "--inject", faults}), 0) << log();
-  EXPECT_TRUE(says("--inject: kill@rank=0,step=900: was never triggered on rank 0, whose last step was 3\n")) << log();
-  EXPECT_TRUE(says("memory@nth=100000000: was never triggered on rank 0, whose last step was 3, and which made only "))
-      << log();
-  EXPECT_TRUE(says("kill@attempt=2: was never triggered on rank 0, whose last step was 3, in attempt 0\n")) << log();
+  EXPECT_TRUE(says("kill@rank=0,step=900: was never triggered") && says("last step was 3\n")) << log();
+  EXPECT_TRUE(says("memory@nth=100000000: was never triggered") && says("made only ")) << log();
+  EXPECT_TRUE(says("kill@attempt=2: was never triggered") && says("in attempt 0\n")) << log();
   EXPECT_FALSE(says("wait=1ms: was never triggered")) << log();
   EXPECT_FALSE(says("error=EIO: was never triggered")) << "it was left to chance";
 }

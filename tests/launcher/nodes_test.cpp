@@ -221,8 +221,8 @@ TEST_P(DistNodesLaunched, SurviveACutWire) {
   EXPECT_EQ(given_up.code, kExitError) << given_up.output;
   EXPECT_EQ(replaced.code, 0) << replaced.output;
   EXPECT_NE(led.output.find("nodes: node0 (ranks 0-1), node1 (ranks 2-3)"), std::string::npos) << led.output;
-  EXPECT_NE(led.output.find("the agent of node 1 (node1) is lost: no sign of life for 3 s"), std::string::npos)
-      << led.output;
+  for (const char* part : {"node 1 (node1) is lost", "no sign of life"})
+    EXPECT_NE(led.output.find(part), std::string::npos) << led.output;
   expect_whole_checkpoints("nodes");
   EXPECT_EQ(losses("nodes"), losses("local"));
   EXPECT_EQ(tensors("nodes", kLast), tensors("local", kLast));
@@ -242,8 +242,8 @@ TEST_P(DistNodesLaunched, ACutWireIsNamedByTheHangLimit) {
   // machine.
   EXPECT_LT(Clock::now() - cut, std::chrono::seconds(12 + 8 + 5)) << led.output << cut_off.output;
   for (const Finished& agent : {led, cut_off}) EXPECT_EQ(agent.code, kExitError) << agent.output;
-  EXPECT_NE(led.output.find("no report came from ranks 2 and 3"), std::string::npos) << led.output;
-  EXPECT_NE(cut_off.output.find("no report came from ranks 0 and 1"), std::string::npos) << cut_off.output;
+  EXPECT_NE(led.output.find("came from ranks 2 and 3"), std::string::npos) << led.output;
+  EXPECT_NE(cut_off.output.find("came from ranks 0 and 1"), std::string::npos) << cut_off.output;
   const Finished verified = ring({"checkpoint", "verify", path("nodes")});
   EXPECT_EQ(verified.code, 0) << verified.output;
 }

@@ -77,12 +77,12 @@ class DistOutOfMemory : public OutOfMemoryRuns {};
 TEST_F(DistOutOfMemory, ARankRestartsAllWithLessMemoryAndTheSameBits) {
   ASSERT_EQ(run_with_faults("", "calm"), 0) << log();
   ASSERT_EQ(run_with_faults("7:memory@rank=1,step=6,nth=40", "r"), 0) << log();
-  EXPECT_TRUE(says("launch: rank 1 ran out of memory in the ")) << log();
-  EXPECT_TRUE(says(" in step 6 (out of memory: ")) << log();
+  EXPECT_TRUE(says("launch: rank 1 ran out of memory")) << log();
+  EXPECT_TRUE(says(" in step 6 (")) << log();
   EXPECT_TRUE(says("the largest holders are ")) << log();
   EXPECT_TRUE(says("; from now on ")) << log();
-  EXPECT_TRUE(says("starting all workers again (restart 1 of this job)")) << log();
-  EXPECT_TRUE(says("so the run keeps the smaller sizes chosen then (r/memory.json has details): ")) << log();
+  EXPECT_TRUE(says("(restart 1 of this job)")) << log();
+  EXPECT_TRUE(says("keeps the smaller sizes") && says("r/memory.json")) << log();
   EXPECT_EQ(losses("r"), losses("calm"));
   EXPECT_TRUE(shard("r") == shard("calm"));
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
@@ -119,14 +119,14 @@ TEST_F(DistOutOfMemory, FewerSequencesAtATimeAreRecordedAndKept) {
   EXPECT_EQ(recorded("r").at("micro_batch"), 2);
   // A changed setting takes precedence, also if the run has no steps left.
   ASSERT_EQ(run_with_faults("", "r", {"train.recompute=none", "train.micro_batch=4"}), 0) << log();
-  EXPECT_TRUE(says("no longer apply: train.recompute: block -> none")) << log();
+  EXPECT_TRUE(says("no longer apply: train.recompute")) << log();
   EXPECT_TRUE(says("4 sequences at a time")) << log();
 }
 
 TEST_F(DistOutOfMemory, TheRunEndsWithAdviceIfNothingSmallerIsLeft) {
   const std::vector<std::string> settings = {"train.recompute=block", "train.micro_batch=1"};
   EXPECT_EQ(run_with_faults("7:memory@rank=1,step=6", "r", settings, {"--max-restarts", "0"}), kExitError) << log();
-  EXPECT_TRUE(says("is left to try automatically: lower model.context, set train.recompute: auto, or share ")) << log();
+  EXPECT_TRUE(says("lower model.context, set train.recompute: auto")) << log();
   EXPECT_EQ(recorded("r").at("ran_out"), 0);
 }
 
@@ -146,7 +146,7 @@ TEST_F(DistOutOfMemory, WithoutALauncherTheSameCommandResumes) {
   };
   EXPECT_EQ(both({"--inject", "7:memory@rank=1,step=6,nth=40"}), std::pair(kExitPeerLost, kExitOutOfMemory))
       << read_file(dir_ / "log0") << read_file(dir_ / "log1");
-  EXPECT_NE(read_file(dir_ / "log1").find("This is recorded. Run the same command again"), std::string::npos);
+  EXPECT_NE(read_file(dir_ / "log1").find("Run the same command again"), std::string::npos);
   EXPECT_EQ(both({}), std::pair(0, 0)) << read_file(dir_ / "log0");
   EXPECT_EQ(losses("r"), losses("calm"));
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
@@ -157,9 +157,9 @@ TEST_F(DistOutOfMemory, AnyAllocation) { expect_the_same_bits_after_any(2, {}); 
 TEST_F(DistOutOfMemory, AValidationIsRepeatedWithFewerSequences) {
   ASSERT_EQ(run_with_faults("", "calm"), 0) << log();
   ASSERT_EQ(run_with_faults("7:memory@rank=1,step=4,phase=validate,nth=5", "r"), 0) << log();
-  EXPECT_TRUE(says("launch: rank 1 ran out of memory in ")) << log();
-  EXPECT_TRUE(says(" in the validation after step 4 (out of memory: ")) << log();
-  EXPECT_TRUE(says("starting all workers again (restart 1 of this job)")) << log();
+  EXPECT_TRUE(says("launch: rank 1 ran out of memory")) << log();
+  EXPECT_TRUE(says("validation after step 4 (")) << log();
+  EXPECT_TRUE(says("(restart 1 of this job)")) << log();
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
   EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
   EXPECT_EQ(recorded("r").at("micro_batch"), 2);

@@ -15,7 +15,7 @@ TEST(RestartBudget, ThreeFailuresAtTheSameStepEndIt) {
   RestartBudget budget(100);
   EXPECT_EQ(budget.request_restart(7), "");
   EXPECT_EQ(budget.request_restart(7), "");
-  EXPECT_NE(budget.request_restart(7).find("3 times in a row after step 7"), std::string::npos);
+  EXPECT_NE(budget.request_restart(7).find("after step 7"), std::string::npos);
 }
 
 // The message for attempts that end before they take a step does not claim that the job never took one.
@@ -23,10 +23,8 @@ TEST(RestartBudget, ThreeFailuresBeforeAStepEndIt) {
   RestartBudget budget(100), fresh(100);
   EXPECT_EQ(budget.request_restart(150), "");
   for (int i = 0; i < 2; ++i) EXPECT_EQ(budget.request_restart(0) + fresh.request_restart(0), "");
-  EXPECT_NE(budget.request_restart(0).find(
-                "3 times in a row before its steps continued, although an earlier attempt had reached step 150"),
-            std::string::npos);
-  EXPECT_NE(fresh.request_restart(0).find("3 times in a row before its first step"), std::string::npos);
+  EXPECT_NE(budget.request_restart(0).find("reached step 150"), std::string::npos);
+  EXPECT_NE(fresh.request_restart(0).find("before its first step"), std::string::npos);
 }
 
 TEST(RestartBudget, ThreeAttemptsWithoutProgressEndIt) {

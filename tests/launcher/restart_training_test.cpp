@@ -40,10 +40,9 @@ TEST_F(DistTrainingRestarts, KilledRanksGiveTheSameBits) {
   }
   EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
   const std::string log = read_file(dir_ / "log");
-  EXPECT_NE(log.find("(pid " + std::to_string(last) + ") was killed by signal 9 (Killed) after "), std::string::npos)
-      << log;
+  EXPECT_NE(log.find("(pid " + std::to_string(last) + ") was killed by signal 9"), std::string::npos) << log;
   EXPECT_NE(log.find(" s and step "), std::string::npos) << log;
-  EXPECT_NE(log.find("the workers were restarted 3 times, which cost "), std::string::npos) << log;
+  EXPECT_NE(log.find("were restarted 3 times"), std::string::npos) << log;
   EXPECT_EQ(restarts("r"), 3);
   expect_calm("r");
   std::size_t took = log.find("restart 1 took ");
@@ -61,13 +60,13 @@ TEST_F(DistTrainingRestarts, AStoppedRankIsNamedAndTheRunContinues) {
   ASSERT_TRUE(reaches("r", 25)) << read_file(dir_ / "log");
   const pid_t stopped = children(agent).at(1);
   kill(stopped, SIGSTOP);
-  EXPECT_LT(seconds_until(") is stopped (SIGSTOP or a debugger): "), kPatience) << read_file(dir_ / "log");
+  EXPECT_LT(seconds_until(") is stopped"), kPatience) << read_file(dir_ / "log");
   EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
   const std::string log = read_file(dir_ / "log");
-  const std::string verdict =
-      "launch: rank 1 (pid " + std::to_string(stopped) + ") is stopped (SIGSTOP or a debugger): rank 0 waits in #";
+  const std::string verdict = "launch: rank 1 (pid " + std::to_string(stopped) + ") is stopped";
   EXPECT_NE(log.find(verdict), std::string::npos) << log;
-  EXPECT_NE(log.find("; rank 1 is in phase "), std::string::npos) << log;
+  EXPECT_NE(log.find("rank 0 waits in #"), std::string::npos) << log;
+  EXPECT_NE(log.find("rank 1 is in phase "), std::string::npos) << log;
   std::istringstream dump(read_file(dir_ / "logs/attempt_0/flights_node0.jsonl"));
   int rank = 0;
   for (std::string line; std::getline(dump, line); ++rank) {
@@ -89,10 +88,8 @@ TEST_F(DistTrainingRestarts, AStoppedRankThatItsPeersMissIsTheCause) {
   const pid_t agent = start(long_run("r", {"-n", "2", "--max-restarts", "0"}), {{"RINGMASTER_LIVENESS", "2"}});
   ASSERT_TRUE(reaches("r", 7)) << read_file(dir_ / "log");
   kill(children(agent).at(0), SIGSTOP);
-  EXPECT_LT(seconds_until(") is stopped (SIGSTOP or a debugger)"), kPatience) << read_file(dir_ / "log");
+  EXPECT_LT(seconds_until(") is stopped"), kPatience) << read_file(dir_ / "log");
   EXPECT_EQ(wait(agent), 1) << read_file(dir_ / "log");
-  const std::string log = read_file(dir_ / "log");
-  EXPECT_NE(log.find(") is stopped (SIGSTOP or a debugger)"), std::string::npos) << log;
 }
 
 TEST_F(DistTrainingRestarts, ASlowRankIsNamed) {
@@ -113,10 +110,10 @@ TEST_F(DistTrainingRestarts, ACrashSaysWhatTheWorkerDid) {
   kill(children(agent).at(1), SIGSEGV);
   EXPECT_EQ(wait(agent), 128 + SIGSEGV) << read_file(dir_ / "log");
   const std::string log = read_file(dir_ / "log");
-  EXPECT_NE(log.find("was killed by signal 11 (Segmentation fault) after "), std::string::npos) << log;
+  EXPECT_NE(log.find("killed by signal 11"), std::string::npos) << log;
   EXPECT_NE(log.find(", in phase "), std::string::npos) << log;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_NE(log.find("  | ringmaster: crashed by signal 11 (Segmentation fault), in phase "), std::string::npos) << log;
+  EXPECT_NE(log.find("  | ringmaster: crashed by signal 11"), std::string::npos) << log;
   EXPECT_NE(log.find("; its last operation is #"), std::string::npos) << log;
   const auto file = nlohmann::json::parse(read_file(dir_ / "logs/attempt_0/rank1.error.json"));
   EXPECT_NE(file.at("message").at("message").get<std::string>().find("crashed by signal 11"), std::string::npos);
@@ -139,7 +136,7 @@ TEST_F(DistTrainingRestarts, AStepThatAlwaysFailsEndsTheJob) {
     words.emplace_back(word);
   EXPECT_EQ(run(words), 1);
   const std::string log = read_file(dir_ / "log");
-  EXPECT_NE(log.find("no restart: it failed 3 times in a row "), std::string::npos) << log;
+  EXPECT_NE(log.find("no restart: it failed 3 times"), std::string::npos) << log;
 }
 
 TEST_F(DistTrainingRestarts, OptionsComeFromTheEnvironmentLikeTorchruns) {
@@ -191,7 +188,7 @@ TEST_F(DistKeptInMemory, KilledRanksResumeFromMemoryWithTheSameBits) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_NE(kill_worker(agent, "r", 27, 1), 0) << log();
   EXPECT_EQ(wait(agent), 0) << log();
-  const std::vector<int> steps = resumed("(kept in memory by the launcher)");
+  const std::vector<int> steps = resumed("(kept in memory");
   ASSERT_GE(steps.size(), 2u) << log();
   EXPECT_GE(steps.back(), 20) << log();
   for (const int step : steps) EXPECT_EQ(step % 4, 0) << log();
@@ -213,8 +210,8 @@ TEST_F(DistKeptInMemory, DamagedMemoryFallsBackToFiles) {
   kill(children(agent).at(0), SIGKILL);
   for (const pid_t worker : children(agent)) kill(worker, SIGCONT);
   EXPECT_EQ(wait(agent), 0) << log();
-  EXPECT_NE(log().find("keeps in memory is damaged and is not used: "), std::string::npos) << log();
-  EXPECT_EQ(resumed("(kept in memory by the launcher)"), std::vector<int>{}) << log();
+  EXPECT_NE(log().find("memory is damaged"), std::string::npos) << log();
+  EXPECT_EQ(resumed("(kept in memory"), std::vector<int>{}) << log();
   expect_calm("r");
 }
 
@@ -343,7 +340,7 @@ TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastNodeContinuesAlone) {
   const pid_t third = node("1:3", settings, "third");
   ASSERT_TRUE(reaches("r", 1)) << read_file(dir_ / "first");
   const pid_t spare = node("1:3", settings, "spare");
-  EXPECT_LT(seconds_until("waits to replace a lost node", "spare"), kPatience) << read_file(dir_ / "spare");
+  EXPECT_LT(seconds_until("waits to replace", "spare"), kPatience) << read_file(dir_ / "spare");
   ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
   kill(second, SIGKILL);
   const double replaced = seconds_until_training(1);
@@ -356,7 +353,7 @@ TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastNodeContinuesAlone) {
   EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
   std::cout << "seconds to train again: " << replaced << " with a spare, " << alone << " alone\n";
 
-  EXPECT_TRUE(says("first", "the checkpoint is from 3 processes, but now there is 1")) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "from 3 processes") && says("first", "now there is 1")) << read_file(dir_ / "first");
   const auto all = records("r", "restart");
   ASSERT_EQ(all.size(), 2u);
   const int from = all.back().at("step");
@@ -386,17 +383,17 @@ TEST_F(DistTrainingFewerNodes, ANodeThatJoinsLaterTakesPartAfterAFailure) {
   const pid_t second = start_node("second");
   ASSERT_TRUE(reaches("r", 1)) << read_file(dir_ / "first");
   const pid_t dead = start_node("dead");
-  EXPECT_LT(seconds_until("waits to join after the next failure", "dead"), 60) << read_file(dir_ / "dead");
+  EXPECT_LT(seconds_until("waits to join", "dead"), 60) << read_file(dir_ / "dead");
   kill(dead, SIGKILL);
   EXPECT_EQ(wait(dead), -SIGKILL);
   const pid_t third = start_node("third");
-  EXPECT_LT(seconds_until("waits to join after the next failure", "third"), 60) << read_file(dir_ / "third");
+  EXPECT_LT(seconds_until("waits to join", "third"), 60) << read_file(dir_ / "third");
   ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
   EXPECT_FALSE(says("first", "starting all workers again")) << "nobody was disturbed";
   kill(children(second).at(0), SIGKILL);
   for (const pid_t node : {first, second, third}) EXPECT_EQ(wait(node), 0) << read_file(dir_ / "first");
   EXPECT_EQ(restarts("r"), 1);
-  EXPECT_TRUE(says("first", "the checkpoint is from 2 processes, but now there are 3")) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "from 2 processes") && says("first", "now there are 3")) << read_file(dir_ / "first");
   EXPECT_TRUE(says("third", "node 2 of 3 on ")) << read_file(dir_ / "third");
   EXPECT_EQ(steps("r").size(), 80u);
 }
@@ -411,12 +408,11 @@ TEST_F(DistTrainingFewerNodes, ALayoutThatNeedsMoreNodesWaitsForThem) {
   await_leader("first");
   const pid_t second = node("1:2", settings, "second");
   ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
-  EXPECT_TRUE(says("first", "of --nnodes 1:2, the settings fit only 2")) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "--nnodes 1:2, the settings fit only 2")) << read_file(dir_ / "first");
   kill(second, SIGKILL);
   EXPECT_EQ(wait(second), -SIGKILL);
-  EXPECT_LT(seconds_until("node 1 is missing, without which the settings do not fit", "first"), kPatience)
-      << read_file(dir_ / "first");
-  EXPECT_TRUE(says("first", "parallel.cp: 2 does not divide the 1 process of this run")) << read_file(dir_ / "first");
+  EXPECT_LT(seconds_until("node 1 is missing, without", "first"), kPatience) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "parallel.cp: 2 ") && says("first", "the 1 process")) << read_file(dir_ / "first");
   EXPECT_FALSE(says("first", "restart 2 of this job")) << read_file(dir_ / "first");
   const pid_t successor = node("1:2", settings, "successor");
   EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
@@ -432,10 +428,8 @@ TEST_F(DistTrainingNodes, ASignalToOneNodeStopsAllWithACheckpoint) {
   kill(second, SIGTERM);
   EXPECT_EQ(wait(second), kExitInterrupted) << read_file(dir_ / "second");
   EXPECT_EQ(wait(first), kExitInterrupted) << read_file(dir_ / "first");
-  EXPECT_NE(
-      read_file(dir_ / "first").find("on each of the 2 nodes: ringmaster launch, with the same options, -- train r"),
-      std::string::npos)
-      << read_file(dir_ / "first");
+  for (const char* part : {"the 2 nodes: ringmaster launch", "-- train r"})
+    EXPECT_NE(read_file(dir_ / "first").find(part), std::string::npos) << read_file(dir_ / "first");
 }
 
 // The second agent has a different folder of the same name.
@@ -451,7 +445,7 @@ TEST_F(DistTrainingNodes, ARunDirectoryThatIsNotSharedIsRefused) {
   EXPECT_EQ(test::run_process(command).code, 1);
   EXPECT_EQ(wait(first), 1);
   const std::string log = read_file(dir_ / "first");
-  EXPECT_NE(log.find("run.directory: r is not the same folder on all nodes: rank 1 on "), std::string::npos) << log;
+  EXPECT_NE(log.find("run.directory: r is not the same"), std::string::npos) << log;
   EXPECT_EQ(log.find("again"), std::string::npos) << log;
   for (const test::fs::path& folder : {dir_, elsewhere}) {
     EXPECT_FALSE(test::fs::exists(folder / "r")) << "nothing was written";

@@ -96,7 +96,7 @@ TEST_F(DistSchedulers, SeveralAgentsOfMpirunOnANodeAreRefused) {
   const std::vector<std::string> start = {mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2"};
   const Finished f = test::run_process(words(start, launch("run", {"-n", "1"})));
   EXPECT_NE(f.code, 0);
-  EXPECT_NE(f.output.find("mpirun started 2 copies of this command on 1 node"), std::string::npos) << f.output;
+  EXPECT_NE(f.output.find("mpirun started 2 copies"), std::string::npos) << f.output;
 }
 
 // Two agents stand for two nodes. The pods' completion indices tell them apart.
@@ -158,8 +158,8 @@ TEST_F(DistSlurm, StartsTheAgents) {
   if (f.code == 77) GTEST_SKIP() << f.output;
   ASSERT_EQ(f.code, 0) << f.output;
   EXPECT_NE(f.output.find("each would train alone"), std::string::npos) << f.output;
-  EXPECT_NE(f.output.find("localhost is a loopback address, but this srun job has 2 nodes"), std::string::npos)
-      << f.output;
+  for (const char* part : {"localhost is a loopback address", "srun job has 2 nodes"})
+    EXPECT_NE(f.output.find(part), std::string::npos) << f.output;
   EXPECT_EQ(f.output.find("ended with 0"), std::string::npos) << f.output;
   EXPECT_NE(f.output.find("node 1 of 2"), std::string::npos) << f.output;
   EXPECT_NE(f.output.find("the ranks meet at n1:"), std::string::npos) << f.output;

@@ -84,7 +84,7 @@ class DistAgents : public test::ScratchTest {
 // The agent warns at once, since an agent on a different machine would be waited for in vain.
 TEST_F(DistAgents, WarnAboutALoopbackAddress) {
   start("a", nodes(2), "true");
-  EXPECT_TRUE(eventually([&] { return says("a", "node 1 is missing. 127.0.0.1 is a loopback address"); })) << log("a");
+  EXPECT_TRUE(eventually([&] { return says("a", "127.0.0.1 is a loopback address"); })) << log("a");
   start("b", nodes(2), "true");
   for (const char* name : {"a", "b"}) EXPECT_EQ(wait(name), 0) << log(name);
 }
@@ -182,7 +182,7 @@ TEST_F(DistAgents, AFailureOnOneNodeRestartsAllNodes) {
   for (const char* name : {"a", "b"}) {
     EXPECT_EQ(wait(name), 0) << log(name);
     EXPECT_TRUE(says(name, "rank 1 on " + host_name() + " (pid ")) << log(name);
-    EXPECT_TRUE(says(name, "was killed by signal 9 (Killed)")) << log(name);
+    EXPECT_TRUE(says(name, "killed by signal 9")) << log(name);
     EXPECT_TRUE(says(name, "starting all workers again")) << log(name);
   }
 }
@@ -232,7 +232,7 @@ TEST_F(DistAgents, AMissingNodeIsNamed) {
   last.node_rank = 2;
   start("c", last, "exit 0");
   EXPECT_EQ(wait("a"), kExitError);
-  EXPECT_TRUE(says("a", "not all nodes joined within 0.7 s: 2 of 3 nodes are here")) << log("a");
+  EXPECT_TRUE(says("a", "joined within 0.7 s: 2 of 3 nodes")) << log("a");
   EXPECT_TRUE(says("a", "node 1 is missing")) << log("a");
   EXPECT_TRUE(says("a", "127.0.0.1 is a loopback address")) << log("a");
   EXPECT_EQ(wait("c"), kExitError) << log("c");
@@ -255,9 +255,8 @@ TEST_F(DistAgents, ALostAgentIsWaitedForAndReplaced) {
   ASSERT_TRUE(eventually([&] { return is_written("up00") && is_written("up01"); })) << log("a");
   kill(agents_["b"], SIGKILL);
   EXPECT_EQ(wait("b"), -SIGKILL);
-  ASSERT_TRUE(eventually([&] {
-    return says("a", "the agent of node 1 (" + host_name() + ") is lost: its connection closed");
-  })) << log("a");
+  ASSERT_TRUE(eventually([&] { return says("a", "node 1 (" + host_name() + ") is lost: its connection closed"); }))
+      << log("a");
   start("again", o, script);
   EXPECT_EQ(wait("again"), 0) << log("again");
   EXPECT_EQ(wait("a"), 0) << log("a");
@@ -272,7 +271,7 @@ TEST_F(DistAgents, TheLossOfTheLeaderEndsTheJob) {
   ASSERT_TRUE(eventually([&] { return is_written("up0") && is_written("up1"); })) << log("a");
   kill(agents_["a"], SIGKILL);
   EXPECT_EQ(wait("b"), kExitError);
-  EXPECT_TRUE(says("b", "the agent of node 0 at 127.0.0.1:" + std::to_string(port_) + " is lost")) << log("b");
+  EXPECT_TRUE(says("b", "node 0 at 127.0.0.1:" + std::to_string(port_) + " is lost")) << log("b");
   const pid_t worker = std::stoi(read_file(dir_ / "up1"));
   EXPECT_TRUE(eventually([&] { return kill(worker, 0) != 0; })) << "a worker is left";
 }

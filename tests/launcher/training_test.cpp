@@ -52,7 +52,7 @@ TEST_F(DistTraining, ACudaGraphThatHasNoEffectIsNamed) {
     std::vector<std::string> words = launch(2, directory, "train.cuda_graph=" + directory);
     words.emplace_back("parallel.zero=1");
     ASSERT_EQ(run(words), 0) << read_file(dir_ / "log");
-    const std::string log = read_file(dir_ / "log"), text = "on has no effect: weight transfers continue";
+    const std::string log = read_file(dir_ / "log"), text = "on has no effect";
     const std::size_t at = log.find(text);
     EXPECT_EQ(at != std::string::npos, asked) << log;
     if (asked) {
@@ -80,7 +80,7 @@ class GpuDistTraining : public DistTraining {
   }
 };
 
-constexpr const char* kReplayed = "steps are replayed as a CUDA graph";
+constexpr const char* kReplayed = "steps are replayed";
 
 TEST_F(GpuDistTraining, ReplayedStepsGiveTheSameBits) {
   train("measures", {});
@@ -116,37 +116,36 @@ class DistTrainingRefusals : public DistTraining {
 };
 
 TEST_F(DistTrainingRefusals, ArePrintedOnceAndNameValuesThatFit) {
-  expect_refused(2, "train.batch_size=7",
-                 "7 sequences cannot be divided among 2 replicas (parallel.dp). Set it to a multip");
+  expect_refused(2, "train.batch_size=7", "2 replicas (parallel.dp)");
+  EXPECT_EQ(times("7 sequences"), 1) << log();
   expect_refused(2, "data.path=no.h5", "cannot open no.h5");
-  expect_refused(2, "parallel.tp=3",
-                 "parallel.tp: 3 does not divide model.heads = 4, model.kv_heads = 4 and model.mlp_width = 96, which "
-                 "tensor parallelism shards. This model allows 1 or 2 on 2 processes\n");
-  expect_refused(3, "parallel.tp=3", "This model allows 1 on 3 processes\n");
-  expect_refused(
-      2, "parallel.tp=4",
-      "parallel.tp can be 1 or 2 here; or start 4 processes: ringmaster launch --nproc-per-node 4 -- train ..");
+  expect_refused(2, "parallel.tp=3", "model.heads = 4, model.kv_heads = 4 and model.mlp_width = 96");
+  EXPECT_EQ(times("allows 1 or 2 on 2 processes\n"), 1) << log();
+  expect_refused(3, "parallel.tp=3", "allows 1 on 3 processes\n");
+  expect_refused(2, "parallel.tp=4", "ringmaster launch --nproc-per-node 4 -- train ..");
+  EXPECT_EQ(times("parallel.tp can be 1 or 2"), 1) << log();
 }
 
 TEST_F(DistTrainingRefusals, NodesMustDivideTheRing) {
   std::vector<std::string> command = launch(2, "r", "parallel.cp=2");
   command.push_back("parallel.cp_ranks_per_node=3");
   EXPECT_EQ(run(command), 1);
-  EXPECT_EQ(times("parallel.cp_ranks_per_node: 3 ranks on each node do not divide the 2 processes of parallel.cp"), 1)
-      << log();
+  EXPECT_EQ(times("parallel.cp_ranks_per_node: 3"), 1) << log();
+  EXPECT_EQ(times("the 2 processes of parallel.cp"), 1) << log();
   EXPECT_EQ(times("is false at"), 0) << log();
 }
 
 TEST_F(DistTrainingRefusals, CommandsOfOneProcessAreNotLaunched) {
   EXPECT_EQ(run({"launch", "-n", "2", "--", "eval", "runs/t", "--json"}), 1);
   EXPECT_EQ(times("eval runs in one process"), 1) << log();
-  EXPECT_EQ(times("Run it without launch: ringmaster eval runs/t --json"), 1) << log();
+  EXPECT_EQ(times("ringmaster eval runs/t --json"), 1) << log();
   EXPECT_EQ(run({"launch", "-n", "2", "t.yaml"}), 1);
   EXPECT_EQ(times("unknown command 't.yaml'"), 1) << log();
   EXPECT_EQ(run({"launch", "-n", "2", "--", "train", "--frehs", "t.yaml"}), kExitUsage);
   EXPECT_EQ(times("--frehs"), 1) << log();
   EXPECT_EQ(run({"launch", "--thread", "2", "-n", "2", "--", "train", "t.yaml"}), kExitUsage);
-  EXPECT_EQ(times("launch: unknown option --thread; did you mean --threads-per-worker?"), 1) << log();
+  EXPECT_EQ(times("unknown option --thread;"), 1) << log();
+  EXPECT_EQ(times("--threads-per-worker?"), 1) << log();
 }
 
 TEST_F(DistTrainingRefusals, TheSeparatorMayBeOmitted) {
@@ -155,7 +154,8 @@ TEST_F(DistTrainingRefusals, TheSeparatorMayBeOmitted) {
             0)
       << log();
   EXPECT_EQ(times("1 step of 128 tokens, 2 processes on cpu (dp 2)"), 1) << log();
-  EXPECT_EQ(times("model.vocab_size: 300 is larger than the vocabulary of the corpus, 257"), 1) << log();
+  EXPECT_EQ(times("model.vocab_size: 300 is larger"), 1) << log();
+  EXPECT_EQ(times("vocabulary of the corpus, 257"), 1) << log();
   EXPECT_EQ(times("CPUs compute in fp32"), 1) << log();
   // The 43 ids beyond the tokenizer's vocabulary must never be drawn: among 200 random tokens one would appear.
   EXPECT_EQ(run({"generate", "runs/t", "--temperature", "100", "--max-tokens", "200"}), 0) << log();
@@ -168,7 +168,7 @@ TEST_F(DistTrainingRefusals, AReferenceOfOneTokenIsRefused) {
                 "--schedule", "ring", "--threads", "1",  "--alone-up-to", alone});
   };
   EXPECT_EQ(bench("1"), 1);
-  EXPECT_EQ(times("--alone-up-to: expected at least 64, or 0"), 1) << log();
+  EXPECT_EQ(times("--alone-up-to: expected at least 64"), 1) << log();
   EXPECT_EQ(bench("0"), 0) << log();
   EXPECT_EQ(times("      -"), 2) << log();  // one cell for the forward pass, one for both passes
   EXPECT_EQ(bench("64"), 0) << log();
@@ -224,10 +224,8 @@ class DistTrainingLaunchers : public DistTraining {
 
 TEST_F(DistTrainingLaunchers, TheResumeCommandNamesTheLauncher) {
   const std::string by_srun = train(srun), by_torchrun = train(torchrun);
-  EXPECT_NE(by_srun.find("to resume: srun --ntasks 2 ringmaster train runs/t train.minutes=...\n"), std::string::npos)
-      << by_srun;
-  EXPECT_NE(by_torchrun.find("to resume: torchrun --no-python --nproc-per-node 2 ringmaster train runs/t"),
-            std::string::npos)
+  EXPECT_NE(by_srun.find("srun --ntasks 2 ringmaster train runs/t train.minutes=...\n"), std::string::npos) << by_srun;
+  EXPECT_NE(by_torchrun.find("torchrun --no-python --nproc-per-node 2 ringmaster train runs/t"), std::string::npos)
       << by_torchrun;
 }
 
@@ -238,8 +236,8 @@ TEST_F(DistTrainingLaunchers, AMissingRankIsNamedAfterTheTimeout) {
   EXPECT_EQ(wait(start({"train", "t.yaml"}, lonely)), 1);
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(100));
   const std::string log = read_file(dir_ / "log");
-  EXPECT_NE(log.find("rank 1 did not arrive within 1 s; is it running, and can it reach 127.0.0.1:"), std::string::npos)
-      << log;
+  EXPECT_NE(log.find("rank 1 did not arrive within 1 s"), std::string::npos) << log;
+  EXPECT_NE(log.find("can it reach 127.0.0.1:"), std::string::npos) << log;
 }
 
 class DistTrainingSignals : public DistTraining {

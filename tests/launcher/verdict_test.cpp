@@ -62,18 +62,20 @@ TEST(Verdict, AStoppedRankIsTheCause) {
 
 TEST(Verdict, SaysIfNoRankLags) {
   const std::string text = verdict({rank(0, {group("dp", 4, "a", 0, 2)}), rank(1, {group("dp", 4, "a", 0, 2)})}, 2);
-  EXPECT_EQ(text.find("no rank lags behind: ranks 0 and 1 wait in #5 of dp, a at "), 0u) << text;
+  EXPECT_EQ(text.find("no rank lags behind"), 0u) << text;
+  EXPECT_NE(text.find("ranks 0 and 1 wait in #5 of dp, a at "), std::string::npos) << text;
 }
 
 TEST(Verdict, NamesRanksThatWereNotHeardOf) {
   const std::string text = verdict({rank(0, {group("dp", 4, "a", 0, 4)}), rank(1, {group("dp", 4, "a", 0, 4)})}, 4);
-  EXPECT_NE(text.find("no report came from ranks 2 and 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("came from ranks 2 and 3"), std::string::npos) << text;
 }
 
 TEST(Verdict, SaysIfRanksWaitForEachOther) {
   const std::string text =
       verdict({rank(0, {group("dp", 4, "a"), group("tp", 7)}), rank(1, {group("dp", 4), group("tp", 7, "b")})}, 2);
-  EXPECT_EQ(text.find("ranks wait for each other: rank 0 waits in #5 of dp"), 0u) << text;
+  EXPECT_EQ(text.find("ranks wait for each other"), 0u) << text;
+  EXPECT_NE(text.find("rank 0 waits in #5 of dp"), std::string::npos) << text;
 }
 
 TEST(Verdict, WritingACheckpointDoesNotCountAsWaiting) {
@@ -88,8 +90,9 @@ TEST(Verdict, NamesTheRankWhoseDiskHangs) {
                  rank(1, {group("dp", 4), group(kBackgroundGroup, 2)}, 12),
                  rank(2, {group("dp", 4), group(kBackgroundGroup, 2, "all_gather")}, 14)};
   for (RankState& r : ranks) r.writes = true, r.phase = "snapshot, writing: sync";
-  EXPECT_EQ(verdict(ranks, 3).find("rank 1 (pid 101) hangs: it is in phase snapshot, writing: sync"), 0u)
-      << verdict(ranks, 3);
+  const std::string text = verdict(ranks, 3);
+  EXPECT_EQ(text.find("rank 1 (pid 101) hangs"), 0u) << text;
+  EXPECT_NE(text.find("in phase snapshot, writing: sync"), std::string::npos) << text;
   ranks[1].writes = false;  // its writer has ended
   EXPECT_EQ(verdict(ranks, 3).find("rank 2 (pid 102) hangs"), 0u) << verdict(ranks, 3);
 }

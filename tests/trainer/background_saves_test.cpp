@@ -109,7 +109,7 @@ void SavingRuns::expect_saves_resume(const std::vector<std::string>& command, co
   swap_checkpoints(run);
   const Finished f = process.wait();
   EXPECT_EQ(f.code, 0) << f.output;
-  EXPECT_NE(f.output.find("was not saved (consecutive failure 1): checkpoint "), std::string::npos) << f.output;
+  EXPECT_NE(f.output.find("(consecutive failure 1)"), std::string::npos) << f.output;
   const std::vector<Json> all = saves(run);
   EXPECT_FALSE(all.back().contains("error"));
   EXPECT_GE(all.back().at("errors"), 2);
@@ -151,9 +151,8 @@ TEST_F(SavingRuns, AStoppedProcessCommitsNothingAfterATakeover) {
   older.signal(SIGCONT);
   const Finished f = older.wait();
   EXPECT_EQ(f.code, kExitTakenOver) << f.output;
-  for (const std::string& part :
-       {std::string("another process has taken over this run: process "), std::to_string(newer.pid()) + " on ",
-        std::string("token 2"), taken_over, std::string("commits no more checkpoints")})
+  for (const std::string& part : {std::string("has taken over this run"), std::to_string(newer.pid()) + " on ",
+                                  std::string("token 2"), taken_over, std::string("commits no more checkpoints")})
     EXPECT_NE(f.output.find(part), std::string::npos) << part << " in: " << f.output;
   newer.signal(SIGTERM);
   EXPECT_EQ(newer.wait().code, kExitInterrupted);
@@ -175,9 +174,8 @@ TEST_F(SavingRuns, AMovedOrRemovedDirectoryEndsTheRunAndIsNamed) {
     }
     const Finished f = process.wait();
     EXPECT_EQ(f.code, kExitError) << f.output;
-    const std::string said = act == std::string("moved")
-                                 ? "ringmaster train " + fs::canonical(path(act)).string()
-                                 : path("run") + " was removed while this process trained in it";
+    const std::string said = act == std::string("moved") ? "ringmaster train " + fs::canonical(path(act)).string()
+                                                         : path("run") + " was removed while";
     EXPECT_NE(f.output.find(said), std::string::npos) << f.output;
     EXPECT_FALSE(fs::exists(path("run"))) << act;
   }
@@ -195,7 +193,7 @@ TEST_F(SavingRuns, Usr1SavesAndContinuesIfConfigured) {
   const Finished f = process.wait();
   EXPECT_EQ(f.code, 0) << f.output;
   EXPECT_EQ(saves("run").size(), 2u) << f.output;
-  EXPECT_NE(f.output.find("saving a checkpoint after this step because of SIGUSR1"), std::string::npos) << f.output;
+  EXPECT_NE(f.output.find("because of SIGUSR1"), std::string::npos) << f.output;
 }
 
 TEST_F(SavingRuns, StopWithoutADiskIfConfigured) {
@@ -277,15 +275,14 @@ TEST_F(DistSavingRuns, ARemovedDirectoryCostsNoStepThatTheLauncherHolds) {
   };
   const Finished kept = lose_directory("kept", "checkpoint.memory_interval=1");
   EXPECT_EQ(kept.code, 0) << kept.output;
-  EXPECT_NE(kept.output.find("no longer leads to the directory"), std::string::npos) << kept.output;
-  EXPECT_NE(kept.output.find("(kept in memory by the launcher)"), std::string::npos) << kept.output;
+  EXPECT_NE(kept.output.find("no longer leads to"), std::string::npos) << kept.output;
+  EXPECT_NE(kept.output.find("(kept in memory"), std::string::npos) << kept.output;
   ASSERT_EQ(run_process(launch(2, train("calm", {"train.steps=100", "train.eval_interval=0"}))).code, 0);
   EXPECT_EQ(tensors("kept", "step-000000100"), tensors("calm", "step-000000100"));
 
   const Finished lost = lose_directory("lost", "checkpoint.memory_interval=0");
   EXPECT_EQ(lost.code, kExitError) << lost.output;
-  EXPECT_NE(lost.output.find(path("lost") + " was removed or moved since this job began"), std::string::npos)
-      << lost.output;
+  EXPECT_NE(lost.output.find(path("lost") + " was removed or moved"), std::string::npos) << lost.output;
   EXPECT_TRUE(list_checkpoints(path("lost/checkpoints")).empty());
   EXPECT_FALSE(list_checkpoints(path("gone-lost/checkpoints")).empty());
 }

@@ -76,19 +76,18 @@ TEST(Configs, MistakesInGroupsAreReportedWithTheirLine) {
       "optimizer:\n  groups:\n    - {match: [\"blocks.2.*\"], lr: 1e-3}\n    - match: [\"*.wq.*\"]\n      lr: 1e-2\n"
       "    - match: [\"blocks.*\"]\n      kind: ";
   const std::string told = mistakes(groups + "adamw\n");
-  EXPECT_TRUE(told.starts_with("my.yaml:6: optimizer.groups[0].match[0]: \"blocks.2.*\" matches no parameter of this"))
-      << told;
-  EXPECT_NE(told.find("\nmy.yaml:7: optimizer.groups[1]: later entries override it"), std::string::npos) << told;
+  EXPECT_TRUE(told.starts_with("my.yaml:6: optimizer.groups[0].match[0]: \"blocks.2.*\" matches no")) << told;
+  EXPECT_TRUE(contains(told, "\nmy.yaml:7: optimizer.groups[1]: later entries")) << told;
   EXPECT_EQ(mistakes("optimizer:\n  lr: 1e-3\n  groups:\n    - match: [\"*norm*\"]\n      kind: muon\n"),
             "my.yaml:8: optimizer.groups[0].kind: muon updates none of the entry's parameters. Leave it out");
   EXPECT_EQ(mistakes("optimizer: {groups: [{match: [\"blocks.1.*\", final_norm.weight], lr: 1e-3}]}\n"), "");
 }
 
 TEST(Configs, SettingsWithoutEffectAreRefused) {
-  EXPECT_TRUE(mistakes("optimizer:\n  muon:\n    iterations: 3\n")
-                  .starts_with("my.yaml:6: optimizer.muon.iterations: 3 applies to kind: muon"));
-  EXPECT_TRUE(mistakes("schedule:\n  decay_steps: 10\n")
-                  .starts_with("my.yaml:5: schedule: decay_steps: 10 applies to kind: wsd"));
+  const std::string muon = mistakes("optimizer:\n  muon:\n    iterations: 3\n");
+  EXPECT_TRUE(muon.starts_with("my.yaml:6: optimizer.muon.iterations: 3") && contains(muon, "kind: muon")) << muon;
+  const std::string decay = mistakes("schedule:\n  decay_steps: 10\n");
+  EXPECT_TRUE(decay.starts_with("my.yaml:5: schedule: decay_steps: 10") && contains(decay, "kind: wsd")) << decay;
   EXPECT_EQ(mistakes("schedule: {decay_steps: 10, kind: wsd}\noptimizer: {kind: muon, muon: {iterations: 3}}\n"), "");
 }
 
@@ -149,13 +148,14 @@ TEST(ResolveConfig, RefusesSizesThatDoNotFit) {
   Config c;
   c.train.steps = 1;
   c.model.vocab_size = 100;
-  EXPECT_NE(message(c, 101, 1).find("model.vocab_size: 100 is smaller than the corpus's vocabulary of 101"),
-            std::string::npos);
+  const std::string vocab = message(c, 101, 1);
+  EXPECT_TRUE(contains(vocab, "model.vocab_size: 100") && contains(vocab, "vocabulary of 101")) << vocab;
   c.train.batch_size = 12;
-  EXPECT_NE(message(c, 50, 5).find("train.batch_size: 12 sequences cannot be divided among 5 replicas"),
-            std::string::npos);
+  const std::string batch = message(c, 50, 5);
+  EXPECT_TRUE(contains(batch, "train.batch_size: 12") && contains(batch, "5 replicas")) << batch;
   c.train.micro_batch = 5;
-  EXPECT_NE(message(c, 50, 2).find("train.micro_batch: 5 does not divide the 6 sequences"), std::string::npos);
+  const std::string micro_batch = message(c, 50, 2);
+  EXPECT_TRUE(contains(micro_batch, "train.micro_batch: 5") && contains(micro_batch, "6 sequences")) << micro_batch;
 }
 
 // Sizes set to auto stay auto: the run chooses them and checks its choice.
@@ -190,15 +190,15 @@ TEST(ResolveConfig, TensorParallelismDividesWhatEachRankHolds) {
   c.parallel.cp_layout = ContextLayoutChoice::contiguous;
   c.model.vocab_size = 100;
   c.model.context = 10;  // 5 tokens on each rank
-  EXPECT_NE(message(c, 50, 4).find("does not divide the 5 tokens of a micro-batch on rank 0 of cp"), std::string::npos)
-      << message(c, 50, 4);
+  const std::string first = message(c, 50, 4);
+  EXPECT_TRUE(contains(first, "the 5 tokens") && contains(first, "rank 0 of cp")) << first;
   c.parallel.cp_layout = ContextLayoutChoice::zigzag;  // pieces of 2, 3, 2 and 3: 5 tokens on each rank
-  EXPECT_NE(message(c, 50, 4).find("does not divide the 5 tokens"), std::string::npos) << message(c, 50, 4);
+  EXPECT_TRUE(contains(message(c, 50, 4), "the 5 tokens")) << message(c, 50, 4);
   c.parallel.cp = 3;
   c.parallel.cp_layout = ContextLayoutChoice::contiguous;
   c.model.context = 14;  // 4, 5 and 5 tokens, although 14 / 3 rounds down to 4
-  EXPECT_NE(message(c, 50, 6).find("5 tokens of a micro-batch on rank 1 of cp"), std::string::npos)
-      << message(c, 50, 6);
+  const std::string second = message(c, 50, 6);
+  EXPECT_TRUE(contains(second, "5 tokens") && contains(second, "rank 1 of cp")) << second;
   c.parallel.cp = 2;
   c.model.attention.kind = "dilated";
   c.model.attention.segments = {4, 16};

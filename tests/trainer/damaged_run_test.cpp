@@ -69,8 +69,7 @@ TEST_F(DamagedRuns, PipesInPlaceOfFilesAreNamed) {
     const std::string file = path(str("run/", name));
     fs::rename(file, file + ".kept");
     ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
-    expect_parts(run_process(train("run", {"train.steps=12", "--allow-changes"})), 1,
-                 {file, "it is a named pipe, not a file"});
+    expect_parts(run_process(train("run", {"train.steps=12", "--allow-changes"})), 1, {file, "named pipe"});
     fs::remove(file);
     fs::rename(file + ".kept", file);
   }
@@ -86,7 +85,7 @@ TEST_F(DamagedRuns, AReportNamesFoldersThatCannotBeRead) {
   expect_parts(ring({"report", path("run"), path("loop"), "--output", path("r.html")}), 0,
                {path("loop"), "symbolic links", "The report leaves it out", "2 runs"});
   const std::string page = read_text(path("r.html"));
-  for (const char* part : {"loop</td>", "unreadable", "cannot be read: Too many levels of symbolic links"})
+  for (const char* part : {"loop</td>", "unreadable", "Too many levels of symbolic links"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   expect_parts(ring({"report", path("run"), path("none"), "--output", path("r.html")}), 1, {path("none")});
 }
@@ -112,13 +111,13 @@ TEST_F(DamagedRuns, DifferentShapesAreRefusedAtOnce) {
       const Finished refused = run_process(short_train(more));
       const std::string was =
           change == std::string("model.width=64") ? "model.width: 32 -> 64" : "model.layers: 2 -> 3";
-      expect_parts(refused, 1, {checkpoint() + " do not have the shapes of this model:", was, "run.directory=NAME"});
+      expect_parts(refused, 1, {checkpoint(), "shapes of this model", was, "run.directory=NAME"});
       EXPECT_EQ(refused.output.find("--allow-changes"), std::string::npos) << refused.output;
       EXPECT_EQ(refused.output.find("attention.wk.weight"), std::string::npos) << refused.output;
     }
   // A different number of heads is also refused, although all shapes are equal.
   const Finished heads = run_process(short_train({"model.heads=1", "model.kv_heads=1", "--allow-changes"}));
-  expect_parts(heads, 1, {checkpoint() + " do not have the heads of this model:", "model.heads: 4 -> 1"});
+  expect_parts(heads, 1, {checkpoint(), "heads of this model", "model.heads: 4 -> 1"});
   // If all shapes are equal, --allow-changes is offered.
   expect_parts(run_process(short_train({"model.dropout=0.2"})), 1, {"pass --allow-changes"});
 }
@@ -150,15 +149,13 @@ TEST_F(DamagedRuns, AFolderThatCannotBeWrittenIsNamed) {
   if (user == 0 && ::seteuid(65534) != 0) GTEST_SKIP() << "root may write anywhere, and cannot be somebody else here";
   const std::string said = error_of([&] { RunDirectory(path("locked/run")).lock(); });
   ASSERT_EQ(::seteuid(user), 0);
-  EXPECT_TRUE(said.starts_with("cannot create the run's directory " + path("locked/run") + ": Permission denied"))
-      << said;
+  EXPECT_TRUE(contains(said, path("locked/run") + ": Permission denied")) << said;
 }
 
 TEST_F(DamagedRuns, ChangedSettingsAreSavedOnlyIfAStepFollows) {
   const std::string before = read_text(config()), change = "optimizer.lr=0.005";
   for (const char* end : {"train.steps=10", "train.minutes=0.000001"})
-    expect_parts(ring({"train", path("run"), "--allow-changes", change, end}), 0,
-                 {"the changed settings are not saved, because no step follows"});
+    expect_parts(ring({"train", path("run"), "--allow-changes", change, end}), 0, {"settings are not saved"});
   EXPECT_EQ(read_text(config()), before);
   expect_parts(ring({"train", path("run"), "--allow-changes", change, "train.steps=11"}), 0, {"optimizer.lr: 0.001"});
   EXPECT_NE(read_text(config()).find("lr: 0.005"), std::string::npos);
@@ -182,15 +179,15 @@ TEST_F(DamagedRuns, ConfigShowAcceptsARun) {
 }
 
 TEST_F(DamagedRuns, ARunWithoutACheckpointStartsOverWithAWarning) {
-  const std::string said = path("run") + " has records of 10 steps but no checkpoint to resume from, so it starts over";
+  const std::string said = path("run") + " has records of 10 steps";
   std::filesystem::remove_all(path("run/checkpoints"));
-  expect_parts(run_process(short_train()), 0, {said, "set checkpoint.interval (now 5) or checkpoint.minutes"});
+  expect_parts(run_process(short_train()), 0, {said, "no checkpoint", "checkpoint.interval (now 5)"});
   EXPECT_NE(read_text(path("run/log.txt")).find(said), std::string::npos);
   EXPECT_EQ(losses("run").size(), 10u);
   std::filesystem::remove_all(path("run/checkpoints"));
   const Finished fresh = run_process(short_train({"--fresh"}));
   expect_parts(fresh, 0, {});
-  EXPECT_EQ(fresh.output.find("no checkpoint to resume from"), std::string::npos) << fresh.output;
+  EXPECT_EQ(fresh.output.find(said), std::string::npos) << fresh.output;
 }
 
 TEST_F(DamagedRuns, AMissingRunIsRefusedWithTheRunsThatExist) {
@@ -201,13 +198,13 @@ TEST_F(DamagedRuns, AMissingRunIsRefusedWithTheRunsThatExist) {
                                                           {"report", none},
                                                           {"watch", none}};
   for (const std::vector<std::string>& command : commands)
-    expect_parts(ring(command), 1, {none + " does not exist. Give a run or a checkpoint. " + beside});
+    expect_parts(ring(command), 1, {none + " does not exist", "Give a run", beside});
   for (const std::vector<std::string>& command : {std::vector<std::string>{"attention", "show", none}, {"train", none}})
-    expect_parts(ring(command), 1, {none + " does not exist. Give settings, such as ", ", or a run. " + beside});
+    expect_parts(ring(command), 1, {none + " does not exist", "Give settings, such as", beside});
   const std::string checkpoint = path("run/checkpoints/step-000000007");
   expect_parts(ring({"eval", checkpoint}), 1, {checkpoint + " does not exist", "inside the run " + path("run") + "\n"});
   expect_parts(ring({"eval", path("text.txt") + "/none"}), 1, {"none does not exist", "ringmaster runs FOLDER"});
-  expect_parts(ring({"eval", path("text.txt")}), 1, {"not a run or a checkpoint: ", "ringmaster runs FOLDER"});
+  expect_parts(ring({"eval", path("text.txt")}), 1, {"not a run", "ringmaster runs FOLDER"});
 }
 
 TEST_F(DamagedRuns, ChangesOfFreeKeysAreNamedOnlyIfMadeInTheFile) {
@@ -266,7 +263,7 @@ TEST_F(DamagedRuns, AllowedChangesSurviveAKillBeforeTheNextCheckpoint) {
     return process.wait();
   };
   const Finished evaluated = ring({"eval", path("run")});  // the settings are right, and the checkpoint is older
-  expect_parts(evaluated, 0, {"was saved before the run's settings were changed", "0.001 -> 0.002"});
+  expect_parts(evaluated, 0, {"was saved before", "0.001 -> 0.002"});
   EXPECT_EQ(evaluated.output.find("To restore"), std::string::npos) << evaluated.output;
   expect_parts(resume_and_kill({ring_binary(), "train", path("run")}), -SIGKILL,
                {"changed settings", "0.001 -> 0.002"});
@@ -342,15 +339,15 @@ TEST_F(DamagedRuns, ErrorsComeBeforeTheModelIsBuilt) {
     expect_parts(run_process(command), 1, parts);
     EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(100));
   };
-  expect_refused(train("run"), {"model.width: 32 -> 16384", "do not have the shapes of this model"});
+  expect_refused(train("run"), {"model.width: 32 -> 16384", "shapes of this model"});
   expect_refused(train("none", {"data.path=" + path("missing.h5")}), {"missing.h5"});
-  expect_refused(train("none"), {"cannot fit into memory: weights 7", "gradients 7", "optimizer states 1",
+  expect_refused(train("none"), {"cannot fit into memory", "weights 7", "gradients 7", "optimizer states 1",
                                  "available: ", "model.layers (600)", "model.width (16384)", "machines"});
   EXPECT_FALSE(std::filesystem::exists(path("none")));
   const std::size_t before = records("run");
   Process process(train("run", {"train.steps=100000", "--allow-changes"}));
   while (records("run") <= before && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  expect_refused(train("run", {"--allow-changes"}), {"another process is training this run"});
+  expect_refused(train("run", {"--allow-changes"}), {"another process is training"});
 }
 
 TEST_F(DamagedRuns, ALimitOfTheShellIsRespected) {

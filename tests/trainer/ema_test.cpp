@@ -103,15 +103,15 @@ TEST_F(EmaRuns, TheAverageMayBeginAndEndInAResumedRun) {
   ASSERT_EQ(on.code, 0) << on.output;
   EXPECT_NE(on.output.find("starts from these weights"), std::string::npos) << on.output;
   const Finished off = trained("run", {"schedule.kind=constant", "--allow-changes"});
-  EXPECT_NE(off.output.find("the checkpoint's average of the weights is not used"), std::string::npos) << off.output;
+  EXPECT_NE(off.output.find("average of the weights is not"), std::string::npos) << off.output;
   EXPECT_TRUE(hashes("run", "ema.").empty());
   for (const char* command : {"eval", "generate", "export", "serve"}) {
     std::vector<std::string> arguments = {command, path("run"), "--weights", "ema"};
     if (std::string(command) == "export") arguments.insert(arguments.end(), {"--output", path("out")});
     const Finished none = ring(arguments);
     EXPECT_EQ(none.code, 1) << command;
-    EXPECT_NE(none.output.find("has no average of its weights. Train with train.ema"), std::string::npos)
-        << command << ": " << none.output;
+    for (const char* part : {"has no average", "Train with train.ema"})
+      EXPECT_NE(none.output.find(part), std::string::npos) << command << ": " << none.output;
   }
 }
 
@@ -122,7 +122,7 @@ TEST_F(EmaRuns, WeightsThatCannotBeAveragedAreRefused) {
     EXPECT_NE(f.output.find(why), std::string::npos) << f.output;
     EXPECT_FALSE(fs::exists(folder_ / "run"));
   };
-  refused({"train.ema=0.9", "optimizer.offload=all"}, "train.ema: requires the weights on the device");
+  refused({"train.ema=0.9", "optimizer.offload=all"}, "train.ema: requires the weights");
   refused({"train.ema=0.9", "optimizer.master=bf16"}, "train.ema: requires optimizer.master: fp32");
   refused({"train.ema=1"}, "train.ema");
   refused({"train.diagnostics_interval=3", "optimizer.offload=all"},
@@ -180,8 +180,8 @@ TEST_F(EmaRuns, WeightDecayFollowsItsSchedule) {
   EXPECT_FALSE(group("constant", "train").at(0).contains("weight_decay"));
   const Finished never = run_process(train("never", {"schedule.kind=constant", "schedule.final_weight_decay=0"}));
   EXPECT_EQ(never.code, 1);
-  EXPECT_NE(never.output.find("final_weight_decay: 0 is never reached with schedule.kind: constant"), std::string::npos)
-      << never.output;
+  for (const char* part : {"final_weight_decay: 0", "schedule.kind: constant"})
+    EXPECT_NE(never.output.find(part), std::string::npos) << never.output;
 }
 
 }  // namespace

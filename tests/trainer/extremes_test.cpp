@@ -230,11 +230,11 @@ TEST(Extremes, NumbersThatOnceOverflowedAreRefused) {
   EXPECT_NE(refusal({"parallel.cp=4294967297"}).find("must be in [0, 65536]"), std::string::npos);
   EXPECT_NE(refusal({"train.steps=0", "train.tokens=9223372036854775807"}).find("train.tokens"), std::string::npos);
   EXPECT_NE(refusal({"train.steps=0", "train.tokens=9007199254740992", "train.batch_size=1", "model.context=8"})
-                .find("steps of 1 x 8 tokens"),
+                .find("1 x 8 tokens"),
             std::string::npos);
-  EXPECT_NE(refusal({"train.steps=2147483647", "train.batch_size=65536", "model.context=65536"})
-                .find("steps of 65536 x 65536 tokens (train.batch_size x model.context) exceed"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({"train.steps=2147483647", "train.batch_size=65536", "model.context=65536"}).find("65536 x 65536 tokens"),
+      std::string::npos);
   EXPECT_NE(refusal({"train.batch_size=65536", "model.context=65536"}).find("train.micro_batch: 65536 sequences"),
             std::string::npos);
   EXPECT_EQ(refusal({"train.batch_size=65536", "model.context=65536", "train.micro_batch=32767"}).find("at once"),

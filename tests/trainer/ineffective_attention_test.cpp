@@ -27,7 +27,7 @@ TEST_F(IdleAttention, IndexersWithNothingToChooseFromAreNamed) {
     return std::string("model.attention={kind: block_sparse, block: 64, rules: [{pattern: learned, local: ") + local +
            ", keep: 4}]}";
   };
-  const std::string warning = "model.attention.rules[0]: pattern: learned keeps local + first = ";
+  const std::string warning = "model.attention.rules[0]: pattern: learned";
   EXPECT_FALSE(warns(warning, {learned("2")}));
   EXPECT_TRUE(warns(warning, {learned("2"), "train.context=128"})) << "sequences are shorter than samples";
   const auto with = [&](std::size_t longest) {
@@ -54,7 +54,7 @@ TEST_F(IdleAttention, ListsThatAreTooLongAreNamed) {
 }
 
 TEST_F(IdleAttention, WindowsThatCoverAllTokensAreNamed) {
-  const std::string warning = "model.attention.window: 256, but the longest sequence has ";
+  const std::string warning = "model.attention.window: 256";
   EXPECT_TRUE(warns(warning, {"model.attention={kind: window, window: 256}"}));
   EXPECT_FALSE(warns("model.attention.window", {"model.attention={kind: window, window: 255}"}));
 }
@@ -65,7 +65,7 @@ TEST_F(IdleAttention, KeysThatNoRankRequestsAreNamedOnce) {
         output_of_run({"parallel.cp=2", "parallel.cp_keys=referenced", "parallel.cp_schedule=" + schedule,
                        "model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}]}"},
                       "2");
-    const std::string warning = "parallel.cp_keys: referenced, but parallel.cp_schedule is all_to_all";
+    const std::string warning = "parallel.cp_keys: referenced";
     int n = 0;
     for (auto at = text.find(warning); at != std::string::npos; at = text.find(warning, at + 1)) ++n;
     return n;

@@ -55,15 +55,13 @@ TEST_F(LearnedPoolRuns, AreEvaluatedAsTheyTrain) {
 TEST_F(LearnedPoolRuns, StartFromMeansAndBack) {
   trained("means", pools("mean"));
   const Finished there = trained("learned", pools("learned"), {"run.init_from=" + path("means")});
-  EXPECT_NE(there.output.find("the weights have no learned pools or gates for some layers (12 tensors)"),
-            std::string::npos)
-      << there.output;
+  for (const char* part : {"no learned pools", "(12 tensors)"})
+    EXPECT_NE(there.output.find(part), std::string::npos) << there.output;
   trained("again", pools("mean"), {"run.init_from=" + path("means")});
   EXPECT_EQ(values("learned", "train", "loss")[0], values("again", "train", "loss")[0]);
   const Finished back = trained("back", pools("mean"), {"run.init_from=" + path("learned")});
-  EXPECT_NE(back.output.find("the weights have learned pools or gates (12 tensors) that this run does not use"),
-            std::string::npos)
-      << back.output;
+  for (const char* part : {"have learned pools", "(12 tensors)"})
+    EXPECT_NE(back.output.find(part), std::string::npos) << back.output;
 }
 
 // The step, moments and data of the run continue; learned pools and gates are initialized.
@@ -74,17 +72,15 @@ TEST_F(LearnedPoolRuns, ResumeARunOfMeansAndBack) {
   EXPECT_NE(run_process(train("run", pools("learned"))).output.find("pass --allow-changes"), std::string::npos);
   const Finished there = trained("run", pools("learned"), {"--allow-changes"});
   EXPECT_NE(there.output.find("resuming from step 10"), std::string::npos) << there.output;
-  EXPECT_NE(there.output.find("the weights have no learned pools or gates for some layers (12 tensors)"),
-            std::string::npos)
-      << there.output;
-  EXPECT_NE(there.output.find("the checkpoint lacks 24 optimizer states"), std::string::npos) << there.output;
+  for (const char* part : {"no learned pools", "(12 tensors)"})
+    EXPECT_NE(there.output.find(part), std::string::npos) << there.output;
+  EXPECT_NE(there.output.find("lacks 24 optimizer states"), std::string::npos) << there.output;
   EXPECT_EQ(values("run", "train", "loss")[10], means[10]);
   forget("run", {"step-000000020"});
   const Finished back = trained("run", pools("mean"), {"--allow-changes"});
   EXPECT_NE(back.output.find("resuming from step 15"), std::string::npos) << back.output;
-  EXPECT_NE(back.output.find("the weights have learned pools or gates (12 tensors) that this run does not use"),
-            std::string::npos)
-      << back.output;
+  for (const char* part : {"have learned pools", "(12 tensors)"})
+    EXPECT_NE(back.output.find(part), std::string::npos) << back.output;
 }
 
 }  // namespace

@@ -65,11 +65,10 @@ TEST_F(LearnedRuns, AreEvaluatedAsTheyTrain) {
 TEST_F(LearnedRuns, StartFromADenseModelAndBack) {
   trained("dense", dense());
   const Finished there = trained("learned", learned(), {"run.init_from=" + path("dense")});
-  EXPECT_NE(there.output.find("the weights lack 6 tensors of indexers"), std::string::npos) << there.output;
+  EXPECT_NE(there.output.find("lack 6 tensors of indexers"), std::string::npos) << there.output;
   EXPECT_LT(values("learned", "train", "loss")[0], values("dense", "train", "loss")[5]);
   const Finished back = trained("back", dense(), {"run.init_from=" + path("learned")});
-  EXPECT_NE(back.output.find("the weights have 6 tensors of indexers that this run does not use"), std::string::npos)
-      << back.output;
+  EXPECT_NE(back.output.find("have 6 tensors of indexers"), std::string::npos) << back.output;
   EXPECT_LT(values("back", "train", "loss")[0], values("dense", "train", "loss")[5]);
 }
 
@@ -83,14 +82,13 @@ TEST_F(LearnedRuns, AddAndRemoveDistanceBiases) {
   EXPECT_NE(refused.output.find("model.attention.index_distances: 0 -> 8"), std::string::npos) << refused.output;
   EXPECT_NE(refused.output.find("pass --allow-changes"), std::string::npos) << refused.output;
   const Finished there = trained("run", learned(", index_distances: 8"), {"--allow-changes"});
-  EXPECT_NE(there.output.find("the weights lack 2 tensors of indexers"), std::string::npos) << there.output;
-  EXPECT_NE(there.output.find("the checkpoint lacks 4 optimizer states"), std::string::npos) << there.output;
+  EXPECT_NE(there.output.find("lack 2 tensors of indexers"), std::string::npos) << there.output;
+  EXPECT_NE(there.output.find("lacks 4 optimizer states"), std::string::npos) << there.output;
   EXPECT_EQ(values("run", "train", "loss")[10], whole[10]);
   const Finished other = trained("other", learned(), {"run.init_from=" + path("run")});
-  EXPECT_NE(other.output.find("the weights have 2 tensors of indexers that this run does not use"), std::string::npos)
-      << other.output;
+  EXPECT_NE(other.output.find("have 2 tensors of indexers"), std::string::npos) << other.output;
   const Finished another = trained("another", learned(", index_distances: 8"), {"run.init_from=" + path("other")});
-  EXPECT_NE(another.output.find("the weights lack 2 tensors of indexers"), std::string::npos) << another.output;
+  EXPECT_NE(another.output.find("lack 2 tensors of indexers"), std::string::npos) << another.output;
 }
 
 // The step, moments and data of the run continue with different attention; indexers and their moments are initialized.
@@ -107,17 +105,16 @@ TEST_F(LearnedRuns, ResumeADenseRunAndBack) {
   const Finished there = go_on(learned(), {"model.attention.index_warmup_steps=15", "--allow-changes"});
   ASSERT_EQ(there.code, 0) << there.output;
   EXPECT_NE(there.output.find("resuming from step 10"), std::string::npos) << there.output;
-  EXPECT_NE(there.output.find("the weights lack 6 tensors of indexers"), std::string::npos) << there.output;
-  EXPECT_NE(there.output.find("more than the 10 steps that the run has done"), std::string::npos) << there.output;
-  EXPECT_NE(there.output.find("the checkpoint lacks 12 optimizer states"), std::string::npos) << there.output;
+  EXPECT_NE(there.output.find("lack 6 tensors of indexers"), std::string::npos) << there.output;
+  EXPECT_NE(there.output.find("more than the 10 steps"), std::string::npos) << there.output;
+  EXPECT_NE(there.output.find("lacks 12 optimizer states"), std::string::npos) << there.output;
   EXPECT_EQ(values("run", "train", "index_loss").size(), 10u);
   EXPECT_NEAR(values("run", "train", "loss")[10], whole[10], 1e-5);  // at first all blocks are kept
   forget("step-000000020");
   const Finished back = go_on(dense(), {"--allow-changes"});
   ASSERT_EQ(back.code, 0) << back.output;
   EXPECT_NE(back.output.find("resuming from step 15"), std::string::npos) << back.output;
-  EXPECT_NE(back.output.find("the weights have 6 tensors of indexers that this run does not use"), std::string::npos)
-      << back.output;
+  EXPECT_NE(back.output.find("have 6 tensors of indexers"), std::string::npos) << back.output;
   EXPECT_NEAR(values("run", "train", "loss")[15], whole[15], 1e-2);
 }
 

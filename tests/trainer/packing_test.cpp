@@ -279,9 +279,10 @@ TEST_F(PackedRuns, WarnIfSegmentsAreNotAligned) {
         .output;
   };
   const std::string warned = dilated("warned", "data.packing.align=8");
-  EXPECT_NE(warned.find("data.packing.align: 8 is not a multiple of 16"), std::string::npos) << warned;
+  for (const char* part : {"data.packing.align: 8", "multiple of 16"})
+    EXPECT_NE(warned.find(part), std::string::npos) << warned;
   const std::string silent = dilated("silent", "data.packing.align=16");
-  EXPECT_EQ(silent.find("is not a multiple"), std::string::npos) << silent;
+  EXPECT_EQ(silent.find("multiple of 16"), std::string::npos) << silent;
 }
 
 class DistPackedRuns : public PackedRuns {};

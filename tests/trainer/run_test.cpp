@@ -124,11 +124,9 @@ TEST_F(Runs, SchedulesThatAreProbablyMistakesAreWarnedAbout) {
         .output;
   };
   const std::string odd = output("odd", "3", "0.001"), usual = output("usual", "4", "0.5");
-  EXPECT_NE(odd.find("schedule.warmup_steps: 4 is more than train.steps: 3"), std::string::npos) << odd;
-  EXPECT_NE(odd.find("schedule.final_lr: 0.001 is a fraction of optimizer.lr: 0.002, so the learning rate falls to "
-                     "2e-06. If it should fall to 0.001, set schedule.final_lr=0.5"),
-            std::string::npos)
-      << odd;
+  for (const char* part : {"schedule.warmup_steps: 4", "train.steps: 3", "schedule.final_lr: 0.001",
+                           "optimizer.lr: 0.002", "2e-06", "set schedule.final_lr=0.5"})
+    EXPECT_NE(odd.find(part), std::string::npos) << part << " is not in: " << odd;
   EXPECT_EQ(usual.find("schedule."), std::string::npos) << usual;
 }
 
@@ -227,8 +225,7 @@ TEST_F(Runs, DifferentThreadsAndLayoutsGiveOneWarning) {
   ASSERT_EQ(run_process(train("run", {"train.steps=3"})).code, 0);
   const Finished resumed = run_process(train("run", {"train.steps=3", "run.threads=1", "parallel.zero=1"}));
   EXPECT_EQ(resumed.code, 0) << resumed.output;
-  EXPECT_NE(resumed.output.find("resuming with run.threads: 2 -> 1, parallel.zero: 0 -> 1. Sums"), std::string::npos)
-      << resumed.output;
+  EXPECT_NE(resumed.output.find("run.threads: 2 -> 1, parallel.zero: 0 -> 1"), std::string::npos) << resumed.output;
   EXPECT_EQ(resumed.output.find("Sums are rounded"), resumed.output.rfind("Sums are rounded")) << resumed.output;
 }
 
@@ -252,8 +249,8 @@ TEST_F(Runs, AFolderOfRunsIsRefusedWithTheNamesOfItsRuns) {
   for (const char* name : {"a.h5", "other.h5"}) {
     const Finished corpus = ring({"train", path(name)});
     EXPECT_EQ(corpus.code, 1);
-    EXPECT_NE(corpus.output.find(path(name) + ": expected settings (YAML), got a corpus (HDF5)"), std::string::npos)
-        << corpus.output;
+    for (const std::string& part : {path(name), std::string("got a corpus (HDF5)")})
+      EXPECT_NE(corpus.output.find(part), std::string::npos) << corpus.output;
   }
 }
 
@@ -288,7 +285,7 @@ TEST_F(Runs, AChangedFileOfBlocksIsRefused) {
   blocks("0: 0\n1: 1\n");
   const Finished refused = run_process(train("run", settings));
   EXPECT_EQ(refused.code, 1);
-  const std::string named = "files of blocks (" + path("own.blocks") + "): file of blocks with hash ";
+  const std::string named = "files of blocks (" + path("own.blocks") + ")";
   EXPECT_NE(refused.output.find(named), std::string::npos) << refused.output;
   std::vector<std::string> allowing = settings;
   allowing.insert(allowing.end(), {"train.steps=4", "--allow-changes"});
@@ -392,7 +389,7 @@ TEST_F(Runs, TensorsThatAreNotFiniteAreNamed) {
   const Finished stopped =
       run_process(train("nan", {"optimizer.lr=1e30", "optimizer.clip=0", "schedule.warmup_steps=0"}));
   EXPECT_EQ(stopped.code, 1);
-  for (const char* part : {"training stopped: loss", "at step ", "samples ", "first tensor that is not finite: "})
+  for (const char* part : {"training stopped: loss", "at step ", "samples ", "tensor that is not finite: "})
     EXPECT_NE(stopped.output.find(part), std::string::npos) << part << " not in: " << stopped.output;
   EXPECT_EQ(stopped.output.find("not finite: none"), std::string::npos) << stopped.output;
 }
@@ -433,7 +430,7 @@ TEST_F(Runs, ADirectoryAllowsOneTrainingProcess) {
   while (!fs::exists(folder_ / "run" / "metrics.jsonl")) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   const Finished second = run_process(train("run", {"train.steps=100000"}));
   EXPECT_EQ(second.code, 1);
-  const std::string holder = str("another process is training this run (process ", process.pid(), " on ");
+  const std::string holder = str("(process ", process.pid(), " on ");
   EXPECT_NE(second.output.find(holder), std::string::npos) << second.output;
 }
 
@@ -454,7 +451,7 @@ TEST_F(Runs, ATrainedRunIsEvaluatedAndGeneratesText) {
   EXPECT_EQ(first.output.substr(0, 6), "line 1");
   EXPECT_EQ(ring(sample).output, first.output);
   EXPECT_EQ(ring({"eval", path("text.txt")}).code, 1);
-  EXPECT_NE(ring({"generate", path("nowhere")}).output.find("Give a run or a checkpoint. "), std::string::npos);
+  EXPECT_NE(ring({"generate", path("nowhere")}).output.find("Give a run"), std::string::npos);
 }
 
 TEST_F(Runs, BadInputIsRefusedBeforeAnythingIsWritten) {
@@ -466,7 +463,7 @@ TEST_F(Runs, BadInputIsRefusedBeforeAnythingIsWritten) {
   EXPECT_EQ(run_process(train("bad", {"model.context=100000"})).code, 1);
   const Finished no_gpu = run_process(train("bad", {"run.device=cuda"}), {{"CUDA_VISIBLE_DEVICES", ""}});
   EXPECT_EQ(no_gpu.code, 1);
-  EXPECT_NE(no_gpu.output.find(". Or use the CPU: run.device=cpu ("), std::string::npos) << no_gpu.output;
+  EXPECT_NE(no_gpu.output.find("run.device=cpu"), std::string::npos) << no_gpu.output;
   EXPECT_FALSE(fs::exists(folder_ / "bad"));
 }
 
@@ -477,9 +474,7 @@ TEST_F(Runs, TooManyThreadsAreRefusedWithARemedy) {
   const Finished f = run_process({"/bin/sh", "-c", command});
   EXPECT_EQ(f.code, 1);
   EXPECT_NE(f.output.find("cannot start 4000 threads"), std::string::npos) << f.output;
-  EXPECT_NE(f.output.find(". Or use fewer threads: set run.threads, --threads or RINGMASTER_THREADS"),
-            std::string::npos)
-      << f.output;
+  EXPECT_NE(f.output.find("run.threads, --threads or RINGMASTER_THREADS"), std::string::npos) << f.output;
 }
 
 TEST_F(Runs, SettingsThatNoRunWroteAreNotReplaced) {
@@ -489,7 +484,7 @@ TEST_F(Runs, SettingsThatNoRunWroteAreNotReplaced) {
   for (const char* more : {"train.steps=1", "--fresh"}) {
     const Finished f = run_process(train("mine", {"train.steps=1", more}));
     EXPECT_EQ(f.code, 1);
-    EXPECT_NE(f.output.find("mine/config.yaml: no run wrote this file"), std::string::npos) << f.output;
+    EXPECT_NE(f.output.find("mine/config.yaml: no run wrote"), std::string::npos) << f.output;
   }
   EXPECT_EQ(read_text(folder_ / "mine/config.yaml"), own);
   fs::rename(folder_ / "mine/config.yaml", folder_ / "mine/metrics.jsonl");
@@ -503,7 +498,7 @@ TEST_F(Runs, ANameOutsideTheFolderOfRunsIsRefused) {
   for (const char* name : {"../x", "a/../../x", "/tmp/x", "..", ".", "./"}) {
     const Finished f = run_process(train("bad", {std::string("run.name=") + name}));
     EXPECT_EQ(f.code, 1) << name;
-    EXPECT_NE(f.output.find("must be a name below runs/, without .."), std::string::npos) << f.output;
+    EXPECT_NE(f.output.find("a name below runs/"), std::string::npos) << f.output;
   }
   EXPECT_FALSE(fs::exists(folder_ / "bad"));
 }
@@ -542,7 +537,7 @@ TEST_F(DistRuns, AnyNumberOfProcessesReachesTheSameLosses) {
 TEST_F(DistRuns, AModelThatTheProcessesCannotHoldIsRefusedOnAll) {
   const Finished together = launch(2, "huge", {"model.width=16384", "model.layers=600", "model.heads=128"});
   EXPECT_NE(together.code, 0);
-  EXPECT_NE(together.output.find("in the 2 processes of this machine"), std::string::npos) << together.output;
+  EXPECT_NE(together.output.find("in the 2 processes"), std::string::npos) << together.output;
   EXPECT_FALSE(fs::exists(folder_ / "huge"));
   // 3 GiB of states do not fit into the memory limit of each process. Half of the moments would fit.
   std::string command = "ulimit -v 3075000; exec " + ring_binary() + " launch --nproc-per-node 2 --";
@@ -577,11 +572,11 @@ TEST_F(DistRuns, ACheckpointOfTwoProcessesResumesInOne) {
   EXPECT_EQ(f.code, 0) << f.output;
   EXPECT_EQ(losses("run").size(), 40u);
   if (std::thread::hardware_concurrency() > 1) {
-    EXPECT_NE(f.output.find("run.threads: 1 per process, as before"), std::string::npos) << f.output;
+    EXPECT_NE(f.output.find("run.threads: 1 per process"), std::string::npos) << f.output;
   }
   const Finished fewer = launch(1, "run", {"train.steps=35", "--allow-changes"});
   EXPECT_EQ(fewer.code, 1);
-  EXPECT_NE(fewer.output.find("the run has already done 40 steps, more than 35"), std::string::npos) << fewer.output;
+  EXPECT_NE(fewer.output.find("40 steps, more than 35"), std::string::npos) << fewer.output;
 }
 
 }  // namespace
