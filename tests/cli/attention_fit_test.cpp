@@ -192,7 +192,7 @@ TEST_F(AttentionFitRuns, ImpossibleRequestsAreRefused) {
   says("run", {"{kind: window, window: 8"}, "choice {kind: window, window: 8: ");
   says("run", {"{kind: block_sparse, layers_per_selection: 2, rules: [{pattern: content, keep: 2}]}"},
        "Omit layers_per_selection");
-  says("learned", {}, "layer 0 has an indexer (pattern: learned)");
+  says("learned", {}, "layer 0 has an indexer");
   says("learned", {}, "Give a checkpoint from before");
   says("run", {"--text", path("nowhere.txt"), "--density", "1"}, "nowhere.txt");
 }

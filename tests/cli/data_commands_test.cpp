@@ -74,10 +74,10 @@ TEST_F(DataCommands, SynthesizeWritesACorpus) {
   const auto made = run({"data", "synthesize", "--kind", "needles", "--context", "64", "--vocab-size", "48", "--pairs",
                          "3", "--documents", "1500", "--validation-documents", "2", "--output", path("n.h5")});
   EXPECT_EQ(made.error, "");
-  expect_parts(made.out, {"n.h5: 1,502 documents of 64 tokens",
-                          "96,000 tokens in 1,500 documents, of which 4,500 count", "chars, 48 tokens, hash "});
+  expect_parts(made.out, {"n.h5: 1,502 documents of 64 tokens", "96,000 tokens in 1,500 documents", "4,500 count",
+                          "chars, 48 tokens, hash "});
   expect_parts(run({"data", "inspect", path("n.h5")}).out,
-               {"needles: 3 pairs and 3 queries in the last 6 of 64 tokens; seed 1", "4,500 count as targets (4.7 %)"});
+               {"needles: 3 pairs and 3 queries in the last 6 of 64 tokens; seed 1", "4,500 count", "(4.7 %)"});
   const std::vector<std::string> again{"data", "synthesize", "--context", "64", "--pairs", "4", "--output"};
   const auto with = [&](const std::string& file, std::vector<std::string> more) {
     std::vector<std::string> all = again;
@@ -130,11 +130,10 @@ TEST_F(DataCommands, TargetsAreCountedAndMarked) {
   expect_parts(with({"--chat-field", "turns"}).error, {"chats.jsonl:1: ", "no 'turns'"});
   const auto prepared = with({"--chat-field"});  // without a name, the form with "messages" is found
   EXPECT_EQ(prepared.error, "");
-  expect_parts(prepared.out, {"in 2 documents, of which 4 count as targets (6.2 %)", "longest     32 tokens"});
+  expect_parts(prepared.out, {"in 2 documents, of which 4 count", "(6.2 %)", "longest     32 tokens"});
   const auto inspected = run({"data", "inspect", path("c.h5")});
   EXPECT_EQ(inspected.error, "");
-  expect_parts(inspected.out, {"Targets that count are [[marked like this]].",
-                               "training document 0, 32 tokens, of which 2 count as targets (6.2 %):\n",
+  expect_parts(inspected.out, {"[[marked like this]]", "training document 0, 32 tokens, of which 2 count",
                                "### user\n2+2\n\n### assistant\n[[4<|endoftext|>]]\n\n", "training document 1"});
   const std::string one = run({"data", "inspect", path("c.h5"), "--documents", "1", "--bytes", "10"}).out;
   expect_parts(one, {"(6.2 %):\n### user\n2...\n"});
@@ -149,8 +148,7 @@ TEST_F(DataCommands, TooFewTokensToTrainOnAreAWarning) {
          "--validation-fraction", "0"});
     return testing::internal::GetCapturedStderr();
   };
-  EXPECT_NE(warned(2).find("the training split has 3 tokens, but training needs at least model.context + 1"),
-            std::string::npos);
+  expect_parts(warned(2), {"the training split has 3 tokens", "model.context + 1"});
   EXPECT_EQ(warned(63).find("the training split has"), std::string::npos);  // the end of the text is one more token
 }
 
@@ -164,7 +162,7 @@ TEST_F(DataCommands, ChatFieldWithoutANameFindsTheForm) {
       "0"};
   const auto prepared = run(prepare);
   EXPECT_EQ(prepared.error, "");
-  expect_parts(prepared.out, {"in 2 documents, of which 4 count as targets (6.2 %)"});
+  expect_parts(prepared.out, {"in 2 documents, of which 4 count", "(6.2 %)"});
   const std::string shown = run({"data", "inspect", path("c.h5"), "--documents", "2"}).out,
                     said = "### user\n2+2\n\n### assistant\n[[4";
   EXPECT_NE(shown.find(said), shown.rfind(said)) << shown;
@@ -195,17 +193,16 @@ TEST_F(DataCommands, DocumentsWithoutTargetsAreNamed) {
   const auto prepared =
       run({"data", "prepare", "--input", path("in.jsonl"), "--tokenizer", path("ab.rmt"), "--prompt-field", "p",
            "--completion-field", "c", "--output", path("c.h5"), "--validation-fraction", "0"});
-  expect_parts(testing::internal::GetCapturedStderr(),
-               {"2 documents in which no token counts, the first in ", "in.jsonl: nothing is learned from them"});
+  expect_parts(testing::internal::GetCapturedStderr(), {"2 documents", "no token counts", "in.jsonl: "});
   EXPECT_EQ(prepared.error, "");
-  expect_parts(prepared.out, {"9 tokens in 3 documents, of which 2 count as targets (22.2 %)"});
+  expect_parts(prepared.out, {"9 tokens in 3 documents, of which 2 count", "(22.2 %)"});
   testing::internal::CaptureStderr();
   const auto inspected = run({"data", "inspect", path("c.h5")});
   const std::string warned = testing::internal::GetCapturedStderr();
-  expect_parts(warned, {"c.h5: no token of document 1 counts as a target", "document 2 counts"});
+  expect_parts(warned, {"c.h5: no token of document 1", "document 2 counts"});
   EXPECT_EQ(warned.find("document 0"), std::string::npos);
-  expect_parts(inspected.out, {"document 0, 3 tokens, of which 2 count as targets (66.7 %):\na[[ab]]\n",
-                               "document 1, 4 tokens, none of which counts as a target:\nabab\n"});
+  expect_parts(inspected.out, {"document 0, 3 tokens, of which 2 count", "(66.7 %):\na[[ab]]\n",
+                               "document 1, 4 tokens, none", ":\nabab\n"});
 }
 
 TEST_F(DataCommands, VerifyNamesDamagedBlocks) {
@@ -222,7 +219,7 @@ TEST_F(DataCommands, VerifyNamesDamagedBlocks) {
   file.close();
   std::filesystem::resize_file(path("c.h5"), 5000);
   const auto bad = run({"data", "verify", path("a.h5"), path("b.h5"), path("c.h5")});
-  expect_parts(bad.error, {"2 of 3 corpus files cannot be used", "data prepare"});
+  expect_parts(bad.error, {"2 of 3 corpus files", "data prepare"});
   expect_parts(bad.out,
                {"a.h5: whole", "b.h5: /train/tokens is damaged: bytes ", "b.h5: 1 damaged of ", "c.h5 is truncated"});
 }
@@ -258,7 +255,7 @@ TEST_F(DataCommands, JsonIsReadAsTextOnlyWithAsText) {
        "--validation-fraction", "0"},
       {"tokenizer", "train", "--input", path("a.json"), "--kind", "chars", "--output", path("t.rmt")}};
   for (auto command : commands) {
-    expect_parts(run(command).error, {"a.json is not text, but JSON", "--as-text"});
+    expect_parts(run(command).error, {"a.json", "but JSON", "--as-text"});
     command.push_back("--as-text");
     EXPECT_EQ(run(command).error, "");
   }
@@ -283,7 +280,7 @@ TEST_F(DataCommands, APipeAsOutputIsNotReplaced) {
   const std::vector<std::vector<std::string>> commands = {
       {"tokenizer", "train", "--input", path("text.txt"), "--kind", "chars", "--output", path("pipe")},
       {"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("pipe"), "--force"}};
-  for (const auto& command : commands) expect_parts(run(command).error, {"pipe: it is a device, a pipe or a socket"});
+  for (const auto& command : commands) expect_parts(run(command).error, {"pipe: it is a device"});
   EXPECT_TRUE(std::filesystem::is_fifo(path("pipe")));
 }
 
@@ -326,7 +323,7 @@ TEST_F(DataCommands, ATrainedTokenizerEncodesAndDecodes) {
   expect_parts(trained.out, {"t.rmt: chars, 5 tokens, hash "});
   expect_parts(
       run({"tokenizer", "train", "--input", path("text.txt"), "--kind", "chars", "--output", path("t.rmt")}).error,
-      {"t.rmt exists. Choose another name, or replace it with --force"});
+      {"t.rmt exists", "--force"});
   write("other.txt", "xyz\n");
   const auto replaced = run(
       {"tokenizer", "train", "--input", path("other.txt"), "--kind", "chars", "--output", path("t.rmt"), "--force"});
@@ -406,7 +403,7 @@ TEST_F(DataCommands, BadArgumentsAreRefused) {
       {"--kind", "words"});
   expect_parts(
       run({"data", "prepare", "--input", path("none"), "--tokenizer", "bytes", "--output", path("c.h5")}).error,
-      {"none: no such file or folder"});
+      {"none: no such file"});
   expect_parts(run({"data", "inspect", path("none.h5")}).error, {"none.h5: No such file", "ringmaster data prepare"});
   expect_parts(run({"data", "prepare", "--tokenizer", "bytes", "--output", path("c.h5")}).error,
                {"--input is required"});

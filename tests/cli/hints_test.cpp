@@ -126,16 +126,16 @@ TEST(Hints, WordsWithoutAKeyGetAdvice) {
   EXPECT_NE(hint_for("lora_r=8").find("LoRA is not supported"), std::string::npos);
   EXPECT_NE(hint_for("val_set_size=0.05").find("data prepare --validation-fraction"), std::string::npos);
   EXPECT_NE(hint_for("checkpoint.folder=x").find("did you mean run.directory?"), std::string::npos);
-  EXPECT_NE(hint_for("train_on_inputs=false").find("only the assistant's messages are trained on"), std::string::npos);
-  EXPECT_NE(hint_for("num_experts=8").find("mixture of experts is not supported"), std::string::npos);
-  EXPECT_NE(hint_for("gradient_accumulation_steps=40").find("train.batch_size sequences, train.micro_batch at a time"),
+  EXPECT_NE(hint_for("train_on_inputs=false").find("only the assistant's messages"), std::string::npos);
+  EXPECT_NE(hint_for("num_experts=8").find("mixture of experts"), std::string::npos);
+  EXPECT_NE(hint_for("gradient_accumulation_steps=40").find("train.batch_size sequences, train.micro_batch"),
             std::string::npos);
   EXPECT_NE(hint_for("model.name=llama3").find("model.layers"), std::string::npos);
-  EXPECT_NE(hint_for("data_parallel_shard_degree=8").find("did you mean parallel.zero? 3 is FSDP"), std::string::npos);
+  EXPECT_NE(hint_for("data_parallel_shard_degree=8").find("parallel.zero? 3 is FSDP"), std::string::npos);
 }
 
 TEST(Hints, ErrorsForNumbersWithLettersSuggestTheNumber) {
-  EXPECT_NE(hint_for("model.context=128K").find("got 128K. Write 128e3, or 131072 if k means 1024"), std::string::npos);
+  EXPECT_NE(hint_for("model.context=128K").find("got 128K. Write 128e3, or 131072"), std::string::npos);
   EXPECT_NE(hint_for("train.steps=10k").find("Write 10e3"), std::string::npos);
   EXPECT_NE(hint_for("train.tokens=1.5B").find("Write 1.5e9"), std::string::npos);
   const std::pair<const char*, const char*> meant[] = {
@@ -156,9 +156,7 @@ TEST(Hints, APatternGivenAsAKindSuggestsBlockSparse) {
   for (const char* pattern :
        {"content", "learned", "importance", "local_global", "strided", "hierarchical", "random"}) {
     const std::string said = hint_for(str("model.attention.kind=", pattern));
-    EXPECT_NE(said.find("did you mean block_sparse? It is a pattern of block_sparse: model.attention={"),
-              std::string::npos)
-        << said;
+    EXPECT_NE(said.find("did you mean block_sparse?"), std::string::npos) << said;
     // The advised settings are accepted.
     const std::size_t begin = said.find("model.attention={"), end = said.find("}]}", begin) + 3;
     EXPECT_EQ(hint_for(said.substr(begin, end - begin)), "");
@@ -173,17 +171,17 @@ TEST(Hints, TomlIsRefused) {
     ADD_FAILURE();
   } catch (const Error& e) {
     const std::string said = e.what();
-    EXPECT_NE(said.find(file + ": expected settings in YAML, got TOML"), std::string::npos) << said;
+    EXPECT_NE(said.find(file + ": expected settings"), std::string::npos) << said;
+    EXPECT_NE(said.find("YAML, got TOML"), std::string::npos) << said;
     EXPECT_EQ(said.find("64"), std::string::npos) << "a value of no key that the message is about: " << said;
   }
   std::filesystem::remove(file);
 }
 
 TEST(Hints, PipelineStagesAreRefused) {
-  EXPECT_NE(
-      hint_for("parallel.pp=2").find("parallel.pp: expected 1, since pipeline stages are not supported yet, got 2"),
-      std::string::npos)
-      << hint_for("parallel.pp=2");
+  const std::string said = hint_for("parallel.pp=2");
+  EXPECT_NE(said.find("parallel.pp: expected 1"), std::string::npos) << said;
+  EXPECT_NE(said.find("got 2"), std::string::npos) << said;
   EXPECT_EQ(hint_for("parallel.pp=1"), "");
 }
 

@@ -175,12 +175,10 @@ TEST_F(InitCommand, DocumentsLongerThanTheContextAreCounted) {
     return run({"init", path("t.yaml"), "--template", "finetune", "--from", path("base"), "--data", path("c.h5"),
                 "--device", "cpu", "--force"});
   };
-  EXPECT_NE(init_output(512, 600).find(
-                "1 of 1 documents are longer than model.context (512) and are cut; the longest has 601 tokens"),
-            std::string::npos);
-  EXPECT_NE(init_output(512, 600).find("The model does not support a longer context: shorten them"), std::string::npos);
-  EXPECT_NE(init_output(8192, 5000).find("The model supports a context of 8192: raise model.context"),
-            std::string::npos);
+  const std::string said = init_output(512, 600);
+  for (const char* part : {"1 of 1 documents", "model.context (512)", "601 tokens", "shorten them"})
+    EXPECT_NE(said.find(part), std::string::npos) << part << ": " << said;
+  EXPECT_NE(init_output(8192, 5000).find("context of 8192: raise model.context"), std::string::npos);
   EXPECT_EQ(init_output(8192, 600).find("note:"), std::string::npos);
   EXPECT_EQ(load(path("t.yaml")).model.context, 1024);
   EXPECT_EQ(load(path("t.yaml")).data.packing.best_fit, 1024);
@@ -196,7 +194,7 @@ TEST_F(InitCommand, ARunIsNotNamedAfterItsBase) {
   EXPECT_EQ(load("best.yaml").run.name, "best-finetune");
   std::vector<std::string> named = tune;
   named.insert(named.end(), {"--name", "best", "--force"});
-  EXPECT_NE(run(named).find("--name: best is the run that --from starts from"), std::string::npos);
+  EXPECT_NE(run(named).find("--name: best is the run"), std::string::npos);
   EXPECT_NE(run({"init", "sub.yaml", "--name", "best", "--device", "cpu"}).find("note: runs/best exists"),
             std::string::npos);
   fs::current_path(before);
@@ -290,7 +288,9 @@ TEST_F(InitCommand, NamesAndPathsAreQuoted) {
 
 TEST_F(InitCommand, ErrorsNameARemedy) {
   std::ofstream(path("there.yaml")) << "mine";
-  EXPECT_NE(run({"init", path("there.yaml")}).find("exists. Give another name, or --force"), std::string::npos);
+  const std::string said = run({"init", path("there.yaml")});
+  EXPECT_NE(said.find("exists"), std::string::npos) << said;
+  EXPECT_NE(said.find("--force"), std::string::npos) << said;
   EXPECT_EQ(read_text_file(path("there.yaml"), 100), "mine");
   EXPECT_EQ(run({"init", path("there.yaml"), "--force", "--device", "cpu"}).find("init:"), std::string::npos);
   EXPECT_NE(run({"init", path("a.yaml"), "--template", "finetune"}).find("requires --from RUN"), std::string::npos);

@@ -35,17 +35,16 @@ TEST(PlanCommand, SettingsNeedNoCorpus) {
   EXPECT_NE(planned.output.find("\nThe fastest"), std::string::npos) << planned.output;
   const Finished unknown = run_process({ring_binary(), "plan", file, "--rates", "h100"});
   EXPECT_EQ(unknown.code, 1);
-  EXPECT_NE(unknown.output.find("Give the size, such as model.vocab_size="), std::string::npos) << unknown.output;
+  EXPECT_NE(unknown.output.find("such as model.vocab_size="), std::string::npos) << unknown.output;
   std::filesystem::remove(file);
 }
 
 TEST(PlanCommand, PrintedSettingsAreThoseOfTheLayout) {
   const Finished given = plan({"train.recompute=block", "--memory", "500GB"}), chosen = plan({"--memory", "500GB"});
   EXPECT_NE(given.output.find("recompute: block}"), std::string::npos) << given.output;
-  EXPECT_NE(given.output.find("all layouts are planned with train.recompute: block because the settings give it"),
-            std::string::npos);
+  EXPECT_NE(given.output.find("planned with train.recompute: block"), std::string::npos) << given.output;
   EXPECT_NE(chosen.output.find("recompute: auto}"), std::string::npos) << chosen.output;
-  EXPECT_EQ(chosen.output.find("all layouts are planned with"), std::string::npos);
+  EXPECT_EQ(chosen.output.find("planned with"), std::string::npos) << chosen.output;
 }
 
 TEST(PlanCommand, TheLongestContextIsPrintedWithItsSettings) {
@@ -58,9 +57,7 @@ TEST(PlanCommand, TheLongestContextIsPrintedWithItsSettings) {
   std::smatch longest;
   ASSERT_TRUE(std::regex_search(planned.output, longest, std::regex(R"(longest context with 1 GPU: (\d+) tokens)")))
       << planned.output;
-  EXPECT_NE(planned.output.find("\nThe layout for a context of " + longest[1].str() + " tokens, as settings:"),
-            std::string::npos)
-      << planned.output;
+  EXPECT_NE(planned.output.find("a context of " + longest[1].str() + " tokens"), std::string::npos) << planned.output;
   std::filesystem::remove(file);
 }
 
@@ -200,7 +197,7 @@ TEST(PlanCommand, DegreesInTheSettingsAreKept) {
     });
   };
   const Finished given = plan_degrees({"parallel.tp=2", "parallel.zero=3"});
-  EXPECT_NE(given.output.find("\nonly layouts with tp 2, zero 3 are planned"), std::string::npos) << given.output;
+  EXPECT_NE(given.output.find("layouts with tp 2, zero 3"), std::string::npos) << given.output;
   EXPECT_EQ(rows_with(given.output, ""), 2) << given.output;  // dp 2 or cp 2
   EXPECT_EQ(rows_with(given.output, "tp 2, zero 3"), 2) << given.output;
   // A default counts if it is given on the command line.
@@ -228,8 +225,7 @@ TEST(PlanCommand, AnInterruptedPlanSaysThatItIsIncomplete) {
                   });
   const Finished end = process.wait();
   EXPECT_EQ(end.code, 1) << end.output;
-  EXPECT_TRUE(std::regex_search(end.output, std::regex(R"(incomplete: interrupted after \d+ of \d+ layouts)")))
-      << end.output;
+  EXPECT_TRUE(std::regex_search(end.output, std::regex(R"(incomplete: interrupted after \d+ of \d+)"))) << end.output;
   EXPECT_EQ(end.output.find("longest context"), std::string::npos) << end.output;
 }
 
@@ -289,8 +285,8 @@ TEST(PlanCommand, MoreGpusThanAMachineHasAreALowerBound) {
   const Finished one = plan_here({"--gpus", "8", "--rates", "h100"});
   EXPECT_EQ(one.output.find("lower bound"), std::string::npos) << one.output;
   const Finished several = plan_here({"--gpus", "16", "--rates", "h100"});
-  EXPECT_NE(several.output.find("with more than 8 GPUs the times are lower bounds"), std::string::npos)
-      << several.output;
+  EXPECT_NE(several.output.find("more than 8 GPUs"), std::string::npos) << several.output;
+  EXPECT_NE(several.output.find("lower bound"), std::string::npos) << several.output;
 }
 
 double seconds_of_children() {
@@ -367,7 +363,8 @@ TEST_F(Calibrated, AFileKeepsRatesThatAreNotMeasured) {
   EXPECT_NE(other.output.find("got rates of Some GPU"), std::string::npos) << other.output;
   const Finished missing = ring({"plan", "--rates", rates}, {"train.precision=tf32"});
   EXPECT_EQ(missing.code, 1);
-  EXPECT_NE(missing.output.find("the rates of Some GPU contain none for tf32"), std::string::npos) << missing.output;
+  EXPECT_NE(missing.output.find("rates of Some GPU"), std::string::npos) << missing.output;
+  EXPECT_NE(missing.output.find("none for tf32"), std::string::npos) << missing.output;
   EXPECT_EQ(ring({"plan", "--rates", rates}, {"train.precision=bf16"}).code, 0);
 }
 

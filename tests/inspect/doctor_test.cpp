@@ -59,8 +59,8 @@ TEST(Doctor, AGoodMachineHasOnlyGoodFindings) {
   const auto findings = judge(two_gpus());
   EXPECT_EQ(count(findings, Verdict::good), static_cast<std::int64_t>(findings.size()));
   EXPECT_TRUE(is_healthy(findings));
-  expect_parts(findings_table(findings), {"cuDNN", "9.19.0", "cuda:1", "Test GPU", "79.0 GiB of 80.0 GiB free",
-                                          "self  NVLink", "Nothing here would stop a training run."});
+  expect_parts(findings_table(findings),
+               {"cuDNN", "9.19.0", "cuda:1", "Test GPU", "79.0 GiB of 80.0 GiB free", "self  NVLink", "Nothing here"});
 }
 
 TEST(Doctor, LittleMemoryOrDiskIsANoteAndNoneIsAStop) {
@@ -85,7 +85,7 @@ TEST(Doctor, TheSmallestLimitIsNamed) {
   host.memory_available = kGiB / 8;
   host.swap_available = 2 * kGiB;
   host.memory_limit = "/sys/fs/cgroup/job/memory.max";
-  expect_parts(findings_table(check_host(host)), {"128 MiB of 64.0 GiB available, and 2.0 GiB of swap",
+  expect_parts(findings_table(check_host(host)), {"128 MiB of 64.0 GiB available", "2.0 GiB of swap",
                                                   "limited by /sys/fs/cgroup/job/memory.max", "raise that limit"});
 }
 
@@ -93,15 +93,14 @@ TEST(Doctor, NamesTheMemoryThatAGpuIsNearTo) {
   BackendFacts facts = two_gpus();
   EXPECT_EQ(findings_table(judge(facts)).find("NUMA"), std::string::npos) << "there is one";
   facts.devices[1].memory_node = 1;
-  expect_parts(findings_table(judge(facts)), {"compute capability 9.0, near NUMA node 1"});
+  expect_parts(findings_table(judge(facts)), {"near NUMA node 1"});
 }
 
 TEST(Doctor, CodeForAnotherGpuIsAStop) {
   const auto findings = judge(two_gpus(), "80 100a");
   EXPECT_EQ(count(findings, Verdict::stop), 2);
   expect_parts(findings_table(findings),
-               {"compute capability 9.0; this program has machine code for sm_80, sm_100a, but not for this GPU",
-                "-DRING_CUDA_ARCHS=90", "2 things here would stop a training run"});
+               {"compute capability 9.0", "sm_80, sm_100a", "-DRING_CUDA_ARCHS=90", "2 things here"});
 }
 
 TEST(Doctor, ASickGpuAndAnOldDriverAreStops) {
@@ -135,7 +134,7 @@ TEST(Doctor, MissingLibrariesMatterOnlyWithAGpu) {
   facts.links.clear();
   EXPECT_TRUE(is_healthy(judge(facts)));
   EXPECT_EQ(count(judge(facts), Verdict::note), 0);
-  expect_parts(findings_table(judge(facts)), {"none found: training runs on the CPU"});
+  expect_parts(findings_table(judge(facts)), {"training runs on the CPU"});
 }
 
 TEST(Doctor, GpusWithoutALinkAndABusyOneAreNotes) {

@@ -186,7 +186,7 @@ TEST_F(ReportTest, ARunMayHaveNoLossThatCanBeDrawn) {
   for (int i = 0; i < 10; ++i) records += line("train", i, "\"loss\":null,\"loss_text\":\"nan\"");
   const std::string page = report_page({write_run("nan", records)}, {});
   expect_readable(page);
-  EXPECT_NE(page.find("There are no recorded values to draw"), std::string::npos);
+  EXPECT_NE(page.find("no recorded values"), std::string::npos);
 }
 
 TEST_F(ReportTest, ALongRunIsThinned) {
@@ -283,8 +283,8 @@ TEST_F(ReportTest, SensorsOfAGpuAreCurvesAndASlowGpuIsAnEvent) {
   expect_readable(page);
   for (const char* title : {"GPU power", "GPU utilization", "GPU clock", "GPU temperature"})
     EXPECT_NE(page.find(str("<figcaption>", title)), std::string::npos) << title;
-  EXPECT_NE(page.find("rank 1: GPU 0000:3b:00.0 became slow, at 1200 MHz instead of 1980, lowered by heat"),
-            std::string::npos);
+  for (const char* part : {"rank 1: GPU 0000:3b:00.0", "1200 MHz instead of 1980", "by heat"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(report_page({write_run("cpu", line("train", 1, "\"loss\":1"))}, {}).find("GPU"), std::string::npos);
 }
 
@@ -293,7 +293,7 @@ TEST_F(ReportTest, EventsAreMarkedAndListed) {
       write_run("run", line("train", 10, "\"loss\":3") + line("start", 20, "\"device\":\"cpu\"") +
                            line("restart", 20, "\"restarts\":1,\"seconds_lost\":35") + line("train", 40, "\"loss\":2"));
   const std::string page = report_page({run}, {});
-  EXPECT_NE(page.find("restart 1, 35 s lost so far"), std::string::npos);
+  EXPECT_NE(page.find("restart 1, 35 s lost"), std::string::npos);
   // Steps 10 to 40 span x = 76 to 508 of 520: step 20 is at 220.
   EXPECT_NE(page.find("class=\"mark c0\" d=\"M220.00 14V254\""), std::string::npos);
 }
