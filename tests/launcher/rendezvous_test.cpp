@@ -19,9 +19,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Agents of one worker each (unless join() says more), and the last order that each got.
-class Job {
+class FakeAgents {
  public:
-  explicit Job(RendezvousRules rules) : rendezvous_(with_host(std::move(rules)), now_) {}
+  explicit FakeAgents(RendezvousRules rules) : rendezvous_(with_host(std::move(rules)), now_) {}
 
   void join(const AgentId& id, int node_rank = -1, int workers = 1) {
     rendezvous_.join(id, {"host-" + id, node_rank, workers}, now_);
@@ -78,7 +78,7 @@ RendezvousRules nodes(int least, int most, int restarts = 3) {
 }
 
 TEST(Rendezvous, StartsWhenAllNodesHaveJoined) {
-  Job job(nodes(3, 3));
+  FakeAgents job(nodes(3, 3));
   job.join("b", -1, 2);
   EXPECT_EQ(job.last["b"].kind, Kind::wait);
   job.join("a", -1, 3);
@@ -100,7 +100,7 @@ TEST(Rendezvous, StartsWhenAllNodesHaveJoined) {
 }
 
 TEST(Rendezvous, RefusesANodeWhoseRankIsTaken) {
-  Job job(nodes(2, 2));
+  FakeAgents job(nodes(2, 2));
   job.join("a");
   job.join("b", 0);
   EXPECT_EQ(job.last["b"].kind, Kind::end);
@@ -111,7 +111,7 @@ TEST(Rendezvous, RefusesANodeWhoseRankIsTaken) {
 }
 
 TEST(Rendezvous, AFailureStopsAndRestartsAllNodes) {
-  Job job(nodes(2, 2));
+  FakeAgents job(nodes(2, 2));
   job.join("a");
   job.join("b");
   job.fails("b", {Blame::killed, 137, true, "rank 1 was killed"});
@@ -135,7 +135,7 @@ RankState waiting(int rank) {
 
 // The verdict considers the ranks of all nodes, whichever agent noticed the hang.
 TEST(Rendezvous, AHangIsJudgedFromAllNodes) {
-  Job job(nodes(2, 2));
+  FakeAgents job(nodes(2, 2));
   job.join("a");
   job.join("b");
   job.fails("a", {Blame::hung, 1, true, "rank 0 hangs", {waiting(0)}});
@@ -154,7 +154,7 @@ TEST(Rendezvous, AHangIsJudgedFromAllNodes) {
 }
 
 TEST(Rendezvous, AHangIsJudgedWithoutANodeThatIsCutOff) {
-  Job job(nodes(2, 2));
+  FakeAgents job(nodes(2, 2));
   job.join("a");
   job.join("b");
   job.fails("a", {Blame::hung, 1, true, "rank 0 hangs", {waiting(0)}});
@@ -166,7 +166,7 @@ TEST(Rendezvous, AHangIsJudgedWithoutANodeThatIsCutOff) {
 }
 
 TEST(Rendezvous, ADeadRankIsTheCauseOfAHang) {
-  Job job(nodes(2, 2));
+  FakeAgents job(nodes(2, 2));
   job.join("a");
   job.join("b");
   job.fails("a", {Blame::hung, 1, true, "rank 0 hangs", {waiting(0)}});
@@ -194,7 +194,7 @@ TEST(Rendezvous, MessagesKeepTheStatesOfRanks) {
 }
 
 TEST(Rendezvous, ReportsOfAnEarlierAttemptAreIgnored) {
-  Job job(nodes(2, 2));
+  FakeAgents job(nodes(2, 2));
   job.join("a");
   job.join("b");
   const Order first = job.last["b"];
@@ -210,7 +210,7 @@ TEST(Rendezvous, ReportsOfAnEarlierAttemptAreIgnored) {
 }
 
 TEST(Rendezvous, TheCauseIsNamedEvenIfItsPeersReportFirst) {
-  Job job(nodes(3, 3, 0));
+  FakeAgents job(nodes(3, 3, 0));
   for (const char* id : {"a", "b", "c"}) job.join(id);
   job.fails("a", {Blame::lost_peer, kExitPeerLost, true, "a lost somebody"});
   job.fails("b", {Blame::failed, 1, true, "b failed"});
@@ -222,7 +222,7 @@ TEST(Rendezvous, TheCauseIsNamedEvenIfItsPeersReportFirst) {
 }
 
 TEST(Rendezvous, LostPeersAloneStopTheJobAfterTheBlameTime) {
-  Job job(nodes(2, 2));
+  FakeAgents job(nodes(2, 2));
   job.join("a");
   job.join("b");
   job.fails("a", {Blame::lost_peer, kExitPeerLost, true, "a lost somebody"});
@@ -232,7 +232,7 @@ TEST(Rendezvous, LostPeersAloneStopTheJobAfterTheBlameTime) {
 }
 
 TEST(Rendezvous, ASignalEndsTheJob) {
-  Job job(nodes(2, 2));
+  FakeAgents job(nodes(2, 2));
   job.join("a");
   job.join("b");
   job.ends("b", {.code = kExitInterrupted, .stopped = true});
@@ -243,7 +243,7 @@ TEST(Rendezvous, ASignalEndsTheJob) {
 }
 
 TEST(Rendezvous, ALostNodeIsReplacedByItsSuccessor) {
-  Job job(nodes(3, 3));
+  FakeAgents job(nodes(3, 3));
   for (const char* id : {"a", "b", "c"}) job.join(id);
   job.leaves("b");
   EXPECT_EQ(job.last["c"].kind, Kind::stop);
@@ -259,7 +259,7 @@ TEST(Rendezvous, ALostNodeIsReplacedByItsSuccessor) {
 }
 
 TEST(Rendezvous, ALostNodeThatDoesNotReturnEndsTheJob) {
-  Job job(nodes(2, 2));
+  FakeAgents job(nodes(2, 2));
   job.join("a");
   job.join("b");
   job.leaves("b");
@@ -271,7 +271,7 @@ TEST(Rendezvous, ALostNodeThatDoesNotReturnEndsTheJob) {
 }
 
 TEST(Rendezvous, ASpareWaitsAndTakesOver) {
-  Job job(nodes(2, 2));
+  FakeAgents job(nodes(2, 2));
   for (const char* id : {"a", "b", "spare"}) job.join(id);
   EXPECT_EQ(job.last["spare"].text, "the job runs with 2 of 2 nodes; this one waits to replace a lost node");
   job.leaves("b");
@@ -281,7 +281,7 @@ TEST(Rendezvous, ASpareWaitsAndTakesOver) {
 }
 
 TEST(Rendezvous, FewerNodesRunIfTheRulesAllowIt) {
-  Job job(nodes(1, 3));
+  FakeAgents job(nodes(1, 3));
   job.join("a");
   job.join("b");
   EXPECT_EQ(job.last["a"].kind, Kind::wait);
@@ -304,7 +304,7 @@ TEST(Rendezvous, FewerNodesRunIfTheRulesAllowIt) {
 
 // The rendezvous does not wait for nodes that were not part of the job before.
 TEST(Rendezvous, ADeadWorkerOfFewerNodesCausesNoWait) {
-  Job job(nodes(1, 3));
+  FakeAgents job(nodes(1, 3));
   job.join("a");
   job.join("b");
   job.advance(seconds(31));
@@ -315,7 +315,7 @@ TEST(Rendezvous, ADeadWorkerOfFewerNodesCausesNoWait) {
 }
 
 TEST(Rendezvous, ANodeThatReturnsInTimeIsUsedAtOnce) {
-  Job job(nodes(1, 3));
+  FakeAgents job(nodes(1, 3));
   job.join("a");
   job.join("b");
   job.advance(seconds(31));
@@ -328,7 +328,7 @@ TEST(Rendezvous, ANodeThatReturnsInTimeIsUsedAtOnce) {
 }
 
 // The agents report that the settings do not fit their workers. `begun`: the workers had connected before.
-void report_misfit(Job& job, const std::vector<AgentId>& agents, bool begun) {
+void report_misfit(FakeAgents& job, const std::vector<AgentId>& agents, bool begun) {
   NodeFailure f{Blame::failed, 1, begun, "parallel.cp: 2 does not divide"};
   f.misfit = true;
   for (const AgentId& a : agents) job.fails(a, f);
@@ -336,7 +336,7 @@ void report_misfit(Job& job, const std::vector<AgentId>& agents, bool begun) {
 }
 
 TEST(Rendezvous, ANumberOfNodesThatDoesNotFitIsNotRetried) {
-  Job job(nodes(1, 2, 1));
+  FakeAgents job(nodes(1, 2, 1));
   job.join("a");
   job.join("b");
   job.leaves("b");
@@ -360,7 +360,7 @@ TEST(Rendezvous, ANumberOfNodesThatDoesNotFitIsNotRetried) {
 }
 
 TEST(Rendezvous, FewerNodesAreUsedIfAllDoNotFit) {
-  Job job(nodes(2, 3));
+  FakeAgents job(nodes(2, 3));
   for (const char* id : {"a", "b", "c"}) job.join(id);
   report_misfit(job, {"a", "b", "c"}, false);
   EXPECT_EQ(job.last["b"].kind, Kind::start);
@@ -374,7 +374,7 @@ TEST(Rendezvous, FewerNodesAreUsedIfAllDoNotFit) {
 
 TEST(Rendezvous, SettingsThatFitNoNumberOfNodesAreRefused) {
   for (const bool begun : {false, true}) {
-    Job job(nodes(2, 2));
+    FakeAgents job(nodes(2, 2));
     job.join("a");
     job.join("b");
     report_misfit(job, {"a", "b"}, begun);
@@ -382,7 +382,7 @@ TEST(Rendezvous, SettingsThatFitNoNumberOfNodesAreRefused) {
     EXPECT_EQ(job.last["a"].attempt, 0);
     EXPECT_EQ(job.last["a"].text, "parallel.cp: 2 does not divide");
   }
-  Job job(nodes(1, 2));
+  FakeAgents job(nodes(1, 2));
   job.join("a");
   job.join("b");
   report_misfit(job, {"a", "b"}, false);
