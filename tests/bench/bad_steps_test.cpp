@@ -85,9 +85,8 @@ TEST_F(BadStepsOfATrainer, AreDiagnosedAfterMemoryRanOut) {
   Trainer& trainer = bench_.trainer();
   const auto expect_found = [&] {
     const std::string shape = str("f32[", trainer.plan().micro_batch * config_.model.context, ",32]");
-    EXPECT_NE(found_.find("samples 0 to 3; first tensor that is not finite: activation after blocks.0 (" + shape),
-              std::string::npos)
-        << found_;
+    EXPECT_NE(found_.find("samples 0 to 3;"), std::string::npos) << found_;
+    EXPECT_NE(found_.find("activation after blocks.0 (" + shape), std::string::npos) << found_;
   };
   EXPECT_FALSE(overflowing_step().accepted);
   expect_found();

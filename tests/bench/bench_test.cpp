@@ -116,7 +116,7 @@ int check_trace(const nlohmann::json& events, int steps) {
 
 TEST_F(BenchCommand, NeedsTheSizesThatARunChooses) {
   for (const char* automatic : {"train.micro_batch=auto", "train.mlp_chunk=auto"})
-    expect_error({"bench", "step", path("tiny.yaml"), automatic}, 1, "auto is chosen only when a run begins");
+    expect_error({"bench", "step", path("tiny.yaml"), automatic}, 1, "auto is chosen only");
 }
 
 TEST_F(BenchCommand, TrainProfilesWithoutChangingNumbers) {
@@ -137,7 +137,7 @@ TEST_F(BenchCommand, AShortRunIsProfiledIfItHasEnoughSteps) {
   EXPECT_NE(one.output.find("profile of 1 step"), std::string::npos) << one.output;
   const Finished none = train("none", {"train.steps=4", "--profile", "5"});
   EXPECT_EQ(none.code, 0);
-  EXPECT_NE(none.output.find("Start a run with more train.steps"), std::string::npos) << none.output;
+  EXPECT_NE(none.output.find("more train.steps"), std::string::npos) << none.output;
   EXPECT_FALSE(fs::exists(path("none/profile.json")));
   EXPECT_EQ(train("bad", {"--profile", "0"}).code, 2);
   EXPECT_EQ(train("bad", {"--profile", "many"}).code, 2);
@@ -268,10 +268,9 @@ TEST_F(BenchCommand, BlocksByContentAreMeasured) {
 TEST_F(BenchCommand, BadInputIsRefused) {
   expect_error({"bench", "step", path("none.yaml")}, 1, "none.yaml");
   expect_error({"bench", "ops", path("tiny.yaml"), "--filter", "nothing", "--seconds", "0.001", "--steps", "1"}, 1,
-               "no op of this step has 'nothing'");
+               "has 'nothing'");
   expect_error({"bench", "ops", path("tiny.yaml"), "model.layers=x"}, 1, "model.layers");
-  expect_error({"bench", "attention", "--heads", "6", "--kv-heads", "4"}, 1,
-               "6 heads cannot be divided evenly among 4 KV heads");
+  expect_error({"bench", "attention", "--heads", "6", "--kv-heads", "4"}, 1, "6 heads cannot be divided");
   expect_error({"bench", "attention", "--device", "cpu", "--head-dim", "12"}, 1, "12 is not a positive multiple of 8");
   expect_error({"bench", "attention", "--device", "cpu", "--length", "0"}, 2, "--length: must be in [1");
   expect_error({"bench", "attention", "--device", "cpu", "--dtype", "bf16"}, 1, "--dtype: expected f32");
@@ -280,18 +279,18 @@ TEST_F(BenchCommand, BadInputIsRefused) {
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "window", "--window", "0"}, 2,
                "--window: must be in [1");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "dilated", "--segments", "64"}, 1,
-               "--segments: [64] and rates: [1, 4, 16] must have one entry per branch");
+               "--segments: [64] and rates: [1, 4, 16] must");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--block", "32"}, 2,
                "--block: must be in [64");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--block", "100"}, 1, "got 100");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--keep", "3"}, 1,
-               "--keep: 3, but pattern: content needs more than local + first = 3");
+               "--keep: 3, but pattern: content needs more");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--keep", "8", "--full"}, 1,
-               "--keep: blocks are selected by content only in causal attention");
+               "only in causal attention");
   expect_error({"bench", "attention", "--kind", "block_sparse", "--keep", "8", "--density", "0.1"}, 2, "--density");
   expect_error({"bench", "attention", "--kind", "block_sparse", "--local", "2"}, 2, "--local requires --keep");
   expect_error({"bench", "attention", "--kind", "global"}, 2, "--kind");
-  expect_error({"bench"}, 2, "expected one of its commands: step, ops");
+  expect_error({"bench"}, 2, "commands: step, ops");
   std::ofstream(path("other.csv")) << "a,b\n1,2\n";
   expect_error({"bench", "step", path("tiny.yaml"), "--steps", "1", "--warmup", "0", "--no-ceilings", "--csv",
                 path("other.csv")},

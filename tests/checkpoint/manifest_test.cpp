@@ -52,7 +52,7 @@ TEST_F(StrangeManifest, ADeviceIsSkipped) {
 TEST_F(StrangeManifest, FortyGigabytesAreSkipped) {
   std::ofstream(path_) << "{";
   fs::resize_file(path_, std::uintmax_t{40} << 30);  // a sparse file takes no space
-  expect_skipped("it has 42949672960 bytes, but at most 268435456 are read");
+  expect_skipped("42949672960 bytes, but at most 268435456");
 }
 
 TEST_F(StrangeManifest, AMillionLevelsAreSkipped) {
@@ -66,7 +66,7 @@ TEST_F(StrangeManifest, AShardThatIsAPipeIsNamed) {
   fs::remove(shard);
   ASSERT_EQ(::mkfifo(shard.c_str(), 0600), 0);
   const std::string problems = joined(verify_checkpoint(path_.parent_path()));
-  EXPECT_TRUE(contains(problems, "shard-00000.h5: it is a named pipe, not a file")) << problems;
+  EXPECT_TRUE(contains(problems, "shard-00000.h5: it is a named pipe")) << problems;
 }
 
 // Parses a manifest of one tensor w, f32[4] in shard-00000.h5, with the JSON value at `place` replaced. Returns the

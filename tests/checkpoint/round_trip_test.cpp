@@ -110,9 +110,9 @@ TEST(Load, NamesDifferencesAndChangesNothing) {
   EXPECT_TRUE(contains(error, "missing in the checkpoint: feature.history")) << error;
   EXPECT_TRUE(contains(error, "data.carry")) << error;
   EXPECT_TRUE(contains(error, "data.cursor")) << error;
-  EXPECT_TRUE(contains(error, "model.embedding: f32[37,16] in the checkpoint, but f32[37,8] here")) << error;
-  EXPECT_TRUE(contains(error, "model.half: bf16[5,7,3] in the checkpoint, but i32[5,7,3] here")) << error;
-  EXPECT_TRUE(contains(error, "data.counter: u64 in the checkpoint, but i64 here")) << error;
+  for (const char* part : {"model.embedding: f32[37,16]", "f32[37,8]", "model.half: bf16[5,7,3]", "i32[5,7,3]",
+                           "data.counter: u64", "i64 here"})
+    EXPECT_TRUE(contains(error, part)) << part << " is not in: " << error;
   EXPECT_TRUE(same_bytes(norm, filled({16}, DType::f32, 8)));
   EXPECT_EQ(counter, 77);
 }
@@ -246,7 +246,7 @@ TEST(Load, WeightsOnlyReportsWhatDoesNotFit) {
   const std::string error = error_of([&] { load_weights(path, state, "model.", stream()); });
   EXPECT_TRUE(contains(error, "missing in the checkpoint: model.extra")) << error;
   EXPECT_TRUE(contains(error, "only in the checkpoint: model.half")) << error;
-  EXPECT_TRUE(contains(error, "model.embedding: f32[37,16] in the checkpoint, but f32[40,16] here")) << error;
+  EXPECT_TRUE(contains(error, "model.embedding: f32[37,16]") && contains(error, "f32[40,16]")) << error;
   EXPECT_TRUE(same_bytes(norm, filled({16}, DType::f32, 2)));
   const WeightsReport report = load_weights(path, state, "model.", stream(), /*strict=*/false);
   EXPECT_EQ(report.matching, std::vector<std::string>{"model.norm"});
@@ -263,7 +263,7 @@ TEST(Write, BadArgumentsAreNamed) {
   EXPECT_TRUE(contains(write(folder.path(), "{}", {0, 0}), "keep_last is 0"));
   EXPECT_TRUE(contains(write(folder.path(), "{}", {1, -1}), "keep_every is -1"));
   EXPECT_TRUE(contains(write(folder.path(), "not json", {}), "cannot be written as JSON"));
-  EXPECT_TRUE(contains(write(folder.path(), "[1]", {}), "metadata is [1], expected a JSON object"));
+  EXPECT_TRUE(contains(write(folder.path(), "[1]", {}), "metadata is [1]"));
   std::ofstream(folder.path() / "file") << "x";
   EXPECT_TRUE(contains(write(folder.path() / "file", "{}", {}), "file/step-000000001"));
   EXPECT_EQ(list_checkpoints(folder.path()).size(), 0u);

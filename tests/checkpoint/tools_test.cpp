@@ -62,7 +62,7 @@ TEST_F(Tools, ReshardRefusesDamageAndAnExistingFolder) {
   ASSERT_EQ(run_checkpoint_command({"reshard", source.string(), "--output", output, "--ranks", "2"}).code, 0);
   const Finished again = run_checkpoint_command({"reshard", source.string(), "--output", output, "--ranks", "2"});
   EXPECT_EQ(again.code, 1);
-  EXPECT_TRUE(contains(again.output, "already exists: give a different folder, or remove it")) << again.output;
+  EXPECT_TRUE(contains(again.output, "already exists")) << again.output;
   flip_a_byte(source / "shard-00000.h5",
               static_cast<std::streamoff>(read_manifest(source).tensors.at("model.norm").slices[0].offset));
   const Finished damaged =
@@ -109,7 +109,7 @@ TEST_F(Tools, PruneCountsOnlyWholeCheckpoints) {
   EXPECT_EQ(steps(folder()), (std::vector<std::int64_t>{20}));
   const Finished one = run_checkpoint_command({"prune", (folder() / checkpoint_name(20)).string(), "--keep-last", "1"});
   EXPECT_EQ(one.code, 1);
-  EXPECT_TRUE(contains(one.output, "expected a run, got a single checkpoint")) << one.output;
+  EXPECT_TRUE(contains(one.output, "got a single checkpoint")) << one.output;
 }
 
 fs::path write_pair(const fs::path& folder, std::int64_t step, float value, const std::string& lr) {

@@ -101,10 +101,10 @@ TEST_F(Agree, MissingRanksAreNamedAfterTheTimeout) {
   const std::vector<std::string> errors = run(2, [&](Store& store, int rank) {
     agree(store, rank, 4, kTopic, {{"lr", "1"}}, Timeout(300));
   });
-  for (const std::string& e : errors)
-    EXPECT_TRUE(e.starts_with(str("ranks 2, 3 did not arrive within 0.3 s; are they running, and can they reach ",
-                                  to_string(server_.endpoint()), "? ")))
-        << e;
+  for (const std::string& e : errors) {
+    EXPECT_TRUE(e.starts_with("ranks 2, 3 did not arrive within 0.3 s")) << e;
+    EXPECT_NE(e.find(str("they reach ", to_string(server_.endpoint()), "? ")), std::string::npos) << e;
+  }
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
 }
 
@@ -112,14 +112,14 @@ TEST_F(Agree, TwoProcessesOfOneRankAreRefused) {
   const std::vector<std::string> errors = run(2, [&](Store& store, int) {
     agree(store, 1, 3, kTopic, {{"lr", "1"}}, Timeout(300));
   });
-  EXPECT_NE((errors[0] + errors[1]).find("two processes claim to be rank 1 of 3"), std::string::npos);
+  EXPECT_NE((errors[0] + errors[1]).find("claim to be rank 1"), std::string::npos);
 }
 
 TEST_F(Agree, ADifferentNumberOfRanksIsRefused) {
   for (const std::string& e : run(2, [&](Store&store, int rank) {
          agree(store, rank, rank + 2, kTopic, {{"lr", "1"}}, kTime);
        }))
-    EXPECT_NE(e.find("the ranks disagree on how many there are"), std::string::npos) << e;
+    EXPECT_NE(e.find("disagree on how many"), std::string::npos) << e;
 }
 
 TEST_F(Agree, AnErrorOfThePollEndsTheWait) {
@@ -162,11 +162,11 @@ TEST(AgreeMeeting, MissingRanksAreNamedWithTheAddressAndTheTimeout) {
     });
   };
   const std::string without_0 = error_at(1), without_1 = error_at(0), at = str("reach 127.0.0.1:", port, "? ");
-  EXPECT_TRUE(without_0.starts_with("rank 0 did not arrive within 0.4 s; is it running, and can rank 1 " + at))
-      << without_0;
+  EXPECT_TRUE(without_0.starts_with("rank 0 did not arrive within 0.4 s")) << without_0;
+  EXPECT_NE(without_0.find("can rank 1 " + at), std::string::npos) << without_0;
   EXPECT_EQ(without_0.find("tried for"), std::string::npos) << without_0;
-  EXPECT_TRUE(without_1.starts_with("rank 1 did not arrive within 0.4 s; is it running, and can it " + at))
-      << without_1;
+  EXPECT_TRUE(without_1.starts_with("rank 1 did not arrive within 0.4 s")) << without_1;
+  EXPECT_NE(without_1.find("can it " + at), std::string::npos) << without_1;
   for (const std::string& e : {without_0, without_1})
     EXPECT_NE(e.find("RINGMASTER_COMM_TIMEOUT"), std::string::npos) << e;
 }

@@ -49,7 +49,7 @@ TEST_F(DistFailure, AMissingRankIsAnErrorAtTheStart) {
     make_gloo_communicator(0, 2, store, "g", std::make_shared<CommQueue>(), options);
     FAIL() << "met a rank that does not exist";
   } catch (const Error& e) {
-    EXPECT_TRUE(contains(e.what(), "rank 0 of 2 did not connect to the other ranks")) << e.what();
+    EXPECT_TRUE(contains(e.what(), "rank 0 of 2 did not connect")) << e.what();
   }
   EXPECT_LT(seconds_since(begin), 2);
 }
@@ -94,7 +94,7 @@ TEST_F(DistFailure, AMismatchNamesBothSidesAndTheirLines) {
           c.broadcast(ones(20), 0).synchronize();
       },
       {"all_reduce sum of f32[10]", "broadcast of f32[20]", str("rank 0 at comm/failure_test.cpp:", line),
-       str("rank 1 at comm/failure_test.cpp:", line + 2), "all ranks must run the same operations"});
+       str("rank 1 at comm/failure_test.cpp:", line + 2), "the same operations"});
 }
 
 TEST_F(DistFailure, MismatchesOfDtypeShapeAndPiecesAreNamed) {

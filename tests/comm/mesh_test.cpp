@@ -56,13 +56,12 @@ TEST(Mesh, OneProcessHasEveryAxis) {
   }
   EXPECT_EQ(mesh->store(), nullptr);
   EXPECT_NE(error_of([&] { mesh->axis("ep"); }).find("no axis 'ep'"), std::string::npos);
-  EXPECT_NE(error_of([&] { mesh->group({"dp", "tp"}); }).find("no group dp x tp was declared"), std::string::npos);
+  EXPECT_NE(error_of([&] { mesh->group({"dp", "tp"}); }).find("no group dp x tp"), std::string::npos);
 }
 
 TEST(Mesh, AxesMustCoverTheWorld) {
-  EXPECT_NE(
-      error_of([] { Mesh::join(WorkerEnvironment{}, {}, layout_of(2, 1, 1)); }).find("axes of 2 ranks in a world"),
-      std::string::npos);
+  EXPECT_NE(error_of([] { Mesh::join(WorkerEnvironment{}, {}, layout_of(2, 1, 1)); }).find("axes of 2 ranks"),
+            std::string::npos);
 }
 
 TEST(Mesh, LoopbackBetweenNodesIsRefused) {

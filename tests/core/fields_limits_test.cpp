@@ -111,7 +111,7 @@ TEST(FieldLimits, NumbersWithoutARangeAreAnError) {
   };
   EXPECT_NE(error_of([] { to_yaml(NoMost()); }).find("both ends of its range"), std::string::npos);
   EXPECT_NE(error_of([] { to_yaml(NoLeast()); }).find("both ends of its range"), std::string::npos);
-  EXPECT_NE(error_of([] { to_yaml(TooWide()); }).find("does not fit into its type"), std::string::npos);
+  EXPECT_NE(error_of([] { to_yaml(TooWide()); }).find("does not fit"), std::string::npos);
   EXPECT_NE(error_of([] { to_yaml(NoLength()); }).find("maximum length"), std::string::npos);
   EXPECT_NE(error_of([] { to_yaml(NoRangeInList()); }).find("both ends of its range"), std::string::npos);
 }
@@ -169,7 +169,7 @@ TEST(FieldLimits, AliasesThatGrowTheTextAreRefused) {
   std::string heavy = "a: &a " + std::string(100'000, 'x') + "\nb: [";
   for (int i = 0; i < 10'000; ++i) heavy += "*a,";
   EXPECT_NE(mistakes(heavy + "]\n").find("too large"), std::string::npos);
-  EXPECT_NE(mistakes("a: &a [*a]\n").find("an alias occurs inside the value"), std::string::npos);
+  EXPECT_NE(mistakes("a: &a [*a]\n").find("an alias occurs"), std::string::npos);
   EXPECT_NE(mistakes("a: *b\n").find("not valid YAML"), std::string::npos);
   EXPECT_NE(mistakes("---\n---\ncount: 1\n").find("a second one starts here"), std::string::npos)
       << "it would be ignored";

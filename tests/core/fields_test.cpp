@@ -193,9 +193,8 @@ TEST(Fields, ValuesOfTheWrongShapeAreRefused) {
       errors("model:\n  width = 8\n"),
       "run.yaml:2: model: expected a section of `key: value`, got width = 8 (YAML writes `key: value`, without =); "
       "set one of its keys, such as model.width");
-  EXPECT_NE(errors("lr: 1\nwidth = 8:\n").find("unknown key (YAML writes `key: value`, without =)"), std::string::npos);
-  EXPECT_NE(errors("lr: 1\nmodel:\n\twidth: 8\n").find("the line begins with a tab: indent with spaces"),
-            std::string::npos);
+  EXPECT_NE(errors("lr: 1\nwidth = 8:\n").find("unknown key (YAML writes"), std::string::npos);
+  EXPECT_NE(errors("lr: 1\nmodel:\n\twidth: 8\n").find("begins with a tab"), std::string::npos);
   EXPECT_EQ(errors("model: {width: 8\n").find("tab"), std::string::npos);
   EXPECT_EQ(errors("- 1\n"), "run.yaml: expected a section of `key: value`, got a list");
   EXPECT_EQ(errors("sizes: 3"), "run.yaml:1: sizes: expected a list such as [a, b], got 3");
@@ -249,7 +248,7 @@ TEST(Fields, AliasesCannotExplode) {
     for (int k = 0; k < 10; ++k) bomb += str(k ? ", " : "", "*a", i - 1);
     bomb += "]\n";
   }
-  EXPECT_NE(errors(bomb).find("too large: more than 524288 values"), std::string::npos) << errors(bomb);
+  EXPECT_NE(errors(bomb).find("more than 524288 values"), std::string::npos) << errors(bomb);
 }
 
 TEST(Fields, AFailedLoadChangesNothing) {

@@ -112,10 +112,9 @@ TEST_F(RegularFile, PipesAndSocketsAreNotReplacedByFiles) {
   for (const char* name : {"pipe", "socket"}) {
     const std::string path = (folder_ / name).string();
     const fs::file_type before = fs::status(path).type();
-    EXPECT_NE(error_of([&] {
-                write_atomically(path, [](FileHandle& f) { f.write("x", 1); });
-              }).find("it is a device, a pipe or a socket"),
-              std::string::npos);
+    EXPECT_NE(
+        error_of([&] { write_atomically(path, [](FileHandle& f) { f.write("x", 1); }); }).find("a pipe or a socket"),
+        std::string::npos);
     EXPECT_EQ(fs::status(path).type(), before) << name;
   }
 }

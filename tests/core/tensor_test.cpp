@@ -162,7 +162,7 @@ TEST_F(TensorTest, SplitDimRefusesRemaindersAndUnknownDims) {
 }
 
 TEST_F(TensorTest, DataChecksTheType) {
-  EXPECT_NE(message([&] { iota({2}).data<float>(); }).find("a tensor of i32 was read as f32"), std::string::npos);
+  EXPECT_NE(message([&] { iota({2}).data<float>(); }).find("i32 was read as f32"), std::string::npos);
   EXPECT_NE(message([&] { Tensor{}.data<float>(); }).find("undefined"), std::string::npos);
 }
 
@@ -184,8 +184,9 @@ TEST_F(TensorTest, WrapNeedsEnoughBytes) {
   std::vector<std::int32_t> bytes(6);
   auto storage = std::make_shared<Storage>(bytes.data(), 24, Device{}, nullptr);
   EXPECT_EQ(Tensor::wrap(storage, {2, 3}, DType::i32).data<std::int32_t>(), bytes.data());
-  EXPECT_NE(message([&] { Tensor::wrap(storage, {7}, DType::i32); }).find("needs 28 bytes, but the storage has 24"),
-            std::string::npos);
+  const std::string few = message([&] { Tensor::wrap(storage, {7}, DType::i32); });
+  EXPECT_NE(few.find("needs 28 bytes"), std::string::npos) << few;
+  EXPECT_NE(few.find("has 24"), std::string::npos) << few;
   EXPECT_NE(message([&] { Tensor::wrap(storage, {-2}, DType::i32); }), "");
 }
 

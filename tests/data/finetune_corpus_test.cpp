@@ -212,23 +212,21 @@ TEST(ChatForms, MixedAndUnknownFormsAreRefused) {
   refused(R"({"messages": [], "conversations": []})",
           {"a.jsonl:2: ", "messages and conversations", "--chat-field NAME"});
   refused(R"({"conversations": [], "instruction": "a", "output": "b"})", {"conversations and instruction"});
-  refused(
-      R"({"instruction": "a", "answer": "b"})",
-      {"a.jsonl:2: ", "expected 'messages', 'conversations', or 'instruction' and 'output'", "instruction, answer"});
+  refused(R"({"instruction": "a", "answer": "b"})",
+          {"a.jsonl:2: ", "'messages', 'conversations', or 'instruction'", "instruction, answer"});
   refused(R"({"conversations": [{"from": "human", "value": "a"}, {"role": "assistant", "content": "b"}]})",
-          {"a.jsonl:2: 'conversations'", "message 0 has 'from' and 'value', but message 1 does not", "Fix the record"});
+          {"a.jsonl:2: 'conversations'", "message 0 has 'from' and 'value'", "message 1", "Fix the record"});
   refused(R"({"conversations": [{"role": "user", "content": "a"}, {"from": "gpt", "value": "b"}]})",
-          {"message 1 has 'from' and 'value', but message 0 does not"});
+          {"message 1 has 'from' and 'value'", "message 0"});
   refused(R"({"conversations": [{"from": "bing", "value": "a"}]})", {"message 0", "human, user, gpt", "got bing"});
   refused(R"({"conversations": [{"from": "human", "value": null}]})", {"message 0: expected a string"});
   refused(R"({"conversations": [{"from": "system", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "c"})",
           {"expected one system message"});
   refused(R"({"instruction": 3, "output": "b"})", {"'instruction'", "JSON number"});
-  refused(R"({"instruction": "a", "output": ["b"]})", {"expected a string in 'output', got a JSON array"});
+  refused(R"({"instruction": "a", "output": ["b"]})", {"in 'output'", "a JSON array"});
   refused(R"({"instruction": "a", "output": "b", "history": [["c", "d"]]})", {"a.jsonl:2: 'instruction'", "history"});
   write_text(folder / "in/a.jsonl", "[\n{}]");
-  expect_error([&] { prepare_corpus(any_chats(folder)); },
-               {"a.jsonl:1: ", "If the file is one JSON list, convert it with: jq -c '.[]' ", " > a_lines.jsonl"});
+  expect_error([&] { prepare_corpus(any_chats(folder)); }, {"a.jsonl:1: ", "jq -c '.[]' ", " > a_lines.jsonl"});
 }
 
 TEST(FinetuneCorpus, BadRecordsAreNamed) {
@@ -242,8 +240,7 @@ TEST(FinetuneCorpus, BadRecordsAreNamed) {
         {"a.jsonl:2: ", "no 'completion'", "members are: prompt", "--completion-field"});
   wrong(folder.pairs(), R"({"prompt": 1, "completion": "b"})",
         {"a.jsonl:2: ", "'prompt'", "JSON number", "--prompt-field"});
-  wrong(folder.chats(), R"({"conversations": []})",
-        {"a.jsonl:2: ", "no 'messages'", "--chat-field without a NAME reads such conversations"});
+  wrong(folder.chats(), R"({"conversations": []})", {"a.jsonl:2: ", "no 'messages'", "--chat-field without a NAME"});
   wrong(folder.chats(), R"({"turns": []})", {"a.jsonl:2: ", "no 'messages'", "list of messages with --chat-field"});
   wrong(folder.chats(), R"({"messages": [{"role": "user"}]})",
         {"a.jsonl:2: ", "message 0 has no 'content'", "Fix the record"});
@@ -269,11 +266,9 @@ TEST(FinetuneCorpus, RecordsMarkedAsNotToBeLearnedAreRefused) {
     for (const std::string mark : {"'weight': 0", "'train': false", "'training': false", "'loss_weight': 0.0"}) {
       std::string member = mark;
       std::ranges::replace(member, '\'', '"');
-      expect_error([&] { prepared(record, member); },
-                   {"a.jsonl:1: ", mark + " excludes the whole record from training. Fix the record or remove it"});
+      expect_error([&] { prepared(record, member); }, {"a.jsonl:1: ", mark + " excludes the whole record"});
     }
-    expect_error([&] { prepared(record, R"("weight": 0.5)"); },
-                 {"a.jsonl:1: ", "the record: expected 0, 1, true or false in 'weight', got 0.5"});
+    expect_error([&] { prepared(record, R"("weight": 0.5)"); }, {"a.jsonl:1: ", "in 'weight', got 0.5"});
     EXPECT_EQ(prepared(record, R"("weight": 1, "train": true, "training": null, "loss": 0, "mask": "User")"),
               prepared(record, R"("id": 7)"))
         << "a loss of 0 and NeMo's mask are facts of a record";
@@ -294,8 +289,7 @@ TEST(FinetuneCorpus, ContradictoryOptionsAreRefused) {
   wrong([](PrepareOptions& o) { o.tokenizer = "chars"; }, {"--tokenizer chars", "tokenizer train --kind chars"});
   wrong([](PrepareOptions& o) { o.as_text = true; }, {"'prompt' and 'completion'", "--as-text"});
   wrong([](PrepareOptions& o) { o.document = "line"; }, {"--document line", "each record is a document"});
-  wrong([](PrepareOptions& o) { o.members = {.messages = "m"}; },
-        {"the tokenizer bytes comes without a chat template"});
+  wrong([](PrepareOptions& o) { o.members = {.messages = "m"}; }, {"the tokenizer bytes", "without a chat template"});
 }
 
 }  // namespace

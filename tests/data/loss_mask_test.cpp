@@ -156,10 +156,10 @@ TEST(LossMask, AnIndexThatContradictsItselfIsNamed) {
     bad.seal_index_and_save(path);
     expect_error([&] { TokenStore::open(path); }, {"c.h5", part});
   };
-  wrong([](CorpusIndex& i) { i.version = 2; }, "format 2 has neither loss masks nor chat templates");
+  wrong([](CorpusIndex& i) { i.version = 2; }, "format 2 has neither");
   wrong([](CorpusIndex& i) { i.chat_template = i.tokenizer; }, "belong to two sections");
   wrong([](CorpusIndex& i) { i.masks[0].targets = 1002; }, "1002 targets among 1001 tokens");
-  wrong([](CorpusIndex& i) { i.masks[0].data = {}; }, "targets among 1001 tokens with 0 bytes of loss mask");
+  wrong([](CorpusIndex& i) { i.masks[0].data = {}; }, "1001 tokens with 0 bytes");
   wrong([](CorpusIndex& i) { --i.masks[0].data.bytes; }, "expected 126 bytes");
   wrong([](CorpusIndex& i) { i.masks[0].hashes.bytes = 0; }, "expected 8 bytes");
   wrong([](CorpusIndex& i) { i.masks[0].data.offset = ~std::uint64_t{0}; }, "is inconsistent");

@@ -108,13 +108,12 @@ TEST_F(ScheduledCorpora, MistakesNameTheirKeys) {
   refused("[{path: a.h5}, {path: b.h5, weight: [[0, 1], [9, .nan]]}]", {"mixture[1].weight: expected a number"});
   refused("[{path: a.h5}, {path: b.h5, weight: [[0, 1], [9, -0.5]]}]",
           {"mixture[1].weight: must be in [0, 1e9], is -0.5"});
-  refused("[{path: a.h5}, {path: b.h5, weight: [[0, 3], [9, 1], [9, 2]]}]",
-          {"mixture[1].weight: tokens must ascend, but 9 comes after 9"});
+  refused("[{path: a.h5}, {path: b.h5, weight: [[0, 3], [9, 1], [9, 2]]}]", {"mixture[1].weight: tokens must ascend"});
   refused("[{path: a.h5}, {path: b.h5, weight: [[0, 0], [9, 0]]}]", {"mixture[1]: weight: is 0", "[[0, 0], [1e9, 1]]"});
   refused("[{path: a.h5}, {path: b.h5, weight: 0}]", {"mixture[1]: weight: is 0", "Remove the corpus"});
   refused("[{path: a.h5, weight: [[0, 1], [9, 0]]}, {path: b.h5, weight: [[0, 1], [5, 0]]}]",
-          {"mixture: from token 9 on, all weights are 0"});
-  refused("[{path: a.h5, name: x}, {path: b.h5, name: x}]", {"mixture: two corpora have the name x"});
+          {"mixture: from token 9 on"});
+  refused("[{path: a.h5, name: x}, {path: b.h5, name: x}]", {"mixture: two corpora", "name x"});
 }
 
 }  // namespace

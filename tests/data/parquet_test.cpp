@@ -18,9 +18,9 @@ TEST(Parquet, NameAndContentsMustAgree) {
     expect_error([&] { list_text_files({folder / name}, "*"); }, parts);
     EXPECT_TRUE(list_text_files({folder / name}, "*", true).front().plain());
   };
-  refused("a.parquet", "text", {"a.parquet is not text, but named .parquet without beginning like", "rename it"});
+  refused("a.parquet", "text", {"a.parquet is not text, but named .parquet", "rename it"});
   refused("b.PARQUET", "{\"text\": 1}", {"b.PARQUET is not text, but named .parquet"});
-  refused("c.jsonl", "PAR1", {"c.jsonl is not text, but a Parquet table", "rename it to .parquet"});
+  refused("c.jsonl", "PAR1", {"c.jsonl is not text", "a Parquet table", "rename it to .parquet"});
 }
 
 // With Arrow, the library refuses the file; without it, the program says that it cannot read tables.

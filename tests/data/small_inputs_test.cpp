@@ -106,7 +106,7 @@ TEST(EmptySplit, AdviceWorksForTheFiles) {
   o.validation_fraction = 0.1;
   write_text(folder / "in/a.txt.gz", gzip(lines));
   expect_error([&] { prepare_corpus(o); },
-               {"validation split", "is empty", "--document line", "or unpack the files and use --split tail"});
+               {"validation split", "is empty", "--document line", "unpack the files", "--split tail"});
   o.document = "line";
   EXPECT_GT(prepare_corpus(o).documents[1], 0u);
   o = folder.options("in/b.jsonl");
@@ -321,7 +321,8 @@ TEST(SameFile, IsReadOnceUnderOneName) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(folder.names("*"), (Names{"snapshots/r/part-0.txt", "snapshots/r/part-1.txt"}));
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("2 files once each, although 5 names lead to them"), std::string::npos) << said;
+  EXPECT_NE(said.find("2 files once each"), std::string::npos) << said;
+  EXPECT_NE(said.find("5 names"), std::string::npos) << said;
   testing::internal::CaptureStderr();
   const std::string once = folder / "in/blobs/92c3";
   EXPECT_EQ(list_text_files({once, once}, "*").size(), 1u);

@@ -24,14 +24,13 @@ std::vector<std::pair<std::string, std::string>> foreign_heads() {
       {bytes_of({'P', 'K', 3, 4, 20}), "a zip archive"},
       {bytes_of({'R', 'a', 'r', '!', 0x1A, 7, 1}), "a rar archive"},
       {std::string(257, 'a') + "ustar  ", "a tar archive: unpack it first"},
-      {bytes_of({'P', 'A', 'R', '1', 0x15, 4}),
-       "a Parquet table: unpack it if it is compressed, and rename it to .parquet"},
+      {bytes_of({'P', 'A', 'R', '1', 0x15, 4}), "a Parquet table"},
       {bytes_of({'A', 'R', 'R', 'O', 'W', '1', 0, 0}), "an Arrow table"},
       {bytes_of({'O', 'b', 'j', 1, 4}), "an Avro table"},
       {bytes_of({0x89, 'H', 'D', 'F', 0x0D, 0x0A, 0x1A, 0x0A}), "an HDF5 file"},
       {"SQLite format 3" + bytes_of({0, 16}), "an SQLite database"},
       {bytes_of({0x93, 'N', 'U', 'M', 'P', 'Y', 1}), "a NumPy array"},
-      {"%PDF-1.7\n", "a PDF document: convert it to text first"},
+      {"%PDF-1.7\n", "a PDF document: convert it"},
       {bytes_of({0xD0, 0xCF, 0x11, 0xE0, 0xA1, 0xB1, 0x1A, 0xE1}), "a Microsoft Office document"},
       {bytes_of({0x89, 'P', 'N', 'G', 0x0D, 0x0A, 0x1A, 0x0A}), "a PNG image"},
       {bytes_of({0xFF, 0xD8, 0xFF, 0xE0}), "a JPEG image"},
@@ -56,7 +55,7 @@ TEST(TextKind, OtherFormatsAreRefusedWithTheirNameAndTheRemedy) {
     EXPECT_EQ(list_text_files({path}, "*", true).size(), 1u);
   }
   write_corpus(folder / "c.h5", counting(10), {});
-  expect_error([&] { list_text_files({folder / "c.h5"}, "*"); }, {"c.h5 is not text, but a corpus"});
+  expect_error([&] { list_text_files({folder / "c.h5"}, "*"); }, {"c.h5", "but a corpus"});
 }
 
 TEST(TextKind, JsonAsTextIsRefused) {
@@ -68,7 +67,7 @@ TEST(TextKind, JsonAsTextIsRefused) {
     EXPECT_EQ(list_text_files({folder / name}, "*", false, {.text = "text"}).front().members.text, "text");
     EXPECT_EQ(list_text_files({folder / name}, "*", true).front().members.text, "");
   }
-  expect_error([&] { list_text_files({folder.path()}, "*"); }, {"a.txt", "(2 of 2 files are not text)", "--glob"});
+  expect_error([&] { list_text_files({folder.path()}, "*"); }, {"a.txt", "(2 of 2 files", "--glob"});
   expect_error([&] { list_text_files({folder.path()}, "*", true, {.text = "text"}); },
                {"'text'", "--text-field", "--as-text"});
 }
@@ -77,8 +76,7 @@ TEST(TextKind, CsvAsTextIsRefused) {
   TempFolder folder;
   for (const char* name : {"a.csv", "b.TSV", "c.csv.gz"}) {
     write_text(folder / name, "id,text\n1,\"words\"\n");
-    expect_error([&] { list_text_files({folder / name}, "*"); },
-                 {name, " is not text, but a table", ".jsonl", "--as-text"});
+    expect_error([&] { list_text_files({folder / name}, "*"); }, {name, "but a table", ".jsonl", "--as-text"});
     EXPECT_EQ(list_text_files({folder / name}, "*", true).size(), 1u) << name;
   }
 }
@@ -160,7 +158,7 @@ TEST(TextKind, MessagesNameOnlyOptionsThatTheCommandHas) {
       EXPECT_EQ(names(some, "rename it to .jsonl"), json && options == FileOptions::none) << some;
     }
   }
-  EXPECT_TRUE(said("in", FileOptions::none).ends_with("(2 of 2 files are not text), or give different files"));
+  EXPECT_TRUE(said("in", FileOptions::none).ends_with("give different files"));
 }
 
 // Errors about records, also if their text has a different name, mention no option that the command lacks.
@@ -176,7 +174,7 @@ TEST(TextKind, MessagesOfRecordsNameOnlyOptionsThatTheCommandHas) {
       });
       const bool none = options == FileOptions::none;
       EXPECT_EQ(said.find("-field") == std::string::npos, none) << said;
-      EXPECT_EQ(said.find("Rename the text member to 'text'") != std::string::npos, none) << said;
+      EXPECT_EQ(said.find("Rename the text member") != std::string::npos, none) << said;
     }
   }
 }
@@ -200,7 +198,7 @@ TEST(TextKind, ANulFarIntoAFileStopsThePreparationWithoutOutput) {
   PrepareOptions o = options(folder);
   for (const char* tokenizer : {"bytes", "chars"}) {
     o.tokenizer = tokenizer;
-    expect_error([&] { prepare_corpus(o); }, {"b.txt is not text: its byte 2500000 is NUL", "--as-text"});
+    expect_error([&] { prepare_corpus(o); }, {"b.txt is not text", "byte 2500000 is NUL", "--as-text"});
     for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
       EXPECT_EQ(entry.path().filename(), "in");
   }
@@ -229,7 +227,7 @@ TEST(TextFiles, BrokenLinksAreSkippedWithAWarning) {
   ASSERT_EQ(files.size(), 2u);
   EXPECT_EQ(files[0].name, "a.txt");
   EXPECT_EQ(files[1].name, "linked.txt");
-  for (const char* part : {"skipped", "in/loop.txt: Too many levels of symbolic links", "in/ping: Too many", "in/pong",
+  for (const char* part : {"skipped", "in/loop.txt: Too many", "in/ping: Too many", "in/pong",
                            "in/up: a link to a folder", "in/dangling.txt: No such file"})
     EXPECT_NE(said.find(part), std::string::npos) << part << " is not in: " << said;
   expect_error([&] { list_text_files({folder / "in/loop.txt"}, "*"); }, {"input ", "loop.txt", "Too many levels"});

@@ -162,7 +162,7 @@ TEST_F(OutOfMemoryRuns, AResumeRepeatsTheSmallerChoice) {
   EXPECT_EQ(parse_file(path("r/checkpoints/step-000000005/manifest.json")).at("metadata").at("memory").at("plan"),
             chosen);
   const Finished same = run_training("r", {});
-  EXPECT_TRUE(says(same, "so the run keeps the smaller sizes chosen then")) << same.output;
+  EXPECT_TRUE(says(same, "keeps the smaller sizes")) << same.output;
   EXPECT_EQ(recorded("r").at("plan"), chosen);
   EXPECT_EQ(losses("r"), losses("calm"));
 }
@@ -174,7 +174,7 @@ TEST_F(OutOfMemoryRuns, ACheckpointStoresTheChoiceToo) {
   const Finished damaged = run_training("r", {});
   ASSERT_EQ(damaged.code, 0) << damaged.output;
   EXPECT_TRUE(says(damaged, "memory.json cannot be read")) << damaged.output;
-  EXPECT_TRUE(says(damaged, "so the run keeps the smaller sizes chosen then")) << damaged.output;
+  EXPECT_TRUE(says(damaged, "keeps the smaller sizes")) << damaged.output;
   EXPECT_EQ(recorded("r").at("plan"), chosen);
 }
 
@@ -206,8 +206,8 @@ TEST_F(OutOfMemoryRuns, AValidationContinuesWithFewerSequences) {
   ASSERT_EQ(run_training("calm", {"train.eval_interval=5"}).code, 0);
   const Finished f = run_training("r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7"});
   ASSERT_EQ(f.code, 0) << f.output;
-  EXPECT_TRUE(says(f, " in the validation after step 5 (out of memory: ")) << f.output;
-  EXPECT_TRUE(says(f, "validations compute 1 sequence at a time instead of 2")) << f.output;
+  EXPECT_TRUE(says(f, "validation after step 5 (out of memory")) << f.output;
+  EXPECT_TRUE(says(f, "1 sequence at a time instead of 2")) << f.output;
   EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
   EXPECT_EQ(recorded("r").at("micro_batch"), 2);
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
@@ -217,14 +217,14 @@ TEST_F(OutOfMemoryRuns, AValidationContinuesWithFewerSequences) {
   ASSERT_EQ(again.code, 0) << again.output;
   EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
   EXPECT_FALSE(says(again, "ran out of memory in")) << again.output;
-  EXPECT_TRUE(says(again, " has details): validations compute 1 sequence at a time")) << again.output;
+  EXPECT_TRUE(says(again, "validations compute 1 sequence")) << again.output;
 }
 
 TEST_F(OutOfMemoryRuns, AValidationOfOneSequenceThatDoesNotFitEndsTheRun) {
   const Finished f = run_training(
       "r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7,times=2", "run.threads=1"});
   EXPECT_EQ(f.code, 1) << f.output;
-  EXPECT_TRUE(says(f, "few sequences at a time as possible. Lower model.context")) << f.output;
+  EXPECT_TRUE(says(f, "Lower model.context")) << f.output;
   EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
 }
 

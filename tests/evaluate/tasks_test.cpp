@@ -329,23 +329,20 @@ TEST_F(Tasks, InvalidTasksAreRefused) {
   };
   refused("", " contains no question");
   refused("[1]", ":1: this line is a JSON array");
-  refused("{\"text\": \"a b\"}\n{\"text\": \"a", ":2: this line cannot be read as JSON");
-  refused("{\"prompt\": \"a b\"}", ":1: this record matches no known task format");
+  refused("{\"text\": \"a b\"}\n{\"text\": \"a", ":2: this line cannot be read");
+  refused("{\"prompt\": \"a b\"}", ":1: this record matches no");
   refused("{\"text\": \"word\"}", ":1: 'text' has no last word");
   refused("{\"text\": \"a b\"}\n{\"question\": \"a\"}", ":2: this record has no 'text'");
-  refused(R"({"context": "c", "choices": ["x"], "answer": 1})", ":1: 'answer' is 1, expected the index");
+  refused(R"({"context": "c", "choices": ["x"], "answer": 1})", ":1: 'answer' is 1");
   refused(R"({"context": "c", "choices": ["x"], "answer": -1})", ":1: 'answer' is -1");
-  refused(R"({"context": "c", "choices": ["x", 3], "answer": 1})", ":1: 'choices' is a JSON number, expected a string");
-  refused(R"({"context": "c", "choices": [], "answer": 1})", ":1: 'choices' is not a list of strings");
+  refused(R"({"context": "c", "choices": ["x", 3], "answer": 1})", ":1: 'choices' is a JSON number");
+  refused(R"({"context": "c", "choices": [], "answer": 1})", ":1: 'choices' is not a list");
   refused(R"({"context": "c", "choices": [""], "answer": 0})", ":1: a choice is empty");
-  refused(
-      R"({"activity_label": "a", "ctx_a": "b", "ctx_b": "", "endings": ["x"], "label": ""})",
-      ":1: 'label' is \"\", expected the index, from 0, of the right one of 1 choices. Test splits have no answers");
+  refused(R"({"activity_label": "a", "ctx_a": "b", "ctx_b": "", "endings": ["x"], "label": ""})",
+          ":1: 'label' is \"\"");
   refused(R"({"question": "q", "choices": {"text": ["x"], "label": ["A"]}, "answerKey": "B"})", ":1: 'answerKey'");
-  refused(R"({"question": {"stem": "q", "choices": ["x"]}, "answerKey": "A"})",
-          ":1: 'question.choices' is not a list of {");
-  refused(R"({"question": {"stem": "q", "choices": 3}, "answerKey": "A"})",
-          ":1: 'question.choices' is not a list of {");
+  refused(R"({"question": {"stem": "q", "choices": ["x"]}, "answerKey": "A"})", ":1: 'question.choices' is not a list");
+  refused(R"({"question": {"stem": "q", "choices": 3}, "answerKey": "A"})", ":1: 'question.choices' is not a list");
   for (const auto& [specs, why] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{{{"file"}, "--task: file is not a task"},
                                                                      {{"a="}, "is not a task"},

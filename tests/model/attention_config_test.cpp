@@ -199,7 +199,7 @@ TEST(AttentionConfig, IsDescribedInWords) {
 }
 
 TEST(AttentionConfig, RefusesKeysOfADifferentKind) {
-  expect_refused("{window: 8}", {"attention: window: 8 applies to kind: window, but this is kind: dense"});
+  expect_refused("{window: 8}", {"attention: window: 8 applies to kind: window", "kind: dense"});
   expect_refused("{kind: dilated, segments: [8], rates: [1], sinks: 2}", {"sinks: 2 applies to kind: window"});
   expect_refused("{kind: window, window: 8, segments: [8, 16]}", {"segments: [8, 16] applies to kind: dilated"});
   expect_refused("{kind: window, window: 8, rates: [1]}", {"rates: [1] applies to kind: dilated"});
@@ -208,39 +208,36 @@ TEST(AttentionConfig, RefusesKeysOfADifferentKind) {
   expect_refused("{rules: [{}]}", {"rules: a list of 1 applies to kind: block_sparse"});
   expect_refused("{heads: [0, 0]}", {"heads: [0, 0] applies to kind: block_sparse"});
   expect_refused("{layers_per_selection: 2}", {"layers_per_selection: 2 applies to kind: block_sparse"});
-  expect_refused(
-      "{kind: block_sparse, rules: [{local: 2}], layers_per_selection: 2}",
-      {"layers_per_selection: 2 layers would share a selection, but no rule selects blocks. Add pattern: content"});
+  expect_refused("{kind: block_sparse, rules: [{local: 2}], layers_per_selection: 2}",
+                 {"layers_per_selection: 2", "no rule selects", "pattern: content"});
   expect_refused("{kind: block_sparse, rules: [{pattern: content, keep: [[0, 4], [9, 2]]}, {pattern: file, file: a}]}",
-                 {"rules: a keep that changes by tokens cannot be combined with pattern: file"});
-  expect_refused("{pools: [16]}", {"pools: [16] applies to kind: window and block_sparse, but this is kind: dense"});
+                 {"rules: a keep that changes", "pattern: file"});
+  expect_refused("{pools: [16]}", {"pools: [16] applies to kind: window and block_sparse", "kind: dense"});
   expect_refused("{kind: dilated, segments: [8], rates: [1], pools: [4]}",
-                 {"pools: [4] applies to kind: window and block_sparse, but this is kind: dilated. Leave pools out"});
+                 {"pools: [4] applies to kind: window and block_sparse", "kind: dilated", "Leave pools out"});
 }
 
 TEST(AttentionConfig, RefusesValuesWithoutAPattern) {
-  expect_refused("{kind: window}", {"window: expected at least 1 token for kind: window"});
+  expect_refused("{kind: window}", {"window: expected at least 1"});
   expect_refused("{kind: window, window: -3}", {"attention.window", "-3"});
-  expect_refused("{kind: dilated}", {"segments: [] and rates: [] must have one entry per branch"});
+  expect_refused("{kind: dilated}", {"segments: [] and rates: [] must"});
   expect_refused("{kind: dilated, segments: [8, 16], rates: [1]}", {"segments: [8, 16] and rates: [1] must"});
-  expect_refused("{kind: dilated, segments: [8, 16], rates: [2, 4]}", {"rates: expected 1 as the first rate"});
-  expect_refused("{kind: dilated, segments: [8, 16], rates: [1, 17]}", {"rates: 17 exceeds its segment of 16"});
+  expect_refused("{kind: dilated, segments: [8, 16], rates: [2, 4]}", {"rates: expected 1"});
+  expect_refused("{kind: dilated, segments: [8, 16], rates: [1, 17]}", {"rates: 17", "segment of 16"});
   expect_refused("{kind: dilated, segments: [8, 16], rates: [1, 3], dedup: true}",
-                 {"dedup: requires rates that divide their segments, but 3 does not divide 16"});
-  expect_refused(
-      "{kind: dilated, segments: [8, 12], rates: [1, 2], dedup: true}",
-      {"dedup: requires branches that nest, but segment 8 and rate 1 do not both divide the next ones, 12 and"});
+                 {"dedup: requires", "3 does not divide 16"});
+  expect_refused("{kind: dilated, segments: [8, 12], rates: [1, 2], dedup: true}",
+                 {"dedup: requires", "segment 8 and rate 1", ", 12 and"});
   expect_refused("{kind: dilated, segments: [12, 24, 48], rates: [1, 2, 3], dedup: true}", {"segment 24 and rate 2"});
-  expect_refused("{kind: block_sparse}", {"rules: kind: block_sparse needs at least one"});
+  expect_refused("{kind: block_sparse}", {"rules: kind: block_sparse needs"});
   expect_refused("{kind: block_sparse, block: 96, rules: [{}]}", {"block: expected 64 or 128 tokens, got 96"});
-  expect_refused("{kind: block_sparse, rules: [{}], heads: [0, 1]}",
-                 {"heads: rule 1 does not exist: there is 1 rule, counted from 0"});
+  expect_refused("{kind: block_sparse, rules: [{}], heads: [0, 1]}", {"heads: rule 1 does not exist"});
   expect_refused("{kind: window, window: 8, pools: [16, 16]}", {"pools: [16, 16]: sizes must increase"});
   expect_refused("{kind: block_sparse, rules: [{}], pools: [64, 16]}", {"pools: [64, 16]: sizes must increase"});
   expect_refused("{kind: window, window: 8, pooling: learned}",
-                 {"pooling: learned applies to sections with pools, but this is one without. Leave pooling out"});
+                 {"pooling: learned applies to sections", "Leave pooling out"});
   expect_refused("{kind: window, window: 8, pool_gates: true}",
-                 {"pool_gates: true applies to sections with pools, but this is one without. Leave pool_gates out"});
+                 {"pool_gates: true applies to sections", "Leave pool_gates out"});
   expect_refused("{kind: window, window: 8, pools: [1]}", {"attention.pools", "1", "2"});
 }
 
@@ -248,8 +245,7 @@ TEST(AttentionConfig, RefusesDropoutOnWeightsWithPools) {
   const std::string pools = "{kind: window, window: 8, pools: [16]}";
   for (const std::string& section :
        {"attention: " + pools, "attention_layers: [{layers: 0, attention: " + pools + "}]"}) {
-    EXPECT_NE(message("attention_dropout: 0.1\n" + section)
-                  .find("attention_dropout: 0.1, but attention with pools cannot drop probabilities. Set it to 0"),
+    EXPECT_NE(message("attention_dropout: 0.1\n" + section).find("attention_dropout: 0.1, but attention with pools"),
               std::string::npos)
         << section;
     EXPECT_EQ(message("dropout: 0.1\n" + section), "");
@@ -257,44 +253,37 @@ TEST(AttentionConfig, RefusesDropoutOnWeightsWithPools) {
 }
 
 TEST(AttentionConfig, RefusesRulesWithoutAPattern) {
-  const auto refused = [](const std::string& rule, const std::string& part) {
-    expect_refused("{kind: block_sparse, rules: [{}, " + rule + "]}", {"attention.rules[1]: " + part});
+  const auto refused = [](const std::string& rule, const std::string& part, std::vector<std::string> more = {}) {
+    more.push_back("attention.rules[1]: " + part);
+    expect_refused("{kind: block_sparse, rules: [{}, " + rule + "]}", more);
   };
-  refused("{pattern: strided}", "every: expected the distance between columns of pattern: strided");
+  refused("{pattern: strided}", "every: expected", {"pattern: strided"});
   refused("{pattern: strided, every: 2, first: 1}",
-          "first: 1 applies to pattern: local_global, content, learned and importance, but this is pattern: strided");
+          "first: 1 applies to pattern: local_global, content, learned and importance");
   refused("{pattern: hierarchical, every: 2}", "every: 2 applies to pattern: local_global and strided");
-  refused("{pattern: random}", "density: expected the share of blocks that pattern: random keeps");
-  refused("{pattern: file, file: a.txt, local: 3}", "local: 3 applies to every pattern except file");
+  refused("{pattern: random}", "density: expected", {"pattern: random"});
+  refused("{pattern: file, file: a.txt, local: 3}", "local: 3 applies to");
   refused("{density: 0.5}", "density: 0.5 applies to pattern: random");
   refused("{seed: 5}", "seed: 5 applies to pattern: random and importance");
   refused("{pattern: file}", "file: expected the path");
   refused("{file: a.txt}", "file: a.txt applies to pattern: file");
-  refused("{keep: 4}",
-          "keep: 4 applies to pattern: content, learned and importance, but this is pattern: local_global");
+  refused("{keep: 4}", "keep: 4 applies to pattern: content, learned and importance", {"pattern: local_global"});
   refused("{pattern: content, keep: 9, density: 0.5}", "density: 0.5 applies to pattern: random");
-  refused("{pattern: content, keep: [[0, 9], [100, 2]], local: 2}",
-          "keep: 2, but pattern: content needs more than local + first = 2 blocks");
+  refused("{pattern: content, keep: [[0, 9], [100, 2]], local: 2}", "keep: 2, but pattern: content needs more",
+          {"= 2 blocks"});
   for (const std::string pattern : {"content", "learned", "importance"})
-    refused("{pattern: " + pattern + "}",
-            "keep: missing, or 0, but pattern: " + pattern + " needs more than local + first = 1 blocks");
-  refused("{pattern: content, local: 2, first: 1, keep: 3}",
-          "keep: 3, but pattern: content needs more than local + first = 3 blocks, which are always kept. Set it to 4 "
-          "or more, or use pattern: local_global");
-  refused("{pattern: importance, keep: 1}",
-          "keep: 1, but pattern: importance needs more than local + first = 1 blocks");
-  refused("{pattern: importance, local: 2, first: 1, keep: 5, explore: 2}",
-          "explore: 2 blocks, but of keep: 5 only 2 are neither local nor first, and at least one is chosen by its "
-          "importance. Set explore to 1 or less, or raise keep");
-  refused("{pattern: importance, local: 2, first: 1, keep: 4, explore: 1}",
-          "explore: 1 blocks, but of keep: 4 only 1 are neither local nor first, and at least one is chosen by its "
-          "importance. Leave explore out, or raise keep");
+    refused("{pattern: " + pattern + "}", "keep: missing, or 0, but pattern: " + pattern, {"= 1 blocks"});
+  refused("{pattern: content, local: 2, first: 1, keep: 3}", "keep: 3, but pattern: content needs more",
+          {"= 3 blocks", "Set it to 4", "pattern: local_global"});
+  refused("{pattern: importance, keep: 1}", "keep: 1, but pattern: importance needs more", {"= 1 blocks"});
+  refused("{pattern: importance, local: 2, first: 1, keep: 5, explore: 2}", "explore: 2 blocks",
+          {"keep: 5 only 2", "Set explore to 1", "raise keep"});
+  refused("{pattern: importance, local: 2, first: 1, keep: 4, explore: 1}", "explore: 1 blocks",
+          {"keep: 4 only 1", "Leave explore out", "raise keep"});
   refused("{pattern: importance, keep: 4, density: 0.5}", "density: 0.5 applies to pattern: random");
-  refused("{mass: 0.9}", "mass: 0.9 applies to pattern: content and learned, but this is pattern: local_global");
+  refused("{mass: 0.9}", "mass: 0.9 applies to pattern: content and learned", {"pattern: local_global"});
   refused("{pattern: importance, keep: 4, mass: 0.9}", "mass: 0.9 applies to pattern: content and learned");
-  refused("{pattern: content, keep: 4, mass: 0}",
-          "mass: expected a share above 0, got 0. Set it to the share of the softmax that the kept candidates reach "
-          "together, such as 0.9, or to 1 to keep as many blocks as keep allows");
+  refused("{pattern: content, keep: 4, mass: 0}", "mass: expected a share above 0, got 0.", {"such as 0.9"});
   refused("{pattern: content, keep: 4, mass: 1e-60}", "mass: expected a share above 0, got 1e-60");
   for (const char* mass : {"1.5", "-0.1", "nan"})
     expect_refused(str("{kind: block_sparse, rules: [{pattern: content, keep: 4, mass: ", mass, "}]}"), {"mass", mass});
@@ -302,7 +291,7 @@ TEST(AttentionConfig, RefusesRulesWithoutAPattern) {
   refused("{pattern: content, keep: 4, interval: 7}", "interval: 7 applies to pattern: importance");
   refused("{pattern: random, density: 0.5, decay: 0.5}", "decay: 0.5 applies to pattern: importance");
   expect_refused("{kind: block_sparse, rules: [{pattern: importance, keep: 4}, {pattern: content, keep: 4}]}",
-                 {"rules: pattern: importance cannot be combined with content or learned in one layer"});
+                 {"rules: pattern: importance cannot be combined"});
 }
 
 TEST(AttentionConfig, AllowsIndexersOnlyForLearnedRules) {
@@ -318,7 +307,7 @@ TEST(AttentionConfig, AllowsIndexersOnlyForLearnedRules) {
       {"rules: pattern: content and pattern: learned cannot be combined"});
   expect_refused("{kind: block_sparse, rules: [{pattern: learned, keep: 4}], index_heads: 17}", {"index_heads", "17"});
   expect_refused("{kind: block_sparse, rules: [{pattern: learned, local: 4, keep: 4}]}",
-                 {"keep: 4, but pattern: learned needs more than local + first = 4 blocks"});
+                 {"keep: 4, but pattern: learned needs more", "= 4 blocks"});
 }
 
 TEST(LayersNamed, ReadsNumbersRangesAndSteps) {
@@ -434,9 +423,8 @@ TEST(AttentionLayers, RefusesLayersThatDoNotExist) {
   const std::string got = message(
       "{layers: 4, attention_layers: [{layers: 0-3, attention: {}}, {layers: 2-4, attention: {}}, {layers: odd, "
       "attention: {}}]}");
-  EXPECT_NE(got.find("attention_layers[1].layers: \"2-4\" names layers that do not exist: there are 4, from 0 to 3"),
-            std::string::npos)
-      << got;
+  EXPECT_NE(got.find("attention_layers[1].layers: \"2-4\""), std::string::npos) << got;
+  EXPECT_NE(got.find("there are 4"), std::string::npos) << got;
   EXPECT_NE(got.find("attention_layers[2].layers: \"odd\" names no layers"), std::string::npos) << got;
   EXPECT_EQ(got.find("attention_layers[0]"), std::string::npos) << got;
   EXPECT_NE(message("{layers: 4, attention_layers: [{attention: {}}]}").find("attention_layers[0].layers"),

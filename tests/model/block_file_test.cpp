@@ -153,9 +153,8 @@ TEST(BlockFile, MistakesNameTheSettingAndTheFile) {
 TEST(BlockFile, EnormousPatternsAreRefused) {
   std::string sections, overlaps = "0-32767:";
   for (int head = 0; head < 64; ++head) sections += str("head ", head, "\n32767: 32767\n");
-  EXPECT_NE(error_of(sections, 64).find("a map of 32768 x 32768 blocks, with those of other sections, is too large"),
-            std::string::npos)
-      << error_of(sections, 64);
+  EXPECT_NE(error_of(sections, 64).find("32768 x 32768 blocks"), std::string::npos) << error_of(sections, 64);
+  EXPECT_NE(error_of(sections, 64).find("is too large"), std::string::npos) << error_of(sections, 64);
   for (int i = 0; i < 100; ++i) overlaps += " 0-32767";
   EXPECT_NE(error_of(overlaps).find("is too large"), std::string::npos) << error_of(overlaps);
   EXPECT_LT(error_of(std::string(1 << 20, 'x')).size(), 300u);

@@ -203,7 +203,7 @@ TEST(Rope, ADifferentKindOfScalingResetsTheKeysOfTheFirst) {
   const std::string error = error_of([&] {
     load_config_text(wrong, yarn, "a.yaml", {"rope.scaling=linear", "rope.beta_fast=16"});
   });
-  EXPECT_NE(error.find("beta_fast: 16 has no effect with scaling: linear"), std::string::npos) << error;
+  EXPECT_NE(error.find("beta_fast: 16 has no effect"), std::string::npos) << error;
 }
 
 TEST(DynamicRope, CannotTrainBeyondTheContext) {

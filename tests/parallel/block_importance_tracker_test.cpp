@@ -189,7 +189,7 @@ TEST_F(DistImportantBlocks, RanksThatChoseDifferentBlocksAreDetected) {
       blocks.before_step(3);
     });
     for (const std::string& e : errors)
-      EXPECT_NE(e.find("rank 1 keeps different blocks than rank 0"), std::string::npos) << layout << ": " << e;
+      EXPECT_NE(e.find("rank 1 keeps different blocks"), std::string::npos) << layout << ": " << e;
   }
 }
 

@@ -440,8 +440,7 @@ TEST_F(DistContextCases, BothDirectionsShareTheMeasuredSchedule) {
 
 TEST_F(DistContextCases, NodesThatDoNotDivideAreRefused) {
   const auto errors = test::run_ranks(3, [&](Communicator& comm) { make_ring(comm, {.per_node = 2}); });
-  for (const std::string& e : errors)
-    EXPECT_NE(e.find("2 ranks per node do not divide the 3 ranks"), std::string::npos) << e;
+  for (const std::string& e : errors) EXPECT_NE(e.find("2 ranks per node"), std::string::npos) << e;
 }
 
 TEST(ContextNodes, AreFoundIfTheyHaveEqualRanks) {
@@ -474,8 +473,7 @@ TEST_F(DistContextCases, AllToAllRefusesHeadsThatDoNotDivide) {
     ContextResults r{Floats(12 * 64), Floats(12 * 128)};
     on_rank(c, {}, ContextLayout(ContextLayoutKind::zigzag, 12, 3), *make_all_to_all(comm), comm.rank(), r);
   });
-  for (const std::string& e : errors)
-    EXPECT_NE(e.find("4 KV heads do not divide among 3 ranks"), std::string::npos) << e;
+  for (const std::string& e : errors) EXPECT_NE(e.find("4 KV heads do not divide"), std::string::npos) << e;
 }
 
 TEST(ContextShardsWithoutExchange, AreRefused) {

@@ -116,20 +116,17 @@ TEST_P(DistFp8Linears, AStepThatIsNotFiniteIsNotAccepted) {
 TEST_P(DistFp8Linears, ShapesThatDoNotFitAreRefused) {
   const auto error = [](std::vector<std::string> more) { return train_on_ranks(options(1, std::move(more))).errors; };
   const std::string narrow = error({"model.mlp_width=72"});
-  EXPECT_NE(narrow.find(str("train.linears: ", GetParam(), ": blocks.0.mlp.down.weight has 72 inputs, expected a ",
-                            "multiple of 16")),
+  EXPECT_NE(narrow.find(str("train.linears: ", GetParam(), ": blocks.0.mlp.down.weight has 72 inputs")),
             std::string::npos)
       << narrow;
+  EXPECT_NE(narrow.find("multiple of 16"), std::string::npos) << narrow;
   EXPECT_EQ(error({"model.mlp_width=72", "train.linears_except=['*.mlp.down.*']"}), "");
   const std::string unknown = error({"train.linears_except=['*.experts.*']"});
-  EXPECT_NE(unknown.find("train.linears_except[0]: \"*.experts.*\" matches no linear layer"), std::string::npos)
-      << unknown;
+  EXPECT_NE(unknown.find("train.linears_except[0]: \"*.experts.*\""), std::string::npos) << unknown;
   const std::string sharded = error({"parallel.tp=2"});
   if (!tensorwise()) {
-    EXPECT_NE(sharded.find("blocks.0.attention.wq.weight has 32 outputs per process (parallel.tp: 2), expected a "
-                           "multiple of 128"),
-              std::string::npos)
-        << sharded;
+    for (const char* part : {"blocks.0.attention.wq.weight has 32 outputs", "parallel.tp: 2", "multiple of 128"})
+      EXPECT_NE(sharded.find(part), std::string::npos) << part << " is not in: " << sharded;
   }
 }
 

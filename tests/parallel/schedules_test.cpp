@@ -169,8 +169,8 @@ TEST(ContextSchedule, DividesTheSamples) {
     return "";
   };
   EXPECT_EQ(refusal({"train.context=[[0, 4], [100, 32]]"}), "");
-  EXPECT_NE(refusal({"train.context=12"}).find("train.context: expected a divisor of model.context, got 12"),
-            std::string::npos);
+  EXPECT_NE(refusal({"train.context=12"}).find("train.context: expected"), std::string::npos);
+  EXPECT_NE(refusal({"train.context=12"}).find("model.context, got 12"), std::string::npos);
   EXPECT_NE(refusal({"train.context=[[0, 8], [9, 64]]"}).find("model.context, got 64"), std::string::npos);
   EXPECT_NE(refusal({"train.context=[[0, 8], [9, 0]]"}).find("train.context"), std::string::npos)
       << refusal({"train.context=[[0, 8], [9, 0]]"});

@@ -187,7 +187,7 @@ TEST_F(DistZero, AllRanksDiagnoseTogether) {
   for (const int zero : {0, 1, 3}) {
     const Training t = trained(2, zero, {"train.micro_batch=2", "optimizer.lr=1e30", "model.layers=3"});
     const std::string first = t.errors.substr(0, t.errors.find('\n'));
-    EXPECT_NE(first.find("first tensor that is not finite: "), std::string::npos) << t.errors;
+    EXPECT_NE(first.find("first tensor"), std::string::npos) << t.errors;
     EXPECT_EQ(first.substr(8), t.errors.substr(first.size() + 1 + 8, first.size() - 8));
   }
 }
