@@ -25,25 +25,25 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-enum class Stream { file, closed, full, broken };  // broken: a pipe whose reader has closed it
+enum class Output { file, closed, full, broken };  // broken: a pipe whose reader has closed it
 
 struct Streams {
   const char* name;
-  Stream in = Stream::file, out = Stream::file, err = Stream::file;
+  Output in = Output::file, out = Output::file, err = Output::file;
 };
 
 constexpr Streams kStreams[] = {
-    {.name = "stdin closed", .in = Stream::closed},
-    {.name = "stdout closed", .out = Stream::closed},
-    {.name = "stdout full", .out = Stream::full},
-    {.name = "stderr closed", .err = Stream::closed},
-    {.name = "stderr full", .err = Stream::full},
-    {.name = "stdout broken", .out = Stream::broken},
-    {.name = "stderr broken", .err = Stream::broken},
-    {.name = "all closed", .in = Stream::closed, .out = Stream::closed, .err = Stream::closed}};
+    {.name = "stdin closed", .in = Output::closed},
+    {.name = "stdout closed", .out = Output::closed},
+    {.name = "stdout full", .out = Output::full},
+    {.name = "stderr closed", .err = Output::closed},
+    {.name = "stderr full", .err = Output::full},
+    {.name = "stdout broken", .out = Output::broken},
+    {.name = "stderr broken", .err = Output::broken},
+    {.name = "all closed", .in = Output::closed, .out = Output::closed, .err = Output::closed}};
 
-const char* reason(Stream s) {
-  return s == Stream::closed ? "Bad file descriptor" : s == Stream::full ? "No space left on device" : "Broken pipe";
+const char* reason(Output s) {
+  return s == Output::closed ? "Bad file descriptor" : s == Output::full ? "No space left on device" : "Broken pipe";
 }
 
 std::string read_file(const fs::path& p) {
@@ -53,18 +53,18 @@ std::string read_file(const fs::path& p) {
 }
 
 // Runs in the child process.
-void set_stream(int fd, Stream s, const char* file) {
+void set_stream(int fd, Output s, const char* file) {
   close(fd);
-  if (s == Stream::file) dup2(open(file, fd == 0 ? O_RDONLY : O_WRONLY | O_CREAT | O_TRUNC, 0600), fd);
-  if (s == Stream::full) dup2(open("/dev/full", O_WRONLY), fd);
-  if (s == Stream::broken) {
+  if (s == Output::file) dup2(open(file, fd == 0 ? O_RDONLY : O_WRONLY | O_CREAT | O_TRUNC, 0600), fd);
+  if (s == Output::full) dup2(open("/dev/full", O_WRONLY), fd);
+  if (s == Output::broken) {
     int ends[2];
     if (pipe(ends) != 0) _exit(119);
     const int write_end = fcntl(ends[1], F_DUPFD, 64);
     close(ends[0]), close(ends[1]);
     dup2(write_end, fd), close(write_end);
   }
-  if (s == Stream::closed) close(fd);
+  if (s == Output::closed) close(fd);
 }
 
 struct Limits {
@@ -227,8 +227,8 @@ std::vector<Streams> streams_for(const Command& c) {
 }
 
 int expected_code(const Command& c, const Streams& s, int plain) {
-  if (c.says_result && s.out != Stream::file) return 1;
-  if (c.reads_input && s.in == Stream::closed) return 1;
+  if (c.says_result && s.out != Output::file) return 1;
+  if (c.reads_input && s.in == Output::closed) return 1;
   return plain;
 }
 
@@ -253,10 +253,10 @@ TEST_P(SlowStreams, FilesAreUnchangedAndLostOutputIsReported) {
       EXPECT_TRUE(got.at(name) == bytes) << name << " has other bytes";
     }
     EXPECT_EQ(got.size(), wanted.size());
-    if (c.says_result && s.out != Stream::file && s.err == Stream::file) {
+    if (c.says_result && s.out != Output::file && s.err == Output::file) {
       EXPECT_NE(err(other).find(std::string("standard output: ") + reason(s.out)), std::string::npos) << err(other);
     }
-    if (!c.says_result && s.out != Stream::file && s.err == Stream::file) {
+    if (!c.says_result && s.out != Output::file && s.err == Output::file) {
       EXPECT_NE(err(other).find(std::string("no longer be written (") + reason(s.out)), std::string::npos)
           << err(other);
     }
