@@ -85,32 +85,55 @@ endfunction()
 # ring_kernels(BACKEND EXTENSION [SOURCES file...] [LIBRARIES lib...]): the kernels of a backend. SOURCES: generated ones.
 function(ring_kernels backend extension)
   cmake_parse_arguments(KERNELS "" "" "SOURCES;LIBRARIES" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/${backend}/*.${extension}
-                                      ${PROJECT_SOURCE_DIR}/kernels/attention/${backend}/*.${extension})
-  ring_objects(ring_kernels_${backend} SOURCES ${sources} ${KERNELS_SOURCES} LIBRARIES ${KERNELS_LIBRARIES})
+  set(all "")
+  foreach(folder kernels/${backend} kernels/attention/${backend})
+    file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.${extension})
+    if(extension STREQUAL "cu" AND RING_UNITY)
+      ring_cuda_groups(sources ${folder} ${sources})
+    endif()
+    list(APPEND all ${sources})
+  endforeach()
+  ring_objects(ring_kernels_${backend} SOURCES ${all} ${KERNELS_SOURCES} LIBRARIES ${KERNELS_LIBRARIES})
+endfunction()
+
+# ring_cuda_groups(OUT FOLDER source...): writes files that include a few of the sources each, and sets OUT to their list,
+# because CMake 3.25 has no unity build for CUDA.
+function(ring_cuda_groups out folder)
+  list(LENGTH ARGN count)
+  math(EXPR last "(${count} - 1) / 5")
+  set(groups "")
+  foreach(n RANGE ${last})
+    math(EXPR begin "5 * ${n}")
+    list(SUBLIST ARGN ${begin} 5 group)
+    list(TRANSFORM group REPLACE "(.+)" "#include \"\\1\"\n")
+    list(JOIN group "" text)
+    set(file ${PROJECT_BINARY_DIR}/generated/${folder}/group_${n}.cu)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+    list(APPEND groups ${file})
+  endforeach()
+  set(${out} ${groups} PARENT_SCOPE)
 endfunction()
 
 # ring_attention_instances(OUT): writes files that instantiate attention's kernels for each head dim, without dropout
-# and with it, and sets OUT to their list. A file for each, because each takes long to compile.
+# and with it, and sets OUT to their list. A file for each head dim, because each takes long to compile.
 function(ring_attention_instances out)
   set(files "")
-  foreach(drops false true)
-    foreach(instance "mma_forward 64" "mma_forward 128" "mma_forward 256" "mma_backward 64" "mma_backward 128"
-                     "mma_backward 256" "sm90_forward 64, 3" "sm90_forward 64, 2" "sm90_forward 128, 2"
-                     "sm90_backward Stationary::q, 64" "sm90_backward Stationary::q, 128"
-                     "sm90_backward Stationary::kv, 64" "sm90_backward Stationary::kv, 128" "sm90_fused 64"
-                     "sm90_fused 128")
-      string(REGEX REPLACE "[^A-Za-z0-9]+" "_" name "${instance}")
-      string(REGEX REPLACE " .*" "" header "kernels/attention/cuda/${instance}")
-      string(REGEX MATCH " .*" arguments "${instance}")
-      string(STRIP "${arguments}" arguments)
-      if(drops)
-        string(APPEND name "_dropout")
-      endif()
-      set(file ${PROJECT_BINARY_DIR}/generated/attention/${name}.cu)
-      file(CONFIGURE OUTPUT ${file} CONTENT "#include \"@header@.cuh\"\n\nRING_INSTANTIATE(@arguments@, @drops@)\n" @ONLY)
-      list(APPEND files ${file})
+  foreach(instance "mma_forward 64" "mma_forward 128" "mma_forward 256" "mma_backward 64" "mma_backward 128"
+                   "mma_backward 256" "sm90_forward 64, 3" "sm90_forward 64, 2" "sm90_forward 128, 2"
+                   "sm90_backward Stationary::q, 64" "sm90_backward Stationary::q, 128"
+                   "sm90_backward Stationary::kv, 64" "sm90_backward Stationary::kv, 128" "sm90_fused 64"
+                   "sm90_fused 128")
+    string(REGEX REPLACE "[^A-Za-z0-9]+" "_" name "${instance}")
+    string(REGEX REPLACE " .*" "" header "kernels/attention/cuda/${instance}")
+    string(REGEX MATCH " .*" arguments "${instance}")
+    string(STRIP "${arguments}" arguments)
+    set(text "#include \"${header}.cuh\"\n")
+    foreach(drops false true)
+      string(APPEND text "\nRING_INSTANTIATE(${arguments}, ${drops})\n")
     endforeach()
+    set(file ${PROJECT_BINARY_DIR}/generated/attention/${name}.cu)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+    list(APPEND files ${file})
   endforeach()
   set(${out} ${files} PARENT_SCOPE)
 endfunction()

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -214,9 +215,11 @@ void write_atomically(const std::string& path, const std::function<void(FileHand
 std::string temporary_folder() {
   std::error_code error;
   const fs::path folder = fs::temp_directory_path(error);
-  if (error)
-    fail("TMPDIR: ", folder.empty() ? "/tmp" : folder.string(), ": ", io_error_text(error.value()),
+  if (error) {
+    const char* named = std::getenv("TMPDIR");
+    fail("TMPDIR: ", named ? named : "not set, and /tmp", ": ", io_error_text(error.value()),
          ". Set TMPDIR to a writable folder");
+  }
   return folder.string();
 }
 

@@ -260,17 +260,12 @@ chat::Format chat_format_in(const fs::path& folder, const ImportOptions& options
   }
 }
 
-// Returns generation_config.json or, if there is none, what transformers would derive from config.json. Begin, end and
-// pad tokens that are missing in it are taken from config.json. Returns "" if nothing can be used.
+// Returns generation_config.json or, if there is none that can be used, what transformers would derive from
+// config.json. Begin, end and pad tokens that are missing in it are taken from config.json. Returns "" if nothing can
+// be used.
 std::string generation_text_in(const fs::path& folder, const std::string& config, std::int64_t vocab_size,
                                std::vector<std::string>& notes) {
-  const fs::path file = folder / kGenerationFile;
-  std::error_code error;
-  const bool there = fs::exists(file, error);
-  try {
-    std::string text = "{}";
-    if (there) text = without_byte_order_marks(read_text(file, kMaxConfig));
-    parse_generation_config(text, file.string(), vocab_size);
+  const auto with_tokens_of_model = [&](const std::string& text) -> std::string {
     auto all = parse_json<nlohmann::ordered_json>(text, {.duplicate_keys = DuplicateKeys::last_wins});
     const auto model = parse_json<nlohmann::ordered_json>(config);
     for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
@@ -278,10 +273,25 @@ std::string generation_text_in(const fs::path& folder, const std::string& config
         all[key] = model.at(key);
     parse_generation_config(all.dump(), "config.json", vocab_size);
     return all.empty() ? "" : all.dump(2) + "\n";
-  } catch (const Error& e) {
-    notes.push_back(str("The defaults for ending and sampling texts are used: ", e.what()));
-    return "";
-  }
+  };
+  const auto noted = [&](const auto& read) -> std::optional<std::string> {
+    try {
+      return read();
+    } catch (const Error& e) {
+      notes.push_back(str("The defaults for ending and sampling texts are used: ", e.what()));
+      return std::nullopt;
+    }
+  };
+  const fs::path file = folder / kGenerationFile;
+  std::error_code error;
+  if (fs::exists(file, error))
+    if (const auto published = noted([&] {
+          const std::string text(without_byte_order_marks(read_text(file, kMaxConfig)));
+          parse_generation_config(text, file.string(), vocab_size);
+          return with_tokens_of_model(text);
+        }))
+      return *published;
+  return noted([&] { return with_tokens_of_model("{}"); }).value_or("");
 }
 
 // Returns the tokenizer_config.json beside the tokenizer; empty if there is none, or if it is not a JSON object.

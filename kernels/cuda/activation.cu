@@ -91,7 +91,7 @@ void run_activate_backward(const ActivateBackward& args, const ExecContext& ctx)
   });
 }
 
-const bool added[] = {
+const bool added_activation[] = {
     activate_kernel.add(Backend::cuda, {"packs", run_activate}),
     activate_backward_kernel.add(Backend::cuda, {"packs", run_activate_backward}),
 };

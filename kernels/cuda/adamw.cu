@@ -141,7 +141,7 @@ void run_adamw(const AdamW& args, const ExecContext& ctx) {
   visit_float("adamw", args.param.dtype(), [&]<class P>() { visit_moments<P>(args, ctx); });
 }
 
-const bool added = adamw_kernel.add(Backend::cuda, {"flat", run_adamw});
+const bool added_adamw = adamw_kernel.add(Backend::cuda, {"flat", run_adamw});
 
 }  // namespace
 }  // namespace ring::cuda

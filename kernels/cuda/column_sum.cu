@@ -125,7 +125,7 @@ void run_column_sum(const ColumnSum& args, const ExecContext& ctx) {
   });
 }
 
-const bool added = column_sum_kernel.add(Backend::cuda, {"two_stage", run_column_sum});
+const bool added_column_sum = column_sum_kernel.add(Backend::cuda, {"two_stage", run_column_sum});
 
 }  // namespace
 }  // namespace ring::cuda

@@ -90,12 +90,6 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   zero(row + a.vocab, a.width - a.vocab);
 }
 
-int attribute(const ExecContext& ctx, cudaDeviceAttr what) {
-  int value = 0;
-  RING_CUDA_CHECK(cudaDeviceGetAttribute(&value, what, ctx.stream.device().index));
-  return value;
-}
-
 // Three thread blocks per SM if a row fits into a third of its shared memory, two if it fits into half; otherwise one
 // with 1024 threads, which is faster than clusters of blocks that share a row and wait for each other.
 struct Plan {
@@ -103,8 +97,8 @@ struct Plan {
 };
 Plan plan(std::int64_t packs, const ExecContext& ctx) {
   constexpr int reserved = 2048;  // bytes per thread block: CUDA's own, and the kernel's static shared memory
-  const int most = attribute(ctx, cudaDevAttrMaxSharedMemoryPerBlockOptin) - reserved;
-  const int whole = attribute(ctx, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  const int most = device_attribute(ctx, cudaDevAttrMaxSharedMemoryPerBlockOptin) - reserved;
+  const int whole = device_attribute(ctx, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   const int half = whole / 2 - reserved, third = whole / 3 - reserved;
   const auto keep = static_cast<int>(std::min<std::int64_t>(packs, most / 16));
   int threads = 64;
@@ -148,7 +142,7 @@ void run_cross_entropy(const CrossEntropy& args, const ExecContext& ctx) {
   visit_float(op, args.logits.dtype(), [&]<class T>() { run_rows(device_rows<T>(op, "logits", args.logits), a, ctx); });
 }
 
-const bool added = cross_entropy_kernel.add(Backend::cuda, {"row_in_shared", run_cross_entropy});
+const bool added_cross_entropy = cross_entropy_kernel.add(Backend::cuda, {"row_in_shared", run_cross_entropy});
 
 }  // namespace
 }  // namespace ring::cuda

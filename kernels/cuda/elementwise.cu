@@ -52,7 +52,7 @@ void run_cast(const Cast& args, const ExecContext& ctx) {
   });
 }
 
-const bool added[] = {
+const bool added_elementwise[] = {
     axpby_kernel.add(Backend::cuda, {"packs", run_axpby}),
     cast_kernel.add(Backend::cuda, {"packs", run_cast}),
 };

@@ -81,7 +81,7 @@ void run_embedding(const Embedding& args, const ExecContext& ctx) {
   });
 }
 
-const bool added = embedding_kernel.add(Backend::cuda, {"packs", run_embedding});
+const bool added_embedding = embedding_kernel.add(Backend::cuda, {"packs", run_embedding});
 
 }  // namespace
 }  // namespace ring::cuda

@@ -10,9 +10,9 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kChunk = 32;  // positions per thread block
-constexpr int kAtOnce = 8;  // rows that a thread has in flight
-constexpr int kSlots = 2;   // partial sums per chunk: kIn for a run from the chunk before, kOut for one into the next
+constexpr int kChunk = 32;        // positions per thread block
+constexpr int kRowsInFlight = 8;  // rows that a thread has in flight
+constexpr int kSlots = 2;  // partial sums per chunk: kIn for a run from the chunk before, kOut for one into the next
 constexpr int kIn = 0, kOut = 1;
 
 struct Sorted {
@@ -53,7 +53,7 @@ __device__ void add_to_row(D* to, float beta, Floats<n> sum) {
 }
 
 template <class T, class D>
-struct Operands {
+struct EmbeddingOperands {
   Sorted sorted;
   const T* dout;
   D* dtable;
@@ -64,7 +64,7 @@ struct Operands {
 
 // Writes the sum of a run to the table, or to one of the chunk's partial sums if the run crosses chunks.
 template <class T, class D, int n>
-__device__ void put(const Operands<T, D>& a, std::int64_t column, int id, bool from_before, bool goes_on,
+__device__ void put(const EmbeddingOperands<T, D>& a, std::int64_t column, int id, bool from_before, bool goes_on,
                     const Floats<n>& sum) {
   if (id == a.sorted.rows) return;
   if (!from_before && !goes_on) return add_to_row(a.dtable + id * a.width + column, a.beta, sum);
@@ -73,7 +73,7 @@ __device__ void put(const Operands<T, D>& a, std::int64_t column, int id, bool f
 }
 
 template <class T, class D, int n>
-__global__ void __launch_bounds__(kBlock) sum_chunks(Operands<T, D> a) {
+__global__ void __launch_bounds__(kBlock) sum_chunks(EmbeddingOperands<T, D> a) {
   __shared__ std::int32_t ids[kChunk + 1], positions[kChunk];
   const int begin = static_cast<int>(blockIdx.x) * kChunk, count = min(kChunk, a.sorted.count - begin);
   const int thread = static_cast<int>(threadIdx.x);
@@ -88,13 +88,13 @@ __global__ void __launch_bounds__(kBlock) sum_chunks(Operands<T, D> a) {
   if (column >= a.width) return;
   Floats<n> sum{};
   bool from_before = ids[0] == before;
-  for (int k = 0; k < count; k += kAtOnce) {
-    Pack<T, n> packs[kAtOnce];
+  for (int k = 0; k < count; k += kRowsInFlight) {
+    Pack<T, n> packs[kRowsInFlight];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)  // past the end it loads the last row again, which avoids a branch
+    for (int i = 0; i < kRowsInFlight; ++i)  // past the end it loads the last row again, which avoids a branch
       packs[i] = load_pack<T, n>(a.dout + positions[min(k + i, count - 1)] * a.width + column);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < kRowsInFlight; ++i) {
       if (k + i >= count) break;
       const Floats<n> f = unpack(packs[i]);
 #pragma unroll
@@ -126,7 +126,7 @@ constexpr int kJoinLanes = 64, kJoinRows = kBlock / kJoinLanes;
 // Thread block c completes the run that begins in chunk c and crosses into later chunks, if there is one: it adds the
 // chunk's kOut and then kIn of each later chunk of the run.
 template <class T, class D, int n>
-__global__ void __launch_bounds__(kBlock) join_chunks(Operands<T, D> a) {
+__global__ void __launch_bounds__(kBlock) join_chunks(EmbeddingOperands<T, D> a) {
   const Sorted& s = a.sorted;
   const int chunk = static_cast<int>(blockIdx.x), begin = chunk * kChunk, end = begin + kChunk;
   if (end >= s.count) return;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kBlock) join_chunks(Operands<T, D> a) {
 }
 
 template <class T, class D, int n>
-void run_packs(Operands<T, D> a, const ExecContext& ctx) {
+void run_packs(EmbeddingOperands<T, D> a, const ExecContext& ctx) {
   const std::int64_t chunks = divide_up(a.sorted.count, kChunk), packs = a.width / n;
   const std::int64_t threads = std::min<std::int64_t>(kBlock, divide_up(packs, kWarp) * kWarp);
   const Tensor parts = ctx.empty({chunks * kSlots, a.width});
@@ -174,7 +174,7 @@ template <class T, class D>
 void run_types(const EmbeddingBackward& args, const ExecContext& ctx) {
   const std::int64_t tokens = args.ids.numel(), rows = args.dtable.dim(0), width = args.dtable.dim(1);
   if (rows * width == 0) return;
-  Operands<T, D> a{};
+  EmbeddingOperands<T, D> a{};
   a.dout = device_data<T>(args.dout);
   a.dtable = device_data<D>(args.dtable);
   a.width = width;
@@ -212,7 +212,7 @@ void run_embedding_backward(const EmbeddingBackward& args, const ExecContext& ct
   visit_float(op, args.dout.dtype(), [&]<class T>() { visit_table<T>(args, ctx); });
 }
 
-const bool added = embedding_backward_kernel.add(Backend::cuda, {"sorted", run_embedding_backward});
+const bool added_embedding_backward = embedding_backward_kernel.add(Backend::cuda, {"sorted", run_embedding_backward});
 
 }  // namespace
 }  // namespace ring::cuda

@@ -28,7 +28,7 @@ void run_group_sums(const GroupSums& args, const ExecContext& ctx) {
          args.groups.data<std::int32_t>(), args.groups.numel(), width, device_data<float>(args.out));
 }
 
-const bool added = group_sums_kernel.add(Backend::cuda, {"group_in_block", run_group_sums});
+const bool added_group_sums = group_sums_kernel.add(Backend::cuda, {"group_in_block", run_group_sums});
 
 }  // namespace
 }  // namespace ring::cuda

@@ -1,24 +1,17 @@
 #include "kernels/cuda/hopper.h"
 
-#include "core/cuda/check.h"
+#include "kernels/cuda/launch.h"
 
 namespace ring::cuda {
-namespace {
-
-int attribute(cudaDeviceAttr which, const ExecContext& ctx) {
-  int value = 0;
-  RING_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, ctx.stream.device().index));
-  return value;
-}
-
-}  // namespace
 
 bool is_hopper(const ExecContext& ctx) {
-  return attribute(cudaDevAttrComputeCapabilityMajor, ctx) == 9 &&
-         attribute(cudaDevAttrComputeCapabilityMinor, ctx) == 0;
+  return device_attribute(ctx, cudaDevAttrComputeCapabilityMajor) == 9 &&
+         device_attribute(ctx, cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
-std::int64_t num_multiprocessors(const ExecContext& ctx) { return attribute(cudaDevAttrMultiProcessorCount, ctx); }
+std::int64_t num_multiprocessors(const ExecContext& ctx) {
+  return device_attribute(ctx, cudaDevAttrMultiProcessorCount);
+}
 
 decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
   using Encode = decltype(&cuTensorMapEncodeTiled);

@@ -16,7 +16,7 @@
 
 namespace ring::cuda {
 
-inline constexpr int kBlock = 256;  // threads per block
+inline constexpr int kBlock = 256, kWarps = kBlock / kWarp;  // threads and warps per block
 inline constexpr std::int64_t kMaxGridY = 65535;
 // Maximum shared memory that needs no attribute; launch() sets the attribute for larger sizes.
 inline constexpr std::size_t kFreeSharedBytes = 48 << 10;
@@ -46,11 +46,16 @@ void launch(const ExecContext& ctx, const Launch& shape, void (*kernel)(Params..
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 inline dim3 grid_of(std::int64_t x, std::int64_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y)}; }
 
+// Returns an attribute of the context's device.
+inline int device_attribute(const ExecContext& ctx, cudaDeviceAttr which) {
+  int value = 0;
+  RING_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, ctx.stream.device().index));
+  return value;
+}
+
 // Returns how many thread blocks fill the device once, for loops whose results do not depend on the grid.
 inline std::int64_t resident_blocks(const ExecContext& ctx) {
-  int count = 0;
-  RING_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.stream.device().index));
-  return count * std::int64_t{2048 / kBlock};
+  return device_attribute(ctx, cudaDevAttrMultiProcessorCount) * std::int64_t{2048 / kBlock};
 }
 
 // Grid for a loop over n elements, `per_thread` at a time.

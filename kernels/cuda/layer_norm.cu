@@ -70,7 +70,7 @@ void run_backward(const LayerNormBackward& args, const ExecContext& ctx) {
   visit_float("layer_norm_backward", args.x.dtype(), [&]<class T>() { backward<T>(args, ctx); });
 }
 
-const bool added[] = {
+const bool added_layer_norm[] = {
     layer_norm_kernel.add(Backend::cuda, {"rows", run_forward}),
     layer_norm_backward_kernel.add(Backend::cuda, {"two_stage", run_backward}),
 };

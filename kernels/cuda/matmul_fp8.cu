@@ -86,7 +86,7 @@ void run(const MatmulFp8& args, const ExecContext& ctx) {
   (10 * rounds(args, 2, ctx) <= 11 * rounds(args, 1, ctx) ? run_waves<2> : run_waves<1>)(args, ctx);
 }
 
-const bool added = matmul_fp8_kernel.add(Backend::cuda, {"own_sm90", run, supports, 10});
+const bool added_matmul_fp8 = matmul_fp8_kernel.add(Backend::cuda, {"own_sm90", run, supports, 10});
 
 }  // namespace
 }  // namespace ring::cuda::fp8

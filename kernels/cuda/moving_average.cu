@@ -39,7 +39,7 @@ void run_moving_average(const MovingAverage& args, const ExecContext& ctx) {
          device_data<float>(args.average), n, state, args.decay);
 }
 
-const bool added = moving_average_kernel.add(Backend::cuda, {"packs", run_moving_average});
+const bool added_moving_average = moving_average_kernel.add(Backend::cuda, {"packs", run_moving_average});
 
 }  // namespace
 }  // namespace ring::cuda

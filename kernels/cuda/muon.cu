@@ -111,7 +111,7 @@ struct ApplyStep {
 
 template <class P>
 __global__ void __launch_bounds__(kBlock)
-    apply(const __grid_constant__ Group group, float scale, float weight_decay, float lr_scale) {
+    apply_update(const __grid_constant__ Group group, float scale, float weight_decay, float lr_scale) {
   if (!group.state->accepted) return;
   const Addresses& at = group.of[blockIdx.y];
   const double lr = static_cast<double>(group.state->lr) * lr_scale;
@@ -181,13 +181,13 @@ void run_apply(const MuonApply& args, const ExecContext& ctx) {
   check("muon_apply", args.matrices, args.update);
   visit_float("muon_apply", args.matrices[0].values.dtype(), [&]<class P>() {
     over_groups("muon_apply", args, [&](const Launch& shape, const Group& group) {
-      launch(ctx, shape, apply<P>, group, args.scale, args.weight_decay, args.lr_scale);
+      launch(ctx, shape, apply_update<P>, group, args.scale, args.weight_decay, args.lr_scale);
     });
   });
 }
 
 // Partial sums of a norm. Their number only depends on the length.
-constexpr std::int64_t kMaxParts = 64, kPartLength = 8192;
+constexpr std::int64_t kMaxRowParts = 64, kPartLength = 8192;
 
 // Calls f(i, v) for each pack in the thread block's share of a row. v: elements i to i + 7, with zeros past the end.
 template <class F>
@@ -226,7 +226,7 @@ void run_unit_norm(const UnitNorm& args, const ExecContext& ctx) {
              describe(args.x));
   const std::int64_t rows = args.x.dim(0), n = args.x.numel() / rows;
   if (n == 0) return;
-  const std::int64_t count = std::min(kMaxParts, divide_up(n, kPartLength));
+  const std::int64_t count = std::min(kMaxRowParts, divide_up(n, kPartLength));
   const Tensor parts = ctx.empty({rows * count * static_cast<std::int64_t>(sizeof(double))}, DType::u8);
   double* const sums = reinterpret_cast<double*>(parts.raw());
   auto* const x = device_data<__nv_bfloat16>(args.x);
@@ -234,7 +234,7 @@ void run_unit_norm(const UnitNorm& args, const ExecContext& ctx) {
   launch(ctx, {grid_of(count, rows)}, divide_rows, x, n, sums, count, args.eps);
 }
 
-const bool added[] = {
+const bool added_muon[] = {
     muon_momentum_kernel.add(Backend::cuda, {"flat", run_momentum}),
     unit_norm_kernel.add(Backend::cuda, {"two_stage", run_unit_norm}),
     muon_apply_kernel.add(Backend::cuda, {"flat", run_apply}),

@@ -12,7 +12,7 @@ namespace {
 constexpr int kMaxParts = 4096, kPacksAtOnce = 4;
 
 template <class T>
-constexpr int kTile = kBlock* kPacksAtOnce* kPack<T>;  // elements that a thread block loads at once
+constexpr int kNormTile = kBlock* kPacksAtOnce* kPack<T>;  // elements that a thread block loads at once
 
 template <class T>
 __device__ float squares_of(const Pack<T>& p) {
@@ -28,11 +28,12 @@ template <class T>
 __global__ void squares(const T* x, std::int64_t n, double* parts) {
   double sum = 0;
   const bool aligned = is_aligned(x);
-  for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile<T>; tile < n; tile += std::int64_t{gridDim.x} * kTile<T>) {
+  for (std::int64_t tile = std::int64_t{blockIdx.x} * kNormTile<T>; tile < n;
+       tile += std::int64_t{gridDim.x} * kNormTile<T>) {
     const std::int64_t begin = tile + static_cast<int>(threadIdx.x) * kPack<T>;
     constexpr int stride = kBlock * kPack<T>;
     Pack<T> packs[kPacksAtOnce];
-    if (aligned && tile + kTile<T> <= n) {  // no branch per pack: all loads are in flight together
+    if (aligned && tile + kNormTile<T> <= n) {  // no branch per pack: all loads are in flight together
 #pragma unroll
       for (int i = 0; i < kPacksAtOnce; ++i) packs[i] = load_pack<T>(x + begin + i * stride);
     } else {
@@ -61,7 +62,7 @@ void run_squared_norm(const SquaredNorm& args, const ExecContext& ctx) {
   check_numel("squared_norm", "sum", args.sum, 1);
   if (n == 0) return;
   visit_float("squared_norm", args.x.dtype(), [&]<class T>() {
-    const auto count = static_cast<int>(std::min<std::int64_t>(kMaxParts, divide_up(n, kTile<T>)));
+    const auto count = static_cast<int>(std::min<std::int64_t>(kMaxParts, divide_up(n, kNormTile<T>)));
     const Tensor parts = ctx.empty({count * static_cast<std::int64_t>(sizeof(double))}, DType::u8);
     double* sums = reinterpret_cast<double*>(parts.raw());
     launch(ctx, {grid_of(count)}, squares<T>, device_data<T>(args.x), n, sums);
@@ -87,7 +88,7 @@ void run_check_and_clip(const CheckAndClip& args, const ExecContext& ctx) {
          device_data<float>(args.loss));
 }
 
-const bool added[] = {
+const bool added_optimizer[] = {
     squared_norm_kernel.add(Backend::cuda, {"two_stage", run_squared_norm}),
     check_and_clip_kernel.add(Backend::cuda, {"scalar", run_check_and_clip}),
 };

@@ -36,7 +36,7 @@ void run_quantize(const QuantizeFp8& q, const ExecContext& ctx) {
   });
 }
 
-const bool added = quantize_fp8_kernel.add(Backend::cuda, {"tiles", run_quantize});
+const bool added_quantize_fp8 = quantize_fp8_kernel.add(Backend::cuda, {"tiles", run_quantize});
 
 }  // namespace
 }  // namespace ring::cuda

@@ -11,7 +11,7 @@
 
 namespace ring::cuda {
 
-constexpr int kSide = static_cast<int>(kFp8Block), kWarps = kBlock / kWarp;
+constexpr int kSide = static_cast<int>(kFp8Block);
 constexpr int kEach = 8;                // a thread has kEach x kEach elements of a tile
 constexpr int kAcross = kSide / kEach;  // threads along each side of a tile
 static_assert(kAcross * kAcross == kBlock);

@@ -157,7 +157,7 @@ void run_random_normal(const RandomNormal& args, const ExecContext& ctx) {
   });
 }
 
-const bool added[] = {
+const bool added_random[] = {
     dropout_kernel.add(Backend::cuda, {"packs", run_dropout}),
     random_normal_kernel.add(Backend::cuda, {"box_muller", run_random_normal}),
 };

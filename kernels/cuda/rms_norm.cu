@@ -58,7 +58,7 @@ void run_backward(const RmsNormBackward& args, const ExecContext& ctx) {
   visit_float("rms_norm_backward", args.x.dtype(), [&]<class T>() { backward<T>(args, ctx); });
 }
 
-const bool added[] = {
+const bool added_rms_norm[] = {
     rms_norm_kernel.add(Backend::cuda, {"rows", run_forward}),
     rms_norm_backward_kernel.add(Backend::cuda, {"two_stage", run_backward}),
 };

@@ -74,7 +74,7 @@ void run_norm(const RmsNormFp8& a, const ExecContext& ctx) {
   });
 }
 
-const bool added[] = {
+const bool added_rms_norm_fp8[] = {
     rms_norm_fp8_kernel.add(Backend::cuda, {"tiles", run_norm, nullptr, 10}),
     rms_norm_fp8_kernel.add(Backend::cuda, {"separate", run_separately}),
 };

@@ -130,7 +130,7 @@ StridedRows<T> heads_of(const Tensor& t) {
   return {device_data<T>(t), t.stride(0), t.stride(1)};
 }
 template <class T>
-bool made_of_packs(const StridedRows<T>& rows) {
+bool heads_of_packs(const StridedRows<T>& rows) {
   return is_aligned(rows.data) && rows.outer_stride % kPack<T> == 0 && rows.inner_stride % kPack<T> == 0;
 }
 
@@ -148,7 +148,7 @@ void launch_rope(const Rope& args, const ExecContext& ctx) {
   a.tokens = static_cast<std::uint32_t>(tokens);
   a.sign = args.inverse ? -1.0f : 1.0f;
   a.beta = args.beta;
-  if (half % kPack<T> != 0 || half > kMaxAngles || !made_of_packs(a.x) || !made_of_packs(a.out))
+  if (half % kPack<T> != 0 || half > kMaxAngles || !heads_of_packs(a.x) || !heads_of_packs(a.out))
     return launch(ctx, rows_by(tokens, half), rope_pairs<T>, a);
   const std::int64_t half_packs = half / kPack<T>, token_items = heads * half_packs;
   const std::int64_t tile = std::clamp(kUnroll * kBlock / token_items, std::int64_t{1}, kMaxAngles / half);
@@ -163,7 +163,7 @@ void run_rope(const Rope& args, const ExecContext& ctx) {
   visit_float("rope", args.x.dtype(), [&]<class T>() { launch_rope<T>(args, ctx); });
 }
 
-const bool added = rope_kernel.add(Backend::cuda, {"tiles", run_rope});
+const bool added_rope = rope_kernel.add(Backend::cuda, {"tiles", run_rope});
 
 }  // namespace
 }  // namespace ring::cuda

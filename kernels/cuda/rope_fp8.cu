@@ -85,7 +85,7 @@ void run(const RopeFp8& a, const ExecContext& ctx) {
 // than two separate kernels.
 bool supports(const RopeFp8& a, const ExecContext&) { return !is_tensorwise(a.out, a.transposed, a.max); }
 
-const bool added[] = {
+const bool added_rope_fp8[] = {
     rope_fp8_kernel.add(Backend::cuda, {"tiles", run, supports, 10}),
     rope_fp8_kernel.add(Backend::cuda, {"separate", run_separately}),
 };

@@ -5,14 +5,14 @@
 namespace ring::cuda {
 namespace {
 
-using Pack = uint4;  // unit that a thread copies at a time
-constexpr auto kPackBytes = static_cast<std::int64_t>(sizeof(Pack));
-constexpr int kUnroll = 4;  // rows that a thread has in flight
+using BytePack = uint4;  // unit that a thread copies at a time
+constexpr auto kPackBytes = static_cast<std::int64_t>(sizeof(BytePack));
+constexpr int kCopyUnroll = 4;  // rows that a thread has in flight
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 31;
 
-struct Rows {
-  const Pack* from;
-  Pack* to;
+struct CopyParams {
+  const BytePack* from;
+  BytePack* to;
   std::int64_t from_row, from_part, to_row, to_part;  // strides
   std::uint32_t count, parts;                         // count: rows * parts
   std::int64_t width;
@@ -23,17 +23,17 @@ __device__ std::int64_t at(std::uint32_t n, std::uint32_t parts, std::int64_t ro
 }
 
 // Threads: x over the packs of one part of a row, y over the parts of all rows.
-__global__ void copy_packs(Rows r) {
+__global__ void copy_packs(CopyParams r) {
   for (std::int64_t x = thread_x(); x < r.width; x += threads_x())
-    for (std::int64_t i = thread_y(); i < r.count; i += kUnroll * threads_y()) {
-      Pack held[kUnroll];
+    for (std::int64_t i = thread_y(); i < r.count; i += kCopyUnroll * threads_y()) {
+      BytePack held[kCopyUnroll];
 #pragma unroll
-      for (int j = 0; j < kUnroll; ++j) {
+      for (int j = 0; j < kCopyUnroll; ++j) {
         const std::int64_t n = i + j * threads_y();
         if (n < r.count) held[j] = r.from[at(static_cast<std::uint32_t>(n), r.parts, r.from_row, r.from_part) + x];
       }
 #pragma unroll
-      for (int j = 0; j < kUnroll; ++j) {
+      for (int j = 0; j < kCopyUnroll; ++j) {
         const std::int64_t n = i + j * threads_y();
         if (n < r.count) r.to[at(static_cast<std::uint32_t>(n), r.parts, r.to_row, r.to_part) + x] = held[j];
       }
@@ -53,21 +53,21 @@ void run(const CopyRows& args, const ExecContext& ctx) {
   if (args.rows.count == 0) return;
   const RowBytes b = bytes_of(args);
   if (b.rows * b.parts == 1 || b.rows * b.parts > kMaxRows || !of_packs(b)) return copy_rows_by_stream(args, ctx);
-  const Rows r{reinterpret_cast<const Pack*>(b.src.data),
-               reinterpret_cast<Pack*>(b.dst.data),
-               b.src.row / kPackBytes,
-               b.src.part / kPackBytes,
-               b.dst.row / kPackBytes,
-               b.dst.part / kPackBytes,
-               static_cast<std::uint32_t>(b.rows * b.parts),
-               static_cast<std::uint32_t>(b.parts),
-               b.width / kPackBytes};
-  Launch shape = rows_by(divide_up(std::int64_t{r.count}, std::int64_t{kUnroll}), r.width);
+  const CopyParams r{reinterpret_cast<const BytePack*>(b.src.data),
+                     reinterpret_cast<BytePack*>(b.dst.data),
+                     b.src.row / kPackBytes,
+                     b.src.part / kPackBytes,
+                     b.dst.row / kPackBytes,
+                     b.dst.part / kPackBytes,
+                     static_cast<std::uint32_t>(b.rows * b.parts),
+                     static_cast<std::uint32_t>(b.parts),
+                     b.width / kPackBytes};
+  Launch shape = rows_by(divide_up(std::int64_t{r.count}, std::int64_t{kCopyUnroll}), r.width);
   shape.grid.x = std::min(shape.grid.x, 1u << 16);
   launch(ctx, shape, copy_packs, r);
 }
 
-const bool added = copy_rows_kernel.add(Backend::cuda, {"packs", run});
+const bool added_row_copy = copy_rows_kernel.add(Backend::cuda, {"packs", run});
 
 }  // namespace
 }  // namespace ring::cuda

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(1024)
   out[2] = !known ? __int_as_float(0x7fffffff) : at >= 0 && at < c.used ? to_float(row[at]) : 0.0f;
 }
 
-struct LossArgs {
+struct SlicedLossArgs {
   const std::int32_t* targets;
   const float *weights, *statistics;
   float *loss, *correct;  // correct: may be null
@@ -60,7 +60,7 @@ struct Merged {
 };
 
 template <class T>
-__global__ void __launch_bounds__(1024) sliced_loss_of_rows(RowsOf<T> rows, Columns c, LossArgs a) {
+__global__ void __launch_bounds__(1024) sliced_loss_of_rows(RowsOf<T> rows, Columns c, SlicedLossArgs a) {
   T* row = rows[blockIdx.x];
   const int target = a.targets[blockIdx.x];
   if (target == kIgnoreTarget) {
@@ -113,23 +113,23 @@ void run_loss(const SlicedCrossEntropy& args, const ExecContext& ctx) {
   const char* op = "sliced_cross_entropy";
   check(args);
   const Columns c = columns_of(op, args.logits, args.first, args.vocab);
-  const LossArgs a{.targets = args.targets.data<std::int32_t>(),
-                   .weights = device_data<float>(args.weights),
-                   .statistics = args.statistics.data<float>(),
-                   .loss = args.loss.data<float>(),
-                   .correct = device_data<float>(args.correct),
-                   .state = device_state(op, args.state),
-                   .parts = static_cast<int>(args.statistics.dim(0)),
-                   .scale = args.scale,
-                   .z_loss = args.z_loss,
-                   .gradient = args.gradient};
+  const SlicedLossArgs a{.targets = args.targets.data<std::int32_t>(),
+                         .weights = device_data<float>(args.weights),
+                         .statistics = args.statistics.data<float>(),
+                         .loss = args.loss.data<float>(),
+                         .correct = device_data<float>(args.correct),
+                         .state = device_state(op, args.state),
+                         .parts = static_cast<int>(args.statistics.dim(0)),
+                         .scale = args.scale,
+                         .z_loss = args.z_loss,
+                         .gradient = args.gradient};
   visit_float(op, args.logits.dtype(), [&]<class T>() {
     const RowsOf<T> rows = device_rows<T>(op, "logits", args.logits);
     launch(ctx, blocks_of<T>(rows.count, args.gradient ? c.used : 1), sliced_loss_of_rows<T>, rows, c, a);
   });
 }
 
-const bool added[] = {
+const bool added_sliced_cross_entropy[] = {
     logit_statistics_kernel.add(Backend::cuda, {"rows", run_statistics}),
     sliced_cross_entropy_kernel.add(Backend::cuda, {"rows", run_loss}),
 };

@@ -6,7 +6,7 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kUnroll = 2;  // packs per thread
+constexpr int kSwiGluUnroll = 2;  // packs per thread
 
 // The packs of all rows are numbered consecutively, so that short and odd widths leave no thread idle.
 template <class T>
@@ -24,7 +24,7 @@ struct PackCoord {
   int column;
 
   __device__ PackCoord(const SwiGluRows<T>& a, int u) {
-    const std::uint32_t at = (blockIdx.x * kUnroll + u) * kBlock + threadIdx.x, row = a.row_packs.quotient(at);
+    const std::uint32_t at = (blockIdx.x * kSwiGluUnroll + u) * kBlock + threadIdx.x, row = a.row_packs.quotient(at);
     inside = at < a.packs;
     column = static_cast<int>(at - row * a.row_packs.divisor) * size;
     outer = a.inner.quotient(a.first_row + row);
@@ -35,16 +35,16 @@ struct PackCoord {
 
 template <int size, class T>
 __global__ void __launch_bounds__(kBlock) swiglu(SwiGluRows<T> a) {
-  Pack<T, size> gate[kUnroll] = {}, up[kUnroll] = {};
+  Pack<T, size> gate[kSwiGluUnroll] = {}, up[kSwiGluUnroll] = {};
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  for (int u = 0; u < kSwiGluUnroll; ++u) {
     const PackCoord<size, T> place(a, u);
     if (!place.inside) continue;
     gate[u] = load_pack<T, size>(place.in(a.gate_up));
     up[u] = load_pack<T, size>(place.in(a.gate_up) + a.width);
   }
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  for (int u = 0; u < kSwiGluUnroll; ++u) {
     Floats<size> g = unpack(gate[u]);
     const Floats<size> v = unpack(up[u]);
 #pragma unroll
@@ -56,9 +56,9 @@ __global__ void __launch_bounds__(kBlock) swiglu(SwiGluRows<T> a) {
 
 template <int size, class T>
 __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
-  Pack<T, size> gate[kUnroll] = {}, up[kUnroll] = {}, dy[kUnroll] = {};
+  Pack<T, size> gate[kSwiGluUnroll] = {}, up[kSwiGluUnroll] = {}, dy[kSwiGluUnroll] = {};
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  for (int u = 0; u < kSwiGluUnroll; ++u) {
     const PackCoord<size, T> place(a, u);
     if (!place.inside) continue;
     gate[u] = load_pack<T, size>(place.in(a.gate_up));
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
     dy[u] = load_pack<T, size>(place.in(a.dy));
   }
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  for (int u = 0; u < kSwiGluUnroll; ++u) {
     Floats<size> g = unpack(gate[u]), v = unpack(up[u]);
     const Floats<size> d = unpack(dy[u]);
 #pragma unroll
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
 // Splits the rows into launches of fewer than 2^31 packs each.
 template <class T>
 void launch_rows(const ExecContext& ctx, SwiGluRows<T> a, int size, std::int64_t rows, void (*kernel)(SwiGluRows<T>)) {
-  const std::int64_t row_packs = a.width / size, tile = kUnroll * kBlock;
+  const std::int64_t row_packs = a.width / size, tile = kSwiGluUnroll * kBlock;
   if (row_packs == 0) return;
   a.row_packs = divider_of("swiglu", row_packs, row_packs);
   const std::int64_t max_rows = ((std::int64_t{1} << 31) - tile) / row_packs;
@@ -140,7 +140,7 @@ void run_swiglu_backward(const SwiGluBackward& args, const ExecContext& ctx) {
   visit_float("swiglu_backward", args.dy.dtype(), [&]<class T>() { backward<T>(args, ctx); });
 }
 
-const bool added[] = {
+const bool added_swiglu[] = {
     swiglu_kernel.add(Backend::cuda, {"packs", run_swiglu}),
     swiglu_backward_kernel.add(Backend::cuda, {"packs", run_swiglu_backward}),
 };

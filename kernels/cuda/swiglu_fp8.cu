@@ -85,7 +85,7 @@ void run_swiglu_backward(const SwiGluBackwardFp8& a, const ExecContext& ctx) {
   });
 }
 
-const bool added[] = {
+const bool added_swiglu_fp8[] = {
     swiglu_fp8_kernel.add(Backend::cuda, {"tiles", run_swiglu, nullptr, 10}),
     swiglu_backward_fp8_kernel.add(Backend::cuda, {"tiles", run_swiglu_backward, nullptr, 10}),
     swiglu_fp8_kernel.add(Backend::cuda, {"separate", run_separately}),

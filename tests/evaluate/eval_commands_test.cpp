@@ -357,7 +357,7 @@ TEST_F(EvalCommands, OutputsDoNotReplaceFilesOfARun) {
       {"generate", path("run"), "--device", "cpu", "--prompt", "a"},
       {"metrics", "export", path("run")},
       {"report", path("run")},
-      {"data", "prepare", "--force", "--input", path("text.txt")},
+      {"data", "prepare", "--force", "--input", path("text.txt"), "--tokenizer", "bytes"},
       {"data", "synthesize", "--force"},
       {"tokenizer", "train", "--force", "--input", path("text.txt"), "--kind", "chars"},
   };

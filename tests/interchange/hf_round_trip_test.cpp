@@ -281,6 +281,10 @@ TEST_F(Hf, AFolderThatCannotBeReadIsNotTakenForAMissingOne) {
 
 TEST_F(Hf, AGenerationConfigThatCannotBeUsedIsNamed) {
   export_to_hf(path("run").string(), path("out").string(), {});
+  nlohmann::json config = json_in(path("out") / "config.json");
+  config["eos_token_id"] = {256, 7};
+  for (const char* key : {"bos_token_id", "pad_token_id"}) config.erase(key);
+  replace_text(path("out") / "config.json", config.dump());
   const std::pair<const char*, const char*> cases[] = {{R"({"eos_token_id": [256, 300]})", "eos_token_id: 300"},
                                                        {R"({"eos_token_id": "</s>"})", "eos_token_id"},
                                                        {R"({"temperature": -1})", "temperature: -1"},
@@ -292,7 +296,8 @@ TEST_F(Hf, AGenerationConfigThatCannotBeUsedIsNamed) {
     const Imported i = import_from_hf(path("out").string(), path("new").string(), {});
     ASSERT_EQ(i.notes.size(), 1u) << text;
     EXPECT_TRUE(contains(i.notes[0], "generation_config.json") && contains(i.notes[0], part)) << i.notes[0];
-    EXPECT_FALSE(fs::exists(path("new") / "generation_config.json"));
+    EXPECT_EQ(json_in(path("new") / "generation_config.json"), (nlohmann::json{{"eos_token_id", {256, 7}}}))
+        << "the tokens of config.json still count";
     fs::remove_all(path("new"));
   }
 }

@@ -8,8 +8,6 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kWarps = kBlock / kWarp;
-
 __global__ void __launch_bounds__(kBlock)
     shares(const float* kept, const float* dense, float* out, std::int64_t rows, std::int64_t heads) {
   for (std::int64_t i = blockIdx.x * std::int64_t{kBlock} + threadIdx.x; i < rows * heads;
@@ -64,8 +62,8 @@ void run_selected_pairs(const SelectedPairs& a, const ExecContext& ctx) {
                 });
 }
 
-const bool added[] = {attention_recall_kernel.add(Backend::cuda, {"elements", run_attention_recall}),
-                      selected_pairs_kernel.add(Backend::cuda, {"warps", run_selected_pairs})};
+const bool added_attention_recall[] = {attention_recall_kernel.add(Backend::cuda, {"elements", run_attention_recall}),
+                                       selected_pairs_kernel.add(Backend::cuda, {"warps", run_selected_pairs})};
 
 }  // namespace
 }  // namespace ring::cuda

@@ -12,7 +12,6 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kWarps = kBlock / kWarp;
 constexpr int kChunk = 64;  // blocks per step of a gradient kernel
 
 // The indexer's projections, laid out as in IndexShape. `weights`: column of the first scored head's weights.
@@ -45,7 +44,7 @@ Projected<T> projected_of(const Tensor& t, const IndexShape& s) {
 }
 
 template <class T>
-__device__ float product(const float* q, const T* k, int dim) {
+__device__ float dot_product(const float* q, const T* k, int dim) {
   float sum = 0;
   for (int c = 0; c < dim; ++c) sum += q[c] * to_float(k[c]);
   return sum;
@@ -82,7 +81,7 @@ __global__ void __launch_bounds__(kBlock) score_blocks(const __grid_constant__ D
   for (int j = static_cast<int>(threadIdx.x); j < columns; j += kBlock) {
     float found[kMaxIndexHeads];
     for (int h = 0; h < x.heads && j < own; ++h) {
-      const float p = x.scale * product(asks + h * x.dim, x.key(std::int64_t{document.keys} + j), x.dim);
+      const float p = x.scale * dot_product(asks + h * x.dim, x.key(std::int64_t{document.keys} + j), x.dim);
       found[h] = p <= 0 ? 0 : p;  // NaN propagates
     }
     for (int g = 0; g < x.count; ++g) {
@@ -134,13 +133,13 @@ struct Backwards {
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     query_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
-  extern __shared__ float shared[];
+  extern __shared__ float scratch[];
   const Projected<T>& x = b.x;
   const int at = static_cast<int>(blockIdx.x), d = documents.find(at), thread = static_cast<int>(threadIdx.x);
   const SelectedRows document = documents.rows[d];
   const int own = at - documents.before[d] + 1, asked = x.asked(), queries = x.heads * x.dim;
   const std::int64_t first = document.bits, row = first + own;
-  float *const asks = shared, *const sums = asks + asked, *const dproducts = sums + asked,
+  float *const asks = scratch, *const sums = asks + asked, *const dproducts = sums + asked,
                *const products = dproducts + kChunk * x.heads;
   x.load(row - 1, asks);
   for (int c = thread; c < asked; c += kBlock) sums[c] = 0;
@@ -150,7 +149,7 @@ __global__ void __launch_bounds__(kBlock)
     __syncthreads();
     for (int e = thread; e < count * x.heads; e += kBlock) {
       const int j = start + e / x.heads, h = e % x.heads;
-      const float p = product(asks + h * x.dim, x.key(first + j), x.dim);
+      const float p = dot_product(asks + h * x.dim, x.key(first + j), x.dim);
       products[e] = p <= 0 ? 0 : x.scale * p;
       dproducts[e] = p <= 0 ? 0 : b.of_product(asks + queries, row, h, j);
     }
@@ -193,7 +192,7 @@ __global__ void __launch_bounds__(kBlock)
     for (int e = thread; e < count * x.heads; e += kBlock) {
       const int h = e % x.heads;
       const std::int64_t row = first + start + e / x.heads;
-      const float p = product(key, x.query(row - 1) + h * x.dim, x.dim);
+      const float p = dot_product(key, x.query(row - 1) + h * x.dim, x.dim);
       float weighted = 0;
       for (int g = 0; g < x.count; ++g)
         weighted += to_float(x.weight(row - 1)[g * x.heads + h]) * b.dscores_of(row)[g * b.columns + own];
@@ -273,8 +272,6 @@ void run_distances_backward(const IndexDistancesBackward& a, const ExecContext& 
     if (beta == 0) fill_zero(a.dbiases, ctx.stream);  // without documents, no kernel has scaled or cleared them
   });
 }
-
-constexpr int kHeads = 64;  // maximum heads per launch
 
 struct Candidates {
   std::int32_t first, local;  // local is 0 if the head has a different rule
@@ -378,10 +375,10 @@ void run_loss(const IndexLoss& a, const ExecContext& ctx) {
       });
 }
 
-const bool added[] = {index_scores_kernel.add(Backend::cuda, {"rows", run_scores}),
-                      index_scores_backward_kernel.add(Backend::cuda, {"rows", run_scores_backward}),
-                      index_distances_backward_kernel.add(Backend::cuda, {"rows", run_distances_backward}),
-                      index_loss_kernel.add(Backend::cuda, {"rows", run_loss})};
+const bool added_block_index[] = {index_scores_kernel.add(Backend::cuda, {"rows", run_scores}),
+                                  index_scores_backward_kernel.add(Backend::cuda, {"rows", run_scores_backward}),
+                                  index_distances_backward_kernel.add(Backend::cuda, {"rows", run_distances_backward}),
+                                  index_loss_kernel.add(Backend::cuda, {"rows", run_loss})};
 
 }  // namespace
 }  // namespace ring::cuda

@@ -14,7 +14,7 @@ namespace {
 constexpr int kColumns = 64;  // keys per tile
 
 template <class T>
-struct Params {
+struct MassParams {
   HeadsOf<const T> q, k;
   const float* lse;
   float* mass;
@@ -27,7 +27,7 @@ struct Params {
 
 // Return the first block that has queries of a document, and the number of such blocks.
 RING_HOST_DEVICE int first_block(const SegmentPair& s, int block) { return s.q_first / block; }
-RING_HOST_DEVICE int blocks_of(const SegmentPair& s, int block) {
+RING_HOST_DEVICE int query_blocks(const SegmentPair& s, int block) {
   return s.q_first < s.q_end ? (s.q_end - 1) / block + 1 - first_block(s, block) : 0;
 }
 
@@ -39,7 +39,7 @@ struct Owned {
 
   // Takes the blocks in reverse order: the last ones keep the most columns, so they start first.
   template <class T>
-  __device__ Owned(const Documents<SegmentPair>& documents, const Params<T>& p)
+  __device__ Owned(const Documents<SegmentPair>& documents, const MassParams<T>& p)
       : kv_head(static_cast<int>(blockIdx.y)) {
     const int at = documents.before[documents.count] - 1 - static_cast<int>(blockIdx.x), d = documents.find(at);
     piece = documents.rows[d], own = at - documents.before[d] + first_block(piece, p.block);
@@ -71,20 +71,20 @@ struct KeptTiles {
 };
 
 template <class T>
-__device__ KeptTiles tiles_of(const Owned& at, const Params<T>& p) {
+__device__ KeptTiles tiles_of(const Owned& at, const MassParams<T>& p) {
   return {p.selected.row(at.row(), at.kv_head), p.block / kColumns, (at.end - 1) / kColumns + 1};
 }
 
 // Returns the log-sum-exp in base 2; inf, so that P = 0, for rows that are out of range or see nothing.
 template <class T>
-__device__ float shift_of(const Params<T>& p, const Owned& at, int head, int position) {
+__device__ float shift_of(const MassParams<T>& p, const Owned& at, int head, int position) {
   if (position < at.first || position >= at.end) return INFINITY;
   const float lse = p.lse[head * p.tokens + at.query(position)];
   return lse == -INFINITY ? INFINITY : lse * kLog2E;
 }
 
 template <class T>
-__device__ float* start_row(const Params<T>& p, const Owned& at) {
+__device__ float* start_row(const MassParams<T>& p, const Owned& at) {
   float* const mass = p.mass + (std::int64_t{at.row()} * gridDim.y + at.kv_head) * p.blocks;
   for (int j = static_cast<int>(threadIdx.x); !p.adds && j < p.blocks; j += static_cast<int>(blockDim.x))
     mass[j] = 0.0f;
@@ -139,7 +139,7 @@ __device__ float weights(const float (&s)[kM][kN][4], const float (&shift)[kM][2
 
 template <int kDim, int kTiles>
 __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
-    const __grid_constant__ Documents<SegmentPair> documents, const __grid_constant__ Params<Bf16> p) {
+    const __grid_constant__ Documents<SegmentPair> documents, const __grid_constant__ MassParams<Bf16> p) {
   using Shape = MmaShape<kDim, kTiles>;
   extern __shared__ float4 shared[];
   __shared__ TileSums<Shape::kWarps> tile_sums;
@@ -185,38 +185,38 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   }
 }
 
-constexpr int kR = 4, kRows = kSide * kR;  // kRows: queries of a block, and keys of a tile
-static_assert(kRows == kColumns);
+constexpr int kMassR = 4, kMassRows = kSide * kMassR;  // kMassRows: queries of a block, and keys of a tile
+static_assert(kMassRows == kColumns);
 
 // Computes the mass with plain FMAs. A block of 128 rows is processed as two halves, one after the other.
 template <class T>
 __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant__ Documents<SegmentPair> documents,
-                                                          const __grid_constant__ Params<T> p) {
+                                                          const __grid_constant__ MassParams<T> p) {
   extern __shared__ float4 shared[];
   __shared__ TileSums<kSimtThreads / kWarp> tile_sums;
-  float *queries = reinterpret_cast<float*>(shared), *keys = queries + kRows * simt_pitch(p.dim);
+  float *queries = reinterpret_cast<float*>(shared), *keys = queries + kMassRows * simt_pitch(p.dim);
   const Owned at(documents, p);
   float* const mass = start_row(p, at);
   const KeptTiles tiles = tiles_of(at, p);
   const float share = 1.0f / static_cast<float>(at.rows * p.group);
   const Lanes lanes;
   for (int head = at.kv_head * p.group; head < (at.kv_head + 1) * p.group; ++head)
-    for (int start = at.own * p.block; start < at.end; start += kRows) {
+    for (int start = at.own * p.block; start < at.end; start += kMassRows) {
       __syncthreads();  // the previous queries have been read
-      load_rows<kRows>(queries, p.q.at(at.query(start), head), p.q.row, at.queries(start), p.dim);
+      load_rows<kMassRows>(queries, p.q.at(at.query(start), head), p.q.row, at.queries(start), p.dim);
       for (int tile = tiles.from(0); tile < tiles.end; tile = tiles.from(tile + 1)) {
         const int key = tile * kColumns;
         __syncthreads();  // the previous keys and sums have been read
-        load_rows<kRows>(keys, p.k.at(at.key(key), at.kv_head), p.k.row, at.keys(key), p.dim);
+        load_rows<kMassRows>(keys, p.k.at(at.key(key), at.kv_head), p.k.row, at.keys(key), p.dim);
         __syncthreads();
-        float s[kR][kR], sum = 0;
-        dot_rows<kR>(s, queries, keys, p.dim);
+        float s[kMassR][kMassR], sum = 0;
+        dot_rows<kMassR>(s, queries, keys, p.dim);
 #pragma unroll
-        for (int i = 0; i < kR; ++i) {
-          const int t = start + lanes.y * kR + i;
+        for (int i = 0; i < kMassR; ++i) {
+          const int t = start + lanes.y * kMassR + i;
           const float shift = shift_of(p, at, head, t);
 #pragma unroll
-          for (int j = 0; j < kR; ++j) {
+          for (int j = 0; j < kMassR; ++j) {
             const int u = key + lanes.x + kSide * j;
             const float weight = exp2f(__fmul_rn(s[i][j], p.factor) - shift);
             sum += u >= at.piece.k_first && u <= t ? weight : 0.0f;
@@ -231,25 +231,25 @@ __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant_
 
 // Launches kernel(documents, params), one thread block per block of queries and KV head.
 template <class T>
-void launch_mass(const BlockMass& a, void (*kernel)(Documents<SegmentPair>, Params<T>), int threads,
+void launch_mass(const BlockMass& a, void (*kernel)(Documents<SegmentPair>, MassParams<T>), int threads,
                  std::size_t shared_bytes, const ExecContext& ctx) {
   check(a);
   const std::int64_t kv_heads = a.k.dim(1);
   const std::int32_t block = a.pattern.blocks->block();
   RING_CHECK(kv_heads <= kMaxGridY, "block_mass: ", kv_heads, " KV heads are more than ", kMaxGridY);
-  const Params<T> p{heads_of<const T>(a.q),
-                    heads_of<const T>(a.k),
-                    device_data<float>(a.lse),
-                    device_data<float>(a.mass),
-                    SelectedBlocks(a.selection),
-                    a.q.dim(0),
-                    static_cast<int>(a.q.dim(2)),
-                    static_cast<int>(a.q.dim(1) / kv_heads),
-                    block,
-                    static_cast<int>(a.mass.dim(2)),
-                    a.scale * kLog2E,
-                    a.of_parts()};
-  const auto blocks = [&](const SegmentPair& s) { return blocks_of(s, block); };
+  const MassParams<T> p{heads_of<const T>(a.q),
+                        heads_of<const T>(a.k),
+                        device_data<float>(a.lse),
+                        device_data<float>(a.mass),
+                        SelectedBlocks(a.selection),
+                        a.q.dim(0),
+                        static_cast<int>(a.q.dim(2)),
+                        static_cast<int>(a.q.dim(1) / kv_heads),
+                        block,
+                        static_cast<int>(a.mass.dim(2)),
+                        a.scale * kLog2E,
+                        a.of_parts()};
+  const auto blocks = [&](const SegmentPair& s) { return query_blocks(s, block); };
   for_documents(
       segment_pairs_of(passes_of(a.pattern).front(), a.pattern, a.query_spans(), a.spans, a.selection.rows), blocks,
       [&](const Documents<SegmentPair>& some) {
@@ -281,13 +281,13 @@ bool supports_mma(const BlockMass& a, const ExecContext&) {
 
 void run_simt(const BlockMass& a, const ExecContext& ctx) {
   const std::size_t bytes =
-      sizeof(float) * 2 * kRows * static_cast<std::size_t>(simt_pitch(static_cast<int>(a.q.dim(2))));
+      sizeof(float) * 2 * kMassRows * static_cast<std::size_t>(simt_pitch(static_cast<int>(a.q.dim(2))));
   visit_float("block_mass", a.q.dtype(), [&]<class T>() { launch_mass<T>(a, simt_mass<T>, kSimtThreads, bytes, ctx); });
 }
 bool supports_simt(const BlockMass& a, const ExecContext&) { return a.q.defined() && a.q.dim(2) <= 256; }
 
-const bool added[] = {block_mass_kernel.add(Backend::cuda, {"own_mma", run_mma, supports_mma, 10}),
-                      block_mass_kernel.add(Backend::cuda, {"own_simt", run_simt, supports_simt, 0})};
+const bool added_block_mass[] = {block_mass_kernel.add(Backend::cuda, {"own_mma", run_mma, supports_mma, 10}),
+                                 block_mass_kernel.add(Backend::cuda, {"own_simt", run_simt, supports_simt, 0})};
 
 }  // namespace
 }  // namespace ring::cuda

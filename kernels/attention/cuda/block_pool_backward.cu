@@ -39,7 +39,7 @@ void run(const BlockPoolBackward& a, const ExecContext& ctx) {
       [&](const Documents<PoolSegment>& some) { launch(ctx, {grid_of(some.before[some.count])}, add_means, some, p); });
 }
 
-const bool added = block_pool_backward_kernel.add(Backend::cuda, {"blocks", run});
+const bool added_block_pool_backward = block_pool_backward_kernel.add(Backend::cuda, {"blocks", run});
 
 }  // namespace
 }  // namespace ring::cuda

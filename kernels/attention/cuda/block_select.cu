@@ -12,9 +12,6 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kWarps = kBlock / kWarp;
-constexpr int kHeads = 64;  // maximum heads per launch
-
 template <class T, class Out>
 struct Pooled {
   const T* x;
@@ -343,8 +340,8 @@ void run_select(const BlockSelect& a, const ExecContext& ctx) {
       });
 }
 
-const bool added[] = {block_pool_kernel.add(Backend::cuda, {"blocks", run_pool}),
-                      block_select_kernel.add(Backend::cuda, {"warps", run_select})};
+const bool added_block_select[] = {block_pool_kernel.add(Backend::cuda, {"blocks", run_pool}),
+                                   block_select_kernel.add(Backend::cuda, {"warps", run_select})};
 
 }  // namespace
 }  // namespace ring::cuda

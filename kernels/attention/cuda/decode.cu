@@ -21,7 +21,7 @@ struct Cache4 {  // [B,capacity,Hk,D]
 };
 
 template <class T>
-struct Params {
+struct DecodeParams {
   HeadsOf<const T> q;
   Cache4<T> k, v;
   HeadsOf<T> out;
@@ -55,7 +55,7 @@ __device__ inline float weight(float score, float largest) {
 
 // Processes keys key, key + groups, .. (kAhead of them) of a range; keys beyond its end are masked.
 template <class T>
-__device__ void take_keys(Running& r, const Params<T>& p, const Floats<kEach>& q, const T* k, const T* v, int key,
+__device__ void take_keys(Running& r, const DecodeParams<T>& p, const Floats<kEach>& q, const T* k, const T* v, int key,
                           int groups, const CacheRows& rows, float gate, bool inside) {
   Floats<kEach> values[kAhead];
   float scores[kAhead], best = r.largest;
@@ -91,7 +91,7 @@ __device__ void take_keys(Running& r, const Params<T>& p, const Floats<kEach>& q
 }
 
 template <class T>
-__global__ __launch_bounds__(kBlock) void decode(Params<T> p) {
+__global__ __launch_bounds__(kBlock) void decode(DecodeParams<T> p) {
   __shared__ float sums[kBlock * kEach], largest[kBlock], totals[kBlock];  // per group: `dim` sums, one max, one total
   const int sequence = static_cast<int>(blockIdx.x) / p.heads, head = static_cast<int>(blockIdx.x) % p.heads;
   const int groups = kBlock / p.lanes, mine = static_cast<int>(threadIdx.x) / p.lanes;
@@ -153,20 +153,20 @@ void run(const AttentionDecode& a, const Tensor& gates, std::int32_t gated, cons
   const int heads = static_cast<int>(a.q.dim(1)), dim = static_cast<int>(a.q.dim(2));
   int lanes = 1;
   while (lanes * kEach < dim) lanes *= 2;
-  const Params<T> p{heads_of<const T>(a.q),
-                    cache_of<T>(a.k),
-                    cache_of<T>(a.v),
-                    heads_of<T>(a.out),
-                    lists.data<std::int32_t>(),
-                    reinterpret_cast<const CacheRows*>(lists.data<std::int32_t>() + a.starts.size()),
-                    heads,
-                    heads / static_cast<int>(a.k.dim(2)),
-                    dim,
-                    lanes,
-                    a.scale * kLog2E,
-                    aligned<T>(a.q) && aligned<T>(a.k) && aligned<T>(a.v),
-                    device_data<T>(gates),
-                    gated};
+  const DecodeParams<T> p{heads_of<const T>(a.q),
+                          cache_of<T>(a.k),
+                          cache_of<T>(a.v),
+                          heads_of<T>(a.out),
+                          lists.data<std::int32_t>(),
+                          reinterpret_cast<const CacheRows*>(lists.data<std::int32_t>() + a.starts.size()),
+                          heads,
+                          heads / static_cast<int>(a.k.dim(2)),
+                          dim,
+                          lanes,
+                          a.scale * kLog2E,
+                          aligned<T>(a.q) && aligned<T>(a.k) && aligned<T>(a.v),
+                          device_data<T>(gates),
+                          gated};
   launch(ctx, {grid_of(a.q.dim(0) * heads)}, decode<T>, p);
 }
 
@@ -190,8 +190,8 @@ void run_gated(const GatedDecode& a, const ExecContext& ctx) {
 bool supports(const AttentionDecode& a, const ExecContext&) { return a.q.dim(2) <= kMaxDim; }
 bool supports_gated(const GatedDecode& a, const ExecContext&) { return a.decode.q.dim(2) <= kMaxDim; }
 
-const bool added[] = {attention_decode_kernel.add(Backend::cuda, {"own_simt", run_plain, supports, 0}),
-                      gated_decode_kernel.add(Backend::cuda, {"own_simt", run_gated, supports_gated, 0})};
+const bool added_decode[] = {attention_decode_kernel.add(Backend::cuda, {"own_simt", run_plain, supports, 0}),
+                             gated_decode_kernel.add(Backend::cuda, {"own_simt", run_gated, supports_gated, 0})};
 
 }  // namespace
 }  // namespace ring::cuda

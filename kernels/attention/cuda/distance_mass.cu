@@ -42,7 +42,7 @@ void run_distance_mass(const DistanceMass& a, const ExecContext& ctx) {
   }
 }
 
-const bool added = distance_mass_kernel.add(Backend::cuda, {"distances", run_distance_mass});
+const bool added_distance_mass = distance_mass_kernel.add(Backend::cuda, {"distances", run_distance_mass});
 
 }  // namespace
 }  // namespace ring::cuda

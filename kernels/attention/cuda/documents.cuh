@@ -8,7 +8,7 @@
 
 namespace ring::cuda {
 
-constexpr int kDocuments = 64;  // maximum documents per launch
+constexpr int kDocuments = 64, kHeads = 64;  // maximum documents and heads per launch
 
 // Documents of one launch. before[d]: blocks of all documents before d.
 template <class Rows>

@@ -5,8 +5,6 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kWarps = kBlock / kWarp;
-
 // Computes entropies: one warp per head of each row, r = row * heads + head.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
@@ -37,7 +35,7 @@ void run_attention_entropy(const AttentionEntropy& args, const ExecContext& ctx)
   });
 }
 
-const bool added = attention_entropy_kernel.add(Backend::cuda, {"warps", run_attention_entropy});
+const bool added_entropy = attention_entropy_kernel.add(Backend::cuda, {"warps", run_attention_entropy});
 
 }  // namespace
 }  // namespace ring::cuda

@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kRows = 8;  // rows of a tile per thread block
+constexpr int kRowsPerBlock = 8;  // rows of a tile per thread block
 
 struct PartialSums {
   const SplitList* splits;
@@ -18,14 +18,14 @@ struct PartialSums {
 
 template <class T>
 __global__ void add_parts(PartialSums s, HeadsOf<T> out) {
-  constexpr int per_tile = kListRows / kRows;
+  constexpr int per_tile = kListRows / kRowsPerBlock;
   const SplitList list = s.splits[blockIdx.x / per_tile];
-  const int first = static_cast<int>(blockIdx.x) % per_tile * kRows;
+  const int first = static_cast<int>(blockIdx.x) % per_tile * kRowsPerBlock;
   if (list.parts == 0) return;
   const SegmentPair piece = s.pieces[blockIdx.y + list.piece];
   const std::int64_t slot_size = std::int64_t{kListRows} * s.width;
   const float* parts = s.partial + (std::int64_t{blockIdx.y} * s.slots + list.first_slot) * slot_size;
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * s.dim; i += kBlock) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRowsPerBlock * s.dim; i += kBlock) {
     const int row = first + i / s.dim, column = i % s.dim, position = list.tile * kListRows + row;
     if (position < piece.k_first || position >= piece.k_end) continue;
     float sum = 0;
@@ -53,7 +53,7 @@ void add_splits(const DeviceLists& lists, const SegmentPair* pieces, const Split
                          static_cast<int>(s.out.dim(2)),
                          heads_of<const float>(s.carry),
                          s.factor};
-  const Launch shape{grid_of(std::int64_t{lists.split_lists} * (kListRows / kRows), s.partial.dim(0))};
+  const Launch shape{grid_of(std::int64_t{lists.split_lists} * (kListRows / kRowsPerBlock), s.partial.dim(0))};
   visit_float("attention_backward", s.out.dtype(),
               [&]<class T>() { launch(ctx, shape, add_parts<T>, sums, heads_of<T>(s.out)); });
 }

@@ -64,7 +64,7 @@ void run_backward(const AttentionBackward& args, const ExecContext& ctx) {
   });
 }
 
-const bool added[] = {
+const bool added_mma[] = {
     attention_kernel.add(Backend::cuda, {"own_mma", run_forward, supports_forward, 10}),
     attention_backward_kernel.add(Backend::cuda, {"own_mma", run_backward, supports_backward, 10}),
 };

@@ -5,7 +5,6 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kWarps = kBlock / kWarp;
 constexpr int kTile = 32;  // rows and columns of a transposed tile
 
 // Computes gradients of gates: one warp per head of each row, r = row * heads + head.
@@ -76,8 +75,8 @@ void run_transpose(const Transpose& a, const ExecContext& ctx) {
   });
 }
 
-const bool added[] = {pool_gate_kernel.add(Backend::cuda, {"warps", run}),
-                      transpose_kernel.add(Backend::cuda, {"tiles", run_transpose})};
+const bool added_pool_gate[] = {pool_gate_kernel.add(Backend::cuda, {"warps", run}),
+                                transpose_kernel.add(Backend::cuda, {"tiles", run_transpose})};
 
 }  // namespace
 }  // namespace ring::cuda

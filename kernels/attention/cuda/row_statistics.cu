@@ -5,19 +5,19 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kEach = 8;     // elements per lane: head dims are multiples of 8
+constexpr int kPerLane = 8;  // elements per lane: head dims are multiples of 8
 constexpr int kTokens = 32;  // tokens of one head that are consecutive rows, because results are stored by head
 
 template <class T>
 __device__ float dot8(const T* a, const T* b, bool aligned) {
   float sum = 0;
   if (aligned) {
-    const Floats<kEach> x = unpack(load_pack<T, kEach>(a)), y = unpack(load_pack<T, kEach>(b));
+    const Floats<kPerLane> x = unpack(load_pack<T, kPerLane>(a)), y = unpack(load_pack<T, kPerLane>(b));
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) sum += x.v[i] * y.v[i];
+    for (int i = 0; i < kPerLane; ++i) sum += x.v[i] * y.v[i];
   } else {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) sum += to_float(a[i]) * to_float(b[i]);
+    for (int i = 0; i < kPerLane; ++i) sum += to_float(a[i]) * to_float(b[i]);
   }
   return sum;
 }
@@ -40,8 +40,8 @@ __global__ void statistics_of_rows(HeadsOf<const T> out, HeadsOf<const T> dout, 
   const std::uint32_t n = first * kTokens + index % kTokens;
   const bool exists = index < r.rows && n < r.tokens;
   float sum = 0;
-  if (exists && static_cast<int>(in_row) * kEach < r.dim)
-    sum = dot8(out.at(n, static_cast<int>(h)) + in_row * kEach, dout.at(n, static_cast<int>(h)) + in_row * kEach,
+  if (exists && static_cast<int>(in_row) * kPerLane < r.dim)
+    sum = dot8(out.at(n, static_cast<int>(h)) + in_row * kPerLane, dout.at(n, static_cast<int>(h)) + in_row * kPerLane,
                r.aligned);
   for (int distance = r.lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
   if (in_row != 0 || !exists) return;
@@ -62,7 +62,7 @@ void run(const AttentionBackward& a, const RowStatistics& to, const ExecContext&
   const std::int64_t rows = divide_up(r.tokens, kTokens) * kTokens * a.q.dim(1);
   r.heads = divider_of("attention_backward", rows, a.q.dim(1));
   r.rows = static_cast<std::uint32_t>(rows);
-  while (r.lanes * kEach < r.dim) r.lanes *= 2;
+  while (r.lanes * kPerLane < r.dim) r.lanes *= 2;
   for (const Tensor* t : {&a.out, &a.dout})
     for (std::int64_t stride : {t->stride(0), t->stride(1)})
       r.aligned &= is_aligned(t->raw()) && stride * static_cast<std::int64_t>(sizeof(T)) % 16 == 0;

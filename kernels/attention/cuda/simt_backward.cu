@@ -12,7 +12,7 @@ template <int kDim>
 constexpr int kRowsOf = kDim <= 128 ? 64 : 32;
 
 template <int kDim>
-constexpr std::size_t shared_floats(int dim) {
+constexpr std::size_t backward_floats(int dim) {
   constexpr int rows = kRowsOf<kDim>;
   return static_cast<std::size_t>(rows) * (4 * simt_pitch(dim) + simt_pitch(rows) + 3);
 }
@@ -82,7 +82,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
   const int dim = p.dim, size = kRows * simt_pitch(dim);
   float *x = reinterpret_cast<float*>(memory), *y = x + size, *a = y + size, *b = a + size, *pairs = b + size;
   float* statistics = pairs + kRows * simt_pitch(kRows);
-  auto& cta = *reinterpret_cast<SimtState<owner>*>(x + shared_floats<kDim>(dim));
+  auto& cta = *reinterpret_cast<SimtState<owner>*>(x + backward_floats<kDim>(dim));
   if (!cta.template open<kRows, kRows>(p.work, p.pass, p.group, kRows, 0)) return;
   const int rate = cta.segment.rate;
   const std::int64_t own = cta.own_row(0);
@@ -134,7 +134,7 @@ void launch_owner(const AttentionBackward& args, const BranchPass& pass, const R
       plan_schedule(pass, args.pattern, args.queries, args.keys, args.selection, owner, keys ? kv_heads : args.q.dim(1),
                     kv_heads, kRowsOf<kDim>, keys ? bytes * group : std::max<std::int64_t>(1, bytes / group), ctx);
   const SplitParts parts(plan, args, ctx);
-  const std::size_t shared = shared_floats<kDim>(static_cast<int>(dim)) * sizeof(float) + sizeof(SimtState<owner>);
+  const std::size_t shared = backward_floats<kDim>(static_cast<int>(dim)) * sizeof(float) + sizeof(SimtState<owner>);
   launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, simt_backward<T, owner, kDim>,
          plain_backward_params<T, owner>(args, pass, statistics, plan, parts));
   parts.add_up(plan, args, ctx);
@@ -165,7 +165,8 @@ void run_simt_backward(const AttentionBackward& args, const ExecContext& ctx) {
 
 bool supports(const AttentionBackward& args, const ExecContext&) { return args.q.dim(2) <= 256; }
 
-const bool added = attention_backward_kernel.add(Backend::cuda, {"own_simt", run_simt_backward, supports, 0});
+const bool added_simt_backward =
+    attention_backward_kernel.add(Backend::cuda, {"own_simt", run_simt_backward, supports, 0});
 
 }  // namespace
 }  // namespace ring::cuda

@@ -10,7 +10,7 @@ namespace {
 constexpr int kR = 4, kRows = kSide * kR;
 
 template <class T>
-struct Params {
+struct PlainForwardParams {
   HeadsOf<const T> q, k, v;
   Output out;
   float* lse;
@@ -69,7 +69,7 @@ __device__ void drop(float (&s)[kR][kR], const SimtState<Stationary::q>& cta, in
 
 // Epilogue: normalizes, merges with the carry if there is one, and writes.
 template <class T, int kDim>
-__device__ void finish(const Params<T>& p, const SimtState<Stationary::q>& cta, const Sums<kR, kDim>& sums,
+__device__ void finish(const PlainForwardParams<T>& p, const SimtState<Stationary::q>& cta, const Sums<kR, kDim>& sums,
                        const float (&largest)[kR], const float (&total)[kR]) {
   const Lanes t;
   const RowsOut to = cta.out(p.out, /*parts=*/nullptr, /*in_block=*/0, /*column=*/0, p.dim);
@@ -90,7 +90,8 @@ __device__ void finish(const Params<T>& p, const SimtState<Stationary::q>& cta, 
 }
 
 template <class T, int kDim>
-__global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forward(const __grid_constant__ Params<T> p) {
+__global__ __launch_bounds__(kSimtThreads,
+                             kDim <= 128 ? 2 : 1) void simt_forward(const __grid_constant__ PlainForwardParams<T> p) {
   extern __shared__ float4 memory[];
   // Shared memory: queries [kRows], a tile of keys, then of values [kRows], weights [kRows,kRows], state.
   float* queries = reinterpret_cast<float*>(memory);
@@ -146,18 +147,18 @@ void run(const Attention& args, const BranchPass& pass, const Tensor& row_keys, 
   const int streamed_bytes = std::max(1, kv_bytes / static_cast<int>(group));  // per key position and query head
   const SchedulePlan plan = plan_schedule(pass, args.pattern, args.queries, args.keys, args.selection, Stationary::q,
                                           heads, kv_heads, kRows, streamed_bytes, ctx);
-  const Params<T> p{heads_of<const T>(args.q),
-                    heads_of<const T>(args.k),
-                    heads_of<const T>(args.v),
-                    output_of(args.out, args.carry),
-                    args.lse.data<float>(),
-                    args.q.dim(0),
-                    dim,
-                    static_cast<int>(group),
-                    args.scale * kLog2E,
-                    pass,
-                    plan.work,
-                    dropout_params(args.dropout, row_keys)};
+  const PlainForwardParams<T> p{heads_of<const T>(args.q),
+                                heads_of<const T>(args.k),
+                                heads_of<const T>(args.v),
+                                output_of(args.out, args.carry),
+                                args.lse.data<float>(),
+                                args.q.dim(0),
+                                dim,
+                                static_cast<int>(group),
+                                args.scale * kLog2E,
+                                pass,
+                                plan.work,
+                                dropout_params(args.dropout, row_keys)};
   const auto kernel = dim <= 64 ? simt_forward<T, 64> : dim <= 128 ? simt_forward<T, 128> : simt_forward<T, 256>;
   const std::size_t shared = shared_floats(dim) * sizeof(float) + sizeof(SimtState<Stationary::q>);
   launch(ctx, {grid_of(plan.blocks), kSimtThreads, shared}, kernel, p);
@@ -177,7 +178,7 @@ void run_simt_forward(const Attention& args, const ExecContext& ctx) {
 
 bool supports(const Attention& args, const ExecContext&) { return args.q.dim(2) <= 256; }
 
-const bool added = attention_kernel.add(Backend::cuda, {"own_simt", run_simt_forward, supports, 0});
+const bool added_simt_forward = attention_kernel.add(Backend::cuda, {"own_simt", run_simt_forward, supports, 0});
 
 }  // namespace
 }  // namespace ring::cuda

@@ -98,7 +98,7 @@ void backward(const AttentionBackward& args, const ExecContext& ctx) {
   (statistics.keys.defined() ? run_passes<true> : run_passes<false>)(args, statistics, ctx);
 }
 
-const bool added[] = {
+const bool added_sm90[] = {
     attention_kernel.add(Backend::cuda, {"own_sm90", forward, supports_forward, 15}),
     attention_backward_kernel.add(Backend::cuda, {"own_sm90", backward, supports_backward, 15}),
 };

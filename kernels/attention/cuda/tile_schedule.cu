@@ -156,7 +156,7 @@ void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count, const E
 
 // Makes the plan's work items from its block lists, repeated `times` times: once per segment pair if segment pairs
 // share lists, else once.
-void walk_lists(SchedulePlan& plan, std::int64_t times) {
+void take_lists(SchedulePlan& plan, std::int64_t times) {
   TileSchedule& work = plan.work;
   work.order = plan.lists.item_data();
   work.entries = plan.lists.entry_data();
@@ -246,7 +246,7 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
     to.pieces = own ? 1 : plan->count;
     to.work.group = static_cast<int>(heads / kv_heads);
     to.work.halves = kListRows / rows;
-    walk_lists(to, own ? 1 : plan->count);
+    take_lists(to, own ? 1 : plan->count);
     return to;
   }
   to.work.items = reinterpret_cast<const TileItem*>(memory + kHead);

@@ -8,17 +8,15 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kWarps = kBlock / kWarp;
-
 template <class T>
-struct Rows {  // [N,H,D]
+struct HeadRows {  // [N,H,D]
   T* data;
   std::int64_t row, head;
 
   __device__ T* at(std::int64_t n, int h) const { return data + n * row + h * head; }
 };
 template <class T, class Element = T>
-Rows<T> rows_of_heads(const Tensor& t) {
+HeadRows<T> rows_of_heads(const Tensor& t) {
   return {device_data<Element>(t), t.stride(0), t.stride(1)};
 }
 
@@ -73,7 +71,7 @@ __device__ void column_sums(int size, int dim, const F& f, const Fn& fn) {
 
 template <class T>
 struct Forward {
-  Rows<const T> k, v, x;
+  HeadRows<const T> k, v, x;
   const T *positions, *query;
   T *keys, *values;
   float* weights;
@@ -99,7 +97,7 @@ __global__ void __launch_bounds__(kBlock)
   most = block_max(most, largest);
   for (int r = static_cast<int>(threadIdx.x); r < p.size; r += kBlock) total += w[r] = expf(w[r] - most);
   total = group_sum<kBlock>(total);  // its barriers also make all weights visible to every thread
-  const auto weighted = [&](const Rows<const T>& x) {
+  const auto weighted = [&](const HeadRows<const T>& x) {
     return [&](int r, int column) { return w[r] * to_float(x.at(pool.first + r, head)[column]); };
   };
   column_sums(p.size, p.dim, weighted(p.k),
@@ -111,10 +109,10 @@ __global__ void __launch_bounds__(kBlock)
 
 template <class T>
 struct Backward {
-  Rows<const T> k, v;
+  HeadRows<const T> k, v;
   const T* query;
   const float *weights, *dkeys, *dvalues;
-  Rows<float> dk, dv;
+  HeadRows<float> dk, dv;
   float *dpositions, *dquery;
   int heads, dim, size;
 };
@@ -207,8 +205,8 @@ void run_backward(const WeightedPoolBackward& a, const ExecContext& ctx) {
   });
 }
 
-const bool added[] = {weighted_pool_kernel.add(Backend::cuda, {"pools", run}),
-                      weighted_pool_backward_kernel.add(Backend::cuda, {"pools", run_backward})};
+const bool added_weighted_pool[] = {weighted_pool_kernel.add(Backend::cuda, {"pools", run}),
+                                    weighted_pool_backward_kernel.add(Backend::cuda, {"pools", run_backward})};
 
 }  // namespace
 }  // namespace ring::cuda

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include "kernels/cuda/device/bulk_copy.cuh"
 #include "kernels/cuda/device/shared_address.cuh"
 
 namespace ring::cuda {
@@ -34,11 +35,6 @@ struct Barrier {
         : "memory");
   }
 };
-// Called by the thread that called init(), before a __syncthreads().
-__device__ inline void fence_barrier_init() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
 // Position in a ring of `stages` mbarriers, and the parity of its phase.
 template <int stages>
