@@ -110,8 +110,10 @@ void refuse_option(Command command, const std::string& word) {
     if (!hint.empty()) refuse(command, unknown + "; " + hint + " (settings are written KEY=VALUE)");
   }
   std::vector<Synonym> synonyms;
-  std::ranges::copy_if(kOptions, std::back_inserter(synonyms),
-                       [&](const Synonym& s) { return static_cast<bool>(command.find_option(std::string(s.meant))); });
+  std::ranges::copy_if(kOptions, std::back_inserter(synonyms), [&](const Synonym& s) {
+    const bool of_program = s.meant == "--version" || s.meant == "--help";
+    return of_program ? !command.parent() : static_cast<bool>(command.find_option(std::string(s.meant)));
+  });
   if (const std::string meant = answer(synonyms, name); !meant.empty()) refuse(command, unknown + meant);
   Words known;
   for (Option option : command.named_options()) std::ranges::copy(option.names(), std::back_inserter(known));

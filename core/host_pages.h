@@ -6,8 +6,6 @@
 
 namespace ring {
 
-inline constexpr std::size_t kLargePage = std::size_t{2} << 20;  // bytes
-
 // Returns zeroed memory; null if there is no memory. For large sizes, a background thread touches the pages ahead of
 // use, so that the first writer does not wait for page faults. Throws Error if there is no address space.
 std::shared_ptr<void> host_pages(std::size_t bytes);

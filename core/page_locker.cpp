@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "core/clock.h"
-#include "core/host_pages.h"
 #include "core/numa.h"
 
 namespace ring {

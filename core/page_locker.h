@@ -14,6 +14,8 @@
 
 namespace ring {
 
+inline constexpr std::size_t kLargePage = std::size_t{2} << 20;  // bytes
+
 // Host memory ran out, not device memory: a step that uses less device memory does not help.
 struct OutOfHostMemory : OutOfMemory {
   using OutOfMemory::OutOfMemory;

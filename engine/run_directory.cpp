@@ -266,10 +266,12 @@ void check_exists(const std::string& path, const std::string& wanted) {
 }
 
 void check_output_is_no_run_file(const std::string& option, const std::string& output) {
-  static const std::set<std::string> kWritten{
-      "config.yaml", "tokenizer.rmt", "metrics.jsonl",         "failures.json", "memory.json", "generation_config.json",
-      "log.txt",     "lock",          "profile.json",          "tuning.yaml",   "checkpoints", "chat_template.json",
-      "writers",     "out_of_memory", "tokenizer_config.json", kModelFile};
+  static const std::set<std::string> kWritten{"config.yaml",   "tokenizer.rmt", "metrics.jsonl",
+                                              "failures.json", "memory.json",   "generation_config.json",
+                                              "log.txt",       "lock",          "profile.json",
+                                              "tuning.yaml",   "checkpoints",   "chat_template.json",
+                                              "writers",       "out_of_memory", "imported_tokenizer_config.json",
+                                              kModelFile};
   std::error_code error;
   const fs::path file = fs::canonical(output, error);
   if (error || !fs::is_regular_file(file)) return;

@@ -8,7 +8,7 @@
 //   failures.json    see checkpoint/failures.h        model.yaml       of imported weights: only the model section
 //   memory.json      see engine/memory_record.h       tuning.yaml      see kernels/tuning.h
 //   writers/         see checkpoint/writer_token.h    out_of_memory/   see engine/memory_record.h
-//   generation_config.json, tokenizer_config.json  of imported weights: see evaluate/kept_files.h
+//   generation_config.json, imported_tokenizer_config.json  of imported weights: see evaluate/kept_files.h
 //   chat_template.json  chat format, if the corpus has conversations; see text/chat/format.h
 
 #include <memory>

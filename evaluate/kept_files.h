@@ -2,7 +2,9 @@
 // Files that a run keeps of the published weights with which it began, so that an export has what the import had.
 //
 //   generation_config.json   how texts end and are sampled (evaluate/generation_config.h)
-//   tokenizer_config.json    how transformers uses the tokenizer, e.g. to pad; only while the tokenizer is the same
+//   imported_tokenizer_config.json
+//                            the tokenizer_config.json that came with the tokenizer: how transformers uses it, e.g.
+//                            to pad; only while the run's tokenizer is the same
 
 #include <string>
 
@@ -11,7 +13,8 @@
 namespace ring {
 
 inline constexpr const char* kGenerationFile = "generation_config.json";
-inline constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
+// Not tokenizer_config.json, in which a run would look for its chat template.
+inline constexpr const char* kTokenizerConfigFile = "imported_tokenizer_config.json";
 
 // Returns the text of a kept file that is beside a checkpoint or in the checkpoint's run, without a byte order mark;
 // empty if there is none.

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "core/host_pages.h"
+#include "core/page_locker.h"
 
 namespace ring {
 

@@ -94,7 +94,7 @@ void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const c
   }
   const bool model = tokenizer.kind() == "sentencepiece";
   save_tokenizer(tokenizer, (folder / (model ? "tokenizer.model" : "tokenizer.json")).string());
-  write_text(folder / kTokenizerConfigFile, tokenizer_config);
+  write_text(folder / "tokenizer_config.json", tokenizer_config);
 }
 
 void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors, const fs::path& folder,

@@ -301,8 +301,9 @@ std::string tokenizer_config_in(const fs::path& folder, const ImportOptions& opt
                           : fs::is_directory(tokenizer) ? tokenizer
                                                         : tokenizer.parent_path();
   std::error_code error;
-  if (!fs::exists(beside / kTokenizerConfigFile, error)) return "";
-  const std::string text(without_byte_order_marks(read_text(beside / kTokenizerConfigFile, kMaxConfig)));
+  const fs::path file = beside / "tokenizer_config.json";
+  if (!fs::exists(file, error)) return "";
+  const std::string text(without_byte_order_marks(read_text(file, kMaxConfig)));
   try {
     return parse_json<nlohmann::json>(text, {.duplicate_keys = DuplicateKeys::last_wins}).is_object() ? text : "";
   } catch (const Error&) {  // the import reports it where it reads the chat template

@@ -402,10 +402,10 @@ TEST_F(Hf, ATokenizerConfigIsExportedAsItWasImported) {
   const RunDirectory tuned(path("tuned").string());
   save_tokenizer(*t, tuned.tokenizer_file());
   copy_kept_files(tuned, first_checkpoint(path("new")).string());
-  EXPECT_EQ(json_in(path("tuned") / "tokenizer_config.json"), published);
+  EXPECT_EQ(json_in(path("tuned") / kTokenizerConfigFile), published);
   save_tokenizer(*bytes_tokenizer(), tuned.tokenizer_file());
   copy_kept_files(tuned, first_checkpoint(path("new")).string());
-  EXPECT_FALSE(fs::exists(path("tuned") / "tokenizer_config.json"));
+  EXPECT_FALSE(fs::exists(path("tuned") / kTokenizerConfigFile));
 }
 
 TEST_F(Hf, ChatTemplatesAreExportedAndImported) {
