@@ -301,6 +301,7 @@ class PatternReport {
 };
 
 void show_patterns(const PatternArguments& a) {
+  if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   check_output_is_no_input("--svg", a.svg, {a.file, a.text});
   if (!a.text.empty())
     return show_attention_on_text(

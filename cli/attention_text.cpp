@@ -211,7 +211,6 @@ void check_layer_and_head(const ModelConfig& m, std::int64_t layer, std::int64_t
 
 void show_attention_on_text(const AttentionOnText& a) {
   check_run(a.run);
-  if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   Session session = open_with_overrides(a);
   check_layer_and_head(session.model->config(), a.layer, a.head);
   TextReport(a, session).print(session.origin.checkpoint);

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/files.h"
 #include "core/io_error.h"
+#include "data/load_tokenizer.h"
 #include "data/token_store.h"
 #include "text/tokenizer.h"
 
@@ -14,18 +15,6 @@ namespace ring {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Returns the folder of a tokenizer file, or `spec` if it is a folder.
-fs::path tokenizer_folder(const std::string& spec) {
-  std::error_code error;
-  return fs::is_directory(spec, error) ? fs::path(spec) : fs::path(spec).parent_path();
-}
-
-std::string read_beside(const std::string& spec, const std::string& name) {
-  const fs::path other = tokenizer_folder(spec) / name;
-  std::error_code error;
-  return fs::is_regular_file(other, error) ? std::string(without_byte_order_marks(read_file(other.string()))) : "";
-}
 
 bool is_corpus(const std::string& spec) {
   std::error_code error;
@@ -54,11 +43,11 @@ std::string chosen_template(const std::string& choice) {
 chat::Format chat_format_beside(const std::string& spec, const std::string& source) {
   if (spec == "bytes") return {source, {}};
   if (is_corpus(spec)) return chat::published_format(TokenStore::open(spec)->chat_template(), spec, source);
-  if (const std::string kept = read_beside(spec, kChatTemplateFile); !kept.empty())
+  if (const std::string kept = text_beside_tokenizer(spec, kChatTemplateFile); !kept.empty())
     return chat::published_format(kept, (tokenizer_folder(spec) / kChatTemplateFile).string(), source);
   const std::string config = (tokenizer_folder(spec) / "tokenizer_config.json").string();
-  return chat::published_format(read_beside(spec, "tokenizer_config.json"), config,
-                                source.empty() ? read_beside(spec, "chat_template.jinja") : source);
+  return chat::published_format(text_beside_tokenizer(spec, "tokenizer_config.json"), config,
+                                source.empty() ? text_beside_tokenizer(spec, "chat_template.jinja") : source);
 }
 
 chat::Format load_chat_format(const std::string& choice, const std::string& spec, const Tokenizer& tokenizer) {

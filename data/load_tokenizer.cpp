@@ -12,13 +12,6 @@
 namespace ring {
 namespace {
 
-// Returns the path of the file `name` in the folder of `path`; "" if it does not exist.
-std::string beside(const std::string& path, const std::string& name) {
-  const auto other = std::filesystem::path(path).parent_path() / name;
-  std::error_code error;
-  return std::filesystem::is_regular_file(other, error) ? other.string() : "";
-}
-
 std::shared_ptr<const Tokenizer> tokenizer_of_folder(const std::string& folder) {
   std::vector<std::string> problems;
   if (auto tokenizer = load_tokenizer_in(folder, problems)) return tokenizer;
@@ -30,6 +23,20 @@ std::shared_ptr<const Tokenizer> tokenizer_of_folder(const std::string& folder) 
 }
 
 }  // namespace
+
+std::filesystem::path tokenizer_folder(const std::string& spec) {
+  std::error_code error;
+  return std::filesystem::is_directory(spec, error) ? std::filesystem::path(spec)
+                                                    : std::filesystem::path(spec).parent_path();
+}
+
+std::string text_beside_tokenizer(const std::string& spec, const std::string& name) {
+  const std::filesystem::path other = tokenizer_folder(spec) / name;
+  std::error_code error;
+  return std::filesystem::is_regular_file(other, error)
+             ? std::string(without_byte_order_marks(read_file(other.string())))
+             : "";
+}
 
 std::shared_ptr<const Tokenizer> load_tokenizer_in(const std::string& folder, std::vector<std::string>& problems) {
   std::error_code error;
@@ -57,9 +64,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
          download_advice(spec));
   }
   std::string bytes(without_byte_order_marks(read_file(spec)));
-  const std::string config = beside(spec, "tokenizer_config.json");
-  if (bytes.starts_with('{') && !config.empty())
-    return json_tokenizer(std::move(bytes), spec, std::string(without_byte_order_marks(read_file(config))));
+  if (bytes.starts_with('{'))
+    return json_tokenizer(std::move(bytes), spec, text_beside_tokenizer(spec, "tokenizer_config.json"));
   return parse_tokenizer(std::move(bytes), spec);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Loads tokenizers by name: from a file, a folder or a corpus.
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,5 +21,11 @@ std::shared_ptr<const Tokenizer> load_tokenizer_in(const std::string& folder, st
 // hash of the tokenizer with which `owner` (e.g. "checkpoint runs/a/checkpoints/step-100") was made.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,
                                                 const std::string& owner);
+
+// Returns the folder of a tokenizer file, or `spec` if it is a folder.
+std::filesystem::path tokenizer_folder(const std::string& spec);
+// Returns the text of the file `name` in tokenizer_folder(spec), without a byte order mark; "" if there is no such
+// file.
+std::string text_beside_tokenizer(const std::string& spec, const std::string& name);
 
 }  // namespace ring

@@ -295,15 +295,10 @@ std::string generation_text_in(const fs::path& folder, const std::string& config
 }
 
 // Returns the tokenizer_config.json beside the tokenizer; empty if there is none, or if it is not a JSON object.
-std::string tokenizer_config_in(const fs::path& folder, const ImportOptions& options) {
-  const fs::path tokenizer = options.tokenizer;
-  const fs::path beside = tokenizer.empty()             ? folder
-                          : fs::is_directory(tokenizer) ? tokenizer
-                                                        : tokenizer.parent_path();
-  std::error_code error;
-  const fs::path file = beside / "tokenizer_config.json";
-  if (!fs::exists(file, error)) return "";
-  const std::string text(without_byte_order_marks(read_text(file, kMaxConfig)));
+std::string tokenizer_config_in(const fs::path& folder, const ImportOptions& options, const Tokenizer& tokenizer) {
+  if (tokenizer.plain_file().empty()) return "";  // a tokenizer without a file of another program
+  const std::string spec = options.tokenizer.empty() ? folder.string() : options.tokenizer;
+  const std::string text = text_beside_tokenizer(spec, "tokenizer_config.json");
   try {
     return parse_json<nlohmann::json>(text, {.duplicate_keys = DuplicateKeys::last_wins}).is_object() ? text : "";
   } catch (const Error&) {  // the import reports it where it reads the chat template
@@ -379,7 +374,7 @@ Imported import_from_hf(const std::string& from, const std::string& output, cons
     save_tokenizer(*tokenizer, run.tokenizer_file());
     const chat::Format format = chat_format_in(source, options, result.notes);
     if (!format.source.empty()) write_text(run.chat_template_file(), format.to_json());
-    const std::string tokenizer_config = tokenizer_config_in(source, options);
+    const std::string tokenizer_config = tokenizer_config_in(source, options, *tokenizer);
     if (!tokenizer_config.empty()) write_text(folder.path() / kTokenizerConfigFile, tokenizer_config);
   }
   const std::string generation = generation_text_in(source, published_config, config.model.vocab_size, result.notes);

@@ -373,6 +373,11 @@ TEST_F(EvalCommands, OutputsDoNotReplaceFilesOfARun) {
           << command[0] << " " << file << ": " << over.output;
       EXPECT_EQ(read_file(file), before);
     }
+  const std::string metrics = read_file(path("run/metrics.jsonl"));
+  const Finished picture = ring({"attention", "show", path("run"), "--svg", path("run/metrics.jsonl")});
+  EXPECT_EQ(picture.code, 1);
+  EXPECT_NE(picture.output.find("is a file of the run"), std::string::npos) << picture.output;
+  EXPECT_EQ(read_file(path("run/metrics.jsonl")), metrics);
   write("run/notes.json", "{}");  // a user's file in the run's folder may be replaced
   EXPECT_EQ(
       ring({"generate", path("run"), "--device", "cpu", "--prompt", "a", "--output", path("run/notes.json")}).code, 0);
