@@ -6,7 +6,7 @@
 
 #include "autograd/context_exchange.h"
 #include "kernels/attention/block_pool.h"
-#include "kernels/attention/block_select.h"
+#include "kernels/attention/selected/block_select.h"
 
 namespace ring {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/attention/pooled_attention.h"
+#include "kernels/attention/pools/pooled_attention.h"
 
 namespace ring {
 

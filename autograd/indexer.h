@@ -3,19 +3,19 @@
 // gradient of index_loss reaches only the tensors that made the scores.
 
 #include "autograd/ops.h"
-#include "kernels/attention/block_index.h"
+#include "kernels/attention/learned/block_index.h"
 
 namespace ring {
 
 // Returns scores f32 [rows, shape.count, columns] for projected [rows, shape.width()] and biases [shape.biases()] or
-// none (kernels/attention/block_index.h). blocks: number of blocks of each document; the blocks of all documents are
-// consecutive rows.
+// none (kernels/attention/learned/block_index.h). blocks: number of blocks of each document; the blocks of all
+// documents are consecutive rows.
 Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
                  const std::vector<std::int32_t>& blocks, std::int64_t columns);
 
 // The result of attention for the scored blocks.
 struct IndexTarget {
-  Tensor mass;  // f32, shaped as the scores (kernels/attention/block_mass.h)
+  Tensor mass;  // f32, shaped as the scores (kernels/attention/selected/block_mass.h)
   Tensor bits;  // bits of the selection
   std::vector<PoolSegment> documents;
   std::shared_ptr<const BlockPattern> blocks;

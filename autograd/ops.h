@@ -133,7 +133,8 @@ struct AttentionOptions {
 //   generation cache.
 // - `selection`: the selection for selection_part(). Used if it is already set; otherwise receives the new selection.
 // - `watch`: observes attention over whole sequences; may be empty.
-// - `pooling`: pool_weights (kernels/attention/pooled_attention.h) of a pattern with pools. If none, pools are means.
+// - `pooling`: pool_weights (kernels/attention/pools/pooled_attention.h) of a pattern with pools; if none, pools are
+//   means.
 // - `pool_gates` [N,Hq]: added to the scores of a query's pools.
 struct SelfAttention {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 8;

@@ -9,6 +9,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/selected/block_select.h"
 
 namespace ring {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/cpu/thread_pool.h"
 #include "inspect/attention_samples.h"
 #include "kernels/attention/blocks.h"
-#include "kernels/attention/weighted_pool.h"
+#include "kernels/attention/pools/weighted_pool.h"
 #include "kernels/matmul.h"
 
 namespace ring {

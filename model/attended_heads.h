@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "kernels/attention/pooled_attention.h"
+#include "kernels/attention/pools/pooled_attention.h"
 
 namespace ring {
 

@@ -9,7 +9,7 @@
 #include "core/counted.h"
 #include "core/fields.h"
 #include "core/host_tensor.h"
-#include "kernels/attention/distance_mass.h"
+#include "kernels/attention/importance/distance_mass.h"
 #include "kernels/elementwise.h"
 #include "model/attention/kinds.h"
 #include "model/layers.h"
@@ -153,9 +153,9 @@ std::string BlockImportanceTracker::load(const std::string& checkpoint, const Ma
              " in the weights' checkpoint is for a different block size, so it starts empty");
 }
 
-// Returns for each layer the masses by distance, f32 [2, KV heads, distances] (kernels/attention/distance_mass.h), of
-// this rank's queries and of the KV heads that it selects for. Kernels are not tuned for this, so that no choice of the
-// run depends on whether masses were measured.
+// Returns for each layer the masses by distance, f32 [2, KV heads, distances]
+// (kernels/attention/importance/distance_mass.h), of this rank's queries and of the KV heads that it selects for.
+// Kernels are not tuned for this, so that no choice of the run depends on whether masses were measured.
 std::vector<Tensor> BlockImportanceTracker::distance_masses() {
   const std::int64_t heads = model_.config().kv_heads / slices(), first = slice_of(step_->mesh.rank()) * heads;
   ExecContext plain = step_->ctx;

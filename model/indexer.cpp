@@ -6,8 +6,8 @@
 
 #include "autograd/block_owners.h"
 #include "core/checked.h"
-#include "kernels/attention/block_mass.h"
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/selected/block_mass.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/row_copy.h"

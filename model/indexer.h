@@ -1,6 +1,7 @@
 #pragma once
 // The indexer of an attention layer with pattern: learned. It reads the layer's input, detached: means over blocks of
-// tokens are projected to small queries, keys and weights (kernels/attention/block_index.h), which score the blocks.
+// tokens are projected to small queries, keys and weights (kernels/attention/learned/block_index.h), which score the
+// blocks.
 
 #include "autograd/block_means.h"
 #include "autograd/indexer.h"
@@ -43,9 +44,9 @@ class Indexer {
   Param* biases_ = nullptr;
 };
 
-// Computes the block masses (kernels/attention/block_mass.h) of an attention call for some of the heads. Stores them in
-// these heads' part of `masses`, f32 [rows,heads,blocks]; adds them instead if the call is for a part of the queries.
-// Does nothing if the call has no selection.
+// Computes the block masses (kernels/attention/selected/block_mass.h) of an attention call for some of the heads.
+// Stores them in these heads' part of `masses`, f32 [rows,heads,blocks]; adds them instead if the call is for a part of
+// the queries. Does nothing if the call has no selection.
 void add_mass(const Tensor& masses, const Attention&, KvHeads, const ExecContext&);
 // Selects key blocks for every query block of these whole documents, by the given scores.
 BlockSelection select_by_scores(const Tensor& scores, const Pattern&, const std::vector<Span>&, const ExecContext&);

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/checked.h"
+#include "kernels/attention/pools/weighted_pool.h"
 #include "kernels/attention/seen_keys.h"
-#include "kernels/attention/weighted_pool.h"
 #include "model/patterns.h"
 
 namespace ring {

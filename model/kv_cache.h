@@ -5,7 +5,7 @@
 
 #include "autograd/ops.h"
 #include "kernels/attention/block_pool.h"
-#include "kernels/attention/pooled_attention.h"
+#include "kernels/attention/pools/pooled_attention.h"
 #include "model/config.h"
 #include "model/index_cache.h"
 #include "model/selection_cache.h"

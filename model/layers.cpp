@@ -7,7 +7,7 @@
 #include "core/counted.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/blocks.h"
-#include "kernels/attention/gated_decode.h"
+#include "kernels/attention/pools/gated_decode.h"
 #include "kernels/norm.h"
 #include "model/attention/pools.h"
 #include "model/linear_format.h"
@@ -29,7 +29,7 @@ std::vector<Linear::Output> qkv_outputs(const ModelConfig& c) {
 }
 
 // Declares the pooling weights. They are initialized to 0, so that pools begin as means. They are vectors over whole
-// heads, so that they get no weight decay (kernels/attention/pooled_attention.h).
+// heads, so that they get no weight decay (kernels/attention/pools/pooled_attention.h).
 Param& add_pooling(const ParamPrefix& at, const ModelConfig& c, const AttentionConfig& a) {
   std::vector<LogicalParam> parts;
   for (const std::int64_t size : a.pools) {

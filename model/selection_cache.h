@@ -8,7 +8,7 @@
 
 #include "autograd/ops.h"
 #include "kernels/attention/block_pool.h"
-#include "kernels/attention/block_select.h"
+#include "kernels/attention/selected/block_select.h"
 
 namespace ring {
 

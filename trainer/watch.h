@@ -15,7 +15,7 @@ namespace ring {
 // Statistics of a layer with block-sparse attention.
 // density: pairs kept, relative to causal dense attention.
 // recall: kept share of dense attention's probabilities, averaged over sampled rows and heads
-// (kernels/attention/attention_recall.h).
+// (kernels/attention/selected/attention_recall.h).
 // imbalance: set if ranks of cp and tp share the pairs. For a replica: the maximum number of pairs that a rank
 // computes, divided by the mean over the replica's ranks. The value is the largest quotient over all replicas.
 struct KeptByLayer {

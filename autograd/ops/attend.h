@@ -6,7 +6,8 @@
 #include "autograd/ops.h"
 #include "comm/communicator.h"
 #include "core/host_node.h"
-#include "kernels/attention/pooled_attention.h"
+#include "kernels/attention/pools/pooled_attention.h"
+#include "kernels/attention/selected/block_select.h"
 
 namespace ring {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "kernels/attention/attention_recall.h"
 #include "kernels/attention/pairs.h"
+#include "kernels/attention/selected/attention_recall.h"
 #include "kernels/matmul.h"
 
 namespace ring {

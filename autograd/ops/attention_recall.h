@@ -1,6 +1,6 @@
 #pragma once
 // Measures, in watched steps, the share of attention's pairs and weights that the kept blocks have
-// (kernels/attention/attention_recall.h).
+// (kernels/attention/selected/attention_recall.h).
 
 #include "autograd/ops/attend.h"
 

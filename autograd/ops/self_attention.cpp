@@ -4,7 +4,7 @@
 #include "autograd/ops/attend.h"
 #include "autograd/ops/attention_recall.h"
 #include "kernels/attention/entropy.h"
-#include "kernels/attention/pool_gate.h"
+#include "kernels/attention/pools/pool_gate.h"
 #include "kernels/elementwise.h"
 #include "kernels/fp8_producers.h"
 #include "kernels/matmul.h"

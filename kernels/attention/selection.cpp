@@ -4,8 +4,6 @@
 
 #include "core/check.h"
 #include "core/checked.h"
-#include "kernels/attention/block_pool.h"
-#include "kernels/attention/block_select.h"
 #include "kernels/attention/blocks.h"
 
 namespace ring {
@@ -48,40 +46,6 @@ void check(const BlockSelection& s, const Pattern& pattern, const std::vector<Sp
                  s.bits.dim(2) * 32 >= max,
              op, ": the selection is ", describe(s.bits), ", expected i32[", rows, ", ", kv_heads, ", ",
              (max + 31) / 32, "]");
-}
-
-BlockSelection select_blocks(const Pattern& pattern, const Tensor& q, const Tensor& k, float scale,
-                             const std::vector<Span>& spans, const ExecContext& ctx) {
-  if (!pattern.selects()) return {};
-  const std::vector<std::int32_t> first = first_blocks(pattern, spans);
-  const std::int32_t rows = first.back(), block = pattern.blocks->block();
-  std::int32_t max = 0;
-  std::vector<SelectedRows> documents;
-  for (std::size_t b = 0; b < spans.size(); ++b) {
-    const std::int32_t count = first[b + 1] - first[b];
-    documents.push_back({.queries = first[b], .keys = first[b], .bits = first[b], .begin = 0, .end = count});
-    max = std::max(max, count);
-  }
-  const std::int64_t kv_heads = k.dim(1);
-  const Tensor queries = ctx.empty({rows, kv_heads, k.dim(2)}), keys = ctx.empty({rows, kv_heads, k.dim(2)});
-  const auto origin = [&](std::int32_t document) { return narrow<std::int32_t>(pattern.origin(document)); };
-  std::vector<PoolSegment> pooled;
-  for (std::size_t b = 0; b < spans.size(); ++b)
-    pooled.push_back({.first = spans[b].first,
-                      .count = spans[b].count,
-                      .leading_gap = spans[b].position - origin(spans[b].document),
-                      .out = first[b]});
-  block_pool_kernel({q, queries, pooled, block}, ctx);
-  block_pool_kernel({k, keys, pooled, block}, ctx);
-  BlockSelection made{ctx.empty({rows, kv_heads, (max + 31) / 32}, DType::i32)};
-  block_select_kernel({.queries = queries,
-                       .keys = keys,
-                       .bits = made.bits,
-                       .documents = std::move(documents),
-                       .blocks = pattern.blocks,
-                       .scale = scale_of_means(scale, q.dim(1), kv_heads)},
-                      ctx);
-  return made;
 }
 
 }  // namespace ring

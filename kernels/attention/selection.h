@@ -1,6 +1,6 @@
 #pragma once
 // Selection: a bit matrix on the device that says which key blocks each query block keeps. Patterns with content rules
-// need one for each call; block_select.h makes it. It then replaces the rules of all heads, content or not.
+// need one for each call; selected/block_select.h makes it. It then replaces the rules of all heads, content or not.
 
 #include <vector>
 
@@ -50,11 +50,5 @@ struct SelectedBlocks {
 // selection but the pattern does not select.
 void check(const BlockSelection&, const Pattern&, const std::vector<Span>& queries, const std::vector<Span>& keys,
            std::int64_t kv_heads, const char* op);
-
-// Computes the selection of one attention call on the context's stream. q [N,Hq,D], k [N,Hk,D] and scale are those of
-// the call; the spans are whole documents. Returns an empty selection if the pattern does not select. No gradient flows
-// through the selection.
-BlockSelection select_blocks(const Pattern&, const Tensor& q, const Tensor& k, float scale, const std::vector<Span>&,
-                             const ExecContext&);
 
 }  // namespace ring

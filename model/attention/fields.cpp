@@ -4,7 +4,7 @@
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/setting_problem.h"
-#include "kernels/attention/block_index.h"
+#include "kernels/attention/learned/block_index.h"
 #include "model/attention/kinds.h"
 
 namespace ring {

@@ -1,7 +1,7 @@
 #pragma once
 // Block selection of a layer whose heads follow a rule with pattern: importance: keeps the distances with the largest
-// attention mass, by a moving average of the mass of blocks (kernels/attention/distance_mass.h). All state is on the
-// host, covers all KV heads, and is the same in every process.
+// attention mass, by a moving average of the mass of blocks (kernels/attention/importance/distance_mass.h). All state
+// is on the host, covers all KV heads, and is the same in every process.
 
 #include <cstdint>
 #include <vector>

@@ -2,7 +2,8 @@
 // is in transfer while the previous one is computed. A rank that has all rows can also select blocks, make pools and
 // call watches.
 
-#include "kernels/attention/pooled_attention.h"
+#include "kernels/attention/pools/pooled_attention.h"
+#include "kernels/attention/selected/block_select.h"
 #include "model/patterns.h"
 #include "parallel/context/exchange.h"
 #include "parallel/context/heads.h"

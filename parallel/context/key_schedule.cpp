@@ -4,7 +4,7 @@
 
 #include "autograd/block_means.h"
 #include "core/fake.h"
-#include "kernels/attention/block_select.h"
+#include "kernels/attention/selected/block_select.h"
 #include "parallel/context/rows.h"
 
 namespace ring {

@@ -47,7 +47,7 @@ class KeySchedule : public ContextParallel {
   // Gathers the selections of all ranks. Returns unknown references if the pattern does not select, or if all keys are
   // sent.
   KeyReferences referenced_keys(const Pattern&, const BlockSelection&, const ContextShards&, const ExecContext&);
-  // Returns the pools of sharded sequences, for attend_to_pools() (kernels/attention/pool_keys.h).
+  // Returns the pools of sharded sequences, for attend_to_pools() (kernels/attention/pools/pool_keys.h).
   std::vector<PoolKeys> shared_pools(const PoolSource&, const std::shared_ptr<const ContextShards>&,
                                      const ExecContext&);
   // Calls the watch, if set, with the call and its results. Gathers the keys of whole documents for it.

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "comm/communicator.h"
-#include "kernels/attention/pool_keys.h"
+#include "kernels/attention/pools/pool_keys.h"
 #include "parallel/context/pool_plan.h"
 
 namespace ring {

@@ -1,4 +1,4 @@
-#include "kernels/attention/pooled_attention.h"
+#include "kernels/attention/pools/pooled_attention.h"
 #include "model/flops.h"
 #include "tests/cases/attention_oracle.h"
 

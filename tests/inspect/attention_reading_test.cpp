@@ -15,6 +15,7 @@
 #include "core/counted.h"
 #include "evaluate/prompt.h"
 #include "evaluate/session.h"
+#include "kernels/attention/selected/block_select.h"
 #include "kernels/attention/selection.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/inspect/svg_check.h"

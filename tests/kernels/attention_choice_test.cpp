@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "kernels/attention/selected/block_select.h"
 #include "kernels/tuning.h"
 #include "tests/kernels/gpu_attention_problem.h"
 

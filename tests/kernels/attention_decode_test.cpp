@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "kernels/attention/gated_decode.h"
+#include "kernels/attention/pools/gated_decode.h"
 #include "tests/kernels/target.h"
 #include "tests/op_case.h"
 

@@ -1,7 +1,7 @@
 // The share that a pattern of blocks keeps, as logged by watched steps: pairs, and mass of dense attention, against
 // their definitions in fp64.
 
-#include "kernels/attention/attention_recall.h"
+#include "kernels/attention/selected/attention_recall.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <set>
 
 #include "autograd/ops.h"
+#include "kernels/attention/selected/block_select.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/print_backend.h"

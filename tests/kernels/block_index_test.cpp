@@ -5,8 +5,8 @@
 #include <climits>
 #include <cmath>
 
-#include "kernels/attention/block_index.h"
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/learned/block_index.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/print_backend.h"
 #include "tests/op_case.h"

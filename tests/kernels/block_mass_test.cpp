@@ -1,12 +1,13 @@
 // The attention mass of blocks on CPUs and GPUs, against its definition in fp64 over random selections.
 
-#include "kernels/attention/block_mass.h"
+#include "kernels/attention/selected/block_mass.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/selected/block_select.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/poison_allocator.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "kernels/attention/block_pool.h"
-#include "kernels/attention/block_select.h"
+#include "kernels/attention/selected/block_select.h"
 #include "kernels/attention/selection.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/kernels/target.h"

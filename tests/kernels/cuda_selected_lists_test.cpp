@@ -8,6 +8,7 @@
 #include <set>
 
 #include "kernels/attention/cuda/lists.h"
+#include "kernels/attention/selected/block_select.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/values.h"

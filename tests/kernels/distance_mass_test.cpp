@@ -1,7 +1,7 @@
 // Attention mass by distance: the kernel against its definition, and the whole computation from queries and keys
 // against weights in fp64.
 
-#include "kernels/attention/distance_mass.h"
+#include "kernels/attention/importance/distance_mass.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Pools as ranks of context parallelism hold them, on CPUs and GPUs: computed from tokens in several parts, seen by
 // parts of documents, with keys beside values. The parts together equal attention over whole documents.
 
-#include "kernels/attention/pool_keys.h"
+#include "kernels/attention/pools/pool_keys.h"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,15 @@
 // Attention over pairs and pools, on CPUs and GPUs: causality, means and their gradients.
 // (tests/cases/self_attention.cpp compares results and gradients with the definition.)
 
-#include "kernels/attention/pooled_attention.h"
+#include "kernels/attention/pools/pooled_attention.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <set>
 
-#include "kernels/attention/weighted_pool.h"
+#include "kernels/attention/pools/weighted_pool.h"
+#include "kernels/attention/selected/block_select.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/kernels/target.h"
 

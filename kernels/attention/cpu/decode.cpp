@@ -5,7 +5,7 @@
 
 #include "kernels/attention/cpu/common.h"
 #include "kernels/attention/cpu/softmax.h"
-#include "kernels/attention/gated_decode.h"
+#include "kernels/attention/pools/gated_decode.h"
 #include "kernels/cpu/gemm.h"
 
 namespace ring::cpu {

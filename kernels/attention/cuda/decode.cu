@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention/cuda/tile_schedule.cuh"
-#include "kernels/attention/gated_decode.h"
+#include "kernels/attention/pools/gated_decode.h"
 #include "kernels/cuda/device/vec.cuh"
 
 namespace ring::cuda {

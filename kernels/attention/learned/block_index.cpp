@@ -1,0 +1,124 @@
+#include "kernels/attention/learned/block_index.h"
+
+#include <cmath>
+
+#include "kernels/attention/blocks.h"
+#include "kernels/rows.h"
+
+namespace ring {
+namespace {
+
+// Returns the FLOPs of the dot products of all heads' queries with the key of each earlier block, and of applying the
+// head weights.
+double products(const IndexShape& s, const std::vector<SelectedRows>& documents) {
+  double pairs = 0;
+  for (const SelectedRows& d : documents)
+    pairs += 0.5 * (static_cast<double>(d.begin) + d.end - 1) * (static_cast<double>(d.end) - d.begin);
+  return 2 * pairs * static_cast<double>(s.heads * (s.dim + s.count));
+}
+
+void check_projected(const char* op, const Tensor& t, const IndexShape& s) {
+  RING_CHECK(s.heads > 0 && s.heads <= kMaxIndexHeads && s.dim > 0 && s.dim <= kMaxIndexDim, op, ": ", s.heads,
+             " heads of ", s.dim, ", expected at most ", kMaxIndexHeads, " of ", kMaxIndexDim);
+  RING_CHECK(s.first_head >= 0 && s.count > 0 && s.first_head + s.count <= s.kv_heads, op, ": ", s.count,
+             " KV heads from ", s.first_head, " on, of ", s.kv_heads);
+  RING_CHECK(t.defined() && t.is_contiguous() && t.shape().size() == 2 && t.dim(1) == s.width(), op, ": projected is ",
+             describe(t), ", expected ", s.width(), " columns for ", s.heads, " heads of ", s.dim, " and ", s.kv_heads,
+             " KV heads");
+}
+
+void check_biases(const char* op, const char* name, const Tensor& t, const IndexShape& s) {
+  RING_CHECK(s.distances >= 0 && s.distances <= kMaxDistanceBuckets, op, ": ", s.distances,
+             " buckets of distances, expected at most ", kMaxDistanceBuckets);
+  RING_CHECK(t.defined() == (s.distances > 0), op, ": ", name, " is ", describe(t), " for ", s.distances,
+             " buckets of distances");
+  if (t.defined()) check_numel(op, name, t, s.biases());
+}
+
+void check_scores(const char* op, const char* name, const Tensor& t, std::int64_t heads) {
+  RING_CHECK(t.defined() && t.dtype() == DType::f32 && t.is_contiguous() && t.shape().size() == 3 && t.dim(1) == heads,
+             op, ": ", name, " is ", describe(t), ", expected f32[blocks, ", heads, ", blocks]");
+}
+
+void check_rows(const char* op, const Tensor& projected, const Tensor& scores, const SelectedRows& d) {
+  RING_CHECK(
+      d.begin >= 0 && d.begin <= d.end && d.end <= scores.dim(2) &&
+          has_rows(scores, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end) &&
+          has_rows(projected, d.keys, std::int64_t{d.keys} + d.end - 1) &&
+          has_rows(projected, std::int64_t{d.queries} + std::max(0, d.begin - 1), std::int64_t{d.queries} + d.end - 1),
+      op, ": blocks ", d.begin, " to ", d.end, " with rows ", d.queries, ", ", d.keys, " and ", d.bits,
+      " do not fit projected ", describe(projected), " and scores ", describe(scores));
+}
+
+}  // namespace
+
+float IndexShape::scale() const { return 1 / std::sqrt(static_cast<float>(heads * dim)); }
+
+Cost cost(const IndexScores& a) {
+  return cost_of(a.projected, {a.projected, a.scores, a.biases}, products(a.shape, a.documents));
+}
+
+Cost cost(const IndexScoresBackward& a) {
+  return cost_of(a.projected, {a.projected, a.dscores, a.dprojected, a.beta != 0 ? a.dprojected : Tensor{}},
+                 3 * products(a.shape, a.documents));
+}
+
+void check(const IndexScores& a) {
+  constexpr const char* op = "index_scores";
+  check_projected(op, a.projected, a.shape);
+  check_scores(op, "scores", a.scores, a.shape.count);
+  check_biases(op, "biases", a.biases, a.shape);
+  RING_CHECK(!a.biases.defined() || a.biases.dtype() == a.projected.dtype(), op, ": biases are ", describe(a.biases),
+             " for projected ", describe(a.projected));
+  for (const SelectedRows& d : a.documents) check_rows(op, a.projected, a.scores, d);
+}
+
+void check(const IndexScoresBackward& a) {
+  constexpr const char* op = "index_scores_backward";
+  check_projected(op, a.projected, a.shape);
+  check_scores(op, "dscores", a.dscores, a.shape.count);
+  RING_CHECK(a.dprojected.defined() && a.dprojected.shape() == a.projected.shape() && a.dprojected.is_contiguous() &&
+                 a.dprojected.dtype() == a.projected.dtype(),
+             op, ": dprojected is ", describe(a.dprojected), " for ", describe(a.projected));
+  for (const SelectedRows& d : a.documents) {
+    RING_CHECK(d.begin == 0 && d.queries == d.bits && d.keys == d.bits && has_rows(a.projected, d.bits, d.bits + d.end),
+               op, ": a document of ", d.end, " blocks that is not whole, or has rows ", d.queries, ", ", d.keys,
+               " and ", d.bits);
+    check_rows(op, a.projected, a.dscores, d);
+  }
+}
+
+void check(const IndexDistancesBackward& a) {
+  constexpr const char* op = "index_distances_backward";
+  check_scores(op, "dscores", a.dscores, a.shape.count);
+  RING_CHECK(a.dbiases.defined(), op, ": no dbiases");
+  check_biases(op, "dbiases", a.dbiases, a.shape);
+  for (const SelectedRows& d : a.documents)
+    RING_CHECK(d.begin == 0 && d.end <= a.dscores.dim(2) && has_rows(a.dscores, d.bits, std::int64_t{d.bits} + d.end),
+               op, ": ", d.end, " blocks from row ", d.bits, " on do not fit dscores ", describe(a.dscores));
+}
+
+void check(const IndexLoss& a) {
+  constexpr const char* op = "index_loss";
+  RING_CHECK(a.blocks, op, ": no block pattern");
+  RING_CHECK(a.scores.defined() && a.scores.shape().size() == 3, op, ": scores are ", describe(a.scores));
+  const std::int64_t rows = a.scores.dim(0), heads = a.scores.dim(1);
+  check_scores(op, "scores", a.scores, heads);
+  check_scores(op, "mass", a.mass, heads);
+  check_shape(op, "mass", a.mass, a.scores.shape());
+  if (a.gradient.defined()) {
+    check_scores(op, "gradient", a.gradient, heads);
+    check_shape(op, "gradient", a.gradient, a.scores.shape());
+  }
+  RING_CHECK(a.bits.defined() && a.bits.dtype() == DType::i32 && a.bits.is_contiguous() && a.bits.shape().size() == 3 &&
+                 a.bits.dim(0) == rows && a.bits.dim(1) == heads && a.bits.dim(2) * 32 >= a.scores.dim(2),
+             op, ": bits are ", describe(a.bits), " for scores ", describe(a.scores));
+  check_numel(op, "loss", a.loss, rows);
+  for (const PoolSegment& d : a.documents)
+    RING_CHECK(d.blocks(a.blocks->block()) <= a.scores.dim(2) &&
+                   has_rows(a.scores, d.out, std::int64_t{d.out} + d.blocks(a.blocks->block())),
+               op, ": ", d.blocks(a.blocks->block()), " blocks from row ", d.out, " on do not fit scores ",
+               describe(a.scores));
+}
+
+}  // namespace ring

@@ -1,0 +1,225 @@
+// The block indexer. Each task computes one row, for a block of queries or of keys, and writes only this row.
+
+#include "kernels/attention/learned/block_index.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/attention/blocks.h"
+#include "kernels/attention/cpu/common.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/rows.h"
+
+namespace ring::cpu {
+namespace {
+
+// Access to the parts of a row of `projected` (IndexShape).
+struct Projected {
+  const IndexShape& shape;
+  const float* data;
+
+  Projected(const IndexShape& s, const Tensor& t) : shape(s), data(t.data<float>()) {}
+  const float* query(std::int64_t row, std::int64_t h) const { return data + row * shape.width() + h * shape.dim; }
+  const float* key(std::int64_t row) const { return data + row * shape.width() + shape.key(); }
+  // Returns the head weights [count, heads] of the KV heads that are scored.
+  const float* weights(std::int64_t row) const {
+    return data + row * shape.width() + shape.weights() + shape.first_head * shape.heads;
+  }
+};
+
+struct Task {
+  const SelectedRows* document;
+  std::int32_t block;
+  std::int64_t cost;
+};
+
+std::vector<Task> tasks_of(const std::vector<SelectedRows>& documents) {
+  std::vector<Task> tasks;
+  for (const SelectedRows& d : documents)
+    for (std::int32_t i = d.begin; i < d.end; ++i) tasks.push_back({&d, i, i});
+  return tasks;
+}
+
+// Sets scores[j] to the bias of distance i - j, for j < i.
+void begin_with_biases(const IndexShape& s, const float* biases, std::int32_t i, float* scores) {
+  const auto count = static_cast<int>(s.distances);
+  for (int n = 0; n < count; ++n) {
+    const DistanceRange d = distances_of(n, count);
+    if (d.first > i) return;
+    std::fill(scores + std::max(0, i - d.end + 1), scores + (i - d.first + 1), kDistanceScale * biases[n]);
+  }
+}
+
+void score_row(const IndexScores& a, const Projected& x, const SelectedRows& d, std::int32_t i) {
+  const IndexShape& s = a.shape;
+  const std::int64_t columns = a.scores.dim(2), asks = std::int64_t{d.queries} + i - 1;
+  float* const row = a.scores.data<float>() + (std::int64_t{d.bits} + i) * s.count * columns;
+  std::fill_n(row, s.count * columns, 0.0f);
+  for (std::int64_t g = 0; a.biases.defined() && g < s.count; ++g)
+    begin_with_biases(s, a.biases.data<float>() + (s.first_head + g) * s.distances, i, row + g * columns);
+  for (std::int32_t j = 0; j < i; ++j)
+    for (std::int64_t h = 0; h < s.heads; ++h) {
+      const float product = s.scale() * dot(x.query(asks, h), x.key(std::int64_t{d.keys} + j), s.dim);
+      if (product <= 0) continue;  // false for NaN, which must propagate
+      for (std::int64_t g = 0; g < s.count; ++g) row[g * columns + j] += x.weights(asks)[g * s.heads + h] * product;
+    }
+}
+
+void run_scores(const IndexScores& a, const ExecContext& ctx) {
+  check(a);
+  const Projected x(a.shape, a.projected);
+  share_out(tasks_of(a.documents), ctx.stream.pool(),
+            [&](const Task& t, int) { score_row(a, x, *t.document, t.block); });
+}
+
+// Gradient of one row of `projected`. Its queries and weights affect the scores of the next block, its key those of all
+// later blocks.
+struct RowGradient {
+  const IndexScoresBackward& args;
+  const Projected& x;
+  std::int64_t first;  // first row of the document
+  std::vector<float> row;
+
+  RowGradient(const IndexScoresBackward& a, const Projected& projected, std::int64_t document)
+      : args(a), x(projected), first(document), row(static_cast<std::size_t>(a.shape.width())) {}
+
+  const float* dscores(std::int64_t i) const {
+    return args.dscores.data<float>() + (first + i) * args.shape.count * args.dscores.dim(2);
+  }
+  // Returns the gradient of the dot product, if positive, of query head h of block i - 1 and key j.
+  float of_product(std::int64_t i, std::int64_t h, std::int64_t j) const {
+    const IndexShape& s = args.shape;
+    float sum = 0;
+    for (std::int64_t g = 0; g < s.count; ++g)
+      sum += x.weights(first + i - 1)[g * s.heads + h] * dscores(i)[g * args.dscores.dim(2) + j];
+    return s.scale() * sum;
+  }
+  void add_pair(std::int64_t i, std::int64_t h, std::int64_t j, bool as_key) {
+    const IndexShape& s = args.shape;
+    const float *q = x.query(first + i - 1, h), *k = x.key(first + j), product = dot(q, k, s.dim);
+    if (product <= 0) return;
+    const float d = of_product(i, h, j), *other = as_key ? q : k;
+    float* const out = row.data() + (as_key ? s.key() : h * s.dim);
+    for (std::int64_t c = 0; c < s.dim; ++c) out[c] += d * other[c];
+    if (as_key) return;
+    float* const weights = row.data() + s.weights() + s.first_head * s.heads;
+    for (std::int64_t g = 0; g < s.count; ++g)
+      weights[g * s.heads + h] += s.scale() * product * dscores(i)[g * args.dscores.dim(2) + j];
+  }
+  void write(std::int64_t to) const {
+    float* const out = args.dprojected.data<float>() + to * args.shape.width();
+    for (std::size_t c = 0; c < row.size(); ++c) out[c] = args.beta == 0 ? row[c] : args.beta * out[c] + row[c];
+  }
+};
+
+void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
+  check(a);
+  const Projected x(a.shape, a.projected);
+  share_out(tasks_of(a.documents), ctx.stream.pool(), [&](const Task& t, int) {
+    RowGradient gradient(a, x, t.document->bits);
+    const std::int64_t p = t.block, end = t.document->end;
+    for (std::int64_t h = 0; h < a.shape.heads; ++h) {
+      for (std::int64_t j = 0; p + 1 < end && j <= p; ++j) gradient.add_pair(p + 1, h, j, false);
+      for (std::int64_t i = p + 1; i < end; ++i) gradient.add_pair(i, h, p, true);
+    }
+    gradient.write(t.document->bits + p);
+  });
+}
+
+// Returns the sum of one head's dscores over a range of distances.
+double sum_over(const IndexDistancesBackward& a, std::int64_t g, DistanceRange range) {
+  const std::int64_t columns = a.dscores.dim(2);
+  double sum = 0;
+  for (const SelectedRows& d : a.documents)
+    for (std::int32_t i = range.first; i < d.end; ++i) {
+      const float* const row = a.dscores.data<float>() + ((std::int64_t{d.bits} + i) * a.shape.count + g) * columns;
+      for (std::int32_t j = std::max(0, i - range.end + 1); j <= i - range.first; ++j) sum += row[j];
+    }
+  return sum;
+}
+
+void run_distances_backward(const IndexDistancesBackward& a, const ExecContext& ctx) {
+  check(a);
+  const auto buckets = static_cast<int>(a.shape.distances);
+  ctx.stream.pool().parallel_for(a.shape.biases(), 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t e = begin; e < end; ++e) {
+      const std::int64_t g = e / buckets - a.shape.first_head;
+      const bool scored = g >= 0 && g < a.shape.count;
+      const double sum = scored ? sum_over(a, g, distances_of(static_cast<int>(e % buckets), buckets)) : 0;
+      float& out = a.dbiases.data<float>()[e];
+      out = (a.beta == 0 ? 0 : a.beta * out) + kDistanceScale * static_cast<float>(sum);
+    }
+  });
+}
+
+// One KV head of one query block.
+struct LossRow {
+  const IndexLoss& args;
+  std::int64_t at;  // offset of the row in scores, mass and gradient
+
+  const float* scores() const { return args.scores.data<float>() + at; }
+  const float* mass() const { return args.mass.data<float>() + at; }
+  bool selected(std::int64_t j) const {
+    const std::int64_t row = at / args.scores.dim(2);
+    const auto* bits = reinterpret_cast<const std::uint32_t*>(args.bits.raw()) + row * args.bits.dim(2);
+    return (bits[j / 32] >> (j % 32) & 1u) != 0;
+  }
+  std::vector<std::int64_t> candidates(const BlockRule& rule, std::int64_t i) const {
+    std::vector<std::int64_t> all;
+    for (std::int64_t j = rule.first; rule.kind == BlockRuleKind::content && j <= i - rule.local; ++j)
+      if (selected(j)) all.push_back(j);
+    return all;
+  }
+  // Returns the KL divergence. Overwrites the row of `gradient`, if defined, with `factor` times its gradient.
+  float run(const std::vector<std::int64_t>& candidates, float factor) const {
+    double sum = 0, total = 0, divergence = 0;
+    float max = -INFINITY;
+    for (const std::int64_t j : candidates) sum += mass()[j], max = std::max(max, scores()[j]);
+    for (const std::int64_t j : candidates) total += std::exp(static_cast<double>(scores()[j]) - max);
+    std::vector<float> gradients;
+    for (const std::int64_t j : candidates) {
+      if (!(sum > 0)) break;
+      const double p = mass()[j] / sum, log_q = static_cast<double>(scores()[j]) - max - std::log(total);
+      if (p > 0) divergence += p * (std::log(p) - log_q);
+      gradients.push_back(factor * static_cast<float>(std::exp(log_q) - p));
+    }
+    if (!args.gradient.defined()) return static_cast<float>(divergence);
+    float* const out = args.gradient.data<float>() + at;
+    std::fill_n(out, args.scores.dim(2), 0.0f);
+    for (std::size_t n = 0; n < gradients.size(); ++n) out[candidates[n]] = gradients[n];
+    return static_cast<float>(divergence);
+  }
+};
+
+std::int32_t tokens_of(const PoolSegment& d, std::int32_t block, std::int32_t i) {
+  return std::min(d.count, (i + 1) * block - d.leading_gap) - std::max(0, i * block - d.leading_gap);
+}
+
+void run_loss(const IndexLoss& a, const ExecContext& ctx) {
+  check(a);
+  const std::int64_t heads = a.scores.dim(1), columns = a.scores.dim(2);
+  const float loss_scale = a.state.defined() ? state_of("index_loss", a.state).loss_scale : 1;
+  const std::int32_t block = a.blocks->block();
+  for (const PoolSegment& d : a.documents)
+    ctx.stream.pool().parallel_for(d.blocks(block), 1, [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int32_t tokens = tokens_of(d, block, static_cast<std::int32_t>(i));
+        if (tokens <= 0) continue;
+        const float share = a.share * static_cast<float>(tokens);
+        float sum = 0;
+        for (std::int64_t g = 0; g < heads; ++g) {
+          const LossRow row{a, ((d.out + i) * heads + g) * columns};
+          sum += row.run(row.candidates(a.blocks->rule(static_cast<std::int32_t>(g)), i), a.scale * loss_scale * share);
+        }
+        a.loss.data<float>()[d.out + i] = share * sum;
+      }
+    });
+}
+
+const bool added[] = {index_scores_kernel.add(Backend::cpu, {"rows", run_scores}),
+                      index_scores_backward_kernel.add(Backend::cpu, {"rows", run_scores_backward}),
+                      index_distances_backward_kernel.add(Backend::cpu, {"rows", run_distances_backward}),
+                      index_loss_kernel.add(Backend::cpu, {"rows", run_loss})};
+
+}  // namespace
+}  // namespace ring::cpu
