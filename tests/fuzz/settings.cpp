@@ -6,7 +6,7 @@
 
 #include "core/fields.h"
 #include "engine/config.h"
-#include "trainer/trainer.h"
+#include "engine/resolve.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

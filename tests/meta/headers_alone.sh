@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# Names the public headers of the rooms that do not compile by themselves. A header that NAME.cpp includes first is
-# compiled alone by the build; the others are compiled here, in batches. Device headers (cuda/) are left to nvcc;
-# headers over cuBLAS need the CUDA Toolkit's.
-#   headers_alone.sh SOURCE_DIR COMPILER [FLAG...]
+# Names the public headers of the rooms that do not compile by themselves, where the headers of the standard library are
+# precompiled as in the build. A header that NAME.cpp includes first is left to `make debug` and `make tidy`, which
+# compile each file by itself. Device headers (cuda/) are left to nvcc; headers over cuBLAS need the CUDA Toolkit's.
+#   headers_alone.sh SOURCE_DIR STANDARD_HEADERS COMPILER [FLAG...]: STANDARD_HEADERS is a file that includes them
 set -euo pipefail
 cd "$1"
-shift
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cp "$2" "$folder/standard.h"
+shift 2
+"$@" -x c++-header "$folder/standard.h" -o "$folder/standard.h.gch"
+set -- "$@" -include "$folder/standard.h"
 check() {
   local header="$1"
   shift
@@ -27,11 +32,11 @@ while read -r header; do
   else
     headers+=("$header")
   fi
-done < <(find core kernels comm autograd model data parallel checkpoint optim engine trainer launcher inspect bench cli \
-  -name '*.h' -not \( "${left_out[@]}" \) | sort)
+done < <(find ./*/ -name '*.h' -not -path './build/*' -not -path './tests/*' -not \( "${left_out[@]}" \) |
+  sed 's#^\./##' | sort)
 if [ $((${#headers[@]} + built)) -lt 100 ]; then
   echo "only $((${#headers[@]} + built)) headers found below $PWD: wrong folder?" >&2
   exit 1
 fi
 printf '%s\0' "${headers[@]}" | xargs -0 -P "$(nproc)" -I{} bash -c 'check "$@"' _ {} "$@"
-echo "${#headers[@]} headers compile alone here, and $built in the build"
+echo "${#headers[@]} headers compile alone, and $built are left to other builds"
