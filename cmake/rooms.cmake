@@ -25,17 +25,21 @@ function(ring_precompile target owner)
 endfunction()
 ring_precompiled(ring_precompiled_headers)
 
+set(RING_COLD_FLAGS $<$<CONFIG:Release>:-O1>)
+ring_precompiled(ring_precompiled_cold_headers)
+target_compile_options(ring_precompiled_cold_headers PRIVATE ${RING_COLD_FLAGS})
+
 # ring_unity(TARGET): compiles the target's files in groups, which reads shared headers once for each group. The names
 # in its files' anonymous namespaces must therefore be unique in the target.
 function(ring_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${RING_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
-# ring_room(NAME [OWN_FLAGS] [DEPENDS room...] [LIBRARIES lib...] [EXCLUDE regex...]): library ring_NAME from every .cpp
-# below NAME/, except kernel and device folders, which ring_kernels() and ring_device_room() build. OWN_FLAGS: the
-# room's compiler flags differ, so it precompiles headers of its own.
+# ring_room(NAME [COLD] [DEPENDS room...] [LIBRARIES lib...] [EXCLUDE regex...]): library ring_NAME from every .cpp below
+# NAME/, except kernel and device folders, which ring_kernels() and ring_device_room() build. COLD: runs spend their time
+# in other rooms, so that the room is compiled at -O1, which takes a quarter less time.
 function(ring_room name)
-  cmake_parse_arguments(ROOM "OWN_FLAGS" "" "DEPENDS;LIBRARIES;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ROOM "COLD" "" "DEPENDS;LIBRARIES;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
   foreach(pattern IN LISTS ROOM_EXCLUDE)
     list(FILTER sources EXCLUDE REGEX ${pattern})
@@ -45,10 +49,11 @@ function(ring_room name)
   target_link_libraries(ring_${name} PUBLIC ring_flags ${ROOM_DEPENDS} PRIVATE ${ROOM_LIBRARIES})
   ring_instrument(ring_${name})
   ring_unity(ring_${name})
-  if(NOT ROOM_OWN_FLAGS)
+  if(ROOM_COLD)
+    target_compile_options(ring_${name} PRIVATE ${RING_COLD_FLAGS})
+    ring_precompile(ring_${name} ring_precompiled_cold_headers)
+  else()
     ring_precompile(ring_${name} ring_precompiled_headers)
-  elseif(RING_PCH)
-    target_precompile_headers(ring_${name} PRIVATE ${RING_STANDARD_HEADERS})
   endif()
 endfunction()
 
