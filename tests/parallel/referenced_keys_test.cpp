@@ -271,7 +271,10 @@ std::int64_t bytes_of_bits(const std::vector<Place>& places, int ranks) {
 struct Schedule {
   std::string name;
   Make make;
+  // Bytes of a row of a KV head: keys and values in the forward and the backward, and their gradients.
+  std::int64_t row_bytes = 3 * 2 * kDim * 4;
 };
+constexpr std::int64_t kRoundedRowBytes = 2 * 2 * (kDim + 1) + 2 * kDim * 2;  // e4m3 and a scale; bf16
 void PrintTo(const Schedule& s, std::ostream* out) { *out << s.name; }
 
 class DistReferencedKeys : public testing::TestWithParam<Schedule> {
@@ -289,11 +292,16 @@ INSTANTIATE_TEST_SUITE_P(
                  [](Communicator& c, ContextKeys k) { return make_ring(c, {.per_node = c.size() / 2, .keys = k}); }},
         Schedule{"ring_by_heads",
                  [](Communicator& c, ContextKeys k) { return make_ring(c, {.message_bytes = 1, .keys = k}); }},
-        Schedule{"gather", [](Communicator& c, ContextKeys k) { return make_gather(c, k); }}),
+        Schedule{"gather", [](Communicator& c, ContextKeys k) { return make_gather(c, k); }},
+        Schedule{
+            "ring_fp8",
+            [](Communicator& c, ContextKeys k) { return make_ring(c, {.keys = k, .messages = ContextMessages::fp8}); },
+            kRoundedRowBytes},
+        Schedule{"gather_fp8", [](Communicator& c, ContextKeys k) { return make_gather(c, k, ContextMessages::fp8); },
+                 kRoundedRowBytes}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(DistReferencedKeys, AreTheOnlyKeysSentAndGiveTheSameBits) {
-  const std::int64_t row = 3 * 2 * kDim * 4;  // keys and values in the forward and the backward, and their gradients
   for (const ContextCase& c : cases())
     for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
       for (const int ranks : {2, 4})
@@ -313,9 +321,10 @@ TEST_P(DistReferencedKeys, AreTheOnlyKeysSentAndGiveTheSameBits) {
           const std::int64_t referenced = rows_between(places, ranks, &some.selection);
           std::int64_t before = rows_between(places, ranks, nullptr), most = 0;
           for (int r = 0; r < ranks; ++r) most = std::max(most, shards[0].tokens(r));
-          if (GetParam().name == "gather") before = ranks * (ranks - 1) * most * kHeads;
+          if (GetParam().name.starts_with("gather")) before = ranks * (ranks - 1) * most * kHeads;
           EXPECT_LT(referenced, before);
-          EXPECT_EQ(all.sent - some.sent, (before - referenced) * row - 2 * bytes_of_bits(places, ranks));
+          EXPECT_EQ(all.sent - some.sent,
+                    (before - referenced) * GetParam().row_bytes - 2 * bytes_of_bits(places, ranks));
         }
 }
 
