@@ -29,7 +29,7 @@ void ParallelConfig::fields(Fields& f) {
         {{"auto", ContextKeys::automatic}, {"all", ContextKeys::all}, {"referenced", ContextKeys::referenced}}),
     docs_page("parallelism.md#context-parallelism"));
   f("cp_messages", cp_messages,
-    "ring, gather: send key gradients in bf16 (bf16), keys and values in FP8, too (fp8), or nothing rounded",
+    "messages of ring and gather: exact, key gradients in bf16, or also keys and values in e4m3 (fp8)",
     choices<ContextMessages>(
         {{"exact", ContextMessages::exact}, {"bf16", ContextMessages::bf16}, {"fp8", ContextMessages::fp8}}),
     docs_page("parallelism.md#rounded-messages"));
