@@ -1,9 +1,10 @@
 #pragma once
 // The schedules of context parallelism: how queries meet the keys of other ranks.
 //   ring        owners send keys directly to each rank that needs them, one ring distance after another, while ranks
-//               compute with earlier keys; gradients of keys are sent back in f32. Memory does not grow with the number
-//               of ranks.
-//   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter.
+//               compute with earlier keys; gradients of keys are sent back. Memory does not grow with the number of
+//               ranks.
+//   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter, or, if messages round them,
+//               by their owners.
 //   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The number of ranks must divide
 //               the number of KV heads. Only with this schedule a rank has whole sequences.
 // A watch (AttentionWatch) needs the keys of whole documents, so ring and gather gather the keys once more for it.
