@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "bench/attention.h"
 #include "bench/traced_communicator.h"
@@ -89,9 +90,16 @@ class ContextBench {
     t.forward_seconds = seconds_of(forward);
     t.both_seconds = seconds_of(both);
     without_each_other(t, both);
-    traced_.types_tell = schedule == ContextSchedule::ring && p.forward.q.dtype() == DType::bf16;
+    traced_.gradients = schedule == ContextSchedule::ring ? distinct_gradients(p.forward.k.dtype()) : std::nullopt;
     take_timelines(t, both);
     return t;
+  }
+
+  // Returns the type of messages with gradients of keys, unless messages with keys have the same type.
+  std::optional<DType> distinct_gradients(DType keys) const {
+    const ContextMessages m = grid_.parallel.cp_messages;
+    const DType gradients = m == ContextMessages::exact ? DType::f32 : DType::bf16;
+    return m == ContextMessages::fp8 || keys != gradients ? std::optional(gradients) : std::nullopt;
   }
 
   void without_each_other(ContextTiming& t, const std::function<void()>& both) {

@@ -19,7 +19,7 @@ struct ContextGrid {
   std::int64_t heads = 16, kv_heads = 16, head_dim = 128;
   Pattern pattern;
   std::vector<ContextSchedule> schedules;
-  ParallelConfig parallel;  // layout and prefetch
+  ParallelConfig parallel;  // layout, prefetch and messages
   // Longest sequence that is measured on a single device; longer ones are compared with its rate. 0 skips this
   // measurement.
   std::int64_t longest_alone = 1 << 17;

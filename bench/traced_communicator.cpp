@@ -59,15 +59,15 @@ Work TracedCommunicator::do_all_to_all(Operation, const Tensor& out, const Tenso
 Work TracedCommunicator::do_exchange(Operation, const std::vector<Transfer>& sends,
                                      const std::vector<Transfer>& receives, const Event& after) {
   std::vector<Tensor> tensors;
-  bool gradients = false;
+  bool any_gradients = false;
   for (const auto* list : {&sends, &receives})
     for (const Transfer& t : *list) {
       tensors.push_back(t.tensor);
-      gradients |= t.tensor.dtype() == DType::f32;
+      any_gradients |= t.tensor.dtype() == gradients;
     }
-  const TimelineLane lane = !types_tell ? TimelineLane::messages
-                            : gradients ? TimelineLane::gradients
-                                        : TimelineLane::keys;
+  const TimelineLane lane = !gradients      ? TimelineLane::messages
+                            : any_gradients ? TimelineLane::gradients
+                                            : TimelineLane::keys;
   std::string detail = text_of(sends, " to rank ", rank());
   const std::string in = text_of(receives, " from rank ", rank());
   if (!detail.empty() && !in.empty()) detail += ", ";

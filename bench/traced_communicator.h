@@ -3,6 +3,7 @@
 // transfers, the transfers without the computation, and both together.
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,10 @@ class TracedCommunicator final : public Communicator {
   std::size_t receive_bytes() const override { return inner_.receive_bytes(); }
   bool uses_copy_engines() const override { return inner_.uses_copy_engines(); }
 
-  bool silent = false;      // true if nothing is sent: receive buffers keep their contents
-  bool tracing = false;     // true while operations are recorded for replay()
-  bool recording = false;   // true while messages are reported to the recorder
-  bool types_tell = false;  // true if the type tells what a message holds: keys are bf16, gradients f32
+  bool silent = false;             // true if nothing is sent: receive buffers keep their contents
+  bool tracing = false;            // true while operations are recorded for replay()
+  bool recording = false;          // true while messages are reported to the recorder
+  std::optional<DType> gradients;  // type of gradients, if exchanged keys have a different one; else null
 
   // Repeats the recorded operations, one after another.
   void replay(const Stream& stream) const {

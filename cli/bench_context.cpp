@@ -21,7 +21,7 @@ namespace {
 
 struct ContextArguments {
   ContextGrid grid;
-  std::string kind = "dense", layout = "auto", csv, timeline;
+  std::string kind = "dense", layout = "auto", messages = "exact", csv, timeline;
   DeviceChoice device = DeviceChoice::automatic;
   std::vector<std::string> schedules;
   PatternOptions pattern;
@@ -31,6 +31,8 @@ struct ContextArguments {
 
 constexpr std::pair<const char*, ContextSchedule> kSchedules[] = {
     {"ring", ContextSchedule::ring}, {"gather", ContextSchedule::gather}, {"all_to_all", ContextSchedule::all_to_all}};
+
+constexpr ContextMessages kMessages[] = {ContextMessages::exact, ContextMessages::bf16, ContextMessages::fp8};
 
 constexpr std::int64_t kMinAlone = 4096;  // number of tokens at which one device nearly reaches its full rate
 
@@ -48,10 +50,12 @@ void fill_in(ContextArguments& a, int ranks, Backend backend) {
   if (a.grid.heads % a.kv_heads)
     fail("--heads: expected a multiple of the ", a.kv_heads, " KV heads, got ", a.grid.heads);
   if (a.grid.head_dim % 8) fail("--head-dim: expected a multiple of 8, got ", a.grid.head_dim);
-  const bool divides = a.kv_heads % ranks == 0;
+  const bool divides = a.kv_heads % ranks == 0, exact = a.messages == "exact";
   if (a.schedules.empty()) {
     a.schedules = {"ring", "gather"};
-    if (divides) a.schedules.push_back("all_to_all");
+    if (divides && exact) a.schedules.push_back("all_to_all");
+  } else if (!exact && std::ranges::count(a.schedules, "all_to_all")) {
+    fail("--schedule: all_to_all requires --messages exact, got ", a.messages, ". Omit all_to_all or --messages");
   } else if (!divides && std::ranges::count(a.schedules, "all_to_all")) {
     fail("--schedule: all_to_all requires KV heads divisible by the ", ranks, " ranks, got ", a.kv_heads,
          ". Omit all_to_all, or set --kv-heads to a multiple of ", ranks);
@@ -72,6 +76,8 @@ ContextGrid grid_of(const ContextArguments& a) {
   g.parallel.cp_layout = a.layout == "zigzag"       ? ContextLayoutChoice::zigzag
                          : a.layout == "contiguous" ? ContextLayoutChoice::contiguous
                                                     : ContextLayoutChoice::automatic;
+  for (const ContextMessages m : kMessages)
+    if (a.messages == to_string(m)) g.parallel.cp_messages = m;
   return g;
 }
 
@@ -96,15 +102,17 @@ std::string share(double flops, double alone, const char* otherwise) {
 
 void print_head(const ContextArguments& a, const ContextGrid& grid, int ranks) {
   print_format(
-      "%d ranks, %s, %lld heads, %lld KV heads of %lld, %s; times of the slowest rank; alone: share of the rate of one "
+      "%d ranks, %s, %lld heads, %lld KV heads of %lld, %s, %s messages; times of the slowest rank; alone: share of "
+      "the rate of one "
       "device with the whole sequence (up to %lld tokens; 0: not measured)\n"
       "forward and backward (both), in ms: compute: without transfers; transfer: without computation; waited: "
       "messages in flight and no kernel running; hidden: 1 - waited / transfer; slowdown: both / compute - 1\n"
       "%9s %-11s %9s %7s %6s %9s %7s %6s %9s %9s %9s %7s %8s %9s %9s\n",
       ranks, a.kind.c_str(), static_cast<long long>(grid.heads), static_cast<long long>(grid.kv_heads),
       static_cast<long long>(grid.head_dim), a.deterministic ? "deterministic" : "not deterministic",
-      static_cast<long long>(grid.longest_alone), "tokens", "schedule", "fwd ms", "TFLOP/s", "alone", "both ms",
-      "TFLOP/s", "alone", "compute", "transfer", "waited", "hidden", "slowdown", "extra MB", "sent MB");
+      a.messages.c_str(), static_cast<long long>(grid.longest_alone), "tokens", "schedule", "fwd ms", "TFLOP/s",
+      "alone", "both ms", "TFLOP/s", "alone", "compute", "transfer", "waited", "hidden", "slowdown", "extra MB",
+      "sent MB");
   std::fflush(stdout);
 }
 
@@ -122,7 +130,8 @@ void print(const ContextTiming& t) {
 }
 
 constexpr const char* kContextColumns =
-    "ranks,device,deterministic,kind,heads,kv_heads,head_dim,layout,prefetch,message_bytes,tokens,schedule,forward_ms,"
+    "ranks,device,deterministic,kind,heads,kv_heads,head_dim,layout,prefetch,message_bytes,messages,tokens,schedule,"
+    "forward_ms,"
     "forward_tflops,forward_alone,both_ms,both_tflops,"
     "both_alone,compute_ms,transfer_ms,waited_ms,hidden,slowdown,extra_mb,sent_mb";
 
@@ -131,7 +140,7 @@ void write(CsvFile& csv, const ContextArguments& a, const ContextGrid& g, int ra
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
   csv.add(str(ranks, ',', ctx.stream.impl().device_name(), ',', a.deterministic, ',', a.kind, ',', g.heads, ',',
               g.kv_heads, ',', g.head_dim, ',', a.layout, ',', g.parallel.cp_prefetch, ',', g.parallel.cp_message_bytes,
-              ',', t.length, ',', t.schedule, ',', 1e3 * t.forward_seconds, ',', 1e-12 * forward, ',',
+              ',', a.messages, ',', t.length, ',', t.schedule, ',', 1e3 * t.forward_seconds, ',', 1e-12 * forward, ',',
               share(forward, t.forward_alone, ""), ',', 1e3 * t.both_seconds, ',', 1e-12 * both, ',',
               share(both, t.both_alone, ""), ',', 1e3 * t.computing_seconds, ',', 1e3 * t.transfer_seconds, ',',
               1e3 * t.waited_seconds, ',', t.hidden_share(), ',', t.slowdown(), ',',
@@ -219,6 +228,9 @@ void add_bench_context(Command bench) {
   cmd.add_number("--prefetch", a->grid.parallel.cp_prefetch, "Parts that the ring fetches ahead", 0, 64);
   cmd.add_number("--message-bytes", a->grid.parallel.cp_message_bytes, "Largest message of the ring", 1 << 20,
                  std::int64_t{1} << 40);
+  cmd.add_option("--messages", a->messages, "Types of messages of ring and gather, as parallel.cp_messages")
+      .one_of({"exact", "bf16", "fp8"})
+      .show_default();
   cmd.add_option("--kind", a->kind, "Kind of attention").one_of(attention_kind_names()).show_default();
   a->pattern.add_to(cmd);
   cmd.add_number("--alone-up-to", a->grid.longest_alone, "Longest sequence measured on one device alone; 0: none", 0,

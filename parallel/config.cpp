@@ -28,6 +28,11 @@ void ParallelConfig::fields(Fields& f) {
     choices<ContextKeys>(
         {{"auto", ContextKeys::automatic}, {"all", ContextKeys::all}, {"referenced", ContextKeys::referenced}}),
     docs_page("parallelism.md#context-parallelism"));
+  f("cp_messages", cp_messages,
+    "messages of ring and gather: exact, key gradients in bf16, or also keys and values in e4m3 (fp8)",
+    choices<ContextMessages>(
+        {{"exact", ContextMessages::exact}, {"bf16", ContextMessages::bf16}, {"fp8", ContextMessages::fp8}}),
+    docs_page("parallelism.md#rounded-messages"));
   f("cp_prefetch", cp_prefetch, "ring: number of steps whose keys are sent ahead of their use", in_range(0, 1024));
   f("cp_message_bytes", cp_message_bytes,
     "largest message of a ring; above it, the ring turns once per group of KV heads",
@@ -44,7 +49,8 @@ RingOptions ParallelConfig::ring_options(const std::vector<int>& nodes) const {
   return {.prefetch = cp_prefetch,
           .per_node = cp_ranks_per_node > 0 ? static_cast<int>(cp_ranks_per_node) : ranks_per_node(nodes),
           .message_bytes = cp_message_bytes,
-          .keys = cp_keys};
+          .keys = cp_keys,
+          .messages = cp_messages};
 }
 
 }  // namespace ring

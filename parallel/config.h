@@ -17,6 +17,7 @@ struct ParallelConfig {
   ContextLayoutChoice cp_layout = ContextLayoutChoice::automatic;
   ContextSchedule cp_schedule = ContextSchedule::automatic;
   ContextKeys cp_keys = ContextKeys::automatic;
+  ContextMessages cp_messages = ContextMessages::exact;
   std::int64_t cp_prefetch = 1, cp_ranks_per_node = 0;
   std::int64_t cp_message_bytes = std::int64_t{1} << 30;
   std::int64_t zero = 0;

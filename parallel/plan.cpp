@@ -151,11 +151,11 @@ bool selects(const ModelConfig& m) {
 
 // Resolves an automatic schedule for models that select blocks or have pools. With all_to_all each rank has whole
 // sequences, so it selects and pools locally. If the heads cannot be divided, the ring is used, which gathers block
-// means and pools.
+// means and pools. It is also used for rounded messages, which all_to_all does not have.
 void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   ContextSchedule& schedule = p.config.cp_schedule;
   if (p.cp == 1 || schedule != ContextSchedule::automatic || (!selects(m) && !has_pools(m))) return;
-  const bool divide = m.kv_heads / p.tp % p.cp == 0;
+  const bool divide = m.kv_heads / p.tp % p.cp == 0 && p.config.cp_messages == ContextMessages::exact;
   schedule = divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
 }
 
@@ -174,6 +174,11 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   if (turns && c.cp_ranks_per_node > 0 && p.cp % c.cp_ranks_per_node)
     fail("parallel.cp_ranks_per_node: ", c.cp_ranks_per_node, " ranks on each node do not divide the ", p.cp,
          " processes of parallel.cp. Set a divisor of ", p.cp, ", or 0 to use the actual placement");
+  if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && c.cp_messages != ContextMessages::exact)
+    fail(
+        "parallel.cp_messages: ", to_string(c.cp_messages), " rounds the messages of ring and gather, but ",
+        "parallel.cp_schedule is all_to_all. Set parallel.cp_schedule: ring, gather or auto, or parallel.cp_messages: ",
+        "exact");
   const std::int64_t heads = m.kv_heads / p.tp;
   if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && heads % p.cp)
     fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,

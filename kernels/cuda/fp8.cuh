@@ -16,6 +16,15 @@ __device__ inline std::uint32_t pack_e4m3(float a, float b, float c, float d) {
   return low | high << 16;
 }
 
+// Returns the values of four codes, like from_e4m3().
+__device__ inline float4 unpack_e4m3(std::uint32_t codes) {
+  const auto two = [](std::uint32_t pair) {
+    return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3)));
+  };
+  const float2 low = two(codes & 0xffffu), high = two(codes >> 16);
+  return {low.x, low.y, high.x, high.y};
+}
+
 // Device pointers of an FP8 matrix; values are null if the matrix is not wanted.
 struct Fp8Rows {
   std::uint8_t* values = nullptr;

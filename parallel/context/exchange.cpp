@@ -62,8 +62,11 @@ std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, Conte
   switch (schedule) {
     case ContextSchedule::automatic: return make_measured_context(comm, ring);
     case ContextSchedule::ring: return make_ring(comm, ring);
-    case ContextSchedule::gather: return make_gather(comm, ring.keys);
-    case ContextSchedule::all_to_all: return make_all_to_all(comm);
+    case ContextSchedule::gather: return make_gather(comm, ring.keys, ring.messages);
+    case ContextSchedule::all_to_all:
+      RING_CHECK(ring.messages == ContextMessages::exact, "context exchange by all_to_all: messages are exact, not ",
+                 to_string(ring.messages));
+      return make_all_to_all(comm);
   }
   fail("context exchange: no such schedule");
 }

@@ -1,9 +1,10 @@
 #pragma once
 // The schedules of context parallelism: how queries meet the keys of other ranks.
 //   ring        owners send keys directly to each rank that needs them, one ring distance after another, while ranks
-//               compute with earlier keys; gradients of keys are sent back in f32. Memory does not grow with the number
-//               of ranks.
-//   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter.
+//               compute with earlier keys; gradients of keys are sent back. Memory does not grow with the number of
+//               ranks.
+//   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter, or, if messages round them,
+//               by their owners.
 //   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The number of ranks must divide
 //               the number of KV heads. Only with this schedule a rank has whole sequences.
 // A watch (AttentionWatch) needs the keys of whole documents, so ring and gather gather the keys once more for it.
@@ -21,6 +22,16 @@ enum class ContextSchedule : std::uint8_t { automatic, ring, gather, all_to_all 
 // `referenced` ones, which its queries selected. With `referenced` the host waits in each call until the device has
 // selected. automatic: `referenced` on CPUs, where there is nothing to wait for, else `all`.
 enum class ContextKeys : std::uint8_t { automatic, all, referenced };
+// Types of the messages that ring and gather send. A rank's own keys, values and gradients are never rounded for
+// messages, and gradients are summed in f32.
+//   exact  keys and values in their own type, their gradients in f32
+//   bf16   gradients in bf16
+//   fp8    keys and values in e4m3 with a scale for each row of a head (kernels/row_encoding.h), gradients in bf16. The
+//          forward and the backward round the same, so gradients are those of the function that was computed.
+enum class ContextMessages : std::uint8_t { exact, bf16, fp8 };
+constexpr std::string_view to_string(ContextMessages m) {
+  return m == ContextMessages::exact ? "exact" : m == ContextMessages::bf16 ? "bf16" : "fp8";
+}
 
 class ContextParallel : public ContextExchange {
  public:
@@ -50,20 +61,22 @@ struct RingOptions {
   // keys of each other node once, and its ranks pass them around in one revolution of the node's ring. 0 means one ring
   // over all ranks.
   int per_node = 0;
-  // Upper bound on the bytes of a message (gradients of keys, f32) for dense and block-sparse attention. If messages
-  // would be larger, heads are processed in groups, one ring after another, which need the memory of a single group
-  // beside operands and results.
+  // Upper bound on the bytes of a message (gradients of keys, counted in f32) for dense and block-sparse attention. If
+  // messages would be larger, heads are processed in groups, one ring after another, which need the memory of a single
+  // group beside operands and results.
   std::int64_t message_bytes = std::int64_t{1} << 30;
   ContextKeys keys = ContextKeys::automatic;
+  ContextMessages messages = ContextMessages::exact;
 };
 std::unique_ptr<ContextParallel> make_ring(Communicator&, const RingOptions&);
-std::unique_ptr<ContextParallel> make_gather(Communicator&, ContextKeys = ContextKeys::automatic);
+std::unique_ptr<ContextParallel> make_gather(Communicator&, ContextKeys = ContextKeys::automatic,
+                                             ContextMessages = ContextMessages::exact);
 std::unique_ptr<ContextParallel> make_all_to_all(Communicator&);
 // Uses the fastest of the three schedules, measured once for each shape and pattern if the context has a tuning file;
-// else uses the ring.
+// else uses the ring. all_to_all takes part only if messages are exact.
 std::unique_ptr<ContextParallel> make_measured_context(Communicator&, const RingOptions&);
 
-// automatic: see make_measured_context(). The communicator must outlive the result.
+// automatic: see make_measured_context(). all_to_all requires exact messages. The communicator must outlive the result.
 std::unique_ptr<ContextParallel> make_context_parallel(Communicator&, ContextSchedule, const RingOptions&);
 
 // Returns the number of ranks per node if it is the same on all nodes and the ranks of each node are adjacent; else

@@ -14,7 +14,15 @@ namespace {
 struct GatherPlan {
   std::vector<AttentionCall> calls;
   std::int64_t rows = 0, max = 0;  // rows of the micro-batch; largest number of rows that a rank holds
+  std::vector<KeyRequest> held;    // all rows of each rank, in tensors with the rows of the micro-batch
 };
+
+KeyRequest all_rows_of(const ContextShards& shards, int rank) {
+  KeyRequest all{.rows = shards.tokens(rank) > 0 ? shards.tokens() : 0, .whole = false};
+  for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(rank)])
+    all.copies.push_back({.row = h.first, .at = h.global, .count = h.count});
+  return all;
+}
 
 // Keys to exchange with each rank if only referenced keys are sent: this rank needs `theirs`, the other rank needs
 // `ours`. Row numbers are the owner's.
@@ -25,7 +33,7 @@ struct Referenced {
 
 class Gather final : public KeySchedule {
  public:
-  Gather(Communicator& comm, ContextKeys keys) : KeySchedule(comm, keys) {}
+  Gather(Communicator& comm, ContextKeys keys, ContextMessages messages) : KeySchedule(comm, keys, messages) {}
   std::string_view schedule() const override { return "gather"; }
 
  private:
@@ -47,7 +55,9 @@ class Gather final : public KeySchedule {
     accumulator.accumulate(plan.calls, all.k, all.v, gradients);
     if (!gradients.k.defined()) gradients = no_gradients(all.k, ctx);
     all = {};
-    const KvPair own = some.known() ? bring_home(shards, some, gradients, ctx) : scatter(shards, plan, gradients, ctx);
+    const KvPair own = some.known()                       ? bring_home(shards, some, gradients, ctx)
+                       : gradient_message() == DType::f32 ? scatter(shards, plan, gradients, ctx)
+                                                          : send_home(shards, plan, gradients, ctx);
     store_sum(args.dk, own.k, args.carry_dk, ctx);
     store_sum(args.dv, own.v, args.carry_dv, ctx);
   }
@@ -55,8 +65,11 @@ class Gather final : public KeySchedule {
   const GatherPlan& plan_for(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern) {
     check_shards(*shards);
     return plans_.get(shards, pattern, 0, [&] {
-      GatherPlan plan{calls_with_all_keys(*shards, shards->rank, pattern), shards->tokens(), 0};
-      for (int r = 0; r < shards->ranks(); ++r) plan.max = std::max(plan.max, shards->tokens(r));
+      GatherPlan plan{calls_with_all_keys(*shards, shards->rank, pattern), shards->tokens(), 0, {}};
+      for (int r = 0; r < shards->ranks(); ++r) {
+        plan.max = std::max(plan.max, shards->tokens(r));
+        plan.held.push_back(all_rows_of(*shards, r));
+      }
       return plan;
     });
   }
@@ -102,13 +115,20 @@ class Gather final : public KeySchedule {
                 const Tensor& v, const ExecContext& ctx) {
     if (some.known()) return bring(shards, some, k, v, ctx);
     const std::int64_t heads = k.dim(1), dim = k.dim(2);
-    const Tensor parts = ctx.empty({comm_.size(), 2, plan.max, heads, dim}, k.dtype());
-    const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({2, plan.max, heads, dim});
-    move(kv_pair(mine), {{}, k, v}, {.count = k.dim(0)}, ctx);
-    bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
-    comm_.all_gather(parts, mine, ctx.stream.record()).wait(ctx.stream);
+    const DType type = key_message(k.dtype());
+    const std::int64_t size = message_numel(plan.max * heads, dim, type);
+    const Tensor parts = ctx.empty({comm_.size(), size}, type);
+    const auto message = [&](int r) { return parts.narrow(0, r, 1).view({size}); };
+    const KeyRequest own{.copies = {{.count = static_cast<std::int32_t>(k.dim(0))}}, .calls = {}};
+    pack(own, k, v, message(comm_.rank()), ctx);
+    bytes_sent_ += static_cast<std::int64_t>(message(0).bytes()) * (comm_.size() - 1);
+    comm_.all_gather(parts, message(comm_.rank()), ctx.stream.record()).wait(ctx.stream);
     const KvPair all = kv_pair(ctx.empty({2, plan.rows, heads, dim}, k.dtype()));
-    for (int r = 0; r < comm_.size(); ++r) put(all, part(parts, r), shards, r, ctx);
+    for (int r = 0; r < comm_.size(); ++r)
+      if (r == comm_.rank())
+        put(all, {{}, k, v}, shards, r, ctx);
+      else
+        unpack(plan.held[static_cast<std::size_t>(r)], message(r), all, ctx);
     return all;
   }
 
@@ -123,18 +143,18 @@ class Gather final : public KeySchedule {
     return kv_pair(mine);
   }
 
-  // Sends each rank r the message make(r, out[r]) if out[r] is not empty. Returns the received messages by rank;
-  // undefined for ranks from which `in` needs nothing.
+  // Sends each rank r the message make(r, out[r]) if out[r] is not empty. Returns the received messages by rank, of
+  // this type; undefined for ranks from which `in` needs nothing.
   template <class Make>
   std::vector<Tensor> swap(const std::vector<KeyRequest>& out, const std::vector<KeyRequest>& in, const Tensor& like,
-                           const ExecContext& ctx, const Make& make) {
+                           DType type, const ExecContext& ctx, const Make& make) {
     std::vector<Tensor> received(in.size());
     std::vector<Transfer> sends, receives;
     for (int r = 0; r < comm_.size(); ++r) {
       const auto i = static_cast<std::size_t>(r);
       if (!out[i].none()) sends.push_back({make(r, out[i]), r});
       if (in[i].none()) continue;
-      received[i] = receive_message(in[i], like, like.dtype(), ctx);
+      received[i] = receive_message(in[i], like, type, ctx);
       receives.push_back({received[i], r});
     }
     exchange(sends, receives, ctx).wait(ctx.stream);
@@ -144,8 +164,9 @@ class Gather final : public KeySchedule {
   // Like gather(), but gets only the referenced rows of other ranks; the rest are zeros.
   KvPair bring(const ContextShards& shards, const Referenced& some, const Tensor& k, const Tensor& v,
                const ExecContext& ctx) {
-    const auto ours = [&](int, const KeyRequest& need) { return pack(need, k, v, ctx); };
-    std::vector<Tensor> theirs = swap(some.ours, some.theirs, k, ctx, ours);
+    const DType type = key_message(k.dtype());
+    const auto ours = [&](int, const KeyRequest& need) { return pack(need, k, v, type, ctx); };
+    std::vector<Tensor> theirs = swap(some.ours, some.theirs, k, type, ctx, ours);
     const KvPair all = kv_pair(ctx.zeros({2, shards.tokens(), k.dim(1), k.dim(2)}, k.dtype()));
     put(all, {{}, k, v}, shards, comm_.rank(), ctx);
     for (int r = 0; r < comm_.size(); ++r) {
@@ -159,20 +180,40 @@ class Gather final : public KeySchedule {
   // Like scatter(), but sums in rank order.
   KvPair bring_home(const ContextShards& shards, const Referenced& some, const KvPair& gradients,
                     const ExecContext& ctx) {
-    const auto shape_of = [&](int r) { return Shape{2, shards.tokens(r), gradients.k.dim(1), gradients.k.dim(2)}; };
-    const auto rows_of = [&](int r) {
-      const KvPair rows = kv_pair(ctx.empty(shape_of(r)));
-      take(rows, gradients, shards, r, ctx);
-      return rows;
+    const auto theirs = [&](int r, const KeyRequest& need) {
+      return pack_gradients(need, rows_of(r, shards, gradients, ctx), gradient_message(), ctx);
     };
-    const auto theirs = [&](int r, const KeyRequest& need) { return pack_gradients(need, rows_of(r), ctx); };
-    std::vector<Tensor> ours = swap(some.theirs, some.ours, gradients.k, ctx, theirs);
-    const KvPair sum = kv_pair(ctx.zeros(shape_of(comm_.rank())));
+    return sum_in_order(swap(some.theirs, some.ours, gradients.k, gradient_message(), ctx, theirs), some.ours, shards,
+                        gradients, ctx);
+  }
+
+  // Like scatter(), but sends rounded gradients and sums in rank order.
+  KvPair send_home(const ContextShards& shards, const GatherPlan& plan, const KvPair& gradients,
+                   const ExecContext& ctx) {
+    const auto me = static_cast<std::size_t>(comm_.rank());
+    std::vector<KeyRequest> theirs = plan.held, ours(plan.held.size(), plan.held[me]);
+    theirs[me] = ours[me] = {};
+    const auto make = [&](int, const KeyRequest& need) {
+      return pack_gradients(need, gradients, gradient_message(), ctx);
+    };
+    return sum_in_order(swap(theirs, ours, gradients.k, gradient_message(), ctx, make), ours, shards, gradients, ctx);
+  }
+
+  // Returns a rank's rows of the gradients.
+  static KvPair rows_of(int rank, const ContextShards& shards, const KvPair& gradients, const ExecContext& ctx) {
+    const KvPair rows = kv_pair(ctx.empty({2, shards.tokens(rank), gradients.k.dim(1), gradients.k.dim(2)}));
+    take(rows, gradients, shards, rank, ctx);
+    return rows;
+  }
+  // Adds this rank's rows of the gradients and the messages of other ranks, with the rows of these requests.
+  KvPair sum_in_order(std::vector<Tensor> messages, const std::vector<KeyRequest>& requests,
+                      const ContextShards& shards, const KvPair& gradients, const ExecContext& ctx) {
+    const KvPair own = rows_of(comm_.rank(), shards, gradients, ctx), sum = kv_pair(ctx.zeros(own.both.shape()));
     for (int r = 0; r < comm_.size(); ++r) {
       const auto i = static_cast<std::size_t>(r);
-      const Tensor message = std::exchange(ours[i], {});
-      if (r == comm_.rank()) add(sum.both, rows_of(r).both, ctx);
-      if (message.defined()) add_gradients(some.ours[i], message, sum, ctx);
+      const Tensor message = std::exchange(messages[i], {});
+      if (r == comm_.rank()) add(sum.both, own.both, ctx);
+      if (message.defined()) add_gradients(requests[i], message, sum, ctx);
     }
     return sum;
   }
@@ -190,8 +231,8 @@ class Gather final : public KeySchedule {
 
 }  // namespace
 
-std::unique_ptr<ContextParallel> make_gather(Communicator& comm, ContextKeys keys) {
-  return std::make_unique<Gather>(comm, keys);
+std::unique_ptr<ContextParallel> make_gather(Communicator& comm, ContextKeys keys, ContextMessages messages) {
+  return std::make_unique<Gather>(comm, keys, messages);
 }
 
 }  // namespace ring

@@ -56,7 +56,7 @@ void KeySchedule::backward(const PooledAttentionBackward& args, const std::share
 }
 
 Tensor KeySchedule::receive_message(const KeyRequest& need, const Tensor& like, DType type, const ExecContext& ctx) {
-  return message_in(need, like, [&](std::int64_t size) { return receive_buffer({size}, type, ctx); });
+  return message_in(need, like, type, [&](std::int64_t size) { return receive_buffer({size}, type, ctx); });
 }
 
 PooledAttention KeySchedule::with_selection(PooledAttention a, const ContextShards& shards, const ExecContext& ctx) {

@@ -31,11 +31,15 @@ class KeySchedule : public ContextParallel {
   }
 
  protected:
-  KeySchedule(Communicator& comm, ContextKeys keys) : ContextParallel(comm), keys_(keys) {}
+  KeySchedule(Communicator& comm, ContextKeys keys, ContextMessages messages)
+      : ContextParallel(comm), keys_(keys), messages_(messages) {}
   // Compute attention over the (query, key) pairs of a pattern without pools. If the pattern selects blocks,
   // Attention::selection must be set.
   virtual void attend(const Attention&, const KeyShards&, const ExecContext&) = 0;
   virtual void attend_backward(const AttentionBackward&, const KeyShards&, const ExecContext&) = 0;
+  // Return the types of messages (rows.h) with keys and values of this type, and with their gradients.
+  DType key_message(DType keys) const { return messages_ == ContextMessages::fp8 ? DType::u8 : keys; }
+  DType gradient_message() const { return messages_ == ContextMessages::exact ? DType::f32 : DType::bf16; }
   // Returns a buffer to receive a message (rows.h) with the requested keys and values, or with their gradients. like: a
   // tensor [N,H,D] with their heads and head dimension.
   Tensor receive_message(const KeyRequest&, const Tensor& like, DType, const ExecContext&);
@@ -55,6 +59,7 @@ class KeySchedule : public ContextParallel {
                   const AttentionWatch&);
 
   ContextKeys keys_;
+  ContextMessages messages_;
   HeadPatterns watched_patterns_;
   PoolPlanCache pool_plans_;
 };

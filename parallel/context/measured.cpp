@@ -26,12 +26,12 @@ constexpr double kMaxWorkspace = 4.3e9;  // upper bound on the workspace bytes o
 class MeasuredContext final : public ContextParallel {
  public:
   MeasuredContext(Communicator& comm, const RingOptions& ring)
-      : ContextParallel(comm), message_bytes_(ring.message_bytes) {
+      : ContextParallel(comm), message_bytes_(ring.message_bytes), messages_(ring.messages) {
     schedules_.push_back(make_ring(comm, ring));
     // With several nodes the ring is used, the only schedule that distinguishes nodes.
     if (ring.per_node > 0 && ring.per_node < comm.size()) return;
-    schedules_.push_back(make_all_to_all(comm));
-    schedules_.push_back(make_gather(comm, ring.keys));
+    if (messages_ == ContextMessages::exact) schedules_.push_back(make_all_to_all(comm));
+    schedules_.push_back(make_gather(comm, ring.keys, messages_));
   }
   std::string_view schedule() const override { return "auto"; }
   std::int64_t bytes_sent() const override {
@@ -107,7 +107,8 @@ class MeasuredContext final : public ContextParallel {
     return str("context attention, ", ctx.stream.impl().device_name(), ", ", comm_.size(), " ranks",
                ctx.deterministic ? ", deterministic, " : ", ", a.q.dtype(), ", ", a.q.dim(1), " of ", a.k.dim(1),
                " heads x ", a.q.dim(2), ", ", pattern_key(a.pattern), ", ", shards.tokens(), " tokens in ",
-               lengths_of(shards.documents), a.dropout.rate > 0 ? ", dropout" : "");
+               lengths_of(shards.documents), a.dropout.rate > 0 ? ", dropout" : "",
+               messages_ == ContextMessages::exact ? "" : str(", ", to_string(messages_), " messages"));
   }
 
   // Returns true if a measurement, which makes several calls of each schedule, would cost more time than it saves.
@@ -142,6 +143,7 @@ class MeasuredContext final : public ContextParallel {
                dim = static_cast<double>(a.q.dim(2)), size = static_cast<double>(size_of(a.q.dtype()));
     const double keys = s.schedule() == "gather" ? all : mine;
     double bytes = 4 * dim * (2 * mine * heads + 4 * keys * kv_heads);  // accumulators and gradients in f32
+    if (messages_ == ContextMessages::fp8) bytes += size * dim * 2 * keys * kv_heads;  // decoded keys and values
     if (s.schedule() == "ring")
       bytes *= static_cast<double>(heads_at_once(shards, a.pattern, a.k.dim(1), a.k.dim(2), message_bytes_)) / kv_heads;
     // Copies of keys, values, queries and results that are sent, received or reordered.
@@ -221,6 +223,7 @@ class MeasuredContext final : public ContextParallel {
   }
 
   std::int64_t message_bytes_;
+  ContextMessages messages_;
   std::vector<std::unique_ptr<ContextParallel>> schedules_;  // in order of preference
   // Chosen schedule by key, with the tuning generation in which it was chosen.
   std::map<std::string, std::pair<std::uint64_t, ContextParallel*>> chosen_;

@@ -129,7 +129,7 @@ struct PendingStep {
 class Ring final : public KeySchedule {
  public:
   Ring(Communicator& comm, const RingOptions& options)
-      : KeySchedule(comm, options.keys),
+      : KeySchedule(comm, options.keys, options.messages),
         prefetch_(static_cast<std::size_t>(options.prefetch)),
         per_node_(options.per_node > 0 ? options.per_node : comm.size()),
         message_bytes_(options.message_bytes) {
@@ -241,8 +241,8 @@ class Ring final : public KeySchedule {
       piece_ = 0, pieces_ = plan_.revolutions[at_].steps.size();
       if (++at_ == plan_.revolutions.size()) return;
       const InnerRing& r = coming();
-      if (!r.ours.none()) out_ = pack(r.ours, k_, v_, ctx_);
-      if (!r.held.none()) in_ = ring_.receive_message(r.held, k_, k_.dtype(), ctx_);
+      if (!r.ours.none()) out_ = pack(r.ours, k_, v_, ring_.key_message(k_.dtype()), ctx_);
+      if (!r.held.none()) in_ = ring_.receive_message(r.held, k_, ring_.key_message(k_.dtype()), ctx_);
       if (pieces_ > 0) return;
       std::vector<Transfer> sends, receives;
       pieces_ = 1;
@@ -319,7 +319,7 @@ class Ring final : public KeySchedule {
       PendingStep transfer;
       if (!step.ours.none()) sends.push_back({transfer.out = packed(step.ours), step.to});
       if (!step.keys.none()) {
-        transfer.in = ring_.receive_message(step.keys, like_, like_.dtype(), ctx_);
+        transfer.in = ring_.receive_message(step.keys, like_, ring_.key_message(like_.dtype()), ctx_);
         receives.push_back({transfer.in, step.from});
       }
       next_.add_piece(sends, receives);
@@ -329,7 +329,7 @@ class Ring final : public KeySchedule {
     // Packs a message. Reuses the previous message if the rows are the same, as in dense attention.
     const Tensor& packed(const KeyRequest& need) {
       if (!message_.defined() || need.referenced || need.copies != packed_->copies)
-        message_ = pack(need, held_.k, held_.v, ctx_);
+        message_ = pack(need, held_.k, held_.v, ring_.key_message(like_.dtype()), ctx_);
       packed_ = &need;
       return message_;
     }
@@ -359,7 +359,7 @@ class Ring final : public KeySchedule {
     else if (base.k.defined())
       accumulator.accumulate(r.base.calls, base.k, base.v, seen);
     if (!r.own && held.k.defined()) gradients = no_gradients(held.k, ctx);
-    if (seen.k.defined()) add_gradients(r.base, pack_gradients(r.base, seen, ctx), gradients, ctx);
+    if (seen.k.defined()) add_gradients(r.base, pack_gradients(r.base, seen, DType::f32, ctx), gradients, ctx);
     GradientReturn pending;
     for (const Step& step : r.steps) {
       const KvPair remote = keys.next(step);
@@ -377,9 +377,9 @@ class Ring final : public KeySchedule {
     std::vector<Transfer> sends, receives;
     GradientReturn pending{&ours, {}};
     if (gradients.k.defined() && !keys.none())
-      sends.push_back({pending.transfer.out = pack_gradients(keys, gradients, ctx), from});
+      sends.push_back({pending.transfer.out = pack_gradients(keys, gradients, gradient_message(), ctx), from});
     if (!ours.none()) {
-      pending.transfer.in = receive_message(ours, like, DType::f32, ctx);
+      pending.transfer.in = receive_message(ours, like, gradient_message(), ctx);
       receives.push_back({pending.transfer.in, to});
     }
     pending.transfer.work = exchange(sends, receives, ctx);

@@ -116,6 +116,33 @@ TEST(DryStep, AveragesAndWatchedStepsTakeDeviceMemory) {
   EXPECT_EQ(dry().plan.bytes, none.plan.bytes);
 }
 
+// On a GPU keys and values are bf16. Of two ranks with zigzag, rank 0 sends the keys of one of its two chunks, and the
+// gradients of both chunks of rank 1; with gather, each rank sends all.
+TEST(DryStep, SendsTheMessagesOfTheirType) {
+  for (const std::string schedule : {"ring", "gather"})
+    for (const std::string messages : {"exact", "bf16", "fp8"}) {
+      Config c = dry_config({"run.device=cuda", "model.kv_heads=2", "parallel.cp=2", "parallel.cp_layout=zigzag"});
+      override_config(c, {"parallel.cp_schedule=" + schedule, "parallel.cp_messages=" + messages});
+      const DryStep dry = dry_step(resolve_config(c, 500, 2, Backend::cuda, false), 2,
+                                   ActivationPlan::uniform(c.model.layers, Recompute::none, false));
+      const std::size_t dim = 32, chunk = 2 * 256 / 4, calls = 6 * 2;  // calls: layers, micro-batches
+      const std::size_t keys = messages == "fp8" ? dim + 1 : 2 * dim, gradients = (messages == "exact" ? 4 : 2) * dim;
+      const std::size_t heads = 2 * 2;  // of keys and of values
+      std::size_t exchanged = 0, gathered = 0;
+      for (const DryTransfer& t : dry.transfers)
+        if (t.transfer.group == "cp") (t.transfer.operation == "exchange" ? exchanged : gathered) += t.transfer.bytes;
+      SCOPED_TRACE(schedule + ", " + messages);
+      if (schedule == "ring") {
+        EXPECT_EQ(exchanged, calls * heads * chunk * (2 * keys + 2 * gradients));
+        EXPECT_EQ(gathered, 0u);
+      } else {  // the bytes of collectives are those of all ranks
+        const std::size_t rows = 2 * chunk, all = 2 * rows;
+        EXPECT_EQ(exchanged, messages == "exact" ? 0u : calls * heads * rows * gradients);
+        EXPECT_EQ(gathered, calls * heads * all * (2 * keys + (messages == "exact" ? gradients : 0)));
+      }
+    }
+}
+
 // Returns the smallest budget of which 96 % are at least that many bytes.
 std::size_t budget_for(std::size_t bytes) {
   std::size_t all = bytes / 24 * 25;

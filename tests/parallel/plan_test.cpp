@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "parallel/parallelize.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -164,6 +165,25 @@ TEST(Plan, RowsWithPoolsAreDividedEvenly) {
   EXPECT_EQ(chunks(ContextSchedule::ring), 2u);
   EXPECT_EQ(chunks(ContextSchedule::gather), 2u);
   EXPECT_EQ(chunks(ContextSchedule::automatic), 1u) << "all_to_all";
+}
+
+TEST(Plan, RoundedMessagesNeedRingOrGather) {
+  ModelConfig m = model();
+  ParallelConfig c = degrees(1, 2, 1);
+  const auto schedule = [&](ContextSchedule given, ContextMessages messages) {
+    c.cp_schedule = given, c.cp_messages = messages;
+    return make_plan(c, m, {24, 0}, 2).config.cp_schedule;
+  };
+  using enum ContextSchedule;
+  for (const ContextMessages messages : {ContextMessages::bf16, ContextMessages::fp8}) {
+    const std::string error = error_of([&] { schedule(all_to_all, messages); });
+    for (const char* part : {"parallel.cp_messages: ", "parallel.cp_schedule is all_to_all", "ring, gather or auto"})
+      EXPECT_NE(error.find(part), std::string::npos) << error;
+    for (const ContextSchedule given : {automatic, ring, gather}) EXPECT_EQ(schedule(given, messages), given);
+  }
+  m.attention.pools = {4};
+  EXPECT_EQ(schedule(automatic, ContextMessages::exact), all_to_all);
+  EXPECT_EQ(schedule(automatic, ContextMessages::bf16), ring);
 }
 
 TEST(Plan, NamesReferencedKeysWithoutEffect) {

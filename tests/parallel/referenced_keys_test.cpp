@@ -271,6 +271,10 @@ std::int64_t bytes_of_bits(const std::vector<Place>& places, int ranks) {
 struct Schedule {
   std::string name;
   Make make;
+  bool rounds = false;  // messages in fp8
+  // Bytes of a row of a KV head: keys and values in the forward and the backward, and their gradients.
+  std::int64_t key_bytes() const { return 2 * 2 * (rounds ? kDim + 1 : kDim * 4); }
+  std::int64_t gradient_bytes() const { return 2 * kDim * (rounds ? 2 : 4); }
 };
 void PrintTo(const Schedule& s, std::ostream* out) { *out << s.name; }
 
@@ -289,11 +293,16 @@ INSTANTIATE_TEST_SUITE_P(
                  [](Communicator& c, ContextKeys k) { return make_ring(c, {.per_node = c.size() / 2, .keys = k}); }},
         Schedule{"ring_by_heads",
                  [](Communicator& c, ContextKeys k) { return make_ring(c, {.message_bytes = 1, .keys = k}); }},
-        Schedule{"gather", [](Communicator& c, ContextKeys k) { return make_gather(c, k); }}),
+        Schedule{"gather", [](Communicator& c, ContextKeys k) { return make_gather(c, k); }},
+        Schedule{
+            "ring_fp8",
+            [](Communicator& c, ContextKeys k) { return make_ring(c, {.keys = k, .messages = ContextMessages::fp8}); },
+            true},
+        Schedule{"gather_fp8", [](Communicator& c, ContextKeys k) { return make_gather(c, k, ContextMessages::fp8); },
+                 true}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(DistReferencedKeys, AreTheOnlyKeysSentAndGiveTheSameBits) {
-  const std::int64_t row = 3 * 2 * kDim * 4;  // keys and values in the forward and the backward, and their gradients
   for (const ContextCase& c : cases())
     for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
       for (const int ranks : {2, 4})
@@ -311,11 +320,16 @@ TEST_P(DistReferencedKeys, AreTheOnlyKeysSentAndGiveTheSameBits) {
           if (GetParam().name == "ring_by_node") continue;  // keys are forwarded within nodes
           const std::vector<Place> places = places_of(c, shards[0]);
           const std::int64_t referenced = rows_between(places, ranks, &some.selection);
-          std::int64_t before = rows_between(places, ranks, nullptr), most = 0;
+          std::int64_t keys = rows_between(places, ranks, nullptr), gradients = keys, most = 0;
           for (int r = 0; r < ranks; ++r) most = std::max(most, shards[0].tokens(r));
-          if (GetParam().name == "gather") before = ranks * (ranks - 1) * most * kHeads;
-          EXPECT_LT(referenced, before);
-          EXPECT_EQ(all.sent - some.sent, (before - referenced) * row - 2 * bytes_of_bits(places, ranks));
+          if (GetParam().name.starts_with("gather")) {
+            keys = gradients = ranks * (ranks - 1) * most * kHeads;
+            if (GetParam().rounds) gradients = (ranks - 1) * shards[0].tokens() * kHeads;  // without padding
+          }
+          EXPECT_LT(referenced, gradients);
+          EXPECT_EQ(all.sent - some.sent, (keys - referenced) * GetParam().key_bytes() +
+                                              (gradients - referenced) * GetParam().gradient_bytes() -
+                                              2 * bytes_of_bits(places, ranks));
         }
 }
 
