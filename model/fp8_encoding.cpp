@@ -3,7 +3,7 @@
 namespace ring {
 namespace {
 
-std::int64_t rounded_up(std::int64_t bytes, std::int64_t multiple) {
+std::int64_t aligned_bytes(std::int64_t bytes, std::int64_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
@@ -11,11 +11,11 @@ std::int64_t rounded_up(std::int64_t bytes, std::int64_t multiple) {
 
 // Rows of scales start at multiples of 16 bytes (Fp8Matrix).
 std::int64_t Fp8Encoding::scale_row_bytes(const Param& p) const {
-  return rounded_up(scale_columns(p) * static_cast<std::int64_t>(sizeof(float)), 16);
+  return aligned_bytes(scale_columns(p) * static_cast<std::int64_t>(sizeof(float)), 16);
 }
 
 std::int64_t Fp8Encoding::bytes(const Param& p) const {
-  return rounded_up(p.shape.numel() + scale_rows(p.shape[0]) * scale_row_bytes(p), 64);
+  return aligned_bytes(p.shape.numel() + scale_rows(p.shape[0]) * scale_row_bytes(p), 64);
 }
 
 Fp8Matrix Fp8Encoding::matrix(const Param& p, const Tensor& encoded) const {

@@ -99,7 +99,7 @@ void run_quantize(const QuantizeFp8& q, const ExecContext& ctx) {
   (q.x.dtype() == DType::bf16 ? quantize_all<bf16> : quantize_all<float>)(q, ctx);
 }
 
-void run_transpose(const TransposeFp8& t, const ExecContext& ctx) {
+void run_transpose_fp8(const TransposeFp8& t, const ExecContext& ctx) {
   check(t);
   const auto transpose = []<class T>(const Tensor& from, const Tensor& to, std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first; r < last; ++r)
@@ -160,7 +160,7 @@ void run_matmul(const MatmulFp8& p, const ExecContext& ctx) {
 
 const bool added[] = {
     quantize_fp8_kernel.add(Backend::cpu, {"loops", run_quantize}),
-    transpose_fp8_kernel.add(Backend::cpu, {"loops", run_transpose}),
+    transpose_fp8_kernel.add(Backend::cpu, {"loops", run_transpose_fp8}),
     matmul_fp8_kernel.add(Backend::cpu, {"loops", run_matmul}),
     rms_norm_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),
     swiglu_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kBlock) transpose_codes(const Codes source, co
   write_tile(p, at, codes, at.block_column * kSide, p.columns, staged);
 }
 
-void run_transpose(const TransposeFp8& t, const ExecContext& ctx) {
+void run_transpose_fp8(const TransposeFp8& t, const ExecContext& ctx) {
   check(t);
   const std::int64_t rows = t.x.values.dim(0), columns = t.x.values.dim(1);
   const QuantizeParams p{.rows = rows,
@@ -79,7 +79,7 @@ void run_transpose(const TransposeFp8& t, const ExecContext& ctx) {
   launch_tiles(ctx, transpose_codes, Codes{Fp8Rows(t.x), t.x.blocks == Fp8Blocks::squares}, p);
 }
 
-const bool added_transpose_fp8 = transpose_fp8_kernel.add(Backend::cuda, {"tiles", run_transpose});
+const bool added_transpose_fp8 = transpose_fp8_kernel.add(Backend::cuda, {"tiles", run_transpose_fp8});
 const bool added_quantize_fp8 = quantize_fp8_kernel.add(Backend::cuda, {"tiles", run_quantize});
 
 }  // namespace
