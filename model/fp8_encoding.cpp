@@ -25,8 +25,8 @@ Fp8Matrix Fp8Encoding::matrix(const Param& p, const Tensor& encoded) const {
           blocks_};
 }
 
-std::vector<ByteRange> Fp8Encoding::ranges(const Param& p, std::int64_t first_row, std::int64_t rows) const {
-  const ByteRange values{first_row * p.shape[1], rows * p.shape[1]};
+std::vector<EncodedRange> Fp8Encoding::ranges(const Param& p, std::int64_t first_row, std::int64_t rows) const {
+  const EncodedRange values{first_row * p.shape[1], rows * p.shape[1]};
   const std::int64_t row_bytes = scale_row_bytes(p);
   if (!needs_max())
     return {values, {p.shape.numel() + first_row / kFp8Block * row_bytes, fp8_blocks(rows) * row_bytes}};

@@ -17,7 +17,7 @@ class Fp8Encoding final : public WeightEncoding {
   std::int64_t bytes(const Param&) const override;
   // Each block of squares has a single owner, who can compute its scale.
   std::int64_t row_multiple() const override { return blocks_ == Fp8Blocks::squares ? kFp8Block : 1; }
-  std::vector<ByteRange> ranges(const Param&, std::int64_t first_row, std::int64_t rows) const override;
+  std::vector<EncodedRange> ranges(const Param&, std::int64_t first_row, std::int64_t rows) const override;
   bool needs_max() const override { return blocks_ == Fp8Blocks::tensor; }
   void raise_max(const WeightRows&, const Tensor& max, const ExecContext&) const override;
   void encode(const WeightRows&, const Tensor& max, const Tensor& encoded, const ExecContext&) const override;

@@ -8,7 +8,7 @@
 
 namespace ring {
 
-struct ByteRange {
+struct EncodedRange {
   std::int64_t begin = 0, size = 0;
 };
 
@@ -34,7 +34,7 @@ class WeightEncoding {
   virtual std::int64_t row_multiple() const { return 1; }
   // Returns the bytes that the owner of these rows sends. Each byte that the format reads is in the ranges of exactly
   // one owner.
-  virtual std::vector<ByteRange> ranges(const Param&, std::int64_t first_row, std::int64_t rows) const = 0;
+  virtual std::vector<EncodedRange> ranges(const Param&, std::int64_t first_row, std::int64_t rows) const = 0;
 
   // If true, encode() needs the largest magnitude of the whole weight.
   virtual bool needs_max() const { return false; }

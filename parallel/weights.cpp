@@ -111,7 +111,7 @@ void WeightGather::write(const ShardPiece& p, const ExecContext& ctx) const {
   const Slot& slot = slots_.at(p.param);
   if (const WeightEncoding* const encoding = encoding_of(*p.param))
     return encoding->encode(rows_of_piece(p), slot.max, slot.bytes, ctx);
-  const ByteRange bytes = ranges_of(p)[0];
+  const EncodedRange bytes = ranges_of(p)[0];
   copy(slot.bytes.narrow(0, bytes.begin, bytes.size), own_.of(p).view_as(DType::u8), ctx.stream);
 }
 
@@ -128,7 +128,7 @@ void WeightGather::gather(std::size_t part, ScopePass pass, const ExecContext& c
     std::vector<OwnedPiece> pieces;
     for (const auto& [p, offset] : unit.pieces) {
       if (p.owner == comm_.rank()) write(p, ctx);
-      for (const ByteRange& r : ranges_of(p))
+      for (const EncodedRange& r : ranges_of(p))
         pieces.push_back({slots_.at(p.param).bytes.narrow(0, r.begin, r.size), p.owner});
     }
     buffer.unit = unit_index;
@@ -137,7 +137,7 @@ void WeightGather::gather(std::size_t part, ScopePass pass, const ExecContext& c
 }
 
 // Returns the bytes of a piece's rows in the slot of their parameter.
-std::vector<ByteRange> WeightGather::ranges_of(const ShardPiece& p) const {
+std::vector<EncodedRange> WeightGather::ranges_of(const ShardPiece& p) const {
   if (const WeightEncoding* const encoding = encoding_of(*p.param))
     return encoding->ranges(*p.param, p.first_row, p.rows);
   const auto size = static_cast<std::int64_t>(size_of(own_.flat.dtype()));

@@ -65,7 +65,7 @@ class WeightGather final : public WeightSource {
   void find_maxima(const ExecContext&);
   void gather(std::size_t part, ScopePass, const ExecContext&);
   void write(const ShardPiece&, const ExecContext&) const;
-  std::vector<ByteRange> ranges_of(const ShardPiece&) const;
+  std::vector<EncodedRange> ranges_of(const ShardPiece&) const;
   WeightRows rows_of_piece(const ShardPiece& p) const { return {*p.param, p.first_row, own_.of(p).view({p.rows, -1})}; }
 
   Communicator& comm_;

@@ -45,7 +45,7 @@ Fp8Matrix gathered(const Fp8Encoding& encoding, const Param& p, const Tensor& w,
   for (std::size_t i = 0; i < begins.size(); ++i) {
     const Tensor own = ctx.zeros({encoding.bytes(p)}, DType::u8);
     encoding.encode(rows_at(i), max, own, ctx);
-    for (const ByteRange& r : encoding.ranges(p, begins[i], rows_at(i).values.dim(0))) {
+    for (const EncodedRange& r : encoding.ranges(p, begins[i], rows_at(i).values.dim(0))) {
       copy(all.narrow(0, r.begin, r.size), own.narrow(0, r.begin, r.size), ctx.stream);
       for (std::int64_t b = r.begin; b < r.begin + r.size; ++b) ++sent[static_cast<std::size_t>(b)];
     }
