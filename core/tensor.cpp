@@ -86,6 +86,20 @@ Tensor Tensor::view(const Shape& wanted) const {
   return t;
 }
 
+Tensor Tensor::view_as(DType dtype) const {
+  const auto from = static_cast<std::int64_t>(size_of(dtype_)), to = static_cast<std::int64_t>(size_of(dtype));
+  const int last = shape_.size() - 1;
+  RING_CHECK(is_contiguous() && last >= 0 && shape_[last] * from % to == 0 && offset_ * from % to == 0, "view of ",
+             dtype_, shape_, " at element ", offset_, " as ", dtype,
+             ": the tensor is not contiguous, or its rows or its offset are no whole number of elements");
+  Tensor t = *this;
+  t.dtype_ = dtype;
+  t.shape_[last] = shape_[last] * from / to;
+  t.strides_ = packed_strides(t.shape_);
+  t.offset_ = offset_ * from / to;
+  return t;
+}
+
 Tensor Tensor::narrow(int dim, std::int64_t start, std::int64_t length) const {
   if (dim < 0) dim += shape_.size();
   RING_CHECK(dim >= 0 && dim < shape_.size() && start >= 0 && length >= 0 && start + length <= shape_[dim],

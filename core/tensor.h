@@ -34,6 +34,8 @@ class Tensor {
   bool unique() const { return storage_.use_count() == 1; }  // true if no other tensor shares the bytes
 
   Tensor view(const Shape&) const;  // shares the bytes; requires a contiguous tensor; one dim may be -1
+  // Returns the bytes of a contiguous tensor as elements of a different type; only the last dim changes.
+  Tensor view_as(DType) const;
   Tensor narrow(int dim, std::int64_t start, std::int64_t length) const;
   Tensor split_dim(int dim, std::int64_t inner) const;  // [.., n, ..] -> [.., n / inner, inner, ..], any strides
 

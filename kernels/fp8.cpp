@@ -63,6 +63,16 @@ void check(const QuantizeFp8& q) {
   RING_CHECK(q.max.value.dtype() == DType::f32, op, ": max is ", describe(q.max.value), ", expected f32");
 }
 
+void check(const TransposeFp8& t) {
+  constexpr std::string_view op = "transpose_fp8";
+  RING_CHECK(t.x.defined() && t.x.values.shape().size() == 2, op, ": x is ", describe(t.x.values),
+             ", expected a matrix");
+  check_matrix(op, "x", t.x, t.x.values.dim(0), t.x.values.dim(1));
+  check_matrix(op, "out", t.out, t.x.values.dim(1), t.x.values.dim(0));
+  RING_CHECK(t.x.blocks == t.out.blocks && t.x.blocks != Fp8Blocks::rows, op,
+             ": x and out must both have square blocks or one scale per tensor");
+}
+
 void check(const MatmulFp8& m) {
   constexpr std::string_view op = "matmul_fp8";
   RING_CHECK(m.c.defined() && m.c.shape().size() == 2 && m.a.defined() && m.a.values.shape().size() == 2, op, ": c is ",

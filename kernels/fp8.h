@@ -123,6 +123,16 @@ inline Cost cost(const QuantizeFp8& q) {
 }
 inline constinit Kernel<QuantizeFp8> quantize_fp8_kernel{"quantize_fp8"};
 
+// Writes the transpose of x [R,K] to out [K,R]: the same values with the same scales. Blocks are squares or tensor.
+struct TransposeFp8 {
+  Fp8Matrix x, out;
+};
+void check(const TransposeFp8&);  // throws Error if shapes, types or blocks do not fit
+inline Cost cost(const TransposeFp8& t) {
+  return cost_of(t.x.values, {t.x.values, t.x.scales, t.out.values, t.out.scales});
+}
+inline constinit Kernel<TransposeFp8> transpose_fp8_kernel{"transpose_fp8"};
+
 // c [M,N] = a b^T + bias + residual, or c += a b^T if `accumulate`, with a [M,K] and b [N,K]. FLOPs: 2 M N K. A linear
 // layer has three such GEMMs:
 //   y = x w^T

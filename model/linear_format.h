@@ -9,6 +9,7 @@
 namespace ring {
 
 class TrainingState;
+class WeightEncoding;
 struct Param;
 
 // A format, shared by all linear layers of the model that it is bound to.
@@ -39,6 +40,8 @@ class LinearFormat {
   virtual void hold_weights(bool /*hold*/) {}
   // Returns the state that training changes, such as a history of scales; null if there is none.
   virtual TrainingState* state() { return nullptr; }
+  // Returns the encoding in which ZeRO-3 gathers the weights of this format; null if it gathers their values.
+  virtual const WeightEncoding* encoding() const { return nullptr; }
 };
 
 }  // namespace ring

@@ -6,6 +6,7 @@
 
 #include "autograd/fp8_linear.h"
 #include "kernels/fp8.h"
+#include "model/fp8_encoding.h"
 #include "model/model.h"
 
 namespace ring {
@@ -20,16 +21,17 @@ std::int64_t local(std::int64_t n, const Param& p, Cut cut, int slices) {
 
 class Fp8Format final : public LinearFormat {
  public:
-  explicit Fp8Format(bool tensorwise) : tensorwise_(tensorwise) {}
+  explicit Fp8Format(bool tensorwise)
+      : tensorwise_(tensorwise), encoding_(tensorwise ? Fp8Blocks::tensor : Fp8Blocks::squares) {}
 
   Var apply(Run& run, const Var& x, const Param& weight, const Var& bias, const Var& residual) const override {
-    return fp8_linear(run, x, weight.var, bias, residual, options(run, weight));
+    return compute(run, x, weight, bias, residual, options(run, weight));
   }
   Var apply_to_swiglu(Run& run, const Var& gate_up, const Param& weight, const Var& bias,
                       const Var& residual) const override {
     Fp8Linear f = options(run, weight);
     f.swiglu = true;
-    return fp8_linear(run, gate_up, weight.var, bias, residual, f);
+    return compute(run, gate_up, weight, bias, residual, f);
   }
 
   std::string misfit(const Param& p, int slices) const override {
@@ -71,6 +73,7 @@ class Fp8Format final : public LinearFormat {
     holds_ = hold;
     held_.clear();
   }
+  const WeightEncoding* encoding() const override { return &encoding_; }
 
  private:
   Fp8Linear options(const Run& run, const Param& weight) const {
@@ -80,12 +83,24 @@ class Fp8Format final : public LinearFormat {
       f.tp = run.tp;
       f.shards = Fp8Shards::weight | (cut == Cut::inputs ? Fp8Shards::input : Fp8Shards::output);
     }
-    if (holds_) f.weight = &held_[&weight];
+    const Tensor& value = weight.var.value;
+    if (value.dtype() == DType::u8)
+      f.gathered = &(gathered_[&weight] = encoding_.matrix(weight, value));
+    else if (holds_)
+      f.weight = &held_[&weight];
     return f;
+  }
+  static Var compute(Run& run, const Var& x, const Param& weight, const Var& bias, const Var& residual,
+                     const Fp8Linear& f) {
+    Var w = weight.var;
+    if (f.gathered) w.value = f.gathered->values;
+    return fp8_linear(run, x, w, bias, residual, f);
   }
 
   bool tensorwise_, holds_ = false;
+  Fp8Encoding encoding_;
   mutable std::map<const Param*, Fp8Copies> held_;
+  mutable std::map<const Param*, Fp8Matrix> gathered_;  // views of the encoded weights
 };
 
 bool names(const std::string& pattern, const Param& p) {

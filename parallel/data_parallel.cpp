@@ -60,7 +60,7 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
     for (Param* p : params.layout()) p->var.value = in_flat(*p, shard_.weights.flat);
     source_ = std::make_unique<WeightBroadcast>(comm_, units_, shard_.weights.flat);
   } else {
-    source_ = std::make_unique<WeightGather>(comm_, units_, ctx_, shard_.weights);
+    source_ = std::make_unique<WeightGather>(comm_, slices_, units_, ctx_, shard_.weights);
   }
   shard_.initialise(seed, ctx_);
   stale_ = true;

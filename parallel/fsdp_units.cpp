@@ -82,11 +82,4 @@ FsdpUnits make_fsdp_units(const Model& model, const std::vector<ShardPiece>& pla
   return u;
 }
 
-std::vector<OwnedPiece> pieces_in(const FsdpUnit& unit, const Tensor& buffer) {
-  std::vector<OwnedPiece> out;
-  for (const FsdpUnitPiece& p : unit.pieces)
-    out.push_back({buffer.narrow(0, p.offset_in_buffer, p.piece.numel), p.piece.owner});
-  return out;
-}
-
 }  // namespace ring

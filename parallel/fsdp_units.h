@@ -6,7 +6,6 @@
 #include <optional>
 #include <vector>
 
-#include "comm/communicator.h"
 #include "model/model.h"
 #include "parallel/shard_plan.h"
 
@@ -38,8 +37,5 @@ struct FsdpUnits {
 };
 
 FsdpUnits make_fsdp_units(const Model&, const std::vector<ShardPiece>& plan);
-
-// Returns the unit's pieces as views of a buffer of the unit, with their owners.
-std::vector<OwnedPiece> pieces_in(const FsdpUnit&, const Tensor& buffer);
 
 }  // namespace ring

@@ -4,6 +4,9 @@
 #include <numeric>
 #include <utility>
 
+#include "model/linear_format.h"
+#include "model/weight_encoding.h"
+
 namespace ring {
 namespace {
 
@@ -14,14 +17,16 @@ ShardPiece piece(const Param& p, std::int64_t first_row, std::int64_t rows, int 
   return {&p, first_row, rows, p.offset + first_row * columns, rows * columns, owner, 0};
 }
 
-// Splits a parameter into its logical parameters. Returns it as one piece if one of them is not aligned for kernels.
+// Splits a parameter into its logical parameters. Returns it as one piece if one of them is not aligned for kernels or
+// for the encoding of the weight.
 std::vector<ShardPiece> natural_pieces(const Param& p) {
   std::vector<ShardPiece> out;
-  const std::int64_t rows = p.shape[0];
+  const WeightEncoding* const encoding = p.format ? p.format->encoding() : nullptr;
+  const std::int64_t rows = p.shape[0], multiple = encoding ? encoding->row_multiple() : 1;
   for (std::size_t i = 0; i < p.parts.size(); ++i) {
     const std::int64_t begin = i ? p.parts[i].first_row : 0;
     const std::int64_t end = i + 1 < p.parts.size() ? p.parts[i + 1].first_row : rows;
-    if (begin * columns_of(p) % kParamAlign) return {piece(p, 0, rows)};
+    if (begin * columns_of(p) % kParamAlign || begin % multiple) return {piece(p, 0, rows)};
     if (end > begin) out.push_back(piece(p, begin, end - begin));
   }
   return out;

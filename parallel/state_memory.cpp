@@ -1,6 +1,6 @@
 #include "parallel/state_memory.h"
 
-#include "parallel/fsdp_units.h"
+#include "parallel/weights.h"
 
 namespace ring {
 
@@ -13,14 +13,16 @@ StateMemory state_memory(Model& model, int zero, int ranks, int rank, const Para
   const int shared = ranks > 1 ? zero : 0;  // with one rank, as in DataParallel, everything is as with zero = 0
   const Parameters& params = model.parameters();
   const std::int64_t all = params.size();
-  std::int64_t trained = params.trained_size(), in_buffers = 0;
+  std::int64_t trained = params.trained_size(), in_buffers = 0, weight_buffers = 0;
   OwnedShard owned = own_everything(params);
   if (shared > 0) {
     const std::vector<ShardPiece> plan = plan_shards(params, ranks);
     owned.size = shard_size(plan, rank);
     owned.pieces = pieces_of_rank(plan, rank);
     trained = trained_size(plan, rank);
-    for (const std::int64_t buffer : make_fsdp_units(model, plan).buffers) in_buffers += buffer;
+    const FsdpUnits units = make_fsdp_units(model, plan);
+    for (const std::int64_t buffer : units.buffers) in_buffers += buffer;
+    for (const std::int64_t buffer : weight_buffer_bytes(units, types.weights)) weight_buffers += buffer;
   }
   const std::int64_t own = owned.size;
   StateMemory m;
@@ -32,7 +34,7 @@ StateMemory state_memory(Model& model, int zero, int ranks, int rank, const Para
   m.owned = std::move(owned);
   m.snapshot = bytes(own, types.master) + m.optimizer_states;
   if (shared >= 2) m.gradient_buffers = bytes(in_buffers, types.gradients);
-  if (shared == 3) m.weight_buffers = bytes(in_buffers, types.weights);
+  if (shared == 3) m.weight_buffers = static_cast<std::uint64_t>(weight_buffers);
   return m;
 }
 

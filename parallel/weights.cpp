@@ -1,6 +1,37 @@
 #include "parallel/weights.h"
 
+#include <algorithm>
+
+#include "model/linear_format.h"
+
 namespace ring {
+namespace {
+
+const WeightEncoding* encoding_of(const Param& p) { return p.format ? p.format->encoding() : nullptr; }
+
+bool has_max(const Param& p) {
+  const WeightEncoding* const encoding = encoding_of(p);
+  return encoding && encoding->needs_max();
+}
+
+// Returns the bytes of a parameter's slot in its unit's buffer.
+std::int64_t slot_bytes(const Param& p, DType weights) {
+  if (const WeightEncoding* const encoding = encoding_of(p)) return encoding->bytes(p);
+  return param_aligned(p.shape.numel()) * static_cast<std::int64_t>(size_of(weights));
+}
+
+}  // namespace
+
+std::vector<std::int64_t> weight_buffer_bytes(const FsdpUnits& units, DType weights) {
+  std::vector<std::int64_t> buffers(units.buffers.size());
+  for (const FsdpUnit& unit : units.units) {
+    std::int64_t bytes = 0;
+    for (const Param* p : unit.params) bytes += slot_bytes(*p, weights);
+    std::int64_t& buffer = buffers[static_cast<std::size_t>(unit.buffer)];
+    buffer = std::max(buffer, bytes);
+  }
+  return buffers;
+}
 
 WeightBroadcast::WeightBroadcast(Communicator& comm, const FsdpUnits& units, const Tensor& flat_weights)
     : comm_(comm), units_(units), flat_weights_(flat_weights), under_way_(units.units.size()) {
@@ -26,16 +57,33 @@ void WeightBroadcast::need(std::size_t part, ScopePass, const ExecContext& ctx) 
   }
 }
 
-WeightGather::WeightGather(Communicator& comm, const FsdpUnits& units, const ExecContext& ctx, const FlatBuffer& own)
-    : comm_(comm), units_(units), own_(own) {
-  for (const std::int64_t size : units.buffers)
-    buffers_.push_back({ctx.zeros({size}, own.flat.dtype(), Lifetime::run), {}, {}});
-  for (const FsdpUnit& unit : units.units)
-    for (std::size_t i = 0; i < unit.params.size(); ++i) {
-      Param& p = *unit.params[i];
-      const Tensor& buffer = buffers_[static_cast<std::size_t>(unit.buffer)].tensor;
-      p.var.value = buffer.narrow(0, unit.param_offsets[i], p.shape.numel()).view(p.shape);
+WeightGather::WeightGather(Communicator& comm, Communicator& slices, const FsdpUnits& units, const ExecContext& ctx,
+                           const FlatBuffer& own)
+    : comm_(comm), slices_(slices), units_(units), own_(own) {
+  for (const std::int64_t bytes : weight_buffer_bytes(units, own.flat.dtype()))
+    buffers_.push_back({ctx.zeros({bytes}, DType::u8, Lifetime::run), {}, {}});
+  std::vector<const Param*> with_max;
+  for (const FsdpUnit& unit : units.units) {
+    std::int64_t offset = 0;
+    for (Param* p : unit.params) {
+      const std::int64_t bytes = slot_bytes(*p, own.flat.dtype());
+      place(*p, buffers_[static_cast<std::size_t>(unit.buffer)].tensor.narrow(0, offset, bytes));
+      offset += bytes;
+      if (has_max(*p)) with_max.push_back(p);
     }
+  }
+  if (with_max.empty()) return;
+  maxima_ = ctx.zeros({std::ssize(with_max)}, DType::f32, Lifetime::run);
+  for (std::size_t i = 0; i < with_max.size(); ++i)
+    slots_[with_max[i]].max = maxima_.narrow(0, static_cast<std::int64_t>(i), 1);
+}
+
+void WeightGather::place(Param& p, const Tensor& bytes) {
+  slots_[&p].bytes = bytes;
+  p.var.value = bytes;
+  if (encoding_of(p)) return;
+  const DType type = own_.flat.dtype();
+  p.var.value = bytes.view_as(type).narrow(0, 0, p.shape.numel()).view(p.shape);
 }
 
 void WeightGather::on_owners_updated(const ExecContext& ctx) {
@@ -44,6 +92,27 @@ void WeightGather::on_owners_updated(const ExecContext& ctx) {
     buffer.under_way.reset();
     buffer.unit.reset();
   }
+  if (maxima_.defined()) find_maxima(ctx);
+}
+
+// Computes the maxima of whole weights: owners have some of a weight's rows, and tensor-parallel ranks have shards.
+void WeightGather::find_maxima(const ExecContext& ctx) {
+  fill_zero(maxima_, ctx.stream);
+  for (const FsdpUnit& unit : units_.units)
+    for (const auto& [p, offset] : unit.pieces)
+      if (p.owner == comm_.rank() && has_max(*p.param))
+        encoding_of(*p.param)->raise_max(rows_of_piece(p), slots_.at(p.param).max, ctx);
+  for (Communicator* group : {&comm_, &slices_})
+    if (group->size() > 1) group->all_reduce(maxima_, Reduce::max, ctx.stream.record()).wait(ctx.stream);
+}
+
+// Writes the rows of this rank's piece to their slot.
+void WeightGather::write(const ShardPiece& p, const ExecContext& ctx) const {
+  const Slot& slot = slots_.at(p.param);
+  if (const WeightEncoding* const encoding = encoding_of(*p.param))
+    return encoding->encode(rows_of_piece(p), slot.max, slot.bytes, ctx);
+  const EncodedRange bytes = ranges_of(p)[0];
+  copy(slot.bytes.narrow(0, bytes.begin, bytes.size), own_.of(p).view_as(DType::u8), ctx.stream);
 }
 
 // Starts gathering the part's units that are not in their buffers yet. A gather may overwrite a buffer while the
@@ -56,12 +125,23 @@ void WeightGather::gather(std::size_t part, ScopePass pass, const ExecContext& c
     if (buffer.unit == unit_index) continue;
     if (pass == ScopePass::backward && unit.only_tables) continue;  // backward does not read the values of tables
     if (buffer.under_way) buffer.under_way->wait(ctx.stream);
-    for (const FsdpUnitPiece& p : unit.pieces)
-      if (p.piece.owner == comm_.rank())
-        copy(buffer.tensor.narrow(0, p.offset_in_buffer, p.piece.numel), own_.of(p.piece), ctx.stream);
+    std::vector<OwnedPiece> pieces;
+    for (const auto& [p, offset] : unit.pieces) {
+      if (p.owner == comm_.rank()) write(p, ctx);
+      for (const EncodedRange& r : ranges_of(p))
+        pieces.push_back({slots_.at(p.param).bytes.narrow(0, r.begin, r.size), p.owner});
+    }
     buffer.unit = unit_index;
-    buffer.under_way = comm_.broadcast_pieces(pieces_in(unit, buffer.tensor), ctx.stream.record());
+    buffer.under_way = comm_.broadcast_pieces(pieces, ctx.stream.record());
   }
+}
+
+// Returns the bytes of a piece's rows in the slot of their parameter.
+std::vector<EncodedRange> WeightGather::ranges_of(const ShardPiece& p) const {
+  if (const WeightEncoding* const encoding = encoding_of(*p.param))
+    return encoding->ranges(*p.param, p.first_row, p.rows);
+  const auto size = static_cast<std::int64_t>(size_of(own_.flat.dtype()));
+  return {{(p.offset - p.param->offset) * size, p.numel * size}};
 }
 
 void WeightGather::need(std::size_t part, ScopePass pass, const ExecContext& ctx) {

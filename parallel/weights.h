@@ -1,8 +1,10 @@
 #pragma once
 // Distribution of weights from their owners to the ranks that compute with them.
 
+#include <map>
 #include <optional>
 
+#include "model/weight_encoding.h"
 #include "parallel/fsdp_units.h"
 #include "parallel/owned_shard.h"
 
@@ -34,12 +36,17 @@ class WeightBroadcast final : public WeightSource {
   std::vector<std::optional<Work>> under_way_;  // broadcasts in flight, by unit
 };
 
+// Returns the bytes of each buffer of gathered weights (ZeRO-3), in the order of FsdpUnits::buffers.
+std::vector<std::int64_t> weight_buffer_bytes(const FsdpUnits&, DType weights);
+
 // ZeRO-3: only the owners store weights. A unit is gathered into its buffer before it is used, while the previous part
-// computes, once in forward and once in backward.
+// computes, once in forward and once in backward. Weights whose format has an encoding (model/weight_encoding.h) are
+// gathered encoded: their owners encode them instead of copying them into the buffer.
 class WeightGather final : public WeightSource {
  public:
-  // Binds every parameter's value to its slot in the buffers. own: this rank's weights.
-  WeightGather(Communicator&, const FsdpUnits&, const ExecContext&, const FlatBuffer& own);
+  // Binds every parameter's value to its slot in the buffers. slices: the tensor-parallel group. own: this rank's
+  // weights.
+  WeightGather(Communicator&, Communicator& slices, const FsdpUnits&, const ExecContext&, const FlatBuffer& own);
   void on_owners_updated(const ExecContext&) override;
   void need(std::size_t part, ScopePass, const ExecContext&) override;
   std::size_t bytes() const override;
@@ -50,12 +57,24 @@ class WeightGather final : public WeightSource {
     std::optional<std::size_t> unit;  // unit whose weights are in the buffer or in flight to it
     std::optional<Work> under_way;
   };
+  struct Slot {
+    Tensor bytes;  // u8, in the buffer of the parameter's unit
+    Tensor max;    // f32 [1], the maximum of the whole weight; undefined unless WeightEncoding::needs_max()
+  };
+  void place(Param&, const Tensor& bytes);
+  void find_maxima(const ExecContext&);
   void gather(std::size_t part, ScopePass, const ExecContext&);
+  void write(const ShardPiece&, const ExecContext&) const;
+  std::vector<EncodedRange> ranges_of(const ShardPiece&) const;
+  WeightRows rows_of_piece(const ShardPiece& p) const { return {*p.param, p.first_row, own_.of(p).view({p.rows, -1})}; }
 
   Communicator& comm_;
+  Communicator& slices_;
   const FsdpUnits& units_;
   FlatBuffer own_;
   std::vector<WeightBuffer> buffers_;
+  std::map<const Param*, Slot> slots_;
+  Tensor maxima_;  // f32, one per weight with a maximum; undefined if there are none
 };
 
 }  // namespace ring

@@ -96,9 +96,19 @@ void release_weight(const Backward& back, const Fp8Linear& f, const SlotPtr& w) 
   if (f.weight && back.final_pass && w && w->uses == 1) *f.weight = {};
 }
 
+// Returns the requested copies of a weight that was gathered in FP8.
+Fp8Copies copies_of_gathered(const ExecContext& ctx, const Fp8Matrix& w, Which copies) {
+  Fp8Copies q{w, {}};
+  if (copies == Which::plain) return q;
+  q.transposed = empty_fp8(w.values.dim(1), w.values.dim(0), w.blocks, ctx);
+  transpose_fp8_kernel({w, q.transposed}, ctx);
+  return q;
+}
+
 // Returns the quantized w. If f.weight keeps copies, quantizes both w and its transpose at the first use; otherwise
 // only the requested copies.
 Fp8Copies quantize_weight(const ExecContext& ctx, const Fp8Linear& f, const Tensor& w, Which copies) {
+  if (f.gathered) return copies_of_gathered(ctx, *f.gathered, copies);
   if (!f.weight) return quantize(ctx, f, Fp8Shards::weight, w, copies);
   if (!f.weight->plain.defined()) *f.weight = quantize(ctx, f, Fp8Shards::weight, w, Which::both);
   return *f.weight;

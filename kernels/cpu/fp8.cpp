@@ -99,6 +99,19 @@ void run_quantize(const QuantizeFp8& q, const ExecContext& ctx) {
   (q.x.dtype() == DType::bf16 ? quantize_all<bf16> : quantize_all<float>)(q, ctx);
 }
 
+void run_transpose_fp8(const TransposeFp8& t, const ExecContext& ctx) {
+  check(t);
+  const auto transpose = []<class T>(const Tensor& from, const Tensor& to, std::int64_t first, std::int64_t last) {
+    for (std::int64_t r = first; r < last; ++r)
+      for (std::int64_t c = 0; c < from.dim(1); ++c)
+        to.data<T>()[c * to.stride(0) + r] = from.data<T>()[r * from.stride(0) + c];
+  };
+  transpose.operator()<float>(t.x.scales, t.out.scales, 0, t.x.scales.dim(0));
+  ctx.stream.pool().parallel_for(t.x.values.dim(0), row_grain(t.x.values.dim(1)), [&](auto begin, auto end, int) {
+    transpose.operator()<std::uint8_t>(t.x.values, t.out.values, begin, end);
+  });
+}
+
 // Returns the unscaled values of a matrix, which f32 represents exactly.
 std::vector<float> decode(const Tensor& values) {
   std::vector<float> out;
@@ -147,6 +160,7 @@ void run_matmul(const MatmulFp8& p, const ExecContext& ctx) {
 
 const bool added[] = {
     quantize_fp8_kernel.add(Backend::cpu, {"loops", run_quantize}),
+    transpose_fp8_kernel.add(Backend::cpu, {"loops", run_transpose_fp8}),
     matmul_fp8_kernel.add(Backend::cpu, {"loops", run_matmul}),
     rms_norm_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),
     swiglu_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),

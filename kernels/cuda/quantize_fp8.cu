@@ -36,6 +36,50 @@ void run_quantize(const QuantizeFp8& q, const ExecContext& ctx) {
   });
 }
 
+// Values and scales of an FP8 matrix to transpose.
+struct Codes {
+  Fp8Rows x;
+  bool squares;  // false: one scale per tensor
+
+  // Returns 8 codes of a row; codes outside the matrix are 0.
+  __device__ uint2 load(const QuantizeParams& p, std::int64_t row, std::int64_t column) const {
+    if (row >= p.rows) return {};
+    const std::uint8_t* from = x.values + row * x.value_stride + column;
+    if (column + kEach <= p.columns) return *reinterpret_cast<const uint2*>(from);
+    uint2 codes = {};
+    for (int c = 0; c < kEach; ++c)
+      if (column + c < p.columns) (c < 4 ? codes.x : codes.y) |= static_cast<unsigned>(from[c]) << 8 * (c % 4);
+    return codes;
+  }
+};
+
+__global__ void __launch_bounds__(kBlock) transpose_codes(const Codes source, const QuantizeParams p) {
+  __shared__ TransposedTile staged;
+  const Place at(p);
+  ThreadCodes codes;
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) codes.rows[r] = source.load(p, at.row() + r, at.column());
+  if (threadIdx.x == 0 && (source.squares || (at.block_row == 0 && at.block_column == 0)))
+    p.transposed.scales[at.block_column * p.transposed.scale_stride + at.block_row] =
+        source.x.scales[at.block_row * source.x.scale_stride + at.block_column];
+  write_tile(p, at, codes, at.block_column * kSide, p.columns, staged);
+}
+
+void run_transpose_fp8(const TransposeFp8& t, const ExecContext& ctx) {
+  check(t);
+  const std::int64_t rows = t.x.values.dim(0), columns = t.x.values.dim(1);
+  const QuantizeParams p{.rows = rows,
+                         .columns = columns,
+                         .tiles_across = static_cast<unsigned>(fp8_blocks(columns)),
+                         .packed = true,
+                         .out = {},
+                         .transposed = Fp8Rows(t.out),
+                         .max = nullptr,
+                         .given = false};
+  launch_tiles(ctx, transpose_codes, Codes{Fp8Rows(t.x), t.x.blocks == Fp8Blocks::squares}, p);
+}
+
+const bool added_transpose_fp8 = transpose_fp8_kernel.add(Backend::cuda, {"tiles", run_transpose_fp8});
 const bool added_quantize_fp8 = quantize_fp8_kernel.add(Backend::cuda, {"tiles", run_quantize});
 
 }  // namespace

@@ -190,6 +190,18 @@ TEST_F(TensorTest, WrapNeedsEnoughBytes) {
   EXPECT_NE(message([&] { Tensor::wrap(storage, {-2}, DType::i32); }), "");
 }
 
+TEST_F(TensorTest, BytesHaveADifferentType) {
+  std::vector<float> numbers = {1, 2, 3, 4, 5, 6};
+  const Tensor t = Tensor::wrap(std::make_shared<Storage>(numbers.data(), 24, Device{}, nullptr), {3, 2}, DType::f32);
+  const Tensor bytes = t.narrow(0, 1, 2).view_as(DType::u8);
+  EXPECT_EQ(bytes.shape(), (Shape{2, 8}));
+  EXPECT_EQ(bytes.raw(), t.raw() + 8);
+  EXPECT_EQ(bytes.view({16}).narrow(0, 4, 8).view_as(DType::f32).data<float>()[1], 5);
+  EXPECT_THROW(bytes.view({16}).narrow(0, 2, 8).view_as(DType::f32), Error);  // starts within a number
+  EXPECT_THROW(bytes.view({16}).narrow(0, 0, 6).view_as(DType::f32), Error);  // ends within a number
+  EXPECT_THROW(t.narrow(1, 0, 1).view_as(DType::u8), Error);                  // not contiguous
+}
+
 TEST_F(TensorTest, ForeignMemoryLivesAsLongAsATensorUsesIt) {
   auto owner = std::make_shared<std::vector<std::int32_t>>(4, 9);
   const std::weak_ptr<std::vector<std::int32_t>> watch = owner;

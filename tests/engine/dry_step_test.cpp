@@ -9,10 +9,12 @@
 #include "core/fields.h"
 #include "core/step_arena.h"
 #include "engine/activation_fit.h"
+#include "engine/devices.h"
 #include "engine/memory_check.h"
 #include "engine/memory_choice.h"
 #include "engine/rates.h"
 #include "engine/resolve.h"
+#include "model/architectures.h"
 #include "tests/bench/refusing.h"
 
 namespace ring {
@@ -141,6 +143,48 @@ TEST(DryStep, SendsTheMessagesOfTheirType) {
         EXPECT_EQ(gathered, calls * heads * all * (2 * keys + (messages == "exact" ? gradients : 0)));
       }
     }
+}
+
+// Bytes of a block that ZeRO-3 gathers with this format, on a GPU: 2 per number, or, in a linear layer in FP8, 1 per
+// number and 4 per scale, in rows of scales of 16 bytes.
+std::size_t gathered_bytes(const Config& c, const std::string& format) {
+  const std::unique_ptr<Model> model = make_model(c.model, vocab_padding(Backend::cuda));
+  const std::vector<ModelPart> parts = model->parts();
+  std::int64_t bytes = 0;
+  for (const Param* p : parts[1].params) {
+    if (!p->linear || format == "bf16") {
+      bytes += 2 * p->shape.numel();
+      continue;
+    }
+    const auto up = [](std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit; };
+    const std::int64_t rows = format == "fp8_tensor" ? 1 : up(p->shape[0], 128);
+    bytes += p->shape.numel() + rows * 16 * (format == "fp8_tensor" ? 1 : up(up(p->shape[1], 128), 4));
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
+TEST(DryStep, WeightsOfFp8LayersAreGatheredInHalfTheBytes) {
+  Config c = dry_config({"run.device=cuda", "parallel.zero=3", "model.layers=4"});
+  c.model.vocab_size = 500;
+  std::vector<std::size_t> gathers, buffers, maxima;
+  for (const char* format : {"bf16", "fp8_blocks", "fp8_tensor"}) {
+    c.train.linears = format;
+    const Config resolved = resolve_config(c, 500, 2, Backend::cuda, false);
+    const DryStep dry = dry_step(resolved, 2, ActivationPlan::uniform(4, Recompute::none, false));
+    const std::size_t bytes = gathered_bytes(resolved, format);
+    const auto count = [&](std::string_view operation, std::size_t size) {
+      return static_cast<std::size_t>(std::ranges::count_if(dry.transfers, [&](const DryTransfer& t) {
+        return t.transfer.operation == operation && t.transfer.bytes == size;
+      }));
+    };
+    gathers.push_back(count("broadcast", bytes));
+    maxima.push_back(count("all_reduce", std::size_t{4} * 4 * 4));  // f32, of 4 weights in each of 4 blocks
+    buffers.push_back(dry.weight_buffers);
+  }
+  EXPECT_GE(gathers[0], 6u) << "4 in the forward, and those that the backward does not find in the buffers";
+  EXPECT_EQ(gathers, std::vector(3, gathers[0]));
+  EXPECT_EQ(maxima, (std::vector<std::size_t>{0, 0, 1}));
+  for (const std::size_t fp8 : {buffers[1], buffers[2]}) EXPECT_LT(fp8, buffers[0]);
 }
 
 // Returns the smallest budget of which 96 % are at least that many bytes.

@@ -47,14 +47,21 @@ class Fp8LinearOp : public Fp8 {
     for (std::size_t i = 0; i < in.x.size(); i += 97) in.x[i] *= 64;  // scales differ
     return in;
   }
-  LinearResults run_op(const Inputs& in, const Fp8Linear& f, bool recompute) const {
+  // gathered: if not null, the weight in FP8.
+  LinearResults run_op(const Inputs& in, Fp8Linear f, bool recompute, const Fp8Matrix* gathered = nullptr) const {
     const ExecContext ctx = context();
     Tape tape;
     ring::Run run{.ctx = ctx, .tape = &tape, .recompute = recompute};
     const auto leaf = [&](const Shape& shape, const Values& v) {
       return Var{make_tensor(shape, GetParam().dtype, v, ctx), std::make_shared<GradSlot>()};
     };
-    const Var x = leaf({kN, kK}, in.x), w = leaf({kM, kK}, in.w), b = leaf({kM}, in.b), r = leaf({kN, kM}, in.r);
+    const Var x = leaf({kN, kK}, in.x), b = leaf({kM}, in.b), r = leaf({kN, kM}, in.r);
+    Var w = leaf({kM, kK}, in.w);
+    if (gathered) {
+      w.value = gathered->values;
+      for (const Var& v : {w, b}) v.slot->grad = ctx.zeros(v.value.shape(), GetParam().dtype), v.slot->bound = true;
+      f.gathered = gathered;
+    }
     const Var y = fp8_linear(run, x, w, b, r, f), again = fp8_linear(run, x, w, b, r, f);
     const Var sum = add(run, y, again);
     LinearResults all{.y = read_values(y.value, ctx)};
@@ -108,6 +115,27 @@ TEST_P(Fp8LinearOp, KeepsTheWeightQuantized) {
       EXPECT_EQ(got.dx, want.dx);
       EXPECT_EQ(got.dw, want.dw);
       EXPECT_FALSE(copies.plain.defined() || copies.transposed.defined());
+    }
+  }
+}
+
+// A weight that is available only in FP8 gives bit-identical results.
+TEST_P(Fp8LinearOp, ReadsAGatheredWeight) {
+  const Inputs in = inputs();
+  for (const bool tensorwise : {false, true}) {
+    SCOPED_TRACE(tensorwise);
+    const LinearResults want = run_op(in, {.tensorwise = tensorwise}, false);
+    const ExecContext ctx = context();
+    const Fp8Matrix w = empty_fp8(kM, kK, tensorwise ? Fp8Blocks::tensor : Fp8Blocks::squares, ctx);
+    const Fp8Max max{tensorwise ? ctx.zeros({1}) : Tensor{}};
+    quantize_fp8_kernel({make(kW, in.w, ctx), w, {}, max}, ctx);
+    ctx.stream.synchronize();
+    for (const bool recompute : {false, true}) {
+      const LinearResults got = run_op(in, {.tensorwise = tensorwise}, recompute, &w);
+      EXPECT_EQ(got.y, want.y);
+      EXPECT_EQ(got.dx, want.dx);
+      EXPECT_EQ(got.dw, want.dw);
+      EXPECT_EQ(got.db, want.db);
     }
   }
 }

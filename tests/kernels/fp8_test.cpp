@@ -106,6 +106,44 @@ TEST_P(Fp8, QuantizesAPartLikeTheWhole) {
             std::vector<std::uint8_t>(all.begin() + 128 * e.columns, all.end()));
 }
 
+// As above, for square blocks.
+TEST_P(Fp8, QuantizesRowsOfSquaresLikeTheWhole) {
+  const ExecContext ctx = context();
+  const Extents e{300, 144};
+  const Tensor x = make(e, planted(e, GetParam().dtype, false), ctx);
+  const Fp8Matrix whole = empty_fp8(e.rows, e.columns, Fp8Blocks::squares, ctx);
+  const Fp8Matrix parts = empty_fp8(e.rows, e.columns, Fp8Blocks::squares, ctx);
+  quantize_fp8_kernel({x, whole, {}}, ctx);
+  for (const std::int64_t first : {0, 256, 128}) {
+    const std::int64_t rows = std::min(kFp8Block, e.rows - first);
+    const Fp8Matrix part{parts.values.narrow(0, first, rows), parts.scales.narrow(0, first / kFp8Block, 1),
+                         Fp8Blocks::squares};
+    quantize_fp8_kernel({x.narrow(0, first, rows), part, {}}, ctx);
+  }
+  EXPECT_EQ(read(parts, ctx), read(whole, ctx));
+}
+
+TEST_P(Fp8, TransposesSquaresAndTensors) {
+  for (const Extents& e : kExtents)
+    for (const Fp8Blocks blocks : {Fp8Blocks::squares, Fp8Blocks::tensor}) {
+      const bool tensorwise = blocks == Fp8Blocks::tensor;
+      SCOPED_TRACE(str(e.rows, " x ", e.columns, tensorwise ? ", tensor" : ", squares"));
+      const ExecContext ctx = context();
+      const Fp8Matrix x = empty_fp8(e.rows, e.columns, blocks, ctx), out = empty_fp8(e.columns, e.rows, blocks, ctx);
+      const Fp8Max max{tensorwise ? ctx.zeros({1}) : Tensor{}};
+      quantize_fp8_kernel({make(e, planted(e, GetParam().dtype, tensorwise), ctx), x, {}, max}, ctx);
+      transpose_fp8_kernel({x, out}, ctx);
+      const HostFp8 from = read(x, ctx), to = read(out, ctx);
+      EXPECT_EQ(to.values, transposed(from.values, e.rows, e.columns));
+      EXPECT_EQ(to.scales,
+                tensorwise ? from.scales : transposed(from.scales, fp8_blocks(e.rows), fp8_blocks(e.columns)));
+    }
+  const ExecContext ctx = context();
+  const Fp8Matrix rows = empty_fp8(16, 32, Fp8Blocks::rows, ctx), square = empty_fp8(32, 16, Fp8Blocks::squares, ctx);
+  EXPECT_THROW(transpose_fp8_kernel({rows, empty_fp8(32, 16, Fp8Blocks::rows, ctx)}, ctx), Error);
+  EXPECT_THROW(transpose_fp8_kernel({square, square}, ctx), Error);
+}
+
 class Fp8Products : public Fp8 {
  protected:
   Fp8Matrix quantize(const Values& x, std::int64_t rows, std::int64_t columns, Fp8Blocks blocks,

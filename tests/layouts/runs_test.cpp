@@ -72,11 +72,14 @@ class LayoutRuns : public TrainingRuns {
 // Sequences are so long that recomputing activations saves more than a tenth of the memory.
 class GpuDistLayoutRuns : public LayoutRuns {
  protected:
+  static Settings shape() {
+    return {"run.device=cuda",    kTuning,         "model.context=1024", "model.layers=4",
+            "model.width=256",    "model.heads=8", "model.head_dim=64",  "train.batch_size=16",
+            "train.micro_batch=4"};
+  }
   void disturb_all(int ranks) {
     if (device_count(Backend::cuda) < ranks) GTEST_SKIP() << "fewer than " << ranks << " GPUs";
-    set_up({"run.device=cuda", kTuning, "model.context=1024", "model.layers=4", "model.width=256", "model.heads=8",
-            "model.head_dim=64", "train.batch_size=16", "train.micro_batch=4"},
-           ranks);
+    set_up(shape(), ranks);
     disturb({"content", "zero3"}, true);
     disturb({"importance", "cp_ring"}, true);
     disturb({"pools", ranks == 2 ? "tp" : "tp_cp_ring"}, false);
@@ -85,6 +88,22 @@ class GpuDistLayoutRuns : public LayoutRuns {
 
 TEST_F(GpuDistLayoutRuns, DisturbedRunsOfTwoGpusKeepTheirBits) { disturb_all(2); }
 TEST_F(GpuDistLayoutRuns, DisturbedRunsOfFourGpusKeepTheirBits) { disturb_all(4); }
+
+// With ZeRO-3 layers read weights that their owners quantized, with ZeRO-2 weights that each rank quantized.
+TEST_F(GpuDistLayoutRuns, WeightsGatheredInFp8ChangeNoBit) {
+  if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "fewer than 2 GPUs";
+  for (const char* format : {"fp8_blocks", "fp8_tensor"}) {
+    SCOPED_TRACE(format);
+    Settings fp8 = shape();
+    fp8.insert(fp8.end(), {str("train.linears=", format), "model.mlp_width=768"});
+    set_up(fp8, 2);
+    for (const char* directory : {"calm", "gathered"}) fs::remove_all(dir_ / directory);
+    train({"dense", "zero2"}, "calm");
+    train({"dense", "zero3"}, "gathered");
+    ASSERT_GE(losses("calm").size(), 8u);
+    EXPECT_EQ(losses("gathered"), losses("calm")) << log();
+  }
+}
 
 class DistLayoutRuns : public LayoutRuns {};
 

@@ -97,6 +97,29 @@ TEST(ShardPlan, SharesAreEqualForTheNamedConfigs) {
   }
 }
 
+// Each square block of an FP8 weight has a single owner. Weights whose logical parameters have whole blocks are divided
+// as without FP8.
+TEST(ShardPlan, BlocksOfFp8WeightsHaveOneOwner) {
+  for (const std::int64_t width : {64, 256}) {
+    ModelConfig config = tiny_config().model;
+    config.width = width;
+    Decoder plain(config), blocks(config);
+    bind_linears(blocks, {"fp8_blocks", {}}, 1);
+    plain.parameters().lay_out(), blocks.parameters().lay_out();
+    const std::vector<ShardPiece> plan = plan_shards(blocks.parameters(), 2);
+    expect_partition(blocks.parameters(), plan, 2);
+    std::size_t whole = 0;
+    for (const ShardPiece& p : plan)
+      if (p.param->format) {
+        EXPECT_EQ(p.first_row % 128, 0) << p.param->parts[0].name;
+        whole += p.rows == p.param->shape[0] && p.param->parts.size() > 1;
+      }
+    const auto layers = static_cast<std::size_t>(config.layers);
+    EXPECT_EQ(whole, width == 64 ? 2 * layers : layers) << "qkv if heads are narrow, and gate and up, of 96 rows each";
+    EXPECT_EQ(plan.size() + (width == 64 ? 3 : 1) * layers, plan_shards(plain.parameters(), 2).size());
+  }
+}
+
 // Each rank has its share of the update FLOPs, up to one matrix.
 TEST(ShardPlan, MatricesThatAreUpdatedAsAWholeAreDividedByTheirFlops) {
   OptimizerConfig muon;

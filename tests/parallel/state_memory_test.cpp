@@ -28,6 +28,7 @@ std::string text_of(const StateMemory& m) {
 StateMemory foreseen_memory(const Config& config, Decoder& model, int zero, int ranks, int rank) {
   const int slices = static_cast<int>(config.parallel.tp);
   bind_groups(config.optimizer, model.parameters());
+  bind_linears(model, linears_of(config.train), slices);
   model.shard({rank % slices, slices});
   return state_memory(model, zero, ranks / slices, rank / slices, {},
                       [&](const OwnedShard& owned) { return state_bytes(config.optimizer, owned); });
@@ -35,7 +36,7 @@ StateMemory foreseen_memory(const Config& config, Decoder& model, int zero, int 
 
 class DistStateMemory : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Updates, DistStateMemory,
-                         testing::Values("optimizer.kind=adamw", "optimizer.kind=muon",
+                         testing::Values("optimizer.kind=adamw", "optimizer.kind=muon", "train.linears=fp8_tensor",
                                          "optimizer.groups=[{match: ['embedding.*', 'blocks.0.*'], frozen: true}]"));
 
 TEST_P(DistStateMemory, IsPredictedForEveryLayout) {

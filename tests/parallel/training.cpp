@@ -128,16 +128,13 @@ class Rank {
       part_norms.push_back(r.part_norms);
       watched.push_back(r.watched);
       sources.push_back(r.sources);
+      if (options_.validate_often) evaluation(), evaluation_of_average();
     }
     report_sources(g, sources);
     report_index_losses(g, index_losses);
     Evaluation validation;
     if (options_.validate) validation = evaluation();
-    if (options_.validate && trainer_.averages()) {
-      trainer_.swap_average_weights();
-      report_average(g, evaluation().loss);
-      trainer_.swap_average_weights();
-    }
+    if (options_.validate && trainer_.averages()) report_average(g, evaluation_of_average());
     if (options_.score) score_requests(g);
     std::string saved;
     if (!options_.save.empty())
@@ -156,6 +153,13 @@ class Rank {
     return evaluate(trainer_.model(), ctx_,
                     ValidationSet(open_corpora(config_.data), loader_options(config_, *mesh_), 8), mesh_->host(),
                     &trainer_.cp_batches(), &mesh_->axis("tp"));
+  }
+  double evaluation_of_average() {
+    if (!trainer_.averages()) return 0;
+    trainer_.swap_average_weights();
+    const double loss = evaluation().loss;
+    trainer_.swap_average_weights();
+    return loss;
   }
   static void report_average(Gathered& g, double loss) {
     const std::lock_guard lock(g.mutex);

@@ -26,14 +26,15 @@ struct TrainingOptions {
   // Settings such as "parallel.zero=2", applied to the config of tests/trainer/tiny.h with one thread. parallel.dp etc.
   // define the mesh.
   std::vector<std::string> overrides;
-  std::string load;           // checkpoint of any layout to start from; empty: start fresh
-  std::string save;           // folder for a checkpoint after the last step; empty: none
-  int steps_behind = 0;       // steps that ranks train on while a thread writes it again to `save` + "-behind"
-  bool init_from = false;     // true: take only weights from `load`
-  bool validate = false;      // compute the validation loss at the end, with train.ema also that of the average
-  bool score = false;         // evaluate some requests at the end
-  bool dry = false;           // ask dry_step() how much memory a step takes on each rank
-  bool verify_order = false;  // compare every collective between ranks
+  std::string load;             // checkpoint of any layout to start from; empty: start fresh
+  std::string save;             // folder for a checkpoint after the last step; empty: none
+  int steps_behind = 0;         // steps that ranks train on while a thread writes it again to `save` + "-behind"
+  bool init_from = false;       // true: take only weights from `load`
+  bool validate = false;        // compute the validation loss at the end, with train.ema also that of the average
+  bool validate_often = false;  // also compute, and ignore, the validation losses after each step
+  bool score = false;           // evaluate some requests at the end
+  bool dry = false;             // ask dry_step() how much memory a step takes on each rank
+  bool verify_order = false;    // compare every collective between ranks
 };
 
 struct Training {

@@ -1,0 +1,33 @@
+#pragma once
+// FP8 weights as ZeRO-3 gathers them: the values of the whole matrix, one byte each, and then its scales.
+
+#include "kernels/fp8.h"
+#include "model/weight_encoding.h"
+
+namespace ring {
+
+class Fp8Encoding final : public WeightEncoding {
+ public:
+  // blocks: squares or tensor. The rows and columns of weights are multiples of 16.
+  explicit Fp8Encoding(Fp8Blocks blocks) : blocks_(blocks) {}
+
+  // Returns the matrix in the bytes of an encoded weight.
+  Fp8Matrix matrix(const Param&, const Tensor& encoded) const;
+
+  std::int64_t bytes(const Param&) const override;
+  // Each block of squares has a single owner, who can compute its scale.
+  std::int64_t row_multiple() const override { return blocks_ == Fp8Blocks::squares ? kFp8Block : 1; }
+  std::vector<EncodedRange> ranges(const Param&, std::int64_t first_row, std::int64_t rows) const override;
+  bool needs_max() const override { return blocks_ == Fp8Blocks::tensor; }
+  void raise_max(const WeightRows&, const Tensor& max, const ExecContext&) const override;
+  void encode(const WeightRows&, const Tensor& max, const Tensor& encoded, const ExecContext&) const override;
+
+ private:
+  std::int64_t scale_rows(std::int64_t rows) const { return needs_max() ? 1 : fp8_blocks(rows); }
+  std::int64_t scale_columns(const Param& p) const { return needs_max() ? 1 : fp8_blocks(p.shape[1]); }
+  std::int64_t scale_row_bytes(const Param&) const;
+
+  Fp8Blocks blocks_;
+};
+
+}  // namespace ring
