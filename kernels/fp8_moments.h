@@ -13,7 +13,7 @@
 //   expected value is exact, except for v below that range. Rounding to nearest would lose the changes of (1 - beta2)
 //   v.
 // * Quantizing dequantized values again changes no value, with any random bits.
-// * Infinity and NaN are stored as NaN.
+// * Infinity, NaN and magnitudes from 2^127 on, which could round to infinity, are stored as NaN.
 
 #include <bit>
 #include <cstdint>
@@ -34,6 +34,8 @@ constexpr std::string_view to_string(Fp8Moment form) { return form == Fp8Moment:
 // Throws Error, naming `op`, unless `scales` has a u8 for each block of `moments`, or is undefined if these are not u8.
 void check_fp8_moments(std::string_view op, const Tensor& moments, const Tensor& scales);
 
+inline constexpr std::uint32_t kMomentLimit = 0x7f000000;  // bits of 2^127
+
 // Random bits with which to_fp8_moment() rounds to nearest.
 inline constexpr std::uint32_t kToNearest = 0x8000;
 
@@ -45,10 +47,10 @@ struct Fp8MomentFormat {
   static constexpr std::uint32_t kMaxExponent = 14;  // the largest code is (1 + fraction) 2^(14 + kMantissa) units
 };
 
-// Returns the bits of |x| for the maximum of a block; 0 if x is not finite.
+// Returns the bits of |x| for the maximum of a block; 0 if x is stored as NaN.
 RING_HOST_DEVICE constexpr std::uint32_t finite_magnitude(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7fffffffu;
-  return bits < 0x7f800000u ? bits : 0;
+  return bits < kMomentLimit ? bits : 0;
 }
 
 // Returns the scale of a block, given the maximum of finite_magnitude(). The smallest code of a block, its unit, is
@@ -69,7 +71,7 @@ RING_HOST_DEVICE constexpr std::uint32_t to_fp8_moment(float x, std::uint32_t sc
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x), magnitude = bits & 0x7fffffffu;
   const bool negative = bits > 0x80000000u;  // not -0
   const std::uint32_t sign = form == Fp8Moment::e4m3 && negative ? 0x80u : 0;
-  if (magnitude >= 0x7f800000u || (form == Fp8Moment::e4m4 && negative)) return F::kNaN | sign;
+  if (magnitude >= kMomentLimit || (form == Fp8Moment::e4m4 && negative)) return F::kNaN | sign;
   // In units of the block: whole numbers up to 2^kMantissa, then floats with kMantissa bits.
   const float units = std::bit_cast<float>(magnitude) * std::bit_cast<float>((254 - scale) << 23);
   if (units >= static_cast<float>(1u << F::kMantissa))
