@@ -14,8 +14,8 @@ namespace ring {
 struct MuonMatrix {
   Tensor values, gradient, momentum;
   Tensor weights;                  // bf16, receives a copy of the new values; may be undefined
-  Tensor momentum_scales;          // if the momentum is u8: e4m3 codes and scales, as AdamW's m
   std::int64_t first_element = 0;  // index of element 0 among all parameters, for random bits; a multiple of 8
+  Tensor momentum_scales;          // if the momentum is u8: the scales of its e4m3 codes, as those of AdamW's m
 };
 
 // g = gradient * state.clip; m = beta m + g; update = nesterov ? g + beta m : m. Does nothing if state.accepted is 0.

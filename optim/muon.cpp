@@ -124,7 +124,7 @@ class MuonRule final : public UpdateRule {
   static std::vector<MuonMatrix> matrices_of(const Batch& batch) {
     std::vector<MuonMatrix> out;
     for (const MatrixUpdate* m : batch)
-      out.push_back({m->values, m->gradients, m->states[0], m->weights, m->scales[0], m->first_element / 8 * 8});
+      out.push_back({m->values, m->gradients, m->states[0], m->weights, m->first_element / 8 * 8, m->scales[0]});
     return out;
   }
 

@@ -249,7 +249,7 @@ void expect_same_coded(const CodedAdam& a, const CodedAdam& b) {
   EXPECT_TRUE(a.v == b.v);
 }
 
-CodedAdam part_of(const CodedAdam& a, std::size_t begin, std::size_t end) {
+CodedAdam part_of_adam(const CodedAdam& a, std::size_t begin, std::size_t end) {
   const auto cut = [](const auto& all, std::size_t from, std::size_t to) {
     return std::decay_t<decltype(all)>(all.begin() + static_cast<std::ptrdiff_t>(from),
                                        all.begin() + static_cast<std::ptrdiff_t>(to));
@@ -291,9 +291,9 @@ void expect_adam_steps(const ExecContext& ctx) {
     if (n <= 160) continue;
     for (const std::size_t cut : {std::size_t{16}, std::size_t{160}}) {  // results do not depend on the grouping
       const auto end = in.param.size();
-      expect_same_coded(run_coded(part_of(in, 0, cut), ctx), part_of(got, 0, cut));
-      expect_same_coded(run_coded(part_of(in, cut, end), ctx, {.first = static_cast<std::int64_t>(cut)}),
-                        part_of(got, cut, end));
+      expect_same_coded(run_coded(part_of_adam(in, 0, cut), ctx), part_of_adam(got, 0, cut));
+      expect_same_coded(run_coded(part_of_adam(in, cut, end), ctx, {.first = static_cast<std::int64_t>(cut)}),
+                        part_of_adam(got, cut, end));
     }
   }
 }
@@ -432,8 +432,8 @@ CodedMuon run_coded_muon(const CodedMoments<kE4m3>& momentum, const Values& grad
     args.matrices.push_back({.values = w,
                              .gradient = g.narrow(0, i * n, n),
                              .momentum = codes.narrow(0, i * n, n),
-                             .momentum_scales = scales.narrow(0, i * blocks, blocks),
-                             .first_element = i * n});
+                             .first_element = i * n,
+                             .momentum_scales = scales.narrow(0, i * blocks, blocks)});
   args.state = state_tensor({.step = 3, .clip = 0.5f, .accepted = accepted}, ctx);
   args.beta = 0.75f;
   args.site = kCodedSite;
