@@ -463,7 +463,7 @@ TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
   }
   for (const char* precision : {"train.precision=fp32", "train.precision=tf32"}) {
     const std::string whole = advice({precision});
-    EXPECT_TRUE(contains(whole, host + "states, or")) << whole;
+    EXPECT_TRUE(contains(whole, host + "states, set optimizer.moments: fp8, or")) << whole;
     EXPECT_FALSE(contains(whole, "bf16")) << whole;
   }
 }
