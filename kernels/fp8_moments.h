@@ -74,9 +74,10 @@ RING_HOST_DEVICE constexpr std::uint32_t to_fp8_moment(float x, std::uint32_t sc
   if (magnitude >= kMomentLimit || (form == Fp8Moment::e4m4 && negative)) return F::kNaN | sign;
   // In units of the block: whole numbers up to 2^kMantissa, then floats with kMantissa bits.
   const float units = std::bit_cast<float>(magnitude) * std::bit_cast<float>((254 - scale) << 23);
-  if (units >= static_cast<float>(1u << F::kMantissa))
-    return sign | ((std::bit_cast<std::uint32_t>(units) + (random << (cut - 16))) >> cut) -
-                      ((126 + F::kMantissa) << F::kMantissa);
+  if (units >= static_cast<float>(1u << F::kMantissa)) {
+    const std::uint32_t rounded = (std::bit_cast<std::uint32_t>(units) + (random << (cut - 16))) >> cut;
+    return sign | (rounded - ((126 + F::kMantissa) << F::kMantissa));  // changes the exponent's bias
+  }
   const auto code = static_cast<std::uint32_t>(units + static_cast<float>(random) * 0x1p-16f);
   return sign | (form == Fp8Moment::e4m4 && code == 0 && magnitude ? 1 : code);
 }

@@ -63,7 +63,9 @@ TEST(Fp8Moments, TheScaleIsTheSmallestThatFits) {
       const auto f = static_cast<float>(max);
       const std::uint32_t scale = fp8_moment_scale<form>(finite_magnitude(f));
       EXPECT_LE(f, largest * unit_of(scale)) << max;
-      if (scale > 1) EXPECT_GT(f, largest * unit_of(scale - 1)) << max;
+      if (scale > 1) {
+        EXPECT_GT(f, largest * unit_of(scale - 1)) << max;
+      }
     }
     EXPECT_EQ(fp8_moment_scale<form>(0), 1u);
     EXPECT_EQ(fp8_moment_scale<form>(finite_magnitude(1e-42f)), 1u) << "units of 2^-126";
@@ -113,7 +115,9 @@ TEST(Fp8Moments, ErrorsAreWithinTheSpacingOfCodes) {
             ASSERT_LE(std::abs(got[j] - x),
                       random == kToNearest && std::abs(x) >= unit_of(c.scale) ? spacing / 2 : spacing)
                 << x;
-            if (form == kE4m4 && x > 0) ASSERT_GT(got[j], 0) << x << ": updates of m / eps";
+            if (form == kE4m4 && x > 0) {
+              ASSERT_GT(got[j], 0) << x << ": updates of m / eps";
+            }
           }
         }
       }
@@ -175,7 +179,8 @@ using Codes = std::vector<std::uint8_t>;
 template <Fp8Moment form>
 struct CodedMoments {
   Codes codes, scales;
-  explicit CodedMoments(const Values& values = {})
+  CodedMoments() = default;
+  explicit CodedMoments(const Values& values)
       : codes(values.size()), scales(static_cast<std::size_t>(moment_blocks(std::ssize(values)))) {
     for (std::size_t i = 0; i < values.size(); i += kMomentBlock) {
       const std::vector<float> block(
