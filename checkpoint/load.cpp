@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "checkpoint/files.h"
+#include "checkpoint/fp8_tensors.h"
 #include "checkpoint/reader.h"
 
 namespace ring {
@@ -98,10 +99,98 @@ void load_tensor(const fs::path& folder, const StateTensor& wanted, const SavedT
   stream.synchronize();
 }
 
-std::string mismatch(const SavedTensor& saved, const StateTensor& wanted) {
+// Returns the form of a tensor's codes, given the tensors among which its scales are; nullopt if it has no scales.
+template <class Tensors>
+std::optional<Fp8Moment> form_of(const std::string& name, const Tensors& tensors) {
+  for (const Fp8Moment form : {Fp8Moment::e4m3, Fp8Moment::e4m4})
+    if (tensors.contains(scales_name(name, form))) return form;
+  return std::nullopt;
+}
+
+std::vector<std::byte> read_region(const fs::path& folder, const std::string& name, const SavedTensor& saved,
+                                   const Region& region) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(region.numel()) * size_of(saved.dtype));
+  read_slices(folder, name, saved, region, bytes.data());
+  return bytes;
+}
+
+// Returns a region of a saved tensor in f32, whatever its type.
+std::vector<float> read_floats(const fs::path& folder, const Manifest& manifest, const std::string& name,
+                               const Region& region) {
+  const SavedTensor& saved = manifest.tensors.at(name);
+  const std::vector<std::byte> raw = read_region(folder, name, saved, region);
+  std::vector<float> values(static_cast<std::size_t>(region.numel()));
+  if (saved.dtype == DType::f32) {
+    std::memcpy(values.data(), raw.data(), raw.size());
+  } else if (saved.dtype == DType::bf16) {
+    convert(raw.data(), saved.dtype, reinterpret_cast<std::byte*>(values.data()), region.numel());
+  } else {
+    const Fp8Moment form = form_of(name, manifest.tensors).value();
+    const std::string scales = scales_name(name, form);
+    const std::vector<std::byte> there =
+        read_region(folder, scales, manifest.tensors.at(scales), scales_region(saved.global_shape, region).region);
+    const auto bytes = [](const std::vector<std::byte>& v) { return reinterpret_cast<const std::uint8_t*>(v.data()); };
+    dequantize(saved.global_shape, region, form, bytes(raw), bytes(there), values.data());
+  }
+  return values;
+}
+
+void set_bytes(const Tensor& tensor, const void* bytes, const Stream& stream) {
+  if (tensor.bytes() == 0) return;
+  if (tensor.device().backend == Backend::cpu) {
+    std::memcpy(tensor.raw(), bytes, tensor.bytes());
+    return;
+  }
+  stream.impl().copy(tensor.raw(), bytes, tensor.bytes());
+  stream.synchronize();  // allowed host wait: checkpoint
+}
+
+// Loads a tensor that has codes and scales either in the checkpoint or in the State, but not in both.
+void load_converted(const fs::path& folder, const Manifest& manifest, const State& state, const std::string& name,
+                    const Stream& stream) {
+  const Tensor& local = state.tensors().at(name).local;
+  if (local.numel() == 0) return;
+  const std::vector<float> values =
+      read_floats(folder, manifest, name, {state.tensors().at(name).start, local.shape()});
+  if (local.dtype() == DType::f32) return set_bytes(local, values.data(), stream);
+  if (local.dtype() == DType::bf16) {
+    std::vector<bf16> rounded(values.size());
+    std::ranges::transform(values, rounded.begin(), to_bf16);
+    return set_bytes(local, rounded.data(), stream);
+  }
+  const Fp8Moment form = form_of(name, state.tensors()).value();
+  std::vector<std::uint8_t> codes(values.size()), scales(static_cast<std::size_t>(moment_blocks(local.numel())));
+  quantize(values.data(), local.numel(), form, codes.data(), scales.data());
+  set_bytes(local, codes.data(), stream);
+  set_bytes(state.tensors().at(scales_name(name, form)).local, scales.data(), stream);
+}
+
+// Returns true if the scales of a tensor come or go with its conversion: the other side has the tensor as floats.
+// types(name): the type of a tensor on the other side, if it is there.
+template <class Types>
+bool scales_are_converted(const std::string& name, const Types& types) {
+  const std::optional<ScalesOwner> owner = owner_of_scales(name);
+  const std::optional<DType> type = owner ? types(owner->codes) : std::nullopt;
+  return type && is_float(*type);
+}
+
+bool has_valid_scales(const std::string& name, const SavedTensor& saved, const Manifest& manifest) {
+  const std::optional<Fp8Moment> form = form_of(name, manifest.tensors);
+  if (!form) return false;
+  const SavedTensor& scales = manifest.tensors.at(scales_name(name, *form));
+  return scales.dtype == DType::u8 && scales.global_shape == scales_shape(saved.global_shape);
+}
+
+bool types_fit(const StateTensor& wanted, const SavedTensor& saved, const State& state, const Manifest& manifest) {
   const DType here = wanted.local.dtype();
-  const bool types_fit = saved.dtype == here || (is_float(saved.dtype) && is_float(here));
-  if (types_fit && saved.global_shape == wanted.global_shape) return "";
+  if (saved.dtype == here || (is_float(saved.dtype) && is_float(here))) return true;
+  if (here == DType::u8) return is_float(saved.dtype) && form_of(wanted.name, state.tensors());
+  return saved.dtype == DType::u8 && is_float(here) && has_valid_scales(wanted.name, saved, manifest);
+}
+
+std::string mismatch(const StateTensor& wanted, const SavedTensor& saved, const State& state,
+                     const Manifest& manifest) {
+  if (saved.global_shape == wanted.global_shape && types_fit(wanted, saved, state, manifest)) return "";
   return str(wanted.name, ": ", saved.dtype, saved.global_shape, " in the checkpoint, but ", wanted.local.dtype(),
              wanted.global_shape, " here");
 }
@@ -174,8 +263,14 @@ void load_tensors(const fs::path& folder, const Manifest& manifest, const State&
   state.wait_for_writes(stream);
   stream.synchronize();  // queued work may still use the bytes that are about to change
   Staging staging;
-  for (const std::string& name : names)
-    load_tensor(folder, state.tensors().at(name), manifest.tensors.at(name), stream, staging);
+  for (const std::string& name : names) {
+    const StateTensor& wanted = state.tensors().at(name);
+    const SavedTensor& saved = manifest.tensors.at(name);
+    if (saved.dtype != wanted.local.dtype() && (saved.dtype == DType::u8 || wanted.local.dtype() == DType::u8))
+      load_converted(folder, manifest, state, name, stream);
+    else
+      load_tensor(folder, wanted, saved, stream, staging);
+  }
 }
 
 }  // namespace
@@ -190,18 +285,28 @@ std::string WeightsReport::problems() const {
 
 WeightsReport compare_weights(const Manifest& manifest, const State& state, const std::string& prefix) {
   WeightsReport report;
+  const auto type_there = [&](const std::string& name) -> std::optional<DType> {
+    const auto found = manifest.tensors.find(name);
+    return found == manifest.tensors.end() ? std::nullopt : std::optional(found->second.dtype);
+  };
+  const auto type_here = [&](const std::string& name) -> std::optional<DType> {
+    const auto found = state.tensors().find(name);
+    return found == state.tensors().end() ? std::nullopt : std::optional(found->second.local.dtype());
+  };
   for (const auto& [name, wanted] : state.tensors()) {
     if (!name.starts_with(prefix)) continue;
     const auto saved = manifest.tensors.find(name);
+    if (saved == manifest.tensors.end() && scales_are_converted(name, type_there)) continue;
     if (saved == manifest.tensors.end())
       report.missing.push_back(name);
-    else if (std::string text = mismatch(saved->second, wanted); !text.empty())
+    else if (std::string text = mismatch(wanted, saved->second, state, manifest); !text.empty())
       report.mismatched.push_back(text);
     else
       report.matching.push_back(name);
   }
   for (const auto& [name, saved] : manifest.tensors)
-    if (name.starts_with(prefix) && !state.tensors().contains(name)) report.unexpected.push_back(name);
+    if (name.starts_with(prefix) && !state.tensors().contains(name) && !scales_are_converted(name, type_here))
+      report.unexpected.push_back(name);
   return report;
 }
 

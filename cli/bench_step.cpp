@@ -38,7 +38,7 @@ std::string types_text(const Config& c, const ExecContext& ctx) {
   std::string text = str(activations, " activations", ctx.precision == Precision::tf32 ? " (tf32 products)" : "",
                          "; kept in memory: parameters ", o.master);
   if (o.master != activations) text += str(" with a copy in ", activations);
-  return text + str(", moments ", o.moments, ", gradients ", o.gradients);
+  return text + str(", moments ", to_string(o.moments), ", gradients ", o.gradients);
 }
 
 // Returns " MFU ..", or "" if the peak is unknown: data sheets of CPUs do not state it.

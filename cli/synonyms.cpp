@@ -431,6 +431,8 @@ constexpr const char* kPattern =
     "It is a pattern of block_sparse: model.attention={kind: block_sparse, rules: [{pattern: hierarchical, local: "
     "2}]}.";
 
+constexpr const char* kEightBits = "optimizer.moments: fp8 stores its moments in 8 bits.";
+
 constexpr config::Synonyms::Value kValues[] = {
     {"run.device", "gpu", "cuda"},
     {"run.device", "cuda:0", "cuda", "CUDA_VISIBLE_DEVICES selects the GPU."},
@@ -446,6 +448,8 @@ constexpr config::Synonyms::Value kValues[] = {
     {"optimizer.master", "float32", "fp32"},
     {"optimizer.moments", "bfloat16", "bf16"},
     {"optimizer.moments", "float32", "fp32"},
+    {"optimizer.moments", "8bit", "fp8"},
+    {"optimizer.moments", "int8", "fp8"},
     {"optimizer.gradients", "bfloat16", "bf16"},
     {"optimizer.gradients", "float32", "fp32"},
     {"parallel.reduce", "bfloat16", "bf16"},
@@ -486,6 +490,9 @@ constexpr config::Synonyms::Value kValues[] = {
     {"optimizer.kind", "adam", "adamw"},
     {"optimizer.kind", "adamw_torch", "adamw"},
     {"optimizer.kind", "adamw_torch_fused", "adamw"},
+    {"optimizer.kind", "adamw_8bit", "adamw", kEightBits},
+    {"optimizer.kind", "adamw_bnb_8bit", "adamw", kEightBits},
+    {"optimizer.kind", "adam8bit", "adamw", kEightBits},
     {"schedule.kind", "trapezoidal", "wsd"},
     {"schedule.kind", "warmup_stable_decay", "wsd"},
     {"schedule.kind", "constant_with_warmup", "constant"},

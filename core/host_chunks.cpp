@@ -27,10 +27,21 @@ DType type_of(const HostChunks::Pieces& pieces) {
   return pieces[0].host.dtype();
 }
 
-std::int64_t bytes_of_element(const std::vector<HostChunks::Pieces>& host) {
+// Returns the number of the pieces' values for n elements.
+std::int64_t values_of(const HostChunks::Pieces& pieces, std::int64_t n) {
+  const std::int64_t per_value = pieces[0].per_value();
+  return (n + per_value - 1) / per_value;
+}
+
+std::int64_t bytes_of_block(const std::vector<HostChunks::Pieces>& host) {
   std::int64_t bytes = 0;
-  for (const HostChunks::Pieces& pieces : host) bytes += static_cast<std::int64_t>(size_of(type_of(pieces)));
+  for (const HostChunks::Pieces& pieces : host)
+    bytes += values_of(pieces, HostChunks::kBlock) * static_cast<std::int64_t>(size_of(type_of(pieces)));
   return bytes;
+}
+
+std::int64_t bytes_of(std::int64_t elements, std::int64_t block_bytes) {
+  return elements * block_bytes / HostChunks::kBlock;
 }
 
 std::int64_t longest_of(const HostChunks::Ends& begins) {
@@ -40,17 +51,17 @@ std::int64_t longest_of(const HostChunks::Ends& begins) {
 }
 
 // Returns the number of chunks in the ring on the device.
-std::int64_t ring_length(const HostChunks::Ends& begins, std::int64_t element_bytes, std::int64_t ring_bytes) {
+std::int64_t ring_length(const HostChunks::Ends& begins, std::int64_t block_bytes, std::int64_t ring_bytes) {
   if (begins.size() == 1) return 0;
-  const std::int64_t wanted = std::max(HostChunks::kMinRing, ring_bytes / (longest_of(begins) * element_bytes));
+  const std::int64_t wanted = std::max(HostChunks::kMinRing, ring_bytes / bytes_of(longest_of(begins), block_bytes));
   return std::min(wanted, std::ssize(begins) - 1);
 }
 
 }  // namespace
 
-HostChunks::Ends HostChunks::chunk_begins(std::int64_t n, std::int64_t element_bytes, Sizes bytes, const Ends& ends) {
-  const std::int64_t smallest = std::max(kAlign, bytes.chunk / element_bytes / kAlign * kAlign);
-  const std::int64_t chunk = smallest * enlargement(bytes.ring / (smallest * element_bytes));
+HostChunks::Ends HostChunks::chunk_begins(std::int64_t n, std::int64_t block_bytes, Sizes bytes, const Ends& ends) {
+  const std::int64_t smallest = kAlign * std::max<std::int64_t>(1, bytes.chunk / block_bytes);
+  const std::int64_t chunk = smallest * enlargement(bytes.ring / bytes_of(smallest, block_bytes));
   Ends begins{0};
   if (ends.empty())
     while (n - begins.back() > chunk) begins.push_back(begins.back() + chunk);
@@ -65,11 +76,11 @@ HostChunks::HostChunks(const std::vector<Tensor>& host, Sizes bytes, const Strea
 
 HostChunks::HostChunks(const std::vector<Tensor>& host, Sizes bytes, const Stream& compute, const Stream& in,
                        const Stream& out)
-    : HostChunks(pieces_of(host), chunk_begins(length_of(host), bytes_of_element(pieces_of(host)), bytes, {}), bytes,
+    : HostChunks(pieces_of(host), chunk_begins(length_of(host), bytes_of_block(pieces_of(host)), bytes, {}), bytes,
                  compute, in, out) {}
 
 HostChunks::HostChunks(std::vector<Pieces> host, const Ends& ends, std::int64_t n, Sizes bytes, const Stream& compute)
-    : HostChunks(host, chunk_begins(n, bytes_of_element(host), bytes, ends), bytes, compute, copy_stream(compute),
+    : HostChunks(host, chunk_begins(n, bytes_of_block(host), bytes, ends), bytes, compute, copy_stream(compute),
                  copy_stream(compute)) {}
 
 HostChunks::HostChunks(std::vector<Pieces> host, Ends begins, Sizes bytes, const Stream& compute, const Stream& in,
@@ -80,9 +91,10 @@ HostChunks::HostChunks(std::vector<Pieces> host, Ends begins, Sizes bytes, const
       out_(out),
       begins_(std::move(begins)),
       longest_(longest_of(begins_)),
-      ring_(static_cast<std::size_t>(ring_length(begins_, bytes_of_element(host_), bytes.ring))) {
+      ring_(static_cast<std::size_t>(ring_length(begins_, bytes_of_block(host_), bytes.ring))) {
   for (const Pieces& pieces : host_)
-    ring_memory_.push_back(Tensor::empty({slots() * longest_}, type_of(pieces), compute_, Lifetime::run));
+    ring_memory_.push_back(
+        Tensor::empty({slots() * values_of(pieces, longest_)}, type_of(pieces), compute_, Lifetime::run));
 }
 
 HostChunks::~HostChunks() {
@@ -101,18 +113,21 @@ std::size_t HostChunks::host_bytes() const {
   return bytes;
 }
 
-std::size_t HostChunks::device_bytes(std::int64_t n, std::int64_t element_bytes, Sizes bytes, const Ends& ends) {
-  const Ends begins = chunk_begins(n, element_bytes, bytes, ends);
-  return static_cast<std::size_t>(ring_length(begins, element_bytes, bytes.ring) * longest_of(begins) * element_bytes);
+std::size_t HostChunks::device_bytes(std::int64_t n, std::int64_t block_bytes, Sizes bytes, const Ends& ends) {
+  const Ends begins = chunk_begins(n, block_bytes, bytes, ends);
+  return static_cast<std::size_t>(ring_length(begins, block_bytes, bytes.ring) *
+                                  bytes_of(longest_of(begins), block_bytes));
 }
 
 std::size_t HostChunks::device_bytes() const {
-  return static_cast<std::size_t>(slots() * longest_ * bytes_of_element(host_));
+  return static_cast<std::size_t>(slots() * bytes_of(longest_, bytes_of_block(host_)));
 }
 
 std::vector<Tensor> HostChunks::on_device(std::int64_t k) const {
   std::vector<Tensor> parts;
-  for (const Tensor& t : ring_memory_) parts.push_back(t.narrow(0, k % slots() * longest_, length(k)));
+  for (std::size_t i = 0; i < host_.size(); ++i)
+    parts.push_back(
+        ring_memory_[i].narrow(0, k % slots() * values_of(host_[i], longest_), values_of(host_[i], length(k))));
   return parts;
 }
 
@@ -121,8 +136,10 @@ void HostChunks::for_each_piece(std::int64_t k, const CopyPiece& copy_piece) con
   for (std::size_t i = 0; i < host_.size(); ++i)
     for (const Piece& piece : host_[i]) {
       const std::int64_t from = std::max(piece.at, begin_of(k));
-      const std::int64_t n = std::min(piece.at + piece.host.numel(), begin_of(k + 1)) - from;
-      if (n > 0) copy_piece(piece.host.narrow(0, from - piece.at, n), here[i].narrow(0, from - begin_of(k), n));
+      const std::int64_t n = std::min(piece.at + piece.numel(), begin_of(k + 1)) - from, per = piece.per_value();
+      if (n > 0)
+        copy_piece(piece.host.narrow(0, (from - piece.at) / per, n / per),
+                   here[i].narrow(0, (from - begin_of(k)) / per, n / per));
     }
 }
 

@@ -26,18 +26,23 @@ class HostChunks {
   // If the ring would be longer, its chunks are enlarged instead. A pass queues all of its copies at once; if a GPU's
   // queue is full, the host blocks and cannot queue the next computation (docs/measured/memory.md).
   static constexpr std::int64_t kMaxRing = 128;
-  static constexpr std::int64_t kAlign = 16;  // elements; chunks begin at multiples of it, unless `ends` are given
+  static constexpr std::int64_t kAlign = 16;      // elements; chunks begin at multiples of it, unless `ends` are given
+  static constexpr std::int64_t kBlock = kAlign;  // elements that share a value of a Piece with per_block
 
   struct Sizes {            // in bytes, summed over all tensors
     std::int64_t chunk;     // minimum size of a chunk
     std::int64_t ring = 0;  // size of the ring on the device; at least kMinRing chunks are held
   };
-  // Part of a host tensor: elements [at, at + host.numel()) of the n elements that a pass covers.
+  // Part of a host tensor: elements [at, at + numel()) of the n elements that a pass covers.
   struct Piece {
     std::int64_t at = 0;
     Tensor host;
+    bool per_block = false;  // one value for each block of kBlock elements: chunks must begin at multiples of it
+    std::int64_t per_value() const { return per_block ? kBlock : 1; }
+    std::int64_t numel() const { return host.numel() * per_value(); }
   };
-  using Pieces = std::vector<Piece>;       // pieces of one dtype; elements between pieces are not copied
+  // Pieces of one dtype and one per_block; elements between pieces are not copied.
+  using Pieces = std::vector<Piece>;
   using Ends = std::vector<std::int64_t>;  // positions where chunks may end: ascending, the last is n; {} allows all
   // `host` holds tensors [n], of any dtypes.
   HostChunks(const std::vector<Tensor>& host, Sizes, const Stream& compute);
@@ -54,7 +59,7 @@ class HostChunks {
   // optional: for_each_chunk() makes it if the caller has not.
   void prefetch();
   // Queues work on the compute stream that changes elements [first, first + n). `here` holds them on the device: a
-  // tensor [n] for each host tensor, in the same order.
+  // tensor [n] (with per_block, one value for each block) for each host tensor, in the same order.
   using ChunkFn = std::function<void(std::int64_t first, std::int64_t n, const std::vector<Tensor>& here)>;
   void for_each_chunk(const ChunkFn&);  // called for each chunk in order
 
@@ -67,8 +72,9 @@ class HostChunks {
   void join_copies();
 
   std::size_t host_bytes() const;
-  // Returns the device memory of a ring for n elements, where element_bytes is the sum over all tensors.
-  static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, Sizes, const Ends& ends = {});
+  // Returns the device memory of a ring for n elements, where block_bytes is the size of kBlock elements, summed over
+  // all tensors.
+  static std::size_t device_bytes(std::int64_t n, std::int64_t block_bytes, Sizes, const Ends& ends = {});
   std::size_t device_bytes() const;
   // Rounds down the length of a ring, counted in chunks of the minimum size, so that it holds a whole number of chunks
   // after they are enlarged.
@@ -83,7 +89,7 @@ class HostChunks {
     return std::max<std::int64_t>(1, (ring + kMaxRing - 1) / kMaxRing);
   }
   // Returns the positions where chunks begin, then n.
-  static Ends chunk_begins(std::int64_t n, std::int64_t element_bytes, Sizes, const Ends& ends);
+  static Ends chunk_begins(std::int64_t n, std::int64_t block_bytes, Sizes, const Ends& ends);
   HostChunks(std::vector<Pieces> host, Ends begins, Sizes, const Stream& compute, const Stream& in, const Stream& out);
   std::int64_t chunks() const { return std::ssize(begins_) - 1; }
   std::int64_t begin_of(std::int64_t k) const { return begins_[static_cast<std::size_t>(k)]; }

@@ -109,7 +109,7 @@ std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::v
 std::string advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
   const bool gpu = c.run.device == DeviceChoice::cuda;
   std::string text = zero_advice(c, mesh, processes, bounds);
-  if (gpu && c.train.precision == PrecisionChoice::bf16 && c.optimizer.moments == DType::f32)
+  if (gpu && c.train.precision == PrecisionChoice::bf16 && c.optimizer.moments == MomentType::f32)
     text += "keep states in bf16 (optimizer.master, .moments, .gradients), ";
   if (gpu && c.optimizer.offload == StateOffload::none)
     text += "keep states in host memory (optimizer.offload: states or all), ";

@@ -127,8 +127,11 @@ void add_remedies_of_gpu(const Config& c, std::vector<std::string>& remedies) {
   if (now == StateOffload::none) more.emplace_back("states");
   if (now != StateOffload::all && masters_may_leave(c)) more.emplace_back("all");
   if (!more.empty()) remedies.push_back("set optimizer.offload: " + joined(more, " or "));
-  if (c.train.precision == PrecisionChoice::bf16 && c.optimizer.moments != DType::bf16)
-    remedies.emplace_back("set optimizer.moments: bf16");
+  if (c.optimizer.moments == MomentType::f32)
+    remedies.emplace_back(c.train.precision == PrecisionChoice::bf16 ? "set optimizer.moments: bf16 or fp8"
+                                                                     : "set optimizer.moments: fp8");
+  else if (c.optimizer.moments == MomentType::bf16)
+    remedies.emplace_back("set optimizer.moments: fp8");
 }
 
 }  // namespace

@@ -12,17 +12,18 @@
 namespace ring {
 namespace {
 
-// Sets the device. On a CPU, settings that need a GPU are replaced: training is in fp32.
+// Sets the device. On a CPU, settings that need a GPU are replaced: training is in fp32. fp8 moments do not need one.
 void resolve_device(Config& c, Backend backend, bool warn) {
   c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   OptimizerConfig& o = c.optimizer;
-  const bool bf16_states = o.master == DType::bf16 || o.moments == DType::bf16 || o.gradients == DType::bf16;
+  const bool bf16_states = o.master == DType::bf16 || o.moments == MomentType::bf16 || o.gradients == DType::bf16;
   if (backend == Backend::cpu) {
     if (warn &&
         (bf16_states || c.train.precision == PrecisionChoice::bf16 || c.train.precision == PrecisionChoice::tf32))
-      log::warn("CPUs compute in fp32, so train.precision and the types of optimizer.* are set to fp32");
+      log::warn("CPUs compute in fp32, so train.precision and bf16 types of optimizer.* are set to fp32");
     c.train.precision = PrecisionChoice::fp32;
-    o.master = o.moments = o.gradients = DType::f32;
+    o.master = o.gradients = DType::f32;
+    if (o.moments == MomentType::bf16) o.moments = MomentType::f32;
     return;
   }
   if (c.train.precision == PrecisionChoice::automatic) c.train.precision = PrecisionChoice::bf16;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
+#include "checkpoint/fp8_tensors.h"
 #include "checkpoint/reader.h"
 #include "core/log.h"
 #include "engine/devices.h"
@@ -39,10 +41,19 @@ StateTensor state_tensor(const std::string& name, const Param& param, const Logi
 }  // namespace
 
 void add_parameters(State& state, const std::string& prefix, const Parameters& params,
-                    const std::vector<ShardPiece>& owned, const FlatBuffer& buffer, const Holds& holds) {
+                    const std::vector<ShardPiece>& owned, const FlatBuffer& buffer, const Holds& holds,
+                    const std::optional<CodeScales>& fp8) {
   for (const Param* p : params.layout())
-    for (const LogicalParam& part : p->parts)
-      if (!holds || holds(*p, part)) state.add(state_tensor(prefix + part.name, *p, part, owned, buffer));
+    for (const LogicalParam& part : p->parts) {
+      if (holds && !holds(*p, part)) continue;
+      StateTensor tensor = state_tensor(prefix + part.name, *p, part, owned, buffer);
+      if (fp8) {
+        const std::int64_t place = tensor.local.raw() - buffer.flat.raw();  // a code has one byte
+        const Tensor scales = fp8->scales.narrow(0, place / kMomentBlock, moment_blocks(tensor.local.numel()));
+        state.add(scales_of(tensor, fp8->form, scales));
+      }
+      state.add(std::move(tensor));
+    }
 }
 
 FoundCheckpoint find_checkpoint(const std::string& path) {

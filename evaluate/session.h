@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "engine/origin.h"
 #include "engine/run_directory.h"
 #include "evaluate/generate.h"
+#include "kernels/fp8_moments.h"
 #include "model/model.h"
 #include "parallel/owned_shard.h"
 #include "text/chat/format.h"
@@ -21,10 +23,15 @@ namespace ring {
 // Returns true if a value is stored for this logical parameter. If the function is null, all parameters have a value.
 // Also used by trainer/state_binding.cpp, which binds the state of a run in training.
 using Holds = std::function<bool(const Param&, const LogicalParam&)>;
+// The scales of a buffer of codes (kernels/fp8_moments.h), one for each of its blocks.
+struct CodeScales {
+  Fp8Moment form;
+  Tensor scales;
+};
 // Adds this process's shards of the parameters to the state, named "<prefix><name>". The buffer holds the shards'
-// values or moments. A shard may be empty.
+// values or moments; if these are codes, adds their scales, too. A shard may be empty.
 void add_parameters(State&, const std::string& prefix, const Parameters&, const std::vector<ShardPiece>& owned,
-                    const FlatBuffer&, const Holds& = {});
+                    const FlatBuffer&, const Holds& = {}, const std::optional<CodeScales>& = std::nullopt);
 
 inline constexpr const char *kWeightsPrefix = "model.", *kAveragePrefix = "ema.";
 inline constexpr const char* kOptimizerStatesPrefix = "optimizer.";  // followed by the state's name

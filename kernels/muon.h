@@ -10,16 +10,17 @@
 namespace ring {
 
 // One of several matrices of the same size that are updated in one call. All tensors are contiguous, f32 or bf16; each
-// field has the same type in all matrices. On CPUs all are f32 and `weights` must be undefined.
+// field has the same type in all matrices. On CPUs all are f32 and `weights` must be undefined. The momentum may be u8.
 struct MuonMatrix {
   Tensor values, gradient, momentum;
   Tensor weights;                  // bf16, receives a copy of the new values; may be undefined
   std::int64_t first_element = 0;  // index of element 0 among all parameters, for random bits; a multiple of 8
+  Tensor momentum_scales;          // if the momentum is u8: the scales of its e4m3 codes, as those of AdamW's m
 };
 
 // g = gradient * state.clip; m = beta m + g; update = nesterov ? g + beta m : m. Does nothing if state.accepted is 0.
-// update [B, ...] holds one update per matrix, f32 on CPUs and bf16 on GPUs. A bf16 m is rounded stochastically, like
-// AdamW's moments (kernels/optimizer.h).
+// update [B, ...] holds one update per matrix, f32 on CPUs and bf16 on GPUs. A bf16 or u8 m is rounded stochastically,
+// like AdamW's moments (kernels/optimizer.h).
 struct MuonMomentum {
   std::vector<MuonMatrix> matrices;
   Tensor update, state;

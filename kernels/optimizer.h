@@ -39,16 +39,22 @@ inline constinit Kernel<CheckAndClip> check_and_clip_kernel{"check_and_clip"};
 //   param, grad, m, v  contiguous, of one length, each f32 or bf16; arithmetic is f32. bf16 results are rounded
 //                      stochastically, with random bits that are a function of (seed, state.step, site, element): the
 //                      expected value is exact, so that small updates are not lost.
+//   m, v               may also be u8: codes in e4m3 and e4m4 (kernels/fp8_moments.h), rounded in the same way.
+//   m_scales, v_scales u8, one for each block of 16 codes, from element 0 on; undefined if m and v are not u8.
 //   weights            bf16, receives a copy of the new param, rounded to nearest; param is then the f32 master. May be
 //                      undefined.
 struct AdamW {
   Tensor param, grad, m, v, state;
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0, lr_scale = 1;
   Tensor weights;
+  Tensor m_scales, v_scales;
   RandomSite site;                 // site.step is ignored: state.step replaces it
   std::int64_t first_element = 0;  // index of element 0 among all parameters, for random bits; a multiple of 8
 };
-inline Cost cost(const AdamW& a) { return cost_of(a.param, {a.param, a.param, a.grad, a.m, a.m, a.v, a.v, a.weights}); }
+inline Cost cost(const AdamW& a) {
+  return cost_of(a.param, {a.param, a.param, a.grad, a.m, a.m, a.v, a.v, a.m_scales, a.m_scales, a.v_scales, a.v_scales,
+                           a.weights});
+}
 inline constinit Kernel<AdamW> adamw_kernel{"adamw"};
 
 }  // namespace ring

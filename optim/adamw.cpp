@@ -10,7 +10,9 @@ class AdamWRule final : public UpdateRule {
  public:
   AdamWRule(const OptimizerConfig& config, std::uint64_t seed) : config_(config), seed_(seed) {}
 
-  std::vector<StateKind> states() const override { return {{"m", config_.moments}, {"v", config_.moments}}; }
+  std::vector<StateKind> states() const override {
+    return {moment_kind("m", config_.moments, Fp8Moment::e4m3), moment_kind("v", config_.moments, Fp8Moment::e4m4)};
+  }
   void update(const ParameterUpdate& u, const ExecContext& ctx) const override {
     AdamW a{u.values, u.gradients, u.states[0], u.states[1], u.step};
     a.beta1 = static_cast<float>(config_.beta1);
@@ -19,6 +21,8 @@ class AdamWRule final : public UpdateRule {
     a.weight_decay = u.weight_decay;
     a.lr_scale = u.lr_scale;
     a.weights = u.weights;
+    a.m_scales = u.scales[0];
+    a.v_scales = u.scales[1];
     a.site = {.seed = seed_, .site = site_of("adamw.rounding")};
     a.first_element = u.first_element;
     adamw_kernel(a, ctx);

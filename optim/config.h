@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/dtype.h"
@@ -15,6 +16,12 @@ namespace ring {
 // Tensors kept in host memory between updates: none, the optimizer's states, or also the master values, if kernels read
 // a copy of them in a different type.
 enum class StateOffload : std::uint8_t { none, states, all };
+
+// Types of optimizer states: 8 bits are codes with a scale for each block of elements (kernels/fp8_moments.h).
+enum class MomentType : std::uint8_t { f32, bf16, fp8 };
+constexpr std::string_view to_string(MomentType t) {
+  return t == MomentType::f32 ? "f32" : t == MomentType::bf16 ? "bf16" : "fp8";
+}
 
 constexpr std::int64_t kAutoStaging = -1;  // optimizer.offload_staging_bytes: auto
 
@@ -42,7 +49,9 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   double clip = 1.0;
   MuonConfig muon;
-  DType master = DType::f32, moments = DType::f32, gradients = DType::f32;
+  DType master = DType::f32;
+  MomentType moments = MomentType::f32;
+  DType gradients = DType::f32;
   StateOffload offload = StateOffload::none;
   std::int64_t offload_chunk_bytes = std::int64_t{64} << 20;
   std::int64_t offload_staging_bytes = kAutoStaging;

@@ -53,7 +53,9 @@ void OptimizerConfig::fields(Fields& f) {
   f("muon", muon, "settings of kind: muon");
   const auto types = choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}});
   f("master", master, "type of the weights that the optimizer updates; bf16 (GPUs) rounds stochastically", types);
-  f("moments", moments, "type of moments and momentum; bf16 (GPUs) rounds stochastically", types);
+  f("moments", moments, "type of moments and momentum; bf16 (GPUs) and fp8 round stochastically",
+    choices<MomentType>({{"fp32", MomentType::f32}, {"bf16", MomentType::bf16}, {"fp8", MomentType::fp8}}),
+    docs_page("optimizers.md#types-of-the-states"));
   f("gradients", gradients, "type of the gradient buffers; bf16 only on GPUs", types);
   f("offload", offload, "what to keep in host memory: none, states (the moments), or all (also master weights)",
     choices<StateOffload>({{"none", StateOffload::none}, {"states", StateOffload::states}, {"all", StateOffload::all}}),

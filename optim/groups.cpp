@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "checkpoint/fp8_tensors.h"
 #include "core/fields.h"
 #include "core/joined.h"
 #include "core/setting_problem.h"
@@ -163,8 +164,10 @@ std::vector<std::string> saved_states(const OptimizerConfig& c, const Param& p, 
   bind(c, p, as_saved);
   std::vector<std::string> states;
   if (as_saved.frozen) return states;
-  for (const StateKind& state : optimizer_kind(optimizer_kind_of(c, p, as_saved))(c, 0)->states())
+  for (const StateKind& state : optimizer_kind(optimizer_kind_of(c, p, as_saved))(c, 0)->states()) {
     states.push_back(str(state.name, ".", part.name));
+    if (state.fp8) states.push_back(scales_name(states.back(), *state.fp8));
+  }
   return states;
 }
 

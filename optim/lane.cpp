@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/fp8_tensors.h"
 #include "optim/groups.h"
 #include "optim/kinds.h"
 
@@ -17,6 +18,23 @@ std::vector<std::string> kinds_in(const OptimizerConfig& c) {
   const auto duplicates = std::ranges::unique(all);
   all.erase(duplicates.begin(), duplicates.end());
   return all;
+}
+
+// Throws Error unless parameters with fp8 states consist of blocks, in memory and in checkpoints.
+void check_blocks(const Lane& lane, const UpdateRange& range) {
+  const std::vector<StateKind> states = lane.rule->states();
+  if (std::ranges::none_of(states, [](const StateKind& kind) { return kind.fp8.has_value(); })) return;
+  for (const auto& [part, piece] : range.pieces) {
+    const PieceRows rows = rows_of(piece, *part);
+    Shape start = part->start, size{rows.rows};
+    start[0] += rows.first;
+    if (part->whole.size() == 2) size = {rows.rows, piece.numel / piece.rows};
+    if (piece.offset % kMomentBlock || !is_made_of_blocks(part->whole, start, size))
+      fail("optimizer.moments: fp8: ", part->name, " does not consist of blocks of ", kMomentBlock,
+           " elements in memory: this process has ", size, " of ", part->whole, " elements at ", start,
+           ". Set optimizer.moments to bf16 or fp32, lower parallel.tp, or use model sizes that are multiples of ",
+           kMomentBlock);
+  }
 }
 
 }  // namespace
@@ -42,9 +60,10 @@ std::vector<ShardPiece> Lane::pieces() const {
   return out;
 }
 
-std::int64_t Lane::state_bytes_per_element() const {
+std::int64_t Lane::state_bytes_per_block() const {
   std::int64_t bytes = 0;
-  for (const StateKind& kind : rule->states()) bytes += static_cast<std::int64_t>(size_of(kind.type));
+  for (const StateKind& kind : rule->states())
+    bytes += kParamAlign * static_cast<std::int64_t>(size_of(kind.type)) + (kind.fp8 ? 1 : 0);
   return bytes;
 }
 
@@ -73,6 +92,7 @@ std::vector<Lane> lanes_of(const OptimizerConfig& c, const OwnedShard& shard, st
     if (range.frozen) continue;
     const LogicalParam& part = *range.pieces.front().part;
     Lane& lane = lanes[lane_of(*range.first.param, part)];
+    check_blocks(lane, range);
     lane.ranges.push_back({range, lane.size, lr_scale_of(c, part), weight_decay_of(c, *range.first.param, part)});
     lane.size += param_aligned(range.numel);
   }

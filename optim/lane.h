@@ -35,7 +35,7 @@ struct Lane {
   // Returns one piece for each logical parameter in the lane: the rows that this process holds. shard_offset is the
   // offset in the lane.
   std::vector<ShardPiece> pieces() const;
-  std::int64_t state_bytes_per_element() const;  // returns the sum over all states
+  std::int64_t state_bytes_per_block() const;  // of kParamAlign elements, summed over all states and their scales
   // Returns the offsets at which chunks of the lane may end; empty if they may end anywhere.
   HostChunks::Ends chunk_ends() const;
 };

@@ -82,7 +82,7 @@ class MuonRule final : public UpdateRule {
   MuonRule(const OptimizerConfig& config, std::uint64_t seed)
       : config_(config.muon), moments_(config.moments), site_{.seed = seed, .site = site_of("muon.rounding")} {}
 
-  std::vector<StateKind> states() const override { return {{"momentum", moments_}}; }
+  std::vector<StateKind> states() const override { return {moment_kind("momentum", moments_, Fp8Moment::e4m3)}; }
   bool takes(const Param& p) const override { return p.shape.size() == 2 && !p.table; }
   bool is_matrix_rule() const override { return true; }
   double flops(const Shape& whole) const override {
@@ -124,12 +124,12 @@ class MuonRule final : public UpdateRule {
   static std::vector<MuonMatrix> matrices_of(const Batch& batch) {
     std::vector<MuonMatrix> out;
     for (const MatrixUpdate* m : batch)
-      out.push_back({m->values, m->gradients, m->states[0], m->weights, m->first_element / 8 * 8});
+      out.push_back({m->values, m->gradients, m->states[0], m->weights, m->first_element / 8 * 8, m->scales[0]});
     return out;
   }
 
   MuonConfig config_;
-  DType moments_;
+  MomentType moments_;
   RandomSite site_;
 };
 

@@ -8,15 +8,19 @@
 namespace ring {
 namespace {
 
+// Blocks of FP8 moments are whole in every shard, range and chunk.
+static_assert(kParamAlign == kMomentBlock && HostChunks::kBlock == kMomentBlock);
+
 bool values_travel(const OptimizerConfig& config, bool separate_master) {
   return config.offload == StateOffload::all && separate_master;
 }
 
-// Returns the bytes per element that an update copies between host and device; 0 if everything is on the device.
+// Returns the bytes of a block of kParamAlign elements that an update copies between host and device; 0 if everything
+// is on the device.
 std::int64_t travelling_bytes(const OptimizerConfig& c, const Lane& lane, bool separate_master) {
   if (c.offload == StateOffload::none || lane.size == 0) return 0;
-  const std::size_t values = values_travel(c, separate_master) ? size_of(c.master) : 0;
-  return lane.state_bytes_per_element() + static_cast<std::int64_t>(values);
+  const std::size_t value = values_travel(c, separate_master) ? size_of(c.master) : 0;
+  return lane.state_bytes_per_block() + kParamAlign * static_cast<std::int64_t>(value);
 }
 
 // Returns the sizes of each lane's device buffers. Every lane gets the minimum; the rest of `staging` bytes is divided
@@ -27,18 +31,18 @@ std::vector<HostChunks::Sizes> staging_of(const OptimizerConfig& c, const std::v
   std::int64_t min = 0;
   double all = 0;
   for (const Lane& lane : lanes) {
-    const std::int64_t element = travelling_bytes(c, lane, separate_master);
+    const std::int64_t block = travelling_bytes(c, lane, separate_master);
     bytes.push_back({c.offload_chunk_bytes, 0});
-    if (element == 0) continue;
+    if (block == 0) continue;
     bytes.back().ring =
-        static_cast<std::int64_t>(HostChunks::device_bytes(lane.size, element, bytes.back(), lane.chunk_ends()));
+        static_cast<std::int64_t>(HostChunks::device_bytes(lane.size, block, bytes.back(), lane.chunk_ends()));
     min += bytes.back().ring;
-    all += static_cast<double>(element * lane.size);
+    all += static_cast<double>(block * lane.size);
   }
   const double more = static_cast<double>(std::max<std::int64_t>(0, staging - min));
   for (std::size_t i = 0; i < lanes.size(); ++i)
-    if (const std::int64_t element = travelling_bytes(c, lanes[i], separate_master); element * lanes[i].size > 0)
-      bytes[i].ring += static_cast<std::int64_t>(more * (static_cast<double>(element * lanes[i].size) / all));
+    if (const std::int64_t block = travelling_bytes(c, lanes[i], separate_master); block * lanes[i].size > 0)
+      bytes[i].ring += static_cast<std::int64_t>(more * (static_cast<double>(block * lanes[i].size) / all));
   return bytes;
 }
 
@@ -57,11 +61,15 @@ Optimizer::Optimizer(const OptimizerConfig& config, const OwnedShard& shard, std
 void Optimizer::add_lane(Lane lane, const ExecContext& ctx) {
   LaneState state{std::move(lane), {}, nullptr};
   const Lane& l = state.lane;
+  const auto zeros = [&](std::int64_t n, DType type) {
+    state.states.push_back(config_.offload == StateOffload::none ? ctx.zeros({n}, type, Lifetime::run)
+                                                                 : host_tensor({n}, type, ctx.stream));
+    return state.states.back();
+  };
   for (const StateKind& kind : l.rule->states()) {
-    const Tensor flat = config_.offload == StateOffload::none ? ctx.zeros({l.size}, kind.type, Lifetime::run)
-                                                              : host_tensor({l.size}, kind.type, ctx.stream);
-    state.states.push_back(flat);
-    states_.push_back({kind.name, l.kind, l.pieces(), shard_.as_shard(flat)});
+    const Tensor flat = zeros(l.size, kind.type);
+    const Tensor scales = kind.fp8 ? zeros(moment_blocks(l.size), DType::u8) : Tensor();
+    states_.push_back({kind.name, l.kind, l.pieces(), shard_.as_shard(flat), kind.fp8, scales});
   }
   lanes_.push_back(std::move(state));
 }
@@ -69,7 +77,11 @@ void Optimizer::add_lane(Lane lane, const ExecContext& ctx) {
 std::vector<HostChunks::Pieces> Optimizer::host_pieces(const LaneState& m) const {
   std::vector<HostChunks::Pieces> pieces;
   if (travelling_bytes(config_, m.lane, shard_.separate_master()) == 0) return pieces;
-  for (const Tensor& state : m.states) pieces.push_back({{0, state}});
+  std::size_t i = 0;
+  for (const StateKind& kind : m.lane.rule->states()) {
+    pieces.push_back({{0, m.states[i++]}});
+    if (kind.fp8) pieces.push_back({{.host = m.states[i++], .per_block = true}});
+  }
   if (!offloads_values_) return pieces;
   HostChunks::Pieces& values = pieces.emplace_back();
   if (m.lane.size == shard_.values.flat.numel()) return values = {{0, shard_.values.flat}}, pieces;
@@ -125,7 +137,7 @@ void Optimizer::update_elements(const LaneState& m, std::int64_t first, std::int
   if (m.lane.rule->is_matrix_rule()) return update_matrices(m, first, n, here, step, ctx);
   for (const LaneRange& range : m.lane.ranges)
     if (const LaneSlice part = range.intersect(first, n); part.piece.numel > 0)
-      m.lane.rule->update(arguments(range, part, first, here, step), ctx);
+      m.lane.rule->update(arguments(m, range, part, first, here, step), ctx);
 }
 
 void Optimizer::update_matrices(const LaneState& m, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
@@ -135,19 +147,26 @@ void Optimizer::update_matrices(const LaneState& m, std::int64_t first, std::int
     for (const auto& [part, piece] : range.range.pieces) {
       const LaneSlice matrix{piece, range.at + piece.offset - range.range.first.offset};
       if (matrix.at < first || matrix.at >= first + n) continue;
-      all.push_back({arguments(range, matrix, first, here, step), piece.param, piece.rows, piece.numel / piece.rows});
+      all.push_back(
+          {arguments(m, range, matrix, first, here, step), piece.param, piece.rows, piece.numel / piece.rows});
     }
   if (!all.empty()) m.lane.rule->update_matrices(all, slices_, ctx);
 }
 
-ParameterUpdate Optimizer::arguments(const LaneRange& range, const LaneSlice& part, std::int64_t first,
-                                     const std::vector<Tensor>& here, const Tensor& step) const {
+ParameterUpdate Optimizer::arguments(const LaneState& m, const LaneRange& range, const LaneSlice& part,
+                                     std::int64_t first, const std::vector<Tensor>& here, const Tensor& step) const {
   const auto of = [&](const Tensor& t) { return t.narrow(0, part.at - first, part.piece.numel); };
+  const auto blocks_of = [&](const Tensor& t) {
+    return t.narrow(0, (part.at - first) / kMomentBlock, moment_blocks(part.piece.numel));
+  };
   ParameterUpdate u;
   u.values = offloads_values_ ? of(here.back()) : shard_.values.of(part.piece);
   u.gradients = shard_.gradients.of(part.piece);
-  const std::size_t states = here.size() - (offloads_values_ ? 1 : 0);
-  for (std::size_t i = 0; i < states; ++i) u.states.push_back(of(here[i]));
+  std::size_t i = 0;
+  for (const StateKind& kind : m.lane.rule->states()) {
+    u.states.push_back(of(here[i++]));
+    u.scales.push_back(kind.fp8 ? blocks_of(here[i++]) : Tensor());
+  }
   if (shard_.separate_master()) u.weights = shard_.weights.of(part.piece);
   u.step = step;
   u.lr_scale = range.lr_scale;
@@ -158,7 +177,7 @@ ParameterUpdate Optimizer::arguments(const LaneRange& range, const LaneSlice& pa
 
 std::size_t Optimizer::state_bytes() const {
   std::size_t bytes = 0;
-  for (const OptimizerState& s : states_) bytes += s.buffer.flat.bytes();
+  for (const OptimizerState& s : states_) bytes += s.buffer.flat.bytes() + (s.fp8 ? s.scales.bytes() : 0);
   return bytes;
 }
 
@@ -178,7 +197,7 @@ std::size_t Optimizer::host_bytes() const {
 std::uint64_t state_bytes(const OptimizerConfig& config, const OwnedShard& shard) {
   std::uint64_t bytes = 0;
   for (const Lane& lane : lanes_of(config, shard, 0))
-    bytes += static_cast<std::uint64_t>(lane.size * lane.state_bytes_per_element());
+    bytes += static_cast<std::uint64_t>(lane.size / kParamAlign * lane.state_bytes_per_block());
   return bytes;
 }
 
@@ -187,8 +206,8 @@ std::uint64_t staging_bytes(const OptimizerConfig& config, const OwnedShard& sha
   const std::vector<HostChunks::Sizes> each = staging_of(config, lanes, separate_master, config.offload_staging_bytes);
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < lanes.size(); ++i)
-    if (const std::int64_t element = travelling_bytes(config, lanes[i], separate_master))
-      bytes += HostChunks::device_bytes(lanes[i].size, element, each[i], lanes[i].chunk_ends());
+    if (const std::int64_t block = travelling_bytes(config, lanes[i], separate_master))
+      bytes += HostChunks::device_bytes(lanes[i].size, block, each[i], lanes[i].chunk_ends());
   return bytes;
 }
 

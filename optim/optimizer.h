@@ -16,6 +16,8 @@ struct OptimizerState {
   std::string kind;                // update kind of the parameters that have this state
   std::vector<ShardPiece> pieces;  // this process's pieces of these parameters, with their offsets in the buffer
   FlatBuffer buffer;               // on the device or on the host
+  std::optional<Fp8Moment> fp8;    // form of the codes in the buffer
+  Tensor scales;                   // of the buffer's blocks; undefined unless fp8 is set
 };
 
 class Optimizer {
@@ -47,7 +49,7 @@ class Optimizer {
   std::size_t host_bytes() const;    // host memory of states and values
 
  private:
-  // A lane with its states, ordered like UpdateRule::states().
+  // A lane with its states, ordered like UpdateRule::states(); an fp8 state is followed by its scales.
   struct LaneState {
     Lane lane;
     std::vector<Tensor> states;
@@ -59,8 +61,8 @@ class Optimizer {
                        const Tensor& step, const ExecContext&) const;
   void update_matrices(const LaneState&, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
                        const Tensor& step, const ExecContext&) const;
-  ParameterUpdate arguments(const LaneRange&, const LaneSlice&, std::int64_t first, const std::vector<Tensor>& here,
-                            const Tensor& step) const;
+  ParameterUpdate arguments(const LaneState&, const LaneRange&, const LaneSlice&, std::int64_t first,
+                            const std::vector<Tensor>& here, const Tensor& step) const;
 
   const OwnedShard& shard_;
   Communicator* const slices_;

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "core/tensor.h"
+#include "kernels/fp8_moments.h"
 #include "kernels/kernel.h"
 #include "model/params.h"
 #include "optim/config.h"
@@ -21,14 +23,21 @@ namespace ring {
 // "optimizer.m.<parameter>".
 struct StateKind {
   std::string name;
-  DType type = DType::f32;
+  DType type = DType::f32;  // u8 if the state has codes
+  // If set, the state is codes with scales (kernels/fp8_moments.h). In checkpoints the scales of state "m" are
+  // "optimizer.m.<parameter>:e4m3_scales". A parameter with such a state must begin at a block.
+  std::optional<Fp8Moment> fp8 = std::nullopt;
 };
+
+// Returns a state of the type that optimizer.moments selects; fp8: the form that the state's values need.
+StateKind moment_kind(std::string name, MomentType, Fp8Moment fp8);
 
 // Elements that are updated in the same way: part of a parameter, or of several. Tensors are [n], contiguous and on the
 // device.
 struct ParameterUpdate {
   Tensor values, gradients;
   std::vector<Tensor> states;  // ordered like UpdateRule::states()
+  std::vector<Tensor> scales;  // for each state: one scale per block, from element 0 on; undefined unless it is fp8
   Tensor weights;              // receives the new values, converted to its type; undefined if there is no copy
   Tensor step;                 // the StepState on the device
   float lr_scale = 1;          // factor on the StepState's learning rate

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/fp8_tensors.h"
 #include "checkpoint/reader.h"
 #include "core/log.h"
 #include "engine/origin.h"
@@ -99,10 +100,12 @@ void StateBinding::add_to(State& state) const {
   add_weights(state);
   const Parameters& params = step_.model().parameters();
   for (const OptimizerState& s : step_.optimizer().states())
-    add_parameters(state, kOptimizerStatesPrefix + s.name + ".", params, s.pieces, s.buffer,
-                   [&](const Param& p, const LogicalParam& part) {
-                     return !part.frozen && optimizer_kind_of(config_.optimizer, p, part) == s.kind;
-                   });
+    add_parameters(
+        state, kOptimizerStatesPrefix + s.name + ".", params, s.pieces, s.buffer,
+        [&](const Param& p, const LogicalParam& part) {
+          return !part.frozen && optimizer_kind_of(config_.optimizer, p, part) == s.kind;
+        },
+        s.fp8 ? std::optional(CodeScales{*s.fp8, s.scales}) : std::nullopt);
   if (step_.average())
     add_parameters(state, kAveragePrefix, params, step_.data().shard().pieces, step_.average()->buffer());
   using Text = const std::string&;
@@ -147,9 +150,12 @@ void StateBinding::log_weight_mismatch(const KeyMismatch& mismatch, const std::s
 }
 
 void StateBinding::log_state_mismatch(const KeyMismatch& mismatch) const {
+  const auto count = [](const std::vector<std::string>& names) {
+    return std::ranges::count_if(names, [](const std::string& name) { return !owner_of_scales(name); });
+  };
   if (leads_)
-    log::warn("the checkpoint lacks ", mismatch.missing.size(), " optimizer states, which are reinitialized, and has ",
-              mismatch.unexpected.size(),
+    log::warn("the checkpoint lacks ", count(mismatch.missing), " optimizer states, which are reinitialized, and has ",
+              count(mismatch.unexpected),
               " unused ones: its parameters, or how they were updated, differ from this run's");
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/cpu/fp8_moments.h"
 #include "kernels/cpu/rows.h"
 
 namespace ring::cpu {
@@ -13,22 +14,51 @@ void over_elements(const ExecContext& ctx, std::int64_t n, const Fn& fn) {
   ctx.stream.pool().parallel_for(n, kPartWork / 2, [&](std::int64_t begin, std::int64_t end, int) { fn(begin, end); });
 }
 
+// update = the next update of n elements; m: their momentum.
+void add_gradient(const MuonMomentum& args, float clip, const float* grad, float* m, float* update, std::int64_t n) {
+  const float beta = args.beta;
+  const bool nesterov = args.nesterov;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float g = clip * grad[i];
+    m[i] = beta * m[i] + g;
+    update[i] = nesterov ? g + beta * m[i] : m[i];
+  }
+}
+
+void add_gradient_fp8(const MuonMomentum& args, const StepState& state, const MuonMatrix& matrix, float* update,
+                      const ExecContext& ctx) {
+  constexpr std::uint64_t target = 1;
+  const Fp8Moments<Fp8Moment::e4m3> momentum(matrix.momentum, matrix.momentum_scales, args.site, state.step,
+                                             matrix.first_element, target);
+  const std::int64_t n = matrix.momentum.numel();
+  const float* const grad = matrix.gradient.data<float>();
+  ctx.stream.pool().parallel_for(
+      moment_blocks(n), row_grain(8 * kMomentBlock), [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t b = begin; b < end; ++b) {
+          const std::int64_t i = b * kMomentBlock;
+          float m[kMomentBlock];
+          momentum.read(b, m);
+          add_gradient(args, state.clip, grad + i, m, update + i, std::min(kMomentBlock, n - i));
+          momentum.write(b, m);
+        }
+      });
+}
+
 void run_momentum(const MuonMomentum& args, const ExecContext& ctx) {
   const StepState& state = state_of("muon_momentum", args.state);
   const std::int64_t n = check("muon_momentum", args.matrices, args.update);
   if (!state.accepted) return;
   float* update = args.update.data<float>();
   for (const MuonMatrix& matrix : args.matrices) {
-    const float *grad = matrix.gradient.data<float>(), clip = state.clip, beta = args.beta;
-    float* m = matrix.momentum.data<float>();
-    const bool nesterov = args.nesterov;
-    over_elements(ctx, n, [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const float g = clip * grad[i];
-        m[i] = beta * m[i] + g;
-        update[i] = nesterov ? g + beta * m[i] : m[i];
-      }
-    });
+    if (matrix.momentum.dtype() == DType::u8) {
+      add_gradient_fp8(args, state, matrix, update, ctx);
+    } else {
+      const float* const grad = matrix.gradient.data<float>();
+      float* const m = matrix.momentum.data<float>();
+      over_elements(ctx, n, [&](std::int64_t begin, std::int64_t end) {
+        add_gradient(args, state.clip, grad + begin, m + begin, update + begin, end - begin);
+      });
+    }
     update += n;
   }
 }

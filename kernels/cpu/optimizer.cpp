@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/cpu/fp8_moments.h"
 #include "kernels/cpu/rows.h"
 
 namespace ring::cpu {
@@ -62,6 +63,37 @@ Coefficients coefficients(const AdamW& args, const StepState& state) {
   return c;
 }
 
+void update(const Coefficients& k, const float* grad, float* param, float* m, float* v, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float g = grad[i] * k.clip;
+    m[i] = k.beta1 * m[i] + (1.0f - k.beta1) * g;
+    v[i] = k.beta2 * v[i] + (1.0f - k.beta2) * g * g;
+    param[i] = k.decay * param[i] - k.rate * m[i] / (std::sqrt(v[i]) * k.scale2 + k.eps);
+  }
+}
+
+void update_fp8(const AdamW& args, const Coefficients& k, std::uint32_t step, const ExecContext& ctx) {
+  constexpr std::uint64_t target_m = 1, target_v = 2;
+  const Fp8Moments<Fp8Moment::e4m3> all_m(args.m, args.m_scales, args.site, step, args.first_element, target_m);
+  const Fp8Moments<Fp8Moment::e4m4> all_v(args.v, args.v_scales, args.site, step, args.first_element, target_v);
+  float* const param = args.param.data<float>();
+  const float* const grad = args.grad.data<float>();
+  const std::int64_t n = args.param.numel();
+  ctx.stream.pool().parallel_for(moment_blocks(n), row_grain(16 * kMomentBlock),
+                                 [=](std::int64_t begin, std::int64_t end, int) {
+                                   for (std::int64_t b = begin; b < end; ++b) {
+                                     const std::int64_t i = b * kMomentBlock;
+                                     float m[kMomentBlock], v[kMomentBlock];
+                                     all_m.read(b, m);
+                                     all_v.read(b, v);
+                                     update(k, grad + i, param + i, m, v, std::min(kMomentBlock, n - i));
+                                     all_m.write(b, m);
+                                     all_v.write(b, v);
+                                   }
+                                 });
+}
+
 void run_adamw(const AdamW& args, const ExecContext& ctx) {
   const StepState& state = state_of("adamw", args.state);
   const std::int64_t n = args.param.numel();
@@ -69,19 +101,17 @@ void run_adamw(const AdamW& args, const ExecContext& ctx) {
   check_numel("adamw", "grad", args.grad, n);
   check_numel("adamw", "m", args.m, n);
   check_numel("adamw", "v", args.v, n);
+  RING_CHECK(args.m.dtype() == args.v.dtype(), "adamw: m is ", describe(args.m), ", v is ", describe(args.v));
+  check_fp8_moments("adamw", args.m, args.m_scales);
+  check_fp8_moments("adamw", args.v, args.v_scales);
   RING_CHECK(!args.weights.defined(), "adamw: the CPU keeps weights in f32 and writes no bf16 copy");
   if (!state.accepted) return;
   const Coefficients k = coefficients(args, state);
+  if (args.m.dtype() == DType::u8) return update_fp8(args, k, state.step, ctx);
   float *param = args.param.data<float>(), *m = args.m.data<float>(), *v = args.v.data<float>();
   const float* grad = args.grad.data<float>();
   ctx.stream.pool().parallel_for(n, kPartWork / 4, [=](std::int64_t begin, std::int64_t end, int) {
-#pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) {
-      const float g = grad[i] * k.clip;
-      m[i] = k.beta1 * m[i] + (1.0f - k.beta1) * g;
-      v[i] = k.beta2 * v[i] + (1.0f - k.beta2) * g * g;
-      param[i] = k.decay * param[i] - k.rate * m[i] / (std::sqrt(v[i]) * k.scale2 + k.eps);
-    }
+    update(k, grad + begin, param + begin, m + begin, v + begin, end - begin);
   });
 }
 

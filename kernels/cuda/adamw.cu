@@ -1,4 +1,4 @@
-#include "kernels/cuda/flat_update.cuh"
+#include "kernels/cuda/fp8_moments.cuh"
 #include "kernels/optimizer.h"
 
 namespace ring::cuda {
@@ -55,11 +55,13 @@ __device__ inline void update(float& param, float grad, float& m, float& v, cons
   param = fmaf(-(k.rate * m), inverse(fmaf(root(v), k.scale2, k.eps)), k.decay * param);
 }
 
-template <class P, class G, class M>
+// M, V: element types of the two moments (fp8_moments.cuh).
+template <class P, class G, class M, class V>
 struct Operands {
   Flat<P> param;
   Flat<G> grad;
-  Flat<M> m, v;
+  Moments<M> m;
+  Moments<V> v;
   Flat<__nv_bfloat16> weights;  // weights.data is null if there are no bf16 weights
   const StepState* state;
   RandomSite site;
@@ -67,27 +69,28 @@ struct Operands {
   bool aligned;         // true if all pointers are aligned to 16 bytes
 };
 
-template <bool whole, class P, class G, class M>
-__device__ void step(const Operands<P, G, M>& o, const Coefficients& k, std::int64_t i) {
+template <bool whole, class P, class G, class M, class V>
+__device__ void step(const Operands<P, G, M, V>& o, const Coefficients& k, std::int64_t i) {
   const Raw<G> raw_grad = o.grad.template read<whole>(i);
-  const Raw<M> raw_m = o.m.template read<whole>(i), raw_v = o.v.template read<whole>(i);
+  const auto raw_m = o.m.template read<whole>(i);
+  const auto raw_v = o.v.template read<whole>(i);
   const Raw<P> raw_param = o.param.template read<whole>(i);
   const Eight grad = unpack(raw_grad);
-  Eight param = unpack(raw_param), m = unpack(raw_m), v = unpack(raw_v);
+  Eight param = unpack(raw_param), m = unpack_moments(o.m, raw_m), v = unpack_moments(o.v, raw_v);
 #pragma unroll
   for (int h = 0; h < 2; ++h)
 #pragma unroll
     for (int j = 0; j < kFour; ++j) update(param.half[h].v[j], grad.half[h].v[j], m.half[h].v[j], v.half[h].v[j], k);
   const std::uint64_t element = o.first + static_cast<std::uint64_t>(i);
-  o.m.template write<whole>(i, round_new<M>(m, o.site, element, Target::m));
-  o.v.template write<whole>(i, round_new<M>(v, o.site, element, Target::v));
+  write_new<whole>(o.m, i, m, o.site, element, Target::m);
+  write_new<whole>(o.v, i, v, o.site, element, Target::v);
   const Raw<P> stored = round_new<P>(param, o.site, element, Target::param);
   o.param.template write<whole>(i, stored);
   if (o.weights.data) o.weights.template write<whole>(i, round_to<__nv_bfloat16>(unpack(stored)));
 }
 
-template <class P, class G, class M>
-__global__ void __launch_bounds__(kBlock, 4) adamw(Operands<P, G, M> o, Settings a) {
+template <class P, class G, class M, class V>
+__global__ void __launch_bounds__(kBlock, 4) adamw(Operands<P, G, M, V> o, Settings a) {
   if (!o.state->accepted) return;
   __shared__ Coefficients shared;
   if (threadIdx.x == 0) shared = coefficients(a, *o.state);
@@ -105,31 +108,32 @@ __global__ void __launch_bounds__(kBlock, 4) adamw(Operands<P, G, M> o, Settings
   }
 }
 
-template <class P, class G, class M>
+template <class P, class G, class M, class V>
 void run_types(const AdamW& args, const ExecContext& ctx) {
   const std::int64_t n = args.param.numel();
-  Operands<P, G, M> operands{};
+  Operands<P, G, M, V> operands{};
   operands.aligned = true;
   operands.param = flat<P>("adamw", "param", args.param, n, operands.aligned);
   operands.grad = flat<G>("adamw", "grad", args.grad, n, operands.aligned);
-  operands.m = flat<M>("adamw", "m", args.m, n, operands.aligned);
-  operands.v = flat<M>("adamw", "v", args.v, n, operands.aligned);
+  operands.m = flat_moments<M>("adamw", "m", args.m, args.m_scales, n, operands.aligned);
+  operands.v = flat_moments<V>("adamw", "v", args.v, args.v_scales, n, operands.aligned);
   operands.weights = flat<__nv_bfloat16>("adamw", "weights", args.weights, n, operands.aligned);
   operands.state = &state_of("adamw", args.state);
   operands.site = args.site;
   operands.first = static_cast<std::uint64_t>(args.first_element);
   const Settings settings{args.beta1, args.beta2, args.eps, args.weight_decay, args.lr_scale};
-  launch(ctx, elements(ctx, n, kTile / kBlock), adamw<P, G, M>, operands, settings);
+  launch(ctx, elements(ctx, n, kTile / kBlock), adamw<P, G, M, V>, operands, settings);
 }
 
 // Dispatches on one type at a time: nvcc 13 crashed on an earlier form that chose all three types in nested lambdas.
-template <class P, class M>
+template <class P, class M, class V>
 void visit_gradient(const AdamW& args, const ExecContext& ctx) {
-  visit_float("adamw", args.grad.dtype(), [&]<class G>() { run_types<P, G, M>(args, ctx); });
+  visit_float("adamw", args.grad.dtype(), [&]<class G>() { run_types<P, G, M, V>(args, ctx); });
 }
 template <class P>
 void visit_moments(const AdamW& args, const ExecContext& ctx) {
-  visit_float("adamw", args.m.dtype(), [&]<class M>() { visit_gradient<P, M>(args, ctx); });
+  if (args.m.dtype() == DType::u8) return visit_gradient<P, E4M3Moment, E4M4Moment>(args, ctx);
+  visit_float("adamw", args.m.dtype(), [&]<class M>() { visit_gradient<P, M, M>(args, ctx); });
 }
 
 void run_adamw(const AdamW& args, const ExecContext& ctx) {

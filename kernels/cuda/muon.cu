@@ -1,6 +1,6 @@
 #include "kernels/muon.h"
 
-#include "kernels/cuda/flat_update.cuh"
+#include "kernels/cuda/fp8_moments.cuh"
 
 namespace ring::cuda {
 namespace {
@@ -10,9 +10,10 @@ constexpr std::size_t kMost = 64;
 
 struct Addresses {
   void *values, *gradient, *momentum;
-  __nv_bfloat16* weights;  // null if the matrix has no bf16 weights
-  std::uint64_t first;     // index of element 0 among all parameters, for the random bits
-  bool aligned;            // true if all pointers, and the matrix's slice of `update`, are aligned to 16 bytes
+  std::uint8_t* momentum_scales;  // null unless the momentum is FP8
+  __nv_bfloat16* weights;         // null if the matrix has no bf16 weights
+  std::uint64_t first;            // index of element 0 among all parameters, for the random bits
+  bool aligned;                   // true if all pointers, and the matrix's slice of `update`, are aligned to 16 bytes
 };
 struct Group {
   Addresses of[kMost];
@@ -42,7 +43,7 @@ __device__ void over_tiles(const Group& group, const Step& step) {
 template <class G, class M>
 struct MomentumStep {
   Flat<G> grad;
-  Flat<M> momentum;
+  Moments<M> momentum;
   Flat<__nv_bfloat16> update;
   RandomSite site;
   std::uint64_t first;
@@ -52,9 +53,9 @@ struct MomentumStep {
   template <bool whole>
   __device__ void run(std::int64_t i) const {
     const Raw<G> raw_grad = grad.template read<whole>(i);
-    const Raw<M> raw_m = momentum.template read<whole>(i);
+    const auto raw_m = momentum.template read<whole>(i);
     const Eight g = unpack(raw_grad);
-    Eight m = unpack(raw_m), u;
+    Eight m = unpack_moments(momentum, raw_m), u;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -63,17 +64,25 @@ struct MomentumStep {
         m.half[h].v[j] = fmaf(beta, m.half[h].v[j], now);
         u.half[h].v[j] = fmaf(ahead, m.half[h].v[j], own * now);
       }
-    momentum.template write<whole>(i, round_new<M>(m, site, first + static_cast<std::uint64_t>(i), Target::m));
+    write_new<whole>(momentum, i, m, site, first + static_cast<std::uint64_t>(i), Target::m);
     update.template write<whole>(i, round_to<__nv_bfloat16>(u));
   }
 };
+
+template <class M>
+__device__ Moments<M> momentum_at(const Addresses& at, std::int64_t n) {
+  if constexpr (std::is_same_v<M, E4M3Moment>)
+    return {static_cast<std::uint8_t*>(at.momentum), at.momentum_scales, n};
+  else
+    return {static_cast<M*>(at.momentum), n};
+}
 
 template <class G, class M>
 __global__ void __launch_bounds__(kBlock) momentum(const __grid_constant__ Group group, float beta, bool nesterov) {
   if (!group.state->accepted) return;
   const Addresses& at = group.of[blockIdx.y];
   MomentumStep<G, M> step{{static_cast<G*>(at.gradient), group.n},
-                          {static_cast<M*>(at.momentum), group.n},
+                          momentum_at<M>(at, group.n),
                           group.update_of(blockIdx.y),
                           group.site,
                           at.first,
@@ -131,6 +140,7 @@ Addresses addresses_of(const MuonMatrix& m, const __nv_bfloat16* update) {
   Addresses at{raw(m.values),
                raw(m.gradient),
                raw(m.momentum),
+               device_data<std::uint8_t>(m.momentum_scales),
                device_data<__nv_bfloat16>(m.weights),
                static_cast<std::uint64_t>(m.first_element),
                is_aligned(update)};
@@ -163,13 +173,17 @@ void over_groups(const char* op, const Args& args, const LaunchGroup& launch_gro
 }
 
 // Dispatches on the momentum's type only: nvcc 13 crashed when nested lambdas chose all types at once (adamw.cu).
+template <class G, class M>
+void run_momentum_types(const MuonMomentum& args, const ExecContext& ctx) {
+  over_groups("muon_momentum", args, [&](const Launch& shape, const Group& group) {
+    launch(ctx, shape, momentum<G, M>, group, args.beta, args.nesterov);
+  });
+}
 template <class G>
 void visit_momentum(const MuonMomentum& args, const ExecContext& ctx) {
-  visit_float("muon_momentum", args.matrices[0].momentum.dtype(), [&]<class M>() {
-    over_groups("muon_momentum", args, [&](const Launch& shape, const Group& group) {
-      launch(ctx, shape, momentum<G, M>, group, args.beta, args.nesterov);
-    });
-  });
+  const DType type = args.matrices[0].momentum.dtype();
+  if (type == DType::u8) return run_momentum_types<G, E4M3Moment>(args, ctx);
+  visit_float("muon_momentum", type, [&]<class M>() { run_momentum_types<G, M>(args, ctx); });
 }
 
 void run_momentum(const MuonMomentum& args, const ExecContext& ctx) {

@@ -204,13 +204,28 @@ TEST_F(GpuTraining, OffloadedStatesInBf16GiveTheSameBits) {
   }
 }
 
+TEST_F(GpuTraining, OffloadedStatesInFp8GiveTheSameBits) {
+  for (const char* kind : {"optimizer.kind=adamw", "optimizer.kind=muon"}) {
+    std::vector<std::string> how = {"optimizer.moments=fp8", kind};
+    train(how);
+    const Result here = train(how);
+    how.insert(how.end(), {"optimizer.offload=states", "optimizer.offload_chunk_bytes=50000"});
+    for (const char* graph : {"train.cuda_graph=off", "train.cuda_graph=on"}) {
+      std::vector<std::string> with_graph = how;
+      with_graph.emplace_back(graph);
+      EXPECT_EQ(here, train(with_graph)) << kind << ", " << graph;
+    }
+  }
+}
+
 // Precisions and state types use different arithmetic for the same training.
 TEST_F(GpuTraining, PrecisionsAgree) {
   const Result exact = train({"train.precision=fp32"});
   for (std::vector<std::string> how : {std::vector<std::string>{"train.precision=tf32"},
                                        {"train.precision=bf16"},
                                        {"optimizer.master=bf16", "optimizer.moments=bf16", "optimizer.gradients=bf16"},
-                                       {"optimizer.moments=bf16"}}) {
+                                       {"optimizer.moments=bf16"},
+                                       {"optimizer.moments=fp8"}}) {
     const Result other = train(how);
     for (std::size_t i = 0; i < exact.losses.size(); ++i)
       EXPECT_NEAR(other.losses[i], exact.losses[i], 5e-3 * exact.losses[i]) << how[0] << ", step " << i + 1;

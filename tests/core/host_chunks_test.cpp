@@ -213,7 +213,7 @@ TEST(HostChunks, ChunksOfSeveralPiecesEndAtAllowedEnds) {
   for (const std::int64_t bytes : {64, 256, 300, 4096}) {
     const Tensor a = numbers(60, 0, cpu), b = numbers(128, 100, cpu), whole = numbers(208, 500, cpu);
     HostChunks chunks({{{0, a}, {64, b}}, {{0, whole}}}, ends, 208, {.chunk = bytes}, cpu);
-    EXPECT_EQ(chunks.device_bytes(), HostChunks::device_bytes(208, 8, {.chunk = bytes}, ends));
+    EXPECT_EQ(chunks.device_bytes(), HostChunks::device_bytes(208, 16 * 8, {.chunk = bytes}, ends));
     EXPECT_EQ(chunks.host_bytes(), std::size_t{4} * (60 + 128 + 208));
     std::int64_t next = 0;
     chunks.for_each_chunk([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
@@ -228,6 +228,28 @@ TEST(HostChunks, ChunksOfSeveralPiecesEndAtAllowedEnds) {
     EXPECT_EQ(values_of(a), values_of(numbers(60, 1, cpu)));
     EXPECT_EQ(values_of(b), values_of(numbers(128, 101, cpu)));
     EXPECT_EQ(values_of(whole), values_of(numbers(208, 501, cpu)));
+  }
+}
+
+// A tensor with one value per block travels with the blocks of its chunk.
+TEST(HostChunks, ValuesMayBelongToBlocks) {
+  const Stream cpu = Stream::cpu(1);
+  for (const std::int64_t bytes : {1, 200, 700, 4096}) {
+    const Tensor codes = Tensor::zeros({160}, DType::u8, cpu), scales = Tensor::zeros({10}, DType::u8, cpu);
+    HostChunks chunks({{{0, codes}}, {{.host = scales, .per_block = true}}}, {}, 160, {.chunk = bytes}, cpu);
+    EXPECT_EQ(chunks.device_bytes(), HostChunks::device_bytes(160, 17, {.chunk = bytes}));
+    EXPECT_EQ(chunks.host_bytes(), 170u);
+    chunks.for_each_chunk([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+      ASSERT_EQ(n % HostChunks::kBlock, 0);
+      ASSERT_EQ(here[0].numel(), n);
+      ASSERT_EQ(here[1].numel(), n / HostChunks::kBlock);
+      for (std::int64_t i = 0; i < n; ++i) here[0].data<std::uint8_t>()[i] = static_cast<std::uint8_t>(first + i);
+      for (std::int64_t i = 0; i < n / HostChunks::kBlock; ++i)
+        here[1].data<std::uint8_t>()[i] = static_cast<std::uint8_t>(100 + first / HostChunks::kBlock + i);
+    });
+    chunks.wait_for_copies(cpu);
+    for (int i = 0; i < 160; ++i) ASSERT_EQ(codes.data<std::uint8_t>()[i], i);
+    for (int i = 0; i < 10; ++i) ASSERT_EQ(scales.data<std::uint8_t>()[i], 100 + i);
   }
 }
 
@@ -256,13 +278,14 @@ TEST(HostChunks, UseTheMemoryThatTheyReport) {
       const std::size_t before = cpu.allocator()->stats().in_use;
       HostChunks chunks({f, h}, bytes, cpu);
       EXPECT_EQ(cpu.allocator()->stats().in_use - before, chunks.device_bytes()) << n << " elements, " << bytes.ring;
-      EXPECT_EQ(HostChunks::device_bytes(n, 6, bytes), chunks.device_bytes());
+      EXPECT_EQ(HostChunks::device_bytes(n, 16 * 6, bytes), chunks.device_bytes());
       EXPECT_EQ(chunks.host_bytes(), static_cast<std::size_t>(6 * n));
       chunks.for_each_chunk([&](std::int64_t, std::int64_t count, const auto&) { EXPECT_GT(count, 0); });
     }
-  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13}), std::size_t{3} << 13);
-  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13, (5 << 13) + 100}), std::size_t{5} << 13);  // whole chunks
-  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13, 1 << 30}), std::size_t{8} << 20);          // all chunks
+  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 16 * 8, {1 << 13}), std::size_t{3} << 13);
+  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 16 * 8, {1 << 13, (5 << 13) + 100}),
+            std::size_t{5} << 13);                                                                 // whole chunks
+  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 16 * 8, {1 << 13, 1 << 30}), std::size_t{8} << 20);  // all chunks
 }
 
 TEST(HostChunks, TensorsMustHaveEqualLengths) {

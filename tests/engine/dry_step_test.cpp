@@ -67,6 +67,9 @@ INSTANTIATE_TEST_SUITE_P(
              {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5", "optimizer.offload_staging_bytes=0"}},
         Case{"in_many_chunks",
              {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5", "optimizer.offload_staging_bytes=1e6"}},
+        Case{"fp8_moments", {"optimizer.moments=fp8"}},
+        Case{"fp8_moments_on_the_host",
+             {"optimizer.moments=fp8", "optimizer.offload=states", "optimizer.offload_staging_bytes=0"}},
         Case{"block_again", {"train.recompute=block"}}, Case{"full_again", {"train.recompute=full"}},
         Case{"full_again_in_chunks", {"train.recompute=full", "train.mlp_chunk=100"}},
         Case{"averaged", {"train.ema=0.999"}}, Case{"two_threads", {"run.threads=2"}}),
@@ -523,7 +526,7 @@ TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
   };
   const std::string host = "set optimizer.offload: ", moments = "set optimizer.moments: bf16";
   const std::string plain = advice({"train.precision=bf16"});
-  EXPECT_TRUE(contains(plain, host + "states or all, " + moments)) << plain;
+  EXPECT_TRUE(contains(plain, host + "states or all, " + moments + " or fp8")) << plain;
   for (const char* reader : {"train.ema=0.9", "train.diagnostics_interval=5"}) {
     const std::string read = advice({"train.precision=bf16", reader});
     EXPECT_TRUE(contains(read, host + "states, " + moments)) << read;
@@ -531,7 +534,7 @@ TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
   }
   for (const char* precision : {"train.precision=fp32", "train.precision=tf32"}) {
     const std::string whole = advice({precision});
-    EXPECT_TRUE(contains(whole, host + "states, or")) << whole;
+    EXPECT_TRUE(contains(whole, host + "states, set optimizer.moments: fp8, or")) << whole;
     EXPECT_FALSE(contains(whole, "bf16")) << whole;
   }
 }

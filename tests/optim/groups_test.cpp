@@ -143,6 +143,15 @@ TEST_F(Groups, SavedStatesFollowFromTheSavedSettings) {
   EXPECT_EQ(states("blocks.1.mlp.up.weight"), Names());
 }
 
+TEST_F(Groups, SavedStatesInFp8HaveScales) {
+  Decoder model(model_config());
+  const OptimizerConfig saved = config("[]", "moments: fp8, ");
+  const Param* p = nullptr;
+  const LogicalParam& found = part(model, "head.weight", &p);
+  EXPECT_EQ(saved_states(saved, *p, found), (std::vector<std::string>{"m.head.weight", "m.head.weight:e4m3_scales",
+                                                                      "v.head.weight", "v.head.weight:e4m4_scales"}));
+}
+
 TEST_F(Groups, FrozenParametersCostNoUpdate) {
   Decoder model(model_config());
   bind_groups(config("[{match: ['blocks.0.*'], frozen: true}]", "kind: muon, "), model.parameters());

@@ -281,7 +281,7 @@ TEST_F(GpuMuon, MatchesFloat64ForTwentySteps) {
 TEST_F(GpuMuon, RoundsStochastically) {
   const ExecContext ctx{Stream::create({Backend::cuda, 0})};
   OptimizerConfig c = config_of();
-  c.moments = DType::bf16;
+  c.moments = MomentType::bf16;
   expect_reference(c, {}, ctx, 0.04);
   c.master = DType::bf16;
   c.lr = 0.5;

@@ -90,7 +90,10 @@ class OptimizerTest : public testing::Test {
     optimizer.wait_for_copies(ctx.stream);
     add_bytes(all, m.params.values);
     add_bytes(all, m.params.weights);
-    for (const OptimizerState& s : optimizer.states()) add_bytes(all, s.buffer.flat);
+    for (const OptimizerState& s : optimizer.states()) {
+      add_bytes(all, s.buffer.flat);
+      if (s.fp8) add_bytes(all, s.scales);
+    }
     return all;
   }
   void update(Model& m, Optimizer& optimizer, std::uint32_t step, bool accepted) const {
@@ -117,8 +120,15 @@ class OptimizerTest : public testing::Test {
 };
 
 TEST_F(OptimizerTest, WhereStatesLiveChangesNoBit) {
-  for (const auto& [kind, types] : {std::pair{"adamw", plain}, {"halves", plain}, {"halves", copied}}) {
-    OptimizerConfig config{.kind = kind};
+  struct Case {
+    const char* kind;
+    MomentType moments;
+    ParamTypes types;
+  };
+  for (const auto& [kind, moments, types] :
+       {Case{"adamw", MomentType::f32, plain}, Case{"adamw", MomentType::fp8, plain},
+        Case{"halves", MomentType::f32, plain}, Case{"halves", MomentType::f32, copied}}) {
+    OptimizerConfig config{.kind = kind, .moments = moments};
     const Bytes here = trained(config, types);
     for (const StateOffload offload : {StateOffload::states, StateOffload::all})
       for (const std::int64_t bytes : {64, 1024, 3000, 1 << 26})
@@ -171,6 +181,42 @@ TEST_F(OptimizerTest, ReportsTheBytesOnHostAndDevice) {
       EXPECT_EQ(staging_bytes(config, m.shard, types.separate_master()),
                 offload == StateOffload::none ? 0 : optimizer.device_bytes());
     }
+}
+
+// A block of 16 elements has 16 codes and a scale for each of the two moments.
+TEST_F(OptimizerTest, Fp8MomentsTakeACodeAndAShareOfAScale) {
+  for (const StateOffload offload : {StateOffload::none, StateOffload::states}) {
+    Model m(ctx, plain);
+    const OptimizerConfig config{
+        .kind = "adamw", .moments = MomentType::fp8, .offload = offload, .offload_chunk_bytes = 340};
+    const std::size_t before = ctx.stream.allocator()->stats().in_use;
+    const Optimizer optimizer(config, m.shard, 3, ctx);
+    EXPECT_EQ(ctx.stream.allocator()->stats().in_use - before, optimizer.device_bytes());
+    const auto n = static_cast<std::size_t>(m.params.size());
+    EXPECT_EQ(optimizer.state_bytes(), 34 * n / 16);
+    EXPECT_EQ(state_bytes(config, m.shard), optimizer.state_bytes());
+    if (offload == StateOffload::none) continue;
+    EXPECT_EQ(optimizer.host_bytes(), optimizer.state_bytes());
+    EXPECT_EQ(optimizer.device_bytes(), 3 * 340u) << "three chunks of 160 elements";
+    EXPECT_EQ(staging_bytes(config, m.shard, false), optimizer.device_bytes());
+  }
+}
+
+TEST_F(OptimizerTest, Fp8MomentsNeedWholeBlocks) {
+  Parameters params;
+  const Init normal{Init::Kind::normal, 1};
+  params.add({{"a", 0, 3, normal}, {"b", 3, 16, normal}}, 7);  // b begins at element 21
+  bind_groups({}, params);
+  params.allocate(ctx, 5, plain);
+  const OwnedShard shard = own_everything(params);
+  EXPECT_NO_THROW(Optimizer({.moments = MomentType::f32}, shard, 3, ctx));
+  try {
+    Optimizer({.moments = MomentType::fp8}, shard, 3, ctx);
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("optimizer.moments: fp8: b does not consist of blocks"), std::string::npos)
+        << e.what();
+  }
 }
 
 TEST_F(OptimizerTest, StagingMayChangeBetweenSteps) {

@@ -37,6 +37,7 @@ StateMemory foreseen_memory(const Config& config, Decoder& model, int zero, int 
 class DistStateMemory : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Updates, DistStateMemory,
                          testing::Values("optimizer.kind=adamw", "optimizer.kind=muon", "train.linears=fp8_tensor",
+                                         "optimizer.moments=fp8",
                                          "optimizer.groups=[{match: ['embedding.*', 'blocks.0.*'], frozen: true}]"));
 
 TEST_P(DistStateMemory, IsPredictedForEveryLayout) {

@@ -79,13 +79,20 @@ void gather_row(Gathered& g, const StateTensor& t, std::size_t at, const float* 
   }
 }
 
+// Codes and scales of FP8 states are gathered as numbers.
+std::vector<float> row_of(const Tensor& t, std::int64_t first, std::int64_t n) {
+  if (t.dtype() == DType::u8) return {t.data<std::uint8_t>() + first, t.data<std::uint8_t>() + first + n};
+  return {t.data<float>() + first, t.data<float>() + first + n};
+}
+
 void gather(Gathered& g, const State& state) {
   for (const auto& [name, t] : state.tensors()) {
     const bool matrix = t.global_shape.size() == 2;
     const std::int64_t columns = matrix ? t.local.dim(1) : t.local.numel(), rows = matrix ? t.local.dim(0) : 1;
     for (std::int64_t r = 0; r < rows; ++r) {
       const std::int64_t at = matrix ? (t.start[0] + r) * t.global_shape[1] + t.start[1] : t.start[0];
-      gather_row(g, t, static_cast<std::size_t>(at), t.local.data<float>() + r * columns, columns);
+      const std::vector<float> row = row_of(t.local, r * columns, columns);
+      gather_row(g, t, static_cast<std::size_t>(at), row.data(), columns);
     }
   }
 }

@@ -91,6 +91,10 @@ TEST_F(GpuRuns, KilledEqualsUndisturbedWithStatesInBf16AndAGraph) {
                                    "train.cuda_graph=on", "train.recompute=block"}));
 }
 
+TEST_F(GpuRuns, KilledEqualsUndisturbedWithMomentsInFp8AndAGraph) {
+  expect_kills_do_not_show(4, 60, on_gpu({"optimizer.moments=fp8", "train.cuda_graph=on"}));
+}
+
 TEST_F(GpuRuns, KilledEqualsUndisturbedWithAnAverageWatchedStepsAndAGraph) {
   expect_kills_do_not_show(4, 60, on_gpu({"train.ema=0.99", "train.diagnostics_interval=7", "train.cuda_graph=on"}));
 }
