@@ -6,12 +6,10 @@
 // are never negative and use the sign's bit for the mantissa (e4m4): rounding errors of v accumulate over 1 / (1 -
 // beta2) steps. A block's scale is the smallest one with which its largest magnitude does not saturate.
 //
-// * Range: a block's largest v is 245,760 to 491,520 times its smallest code, so sqrt(v) covers a factor of at least
-// 495.
-//   A smaller v is rounded up to that code, never to 0: elements with v = 0 would get updates of m / eps.
+// * Range: a block's largest v is 245,760 to 491,520 times its smallest code, so sqrt(v) covers a factor of 495 or
+//   more. A smaller v is rounded up to that code, never to 0: elements with v = 0 would get updates of m / eps.
 // * Rounding: updates round stochastically, with the random bits of bf16 moments (kernels/optimizer.h), so that the
-//   expected value is exact, except for v below that range. Rounding to nearest would lose the changes of (1 - beta2)
-//   v.
+//   expected value is exact, except for v below that range. Rounding to nearest would lose changes by (1 - beta2) v.
 // * Quantizing dequantized values again changes no value, with any random bits.
 // * Infinity, NaN and magnitudes from 2^127 on, which could round to infinity, are stored as NaN.
 
