@@ -17,12 +17,12 @@ constexpr int kGroupRows = 64;  // rows of the stationary operand per consumer
 constexpr int kPart = 64, kMaxParts = 2;
 constexpr int threads_of(int consumers) { return kGroup * (1 + consumers); }
 
-// Bytes of one panel (64 columns, 128 bytes a row) of `rows` rows, and of a tile of kDim columns.
-constexpr int panel_bytes(int rows) { return rows * 128; }
-template <int kDim>
-constexpr int tile_bytes(int rows) {
-  return panel_bytes(rows) * (kDim / 64);
-}
+// Tiles of a consumer in registers: f32 accumulators, and bf16 A operands.
+template <int kColumns>
+using Sums = RegTile<float, kGroupRows, kColumns>;
+template <int kColumns>
+using OperandA = RegTile<Bf16, kGroupRows, kColumns>;
+struct NoTile {};  // in place of a tile that an instance of a kernel does not need
 
 // TMA descriptor of a tensor [N,H,D], viewed as [N / rate, H, rate, D]: rows of the same residue modulo rate are
 // neighbours. A box is 64 columns by 64 rows.
@@ -41,13 +41,13 @@ struct TmaRows {
   }
 };
 
-// Loads kDim columns of the 64 samples that start at `sample` into panels of `rows` rows. Called by a converged warp.
-template <int kDim>
-__device__ inline void tma_load_rows(std::uint32_t to, int rows, const TensorMap& from, const TmaRows& at, int head,
-                                     int sample, Barrier& barrier) {
+// Loads the 64 samples that start at `sample`. Called by a converged warp.
+template <int kDim, int kPanelRows>
+__device__ inline void tma_load_rows(SmemView<Bf16, kPart, kDim, Swizzle::b128, kPanelRows> to, const TensorMap& from,
+                                     const TmaRows& at, int head, int sample, Barrier& barrier) {
 #pragma unroll
-  for (int panel = 0; panel < kDim / 64; ++panel)
-    tma_load(to + panel * panel_bytes(rows), from.map, panel * 64, at.residue, head, at.first + sample, barrier);
+  for (int i = 0; i < kDim / 64; ++i)
+    tma_load(panel(to, i).address, from.map, i * 64, at.residue, head, at.first + sample, barrier);
 }
 
 // Returns lane 0's x to all lanes. The compiler then knows that the value is warp-uniform and keeps it, and all that is
@@ -228,7 +228,7 @@ __device__ inline unsigned lane_columns_before(int at) {
 
 // Sets masked scores to -inf. s: accumulators of 64 kParts columns for rows `row` and `row` + 8.
 template <Stationary owner, int kParts>
-__device__ inline void mask_rows(float (&s)[32 * kParts], const HeadSegment& segment, const TileCoord& tile, int row,
+__device__ inline void mask_rows(Sums<kPart * kParts>& s, const HeadSegment& segment, const TileCoord& tile, int row,
                                  int consumer) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -267,40 +267,20 @@ __device__ inline void Jobs<kConsumers>::describe_all(const TileSchedule& work, 
   }
 }
 
-// c = a b^T. Both operands are K-major in shared memory: [a_rows, kDim] and [b_rows, kDim].
-template <int kDim, int kSums>
-__device__ inline void gemm_ss(float (&c)[kSums], std::uint32_t a, int a_rows, std::uint32_t b, int b_rows) {
-#pragma unroll
-  for (int k = 0; k < kDim / 16; ++k) {
-    const int panel = k / 4, inside = k % 4 * 32;
-    wgmma_ss(c, desc_k_major(a).after(panel * panel_bytes(a_rows) + inside),
-             desc_k_major(b).after(panel * panel_bytes(b_rows) + inside), k > 0);
-  }
-}
-// c += a b with K = 16 kSteps. a: register fragments; b: shared memory, MN-major [K, N].
-template <int kSteps, int kSums>
-__device__ inline void gemm_rs(float (&c)[kSums], const std::uint32_t (&a)[kSteps][4], std::uint32_t b, int b_rows) {
-#pragma unroll
-  for (int k = 0; k < kSteps; ++k) wgmma_rs(c, a[k], desc_mn_major(b, panel_bytes(b_rows)).after(k * 16 * 128), 1);
-}
-template <int n>
-__device__ inline void clear(float (&c)[n]) {
-#pragma unroll
-  for (float& x : c) x = 0.0f;
-}
 // Converts f32 accumulators to bf16 A-operand fragments.
-template <int kSteps>
-__device__ inline void as_fragments(std::uint32_t (&p)[kSteps][4], const float (&s)[8 * kSteps]) {
+template <int kColumns>
+__device__ inline void as_fragments(OperandA<kColumns>& p, const Sums<kColumns>& s) {
 #pragma unroll
-  for (int k = 0; k < kSteps; ++k)
+  for (int k = 0; k < p.kSteps; ++k)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) p[k][i] = pack_bf16(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+    for (int i = 0; i < 4; ++i) p.data[k][i] = pack_bf16(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
 }
 
-// Announces the bytes that TMA loads will signal on this barrier. Called by a converged warp, before it issues the
-// loads.
-__device__ inline void expect_tx(Barrier& full, int bytes) {
-  if (lane() == 0) full.arrive_expect_tx(bytes);
+// Announces the bytes of these tiles, which TMA loads will signal on this barrier. Called by a converged warp, before
+// it issues the loads.
+template <class... Tiles>
+__device__ inline void expect_tx(Barrier& full, const Tiles&...) {
+  if (lane() == 0) full.arrive_expect_tx((Tiles::kBytes + ...));
   __syncwarp();
 }
 
