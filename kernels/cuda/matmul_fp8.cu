@@ -1,5 +1,6 @@
 #include "kernels/cuda/matmul_fp8.cuh"
 
+#include "kernels/cuda/device/tile_checks.cuh"
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/launch.h"
 

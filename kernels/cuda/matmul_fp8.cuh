@@ -16,7 +16,7 @@ namespace ring::cuda::fp8 {
 constexpr int kGroup = 128, kConsumers = 2, kThreads = kGroup * (1 + kConsumers);
 constexpr int kDepth = static_cast<int>(kFp8Block), kColumns = 128;  // of a tile: extent along K; columns of c
 constexpr int kWaveRows = 64;                                        // rows of one WGMMA
-constexpr int kWaveBytes = kWaveRows * kDepth;
+using Sums = RegTile<float, kWaveRows, kColumns>;
 constexpr int kTileGroup = 2048;  // rows of c whose tiles run close together in time: their operands stay in L2
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
@@ -51,9 +51,12 @@ struct MatmulMemory {
   static constexpr int kPanelsInB = kColumns * kDepth / kPanelSize / kConsumerWarps;
   static constexpr int kRowScales = kBlocks == Fp8Blocks::tensor ? 0 : kRows;
   static constexpr int kColumnScales = kBlocks == Fp8Blocks::rows ? kColumns : 0;
-  static constexpr int kStageBytes = (kRows + kColumns) * kDepth + 4 * (kRowScales + kColumnScales);
+  using TileA = SmemTile<E4m3, kRows, kDepth>;
+  using TileB = SmemTile<E4m3, kColumns, kDepth>;
+  static constexpr int kStageBytes = TileA::kBytes + TileB::kBytes + 4 * (kRowScales + kColumnScales);
 
-  unsigned char a[kStages][kRows * kDepth], b[kStages][kColumns * kDepth];
+  TileA a[kStages];
+  TileB b[kStages];
   unsigned char staged[kConsumerWarps][kPanels][kPanelSize];
   float a_scales[kRowScales ? kStages : 1][kRows], b_scales[kColumnScales ? kStages : 1][kColumns];
   Barrier full[kStages], empty[kStages];
@@ -96,8 +99,8 @@ __device__ void produce(const MatmulParams& p, Memory& m) {
       m.empty[s].wait(pipe.phase ^ 1);
       if (threadIdx.x % 32 == 0) m.full[s].arrive_expect_tx(Memory::kStageBytes);
       __syncwarp();
-      tma_load(shared_address(m.a[s]), p.a, block * kDepth, tile.row, m.full[s]);
-      tma_load(shared_address(m.b[s]), p.b, block * kDepth, tile.column, m.full[s]);
+      tma_load(m.a[s].view().address, p.a, block * kDepth, tile.row, m.full[s]);
+      tma_load(m.b[s].view().address, p.b, block * kDepth, tile.column, m.full[s]);
       if (Memory::kRowScales) tma_load(shared_address(m.a_scales[s]), p.a_scales, tile.row, block, m.full[s]);
       if (Memory::kColumnScales) tma_load(shared_address(m.b_scales[s]), p.b_scales, tile.column, block, m.full[s]);
     }
@@ -113,7 +116,7 @@ struct MatmulConsumer {
   const int consumer, warp = static_cast<int>(threadIdx.x) % kGroup / 32, lane = static_cast<int>(threadIdx.x) % 32;
   PipelineState<Memory::kStages> pipe;
   int held = 0, held_end = 0;  // the last `held` stages before stage held_end hold results of the previous tile
-  float sums[kWaves][64], parts[64];
+  Sums sums[kWaves], parts;
 
   __device__ MatmulConsumer(const MatmulParams& p, Memory& m, int consumer) : p(p), m(m), consumer(consumer) {}
 
@@ -121,9 +124,7 @@ struct MatmulConsumer {
     for (Tiles<Memory::kRows> tiles(p); !tiles.ended(); tiles.advance()) {
       const Tile tile = tiles.tile();
 #pragma unroll
-      for (int w = 0; w < kWaves; ++w)
-#pragma unroll
-        for (float& sum : sums[w]) sum = 0;
+      for (int w = 0; w < kWaves; ++w) clear(sums[w]);
       const float* square = kSquares ? p.squares + tile.column / kColumns * p.squares_stride : nullptr;
       if constexpr (kHalf) prefetch_residual(tile);
       float next = kSquares ? __ldg(square) : 0;
@@ -167,12 +168,9 @@ struct MatmulConsumer {
     m.full[s].wait(pipe.phase);
 #pragma unroll
     for (int w = 0; w < kWaves; ++w) {
-      const MatrixDescriptor a = desc_k_major(shared_address(m.a[s]) + (consumer * kWaves + w) * kWaveBytes);
-      const MatrixDescriptor b = desc_k_major(shared_address(m.b[s]));
       fence_operand(parts);
       wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < kDepth / 32; ++k) wgmma_e4m3(parts, a.after(32 * k), b.after(32 * k), k > 0);
+      mm_ABt(parts, row_block<kWaveRows>(m.a[s].view(), consumer * kWaves + w), m.b[s].view());
       wgmma_commit();
       float scales[2] = {1, 1};
       if constexpr (!kOneScale)
@@ -192,19 +190,19 @@ struct MatmulConsumer {
     __syncwarp();
     if (lane == 0) m.empty[s].arrive();
   }
-  __device__ void add(float (&to)[64]) {
+  __device__ void add(Sums& to) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) to[i] += parts[i];
+    for (int i = 0; i < to.kElements; ++i) to[i] += parts[i];
   }
   __device__ void scale_sums(float scale) {
 #pragma unroll
     for (int w = 0; w < kWaves; ++w)
 #pragma unroll
-      for (float& sum : sums[w]) sum *= scale;
+      for (float& sum : sums[w].data) sum *= scale;
   }
-  __device__ void promote(float (&to)[64], const float (&scales)[2], int s) {
+  __device__ void promote(Sums& to, const float (&scales)[2], int s) {
 #pragma unroll
-    for (int i = 0; i < 64; i += 4) {
+    for (int i = 0; i < to.kElements; i += 4) {
       float2 b = {1, 1};
       if constexpr (!kSquares) b = *reinterpret_cast<const float2*>(&m.b_scales[s][2 * i + lane % 4 * 2]);
 #pragma unroll
@@ -267,8 +265,8 @@ struct MatmulConsumer {
     const int all = consumer * kGroup / 32 + warp, i = slot - kPanels, k = i % kEach;
     if (i < 0) return shared_address(m.staged[all][slot]);
     const int s = held_stage(i / kEach);
-    if (k < Memory::kPanelsInA) return shared_address(m.a[s]) + (all * Memory::kPanelsInA + k) * kPanelSize;
-    return shared_address(m.b[s]) + (all * Memory::kPanelsInB + k - Memory::kPanelsInA) * kPanelSize;
+    if (k < Memory::kPanelsInA) return m.a[s].view().address + (all * Memory::kPanelsInA + k) * kPanelSize;
+    return m.b[s].view().address + (all * Memory::kPanelsInB + k - Memory::kPanelsInA) * kPanelSize;
   }
 
   // Epilogue: stages the warp's results and issues TMA stores, while the first operands of the next tile arrive. kHold:

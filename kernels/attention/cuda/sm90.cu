@@ -9,6 +9,17 @@
 namespace ring::cuda::sm90 {
 namespace {
 
+// Compile-time tests: TMA loads of rows take 64 rows of a bf16 tile.
+template <class To>
+concept LoadsRows = requires(To to, const TensorMap& map, const TmaRows& at, Barrier& full) {
+  tma_load_rows(to, map, at, 0, 0, full);
+};
+static_assert(LoadsRows<SmemView<Bf16, kPart, 128, Swizzle::b128, 192>>);
+static_assert(!LoadsRows<SmemView<Bf16, 128, 128, Swizzle::b128>>, "not one box of rows");
+static_assert(!LoadsRows<SmemView<float, kPart, 64, Swizzle::b128>>, "not bf16");
+static_assert(!LoadsRows<SmemView<Bf16, kPart, 64, Swizzle::none>>, "TMA writes swizzled rows");
+static_assert(!LoadsRows<std::uint32_t>, "the tile's shape is unknown");
+
 // Returns true if rows can be written with 16-byte stores.
 bool fits_output(const Tensor& t) {
   const std::int64_t each = 16 / static_cast<std::int64_t>(size_of(t.dtype()));

@@ -61,10 +61,10 @@ struct LaneStatistics {
 };
 
 // Converts scores to P in place.
-template <int kSums, class Statistics>
-__device__ inline void weights_of(float (&s)[kSums], const Statistics& of, float factor) {
+template <int kColumns, class Statistics>
+__device__ inline void weights_of(Sums<kColumns>& s, const Statistics& of, float factor) {
 #pragma unroll
-  for (int n = 0; n < kSums / 4; ++n) {
+  for (int n = 0; n < kColumns / 8; ++n) {
     const float4 l = of.lse2(n);
     s[4 * n] = fast_exp2(fmaf(s[4 * n], factor, -l.x)), s[4 * n + 1] = fast_exp2(fmaf(s[4 * n + 1], factor, -l.y));
     s[4 * n + 2] = fast_exp2(fmaf(s[4 * n + 2], factor, -l.z));
@@ -72,10 +72,10 @@ __device__ inline void weights_of(float (&s)[kSums], const Statistics& of, float
   }
 }
 // Converts dP to dS = P (dP - delta) in place.
-template <int kSums, class Statistics>
-__device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSums], const Statistics& of) {
+template <int kColumns, class Statistics>
+__device__ inline void score_gradients(Sums<kColumns>& dp, const Sums<kColumns>& w, const Statistics& of) {
 #pragma unroll
-  for (int n = 0; n < kSums / 4; ++n) {
+  for (int n = 0; n < kColumns / 8; ++n) {
     const float4 d = of.delta(n);
     dp[4 * n] = w[4 * n] * (dp[4 * n] - d.x), dp[4 * n + 1] = w[4 * n + 1] * (dp[4 * n + 1] - d.y);
     dp[4 * n + 2] = w[4 * n + 2] * (dp[4 * n + 2] - d.z), dp[4 * n + 3] = w[4 * n + 3] * (dp[4 * n + 3] - d.w);
@@ -83,10 +83,10 @@ __device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSum
 }
 
 // Like score_gradients, with dropout: dropped elements of P are marked by a negative sign, and their dP counts as 0.
-template <int kSums, class Statistics>
-__device__ inline void kept_score_gradients(float (&dp)[kSums], const float (&w)[kSums], const Statistics& of) {
+template <int kColumns, class Statistics>
+__device__ inline void kept_score_gradients(Sums<kColumns>& dp, const Sums<kColumns>& w, const Statistics& of) {
 #pragma unroll
-  for (int n = 0; n < kSums / 4; ++n) {
+  for (int n = 0; n < kColumns / 8; ++n) {
     const float4 d = of.delta(n);
     const float delta[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
@@ -97,8 +97,8 @@ __device__ inline void kept_score_gradients(float (&dp)[kSums], const float (&w)
 // Epilogue for a warp's 16 rows of a gradient. It rounds to bf16 and writes through shared memory. If `merging` (see
 // is_merging), it writes directly to global memory: adds a carry, writes f32, or stores a part of a split list.
 template <bool merging, int kDim, int kRows, int kConsumers>
-__device__ inline void write_gradient(const float (&sums)[kDim / 2], float factor, const Output& whole,
-                                      const Output& partial, const Job<kConsumers>& job, const WarpRows& rows, int dim,
+__device__ inline void write_gradient(const Sums<kDim>& sums, float factor, const Output& whole, const Output& partial,
+                                      const Job<kConsumers>& job, const WarpRows& rows, int dim,
                                       const StagedRows<kDim, kRows>& staged) {
   if constexpr (!merging) {
     staged.store(sums, {factor, factor});
@@ -147,9 +147,12 @@ struct BackwardConsumer {
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
   int marks = kNoTile, pending = -1;  // next tile's TileCoord::marks; pending: stage whose GEMMs are in flight, or -1
-  float dx[kDim / 2], dy[kKeys ? kDim / 2 : 1], s[kColumns / 2], dp[kColumns / 2];
-  std::uint32_t w[kKeys ? kColumns / 16 : 1][4], g[kColumns / 16][4];
-  std::uint32_t x[kOwnInRegisters ? kDim / 16 : 1][4], y[kOwnInRegisters ? kDim / 16 : 1][4];
+  Sums<kDim> dx;
+  std::conditional_t<kKeys, Sums<kDim>, NoTile> dy;
+  Sums<kColumns> s, dp;
+  std::conditional_t<kKeys, OperandA<kColumns>, NoTile> w;
+  OperandA<kColumns> g;
+  std::conditional_t<kOwnInRegisters, OperandA<kDim>, NoTile> x, y;
   LaneStatistics<owner, kColumns, kOwnInRegisters> statistics;
   TileDropout<owner> dropout;
 
@@ -170,7 +173,7 @@ struct BackwardConsumer {
       // The sentinel tile (marks < 0) has no data, so the epilogue stages its rows in the tile's buffers: consumer 0 in
       // a, consumer 1 in b.
       const WarpRows rows(job, job.row + in_block(), kKeys ? job.segment.k_row : job.segment.q_row);
-      const StagedRows<kDim, kColumns> staged{consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp};
+      const StagedRows<kDim, kColumns> staged(consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp);
       write_gradient<merging>(dx, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
       if constexpr (kKeys)
         write_gradient<merging>(dy, drops ? p.dropout.scale : 1.0f, p.dy, p.partial_dy, job, rows, p.dim, staged);
@@ -198,53 +201,41 @@ struct BackwardConsumer {
       statistics.load_rows(p, job, row);
     if constexpr (drops) dropout.load_rows(p.dropout, p.tokens, job, job.row + in_block());
     if constexpr (kOwnInRegisters) {
-      load_own(x, m.x[0]);
-      load_own(y, m.y[0]);
+      load_own(x, m.x[0].view());
+      load_own(y, m.y[0].view());
       fence_proxy_async();
       release(m.own_empty[0]);
     }
     read_marks();
   }
   // Loads the warp's rows of a tile as A-operand fragments.
-  __device__ void load_own(std::uint32_t (&to)[kDim / 16][4], const unsigned char* tile) const {
+  __device__ void load_own(OperandA<kDim>& to, SmemView<Bf16, Memory::kRows, kDim, Swizzle::b128> tile) const {
     const int row = in_block() + lane() % 16;
 #pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      const int chunk = 2 * k + lane() / 16;  // 16-byte chunk, in TMA's 128-byte swizzle
-      ldmatrix(to[k],
-               shared_address(tile) + chunk / 8 * panel_bytes(Memory::kRows) + row * 128 + (chunk % 8 ^ row % 8) * 16);
-    }
+    for (int k = 0; k < to.kSteps; ++k) ldmatrix(to.data[k], tile.address + tile.offset(0, row, 2 * k + lane() / 16));
     fence_operand(to);
   }
 
   // Issues S and dP, the two GEMMs that P and dS of a tile depend on.
-  __device__ void queue_products(std::uint32_t a, std::uint32_t b) {
+  template <class View>
+  __device__ void queue_products(View a, View b) {
     wgmma_fence();
     if constexpr (kOwnInRegisters)
-      gemm_own(s, x, a);
+      mm_ABt(s, x, a);
     else
-      gemm_ss<kDim>(s, own(m.x[own_pipe.index]), Memory::kRows, a, kColumns);
+      mm_ABt(s, row_block<kGroupRows>(m.x[own_pipe.index].view(), consumer), a);
     wgmma_commit();
     if constexpr (kOwnInRegisters)
-      gemm_own(dp, y, b);
+      mm_ABt(dp, y, b);
     else
-      gemm_ss<kDim>(dp, own(m.y[own_pipe.index]), Memory::kRows, b, kColumns);
+      mm_ABt(dp, row_block<kGroupRows>(m.y[own_pipe.index].view(), consumer), b);
     wgmma_commit();
-  }
-  __device__ std::uint32_t own(const unsigned char* tile) const {
-    return shared_address(tile) + panel_bytes(kGroupRows) * consumer;
-  }
-  __device__ static void gemm_own(float (&c)[kColumns / 2], const std::uint32_t (&a)[kDim / 16][4], std::uint32_t b) {
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
-      wgmma_rs<Major::k>(c, a[k], desc_k_major(b).after(k / 4 * panel_bytes(kColumns) + k % 4 * 32), k > 0);
   }
 
   template <bool masked>
   __device__ void next_tile(const Job<Memory::kConsumers>& job, int row) {
     const int stage = pipe.index;
-    const std::uint32_t a = shared_address(m.a) + stage * Memory::kTile;
-    const std::uint32_t b = shared_address(m.b) + stage * Memory::kTile;
+    const auto a = stage_view(m.a, stage), b = stage_view(m.b, stage);
     queue_products(a, b);
     if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[stage]);
     if constexpr (kOwnInRegisters) statistics.load_lse2(m.lse2[stage]);
@@ -267,7 +258,7 @@ struct BackwardConsumer {
       take_weights();
       if constexpr (kOwnInRegisters) statistics.load_delta(m.delta[stage]);
       wgmma_fence();
-      gemm_rs(dy, w, b, kColumns);
+      mma_AB(dy, w, b);
       wgmma_commit();
       wgmma_wait<1>();
       fence_operand(dp);
@@ -284,7 +275,7 @@ struct BackwardConsumer {
     }
     as_fragments(g, dp);
     wgmma_fence();
-    gemm_rs(dx, g, a, kColumns);
+    mma_AB(dx, g, a);
     wgmma_commit();
     if constexpr (!kOverlapTiles) {
       wgmma_wait<0>();

@@ -65,8 +65,8 @@ template <Stationary owner, int kDim>
 struct BackwardMemory : BackwardShape<owner, kDim> {
   using Shape = BackwardShape<owner, kDim>;
   using Shape::kStages, Shape::kColumns, Shape::kRows, Shape::kWarps, Shape::kConsumers, Shape::kOwnStages;
-  static constexpr int kTile = tile_bytes<kDim>(kColumns), kOwn = tile_bytes<kDim>(kRows);
-  unsigned char x[kOwnStages][kOwn], y[kOwnStages][kOwn], a[kStages][kTile], b[kStages][kTile];
+  SmemTile<Bf16, kRows, kDim> x[kOwnStages], y[kOwnStages];
+  SmemTile<Bf16, kColumns, kDim> a[kStages], b[kStages];
   float lse2[kStages][kStatistics], delta[kStages][kStatistics];  // statistics of the streamed queries
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   TileCoord tiles[kStages];
@@ -123,18 +123,17 @@ __device__ inline bool begin_job(Job<kConsumers>& job, const TmaBackwardParams& 
 }
 
 // Issues the TMA loads of a job's rows of x and y. Called by a warp.
-template <Stationary owner, int kDim, class Memory>
+template <Stationary owner, class Memory>
 __device__ inline void load_own(const TmaBackwardParams& p, Memory& m, const Job<Memory::kConsumers>& job,
                                 PipelineState<Memory::kOwnStages>& pipe) {
   const TmaRows rows(owner == Stationary::kv ? job.segment.k_row : job.segment.q_row, job.segment.rate);
   const int head = uniform(job.head), row = uniform(job.row), stage = pipe.index;
   Barrier& full = m.own_full[stage];
   m.own_empty[stage].wait(pipe.phase ^ 1);
-  expect_tx(full, 2 * Memory::kOwn);
+  expect_tx(full, m.x[stage], m.y[stage]);
   for (int c = 0; c < Memory::kConsumers; ++c) {
-    const int offset = panel_bytes(kGroupRows) * c, first = row + kGroupRows * c;
-    tma_load_rows<kDim>(shared_address(m.x[stage]) + offset, Memory::kRows, p.x, rows, head, first, full);
-    tma_load_rows<kDim>(shared_address(m.y[stage]) + offset, Memory::kRows, p.y, rows, head, first, full);
+    tma_load_rows(row_block<kPart>(m.x[stage].view(), c), p.x, rows, head, row + kPart * c, full);
+    tma_load_rows(row_block<kPart>(m.y[stage].view(), c), p.y, rows, head, row + kPart * c, full);
   }
   pipe.advance();
 }
@@ -158,7 +157,7 @@ struct BackwardProducer {
       next = next_work(p.scheduler);  // fetched long before it is needed
       OwnerJob& job = m.jobs[n % Memory::kJobs];
       if (!begin_job<owner>(job, p, p.work[index])) continue;
-      load_own<owner, kDim>(p, m, job, own_pipe);
+      load_own<owner>(p, m, job, own_pipe);
       const int own_head = uniform(job.head), heads = kKeys ? p.group : 1;
       const int first_head = kKeys ? own_head * p.group : own_head / p.group;
       for (int i = 0; i < heads; ++i) load_tiles(job, first_head + i);
@@ -195,14 +194,11 @@ struct BackwardProducer {
       if (kKeys) statistics.store(m.lse2[stage], m.delta[stage]);
       if (lane() == 0) m.tiles[stage] = kKeys && drops ? with_head(tile, head) : tile;
       if constexpr (kStatisticsFirst) find_next();
-      expect_tx(full, 2 * Memory::kTile);
+      expect_tx(full, m.a[stage], m.b[stage]);
 #pragma unroll
       for (int h = 0; h < Memory::kParts; ++h) {
-        const int offset = panel_bytes(kPart) * h;
-        tma_load_rows<kDim>(shared_address(m.a[stage]) + offset, Memory::kColumns, p.a, rows, head, tile.column[h],
-                            full);
-        tma_load_rows<kDim>(shared_address(m.b[stage]) + offset, Memory::kColumns, p.b, rows, head, tile.column[h],
-                            full);
+        tma_load_rows(row_block<kPart>(m.a[stage].view(), h), p.a, rows, head, tile.column[h], full);
+        tma_load_rows(row_block<kPart>(m.b[stage].view(), h), p.b, rows, head, tile.column[h], full);
       }
       if (lane() != 0) full.arrive();
       if constexpr (!kStatisticsFirst) find_next();

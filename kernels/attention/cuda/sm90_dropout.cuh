@@ -85,10 +85,10 @@ struct Keeps {
 };
 
 // Marks dropped elements of P by making them negative.
-template <Stationary owner, int kSums>
-__device__ inline void mark_dropped(float (&w)[kSums], const TileDropout<owner>& of, std::uint32_t threshold) {
+template <Stationary owner, int kColumns>
+__device__ inline void mark_dropped(Sums<kColumns>& w, const TileDropout<owner>& of, std::uint32_t threshold) {
 #pragma unroll
-  for (int n = 0; n < kSums / 4; ++n) {
+  for (int n = 0; n < kColumns / 8; ++n) {
     const uint2 columns = of.columns(n);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -104,12 +104,12 @@ __device__ inline std::uint32_t pack_positive_bf16(float first, float second) {
   return r;
 }
 // Converts marked P to bf16 A-operand fragments in which dropped elements are 0.
-template <int kSteps>
-__device__ inline void as_kept_fragments(std::uint32_t (&p)[kSteps][4], const float (&w)[8 * kSteps]) {
+template <int kColumns>
+__device__ inline void as_kept_fragments(OperandA<kColumns>& p, const Sums<kColumns>& w) {
 #pragma unroll
-  for (int k = 0; k < kSteps; ++k)
+  for (int k = 0; k < p.kSteps; ++k)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) p[k][i] = pack_positive_bf16(w[8 * k + 2 * i], w[8 * k + 2 * i + 1]);
+    for (int i = 0; i < 4; ++i) p.data[k][i] = pack_positive_bf16(w[8 * k + 2 * i], w[8 * k + 2 * i + 1]);
 }
 
 }  // namespace ring::cuda::sm90

@@ -34,8 +34,9 @@ struct ForwardConsumer {
   const OrderedSequenceBarrier<kConsumers> order;
   PipelineState<Memory::kKeyStages> k_pipe;
   PipelineState<Memory::kStages> v_pipe;
-  float out[kDim / 2], scores[kKeys / 2];
-  std::uint32_t weights[kKeys / 16][4];
+  Sums<kDim> out;
+  Sums<kKeys> scores;
+  OperandA<kKeys> weights;
   RowSums sums;
   TileDropout<Stationary::q> dropout;
   int marks = kNoTile;  // TileCoord::marks of the next tile
@@ -77,12 +78,6 @@ struct ForwardConsumer {
   }
 
  private:
-  using PartScores = float[kPart / 2];
-  using PartWeights = std::uint32_t[kPart / 16][4];
-  __device__ static PartScores& first_part(float (&s)[kKeys / 2]) { return reinterpret_cast<PartScores&>(s); }
-  __device__ static PartWeights& part(std::uint32_t (&w)[kKeys / 16][4], int i) {
-    return reinterpret_cast<PartWeights&>(w[i * (kPart / 16)]);
-  }
   __device__ static void release(Barrier& empty) {
     if (lane() == 0) empty.arrive();
   }
@@ -94,7 +89,7 @@ struct ForwardConsumer {
     clear(out);
     wgmma_wait<0>();
     take_scores<true>(job);
-    const Shift shift = raise_largest(sums, scores, p.factor);
+    const Shift shift = row_max(sums, scores, p.factor);
     read_marks();
     weigh_all(weights, scores, shift);
   }
@@ -113,28 +108,28 @@ struct ForwardConsumer {
     read_marks();  // its polling loop also keeps the compiler from moving the next wait ahead of the row max
     wgmma_wait<0>();
     values_added();
-    if (shift.moved) scale_rows(out, shift.rescale);
+    if (shift.moved) mul_row(out, shift.rescale);
     weigh_scores<masked>(shift);
   }
   // Updates the row max.
   template <bool masked>
   __device__ Shift raise() {
-    if (masked && half) return raise_largest(sums, first_part(scores), p.factor);
-    return raise_largest(sums, scores, p.factor);
+    if (masked && half) return row_max(sums, column_block<kPart>(scores, 0), p.factor);
+    return row_max(sums, scores, p.factor);
   }
   // Converts the scores to P.
   template <bool masked>
   __device__ void weigh_scores(const Shift& by) {
     if (!masked || !half) return weigh_all(weights, scores, by);
-    weigh_all(part(weights, 0), first_part(scores), by);
-    ring::cuda::clear(part(weights, 1));
+    weigh_all(column_block<kPart>(weights, 0), column_block<kPart>(scores, 0), by);
+    clear(column_block<kPart>(weights, 1));
   }
-  template <int kScores>
-  __device__ void weigh_all(std::uint32_t (&to)[kScores / 8][4], const float (&s)[kScores], const Shift& by) {
+  template <int kColumns>
+  __device__ void weigh_all(OperandA<kColumns>& to, const Sums<kColumns>& s, const Shift& by) {
     if constexpr (drops)
-      weigh(to, sums, s, by, p.factor, Keeps{dropout, p.dropout.threshold});
+      exp2(to, sums, s, by, p.factor, Keeps{dropout, p.dropout.threshold});
     else
-      weigh(to, sums, s, by, p.factor, KeepsAll{});
+      exp2(to, sums, s, by, p.factor, KeepsAll{});
   }
 
   // Skips a tile in which this consumer has no unmasked pairs: P = 0.
@@ -148,7 +143,7 @@ struct ForwardConsumer {
     read_marks();
     wgmma_wait<0>();
     values_added();
-    ring::cuda::clear(weights);
+    clear(weights);
   }
 
   // Waits until the K tile of the next stage is loaded, and reads its TileCoord::marks.
@@ -169,22 +164,21 @@ struct ForwardConsumer {
   }
   // Issues Q K^T, with Q of job n.
   __device__ void queue_scores(int n) {
-    const std::uint32_t q = shared_address(m.q) + (n & 1) * Memory::kQueries + panel_bytes(kGroupRows) * consumer;
-    gemm_ss<kDim>(scores, q, Memory::kRows, shared_address(m.k) + k_pipe.index * Memory::kTile, kKeys);
+    mm_ABt(scores, row_block<kGroupRows>(stage_view(m.q, n & 1), consumer), stage_view(m.k, k_pipe.index));
     wgmma_commit();
   }
   // Waits for the V tile and issues P V.
   __device__ void queue_values() {
     m.v_full[v_pipe.index].wait(v_pipe.phase);
-    gemm_rs(out, weights, shared_address(m.v) + v_pipe.index * Memory::kTile, kKeys);
+    mma_AB(out, weights, stage_view(m.v, v_pipe.index));
     wgmma_commit();
   }
   // Issues P V of a job's last tile. Skips the tile's second part if all its pairs are masked, as they often are.
   __device__ void queue_last_values() {
     m.v_full[v_pipe.index].wait(v_pipe.phase);
-    const std::uint32_t v = shared_address(m.v) + v_pipe.index * Memory::kTile;
-    gemm_rs(out, part(weights, 0), v, kKeys);
-    if (!half) gemm_rs(out, part(weights, 1), v + kPart * 128, kKeys);
+    const auto v = stage_view(m.v, v_pipe.index);
+    mma_AB(out, column_block<kPart>(weights, 0), row_block<kPart>(v, 0));
+    if (!half) mma_AB(out, column_block<kPart>(weights, 1), row_block<kPart>(v, 1));
     wgmma_commit();
   }
   // Masks the scores, loads the dropout keys of the columns and frees the K stage.

@@ -33,9 +33,10 @@ template <int kDim, int kConsumers>
 struct ForwardMemory : ForwardShape<kDim, kConsumers> {
   using Shape = ForwardShape<kDim, kConsumers>;
   using Shape::kStages, Shape::kKeyStages, Shape::kKeys, Shape::kRows, Shape::kParts, Shape::kWarps;
-  static constexpr int kTile = tile_bytes<kDim>(kKeys), kQueries = tile_bytes<kDim>(kRows);
   static constexpr int kJobs = Jobs<kConsumers>::kJobs;
-  unsigned char q[2][kQueries], k[kKeyStages][kTile], v[kStages][kTile];
+  using KeyTile = SmemTile<Bf16, kKeys, kDim>;
+  SmemTile<Bf16, kRows, kDim> q[2];
+  KeyTile k[kKeyStages], v[kStages];
   Barrier q_full[2], q_empty[2], k_full[kKeyStages], k_empty[kKeyStages], v_full[kStages], v_empty[kStages];
   TileCoord tiles[kKeyStages];  // tiles[s]: the tile whose keys are in k[s]
   Jobs<kConsumers> jobs;
@@ -119,19 +120,17 @@ struct ForwardProducer {
     const TmaRows rows(job.segment.q_row, job.segment.rate);
     const int head = uniform(job.head), row = uniform(job.row);
     m.q_empty[n & 1].wait(~(n >> 1) & 1);
-    expect_tx(m.q_full[n & 1], Memory::kQueries);
+    expect_tx(m.q_full[n & 1], m.q[n & 1]);
 #pragma unroll
     for (int c = 0; c < kConsumers; ++c)
-      tma_load_rows<kDim>(shared_address(m.q[n & 1]) + panel_bytes(kGroupRows) * c, Memory::kRows, p.q, rows, head,
-                          row + kGroupRows * c, m.q_full[n & 1]);
+      tma_load_rows(row_block<kPart>(m.q[n & 1].view(), c), p.q, rows, head, row + kPart * c, m.q_full[n & 1]);
   }
-  __device__ void load_tile(unsigned char* to, const TensorMap& from, const TileCoord& tile, const TmaRows& rows,
-                            int head, Barrier& full) {
-    expect_tx(full, Memory::kTile);
+  __device__ void load_tile(typename Memory::KeyTile& to, const TensorMap& from, const TileCoord& tile,
+                            const TmaRows& rows, int head, Barrier& full) {
+    expect_tx(full, to);
 #pragma unroll
     for (int i = 0; i < Memory::kParts; ++i)
-      tma_load_rows<kDim>(shared_address(to) + panel_bytes(kPart) * i, Memory::kKeys, from, rows, head, tile.column[i],
-                          full);
+      tma_load_rows(row_block<kPart>(to.view(), i), from, rows, head, tile.column[i], full);
   }
 };
 

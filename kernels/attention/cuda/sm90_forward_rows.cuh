@@ -31,15 +31,15 @@ struct Shift {
 };
 
 // Updates the row maxima with the scores of a tile. scale_log2: attention scale * log2(e).
-template <int kScores>
-__device__ inline Shift raise_largest(RowSums& sums, const float (&scores)[kScores], float scale_log2) {
+template <int kColumns>
+__device__ inline Shift row_max(RowSums& sums, const Sums<kColumns>& scores, float scale_log2) {
   Shift to;
   bool moved = false;
   // found[e]: maximum of accumulators e, e + 8, ..; those of half 0 are e = 0, 1, 4 and 5. These are four independent
   // chains per row: a single chain would pay the full latency for each score.
   float found[8];
 #pragma unroll
-  for (int i = 0; i < kScores; ++i) found[i % 8] = i < 8 ? scores[i] : fmaxf(found[i % 8], scores[i]);
+  for (int i = 0; i < scores.kElements; ++i) found[i % 8] = i < 8 ? scores[i] : fmaxf(found[i % 8], scores[i]);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float* f = found + 2 * half;
@@ -56,27 +56,21 @@ __device__ inline Shift raise_largest(RowSums& sums, const float (&scores)[kScor
 
 // Converts scores to the weights P as bf16 A-operand fragments. keeps(i, weight) applies dropout to accumulator
 // element i. Row sums include dropped elements.
-template <int kScores, class Keeps>
-__device__ inline void weigh(std::uint32_t (&weights)[kScores / 8][4], RowSums& sums, const float (&scores)[kScores],
-                             const Shift& by, float scale_log2, const Keeps& keeps) {
+template <int kColumns, class Keeps>
+__device__ inline void exp2(OperandA<kColumns>& weights, RowSums& sums, const Sums<kColumns>& scores, const Shift& by,
+                            float scale_log2, const Keeps& keeps) {
   float total[2] = {0, 0};
 #pragma unroll
-  for (int i = 0; i < kScores; i += 2) {
+  for (int i = 0; i < scores.kElements; i += 2) {
     const int half = i / 2 % 2;
     const float a = fast_exp2(fmaf(scores[i], scale_log2, -by.shift[half])),
                 b = fast_exp2(fmaf(scores[i + 1], scale_log2, -by.shift[half]));
     total[half] += a;
     total[half] += b;
-    weights[i / 8][i / 2 % 4] = pack_bf16(keeps(i, a), keeps(i + 1, b));
+    weights.data[i / 8][i / 2 % 4] = pack_bf16(keeps(i, a), keeps(i + 1, b));
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) sums.total[half] = sums.total[half] * by.rescale[half] + total[half];
-}
-
-template <int kSums>
-__device__ inline void scale_rows(float (&out)[kSums], const float (&factor)[2]) {
-#pragma unroll
-  for (int i = 0; i < kSums; ++i) out[i] *= factor[i / 2 % 2];
 }
 
 // Factor that normalizes a row of accumulators, and the row's log-sum-exp. dropout_scale: 1 / (1 - dropout rate).
@@ -90,7 +84,7 @@ struct RowEnd {
 
 // Epilogue that merges with a carry, if there is one, and writes directly to global memory.
 template <int kDim>
-__device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
+__device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows, const Sums<kDim>& out,
                                     const RowSums& sums, float dropout_scale) {
   float factor[2], kept[2] = {0, 0}, lse[2];
 #pragma unroll
@@ -115,7 +109,7 @@ __device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows
 
 // Epilogue that writes bf16 rows through shared memory.
 template <int kDim, int kRows>
-__device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
+__device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows, const Sums<kDim>& out,
                                     const RowSums& sums, float dropout_scale, const StagedRows<kDim, kRows>& staged) {
   float factor[2];
 #pragma unroll

@@ -19,6 +19,7 @@ template <int kDim, bool merging, bool drops>
 struct FusedConsumer {
   using Memory = FusedMemory<kDim>;
   using KeyJob = Job<Memory::kConsumers>;
+  using QueryView = SmemView<Bf16, Memory::kColumns, kDim, Swizzle::b128>;
   static constexpr bool kThird = Memory::kThird;
   static constexpr int kColumns = Memory::kColumns, kParts = Memory::kParts;
   const FusedParams& p;
@@ -28,8 +29,11 @@ struct FusedConsumer {
   PipelineState<Memory::kOwnStages> own_pipe;
   PipelineState<Memory::kGradStages> ds_pipe;
   int marks = kNoTile, pending = -1;  // next tile's TileCoord::marks; pending: stage whose dS is not handed over, or -1
-  float dk[kDim / 2], dv[kDim / 2], s[kColumns / 2], dp[kColumns / 2];
-  std::uint32_t w[kColumns / 16][4], g[kColumns / 16][4];
+  Sums<kDim> dk, dv;
+  // dq of the previous tile. A member, because ptxas serialises all WGMMAs (C7512) if it is a local variable.
+  std::conditional_t<kThird, NoTile, Sums<kSumColumns>> dq;
+  Sums<kColumns> s, dp;
+  OperandA<kColumns> w, g;
   LaneStatistics<Stationary::kv, kColumns, false> statistics;
   TileDropout<Stationary::kv> dropout;
   QueryColumns<kDim> columns{m, consumer};
@@ -59,18 +63,14 @@ struct FusedConsumer {
     m.full[pipe.index].wait(pipe.phase);
     marks = uniform(m.tiles[pipe.index].marks);
   }
-  __device__ std::uint32_t own(const unsigned char* tile) const {
-    return shared_address(tile) + panel_bytes(kGroupRows) * consumer;
-  }
   template <bool masked>
   __device__ void next_tile(const KeyJob& job, int row) {
     const int stage = pipe.index, before = pending;
-    const std::uint32_t a = shared_address(m.a) + stage * Memory::kTile;
-    const std::uint32_t b = shared_address(m.b) + stage * Memory::kTile;
+    const auto a = stage_view(m.a, stage), b = stage_view(m.b, stage);
     wgmma_fence();
-    gemm_ss<kDim>(s, own(m.x[own_pipe.index]), Memory::kRows, a, kColumns);
+    mm_ABt(s, row_block<kGroupRows>(m.x[own_pipe.index].view(), consumer), a);
     wgmma_commit();
-    gemm_ss<kDim>(dp, own(m.y[own_pipe.index]), Memory::kRows, b, kColumns);
+    mm_ABt(dp, row_block<kGroupRows>(m.y[own_pipe.index].view(), consumer), b);
     wgmma_commit();
     if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[stage]);
     if constexpr (kThird)
@@ -84,7 +84,7 @@ struct FusedConsumer {
     take_weights();
     pipe.advance();
     wgmma_fence();
-    gemm_rs(dv, w, b, kColumns);
+    mma_AB(dv, w, b);
     wgmma_commit();
     statistics.load_delta(m.delta[stage]);
     wgmma_wait<1>();
@@ -115,21 +115,20 @@ struct FusedConsumer {
     as_fragments(g, dp);
   }
   // Issues dk, which overlaps with S and dP of the next tile.
-  __device__ void add_keys(std::uint32_t a) {
+  __device__ void add_keys(QueryView a) {
     read_marks();  // its polling loop keeps the compiler from moving the next wait ahead of the exponentials
     wgmma_wait<0>();
     wgmma_fence();
-    gemm_rs(dk, g, a, kColumns);
+    mma_AB(dk, g, a);
     wgmma_commit();
   }
   // Issues the GEMMs of the previous tile's dq and of this tile's dk. The GEMM of dk overlaps with the copy of dq to
   // shared memory.
-  __device__ void add_keys_and_queries(std::uint32_t a, int before) {
-    typename QueryColumns<kDim>::Sums dq;
+  __device__ void add_keys_and_queries(QueryView a, int before) {
     if (before >= 0) columns.wait();
     // Runs at a job's first tile too, although its result is unused there: a branch would cost registers.
-    columns.queue(dq, m.x[own_pipe.index]);
-    gemm_rs(dk, g, a, kColumns);
+    columns.queue(dq, m.x[own_pipe.index].view());
+    mma_AB(dk, g, a);
     wgmma_commit();
     hand_over();  // its proxy fence overlaps with the GEMMs of dq and dk
     wgmma_wait<1>();
@@ -147,7 +146,7 @@ struct FusedConsumer {
     for (int half = 0; half < 2; ++half) {
       if (row + 8 * half >= job.first && row + 8 * half < job.end) continue;
 #pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i)
+      for (int i = 0; i < s.kElements; ++i)
         if (i / 2 % 2 == half) s[i] = -INFINITY;
     }
   }
@@ -156,8 +155,7 @@ struct FusedConsumer {
     const int row = in_block() + lane() % 16;
     m.ds_empty[ds_pipe.index].wait(ds_pipe.phase ^ 1);
 #pragma unroll
-    for (int i = 0; i < kColumns / 16; ++i)
-      stmatrix(shared_address(m.ds[ds_pipe.index]) + row * 128 + ((2 * i + lane() / 16) ^ row % 8) * 16, g[i]);
+    for (int i = 0; i < g.kSteps; ++i) stmatrix(m.ds[ds_pipe.index].view().chunk(row, 2 * i + lane() / 16), g.data[i]);
   }
   // Hands dS over to the consumers that compute dq, and a dq in shared memory to the thread that adds it to global
   // memory. Includes the proxy fence that both need.
@@ -187,9 +185,8 @@ struct FusedConsumer {
       release(m.ds_full[ds_pipe.index]);
       ds_pipe.advance();
     } else {
-      typename QueryColumns<kDim>::Sums dq;
-      if (finish_tile(dq)) columns.store(dq);
-      cuda::clear(g);
+      if (finish_dq()) columns.store(dq);
+      clear(g);
       store_score_gradients();
       hand_over();
       pending = pipe.index;
@@ -199,37 +196,38 @@ struct FusedConsumer {
     read_marks();
   }
   // Computes dq of the pending tile. Returns false if no tile is pending.
-  __device__ bool finish_tile(typename QueryColumns<kDim>::Sums& dq) {
+  __device__ bool finish_dq() {
     if (pending < 0) return false;
     pending = -1;
     columns.wait();
-    columns.queue(dq, m.x[own_pipe.index]);
+    columns.queue(dq, m.x[own_pipe.index].view());
     columns.give();
     wgmma_wait<0>();
     return true;
   }
   // Epilogue: writes dk and dv.
   __device__ void finish_job(const KeyJob& job) {
-    typename QueryColumns<kDim>::Sums dq;
     bool more = false;
     if constexpr (kThird)
       finish_tile();
     else
-      more = finish_tile(dq);
+      more = finish_dq();
     release(m.own_empty[own_pipe.index]);
     own_pipe.advance();
     // The sentinel tile (marks < 0) has no data, so the epilogue stages its rows in the tile's buffers: consumer 0 in
     // a, consumer 1 in b.
     const WarpRows rows(job, job.row + in_block(), job.segment.k_row);
-    const StagedRows<kDim, kColumns> staged{consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp};
+    const StagedRows<kDim, kColumns> staged(consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp);
     write_gradient<merging>(dk, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
     write_gradient<merging>(dv, drops ? p.dropout.scale : 1.0f, p.dy, p.partial_dy, job, rows, p.dim, staged);
     fence_proxy_async();
     release(m.empty[pipe.index]);
     pipe.advance();
-    if (!more) return;
-    columns.store(dq);
-    columns.give();
+    if constexpr (!kThird) {
+      if (!more) return;
+      columns.store(dq);
+      columns.give();
+    }
   }
 };
 

@@ -31,6 +31,9 @@ __device__ inline void release(Barrier& barrier) {
   if (lane() == 0) barrier.arrive();
 }
 
+// 64 queries x 64 columns of dq, in the swizzled layout of the accumulators in global memory (swizzled_piece()).
+using QuerySumTile = SmemTile<float, kQueryTile, kSumColumns, Swizzle::none>;
+
 template <int kDim>
 struct FusedMemory {
   // True if a third consumer computes dq. Otherwise registers do not suffice for one, and each of the two key consumers
@@ -47,10 +50,10 @@ struct FusedMemory {
   // the warpgroups asked for more registers in total than the block has.
   static_assert(kGroup * (kProducerRegisters + kConsumers * kConsumerRegisters + (kThird ? kSumRegisters : 0)) <=
                 kThreads * (65536 / kThreads / 8 * 8));
-  static constexpr int kTile = tile_bytes<kDim>(kColumns), kOwn = tile_bytes<kDim>(kRows);
-  unsigned char x[kOwnStages][kOwn], y[kOwnStages][kOwn], a[kStages][kTile], b[kStages][kTile];
-  unsigned char ds[kGradStages][panel_bytes(kRows)];  // dS; its rows are keys
-  float dq[kSumStages][kColumns * kSumColumns];
+  SmemTile<Bf16, kRows, kDim> x[kOwnStages], y[kOwnStages];
+  SmemTile<Bf16, kColumns, kDim> a[kStages], b[kStages];
+  SmemTile<Bf16, kRows, kColumns> ds[kGradStages];  // dS; its rows are keys
+  QuerySumTile dq[kSumStages];
   float lse2[kStages][kStatistics], delta[kStages][kStatistics];
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
@@ -159,7 +162,7 @@ struct FusedProducer {
     for (unsigned index = next_work(p.scheduler); index < p.scheduler.blocks; index = next_work(p.scheduler)) {
       Job<Memory::kConsumers>& job = m.jobs[n % Memory::kJobs];
       if (!begin_job<Stationary::kv>(job, p, p.work[index])) continue;
-      load_own<Stationary::kv, kDim>(p, m, job, own_pipe);
+      load_own<Stationary::kv>(p, m, job, own_pipe);
       for (int i = 0; i < p.group; ++i) {
         const int head = uniform(job.head) * p.group + i;
         if (p.work.entries)
@@ -206,9 +209,9 @@ struct FusedProducer {
       ++count;
       more = tiles.next(tile, turn);
       if (more) statistics.load(p, s, tile.column[0], head);
-      expect_tx(full, 2 * Memory::kTile);
-      tma_load_rows<kDim>(shared_address(m.a[stage]), Memory::kColumns, p.a, rows, head, column, full);
-      tma_load_rows<kDim>(shared_address(m.b[stage]), Memory::kColumns, p.b, rows, head, column, full);
+      expect_tx(full, m.a[stage], m.b[stage]);
+      tma_load_rows(m.a[stage].view(), p.a, rows, head, column, full);
+      tma_load_rows(m.b[stage].view(), p.b, rows, head, column, full);
       if (lane() != 0) full.arrive();
     }
   }
@@ -228,7 +231,7 @@ __device__ void add_queries(const FusedParams& p, FusedMemory<kDim>& m, int thre
     const int part = Memory::kThird ? at.head : at.head * Memory::kSumThreads + thread;
     const std::int64_t row = part * p.tokens + at.row;
     const int bytes = at.rows * kSumColumns * static_cast<int>(sizeof(float));
-    const float* from = m.dq[stage] + at.first * kSumColumns;
+    const float* from = m.dq[stage].row(at.first);
     if (at.turn == 0) {
       bulk_store(p.dq_sums + row * kSumColumns, from, bytes);
     } else {

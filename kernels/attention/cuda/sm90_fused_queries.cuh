@@ -6,14 +6,13 @@
 
 namespace ring::cuda::sm90 {
 
-// Copies 64 queries x 64 columns of dq to shared memory, in the swizzled layout of the accumulators in global memory.
-// Called by a warp group.
-__device__ inline void store_sums(float* tile, const float (&dq)[kSumColumns / 2]) {
+// Copies dq to shared memory. Called by a warp group.
+__device__ inline void store_sums(QuerySumTile& tile, const Sums<kSumColumns>& dq) {
   const int first = static_cast<int>(threadIdx.x) % kGroup / 32 * 16 + lane() / 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = first + 8 * half;
-    float* to = tile + row * kSumColumns + lane() % 4 * 2;
+    float* to = tile.row(row) + lane() % 4 * 2;
 #pragma unroll
     for (int n = 0; n < kSumColumns / 8; ++n)
       *reinterpret_cast<float2*>(to + 8 * swizzled_piece(n, row)) =
@@ -26,7 +25,6 @@ __device__ inline void store_sums(float* tile, const float (&dq)[kSumColumns / 2
 template <int kDim>
 struct QueryColumns {
   using Memory = FusedMemory<kDim>;
-  using Sums = float[kSumColumns / 2];
   Memory& m;
   const int consumer;
   PipelineState<Memory::kGradStages> pipe;
@@ -35,18 +33,15 @@ struct QueryColumns {
 
   __device__ void wait() { m.ds_full[pipe.index].wait(pipe.phase); }
   // Issues dq. The rows of both operands are keys.
-  __device__ void queue(Sums& dq, const unsigned char* x) {
-    constexpr int kPanel = panel_bytes(Memory::kRows);
-    const auto ds = desc_mn_major(shared_address(m.ds[pipe.index]), kPanel);
-    const auto keys = desc_mn_major(shared_address(x) + consumer * kPanel, kPanel);
+  __device__ void queue(Sums<kSumColumns>& dq, SmemView<Bf16, Memory::kRows, kDim, Swizzle::b128> x) {
+    const auto ds = m.ds[pipe.index].view();
+    const auto keys = panel(x, consumer);
     wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < Memory::kRows / 16; ++i)
-      wgmma_ss<Major::mn, Major::mn>(dq, ds.after(i * 16 * 128), keys.after(i * 16 * 128), i > 0);
+    mm_AtB(dq, ds, keys);
     wgmma_commit();
   }
   // Frees the dS stage and copies dq to shared memory. Call once the GEMM has completed.
-  __device__ void store(Sums& dq) {
+  __device__ void store(Sums<kSumColumns>& dq) {
     fence_operand(dq);
     release(m.ds_empty[pipe.index]);
     m.dq_empty[dq_stage()].wait(dq_pipe.phase ^ 1);
@@ -84,7 +79,7 @@ struct QueryConsumer {
   PipelineState<Memory::kOwnStages> own_pipe;
   PipelineState<Memory::kGradStages> ds_pipe;
   PipelineState<Memory::kSumStages> dq_pipe;
-  float dq[kDim / 2];
+  Sums<kDim> dq;
 
   __device__ void run() {
     for (int n = 0;; ++n, own_pipe.advance()) {
@@ -119,12 +114,8 @@ struct QueryConsumer {
   }
   // Issues the contribution of one consumer's 64 keys to dq. The rows of both operands are keys.
   __device__ void add(int consumer, int keep) {
-    const int offset = panel_bytes(kGroupRows) * consumer, panel = panel_bytes(Memory::kRows);
-    const auto ds = desc_mn_major(shared_address(m.ds[ds_pipe.index]) + offset, panel);
-    const auto keys = desc_mn_major(shared_address(m.x[own_pipe.index]) + offset, panel);
-#pragma unroll
-    for (int i = 0; i < kGroupRows / 16; ++i)
-      wgmma_ss<Major::mn, Major::mn>(dq, ds.after(i * 16 * 128), keys.after(i * 16 * 128), i > 0 || keep);
+    mm_AtB(dq, row_block<kGroupRows>(m.ds[ds_pipe.index].view(), consumer),
+           row_block<kGroupRows>(m.x[own_pipe.index].view(), consumer), keep);
   }
   __device__ void hand_over(bool exists) {
     m.dq_empty[dq_pipe.index].wait(dq_pipe.phase ^ 1);

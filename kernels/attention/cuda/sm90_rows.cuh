@@ -27,7 +27,7 @@ __device__ inline uint4 exchange(const std::uint32_t (&r)[4]) {
 // The carry is not read if `kept` is 0. All lanes of a warp must call it together. A lane with exists = false reads and
 // writes nothing.
 template <int kDim>
-__device__ inline void write_row(const float (&c)[kDim / 2], int half, float factor, float kept, const Output& to,
+__device__ inline void write_row(const Sums<kDim>& c, int half, float factor, float kept, const Output& to,
                                  std::int64_t row, int head, int columns, bool exists) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   const float* carry = to.carry.data ? to.carry.at(row, head) + 2 * t : nullptr;
@@ -74,20 +74,20 @@ struct WarpRows {
 // Staging buffer in shared memory: a warp's 16 rows of a tile. No other warp may still use these rows.
 template <int kDim, int kRows>
 struct StagedRows {
-  unsigned char* tile;
+  using Tile = SmemTile<Bf16, kRows, kDim>;
+  unsigned char* bytes;
   int first;  // first row in the tile, a multiple of 16
 
-  __device__ int place(int row, int chunk) const {  // byte offset of a 16-byte chunk, in TMA's 128-byte swizzle
-    return chunk / 8 * panel_bytes(kRows) + (first + row) * 128 + ((chunk % 8 ^ row % 8) * 16);
-  }
-  __device__ void store(const float (&out)[kDim / 2], const float (&factor)[2]) const {
+  __device__ StagedRows(Tile& tile, int first) : bytes(tile.data), first(first) {}
+  __device__ int place(int row, int chunk) const { return Tile::View::offset(first, row, chunk); }
+  __device__ void store(const Sums<kDim>& out, const float (&factor)[2]) const {
 #pragma unroll
     for (int b = 0; b < kDim / 8; b += 2) {
-      const float* c = out + 4 * b;
+      const float* c = out.data + 4 * b;
       const std::uint32_t r[4] = {
           pack_bf16(c[0] * factor[0], c[1] * factor[0]), pack_bf16(c[2] * factor[1], c[3] * factor[1]),
           pack_bf16(c[4] * factor[0], c[5] * factor[0]), pack_bf16(c[6] * factor[1], c[7] * factor[1])};
-      stmatrix(shared_address(tile) + place(lane() % 16, b + lane() / 16), r);
+      stmatrix(shared_address(bytes) + place(lane() % 16, b + lane() / 16), r);
     }
   }
   // Copies the rows to global memory, a whole row at a time.
@@ -98,7 +98,7 @@ struct StagedRows {
     const std::int64_t step = out.half.row * rows.rate * kStep;
 #pragma unroll
     for (int i = 0; i < 16; i += kStep, to += step) {
-      const uint4 x = *reinterpret_cast<const uint4*>(tile + place(mine + i, chunk));
+      const uint4 x = *reinterpret_cast<const uint4*>(bytes + place(mine + i, chunk));
       if (chunk * 8 < columns && rows.exists(rows.first + mine + i)) *reinterpret_cast<uint4*>(to) = x;
     }
   }

@@ -1,12 +1,8 @@
 #pragma once
-// Warpgroup GEMMs (WGMMA, sm_90a): bf16 operands, B always in shared memory, f32 accumulators in registers. PTX ISA,
-// asynchronous warpgroup matrix instructions.
-//
-// Accumulators have 64 rows and N columns: warp w of the warpgroup has the rows from 16 w on, in which each lane has
-// the fragments of mma.m16n8k16 (mma.cuh), four elements per 8 columns. Tiles in shared memory are panels of 64 columns
-// (128 bytes a row, with TMA's 128-byte swizzle of 16-byte chunks), aligned to 1024 bytes.
+// Warpgroup GEMMs (WGMMA, sm_90a): operands of bf16, B always in shared memory, f32 accumulators in registers. PTX ISA,
+// asynchronous warpgroup matrix instructions. mm_ABt(), mma_AB() and mm_AtB() are whole products of tiles.
 
-#include <cstdint>
+#include "kernels/cuda/device/tiles.cuh"
 
 namespace ring::cuda {
 
@@ -18,51 +14,42 @@ template <int newest>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
 }
-// Prevents the compiler from moving accesses to these registers across this point.
-template <int n>
-__device__ inline void fence_operand(float (&r)[n]) {
-#pragma unroll
-  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
-}
-template <int n>
-__device__ inline void fence_operand(std::uint32_t (&r)[n][4]) {
-#pragma unroll
-  for (int i = 0; i < 4 * n; ++i) asm volatile("" : "+r"(r[i / 4][i % 4])::"memory");
-}
-// Writes zeros. The compiler cannot hoist these writes above this point.
-template <int n>
-__device__ inline void clear(std::uint32_t (&r)[n][4]) {
-#pragma unroll
-  for (int i = 0; i < 4 * n; ++i) asm volatile("mov.b32 %0, 0;" : "=r"(r[i / 4][i % 4])::"memory");
-}
 
-// Descriptor of a tile in shared memory. Only the low word differs between tiles, so a tile `bytes` further on, a
-// multiple of 16, is one addition away.
-struct MatrixDescriptor {
-  std::uint32_t low, high;
-  __device__ MatrixDescriptor after(int bytes) const { return {low + static_cast<std::uint32_t>(bytes) / 16, high}; }
-  __device__ operator std::uint64_t() const {
-    std::uint64_t both;
-    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
-    return both;
-  }
-};
+__device__ inline std::uint64_t join_words(std::uint32_t low, std::uint32_t high) {
+  std::uint64_t both;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
+  return both;
+}
 // Dimension that is contiguous in a row of an operand's tile: K, the contraction dimension, or M or N.
 enum class Major { k, mn };
-// Descriptor of a K-major tile: its rows are rows of A or columns of the result.
-__device__ inline MatrixDescriptor desc_k_major(std::uint32_t address) { return {address >> 4, 1024 >> 4 | 1u << 30}; }
-// Descriptor of an MN-major tile: its rows are the contraction dimension, and columns of the result continue from panel
-// to panel.
-__device__ inline MatrixDescriptor desc_mn_major(std::uint32_t address, std::uint32_t panel_bytes) {
-  return {address >> 4 | panel_bytes >> 4 << 16, 1024 >> 4 | 1u << 30};
+// Descriptor of a tile in shared memory.
+template <class T, Major major>
+struct MatrixDescriptor {
+  std::uint64_t bits;
+};
+// Returns the descriptor of a K-major tile, `bytes` (a multiple of 16) further on. The tile's rows are rows of A or
+// columns of the result. Only the low word differs between tiles: an addition leads from one to the next.
+template <class T, int rows, int columns, int panel_rows>
+__device__ inline MatrixDescriptor<T, Major::k> desc_k_major(SmemView<T, rows, columns, Swizzle::b128, panel_rows> tile,
+                                                             int bytes) {
+  return {join_words((tile.address >> 4) + static_cast<std::uint32_t>(bytes) / 16, 1024 >> 4 | 1u << 30)};
+}
+// Same for an MN-major tile: its rows are the contraction dimension, and columns of the result continue from panel to
+// panel.
+template <class T, int rows, int columns, int panel_rows>
+__device__ inline MatrixDescriptor<T, Major::mn> desc_mn_major(
+    SmemView<T, rows, columns, Swizzle::b128, panel_rows> tile, int bytes) {
+  const std::uint32_t first = tile.address >> 4 | static_cast<std::uint32_t>(tile.kPanelBytes) >> 4 << 16;
+  return {join_words(first + static_cast<std::uint32_t>(bytes) / 16, 1024 >> 4 | 1u << 30)};
 }
 
 #define RING_SUMS4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define RING_SUMS16(c, i) RING_SUMS4(c, i), RING_SUMS4(c, i + 4), RING_SUMS4(c, i + 8), RING_SUMS4(c, i + 12)
 
 // c = (keep ? c : 0) + a * b over 16 elements of K, both operands in shared memory (SS).
-template <Major a_major = Major::k, Major b_major = Major::k>
-__device__ inline void wgmma_ss(float (&c)[32], std::uint64_t a, std::uint64_t b, int keep) {
+template <Major a_major, Major b_major>
+__device__ inline void wgmma_ss(RegTile<float, 64, 64>& c, MatrixDescriptor<Bf16, a_major> a,
+                                MatrixDescriptor<Bf16, b_major> b, int keep) {
   asm volatile(
       "{\n"
       ".reg .pred keep;\n"
@@ -73,9 +60,10 @@ __device__ inline void wgmma_ss(float (&c)[32], std::uint64_t a, std::uint64_t b
       "%32, %33, keep, 1, 1, %35, %36;\n"
       "}\n"
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16)
-      : "l"(a), "l"(b), "r"(keep), "n"(a_major == Major::mn ? 1 : 0), "n"(b_major == Major::mn ? 1 : 0));
+      : "l"(a.bits), "l"(b.bits), "r"(keep), "n"(a_major == Major::mn ? 1 : 0), "n"(b_major == Major::mn ? 1 : 0));
 }
-__device__ inline void wgmma_ss(float (&c)[64], std::uint64_t a, std::uint64_t b, int keep) {
+__device__ inline void wgmma_ss(RegTile<float, 64, 128>& c, MatrixDescriptor<Bf16, Major::k> a,
+                                MatrixDescriptor<Bf16, Major::k> b, int keep) {
   asm volatile(
       "{\n"
       ".reg .pred keep;\n"
@@ -88,13 +76,13 @@ __device__ inline void wgmma_ss(float (&c)[64], std::uint64_t a, std::uint64_t b
       "%64, %65, keep, 1, 1, 0, 0;\n"
       "}\n"
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16), RING_SUMS16(c, 32), RING_SUMS16(c, 48)
-      : "l"(a), "l"(b), "r"(keep));
+      : "l"(a.bits), "l"(b.bits), "r"(keep));
 }
 
-// Same with A in registers (RS), as fragments of mma.m16n8k16. b comes from desc_mn_major() or desc_k_major(), as
-// b_major says.
-template <Major b_major = Major::mn>
-__device__ inline void wgmma_rs(float (&c)[32], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
+// Same with A in registers (RS), as a fragment of mma.m16n8k16.
+template <Major b_major>
+__device__ inline void wgmma_rs(RegTile<float, 64, 64>& c, const std::uint32_t (&a)[4],
+                                MatrixDescriptor<Bf16, b_major> b, int keep) {
   asm volatile(
       "{\n"
       ".reg .pred keep;\n"
@@ -105,10 +93,11 @@ __device__ inline void wgmma_rs(float (&c)[32], const std::uint32_t (&a)[4], std
       "{%32, %33, %34, %35}, %36, keep, 1, 1, %38;\n"
       "}\n"
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(b_major == Major::mn ? 1 : 0));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(keep), "n"(b_major == Major::mn ? 1 : 0));
 }
-template <Major b_major = Major::mn>
-__device__ inline void wgmma_rs(float (&c)[64], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
+template <Major b_major>
+__device__ inline void wgmma_rs(RegTile<float, 64, 128>& c, const std::uint32_t (&a)[4],
+                                MatrixDescriptor<Bf16, b_major> b, int keep) {
   asm volatile(
       "{\n"
       ".reg .pred keep;\n"
@@ -121,11 +110,44 @@ __device__ inline void wgmma_rs(float (&c)[64], const std::uint32_t (&a)[4], std
       "{%64, %65, %66, %67}, %68, keep, 1, 1, %70;\n"
       "}\n"
       : RING_SUMS16(c, 0), RING_SUMS16(c, 16), RING_SUMS16(c, 32), RING_SUMS16(c, 48)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(b_major == Major::mn ? 1 : 0));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(keep), "n"(b_major == Major::mn ? 1 : 0));
 }
 
 #undef RING_SUMS16
 #undef RING_SUMS4
+
+// c = a b^T, both operands in shared memory.
+template <class T, int n, int k, int a_rows, int b_rows>
+__device__ inline void mm_ABt(RegTile<float, 64, n>& c, SmemView<T, 64, k, Swizzle::b128, a_rows> a,
+                              SmemView<T, n, k, Swizzle::b128, b_rows> b) {
+  constexpr int kStep = 32 / sizeof(T);  // elements of K per instruction: 32 bytes
+#pragma unroll
+  for (int i = 0; i < k / kStep; ++i)
+    wgmma_ss(c, desc_k_major(a, i / 4 * a.kPanelBytes + i % 4 * 32),
+             desc_k_major(b, i / 4 * b.kPanelBytes + i % 4 * 32), i > 0);
+}
+// c = a b^T with a in registers.
+template <int n, int k, int b_rows>
+__device__ inline void mm_ABt(RegTile<float, 64, n>& c, const RegTile<Bf16, 64, k>& a,
+                              SmemView<Bf16, n, k, Swizzle::b128, b_rows> b) {
+#pragma unroll
+  for (int i = 0; i < k / 16; ++i) wgmma_rs(c, a.data[i], desc_k_major(b, i / 4 * b.kPanelBytes + i % 4 * 32), i > 0);
+}
+// c += a b with a in registers.
+template <int n, int k, int b_rows>
+__device__ inline void mma_AB(RegTile<float, 64, n>& c, const RegTile<Bf16, 64, k>& a,
+                              SmemView<Bf16, k, n, Swizzle::b128, b_rows> b) {
+#pragma unroll
+  for (int i = 0; i < k / 16; ++i) wgmma_rs(c, a.data[i], desc_mn_major(b, i * 16 * 128), 1);
+}
+// c = (keep ? c : 0) + a^T b, both operands in shared memory.
+template <int n, int k, int a_rows, int b_rows>
+__device__ inline void mm_AtB(RegTile<float, 64, n>& c, SmemView<Bf16, k, 64, Swizzle::b128, a_rows> a,
+                              SmemView<Bf16, k, n, Swizzle::b128, b_rows> b, int keep = 0) {
+#pragma unroll
+  for (int i = 0; i < k / 16; ++i)
+    wgmma_ss(c, desc_mn_major(a, i * 16 * 128), desc_mn_major(b, i * 16 * 128), i > 0 || keep);
+}
 
 // Stores four 8 x 8 matrices of bf16 to shared memory. Lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
 __device__ inline void stmatrix(std::uint32_t address, const std::uint32_t (&r)[4]) {

@@ -1,13 +1,17 @@
 #pragma once
-// Warpgroup GEMMs (WGMMA, sm_90a) of e4m3 operands in shared memory with f32 accumulators in registers. Tiles and
-// fragments are as in wgmma.cuh; a panel has 128 columns of one byte.
+// Warpgroup GEMMs (WGMMA, sm_90a) of e4m3 operands in shared memory with f32 accumulators in registers.
+
+#include <cuda_fp8.h>
 
 #include "kernels/cuda/device/wgmma.cuh"
 
 namespace ring::cuda {
 
+using E4m3 = __nv_fp8_e4m3;
+
 // c = (keep ? c : 0) + a * b over 32 elements of K; both operands are K-major.
-__device__ inline void wgmma_e4m3(float (&c)[64], std::uint64_t a, std::uint64_t b, int keep) {
+__device__ inline void wgmma_ss(RegTile<float, 64, 128>& c, MatrixDescriptor<E4m3, Major::k> a,
+                                MatrixDescriptor<E4m3, Major::k> b, int keep) {
 #define RING_SUMS4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define RING_SUMS16(i) RING_SUMS4(i), RING_SUMS4(i + 4), RING_SUMS4(i + 8), RING_SUMS4(i + 12)
   asm volatile(
@@ -22,7 +26,7 @@ __device__ inline void wgmma_e4m3(float (&c)[64], std::uint64_t a, std::uint64_t
       "%64, %65, keep, 1, 1;\n"
       "}\n"
       : RING_SUMS16(0), RING_SUMS16(16), RING_SUMS16(32), RING_SUMS16(48)
-      : "l"(a), "l"(b), "r"(keep));
+      : "l"(a.bits), "l"(b.bits), "r"(keep));
 #undef RING_SUMS16
 #undef RING_SUMS4
 }
