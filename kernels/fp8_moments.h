@@ -29,12 +29,13 @@ constexpr std::int64_t moment_blocks(std::int64_t n) { return (n + kMomentBlock 
 enum class Fp8Moment : std::uint8_t { e4m3, e4m4 };  // signed; never negative
 constexpr std::string_view to_string(Fp8Moment form) { return form == Fp8Moment::e4m3 ? "e4m3" : "e4m4"; }
 
-// Throws Error, naming `op`, unless `scales` has a u8 for each block of `moments`, or is undefined if these are not u8.
+// Throws Error, naming `op`, if `scales` does not fit `moments`: u8 moments need a u8 scale for each block, and other
+// types none.
 void check_fp8_moments(std::string_view op, const Tensor& moments, const Tensor& scales);
 
 inline constexpr std::uint32_t kMomentLimit = 0x7f000000;  // bits of 2^127
 
-// Random bits with which to_fp8_moment() rounds to nearest.
+// The random bits for which to_fp8_moment() rounds to nearest.
 inline constexpr std::uint32_t kToNearest = 0x8000;
 
 template <Fp8Moment form>

@@ -15,7 +15,7 @@ class Fp8Encoding final : public WeightEncoding {
   Fp8Matrix matrix(const Param&, const Tensor& encoded) const;
 
   std::int64_t bytes(const Param&) const override;
-  // Each block of squares has a single owner, who can compute its scale.
+  // Each 128 x 128 block has a single owner, which computes the scale without messages.
   std::int64_t row_multiple() const override { return blocks_ == Fp8Blocks::squares ? kFp8Block : 1; }
   std::vector<EncodedRange> ranges(const Param&, std::int64_t first_row, std::int64_t rows) const override;
   bool needs_max() const override { return blocks_ == Fp8Blocks::tensor; }

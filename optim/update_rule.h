@@ -24,8 +24,8 @@ namespace ring {
 struct StateKind {
   std::string name;
   DType type = DType::f32;  // u8 if the state has codes
-  // If set, the state is codes with scales (kernels/fp8_moments.h). In checkpoints the scales of state "m" are
-  // "optimizer.m.<parameter>:e4m3_scales". A parameter with such a state must begin at a block.
+  // If set, the state is stored as codes with scales (kernels/fp8_moments.h). In checkpoints the scales of state "m"
+  // are "optimizer.m.<parameter>:e4m3_scales". A parameter with such a state must begin at a block boundary.
   std::optional<Fp8Moment> fp8 = std::nullopt;
 };
 

@@ -7,7 +7,8 @@
 
 namespace ring::cuda {
 
-// A lane's codes of a tile, four in each half, with the scales of their blocks. A block is in four neighbouring lanes.
+// The codes of a tile that one lane holds, four in each half of the tile, with the scales of their blocks. Each block
+// is spread over four neighbouring lanes.
 struct RawFp8 {
   std::uint32_t codes[2], scales[2];
 };
@@ -79,7 +80,7 @@ struct FlatFp8 {
   }
 };
 
-// Element types of moments in device code: float, __nv_bfloat16, or one of these.
+// Moments in device code have elements of type float, __nv_bfloat16, or one of the types below.
 struct E4M3Moment {};
 struct E4M4Moment {};
 

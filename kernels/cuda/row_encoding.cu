@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kCodes = 8;  // elements that a thread converts at a time, if rows are aligned
 
-// Encoded rows of type M (bf16, or bytes for e4m3) and the rows of a tensor of type T. A group of `lanes` neighbouring
-// threads, a power of two within a warp, has one row of a head.
+// Converts between encoded rows of type M (bf16, or bytes for e4m3) and rows of a tensor of type T. Each group of
+// `lanes` neighbouring threads, a power of two within a warp, handles one row of a head.
 template <class T, class M>
 struct EncodingParams {
   StridedRows<T> rows;

@@ -36,15 +36,14 @@ Tensor message_in(const KeyRequest& need, const Tensor& like, DType type, const 
   const std::int64_t heads = like.dim(1), dim = like.dim(2);
   return take(message_numel(need.room(heads), dim, type)).narrow(0, 0, message_numel(need.row_heads(heads), dim, type));
 }
-// Packs the owner's k and v [N,H,D] into a message of their type or u8. Strides may be anything with a unit last
-// stride.
+// Packs the owner's k and v [N,H,D] into a message whose elements have their type or u8. The last stride must be 1.
 Tensor pack(const KeyRequest&, const Tensor& k, const Tensor& v, DType type, const ExecContext&);
 // Same into a given message, which may be for more rows than the request has.
 void pack(const KeyRequest&, const Tensor& k, const Tensor& v, const Tensor& message, const ExecContext&);
 // Returns the keys and values that the receiver computes with, in the type of the keys `like` [N,H,D]: a view of the
 // message if need.whole and the types are equal, else a copy with zeros in the rows that were not sent.
 KvPair unpack(const KeyRequest&, const Tensor& message, const Tensor& like, const ExecContext&);
-// Copies the rows that were sent to the receiver's keys and values `to`.
+// Copies the rows that were sent into `to`, the receiver's keys and values.
 void unpack(const KeyRequest&, const Tensor& message, const KvPair& to, const ExecContext&);
 // Returns the message, f32 or bf16, with gradients [rows,H,D] f32 for the owner: a view of the tensor if need.whole and
 // the message is f32.

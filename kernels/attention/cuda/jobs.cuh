@@ -41,14 +41,15 @@ struct TileCoord {
   int marks;  // < 0: sentinel, the job has no more tiles
 };
 constexpr int kNoTile = -1;
-// Stores the query head, on which the tile's dropout keys depend, in place of the second part's column. Only for tiles
-// of one part.
+// Stores the query head, on which the tile's dropout keys depend, in the field of the second part's column. Valid only
+// for tiles of one part.
 __device__ inline TileCoord with_head(const TileCoord& tile, int head) { return {{tile.column[0], head}, tile.marks}; }
 __device__ inline int query_head(const TileCoord& tile) { return tile.column[1]; }
 
 __device__ inline bool is_wanted(int marks, int part, int consumer) { return marks >> (8 * part + consumer) & 1; }
 __device__ inline bool is_whole(int marks, int part, int consumer) { return marks >> (8 * part + 4 + consumer) & 1; }
-// any_wanted: the consumer has an unmasked pair in a tile of kParts parts. all_whole: none of its pairs needs a mask.
+// For a tile of kParts parts: any_wanted says that the consumer has at least one unmasked (query, key) pair, all_whole
+// that none of its pairs needs a mask.
 template <int kParts>
 __device__ inline bool any_wanted(int marks, int consumer) {
   return (marks >> consumer & (0x0101 & ((1 << 8 * kParts) - 1))) != 0;

@@ -9,7 +9,7 @@
 namespace ring::cuda::sm90 {
 namespace {
 
-// Compile-time tests: TMA loads of rows take 64 rows of a bf16 tile.
+// Compile-time tests: TMA loads of rows accept only bf16 tiles of 64 rows.
 template <class To>
 concept LoadsRows = requires(To to, const TensorMap& map, const TmaRows& at, Barrier& full) {
   tma_load_rows(to, map, at, 0, 0, full);

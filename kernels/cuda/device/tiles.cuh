@@ -1,7 +1,7 @@
 #pragma once
-// Types of the tiles that warpgroup kernels work on, after ThunderKittens (Spector et al. 2024): RegTile in registers,
-// SmemTile in shared memory. The type says the elements, the shape and the layout, so a function that is given a wrong
-// tile does not compile.
+// Tile types of the warpgroup kernels, after ThunderKittens (Spector et al. 2024): RegTile in registers, SmemTile in
+// shared memory. A tile's type fixes its element type, shape and layout, so that a call with a wrong tile does not
+// compile.
 
 #include <cuda_bf16.h>
 
@@ -62,7 +62,7 @@ __device__ inline void mul_row(RegTile<float, 64, columns>& r, const float (&fac
 #pragma unroll
   for (int i = 0; i < columns / 2; ++i) r[i] *= factor[i / 2 % 2];
 }
-// Returns the block `i` of `columns` columns of a tile.
+// Returns block `i` of a tile; each block is `columns` columns wide.
 template <int columns, class T, int all>
 __device__ inline RegTile<T, 64, columns>& column_block(RegTile<T, 64, all>& r, int i) {
   static_assert(all % columns == 0);
@@ -116,7 +116,7 @@ __device__ inline SmemView<T, rows, columns, Swizzle::b128, panel_rows> row_bloc
   static_assert(all % rows == 0 && rows % 8 == 0);
   return {tile.address + rows * 128 * i};
 }
-// Returns the panel `i` of a tile: 128 bytes of each row.
+// Returns panel `i` of a tile: 128 bytes of each row.
 template <class T, int rows, int columns, int panel_rows>
 __device__ inline SmemView<T, rows, 128 / sizeof(T), Swizzle::b128, panel_rows> panel(
     SmemView<T, rows, columns, Swizzle::b128, panel_rows> tile, int i) {

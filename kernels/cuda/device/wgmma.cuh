@@ -27,15 +27,16 @@ template <class T, Major major>
 struct MatrixDescriptor {
   std::uint64_t bits;
 };
-// Returns the descriptor of a K-major tile, `bytes` (a multiple of 16) further on. The tile's rows are rows of A or
-// columns of the result. Only the low word differs between tiles: an addition leads from one to the next.
+// Returns the descriptor of the K-major tile that begins `bytes` (a multiple of 16) after the given tile. The tile's
+// rows are rows of A or columns of the result. Descriptors of different tiles differ only in the low word, so that one
+// addition turns one into the next.
 template <class T, int rows, int columns, int panel_rows>
 __device__ inline MatrixDescriptor<T, Major::k> desc_k_major(SmemView<T, rows, columns, Swizzle::b128, panel_rows> tile,
                                                              int bytes) {
   return {join_words((tile.address >> 4) + static_cast<std::uint32_t>(bytes) / 16, 1024 >> 4 | 1u << 30)};
 }
-// Same for an MN-major tile: its rows are the contraction dimension, and columns of the result continue from panel to
-// panel.
+// Same for an MN-major tile: its rows run along the contraction dimension, and its panels hold the columns of the
+// result one after another.
 template <class T, int rows, int columns, int panel_rows>
 __device__ inline MatrixDescriptor<T, Major::mn> desc_mn_major(
     SmemView<T, rows, columns, Swizzle::b128, panel_rows> tile, int bytes) {
