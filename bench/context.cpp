@@ -90,7 +90,8 @@ class ContextBench {
     t.forward_seconds = seconds_of(forward);
     t.both_seconds = seconds_of(both);
     without_each_other(t, both);
-    traced_.gradients = schedule == ContextSchedule::ring ? distinct_gradients(p.forward.k.dtype()) : std::nullopt;
+    traced_.gradients =
+        schedule != ContextSchedule::all_to_all ? distinct_gradients(p.forward.k.dtype()) : std::nullopt;
     take_timelines(t, both);
     return t;
   }

@@ -154,8 +154,12 @@ void check_shapes(const ResolvedRun& s, const Origin& origin, const std::vector<
 void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, const RunSettings* file,
                     bool allow_changes) {
   if (const auto rounding = changes_of_rounding(origin.config, s.config); !rounding.empty())
-    warn_once(r, str("resuming with ", joined(rounding, ", "),
-                     ". Sums are rounded in a different order, so losses agree closely, but not bit for bit"));
+    warn_once(r,
+              str("resuming with ", joined(rounding, ", "),
+                  s.config.parallel.cp_messages == ContextMessages::fp8
+                      ? ". Different keys are rounded (parallel.cp_messages), and sums are rounded in a different order"
+                      : ". Sums are rounded in a different order",
+                  ", so losses agree closely, but not bit for bit"));
   if (file) r.replaced = file->replaced;
   if (file) warn_of_edits(r, s, origin, *file);
   const std::vector<std::string> changes = changes_of_results(origin.config, s.config);

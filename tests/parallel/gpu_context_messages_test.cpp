@@ -41,7 +41,7 @@ TEST_F(GpuDistContextMessages, AreThoseOfCpus) {
       EXPECT_EQ(gpus[i].sent, cpus[i].sent);
       EXPECT_LE(relative_distance(gpus[i].out, cpus[i].out), 1e-5);
       EXPECT_LE(relative_distance(gpus[i].dq, cpus[i].dq), 1e-5);
-      const double rounding = ways[i].messages == ContextMessages::exact ? 1e-5 : 1e-3;
+      const double rounding = ways[i].messages == ContextMessages::exact ? 1e-5 : 3e-4;
       EXPECT_LE(relative_distance(gpus[i].dk, cpus[i].dk), rounding);
       EXPECT_LE(relative_distance(gpus[i].dv, cpus[i].dv), rounding);
     }
