@@ -257,7 +257,7 @@ void TrainStep::compute() {
   fill_zero(losses_.all, ctx_.stream);
   if (corpora_) copy(losses_.target_counts, inputs_.source_targets, ctx_.stream);
   {
-    const HeldWeights held(plan_.config.zero < 3 ? model_->linear_format() : nullptr);
+    const HeldWeights held(parallel_.data->holds_all_weights() ? model_->linear_format() : nullptr);
     for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
   }
   enter(RunPhase::reduce);

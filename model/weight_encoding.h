@@ -29,7 +29,7 @@ class WeightEncoding {
   WeightEncoding(const WeightEncoding&) = delete;
   WeightEncoding& operator=(const WeightEncoding&) = delete;
 
-  virtual std::int64_t bytes(const Param&) const = 0;  // bytes of an encoded weight; a multiple of 64
+  virtual std::int64_t bytes(const Param&) const = 0;  // bytes of an encoded weight
   // The rows of an owner begin at a multiple of this number.
   virtual std::int64_t row_multiple() const { return 1; }
   // Returns the bytes that the owner of these rows sends. Each byte that the format reads is in the ranges of exactly

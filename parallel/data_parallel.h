@@ -42,6 +42,7 @@ class DataParallel final : public ScopeListener {
   const OwnedShard& shard() const { return shard_; }
   // Returns true if this rank updates only a part of the parameters: with several ranks and zero 1 or above.
   bool sharded() const { return zero_ > 0; }
+  bool holds_all_weights() const { return zero_ < 3; }
   double wait_seconds() const { return wait_seconds_; }  // time that the host waited for other ranks since start_step()
   std::size_t weight_bytes() const;  // bytes on this process's device; includes the master values if they are there
   std::size_t gradient_bytes() const;

@@ -13,15 +13,15 @@ namespace ring {
 
 struct FsdpUnitPiece {
   ShardPiece piece;
-  std::int64_t offset_in_buffer = 0;  // first element in the unit's buffer
+  std::int64_t offset_in_buffer = 0;  // first element in the unit's gradient buffer
 };
 
 struct FsdpUnit {
   ScopeId scope;  // scope of the first part that uses the unit
   std::vector<Param*> params{};
-  std::vector<std::int64_t> param_offsets{};  // offsets of the parameters in the unit's buffer
+  std::vector<std::int64_t> param_offsets{};  // offsets of the parameters in the gradient buffer
   std::vector<FsdpUnitPiece> pieces{};        // the pieces of all ranks
-  std::int64_t size = 0;                      // elements of the unit in its buffer
+  std::int64_t size = 0;                      // elements of the unit in its gradient buffer
   int buffer = 0;                             // index in FsdpUnits::buffers
   bool only_tables = false;                   // true if all parameters are tables
   std::size_t first_part = 0, last_part = 0;  // first and last part that use the unit, in forward order
@@ -31,7 +31,7 @@ struct FsdpUnits {
   std::vector<FsdpUnit> units;                          // ordered by first use
   std::vector<ScopeId> parts;                           // parts of the model, in forward order
   std::vector<std::vector<std::size_t>> units_of_part;  // indices of the units that each part uses
-  std::vector<std::int64_t> buffers;                    // elements of each buffer
+  std::vector<std::int64_t> buffers;                    // elements of each gradient buffer
 
   std::optional<std::size_t> find_part(const ScopeId&) const;  // nullopt if the scope is not a part of the model
 };

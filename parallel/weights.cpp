@@ -14,10 +14,14 @@ bool has_max(const Param& p) {
   return encoding && encoding->needs_max();
 }
 
-// Returns the bytes of a parameter's slot in its unit's buffer.
+// Returns the bytes of a parameter's slot in its unit's buffer. Slots are aligned as allocations are, because libraries
+// choose GEMMs by the alignment of their operands: a run with ZeRO-3 then has the GEMMs of a run without.
 std::int64_t slot_bytes(const Param& p, DType weights) {
-  if (const WeightEncoding* const encoding = encoding_of(p)) return encoding->bytes(p);
-  return param_aligned(p.shape.numel()) * static_cast<std::int64_t>(size_of(weights));
+  constexpr std::int64_t kAlignment = 256;
+  const WeightEncoding* const encoding = encoding_of(p);
+  const std::int64_t bytes =
+      encoding ? encoding->bytes(p) : p.shape.numel() * static_cast<std::int64_t>(size_of(weights));
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 }  // namespace
@@ -79,9 +83,10 @@ WeightGather::WeightGather(Communicator& comm, Communicator& slices, const FsdpU
 }
 
 void WeightGather::place(Param& p, const Tensor& bytes) {
-  slots_[&p].bytes = bytes;
-  p.var.value = bytes;
-  if (encoding_of(p)) return;
+  const WeightEncoding* const encoding = encoding_of(p);
+  slots_[&p].bytes = encoding ? bytes.narrow(0, 0, encoding->bytes(p)) : bytes;
+  p.var.value = slots_[&p].bytes;
+  if (encoding) return;
   const DType type = own_.flat.dtype();
   p.var.value = bytes.view_as(type).narrow(0, 0, p.shape.numel()).view(p.shape);
 }

@@ -92,6 +92,7 @@ TEST_F(GpuDistLayoutRuns, DisturbedRunsOfFourGpusKeepTheirBits) { disturb_all(4)
 // With ZeRO-3 layers read weights that their owners quantized, with ZeRO-2 weights that each rank quantized.
 TEST_F(GpuDistLayoutRuns, WeightsGatheredInFp8ChangeNoBit) {
   if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "fewer than 2 GPUs";
+  if (inspect_backend(Backend::cuda).devices[0].capability != 90) GTEST_SKIP() << "FP8 needs a Hopper GPU";
   for (const char* format : {"fp8_blocks", "fp8_tensor"}) {
     SCOPED_TRACE(format);
     Settings fp8 = shape();
