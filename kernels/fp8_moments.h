@@ -11,7 +11,8 @@
 // * Rounding: updates round stochastically, with the random bits of bf16 moments (kernels/optimizer.h), so that the
 //   expected value is exact, except for v below that range. Rounding to nearest would lose changes by (1 - beta2) v.
 // * Quantizing dequantized values again changes no value, with any random bits.
-// * Infinity, NaN and magnitudes from 2^127 on, which could round to infinity, are stored as NaN.
+// * Infinity, NaN and magnitudes from 2^127 on, which could round to infinity, are stored as NaN. So is a value that
+//   was rounded up to 2^127, at the next update.
 
 #include <bit>
 #include <cstdint>
