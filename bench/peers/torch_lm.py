@@ -6,8 +6,7 @@
 torch.compile, weights, gradients and moments in bf16, fused AdamW, gradients clipped to norm 1, attention through
 scaled_dot_product_attention (cuDNN or FlashAttention, whichever PyTorch prefers), random tokens. A step's time is the median of the
 timed ones, each between two synchronisations. With torchrun: data parallel (DDP), or with --fsdp sharded (FSDP2, each block a unit
-that is compiled by itself, everything in bf16). With --fp8 the linear layers of blocks compute in FP8 through torchao. Needs PyTorch
-2.6 or later and PyYAML.
+that is compiled by itself, everything in bf16). Needs PyTorch 2.6 or later and PyYAML.
 """
 import argparse
 import os
@@ -104,18 +103,9 @@ def shard(model):
     return model
 
 
-def use_fp8(model, recipe):
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-    config = Float8LinearConfig.from_recipe_name(recipe)
-    convert_to_float8_training(model, config=config, module_filter_fn=lambda module, name: name.startswith("blocks."))
-
-
-def measure(s, steps, warmup, ranks, fsdp, fp8):
+def measure(s, steps, warmup, ranks, fsdp):
     with torch.device("cuda"):
         model = Decoder(s).bfloat16()
-    if fp8:
-        use_fp8(model, fp8)
     if fsdp:
         compiled = shard(model)
         torch.cuda.empty_cache()
@@ -146,11 +136,11 @@ def measure(s, steps, warmup, ranks, fsdp, fp8):
     return statistics.median(seconds[warmup:]), first, torch.cuda.max_memory_allocated() / 2**30, loss.item()
 
 
-def report(s, step, first, peak, loss, ranks, fsdp, fp8, csv):
+def report(s, step, first, peak, loss, ranks, fsdp, csv):
     rate = s.tokens * ranks / step
     mfu = rate / ranks * s.flops_per_token() / PEAK_FLOPS
     print(
-        f"{s.name}{' fp8 ' + fp8 if fp8 else ''}: step {step * 1e3:.2f} ms, {rate:.0f} tokens/s, MFU {100 * mfu:.1f} % of {PEAK_FLOPS / 1e12:.0f} TFLOP/s, "
+        f"{s.name}: step {step * 1e3:.2f} ms, {rate:.0f} tokens/s, MFU {100 * mfu:.1f} % of {PEAK_FLOPS / 1e12:.0f} TFLOP/s, "
         f"{ranks} GPU, process start to end of first step {first:.1f} s, peak memory {peak:.2f} GiB, loss {loss:.4f}",
         flush=True,
     )
@@ -161,8 +151,6 @@ def report(s, step, first, peak, loss, ranks, fsdp, fp8, csv):
         if fresh:
             file.write(COLUMNS + "\n")
         who = "pytorch" if ranks == 1 else f"pytorch-{'fsdp' if fsdp else 'ddp'}-{ranks}"
-        if fp8:
-            who += f"-fp8-{fp8}"
         file.write(f"{who},{s.name},{step * 1e3:.4f},{rate:.1f},{first:.2f},{peak:.3f},{loss:.5f}\n")
 
 
@@ -172,7 +160,6 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--fsdp", action="store_true", help="shard parameters, gradients and moments (FSDP2)")
-    parser.add_argument("--fp8", choices=["tensorwise", "rowwise"], help="torchao's scales: one per tensor, or per row")
     parser.add_argument(
         "--memory-budget", type=float, help="share of activations that torch.compile keeps, 0 to 1; it recomputes the rest"
     )
@@ -192,9 +179,9 @@ def main():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         torch.distributed.init_process_group("nccl")
     for s in chosen:  # first steps count from process start: to compare them, start one process per shape
-        result = measure(s, args.steps, args.warmup, ranks, args.fsdp, args.fp8)
+        result = measure(s, args.steps, args.warmup, ranks, args.fsdp)
         if rank == 0:
-            report(s, *result, ranks, args.fsdp, args.fp8, args.csv)
+            report(s, *result, ranks, args.fsdp, args.csv)
         torch._dynamo.reset()
         torch.cuda.empty_cache()
     if ranks > 1:
