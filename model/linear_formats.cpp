@@ -148,6 +148,8 @@ void bind_linears(Model& model, const LinearsConfig& c, int slices, std::vector<
   model.set_linear_format(std::move(format));
 }
 
+const WeightEncoding* encoding_of(const Param& p) { return p.format ? p.format->encoding() : nullptr; }
+
 void bind_linears(Model& model, const LinearsConfig& c, int slices) {
   std::vector<SettingProblem> errors;
   bind_linears(model, c, slices, errors);

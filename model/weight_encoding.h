@@ -45,4 +45,7 @@ class WeightEncoding {
   virtual void encode(const WeightRows&, const Tensor& max, const Tensor& encoded, const ExecContext&) const = 0;
 };
 
+// Returns the encoding of the weight's format; null if it has no format, or one without an encoding.
+const WeightEncoding* encoding_of(const Param&);
+
 }  // namespace ring

@@ -4,7 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "model/linear_format.h"
 #include "model/weight_encoding.h"
 
 namespace ring {
@@ -21,7 +20,7 @@ ShardPiece piece(const Param& p, std::int64_t first_row, std::int64_t rows, int 
 // for the encoding of the weight.
 std::vector<ShardPiece> natural_pieces(const Param& p) {
   std::vector<ShardPiece> out;
-  const WeightEncoding* const encoding = p.format ? p.format->encoding() : nullptr;
+  const WeightEncoding* const encoding = encoding_of(p);
   const std::int64_t rows = p.shape[0], multiple = encoding ? encoding->row_multiple() : 1;
   for (std::size_t i = 0; i < p.parts.size(); ++i) {
     const std::int64_t begin = i ? p.parts[i].first_row : 0;

@@ -2,12 +2,8 @@
 
 #include <algorithm>
 
-#include "model/linear_format.h"
-
 namespace ring {
 namespace {
-
-const WeightEncoding* encoding_of(const Param& p) { return p.format ? p.format->encoding() : nullptr; }
 
 bool has_max(const Param& p) {
   const WeightEncoding* const encoding = encoding_of(p);
