@@ -7,7 +7,7 @@
 
 #include "inspect/attention_cells.h"
 #include "inspect/attention_cost.h"
-#include "model/layers.h"
+#include "model/attention_layer.h"
 #include "model/model.h"
 
 namespace ring {

@@ -37,8 +37,7 @@ DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int
       mlp_site_(site_of(str("dropout.mlp.", layer))),
       attention_norm_(at.child("attention_norm"), c.width, c),
       mlp_norm_(at.child("mlp_norm"), c.width, c),
-      attention_(at.child("attention"), c, attention_of(c, layer), pattern, inv_freq,
-                 site_of(str("dropout.weights.", layer))),
+      attention_(at.child("attention"), c, layer, pattern, inv_freq, site_of(str("dropout.weights.", layer))),
       mlp_(make_ffn(at.child("mlp"), c, layer)) {}
 
 ParamList DecoderBlock::parameters() const {
@@ -67,15 +66,15 @@ Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
                     [&](Run& r, const Var& rows) { return add_sublayer(r, rows, mlp_norm_, mlp_site_, *mlp_); });
 }
 
-Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, BlockSelection* shared) const {
+Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, AttentionPass& pass) const {
   return forward(run, x,
-                 [&](Run& r, const Var& in, const Var& residual) { return attention_(r, in, seqs, residual, shared); });
+                 [&](Run& r, const Var& in, const Var& residual) { return attention_(r, in, seqs, residual, pass); });
 }
 
-Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, BlockSelection* shared, LayerCache& cache,
+Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, AttentionPass& pass, LayerCache& cache,
                              const std::vector<std::int32_t>& lengths) const {
   return forward(run, x, [&](Run& r, const Var& in, const Var& residual) {
-    return attention_(r, in, seqs, residual, shared, cache, lengths);
+    return attention_(r, in, seqs, residual, pass, cache, lengths);
   });
 }
 
@@ -96,7 +95,8 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, const Ma
   for (std::int64_t i = 0; i < c.layers; ++i)
     blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_,
                          make_ffn);
-  importance_tracker_.emplace(*this, patterns);
+  for (const AttentionVariantKind* kind : attention_variants())
+    if (kind->make_state) states_.push_back(kind->make_state(*this, patterns));
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
   if (c.tied_embeddings) return;
   head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, by_token);
@@ -160,13 +160,15 @@ std::vector<AttentionLayer*> Decoder::attention_layers() {
 }
 
 std::string Decoder::auxiliary_loss() const {
-  const auto has_indexer = [](const DecoderBlock& block) { return block.attention().indexer() != nullptr; };
-  return std::ranges::any_of(blocks_, has_indexer) ? "index_loss" : "";
+  for (const DecoderBlock& block : blocks_)
+    if (std::string name = block.attention().auxiliary_loss(); !name.empty()) return name;
+  return "";
 }
 
 std::vector<TrainingState*> Decoder::training_states() {
-  std::vector<TrainingState*> all = Model::training_states();
-  all.insert(all.begin(), &*importance_tracker_);
+  std::vector<TrainingState*> all;
+  for (const auto& state : states_) all.push_back(state.get());
+  for (TrainingState* state : Model::training_states()) all.push_back(state);
   return all;
 }
 
@@ -217,19 +219,15 @@ bool Decoder::set_attention_tokens(std::int64_t tokens) {
   const std::int64_t kv_heads = config_.kv_heads / slice.size;
   const std::vector<Pattern> patterns = patterns_of(config_, {slice.rank * kv_heads, kv_heads});
   for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].attention().set_pattern(patterns[i]);
-  importance_tracker_->apply_choices();
+  for (const auto& state : states_) state->on_patterns_set();
   return true;
 }
 
-BlockSelection* Decoder::shared_selection(Selections& all, std::size_t layer) const {
-  return sharing_[layer] < 0 ? nullptr : &all[static_cast<std::size_t>(sharing_[layer])];
-}
-
 Var Decoder::run_blocks(Run& run, Var x, const Sequences& seqs, std::size_t first, std::size_t end,
-                        Selections& selections) const {
+                        AttentionPass& pass) const {
   for (std::size_t i = first; i < end; ++i) {
     const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
-    x = blocks_[i](run, x, seqs, shared_selection(selections, i));
+    x = blocks_[i](run, x, seqs, pass);
     show(run.ctx.scopes->current(), x);
   }
   return x;
@@ -250,14 +248,13 @@ bool Decoder::has_trained_params(std::size_t first, std::size_t end) const {
 }
 
 Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs) const {
-  // Recomputed segments attend over the blocks that the forward selected.
-  const auto selections = std::make_shared<Selections>(blocks_.size());
+  const auto pass = std::make_shared<AttentionPass>(blocks_.size());
   for (std::size_t first = 0, end = 0; first < blocks_.size(); first = end) {
     const bool segment = first < segmented_blocks_;
     end = segment ? first + segment_blocks_ : blocks_.size();
     const bool again = segment && (x.slot || has_trained_params(first, end));
-    const auto some = [this, &seqs, first, end, selections](Run& r, const Var& in) {
-      return run_blocks(r, in, seqs, first, end, *selections);
+    const auto some = [this, &seqs, first, end, pass](Run& r, const Var& in) {
+      return run_blocks(r, in, seqs, first, end, *pass);
     };
     x = again ? checkpoint_segment(run, x, some) : some(run, x);
   }
@@ -270,12 +267,12 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
              params_.slice().rank, " of ", params_.slice().size);
   cache.check_room(seqs);
   Var x = embed(run, ids, seqs);
-  Selections selections(blocks_.size());
+  AttentionPass pass(blocks_.size());
   x = with_frequencies(config_, seqs, cache.lengths, run.ctx, [&](const Sequences& s) {
     Var h = std::move(x);
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
-      h = blocks_[i](run, h, s, shared_selection(selections, i), cache.layers[i], cache.lengths);
+      h = blocks_[i](run, h, s, pass, cache.layers[i], cache.lengths);
     }
     return h;
   });

@@ -5,13 +5,13 @@
 #include <functional>
 #include <memory>
 
+#include "model/attention_layer.h"
 #include "model/attention_schedule.h"
-#include "model/block_importance_tracker.h"
 #include "model/block_runner.h"
 #include "model/ffn.h"
 #include "model/layers.h"
 #include "model/model.h"
-#include "model/patterns.h"
+#include "model/training_state.h"
 
 namespace ring {
 
@@ -19,9 +19,8 @@ class DecoderBlock {
  public:
   DecoderBlock(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer, const Pattern&,
                const Tensor& inv_freq, const MakeFfn&);
-  // shared: the selection of a group of layers, which the group's first layer makes; null if the layer is in no group.
-  Var operator()(Run&, const Var& x, const Sequences&, BlockSelection* shared) const;
-  Var operator()(Run&, const Var& x, const Sequences&, BlockSelection* shared, LayerCache&,
+  Var operator()(Run&, const Var& x, const Sequences&, AttentionPass&) const;
+  Var operator()(Run&, const Var& x, const Sequences&, AttentionPass&, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
   ParamList parameters() const;
 
@@ -78,9 +77,7 @@ class Decoder : public Model {
   void on_shard() override;
   void check_run(const Run&, const Tensor& ids) const;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
-  using Selections = std::vector<BlockSelection>;  // indexed by the first layer of each group that shares a selection
-  BlockSelection* shared_selection(Selections&, std::size_t layer) const;
-  Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end, Selections&) const;
+  Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end, AttentionPass&) const;
   // Runs all blocks, those of segments (ActivationPlan) so that backward reruns them from the segment's input.
   Var run_segments(Run&, Var x, const Sequences&) const;
   bool has_trained_params(std::size_t first,
@@ -92,15 +89,14 @@ class Decoder : public Model {
   }
 
   ModelConfig config_, scheduled_;  // config_: settings of the current stage; scheduled_: settings with their schedules
-  std::vector<std::int64_t> sharing_ = selection_sources(config_);
   std::vector<std::int64_t> change_points_ = attention_change_points(config_);
   std::optional<std::size_t> stage_;  // number of change_points_ applied; nullopt before set_attention_tokens()
   Tensor inv_freq_;
   Param* token_table_;
   Param* position_table_ = nullptr;
   std::deque<DecoderBlock> blocks_;
-  std::optional<BlockImportanceTracker> importance_tracker_;  // set in the constructor, after the blocks
-  std::size_t segment_blocks_ = 0, segmented_blocks_ = 0;     // blocks per segment, blocks in all segments
+  std::vector<std::unique_ptr<TrainingState>> states_;     // of the variants of attention
+  std::size_t segment_blocks_ = 0, segmented_blocks_ = 0;  // blocks per segment, blocks in all segments
   std::optional<Norm> final_norm_;
   Param* head_ = nullptr;  // null if tied to the token embedding
 };

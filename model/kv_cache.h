@@ -1,56 +1,90 @@
 #pragma once
 // Keys and values of the tokens seen so far, for generation.
 
+#include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "autograd/ops.h"
-#include "kernels/attention/block_pool.h"
-#include "kernels/attention/pools/pooled_attention.h"
-#include "model/config.h"
-#include "model/index_cache.h"
-#include "model/selection_cache.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/seen_keys.h"
 
 namespace ring {
 
-// The cache of one layer: keys and values [batch, rows, kv_heads, head_dim]. Token t is in row t. If there are fewer
-// rows than tokens, the rows after the sinks are a ring buffer of the newest tokens. Rows of pools (Pattern::pools)
-// come after those of all tokens.
-struct LayerCache {
-  struct Pools {
-    std::int32_t size, first;  // tokens per pool; cache row of pool 0
-  };
+class Model;
+struct LayerCache;
 
+// New tokens of a cache's sequences: any number of tokens for each sequence if the sequences are empty, else one.
+struct NewTokens {
+  Run& run;
+  const Var& x;  // the layer's input, [N,C]
+  const Sequences& seqs;
+  const std::vector<std::int32_t>& lengths;  // tokens of each sequence before the new ones
+
+  // Returns the tokens of sequence b, including the new ones.
+  std::int32_t end(std::size_t b) const { return lengths[b] + seqs.offsets[b + 1] - seqs.offsets[b]; }
+};
+
+// Arguments to make the cache of a variant.
+struct CacheSetup {
+  std::int64_t batch, capacity;  // sequences; maximum tokens of each
+  std::int64_t heads, kv_heads, head_dim;
+  std::int64_t token_rows;             // rows of each sequence in the layer's cache that hold tokens
+  const Pattern& pattern;              // of the layer, after any warm-up
+  std::span<const LayerCache> before;  // caches of earlier layers
+  const ExecContext& ctx;
+};
+
+// The part that a variant of attention (model/attention_variant.h) adds to a layer's cache.
+class VariantCache {
+ public:
+  VariantCache() = default;
+  virtual ~VariantCache() = default;
+  VariantCache(const VariantCache&) = delete;
+  VariantCache& operator=(const VariantCache&) = delete;
+
+  // Returns the rows of keys and values that the part needs in each sequence, besides those of tokens. They come after
+  // the rows of tokens; at most one variant of a layer may have some.
+  virtual std::int64_t extra_rows() const { return 0; }
+  // Called after the keys and values of new tokens were stored. q [N,Hq,D]: their queries.
+  virtual void append(const LayerCache&, const NewTokens&, const Tensor& /*q*/) {}
+  // Called before the newest token of each sequence attends, after append().
+  virtual void prepare(const LayerCache&, const Pattern&, float /*scale*/, const NewTokens&) {}
+  // Appends the keys that token `token` of sequence b sees in this KV head. Returns false if the pattern decides.
+  virtual bool add_keys(std::size_t /*b*/, std::int32_t /*kv_head*/, std::int32_t /*token*/,
+                        std::vector<KeyRun>&) const {
+    return false;
+  }
+  // Appends the extra rows that this token sees.
+  virtual void add_rows(std::int32_t /*token*/, std::vector<CacheRows>&) const {}
+  // Runs the decode kernel with more arguments. Returns false if the layer is to run attention_decode_kernel.
+  virtual bool decode(const AttentionDecode&, const NewTokens&) const { return false; }
+};
+
+// The cache of one layer: keys and values [batch,rows,kv_heads,head_dim]. Token t is in row t. If there are fewer
+// rows than tokens, the rows after the sinks are a ring buffer of the newest tokens. Rows of variants come after those
+// of all tokens.
+struct LayerCache {
   Tensor keys, values;
   std::int64_t sinks = 0;
-  std::shared_ptr<SelectionCache> selection{};  // null unless the layer's blocks are selected by content
-  bool shares = false;                          // true if an earlier layer owns and updates `selection`
-  std::shared_ptr<IndexCache> index{};          // null unless an indexer scores the layer's blocks
-  std::vector<Pools> pools{};
+  std::int64_t token_rows = 0;  // rows of each sequence that hold tokens
+  std::vector<std::shared_ptr<VariantCache>> variants{};
 
-  bool selects() const { return selection && !shares; }
-
-  std::int64_t rows() const { return pools.empty() ? keys.dim(1) : pools[0].first; }  // number of rows for tokens
   std::int64_t row_of(std::int64_t token) const {
-    return token < rows() ? token : sinks + (token - sinks) % (rows() - sinks);
+    return token < token_rows ? token : sinks + (token - sinks) % (token_rows - sinks);
   }
-  // Appends the new tokens (k, v [N,Hk,D], heads adjacent) of each sequence after its `lengths[b]` tokens. Skips tokens
-  // that the ring would overwrite. Computes the pools that become complete, as weighted sums if there are PoolWeights,
-  // else as means.
-  void append(const Tensor& k, const Tensor& v, const Sequences&, const std::vector<std::int32_t>& lengths,
-              const std::vector<PoolWeights>&, const ExecContext&) const;
-  // Sets `rows` and `starts` of the kernel call to the cache rows that the newest query of each sequence, token
-  // tokens[b], attends over.
+  // Appends the new tokens (q [N,Hq,D], k and v [N,Hk,D], heads adjacent). Skips keys that the ring would overwrite.
+  void append(const NewTokens&, const Tensor& q, const Tensor& k, const Tensor& v) const;
+  // Computes args.out: attention of the newest token of each sequence, token lengths[b], which append() has stored.
+  void decode(const Pattern&, AttentionDecode args, const NewTokens&) const;
+  // Sets `rows` and `starts` of the kernel call to the cache rows that token tokens[b] of each sequence attends over.
   void set_key_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;
-
- private:
-  void compute_pools(const Sequences&, const std::vector<std::int32_t>& lengths, const std::vector<PoolWeights>&,
-                     const ExecContext&) const;
-  void compute_pools(const Pools&, const PoolWeights*, const std::vector<PoolSegment>&, const ExecContext&) const;
 };
 
 struct KvCache {
-  // Allocates keys and values in the activation type of the context's precision.
-  KvCache(const ModelConfig& resolved, std::int64_t batch, std::int64_t capacity, const ExecContext&);
+  // Allocates keys and values in the activation type of the context's precision. The model must outlive the cache.
+  KvCache(const Model&, std::int64_t batch, std::int64_t capacity, const ExecContext&);
 
   // Throws Error if a sequence would exceed the capacity.
   void check_room(const Sequences&) const;

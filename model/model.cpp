@@ -1,6 +1,6 @@
 #include "model/model.h"
 
-#include "model/layers.h"
+#include "model/attention_layer.h"
 
 namespace ring {
 
@@ -20,12 +20,17 @@ std::vector<TrainingState*> Model::training_states() {
   return state ? std::vector{state} : std::vector<TrainingState*>{};
 }
 
+std::vector<const AttentionLayer*> Model::attention_layers() const {
+  const std::vector<AttentionLayer*> all = const_cast<Model*>(this)->attention_layers();  // which changes nothing
+  return {all.begin(), all.end()};
+}
+
 std::vector<LaterWeights> Model::later_weights() {
   std::vector<LaterWeights> all;
-  for (const AttentionLayer* layer : attention_layers()) {
-    std::vector<LaterWeights> own = layer->later_weights();
-    for (std::size_t kind = 0; kind < all.size(); ++kind) all[kind].params += own[kind].params;
-    if (all.empty()) all = std::move(own);
+  for (const AttentionVariantKind* kind : attention_variants()) {
+    if (!kind->missing) continue;
+    all.push_back({{}, kind->missing, kind->unexpected});
+    for (const AttentionLayer* layer : attention_layers()) all.back().params += layer->parameters_of(*kind);
   }
   return all;
 }

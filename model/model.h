@@ -82,6 +82,7 @@ class Model {
   virtual bool set_attention_step(std::int64_t /*step*/) { return false; }
   // Returns the attention layers, in layer order.
   virtual std::vector<AttentionLayer*> attention_layers() { return {}; }
+  std::vector<const AttentionLayer*> attention_layers() const;
   // Returns the weights of the attention layers that a run may start or stop using, so that checkpoints may lack them;
   // one entry for each kind.
   std::vector<LaterWeights> later_weights();

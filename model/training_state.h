@@ -40,6 +40,8 @@ class TrainingState {
   // Called on all ranks before each step (the first is 1), after its batch was loaded; called again if a step is
   // repeated. Returns true if the next forward will differ, which invalidates captured graphs.
   virtual bool before_step(std::int64_t step) = 0;
+  // Called after the attention layers got the patterns of their settings, which may be different ones now.
+  virtual void on_patterns_set() {}
 
   // --- In checkpoints.
   // Returns the prefix of this state's names in checkpoints, e.g. "importance.". No other names begin with it.

@@ -8,7 +8,7 @@
 #include "core/check.h"
 #include "evaluate/evaluate.h"
 #include "model/attention/trained_parts.h"
-#include "model/layers.h"
+#include "model/attention_layer.h"
 #include "model/patterns.h"
 #include "parallel/plan.h"
 

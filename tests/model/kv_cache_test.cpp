@@ -61,7 +61,7 @@ int count_pair(const AttentionConfig& c, const Pattern& p, int head, std::int64_
 
 // Returns the token in each row of a used cache, -1 for an empty row.
 std::vector<std::int64_t> tokens_after(const LayerCache& cache, std::int64_t newest) {
-  std::vector<std::int64_t> held(static_cast<std::size_t>(cache.rows()), -1);
+  std::vector<std::int64_t> held(static_cast<std::size_t>(cache.token_rows), -1);
   for (std::int64_t t = 0; t <= newest; ++t) held[static_cast<std::size_t>(cache.row_of(t))] = t;
   return held;
 }
@@ -70,7 +70,8 @@ TEST(CacheRows, FollowTheDefinition) {
   const ExecContext ctx{Stream::cpu(1)};
   for (const std::string& section : kSections) {
     const ModelConfig c = config_of(section);
-    const KvCache cache(c, 2, 300, ctx);
+    const Decoder model(c);
+    const KvCache cache(model, 2, 300, ctx);
     for (std::int64_t layer = 0; layer < c.layers; ++layer) {
       const Pattern pattern = pattern_of(c, layer);
       const LayerCache& rows = cache.layers[static_cast<std::size_t>(layer)];
@@ -101,7 +102,8 @@ TEST(CacheRows, FormFewRanges) {
   const ExecContext ctx{Stream::cpu(1)};
   const auto most = [&](const std::string& section) {
     const ModelConfig c = config_of(section);
-    const KvCache cache(c, 1, 300, ctx);
+    const Decoder model(c);
+    const KvCache cache(model, 1, 300, ctx);
     std::size_t most = 0;
     for (std::int32_t t = 0; t < 300; ++t) {
       AttentionDecode args;
@@ -119,12 +121,14 @@ TEST(KvCache, StaysSmallForAWindow) {
   const ExecContext ctx{Stream::cpu(1)};
   const ModelConfig c = config_of("{kind: window, window: 16, sinks: 4}", 1 << 20);
   const std::size_t before = ctx.stream.allocator()->stats().in_use;
-  const KvCache cache(c, 2, c.context, ctx);
+  const Decoder model(c);
+  const KvCache cache(model, 2, c.context, ctx);
   const std::size_t bytes = 2 * 2 * 20 * 2 * 8 * sizeof(float);  // keys and values, sequences, rows, heads, channels
   for (const LayerCache& layer : cache.layers) EXPECT_EQ(layer.keys.bytes() + layer.values.bytes(), bytes);
   EXPECT_LE(ctx.stream.allocator()->stats().in_use - before, std::size_t{1} << 20);
-  EXPECT_EQ(KvCache(c, 1, 10, ctx).layers[0].rows(), 10);  // and at most the capacity
-  EXPECT_EQ(KvCache(config_of("{kind: dilated, segments: [8], rates: [1]}"), 1, 90, ctx).layers[0].rows(), 90);
+  EXPECT_EQ(KvCache(model, 1, 10, ctx).layers[0].token_rows, 10);  // and at most the capacity
+  const Decoder dilated(config_of("{kind: dilated, segments: [8], rates: [1]}"));
+  EXPECT_EQ(KvCache(dilated, 1, 90, ctx).layers[0].token_rows, 90);
 }
 
 Tensor tokens(const ExecContext& ctx, std::int64_t n, std::uint32_t salt) {
@@ -167,11 +171,10 @@ TEST(AttentionLayer, SeesTheTokensThatItsPatternKeeps) {
 
 // Fills parameters of learned pools with random numbers: their initial zeros would test little.
 void fill_pool_parameters(Decoder& model, const ExecContext& ctx) {
-  for (DecoderBlock& block : model.blocks()) {
-    if (const Param* p = block.attention().pooling()) random_normal_kernel({p->var.value, {3, 1, 4}, 1.0f}, ctx);
-    if (const Linear* gate = block.attention().pool_gate())
-      for (const Param* p : gate->parameters()) random_normal_kernel({p->var.value, {3, 1, 5}, 0.5f}, ctx);
-  }
+  for (const Param* p : test::params_named(model, ".attention.pool."))
+    random_normal_kernel({p->var.value, {3, 1, 4}, 1.0f}, ctx);
+  for (const Param* p : test::params_named(model, ".attention.pool_gate."))
+    random_normal_kernel({p->var.value, {3, 1, 5}, 0.5f}, ctx);
 }
 
 // Feeds two sequences of `length` tokens: `first` tokens at once, and then one at a time. Returns the largest
@@ -187,7 +190,7 @@ double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t firs
   ring::Run run{ctx};
   const Var whole = model.hidden(run, ids, Sequences::uniform(2, length, ctx));
   const Tensor want = model.logits(run, whole.value);
-  KvCache cache(c, 2, length, ctx);
+  KvCache cache(model, 2, length, ctx);
   double worst = 0;
   for (std::int64_t from = 0; from < length;) {
     const std::int64_t count = from == 0 ? first : 1;
@@ -249,9 +252,10 @@ TEST(KvCache, PoolsTheKeysOfWholePasses) {
 TEST(CacheRows, IncludePools) {
   const ExecContext ctx{Stream::cpu(1)};
   const ModelConfig c = config_of("{kind: window, window: 3, pools: [16, 50]}");
-  const KvCache cache(c, 2, 300, ctx);
+  const Decoder model(c);
+  const KvCache cache(model, 2, 300, ctx);
   const LayerCache& layer = cache.layers[0];
-  EXPECT_EQ(layer.rows(), 300);
+  EXPECT_EQ(layer.token_rows, 300);
   EXPECT_EQ(layer.keys.dim(1), 300 + 18 + 6);
   for (const auto& [token, small, large] : {std::tuple{15, 0, 0}, {16, 1, 0}, {49, 3, 0}, {50, 3, 1}, {299, 18, 5}}) {
     AttentionDecode args;
@@ -336,7 +340,7 @@ TEST(Pools, LearnedPoolsBeginAsMeansWithoutGates) {
 
 TEST(Pools, AreNamedAndShardedByHead) {
   Decoder model(config_of("{kind: window, window: 5, pools: [3, 50], pooling: learned}"));
-  const Param& p = *model.blocks()[1].attention().pooling();
+  const Param& p = *test::params_named(model, "blocks.1.attention.pool").at(0);
   const std::string at = "blocks.1.attention.pool.";
   ASSERT_EQ(p.parts.size(), 4u);
   EXPECT_EQ(p.parts[0].name, at + "3.positions");
@@ -345,10 +349,10 @@ TEST(Pools, AreNamedAndShardedByHead) {
   EXPECT_EQ(p.parts[2].whole, (Shape{2 * 50}));
   EXPECT_EQ(p.parts[3].whole, (Shape{2 * 8}));
   EXPECT_FALSE(p.decay) << "pools would be drawn back to means";
-  EXPECT_EQ(model.blocks()[1].attention().pool_gate(), nullptr);
+  EXPECT_TRUE(test::params_named(model, "pool_gate").empty());
   Decoder gated(config_of("{kind: window, window: 5, pools: [3], pool_gates: true}"));
-  EXPECT_EQ(gated.blocks()[0].attention().pooling(), nullptr);
-  const ParamList gate = gated.blocks()[0].attention().pool_gate()->parameters();
+  EXPECT_TRUE(test::params_named(gated, "attention.pool.").empty());
+  const ParamList gate = test::params_named(gated, "blocks.0.attention.pool_gate");
   ASSERT_EQ(gate.size(), 2u);
   EXPECT_EQ(gate[0]->parts[0].name, "blocks.0.attention.pool_gate.weight");
   EXPECT_EQ(gate[0]->parts[0].whole, (Shape{4, 32}));
@@ -369,7 +373,7 @@ TEST(KvCache, RefusesMoreThanItsCapacity) {
   const ModelConfig c = config_of("{kind: window, window: 4}");
   Decoder model(c);
   model.allocate(ctx, 7);
-  KvCache cache(c, 1, 10, ctx);
+  KvCache cache(model, 1, 10, ctx);
   ring::Run run{ctx};
   EXPECT_THROW(model.hidden(run, tokens(ctx, 11, 1), Sequences::uniform(1, 11, ctx), cache), Error);
   model.hidden(run, tokens(ctx, 10, 1), Sequences::uniform(1, 10, ctx), cache);

@@ -49,8 +49,7 @@ struct Problem {
 
   explicit Problem(const ModelConfig& c, bool train_indexers = true) : model(c) {
     if (!train_indexers)
-      for (DecoderBlock& block : model.blocks())
-        for (Param* p : block.attention().indexer()->parameters()) model.parameters().freeze(*p);
+      for (Param* p : test::params_named(model, "attention.index.")) model.parameters().freeze(*p);
     model.allocate(ctx, 7);
     test::fill_index_biases(model);
   }
@@ -170,7 +169,7 @@ void expect_gradient_of_loss(Problem& p, Param& param) {
 TEST(LearnedBlocks, HaveTheGradientOfTheirLoss) {
   Problem p(learned(", index_warmup_steps: 9"));
   EXPECT_TRUE(p.model.set_attention_step(0));
-  const std::vector<Param*> params = p.model.blocks()[1].attention().indexer()->parameters();
+  const std::vector<Param*> params = test::params_named(p.model, "blocks.1.attention.index.");
   ASSERT_EQ(params.size(), 2u);
   for (Param* param : params) expect_gradient_of_loss(p, *param);
 }
@@ -178,7 +177,7 @@ TEST(LearnedBlocks, HaveTheGradientOfTheirLoss) {
 // Biases are initialized to 0, where they do not change any bit of the scores, and do not decay.
 TEST(LearnedBlocks, BeginWithZeroDistanceBiases) {
   Problem with(learned()), without(learned("", kKeep, 0));
-  const std::vector<Param*> params = with.model.blocks()[1].attention().indexer()->parameters();
+  const std::vector<Param*> params = test::params_named(with.model, "blocks.1.attention.index.");
   EXPECT_EQ(params[1]->parts[0].name, "blocks.1.attention.index.distance.bias");
   EXPECT_EQ(params[1]->shape, (Shape{2 * 5}));
   EXPECT_TRUE(params[0]->decay);

@@ -15,7 +15,7 @@
 #include "engine/memory_choice.h"
 #include "engine/resolve.h"
 #include "job/store.h"
-#include "model/block_importance_tracker.h"
+#include "model/attention/importance/block_importance_tracker.h"
 #include "model/patterns.h"
 #include "tests/late_stream.h"
 #include "tests/trainer/documents.h"

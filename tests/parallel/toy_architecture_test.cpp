@@ -10,8 +10,8 @@
 #include "core/fields.h"
 #include "kernels/matmul.h"
 #include "model/architectures.h"
+#include "model/attention_layer.h"
 #include "model/ffn.h"
-#include "model/layers.h"
 #include "model/patterns.h"
 #include "model/rope.h"
 #include "model/scopes.h"
@@ -24,7 +24,7 @@ namespace {
 struct Block {
   Block(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer, const Pattern& pattern, const Tensor& inv_freq)
       : norm(at.child("norm"), c.width, c),
-        attention(at.child("attention"), c, attention_of(c, layer), pattern, inv_freq, 0),
+        attention(at.child("attention"), c, layer, pattern, inv_freq, 0),
         mlp(at.child("mlp"), c) {}
 
   Norm norm;
@@ -66,11 +66,12 @@ class ParallelBlocks final : public Model {
 
   Var hidden(Run& run, const Tensor& ids, const Sequences& seqs) const override {
     Var x = embed(run, ids);
+    AttentionPass pass(blocks_.size());
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
       const Block& b = blocks_[i];
       const Var in = b.norm(run, x);
-      x = b.mlp(run, in, b.attention(run, in, seqs, x, nullptr));
+      x = b.mlp(run, in, b.attention(run, in, seqs, x, pass));
     }
     const ScopeGuard scope = run.enter({scopes::final_norm});
     return (*final_norm_)(run, x);

@@ -12,6 +12,7 @@
 #include "core/fields.h"
 #include "model/patterns.h"
 #include "tests/data/corpus_case.h"
+#include "tests/model/named_params.h"
 #include "tests/trainer/tiny.h"
 
 namespace ring::test {
@@ -204,8 +205,9 @@ TEST_F(AttentionFit, TheLayerThatMattersGetsTheDensity) {
   for (const std::size_t matters : {0, 1, 2}) {
     const std::unique_ptr<Decoder> planted = model(with());
     for (std::size_t i = 0; i < 3; ++i)
-      if (const Tensor& out = planted->blocks()[i].attention().out().weight->var.value; i != matters)
-        std::memset(out.data<float>(), 0, static_cast<std::size_t>(out.numel()) * sizeof(float));
+      for (const Param* out : test::params_named(*planted, str("blocks.", i, ".attention.wo.weight")))
+        if (const Tensor& w = out->var.value; i != matters)
+          std::memset(w.data<float>(), 0, static_cast<std::size_t>(w.numel()) * sizeof(float));
     AttentionTrials trials(*planted, ctx_, set);
     const double loss = trials.loss();
     const std::vector<Pattern> windows = patterns_of(with({"attention={kind: window, window: 1}"}));

@@ -1,7 +1,6 @@
-#include "model/indexer.h"
+#include "model/attention/learned/indexer.h"
 
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "autograd/block_owners.h"
@@ -112,21 +111,6 @@ BlockSelection select_by_scores(const Tensor& scores, const Pattern& pattern, co
   const BlockSelection made{ctx.empty({scores.dim(0), scores.dim(1), (scores.dim(2) + 31) / 32}, DType::i32)};
   block_select_kernel({{}, {}, made.bits, std::move(documents), pattern.blocks, scores}, ctx);
   return made;
-}
-
-Pattern select_all_blocks(const Pattern& pattern, std::int64_t kv_heads) {
-  std::vector<BlockRule> rules;
-  std::vector<std::int32_t> of_head;
-  for (std::int32_t h = 0; h < kv_heads; ++h) {
-    rules.push_back(pattern.blocks->rule(h));
-    if (rules.back().kind == BlockRuleKind::content)
-      rules.back().keep = std::numeric_limits<std::int32_t>::max(), rules.back().mass = 1;
-    of_head.push_back(h);
-  }
-  Pattern all = pattern;
-  all.blocks = std::make_shared<const BlockPattern>(pattern.blocks->block(), std::move(rules), std::move(of_head),
-                                                    pattern.blocks->bits(), pattern.blocks->generation() + 1);
-  return all;
 }
 
 }  // namespace ring

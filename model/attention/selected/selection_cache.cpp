@@ -1,4 +1,4 @@
-#include "model/selection_cache.h"
+#include "model/attention/selected/selection_cache.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "model/block_importance_tracker.h"
+#include "model/attention/importance/block_importance_tracker.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include "kernels/attention/importance/distance_mass.h"
 #include "kernels/elementwise.h"
 #include "model/attention/kinds.h"
-#include "model/layers.h"
+#include "model/attention_layer.h"
 #include "model/patterns.h"
 
 namespace ring {

@@ -1,4 +1,4 @@
-#include "model/index_cache.h"
+#include "model/attention/learned/index_cache.h"
 
 #include "core/checked.h"
 

@@ -28,6 +28,7 @@ class BlockImportanceTracker : public TrainingState {
   // Makes the layers keep the blocks that layers() holds, from the next forward on.
   void apply_choices();
 
+  void on_patterns_set() override { apply_choices(); }
   void attach(const StepAccess&) override;
   // If this step measures, first uses the last measurement, and chooses new blocks if they are due. Throws Error if a
   // different rank has chosen different blocks.

@@ -50,7 +50,5 @@ class Indexer {
 void add_mass(const Tensor& masses, const Attention&, KvHeads, const ExecContext&);
 // Selects key blocks for every query block of these whole documents, by the given scores.
 BlockSelection select_by_scores(const Tensor& scores, const Pattern&, const std::vector<Span>&, const ExecContext&);
-// Returns the pattern during the indexer's warm-up: heads with selected blocks keep all blocks.
-Pattern select_all_blocks(const Pattern&, std::int64_t kv_heads);
 
 }  // namespace ring

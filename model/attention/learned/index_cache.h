@@ -2,7 +2,7 @@
 // The cache of a layer with an indexer, for generation: the indexer's projection of each complete block, and the inputs
 // of the newest block.
 
-#include "model/indexer.h"
+#include "model/attention/learned/indexer.h"
 
 namespace ring {
 

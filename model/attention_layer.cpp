@@ -1,0 +1,199 @@
+#include "model/attention_layer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/attention/blocks.h"
+#include "kernels/attention/seen_keys.h"
+#include "kernels/norm.h"
+#include "model/patterns.h"
+#include "model/rope.h"
+
+namespace ring {
+namespace {
+
+float score_scale(const ModelConfig& c) {
+  const double factor = c.positions == Positions::rope ? rope_attention_factor(c.rope) : 1;
+  return static_cast<float>(factor * factor) / std::sqrt(static_cast<float>(c.head_dim));
+}
+
+std::vector<Linear::Output> qkv_outputs(const ModelConfig& c) {
+  const std::int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  return {{"wq", q, weight_std(c, c.width, q, false, false)},
+          {"wk", kv, weight_std(c, c.width, kv, false, false)},
+          {"wv", kv, weight_std(c, c.width, kv, true, false)}};
+}
+
+// Returns a watch that shows a layer's calls of attention to `show`; null if `show` is empty.
+AttentionWatch watch_of(const std::function<void(const AttendedHeads&)>& show) {
+  if (!show) return nullptr;
+  return [&show](const PooledAttention& a, KvHeads heads) {
+    show({a.q, a.k, a.v, a.lse, a.scale, a.pattern, a.selection, a.queries, heads, a.keys, a.weights, a.gates});
+  };
+}
+
+}  // namespace
+
+AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
+                               const Tensor& inv_freq, std::uint32_t dropout_site)
+    : heads_(c.heads),
+      kv_heads_(c.kv_heads),
+      head_dim_(c.head_dim),
+      pattern_(pattern),
+      own_pattern_(pattern),
+      inv_freq_(inv_freq),
+      qkv_(at, qkv_outputs(c), c.width, c.biases != Biases::none, Cut::outputs),
+      out_(at, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
+           c.biases == Biases::all, Cut::inputs),
+      scale_(score_scale(c)),
+      dropout_(static_cast<float>(c.attention_dropout)),
+      dropout_site_(dropout_site),
+      eps_(static_cast<float>(c.norm_eps)) {
+  if (c.qk_norm) {
+    q_norm_ = &at.params.add({{at("q_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
+    k_norm_ = &at.params.add({{at("k_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
+  }
+  if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.heads * head_dim_, c);
+  for (const AttentionVariantKind* kind : attention_variants())
+    if (auto part = kind->make ? kind->make({at, c, layer, attention_of(c, layer), pattern}) : nullptr)
+      variants_.push_back({kind, std::move(part)});
+}
+
+void AttentionLayer::restrict_to_heads(std::int64_t heads, KvHeads kv_heads, const Pattern& pattern) {
+  heads_ = heads;
+  kv_heads_ = kv_heads.count;
+  set_pattern(pattern);
+  for (const Variant& v : variants_) v.part->restrict_to_heads(kv_heads);
+}
+
+bool AttentionLayer::set_step(std::int64_t step) {
+  bool changed = false;
+  for (const Variant& v : variants_)
+    if (std::optional<Pattern> pattern = v.part->pattern_at(step, own_pattern_)) {
+      changed |= !same_pairs(pattern_, *pattern);
+      pattern_ = *std::move(pattern);
+    }
+  return changed;
+}
+
+void AttentionLayer::set_blocks(Pattern p) {
+  p.blocks = std::make_shared<const BlockPattern>(p.blocks->as_successor_of(*pattern_.blocks));
+  pattern_ = std::move(p);
+}
+
+ParamList AttentionLayer::parameters() const {
+  ParamList all = qkv_.parameters();
+  if (q_norm_) all += {q_norm_, k_norm_};
+  if (sub_norm_) all += sub_norm_->parameters();
+  for (const Variant& v : variants_) all += v.part->parameters();
+  return all += out_.parameters();
+}
+
+ParamList AttentionLayer::parameters_of(const AttentionVariantKind& kind) const {
+  const auto found = std::ranges::find(variants_, &kind, &Variant::kind);
+  return found == variants_.end() ? ParamList{} : found->part->parameters();
+}
+
+std::string AttentionLayer::auxiliary_loss() const {
+  for (const Variant& v : variants_)
+    if (std::string name = v.part->auxiliary_loss(); !name.empty()) return name;
+  return "";
+}
+
+SelfAttention AttentionLayer::options(bool training) const {
+  SelfAttention s;
+  s.heads = heads_;
+  s.kv_heads = kv_heads_;
+  s.head_dim = head_dim_;
+  s.attention = {scale_, pattern_, training ? dropout_ : 0, dropout_site_};
+  s.inv_freq = inv_freq_;
+  if (q_norm_) {
+    s.q_norm = q_norm_->var;
+    s.k_norm = k_norm_->var;
+  }
+  s.norm_eps = eps_;
+  s.watch = watch_of(watch);
+  return s;
+}
+
+Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
+  if (sub_norm_) y = sub_norm_->normalize_across_tp(run, y);
+  return out_(run, y, residual);
+}
+
+Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequences& seqs, AttentionPass& pass,
+                           Qkv& final) const {
+  AttentionCall call{run, x, seqs, pass, options(run.training)};
+  call.options.queries = &final.q, call.options.keys = &final.k, call.options.values = &final.v;
+  return attend_with(call, qkv, 0);
+}
+
+Var AttentionLayer::attend_with(AttentionCall& call, const Var& qkv, std::size_t first) const {
+  if (first == variants_.size()) return self_attention(call.run, qkv, call.seqs, call.options);
+  return variants_[first].part->attend(call, [&] { return attend_with(call, qkv, first + 1); });
+}
+
+Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual,
+                               AttentionPass& pass) const {
+  Qkv final;
+  const Var y = attend(run, x, qkv_(run, x), seqs, pass, final);
+  final = {};
+  return project(run, y, residual);
+}
+
+Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual, AttentionPass& pass,
+                               LayerCache& cache, const std::vector<std::int32_t>& lengths) const {
+  const Var qkv = qkv_(run, x);
+  for (std::int32_t n : lengths)
+    RING_CHECK((n > 0) == (lengths[0] > 0), "a cache where some sequences are empty and others are not");
+  const NewTokens tokens{run, x, seqs, lengths};
+  if (lengths[0] > 0) return project(run, {decode(qkv.value, tokens, cache), nullptr}, residual);
+  Qkv final;
+  const Var y = attend(run, x, qkv, seqs, pass, final);
+  cache.append(tokens, final.q, final.k, final.v);
+  return project(run, y, residual);
+}
+
+Tensor AttentionLayer::decode(const Tensor& qkv, const NewTokens& tokens, const LayerCache& cache) const {
+  const ExecContext& ctx = tokens.run.ctx;
+  const std::int64_t batch = qkv.dim(0), nq = heads_ * head_dim_, nkv = kv_heads_ * head_dim_;
+  Tensor q = qkv.narrow(1, 0, nq).split_dim(1, head_dim_);
+  Tensor k = qkv.narrow(1, nq, nkv).split_dim(1, head_dim_);
+  const Tensor v = qkv.narrow(1, nq + nkv, nkv).split_dim(1, head_dim_);
+  if (q_norm_) {
+    const auto normed = [&](const Tensor& x, const Param& w) {
+      Tensor y = ctx.empty(x.shape(), x.dtype());
+      rms_norm_kernel({x, w.var.value, y, ctx.empty({x.dim(0) * x.dim(1)}), eps_}, ctx);
+      return y;
+    };
+    q = normed(q, *q_norm_);
+    k = normed(k, *k_norm_);
+  }
+  if (inv_freq_.defined())
+    for (const Tensor& t : {q, k}) rotate(t, tokens.seqs, inv_freq_, ctx);
+  cache.append(tokens, q, k, v);
+  const Tensor y = ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
+  cache.decode(pattern_, {q, cache.keys, cache.values, y, {}, {}, scale_}, tokens);
+  return y.view({batch, nq});
+}
+
+LayerCache AttentionLayer::make_cache(std::int64_t batch, std::int64_t capacity, std::span<const LayerCache> before,
+                                      const ExecContext& ctx) const {
+  const std::optional<std::int64_t> reach = SeenKeys(own_pattern_).max_needed_keys();
+  const std::int64_t rows = reach ? std::min(capacity, own_pattern_.sinks + *reach) : capacity;
+  LayerCache cache{.sinks = std::min<std::int64_t>(own_pattern_.sinks, rows), .token_rows = rows};
+  const CacheSetup setup{batch, capacity, heads_, kv_heads_, head_dim_, rows, own_pattern_, before, ctx};
+  std::int64_t extra = 0;
+  for (const Variant& v : variants_)
+    if (auto part = v.part->make_cache(setup)) {
+      RING_CHECK(extra == 0 || part->extra_rows() == 0, "several variants of attention have rows in a cache");
+      extra += part->extra_rows();
+      cache.variants.push_back(std::move(part));
+    }
+  const Shape shape{batch, rows + extra, kv_heads_, head_dim_};
+  for (Tensor* t : {&cache.keys, &cache.values}) *t = ctx.empty(shape, activation_type(ctx.precision), Lifetime::run);
+  return cache;
+}
+
+}  // namespace ring

@@ -1,0 +1,88 @@
+#pragma once
+// The attention layer: projections, and attention over its pattern with the variants of its section.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "autograd/ops.h"
+#include "model/attended_heads.h"
+#include "model/attention_variant.h"
+#include "model/config.h"
+#include "model/kv_cache.h"
+#include "model/layers.h"
+#include "model/params.h"
+
+namespace ring {
+
+class AttentionLayer {
+ public:
+  // pattern: the pattern of the layer's section, for all heads. dropout_site: site of the dropout masks on attention
+  // weights.
+  AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer, const Pattern&,
+                 const Tensor& inv_freq, std::uint32_t dropout_site);
+  // Returns attention(x) + residual, [N,C]; residual may be none.
+  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, AttentionPass&) const;
+  // Like the overload above, with a cache whose sequences hold lengths[b] tokens: either all 0 with any number of new
+  // tokens, or one new token each.
+  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, AttentionPass&, LayerCache&,
+                 const std::vector<std::int32_t>& lengths) const;
+  // Returns an empty cache for `batch` sequences of at most `capacity` tokens. before: the caches of earlier layers.
+  LayerCache make_cache(std::int64_t batch, std::int64_t capacity, std::span<const LayerCache> before,
+                        const ExecContext&) const;
+  ParamList parameters() const;
+  // Returns the parameters of one variant; empty if the layer does not have it.
+  ParamList parameters_of(const AttentionVariantKind&) const;
+  // Returns the metric name of the loss that is added to Run::auxiliary_loss; empty if there is none.
+  std::string auxiliary_loss() const;
+
+  // Restricts the layer to the query and KV heads of its tensor-parallel slice. The pattern is for these heads.
+  void restrict_to_heads(std::int64_t heads, KvHeads, const Pattern&);
+  // Sets the pattern of the layer's heads, which set_step() replaces in steps for which a variant has another.
+  void set_pattern(const Pattern& pattern) { pattern_ = own_pattern_ = pattern; }
+  // Changes the blocks that the heads attend over, from the next forward on. The pattern must have the same heads.
+  void set_blocks(Pattern);
+  // Makes the next forward attend as in this step of a run, counted from 0. Before the first call the layer attends as
+  // after the last step. Returns true if this changes the next forward.
+  bool set_step(std::int64_t step);
+  // Returns true if the layer chooses its blocks in each forward, now or in later steps.
+  bool selects() const { return own_pattern_.selects(); }
+  // Called during each forward over whole sequences with the inputs of attention: once, or for groups of heads and
+  // parts of the queries (AttentionWatch).
+  std::function<void(const AttendedHeads&)> watch;
+
+ private:
+  struct Variant {
+    const AttentionVariantKind* kind;
+    std::unique_ptr<AttentionVariant> part;
+  };
+  // Final queries, keys and values.
+  struct Qkv {
+    Tensor q, k, v;
+  };
+  SelfAttention options(bool training) const;
+  Var attend(Run&, const Var& x, const Var& qkv, const Sequences&, AttentionPass&, Qkv&) const;
+  // Attends with the variants from `first` on.
+  Var attend_with(AttentionCall&, const Var& qkv, std::size_t first) const;
+  Tensor decode(const Tensor& qkv, const NewTokens&, const LayerCache&) const;
+  Var project(Run&, Var y, const Var& residual) const;
+
+  std::int64_t heads_, kv_heads_, head_dim_;  // heads of this slice
+  Pattern pattern_, own_pattern_;             // pattern of the current step; pattern unless a variant has another
+  const Tensor& inv_freq_;                    // owned by the decoder; undefined if there is no rotation
+  Linear qkv_;
+  Param* q_norm_ = nullptr;
+  Param* k_norm_ = nullptr;
+  std::optional<Norm> sub_norm_;
+  std::vector<Variant> variants_;
+  Linear out_;
+  float scale_;    // factor on the scores
+  float dropout_;  // dropout rate on attention weights
+  std::uint32_t dropout_site_;
+  float eps_;
+};
+
+}  // namespace ring

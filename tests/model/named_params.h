@@ -1,0 +1,16 @@
+#pragma once
+#include <string>
+
+#include "model/model.h"
+
+namespace ring::test {
+
+// Returns the parameters of the model whose first name contains `text`, in the order of their declaration.
+inline ParamList params_named(Model& model, const std::string& text) {
+  ParamList found;
+  for (Param* p : model.parameters().declared())
+    if (p->parts[0].name.find(text) != std::string::npos) found.push_back(p);
+  return found;
+}
+
+}  // namespace ring::test
