@@ -101,7 +101,7 @@ std::string AttentionLayer::auxiliary_loss() const {
   return "";
 }
 
-SelfAttention AttentionLayer::options(bool training) const {
+SelfAttention AttentionLayer::options(bool training, Qkv& final) const {
   SelfAttention s;
   s.heads = heads_;
   s.kv_heads = kv_heads_;
@@ -113,6 +113,7 @@ SelfAttention AttentionLayer::options(bool training) const {
     s.k_norm = k_norm_->var;
   }
   s.norm_eps = eps_;
+  s.queries = &final.q, s.keys = &final.k, s.values = &final.v;
   s.watch = watch_of(watch);
   return s;
 }
@@ -122,27 +123,20 @@ Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
   return out_(run, y, residual);
 }
 
-Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequences& seqs, AttentionPass& pass,
-                           Qkv& final) const {
-  AttentionCall call{run, x, seqs, pass, options(run.training)};
-  call.options.queries = &final.q, call.options.keys = &final.k, call.options.values = &final.v;
-  return attend_with(call, qkv, 0);
-}
-
-Var AttentionLayer::attend_with(AttentionCall& call, const Var& qkv, std::size_t first) const {
+Var AttentionLayer::attend(AttentionCall&& call, const Var& qkv, std::size_t first) const {
   if (first == variants_.size()) return self_attention(call.run, qkv, call.seqs, call.options);
-  return variants_[first].part->attend(call, [&] { return attend_with(call, qkv, first + 1); });
+  return variants_[first].part->attend(call, [&] { return attend(std::move(call), qkv, first + 1); });
 }
 
 Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual,
-                               AttentionPass& pass) const {
+                               ForwardPass& pass) const {
   Qkv final;
-  const Var y = attend(run, x, qkv_(run, x), seqs, pass, final);
+  const Var y = attend({run, x, seqs, pass, options(run.training, final)}, qkv_(run, x));
   final = {};
   return project(run, y, residual);
 }
 
-Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual, AttentionPass& pass,
+Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, const Var& residual, ForwardPass& pass,
                                LayerCache& cache, const std::vector<std::int32_t>& lengths) const {
   const Var qkv = qkv_(run, x);
   for (std::int32_t n : lengths)
@@ -150,7 +144,7 @@ Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, co
   const NewTokens tokens{run, x, seqs, lengths};
   if (lengths[0] > 0) return project(run, {decode(qkv.value, tokens, cache), nullptr}, residual);
   Qkv final;
-  const Var y = attend(run, x, qkv, seqs, pass, final);
+  const Var y = attend({run, x, seqs, pass, options(run.training, final)}, qkv);
   cache.append(tokens, final.q, final.k, final.v);
   return project(run, y, residual);
 }

@@ -25,10 +25,10 @@ class AttentionLayer {
   AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer, const Pattern&,
                  const Tensor& inv_freq, std::uint32_t dropout_site);
   // Returns attention(x) + residual, [N,C]; residual may be none.
-  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, AttentionPass&) const;
+  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, ForwardPass&) const;
   // Like the overload above, with a cache whose sequences hold lengths[b] tokens: either all 0 with any number of new
   // tokens, or one new token each.
-  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, AttentionPass&, LayerCache&,
+  Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, ForwardPass&, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
   // Returns an empty cache for `batch` sequences of at most `capacity` tokens. before: the caches of earlier layers.
   LayerCache make_cache(std::int64_t batch, std::int64_t capacity, std::span<const LayerCache> before,
@@ -63,10 +63,10 @@ class AttentionLayer {
   struct Qkv {
     Tensor q, k, v;
   };
-  SelfAttention options(bool training) const;
-  Var attend(Run&, const Var& x, const Var& qkv, const Sequences&, AttentionPass&, Qkv&) const;
+  // Returns the options of the op, which stores the final queries, keys and values in `final`.
+  SelfAttention options(bool training, Qkv& final) const;
   // Attends with the variants from `first` on.
-  Var attend_with(AttentionCall&, const Var& qkv, std::size_t first) const;
+  Var attend(AttentionCall&&, const Var& qkv, std::size_t first = 0) const;
   Tensor decode(const Tensor& qkv, const NewTokens&, const LayerCache&) const;
   Var project(Run&, Var y, const Var& residual) const;
 

@@ -21,8 +21,8 @@ class VariantCache;
 struct CacheSetup;
 
 // Results that the layers of one forward share. A recomputed forward uses them again.
-struct AttentionPass {
-  explicit AttentionPass(std::size_t layers) : selections(layers) {}
+struct ForwardPass {
+  explicit ForwardPass(std::size_t layers) : selections(layers) {}
   std::vector<BlockSelection> selections;  // by layer; each is set by the first layer of a group that shares it
 };
 
@@ -31,7 +31,7 @@ struct AttentionCall {
   Run& run;
   const Var& x;  // the layer's input, [N/tp,C]
   const Sequences& seqs;
-  AttentionPass& pass;
+  ForwardPass& pass;
   SelfAttention options;  // of self_attention(), which computes the call
 };
 

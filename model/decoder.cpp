@@ -66,12 +66,12 @@ Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
                     [&](Run& r, const Var& rows) { return add_sublayer(r, rows, mlp_norm_, mlp_site_, *mlp_); });
 }
 
-Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, AttentionPass& pass) const {
+Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, ForwardPass& pass) const {
   return forward(run, x,
                  [&](Run& r, const Var& in, const Var& residual) { return attention_(r, in, seqs, residual, pass); });
 }
 
-Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, AttentionPass& pass, LayerCache& cache,
+Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, ForwardPass& pass, LayerCache& cache,
                              const std::vector<std::int32_t>& lengths) const {
   return forward(run, x, [&](Run& r, const Var& in, const Var& residual) {
     return attention_(r, in, seqs, residual, pass, cache, lengths);
@@ -224,7 +224,7 @@ bool Decoder::set_attention_tokens(std::int64_t tokens) {
 }
 
 Var Decoder::run_blocks(Run& run, Var x, const Sequences& seqs, std::size_t first, std::size_t end,
-                        AttentionPass& pass) const {
+                        ForwardPass& pass) const {
   for (std::size_t i = first; i < end; ++i) {
     const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
     x = blocks_[i](run, x, seqs, pass);
@@ -248,7 +248,7 @@ bool Decoder::has_trained_params(std::size_t first, std::size_t end) const {
 }
 
 Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs) const {
-  const auto pass = std::make_shared<AttentionPass>(blocks_.size());
+  const auto pass = std::make_shared<ForwardPass>(blocks_.size());
   for (std::size_t first = 0, end = 0; first < blocks_.size(); first = end) {
     const bool segment = first < segmented_blocks_;
     end = segment ? first + segment_blocks_ : blocks_.size();
@@ -267,7 +267,7 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
              params_.slice().rank, " of ", params_.slice().size);
   cache.check_room(seqs);
   Var x = embed(run, ids, seqs);
-  AttentionPass pass(blocks_.size());
+  ForwardPass pass(blocks_.size());
   x = with_frequencies(config_, seqs, cache.lengths, run.ctx, [&](const Sequences& s) {
     Var h = std::move(x);
     for (std::size_t i = 0; i < blocks_.size(); ++i) {

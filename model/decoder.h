@@ -19,8 +19,8 @@ class DecoderBlock {
  public:
   DecoderBlock(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer, const Pattern&,
                const Tensor& inv_freq, const MakeFfn&);
-  Var operator()(Run&, const Var& x, const Sequences&, AttentionPass&) const;
-  Var operator()(Run&, const Var& x, const Sequences&, AttentionPass&, LayerCache&,
+  Var operator()(Run&, const Var& x, const Sequences&, ForwardPass&) const;
+  Var operator()(Run&, const Var& x, const Sequences&, ForwardPass&, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
   ParamList parameters() const;
 
@@ -77,7 +77,7 @@ class Decoder : public Model {
   void on_shard() override;
   void check_run(const Run&, const Tensor& ids) const;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
-  Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end, AttentionPass&) const;
+  Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end, ForwardPass&) const;
   // Runs all blocks, those of segments (ActivationPlan) so that backward reruns them from the segment's input.
   Var run_segments(Run&, Var x, const Sequences&) const;
   bool has_trained_params(std::size_t first,

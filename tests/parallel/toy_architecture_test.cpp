@@ -66,7 +66,7 @@ class ParallelBlocks final : public Model {
 
   Var hidden(Run& run, const Tensor& ids, const Sequences& seqs) const override {
     Var x = embed(run, ids);
-    AttentionPass pass(blocks_.size());
+    ForwardPass pass(blocks_.size());
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));
       const Block& b = blocks_[i];
