@@ -9,7 +9,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/pools/gated_decode.h"
 #include "kernels/norm.h"
-#include "model/attention/pools.h"
+#include "model/attention/pools/pools.h"
 #include "model/linear_format.h"
 #include "model/rope.h"
 
