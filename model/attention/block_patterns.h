@@ -47,16 +47,16 @@ struct BlockPatternKind {
   std::function<void(const BlockRuleConfig&, const HeadsOfRule&, RulesOfHeads&)> draw;
   std::function<std::string(const BlockRuleConfig&)> text;  // returns the rule in words: "strided, local 1, every 2"
 
-  // Adds the problems of these settings. Settings of other patterns, and a `keep` that is too small, are found without.
+  // Adds the problems of these settings. The core reports settings of other patterns, and a `keep` that is too small.
   std::function<void(const BlockRuleConfig&, std::vector<SettingProblem>& errors)> validate;
-  // Adds the problems of a section with such a rule. A section with selections by different choosers is found without.
+  // Adds the problems of a section with such a rule. The core reports heads that select by different choosers.
   std::function<void(const AttentionConfig&, std::vector<SettingProblem>& errors)> validate_section;
   // Settings of the section that only this pattern reads, and their meaning.
   std::vector<std::pair<std::string, std::string>> section_settings;
   std::vector<TrainedPart> trained_parts;
 
-  // Return why rules[i] would have nothing to choose from, or would choose only after the last step; "" if neither. The
-  // text begins with the key.
+  // idle_choice returns why rules[i] has nothing to choose from, and idle_wait why it chooses only after the last step.
+  // The text begins with the key, and is "" if the rule has an effect.
   using Ineffective = std::function<std::string(const AttentionConfig&, std::size_t i, const TrainingSizes&)>;
   Ineffective idle_choice, idle_wait;
 

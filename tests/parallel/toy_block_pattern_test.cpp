@@ -1,12 +1,11 @@
 // A new block pattern is a file and a name. This one sees distances that are powers of a number. Only this file knows
-// it, and still it has settings, messages, kernels' block lists and training.
+// it, and still it has settings, messages and blocks that kernels read.
 #include <gtest/gtest.h>
 
 #include "core/check.h"
 #include "core/fields.h"
 #include "model/attention/block_patterns.h"
 #include "model/patterns.h"
-#include "tests/parallel/training.h"
 
 namespace ring::test {
 namespace {
@@ -80,17 +79,6 @@ TEST_F(ToyBlockPattern, SettingsAreExplainedAndChecked) {
   EXPECT_NE(refused("{pattern: hierarchical, every: 2}").find("pattern: local_global, strided and powers"),
             std::string::npos);
   EXPECT_NE(describe_config<ModelConfig>().find("`powers`"), std::string::npos);
-}
-
-TEST_F(ToyBlockPattern, Trains) {
-  TrainingOptions o;
-  o.steps = 4;
-  o.overrides = {"model.context=256", "train.batch_size=4", "train.micro_batch=2",
-                 "model.attention={kind: block_sparse, block: 64, rules: [{pattern: powers, every: 2}]}"};
-  const Training t = train_on_ranks(o);
-  ASSERT_EQ(t.errors, "");
-  o.overrides.back() = "model.attention.kind=dense";
-  EXPECT_NE(t.losses.back(), train_on_ranks(o).losses.back());
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ std::string idle_indexer(const AttentionConfig& c, std::size_t i, const Training
 }
 
 std::string endless_warmup(const AttentionConfig& c, std::size_t, const TrainingSizes& t) {
-  if (c.index_warmup_steps < t.steps) return "";
+  if (!learns_blocks(c) || c.index_warmup_steps < t.steps) return "";
   return str("index_warmup_steps: ", c.index_warmup_steps, ", but training ends with step ", t.steps,
              " (train.steps): attention stays dense and no block is selected. Lower it, or train longer");
 }
