@@ -7,6 +7,7 @@
 #include "core/fields.h"
 #include "inspect/attention_cost.h"
 #include "kernels/attention/pairs.h"
+#include "model/attention/block_patterns.h"
 #include "model/attention/block_size.h"
 #include "model/attention/kinds.h"
 #include "model/attention_schedule.h"
@@ -24,7 +25,7 @@ AttentionConfig measured_part(AttentionConfig a) {
   // Pools run in kernel calls of their own, which do not depend on the block size.
   a.pools.clear(), a.pooling = Pooling::mean, a.pool_gates = false;
   for (BlockRuleConfig& r : a.rules) {
-    if (r.pattern == BlockChoice::importance) r.interval = 1 << 30;
+    if (block_pattern_of(r).reads_setting("interval")) r.interval = 1 << 30;
     r.keep = value_at(r.keeps, kAfterAllTokens, r.keep);
     r.keeps.clear();
   }

@@ -19,7 +19,7 @@
 #include "inspect/attention_picture.h"
 #include "inspect/svg.h"
 #include "kernels/attention/blocks.h"
-#include "model/attention/importance.h"
+#include "model/attention/importance/importance.h"
 #include "model/attention/kinds.h"
 #include "model/attention_schedule.h"
 #include "model/flops.h"

@@ -51,8 +51,8 @@ Pattern PatternOptions::pattern_of_kind(const std::string& kind) const {
   set("rates", c.rates, rates);
   set("dedup", c.dedup, dedup);
   set("block", c.block, block);
-  const BlockRuleConfig random{.pattern = BlockChoice::random, .density = density, .seed = 1};
-  const BlockRuleConfig content{.pattern = BlockChoice::content, .local = local, .first = first, .keep = keep};
+  const BlockRuleConfig random{.pattern = "random", .density = density, .seed = 1};
+  const BlockRuleConfig content{.pattern = "content", .local = local, .first = first, .keep = keep};
   set("rules", c.rules, std::vector{keep ? content : random});
   std::vector<SettingProblem> errors;
   for (const BlockRuleConfig& rule : c.rules) rule.validate(errors);

@@ -32,8 +32,7 @@ std::vector<std::uint64_t> block_file_hashes(const ModelConfig& resolved) {
   const std::vector<Pattern> patterns = patterns_of(resolved);
   for (std::size_t layer = 0; layer < patterns.size(); ++layer) {
     const AttentionConfig& attention = attention_of(resolved, static_cast<std::int64_t>(layer));
-    if (std::ranges::none_of(attention.rules, [](const auto& rule) { return rule.pattern == BlockChoice::file; }))
-      continue;
+    if (std::ranges::all_of(attention.rules, &std::string::empty, &BlockRuleConfig::file)) continue;
     const std::uint64_t hash = patterns[layer].blocks->version();
     if (std::ranges::find(hashes, hash) == hashes.end()) hashes.push_back(hash);
   }

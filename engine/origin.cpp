@@ -63,7 +63,7 @@ std::string files_of_blocks(const ModelConfig& model) {
   std::set<std::string> files;
   const auto collect = [&](const AttentionConfig& attention) {
     for (const BlockRuleConfig& rule : attention.rules)
-      if (rule.pattern == BlockChoice::file) files.insert(rule.file);
+      if (!rule.file.empty()) files.insert(rule.file);
   };
   collect(model.attention);
   for (const LayerAttentionConfig& entry : model.attention_layers) collect(entry.attention);

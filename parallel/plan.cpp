@@ -5,7 +5,7 @@
 
 #include "core/checked.h"
 #include "core/counted.h"
-#include "model/attention/importance.h"
+#include "model/attention/importance/importance.h"
 #include "model/patterns.h"
 #include "parallel/misfit.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/attention/block_rules.h"
+#include "model/attention/block_patterns.h"
 #include "model/attention/kinds.h"
 
 namespace ring {
@@ -35,7 +35,7 @@ void scale_rule(BlockRuleConfig& r, const Scale& scale) {
 }  // namespace
 
 bool can_change_block_size(const AttentionConfig& c) {
-  return std::ranges::none_of(c.rules, [](const BlockRuleConfig& r) { return r.pattern == BlockChoice::file; });
+  return std::ranges::all_of(c.rules, &std::string::empty, &BlockRuleConfig::file);
 }
 
 AttentionConfig with_block_size(AttentionConfig c, std::int64_t block) {

@@ -14,20 +14,10 @@ namespace ring {
 
 class Fields;
 
-enum class BlockChoice : std::uint8_t {
-  local_global,
-  strided,
-  hierarchical,
-  random,
-  file,
-  content,
-  learned,
-  importance
-};
-
-// Numbers are in blocks; kernels/attention/blocks.h defines the rules.
+// Numbers are in blocks; kernels/attention/blocks.h defines the rules. The pattern defines the meaning of a setting,
+// and refuses settings that it does not read (model/attention/block_patterns.h).
 struct BlockRuleConfig {
-  BlockChoice pattern = BlockChoice::local_global;
+  std::string pattern = "local_global";
   std::int64_t local = 1, first = 0, every = 0;
   std::int64_t keep = 0;  // largest value during the run
   TokenSchedule keeps;    // `keep` by trained tokens; empty if it never changes
@@ -66,7 +56,8 @@ struct AttentionConfig {
 
 // Returns the rule that a KV head follows in a block_sparse section.
 const BlockRuleConfig& rule_of_head(const AttentionConfig&, std::int64_t kv_head);
-// Returns true if an indexer learns the blocks of some of the section's heads.
+// Returns true if an indexer learns the blocks of heads that follow the rule, or of some of the section's heads.
+bool learns_blocks(const BlockRuleConfig&);
 bool learns_blocks(const AttentionConfig&);
 
 // Returns the settings, other than the kind, that differ from their defaults: names, and values as text.

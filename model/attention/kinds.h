@@ -20,6 +20,11 @@ struct ModelSizes {
   std::int64_t kv_heads = 0, context = 0;
 };
 
+// Sizes of a run that decide whether settings have an effect.
+struct TrainingSizes {
+  std::int64_t kv_heads = 0, longest = 0, steps = 0;  // longest: tokens of the longest sequence
+};
+
 std::int64_t block_size_of(const AttentionConfig&);  // tokens per block: the setting `block`, or 128 if it is 0
 
 struct AttentionKind {
@@ -35,6 +40,9 @@ struct AttentionKind {
   // Returns the settings in words: "window of 64, 2 sinks"; of one KV head if they differ by head. If null, the text is
   // the name and each setting that is not its default.
   std::function<std::string(const AttentionConfig&, std::optional<std::int64_t> kv_head)> text;
+  // Adds a text for each setting that has no effect in a run of these sizes, with the reason and the fix: "window: ..".
+  // A setting that has no effect must not gain one from shorter sequences or fewer steps. Null if all have an effect.
+  std::function<void(const AttentionConfig&, const TrainingSizes&, std::vector<std::string>& texts)> ineffective;
 
   bool reads_setting(const std::string& setting) const;
 };

@@ -30,7 +30,7 @@ AttentionConfig blocks_by(const BlockRuleConfig& rule) {
 
 AttentionConfig hierarchical() {
   BlockRuleConfig rule;
-  rule.pattern = BlockChoice::hierarchical;
+  rule.pattern = "hierarchical";
   rule.local = kLocalBlocks;
   return blocks_by(rule);
 }
@@ -38,14 +38,14 @@ AttentionConfig hierarchical() {
 // Returns block-sparse attention over `tokens` tokens: the first block, the newest blocks, and selected blocks. The
 // newest blocks are 5/8 of all kept blocks, or 2 blocks if importance ranks the distances. This was best in the trials
 // of docs/measured/attention.md.
-AttentionConfig selected(BlockChoice pattern, std::int64_t tokens) {
+AttentionConfig selected(const std::string& pattern, std::int64_t tokens) {
   BlockRuleConfig rule;
   rule.pattern = pattern;
   rule.first = 1;
   rule.keep = std::max<std::int64_t>(4, tokens / kBlock);
-  rule.local = pattern == BlockChoice::importance ? 2 : std::max<std::int64_t>(2, 5 * rule.keep / 8);
+  rule.local = pattern == "importance" ? 2 : std::max<std::int64_t>(2, 5 * rule.keep / 8);
   AttentionConfig a = blocks_by(rule);
-  if (pattern == BlockChoice::learned) a.index_distances = 32;
+  if (pattern == "learned") a.index_distances = 32;
   return a;
 }
 
@@ -70,9 +70,9 @@ std::vector<SuggestedAttention> suggested_attention(std::int64_t context, std::i
       {"window", suggested_window(window)},
       {"dilated", dilated_to(context)},
       {"hierarchical", hierarchical()},
-      {"content", selected(BlockChoice::content, window)},
-      {"learned", selected(BlockChoice::learned, window)},
-      {"importance", selected(BlockChoice::importance, window)},
+      {"content", selected("content", window)},
+      {"learned", selected("learned", window)},
+      {"importance", selected("importance", window)},
       {"pools", with_pools(suggested_window(window))},
   };
 }

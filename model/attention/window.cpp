@@ -2,7 +2,7 @@
 #include "core/check.h"
 #include "core/checked.h"
 #include "model/attention/kinds.h"
-#include "model/attention/pools.h"
+#include "model/attention/variant_settings.h"
 
 namespace ring {
 namespace {
@@ -10,18 +10,26 @@ namespace {
 void validate_window(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   if (c.window < 1)
     errors.push_back(str("window: expected at least 1 token for kind: window, such as window: 256, got ", c.window));
-  validate_pools(c, errors);
+  validate_variants(c, errors);
 }
 
 Pattern window_pattern(const AttentionConfig& c, const ModelSizes&) {
   Pattern p;
   p.branches = {{.window = narrow<std::int32_t>(c.window)}};
   p.sinks = narrow<std::int32_t>(c.sinks);
-  return with_pools(p, c);
+  return with_variants(p, c);
 }
 
 std::string window_text(const AttentionConfig& c, std::optional<std::int64_t>) {
-  return str("window of ", c.window, c.sinks ? str(", ", c.sinks, " sinks") : "", pools_text(c));
+  return str("window of ", c.window, c.sinks ? str(", ", c.sinks, " sinks") : "", variants_text(c));
+}
+
+void add_ineffective_window(const AttentionConfig& c, const TrainingSizes& t, std::vector<std::string>& texts) {
+  if (c.window >= t.longest)
+    texts.push_back(str("window: ", c.window, ", but the longest sequence has ", t.longest,
+                        " tokens, so that every token sees all earlier ones, as in dense attention. Lower window, or "
+                        "train longer sequences"));
+  add_ineffective_variants(c, t, texts);
 }
 
 }  // namespace
@@ -36,7 +44,8 @@ AttentionKind window_attention() {
                        {"pool_gates", "learn for each token and head how to weight the pools that it sees"}},
           .validate = validate_window,
           .pattern = window_pattern,
-          .text = window_text};
+          .text = window_text,
+          .ineffective = add_ineffective_window};
 }
 
 }  // namespace ring

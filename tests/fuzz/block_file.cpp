@@ -1,5 +1,5 @@
 // Target: a file of blocks, for 4 KV heads.
-#include "model/attention/block_file.h"
+#include "model/attention/patterns/block_file.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Block patterns from text files: their meaning, and errors for mistakes.
 
-#include "model/attention/block_file.h"
+#include "model/attention/patterns/block_file.h"
 
 #include <gtest/gtest.h>
 
@@ -25,6 +25,15 @@ Blocks kept(const BlockPattern& p, std::int32_t head) {
     for (int k = 0; k < 70; ++k)
       if (q != k && p.keeps(head, q, k)) all.emplace(q, k);
   return all;
+}
+
+// Returns the pattern of 4 KV heads that follow rule 0 (the newest 2 blocks) or rule 1 (the file).
+BlockPattern combined(const std::string& path, std::vector<std::int64_t> heads) {
+  ModelConfig c;
+  c.context = 1280, c.kv_heads = 4;
+  c.attention = {
+      .kind = "block_sparse", .rules = {{.local = 2}, {.pattern = "file", .file = path}}, .heads = std::move(heads)};
+  return *ring::pattern_of(c.resolved(), 0).blocks;
 }
 
 BlockPattern pattern_of(const std::string& text, std::int32_t kv_heads = 1) {
@@ -97,7 +106,7 @@ TEST(BlockFile, MistakesAreNamed) {
 TEST(BlockFile, IsCombinedWithOtherRules) {
   const std::string path = (std::filesystem::path(testing::TempDir()) / "block_file_test.txt").string();
   std::ofstream(path) << "head 1\n9: 0\nhead 3\n9: 1\n";  // heads 0 and 2 follow the other rule
-  const BlockPattern p = block_pattern(128, {{.local = 2}, {}}, {"", path}, {0, 1}, 4);
+  const BlockPattern p = combined(path, {0, 1});
   EXPECT_EQ(p.block(), 128);
   for (const std::int32_t head : {0, 2}) {
     EXPECT_TRUE(p.keeps(head, 9, 8));
@@ -105,7 +114,7 @@ TEST(BlockFile, IsCombinedWithOtherRules) {
   }
   EXPECT_EQ(kept(p, 1), (Blocks{{9, 0}}));
   EXPECT_EQ(kept(p, 3), (Blocks{{9, 1}}));
-  EXPECT_THROW(block_pattern(128, {{.local = 2}, {}}, {"", path}, {1}, 4), Error);
+  EXPECT_THROW(combined(path, {1}), Error);
   std::filesystem::remove(path);
   try {
     BlockFile::read(path);
@@ -120,7 +129,7 @@ TEST(BlockFile, ByteOrderMarksAndOtherLineEndsAreIgnored) {
   const std::string path = (std::filesystem::path(testing::TempDir()) / "block_file_marked_test.txt").string();
   std::ofstream(path) << "\xEF\xBB\xBF"
                       << "head 1\r\n9: 0\r\nhead 3\r\n9: 1-2 4\r\n";
-  const BlockPattern p = block_pattern(128, {{.local = 2}, {}}, {"", path}, {0, 1}, 4);
+  const BlockPattern p = combined(path, {0, 1});
   EXPECT_EQ(kept(p, 1), (Blocks{{9, 0}}));
   EXPECT_EQ(kept(p, 3), (Blocks{{9, 1}, {9, 2}, {9, 4}}));
   std::filesystem::remove(path);
@@ -130,10 +139,8 @@ TEST(BlockFile, MistakesNameTheSettingAndTheFile) {
   const std::string path = (std::filesystem::path(testing::TempDir()) / "block_file_key_test.txt").string();
   ModelConfig c;
   c.context = 256;
-  const AttentionConfig section{.kind = "block_sparse",
-                                .block = 64,
-                                .rules = {{.local = 2}, {.pattern = BlockChoice::file, .file = path}},
-                                .heads = {0, 1}};
+  const AttentionConfig section{
+      .kind = "block_sparse", .block = 64, .rules = {{.local = 2}, {.pattern = "file", .file = path}}, .heads = {0, 1}};
   c.attention_layers = {{"0", {}}, {"1", section}};
   const auto error = [&] { return ring::error_of([&] { patterns_of(c.resolved()); }); };
   const std::string key = "model.attention_layers[1].attention.rules[1].file: ";

@@ -1,5 +1,5 @@
 // Blocks by importance: averaging, choosing and trying distances, and the resulting patterns.
-#include "model/attention/importance.h"
+#include "model/attention/importance/importance.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #pragma once
-// Block selection by importance during training (model/attention/importance.h). Some steps first measure masses over
-// every rank's first micro-batch, and some of these steps choose new blocks from the earlier measurements. A
-// measurement is sent to all ranks while the following steps run and is used before the next measurement, so no step
+// Block selection by importance during training (model/attention/importance/importance.h). Some steps first measure
+// masses over every rank's first micro-batch, and some of these steps choose new blocks from the earlier measurements.
+// A measurement is sent to all ranks while the following steps run and is used before the next measurement, so no step
 // waits for it.
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 #include "comm/mesh/mesh.h"
 #include "kernels/kernel.h"
-#include "model/attention/importance.h"
+#include "model/attention/importance/importance.h"
 #include "model/model.h"
 #include "model/training_state.h"
 

@@ -16,7 +16,7 @@ namespace {
 
 std::int64_t learned_heads(const AttentionConfig& a, std::int64_t kv_heads) {
   std::int64_t count = 0;
-  for (std::int64_t h = 0; h < kv_heads; ++h) count += rule_of_head(a, h).pattern == BlockChoice::learned;
+  for (std::int64_t h = 0; h < kv_heads; ++h) count += learns_blocks(rule_of_head(a, h));
   return count;
 }
 

@@ -6,7 +6,7 @@
 #include "kernels/attention/pools/gated_decode.h"
 #include "kernels/attention/pools/pooled_attention.h"
 #include "kernels/attention/pools/weighted_pool.h"
-#include "model/attention/pools.h"
+#include "model/attention/pools/settings.h"
 #include "model/attention_variant.h"
 #include "model/kv_cache.h"
 #include "model/layers.h"

@@ -1,4 +1,4 @@
-#include "model/attention/block_file.h"
+#include "model/attention/patterns/block_file.h"
 
 #include <algorithm>
 #include <charconv>
@@ -209,25 +209,6 @@ void BlockFile::add_rules(const std::vector<std::int32_t>& heads, std::vector<st
   }
   check_size(drawn, bits.size());
   for (const Section* s : drawn) rules.push_back(build_bit_matrix(*s, bits));
-}
-
-BlockPattern block_pattern(std::int32_t block, std::vector<BlockRule> rules, const std::vector<std::string>& files,
-                           const std::vector<std::int32_t>& of_head, std::int64_t kv_heads) {
-  RING_CHECK(files.size() == rules.size(), "block pattern: ", rules.size(), " rules, ", files.size(), " files");
-  std::vector<std::int32_t> rule_of;
-  std::map<std::int32_t, std::vector<std::int32_t>> heads_of;
-  for (std::int32_t head = 0; head < kv_heads; ++head) {
-    rule_of.push_back(of_head.empty() ? 0 : of_head[static_cast<std::size_t>(head) % of_head.size()]);
-    heads_of[rule_of.back()].push_back(head);
-  }
-  std::vector<std::uint32_t> bits;
-  for (const auto& [rule, heads] : heads_of)
-    if (const std::string& path = files.at(static_cast<std::size_t>(rule)); !path.empty()) try {
-        BlockFile::read(path).add_rules(heads, rule_of, rules, bits);
-      } catch (const Error& e) {
-        fail("rules[", rule, "].file: ", e.what());
-      }
-  return {block, std::move(rules), std::move(rule_of), std::move(bits)};
 }
 
 }  // namespace ring

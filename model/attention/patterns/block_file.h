@@ -57,9 +57,4 @@ class BlockFile {
   std::map<std::int32_t, std::size_t> by_head_;  // the other sections, by their first head
 };
 
-// Returns the pattern of a model. Reads rules[i] from files[i] unless that is empty. of_head: see BlockPattern. Throws
-// Error, beginning with "rules[i].file", if a file is invalid.
-BlockPattern block_pattern(std::int32_t block, std::vector<BlockRule> rules, const std::vector<std::string>& files,
-                           const std::vector<std::int32_t>& of_head, std::int64_t kv_heads);
-
 }  // namespace ring

@@ -1,4 +1,4 @@
-#include "model/attention/importance.h"
+#include "model/attention/importance/importance.h"
 
 #include <algorithm>
 #include <numeric>
@@ -6,12 +6,18 @@
 #include "core/checked.h"
 #include "core/philox.h"
 #include "kernels/attention/blocks.h"
+#include "model/attention/block_patterns.h"
 
 namespace ring {
+namespace {
+
+bool measured(const BlockRuleConfig& r) { return block_pattern_of(r).chooser == BlockChooser::masses; }
+
+}  // namespace
 
 bool uses_importance(const AttentionConfig& c, std::int64_t kv_heads) {
   for (std::int64_t h = 0; c.kind == "block_sparse" && h < kv_heads; ++h)
-    if (rule_of_head(c, h).pattern == BlockChoice::importance) return true;
+    if (measured(rule_of_head(c, h))) return true;
   return false;
 }
 
@@ -24,7 +30,7 @@ BlockImportance::BlockImportance(const AttentionConfig& c, const Pattern& start,
   for (std::int64_t h = 0; h < sizes.kv_heads; ++h) {
     const BlockRuleConfig& r = rule_of_head(c, h);
     Head& head = heads_.emplace_back();
-    if (r.pattern != BlockChoice::importance) continue;
+    if (!measured(r)) continue;
     head = {.local = narrow<std::int32_t>(r.local),
             .first = narrow<std::int32_t>(r.first),
             .keep = narrow<std::int32_t>(r.keep),

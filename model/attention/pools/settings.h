@@ -1,0 +1,11 @@
+#pragma once
+// The settings of pools, which tokens see in addition to the (query, key) pairs of the kind.
+
+#include "model/attention/config.h"
+
+namespace ring {
+
+// Returns true if the layer learns the weights of its pools.
+bool learns_pools(const AttentionConfig&);
+
+}  // namespace ring
