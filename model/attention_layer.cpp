@@ -123,7 +123,7 @@ Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
   return out_(run, y, residual);
 }
 
-Var AttentionLayer::attend(AttentionCall&& call, const Var& qkv, std::size_t first) const {
+Var AttentionLayer::attend(AttentionLayerCall&& call, const Var& qkv, std::size_t first) const {
   if (first == variants_.size()) return self_attention(call.run, qkv, call.seqs, call.options);
   return variants_[first].part->attend(call, [&] { return attend(std::move(call), qkv, first + 1); });
 }

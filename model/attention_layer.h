@@ -66,7 +66,7 @@ class AttentionLayer {
   // Returns the options of the op, which stores the final queries, keys and values in `final`.
   SelfAttention options(bool training, Qkv& final) const;
   // Attends with the variants from `first` on.
-  Var attend(AttentionCall&&, const Var& qkv, std::size_t first = 0) const;
+  Var attend(AttentionLayerCall&&, const Var& qkv, std::size_t first = 0) const;
   Tensor decode(const Tensor& qkv, const NewTokens&, const LayerCache&) const;
   Var project(Run&, Var y, const Var& residual) const;
 

@@ -27,7 +27,7 @@ struct ForwardPass {
 };
 
 // One call of a layer's attention.
-struct AttentionCall {
+struct AttentionLayerCall {
   Run& run;
   const Var& x;  // the layer's input, [N/tp,C]
   const Sequences& seqs;
@@ -49,7 +49,7 @@ class AttentionVariant {
   // Returns the pattern of a step of a run, counted from 0; nullopt if it is `pattern`, the layer's own, in every step.
   virtual std::optional<Pattern> pattern_at(std::int64_t /*step*/, const Pattern& /*pattern*/) const { return {}; }
   // Returns attend(), the output of the layer's heads. May change the call's options before and use results after it.
-  virtual Var attend(AttentionCall&, const std::function<Var()>& attend) const { return attend(); }
+  virtual Var attend(AttentionLayerCall&, const std::function<Var()>& attend) const { return attend(); }
   // Returns the metric name of the loss that attend() adds to Run::auxiliary_loss; empty if there is none.
   virtual std::string auxiliary_loss() const { return ""; }
   // Returns the part of the layer's cache; null if there is none. It must not outlive this object.

@@ -24,7 +24,7 @@ class MixedIn final : public AttentionVariant {
   explicit MixedIn(const VariantSetup& s)
       : linear_(s.at, {{"mixed_in", s.config.heads * s.config.head_dim, 0.1f}}, s.config.width, false, Cut::outputs) {}
   ParamList parameters() const override { return linear_.parameters(); }
-  Var attend(AttentionCall& call, const std::function<Var()>& attend) const override {
+  Var attend(AttentionLayerCall& call, const std::function<Var()>& attend) const override {
     const Var mixed = linear_(call.run, call.x);
     return add(call.run, attend(), mixed);
   }

@@ -73,7 +73,7 @@ class LearnedBlocksOfLayer final : public AttentionVariant {
     return std::make_shared<LearnedBlocksCache>(indexer_, s);
   }
 
-  Var attend(AttentionCall& call, const std::function<Var()>& attend) const override {
+  Var attend(AttentionLayerCall& call, const std::function<Var()>& attend) const override {
     Run& run = call.run;
     const SelectionPart part = selection_part(run, call.seqs, call.options.attention.pattern, kv_heads_);
     // scores() is collective, so ranks whose heads do not select call it, too.

@@ -45,7 +45,7 @@ class PoolsOfLayer final : public AttentionVariant {
     if (gate_) all += gate_->parameters();
     return all;
   }
-  Var attend(AttentionCall& call, const std::function<Var()>& attend) const override {
+  Var attend(AttentionLayerCall& call, const std::function<Var()>& attend) const override {
     if (pooling_) call.options.pooling = pooling_->var;
     if (gate_) call.options.pool_gates = (*gate_)(call.run, call.x);
     return attend();

@@ -12,7 +12,7 @@ class SelectedBlocksOfLayer final : public AttentionVariant {
   explicit SelectedBlocksOfLayer(const VariantSetup& s)
       : layer_(s.layer), source_(selection_sources(s.config)[static_cast<std::size_t>(s.layer)]) {}
 
-  Var attend(AttentionCall& call, const std::function<Var()>& attend) const override {
+  Var attend(AttentionLayerCall& call, const std::function<Var()>& attend) const override {
     if (source_ >= 0) call.options.selection = &call.pass.selections[static_cast<std::size_t>(source_)];
     return attend();
   }
