@@ -103,7 +103,7 @@ class Together {
       capacity = std::max(capacity, length + std::min(max_tokens, context_ - length));
     }
     cache_.reset();
-    cache_.emplace(model_, static_cast<std::int64_t>(texts_.size()), capacity, ctx_);
+    cache_ = model_.make_cache(static_cast<std::int64_t>(texts_.size()), capacity, ctx_);
   }
 
   // Feeds the new tokens of each text to the model, and returns the logits after each text's last token.

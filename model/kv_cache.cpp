@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "core/checked.h"
-#include "model/attention_layer.h"
-#include "model/model.h"
 
 namespace ring {
 namespace {
@@ -78,12 +76,6 @@ void LayerCache::set_key_rows(const Pattern& pattern, const std::vector<std::int
       for (const auto& variant : variants) variant->add_rows(token, args.rows);
       args.starts.push_back(static_cast<std::int32_t>(args.rows.size()));
     }
-}
-
-KvCache::KvCache(const Model& model, std::int64_t batch, std::int64_t max, const ExecContext& ctx)
-    : lengths(static_cast<std::size_t>(batch), 0), capacity(max) {
-  for (const AttentionLayer* layer : model.attention_layers())
-    layers.push_back(layer->make_cache(batch, capacity, layers, ctx));
 }
 
 void KvCache::check_room(const Sequences& seqs) const {

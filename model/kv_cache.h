@@ -12,7 +12,6 @@
 
 namespace ring {
 
-class Model;
 struct LayerCache;
 
 // New tokens of a cache's sequences: any number of tokens for each sequence if the sequences are empty, else one.
@@ -82,16 +81,14 @@ struct LayerCache {
   void set_key_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;
 };
 
+// Made by Model::make_cache().
 struct KvCache {
-  // Allocates keys and values in the activation type of the context's precision. The model must outlive the cache.
-  KvCache(const Model&, std::int64_t batch, std::int64_t capacity, const ExecContext&);
-
   // Throws Error if a sequence would exceed the capacity.
   void check_room(const Sequences&) const;
 
   std::vector<LayerCache> layers;
-  std::vector<std::int32_t> lengths;  // tokens seen, per sequence; the decoder advances them
-  std::int64_t capacity;              // maximum tokens per sequence
+  std::vector<std::int32_t> lengths;  // tokens seen, per sequence; the model advances them
+  std::int64_t capacity = 0;          // maximum tokens per sequence
 };
 
 }  // namespace ring

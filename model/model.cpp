@@ -20,9 +20,12 @@ std::vector<TrainingState*> Model::training_states() {
   return state ? std::vector{state} : std::vector<TrainingState*>{};
 }
 
-std::vector<const AttentionLayer*> Model::attention_layers() const {
-  const std::vector<AttentionLayer*> all = const_cast<Model*>(this)->attention_layers();  // which changes nothing
-  return {all.begin(), all.end()};
+KvCache Model::make_cache(std::int64_t batch, std::int64_t capacity, const ExecContext& ctx) const {
+  KvCache cache{
+      .layers = {}, .lengths = std::vector<std::int32_t>(static_cast<std::size_t>(batch), 0), .capacity = capacity};
+  for (const AttentionLayer* layer : const_cast<Model*>(this)->attention_layers())  // which changes nothing
+    cache.layers.push_back(layer->make_cache(batch, capacity, cache.layers, ctx));
+  return cache;
 }
 
 std::vector<LaterWeights> Model::later_weights() {

@@ -179,7 +179,7 @@ TEST_P(Families, CachedLogitsEqualUncachedLogits) {
   Fixture f(GetParam().config);
   const Tensor ids = tokens(f.ctx, 40, 37, 4);  // two sequences of 20 tokens
   const Tensor whole = f.logits(ids, 2);
-  KvCache cache(f.model, 2, 24, f.ctx);
+  KvCache cache = f.model.make_cache(2, 24, f.ctx);
   ring::Run run{f.ctx};
   double worst = 0;
   const auto feed = [&](std::int64_t from, std::int64_t count) {

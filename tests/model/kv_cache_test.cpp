@@ -71,7 +71,7 @@ TEST(CacheRows, FollowTheDefinition) {
   for (const std::string& section : kSections) {
     const ModelConfig c = config_of(section);
     const Decoder model(c);
-    const KvCache cache(model, 2, 300, ctx);
+    const KvCache cache = model.make_cache(2, 300, ctx);
     for (std::int64_t layer = 0; layer < c.layers; ++layer) {
       const Pattern pattern = pattern_of(c, layer);
       const LayerCache& rows = cache.layers[static_cast<std::size_t>(layer)];
@@ -103,7 +103,7 @@ TEST(CacheRows, FormFewRanges) {
   const auto most = [&](const std::string& section) {
     const ModelConfig c = config_of(section);
     const Decoder model(c);
-    const KvCache cache(model, 1, 300, ctx);
+    const KvCache cache = model.make_cache(1, 300, ctx);
     std::size_t most = 0;
     for (std::int32_t t = 0; t < 300; ++t) {
       AttentionDecode args;
@@ -122,13 +122,13 @@ TEST(KvCache, StaysSmallForAWindow) {
   const ModelConfig c = config_of("{kind: window, window: 16, sinks: 4}", 1 << 20);
   const std::size_t before = ctx.stream.allocator()->stats().in_use;
   const Decoder model(c);
-  const KvCache cache(model, 2, c.context, ctx);
+  const KvCache cache = model.make_cache(2, c.context, ctx);
   const std::size_t bytes = 2 * 2 * 20 * 2 * 8 * sizeof(float);  // keys and values, sequences, rows, heads, channels
   for (const LayerCache& layer : cache.layers) EXPECT_EQ(layer.keys.bytes() + layer.values.bytes(), bytes);
   EXPECT_LE(ctx.stream.allocator()->stats().in_use - before, std::size_t{1} << 20);
-  EXPECT_EQ(KvCache(model, 1, 10, ctx).layers[0].token_rows, 10);  // and at most the capacity
+  EXPECT_EQ(model.make_cache(1, 10, ctx).layers[0].token_rows, 10);  // and at most the capacity
   const Decoder dilated(config_of("{kind: dilated, segments: [8], rates: [1]}"));
-  EXPECT_EQ(KvCache(dilated, 1, 90, ctx).layers[0].token_rows, 90);
+  EXPECT_EQ(dilated.make_cache(1, 90, ctx).layers[0].token_rows, 90);
 }
 
 Tensor tokens(const ExecContext& ctx, std::int64_t n, std::uint32_t salt) {
@@ -190,7 +190,7 @@ double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t firs
   ring::Run run{ctx};
   const Var whole = model.hidden(run, ids, Sequences::uniform(2, length, ctx));
   const Tensor want = model.logits(run, whole.value);
-  KvCache cache(model, 2, length, ctx);
+  KvCache cache = model.make_cache(2, length, ctx);
   double worst = 0;
   for (std::int64_t from = 0; from < length;) {
     const std::int64_t count = from == 0 ? first : 1;
@@ -253,7 +253,7 @@ TEST(CacheRows, IncludePools) {
   const ExecContext ctx{Stream::cpu(1)};
   const ModelConfig c = config_of("{kind: window, window: 3, pools: [16, 50]}");
   const Decoder model(c);
-  const KvCache cache(model, 2, 300, ctx);
+  const KvCache cache = model.make_cache(2, 300, ctx);
   const LayerCache& layer = cache.layers[0];
   EXPECT_EQ(layer.token_rows, 300);
   EXPECT_EQ(layer.keys.dim(1), 300 + 18 + 6);
@@ -373,7 +373,7 @@ TEST(KvCache, RefusesMoreThanItsCapacity) {
   const ModelConfig c = config_of("{kind: window, window: 4}");
   Decoder model(c);
   model.allocate(ctx, 7);
-  KvCache cache(model, 1, 10, ctx);
+  KvCache cache = model.make_cache(1, 10, ctx);
   ring::Run run{ctx};
   EXPECT_THROW(model.hidden(run, tokens(ctx, 11, 1), Sequences::uniform(1, 11, ctx), cache), Error);
   model.hidden(run, tokens(ctx, 10, 1), Sequences::uniform(1, 10, ctx), cache);

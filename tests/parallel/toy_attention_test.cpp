@@ -227,7 +227,7 @@ TEST_F(DistToyAttention, TheCacheGivesTheLogitsOfWholePasses) {
   const std::vector<std::int32_t> tokens = ids(c.context);
   const Var h = decoder.hidden(run, from_host(tokens, ctx.stream), Sequences::uniform(1, c.context, ctx));
   const Tensor want = decoder.logits(run, h.value);
-  KvCache cache(decoder, 1, c.context, ctx);
+  KvCache cache = decoder.make_cache(1, c.context, ctx);
   for (const LayerCache& layer : cache.layers) EXPECT_EQ(layer.token_rows, 4 * 10 + 1);  // reach of the widest scale
   for (std::int64_t from = 0, count = 17; from < c.context; from += count, count = 1) {
     const std::vector<std::int32_t> part(tokens.begin() + from, tokens.begin() + from + count);

@@ -131,12 +131,12 @@ TEST_F(DistToyVariant, GeneratesThroughItsCache) {
   load_config_text(c, "{vocab_size: 37, attention: {kind: mixed_in}}", "toy");
   Decoder model(c.resolved());
   model.allocate(ctx, 7);
-  Run run{ctx};
+  ring::Run run{ctx};
   const std::vector<std::int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6};
   const std::int64_t length = std::ssize(ids);
   const Var h = model.hidden(run, from_host(ids, ctx.stream), Sequences::uniform(1, length, ctx));
   const std::vector<float> want = to_host<float>(model.logits(run, h.value), ctx.stream);
-  KvCache cache(model, 1, length, ctx);
+  KvCache cache = model.make_cache(1, length, ctx);
   for (std::int64_t from = 0, count = 3; from < length; from += count, count = 1) {
     const std::vector<std::int32_t> part(ids.begin() + from, ids.begin() + from + count);
     const Var last = model.hidden(run, from_host(part, ctx.stream), Sequences::uniform(1, count, ctx, from), cache);

@@ -62,7 +62,7 @@ std::vector<float> whole(const Model& m, const std::vector<std::int32_t>& ids) {
 }
 
 std::vector<float> cached(const Model& m, const std::vector<std::int32_t>& ids) {
-  KvCache cache(m.decoder, 1, std::ssize(ids), m.ctx);
+  KvCache cache = m.decoder.make_cache(1, std::ssize(ids), m.ctx);
   std::vector<float> all;
   for (std::size_t at = 0, next = ids.size() / 2; at < ids.size(); at = next++) {
     const std::vector<std::int32_t> part(ids.begin() + static_cast<std::ptrdiff_t>(at),

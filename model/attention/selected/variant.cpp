@@ -1,11 +1,26 @@
 // Blocks selected by content as a variant of attention. The op selects them in each forward; this part lets groups of
 // layers share a selection, and keeps it in a cache.
+#include <algorithm>
+#include <utility>
+
 #include "model/attention/selected/selected_blocks_cache.h"
 #include "model/attention_variant.h"
 #include "model/patterns.h"
 
 namespace ring {
 namespace {
+
+// The cache of a layer that sees the keys that an earlier layer of its group has selected.
+class SharedSelection final : public VariantCache {
+ public:
+  explicit SharedSelection(std::vector<std::shared_ptr<VariantCache>> earlier) : earlier_(std::move(earlier)) {}
+  bool add_keys(std::size_t b, std::int32_t kv_head, std::int32_t token, std::vector<KeyRun>& runs) const override {
+    return std::ranges::any_of(earlier_, [&](const auto& part) { return part->add_keys(b, kv_head, token, runs); });
+  }
+
+ private:
+  std::vector<std::shared_ptr<VariantCache>> earlier_;  // of the earlier layer, which selects
+};
 
 class SelectedBlocksOfLayer final : public AttentionVariant {
  public:
@@ -18,10 +33,7 @@ class SelectedBlocksOfLayer final : public AttentionVariant {
   }
   std::shared_ptr<VariantCache> make_cache(const CacheSetup& s) const override {
     if (source_ < 0 || source_ == layer_) return std::make_shared<SelectedBlocksCache>(s);
-    for (const auto& variant : s.before[static_cast<std::size_t>(source_)].variants)
-      if (const auto* cache = dynamic_cast<const SelectedBlocksCache*>(variant.get()))
-        return std::make_shared<SelectedBlocksCache>(cache->selection());
-    fail("layer ", layer_, " shares the selection of layer ", source_, ", whose cache has none");
+    return std::make_shared<SharedSelection>(s.before[static_cast<std::size_t>(source_)].variants);
   }
 
  private:
