@@ -190,8 +190,7 @@ struct Attend {
                            .pattern = attention.pattern,
                            .dropout = masks,
                            .selection = selection},
-                          weights_of(learned.pooling),
-                          by_head(learned.gates, ctx)},
+                          {weights_of(learned.pooling), by_head(learned.gates, ctx)}},
                          sequences, cp, ctx, watch);
     return a;
   }
@@ -262,17 +261,18 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
               .selection = selection};
   std::optional<RecallStats> kept;
   if (blocks) kept.emplace(heads, forward.layout.kv_heads, ctx);
-  const AttentionWatch watch = [&](Attention part, KvHeads of) {
+  const AttentionWatch watch = [&](const PooledAttention& call, KvHeads of) {
+    Attention part = call.pairs;
     part.out = ctx.empty(part.out.shape());  // statistics overwrite the output, but the call's is still to be sent
     kept->add(part, of);
   };
-  PooledAttention pooled(a, forward.weights_of(learned.pooling), by_head(learned.gates, ctx));
-  if (learned.pooling.defined()) pooled.scored = x.v;
-  if (learned.gates.defined()) pooled.mean_gates = ctx.empty(a.lse.shape());
+  PooledAttention pooled{a, {forward.weights_of(learned.pooling), by_head(learned.gates, ctx)}};
+  if (learned.pooling.defined()) pooled.pools.scored = x.v;
+  if (learned.gates.defined()) pooled.pools.mean_gates = ctx.empty(a.lse.shape());
   attend(pooled, forward.sequences, forward.cp, ctx, blocks && shows_whole(forward) ? watch : nullptr);
   if (learned.gates.defined()) {  // entropy is lse minus the mean score, and scores include the gates
-    a.lse = ctx.empty(pooled.lse.shape());
-    axpby_kernel({.x = pooled.lse, .y = pooled.mean_gates, .out = a.lse, .alpha = 1, .beta = -1}, ctx);
+    a.lse = ctx.empty(a.lse.shape());
+    axpby_kernel({.x = pooled.pairs.lse, .y = pooled.pools.mean_gates, .out = a.lse, .alpha = 1, .beta = -1}, ctx);
   }
   const Tensor each = ctx.empty({rows, 2 * heads}), sums = ctx.empty({(blocks ? 4 : 2) * heads + (blocks ? 3 : 0)});
   attention_entropy_kernel({x.q, a.out, a.lse, each, forward.attention.scale}, ctx);
@@ -299,13 +299,14 @@ struct AttentionRule {
     const Parts d = forward.layout.split(dqkv);
     const auto [pooling, gates] = get_all(saved.arguments.learned, back.ctx);
     const Tensor dpooling = pooling.defined() ? back.ctx.zeros(pooling.shape()) : Tensor{};
-    PooledAttentionBackward args(arguments(back, saved, final_parts(p, forward.layout), d), forward.weights_of(pooling),
-                                 forward.weights_of(dpooling));
-    if (gates.defined()) args.gates = by_head(gates, back.ctx), args.dgates = back.ctx.empty(args.lse.shape());
+    PooledAttentionBackward args{arguments(back, saved, final_parts(p, forward.layout), d),
+                                 {forward.weights_of(pooling), forward.weights_of(dpooling)}};
+    if (gates.defined())
+      args.pools.gates = by_head(gates, back.ctx), args.pools.dgates = back.ctx.empty(args.pairs.lse.shape());
     attend_backward(args, forward.sequences, forward.cp, back.ctx);
     if (gates.defined() && inputs.pool_gates) {
       const Sink s = back.sink(inputs.pool_gates, gates.shape(), gates.dtype());
-      transpose_kernel({args.dgates, s.dst, s.beta}, back.ctx);
+      transpose_kernel({args.pools.dgates, s.dst, s.beta}, back.ctx);
     }
     if (pooling.defined() && inputs.pooling) {
       const Sink s = back.sink(inputs.pooling, pooling.shape(), pooling.dtype());

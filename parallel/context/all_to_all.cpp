@@ -38,14 +38,16 @@ class AllToAll final : public ContextParallel {
   explicit AllToAll(Communicator& comm) : ContextParallel(comm) {}
   std::string_view schedule() const override { return "all_to_all"; }
 
-  BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
+  BlockSelection forward(const PooledAttention& call, const std::shared_ptr<const ContextShards>& shards,
                          const ExecContext& ctx, const AttentionWatch& watch) override {
+    const Attention& args = call.pairs;
+    const PoolOperands& pools = call.pools;
     const ContextShards& s = check(args.k, *shards);
     BlockSelection selection = args.selection;
     PendingTransfer back;
     std::vector<Tensor> ours = {args.q, args.k, args.v};
-    if (args.scored.defined()) ours.push_back(args.scored);
-    for_groups(s, ours, defined({args.gates}), ctx, [&](const Heads& all, std::int64_t group) {
+    if (pools.scored.defined()) ours.push_back(pools.scored);
+    for_groups(s, ours, defined({pools.gates}), ctx, [&](const Heads& all, std::int64_t group) {
       const Tensor &q = all.parts[0], out = ctx.empty(q.shape(), args.out.dtype()), lse = lse_of(q, ctx);
       Attention whole{.q = q,
                       .k = all.parts[1],
@@ -61,15 +63,15 @@ class AllToAll final : public ContextParallel {
                             ? part(args.selection, whole.pattern, group, ctx)
                             : select_blocks(whole.pattern, q, whole.k, args.scale, s.documents, ctx);
       if (!args.selection.bits.defined()) add_part(selection, whole.selection, group, ctx);
-      PooledAttention pooled(whole, weights_of(args.weights, args, group));
-      if (args.gates.defined()) pooled.gates = all.by_head[0];
-      if (args.mean_gates.defined()) pooled.mean_gates = lse_of(q, ctx);
-      if (args.scored.defined()) pooled.scored = all.parts[3];
+      PooledAttention pooled{whole, {weights_of(pools.weights, args, group)}};
+      if (pools.gates.defined()) pooled.pools.gates = all.by_head[0];
+      if (pools.mean_gates.defined()) pooled.pools.mean_gates = lse_of(q, ctx);
+      if (pools.scored.defined()) pooled.pools.scored = all.parts[3];
       pooled_attention(pooled, ctx);
       if (watch) watch(pooled, {group * heads_of(args.k.dim(1)), heads_of(args.k.dim(1))});
       PendingTransfer sent = to_rows(s, {out}, {args.out}, group, ctx);
       add_lse_to_rows(s, lse, args.lse, group, sent, ctx);
-      if (args.mean_gates.defined()) add_lse_to_rows(s, pooled.mean_gates, args.mean_gates, group, sent, ctx);
+      if (pools.mean_gates.defined()) add_lse_to_rows(s, pooled.pools.mean_gates, pools.mean_gates, group, sent, ctx);
       start(sent, ctx);
       back.wait(ctx);
       back = std::move(sent);
@@ -78,12 +80,14 @@ class AllToAll final : public ContextParallel {
     return selection;
   }
 
-  void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
+  void backward(const PooledAttentionBackward& call, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
+    const AttentionBackward& args = call.pairs;
+    const PoolBackwardOperands& pools = call.pools;
     const ContextShards& s = check(args.k, *shards);
     PendingTransfer back;
     const std::vector<Tensor> ours = {args.q, args.k, args.v, args.out, args.dout};
-    for_groups(s, ours, defined({args.lse, args.gates}), ctx, [&](const Heads& all, std::int64_t group) {
+    for_groups(s, ours, defined({args.lse, pools.gates}), ctx, [&](const Heads& all, std::int64_t group) {
       const auto& [q, k, v] = std::tie(all.parts[0], all.parts[1], all.parts[2]);
       AttentionBackward whole{.q = q, .k = k, .v = v, .out = all.parts[3], .lse = all.by_head[0], .dout = all.parts[4]};
       whole.dq = ctx.empty(q.shape(), args.dq.dtype());
@@ -94,12 +98,12 @@ class AllToAll final : public ContextParallel {
       whole.pattern = pattern_of(shards, args, group);
       whole.dropout = dropout_of(args, group);
       whole.selection = part(args.selection, whole.pattern, group, ctx);
-      PooledAttentionBackward pooled(whole, weights_of(args.weights, args, group),
-                                     weights_of(args.dweights, args, group));
-      if (args.gates.defined()) pooled.gates = all.by_head[1], pooled.dgates = lse_of(q, ctx);
+      PooledAttentionBackward pooled{whole,
+                                     {weights_of(pools.weights, args, group), weights_of(pools.dweights, args, group)}};
+      if (pools.gates.defined()) pooled.pools.gates = all.by_head[1], pooled.pools.dgates = lse_of(q, ctx);
       pooled_attention_backward(pooled, ctx);
       PendingTransfer sent = to_rows(s, {whole.dq, whole.dk, whole.dv}, {args.dq, args.dk, args.dv}, group, ctx);
-      if (args.gates.defined()) add_lse_to_rows(s, pooled.dgates, args.dgates, group, sent, ctx);
+      if (pools.gates.defined()) add_lse_to_rows(s, pooled.pools.dgates, pools.dgates, group, sent, ctx);
       start(sent, ctx);
       back.wait(ctx);
       back = std::move(sent);

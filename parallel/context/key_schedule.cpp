@@ -40,27 +40,28 @@ std::vector<std::int32_t> on_host(const Tensor& bits, const Stream& stream) {
 BlockSelection KeySchedule::forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
                                     const ExecContext& ctx, const AttentionWatch& watch) {
   const PooledAttention whole = with_selection(args, *shards, ctx);
-  PooledAttention pairs = whole;
-  const Tensor pooled_lse = attend_to_pools(pairs, shared_pools(pool_source(whole), shards, ctx), ctx);
-  attend(pairs, {shards, referenced_keys(pairs.pattern, pairs.selection, *shards, ctx)}, ctx);
+  PooledAttention call = whole;
+  const Tensor pooled_lse = attend_to_pools(call, shared_pools(pool_source(whole), shards, ctx), ctx);
+  attend(call.pairs, {shards, referenced_keys(call.pairs.pattern, call.pairs.selection, *shards, ctx)}, ctx);
   write_mean_gates(whole, pooled_lse, ctx);
   call_watch(whole, shards, ctx, watch);
-  return whole.selection;
+  return whole.pairs.selection;
 }
 
 void KeySchedule::backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                            const ExecContext& ctx) {
-  PooledAttentionBackward pairs = args;
-  attend_to_pools(pairs, shared_pools(pool_source(args), shards, ctx), ctx);
-  attend_backward(pairs, {shards, referenced_keys(pairs.pattern, pairs.selection, *shards, ctx)}, ctx);
+  PooledAttentionBackward call = args;
+  attend_to_pools(call, shared_pools(pool_source(args), shards, ctx), ctx);
+  attend_backward(call.pairs, {shards, referenced_keys(call.pairs.pattern, call.pairs.selection, *shards, ctx)}, ctx);
 }
 
 Tensor KeySchedule::receive_message(const KeyRequest& need, const Tensor& like, DType type, const ExecContext& ctx) {
   return message_in(need, like, type, [&](std::int64_t size) { return receive_buffer({size}, type, ctx); });
 }
 
-PooledAttention KeySchedule::with_selection(PooledAttention a, const ContextShards& shards, const ExecContext& ctx) {
-  if (!a.pattern.selects() || a.selection.bits.defined()) return a;
+PooledAttention KeySchedule::with_selection(PooledAttention call, const ContextShards& shards, const ExecContext& ctx) {
+  Attention& a = call.pairs;
+  if (!a.pattern.selects() || a.selection.bits.defined()) return call;
   const std::int64_t kv_heads = a.k.dim(1);
   const std::vector<Tensor> means = block_means({a.q, a.k}, kv_heads, shards, a.pattern, *this, ctx);
   std::int32_t max = 0;
@@ -73,7 +74,7 @@ PooledAttention KeySchedule::with_selection(PooledAttention a, const ContextShar
                        .blocks = a.pattern.blocks,
                        .scale = scale_of_means(a.scale, a.q.dim(1), kv_heads)},
                       ctx);
-  return a;
+  return call;
 }
 
 KeyReferences KeySchedule::referenced_keys(const Pattern& pattern, const BlockSelection& own,
@@ -120,20 +121,21 @@ std::vector<PoolKeys> KeySchedule::shared_pools(const PoolSource& source,
 void KeySchedule::call_watch(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
                              const ExecContext& ctx, const AttentionWatch& watch) {
   if (!watch) return;
-  const std::int64_t heads = args.k.dim(1);
-  const std::int64_t each = shards->tokens() * args.k.dim(2) * size_of(args.k.dtype());
+  const auto& [all, pools] = args;
+  const std::int64_t heads = all.k.dim(1), per = all.q.dim(1) / heads;
+  const std::int64_t each = shards->tokens() * all.k.dim(2) * size_of(all.k.dtype());
   std::int64_t some = heads;
   while (some > 1 && (heads % some != 0 || some * each > kMaxShown)) --some;
   for (std::int64_t first = 0; first < heads; first += some) {
     const KvHeads part{first, some};
-    PooledAttention a(of_heads(args, part, watched_patterns_.get(shards, args.pattern, heads, part), ctx),
-                      of_heads(args.weights, part));
-    const std::int64_t per = args.q.dim(1) / heads;
-    if (args.gates.defined()) a.gates = args.gates.narrow(0, first * per, some * per);
+    PooledAttention watched{of_heads(all, part, watched_patterns_.get(shards, all.pattern, heads, part), ctx),
+                            {of_heads(pools.weights, part)}};
+    if (pools.gates.defined()) watched.pools.gates = pools.gates.narrow(0, first * per, some * per);
+    Attention& a = watched.pairs;
     a.k = all_rows(a.k, *shards, ctx), a.v = a.out = {};
-    for (const AttentionCall& call : calls_with_documents(*shards, shards->rank, args.pattern)) {
+    for (const AttentionCall& call : calls_with_documents(*shards, shards->rank, all.pattern)) {
       a.queries = call.queries, a.keys = call.keys, a.selection.rows = call.block_rows;
-      watch(a, part);
+      watch(watched, part);
     }
   }
 }
