@@ -1,6 +1,6 @@
 #pragma once
 // Pools as keys: computes pools from tokens, and attention over pools. Used by pooled_attention for whole documents,
-// and by context parallelism for documents sharded among ranks (parallel/context/pools.h).
+// and by context parallelism for documents sharded among ranks (parallel/context/pools/shard_pools.h).
 
 #include <functional>
 

@@ -1,4 +1,4 @@
-#include "parallel/context/pool_plan.h"
+#include "parallel/context/pools/pool_plan.h"
 
 #include <algorithm>
 
