@@ -2,7 +2,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/attend.h"
-#include "autograd/ops/attention_recall.h"
+#include "autograd/selected/attention_recall.h"
 #include "kernels/attention/entropy.h"
 #include "kernels/attention/pools/pool_gate.h"
 #include "kernels/elementwise.h"

@@ -7,7 +7,6 @@
 
 #include <memory>
 
-#include "kernels/attention/pools.h"
 #include "kernels/row_copy.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/kernels/attention_problem.h"

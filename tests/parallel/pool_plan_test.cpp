@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 
-#include "kernels/attention/pools.h"
 #include "parallel/context/pools/shard_pools.h"
 #include "tests/parallel/context_problem.h"
 #include "tests/parallel/cuts.h"

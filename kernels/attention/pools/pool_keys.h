@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "kernels/attention/block_pool.h"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/attention/pools/pooled_attention.h"
 
 namespace ring {
@@ -19,6 +19,9 @@ struct PoolSource {
 // Throws Error if weights or gates do not fit, if a backward lacks their gradients, or if there is dropout.
 PoolSource pool_source(const PooledAttention&);
 PoolSource pool_source(const PooledAttentionBackward&);
+
+// Returns the rows of the tokens that the pools of whole documents (pool_spans()) are made of.
+std::vector<PoolSegment> pooled_rows(const std::vector<Span>& documents, std::int32_t pool);
 
 // Tokens [N,Hk,D] from which pools are computed; `rows` says which rows make up which pools. Each pool must be
 // complete.

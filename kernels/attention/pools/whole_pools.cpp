@@ -4,7 +4,6 @@
 
 #include <memory>
 
-#include "kernels/attention/pools.h"
 #include "kernels/attention/pools/pool_keys.h"
 
 namespace ring {
@@ -40,6 +39,16 @@ std::vector<PoolKeys> pools_of_documents(const PoolSource& source, const std::ve
 }
 
 }  // namespace
+
+std::vector<PoolSegment> pooled_rows(const std::vector<Span>& documents, std::int32_t pool) {
+  std::vector<PoolSegment> rows;
+  std::int32_t out = 0;
+  for (const Span& s : documents) {
+    rows.push_back({.first = s.first, .count = count_pools(s, pool) * pool, .out = out});
+    out += count_pools(s, pool);
+  }
+  return rows;
+}
 
 void pooled_attention(PooledAttention args, const ExecContext& ctx) {
   const Attention& a = args.pairs;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/attention/pools.h"
-
 namespace ring {
 namespace {
 

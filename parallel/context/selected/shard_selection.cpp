@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "autograd/block_means.h"
+#include "autograd/selected/block_means.h"
 #include "core/fake.h"
 #include "kernels/attention/selected/block_select.h"
 #include "parallel/context/rows.h"

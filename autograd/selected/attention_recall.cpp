@@ -1,4 +1,4 @@
-#include "autograd/ops/attention_recall.h"
+#include "autograd/selected/attention_recall.h"
 
 #include <algorithm>
 #include <map>
