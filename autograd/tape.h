@@ -110,10 +110,10 @@ struct Run {
   Tensor rows{};
   // If not null, receives one tensor per call of attention: f32 [2 heads], the sum of the entropy over rows of each
   // head, then the row count of each head. For block patterns, [2 heads + 3] more numbers follow
-  // (RecallStats::copy_to(), autograd/ops/attention_recall.h). Each attention then runs once more.
+  // (RecallStats::copy_to(), autograd/selected/attention_recall.h). Each attention then runs once more.
   std::vector<Tensor>* entropies = nullptr;
-  // Sum over tokens of the losses besides the model's own, such as those of block indexers (autograd/indexer.h): [1]
-  // f32. Each loss is added when it is computed. Undefined if not wanted.
+  // Sum over tokens of the losses besides the model's own, such as those of block indexers
+  // (autograd/learned/indexer.h): [1] f32. Each loss is added when it is computed. Undefined if not wanted.
   Tensor auxiliary_loss{};
   SavedTensorHooks* saved_hooks = nullptr;  // may store saved tensors elsewhere; null if all stay
 

@@ -72,10 +72,10 @@ class ContextBench {
         make_context_parallel(traced_, schedule, grid_.parallel.ring_options(mesh_.nodes_along("cp")));
     t.schedule = exchange->schedule();
     AttentionOperands p = operands(shards->tokens(cp_.rank()));
-    const auto forward = [&] { p.backward.selection = exchange->forward(p.forward, shards, ctx_, {}); };
+    const auto forward = [&] { p.backward.selection = exchange->forward({p.forward}, shards, ctx_, {}); };
     const auto both = [&] {
       forward();
-      exchange->backward(p.backward, shards, ctx_);
+      exchange->backward({p.backward}, shards, ctx_);
     };
     both();
     ctx_.stream.synchronize();  // allowed host wait: diagnosis

@@ -28,8 +28,9 @@ std::vector<Linear::Output> qkv_outputs(const ModelConfig& c) {
 // Returns a watch that shows a layer's calls of attention to `show`; null if `show` is empty.
 AttentionWatch watch_of(const std::function<void(const AttendedHeads&)>& show) {
   if (!show) return nullptr;
-  return [&show](const PooledAttention& a, KvHeads heads) {
-    show({a.q, a.k, a.v, a.lse, a.scale, a.pattern, a.selection, a.queries, heads, a.keys, a.weights, a.gates});
+  return [&show](const PooledAttention& call, KvHeads heads) {
+    const auto& [a, p] = call;
+    show({a.q, a.k, a.v, a.lse, a.scale, a.pattern, a.selection, a.queries, heads, a.keys, p.weights, p.gates});
   };
 }
 

@@ -6,6 +6,7 @@
 #include "autograd/ops.h"
 #include "comm/communicator.h"
 #include "core/host_node.h"
+#include "core/visit_all.h"
 #include "kernels/attention/pools/pooled_attention.h"
 #include "kernels/attention/selected/block_select.h"
 
@@ -39,7 +40,7 @@ inline void check_exchange(const Sequences& sequences, const ContextExchange* ex
 // finds tensors by address, so their memory must be freed as in any other step.
 template <class Args>
 Args without_ownership(Args args) {
-  for_each_tensor(args, [](Tensor& t) {
+  visit_all<Tensor>(args, [](Tensor& t) {
     const auto& own = t.storage();
     if (t.defined()) t = t.with_storage(std::make_shared<Storage>(own->data(), own->bytes(), t.device(), nullptr));
   });
@@ -52,7 +53,7 @@ template <class Args>
 void launch_with_spans(const Sequences& sequences, const Args& args, void (*call)(Args, const ExecContext&),
                        const ExecContext& ctx) {
   const auto launch = [call, ctx](Args a, const std::vector<Span>& spans) {
-    a.queries = a.keys = spans;
+    a.pairs.queries = a.pairs.keys = spans;
     call(std::move(a), ctx);
   };
   if (!sequences.current_spans) return launch(args, sequences.spans());
@@ -65,13 +66,14 @@ inline BlockSelection attend(PooledAttention args, const Sequences& sequences, C
                              const ExecContext& ctx, const AttentionWatch& watch = {}) {
   check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->forward(args, sequences.shards, ctx, watch);
-  if (args.pattern.selects() && !args.selection.bits.defined())
-    args.selection = select_blocks(args.pattern, args.q, args.k, args.scale, sequences.spans_on(ctx.stream), ctx);
+  Attention& a = args.pairs;
+  if (a.pattern.selects() && !a.selection.bits.defined())
+    a.selection = select_blocks(a.pattern, a.q, a.k, a.scale, sequences.spans_on(ctx.stream), ctx);
   launch_with_spans(sequences, args, pooled_attention, ctx);
-  if (!watch) return args.selection;
-  args.queries = args.keys = sequences.spans_on(ctx.stream);
-  watch(args, {0, args.k.dim(1)});
-  return args.selection;
+  if (!watch) return a.selection;
+  a.queries = a.keys = sequences.spans_on(ctx.stream);
+  watch(args, {0, a.k.dim(1)});
+  return a.selection;
 }
 inline void attend_backward(const PooledAttentionBackward& args, const Sequences& sequences, ContextExchange* exchange,
                             const ExecContext& ctx) {

@@ -2,9 +2,9 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/attend.h"
-#include "autograd/ops/attention_recall.h"
+#include "autograd/pools/pool_inputs.h"
+#include "autograd/selected/attention_recall.h"
 #include "kernels/attention/entropy.h"
-#include "kernels/attention/pools/pool_gate.h"
 #include "kernels/elementwise.h"
 #include "kernels/fp8_producers.h"
 #include "kernels/matmul.h"
@@ -40,19 +40,13 @@ struct Constants {
   const Sequences* own = nullptr;  // set if the sequences have their own frequencies
 };
 
-// Learned parameters of pools: none, one or both.
-template <class T>
-struct Learned {
-  T pooling, gates;  // gates: [N,Hq]
-};
-
 // All inputs of attention besides qkv.
 template <class T>
 struct Arguments {
   Constants<T> constants;
   T rows, state;  // tensors that the dropout mask depends on
   T selection;
-  Learned<T> learned;
+  PoolInputs<T> pools;
 };
 
 template <class T>
@@ -86,7 +80,8 @@ struct AttentionForBackward {
 };
 
 struct AttentionInputs {
-  SlotPtr qkv, q_norm, k_norm, pooling, pool_gates;
+  SlotPtr qkv, q_norm, k_norm;
+  PoolInputs<SlotPtr> pools;
 };
 
 Tensor normalise(const Tensor& x, const Tensor& w, float eps, Tensor& rstd, const ExecContext& ctx) {
@@ -148,14 +143,6 @@ void norm_rule(const Backward& back, const SlotPtr& weight, const Tensor& x, con
   rms_norm_backward_kernel(args, back.ctx);
 }
 
-// Transposes gates to the layout of attention, and back.
-Tensor by_head(const Tensor& gates, const ExecContext& ctx) {
-  if (!gates.defined()) return {};
-  const Tensor turned = ctx.empty({gates.dim(1), gates.dim(0)});
-  transpose_kernel({gates, turned}, ctx);
-  return turned;
-}
-
 // Results of attention.
 struct Attended {
   Tensor out, lse;
@@ -171,28 +158,21 @@ struct Attend {
   Sequences sequences;  // sequences without positions
   ContextExchange* cp;
 
-  // Returns one set of weights for each size of pools; empty if `pooling` is undefined.
-  std::vector<PoolWeights> weights_of(const Tensor& pooling) const {
-    if (!pooling.defined()) return {};
-    return pool_weights(pooling, attention.pattern, layout.kv_heads, layout.head_dim);
-  }
   Attended operator()(const ExecContext& ctx, const Parts& x, const AttentionDropout& masks,
-                      const BlockSelection& selection, const Learned<Tensor>& learned,
+                      const BlockSelection& selection, const PoolInputs<Tensor>& pools,
                       const AttentionWatch& watch = {}) const {
     const std::int64_t rows = x.q.dim(0);
     Attended a{ctx.empty({rows, layout.heads, layout.head_dim}, x.q.dtype()), ctx.empty({layout.heads, rows})};
-    a.selection = attend({{.q = x.q,
-                           .k = x.k,
-                           .v = x.v,
-                           .out = a.out,
-                           .lse = a.lse,
-                           .scale = attention.scale,
-                           .pattern = attention.pattern,
-                           .dropout = masks,
-                           .selection = selection},
-                          weights_of(learned.pooling),
-                          by_head(learned.gates, ctx)},
-                         sequences, cp, ctx, watch);
+    const Attention pairs{.q = x.q,
+                          .k = x.k,
+                          .v = x.v,
+                          .out = a.out,
+                          .lse = a.lse,
+                          .scale = attention.scale,
+                          .pattern = attention.pattern,
+                          .dropout = masks,
+                          .selection = selection};
+    a.selection = attend(with_pools(pairs, pools, ctx), sequences, cp, ctx, watch);
     return a;
   }
   // Recomputes everything that backward needs.
@@ -200,7 +180,7 @@ struct Attend {
     const Arguments<Tensor>& args = from.arguments;
     const Prepared<Tensor> p = prepare(ctx, from.qkv, args.constants, layout);
     const Attended a =
-        (*this)(ctx, final_parts(p, layout), dropout.with(args.rows, args.state), {args.selection}, args.learned);
+        (*this)(ctx, final_parts(p, layout), dropout.with(args.rows, args.state), {args.selection}, args.pools);
     return {a.out, a.lse, p};
   }
 };
@@ -248,7 +228,7 @@ void add_kept(RecallStats& kept, Attention a, const Attend& forward) {
 // key, which gives the mean score. The call is not tuned, so that no choice of the run depends on whether a step is
 // watched.
 Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection,
-                    const Learned<Tensor>& learned) {
+                    const PoolInputs<Tensor>& pools) {
   ctx.tuning = nullptr;
   const std::int64_t rows = x.q.dim(0), heads = forward.layout.heads;
   const bool blocks = forward.attention.pattern.blocks != nullptr;
@@ -262,17 +242,18 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
               .selection = selection};
   std::optional<RecallStats> kept;
   if (blocks) kept.emplace(heads, forward.layout.kv_heads, ctx);
-  const AttentionWatch watch = [&](Attention part, KvHeads of) {
+  const AttentionWatch watch = [&](const PooledAttention& call, KvHeads of) {
+    Attention part = call.pairs;
     part.out = ctx.empty(part.out.shape());  // statistics overwrite the output, but the call's is still to be sent
     kept->add(part, of);
   };
-  PooledAttention pooled(a, forward.weights_of(learned.pooling), by_head(learned.gates, ctx));
-  if (learned.pooling.defined()) pooled.scored = x.v;
-  if (learned.gates.defined()) pooled.mean_gates = ctx.empty(a.lse.shape());
+  PooledAttention pooled = with_pools(a, pools, ctx);
+  if (pools.weights.defined()) pooled.pools.scored = x.v;
+  if (pools.gates.defined()) pooled.pools.mean_gates = ctx.empty(a.lse.shape());
   attend(pooled, forward.sequences, forward.cp, ctx, blocks && shows_whole(forward) ? watch : nullptr);
-  if (learned.gates.defined()) {  // entropy is lse minus the mean score, and scores include the gates
-    a.lse = ctx.empty(pooled.lse.shape());
-    axpby_kernel({.x = pooled.lse, .y = pooled.mean_gates, .out = a.lse, .alpha = 1, .beta = -1}, ctx);
+  if (pools.gates.defined()) {  // entropy is lse minus the mean score, and scores include the gates
+    a.lse = ctx.empty(a.lse.shape());
+    axpby_kernel({.x = pooled.pairs.lse, .y = pooled.pools.mean_gates, .out = a.lse, .alpha = 1, .beta = -1}, ctx);
   }
   const Tensor each = ctx.empty({rows, 2 * heads}), sums = ctx.empty({(blocks ? 4 : 2) * heads + (blocks ? 3 : 0)});
   attention_entropy_kernel({x.q, a.out, a.lse, each, forward.attention.scale}, ctx);
@@ -297,20 +278,11 @@ struct AttentionRule {
     const Shape& shape = p.qkv.shape();
     const Tensor dqkv = direct ? back.sink(inputs.qkv, shape, p.qkv.dtype()).dst : back.ctx.empty(shape, p.qkv.dtype());
     const Parts d = forward.layout.split(dqkv);
-    const auto [pooling, gates] = get_all(saved.arguments.learned, back.ctx);
-    const Tensor dpooling = pooling.defined() ? back.ctx.zeros(pooling.shape()) : Tensor{};
-    PooledAttentionBackward args(arguments(back, saved, final_parts(p, forward.layout), d), forward.weights_of(pooling),
-                                 forward.weights_of(dpooling));
-    if (gates.defined()) args.gates = by_head(gates, back.ctx), args.dgates = back.ctx.empty(args.lse.shape());
-    attend_backward(args, forward.sequences, forward.cp, back.ctx);
-    if (gates.defined() && inputs.pool_gates) {
-      const Sink s = back.sink(inputs.pool_gates, gates.shape(), gates.dtype());
-      transpose_kernel({args.dgates, s.dst, s.beta}, back.ctx);
-    }
-    if (pooling.defined() && inputs.pooling) {
-      const Sink s = back.sink(inputs.pooling, pooling.shape(), pooling.dtype());
-      column_sum_kernel({dpooling.view({1, dpooling.numel()}), s.dst, s.beta}, back.ctx);
-    }
+    const PoolInputs<Tensor> pools = get_all(saved.arguments.pools, back.ctx);
+    PoolInputs<Tensor> dpools;
+    const AttentionBackward pairs = arguments(back, saved, final_parts(p, forward.layout), d);
+    attend_backward(with_pools(pairs, pools, dpools, back.ctx), forward.sequences, forward.cp, back.ctx);
+    accumulate(back, inputs.pools, pools, dpools);
     if (defers) return back.accumulate(inputs.qkv, rotated_back(dqkv, c, forward.layout));
     rotate_both(dqkv, c, forward.layout, true, back.ctx);
     if (c.q_norm.defined()) {
@@ -354,11 +326,7 @@ void check(const Run& run, const Tensor& qkv, const Sequences& sequences, const 
              "document");
   RING_CHECK(o.q_norm.value.defined() == o.k_norm.value.defined(),
              "self_attention: q_norm and k_norm must be given together");
-  RING_CHECK((!o.pooling.value.defined() && !o.pool_gates.value.defined()) || !o.attention.pattern.pools.empty(),
-             "self_attention: weights or gates of pools for a pattern without pools");
-  RING_CHECK(!o.pool_gates.value.defined() || o.pool_gates.value.shape() == Shape({qkv.dim(0), o.heads}),
-             "self_attention: gates of pools ", describe(o.pool_gates.value), ", expected one for each of ", qkv.dim(0),
-             " tokens and ", o.heads, " heads");
+  check({o.pooling.value, o.pool_gates.value}, o.attention.pattern, qkv.dim(0), o.heads);
   RING_CHECK((o.keys == nullptr) == (o.values == nullptr), "self_attention: keys and values must be given together");
 }
 
@@ -376,11 +344,9 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const Attend forward{layout, options.attention, dropout, sequences.without_positions(), run.cp};
   const Parts x = final_parts(p, layout);
   const BlockSelection given = options.selection ? *options.selection : BlockSelection{};
-  const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), given,
-                             {options.pooling.value, options.pool_gates.value}, options.watch);
-  if (run.entropies)
-    run.entropies->push_back(
-        watched_sums(run.ctx, forward, x, a.selection, {options.pooling.value, options.pool_gates.value}));
+  const PoolInputs<Tensor> pools{options.pooling.value, options.pool_gates.value};
+  const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), given, pools, options.watch);
+  if (run.entropies) run.entropies->push_back(watched_sums(run.ctx, forward, x, a.selection, pools));
   if (options.keys) {
     *options.keys = x.k;
     *options.values = x.v;
@@ -395,12 +361,13 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
                                    .rows = save_in_place(run.rows),
                                    .state = save_in_place(run.state),
                                    .selection = save_in_place(a.selection.bits),
-                                   .learned = {run.save(options.pooling), run.save(options.pool_gates)}};
+                                   .pools = {run.save(options.pooling), run.save(options.pool_gates)}};
   const Computed<Saved> computed = save_computed(run, qkv, p, a, forward, arguments);
-  const Var y = run.record("self_attention", a.out.view(shape),
-                           AttentionInputs{qkv.slot, options.q_norm.slot, options.k_norm.slot, options.pooling.slot,
-                                           options.pool_gates.slot},
-                           AttentionForBackward{arguments, computed}, AttentionRule{forward});
+  const Var y = run.record(
+      "self_attention", a.out.view(shape),
+      AttentionInputs{
+          qkv.slot, options.q_norm.slot, options.k_norm.slot, {options.pooling.slot, options.pool_gates.slot}},
+      AttentionForBackward{arguments, computed}, AttentionRule{forward});
   if (!attends_again(run, qkv)) return y;
   return recomputable(y, computed.out, [shape](const ExecContext&, const Tensor& out) { return out.view(shape); });
 }

@@ -7,7 +7,6 @@
 
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/head_segment.h"
-#include "kernels/attention/pools.h"
 
 namespace ring {
 namespace {

@@ -83,4 +83,10 @@ std::vector<Span> spans_of(const std::vector<std::int32_t>& offsets, const std::
 
 std::vector<Span> sorted_by_row(std::vector<Span> spans);  // sorts spans and removes empty ones
 
+// Returns how many pools of the document some query sees. A pool that includes the last token has no later query.
+std::int32_t count_pools(const Span& document, std::int32_t pool);
+// Returns the key spans of the pools of whole documents, for a call with Pattern::pool: one row per pool, document
+// after document. Throws Error if a span is not a whole document.
+std::vector<Span> pool_spans(const std::vector<Span>& documents, std::int32_t pool);
+
 }  // namespace ring

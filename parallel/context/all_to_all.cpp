@@ -1,12 +1,4 @@
-// Sends each rank all rows of some heads, and sends the results back. A rank's heads are split into groups: one group
-// is in transfer while the previous one is computed. A rank that has all rows can also select blocks, make pools and
-// call watches.
-
-#include "kernels/attention/pools/pooled_attention.h"
-#include "kernels/attention/selected/block_select.h"
-#include "model/patterns.h"
-#include "parallel/context/exchange.h"
-#include "parallel/context/heads.h"
+#include "parallel/context/head_exchange.h"
 #include "parallel/context/rows.h"
 
 namespace ring {
@@ -29,237 +21,127 @@ struct PendingTransfer {
 
 // All rows of one group of this rank's heads, as views of one tensor.
 struct Heads {
-  std::vector<Tensor> parts, by_head;  // parts [N,heads,D]; by_head [heads,N]
+  HeadTensors tensors;
   PendingTransfer transfer;
 };
 
-class AllToAll final : public ContextParallel {
+// The groups that each rank's heads are split into.
+class HeadGroups {
  public:
-  explicit AllToAll(Communicator& comm) : ContextParallel(comm) {}
-  std::string_view schedule() const override { return "all_to_all"; }
-
-  BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
-                         const ExecContext& ctx, const AttentionWatch& watch) override {
-    const ContextShards& s = check(args.k, *shards);
-    BlockSelection selection = args.selection;
-    PendingTransfer back;
-    std::vector<Tensor> ours = {args.q, args.k, args.v};
-    if (args.scored.defined()) ours.push_back(args.scored);
-    for_groups(s, ours, defined({args.gates}), ctx, [&](const Heads& all, std::int64_t group) {
-      const Tensor &q = all.parts[0], out = ctx.empty(q.shape(), args.out.dtype()), lse = lse_of(q, ctx);
-      Attention whole{.q = q,
-                      .k = all.parts[1],
-                      .v = all.parts[2],
-                      .out = out,
-                      .lse = lse,
-                      .queries = s.documents,
-                      .keys = s.documents,
-                      .scale = args.scale,
-                      .pattern = pattern_of(shards, args, group),
-                      .dropout = dropout_of(args, group)};
-      whole.selection = args.selection.bits.defined()
-                            ? part(args.selection, whole.pattern, group, ctx)
-                            : select_blocks(whole.pattern, q, whole.k, args.scale, s.documents, ctx);
-      if (!args.selection.bits.defined()) add_part(selection, whole.selection, group, ctx);
-      PooledAttention pooled(whole, weights_of(args.weights, args, group));
-      if (args.gates.defined()) pooled.gates = all.by_head[0];
-      if (args.mean_gates.defined()) pooled.mean_gates = lse_of(q, ctx);
-      if (args.scored.defined()) pooled.scored = all.parts[3];
-      pooled_attention(pooled, ctx);
-      if (watch) watch(pooled, {group * heads_of(args.k.dim(1)), heads_of(args.k.dim(1))});
-      PendingTransfer sent = to_rows(s, {out}, {args.out}, group, ctx);
-      add_lse_to_rows(s, lse, args.lse, group, sent, ctx);
-      if (args.mean_gates.defined()) add_lse_to_rows(s, pooled.mean_gates, args.mean_gates, group, sent, ctx);
-      start(sent, ctx);
-      back.wait(ctx);
-      back = std::move(sent);
-    });
-    back.wait(ctx);
-    return selection;
+  HeadGroups(std::int64_t kv_heads, const ContextShards& shards, ContextTransfers& ranks, const ExecContext& ctx)
+      : s_(shards), ranks_(ranks), ctx_(ctx) {
+    ranks.check_shards(shards);
+    RING_CHECK(kv_heads % s_.ranks() == 0, "context exchange by all_to_all: ", kv_heads, " KV heads do not divide ",
+               "among ", s_.ranks(), " ranks");
+    while (kv_heads / s_.ranks() % groups_ != 0) --groups_;
   }
 
-  void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
-                const ExecContext& ctx) override {
-    const ContextShards& s = check(args.k, *shards);
+  // Calls compute() for each group in order; the next group is in transfer meanwhile.
+  void run(const HeadTensors& inputs, const HeadTensors& results, std::int64_t kv_heads, const ComputeHeads& compute) {
     PendingTransfer back;
-    const std::vector<Tensor> ours = {args.q, args.k, args.v, args.out, args.dout};
-    for_groups(s, ours, defined({args.lse, args.gates}), ctx, [&](const Heads& all, std::int64_t group) {
-      const auto& [q, k, v] = std::tie(all.parts[0], all.parts[1], all.parts[2]);
-      AttentionBackward whole{.q = q, .k = k, .v = v, .out = all.parts[3], .lse = all.by_head[0], .dout = all.parts[4]};
-      whole.dq = ctx.empty(q.shape(), args.dq.dtype());
-      whole.dk = ctx.empty(k.shape(), args.dk.dtype());
-      whole.dv = ctx.empty(v.shape(), args.dv.dtype());
-      whole.queries = whole.keys = s.documents;
-      whole.scale = args.scale;
-      whole.pattern = pattern_of(shards, args, group);
-      whole.dropout = dropout_of(args, group);
-      whole.selection = part(args.selection, whole.pattern, group, ctx);
-      PooledAttentionBackward pooled(whole, weights_of(args.weights, args, group),
-                                     weights_of(args.dweights, args, group));
-      if (args.gates.defined()) pooled.gates = all.by_head[1], pooled.dgates = lse_of(q, ctx);
-      pooled_attention_backward(pooled, ctx);
-      PendingTransfer sent = to_rows(s, {whole.dq, whole.dk, whole.dv}, {args.dq, args.dk, args.dv}, group, ctx);
-      if (args.gates.defined()) add_lse_to_rows(s, pooled.dgates, args.dgates, group, sent, ctx);
-      start(sent, ctx);
-      back.wait(ctx);
+    Heads next = to_heads(inputs, 0);
+    for (std::int64_t g = 0; g < groups_; ++g) {
+      Heads all = std::move(next);
+      all.transfer.wait(ctx_);
+      if (g + 1 < groups_) next = to_heads(inputs, g + 1);
+      const HeadTensors computed = empty_like(results);
+      compute({first_head(kv_heads, s_.rank, g), heads_of(kv_heads)}, all.tensors, computed);
+      PendingTransfer sent = to_rows(computed, results, g);
+      start(sent);
+      back.wait(ctx_);
       back = std::move(sent);
-    });
-    back.wait(ctx);
-  }
-
-  SelectionPart selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
-                               std::int64_t kv_heads) override {
-    const std::int64_t count = kv_heads / comm_.size();
-    const KvHeads own{comm_.rank() * count, count};
-    return {own, own_patterns_.get(shards, pattern, kv_heads, own), shards->documents};
+    }
+    back.wait(ctx_);
   }
 
  private:
-  const ContextShards& check(const Tensor& k, const ContextShards& s) {
-    check_shards(s);
-    RING_CHECK(k.dim(1) % comm_.size() == 0, "context exchange by all_to_all: ", k.dim(1), " KV heads do not divide ",
-               "among ", comm_.size(), " ranks");
-    groups_ = kMaxGroups;
-    while (k.dim(1) / comm_.size() % groups_ != 0) --groups_;
-    return s;
-  }
-
-  // Calls compute(heads, group) for each group in order; the next group is in transfer meanwhile.
-  template <class Compute>
-  void for_groups(const ContextShards& s, const std::vector<Tensor>& tensors, const std::vector<Tensor>& by_head,
-                  const ExecContext& ctx, const Compute& compute) {
-    Heads next = to_heads(s, tensors, by_head, 0, ctx);
-    for (std::int64_t g = 0; g < groups_; ++g) {
-      Heads all = std::move(next);
-      all.transfer.wait(ctx);
-      if (g + 1 < groups_) next = to_heads(s, tensors, by_head, g + 1, ctx);
-      compute(all, g);
-    }
-  }
-
-  // Returns the pattern of one group of this rank's heads.
-  template <class Args>
-  const Pattern& pattern_of(const std::shared_ptr<const ContextShards>& shards, const Args& args, std::int64_t group) {
-    const std::int64_t all = args.k.dim(1);
-    return patterns_.get(shards, args.pattern, all, {first_head(all, comm_.rank(), group), heads_of(all)});
-  }
-
-  // Returns dropout settings that give the same masks as without context parallelism: this rank has all rows, in the
-  // micro-batch's order.
-  template <class Args>
-  AttentionDropout dropout_of(const Args& args, std::int64_t group) const {
-    AttentionDropout d = args.dropout;
-    d.rows = {};
-    d.first_head += first_head(args.q.dim(1), comm_.rank(), group);
-    return d;
-  }
-
-  template <class Args>
-  std::vector<PoolWeights> weights_of(const std::vector<PoolWeights>& all, const Args& args, std::int64_t group) const {
-    const std::int64_t heads = args.k.dim(1);
-    return of_heads(all, {first_head(heads, comm_.rank(), group), heads_of(heads)});
-  }
-
   // Return the number of heads in one group, and the first head of a group of rank r, out of `all` heads of all ranks.
-  std::int64_t heads_of(std::int64_t all) const { return all / comm_.size() / groups_; }
+  std::int64_t heads_of(std::int64_t all) const { return all / s_.ranks() / groups_; }
   std::int64_t first_head(std::int64_t all, int r, std::int64_t group) const {
     return (r * groups_ + group) * heads_of(all);
   }
-  Tensor part(const Tensor& t, int r, std::int64_t group) const {
-    return t.narrow(1, first_head(t.dim(1), r, group), heads_of(t.dim(1)));
+  // Returns the heads of a group of rank r. dim: the dim of the heads in t.
+  Tensor part(const Tensor& t, int dim, int r, std::int64_t group) const {
+    return t.narrow(dim, first_head(t.dim(dim), r, group), heads_of(t.dim(dim)));
   }
-  Tensor lse_part(const Tensor& lse, int r, std::int64_t group) const {
-    return lse.narrow(0, first_head(lse.dim(0), r, group), heads_of(lse.dim(0)));
-  }
-  // Returns a group's part of the selection made for this rank's heads.
-  BlockSelection part(const BlockSelection& own, const Pattern& pattern, std::int64_t group, const ExecContext& ctx) {
-    if (!own.bits.defined()) return {};
-    const std::int64_t heads = own.bits.dim(1) / groups_;
-    return of_heads(own, {group * heads, heads}, pattern, ctx);
-  }
-  // Copies a group's selection into the selection of all heads of this rank. Groups that do not select leave zeros.
-  void add_part(BlockSelection& own, const BlockSelection& some, std::int64_t group, const ExecContext& ctx) {
-    if (groups_ == 1) own = some;
-    if (groups_ == 1 || !some.bits.defined()) return;
-    const std::int64_t rows = some.bits.dim(0), heads = some.bits.dim(1), words = some.bits.dim(2);
-    if (!own.bits.defined()) own.bits = ctx.zeros({rows, heads * groups_, words}, DType::i32);
-    move_rows(own.bits.narrow(1, group * heads, heads), some.bits, {.count = rows}, ctx);
-  }
-  static Tensor lse_of(const Tensor& q, const ExecContext& ctx) { return ctx.empty({q.dim(1), q.dim(0)}); }
-  static const std::vector<LocalRows>& rows_of_rank(const ContextShards& s, int r) {
-    return s.rows_by_rank[static_cast<std::size_t>(r)];
-  }
-  static std::vector<Tensor> defined(std::vector<Tensor> tensors) {
-    std::erase_if(tensors, [](const Tensor& t) { return !t.defined(); });
-    return tensors;
-  }
+  const std::vector<LocalRows>& rows_of_rank(int r) const { return s_.rows_by_rank[static_cast<std::size_t>(r)]; }
   template <class Fn>
   void for_others(const Fn& fn) const {
-    for (int r = 0; r < comm_.size(); ++r)
-      if (r != comm_.rank()) fn(r);
+    for (int r = 0; r < s_.ranks(); ++r)
+      if (r != s_.rank) fn(r);
   }
 
-  void start(PendingTransfer& f, const ExecContext& ctx) {
-    f.work = exchange(f.sends, f.receives, ctx);
+  void start(PendingTransfer& f) const {
+    f.work = ranks_.exchange(f.sends, f.receives, ctx_);
     f.sends.clear(), f.receives.clear();
   }
 
-  // Starts sending each rank its heads of the group, from tensors [n,H,D] of one type, packed side by side. All rows of
-  // this rank's heads arrive in the order of the micro-batch.
-  Heads to_heads(const ContextShards& s, const std::vector<Tensor>& tensors, const std::vector<Tensor>& by_head,
-                 std::int64_t group, const ExecContext& ctx) {
-    std::int64_t heads = 0;
-    for (const Tensor& t : tensors) heads += heads_of(t.dim(1));
-    const std::int64_t rows = tensors[0].dim(0), dim = tensors[0].dim(2);
-    const Tensor all = receive_buffer({s.tokens(), heads, dim}, tensors[0].dtype(), ctx);
+  // Returns tensors for all rows of a group, with the types of these tensors.
+  HeadTensors empty_like(const HeadTensors& of) const {
+    HeadTensors all;
+    for (const Tensor& t : of.by_row)
+      all.by_row.push_back(ctx_.empty({s_.tokens(), heads_of(t.dim(1)), t.dim(2)}, t.dtype()));
+    for (const Tensor& t : of.by_head)
+      all.by_head.push_back(t.defined() ? ctx_.empty({heads_of(t.dim(0)), s_.tokens()}) : Tensor{});
+    return all;
+  }
+
+  // Starts sending each rank its heads of the group, packed side by side. All rows of this rank's heads arrive in the
+  // order of the micro-batch.
+  Heads to_heads(const HeadTensors& from, std::int64_t group) {
+    std::int64_t heads = 0, at = 0;
+    for (const Tensor& t : from.by_row) heads += heads_of(t.dim(1));
+    const std::int64_t rows = from.by_row[0].dim(0), dim = from.by_row[0].dim(2);
+    const Tensor all = ranks_.receive_buffer({s_.tokens(), heads, dim}, from.by_row[0].dtype(), ctx_);
     const auto lay = [&](const Tensor& to, int r, const RowMove& m) {
-      std::int64_t at = 0;
-      for (const Tensor& t : tensors) {
-        const Tensor from = part(t, r, group);
-        move_rows(to.narrow(1, at, from.dim(1)), from, m, ctx);
-        at += from.dim(1);
+      std::int64_t place = 0;
+      for (const Tensor& t : from.by_row) {
+        const Tensor some = part(t, 1, r, group);
+        move_rows(to.narrow(1, place, some.dim(1)), some, m, ctx_);
+        place += some.dim(1);
       }
     };
     Heads h;
-    for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
-      lay(all, comm_.rank(), {.to = own.global, .first = own.first, .count = own.count});
+    for (const LocalRows& own : rows_of_rank(s_.rank))
+      lay(all, s_.rank, {.to = own.global, .first = own.first, .count = own.count});
     for_others([&](int r) {
-      const Tensor message = ctx.empty({rows, heads, dim}, all.dtype());
+      const Tensor message = ctx_.empty({rows, heads, dim}, all.dtype());
       lay(message, r, {.count = rows});
-      for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
+      for (const LocalRows& own : rows_of_rank(s_.rank))
         h.transfer.sends.push_back({message.narrow(0, own.first, own.count), r});
-      for (const LocalRows& theirs : rows_of_rank(s, r))
+      for (const LocalRows& theirs : rows_of_rank(r))
         h.transfer.receives.push_back({all.narrow(0, theirs.global, theirs.count), r});
     });
-    std::int64_t at = 0;
-    for (const Tensor& t : tensors) {
-      h.parts.push_back(all.narrow(1, at, heads_of(t.dim(1))));
+    for (const Tensor& t : from.by_row) {
+      h.tensors.by_row.push_back(all.narrow(1, at, heads_of(t.dim(1))));
       at += heads_of(t.dim(1));
     }
-    for (const Tensor& t : by_head) add_lse_to_heads(s, t, group, h, ctx);
-    start(h.transfer, ctx);
+    for (const Tensor& t : from.by_head)
+      h.tensors.by_head.push_back(t.defined() ? by_head_to_heads(t, group, h.transfer) : Tensor{});
+    start(h.transfer);
     return h;
   }
 
-  // Prepares the transfer of a group's results [N,H,D], for this rank's heads, into the tensors `to` [n,H,D] of the
-  // ranks that hold the rows.
-  PendingTransfer to_rows(const ContextShards& s, const std::vector<Tensor>& results, const std::vector<Tensor>& to,
-                          std::int64_t group, const ExecContext& ctx) {
+  // Prepares the transfer of a group's results into the tensors `to` of the ranks that hold the rows.
+  PendingTransfer to_rows(const HeadTensors& results, const HeadTensors& to, std::int64_t group) {
     PendingTransfer f;
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
-        move_rows(part(to[i], comm_.rank(), group), results[i],
-                  {.to = own.first, .first = own.global, .count = own.count}, ctx);
-      for_others([&](int r) {
-        for (const LocalRows& theirs : rows_of_rank(s, r))
-          f.sends.push_back({results[i].narrow(0, theirs.global, theirs.count), r});
-        const Tensor columns = part(to[i], r, group), message = receive_buffer(columns.shape(), columns.dtype(), ctx);
-        for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
-          f.receives.push_back({message.narrow(0, own.first, own.count), r});
-        f.copies.push_back({columns, message, {.count = columns.dim(0)}});
-      });
-    }
+    for (std::size_t i = 0; i < to.by_row.size(); ++i) by_row_to_rows(results.by_row[i], to.by_row[i], group, f);
+    for (std::size_t i = 0; i < to.by_head.size(); ++i)
+      if (to.by_head[i].defined()) by_head_to_rows(results.by_head[i], to.by_head[i], group, f);
     return f;
+  }
+  void by_row_to_rows(const Tensor& result, const Tensor& to, std::int64_t group, PendingTransfer& f) {
+    for (const LocalRows& own : rows_of_rank(s_.rank))
+      move_rows(part(to, 1, s_.rank, group), result, {.to = own.first, .first = own.global, .count = own.count}, ctx_);
+    for_others([&](int r) {
+      for (const LocalRows& theirs : rows_of_rank(r))
+        f.sends.push_back({result.narrow(0, theirs.global, theirs.count), r});
+      const Tensor columns = part(to, 1, r, group);
+      const Tensor message = ranks_.receive_buffer(columns.shape(), columns.dtype(), ctx_);
+      for (const LocalRows& own : rows_of_rank(s_.rank))
+        f.receives.push_back({message.narrow(0, own.first, own.count), r});
+      f.copies.push_back({columns, message, {.count = columns.dim(0)}});
+    });
   }
 
   // Returns the call that copies `count` tokens between tensors [heads,n]. Views them as [heads,1,n], so that each head
@@ -270,44 +152,45 @@ class AllToAll final : public ContextParallel {
     };
     return {view(dst, to), view(src, from), {.count = dst.dim(0)}};
   }
-
-  // Like to_rows(), for log-sum-exps [heads,N] and `to` [heads,n]; adds to the transfer `f`.
-  void add_lse_to_rows(const ContextShards& s, const Tensor& lse, const Tensor& to, std::int64_t group,
-                       PendingTransfer& f, const ExecContext& ctx) {
-    for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
-      copy_rows_kernel(tokens(lse_part(to, comm_.rank(), group), own.first, lse, own.global, own.count), ctx);
+  void by_head_to_rows(const Tensor& result, const Tensor& to, std::int64_t group, PendingTransfer& f) {
+    for (const LocalRows& own : rows_of_rank(s_.rank))
+      copy_rows_kernel(tokens(part(to, 0, s_.rank, group), own.first, result, own.global, own.count), ctx_);
     for_others([&](int r) {
-      const Tensor out = ctx.empty({lse.dim(0), s.tokens(r)});
-      for (const LocalRows& theirs : rows_of_rank(s, r))
-        copy_rows_kernel(tokens(out, theirs.first, lse, theirs.global, theirs.count), ctx);
+      const Tensor out = ctx_.empty({result.dim(0), s_.tokens(r)});
+      for (const LocalRows& theirs : rows_of_rank(r))
+        copy_rows_kernel(tokens(out, theirs.first, result, theirs.global, theirs.count), ctx_);
       f.sends.push_back({out, r});
-      const Tensor in = receive_buffer({lse.dim(0), to.dim(1)}, DType::f32, ctx);
+      const Tensor in = ranks_.receive_buffer({result.dim(0), to.dim(1)}, DType::f32, ctx_);
       f.receives.push_back({in, r});
-      f.copies.push_back(tokens(lse_part(to, r, group), 0, in, 0, to.dim(1)));
+      f.copies.push_back(tokens(part(to, 0, r, group), 0, in, 0, to.dim(1)));
     });
   }
-
-  void add_lse_to_heads(const ContextShards& s, const Tensor& lse, std::int64_t group, Heads& h,
-                        const ExecContext& ctx) {
-    const Tensor whole = lse_of(h.parts[0], ctx);
-    h.by_head.push_back(whole);
-    for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
-      copy_rows_kernel(tokens(whole, own.global, lse_part(lse, comm_.rank(), group), own.first, own.count), ctx);
+  Tensor by_head_to_heads(const Tensor& t, std::int64_t group, PendingTransfer& f) {
+    const Tensor whole = ctx_.empty({heads_of(t.dim(0)), s_.tokens()});
+    for (const LocalRows& own : rows_of_rank(s_.rank))
+      copy_rows_kernel(tokens(whole, own.global, part(t, 0, s_.rank, group), own.first, own.count), ctx_);
     for_others([&](int r) {
-      h.transfer.sends.push_back({lse_part(lse, r, group), r});
-      const Tensor in = receive_buffer({whole.dim(0), s.tokens(r)}, DType::f32, ctx);
-      h.transfer.receives.push_back({in, r});
-      for (const LocalRows& theirs : rows_of_rank(s, r))
-        h.transfer.copies.push_back(tokens(whole, theirs.global, in, theirs.first, theirs.count));
+      f.sends.push_back({part(t, 0, r, group), r});
+      const Tensor in = ranks_.receive_buffer({whole.dim(0), s_.tokens(r)}, DType::f32, ctx_);
+      f.receives.push_back({in, r});
+      for (const LocalRows& theirs : rows_of_rank(r))
+        f.copies.push_back(tokens(whole, theirs.global, in, theirs.first, theirs.count));
     });
+    return whole;
   }
 
-  std::int64_t groups_ = 1;               // number of groups that each rank's heads are split into
-  HeadPatterns patterns_, own_patterns_;  // patterns of groups; patterns of all heads of this rank
+  const ContextShards& s_;
+  ContextTransfers& ranks_;
+  const ExecContext& ctx_;
+  std::int64_t groups_ = kMaxGroups;
 };
 
 }  // namespace
 
-std::unique_ptr<ContextParallel> make_all_to_all(Communicator& comm) { return std::make_unique<AllToAll>(comm); }
+void exchange_heads(const HeadTensors& inputs, const HeadTensors& results, std::int64_t kv_heads,
+                    const ContextShards& shards, ContextTransfers& ranks, const ComputeHeads& compute,
+                    const ExecContext& ctx) {
+  HeadGroups(kv_heads, shards, ranks, ctx).run(inputs, results, kv_heads, compute);
+}
 
 }  // namespace ring

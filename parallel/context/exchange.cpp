@@ -6,18 +6,23 @@
 
 namespace ring {
 
-void ContextParallel::check_shards(const ContextShards& s) const {
+void ContextTransfers::check_shards(const ContextShards& s) const {
   RING_CHECK(s.ranks() == comm_.size() && s.rank == comm_.rank(),
              "context exchange: the sequences are sharded for rank ", s.rank, " of ", s.ranks(), ", but this is rank ",
              comm_.rank(), " of ", comm_.size());
 }
 
-Work ContextParallel::exchange(std::vector<Transfer> sends, std::vector<Transfer> receives, const ExecContext& ctx) {
+Work ContextTransfers::exchange(std::vector<Transfer> sends, std::vector<Transfer> receives, const ExecContext& ctx) {
   for (std::vector<Transfer>* list : {&sends, &receives})
     std::erase_if(*list, [](const Transfer& t) { return t.tensor.numel() == 0; });
   for (const Transfer& t : sends)
     if (t.peer != comm_.rank()) bytes_sent_ += static_cast<std::int64_t>(t.tensor.bytes());
   return comm_.exchange(sends, receives, ctx.stream.record());
+}
+
+void ContextTransfers::all_gather(const Tensor& all, const Tensor& own, const ExecContext& ctx) {
+  bytes_sent_ += static_cast<std::int64_t>(own.bytes()) * (comm_.size() - 1);
+  comm_.all_gather(all, own, ctx.stream.record()).wait(ctx.stream);
 }
 
 // Gathers the same number of rows from each rank, with padding, then reorders. exchange() would need no padding, but
@@ -31,8 +36,7 @@ Tensor ContextParallel::all_rows(const Tensor& t, const ContextShards& shards, c
   const auto part = [&](int r) { return parts.narrow(0, r, 1).view({max, heads, dim}); };
   const Tensor own = part(comm_.rank());
   move_rows(own, t, {.count = t.dim(0)}, ctx);
-  bytes_sent_ += static_cast<std::int64_t>(own.bytes()) * (comm_.size() - 1);
-  comm_.all_gather(parts, own, ctx.stream.record()).wait(ctx.stream);
+  all_gather(parts, own, ctx);
   const Tensor all = ctx.empty({shards.tokens(), heads, dim}, t.dtype());
   for (int r = 0; r < shards.ranks(); ++r)
     for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(r)])

@@ -33,26 +33,36 @@ constexpr std::string_view to_string(ContextMessages m) {
   return m == ContextMessages::exact ? "exact" : m == ContextMessages::bf16 ? "bf16" : "fp8";
 }
 
-class ContextParallel : public ContextExchange {
+// Transfers between the ranks of a group. Counts the bytes that this rank sends.
+class ContextTransfers {
  public:
-  virtual std::string_view schedule() const = 0;
+  explicit ContextTransfers(Communicator& comm) : comm_(comm) {}
+  virtual ~ContextTransfers() = default;
   // Returns the bytes that this rank has sent to other ranks since the start.
   virtual std::int64_t bytes_sent() const { return bytes_sent_; }
-  Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
-  void sum(const Tensor& t, const ExecContext&) override;
-
- protected:
-  explicit ContextParallel(Communicator& comm) : comm_(comm) {}
   // Throws Error if the shards are for a different number of ranks than the group has.
   void check_shards(const ContextShards&) const;
-  // Starts an exchange, as Communicator::exchange does. Counts the bytes and skips empty messages.
+  // Starts an exchange, as Communicator::exchange does. Skips empty messages.
   Work exchange(std::vector<Transfer> sends, std::vector<Transfer> receives, const ExecContext&);
+  // Gathers `own`, which may be this rank's part of `all`, of all ranks. The stream waits for the result.
+  void all_gather(const Tensor& all, const Tensor& own, const ExecContext&);
   Tensor receive_buffer(const Shape& shape, DType dtype, const ExecContext& ctx) {
     return comm_.receive_buffer(shape, dtype, ctx.stream);
   }
 
+ protected:
   Communicator& comm_;
   std::int64_t bytes_sent_ = 0;
+};
+
+class ContextParallel : public ContextExchange, public ContextTransfers {
+ public:
+  virtual std::string_view schedule() const = 0;
+  Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
+  void sum(const Tensor& t, const ExecContext&) override;
+
+ protected:
+  using ContextTransfers::ContextTransfers;
 };
 
 struct RingOptions {

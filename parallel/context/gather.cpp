@@ -33,10 +33,9 @@ struct Referenced {
 
 class Gather final : public KeySchedule {
  public:
-  Gather(Communicator& comm, ContextKeys keys, ContextMessages messages) : KeySchedule(comm, keys, messages) {}
-  std::string_view schedule() const override { return "gather"; }
+  using KeySchedule::KeySchedule;
+  std::string_view name() const override { return "gather"; }
 
- private:
   void attend(const Attention& args, const KeyShards& keys, const ExecContext& ctx) override {
     const ContextShards& shards = *keys.shards;
     const GatherPlan& plan = plan_for(keys.shards, args.pattern);
@@ -62,6 +61,7 @@ class Gather final : public KeySchedule {
     store_sum(args.dv, own.v, args.carry_dv, ctx);
   }
 
+ private:
   const GatherPlan& plan_for(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern) {
     check_shards(*shards);
     return plans_.get(shards, pattern, 0, [&] {
@@ -121,8 +121,7 @@ class Gather final : public KeySchedule {
     const auto message = [&](int r) { return parts.narrow(0, r, 1).view({size}); };
     const KeyRequest own{.copies = {{.count = static_cast<std::int32_t>(k.dim(0))}}, .calls = {}};
     pack(own, k, v, message(comm_.rank()), ctx);
-    bytes_sent_ += static_cast<std::int64_t>(message(0).bytes()) * (comm_.size() - 1);
-    comm_.all_gather(parts, message(comm_.rank()), ctx.stream.record()).wait(ctx.stream);
+    all_gather(parts, message(comm_.rank()), ctx);
     const KvPair all = kv_pair(ctx.empty({2, plan.rows, heads, dim}, k.dtype()));
     for (int r = 0; r < comm_.size(); ++r)
       if (r == comm_.rank())
@@ -231,8 +230,8 @@ class Gather final : public KeySchedule {
 
 }  // namespace
 
-std::unique_ptr<ContextParallel> make_gather(Communicator& comm, ContextKeys keys, ContextMessages messages) {
-  return std::make_unique<Gather>(comm, keys, messages);
+std::unique_ptr<KeySchedule> make_gather_schedule(Communicator& comm, ContextMessages messages) {
+  return std::make_unique<Gather>(comm, messages);
 }
 
 }  // namespace ring

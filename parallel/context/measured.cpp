@@ -42,14 +42,15 @@ class MeasuredContext final : public ContextParallel {
 
   BlockSelection forward(const PooledAttention& a, const std::shared_ptr<const ContextShards>& shards,
                          const ExecContext& ctx, const AttentionWatch& watch) override {
-    return choose(a, shards, ctx).forward(a, shards, ctx, watch);
+    return choose(a.pairs, shards, ctx).forward(a, shards, ctx, watch);
   }
-  void backward(const PooledAttentionBackward& b, const std::shared_ptr<const ContextShards>& shards,
+  void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
+    const AttentionBackward& b = args.pairs;
     Attention a;
     a.q = b.q, a.k = b.k, a.v = b.v, a.out = b.out, a.lse = b.lse, a.scale = b.scale, a.pattern = b.pattern;
     a.dropout = b.dropout;  // part of the tuning key, which must equal the key of the forward call
-    choose(a, shards, ctx).backward(b, shards, ctx);
+    choose(a, shards, ctx).backward(args, shards, ctx);
   }
 
  private:
@@ -214,8 +215,8 @@ class MeasuredContext final : public ContextParallel {
     Event start;
     for (int i = 0; i < 3; ++i) {  // the first iteration makes plans and tunes kernels
       if (i == 1) start = ctx.stream.record_time();
-      s.forward(f, shards, ctx, {});
-      s.backward(b, shards, ctx);
+      s.forward({f}, shards, ctx, {});
+      s.backward({b}, shards, ctx);
     }
     const Event end = ctx.stream.record_time();
     end.synchronize();  // allowed host wait: start (measuring)

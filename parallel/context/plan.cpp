@@ -279,7 +279,8 @@ bool may_need_keys(const ContextShards& shards, int query_rank, int key_rank, co
 namespace {
 
 void check_pairs(const Pattern& pattern) {
-  RING_CHECK(pattern.pools.empty(), "context plan: pools have calls of their own (parallel/context/pools.h)");
+  RING_CHECK(pattern.pools.empty(),
+             "context plan: pools have calls of their own (parallel/context/pools/shard_pools.h)");
 }
 
 }  // namespace

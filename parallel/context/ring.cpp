@@ -6,6 +6,7 @@
 
 #include "parallel/context/accumulators.h"
 #include "parallel/context/cache.h"
+#include "parallel/context/heads.h"
 #include "parallel/context/key_schedule.h"
 
 namespace ring {
@@ -129,16 +130,15 @@ struct PendingStep {
 class Ring final : public KeySchedule {
  public:
   Ring(Communicator& comm, const RingOptions& options)
-      : KeySchedule(comm, options.keys, options.messages),
+      : KeySchedule(comm, options.messages),
         prefetch_(static_cast<std::size_t>(options.prefetch)),
         per_node_(options.per_node > 0 ? options.per_node : comm.size()),
         message_bytes_(options.message_bytes) {
     RING_CHECK(comm.size() % per_node_ == 0, "context ring: ", per_node_, " ranks per node do not divide the ",
                comm.size(), " ranks");
   }
-  std::string_view schedule() const override { return "ring"; }
+  std::string_view name() const override { return "ring"; }
 
- private:
   void attend(const Attention& args, const KeyShards& shards, const ExecContext& ctx) override {
     for_groups(args, shards, ctx, [&](const Attention& a, const RingPlan& plan) { attend_once(a, plan, ctx); });
   }
@@ -147,6 +147,7 @@ class Ring final : public KeySchedule {
                [&](const AttentionBackward& a, const RingPlan& plan) { attend_backward_once(a, plan, ctx); });
   }
 
+ private:
   // Calls fn(the call restricted to the group, the group's ring plan) for each group of KV heads in turn.
   template <class Args, class Fn>
   void for_groups(const Args& args, const KeyShards& keys, const ExecContext& ctx, const Fn& fn) {
@@ -409,7 +410,7 @@ class Ring final : public KeySchedule {
 
 }  // namespace
 
-std::unique_ptr<ContextParallel> make_ring(Communicator& comm, const RingOptions& options) {
+std::unique_ptr<KeySchedule> make_ring_schedule(Communicator& comm, const RingOptions& options) {
   return std::make_unique<Ring>(comm, options);
 }
 

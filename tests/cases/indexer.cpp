@@ -1,5 +1,5 @@
 // The block indexer, as defined.
-#include "autograd/indexer.h"
+#include "autograd/learned/indexer.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/attention/blocks.h"
-#include "kernels/attention/pools.h"
 #include "tests/kernels/attention_problem.h"
 
 namespace ring::test {

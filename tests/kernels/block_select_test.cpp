@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "kernels/attention/block_pool.h"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/attention/selected/block_select.h"
 #include "kernels/attention/selection.h"
 #include "tests/cases/attention_oracle.h"

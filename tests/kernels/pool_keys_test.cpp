@@ -7,7 +7,6 @@
 
 #include <memory>
 
-#include "kernels/attention/pools.h"
 #include "kernels/row_copy.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/kernels/attention_problem.h"
@@ -39,49 +38,49 @@ struct PooledCall {
     const auto random = [&](const char* name, std::int64_t heads) {
       return make_tensor({kTokens, heads, kDim}, type, random_values(name, kTokens * heads * kDim), ctx);
     };
-    PooledAttention a(Attention{.q = random("q", kHeads),
-                                .k = random("k", kKvHeads),
-                                .v = random("v", kKvHeads),
-                                .out = ctx.empty({kTokens, kHeads, kDim}, type),
-                                .lse = ctx.empty({kHeads, kTokens}),
-                                .queries = kDocuments,
-                                .keys = kDocuments,
-                                .scale = 0.125f,
-                                .pattern = pattern});
+    PooledAttention a{{.q = random("q", kHeads),
+                       .k = random("k", kKvHeads),
+                       .v = random("v", kKvHeads),
+                       .out = ctx.empty({kTokens, kHeads, kDim}, type),
+                       .lse = ctx.empty({kHeads, kTokens}),
+                       .queries = kDocuments,
+                       .keys = kDocuments,
+                       .scale = 0.125f,
+                       .pattern = pattern}};
     if (!learned) return a;
     const std::int64_t numel = pool_weights_numel(pattern, kKvHeads, kDim);
-    a.weights = pool_weights(make_tensor({numel}, type, random_values("pooling", numel), ctx), pattern, kKvHeads, kDim);
-    a.gates = make_tensor({kHeads, kTokens}, DType::f32, random_values("gates", kHeads * kTokens, 2), ctx);
-    a.mean_gates = ctx.empty(a.gates.shape());
+    const Tensor pooling = make_tensor({numel}, type, random_values("pooling", numel), ctx);
+    a.pools.weights = pool_weights(pooling, pattern, kKvHeads, kDim);
+    a.pools.gates = make_tensor({kHeads, kTokens}, DType::f32, random_values("gates", kHeads * kTokens, 2), ctx);
+    a.pools.mean_gates = ctx.empty(a.pools.gates.shape());
     return a;
   }
 
   PooledCall(const Pattern& pattern, bool learned, DType type, const ExecContext& ctx)
-      : forward(forward_of(pattern, learned, type, ctx)),
-        backward(AttentionBackward{
-            .q = forward.q, .k = forward.k, .v = forward.v, .out = forward.out, .lse = forward.lse, .dout = {}}),
-        ctx(ctx) {
-    backward.dout = make_tensor(forward.out.shape(), type, random_values("dout", kTokens * kHeads * kDim), ctx);
-    backward.dq = ctx.empty(forward.q.shape(), type);
-    backward.dk = ctx.empty(forward.k.shape(), type), backward.dv = ctx.empty(forward.v.shape(), type);
-    backward.queries = backward.keys = kDocuments;
-    backward.scale = forward.scale, backward.pattern = pattern;
+      : forward(forward_of(pattern, learned, type, ctx)), ctx(ctx) {
+    const Attention& a = forward.pairs;
+    AttentionBackward& b = backward.pairs;
+    b = {.q = a.q, .k = a.k, .v = a.v, .out = a.out, .lse = a.lse, .dout = {}};
+    b.dout = make_tensor(a.out.shape(), type, random_values("dout", kTokens * kHeads * kDim), ctx);
+    b.dq = ctx.empty(a.q.shape(), type);
+    b.dk = ctx.empty(a.k.shape(), type), b.dv = ctx.empty(a.v.shape(), type);
+    b.queries = b.keys = kDocuments;
+    b.scale = a.scale, b.pattern = pattern;
     if (!learned) return;
     dpooling = ctx.zeros({pool_weights_numel(pattern, kKvHeads, kDim)});
-    backward.weights = forward.weights;
-    backward.dweights = pool_weights(dpooling, pattern, kKvHeads, kDim);
-    backward.gates = forward.gates, backward.dgates = ctx.empty(forward.gates.shape());
+    const PoolOperands& p = forward.pools;
+    backward.pools = {p.weights, pool_weights(dpooling, pattern, kKvHeads, kDim), p.gates, ctx.empty(p.gates.shape())};
   }
 
   std::vector<std::pair<std::string, Values>> results() const {
     std::vector<std::pair<std::string, Values>> all;
-    for (const auto& [name, t] : std::vector<std::pair<std::string, Tensor>>{{"out", forward.out},
-                                                                             {"mean_gates", forward.mean_gates},
-                                                                             {"dq", backward.dq},
-                                                                             {"dk", backward.dk},
-                                                                             {"dv", backward.dv},
+    for (const auto& [name, t] : std::vector<std::pair<std::string, Tensor>>{{"out", forward.pairs.out},
+                                                                             {"mean_gates", forward.pools.mean_gates},
+                                                                             {"dq", backward.pairs.dq},
+                                                                             {"dk", backward.pairs.dk},
+                                                                             {"dv", backward.pairs.dv},
                                                                              {"dpooling", dpooling},
-                                                                             {"dgates", backward.dgates}})
+                                                                             {"dgates", backward.pools.dgates}})
       if (t.defined()) all.emplace_back(name, read_values(t, ctx));
     return all;
   }
@@ -136,13 +135,13 @@ std::vector<PoolKeys> pools_in_parts(const PoolSource& source, const std::vector
 }
 
 void run_in_parts(PooledCall& c, const std::vector<std::int32_t>& cuts) {
-  PooledAttention pairs = c.forward;
-  const Tensor pooled_lse = attend_to_pools(pairs, pools_in_parts(pool_source(c.forward), cuts, c.ctx), c.ctx);
-  attention_kernel(pairs, c.ctx);
+  PooledAttention call = c.forward;
+  const Tensor pooled_lse = attend_to_pools(call, pools_in_parts(pool_source(c.forward), cuts, c.ctx), c.ctx);
+  attention_kernel(call.pairs, c.ctx);
   write_mean_gates(c.forward, pooled_lse, c.ctx);
   PooledAttentionBackward back = c.backward;
   attend_to_pools(back, pools_in_parts(pool_source(c.backward), cuts, c.ctx), c.ctx);
-  attention_backward_kernel(back, c.ctx);
+  attention_backward_kernel(back.pairs, c.ctx);
 }
 
 TEST_P(PoolParts, AreAttentionOverWholeDocuments) {
@@ -173,13 +172,13 @@ TEST_P(PoolParts, RefusesWhatDoesNotFit) {
   EXPECT_NO_THROW(pool_source(c.forward));
   EXPECT_NO_THROW(pool_source(c.backward));
   PooledAttention weights = c.forward, gates = c.forward, dropped = c.forward;
-  weights.weights.push_back(weights.weights[0]);
-  gates.gates = gates.gates.narrow(1, 0, kTokens - 1);
-  dropped.dropout.rate = 0.1f;
+  weights.pools.weights.push_back(weights.pools.weights[0]);
+  gates.pools.gates = gates.pools.gates.narrow(1, 0, kTokens - 1);
+  dropped.pairs.dropout.rate = 0.1f;
   for (const PooledAttention& wrong : {weights, gates, dropped}) EXPECT_THROW(pool_source(wrong), Error);
   PooledAttentionBackward unlearned = c.backward, ungated = c.backward;
-  unlearned.dweights.clear();
-  ungated.dgates = {};
+  unlearned.pools.dweights.clear();
+  ungated.pools.dgates = {};
   for (const PooledAttentionBackward& wrong : {unlearned, ungated}) EXPECT_THROW(pool_source(wrong), Error);
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <set>
 
+#include "core/visit_all.h"
 #include "kernels/attention/pools/weighted_pool.h"
 #include "kernels/attention/selected/block_select.h"
 #include "tests/cases/attention_oracle.h"
@@ -62,7 +63,7 @@ PooledResults run(const Pattern& pattern, const std::vector<Span>& spans, std::i
   Tensor gates, dgates;
   if (!in.gates.empty())
     gates = make_tensor({kPooledHeads, tokens}, DType::f32, in.gates, ctx), dgates = ctx.empty(gates.shape());
-  pooled_attention({a, weights, gates}, ctx);
+  pooled_attention({a, {weights, gates}}, ctx);
   const AttentionBackward b{.q = a.q,
                             .k = a.k,
                             .v = a.v,
@@ -77,9 +78,7 @@ PooledResults run(const Pattern& pattern, const std::vector<Span>& spans, std::i
                             .scale = 0.25f,
                             .pattern = pattern,
                             .selection = a.selection};
-  PooledAttentionBackward backward(b, weights, dweights);
-  backward.gates = gates, backward.dgates = dgates;
-  pooled_attention_backward(backward, ctx);
+  pooled_attention_backward({b, {weights, dweights, gates, dgates}}, ctx);
   return {read_values(a.out, ctx),
           read_values(a.lse, ctx),
           read_values(b.dq, ctx),
@@ -232,8 +231,8 @@ TEST_P(PooledAttention, RefusesWeightsOfOtherPools) {
   a.queries = a.keys = spans_of({0, 40});
   a.pattern = pooled(window(4), {4, 16});
   const PoolWeights four{ctx.zeros({1, 4}), ctx.zeros({1, 8})};
-  EXPECT_THROW(pooled_attention({a, {four}}, ctx), Error);
-  EXPECT_THROW(pooled_attention({a, {four, four}}, ctx), Error);
+  EXPECT_THROW(pooled_attention({a, {{four}}}, ctx), Error);
+  EXPECT_THROW(pooled_attention({a, {{four, four}}}, ctx), Error);
   EXPECT_THROW(pool_weights(ctx.zeros({30}), a.pattern, 1, 8), Error);
   WeightedPool pool{.k = t, .v = t, .x = t, .positions = four.positions, .query = four.query};
   pool.keys = ctx.empty({10, 1, 8}), pool.values = ctx.empty({10, 1, 8});
@@ -269,15 +268,15 @@ TEST_P(PooledAttention, RefusesWhatItHasNot) {
   EXPECT_THROW(attention_kernel(a, ctx), Error) << "pools have calls of their own";
   Attention dropped = a;
   dropped.dropout.rate = 0.1f;
-  EXPECT_THROW(pooled_attention(dropped, ctx), Error);
+  EXPECT_THROW(pooled_attention({dropped}, ctx), Error);
   Attention part = a;
   part.queries = part.keys = {{0, 40, 5, 0}};
-  EXPECT_THROW(pooled_attention(part, ctx), Error);
+  EXPECT_THROW(pooled_attention({part}, ctx), Error);
   Attention full = a;
   full.pattern = pooled(window(4, 0, false), {16});
-  EXPECT_THROW(pooled_attention(full, ctx), Error);
+  EXPECT_THROW(pooled_attention({full}, ctx), Error);
   a.pattern.pools = {1};
-  EXPECT_THROW(pooled_attention(a, ctx), Error);
+  EXPECT_THROW(pooled_attention({a}, ctx), Error);
 }
 
 // Blocks of rows may be partial, and rows strided; dx keeps its previous values.
@@ -329,15 +328,16 @@ TEST_P(PooledAttention, MeansMayLieBesideTheirRows) {
 template <class Args>
 std::size_t visited_tensors(Args args) {
   std::set<const Tensor*> seen;
-  for_each_tensor(args, [&](Tensor& t) { EXPECT_TRUE(seen.insert(&t).second) << "visited twice"; });
+  visit_all<Tensor>(args, [&](Tensor& t) { EXPECT_TRUE(seen.insert(&t).second) << "visited twice"; });
   return seen.size();
 }
 
 TEST(PooledAttentionTensors, AreVisitedOnceEach) {
   // q to lse and carry; dropout and selection; two tensors per pool size of the weights; scored and gates.
-  EXPECT_EQ(visited_tensors(ring::PooledAttention({}, {{}, {}})), 6u + 3 + 2 * 2 + 3);
+  EXPECT_EQ(visited_tensors(ring::PooledAttention{{}, {std::vector<PoolWeights>(2)}}), 6u + 3 + 2 * 2 + 3);
   // q to dv and carries; dropout and selection; weights and their gradients; gates and their gradients.
-  EXPECT_EQ(visited_tensors(PooledAttentionBackward({}, {{}}, {{}, {}})), 12u + 3 + 2 * 3 + 2);
+  EXPECT_EQ(visited_tensors(PooledAttentionBackward{{}, {std::vector<PoolWeights>(1), std::vector<PoolWeights>(2)}}),
+            12u + 3 + 2 * 3 + 2);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "autograd/block_means.h"
+#include "autograd/selected/block_means.h"
 #include "core/philox.h"
 #include "parallel/context/exchange.h"
 #include "tests/comm/ranks.h"

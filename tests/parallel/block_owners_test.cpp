@@ -1,6 +1,6 @@
 // Blocks of documents that are sharded among ranks: their owners, and sums that are sent to the owners.
 
-#include "autograd/block_owners.h"
+#include "autograd/learned/block_owners.h"
 
 #include <gtest/gtest.h>
 

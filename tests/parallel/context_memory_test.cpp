@@ -76,7 +76,7 @@ Outcome forward(const MakeParallel& make, std::size_t most, const Pattern& patte
         const auto small = std::make_shared<LimitedAllocator>(ctx.stream.allocator(), most);
         if (comm.rank() == 1) ctx.stream.impl().allocator = small;
         const auto exchange = make(comm);
-        exchange->forward(a, shards, ctx, {});
+        exchange->forward({a}, shards, ctx, {});
         if (comm.rank() == 1) {
           out.peak = small->stats().peak;
           ctx.stream.impl().allocator = nullptr;

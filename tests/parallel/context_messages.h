@@ -71,10 +71,10 @@ inline void run_way(const MessageWay& way, const ContextCase& c, const MessageHe
   a.scale = h.scale, a.pattern = c.pattern;
   const auto exchange = way.make(comm, way.messages);
   AttentionBackward b{.q = a.q, .k = a.k, .v = a.v, .out = a.out, .lse = a.lse, .dout = take(of.dout, h.query)};
-  b.selection = exchange->forward(a, shards, ctx, {});
+  b.selection = exchange->forward({a}, shards, ctx, {});
   b.dq = ctx.zeros(a.q.shape()), b.dk = ctx.zeros(a.k.shape()), b.dv = ctx.zeros(a.v.shape());
   b.scale = a.scale, b.pattern = a.pattern;
-  exchange->backward(b, shards, ctx);
+  exchange->backward({b}, shards, ctx);
   const auto put = [&](MessageFloats& to, const Tensor& t) {
     const std::int64_t width = t.dim(1) * t.dim(2);
     const MessageFloats held = to_host<float>(t.view({t.numel()}), ctx.stream);

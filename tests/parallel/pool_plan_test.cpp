@@ -1,14 +1,13 @@
 // Ranks that compute the pools of sharded documents, against lists of the tokens of each pool.
 
-#include "parallel/context/pool_plan.h"
+#include "parallel/context/pools/pool_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 
-#include "kernels/attention/pools.h"
-#include "parallel/context/pools.h"
+#include "parallel/context/pools/shard_pools.h"
 #include "tests/parallel/context_problem.h"
 #include "tests/parallel/cuts.h"
 
@@ -115,22 +114,12 @@ TEST(PoolPlan, WholePoolsStayWhereTheyAre) {
   EXPECT_EQ(to_or_from(cut.sends, 1).count, 2 * 30);
 }
 
-TEST(PoolPlanCache, MakesPlansOnceForTheSameShardsAndSizes) {
-  const auto shards_of = [](std::int64_t length) {
-    const ContextLayout layout(ContextLayoutKind::zigzag, length, 2);
-    return std::make_shared<const ContextShards>(layout.shards(0, 1, documents_of(length, 1, {})));
-  };
-  const auto shards = shards_of(512);
-  PoolPlanCache cache;
-  const PoolPlans *both = &cache.get(shards, {16, 64}), *one = &cache.get(shards, {64});
-  EXPECT_EQ(&cache.get(shards, {16, 64}), both);
-  EXPECT_EQ(&cache.get(shards, {64}), one);
-  ASSERT_EQ(both->size(), 2u);
-  ASSERT_EQ(one->size(), 1u);
-  EXPECT_EQ(both->at(1).pools.rows_by_rank, pool_plan(*shards, 64).pools.rows_by_rank);
-  EXPECT_EQ(one->at(0).pools.rows_by_rank, pool_plan(*shards, 64).pools.rows_by_rank);
-  const auto longer = shards_of(1024);
-  EXPECT_EQ(cache.get(longer, {64}).at(0).pools.rows_by_rank, pool_plan(*longer, 64).pools.rows_by_rank);
+TEST(PoolPlan, PlansForSeveralSizesAreThoseForEach) {
+  const ContextShards shards = ContextLayout(ContextLayoutKind::zigzag, 512, 2).shards(0, 1, documents_of(512, 1, {}));
+  const PoolPlans both = pool_plans(shards, {16, 64});
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_EQ(both[0].pools.rows_by_rank, pool_plan(shards, 16).pools.rows_by_rank);
+  EXPECT_EQ(both[1].pools.rows_by_rank, pool_plan(shards, 64).pools.rows_by_rank);
 }
 
 }  // namespace

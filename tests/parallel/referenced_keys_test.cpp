@@ -231,11 +231,11 @@ Results on_ranks(const ContextCase& c, const std::vector<ContextShards>& shards,
     a.scale = 0.4f, a.pattern = c.pattern;
     const auto exchange = make(comm, keys);
     AttentionBackward b{.q = a.q, .k = a.k, .v = a.v, .out = a.out, .lse = a.lse};
-    b.selection = exchange->forward(a, mine, ctx, {});
+    b.selection = exchange->forward({a}, mine, ctx, {});
     b.dout = random_rows(3, *mine, kQueryHeads, ctx);
     b.dq = ctx.zeros(a.q.shape()), b.dk = ctx.zeros(a.k.shape()), b.dv = ctx.zeros(a.v.shape());
     b.scale = a.scale, b.pattern = a.pattern;
-    exchange->backward(b, mine, ctx);
+    exchange->backward({b}, mine, ctx);
     comm.barrier().synchronize();
     const std::lock_guard lock(mutex);
     copy_to_batch_rows(all.out, a.out, *mine), copy_to_batch_rows(all.dq, b.dq, *mine);

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "kernels/attention/block_pool.h"
 #include "kernels/attention/learned/distance_buckets.h"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/attention/selected/block_select.h"
 
 namespace ring {
@@ -83,8 +83,8 @@ inline constinit Kernel<IndexDistancesBackward> index_distances_backward_kernel{
 //     candidate
 // scores, mass, gradient f32 [rows,Hk,blocks]; bits i32 [rows,Hk,words] (selection.h); loss f32 [rows]; all contiguous.
 // gradient may be mass; it is not computed if undefined. documents: the segments that were passed to BlockPool
-// (block_pool.h); block j of a document is row out + j. Here `leading_gap` may exceed a block: rows of blocks that lie
-// entirely in the gap are left unchanged.
+// (pools/block_pool.h); block j of a document is row out + j. Here `leading_gap` may exceed a block: rows of blocks
+// that lie entirely in the gap are left unchanged.
 struct IndexLoss {
   Tensor scores, mass, bits, loss, gradient;
   std::vector<PoolSegment> documents;

@@ -1,5 +1,7 @@
 #include "kernels/attention/pools/pool_keys.h"
 
+#include <utility>
+
 #include "kernels/attention/pools/pool_gate.h"
 #include "kernels/attention/pools/weighted_pool.h"
 #include "kernels/elementwise.h"
@@ -18,27 +20,30 @@ Tensor half(const Tensor& both, std::int64_t i) {
 }
 
 template <class Args>
-void check_pooled(const Args& a) {
+void check_pooled(const Args& args) {
+  const auto& [a, p] = args;
   if (a.pattern.pools.empty()) return;
-  RING_CHECK(a.weights.empty() || a.weights.size() == a.pattern.pools.size(), "attention: weights of ",
-             a.weights.size(), " sizes of pools, the pattern has ", a.pattern.pools.size());
-  RING_CHECK(!a.gates.defined() || (a.gates.shape() == a.lse.shape() && a.gates.dtype() == DType::f32),
-             "attention: gates ", describe(a.gates), " of pools, the log-sum-exps are ", describe(a.lse));
+  RING_CHECK(p.weights.empty() || p.weights.size() == a.pattern.pools.size(), "attention: weights of ",
+             p.weights.size(), " sizes of pools, the pattern has ", a.pattern.pools.size());
+  RING_CHECK(!p.gates.defined() || (p.gates.shape() == a.lse.shape() && p.gates.dtype() == DType::f32),
+             "attention: gates ", describe(p.gates), " of pools, the log-sum-exps are ", describe(a.lse));
   RING_CHECK(a.dropout.rate == 0, "attention: dropout on weights with pools");
 }
 
 }  // namespace
 
-PoolSource pool_source(const PooledAttention& a) {
-  check_pooled(a);
-  return {a.pattern.pools, a.k, a.v, a.scored.defined() ? a.scored : a.v, a.weights, {}};
+PoolSource pool_source(const PooledAttention& args) {
+  check_pooled(args);
+  const auto& [a, p] = args;
+  return {a.pattern.pools, a.k, a.v, p.scored.defined() ? p.scored : a.v, p.weights, {}};
 }
 
-PoolSource pool_source(const PooledAttentionBackward& a) {
-  check_pooled(a);
-  RING_CHECK(a.weights.size() == a.dweights.size() && a.gates.defined() == a.dgates.defined(),
+PoolSource pool_source(const PooledAttentionBackward& args) {
+  check_pooled(args);
+  const auto& [a, p] = args;
+  RING_CHECK(p.weights.size() == p.dweights.size() && p.gates.defined() == p.dgates.defined(),
              "attention: learned pool parameters without gradients");
-  return {a.pattern.pools, a.k, a.v, a.v, a.weights, a.dweights};
+  return {a.pattern.pools, a.k, a.v, a.v, p.weights, p.dweights};
 }
 
 PoolSums::PoolSums(const PoolSource& s, std::size_t i, std::int64_t pools, const ExecContext& ctx)
@@ -86,33 +91,32 @@ Args over(const PoolKeys& pools, const PoolCall& call, Args whole) {
   return whole;
 }
 
-// Computes attention over the pools, including the gates, into out (f32) and a.lse.
-void attend_pools(const PooledAttention& a, const std::vector<PoolKeys>& all, const Tensor& out,
+// Computes attention over the pools, including the gates (undefined if there are none), into out (f32) and a.lse.
+void attend_pools(const Attention& a, const Tensor& gates, const std::vector<PoolKeys>& all, const Tensor& out,
                   const ExecContext& ctx) {
   if (a.q.dim(0) == 0) return;
   bool first = true;
   for (const PoolKeys& pools : all)
     for (const PoolCall& call : pools.calls) {
-      Attention one = over<Attention>(pools, call, a);
+      Attention one = over(pools, call, a);
       one.out = out;
       if (!std::exchange(first, false)) one.carry = out;
       attention_kernel(one, ctx);
     }
-  if (a.gates.defined()) axpby_kernel({.x = a.lse, .y = a.gates, .out = a.lse, .alpha = 1, .beta = 1}, ctx);
+  if (gates.defined()) axpby_kernel({.x = a.lse, .y = gates, .out = a.lse, .alpha = 1, .beta = 1}, ctx);
 }
 
 // Computes the gradient of the gates. Recomputes attention over the pools alone.
-void gate_backward(const PooledAttentionBackward& a, const std::vector<PoolKeys>& pools, const ExecContext& ctx) {
-  if (a.q.dim(0) == 0) return;
+void gate_backward(const PooledAttentionBackward& args, const std::vector<PoolKeys>& pools, const ExecContext& ctx) {
+  const auto& [a, p] = args;
   const Tensor pooled = ctx.empty(a.out.shape()), pooled_lse = ctx.empty(a.lse.shape());
-  const PooledAttention again(
-      {.q = a.q, .k = a.k, .v = a.v, .out = pooled, .lse = pooled_lse, .queries = {}, .keys = {}, .scale = a.scale}, {},
-      a.gates);
-  attend_pools(again, pools, pooled, ctx);
+  const Attention again{
+      .q = a.q, .k = a.k, .v = a.v, .out = pooled, .lse = pooled_lse, .queries = {}, .keys = {}, .scale = a.scale};
+  attend_pools(again, p.gates, pools, pooled, ctx);
   pool_gate_kernel({.pooled_lse = pooled_lse,
                     .lse = a.lse,
                     .gates = {},
-                    .out = a.dgates,
+                    .out = p.dgates,
                     .dout = a.dout,
                     .pooled = pooled,
                     .attended = a.out},
@@ -141,43 +145,45 @@ Tensor gradients_of(const PoolKeys& pools, const AttentionBackward& whole, const
 }  // namespace
 
 Tensor attend_to_pools(PooledAttention& args, const std::vector<PoolKeys>& pools, const ExecContext& ctx) {
-  args.pattern.pools.clear();
+  Attention& a = args.pairs;
+  a.pattern.pools.clear();
   if (pools.empty()) return {};
-  args.carry = args.out.dtype() == DType::f32 && args.out.is_contiguous() ? args.out : ctx.empty(args.out.shape());
-  PooledAttention alone = args;
-  alone.carry = {};
-  attend_pools(alone, pools, args.carry, ctx);
-  if (!args.mean_gates.defined()) return {};
-  const Tensor pooled_lse = ctx.empty(args.lse.shape());
-  copy(pooled_lse, args.lse, ctx.stream);
+  const Tensor out = a.out.dtype() == DType::f32 && a.out.is_contiguous() ? a.out : ctx.empty(a.out.shape());
+  a.carry = {};
+  attend_pools(a, args.pools.gates, pools, out, ctx);
+  a.carry = out;
+  if (!args.pools.mean_gates.defined()) return {};
+  const Tensor pooled_lse = ctx.empty(a.lse.shape());
+  copy(pooled_lse, a.lse, ctx.stream);
   return pooled_lse;
 }
 
 void write_mean_gates(const PooledAttention& args, const Tensor& pooled_lse, const ExecContext& ctx) {
-  if (!args.mean_gates.defined() || args.q.dim(0) == 0) return;
-  if (!pooled_lse.defined()) return fill_zero(args.mean_gates, ctx.stream);
-  pool_gate_kernel({pooled_lse, args.lse, args.gates, args.mean_gates}, ctx);
+  const auto& [a, p] = args;
+  if (!p.mean_gates.defined() || a.q.dim(0) == 0) return;
+  if (!pooled_lse.defined()) return fill_zero(p.mean_gates, ctx.stream);
+  pool_gate_kernel({pooled_lse, a.lse, p.gates, p.mean_gates}, ctx);
 }
 
 void attend_to_pools(PooledAttentionBackward& args, const std::vector<PoolKeys>& pools, const ExecContext& ctx) {
-  args.pattern.pools.clear();
+  auto& [a, p] = args;
+  a.pattern.pools.clear();
   if (pools.empty()) {
-    if (args.gates.defined()) fill_zero(args.dgates, ctx.stream);
+    if (p.gates.defined()) fill_zero(p.dgates, ctx.stream);
     return;
   }
-  AttentionBackward alone = args;
-  if (args.gates.defined() && args.q.dim(0) > 0) {
+  AttentionBackward alone = a;
+  if (p.gates.defined() && a.q.dim(0) > 0) {
     gate_backward(args, pools, ctx);
     // Subtracts the gates from lse instead of adding them to the scores: P of a pool is exp(score + gate - lse).
-    alone.lse = ctx.empty(args.lse.shape());
-    axpby_kernel({.x = args.lse, .y = args.gates, .out = alone.lse, .alpha = 1, .beta = -1}, ctx);
+    alone.lse = ctx.empty(a.lse.shape());
+    axpby_kernel({.x = a.lse, .y = p.gates, .out = alone.lse, .alpha = 1, .beta = -1}, ctx);
   }
-  args.carry_dq = args.dq.dtype() == DType::f32 ? args.dq : ctx.empty(args.dq.shape());
-  args.carry_dk = ctx.zeros(args.dk.shape()), args.carry_dv = ctx.zeros(args.dv.shape());
+  a.carry_dq = a.dq.dtype() == DType::f32 ? a.dq : ctx.empty(a.dq.shape());
+  a.carry_dk = ctx.zeros(a.dk.shape()), a.carry_dv = ctx.zeros(a.dv.shape());
   bool has = false;
   for (const PoolKeys& some : pools)
-    some.backward(gradients_of(some, alone, args.carry_dq, std::exchange(has, true), ctx), args.carry_dk,
-                  args.carry_dv);
+    some.backward(gradients_of(some, alone, a.carry_dq, std::exchange(has, true), ctx), a.carry_dk, a.carry_dv);
 }
 
 }  // namespace ring

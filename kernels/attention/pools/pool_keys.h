@@ -1,10 +1,10 @@
 #pragma once
 // Pools as keys: computes pools from tokens, and attention over pools. Used by pooled_attention for whole documents,
-// and by context parallelism for documents sharded among ranks (parallel/context/pools.h).
+// and by context parallelism for documents sharded among ranks (parallel/context/pools/shard_pools.h).
 
 #include <functional>
 
-#include "kernels/attention/block_pool.h"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/attention/pools/pooled_attention.h"
 
 namespace ring {
@@ -19,6 +19,9 @@ struct PoolSource {
 // Throws Error if weights or gates do not fit, if a backward lacks their gradients, or if there is dropout.
 PoolSource pool_source(const PooledAttention&);
 PoolSource pool_source(const PooledAttentionBackward&);
+
+// Returns the rows of the tokens that the pools of whole documents (pool_spans()) are made of.
+std::vector<PoolSegment> pooled_rows(const std::vector<Span>& documents, std::int32_t pool);
 
 // Tokens [N,Hk,D] from which pools are computed; `rows` says which rows make up which pools. Each pool must be
 // complete.
@@ -65,16 +68,16 @@ struct PoolKeys {
   std::function<void(const Tensor& gradients, const Tensor& dk, const Tensor& dv)> backward;
 };
 
-// Runs attention over the pools alone, with the gates. Rewrites the call in place: its pattern loses the pools, and its
-// carry and lse hold the pools' result. An attention_kernel call must follow, which adds the tokens. Returns the pools'
+// Runs attention over the pools alone, with the gates. Rewrites `pairs` in place: its pattern loses the pools, and its
+// carry and lse hold the pools' result. attention_kernel(pairs) must follow, which adds the tokens. Returns the pools'
 // log-sum-exp for write_mean_gates(), to be called after that; undefined if there are no pools or no mean gates are
 // wanted.
 Tensor attend_to_pools(PooledAttention&, const std::vector<PoolKeys>&, const ExecContext&);
 // Writes the call's mean_gates if it is defined.
 void write_mean_gates(const PooledAttention&, const Tensor& pooled_lse, const ExecContext&);
 
-// Computes the pools' part of the gradients, and writes dgates and dweights. Rewrites the call in place: its pattern
-// loses the pools, and its carries hold the pools' part of dq, dk and dv. An attention_backward_kernel call must
+// Computes the pools' part of the gradients, and writes dgates and dweights. Rewrites `pairs` in place: its
+// pattern loses the pools, and its carries hold the pools' part of dq, dk and dv. attention_backward_kernel(pairs) must
 // follow, which adds the tokens' part.
 void attend_to_pools(PooledAttentionBackward&, const std::vector<PoolKeys>&, const ExecContext&);
 

@@ -7,9 +7,8 @@
 //     gates: they weigh branches by exp(g) within the one softmax.
 //   * Without pools there is only the call for the pairs.
 
-#include <utility>
+#include <vector>
 
-#include "core/visit_all.h"
 #include "kernels/attention/attention.h"
 
 namespace ring {
@@ -24,49 +23,34 @@ std::vector<PoolWeights> pool_weights(const Tensor& flat, const Pattern&, std::i
 std::vector<PoolWeights> of_heads(const std::vector<PoolWeights>&, KvHeads);
 
 struct PoolOperands {
-  std::vector<PoolWeights> weights;  // one per size; empty if pools are means
-  Tensor scored;                     // [N,Hk,D], scored by the weights' query (x of WeightedPool); v if undefined
-  Tensor gates;                      // f32 [Hq,N], laid out as lse; 0 if undefined
+  std::vector<PoolWeights> weights{};  // one per size; empty if pools are means
+  Tensor gates{};                      // f32 [Hq,N], laid out as lse; 0 if undefined
+  Tensor scored{};                     // [N,Hk,D], scored by the weights' query (x of WeightedPool); v if undefined
   // Output, f32 [Hq,N]: for each query and head, the mean gate of its keys, weighted by their probabilities. Not
   // computed if undefined.
-  Tensor mean_gates;
+  Tensor mean_gates{};
 };
 
-// Arguments of attention_kernel. Requires whole documents, the same spans of queries and keys, and no carry. lse covers
-// tokens and pools. Throws Error if there are pools and dropout.
-struct PooledAttention : Attention, PoolOperands {
-  PooledAttention(Attention a, std::vector<PoolWeights> w = {}, Tensor g = {})
-      : Attention(std::move(a)), PoolOperands{.weights = std::move(w), .gates = std::move(g)} {}
+// pairs: the call over tokens, whose pattern also names the sizes of the pools. With pools, requires whole documents,
+// the same spans of queries and keys, no carry and no dropout. lse covers tokens and pools.
+struct PooledAttention {
+  Attention pairs;
+  PoolOperands pools{};
 };
 // Overwrites out, lse and, if it is defined and the pattern has pools, mean_gates.
 void pooled_attention(PooledAttention, const ExecContext&);
 
 struct PoolBackwardOperands {
-  std::vector<PoolWeights> weights, dweights;  // dweights: f32, overwritten; unchanged for sizes without any pool
-  Tensor gates, dgates;                        // dgates: f32 [Hq,N], overwritten
+  std::vector<PoolWeights> weights{}, dweights{};  // dweights: f32, overwritten; unchanged for sizes without any pool
+  Tensor gates{}, dgates{};                        // dgates: f32 [Hq,N], overwritten
 };
 
-// Arguments of attention_backward_kernel, with the same requirements. Gradients of pools are added to the gradients of
-// their tokens in f32.
-struct PooledAttentionBackward : AttentionBackward, PoolBackwardOperands {
-  PooledAttentionBackward(AttentionBackward a, std::vector<PoolWeights> w = {}, std::vector<PoolWeights> dw = {})
-      : AttentionBackward(std::move(a)), PoolBackwardOperands{.weights = std::move(w), .dweights = std::move(dw)} {}
+// Has the same requirements. Gradients of pools are added to the gradients of their tokens in f32.
+struct PooledAttentionBackward {
+  AttentionBackward pairs;
+  PoolBackwardOperands pools{};
 };
 // Overwrites dq, dk, dv and, if the pattern has pools, dweights and dgates.
 void pooled_attention_backward(PooledAttentionBackward, const ExecContext&);
-
-// Calls f with a reference to each tensor of a call, including those in vectors.
-template <class Fn>
-void for_each_tensor(PooledAttention& a, const Fn& f) {
-  static_assert(sizeof(a) == sizeof(Attention) + sizeof(PoolOperands), "all members are those of the bases");
-  visit_all<Tensor>(static_cast<Attention&>(a), f);
-  visit_all<Tensor>(static_cast<PoolOperands&>(a), f);
-}
-template <class Fn>
-void for_each_tensor(PooledAttentionBackward& a, const Fn& f) {
-  static_assert(sizeof(a) == sizeof(AttentionBackward) + sizeof(PoolBackwardOperands), "likewise");
-  visit_all<Tensor>(static_cast<AttentionBackward&>(a), f);
-  visit_all<Tensor>(static_cast<PoolBackwardOperands&>(a), f);
-}
 
 }  // namespace ring

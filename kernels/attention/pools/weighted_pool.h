@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/attention/block_pool.h"
+#include "kernels/attention/pools/block_pool.h"
 
 namespace ring {
 

@@ -4,7 +4,6 @@
 
 #include <memory>
 
-#include "kernels/attention/pools.h"
 #include "kernels/attention/pools/pool_keys.h"
 
 namespace ring {
@@ -41,19 +40,31 @@ std::vector<PoolKeys> pools_of_documents(const PoolSource& source, const std::ve
 
 }  // namespace
 
+std::vector<PoolSegment> pooled_rows(const std::vector<Span>& documents, std::int32_t pool) {
+  std::vector<PoolSegment> rows;
+  std::int32_t out = 0;
+  for (const Span& s : documents) {
+    rows.push_back({.first = s.first, .count = count_pools(s, pool) * pool, .out = out});
+    out += count_pools(s, pool);
+  }
+  return rows;
+}
+
 void pooled_attention(PooledAttention args, const ExecContext& ctx) {
-  if (args.pattern.pools.empty()) return attention_kernel(args, ctx);
-  check_whole(args, args.carry.defined());
-  const Tensor pooled_lse = attend_to_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
-  attention_kernel(args, ctx);
+  const Attention& a = args.pairs;
+  if (a.pattern.pools.empty()) return attention_kernel(a, ctx);
+  check_whole(a, a.carry.defined());
+  const Tensor pooled_lse = attend_to_pools(args, pools_of_documents(pool_source(args), a.keys, ctx), ctx);
+  attention_kernel(a, ctx);
   write_mean_gates(args, pooled_lse, ctx);
 }
 
 void pooled_attention_backward(PooledAttentionBackward args, const ExecContext& ctx) {
-  if (args.pattern.pools.empty()) return attention_backward_kernel(args, ctx);
-  check_whole(args, args.carry_dq.defined() || args.carry_dk.defined());
-  attend_to_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
-  attention_backward_kernel(args, ctx);
+  const AttentionBackward& a = args.pairs;
+  if (a.pattern.pools.empty()) return attention_backward_kernel(a, ctx);
+  check_whole(a, a.carry_dq.defined() || a.carry_dk.defined());
+  attend_to_pools(args, pools_of_documents(pool_source(args), a.keys, ctx), ctx);
+  attention_backward_kernel(a, ctx);
 }
 
 }  // namespace ring

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/checked.h"
-#include "kernels/attention/block_pool.h"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/rows.h"
 
 namespace ring {

@@ -29,7 +29,7 @@ struct SelectedRows {
 // (FlexPrefill, Lai et al. 2025, and XAttention, Xu et al. 2025, also take blocks until their estimated weights reach a
 // share, without the cap `keep`). If the largest score is infinite, the candidates equal to it share the whole sum.
 // A head with another rule keeps the blocks up to i that the rule keeps.
-//   queries, keys  f32 [*,Hk,D], contiguous: means per block (block_pool.h).
+//   queries, keys  f32 [*,Hk,D], contiguous: means per block (pools/block_pool.h).
 //   bits           i32 [*,Hk,words]; whole rows are written.
 //   scores         f32 [*,Hk,blocks], contiguous, in the same rows as bits: if defined, they replace the dot products,
 //                  and queries and keys are undefined.

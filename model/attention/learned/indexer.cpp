@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "autograd/block_owners.h"
+#include "autograd/learned/block_owners.h"
 #include "core/checked.h"
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/selected/block_mass.h"

@@ -3,8 +3,8 @@
 // tokens are projected to small queries, keys and weights (kernels/attention/learned/block_index.h), which score the
 // blocks.
 
-#include "autograd/block_means.h"
-#include "autograd/indexer.h"
+#include "autograd/learned/indexer.h"
+#include "autograd/selected/block_means.h"
 #include "model/config.h"
 #include "model/params.h"
 

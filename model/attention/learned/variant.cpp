@@ -84,7 +84,7 @@ class LearnedBlocksOfLayer final : public AttentionVariant {
     call.options.selection = &selection;
     if (mass.defined())
       call.options.watch = [mass, &ctx = run.ctx, next = call.options.watch](const PooledAttention& a, KvHeads heads) {
-        add_mass(mass, a, heads, ctx);
+        add_mass(mass, a.pairs, heads, ctx);
         if (next) next(a, heads);
       };
     const Var y = attend();

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "core/checked.h"
-#include "kernels/attention/block_pool.h"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/attention/pools/gated_decode.h"
 #include "kernels/attention/pools/pooled_attention.h"
 #include "kernels/attention/pools/weighted_pool.h"

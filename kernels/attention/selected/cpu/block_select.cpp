@@ -6,8 +6,8 @@
 #include <cmath>
 #include <span>
 
-#include "kernels/attention/block_pool.h"
 #include "kernels/attention/cpu/common.h"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/cpu/vec.h"
 
 namespace ring::cpu {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "kernels/attention/block_pool.h"
 #include "kernels/attention/cuda/documents.cuh"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/attention/selection.h"
 #include "kernels/cuda/launch.h"
 

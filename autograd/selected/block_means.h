@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "autograd/context_exchange.h"
-#include "kernels/attention/block_pool.h"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/attention/selected/block_select.h"
 
 namespace ring {

@@ -2,7 +2,7 @@
 // Measures, in watched steps, the share of attention's pairs and weights that the kept blocks have
 // (kernels/attention/selected/attention_recall.h).
 
-#include "autograd/ops/attend.h"
+#include "autograd/context_exchange.h"
 
 namespace ring {
 

@@ -3,7 +3,7 @@
 // shards, so that all ranks agree without a message.
 
 #include "autograd/context_exchange.h"
-#include "kernels/attention/block_pool.h"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/row_copy.h"
 
 namespace ring {

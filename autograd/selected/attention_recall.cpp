@@ -1,4 +1,4 @@
-#include "autograd/ops/attention_recall.h"
+#include "autograd/selected/attention_recall.h"
 
 #include <algorithm>
 #include <map>
@@ -138,7 +138,7 @@ void RecallStats::add(const Attention& computed, KvHeads heads) {
 void RecallStats::add(const Attention& computed, const std::shared_ptr<const ContextShards>& shared,
                       ContextExchange& exchange) {
   const ContextShards& shards = *shared;
-  const auto attend = [&](const Attention& a, const ExecContext& ctx) { exchange.forward(a, shared, ctx, {}); };
+  const auto attend = [&](const Attention& a, const ExecContext& ctx) { exchange.forward({a}, shared, ctx, {}); };
   Attention a = of_tokens(computed, attend, ctx_);
   const std::int64_t heads = a.q.dim(1);
   a.k = a.v = exchange.all_rows(a.k, shards, ctx_);

@@ -1,4 +1,4 @@
-#include "autograd/indexer.h"
+#include "autograd/learned/indexer.h"
 
 #include "kernels/matmul.h"
 

@@ -1,8 +1,6 @@
-#include "parallel/context/pool_plan.h"
+#include "parallel/context/pools/pool_plan.h"
 
 #include <algorithm>
-
-#include "kernels/attention/pools.h"
 
 namespace ring {
 namespace {

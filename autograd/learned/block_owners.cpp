@@ -1,8 +1,8 @@
-#include "autograd/block_owners.h"
+#include "autograd/learned/block_owners.h"
 
 #include <algorithm>
 
-#include "autograd/block_means.h"
+#include "autograd/selected/block_means.h"
 #include "kernels/row_copy.h"
 
 namespace ring {

@@ -1,4 +1,4 @@
-#include "parallel/context/pools.h"
+#include "parallel/context/pools/shard_pools.h"
 
 #include <algorithm>
 #include <memory>
@@ -13,11 +13,10 @@ namespace {
 // The pools of one size; this rank makes some of them.
 class ShardedPools {
  public:
-  ShardedPools(const PoolSource& source, std::size_t i, const PoolPlan& plan, ContextExchange& exchange,
-               const SendTokens& send, const ExecContext& ctx)
+  ShardedPools(const PoolSource& source, std::size_t i, const PoolPlan& plan, ContextParallel& exchange,
+               const ExecContext& ctx)
       : plan_(plan),
         exchange_(exchange),
-        send_(send),
         ctx_(ctx),
         sums_(source, i, plan.pools.tokens(plan.pools.rank), ctx),
         whole_{source.k, source.v, source.scored, plan.whole} {
@@ -64,7 +63,7 @@ class ShardedPools {
     for (std::size_t m = 0; m < out.size(); ++m)
       for (std::int64_t i = 0; i < count; ++i)
         move_all(part(out[m], i), tokens[static_cast<std::size_t>(i)], plan_.sends[m].moves);
-    if (plan_.any_travels) send_(transfers(plan_.sends, out), transfers(plan_.receives, in));
+    if (plan_.any_travels) send(transfers(plan_.sends, out), transfers(plan_.receives, in));
     for (std::size_t m = 0; m < in.size(); ++m)
       for (std::int64_t i = 0; i < count; ++i) move_all(part(parts, i), part(in[m], i), plan_.receives[m].moves);
     return {part(parts, 0), part(parts, 1), part(parts, scores_values ? 1 : 2), plan_.parts};
@@ -79,7 +78,7 @@ class ShardedPools {
       for (int i = 0; i < 2; ++i)
         for (const RowMove& r : plan_.receives[m].moves)
           move_rows(part(out[m], i), part(parts, i), {.to = r.first, .first = r.to, .count = r.count}, ctx_);
-    send_(transfers(plan_.receives, out), transfers(plan_.sends, in));
+    send(transfers(plan_.receives, out), transfers(plan_.sends, in));
     for (std::size_t m = 0; m < in.size(); ++m) add_all(gradients, in[m], plan_.sends[m].moves);
   }
 
@@ -104,13 +103,16 @@ class ShardedPools {
     for (std::size_t m = 0; m < of.size(); ++m) all.push_back({tensors[m], of[m].peer});
     return all;
   }
+  // Runs an exchange that is ordered like a kernel on the stream.
+  void send(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives) const {
+    exchange_.exchange(sends, receives, ctx_).wait(ctx_.stream);
+  }
   void move_all(const Tensor& dst, const Tensor& src, const std::vector<RowMove>& moves) const {
     for (const RowMove& m : moves) move_rows(dst, src, m, ctx_);
   }
 
   const PoolPlan& plan_;
-  ContextExchange& exchange_;
-  SendTokens send_;
+  ContextParallel& exchange_;
   const ExecContext& ctx_;
   PoolSums sums_;
   PoolTokens whole_, parts_;
@@ -144,20 +146,12 @@ PoolPlans pool_plans(const ContextShards& shards, const std::vector<std::int32_t
   return plans;
 }
 
-const PoolPlans& PoolPlanCache::get(const std::shared_ptr<const ContextShards>& shards,
-                                    const std::vector<std::int32_t>& sizes) {
-  if (shards != shards_) plans_.clear();
-  shards_ = shards;
-  const auto found = plans_.find(sizes);
-  return found != plans_.end() ? found->second : plans_.emplace(sizes, pool_plans(*shards, sizes)).first->second;
-}
-
 std::vector<PoolKeys> pools_of_shards(const PoolSource& source, const PoolPlans& plans, const ContextShards& shards,
-                                      ContextExchange& exchange, const SendTokens& send, const ExecContext& ctx) {
+                                      ContextParallel& exchange, const ExecContext& ctx) {
   std::vector<PoolKeys> all;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (plans[i].pools.tokens() == 0) continue;
-    const auto made = std::make_shared<ShardedPools>(source, i, plans[i], exchange, send, ctx);
+    const auto made = std::make_shared<ShardedPools>(source, i, plans[i], exchange, ctx);
     all.push_back(made->keys());
     all.back().calls = calls_of(plans[i], shards);
     all.back().backward = [made](const Tensor& gradients, const Tensor& dk, const Tensor& dv) {

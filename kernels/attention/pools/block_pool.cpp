@@ -1,4 +1,4 @@
-#include "kernels/attention/block_pool.h"
+#include "kernels/attention/pools/block_pool.h"
 
 namespace ring {
 namespace {

@@ -1,4 +1,4 @@
-#include "autograd/block_means.h"
+#include "autograd/selected/block_means.h"
 
 #include <algorithm>
 #include <utility>

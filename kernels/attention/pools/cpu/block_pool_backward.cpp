@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/attention/block_pool.h"
 #include "kernels/attention/cpu/common.h"
+#include "kernels/attention/pools/block_pool.h"
 
 namespace ring::cpu {
 namespace {

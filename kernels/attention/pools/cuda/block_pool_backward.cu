@@ -1,6 +1,6 @@
 // Gradient of block means.
-#include "kernels/attention/block_pool.h"
 #include "kernels/attention/cuda/documents.cuh"
+#include "kernels/attention/pools/block_pool.h"
 #include "kernels/cuda/launch.h"
 
 namespace ring::cuda {

@@ -1,0 +1,26 @@
+#pragma once
+// The schedule all_to_all: sends each rank all rows of some heads, and sends the results back.
+
+#include <functional>
+#include <vector>
+
+#include "parallel/context/exchange.h"
+
+namespace ring {
+
+// Tensors of a rank: its n rows of all heads, or all N rows of a group of its heads.
+struct HeadTensors {
+  std::vector<Tensor> by_row;   // [n,H,D]; inputs have one type and one D
+  std::vector<Tensor> by_head;  // f32 [H,n]; may be undefined, and is then undefined for groups, too
+};
+
+// Computes the results of a group of KV heads, which are counted among those of all ranks. Rows are in the
+// micro-batch's order.
+using ComputeHeads = std::function<void(KvHeads, const HeadTensors& inputs, const HeadTensors& results)>;
+
+// Overwrites this rank's rows of the results. A rank's heads are split into groups: one group is in transfer while the
+// previous one is computed. Throws Error if the ranks do not divide the KV heads. Collective.
+void exchange_heads(const HeadTensors& inputs, const HeadTensors& results, std::int64_t kv_heads, const ContextShards&,
+                    ContextTransfers&, const ComputeHeads&, const ExecContext&);
+
+}  // namespace ring

@@ -1,0 +1,110 @@
+// Attention by the schedule all_to_all: selects blocks, makes pools and calls watches as for whole sequences, because
+// each rank has all rows of its heads.
+
+#include "kernels/attention/selected/block_select.h"
+#include "parallel/context/head_exchange.h"
+#include "parallel/context/heads.h"
+#include "parallel/context/rows.h"
+
+namespace ring {
+namespace {
+
+class AttentionByHeads final : public ContextParallel {
+ public:
+  explicit AttentionByHeads(Communicator& comm) : ContextParallel(comm) {}
+  std::string_view schedule() const override { return "all_to_all"; }
+
+  BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
+                         const ExecContext& ctx, const AttentionWatch& watch) override {
+    const Attention& a = args.pairs;
+    const PoolOperands& pools = args.pools;
+    BlockSelection selection = a.selection;
+    std::vector<Tensor> inputs = {a.q, a.k, a.v};
+    if (pools.scored.defined()) inputs.push_back(pools.scored);
+    const auto compute = [&](KvHeads heads, const HeadTensors& in, const HeadTensors& results) {
+      PooledAttention some{{}, {of_heads(pools.weights, heads), in.by_head[0], {}, results.by_head[1]}};
+      Attention& pairs = some.pairs;
+      set_up(pairs, a, in, heads, shards, ctx);
+      pairs.out = results.by_row[0], pairs.lse = results.by_head[0];
+      if (pools.scored.defined()) some.pools.scored = in.by_row[3];
+      if (!a.selection.bits.defined()) {
+        pairs.selection = select_blocks(pairs.pattern, pairs.q, pairs.k, a.scale, shards->documents, ctx);
+        add_part(selection, pairs.selection, heads, a.k.dim(1), ctx);
+      }
+      pooled_attention(some, ctx);
+      if (watch) watch(some, among_own(heads, a.k.dim(1)));
+    };
+    exchange_heads({inputs, {pools.gates}}, {{a.out}, {a.lse, pools.mean_gates}}, a.k.dim(1), *shards, *this, compute,
+                   ctx);
+    return selection;
+  }
+
+  void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
+                const ExecContext& ctx) override {
+    const AttentionBackward& a = args.pairs;
+    const PoolBackwardOperands& pools = args.pools;
+    const auto compute = [&](KvHeads heads, const HeadTensors& in, const HeadTensors& results) {
+      AttentionBackward pairs;
+      set_up(pairs, a, in, heads, shards, ctx);
+      pairs.out = in.by_row[3], pairs.dout = in.by_row[4], pairs.lse = in.by_head[0];
+      pairs.dq = results.by_row[0], pairs.dk = results.by_row[1], pairs.dv = results.by_row[2];
+      pooled_attention_backward(
+          {pairs, {of_heads(pools.weights, heads), of_heads(pools.dweights, heads), in.by_head[1], results.by_head[0]}},
+          ctx);
+    };
+    exchange_heads({{a.q, a.k, a.v, a.out, a.dout}, {a.lse, pools.gates}}, {{a.dq, a.dk, a.dv}, {pools.dgates}},
+                   a.k.dim(1), *shards, *this, compute, ctx);
+  }
+
+  SelectionPart selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+                               std::int64_t kv_heads) override {
+    const std::int64_t count = kv_heads / comm_.size();
+    const KvHeads own{comm_.rank() * count, count};
+    return {own, own_patterns_.get(shards, pattern, kv_heads, own), shards->documents};
+  }
+
+ private:
+  // Returns a group of this rank's KV heads, counted among this rank's.
+  KvHeads among_own(KvHeads heads, std::int64_t kv_heads) const {
+    return {heads.first - comm_.rank() * (kv_heads / comm_.size()), heads.count};
+  }
+
+  // Sets the arguments that the forward and the backward of a group share. A given selection is for this rank's heads.
+  template <class Args>
+  void set_up(Args& some, const Args& all, const HeadTensors& in, KvHeads heads,
+              const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx) {
+    const std::int64_t kv_heads = all.k.dim(1);
+    some.q = in.by_row[0], some.k = in.by_row[1], some.v = in.by_row[2];
+    some.queries = some.keys = shards->documents;
+    some.scale = all.scale;
+    some.pattern = patterns_.get(shards, all.pattern, kv_heads, heads);
+    // Masks are those without context parallelism: this rank has all rows, in the micro-batch's order.
+    some.dropout = all.dropout;
+    some.dropout.rows = {};
+    some.dropout.first_head += heads.first * (all.q.dim(1) / kv_heads);
+    if (all.selection.bits.defined())
+      some.selection = of_heads(all.selection, among_own(heads, kv_heads), some.pattern, ctx);
+  }
+
+  // Copies a group's selection into the selection of all heads of this rank. Groups that do not select leave zeros.
+  void add_part(BlockSelection& own, const BlockSelection& some, KvHeads heads, std::int64_t kv_heads,
+                const ExecContext& ctx) const {
+    const std::int64_t count = kv_heads / comm_.size();
+    if (heads.count == count) own = some;
+    if (heads.count == count || !some.bits.defined()) return;
+    const std::int64_t rows = some.bits.dim(0);
+    if (!own.bits.defined()) own.bits = ctx.zeros({rows, count, some.bits.dim(2)}, DType::i32);
+    const KvHeads part = among_own(heads, kv_heads);
+    move_rows(own.bits.narrow(1, part.first, part.count), some.bits, {.count = rows}, ctx);
+  }
+
+  HeadPatterns patterns_, own_patterns_;  // patterns of groups; patterns of all heads of this rank
+};
+
+}  // namespace
+
+std::unique_ptr<ContextParallel> make_all_to_all(Communicator& comm) {
+  return std::make_unique<AttentionByHeads>(comm);
+}
+
+}  // namespace ring
