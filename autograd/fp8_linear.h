@@ -29,6 +29,9 @@ struct Fp8Linear {
   // gradient slots of w and b are bound.
   const Fp8Matrix* gathered = nullptr;
   bool swiglu = false;  // the GEMMs' input is swiglu(x), computed in FP8; x is [N,2K]
+  // With `swiglu`: rounds x to FP8 in blocks of rows before SwiGLU reads it, and saves it so for the backward. K is
+  // then a multiple of 128. The gradient passes through the rounding unchanged.
+  bool fp8_gate_up = false;
 };
 
 // Same as linear() (autograd/ops.h), with FP8 operands in all three GEMMs. Saves the transposed FP8 copy of the input

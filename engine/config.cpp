@@ -65,6 +65,10 @@ void precision_fields(TrainConfig& c, Fields& f) {
     docs_page("fp8.md#when-to-use-it"));
   f("linears_except", c.linears_except, "names of weights, with * and ?, whose layers train.linears leaves unchanged",
     at_most_items(1024), docs_page("fp8.md#when-to-use-it"));
+  f("swiglu_inputs", c.swiglu_inputs,
+    "gate and up of an MLP with FP8 layers: auto = as train.precision; fp8 = rounded and saved in e4m3",
+    choices<SwiGluInputs>({{"auto", SwiGluInputs::automatic}, {"fp8", SwiGluInputs::fp8}}),
+    docs_page("fp8.md#gate-and-up-in-fp8"));
 }
 
 void memory_fields(TrainConfig& c, Fields& f) {
@@ -227,7 +231,8 @@ void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
 // without its vocabulary (which may be taken from the corpus).
 void validate_parameters(const Config& c, std::vector<SettingProblem>& errors) {
   constexpr std::int64_t kMaxLayers = 1000;  // naming more layers takes seconds, so they are checked when a run starts
-  const bool plain = !linear_formats().contains(c.train.linears) && c.train.linears_except.empty();
+  const bool plain = !linear_formats().contains(c.train.linears) && c.train.linears_except.empty() &&
+                     c.train.swiglu_inputs == SwiGluInputs::automatic;
   if ((c.optimizer.groups.empty() && plain) || c.model.layers > kMaxLayers) return;
   ModelConfig named = c.model;
   named.attention = {};
@@ -310,7 +315,9 @@ void check_tokens_at_once(const char* rows_option, std::int64_t rows, std::int64
        " tokens. Set at most ", std::max<std::int64_t>(1, kMaxTokensAtOnce / context), ", or a shorter context");
 }
 
-LinearsConfig linears_of(const TrainConfig& c) { return {c.linears, c.linears_except}; }
+LinearsConfig linears_of(const TrainConfig& c) {
+  return {c.linears, c.linears_except, c.swiglu_inputs == SwiGluInputs::fp8};
+}
 
 bool may_offload(const Config& c) {
   if (c.train.activation_offload != Switch::automatic) return c.train.activation_offload == Switch::on;

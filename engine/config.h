@@ -27,6 +27,7 @@ inline constexpr std::int64_t kAutoMlpChunk = -1;
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class PrecisionChoice : std::uint8_t { automatic, bf16, fp32, tf32 };
 enum class RecomputeChoice : std::uint8_t { automatic, none, attention, mlp, block, full };
+enum class SwiGluInputs : std::uint8_t { automatic, fp8 };
 enum class Switch : std::uint8_t { automatic, on, off };
 enum class OnBadStep : std::uint8_t { stop, skip, rollback };
 
@@ -66,6 +67,7 @@ struct TrainConfig {
   PrecisionChoice precision = PrecisionChoice::automatic;
   std::string linears = "auto";  // auto, bf16 or one of linear_formats()
   std::vector<std::string> linears_except;
+  SwiGluInputs swiglu_inputs = SwiGluInputs::automatic;
   RecomputeChoice recompute = RecomputeChoice::automatic;
   double memory_budget = 0;
   std::int64_t mlp_chunk = 0;

@@ -118,10 +118,17 @@ bool masters_may_leave(const Config& c) {
          c.train.diagnostics_interval == 0;
 }
 
+// Returns true if train.swiglu_inputs: fp8 is possible (bind_linears()) and not set.
+bool may_round_swiglu_inputs(const Config& c) {
+  return c.train.swiglu_inputs == SwiGluInputs::automatic && linear_formats().contains(c.train.linears) &&
+         swiglu_inputs_misfit(c.model.resolved(), narrow<int>(c.parallel.tp)).empty();
+}
+
 // Adds the settings that save memory only on GPUs: on a CPU, device and host share one memory, and training is in fp32.
 void add_remedies_of_gpu(const Config& c, std::vector<std::string>& remedies) {
   if (c.run.device != DeviceChoice::cuda) return;
   if (c.train.activation_offload == Switch::off) remedies.emplace_back("set train.activation_offload: auto");
+  if (may_round_swiglu_inputs(c)) remedies.emplace_back("set train.swiglu_inputs: fp8");
   const StateOffload now = c.optimizer.offload;
   std::vector<std::string> more;
   if (now == StateOffload::none) more.emplace_back("states");

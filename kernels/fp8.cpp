@@ -31,13 +31,13 @@ void check_rows(std::string_view op, std::string_view name, const Tensor& t, con
              "multiples of ", kRowBytes, " bytes");
 }
 
-void check_matrix(std::string_view op, std::string_view name, const Fp8Matrix& m, std::int64_t rows,
-                  std::int64_t columns) {
+}  // namespace
+
+void check_fp8_matrix(std::string_view op, std::string_view name, const Fp8Matrix& m, std::int64_t rows,
+                      std::int64_t columns) {
   check_rows(op, str(name, ".values"), m.values, {rows, columns}, DType::u8);
   check_rows(op, str(name, ".scales"), m.scales, scales_shape(rows, columns, m.blocks), DType::f32);
 }
-
-}  // namespace
 
 Fp8Matrix empty_fp8(std::int64_t rows, std::int64_t columns, Fp8Blocks blocks, const ExecContext& ctx,
                     Lifetime lifetime) {
@@ -50,8 +50,8 @@ void check(const QuantizeFp8& q) {
   RING_CHECK(q.x.defined() && q.x.shape().size() == 2 && (q.x.dim(1) <= 1 || q.x.stride(1) == 1), op, ": x is ",
              describe(q.x), ", expected a matrix with unit last stride");
   const std::int64_t rows = q.x.dim(0), columns = q.x.dim(1);
-  if (q.out.defined()) check_matrix(op, "out", q.out, rows, columns);
-  if (q.transposed.defined()) check_matrix(op, "transposed", q.transposed, columns, rows);
+  if (q.out.defined()) check_fp8_matrix(op, "out", q.out, rows, columns);
+  if (q.transposed.defined()) check_fp8_matrix(op, "transposed", q.transposed, columns, rows);
   RING_CHECK(!q.out.defined() || !q.transposed.defined() || q.out.blocks == q.transposed.blocks, op,
              ": out and transposed differ in their blocks");
   const bool tensorwise = is_tensorwise(q.out, q.transposed, q.max);
@@ -67,10 +67,21 @@ void check(const TransposeFp8& t) {
   constexpr std::string_view op = "transpose_fp8";
   RING_CHECK(t.x.defined() && t.x.values.shape().size() == 2, op, ": x is ", describe(t.x.values),
              ", expected a matrix");
-  check_matrix(op, "x", t.x, t.x.values.dim(0), t.x.values.dim(1));
-  check_matrix(op, "out", t.out, t.x.values.dim(1), t.x.values.dim(0));
+  check_fp8_matrix(op, "x", t.x, t.x.values.dim(0), t.x.values.dim(1));
+  check_fp8_matrix(op, "out", t.out, t.x.values.dim(1), t.x.values.dim(0));
   RING_CHECK(t.x.blocks == t.out.blocks && t.x.blocks != Fp8Blocks::rows, op,
              ": x and out must both have square blocks or one scale per tensor");
+}
+
+void check(const DequantizeFp8& d) {
+  constexpr std::string_view op = "dequantize_fp8";
+  RING_CHECK(d.x.defined() && d.x.values.shape().size() == 2 && d.x.blocks == Fp8Blocks::rows, op, ": x is ",
+             describe(d.x.values), ", expected a matrix with blocks of rows");
+  check_fp8_matrix(op, "x", d.x, d.x.values.dim(0), d.x.values.dim(1));
+  check_shape(op, "out", d.out, d.x.values.shape());
+  RING_CHECK(
+      (d.out.dtype() == DType::f32 || d.out.dtype() == DType::bf16) && (d.out.dim(1) <= 1 || d.out.stride(1) == 1), op,
+      ": out is ", describe(d.out), ", expected f32 or bf16 with unit last stride");
 }
 
 void check(const MatmulFp8& m) {
@@ -78,8 +89,8 @@ void check(const MatmulFp8& m) {
   RING_CHECK(m.c.defined() && m.c.shape().size() == 2 && m.a.defined() && m.a.values.shape().size() == 2, op, ": c is ",
              describe(m.c), ", a is ", describe(m.a.values), ", expected matrices");
   const std::int64_t k = m.a.values.dim(1);
-  check_matrix(op, "a", m.a, m.c.dim(0), k);
-  check_matrix(op, "b", m.b, m.c.dim(1), k);
+  check_fp8_matrix(op, "a", m.a, m.c.dim(0), k);
+  check_fp8_matrix(op, "b", m.b, m.c.dim(1), k);
   RING_CHECK(m.a.blocks != Fp8Blocks::squares, op, ": a has square blocks, expected blocks of rows or one scale");
   RING_CHECK((m.a.blocks == Fp8Blocks::tensor) == (m.b.blocks == Fp8Blocks::tensor), op,
              ": one of a and b is tensorwise, the other blockwise");

@@ -86,6 +86,9 @@ struct Fp8Matrix {
 
   bool defined() const { return values.defined(); }
 };
+// Throws Error naming op and argument unless `m` is a matrix [rows,columns] with the alignment above.
+void check_fp8_matrix(std::string_view op, std::string_view name, const Fp8Matrix& m, std::int64_t rows,
+                      std::int64_t columns);
 // Returns a matrix of unspecified contents.
 Fp8Matrix empty_fp8(std::int64_t rows, std::int64_t columns, Fp8Blocks, const ExecContext&, Lifetime = Lifetime::step);
 
@@ -132,6 +135,16 @@ inline Cost cost(const TransposeFp8& t) {
   return cost_of(t.x.values, {t.x.values, t.x.scales, t.out.values, t.out.scales});
 }
 inline constinit Kernel<TransposeFp8> transpose_fp8_kernel{"transpose_fp8"};
+
+// Writes the elements of x [R,K], rounded to the type of `out`, f32 or bf16 [R,K] with unit last stride. Blocks of x
+// are rows. bf16 represents all elements of at least 2^-129 exactly.
+struct DequantizeFp8 {
+  Fp8Matrix x;
+  Tensor out;
+};
+void check(const DequantizeFp8&);  // throws Error if shapes, types or blocks do not fit
+inline Cost cost(const DequantizeFp8& d) { return cost_of(d.out, {d.x.values, d.x.scales, d.out}); }
+inline constinit Kernel<DequantizeFp8> dequantize_fp8_kernel{"dequantize_fp8"};
 
 // c [M,N] = a b^T + bias + residual, or c += a b^T if `accumulate`, with a [M,K] and b [N,K]. FLOPs: 2 M N K. A linear
 // layer has three such GEMMs:

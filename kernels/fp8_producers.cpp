@@ -25,6 +25,24 @@ void check_outputs(std::string_view op, const Args& a, const Tensor& result) {
   check(QuantizeFp8{result, a.out, a.transposed, a.max});
 }
 
+// Returns gate_up, or the values of the same matrix in FP8.
+template <class Args>
+const Tensor& gate_up_of(const Args& a) {
+  return a.gate_up.defined() ? a.gate_up : a.fp8_gate_up.values;
+}
+template <class Args>
+void check_gate_up(std::string_view op, const Args& a) {
+  RING_CHECK(a.gate_up.defined() != a.fp8_gate_up.defined(), op, ": expected gate_up or fp8_gate_up, got ",
+             a.gate_up.defined() ? "both" : "neither");
+  const Tensor& t = gate_up_of(a);
+  check_input(op, "gate_up", t);
+  RING_CHECK(t.dim(1) % 2 == 0, op, ": gate_up ", describe(t), " has an odd number of columns");
+  if (a.gate_up.defined()) return;
+  check_fp8_matrix(op, "fp8_gate_up", a.fp8_gate_up, t.dim(0), t.dim(1));
+  RING_CHECK(a.fp8_gate_up.blocks == Fp8Blocks::rows && t.dim(1) % (2 * kFp8Block) == 0, op, ": fp8_gate_up is ",
+             describe(t), ", expected blocks of rows, and whole blocks of gate and up");
+}
+
 // Runs an op as part of another op. Observers are not called for it, since they see the other op.
 template <class Args>
 void run_part(const Kernel<Args>& slot, const Args& args, const ExecContext& ctx) {
@@ -41,17 +59,18 @@ void check(const RmsNormFp8& a) {
   check_outputs(kNorm, a, a.x);
 }
 void check(const SwiGluFp8& a) {
-  check_input(kSwiGlu, "gate_up", a.gate_up);
-  RING_CHECK(a.gate_up.dim(1) % 2 == 0, kSwiGlu, ": gate_up ", describe(a.gate_up), " has an odd number of columns");
-  check_outputs(kSwiGlu, a, a.gate_up.narrow(1, 0, a.gate_up.dim(1) / 2));
+  check_gate_up(kSwiGlu, a);
+  const Tensor& gate_up = gate_up_of(a);
+  check_outputs(kSwiGlu, a, gate_up.narrow(1, 0, gate_up.dim(1) / 2));
 }
 void check(const SwiGluBackwardFp8& a) {
-  check_input(kSwiGluBackward, "gate_up", a.gate_up);
+  check_gate_up(kSwiGluBackward, a);
   check_input(kSwiGluBackward, "dy", a.dy);
-  RING_CHECK(
-      a.gate_up.dim(1) == 2 * a.dy.dim(1) && a.gate_up.dim(0) == a.dy.dim(0) && a.gate_up.dtype() == a.dy.dtype(),
-      kSwiGluBackward, " of ", describe(a.gate_up), " with dy ", describe(a.dy));
-  check_outputs(kSwiGluBackward, a, a.gate_up);
+  const Tensor& gate_up = gate_up_of(a);
+  RING_CHECK(gate_up.dim(1) == 2 * a.dy.dim(1) && gate_up.dim(0) == a.dy.dim(0) &&
+                 (!a.gate_up.defined() || gate_up.dtype() == a.dy.dtype()),
+             kSwiGluBackward, " of ", describe(gate_up), " with dy ", describe(a.dy));
+  check_outputs(kSwiGluBackward, a, gate_up);
 }
 
 void check(const RopeFp8& a) {
@@ -70,10 +89,12 @@ Cost cost(const RmsNormFp8& a) {
   return cost_of(a.x, {a.x, a.w, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
 }
 Cost cost(const SwiGluFp8& a) {
-  return cost_of(a.gate_up, {a.gate_up, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
+  return cost_of(gate_up_of(a), {gate_up_of(a), a.fp8_gate_up.scales, a.out.values, a.out.scales, a.transposed.values,
+                                 a.transposed.scales});
 }
 Cost cost(const SwiGluBackwardFp8& a) {
-  return cost_of(a.gate_up, {a.gate_up, a.dy, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
+  return cost_of(gate_up_of(a), {gate_up_of(a), a.fp8_gate_up.scales, a.dy, a.out.values, a.out.scales,
+                                 a.transposed.values, a.transposed.scales});
 }
 Cost cost(const RopeFp8& a) {
   return cost_of(a.x, {a.x, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
@@ -81,10 +102,12 @@ Cost cost(const RopeFp8& a) {
 
 // On CPUs the ops run separately, with the result between them. On GPUs the rotation has a table of its angles.
 std::size_t scratch_bytes(const SwiGluFp8& a, const ExecContext& ctx) {
-  return ctx.stream.device().backend == Backend::cpu ? a.gate_up.bytes() / 2 : 0;
+  if (ctx.stream.device().backend != Backend::cpu) return 0;
+  return a.gate_up.defined() ? a.gate_up.bytes() / 2
+                             : static_cast<std::size_t>(a.fp8_gate_up.values.numel()) * size_of(a.dtype);
 }
 std::size_t scratch_bytes(const SwiGluBackwardFp8& a, const ExecContext& ctx) {
-  return ctx.stream.device().backend == Backend::cpu ? a.gate_up.bytes() : 0;
+  return ctx.stream.device().backend == Backend::cpu ? 2 * a.dy.bytes() : 0;
 }
 
 std::size_t scratch_bytes(const RopeFp8& a, const ExecContext& ctx) {
@@ -100,14 +123,23 @@ void run_separately(const RmsNormFp8& a, const ExecContext& ctx) {
 }
 void run_separately(const SwiGluFp8& a, const ExecContext& ctx) {
   check(a);
-  const Tensor y = ctx.empty({a.gate_up.dim(0), a.gate_up.dim(1) / 2}, a.gate_up.dtype());
-  run_part(swiglu_kernel, {a.gate_up, y}, ctx);
+  const Tensor& in = gate_up_of(a);
+  const std::int64_t width = in.dim(1) / 2;
+  Tensor gate_up = a.gate_up, y;
+  if (gate_up.defined()) {
+    y = ctx.empty({in.dim(0), width}, in.dtype());
+  } else {
+    gate_up = ctx.empty(in.shape(), a.dtype), y = gate_up.narrow(1, 0, width);
+    run_part(dequantize_fp8_kernel, {a.fp8_gate_up, gate_up}, ctx);
+  }
+  run_part(swiglu_kernel, {gate_up, y}, ctx);
   run_part(quantize_fp8_kernel, {y, a.out, a.transposed, a.max}, ctx);
 }
 void run_separately(const SwiGluBackwardFp8& a, const ExecContext& ctx) {
   check(a);
-  const Tensor dgate_up = ctx.empty(a.gate_up.shape(), a.gate_up.dtype());
-  run_part(swiglu_backward_kernel, {a.gate_up, a.dy, dgate_up}, ctx);
+  const Tensor dgate_up = ctx.empty(gate_up_of(a).shape(), a.dy.dtype());
+  if (a.fp8_gate_up.defined()) run_part(dequantize_fp8_kernel, {a.fp8_gate_up, dgate_up}, ctx);
+  run_part(swiglu_backward_kernel, {a.gate_up.defined() ? a.gate_up : dgate_up, a.dy, dgate_up}, ctx);
   run_part(quantize_fp8_kernel, {dgate_up, a.out, a.transposed, a.max}, ctx);
 }
 

@@ -14,17 +14,23 @@ struct RmsNormFp8 {
   Fp8Max max = {};
   float eps = 1e-5f;
 };
-// SwiGLU's forward (kernels/activation.h): out is [N,F]. gate_up [N,2F] with unit last stride.
+// SwiGLU's forward (kernels/activation.h): out is [N,F]. gate_up [N,2F] with unit last stride, or `fp8_gate_up`, the
+// same matrix in blocks of rows. Then F is a multiple of 128, so that no block has columns of both gate and up, and the
+// op computes from the elements rounded to `dtype`, as dequantize_fp8 writes them.
 struct SwiGluFp8 {
   Tensor gate_up;
   Fp8Matrix out, transposed;
   Fp8Max max = {};
+  Fp8Matrix fp8_gate_up = {};
+  DType dtype = DType::f32;  // the operands' type with fp8_gate_up: f32 or bf16
 };
-// SwiGLU's backward: out is the gradient of gate_up [N,2F]. dy [N,F] with unit last stride.
+// SwiGLU's backward: out is the gradient of gate_up [N,2F]. dy [N,F] with unit last stride. Instead of gate_up there
+// may be `fp8_gate_up`, as in the forward; the operands' type is that of dy.
 struct SwiGluBackwardFp8 {
   Tensor gate_up, dy;
   Fp8Matrix out, transposed;
   Fp8Max max = {};
+  Fp8Matrix fp8_gate_up = {};
 };
 // RoPE (kernels/rope.h) of the first `heads` heads of each row of x [N,C], unit last stride; out is [N,C].
 // A head has D columns; positions [N] i32, inv_freq [D/2] f32. The other columns are not rotated. With `inverse`, `out`

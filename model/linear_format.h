@@ -30,6 +30,10 @@ class LinearFormat {
   virtual Var apply_to_swiglu(Run&, const Var& gate_up, const Param& weight, const Var& bias,
                               const Var& residual) const;
 
+  // Makes apply_to_swiglu() round gate_up to FP8 and save it so (train.swiglu_inputs: fp8). Returns false if the format
+  // cannot do that.
+  virtual bool round_swiglu_inputs() { return false; }
+
   // Returns the reason why a weight, not yet sharded, cannot have this format among `slices` processes of tensor
   // parallelism, such as "has 24 outputs, expected a multiple of 16"; empty if it can.
   virtual std::string misfit(const Param& /*weight*/, int /*slices*/) const { return ""; }

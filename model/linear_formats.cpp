@@ -31,8 +31,11 @@ class Fp8Format final : public LinearFormat {
                       const Var& residual) const override {
     Fp8Linear f = options(run, weight);
     f.swiglu = true;
+    f.fp8_gate_up = fp8_gate_up_;
     return compute(run, gate_up, weight, bias, residual, f);
   }
+
+  bool round_swiglu_inputs() override { return fp8_gate_up_ = true; }
 
   std::string misfit(const Param& p, int slices) const override {
     const std::string per = slices > 1 ? str(" per process (parallel.tp: ", slices, ")") : "";
@@ -97,7 +100,7 @@ class Fp8Format final : public LinearFormat {
     return fp8_linear(run, x, w, bias, residual, f);
   }
 
-  bool tensorwise_, holds_ = false;
+  bool tensorwise_, fp8_gate_up_ = false, holds_ = false;
   Fp8Encoding encoding_;
   mutable std::map<const Param*, Fp8Copies> held_;
   mutable std::map<const Param*, Fp8Matrix> gathered_;  // views of the encoded weights
@@ -109,6 +112,16 @@ bool names(const std::string& pattern, const Param& p) {
 }
 
 }  // namespace
+
+std::string swiglu_inputs_misfit(const ModelConfig& c, int slices) {
+  if (c.mlp != Mlp::swiglu) return "requires model.mlp: swiglu";
+  if (c.norm_place == NormPlace::sub)
+    return "requires a model.norm_place other than sub, which normalizes SwiGLU's output";
+  if (c.mlp_width % (slices * kFp8Block))
+    return str("requires model.mlp_width to be a multiple of ", kFp8Block,
+               slices > 1 ? str(" x ", slices, " (parallel.tp)") : "", ", got ", c.mlp_width);
+  return "";
+}
 
 Var LinearFormat::apply_to_swiglu(Run& run, const Var& gate_up, const Param& weight, const Var& bias,
                                   const Var& residual) const {
@@ -134,8 +147,15 @@ void bind_linears(Model& model, const LinearsConfig& c, int slices, std::vector<
     std::erase_if(weights, is_named);
   }
   const auto made = linear_formats().find(c.format);
-  if (made == linear_formats().end()) return;
-  std::unique_ptr<LinearFormat> format = made->second(model);
+  std::unique_ptr<LinearFormat> format = made == linear_formats().end() ? nullptr : made->second(model);
+  if (c.fp8_swiglu_inputs) {
+    const std::string problem = format && format->round_swiglu_inputs()
+                                    ? swiglu_inputs_misfit(model.config(), slices)
+                                    : "requires train.linears: fp8_blocks or fp8_tensor, got " + c.format;
+    if (!problem.empty())
+      errors.push_back("train.swiglu_inputs: fp8 " + problem + ". Change that, or leave train.swiglu_inputs out");
+  }
+  if (!format) return;
   for (Param* p : weights) {
     const std::string problem = format->misfit(*p, slices);
     if (!problem.empty()) {

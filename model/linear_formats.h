@@ -13,6 +13,7 @@
 namespace ring {
 
 class Model;
+struct ModelConfig;
 
 // Makers of the formats, by the name in train.linears. Programs may add formats before settings are read.
 using MakeLinearFormat = std::function<std::unique_ptr<LinearFormat>(Model&)>;
@@ -21,11 +22,16 @@ std::map<std::string, MakeLinearFormat>& linear_formats();
 struct LinearsConfig {
   std::string format = "auto";      // a name in linear_formats(); auto and bf16 mean no format
   std::vector<std::string> except;  // patterns (fnmatch) of weights that get no format
+  bool fp8_swiglu_inputs = false;   // LinearFormat::round_swiglu_inputs()
 };
+
+// Returns the reason why SwiGLU's inputs cannot be rounded in this model (resolved) among `slices` processes of tensor
+// parallelism, such as "requires model.mlp: swiglu"; empty if they can.
+std::string swiglu_inputs_misfit(const ModelConfig&, int slices);
 
 // Gives the linear layers of a declared model (Param::linear) the configured format. Call before the model is sharded.
 // Adds a problem for each weight whose shape does not fit the format, and for each pattern in `except` that matches no
-// weight of a linear layer.
+// weight of a linear layer. Adds a problem, too, if the model or the format cannot round SwiGLU's inputs as configured.
 void bind_linears(Model&, const LinearsConfig&, int slices, std::vector<SettingProblem>& errors);
 // Same, but throws Error for the first problem.
 void bind_linears(Model&, const LinearsConfig&, int slices);

@@ -23,15 +23,16 @@ Saved keep(const Run& run, const Var& in) { return run.save(in); }
 
 }  // namespace
 
-DeferredGradient swiglu_gradient(const Tensor& gate_up, const Tensor& dy) {
-  const auto compute = [gate_up, dy](const ExecContext& ctx, const Tensor& to) {
-    swiglu_backward_kernel({.gate_up = gate_up, .dy = dy, .dgate_up = to}, ctx);
+DeferredGradient swiglu_gradient(const Tensor& gate_up, const Tensor& dy, const Fp8Matrix& fp8_gate_up) {
+  const auto compute = [gate_up, dy, fp8_gate_up](const ExecContext& ctx, const Tensor& to) {
+    if (fp8_gate_up.defined()) dequantize_fp8_kernel({fp8_gate_up, to}, ctx);
+    swiglu_backward_kernel({.gate_up = fp8_gate_up.defined() ? to : gate_up, .dy = dy, .dgate_up = to}, ctx);
   };
-  const auto quantize = [gate_up, dy](const ExecContext& ctx, const Fp8Matrix& out, const Fp8Matrix& transposed,
-                                      const Fp8Max& max) {
-    swiglu_backward_fp8_kernel({gate_up, dy, out, transposed, max}, ctx);
+  const auto quantize = [gate_up, dy, fp8_gate_up](const ExecContext& ctx, const Fp8Matrix& out,
+                                                   const Fp8Matrix& transposed, const Fp8Max& max) {
+    swiglu_backward_fp8_kernel({gate_up, dy, out, transposed, max, fp8_gate_up}, ctx);
   };
-  return {gate_up.shape(), gate_up.dtype(), compute, quantize};
+  return {(fp8_gate_up.defined() ? fp8_gate_up.values : gate_up).shape(), dy.dtype(), compute, quantize};
 }
 
 Var activate(Run& run, const Var& x, Activation kind) {

@@ -24,7 +24,7 @@ template <class T>
 struct Fp8ForBackward {
   Fp8Values<T> x;  // transposed copy of the input
   T w;
-  T gate_up;  // undefined unless the input is swiglu(gate_up)
+  Fp8Values<T> gate_up;  // undefined unless the input is swiglu(gate_up); without scales it is not in FP8
 };
 
 enum class Which : std::uint8_t { plain, transposed, both };
@@ -72,13 +72,26 @@ Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand
   return quantize(ctx, f, operand, x.dim(0), x.dim(1), copies, write, known);
 }
 
-// Quantizes the layer's input: x or, if f.swiglu is set, swiglu(x).
-Fp8Copies quantize_input(const ExecContext& ctx, const Fp8Linear& f, const Tensor& x, Which copies) {
-  if (!f.swiglu) return quantize(ctx, f, Fp8Shards::input, x, copies);
+// Returns x, or, if f.fp8_gate_up is set, x in FP8.
+Fp8Values<Tensor> source_of(const ExecContext& ctx, const Fp8Linear& f, const Tensor& x) {
+  if (!f.fp8_gate_up) return {x, {}};
+  const Fp8Matrix rounded = empty_fp8(x.dim(0), x.dim(1), Fp8Blocks::rows, ctx);
+  quantize_fp8_kernel({x, rounded, {}}, ctx);
+  return {rounded.values, rounded.scales};
+}
+
+// Quantizes the layer's input: x or, if f.swiglu is set, swiglu(x). x is the result of source_of() for a tensor of this
+// type.
+Fp8Copies quantize_input(const ExecContext& ctx, const Fp8Linear& f, const Fp8Values<Tensor>& x, DType type,
+                         Which copies) {
+  if (!f.swiglu) return quantize(ctx, f, Fp8Shards::input, x.values, copies);
   const auto write = [&](const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
-    swiglu_fp8_kernel({x, out, transposed, max}, ctx);
+    if (f.fp8_gate_up)
+      swiglu_fp8_kernel({{}, out, transposed, max, {x.values, x.scales}, type}, ctx);
+    else
+      swiglu_fp8_kernel({x.values, out, transposed, max}, ctx);
   };
-  return quantize(ctx, f, Fp8Shards::input, x.dim(0), x.dim(1) / 2, copies, write);
+  return quantize(ctx, f, Fp8Shards::input, x.values.dim(0), x.values.dim(1) / 2, copies, write);
 }
 
 // Quantizes the gradient of the output. A deferred gradient is computed directly in FP8.
@@ -122,7 +135,7 @@ Tensor product(const ExecContext& ctx, const Fp8Linear& f, const Fp8Matrix& x, c
 }
 
 Tensor forward(const ExecContext& ctx, const Fp8Linear& f, const LinearInputs<Tensor>& in) {
-  return product(ctx, f, quantize_input(ctx, f, in.x, Which::plain).plain, in);
+  return product(ctx, f, quantize_input(ctx, f, source_of(ctx, f, in.x), in.x.dtype(), Which::plain).plain, in);
 }
 
 // Returns whether a kernel can write this product. On a stream that does not compute, only tensorwise products are
@@ -148,6 +161,17 @@ void weight_gradient(const ExecContext& ctx, const Fp8Matrix& dy, const Fp8Matri
 // Returns whether the backward reads the output's gradient only in FP8.
 bool reads_only_fp8(const LinearInputs<SlotPtr>& inputs) { return !inputs.b && !inputs.residual; }
 
+// Adds to the gradient of x; dx: the gradient of the layer's input.
+void accumulate_input_gradient(const Backward& back, const Fp8Linear& f, const SlotPtr& x,
+                               const Fp8Values<Saved>& saved, const Tensor& dx) {
+  if (!f.swiglu) return back.accumulate(x, dx);
+  const Fp8Values<Tensor> gate_up = get_all(saved, back.ctx);
+  if (f.fp8_gate_up)
+    back.accumulate(x, swiglu_gradient({}, dx, {gate_up.values, gate_up.scales}));
+  else
+    back.accumulate(x, swiglu_gradient(gate_up.values, dx));
+}
+
 // type: that of x and its gradient.
 void backward(const Backward& back, const Fp8Linear& f, DType type, const LinearInputs<SlotPtr>& inputs,
               const Fp8ForBackward<Saved>& saved) {
@@ -159,10 +183,7 @@ void backward(const Backward& back, const Fp8Linear& f, DType type, const Linear
     if (inputs.x) {
       const Tensor dx = ctx.empty({dy.plain.values.dim(0), w.dim(1)}, type);
       matmul_fp8_kernel({dy.plain, quantize_weight(ctx, f, w, Which::transposed).transposed, dx}, ctx);
-      if (f.swiglu)
-        back.accumulate(inputs.x, swiglu_gradient(saved.gate_up.get(ctx), dx));
-      else
-        back.accumulate(inputs.x, dx);
+      accumulate_input_gradient(back, f, inputs.x, saved.gate_up, dx);
     }
     if (inputs.w) {
       const Fp8Values<Tensor> x = get_all(saved.x, ctx);
@@ -176,9 +197,21 @@ void backward(const Backward& back, const Fp8Linear& f, DType type, const Linear
   back.accumulate(inputs.residual, back.grad());
 }
 
-Fp8Values<Tensor> transposed_input(const ExecContext& ctx, const Fp8Linear& f, const Tensor& x) {
-  const Fp8Matrix m = quantize_input(ctx, f, x, Which::transposed).transposed;
-  return {m.values, m.scales};
+// Saves source_of(x), or recomputes it in the backward.
+Fp8Values<Saved> save_source(const Run& run, const Fp8Linear& f, const Var& x, const Fp8Values<Tensor>& source,
+                             bool again) {
+  if (!f.fp8_gate_up) return {run.save(x), {}};
+  if (!again) return {run.save(source.values), run.save(source.scales)};
+  return save_to_recompute(run.save(x),
+                           [f](const ExecContext& ctx, const Tensor& in) { return source_of(ctx, f, in); });
+}
+
+// Saves the transposed copy of the layer's input, which the backward computes from source_of(x).
+Fp8Values<Saved> recompute_transposed(const Fp8Linear& f, const Fp8Values<Saved>& source, DType type) {
+  return save_to_recompute(source, [f, type](const ExecContext& ctx, const Fp8Values<Tensor>& in) {
+    const Fp8Matrix m = quantize_input(ctx, f, in, type, Which::transposed).transposed;
+    return Fp8Values<Tensor>{m.values, m.scales};
+  });
 }
 
 }  // namespace
@@ -190,17 +223,20 @@ Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& re
   const LinearInputs<Var> in{x, w, b, residual};
   const LinearInputs<Tensor> values = values_of(in);
   if (!run.records(in)) return {forward(run.ctx, f, values), nullptr};
-  Fp8ForBackward<Saved> saved{{}, run.save(w), f.swiglu && x.slot ? run.save(x) : Saved{}};
+  const DType type = x.value.dtype();
   const bool again = x.recipe || run.recompute;  // true if backward gets x anyway: then it quantizes x again
-  const Fp8Copies q = quantize_input(run.ctx, f, x.value, w.slot && !again ? Which::both : Which::plain);
+  const Fp8Values<Tensor> source = source_of(run.ctx, f, x.value);
+  Fp8ForBackward<Saved> saved{{}, run.save(w), {}};
+  const bool reads_source = f.swiglu && x.slot;
+  if (reads_source || (w.slot && again)) {
+    const Fp8Values<Saved> kept = save_source(run, f, x, source, again);
+    if (reads_source) saved.gate_up = kept;
+    if (w.slot && again) saved.x = recompute_transposed(f, kept, type);
+  }
+  const Fp8Copies q = quantize_input(run.ctx, f, source, type, w.slot && !again ? Which::both : Which::plain);
   if (q.transposed.defined()) saved.x = {run.save(q.transposed.values), run.save(q.transposed.scales)};
-  if (w.slot && again)
-    saved.x = save_to_recompute(
-        run.save(x), [f](const ExecContext& ctx, const Tensor& input) { return transposed_input(ctx, f, input); });
-  const auto rule = [f, type = x.value.dtype()](const Backward& back, const LinearInputs<SlotPtr>& inputs,
-                                                const Fp8ForBackward<Saved>& kept) {
-    backward(back, f, type, inputs, kept);
-  };
+  const auto rule = [f, type](const Backward& back, const LinearInputs<SlotPtr>& inputs,
+                              const Fp8ForBackward<Saved>& kept) { backward(back, f, type, inputs, kept); };
   const Var out = run.record("fp8_linear", product(run.ctx, f, q.plain, values), slots_of(in), saved, rule);
   out.slot->reads_fp8 = reads_only_fp8(slots_of(in));
   out.slot->reads_max = has_own_max(f, Fp8Shards::output);

@@ -112,6 +112,22 @@ void run_transpose_fp8(const TransposeFp8& t, const ExecContext& ctx) {
   });
 }
 
+template <class T>
+void dequantize(const DequantizeFp8& d, const ExecContext& ctx) {
+  const auto out = rows_of<T>("dequantize_fp8", "out", d.out);
+  ctx.stream.pool().parallel_for(out.count, row_grain(out.width), [&](auto begin, auto end, int) {
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t c = 0; c < out.width; ++c)
+        store(out[r] + c, from_e4m3(d.x.values.data<std::uint8_t>()[r * d.x.values.stride(0) + c]) *
+                              d.x.scales.data<float>()[c / kFp8Block * d.x.scales.stride(0) + r]);
+  });
+}
+
+void run_dequantize(const DequantizeFp8& d, const ExecContext& ctx) {
+  check(d);
+  (d.out.dtype() == DType::bf16 ? dequantize<bf16> : dequantize<float>)(d, ctx);
+}
+
 // Returns the unscaled values of a matrix, which f32 represents exactly.
 std::vector<float> decode(const Tensor& values) {
   std::vector<float> out;
@@ -161,6 +177,7 @@ void run_matmul(const MatmulFp8& p, const ExecContext& ctx) {
 const bool added[] = {
     quantize_fp8_kernel.add(Backend::cpu, {"loops", run_quantize}),
     transpose_fp8_kernel.add(Backend::cpu, {"loops", run_transpose_fp8}),
+    dequantize_fp8_kernel.add(Backend::cpu, {"loops", run_dequantize}),
     matmul_fp8_kernel.add(Backend::cpu, {"loops", run_matmul}),
     rms_norm_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),
     swiglu_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),

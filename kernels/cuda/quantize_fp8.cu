@@ -39,7 +39,7 @@ void run_quantize(const QuantizeFp8& q, const ExecContext& ctx) {
 // Values and scales of an FP8 matrix to transpose.
 struct Codes {
   Fp8Rows x;
-  bool squares;  // false: one scale per tensor
+  bool squares;  // false: one scale per tensor; read only by transpose_codes
 
   // Returns 8 codes of a row; codes outside the matrix are 0.
   __device__ uint2 load(const QuantizeParams& p, std::int64_t row, std::int64_t column) const {
@@ -79,7 +79,50 @@ void run_transpose_fp8(const TransposeFp8& t, const ExecContext& ctx) {
   launch_tiles(ctx, transpose_codes, Codes{Fp8Rows(t.x), t.x.blocks == Fp8Blocks::squares}, p);
 }
 
+// Codes with blocks of rows, and the matrix that gets their elements.
+template <class T>
+struct CodesAndElements {
+  Codes codes;
+  T* out;
+  std::int64_t stride;
+};
+
+template <class T>
+__global__ void __launch_bounds__(kBlock) dequantize_codes(const CodesAndElements<T> a, const QuantizeParams p) {
+  const Place at(p);
+  const std::int64_t column = at.column();
+  if (column >= p.columns) return;
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) {
+    const std::int64_t row = at.row() + r;
+    if (row >= p.rows) return;
+    const float scale = a.codes.x.scales[at.block_column * a.codes.x.scale_stride + row];
+    const Floats<kEach> x = unpack_codes(a.codes.load(p, row, column), scale);
+    T* to = a.out + row * a.stride + column;
+    if (p.packed) {
+      store_pack(to, pack<T>(x));
+      continue;
+    }
+#pragma unroll
+    for (int c = 0; c < kEach; ++c)
+      if (column + c < p.columns) to[c] = from_float<T>(x.v[c]);
+  }
+}
+
+void run_dequantize_fp8(const DequantizeFp8& d, const ExecContext& ctx) {
+  check(d);
+  visit_float("dequantize_fp8", d.out.dtype(), [&]<class T>() {
+    QuantizeParams p{};
+    p.rows = d.out.dim(0), p.columns = d.out.dim(1);
+    p.tiles_across = static_cast<unsigned>(fp8_blocks(p.columns));
+    p.packed = made_of_packs(device_rows<T>("dequantize_fp8", "out", d.out)) && p.columns % kEach == 0;
+    launch_tiles(ctx, dequantize_codes<T>,
+                 CodesAndElements<T>{{Fp8Rows(d.x), false}, device_data<T>(d.out), d.out.stride(0)}, p);
+  });
+}
+
 const bool added_transpose_fp8 = transpose_fp8_kernel.add(Backend::cuda, {"tiles", run_transpose_fp8});
+const bool added_dequantize_fp8 = dequantize_fp8_kernel.add(Backend::cuda, {"tiles", run_dequantize_fp8});
 const bool added_quantize_fp8 = quantize_fp8_kernel.add(Backend::cuda, {"tiles", run_quantize});
 
 }  // namespace

@@ -111,6 +111,12 @@ __device__ inline uint2 pack_codes(const Floats<kEach>& f, float factor) {
           pack_e4m3(f.v[4] * factor, f.v[5] * factor, f.v[6] * factor, f.v[7] * factor)};
 }
 
+__device__ inline Floats<kEach> unpack_codes(uint2 codes, float scale) {
+  const float4 low = unpack_e4m3(codes.x), high = unpack_e4m3(codes.y);
+  return {low.x * scale,  low.y * scale,  low.z * scale,  low.w * scale,
+          high.x * scale, high.y * scale, high.z * scale, high.w * scale};
+}
+
 // A thread's elements of a tile that has a scale for each row and, in the transpose, for each column.
 template <class T>
 struct ThreadTile : Place {

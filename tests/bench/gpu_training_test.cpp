@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "bench/step.h"
+#include "core/devices.h"
 #include "core/fields.h"
 #include "kernels/tuning.h"
 #include "tests/paths.h"
@@ -215,6 +216,26 @@ TEST_F(GpuTraining, OffloadedStatesInFp8GiveTheSameBits) {
       with_graph.emplace_back(graph);
       EXPECT_EQ(here, train(with_graph)) << kind << ", " << graph;
     }
+  }
+}
+
+// With gate and up in FP8, results depend neither on what is recomputed or offloaded, nor on graphs.
+TEST_F(GpuTraining, GateAndUpInFp8GiveTheSameBits) {
+  if (inspect_backend(Backend::cuda).devices[0].capability != 90) GTEST_SKIP() << "FP8 needs a Hopper GPU";
+  for (const char* format : {"train.linears=fp8_blocks", "train.linears=fp8_tensor"}) {
+    const std::vector<std::string> model = {format, "train.swiglu_inputs=fp8", "model.mlp=swiglu", "model.norm=rms",
+                                            "model.mlp_width=384"};
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), model.begin(), model.end());
+      return train(more);
+    };
+    with({});
+    const Result plain = with({"train.recompute=none"});
+    EXPECT_LT(plain.losses.back(), plain.losses.front());
+    EXPECT_FALSE(plain == with({"train.recompute=none", "train.swiglu_inputs=auto"})) << format;
+    for (const char* way : {"train.recompute=mlp", "train.recompute=block", "train.recompute=full",
+                            "train.activation_offload=true", "train.cuda_graph=off", "train.cuda_graph=on"})
+      EXPECT_EQ(plain, with({"train.recompute=none", way})) << format << ", " << way;
   }
 }
 

@@ -190,6 +190,34 @@ TEST(DryStep, WeightsOfFp8LayersAreGatheredInHalfTheBytes) {
   for (const std::size_t fp8 : {buffers[1], buffers[2]}) EXPECT_LT(fp8, buffers[0]);
 }
 
+// Returns the bytes that a block of a Llama of 1.2 billion parameters keeps for each 1024 tokens, without the FP8
+// copies of its weights, whose size does not depend on the tokens.
+double kept_by_block(const std::vector<std::string>& settings) {
+  const auto kept = [&](const char* sequences) {
+    Config c = dry_config({"run.device=cuda", "model.context=1024", "model.layers=3", "model.width=2048",
+                           "model.heads=16", "model.kv_heads=16", "model.mlp=swiglu", "model.mlp_width=5632",
+                           "model.norm=rms", "model.positions=rope", "model.biases=none"});
+    override_config(c, settings);
+    override_config(c, {str("train.micro_batch=", sequences)});
+    const DryStep dry = dry_step(resolve_config(c, 500, 1, Backend::cuda, false), 1,
+                                 ActivationPlan::uniform(3, Recompute::none, false));
+    return static_cast<double>(dry.parts[2].kept);
+  };
+  return kept("2") - kept("1");
+}
+
+TEST(DryStep, GateAndUpInFp8AreKeptInHalfTheBytes) {
+  const double bf16 = kept_by_block({});
+  for (const char* format : {"train.linears=fp8_blocks", "train.linears=fp8_tensor"}) {
+    SCOPED_TRACE(format);
+    const double plain = kept_by_block({format}), rounded = kept_by_block({format, "train.swiglu_inputs=fp8"});
+    EXPECT_NEAR(plain / bf16, 0.89, 0.01);
+    EXPECT_LT(rounded / bf16, 0.75);
+    const double elements = 1024.0 * 2 * 5632, scales = elements / 128 * 4;
+    EXPECT_NEAR(plain - rounded, elements - scales, 1e-3 * elements);
+  }
+}
+
 // Returns the smallest budget of which 96 % are at least that many bytes.
 std::size_t budget_for(std::size_t bytes) {
   std::size_t all = bytes / 24 * 25;
@@ -532,6 +560,13 @@ TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
     EXPECT_TRUE(contains(read, host + "states, " + moments)) << read;
     EXPECT_FALSE(contains(advice({"train.precision=bf16", reader, "optimizer.offload=states"}), host)) << reader;
   }
+  const std::string rounds = "set train.swiglu_inputs: fp8";
+  EXPECT_FALSE(contains(plain, rounds)) << plain;
+  EXPECT_TRUE(contains(advice({"train.linears=fp8_blocks", "model.mlp=swiglu", "model.mlp_width=384"}), rounds));
+  for (const char* misfit : {"model.mlp=gelu", "model.mlp_width=320", "parallel.tp=2", "train.swiglu_inputs=fp8"})
+    EXPECT_FALSE(
+        contains(advice({"train.linears=fp8_blocks", "model.mlp=swiglu", "model.mlp_width=384", misfit}), rounds))
+        << misfit;
   for (const char* precision : {"train.precision=fp32", "train.precision=tf32"}) {
     const std::string whole = advice({precision});
     EXPECT_TRUE(contains(whole, host + "states, set optimizer.moments: fp8, or")) << whole;

@@ -9,7 +9,20 @@
 namespace ring::test {
 namespace {
 
-constexpr std::int64_t kRowCount = 200, kC = 160, kF = 144, kOut = 96;
+constexpr std::int64_t kRowCount = 200, kC = 160, kOut = 96;
+
+// Rounds x to FP8 in blocks of rows; the gradient passes through unchanged.
+Var rounded_to_fp8(ring::Run& run, const Var& x) {
+  const auto forward = [](const ExecContext& ctx, const Tensor& in) {
+    const Fp8Matrix q = empty_fp8(in.dim(0), in.dim(1), Fp8Blocks::rows, ctx);
+    quantize_fp8_kernel({in, q, {}}, ctx);
+    const Tensor y = ctx.empty(in.shape(), in.dtype());
+    dequantize_fp8_kernel({q, y}, ctx);
+    return y;
+  };
+  return run.op("rounded_to_fp8", x, forward,
+                [](const Backward& back, const SlotPtr& in) { back.accumulate(in, back.grad()); });
+}
 
 class SeenSlots final : public KernelObserver {
  public:
@@ -32,6 +45,7 @@ class Fp8Fusion : public Fp8 {
   struct Options {
     bool fused = true, tensorwise = false, recompute = false;
     bool twice = false;  // the gradient of the first layer's output is a sum
+    bool fp8_gate_up = false;
   };
   Var leaf(const char* name, const Shape& shape, const ExecContext& ctx) const {
     return {make_tensor(shape, GetParam().dtype, random_values(name, shape.numel()), ctx),
@@ -61,10 +75,12 @@ class Fp8Fusion : public Fp8 {
   }
   Outcome mlp(const Options& o) const {
     const ExecContext ctx = context();
-    const Var w = leaf("down", {kOut, kF}, ctx), residual = leaf("residual", {kRowCount, kOut}, ctx);
-    return run_layers(o, {2 * kF, kC}, {w, residual}, ctx, [&](ring::Run& run, const Var& gate_up) {
-      if (o.fused) return fp8_linear(run, gate_up, w, {}, residual, {.tensorwise = o.tensorwise, .swiglu = true});
-      return fp8_linear(run, swiglu(run, gate_up), w, {}, residual, {.tensorwise = o.tensorwise});
+    const std::int64_t width = o.fp8_gate_up ? 256 : 144;
+    const Var w = leaf("down", {kOut, width}, ctx), residual = leaf("residual", {kRowCount, kOut}, ctx);
+    return run_layers(o, {2 * width, kC}, {w, residual}, ctx, [&](ring::Run& run, const Var& gate_up) {
+      const Fp8Linear f{.tensorwise = o.tensorwise, .swiglu = o.fused, .fp8_gate_up = o.fused && o.fp8_gate_up};
+      if (o.fused) return fp8_linear(run, gate_up, w, {}, residual, f);
+      return fp8_linear(run, swiglu(run, o.fp8_gate_up ? rounded_to_fp8(run, gate_up) : gate_up), w, {}, residual, f);
     });
   }
   Outcome attention(const Options& o) const {
@@ -93,6 +109,25 @@ TEST_P(Fp8Fusion, SwiGluHasTheBitsOfSeparateOps) {
         EXPECT_EQ(fused.slots.contains("swiglu_backward_fp8"), !twice);
         EXPECT_EQ(fused.slots.contains("swiglu_backward"), twice);
       }
+}
+
+// gate_up in FP8 is what separate ops compute that round gate_up first, and pass the gradient through unchanged.
+TEST_P(Fp8Fusion, RoundedGateAndUpHaveTheBitsOfSeparateOps) {
+  for (const bool tensorwise : {false, true}) {
+    std::vector<Outcome> once;
+    for (const bool recompute : {false, true})
+      for (const bool twice : {false, true}) {
+        SCOPED_TRACE(str(tensorwise, ' ', recompute, ' ', twice));
+        const Outcome separate = mlp({false, tensorwise, recompute, twice, true});
+        const Outcome fused = mlp({true, tensorwise, recompute, twice, true});
+        EXPECT_EQ(fused, separate);
+        EXPECT_TRUE(fused.slots.contains("swiglu_fp8") && !fused.slots.contains("swiglu"));
+        EXPECT_EQ(fused.slots.contains("swiglu_backward_fp8"), !twice);
+        EXPECT_EQ(fused.slots.contains("dequantize_fp8"), twice);
+        if (!twice) once.push_back(fused);
+      }
+    EXPECT_EQ(once[0], once[1]) << "recomputed";
+  }
 }
 
 TEST_P(Fp8Fusion, RotationHasTheBitsOfSeparateOps) {

@@ -154,6 +154,88 @@ TEST_P(Fp8LinearOp, IsCloseToTheExactLayer) {
   }
 }
 
+// With gate_up in FP8, the gradient of gate_up is that of SwiGLU at the rounded values, in float64.
+class Fp8SwiGluLayer : public Fp8LinearOp {
+ protected:
+  static constexpr std::int64_t kF = 256;
+  struct Layer {
+    Values y, dgate_up, dw;
+  };
+  Layer run_layer(const Values& gate_up, const Values& w, const Values& dy, bool tensorwise) const {
+    const ExecContext ctx = context();
+    Tape tape;
+    ring::Run run{.ctx = ctx, .tape = &tape};
+    const Var x{make({kN, 2 * kF}, gate_up, ctx), std::make_shared<GradSlot>()};
+    const Var weight{make({kM, kF}, w, ctx), std::make_shared<GradSlot>()};
+    const Fp8Linear f{.tensorwise = tensorwise, .swiglu = true, .fp8_gate_up = true};
+    const Var y = fp8_linear(run, x, weight, {}, {}, f);
+    const Var alone = fp8_linear(run, {x.value, nullptr}, {weight.value, nullptr}, {}, {}, f);
+    Layer all{.y = read_values(y.value, ctx)};
+    EXPECT_EQ(bits_of(read_values(alone.value, ctx)), bits_of(all.y)) << "without a backward";
+    tape.backward(y.slot, make({kN, kM}, dy, ctx), ctx);
+    all.dgate_up = read_values(x.slot->grad, ctx), all.dw = read_values(weight.slot->grad, ctx);
+    return all;
+  }
+  static std::vector<std::uint64_t> bits_of(const Values& v) {
+    std::vector<std::uint64_t> bits;
+    for (const double x : v) bits.push_back(std::isnan(x) ? ~0ull : std::bit_cast<std::uint64_t>(x));
+    return bits;
+  }
+  Values rounded_values(const char* name, std::int64_t n) const {
+    Values v = random_values(name, n);
+    for (double& x : v) x = to_float(to_bf16(static_cast<float>(x)));
+    return v;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, Fp8SwiGluLayer, testing::Values(Target{.tolerance = 1e-5}),
+                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Gpu, Fp8SwiGluLayer, testing::Values(Target{Backend::cuda, DType::bf16, 6e-3}),
+                         testing::PrintToStringParamName());
+
+TEST_P(Fp8SwiGluLayer, GivesTheGradientAtTheRoundedValues) {
+  Values gate_up = rounded_values("gate_up", kN * 2 * kF);
+  for (std::size_t i = 0; i < gate_up.size(); i += 97) gate_up[i] *= 16;  // scales differ
+  const Values w = rounded_values("w", kM * kF), dy = rounded_values("dy", kN * kM);
+  const Values at = quantized(gate_up, {kN, 2 * kF}, 1, 128).decoded;
+  for (const bool tensorwise : {false, true}) {
+    SCOPED_TRACE(tensorwise);
+    const auto decoded = [&](const Values& v, const Extents& e, std::int64_t height, std::int64_t width) {
+      return quantized(v, e, tensorwise ? e.rows : height, tensorwise ? e.columns : width).decoded;
+    };
+    const Values dy8 = decoded(dy, kDy, 1, 128), w8 = decoded(w, {kM, kF}, 128, 128);
+    Values want(gate_up.size()), exact(kN * kM);
+    for (std::size_t n = 0; n < kN; ++n)
+      for (std::size_t c = 0; c < kF; ++c) {
+        const double gate = at[n * 2 * kF + c], up = at[n * 2 * kF + kF + c], s = 1 / (1 + std::exp(-gate));
+        double dh = 0;
+        for (std::size_t m = 0; m < kM; ++m) {
+          dh += dy8[n * kM + m] * w8[m * kF + c];
+          exact[n * kM + m] += gate * s * up * w8[m * kF + c];
+        }
+        want[n * 2 * kF + c] = dh * up * s * (1 + gate * (1 - s)), want[n * 2 * kF + kF + c] = dh * gate * s;
+      }
+    const Layer got = run_layer(gate_up, w, dy, tensorwise);
+    EXPECT_TRUE(close(got.dgate_up, want, GetParam().tolerance));
+    EXPECT_TRUE(close(got.y, exact, 0.03));  // SwiGLU's result is rounded, too
+  }
+}
+
+TEST_P(Fp8SwiGluLayer, PassesOnWhatIsNotFinite) {
+  const Values w = rounded_values("w", kM * kF), dy = rounded_values("dy", kN * kM);
+  const auto is_nan = [](double v) { return std::isnan(v); };
+  for (const bool tensorwise : {false, true})
+    for (const double bad : {kNaN, kInf, -kInf})
+      for (const std::int64_t column : {std::int64_t{7}, kF + 7}) {
+        SCOPED_TRACE(str(tensorwise, ' ', bad, ' ', column));
+        Values gate_up = rounded_values("gate_up", kN * 2 * kF);
+        gate_up[static_cast<std::size_t>(3 * 2 * kF + column)] = bad;
+        const Layer got = run_layer(gate_up, w, dy, tensorwise);
+        EXPECT_TRUE(std::all_of(got.y.begin() + 3 * kM, got.y.begin() + 4 * kM, is_nan));
+        for (std::size_t m = 0; m < kM; ++m) EXPECT_TRUE(is_nan(got.dw[m * kF + 7]));
+        EXPECT_TRUE(is_nan(got.dgate_up[3 * 2 * kF + 7]));
+      }
+}
+
 // A NaN or an infinity reaches the results that depend on it.
 TEST_P(Fp8LinearOp, PassesOnWhatIsNotFinite) {
   for (const bool tensorwise : {false, true})

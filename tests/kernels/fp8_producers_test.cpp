@@ -199,6 +199,121 @@ TEST_P(Fp8Producers, GiveGradientsOfGatedRows) {
   }
 }
 
+constexpr Extents kWholeBlocks[] = {{1, 128}, {5, 256}, {130, 128}, {257, 384}};
+
+// gate_up [N,2F]: in FP8, and dequantized as defined in float64.
+struct RoundedGateUp {
+  Extents extents;
+  Fp8Matrix fp8;
+  Values values;
+  Tensor elements;
+
+  RoundedGateUp(const Extents& e, const Values& x, DType type, const ExecContext& ctx) : extents(e) {
+    fp8 = empty_fp8(extents.rows, extents.columns, Fp8Blocks::rows, ctx);
+    quantize_fp8_kernel({make_tensor({extents.rows, extents.columns}, type, x, ctx), fp8, {}}, ctx);
+    values = quantized(x, extents, 1, kFp8Block).decoded;
+    for (double& v : values) v = type == DType::bf16 ? to_float(to_bf16(static_cast<float>(v))) : v;
+    elements = make_tensor({extents.rows, extents.columns}, type, values, ctx);
+  }
+};
+
+Values values_by_row(const Tensor& t, const ExecContext& ctx) {
+  Values all;
+  for (std::int64_t r = 0; r < t.dim(0); ++r) {
+    const Values row = read_values(t.narrow(0, r, 1).view({t.dim(1)}), ctx);
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  return all;
+}
+
+void expect_values(const Values& got, const Values& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    ASSERT_TRUE(std::isnan(want[i]) ? std::isnan(got[i]) : got[i] == want[i])
+        << "element " << i << ": " << got[i] << ", expected " << want[i];
+}
+
+TEST_P(Fp8Producers, DequantizeRows) {
+  for (const Extents& e : kExtents) {
+    SCOPED_TRACE(str(e.rows, " x ", e.columns));
+    const ExecContext ctx = context();
+    const Values x = planted(e, GetParam().dtype, false);
+    const Fp8Matrix q = empty_fp8(e.rows, e.columns, Fp8Blocks::rows, ctx);
+    quantize_fp8_kernel({make(e, x, ctx), q, {}}, ctx);
+    Values want = quantized(x, e, 1, kFp8Block).decoded;
+    if (GetParam().dtype == DType::bf16)
+      for (double& v : want) v = to_float(to_bf16(static_cast<float>(v)));
+    DequantizeFp8 args{q, ctx.empty({e.rows, e.columns}, GetParam().dtype)};
+    with_each_kernel(dequantize_fp8_kernel, args, ctx, [&](const auto& run) {
+      args.out = ctx.empty({e.rows, e.columns}, GetParam().dtype);
+      run(args, ctx);
+      expect_values(values_by_row(args.out, ctx), want);
+      args.out = ctx.empty({e.rows, e.columns + 3}, GetParam().dtype).narrow(1, 1, e.columns);  // rows are not aligned
+      run(args, ctx);
+      expect_values(values_by_row(args.out, ctx), want);
+    });
+  }
+}
+
+// Runs every kernel of the slot on gate_up in FP8, and on the same elements as a tensor: the bytes are equal.
+template <class Args, class SetOutputs>
+void expect_bytes_of_elements(const Kernel<Args>& slot, Args args, const RoundedGateUp& in, const ExecContext& ctx,
+                              const SetOutputs& set_outputs) {
+  for (const Fp8Blocks blocks : kForms)
+    with_each_kernel(slot, args, ctx, [&](const auto& run) {
+      Args of_tensor = args;
+      of_tensor.fp8_gate_up = {}, of_tensor.gate_up = in.elements;
+      for (Args* a : {&args, &of_tensor}) set_outputs(*a, blocks), run(*a, ctx);
+      EXPECT_EQ(read(args.out, ctx), read(of_tensor.out, ctx));
+      EXPECT_EQ(read(args.transposed, ctx), read(of_tensor.transposed, ctx));
+    });
+}
+
+class Fp8GateUp : public Fp8Producers {
+ protected:
+  // Returns gate_up for an output [N,F]. Unless finite, it has zeros, subnormal numbers, the largest numbers, NaN and
+  // infinities.
+  static RoundedGateUp gate_up(const Extents& out, bool finite, const ExecContext& ctx) {
+    const Extents e{out.rows, 2 * out.columns};
+    return {e, finite ? elements("x", e, 4) : planted(e, GetParam().dtype, false), GetParam().dtype, ctx};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, Fp8GateUp, testing::Values(Target{}), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Gpu, Fp8GateUp, testing::Values(Target{Backend::cuda}, Target{Backend::cuda, DType::bf16}),
+                         testing::PrintToStringParamName());
+
+TEST_P(Fp8GateUp, GivesGatedRows) {
+  for (const Extents& e : kWholeBlocks)
+    for (const bool finite : {false, true}) {
+      SCOPED_TRACE(str(e.rows, " x ", e.columns, ' ', finite));
+      const ExecContext ctx = context();
+      const RoundedGateUp in = gate_up(e, finite, ctx);
+      const SwiGluFp8 args{.fp8_gate_up = in.fp8, .dtype = GetParam().dtype};
+      expect_bytes_of_elements(swiglu_fp8_kernel, args, in, ctx,
+                               [&](SwiGluFp8& a, Fp8Blocks blocks) { set_outputs(a, e, blocks, ctx); });
+      if (!finite) continue;
+      Values want;
+      for (std::int64_t i = 0; i < e.rows * e.columns; ++i) {
+        const double* gate = &in.values[static_cast<std::size_t>(i / e.columns * 2 * e.columns + i % e.columns)];
+        want.push_back(gate[0] * logistic(gate[0]) * gate[e.columns]);
+      }
+      expect_same_bytes(swiglu_fp8_kernel, args, e, want, ctx);
+    }
+}
+
+TEST_P(Fp8GateUp, GivesGradientsOfGatedRows) {
+  for (const Extents& e : kWholeBlocks)
+    for (const bool finite : {false, true}) {
+      SCOPED_TRACE(str(e.rows, " x ", e.columns, ' ', finite));
+      const ExecContext ctx = context();
+      const RoundedGateUp in = gate_up(e, finite, ctx);
+      const SwiGluBackwardFp8 args{.dy = make(e, elements("dy", e, 0.1), ctx), .fp8_gate_up = in.fp8};
+      expect_bytes_of_elements(swiglu_backward_fp8_kernel, args, in, ctx, [&](SwiGluBackwardFp8& a, Fp8Blocks blocks) {
+        set_outputs(a, in.extents, blocks, ctx);
+      });
+    }
+}
+
 struct Heads {
   std::int64_t count, width, others;  // others: columns after the heads
 };

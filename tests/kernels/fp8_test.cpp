@@ -266,6 +266,15 @@ TEST(Fp8Arguments, AreChecked) {
   EXPECT_THROW(rms_norm_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({15}), ctx.zeros({8}), rows}, ctx), Error);
   EXPECT_THROW(swiglu_fp8_kernel({ctx.zeros({8, 16}), rows}, ctx), Error);
   EXPECT_THROW(swiglu_backward_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({8, 9}), rows}, ctx), Error);
+  const Fp8Matrix gate_up = empty_fp8(8, 256, Fp8Blocks::rows, ctx), half = empty_fp8(8, 128, Fp8Blocks::rows, ctx);
+  EXPECT_NO_THROW(swiglu_fp8_kernel({{}, half, {}, {}, gate_up}, ctx));
+  EXPECT_THROW(swiglu_fp8_kernel({ctx.zeros({8, 256}), half, {}, {}, gate_up}, ctx), Error);
+  EXPECT_THROW(swiglu_fp8_kernel({{}, half, {}, {}}, ctx), Error);
+  EXPECT_THROW(swiglu_fp8_kernel({{}, empty_fp8(8, 64, Fp8Blocks::rows, ctx), {}, {}, half}, ctx), Error);
+  EXPECT_NO_THROW(swiglu_backward_fp8_kernel({{}, ctx.zeros({8, 128}), gate_up, {}, {}, gate_up}, ctx));
+  EXPECT_THROW(swiglu_backward_fp8_kernel({{}, ctx.zeros({8, 127}), gate_up, {}, {}, gate_up}, ctx), Error);
+  EXPECT_THROW(dequantize_fp8_kernel({squares, ctx.zeros({8, 16})}, ctx), Error);
+  EXPECT_THROW(dequantize_fp8_kernel({rows, ctx.zeros({8, 17})}, ctx), Error);
   const Tensor positions = ctx.zeros({8}, DType::i32), inv_freq = ctx.zeros({4});
   EXPECT_NO_THROW(rope_fp8_kernel({ctx.zeros({8, 16}), positions, inv_freq, 2, true, rows}, ctx));
   EXPECT_THROW(rope_fp8_kernel({ctx.zeros({8, 16}), positions, inv_freq, 3, true, rows}, ctx), Error);
