@@ -56,9 +56,9 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, std:
     k_norm_ = &at.params.add({{at("k_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
   }
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.heads * head_dim_, c);
+  const VariantSetup setup{at, c, layer, attention_of(c, layer), pattern};
   for (const AttentionVariantKind* kind : attention_variants())
-    if (auto part = kind->make ? kind->make({at, c, layer, attention_of(c, layer), pattern}) : nullptr)
-      variants_.push_back({kind, std::move(part)});
+    if (auto part = kind->make ? kind->make(setup) : nullptr) variants_.push_back({kind, std::move(part)});
 }
 
 void AttentionLayer::restrict_to_heads(std::int64_t heads, KvHeads kv_heads, const Pattern& pattern) {
@@ -69,13 +69,15 @@ void AttentionLayer::restrict_to_heads(std::int64_t heads, KvHeads kv_heads, con
 }
 
 bool AttentionLayer::set_step(std::int64_t step) {
-  bool changed = false;
+  std::optional<Pattern> next;
   for (const Variant& v : variants_)
     if (std::optional<Pattern> pattern = v.part->pattern_at(step, own_pattern_)) {
-      changed |= !same_pairs(pattern_, *pattern);
-      pattern_ = *std::move(pattern);
+      RING_CHECK(!next, "several variants of attention in a layer change its pattern by steps");
+      next = std::move(pattern);
     }
-  return changed;
+  if (!next) return false;
+  const Pattern before = std::exchange(pattern_, *std::move(next));
+  return !same_pairs(before, pattern_);
 }
 
 void AttentionLayer::set_blocks(Pattern p) {

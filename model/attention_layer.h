@@ -65,13 +65,14 @@ class AttentionLayer {
   };
   // Returns the options of the op, which stores the final queries, keys and values in `final`.
   SelfAttention options(bool training, Qkv& final) const;
-  // Attends with the variants from `first` on.
+  // Attends with the variants from `first` on. The call is a temporary, whose tensors are released before the output
+  // projection.
   Var attend(AttentionLayerCall&&, const Var& qkv, std::size_t first = 0) const;
   Tensor decode(const Tensor& qkv, const NewTokens&, const LayerCache&) const;
   Var project(Run&, Var y, const Var& residual) const;
 
   std::int64_t heads_, kv_heads_, head_dim_;  // heads of this slice
-  Pattern pattern_, own_pattern_;             // pattern of the current step; pattern unless a variant has another
+  Pattern pattern_, own_pattern_;             // the pattern in use; the pattern of the settings
   const Tensor& inv_freq_;                    // owned by the decoder; undefined if there is no rotation
   Linear qkv_;
   Param* q_norm_ = nullptr;

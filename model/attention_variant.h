@@ -1,11 +1,12 @@
 #pragma once
 // Variants of attention: parts of a layer besides dense attention over the pairs of its pattern, such as pools of keys,
 // or an indexer that selects blocks. A layer has those that its section of the settings asks for, and may have several.
-// To add a variant, add a folder beside model/attention/pools and a line in attention_variants.cpp (docs/extend.md).
+// To add a variant, add a folder beside model/attention/pools and two lines in attention_variants.cpp (docs/extend.md).
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,8 @@ class TrainingState;
 class VariantCache;
 struct CacheSetup;
 
-// Results that the layers of one forward share. A recomputed forward uses them again.
+// Results that the layers of one forward share. If backward recomputes segments, it uses the blocks that the forward
+// selected, so this must live until then.
 struct ForwardPass {
   explicit ForwardPass(std::size_t layers) : selections(layers) {}
   std::vector<BlockSelection> selections;  // by layer; each is set by the first layer of a group that shares it
@@ -71,7 +73,8 @@ struct AttentionVariantKind {
   // Returns the state that training changes besides the parameters. patterns: one per layer, for all heads. The model
   // must outlive the state. May be null.
   std::unique_ptr<TrainingState> (*make_state)(Model&, const std::vector<Pattern>& patterns) = nullptr;
-  // Return the log messages for weights that a run starts or stops using (LaterWeights). Null if the variant has none.
+  // Return the log messages for weights that a run starts or stops using (LaterWeights). Both are null if the variant
+  // has no weights.
   std::string (*missing)(std::int64_t tensors, std::int64_t steps) = nullptr;
   std::string (*unexpected)(std::int64_t tensors) = nullptr;
 };

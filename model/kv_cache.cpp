@@ -55,9 +55,9 @@ void LayerCache::append(const NewTokens& tokens, const Tensor& q, const Tensor& 
 void LayerCache::decode(const Pattern& pattern, AttentionDecode args, const NewTokens& tokens) const {
   for (const auto& variant : variants) variant->prepare(*this, pattern, args.scale, tokens);
   set_key_rows(pattern, tokens.lengths, args);
-  for (const auto& variant : variants)
-    if (variant->decode(args, tokens)) return;
-  attention_decode_kernel(args, tokens.run.ctx);
+  const auto computed = std::ranges::count_if(variants, [&](const auto& v) { return v->decode(args, tokens); });
+  RING_CHECK(computed <= 1, computed, " variants of attention in a layer compute the output of generated tokens");
+  if (computed == 0) attention_decode_kernel(args, tokens.run.ctx);
 }
 
 void LayerCache::set_key_rows(const Pattern& pattern, const std::vector<std::int32_t>& tokens,
@@ -70,8 +70,10 @@ void LayerCache::set_key_rows(const Pattern& pattern, const std::vector<std::int
     for (std::int32_t head = 0; head < keys.dim(2); ++head) {
       const std::int32_t token = tokens[b];
       runs.clear();
-      const auto decides = [&](const auto& variant) { return variant->add_keys(b, head, token, runs); };
-      if (std::ranges::none_of(variants, decides)) seen.add(head, token, token + 1, runs);
+      const auto deciding =
+          std::ranges::count_if(variants, [&](const auto& v) { return v->add_keys(b, head, token, runs); });
+      RING_CHECK(deciding <= 1, deciding, " variants of attention in a layer decide which keys a token sees");
+      if (deciding == 0) seen.add(head, token, token + 1, runs);
       for (const KeyRun& run : runs) add_rows(*this, run, args.rows);
       for (const auto& variant : variants) variant->add_rows(token, args.rows);
       args.starts.push_back(static_cast<std::int32_t>(args.rows.size()));

@@ -50,14 +50,16 @@ class VariantCache {
   virtual void append(const LayerCache&, const NewTokens&, const Tensor& /*q*/) {}
   // Called before the newest token of each sequence attends, after append().
   virtual void prepare(const LayerCache&, const Pattern&, float /*scale*/, const NewTokens&) {}
-  // Appends the keys that token `token` of sequence b sees in this KV head. Returns false if the pattern decides.
+  // Appends the keys that token `token` of sequence b sees in this KV head. Returns false if the pattern decides. At
+  // most one variant of a layer decides.
   virtual bool add_keys(std::size_t /*b*/, std::int32_t /*kv_head*/, std::int32_t /*token*/,
                         std::vector<KeyRun>&) const {
     return false;
   }
   // Appends the extra rows that this token sees.
   virtual void add_rows(std::int32_t /*token*/, std::vector<CacheRows>&) const {}
-  // Runs the decode kernel with more arguments. Returns false if the layer is to run attention_decode_kernel.
+  // Computes the output, args.out. Returns false if the layer is to run attention_decode_kernel. At most one variant of
+  // a layer computes it.
   virtual bool decode(const AttentionDecode&, const NewTokens&) const { return false; }
 };
 

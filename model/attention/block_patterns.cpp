@@ -62,7 +62,7 @@ namespace {
 
 constexpr std::int64_t kMaxRuleBlocks = 1 << 24;
 
-// Returns a value as the user wrote it, without quotes.
+// Returns a value as text without quotes.
 std::string unquoted(const config::Value& value) {
   if (const auto* number = std::get_if<double>(&value)) return str(*number);
   const auto* text = std::get_if<std::string>(&value);

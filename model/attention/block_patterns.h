@@ -51,7 +51,8 @@ struct BlockPatternKind {
   std::function<void(const BlockRuleConfig&, std::vector<SettingProblem>& errors)> validate;
   // Adds the problems of a section with such a rule. The core reports heads that select by different choosers.
   std::function<void(const AttentionConfig&, std::vector<SettingProblem>& errors)> validate_section;
-  // Settings of the section that only this pattern reads, and their meaning.
+  // Settings of the section that only this pattern reads, and their meaning. Those of patterns that a program adds are
+  // not read.
   std::vector<std::pair<std::string, std::string>> section_settings;
   std::vector<TrainedPart> trained_parts;
 

@@ -12,6 +12,7 @@
 
 namespace ring {
 
+// All functions must be set.
 struct VariantSettings {
   // Adds the problems of the variant's settings, as a section's validate() does.
   std::function<void(const AttentionConfig&, std::vector<SettingProblem>& errors)> validate;

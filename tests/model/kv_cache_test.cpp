@@ -240,7 +240,9 @@ const std::vector<std::string> kPooling = {"{kind: window, window: 3, pools: [2]
                                            "{kind: window, window: 5, pools: [3, 50], pooling: learned}",
                                            "{kind: window, window: 5, sinks: 1, pools: [16, 50], pool_gates: true}",
                                            "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}], "
-                                           "pools: [16], pooling: learned, pool_gates: true}"};
+                                           "pools: [16], pooling: learned, pool_gates: true}",
+                                           "{kind: block_sparse, block: 64, rules: [{pattern: learned, keep: 2}], "
+                                           "pools: [16], pool_gates: true}"};
 
 TEST(KvCache, PoolsTheKeysOfWholePasses) {
   for (const std::string& section : kPooling)

@@ -70,7 +70,7 @@ class LearnedBlocksOfLayer final : public AttentionVariant {
   }
   std::string auxiliary_loss() const override { return "index_loss"; }
   std::shared_ptr<VariantCache> make_cache(const CacheSetup& s) const override {
-    return std::make_shared<LearnedBlocksCache>(indexer_, s);
+    return s.pattern.selects() ? std::make_shared<LearnedBlocksCache>(indexer_, s) : nullptr;
   }
 
   Var attend(AttentionLayerCall& call, const std::function<Var()>& attend) const override {
@@ -88,6 +88,7 @@ class LearnedBlocksOfLayer final : public AttentionVariant {
         if (next) next(a, heads);
       };
     const Var y = attend();
+    call.options.selection = nullptr;
     if (mass.defined()) indexer_.learn(run, scores, mass, selection, call.seqs, part);
     return y;
   }

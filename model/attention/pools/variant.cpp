@@ -30,7 +30,7 @@ Param& add_pooling(const VariantSetup& s) {
 class PoolsOfLayer final : public AttentionVariant {
  public:
   explicit PoolsOfLayer(const VariantSetup& s)
-      : pattern_(s.pattern), kv_heads_(s.config.kv_heads), head_dim_(s.config.head_dim) {
+      : sizes_{.pools = s.pattern.pools}, kv_heads_(s.config.kv_heads), head_dim_(s.config.head_dim) {
     if (learns_pools(s.settings)) pooling_ = &add_pooling(s);
     if (!s.settings.pool_gates) return;
     // Initialized to 0, which leaves scores unchanged.
@@ -52,17 +52,16 @@ class PoolsOfLayer final : public AttentionVariant {
   }
   std::shared_ptr<VariantCache> make_cache(const CacheSetup&) const override;
 
-  const Pattern& pattern() const { return pattern_; }
   // Returns the weights of all heads; empty if pools are means.
   std::vector<PoolWeights> weights() const {
     if (!pooling_) return {};
-    return pool_weights(pooling_->var.value, pattern_, kv_heads_, head_dim_);
+    return pool_weights(pooling_->var.value, sizes_, kv_heads_, head_dim_);
   }
   // Returns the gates of tokens x [N,C], [N,Hq]; undefined if there are none.
   Tensor gates(Run& run, const Var& x) const { return gate_ ? (*gate_)(run, x).value : Tensor{}; }
 
  private:
-  Pattern pattern_;
+  Pattern sizes_;  // a pattern that has only the sizes of the pools
   std::int64_t kv_heads_, head_dim_;
   Param* pooling_ = nullptr;
   std::optional<Linear> gate_;
@@ -74,7 +73,7 @@ class PoolsCache final : public VariantCache {
  public:
   PoolsCache(const PoolsOfLayer& layer, const CacheSetup& s) : layer_(layer), token_rows_(s.token_rows) {
     std::int64_t row = s.token_rows;
-    for (const std::int32_t size : layer.pattern().pools) {
+    for (const std::int32_t size : s.pattern.pools) {
       pools_.push_back({size, narrow<std::int32_t>(row)});
       row += s.capacity / size;
     }
