@@ -172,7 +172,7 @@ std::vector<TrainingState*> Decoder::training_states() {
   return all;
 }
 
-bool Decoder::selects() const {
+bool Decoder::chooses_keys() const {
   return std::ranges::any_of(blocks_, [](const DecoderBlock& block) { return block.attention().selects(); });
 }
 

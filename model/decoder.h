@@ -67,7 +67,7 @@ class Decoder : public Model {
   bool set_attention_tokens(std::int64_t tokens) override;
   bool set_attention_step(std::int64_t step) override;
   std::vector<AttentionLayer*> attention_layers() override;
-  bool selects() const override;
+  bool chooses_keys() const override;
   std::string auxiliary_loss() const override;
   std::vector<TrainingState*> training_states() override;
 

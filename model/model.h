@@ -89,7 +89,7 @@ class Model {
   // one entry for each kind.
   std::vector<LaterWeights> later_weights();
   // Returns true if any layer chooses its blocks of keys in each forward.
-  virtual bool selects() const { return false; }
+  virtual bool chooses_keys() const { return false; }
   // Returns the metric name of the loss that is added to Run::auxiliary_loss; empty if there is none. Under tensor
   // parallelism each process adds its own part.
   virtual std::string auxiliary_loss() const { return ""; }

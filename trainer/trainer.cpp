@@ -47,7 +47,7 @@ void reserve_host(TrainStep& step, std::size_t bytes) try {
 // is impossible (something else depends on the document boundaries, or runs at the same time); empty if it is possible.
 std::string why_not_in_parts(const Config& c, TrainStep& step) {
   if (step.plan().world() > 1) return "document boundaries differ in each step, and messages overlap with attention";
-  if (step.model().selects()) return "the blocks that attention keeps depend on document boundaries";
+  if (step.model().chooses_keys()) return "the blocks that attention keeps depend on document boundaries";
   if (c.optimizer.offload != StateOffload::none)
     return "states are copied while attention is queued (optimizer.offload)";
   if (step.offload()) return "activations are copied while attention is queued (train.activation_offload)";
