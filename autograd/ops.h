@@ -15,7 +15,7 @@ namespace ring {
 // The documents of a micro-batch: document b holds rows offsets[b] .. offsets[b+1]; positions [N] i32 restart in each.
 // Documents may be packed into rows that start at rows[0], rows[1], ..; if `rows` is empty, each document is one row.
 // If `lengths` is set, document b has lengths[b] tokens, and its other rows are padding. If `shards` is set, the rows
-// are this rank's rows of a micro-batch, and attention reaches other ranks' rows through Run::cp.
+// are this rank's rows of a micro-batch, and attention reaches other ranks' rows through RunLayout::cp.
 struct Sequences {
   std::vector<std::int32_t> offsets;
   Tensor positions;
@@ -39,9 +39,9 @@ struct Sequences {
   static Sequences sharded(std::shared_ptr<const ContextShards>, const Tensor& positions);
 };
 
-// Returns true if run.tp has more than one process: tensor parallelism (Shoeybi et al. 2019, section 3) with sequence
-// parallelism (Korthikanti et al. 2022, section 4.2). Between sublayers each process then holds the same number of
-// adjacent rows, in rank order; inside a sublayer it holds all N rows and a share of the channels.
+// Returns true if run.layout.tp has more than one process: tensor parallelism (Shoeybi et al. 2019, section 3) with
+// sequence parallelism (Korthikanti et al. 2022, section 4.2). Between sublayers each process then holds the same
+// number of adjacent rows, in rank order; inside a sublayer it holds all N rows and a share of the channels.
 bool is_tensor_parallel(const Run&);
 
 // Returns the part of the selection that this process makes when it attends with kv_heads KV heads: all of it, or, for
@@ -73,8 +73,8 @@ Var swap_rows_for_channels(Run&, const Var& x);
 Tensor local_rows(const Run&, const Tensor& t);
 
 // Applies f to chunks of rows of x [N,C], one after another. A chunk has at most `rows` rows, counted over all
-// processes of run.tp; 0 means a single chunk. f maps [n,C] to [n,M] and must treat rows independently. Returns [N,M],
-// which is saved. Each chunk is recorded separately: in a run that recomputes, activations of at most one chunk
+// processes of run.layout.tp; 0 means a single chunk. f maps [n,C] to [n,M] and must treat rows independently. Returns
+// [N,M], which is saved. Each chunk is recorded separately: in a run that recomputes, activations of at most one chunk
 // exist at a time. Gradients of parameters are summed from the last chunk to the first. x must not be a parameter.
 using RowsFn = std::function<Var(Run&, const Var& chunk)>;
 Var map_chunks(Run&, const Var& x, std::int64_t rows, const RowsFn& f);
@@ -90,7 +90,7 @@ Var linear(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& resid
 // Looks up ids [N] i32 in table [rows,C] -> [N,C].
 Var embedding(Run&, const Tensor& ids, const Var& table);
 
-// Same for a table whose rows are sharded evenly over run.tp, [rows/tp,C] -> this process's rows [N/tp,C].
+// Same for a table whose rows are sharded evenly over run.layout.tp, [rows/tp,C] -> this process's rows [N/tp,C].
 Var vocab_parallel_embedding(Run&, const Tensor& ids, const Var& table);
 
 // Returns a + b, which have the same shape.
@@ -155,8 +155,8 @@ Var self_attention(Run&, const Var& qkv, const Sequences&, const SelfAttention&)
 // the losses of valid tokens. If the tape records, both gradients are computed in the same pass, so that at most one
 // chunk of logits exists at a time. The loss is a root of the tape: the gradient of scale * loss is complete after the
 // forward, and backward() takes no seed.
-// If run.tp has more than one process, x [N/tp,C] holds this process's rows, and w [V/tp,C] its rows of an evenly
-// sharded weight. Targets, weights and results cover all N tokens and are bit-identical on every process.
+// If run.layout.tp has more than one process, x [N/tp,C] holds this process's rows, and w [V/tp,C] its rows of an
+// evenly sharded weight. Targets, weights and results cover all N tokens and are bit-identical on every process.
 struct LossHead {
   Tensor targets;          // [N] i32, -100 = ignored
   Tensor weights;          // [N] f32, the label mask; undefined means all 1

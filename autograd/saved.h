@@ -27,7 +27,7 @@ class SavedStorage {
   virtual Tensor get(const ExecContext&) = 0;
 };
 
-// Like PyTorch's saved_tensors_hooks: see Run::saved_hooks.
+// Like PyTorch's saved_tensors_hooks: see SavePolicy::hooks.
 class SavedTensorHooks {
  public:
   virtual ~SavedTensorHooks() = default;

@@ -11,7 +11,7 @@ Saved Run::save(const Var& v) const {
 }
 
 Saved Run::save(const Tensor& t) const {
-  const std::shared_ptr<SavedStorage> elsewhere = saved_hooks && t.defined() ? saved_hooks->pack(t, ctx) : nullptr;
+  const std::shared_ptr<SavedStorage> elsewhere = saving.hooks && t.defined() ? saving.hooks->pack(t, ctx) : nullptr;
   return elsewhere ? Saved(elsewhere) : Saved(t);
 }
 

@@ -52,7 +52,7 @@ using SlotPtr = std::shared_ptr<GradSlot>;
 struct Var {
   Tensor value;
   SlotPtr slot;
-  std::shared_ptr<Recipe> recipe{};  // if set, backward rules save it instead of the value (see Run::recompute)
+  std::shared_ptr<Recipe> recipe{};  // if set, backward rules save it instead of the value (see SavePolicy::recompute)
   bool parameter = false;            // true if the owner keeps the value alive: save_in_place()
 };
 
@@ -87,6 +87,38 @@ With<SlotPtr, Vars> slots_of(const Vars& vars) {
   return map_all<SlotPtr, Var>(vars, [](const Var& v) { return v.slot; });
 }
 
+// How a run is divided among processes.
+struct RunLayout {
+  // Tensor parallelism with sequence parallelism (ops.h): the processes that share one model. Null, or of size 1, if
+  // there is none.
+  Communicator* tp = nullptr;
+  // Context parallelism, if sequences are sharded: the exchange with the other ranks, and the micro-batch rows that
+  // this rank holds ([N] i32; undefined means all, in order).
+  ContextExchange* cp = nullptr;
+  Tensor rows{};
+};
+
+// What ops save for backward.
+struct SavePolicy {
+  // If true, outputs of ops get recipes: backward recomputes them instead of saving them. Code that sets this back to
+  // false must call checkpoint_boundary() on the values that leave the recomputed part.
+  bool recompute = false;
+  // If true with `recompute`, attention is recomputed, too; otherwise its outputs are saved.
+  bool recompute_attention = false;
+  SavedTensorHooks* hooks = nullptr;  // may store saved tensors elsewhere; null if all stay
+};
+
+// Results of ops besides their outputs.
+struct Probes {
+  // If not null, receives one tensor per call of attention: f32 [2 heads], the sum of the entropy over rows of each
+  // head, then the row count of each head. For block patterns, [2 heads + 3] more numbers follow
+  // (RecallStats::copy_to(), autograd/selected/attention_recall.h). Each attention then runs once more.
+  std::vector<Tensor>* entropies = nullptr;
+  // Sum over tokens of the losses besides the model's own, such as those of block indexers
+  // (autograd/learned/indexer.h): [1] f32. Each loss is added when it is computed. Undefined if not wanted.
+  Tensor auxiliary_loss{};
+};
+
 // The context of an op: where to compute, and the tape to record on. A null tape records nothing.
 struct Run {
   ExecContext ctx;
@@ -95,27 +127,10 @@ struct Run {
   std::uint32_t step = 0;      // optimizer step, if there is no state
   std::int64_t first_row = 0;  // global index of this micro-batch's first token row, for dropout masks
   bool training = false;       // true if dropout is on
-  // If true, outputs of ops get recipes: backward recomputes them instead of saving them. Code that sets this back to
-  // false must call checkpoint_boundary() on the values that leave the recomputed part.
-  bool recompute = false;
-  // If true with `recompute`, attention is recomputed, too; otherwise its outputs are saved.
-  bool recompute_attention = false;
   Tensor state{};  // a StepState on the device, from which kernels read step and loss scale; undefined if there is none
-  // Tensor parallelism with sequence parallelism (ops.h): the processes that share one model. Null, or of size 1, if
-  // there is none.
-  Communicator* tp = nullptr;
-  // Context parallelism, if sequences are sharded: the exchange with the other ranks, and the micro-batch rows that
-  // this rank holds ([N] i32; undefined means all, in order).
-  ContextExchange* cp = nullptr;
-  Tensor rows{};
-  // If not null, receives one tensor per call of attention: f32 [2 heads], the sum of the entropy over rows of each
-  // head, then the row count of each head. For block patterns, [2 heads + 3] more numbers follow
-  // (RecallStats::copy_to(), autograd/selected/attention_recall.h). Each attention then runs once more.
-  std::vector<Tensor>* entropies = nullptr;
-  // Sum over tokens of the losses besides the model's own, such as those of block indexers
-  // (autograd/learned/indexer.h): [1] f32. Each loss is added when it is computed. Undefined if not wanted.
-  Tensor auxiliary_loss{};
-  SavedTensorHooks* saved_hooks = nullptr;  // may store saved tensors elsewhere; null if all stay
+  RunLayout layout{};
+  SavePolicy saving{};
+  Probes probes{};
 
   // Enters a scope: everything that runs or is recorded while the guard lives belongs to the scope.
   ScopeGuard enter(const ScopeId& id) const {
@@ -163,7 +178,7 @@ struct Run {
     if (!records(in)) return {y, nullptr};
     With<Saved, In> saved = keep(*this, in);
     Var out = record(name, y, slots_of(in), saved, rule);
-    if (!recompute) return out;
+    if (!saving.recompute) return out;
     const std::vector<Var> vars = list_all<Var>(in);
     std::size_t i = 0;
     visit_all<Saved>(saved, [&](Saved& s) {

@@ -203,7 +203,7 @@ Run TrainStep::micro_run(std::size_t index, Tape* tape) {
   const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("dp") + mesh_.coord("dp");
   run.first_row = before * plan_.micro_batch * config_.model.context;
   run.training = true;
-  run.tp = &mesh_.axis("tp");
+  run.layout.tp = &mesh_.axis("tp");
   run.state = step_state_;
   parallel_.context.set_up_run(run, plan_.micro_batch);
   return run;
@@ -217,7 +217,7 @@ Tensor TrainStep::micro_batch_part(const Tensor& all, std::size_t index) const {
 void TrainStep::forward(std::vector<Tensor>* entropies) {
   Run run = micro_run(0, nullptr);
   run.training = false;
-  run.entropies = entropies;
+  run.probes.entropies = entropies;
   model_->hidden(run, micro_batch_part(inputs_.ids, 0), sequences_[0]);
 }
 
@@ -235,7 +235,7 @@ StepAccess TrainStep::make_step_access() {
 void TrainStep::micro_step(std::size_t index) {
   Tape tape(index + 1 == micro_batches());
   Run run = micro_run(index, &tape);
-  run.auxiliary_loss = losses_.auxiliary;
+  run.probes.auxiliary_loss = losses_.auxiliary;
   LossHead head;
   head.targets = micro_batch_part(inputs_.targets, index);
   head.z_loss = static_cast<float>(config_.train.z_loss);

@@ -67,7 +67,7 @@ class TrainStep {
   // update: until then new weights may still be in transit between the ranks.
   void swap_average_weights();
 
-  // Returns the attention entropy of each layer over this rank's first micro-batch, in the format of Run::entropies
+  // Returns the attention entropy of each layer over this rank's first micro-batch, in the format of Probes::entropies
   // (autograd/tape.h).
   // Collective; requires load(). Dropout is off.
   std::vector<Tensor> attention_entropies();

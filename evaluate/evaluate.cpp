@@ -84,7 +84,7 @@ Evaluation evaluate(const Model& model, const ExecContext& ctx, const Validation
     enter(RunPhase::validate);  // shows in each batch that this process makes progress
     if (stop && stop()) throw EvaluationStopped{};
     const Batch b = parts ? parts->part(set.batch(i)) : set.batch(i);
-    Run run{.ctx = ctx, .tp = tp};
+    Run run{.ctx = ctx, .layout = {.tp = tp}};
     if (parts) parts->set_up_run(run, static_cast<std::int64_t>(b.sample_indices.size()));
     LossHead head;
     head.targets = from_host(b.targets, ctx.stream);

@@ -164,7 +164,7 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
     if (stop && stop()) throw EvaluationStopped{};
     std::vector<std::int32_t> owners;
     Batch b = packed.batch(i, owners);
-    Run run{.ctx = ctx, .tp = tp};
+    Run run{.ctx = ctx, .layout = {.tp = tp}};
     const bool shared = parts && !parts->whole();
     if (shared) b = part_of(*parts, b, owners);
     if (shared) parts->set_up_run(run, options.rows);

@@ -36,7 +36,7 @@ class AttentionLayer {
   ParamList parameters() const;
   // Returns the parameters of one variant; empty if the layer does not have it.
   ParamList parameters_of(const AttentionVariantKind&) const;
-  // Returns the metric name of the loss that is added to Run::auxiliary_loss; empty if there is none.
+  // Returns the metric name of the loss that is added to Probes::auxiliary_loss; empty if there is none.
   std::string auxiliary_loss() const;
 
   // Restricts the layer to the query and KV heads of its tensor-parallel slice. The pattern is for these heads.

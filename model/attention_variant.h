@@ -52,7 +52,7 @@ class AttentionVariant {
   virtual std::optional<Pattern> pattern_at(std::int64_t /*step*/, const Pattern& /*pattern*/) const { return {}; }
   // Returns attend(), the output of the layer's heads. May change the call's options before and use results after it.
   virtual Var attend(AttentionLayerCall&, const std::function<Var()>& attend) const { return attend(); }
-  // Returns the metric name of the loss that attend() adds to Run::auxiliary_loss; empty if there is none.
+  // Returns the metric name of the loss that attend() adds to Probes::auxiliary_loss; empty if there is none.
   virtual std::string auxiliary_loss() const { return ""; }
   // Returns the part of the layer's cache; null if there is none. It must not outlive this object.
   virtual std::shared_ptr<VariantCache> make_cache(const CacheSetup&) const { return nullptr; }

@@ -43,15 +43,13 @@ class BlockRunner {
     T& member_;
     T before_;
   };
-  // While it exists, the scope is attention, and the Run has the plan's hooks and recomputation for attention.
+  // While it exists, the scope is attention, and the Run saves tensors by the plan's policy for attention.
   struct AttentionScope {
     AttentionScope(const BlockRunner&, Run&);
     ScopeGuard scope;
-    ScopedValue<SavedTensorHooks*> hooks;
-    ScopedValue<bool> recompute, twice;
+    ScopedValue<SavePolicy> saving;
   };
-  bool recomputes(Recompute sublayer) const;
-  SavedTensorHooks* hooks(const Run& run) const { return plan.offload ? host : run.saved_hooks; }
+  SavePolicy policy(const Run&, Recompute sublayer) const;  // of a sublayer, by the plan
 
   std::int64_t layer_;
 };

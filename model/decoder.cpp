@@ -204,9 +204,9 @@ Var Decoder::apply_final_norm(Run& run, const Var& x) const {
 // Throws Error if the model is sharded differently from the run, or if the N tokens do not divide evenly among the
 // slices.
 void Decoder::check_run(const Run& run, const Tensor& ids) const {
-  const int slices = params_.slice().size, processes = run.tp ? run.tp->size() : 1;
-  RING_CHECK(slices == processes && (!run.tp || params_.slice().rank == run.tp->rank()), "slice ", params_.slice().rank,
-             " of ", slices, " of a model, in a run where tensor parallelism has ", processes,
+  const int slices = params_.slice().size, processes = run.layout.tp ? run.layout.tp->size() : 1;
+  RING_CHECK(slices == processes && (!run.layout.tp || params_.slice().rank == run.layout.tp->rank()), "slice ",
+             params_.slice().rank, " of ", slices, " of a model, in a run where tensor parallelism has ", processes,
              " processes: they must agree");
   RING_CHECK(ids.dim(0) % slices == 0, ids.dim(0), " tokens of a micro-batch do not divide among ", slices, " slices");
 }

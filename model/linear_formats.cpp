@@ -83,7 +83,7 @@ class Fp8Format final : public LinearFormat {
     Fp8Linear f{.tensorwise = tensorwise_};
     const Cut cut = weight.placement.cut;
     if (is_tensor_parallel(run) && cut != Cut::none) {
-      f.tp = run.tp;
+      f.tp = run.layout.tp;
       f.shards = Fp8Shards::weight | (cut == Cut::inputs ? Fp8Shards::input : Fp8Shards::output);
     }
     const Tensor& value = weight.var.value;

@@ -53,7 +53,7 @@ class Model {
   virtual void allocate_constants(const ExecContext&) {}
 
   // --- The forward pass. Run and Sequences must live until backward has run. Under tensor parallelism all processes of
-  // Run::tp call together with the same N ids, and each works on its own rows.
+  // RunLayout::tp call together with the same N ids, and each works on its own rows.
   // Maps ids [N] i32 to hidden states after the final norm, [N,C], or [N/tp,C] under tensor parallelism.
   virtual Var hidden(Run&, const Tensor& ids, const Sequences&) const = 0;
   // Same, through a KV cache, to which the tokens are appended. Throws Error if the model is sharded by tensor
@@ -90,7 +90,7 @@ class Model {
   std::vector<LaterWeights> later_weights();
   // Returns true if any layer chooses its blocks of keys in each forward.
   virtual bool chooses_keys() const { return false; }
-  // Returns the metric name of the loss that is added to Run::auxiliary_loss; empty if there is none. Under tensor
+  // Returns the metric name of the loss that is added to Probes::auxiliary_loss; empty if there is none. Under tensor
   // parallelism each process adds its own part.
   virtual std::string auxiliary_loss() const { return ""; }
 

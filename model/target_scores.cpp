@@ -15,8 +15,8 @@ constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;  // bytes of logits
 
 Tensor all_rows(const Run& run, const Tensor& hidden) {
   if (!is_tensor_parallel(run)) return hidden;
-  const Tensor all = run.ctx.empty({hidden.dim(0) * run.tp->size(), hidden.dim(1)}, hidden.dtype());
-  run.tp->all_gather(all, hidden, run.ctx.stream.record()).wait(run.ctx.stream);
+  const Tensor all = run.ctx.empty({hidden.dim(0) * run.layout.tp->size(), hidden.dim(1)}, hidden.dtype());
+  run.layout.tp->all_gather(all, hidden, run.ctx.stream.record()).wait(run.ctx.stream);
   return all;
 }
 
@@ -24,13 +24,13 @@ Tensor all_rows(const Run& run, const Tensor& hidden) {
 std::vector<float> statistics_of(const Run& run, const Tensor& x, const Tensor& w, const Tensor& targets,
                                  std::int64_t vocab) {
   const ExecContext& ctx = run.ctx;
-  const std::int64_t n = x.dim(0), first = is_tensor_parallel(run) ? run.tp->rank() * w.dim(0) : 0;
+  const std::int64_t n = x.dim(0), first = is_tensor_parallel(run) ? run.layout.tp->rank() * w.dim(0) : 0;
   const Tensor logits = ctx.empty({n, w.dim(0)}), own = ctx.empty({n, kLogitStatistics});
   matmul_kernel({.a = x, .b = w, .c = logits, .transpose_b = true}, ctx);
   logit_statistics_kernel({.logits = logits, .targets = targets, .out = own, .first = first, .vocab = vocab}, ctx);
   if (!is_tensor_parallel(run)) return to_host<float>(own, ctx.stream);
-  const Tensor all = ctx.empty({run.tp->size(), n, kLogitStatistics});
-  run.tp->all_gather(all, own, ctx.stream.record()).wait(ctx.stream);
+  const Tensor all = ctx.empty({run.layout.tp->size(), n, kLogitStatistics});
+  run.layout.tp->all_gather(all, own, ctx.stream.record()).wait(ctx.stream);
   return to_host<float>(all, ctx.stream);
 }
 

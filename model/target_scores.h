@@ -14,7 +14,7 @@ struct TargetScores {
 };
 
 // Returns the scores of targets[i], the token that follows token rows[i] of the run. hidden: the result of
-// Model::hidden() in this run. Computes only the logits of these rows, in chunks. Collective over Run::tp: all
+// Model::hidden() in this run. Computes only the logits of these rows, in chunks. Collective over RunLayout::tp: all
 // processes pass the same rows and get bit-identical results. Call it also with no rows if other ranks have some, since
 // it enters the loss head's scope. Throws Error if a logit is not finite.
 TargetScores target_scores(const Model&, Run&, const Tensor& hidden, const std::vector<std::int32_t>& rows,

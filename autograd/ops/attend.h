@@ -28,12 +28,12 @@ inline DropoutAddress dropout_address(const Run& run, const AttentionOptions& o,
   return {.rate = o.dropout,
           .site = {.seed = run.seed, .step = run.step, .site = o.dropout_site},
           .first_row = run.first_row,
-          .first_head = is_tensor_parallel(run) ? run.tp->rank() * heads : 0};
+          .first_head = is_tensor_parallel(run) ? run.layout.tp->rank() * heads : 0};
 }
 
 inline void check_exchange(const Sequences& sequences, const ContextExchange* exchange) {
   RING_CHECK(!sequences.shards || exchange, "attention: the sequences are sharded among ", sequences.shards->ranks(),
-             " ranks, but the run has no exchange (Run::cp)");
+             " ranks, but the run has no exchange (RunLayout::cp)");
 }
 
 // Returns the arguments without ownership of their tensors' memory, to be stored in a captured step. The captured step

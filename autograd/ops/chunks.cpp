@@ -10,12 +10,12 @@ namespace {
 // that they have in the unchunked call. An op assumes that rank r's rows start at r * count, but they start at r * own
 // + first; `shift` is the difference.
 Run run_of_rows(const Run& run, std::int64_t own, std::int64_t first, std::int64_t count) {
-  const std::int64_t rank = is_tensor_parallel(run) ? run.tp->rank() : 0,
-                     ranks = is_tensor_parallel(run) ? run.tp->size() : 1;
+  const std::int64_t rank = is_tensor_parallel(run) ? run.layout.tp->rank() : 0,
+                     ranks = is_tensor_parallel(run) ? run.layout.tp->size() : 1;
   const std::int64_t shift = first + rank * (own - count);
   Run chunk = run;
-  if (run.rows.defined())
-    chunk.rows = run.rows.narrow(0, shift, ranks * count);
+  if (run.layout.rows.defined())
+    chunk.layout.rows = run.layout.rows.narrow(0, shift, ranks * count);
   else
     chunk.first_row += shift;
   return chunk;
@@ -68,7 +68,7 @@ void chunks_backward(const Backward& back, const ChunkInputs& inputs, const Shap
 }  // namespace
 
 Var map_chunks(Run& run, const Var& x, std::int64_t rows, const RowsFn& f) {
-  const std::int64_t own = x.value.dim(0), ranks = is_tensor_parallel(run) ? run.tp->size() : 1;
+  const std::int64_t own = x.value.dim(0), ranks = is_tensor_parallel(run) ? run.layout.tp->size() : 1;
   const std::int64_t at_once = rows / ranks + (rows % ranks > 0);
   if (rows == 0 || own <= at_once) return f(run, x);
   const Var whole = run.tape ? kept_whole(run, x) : x;

@@ -48,12 +48,13 @@ struct RowAddress {
   Tensor rows;
 };
 RowAddress address_of(const Run& run, const Tensor& x) {
-  const int rank = is_tensor_parallel(run) ? run.tp->rank() : 0, ranks = is_tensor_parallel(run) ? run.tp->size() : 1;
+  const int rank = is_tensor_parallel(run) ? run.layout.tp->rank() : 0,
+            ranks = is_tensor_parallel(run) ? run.layout.tp->size() : 1;
   const std::int64_t before = rank * x.dim(0), all = ranks * x.dim(0);
-  if (!run.rows.defined()) return {run.first_row + before, {}};
-  RING_CHECK(run.rows.numel() == all, "dropout_add: ", describe(x), " with ", run.rows.numel(),
+  if (!run.layout.rows.defined()) return {run.first_row + before, {}};
+  RING_CHECK(run.layout.rows.numel() == all, "dropout_add: ", describe(x), " with ", run.layout.rows.numel(),
              " global rows, expected ", all);
-  return {run.first_row, run.rows.narrow(0, before, x.dim(0))};
+  return {run.first_row, run.layout.rows.narrow(0, before, x.dim(0))};
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ Var vocab_parallel_embedding(Run& run, const Tensor& ids, const Var& table) {
   if (!is_tensor_parallel(run)) return embedding(run, ids, table);
   RING_CHECK(table.value.shape().size() == 2, "embedding: the table is ", describe(table.value));
   const std::int64_t rows = table.value.dim(0);
-  return reduce_scatter_rows(run, look_up(run, ids, table, run.tp->rank() * rows, run.tp->size() * rows));
+  return reduce_scatter_rows(run, look_up(run, ids, table, run.layout.tp->rank() * rows, run.layout.tp->size() * rows));
 }
 
 }  // namespace ring

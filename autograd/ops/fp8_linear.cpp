@@ -224,7 +224,7 @@ Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& re
   const LinearInputs<Tensor> values = values_of(in);
   if (!run.records(in)) return {forward(run.ctx, f, values), nullptr};
   const DType type = x.value.dtype();
-  const bool again = x.recipe || run.recompute;  // true if backward gets x anyway: then it quantizes x again
+  const bool again = x.recipe || run.saving.recompute;  // true if backward gets x anyway: then it quantizes x again
   const Fp8Values<Tensor> source = source_of(run.ctx, f, x.value);
   Fp8ForBackward<Saved> saved{{}, run.save(w), {}};
   const bool reads_source = f.swiglu && x.slot;
@@ -240,7 +240,7 @@ Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& re
   const Var out = run.record("fp8_linear", product(run.ctx, f, q.plain, values), slots_of(in), saved, rule);
   out.slot->reads_fp8 = reads_only_fp8(slots_of(in));
   out.slot->reads_max = has_own_max(f, Fp8Shards::output);
-  if (!run.recompute) return out;
+  if (!run.saving.recompute) return out;
   return recomputable(
       out, LinearInputs<Saved>{run.save(x), saved.w, run.save(b), run.save(residual)},
       [f](const ExecContext& ctx, const LinearInputs<Tensor>& inputs) { return forward(ctx, f, inputs); });

@@ -16,7 +16,7 @@ Tensor empty_chunk(const ExecContext&, const LossHead&, std::int64_t tokens, std
 // of w is in w's slot. This slot is an input of the step nevertheless, so that its on_ready waits for the step.
 Var record_loss(const Run&, const Tensor& sum, const Var& x, const Var& w, const Tensor& dx);
 
-// cross_entropy_head() over the processes of run.tp. Collective.
+// cross_entropy_head() over the processes of run.layout.tp. Collective.
 LossOutput vocab_parallel_head(Run&, const Var& x, const Var& w, const LossHead&);
 
 }  // namespace ring

@@ -55,12 +55,12 @@ Var mlp_gelu_tanh(Run& run, const Var& x, const Var& w1, const Var& b1, const Va
   const Tensor y = down(run.ctx, {hidden.after, w2.value, b2.value, residual.value});
   if (!run.records(x, w1, b1, w2, b2, residual)) return {y, nullptr};
   MlpForBackward saved{.x = run.save(x), .w_up = run.save(w1), .w_down = run.save(w2), .hidden = {}};
-  saved.hidden = run.recompute
+  saved.hidden = run.saving.recompute
                      ? save_to_recompute(LinearInputs<Saved>{saved.x, saved.w_up, run.save(b1), {}}, up_and_activate)
                      : Hidden<Saved>{run.save(hidden.before), run.save(hidden.after)};
   const Layers<SlotPtr> inputs{{x.slot, w1.slot, b1.slot, nullptr}, {nullptr, w2.slot, b2.slot, residual.slot}};
   const Var out = run.record("mlp", y, inputs, saved, mlp_backward);
-  if (!run.recompute) return out;
+  if (!run.saving.recompute) return out;
   return recomputable(out, LinearInputs<Saved>{saved.hidden.after, saved.w_down, run.save(b2), run.save(residual)},
                       down);
 }

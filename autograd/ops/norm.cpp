@@ -69,7 +69,7 @@ Var norm(const Run& run, const char* op, const NormInputs<Var>& in, float eps, F
   if (!run.records(in)) return {n.y, nullptr};
   NormForBackward<Saved> saved{{run.save(in.x), run.save(in.w), {}}, run.save(n.mean), run.save(n.rstd)};
   const Var out = run.record(op, n.y, slots_of(in), saved, rule);
-  if (!run.recompute) return out;
+  if (!run.saving.recompute) return out;
   saved.inputs.b = run.save(in.b);
   return recomputable(out, saved.inputs, [forward, eps](const ExecContext& ctx, const NormInputs<Tensor>& again) {
     return forward(ctx, again, eps).y;

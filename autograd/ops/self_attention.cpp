@@ -197,7 +197,7 @@ Prepared<Saved> save_prepared(const Run& run, const Var& qkv, const Prepared<Ten
 
 // Returns true if backward recomputes attention. A saved qkv matrix was rotated in place, so nothing can be recomputed
 // from it.
-bool attends_again(const Run& run, const Var& qkv) { return run.recompute_attention && qkv.recipe; }
+bool attends_again(const Run& run, const Var& qkv) { return run.saving.recompute_attention && qkv.recipe; }
 
 Computed<Saved> save_computed(const Run& run, const Var& qkv, const Prepared<Tensor>& p, const Attended& a,
                               const Attend& forward, const Arguments<Saved>& arguments) {
@@ -341,12 +341,12 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
                                       sequences.inv_freq.defined() ? &sequences : nullptr},
                                      layout);
   const DropoutAddress dropout = dropout_address(run, options.attention, options.heads);
-  const Attend forward{layout, options.attention, dropout, sequences.without_positions(), run.cp};
+  const Attend forward{layout, options.attention, dropout, sequences.without_positions(), run.layout.cp};
   const Parts x = final_parts(p, layout);
   const BlockSelection given = options.selection ? *options.selection : BlockSelection{};
   const PoolInputs<Tensor> pools{options.pooling.value, options.pool_gates.value};
-  const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), given, pools, options.watch);
-  if (run.entropies) run.entropies->push_back(watched_sums(run.ctx, forward, x, a.selection, pools));
+  const Attended a = forward(run.ctx, x, dropout.with(run.layout.rows, run.state), given, pools, options.watch);
+  if (run.probes.entropies) run.probes.entropies->push_back(watched_sums(run.ctx, forward, x, a.selection, pools));
   if (options.keys) {
     *options.keys = x.k;
     *options.values = x.v;
@@ -358,7 +358,7 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
     return {a.out.view(shape), nullptr};
   const Arguments<Saved> arguments{.constants = {save_in_place(sequences.positions), save_in_place(options.inv_freq),
                                                  run.save(options.q_norm), run.save(options.k_norm)},
-                                   .rows = save_in_place(run.rows),
+                                   .rows = save_in_place(run.layout.rows),
                                    .state = save_in_place(run.state),
                                    .selection = save_in_place(a.selection.bits),
                                    .pools = {run.save(options.pooling), run.save(options.pool_gates)}};

@@ -66,9 +66,9 @@ Sequences Sequences::without_positions() const {
 
 SelectionPart selection_part(const Run& run, const Sequences& seqs, const Pattern& pattern, std::int64_t kv_heads) {
   if (!seqs.shards) return {{0, kv_heads}, pattern, seqs.spans_on(run.ctx.stream)};
-  RING_CHECK(run.cp, "attention: the sequences are sharded among ", seqs.shards->ranks(),
-             " ranks, but the run has no exchange (Run::cp)");
-  SelectionPart part = run.cp->selection_part(seqs.shards, pattern, kv_heads);
+  RING_CHECK(run.layout.cp, "attention: the sequences are sharded among ", seqs.shards->ranks(),
+             " ranks, but the run has no exchange (RunLayout::cp)");
+  SelectionPart part = run.layout.cp->selection_part(seqs.shards, pattern, kv_heads);
   RING_CHECK(part.heads.count > 0,
              "attention: the heads for which a rank selects and measures blocks are unknown, because the exchange "
              "chooses its schedule during attention");

@@ -23,16 +23,17 @@ struct Head {
 Tensor statistics_of(const Head& h, const Tensor& logits, const Tensor& targets, std::int64_t first) {
   const ExecContext& ctx = h.run.ctx;
   const std::int64_t rows = logits.dim(0);
-  const Tensor own = ctx.empty({rows, kLogitStatistics}), all = ctx.empty({h.run.tp->size(), rows, kLogitStatistics});
+  const Tensor own = ctx.empty({rows, kLogitStatistics}),
+               all = ctx.empty({h.run.layout.tp->size(), rows, kLogitStatistics});
   logit_statistics_kernel({.logits = logits, .targets = targets, .out = own, .first = first, .vocab = h.head.vocab},
                           ctx);
-  h.run.tp->all_gather(all, own, ctx.stream.record()).wait(ctx.stream);
+  h.run.layout.tp->all_gather(all, own, ctx.stream.record()).wait(ctx.stream);
   return all;
 }
 
 void run_chunk(Head& h, const Tensor& logits, std::int64_t begin) {
   const ExecContext& ctx = h.run.ctx;
-  const std::int64_t rows = logits.dim(0), first = h.run.tp->rank() * h.w.dim(0);
+  const std::int64_t rows = logits.dim(0), first = h.run.layout.tp->rank() * h.w.dim(0);
   const auto part = [&](const Tensor& t) { return t.defined() ? t.narrow(0, begin, rows) : t; };
   const Tensor x = part(h.x), targets = part(h.head.targets);
   linear_forward(ctx, {x, h.w, {}, {}}, logits);
@@ -56,7 +57,7 @@ void run_chunk(Head& h, const Tensor& logits, std::int64_t begin) {
 }  // namespace
 
 LossOutput vocab_parallel_head(Run& run, const Var& x, const Var& w, const LossHead& head) {
-  Communicator& tp = *run.tp;
+  Communicator& tp = *run.layout.tp;
   RING_CHECK(x.value.shape().size() == 2 && w.value.shape().size() == 2, "cross_entropy_head: input ",
              describe(x.value), " and weight ", describe(w.value), ": expected two dims each");
   const std::int64_t tokens = x.value.dim(0) * tp.size(), columns = w.value.dim(0);

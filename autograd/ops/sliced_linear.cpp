@@ -96,7 +96,7 @@ using Forward = Tensor (*)(const ExecContext&, Communicator&, const LinearInputs
 using Rule = void (*)(const Backward&, Communicator&, const LinearInputs<SlotPtr>&, const LinearInputs<Saved>&);
 
 Var sliced_linear(Run& run, std::string_view name, const LinearInputs<Var>& in, Forward forward, Rule rule) {
-  Communicator& tp = *run.tp;
+  Communicator& tp = *run.layout.tp;
   return run.op(
       name, in,
       [&tp, forward](const ExecContext& ctx, const LinearInputs<Tensor>& tensors) { return forward(ctx, tp, tensors); },
@@ -109,15 +109,16 @@ Var sliced_linear(Run& run, std::string_view name, const LinearInputs<Var>& in, 
 }  // namespace
 
 Var gather_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
-  if (!is_tensor_parallel(run) || !overlaps(*run.tp)) return linear(run, all_gather_rows(run, x), w, b, residual);
+  if (!is_tensor_parallel(run) || !overlaps(*run.layout.tp))
+    return linear(run, all_gather_rows(run, x), w, b, residual);
   check_linear("gather_linear", x, w, b);
-  check_residual("gather_linear", residual, {x.value.dim(0) * run.tp->size(), w.value.dim(0)});
+  check_residual("gather_linear", residual, {x.value.dim(0) * run.layout.tp->size(), w.value.dim(0)});
   return sliced_linear(run, "gather_linear", {x, w, b, residual}, product_of_gathered, gather_linear_backward);
 }
 
 Var linear_scatter(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
   if (!is_tensor_parallel(run)) return linear(run, x, w, b, residual);
-  if (!overlaps(*run.tp)) return reduce_scatter_rows(run, linear(run, x, w), b, residual);
+  if (!overlaps(*run.layout.tp)) return reduce_scatter_rows(run, linear(run, x, w), b, residual);
   check_linear("linear_scatter", x, w, b);
   check_residual("linear_scatter", residual, {local_rows(run, x.value).dim(0), w.value.dim(0)});
   return sliced_linear(run, "linear_scatter", {x, w, b, residual}, scattered_product, linear_scatter_backward);

@@ -85,7 +85,7 @@ Tensor channels_from_rows(const ExecContext& ctx, Communicator& tp, const Tensor
 using Swap = Tensor (*)(const ExecContext&, Communicator&, const Tensor&);
 
 Var swap(Run& run, std::string_view name, const Var& x, Swap forward, Swap backward) {
-  Communicator& tp = *run.tp;
+  Communicator& tp = *run.layout.tp;
   return run.op(
       name, x, [&tp, forward](const ExecContext& ctx, const Tensor& in) { return forward(ctx, tp, in); },
       [&tp, backward](const Backward& back, const SlotPtr& input) {
@@ -95,17 +95,17 @@ Var swap(Run& run, std::string_view name, const Var& x, Swap forward, Swap backw
 
 }  // namespace
 
-bool is_tensor_parallel(const Run& run) { return run.tp && run.tp->size() > 1; }
+bool is_tensor_parallel(const Run& run) { return run.layout.tp && run.layout.tp->size() > 1; }
 
 Tensor local_rows(const Run& run, const Tensor& t) {
   if (!is_tensor_parallel(run)) return t;
-  const std::int64_t rows = rows_per_process(*run.tp, t, "local_rows");
-  return t.narrow(0, run.tp->rank() * rows, rows);
+  const std::int64_t rows = rows_per_process(*run.layout.tp, t, "local_rows");
+  return t.narrow(0, run.layout.tp->rank() * rows, rows);
 }
 
 Var all_gather_rows(Run& run, const Var& x) {
   if (!is_tensor_parallel(run)) return x;
-  Communicator& tp = *run.tp;
+  Communicator& tp = *run.layout.tp;
   RING_CHECK(x.value.shape().size() == 2, "all_gather_rows: ", describe(x.value), ", expected [N,C]");
   const Tensor y = gathered(run.ctx, tp, x.value);
   if (!run.records(x)) return {y, nullptr};
@@ -123,12 +123,12 @@ Var all_gather_rows(Run& run, const Var& x) {
 Var swap_channels_for_rows(Run& run, const Var& x) {
   RING_CHECK(is_tensor_parallel(run) && x.value.shape().size() == 2, "swap_channels_for_rows: ", describe(x.value),
              ", expected [N,C/tp] of a sliced model");
-  rows_per_process(*run.tp, x.value, "swap_channels_for_rows");
+  rows_per_process(*run.layout.tp, x.value, "swap_channels_for_rows");
   return swap(run, "swap_channels_for_rows", x, rows_from_channels, channels_from_rows);
 }
 
 Var swap_rows_for_channels(Run& run, const Var& x) {
-  RING_CHECK(is_tensor_parallel(run) && x.value.shape().size() == 2 && x.value.dim(1) % run.tp->size() == 0,
+  RING_CHECK(is_tensor_parallel(run) && x.value.shape().size() == 2 && x.value.dim(1) % run.layout.tp->size() == 0,
              "swap_rows_for_channels: ", describe(x.value),
              ", expected [N/tp,C] of a sliced model, where tp divides C");
   return swap(run, "swap_rows_for_channels", x, channels_from_rows, rows_from_channels);
@@ -136,7 +136,7 @@ Var swap_rows_for_channels(Run& run, const Var& x) {
 
 Var reduce_scatter_rows(Run& run, const Var& x, const Var& b, const Var& residual) {
   RING_CHECK(is_tensor_parallel(run), "reduce_scatter_rows: the run has no tensor parallelism");
-  Communicator& tp = *run.tp;
+  Communicator& tp = *run.layout.tp;
   RING_CHECK(x.value.shape().size() == 2, "reduce_scatter_rows: ", describe(x.value), ", expected [N,C]");
   const Shape shape{rows_per_process(tp, x.value, "reduce_scatter_rows"), x.value.dim(1)};
   RING_CHECK(!b.value.defined() || b.value.shape() == Shape{shape[1]}, "reduce_scatter_rows: bias ", describe(b.value),

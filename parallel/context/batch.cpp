@@ -85,8 +85,8 @@ void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
 void ContextBatches::set_up_run(Run& run, std::int64_t rows) {
   if (whole()) return;
   reserve(rows, run.ctx);
-  run.rows = rows_.at(rows);
-  run.cp = exchange_.get();
+  run.layout.rows = rows_.at(rows);
+  run.layout.cp = exchange_.get();
 }
 
 }  // namespace ring

@@ -34,7 +34,7 @@ class ContextBatches {
   int rank_;
   ContextLayout layout_;
   std::unique_ptr<ContextParallel> exchange_;
-  std::map<std::int64_t, Tensor> rows_;  // Run::rows for each number of rows
+  std::map<std::int64_t, Tensor> rows_;  // RunLayout::rows for each number of rows
 };
 
 }  // namespace ring

@@ -59,7 +59,7 @@ TEST_F(ChunksTest, DropoutMasksDoNotDependOnTheChunks) {
     const auto result = [&](std::int64_t chunk) {
       Tape tape;
       ring::Run run{.ctx = ctx, .tape = &tape, .seed = 5, .step = 2, .first_row = 1000};
-      run.rows = rows;
+      run.layout.rows = rows;
       const Var x = input("x", {kChunkRows, kChunkWidth});
       const Var y = map_chunks(run, x, chunk, dropped);
       Values all = read_values(y.value);
@@ -104,7 +104,7 @@ TEST_F(ChunksTest, HoldsOneChunkOfRecomputedValues) {
   memory.reset_peak();
   const std::size_t before = memory.stats().in_use;
   Tape tape;
-  ring::Run run{.ctx = ctx, .tape = &tape, .recompute = true};
+  ring::Run run{.ctx = ctx, .tape = &tape, .saving = {.recompute = true}};
   const Var y = map_chunks(run, x, chunk, [&](ring::Run& part, const Var& in) {
     return linear(part, activate(part, linear(part, in, w1), Activation::gelu), w2, {}, in);
   });
@@ -118,7 +118,7 @@ TEST_F(ChunksTest, AnOffloadedTensorIsFetchedOnce) {
   for (const bool recompute : {false, true}) {
     HostStore store;
     Tape tape;
-    ring::Run run{.ctx = ctx, .tape = &tape, .recompute = recompute, .saved_hooks = &store};
+    ring::Run run{.ctx = ctx, .tape = &tape, .saving = {.recompute = recompute, .hooks = &store}};
     const Var x = input("x", {kChunkRows, kChunkWidth});
     const Var y =
         map_chunks(run, x, 10, [](ring::Run& chunk, const Var& in) { return activate(chunk, in, Activation::relu2); });
@@ -145,8 +145,13 @@ TEST(DistChunks, GiveTheSameResultsWithShardedRows) {
       for (std::size_t i = 0; i < row_numbers.size(); ++i) row_numbers[i] = static_cast<std::int32_t>(i * 5 % 100);
       const auto result = [&](std::int64_t chunk) {
         Tape tape;
-        ring::Run run{.ctx = ctx, .tape = &tape, .seed = 5, .first_row = 100, .recompute = true, .tp = &comm};
-        if (placed) run.rows = from_host(row_numbers, ctx.stream);
+        ring::Run run{.ctx = ctx,
+                      .tape = &tape,
+                      .seed = 5,
+                      .first_row = 100,
+                      .layout = {.tp = &comm},
+                      .saving = {.recompute = true}};
+        if (placed) run.layout.rows = from_host(row_numbers, ctx.stream);
         const Var x = random_leaf(str("x", comm.rank()), {kChunkRows / 3, kChunkWidth}, ctx),
                   w = random_leaf("w", {4, kChunkWidth}, ctx);
         const Var y = map_chunks(run, x, chunk, [&](ring::Run& part, const Var& in) {

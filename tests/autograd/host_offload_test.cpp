@@ -65,7 +65,7 @@ class HostOffloadTest : public testing::Test {
   static constexpr std::size_t kSaved = 2 * kOne;  // per block
   Values gradients(SavedTensorHooks* hooks, bool recompute = false) const {
     Tape tape;
-    ring::Run run{.ctx = ctx, .tape = &tape, .recompute = recompute, .saved_hooks = hooks};
+    ring::Run run{.ctx = ctx, .tape = &tape, .saving = {.recompute = recompute, .hooks = hooks}};
     const Var w = parameter("w");
     const Var in{filled("x"), std::make_shared<GradSlot>()};
     const Var out = forward(run, in, w);
@@ -243,8 +243,8 @@ TEST_F(HostOffloadTest, TwoForwardsMayComeBeforeTheirBackwards) {
   const Var w = parameter("w");
   const Var first{filled("x"), std::make_shared<GradSlot>()}, second{filled("other"), std::make_shared<GradSlot>()};
   Tape tapes[2];
-  ring::Run runs[2] = {{.ctx = ctx, .tape = &tapes[0], .saved_hooks = &offload},
-                       {.ctx = ctx, .tape = &tapes[1], .saved_hooks = &offload}};
+  ring::Run runs[2] = {{.ctx = ctx, .tape = &tapes[0], .saving = {.hooks = &offload}},
+                       {.ctx = ctx, .tape = &tapes[1], .saving = {.hooks = &offload}}};
   const Var a = forward(runs[0], first, w), b = forward(runs[1], second, w);
   tapes[1].backward(b.slot, filled("seed"), ctx);
   w.slot->written = false;

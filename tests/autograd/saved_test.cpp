@@ -28,12 +28,12 @@ Var two_ops(ring::Run& run, const Var& x, const Var& w) { return activate(run, l
 TEST_F(SavedTest, HooksTakeEveryTensorButParameters) {
   HostStore store;
   Tape tape;
-  ring::Run run{.ctx = ctx, .tape = &tape, .saved_hooks = &store};
+  ring::Run run{.ctx = ctx, .tape = &tape, .saving = {.hooks = &store}};
   const Var w = parameter("w", {8, 8});
   two_ops(run, input("x", {4, 8}), w);
   EXPECT_EQ(store.packed, 2);
   EXPECT_EQ(store.bytes, 2u * 4 * 8 * sizeof(float));
-  run.recompute = true;
+  run.saving.recompute = true;
   two_ops(run, input("x", {4, 8}), w);
   EXPECT_EQ(store.packed, 3) << "the product has a recipe, which makes it from x";
   linear(run, input("x", {4, 8}), w, {}, input("residual", {4, 8}));
@@ -42,7 +42,7 @@ TEST_F(SavedTest, HooksTakeEveryTensorButParameters) {
 
 TEST_F(SavedTest, NothingIsSavedWithoutATape) {
   HostStore store;
-  ring::Run run{.ctx = ctx, .saved_hooks = &store};
+  ring::Run run{.ctx = ctx, .saving = {.hooks = &store}};
   two_ops(run, input("x", {4, 8}), parameter("w", {8, 8}));
   EXPECT_EQ(store.packed, 0);
 }
@@ -50,7 +50,7 @@ TEST_F(SavedTest, NothingIsSavedWithoutATape) {
 TEST_F(SavedTest, OffloadedValuesGiveTheSameGradients) {
   const auto gradients = [&](HostStore* store, bool recompute) {
     Tape tape;
-    ring::Run run{.ctx = ctx, .tape = &tape, .recompute = recompute, .saved_hooks = store};
+    ring::Run run{.ctx = ctx, .tape = &tape, .saving = {.recompute = recompute, .hooks = store}};
     const Var x = input("x", {4, 8}), w = parameter("w", {8, 8});
     const Var y = two_ops(run, two_ops(run, x, w), w);
     tape.backward(y.slot, input("seed", {4, 8}).value, ctx);
@@ -71,7 +71,7 @@ TEST_F(SavedTest, OffloadedValuesGiveTheSameGradients) {
 TEST_F(SavedTest, EachStepIsAnnouncedOneStepAhead) {
   HostStore store;
   Tape tape;
-  ring::Run run{.ctx = ctx, .tape = &tape, .saved_hooks = &store};
+  ring::Run run{.ctx = ctx, .tape = &tape, .saving = {.hooks = &store}};
   std::vector<std::string> seen;
   store.on_prefetch = [&] { seen.emplace_back("prefetch"); };
   Var x = input("x", {4, 8});

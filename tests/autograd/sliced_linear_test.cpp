@@ -40,9 +40,9 @@ struct LinearValues {
 // Runs the layer with and without a recipe, and the backward twice: gradients of parameters are accumulated.
 template <class Layer, class Check>
 void check_layer(World& w, const Layer& layer, const Values& d, const Check& check) {
-  w.run.recompute = true;
+  w.run.saving.recompute = true;
   const Var again = layer();
-  w.run.recompute = false;
+  w.run.saving.recompute = false;
   const Var y = layer();
   if (again.recipe) RING_CHECK(w.read(Saved(again.recipe).get(w.ctx)) == w.read(y.value), "recomputed, other bits");
   Tape tape;

@@ -35,7 +35,7 @@ struct World {
   Communicator& comm;
   ExecContext ctx;
   Tape tape{};
-  Run run{.ctx = ctx, .tape = &tape, .tp = &comm};
+  Run run{.ctx = ctx, .tape = &tape, .layout = {.tp = &comm}};
   std::size_t rank = static_cast<std::size_t>(comm.rank()), size = static_cast<std::size_t>(comm.size());
   explicit World(Communicator& c, const Stream& stream = Stream::cpu(1)) : comm(c), ctx{stream} {}
   Values read(const Tensor& t) const { return read_values(t, ctx); }

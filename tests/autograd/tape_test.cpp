@@ -155,7 +155,7 @@ TEST_F(TapeTest, RecomputationGivesTheSameBitsAndAnnouncesOnce) {
     Tape tape;
     ring::Run run = recording(tape);
     Var y = x;
-    run.recompute = recomputed;
+    run.saving.recompute = recomputed;
     for (int layer = 0; layer < 3; ++layer) y = block(run, y, w.var);
     const Values value = read_values(y.value);
     tape.backward(y.slot, seed, ctx);
@@ -176,7 +176,7 @@ TEST_F(TapeTest, RecomputationHoldsOnlyTheInput) {
     ring::Run run = recording(tape);
     Var y = input("x", {512, 64});
     const std::size_t before = ctx.stream.allocator()->stats().in_use;
-    run.recompute = recomputed;
+    run.saving.recompute = recomputed;
     for (int layer = 0; layer < 4; ++layer) y = block(run, y, w.var);
     return ctx.stream.allocator()->stats().in_use - before;
   };
@@ -194,7 +194,7 @@ TEST_F(TapeTest, AnMlpSavesOrRecomputesItsHiddenValues) {
     ring::Run run = recording(tape);
     Var x = input("x", {512, 64}), y = x;
     const std::size_t before = ctx.stream.allocator()->stats().in_use;
-    run.recompute = recomputed;
+    run.saving.recompute = recomputed;
     for (int layer = 0; layer < 4; ++layer) {
       const Var inside = mlp_gelu_tanh(run, y, w.var, {}, w.var, {}, y);  // its output is recomputed from its input
       y = checkpoint_boundary(activate(run, inside, Activation::gelu));

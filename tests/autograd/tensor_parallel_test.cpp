@@ -58,7 +58,7 @@ TEST_P(DistTensorParallelOps, ScatteredSumsAddBiasAndResidual) {
     const Var x = leaf({kRows, kWidth}, random_values(str("x", comm.rank()), kRows * kWidth), w.ctx);
     const Var b = leaf({kWidth}, bias, w.ctx), r = leaf({own, kWidth}, rows_of(residual, w.rank, w.size), w.ctx);
     for (const bool recompute : {false, true}) {
-      w.run.recompute = recompute;
+      w.run.saving.recompute = recompute;
       const Var y = reduce_scatter_rows(w.run, x, b, r);
       expect_close("value", read_values(y.value), rows_of(want, w.rank, w.size), 1e-6);
       if (recompute) {
@@ -172,7 +172,7 @@ void check_head_case(const HeadCase& c, Communicator& comm) {
   world.tape.backward(out.sum.slot, {}, world.ctx);
   expect_close("dx", read_values(own_x.slot->grad), rows_of(want.dx, world.rank, world.size), 1e-5);
   expect_close("dw", read_values(own_w.slot->grad), rows_of(want.dw, world.rank, world.size), 1e-5);
-  Run inference{.ctx = world.ctx, .tp = &comm};
+  Run inference{.ctx = world.ctx, .layout = {.tp = &comm}};
   RING_CHECK(read_values(cross_entropy_head(inference, own_x, own_w, head).token_loss) == read_values(out.token_loss),
              "without a tape the loss is another");
 }

@@ -51,7 +51,7 @@ OpCase make_chunks(const ChunksSetting& s) {
               {.name = "w2", .shape = {s.width, s.hidden}, .scale = scale(s.hidden)}};
   c.oracle = [s](const std::vector<Values>& in) { return chunks_oracle(s, in); };
   c.run = [s](Run& run, const std::vector<Var>& in) {
-    run.recompute = s.recompute;
+    run.saving.recompute = s.recompute;
     return std::vector<Var>{
         map_chunks(run, in[0], s.rows, [&](Run& chunk, const Var& x) { return sublayer(chunk, x, in); })};
   };

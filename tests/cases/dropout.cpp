@@ -49,7 +49,7 @@ OpCase make_dropout(const DropoutSetting& s) {
     mine.seed = 11;
     mine.step = 5;
     mine.first_row = s.first_row;
-    if (s.step > 0) mine.rows = rows_of(s, run.ctx);
+    if (s.step > 0) mine.layout.rows = rows_of(s, run.ctx);
     return std::vector<Var>{dropout_add(mine, in[0], s.residual ? in[1] : Var{}, s.rate, kSite)};
   };
   const auto n = static_cast<double>(s.n * s.width);

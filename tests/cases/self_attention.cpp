@@ -80,7 +80,7 @@ std::vector<Var> run_op(Run run, const std::vector<Var>& in, const AttentionShap
   if (o.learned_pools) options.pooling = in[o.norm ? 5 : 3];
   if (o.gates) options.pool_gates = in.back();
   run.seed = a.dropout.site.seed, run.step = a.dropout.site.step, run.first_row = a.dropout.first_row;
-  if (a.dropout.step > 0) run.rows = from_host(a.dropout.rows(a.tokens()), run.ctx.stream);
+  if (a.dropout.step > 0) run.layout.rows = from_host(a.dropout.rows(a.tokens()), run.ctx.stream);
   Tensor keys, values;
   options.keys = &keys;
   options.values = &values;

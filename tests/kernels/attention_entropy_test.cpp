@@ -69,7 +69,7 @@ Values measure(const AttentionShape& a, const Values& q, const Values& k, const 
     row(v, k_width);
   }
   std::vector<Tensor> entropies;
-  ring::Run run{.ctx = ctx, .entropies = &entropies};
+  ring::Run run{.ctx = ctx, .probes = {.entropies = &entropies}};
   SelfAttention options{.heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.dim};
   options.attention = {static_cast<float>(a.scale), a.pattern};
   if (!a.pooling.empty()) options.pooling = {make_tensor({std::ssize(a.pooling)}, type, a.pooling, ctx), nullptr};
@@ -147,7 +147,7 @@ TEST(AttentionEntropy, DoesNotCountPadding) {
   const AttentionShape a{offsets_of({16}), 1, 1, 8, 1, dense()};
   std::vector<Tensor> entropies;
   const ExecContext ctx = poisoned_context(1);
-  ring::Run run{.ctx = ctx, .entropies = &entropies};
+  ring::Run run{.ctx = ctx, .probes = {.entropies = &entropies}};
   const Var in{make_tensor({16, 24}, DType::f32, Values(16 * 24, 0.0), ctx), nullptr};
   const SelfAttention options{.heads = 1, .kv_heads = 1, .head_dim = 8, .attention = {1, a.pattern}};
   self_attention(run, in, {.offsets = a.offsets, .lengths = {3}}, options);

@@ -163,7 +163,7 @@ Values watch(const AttentionShape& a, const Values& q, const Values& k, DType ty
       qkv.insert(qkv.end(), k.begin() + t * k_width, k.begin() + (t + 1) * k_width);
   }
   std::vector<Tensor> told;
-  ring::Run run{.ctx = ctx, .entropies = &told};
+  ring::Run run{.ctx = ctx, .probes = {.entropies = &told}};
   SelfAttention options{.heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.dim};
   options.attention = {static_cast<float>(a.scale), a.pattern};
   self_attention(run, {make_tensor({a.tokens(), q_width + 2 * k_width}, type, qkv, ctx), nullptr},

@@ -59,7 +59,7 @@ class Fp8Fusion : public Fp8 {
     ExecContext ctx = context;
     ctx.observer = observer;
     Tape tape;
-    ring::Run run{.ctx = ctx, .tape = &tape, .recompute = o.recompute, .recompute_attention = o.recompute};
+    ring::Run run{.ctx = ctx, .tape = &tape, .saving = {.recompute = o.recompute, .recompute_attention = o.recompute}};
     std::vector<Var> leaves = {leaf("x", {kRowCount, weight[1]}, ctx), leaf("w", weight, ctx)};
     leaves.insert(leaves.end(), others.begin(), others.end());
     const Var h = fp8_linear(run, leaves[0], leaves[1], {}, {}, {.tensorwise = o.tensorwise});

@@ -51,7 +51,7 @@ class Fp8LinearOp : public Fp8 {
   LinearResults run_op(const Inputs& in, Fp8Linear f, bool recompute, const Fp8Matrix* gathered = nullptr) const {
     const ExecContext ctx = context();
     Tape tape;
-    ring::Run run{.ctx = ctx, .tape = &tape, .recompute = recompute};
+    ring::Run run{.ctx = ctx, .tape = &tape, .saving = {.recompute = recompute}};
     const auto leaf = [&](const Shape& shape, const Values& v) {
       return Var{make_tensor(shape, GetParam().dtype, v, ctx), std::make_shared<GradSlot>()};
     };

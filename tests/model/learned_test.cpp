@@ -67,12 +67,12 @@ struct Problem {
   double forward_backward() {
     Tape tape;
     Run run{.ctx = ctx, .tape = &tape};
-    run.auxiliary_loss = ctx.zeros({1});
+    run.probes.auxiliary_loss = ctx.zeros({1});
     const Sequences s = sequences();
     model.parameters().start_step();
     const LossOutput out = model.loss(run, ids, s, {.targets = ids});
     tape.backward(out.sum.slot, {}, ctx);
-    return run.auxiliary_loss.data<float>()[0];
+    return run.probes.auxiliary_loss.data<float>()[0];
   }
   std::vector<float> gradient(const Param& p) const {
     const Tensor& g = p.var.slot->grad;

@@ -152,8 +152,8 @@ void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layo
   });
   Tape tape;
   Run run{ctx, &tape};
-  run.cp = &exchange;
-  run.rows = rows;
+  run.layout.cp = &exchange;
+  run.layout.rows = rows;
   const Var qkv{mine.take_rows(inputs_of(c, width), width, ctx), std::make_shared<GradSlot>()};
   const OpResults r = run_op(run, qkv, Sequences::sharded(shards, positions), c.pattern, heads,
                              mine.take_rows(random_floats(1, c.tokens() * wide), wide, ctx));

@@ -58,7 +58,7 @@ Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const Selecti
   std::vector<std::int32_t> blocks;
   for (const Span& s : part.spans) blocks.push_back(blocks_of(part.pattern, s));
   const std::int64_t max = blocks.empty() ? 0 : std::ranges::max(blocks);
-  const Tensor means = seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.cp, run.ctx)
+  const Tensor means = seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.layout.cp, run.ctx)
                                    : block_means(rows, part.spans, part.pattern, run.ctx);
   const Var in{in_type(means, projection_->var.value.dtype(), run.ctx), nullptr};
   IndexShape shape = shape_;
@@ -75,13 +75,15 @@ Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
 
 void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const BlockSelection& selection,
                     const Sequences& seqs, const SelectionPart& part) const {
-  if (part.shared) reduce_to_owners(mass, *seqs.shards, part.pattern, *run.cp, run.ctx);
+  if (part.shared) reduce_to_owners(mass, *seqs.shards, part.pattern, *run.layout.cp, run.ctx);
   std::vector<PoolSegment> rows =
       part.shared ? owned_blocks(*seqs.shards, part.pattern) : block_rows(part.pattern, part.spans);
   const IndexTarget target{mass, selection.bits, std::move(rows), part.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);
-  if (run.auxiliary_loss.defined())
-    axpby_kernel({.x = loss.value, .y = run.auxiliary_loss, .out = run.auxiliary_loss, .alpha = 1, .beta = 1}, run.ctx);
+  if (run.probes.auxiliary_loss.defined())
+    axpby_kernel(
+        {.x = loss.value, .y = run.probes.auxiliary_loss, .out = run.probes.auxiliary_loss, .alpha = 1, .beta = 1},
+        run.ctx);
 }
 
 void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecContext& ctx) {

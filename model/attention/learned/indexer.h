@@ -23,8 +23,8 @@ class Indexer {
   // Applies the indexer's projections to row means, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
   // Computes the indexer's loss from its scores, the block masses of attention and the selection; records the gradient.
-  // Adds the loss to run.auxiliary_loss, if defined. Consumes `mass` when a tape records. If ranks share the queries,
-  // each rank counts only the query blocks that it owns.
+  // Adds the loss to run.probes.auxiliary_loss, if defined. Consumes `mass` when a tape records. If ranks share the
+  // queries, each rank counts only the query blocks that it owns.
   void learn(Run&, const Var& scores, const Tensor& mass, const BlockSelection&, const Sequences&,
              const SelectionPart&) const;
 
