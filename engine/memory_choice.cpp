@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "engine/devices.h"
 #include "engine/rates.h"
+#include "model/architectures.h"
 
 namespace ring {
 namespace {
@@ -118,22 +119,26 @@ bool masters_may_leave(const Config& c) {
          c.train.diagnostics_interval == 0;
 }
 
-// Returns true if train.swiglu_inputs: fp8 is possible (bind_linears()) and not set.
+// Returns true if train.swiglu_inputs: fp8 is possible and not set.
 bool may_round_swiglu_inputs(const Config& c) {
-  return c.train.swiglu_inputs == SwiGluInputs::automatic && linear_formats().contains(c.train.linears) &&
-         swiglu_inputs_misfit(c.model.resolved(), narrow<int>(c.parallel.tp)).empty();
+  if (c.train.swiglu_inputs == SwiGluInputs::fp8 || !linear_formats().contains(c.train.linears)) return false;
+  LinearsConfig rounded = linears_of(c.train);
+  rounded.fp8_swiglu_inputs = true;
+  std::vector<SettingProblem> problems;
+  bind_linears(*make_model(c.model), rounded, narrow<int>(c.parallel.tp), problems);
+  return problems.empty();
 }
 
 // Adds the settings that save memory only on GPUs: on a CPU, device and host share one memory, and training is in fp32.
 void add_remedies_of_gpu(const Config& c, std::vector<std::string>& remedies) {
   if (c.run.device != DeviceChoice::cuda) return;
   if (c.train.activation_offload == Switch::off) remedies.emplace_back("set train.activation_offload: auto");
-  if (may_round_swiglu_inputs(c)) remedies.emplace_back("set train.swiglu_inputs: fp8");
   const StateOffload now = c.optimizer.offload;
   std::vector<std::string> more;
   if (now == StateOffload::none) more.emplace_back("states");
   if (now != StateOffload::all && masters_may_leave(c)) more.emplace_back("all");
   if (!more.empty()) remedies.push_back("set optimizer.offload: " + joined(more, " or "));
+  if (may_round_swiglu_inputs(c)) remedies.emplace_back("set train.swiglu_inputs: fp8 (which rounds gate and up)");
   if (c.optimizer.moments == MomentType::f32)
     remedies.emplace_back(c.train.precision == PrecisionChoice::bf16 ? "set optimizer.moments: bf16 or fp8"
                                                                      : "set optimizer.moments: fp8");

@@ -32,6 +32,8 @@ bool affects_memory(const std::string& key) {
   constexpr const char* kKeys[] = {"model.",
                                    "train.precision",
                                    "run.device",
+                                   "train.linears",
+                                   "train.swiglu_inputs",
                                    "train.batch_size",
                                    "train.micro_batch",
                                    "train.recompute",

@@ -136,8 +136,8 @@ inline Cost cost(const TransposeFp8& t) {
 }
 inline constinit Kernel<TransposeFp8> transpose_fp8_kernel{"transpose_fp8"};
 
-// Writes the elements of x [R,K], rounded to the type of `out`, f32 or bf16 [R,K] with unit last stride. Blocks of x
-// are rows. bf16 represents all elements of at least 2^-129 exactly.
+// Writes the elements of x [R,K], in blocks of rows, rounded to the type of `out`, f32 or bf16 with unit last stride.
+// bf16 is exact from 2^-129 on, but magnitudes from 1.9375 * 2^127 were rounded to 2^128, which becomes infinity.
 struct DequantizeFp8 {
   Fp8Matrix x;
   Tensor out;

@@ -111,17 +111,21 @@ bool names(const std::string& pattern, const Param& p) {
       p.parts, [&](const LogicalParam& part) { return fnmatch(pattern.c_str(), part.name.c_str(), 0) == 0; });
 }
 
-}  // namespace
-
-std::string swiglu_inputs_misfit(const ModelConfig& c, int slices) {
+// Returns the reason why SwiGLU's inputs cannot be rounded, such as "requires model.mlp: swiglu"; empty if they can.
+// weights: those that get a format. slices: the number of processes of tensor parallelism.
+std::string swiglu_inputs_misfit(const ModelConfig& c, const std::vector<Param*>& weights, int slices) {
   if (c.mlp != Mlp::swiglu) return "requires model.mlp: swiglu";
   if (c.norm_place == NormPlace::sub)
     return "requires a model.norm_place other than sub, which normalizes SwiGLU's output";
+  if (std::ranges::none_of(weights, [](const Param* p) { return names("*.down.weight", *p); }))
+    return "requires a layer `down` that train.linears_except does not name";
   if (c.mlp_width % (slices * kFp8Block))
     return str("requires model.mlp_width to be a multiple of ", kFp8Block,
                slices > 1 ? str(" x ", slices, " (parallel.tp)") : "", ", got ", c.mlp_width);
   return "";
 }
+
+}  // namespace
 
 Var LinearFormat::apply_to_swiglu(Run& run, const Var& gate_up, const Param& weight, const Var& bias,
                                   const Var& residual) const {
@@ -150,7 +154,7 @@ void bind_linears(Model& model, const LinearsConfig& c, int slices, std::vector<
   std::unique_ptr<LinearFormat> format = made == linear_formats().end() ? nullptr : made->second(model);
   if (c.fp8_swiglu_inputs) {
     const std::string problem = format && format->round_swiglu_inputs()
-                                    ? swiglu_inputs_misfit(model.config(), slices)
+                                    ? swiglu_inputs_misfit(model.config(), weights, slices)
                                     : "requires train.linears: fp8_blocks or fp8_tensor, got " + c.format;
     if (!problem.empty())
       errors.push_back("train.swiglu_inputs: fp8 " + problem + ". Change that, or leave train.swiglu_inputs out");

@@ -13,7 +13,6 @@
 namespace ring {
 
 class Model;
-struct ModelConfig;
 
 // Makers of the formats, by the name in train.linears. Programs may add formats before settings are read.
 using MakeLinearFormat = std::function<std::unique_ptr<LinearFormat>(Model&)>;
@@ -24,10 +23,6 @@ struct LinearsConfig {
   std::vector<std::string> except;  // patterns (fnmatch) of weights that get no format
   bool fp8_swiglu_inputs = false;   // LinearFormat::round_swiglu_inputs()
 };
-
-// Returns the reason why SwiGLU's inputs cannot be rounded in this model (resolved) among `slices` processes of tensor
-// parallelism, such as "requires model.mlp: swiglu"; empty if they can.
-std::string swiglu_inputs_misfit(const ModelConfig&, int slices);
 
 // Gives the linear layers of a declared model (Param::linear) the configured format. Call before the model is sharded.
 // Adds a problem for each weight whose shape does not fit the format, and for each pattern in `except` that matches no

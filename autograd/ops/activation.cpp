@@ -24,6 +24,8 @@ Saved keep(const Run& run, const Var& in) { return run.save(in); }
 }  // namespace
 
 DeferredGradient swiglu_gradient(const Tensor& gate_up, const Tensor& dy, const Fp8Matrix& fp8_gate_up) {
+  RING_CHECK(gate_up.defined() != fp8_gate_up.defined(), "swiglu_gradient: expected gate_up or fp8_gate_up, got ",
+             gate_up.defined() ? "both" : "neither");
   const auto compute = [gate_up, dy, fp8_gate_up](const ExecContext& ctx, const Tensor& to) {
     if (fp8_gate_up.defined()) dequantize_fp8_kernel({fp8_gate_up, to}, ctx);
     swiglu_backward_kernel({.gate_up = fp8_gate_up.defined() ? to : gate_up, .dy = dy, .dgate_up = to}, ctx);

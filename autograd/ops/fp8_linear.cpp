@@ -80,8 +80,8 @@ Fp8Values<Tensor> source_of(const ExecContext& ctx, const Fp8Linear& f, const Te
   return {rounded.values, rounded.scales};
 }
 
-// Quantizes the layer's input: x or, if f.swiglu is set, swiglu(x). x is the result of source_of() for a tensor of this
-// type.
+// Quantizes the layer's input: x or, if f.swiglu is set, swiglu(x). x: what source_of() returned; type: that of the
+// tensor it was given.
 Fp8Copies quantize_input(const ExecContext& ctx, const Fp8Linear& f, const Fp8Values<Tensor>& x, DType type,
                          Which copies) {
   if (!f.swiglu) return quantize(ctx, f, Fp8Shards::input, x.values, copies);
@@ -135,7 +135,8 @@ Tensor product(const ExecContext& ctx, const Fp8Linear& f, const Fp8Matrix& x, c
 }
 
 Tensor forward(const ExecContext& ctx, const Fp8Linear& f, const LinearInputs<Tensor>& in) {
-  return product(ctx, f, quantize_input(ctx, f, source_of(ctx, f, in.x), in.x.dtype(), Which::plain).plain, in);
+  const Fp8Matrix x = quantize_input(ctx, f, source_of(ctx, f, in.x), in.x.dtype(), Which::plain).plain;
+  return product(ctx, f, x, in);  // what source_of() returned is freed
 }
 
 // Returns whether a kernel can write this product. On a stream that does not compute, only tensorwise products are
@@ -214,19 +215,12 @@ Fp8Values<Saved> recompute_transposed(const Fp8Linear& f, const Fp8Values<Saved>
   });
 }
 
-}  // namespace
-
-Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual, const Fp8Linear& f) {
-  const std::int64_t width = x.value.dim(1) / (f.swiglu ? 2 : 1);
-  check_linear("fp8_linear", {x.value.narrow(1, 0, width), nullptr}, w, b);
-  check_residual("fp8_linear", residual, {x.value.dim(0), w.value.dim(0)});
-  const LinearInputs<Var> in{x, w, b, residual};
-  const LinearInputs<Tensor> values = values_of(in);
-  if (!run.records(in)) return {forward(run.ctx, f, values), nullptr};
+// Returns the quantized input of a recorded layer. Saves what the backward reads of it.
+Fp8Matrix quantize_and_save(const Run& run, const Fp8Linear& f, const Var& x, const Var& w,
+                            Fp8ForBackward<Saved>& saved) {
   const DType type = x.value.dtype();
   const bool again = x.recipe || run.saving.recompute;  // true if backward gets x anyway: then it quantizes x again
   const Fp8Values<Tensor> source = source_of(run.ctx, f, x.value);
-  Fp8ForBackward<Saved> saved{{}, run.save(w), {}};
   const bool reads_source = f.swiglu && x.slot;
   if (reads_source || (w.slot && again)) {
     const Fp8Values<Saved> kept = save_source(run, f, x, source, again);
@@ -235,9 +229,27 @@ Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& re
   }
   const Fp8Copies q = quantize_input(run.ctx, f, source, type, w.slot && !again ? Which::both : Which::plain);
   if (q.transposed.defined()) saved.x = {run.save(q.transposed.values), run.save(q.transposed.scales)};
-  const auto rule = [f, type](const Backward& back, const LinearInputs<SlotPtr>& inputs,
-                              const Fp8ForBackward<Saved>& kept) { backward(back, f, type, inputs, kept); };
-  const Var out = run.record("fp8_linear", product(run.ctx, f, q.plain, values), slots_of(in), saved, rule);
+  return q.plain;
+}
+
+}  // namespace
+
+Var fp8_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual, const Fp8Linear& f) {
+  const std::int64_t width = x.value.dim(1) / (f.swiglu ? 2 : 1);
+  check_linear("fp8_linear", {x.value.narrow(1, 0, width), nullptr}, w, b);
+  check_residual("fp8_linear", residual, {x.value.dim(0), w.value.dim(0)});
+  RING_CHECK(!f.fp8_gate_up || (f.swiglu && width % kFp8Block == 0), "fp8_linear: fp8_gate_up with ", width,
+             " inputs, expected swiglu(x) with a multiple of ", kFp8Block);
+  const LinearInputs<Var> in{x, w, b, residual};
+  const LinearInputs<Tensor> values = values_of(in);
+  if (!run.records(in)) return {forward(run.ctx, f, values), nullptr};
+  Fp8ForBackward<Saved> saved{{}, run.save(w), {}};
+  const Fp8Matrix quantized = quantize_and_save(run, f, x, w, saved);
+  const auto rule = [f, type = x.value.dtype()](const Backward& back, const LinearInputs<SlotPtr>& inputs,
+                                                const Fp8ForBackward<Saved>& kept) {
+    backward(back, f, type, inputs, kept);
+  };
+  const Var out = run.record("fp8_linear", product(run.ctx, f, quantized, values), slots_of(in), saved, rule);
   out.slot->reads_fp8 = reads_only_fp8(slots_of(in));
   out.slot->reads_max = has_own_max(f, Fp8Shards::output);
   if (!run.saving.recompute) return out;

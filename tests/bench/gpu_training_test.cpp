@@ -233,9 +233,16 @@ TEST_F(GpuTraining, GateAndUpInFp8GiveTheSameBits) {
     const Result plain = with({"train.recompute=none"});
     EXPECT_LT(plain.losses.back(), plain.losses.front());
     EXPECT_FALSE(plain == with({"train.recompute=none", "train.swiglu_inputs=auto"})) << format;
-    for (const char* way : {"train.recompute=mlp", "train.recompute=block", "train.recompute=full",
-                            "train.activation_offload=true", "train.cuda_graph=off", "train.cuda_graph=on"})
-      EXPECT_EQ(plain, with({"train.recompute=none", way})) << format << ", " << way;
+    for (const char* recompute : {"train.recompute=mlp", "train.recompute=block", "train.recompute=full"})
+      EXPECT_EQ(plain, with({recompute})) << format << ", " << recompute;
+    for (const bool graph : {false, true})
+      for (const bool offload : {false, true}) {
+        const Result other = with({"train.recompute=none", str("train.cuda_graph=", graph ? "on" : "off"),
+                                   str("train.activation_offload=", offload ? "true" : "false")});
+        EXPECT_EQ(plain, other) << format << ", graph " << graph << ", offload " << offload;
+        EXPECT_EQ(other.replayed, graph) << format;
+        EXPECT_EQ(other.offloaded > 0, offload) << format;
+      }
   }
 }
 

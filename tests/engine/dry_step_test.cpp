@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "autograd/ops.h"
 #include "bench/step.h"
 #include "comm/mesh/mesh.h"
 #include "core/fields.h"
@@ -542,11 +543,19 @@ TEST(ActivationPlans, SegmentsTakeThePredictedMemory) {
   }
 }
 
+// A format that computes like layers without one, and cannot round SwiGLU's inputs.
+struct PlainFormat final : LinearFormat {
+  Var apply(Run& run, const Var& x, const Param& weight, const Var& bias, const Var& residual) const override {
+    return linear(run, x, weight.var, bias, residual);
+  }
+};
+
 // Every setting that an error advises is valid and saves memory.
 TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
   const auto advice = [](const std::vector<const char*>& settings) {
     Config c = dry_config(settings);
     c.run.device = DeviceChoice::cuda;
+    c.model.vocab_size = 300;
     return memory_advice(c, 1);
   };
   const auto contains = [](const std::string& text, const std::string& part) {
@@ -562,11 +571,14 @@ TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
   }
   const std::string rounds = "set train.swiglu_inputs: fp8";
   EXPECT_FALSE(contains(plain, rounds)) << plain;
-  EXPECT_TRUE(contains(advice({"train.linears=fp8_blocks", "model.mlp=swiglu", "model.mlp_width=384"}), rounds));
-  for (const char* misfit : {"model.mlp=gelu", "model.mlp_width=320", "parallel.tp=2", "train.swiglu_inputs=fp8"})
+  EXPECT_TRUE(contains(advice({"train.linears=fp8_tensor", "model.mlp=swiglu", "model.mlp_width=384"}), rounds));
+  linear_formats()["plain"] = [](Model&) { return std::make_unique<PlainFormat>(); };
+  for (const char* misfit : {"model.mlp=gelu", "model.mlp_width=320", "parallel.tp=2", "train.swiglu_inputs=fp8",
+                             "train.linears_except=['*.mlp.*']", "train.linears=plain"})
     EXPECT_FALSE(
-        contains(advice({"train.linears=fp8_blocks", "model.mlp=swiglu", "model.mlp_width=384", misfit}), rounds))
+        contains(advice({"train.linears=fp8_tensor", "model.mlp=swiglu", "model.mlp_width=384", misfit}), rounds))
         << misfit;
+  linear_formats().erase("plain");
   for (const char* precision : {"train.precision=fp32", "train.precision=tf32"}) {
     const std::string whole = advice({precision});
     EXPECT_TRUE(contains(whole, host + "states, set optimizer.moments: fp8, or")) << whole;

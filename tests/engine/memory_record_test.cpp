@@ -8,7 +8,9 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/writer_token.h"
+#include "core/fields.h"
 #include "tests/trainer/runs.h"
+#include "tests/trainer/tiny.h"
 
 namespace ring::test {
 namespace {
@@ -54,6 +56,25 @@ TEST_F(MemoryRecords, AreReadAsTheyWereWritten) {
   MemoryRecord other = r;
   other.chosen_for["processes"] = "4";
   EXPECT_EQ(changes_since(r, other), "processes: 2 -> 4");
+}
+
+// A choice made for one number format does not fit another one.
+TEST(MemoryRecord, ChangesWithTheFormatOfLinearLayers) {
+  const auto mesh = Mesh::fake({.axes = {{"dp", 1}}}, 0);
+  const auto record_with = [&](const std::vector<std::string>& settings) {
+    Config c = tiny_config();
+    c.model.mlp_width = 128;
+    override_config(c, settings);
+    return memory_record_of(c, *mesh);
+  };
+  const std::string fp8 = "train.linears=fp8_blocks";
+  const auto changes = [&](const std::vector<std::string>& settings) {
+    return changes_since(record_with({fp8}), record_with(settings));
+  };
+  EXPECT_EQ(changes({fp8}), "");
+  EXPECT_EQ(changes({"train.linears=fp8_tensor"}), "train.linears: fp8_blocks -> fp8_tensor");
+  EXPECT_EQ(changes({fp8, "train.swiglu_inputs=fp8"}), "train.swiglu_inputs: auto -> fp8");
+  EXPECT_EQ(changes({fp8, "train.linears_except=['*.mlp.down.*']"}).rfind("train.linears_except: ", 0), 0);
 }
 
 TEST_F(MemoryRecords, ADamagedFileLeavesTheRecordOfTheCheckpointOrNone) {

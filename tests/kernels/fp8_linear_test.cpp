@@ -203,7 +203,8 @@ TEST_P(Fp8SwiGluLayer, GivesTheGradientAtTheRoundedValues) {
       return quantized(v, e, tensorwise ? e.rows : height, tensorwise ? e.columns : width).decoded;
     };
     const Values dy8 = decoded(dy, kDy, 1, 128), w8 = decoded(w, {kM, kF}, 128, 128);
-    Values want(gate_up.size()), exact(kN * kM);
+    const Values dy_by_column = decoded(dy, kDy, 128, 1);
+    Values want(gate_up.size()), exact(kN * kM), dw(kM * kF);
     for (std::size_t n = 0; n < kN; ++n)
       for (std::size_t c = 0; c < kF; ++c) {
         const double gate = at[n * 2 * kF + c], up = at[n * 2 * kF + kF + c], s = 1 / (1 + std::exp(-gate));
@@ -211,12 +212,14 @@ TEST_P(Fp8SwiGluLayer, GivesTheGradientAtTheRoundedValues) {
         for (std::size_t m = 0; m < kM; ++m) {
           dh += dy8[n * kM + m] * w8[m * kF + c];
           exact[n * kM + m] += gate * s * up * w8[m * kF + c];
+          dw[m * kF + c] += dy_by_column[n * kM + m] * gate * s * up;
         }
         want[n * 2 * kF + c] = dh * up * s * (1 + gate * (1 - s)), want[n * 2 * kF + kF + c] = dh * gate * s;
       }
     const Layer got = run_layer(gate_up, w, dy, tensorwise);
     EXPECT_TRUE(close(got.dgate_up, want, GetParam().tolerance));
     EXPECT_TRUE(close(got.y, exact, 0.03));  // SwiGLU's result is rounded, too
+    EXPECT_TRUE(close(got.dw, dw, 0.03));
   }
 }
 
