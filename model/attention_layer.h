@@ -31,8 +31,9 @@ class AttentionLayer {
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, ForwardPass&, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
   // Returns an empty cache for `batch` sequences of at most `capacity` tokens. before: the caches of earlier layers.
+  // Throws Error if a variant of the layer does not support the type.
   LayerCache make_cache(std::int64_t batch, std::int64_t capacity, std::span<const LayerCache> before,
-                        const ExecContext&) const;
+                        const ExecContext&, KvCacheType = KvCacheType::automatic) const;
   ParamList parameters() const;
   // Returns the parameters of one variant; empty if the layer does not have it.
   ParamList parameters_of(const AttentionVariantKind&) const;
