@@ -108,7 +108,7 @@ struct SavePolicy {
   SavedTensorHooks* hooks = nullptr;  // may store saved tensors elsewhere; null if all stay
 };
 
-// Results of ops besides their outputs.
+// Where ops report results besides their outputs.
 struct Probes {
   // If not null, receives one tensor per call of attention: f32 [2 heads], the sum of the entropy over rows of each
   // head, then the row count of each head. For block patterns, [2 heads + 3] more numbers follow

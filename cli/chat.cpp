@@ -63,6 +63,17 @@ void add_context(Command command, std::int64_t& context) {
       kMaxLength);
 }
 
+void add_kv_cache(Command command, KvCacheType& type) {
+  const auto take = [&type](const std::string& name) {
+    type = name == "fp8" ? KvCacheType::fp8 : KvCacheType::automatic;
+  };
+  command
+      .add_option("--kv-cache", take,
+                  "Type of cached keys and values: auto (the type of the computation) or fp8 (half the bytes of bf16)")
+      .one_of({"auto", "fp8"})
+      .show_default("auto");
+}
+
 void run_chat(const Session& s, const ChatOptions& o, Sampling sampling, std::int64_t max_tokens,
               const std::vector<std::string>& stops) {
   const Chat chat = open_chat(s, o.chat_template);

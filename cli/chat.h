@@ -17,6 +17,9 @@ Option add_chat_template(Command, std::string& choice);
 // Adds --context; see open_session().
 void add_context(Command, std::int64_t& context);
 
+// Adds --kv-cache: auto or fp8.
+void add_kv_cache(Command, KvCacheType&);
+
 struct ChatOptions {
   std::string chat_template;  // see open_chat()
   std::string system;         // system message, or empty

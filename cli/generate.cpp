@@ -30,6 +30,7 @@ struct GenerateArguments {
   int threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
   SavedWeights weights = SavedWeights::latest;
+  KvCacheType kv_cache = KvCacheType::automatic;
   Option temperature, top_k, top_p, repetition_penalty;
   bool ignore_end = false, json = false, chat = false;
   ChatOptions talk;
@@ -113,7 +114,7 @@ void run_generate(GenerateArguments a) {
   const bool lines = a.json || !a.prompts_file.empty() || !a.output.empty();
   const std::vector<std::string> prompts =
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
-  const Session session = open_session(a.run, {a.threads, a.device, a.context, a.weights});
+  const Session session = open_session(a.run, {a.threads, a.device, a.context, a.weights, a.kv_cache});
   a.sampling = sampling_for(a, generation_config_of(session.origin));
   if (a.chat) return run_chat(session, a.talk, a.sampling, a.max_tokens, a.stops);
   if (lines) return write_lines(a, session, prompts);
@@ -167,6 +168,7 @@ void add_generate_command(Command app) {
   cmd.add_option("--output", a->output, "Write the JSON Lines to this file instead").type_name("FILE");
   add_sampling(cmd, *a);
   add_context(cmd, a->context);
+  add_kv_cache(cmd, a->kv_cache);
   cmd.add_option("--stop", a->stops, "End a text before the first of these strings that it contains").type_name("TEXT");
   cmd.add_number("--threads", a->threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a->device);

@@ -29,6 +29,7 @@ struct ServeArguments {
   std::string run, at = "8000", token_file, name, chat_template;
   DeviceChoice device = DeviceChoice::automatic;
   SavedWeights weights = SavedWeights::latest;
+  KvCacheType kv_cache = KvCacheType::automatic;
   std::int64_t max_tokens = 4096, context = 0;
   int threads = 0;
 };
@@ -112,7 +113,8 @@ void serve(const ServeArguments& a) {
   http.max_body = kMaxBody;
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
   StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
-  TextModel model(open_session(a.run, {a.threads, a.device, a.context, a.weights}), kMaxWaiting, a.chat_template);
+  TextModel model(open_session(a.run, {a.threads, a.device, a.context, a.weights, a.kv_cache}), kMaxWaiting,
+                  a.chat_template);
   ServeLimits limits{a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens};
   model.generation().apply(limits.usual);
   Endpoints endpoints(model, std::move(limits));
@@ -139,6 +141,7 @@ void add_serve_command(Command app) {
   add_chat_template(c, a.chat_template);
   c.add_number("--max-tokens", a.max_tokens, "Maximum tokens of a reply", 1, kMaxCount).show_default();
   add_context(c, a.context);
+  add_kv_cache(c, a.kv_cache);
   c.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(c, a.device);
   add_weights(c, a.weights);

@@ -49,8 +49,8 @@ Candidates candidates_of(std::span<const float> logits, const Sampling& s) {
 // stays in the batch until the cache is rebuilt.
 class Together {
  public:
-  Together(const Model& model, const ExecContext& ctx, std::vector<TextStart> starts)
-      : model_(model), ctx_(ctx), context_(model.config().context) {
+  Together(const Model& model, const ExecContext& ctx, std::vector<TextStart> starts, KvCacheType cache_type)
+      : model_(model), ctx_(ctx), context_(model.config().context), cache_type_(cache_type) {
     for (std::size_t i = 0; i < starts.size(); ++i) {
       RING_CHECK(!starts[i].tokens.empty(), "generate needs at least one token to start from");
       texts_.push_back({i, std::move(starts[i].tokens), starts[i].sampling});
@@ -103,7 +103,7 @@ class Together {
       capacity = std::max(capacity, length + std::min(max_tokens, context_ - length));
     }
     cache_.reset();
-    cache_ = model_.make_cache(static_cast<std::int64_t>(texts_.size()), capacity, ctx_);
+    cache_ = model_.make_cache(static_cast<std::int64_t>(texts_.size()), capacity, ctx_, cache_type_);
   }
 
   // Feeds the new tokens of each text to the model, and returns the logits after each text's last token.
@@ -130,6 +130,7 @@ class Together {
   const Model& model_;
   const ExecContext& ctx_;
   const std::int64_t context_;
+  const KvCacheType cache_type_;
   std::vector<Text> texts_;
   std::optional<KvCache> cache_;
 };
@@ -160,8 +161,9 @@ void penalize_repetitions(std::span<float> logits, std::span<const std::int32_t>
 }
 
 void generate_together(const Model& model, const ExecContext& ctx, std::vector<TextStart> texts,
-                       std::int64_t max_tokens, const std::function<bool(std::size_t, std::int32_t)>& on_token) {
-  Together(model, ctx, std::move(texts)).run(max_tokens, on_token);
+                       std::int64_t max_tokens, const std::function<bool(std::size_t, std::int32_t)>& on_token,
+                       KvCacheType cache_type) {
+  Together(model, ctx, std::move(texts), cache_type).run(max_tokens, on_token);
 }
 
 void generate(const Model& model, const ExecContext& ctx, std::vector<std::int32_t> prompt, const Sampling& sampling,

@@ -38,7 +38,8 @@ struct TextStart {
 // Continues the texts as one batch, by up to max_tokens each. A text ends when on_token(text, token) returns false.
 // When a text exceeds the model's context, its older half is dropped.
 void generate_together(const Model&, const ExecContext&, std::vector<TextStart> texts, std::int64_t max_tokens,
-                       const std::function<bool(std::size_t, std::int32_t)>& on_token);
+                       const std::function<bool(std::size_t, std::int32_t)>& on_token,
+                       KvCacheType = KvCacheType::automatic);
 
 // Continues `prompt` (at least one token) by up to max_tokens, and passes each token to on_token until that returns
 // false. When the text exceeds the model's context, its older half is dropped.

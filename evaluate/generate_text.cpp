@@ -12,10 +12,11 @@ std::vector<GeneratedText> generate_texts(const Session& s, std::vector<TextStar
     text.sampling = resolve_sampling(s, text.sampling);
     written.emplace_back(s.tokenizer, ending);
   }
-  generate_together(*s.model, s.ctx, std::move(texts), max_tokens, [&](std::size_t i, std::int32_t id) {
+  const auto push = [&](std::size_t i, std::int32_t id) {
     const bool wanted = show(i, written[i].push(id));
     return wanted && written[i].continues();
-  });
+  };
+  generate_together(*s.model, s.ctx, std::move(texts), max_tokens, push, s.kv_cache);
   for (std::size_t i = 0; i < written.size(); ++i) show(i, written[i].finish());
   return written;
 }

@@ -204,6 +204,8 @@ Session session_of(const FoundCheckpoint& found, const SessionOptions& options) 
   s.model->allocate(s.ctx, config.run.seed, types);
   if (found.manifest.values.contains("train.step")) s.model->set_attention_step(found.manifest.step);
   load_model_weights(*s.model, origin.checkpoint, s.ctx, options.weights);
+  if (options.kv_cache != KvCacheType::automatic) s.model->make_cache(1, 1, s.ctx, options.kv_cache);  // throws
+  s.kv_cache = options.kv_cache;
   s.origin = std::move(origin);
   return s;
 }

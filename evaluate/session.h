@@ -77,18 +77,20 @@ struct Session {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<Model> model;
   Origin origin;
+  KvCacheType kv_cache = KvCacheType::automatic;  // for texts that the session generates
 };
 struct SessionOptions {
   int threads = 0;                                // 0 means all cores of the machine
   DeviceChoice device = DeviceChoice::automatic;  // device to compute on, whatever device the run used
   std::int64_t context = 0;                       // overrides model.context; 0 keeps it
   SavedWeights weights = SavedWeights::latest;
+  KvCacheType kv_cache = KvCacheType::automatic;  // for texts that the session generates
   // Called to change the checkpoint's settings before the model is built; may be null.
   std::function<void(Config&)> change = nullptr;
 };
 // Opens a session. If the run is still training, opens the newest checkpoint that has not been removed. Throws Error if
 // the path is not a run, if there is no checkpoint, if the checkpoint does not match its run or lacks the requested
-// weights, or if the context exceeds the learned positions.
+// weights, if the context exceeds the learned positions, or if the model does not support the type of KV cache.
 Session open_session(const std::string& run_or_checkpoint, const SessionOptions& = {});
 
 // Returns `wanted`, limited to the ids that the session's tokenizer knows: the model's vocabulary may be padded.

@@ -27,7 +27,7 @@ inline Cost cost(const ActivateBackward& a) { return cost_of(a.x, {a.x, a.dy, a.
 inline constinit Kernel<ActivateBackward> activate_backward_kernel{"activate_backward"};
 
 // SwiGLU (Shazeer 2020): y [N,F] = silu(gate) * up, where gate_up [N,2F] holds gate in columns [0,F) and up in [F,2F).
-// Rows may be strided. y may be the columns of gate.
+// Rows may be strided. y may be the memory of gate.
 struct SwiGlu {
   Tensor gate_up, y;
 };

@@ -24,8 +24,8 @@ struct SwiGluFp8 {
   Fp8Matrix fp8_gate_up = {};
   DType dtype = DType::f32;  // the operands' type with fp8_gate_up: f32 or bf16
 };
-// SwiGLU's backward: out is the gradient of gate_up [N,2F]. dy [N,F] with unit last stride. Instead of gate_up there
-// may be `fp8_gate_up`, as in the forward; the operands' type is that of dy.
+// SwiGLU's backward: stores the gradient of gate_up [N,2F] in out. dy [N,F] has unit last stride. As in the forward,
+// `fp8_gate_up` may be given instead of gate_up; its values are then rounded to the type of dy.
 struct SwiGluBackwardFp8 {
   Tensor gate_up, dy;
   Fp8Matrix out, transposed;

@@ -3,9 +3,9 @@
 
 namespace ring {
 
-// Rows of heads in the type of a message between ranks: bf16, or e4m3 (kernels/fp8.h) with one scale for each row of a
-// head. The D elements of a row thus share a one-byte scale, which does not depend on how rows and heads are divided
-// among messages.
+// Rows of heads in the type of a message between ranks or of a KV cache: bf16, or e4m3 (kernels/fp8.h) with one scale
+// for each row of a head. The D elements of a row thus share a one-byte scale, which does not depend on how rows and
+// heads are divided among messages.
 //   values  [n,H,D], contiguous: bf16, or u8 with e4m3 codes
 //   scales  u8 [n,H], contiguous: the exponent bits of f32 powers of two; undefined for bf16
 struct EncodedRows {

@@ -171,12 +171,13 @@ Tensor AttentionLayer::decode(const Tensor& qkv, const NewTokens& tokens, const 
     for (const Tensor& t : {q, k}) rotate(t, tokens.seqs, inv_freq_, ctx);
   cache.append(tokens, q, k, v);
   const Tensor y = ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
-  cache.decode(pattern_, {q, cache.keys, cache.values, y, {}, {}, scale_}, tokens);
+  cache.decode(pattern_, {.q = q, .k = {}, .v = {}, .out = y, .rows = {}, .starts = {}, .scale = scale_}, tokens);
   return y.view({batch, nq});
 }
 
 LayerCache AttentionLayer::make_cache(std::int64_t batch, std::int64_t capacity, std::span<const LayerCache> before,
-                                      const ExecContext& ctx) const {
+                                      const ExecContext& ctx, KvCacheType type) const {
+  const bool fp8 = type == KvCacheType::fp8;
   const std::optional<std::int64_t> reach = SeenKeys(own_pattern_).max_needed_keys();
   const std::int64_t rows = reach ? std::min(capacity, own_pattern_.sinks + *reach) : capacity;
   LayerCache cache{.sinks = std::min<std::int64_t>(own_pattern_.sinks, rows), .token_rows = rows};
@@ -185,11 +186,20 @@ LayerCache AttentionLayer::make_cache(std::int64_t batch, std::int64_t capacity,
   for (const Variant& v : variants_)
     if (auto part = v.part->make_cache(setup)) {
       RING_CHECK(extra == 0 || part->extra_rows() == 0, "several variants of attention have rows in a cache");
+      if (fp8 && part->uses_keys())
+        fail(
+            "--kv-cache fp8 rounds the cached keys and values, but a layer of this model computes pools or selects "
+            "blocks "
+            "by content from them. Use --kv-cache auto");
       extra += part->extra_rows();
       cache.variants.push_back(std::move(part));
     }
   const Shape shape{batch, rows + extra, kv_heads_, head_dim_};
-  for (Tensor* t : {&cache.keys, &cache.values}) *t = ctx.empty(shape, activation_type(ctx.precision), Lifetime::run);
+  const DType stored = fp8 ? DType::u8 : activation_type(ctx.precision);
+  for (Tensor* t : {&cache.keys, &cache.values}) *t = ctx.empty(shape, stored, Lifetime::run);
+  if (!fp8) return cache;
+  for (Tensor* t : {&cache.key_scales, &cache.value_scales})
+    *t = ctx.empty({batch, rows + extra, kv_heads_}, DType::u8, Lifetime::run);
   return cache;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// The attention layer: projections, and attention over its pattern with the variants of its section.
+// The attention layer: projections, and attention over its pattern with the variants that its section of the settings
+// turns on.
 
 #include <functional>
 #include <memory>
@@ -31,8 +32,9 @@ class AttentionLayer {
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, ForwardPass&, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
   // Returns an empty cache for `batch` sequences of at most `capacity` tokens. before: the caches of earlier layers.
+  // Throws Error if a variant of the layer does not support the type.
   LayerCache make_cache(std::int64_t batch, std::int64_t capacity, std::span<const LayerCache> before,
-                        const ExecContext&) const;
+                        const ExecContext&, KvCacheType = KvCacheType::automatic) const;
   ParamList parameters() const;
   // Returns the parameters of one variant; empty if the layer does not have it.
   ParamList parameters_of(const AttentionVariantKind&) const;
@@ -65,8 +67,8 @@ class AttentionLayer {
   };
   // Returns the options of the op, which stores the final queries, keys and values in `final`.
   SelfAttention options(bool training, Qkv& final) const;
-  // Attends with the variants from `first` on. The call is a temporary, whose tensors are released before the output
-  // projection.
+  // Runs attention with the variants from index `first` on. Takes the call as an rvalue, so that its tensors are freed
+  // before the output projection.
   Var attend(AttentionLayerCall&&, const Var& qkv, std::size_t first = 0) const;
   Tensor decode(const Tensor& qkv, const NewTokens&, const LayerCache&) const;
   Var project(Run&, Var y, const Var& residual) const;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/checked.h"
+#include "kernels/row_encoding.h"
 
 namespace ring {
 namespace {
@@ -29,25 +30,34 @@ void add_rows(const LayerCache& cache, KeyRun run, std::vector<CacheRows>& rows)
   }
 }
 
+// Stores rows [first, first + count) of x [N,Hk,D], with heads adjacent, from row `row` of all rows of the cache on.
+// scales: undefined if the cache has the type of x.
+void store_rows(const Tensor& cache, const Tensor& scales, std::int64_t row, const Tensor& x, std::int64_t first,
+                std::int64_t count, const ExecContext& ctx) {
+  const auto rows = [&](const Tensor& t, const Shape& all) { return t.view(all).narrow(0, row, count); };
+  const Tensor to = rows(cache, {-1, x.dim(1), x.dim(2)});
+  if (scales.defined()) return encode_rows_kernel({x, {to, rows(scales, {-1, x.dim(1)})}, first}, ctx);
+  const std::size_t size = size_of(x.dtype()), row_bytes = static_cast<std::size_t>(x.dim(1) * x.dim(2)) * size;
+  ctx.stream.impl().copy_rows(to.raw(), row_bytes, x.narrow(0, first, 1).raw(),
+                              static_cast<std::size_t>(x.stride(0)) * size, row_bytes, static_cast<std::size_t>(count));
+}
+
 }  // namespace
 
 void LayerCache::append(const NewTokens& tokens, const Tensor& q, const Tensor& k, const Tensor& v) const {
   RING_CHECK(k.stride(1) == k.dim(2) && v.stride(1) == v.dim(2), "a cache requires rows whose heads are adjacent");
-  const ExecContext& ctx = tokens.run.ctx;
-  const std::size_t size = size_of(k.dtype()), row_bytes = static_cast<std::size_t>(k.dim(1) * k.dim(2)) * size;
   for (std::size_t b = 0; b < tokens.lengths.size(); ++b) {
     const std::int64_t before = tokens.lengths[b], end = tokens.end(b);
-    const auto copy_run = [&](std::int64_t row, std::int64_t token, std::int64_t count) {
-      for (const auto& [to, from] : {std::pair(keys, k), std::pair(values, v)})
-        ctx.stream.impl().copy_rows(to.narrow(0, static_cast<std::int64_t>(b), 1).narrow(1, row, 1).raw(), row_bytes,
-                                    from.narrow(0, tokens.seqs.offsets[b] + token - before, 1).raw(),
-                                    static_cast<std::size_t>(from.stride(0)) * size, row_bytes,
-                                    static_cast<std::size_t>(count));
+    const auto store_run = [&](std::int64_t row, std::int64_t token, std::int64_t count) {
+      const std::int64_t to = static_cast<std::int64_t>(b) * keys.dim(1) + row,
+                         from = tokens.seqs.offsets[b] + token - before;
+      store_rows(keys, key_scales, to, k, from, count, tokens.run.ctx);
+      store_rows(values, value_scales, to, v, from, count, tokens.run.ctx);
     };
-    // If several tokens map to the same row of the ring, only the newest is copied.
+    // If several tokens map to the same row of the ring, only the newest is stored.
     const std::int64_t sinks_end = std::clamp(sinks, before, end);
-    for_runs(*this, before, sinks_end, copy_run);
-    for_runs(*this, std::max(sinks_end, end - (token_rows - sinks)), end, copy_run);
+    for_runs(*this, before, sinks_end, store_run);
+    for_runs(*this, std::max(sinks_end, end - (token_rows - sinks)), end, store_run);
   }
   for (const auto& variant : variants) variant->append(*this, tokens, q);
 }
@@ -55,6 +65,7 @@ void LayerCache::append(const NewTokens& tokens, const Tensor& q, const Tensor& 
 void LayerCache::decode(const Pattern& pattern, AttentionDecode args, const NewTokens& tokens) const {
   for (const auto& variant : variants) variant->prepare(*this, pattern, args.scale, tokens);
   set_key_rows(pattern, tokens.lengths, args);
+  args.k = keys, args.v = values, args.k_scales = key_scales, args.v_scales = value_scales;
   const auto computed = std::ranges::count_if(variants, [&](const auto& v) { return v->decode(args, tokens); });
   RING_CHECK(computed <= 1, computed, " variants of attention in a layer compute the output of generated tokens");
   if (computed == 0) attention_decode_kernel(args, tokens.run.ctx);

@@ -9,6 +9,7 @@
 #include "autograd/ops.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/seen_keys.h"
+#include "model/kv_cache_type.h"
 
 namespace ring {
 
@@ -21,7 +22,7 @@ struct NewTokens {
   const Sequences& seqs;
   const std::vector<std::int32_t>& lengths;  // tokens of each sequence before the new ones
 
-  // Returns the tokens of sequence b, including the new ones.
+  // Returns the number of tokens of sequence b, including the new ones.
   std::int32_t end(std::size_t b) const { return lengths[b] + seqs.offsets[b + 1] - seqs.offsets[b]; }
 };
 
@@ -46,6 +47,8 @@ class VariantCache {
   // Returns the rows of keys and values that the part needs in each sequence, besides those of tokens. They come after
   // the rows of tokens; at most one variant of a layer may have some.
   virtual std::int64_t extra_rows() const { return 0; }
+  // Returns true if the part reads or writes keys or values, which must then have the activation type.
+  virtual bool uses_keys() const { return true; }
   // Called after the keys and values of new tokens were stored. q [N,Hq,D]: their queries.
   virtual void append(const LayerCache&, const NewTokens&, const Tensor& /*q*/) {}
   // Called before the newest token of each sequence attends, after append().
@@ -65,9 +68,10 @@ class VariantCache {
 
 // The cache of one layer: keys and values [batch,rows,kv_heads,head_dim]. Token t is in row t. If there are fewer
 // rows than tokens, the rows after the sinks are a ring buffer of the newest tokens. Rows of variants come after those
-// of all tokens.
+// of all tokens. With KvCacheType::fp8, keys and values are u8 with e4m3 codes, and the scales are u8
+// [batch,rows,kv_heads]; else the scales are undefined.
 struct LayerCache {
-  Tensor keys, values;
+  Tensor keys, values, key_scales{}, value_scales{};
   std::int64_t sinks = 0;
   std::int64_t token_rows = 0;  // rows of each sequence that hold tokens
   std::vector<std::shared_ptr<VariantCache>> variants{};
@@ -75,9 +79,11 @@ struct LayerCache {
   std::int64_t row_of(std::int64_t token) const {
     return token < token_rows ? token : sinks + (token - sinks) % (token_rows - sinks);
   }
-  // Appends the new tokens (q [N,Hq,D], k and v [N,Hk,D], heads adjacent). Skips keys that the ring would overwrite.
+  // Appends the new tokens (q [N,Hq,D], k and v [N,Hk,D], heads adjacent), rounded to the type of the cache. Skips keys
+  // that the ring would overwrite.
   void append(const NewTokens&, const Tensor& q, const Tensor& k, const Tensor& v) const;
-  // Computes args.out: attention of the newest token of each sequence, token lengths[b], which append() has stored.
+  // Computes args.out from args.q: attention of the newest token of each sequence, token lengths[b], which append() has
+  // stored. Sets the cache's part of the arguments.
   void decode(const Pattern&, AttentionDecode args, const NewTokens&) const;
   // Sets `rows` and `starts` of the kernel call to the cache rows that token tokens[b] of each sequence attends over.
   void set_key_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;

@@ -111,8 +111,8 @@ bool names(const std::string& pattern, const Param& p) {
       p.parts, [&](const LogicalParam& part) { return fnmatch(pattern.c_str(), part.name.c_str(), 0) == 0; });
 }
 
-// Returns the reason why SwiGLU's inputs cannot be rounded, such as "requires model.mlp: swiglu"; empty if they can.
-// weights: those that get a format. slices: the number of processes of tensor parallelism.
+// Returns why SwiGLU's inputs cannot be rounded, such as "requires model.mlp: swiglu"; empty if they can. weights: the
+// weights that get a format. slices: the number of processes of tensor parallelism.
 std::string swiglu_inputs_misfit(const ModelConfig& c, const std::vector<Param*>& weights, int slices) {
   if (c.mlp != Mlp::swiglu) return "requires model.mlp: swiglu";
   if (c.norm_place == NormPlace::sub)

@@ -11,6 +11,7 @@
 #include "autograd/ops.h"
 #include "model/activation_plan.h"
 #include "model/config.h"
+#include "model/kv_cache_type.h"
 #include "model/later_weights.h"
 #include "model/linear_format.h"
 #include "model/params.h"
@@ -82,9 +83,10 @@ class Model {
   virtual bool set_attention_step(std::int64_t /*step*/) { return false; }
   // Returns the attention layers, in layer order.
   virtual std::vector<AttentionLayer*> attention_layers() { return {}; }
-  // Returns an empty KV cache for `batch` sequences of at most `capacity` tokens, with keys and values in the
-  // activation type of the context's precision. It refers to the model's layers.
-  KvCache make_cache(std::int64_t batch, std::int64_t capacity, const ExecContext&) const;
+  // Returns an empty KV cache for `batch` sequences of at most `capacity` tokens. It refers to the model's layers.
+  // Throws Error if a layer does not support the type.
+  KvCache make_cache(std::int64_t batch, std::int64_t capacity, const ExecContext&,
+                     KvCacheType = KvCacheType::automatic) const;
   // Returns the weights of the attention layers that a run may start or stop using, so that checkpoints may lack them;
   // one entry for each kind.
   std::vector<LaterWeights> later_weights();

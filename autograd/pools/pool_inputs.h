@@ -6,13 +6,13 @@
 
 namespace ring {
 
-// Learned parameters of pools: none, one or both.
+// Learned parameters of pools. Either, both or none may be set.
 template <class T>
 struct PoolInputs {
-  T weights, gates;  // weights: for pool_weights(); gates: [N,Hq]
+  T weights, gates;  // weights: flat, as pool_weights() takes them; gates: [N,Hq]
 };
 
-// Throws Error if the pattern has no pools, or if the gates are not for this many tokens and query heads.
+// Throws Error if the pattern has no pools, or if the shape of the gates is not [tokens,heads].
 void check(const PoolInputs<Tensor>&, const Pattern&, std::int64_t tokens, std::int64_t heads);
 
 // Return the call with the operands of its pools.

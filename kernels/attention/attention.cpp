@@ -155,15 +155,20 @@ void check(const AttentionDecode& a) {
              describe(a.q), ", expected [sequences, heads, head dim] with a head dim that is a multiple of 8");
   check_view(op, "q", a.q, a.q);
   check_view(op, "out", a.out, a.q);
-  const auto check_cache = [&](const char* name, const Tensor& t) {
+  const auto check_cache = [&](const char* name, const Tensor& t, const Tensor& scales) {
     RING_CHECK(t.defined() && t.shape().size() == 4 && t.dim(0) == a.q.dim(0) && t.dim(3) == a.q.dim(2) &&
-                   t.stride(3) == 1 && t.dtype() == a.q.dtype(),
-               op, ": ", name, " is ", describe(t), " for queries ", describe(a.q));
+                   t.stride(3) == 1 && t.dtype() == (scales.defined() ? DType::u8 : a.q.dtype()),
+               op, ": ", name, " is ", describe(t), (scales.defined() ? " with scales" : ""), " for queries ",
+               describe(a.q));
+    RING_CHECK(!scales.defined() || (scales.dtype() == DType::u8 && scales.is_contiguous() &&
+                                     scales.shape() == Shape({t.dim(0), t.dim(1), t.dim(2)})),
+               op, ": the scales of ", name, " are ", describe(scales), " for ", describe(t));
     RING_CHECK(t.dim(2) > 0 && a.q.dim(1) % t.dim(2) == 0, op, ": ", a.q.dim(1), " query heads over ", t.dim(2),
                " KV heads");
   };
-  check_cache("k", a.k);
-  check_cache("v", a.v);
+  check_cache("k", a.k, a.k_scales);
+  check_cache("v", a.v, a.v_scales);
+  RING_CHECK(a.k_scales.defined() == a.v_scales.defined(), op, ": only one of k and v has scales");
   RING_CHECK(a.k.shape() == a.v.shape(), op, ": k is ", describe(a.k), ", v is ", describe(a.v));
   const std::int64_t lists = a.q.dim(0) * a.k.dim(2);
   RING_CHECK(static_cast<std::int64_t>(a.starts.size()) == lists + 1 && a.starts.front() == 0 &&

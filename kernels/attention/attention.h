@@ -82,13 +82,17 @@ struct CacheRows {
 // Attention of one new query per sequence over a KV cache, for generation: q, out [B,Hq,D]; k, v [B,capacity,Hk,D].
 // KV head h of sequence b attends over the cache rows of rows[i] for starts[b Hk + h] <= i < starts[b Hk + h + 1]. A
 // row counts once for each entry that contains it.
+//
+// k_scales, v_scales: either both are undefined, and k and v have the type of q, or k and v are u8 with e4m3 codes, and
+// the scales [B,capacity,Hk], contiguous, are those of their rows of heads (kernels/row_encoding.h).
 struct AttentionDecode {
   Tensor q, k, v, out;
   std::vector<CacheRows> rows;
   std::vector<std::int32_t> starts;  // B Hk + 1 indices into `rows`
   float scale = 1;
+  Tensor k_scales{}, v_scales{};
 };
-inline Cost cost(const AttentionDecode& a) { return cost_of(a.q, {a.q, a.k, a.v, a.out}); }
+inline Cost cost(const AttentionDecode& a) { return cost_of(a.q, {a.q, a.k, a.v, a.out, a.k_scales, a.v_scales}); }
 inline constinit Kernel<AttentionDecode> attention_decode_kernel{"attention_decode"};
 
 // --- for kernels ---

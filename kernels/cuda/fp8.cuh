@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/vec.cuh"
 #include "kernels/fp8.h"
 
 namespace ring::cuda {
@@ -24,6 +25,22 @@ __device__ inline float4 unpack_e4m3(std::uint32_t codes) {
   const float2 low = two(codes & 0xffffu), high = two(codes >> 16);
   return {low.x, low.y, high.x, high.y};
 }
+
+// Loads n codes, 1 or 8, aligned to n bytes, and returns their values.
+template <int n>
+__device__ Floats<n> load_e4m3(const std::uint8_t* from) {
+  static_assert(n == 1 || n == 8);
+  if constexpr (n == 1) {
+    return {unpack_e4m3(*from).x};
+  } else {
+    const uint2 codes = *reinterpret_cast<const uint2*>(from);
+    const float4 low = unpack_e4m3(codes.x), high = unpack_e4m3(codes.y);
+    return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  }
+}
+
+// Returns the scale whose exponent bits are stored (kernels/row_encoding.h).
+__device__ inline float row_scale(std::uint8_t exponent) { return __uint_as_float(std::uint32_t{exponent} << 23); }
 
 // Device pointers of an FP8 matrix; values are null if the matrix is not wanted.
 struct Fp8Rows {

@@ -52,20 +52,6 @@ __device__ void store_codes(std::uint8_t* to, const Floats<n>& f, float factor) 
                                      pack_e4m3(f.v[4] * factor, f.v[5] * factor, f.v[6] * factor, f.v[7] * factor)};
 }
 
-template <int n>
-__device__ Floats<n> load_codes(const std::uint8_t* from, float scale) {
-  Floats<n> f;
-  if constexpr (n == 1) {
-    f.v[0] = unpack_e4m3(*from).x * scale;
-  } else {
-    const uint2 codes = *reinterpret_cast<const uint2*>(from);
-    const float4 low = unpack_e4m3(codes.x), high = unpack_e4m3(codes.y);
-    f = {low.x * scale,  low.y * scale,  low.z * scale,  low.w * scale,
-         high.x * scale, high.y * scale, high.z * scale, high.w * scale};
-  }
-  return f;
-}
-
 template <class T, int n>
 __global__ void __launch_bounds__(kBlock) encode_e4m3(const EncodingParams<T, std::uint8_t> p) {
   const GroupRow<T, std::uint8_t> row(p, n);
@@ -99,13 +85,16 @@ __global__ void __launch_bounds__(kBlock) encode_bf16(const EncodingParams<T, __
 template <bool add, class T, class M, int n>
 __global__ void __launch_bounds__(kBlock) decode_elements(const EncodingParams<T, M> p) {
   const GroupRow<T, M> row(p, n);
-  const float scale = sizeof(M) == 1 ? __uint_as_float(std::uint32_t{p.scales[row.index]} << 23) : 1;
+  const float scale = sizeof(M) == 1 ? row_scale(p.scales[row.index]) : 1;
   for (int c = row.column; row.inside && c < p.dim; c += p.lanes * n) {
     Floats<n> f;
-    if constexpr (sizeof(M) == 1)
-      f = load_codes<n>(row.values + c, scale);
-    else
+    if constexpr (sizeof(M) == 1) {
+      f = load_e4m3<n>(row.values + c);
+#pragma unroll
+      for (int j = 0; j < n; ++j) f.v[j] *= scale;
+    } else {
       f = unpack(load_pack<M, n>(row.values + c));
+    }
     if constexpr (add) {
       const Floats<n> before = unpack(load_pack<T, n>(row.tensor + c));
 #pragma unroll

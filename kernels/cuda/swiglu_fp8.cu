@@ -30,7 +30,7 @@ struct GateUpRows {
   }
 };
 
-// gate_up in FP8, with blocks of rows. The elements are rounded to T.
+// gate_up in FP8, with one scale for each block of columns in a row. Elements are rounded to T.
 template <class T>
 struct GateUpCodes {
   using Type = T;

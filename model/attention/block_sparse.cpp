@@ -1,4 +1,5 @@
-// Block-sparse attention: rules whose patterns say which blocks a head keeps (model/attention/block_patterns.h).
+// Block-sparse attention: each rule has a pattern, which decides the blocks that its heads keep
+// (model/attention/block_patterns.h).
 #include <algorithm>
 #include <map>
 

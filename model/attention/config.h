@@ -56,7 +56,8 @@ struct AttentionConfig {
 
 // Returns the rule that a KV head follows in a block_sparse section.
 const BlockRuleConfig& rule_of_head(const AttentionConfig&, std::int64_t kv_head);
-// Returns true if an indexer learns the blocks of heads that follow the rule, or of some of the section's heads.
+// Return true if an indexer learns the blocks: of the heads that follow the rule, or of at least one head of the
+// section.
 bool learns_blocks(const BlockRuleConfig&);
 bool learns_blocks(const AttentionConfig&);
 

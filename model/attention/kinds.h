@@ -20,7 +20,7 @@ struct ModelSizes {
   std::int64_t kv_heads = 0, context = 0;
 };
 
-// Sizes of a run that decide whether settings have an effect.
+// Sizes of a training run on which it depends whether a setting has any effect.
 struct TrainingSizes {
   std::int64_t kv_heads = 0, longest = 0, steps = 0;  // longest: tokens of the longest sequence
 };

@@ -36,7 +36,7 @@ class HeadGroups {
     while (kv_heads / s_.ranks() % groups_ != 0) --groups_;
   }
 
-  // Calls compute() for each group in order; the next group is in transfer meanwhile.
+  // Calls compute() for each group in order, while the next group is in transfer.
   void run(const HeadTensors& inputs, const HeadTensors& results, std::int64_t kv_heads, const ComputeHeads& compute) {
     PendingTransfer back;
     Heads next = to_heads(inputs, 0);
@@ -76,7 +76,7 @@ class HeadGroups {
     f.sends.clear(), f.receives.clear();
   }
 
-  // Returns tensors for all rows of a group, with the types of these tensors.
+  // Allocates tensors for all rows of a group, with the types of these tensors.
   HeadTensors empty_like(const HeadTensors& of) const {
     HeadTensors all;
     for (const Tensor& t : of.by_row)
@@ -86,8 +86,8 @@ class HeadGroups {
     return all;
   }
 
-  // Starts sending each rank its heads of the group, packed side by side. All rows of this rank's heads arrive in the
-  // order of the micro-batch.
+  // Starts sending each rank its heads of the group, packed side by side, and receiving all rows of this rank's own
+  // heads, in the micro-batch's order.
   Heads to_heads(const HeadTensors& from, std::int64_t group) {
     std::int64_t heads = 0, at = 0;
     for (const Tensor& t : from.by_row) heads += heads_of(t.dim(1));

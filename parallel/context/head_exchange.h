@@ -1,5 +1,5 @@
 #pragma once
-// The schedule all_to_all: sends each rank all rows of some heads, and sends the results back.
+// The schedule all_to_all: each rank receives all rows of some heads, and sends the results back.
 
 #include <functional>
 #include <vector>
@@ -10,12 +10,12 @@ namespace ring {
 
 // Tensors of a rank: its n rows of all heads, or all N rows of a group of its heads.
 struct HeadTensors {
-  std::vector<Tensor> by_row;   // [n,H,D]; inputs have one type and one D
-  std::vector<Tensor> by_head;  // f32 [H,n]; may be undefined, and is then undefined for groups, too
+  std::vector<Tensor> by_row;   // [n,H,D]; all inputs have the same type and D
+  std::vector<Tensor> by_head;  // f32 [H,n]; an undefined one is undefined in every group
 };
 
-// Computes the results of a group of KV heads, which are counted among those of all ranks. Rows are in the
-// micro-batch's order.
+// Computes the results for a group of KV heads, numbered among the heads of all ranks. Rows are in the micro-batch's
+// order.
 using ComputeHeads = std::function<void(KvHeads, const HeadTensors& inputs, const HeadTensors& results)>;
 
 // Overwrites this rank's rows of the results. A rank's heads are split into groups: one group is in transfer while the

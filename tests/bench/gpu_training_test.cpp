@@ -219,7 +219,7 @@ TEST_F(GpuTraining, OffloadedStatesInFp8GiveTheSameBits) {
   }
 }
 
-// With gate and up in FP8, results depend neither on what is recomputed or offloaded, nor on graphs.
+// With gate and up in FP8, results are bit-identical with and without recomputation, offloading and CUDA graphs.
 TEST_F(GpuTraining, GateAndUpInFp8GiveTheSameBits) {
   if (inspect_backend(Backend::cuda).devices[0].capability != 90) GTEST_SKIP() << "FP8 needs a Hopper GPU";
   for (const char* format : {"train.linears=fp8_blocks", "train.linears=fp8_tensor"}) {

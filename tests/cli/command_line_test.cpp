@@ -213,6 +213,13 @@ TEST_F(CommandLine, WeightsAreLatestOrEma) {
   EXPECT_NE(error_for({"eval", "run", "--weights"}), "");
 }
 
+TEST_F(CommandLine, KvCachesAreOfTheComputedTypeOrFp8) {
+  for (const char* command : {"generate", "serve"}) {
+    for (const char* type : {"auto", "fp8"}) EXPECT_EQ(error_for({command, "run", "--kv-cache", type}), "");
+    EXPECT_NE(error_for({command, "run", "--kv-cache", "int8"}), "");
+  }
+}
+
 TEST_F(CommandLine, ChatOptionsBelongToChats) {
   EXPECT_EQ(error_for({"generate", "r", "--chat"}), "");
   EXPECT_EQ(error_for({"generate", "r", "--chat", "--prompt", "Hi", "--system", "Be brief.", "--chat-template",

@@ -342,6 +342,25 @@ TEST_F(EvalCommands, PromptsOfAFileEqualSinglePrompts) {
   EXPECT_EQ(generate({"--prompts-file", path("of.jsonl.d/prompts.txt")}).code, 0);
 }
 
+TEST_F(EvalCommands, GenerateStoresItsKvCacheInFp8) {
+  const auto generate = [&](const std::string& run, const std::string& type) {
+    return ring({"generate", path(run), "--prompt", "line 1", "--max-tokens", "40", "--temperature", "0", "--device",
+                 "cpu", "--json", "--kv-cache", type});
+  };
+  ASSERT_EQ(run_process(train("run", {"train.steps=40"})).code, 0);
+  const Finished fp8 = generate("run", "fp8");
+  ASSERT_EQ(fp8.code, 0) << fp8.output;
+  EXPECT_EQ(Json::parse(fp8.output, nullptr, false).at("tokens"), 40) << fp8.output;
+  ASSERT_EQ(run_process(train("pools", {"train.steps=1", "model.attention.kind=window", "model.attention.window=4",
+                                        "model.attention.pools=[4]"}))
+                .code,
+            0);
+  EXPECT_EQ(generate("pools", "auto").code, 0);
+  const Finished refused = generate("pools", "fp8");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.output.find("Use --kv-cache auto"), std::string::npos) << refused.output;
+}
+
 // The end of a line from Windows is not part of the message: the conversation has the same number of tokens.
 TEST_F(EvalCommands, OutputsDoNotReplaceFilesOfARun) {
   const Finished trained = run_process(train("run", {"train.steps=2", "train.eval_interval=0"}));

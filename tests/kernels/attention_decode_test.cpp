@@ -1,12 +1,13 @@
-// Decoding: one new query per sequence over the rows of a cache that a list names. With gates, on CPUs and GPUs.
+// Decoding: one new query per sequence over the rows of a cache that a list names. With gates and with caches in e4m3,
+// on CPUs and GPUs.
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "kernels/attention/pools/gated_decode.h"
-#include "tests/kernels/target.h"
-#include "tests/op_case.h"
+#include "kernels/row_encoding.h"
+#include "tests/kernels/fp8_checks.h"
 
 namespace ring::test {
 namespace {
@@ -42,9 +43,24 @@ std::vector<std::int64_t> rows_of(const std::vector<CacheRows>& list) {
   return rows;
 }
 
+// Returns the values of a cache in the type of the queries, or of e4m3 codes with scales.
+Values cached_values(const Tensor& t, const Tensor& scales, const ExecContext& ctx) {
+  if (!scales.defined()) return read_values(t, ctx);
+  const Tensor whole = ctx.empty(t.shape(), DType::u8);
+  const auto rows = static_cast<std::size_t>(t.numel() / t.dim(3)), dim = static_cast<std::size_t>(t.dim(3));
+  ctx.stream.impl().copy_rows(whole.raw(), dim, t.raw(), static_cast<std::size_t>(t.stride(2)), dim, rows);
+  const std::vector<std::uint8_t> codes = to_host<std::uint8_t>(whole, ctx.stream),
+                                  exponents = to_host<std::uint8_t>(scales, ctx.stream);
+  Values values;
+  for (std::size_t i = 0; i < codes.size(); ++i)
+    values.push_back(e4m3_value(codes[i]) * std::ldexp(1, exponents[i / dim] - 127));
+  return values;
+}
+
 // Decodes as defined, one head after the other.
 Values oracle(const Cache& c, const AttentionDecode& a, const ExecContext& ctx) {
-  const Values q = read_values(a.q, ctx), k = read_values(a.k, ctx), v = read_values(a.v, ctx);
+  const Values q = read_values(a.q, ctx), k = cached_values(a.k, a.k_scales, ctx),
+               v = cached_values(a.v, a.v_scales, ctx);
   Values out(q.size());
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t h = 0; h < c.heads; ++h) {
@@ -203,6 +219,107 @@ TEST_P(GatedDecoding, GatesSayHowMuchPoolsCount) {
     EXPECT_GT(apart(on, even, tokens_and_pools), 0.05) << tokens_and_pools;
   }
   for (const std::size_t alone : {1u, 2u}) EXPECT_LE(apart(off, on, alone), GetParam().tolerance) << alone;
+}
+
+// Caches in e4m3.
+class CodedDecoding : public OnTarget {
+ protected:
+  // Returns the arguments with k and v encoded, in rows of heads that are `width` bytes apart. Rows have very different
+  // scales.
+  static AttentionDecode coded(const Cache& c, std::int64_t width, const ExecContext& ctx) {
+    AttentionDecode a = c.args(ctx, GetParam().dtype);
+    const std::int64_t rows = c.batch * c.capacity;
+    for (const auto& [t, scales] : {std::pair{&a.k, &a.k_scales}, std::pair{&a.v, &a.v_scales}}) {
+      Values x = read_values(*t, ctx);
+      for (std::size_t i = 0; i < x.size(); ++i)
+        x[i] = std::ldexp(x[i], static_cast<int>(i / static_cast<std::size_t>(c.dim)) % 9 - (t == &a.k ? 7 : 4));
+      const EncodedRows e{ctx.empty({rows, c.kv_heads, c.dim}, DType::u8), ctx.empty({rows, c.kv_heads}, DType::u8)};
+      encode_rows_kernel({make_tensor({rows, c.kv_heads, c.dim}, GetParam().dtype, x, ctx), e}, ctx);
+      *t = ctx.empty({c.batch, c.capacity, c.kv_heads, width}, DType::u8).narrow(3, width - c.dim, c.dim);
+      const auto bytes = static_cast<std::size_t>(c.dim);
+      ctx.stream.impl().copy_rows(t->raw(), static_cast<std::size_t>(width), e.values.raw(), bytes, bytes,
+                                  static_cast<std::size_t>(rows * c.kv_heads));
+      *scales = e.scales.view({c.batch, c.capacity, c.kv_heads});
+    }
+    return a;
+  }
+  static void expect_decoded(const Cache& c, const AttentionDecode& a, const ExecContext& ctx) {
+    const Values got = read_values(a.out, ctx), want = oracle(c, a, ctx);
+    double largest = 0;
+    for (const double x : want) largest = std::max(largest, std::abs(x));
+    EXPECT_GT(largest, 0);
+    for (std::size_t i = 0; i < want.size(); ++i)
+      ASSERT_NEAR(got[i], want[i], GetParam().tolerance * largest) << c.dim << ", element " << i;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, CodedDecoding, testing::Values(Target{Backend::cpu, DType::f32, 2e-6}));
+INSTANTIATE_TEST_SUITE_P(Gpu, CodedDecoding,
+                         testing::Values(Target{Backend::cuda, DType::f32, 1e-5},
+                                         Target{Backend::cuda, DType::bf16, 1e-2}));
+
+// Ranges that are longer and shorter than the chunks of the CPU kernel, strided and repeated rows, and no range.
+Cache coded_cache(std::int64_t dim) {
+  return {
+      2,
+      170,
+      6,
+      2,
+      dim,
+      {{{0, 4, 1}, {33, 137, 1}}, {{3, 80, 2}, {90, 7, 1}, {90, 0, 5}}, {}, {{169, 1, 1}, {10, 64, 1}, {0, 65, 1}}}};
+}
+
+TEST_P(CodedDecoding, FollowsTheDefinitionOnDecodedValues) {
+  const ExecContext ctx = context(2);
+  for (const std::int64_t dim : {8, 24, 40, 64, 72, 80, 96, 128, 160, 256})
+    for (const std::int64_t gap : {0, 8, 3}) {  // bytes between rows of heads; codes are not aligned after 3
+      const Cache c = coded_cache(dim);
+      const AttentionDecode a = coded(c, dim + gap, ctx);
+      attention_decode_kernel(a, ctx);
+      expect_decoded(c, a, ctx);
+    }
+}
+
+TEST_P(CodedDecoding, AddsGatesToScaledScores) {
+  const ExecContext ctx = context(2);
+  Cache c = with_pools(64);
+  const AttentionDecode a = coded(c, 64, ctx);
+  const Tensor gates = make_tensor({c.batch, c.heads}, GetParam().dtype, c.gates, ctx);
+  gated_decode_kernel({a, gates, c.gated}, ctx);
+  c.gates = read_values(gates, ctx);
+  expect_decoded(c, a, ctx);
+}
+
+// A NaN key or value makes the heads that see it NaN, also if they see no other row. Other heads stay finite.
+TEST_P(CodedDecoding, PropagatesNaN) {
+  const ExecContext ctx = context(2);
+  const Cache c{1, 40, 4, 2, 16, {{{3, 1, 1}, {20, 5, 1}}, {{0, 9, 1}}}},
+      alone{1, 40, 4, 2, 16, {{{3, 1, 1}}, {{0, 9, 1}}}};
+  for (const Cache* cache : {&c, &alone})
+    for (const bool key : {true, false}) {
+      const AttentionDecode a = coded(*cache, 16, ctx);
+      const std::vector<std::uint8_t> codes(16, kE4m3NaN);  // row 3 of KV head 0
+      copy((key ? a.k : a.v).view({40 * 2, 16}).narrow(0, 3 * 2, 1).view({16}), from_host(codes, ctx.stream),
+           ctx.stream);
+      attention_decode_kernel(a, ctx);
+      const Values got = read_values(a.out, ctx);
+      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::isnan(got[i]), i < 2 * 16) << i;
+    }
+}
+
+TEST_P(CodedDecoding, RefusesWrongScales) {
+  const ExecContext ctx = context(1);
+  const Cache c = coded_cache(8);
+  const auto refused = [&](auto change) {
+    AttentionDecode a = coded(c, 8, ctx);
+    change(a);
+    EXPECT_THROW(attention_decode_kernel(a, ctx), Error);
+  };
+  refused([](AttentionDecode& a) { a.k_scales = {}; });
+  refused([](AttentionDecode& a) { a.v_scales = {}; });
+  refused([](AttentionDecode& a) { a.k_scales = a.v_scales = {}; });
+  refused([](AttentionDecode& a) { a.k_scales = a.k_scales.narrow(1, 0, 9); });
+  refused([&](AttentionDecode& a) { a.v_scales = ctx.zeros({2, 170, 2}); });
+  refused([&](AttentionDecode& a) { a.k = a.v = ctx.zeros({2, 170, 2, 8}); });
 }
 
 }  // namespace

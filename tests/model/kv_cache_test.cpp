@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "core/fields.h"
 #include "core/philox.h"
@@ -14,6 +15,8 @@
 #include "kernels/elementwise.h"
 #include "model/decoder.h"
 #include "model/patterns.h"
+#include "tests/error_of.h"
+#include "tests/kernels/fp8_checks.h"
 #include "tests/model/index_biases.h"
 
 namespace ring {
@@ -381,6 +384,140 @@ TEST(KvCache, RefusesMoreThanItsCapacity) {
   model.hidden(run, tokens(ctx, 10, 1), Sequences::uniform(1, 10, ctx), cache);
   EXPECT_THROW(model.hidden(run, tokens(ctx, 1, 1), Sequences::uniform(1, 1, ctx, 10), cache), Error);
   EXPECT_THROW(model.hidden(run, tokens(ctx, 2, 1), Sequences::uniform(2, 1, ctx, 10), cache), Error);
+}
+
+// Rounds all keys and values of a cache by the definition of e4m3 with a scale for each row of a head, before new
+// tokens attend. Rounding twice changes nothing.
+class RoundedRows final : public VariantCache {
+ public:
+  void append(const LayerCache& cache, const NewTokens&, const Tensor&) override {
+    for (const Tensor& t : {cache.keys, cache.values}) {
+      const std::int64_t dim = t.dim(3);
+      for (std::int64_t row = 0; row < t.numel() / dim; ++row) {
+        const std::span x(t.data<float>() + row * dim, static_cast<std::size_t>(dim));
+        double max = 0;
+        for (const float e : x) max = std::max(max, std::abs(double{e}));
+        const double scale = test::scale_of(max);
+        for (float& e : x) e = static_cast<float>(test::e4m3_value(test::nearest_code(e / scale)) * scale);
+      }
+    }
+  }
+};
+
+// Returns the values of a cache's keys or values on a CPU.
+test::Values cached_values(const Tensor& t, const Tensor& scales) {
+  if (!scales.defined()) return {t.data<float>(), t.data<float>() + t.numel()};
+  test::Values values;
+  for (std::int64_t i = 0; i < t.numel(); ++i)
+    values.push_back(test::e4m3_value(t.data<std::uint8_t>()[i]) *
+                     std::ldexp(1, scales.data<std::uint8_t>()[i / t.dim(3)] - 127));
+  return values;
+}
+
+struct Steps {
+  std::vector<float> logits;                  // of each step, one step after the other
+  std::vector<test::Values> keys_and_values;  // of each layer: the keys in its cache, then the values
+};
+
+// Feeds two sequences of `length` tokens: `first` tokens at once, and then one at a time. rounded: the cache has the
+// activation type, and RoundedRows rounds it.
+Steps run_steps(const ModelConfig& c, std::int64_t length, std::int64_t first, KvCacheType type, bool rounded = false) {
+  const ExecContext ctx{Stream::cpu(2)};
+  Decoder model(c);
+  model.allocate(ctx, 7);
+  test::fill_index_biases(model);
+  const Tensor ids = tokens(ctx, 2 * length, 4);
+  ring::Run run{ctx};
+  KvCache cache = model.make_cache(2, length, ctx, type);
+  for (LayerCache& layer : cache.layers)
+    for (const Tensor& t : {layer.keys, layer.values}) fill_zero(t, ctx.stream);
+  if (rounded)
+    for (LayerCache& layer : cache.layers) layer.variants.push_back(std::make_shared<RoundedRows>());
+  Steps steps;
+  for (std::int64_t from = 0; from < length;) {
+    const std::int64_t count = from == 0 ? first : 1;
+    std::vector<std::int32_t> part;
+    for (std::int64_t b = 0; b < 2; ++b)
+      for (std::int64_t i = 0; i < count; ++i) part.push_back(ids.data<std::int32_t>()[b * length + from + i]);
+    const Var h = model.hidden(run, from_host(part, ctx.stream), Sequences::uniform(2, count, ctx, from), cache);
+    const std::vector<float> logits = to_host<float>(model.logits(run, h.value), ctx.stream);
+    steps.logits.insert(steps.logits.end(), logits.begin(), logits.end());
+    from += count;
+  }
+  for (const LayerCache& layer : cache.layers) {
+    steps.keys_and_values.push_back(cached_values(layer.keys, layer.key_scales));
+    steps.keys_and_values.push_back(cached_values(layer.values, layer.value_scales));
+  }
+  return steps;
+}
+
+// Returns the same model with one layer. Its keys before rounding do not depend on the cache, so that different caches
+// store the same numbers.
+ModelConfig with_one_layer(ModelConfig c) {
+  c.layers = 1;
+  return c;
+}
+
+TEST(Fp8KvCache, GivesTheLogitsOfRoundedKeysAndValues) {
+  const auto expect_equal = [](const std::string& section, std::int64_t length, std::int64_t first) {
+    const ModelConfig c = with_one_layer(config_of(section));
+    const std::vector<float> got = run_steps(c, length, first, KvCacheType::fp8).logits,
+                             want = run_steps(c, length, first, KvCacheType::automatic, true).logits;
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-5) << section << first << " " << i;
+  };
+  for (const std::string& section : kSections)
+    for (std::int64_t first : {1, 90}) expect_equal(section, 100, first);
+  for (int i : {3, 4})  // an indexer scores tokens, not cached keys
+    expect_equal(kSelecting[static_cast<std::size_t>(i)], 280, 250);
+}
+
+// e4m3 changes a normal number by at most 1/16 of itself. Smaller numbers are multiples of scale / 512, and the scale
+// is at most 1/224 of the largest element of a row. The first pass attends to exact keys and values.
+TEST(Fp8KvCache, IsNearExactKeysAndValues) {
+  for (const std::string& section : kSections) {
+    const ModelConfig c = with_one_layer(config_of(section));
+    const Steps got = run_steps(c, 90, 41, KvCacheType::fp8), want = run_steps(c, 90, 41, KvCacheType::automatic);
+    const auto of_first_pass = static_cast<std::ptrdiff_t>(2 * 41 * c.vocab_size);
+    EXPECT_TRUE(std::equal(got.logits.begin(), got.logits.begin() + of_first_pass, want.logits.begin())) << section;
+    EXPECT_NE(got.logits, want.logits) << section;
+    for (std::size_t t = 0; t < 2; ++t) {
+      const test::Values &x = want.keys_and_values[t], &y = got.keys_and_values[t];
+      ASSERT_EQ(x.size(), y.size());
+      double largest = 0;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        if (i % 8 == 0)
+          largest = std::abs(*std::max_element(x.begin() + static_cast<std::ptrdiff_t>(i),
+                                               x.begin() + static_cast<std::ptrdiff_t>(i) + 8,
+                                               [](double a, double b) { return std::abs(a) < std::abs(b); }));
+        ASSERT_LE(std::abs(y[i] - x[i]), std::max(std::abs(x[i]) / 16, largest / 224 / 1024)) << section << i;
+      }
+    }
+  }
+}
+
+TEST(Fp8KvCache, TakesOneByteForEachNumberAndOneForEachRow) {
+  const ExecContext ctx{Stream::cpu(1)};
+  const ModelConfig c = config_of("{kind: window, window: 16, sinks: 4}");
+  const Decoder model(c);
+  const std::int64_t rows = 2 * 20 * 2;  // sequences, rows, heads
+  for (const LayerCache& layer : model.make_cache(2, 300, ctx, KvCacheType::fp8).layers) {
+    EXPECT_EQ(layer.keys.bytes() + layer.key_scales.bytes(), static_cast<std::size_t>(rows * (8 + 1)));
+    EXPECT_EQ(layer.values.bytes() + layer.value_scales.bytes(), static_cast<std::size_t>(rows * (8 + 1)));
+  }
+}
+
+// Pools and selections by content are computed from cached keys. An indexer scores tokens.
+TEST(Fp8KvCache, IsRefusedByLayersThatComputeWithCachedKeys) {
+  const ExecContext ctx{Stream::cpu(1)};
+  std::vector<std::string> sections = kPooling;
+  for (const std::string& section : kSelecting)
+    if (section.find("content") != std::string::npos) sections.push_back(section);
+  for (const std::string& section : sections) {
+    const Decoder model(config_of(section));
+    const std::string error = error_of([&] { model.make_cache(1, 10, ctx, KvCacheType::fp8); });
+    EXPECT_NE(error.find("--kv-cache auto"), std::string::npos) << section << error;
+  }
 }
 
 }  // namespace

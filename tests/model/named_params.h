@@ -5,7 +5,7 @@
 
 namespace ring::test {
 
-// Returns the parameters of the model whose first name contains `text`, in the order of their declaration.
+// Returns the model's parameters whose first part has a name that contains `text`, in the order of declaration.
 inline ParamList params_named(Model& model, const std::string& text) {
   ParamList found;
   for (Param* p : model.parameters().declared())

@@ -1,11 +1,15 @@
 // Attention of one new query per sequence against its KV cache. One thread block per query head: groups of lanes take
-// keys in turn, each with its own online softmax, and their results are merged in a fixed order at the end.
+// keys in turn, each with its own online softmax, and their results are merged in a fixed order at the end. The cache
+// has the type of the query, or e4m3 codes with a scale for each row of a head.
 
+#include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/attention/cuda/tile_schedule.cuh"
 #include "kernels/attention/pools/gated_decode.h"
 #include "kernels/cuda/device/vec.cuh"
+#include "kernels/cuda/fp8.cuh"
 
 namespace ring::cuda {
 namespace {
@@ -14,16 +18,40 @@ constexpr int kEach = 8;  // elements per lane: head dims are multiples of 8
 constexpr int kMaxDim = kWarp * kEach;
 constexpr int kAhead = 4;  // keys that a group loads at once
 
-template <class T>
-struct Cache4 {  // [B,capacity,Hk,D]
-  const T* data;
-  std::int64_t sequence, row, head;
+using Code = std::uint8_t;  // e4m3
+
+template <class C>
+constexpr bool is_code = std::is_same_v<C, Code>;
+
+// Rows of one sequence and KV head, from a lane's first column on.
+template <class C>
+struct CachedRows {
+  const C* data;
+  std::int64_t row;
+  const std::uint8_t* scales;  // of codes
+  std::int64_t scale_row;
+
+  __device__ float scale(std::int64_t at) const { return row_scale(scales[at * scale_row]); }
 };
 
-template <class T>
+template <class C>
+struct Cache4 {  // [B,capacity,Hk,D]; scales [B,capacity,Hk]
+  const C* data;
+  std::int64_t sequence, row, head;
+  const std::uint8_t* scales;
+  std::int64_t scale_sequence, scale_row;
+
+  __device__ CachedRows<C> rows(int s, int h, int first) const {
+    return {data + s * sequence + h * head + first, row, is_code<C> ? scales + s * scale_sequence + h : nullptr,
+            scale_row};
+  }
+};
+
+// T: type of queries and outputs. C: type of the cache, T or Code.
+template <class T, class C>
 struct DecodeParams {
   HeadsOf<const T> q;
-  Cache4<T> k, v;
+  Cache4<C> k, v;
   HeadsOf<T> out;
   const std::int32_t* starts;
   const CacheRows* rows;
@@ -38,9 +66,15 @@ template <class T>
 __device__ Floats<kEach> load8(const T* p, bool aligned, bool inside) {
   Floats<kEach> f{};
   if (!inside) return f;
-  if (aligned) return unpack(load_pack<T, kEach>(p));
+  if constexpr (is_code<T>) {
+    if (aligned) return load_e4m3<kEach>(p);
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) f.v[i] = to_float(p[i]);
+    for (int i = 0; i < kEach; ++i) f.v[i] = load_e4m3<1>(p + i).v[0];
+  } else {
+    if (aligned) return unpack(load_pack<T, kEach>(p));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) f.v[i] = to_float(p[i]);
+  }
   return f;
 }
 
@@ -49,22 +83,29 @@ struct Running {
   Floats<kEach> sum{};
 };
 
+// The weight of a NaN is NaN, also if all scores are NaN, which fmaxf() ignores.
 __device__ inline float weight(float score, float largest) {
-  return largest == -INFINITY ? 0.0f : exp2f(score - largest);
+  return score == -INFINITY ? 0.0f : exp2f(score - largest);
 }
 
-// Processes keys key, key + groups, .. (kAhead of them) of a range; keys beyond its end are masked.
-template <class T>
-__device__ void take_keys(Running& r, const DecodeParams<T>& p, const Floats<kEach>& q, const T* k, const T* v, int key,
-                          int groups, const CacheRows& rows, float gate, bool inside) {
+// Processes keys key, key + groups, .. (kAhead of them) of a range; keys beyond its end are masked. The scale of a
+// coded key multiplies its score, and that of a coded value its weight.
+template <class T, class C>
+__device__ void take_keys(Running& r, const DecodeParams<T, C>& p, const Floats<kEach>& q, const CachedRows<C>& k,
+                          const CachedRows<C>& v, int key, int groups, const CacheRows& rows, float gate, bool inside) {
   Floats<kEach> values[kAhead];
   float scores[kAhead], best = r.largest;
+  [[maybe_unused]] float key_scales[kAhead], value_scales[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
     const int u = key + i * groups;
     const std::int64_t at = rows.first + std::int64_t{u} * rows.stride;
-    const Floats<kEach> row = load8(k + at * p.k.row, p.aligned, inside && u < rows.count);
-    values[i] = load8(v + at * p.v.row, p.aligned, inside && u < rows.count);
+    const Floats<kEach> row = load8(k.data + at * k.row, p.aligned, inside && u < rows.count);
+    values[i] = load8(v.data + at * v.row, p.aligned, inside && u < rows.count);
+    if constexpr (is_code<C>) {
+      key_scales[i] = u < rows.count ? k.scale(at) : 0;
+      value_scales[i] = u < rows.count ? v.scale(at) : 0;
+    }
     scores[i] = 0;
 #pragma unroll
     for (int e = 0; e < kEach; ++e) scores[i] += q.v[e] * row.v[e];
@@ -73,6 +114,7 @@ __device__ void take_keys(Running& r, const DecodeParams<T>& p, const Floats<kEa
   for (int i = 0; i < kAhead; ++i) {
     for (int distance = p.lanes / 2; distance > 0; distance /= 2)
       scores[i] += __shfl_xor_sync(0xffffffffu, scores[i], distance);
+    if constexpr (is_code<C>) scores[i] *= key_scales[i];
     scores[i] = key + i * groups < rows.count ? scores[i] * p.factor + gate : -INFINITY;
     best = fmaxf(best, scores[i]);
   }
@@ -83,23 +125,23 @@ __device__ void take_keys(Running& r, const DecodeParams<T>& p, const Floats<kEa
   for (int e = 0; e < kEach; ++e) r.sum.v[e] *= rescale;
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
-    const float w = weight(scores[i], best);
+    float w = weight(scores[i], best);
     r.total += w;
+    if constexpr (is_code<C>) w *= value_scales[i];
 #pragma unroll
     for (int e = 0; e < kEach; ++e) r.sum.v[e] += w * values[i].v[e];
   }
 }
 
-template <class T>
-__global__ __launch_bounds__(kBlock) void decode(DecodeParams<T> p) {
+template <class T, class C>
+__global__ __launch_bounds__(kBlock) void decode(DecodeParams<T, C> p) {
   __shared__ float sums[kBlock * kEach], largest[kBlock], totals[kBlock];  // per group: `dim` sums, one max, one total
   const int sequence = static_cast<int>(blockIdx.x) / p.heads, head = static_cast<int>(blockIdx.x) % p.heads;
   const int groups = kBlock / p.lanes, mine = static_cast<int>(threadIdx.x) / p.lanes;
   const int first = static_cast<int>(threadIdx.x) % p.lanes * kEach;  // first column of this lane
   const int kv_head = head / p.group, list = sequence * (p.heads / p.group) + kv_head;
   const bool inside = first < p.dim;
-  const T* k = p.k.data + sequence * p.k.sequence + kv_head * p.k.head + first;
-  const T* v = p.v.data + sequence * p.v.sequence + kv_head * p.v.head + first;
+  const CachedRows<C> k = p.k.rows(sequence, kv_head, first), v = p.v.rows(sequence, kv_head, first);
   const Floats<kEach> q = load8(p.q.at(sequence, head) + first, p.aligned, inside);
   Running r;
   for (int i = p.starts[list]; i < p.starts[list + 1]; ++i) {
@@ -125,16 +167,21 @@ __global__ __launch_bounds__(kBlock) void decode(DecodeParams<T> p) {
   p.out.at(sequence, head)[column] = from_float<T>(total == 0.0f ? 0.0f : sum / total);
 }
 
+// Returns true if a lane can load kEach elements at once.
 template <class T>
 bool aligned(const Tensor& t) {
-  bool whole = is_aligned(t.raw());
-  for (int i = 0; i + 1 < t.shape().size(); ++i) whole &= t.stride(i) * static_cast<std::int64_t>(sizeof(T)) % 16 == 0;
+  constexpr std::int64_t size = sizeof(T), bytes = std::min<std::int64_t>(kEach * size, 16);
+  bool whole = is_aligned<bytes>(t.raw());
+  for (int i = 0; i + 1 < t.shape().size(); ++i) whole &= t.stride(i) * size % bytes == 0;
   return whole;
 }
 
-template <class T>
-Cache4<T> cache_of(const Tensor& t) {
-  return {reinterpret_cast<const T*>(t.raw()), t.stride(0), t.stride(1), t.stride(2)};
+template <class C>
+Cache4<C> cache_of(const Tensor& t, const Tensor& scales) {
+  Cache4<C> c{reinterpret_cast<const C*>(t.raw()), t.stride(0), t.stride(1), t.stride(2), nullptr, 0, 0};
+  if constexpr (is_code<C>)
+    c.scales = scales.data<std::uint8_t>(), c.scale_sequence = scales.stride(0), c.scale_row = scales.stride(1);
+  return c;
 }
 
 // Uploads starts, then ranges, in one buffer.
@@ -147,34 +194,35 @@ Tensor upload_lists(const AttentionDecode& a, const ExecContext& ctx) {
   return out;
 }
 
-template <class T>
+template <class T, class C>
 void run(const AttentionDecode& a, const Tensor& gates, std::int32_t gated, const ExecContext& ctx) {
   const Tensor lists = upload_lists(a, ctx);
   const int heads = static_cast<int>(a.q.dim(1)), dim = static_cast<int>(a.q.dim(2));
   int lanes = 1;
   while (lanes * kEach < dim) lanes *= 2;
-  const DecodeParams<T> p{heads_of<const T>(a.q),
-                          cache_of<T>(a.k),
-                          cache_of<T>(a.v),
-                          heads_of<T>(a.out),
-                          lists.data<std::int32_t>(),
-                          reinterpret_cast<const CacheRows*>(lists.data<std::int32_t>() + a.starts.size()),
-                          heads,
-                          heads / static_cast<int>(a.k.dim(2)),
-                          dim,
-                          lanes,
-                          a.scale * kLog2E,
-                          aligned<T>(a.q) && aligned<T>(a.k) && aligned<T>(a.v),
-                          device_data<T>(gates),
-                          gated};
-  launch(ctx, {grid_of(a.q.dim(0) * heads)}, decode<T>, p);
+  const DecodeParams<T, C> p{heads_of<const T>(a.q),
+                             cache_of<C>(a.k, a.k_scales),
+                             cache_of<C>(a.v, a.v_scales),
+                             heads_of<T>(a.out),
+                             lists.data<std::int32_t>(),
+                             reinterpret_cast<const CacheRows*>(lists.data<std::int32_t>() + a.starts.size()),
+                             heads,
+                             heads / static_cast<int>(a.k.dim(2)),
+                             dim,
+                             lanes,
+                             a.scale * kLog2E,
+                             aligned<T>(a.q) && aligned<C>(a.k) && aligned<C>(a.v),
+                             device_data<T>(gates),
+                             gated};
+  launch(ctx, {grid_of(a.q.dim(0) * heads)}, decode<T, C>, p);
 }
 
 void run_decode(const AttentionDecode& a, const Tensor& gates, std::int32_t gated, const ExecContext& ctx) {
   constexpr const char* op = "attention_decode";
   RING_CHECK(a.q.dim(2) <= kMaxDim, op, ": head dim ", a.q.dim(2), ", expected ", kMaxDim, " at most");
   if (a.q.numel() == 0) return;
-  visit_float(op, a.q.dtype(), [&]<class T>() { run<T>(a, gates, gated, ctx); });
+  visit_float(op, a.q.dtype(),
+              [&]<class T>() { (a.k_scales.defined() ? run<T, Code> : run<T, T>)(a, gates, gated, ctx); });
 }
 
 void run_plain(const AttentionDecode& a, const ExecContext& ctx) {

@@ -31,8 +31,9 @@ struct PoolOperands {
   Tensor mean_gates{};
 };
 
-// pairs: the call over tokens, whose pattern also names the sizes of the pools. With pools, requires whole documents,
-// the same spans of queries and keys, no carry and no dropout. lse covers tokens and pools.
+// pairs: the call of attention over tokens. Its pattern also has the sizes of the pools. If there are pools, documents
+// must be whole, queries and keys must have the same spans, and there may be no carry and no dropout. lse covers tokens
+// and pools.
 struct PooledAttention {
   Attention pairs;
   PoolOperands pools{};
@@ -45,7 +46,7 @@ struct PoolBackwardOperands {
   Tensor gates{}, dgates{};                        // dgates: f32 [Hq,N], overwritten
 };
 
-// Has the same requirements. Gradients of pools are added to the gradients of their tokens in f32.
+// Requires the same as PooledAttention. Gradients of pools are added in f32 to the gradients of the tokens in them.
 struct PooledAttentionBackward {
   AttentionBackward pairs;
   PoolBackwardOperands pools{};

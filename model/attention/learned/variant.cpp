@@ -39,6 +39,7 @@ class LearnedBlocksCache final : public SelectedBlocksCache {
   LearnedBlocksCache(const Indexer& indexer, const CacheSetup& s)
       : SelectedBlocksCache(s), indexer_(indexer), index_(s.batch, s.capacity, s.pattern.blocks->block()) {}
 
+  bool uses_keys() const override { return false; }  // scorer() computes the scores from the tokens
   void append(const LayerCache& cache, const NewTokens& tokens, const Tensor& q) override {
     index_.append(indexer_, tokens.x.value, tokens.seqs, tokens.lengths, tokens.run.ctx);
     SelectedBlocksCache::append(cache, tokens, q);

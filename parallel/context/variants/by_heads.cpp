@@ -86,7 +86,8 @@ class AttentionByHeads final : public ContextParallel {
       some.selection = of_heads(all.selection, among_own(heads, kv_heads), some.pattern, ctx);
   }
 
-  // Copies a group's selection into the selection of all heads of this rank. Groups that do not select leave zeros.
+  // Copies a group's selection into the selection for all heads of this rank. The bits of groups that do not select
+  // stay zero.
   void add_part(BlockSelection& own, const BlockSelection& some, KvHeads heads, std::int64_t kv_heads,
                 const ExecContext& ctx) const {
     const std::int64_t count = kv_heads / comm_.size();
@@ -98,7 +99,8 @@ class AttentionByHeads final : public ContextParallel {
     move_rows(own.bits.narrow(1, part.first, part.count), some.bits, {.count = rows}, ctx);
   }
 
-  HeadPatterns patterns_, own_patterns_;  // patterns of groups; patterns of all heads of this rank
+  HeadPatterns patterns_;      // of groups
+  HeadPatterns own_patterns_;  // of all heads of this rank
 };
 
 }  // namespace
