@@ -186,6 +186,17 @@ std::int64_t tokens_of(const Manifest& manifest) {
   return value == manifest.values.end() ? kAfterAllTokens : std::get<std::int64_t>(value->second);
 }
 
+// Throws Error if the model does not support the type. The model needs no weights yet.
+void check_kv_cache(const Model& model, const ExecContext& ctx, KvCacheType type) {
+  if (type == KvCacheType::automatic) return;
+  try {
+    model.make_cache(1, 1, ctx, type);
+  } catch (const Error& e) {
+    fail("--kv-cache fp8: ", e.what(),
+         ". Use --kv-cache auto for models with pools or with blocks selected by content");
+  }
+}
+
 Session session_of(const FoundCheckpoint& found, const SessionOptions& options) {
   if (options.weights == SavedWeights::ema) check_has_average(found);
   Origin origin = origin_of(found);
@@ -197,6 +208,7 @@ Session session_of(const FoundCheckpoint& found, const SessionOptions& options) 
   Session s{config, make_exec_context(config), tokenizer_of(origin), nullptr, {}};
   adopt_choices_of(found, s.ctx);
   s.model = make_model(config.model, vocab_padding(s.ctx.stream.device().backend));
+  check_kv_cache(*s.model, s.ctx, options.kv_cache);
   s.model->set_mlp_chunk(config.train.mlp_chunk);
   const DType type = activation_type(s.ctx.precision);
   const ParamTypes types{.master = type, .weights = type, .trainable = false};
@@ -204,7 +216,6 @@ Session session_of(const FoundCheckpoint& found, const SessionOptions& options) 
   s.model->allocate(s.ctx, config.run.seed, types);
   if (found.manifest.values.contains("train.step")) s.model->set_attention_step(found.manifest.step);
   load_model_weights(*s.model, origin.checkpoint, s.ctx, options.weights);
-  if (options.kv_cache != KvCacheType::automatic) s.model->make_cache(1, 1, s.ctx, options.kv_cache);  // throws
   s.kv_cache = options.kv_cache;
   s.origin = std::move(origin);
   return s;

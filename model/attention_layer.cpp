@@ -187,10 +187,7 @@ LayerCache AttentionLayer::make_cache(std::int64_t batch, std::int64_t capacity,
     if (auto part = v.part->make_cache(setup)) {
       RING_CHECK(extra == 0 || part->extra_rows() == 0, "several variants of attention have rows in a cache");
       if (fp8 && part->uses_keys())
-        fail(
-            "--kv-cache fp8 rounds the cached keys and values, but a layer of this model computes pools or selects "
-            "blocks "
-            "by content from them. Use --kv-cache auto");
+        fail("a KV cache in FP8 is not possible for layers that compute with cached keys themselves");
       extra += part->extra_rows();
       cache.variants.push_back(std::move(part));
     }
