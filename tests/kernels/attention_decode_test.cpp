@@ -7,6 +7,7 @@
 
 #include "kernels/attention/pools/gated_decode.h"
 #include "kernels/row_encoding.h"
+#include "tests/error_of.h"
 #include "tests/kernels/fp8_checks.h"
 
 namespace ring::test {
@@ -289,21 +290,28 @@ TEST_P(CodedDecoding, AddsGatesToScaledScores) {
   expect_decoded(c, a, ctx);
 }
 
-// A NaN key or value makes the heads that see it NaN, also if they see no other row. Other heads stay finite.
+// A NaN key or value makes the heads that see it NaN, also if they see no other row, and in caches without codes. Other
+// heads stay finite. The last two lists have more rows than a thread block of a GPU takes at once: finite keys follow
+// the NaN where it was taken.
 TEST_P(CodedDecoding, PropagatesNaN) {
   const ExecContext ctx = context(2);
-  const Cache c{1, 40, 4, 2, 16, {{{3, 1, 1}, {20, 5, 1}}, {{0, 9, 1}}}},
-      alone{1, 40, 4, 2, 16, {{{3, 1, 1}}, {{0, 9, 1}}}};
-  for (const Cache* cache : {&c, &alone})
-    for (const bool key : {true, false}) {
-      const AttentionDecode a = coded(*cache, 16, ctx);
-      const std::vector<std::uint8_t> codes(16, kE4m3NaN);  // row 3 of KV head 0
-      copy((key ? a.k : a.v).view({40 * 2, 16}).narrow(0, 3 * 2, 1).view({16}), from_host(codes, ctx.stream),
-           ctx.stream);
-      attention_decode_kernel(a, ctx);
-      const Values got = read_values(a.out, ctx);
-      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::isnan(got[i]), i < 2 * 16) << i;
-    }
+  const std::vector<CacheRows> lists[] = {
+      {{3, 1, 1}}, {{3, 1, 1}, {20, 5, 1}}, {{3, 597, 1}}, {{3, 1, 1}, {4, 596, 1}}};
+  for (const std::vector<CacheRows>& list : lists)
+    for (const bool encoded : {true, false})
+      for (const bool key : {true, false}) {
+        SCOPED_TRACE(
+            str(list.size(), " ranges, ", list.back().count, encoded ? " codes" : " numbers", key ? " of k" : ""));
+        const Cache c{1, 600, 4, 2, 16, {list, {{0, 9, 1}}}};
+        const AttentionDecode a = encoded ? coded(c, 16, ctx) : c.args(ctx, GetParam().dtype);
+        const std::vector<std::uint8_t> codes(16, kE4m3NaN);
+        copy((key ? a.k : a.v).view({600 * 2, 16}).narrow(0, 3 * 2, 1).view({16}),  // row 3 of KV head 0
+             encoded ? from_host(codes, ctx.stream) : make_tensor({16}, GetParam().dtype, Values(16, kNaN), ctx),
+             ctx.stream);
+        attention_decode_kernel(a, ctx);
+        const Values got = read_values(a.out, ctx);
+        for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::isnan(got[i]), i < 2 * 16) << i;
+      }
 }
 
 TEST_P(CodedDecoding, RefusesWrongScales) {
@@ -320,6 +328,13 @@ TEST_P(CodedDecoding, RefusesWrongScales) {
   refused([](AttentionDecode& a) { a.k_scales = a.k_scales.narrow(1, 0, 9); });
   refused([&](AttentionDecode& a) { a.v_scales = ctx.zeros({2, 170, 2}); });
   refused([&](AttentionDecode& a) { a.k = a.v = ctx.zeros({2, 170, 2, 8}); });
+  for (const bool key : {true, false}) {  // the other one has codes
+    AttentionDecode a = coded(c, 8, ctx);
+    (key ? a.k : a.v) = ctx.zeros({2, 170, 2, 8}, GetParam().dtype);
+    (key ? a.k_scales : a.v_scales) = {};
+    const std::string error = error_of([&] { attention_decode_kernel(a, ctx); });
+    EXPECT_NE(error.find("only one of k and v has scales"), std::string::npos) << error;
+  }
 }
 
 }  // namespace
