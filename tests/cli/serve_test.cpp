@@ -14,6 +14,7 @@
 #include "core/check.h"
 #include "job/http_server.h"
 #include "tests/cli/served_model.h"
+#include "tests/error_of.h"
 #include "tests/http_client.h"
 
 namespace ring {
@@ -125,6 +126,26 @@ TEST_F(ServeTest, AnErrorInTheMiddleOfATextIsLogged) {
   EXPECT_THROW(text->wait_for_piece(std::chrono::seconds(20)), Error);
   const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_NE(logged.find("ended with an error"), std::string::npos) << logged;
+}
+
+// Models with pools refuse a cache in FP8: at the start, and where a text's cache is made.
+TEST_F(ServeTest, TheKvCacheHasTheGivenType) {
+  std::vector<std::string> words = train();
+  words.insert(words.end(), {"run.directory=" + path("pools"), "train.steps=1", "model.attention.kind=window",
+                             "model.attention.window=4", "model.attention.pools=[4]"});
+  ok(words);
+  const test::Finished refused =
+      test::run_process({test::ring_binary(), "serve", path("pools"), "--listen", "0", "--kv-cache", "fp8"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_TRUE(contains(refused.output, "Use --kv-cache auto")) << refused.output;
+  Session session = open_session(path("pools"), {.threads = 1, .device = DeviceChoice::cpu});
+  session.kv_cache = KvCacheType::fp8;
+  TextModel model(std::move(session), 1, "");
+  CompletionRequest request;
+  request.prompt = "a";
+  const auto text = model.start_generation(request, std::chrono::seconds(1));
+  const std::string error = error_of([&] { text->wait_for_piece(std::chrono::seconds(20)); });
+  EXPECT_TRUE(contains(error, "a KV cache in FP8 is not possible")) << error;
 }
 
 // The server ends on SIGTERM while it writes a text.

@@ -3,6 +3,8 @@
 #include <sstream>
 
 #include "core/files.h"
+#include "evaluate/generate_text.h"
+#include "tests/error_of.h"
 #include "tests/trainer/runs.h"
 #include "trainer/progress.h"
 
@@ -359,6 +361,18 @@ TEST_F(EvalCommands, GenerateStoresItsKvCacheInFp8) {
   const Finished refused = generate("pools", "fp8");
   EXPECT_EQ(refused.code, 1);
   EXPECT_NE(refused.output.find("Use --kv-cache auto"), std::string::npos) << refused.output;
+  // The cache of a text is refused, too, which shows that it would have the type.
+  Session s = open_session(path("pools"), {.threads = 1, .device = DeviceChoice::cpu});
+  const auto expect_refused = [](const auto& f) {
+    const std::string error = error_of(f);
+    EXPECT_NE(error.find("a KV cache in FP8 is not possible"), std::string::npos) << error;
+  };
+  const std::vector<TextStart> texts{{{1, 2}, resolve_sampling(s, {})}};
+  const auto all = [](std::size_t, const auto&) { return true; };
+  EXPECT_EQ(generate_texts(s, texts, 2, {.ignore_end_of_text = true}, all).at(0).tokens(), 2);
+  s.kv_cache = KvCacheType::fp8;
+  expect_refused([&] { generate_texts(s, texts, 2, {}, all); });
+  expect_refused([&] { generate_together(*s.model, s.ctx, texts, 2, all, KvCacheType::fp8); });
 }
 
 // The end of a line from Windows is not part of the message: the conversation has the same number of tokens.
