@@ -98,7 +98,7 @@ struct RunLayout {
   Tensor rows{};
 };
 
-// What ops save for backward.
+// Says what ops save for backward.
 struct SavePolicy {
   // If true, outputs of ops get recipes: backward recomputes them instead of saving them. Code that sets this back to
   // false must call checkpoint_boundary() on the values that leave the recomputed part.
@@ -108,7 +108,7 @@ struct SavePolicy {
   SavedTensorHooks* hooks = nullptr;  // may store saved tensors elsewhere; null if all stay
 };
 
-// Where ops report results besides their outputs.
+// Collects results of ops besides their outputs.
 struct Probes {
   // If not null, receives one tensor per call of attention: f32 [2 heads], the sum of the entropy over rows of each
   // head, then the row count of each head. For block patterns, [2 heads + 3] more numbers follow
