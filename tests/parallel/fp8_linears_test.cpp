@@ -214,7 +214,7 @@ TEST_P(DistFp8Linears, ShardsOfTensorParallelismAgreeWithTheWhole) {
     return trained(sharded);
   };
   EXPECT_LT(largest_loss_difference(one, on_two(3)), 1e-5);
-  // As in GateAndUpInFp8AreTheSameInEveryLayout.
+  // The model and the setting of GateAndUpInFp8AreTheSameInEveryLayout.
   model.insert(model.end(), {"model.mlp_width=256", "train.swiglu_inputs=fp8"});
   const Training rounded = trained(options(1, model)), sharded = on_two(1);
   model.back() = "train.swiglu_inputs=auto";
