@@ -1,0 +1,71 @@
+#pragma once
+// Attention over a sequence that one process computes chunk by chunk (train.sequence_chunk), because its activations
+// would not fit into memory. The caller first runs the chunks in order without a tape, within a Keeping. Then it
+// runs them again from the last to the first, each with a tape and directly followed by its backward: by then, later
+// chunks have added their gradients to the stored gradients of its keys. Only attention connects tokens, so the results
+// are those of the whole sequence, up to the rounding of sums.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "parallel/context/chunk_plan.h"
+#include "parallel/context/chunk_store.h"
+#include "parallel/context/long_branches.h"
+
+namespace ring {
+
+class ChunkedContext final : public ContextExchange {
+ public:
+  // host_limit: as in ChunkStore.
+  ChunkedContext(const ExecContext&, std::size_t host_limit);
+  ~ChunkedContext() override;
+
+  // While it exists, the forward of a chunk stores the keys and values that later chunks need. Before the first chunk
+  // of a micro-batch, everything that is stored is dropped. shards: those of the chunk. Does nothing without a context.
+  class [[nodiscard]] Keeping {
+   public:
+    Keeping(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards);
+    ~Keeping() {
+      if (context_) context_->keeps_ = false;
+    }
+    Keeping(const Keeping&) = delete;
+    Keeping& operator=(const Keeping&) = delete;
+
+   private:
+    ChunkedContext* context_;
+  };
+  std::size_t host_bytes() const { return store_.host_bytes(); }
+
+  // Returns the exchange for a layer, in which ContextShards::rank is the chunk.
+  ContextExchange& of_layer(std::int64_t layer) override;
+
+  // Throw Error: only the exchange for a layer attends, and the rows of other chunks are not available.
+  BlockSelection forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
+                         const AttentionWatch&) override;
+  void backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&,
+                const ExecContext&) override;
+  Tensor all_rows(const Tensor&, const ContextShards&, const ExecContext&) override;
+  void sum(const Tensor&, const ExecContext&) override;
+
+ private:
+  class Layer;
+  struct Plans {
+    Pattern pattern;
+    std::int64_t kv_heads;
+    SpanPositions positions;
+    std::optional<SplitPattern> split;  // if set, `chunks` are the plans of its branches that stay within chunks
+    std::vector<ChunkPlan> chunks;
+  };
+
+  void begin(const std::shared_ptr<const ContextShards>& shards);
+  const Plans& plans(const Pattern&, std::int64_t kv_heads, bool dropout);
+
+  ChunkStore store_;
+  bool keeps_ = false;
+  std::shared_ptr<const ContextShards> shards_;
+  std::vector<std::unique_ptr<Plans>> plans_;  // of the patterns seen with these documents
+  std::vector<std::unique_ptr<Layer>> layers_;
+};
+
+}  // namespace ring
