@@ -105,7 +105,9 @@ DryStep dry_step(const Config& config, int world, const ActivationPlan& plan, in
   out.host_states = step.optimizer().host_bytes();
   run_twice(step, *recorder);
   out.plan = step.arena().plan();
-  if (step.offload()) out.host = step.offload()->bytes().moved, out.stayed = step.offload()->bytes().stayed;
+  out.unplanned = step.arena().unplanned_peak();
+  if (const ChunkedContext* chunked = step.cp_batches().chunked()) out.host += chunked->host_bytes();
+  if (step.offload()) out.host += step.offload()->bytes().moved, out.stayed = step.offload()->bytes().stayed;
   return out;
 }
 

@@ -46,15 +46,16 @@ struct DryStep {
   std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // on this rank's device; weights include train.ema
   // Buffers that are used by one part after another (parallel.zero); included in weights and gradients.
   std::size_t weight_buffers = 0, gradient_buffers = 0;
-  std::size_t lasting = 0;  // weights, gradients, optimizer_states, inputs, and everything else that outlives a step
-  MemoryPlan plan;          // memory that is allocated and freed within a step
-  std::size_t host = 0;     // offloaded activations
+  std::size_t lasting = 0;    // weights, gradients, optimizer_states, inputs, and everything else that outlives a step
+  MemoryPlan plan;            // memory that is allocated and freed within a step
+  std::size_t unplanned = 0;  // most memory of a step outside of `plan`: keys of earlier chunks (train.sequence_chunk)
+  std::size_t host = 0;       // offloaded activations, and keys of earlier chunks
   std::size_t host_states = 0;    // offloaded states and values (optimizer.offload)
   std::size_t stayed = 0;         // activations that were to be offloaded but did not fit into host memory
   std::vector<PartMemory> parts;  // in the order of the forward pass
   std::vector<DryCall> calls;
   std::vector<DryTransfer> transfers;
-  std::size_t peak() const { return lasting + plan.bytes; }
+  std::size_t peak() const { return lasting + plan.bytes + unplanned; }
 };
 
 // Dry-runs a step of `rank`. config: resolved, with run.device cpu or cuda; both can be planned on any machine. Each

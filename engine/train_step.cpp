@@ -152,8 +152,7 @@ void TrainStep::lay_out_sequences() {
   Batch plain;
   plain.sample_indices.resize(static_cast<std::size_t>(plan_.micro_batch));
   if (plan_.in_chunks) {
-    plain.inputs.resize(static_cast<std::size_t>(micro_tokens()));
-    plain.targets.resize(plain.inputs.size());
+    plain.unread = std::make_shared<const UnreadRow>();
     chunked_batches_.assign(static_cast<std::size_t>(plan_.micro_batches), plain);
     return;
   }
@@ -224,6 +223,11 @@ TrainStep::ForwardInputs TrainStep::inputs_of(std::size_t index) const {
 }
 
 TrainStep::ForwardInputs TrainStep::inputs_of_chunk(std::size_t index, int chunk) const {
+  if (!ctx_.stream.impl().computes()) {
+    const Tensor ids = ctx_.empty({parallel_.context.layout().tokens_of_rank(chunk)}, DType::i32);
+    return {ids, ctx_.empty(ids.shape(), DType::i32),
+            parallel_.context.sequences(chunked_batches_[index], {}, ctx_, chunk)};
+  }
   const Batch b = parallel_.context.chunk_of(chunked_batches_[index], chunk);
   const Tensor positions = b.positions.empty() ? Tensor{} : upload(b.positions, ctx_.stream);
   return {upload(b.inputs, ctx_.stream), upload(b.targets, ctx_.stream),
@@ -261,7 +265,7 @@ void TrainStep::micro_step(std::size_t index) {
 // Runs the forward of a chunk, only to store the keys and values that later chunks need.
 void TrainStep::keep_keys(std::size_t index, int chunk) {
   const ForwardInputs in = inputs_of_chunk(index, chunk);
-  const ChunkedContext::Keeping keeping(parallel_.context.chunked(), in.seqs.shards);
+  const ChunkedContext::Chunk computing(parallel_.context.chunked(), in.seqs.shards, true);
   enter(RunPhase::forward);
   Run run = micro_run(index, nullptr, chunk);
   model_->hidden(run, in.ids, in.seqs);
@@ -269,6 +273,7 @@ void TrainStep::keep_keys(std::size_t index, int chunk) {
 
 // Runs forward and backward of a micro-batch, or of one of its chunks, and adds its loss to the step's loss.
 void TrainStep::train_on(const ForwardInputs& in, std::size_t index, int chunk) {
+  const ChunkedContext::Chunk computing(parallel_.context.chunked(), in.seqs.shards, false);
   Tape tape(index + 1 == micro_batches() && chunk == 0);
   Run run = micro_run(index, &tape, chunk);
   run.probes.auxiliary_loss = losses_.auxiliary;

@@ -85,12 +85,19 @@ Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, con
   const int index = part_of(chunk);
   auto shards = std::make_shared<const ContextShards>(layout_.shards(index, rows, documents_of(b, layout_.length())));
   if (packed) return Sequences::sharded(std::move(shards), positions);
+  return Sequences::sharded(std::move(shards), positions_of_part(index, rows, ctx));
+}
+
+// Returns the position in its row of each token of a part.
+Tensor ContextBatches::positions_of_part(int part, std::int64_t rows, const ExecContext& ctx) const {
+  if (!ctx.stream.impl().computes()) return ctx.empty({rows * layout_.tokens_of_rank(part)}, DType::i32);
   std::vector<std::int32_t> places;
-  for_held(layout_, index, rows, [&](std::int64_t first, std::int64_t count) {
+  places.reserve(static_cast<std::size_t>(rows * layout_.tokens_of_rank(part)));
+  for_held(layout_, part, rows, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i)
       places.push_back(static_cast<std::int32_t>((first + i) % layout_.length()));
   });
-  return Sequences::sharded(std::move(shards), upload(places, ctx.stream));
+  return upload(places, ctx.stream);
 }
 
 void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {

@@ -45,6 +45,7 @@ class ContextBatches {
 
  private:
   Batch tokens_of(const Batch& whole, int part) const;
+  Tensor positions_of_part(int part, std::int64_t rows, const ExecContext&) const;
   int part_of(int chunk) const { return chunked_ ? chunk : rank_; }  // index in the layout
 
   int rank_ = 0;

@@ -45,7 +45,6 @@ void ChunkStore::forget(Entries& all, const Key& key) {
   all.erase(at);
 }
 
-// Frees tensors on the device that were copied to the host while later work was queued.
 void ChunkStore::free_stored() {
   for (const Leaving& l : leaving_) ctx_.stream.wait(l.stored);
   leaving_.clear();
@@ -79,8 +78,9 @@ void ChunkStore::add_gradients(const Key& key, const Tensor& message) {
 void ChunkStore::store(Entry& entry, const Tensor& t) {
   entry.form = t.with_storage(nullptr);
   if (!on_host_) {
-    entry.here = t;
-    return;
+    if (entry.here.defined()) return;  // `t` is the stored tensor itself
+    entry.here = ctx_.empty(t.shape(), t.dtype(), Lifetime::run);
+    return copy(entry.here, t, ctx_.stream);
   }
   free_stored();
   if (!entry.host) entry.host = slabs_.allocate(t.bytes());
@@ -100,7 +100,7 @@ void ChunkStore::prefetch(Entries& all, const Key& key) {
 }
 
 void ChunkStore::fetch(Entry& entry) {
-  entry.here = ctx_.empty(entry.form.shape(), entry.form.dtype());
+  entry.here = ctx_.empty(entry.form.shape(), entry.form.dtype(), Lifetime::run);
   in_.wait(ctx_.stream.record());  // wait for earlier users of that memory
   in_.wait(entry.stored);
   in_.impl().copy(entry.here.raw(), entry.host, entry.here.bytes());

@@ -29,6 +29,9 @@ class ChunkStore {
   ChunkStore& operator=(const ChunkStore&) = delete;
 
   void clear();  // drops everything
+  // Frees tensors on the device that were copied to the host. Call it at the end of each chunk, so that nothing of a
+  // chunk stays in the memory that steps plan (core/step_arena.h): what is stored on the device is not planned.
+  void free_stored();
   void drop(const Key&);
 
   // Stores keys and values. Throws OutOfHostMemory if they do not fit.
@@ -40,7 +43,7 @@ class ChunkStore {
   Tensor keys(const Key&);
   // Returns the sum of the gradients, f32; undefined if none were added.
   Tensor gradients(const Key&);
-  // Adds gradients, f32. The store may keep `message` and change it.
+  // Adds gradients, f32.
   void add_gradients(const Key&, const Tensor& message);
 
   std::size_t host_bytes() const { return slabs_.held(); }
@@ -64,7 +67,6 @@ class ChunkStore {
   Tensor use(Entry&);
   void store(Entry&, const Tensor&);
   void forget(Entries&, const Key&);
-  void free_stored();
 
   const ExecContext ctx_;
   const bool on_host_;

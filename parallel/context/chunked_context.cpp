@@ -115,11 +115,20 @@ class ChunkedContext::Layer final : public ContextExchange {
 ChunkedContext::ChunkedContext(const ExecContext& ctx, std::size_t host_limit) : store_(ctx, host_limit) {}
 ChunkedContext::~ChunkedContext() = default;
 
-ChunkedContext::Keeping::Keeping(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards)
+ChunkedContext::Chunk::Chunk(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards, bool keep)
     : context_(context) {
   if (!context_) return;
-  if (shards->rank == 0) context_->begin(shards);
-  context_->keeps_ = true;
+  if (keep && shards->rank == 0) context_->begin(shards);
+  context_->keeps_ = keep;
+}
+
+ChunkedContext::Chunk::~Chunk() {
+  if (!context_) return;
+  context_->keeps_ = false;
+  try {
+    context_->store_.free_stored();
+  } catch (const Error&) {  // the device has failed; its next use reports the error
+  }
 }
 
 void ChunkedContext::begin(const std::shared_ptr<const ContextShards>& shards) {

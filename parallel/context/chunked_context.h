@@ -1,6 +1,6 @@
 #pragma once
 // Attention over a sequence that one process computes chunk by chunk (train.sequence_chunk), because its activations
-// would not fit into memory. The caller first runs the chunks in order without a tape, within a Keeping. Then it
+// would not fit into memory. The caller first runs the chunks in order without a tape, and keeps their keys. Then it
 // runs them again from the last to the first, each with a tape and directly followed by its backward: by then, later
 // chunks have added their gradients to the stored gradients of its keys. Only attention connects tokens, so the results
 // are those of the whole sequence, up to the rounding of sums.
@@ -21,16 +21,15 @@ class ChunkedContext final : public ContextExchange {
   ChunkedContext(const ExecContext&, std::size_t host_limit);
   ~ChunkedContext() override;
 
-  // While it exists, the forward of a chunk stores the keys and values that later chunks need. Before the first chunk
-  // of a micro-batch, everything that is stored is dropped. shards: those of the chunk. Does nothing without a context.
-  class [[nodiscard]] Keeping {
+  // While it exists, a model computes a chunk. Does nothing without a context.
+  class [[nodiscard]] Chunk {
    public:
-    Keeping(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards);
-    ~Keeping() {
-      if (context_) context_->keeps_ = false;
-    }
-    Keeping(const Keeping&) = delete;
-    Keeping& operator=(const Keeping&) = delete;
+    // shards: those of the chunk. keep: forward() stores the keys and values that later chunks need. Before the first
+    // chunk that is kept, everything that is stored is dropped.
+    Chunk(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards, bool keep);
+    ~Chunk();
+    Chunk(const Chunk&) = delete;
+    Chunk& operator=(const Chunk&) = delete;
 
    private:
     ChunkedContext* context_;

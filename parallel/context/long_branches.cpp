@@ -108,7 +108,7 @@ LongBranches::Samples& LongBranches::enter(const SplitPattern& p, std::size_t br
     if (segment > 0) store_.prefetch_keys(key_of(p, branch, segment - 1));
   } else {
     if (s.segment >= 0) store_.put(key_of(p, branch, s.segment), s.keys.both.view({s.keys.both.numel()}));
-    s.keys = kv_pair(ctx.empty(shape, like.dtype()));
+    s.keys = kv_pair(ctx.empty(shape, like.dtype(), Lifetime::run));
   }
   s.segment = segment;
   return s;
@@ -145,7 +145,8 @@ void LongBranches::attend_backward(const SplitPattern& p, const AttentionBackwar
     const Place place(p, p.branches[i], chunk);
     const SampledRows rows = rows_of(place, p.branches[i], args.pattern, args.k);
     Samples& s = enter(p, i, chunk, args.k, ctx);
-    if (std::exchange(s.gradients_segment, s.segment) != s.segment) s.gradients = no_gradients(s.keys.k, ctx);
+    if (std::exchange(s.gradients_segment, s.segment) != s.segment)
+      s.gradients = kv_pair(ctx.zeros(s.keys.both.shape(), DType::f32, Lifetime::run));
     const Tensor lse = ctx.empty({args.q.dim(1), rows.count}),
                  dq_samples = ctx.empty({rows.count, args.q.dim(1), args.q.dim(2)});
     gather_sample_lse_kernel({args.lse, lse, rows}, ctx);
