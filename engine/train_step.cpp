@@ -265,7 +265,8 @@ void TrainStep::micro_step(std::size_t index) {
 // Runs the forward of a chunk, only to store the keys and values that later chunks need.
 void TrainStep::keep_keys(std::size_t index, int chunk) {
   const ForwardInputs in = inputs_of_chunk(index, chunk);
-  const ChunkedContext::Chunk computing(parallel_.context.chunked(), in.seqs.shards, true);
+  const ChunkedContext::Chunk computing(parallel_.context.chunked(), in.seqs.shards,
+                                        ChunkedContext::Keep::for_backward);
   enter(RunPhase::forward);
   Run run = micro_run(index, nullptr, chunk);
   model_->hidden(run, in.ids, in.seqs);
@@ -273,7 +274,7 @@ void TrainStep::keep_keys(std::size_t index, int chunk) {
 
 // Runs forward and backward of a micro-batch, or of one of its chunks, and adds its loss to the step's loss.
 void TrainStep::train_on(const ForwardInputs& in, std::size_t index, int chunk) {
-  const ChunkedContext::Chunk computing(parallel_.context.chunked(), in.seqs.shards, false);
+  const ChunkedContext::Chunk computing(parallel_.context.chunked(), in.seqs.shards, ChunkedContext::Keep::nothing);
   Tape tape(index + 1 == micro_batches() && chunk == 0);
   Run run = micro_run(index, &tape, chunk);
   run.probes.auxiliary_loss = losses_.auxiliary;

@@ -89,7 +89,8 @@ struct Evaluator {
     head.targets = from_host(b.targets, ctx.stream);
     head.correct = true;
     const Sequences seqs = parts ? parts->sequences(b, positions_of(b, ctx), ctx, chunk) : sequences_of(b, length, ctx);
-    const ChunkedContext::Chunk computing(parts ? parts->chunked() : nullptr, seqs.shards, true);
+    const ChunkedContext::Chunk computing(parts ? parts->chunked() : nullptr, seqs.shards,
+                                          ChunkedContext::Keep::for_forward);
     const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), seqs, head);
     const double loss = to_host<float>(out.sum.value, ctx.stream)[0];
     sums.loss += loss;

@@ -176,7 +176,8 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
       const Tensor positions = positions_of(b, ctx);
       const Sequences seqs = shared ? parts->sequences(b, positions, ctx, chunk)
                                     : Sequences::packed(b.starts, b.lengths, options.row, positions);
-      const ChunkedContext::Chunk computing(shared ? parts->chunked() : nullptr, seqs.shards, true);
+      const ChunkedContext::Chunk computing(shared ? parts->chunked() : nullptr, seqs.shards,
+                                            ChunkedContext::Keep::for_forward);
       const Var hidden = model.hidden(run, from_host(b.inputs, ctx.stream), seqs);
       const Wanted wanted(b, owners);
       const TargetScores scores = target_scores(model, run, hidden.value, wanted.rows, wanted.targets);

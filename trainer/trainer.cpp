@@ -405,7 +405,7 @@ std::string Trainer::diagnose_step() {
       report_first([&] {
         const Batch b = parts.chunk_of(batches[m], chunk);
         const Sequences seqs = parts.sequences(b, positions_of(b, ctx_), ctx_, chunk);
-        const ChunkedContext::Chunk computing(parts.chunked(), seqs.shards, true);
+        const ChunkedContext::Chunk computing(parts.chunked(), seqs.shards, ChunkedContext::Keep::for_forward);
         return non_finite_activation(step_.model(), step_.micro_run(m, nullptr, chunk),
                                      from_host(b.inputs, ctx_.stream), seqs);
       });

@@ -29,7 +29,7 @@ class ChunkedContext::Layer final : public ContextExchange {
     const Plans& plans = all_.plans(args.pattern, args.k.dim(1), args.dropout.rate > 0);
     if (plans.split) {
       args.carry = no_result(args, ctx);
-      long_branches_.attend(*plans.split, args, shards->rank, args.carry, ctx);
+      long_branches_.attend(*plans.split, args, shards->rank, all_.keep_ != Keep::for_forward, args.carry, ctx);
       args.pattern = plans.split->within_chunks;
     }
     const ChunkPlan& plan = plans.chunks[static_cast<std::size_t>(shards->rank)];
@@ -41,7 +41,7 @@ class ChunkedContext::Layer final : public ContextExchange {
       accumulator.accumulate(e.need.calls, keys.k, keys.v);
     }
     accumulator.accumulate(plan.own, args.k, args.v);
-    if (!all_.keeps_) return {};
+    if (all_.keep_ == Keep::nothing) return {};
     for (std::size_t m = 0; m < plan.messages.size(); ++m)
       store_.put({layer_, shards->rank, m}, pack(plan.messages[m], args.k, args.v, args.k.dtype(), ctx));
     return {};
@@ -115,16 +115,16 @@ class ChunkedContext::Layer final : public ContextExchange {
 ChunkedContext::ChunkedContext(const ExecContext& ctx, std::size_t host_limit) : store_(ctx, host_limit) {}
 ChunkedContext::~ChunkedContext() = default;
 
-ChunkedContext::Chunk::Chunk(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards, bool keep)
+ChunkedContext::Chunk::Chunk(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards, Keep keep)
     : context_(context) {
   if (!context_) return;
-  if (keep && shards->rank == 0) context_->begin(shards);
-  context_->keeps_ = keep;
+  if (keep != Keep::nothing && shards->rank == 0) context_->begin(shards);
+  context_->keep_ = keep;
 }
 
 ChunkedContext::Chunk::~Chunk() {
   if (!context_) return;
-  context_->keeps_ = false;
+  context_->keep_ = Keep::nothing;
   try {
     context_->store_.free_stored();
   } catch (const Error&) {  // the device has failed; its next use reports the error

@@ -21,12 +21,14 @@ class ChunkedContext final : public ContextExchange {
   ChunkedContext(const ExecContext&, std::size_t host_limit);
   ~ChunkedContext() override;
 
+  // Says whether forward() stores the keys and values of a chunk: for the forward of later chunks, or also for their
+  // backward.
+  enum class Keep : std::uint8_t { nothing, for_forward, for_backward };
   // While it exists, a model computes a chunk. Does nothing without a context.
   class [[nodiscard]] Chunk {
    public:
-    // shards: those of the chunk. keep: forward() stores the keys and values that later chunks need. Before the first
-    // chunk that is kept, everything that is stored is dropped.
-    Chunk(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards, bool keep);
+    // shards: those of the chunk. Before the first chunk that is kept, everything that is stored is dropped.
+    Chunk(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards, Keep keep);
     ~Chunk();
     Chunk(const Chunk&) = delete;
     Chunk& operator=(const Chunk&) = delete;
@@ -61,7 +63,7 @@ class ChunkedContext final : public ContextExchange {
   const Plans& plans(const Pattern&, std::int64_t kv_heads, bool dropout);
 
   ChunkStore store_;
-  bool keeps_ = false;
+  Keep keep_ = Keep::nothing;
   std::shared_ptr<const ContextShards> shards_;
   std::vector<std::unique_ptr<Plans>> plans_;  // of the patterns seen with these documents
   std::vector<std::unique_ptr<Layer>> layers_;

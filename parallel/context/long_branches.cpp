@@ -94,8 +94,8 @@ ChunkStore::Key LongBranches::key_of(const SplitPattern& p, std::size_t branch, 
 
 // Makes the samples of the chunk's segment available. Samples of a segment that the sequence has passed are stored;
 // they are needed again when the chunks come in reverse order.
-LongBranches::Samples& LongBranches::enter(const SplitPattern& p, std::size_t branch, int chunk, const Tensor& like,
-                                           const ExecContext& ctx) {
+LongBranches::Samples& LongBranches::enter(const SplitPattern& p, std::size_t branch, int chunk, bool stores,
+                                           const Tensor& like, const ExecContext& ctx) {
   samples_.resize(p.branches.size());
   Samples& s = samples_[branch];
   const LongBranch& b = p.branches[branch];
@@ -107,19 +107,19 @@ LongBranches::Samples& LongBranches::enter(const SplitPattern& p, std::size_t br
     store_.drop(key_of(p, branch, segment));
     if (segment > 0) store_.prefetch_keys(key_of(p, branch, segment - 1));
   } else {
-    if (s.segment >= 0) store_.put(key_of(p, branch, s.segment), s.keys.both.view({s.keys.both.numel()}));
+    if (s.segment >= 0 && stores) store_.put(key_of(p, branch, s.segment), s.keys.both.view({s.keys.both.numel()}));
     s.keys = kv_pair(ctx.empty(shape, like.dtype(), Lifetime::run));
   }
   s.segment = segment;
   return s;
 }
 
-void LongBranches::attend(const SplitPattern& p, const Attention& args, int chunk, const Tensor& sum,
+void LongBranches::attend(const SplitPattern& p, const Attention& args, int chunk, bool stores, const Tensor& sum,
                           const ExecContext& ctx) {
   for (std::size_t i = 0; i < p.branches.size(); ++i) {
     const Place place(p, p.branches[i], chunk);
     const SampledRows rows = rows_of(place, p.branches[i], args.pattern, args.k);
-    const KvPair& keys = enter(p, i, chunk, args.k, ctx).keys;
+    const KvPair& keys = enter(p, i, chunk, stores, args.k, ctx).keys;
     const KvPair own = part_of(keys, place.first, place.count);
     gather_samples_kernel({args.k, own.k, rows}, ctx);
     gather_samples_kernel({args.v, own.v, rows}, ctx);
@@ -144,7 +144,7 @@ void LongBranches::attend_backward(const SplitPattern& p, const AttentionBackwar
   for (std::size_t i = 0; i < p.branches.size(); ++i) {
     const Place place(p, p.branches[i], chunk);
     const SampledRows rows = rows_of(place, p.branches[i], args.pattern, args.k);
-    Samples& s = enter(p, i, chunk, args.k, ctx);
+    Samples& s = enter(p, i, chunk, true, args.k, ctx);
     if (std::exchange(s.gradients_segment, s.segment) != s.segment)
       s.gradients = kv_pair(ctx.zeros(s.keys.both.shape(), DType::f32, Lifetime::run));
     const Tensor lse = ctx.empty({args.q.dim(1), rows.count}),

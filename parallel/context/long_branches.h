@@ -37,8 +37,10 @@ class LongBranches {
   LongBranches(ChunkStore& store, std::int64_t layer) : store_(store), layer_(layer) {}
   void clear() { samples_.clear(); }  // call before the first chunk of a sequence
 
-  // Merges the attention over long branches into sum [N,Hq,D] f32 and args.lse.
-  void attend(const SplitPattern&, const Attention& args, int chunk, const Tensor& sum, const ExecContext&);
+  // Merges the attention over long branches into sum [N,Hq,D] f32 and args.lse. stores: the samples of segments that
+  // the sequence has passed are stored for a backward.
+  void attend(const SplitPattern&, const Attention& args, int chunk, bool stores, const Tensor& sum,
+              const ExecContext&);
   // Adds gradients: to dq [N,Hq,D] f32, and to `own` those of the chunk's keys, f32. Chunks come in reverse order.
   void attend_backward(const SplitPattern&, const AttentionBackward& args, int chunk, const Tensor& dq,
                        const KvPair& own, const ExecContext&);
@@ -50,7 +52,8 @@ class LongBranches {
     std::int64_t gradients_segment = -1;
     KvPair keys, gradients;  // gradients: f32
   };
-  Samples& enter(const SplitPattern&, std::size_t branch, int chunk, const Tensor& like, const ExecContext&);
+  Samples& enter(const SplitPattern&, std::size_t branch, int chunk, bool stores, const Tensor& like,
+                 const ExecContext&);
   ChunkStore::Key key_of(const SplitPattern&, std::size_t branch, std::int64_t segment) const;
 
   ChunkStore& store_;
