@@ -118,7 +118,7 @@ double list_floats(const AttentionBackward& a) {
   for (const Span& s : a.queries) q_tiles += tiles_of(s), max_q = std::max(max_q, tiles_of(s));
   for (const Span& s : a.keys) k_tiles += tiles_of(s), max_k = std::max(max_k, tiles_of(s));
   const double entries = 2 * std::max(q_tiles * max_k, k_tiles * max_q);
-  const double sums = 2 * 128 * k_tiles * static_cast<double>(a.k.dim(2)), items = 16 * k_tiles;
+  const double sums = 2 * 128 * k_tiles * static_cast<double>(a.k.dim(2)), items = 14 * k_tiles;
   return (entries + sums + items) * static_cast<double>(a.k.dim(1));
 }
 

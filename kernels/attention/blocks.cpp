@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "core/checked.h"
 #include "core/fields.h"
 
 namespace ring {
@@ -133,7 +132,7 @@ BlockLists lists_of(const BlockPattern& pattern, Stationary owner, std::int64_t 
         if (first != BlockCoverage::none || second != BlockCoverage::none)
           lists.entries.push_back(list_entry(column, first, second));
       }
-      lists.begins.push_back(narrow<std::int32_t>(lists.entries.size()));
+      lists.begins.push_back(static_cast<std::int32_t>(lists.entries.size()));
     }
   return lists;
 }

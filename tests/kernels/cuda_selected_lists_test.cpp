@@ -226,39 +226,5 @@ TEST_F(GpuSelectedLists, AreMadeAnewByARecordedStep) {
   }
 }
 
-// The entries of a long document pass 2^31: 12288 tiles of 8 KV heads, each with room for 24576 entries.
-TEST_F(GpuSelectedLists, OffsetsPass32Bits) {
-  constexpr std::int32_t tokens = 3 << 19, block = 128, blocks = tokens / block, heads = 8, words = blocks / 32;
-  constexpr std::int64_t room = 2 * blocks;
-  std::vector<std::int32_t> bits(std::size_t{blocks} * heads * words);
-  for (std::size_t i = 0; i < std::size_t{blocks} * heads; ++i) {  // each block keeps only itself
-    const std::size_t own = i / heads;
-    bits[i * words + own / 32] = static_cast<std::int32_t>(1u << (own % 32));
-  }
-  const ExecContext ctx{Stream::create({Backend::cuda, 0})};
-  const std::vector<SegmentPair> pieces = {{0, 0, tokens, 0, 0, tokens, 0}};
-  const Tensor memory = device_bytes(pieces, ctx);
-  cuda::SelectedShape shape{Stationary::q, block, heads};
-  shape.add(pieces[0]);
-  cuda::DeviceLists lists;
-  try {
-    lists = cuda::selected_lists({from_host(bits, ctx.stream).view({blocks, heads, words})},
-                                 reinterpret_cast<const SegmentPair*>(memory.raw()), shape, ctx);
-  } catch (const OutOfMemory&) {
-    GTEST_SKIP() << "no 9 GiB of GPU memory";
-  }
-  const std::vector<ListItem> items = read_elements<ListItem>(lists.order, lists.items, ctx);
-  ASSERT_EQ(std::ssize(items), std::int64_t{blocks} * heads);
-  for (const ListItem& i : items) {
-    ASSERT_EQ(i.begin, (std::int64_t{i.tile} * heads + i.kv_head) * room);
-    ASSERT_EQ(i.end, i.begin + 2);
-  }
-  const ListItem& last = *std::ranges::max_element(items, {}, &ListItem::begin);
-  ASSERT_GT(last.begin, std::int64_t{1} << 31);
-  const std::vector<std::int32_t> entries = read_elements<std::int32_t>(lists.entries.narrow(0, last.begin, 2), 2, ctx);
-  EXPECT_EQ(list_column(entries[0]), last.tile * kListRows);
-  EXPECT_EQ(list_column(entries[1]), last.tile * kListRows + kListColumns);
-}
-
 }  // namespace
 }  // namespace ring::test

@@ -25,10 +25,10 @@ template <int kConsumers>
 struct Job {
   static constexpr int kRows = kGroupRows * kConsumers;
   HeadSegment segment;
-  TileBounds reach[kConsumers];   // columns that the rows of each consumer see
-  int row, first, end;            // row: the thread block's first row; rows [first, end) are valid
-  int head, slot;                 // head < 0: no more jobs; slot: see CtaCoord
-  std::int64_t begin, end_entry;  // entries of the block list, if the pattern has lists
+  TileBounds reach[kConsumers];  // columns that the rows of each consumer see
+  int row, first, end;           // row: the thread block's first row; rows [first, end) are valid
+  int head, slot;                // head < 0: no more jobs; slot: see CtaCoord
+  int begin, end_entry;          // entries of the block list, if the pattern has lists
 };
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }

@@ -43,7 +43,7 @@ struct Walk {
 // to out + begins[list], ascending.
 template <bool kCount>
 __global__ void __launch_bounds__(kListWarps* kWarp)
-    walk_lists(const __grid_constant__ Walk w, const std::int64_t* begins, std::int32_t* out) {
+    walk_lists(const __grid_constant__ Walk w, const std::int32_t* begins, std::int32_t* out) {
   const int list = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (list >= w.lists) return;
@@ -64,7 +64,7 @@ struct ListPlan {
   const std::int32_t* counts;  // number of entries of each list, set by set
   int kv_heads, section;
   int processors;
-  std::int64_t* begins;   // offset of each list, set by set
+  std::int32_t* begins;   // offset of each list, set by set
   std::int32_t* longest;  // length of the longest list that is not split (one value)
   Cuts* before;           // sums over all earlier lists, by KV head and tile; null if no list is split
   Totals* totals;         // totals in host memory
@@ -75,7 +75,7 @@ struct ListPlan {
 __global__ void __launch_bounds__(kPlanThreads) plan_lists(const __grid_constant__ Walk w, ListPlan p) {
   const std::int64_t entries = sums_before<std::int64_t>(
       w.lists, [&](int list) { return std::int64_t{p.counts[list]}; },
-      [&](int list, std::int64_t before) { p.begins[list] = before; });
+      [&](int list, std::int64_t before) { p.begins[list] = static_cast<std::int32_t>(before); });
   std::int64_t work = 0;
   for (int list = static_cast<int>(threadIdx.x); list < w.lists; list += kPlanThreads)
     work += std::int64_t{p.counts[list]} * w.sets[list / w.of.tiles].heads;
@@ -105,8 +105,7 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
   if (list >= p.kv_heads * w.of.tiles) return;
   const int head = list / w.of.tiles, tile = list % w.of.tiles;
   const int first_head = head / p.section * p.section, end_head = min(first_head + p.section, p.kv_heads);
-  const std::int32_t longest = *p.longest;
-  const std::int64_t begin = p.begins[p.first_list(w, head) + tile];
+  const std::int32_t longest = *p.longest, begin = p.begins[p.first_list(w, head) + tile];
   const Parts mine = parts_of(p.counts[p.first_list(w, head) + tile], longest);
   const auto before = [&](int list) { return p.before ? p.before[list] : Cuts{list, 0, 0}; };
   // Returns the position of this list's first item of `length` entries. Items before it are those of the section that
@@ -135,7 +134,7 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
   const Cuts at = before(list);
   for (int i = lane; i < mine.count; i += kWarp) {
     const std::int32_t longer = longer_before(i), is_longer = longer_before(i + 1) - longer;
-    const std::int64_t from = begin + std::int64_t{mine.shorter} * i + longer;
+    const std::int32_t from = begin + mine.shorter * i + longer;
     const int place = is_longer ? of_longer + longer : of_shorter + i - longer;
     order[place] = {head, tile, from, from + mine.shorter + is_longer, mine.count > 1 ? at.slots + i : -1};
   }
@@ -190,7 +189,10 @@ struct HostTotals {
 // Blocks the host until the counts have arrived: they decide how much memory the lists need.
 Totals read_totals(const HostTotals& host, const Event& known) {
   known.synchronize();  // allowed host wait: start
-  return *static_cast<const Totals*>(host.memory.get());
+  const Totals t = *static_cast<const Totals*>(host.memory.get());
+  RING_CHECK(t.entries < std::int64_t{1} << 31, "attention: the lists of a block pattern have ", t.entries,
+             " entries, but at most 2^31 - 1 are supported. Use a sparser pattern or a shorter context");
+  return t;
 }
 
 double dense_entries(const Walk& w, std::int64_t kv_heads) {
@@ -249,7 +251,7 @@ DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& coun
                       .kv_heads = static_cast<int>(shape.kv_heads),
                       .section = static_cast<int>(std::min(shape.section, shape.kv_heads)),
                       .processors = processors(ctx),
-                      .begins = array<std::int64_t>(begins),
+                      .begins = begins.data<std::int32_t>(),
                       .longest = longest.data<std::int32_t>(),
                       .before = cut ? array<Cuts>(before) : nullptr,
                       .totals = static_cast<Totals*>(host.memory.get())};
@@ -285,11 +287,10 @@ DeviceLists build_lists(const BlockPattern& pattern, const ListShape& shape, con
   pattern.check_covers(shape.length, "attention");
   const Input in = input_of(pattern, shape, ctx);
   const Walk& walk = in.walk;
-  const Tensor counts = ctx.empty({walk.lists}, DType::i32);
-  const Tensor begins = ctx.empty({walk.lists * std::int64_t{sizeof(std::int64_t)}}, DType::u8);
+  const Tensor counts = ctx.empty({walk.lists}, DType::i32), begins = ctx.empty({walk.lists}, DType::i32);
   launch(ctx, by_warp(walk.lists), walk_lists<true>, walk, nullptr, counts.data<std::int32_t>());
   DeviceLists lists = planned(walk, shape, counts, begins, ctx);
-  launch(ctx, by_warp(walk.lists), walk_lists<false>, walk, array<std::int64_t>(begins),
+  launch(ctx, by_warp(walk.lists), walk_lists<false>, walk, begins.data<std::int32_t>(),
          lists.entries.data<std::int32_t>());
   return lists;
 }

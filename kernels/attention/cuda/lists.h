@@ -16,7 +16,7 @@ namespace ring::cuda {
 // A thread block's share of one tile of the owner (rows from 128 tile on): entries [begin, end), ascending.
 struct ListItem {
   std::int32_t kv_head, tile;
-  std::int64_t begin, end;
+  std::int32_t begin, end;
   std::int32_t part;       // slot for the partial sums of this share; -1 if the list is not split
   std::int32_t piece = 0;  // index of the segment pair, if each segment pair has its own lists
 };

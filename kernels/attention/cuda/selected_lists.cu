@@ -23,8 +23,7 @@ struct SelectedWalk {
     int piece = 0, tile = list / kv_heads;
     TileRange own = list_tiles(pieces[0], owner);
     for (; tile >= own.count(); own = list_tiles(pieces[++piece], owner)) tile -= own.count();
-    const std::int64_t begin = std::int64_t{list} * room;
-    return {list % kv_heads, own.first + tile, begin, begin + count, -1, piece};
+    return {list % kv_heads, own.first + tile, list * room, list * room + count, -1, piece};
   }
 };
 
@@ -75,9 +74,9 @@ __global__ void __launch_bounds__(kPlanThreads) cut_selected(const __grid_consta
       return;
     }
     to.splits[before.split_lists] = {item.kv_head, item.tile, before.slots, p.count, item.piece};
-    std::int64_t from = item.begin;
+    std::int32_t from = item.begin;
     for (int i = 0; i < p.count; ++i) {
-      const std::int64_t end = from + p.shorter + (i < p.longer);
+      const std::int32_t end = from + p.shorter + (i < p.longer);
       w.items[before.slots + i] = {item.kv_head, item.tile, from, end, before.slots + i, item.piece};
       from = end;
     }
@@ -99,8 +98,10 @@ Tensor array_of(std::int64_t count, const ExecContext& ctx) {
 DeviceLists selected_lists(const BlockSelection& selection, const SegmentPair* pieces, const SelectedShape& shape,
                            const ExecContext& ctx) {
   const std::int64_t lists = shape.tiles * shape.kv_heads, room = std::max<std::int64_t>(1, 2 * shape.max_columns);
-  RING_CHECK(lists < std::int64_t{1} << 30 && room < std::int64_t{1} << 31, "attention: a selection of ", shape.tiles,
-             " tiles of 128 queries and ", shape.kv_heads, " KV heads has too many lists");
+  if (lists * room >= std::int64_t{1} << 31)
+    fail("attention: the lists of a selection of ", shape.tiles, " tiles of 128 queries and ", shape.kv_heads,
+         " KV heads need room for ", lists * room,
+         " entries, but at most 2^31 - 1 are supported. Shorten the context or lower train.micro_batch");
   const bool cuts = shape.owner == Stationary::kv;
   DeviceLists made;
   made.items = static_cast<std::int32_t>(cuts ? lists + lists / 2 : lists);

@@ -41,10 +41,10 @@ Output output_of(const Tensor& t, const Tensor& carry);
 // The rows and columns of work item `index`.
 struct CtaCoord {
   SegmentPair piece;
-  int head;                 // head of the owner
-  int block;                // block of rows, counted from the head segment's first row or, with lists, from position 0
-  std::int64_t begin, end;  // list entries [begin, end) of this work item
-  int slot;  // slot of its partial sums (SplitSums) among those of all segment pairs; -1 if the list is not split
+  int head;        // head of the owner
+  int block;       // block of rows, counted from the head segment's first row or, with lists, from position 0
+  int begin, end;  // list entries [begin, end) of this work item
+  int slot;        // slot of its partial sums (SplitSums), counted over all segment pairs; -1 if the list is not split
 };
 
 struct TileItem {
@@ -121,14 +121,14 @@ struct SplitParts {
 // Iterates in ascending order over blocks of `step` columns (64 or 32): the blocks of a list, or of an interval with a
 // gap.
 struct ColumnStream {
-  const std::int32_t* entries;  // from the work item's first entry on; null for an interval
+  const std::int32_t* entries;  // null for an interval
   int cursor, stop;  // cursor: next column or, with a list, next entry (half entry if step is 32); stop: list end
   int first, end, gap, gap_end, step;
 
   __device__ ColumnStream(const TileSchedule& work, const CtaCoord& at, const TileBounds& reach, int step)
-      : entries(work.entries ? work.entries + at.begin : nullptr),
-        cursor(work.entries ? 0 : reach.first),
-        stop(static_cast<int>(at.end - at.begin) << halved(step)),
+      : entries(work.entries),
+        cursor(work.entries ? at.begin << halved(step) : reach.first),
+        stop(at.end << halved(step)),
         first(reach.first),
         end(reach.end),
         gap(reach.gap),
