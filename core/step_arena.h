@@ -72,8 +72,8 @@ class StepArena final : public Allocator, public ScopeListener {
   // Returns the number of blocks of the current or last step outside of the slab, except while paused.
   std::uint64_t num_upstream_blocks() const;
   MemoryPlan plan() const;
-  // Returns the maximum bytes of Lifetime::run blocks of the current or last step that were alive at once: they are not
-  // planned.
+  // Returns the maximum number of bytes in Lifetime::run blocks that were alive at once in the current or last step.
+  // Such blocks are not planned.
   std::size_t unplanned_peak() const;
   // Returns the scope in which an allocation failed last: "the backward of blocks.3.mlp". Returns "" if none failed, or
   // if it was outside of all scopes.

@@ -55,7 +55,7 @@ struct DryStep {
   std::vector<PartMemory> parts;  // in the order of the forward pass
   std::vector<DryCall> calls;
   std::vector<DryTransfer> transfers;
-  // Counts unplanned memory twice, because the allocator keeps as much for blocks of other sizes.
+  // Counts unplanned memory twice, because the allocator holds about as much again in free blocks of other sizes.
   std::size_t peak() const { return lasting + plan.bytes + 2 * unplanned; }
 };
 

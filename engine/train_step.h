@@ -76,7 +76,7 @@ class TrainStep {
   // (model/training_state.h).
   StepAccess make_step_access();
 
-  // Returns the model run over micro-batch `index` of this rank, or over one of its chunks.
+  // Returns the Run for a forward over micro-batch `index` of this rank, or over one of its chunks.
   Run micro_run(std::size_t index, Tape*, int chunk = 0);
 
   // Reports every kernel of the following steps to `observer`; null disables this.
@@ -112,7 +112,7 @@ class TrainStep {
   void lay_out_sequences();
   void set_documents(std::size_t index, const Batch&);
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
-  // Tokens that a forward takes at once. The tensors are those of ContextBatches::sequences() and LossHead.
+  // The tokens of one forward: those of a micro-batch or of a chunk.
   struct ForwardInputs {
     Tensor ids, targets;
     Sequences seqs;

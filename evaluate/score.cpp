@@ -145,7 +145,7 @@ struct DistinctRequests {
 struct OwnedTokens {
   Batch batch;
   std::vector<std::int32_t> owners;
-  // Returns both restricted to the tokens of this rank, or to a chunk of them.
+  // Returns the tokens of this rank, or those of one of its chunks.
   OwnedTokens part(const ContextBatches& parts, int chunk) const {
     Batch tags = batch;
     tags.inputs = owners;

@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-// Throws Error unless the rows sampled for each of `heads` heads are among `all` rows.
+// Throws Error unless a tensor with `all` rows contains every row that is sampled for its `heads` heads.
 void check_samples(std::string_view op, const SampledRows& r, std::int64_t heads, std::int64_t all) {
   RING_CHECK(r.count >= 0 && r.rate >= 1 && r.shift >= 0 && r.kv_heads >= 1, op, ": ", r.count, " samples of rate ",
              r.rate, ", shift ", r.shift, " and ", r.kv_heads, " KV heads");

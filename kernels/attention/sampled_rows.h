@@ -10,9 +10,9 @@ namespace ring {
 // (k + shift) mod rate + i * rate. Head h of a tensor [N,H,D] belongs to KV head h * kv_heads / H, where H is a
 // multiple of kv_heads. Every sampled row must be below N.
 //
-// Tensors [N,H,D] and [count,H,D] may have any row and head strides with unit last dim, as views into a matrix of
-// queries, keys and values have. Tensors [H,N] and [H,count] are contiguous. The tensors of a call must not overlap.
-// Rows that are not sampled stay unchanged.
+// Tensors [N,H,D] and [count,H,D] may have any row and head strides, but the last dim must have stride 1, as in views
+// into a matrix of queries, keys and values. Tensors [H,N] and [H,count] must be contiguous. The tensors of a call must
+// not overlap. Rows that are not sampled are left unchanged.
 struct SampledRows {
   std::int64_t count = 0, rate = 1, shift = 0, kv_heads = 1;
 
@@ -63,7 +63,7 @@ inline Cost cost(const MergeSamples& a) {
 }
 inline constinit Kernel<MergeSamples> merge_samples_kernel{"merge_samples"};
 
-// Throw Error, naming the tensor, if shapes, types or rows do not fit.
+// These functions throw Error, naming the tensor, if shapes, types or rows do not fit.
 void check(const GatherSamples&);
 void check(const AddSamples&);
 void check(const GatherSampleLse&);

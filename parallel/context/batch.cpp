@@ -109,7 +109,7 @@ void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
   rows_[rows] = from_host(held, ctx.stream, Lifetime::run);
 }
 
-// A chunk has adjacent rows, since a micro-batch in chunks has a single row.
+// The token rows of a chunk are adjacent, since a micro-batch that is split into chunks has a single sequence row.
 void ContextBatches::set_up_run(Run& run, std::int64_t rows, int chunk) {
   if (whole()) return;
   if (chunked_) {

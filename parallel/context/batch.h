@@ -18,7 +18,7 @@ class ContextBatches {
   // layout: how a row is sharded among the ranks of the group; each rank has at least one token. With one rank
   // sequences stay whole. The group must outlive this object.
   ContextBatches(Communicator& group, ContextLayout layout, ContextSchedule, const RingOptions&);
-  // A process computes the parts of the layout one after another, as chunks. host_limit: as in ChunkStore.
+  // This process computes all parts of the layout itself, one after another, as chunks. host_limit: as in ChunkStore.
   ContextBatches(ContextLayout layout, const ExecContext&, std::size_t host_limit);
 
   bool whole() const { return layout_.ranks() == 1; }
@@ -36,8 +36,8 @@ class ContextBatches {
   Batch part(const Batch& whole) const { return chunked_ ? whole : tokens_of(whole, rank_); }
   // Returns the tokens of a chunk of a batch returned by part().
   Batch chunk_of(const Batch& part, int chunk) const { return chunked_ ? tokens_of(part, chunk) : part; }
-  // Returns the documents of a batch returned by part() or chunk_of(). positions: on the device for packed documents,
-  // else undefined.
+  // Returns the boundaries of the documents in a batch that part() or chunk_of() returned. positions: on the device for
+  // packed documents, else undefined.
   Sequences sequences(const Batch& part, const Tensor& positions, const ExecContext&, int chunk = 0) const;
   // Sets up `run` for a part of a micro-batch of `rows` rows.
   void set_up_run(Run&, std::int64_t rows, int chunk = 0);

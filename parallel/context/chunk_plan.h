@@ -19,7 +19,8 @@ struct EarlierKeys {
 struct ChunkPlan {
   std::vector<AttentionCall> own;    // calls with the chunk's own keys
   std::vector<EarlierKeys> earlier;  // by chunk
-  // The sets of rows of this chunk that later chunks need, without calls. Chunks that need the same rows share one.
+  // The sets of this chunk's rows that later chunks need; their `calls` are empty. Later chunks that need the same rows
+  // share a set.
   std::vector<KeyRequest> messages;
 
   std::int64_t calls() const;  // number of calls of a kernel

@@ -29,8 +29,9 @@ class ChunkStore {
   ChunkStore& operator=(const ChunkStore&) = delete;
 
   void clear();  // drops everything
-  // Frees tensors on the device that were copied to the host. Call it at the end of each chunk, so that nothing of a
-  // chunk stays in the memory that steps plan (core/step_arena.h): what is stored on the device is not planned.
+  // Frees the device copies of tensors that were copied to the host. Call it at the end of each chunk, so that none of
+  // the memory planned for a step (core/step_arena.h) is in use between chunks. Tensors that the store holds on the
+  // device are not part of that plan.
   void free_stored();
   void drop(const Key&);
 

@@ -83,7 +83,8 @@ class ChunkedContext::Layer final : public ContextExchange {
   void sum(const Tensor& t, const ExecContext& ctx) override { all_.sum(t, ctx); }
 
  private:
-  // Returns the result of attention without keys, f32, to which other results are added. Sets args.lse accordingly.
+  // Returns the result of attention over an empty set of keys, in f32, into which other results are merged. Sets
+  // args.lse to -inf.
   static Tensor no_result(Attention args, const ExecContext& ctx) {
     if (args.out.dtype() != DType::f32) args.out = ctx.empty(args.out.shape());
     run_call(args, {}, ctx);
@@ -92,7 +93,8 @@ class ChunkedContext::Layer final : public ContextExchange {
 
   ChunkStore::Key key_of(const EarlierKeys& e) const { return {layer_, e.chunk, e.message}; }
 
-  // Returns the gradients of a chunk's keys from later chunks, which no longer need them; undefined if there are none.
+  // Returns the gradients that later chunks contributed to a chunk's keys and values; undefined if there are none.
+  // Drops these keys, values and gradients from the store, because no later chunk will read them again.
   KvPair gradients_of_later_chunks(const ChunkPlan& plan, int chunk, const Tensor& keys, const ExecContext& ctx) {
     KvPair own;
     for (std::size_t m = 0; m < plan.messages.size(); ++m) {
@@ -143,7 +145,7 @@ const ChunkedContext::Plans& ChunkedContext::plans(const Pattern& pattern, std::
   const auto positions = dropout ? SpanPositions::in_row : SpanPositions::in_order;
   for (const auto& p : plans_)
     if (p->kv_heads == kv_heads && p->positions == positions && same_pairs(p->pattern, pattern)) return *p;
-  // Dropout masks depend on positions in the sequence, which samples do not have.
+  // Dropout masks depend on positions in the sequence, and gathered samples no longer have them.
   const std::optional<SplitPattern> split = dropout ? std::nullopt : split_pattern(pattern, *shards_);
   const Pattern& of_calls = split ? split->within_chunks : pattern;
   plans_.push_back(

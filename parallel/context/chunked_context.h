@@ -1,9 +1,10 @@
 #pragma once
-// Attention over a sequence that one process computes chunk by chunk (train.sequence_chunk), because its activations
-// would not fit into memory. The caller first runs the chunks in order without a tape, and keeps their keys. Then it
-// runs them again from the last to the first, each with a tape and directly followed by its backward: by then, later
-// chunks have added their gradients to the stored gradients of its keys. Only attention connects tokens, so the results
-// are those of the whole sequence, up to the rounding of sums.
+// Attention over a sequence that one process computes chunk by chunk (train.sequence_chunk), because the activations of
+// the whole sequence would not fit into memory. The caller first runs all chunks in order without a tape, and their
+// keys and values are stored. It then runs the chunks again from last to first, each with a tape and immediately
+// followed by its backward. By then, all later chunks have added their contributions to the stored gradients of this
+// chunk's keys and values. Only attention connects tokens, so the results equal those of the whole sequence, up to the
+// rounding of sums.
 
 #include <cstdint>
 #include <memory>
@@ -21,8 +22,8 @@ class ChunkedContext final : public ContextExchange {
   ChunkedContext(const ExecContext&, std::size_t host_limit);
   ~ChunkedContext() override;
 
-  // Says whether forward() stores the keys and values of a chunk: for the forward of later chunks, or also for their
-  // backward.
+  // Specifies whether forward() stores a chunk's keys and values, and if so, whether only for the forward of later
+  // chunks or also for their backward.
   enum class Keep : std::uint8_t { nothing, for_forward, for_backward };
   // While it exists, a model computes a chunk. Does nothing without a context.
   class [[nodiscard]] Chunk {
@@ -41,7 +42,8 @@ class ChunkedContext final : public ContextExchange {
   // Returns the exchange for a layer, in which ContextShards::rank is the chunk.
   ContextExchange& of_layer(std::int64_t layer) override;
 
-  // Throw Error: only the exchange for a layer attends, and the rows of other chunks are not available.
+  // These functions throw Error: only the exchange of a layer computes attention, and the rows of other chunks are not
+  // available.
   BlockSelection forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
                          const AttentionWatch&) override;
   void backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&,

@@ -22,7 +22,7 @@ std::int64_t equal_chunk(const ContextShards& shards) {
   return shards.documents[0] == Span{0, at, 0, 0} ? first[0].count : 0;
 }
 
-// The place of a chunk in a long branch, counted in samples of the segment.
+// The position of a chunk in a long branch, in units of samples.
 struct Place {
   std::int64_t segment;       // number of the segment in the sequence
   std::int64_t first, count;  // the chunk's own samples
@@ -34,8 +34,8 @@ struct Place {
         count(p.chunk / b.rate),
         each(b.shorter / b.rate) {}
 
-  // Calls fn(first of the queries, number of queries, number of keys) for each call of a kernel. Queries count from the
-  // chunk's first sample, keys from the segment's.
+  // Calls fn(first query, number of queries, number of keys) for each kernel call. Queries are numbered from the
+  // chunk's first sample. The keys are the first samples of the segment.
   template <class Fn>
   void for_calls(const Fn& fn) const {
     if (each == 0) return fn(std::int64_t{0}, count, first + count);
@@ -92,8 +92,8 @@ ChunkStore::Key LongBranches::key_of(const SplitPattern& p, std::size_t branch, 
   return {layer_, narrow<int>(segment * (p.branches[branch].segment / p.chunk)), branch};
 }
 
-// Makes the samples of the chunk's segment available. Samples of a segment that the sequence has passed are stored;
-// they are needed again when the chunks come in reverse order.
+// Makes the samples of the chunk's segment available. Samples of earlier segments are stored, because they are needed
+// again when the chunks are visited in reverse order.
 LongBranches::Samples& LongBranches::enter(const SplitPattern& p, std::size_t branch, int chunk, bool stores,
                                            const Tensor& like, const ExecContext& ctx) {
   samples_.resize(p.branches.size());

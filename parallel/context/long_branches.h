@@ -1,9 +1,9 @@
 #pragma once
-// Dilated attention over a sequence in chunks (train.sequence_chunk): branches whose segments are longer than a chunk.
-// A chunk of n tokens has n / rate samples of such a branch for each head, so the samples of the segment so far are few
-// keys, on which the chunk's own samples attend densely. Only these samples are stored, not whole chunks: if every
-// branch has as many samples in a segment, memory does not depend on the length of the sequence, except for one set of
-// samples for each segment in ChunkStore.
+// Dilated attention over a sequence in chunks (train.sequence_chunk): its long branches, which are those with segments
+// longer than a chunk. For each head, a chunk of n tokens has n / rate samples of a branch, that is, rows that the
+// branch samples. The chunk's samples attend densely to the samples of the segment so far. Only samples are stored, not
+// whole chunks. If every branch has the same number of samples per segment, device memory is independent of the
+// sequence length, and ChunkStore holds one set of samples for each segment.
 
 #include <optional>
 #include <vector>
@@ -37,11 +37,12 @@ class LongBranches {
   LongBranches(ChunkStore& store, std::int64_t layer) : store_(store), layer_(layer) {}
   void clear() { samples_.clear(); }  // call before the first chunk of a sequence
 
-  // Merges the attention over long branches into sum [N,Hq,D] f32 and args.lse. stores: the samples of segments that
-  // the sequence has passed are stored for a backward.
+  // Merges the attention over long branches into sum [N,Hq,D] f32 and args.lse. stores: true if the samples of each
+  // segment are stored after its last chunk, for the backward.
   void attend(const SplitPattern&, const Attention& args, int chunk, bool stores, const Tensor& sum,
               const ExecContext&);
-  // Adds gradients: to dq [N,Hq,D] f32, and to `own` those of the chunk's keys, f32. Chunks come in reverse order.
+  // Accumulates gradients: those of the queries in dq [N,Hq,D], and those of the chunk's keys and values in `own`, all
+  // f32. Chunks must be visited in reverse order.
   void attend_backward(const SplitPattern&, const AttentionBackward& args, int chunk, const Tensor& dq,
                        const KvPair& own, const ExecContext&);
 

@@ -7,7 +7,7 @@
 namespace ring::cuda {
 namespace {
 
-// Finds the rows of samples. Samples of all heads are numbered together, below 2^31.
+// Maps samples to rows. Samples are numbered consecutively across all heads, with numbers below 2^31.
 struct SampleIndex {
   Divider group, rate;  // group: heads per KV head
   std::uint32_t shift;  // below the rate
@@ -29,7 +29,7 @@ struct SampleParams {
   int dim, lanes;
 };
 
-// The sample that a thread's group has. Threads behind the last sample are not `inside`.
+// The sample assigned to a thread's group. `inside` is false for threads past the last sample.
 template <class T>
 struct Sample {
   std::uint32_t number, head, first_row;
@@ -131,7 +131,7 @@ SampleParams<T> sample_params(std::string_view op, const Tensor& rows, const Ten
               static_cast<std::uint64_t>(divide_up(dim, std::int64_t{each})), std::uint64_t{kWarp})))};
 }
 
-// Returns true if every row of a head consists of whole packs of 16 aligned bytes.
+// Returns true if every row of a head consists of whole, aligned 16-byte packs.
 bool rows_have_packs(const Tensor& t) {
   const auto size = static_cast<std::int64_t>(size_of(t.dtype()));
   return is_aligned(t.raw()) && t.dim(2) * size % 16 == 0 && t.stride(0) * size % 16 == 0 &&
