@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int32_t kTokens = 256;
 constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 64, kBorder = std::int64_t{1} << 31;
-// Of selections: rows of 2 x 64 elements, of which row 2^24 is beyond the border.
+// Rows of a selection, of 2 x 64 elements each: row 2^24 is beyond the border.
 constexpr std::int32_t kBlock = 64, kBlocks = kTokens / kBlock;
 constexpr std::int64_t kColumns = 64, kFirstRow = kBorder / (kKvHeads * kColumns);
 
