@@ -208,8 +208,7 @@ void validate_watch(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.train.diagnostics_interval && c.train.sequence_chunk && c.train.sequence_chunk < c.model.context)
     errors.push_back(
         "train.diagnostics_interval: measures attention over whole sequences, but train.sequence_chunk computes them "
-        "in "
-        "chunks. Set one of them to 0");
+        "in chunks. Set one of them to 0");
   if (c.train.diagnostics_interval && c.optimizer.offload == StateOffload::all)
     errors.push_back(
         "train.diagnostics_interval: requires the weights on the device, but optimizer.offload: all keeps them on the "

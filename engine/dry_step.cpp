@@ -106,8 +106,8 @@ DryStep dry_step(const Config& config, int world, const ActivationPlan& plan, in
   run_twice(step, *recorder);
   out.plan = step.arena().plan();
   out.unplanned = step.arena().unplanned_peak();
-  if (const ChunkedContext* chunked = step.cp_batches().chunked()) out.host += chunked->host_bytes();
-  if (step.offload()) out.host += step.offload()->bytes().moved, out.stayed = step.offload()->bytes().stayed;
+  if (const ChunkedContext* chunked = step.cp_batches().chunked()) out.host_keys = chunked->host_bytes();
+  if (step.offload()) out.host = step.offload()->bytes().moved, out.stayed = step.offload()->bytes().stayed;
   return out;
 }
 

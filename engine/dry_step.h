@@ -49,7 +49,8 @@ struct DryStep {
   std::size_t lasting = 0;    // weights, gradients, optimizer_states, inputs, and everything else that outlives a step
   MemoryPlan plan;            // memory that is allocated and freed within a step
   std::size_t unplanned = 0;  // most memory of a step outside of `plan`: keys of earlier chunks (train.sequence_chunk)
-  std::size_t host = 0;       // offloaded activations, and keys of earlier chunks
+  std::size_t host = 0;       // offloaded activations
+  std::size_t host_keys = 0;  // keys of earlier chunks on the host, with their gradients (train.sequence_chunk)
   std::size_t host_states = 0;    // offloaded states and values (optimizer.offload)
   std::size_t stayed = 0;         // activations that were to be offloaded but did not fit into host memory
   std::vector<PartMemory> parts;  // in the order of the forward pass

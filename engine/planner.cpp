@@ -128,7 +128,8 @@ constexpr std::int64_t kMaxChunks = 32;
 std::vector<std::int64_t> mlp_chunks(const PlanRequest& q) {
   const ParallelPlan layout = plan_of(q.config, q.world);
   std::vector<std::int64_t> chunks = {0};
-  const std::int64_t all = layout.micro_batch * q.config.model.context / layout.cp;
+  const std::int64_t all =
+      layout.in_chunks ? layout.cp_layout.tokens_of_rank(0) : layout.micro_batch * q.config.model.context / layout.cp;
   for (const std::int64_t tokens : {32768, 16384, 8192, 4096})
     if (tokens < all && (chunks.size() == 1 || all <= kMaxChunks * tokens)) chunks.push_back(tokens);
   return chunks;
@@ -188,7 +189,7 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
   p.gradient_buffers = largest.gradient_buffers;
   p.inside_step = largest.plan.bytes;
   p.peak = largest.peak();
-  p.host = largest.host + largest.host_states;
+  p.host = largest.host + largest.host_keys + largest.host_states;
   p.host_states = largest.host_states;
   const DryStep step = timed_step(p, largest);
   Spent spent;
@@ -198,7 +199,7 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
   p.attention_seconds = spent.attention;
   const std::map<Pass, double> computing = seconds_of_passes(step, q.rates, precision);
   const Exposed exposed{exposed_messages(step, computing, q.rates),
-                        exposed_copies(step, computing, q.rates, layout.micro_batches)};
+                        exposed_copies(step, computing, q.rates, layout.forwards())};
   p.exposed_seconds = exposed.all();
   const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
   p.tokens_per_second = tokens / p.seconds();

@@ -96,7 +96,8 @@ Parallelized TrainStep::parallelized() {
   bind_groups(config_.optimizer, model_->parameters());
   bind_linears(*model_, linears_of(config_.train), narrow<int>(plan_.tp));
   if (const LinearFormat* format = model_->linear_format()) format->check_device(ctx_);
-  const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_), host_room_};
+  const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_),
+                                 may_offload(config_) ? host_room_ : 0};
   return make_lasting<Parallelized>([&] { return parallelize(*model_, mesh_, plan_, options, ctx_); });
 }
 
@@ -236,6 +237,7 @@ TrainStep::ForwardInputs TrainStep::inputs_of_chunk(std::size_t index, int chunk
 
 // Runs the first micro-batch without tape and dropout, to measure its attention entropies.
 void TrainStep::forward(std::vector<Tensor>* entropies) {
+  RING_CHECK(!plan_.in_chunks, "a forward over whole sequences, which are computed in chunks");
   Run run = micro_run(0, nullptr);
   run.training = false;
   run.probes.entropies = entropies;

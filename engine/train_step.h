@@ -42,7 +42,10 @@ class TrainStep {
   // memory, except the document boundaries of packed samples. Call within a StepScope of arena().
   void compute();
   // Call after compute() failed, if there is a single process: the next compute() starts from clean gradients.
-  void abandon_step() { data().finish_gradients(); }
+  void abandon_step() {
+    data().finish_gradients();
+    if (ChunkedContext* chunked = parallel_.context.chunked()) chunked->clear();
+  }
   void set_activations(const ActivationPlan& plan);
   // Reserves the host memory that offloaded activations are predicted to use. Call before the first step. Throws
   // OutOfHostMemory.

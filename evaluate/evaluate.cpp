@@ -113,7 +113,8 @@ Evaluation evaluate(const Model& model, const ExecContext& ctx, const Validation
     const Batch b = parts ? parts->part(set.batch(i)) : set.batch(i);
     double loss = 0;
     for (int chunk = 0; chunk < (parts ? parts->chunks() : 1); ++chunk)
-      loss += evaluator.add(parts ? parts->chunk_of(b, chunk) : b, chunk, sums);
+      loss += parts && parts->chunked() ? evaluator.add(parts->chunk_of(b, chunk), chunk, sums)
+                                        : evaluator.add(b, chunk, sums);
     sums.batch_losses.push_back(loss / std::max<double>(1, static_cast<double>(b.valid_targets)));
   }
   if (tp && tp->rank() > 0)  // tensor-parallel ranks have the same losses, which are counted once

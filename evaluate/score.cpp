@@ -145,11 +145,18 @@ struct DistinctRequests {
 struct OwnedTokens {
   Batch batch;
   std::vector<std::int32_t> owners;
-  // Returns the tokens of this rank, or those of one of its chunks.
-  OwnedTokens part(const ContextBatches& parts, int chunk) const {
-    Batch tags = batch;
-    tags.inputs = owners;
-    return {parts.chunk_of(parts.part(batch), chunk), parts.chunk_of(parts.part(tags), chunk).inputs};
+  // Returns the tokens of this rank.
+  OwnedTokens part(const ContextBatches& parts) const { return {parts.part(batch), parts.part(tags()).inputs}; }
+  // Returns the tokens of a chunk of a part.
+  OwnedTokens chunk(const ContextBatches& parts, int chunk) const {
+    return {parts.chunk_of(batch, chunk), parts.chunk_of(tags(), chunk).inputs};
+  }
+
+ private:
+  Batch tags() const {
+    Batch b = batch;
+    b.inputs = owners;
+    return b;
   }
 };
 
@@ -169,8 +176,9 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
     OwnedTokens all;
     all.batch = packed.batch(i, all.owners);
     const bool shared = parts && !parts->whole();
+    const OwnedTokens held = shared ? all.part(*parts) : all;
     for (int chunk = 0; chunk < (shared ? parts->chunks() : 1); ++chunk) {
-      const auto [b, owners] = shared ? all.part(*parts, chunk) : all;
+      const auto [b, owners] = shared ? held.chunk(*parts, chunk) : held;
       Run run{.ctx = ctx, .layout = {.tp = tp}};
       if (shared) parts->set_up_run(run, options.rows, chunk);
       const Tensor positions = positions_of(b, ctx);

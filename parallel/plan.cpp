@@ -171,6 +171,12 @@ void lay_out_context(ParallelPlan& p, const ModelConfig& m) {
            " receives none. Lower parallel.cp or lengthen model.context");
 }
 
+std::int64_t longest_part(const ContextLayout& layout) {
+  std::int64_t longest = 0;
+  for (int part = 0; part < layout.ranks(); ++part) longest = std::max(longest, layout.tokens_of_rank(part));
+  return longest;
+}
+
 // Divides sequences into chunks that a process computes one after another. Throws Error if the model or the layout does
 // not allow it.
 void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) {
@@ -184,11 +190,16 @@ void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) 
   if (selects(m) || has_pools(m))
     fail(setting, " supports attention whose blocks are fixed by rules, but not the patterns content, learned and ",
          "importance, nor model.attention.pools. Set train.sequence_chunk: 0, or use another pattern");
+  constexpr std::int64_t kMaxChunks = 4096;
   const std::vector<Pattern> patterns = patterns_of(m);
-  const std::int64_t chunks = (m.context + tokens - 1) / tokens;
   p.in_chunks = true;
-  p.cp_layout = {ContextLayoutKind::contiguous, m.context, narrow<int>(chunks),
-                 context_align(patterns, m.context, chunks)};
+  // Chunks begin at multiples of the patterns' blocks and segments, so that some may be longer than others.
+  for (std::int64_t chunks = (m.context + tokens - 1) / tokens; chunks <= kMaxChunks; ++chunks) {
+    p.cp_layout = {ContextLayoutKind::contiguous, m.context, narrow<int>(chunks),
+                   context_align(patterns, m.context, chunks)};
+    if (longest_part(p.cp_layout) <= tokens) return;
+  }
+  fail(setting, " would need more than ", kMaxChunks, " chunks for model.context: ", m.context, ". Raise it");
 }
 
 void check_schedule(const ParallelPlan& p, const ModelConfig& m) {

@@ -28,6 +28,8 @@ struct ParallelPlan {
   ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};  // of each sequence, over the ranks of cp or the chunks
 
   int world() const { return pp * dp * cp * tp; }
+  // Returns how often a replica runs the backward of a block in the largest step.
+  std::int64_t forwards() const { return micro_batches * (in_chunks ? cp_layout.ranks() : 1); }
   // Returns how many cp ranks split the KV heads: cp with all_to_all; 1 with schedules that split only queries.
   int cp_of_heads() const { return config.cp_schedule == ContextSchedule::all_to_all ? cp : 1; }
   std::string text() const;  // "dp 2, tp 2, zero 1": the degrees above 1; empty for one process

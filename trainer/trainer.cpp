@@ -25,6 +25,7 @@ namespace ring {
 namespace {
 
 [[noreturn]] void fail_with_advice(const OutOfHostMemory& e) {
+  if (!e.advice.empty()) throw OutOfHostMemory(e.facts, e.advice);
   throw OutOfHostMemory(
       e.facts,
       "Lower train.activation_offload_bytes, set train.activation_offload: false or optimizer.offload to states or "

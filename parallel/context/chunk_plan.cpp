@@ -20,6 +20,17 @@ std::size_t message_of(const KeyRequest& need, std::vector<KeyRequest>& messages
   return messages.size() - 1;
 }
 
+// Returns the first chunk that contains tokens of a document of this chunk.
+int first_chunk_with_keys(const ContextShards& shards, int chunk) {
+  const auto first_row = [&](int c) { return shards.rows_by_rank[static_cast<std::size_t>(c)].front().global; };
+  const auto ends_before = [&](const Span& d) { return d.first + d.count <= first_row(chunk); };
+  const auto document = std::ranges::partition_point(shards.documents, ends_before);
+  if (document == shards.documents.end()) return chunk;
+  int first = chunk;
+  while (first > 0 && first_row(first) > document->first) --first;
+  return first;
+}
+
 }  // namespace
 
 std::int64_t ChunkPlan::calls() const {
@@ -35,7 +46,7 @@ std::vector<ChunkPlan> make_chunk_plans(const ContextShards& shards, const Patte
   for (int chunk = 0; chunk < shards.ranks(); ++chunk) {
     ChunkPlan& plan = plans[static_cast<std::size_t>(chunk)];
     plan.own = needed_keys(shards, chunk, chunk, pattern, kv_heads, positions).calls;
-    for (int before = 0; before < chunk && !local; ++before) {
+    for (int before = first_chunk_with_keys(shards, chunk); before < chunk && !local; ++before) {
       if (!may_need_keys(shards, chunk, before, pattern)) continue;
       KeyRequest need = needed_keys(shards, chunk, before, pattern, kv_heads, positions);
       if (need.none()) continue;

@@ -26,10 +26,8 @@ ChunkStore::~ChunkStore() {
 void ChunkStore::clear() {
   free_stored();
   for (Entries* all : {&keys_, &gradients_}) {
-    for (auto& [key, entry] : *all) ctx_.stream.wait(entry.arrived);
-    all->clear();
+    while (!all->empty()) forget(*all, all->begin()->first);
   }
-  slabs_.reset();
 }
 
 void ChunkStore::drop(const Key& key) {
@@ -42,7 +40,19 @@ void ChunkStore::forget(Entries& all, const Key& key) {
   const auto at = all.find(key);
   if (at == all.end()) return;
   ctx_.stream.wait(at->second.arrived);
+  if (const HostPiece& piece = at->second.host; piece.data) free_.emplace(piece.bytes, piece.data);
   all.erase(at);
+}
+
+// Returns a piece of host memory that holds at least this many bytes: a free one unless it is far too large.
+ChunkStore::HostPiece ChunkStore::take_host(std::size_t bytes) {
+  const auto at = free_.lower_bound(bytes);
+  if (at != free_.end() && at->first <= 2 * bytes) {
+    const HostPiece piece{at->second, at->first};
+    free_.erase(at);
+    return piece;
+  }
+  return {slabs_.allocate(bytes), bytes};
 }
 
 void ChunkStore::free_stored() {
@@ -83,13 +93,13 @@ void ChunkStore::store(Entry& entry, const Tensor& t) {
     return copy(entry.here, t, ctx_.stream);
   }
   free_stored();
-  if (!entry.host) entry.host = slabs_.allocate(t.bytes());
-  if (!entry.host)
+  if (!entry.host.data) entry.host = take_host(t.bytes());
+  if (!entry.host.data)
     throw OutOfHostMemory(str("out of host memory for the keys of a sequence in chunks: ", bytes_text(t.bytes()),
                               " requested, ", bytes_text(slabs_.held()), " held"),
                           "Raise train.activation_offload_bytes, or give the host more memory");
   out_.wait(ctx_.stream.record());
-  out_.impl().copy(entry.host, t.raw(), t.bytes());
+  out_.impl().copy(entry.host.data, t.raw(), t.bytes());
   entry.stored = out_.record();
   leaving_.push_back({t, entry.stored});
 }
@@ -103,7 +113,7 @@ void ChunkStore::fetch(Entry& entry) {
   entry.here = ctx_.empty(entry.form.shape(), entry.form.dtype(), Lifetime::run);
   in_.wait(ctx_.stream.record());  // wait for earlier users of that memory
   in_.wait(entry.stored);
-  in_.impl().copy(entry.here.raw(), entry.host, entry.here.bytes());
+  in_.impl().copy(entry.here.raw(), entry.host.data, entry.here.bytes());
   entry.arrived = in_.record();
 }
 

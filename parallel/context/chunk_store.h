@@ -50,12 +50,16 @@ class ChunkStore {
   std::size_t host_bytes() const { return slabs_.held(); }
 
  private:
+  struct HostPiece {
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+  };
   struct Entry {
-    Tensor form;                // shape and type, without storage
-    Tensor here;                // the tensor on the device; undefined if it is only in host memory
-    Event arrived;              // end of the copy to `here`
-    std::byte* host = nullptr;  // null if the tensor stays on the device
-    Event stored;               // end of the copy to `host`
+    Tensor form;     // shape and type, without storage
+    Tensor here;     // the tensor on the device; undefined if it is only in host memory
+    Event arrived;   // end of the copy to `here`
+    HostPiece host;  // no memory if the tensor stays on the device
+    Event stored;    // end of the copy to `host`
   };
   using Entries = std::map<Key, Entry>;
   struct Leaving {  // a tensor that is being copied to the host
@@ -68,11 +72,13 @@ class ChunkStore {
   Tensor use(Entry&);
   void store(Entry&, const Tensor&);
   void forget(Entries&, const Key&);
+  HostPiece take_host(std::size_t bytes);
 
   const ExecContext ctx_;
   const bool on_host_;
   const Stream out_, in_;
   HostSlabs slabs_;
+  std::multimap<std::size_t, std::byte*> free_;  // pieces of `slabs_` that are free, by size
   Entries keys_, gradients_;
   std::vector<Leaving> leaving_;
 };

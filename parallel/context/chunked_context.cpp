@@ -75,7 +75,7 @@ class ChunkedContext::Layer final : public ContextExchange {
     copy_rounded(args.dv, own.v, ctx);
   }
 
-  void begin() { long_branches_.clear(); }
+  void clear() { long_branches_.clear(); }
 
   Tensor all_rows(const Tensor& t, const ContextShards& shards, const ExecContext& ctx) override {
     return all_.all_rows(t, shards, ctx);
@@ -133,9 +133,13 @@ ChunkedContext::Chunk::~Chunk() {
   }
 }
 
-void ChunkedContext::begin(const std::shared_ptr<const ContextShards>& shards) {
-  for (const auto& layer : layers_) layer->begin();
+void ChunkedContext::clear() {
+  for (const auto& layer : layers_) layer->clear();
   store_.clear();
+}
+
+void ChunkedContext::begin(const std::shared_ptr<const ContextShards>& shards) {
+  clear();
   if (!shards_ || shards_->documents != shards->documents || shards_->rows_by_rank != shards->rows_by_rank)
     plans_.clear();
   shards_ = shards;

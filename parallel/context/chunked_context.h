@@ -37,6 +37,7 @@ class ChunkedContext final : public ContextExchange {
    private:
     ChunkedContext* context_;
   };
+  void clear();  // drops what is stored
   std::size_t host_bytes() const { return store_.host_bytes(); }
 
   // Returns the exchange for a layer, in which ContextShards::rank is the chunk.

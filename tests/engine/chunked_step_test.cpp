@@ -63,15 +63,23 @@ TEST(ChunkedSteps, MemoryOfDilatedAttentionDoesNotGrowWithTheSequence) {
   EXPECT_EQ(many.peak(), some.peak());
   const std::size_t of_chunk = 3 * 16 * 2 * 128 * 2;
   const auto held = [&](std::size_t chunks) { return (chunks - 4) * of_chunk; };
-  EXPECT_GE(many.host, held(128));  // host memory is held in slabs
-  EXPECT_LE(many.host, held(128) + (std::size_t{512} << 20));
+  EXPECT_GE(many.host_keys, held(128));  // host memory is held in slabs
+  EXPECT_LE(many.host_keys, held(128) + (std::size_t{512} << 20));
 }
 
 TEST(ChunkedSteps, DenseAttentionKeepsKeysAndGradientsOnTheHost) {
   const DryStep some = dry(16 * 1024, kDense), many = dry(64 * 1024, kDense);
   EXPECT_LE(static_cast<double>(many.peak()), 1.02 * static_cast<double>(some.peak()));
   const std::size_t of_chunk = 3 * 1024 * 2 * 128 * (2 + 4);  // keys and values in bf16, their gradients in f32
-  EXPECT_GE(many.host, 63 * of_chunk);
+  EXPECT_GE(many.host_keys, 63 * of_chunk);
+}
+
+TEST(ChunkedSteps, KeysOnTheDeviceAreCounted) {
+  const std::vector<std::string> on_device = {"train.activation_offload=false"};
+  const DryStep some = dry(16 * 1024, on_device), many = dry(64 * 1024, on_device);
+  EXPECT_EQ(many.host_keys, 0u);
+  const std::size_t of_chunk = 3 * 1024 * 2 * 128 * (2 + 4);
+  EXPECT_GE(many.peak(), some.peak() + 47 * of_chunk);
 }
 
 }  // namespace
