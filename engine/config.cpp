@@ -88,7 +88,7 @@ void memory_fields(TrainConfig& c, Fields& f) {
     "tokens that an MLP processes at a time; 0 = all; auto = all if that fits, else the fastest",
     in_range(0, kMaxTokensAtOnce), word("auto", kAutoMlpChunk), docs_page("memory.md#settings-that-matter"));
   f("sequence_chunk", c.sequence_chunk,
-    "tokens of a sequence computed at a time, so that longer ones take no more memory; 0 = whole sequences",
+    "tokens of a sequence computed at a time, for constant memory; 0 = the whole sequence",
     in_range(0, kMaxTokensAtOnce), docs_page("memory.md#sequences-in-chunks"));
   f("activation_offload", c.activation_offload,
     "keep saved activations in host memory: true = of all blocks, auto = where it is faster",

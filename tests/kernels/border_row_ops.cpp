@@ -177,9 +177,8 @@ void dequantize_fp8(BorderOperands& o, DType t) {
   o.run(dequantize_fp8_kernel, {fp8_matrix(o, "x", kFp8Rows, 128, Fp8Blocks::rows), o.rows("out", {kFp8Rows, 128}, t)});
 }
 void matmul_fp8(BorderOperands& o, DType t) {
-  const Fp8Blocks blocks = t == DType::bf16 ? Fp8Blocks::squares : Fp8Blocks::rows;
-  o.run(matmul_fp8_kernel, {fp8_matrix(o, "a", kFp8Rows, 128, Fp8Blocks::rows), fp8_matrix(o, "b", 128, 128, blocks),
-                            o.rows("c", {kFp8Rows, 128}, t)});
+  o.run(matmul_fp8_kernel, {fp8_matrix(o, "a", kFp8Rows, 128, Fp8Blocks::rows),
+                            fp8_matrix(o, "b", 128, 128, Fp8Blocks::squares), o.rows("c", {kFp8Rows, 128}, t)});
 }
 void matmul_fp8_tensor(BorderOperands& o, DType t) {
   o.run(matmul_fp8_kernel, {fp8_matrix(o, "a", kFp8Rows, 128, Fp8Blocks::tensor),
@@ -188,11 +187,11 @@ void matmul_fp8_tensor(BorderOperands& o, DType t) {
 void rms_norm_fp8(BorderOperands& o, DType t) {
   o.run(rms_norm_fp8_kernel, {o.rows("x", {kFp8Rows, 128}, t), o.whole("w", {128}, t), o.whole("rstd", {kFp8Rows}),
                               fp8_matrix(o, "out", kFp8Rows, 128, Fp8Blocks::rows),
-                              fp8_matrix(o, "transposed", 128, kFp8Rows, Fp8Blocks::rows)});
+                              fp8_matrix(o, "transposed", 128, kFp8Rows, Fp8Blocks::squares)});
 }
 void swiglu_fp8(BorderOperands& o, DType t) {
   o.run(swiglu_fp8_kernel, {o.rows("gate_up", {kFp8Rows, 256}, t), fp8_matrix(o, "out", kFp8Rows, 128, Fp8Blocks::rows),
-                            fp8_matrix(o, "transposed", 128, kFp8Rows, Fp8Blocks::rows)});
+                            fp8_matrix(o, "transposed", 128, kFp8Rows, Fp8Blocks::squares)});
 }
 void swiglu_backward_fp8(BorderOperands& o, DType t) {
   o.run(swiglu_backward_fp8_kernel, {o.rows("gate_up", {kFp8Rows, 256}, t), o.rows("dy", {kFp8Rows, 128}, t),
