@@ -141,25 +141,6 @@ struct DistinctRequests {
   }
 };
 
-// Tokens of a batch, and the request that each belongs to.
-struct OwnedTokens {
-  Batch batch;
-  std::vector<std::int32_t> owners;
-  // Returns the tokens of this rank.
-  OwnedTokens part(const ContextBatches& parts) const { return {parts.part(batch), parts.part(tags()).inputs}; }
-  // Returns the tokens of a chunk of a part.
-  OwnedTokens chunk(const ContextBatches& parts, int chunk) const {
-    return {parts.chunk_of(batch, chunk), parts.chunk_of(tags(), chunk).inputs};
-  }
-
- private:
-  Batch tags() const {
-    Batch b = batch;
-    b.inputs = owners;
-    return b;
-  }
-};
-
 }  // namespace
 
 std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::vector<Request>& requests,
@@ -170,28 +151,36 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
   const DistinctRequests distinct(requests);
   const PackedRequests packed(distinct.requests, options, request_align(model.config(), options.row));
   ScoreSums sums(distinct.requests.size());
+  const bool shared = parts && !parts->whole();
+  // Adds the scores of the requests in a batch or in a chunk of it. owners: the request that each token belongs to.
+  const auto add = [&](const Batch& b, const std::vector<std::int32_t>& owners, int chunk) {
+    Run run{.ctx = ctx, .layout = {.tp = tp}};
+    if (shared) parts->set_up_run(run, options.rows, chunk);
+    const Tensor positions = positions_of(b, ctx);
+    const Sequences seqs = shared ? parts->sequences(b, positions, ctx, chunk)
+                                  : Sequences::packed(b.starts, b.lengths, options.row, positions);
+    const ChunkedContext::Chunk computing(shared ? parts->chunked() : nullptr, seqs.shards,
+                                          ChunkedContext::Keep::for_forward);
+    const Var hidden = model.hidden(run, from_host(b.inputs, ctx.stream), seqs);
+    const Wanted wanted(b, owners);
+    const TargetScores scores = target_scores(model, run, hidden.value, wanted.rows, wanted.targets);
+    // Tensor-parallel ranks have the same scores, which are counted once.
+    if (!tp || tp->rank() == 0) sums.add(scores, wanted.owners);
+  };
   for (std::int64_t i = 0; i < packed.batches(); ++i) {
     enter(RunPhase::validate);  // shows in each batch that this process makes progress
     if (stop && stop()) throw EvaluationStopped{};
-    OwnedTokens all;
-    all.batch = packed.batch(i, all.owners);
-    const bool shared = parts && !parts->whole();
-    const OwnedTokens held = shared ? all.part(*parts) : all;
-    for (int chunk = 0; chunk < (shared ? parts->chunks() : 1); ++chunk) {
-      const auto [b, owners] = shared ? held.chunk(*parts, chunk) : held;
-      Run run{.ctx = ctx, .layout = {.tp = tp}};
-      if (shared) parts->set_up_run(run, options.rows, chunk);
-      const Tensor positions = positions_of(b, ctx);
-      const Sequences seqs = shared ? parts->sequences(b, positions, ctx, chunk)
-                                    : Sequences::packed(b.starts, b.lengths, options.row, positions);
-      const ChunkedContext::Chunk computing(shared ? parts->chunked() : nullptr, seqs.shards,
-                                            ChunkedContext::Keep::for_forward);
-      const Var hidden = model.hidden(run, from_host(b.inputs, ctx.stream), seqs);
-      const Wanted wanted(b, owners);
-      const TargetScores scores = target_scores(model, run, hidden.value, wanted.rows, wanted.targets);
-      // Tensor-parallel ranks have the same scores, which are counted once.
-      if (!tp || tp->rank() == 0) sums.add(scores, wanted.owners);
+    std::vector<std::int32_t> owners;
+    Batch b = packed.batch(i, owners);
+    if (!shared) {
+      add(b, owners, 0);
+      continue;
     }
+    Batch tags = b;  // divided among ranks and chunks in the same way as the tokens
+    tags.inputs = std::move(owners);
+    b = parts->part(b), tags = parts->part(tags);
+    for (int chunk = 0; chunk < parts->chunks(); ++chunk)
+      add(parts->chunk_of(b, chunk), parts->chunk_of(tags, chunk).inputs, chunk);
   }
   sums.share(comm);
   const std::vector<Score> scores = sums.scores();
