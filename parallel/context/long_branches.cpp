@@ -92,15 +92,14 @@ ChunkStore::Key LongBranches::key_of(const SplitPattern& p, std::size_t branch, 
   return {layer_, narrow<int>(segment * (p.branches[branch].segment / p.chunk)), branch};
 }
 
-// Makes the samples of the chunk's segment available. Samples of earlier segments are stored, because they are needed
+// Makes the samples of a segment available. Samples of earlier segments are stored, because they are needed
 // again when the chunks are visited in reverse order.
-LongBranches::Samples& LongBranches::enter(const SplitPattern& p, std::size_t branch, int chunk, bool stores,
+LongBranches::Samples& LongBranches::enter(const SplitPattern& p, std::size_t branch, std::int64_t segment, bool stores,
                                            const Tensor& like, const ExecContext& ctx) {
   samples_.resize(p.branches.size());
   Samples& s = samples_[branch];
-  const LongBranch& b = p.branches[branch];
-  const std::int64_t segment = chunk * p.chunk / b.segment;
   if (segment == s.segment) return s;
+  const LongBranch& b = p.branches[branch];
   const Shape shape{2, b.segment / b.rate, like.dim(1), like.dim(2)};
   if (segment < s.segment) {
     s.keys = kv_pair(store_.keys(key_of(p, branch, segment)).view(shape));
@@ -119,7 +118,7 @@ void LongBranches::attend(const SplitPattern& p, const Attention& args, int chun
   for (std::size_t i = 0; i < p.branches.size(); ++i) {
     const Place place(p, p.branches[i], chunk);
     const SampledRows rows = rows_of(place, p.branches[i], args.pattern, args.k);
-    const KvPair& keys = enter(p, i, chunk, stores, args.k, ctx).keys;
+    const KvPair& keys = enter(p, i, place.segment, stores, args.k, ctx).keys;
     const KvPair own = part_of(keys, place.first, place.count);
     gather_samples_kernel({args.k, own.k, rows}, ctx);
     gather_samples_kernel({args.v, own.v, rows}, ctx);
@@ -144,7 +143,7 @@ void LongBranches::attend_backward(const SplitPattern& p, const AttentionBackwar
   for (std::size_t i = 0; i < p.branches.size(); ++i) {
     const Place place(p, p.branches[i], chunk);
     const SampledRows rows = rows_of(place, p.branches[i], args.pattern, args.k);
-    Samples& s = enter(p, i, chunk, true, args.k, ctx);
+    Samples& s = enter(p, i, place.segment, true, args.k, ctx);
     if (std::exchange(s.gradients_segment, s.segment) != s.segment)
       s.gradients = kv_pair(ctx.zeros(s.keys.both.shape(), DType::f32, Lifetime::run));
     const Tensor lse = ctx.empty({args.q.dim(1), rows.count}),

@@ -53,7 +53,7 @@ class LongBranches {
     std::int64_t gradients_segment = -1;
     KvPair keys, gradients;  // gradients: f32
   };
-  Samples& enter(const SplitPattern&, std::size_t branch, int chunk, bool stores, const Tensor& like,
+  Samples& enter(const SplitPattern&, std::size_t branch, std::int64_t segment, bool stores, const Tensor& like,
                  const ExecContext&);
   ChunkStore::Key key_of(const SplitPattern&, std::size_t branch, std::int64_t segment) const;
 
