@@ -180,9 +180,9 @@ void print_legend(const std::string& device) {
       "\nmicro: sequences at a time per %s; chunk: tokens at a time in an MLP; recompute: parts that the backward\n"
       "recomputes, with the number of blocks; states: weights, gradients and optimizer states; in step: most memory\n"
       "of a step in addition to states; peak: most memory at once; budget: memory for activations; host: host\n"
-      "memory; seconds: time of a step; per GPU: tokens/s of one GPU (several nodes); MFU: share of the data sheet's\n"
-      "FLOP/s, where attention counts only the kept pairs (causal attention: half of all); mostly: the part that takes\n"
-      "most of the step's time\n",
+      "memory; seconds: time of a step; per GPU: tokens/s of one GPU; MFU: share of the data sheet's\n"
+      "FLOP/s, where attention counts only the kept pairs (causal attention: half of all); mostly: the part that\n"
+      "takes most of the step's time\n",
       device.c_str());
 }
 
