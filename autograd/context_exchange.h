@@ -50,6 +50,9 @@ using AttentionWatch = std::function<void(const PooledAttention&, KvHeads)>;
 class ContextExchange {
  public:
   virtual ~ContextExchange() = default;
+  // Returns the exchange that a layer uses for attention: this object, unless it keeps state for each layer. The
+  // returned exchange lives as long as this object.
+  virtual ContextExchange& of_layer(std::int64_t /*layer*/) { return *this; }
   // Runs attention for this rank's rows. The arguments are the kernels', without spans and without carries (earlier
   // partial results): every query sees the keys of its document on all ranks. Returns the selection for
   // selection_part(): the given one, or a new one if the pattern selects. Backward needs the selection. `watch` may be

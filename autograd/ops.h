@@ -138,6 +138,7 @@ struct AttentionOptions {
 // - `pool_gates` [N,Hq]: added to the scores of a query's pools.
 struct SelfAttention {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 8;
+  std::int64_t layer = 0;  // for an exchange that stores something for each layer
   AttentionOptions attention;
   Tensor inv_freq;     // undefined if there is no rotation
   Var q_norm, k_norm;  // undefined values if there is no QK-norm

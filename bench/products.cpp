@@ -25,10 +25,17 @@ struct Quantized {
   Fp8Matrix matrix, transposed;
 };
 
-Fp8Blocks activation_blocks(std::string_view type) {
-  return type == "fp8_tensor" ? Fp8Blocks::tensor : Fp8Blocks::rows;
+// Blocks of an operand and of its transposed copy, unless they are tensorwise (QuantizeFp8).
+struct OperandBlocks {
+  Fp8Blocks plain, transposed;
+};
+constexpr OperandBlocks kInput{Fp8Blocks::rows, Fp8Blocks::squares}, kGradient{Fp8Blocks::rows, Fp8Blocks::rows},
+    kWeight{Fp8Blocks::squares, Fp8Blocks::squares};
+
+Quantized empty_operand(const Shape& shape, std::string_view type, OperandBlocks blocks, const ExecContext& ctx) {
+  if (type == "fp8_tensor") blocks = {Fp8Blocks::tensor, Fp8Blocks::tensor};
+  return {empty_fp8(shape[0], shape[1], blocks.plain, ctx), empty_fp8(shape[1], shape[0], blocks.transposed, ctx)};
 }
-Fp8Blocks weight_blocks(std::string_view type) { return type == "fp8_tensor" ? Fp8Blocks::tensor : Fp8Blocks::squares; }
 // Returns the maximum to which tensorwise ops write, undefined for others. It starts at 0, and each call raises it. A
 // training step sets the maxima of all its ops to 0 in a single call.
 Fp8Max max_for(std::string_view type, const ExecContext& ctx) {
@@ -64,9 +71,9 @@ class Bench {
   std::vector<Job> jobs_;
 };
 
-Quantized quantized(Bench& bench, const std::string& name, std::string_view type, const Tensor& x, Fp8Blocks blocks,
+Quantized quantized(Bench& bench, const std::string& name, std::string_view type, const Tensor& x, OperandBlocks blocks,
                     const ExecContext& ctx) {
-  const Quantized q{empty_fp8(x.dim(0), x.dim(1), blocks, ctx), empty_fp8(x.dim(1), x.dim(0), blocks, ctx)};
+  const Quantized q = empty_operand(x.shape(), type, blocks, ctx);
   const QuantizeFp8 args{x, q.matrix, q.transposed, max_for(type, ctx)};
   quantize_fp8_kernel(args, ctx);
   bench.add(quantize_fp8_kernel, str("quantize ", name), type, args);
@@ -86,9 +93,9 @@ void add_linear(Bench& bench, const LinearShape& s, std::int64_t tokens, const E
   usual("input gradient", Matmul{.a = dy, .b = w, .c = dx});
   usual("weight gradient", Matmul{.a = dy, .b = x, .c = dw, .transpose_a = true, .beta = 1});
   for (const std::string_view fp8 : kFp8Types) {
-    const Quantized qx = quantized(bench, "input", fp8, x, activation_blocks(fp8), ctx);
-    const Quantized qdy = quantized(bench, "gradient", fp8, dy, activation_blocks(fp8), ctx);
-    const Quantized qw = quantized(bench, "weight", fp8, w, weight_blocks(fp8), ctx);
+    const Quantized qx = quantized(bench, "input", fp8, x, kInput, ctx);
+    const Quantized qdy = quantized(bench, "gradient", fp8, dy, kGradient, ctx);
+    const Quantized qw = quantized(bench, "weight", fp8, w, kWeight, ctx);
     const auto add = [&](const std::string& work, const MatmulFp8& m) { bench.add(matmul_fp8_kernel, work, fp8, m); };
     add("forward", {qx.matrix, qw.matrix, y});
     add("input gradient", {qdy.matrix, qw.transposed, dx});
@@ -99,14 +106,13 @@ void add_linear(Bench& bench, const LinearShape& s, std::int64_t tokens, const E
 // Times an op, and for each FP8 mode the variant of the op that also writes its result [N,C] in FP8.
 template <class Op, class OpFp8>
 ProducerTiming time_producer(const std::string& name, const Kernel<Op>& slot, const Op& op,
-                             const Kernel<OpFp8>& fp8_slot, OpFp8 fp8, const Shape& result, double seconds, int rounds,
-                             const ExecContext& ctx) {
+                             const Kernel<OpFp8>& fp8_slot, OpFp8 fp8, const Shape& result, OperandBlocks blocks,
+                             double seconds, int rounds, const ExecContext& ctx) {
   Bench bench(ctx);
   bench.add(slot, name, to_string(activation_type(ctx.precision)), op);
   for (const std::string_view type : kFp8Types) {
-    fp8.out = empty_fp8(result[0], result[1], activation_blocks(type), ctx);
-    fp8.transposed = empty_fp8(result[1], result[0], activation_blocks(type), ctx);
-    fp8.max = max_for(type, ctx);
+    const Quantized q = empty_operand(result, type, blocks, ctx);
+    fp8.out = q.matrix, fp8.transposed = q.transposed, fp8.max = max_for(type, ctx);
     bench.add(fp8_slot, name, type, fp8);
   }
   ProducerTiming t{.name = name};
@@ -152,17 +158,17 @@ std::vector<ProducerTiming> time_producers(const ModelConfig& m, std::int64_t to
     const Tensor x = random_tensor({tokens, m.width}, type, ctx, 1), w = random_tensor({m.width}, type, ctx, 2);
     const Tensor rstd = ctx.empty({tokens});
     all.push_back(time_producer("rms norm", rms_norm_kernel, {x, w, ctx.empty(x.shape(), type), rstd},
-                                rms_norm_fp8_kernel, {x, w, rstd}, x.shape(), seconds, rounds, ctx));
+                                rms_norm_fp8_kernel, {x, w, rstd}, x.shape(), kInput, seconds, rounds, ctx));
     all.back().calls = 2;
   }
   if (m.mlp == Mlp::swiglu) {
     const Tensor gate_up = random_tensor({tokens, 2 * m.mlp_width}, type, ctx, 3);
     const Tensor dy = random_tensor({tokens, m.mlp_width}, type, ctx, 4);
     all.push_back(time_producer("swiglu", swiglu_kernel, {gate_up, ctx.empty(dy.shape(), type)}, swiglu_fp8_kernel,
-                                {gate_up}, dy.shape(), seconds, rounds, ctx));
+                                {gate_up}, dy.shape(), kInput, seconds, rounds, ctx));
     all.push_back(time_producer("swiglu gradient", swiglu_backward_kernel,
                                 {gate_up, dy, ctx.empty(gate_up.shape(), type)}, swiglu_backward_fp8_kernel,
-                                {gate_up, dy}, gate_up.shape(), seconds, rounds, ctx));
+                                {gate_up, dy}, gate_up.shape(), kGradient, seconds, rounds, ctx));
   }
   if (m.positions == Positions::rope && !m.qk_norm) {  // with qk_norm, norms read the result instead of a linear layer
     const Tensor dqkv = random_tensor({tokens, (m.heads + 2 * m.kv_heads) * m.head_dim}, type, ctx, 5);
@@ -171,8 +177,8 @@ std::vector<ProducerTiming> time_producers(const ModelConfig& m, std::int64_t to
     const std::int64_t rotated = m.heads + m.kv_heads;
     const Tensor heads = dqkv.narrow(1, 0, rotated * m.head_dim).split_dim(1, m.head_dim);
     all.push_back(time_producer("rope gradient", rope_kernel, {heads, heads, positions, inv_freq, true},
-                                rope_fp8_kernel, {dqkv, positions, inv_freq, rotated, true}, dqkv.shape(), seconds,
-                                rounds, ctx));
+                                rope_fp8_kernel, {dqkv, positions, inv_freq, rotated, true}, dqkv.shape(), kGradient,
+                                seconds, rounds, ctx));
   }
   return all;
 }

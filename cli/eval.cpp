@@ -17,6 +17,7 @@
 #include "evaluate/evaluate.h"
 #include "evaluate/session.h"
 #include "evaluate/tasks.h"
+#include "parallel/plan.h"
 
 namespace ring {
 namespace {
@@ -25,7 +26,7 @@ struct EvalArguments {
   std::string run, output;
   std::vector<std::string> tasks;
   EvalCorpus corpus;
-  std::int64_t context = 0;
+  std::int64_t context = 0, sequence_chunk = 0;
   int threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
   SavedWeights weights = SavedWeights::latest;
@@ -47,6 +48,14 @@ std::string packing_text(const PackingConfig& packing) {
              packing.best_fit ? ", which are cut only if longer than a window" : "");
 }
 
+// Returns the chunks in which windows are computed; null if windows are computed whole. tokens: of a chunk.
+std::unique_ptr<ContextBatches> chunks_of(const Session& session, std::int64_t window, std::int64_t tokens) {
+  ModelConfig model = session.model->config();
+  model.context = window;
+  const ParallelPlan plan = make_plan({}, model, {.sequences = 1, .micro_batch = 1, .sequence_chunk = tokens}, 1);
+  return plan.in_chunks ? std::make_unique<ContextBatches>(plan.cp_layout, session.ctx, 0) : nullptr;
+}
+
 void run_eval(const EvalArguments& a) {
   if (!a.output.empty()) {
     std::vector<std::string> inputs = a.corpus.text.inputs;
@@ -61,9 +70,11 @@ void run_eval(const EvalArguments& a) {
   if (a.long_context)
     return long_eval(session, corpora, a.corpus.split(), a.long_eval, a.corpus.batches, a.corpus.rows, a.json);
   const std::int64_t window = a.context ? a.context : session.config.model.context;
-  const ValidationSet set = a.corpus.make_validation_set(session, corpora, window);
+  const auto chunks =
+      chunks_of(session, window, a.sequence_chunk ? a.sequence_chunk : session.config.train.sequence_chunk);
+  const ValidationSet set = a.corpus.make_validation_set(session, corpora, window, chunks != nullptr);
   const std::unique_ptr<Mesh> alone = mesh_of_one();
-  const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
+  const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all(), chunks.get());
   const double bits = e.bits_per_byte(set.bytes_per_token());
   nlohmann::ordered_json json = {{"loss", e.loss},
                                  {"perplexity", e.perplexity()},
@@ -99,6 +110,8 @@ void add_eval_command(Command app) {
       "Tokens per window of the text, and the most per question of a task; 0: the model's context, which may be very "
       "long in imported models",
       0, kMaxLength);
+  cmd.add_number("--sequence-chunk", a.sequence_chunk,
+                 "Tokens of a window computed at a time; 0: train.sequence_chunk of the run", 0, kMaxLength);
   a.corpus.add_batches_to(cmd);
   cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a.device);
@@ -110,10 +123,10 @@ void add_eval_command(Command app) {
              "--task,--tasks", a.tasks,
              "Answer questions: HellaSwag, ARC, MMLU, LAMBADA, or {\"context\", \"choices\", \"answer\"} as JSON Lines")
           .type_name("NAME=FILE");
-  tasks.excludes({"--data", "--split", "--text", "--batches", "--separate-documents"});
+  tasks.excludes({"--data", "--split", "--text", "--batches", "--separate-documents", "--sequence-chunk"});
   cmd.add_flag("--long", a.long_context,
                "Measure loss by position in the window, or recall of a fact far back, e.g. a number (passkey)")
-      .excludes({"--context", "--output", "--separate-documents", "--task"});
+      .excludes({"--context", "--output", "--separate-documents", "--sequence-chunk", "--task"});
   a.long_eval.add_to(cmd);
   json.excludes({"--csv"});
   cmd.footer(

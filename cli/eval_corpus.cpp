@@ -87,14 +87,16 @@ PackingConfig EvalCorpus::packing(const Session& session, const Corpora& corpora
   return {.documents = true, .align = of_run.align, .best_fit = kDocumentsAtATime};
 }
 
-ValidationSet EvalCorpus::make_validation_set(const Session& session, const Corpora& corpora,
-                                              std::int64_t context) const {
+ValidationSet EvalCorpus::make_validation_set(const Session& session, const Corpora& corpora, std::int64_t context,
+                                              bool in_chunks) const {
   LoaderOptions options;
   options.context = context;
   options.rows = sequences_per_batch(rows, context);
   check_tokens_at_once("--batch-size", options.rows, context);
   options.packing = packing(session, corpora);
-  return {corpora, options, batches * options.rows, split()};
+  const std::int64_t windows = batches * options.rows;
+  if (in_chunks) options.rows = 1, options.unread = true;
+  return {corpora, options, windows, split()};
 }
 
 }  // namespace ring

@@ -34,7 +34,7 @@ struct EvalCorpus {
   // as the run's attention requires.
   PackingConfig packing(const Session&, const Corpora&) const;
   // Returns windows of `context` tokens.
-  ValidationSet make_validation_set(const Session&, const Corpora&, std::int64_t context) const;
+  ValidationSet make_validation_set(const Session&, const Corpora&, std::int64_t context, bool in_chunks = false) const;
 };
 
 }  // namespace ring

@@ -39,7 +39,10 @@ void* StepArena::allocate(std::size_t bytes) {
 
 void* StepArena::allocate_for_run(std::size_t bytes) {
   std::lock_guard lock(mutex_);
-  return register_block(take_upstream(bytes), bytes, {});
+  void* p = take_upstream(bytes);
+  const bool unplanned = in_step_ && !pauses_;
+  if (unplanned) unplanned_peak_ = std::max(unplanned_peak_, unplanned_ += bytes);
+  return register_block(p, bytes, {.unplanned = unplanned});
 }
 
 void* StepArena::register_block(void* p, std::size_t bytes, Held held) {
@@ -100,6 +103,7 @@ void StepArena::free(void* p, std::size_t bytes) {
   const Held h = found->second;
   held_.erase(found);
   ledger_.remove(h.phase, bytes);
+  if (h.unplanned) unplanned_ -= bytes;
   if (in_step_ && h.step == step_) trace_[h.number].end = clock_++;
   if (h.in_slab) {
     live_.erase(static_cast<std::size_t>(static_cast<std::byte*>(p) - slab_));
@@ -119,6 +123,7 @@ void StepArena::begin_step() {
   trace_.clear();
   clock_ = 0;
   from_upstream_ = 0;
+  unplanned_peak_ = unplanned_;
 }
 
 std::uint64_t StepArena::prepare_step() {
@@ -254,6 +259,11 @@ std::uint64_t StepArena::num_fallbacks() const {
 std::uint64_t StepArena::num_upstream_blocks() const {
   std::lock_guard lock(mutex_);
   return from_upstream_;
+}
+
+std::size_t StepArena::unplanned_peak() const {
+  std::lock_guard lock(mutex_);
+  return unplanned_peak_;
 }
 
 std::string StepArena::last_failed_scope() const {

@@ -72,6 +72,9 @@ class StepArena final : public Allocator, public ScopeListener {
   // Returns the number of blocks of the current or last step outside of the slab, except while paused.
   std::uint64_t num_upstream_blocks() const;
   MemoryPlan plan() const;
+  // Returns the maximum number of bytes in Lifetime::run blocks that were alive at once in the current or last step.
+  // Such blocks are not planned.
+  std::size_t unplanned_peak() const;
   // Returns the scope in which an allocation failed last: "the backward of blocks.3.mlp". Returns "" if none failed, or
   // if it was outside of all scopes.
   std::string last_failed_scope() const;
@@ -83,6 +86,7 @@ class StepArena final : public Allocator, public ScopeListener {
     std::uint64_t step = 0;  // step that the block belongs to; 0 if it belongs to none
     std::size_t number = 0;  // index of the block within the step
     bool in_slab = false;
+    bool unplanned = false;  // a block of Lifetime::run, allocated within a step
   };
 
   void* register_block(void* p, std::size_t bytes, Held held);  // registers a block; returns p
@@ -115,6 +119,7 @@ class StepArena final : public Allocator, public ScopeListener {
   std::map<std::size_t, std::size_t> live_;  // live blocks in the slab: begin -> end
   bool given_up_ = false;
   std::uint64_t generation_ = 0, fallbacks_ = 0, from_upstream_ = 0;
+  std::size_t unplanned_ = 0, unplanned_peak_ = 0;  // bytes; peak of this step
 };
 
 class StepScope {

@@ -27,13 +27,20 @@ void check_options(const LoaderOptions& o) {
              o.context, " tokens do not fit into 32 bits");
 }
 
-Batch empty_batch(const LoaderOptions& o) {
-  Batch b;
+void allocate_tokens(Batch& b, const LoaderOptions& o) {
   b.inputs.assign(static_cast<std::size_t>(o.rows * o.context), 0);
   b.targets.assign(b.inputs.size(), kNoTarget);
+  if (o.packs()) b.positions.assign(b.inputs.size(), 0);
+}
+
+Batch empty_batch(const LoaderOptions& o) {
+  Batch b;
   b.sample_indices.assign(static_cast<std::size_t>(o.rows), -1);
   b.sources.assign(static_cast<std::size_t>(o.rows), -1);
-  if (o.packs()) b.positions.assign(b.inputs.size(), 0);
+  if (o.unread && o.rows == 1 && !o.packs())
+    b.unread = std::make_shared<UnreadRow>();
+  else
+    allocate_tokens(b, o);
   return b;
 }
 
@@ -98,6 +105,18 @@ void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSpl
   if (o.packs() && !o.packing.documents) append_sequences(b, first, 0, filled, sequence);
 }
 
+// Fills one row of an empty batch, or leaves it unread.
+void add_row(Batch& b, std::int64_t row, const LoaderOptions& o, const std::shared_ptr<const TokenStore>& store,
+             const TokenSplit& split, const SampleLocation& place, const PackedRows* rows) {
+  if (b.unread && !split.masked()) {
+    b.unread = std::make_shared<UnreadRow>(store, split, place.begin, place.end);
+    b.valid_targets = static_cast<std::int64_t>(place.end - place.begin);
+    return;
+  }
+  if (std::exchange(b.unread, nullptr)) allocate_tokens(b, o);
+  fill_row(b, row, o, split, place, rows);
+}
+
 // Converts the starts of stages from tokens to samples. A stage begins with the first sample that has at least as many
 // tokens before it as the stage's start.
 std::vector<MixtureSchedule::Stage> in_samples(const std::vector<MixtureStage>& stages, std::uint64_t context) {
@@ -109,8 +128,23 @@ std::vector<MixtureSchedule::Stage> in_samples(const std::vector<MixtureStage>& 
 
 }  // namespace
 
+void UnreadRow::read(std::int64_t first, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
+  const std::uint64_t from = std::min(end_, begin_ + static_cast<std::uint64_t>(first));
+  const std::size_t count = std::min<std::size_t>(inputs.size(), end_ - from);
+  std::ranges::fill(inputs, 0);
+  std::ranges::fill(targets, kNoTarget);
+  if (count == 0) return;
+  split_->read(from, count, inputs.data());
+  std::ranges::copy(inputs.subspan(1, count - 1), targets.begin());
+  split_->read(from + count, 1, targets.data() + count - 1);
+}
+
 std::vector<std::int64_t> count_targets_by_source(const Batch& b, std::size_t corpora) {
   std::vector<std::int64_t> counts(corpora);
+  if (b.unread) {
+    if (b.sources[0] >= 0) counts[static_cast<std::size_t>(b.sources[0])] = b.valid_targets;
+    return counts;
+  }
   const std::size_t tokens = b.sources.empty() ? 0 : b.targets.size() / b.sources.size();
   for (std::size_t row = 0; row < b.sources.size(); ++row) {
     const std::span<const std::int32_t> targets(b.targets.data() + row * tokens, tokens);
@@ -174,8 +208,8 @@ Batch Loader::read(std::uint64_t first) const {
   for (std::int64_t row = 0; row < options_.rows; ++row) {
     const std::uint64_t sample = first + static_cast<std::uint64_t>(options_.rank * options_.rows + row);
     const SampleLocation place = map_(sample);
-    const TokenSplit& split = corpora_.stores[place.corpus]->train();
-    fill_row(batch, row, options_, split, place, rows_of(map_.rows(), place));
+    const std::shared_ptr<const TokenStore>& store = corpora_.stores[place.corpus];
+    add_row(batch, row, options_, store, store->train(), place, rows_of(map_.rows(), place));
     batch.sample_indices[static_cast<std::size_t>(row)] = static_cast<std::int64_t>(sample);
     batch.sources[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(place.corpus);
   }
@@ -312,7 +346,7 @@ Batch ValidationSet::batch(std::int64_t index) const {
     // Spreads the selected windows evenly: floor(place * all / selected_), computed without overflow.
     const std::int64_t window = place * (all / selected_) + place * (all % selected_) / selected_;
     const SampleLocation from = find_window(window);
-    fill_row(batch, row, options_, split_of(from.corpus), from, rows_of(rows_, from));
+    add_row(batch, row, options_, corpora_.stores[from.corpus], split_of(from.corpus), from, rows_of(rows_, from));
     batch.sample_indices[static_cast<std::size_t>(row)] = window;
     batch.sources[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(from.corpus);
   }

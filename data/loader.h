@@ -18,6 +18,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -29,12 +30,32 @@
 namespace ring {
 
 class TokenSplit;
+class TokenStore;
 enum class Split : std::uint8_t;
+
+// A row whose tokens are read in parts, because it is too long for memory. Thread-safe.
+class UnreadRow {
+ public:
+  UnreadRow() = default;  // a row without tokens
+  // A row with the tokens [begin, end) of a split of the store; token `end` is the last target.
+  UnreadRow(std::shared_ptr<const TokenStore> store, const TokenSplit& split, std::uint64_t begin, std::uint64_t end)
+      : store_(std::move(store)), split_(&split), begin_(begin), end_(end) {}
+  // Reads inputs [first, first + inputs.size()) and their targets, as in Batch. Positions after the last token have
+  // input 0 and no target. Throws the errors of TokenSplit::read().
+  void read(std::int64_t first, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
+
+ private:
+  std::shared_ptr<const TokenStore> store_;
+  const TokenSplit* split_ = nullptr;
+  std::uint64_t begin_ = 0, end_ = 0;
+};
 
 // `rows` windows of `context` tokens, row-major.
 struct Batch {
   // [rows * context]. Targets of -100 are ignored, e.g. those of tokens that the loss mask excludes.
   std::vector<std::int32_t> inputs, targets;
+  // If set, inputs and targets of the batch's only row are empty, and are read from here instead.
+  std::shared_ptr<const UnreadRow> unread;
   std::vector<std::int64_t> sample_indices;  // [rows]; -1 for an empty row that pads the batch
   std::vector<std::int32_t> sources;         // [rows]: index of the corpus; -1 for an empty row
   std::int64_t valid_targets = 0;
@@ -55,6 +76,9 @@ struct LoaderOptions {
   std::int64_t prefetch = 4;  // number of micro-batches that are read ahead; 0 means no thread
   PackingConfig packing = {};
   std::int64_t sequence = 0;  // tokens per sequence; 0 means that each row is one sequence
+  // If true, tokens are not read with the batch but later, in parts (UnreadRow), if a batch has a single row that is
+  // one sequence, and no loss mask.
+  bool unread = false;
   bool packs() const { return packing.documents || sequence > 0; }
 };
 

@@ -124,7 +124,7 @@ std::vector<PartOption> ActivationPlanner::block_options(std::size_t part) {
 // Offloading also costs kernel time: the copies use device memory bandwidth, one read or write per byte.
 PartOption ActivationPlanner::make_option(std::size_t policy, std::size_t part) {
   const PartMemory& m = step_of_policy(policy).parts[part];
-  const double moved = static_cast<double>(m.host) * ring::plan_of(config_, world_).micro_batches;
+  const double moved = static_cast<double>(m.host) * static_cast<double>(ring::plan_of(config_, world_).forwards());
   PartOption o{.kept = m.kept, .forward_peak = m.forward_peak, .backward_peak = m.backward_peak, .host = m.host};
   o.forward = nanoseconds(seconds(policy, m.part, ScopePass::forward));
   o.backward = nanoseconds(seconds(policy, m.part, ScopePass::backward));

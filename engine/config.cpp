@@ -87,6 +87,9 @@ void memory_fields(TrainConfig& c, Fields& f) {
   f("mlp_chunk", c.mlp_chunk,
     "tokens that an MLP processes at a time; 0 = all; auto = all if that fits, else the fastest",
     in_range(0, kMaxTokensAtOnce), word("auto", kAutoMlpChunk), docs_page("memory.md#settings-that-matter"));
+  f("sequence_chunk", c.sequence_chunk,
+    "tokens of a sequence computed at a time, so that longer ones take no more memory; 0 = whole sequences",
+    in_range(0, kMaxTokensAtOnce), docs_page("memory.md#sequences-in-chunks"));
   f("activation_offload", c.activation_offload,
     "keep saved activations in host memory: true = of all blocks, auto = where it is faster",
     choices<Switch>({{"auto", Switch::automatic}, {"true", Switch::on}, {"false", Switch::off}}),
@@ -202,6 +205,10 @@ void validate_context(const Config& c, std::vector<SettingProblem>& errors) {
 }
 
 void validate_watch(const Config& c, std::vector<SettingProblem>& errors) {
+  if (c.train.diagnostics_interval && c.train.sequence_chunk && c.train.sequence_chunk < c.model.context)
+    errors.push_back(
+        "train.diagnostics_interval: measures attention over whole sequences, but train.sequence_chunk computes them "
+        "in chunks. Set one of them to 0");
   if (c.train.diagnostics_interval && c.optimizer.offload == StateOffload::all)
     errors.push_back(
         "train.diagnostics_interval: requires the weights on the device, but optimizer.offload: all keeps them on the "
@@ -341,6 +348,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "train.diagnostics_interval",
                                                 "train.recompute",
                                                 "train.memory_budget",
+                                                "train.sequence_chunk",
                                                 "train.activation_offload",
                                                 "train.activation_offload_bytes",
                                                 "train.cuda_graph",

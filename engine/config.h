@@ -71,6 +71,7 @@ struct TrainConfig {
   RecomputeChoice recompute = RecomputeChoice::automatic;
   double memory_budget = 0;
   std::int64_t mlp_chunk = 0;
+  std::int64_t sequence_chunk = 0;
   Switch activation_offload = Switch::automatic;
   std::int64_t activation_offload_bytes = 0;
   std::int64_t loss_chunk_bytes = 0;

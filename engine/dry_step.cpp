@@ -106,6 +106,8 @@ DryStep dry_step(const Config& config, WorldSize world, const ActivationPlan& pl
   out.host_states = step.optimizer().host_bytes();
   run_twice(step, *recorder);
   out.plan = step.arena().plan();
+  out.unplanned = step.arena().unplanned_peak();
+  if (const ChunkedContext* chunked = step.cp_batches().chunked()) out.host_keys = chunked->host_bytes();
   if (step.offload()) out.host = step.offload()->bytes().moved, out.stayed = step.offload()->bytes().stayed;
   return out;
 }

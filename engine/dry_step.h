@@ -46,15 +46,18 @@ struct DryStep {
   std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // on this rank's device; weights include train.ema
   // Buffers that are used by one part after another (parallel.zero); included in weights and gradients.
   std::size_t weight_buffers = 0, gradient_buffers = 0;
-  std::size_t lasting = 0;  // weights, gradients, optimizer_states, inputs, and everything else that outlives a step
-  MemoryPlan plan;          // memory that is allocated and freed within a step
-  std::size_t host = 0;     // offloaded activations
+  std::size_t lasting = 0;    // weights, gradients, optimizer_states, inputs, and everything else that outlives a step
+  MemoryPlan plan;            // memory that is allocated and freed within a step
+  std::size_t unplanned = 0;  // most memory of a step outside of `plan`: keys of earlier chunks (train.sequence_chunk)
+  std::size_t host = 0;       // offloaded activations
+  std::size_t host_keys = 0;  // keys of earlier chunks on the host, with their gradients (train.sequence_chunk)
   std::size_t host_states = 0;    // offloaded states and values (optimizer.offload)
   std::size_t stayed = 0;         // activations that were to be offloaded but did not fit into host memory
   std::vector<PartMemory> parts;  // in the order of the forward pass
   std::vector<DryCall> calls;
   std::vector<DryTransfer> transfers;
-  std::size_t peak() const { return lasting + plan.bytes; }
+  // Counts unplanned memory twice, because the allocator holds about as much again in free blocks of other sizes.
+  std::size_t peak() const { return lasting + plan.bytes + 2 * unplanned; }
 };
 
 // The processes of a run, and how many of them are on a node. Converts from a number of processes on one node.

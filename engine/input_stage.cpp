@@ -33,11 +33,7 @@ void InputStage::load_sources(const std::vector<Batch>& batches, const StepInput
   copy_.impl().upload(from.source_targets.raw(), counts.data(), from.source_targets.bytes());
 }
 
-void InputStage::load(const std::vector<Batch>& batches, const StepInputs& to) {
-  Slot& slot = slots_[next_];
-  next_ = (next_ + 1) % slots_.size();
-  copy_.wait(slot.consumed);
-  const StepInputs& from = slot.inputs;
+std::int64_t InputStage::load_tokens(const std::vector<Batch>& batches, const StepInputs& from) {
   std::size_t at = 0, all = 0;
   for (const Batch& b : batches) all += b.inputs.size() * sizeof(std::int32_t);
   RING_CHECK(all <= from.ids.bytes(), "a step's batches hold ", all, " bytes of ids, expected at most ",
@@ -49,11 +45,19 @@ void InputStage::load(const std::vector<Batch>& batches, const StepInputs& to) {
     if (from.positions.defined()) copy_.impl().upload(from.positions.raw() + at, b.positions.data(), bytes);
     at += bytes;
   }
+  return static_cast<std::int64_t>(at / sizeof(std::int32_t));
+}
+
+void InputStage::load(const std::vector<Batch>& batches, const StepInputs& to) {
+  Slot& slot = slots_[next_];
+  next_ = (next_ + 1) % slots_.size();
+  copy_.wait(slot.consumed);
+  const StepInputs& from = slot.inputs;
+  const std::int64_t tokens = from.ids.numel() > 0 ? load_tokens(batches, from) : 0;
   if (from.sources.defined()) load_sources(batches, from);
   compute_.wait(copy_.record());
-  const auto tokens = static_cast<std::int64_t>(at / sizeof(std::int32_t));
   const auto move = [&](const Tensor& dst, const Tensor& src) {
-    copy(dst.narrow(0, 0, tokens), src.narrow(0, 0, tokens), compute_);
+    if (tokens > 0) copy(dst.narrow(0, 0, tokens), src.narrow(0, 0, tokens), compute_);
   };
   move(to.ids, from.ids);
   move(to.targets, from.targets);

@@ -12,7 +12,8 @@ namespace ring {
 
 // Inputs of one step, over all micro-batches of this rank.
 struct InputSizes {
-  std::int64_t tokens, sequences;
+  std::int64_t tokens;  // 0 if tokens are not copied here, but chunk by chunk
+  std::int64_t sequences;
   std::int64_t corpora;  // number of corpora of a mixture; 0 if there is only one corpus
   bool packed;
 };
@@ -34,6 +35,8 @@ class InputStage {
   void load(const std::vector<Batch>& batches, const StepInputs& to);
 
  private:
+  // Returns the number of tokens.
+  std::int64_t load_tokens(const std::vector<Batch>& batches, const StepInputs& from);
   void load_sources(const std::vector<Batch>& batches, const StepInputs& from);
   struct Slot {
     StepInputs inputs;

@@ -38,6 +38,7 @@ bool affects_memory(const std::string& key) {
                                    "train.micro_batch",
                                    "train.recompute",
                                    "train.mlp_chunk",
+                                   "train.sequence_chunk",
                                    "train.activation_offload",
                                    "train.memory_budget",
                                    "train.loss_chunk_bytes",

@@ -43,7 +43,8 @@ constexpr std::int64_t kMaxChunks = 32;
 std::vector<std::int64_t> mlp_chunks(const PlanRequest& q) {
   const ParallelPlan layout = plan_of(q.config, q.world);
   std::vector<std::int64_t> chunks = {0};
-  const std::int64_t all = layout.micro_batch * q.config.model.context / layout.cp;
+  const std::int64_t all =
+      layout.in_chunks ? layout.cp_layout.tokens_of_rank(0) : layout.micro_batch * q.config.model.context / layout.cp;
   for (const std::int64_t tokens : {32768, 16384, 8192, 4096})
     if (tokens < all && (chunks.size() == 1 || all <= kMaxChunks * tokens)) chunks.push_back(tokens);
   return chunks;
@@ -94,7 +95,7 @@ void set_memory(PlannedStep& p, const DryStep& largest) {
   p.gradient_buffers = largest.gradient_buffers;
   p.inside_step = largest.plan.bytes;
   p.peak = largest.peak();
-  p.host = largest.host + largest.host_states;
+  p.host = largest.host + largest.host_keys + largest.host_states;
   p.host_states = largest.host_states;
 }
 
@@ -117,7 +118,7 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
     time.add(timed_step(small.config, small.world, p.activations.plan, largest, rank), small.weight, placed);
   }
   set_memory(p, largest);
-  time.finish(largest, narrow<int>(layout.micro_batches));
+  time.finish(largest, narrow<int>(layout.forwards()));
   p.compute_seconds = time.compute_seconds();
   p.attention_seconds = time.attention_seconds();
   p.exposed_seconds = time.exposed_seconds();

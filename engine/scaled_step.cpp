@@ -27,8 +27,9 @@ std::vector<Weighted> extrapolated(std::int64_t degree, std::int64_t small) {
 }
 
 // With all_to_all, cp is at most the number of KV heads. Learned positions are parameters, whose size is the context.
+// Sequences in chunks (train.sequence_chunk) have a ring for each chunk, so the context does not give its length.
 bool may_shrink_context(const ParallelPlan& p, const Config& c) {
-  return p.config.cp_schedule != ContextSchedule::all_to_all && c.model.positions != Positions::learned;
+  return !p.in_chunks && p.config.cp_schedule != ContextSchedule::all_to_all && c.model.positions != Positions::learned;
 }
 
 // Returns the smaller number of ranks of cp: whole nodes, so that the ring's steps inside and between nodes have the

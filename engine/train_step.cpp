@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "core/host_tensor.h"
+#include "core/upload.h"
 #include "engine/devices.h"
 #include "job/run_phase.h"
 #include "kernels/elementwise.h"
@@ -69,9 +70,9 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       packed_(packed),
       corpora_(config.data.mixture.size() > 1 ? narrow<std::int64_t>(config.data.mixture.size()) : 0),
       plan_(plan_of(config, mesh.world())),
+      host_room_(host_room),
       model_(make_model(config.model, vocab_padding(ctx.stream.device().backend))),
       parallel_(parallelized()),
-      host_room_(host_room),
       optimizer_(make_optimizer()),
       average_(make_average()),
       step_state_(ctx_.zeros({sizeof(StepState)}, DType::u8, Lifetime::run)),
@@ -95,7 +96,8 @@ Parallelized TrainStep::parallelized() {
   bind_groups(config_.optimizer, model_->parameters());
   bind_linears(*model_, linears_of(config_.train), narrow<int>(plan_.tp));
   if (const LinearFormat* format = model_->linear_format()) format->check_device(ctx_);
-  const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_)};
+  const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_),
+                                 may_offload(config_) ? host_room_ : 0};
   return make_lasting<Parallelized>([&] { return parallelize(*model_, mesh_, plan_, options, ctx_); });
 }
 
@@ -138,7 +140,7 @@ std::vector<Communicator*> TrainStep::norm_groups() {
 }
 
 void TrainStep::allocate_inputs() {
-  const std::int64_t tokens = plan_.micro_batches * micro_tokens();
+  const std::int64_t tokens = plan_.in_chunks ? 0 : plan_.micro_batches * micro_tokens();
   const ScopeGuard scope(*ctx_.scopes, {scopes::inputs});
   const InputSizes sizes{tokens, plan_.micro_batches * plan_.micro_batch, corpora_, packed_};
   inputs_ = StepInputs(sizes, ctx_.stream);
@@ -148,13 +150,16 @@ void TrainStep::allocate_inputs() {
 }
 
 void TrainStep::lay_out_sequences() {
+  Batch plain;
+  plain.sample_indices.resize(static_cast<std::size_t>(plan_.micro_batch));
+  if (plan_.in_chunks) {
+    plain.unread = std::make_shared<const UnreadRow>();
+    chunked_batches_.assign(static_cast<std::size_t>(plan_.micro_batches), plain);
+    return;
+  }
   sequences_.resize(static_cast<std::size_t>(plan_.micro_batches));
   while (spans_.size() < sequences_.size()) spans_.push_back(std::make_shared<std::vector<Span>>());
-  if (!packed_) {
-    Batch plain;
-    plain.sample_indices.resize(static_cast<std::size_t>(plan_.micro_batch));
-    std::fill(sequences_.begin(), sequences_.end(), parallel_.context.sequences(plain, {}, ctx_));
-  }
+  if (!packed_) std::fill(sequences_.begin(), sequences_.end(), parallel_.context.sequences(plain, {}, ctx_));
   parallel_.context.reserve(plan_.micro_batch, ctx_);
 }
 
@@ -186,8 +191,9 @@ std::string TrainStep::lasting_memory_text() const {
 
 void TrainStep::load(const std::vector<Batch>& batches) {
   RING_CHECK(batches.size() == micro_batches(), batches.size(), " batches for ", micro_batches());
+  if (plan_.in_chunks) chunked_batches_ = batches;
   stage_->load(batches, inputs_);
-  for (std::size_t i = 0; packed_ && i < micro_batches(); ++i) set_documents(i, batches[i]);
+  for (std::size_t i = 0; packed_ && !plan_.in_chunks && i < micro_batches(); ++i) set_documents(i, batches[i]);
 }
 
 void TrainStep::set_documents(std::size_t index, const Batch& batch) {
@@ -198,14 +204,14 @@ void TrainStep::set_documents(std::size_t index, const Batch& batch) {
   s.current_spans = spans_[index];
 }
 
-Run TrainStep::micro_run(std::size_t index, Tape* tape) {
+Run TrainStep::micro_run(std::size_t index, Tape* tape, int chunk) {
   Run run{ctx_, tape, config_.run.seed};
   const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("dp") + mesh_.coord("dp");
   run.first_row = before * plan_.micro_batch * config_.model.context;
   run.training = true;
   run.layout.tp = &mesh_.axis("tp");
   run.state = step_state_;
-  parallel_.context.set_up_run(run, plan_.micro_batch);
+  parallel_.context.set_up_run(run, plan_.micro_batch, chunk);
   return run;
 }
 
@@ -213,12 +219,30 @@ Tensor TrainStep::micro_batch_part(const Tensor& all, std::size_t index) const {
   return all.narrow(0, static_cast<std::int64_t>(index) * micro_tokens(), micro_tokens());
 }
 
+TrainStep::ForwardInputs TrainStep::inputs_of(std::size_t index) const {
+  return {micro_batch_part(inputs_.ids, index), micro_batch_part(inputs_.targets, index), sequences_[index]};
+}
+
+TrainStep::ForwardInputs TrainStep::inputs_of_chunk(std::size_t index, int chunk) const {
+  if (!ctx_.stream.impl().computes()) {
+    const Tensor ids = ctx_.empty({parallel_.context.layout().tokens_of_rank(chunk)}, DType::i32);
+    return {ids, ctx_.empty(ids.shape(), DType::i32),
+            parallel_.context.sequences(chunked_batches_[index], {}, ctx_, chunk)};
+  }
+  const Batch b = parallel_.context.chunk_of(chunked_batches_[index], chunk);
+  const Tensor positions = b.positions.empty() ? Tensor{} : upload(b.positions, ctx_.stream);
+  return {upload(b.inputs, ctx_.stream), upload(b.targets, ctx_.stream),
+          parallel_.context.sequences(b, positions, ctx_, chunk)};
+}
+
 // Runs the first micro-batch without tape and dropout, to measure its attention entropies.
 void TrainStep::forward(std::vector<Tensor>* entropies) {
+  RING_CHECK(!plan_.in_chunks, "a forward over whole sequences, which are computed in chunks");
   Run run = micro_run(0, nullptr);
   run.training = false;
   run.probes.entropies = entropies;
-  model_->hidden(run, micro_batch_part(inputs_.ids, 0), sequences_[0]);
+  const ForwardInputs in = inputs_of(0);
+  model_->hidden(run, in.ids, in.seqs);
 }
 
 std::vector<Tensor> TrainStep::attention_entropies() {
@@ -231,17 +255,37 @@ StepAccess TrainStep::make_step_access() {
   return {ctx_, mesh_, plan_.cp_of_heads(), [this] { forward(nullptr); }};
 }
 
-// Runs forward and backward of one micro-batch and adds its loss to the step's loss.
+// Runs forward and backward of one micro-batch. Of a sequence in chunks, the last chunk needs no separate forward,
+// because no chunk uses its keys.
 void TrainStep::micro_step(std::size_t index) {
-  Tape tape(index + 1 == micro_batches());
-  Run run = micro_run(index, &tape);
+  if (!plan_.in_chunks) return train_on(inputs_of(index), index);
+  const int chunks = parallel_.context.chunks();
+  for (int chunk = 0; chunk + 1 < chunks; ++chunk) keep_keys(index, chunk);
+  for (int chunk = chunks; chunk-- > 0;) train_on(inputs_of_chunk(index, chunk), index, chunk);
+}
+
+// Runs the forward of a chunk, only to store the keys and values that later chunks need.
+void TrainStep::keep_keys(std::size_t index, int chunk) {
+  const ForwardInputs in = inputs_of_chunk(index, chunk);
+  const ChunkedContext::Chunk computing(parallel_.context.chunked(), in.seqs.shards,
+                                        ChunkedContext::Keep::for_backward);
+  enter(RunPhase::forward);
+  Run run = micro_run(index, nullptr, chunk);
+  model_->hidden(run, in.ids, in.seqs);
+}
+
+// Runs forward and backward of a micro-batch, or of one of its chunks, and adds its loss to the step's loss.
+void TrainStep::train_on(const ForwardInputs& in, std::size_t index, int chunk) {
+  const ChunkedContext::Chunk computing(parallel_.context.chunked(), in.seqs.shards, ChunkedContext::Keep::nothing);
+  Tape tape(index + 1 == micro_batches() && chunk == 0);
+  Run run = micro_run(index, &tape, chunk);
   run.probes.auxiliary_loss = losses_.auxiliary;
   LossHead head;
-  head.targets = micro_batch_part(inputs_.targets, index);
+  head.targets = in.targets;
   head.z_loss = static_cast<float>(config_.train.z_loss);
   head.chunk_bytes = config_.train.loss_chunk_bytes;
   enter(RunPhase::forward);
-  const LossOutput out = model_->loss(run, micro_batch_part(inputs_.ids, index), sequences_[index], head);
+  const LossOutput out = model_->loss(run, in.ids, in.seqs, head);
   axpby_kernel({out.sum.value, losses_.loss, losses_.loss, 1, 1}, ctx_);
   if (corpora_) {
     const std::int64_t first = static_cast<std::int64_t>(index) * plan_.micro_batch;

@@ -42,7 +42,10 @@ class TrainStep {
   // memory, except the document boundaries of packed samples. Call within a StepScope of arena().
   void compute();
   // Call after compute() failed, if there is a single process: the next compute() starts from clean gradients.
-  void abandon_step() { data().finish_gradients(); }
+  void abandon_step() {
+    data().finish_gradients();
+    if (ChunkedContext* chunked = parallel_.context.chunked()) chunked->clear();
+  }
   void set_activations(const ActivationPlan& plan);
   // Reserves the host memory that offloaded activations are predicted to use. Call before the first step. Throws
   // OutOfHostMemory.
@@ -76,8 +79,8 @@ class TrainStep {
   // (model/training_state.h).
   StepAccess make_step_access();
 
-  // Returns the model run over micro-batch `index` of this rank.
-  Run micro_run(std::size_t index, Tape*);
+  // Returns the Run for a forward over micro-batch `index` of this rank, or over one of its chunks.
+  Run micro_run(std::size_t index, Tape*, int chunk = 0);
 
   // Reports every kernel of the following steps to `observer`; null disables this.
   void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }
@@ -112,9 +115,18 @@ class TrainStep {
   void lay_out_sequences();
   void set_documents(std::size_t index, const Batch&);
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
+  // The tokens of one forward: those of a micro-batch or of a chunk.
+  struct ForwardInputs {
+    Tensor ids, targets;
+    Sequences seqs;
+  };
   Tensor micro_batch_part(const Tensor& all, std::size_t index) const;
+  ForwardInputs inputs_of(std::size_t index) const;
+  ForwardInputs inputs_of_chunk(std::size_t index, int chunk) const;
   void forward(std::vector<Tensor>* entropies);
   void micro_step(std::size_t index);
+  void keep_keys(std::size_t index, int chunk);
+  void train_on(const ForwardInputs&, std::size_t index, int chunk = 0);
   void sum_losses();
   void update();
 
@@ -130,9 +142,9 @@ class TrainStep {
   const std::int64_t corpora_;
   ParallelPlan plan_;
   std::int64_t micro_batches_ = plan_.micro_batches;
+  const std::size_t host_room_;
   std::unique_ptr<Model> model_;
   Parallelized parallel_;
-  const std::size_t host_room_;
   std::unique_ptr<HostOffload> offload_;  // null if no plan has offloaded anything yet
   bool plan_offloads_ = false;            // true if the current plan offloads
   std::unique_ptr<Optimizer> optimizer_;
@@ -140,7 +152,8 @@ class TrainStep {
   Tensor step_state_;
   GradientNorm norm_;
   PartNorms part_norms_;
-  std::vector<Sequences> sequences_;  // sequences of each micro-batch of the step being computed
+  std::vector<Sequences> sequences_;    // sequences of each micro-batch of the step being computed, if it has no chunks
+  std::vector<Batch> chunked_batches_;  // with chunks, each micro-batch of that step
   // Spans of packed sequences, by micro-batch. The objects stay the same, because a recording refers to them.
   std::vector<std::shared_ptr<std::vector<Span>>> spans_;
   StepInputs inputs_;

@@ -73,30 +73,49 @@ Evaluation over_all(const Sums& sums, Communicator& comm) {
   return e;
 }
 
+struct Evaluator {
+  const Model& model;
+  const ExecContext& ctx;
+  std::int64_t length;  // tokens per row
+  ContextBatches* parts;
+  Communicator* tp;
+
+  // Adds the results of a batch, or of a chunk of it. Returns the sum of the losses.
+  double add(const Batch& b, int chunk, Sums& sums) const {
+    enter(RunPhase::validate);  // shows in each batch that this process makes progress
+    Run run{.ctx = ctx, .layout = {.tp = tp}};
+    if (parts) parts->set_up_run(run, static_cast<std::int64_t>(b.sample_indices.size()), chunk);
+    LossHead head;
+    head.targets = from_host(b.targets, ctx.stream);
+    head.correct = true;
+    const Sequences seqs = parts ? parts->sequences(b, positions_of(b, ctx), ctx, chunk) : sequences_of(b, length, ctx);
+    const ChunkedContext::Chunk computing(parts ? parts->chunked() : nullptr, seqs.shards,
+                                          ChunkedContext::Keep::for_forward);
+    const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), seqs, head);
+    const double loss = to_host<float>(out.sum.value, ctx.stream)[0];
+    sums.loss += loss;
+    sums.correct += count_of(out.correct, ctx);
+    sums.tokens += b.valid_targets;
+    if (!sums.sources.empty()) add_sources(sums, b, out.token_loss, ctx);
+    return loss;
+  }
+};
+
 }  // namespace
 
 Evaluation evaluate(const Model& model, const ExecContext& ctx, const ValidationSet& set, Communicator& comm,
                     ContextBatches* parts, Communicator* tp, const StopEvaluation& stop) {
   Sums sums;
   if (set.corpora() > 1) sums.sources.resize(set.corpora());
-  const std::int64_t length = set.options().context;
+  const Evaluator evaluator{model, ctx, set.options().context, parts, tp};
   for (std::int64_t i = 0; i < set.batches(); ++i) {
-    enter(RunPhase::validate);  // shows in each batch that this process makes progress
     if (stop && stop()) throw EvaluationStopped{};
     const Batch b = parts ? parts->part(set.batch(i)) : set.batch(i);
-    Run run{.ctx = ctx, .layout = {.tp = tp}};
-    if (parts) parts->set_up_run(run, static_cast<std::int64_t>(b.sample_indices.size()));
-    LossHead head;
-    head.targets = from_host(b.targets, ctx.stream);
-    head.correct = true;
-    const Sequences seqs = parts ? parts->sequences(b, positions_of(b, ctx), ctx) : sequences_of(b, length, ctx);
-    const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), seqs, head);
-    const double loss = to_host<float>(out.sum.value, ctx.stream)[0];
-    sums.loss += loss;
+    double loss = 0;
+    for (int chunk = 0; chunk < (parts ? parts->chunks() : 1); ++chunk)
+      loss += parts && parts->chunked() ? evaluator.add(parts->chunk_of(b, chunk), chunk, sums)
+                                        : evaluator.add(b, chunk, sums);
     sums.batch_losses.push_back(loss / std::max<double>(1, static_cast<double>(b.valid_targets)));
-    sums.correct += count_of(out.correct, ctx);
-    sums.tokens += b.valid_targets;
-    if (!sums.sources.empty()) add_sources(sums, b, out.token_loss, ctx);
   }
   if (tp && tp->rank() > 0)  // tensor-parallel ranks have the same losses, which are counted once
     sums = {0, 0, 0, std::vector<SourceLoss>(sums.sources.size()), sums.batch_losses};

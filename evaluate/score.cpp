@@ -141,13 +141,24 @@ struct DistinctRequests {
   }
 };
 
-// Shards `owners` over the ranks in the same way as tokens.
-Batch part_of(ContextBatches& parts, const Batch& whole, std::vector<std::int32_t>& owners) {
-  Batch tags = whole;
-  tags.inputs = owners;
-  owners = parts.part(tags).inputs;
-  return parts.part(whole);
-}
+// Tokens of a batch, and the request that each belongs to.
+struct OwnedTokens {
+  Batch batch;
+  std::vector<std::int32_t> owners;
+  // Returns the tokens of this rank.
+  OwnedTokens part(const ContextBatches& parts) const { return {parts.part(batch), parts.part(tags()).inputs}; }
+  // Returns the tokens of a chunk of a part.
+  OwnedTokens chunk(const ContextBatches& parts, int chunk) const {
+    return {parts.chunk_of(batch, chunk), parts.chunk_of(tags(), chunk).inputs};
+  }
+
+ private:
+  Batch tags() const {
+    Batch b = batch;
+    b.inputs = owners;
+    return b;
+  }
+};
 
 }  // namespace
 
@@ -162,20 +173,25 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
   for (std::int64_t i = 0; i < packed.batches(); ++i) {
     enter(RunPhase::validate);  // shows in each batch that this process makes progress
     if (stop && stop()) throw EvaluationStopped{};
-    std::vector<std::int32_t> owners;
-    Batch b = packed.batch(i, owners);
-    Run run{.ctx = ctx, .layout = {.tp = tp}};
+    OwnedTokens all;
+    all.batch = packed.batch(i, all.owners);
     const bool shared = parts && !parts->whole();
-    if (shared) b = part_of(*parts, b, owners);
-    if (shared) parts->set_up_run(run, options.rows);
-    const Tensor positions = positions_of(b, ctx);
-    const Sequences seqs =
-        shared ? parts->sequences(b, positions, ctx) : Sequences::packed(b.starts, b.lengths, options.row, positions);
-    const Var hidden = model.hidden(run, from_host(b.inputs, ctx.stream), seqs);
-    const Wanted wanted(b, owners);
-    const TargetScores scores = target_scores(model, run, hidden.value, wanted.rows, wanted.targets);
-    // Tensor-parallel ranks have the same scores, which are counted once.
-    if (!tp || tp->rank() == 0) sums.add(scores, wanted.owners);
+    const OwnedTokens held = shared ? all.part(*parts) : all;
+    for (int chunk = 0; chunk < (shared ? parts->chunks() : 1); ++chunk) {
+      const auto [b, owners] = shared ? held.chunk(*parts, chunk) : held;
+      Run run{.ctx = ctx, .layout = {.tp = tp}};
+      if (shared) parts->set_up_run(run, options.rows, chunk);
+      const Tensor positions = positions_of(b, ctx);
+      const Sequences seqs = shared ? parts->sequences(b, positions, ctx, chunk)
+                                    : Sequences::packed(b.starts, b.lengths, options.row, positions);
+      const ChunkedContext::Chunk computing(shared ? parts->chunked() : nullptr, seqs.shards,
+                                            ChunkedContext::Keep::for_forward);
+      const Var hidden = model.hidden(run, from_host(b.inputs, ctx.stream), seqs);
+      const Wanted wanted(b, owners);
+      const TargetScores scores = target_scores(model, run, hidden.value, wanted.rows, wanted.targets);
+      // Tensor-parallel ranks have the same scores, which are counted once.
+      if (!tp || tp->rank() == 0) sums.add(scores, wanted.owners);
+    }
   }
   sums.share(comm);
   const std::vector<Score> scores = sums.scores();

@@ -52,8 +52,9 @@ void check(const QuantizeFp8& q) {
   const std::int64_t rows = q.x.dim(0), columns = q.x.dim(1);
   if (q.out.defined()) check_fp8_matrix(op, "out", q.out, rows, columns);
   if (q.transposed.defined()) check_fp8_matrix(op, "transposed", q.transposed, columns, rows);
-  RING_CHECK(!q.out.defined() || !q.transposed.defined() || q.out.blocks == q.transposed.blocks, op,
-             ": out and transposed differ in their blocks");
+  RING_CHECK(!q.out.defined() || !q.transposed.defined() || q.out.blocks == q.transposed.blocks ||
+                 (q.out.blocks == Fp8Blocks::rows && q.transposed.blocks == Fp8Blocks::squares),
+             op, ": out and transposed differ in their blocks, expected the same, or rows and squares");
   const bool tensorwise = is_tensorwise(q.out, q.transposed, q.max);
   RING_CHECK(q.max.value.defined() == tensorwise, op, ": ",
              tensorwise ? "max.value is undefined, expected f32 [1] for tensorwise outputs"
@@ -91,9 +92,9 @@ void check(const MatmulFp8& m) {
   const std::int64_t k = m.a.values.dim(1);
   check_fp8_matrix(op, "a", m.a, m.c.dim(0), k);
   check_fp8_matrix(op, "b", m.b, m.c.dim(1), k);
-  RING_CHECK(m.a.blocks != Fp8Blocks::squares, op, ": a has square blocks, expected blocks of rows or one scale");
-  RING_CHECK((m.a.blocks == Fp8Blocks::tensor) == (m.b.blocks == Fp8Blocks::tensor), op,
-             ": one of a and b is tensorwise, the other blockwise");
+  RING_CHECK((m.a.blocks == Fp8Blocks::rows && m.b.blocks == Fp8Blocks::squares) ||
+                 (m.a.blocks == Fp8Blocks::tensor && m.b.blocks == Fp8Blocks::tensor),
+             op, ": expected a in blocks of rows and b in square blocks, or one scale for each");
   check_rows(op, "c", m.c, m.c.shape(), m.c.dtype());
   RING_CHECK(m.c.dtype() == DType::f32 || (m.c.dtype() == DType::bf16 && !m.accumulate), op, ": c is ", describe(m.c),
              m.accumulate ? ", expected f32 to accumulate in" : ", expected f32 or bf16");
@@ -108,11 +109,11 @@ void check(const MatmulFp8& m) {
 
 Cost cost(const MatmulFp8& m) {
   const std::int64_t k = m.a.values.dim(1);
-  constexpr std::string_view kBlocks[] = {"", "w", "t"};  // suffix for rows, squares, tensor
+  // Blockwise products have a w after their shape, tensorwise ones a t.
   return {2 * static_cast<double>(m.c.numel()) * static_cast<double>(k),
           bytes_of(
               {m.a.values, m.a.scales, m.b.values, m.b.scales, m.c, m.accumulate ? m.c : Tensor{}, m.bias, m.residual}),
-          str("e4m3[", m.c.dim(0), 'x', m.c.dim(1), 'x', k, ']', kBlocks[static_cast<int>(m.b.blocks)],
+          str("e4m3[", m.c.dim(0), 'x', m.c.dim(1), 'x', k, ']', m.b.blocks == Fp8Blocks::tensor ? "t" : "w",
               m.accumulate ? "+c" : "", m.bias.defined() ? "+bias" : "", m.residual.defined() ? "+residual" : "")};
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 // FP8 for GEMMs: e4m3 values with power-of-two scales, in two forms.
 //
-// Blockwise: activations and gradients have a scale for each 1 row x 128 columns, weights for each 128 x 128
-// (DeepSeek-V3, arXiv 2412.19437, section 3.3). Each block is quantized by itself, so that the bytes do not depend on
-// the micro-batch, or on how tokens are sharded in multiples of 128.
+// Blockwise: each 1 row x 128 columns has a scale, or each 128 x 128 elements (DeepSeek-V3, arXiv 2412.19437, section
+// 3.3); QuantizeFp8 says which. Each block is quantized by itself, so that the bytes do not depend on the micro-batch,
+// or on how tokens are sharded in multiples of 128.
 //
 // Tensorwise: a whole tensor has one scale, that of its current largest magnitude. If the tensor is split, its parts
 // are quantized with the maximum of all parts. Powers of two cost no precision of e4m3's normal numbers, which have the
@@ -104,11 +104,11 @@ struct Fp8Max {
 
 // Quantizes x, f32 or bf16 [N,C] with unit last stride.
 //   out         [N,C]; may be undefined
-//   transposed  [C,N], the transpose, with the same kind of blocks; may be undefined
-// Blocks of rows differ between the two: a block of `transposed` is 128 rows of one column of x. Squares are the same
-// 128 x 128 elements in both. Blockwise quantization takes one pass over x. Tensorwise quantization takes two passes,
-// or one if the maximum is given. If the given maximum is too small, magnitudes above 448 * scale become 448 * scale if
-// they are finite, and NaN if they are infinite.
+//   transposed  [C,N], the transpose; may be undefined. A block of rows in it is 128 rows of one column of x
+// Blocks of out and transposed are rows and squares (a layer's input), rows and rows (a gradient), squares and squares
+// (a weight), or tensor in both. Blockwise quantization takes one pass over x, tensorwise quantization two, or one if
+// the maximum is given. If the given maximum is too small, magnitudes above 448 * scale become 448 * scale if they are
+// finite, and NaN if they are infinite.
 struct QuantizeFp8 {
   Tensor x;
   Fp8Matrix out, transposed;
@@ -150,12 +150,12 @@ inline constinit Kernel<DequantizeFp8> dequantize_fp8_kernel{"dequantize_fp8"};
 // layer has three such GEMMs:
 //   y = x w^T
 //   dx = dy w, with the transposed copy of w as b
-//   dw += dy^T x, with the transposed copies of dy and x
+//   dw += dy^T x, with the transposed copies of dy as a and of x as b
 // The sum over each block of 128 along K is scaled and then accumulated in f32. The limited precision of the tensor
 // cores' accumulators thus affects only 128 terms.
 //
-// Blocks of a must be rows, and blocks of b rows or squares; or both are tensorwise. The rows of c start at multiples
-// of 16 bytes. c is f32 or bf16; with `accumulate` it is f32.
+// Blocks of a must be rows, and blocks of b squares; or both are tensorwise. The rows of c start at multiples of 16
+// bytes. c is f32 or bf16; with `accumulate` it is f32.
 //
 // Bias [N] and residual [M,N] are added in f32 before the result is rounded. Both have the type of c and may be
 // undefined. They require that `accumulate` is false and, on GPUs, a bf16 c with an even N. The residual is not c.

@@ -16,12 +16,18 @@ void check_input(std::string_view op, std::string_view name, const Tensor& t) {
              describe(t), ", expected a matrix with unit last stride");
 }
 
-// Throws Error if the outputs of `a` do not fit a result with the shape and type of `result`.
+// Throws Error if the outputs of `a` do not fit a result with the shape and type of `result`. transposed: the blocks of
+// the transposed output, unless it is tensorwise.
 template <class Args>
-void check_outputs(std::string_view op, const Args& a, const Tensor& result) {
-  for (const Fp8Matrix* m : {&a.out, &a.transposed})
-    RING_CHECK(!m->defined() || m->blocks != Fp8Blocks::squares, op,
-               ": an output has square blocks, expected blocks of rows or one scale");
+void check_outputs(std::string_view op, const Args& a, const Tensor& result, Fp8Blocks transposed) {
+  const auto is_one_of = [](const Fp8Matrix& m, Fp8Blocks blocks) {
+    return !m.defined() || m.blocks == blocks || m.blocks == Fp8Blocks::tensor;
+  };
+  RING_CHECK(is_one_of(a.out, Fp8Blocks::rows), op, ": out has square blocks, expected blocks of rows or one scale");
+  RING_CHECK(is_one_of(a.transposed, transposed), op, ": transposed has ",
+             transposed == Fp8Blocks::rows ? "square blocks, expected blocks of rows"
+                                           : "blocks of rows, expected square blocks",
+             " or one scale");
   check(QuantizeFp8{result, a.out, a.transposed, a.max});
 }
 
@@ -56,12 +62,12 @@ void check(const RmsNormFp8& a) {
   RING_CHECK(a.w.defined() && a.w.dtype() == a.x.dtype(), kNorm, ": w is ", describe(a.w), ", expected ", a.x.dtype());
   check_numel(kNorm, "w", a.w, a.x.dim(1));
   check_numel(kNorm, "rstd", a.rstd, a.x.dim(0));
-  check_outputs(kNorm, a, a.x);
+  check_outputs(kNorm, a, a.x, Fp8Blocks::squares);
 }
 void check(const SwiGluFp8& a) {
   check_gate_up(kSwiGlu, a);
   const Tensor& gate_up = gate_up_of(a);
-  check_outputs(kSwiGlu, a, gate_up.narrow(1, 0, gate_up.dim(1) / 2));
+  check_outputs(kSwiGlu, a, gate_up.narrow(1, 0, gate_up.dim(1) / 2), Fp8Blocks::squares);
 }
 void check(const SwiGluBackwardFp8& a) {
   check_gate_up(kSwiGluBackward, a);
@@ -70,7 +76,7 @@ void check(const SwiGluBackwardFp8& a) {
   RING_CHECK(gate_up.dim(1) == 2 * a.dy.dim(1) && gate_up.dim(0) == a.dy.dim(0) &&
                  (!a.gate_up.defined() || gate_up.dtype() == a.dy.dtype()),
              kSwiGluBackward, " of ", describe(gate_up), " with dy ", describe(a.dy));
-  check_outputs(kSwiGluBackward, a, gate_up);
+  check_outputs(kSwiGluBackward, a, gate_up, Fp8Blocks::rows);
 }
 
 void check(const RopeFp8& a) {
@@ -82,7 +88,7 @@ void check(const RopeFp8& a) {
   check_numel(kRope, "positions", a.positions, a.x.dim(0));
   RING_CHECK(a.heads >= 0 && a.heads * 2 * a.inv_freq.numel() <= a.x.dim(1), kRope, ": ", a.heads, " heads of ",
              2 * a.inv_freq.numel(), " columns, expected at most the ", a.x.dim(1), " columns of x");
-  check_outputs(kRope, a, a.x);
+  check_outputs(kRope, a, a.x, Fp8Blocks::rows);
 }
 
 Cost cost(const RmsNormFp8& a) {

@@ -1,7 +1,7 @@
 #pragma once
 // Ops that write their result in FP8, as a linear layer reads it, and not in f32 or bf16. The result is rounded to the
 // operands' type before it is quantized, as if the op and quantize_fp8 were two kernels. `out`, `transposed` and `max`
-// are as in QuantizeFp8, without square blocks. Tensorwise, GPUs compute the result twice, first for its maximum.
+// are as in QuantizeFp8, for an input (RMSNorm, SwiGLU) or a gradient. Tensorwise, GPUs first find the maximum.
 
 #include "kernels/fp8.h"
 

@@ -38,7 +38,8 @@ AttentionWatch watch_of(const std::function<void(const AttendedHeads&)>& show) {
 
 AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
                                const Tensor& inv_freq, std::uint32_t dropout_site)
-    : heads_(c.heads),
+    : layer_(layer),
+      heads_(c.heads),
       kv_heads_(c.kv_heads),
       head_dim_(c.head_dim),
       pattern_(pattern),
@@ -106,6 +107,7 @@ std::string AttentionLayer::auxiliary_loss() const {
 
 SelfAttention AttentionLayer::options(bool training, Qkv& final) const {
   SelfAttention s;
+  s.layer = layer_;
   s.heads = heads_;
   s.kv_heads = kv_heads_;
   s.head_dim = head_dim_;

@@ -73,6 +73,7 @@ class AttentionLayer {
   Tensor decode(const Tensor& qkv, const NewTokens&, const LayerCache&) const;
   Var project(Run&, Var y, const Var& residual) const;
 
+  std::int64_t layer_;
   std::int64_t heads_, kv_heads_, head_dim_;  // heads of this slice
   Pattern pattern_, own_pattern_;             // the pattern in use; the pattern of the settings
   const Tensor& inv_freq_;                    // owned by the decoder; undefined if there is no rotation

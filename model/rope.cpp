@@ -82,8 +82,16 @@ std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim, 
 
 Tensor stretched_frequencies(const RopeConfig& c, std::int64_t head_dim, const Sequences& s,
                              const std::vector<std::int32_t>& seen, const ExecContext& ctx) {
-  // Sharded sequences occur only in training, whose sequences are never longer than the original context.
-  if (c.scaling != RopeScaling::dynamic || s.shards) return {};
+  if (c.scaling != RopeScaling::dynamic) return {};
+  if (s.shards) {
+    for (const Span& d : s.shards->documents)
+      if (d.count > c.original_context)
+        fail("model.rope.scaling: dynamic stretches sequences of more than ", c.original_context,
+             " tokens, but not if ",
+             "they are divided among ranks or into chunks. Use a shorter context, or whole sequences: one process, ",
+             "without train.sequence_chunk or --sequence-chunk");
+    return {};
+  }
   const std::vector<std::int64_t> lengths = lengths_of(s, seen);
   if (lengths.empty() || std::ranges::max(lengths) <= c.original_context) return {};
   std::vector<float> all;

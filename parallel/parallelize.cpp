@@ -4,7 +4,9 @@ namespace ring {
 
 // Context parallelism: in attention, keys and values meet the queries of other ranks by the plan's schedule; all other
 // computation is per token.
-ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan) {
+ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan, std::size_t host_room,
+                                   const ExecContext& ctx) {
+  if (plan.in_chunks) return {plan.cp_layout, ctx, host_room};
   return {mesh.axis("cp"), plan.cp_layout, plan.config.cp_schedule, plan.config.ring_options(mesh.nodes_along("cp"))};
 }
 
@@ -18,7 +20,7 @@ std::unique_ptr<DataParallel> parallelize_data(Model& model, Mesh& mesh, const P
 Parallelized parallelize(Model& model, Mesh& mesh, const ParallelPlan& plan, const ParameterOptions& options,
                          const ExecContext& ctx) {
   model.shard({mesh.coord("tp"), mesh.degree("tp")});
-  ContextBatches context = parallelize_context(mesh, plan);
+  ContextBatches context = parallelize_context(mesh, plan, options.host_room, ctx);
   return {std::move(context), parallelize_data(model, mesh, plan, options, ctx)};
 }
 

@@ -12,7 +12,7 @@ namespace ring {
 
 // The parallel parts of a model.
 struct Parallelized {
-  ContextBatches context;              // cp: this rank's part of every sequence
+  ContextBatches context;              // this rank's part of every sequence (cp), or the chunks of every sequence
   std::unique_ptr<DataParallel> data;  // dp and ZeRO: parameters, gradients and their owners
 };
 
@@ -20,13 +20,14 @@ struct ParameterOptions {
   ParamTypes types;
   std::uint64_t seed = 0;
   std::int64_t bucket_bytes = 0;  // size of a gradient bucket
+  std::size_t host_room = 0;      // maximum bytes of host memory for the keys of earlier chunks; 0 means none
 };
 
 // Shards the model by tp, and allocates and fills its parameters. Collective. All arguments must outlive the result.
 Parallelized parallelize(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&, const ExecContext&);
 
 // The steps of parallelize(), in this order.
-ContextBatches parallelize_context(Mesh&, const ParallelPlan&);
+ContextBatches parallelize_context(Mesh&, const ParallelPlan&, std::size_t host_room, const ExecContext&);
 std::unique_ptr<DataParallel> parallelize_data(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&,
                                                const ExecContext&);
 

@@ -127,11 +127,14 @@ void share_batch(ParallelPlan& p, const BatchSize& b) {
 // Throws Error if tp does not divide the tokens of a micro-batch that each rank of cp holds: tensor parallelism shards
 // these tokens between sublayers.
 void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
-  for (int r = 0; r < p.cp; ++r)
+  for (int r = 0; r < p.cp_layout.ranks(); ++r)
     if (const std::int64_t tokens = p.micro_batch * p.cp_layout.tokens_of_rank(r); tokens % p.tp)
       fail("parallel.tp: ", p.tp, " does not divide the ", tokens, " tokens of a micro-batch",
-           p.cp > 1 ? str(" on rank ", r, " of cp") : "", " (train.micro_batch = ", p.micro_batch,
-           ", model.context = ", m.context, ", parallel.cp = ", p.cp, "). Change one of them");
+           p.in_chunks ? str(" in chunk ", r)
+           : p.cp > 1  ? str(" on rank ", r, " of cp")
+                       : "",
+           " (train.micro_batch = ", p.micro_batch, ", model.context = ", m.context, ", parallel.cp = ", p.cp,
+           "). Change one of them");
 }
 
 bool has_pools(const ModelConfig& m) {
@@ -168,6 +171,37 @@ void lay_out_context(ParallelPlan& p, const ModelConfig& m) {
            " receives none. Lower parallel.cp or lengthen model.context");
 }
 
+std::int64_t longest_part(const ContextLayout& layout) {
+  std::int64_t longest = 0;
+  for (int part = 0; part < layout.ranks(); ++part) longest = std::max(longest, layout.tokens_of_rank(part));
+  return longest;
+}
+
+// Divides sequences into chunks that a process computes one after another. Throws Error if the model or the layout does
+// not allow it.
+void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) {
+  if (tokens == 0 || tokens >= m.context) return;
+  const std::string setting = str("train.sequence_chunk: ", tokens);
+  if (p.cp > 1)
+    fail(setting, " divides the sequences of one process, but parallel.cp is ", p.cp, ". Set one of them to ",
+         "train.sequence_chunk: 0 or parallel.cp: 1");
+  if (p.micro_batch > 1)
+    fail(setting, " computes one sequence at a time, but train.micro_batch is ", p.micro_batch, ". Set it to 1");
+  if (selects(m) || has_pools(m))
+    fail(setting, " supports attention whose blocks are fixed by rules, but not the patterns content, learned and ",
+         "importance, nor model.attention.pools. Set train.sequence_chunk: 0, or use another pattern");
+  constexpr std::int64_t kMaxChunks = 4096;
+  const std::vector<Pattern> patterns = patterns_of(m);
+  p.in_chunks = true;
+  // Chunks begin at multiples of the patterns' blocks and segments, so that some may be longer than others.
+  for (std::int64_t chunks = (m.context + tokens - 1) / tokens; chunks <= kMaxChunks; ++chunks) {
+    p.cp_layout = {ContextLayoutKind::contiguous, m.context, narrow<int>(chunks),
+                   context_align(patterns, m.context, chunks)};
+    if (longest_part(p.cp_layout) <= tokens) return;
+  }
+  fail(setting, " would need more than ", kMaxChunks, " chunks for model.context: ", m.context, ". Raise it");
+}
+
 void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   const ParallelConfig& c = p.config;
   const bool turns = c.cp_schedule == ContextSchedule::ring || c.cp_schedule == ContextSchedule::automatic;
@@ -200,6 +234,7 @@ ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const Batc
   ParallelPlan p = plan_degrees(c, m, b, world);
   choose_schedule(p, m);
   lay_out_context(p, m);
+  lay_out_chunks(p, m, b.sequence_chunk);
   check_tokens_of_slices(p, m);
   check_schedule(p, m);
   return p;

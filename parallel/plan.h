@@ -16,6 +16,7 @@ namespace ring {
 struct BatchSize {
   std::int64_t sequences = 1, micro_batch = 0;  // sequences: of the largest step
   std::vector<std::int64_t> others = {};        // sequences of the run's smaller steps
+  std::int64_t sequence_chunk = 0;  // tokens of a sequence that a process computes at a time; 0 means all of them
 };
 
 struct ParallelPlan {
@@ -23,9 +24,12 @@ struct ParallelPlan {
   int pp = 1, dp = 1, cp = 1, tp = 1;  // degrees of the axes
   std::int64_t micro_batch = 1;        // sequences in each forward pass of a replica
   std::int64_t micro_batches = 1;      // micro-batches of each replica in the largest step
-  ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};
+  bool in_chunks = false;              // true if a process computes the parts of cp_layout one after another
+  ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};  // of each sequence, over the ranks of cp or the chunks
 
   int world() const { return pp * dp * cp * tp; }
+  // Returns how often a replica runs the backward of a block in the largest step.
+  std::int64_t forwards() const { return micro_batches * (in_chunks ? cp_layout.ranks() : 1); }
   // Returns how many cp ranks split the KV heads: cp with all_to_all; 1 with schedules that split only queries.
   int cp_of_heads() const { return config.cp_schedule == ContextSchedule::all_to_all ? cp : 1; }
   std::string text() const;  // "dp 2, tp 2, zero 1": the degrees above 1; empty for one process

@@ -25,6 +25,7 @@ namespace ring {
 namespace {
 
 [[noreturn]] void fail_with_advice(const OutOfHostMemory& e) {
+  if (!e.advice.empty()) throw OutOfHostMemory(e.facts, e.advice);
   throw OutOfHostMemory(
       e.facts,
       "Lower train.activation_offload_bytes, set train.activation_offload: false or optimizer.offload to states or "
@@ -57,6 +58,7 @@ std::string why_not_in_parts(const Config& c, TrainStep& step) {
 // Returns why steps cannot be replayed as a CUDA graph; empty if a recorded graph stays valid on all ranks.
 std::string why_not_replayed(const Config& c, TrainStep& step, bool packs) {
   const ParallelPlan& plan = step.plan();
+  if (plan.in_chunks) return "sequences are computed in chunks (train.sequence_chunk)";
   if (packs) return why_not_in_parts(c, step);
   if (plan.world() > plan.dp) return "the processes share the model or its sequences (parallel.tp, .cp)";
   if (plan.dp > 1 && plan.config.zero > 0)
@@ -398,12 +400,16 @@ std::string Trainer::diagnose_step() {
   };
   step_.optimizer().wait_for_copies(ctx_.stream);
   report_first([&] { return non_finite_weight(step_.data().shard(), ctx_); });
+  ContextBatches& parts = step_.cp_batches();
   for (std::size_t m = 0; m < batches.size(); ++m)
-    report_first([&] {
-      return non_finite_activation(step_.model(), step_.micro_run(m, nullptr),
-                                   from_host(batches[m].inputs, ctx_.stream),
-                                   step_.cp_batches().sequences(batches[m], positions_of(batches[m], ctx_), ctx_));
-    });
+    for (int chunk = 0; chunk < parts.chunks(); ++chunk)
+      report_first([&] {
+        const Batch b = parts.chunk_of(batches[m], chunk);
+        const Sequences seqs = parts.sequences(b, positions_of(b, ctx_), ctx_, chunk);
+        const ChunkedContext::Chunk computing(parts.chunked(), seqs.shards, ChunkedContext::Keep::for_forward);
+        return non_finite_activation(step_.model(), step_.micro_run(m, nullptr, chunk),
+                                     from_host(b.inputs, ctx_.stream), seqs);
+      });
   report_first([&] { return non_finite_gradient(step_.data().shard(), ctx_); });
   if (found.empty()) found = "none: the loss itself overflowed";
   return str("step ", steps_ + 1, ", samples ", cursor_, " to ", cursor_ + next_batch_size() - 1,
@@ -429,13 +435,15 @@ void Trainer::on_state_loaded() {
 }
 
 LoaderOptions loader_options(const Config& c, Mesh& mesh) {
+  const BatchSize sizes = batch_size(c);
   return {.context = c.model.context,
-          .rows = plan_degrees(c.parallel, c.model, batch_size(c), mesh.world()).micro_batch,
+          .rows = plan_degrees(c.parallel, c.model, sizes, mesh.world()).micro_batch,
           .seed = c.run.seed,
           .rank = mesh.coord("dp"),
           .world = mesh.degree("dp"),
           .prefetch = c.data.prefetch,
-          .packing = c.data.packing};
+          .packing = c.data.packing,
+          .unread = sizes.sequence_chunk > 0};
 }
 
 }  // namespace ring

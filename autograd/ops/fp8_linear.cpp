@@ -3,8 +3,6 @@
 
 #include "autograd/fp8_linear.h"
 
-#include <algorithm>
-
 #include "autograd/ops/linear.h"
 #include "autograd/ops/swiglu.h"
 #include "comm/communicator.h"
@@ -44,12 +42,12 @@ bool has_own_max(const Fp8Linear& f, Fp8Shards operand) {
 template <class Write>
 Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, std::int64_t rows,
                    std::int64_t columns, Which copies, const Write& write, const Tensor& known = {}) {
-  const Fp8Blocks blocks = f.tensorwise                   ? Fp8Blocks::tensor
-                           : operand == Fp8Shards::weight ? Fp8Blocks::squares
-                                                          : Fp8Blocks::rows;
+  const auto blocks = [&](bool squares) {
+    return f.tensorwise ? Fp8Blocks::tensor : squares ? Fp8Blocks::squares : Fp8Blocks::rows;
+  };
   Fp8Copies q;
-  if (copies != Which::transposed) q.plain = empty_fp8(rows, columns, blocks, ctx);
-  if (copies != Which::plain) q.transposed = empty_fp8(columns, rows, blocks, ctx);
+  if (copies != Which::transposed) q.plain = empty_fp8(rows, columns, blocks(operand == Fp8Shards::weight), ctx);
+  if (copies != Which::plain) q.transposed = empty_fp8(columns, rows, blocks(operand != Fp8Shards::output), ctx);
   if (known.defined() && has_own_max(f, operand)) {
     write(q.plain, q.transposed, Fp8Max{known, true});
     return q;
@@ -139,24 +137,13 @@ Tensor forward(const ExecContext& ctx, const Fp8Linear& f, const LinearInputs<Te
   return product(ctx, f, x, in);  // what source_of() returned is freed
 }
 
-// Returns whether a kernel can write this product. On a stream that does not compute, only tensorwise products are
-// taken to have one, so that a plan counts the memory of the detour.
-bool has_kernel(const ExecContext& ctx, const MatmulFp8& product) {
-  if (product.a.blocks == Fp8Blocks::tensor) return true;
-  if (!ctx.stream.impl().computes()) return false;
-  return std::ranges::any_of(matmul_fp8_kernel.candidates(ctx.stream.device().backend),
-                             [&](const auto& c) { return !c.supports || c.supports(product, ctx); });
-}
-
-// Adds dy^T x, which the GEMM accumulates in f32. Some blockwise kernels write dy^T x in f32 alone.
+// Adds dy^T x. The GEMM accumulates only in f32.
 void weight_gradient(const ExecContext& ctx, const Fp8Matrix& dy, const Fp8Matrix& x, const Sink& dw) {
-  const bool adds = dw.beta != 0, f32 = dw.dst.dtype() == DType::f32;
-  if (f32 || (!adds && has_kernel(ctx, {dy, x, dw.dst}))) return matmul_fp8_kernel({dy, x, dw.dst, adds}, ctx);
-  const Tensor sum = ctx.empty(dw.dst.shape());
-  matmul_fp8_kernel({dy, x, sum}, ctx);
-  const Tensor rounded = adds ? ctx.empty(dw.dst.shape(), dw.dst.dtype()) : dw.dst;
-  cast_kernel({sum, rounded}, ctx);
-  if (adds) axpby_kernel({.x = rounded, .y = dw.dst, .out = dw.dst, .alpha = 1, .beta = dw.beta}, ctx);
+  const bool adds = dw.beta != 0;
+  if (!adds || dw.dst.dtype() == DType::f32) return matmul_fp8_kernel({dy, x, dw.dst, adds}, ctx);
+  const Tensor rounded = ctx.empty(dw.dst.shape(), dw.dst.dtype());
+  matmul_fp8_kernel({dy, x, rounded}, ctx);
+  axpby_kernel({.x = rounded, .y = dw.dst, .out = dw.dst, .alpha = 1, .beta = dw.beta}, ctx);
 }
 
 // Returns whether the backward reads the output's gradient only in FP8.
@@ -188,7 +175,7 @@ void backward(const Backward& back, const Fp8Linear& f, DType type, const Linear
     }
     if (inputs.w) {
       const Fp8Values<Tensor> x = get_all(saved.x, ctx);
-      const Fp8Blocks blocks = f.tensorwise ? Fp8Blocks::tensor : Fp8Blocks::rows;
+      const Fp8Blocks blocks = f.tensorwise ? Fp8Blocks::tensor : Fp8Blocks::squares;
       weight_gradient(ctx, dy.transposed, {x.values, x.scales, blocks}, back.sink(inputs.w, w.shape(), w.dtype()));
     }
   }

@@ -341,7 +341,8 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
                                       sequences.inv_freq.defined() ? &sequences : nullptr},
                                      layout);
   const DropoutAddress dropout = dropout_address(run, options.attention, options.heads);
-  const Attend forward{layout, options.attention, dropout, sequences.without_positions(), run.layout.cp};
+  ContextExchange* const exchange = run.layout.cp ? &run.layout.cp->of_layer(options.layer) : nullptr;
+  const Attend forward{layout, options.attention, dropout, sequences.without_positions(), exchange};
   const Parts x = final_parts(p, layout);
   const BlockSelection given = options.selection ? *options.selection : BlockSelection{};
   const PoolInputs<Tensor> pools{options.pooling.value, options.pool_gates.value};

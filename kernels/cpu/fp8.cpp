@@ -48,40 +48,34 @@ void quantize(const RowsOf<T>& x, const Block& b, const Fp8Scale& s, std::uint8_
       values[r * row_stride + c * column_stride] = scaled_e4m3(load(x[r] + c), s.factor);
 }
 
+// Quantizes tile (i, j) of x, 128 x 128 elements, into m or, if `transposed`, its transpose.
 template <class T>
-void quantize_squares(const RowsOf<T>& x, const QuantizeFp8& q, std::int64_t i, std::int64_t j) {
-  const Block b{i * kFp8Block, std::min(kFp8Block, x.count - i * kFp8Block), j * kFp8Block,
-                std::min(kFp8Block, x.width - j * kFp8Block)};
-  const bool tensorwise = q.max.value.defined();
-  const Fp8Scale s = tensorwise ? fp8_tensor_scale(*q.max.value.data<float>()) : fp8_scale(max_of(x, b));
-  // With one scale per tensor, only the first block writes it.
-  const auto scale = [&](const Fp8Matrix& m, std::int64_t row, std::int64_t column) -> float* {
-    return tensorwise && (i > 0 || j > 0) ? nullptr : m.scales.data<float>() + row * m.scales.stride(0) + column;
+void quantize_tile(const RowsOf<T>& x, const Fp8Matrix& m, const Fp8Max& max, std::int64_t i, std::int64_t j,
+                   bool transposed) {
+  if (!m.defined()) return;
+  const Block tile{i * kFp8Block, std::min(kFp8Block, x.count - i * kFp8Block), j * kFp8Block,
+                   std::min(kFp8Block, x.width - j * kFp8Block)};
+  const auto write = [&](const Block& b, const Fp8Scale& s, float* scale) {
+    const std::int64_t stride = m.values.stride(0);
+    quantize(x, b, s, m.values.data<std::uint8_t>(), transposed ? 1 : stride, transposed ? stride : 1, scale);
   };
-  if (const Fp8Matrix& m = q.out; m.defined())
-    quantize(x, b, s, m.values.data<std::uint8_t>(), m.values.stride(0), 1, scale(m, i, j));
-  if (const Fp8Matrix& m = q.transposed; m.defined())
-    quantize(x, b, s, m.values.data<std::uint8_t>(), 1, m.values.stride(0), scale(m, j, i));
-}
-
-template <class T>
-void quantize_rows(const RowsOf<T>& x, const QuantizeFp8& q, std::int64_t i, std::int64_t j) {
-  const std::int64_t row = i * kFp8Block, rows = std::min(kFp8Block, x.count - row);
-  const std::int64_t column = j * kFp8Block, columns = std::min(kFp8Block, x.width - column);
-  if (const Fp8Matrix& m = q.out; m.defined())
-    for (std::int64_t r = row; r < row + rows; ++r)
-      quantize(x, {r, 1, column, columns}, fp8_scale(max_of(x, {r, 1, column, columns})), m.values.data<std::uint8_t>(),
-               m.values.stride(0), 1, m.scales.data<float>() + j * m.scales.stride(0) + r);
-  if (const Fp8Matrix& m = q.transposed; m.defined())
-    for (std::int64_t c = column; c < column + columns; ++c)
-      quantize(x, {row, rows, c, 1}, fp8_scale(max_of(x, {row, rows, c, 1})), m.values.data<std::uint8_t>(), 1,
-               m.values.stride(0), m.scales.data<float>() + i * m.scales.stride(0) + c);
+  float* scales = m.scales.data<float>();
+  if (m.blocks == Fp8Blocks::tensor)  // only the first tile writes the scale
+    return write(tile, fp8_tensor_scale(*max.value.data<float>()), i == 0 && j == 0 ? scales : nullptr);
+  if (m.blocks == Fp8Blocks::squares)
+    return write(tile, fp8_scale(max_of(x, tile)),
+                 scales + (transposed ? j : i) * m.scales.stride(0) + (transposed ? i : j));
+  scales += (transposed ? i : j) * m.scales.stride(0) + (transposed ? tile.column : tile.row);
+  for (std::int64_t k = 0; k < (transposed ? tile.columns : tile.rows); ++k) {
+    const Block line =
+        transposed ? Block{tile.row, tile.rows, tile.column + k, 1} : Block{tile.row + k, 1, tile.column, tile.columns};
+    write(line, fp8_scale(max_of(x, line)), scales + k);
+  }
 }
 
 template <class T>
 void quantize_all(const QuantizeFp8& q, const ExecContext& ctx) {
   const auto x = rows_of<T>("quantize_fp8", "x", q.x);
-  const bool rows = (q.out.defined() ? q.out : q.transposed).blocks == Fp8Blocks::rows;
   if (q.max.value.defined() && !q.max.given) {
     float& max = *q.max.value.data<float>();
     max = std::max(max, max_of(x, {0, x.count, 0, x.width}));
@@ -89,8 +83,10 @@ void quantize_all(const QuantizeFp8& q, const ExecContext& ctx) {
   if (!q.out.defined() && !q.transposed.defined()) return;
   const std::int64_t across = fp8_blocks(x.width), blocks = fp8_blocks(x.count) * across;
   ctx.stream.pool().parallel_for(blocks, row_grain(4 * kFp8Block * kFp8Block), [&](auto begin, auto end, int) {
-    for (std::int64_t b = begin; b < end; ++b)
-      (rows ? quantize_rows<T> : quantize_squares<T>)(x, q, b / across, b % across);
+    for (std::int64_t b = begin; b < end; ++b) {
+      quantize_tile(x, q.out, q.max, b / across, b % across, false);
+      quantize_tile(x, q.transposed, q.max, b / across, b % across, true);
+    }
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 
+#include "core/checked.h"
 #include "kernels/cpu/gemm.h"
 
 namespace ring::cpu {
@@ -29,7 +30,7 @@ Sgemm load_sgemm() {
 void openblas_gemm(const Gemm& g) {
   static const Sgemm sgemm = load_sgemm();
   const auto transpose = [](bool t) { return t ? CblasTrans : CblasNoTrans; };
-  const auto size = [](std::int64_t n) { return static_cast<blasint>(n); };
+  const auto size = [](std::int64_t n) { return narrow<blasint>(n); };
   sgemm(CblasRowMajor, transpose(g.transpose_a), transpose(g.transpose_b), size(g.m), size(g.n), size(g.k), g.alpha,
         g.a, size(g.lda), g.b, size(g.ldb), g.beta, g.c, size(g.ldc));
 }

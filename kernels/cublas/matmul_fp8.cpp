@@ -34,8 +34,7 @@ struct Fp8Problem {
   std::int64_t m = 0, n = 0, k = 0, left_stride = 0, right_stride = 0, out_stride = 0;
   std::int64_t addend_stride = 0;  // of the matrix that is added to the product, or of the output if there is none
   int left_align = 0, right_align = 0, out_align = 0, addend_align = 0;
-  Fp8Blocks blocks = Fp8Blocks::rows;  // of our b; for our a it is `rows`, or `tensor` if b's is
-  bool half = false, adds = false, bias = false;
+  bool tensorwise = false, half = false, adds = false, bias = false;
   auto operator<=>(const Fp8Problem&) const = default;
 };
 const Tensor& addend(const MatmulFp8& p) { return p.residual.defined() ? p.residual : p.c; }
@@ -52,7 +51,7 @@ Fp8Problem problem_of(const MatmulFp8& p) {
           .right_align = alignment(p.a.values),
           .out_align = alignment(p.c),
           .addend_align = alignment(addend(p)),
-          .blocks = p.b.blocks,
+          .tensorwise = p.b.blocks == Fp8Blocks::tensor,
           .half = p.c.dtype() == DType::bf16,
           .adds = p.accumulate || p.residual.defined(),
           .bias = p.bias.defined()};

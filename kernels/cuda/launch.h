@@ -44,7 +44,12 @@ void launch(const ExecContext& ctx, const Launch& shape, void (*kernel)(Params..
 }
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-inline dim3 grid_of(std::int64_t x, std::int64_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y)}; }
+// Throws Error if CUDA does not support a grid of so many thread blocks.
+inline dim3 grid_of(std::int64_t x, std::int64_t y = 1) {
+  RING_CHECK(x >= 0 && x <= INT32_MAX && y >= 0 && y <= kMaxGridY, "a grid of ", x, " x ", y,
+             " thread blocks: CUDA supports ", INT32_MAX, " x ", kMaxGridY);
+  return {static_cast<unsigned>(x), static_cast<unsigned>(y)};
+}
 
 // Returns an attribute of the context's device.
 inline int device_attribute(const ExecContext& ctx, cudaDeviceAttr which) {

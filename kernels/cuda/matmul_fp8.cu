@@ -33,25 +33,23 @@ bool make_output_map(const Tensor& c, CUtensorMap& to) {
 
 bool supports(const MatmulFp8& p, const ExecContext& ctx) {
   const bool half = p.c.dtype() == DType::bf16;
-  const bool fits = p.b.blocks == Fp8Blocks::tensor || half == (p.b.blocks == Fp8Blocks::squares);
   const bool adds = p.bias.defined() || p.residual.defined();
   CUtensorMap map;
-  return p.c.numel() > 0 && p.a.values.dim(1) > 0 && fits && (!adds || (half && p.c.dim(1) % 2 == 0)) &&
-         is_hopper(ctx) && tensor_map_encoder() && make_output_map(p.c, map);
+  return p.c.numel() > 0 && p.a.values.dim(1) > 0 && (!adds || (half && p.c.dim(1) % 2 == 0)) && is_hopper(ctx) &&
+         tensor_map_encoder() && make_output_map(p.c, map);
 }
 
-template <int kWaves, Fp8Blocks kBlocks, bool kHalf>
+template <int kWaves, bool kTensorwise, bool kHalf>
 void run_tiles(const MatmulFp8& args, const ExecContext& ctx) {
-  using Memory = MatmulMemory<kWaves, kBlocks, kHalf>;
+  using Memory = MatmulMemory<kWaves, kTensorwise, kHalf>;
   MatmulParams p{};
   const bool fits = make_map(args.a.values, kDepth, Memory::kRows, true, p.a) &&
                     make_map(args.b.values, kDepth, kColumns, true, p.b) &&
-                    (!Memory::kRowScales || make_map(args.a.scales, Memory::kRows, 1, false, p.a_scales)) &&
-                    (!Memory::kColumnScales || make_map(args.b.scales, kColumns, 1, false, p.b_scales)) &&
+                    (kTensorwise || make_map(args.a.scales, Memory::kRows, 1, false, p.a_scales)) &&
                     make_output_map(args.c, p.c);
   RING_CHECK(fits, "matmul_fp8: the TMA does not support ", describe(args.a.values), " and ", describe(args.b.values));
-  p.squares = device_data<float>(args.b.scales), p.squares_stride = args.b.scales.stride(0);
   p.a_scale = device_data<float>(args.a.scales), p.b_scale = device_data<float>(args.b.scales);
+  p.b_scale_stride = args.b.scales.stride(0);
   p.blocks = static_cast<int>(fp8_blocks(args.a.values.dim(1)));
   p.tiles_down = static_cast<int>(divide_up(args.c.dim(0), Memory::kRows));
   p.tiles_across = static_cast<int>(divide_up(args.c.dim(1), kColumns));
@@ -61,7 +59,7 @@ void run_tiles(const MatmulFp8& args, const ExecContext& ctx) {
   p.residual_stride = p.residual ? args.residual.stride(0) : 0;
   const std::int64_t tiles = std::int64_t{p.tiles_down} * p.tiles_across;
   launch(ctx, {grid_of(std::min(tiles, num_multiprocessors(ctx))), kThreads, sizeof(Memory) + kAlignment},
-         matmul_fp8<kWaves, kBlocks, kHalf>, p);
+         matmul_fp8<kWaves, kTensorwise, kHalf>, p);
 }
 
 // Returns the time of the busiest SM if tiles have 128 * `waves` rows, in units of the time of a tile of 128 rows.
@@ -72,13 +70,11 @@ std::int64_t rounds(const MatmulFp8& args, int waves, const ExecContext& ctx) {
 
 template <int kWaves>
 void run_waves(const MatmulFp8& args, const ExecContext& ctx) {
-  switch (args.b.blocks) {
-    case Fp8Blocks::rows: return run_tiles<kWaves, Fp8Blocks::rows, false>(args, ctx);
-    case Fp8Blocks::squares: return run_tiles<kWaves, Fp8Blocks::squares, true>(args, ctx);
-    default: break;
-  }
   const bool half = args.c.dtype() == DType::bf16;
-  (half ? run_tiles<kWaves, Fp8Blocks::tensor, true> : run_tiles<kWaves, Fp8Blocks::tensor, false>)(args, ctx);
+  if (args.b.blocks == Fp8Blocks::tensor)
+    (half ? run_tiles<kWaves, true, true> : run_tiles<kWaves, true, false>)(args, ctx);
+  else
+    (half ? run_tiles<kWaves, false, true> : run_tiles<kWaves, false, false>)(args, ctx);
 }
 
 // Chooses the tile size: large tiles read less of the operands, small ones leave fewer SMs idle.

@@ -1,8 +1,6 @@
 #pragma once
-// FP8 quantization by tiles of 128 x 128 elements, one tile per thread block. There are three kinds of scales:
-// - one per 128 elements of a row and, in the transpose, of a column
-// - one per tile
-// - one for the whole tensor
+// FP8 quantization by tiles of 128 x 128 elements, one tile per thread block. Scales are tensorwise, or those of one of
+// the operands of a linear layer.
 
 #include "kernels/cuda/device/raise_max.cuh"
 #include "kernels/cuda/device/vec.cuh"
@@ -15,6 +13,13 @@ constexpr int kSide = static_cast<int>(kFp8Block);
 constexpr int kEach = 8;                // a thread has kEach x kEach elements of a tile
 constexpr int kAcross = kSide / kEach;  // threads along each side of a tile
 static_assert(kAcross * kAcross == kBlock);
+
+// The blocks that have a scale, in `out` and in the transpose.
+enum class Operand : std::uint8_t {
+  input,     // 128 elements of a row; a tile
+  gradient,  // 128 elements of a row; 128 elements of a column
+  weight,    // a tile, in both
+};
 
 // The matrix to quantize, and its destinations.
 struct QuantizeParams {
@@ -117,7 +122,7 @@ __device__ inline Floats<kEach> unpack_codes(uint2 codes, float scale) {
           high.x * scale, high.y * scale, high.z * scale, high.w * scale};
 }
 
-// A thread's elements of a tile that has a scale for each row and, in the transpose, for each column.
+// A thread's elements of a tile.
 template <class T>
 struct ThreadTile : Place {
   const QuantizeParams& p;
@@ -230,13 +235,34 @@ struct ThreadMax {
   }
   __device__ float row(int r) const { return rows[r / Word::kCount].at(r); }
   __device__ float column(int c) const { return columns[c / Word::kCount].at(c); }
+  __device__ Word all() const {
+    Word word;
+#pragma unroll
+    for (const Word& row : rows) word.add(row.bits);
+    return word;
+  }
 };
 
-// Writes a tile with a scale for each row of 128 elements and, in the transpose, for each column of 128.
+// Writes a tile with a scale for each row. Raises max.rows to the maxima of whole rows.
 template <class T>
-__device__ void write_tile(const QuantizeParams& p, ThreadTile<T>& t, TileMemory& m) {
-  ThreadMax max(t);
-  t.keep_packed();
+__device__ void write_rows(const QuantizeParams& p, const ThreadTile<T>& t, ThreadMax<T>& max) {
+#pragma unroll
+  for (auto& word : max.rows)
+#pragma unroll
+    for (int distance = kAcross / 2; distance > 0; distance /= 2) word.add_over_lanes(distance);
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) {
+    const Fp8Scale s = fp8_scale(max.row(r));
+    t.write_row(r, s.factor);
+    if (t.across == 0 && t.row() + r < p.rows)
+      p.out.scales[t.block_column * p.out.scale_stride + t.row() + r] = s.scale;
+  }
+}
+
+// Writes a tile with a scale for each row and, in the transpose, for each column.
+template <class T>
+__device__ void write_gradient(const QuantizeParams& p, ThreadTile<T>& t, ThreadMax<T>& max) {
+  __shared__ TileMemory m;
   if (p.transposed.values) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
 #pragma unroll
@@ -248,19 +274,7 @@ __device__ void write_tile(const QuantizeParams& p, ThreadTile<T>& t, TileMemory
                                                                           max.column(c + 2), max.column(c + 3)};
     }
   }
-  if (p.out.values) {
-#pragma unroll
-    for (auto& word : max.rows)
-#pragma unroll
-      for (int distance = kAcross / 2; distance > 0; distance /= 2) word.add_over_lanes(distance);
-#pragma unroll
-    for (int r = 0; r < kEach; ++r) {
-      const Fp8Scale s = fp8_scale(max.row(r));
-      t.write_row(r, s.factor);
-      if (t.across == 0 && t.row() + r < p.rows)
-        p.out.scales[t.block_column * p.out.scale_stride + t.row() + r] = s.scale;
-    }
-  }
+  if (p.out.values) write_rows(p, t, max);
   if (!p.transposed.values) return;
   t.keep_packed();
   __syncthreads();
@@ -322,17 +336,42 @@ struct ThreadCodes {
   }
 };
 
-// Writes a tile that has one scale, and its transpose: columns from first_column up to `end` or the tile's end.
-__device__ inline void write_tile(const QuantizeParams& p, const Place& at, const ThreadCodes& codes,
-                                  std::int64_t first_column, std::int64_t end, TransposedTile& staged) {
-  if (p.out.values) {
+// Write the codes of a tile, or of its transpose: columns from first_column up to `end` or the tile's end.
+__device__ inline void write_rows(const QuantizeParams& p, const Place& at, const ThreadCodes& codes,
+                                  std::int64_t first_column, std::int64_t end) {
+  if (!p.out.values) return;
 #pragma unroll
-    for (int r = 0; r < kEach; ++r) write_codes(p, at.row() + r, first_column + at.across * kEach, end, codes.rows[r]);
-  }
+  for (int r = 0; r < kEach; ++r) write_codes(p, at.row() + r, first_column + at.across * kEach, end, codes.rows[r]);
+}
+__device__ inline void write_transposed(const QuantizeParams& p, const Place& at, const ThreadCodes& codes,
+                                        std::int64_t first_column, std::int64_t end, TransposedTile& staged) {
   if (!p.transposed.values) return;
   codes.stage_columns(staged, at);
   __syncthreads();
   write_columns(p, staged, at.block_row * kSide, first_column, end);
+}
+
+// Writes a tile with one scale in the transpose. In `out`, each row has a scale if kRows is true; otherwise the tile
+// has the same scale as in the transpose.
+template <bool kRows, class T>
+__device__ void write_square(const QuantizeParams& p, ThreadTile<T>& t, ThreadMax<T>& max) {
+  __shared__ TransposedTile staged;
+  if (kRows) {
+    if (p.out.values) write_rows(p, t, max);
+    if (!p.transposed.values) return;
+    t.keep_packed();
+  }
+  const Fp8Scale s = fp8_scale(max_of_block(max.all()));
+  if (threadIdx.x == 0) {
+    if (!kRows && p.out.values) p.out.scales[t.block_row * p.out.scale_stride + t.block_column] = s.scale;
+    if (p.transposed.values) p.transposed.scales[t.block_column * p.transposed.scale_stride + t.block_row] = s.scale;
+  }
+  ThreadCodes codes;
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) codes.rows[r] = pack_codes(unpack(t.rows[r]), s.factor);
+  const std::int64_t first = t.block_column * kSide;
+  if (!kRows) write_rows(p, t, codes, first, p.columns);
+  write_transposed(p, t, codes, first, p.columns, staged);
 }
 
 // Replaces infinities by NaN: the conversion to e4m3 keeps NaN but saturates infinities.
@@ -365,12 +404,16 @@ struct Elements {
 template <class Source>
 inline constexpr int kResident = sizeof(typename Source::Type) == 2 ? 3 : 2;
 
-template <class Source>
+template <Operand kOperand, class Source>
 __global__ void __launch_bounds__(kBlock, kResident<Source>)
-    quantize_rows(const Source source, const QuantizeParams p) {
-  __shared__ TileMemory m;
+    quantize_blocks(const Source source, const QuantizeParams p) {
   ThreadTile<typename Source::Type> t(source, p);
-  write_tile(p, t, m);
+  ThreadMax max(t);
+  t.keep_packed();
+  if constexpr (kOperand == Operand::gradient)
+    write_gradient(p, t, max);
+  else
+    write_square<kOperand == Operand::input>(p, t, max);
 }
 
 // Number of parts of a source's matrix that packs() computes at once.
@@ -417,8 +460,11 @@ __global__ void __launch_bounds__(kBlock, kResident<Source>)
       if (scale) *scale = s.scale;
   const std::int64_t width = p.columns / kParts;
 #pragma unroll
-  for (int part = 0; part < kParts; ++part)
-    write_tile(p, at, codes[part], part * width + at.block_column * kSide, (part + 1) * width, staged[part]);
+  for (int part = 0; part < kParts; ++part) {
+    const std::int64_t first = part * width + at.block_column * kSide, end = (part + 1) * width;
+    write_rows(p, at, codes[part], first, end);
+    write_transposed(p, at, codes[part], first, end, staged[part]);
+  }
 }
 
 // Returns the parameters of an op `a` whose outputs are in FP8.
@@ -442,11 +488,11 @@ void launch_tiles(const ExecContext& ctx, void (*kernel)(const Source, const Qua
   if (tiles > 0) launch(ctx, {grid_of(tiles)}, kernel, source, p);
 }
 
-// Quantizes a source with one scale per row of a tile or, if p.max is set, with one scale for the tensor (tensorwise).
-// If this takes two passes, the second one begins at the tiles with which the first one ended, which are still in L2.
-template <class Source>
+// Quantizes a source like this operand or, if p.max is set, with one scale for the tensor (tensorwise). If this takes
+// two passes, the second one begins at the tiles with which the first one ended, which are still in L2.
+template <Operand kOperand, class Source>
 void launch_quantize(const ExecContext& ctx, const Source& source, QuantizeParams p) {
-  if (!p.max) return launch_tiles(ctx, quantize_rows<Source>, source, p);
+  if (!p.max) return launch_tiles(ctx, quantize_blocks<kOperand, Source>, source, p);
   p.tiles_across = static_cast<unsigned>(fp8_blocks(p.columns / parts_of<Source>()));
   if (!p.given) launch_tiles(ctx, max_of_source<Source>, source, p);
   p.first_to_last = !p.given;

@@ -68,7 +68,7 @@ void run_norm(const RmsNormFp8& a, const ExecContext& ctx) {
     launch(ctx, {grid_of(divide_up(rows, kWarps))}, row_rstd<T>, source, rows, columns, a.eps, rstd,
            p.given ? nullptr : p.max);
     if (!p.max)
-      launch_tiles(ctx, quantize_rows<Normed<T>>, source, p);
+      launch_tiles(ctx, quantize_blocks<Operand::input, Normed<T>>, source, p);
     else if (p.out.values || p.transposed.values)
       launch_tiles(ctx, quantize_tensor<Normed<T>>, source, p);
   });

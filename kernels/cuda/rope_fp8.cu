@@ -75,7 +75,7 @@ void run(const RopeFp8& a, const ExecContext& ctx) {
          sines);
   visit_float(op, a.x.dtype(), [&]<class T>() {
     const bool packed = made_of_packs(device_rows<T>(op, "x", a.x)) && half % kEach == 0;
-    launch_quantize(
+    launch_quantize<Operand::gradient>(
         ctx, Rotated<T>{device_data<T>(a.x), a.x.stride(0), a.heads * 2 * half, static_cast<int>(half), cosines, sines},
         quantize_params(a, rows, a.x.dim(1), packed));
   });

@@ -126,7 +126,7 @@ void run_swiglu(const SwiGluFp8& a, const ExecContext& ctx) {
   visit_float(op, a.gate_up.defined() ? a.gate_up.dtype() : a.dtype, [&]<class T>() {
     with_gate_up<T>(op, a, [&]<class GateUp>(const GateUp& in, bool packed) {
       const std::int64_t rows = (a.gate_up.defined() ? a.gate_up : a.fp8_gate_up.values).dim(0);
-      launch_quantize(ctx, Gated<GateUp>{in}, quantize_params(a, rows, in.width, packed));
+      launch_quantize<Operand::input>(ctx, Gated<GateUp>{in}, quantize_params(a, rows, in.width, packed));
     });
   });
 }
@@ -137,8 +137,8 @@ void run_swiglu_backward(const SwiGluBackwardFp8& a, const ExecContext& ctx) {
   visit_float(op, a.dy.dtype(), [&]<class T>() {
     with_gate_up<T>(op, a, [&]<class GateUp>(const GateUp& in, bool packed) {
       const bool all_packed = packed && made_of_packs(device_rows<T>(op, "dy", a.dy));
-      launch_quantize(ctx, GatedGradient<GateUp>{in, device_data<T>(a.dy), a.dy.stride(0)},
-                      quantize_params(a, a.dy.dim(0), 2 * in.width, all_packed));
+      launch_quantize<Operand::gradient>(ctx, GatedGradient<GateUp>{in, device_data<T>(a.dy), a.dy.stride(0)},
+                                         quantize_params(a, a.dy.dim(0), 2 * in.width, all_packed));
     });
   });
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/upload.h"
+
 namespace ring {
 namespace {
 
@@ -45,36 +47,61 @@ ContextBatches::ContextBatches(Communicator& group, ContextLayout layout, Contex
   if (!whole()) exchange_ = make_context_parallel(group, schedule, ring);
 }
 
-Batch ContextBatches::part(const Batch& all) const {
+ContextBatches::ContextBatches(ContextLayout layout, const ExecContext& ctx, std::size_t host_limit)
+    : layout_(std::move(layout)), chunked_(std::make_unique<ChunkedContext>(ctx, host_limit)) {}
+
+std::int64_t ContextBatches::tokens() const { return chunked_ ? layout_.length() : layout_.tokens_of_rank(rank_); }
+
+std::int64_t ContextBatches::tokens_before(int chunk) const {
+  std::int64_t sum = 0;
+  for (int c = 0; c < chunk; ++c) sum += layout_.tokens_of_rank(c);
+  return sum;
+}
+
+Batch ContextBatches::tokens_of(const Batch& all, int part) const {
   if (whole()) return all;
   const auto rows = static_cast<std::int64_t>(all.sample_indices.size());
-  const auto take = [&](const std::vector<std::int32_t>& v) { return taken(v, layout_, rank_, rows); };
+  const auto take = [&](const std::vector<std::int32_t>& v) { return taken(v, layout_, part, rows); };
   Batch b;
-  b.inputs = take(all.inputs), b.targets = take(all.targets), b.positions = take(all.positions);
+  if (all.unread) {
+    const ContextLayout::Chunk held = layout_.chunks(part).front();
+    b.inputs.resize(static_cast<std::size_t>(held.end - held.begin)), b.targets.resize(b.inputs.size());
+    all.unread->read(held.begin, b.inputs, b.targets);
+  } else {
+    b.inputs = take(all.inputs), b.targets = take(all.targets), b.positions = take(all.positions);
+  }
   b.sample_indices = all.sample_indices, b.sources = all.sources;
   b.starts = all.starts, b.lengths = all.lengths;
   b.valid_targets = std::count_if(b.targets.begin(), b.targets.end(), [](std::int32_t t) { return t >= 0; });
   return b;
 }
 
-Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, const ExecContext& ctx) const {
+Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, const ExecContext& ctx, int chunk) const {
   const auto rows = static_cast<std::int64_t>(b.sample_indices.size());
   const bool packed = !b.positions.empty();
   if (whole())
     return packed ? Sequences::packed(b.starts, b.lengths, layout_.length(), positions)
                   : Sequences::uniform(rows, layout_.length(), ctx);
-  auto shards = std::make_shared<const ContextShards>(layout_.shards(rank_, rows, documents_of(b, layout_.length())));
+  const int index = part_of(chunk);
+  auto shards = std::make_shared<const ContextShards>(layout_.shards(index, rows, documents_of(b, layout_.length())));
   if (packed) return Sequences::sharded(std::move(shards), positions);
+  return Sequences::sharded(std::move(shards), positions_of_part(index, rows, ctx));
+}
+
+// Returns the position in its row of each token of a part.
+Tensor ContextBatches::positions_of_part(int part, std::int64_t rows, const ExecContext& ctx) const {
+  if (!ctx.stream.impl().computes()) return ctx.empty({rows * layout_.tokens_of_rank(part)}, DType::i32);
   std::vector<std::int32_t> places;
-  for_held(layout_, rank_, rows, [&](std::int64_t first, std::int64_t count) {
+  places.reserve(static_cast<std::size_t>(rows * layout_.tokens_of_rank(part)));
+  for_held(layout_, part, rows, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i)
       places.push_back(static_cast<std::int32_t>((first + i) % layout_.length()));
   });
-  return Sequences::sharded(std::move(shards), from_host(places, ctx.stream));
+  return upload(places, ctx.stream);
 }
 
 void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
-  if (whole() || rows_.count(rows)) return;
+  if (whole() || chunked_ || rows_.count(rows)) return;
   std::vector<std::int32_t> held;
   for_held(layout_, rank_, rows, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) held.push_back(static_cast<std::int32_t>(first + i));
@@ -82,8 +109,15 @@ void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
   rows_[rows] = from_host(held, ctx.stream, Lifetime::run);
 }
 
-void ContextBatches::set_up_run(Run& run, std::int64_t rows) {
+// The token rows of a chunk are adjacent, since a micro-batch that is split into chunks has a single sequence row.
+void ContextBatches::set_up_run(Run& run, std::int64_t rows, int chunk) {
   if (whole()) return;
+  if (chunked_) {
+    RING_CHECK(rows == 1, "a micro-batch in chunks has ", rows, " rows, expected one");
+    run.first_row += tokens_before(chunk);
+    run.layout.cp = chunked_.get();
+    return;
+  }
   reserve(rows, run.ctx);
   run.layout.rows = rows_.at(rows);
   run.layout.cp = exchange_.get();

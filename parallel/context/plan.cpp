@@ -22,7 +22,10 @@ std::vector<Span> parts_of(const std::vector<LocalRows>& held, const std::vector
   std::vector<Span> parts;
   std::size_t d = 0;
   for (const LocalRows& h : held) {
-    while (d < documents.size() && documents[d].first + documents[d].count <= h.global) ++d;
+    const auto ends_before = [&](const Span& s) { return s.first + s.count <= h.global; };
+    d = static_cast<std::size_t>(
+        std::partition_point(documents.begin() + static_cast<std::ptrdiff_t>(d), documents.end(), ends_before) -
+        documents.begin());
     for (std::size_t i = d; i < documents.size() && documents[i].first < h.global + h.count; ++i) {
       const Span& all = documents[i];
       const std::int32_t begin = std::max(all.first, h.global),

@@ -93,7 +93,7 @@ TEST(BenchProducts, PrintsEachLinearLayerAndTheBlock) {
   EXPECT_EQ(end.code, 0) << end.output;
   for (const char* text :
        {"32 tokens", "qkv: 96 outputs, 32 inputs", "gate and up: 192 outputs, 32 inputs", "down: 32 outputs, 96 inputs",
-        "e4m3[32x192x32]w", "e4m3[192x32x32]+c", "e4m3[32x192x32]t", "e4m3[192x32x32]t+c", "f32[32,192]",
+        "e4m3[32x192x32]w", "e4m3[192x32x32]w+c", "e4m3[32x192x32]t", "e4m3[192x32x32]t+c", "f32[32,192]",
         "then quantize us", "fp8_blocks us", "fp8_tensor us", "\nswiglu gradient ", "\nrope gradient ", "\nblock "})
     EXPECT_NE(end.output.find(text), std::string::npos) << text << "\n" << end.output;
 }

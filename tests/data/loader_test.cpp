@@ -246,6 +246,50 @@ TEST(Loader, AFarSampleIsReachedDirectly) {
   EXPECT_EQ(loader.next().sample_indices[0], std::int64_t{1} << 40);
 }
 
+// Returns the tokens of an unread row, read in parts of n.
+std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>> read_in_parts(const Batch& b, std::size_t row,
+                                                                              std::size_t n) {
+  std::vector<std::int32_t> inputs(row), targets(row);
+  for (std::size_t at = 0; at < row; at += n) {
+    const std::size_t count = std::min(n, row - at);
+    b.unread->read(static_cast<std::int64_t>(at), std::span(inputs).subspan(at, count),
+                   std::span(targets).subspan(at, count));
+  }
+  return {inputs, targets};
+}
+
+TEST(Loader, UnreadRowsHaveTheTokensOfReadOnes) {
+  TempFolder folder;
+  const Corpora corpora = open_corpus(write_corpus(folder / "c.h5", counting(1000, 251), {}));
+  const LoaderOptions options{.context = 64, .seed = 3, .prefetch = 2};
+  LoaderOptions unread = options;
+  unread.unread = true;
+  Loader whole(corpora, options), parts(corpora, unread);
+  for (int i = 0; i < 20; ++i) {
+    const Batch a = whole.next(), b = parts.next();
+    ASSERT_TRUE(b.unread);
+    EXPECT_TRUE(b.inputs.empty());
+    EXPECT_EQ(read_in_parts(b, 64, 17), std::pair(a.inputs, a.targets));
+    EXPECT_EQ(b.valid_targets, a.valid_targets);
+    EXPECT_EQ(b.sample_indices, a.sample_indices);
+    EXPECT_EQ(count_targets_by_source(b, 1), count_targets_by_source(a, 1));
+  }
+}
+
+TEST(ValidationSet, UnreadRowsHaveTheTokensOfReadOnes) {
+  TempFolder folder;
+  const Corpora corpora = open_corpus(write_corpus(folder / "c.h5", counting(50), counting(1000, 251)));
+  LoaderOptions options{.context = 64, .rank = 1, .world = 2, .prefetch = 0};
+  const ValidationSet whole(corpora, options);
+  options.unread = true;
+  const ValidationSet parts(corpora, options);
+  for (std::int64_t i = 0; i < whole.batches(); ++i) {  // the last window is shorter, or missing on this rank
+    const Batch a = whole.batch(i), b = parts.batch(i);
+    EXPECT_EQ(read_in_parts(b, 64, 20), std::pair(a.inputs, a.targets)) << i;
+    EXPECT_EQ(b.valid_targets, a.valid_targets);
+  }
+}
+
 TEST(ValidationSet, VisitsEveryTargetOnceInOrder) {
   TempFolder folder;
   for (std::size_t n : {2, 9, 10, 11, 100, 101, 102, 109}) {

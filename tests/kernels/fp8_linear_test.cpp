@@ -17,7 +17,7 @@ struct LinearResults {
 };
 
 LinearResults oracle(const Values& x, const Values& w, const Values& b, const Values& r, const Values& dy,
-                     const Values& dy_by_column, const Values& x_by_column) {
+                     const Values& dy_by_column, const Values& x_by_square) {
   LinearResults all{Values(kN * kM), Values(kN * kK), Values(kM * kK), Values(kM)};
   for (std::size_t n = 0; n < kN; ++n)
     for (std::size_t m = 0; m < kM; ++m) {
@@ -25,7 +25,7 @@ LinearResults oracle(const Values& x, const Values& w, const Values& b, const Va
       for (std::size_t k = 0; k < kK; ++k) {
         sum += x[n * kK + k] * w[m * kK + k];
         all.dx[n * kK + k] += 2 * dy[n * kM + m] * w[m * kK + k];
-        all.dw[m * kK + k] += 2 * dy_by_column[n * kM + m] * x_by_column[n * kK + k];
+        all.dw[m * kK + k] += 2 * dy_by_column[n * kM + m] * x_by_square[n * kK + k];
       }
       all.y[n * kM + m] = sum;
     }
@@ -91,7 +91,7 @@ TEST_P(Fp8LinearOp, MultipliesQuantizedOperands) {
     };
     const LinearResults want =
         oracle(decoded(in.x, kX, 1, 128), decoded(in.w, kW, 128, 128), in.b, in.r, decoded(in.dy, kDy, 1, 128),
-               decoded(in.dy, kDy, 128, 1), decoded(in.x, kX, 128, 1));
+               decoded(in.dy, kDy, 128, 1), decoded(in.x, kX, 128, 128));
     const LinearResults got = run_op(in, {.tensorwise = tensorwise}, false);
     expect_all(got, want, GetParam().tolerance);
     const LinearResults recomputed = run_op(in, {.tensorwise = tensorwise}, true);

@@ -6,7 +6,24 @@
 namespace ring::test {
 namespace {
 
-constexpr Fp8Blocks kForms[] = {Fp8Blocks::rows, Fp8Blocks::tensor};
+constexpr Fp8Blocks kForms[] = {Fp8Blocks::rows, Fp8Blocks::tensor};  // of `out`
+
+// Returns the blocks of the op's transposed output: forwards write the input of a linear layer, backwards a gradient.
+template <class Args>
+Fp8Blocks transposed_blocks(Fp8Blocks out) {
+  constexpr bool kInput = std::is_same_v<Args, RmsNormFp8> || std::is_same_v<Args, SwiGluFp8>;
+  return out == Fp8Blocks::rows && kInput ? Fp8Blocks::squares : out;
+}
+
+// Index of the scale of element (row, column) in a matrix with `rows` rows and `columns` columns.
+std::size_t scale_index(Fp8Blocks blocks, const Extents& e, std::int64_t row, std::int64_t column) {
+  switch (blocks) {
+    case Fp8Blocks::rows: return static_cast<std::size_t>(column / kFp8Block * e.rows + row);
+    case Fp8Blocks::squares:
+      return static_cast<std::size_t>(row / kFp8Block * fp8_blocks(e.columns) + column / kFp8Block);
+    default: return 0;
+  }
+}
 
 // Returns the dequantized values of a matrix, row by row.
 Values decoded(const Fp8Matrix& m, const ExecContext& ctx) {
@@ -16,7 +33,7 @@ Values decoded(const Fp8Matrix& m, const ExecContext& ctx) {
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < columns; ++c)
       v.push_back(e4m3_value(host.values[static_cast<std::size_t>(r * columns + c)]) *
-                  host.scales[m.blocks == Fp8Blocks::tensor ? 0 : static_cast<std::size_t>(c / kFp8Block * rows + r)]);
+                  host.scales[scale_index(m.blocks, {rows, columns}, r, c)]);
   return v;
 }
 
@@ -24,26 +41,25 @@ Values decoded(const Fp8Matrix& m, const ExecContext& ctx) {
 // block's largest element is at least 1.75 * 2^7 scales. `error`: error of the op's own arithmetic.
 void expect_fp8_of(const Fp8Matrix& got, const Values& want, double error, const ExecContext& ctx) {
   const std::int64_t rows = got.values.dim(0), columns = got.values.dim(1);
-  const bool tensorwise = got.blocks == Fp8Blocks::tensor;
   const Values values = decoded(got, ctx);
   ASSERT_EQ(values.size(), want.size());
-  double of_tensor = 0;
-  for (const double v : want) of_tensor = std::isnan(v) ? of_tensor : std::max(of_tensor, std::abs(v));
-  for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t first = 0; first < columns; first += kFp8Block) {
-      const auto begin = static_cast<std::size_t>(r * columns + first);
-      const auto end = static_cast<std::size_t>(r * columns + std::min(first + kFp8Block, columns));
-      double max = tensorwise ? of_tensor : 0;
-      for (std::size_t i = begin; i < end; ++i) max = std::isnan(want[i]) ? max : std::max(max, std::abs(want[i]));
-      for (std::size_t i = begin; i < end; ++i) {
-        if (std::isnan(want[i])) {
-          ASSERT_TRUE(std::isnan(values[i])) << "row " << r << ", element " << i;
-          continue;
-        }
-        const double bound = std::abs(want[i]) * (1.0 / 16 + error) + max * (1.0 / (224 * 1024) + error);
-        ASSERT_LE(std::abs(values[i] - want[i]), bound) << "row " << r << ", element " << i << ", expected " << want[i];
-      }
+  Values max(static_cast<std::size_t>(got.scales.numel()));  // of each block
+  const auto each = [&](const auto& f) {
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c)
+        f(static_cast<std::size_t>(r * columns + c), max[scale_index(got.blocks, {rows, columns}, r, c)]);
+  };
+  each([&](std::size_t i, double& of_block) {
+    if (!std::isnan(want[i])) of_block = std::max(of_block, std::abs(want[i]));
+  });
+  each([&](std::size_t i, double of_block) {
+    if (std::isnan(want[i])) {
+      ASSERT_TRUE(std::isnan(values[i])) << "element " << i;
+      return;
     }
+    const double bound = std::abs(want[i]) * (1.0 / 16 + error) + of_block * (1.0 / (224 * 1024) + error);
+    ASSERT_LE(std::abs(values[i] - want[i]), bound) << "element " << i << ", expected " << want[i];
+  });
 }
 
 class Fp8Producers : public Fp8 {
@@ -61,7 +77,7 @@ class Fp8Producers : public Fp8 {
   template <class Args>
   static void set_outputs(Args& args, const Extents& e, Fp8Blocks blocks, const ExecContext& ctx) {
     args.out = empty_fp8(e.rows, e.columns, blocks, ctx);
-    args.transposed = empty_fp8(e.columns, e.rows, blocks, ctx);
+    args.transposed = empty_fp8(e.columns, e.rows, transposed_blocks<Args>(blocks), ctx);
     args.max = {blocks == Fp8Blocks::tensor ? ctx.zeros({1}) : Tensor{}};
   }
 
@@ -76,7 +92,7 @@ class Fp8Producers : public Fp8 {
       expect_fp8_of(args.transposed, transposed(want, e.rows, e.columns), error(), ctx);
       then(args);
       Args alone = args;
-      alone.out = {}, alone.transposed = empty_fp8(e.columns, e.rows, blocks, ctx);
+      alone.out = {}, alone.transposed = empty_fp8(e.columns, e.rows, args.transposed.blocks, ctx);
       run(alone, ctx);
       EXPECT_EQ(read(alone.transposed, ctx), read(args.transposed, ctx));
       if (blocks == Fp8Blocks::tensor) expect_same_in_two_calls(run, args, e, ctx);

@@ -76,6 +76,27 @@ TEST_P(Fp8, QuantizesRowsAndTheirTranspose) {
   }
 }
 
+// The blocks of a layer's input: a transpose in square blocks does not change the rows.
+TEST_P(Fp8, QuantizesRowsAndATransposeInSquares) {
+  for (const Extents& e : kExtents) {
+    SCOPED_TRACE(str(e.rows, " x ", e.columns));
+    const ExecContext ctx = context();
+    const Values x = planted(e, GetParam().dtype, false);
+    const QuantizeFp8 q{make(e, x, ctx), empty_fp8(e.rows, e.columns, Fp8Blocks::rows, ctx),
+                        empty_fp8(e.columns, e.rows, Fp8Blocks::squares, ctx)};
+    quantize_fp8_kernel(q, ctx);
+    const Quantized by_row = quantized(x, e, 1, kFp8Block), by_square = quantized(x, e, kFp8Block, kFp8Block);
+    EXPECT_EQ(read(q.out, ctx),
+              (HostFp8{by_row.values, floats(transposed(by_row.scales, e.rows, fp8_blocks(e.columns)))}));
+    const HostFp8 want{transposed(by_square.values, e.rows, e.columns),
+                       floats(transposed(by_square.scales, fp8_blocks(e.rows), fp8_blocks(e.columns)))};
+    EXPECT_EQ(read(q.transposed, ctx), want);
+    const Fp8Matrix alone = empty_fp8(e.columns, e.rows, Fp8Blocks::squares, ctx);
+    quantize_fp8_kernel({q.x, {}, alone}, ctx);
+    EXPECT_EQ(read(alone, ctx), want);
+  }
+}
+
 TEST_P(Fp8, QuantizesSquaresWhoseTransposeSharesTheScales) {
   for (const Extents& e : kExtents) {
     SCOPED_TRACE(str(e.rows, " x ", e.columns));
@@ -182,14 +203,14 @@ TEST_P(Fp8Products, WithAWeightAreThoseOfTheQuantizedOperands) {
   }
 }
 
-TEST_P(Fp8Products, OfRowsAddUpInF32) {
+TEST_P(Fp8Products, AddUpInF32) {
   for (const Product& p : products(GetParam().backend)) {
     SCOPED_TRACE(str(p.m, " x ", p.n, " x ", p.k));
     const ExecContext ctx = context();
     const Values a = planted({p.m, p.k}, DType::f32, true), b = planted({p.n, p.k}, DType::f32, true);
     const Values left = quantized(a, {p.m, p.k}, 1, kFp8Block).decoded;
-    const Values right = quantized(b, {p.n, p.k}, 1, kFp8Block).decoded;
-    MatmulFp8 product{quantize(a, p.m, p.k, Fp8Blocks::rows, ctx), quantize(b, p.n, p.k, Fp8Blocks::rows, ctx),
+    const Values right = quantized(b, {p.n, p.k}, kFp8Block, kFp8Block).decoded;
+    MatmulFp8 product{quantize(a, p.m, p.k, Fp8Blocks::rows, ctx), quantize(b, p.n, p.k, Fp8Blocks::squares, ctx),
                       ctx.empty({p.m, p.n})};
     with_each_kernel(matmul_fp8_kernel, product, ctx, [&](const auto& run) {
       product.c = ctx.empty({p.m, p.n});
@@ -254,15 +275,18 @@ TEST(Fp8Arguments, AreChecked) {
   const ExecContext ctx{Stream::cpu(1)};
   const Fp8Matrix rows = empty_fp8(8, 16, Fp8Blocks::rows, ctx), squares = empty_fp8(8, 16, Fp8Blocks::squares, ctx);
   EXPECT_THROW(quantize_fp8_kernel({ctx.zeros({8, 17}), rows, {}}, ctx), Error);
-  EXPECT_THROW(quantize_fp8_kernel({ctx.zeros({8, 16}), rows, empty_fp8(16, 8, Fp8Blocks::squares, ctx)}, ctx), Error);
-  EXPECT_THROW(matmul_fp8_kernel({squares, rows, ctx.zeros({8, 8})}, ctx), Error);
-  EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 9})}, ctx), Error);
-  EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}, DType::bf16), true}, ctx), Error);
-  EXPECT_NO_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}), false, ctx.zeros({8}), ctx.zeros({8, 8})}, ctx));
-  EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}), true, ctx.zeros({8})}, ctx), Error);
-  EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}), false, ctx.zeros({7})}, ctx), Error);
-  EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}), false, {}, ctx.zeros({8, 9})}, ctx), Error);
+  const Fp8Matrix columns = empty_fp8(16, 8, Fp8Blocks::rows, ctx);
+  EXPECT_THROW(quantize_fp8_kernel({ctx.zeros({8, 16}), squares, columns}, ctx), Error);
+  EXPECT_THROW(matmul_fp8_kernel({squares, squares, ctx.zeros({8, 8})}, ctx), Error);
+  EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8})}, ctx), Error);
+  EXPECT_THROW(matmul_fp8_kernel({rows, squares, ctx.zeros({8, 9})}, ctx), Error);
+  EXPECT_THROW(matmul_fp8_kernel({rows, squares, ctx.zeros({8, 8}, DType::bf16), true}, ctx), Error);
+  EXPECT_NO_THROW(matmul_fp8_kernel({rows, squares, ctx.zeros({8, 8}), false, ctx.zeros({8}), ctx.zeros({8, 8})}, ctx));
+  EXPECT_THROW(matmul_fp8_kernel({rows, squares, ctx.zeros({8, 8}), true, ctx.zeros({8})}, ctx), Error);
+  EXPECT_THROW(matmul_fp8_kernel({rows, squares, ctx.zeros({8, 8}), false, ctx.zeros({7})}, ctx), Error);
+  EXPECT_THROW(matmul_fp8_kernel({rows, squares, ctx.zeros({8, 8}), false, {}, ctx.zeros({8, 9})}, ctx), Error);
   EXPECT_THROW(rms_norm_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({16}), ctx.zeros({8}), squares}, ctx), Error);
+  EXPECT_THROW(rms_norm_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({16}), ctx.zeros({8}), {}, columns}, ctx), Error);
   EXPECT_THROW(rms_norm_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({15}), ctx.zeros({8}), rows}, ctx), Error);
   EXPECT_THROW(swiglu_fp8_kernel({ctx.zeros({8, 16}), rows}, ctx), Error);
   EXPECT_THROW(swiglu_backward_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({8, 9}), rows}, ctx), Error);
@@ -275,6 +299,12 @@ TEST(Fp8Arguments, AreChecked) {
   EXPECT_THROW(swiglu_backward_fp8_kernel({{}, ctx.zeros({8, 127}), gate_up, {}, {}, gate_up}, ctx), Error);
   EXPECT_THROW(dequantize_fp8_kernel({squares, ctx.zeros({8, 16})}, ctx), Error);
   EXPECT_THROW(dequantize_fp8_kernel({rows, ctx.zeros({8, 17})}, ctx), Error);
+  const Fp8Matrix tall_rows = empty_fp8(256, 8, Fp8Blocks::rows, ctx);
+  const Fp8Matrix tall_squares = empty_fp8(256, 8, Fp8Blocks::squares, ctx);
+  EXPECT_NO_THROW(swiglu_backward_fp8_kernel({ctx.zeros({8, 256}), ctx.zeros({8, 128}), {}, tall_rows}, ctx));
+  EXPECT_THROW(swiglu_backward_fp8_kernel({ctx.zeros({8, 256}), ctx.zeros({8, 128}), {}, tall_squares}, ctx), Error);
+  EXPECT_NO_THROW(swiglu_fp8_kernel({ctx.zeros({8, 512}), {}, tall_squares}, ctx));
+  EXPECT_THROW(swiglu_fp8_kernel({ctx.zeros({8, 512}), {}, tall_rows}, ctx), Error);
   const Tensor positions = ctx.zeros({8}, DType::i32), inv_freq = ctx.zeros({4});
   EXPECT_NO_THROW(rope_fp8_kernel({ctx.zeros({8, 16}), positions, inv_freq, 2, true, rows}, ctx));
   EXPECT_THROW(rope_fp8_kernel({ctx.zeros({8, 16}), positions, inv_freq, 3, true, rows}, ctx), Error);

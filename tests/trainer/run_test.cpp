@@ -70,6 +70,10 @@ TEST_F(KilledRuns, ARunKilledWhileTheBatchSizeChangesEqualsAnUndisturbedRun) {
   }
 }
 
+TEST_F(KilledRuns, ARunWithSequencesInChunksEqualsAnUndisturbedRun) {
+  expect_kills_do_not_show(4, 12, {"train.sequence_chunk=8", "train.micro_batch=1"});
+}
+
 // On a GPU in bf16: with fp32 states, with bf16 states, and replayed as a graph. Both runs share one store of tuning
 // choices.
 class GpuRuns : public KilledRuns {
@@ -89,6 +93,10 @@ TEST_F(GpuRuns, KilledEqualsUndisturbedWithStatesInBf16AndAGraph) {
   expect_kills_do_not_show(4, 60,
                            on_gpu({"optimizer.master=bf16", "optimizer.moments=bf16", "optimizer.gradients=bf16",
                                    "train.cuda_graph=on", "train.recompute=block"}));
+}
+
+TEST_F(GpuRuns, KilledEqualsUndisturbedWithSequencesInChunks) {
+  expect_kills_do_not_show(4, 60, on_gpu({"train.sequence_chunk=16", "train.micro_batch=1"}));
 }
 
 TEST_F(GpuRuns, KilledEqualsUndisturbedWithMomentsInFp8AndAGraph) {

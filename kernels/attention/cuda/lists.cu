@@ -190,8 +190,8 @@ struct HostTotals {
 Totals read_totals(const HostTotals& host, const Event& known) {
   known.synchronize();  // allowed host wait: start
   const Totals t = *static_cast<const Totals*>(host.memory.get());
-  RING_CHECK(t.entries < std::int64_t{1} << 31, "attention: the lists of a block pattern have ", t.entries,
-             " entries, but at most 2^31 - 1 are supported. Use a sparser pattern or a shorter context");
+  RING_CHECK(t.entries <= kMaxListEntries, "attention: the lists of a block pattern have ", t.entries,
+             " entries, but at most 2^30 - 1 are supported. Use a sparser pattern or a shorter context");
   return t;
 }
 

@@ -13,6 +13,9 @@
 
 namespace ring::cuda {
 
+// Maximum entries of all lists of a call. Kernels address entries with 32 bits, some of them half an entry at a time.
+inline constexpr std::int64_t kMaxListEntries = (std::int64_t{1} << 30) - 1;
+
 // A thread block's share of one tile of the owner (rows from 128 tile on): entries [begin, end), ascending.
 struct ListItem {
   std::int32_t kv_head, tile;

@@ -35,7 +35,7 @@ struct Rows8 {
 template <class T>
 __global__ void statistics_of_rows(HeadsOf<const T> out, HeadsOf<const T> dout, const float* lse, Rows8 r, float* lse2,
                                    float* delta) {
-  const std::uint32_t index = (blockIdx.x * kBlock + threadIdx.x) / r.lanes, in_row = threadIdx.x % r.lanes;
+  const std::uint32_t index = blockIdx.x * (kBlock / r.lanes) + threadIdx.x / r.lanes, in_row = threadIdx.x % r.lanes;
   const std::uint32_t group = index / kTokens, first = r.heads.quotient(group), h = group - first * r.heads.divisor;
   const std::uint32_t n = first * kTokens + index % kTokens;
   const bool exists = index < r.rows && n < r.tokens;

@@ -98,10 +98,10 @@ Tensor array_of(std::int64_t count, const ExecContext& ctx) {
 DeviceLists selected_lists(const BlockSelection& selection, const SegmentPair* pieces, const SelectedShape& shape,
                            const ExecContext& ctx) {
   const std::int64_t lists = shape.tiles * shape.kv_heads, room = std::max<std::int64_t>(1, 2 * shape.max_columns);
-  if (lists * room >= std::int64_t{1} << 31)
+  if (lists * room > kMaxListEntries)
     fail("attention: the lists of a selection of ", shape.tiles, " tiles of 128 queries and ", shape.kv_heads,
          " KV heads need room for ", lists * room,
-         " entries, but at most 2^31 - 1 are supported. Shorten the context or lower train.micro_batch");
+         " entries, but at most 2^30 - 1 are supported. Shorten the context or lower train.micro_batch");
   const bool cuts = shape.owner == Stationary::kv;
   DeviceLists made;
   made.items = static_cast<std::int32_t>(cuts ? lists + lists / 2 : lists);

@@ -1,0 +1,126 @@
+#include "parallel/context/chunk_store.h"
+
+#include <utility>
+
+#include "core/byte_size.h"
+#include "core/copy_stream.h"
+#include "core/page_locker.h"
+#include "parallel/context/rows.h"
+
+namespace ring {
+
+ChunkStore::ChunkStore(const ExecContext& ctx, std::size_t host_limit)
+    : ctx_(ctx),
+      on_host_(host_limit > 0),
+      out_(copy_stream(ctx.stream)),
+      in_(copy_stream(ctx.stream)),
+      slabs_(ctx.stream, host_limit) {}
+
+ChunkStore::~ChunkStore() {
+  try {
+    clear();
+  } catch (const Error&) {  // the device has failed; its next use reports the error
+  }
+}
+
+void ChunkStore::clear() {
+  free_stored();
+  for (Entries* all : {&keys_, &gradients_}) {
+    while (!all->empty()) forget(*all, all->begin()->first);
+  }
+}
+
+void ChunkStore::drop(const Key& key) {
+  forget(keys_, key);
+  forget(gradients_, key);
+}
+
+// Makes the compute stream wait for a copy in flight before the memory is freed.
+void ChunkStore::forget(Entries& all, const Key& key) {
+  const auto at = all.find(key);
+  if (at == all.end()) return;
+  ctx_.stream.wait(at->second.arrived);
+  if (const HostPiece& piece = at->second.host; piece.data) free_.emplace(piece.bytes, piece.data);
+  all.erase(at);
+}
+
+// Returns a piece of host memory that holds at least this many bytes: a free one unless it is far too large.
+ChunkStore::HostPiece ChunkStore::take_host(std::size_t bytes) {
+  const auto at = free_.lower_bound(bytes);
+  if (at != free_.end() && at->first <= 2 * bytes) {
+    const HostPiece piece{at->second, at->first};
+    free_.erase(at);
+    return piece;
+  }
+  return {slabs_.allocate(bytes), bytes};
+}
+
+void ChunkStore::free_stored() {
+  for (const Leaving& l : leaving_) ctx_.stream.wait(l.stored);
+  leaving_.clear();
+}
+
+void ChunkStore::put(const Key& key, const Tensor& message) {
+  const auto [at, is_new] = keys_.try_emplace(key);
+  RING_CHECK(is_new, "chunk store: layer ", key.layer, " has stored the keys of chunk ", key.chunk);
+  store(at->second, message);
+}
+
+Tensor ChunkStore::keys(const Key& key) {
+  const auto at = keys_.find(key);
+  RING_CHECK(at != keys_.end(), "chunk store: layer ", key.layer, " has not stored the keys of chunk ", key.chunk);
+  return use(at->second);
+}
+
+Tensor ChunkStore::gradients(const Key& key) {
+  const auto at = gradients_.find(key);
+  return at == gradients_.end() ? Tensor{} : use(at->second);
+}
+
+void ChunkStore::add_gradients(const Key& key, const Tensor& message) {
+  const auto [at, is_new] = gradients_.try_emplace(key);
+  if (is_new) return store(at->second, message);
+  const Tensor sum = use(at->second);
+  add(sum, message, ctx_);
+  store(at->second, sum);
+}
+
+void ChunkStore::store(Entry& entry, const Tensor& t) {
+  entry.form = t.with_storage(nullptr);
+  if (!on_host_) {
+    if (entry.here.defined()) return;  // `t` is the stored tensor itself
+    entry.here = ctx_.empty(t.shape(), t.dtype(), Lifetime::run);
+    return copy(entry.here, t, ctx_.stream);
+  }
+  free_stored();
+  if (!entry.host.data) entry.host = take_host(t.bytes());
+  if (!entry.host.data)
+    throw OutOfHostMemory(str("out of host memory for the keys of a sequence in chunks: ", bytes_text(t.bytes()),
+                              " requested, ", bytes_text(slabs_.held()), " held"),
+                          "Raise train.activation_offload_bytes, or give the host more memory");
+  out_.wait(ctx_.stream.record());
+  out_.impl().copy(entry.host.data, t.raw(), t.bytes());
+  entry.stored = out_.record();
+  leaving_.push_back({t, entry.stored});
+}
+
+void ChunkStore::prefetch(Entries& all, const Key& key) {
+  const auto at = all.find(key);
+  if (on_host_ && at != all.end() && !at->second.here.defined()) fetch(at->second);
+}
+
+void ChunkStore::fetch(Entry& entry) {
+  entry.here = ctx_.empty(entry.form.shape(), entry.form.dtype(), Lifetime::run);
+  in_.wait(ctx_.stream.record());  // wait for earlier users of that memory
+  in_.wait(entry.stored);
+  in_.impl().copy(entry.here.raw(), entry.host.data, entry.here.bytes());
+  entry.arrived = in_.record();
+}
+
+Tensor ChunkStore::use(Entry& entry) {
+  if (!entry.here.defined()) fetch(entry);
+  ctx_.stream.wait(std::exchange(entry.arrived, {}));
+  return on_host_ ? std::exchange(entry.here, {}) : entry.here;
+}
+
+}  // namespace ring

@@ -1,0 +1,86 @@
+#pragma once
+// Keys and values of earlier chunks of a sequence (train.sequence_chunk), and the gradients that later chunks add to
+// them, as messages (rows.h). They stay on the device, or lie in host memory: then they are copied out while the device
+// computes, and back while the device computes with the keys before them.
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "core/host_slabs.h"
+#include "kernels/kernel.h"
+
+namespace ring {
+
+class ChunkStore {
+ public:
+  struct Key {
+    std::int64_t layer = 0;
+    int chunk = 0;
+    std::size_t message = 0;  // index in ChunkPlan::messages
+    auto operator<=>(const Key&) const = default;
+  };
+
+  // host_limit: maximum bytes of host memory; 0 means that everything stays on the device.
+  ChunkStore(const ExecContext& ctx, std::size_t host_limit);
+  ~ChunkStore();
+  ChunkStore(const ChunkStore&) = delete;
+  ChunkStore& operator=(const ChunkStore&) = delete;
+
+  void clear();  // drops everything
+  // Frees the device copies of tensors that were copied to the host. Call it at the end of each chunk, so that none of
+  // the memory planned for a step (core/step_arena.h) is in use between chunks. Tensors that the store holds on the
+  // device are not part of that plan.
+  void free_stored();
+  void drop(const Key&);
+
+  // Stores keys and values. Throws OutOfHostMemory if they do not fit.
+  void put(const Key&, const Tensor& message);
+  // Starts to copy to the device what keys() and gradients() will return.
+  void prefetch_keys(const Key& key) { prefetch(keys_, key); }
+  void prefetch_gradients(const Key& key) { prefetch(gradients_, key); }
+  // Returns keys and values. Throws Error if there are none.
+  Tensor keys(const Key&);
+  // Returns the sum of the gradients, f32; undefined if none were added.
+  Tensor gradients(const Key&);
+  // Adds gradients, f32.
+  void add_gradients(const Key&, const Tensor& message);
+
+  std::size_t host_bytes() const { return slabs_.held(); }
+
+ private:
+  struct HostPiece {
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  struct Entry {
+    Tensor form;     // shape and type, without storage
+    Tensor here;     // the tensor on the device; undefined if it is only in host memory
+    Event arrived;   // end of the copy to `here`
+    HostPiece host;  // no memory if the tensor stays on the device
+    Event stored;    // end of the copy to `host`
+  };
+  using Entries = std::map<Key, Entry>;
+  struct Leaving {  // a tensor that is being copied to the host
+    Tensor tensor;
+    Event stored;
+  };
+
+  void prefetch(Entries&, const Key&);
+  void fetch(Entry&);
+  Tensor use(Entry&);
+  void store(Entry&, const Tensor&);
+  void forget(Entries&, const Key&);
+  HostPiece take_host(std::size_t bytes);
+
+  const ExecContext ctx_;
+  const bool on_host_;
+  const Stream out_, in_;
+  HostSlabs slabs_;
+  std::multimap<std::size_t, std::byte*> free_;  // pieces of `slabs_` that are free, by size
+  Entries keys_, gradients_;
+  std::vector<Leaving> leaving_;
+};
+
+}  // namespace ring

@@ -1,0 +1,180 @@
+#include "parallel/context/chunked_context.h"
+
+#include "parallel/context/accumulators.h"
+#include "parallel/context/rows.h"
+
+namespace ring {
+namespace {
+
+[[noreturn]] void fail_without_rows(const char* what) {
+  fail("train.sequence_chunk: ", what, " needs rows of the whole sequence, which is computed in chunks. Set ",
+       "train.sequence_chunk: 0");
+}
+
+void check_call(const Pattern& pattern, const AttentionWatch& watch) {
+  if (pattern.selects() || !pattern.pools.empty()) fail_without_rows("attention that selects or pools keys");
+  if (watch) fail_without_rows("a statistic of attention");
+}
+
+}  // namespace
+
+class ChunkedContext::Layer final : public ContextExchange {
+ public:
+  Layer(ChunkedContext& all, std::int64_t layer) : all_(all), store_(all.store_), layer_(layer) {}
+
+  BlockSelection forward(const PooledAttention& call, const std::shared_ptr<const ContextShards>& shards,
+                         const ExecContext& ctx, const AttentionWatch& watch) override {
+    check_call(call.pairs.pattern, watch);
+    Attention args = call.pairs;
+    const Plans& plans = all_.plans(args.pattern, args.k.dim(1), args.dropout.rate > 0);
+    if (plans.split) {
+      args.carry = no_result(args, ctx);
+      long_branches_.attend(*plans.split, args, shards->rank, all_.keep_ != Keep::for_forward, args.carry, ctx);
+      args.pattern = plans.split->within_chunks;
+    }
+    const ChunkPlan& plan = plans.chunks[static_cast<std::size_t>(shards->rank)];
+    ForwardAccumulator accumulator(args, plan.calls(), ctx);
+    for (std::size_t i = 0; i < plan.earlier.size(); ++i) {
+      const EarlierKeys& e = plan.earlier[i];
+      const KvPair keys = unpack(e.need, store_.keys(key_of(e)), args.k, ctx);
+      if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]));
+      accumulator.accumulate(e.need.calls, keys.k, keys.v);
+    }
+    accumulator.accumulate(plan.own, args.k, args.v);
+    if (all_.keep_ == Keep::nothing) return {};
+    for (std::size_t m = 0; m < plan.messages.size(); ++m)
+      store_.put({layer_, shards->rank, m}, pack(plan.messages[m], args.k, args.v, args.k.dtype(), ctx));
+    return {};
+  }
+
+  void backward(const PooledAttentionBackward& call, const std::shared_ptr<const ContextShards>& shards,
+                const ExecContext& ctx) override {
+    AttentionBackward args = call.pairs;
+    const Plans& plans = all_.plans(args.pattern, args.k.dim(1), args.dropout.rate > 0);
+    const ChunkPlan& plan = plans.chunks[static_cast<std::size_t>(shards->rank)];
+    KvPair own = gradients_of_later_chunks(plan, shards->rank, args.k, ctx);
+    if (plans.split) {
+      own = no_gradients(args.k, ctx);
+      args.carry_dq = ctx.zeros(args.q.shape());
+      long_branches_.attend_backward(*plans.split, args, shards->rank, args.carry_dq, own, ctx);
+      args.pattern = plans.split->within_chunks;
+    }
+    BackwardAccumulator accumulator(args, plan.calls(), ctx);
+    for (std::size_t i = 0; i < plan.earlier.size(); ++i) {
+      const EarlierKeys& e = plan.earlier[i];
+      const KvPair keys = unpack(e.need, store_.keys(key_of(e)), args.k, ctx);
+      if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]));
+      store_.prefetch_gradients(key_of(e));
+      KvPair gradients;
+      accumulator.accumulate(e.need.calls, keys.k, keys.v, gradients);
+      store_.add_gradients(key_of(e), pack_gradients(e.need, gradients, DType::f32, ctx));
+    }
+    accumulator.accumulate(plan.own, args.k, args.v, own);
+    if (!own.k.defined()) own = no_gradients(args.k, ctx);
+    copy_rounded(args.dk, own.k, ctx);
+    copy_rounded(args.dv, own.v, ctx);
+  }
+
+  void clear() { long_branches_.clear(); }
+
+  Tensor all_rows(const Tensor& t, const ContextShards& shards, const ExecContext& ctx) override {
+    return all_.all_rows(t, shards, ctx);
+  }
+  void sum(const Tensor& t, const ExecContext& ctx) override { all_.sum(t, ctx); }
+
+ private:
+  // Returns the result of attention over an empty set of keys, in f32, into which other results are merged. Sets
+  // args.lse to -inf.
+  static Tensor no_result(Attention args, const ExecContext& ctx) {
+    if (args.out.dtype() != DType::f32) args.out = ctx.empty(args.out.shape());
+    run_call(args, {}, ctx);
+    return args.out;
+  }
+
+  ChunkStore::Key key_of(const EarlierKeys& e) const { return {layer_, e.chunk, e.message}; }
+
+  // Returns the gradients that later chunks contributed to a chunk's keys and values; undefined if there are none.
+  // Drops these keys, values and gradients from the store, because no later chunk will read them again.
+  KvPair gradients_of_later_chunks(const ChunkPlan& plan, int chunk, const Tensor& keys, const ExecContext& ctx) {
+    KvPair own;
+    for (std::size_t m = 0; m < plan.messages.size(); ++m) {
+      const ChunkStore::Key key{layer_, chunk, m};
+      if (const Tensor message = store_.gradients(key); message.defined()) {
+        if (!own.k.defined()) own = no_gradients(keys, ctx);
+        add_gradients(plan.messages[m], message, own, ctx);
+      }
+      store_.drop(key);
+    }
+    return own;
+  }
+
+  ChunkedContext& all_;
+  ChunkStore& store_;
+  const std::int64_t layer_;
+  LongBranches long_branches_{store_, layer_};
+};
+
+ChunkedContext::ChunkedContext(const ExecContext& ctx, std::size_t host_limit) : store_(ctx, host_limit) {}
+ChunkedContext::~ChunkedContext() = default;
+
+ChunkedContext::Chunk::Chunk(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards, Keep keep)
+    : context_(context) {
+  if (!context_) return;
+  if (keep != Keep::nothing && shards->rank == 0) context_->begin(shards);
+  context_->keep_ = keep;
+}
+
+ChunkedContext::Chunk::~Chunk() {
+  if (!context_) return;
+  context_->keep_ = Keep::nothing;
+  try {
+    context_->store_.free_stored();
+  } catch (const Error&) {  // the device has failed; its next use reports the error
+  }
+}
+
+void ChunkedContext::clear() {
+  for (const auto& layer : layers_) layer->clear();
+  store_.clear();
+}
+
+void ChunkedContext::begin(const std::shared_ptr<const ContextShards>& shards) {
+  clear();
+  if (!shards_ || shards_->documents != shards->documents || shards_->rows_by_rank != shards->rows_by_rank)
+    plans_.clear();
+  shards_ = shards;
+}
+
+const ChunkedContext::Plans& ChunkedContext::plans(const Pattern& pattern, std::int64_t kv_heads, bool dropout) {
+  const auto positions = dropout ? SpanPositions::in_row : SpanPositions::in_order;
+  for (const auto& p : plans_)
+    if (p->kv_heads == kv_heads && p->positions == positions && same_pairs(p->pattern, pattern)) return *p;
+  // Dropout masks depend on positions in the sequence, and gathered samples no longer have them.
+  const std::optional<SplitPattern> split = dropout ? std::nullopt : split_pattern(pattern, *shards_);
+  const Pattern& of_calls = split ? split->within_chunks : pattern;
+  plans_.push_back(
+      std::make_unique<Plans>(Plans{pattern, kv_heads, positions, split,
+                                    make_chunk_plans(*shards_, of_calls, kv_heads, positions, split.has_value())}));
+  return *plans_.back();
+}
+
+ContextExchange& ChunkedContext::of_layer(std::int64_t layer) {
+  while (static_cast<std::int64_t>(layers_.size()) <= layer)
+    layers_.push_back(std::make_unique<Layer>(*this, static_cast<std::int64_t>(layers_.size())));
+  return *layers_[static_cast<std::size_t>(layer)];
+}
+
+BlockSelection ChunkedContext::forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&,
+                                       const ExecContext&, const AttentionWatch&) {
+  fail_without_rows("attention outside of a layer");
+}
+void ChunkedContext::backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&,
+                              const ExecContext&) {
+  fail_without_rows("attention outside of a layer");
+}
+Tensor ChunkedContext::all_rows(const Tensor&, const ContextShards&, const ExecContext&) {
+  fail_without_rows("this model");
+}
+void ChunkedContext::sum(const Tensor&, const ExecContext&) { fail_without_rows("this model"); }
+
+}  // namespace ring

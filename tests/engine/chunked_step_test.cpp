@@ -1,0 +1,86 @@
+// Steps over sequences in chunks (train.sequence_chunk): their losses on the devices of this machine, and their memory.
+
+#include <gtest/gtest.h>
+
+#include "bench/step.h"
+#include "core/fields.h"
+#include "engine/devices.h"
+#include "engine/dry_step.h"
+
+namespace ring {
+namespace {
+
+const std::vector<std::string> kDense{};
+const std::vector<std::string> kWindow{"model.attention={kind: window, window: 300}"};
+const std::vector<std::string> kDilated{
+    "model.attention={kind: dilated, segments: [64, 256, 1024, 4096], rates: [1, 4, 16, 64]}"};
+
+Config chunked(const char* device, std::int64_t context, std::int64_t chunk, const std::vector<std::string>& more) {
+  Config c;
+  override_config(c, {str("run.device=", device), "run.threads=2", str("model.context=", context), "model.layers=3",
+                      "model.width=128", "model.heads=2", "model.vocab_size=300", "train.batch_size=1", "train.steps=8",
+                      "train.recompute=none", str("train.sequence_chunk=", chunk), "data.path=random"});
+  override_config(c, more);
+  return c;
+}
+
+std::vector<double> losses(const Config& config) {
+  StepBenchmark bench(config);
+  std::vector<double> all;
+  for (int i = 0; i < 4; ++i) all.push_back(bench.trainer().step().loss);
+  return all;
+}
+
+void expect_equal_losses(const char* device, double tolerance) {
+  for (const auto& attention : {kDense, kWindow, kDilated}) {
+    const std::vector<double> whole = losses(chunked(device, 1024, 0, attention));
+    Config in_host = chunked(device, 1024, 256, attention), on_device = in_host;
+    in_host.train.activation_offload = Switch::on;
+    on_device.train.activation_offload = Switch::off;
+    const std::vector<double> parts = losses(in_host);
+    EXPECT_EQ(parts, losses(on_device));
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], tolerance * whole[i]) << i;
+  }
+}
+
+TEST(ChunkedSteps, HaveTheLossesOfWholeSequences) { expect_equal_losses("cpu", 2e-6); }
+
+TEST(GpuChunkedSteps, HaveTheLossesOfWholeSequences) {
+  if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+  expect_equal_losses("cuda", 2e-4);
+}
+
+DryStep dry(std::int64_t context, const std::vector<std::string>& attention) {
+  const Config config = resolve_config(chunked("cuda", context, 1024, attention), 300, 1, Backend::cuda, false);
+  return dry_step(config, 1, ActivationPlan::uniform(config.model.layers, Recompute::none, false));
+}
+
+// Each branch has 64 samples in a segment. Of the long branch, a chunk has 16 samples, each with keys and values of 128
+// elements in bf16, in 3 layers; the last segment stays on the device.
+TEST(ChunkedSteps, MemoryOfDilatedAttentionDoesNotGrowWithTheSequence) {
+  const DryStep some = dry(16 * 1024, kDilated), many = dry(128 * 1024, kDilated);
+  EXPECT_EQ(many.plan.bytes, some.plan.bytes);
+  EXPECT_EQ(many.peak(), some.peak());
+  const std::size_t of_chunk = 3 * 16 * 2 * 128 * 2;
+  const auto held = [&](std::size_t chunks) { return (chunks - 4) * of_chunk; };
+  EXPECT_GE(many.host_keys, held(128));  // host memory is held in slabs
+  EXPECT_LE(many.host_keys, held(128) + (std::size_t{512} << 20));
+}
+
+TEST(ChunkedSteps, DenseAttentionKeepsKeysAndGradientsOnTheHost) {
+  const DryStep some = dry(16 * 1024, kDense), many = dry(64 * 1024, kDense);
+  EXPECT_LE(static_cast<double>(many.peak()), 1.02 * static_cast<double>(some.peak()));
+  const std::size_t of_chunk = 3 * 1024 * 2 * 128 * (2 + 4);  // keys and values in bf16, their gradients in f32
+  EXPECT_GE(many.host_keys, 63 * of_chunk);
+}
+
+TEST(ChunkedSteps, KeysOnTheDeviceAreCounted) {
+  const std::vector<std::string> on_device = {"train.activation_offload=false"};
+  const DryStep some = dry(16 * 1024, on_device), many = dry(64 * 1024, on_device);
+  EXPECT_EQ(many.host_keys, 0u);
+  const std::size_t of_chunk = 3 * 1024 * 2 * 128 * (2 + 4);
+  EXPECT_GE(many.peak(), some.peak() + 47 * of_chunk);
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,179 @@
+// Sequences that are computed in chunks (train.sequence_chunk), against whole sequences.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "comm/gloo/gloo.h"
+#include "parallel/context/chunk_plan.h"
+#include "parallel/context/layout.h"
+#include "parallel/context/long_branches.h"
+#include "tests/parallel/training.h"
+
+namespace ring::test {
+namespace {
+
+struct ChunkCase {
+  std::string name;
+  std::vector<std::string> overrides;
+};
+void PrintTo(const ChunkCase& k, std::ostream* out) { *out << k.name; }
+
+const std::vector<ChunkCase>& chunk_cases() {
+  static const std::vector<ChunkCase> all = {
+      {"dense", {}},
+      {"dense_packed", {"data.packing.documents=true"}},
+      {"learned_positions", {"model.positions=learned", "data.packing.documents=true"}},
+      {"window", {"model.attention.kind=window", "model.attention.window=24", "model.attention.sinks=2"}},
+      {"wide_window_packed",
+       {"model.attention.kind=window", "model.attention.window=70", "data.packing.documents=true"}},
+      {"dilated",
+       {"model.attention.kind=dilated", "model.attention.segments=[16,64,128]", "model.attention.rates=[1,2,4]"}},
+      {"dilated_packed",
+       {"model.attention.kind=dilated", "model.attention.segments=[16,128]", "model.attention.rates=[1,2]",
+        "data.packing.documents=true"}},
+      {"long_branches",
+       {"model.attention.kind=dilated", "model.attention.segments=[16,64,128]", "model.attention.rates=[1,2,4]",
+        "model.attention_dropout=0"}},
+      {"long_branches_without_pairs_twice",
+       {"model.attention.kind=dilated", "model.attention.segments=[8,16,64,1024]", "model.attention.rates=[1,2,8,16]",
+        "model.attention.dedup=true", "model.attention_dropout=0"}},
+      {"block_sparse",
+       {"model.attention.kind=block_sparse", "model.attention.rules=[{pattern: local_global, local: 1, first: 1}]",
+        "model.attention.block=64"}}};
+  return all;
+}
+
+TrainingOptions options_of(const ChunkCase& c) {
+  TrainingOptions o;
+  o.steps = 8;
+  o.overrides = {"model.context=128", "model.dropout=0.1", "model.attention_dropout=0.2", "train.batch_size=2",
+                 "train.micro_batch=1"};
+  o.overrides.insert(o.overrides.end(), c.overrides.begin(), c.overrides.end());
+  o.validate = o.score = true;
+  return o;
+}
+
+const Training& on_whole(const ChunkCase& c) {
+  static std::map<std::string, Training> known;
+  if (!known.count(c.name)) known[c.name] = train_on_ranks(options_of(c));
+  return known[c.name];
+}
+
+Training in_chunks(const ChunkCase& c, std::int64_t tokens, const std::vector<std::string>& more = {}, int ranks = 1) {
+  TrainingOptions o = options_of(c);
+  o.ranks = ranks;
+  o.overrides.push_back("train.sequence_chunk=" + std::to_string(tokens));
+  o.overrides.insert(o.overrides.end(), more.begin(), more.end());
+  return train_on_ranks(o);
+}
+
+// Bounds for f32 sums in a different order after 8 steps of AdamW.
+constexpr double kChunkLoss = 2e-6, kChunkWeights = 1e-3;
+
+void expect_near(const Training& whole, const Training& chunks) {
+  ASSERT_EQ(whole.errors, "");
+  ASSERT_EQ(chunks.errors, "");
+  EXPECT_LE(largest_loss_difference(whole, chunks), kChunkLoss);
+  EXPECT_LE(largest_difference(whole, chunks), kChunkWeights);
+  EXPECT_LE(std::abs(whole.validation - chunks.validation), kChunkLoss * whole.validation);
+  ASSERT_EQ(whole.scores.size(), chunks.scores.size());
+  for (std::size_t i = 0; i < whole.scores.size(); ++i)
+    EXPECT_NEAR(whole.scores[i], chunks.scores[i], 1e-4 * std::abs(whole.scores[i]));
+}
+
+class SequenceChunks : public testing::TestWithParam<ChunkCase> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, SequenceChunks, testing::ValuesIn(chunk_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(SequenceChunks, EqualWholeSequences) {
+  const Training four = in_chunks(GetParam(), 32);
+  expect_near(on_whole(GetParam()), four);
+  EXPECT_NE(four.losses, on_whole(GetParam()).losses) << "rounding does not differ, so nothing was in chunks";
+  expect_near(on_whole(GetParam()), in_chunks(GetParam(), 50));  // chunks that are not equally long
+}
+
+TEST_P(SequenceChunks, GiveTheSameBitsFromHostMemoryAndWithRecomputation) {
+  const Training device = in_chunks(GetParam(), 32);
+  ASSERT_EQ(device.errors, "");
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"train.activation_offload=true"}, {"train.recompute=full"}, {"train.recompute=none"}})
+    EXPECT_TRUE(same_bits(device, in_chunks(GetParam(), 32, more))) << more[0];
+}
+
+TEST(SequenceChunksInLayouts, EqualOneProcess) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  const ChunkCase& dilated = chunk_cases()[5];
+  expect_near(on_whole(dilated), in_chunks(dilated, 32, {"parallel.tp=2"}, 2));
+  expect_near(on_whole(dilated), in_chunks(dilated, 32, {"parallel.dp=2", "parallel.zero=3"}, 2));
+}
+
+TEST(SequenceChunksInLayouts, ErrorsSayWhatToSet) {
+  const auto error = [](const std::vector<std::string>& more) { return in_chunks({"", {}}, 32, more).errors; };
+  EXPECT_NE(error({"train.micro_batch=2"}).find("train.micro_batch is 2. Set it to 1"), std::string::npos);
+  EXPECT_NE(error({"model.context=262144", "train.sequence_chunk=1"}).find("more than 4096 chunks"), std::string::npos);
+  EXPECT_NE(error({"model.attention.pools=[4]"}).find("model.attention.pools"), std::string::npos);
+  EXPECT_NE(error({"model.attention.kind=block_sparse", "model.attention.block=64",
+                   "model.attention.rules=[{pattern: content, keep: 2}]"})
+                .find("use another pattern"),
+            std::string::npos);
+}
+
+ContextShards shards_of(std::int64_t length, int chunks) {
+  const auto n = static_cast<std::int32_t>(length);
+  return ContextLayout(ContextLayoutKind::contiguous, length, chunks).shards(0, 1, {{0, n, 0, 0}});
+}
+
+Pattern dilated(std::vector<Branch> branches, bool dedup) {
+  Pattern p{.branches = std::move(branches)};
+  p.dedup = dedup;
+  return p;
+}
+
+TEST(SplitPatterns, SeparateBranchesThatAreLongerThanAChunk) {
+  const ContextShards shards = shards_of(128, 4);
+  const auto split = split_pattern(dilated({{16, 1}, {32, 2}, {64, 4}, {1024, 8}}, true), shards);
+  ASSERT_TRUE(split);
+  EXPECT_EQ(split->within_chunks.branches.size(), 2u);
+  ASSERT_EQ(split->branches.size(), 2u);
+  EXPECT_EQ(split->branches[0].segment, 64);
+  EXPECT_EQ(split->branches[0].shorter, 32);
+  EXPECT_EQ(split->branches[1].segment, 128);  // the sequence
+  EXPECT_EQ(split->branches[1].shorter, 64);
+}
+
+TEST(SplitPatterns, RefuseWhatHasNoWholeSamples) {
+  const ContextShards shards = shards_of(128, 4);
+  EXPECT_FALSE(split_pattern(dilated({{16, 1}, {32, 2}}, false), shards)) << "no long branch";
+  EXPECT_FALSE(split_pattern(dilated({{16, 1}, {48, 3}}, false), shards)) << "a segment that is no multiple of chunks";
+  EXPECT_FALSE(split_pattern(dilated({{16, 1}, {64, 64}}, false), shards)) << "a rate above a chunk";
+  EXPECT_FALSE(split_pattern(Pattern{}, shards)) << "no samples";
+  EXPECT_FALSE(split_pattern(dilated({{16, 1}, {64, 2}}, false), shards_of(130, 4))) << "chunks of different lengths";
+}
+
+TEST(ChunkPlans, ChunksThatNeedTheSameRowsShareAMessage) {
+  const std::vector<ChunkPlan> plans = make_chunk_plans(shards_of(64, 4), Pattern{}, 2, SpanPositions::in_order);
+  ASSERT_EQ(plans.size(), 4u);
+  for (std::size_t chunk = 0; chunk < 4; ++chunk) {
+    EXPECT_EQ(plans[chunk].earlier.size(), chunk);
+    EXPECT_EQ(plans[chunk].messages.size(), chunk < 3 ? 1u : 0u);
+  }
+}
+
+TEST(ChunkPlans, AWindowNeedsTheEndOfThePreviousChunk) {
+  const Pattern window{.branches = {Branch{.window = 5}}};
+  const std::vector<ChunkPlan> plans = make_chunk_plans(shards_of(64, 4), window, 1, SpanPositions::in_order);
+  for (std::size_t chunk = 1; chunk < 4; ++chunk) {
+    ASSERT_EQ(plans[chunk].earlier.size(), 1u);
+    EXPECT_EQ(plans[chunk].earlier[0].chunk, static_cast<int>(chunk) - 1);
+    EXPECT_EQ(plans[chunk].earlier[0].need.row_heads(1), 4);
+  }
+}
+
+TEST(ChunkPlans, LaterKeysAreRefused) {
+  EXPECT_THROW(make_chunk_plans(shards_of(64, 4), Pattern{.causal = false}, 1, SpanPositions::in_order), Error);
+}
+
+}  // namespace
+}  // namespace ring::test
