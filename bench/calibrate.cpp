@@ -45,7 +45,8 @@ double copies_to_host(const ExecContext& ctx) {
 
 void measure_messages(const ExecContext& ctx, Mesh& mesh, DeviceRates& r) {
   if (mesh.world() == 1) return;
-  const MessageTime collective = measure_collective_time(ctx, mesh), exchange = measure_exchange_time(ctx, mesh);
+  const MessageTime collective = measure_collective_time(ctx, mesh.all(), mesh.host());
+  const MessageTime exchange = measure_exchange_time(ctx, mesh.all(), mesh.host());
   r.collective_seconds = collective.seconds;
   r.collective_bytes_per_second = collective.bytes_per_second;
   r.link_seconds = exchange.seconds;

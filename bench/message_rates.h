@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "comm/mesh/mesh.h"
+#include "comm/communicator.h"
 #include "kernels/kernel.h"
 
 namespace ring {
@@ -29,11 +29,25 @@ MessageTime fit_message_time(const std::vector<MessageSample>&);
 double measure_message_seconds(const ExecContext&, Communicator& host, double target_seconds,
                                const std::function<void()>& queue_one);
 
+inline constexpr double kMessageSeconds = 0.1;  // target seconds of a round of messages of one size
+
+// The following functions send messages of several sizes in `group` and fit their times. Once a message takes long,
+// larger ones are not sent. Collective over `group` and over `host`, which may have more ranks than `group`: then all
+// groups send at the same time.
+
 // Measures the mean time of an all-gather and a reduce-scatter, as a function of the bytes that each rank passes on.
-// Collective.
-MessageTime measure_collective_time(const ExecContext&, Mesh&);
+MessageTime measure_collective_time(const ExecContext&, Communicator& group, Communicator& host,
+                                    double seconds = kMessageSeconds);
+// Measures an all-reduce in f32, as a function of the bytes that each rank passes on: twice the share of the others.
+MessageTime measure_all_reduce_time(const ExecContext&, Communicator& group, Communicator& host,
+                                    double seconds = kMessageSeconds);
 // Measures a ring exchange, in which each rank sends to the next rank and receives from the previous one, as a function
-// of the bytes of a message. Collective.
-MessageTime measure_exchange_time(const ExecContext&, Mesh&);
+// of the bytes of a message.
+MessageTime measure_exchange_time(const ExecContext&, Communicator& group, Communicator& host,
+                                  double seconds = kMessageSeconds);
+// Measures the first two ranks of `group`, which send to each other, while all others are idle. The ranks of only one
+// group pass active = true.
+MessageTime measure_pair_time(const ExecContext&, Communicator& group, Communicator& host, bool active,
+                              double seconds = kMessageSeconds);
 
 }  // namespace ring

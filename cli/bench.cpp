@@ -54,6 +54,7 @@ void add_bench_commands(Command app) {
   add_bench_blocks(bench);
   add_bench_context(bench);
   add_bench_calibrate(bench);
+  add_bench_links(bench);
 }
 
 }  // namespace ring

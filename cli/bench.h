@@ -19,6 +19,7 @@ void add_bench_attention(Command bench);
 void add_bench_blocks(Command bench);
 void add_bench_context(Command bench);
 void add_bench_calibrate(Command bench);
+void add_bench_links(Command bench);
 
 // A settings file on the command line. The corpus in its settings is not read.
 struct BenchConfig {

@@ -1,43 +1,27 @@
-#include <filesystem>
-
 #include "bench/calibrate.h"
 #include "cli/bench.h"
 #include "cli/command.h"
 #include "cli/print.h"
+#include "cli/rates.h"
 #include "core/fields.h"
 #include "core/files.h"
-#include "data/output_file.h"
 #include "engine/devices.h"
 
 namespace ring {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct CalibrateArguments {
   BenchConfig config;
   std::string out = "rates.yaml";
 };
 
-// Returns the rates that the file already contains, e.g. for other precisions or for links. Throws Error if the file
-// cannot be written or contains rates of a different device, so call this before measuring.
-DeviceRates rates_there(const std::string& file, const ExecContext& ctx) {
-  check_writable(file);
-  DeviceRates rates;
-  if (!fs::exists(file) || fs::file_size(file) == 0) return {.device = ""};
-  load_config(rates, file);
-  if (const std::string here = calibrated_device(ctx); rates.device != here)
-    fail("--out ", file, ": expected rates of this device (", here, "), got rates of ", rates.device,
-         ". Give another file");
-  return rates;
-}
-
 void run_calibrate(const CalibrateArguments& a, const Facts& given) {
   Config config = a.config.load();
   config.run.rates.clear();  // the setting may name the file that this command writes
   StepBenchmark bench(config, join_mesh(config, given));
   const bool leader = bench.mesh().rank() == 0;
-  const DeviceRates before = leader ? rates_there(a.out, bench.exec()) : DeviceRates{.device = ""};
+  const DeviceRates before =
+      leader ? rates_to_update(a.out, calibrated_device(bench.exec())) : DeviceRates{.device = ""};
   const DeviceRates rates = calibrate(bench, before);
   bench.mesh().host().barrier().synchronize();  // allowed host wait: shutdown
   if (!leader) return;

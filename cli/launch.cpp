@@ -42,7 +42,7 @@ environment: --nproc-per-node by PET_NPROC_PER_NODE.)";
 bool shares_work(const std::vector<std::string>& command) {
   if (command[0] == "train") return true;
   return command[0] == "bench" && command.size() > 1 &&
-         (command[1] == "step" || command[1] == "context" || command[1] == "calibrate");
+         (command[1] == "step" || command[1] == "context" || command[1] == "calibrate" || command[1] == "links");
 }
 
 void check_command(Command app, const LaunchOptions& o) {
@@ -53,7 +53,7 @@ void check_command(Command app, const LaunchOptions& o) {
     fail("launch: unknown command '", name, "'. Write the command of the workers after --: ringmaster launch -n ",
          o.processes, " -- train config.yaml");
   fail("launch: ", name,
-       " runs in one process; only train, bench step, bench context and bench calibrate support several. "
+       " runs in one process; only train, bench step, bench context, bench calibrate and bench links support several. "
        "Run it without launch: ringmaster ",
        joined(o.command, " "));
 }
@@ -246,9 +246,8 @@ void add_launch_command(Command app) {
   add_logs(launch, *options, *words);
   name_variables(launch);
   launch
-      .add_option(
-          "command", options->command,
-          "Command of each worker, after --: train, bench step, bench context or bench calibrate, with arguments")
+      .add_option("command", options->command,
+                  "Command of each worker, after --: train, or bench step, context, calibrate or links, with arguments")
       .type_name("COMMAND");
   launch.set_callback([options, words, app] { run_launch(app, *options, *words); });
 }

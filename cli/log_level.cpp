@@ -19,7 +19,8 @@ const std::map<std::string, log::Level> kLevels{
 const std::vector<std::vector<std::string>> kLoggingCommands = {
     {"train"},           {"launch"},          {"eval"},          {"generate"},         {"serve"},
     {"report"},          {"sweep"},           {"export"},        {"import"},           {"tokenizer", "train"},
-    {"data", "prepare"}, {"data", "inspect"}, {"bench", "step"}, {"bench", "context"}, {"bench", "calibrate"}};
+    {"data", "prepare"}, {"data", "inspect"}, {"bench", "step"}, {"bench", "context"}, {"bench", "calibrate"},
+    {"bench", "links"}};
 
 }  // namespace
 

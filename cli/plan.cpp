@@ -30,16 +30,42 @@
 namespace ring {
 namespace {
 
+constexpr int kMaxPlannedRanks = 65536;
+// Number of layouts that a plan of several nodes shows at least; with --rows more.
+constexpr std::size_t kLayoutsOfNodes = 8;
+
 struct PlanArguments {
-  std::string file, rates = "auto", svg;
+  std::string file, rates = "auto", svg, node_link;
   std::vector<std::string> overrides;
-  std::vector<int> gpus = {1};
+  std::vector<int> gpus = {1}, nodes;
+  int per_node = 8;
   std::vector<std::int64_t> contexts;
   std::uint64_t memory = 0, host = 0;
   int rows = 5;
   bool longest = false, advise = false, all_layouts = false;
-  bool asks_for_gpus = false;  // true if --gpus or --memory is given
+  bool asks_for_gpus = false;  // true if --gpus, --nodes or --memory is given
+
+  // Returns the numbers of devices to plan.
+  std::vector<WorldSize> worlds() const {
+    if (nodes.empty()) return {gpus.begin(), gpus.end()};
+    std::vector<WorldSize> all;
+    for (const int n : nodes) all.emplace_back(n * per_node, per_node);
+    return all;
+  }
+  bool several_nodes() const { return !nodes.empty() && std::ranges::max(nodes) > 1; }
 };
+
+// Throws Error if the numbers of nodes and GPUs make no sense. gpus_given: true if the command line has --gpus.
+void check_node_options(const PlanArguments& a, bool gpus_given, bool per_node_given) {
+  if (!a.nodes.empty() && gpus_given)
+    fail("plan: --gpus and --nodes exclude each other. Give --nodes N --gpus-per-node G, or only --gpus");
+  if (a.nodes.empty() && (per_node_given || !a.node_link.empty()))
+    fail("plan: ", per_node_given ? "--gpus-per-node" : "--node-link", " needs the number of nodes. Add --nodes N");
+  for (const int n : a.nodes)
+    if (std::int64_t{n} * a.per_node > kMaxPlannedRanks)
+      fail("plan: --nodes ", n, " x --gpus-per-node ", a.per_node, " are ", std::int64_t{n} * a.per_node,
+           " GPUs, but a plan has at most ", kMaxPlannedRanks, ". Give fewer nodes");
+}
 
 // Length of the run in steps and in tokens; 0 if the settings do not give it in that unit.
 struct RunLength {
@@ -117,24 +143,41 @@ FixedDegrees fixed_degrees(const PlanArguments& a, const ParallelConfig& c) {
   return fixed;
 }
 
+DeviceRates rates_of(const PlanArguments& a, const Config& c) {
+  DeviceRates rates = rates_of_option(takes_rates_of_gpu(a, c) ? gpu_with(a.memory) : a.rates, c);
+  if (!a.node_link.empty()) rates.node_link_bytes_per_second = parse_link_rate(a.node_link, "--node-link");
+  if (a.several_nodes() && rates.node_link_bytes_per_second == 0)
+    fail("plan: --nodes needs the rate of the link between nodes, which the rates of ", rates.device,
+         " do not contain. Give --node-link, such as 400Gb/s, or --rates with a file that "
+         "`ringmaster launch --nnodes 2 .. -- bench links` wrote");
+  return rates;
+}
+
 PlanRequest question_of(const PlanArguments& a, Config c) {
-  const DeviceRates rates = rates_of_option(takes_rates_of_gpu(a, c) ? gpu_with(a.memory) : a.rates, c);
+  const DeviceRates rates = rates_of(a, c);
   const Backend backend = rates.device == "cpu" ? Backend::cpu : Backend::cuda;
   const ParallelConfig given = std::exchange(c.parallel, {});
   PlanRequest q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
   q.config.parallel = given;  // the search replaces the degrees that are not fixed
   if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
+  if (a.several_nodes()) q.max_layouts = std::max(kLayoutsOfNodes, static_cast<std::size_t>(a.rows));
   return q;
 }
 
 const char* device_word(const PlanRequest& q) { return q.rates.device == "cpu" ? "process" : "GPU"; }
 
+// Returns e.g. "16 GPUs" or "2 nodes of 8 GPUs".
+std::string devices_text(const PlanRequest& q) {
+  if (q.world.nodes() == 1) return counted(q.world, device_word(q));
+  return str(counted(q.world.nodes(), "node"), " of ", counted(q.world.per_node, device_word(q)));
+}
+
 // Returns a callback that shows the planner's progress, e.g. "planning 8 GPUs: layout 9 of 37, best so far cp 4, tp 2,
 // zero 3: 28.6k tokens/s".
 PlanProgress progress_of(LiveLine& line, const PlanRequest& q, const char* what) {
   std::cout.flush();  // shows earlier output now, also in files and pipes: the search may take minutes
-  const std::string devices = counted(q.world, device_word(q));
+  const std::string devices = devices_text(q);
   return [&line, devices, what](std::size_t done, std::size_t all, const PlannedStep* best) {
     if (!line.is_due()) return;
     const std::string so_far =
@@ -155,8 +198,7 @@ void print_run_time(const RunLength& run, const PlannedStep& p) {
 
 // Prints the best layouts for one number of devices, and returns the fastest; nullopt if none fits.
 std::optional<PlannedStep> report_step(const PlanArguments& a, const PlanRequest& q, const RunLength& run) {
-  const std::string device = device_word(q);
-  print_format("\n%s of %s, %lld tokens of context, batches of %lld\n", counted(q.world, device.c_str()).c_str(),
+  print_format("\n%s of %s, %lld tokens of context, batches of %lld\n", devices_text(q).c_str(),
                bytes_text(q.budget).c_str(), static_cast<long long>(q.config.model.context),
                static_cast<long long>(q.config.train.batch_size));
   LiveLine line;
@@ -166,7 +208,7 @@ std::optional<PlannedStep> report_step(const PlanArguments& a, const PlanRequest
     print_format("incomplete: interrupted after %zu of %zu layouts; other layouts may be faster\n", all.tried,
                  all.count);
   else if (all.fit.empty() && all.too_large.empty()) {
-    if (a.gpus.size() == 1 && a.contexts.size() <= 1) fail(a.file, ": ", all.error);
+    if (a.worlds().size() == 1 && a.contexts.size() <= 1) fail(a.file, ": ", all.error);
     print_format("no layout: %s\n", all.error.c_str());
     return {};
   }
@@ -191,7 +233,7 @@ std::string flops_text(double flops) {
 // Prints the cost of each kind of attention at this context, and the settings for it.
 void print_advice(const PlanRequest& q, const std::optional<PlannedStep>& layout) {
   print_format("\nKinds of attention at %lld tokens with %s:\n\n", static_cast<long long>(q.config.model.context),
-               counted(q.world, device_word(q)).c_str());
+               devices_text(q).c_str());
   LiveLine line;
   const std::vector<AttentionAdvice> all = advise_attention(q, layout, progress_of(line, q, "kind of attention"));
   line.clear();
@@ -221,7 +263,7 @@ void print_advice(const PlanRequest& q, const std::optional<PlannedStep>& layout
 // Prints the rates that the plan uses, and what these rates do not cover.
 void print_rates(const PlanArguments& a, const PlanRequest& q, bool gpu_by_default) {
   constexpr int kGpusOfAMachine = 8;
-  const int max = *std::ranges::max_element(a.gpus);
+  const int max = std::ranges::max(a.worlds(), {}, &WorldSize::ranks);
   print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
   if (q.fixed.any())
     print_format("only layouts with %s are planned because the settings give these; --all-layouts plans all\n",
@@ -242,18 +284,21 @@ void print_rates(const PlanArguments& a, const PlanRequest& q, bool gpu_by_defau
     print_format(
         "the rates include no link between devices, so the plan counts no time for messages. Measure the link with: "
         "ringmaster launch -n 2 -- bench calibrate\n");
-  else if (max > kGpusOfAMachine && q.rates.device != "cpu")
+  else if (a.nodes.empty() && max > kGpusOfAMachine && q.rates.device != "cpu")
     print_format(
         "the plan assumes that all GPUs are in one machine. Links between machines are slower, so with more than "
-        "%d GPUs the times are lower bounds\n",
+        "%d GPUs the times are lower bounds. Give --nodes, --gpus-per-node and --node-link\n",
         kGpusOfAMachine);
+  if (a.several_nodes())
+    print_format("between nodes %.4g GB/s each way, which the %s of a node share\n",
+                 q.rates.node_link_bytes_per_second / 1e9, counted(a.per_node, device_word(q)).c_str());
 }
 
 void print_longest(const PlanRequest& q) {
   LiveLine line;
   const LongestContext longest = longest_context(q, progress_of(line, q, "longest context, layout"));
   line.clear();
-  print_format("\nlongest context with %s: %lld tokens\n", counted(q.world, device_word(q)).c_str(),
+  print_format("\nlongest context with %s: %lld tokens\n", devices_text(q).c_str(),
                static_cast<long long>(longest.tokens));
   if (longest.tokens == 0) return;
   const Layouts layouts = try_layouts(longest.request, progress_of(line, q, "longest context"));
@@ -279,17 +324,17 @@ void run_plan(const PlanArguments& a) {
   print_rates(a, q, takes_rates_of_gpu(a, settings));
   std::optional<PlannedStep> best;
   const std::vector<std::int64_t> contexts = a.contexts.empty() ? std::vector{q.config.model.context} : a.contexts;
-  for (const int gpus : a.gpus)
+  for (const WorldSize& world : a.worlds())
     for (const std::int64_t context : contexts) {
       if (best && signal.requested()) break;
-      q.world = gpus;
+      q.world = world;
       q.config.model.context = context;
       const std::optional<PlannedStep> found = report_step(a, q, length);
       if (found) best = found;
       if (a.advise && !signal.requested()) print_advice(q, found);
     }
-  for (const int gpus : a.longest && !signal.requested() ? a.gpus : std::vector<int>{}) {
-    q.world = gpus;
+  for (const WorldSize& world : a.longest && !signal.requested() ? a.worlds() : std::vector<WorldSize>{}) {
+    q.world = world;
     print_longest(q);
   }
   if (best) print_best(a, q, *best);
@@ -313,6 +358,14 @@ void add_plan_command(Command app) {
   cmd.add_number("--gpus", a->gpus, "Numbers of GPUs, with commas (with --rates cpu: numbers of processes)", 1, 4096)
       .show_default()
       .takes_one_word();
+  cmd.add_number("--nodes", a->nodes, "Numbers of nodes, with commas, instead of --gpus", 1, kMaxPlannedRanks)
+      .takes_one_word();
+  cmd.add_number("--gpus-per-node", a->per_node, "GPUs of each node (with --rates cpu: processes)", 1, 1024)
+      .show_default();
+  cmd.add_option("--node-link", a->node_link,
+                 "Rate from a node to other nodes, each way, which its GPUs share, such as 400Gb/s or 50GB/s; default: "
+                 "node_link_bytes_per_second in the rates (bench links measures it)")
+      .type_name("RATE");
   cmd.add_bytes(
       "--memory", a->memory,
       "Memory of each GPU as it is sold, such as 80GB (79.1 GiB usable on an h100); default: the memory in the rates. "
@@ -340,10 +393,14 @@ void add_plan_command(Command app) {
       "parallel.dp, cp, tp and zero are kept if the settings give them. Otherwise all layouts are planned, which may\n"
       "take minutes. train.recompute=block train.micro_batch=1 shortens the search but may miss faster layouts.\n"
       "A smaller train.batch_size also shortens it, because the plan goes through all micro-batches of a step.\n"
+      "With --nodes, only the layouts with the best estimates are planned.\n"
       "SIGINT or SIGTERM ends the search and prints the layouts found so far.\n"
-      "Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
+      "Examples: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144\n"
+      "          ringmaster plan bench/shapes/1b.yaml --nodes 64 --node-link 400Gb/s --rates h100 --context 4194304");
   cmd.set_callback([a, cmd] {
-    a->asks_for_gpus = cmd.find_option("--gpus").given() || cmd.find_option("--memory").given();
+    const auto given = [&](const char* option) { return cmd.find_option(option).given(); };
+    a->asks_for_gpus = given("--gpus") || given("--nodes") || given("--memory");
+    check_node_options(*a, given("--gpus"), given("--gpus-per-node"));
     plan(*a);
   });
 }

@@ -91,12 +91,6 @@ MemoryUnit unit_for(std::span<const PlannedStep> all) {
   return unit_of(largest);
 }
 
-void print_head(const MemoryUnit& unit) {
-  print_format("%-26s %6s %6s %-22s %8s %8s %8s %8s %8s %9s %12s %6s  %s\n", str("layout, in ", unit.name).c_str(),
-               "micro", "chunk", "recompute", "states", "in step", "peak", "budget", "host", "seconds", "tokens/s",
-               "MFU", "mostly");
-}
-
 const char* name_of(StateOffload offload) { return offload == StateOffload::all ? "all" : "states"; }
 
 // Returns the layout's degrees, and its offload of optimizer states if there is one.
@@ -107,22 +101,44 @@ std::string layout_text(const PlannedStep& p) {
 
 std::string chunk_text(std::int64_t tokens) { return tokens ? std::to_string(tokens) : "all"; }
 
-void print_row(const PlannedStep& p, const MemoryUnit& unit) {
+// The table's columns that depend on its rows.
+struct Columns {
+  explicit Columns(std::span<const PlannedStep> all) : unit(unit_for(all)), several_nodes(all[0].world.nodes() > 1) {
+    for (const PlannedStep& p : all) layout = std::max(layout, layout_text(p).size());
+  }
+  MemoryUnit unit;
+  bool several_nodes;
+  std::size_t layout = 26;  // width of the first column
+  int width() const { return static_cast<int>(layout); }
+};
+
+void print_head(const Columns& c) {
+  print_format("%-*s %6s %6s %-22s %8s %8s %8s %8s %8s %9s %12s ", c.width(), str("layout, in ", c.unit.name).c_str(),
+               "micro", "chunk", "recompute", "states", "in step", "peak", "budget", "host", "seconds", "tokens/s");
+  if (c.several_nodes) print_format("%9s ", "per GPU");
+  print_format("%6s  %s\n", "MFU", "mostly");
+}
+
+void print_row(const PlannedStep& p, const Columns& c) {
   const ParallelPlan plan = plan_of(p.config, p.world);
-  print_format("%-26s %6lld %6s %-22s %8.2f %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f %5.1f%%  %s\n", layout_text(p).c_str(),
+  const MemoryUnit& unit = c.unit;
+  print_format("%-*s %6lld %6s %-22s %8.2f %8.2f %8.2f %8.2f %8.2f %9.4g %12.0f ", c.width(), layout_text(p).c_str(),
                static_cast<long long>(plan.micro_batch), chunk_text(p.config.train.mlp_chunk).c_str(),
                ways_text(p.activations.plan).c_str(), unit.of(p.weights + p.gradients + p.optimizer_states),
                unit.of(p.inside_step), unit.of(p.peak), unit.of(p.activations.budget), unit.of(p.host), p.seconds(),
-               p.tokens_per_second, 100 * p.mfu, p.limit);
+               p.tokens_per_second);
+  if (c.several_nodes) print_format("%9.4g ", p.tokens_per_second / p.world);
+  print_format("%5.1f%%  %s\n", 100 * p.mfu, p.limit);
 }
 
 // Prints each layout's memory by kind.
-void print_kinds(std::span<const PlannedStep> all, const MemoryUnit& unit) {
-  print_format("\n%-26s", str("by kind, in ", unit.name).c_str());
+void print_kinds(std::span<const PlannedStep> all, const Columns& c) {
+  const MemoryUnit& unit = c.unit;
+  print_format("\n%-*s", c.width(), str("by kind, in ", unit.name).c_str());
   for (const MemoryKind& kind : memory_by_kind(all.front())) print_format(" %9s", kind.name);
   print_format(" %9s\n", "in all");
   for (const PlannedStep& p : all) {
-    print_format("%-26s", layout_text(p).c_str());
+    print_format("%-*s", c.width(), layout_text(p).c_str());
     for (const MemoryKind& kind : memory_by_kind(p)) print_format(" %9.3f", unit.of(kind.bytes));
     print_format(" %9.3f\n", unit.of(p.peak));
   }
@@ -147,11 +163,14 @@ MemoryUnit unit_of(std::size_t largest) {
 void print_layouts(const Layouts& all, std::size_t max_rows) {
   const std::span<const PlannedStep> shown(all.fit.data(), std::min(max_rows, all.fit.size()));
   if (!shown.empty()) {
-    const MemoryUnit unit = unit_for(shown);
-    print_head(unit);
-    for (const PlannedStep& p : shown) print_row(p, unit);
+    const Columns columns(shown);
+    print_head(columns);
+    for (const PlannedStep& p : shown) print_row(p, columns);
     if (all.fit.size() > max_rows) print_format("and %zu slower ones (--rows)\n", all.fit.size() - max_rows);
-    print_kinds(shown, unit);
+    if (all.slower > 0)
+      print_format("%zu other layouts were not planned, because their estimated times are longer (--rows)\n",
+                   all.slower);
+    print_kinds(shown, columns);
   }
   if (!all.too_large.empty()) print_shortages(all.too_large, max_rows);
 }
@@ -161,8 +180,9 @@ void print_legend(const std::string& device) {
       "\nmicro: sequences at a time per %s; chunk: tokens at a time in an MLP; recompute: parts that the backward\n"
       "recomputes, with the number of blocks; states: weights, gradients and optimizer states; in step: most memory\n"
       "of a step in addition to states; peak: most memory at once; budget: memory for activations; host: host\n"
-      "memory; seconds: time of a step; MFU: share of the data sheet's FLOP/s, where attention counts only the kept\n"
-      "pairs (causal attention: half of all); mostly: the part that takes most of the step's time\n",
+      "memory; seconds: time of a step; per GPU: tokens/s of one GPU; MFU: share of the data sheet's\n"
+      "FLOP/s, where attention counts only the kept pairs (causal attention: half of all); mostly: the part that\n"
+      "takes most of the step's time\n",
       device.c_str());
 }
 
@@ -176,10 +196,12 @@ std::string choice_text(Config config, const std::string& key) {
 void print_settings(const PlannedStep& p, const char* which) {
   const ParallelConfig& c = p.config.parallel;
   const ParallelPlan plan = plan_of(p.config, p.world);
+  const std::string levels = c.cp_ranks_per_node > 0 ? str(", cp_ranks_per_node: ", c.cp_ranks_per_node) : "";
   print_format(
       "\nThe %s for a context of %lld tokens, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: "
-      "%lld}\n",
-      which, static_cast<long long>(p.config.model.context), plan.dp, plan.cp, plan.tp, static_cast<long long>(c.zero));
+      "%lld%s}\n",
+      which, static_cast<long long>(p.config.model.context), plan.dp, plan.cp, plan.tp, static_cast<long long>(c.zero),
+      levels.c_str());
   const std::string host =
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
   const std::int64_t tokens = p.config.train.mlp_chunk;

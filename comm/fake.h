@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "comm/communicator.h"
 
@@ -17,9 +18,21 @@ struct FakeTransfer {
   std::string_view operation;  // e.g. "all_reduce", "exchange"
   std::size_t bytes = 0;       // bytes of the whole tensor that is reduced, gathered, scattered or sent
   int ranks = 1;
+  int nodes = 1;          // nodes on which the group has ranks
+  int ranks_on_node = 1;  // the most ranks that the group has on one node
+  int ranks_of_node = 1;  // ranks of the whole run on one node, which share the node's link
+  // Exchanges only: bytes to other nodes, or from other nodes if these are more. Mean over the ranks of a node, which
+  // send with the same ring distance.
+  double bytes_between_nodes = 0;
 };
 using TransferObserver = std::function<void(const FakeTransfer&)>;
 
-std::unique_ptr<Communicator> make_fake_communicator(const std::string& group, int rank, int size, TransferObserver);
+// Where the ranks of a fake group are.
+struct FakePlacement {
+  std::vector<int> nodes = {};  // the node of each rank of the group; empty: all on one node
+  int ranks_of_node = 1;        // ranks of the whole run on one node
+};
+std::unique_ptr<Communicator> make_fake_communicator(const std::string& group, int rank, int size, TransferObserver,
+                                                     const FakePlacement& = {});
 
 }  // namespace ring

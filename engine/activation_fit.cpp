@@ -35,7 +35,7 @@ void take_rest(const DryStep& step, ActivationFit& fit) {
 // Finds plans, and checks each with a dry step, because the solver does not model gaps between tensors in memory.
 class Fitting {
  public:
-  Fitting(const Config& c, int world, std::size_t budget, const DeviceRates& rates, std::size_t host_room)
+  Fitting(const Config& c, WorldSize world, std::size_t budget, const DeviceRates& rates, std::size_t host_room)
       : planner_(c, world, rates, host_room), budget_(budget), chooses_staging_(chooses_staging(c)) {}
 
   std::size_t policies() const { return planner_.count(); }
@@ -109,7 +109,7 @@ std::string ActivationFit::text() const {
   return text;
 }
 
-std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std::size_t budget,
+std::optional<ActivationFit> find_activation_fit(const Config& c, WorldSize world, std::size_t budget,
                                                  const DeviceRates& rates, ActivationFit* smallest_of_all,
                                                  std::optional<std::size_t> host_room) {
   const auto settings_room = static_cast<std::size_t>(c.train.activation_offload_bytes);
@@ -133,7 +133,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
   return {};
 }
 
-bool can_fit(const Config& c, int world, std::size_t budget, const DeviceRates& rates) {
+bool can_fit(const Config& c, WorldSize world, std::size_t budget, const DeviceRates& rates) {
   Fitting fitting(c, world, budget, rates, static_cast<std::size_t>(c.train.activation_offload_bytes));
   if (fitting.fits(fitting.uniform(fitting.policies() - 1))) return true;
   for (const bool segments : {false, true})

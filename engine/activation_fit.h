@@ -31,12 +31,12 @@ struct ActivationFit {
 // then gets the plan with the lowest peak.
 // host_room: bytes of host memory for activations. If not given, train.activation_offload_bytes is used, where 0 means
 // that auto offloads nothing, because the size of the host memory is unknown.
-std::optional<ActivationFit> find_activation_fit(const Config& resolved, int world, std::size_t budget,
+std::optional<ActivationFit> find_activation_fit(const Config& resolved, WorldSize world, std::size_t budget,
                                                  const DeviceRates&, ActivationFit* smallest = nullptr,
                                                  std::optional<std::size_t> host_room = {});
 
 // Returns true if a plan fits. Stops at the first plan that does; tries the plan that needs the least memory first.
-bool can_fit(const Config& resolved, int world, std::size_t budget, const DeviceRates&);
+bool can_fit(const Config& resolved, WorldSize world, std::size_t budget, const DeviceRates&);
 
 std::size_t min_over_ranks(std::size_t own, Mesh&);  // minimum over all ranks; collective
 

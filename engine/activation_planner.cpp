@@ -78,7 +78,8 @@ std::string plan_text(const ActivationPlan& plan) {
   return text;
 }
 
-ActivationPlanner::ActivationPlanner(const Config& config, int world, const DeviceRates& rates, std::size_t host_room)
+ActivationPlanner::ActivationPlanner(const Config& config, WorldSize world, const DeviceRates& rates,
+                                     std::size_t host_room)
     : config_(config),
       world_(world),
       rates_(rates),

@@ -23,7 +23,7 @@ class ActivationPlanner {
  public:
   // host_room: bytes of host memory for offloaded activations. If 0, blocks offload nothing, except with
   // train.activation_offload: true, which then has no limit.
-  ActivationPlanner(const Config& resolved, int world, const DeviceRates&, std::size_t host_room);
+  ActivationPlanner(const Config& resolved, WorldSize world, const DeviceRates&, std::size_t host_room);
 
   std::size_t count() const { return policies_.size(); }
   // Returns the plan in which all blocks use this policy. Policies without offloading come first. Within policies with
@@ -56,7 +56,7 @@ class ActivationPlanner {
   double seconds(std::size_t policy, const ScopeId& part, ScopePass) const;
 
   const Config& config_;
-  const int world_;
+  const WorldSize world_;
   const DeviceRates& rates_;
   const Precision precision_;
   const std::size_t host_room_;

@@ -79,6 +79,12 @@ static void ask_for_queues(const ParallelConfig& p) {
 }
 
 std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& extra_facts) {
+  return join_mesh(c, extra_facts, [&](const WorkerEnvironment& env, Device device) {
+    return mesh_layout(degrees_of(c, env.world), device);
+  });
+}
+
+std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& extra_facts, const LayoutOfMesh& layout_of) {
   const Environment environment = current_environment();
   const WorkerEnvironment env = parse_environment(environment);
   const CommOptions options = parse_comm_options(environment);
@@ -88,7 +94,7 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& extra_facts) {
   Meeting meeting(env, options);
   meeting.check_agreement(settings_topic(), facts_of_start(c, device.backend, options, extra_facts));
   own_status().start.mark_reached(StartStage::met);
-  const MeshLayout layout = mesh_layout(degrees_of(c, env.world), device);
+  const MeshLayout layout = layout_of(env, device);
   if (device.backend != Backend::cpu) Stream::create(device);  // starts CUDA on the GPU, which takes seconds
   own_status().start.mark_reached(StartStage::opened);
   std::unique_ptr<Mesh> mesh = Mesh::join(std::move(meeting), layout);

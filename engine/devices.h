@@ -1,6 +1,7 @@
 #pragma once
 // Chooses the device, the processes and the number types of a run.
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,9 @@ ParallelPlan plan_of(const Config&, int world);
 // Connects to the other processes that a launcher started, or returns the mesh of a single process. Throws Error if the
 // processes differ in settings, program, device or `extra_facts` (such as command-line options). Collective.
 std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& extra_facts = {});
+// Same, with the axes that `layout_of` returns instead of those of the settings.
+using LayoutOfMesh = std::function<MeshLayout(const WorkerEnvironment&, Device)>;
+std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& extra_facts, const LayoutOfMesh& layout_of);
 
 // Returns the execution context of a resolved config. Measured kernel choices are read from run.tuning or from the
 // run's directory. device: index of the GPU.

@@ -80,13 +80,14 @@ void run_twice(TrainStep& step, Recorder& recorder) {
 
 }  // namespace
 
-DryStep dry_step(const Config& config, int world, const ActivationPlan& plan, int rank) {
+DryStep dry_step(const Config& config, WorldSize world, const ActivationPlan& plan, int rank) {
   DryStep out;
   const FakeMode fake;
   const auto recorder = std::make_shared<Recorder>(out);
   const Device device{backend_of(config.run.device), 0};
-  const std::unique_ptr<Mesh> mesh =
-      Mesh::fake(mesh_layout(plan_of(config, world), device), rank, [&](const FakeTransfer& t) { recorder->sent(t); });
+  MeshLayout layout = mesh_layout(plan_of(config, world), device);
+  layout.emulate_nodes = world.per_node;
+  const std::unique_ptr<Mesh> mesh = Mesh::fake(layout, rank, [&](const FakeTransfer& t) { recorder->sent(t); });
   ExecContext ctx = make_exec_context(config);
   ctx.tuning = nullptr;
   ctx.observer = recorder;

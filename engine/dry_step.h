@@ -60,8 +60,17 @@ struct DryStep {
   std::size_t peak() const { return lasting + plan.bytes + 2 * unplanned; }
 };
 
+// The processes of a run, and how many of them are on a node. Converts from a number of processes on one node.
+struct WorldSize {
+  int ranks = 1;
+  int per_node = 0;  // 0 means all
+  WorldSize(int all = 1, int on_node = 0) : ranks(all), per_node(on_node) {}
+  operator int() const { return ranks; }
+  int nodes() const { return per_node > 0 ? (ranks + per_node - 1) / per_node : 1; }
+};
+
 // Dry-runs a step of `rank`. config: resolved, with run.device cpu or cuda; both can be planned on any machine. Each
 // sample of packed documents counts as one document. Throws Error if the layout does not fit `world` processes.
-DryStep dry_step(const Config& config, int world, const ActivationPlan&, int rank = 0);
+DryStep dry_step(const Config& config, WorldSize world, const ActivationPlan&, int rank = 0);
 
 }  // namespace ring

@@ -7,6 +7,8 @@
 #include "core/checked.h"
 #include "core/joined.h"
 #include "engine/devices.h"
+#include "engine/layout_estimate.h"
+#include "engine/scaled_step.h"
 
 namespace ring {
 namespace {
@@ -26,6 +28,32 @@ std::vector<std::int64_t> degrees(const std::optional<std::int64_t>& fixed, std:
   return all;
 }
 
+// Returns true if groups of so many adjacent ranks share nodes evenly or fill whole nodes.
+bool fits_nodes(std::int64_t ranks, const WorldSize& world) {
+  return world.nodes() == 1 || world.per_node % ranks == 0 || ranks % world.per_node == 0;
+}
+
+// Returns true if the search on several nodes considers the layout: the batch and the model can be divided, and ranks
+// that communicate most are on the same node. Other layouts of one node are tried, so that their error can be shown.
+bool is_promising(const PlanRequest& q, std::int64_t dp, std::int64_t cp, std::int64_t tp) {
+  const WorldSize& world = q.world;
+  const FixedDegrees& fixed = q.fixed;
+  if (world.nodes() == 1 || (fixed.dp && fixed.cp && fixed.tp)) return true;
+  const std::vector<std::int64_t> slices = possible_slices(q.config.model.resolved());
+  return q.config.train.batch_size % dp == 0 && q.config.model.context / cp >= tp &&
+         std::ranges::count(slices, tp) > 0 && (fixed.tp || fits_nodes(tp, world)) &&
+         (fixed.cp || fits_nodes(tp * cp, world));
+}
+
+// Returns the ranks of cp on each node of a ring of two levels; 0 if the ring has one level.
+std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int64_t tp) {
+  const ParallelConfig& c = q.config.parallel;
+  const std::int64_t here = q.world.per_node / tp;
+  const bool ring = c.cp_schedule == ContextSchedule::automatic || c.cp_schedule == ContextSchedule::ring;
+  if (c.cp_ranks_per_node > 0 || q.world.nodes() == 1 || !ring) return c.cp_ranks_per_node;
+  return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
+}
+
 // Returns all layouts with the fixed degrees, each with every ZeRO stage that saves memory.
 std::vector<PlanRequest> layouts_of(const PlanRequest& request) {
   const FixedDegrees& fixed = request.fixed;
@@ -34,12 +62,14 @@ std::vector<PlanRequest> layouts_of(const PlanRequest& request) {
     for (const std::int64_t cp : degrees(fixed.cp, request.world / tp)) {
       const std::int64_t dp = request.world / (tp * cp);
       if (tp * cp * dp != request.world || dp != fixed.dp.value_or(dp)) continue;
+      if (!is_promising(request, dp, cp, tp)) continue;
       for (const std::int64_t zero : fixed.zero ? std::vector{*fixed.zero} : zero_stages(static_cast<int>(dp * cp))) {
         ParallelConfig& parallel = all.emplace_back(request).config.parallel;
         parallel.dp = dp;
         parallel.cp = cp;
         parallel.tp = tp;
         parallel.zero = zero;
+        parallel.cp_ranks_per_node = ring_ranks_per_node(request, cp, tp);
       }
     }
   return all;
@@ -66,6 +96,9 @@ PlanRequest with_context(PlanRequest q, std::int64_t thousands) {
 // Returns true if a layout fits with its states stored as optimizer.offload says. States on the host leave less host
 // memory for activations.
 bool fits_with_states(PlanRequest q) {
+  const ScaledStep small = scaled_steps(q.config, q.world).back();
+  q.config = small.config;
+  q.world = small.world;
   if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = min_mlp_chunk(q);
   std::int64_t& room = q.config.train.activation_offload_bytes;
   if (room > 0 && q.config.optimizer.offload != StateOffload::none) {
@@ -138,16 +171,34 @@ void sort_by_speed_and_room(std::vector<PlannedStep>& all) {
 
 std::string text_of(const PlanRequest& q) { return q.world == 1 ? "1 process" : plan_of(q.config, q.world).text(); }
 
+// Returns why layouts_of() is empty.
+std::string no_layout(const PlanRequest& q) {
+  if (q.fixed.any())
+    return str("no layout of ", q.world, " processes has the given parallel degrees ", q.fixed.text(),
+               ". Use a number of processes that is a multiple of their product, or leave some degrees open");
+  return str(
+      "no layout of ", q.world, " processes on ", q.world.nodes(),
+      " nodes divides train.batch_size: ", q.config.train.batch_size,
+      " among replicas, model.context: ", q.config.model.context,
+      " among ranks of cp and the model's heads among ranks of tp, with groups that fill nodes. Use a batch size "
+      "that is a multiple of a divisor of the number of processes, a longer context, or other nodes");
+}
+
 }  // namespace
 
 Layouts try_layouts(const PlanRequest& request, const PlanProgress& progress) {
   Layouts all;
-  const std::vector<PlanRequest> layouts = layouts_of(request);
+  std::vector<PlanRequest> layouts = layouts_of(request);
+  if (request.max_layouts > 0) sort_by_estimate(layouts);
   all.count = layouts.size();
-  if (layouts.empty())
-    all.error = str("no layout of ", request.world, " processes has the given parallel degrees ", request.fixed.text(),
-                    ". Use a number of processes that is a multiple of their product, or leave some degrees open");
+  if (layouts.empty()) all.error = no_layout(request);
   for (const PlanRequest& q : layouts) try {
+      if (const std::size_t max = request.max_layouts;
+          max > 0 && (all.fit.size() >= max || all.fit.size() + all.too_large.size() >= 3 * max)) {
+        all.slower = layouts.size() - all.tried;
+        all.count = all.tried;
+        break;
+      }
       const auto best = std::ranges::min_element(all.fit, {}, &PlannedStep::seconds);
       if (progress) progress(all.tried, all.count, best == all.fit.end() ? nullptr : &*best);
       LayoutResult tried = try_layout(q);

@@ -18,12 +18,16 @@ struct Layouts {
   std::vector<LayoutShortage> too_large;  // sorted by memory, smallest first
   std::string error;  // why no layout has the given degrees, or why the first invalid layout is invalid; else empty
   std::size_t tried = 0, count = 0;  // tried < count if PlanRequest::stopped ended the search
+  std::size_t slower = 0;            // layouts that were not planned because their estimated times are longer
 };
 
-// Tries every combination of degrees that are not fixed, and each ZeRO stage that saves memory. On GPUs, a layout that
-// does not fit with optimizer states on the device is tried with optimizer.offload set to states, then to all, unless
-// the settings fix optimizer.offload. Offloaded states share train.activation_offload_bytes, if given, with
-// activations. progress: called before each layout is tried.
+// Tries every combination of degrees that are not fixed, and each ZeRO stage that saves memory. On several nodes, only
+// layouts whose groups of tp, and of tp and cp, share nodes evenly or fill whole nodes; cp that spans nodes is a ring
+// of two levels (parallel.cp_ranks_per_node). With PlanRequest::max_layouts, goes from the best estimate to the worst,
+// and ends when so many layouts fit or three times as many were tried. On GPUs, a layout that does not fit with
+// optimizer states on the device is tried with optimizer.offload set to states, then to all, unless the settings fix
+// optimizer.offload. Offloaded states share train.activation_offload_bytes, if given, with activations. progress:
+// called before each layout is tried.
 Layouts try_layouts(const PlanRequest&, const PlanProgress& progress = {});
 std::vector<PlannedStep> plan_layouts(const PlanRequest&);  // returns only the layouts that fit, fastest first
 

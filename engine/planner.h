@@ -15,7 +15,7 @@ namespace ring {
 struct PlannedStep {
   Config config;  // resolved for this layout
   ActivationFit activations;
-  int world = 1;
+  WorldSize world = 1;
   std::size_t weights = 0, gradients = 0, optimizer_states = 0, lasting = 0, inside_step = 0, peak = 0;
   std::size_t weight_buffers = 0, gradient_buffers = 0;  // included in weights and gradients; see DryStep
   std::size_t host = 0;         // bytes in host memory: activations, optimizer states and values
@@ -45,10 +45,13 @@ struct FixedDegrees {
 
 struct PlanRequest {
   Config config;  // resolved for one process
-  int world = 1;
+  WorldSize world = 1;
   std::size_t budget = 0;  // bytes per device
   DeviceRates rates;
   FixedDegrees fixed = {};
+  // Layouts that are planned, if not 0: those that fit among the ones with the best estimates
+  // (engine/layout_estimate.h).
+  std::size_t max_layouts = 0;
   std::function<bool()> stopped = {};  // returns true to end planning with PlanStopped; may be null
 };
 

@@ -56,8 +56,9 @@ class Mesh::Impl {
       : meeting_({}), device_(layout.device), axes_(layout.axes), seen_(std::move(seen)), fake_(true) {
     env_.rank = rank;
     env_.world = axes_.size();
+    ranks_of_node_ = layout.emulate_nodes > 0 ? layout.emulate_nodes : env_.world;
+    find_nodes(ranks_of_node_);
     make_groups(layout.unions);
-    find_nodes(layout.emulate_nodes);
   }
 
   // Closes communicators in the same order on all ranks, because closing may wait for the other ranks.
@@ -113,6 +114,7 @@ class Mesh::Impl {
   void name_group(const AxisNames&, AxisTransfers = AxisTransfers::between_kernels);
   Communicator* make_group(const std::string& name, std::vector<int> ranks, Backend,
                            AxisTransfers = AxisTransfers::between_kernels);
+  FakePlacement placement_of(const std::vector<int>& ranks) const;
   Communicator* make_background();
   Communicator* keep_group(Group, const std::string& name);
   static void rename(Group&, const std::string& name);
@@ -134,6 +136,7 @@ class Mesh::Impl {
   std::shared_ptr<Liveness> liveness_;  // aborts all groups when a rank is lost
   TransferObserver seen_;
   bool fake_ = false;
+  int ranks_of_node_ = 1;  // of a fake mesh
 };
 
 // Creates the groups in the same order on every rank.
@@ -170,12 +173,18 @@ Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> r
   if (size == 1)
     comm = make_self_communicator();
   else if (fake_)
-    comm = make_fake_communicator(name, own, size, name == "host" ? TransferObserver() : seen_);
+    comm = make_fake_communicator(name, own, size, name == "host" ? TransferObserver() : seen_, placement_of(ranks));
   else if (backend == Backend::cuda)
     comm = make_nccl_communicator({own, size, device_, key}, store_, watchdog_, options);
   else
     comm = make_gloo_communicator(own, size, store_, key, queue_, options);
   return keep_group({std::move(ranks), backend, transfers, std::move(comm)}, name);
+}
+
+FakePlacement Mesh::Impl::placement_of(const std::vector<int>& ranks) const {
+  FakePlacement p{.ranks_of_node = std::min(ranks_of_node_, env_.world)};
+  for (const int r : ranks) p.nodes.push_back(nodes_[static_cast<std::size_t>(r)]);
+  return p;
 }
 
 // Created after host_, so that a search by ranks finds host_ first.

@@ -1,6 +1,7 @@
 #include "engine/memory/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace ring {
 namespace {
@@ -44,6 +45,10 @@ void DeviceRates::fields(Fields& f) {
   f("collective_bytes_per_second", collective_bytes_per_second,
     "bytes per second that a rank passes on in collectives; 0 = not measured", in_range(0, kMaxRate));
   f("collective_seconds", collective_seconds, "seconds of the shortest collective", in_range(0, 10));
+  f("node_link_bytes_per_second", node_link_bytes_per_second,
+    "bytes per second from a node to other nodes, each way, shared by its ranks; 0 = not measured",
+    in_range(0, kMaxRate));
+  f("node_link_seconds", node_link_seconds, "seconds of the shortest message between nodes", in_range(0, 10));
   f("host_bytes_per_second", host_bytes_per_second,
     "bytes per second between device and host memory, each way; 0 = not measured", in_range(0, kMaxRate));
   f("memory_bytes", memory_bytes, "memory of the device; 0 = not known", in_range(0, kMaxRate));
@@ -107,18 +112,50 @@ double seconds_of(const DeviceRates& r, Precision precision, std::string_view sl
       {r.call_seconds, cost.flops / flops_per_second(r.of(precision), slot), cost.bytes / r.bytes_per_second});
 }
 
-// Returns the time of a point-to-point exchange or of a collective. Collectives run as rings: each rank sends all parts
-// except its own, twice for an all-reduce.
-double seconds_of(const DeviceRates& r, const FakeTransfer& t) {
+namespace {
+
+// Returns the share of its bytes that each rank passes on in a collective. Collectives run as rings: each rank sends
+// all parts except its own, twice for an all-reduce.
+double passed_share(const FakeTransfer& t) {
+  const double share = static_cast<double>(t.ranks - 1) / t.ranks;
+  return t.operation == "all_reduce" ? 2 * share : share;
+}
+
+double seconds_inside_node(const DeviceRates& r, const FakeTransfer& t) {
   const auto bytes = static_cast<double>(t.bytes);
   if (t.operation == "exchange") {
     const double min = r.link_seconds > 0 ? r.link_seconds : r.call_seconds;
-    return r.link_bytes_per_second == 0 ? 0 : min + bytes / r.link_bytes_per_second;
+    const bool known = t.nodes > 1 && r.node_link_bytes_per_second > 0;
+    const double inside = known ? std::max(0.0, bytes - t.bytes_between_nodes) : bytes;
+    return r.link_bytes_per_second == 0 ? 0 : min + inside / r.link_bytes_per_second;
   }
   if (r.collective_bytes_per_second == 0) return 0;
-  const double share = static_cast<double>(t.ranks - 1) / t.ranks;
-  const double passes = t.operation == "all_reduce" ? 2 * share : share;
-  return r.collective_seconds + passes * bytes / r.collective_bytes_per_second;
+  return r.collective_seconds + passed_share(t) * bytes / r.collective_bytes_per_second;
+}
+
+}  // namespace
+
+// Bytes that all ranks of a node send to other nodes at the same time, over the rate of the node's link:
+// * exchange: bytes_between_nodes of each rank
+// * all_to_all: what each rank sends to ranks of other nodes
+// * other collectives: one rank of each group on the node passes the ring's bytes on to the next node
+// Groups on many nodes have a latency that grows with the logarithm of their number, as NCCL's trees do.
+double seconds_between_nodes(const DeviceRates& r, const FakeTransfer& t) {
+  if (t.nodes == 1 || r.node_link_bytes_per_second == 0) return 0;
+  const auto bytes = static_cast<double>(t.bytes);
+  if (t.operation == "exchange") {
+    if (!(t.bytes_between_nodes > 0)) return 0;
+    return r.node_link_seconds + t.ranks_of_node * t.bytes_between_nodes / r.node_link_bytes_per_second;
+  }
+  const bool all_to_all = t.operation == "all_to_all";
+  const double sent = all_to_all ? t.ranks_of_node * bytes * (t.ranks - t.ranks_on_node) / t.ranks
+                                 : passed_share(t) * bytes * t.ranks_of_node / t.ranks_on_node;
+  const double hops = all_to_all ? 1 : std::ceil(std::log2(t.nodes));
+  return hops * r.node_link_seconds + sent / r.node_link_bytes_per_second;
+}
+
+double seconds_of(const DeviceRates& r, const FakeTransfer& t) {
+  return std::max(seconds_inside_node(r, t), seconds_between_nodes(r, t));
 }
 
 }  // namespace ring

@@ -30,6 +30,8 @@ struct DeviceRates {
   double link_seconds = 0;                 // time of the shortest message; 0 means call_seconds
   double collective_bytes_per_second = 0;  // sent by each rank in a collective of all ranks (reduce, gather, scatter)
   double collective_seconds = 0;           // time of the shortest collective
+  double node_link_bytes_per_second = 0;   // rate from a node to other nodes, in each direction, shared by its ranks
+  double node_link_seconds = 0;            // time of the shortest message between nodes
   double host_bytes_per_second = 0;        // rate between device and host memory, in each direction
   double memory_bytes = 0;                 // device memory; 0 if unknown
   void fields(Fields&);
@@ -43,7 +45,11 @@ struct DeviceRates {
 DeviceRates shipped_rates(const std::string& device, int threads = 1);
 
 double seconds_of(const DeviceRates&, Precision, std::string_view slot, const Cost&);
-// Returns the time of a message that does not wait for another rank; 0 if the link's rate is unknown.
+// Returns the time of a message that does not wait for another rank; 0 if the rates of all its links are unknown. All
+// ranks of a node send at the same time. Messages inside nodes and between nodes run at the same time, so the slower
+// ones count.
 double seconds_of(const DeviceRates&, const FakeTransfer&);
+// Returns the time of the part between nodes; 0 if the group is on one node or the link's rate is unknown.
+double seconds_between_nodes(const DeviceRates&, const FakeTransfer&);
 
 }  // namespace ring

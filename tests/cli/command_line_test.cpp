@@ -160,7 +160,7 @@ TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
   EXPECT_EQ(error_for({"version"}), "unknown command 'version'; did you mean --version?");
   EXPECT_EQ(error_for({"bench", "version"}),
             "bench: unknown command 'version'; available: step, ops, floor, products, attention, "
-            "blocks, context, calibrate");
+            "blocks, context, calibrate, links");
   EXPECT_TRUE(
       error_for({"estimate", "x.yaml"}).starts_with("unknown command 'estimate'; available: init, tokenizer, data, "))
       << error_for({"estimate", "x.yaml"});

@@ -289,6 +289,59 @@ TEST(PlanCommand, MoreGpusThanAMachineHasAreALowerBound) {
   EXPECT_NE(several.output.find("lower bound"), std::string::npos) << several.output;
 }
 
+// Plans a small model on nodes of 2 processes.
+Finished plan_nodes(std::vector<std::string> words) {
+  words.insert(words.begin(), {ring_binary(), "plan", source_dir() + "/configs/quickstart.yaml", "model.vocab_size=300",
+                               "model.layers=1", "train.micro_batch=1", "train.batch_size=16", "--rates", "h100"});
+  return run_process(words);
+}
+
+TEST(PlanCommand, NodesArePlannedOverTwoRates) {
+  const Finished fast = plan_nodes({"--nodes", "2", "--gpus-per-node", "2", "--node-link", "400Gb/s"});
+  ASSERT_EQ(fast.code, 0) << fast.output;
+  for (const char* part : {"between nodes 50 GB/s each way, which the 2 GPUs of a node share", "2 nodes of 2 GPUs of",
+                           "per GPU", "parallel: {dp: "})
+    EXPECT_NE(fast.output.find(part), std::string::npos) << part << fast.output;
+  EXPECT_EQ(fast.output.find("lower bound"), std::string::npos) << fast.output;
+  EXPECT_EQ(plan_nodes({"--nodes", "2", "--gpus-per-node", "2", "--node-link", "50GB/s"}).output, fast.output);
+  const Finished slow = plan_nodes({"--nodes", "2", "--gpus-per-node", "2", "--node-link", "1Mb/s"});
+  ASSERT_EQ(slow.code, 0) << slow.output;
+  EXPECT_NE(slow.output.find("messages between nodes"), std::string::npos) << slow.output;
+}
+
+// The printed line is a settings section: a plan with it has that layout alone.
+TEST(PlanCommand, TheLayoutOfNodesIsASetting) {
+  const std::vector<std::string> nodes = {"--nodes", "4", "--gpus-per-node", "2", "--node-link", "400Gb/s"};
+  std::vector<std::string> words = nodes;
+  words.insert(words.end(), {"parallel.cp=8", "parallel.tp=1"});
+  const Finished ring = plan_nodes(words);
+  ASSERT_EQ(ring.code, 0) << ring.output;
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(ring.output, found, std::regex(R"(    parallel: (\{.*\})\n)"))) << ring.output;
+  EXPECT_NE(found[1].str().find("cp: 8, tp: 1"), std::string::npos) << ring.output;
+  EXPECT_NE(found[1].str().find("cp_ranks_per_node: 2}"), std::string::npos) << ring.output;
+  words = nodes;
+  words.push_back("parallel=" + found[1].str());
+  const Finished again = plan_nodes(words);
+  EXPECT_EQ(again.code, 0) << again.output;
+  EXPECT_NE(again.output.find("    parallel: " + found[1].str()), std::string::npos) << again.output;
+}
+
+TEST(PlanCommand, MistakesInNodesNameTheOptionAndTheRemedy) {
+  const auto expect = [](const std::vector<std::string>& words, const std::vector<std::string>& parts) {
+    const Finished end = plan_nodes(words);
+    EXPECT_EQ(end.code, 1) << end.output;
+    for (const std::string& part : parts) EXPECT_NE(end.output.find(part), std::string::npos) << part << end.output;
+  };
+  expect({"--nodes", "2"}, {"--node-link", "400Gb/s", "bench links"});
+  for (const char* rate : {"400", "fast", "-4GB/s", "0Gb/s", "nanGb/s", "infGb/s", "4GB"})
+    expect({"--nodes", "2", "--node-link", rate}, {"--node-link: expected a rate", std::string("'") + rate + "'"});
+  expect({"--nodes", "9000", "--node-link", "1GB/s"}, {"72000 GPUs", "65536"});
+  expect({"--gpus-per-node", "4"}, {"--gpus-per-node needs", "--nodes N"});
+  expect({"--node-link", "1GB/s"}, {"--node-link needs", "--nodes N"});
+  expect({"--gpus", "2", "--nodes", "2"}, {"exclude each other"});
+}
+
 double seconds_of_children() {
   rusage used{};
   getrusage(RUSAGE_CHILDREN, &used);
