@@ -303,7 +303,7 @@ void RunLog::record_step(const StepReport& r) {
   Metrics::Values values = {{"loss", r.loss},
                             {"grad_norm", r.norm},
                             {"lr", r.lr},
-                            {"tokens", trainer_.tokens_seen()},
+                            {"tokens", r.trained + r.tokens},
                             {"batch_size", r.sequences},
                             {"context", r.context},
                             {"tokens_per_second", tokens_per_second},
