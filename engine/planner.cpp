@@ -47,8 +47,9 @@ constexpr std::int64_t kMaxSequenceChunk = std::int64_t{1} << 20, kMinSequenceCh
 std::vector<std::int64_t> mlp_chunks(const PlanRequest& q) {
   const ParallelPlan layout = plan_of(q.config, q.world);
   std::vector<std::int64_t> chunks = {0};
-  const std::int64_t all =
-      layout.in_chunks ? layout.cp_layout.tokens_of_rank(0) : layout.micro_batch * q.config.model.context / layout.cp;
+  const std::int64_t all = (layout.in_chunks ? layout.cp_layout.tokens_of_rank(0)
+                                             : layout.micro_batch * q.config.model.context) /
+                           layout.cp;
   for (const std::int64_t tokens : {32768, 16384, 8192, 4096})
     if (tokens < all && (chunks.size() == 1 || all <= kMaxChunks * tokens)) chunks.push_back(tokens);
   return chunks;
