@@ -223,7 +223,9 @@ TEST(Planner, SequenceChunksAreTheLargestThatFit) {
     PlanRequest with = q;
     with.config.train.micro_batch = 1;
     with.config.train.sequence_chunk = sizes.sequence_chunk;
-    EXPECT_TRUE(plan_step(with)) << share << ": " << sizes.sequence_chunk;
+    if (!plan_step(with)) {
+      EXPECT_EQ(sizes.sequence_chunk, 4096) << share << ": nothing fits, so the least was chosen";
+    }
     for (std::int64_t larger = 2 * sizes.sequence_chunk; sizes.sequence_chunk && larger < 65536; larger *= 2) {
       with.config.train.sequence_chunk = larger;
       EXPECT_FALSE(plan_step(with)) << share << ": " << larger;
@@ -348,7 +350,8 @@ TEST(Planner, AdvisesEveryKindOfAttention) {
                                              "importance", "pools"}));
   for (const AttentionAdvice& a : {all[4], all[5], all[6]}) {  // the same number of tokens as the window
     EXPECT_EQ(a.attention.rules[0].keep * a.attention.block, window.attention.window) << a.yaml;
-    EXPECT_NEAR(a.pairs, window.pairs, 0.06 * window.pairs) << a.yaml;
+    const double own = 0.5 / static_cast<double>(a.attention.rules[0].keep);  // a query sees half of its own block
+    EXPECT_NEAR(a.pairs, window.pairs, (own + 0.01) * window.pairs) << a.yaml;
   }
   EXPECT_GT(all[7].pairs, window.pairs);  // pools come on top
 }
@@ -392,6 +395,7 @@ TEST(Planner, TimeIsThatOfTheBusiestRank) {
     PlanRequest q = question("h100", {"model.context=65536", "train.batch_size=1", "train.recompute=none",
                                       "model.attention={kind: window, window: 65536}"});
     q.world = 8;
+    q.rates.bytes_per_second = 1e18;  // so that only pairs take time
     q.config.parallel.cp = 8;
     q.config.parallel.cp_schedule = ContextSchedule::ring;
     q.config.parallel.cp_layout = layout;
