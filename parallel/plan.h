@@ -25,8 +25,8 @@ struct ParallelPlan {
   std::int64_t micro_batch = 1;        // sequences in each forward pass of a replica
   std::int64_t micro_batches = 1;      // micro-batches of each replica in the largest step
   bool in_chunks = false;              // true if the parts of cp_layout are chunks, computed one after another
-  // Of each sequence, over the ranks of cp or the chunks. The ranks of cp share each chunk (slices_of_parts(), aligned
-  // to tp).
+  // Divides each sequence among the ranks of cp, or into chunks. The ranks of cp share each chunk (slices_of_parts(),
+  // aligned to tp).
   ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};
 
   int world() const { return pp * dp * cp * tp; }
