@@ -18,8 +18,8 @@ namespace ring::test {
 namespace {
 
 using Floats = std::vector<float>;
-constexpr std::int64_t kHeads = 8, kKvHeads = 4, kDim = 8, kFirstRow = 1000;
-constexpr float kScale = 0.4f;
+constexpr std::int64_t kSharedHeads = 8, kSharedKvHeads = 4, kSharedDim = 8, kFirstRow = 1000;
+constexpr float kSharedScale = 0.4f;
 
 struct SharedProblem {
   Pattern pattern;
@@ -28,14 +28,14 @@ struct SharedProblem {
   OracleDropout dropout{.first_row = kFirstRow};
 
   Floats numbers(std::uint32_t which, std::int64_t heads) const {
-    Floats v(static_cast<std::size_t>(tokens * heads * kDim));
+    Floats v(static_cast<std::size_t>(tokens * heads * kSharedDim));
     for (std::size_t i = 0; i < v.size(); ++i) v[i] = random_normal({11, which, 0}, i);
     return v;
   }
-  Floats q() const { return numbers(0, kHeads); }
-  Floats k() const { return numbers(1, kKvHeads); }
-  Floats v() const { return numbers(2, kKvHeads); }
-  Floats dout() const { return numbers(3, kHeads); }
+  Floats q() const { return numbers(0, kSharedHeads); }
+  Floats k() const { return numbers(1, kSharedKvHeads); }
+  Floats v() const { return numbers(2, kSharedKvHeads); }
+  Floats dout() const { return numbers(3, kSharedHeads); }
 };
 
 // [N,H,D] each.
@@ -43,19 +43,19 @@ template <class T>
 struct AttentionTensors {
   std::vector<T> out, dq, dk, dv;
   explicit AttentionTensors(std::int64_t tokens)
-      : out(static_cast<std::size_t>(tokens * kHeads * kDim)),
+      : out(static_cast<std::size_t>(tokens * kSharedHeads * kSharedDim)),
         dq(out.size()),
-        dk(static_cast<std::size_t>(tokens * kKvHeads * kDim)),
+        dk(static_cast<std::size_t>(tokens * kSharedKvHeads * kSharedDim)),
         dv(dk.size()) {}
 };
 
 // Adds one query of a head: P = m exp(score - lse), out = sum of F P v, dP = F dout.v, dS = P (dP - dout.out), where m
 // is how often a pair counts and F its dropout factor.
-void add_query(const SharedProblem& p, const Values& q, const Values& k, const Values& v, const Values& dout,
-               const Span& document, std::int64_t head, std::int32_t row, AttentionTensors<double>& r) {
-  const std::int64_t kv = head / (kHeads / kKvHeads);
-  const auto at_query = [&](auto& x) { return x.data() + (row * kHeads + head) * kDim; };
-  const auto at_key = [&](auto& x, std::int64_t u) { return x.data() + (u * kKvHeads + kv) * kDim; };
+void add_row_of_head(const SharedProblem& p, const Values& q, const Values& k, const Values& v, const Values& dout,
+                     const Span& document, std::int64_t head, std::int32_t row, AttentionTensors<double>& r) {
+  const std::int64_t kv = head / (kSharedHeads / kSharedKvHeads);
+  const auto at_query = [&](auto& x) { return x.data() + (row * kSharedHeads + head) * kSharedDim; };
+  const auto at_key = [&](auto& x, std::int64_t u) { return x.data() + (u * kSharedKvHeads + kv) * kSharedDim; };
   const auto position = [&](std::int32_t n) { return n - document.first + document.position; };
   struct Key {
     std::int64_t row;
@@ -66,19 +66,19 @@ void add_query(const SharedProblem& p, const Values& q, const Values& k, const V
   for (std::int32_t u = document.first; u <= row; ++u) {
     const int m = multiplicity(p.pattern, static_cast<std::int32_t>(kv), position(row), position(u), document.position);
     if (m == 0) continue;
-    const double score = static_cast<double>(kScale) * dot(at_query(q), at_key(k, u), kDim);
+    const double score = static_cast<double>(kSharedScale) * dot(at_query(q), at_key(k, u), kSharedDim);
     keys.push_back({u, m * std::exp(score), p.dropout.factor(row, head, position(u))});
     sum += keys.back().p;
   }
   for (Key& key : keys) {
     key.p /= sum;
-    for (int i = 0; i < kDim; ++i) at_query(r.out)[i] += key.factor * key.p * at_key(v, key.row)[i];
+    for (int i = 0; i < kSharedDim; ++i) at_query(r.out)[i] += key.factor * key.p * at_key(v, key.row)[i];
   }
-  const double mean = dot(at_query(dout), at_query(r.out), kDim);
+  const double mean = dot(at_query(dout), at_query(r.out), kSharedDim);
   for (const Key& key : keys) {
-    const double dp = key.factor * dot(at_query(dout), at_key(v, key.row), kDim);
-    const double ds = key.p * (dp - mean) * static_cast<double>(kScale);
-    for (int i = 0; i < kDim; ++i) {
+    const double dp = key.factor * dot(at_query(dout), at_key(v, key.row), kSharedDim);
+    const double ds = key.p * (dp - mean) * static_cast<double>(kSharedScale);
+    for (int i = 0; i < kSharedDim; ++i) {
       at_query(r.dq)[i] += ds * at_key(k, key.row)[i];
       at_key(r.dk, key.row)[i] += ds * at_query(q)[i];
       at_key(r.dv, key.row)[i] += key.factor * key.p * at_query(dout)[i];
@@ -91,8 +91,9 @@ AttentionTensors<double> by_definition(const SharedProblem& p) {
   const Values q = doubles(p.q()), k = doubles(p.k()), v = doubles(p.v()), dout = doubles(p.dout());
   AttentionTensors<double> r(p.tokens);
   for (const Span& d : p.documents)
-    for (std::int64_t head = 0; head < kHeads; ++head)
-      for (std::int32_t row = d.first; row < d.first + d.count; ++row) add_query(p, q, k, v, dout, d, head, row, r);
+    for (std::int64_t head = 0; head < kSharedHeads; ++head)
+      for (std::int32_t row = d.first; row < d.first + d.count; ++row)
+        add_row_of_head(p, q, k, v, dout, d, head, row, r);
   return r;
 }
 
@@ -124,12 +125,12 @@ class SharingRank {
   }
   // Returns this rank's rows of a tensor [N,heads,D].
   Tensor rows(const Floats& all, std::int64_t heads) const {
-    const Tensor t = ctx_.empty({count_, heads, kDim});
-    std::copy_n(all.data() + first_ * heads * kDim, t.numel(), t.data<float>());
+    const Tensor t = ctx_.empty({count_, heads, kSharedDim});
+    std::copy_n(all.data() + first_ * heads * kSharedDim, t.numel(), t.data<float>());
     return t;
   }
   void store(Floats& all, const Tensor& t) const {
-    std::copy_n(t.data<float>(), t.numel(), all.data() + first_ * t.dim(1) * kDim);
+    std::copy_n(t.data<float>(), t.numel(), all.data() + first_ * t.dim(1) * kSharedDim);
   }
 
   void visit(int chunk, ChunkedContext::Keep keep, bool backward) {
@@ -138,14 +139,18 @@ class SharingRank {
     const auto of_chunk = shards(chunk);
     const ChunkedContext::Chunk computing(&chunked_, of_chunk, keep);
     ContextExchange& layer = chunked_.of_layer(1);
-    Attention a{.q = rows(p_.q(), kHeads), .k = rows(p_.k(), kKvHeads), .v = rows(p_.v(), kKvHeads), .scale = kScale};
+    Attention a{.q = rows(p_.q(), kSharedHeads),
+                .k = rows(p_.k(), kSharedKvHeads),
+                .v = rows(p_.v(), kSharedKvHeads),
+                .scale = kSharedScale};
     a.pattern = p_.pattern;
     if (p_.dropout.rate > 0) a.dropout = {p_.dropout.rate, p_.dropout.site, kFirstRow + first_};
-    a.out = ctx_.empty(a.q.shape()), a.lse = ctx_.empty({kHeads, count_});
+    a.out = ctx_.empty(a.q.shape()), a.lse = ctx_.empty({kSharedHeads, count_});
     layer.forward({a}, of_chunk, ctx_, {});
     store(results_.out, a.out);
     if (!backward) return;
-    AttentionBackward b{.q = a.q, .k = a.k, .v = a.v, .out = a.out, .lse = a.lse, .dout = rows(p_.dout(), kHeads)};
+    AttentionBackward b{
+        .q = a.q, .k = a.k, .v = a.v, .out = a.out, .lse = a.lse, .dout = rows(p_.dout(), kSharedHeads)};
     b.dq = ctx_.empty(a.q.shape()), b.dk = ctx_.empty(a.k.shape()), b.dv = ctx_.empty(a.v.shape());
     b.scale = a.scale, b.pattern = a.pattern, b.dropout = a.dropout;
     layer.backward({b}, of_chunk, ctx_);
@@ -163,9 +168,10 @@ class SharingRank {
   std::int64_t first_ = 0, count_ = 0;
 };
 
-using Problems = std::vector<std::pair<std::string, SharedProblem>>;
+using SharedProblems = std::vector<std::pair<std::string, SharedProblem>>;
 
-std::vector<AttentionTensors<float>> in_chunks_on_ranks(const Problems& problems, int chunks, int ranks, bool on_host) {
+std::vector<AttentionTensors<float>> in_chunks_on_ranks(const SharedProblems& problems, int chunks, int ranks,
+                                                        bool on_host) {
   std::vector<AttentionTensors<float>> results;
   for (const auto& [name, p] : problems) results.emplace_back(p.tokens);
   const auto run_all = [&](Communicator* comm) {
@@ -185,8 +191,8 @@ std::vector<AttentionTensors<float>> in_chunks_on_ranks(const Problems& problems
 }
 
 // 256 tokens: four chunks have long branches of their own, three are not equally long.
-Problems causal_problems(float dropout) {
-  Problems all;
+SharedProblems causal_problems(float dropout) {
+  SharedProblems all;
   for (const auto& [name, pattern] : context_patterns()) {
     if (!pattern.causal) continue;
     for (const bool packed : {false, true}) {
@@ -199,7 +205,7 @@ Problems causal_problems(float dropout) {
   return all;
 }
 
-double relative_distance(const Floats& got, const Values& want) {
+double distance_from(const Floats& got, const Values& want) {
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < want.size(); ++i) {
     difference += std::pow(static_cast<double>(got[i]) - want[i], 2);
@@ -210,10 +216,10 @@ double relative_distance(const Floats& got, const Values& want) {
 
 void expect_definition(const AttentionTensors<float>& got, const AttentionTensors<double>& want) {
   constexpr double kOut = 1e-6, kGradient = 2e-6;  // of sums in f32
-  EXPECT_LE(relative_distance(got.out, want.out), kOut);
-  EXPECT_LE(relative_distance(got.dq, want.dq), kGradient);
-  EXPECT_LE(relative_distance(got.dk, want.dk), kGradient);
-  EXPECT_LE(relative_distance(got.dv, want.dv), kGradient);
+  EXPECT_LE(distance_from(got.out, want.out), kOut);
+  EXPECT_LE(distance_from(got.dq, want.dq), kGradient);
+  EXPECT_LE(distance_from(got.dk, want.dk), kGradient);
+  EXPECT_LE(distance_from(got.dv, want.dv), kGradient);
 }
 
 class DistSharedChunks : public testing::TestWithParam<float> {
@@ -228,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(Dropout, DistSharedChunks, testing::Values(0.0f, 0.3f),
 // Each head is computed by one rank from the rows of the whole chunk, so ranks do not change the rounding, and masks
 // are those of one process.
 TEST_P(DistSharedChunks, EqualTheDefinitionWithTheBitsOfOneProcess) {
-  const Problems problems = causal_problems(GetParam());
+  const SharedProblems problems = causal_problems(GetParam());
   for (const int chunks : {3, 4}) {
     const auto one = in_chunks_on_ranks(problems, chunks, 1, false);
     for (const int ranks : {2, 4}) {
