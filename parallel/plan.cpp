@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "core/counted.h"
+#include "kernels/attention/blocks.h"
 #include "model/attention/importance/importance.h"
 #include "model/patterns.h"
 #include "parallel/misfit.h"
@@ -152,6 +153,11 @@ bool selects(const ModelConfig& m) {
          });
 }
 
+bool measures_importance(const ModelConfig& m) {
+  return std::ranges::any_of(attentions_of(m),
+                             [&](const AttentionConfig* a) { return uses_importance(*a, m.kv_heads); });
+}
+
 // Resolves an automatic schedule for models that select blocks or have pools. With all_to_all each rank has whole
 // sequences, so it selects and pools locally. If the heads cannot be divided, the ring is used, which gathers block
 // means and pools. It is also used for rounded messages, which all_to_all does not have.
@@ -177,6 +183,19 @@ std::int64_t longest_part(const ContextLayout& layout) {
   return longest;
 }
 
+// Throws Error if a chunk would end within a block of a pattern that selects blocks by the means of whole blocks.
+void check_blocks_of_chunks(const ContextLayout& chunks, const std::vector<Pattern>& patterns,
+                            const std::string& setting) {
+  std::int64_t unit = 1;
+  for (const Pattern& p : patterns)
+    if (p.selects()) unit = std::lcm(unit, std::int64_t{p.blocks->block()});
+  for (int chunk = 0; chunk < chunks.ranks(); ++chunk)
+    if (chunks.chunks(chunk).front().begin % unit)
+      fail(setting, " would divide blocks of ", unit, " tokens between chunks, but the patterns content and learned ",
+           "need the means of whole blocks. Set it to at least ", 2 * unit, ", or, if model.context is a multiple of ",
+           unit, ", to at least ", unit);
+}
+
 // Divides sequences into chunks that a process computes one after another. Throws Error if the model or the layout does
 // not allow it.
 void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) {
@@ -187,17 +206,18 @@ void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) 
          "train.sequence_chunk: 0 or parallel.cp: 1");
   if (p.micro_batch > 1)
     fail(setting, " computes one sequence at a time, but train.micro_batch is ", p.micro_batch, ". Set it to 1");
-  if (selects(m) || has_pools(m))
-    fail(setting, " supports attention whose blocks are fixed by rules, but not the patterns content, learned and ",
-         "importance, nor model.attention.pools. Set train.sequence_chunk: 0, or use another pattern");
+  if (measures_importance(m) || has_pools(m))
+    fail(setting, " supports neither model.attention.rules with pattern: importance, which measures attention over ",
+         "whole sequences, nor model.attention.pools. Set train.sequence_chunk: 0, or use another pattern");
   constexpr std::int64_t kMaxChunks = 4096;
-  const std::vector<Pattern> patterns = patterns_of(m);
+  std::vector<Pattern> patterns = patterns_of(m);
+  std::ranges::stable_partition(patterns, &Pattern::selects);  // their blocks are aligned first
   p.in_chunks = true;
   // Chunks begin at multiples of the patterns' blocks and segments, so that some may be longer than others.
   for (std::int64_t chunks = (m.context + tokens - 1) / tokens; chunks <= kMaxChunks; ++chunks) {
     p.cp_layout = {ContextLayoutKind::contiguous, m.context, narrow<int>(chunks),
                    context_align(patterns, m.context, chunks)};
-    if (longest_part(p.cp_layout) <= tokens) return;
+    if (longest_part(p.cp_layout) <= tokens) return check_blocks_of_chunks(p.cp_layout, patterns, setting);
   }
   fail(setting, " would need more than ", kMaxChunks, " chunks for model.context: ", m.context, ". Raise it");
 }

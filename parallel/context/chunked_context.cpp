@@ -1,7 +1,9 @@
 #include "parallel/context/chunked_context.h"
 
+#include "autograd/selected/block_means.h"
 #include "parallel/context/accumulators.h"
 #include "parallel/context/rows.h"
+#include "parallel/context/selected/chunk_selection.h"
 
 namespace ring {
 namespace {
@@ -12,8 +14,8 @@ namespace {
 }
 
 void check_call(const Pattern& pattern, const AttentionWatch& watch) {
-  if (pattern.selects() || !pattern.pools.empty()) fail_without_rows("attention that selects or pools keys");
-  if (watch) fail_without_rows("a statistic of attention");
+  if (!pattern.pools.empty()) fail_without_rows("attention that pools keys");
+  if (watch && !pattern.selects()) fail_without_rows("a statistic of attention");
 }
 
 }  // namespace
@@ -26,6 +28,7 @@ class ChunkedContext::Layer final : public ContextExchange {
                          const ExecContext& ctx, const AttentionWatch& watch) override {
     check_call(call.pairs.pattern, watch);
     Attention args = call.pairs;
+    summaries_.select(args, *shards, ctx);
     const Plans& plans = all_.plans(args.pattern, args.k.dim(1), args.dropout.rate > 0);
     if (plans.split) {
       args.carry = no_result(args, ctx);
@@ -33,18 +36,17 @@ class ChunkedContext::Layer final : public ContextExchange {
       args.pattern = plans.split->within_chunks;
     }
     const ChunkPlan& plan = plans.chunks[static_cast<std::size_t>(shards->rank)];
+    const std::vector<ChunkStore::Parts> parts = chosen_parts(plan, args, *shards, ctx);
     ForwardAccumulator accumulator(args, plan.calls(), ctx);
     for (std::size_t i = 0; i < plan.earlier.size(); ++i) {
-      const EarlierKeys& e = plan.earlier[i];
-      const KvPair keys = unpack(e.need, store_.keys(key_of(e)), args.k, ctx);
-      if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]));
-      accumulator.accumulate(e.need.calls, keys.k, keys.v);
+      const KvPair keys = earlier_keys(plan, i, parts, args.k, ctx);
+      accumulator.accumulate(plan.earlier[i].need.calls, keys.k, keys.v);
     }
     accumulator.accumulate(plan.own, args.k, args.v);
-    if (all_.keep_ == Keep::nothing) return {};
-    for (std::size_t m = 0; m < plan.messages.size(); ++m)
+    if (watch) show(args, plan, parts, watch, ctx);
+    for (std::size_t m = 0; m < plan.messages.size() && all_.keep_ != Keep::nothing; ++m)
       store_.put({layer_, shards->rank, m}, pack(plan.messages[m], args.k, args.v, args.k.dtype(), ctx));
-    return {};
+    return args.selection;
   }
 
   void backward(const PooledAttentionBackward& call, const std::shared_ptr<const ContextShards>& shards,
@@ -59,15 +61,15 @@ class ChunkedContext::Layer final : public ContextExchange {
       long_branches_.attend_backward(*plans.split, args, shards->rank, args.carry_dq, own, ctx);
       args.pattern = plans.split->within_chunks;
     }
+    const std::vector<ChunkStore::Parts> parts = chosen_parts(plan, args, *shards, ctx);
     BackwardAccumulator accumulator(args, plan.calls(), ctx);
     for (std::size_t i = 0; i < plan.earlier.size(); ++i) {
       const EarlierKeys& e = plan.earlier[i];
-      const KvPair keys = unpack(e.need, store_.keys(key_of(e)), args.k, ctx);
-      if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]));
-      store_.prefetch_gradients(key_of(e));
+      const KvPair keys = earlier_keys(plan, i, parts, args.k, ctx);
+      store_.prefetch_gradients(key_of(e), parts[i]);
       KvPair gradients;
       accumulator.accumulate(e.need.calls, keys.k, keys.v, gradients);
-      store_.add_gradients(key_of(e), pack_gradients(e.need, gradients, DType::f32, ctx));
+      store_.add_gradients(key_of(e), pack_gradients(e.need, gradients, DType::f32, ctx), parts[i]);
     }
     accumulator.accumulate(plan.own, args.k, args.v, own);
     if (!own.k.defined()) own = no_gradients(args.k, ctx);
@@ -75,7 +77,15 @@ class ChunkedContext::Layer final : public ContextExchange {
     copy_rounded(args.dv, own.v, ctx);
   }
 
-  void clear() { long_branches_.clear(); }
+  Tensor join_earlier_blocks(const Tensor& own, const ChunkBlocks& chunk, const ExecContext& ctx) override {
+    return summaries_.join(own, chunk, ctx);
+  }
+  Tensor join_earlier_blocks_backward(const Tensor& gradient, const ChunkBlocks& chunk,
+                                      const ExecContext& ctx) override {
+    return summaries_.join_backward(gradient, chunk, ctx);
+  }
+
+  void clear() { long_branches_.clear(), summaries_.clear(); }
 
   Tensor all_rows(const Tensor& t, const ContextShards& shards, const ExecContext& ctx) override {
     return all_.all_rows(t, shards, ctx);
@@ -92,6 +102,45 @@ class ChunkedContext::Layer final : public ContextExchange {
   }
 
   ChunkStore::Key key_of(const EarlierKeys& e) const { return {layer_, e.chunk, e.message}; }
+
+  // Returns for each of the plan's earlier chunks the parts of its message that the chunk's queries selected. The host
+  // waits for the selection, but not if the store is on the device, where nothing is copied.
+  template <class Args>
+  std::vector<ChunkStore::Parts> chosen_parts(const ChunkPlan& plan, const Args& args, const ContextShards& shards,
+                                              const ExecContext& ctx) const {
+    std::vector<ChunkStore::Parts> parts(plan.earlier.size());
+    if (parts.empty() || !args.selection.bits.defined() || !store_.on_host()) return parts;
+    const ChosenBlocks chosen(args.selection, args.pattern, shards, ctx.stream);
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      parts[i] = chosen.parts_of(plan.earlier[i].need, args.pattern, args.k.dim(1) * args.k.dim(2));
+    return parts;
+  }
+
+  // Returns the keys and values of an earlier chunk, and starts to fetch those of the next one.
+  KvPair earlier_keys(const ChunkPlan& plan, std::size_t i, const std::vector<ChunkStore::Parts>& parts,
+                      const Tensor& like, const ExecContext& ctx) {
+    const EarlierKeys& e = plan.earlier[i];
+    const KvPair keys = unpack(e.need, store_.keys(key_of(e), parts[i]), like, ctx);
+    if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]), parts[i + 1]);
+    return keys;
+  }
+
+  // Calls the watch with the finished call and the keys of one chunk at a time.
+  void show(const Attention& args, const ChunkPlan& plan, const std::vector<ChunkStore::Parts>& parts,
+            const AttentionWatch& watch, const ExecContext& ctx) {
+    const auto show_calls = [&](const std::vector<AttentionCall>& calls, const Tensor& keys) {
+      PooledAttention watched{args, {}};
+      Attention& a = watched.pairs;
+      a.k = keys, a.v = a.out = a.carry = {};
+      for (const AttentionCall& call : calls) {
+        a.queries = call.queries, a.keys = call.keys, a.selection.rows = call.block_rows;
+        watch(watched, {0, keys.dim(1)});
+      }
+    };
+    for (std::size_t i = 0; i < plan.earlier.size(); ++i)
+      show_calls(plan.earlier[i].need.calls, earlier_keys(plan, i, parts, args.k, ctx).k);
+    show_calls(plan.own, args.k);
+  }
 
   // Returns the gradients that later chunks contributed to a chunk's keys and values; undefined if there are none.
   // Drops these keys, values and gradients from the store, because no later chunk will read them again.
@@ -112,6 +161,7 @@ class ChunkedContext::Layer final : public ContextExchange {
   ChunkStore& store_;
   const std::int64_t layer_;
   LongBranches long_branches_{store_, layer_};
+  ChunkSummaries summaries_;
 };
 
 ChunkedContext::ChunkedContext(const ExecContext& ctx, std::size_t host_limit) : store_(ctx, host_limit) {}
@@ -176,5 +226,12 @@ Tensor ChunkedContext::all_rows(const Tensor&, const ContextShards&, const ExecC
   fail_without_rows("this model");
 }
 void ChunkedContext::sum(const Tensor&, const ExecContext&) { fail_without_rows("this model"); }
+
+SelectionPart ChunkedContext::selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+                                             std::int64_t kv_heads) {
+  SelectionPart part{{0, kv_heads}, pattern, shards->documents, true};
+  if (pattern.blocks) part.chunk = chunk_blocks(*shards, pattern);
+  return part;
+}
 
 }  // namespace ring
