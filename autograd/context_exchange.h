@@ -26,6 +26,10 @@ struct ContextShards {
   std::vector<Span> documents;  // rows counted in the micro-batch
   // Rows of each rank, ascending both in the rank's rows and in the micro-batch.
   std::vector<std::vector<LocalRows>> rows_by_rank;
+  // Set if the ranks share one chunk of a sequence that is computed in chunks (train.sequence_chunk). Rows are then
+  // counted in the chunk, and the documents are those of `chunks`, in which chunks take the place of ranks:
+  // chunks->rank is this chunk.
+  std::shared_ptr<const ContextShards> chunks{};
 
   int ranks() const { return static_cast<int>(rows_by_rank.size()); }
   std::int64_t tokens(int of_rank) const;  // number of rows that the rank holds

@@ -205,7 +205,8 @@ void print_settings(const PlannedStep& p, const char* which) {
   const std::string host =
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
   const std::int64_t tokens = p.config.train.mlp_chunk;
-  const std::string chunk = tokens ? str(", mlp_chunk: ", tokens) : "";
+  const std::string chunk = str(tokens ? str(", mlp_chunk: ", tokens) : "",
+                                plan.in_chunks ? str(", sequence_chunk: ", p.config.train.sequence_chunk) : "");
   print_format("    train: {micro_batch: %lld, recompute: %s%s%s}\n", static_cast<long long>(plan.micro_batch),
                choice_text(p.config, "train.recompute").c_str(), chunk.c_str(), host.c_str());
   if (p.config.optimizer.offload != StateOffload::none)

@@ -27,7 +27,7 @@ struct FakeTransfer {
 };
 using TransferObserver = std::function<void(const FakeTransfer&)>;
 
-// Where the ranks of a fake group are.
+// Assigns the ranks of a fake group to nodes.
 struct FakePlacement {
   std::vector<int> nodes = {};  // the node of each rank of the group; empty: all on one node
   int ranks_of_node = 1;        // ranks of the whole run on one node

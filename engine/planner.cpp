@@ -37,14 +37,19 @@ std::optional<PlannedStep> plan_one(const PlanRequest& q, std::size_t& min_bytes
 
 constexpr std::int64_t kMaxChunks = 32;
 
+// Values of train.sequence_chunk that auto considers. Larger chunks gain nothing, and small ones make attention and
+// GEMMs less efficient.
+constexpr std::int64_t kMaxSequenceChunk = std::int64_t{1} << 20, kMinSequenceChunk = 4096;
+
 // Returns 0 (all tokens), then decreasing chunk sizes below the number of a rank's tokens. Chunks below a few thousand
 // tokens make GEMMs less efficient. Many chunks of a long sequence save no more memory than a few chunks, and take long
 // to plan.
 std::vector<std::int64_t> mlp_chunks(const PlanRequest& q) {
   const ParallelPlan layout = plan_of(q.config, q.world);
   std::vector<std::int64_t> chunks = {0};
-  const std::int64_t all =
-      layout.in_chunks ? layout.cp_layout.tokens_of_rank(0) : layout.micro_batch * q.config.model.context / layout.cp;
+  const std::int64_t all = (layout.in_chunks ? layout.cp_layout.tokens_of_rank(0)
+                                             : layout.micro_batch * q.config.model.context) /
+                           layout.cp;
   for (const std::int64_t tokens : {32768, 16384, 8192, 4096})
     if (tokens < all && (chunks.size() == 1 || all <= kMaxChunks * tokens)) chunks.push_back(tokens);
   return chunks;
@@ -52,6 +57,11 @@ std::vector<std::int64_t> mlp_chunks(const PlanRequest& q) {
 
 PlanRequest with_mlp_chunk(PlanRequest q, std::int64_t tokens) {
   q.config.train.mlp_chunk = tokens;
+  return q;
+}
+
+PlanRequest with_sequence_chunk(PlanRequest q, std::int64_t tokens) {
+  q.config.train.sequence_chunk = tokens;
   return q;
 }
 
@@ -63,6 +73,13 @@ LayoutResult try_step(const PlanRequest& q) {
     tried.error = e.what();
   }
   return tried;
+}
+
+// Returns true if the step fits with so many tokens of a sequence at a time; nullopt if there is no such layout.
+std::optional<bool> fits_in_chunks(const PlanRequest& q, std::int64_t tokens) {
+  const LayoutResult tried = try_step(with_sequence_chunk(q, tokens));
+  if (!tried.error.empty()) return {};
+  return tried.step.has_value();
 }
 
 }  // namespace
@@ -132,6 +149,8 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
 }
 
 std::optional<PlannedStep> plan_step(const PlanRequest& q, std::size_t* min_bytes) {
+  if (q.config.train.sequence_chunk == kAutoSequenceChunk)
+    return plan_step(with_sequence_chunk(q, fit_sequence_chunk(q)), min_bytes);
   std::size_t needed = 0;
   std::optional<PlannedStep> best;
   const bool chooses = q.config.train.mlp_chunk == kAutoMlpChunk;
@@ -175,6 +194,35 @@ StepSizes fit_micro_batch(const PlanRequest& request) {
 std::int64_t fit_mlp_chunk(const PlanRequest& q) {
   const std::optional<PlannedStep> best = plan_step(q);
   return best ? best->config.train.mlp_chunk : mlp_chunks(q).back();
+}
+
+std::int64_t fit_sequence_chunk(PlanRequest q) {
+  if (q.config.train.micro_batch <= 0) q.config.train.micro_batch = 1;
+  if (fits_in_chunks(q, 0).value_or(false) || q.config.train.diagnostics_interval) return 0;
+  std::int64_t smallest = 0;
+  for (std::int64_t tokens = kMaxSequenceChunk; tokens >= kMinSequenceChunk; tokens /= 2) {
+    if (tokens >= q.config.model.context) continue;
+    const std::optional<bool> fits = fits_in_chunks(q, tokens);
+    if (!fits) break;
+    smallest = tokens;
+    if (*fits) break;
+  }
+  return smallest;
+}
+
+StepSizes fit_step_sizes(PlanRequest q) {
+  TrainConfig& t = q.config.train;
+  if (t.sequence_chunk == kAutoSequenceChunk) {
+    t.sequence_chunk = fit_sequence_chunk(q);
+    if (t.sequence_chunk && t.micro_batch == kAutoMicroBatch) t.micro_batch = 1;
+  }
+  if (t.micro_batch == kAutoMicroBatch) {
+    const StepSizes sizes = fit_micro_batch(q);
+    t.micro_batch = sizes.micro_batch;
+    if (t.mlp_chunk == kAutoMlpChunk) t.mlp_chunk = sizes.mlp_chunk;
+  }
+  if (t.mlp_chunk == kAutoMlpChunk) t.mlp_chunk = fit_mlp_chunk(q);
+  return {t.micro_batch, t.mlp_chunk, t.sequence_chunk};
 }
 
 std::int64_t min_mlp_chunk(const PlanRequest& q) { return mlp_chunks(q).back(); }

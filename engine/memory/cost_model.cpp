@@ -8,6 +8,9 @@ namespace {
 
 constexpr double kMaxRate = 1e18;
 constexpr double kFp8Speedup = 1.6;  // speedup of FP8 GEMMs over bf16; measured: 1.64 blockwise, 1.72 tensorwise
+// Attention's share of the bandwidth of other kernels, from causal attention over 1K to 8K tokens and dilated attention
+// (docs/measured/plans.md): a tile loads its rows before it computes and stores its results after.
+constexpr double kAttentionBandwidth = 0.7;
 
 double flops_per_second(const ComputeRates& r, std::string_view slot) {
   if (slot == "attention") return r.attention;
@@ -65,7 +68,7 @@ const ComputeRates& DeviceRates::of(Precision p) const {
 }
 
 // h200: H200 SXM at 700 W (docs/measured/).
-// * bf16: measured for GEMMs of training shapes and for deterministic attention with heads of 128 over 8K to 32K tokens
+// * bf16: measured for GEMMs of training shapes and for deterministic attention with heads of 128 over 1K to 32K tokens
 // * tf32: GEMMs reach the same share of NVIDIA's data sheet (494.7e12 dense) as bf16 GEMMs (of 989.4e12); attention is
 //   fitted to the one step that was measured
 // * fp32: not measured; GEMMs reach the same share of 66.9e12; attention has the rates of tf32, which uses the same
@@ -76,7 +79,7 @@ const ComputeRates& DeviceRates::of(Precision p) const {
 DeviceRates shipped_rates(const std::string& device, int threads) {
   const DeviceRates h200{.device = "h200",
                          .peak_flops = 989e12,
-                         .bf16 = {650e12, 620e12, 560e12},
+                         .bf16 = {650e12, 650e12, 590e12},
                          .tf32 = {325e12, 14.2e12, 14.2e12},
                          .fp32 = {44e12, 14.2e12, 14.2e12},
                          .bytes_per_second = 3.9e12,
@@ -107,9 +110,13 @@ DeviceRates shipped_rates(const std::string& device, int threads) {
           .host_bytes_per_second = 8e9};
 }
 
+double attention_bytes_per_second(const DeviceRates& r) { return kAttentionBandwidth * r.bytes_per_second; }
+
 double seconds_of(const DeviceRates& r, Precision precision, std::string_view slot, const Cost& cost) {
-  return std::max(
-      {r.call_seconds, cost.flops / flops_per_second(r.of(precision), slot), cost.bytes / r.bytes_per_second});
+  const double computing = cost.flops / flops_per_second(r.of(precision), slot);
+  if (slot == "attention" || slot == "attention_backward")
+    return std::max(r.call_seconds, computing + cost.bytes / attention_bytes_per_second(r));
+  return std::max({r.call_seconds, computing, cost.bytes / r.bytes_per_second});
 }
 
 namespace {

@@ -1,6 +1,7 @@
 #pragma once
-// Predicts the time of a step's work. A kernel takes a fixed time plus the larger of FLOPs and bytes, each divided by
-// the rate that the device sustains; a message takes a fixed time plus its bytes over the link.
+// Predicts the time of a step's work. A kernel takes the longest of a fixed time, its FLOPs and its bytes, each divided
+// by the rate that the device sustains; attention takes the sum of the last two. A message takes a fixed time plus its
+// bytes over the link.
 
 #include <string>
 #include <string_view>
@@ -15,7 +16,7 @@ namespace ring {
 // FLOP/s in one precision; 0 if unknown.
 struct ComputeRates {
   double products = 0;            // FLOP/s of GEMMs
-  double attention = 0;           // FLOP/s in the forward, counting only unmasked query-key pairs
+  double attention = 0;           // FLOP/s in the forward, of unmasked query-key pairs, without the time of bytes
   double attention_backward = 0;  // same for the backward
   void fields(Fields&);
 };
@@ -45,6 +46,8 @@ struct DeviceRates {
 DeviceRates shipped_rates(const std::string& device, int threads = 1);
 
 double seconds_of(const DeviceRates&, Precision, std::string_view slot, const Cost&);
+// Returns the rate at which attention reads and writes, less than that of other kernels.
+double attention_bytes_per_second(const DeviceRates&);
 // Returns the time of a message that does not wait for another rank; 0 if the rates of all its links are unknown. All
 // ranks of a node send at the same time. Messages inside nodes and between nodes run at the same time, so the slower
 // ones count.

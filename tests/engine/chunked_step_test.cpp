@@ -91,6 +91,24 @@ TEST(ChunkedSteps, MeansOfBlocksStayOnTheDevice) {
   EXPECT_LE(added, means + queries + (std::size_t{1} << 16));
 }
 
+// Two ranks share each chunk, and each stores the keys of one of the two heads.
+TEST(ChunkedSteps, RanksThatShareChunksStoreTheKeysOfTheirHeads) {
+  for (const bool on_host : {true, false}) {
+    const auto stored = [&](int ranks) {
+      Config c = chunked("cuda", 64 * 4096, 4096, {str("parallel.cp=", ranks)});
+      c.train.activation_offload = on_host ? Switch::on : Switch::off;
+      const Config config = resolve_config(c, 300, ranks, Backend::cuda, false);
+      const DryStep step =
+          dry_step(config, ranks, ActivationPlan::uniform(config.model.layers, Recompute::none, false));
+      return on_host ? step.host_keys : step.unplanned;
+    };
+    const std::size_t all = std::size_t{63} * 3 * 4096 * 2 * 128 * (2 + 4), two = stored(2);
+    EXPECT_GE(stored(1), all);
+    EXPECT_GE(two, all / 2);
+    EXPECT_LE(two, all / 2 + (std::size_t{256} << 20)) << "host memory is held in slabs";
+  }
+}
+
 TEST(ChunkedSteps, KeysOnTheDeviceAreCounted) {
   const std::vector<std::string> on_device = {"train.activation_offload=false"};
   const DryStep some = dry(16 * 1024, on_device), many = dry(64 * 1024, on_device);

@@ -205,6 +205,42 @@ TEST(Planner, MlpChunksAreTheFastestThatFit) {
   EXPECT_TRUE(chosen);
 }
 
+// Whole sequences if they fit, otherwise the largest chunks that fit, with one sequence at a time.
+TEST(Planner, SequenceChunksAreTheLargestThatFit) {
+  PlanRequest q = question("h100", {"model.context=65536", "train.batch_size=2", "train.micro_batch=2",
+                                    "train.recompute=full", "train.loss_chunk_bytes=100e6"});
+  q.config.train.sequence_chunk = kAutoSequenceChunk;
+  const auto roomy = plan_step(q);
+  ASSERT_TRUE(roomy);
+  EXPECT_EQ(roomy->config.train.sequence_chunk, 0);
+  q.config.train.micro_batch = kAutoMicroBatch;
+  std::set<std::int64_t> chosen;
+  for (const double share : {0.9, 0.45, 0.3, 0.2, 0.15}) {
+    q.budget = static_cast<std::size_t>(share * static_cast<double>(roomy->peak));
+    const StepSizes sizes = fit_step_sizes(q);
+    chosen.insert(sizes.sequence_chunk);
+    if (sizes.sequence_chunk) EXPECT_EQ(sizes.micro_batch, 1) << share;
+    PlanRequest with = q;
+    with.config.train.micro_batch = 1;
+    with.config.train.sequence_chunk = sizes.sequence_chunk;
+    EXPECT_TRUE(plan_step(with)) << share << ": " << sizes.sequence_chunk;
+    for (std::int64_t larger = 2 * sizes.sequence_chunk; sizes.sequence_chunk && larger < 65536; larger *= 2) {
+      with.config.train.sequence_chunk = larger;
+      EXPECT_FALSE(plan_step(with)) << share << ": " << larger;
+    }
+  }
+  EXPECT_TRUE(chosen.contains(0));
+  EXPECT_GE(chosen.size(), 3u);
+}
+
+TEST(Planner, SequencesThatCannotBeInChunksStayWhole) {
+  PlanRequest q = question("h100", {"model.context=65536", "train.batch_size=1", "train.sequence_chunk=auto",
+                                    "train.diagnostics_interval=10"});
+  q.budget = std::size_t{1} << 30;
+  EXPECT_EQ(fit_sequence_chunk(q), 0);
+  EXPECT_FALSE(plan_step(q));
+}
+
 TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
   PlanRequest q = question("h100", {"train.batch_size=1"});
   q.budget = std::size_t{4} << 30;

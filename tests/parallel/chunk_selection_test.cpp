@@ -146,7 +146,7 @@ TEST_P(ChunkSelection, AttendsAsDefined) {
 
 // The scores of a chunk's blocks are rows of those of whole documents, and the gradients of the indexer's projections
 // arrive in the chunks of the projections.
-TEST(ChunkSummariesTest, GradientsReachEarlierChunks) {
+TEST(JoinedBlocksTest, GradientsReachEarlierChunks) {
   const ExecContext ctx{Stream::cpu(2)};
   const IndexShape shape{.heads = 2, .dim = 8, .kv_heads = kKvHeads, .count = kKvHeads};
   const Pattern pattern = selecting_pattern();
@@ -160,7 +160,7 @@ TEST(ChunkSummariesTest, GradientsReachEarlierChunks) {
   index_scores_kernel({x, scores, shape, documents}, ctx);
   index_scores_backward_kernel({x, d, dx, shape, documents}, ctx);
 
-  ChunkSummaries chunks;
+  JoinedBlocks chunks;
   const auto run = [&](int chunk, bool backward) {
     const ContextShards shards = chunk_shards(chunk, 3);
     const ChunkBlocks own = chunk_blocks(shards, pattern);
@@ -203,7 +203,7 @@ TEST(ChosenBlocksTest, OnlyTheirRowsAreFetched) {
 TEST(ChunkStoreParts, AreCopiedAlone) {
   const ExecContext ctx{Stream::cpu(1)};
   ChunkStore store(ctx, std::size_t{1} << 20);
-  const ChunkStore::Key key{0, 0, 0};
+  const ChunkStore::Key key{};
   const ChunkStore::Parts parts = std::vector<ChunkStore::Elements>{{1, 2}, {5, 1}};
   store.put(key, from_host(std::vector<float>{1, 2, 3, 4, 5, 6}, ctx.stream));
   store.free_stored();

@@ -147,6 +147,39 @@ TEST(SequenceChunksInLayouts, EqualOneProcess) {
   expect_near(on_whole(learned), in_chunks(learned, 128, {"parallel.dp=2", "parallel.zero=3"}, 2));
 }
 
+// Two ranks share each chunk: 16 tokens each, or, of chunks that are not equally long, 21 and 22.
+class DistSequenceChunks : public testing::TestWithParam<ChunkCase> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, DistSequenceChunks, testing::ValuesIn(chunk_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(DistSequenceChunks, SharedByTwoRanksEqualOneProcess) {
+  const Training two = in_chunks(GetParam(), 32, {"parallel.cp=2"}, 2);
+  expect_near(on_whole(GetParam()), two);
+  expect_near(in_chunks(GetParam(), 32), two);
+  expect_near(on_whole(GetParam()), in_chunks(GetParam(), 50, {"parallel.cp=2"}, 2));
+  EXPECT_TRUE(same_bits(two, in_chunks(GetParam(), 32,
+                                       {"parallel.cp=2", "parallel.cp_schedule=all_to_all", "train.recompute=full",
+                                        "train.activation_offload=true"},
+                                       2)));
+}
+
+// With four KV heads, each of two ranks computes two of them one after the other, and four ranks one each.
+TEST(DistSequenceChunksInLayouts, SharedByRanksEqualOneProcess) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  ChunkCase c = chunk_cases()[6];  // dilated_packed
+  c.name = "four_kv_heads", c.overrides.emplace_back("model.kv_heads=4");
+  for (const std::vector<std::string>& layout : {std::vector<std::string>{"parallel.cp=4"},
+                                                 {"parallel.cp=2", "parallel.tp=2"},
+                                                 {"parallel.cp=2", "parallel.zero=3"}})
+    expect_near(on_whole(c), in_chunks(c, 32, layout, 4));
+  expect_near(on_whole(c), in_chunks(c, 32, {"parallel.cp=2", "train.mlp_chunk=10"}, 2));
+}
+
 TEST(SequenceChunksInLayouts, ErrorsSayWhatToSet) {
   const auto error = [](const std::vector<std::string>& more) { return in_chunks({"", {}}, 32, more).errors; };
   EXPECT_NE(error({"train.micro_batch=2"}).find("train.micro_batch is 2. Set it to 1"), std::string::npos);

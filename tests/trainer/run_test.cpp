@@ -99,6 +99,20 @@ TEST_F(GpuRuns, KilledEqualsUndisturbedWithSequencesInChunks) {
   expect_kills_do_not_show(4, 60, on_gpu({"train.sequence_chunk=16", "train.micro_batch=1"}));
 }
 
+// A GPU computes a step while the host queues the next one, which must not be counted yet.
+TEST_F(GpuRuns, RecordsCountTheTokensUpToTheirStep) {
+  ASSERT_EQ(run_process(train("counted", on_gpu({"train.steps=5", "train.batch_size=2"}))).code, 0);
+  std::ifstream file(path("counted/metrics.jsonl"));
+  std::int64_t records = 0;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.at("group") != "train") continue;
+    ++records;
+    EXPECT_EQ(json.at("tokens"), json.at("step").get<std::int64_t>() * 2 * 64);
+  }
+  EXPECT_EQ(records, 5);
+}
+
 TEST_F(GpuRuns, KilledEqualsUndisturbedWithMomentsInFp8AndAGraph) {
   expect_kills_do_not_show(4, 60, on_gpu({"optimizer.moments=fp8", "train.cuda_graph=on"}));
 }

@@ -26,19 +26,19 @@ Tensor for_run(const Shape& shape, DType type, const ExecContext& ctx) { return 
 
 }  // namespace
 
-void ChunkSummaries::select(Attention& a, const ContextShards& shards, const ExecContext& ctx) {
+void ChunkMeans::select(Attention& a, const ContextShards& shards, const ExecContext& ctx) {
   if (!a.pattern.selects() || a.selection.bits.defined()) return;
   const ChunkBlocks chunk = chunk_blocks(shards, a.pattern);
   const std::int64_t heads = a.k.dim(1), dim = a.k.dim(2), before = shards.rank - 1;
-  if (!key_means_.defined()) {
-    key_means_ = for_run({chunk.all, heads, dim}, DType::f32, ctx);
+  if (!keys_.defined()) {
+    keys_ = for_run({chunk.all, heads, dim}, DType::f32, ctx);
     last_queries_ = for_run({shards.ranks(), heads, dim}, DType::f32, ctx);
   }
   // The queries of a block select for the next block, so those of the previous chunk's last block come first.
   const Tensor queries = ctx.empty({chunk.count() + 1, heads, dim});
   if (before >= 0) move_rows(queries, last_queries_, {.first = before, .count = 1}, ctx);
   chunk_means(a.q, queries, chunk.first - 1, shards, a.pattern, ctx);
-  chunk_means(a.k, key_means_, 0, shards, a.pattern, ctx);
+  chunk_means(a.k, keys_, 0, shards, a.pattern, ctx);
   move_rows(last_queries_, queries, {.to = shards.rank, .first = chunk.count(), .count = 1}, ctx);
   std::vector<SelectedRows> documents = blocks_with_local_rows(shards, a.pattern);
   std::int32_t columns = 0;
@@ -48,7 +48,7 @@ void ChunkSummaries::select(Attention& a, const ContextShards& shards, const Exe
   }
   a.selection.bits = ctx.empty({chunk.count(), heads, (columns + 31) / 32}, DType::i32);
   block_select_kernel({.queries = queries,
-                       .keys = key_means_,
+                       .keys = keys_,
                        .bits = a.selection.bits,
                        .documents = std::move(documents),
                        .blocks = a.pattern.blocks,
@@ -56,16 +56,16 @@ void ChunkSummaries::select(Attention& a, const ContextShards& shards, const Exe
                       ctx);
 }
 
-Tensor ChunkSummaries::join(const Tensor& own, const ChunkBlocks& chunk, const ExecContext& ctx) {
+Tensor JoinedBlocks::join(const Tensor& own, const ChunkBlocks& chunk, const ExecContext& ctx) {
   if (!rows_.defined()) rows_ = for_run({chunk.all, own.dim(1)}, own.dtype(), ctx);
   copy(rows_.narrow(0, chunk.first, chunk.count()), own, ctx.stream);
   return rows_.narrow(0, 0, chunk.end);
 }
 
-Tensor ChunkSummaries::join_backward(const Tensor& gradient, const ChunkBlocks& chunk, const ExecContext& ctx) {
-  if (!sums_.defined()) sums_ = for_run(rows_.shape(), DType::f32, ctx);
-  add_rows(sums_, gradient, ctx);
-  const Tensor own = sums_.narrow(0, chunk.first, chunk.count()), out = ctx.empty(own.shape(), gradient.dtype());
+Tensor JoinedBlocks::join_backward(const Tensor& gradient, const ChunkBlocks& chunk, const ExecContext& ctx) {
+  if (!gradients_.defined()) gradients_ = for_run(rows_.shape(), DType::f32, ctx);
+  add_rows(gradients_, gradient, ctx);
+  const Tensor own = gradients_.narrow(0, chunk.first, chunk.count()), out = ctx.empty(own.shape(), gradient.dtype());
   if (out.dtype() == DType::f32)
     copy(out, own, ctx.stream);
   else

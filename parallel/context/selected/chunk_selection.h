@@ -11,22 +11,29 @@
 
 namespace ring {
 
-// The rows that score the blocks of all chunks, for one layer.
-class ChunkSummaries {
+// The means that score the blocks of all chunks by content, for one layer and some of its heads.
+class ChunkMeans {
  public:
   void clear() { *this = {}; }
   // Sets the selection of the call if its pattern selects and there is none: bits with a row for each block of the
   // chunk. Stores the chunk's block means for later chunks. Requires that earlier chunks have called it.
   void select(Attention&, const ContextShards&, const ExecContext&);
-  // As in ContextExchange.
-  Tensor join(const Tensor& own, const ChunkBlocks&, const ExecContext&);
-  Tensor join_backward(const Tensor& gradient, const ChunkBlocks&, const ExecContext&);
 
  private:
   // f32 [blocks,Hk,D], and f32 [chunks,Hk,D]: the means of the queries in each chunk's last block, which select for the
   // next block.
-  Tensor key_means_, last_queries_;
-  Tensor rows_, sums_;  // joined rows [blocks,C], and the sums of their gradients, f32
+  Tensor keys_, last_queries_;
+};
+
+// The rows of a layer that chunks join (ContextExchange::join_earlier_blocks), such as an indexer's projections.
+class JoinedBlocks {
+ public:
+  void clear() { *this = {}; }
+  Tensor join(const Tensor& own, const ChunkBlocks&, const ExecContext&);
+  Tensor join_backward(const Tensor& gradient, const ChunkBlocks&, const ExecContext&);
+
+ private:
+  Tensor rows_, gradients_;  // [blocks,C]; the sums of the gradients of chunks, f32
 };
 
 // The union of the blocks that the query blocks and heads of a chunk selected, for each document.
