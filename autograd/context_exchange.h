@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/attention/pools/pooled_attention.h"
@@ -35,6 +36,14 @@ struct ContextShards {
   std::int64_t tokens() const;             // number of rows of the micro-batch
 };
 
+// Blocks of a chunk of sequences (train.sequence_chunk): the blocks [first, end) of all documents, whose `all` blocks
+// are numbered consecutively. No block is in two chunks.
+struct ChunkBlocks {
+  std::int32_t first = 0, end = 0, all = 0;
+  std::int32_t count() const { return end - first; }
+  bool operator==(const ChunkBlocks&) const = default;
+};
+
 // The part of the block selection that one process makes. `heads` is a range of the KV heads with which it attends;
 // `pattern` is restricted to these heads; `spans` are all documents.
 struct SelectionPart {
@@ -42,13 +51,17 @@ struct SelectionPart {
   Pattern pattern;
   std::vector<Span> spans;
   bool shared = false;  // true if each rank holds some of the query rows and selects for these rows only
+  // The chunk of a sequence in chunks: selections and scores have rows for its blocks only, the first one for block
+  // `first`. Such a part is also shared.
+  std::optional<ChunkBlocks> chunk{};
 };
 
 // Receives the calls of attention with their results, e.g. for statistics. KvHeads counts from the first head of the
 // SelectionPart. Each head is in one call. If ranks share the queries (SelectionPart::shared), there is instead one
 // call for each part of a document that this rank holds. Such a call has this rank's q and lse and the keys of the
 // whole documents, but neither values nor output. The ranks exchange these keys only for the watch, so either all ranks
-// watch or none.
+// watch or none. For a chunk (SelectionPart::chunk) there is one call for each earlier chunk and for the chunk itself,
+// with the keys of that chunk.
 using AttentionWatch = std::function<void(const PooledAttention&, KvHeads)>;
 
 class ContextExchange {
@@ -75,6 +88,18 @@ class ContextExchange {
   virtual Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) = 0;
   // Replaces t, f32, by its sum over the ranks. Collective.
   virtual void sum(const Tensor& t, const ExecContext&) = 0;
+  // For a SelectionPart with a chunk. `own` [blocks,C] has a row for each block of the chunk. Returns the rows of all
+  // blocks up to the chunk's last one, [end,C]: a view of memory that stays as it is until the end of the step. At most
+  // one such tensor per layer.
+  virtual Tensor join_earlier_blocks(const Tensor& own, const ChunkBlocks&, const ExecContext&) {
+    fail("join_earlier_blocks(", describe(own), "): this exchange has no chunks");
+  }
+  // The backward, called once for each chunk, from the last to the first. gradient [end,C]: the chunk's contribution to
+  // the gradient of all these rows. Returns the gradient of `own`, in the type of `gradient`, to which later chunks
+  // have contributed, too.
+  virtual Tensor join_earlier_blocks_backward(const Tensor& gradient, const ChunkBlocks&, const ExecContext&) {
+    fail("join_earlier_blocks_backward(", describe(gradient), "): this exchange has no chunks");
+  }
 };
 
 }  // namespace ring

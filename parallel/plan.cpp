@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "core/counted.h"
+#include "kernels/attention/blocks.h"
 #include "model/attention/importance/importance.h"
 #include "model/patterns.h"
 #include "parallel/misfit.h"
@@ -163,6 +164,11 @@ bool selects(const ModelConfig& m) {
          });
 }
 
+bool measures_importance(const ModelConfig& m) {
+  return std::ranges::any_of(attentions_of(m),
+                             [&](const AttentionConfig* a) { return uses_importance(*a, m.kv_heads); });
+}
+
 std::int64_t kv_heads_of_slice(const ParallelPlan& p, const ModelConfig& m) { return m.kv_heads / p.tp; }
 
 // "4 (model.kv_heads: 8, parallel.tp: 2)": the KV heads that the ranks of cp can share.
@@ -196,6 +202,19 @@ std::int64_t longest_part(const ContextLayout& layout) {
   return longest;
 }
 
+// Throws Error if a chunk would end within a block of a pattern that selects blocks by the means of whole blocks.
+void check_blocks_of_chunks(const ContextLayout& chunks, const std::vector<Pattern>& patterns,
+                            const std::string& setting) {
+  std::int64_t unit = 1;
+  for (const Pattern& p : patterns)
+    if (p.selects()) unit = std::lcm(unit, std::int64_t{p.blocks->block()});
+  for (int chunk = 0; chunk < chunks.ranks(); ++chunk)
+    if (chunks.chunks(chunk).front().begin % unit)
+      fail(setting, " would divide blocks of ", unit, " tokens between chunks, but the patterns content and learned ",
+           "need the means of whole blocks. Set it to at least ", 2 * unit, ", or, if model.context is a multiple of ",
+           unit, ", to at least ", unit);
+}
+
 // Chooses all_to_all for ranks that share chunks: each rank then stores the keys of its heads. Throws Error if other
 // settings do not allow it.
 void share_chunks(ParallelPlan& p, const ModelConfig& m, const std::string& setting) {
@@ -225,18 +244,24 @@ void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) 
   const std::string setting = str("train.sequence_chunk: ", tokens);
   if (p.micro_batch > 1)
     fail(setting, " computes one sequence at a time, but train.micro_batch is ", p.micro_batch, ". Set it to 1");
-  if (selects(m) || has_pools(m))
-    fail(setting, " supports attention whose blocks are fixed by rules, but not the patterns content, learned and ",
-         "importance, nor model.attention.pools. Set train.sequence_chunk: 0, or use another pattern");
+  if (measures_importance(m) || has_pools(m))
+    fail(setting, " supports neither model.attention.rules with pattern: importance, which measures attention over ",
+         "whole sequences, nor model.attention.pools. Set train.sequence_chunk: 0, or use another pattern");
+  if (p.cp > 1 && selects(m))
+    fail(setting, " supports the patterns content and learned in a single process of cp, but parallel.cp is ", p.cp,
+         ". Set train.sequence_chunk: 0 or parallel.cp: 1");
   if (p.cp > 1) share_chunks(p, m, setting);
   constexpr std::int64_t kMaxChunks = 4096;
-  const std::vector<Pattern> patterns = patterns_of(m);
+  std::vector<Pattern> patterns = patterns_of(m);
+  std::ranges::stable_partition(patterns, &Pattern::selects);  // their blocks are aligned first
   p.in_chunks = true;
   // Chunks begin at multiples of the patterns' blocks and segments, so that some may be longer than others.
   for (std::int64_t chunks = (m.context + tokens - 1) / tokens; chunks <= kMaxChunks; ++chunks) {
     p.cp_layout = {ContextLayoutKind::contiguous, m.context, narrow<int>(chunks),
                    context_align(patterns, m.context, chunks)};
-    if (longest_part(p.cp_layout) <= tokens) return check_slices_of_chunks(p, tokens);
+    if (longest_part(p.cp_layout) > tokens) continue;
+    check_blocks_of_chunks(p.cp_layout, patterns, setting);
+    return check_slices_of_chunks(p, tokens);
   }
   fail(setting, " would need more than ", kMaxChunks, " chunks for model.context: ", m.context, ". Raise it");
 }

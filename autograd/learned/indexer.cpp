@@ -22,17 +22,17 @@ struct IndexerInputs {
 struct ScoresRule {
   static constexpr bool kKeepsNoTensor = true;
   IndexShape shape;
-  std::vector<std::int32_t> blocks;
+  std::vector<SelectedRows> documents;
 
   void operator()(const Backward& back, const IndexerInputs& inputs, const Saved& saved_projected) const {
     const Tensor projected = saved_projected.get(back.ctx);
     if (inputs.projected) {
       const Sink s = back.sink(inputs.projected, projected.shape(), projected.dtype());
-      index_scores_backward_kernel({projected, back.grad(), s.dst, shape, rows_of(blocks), s.beta}, back.ctx);
+      index_scores_backward_kernel({projected, back.grad(), s.dst, shape, documents, s.beta}, back.ctx);
     }
     if (inputs.biases) {
       const Sink s = back.sink(inputs.biases, {shape.biases()}, projected.dtype());
-      index_distances_backward_kernel({back.grad(), s.dst, shape, rows_of(blocks), s.beta}, back.ctx);
+      index_distances_backward_kernel({back.grad(), s.dst, shape, documents, s.beta}, back.ctx);
     }
   }
 };
@@ -42,11 +42,29 @@ struct ScoresRule {
 Var index_scores(Run& run, const Var& projected, const Var& biases, const IndexShape& shape,
                  const std::vector<std::int32_t>& blocks, std::int64_t columns) {
   RING_CHECK(projected.value.shape().size() == 2, "index_scores: projected is ", describe(projected.value));
-  const Tensor scores = run.ctx.empty({projected.value.dim(0), shape.count, columns});
-  index_scores_kernel({projected.value, scores, shape, rows_of(blocks), biases.value}, run.ctx);
+  return index_scores(run, projected, biases, shape, rows_of(blocks), projected.value.dim(0), columns);
+}
+
+Var index_scores(Run& run, const Var& projected, const Var& biases, const IndexShape& shape,
+                 const std::vector<SelectedRows>& documents, std::int64_t rows, std::int64_t columns) {
+  const Tensor scores = run.ctx.empty({rows, shape.count, columns});
+  index_scores_kernel({projected.value, scores, shape, documents, biases.value}, run.ctx);
   if (!run.records(projected, biases)) return {scores, nullptr};
   return run.record("index_scores", scores, IndexerInputs{projected.slot, biases.slot}, run.save(projected),
-                    ScoresRule{shape, blocks});
+                    ScoresRule{shape, documents});
+}
+
+Var join_earlier_blocks(Run& run, const Var& projected, const ChunkBlocks& chunk, std::int64_t layer) {
+  RING_CHECK(run.layout.cp, "join_earlier_blocks: the run has no exchange (RunLayout::cp)");
+  ContextExchange& exchange = run.layout.cp->of_layer(layer);
+  const Tensor all = exchange.join_earlier_blocks(projected.value, chunk, run.ctx);
+  if (!run.records(projected)) return in_place(all);
+  Var joined = run.record("join_earlier_blocks", all, projected.slot,
+                          [&exchange, chunk](const Backward& back, const SlotPtr& input) {
+                            back.accumulate(input, exchange.join_earlier_blocks_backward(back.grad(), chunk, back.ctx));
+                          });
+  joined.parameter = true;  // the exchange keeps the rows
+  return joined;
 }
 
 Var index_loss(Run& run, const Var& scores, const IndexTarget& a, float share, float scale) {

@@ -13,6 +13,15 @@ namespace ring {
 Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
                  const std::vector<std::int32_t>& blocks, std::int64_t columns);
 
+// Same for the query blocks of these documents, whose rows are `rows` rows of scores. Queries and keys of a document
+// are in the same rows of `projected`.
+Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
+                 const std::vector<SelectedRows>& documents, std::int64_t rows, std::int64_t columns);
+
+// Returns ContextExchange::join_earlier_blocks(projected): the rows of the blocks of a chunk [blocks,C] and of all
+// earlier blocks.
+Var join_earlier_blocks(Run&, const Var& projected, const ChunkBlocks&, std::int64_t layer);
+
 // The result of attention for the scored blocks.
 struct IndexTarget {
   Tensor mass;  // f32, shaped as the scores (kernels/attention/selected/block_mass.h)

@@ -16,7 +16,8 @@ struct BlockSelection {
   // Blocks are counted from the block in which the document starts. Every query block keeps its own block and no later
   // one. Undefined if there is no selection.
   Tensor bits;
-  // First row of each span. If empty, the spans must be whole documents, and first_blocks() is used.
+  // First row of each span, which may be negative: rows of blocks without queries of the call may be missing. If empty,
+  // the spans must be whole documents, and first_blocks() is used.
   std::vector<std::int32_t> rows{};
 };
 
@@ -40,9 +41,9 @@ struct SelectedBlocks {
   RING_HOST_DEVICE const std::uint32_t* row(std::int32_t row, std::int32_t head) const {
     return bits + (std::int64_t{row} * heads + head) * words;
   }
-  // Returns true if key block k is kept in a row of the selection.
+  // Returns true if key block k is kept in a row of the selection; false if the row is before the first one.
   RING_HOST_DEVICE bool keeps(std::int32_t of_row, std::int32_t head, std::int32_t k) const {
-    return k < words * 32 && (row(of_row, head)[k / 32] >> (k % 32) & 1u);
+    return of_row >= 0 && k < words * 32 && (row(of_row, head)[k / 32] >> (k % 32) & 1u);
   }
 };
 

@@ -2,9 +2,11 @@
 
 #include <map>
 
+#include "autograd/selected/block_means.h"
 #include "parallel/context/accumulators.h"
 #include "parallel/context/head_exchange.h"
 #include "parallel/context/rows.h"
+#include "parallel/context/selected/chunk_selection.h"
 
 namespace ring {
 namespace {
@@ -15,8 +17,8 @@ namespace {
 }
 
 void check_call(const Pattern& pattern, const AttentionWatch& watch) {
-  if (pattern.selects() || !pattern.pools.empty()) fail_without_rows("attention that selects or pools keys");
-  if (watch) fail_without_rows("a statistic of attention");
+  if (!pattern.pools.empty()) fail_without_rows("attention that pools keys");
+  if (watch && !pattern.selects()) fail_without_rows("a statistic of attention");
 }
 
 // Returns the shards in which chunks take the place of ranks.
@@ -38,7 +40,11 @@ class ChunkedContext::Heads {
     return pattern_;
   }
 
-  void forward(Attention args, int chunk, const ExecContext& ctx) {
+  // Returns the selection, as ContextExchange::forward() does.
+  BlockSelection forward(Attention args, const ContextShards& chunks, const AttentionWatch& watch,
+                         const ExecContext& ctx) {
+    const int chunk = chunks.rank;
+    means_.select(args, chunks, ctx);
     const Plans& plans = all_.plans(args.pattern, args.k.dim(1), args.dropout.rate > 0);
     if (plans.split) {
       args.carry = no_result(args, ctx);
@@ -46,20 +52,21 @@ class ChunkedContext::Heads {
       args.pattern = plans.split->within_chunks;
     }
     const ChunkPlan& plan = plans.chunks[static_cast<std::size_t>(chunk)];
+    const std::vector<ChunkStore::Parts> parts = chosen_parts(plan, args, chunks, ctx);
     ForwardAccumulator accumulator(args, plan.calls(), ctx);
     for (std::size_t i = 0; i < plan.earlier.size(); ++i) {
-      const EarlierKeys& e = plan.earlier[i];
-      const KvPair keys = unpack(e.need, store_.keys(key_of(e)), args.k, ctx);
-      if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]));
-      accumulator.accumulate(e.need.calls, keys.k, keys.v);
+      const KvPair keys = earlier_keys(plan, i, parts, args.k, ctx);
+      accumulator.accumulate(plan.earlier[i].need.calls, keys.k, keys.v);
     }
     accumulator.accumulate(plan.own, args.k, args.v);
-    if (all_.keep_ == Keep::nothing) return;
-    for (std::size_t m = 0; m < plan.messages.size(); ++m)
+    if (watch) show(args, plan, parts, watch, ctx);
+    for (std::size_t m = 0; m < plan.messages.size() && all_.keep_ != Keep::nothing; ++m)
       store_.put(key_of(chunk, m), pack(plan.messages[m], args.k, args.v, args.k.dtype(), ctx));
+    return args.selection;
   }
 
-  void backward(AttentionBackward args, int chunk, const ExecContext& ctx) {
+  void backward(AttentionBackward args, const ContextShards& chunks, const ExecContext& ctx) {
+    const int chunk = chunks.rank;
     const Plans& plans = all_.plans(args.pattern, args.k.dim(1), args.dropout.rate > 0);
     const ChunkPlan& plan = plans.chunks[static_cast<std::size_t>(chunk)];
     KvPair own = gradients_of_later_chunks(plan, chunk, args.k, ctx);
@@ -69,15 +76,15 @@ class ChunkedContext::Heads {
       long_branches_.attend_backward(*plans.split, args, chunk, args.carry_dq, own, ctx);
       args.pattern = plans.split->within_chunks;
     }
+    const std::vector<ChunkStore::Parts> parts = chosen_parts(plan, args, chunks, ctx);
     BackwardAccumulator accumulator(args, plan.calls(), ctx);
     for (std::size_t i = 0; i < plan.earlier.size(); ++i) {
       const EarlierKeys& e = plan.earlier[i];
-      const KvPair keys = unpack(e.need, store_.keys(key_of(e)), args.k, ctx);
-      if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]));
-      store_.prefetch_gradients(key_of(e));
+      const KvPair keys = earlier_keys(plan, i, parts, args.k, ctx);
+      store_.prefetch_gradients(key_of(e), parts[i]);
       KvPair gradients;
       accumulator.accumulate(e.need.calls, keys.k, keys.v, gradients);
-      store_.add_gradients(key_of(e), pack_gradients(e.need, gradients, DType::f32, ctx));
+      store_.add_gradients(key_of(e), pack_gradients(e.need, gradients, DType::f32, ctx), parts[i]);
     }
     accumulator.accumulate(plan.own, args.k, args.v, own);
     if (!own.k.defined()) own = no_gradients(args.k, ctx);
@@ -85,7 +92,7 @@ class ChunkedContext::Heads {
     copy_rounded(args.dv, own.v, ctx);
   }
 
-  void clear() { long_branches_.clear(); }
+  void clear() { long_branches_.clear(), means_.clear(); }
 
  private:
   // Returns the result of attention over an empty set of keys, in f32, into which other results are merged. Sets
@@ -98,6 +105,45 @@ class ChunkedContext::Heads {
 
   ChunkStore::Key key_of(int chunk, std::size_t message) const { return {layer_, heads_.first, chunk, message}; }
   ChunkStore::Key key_of(const EarlierKeys& e) const { return key_of(e.chunk, e.message); }
+
+  // Returns for each of the plan's earlier chunks the parts of its message that the chunk's queries selected. The host
+  // waits for the selection, but not if the store is on the device, where nothing is copied.
+  template <class Args>
+  std::vector<ChunkStore::Parts> chosen_parts(const ChunkPlan& plan, const Args& args, const ContextShards& shards,
+                                              const ExecContext& ctx) const {
+    std::vector<ChunkStore::Parts> parts(plan.earlier.size());
+    if (parts.empty() || !args.selection.bits.defined() || !store_.on_host()) return parts;
+    const ChosenBlocks chosen(args.selection, args.pattern, shards, ctx.stream);
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      parts[i] = chosen.parts_of(plan.earlier[i].need, args.pattern, args.k.dim(1) * args.k.dim(2));
+    return parts;
+  }
+
+  // Returns the keys and values of an earlier chunk, and starts to fetch those of the next one.
+  KvPair earlier_keys(const ChunkPlan& plan, std::size_t i, const std::vector<ChunkStore::Parts>& parts,
+                      const Tensor& like, const ExecContext& ctx) {
+    const EarlierKeys& e = plan.earlier[i];
+    const KvPair keys = unpack(e.need, store_.keys(key_of(e), parts[i]), like, ctx);
+    if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]), parts[i + 1]);
+    return keys;
+  }
+
+  // Calls the watch with the finished call and the keys of one chunk at a time.
+  void show(const Attention& args, const ChunkPlan& plan, const std::vector<ChunkStore::Parts>& parts,
+            const AttentionWatch& watch, const ExecContext& ctx) {
+    const auto show_calls = [&](const std::vector<AttentionCall>& calls, const Tensor& keys) {
+      PooledAttention watched{args, {}};
+      Attention& a = watched.pairs;
+      a.k = keys, a.v = a.out = a.carry = {};
+      for (const AttentionCall& call : calls) {
+        a.queries = call.queries, a.keys = call.keys, a.selection.rows = call.block_rows;
+        watch(watched, {0, keys.dim(1)});
+      }
+    };
+    for (std::size_t i = 0; i < plan.earlier.size(); ++i)
+      show_calls(plan.earlier[i].need.calls, earlier_keys(plan, i, parts, args.k, ctx).k);
+    show_calls(plan.own, args.k);
+  }
 
   // Returns the gradients that later chunks contributed to a chunk's keys and values; undefined if there are none.
   // Drops these keys, values and gradients from the store, because no later chunk will read them again.
@@ -121,6 +167,7 @@ class ChunkedContext::Heads {
   std::optional<Pattern> of_all_;  // the pattern of all heads, of which pattern_ is the part of these heads
   Pattern pattern_;
   LongBranches long_branches_{store_, layer_, heads_.first};
+  ChunkMeans means_;
 };
 
 // The attention of one layer: over all KV heads, or, if ranks share the chunk, over this rank's heads, in groups.
@@ -132,16 +179,14 @@ class ChunkedContext::Layer final : public ContextExchange {
                          const ExecContext& ctx, const AttentionWatch& watch) override {
     const Attention& a = call.pairs;
     check_call(a.pattern, watch);
-    const int chunk = chunks_of(shards)->rank;
-    if (!all_.ranks_) {
-      heads({0, a.k.dim(1)}).forward(a, chunk, ctx);
-      return {};
-    }
+    const ContextShards& chunks = *chunks_of(shards);
+    if (!all_.ranks_) return heads({0, a.k.dim(1)}).forward(a, chunks, watch, ctx);
+    if (a.pattern.selects()) fail_without_rows("attention that selects blocks, with parallel.cp,");
     const auto compute = [&](KvHeads some, const HeadTensors& in, const HeadTensors& results) {
       Attention args;
       set_up(args, a, some, in, *shards);
       args.out = results.by_row[0], args.lse = results.by_head[0];
-      heads(some).forward(args, chunk, ctx);
+      heads(some).forward(args, chunks, {}, ctx);
     };
     exchange_heads({{a.q, a.k, a.v}, {}}, {{a.out}, {a.lse}}, a.k.dim(1), *shards, *all_.ranks_, compute, ctx);
     return {};
@@ -150,14 +195,14 @@ class ChunkedContext::Layer final : public ContextExchange {
   void backward(const PooledAttentionBackward& call, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
     const AttentionBackward& a = call.pairs;
-    const int chunk = chunks_of(shards)->rank;
-    if (!all_.ranks_) return heads({0, a.k.dim(1)}).backward(a, chunk, ctx);
+    const ContextShards& chunks = *chunks_of(shards);
+    if (!all_.ranks_) return heads({0, a.k.dim(1)}).backward(a, chunks, ctx);
     const auto compute = [&](KvHeads some, const HeadTensors& in, const HeadTensors& results) {
       AttentionBackward args;
       set_up(args, a, some, in, *shards);
       args.out = in.by_row[3], args.dout = in.by_row[4], args.lse = in.by_head[0];
       args.dq = results.by_row[0], args.dk = results.by_row[1], args.dv = results.by_row[2];
-      heads(some).backward(args, chunk, ctx);
+      heads(some).backward(args, chunks, ctx);
     };
     exchange_heads({{a.q, a.k, a.v, a.out, a.dout}, {a.lse}}, {{a.dq, a.dk, a.dv}, {}}, a.k.dim(1), *shards,
                    *all_.ranks_, compute, ctx);
@@ -165,6 +210,14 @@ class ChunkedContext::Layer final : public ContextExchange {
 
   void clear() {
     for (auto& [first, some] : heads_) some.clear();
+    rows_.clear();
+  }
+  Tensor join_earlier_blocks(const Tensor& own, const ChunkBlocks& chunk, const ExecContext& ctx) override {
+    return rows_.join(own, chunk, ctx);
+  }
+  Tensor join_earlier_blocks_backward(const Tensor& gradient, const ChunkBlocks& chunk,
+                                      const ExecContext& ctx) override {
+    return rows_.join_backward(gradient, chunk, ctx);
   }
 
   Tensor all_rows(const Tensor& t, const ContextShards& shards, const ExecContext& ctx) override {
@@ -187,6 +240,7 @@ class ChunkedContext::Layer final : public ContextExchange {
   ChunkedContext& all_;
   const std::int64_t layer_;
   std::map<std::int64_t, Heads> heads_;  // by the first head
+  JoinedBlocks rows_;
 };
 
 ChunkedContext::ChunkedContext(const ExecContext& ctx, std::size_t host_limit, Communicator* ranks)
@@ -254,5 +308,13 @@ Tensor ChunkedContext::all_rows(const Tensor&, const ContextShards&, const ExecC
   fail_without_rows("this model");
 }
 void ChunkedContext::sum(const Tensor&, const ExecContext&) { fail_without_rows("this model"); }
+
+SelectionPart ChunkedContext::selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+                                             std::int64_t kv_heads) {
+  const ContextShards& chunks = *chunks_of(shards);
+  SelectionPart part{{0, kv_heads}, pattern, chunks.documents, true};
+  if (pattern.blocks) part.chunk = chunk_blocks(chunks, pattern);
+  return part;
+}
 
 }  // namespace ring

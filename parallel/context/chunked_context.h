@@ -59,6 +59,8 @@ class ChunkedContext final : public ContextExchange {
                 const ExecContext&) override;
   Tensor all_rows(const Tensor&, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor&, const ExecContext&) override;
+  SelectionPart selection_part(const std::shared_ptr<const ContextShards>&, const Pattern&,
+                               std::int64_t kv_heads) override;
 
  private:
   class Heads;

@@ -120,6 +120,38 @@ TEST_P(BlockIndex, LastBlocksHaveNoGradient) {
   }
 }
 
+// The gradients from the scores of some query blocks, whose scores have rows of their own, add up to those from all.
+TEST_P(BlockIndex, GradientsOfSomeQueryBlocksAddUp) {
+  const ExecContext ctx = context();
+  constexpr std::int32_t kFirst = 3, kRows = kFirst + kBlocks;  // the document's first row
+  const std::int64_t row = kShape.count * kBlocks;
+  const Tensor x = make_tensor({kRows, kShape.width()}, DType::f32, random_values("x", kRows * kShape.width()), ctx);
+  const Tensor dscores =
+      make_tensor({kBlocks, kShape.count, kBlocks}, DType::f32, random_values("dscores", kBlocks * row), ctx);
+  const auto gradients = [&](const std::vector<std::int32_t>& cuts) {
+    const Tensor dx = ctx.zeros(x.shape()), dbiases = ctx.zeros({kShape.biases()});
+    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+      const Tensor some = dscores.narrow(0, cuts[i], cuts[i + 1] - cuts[i]);
+      const std::vector<SelectedRows> document = {{kFirst, kFirst, -cuts[i], cuts[i], cuts[i + 1]}};
+      index_scores_backward_kernel({x, some, dx, kShape, document, 1}, ctx);
+      index_distances_backward_kernel({some, dbiases, kShape, document, 1}, ctx);
+    }
+    std::vector<float> all = to_host<float>(dx, ctx.stream);
+    const std::vector<float> biases = to_host<float>(dbiases, ctx.stream);
+    all.insert(all.end(), biases.begin(), biases.end());
+    return all;
+  };
+  const std::vector<float> whole = gradients({0, kBlocks}), parts = gradients({0, 1, 5, 17, 39, kBlocks});
+  ASSERT_EQ(whole.size(), parts.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_NEAR(whole[i], parts[i], 1e-4 * (1 + std::abs(whole[i]))) << i;
+    largest = std::max(largest, std::abs(static_cast<double>(whole[i])));
+  }
+  EXPECT_GT(largest, 0.1);
+  for (std::size_t i = 0; i < kFirst * static_cast<std::size_t>(kShape.width()); ++i) ASSERT_EQ(parts[i], 0) << i;
+}
+
 // Buckets are contiguous, and each contains the distances that map to it. Their number only determines the last bucket.
 TEST(DistanceBuckets, PartitionTheDistances) {
   for (const int count : {1, 2, 3, 7, 8, 9, 32, kMaxDistanceBuckets}) {
@@ -246,17 +278,22 @@ TEST(BlockIndexChecks, RefuseWhatDoesNotFit) {
   wrong.distances = 65;
   EXPECT_THROW(index_scores_kernel({x, scores, wrong, {}, ctx.zeros({65 * 3})}, ctx), Error);
   EXPECT_NO_THROW(index_scores_backward_kernel({x, scores, ctx.zeros(x.shape()), kShape, {{0, 0, 0, 0, 8}}}, ctx));
-  EXPECT_THROW(index_scores_backward_kernel({x, scores, ctx.zeros(x.shape()), kShape, {{0, 0, 0, 1, 8}}}, ctx), Error);
+  for (const SelectedRows& d : {SelectedRows{0, 1, 0, 0, 7}, SelectedRows{0, 0, 0, 0, 9}, SelectedRows{0, 0, -2, 1, 8}})
+    EXPECT_THROW(index_scores_backward_kernel({x, scores, ctx.zeros(x.shape()), kShape, {d}}, ctx), Error) << d.bits;
   EXPECT_THROW(index_scores_backward_kernel({x, scores, ctx.zeros({7, 24}), kShape, {}}, ctx), Error);
   EXPECT_NO_THROW(index_distances_backward_kernel({scores, biases, kShape, {{0, 0, 0, 0, 8}}}, ctx));
   EXPECT_THROW(index_distances_backward_kernel({scores, {}, kShape, {{0, 0, 0, 0, 8}}}, ctx), Error);
   EXPECT_THROW(index_distances_backward_kernel({scores, ctx.zeros({9}), kShape, {{0, 0, 0, 0, 8}}}, ctx), Error);
-  for (const SelectedRows& d : {SelectedRows{0, 0, 0, 0, 9}, SelectedRows{1, 1, 1, 0, 8}, SelectedRows{0, 0, 0, 1, 8}})
+  for (const SelectedRows& d : {SelectedRows{0, 0, 0, 0, 9}, SelectedRows{1, 1, 1, 0, 8}, SelectedRows{0, 0, -2, 1, 8}})
     EXPECT_THROW(index_distances_backward_kernel({scores, biases, kShape, {d}}, ctx), Error) << d.bits;
   const auto blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
   IndexLoss loss{scores, scores, bits, ctx.zeros({8}), {}, {{0, 512, 0, 0}}, blocks};
   EXPECT_NO_THROW(index_loss_kernel(loss, ctx));
   loss.documents = {{0, 513, 0, 0}};
+  EXPECT_THROW(index_loss_kernel(loss, ctx), Error);
+  loss.documents = {{0, 128, 384, -6}};  // blocks 6 and 7, in rows 0 and 1
+  EXPECT_NO_THROW(index_loss_kernel(loss, ctx));
+  loss.documents = {{0, 128, 384, -7}};
   EXPECT_THROW(index_loss_kernel(loss, ctx), Error);
   loss.documents = {}, loss.bits = ctx.zeros({8, 1, 1}, DType::i32);
   EXPECT_THROW(index_loss_kernel(loss, ctx), Error);

@@ -81,9 +81,9 @@ void check(const IndexScoresBackward& a) {
                  a.dprojected.dtype() == a.projected.dtype(),
              op, ": dprojected is ", describe(a.dprojected), " for ", describe(a.projected));
   for (const SelectedRows& d : a.documents) {
-    RING_CHECK(d.begin == 0 && d.queries == d.bits && d.keys == d.bits && has_rows(a.projected, d.bits, d.bits + d.end),
-               op, ": a document of ", d.end, " blocks that is not whole, or has rows ", d.queries, ", ", d.keys,
-               " and ", d.bits);
+    RING_CHECK(d.queries == d.keys && has_rows(a.projected, d.keys, std::int64_t{d.keys} + d.end), op,
+               ": a document of ", d.end, " blocks has queries in rows from ", d.queries, " and keys in rows from ",
+               d.keys, " on, for projected ", describe(a.projected));
     check_rows(op, a.projected, a.dscores, d);
   }
 }
@@ -94,8 +94,10 @@ void check(const IndexDistancesBackward& a) {
   RING_CHECK(a.dbiases.defined(), op, ": no dbiases");
   check_biases(op, "dbiases", a.dbiases, a.shape);
   for (const SelectedRows& d : a.documents)
-    RING_CHECK(d.begin == 0 && d.end <= a.dscores.dim(2) && has_rows(a.dscores, d.bits, std::int64_t{d.bits} + d.end),
-               op, ": ", d.end, " blocks from row ", d.bits, " on do not fit dscores ", describe(a.dscores));
+    RING_CHECK(d.begin >= 0 && d.begin <= d.end && d.end <= a.dscores.dim(2) &&
+                   has_rows(a.dscores, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end),
+               op, ": blocks ", d.begin, " to ", d.end, " from row ", d.bits, " on do not fit dscores ",
+               describe(a.dscores));
 }
 
 void check(const IndexLoss& a) {
@@ -114,11 +116,12 @@ void check(const IndexLoss& a) {
                  a.bits.dim(0) == rows && a.bits.dim(1) == heads && a.bits.dim(2) * 32 >= a.scores.dim(2),
              op, ": bits are ", describe(a.bits), " for scores ", describe(a.scores));
   check_numel(op, "loss", a.loss, rows);
-  for (const PoolSegment& d : a.documents)
-    RING_CHECK(d.blocks(a.blocks->block()) <= a.scores.dim(2) &&
-                   has_rows(a.scores, d.out, std::int64_t{d.out} + d.blocks(a.blocks->block())),
-               op, ": ", d.blocks(a.blocks->block()), " blocks from row ", d.out, " on do not fit scores ",
-               describe(a.scores));
+  for (const PoolSegment& d : a.documents) {
+    const std::int32_t begin = d.leading_gap / a.blocks->block(), end = d.blocks(a.blocks->block());
+    RING_CHECK(end <= a.scores.dim(2) &&
+                   (end == 0 || has_rows(a.scores, std::int64_t{d.out} + begin, std::int64_t{d.out} + end)),
+               op, ": blocks ", begin, " to ", end, " from row ", d.out, " on do not fit scores ", describe(a.scores));
+  }
 }
 
 }  // namespace ring

@@ -20,6 +20,20 @@ std::int64_t learned_heads(const AttentionConfig& a, std::int64_t kv_heads) {
   return count;
 }
 
+// Returns the query blocks of a part: their rows in scores, and those of their documents among all blocks.
+std::vector<SelectedRows> query_blocks(const Sequences& seqs, const SelectionPart& part) {
+  std::vector<SelectedRows> documents;
+  if (part.chunk) {
+    documents = blocks_with_local_rows(*seqs.shards, part.pattern);
+    for (SelectedRows& d : documents) d.bits -= part.chunk->first;
+    return documents;
+  }
+  const std::vector<std::int32_t> first = first_blocks(part.pattern, part.spans);
+  for (std::size_t b = 0; b < part.spans.size(); ++b)
+    documents.push_back({.queries = first[b], .keys = first[b], .bits = first[b], .end = first[b + 1] - first[b]});
+  return documents;
+}
+
 Tensor in_type(const Tensor& x, DType type, const ExecContext& ctx) {
   if (x.dtype() == type) return x;
   const Tensor out = ctx.empty(x.shape(), type);
@@ -53,17 +67,21 @@ std::vector<Param*> Indexer::parameters() const {
   return biases_ ? std::vector{projection_, biases_} : std::vector{projection_};
 }
 
-Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part) const {
+Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part,
+                    std::int64_t layer) const {
   const Tensor rows = is_tensor_parallel(run) ? all_gather_rows(run, {x.value, nullptr}).value : x.value;
-  std::vector<std::int32_t> blocks;
-  for (const Span& s : part.spans) blocks.push_back(blocks_of(part.pattern, s));
-  const std::int64_t max = blocks.empty() ? 0 : std::ranges::max(blocks);
-  const Tensor means = seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.layout.cp, run.ctx)
-                                   : block_means(rows, part.spans, part.pattern, run.ctx);
+  const Tensor means = part.chunk    ? chunk_means(rows, *part.chunk, *seqs.shards, part.pattern, run.ctx)
+                       : seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.layout.cp, run.ctx)
+                                     : block_means(rows, part.spans, part.pattern, run.ctx);
   const Var in{in_type(means, projection_->var.value.dtype(), run.ctx), nullptr};
+  const Var own = linear(run, in, projection_->var);
   IndexShape shape = shape_;
   shape.first_head += part.heads.first, shape.count = part.heads.count;
-  return index_scores(run, linear(run, in, projection_->var), biases(), shape, blocks, max);
+  const std::vector<SelectedRows> documents = query_blocks(seqs, part);
+  std::int32_t columns = 0;
+  for (const SelectedRows& d : documents) columns = std::max(columns, d.end);
+  return index_scores(run, part.chunk ? join_earlier_blocks(run, own, *part.chunk, layer) : own, biases(), shape,
+                      documents, means.dim(0), columns);
 }
 
 Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
@@ -78,6 +96,7 @@ void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const Block
   if (part.shared) reduce_to_owners(mass, *seqs.shards, part.pattern, *run.layout.cp, run.ctx);
   std::vector<PoolSegment> rows =
       part.shared ? owned_blocks(*seqs.shards, part.pattern) : block_rows(part.pattern, part.spans);
+  for (PoolSegment& r : rows) r.out -= part.chunk ? part.chunk->first : 0;
   const IndexTarget target{mass, selection.bits, std::move(rows), part.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);
   if (run.probes.auxiliary_loss.defined())
@@ -86,7 +105,7 @@ void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const Block
         run.ctx);
 }
 
-void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecContext& ctx) {
+void add_mass(const Tensor& all, const Attention& a, KvHeads heads, bool in_chunks, const ExecContext& ctx) {
   if (!a.selection.bits.defined()) return;
   const bool every = heads.count == all.dim(1), parts = !a.selection.rows.empty();
   const Tensor part = all.narrow(1, heads.first, heads.count), mass = every ? all : ctx.empty(part.shape());
@@ -99,19 +118,16 @@ void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecCo
                      .scale = a.scale,
                      .pattern = a.pattern,
                      .selection = a.selection,
-                     .queries = parts ? a.queries : std::vector<Span>{}},
+                     .queries = parts ? a.queries : std::vector<Span>{},
+                     .parts_of_keys = parts && in_chunks},
                     ctx);
   if (!every) copy_rows_kernel({part, mass, {.count = all.dim(0)}}, ctx);
 }
 
-BlockSelection select_by_scores(const Tensor& scores, const Pattern& pattern, const std::vector<Span>& spans,
+BlockSelection select_by_scores(const Tensor& scores, const Sequences& seqs, const SelectionPart& part,
                                 const ExecContext& ctx) {
-  const std::vector<std::int32_t> first = first_blocks(pattern, spans);
-  std::vector<SelectedRows> documents;
-  for (std::size_t b = 0; b < spans.size(); ++b)
-    documents.push_back({.bits = first[b], .begin = 0, .end = first[b + 1] - first[b]});
   const BlockSelection made{ctx.empty({scores.dim(0), scores.dim(1), (scores.dim(2) + 31) / 32}, DType::i32)};
-  block_select_kernel({{}, {}, made.bits, std::move(documents), pattern.blocks, scores}, ctx);
+  block_select_kernel({{}, {}, made.bits, query_blocks(seqs, part), part.pattern.blocks, scores}, ctx);
   return made;
 }
 

@@ -18,8 +18,8 @@ class Indexer {
   // Restricts the indexer to the KV heads of a tensor-parallel slice.
   void restrict_to_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
   // Computes the scores of key blocks from the layer's input x [N/tp,C]. Returns f32 [rows,heads,blocks], with the
-  // heads of the SelectionPart and one row for each query block, as in a BlockSelection.
-  Var scores(Run&, const Var& x, const Sequences&, const SelectionPart&) const;
+  // heads of the SelectionPart and one row for each query block, as in a BlockSelection. layer: number of the layer.
+  Var scores(Run&, const Var& x, const Sequences&, const SelectionPart&, std::int64_t layer) const;
   // Applies the indexer's projections to row means, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
   // Computes the indexer's loss from its scores, the block masses of attention and the selection; records the gradient.
@@ -46,9 +46,9 @@ class Indexer {
 
 // Computes the block masses (kernels/attention/selected/block_mass.h) of an attention call for some of the heads.
 // Stores them in these heads' part of `masses`, f32 [rows,heads,blocks]; adds them instead if the call is for a part of
-// the queries. Does nothing if the call has no selection.
-void add_mass(const Tensor& masses, const Attention&, KvHeads, const ExecContext&);
-// Selects key blocks for every query block of these whole documents, by the given scores.
-BlockSelection select_by_scores(const Tensor& scores, const Pattern&, const std::vector<Span>&, const ExecContext&);
+// the queries. in_chunks: the call has the keys of one chunk. Does nothing if the call has no selection.
+void add_mass(const Tensor& masses, const Attention&, KvHeads, bool in_chunks, const ExecContext&);
+// Selects key blocks for every query block of the part, by the given scores.
+BlockSelection select_by_scores(const Tensor& scores, const Sequences&, const SelectionPart&, const ExecContext&);
 
 }  // namespace ring

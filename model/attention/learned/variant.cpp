@@ -78,14 +78,15 @@ class LearnedBlocksOfLayer final : public AttentionVariant {
     Run& run = call.run;
     const SelectionPart part = selection_part(run, call.seqs, call.options.attention.pattern, kv_heads_);
     // scores() is collective, so ranks whose heads do not select call it, too.
-    const Var scores = indexer_.scores(run, call.x, call.seqs, part);
+    const Var scores = indexer_.scores(run, call.x, call.seqs, part, call.options.layer);
     if (!part.pattern.selects()) return attend();
-    BlockSelection selection = select_by_scores(scores.value, part.pattern, part.spans, run.ctx);
+    BlockSelection selection = select_by_scores(scores.value, call.seqs, part, run.ctx);
     const Tensor mass = run.records(scores) ? mass_for(scores.value, part, run.ctx) : Tensor{};
     call.options.selection = &selection;
     if (mass.defined())
-      call.options.watch = [mass, &ctx = run.ctx, next = call.options.watch](const PooledAttention& a, KvHeads heads) {
-        add_mass(mass, a.pairs, heads, ctx);
+      call.options.watch = [mass, in_chunks = part.chunk.has_value(), &ctx = run.ctx, next = call.options.watch](
+                               const PooledAttention& a, KvHeads heads) {
+        add_mass(mass, a.pairs, heads, in_chunks, ctx);
         if (next) next(a, heads);
       };
     const Var y = attend();

@@ -33,10 +33,11 @@ struct Task {
   std::int64_t cost;
 };
 
-std::vector<Task> tasks_of(const std::vector<SelectedRows>& documents) {
+// whole: true for tasks of all blocks up to the last query block, instead of the query blocks alone.
+std::vector<Task> tasks_of(const std::vector<SelectedRows>& documents, bool whole = false) {
   std::vector<Task> tasks;
   for (const SelectedRows& d : documents)
-    for (std::int32_t i = d.begin; i < d.end; ++i) tasks.push_back({&d, i, i});
+    for (std::int32_t i = whole ? 0 : d.begin; i < d.end; ++i) tasks.push_back({&d, i, i});
   return tasks;
 }
 
@@ -77,14 +78,18 @@ void run_scores(const IndexScores& a, const ExecContext& ctx) {
 struct RowGradient {
   const IndexScoresBackward& args;
   const Projected& x;
-  std::int64_t first;  // first row of the document
+  std::int64_t first, first_scores;  // rows of the document's block 0 in `projected` and in `dscores`
   std::vector<float> row;
 
-  RowGradient(const IndexScoresBackward& a, const Projected& projected, std::int64_t document)
-      : args(a), x(projected), first(document), row(static_cast<std::size_t>(a.shape.width())) {}
+  RowGradient(const IndexScoresBackward& a, const Projected& projected, const SelectedRows& document)
+      : args(a),
+        x(projected),
+        first(document.keys),
+        first_scores(document.bits),
+        row(static_cast<std::size_t>(a.shape.width())) {}
 
   const float* dscores(std::int64_t i) const {
-    return args.dscores.data<float>() + (first + i) * args.shape.count * args.dscores.dim(2);
+    return args.dscores.data<float>() + (first_scores + i) * args.shape.count * args.dscores.dim(2);
   }
   // Returns the gradient of the dot product, if positive, of query head h of block i - 1 and key j.
   float of_product(std::int64_t i, std::int64_t h, std::int64_t j) const {
@@ -115,14 +120,15 @@ struct RowGradient {
 void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
   check(a);
   const Projected x(a.shape, a.projected);
-  share_out(tasks_of(a.documents), ctx.stream.pool(), [&](const Task& t, int) {
-    RowGradient gradient(a, x, t.document->bits);
-    const std::int64_t p = t.block, end = t.document->end;
+  share_out(tasks_of(a.documents, true), ctx.stream.pool(), [&](const Task& t, int) {
+    RowGradient gradient(a, x, *t.document);
+    const std::int64_t p = t.block, begin = t.document->begin, end = t.document->end;
+    const bool asks = p + 1 >= begin && p + 1 < end;
     for (std::int64_t h = 0; h < a.shape.heads; ++h) {
-      for (std::int64_t j = 0; p + 1 < end && j <= p; ++j) gradient.add_pair(p + 1, h, j, false);
-      for (std::int64_t i = p + 1; i < end; ++i) gradient.add_pair(i, h, p, true);
+      for (std::int64_t j = 0; asks && j <= p; ++j) gradient.add_pair(p + 1, h, j, false);
+      for (std::int64_t i = std::max(p + 1, begin); i < end; ++i) gradient.add_pair(i, h, p, true);
     }
-    gradient.write(t.document->bits + p);
+    gradient.write(t.document->keys + p);
   });
 }
 
@@ -131,7 +137,7 @@ double sum_over(const IndexDistancesBackward& a, std::int64_t g, DistanceRange r
   const std::int64_t columns = a.dscores.dim(2);
   double sum = 0;
   for (const SelectedRows& d : a.documents)
-    for (std::int32_t i = range.first; i < d.end; ++i) {
+    for (std::int32_t i = std::max(range.first, d.begin); i < d.end; ++i) {
       const float* const row = a.dscores.data<float>() + ((std::int64_t{d.bits} + i) * a.shape.count + g) * columns;
       for (std::int32_t j = std::max(0, i - range.end + 1); j <= i - range.first; ++j) sum += row[j];
     }

@@ -106,7 +106,8 @@ void run_scores(const IndexScores& a, const ExecContext& ctx) {
   });
 }
 
-// Inputs of the gradient kernels. The document is whole, and its row numbers are the same in all tensors.
+// Inputs of the gradient kernels. A document's queries and keys are in the same rows of `projected`, those of blocks
+// [0, end); its scores are those of query blocks [begin, end).
 template <class T>
 struct Backwards {
   Projected<T> x;
@@ -129,7 +130,7 @@ struct Backwards {
 };
 
 // Computes gradients of queries and head weights: one thread block per row of `projected`. A row's queries score the
-// row's own block and all earlier blocks.
+// row's own block and all earlier blocks, for the query block `own` that follows the row.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     query_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
@@ -138,12 +139,12 @@ __global__ void __launch_bounds__(kBlock)
   const int at = static_cast<int>(blockIdx.x), d = documents.find(at), thread = static_cast<int>(threadIdx.x);
   const SelectedRows document = documents.rows[d];
   const int own = at - documents.before[d] + 1, asked = x.asked(), queries = x.heads * x.dim;
-  const std::int64_t first = document.bits, row = first + own;
+  const std::int64_t first = document.keys, row = first + own, scores = std::int64_t{document.bits} + own;
   float *const asks = scratch, *const sums = asks + asked, *const dproducts = sums + asked,
                *const products = dproducts + kChunk * x.heads;
   x.load(row - 1, asks);
   for (int c = thread; c < asked; c += kBlock) sums[c] = 0;
-  const int keys = own < document.end ? own : 0;
+  const int keys = own >= document.begin && own < document.end ? own : 0;
   for (int start = 0; start < keys; start += kChunk) {
     const int count = min(kChunk, keys - start);
     __syncthreads();
@@ -151,13 +152,14 @@ __global__ void __launch_bounds__(kBlock)
       const int j = start + e / x.heads, h = e % x.heads;
       const float p = dot_product(asks + h * x.dim, x.key(first + j), x.dim);
       products[e] = p <= 0 ? 0 : x.scale * p;
-      dproducts[e] = p <= 0 ? 0 : b.of_product(asks + queries, row, h, j);
+      dproducts[e] = p <= 0 ? 0 : b.of_product(asks + queries, scores, h, j);
     }
     __syncthreads();
     for (int c = thread; c < asked; c += kBlock) {
       float sum = sums[c];
       const int h = c < queries ? c / x.dim : (c - queries) % x.heads;
-      const float* const dscores = b.dscores_of(row) + (c < queries ? 0 : (c - queries) / x.heads) * b.columns + start;
+      const float* const dscores =
+          b.dscores_of(scores) + (c < queries ? 0 : (c - queries) / x.heads) * b.columns + start;
       for (int j = 0; j < count; ++j)
         sum += c < queries ? dproducts[j * x.heads + h] * to_float(x.key(first + start + j)[c % x.dim])
                            : products[j * x.heads + h] * dscores[j];
@@ -182,20 +184,20 @@ __global__ void __launch_bounds__(kBlock)
   const int at = static_cast<int>(blockIdx.x), d = documents.find(at), thread = static_cast<int>(threadIdx.x);
   const SelectedRows document = documents.rows[d];
   const int own = at - documents.before[d];
-  const std::int64_t first = document.bits;
+  const std::int64_t first = document.keys;
   const int parts = kBlock / x.dim, part = thread / x.dim, column = thread % x.dim;
   if (thread < x.dim) key[thread] = to_float(x.key(first + own)[thread]);
   float sum = 0;
-  for (int start = own + 1; start < document.end; start += kChunk) {
+  for (int start = max(own + 1, document.begin); start < document.end; start += kChunk) {
     const int count = min(kChunk, document.end - start);
     __syncthreads();
     for (int e = thread; e < count * x.heads; e += kBlock) {
       const int h = e % x.heads;
-      const std::int64_t row = first + start + e / x.heads;
+      const std::int64_t row = first + start + e / x.heads, scores = row - first + document.bits;
       const float p = dot_product(key, x.query(row - 1) + h * x.dim, x.dim);
       float weighted = 0;
       for (int g = 0; g < x.count; ++g)
-        weighted += to_float(x.weight(row - 1)[g * x.heads + h]) * b.dscores_of(row)[g * b.columns + own];
+        weighted += to_float(x.weight(row - 1)[g * x.heads + h]) * b.dscores_of(scores)[g * b.columns + own];
       dproducts[e] = p <= 0 ? 0 : x.scale * weighted;
     }
     __syncthreads();
@@ -239,11 +241,11 @@ __global__ void __launch_bounds__(kBlock)
   float sum = 0;
   for (int d = 0; d < documents.count && g >= 0 && g < count; ++d) {
     const SelectedRows document = documents.rows[d];
-    const int width = min(range.end, document.end) - range.first;
-    if (width <= 0) continue;
-    const std::int64_t pairs = std::int64_t{document.end - range.first} * width;
+    const int width = min(range.end, document.end) - range.first, begin = max(range.first, document.begin);
+    if (width <= 0 || begin >= document.end) continue;
+    const std::int64_t pairs = std::int64_t{document.end - begin} * width;
     for (std::int64_t e = thread; e < pairs; e += kBlock) {
-      const int i = range.first + static_cast<int>(e / width), j = i - range.first - static_cast<int>(e % width);
+      const int i = begin + static_cast<int>(e / width), j = i - range.first - static_cast<int>(e % width);
       if (j >= 0) sum += dscores[((std::int64_t{document.bits} + i) * count + g) * columns + j];
     }
   }

@@ -23,6 +23,7 @@ struct MassParams {
   int dim, group, block, blocks;  // group: query heads per KV head; blocks: columns of the mass
   float factor;                   // attention scale * log2(e)
   bool adds;                      // true if the mass is accumulated instead of overwritten
+  bool whole_queries;             // true if all queries of a block are in the call
 };
 
 // Return the first block that has queries of a document, and the number of such blocks.
@@ -32,7 +33,7 @@ RING_HOST_DEVICE int query_blocks(const SegmentPair& s, int block) {
 }
 
 // Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: number of
-// rows of the whole block, counted by its keys, since some of its queries may belong to other processes.
+// rows of the whole block, counted by its keys if some of its queries may belong to other processes.
 struct Owned {
   SegmentPair piece;
   int kv_head, own, first, end, rows;
@@ -44,7 +45,7 @@ struct Owned {
     const int at = documents.before[documents.count] - 1 - static_cast<int>(blockIdx.x), d = documents.find(at);
     piece = documents.rows[d], own = at - documents.before[d] + first_block(piece, p.block);
     first = max(own * p.block, piece.q_first), end = min((own + 1) * p.block, piece.q_end);
-    rows = min((own + 1) * p.block, piece.k_end) - max(own * p.block, piece.k_first);
+    rows = p.whole_queries ? end - first : min((own + 1) * p.block, piece.k_end) - max(own * p.block, piece.k_first);
   }
   __device__ int row() const { return piece.block_row + own; }
   __device__ std::int64_t query(int position) const { return std::int64_t{piece.q_row} + position; }
@@ -53,11 +54,12 @@ struct Owned {
   __device__ Range keys(int from) const { return Range{piece.k_first, piece.k_end}.from(from); }
 };
 
-// Tiles of columns that a row of a selection keeps, ascending.
+// Tiles of columns in [begin, end) that a row of a selection keeps, ascending.
 struct KeptTiles {
   const std::uint32_t* bits;
-  int per_block, end;
+  int per_block, begin, end;
 
+  __device__ int first() const { return from(begin); }
   // Returns the first kept tile from `tile` on; `end` if there is none.
   __device__ int from(int tile) const {
     while (tile < end) {
@@ -72,7 +74,8 @@ struct KeptTiles {
 
 template <class T>
 __device__ KeptTiles tiles_of(const Owned& at, const MassParams<T>& p) {
-  return {p.selected.row(at.row(), at.kv_head), p.block / kColumns, (at.end - 1) / kColumns + 1};
+  return {p.selected.row(at.row(), at.kv_head), p.block / kColumns, at.piece.k_first / kColumns,
+          (min(at.end, at.piece.k_end) + kColumns - 1) / kColumns};
 }
 
 // Returns the log-sum-exp in base 2; inf, so that P = 0, for rows that are out of range or see nothing.
@@ -146,6 +149,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   const Owned at(documents, p);
   float* const mass = start_row(p, at);
   const KeptTiles tiles = tiles_of(at, p);
+  if (tiles.first() >= tiles.end) return;  // these keys have no kept block
   const float share = 1.0f / static_cast<float>(at.rows * p.group);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, start = at.own * p.block;
   const int in_block = static_cast<int>(threadIdx.x) / kWarp * 16 * kTiles;  // first row of this warp
@@ -159,8 +163,8 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   for (int head = at.kv_head * p.group; head < (at.kv_head + 1) * p.group; ++head) {
     load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(at.query(start), head), p.q.row, at.queries(start),
                                                    p.dim);
-    int tile = tiles.from(0), before = -1, turn = 0;
-    load_keys(turn, tile);  // there is a first tile: a block always keeps itself
+    int tile = tiles.first(), before = -1, turn = 0;
+    load_keys(turn, tile);
     float shift[kTiles][2];
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i)
@@ -204,7 +208,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant_
     for (int start = at.own * p.block; start < at.end; start += kMassRows) {
       __syncthreads();  // the previous queries have been read
       load_rows<kMassRows>(queries, p.q.at(at.query(start), head), p.q.row, at.queries(start), p.dim);
-      for (int tile = tiles.from(0); tile < tiles.end; tile = tiles.from(tile + 1)) {
+      for (int tile = tiles.first(); tile < tiles.end; tile = tiles.from(tile + 1)) {
         const int key = tile * kColumns;
         __syncthreads();  // the previous keys and sums have been read
         load_rows<kMassRows>(keys, p.k.at(at.key(key), at.kv_head), p.k.row, at.keys(key), p.dim);
@@ -248,7 +252,8 @@ void launch_mass(const BlockMass& a, void (*kernel)(Documents<SegmentPair>, Mass
                         block,
                         static_cast<int>(a.mass.dim(2)),
                         a.scale * kLog2E,
-                        a.of_parts()};
+                        a.of_parts(),
+                        a.parts_of_keys};
   const auto blocks = [&](const SegmentPair& s) { return query_blocks(s, block); };
   for_documents(
       segment_pairs_of(passes_of(a.pattern).front(), a.pattern, a.query_spans(), a.spans, a.selection.rows), blocks,
