@@ -45,15 +45,6 @@ bool is_promising(const PlanRequest& q, std::int64_t dp, std::int64_t cp, std::i
          (fixed.cp || fits_nodes(tp * cp, world));
 }
 
-// Returns the ranks of cp on each node of a ring of two levels; 0 if the ring has one level.
-std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int64_t tp) {
-  const ParallelConfig& c = q.config.parallel;
-  const std::int64_t here = q.world.per_node / tp;
-  const bool ring = c.cp_schedule == ContextSchedule::automatic || c.cp_schedule == ContextSchedule::ring;
-  if (c.cp_ranks_per_node > 0 || q.world.nodes() == 1 || !ring) return c.cp_ranks_per_node;
-  return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
-}
-
 // Returns all layouts with the fixed degrees, each with every ZeRO stage that saves memory.
 std::vector<PlanRequest> layouts_of(const PlanRequest& request) {
   const FixedDegrees& fixed = request.fixed;
@@ -185,6 +176,14 @@ std::string no_layout(const PlanRequest& q) {
 }
 
 }  // namespace
+
+std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int64_t tp) {
+  const ParallelConfig& c = q.config.parallel;
+  const std::int64_t here = q.world.per_node / tp;
+  const bool ring = c.cp_schedule == ContextSchedule::automatic || c.cp_schedule == ContextSchedule::ring;
+  if (c.cp_ranks_per_node > 0 || q.world.nodes() == 1 || !ring) return c.cp_ranks_per_node;
+  return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
+}
 
 Layouts try_layouts(const PlanRequest& request, const PlanProgress& progress) {
   Layouts all;
