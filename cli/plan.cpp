@@ -21,6 +21,7 @@
 #include "data/output_file.h"
 #include "engine/attention_advice.h"
 #include "engine/devices.h"
+#include "engine/layout_choice.h"
 #include "engine/layouts.h"
 #include "engine/resolve.h"
 #include "inspect/memory_picture.h"
@@ -138,6 +139,7 @@ FixedDegrees fixed_degrees(const PlanArguments& a, const ParallelConfig& c) {
   const ParallelConfig open;
   FixedDegrees fixed;
   if (a.all_layouts) return fixed;
+  if (c.is_automatic() || !c.chosen.empty()) return given_degrees(c);
   if (c.dp != 0) fixed.dp = c.dp;
   if (c.cp == 0) fixed.dp = std::max<std::int64_t>(1, c.dp);  // cp gets the remaining devices
   if (c.cp != 0 && (c.cp != open.cp || named("cp"))) fixed.cp = c.cp;
@@ -162,7 +164,7 @@ PlanRequest question_of(const PlanArguments& a, Config c) {
   const ParallelConfig given = std::exchange(c.parallel, {});
   PlanRequest q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
-  q.config.parallel = given;  // the search replaces the degrees that are not fixed
+  q.config.parallel = without_auto(given);  // the search replaces the degrees that are not fixed
   if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
   if (a.several_nodes()) q.max_layouts = std::max(kLayoutsOfNodes, static_cast<std::size_t>(a.rows));
   return q;

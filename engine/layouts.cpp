@@ -33,12 +33,13 @@ bool fits_nodes(std::int64_t ranks, const WorldSize& world) {
   return world.nodes() == 1 || world.per_node % ranks == 0 || ranks % world.per_node == 0;
 }
 
-// Returns true if the search on several nodes considers the layout: the batch and the model can be divided, and ranks
-// that communicate most are on the same node. Other layouts of one node are tried, so that their error can be shown.
+// Returns true if a search on several nodes, or one among the best estimates, considers the layout: the batch and the
+// model can be divided, and ranks that communicate most are on the same node. Other layouts of one node are tried, so
+// that their error can be shown.
 bool is_promising(const PlanRequest& q, std::int64_t dp, std::int64_t cp, std::int64_t tp) {
   const WorldSize& world = q.world;
   const FixedDegrees& fixed = q.fixed;
-  if (world.nodes() == 1 || (fixed.dp && fixed.cp && fixed.tp)) return true;
+  if ((world.nodes() == 1 && q.max_layouts == 0) || (fixed.dp && fixed.cp && fixed.tp)) return true;
   const std::vector<std::int64_t> slices = possible_slices(q.config.model.resolved());
   return q.config.train.batch_size % dp == 0 && q.config.model.context / cp >= tp &&
          std::ranges::count(slices, tp) > 0 && (fixed.tp || fits_nodes(tp, world)) &&
