@@ -170,7 +170,8 @@ void Config::fields(Fields& f) {
   f("optimizer", optimizer, "how gradients update the weights");
   f("schedule", schedule, "the learning-rate schedule");
   f("checkpoint", checkpoint, "when the training state is saved");
-  f("parallel", parallel, "how the processes of `ringmaster launch` share the work");
+  f("parallel", parallel, "how the processes of `ringmaster launch` share the work; `auto` chooses cp, tp and zero",
+    word("auto", kAutoDegree));
 }
 
 namespace {
@@ -247,7 +248,7 @@ void validate_parameters(const Config& c, std::vector<SettingProblem>& errors) {
   named.vocab_size = 1;
   const std::unique_ptr<Model> model = make_model(named);
   bind_groups(c.optimizer, model->parameters(), errors);
-  bind_linears(*model, linears_of(c.train), narrow<int>(c.parallel.tp), errors);
+  bind_linears(*model, linears_of(c.train), narrow<int>(std::max<std::int64_t>(1, c.parallel.tp)), errors);
 }
 
 }  // namespace
@@ -371,7 +372,8 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.cp_prefetch",
                                                 "parallel.cp_message_bytes",
                                                 "parallel.cp_ranks_per_node",
-                                                "parallel.zero"};
+                                                "parallel.zero",
+                                                "parallel.chosen"};
   return keys;
 }
 

@@ -74,13 +74,15 @@ static ParallelPlan degrees_of(const Config& c, int world) try {
 // instead of 0.4 s, and shut it down 1.3 s later.
 static void ask_for_queues(const ParallelConfig& p) {
   constexpr int kDefault = 8, kMost = 32;
-  const int copying = (p.cp > 1 ? p.cp : 0) + (p.tp > 1 ? p.tp : 0);
+  const int open = p.is_automatic() ? kMost : 0;
+  const int copying = open + (p.cp > 1 ? p.cp : 0) + (p.tp > 1 ? p.tp : 0);
   const int queues = std::min(kDefault + 2 * copying, kMost);
   if (copying > 0) setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues).c_str(), 0);
 }
 
 std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& extra_facts) {
   return join_mesh(c, extra_facts, [&](const WorkerEnvironment& env, Device device) {
+    if (c.parallel.is_open(env.world)) return MeshLayout{.axes = {{kAxisBeforeChoice, env.world}}, .device = device};
     return mesh_layout(degrees_of(c, env.world), device);
   });
 }

@@ -33,25 +33,17 @@ bool fits_nodes(std::int64_t ranks, const WorldSize& world) {
   return world.nodes() == 1 || world.per_node % ranks == 0 || ranks % world.per_node == 0;
 }
 
-// Returns true if the search on several nodes considers the layout: the batch and the model can be divided, and ranks
-// that communicate most are on the same node. Other layouts of one node are tried, so that their error can be shown.
+// Returns true if a search on several nodes, or one among the best estimates, considers the layout: the batch and the
+// model can be divided, and ranks that communicate most are on the same node. Other layouts of one node are tried, so
+// that their error can be shown.
 bool is_promising(const PlanRequest& q, std::int64_t dp, std::int64_t cp, std::int64_t tp) {
   const WorldSize& world = q.world;
   const FixedDegrees& fixed = q.fixed;
-  if (world.nodes() == 1 || (fixed.dp && fixed.cp && fixed.tp)) return true;
+  if ((world.nodes() == 1 && q.max_layouts == 0) || (fixed.dp && fixed.cp && fixed.tp)) return true;
   const std::vector<std::int64_t> slices = possible_slices(q.config.model.resolved());
   return q.config.train.batch_size % dp == 0 && q.config.model.context / cp >= tp &&
          std::ranges::count(slices, tp) > 0 && (fixed.tp || fits_nodes(tp, world)) &&
          (fixed.cp || fits_nodes(tp * cp, world));
-}
-
-// Returns the ranks of cp on each node of a ring of two levels; 0 if the ring has one level.
-std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int64_t tp) {
-  const ParallelConfig& c = q.config.parallel;
-  const std::int64_t here = q.world.per_node / tp;
-  const bool ring = c.cp_schedule == ContextSchedule::automatic || c.cp_schedule == ContextSchedule::ring;
-  if (c.cp_ranks_per_node > 0 || q.world.nodes() == 1 || !ring) return c.cp_ranks_per_node;
-  return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
 }
 
 // Returns all layouts with the fixed degrees, each with every ZeRO stage that saves memory.
@@ -185,6 +177,14 @@ std::string no_layout(const PlanRequest& q) {
 }
 
 }  // namespace
+
+std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int64_t tp) {
+  const ParallelConfig& c = q.config.parallel;
+  const std::int64_t here = q.world.per_node / tp;
+  const bool ring = c.cp_schedule == ContextSchedule::automatic || c.cp_schedule == ContextSchedule::ring;
+  if (c.cp_ranks_per_node > 0 || q.world.nodes() == 1 || !ring) return c.cp_ranks_per_node;
+  return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
+}
 
 Layouts try_layouts(const PlanRequest& request, const PlanProgress& progress) {
   Layouts all;

@@ -31,6 +31,10 @@ struct Layouts {
 Layouts try_layouts(const PlanRequest&, const PlanProgress& progress = {});
 std::vector<PlannedStep> plan_layouts(const PlanRequest&);  // returns only the layouts that fit, fastest first
 
+// Returns the ranks of cp on each node of a ring of two levels (parallel.cp_ranks_per_node) for these degrees; 0 if the
+// ring has one level.
+std::int64_t ring_ranks_per_node(const PlanRequest&, std::int64_t cp, std::int64_t tp);
+
 struct LongestContext {
   std::int64_t tokens = 0;  // a multiple of 1,024; 0 if not even 1,024 tokens fit
   PlanRequest request;      // layout in which it fits, with all degrees fixed, for try_layouts()

@@ -23,8 +23,10 @@ struct ScaledStep {
 // largest: its memory is that of the large layout. ZeRO shards over as many ranks as in the large layout, but at most
 // 1,024: with more, most ranks own less than one matrix.
 //
-// Returns the layout itself, with weight 1, if it is small or on one node. Throws Error if the layout is invalid.
-std::vector<ScaledStep> scaled_steps(const Config&, WorldSize);
+// ring_ranks: ranks of cp in the smaller of two rings, rounded up to whole nodes. Returns the layout itself, with
+// weight 1, if it is small or on one node. Throws Error if the layout is invalid.
+inline constexpr int kFewRingRanks = 8;
+std::vector<ScaledStep> scaled_steps(const Config&, WorldSize, int ring_ranks = kFewRingRanks);
 
 // Returns the placement of a group of `ranks` ranks whose numbers differ by `stride`: a message without operation and
 // bytes. Assumes that nodes begin at the group's first rank.

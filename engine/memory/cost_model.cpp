@@ -119,45 +119,44 @@ double seconds_of(const DeviceRates& r, Precision precision, std::string_view sl
   return std::max({r.call_seconds, computing, cost.bytes / r.bytes_per_second});
 }
 
-namespace {
-
-// Returns the share of its bytes that each rank passes on in a collective. Collectives run as rings: each rank sends
-// all parts except its own, twice for an all-reduce.
-double passed_share(const FakeTransfer& t) {
+// In a ring, each rank sends all parts except its own, twice for an all-reduce.
+double sent_bytes(const FakeTransfer& t) {
+  const auto bytes = static_cast<double>(t.bytes);
+  if (t.operation == "exchange") return bytes;
   const double share = static_cast<double>(t.ranks - 1) / t.ranks;
-  return t.operation == "all_reduce" ? 2 * share : share;
+  return t.operation == "all_reduce" ? 2 * share * bytes : share * bytes;
 }
 
+// In a ring, one rank on each node passes the bytes on to the next node.
+double sent_between_nodes(const FakeTransfer& t) {
+  if (t.nodes == 1) return 0;
+  if (t.operation == "exchange") return t.bytes_between_nodes;
+  if (t.operation == "all_to_all") return static_cast<double>(t.bytes) * (t.ranks - t.ranks_on_node) / t.ranks;
+  return sent_bytes(t) / t.ranks_on_node;
+}
+
+namespace {
+
 double seconds_inside_node(const DeviceRates& r, const FakeTransfer& t) {
-  const auto bytes = static_cast<double>(t.bytes);
   if (t.operation == "exchange") {
     const double min = r.link_seconds > 0 ? r.link_seconds : r.call_seconds;
     const bool known = t.nodes > 1 && r.node_link_bytes_per_second > 0;
-    const double inside = known ? std::max(0.0, bytes - t.bytes_between_nodes) : bytes;
+    const double inside = std::max(0.0, sent_bytes(t) - (known ? t.bytes_between_nodes : 0));
     return r.link_bytes_per_second == 0 ? 0 : min + inside / r.link_bytes_per_second;
   }
   if (r.collective_bytes_per_second == 0) return 0;
-  return r.collective_seconds + passed_share(t) * bytes / r.collective_bytes_per_second;
+  return r.collective_seconds + sent_bytes(t) / r.collective_bytes_per_second;
 }
 
 }  // namespace
 
-// Bytes that all ranks of a node send to other nodes at the same time, over the rate of the node's link:
-// * exchange: bytes_between_nodes of each rank
-// * all_to_all: what each rank sends to ranks of other nodes
-// * other collectives: one rank of each group on the node passes the ring's bytes on to the next node
-// Groups on many nodes have a latency that grows with the logarithm of their number, as NCCL's trees do.
+// All ranks of a node send at the same time, and share its link: all groups of which the node has ranks. Groups on many
+// nodes have a latency that grows with the logarithm of their number, as NCCL's trees do.
 double seconds_between_nodes(const DeviceRates& r, const FakeTransfer& t) {
-  if (t.nodes == 1 || r.node_link_bytes_per_second == 0) return 0;
-  const auto bytes = static_cast<double>(t.bytes);
-  if (t.operation == "exchange") {
-    if (!(t.bytes_between_nodes > 0)) return 0;
-    return r.node_link_seconds + t.ranks_of_node * t.bytes_between_nodes / r.node_link_bytes_per_second;
-  }
-  const bool all_to_all = t.operation == "all_to_all";
-  const double sent = all_to_all ? t.ranks_of_node * bytes * (t.ranks - t.ranks_on_node) / t.ranks
-                                 : passed_share(t) * bytes * t.ranks_of_node / t.ranks_on_node;
-  const double hops = all_to_all ? 1 : std::ceil(std::log2(t.nodes));
+  const double sent = t.ranks_of_node * sent_between_nodes(t);
+  if (!(sent > 0) || r.node_link_bytes_per_second == 0) return 0;
+  const bool direct = t.operation == "exchange" || t.operation == "all_to_all";
+  const double hops = direct ? 1 : std::ceil(std::log2(t.nodes));
   return hops * r.node_link_seconds + sent / r.node_link_bytes_per_second;
 }
 

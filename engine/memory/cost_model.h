@@ -48,6 +48,12 @@ DeviceRates shipped_rates(const std::string& device, int threads = 1);
 double seconds_of(const DeviceRates&, Precision, std::string_view slot, const Cost&);
 // Returns the rate at which attention reads and writes, less than that of other kernels.
 double attention_bytes_per_second(const DeviceRates&);
+
+// Returns the bytes that a rank sends: those of an exchange, or of a collective that runs as a ring.
+double sent_bytes(const FakeTransfer&);
+// Returns the part of them that goes to other nodes: the mean over the ranks that the group has on a node.
+double sent_between_nodes(const FakeTransfer&);
+
 // Returns the time of a message that does not wait for another rank; 0 if the rates of all its links are unknown. All
 // ranks of a node send at the same time. Messages inside nodes and between nodes run at the same time, so the slower
 // ones count.
