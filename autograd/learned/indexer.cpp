@@ -1,5 +1,7 @@
 #include "autograd/learned/indexer.h"
 
+#include <numeric>
+
 #include "kernels/matmul.h"
 
 namespace ring {
@@ -24,10 +26,15 @@ struct ScoresRule {
   IndexShape shape;
   std::vector<SelectedRows> documents;
 
+  std::int64_t rows_written() const {
+    return std::accumulate(documents.begin(), documents.end(), std::int64_t{0},
+                           [](std::int64_t sum, const SelectedRows& d) { return sum + d.end; });
+  }
   void operator()(const Backward& back, const IndexerInputs& inputs, const Saved& saved_projected) const {
     const Tensor projected = saved_projected.get(back.ctx);
     if (inputs.projected) {
       const Sink s = back.sink(inputs.projected, projected.shape(), projected.dtype());
+      if (s.beta == 0 && rows_written() < projected.dim(0)) fill_zero(s.dst, back.ctx.stream);
       index_scores_backward_kernel({projected, back.grad(), s.dst, shape, documents, s.beta}, back.ctx);
     }
     if (inputs.biases) {

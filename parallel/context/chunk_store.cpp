@@ -119,6 +119,7 @@ void ChunkStore::store(Entry& entry, const Tensor& t, const Parts& parts) {
 }
 
 void ChunkStore::prefetch(Entries& all, const Key& key, const Parts& parts) {
+  if (parts && parts->empty()) return;  // add_gradients() would not use it
   const auto at = all.find(key);
   if (on_host_ && at != all.end() && !at->second.here.defined()) fetch(at->second, parts);
 }

@@ -17,6 +17,20 @@
 namespace ring::test {
 namespace {
 
+// Values that f32 holds exactly, so that the definition gets the same inputs.
+Values normals(std::uint32_t which, std::int64_t n) {
+  Values v;
+  for (std::int64_t i = 0; i < n; ++i) v.push_back(random_normal({21, which, 0}, static_cast<std::uint64_t>(i)));
+  return v;
+}
+Tensor tensor_of(const Shape& shape, const Values& values, const ExecContext& ctx) {
+  return from_host(std::vector<float>(values.begin(), values.end()), ctx.stream).view(shape);
+}
+Values values_of(const Tensor& t, const ExecContext& ctx) {
+  const std::vector<float> values = to_host<float>(t.view({t.numel()}), ctx.stream);
+  return {values.begin(), values.end()};
+}
+
 constexpr std::int32_t kTokens = 448, kBlock = 64;
 constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 8;
 
@@ -70,7 +84,7 @@ Gradients gradients_by_definition(const AttentionShape& a, const Values& q, cons
 
 void expect_close(const char* name, const Values& want, const Tensor& got, std::int64_t first_row,
                   const ExecContext& ctx) {
-  const Values values = read_values(got, ctx);
+  const Values values = values_of(got, ctx);
   const auto offset = static_cast<std::size_t>(first_row) * values.size() / static_cast<std::size_t>(got.dim(0));
   for (std::size_t i = 0; i < values.size(); ++i)
     ASSERT_NEAR(values[i], want[offset + i], 2e-5) << name << " " << offset + i;
@@ -83,9 +97,8 @@ INSTANTIATE_TEST_SUITE_P(Stores, ChunkSelection, testing::Values(0, std::size_t{
 TEST_P(ChunkSelection, AttendsAsDefined) {
   const ExecContext ctx{Stream::cpu(2)};
   const AttentionShape shape{kStarts, kHeads, kKvHeads, kDim, 1 / std::sqrt(8.0), selecting_pattern(), {0}};
-  const auto random = [](const char* name, std::int64_t heads) { return random_values(name, kTokens * heads * kDim); };
-  const Values q = random("q", kHeads), k = random("k", kKvHeads), v = random("v", kKvHeads),
-               dout = random("d", kHeads);
+  const auto random = [](std::uint32_t which, std::int64_t heads) { return normals(which, kTokens * heads * kDim); };
+  const Values q = random(0, kHeads), k = random(1, kKvHeads), v = random(2, kKvHeads), dout = random(3, kHeads);
   const Values out = attention_oracle(shape, q, k, v).out;
   const auto kept = [&](std::int64_t kv, std::int64_t t, std::int64_t u) {
     const std::int64_t first = t < kStarts[1] ? 0 : kStarts[1], origin = first / kBlock * kBlock;
@@ -107,7 +120,7 @@ TEST_P(ChunkSelection, AttendsAsDefined) {
                          n = shards->tokens(chunk);
       const auto rows = [&](const Values& x, std::int64_t heads) {
         const auto begin = x.begin() + first * heads * kDim;
-        return make_tensor({n, heads, kDim}, DType::f32, Values(begin, begin + n * heads * kDim), ctx);
+        return tensor_of({n, heads, kDim}, Values(begin, begin + n * heads * kDim), ctx);
       };
       const ChunkedContext::Chunk computing(&all, shards, keep);
       ContextExchange& layer = all.of_layer(0);
@@ -154,9 +167,9 @@ TEST(JoinedBlocksTest, GradientsReachEarlierChunks) {
   const ChunkBlocks all = chunk_blocks(whole, pattern);
   ASSERT_EQ(all, (ChunkBlocks{0, 8, 8}));  // three blocks, then five
   const std::vector<SelectedRows> documents = blocks_with_local_rows(whole, pattern);
-  const Tensor x = make_tensor({8, shape.width()}, DType::f32, random_values("x", 8 * shape.width()), ctx),
-               d = make_tensor({8, kKvHeads, 5}, DType::f32, random_values("d", 8 * kKvHeads * 5), ctx),
-               scores = ctx.empty(d.shape()), dx = ctx.empty(x.shape());
+  const Tensor x = tensor_of({8, shape.width()}, normals(4, 8 * shape.width()), ctx),
+               d = tensor_of({8, kKvHeads, 5}, normals(5, 8 * kKvHeads * 5), ctx), scores = ctx.empty(d.shape()),
+               dx = ctx.empty(x.shape());
   index_scores_kernel({x, scores, shape, documents}, ctx);
   index_scores_backward_kernel({x, d, dx, shape, documents}, ctx);
 
@@ -170,11 +183,11 @@ TEST(JoinedBlocksTest, GradientsReachEarlierChunks) {
     ASSERT_EQ(joined.dim(0), own.end);
     const Tensor part = ctx.empty({own.count(), kKvHeads, 5});
     index_scores_kernel({joined, part, shape, some}, ctx);
-    EXPECT_EQ(read_values(part, ctx), read_values(scores.narrow(0, own.first, own.count()), ctx));
+    EXPECT_EQ(values_of(part, ctx), values_of(scores.narrow(0, own.first, own.count()), ctx));
     if (!backward) return;
     const Tensor gradient = ctx.empty(joined.shape());
     index_scores_backward_kernel({joined, d.narrow(0, own.first, own.count()), gradient, shape, some}, ctx);
-    expect_close("dx", read_values(dx, ctx), chunks.join_backward(gradient, own, ctx), own.first, ctx);
+    expect_close("dx", values_of(dx, ctx), chunks.join_backward(gradient, own, ctx), own.first, ctx);
   };
   for (int chunk = 0; chunk < 3; ++chunk) run(chunk, false);
   for (int chunk = 3; chunk-- > 0;) run(chunk, true);

@@ -66,7 +66,12 @@ const std::vector<ChunkCase>& chunk_cases() {
         "model.attention.dedup=true", "model.attention_dropout=0"}},
       {"block_sparse",
        {"model.attention.kind=block_sparse", "model.attention.rules=[{pattern: local_global, local: 1, first: 1}]",
-        "model.attention.block=64"}},
+        "model.attention.block=64"}}};
+  return all;
+}
+
+const std::vector<ChunkCase>& selecting_cases() {
+  static const std::vector<ChunkCase> all = {
       selecting("content", kContentRules),
       selecting("content_packed", kContentRules, {"data.packing.documents=true"}),
       selecting("content_reuse", kContentRules, {"model.attention.layers_per_selection=2"}),
@@ -120,6 +125,8 @@ void expect_near(const Training& whole, const Training& chunks) {
 class SequenceChunks : public testing::TestWithParam<ChunkCase> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, SequenceChunks, testing::ValuesIn(chunk_cases()),
                          [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Selecting, SequenceChunks, testing::ValuesIn(selecting_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(SequenceChunks, EqualWholeSequences) {
   const Training equal = in_chunks(GetParam(), GetParam().chunk);
@@ -141,7 +148,7 @@ TEST(SequenceChunksInLayouts, EqualOneProcess) {
   const ChunkCase& dilated = chunk_cases()[5];
   expect_near(on_whole(dilated), in_chunks(dilated, 32, {"parallel.tp=2"}, 2));
   expect_near(on_whole(dilated), in_chunks(dilated, 32, {"parallel.dp=2", "parallel.zero=3"}, 2));
-  const ChunkCase &content = chunk_cases()[10], &learned = chunk_cases()[14];
+  const ChunkCase &content = selecting_cases()[0], &learned = selecting_cases()[4];
   expect_near(on_whole(content), in_chunks(content, 128, {"parallel.tp=2"}, 2));
   expect_near(on_whole(learned), in_chunks(learned, 128, {"parallel.tp=2"}, 2));
   expect_near(on_whole(learned), in_chunks(learned, 128, {"parallel.dp=2", "parallel.zero=3"}, 2));
@@ -190,6 +197,8 @@ TEST(SequenceChunksInLayouts, ErrorsSayWhatToSet) {
   };
   EXPECT_NE(blocks("[{pattern: importance, keep: 2}]").find("pattern: importance"), std::string::npos);
   EXPECT_NE(blocks("[{pattern: content, keep: 2}]").find("Set it to at least 128"), std::string::npos);
+  EXPECT_NE(in_chunks(selecting_cases()[0], 64, {"parallel.cp=2"}, 2).errors.find("or parallel.cp: 1"),
+            std::string::npos);
 }
 
 ContextShards shards_of(std::int64_t length, int chunks) {
@@ -246,9 +255,9 @@ TEST(ChunkPlans, AWindowNeedsTheEndOfThePreviousChunk) {
 // The selection of a chunk begins with the chunk's first block, wherever its document began.
 TEST(ChunkPlans, SelectionsHaveRowsForTheBlocksOfAChunk) {
   const auto content = std::make_shared<const BlockPattern>(
-      16, std::vector<BlockRule>{{.kind = BlockRuleKind::content, .local = 1, .keep = 2}});
-  ContextShards shards = shards_of(64, 2);
-  shards.documents = {{0, 24, 0, 0}, {24, 40, 24, 24}};  // blocks 0 and 1, then 2 (rows 24 to 31), 3 and 4
+      64, std::vector<BlockRule>{{.kind = BlockRuleKind::content, .local = 1, .keep = 2}});
+  ContextShards shards = shards_of(256, 2);
+  shards.documents = {{0, 96, 0, 0}, {96, 160, 96, 96}};  // blocks 0 and 1, then 2 (rows 96 to 127), 3 and 4
   const std::vector<ChunkPlan> plans = make_chunk_plans(shards, {.blocks = content}, 1, SpanPositions::in_order);
   ASSERT_EQ(plans[0].own.size(), 1u);
   EXPECT_EQ(plans[0].own[0].block_rows, (std::vector<std::int32_t>{0, 2}));

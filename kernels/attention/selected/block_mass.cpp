@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/pairs.h"
 #include "kernels/rows.h"
 
