@@ -31,19 +31,20 @@ Values values_of(const Tensor& t, const ExecContext& ctx) {
   return {values.begin(), values.end()};
 }
 
-constexpr std::int32_t kTokens = 448, kBlock = 64;
+constexpr std::int32_t kChunkedTokens = 448, kChunkBlock = 64;
 constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 8;
 
 // Two packed documents, of which the second starts within a block.
-const std::vector<std::int32_t> kStarts = {0, 150, kTokens};
-std::vector<Span> chunked_documents() { return {{0, 150, 0, 0}, {150, kTokens - 150, 150, 150}}; }
+const std::vector<std::int32_t> kStarts = {0, 150, kChunkedTokens};
+std::vector<Span> chunked_documents() { return {{0, 150, 0, 0}, {150, kChunkedTokens - 150, 150, 150}}; }
 Pattern selecting_pattern() {
   const BlockRule one{.kind = BlockRuleKind::content, .local = 1, .first = 1, .keep = 3},
       other{.kind = BlockRuleKind::content, .local = 1, .keep = 2};
-  return block_sparse(kBlock, {one, other});
+  return block_sparse(kChunkBlock, {one, other});
 }
 ContextShards chunk_shards(int chunk, int chunks) {
-  return ContextLayout(ContextLayoutKind::contiguous, kTokens, chunks, kBlock).shards(chunk, 1, chunked_documents());
+  return ContextLayout(ContextLayoutKind::contiguous, kChunkedTokens, chunks, kChunkBlock)
+      .shards(chunk, 1, chunked_documents());
 }
 
 struct Gradients {
@@ -97,17 +98,19 @@ INSTANTIATE_TEST_SUITE_P(Stores, ChunkSelection, testing::Values(0, std::size_t{
 TEST_P(ChunkSelection, AttendsAsDefined) {
   const ExecContext ctx{Stream::cpu(2)};
   const AttentionShape shape{kStarts, kHeads, kKvHeads, kDim, 1 / std::sqrt(8.0), selecting_pattern(), {0}};
-  const auto random = [](std::uint32_t which, std::int64_t heads) { return normals(which, kTokens * heads * kDim); };
+  const auto random = [](std::uint32_t which, std::int64_t heads) {
+    return normals(which, kChunkedTokens * heads * kDim);
+  };
   const Values q = random(0, kHeads), k = random(1, kKvHeads), v = random(2, kKvHeads), dout = random(3, kHeads);
   const Values out = attention_oracle(shape, q, k, v).out;
   const auto kept = [&](std::int64_t kv, std::int64_t t, std::int64_t u) {
-    const std::int64_t first = t < kStarts[1] ? 0 : kStarts[1], origin = first / kBlock * kBlock;
+    const std::int64_t first = t < kStarts[1] ? 0 : kStarts[1], origin = first / kChunkBlock * kChunkBlock;
     static std::map<std::array<std::int64_t, 2>, std::vector<bool>> known;
-    auto& blocks = known[{kv, t / kBlock * 2 + (first > 0)}];
+    auto& blocks = known[{kv, t / kChunkBlock * 2 + (first > 0)}];
     if (blocks.empty())
-      blocks = kept_blocks(shape, q, k, kv, origin, first, first ? kTokens : kStarts[1],
-                           static_cast<int>((t - origin) / kBlock));
-    return u >= first && blocks[static_cast<std::size_t>((u - origin) / kBlock)];
+      blocks = kept_blocks(shape, q, k, kv, origin, first, first ? kChunkedTokens : kStarts[1],
+                           static_cast<int>((t - origin) / kChunkBlock));
+    return u >= first && blocks[static_cast<std::size_t>((u - origin) / kChunkBlock)];
   };
   const Gradients want = gradients_by_definition(shape, q, k, v, dout, kept);
 
