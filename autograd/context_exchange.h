@@ -27,8 +27,8 @@ struct ContextShards {
   // Rows of each rank, ascending both in the rank's rows and in the micro-batch.
   std::vector<std::vector<LocalRows>> rows_by_rank;
   // Set if the ranks share one chunk of a sequence that is computed in chunks (train.sequence_chunk). Rows are then
-  // counted in the chunk, and the documents are those of `chunks`, in which chunks take the place of ranks:
-  // chunks->rank is this chunk.
+  // counted in the chunk. In `chunks`, chunks take the place of ranks: chunks->rank is this chunk, and
+  // chunks->documents are the documents of the whole sequence.
   std::shared_ptr<const ContextShards> chunks{};
 
   int ranks() const { return static_cast<int>(rows_by_rank.size()); }
@@ -36,8 +36,8 @@ struct ContextShards {
   std::int64_t tokens() const;             // number of rows of the micro-batch
 };
 
-// Blocks of a chunk of sequences (train.sequence_chunk): the blocks [first, end) of all documents, whose `all` blocks
-// are numbered consecutively. No block is in two chunks.
+// Blocks [first, end) of a chunk of sequences (train.sequence_chunk). The blocks of all documents, `all` in number, are
+// numbered consecutively. No block is in two chunks.
 struct ChunkBlocks {
   std::int32_t first = 0, end = 0, all = 0;
   std::int32_t count() const { return end - first; }
@@ -51,8 +51,8 @@ struct SelectionPart {
   Pattern pattern;
   std::vector<Span> spans;
   bool shared = false;  // true if each rank holds some of the query rows and selects for these rows only
-  // The chunk of a sequence in chunks: selections and scores have rows for its blocks only, the first one for block
-  // `first`. Such a part is also shared.
+  // Set for a sequence in chunks: selections and scores have rows for this chunk's blocks only; row 0 is block
+  // chunk->first. `shared` is then true.
   std::optional<ChunkBlocks> chunk{};
 };
 
@@ -88,15 +88,15 @@ class ContextExchange {
   virtual Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) = 0;
   // Replaces t, f32, by its sum over the ranks. Collective.
   virtual void sum(const Tensor& t, const ExecContext&) = 0;
-  // For a SelectionPart with a chunk. `own` [blocks,C] has a row for each block of the chunk. Returns the rows of all
-  // blocks up to the chunk's last one, [end,C]: a view of memory that stays as it is until the end of the step. At most
-  // one such tensor per layer.
+  // Requires a SelectionPart with a chunk. `own` [blocks,C] has a row for each block of the chunk. Returns the rows of
+  // all blocks up to the chunk's last one, [end,C]: a view of memory that stays as it is until the end of the step. At
+  // most one such tensor per layer.
   virtual Tensor join_earlier_blocks(const Tensor& own, const ChunkBlocks&, const ExecContext&) {
     fail("join_earlier_blocks(", describe(own), "): this exchange has no chunks");
   }
-  // The backward, called once for each chunk, from the last to the first. gradient [end,C]: the chunk's contribution to
-  // the gradient of all these rows. Returns the gradient of `own`, in the type of `gradient`, to which later chunks
-  // have contributed, too.
+  // The backward of join_earlier_blocks(), called once for each chunk, from the last to the first. gradient [end,C]:
+  // the chunk's contribution to the gradient of all these rows. Returns the gradient of `own`, in the type of
+  // `gradient`, to which later chunks have contributed, too.
   virtual Tensor join_earlier_blocks_backward(const Tensor& gradient, const ChunkBlocks&, const ExecContext&) {
     fail("join_earlier_blocks_backward(", describe(gradient), "): this exchange has no chunks");
   }

@@ -17,7 +17,7 @@ constexpr std::int64_t kCopied = std::int64_t{64} << 20;  // number of bytes cop
 struct Rate {
   double work = 0, seconds = 0, bytes = 0;
   double per_second() const { return seconds > 0 ? work / seconds : 0; }
-  // Returns the rate without the time of the bytes, of which at most half of all time is subtracted.
+  // Returns the rate after subtracting the time of the bytes, but at most half of all time.
   double per_second_beside(double bytes_per_second) const {
     return seconds > 0 ? work / std::max(seconds / 2, seconds - bytes / bytes_per_second) : 0;
   }

@@ -32,7 +32,7 @@ namespace ring {
 namespace {
 
 constexpr int kMaxPlannedRanks = 65536;
-// Number of layouts that a plan of several nodes shows at least; with --rows more.
+// On several nodes, a plan ends once this many layouts fit, or --rows layouts if that is more.
 constexpr std::size_t kLayoutsOfNodes = 8;
 
 struct PlanArguments {

@@ -251,7 +251,7 @@ void print_sent(const SentTable& table, std::int64_t ranks_of_node) {
       "gradients: their sums, and small sums such as the loss; tensor: messages of tp; bytes/token: for each token of\n"
       "the rank; other nodes: part of all that leaves the node. The rank that sends the most counts.\n");
   if (std::ranges::any_of(table.rows, &SentRow::upper_bound))
-    print_format("<: upper bound, extrapolated from fewer ranks, because attention does not reach all ranks\n");
+    print_format("<: upper bound, extrapolated from fewer ranks, because attention may not reach all ranks\n");
 }
 
 }  // namespace ring

@@ -63,7 +63,7 @@ Config settings_in(const std::string& file, const std::vector<std::string>& over
   return config;
 }
 
-// Degrees that a run chose are given if the command line names them.
+// Degrees that a run chose count as given if the command line names them.
 Config changed(Config config, const std::vector<std::string>& overrides) {
   override_config(config, with_one_length(overrides), config_aliases());
   std::erase_if(config.parallel.chosen, [&](const std::string& key) {

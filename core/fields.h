@@ -135,8 +135,8 @@ struct DocsPage {
 };
 inline DocsPage docs_page(const char* link) { return {link}; }
 
-// A word for one value of an integer. No check applies to that value. On a section, whose `value` is not used: the word
-// in place of the section sets all of its fields that have this word, or a choice of this name.
+// A word for one value of an integer. No check applies to that value. On a section, `value` is not used: given in place
+// of the section, the word sets all fields of the section that have this word, or a choice of this name.
 struct Word {
   std::string name;
   std::int64_t value;

@@ -112,7 +112,7 @@ bool has_unit(const Field& field, const YamlNode& yaml) {
          std::ranges::count(field.node.choices, yaml.text) == 0;
 }
 
-// Returns true for a word that a section, an integer or a choice may have.
+// Returns true if the value is a word that the node allows, such as `auto` for an integer.
 bool is_word_of(const Node& node, const YamlNode& yaml) {
   return yaml.type == YamlNode::Type::scalar && !yaml.quoted && std::ranges::count(node.choices, yaml.text) > 0;
 }

@@ -25,7 +25,7 @@ inline constexpr const char* kAxisBeforeChoice = "all";
 // processes differ in settings, program, device or `extra_facts` (such as command-line options). If the layout is still
 // open (ParallelConfig::is_open), all ranks form one axis, and choose_layout() must follow. Collective.
 std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& extra_facts = {});
-// Same, with the axes that `layout_of` returns instead of those of the settings.
+// Same, with the axes that `layout_of` returns instead of the axes of the settings.
 using LayoutOfMesh = std::function<MeshLayout(const WorkerEnvironment&, Device)>;
 std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& extra_facts, const LayoutOfMesh& layout_of);
 

@@ -21,7 +21,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kPlannedLayouts = 8;  // of those with the best estimates
+constexpr std::size_t kPlannedLayouts = 8;  // as PlanRequest::max_layouts
 
 // Rank 0's choice. Trivially copyable, so that it can be broadcast.
 struct ChosenLayout {

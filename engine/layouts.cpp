@@ -28,14 +28,14 @@ std::vector<std::int64_t> degrees(const std::optional<std::int64_t>& fixed, std:
   return all;
 }
 
-// Returns true if groups of so many adjacent ranks share nodes evenly or fill whole nodes.
+// Returns true if groups of `ranks` adjacent ranks share nodes evenly or fill whole nodes.
 bool fits_nodes(std::int64_t ranks, const WorldSize& world) {
   return world.nodes() == 1 || world.per_node % ranks == 0 || ranks % world.per_node == 0;
 }
 
-// Returns true if a search on several nodes, or one among the best estimates, considers the layout: the batch and the
-// model can be divided, and ranks that communicate most are on the same node. Other layouts of one node are tried, so
-// that their error can be shown.
+// Returns true if a search on several nodes or with max_layouts considers the layout: the batch and the model can be
+// divided, and ranks that communicate most are on the same node. Other layouts of one node are tried, so that their
+// error can be shown.
 bool is_promising(const PlanRequest& q, std::int64_t dp, std::int64_t cp, std::int64_t tp) {
   const WorldSize& world = q.world;
   const FixedDegrees& fixed = q.fixed;

@@ -75,7 +75,7 @@ LayoutResult try_step(const PlanRequest& q) {
   return tried;
 }
 
-// Returns true if the step fits with so many tokens of a sequence at a time; nullopt if there is no such layout.
+// Returns true if the step fits with this many tokens of a sequence at a time; nullopt if the layout is invalid.
 std::optional<bool> fits_in_chunks(const PlanRequest& q, std::int64_t tokens) {
   const LayoutResult tried = try_step(with_sequence_chunk(q, tokens));
   if (!tried.error.empty()) return {};
@@ -93,7 +93,7 @@ int busiest_rank(const ParallelPlan& p) {
   return contiguous && p.config.cp_schedule != ContextSchedule::all_to_all ? (p.cp - 1) * p.tp : 0;
 }
 
-// Returns the dry step that determines the time: that of a busiest rank, with the attention settings at the end of
+// Returns the dry step that determines the time: a step of a busiest rank, with the attention settings at the end of
 // training. `largest` determines the memory: it has the largest attention settings that occur during training.
 DryStep timed_step(const Config& c, WorldSize world, const ActivationPlan& plan, const DryStep& largest, int rank) {
   if (attention_change_points(c.model).empty() && rank == 0) return largest;
@@ -128,7 +128,8 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
   DryStep largest;
   const auto placed = [&](const FakeTransfer& t) { return in_large_layout(t, layout, q.world); };
   const std::vector<ScaledStep> steps = scaled_steps(p.config, q.world);
-  // The same number in all small layouts: the last rank of a ring in each, with the same shard of the states.
+  // Used in all small layouts: dp * cp is the same, so in each this rank is the first or the last of a ring as in the
+  // largest layout, with the same shard.
   const int rank = busiest_rank(plan_of(steps.back().config, steps.back().world));
   for (const ScaledStep& small : steps) {
     largest = dry_step(small.config, small.world, p.activations.plan);

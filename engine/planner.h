@@ -50,8 +50,8 @@ struct PlanRequest {
   std::size_t budget = 0;  // bytes per device
   DeviceRates rates;
   FixedDegrees fixed = {};
-  // Layouts that are planned, if not 0: those that fit among the ones with the best estimates
-  // (engine/layout_estimate.h).
+  // If not 0, plans the layouts with the best estimates (engine/layout_estimate.h) first, and ends once this many fit
+  // or three times as many were tried.
   std::size_t max_layouts = 0;
   std::function<bool()> stopped = {};  // returns true to end planning with PlanStopped; may be null
 };
@@ -64,8 +64,8 @@ using PlanProgress = std::function<void(std::size_t done, std::size_t all, const
 
 // Plans the layout that config.parallel gives. With train.mlp_chunk: auto, all tokens form one chunk if that fits
 // without recomputation; otherwise the fastest chunk size is used, and the largest of equally fast ones. With
-// train.sequence_chunk: auto, sequences are as fit_sequence_chunk() says. Returns nullopt if the step does not fit into
-// the budget; `min_bytes`, if not null, is then set to the budget that would suffice. Throws Error if the layout is
+// train.sequence_chunk: auto, fit_sequence_chunk() chooses the chunk. Returns nullopt if the step does not fit into the
+// budget; `min_bytes`, if not null, is then set to the budget that would suffice. Throws Error if the layout is
 // invalid.
 std::optional<PlannedStep> plan_step(const PlanRequest&, std::size_t* min_bytes = nullptr);
 

@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-constexpr int kMaxShardRanks = 1024;  // at most so many ranks of ZeRO
+constexpr int kMaxShardRanks = 1024;  // maximum ranks of ZeRO in a small layout
 
 // A degree of a small layout and its weight.
 struct Weighted {
@@ -25,8 +25,9 @@ std::vector<Weighted> extrapolated(std::int64_t degree, std::int64_t small) {
   return {{small, 1 - steps}, {2 * small, steps}};
 }
 
-// With all_to_all, cp is at most the number of KV heads. Learned positions are parameters, whose size is the context.
-// Sequences in chunks (train.sequence_chunk) have a ring for each chunk, so the context does not give its length.
+// With all_to_all, cp is at most the number of KV heads. Learned positions are parameters with a row for each position
+// of the context. Sequences in chunks (train.sequence_chunk) have a ring for each chunk, so the context does not give
+// its length.
 bool may_shrink_context(const ParallelPlan& p, const Config& c) {
   return !p.in_chunks && p.config.cp_schedule != ContextSchedule::all_to_all && c.model.positions != Positions::learned;
 }

@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-constexpr int kMaxRingRanks = 64;  // of the smaller of two rings that are extrapolated
+constexpr int kMaxRingRanks = 64;  // maximum size of the smaller ring to extrapolate from
 
 void add_sent(SentBytes& sum, const FakeTransfer& t, double weight) {
   const bool gathers = t.operation == "all_gather" || t.operation == "broadcast";
@@ -66,13 +66,13 @@ PlanRequest with_ranks(PlanRequest q, std::int64_t cp, std::int64_t rank_tokens)
 }
 
 // Returns true if the amounts of the pattern are linear in the number of ranks, from kMaxRingRanks on: for dense
-// attention, and for a window that even a rank in the middle of so many ranks has before and behind it.
+// attention, and for a window that fits on both sides of a rank in the middle of kMaxRingRanks ranks.
 bool is_linear(const Pattern& p, std::int64_t rank_tokens) {
   return p.is_dense() || (p.is_interval() && p.branches[0].window <= kMaxRingRanks / 2 * rank_tokens);
 }
 
-// Other attention sends as much in all rings that are larger than its reach. If it still sends more in a ring of
-// 2 * kMaxRingRanks than in one of half the size, its reach is not known.
+// Other attention sends the same amount in all rings that are larger than its reach. If it still sends more in a ring
+// of 2 * kMaxRingRanks than in one of half the size, its reach is not known.
 void fill_row(SentRow& row, const PlanRequest& q, std::int64_t rank_tokens, const ActivationPlan& plan) {
   constexpr double kSame = 1e-3;
   const auto extrapolated_to = [&](std::int64_t cp, int ring_ranks) {
@@ -88,7 +88,7 @@ void fill_row(SentRow& row, const PlanRequest& q, std::int64_t rank_tokens, cons
   row.upper_bound = row.sent.context > (1 + kSame) * in_ring;
 }
 
-// Plans the largest of these numbers of ranks, up to twice kFewRingRanks, for which there is a layout.
+// Caps these numbers of ranks at 2 * kFewRingRanks, and plans the largest that has a layout.
 PlannedStep plan_few_ranks(const PlanRequest& q, std::vector<std::int64_t> cp, std::int64_t rank_tokens) {
   for (std::int64_t& n : cp) n = std::min<std::int64_t>(n, 2 * kFewRingRanks);
   std::ranges::sort(cp, std::greater{});

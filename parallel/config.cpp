@@ -44,7 +44,7 @@ void ParallelConfig::fields(Fields& f) {
     in_range(0, 3), word("auto", kAutoDegree), docs_page("parallelism.md#zero-what-the-replicas-share"));
   f("reduce", reduce, "type in which processes exchange and add gradients; bf16 buffers are sent as they are",
     choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}}));
-  f("chosen", chosen, "keys that auto chose, written by a run; a different number of processes chooses them again",
+  f("chosen", chosen, "keys that auto chose, written by a run; chosen again if the number of processes changes",
     one_of({"dp", "cp", "tp", "zero"}), at_most_items(4), docs_page("parallelism.md#a-chosen-layout"));
 }
 

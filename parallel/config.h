@@ -29,8 +29,8 @@ struct ParallelConfig {
   std::vector<std::string> chosen;  // keys that `auto` chose: "dp", "cp", "tp", "zero"
   void fields(Fields&);
   bool is_automatic() const { return cp == kAutoDegree || tp == kAutoDegree || zero == kAutoDegree; }
-  // Returns true if the layout must be chosen: for `auto`, or for chosen degrees that are those of a different number
-  // of processes.
+  // Returns true if the layout must be chosen: for `auto`, or if the degrees were chosen for a different number of
+  // processes.
   bool is_open(int world) const { return is_automatic() || (!chosen.empty() && dp * cp * tp != world); }
   RingOptions ring_options(const std::vector<int>& nodes) const;  // nodes: the node of each rank of the cp axis
 };

@@ -81,11 +81,11 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2, choices=range(2, 65), metavar="N")
     parser.add_argument("--per-node", type=int, default=2, choices=range(1, 65), metavar="P")
-    parser.add_argument("--rate", type=bits_per_second, help="such as 1Gb/s; default: no limit")
-    parser.add_argument("--inner-rate", type=bits_per_second, help="of all workers of a node; default: no limit")
+    parser.add_argument("--rate", type=bits_per_second, help="rate of each node, such as 1Gb/s; default: none")
+    parser.add_argument("--inner-rate", type=bits_per_second, help="rate that workers of a node share; default: none")
     parser.add_argument("--delay", type=number(0, 10000), default=0, help="milliseconds from node to node")
     parser.add_argument("--loss", type=number(0, 50), default=0, help="percent of lost frames")
-    parser.add_argument("--seed", type=int, default=1, help="of the lost frames")
+    parser.add_argument("--seed", type=int, default=1, help="random seed for lost frames")
     parser.add_argument("--network", choices=["auto", "tbf", "switch"], default="auto")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/release/ringmaster")
     parser.add_argument("--gpus", action="store_true", help="give each node its own GPUs")
@@ -148,7 +148,7 @@ def limit(node, device, rate):
 
 
 def connect_by_bridge(nodes, rate):
-    """Connects the nodes by wires to a bridge in a namespace of its own, which is returned."""
+    """Connects each node by a veth pair to a bridge in a namespace of its own. Returns the bridge's Node."""
     bridge = Node("bridge")
     bridge.run("ip", "link", "add", "name", "br0", "type", "bridge")
     bridge.run("ip", "link", "set", "br0", "mtu", MTU, "up")

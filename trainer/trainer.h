@@ -70,8 +70,9 @@ class Trainer {
     launch();
     return finish();
   }
-  // Returns the maximum number of steps in flight while the next one is prepared: 0 where queueing a step takes the
-  // host as long as computing it, that is on a CPU, and with sequences in chunks, whose keys the host copies.
+  // Returns the maximum number of steps in flight while the next one is prepared: 0 if queueing a step takes as long as
+  // computing it, which is the case on a CPU and, because the host copies keys, for sequences in chunks
+  // (train.sequence_chunk).
   std::size_t max_in_flight() const {
     return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks ? 0 : 1;
   }

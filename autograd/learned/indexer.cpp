@@ -70,7 +70,7 @@ Var join_earlier_blocks(Run& run, const Var& projected, const ChunkBlocks& chunk
                           [&exchange, chunk](const Backward& back, const SlotPtr& input) {
                             back.accumulate(input, exchange.join_earlier_blocks_backward(back.grad(), chunk, back.ctx));
                           });
-  joined.parameter = true;  // the exchange keeps the rows
+  joined.parameter = true;  // saved in place: the exchange keeps the rows alive
   return joined;
 }
 

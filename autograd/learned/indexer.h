@@ -13,8 +13,8 @@ namespace ring {
 Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
                  const std::vector<std::int32_t>& blocks, std::int64_t columns);
 
-// Same for the query blocks of these documents, whose rows are `rows` rows of scores. Queries and keys of a document
-// are in the same rows of `projected`.
+// Same for the query blocks of these documents. Returns scores with `rows` rows. Queries and keys of a document are in
+// the same rows of `projected`.
 Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
                  const std::vector<SelectedRows>& documents, std::int64_t rows, std::int64_t columns);
 

@@ -144,7 +144,7 @@ class Mesh::Impl {
   std::shared_ptr<Liveness> liveness_;  // aborts all groups when a rank is lost
   TransferObserver seen_;
   bool fake_ = false;
-  int ranks_of_node_ = 1;  // of a fake mesh
+  int ranks_of_node_ = 1;  // used only by a fake mesh
 };
 
 // Creates the groups in the same order on every rank.

@@ -119,7 +119,7 @@ double seconds_of(const DeviceRates& r, Precision precision, std::string_view sl
   return std::max({r.call_seconds, computing, cost.bytes / r.bytes_per_second});
 }
 
-// In a ring, each rank sends all parts except its own, twice for an all-reduce.
+// In a ring of n ranks, each rank sends (n - 1) / n of the tensor, and twice that for an all-reduce.
 double sent_bytes(const FakeTransfer& t) {
   const auto bytes = static_cast<double>(t.bytes);
   if (t.operation == "exchange") return bytes;

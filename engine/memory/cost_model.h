@@ -1,7 +1,7 @@
 #pragma once
-// Predicts the time of a step's work. A kernel takes the longest of a fixed time, its FLOPs and its bytes, each divided
-// by the rate that the device sustains; attention takes the sum of the last two. A message takes a fixed time plus its
-// bytes over the link.
+// Predicts the time of a step's work. A kernel takes max(fixed time, FLOPs / rate, bytes / rate), and attention
+// max(fixed time, FLOPs / rate + bytes / rate), with the rates that the device sustains. A message takes a fixed time
+// plus bytes / link rate.
 
 #include <string>
 #include <string_view>
@@ -46,12 +46,12 @@ struct DeviceRates {
 DeviceRates shipped_rates(const std::string& device, int threads = 1);
 
 double seconds_of(const DeviceRates&, Precision, std::string_view slot, const Cost&);
-// Returns the rate at which attention reads and writes, less than that of other kernels.
+// Returns the rate at which attention reads and writes, which is lower than the rate of other kernels.
 double attention_bytes_per_second(const DeviceRates&);
 
-// Returns the bytes that a rank sends: those of an exchange, or of a collective that runs as a ring.
+// Returns the bytes that a rank sends in an exchange, or in a collective that runs as a ring.
 double sent_bytes(const FakeTransfer&);
-// Returns the part of them that goes to other nodes: the mean over the ranks that the group has on a node.
+// Returns the part of sent_bytes() that goes to other nodes: the mean over the ranks that the group has on a node.
 double sent_between_nodes(const FakeTransfer&);
 
 // Returns the time of a message that does not wait for another rank; 0 if the rates of all its links are unknown. All

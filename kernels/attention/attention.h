@@ -40,8 +40,8 @@ inline double attention_flops(double per_pair, const Tensor& q, const Tensor& k,
                               const std::vector<Span>& queries, const std::vector<Span>& keys) {
   return per_pair * static_cast<double>(q.dim(1) * q.dim(2)) * kept_pairs(pattern, queries, keys, k.dim(1));
 }
-// The bytes are those of GPU kernels. With several branches, each branch reads its own samples and merges its result
-// into a carry in f32.
+// Counts the bytes that GPU kernels move. With several branches, each branch reads its own samples and merges its
+// result into a carry in f32.
 Cost cost(const Attention&);
 std::size_t scratch_bytes(const Attention&, const ExecContext&);
 // Returns the fastest kernel for the shape, measured at the first call. A carry does not affect the choice.
@@ -65,8 +65,8 @@ struct AttentionBackward {
   AttentionDropout dropout{};
   BlockSelection selection{};
 };
-// The bytes are those of GPU kernels, which sum dq in f32 (cleared, added to, rounded), and with several branches also
-// dk and dv.
+// Counts the bytes that GPU kernels move, which sum dq in f32 (cleared, added to, rounded), and with several branches
+// also dk and dv.
 Cost cost(const AttentionBackward&);
 std::size_t scratch_bytes(const AttentionBackward&, const ExecContext&);
 const Kernel<AttentionBackward>::Candidate& choose_fastest(const Kernel<AttentionBackward>&, const AttentionBackward&,

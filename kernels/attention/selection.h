@@ -16,8 +16,8 @@ struct BlockSelection {
   // Blocks are counted from the block in which the document starts. Every query block keeps its own block and no later
   // one. Undefined if there is no selection.
   Tensor bits;
-  // First row of each span, which may be negative: rows of blocks without queries of the call may be missing. If empty,
-  // the spans must be whole documents, and first_blocks() is used.
+  // The row of block 0 of each span's document; negative if `bits` starts at a later block, because rows of blocks
+  // without queries of the call may be missing. If empty, the spans must be whole documents (first_blocks()).
   std::vector<std::int32_t> rows{};
 };
 

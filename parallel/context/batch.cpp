@@ -170,7 +170,7 @@ void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
   rows_[rows] = from_host(held, ctx.stream, Lifetime::run);
 }
 
-// The token rows that a process holds of a chunk are adjacent, since a micro-batch in chunks has a single sequence row.
+// A micro-batch in chunks is one sequence, so this process's rows of a chunk are adjacent: first_row locates them.
 void ContextBatches::set_up_run(Run& run, std::int64_t rows, int chunk) {
   if (whole()) return;
   if (chunked_) {

@@ -1,7 +1,6 @@
 #pragma once
-// The parts of batches that a process computes at a time: its part of every sequence under context parallelism, or one
-// chunk of every sequence after another (train.sequence_chunk), or its part of each chunk. Prepares model runs over a
-// part.
+// The parts of batches that a process computes at a time: its part of every sequence under context parallelism, or,
+// with train.sequence_chunk, one chunk after another, or its part of each chunk. Prepares model runs over a part.
 
 #include <map>
 #include <memory>

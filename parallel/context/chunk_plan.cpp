@@ -32,7 +32,7 @@ int first_chunk_with_keys(const ContextShards& shards, int chunk) {
   return first;
 }
 
-// The selection of a chunk has rows for the chunk's blocks only, and the calls of this plan use them.
+// Renumbers AttentionCall::block_rows: row 0 of a chunk's selection is the chunk's first block.
 void use_rows_of_chunk(ChunkPlan& plan, ContextShards shards, int chunk, const Pattern& pattern) {
   if (!pattern.selects()) return;
   shards.rank = chunk;

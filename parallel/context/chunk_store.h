@@ -49,8 +49,8 @@ class ChunkStore {
   // parts.
   void prefetch_keys(const Key& key, const Parts& parts = {}) { prefetch(keys_, key, parts); }
   void prefetch_gradients(const Key& key, const Parts& parts = {}) { prefetch(gradients_, key, parts); }
-  // Returns keys and values. Elements outside of the parts are finite: only the parts are copied from host memory.
-  // Throws Error if there are none.
+  // Returns keys and values. From host memory only the parts are copied, and the other elements are 0. Throws Error if
+  // nothing was put().
   Tensor keys(const Key&, const Parts& parts = {});
   // Returns the sum of the gradients, f32; undefined if none were added.
   Tensor gradients(const Key&);

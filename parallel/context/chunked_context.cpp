@@ -106,8 +106,8 @@ class ChunkedContext::Heads {
   ChunkStore::Key key_of(int chunk, std::size_t message) const { return {layer_, heads_.first, chunk, message}; }
   ChunkStore::Key key_of(const EarlierKeys& e) const { return key_of(e.chunk, e.message); }
 
-  // Returns for each of the plan's earlier chunks the parts of its message that the chunk's queries selected. The host
-  // waits for the selection, but not if the store is on the device, where nothing is copied.
+  // Returns the parts of each earlier chunk's message that this chunk's queries selected. The host waits for the
+  // selection. If the store is on the device, nothing is copied: returns whole messages without waiting.
   template <class Args>
   std::vector<ChunkStore::Parts> chosen_parts(const ChunkPlan& plan, const Args& args, const ContextShards& shards,
                                               const ExecContext& ctx) const {
@@ -119,7 +119,7 @@ class ChunkedContext::Heads {
     return parts;
   }
 
-  // Returns the keys and values of an earlier chunk, and starts to fetch those of the next one.
+  // Returns the keys and values of an earlier chunk, and starts to fetch the keys and values of the next chunk.
   KvPair earlier_keys(const ChunkPlan& plan, std::size_t i, const std::vector<ChunkStore::Parts>& parts,
                       const Tensor& like, const ExecContext& ctx) {
     const EarlierKeys& e = plan.earlier[i];
@@ -164,7 +164,7 @@ class ChunkedContext::Heads {
   ChunkStore& store_;
   const std::int64_t layer_;
   const KvHeads heads_;
-  std::optional<Pattern> of_all_;  // the pattern of all heads, of which pattern_ is the part of these heads
+  std::optional<Pattern> of_all_;  // the pattern of all heads; pattern_ is its part for these heads
   Pattern pattern_;
   LongBranches long_branches_{store_, layer_, heads_.first};
   ChunkMeans means_;

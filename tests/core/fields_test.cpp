@@ -579,7 +579,7 @@ struct WordedSection {
   }
 };
 
-// The word of a section stands for the same word of all its fields that have it. What is given later wins.
+// The word of a section sets all of its fields that have the same word. A setting that is given later wins.
 TEST(Fields, ASectionMayHaveAWord) {
   WordedSection c;
   load_config_text(c, "inner: auto", "a", {"inner.width=2"});

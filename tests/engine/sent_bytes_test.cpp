@@ -39,10 +39,10 @@ PlanRequest request(const std::vector<std::string>& settings = {}) {
 const std::vector<std::int64_t> kRanks = {1, 8, 256, 262144};
 
 // With zigzag, rank r of P holds chunks r and 2P - 1 - r. Its keys of chunk r are needed by the P - 1 other ranks,
-// those of chunk 2P - 1 - r by the r ranks before it. It attends to the chunks i of the P - 1 others, and to the chunks
-// 2P - 1 - j of the P - 1 - r ranks behind it, and returns their gradients. Keys travel in forward and backward. With
-// exact messages, gradients take as many bytes as both transfers of keys, so that every rank sends
-// (P - 1 + r) + (P - 1 + P - 1 - r) = 3 (P - 1) chunks of half of its tokens.
+// its keys of chunk 2P - 1 - r by the r ranks before it. It attends to the chunks i of the P - 1 others, and to the
+// chunks 2P - 1 - j of the P - 1 - r ranks behind it, and returns their gradients. Keys travel in forward and backward.
+// With exact messages, gradients take as many bytes as both transfers of keys, so that every rank sends (P - 1 + r) +
+// (P - 1 + P - 1 - r) = 3 (P - 1) chunks of half of its tokens.
 TEST(SentBytes, ADenseRingSendsThreeHalvesOfAShardToEachOtherRank) {
   const SentTable table = count_sent_bytes(request(), kRanks);
   EXPECT_EQ(table.rank_tokens, 1024);

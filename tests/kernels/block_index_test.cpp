@@ -120,7 +120,7 @@ TEST_P(BlockIndex, LastBlocksHaveNoGradient) {
   }
 }
 
-// The gradients from the scores of some query blocks, whose scores have rows of their own, add up to those from all.
+// Gradients from the scores of some query blocks at a time, in separate score tensors, add up to the gradient from all.
 TEST_P(BlockIndex, GradientsOfSomeQueryBlocksAddUp) {
   const ExecContext ctx = context();
   constexpr std::int32_t kFirst = 3, kRows = kFirst + kBlocks;  // the document's first row

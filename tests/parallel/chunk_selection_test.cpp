@@ -160,8 +160,8 @@ TEST_P(ChunkSelection, AttendsAsDefined) {
   }
 }
 
-// The scores of a chunk's blocks are rows of those of whole documents, and the gradients of the indexer's projections
-// arrive in the chunks of the projections.
+// The scores of a chunk's blocks are rows of the scores of whole documents, and the gradients of the indexer's
+// projections arrive in the chunks of the projections.
 TEST(JoinedBlocksTest, GradientsReachEarlierChunks) {
   const ExecContext ctx{Stream::cpu(2)};
   const IndexShape shape{.heads = 2, .dim = 8, .kv_heads = kKvHeads, .count = kKvHeads};

@@ -232,7 +232,7 @@ INSTANTIATE_TEST_SUITE_P(Dropout, DistSharedChunks, testing::Values(0.0f, 0.3f),
                          [](const auto& info) { return info.param > 0 ? "dropout" : "plain"; });
 
 // Each head is computed by one rank from the rows of the whole chunk, so ranks do not change the rounding, and masks
-// are those of one process.
+// are the same as in one process.
 TEST_P(DistSharedChunks, EqualTheDefinitionWithTheBitsOfOneProcess) {
   const SharedProblems problems = causal_problems(GetParam());
   for (const int chunks : {3, 4}) {

@@ -47,9 +47,9 @@ struct IndexScores {
 Cost cost(const IndexScores&);
 inline constinit Kernel<IndexScores> index_scores_kernel{"index_scores"};
 
-// dprojected = beta dprojected + gradient, of projected's type, contiguous. Writes the whole rows of blocks [0, end) of
-// each document, with the gradients from the scores of query blocks [begin, end). Requires queries = keys. Only
-// dscores[i, g, j] with j < i are read. relu'(0) = 0.
+// dprojected = beta dprojected + gradient, of projected's type, contiguous. For each document (SelectedRows d), writes
+// whole rows of blocks [0, d.end), with gradients from the scores of query blocks [d.begin, d.end). Requires
+// d.queries = d.keys. Only dscores[i, g, j] with j < i are read. relu'(0) = 0.
 struct IndexScoresBackward {
   Tensor projected, dscores, dprojected;
   IndexShape shape;
@@ -83,8 +83,8 @@ inline constinit Kernel<IndexDistancesBackward> index_distances_backward_kernel{
 //     candidate
 // scores, mass, gradient f32 [rows,Hk,blocks]; bits i32 [rows,Hk,words] (selection.h); loss f32 [rows]; all contiguous.
 // gradient may be mass; it is not computed if undefined. documents: the segments that were passed to BlockPool
-// (pools/block_pool.h); block j of a document is row out + j. Here `leading_gap` may exceed a block: rows of blocks
-// that lie entirely in the gap are left unchanged and may be missing.
+// (pools/block_pool.h); block j of a document is row out + j. Unlike there, `leading_gap` may exceed a block: rows of
+// blocks that lie entirely in the gap are left unchanged and may be missing.
 struct IndexLoss {
   Tensor scores, mass, bits, loss, gradient;
   std::vector<PoolSegment> documents;

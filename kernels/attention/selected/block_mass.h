@@ -16,8 +16,8 @@ namespace ring {
 //              document. All of it is written.
 // If a process has only some of the queries, `queries` has a part of each document (rows of q), and the selection must
 // have `rows`. The contribution of these queries to the mean over the whole block is then added to `mass`, so that the
-// processes' contributions can be summed; rows without such queries are left unchanged. If these queries are all those
-// of their blocks, `spans` may also be parts of documents (`parts_of_keys`): parts before the queries, which end at the
+// processes' contributions can be summed; rows without such queries are left unchanged. If the call has all queries of
+// these blocks, `spans` may also be parts of documents (`parts_of_keys`): parts before the queries, which end at the
 // end of a block, or parts that end with the queries. Their contributions sum to the mass of the whole document.
 // Deterministic.
 struct BlockMass {

@@ -20,7 +20,7 @@ std::int64_t learned_heads(const AttentionConfig& a, std::int64_t kv_heads) {
   return count;
 }
 
-// Returns the query blocks of a part: their rows in scores, and those of their documents among all blocks.
+// Returns a part's query blocks by document: their rows in scores, and the rows of all the document's blocks.
 std::vector<SelectedRows> query_blocks(const Sequences& seqs, const SelectionPart& part) {
   std::vector<SelectedRows> documents;
   if (part.chunk) {

@@ -34,7 +34,7 @@ void ChunkMeans::select(Attention& a, const ContextShards& shards, const ExecCon
     keys_ = for_run({chunk.all, heads, dim}, DType::f32, ctx);
     last_queries_ = for_run({shards.ranks(), heads, dim}, DType::f32, ctx);
   }
-  // The queries of a block select for the next block, so those of the previous chunk's last block come first.
+  // A block's query mean selects for the next block, so the previous chunk's last mean comes first.
   const Tensor queries = ctx.empty({chunk.count() + 1, heads, dim});
   if (before >= 0) move_rows(queries, last_queries_, {.first = before, .count = 1}, ctx);
   chunk_means(a.q, queries, chunk.first - 1, shards, a.pattern, ctx);

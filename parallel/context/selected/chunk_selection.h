@@ -1,7 +1,7 @@
 #pragma once
-// Block selections of a sequence in chunks (train.sequence_chunk). A chunk selects blocks for its own queries. The rows
-// that score blocks, one for each block of earlier chunks, stay on the device. Only the keys and values of selected
-// blocks are fetched.
+// Block selection for a sequence in chunks (train.sequence_chunk). A chunk selects blocks for its own queries, by one
+// row per block (a mean key or an indexer's projection). The rows of all earlier chunks stay on the device. Keys and
+// values are fetched only for selected blocks.
 
 #include <vector>
 
@@ -15,13 +15,13 @@ namespace ring {
 class ChunkMeans {
  public:
   void clear() { *this = {}; }
-  // Sets the selection of the call if its pattern selects and there is none: bits with a row for each block of the
-  // chunk. Stores the chunk's block means for later chunks. Requires that earlier chunks have called it.
+  // If the call's pattern selects and the call has no selection, sets one, with a row for each block of the chunk.
+  // Stores the chunk's block means for later chunks. Requires that earlier chunks have called it.
   void select(Attention&, const ContextShards&, const ExecContext&);
 
  private:
-  // f32 [blocks,Hk,D], and f32 [chunks,Hk,D]: the means of the queries in each chunk's last block, which select for the
-  // next block.
+  // keys_: f32 [blocks,Hk,D]. last_queries_: f32 [chunks,Hk,D], the means of the queries in each chunk's last block,
+  // which select for the next block.
   Tensor keys_, last_queries_;
 };
 
@@ -33,14 +33,14 @@ class JoinedBlocks {
   Tensor join_backward(const Tensor& gradient, const ChunkBlocks&, const ExecContext&);
 
  private:
-  Tensor rows_, gradients_;  // [blocks,C]; the sums of the gradients of chunks, f32
+  Tensor rows_, gradients_;  // [blocks,C]; gradients_: sums over chunks, f32
 };
 
 // The union of the blocks that the query blocks and heads of a chunk selected, for each document.
 class ChosenBlocks {
  public:
   ChosenBlocks() = default;  // unknown: every block counts as chosen
-  // The host waits for the selection. The call has bits with a row for each block of the chunk.
+  // Requires a selection with a row for each block of the chunk. The host waits for it.
   ChosenBlocks(const BlockSelection&, const Pattern&, const ContextShards&, const Stream&);
 
   // Returns the parts of a message with the rows of chosen blocks. row: elements in a row of its keys.
@@ -48,7 +48,7 @@ class ChosenBlocks {
 
  private:
   struct Document {
-    std::int32_t first_row;           // AttentionCall::block_rows
+    std::int32_t first_row;           // as in AttentionCall::block_rows
     std::vector<std::uint32_t> bits;  // block k is bit k % 32 of word k / 32
   };
   bool known_ = false;

@@ -33,7 +33,7 @@ struct Task {
   std::int64_t cost;
 };
 
-// whole: true for tasks of all blocks up to the last query block, instead of the query blocks alone.
+// whole: true to include the blocks before the first query block.
 std::vector<Task> tasks_of(const std::vector<SelectedRows>& documents, bool whole = false) {
   std::vector<Task> tasks;
   for (const SelectedRows& d : documents)

@@ -106,8 +106,8 @@ void run_scores(const IndexScores& a, const ExecContext& ctx) {
   });
 }
 
-// Inputs of the gradient kernels. A document's queries and keys are in the same rows of `projected`, those of blocks
-// [0, end); its scores are those of query blocks [begin, end).
+// Inputs of the gradient kernels. A row of `projected` has the queries, the key and the head weights of one block, for
+// blocks [0, end) of a document. dscores has rows for the document's query blocks [begin, end).
 template <class T>
 struct Backwards {
   Projected<T> x;
@@ -129,8 +129,8 @@ struct Backwards {
   }
 };
 
-// Computes gradients of queries and head weights: one thread block per row of `projected`. A row's queries score the
-// row's own block and all earlier blocks, for the query block `own` that follows the row.
+// Computes gradients of queries and head weights: one thread block per row of `projected`. The queries in a row score
+// the row's own and all earlier blocks, on behalf of the next block, `own`.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     query_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {

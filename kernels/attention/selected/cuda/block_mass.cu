@@ -32,8 +32,8 @@ RING_HOST_DEVICE int query_blocks(const SegmentPair& s, int block) {
   return s.q_first < s.q_end ? (s.q_end - 1) / block + 1 - first_block(s, block) : 0;
 }
 
-// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: number of
-// rows of the whole block, counted by its keys if some of its queries may belong to other processes.
+// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: rows of
+// the whole block, counted by its keys unless the call has all its queries (whole_queries).
 struct Owned {
   SegmentPair piece;
   int kv_head, own, first, end, rows;
