@@ -273,7 +273,8 @@ void Loader::apply_section(const Node& node, const YamlNode& yaml, const std::st
   if (yaml.type == YamlNode::Type::null) return;
   if (is_word_of(node, yaml)) {
     for (const Field& field : node.fields)
-      if (is_word_of(field.node, yaml)) apply_field(field, yaml, join(key, field.name), origin);
+      if (field.node.kind == Kind::integer && is_word_of(field.node, yaml))
+        apply_field(field, yaml, join(key, field.name), origin);
     return;
   }
   if (yaml.type != YamlNode::Type::map) {

@@ -57,12 +57,12 @@ std::optional<Config> settings_of_run(const Config& c, bool fresh) {
 }
 
 // Returns the layout of the run that is resumed, if these processes can have it.
-std::optional<ChosenLayout> layout_of_run(const Config& run, const FixedDegrees& fixed, int world) {
+std::optional<ChosenLayout> layout_of_run(const Config& run, const FixedDegrees& fixed, StateOffload given, int world) {
   const ParallelConfig& c = run.parallel;
   const std::string before = yaml_of(c);
   if (c.dp > 0 && c.dp * c.cp * c.tp == world && agree(fixed, c)) {
     log::info("parallel: auto keeps the layout of the run: ", before);
-    return ChosenLayout{c.dp, c.cp, c.tp, c.zero, run.optimizer.offload};
+    return ChosenLayout{c.dp, c.cp, c.tp, c.zero, given == StateOffload::none ? run.optimizer.offload : given};
   }
   log::info("parallel: auto chooses a new layout: the run had ", before, ", which is not a layout of ",
             counted(world, "process"), fixed.any() ? " with " + fixed.text() : "");
@@ -144,8 +144,10 @@ void choose_layout(Config& c, Mesh& mesh, bool fresh) {
   const ChosenLayout chosen = broadcast_from_rank0(mesh.host(), [&] {
     Config asked = c;
     if (const auto run = settings_of_run(c, fresh)) {
-      if (const auto kept = layout_of_run(*run, fixed, world)) return *kept;
-      asked.train.micro_batch = run->train.micro_batch;  // a run keeps its micro-batch
+      if (const auto kept = layout_of_run(*run, fixed, c.optimizer.offload, world)) return *kept;
+      // A run keeps its chunks.
+      if (asked.train.mlp_chunk == kAutoMlpChunk) asked.train.mlp_chunk = run->train.mlp_chunk;
+      if (asked.train.sequence_chunk == kAutoSequenceChunk) asked.train.sequence_chunk = run->train.sequence_chunk;
     }
     return plan_layout(request_of(asked, fixed, world, mesh.device().backend, budget));
   });

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 #include <tuple>
+#include <utility>
 
 #include "core/checked.h"
 #include "core/joined.h"
@@ -186,19 +188,31 @@ std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int
   return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
 }
 
+// Layouts that share a sequence most come first, since the estimates found none that fits.
+static void sort_by_room(std::span<PlanRequest> layouts) {
+  std::ranges::stable_sort(layouts, std::greater{}, [](const PlanRequest& q) {
+    const ParallelConfig& p = q.config.parallel;
+    return std::tuple(p.cp * p.tp, p.zero, p.dp);
+  });
+}
+
 Layouts try_layouts(const PlanRequest& request, const PlanProgress& progress) {
+  const std::size_t max = request.max_layouts;
   Layouts all;
   std::vector<PlanRequest> layouts = layouts_of(request);
   if (request.max_layouts > 0) sort_by_estimate(layouts);
   all.count = layouts.size();
   if (layouts.empty()) all.error = no_layout(request);
-  for (const PlanRequest& q : layouts) try {
-      if (const std::size_t max = request.max_layouts;
-          max > 0 && (all.fit.size() >= max || all.fit.size() + all.too_large.size() >= 3 * max)) {
+  bool by_room = false;
+  for (std::size_t i = 0; i < layouts.size(); ++i) try {
+      const bool many = max > 0 && all.fit.size() + all.too_large.size() >= 3 * max;
+      if (max > 0 && (all.fit.size() >= max || (many && !all.fit.empty()))) {
         all.slower = layouts.size() - all.tried;
         all.count = all.tried;
         break;
       }
+      if (many && !std::exchange(by_room, true)) sort_by_room(std::span(layouts).subspan(i));
+      const PlanRequest& q = layouts[i];
       const auto best = std::ranges::min_element(all.fit, {}, &PlannedStep::seconds);
       if (progress) progress(all.tried, all.count, best == all.fit.end() ? nullptr : &*best);
       LayoutResult tried = try_layout(q);

@@ -47,9 +47,8 @@ constexpr std::int64_t kMaxSequenceChunk = std::int64_t{1} << 20, kMinSequenceCh
 std::vector<std::int64_t> mlp_chunks(const PlanRequest& q) {
   const ParallelPlan layout = plan_of(q.config, q.world);
   std::vector<std::int64_t> chunks = {0};
-  const std::int64_t all = (layout.in_chunks ? layout.cp_layout.tokens_of_rank(0)
-                                             : layout.micro_batch * q.config.model.context) /
-                           layout.cp;
+  const std::int64_t all =
+      (layout.in_chunks ? layout.cp_layout.tokens_of_rank(0) : layout.micro_batch * q.config.model.context) / layout.cp;
   for (const std::int64_t tokens : {32768, 16384, 8192, 4096})
     if (tokens < all && (chunks.size() == 1 || all <= kMaxChunks * tokens)) chunks.push_back(tokens);
   return chunks;
@@ -216,6 +215,9 @@ StepSizes fit_step_sizes(PlanRequest q) {
   if (t.sequence_chunk == kAutoSequenceChunk) {
     t.sequence_chunk = fit_sequence_chunk(q);
     if (t.sequence_chunk && t.micro_batch == kAutoMicroBatch) t.micro_batch = 1;
+    // One sequence fits, but perhaps not the whole share of the batch.
+    if (!t.sequence_chunk && t.micro_batch == 0 && !fits_in_chunks(q, 0).value_or(false))
+      t.micro_batch = kAutoMicroBatch;
   }
   if (t.micro_batch == kAutoMicroBatch) {
     const StepSizes sizes = fit_micro_batch(q);

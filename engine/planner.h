@@ -50,8 +50,8 @@ struct PlanRequest {
   std::size_t budget = 0;  // bytes per device
   DeviceRates rates;
   FixedDegrees fixed = {};
-  // If not 0, plans the layouts with the best estimates (engine/layout_estimate.h) first, and ends once this many fit
-  // or three times as many were tried.
+  // If not 0, plans the layouts with the best estimates (engine/layout_estimate.h) first, and ends once this many fit,
+  // or once one fits and three times as many were tried.
   std::size_t max_layouts = 0;
   std::function<bool()> stopped = {};  // returns true to end planning with PlanStopped; may be null
 };
@@ -89,8 +89,9 @@ std::int64_t fit_mlp_chunk(const PlanRequest&);
 // Returns train.sequence_chunk: 0 if one whole sequence fits, otherwise the largest number that fits of 2^20 and the
 // smaller powers of two, down to 4096. If none fits, returns the smallest with a valid layout; 0 if there is none.
 std::int64_t fit_sequence_chunk(PlanRequest);
-// Returns all of train.micro_batch, .mlp_chunk and .sequence_chunk; chooses those that are auto. Throws Error as
-// fit_micro_batch() does.
+// Returns all of train.micro_batch, .mlp_chunk and .sequence_chunk; chooses those that are auto. If sequence_chunk is
+// auto and one whole sequence fits, but not the share of the batch that micro_batch 0 means, also chooses micro_batch.
+// Throws Error as fit_micro_batch() does.
 StepSizes fit_step_sizes(PlanRequest);
 // Returns the smallest chunk size that train.mlp_chunk: auto considers; 0 means all tokens.
 std::int64_t min_mlp_chunk(const PlanRequest&);

@@ -398,10 +398,22 @@ bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mes
   return false;
 }
 
-// For a new run, returns sizes that fit; for a resumed run, the sizes that it has used so far.
+// Returns true if there is a layout with these sizes in place of those that are auto.
+bool have_layout(Config c, const StepSizes& sizes, int world) try {
+  if (c.train.micro_batch == kAutoMicroBatch) c.train.micro_batch = sizes.micro_batch;
+  if (c.train.sequence_chunk == kAutoSequenceChunk) c.train.sequence_chunk = sizes.sequence_chunk;
+  plan_of(c, world);
+  return true;
+} catch (const Error&) {
+  return false;
+}
+
+// For a resumed run, returns the sizes that it has used so far, if the layout allows them; otherwise sizes that fit.
 StepSizes fitting_sizes(const Config& resolved, const TrainOptions& options, std::size_t budget, int world) {
-  if (const auto previous = previous_settings(resolved, options))
-    return {previous->micro_batch, previous->mlp_chunk, previous->sequence_chunk};
+  if (const auto previous = previous_settings(resolved, options)) {
+    const StepSizes used{previous->micro_batch, previous->mlp_chunk, previous->sequence_chunk};
+    if (have_layout(resolved, used, world)) return used;
+  }
   return fit_step_sizes({resolved, world, budget, rates_named("", resolved)});
 }
 
@@ -419,7 +431,7 @@ ResolvedConfig choose_sizes(ResolvedConfig c, const TrainOptions& options, Mesh&
   const std::size_t budget = memory_budget(c, mesh);
   const StepSizes sizes =
       broadcast_from_rank0(mesh.host(), [&] { return fitting_sizes(asked, options, budget, mesh.world()); });
-  if (rows) c.train.micro_batch = sizes.micro_batch;
+  if (rows || (parts && c.train.micro_batch == 0)) c.train.micro_batch = sizes.micro_batch;
   if (chunk) c.train.mlp_chunk = sizes.mlp_chunk;
   if (parts) c.train.sequence_chunk = sizes.sequence_chunk;
   if (rows && mesh.rank() == 0) log::info("train.micro_batch: auto is ", sizes.micro_batch);

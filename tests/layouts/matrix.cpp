@@ -156,7 +156,10 @@ std::vector<Layout> all_layouts(int ranks) {
 
 std::string expected_refusal(const Cell& c) {
   if (c.kind.kv_heads % c.layout.tp != 0) return str("parallel.tp: ", c.layout.tp, " does not divide model.heads");
-  if (c.layout.in_chunks && c.kind.needs_whole) return "supports attention whose blocks are fixed by rules";
+  if (c.layout.in_chunks && c.kind.needs_whole)
+    return c.kind.name == "content" || c.kind.name == "learned"
+               ? "supports the patterns content and learned in a single"
+               : "supports neither model.attention.rules with pattern";
   if (c.layout.all_to_all && c.kind.kv_heads / c.layout.tp % c.layout.cp != 0)
     return str(c.layout.in_chunks ? str("parallel.cp: ", c.layout.cp) : "parallel.cp_schedule: all_to_all",
                " shares the KV heads");
