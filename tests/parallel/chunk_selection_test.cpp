@@ -9,9 +9,9 @@
 
 #include "autograd/selected/block_means.h"
 #include "kernels/attention/learned/block_index.h"
+#include "parallel/context/chunk_selection.h"
 #include "parallel/context/chunked_context.h"
 #include "parallel/context/layout.h"
-#include "parallel/context/selected/chunk_selection.h"
 #include "tests/cases/attention_oracle.h"
 
 namespace ring::test {
