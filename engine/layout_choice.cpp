@@ -16,7 +16,6 @@
 #include "engine/origin.h"
 #include "engine/rates.h"
 #include "engine/resolve.h"
-#include "engine/run_directory.h"
 
 namespace ring {
 namespace {
@@ -47,13 +46,6 @@ std::string yaml_of(const ParallelConfig& c) { return yaml_of(c.dp, c.cp, c.tp, 
 bool agree(const FixedDegrees& fixed, const ParallelConfig& c) {
   return fixed.dp.value_or(c.dp) == c.dp && fixed.cp.value_or(c.cp) == c.cp && fixed.tp.value_or(c.tp) == c.tp &&
          fixed.zero.value_or(c.zero) == c.zero;
-}
-
-// Returns the settings of the run to be resumed; nullopt for a new run.
-std::optional<Config> settings_of_run(const Config& c, bool fresh) {
-  const RunDirectory dir(c.run.path());
-  if (fresh || !dir.exists()) return {};
-  return settings_to_go_on(dir, false);
 }
 
 // Returns the layout of the run that is resumed, if these processes can have it.
@@ -143,7 +135,7 @@ void choose_layout(Config& c, Mesh& mesh, bool fresh) {
   const std::size_t budget = memory_budget(c, mesh);
   const ChosenLayout chosen = broadcast_from_rank0(mesh.host(), [&] {
     Config asked = c;
-    if (const auto run = settings_of_run(c, fresh)) {
+    if (const auto run = settings_of_resumed(c, fresh)) {
       if (const auto kept = layout_of_run(*run, fixed, c.optimizer.offload, world)) return *kept;
       // A run keeps its chunks.
       if (asked.train.mlp_chunk == kAutoMlpChunk) asked.train.mlp_chunk = run->train.mlp_chunk;

@@ -165,6 +165,14 @@ void sort_by_speed_and_room(std::vector<PlannedStep>& all) {
 
 std::string text_of(const PlanRequest& q) { return q.world == 1 ? "1 process" : plan_of(q.config, q.world).text(); }
 
+// Layouts that share a sequence most come first, since the estimates found none that fits.
+void sort_by_room(std::span<PlanRequest> layouts) {
+  std::ranges::stable_sort(layouts, std::greater{}, [](const PlanRequest& q) {
+    const ParallelConfig& p = q.config.parallel;
+    return std::tuple(p.cp * p.tp, p.zero, p.dp);
+  });
+}
+
 // Returns why layouts_of() is empty.
 std::string no_layout(const PlanRequest& q) {
   if (q.fixed.any())
@@ -186,14 +194,6 @@ std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int
   const bool ring = c.cp_schedule == ContextSchedule::automatic || c.cp_schedule == ContextSchedule::ring;
   if (c.cp_ranks_per_node > 0 || q.world.nodes() == 1 || !ring) return c.cp_ranks_per_node;
   return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
-}
-
-// Layouts that share a sequence most come first, since the estimates found none that fits.
-static void sort_by_room(std::span<PlanRequest> layouts) {
-  std::ranges::stable_sort(layouts, std::greater{}, [](const PlanRequest& q) {
-    const ParallelConfig& p = q.config.parallel;
-    return std::tuple(p.cp * p.tp, p.zero, p.dp);
-  });
 }
 
 Layouts try_layouts(const PlanRequest& request, const PlanProgress& progress) {

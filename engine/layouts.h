@@ -25,10 +25,9 @@ struct Layouts {
 // layouts whose groups of tp, and of tp and cp, share nodes evenly or fill whole nodes; cp that spans nodes is a ring
 // of two levels (parallel.cp_ranks_per_node). With PlanRequest::max_layouts, goes from the best estimate to the worst,
 // and ends when that many layouts fit, or one fits and three times as many were tried; if none of these fits, goes on
-// with those that share a sequence most. On GPUs, a layout that does not fit with
-// optimizer states on the device is tried with optimizer.offload set to states, then to all, unless the settings fix
-// optimizer.offload. Offloaded states share train.activation_offload_bytes, if given, with activations. progress:
-// called before each layout is tried.
+// with those that share a sequence most. On GPUs, a layout that does not fit with optimizer states on the device is
+// tried with optimizer.offload set to states, then to all, unless the settings fix optimizer.offload. Offloaded states
+// share train.activation_offload_bytes, if given, with activations. progress: called before each layout is tried.
 Layouts try_layouts(const PlanRequest&, const PlanProgress& progress = {});
 std::vector<PlannedStep> plan_layouts(const PlanRequest&);  // returns only the layouts that fit, fastest first
 

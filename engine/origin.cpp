@@ -254,4 +254,10 @@ Config settings_to_go_on(const RunDirectory& run, bool warn) {
   fail(run.path(), " has no config.yaml, and none of its checkpoints has readable settings: ", problem);
 }
 
+std::optional<Config> settings_of_resumed(const Config& c, bool fresh) {
+  const RunDirectory run(c.run.path());
+  if (fresh || !run.exists()) return {};
+  return settings_to_go_on(run, false);
+}
+
 }  // namespace ring

@@ -75,6 +75,9 @@ void check_data(const Origin&, const Corpora&, const std::string& remedy);
 // Returns the settings of a run that is to be resumed: those of config.yaml or, with a warning if the file is missing,
 // the copy in the newest readable checkpoint.
 Config settings_to_go_on(const RunDirectory&, bool warn);
+// Returns the settings of the run that a command with these settings resumes, without warnings; nullopt for a new run:
+// if `fresh`, or if the run's directory does not exist.
+std::optional<Config> settings_of_resumed(const Config&, bool fresh);
 // Returns the settings in config.yaml. warn: this process warns if the file was edited or damaged since the run wrote
 // it.
 RunSettings settings_in_file(const RunDirectory&, bool warn);

@@ -377,20 +377,13 @@ RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
   return {std::move(run), std::move(token), std::move(from)};
 }
 
-// Returns the settings of the run to be resumed; nullopt for a new run.
-std::optional<TrainConfig> previous_settings(const Config& c, const TrainOptions& options) {
-  const RunDirectory dir(c.run.path());
-  if (options.fresh || !dir.exists()) return {};
-  return settings_to_go_on(dir, false).train;
-}
-
 // Returns true for --fit, which means train.micro_batch: auto. A resumed run's settings contain the chosen value.
 bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mesh) {
   if (c.train.micro_batch == kAutoMicroBatch) return true;
   if (!options.fit || c.train.micro_batch == 0) return options.fit;
   broadcast_from_rank0(mesh.host(), [&] {
-    const auto previous = previous_settings(c, options);
-    if (!previous || previous->micro_batch != c.train.micro_batch)
+    const auto previous = settings_of_resumed(c, options.fresh);
+    if (!previous || previous->train.micro_batch != c.train.micro_batch)
       fail("--fit chooses train.micro_batch, but the settings contain train.micro_batch: ", c.train.micro_batch,
            ". Remove it from them, or pass train.micro_batch=auto on the command line instead of --fit");
     return true;
@@ -410,8 +403,8 @@ bool have_layout(Config c, const StepSizes& sizes, int world) try {
 
 // For a resumed run, returns the sizes that it has used so far, if the layout allows them; otherwise sizes that fit.
 StepSizes fitting_sizes(const Config& resolved, const TrainOptions& options, std::size_t budget, int world) {
-  if (const auto previous = previous_settings(resolved, options)) {
-    const StepSizes used{previous->micro_batch, previous->mlp_chunk, previous->sequence_chunk};
+  if (const auto previous = settings_of_resumed(resolved, options.fresh)) {
+    const StepSizes used{previous->train.micro_batch, previous->train.mlp_chunk, previous->train.sequence_chunk};
     if (have_layout(resolved, used, world)) return used;
   }
   return fit_step_sizes({resolved, world, budget, rates_named("", resolved)});
