@@ -9,7 +9,7 @@ std::vector<SelectedRows> rows_of(const std::vector<std::int32_t>& blocks) {
   std::vector<SelectedRows> documents;
   std::int32_t first = 0;
   for (const std::int32_t count : blocks) {
-    documents.push_back({.queries = first, .keys = first, .bits = first, .begin = 0, .end = count});
+    documents.push_back({.queries = first, .keys = first, .kept = first, .begin = 0, .end = count});
     first += count;
   }
   return documents;
@@ -19,34 +19,39 @@ struct IndexerInputs {
   SlotPtr projected, biases;
 };
 
+struct ScoredForBackward {
+  Saved projected, kept;
+};
+
 struct ScoresRule {
   static constexpr bool kKeepsNoTensor = true;
   IndexShape shape;
-  std::vector<std::int32_t> blocks;
+  std::vector<std::int32_t> counts;
 
-  void operator()(const Backward& back, const IndexerInputs& inputs, const Saved& saved_projected) const {
-    const Tensor projected = saved_projected.get(back.ctx);
+  void operator()(const Backward& back, const IndexerInputs& inputs, const ScoredForBackward& saved) const {
+    const Tensor projected = saved.projected.get(back.ctx), kept = saved.kept.get(back.ctx);
     if (inputs.projected) {
       const Sink s = back.sink(inputs.projected, projected.shape(), projected.dtype());
-      index_scores_backward_kernel({projected, back.grad(), s.dst, shape, rows_of(blocks), s.beta}, back.ctx);
+      index_scores_backward_kernel({projected, kept, back.grad(), s.dst, shape, rows_of(counts), s.beta}, back.ctx);
     }
     if (inputs.biases) {
       const Sink s = back.sink(inputs.biases, {shape.biases()}, projected.dtype());
-      index_distances_backward_kernel({back.grad(), s.dst, shape, rows_of(blocks), s.beta}, back.ctx);
+      index_distances_backward_kernel({kept, back.grad(), s.dst, shape, rows_of(counts), s.beta}, back.ctx);
     }
   }
 };
 
 }  // namespace
 
-Var index_scores(Run& run, const Var& projected, const Var& biases, const IndexShape& shape,
-                 const std::vector<std::int32_t>& blocks, std::int64_t columns) {
-  RING_CHECK(projected.value.shape().size() == 2, "index_scores: projected is ", describe(projected.value));
-  const Tensor scores = run.ctx.empty({projected.value.dim(0), shape.count, columns});
-  index_scores_kernel({projected.value, scores, shape, rows_of(blocks), biases.value}, run.ctx);
-  if (!run.records(projected, biases)) return {scores, nullptr};
-  return run.record("index_scores", scores, IndexerInputs{projected.slot, biases.slot}, run.save(projected),
-                    ScoresRule{shape, blocks});
+ScoredBlocks index_select(Run& run, const Var& projected, const Var& biases, const IndexShape& shape,
+                          const std::vector<std::int32_t>& counts, const std::shared_ptr<const BlockPattern>& blocks) {
+  RING_CHECK(projected.value.shape().size() == 2, "index_select: projected is ", describe(projected.value));
+  const IndexSelection made = select_by_index(projected.value, biases.value, shape, counts, blocks, run.ctx);
+  if (!run.records(projected, biases)) return {{made.scores, nullptr}, made.selection};
+  const Var scores =
+      run.record("index_scores", made.scores, IndexerInputs{projected.slot, biases.slot},
+                 ScoredForBackward{run.save(projected), save_in_place(made.selection.kept)}, ScoresRule{shape, counts});
+  return {scores, made.selection};
 }
 
 Var index_loss(Run& run, const Var& scores, const IndexTarget& a, float share, float scale) {
@@ -54,7 +59,7 @@ Var index_loss(Run& run, const Var& scores, const IndexTarget& a, float share, f
   const Tensor rows = run.ctx.zeros({scores.value.dim(0)}), sum = run.ctx.empty({1});
   index_loss_kernel({.scores = scores.value,
                      .mass = a.mass,
-                     .bits = a.bits,
+                     .kept = a.kept,
                      .loss = rows,
                      .gradient = records ? a.mass : Tensor{},
                      .documents = a.documents,

@@ -7,16 +7,22 @@
 
 namespace ring {
 
-// Returns scores f32 [rows, shape.count, columns] for projected [rows, shape.width()] and biases [shape.biases()] or
-// none (kernels/attention/learned/block_index.h). blocks: number of blocks of each document; the blocks of all
-// documents are consecutive rows.
-Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
-                 const std::vector<std::int32_t>& blocks, std::int64_t columns);
+// The selection of key blocks by their scores, and the scores of the kept blocks, f32 [rows, shape.count, room]. Other
+// blocks' scores have no gradient, so they are not stored.
+struct ScoredBlocks {
+  Var scores;
+  BlockSelection selection;
+};
+// Scores and selects for projected [rows, shape.width()] and biases [shape.biases()] or none
+// (kernels/attention/learned/block_index.h). counts: number of blocks of each document; the blocks of all documents are
+// consecutive rows.
+ScoredBlocks index_select(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
+                          const std::vector<std::int32_t>& counts, const std::shared_ptr<const BlockPattern>&);
 
 // The result of attention for the scored blocks.
 struct IndexTarget {
   Tensor mass;  // f32, shaped as the scores (kernels/attention/selected/block_mass.h)
-  Tensor bits;  // bits of the selection
+  Tensor kept;  // the selection's blocks
   std::vector<PoolSegment> documents;
   std::shared_ptr<const BlockPattern> blocks;
 };

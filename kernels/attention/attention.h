@@ -44,6 +44,9 @@ inline Cost cost(const Attention& a) {
   return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse}, attention_flops(4, a.q, a.k, a.pattern, a.queries, a.keys));
 }
 std::size_t scratch_bytes(const Attention&, const ExecContext&);
+// Returns the bytes of the block lists that GPUs make of the call's selection; 0 without a selection. They are part of
+// scratch_bytes().
+std::size_t list_bytes(const Attention&);
 // Returns the fastest kernel for the shape, measured at the first call. A carry does not affect the choice.
 const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>&, const Attention&, const ExecContext&);
 inline constinit Kernel<Attention> attention_kernel{"attention", choose_fastest};
@@ -70,6 +73,7 @@ inline Cost cost(const AttentionBackward& a) {
                  attention_flops(10, a.q, a.k, a.pattern, a.queries, a.keys));
 }
 std::size_t scratch_bytes(const AttentionBackward&, const ExecContext&);
+std::size_t list_bytes(const AttentionBackward&);  // the lists of queries or of keys, whichever are larger
 const Kernel<AttentionBackward>::Candidate& choose_fastest(const Kernel<AttentionBackward>&, const AttentionBackward&,
                                                            const ExecContext&);
 inline constinit Kernel<AttentionBackward> attention_backward_kernel{"attention_backward", choose_fastest};

@@ -1,4 +1,5 @@
 #include "tests/kernels/attention_problem.h"
+#include "tests/kept_blocks.h"
 
 #include <gtest/gtest.h>
 
@@ -134,9 +135,7 @@ struct Tensors {
     dout = make_tensor(query_shape(p), type, in.dout, ctx);
     out = ctx.empty(query_shape(p), type);
     lse = ctx.empty({p.heads, p.query_rows});
-    if (!p.selection.empty())
-      selection.bits = from_host(p.selection, ctx.stream)
-                           .view({std::ssize(p.selection) / p.words() / p.kv_heads, p.kv_heads, p.words()});
+    if (!p.selection.empty()) selection.kept = kept_of_bits(p.selection, p.kv_heads, p.words(), ctx);
     selection.rows = p.selection_rows;
     const OracleDropout& d = p.dropout;
     dropout = {.rate = d.rate, .site = d.site, .first_row = d.first_row, .first_head = d.first_head};

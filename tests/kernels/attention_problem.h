@@ -18,7 +18,7 @@ struct AttentionProblem {
   std::int64_t query_rows = 0, key_rows = 0;  // of the tensors; some rows may be in no span
   std::int64_t heads = 4, kv_heads = 2, dim = 24;
   OracleDropout dropout = {};
-  std::vector<std::int32_t> selection = {};       // bits of a BlockSelection; empty: none
+  std::vector<std::int32_t> selection = {};       // bits of a selection (kept_blocks.h); empty: none
   std::vector<std::int32_t> selection_rows = {};  // rows of the BlockSelection
   std::int64_t selection_words = 0;               // 0: as many as the longest span needs
 

@@ -9,6 +9,7 @@
 
 #include "kernels/attention/cuda/lists.h"
 #include "kernels/attention/selected/block_select.h"
+#include "tests/kept_blocks.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/values.h"
@@ -103,8 +104,8 @@ void expect_lists(const AttentionProblem& p, Stationary owner, bool cuts, const 
   cuda::SelectedShape shape{owner, p.pattern.blocks->block(), p.kv_heads};
   for (const SegmentPair& s : pieces) shape.add(s);
   const Tensor memory = device_bytes(pieces, ctx);
-  const BlockSelection selection{from_host(p.selection, ctx.stream)
-                                     .view({std::ssize(p.selection) / p.words() / p.kv_heads, p.kv_heads, p.words()})};
+  const BlockSelection selection{kept_of_bits(p.selection, p.kv_heads, p.words(), ctx)};
+  shape.kept = selection.kept.dim(2);
   const cuda::DeviceLists lists =
       cuda::selected_lists(selection, reinterpret_cast<const SegmentPair*>(memory.raw()), shape, ctx);
   const auto entries = to_host<std::int32_t>(lists.entries, ctx.stream);

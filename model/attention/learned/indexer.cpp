@@ -53,17 +53,17 @@ std::vector<Param*> Indexer::parameters() const {
   return biases_ ? std::vector{projection_, biases_} : std::vector{projection_};
 }
 
-Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part) const {
+ScoredBlocks Indexer::select(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part) const {
   const Tensor rows = is_tensor_parallel(run) ? all_gather_rows(run, {x.value, nullptr}).value : x.value;
-  std::vector<std::int32_t> blocks;
-  for (const Span& s : part.spans) blocks.push_back(blocks_of(part.pattern, s));
-  const std::int64_t max = blocks.empty() ? 0 : std::ranges::max(blocks);
   const Tensor means = seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.layout.cp, run.ctx)
                                    : block_means(rows, part.spans, part.pattern, run.ctx);
+  if (!part.pattern.selects()) return {};
+  std::vector<std::int32_t> counts;
+  for (const Span& s : part.spans) counts.push_back(blocks_of(part.pattern, s));
   const Var in{in_type(means, projection_->var.value.dtype(), run.ctx), nullptr};
   IndexShape shape = shape_;
   shape.first_head += part.heads.first, shape.count = part.heads.count;
-  return index_scores(run, linear(run, in, projection_->var), biases(), shape, blocks, max);
+  return index_select(run, linear(run, in, projection_->var), biases(), shape, counts, part.pattern.blocks);
 }
 
 Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
@@ -78,7 +78,7 @@ void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const Block
   if (part.shared) reduce_to_owners(mass, *seqs.shards, part.pattern, *run.layout.cp, run.ctx);
   std::vector<PoolSegment> rows =
       part.shared ? owned_blocks(*seqs.shards, part.pattern) : block_rows(part.pattern, part.spans);
-  const IndexTarget target{mass, selection.bits, std::move(rows), part.pattern.blocks};
+  const IndexTarget target{mass, selection.kept, std::move(rows), part.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);
   if (run.probes.auxiliary_loss.defined())
     axpby_kernel(
@@ -87,7 +87,7 @@ void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const Block
 }
 
 void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecContext& ctx) {
-  if (!a.selection.bits.defined()) return;
+  if (!a.selection.kept.defined()) return;
   const bool every = heads.count == all.dim(1), parts = !a.selection.rows.empty();
   const Tensor part = all.narrow(1, heads.first, heads.count), mass = every ? all : ctx.empty(part.shape());
   if (parts && !every) copy_rows_kernel({mass, part, {.count = all.dim(0)}}, ctx);
@@ -102,17 +102,6 @@ void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecCo
                      .queries = parts ? a.queries : std::vector<Span>{}},
                     ctx);
   if (!every) copy_rows_kernel({part, mass, {.count = all.dim(0)}}, ctx);
-}
-
-BlockSelection select_by_scores(const Tensor& scores, const Pattern& pattern, const std::vector<Span>& spans,
-                                const ExecContext& ctx) {
-  const std::vector<std::int32_t> first = first_blocks(pattern, spans);
-  std::vector<SelectedRows> documents;
-  for (std::size_t b = 0; b < spans.size(); ++b)
-    documents.push_back({.bits = first[b], .begin = 0, .end = first[b + 1] - first[b]});
-  const BlockSelection made{ctx.empty({scores.dim(0), scores.dim(1), (scores.dim(2) + 31) / 32}, DType::i32)};
-  block_select_kernel({{}, {}, made.bits, std::move(documents), pattern.blocks, scores}, ctx);
-  return made;
 }
 
 }  // namespace ring

@@ -20,9 +20,9 @@ struct MassParams {
   float* mass;
   SelectedBlocks selected;
   std::int64_t tokens;
-  int dim, group, block, blocks;  // group: query heads per KV head; blocks: columns of the mass
-  float factor;                   // attention scale * log2(e)
-  bool adds;                      // true if the mass is accumulated instead of overwritten
+  int dim, group, block;  // group: query heads per KV head
+  float factor;           // attention scale * log2(e)
+  bool adds;              // true if the mass is accumulated instead of overwritten
 };
 
 // Return the first block that has queries of a document, and the number of such blocks.
@@ -53,26 +53,22 @@ struct Owned {
   __device__ Range keys(int from) const { return Range{piece.k_first, piece.k_end}.from(from); }
 };
 
-// Tiles of columns that a row of a selection keeps, ascending.
+// Tiles of columns that a row of a selection keeps, ascending: each kept block has `per_block` of them.
 struct KeptTiles {
-  const std::uint32_t* bits;
-  int per_block, end;
+  const std::uint32_t* kept;
+  int per_block, count;  // count: tiles up to the one with the last query
 
-  // Returns the first kept tile from `tile` on; `end` if there is none.
-  __device__ int from(int tile) const {
-    while (tile < end) {
-      const int block = tile / per_block;
-      const std::uint32_t ahead = bits[block / 32] >> (block % 32);
-      if (ahead & 1u) return tile;
-      tile = (ahead ? block + __ffs(static_cast<int>(ahead)) - 1 : (block / 32 + 1) * 32) * per_block;
-    }
-    return end;
+  __device__ int key(int tile) const {
+    return (static_cast<int>(kept[tile / per_block]) * per_block + tile % per_block) * kColumns;
   }
 };
 
 template <class T>
 __device__ KeptTiles tiles_of(const Owned& at, const MassParams<T>& p) {
-  return {p.selected.row(at.row(), at.kv_head), p.block / kColumns, (at.end - 1) / kColumns + 1};
+  const int per_block = p.block / kColumns, end = (at.end - 1) / kColumns + 1;
+  const SelectedBlocks& s = p.selected;
+  const int whole = s.first_from(at.row(), at.kv_head, at.own);  // blocks before the last one, which is the row's own
+  return {s.row(at.row(), at.kv_head), per_block, whole * per_block + end - at.own * per_block};
 }
 
 // Returns the log-sum-exp in base 2; inf, so that P = 0, for rows that are out of range or see nothing.
@@ -85,9 +81,9 @@ __device__ float shift_of(const MassParams<T>& p, const Owned& at, int head, int
 
 template <class T>
 __device__ float* start_row(const MassParams<T>& p, const Owned& at) {
-  float* const mass = p.mass + (std::int64_t{at.row()} * gridDim.y + at.kv_head) * p.blocks;
-  for (int j = static_cast<int>(threadIdx.x); !p.adds && j < p.blocks; j += static_cast<int>(blockDim.x))
-    mass[j] = 0.0f;
+  float* const mass = p.mass + p.selected.offset(at.row(), at.kv_head);
+  for (int n = static_cast<int>(threadIdx.x); !p.adds && n < p.selected.room; n += static_cast<int>(blockDim.x))
+    mass[n] = 0.0f;
   __syncthreads();
   return mass;
 }
@@ -151,7 +147,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   const int in_block = static_cast<int>(threadIdx.x) / kWarp * 16 * kTiles;  // first row of this warp
   unsigned char *const memory = reinterpret_cast<unsigned char*>(shared), *const stages = memory + Shape::kQueries;
   const auto load_keys = [&](int turn, int tile) {
-    const int key = tile * kColumns;
+    const int key = tiles.key(tile);
     load_tile<kDim, kColumns, Shape::kThreads>(stages + turn * Shape::kStage, p.k.at(at.key(key), at.kv_head), p.k.row,
                                                at.keys(key), p.dim);
     cp_async_commit();
@@ -159,28 +155,26 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   for (int head = at.kv_head * p.group; head < (at.kv_head + 1) * p.group; ++head) {
     load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(at.query(start), head), p.q.row, at.queries(start),
                                                    p.dim);
-    int tile = tiles.from(0), before = -1, turn = 0;
-    load_keys(turn, tile);  // there is a first tile: a block always keeps itself
+    int turn = 0;
+    load_keys(turn, 0);  // there is a first tile: a block always keeps itself
     float shift[kTiles][2];
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i)
       shift[i / 2][i % 2] = shift_of(p, at, head, start + in_block + i / 2 * 16 + i % 2 * 8 + lane / 4);
-    for (; tile < tiles.end; turn ^= 1) {
-      const int next = tiles.from(tile + 1);
+    for (int tile = 0; tile < tiles.count; ++tile, turn ^= 1) {
       cp_async_wait<0>();
       // The tile has arrived, the other stage has been read, and the sums of the previous tile are written.
       __syncthreads();
-      if (before >= 0) tile_sums.add_to(mass[before / tiles.per_block], turn ^ 1, share);
-      if (next < tiles.end) load_keys(turn ^ 1, next);
+      if (tile > 0) tile_sums.add_to(mass[(tile - 1) / tiles.per_block], turn ^ 1, share);
+      if (tile + 1 < tiles.count) load_keys(turn ^ 1, tile + 1);
       float s[kTiles][kColumns / 8][4];
       clear(s);
       gemm_nt<kDim>(s, shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane),
                     shared_address(stages) + turn * Shape::kStage + columns_first<kDim>(lane));
-      tile_sums.put(turn, weights(s, shift, p.factor, start + in_block, tile * kColumns, at.piece.k_first));
-      before = tile, tile = next;
+      tile_sums.put(turn, weights(s, shift, p.factor, start + in_block, tiles.key(tile), at.piece.k_first));
     }
     __syncthreads();  // the sums are written, and the queries have been read
-    tile_sums.add_to(mass[before / tiles.per_block], turn ^ 1, share);
+    tile_sums.add_to(mass[(tiles.count - 1) / tiles.per_block], turn ^ 1, share);
     __syncthreads();
   }
 }
@@ -204,8 +198,8 @@ __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant_
     for (int start = at.own * p.block; start < at.end; start += kMassRows) {
       __syncthreads();  // the previous queries have been read
       load_rows<kMassRows>(queries, p.q.at(at.query(start), head), p.q.row, at.queries(start), p.dim);
-      for (int tile = tiles.from(0); tile < tiles.end; tile = tiles.from(tile + 1)) {
-        const int key = tile * kColumns;
+      for (int tile = 0; tile < tiles.count; ++tile) {
+        const int key = tiles.key(tile);
         __syncthreads();  // the previous keys and sums have been read
         load_rows<kMassRows>(keys, p.k.at(at.key(key), at.kv_head), p.k.row, at.keys(key), p.dim);
         __syncthreads();
@@ -246,7 +240,6 @@ void launch_mass(const BlockMass& a, void (*kernel)(Documents<SegmentPair>, Mass
                         static_cast<int>(a.q.dim(2)),
                         static_cast<int>(a.q.dim(1) / kv_heads),
                         block,
-                        static_cast<int>(a.mass.dim(2)),
                         a.scale * kLog2E,
                         a.of_parts()};
   const auto blocks = [&](const SegmentPair& s) { return query_blocks(s, block); };
