@@ -78,6 +78,26 @@ TEST_P(BlockIndex, OfOneBlockIsThatOfAll) {
   }
 }
 
+// Chunks of query blocks select the same blocks as all of them at once. Documents begin and end within chunks.
+TEST_P(BlockIndex, SelectsInChunksAsAtOnce) {
+  const ExecContext ctx = context();
+  const IndexShape shape{.heads = 1, .dim = 4, .kv_heads = 2, .count = 2, .distances = 9};
+  const std::vector<std::int32_t> counts = {700, 3, 0, 1500};
+  const std::int64_t rows = 2203, max = 1500;
+  ASSERT_GT(rows * shape.count * max * 4, 3 * kScoreBytes) << "there is one chunk only";
+  const auto blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
+  const Tensor x = make_tensor({rows, shape.width()}, DType::f32, random_values("many", rows * shape.width()), ctx);
+  const Tensor biases = make_tensor({shape.biases()}, DType::f32, random_values("few", shape.biases(), 0.1), ctx);
+  const IndexSelection got = select_by_index(x, biases, shape, counts, blocks, ctx);
+  const Tensor scores = ctx.empty({rows, shape.count, max});
+  const std::vector<SelectedRows> documents = {{0, 0, 0, 0, 700}, {700, 700, 700, 0, 3}, {703, 703, 703, 0, 1500}};
+  index_scores_kernel({x, scores, shape, documents, biases}, ctx);
+  const Tensor kept = ctx.empty({rows, 2, 6}, DType::i32), kept_scores = ctx.empty(kept.shape());
+  block_select_kernel({{}, {}, kept, documents, blocks, scores, 1, kept_scores}, ctx);
+  EXPECT_EQ(to_host<std::int32_t>(got.selection.kept, ctx.stream), to_host<std::int32_t>(kept, ctx.stream));
+  EXPECT_EQ(to_host<float>(got.scores, ctx.stream), to_host<float>(kept_scores, ctx.stream));
+}
+
 // The gradient over no documents is 0 if it is stored, and leaves its target unchanged if it is added.
 TEST_P(BlockIndex, DistancesOfNoBlocks) {
   const ExecContext ctx = context();

@@ -136,9 +136,27 @@ AttentionProblem parts_of_documents(std::int32_t block) {
   return with_other_rows(whole, queries, keys);
 }
 
+// Every query block keeps at most three blocks, so lists have much less room than there are blocks. Many keep block 1.
+AttentionProblem few_blocks(std::int32_t block) {
+  AttentionProblem p = problem_of(content(block, 3), offsets_of({700, 1, 128 * 70 + 60, 128}, 3), {3, 704}, 5);
+  const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
+  const std::int64_t words = p.words();
+  p.selection.assign(static_cast<std::size_t>(first.back() * p.kv_heads * words), 0);
+  for (std::size_t b = 0; b < p.queries.size(); ++b)
+    for (std::int32_t i = 0; i < first[b + 1] - first[b]; ++i)
+      for (std::int64_t h = 0; h < p.kv_heads; ++h)
+        for (const std::int32_t k : {i, std::min(i, 1), static_cast<std::int32_t>((i * 37 + h) % (i + 1))}) {
+          std::int32_t& word =
+              p.selection[static_cast<std::size_t>(((first[b] + i) * p.kv_heads + h) * words + k / 32)];
+          word = static_cast<std::int32_t>(static_cast<std::uint32_t>(word) | 1u << (k % 32));
+        }
+  return p;
+}
+
 TEST_F(GpuSelectedLists, AreWhatTheBitsSay) {
   for (std::int32_t block : {64, 128})
     for (Stationary owner : {Stationary::q, Stationary::kv}) {
+      expect_lists(few_blocks(block), owner, owner == Stationary::kv, exec());
       expect_lists(whole_documents(block), owner, owner == Stationary::kv, exec());
       expect_lists(parts_of_documents(block), owner, false, exec());
     }

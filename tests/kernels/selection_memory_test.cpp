@@ -11,9 +11,9 @@
 namespace ring::test {
 namespace {
 
-constexpr std::int32_t kTokens = 4 << 20, kBlock = 128, kKept = 32;
-constexpr std::int64_t kDim = 128;
-constexpr BlockRule kRule{.kind = BlockRuleKind::content, .local = 2, .first = 1, .keep = kKept};
+constexpr std::int32_t kLongContext = 4 << 20, kSelectedBlock = 128, kKept = 32;
+constexpr std::int64_t kHeadDim = 128;
+constexpr BlockRule kKeepRule{.kind = BlockRuleKind::content, .local = 2, .first = 1, .keep = kKept};
 
 // Peaks of one layer, in bytes.
 struct Peaks {
@@ -23,11 +23,11 @@ struct Peaks {
 Peaks peaks_of(std::int32_t tokens, std::int64_t kv_heads, bool learned) {
   const FakeMode fake;
   const ExecContext ctx{Stream::create({Backend::cuda, 0})};
-  const Pattern pattern = block_sparse(kBlock, {kRule});
+  const Pattern pattern = block_sparse(kSelectedBlock, {kKeepRule});
   const std::vector<Span> spans = {{0, tokens, 0, 0}};
   const std::int32_t blocks = blocks_of(pattern, spans[0]);
-  const Tensor q = ctx.empty({tokens, 4 * kv_heads, kDim}, DType::bf16),
-               k = ctx.empty({tokens, kv_heads, kDim}, DType::bf16), lse = ctx.empty({4 * kv_heads, tokens});
+  const Tensor q = ctx.empty({tokens, 4 * kv_heads, kHeadDim}, DType::bf16),
+               k = ctx.empty({tokens, kv_heads, kHeadDim}, DType::bf16), lse = ctx.empty({4 * kv_heads, tokens});
   const IndexShape shape{.kv_heads = kv_heads, .count = kv_heads};
   const Tensor projected = ctx.empty({blocks, shape.width()}, DType::bf16);
   Allocator& memory = *ctx.stream.impl().allocator;
@@ -57,8 +57,8 @@ Peaks peaks_of(std::int32_t tokens, std::int64_t kv_heads, bool learned) {
 
 TEST(SelectionMemory, IsAFiftiethOfTheKeysAtFourMillionTokens) {
   for (const std::int64_t kv_heads : {1, 8}) {
-    const std::size_t keys = std::size_t{kTokens} * static_cast<std::size_t>(kv_heads * kDim) * 2;
-    const Peaks peaks = peaks_of(kTokens, kv_heads, true);
+    const std::size_t keys = std::size_t{kLongContext} * static_cast<std::size_t>(kv_heads * kHeadDim) * 2;
+    const Peaks peaks = peaks_of(kLongContext, kv_heads, true);
     EXPECT_LE(peaks.select, keys / 50) << kv_heads << " KV heads";
     EXPECT_LE(peaks.forward, keys / 50) << kv_heads << " KV heads";
     EXPECT_LE(peaks.backward, keys / 50) << kv_heads << " KV heads";
@@ -67,7 +67,7 @@ TEST(SelectionMemory, IsAFiftiethOfTheKeysAtFourMillionTokens) {
 
 TEST(SelectionMemory, GrowsWithTheTokens) {
   for (const bool learned : {false, true}) {
-    const Peaks some = peaks_of(kTokens / 4, 8, learned), all = peaks_of(kTokens, 8, learned);
+    const Peaks some = peaks_of(kLongContext / 4, 8, learned), all = peaks_of(kLongContext, 8, learned);
     EXPECT_LE(all.select, 5 * some.select);
     EXPECT_LE(all.forward, 4.01 * static_cast<double>(some.forward));
     EXPECT_LE(all.backward, 4.01 * static_cast<double>(some.backward));
