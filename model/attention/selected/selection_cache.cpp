@@ -84,9 +84,10 @@ void SelectionCache::select(const Pattern& pattern, const Tensor& keys, float sc
 }
 
 bool SelectionCache::is_selected(std::size_t sequence, std::int32_t head, std::int32_t k) const {
-  const std::int64_t row = static_cast<std::int64_t>(sequence) * selected_.dim(1) + head, room = selected_.dim(2);
-  const auto list = kept_.begin() + row * room;
-  return std::find(list, list + room, k) != list + room;
+  SelectedBlocks lists;
+  lists.kept = reinterpret_cast<const std::uint32_t*>(kept_.data());
+  lists.heads = static_cast<std::int32_t>(selected_.dim(1)), lists.room = static_cast<std::int32_t>(selected_.dim(2));
+  return lists.keeps(static_cast<std::int32_t>(sequence), head, k);
 }
 
 }  // namespace ring
