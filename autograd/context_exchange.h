@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/attention/pools/pooled_attention.h"
@@ -25,10 +26,22 @@ struct ContextShards {
   std::vector<Span> documents;  // rows counted in the micro-batch
   // Rows of each rank, ascending both in the rank's rows and in the micro-batch.
   std::vector<std::vector<LocalRows>> rows_by_rank;
+  // Set if the ranks share one chunk of a sequence that is computed in chunks (train.sequence_chunk). Rows are then
+  // counted in the chunk. In `chunks`, chunks take the place of ranks: chunks->rank is this chunk, and
+  // chunks->documents are the documents of the whole sequence.
+  std::shared_ptr<const ContextShards> chunks{};
 
   int ranks() const { return static_cast<int>(rows_by_rank.size()); }
   std::int64_t tokens(int of_rank) const;  // number of rows that the rank holds
   std::int64_t tokens() const;             // number of rows of the micro-batch
+};
+
+// Blocks [first, end) of a chunk of sequences (train.sequence_chunk). The blocks of all documents, `all` in number, are
+// numbered consecutively. No block is in two chunks.
+struct ChunkBlocks {
+  std::int32_t first = 0, end = 0, all = 0;
+  std::int32_t count() const { return end - first; }
+  bool operator==(const ChunkBlocks&) const = default;
 };
 
 // The part of the block selection that one process makes. `heads` is a range of the KV heads with which it attends;
@@ -38,13 +51,17 @@ struct SelectionPart {
   Pattern pattern;
   std::vector<Span> spans;
   bool shared = false;  // true if each rank holds some of the query rows and selects for these rows only
+  // Set for a sequence in chunks: selections and scores have rows for this chunk's blocks only; row 0 is block
+  // chunk->first. `shared` is then true.
+  std::optional<ChunkBlocks> chunk{};
 };
 
 // Receives the calls of attention with their results, e.g. for statistics. KvHeads counts from the first head of the
 // SelectionPart. Each head is in one call. If ranks share the queries (SelectionPart::shared), there is instead one
 // call for each part of a document that this rank holds. Such a call has this rank's q and lse and the keys of the
 // whole documents, but neither values nor output. The ranks exchange these keys only for the watch, so either all ranks
-// watch or none.
+// watch or none. For a chunk (SelectionPart::chunk) there is one call for each earlier chunk and for the chunk itself,
+// with the keys of that chunk.
 using AttentionWatch = std::function<void(const PooledAttention&, KvHeads)>;
 
 class ContextExchange {
@@ -71,6 +88,18 @@ class ContextExchange {
   virtual Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) = 0;
   // Replaces t, f32, by its sum over the ranks. Collective.
   virtual void sum(const Tensor& t, const ExecContext&) = 0;
+  // Requires a SelectionPart with a chunk. `own` [blocks,C] has a row for each block of the chunk. Returns the rows of
+  // all blocks up to the chunk's last one, [end,C]: a view of memory that stays as it is until the end of the step. At
+  // most one such tensor per layer.
+  virtual Tensor join_earlier_blocks(const Tensor& own, const ChunkBlocks&, const ExecContext&) {
+    fail("join_earlier_blocks(", describe(own), "): this exchange has no chunks");
+  }
+  // The backward of join_earlier_blocks(), called once for each chunk, from the last to the first. gradient [end,C]:
+  // the chunk's contribution to the gradient of all these rows. Returns the gradient of `own`, in the type of
+  // `gradient`, to which later chunks have contributed, too.
+  virtual Tensor join_earlier_blocks_backward(const Tensor& gradient, const ChunkBlocks&, const ExecContext&) {
+    fail("join_earlier_blocks_backward(", describe(gradient), "): this exchange has no chunks");
+  }
 };
 
 }  // namespace ring

@@ -13,10 +13,14 @@ namespace {
 constexpr int kSteps = 3;
 constexpr std::int64_t kCopied = std::int64_t{64} << 20;  // number of bytes copied to the host
 
-// Work of one kind (FLOPs or bytes) and its time.
+// Work of one kind (FLOPs or bytes), its time, and for attention also its bytes.
 struct Rate {
-  double work = 0, seconds = 0;
+  double work = 0, seconds = 0, bytes = 0;
   double per_second() const { return seconds > 0 ? work / seconds : 0; }
+  // Returns the rate after subtracting the time of the bytes, but at most half of all time.
+  double per_second_beside(double bytes_per_second) const {
+    return seconds > 0 ? work / std::max(seconds / 2, seconds - bytes / bytes_per_second) : 0;
+  }
 };
 
 struct Rates {
@@ -32,6 +36,7 @@ struct Rates {
                                                   : bytes;
     rate.work += &rate == &bytes ? c.cost.bytes : c.cost.flops;
     rate.seconds += seconds;
+    rate.bytes += c.cost.bytes;
   }
 };
 
@@ -74,10 +79,10 @@ DeviceRates calibrate(StepBenchmark& bench, const DeviceRates& before) {
   time_steps(bench, Profiler::kWarmup, 1, &profiler);
   const Rates measured = rates_of(profiler.read_profile());
   ComputeRates& own = r.of(ctx.precision);
-  own.products = measured.products.per_second();
-  own.attention = measured.attention.per_second();
-  own.attention_backward = measured.attention_backward.per_second();
   r.bytes_per_second = measured.bytes.per_second();
+  own.products = measured.products.per_second();
+  own.attention = measured.attention.per_second_beside(attention_bytes_per_second(r));
+  own.attention_backward = measured.attention_backward.per_second_beside(attention_bytes_per_second(r));
   r.call_seconds = measured.shortest;
   r.peak_flops = cpu ? own.products : shipped_rates("h200").peak_flops;
   r.host_bytes_per_second = copies_to_host(ctx);

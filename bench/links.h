@@ -11,7 +11,7 @@
 
 namespace ring {
 
-// Times of messages in groups of ranks. Rates are those of one rank, while all groups send.
+// Times of messages in groups of ranks. Rates are per rank. All groups send at once, except for `pair`.
 struct LinkTimes {
   MessageTime pair;        // two ranks send to each other, and all others are idle
   MessageTime exchange;    // every rank sends to the next rank of its group
@@ -27,8 +27,8 @@ struct Links {
 
 // Returns the mesh to measure: the axes "nodes" and "ranks". Throws Error if the nodes have different numbers of ranks.
 MeshLayout layout_of_links(const WorkerEnvironment&, Device);
-// mesh: with the axes of layout_of_links(). seconds: of each of several rounds, for each kind and size of messages.
-// Collective.
+// Requires a mesh with the axes of layout_of_links(). seconds: duration of one round; each kind and size of message
+// takes several rounds. Collective.
 Links measure_links(const ExecContext&, Mesh& mesh, double seconds = kMessageSeconds);
 
 // Writes the measured links to `rates` and leaves the other rates.

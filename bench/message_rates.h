@@ -38,7 +38,7 @@ inline constexpr double kMessageSeconds = 0.1;  // target seconds of a round of 
 // Measures the mean time of an all-gather and a reduce-scatter, as a function of the bytes that each rank passes on.
 MessageTime measure_collective_time(const ExecContext&, Communicator& group, Communicator& host,
                                     double seconds = kMessageSeconds);
-// Measures an all-reduce in f32, as a function of the bytes that each rank passes on: twice the share of the others.
+// Measures an all-reduce in f32, as a function of the bytes that each rank passes on: 2 (n - 1) / n of the tensor.
 MessageTime measure_all_reduce_time(const ExecContext&, Communicator& group, Communicator& host,
                                     double seconds = kMessageSeconds);
 // Measures a ring exchange, in which each rank sends to the next rank and receives from the previous one, as a function

@@ -51,10 +51,11 @@ std::string write_corpus(const Config& c) {
 }
 
 Config given_sizes(Config c) {
-  if (c.train.micro_batch == kAutoMicroBatch || c.train.mlp_chunk == kAutoMlpChunk)
+  if (c.train.micro_batch == kAutoMicroBatch || c.train.mlp_chunk == kAutoMlpChunk ||
+      c.train.sequence_chunk == kAutoSequenceChunk)
     fail(
-        "train.micro_batch and train.mlp_chunk: auto is chosen only when a run begins. Give a benchmark the numbers "
-        "that `ringmaster plan` shows");
+        "train.micro_batch, .mlp_chunk and .sequence_chunk: auto is chosen only when a run begins. Give a benchmark "
+        "the numbers that `ringmaster plan` shows");
   c.train.batch_sizes.clear();                            // measures the largest batch size
   c.model = with_attention_at(c.model, kAfterAllTokens);  // measures the attention of the last steps
   return c;

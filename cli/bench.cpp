@@ -16,7 +16,13 @@ void BenchConfig::add_to(Command command) {
   command.add_option("overrides", overrides, "Settings to change, such as section.key=value");
 }
 
-Config BenchConfig::load() const { return load_settings(file, overrides); }
+// A benchmark runs the layout that it is given: only `train` chooses one.
+Config BenchConfig::load() const {
+  Config c = load_settings(file, overrides);
+  c.parallel = without_auto(c.parallel);
+  c.parallel.chosen.clear();
+  return c;
+}
 
 std::string BenchConfig::name() const { return std::filesystem::path(file).stem().string(); }
 

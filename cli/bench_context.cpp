@@ -49,6 +49,8 @@ void fill_in(ContextArguments& a, int ranks, Backend backend) {
   if (a.kv_heads == 0) a.kv_heads = a.grid.heads;
   if (a.grid.heads % a.kv_heads)
     fail("--heads: expected a multiple of the ", a.kv_heads, " KV heads, got ", a.grid.heads);
+  if (const std::int64_t here = a.grid.parallel.cp_ranks_per_node; here > 0 && ranks % here)
+    fail("--ranks-per-node: expected a divisor of the ", ranks, " ranks, or 0, got ", here);
   if (a.grid.head_dim % 8) fail("--head-dim: expected a multiple of 8, got ", a.grid.head_dim);
   const bool divides = a.kv_heads % ranks == 0, exact = a.messages == "exact";
   if (a.schedules.empty()) {
@@ -130,8 +132,8 @@ void print(const ContextTiming& t) {
 }
 
 constexpr const char* kContextColumns =
-    "ranks,device,deterministic,kind,heads,kv_heads,head_dim,layout,prefetch,message_bytes,messages,tokens,schedule,"
-    "forward_ms,"
+    "ranks,device,deterministic,kind,heads,kv_heads,head_dim,layout,prefetch,message_bytes,ranks_per_node,messages,"
+    "tokens,schedule,forward_ms,"
     "forward_tflops,forward_alone,both_ms,both_tflops,"
     "both_alone,compute_ms,transfer_ms,waited_ms,hidden,slowdown,extra_mb,sent_mb";
 
@@ -140,11 +142,12 @@ void write(CsvFile& csv, const ContextArguments& a, const ContextGrid& g, int ra
   const double forward = t.forward_flops / t.forward_seconds, both = t.both_flops / t.both_seconds;
   csv.add(str(ranks, ',', ctx.stream.impl().device_name(), ',', a.deterministic, ',', a.kind, ',', g.heads, ',',
               g.kv_heads, ',', g.head_dim, ',', a.layout, ',', g.parallel.cp_prefetch, ',', g.parallel.cp_message_bytes,
-              ',', a.messages, ',', t.length, ',', t.schedule, ',', 1e3 * t.forward_seconds, ',', 1e-12 * forward, ',',
-              share(forward, t.forward_alone, ""), ',', 1e3 * t.both_seconds, ',', 1e-12 * both, ',',
-              share(both, t.both_alone, ""), ',', 1e3 * t.computing_seconds, ',', 1e3 * t.transfer_seconds, ',',
-              1e3 * t.waited_seconds, ',', t.hidden_share(), ',', t.slowdown(), ',',
-              1e-6 * static_cast<double>(t.extra_bytes), ',', 1e-6 * static_cast<double>(t.sent_bytes)));
+              ',', g.parallel.cp_ranks_per_node, ',', a.messages, ',', t.length, ',', t.schedule, ',',
+              1e3 * t.forward_seconds, ',', 1e-12 * forward, ',', share(forward, t.forward_alone, ""), ',',
+              1e3 * t.both_seconds, ',', 1e-12 * both, ',', share(both, t.both_alone, ""), ',',
+              1e3 * t.computing_seconds, ',', 1e3 * t.transfer_seconds, ',', 1e3 * t.waited_seconds, ',',
+              t.hidden_share(), ',', t.slowdown(), ',', 1e-6 * static_cast<double>(t.extra_bytes), ',',
+              1e-6 * static_cast<double>(t.sent_bytes)));
 }
 
 // Returns the path, with length and schedule added to the file name if there are several lengths or schedules.
@@ -228,6 +231,11 @@ void add_bench_context(Command bench) {
   cmd.add_number("--prefetch", a->grid.parallel.cp_prefetch, "Parts that the ring fetches ahead", 0, 64);
   cmd.add_number("--message-bytes", a->grid.parallel.cp_message_bytes, "Largest message of the ring", 1 << 20,
                  std::int64_t{1} << 40);
+  cmd.add_number(
+         "--ranks-per-node", a->grid.parallel.cp_ranks_per_node,
+         "Ring: ranks on each node, as parallel.cp_ranks_per_node; all ranks: a ring of one level; 0: as placed", 0,
+         kMaxProcesses)
+      .show_default();
   cmd.add_option("--messages", a->messages, "Types of messages of ring and gather, as parallel.cp_messages")
       .one_of({"exact", "bf16", "fp8"})
       .show_default();

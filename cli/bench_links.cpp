@@ -21,7 +21,7 @@ struct LinksArguments {
   double seconds = kMessageSeconds;
 };
 
-// Returns the rates to complete: those in the file, or the shipped table of this device.
+// Returns the rates to complete: the rates in the file, or the shipped table of this device.
 DeviceRates rates_before(const std::string& file, const Config& c, const ExecContext& ctx) {
   DeviceRates rates = rates_to_update(file, calibrated_device(ctx));
   if (!rates.device.empty()) return rates;

@@ -21,6 +21,7 @@
 #include "data/output_file.h"
 #include "engine/attention_advice.h"
 #include "engine/devices.h"
+#include "engine/layout_choice.h"
 #include "engine/layouts.h"
 #include "engine/resolve.h"
 #include "inspect/memory_picture.h"
@@ -31,7 +32,7 @@ namespace ring {
 namespace {
 
 constexpr int kMaxPlannedRanks = 65536;
-// Number of layouts that a plan of several nodes shows at least; with --rows more.
+// On several nodes, a plan ends once this many layouts fit, or --rows layouts if that is more.
 constexpr std::size_t kLayoutsOfNodes = 8;
 
 struct PlanArguments {
@@ -42,8 +43,9 @@ struct PlanArguments {
   std::vector<std::int64_t> contexts;
   std::uint64_t memory = 0, host = 0;
   int rows = 5;
-  bool longest = false, advise = false, all_layouts = false;
-  bool asks_for_gpus = false;  // true if --gpus, --nodes or --memory is given
+  bool longest = false, advise = false, all_layouts = false, bytes_per_rank = false;
+  std::vector<std::int64_t> ranks = {1, 8, 256, 262144};  // of cp, for --bytes-per-rank
+  bool asks_for_gpus = false;                             // true if --gpus, --nodes or --memory is given
 
   // Returns the numbers of devices to plan.
   std::vector<WorldSize> worlds() const {
@@ -57,9 +59,11 @@ struct PlanArguments {
 
 // Throws Error if the numbers of nodes and GPUs make no sense. gpus_given: true if the command line has --gpus.
 void check_node_options(const PlanArguments& a, bool gpus_given, bool per_node_given) {
+  if (a.bytes_per_rank && (gpus_given || !a.nodes.empty()))
+    fail("plan: --bytes-per-rank counts for --ranks ranks of cp. Leave out ", gpus_given ? "--gpus" : "--nodes");
   if (!a.nodes.empty() && gpus_given)
     fail("plan: --gpus and --nodes exclude each other. Give --nodes N --gpus-per-node G, or only --gpus");
-  if (a.nodes.empty() && (per_node_given || !a.node_link.empty()))
+  if (a.nodes.empty() && ((per_node_given && !a.bytes_per_rank) || !a.node_link.empty()))
     fail("plan: ", per_node_given ? "--gpus-per-node" : "--node-link", " needs the number of nodes. Add --nodes N");
   for (const int n : a.nodes)
     if (std::int64_t{n} * a.per_node > kMaxPlannedRanks)
@@ -135,6 +139,7 @@ FixedDegrees fixed_degrees(const PlanArguments& a, const ParallelConfig& c) {
   const ParallelConfig open;
   FixedDegrees fixed;
   if (a.all_layouts) return fixed;
+  if (c.is_automatic() || !c.chosen.empty()) return given_degrees(c);
   if (c.dp != 0) fixed.dp = c.dp;
   if (c.cp == 0) fixed.dp = std::max<std::int64_t>(1, c.dp);  // cp gets the remaining devices
   if (c.cp != 0 && (c.cp != open.cp || named("cp"))) fixed.cp = c.cp;
@@ -159,7 +164,7 @@ PlanRequest question_of(const PlanArguments& a, Config c) {
   const ParallelConfig given = std::exchange(c.parallel, {});
   PlanRequest q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
-  q.config.parallel = given;  // the search replaces the degrees that are not fixed
+  q.config.parallel = without_auto(given);  // the search replaces the degrees that are not fixed
   if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
   if (a.several_nodes()) q.max_layouts = std::max(kLayoutsOfNodes, static_cast<std::size_t>(a.rows));
   return q;
@@ -265,7 +270,7 @@ void print_rates(const PlanArguments& a, const PlanRequest& q, bool gpu_by_defau
   constexpr int kGpusOfAMachine = 8;
   const int max = std::ranges::max(a.worlds(), {}, &WorldSize::ranks);
   print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
-  if (q.fixed.any())
+  if (q.fixed.any() && !a.bytes_per_rank)
     print_format("only layouts with %s are planned because the settings give these; --all-layouts plans all\n",
                  q.fixed.text().c_str());
   if (q.config.train.recompute != RecomputeChoice::automatic)
@@ -313,6 +318,14 @@ void print_best(const PlanArguments& a, const PlanRequest& q, const PlannedStep&
   if (!a.svg.empty()) write_svg("--svg", a.svg, memory_picture(best));
 }
 
+void print_bytes_per_rank(const PlanArguments& a, PlanRequest q, const std::vector<std::int64_t>& contexts) {
+  q.world.per_node = a.per_node;
+  for (const std::int64_t context : contexts) {
+    q.config.model.context = context;
+    print_sent(count_sent_bytes(q, a.ranks), a.per_node);
+  }
+}
+
 void run_plan(const PlanArguments& a) {
   const StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
@@ -324,6 +337,7 @@ void run_plan(const PlanArguments& a) {
   print_rates(a, q, takes_rates_of_gpu(a, settings));
   std::optional<PlannedStep> best;
   const std::vector<std::int64_t> contexts = a.contexts.empty() ? std::vector{q.config.model.context} : a.contexts;
+  if (a.bytes_per_rank) return print_bytes_per_rank(a, q, contexts);
   for (const WorldSize& world : a.worlds())
     for (const std::int64_t context : contexts) {
       if (best && signal.requested()) break;
@@ -345,6 +359,16 @@ void run_plan(const PlanArguments& a) {
 void plan(const PlanArguments& a) try { run_plan(a); } catch (const PlanStopped&) {
   print_format("incomplete: interrupted\n");
   throw ExitCode(kExitError);
+}
+
+void add_bytes_options(const Command& cmd, PlanArguments& a) {
+  cmd.add_flag("--bytes-per-rank", a.bytes_per_rank,
+               "Print the bytes that a rank sends in a step as parallel.cp grows, instead of layouts; a rank keeps its "
+               "tokens (model.context / parallel.cp)");
+  cmd.add_number("--ranks", a.ranks, "Numbers of ranks of cp for --bytes-per-rank, with commas", 1, 1 << 20)
+      .show_default()
+      .takes_one_word()
+      .needs("--bytes-per-rank");
 }
 
 }  // namespace
@@ -386,6 +410,7 @@ void add_plan_command(Command app) {
                "Find the longest context that fits with one sequence at a time, and show its layout and memory");
   cmd.add_flag("--advise", a->advise,
                "Compare the kinds of attention, including those that select blocks, and print settings per context");
+  add_bytes_options(cmd, *a);
   cmd.add_flag("--all-layouts", a->all_layouts,
                "Plan all layouts, even if the settings give parallel.dp, cp, tp or zero");
   cmd.add_option("--svg", a->svg, "Draw the memory of the fastest layout's step to this file");

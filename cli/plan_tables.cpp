@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/print.h"
+#include "core/counted.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
 #include "core/joined.h"
@@ -205,7 +206,8 @@ void print_settings(const PlannedStep& p, const char* which) {
   const std::string host =
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
   const std::int64_t tokens = p.config.train.mlp_chunk;
-  const std::string chunk = tokens ? str(", mlp_chunk: ", tokens) : "";
+  const std::string chunk = str(tokens ? str(", mlp_chunk: ", tokens) : "",
+                                plan.in_chunks ? str(", sequence_chunk: ", p.config.train.sequence_chunk) : "");
   print_format("    train: {micro_batch: %lld, recompute: %s%s%s}\n", static_cast<long long>(plan.micro_batch),
                choice_text(p.config, "train.recompute").c_str(), chunk.c_str(), host.c_str());
   if (p.config.optimizer.offload != StateOffload::none)
@@ -216,6 +218,40 @@ void print_settings(const PlannedStep& p, const char* which) {
 void print_planned(const PlannedStep& p) {
   print_settings(p, "fastest");
   print_blocks(p);
+}
+
+void print_sent(const SentTable& table, std::int64_t ranks_of_node) {
+  const PlannedStep& step = table.step;
+  const ParallelPlan plan = plan_of(step.config, step.world);
+  double largest = 0;
+  for (const SentRow& row : table.rows) largest = std::max(largest, row.sent.all());
+  const MemoryUnit unit = unit_of(static_cast<std::size_t>(largest));
+  print_format(
+      "\n%s that a rank sends in a step, with %lld tokens of each sequence per rank of cp: dp %d, tp %d, zero %lld,\n"
+      "%lld ranks on a node, %s of %s, recompute %s\n\n",
+      unit.name, static_cast<long long>(table.rank_tokens), plan.dp, plan.tp, static_cast<long long>(plan.config.zero),
+      static_cast<long long>(ranks_of_node), counted(plan.micro_batches, "micro-batch").c_str(),
+      counted(plan.micro_batch, "sequence").c_str(), ways_text(step.activations.plan).c_str());
+  print_format("%9s %15s %12s %12s %12s %12s %12s %12s %12s\n", "cp", "context", "attention", "weights", "gradients",
+               "tensor", "in all", "bytes/token", "other nodes");
+  for (const SentRow& row : table.rows) {
+    print_format("%9lld %15lld ", static_cast<long long>(row.cp), static_cast<long long>(row.context));
+    if (!row.error.empty()) {
+      print_format("%s\n", row.error.c_str());
+      continue;
+    }
+    for (const double bytes : {row.sent.context, row.sent.gathers, row.sent.reductions, row.sent.tensor})
+      print_format("%12.4g ", bytes / unit.bytes);
+    print_format("%12.4g %12.4g %12.4g%s\n", row.sent.all() / unit.bytes,
+                 row.sent.all() / static_cast<double>(table.step_tokens), row.sent.between_nodes / unit.bytes,
+                 row.upper_bound ? " <" : "");
+  }
+  print_format(
+      "\nattention: keys, values and their gradients to other ranks of cp; weights: gathered by parallel.zero;\n"
+      "gradients: their sums, and small sums such as the loss; tensor: messages of tp; bytes/token: for each token of\n"
+      "the rank; other nodes: part of all that leaves the node. The rank that sends the most counts.\n");
+  if (std::ranges::any_of(table.rows, &SentRow::upper_bound))
+    print_format("<: upper bound, extrapolated from fewer ranks, because attention may not reach all ranks\n");
 }
 
 }  // namespace ring

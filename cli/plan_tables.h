@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/layouts.h"
+#include "engine/sent_bytes.h"
 
 namespace ring {
 
@@ -27,5 +28,8 @@ std::string choice_text(Config, const std::string& key);
 void print_settings(const PlannedStep&, const char* which);
 // Prints the layout as settings, and what the layout's blocks save, recompute and offload.
 void print_planned(const PlannedStep&);
+
+// Prints the bytes that a rank sends in a step, by number of ranks of cp.
+void print_sent(const SentTable&, std::int64_t ranks_of_node);
 
 }  // namespace ring

@@ -11,6 +11,7 @@
 #include "core/standard_streams.h"
 #include "core/stop_signal.h"
 #include "engine/devices.h"
+#include "engine/layout_choice.h"
 #include "engine/origin.h"
 #include "engine/run_directory.h"
 #include "evaluate/session.h"
@@ -77,7 +78,7 @@ void run_train(const TrainingArguments& a) {
       .fresh = a.fresh && !goes_on, .fit = a.fit, .allow_changes = a.allow_changes, .restarts = env.restarts};
   if (a.nvtx) options.observer = make_range_observer();  // comes first, because it fails if ranges are not available
   const bool leads = env.rank == 0;
-  const Config config = settings_to_train(a.config, a.overrides, leads);
+  Config config = settings_to_train(a.config, a.overrides, leads);
   own_status().start.mark_reached(StartStage::running);
   StopSignal signal(leads);  // blocks signals, so it must be created before any thread
   std::optional<Injection> injection;
@@ -87,6 +88,7 @@ void run_train(const TrainingArguments& a) {
                                                         {"--allow-changes", a.allow_changes ? "given" : "not given"},
                                                         {"--inject", a.faults.empty() ? "not given" : a.faults},
                                                         {"--preflight", a.preflight ? "given" : "not given"}});
+  choose_layout(config, *mesh, options.fresh);
   check_nodes(config.run.path(), env.nodes, *mesh);
   if (leads && env.restarts == 0 && env.world == env.nodes * env.local_world) warn_of_nodes(config, env.local_world);
   if (a.preflight) run_preflight(context_of(config, *mesh), *mesh);

@@ -21,13 +21,13 @@ struct FakeTransfer {
   int nodes = 1;          // nodes on which the group has ranks
   int ranks_on_node = 1;  // the most ranks that the group has on one node
   int ranks_of_node = 1;  // ranks of the whole run on one node, which share the node's link
-  // Exchanges only: bytes to other nodes, or from other nodes if these are more. Mean over the ranks of a node, which
-  // send with the same ring distance.
+  // Exchanges only: the larger of the bytes to and from other nodes. Mean over a node's ranks, if all send over the
+  // same ring distance.
   double bytes_between_nodes = 0;
 };
 using TransferObserver = std::function<void(const FakeTransfer&)>;
 
-// Where the ranks of a fake group are.
+// Assigns the ranks of a fake group to nodes.
 struct FakePlacement {
   std::vector<int> nodes = {};  // the node of each rank of the group; empty: all on one node
   int ranks_of_node = 1;        // ranks of the whole run on one node

@@ -135,7 +135,9 @@ void add_field(std::vector<Field>& fields, Field field) {
 }
 
 void add_word(Node& integer, const Word& word) {
-  RING_CHECK(integer.kind == Kind::integer, "'", word.name, "' can stand only for the value of an integer field");
+  if (integer.kind == Kind::section) return integer.choices.push_back(word.name);
+  RING_CHECK(integer.kind == Kind::integer, "'", word.name,
+             "' can stand only for the value of an integer field or a section");
   integer.choices.push_back(word.name);
   integer.get = [word, get = integer.get]() -> Value {
     const Value value = get();

@@ -135,7 +135,8 @@ struct DocsPage {
 };
 inline DocsPage docs_page(const char* link) { return {link}; }
 
-// A word for one value of an integer. No check applies to that value.
+// A word for one value of an integer. No check applies to that value. On a section, `value` is not used: given in place
+// of the section, the word sets all integers of the section that have this word.
 struct Word {
   std::string name;
   std::int64_t value;

@@ -13,6 +13,7 @@
 #include "core/counted.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
+#include "core/joined.h"
 #include "core/setting_problem.h"
 #include "core/text_file.h"
 #include "core/utf8_text.h"
@@ -109,6 +110,11 @@ bool has_unit(const Field& field, const YamlNode& yaml) {
                        std::isalpha(static_cast<unsigned char>(yaml.text.back()));
   return letters && std::ranges::any_of(field.checks, is_byte_range) &&
          std::ranges::count(field.node.choices, yaml.text) == 0;
+}
+
+// Returns true if the value is a word that the node allows, such as `auto` for an integer.
+bool is_word_of(const Node& node, const YamlNode& yaml) {
+  return yaml.type == YamlNode::Type::scalar && !yaml.quoted && std::ranges::count(node.choices, yaml.text) > 0;
 }
 
 class Loader {
@@ -265,9 +271,17 @@ void Loader::apply(const Node& node, const YamlNode& yaml, const std::string& ke
 void Loader::apply_section(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin) {
   if (!key.empty()) origins_[key] = origin;
   if (yaml.type == YamlNode::Type::null) return;
+  if (is_word_of(node, yaml)) {
+    for (const Field& field : node.fields)
+      if (field.node.kind == Kind::integer && is_word_of(field.node, yaml))
+        apply_field(field, yaml, join(key, field.name), origin);
+    return;
+  }
   if (yaml.type != YamlNode::Type::map) {
+    const std::string words = node.choices.empty() ? "" : joined(node.choices, ", ") + " or ";
     return problem(origin, key,
-                   "expected a section of `key: value`, got " + yaml.describe() + hint_at_equals(yaml.text) +
+                   "expected " + words + "a section of `key: value`, got " + yaml.describe() +
+                       hint_at_equals(yaml.text) +
                        (key.empty() ? "" : "; set one of its keys, such as " + first_key(node, key)));
   }
   std::map<std::string, int> seen;

@@ -88,8 +88,8 @@ void memory_fields(TrainConfig& c, Fields& f) {
     "tokens that an MLP processes at a time; 0 = all; auto = all if that fits, else the fastest",
     in_range(0, kMaxTokensAtOnce), word("auto", kAutoMlpChunk), docs_page("memory.md#settings-that-matter"));
   f("sequence_chunk", c.sequence_chunk,
-    "tokens of a sequence computed at a time, for constant memory; 0 = the whole sequence",
-    in_range(0, kMaxTokensAtOnce), docs_page("memory.md#sequences-in-chunks"));
+    "tokens of a sequence computed at a time; 0 = all; auto = all if that fits, else the most that fit",
+    in_range(0, kMaxTokensAtOnce), word("auto", kAutoSequenceChunk), docs_page("memory.md#sequences-in-chunks"));
   f("activation_offload", c.activation_offload,
     "keep saved activations in host memory: true = of all blocks, auto = where it is faster",
     choices<Switch>({{"auto", Switch::automatic}, {"true", Switch::on}, {"false", Switch::off}}),
@@ -170,7 +170,8 @@ void Config::fields(Fields& f) {
   f("optimizer", optimizer, "how gradients update the weights");
   f("schedule", schedule, "the learning-rate schedule");
   f("checkpoint", checkpoint, "when the training state is saved");
-  f("parallel", parallel, "how the processes of `ringmaster launch` share the work");
+  f("parallel", parallel, "how the processes of `ringmaster launch` share the work; `auto` chooses cp, tp and zero",
+    word("auto", kAutoDegree));
 }
 
 namespace {
@@ -205,7 +206,7 @@ void validate_context(const Config& c, std::vector<SettingProblem>& errors) {
 }
 
 void validate_watch(const Config& c, std::vector<SettingProblem>& errors) {
-  if (c.train.diagnostics_interval && c.train.sequence_chunk && c.train.sequence_chunk < c.model.context)
+  if (c.train.diagnostics_interval && c.train.sequence_chunk > 0 && c.train.sequence_chunk < c.model.context)
     errors.push_back(
         "train.diagnostics_interval: measures attention over whole sequences, but train.sequence_chunk computes them "
         "in chunks. Set one of them to 0");
@@ -247,7 +248,7 @@ void validate_parameters(const Config& c, std::vector<SettingProblem>& errors) {
   named.vocab_size = 1;
   const std::unique_ptr<Model> model = make_model(named);
   bind_groups(c.optimizer, model->parameters(), errors);
-  bind_linears(*model, linears_of(c.train), narrow<int>(c.parallel.tp), errors);
+  bind_linears(*model, linears_of(c.train), narrow<int>(std::max<std::int64_t>(1, c.parallel.tp)), errors);
 }
 
 }  // namespace
@@ -371,7 +372,8 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.cp_prefetch",
                                                 "parallel.cp_message_bytes",
                                                 "parallel.cp_ranks_per_node",
-                                                "parallel.zero"};
+                                                "parallel.zero",
+                                                "parallel.chosen"};
   return keys;
 }
 

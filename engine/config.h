@@ -20,9 +20,10 @@ inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 53;
 // Maximum number of tokens of one kernel call: kernels index tokens with 32 bits.
 inline constexpr std::int64_t kMaxTokensAtOnce = (std::int64_t{1} << 31) - 1;
 
-// Values that represent train.micro_batch: auto and train.mlp_chunk: auto.
+// Values that represent train.micro_batch: auto, train.mlp_chunk: auto and train.sequence_chunk: auto.
 inline constexpr std::int64_t kAutoMicroBatch = -1;
 inline constexpr std::int64_t kAutoMlpChunk = -1;
+inline constexpr std::int64_t kAutoSequenceChunk = -1;
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 enum class PrecisionChoice : std::uint8_t { automatic, bf16, fp32, tf32 };

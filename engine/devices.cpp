@@ -44,10 +44,11 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
 }
 
 // Returns the batch sizes of the run. If train.micro_batch is not chosen yet, the micro-batch is 0, which means a
-// replica's whole share of the batch, or, for sequences in chunks, 1.
+// replica's whole share of the batch, or, for sequences in chunks, 1. If train.sequence_chunk is not chosen yet,
+// sequences are whole.
 BatchSize batch_size(const Config& c) {
   BatchSize b{c.train.batch_size, std::max(c.train.micro_batch, std::int64_t{0}), {}};
-  b.sequence_chunk = c.train.sequence_chunk < c.model.context ? c.train.sequence_chunk : 0;
+  if (c.train.sequence_chunk < c.model.context) b.sequence_chunk = std::max(c.train.sequence_chunk, std::int64_t{0});
   if (b.sequence_chunk && b.micro_batch == 0) b.micro_batch = 1;
   for (const TokenChange& change : c.train.batch_sizes)
     if (const auto sequences = static_cast<std::int64_t>(change.value); sequences != b.sequences)
@@ -73,13 +74,15 @@ static ParallelPlan degrees_of(const Config& c, int world) try {
 // instead of 0.4 s, and shut it down 1.3 s later.
 static void ask_for_queues(const ParallelConfig& p) {
   constexpr int kDefault = 8, kMost = 32;
-  const int copying = (p.cp > 1 ? p.cp : 0) + (p.tp > 1 ? p.tp : 0);
+  const int open = p.is_automatic() ? kMost : 0;
+  const int copying = open + (p.cp > 1 ? p.cp : 0) + (p.tp > 1 ? p.tp : 0);
   const int queues = std::min(kDefault + 2 * copying, kMost);
   if (copying > 0) setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues).c_str(), 0);
 }
 
 std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& extra_facts) {
   return join_mesh(c, extra_facts, [&](const WorkerEnvironment& env, Device device) {
+    if (c.parallel.is_open(env.world)) return MeshLayout{.axes = {{kAxisBeforeChoice, env.world}}, .device = device};
     return mesh_layout(degrees_of(c, env.world), device);
   });
 }

@@ -19,10 +19,13 @@ Device worker_device(const Config&, const WorkerEnvironment&);
 BatchSize batch_size(const Config&);
 // Returns the layout of a run over `world` processes; see make_plan().
 ParallelPlan plan_of(const Config&, int world);
+// Axis of all ranks in the mesh of a run whose layout is not chosen yet (engine/layout_choice.h).
+inline constexpr const char* kAxisBeforeChoice = "all";
 // Connects to the other processes that a launcher started, or returns the mesh of a single process. Throws Error if the
-// processes differ in settings, program, device or `extra_facts` (such as command-line options). Collective.
+// processes differ in settings, program, device or `extra_facts` (such as command-line options). If the layout is still
+// open (ParallelConfig::is_open), all ranks form one axis, and choose_layout() must follow. Collective.
 std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& extra_facts = {});
-// Same, with the axes that `layout_of` returns instead of those of the settings.
+// Same, with the axes that `layout_of` returns instead of the axes of the settings.
 using LayoutOfMesh = std::function<MeshLayout(const WorkerEnvironment&, Device)>;
 std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& extra_facts, const LayoutOfMesh& layout_of);
 

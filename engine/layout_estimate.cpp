@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-constexpr double kGoodTokens = 8192;  // with so many tokens at a time, GEMMs are efficient
+constexpr double kGoodTokens = 8192;  // with this many tokens at a time, GEMMs are efficient
 constexpr double kStateBytes = 12;    // master weights and two moments, in f32
 constexpr double kGradientBytes = 4;
 constexpr double kBackwardShare = 2.0 / 3;  // of a step's FLOPs; recomputing the forward costs half of that again
@@ -35,7 +35,8 @@ struct Estimate {
   double seconds = 0;
 };
 
-// Estimates one layout, per rank. Amounts of a step are those of its first micro-batch, times the micro-batches.
+// Estimates one layout, per rank. Amounts of a step are the amounts of its first micro-batch, times the number of
+// micro-batches.
 class Estimator {
  public:
   Estimator(const PlanRequest& q, const ModelCost& cost)
@@ -78,7 +79,7 @@ class Estimator {
   }
 
   // Keys and values in forward and backward, and their gradients in f32. With two levels, a node receives the keys of
-  // each other node once; with one level, every message of a rank alone on its node is one between nodes.
+  // each other node once; with one level, every message of a rank that is alone on its node goes between nodes.
   double ring_seconds() const {
     if (p_.cp == 1) return 0;
     const FakeTransfer placed = placement_of_group(static_cast<int>(p_.cp), static_cast<int>(p_.tp), q_.world);
@@ -122,7 +123,7 @@ class Estimator {
   const ModelConfig& m_;
   const ParallelConfig& p_;
   const ComputeRates& rates_;
-  double micro_ = 1, batches_ = 1, tokens_ = 1, element_ = 2;  // tokens_: of one rank in a micro-batch
+  double micro_ = 1, batches_ = 1, tokens_ = 1, element_ = 2;  // tokens_: tokens of one rank in a micro-batch
 };
 
 }  // namespace

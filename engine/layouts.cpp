@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 #include <tuple>
+#include <utility>
 
 #include "core/checked.h"
 #include "core/joined.h"
@@ -28,30 +30,22 @@ std::vector<std::int64_t> degrees(const std::optional<std::int64_t>& fixed, std:
   return all;
 }
 
-// Returns true if groups of so many adjacent ranks share nodes evenly or fill whole nodes.
+// Returns true if groups of `ranks` adjacent ranks share nodes evenly or fill whole nodes.
 bool fits_nodes(std::int64_t ranks, const WorldSize& world) {
   return world.nodes() == 1 || world.per_node % ranks == 0 || ranks % world.per_node == 0;
 }
 
-// Returns true if the search on several nodes considers the layout: the batch and the model can be divided, and ranks
-// that communicate most are on the same node. Other layouts of one node are tried, so that their error can be shown.
+// Returns true if a search on several nodes or with max_layouts considers the layout: the batch and the model can be
+// divided, and ranks that communicate most are on the same node. Other layouts of one node are tried, so that their
+// error can be shown.
 bool is_promising(const PlanRequest& q, std::int64_t dp, std::int64_t cp, std::int64_t tp) {
   const WorldSize& world = q.world;
   const FixedDegrees& fixed = q.fixed;
-  if (world.nodes() == 1 || (fixed.dp && fixed.cp && fixed.tp)) return true;
+  if ((world.nodes() == 1 && q.max_layouts == 0) || (fixed.dp && fixed.cp && fixed.tp)) return true;
   const std::vector<std::int64_t> slices = possible_slices(q.config.model.resolved());
   return q.config.train.batch_size % dp == 0 && q.config.model.context / cp >= tp &&
          std::ranges::count(slices, tp) > 0 && (fixed.tp || fits_nodes(tp, world)) &&
          (fixed.cp || fits_nodes(tp * cp, world));
-}
-
-// Returns the ranks of cp on each node of a ring of two levels; 0 if the ring has one level.
-std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int64_t tp) {
-  const ParallelConfig& c = q.config.parallel;
-  const std::int64_t here = q.world.per_node / tp;
-  const bool ring = c.cp_schedule == ContextSchedule::automatic || c.cp_schedule == ContextSchedule::ring;
-  if (c.cp_ranks_per_node > 0 || q.world.nodes() == 1 || !ring) return c.cp_ranks_per_node;
-  return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
 }
 
 // Returns all layouts with the fixed degrees, each with every ZeRO stage that saves memory.
@@ -186,19 +180,39 @@ std::string no_layout(const PlanRequest& q) {
 
 }  // namespace
 
+std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int64_t tp) {
+  const ParallelConfig& c = q.config.parallel;
+  const std::int64_t here = q.world.per_node / tp;
+  const bool ring = c.cp_schedule == ContextSchedule::automatic || c.cp_schedule == ContextSchedule::ring;
+  if (c.cp_ranks_per_node > 0 || q.world.nodes() == 1 || !ring) return c.cp_ranks_per_node;
+  return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
+}
+
+// Layouts that share a sequence most come first, since the estimates found none that fits.
+static void sort_by_room(std::span<PlanRequest> layouts) {
+  std::ranges::stable_sort(layouts, std::greater{}, [](const PlanRequest& q) {
+    const ParallelConfig& p = q.config.parallel;
+    return std::tuple(p.cp * p.tp, p.zero, p.dp);
+  });
+}
+
 Layouts try_layouts(const PlanRequest& request, const PlanProgress& progress) {
+  const std::size_t max = request.max_layouts;
   Layouts all;
   std::vector<PlanRequest> layouts = layouts_of(request);
   if (request.max_layouts > 0) sort_by_estimate(layouts);
   all.count = layouts.size();
   if (layouts.empty()) all.error = no_layout(request);
-  for (const PlanRequest& q : layouts) try {
-      if (const std::size_t max = request.max_layouts;
-          max > 0 && (all.fit.size() >= max || all.fit.size() + all.too_large.size() >= 3 * max)) {
+  bool by_room = false;
+  for (std::size_t i = 0; i < layouts.size(); ++i) try {
+      const bool many = max > 0 && all.fit.size() + all.too_large.size() >= 3 * max;
+      if (max > 0 && (all.fit.size() >= max || (many && !all.fit.empty()))) {
         all.slower = layouts.size() - all.tried;
         all.count = all.tried;
         break;
       }
+      if (many && !std::exchange(by_room, true)) sort_by_room(std::span(layouts).subspan(i));
+      const PlanRequest& q = layouts[i];
       const auto best = std::ranges::min_element(all.fit, {}, &PlannedStep::seconds);
       if (progress) progress(all.tried, all.count, best == all.fit.end() ? nullptr : &*best);
       LayoutResult tried = try_layout(q);

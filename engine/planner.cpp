@@ -37,6 +37,10 @@ std::optional<PlannedStep> plan_one(const PlanRequest& q, std::size_t& min_bytes
 
 constexpr std::int64_t kMaxChunks = 32;
 
+// Values of train.sequence_chunk that auto considers. Larger chunks gain nothing, and small ones make attention and
+// GEMMs less efficient.
+constexpr std::int64_t kMaxSequenceChunk = std::int64_t{1} << 20, kMinSequenceChunk = 4096;
+
 // Returns 0 (all tokens), then decreasing chunk sizes below the number of a rank's tokens. Chunks below a few thousand
 // tokens make GEMMs less efficient. Many chunks of a long sequence save no more memory than a few chunks, and take long
 // to plan.
@@ -44,7 +48,7 @@ std::vector<std::int64_t> mlp_chunks(const PlanRequest& q) {
   const ParallelPlan layout = plan_of(q.config, q.world);
   std::vector<std::int64_t> chunks = {0};
   const std::int64_t all =
-      layout.in_chunks ? layout.cp_layout.tokens_of_rank(0) : layout.micro_batch * q.config.model.context / layout.cp;
+      (layout.in_chunks ? layout.cp_layout.tokens_of_rank(0) : layout.micro_batch * q.config.model.context) / layout.cp;
   for (const std::int64_t tokens : {32768, 16384, 8192, 4096})
     if (tokens < all && (chunks.size() == 1 || all <= kMaxChunks * tokens)) chunks.push_back(tokens);
   return chunks;
@@ -52,6 +56,11 @@ std::vector<std::int64_t> mlp_chunks(const PlanRequest& q) {
 
 PlanRequest with_mlp_chunk(PlanRequest q, std::int64_t tokens) {
   q.config.train.mlp_chunk = tokens;
+  return q;
+}
+
+PlanRequest with_sequence_chunk(PlanRequest q, std::int64_t tokens) {
+  q.config.train.sequence_chunk = tokens;
   return q;
 }
 
@@ -65,6 +74,13 @@ LayoutResult try_step(const PlanRequest& q) {
   return tried;
 }
 
+// Returns true if the step fits with this many tokens of a sequence at a time; nullopt if the layout is invalid.
+std::optional<bool> fits_in_chunks(const PlanRequest& q, std::int64_t tokens) {
+  const LayoutResult tried = try_step(with_sequence_chunk(q, tokens));
+  if (!tried.error.empty()) return {};
+  return tried.step.has_value();
+}
+
 }  // namespace
 
 namespace {
@@ -76,7 +92,7 @@ int busiest_rank(const ParallelPlan& p) {
   return contiguous && p.config.cp_schedule != ContextSchedule::all_to_all ? (p.cp - 1) * p.tp : 0;
 }
 
-// Returns the dry step that determines the time: that of a busiest rank, with the attention settings at the end of
+// Returns the dry step that determines the time: a step of a busiest rank, with the attention settings at the end of
 // training. `largest` determines the memory: it has the largest attention settings that occur during training.
 DryStep timed_step(const Config& c, WorldSize world, const ActivationPlan& plan, const DryStep& largest, int rank) {
   if (attention_change_points(c.model).empty() && rank == 0) return largest;
@@ -111,7 +127,8 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
   DryStep largest;
   const auto placed = [&](const FakeTransfer& t) { return in_large_layout(t, layout, q.world); };
   const std::vector<ScaledStep> steps = scaled_steps(p.config, q.world);
-  // The same number in all small layouts: the last rank of a ring in each, with the same shard of the states.
+  // Used in all small layouts: dp * cp is the same, so in each this rank is the first or the last of a ring as in the
+  // largest layout, with the same shard.
   const int rank = busiest_rank(plan_of(steps.back().config, steps.back().world));
   for (const ScaledStep& small : steps) {
     largest = dry_step(small.config, small.world, p.activations.plan);
@@ -132,6 +149,8 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
 }
 
 std::optional<PlannedStep> plan_step(const PlanRequest& q, std::size_t* min_bytes) {
+  if (q.config.train.sequence_chunk == kAutoSequenceChunk)
+    return plan_step(with_sequence_chunk(q, fit_sequence_chunk(q)), min_bytes);
   std::size_t needed = 0;
   std::optional<PlannedStep> best;
   const bool chooses = q.config.train.mlp_chunk == kAutoMlpChunk;
@@ -175,6 +194,38 @@ StepSizes fit_micro_batch(const PlanRequest& request) {
 std::int64_t fit_mlp_chunk(const PlanRequest& q) {
   const std::optional<PlannedStep> best = plan_step(q);
   return best ? best->config.train.mlp_chunk : mlp_chunks(q).back();
+}
+
+std::int64_t fit_sequence_chunk(PlanRequest q) {
+  if (q.config.train.micro_batch <= 0) q.config.train.micro_batch = 1;
+  if (fits_in_chunks(q, 0).value_or(false) || q.config.train.diagnostics_interval) return 0;
+  std::int64_t smallest = 0;
+  for (std::int64_t tokens = kMaxSequenceChunk; tokens >= kMinSequenceChunk; tokens /= 2) {
+    if (tokens >= q.config.model.context) continue;
+    const std::optional<bool> fits = fits_in_chunks(q, tokens);
+    if (!fits) break;
+    smallest = tokens;
+    if (*fits) break;
+  }
+  return smallest;
+}
+
+StepSizes fit_step_sizes(PlanRequest q) {
+  TrainConfig& t = q.config.train;
+  if (t.sequence_chunk == kAutoSequenceChunk) {
+    t.sequence_chunk = fit_sequence_chunk(q);
+    if (t.sequence_chunk && t.micro_batch == kAutoMicroBatch) t.micro_batch = 1;
+    // One sequence fits, but perhaps not the whole share of the batch.
+    if (!t.sequence_chunk && t.micro_batch == 0 && !fits_in_chunks(q, 0).value_or(false))
+      t.micro_batch = kAutoMicroBatch;
+  }
+  if (t.micro_batch == kAutoMicroBatch) {
+    const StepSizes sizes = fit_micro_batch(q);
+    t.micro_batch = sizes.micro_batch;
+    if (t.mlp_chunk == kAutoMlpChunk) t.mlp_chunk = sizes.mlp_chunk;
+  }
+  if (t.mlp_chunk == kAutoMlpChunk) t.mlp_chunk = fit_mlp_chunk(q);
+  return {t.micro_batch, t.mlp_chunk, t.sequence_chunk};
 }
 
 std::int64_t min_mlp_chunk(const PlanRequest& q) { return mlp_chunks(q).back(); }

@@ -31,9 +31,10 @@ struct PlannedStep {
   const char* limit = "";  // largest part of the step's time: "matrix products", "attention", "memory traffic", ...
 };
 
-// Sizes of one pass: the sequences of a micro-batch, and the tokens of an MLP chunk.
+// Sizes of one pass: the sequences of a micro-batch, the tokens of an MLP chunk, and the tokens of a sequence that are
+// computed at a time, 0 for all.
 struct StepSizes {
-  std::int64_t micro_batch = 0, mlp_chunk = 0;
+  std::int64_t micro_batch = 0, mlp_chunk = 0, sequence_chunk = 0;
 };
 
 // Degrees that a layout search must keep; it may choose the other degrees.
@@ -49,8 +50,8 @@ struct PlanRequest {
   std::size_t budget = 0;  // bytes per device
   DeviceRates rates;
   FixedDegrees fixed = {};
-  // Layouts that are planned, if not 0: those that fit among the ones with the best estimates
-  // (engine/layout_estimate.h).
+  // If not 0, plans the layouts with the best estimates (engine/layout_estimate.h) first, and ends once this many fit,
+  // or once one fits and three times as many were tried.
   std::size_t max_layouts = 0;
   std::function<bool()> stopped = {};  // returns true to end planning with PlanStopped; may be null
 };
@@ -62,9 +63,10 @@ struct PlanStopped {};
 using PlanProgress = std::function<void(std::size_t done, std::size_t all, const PlannedStep* best)>;
 
 // Plans the layout that config.parallel gives. With train.mlp_chunk: auto, all tokens form one chunk if that fits
-// without recomputation; otherwise the fastest chunk size is used, and the largest of equally fast ones. Returns
-// nullopt if the step does not fit into the budget; `min_bytes`, if not null, is then set to the budget that would
-// suffice. Throws Error if the layout is invalid.
+// without recomputation; otherwise the fastest chunk size is used, and the largest of equally fast ones. With
+// train.sequence_chunk: auto, fit_sequence_chunk() chooses the chunk. Returns nullopt if the step does not fit into the
+// budget; `min_bytes`, if not null, is then set to the budget that would suffice. Throws Error if the layout is
+// invalid.
 std::optional<PlannedStep> plan_step(const PlanRequest&, std::size_t* min_bytes = nullptr);
 
 // Predicts the step with this activation plan. config.train.micro_batch and .mlp_chunk must be numbers, not auto.
@@ -84,6 +86,13 @@ LayoutResult try_micro_batches(PlanRequest, std::int64_t dp);
 StepSizes fit_micro_batch(const PlanRequest&);
 // Returns train.mlp_chunk for the given micro-batch; if nothing fits, the chunk size that needs the least memory.
 std::int64_t fit_mlp_chunk(const PlanRequest&);
+// Returns train.sequence_chunk: 0 if one whole sequence fits, otherwise the largest number that fits of 2^20 and the
+// smaller powers of two, down to 4096. If none fits, returns the smallest with a valid layout; 0 if there is none.
+std::int64_t fit_sequence_chunk(PlanRequest);
+// Returns all of train.micro_batch, .mlp_chunk and .sequence_chunk; chooses those that are auto. If sequence_chunk is
+// auto and one whole sequence fits, but not the share of the batch that micro_batch 0 means, also chooses micro_batch.
+// Throws Error as fit_micro_batch() does.
+StepSizes fit_step_sizes(PlanRequest);
 // Returns the smallest chunk size that train.mlp_chunk: auto considers; 0 means all tokens.
 std::int64_t min_mlp_chunk(const PlanRequest&);
 

@@ -73,6 +73,7 @@ ResolvedConfig resolve_config(Config c, std::int64_t corpus_vocab, int world, st
          ". For a new model, set it to 0 to use the corpus's; for trained weights, prepare the corpus with their "
          "tokenizer (data prepare --tokenizer)");
   c.model = c.model.resolved();
+  c.parallel = without_auto(std::move(c.parallel));  // for commands that do not call choose_layout()
   if (!c.run.threads) c.run.threads = default_threads();
   resolve_device(c, launched.value_or(backend_of(c.run.device)), warn);
   if (c.train.tokens) c.train.steps = steps_of_tokens(c.train, c.model.context, c.train.tokens);

@@ -9,8 +9,7 @@
 namespace ring {
 namespace {
 
-constexpr int kRingRanks = 8;         // ranks of cp in the smaller of two layouts, rounded up to whole nodes
-constexpr int kMaxShardRanks = 1024;  // at most so many ranks of ZeRO
+constexpr int kMaxShardRanks = 1024;  // maximum ranks of ZeRO in a small layout
 
 // A degree of a small layout and its weight.
 struct Weighted {
@@ -26,18 +25,18 @@ std::vector<Weighted> extrapolated(std::int64_t degree, std::int64_t small) {
   return {{small, 1 - steps}, {2 * small, steps}};
 }
 
-// With all_to_all, cp is at most the number of KV heads. Learned positions are parameters, whose size is the context.
-// Sequences in chunks (train.sequence_chunk) have a ring for each chunk, so the context does not give its length.
+// With all_to_all, cp is at most the number of KV heads. Learned positions are parameters with a row for each position
+// of the context. Sequences in chunks (train.sequence_chunk) have a ring for each chunk, so the context does not give
+// its length.
 bool may_shrink_context(const ParallelPlan& p, const Config& c) {
   return !p.in_chunks && p.config.cp_schedule != ContextSchedule::all_to_all && c.model.positions != Positions::learned;
 }
 
-// Returns the smaller number of ranks of cp: whole nodes, so that the ring's steps inside and between nodes have the
-// same shares.
-std::int64_t few_ring_ranks(const ParallelPlan& p, WorldSize world) {
+// Rounds the ranks of cp up to whole nodes, so that the ring's steps inside and between nodes have the same shares.
+std::int64_t in_whole_nodes(int ring_ranks, const ParallelPlan& p, WorldSize world) {
   const std::int64_t placed = p.tp < world.per_node ? world.per_node / p.tp : 1;
   const std::int64_t node = p.config.cp_ranks_per_node > 0 ? p.config.cp_ranks_per_node : placed;
-  return (kRingRanks + node - 1) / node * node;
+  return (ring_ranks + node - 1) / node * node;
 }
 
 Config small_config(const Config& c, const ParallelPlan& p, std::int64_t cp, std::int64_t dp, std::int64_t batches) {
@@ -54,11 +53,11 @@ Config small_config(const Config& c, const ParallelPlan& p, std::int64_t cp, std
 
 }  // namespace
 
-std::vector<ScaledStep> scaled_steps(const Config& c, WorldSize world) {
+std::vector<ScaledStep> scaled_steps(const Config& c, WorldSize world, int ring_ranks) {
   if (world.nodes() == 1) return {{c, world, 1}};
   const ParallelPlan p = plan_of(c, world);
   std::vector<Weighted> rings = {{p.cp, 1}};
-  if (may_shrink_context(p, c)) rings = extrapolated(p.cp, few_ring_ranks(p, world));
+  if (may_shrink_context(p, c)) rings = extrapolated(p.cp, in_whole_nodes(ring_ranks, p, world));
   const std::int64_t max_cp = rings.back().degree;
   const std::int64_t shards = std::int64_t{p.dp} * p.cp;
   // The smaller ring has twice as many replicas, so that both layouts shard their states over equally many ranks.

@@ -9,7 +9,8 @@
 
 namespace ring {
 
-// A small layout, and the weight of its amounts (seconds, bytes of messages) in those of the large layout.
+// A small layout, and its weight: amounts (seconds, bytes of messages) of the large layout are weighted sums over small
+// layouts.
 struct ScaledStep {
   Config config;
   WorldSize world;
@@ -20,11 +21,13 @@ struct ScaledStep {
 // node stay. The ranks of cp, the context and the number of micro-batches become smaller, and the amounts of a step are
 // linear in the ranks of cp and in the micro-batches. The weights extrapolate them; their sum is 1. If attention
 // reaches only a few ranks, amounts grow less than linearly, and the result is an upper bound. The last layout is the
-// largest: its memory is that of the large layout. ZeRO shards over as many ranks as in the large layout, but at most
-// 1,024: with more, most ranks own less than one matrix.
+// largest, and needs as much memory as the large layout. ZeRO shards over as many ranks as in the large layout, but at
+// most 1,024: with more, most ranks own less than one matrix.
 //
-// Returns the layout itself, with weight 1, if it is small or on one node. Throws Error if the layout is invalid.
-std::vector<ScaledStep> scaled_steps(const Config&, WorldSize);
+// ring_ranks: ranks of cp in the smaller of two rings, rounded up to whole nodes. Returns the layout itself, with
+// weight 1, if it is small or on one node. Throws Error if the layout is invalid.
+inline constexpr int kFewRingRanks = 8;
+std::vector<ScaledStep> scaled_steps(const Config&, WorldSize, int ring_ranks = kFewRingRanks);
 
 // Returns the placement of a group of `ranks` ranks whose numbers differ by `stride`: a message without operation and
 // bytes. Assumes that nodes begin at the group's first rank.

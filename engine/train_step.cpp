@@ -225,7 +225,7 @@ TrainStep::ForwardInputs TrainStep::inputs_of(std::size_t index) const {
 
 TrainStep::ForwardInputs TrainStep::inputs_of_chunk(std::size_t index, int chunk) const {
   if (!ctx_.stream.impl().computes()) {
-    const Tensor ids = ctx_.empty({parallel_.context.layout().tokens_of_rank(chunk)}, DType::i32);
+    const Tensor ids = ctx_.empty({parallel_.context.tokens_of_chunk(chunk)}, DType::i32);
     return {ids, ctx_.empty(ids.shape(), DType::i32),
             parallel_.context.sequences(chunked_batches_[index], {}, ctx_, chunk)};
   }

@@ -10,8 +10,9 @@ void ParallelConfig::fields(Fields& f) {
   f("dp", dp, "replicas, each with a share of the sequences; 0 = as many as the number of processes allows",
     in_range(0, kMaxProcesses));
   f("cp", cp, "processes that share each sequence (context parallelism); 0 = all that dp and tp leave",
-    in_range(0, kMaxProcesses), docs_page("parallelism.md#context-parallelism"));
-  f("tp", tp, "processes that shard each layer's matrices (tensor parallelism)", in_range(1, kMaxProcesses));
+    in_range(0, kMaxProcesses), word("auto", kAutoDegree), docs_page("parallelism.md#context-parallelism"));
+  f("tp", tp, "processes that shard each layer's matrices (tensor parallelism)", in_range(1, kMaxProcesses),
+    word("auto", kAutoDegree));
   f("pp", pp, "pipeline stages; must be 1, since they are not supported yet", in_range(1, kMaxProcesses));
   f("cp_layout", cp_layout, "tokens of a sequence that a rank holds: two chunks (zigzag), one (contiguous), or auto",
     choices<ContextLayoutChoice>({{"auto", ContextLayoutChoice::automatic},
@@ -40,9 +41,11 @@ void ParallelConfig::fields(Fields& f) {
   f("cp_ranks_per_node", cp_ranks_per_node,
     "ring: ranks of the cp axis on each node, a divisor of cp; 0 = as actually placed", in_range(0, kMaxProcesses));
   f("zero", zero, "what replicas shard: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights",
-    in_range(0, 3), docs_page("parallelism.md#zero-what-the-replicas-share"));
+    in_range(0, 3), word("auto", kAutoDegree), docs_page("parallelism.md#zero-what-the-replicas-share"));
   f("reduce", reduce, "type in which processes exchange and add gradients; bf16 buffers are sent as they are",
     choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}}));
+  f("chosen", chosen, "keys that auto chose, written by a run; chosen again if the number of processes changes",
+    one_of({"dp", "cp", "tp", "zero"}), at_most_items(4), docs_page("parallelism.md#a-chosen-layout"));
 }
 
 RingOptions ParallelConfig::ring_options(const std::vector<int>& nodes) const {
@@ -51,6 +54,14 @@ RingOptions ParallelConfig::ring_options(const std::vector<int>& nodes) const {
           .message_bytes = cp_message_bytes,
           .keys = cp_keys,
           .messages = cp_messages};
+}
+
+ParallelConfig without_auto(ParallelConfig c) {
+  const ParallelConfig defaults;
+  if (c.cp == kAutoDegree) c.cp = defaults.cp;
+  if (c.tp == kAutoDegree) c.tp = defaults.tp;
+  if (c.zero == kAutoDegree) c.zero = defaults.zero;
+  return c;
 }
 
 }  // namespace ring

@@ -3,10 +3,10 @@
 namespace ring {
 
 // Context parallelism: in attention, keys and values meet the queries of other ranks by the plan's schedule; all other
-// computation is per token.
+// computation is per token. Ranks of tp shard a rank's tokens evenly, so its slices of chunks are multiples of tp.
 ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan, std::size_t host_room,
                                    const ExecContext& ctx) {
-  if (plan.in_chunks) return {plan.cp_layout, ctx, host_room};
+  if (plan.in_chunks) return {plan.cp_layout, ctx, host_room, &mesh.axis("cp"), plan.tp};
   return {mesh.axis("cp"), plan.cp_layout, plan.config.cp_schedule, plan.config.ring_options(mesh.nodes_along("cp"))};
 }
 

@@ -12,7 +12,7 @@ namespace ring {
 
 // The parallel parts of a model.
 struct Parallelized {
-  ContextBatches context;              // this rank's part of every sequence (cp), or the chunks of every sequence
+  ContextBatches context;              // this rank's part of every sequence (cp), or of its chunks
   std::unique_ptr<DataParallel> data;  // dp and ZeRO: parameters, gradients and their owners
 };
 

@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "core/counted.h"
+#include "kernels/attention/blocks.h"
 #include "model/attention/importance/importance.h"
 #include "model/patterns.h"
 #include "parallel/misfit.h"
@@ -137,6 +138,17 @@ void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
            "). Change one of them");
 }
 
+// Throws Error if a rank of cp gets no tokens of a chunk.
+void check_slices_of_chunks(const ParallelPlan& p, std::int64_t tokens) {
+  const std::vector<ContextLayout> slices = slices_of_parts(p.cp_layout, p.cp, p.tp);
+  for (std::size_t chunk = 0; chunk < slices.size(); ++chunk)
+    for (int r = 0; r < p.cp; ++r)
+      if (slices[chunk].tokens_of_rank(r) == 0)
+        fail("train.sequence_chunk: ", tokens, ": chunk ", chunk, " has ", counted(slices[chunk].length(), "token"),
+             ", of which rank ", r, " of parallel.cp: ", p.cp, " would receive none",
+             p.tp > 1 ? str(" (slices are multiples of parallel.tp: ", p.tp, ")") : "", ". Raise train.sequence_chunk");
+}
+
 bool has_pools(const ModelConfig& m) {
   return std::ranges::any_of(attentions_of(m), [](const AttentionConfig* a) { return !a->pools.empty(); });
 }
@@ -152,13 +164,26 @@ bool selects(const ModelConfig& m) {
          });
 }
 
+bool measures_importance(const ModelConfig& m) {
+  return std::ranges::any_of(attentions_of(m),
+                             [&](const AttentionConfig* a) { return uses_importance(*a, m.kv_heads); });
+}
+
+std::int64_t kv_heads_of_slice(const ParallelPlan& p, const ModelConfig& m) { return m.kv_heads / p.tp; }
+
+// "4 (model.kv_heads: 8, parallel.tp: 2)": the KV heads that the ranks of cp can share.
+std::string kv_heads_text(const ParallelPlan& p, const ModelConfig& m) {
+  return str(kv_heads_of_slice(p, m), " (model.kv_heads: ", m.kv_heads, p.tp > 1 ? str(", parallel.tp: ", p.tp) : "",
+             ")");
+}
+
 // Resolves an automatic schedule for models that select blocks or have pools. With all_to_all each rank has whole
 // sequences, so it selects and pools locally. If the heads cannot be divided, the ring is used, which gathers block
 // means and pools. It is also used for rounded messages, which all_to_all does not have.
 void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   ContextSchedule& schedule = p.config.cp_schedule;
   if (p.cp == 1 || schedule != ContextSchedule::automatic || (!selects(m) && !has_pools(m))) return;
-  const bool divide = m.kv_heads / p.tp % p.cp == 0 && p.config.cp_messages == ContextMessages::exact;
+  const bool divide = kv_heads_of_slice(p, m) % p.cp == 0 && p.config.cp_messages == ContextMessages::exact;
   schedule = divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
 }
 
@@ -177,27 +202,66 @@ std::int64_t longest_part(const ContextLayout& layout) {
   return longest;
 }
 
-// Divides sequences into chunks that a process computes one after another. Throws Error if the model or the layout does
-// not allow it.
+// Throws Error if a chunk would end within a block of a pattern that selects blocks by the means of whole blocks.
+void check_blocks_of_chunks(const ContextLayout& chunks, const std::vector<Pattern>& patterns,
+                            const std::string& setting) {
+  std::int64_t unit = 1;
+  for (const Pattern& p : patterns)
+    if (p.selects()) unit = std::lcm(unit, std::int64_t{p.blocks->block()});
+  for (int chunk = 0; chunk < chunks.ranks(); ++chunk)
+    if (chunks.chunks(chunk).front().begin % unit)
+      fail(setting, " would divide blocks of ", unit, " tokens between chunks, but the patterns content and learned ",
+           "need the means of whole blocks. Set it to at least ", 2 * unit, ", or, if model.context is a multiple of ",
+           unit, ", to at least ", unit);
+}
+
+// Chooses all_to_all for ranks that share chunks: each rank then stores the keys of its heads. Throws Error if other
+// settings do not allow it.
+void share_chunks(ParallelPlan& p, const ModelConfig& m, const std::string& setting) {
+  ContextSchedule& schedule = p.config.cp_schedule;
+  const std::string with = str(setting, " with parallel.cp: ", p.cp);
+  if (schedule == ContextSchedule::ring || schedule == ContextSchedule::gather)
+    fail(with, " needs parallel.cp_schedule: all_to_all, but it is ",
+         schedule == ContextSchedule::ring ? "ring" : "gather", ". Set it to all_to_all or auto",
+         kv_heads_of_slice(p, m) % p.cp ? str(", and parallel.cp to a divisor of the KV heads, ", kv_heads_text(p, m))
+                                        : "");
+  if (kv_heads_of_slice(p, m) % p.cp)
+    fail(with, " shares the KV heads among the ranks of cp (parallel.cp_schedule: all_to_all), but ",
+         kv_heads_text(p, m), " cannot be divided among ", p.cp, ". Set parallel.cp to a divisor, or ",
+         "train.sequence_chunk: 0");
+  if (p.config.cp_messages != ContextMessages::exact)
+    fail(with, " uses parallel.cp_schedule: all_to_all, whose messages are exact, but parallel.cp_messages is ",
+         to_string(p.config.cp_messages), ". Set it to exact");
+  if (p.config.cp_layout == ContextLayoutChoice::zigzag)
+    fail(with, " gives each rank contiguous tokens of each chunk, but parallel.cp_layout is zigzag. Set it to auto");
+  schedule = ContextSchedule::all_to_all;
+}
+
+// Divides sequences into chunks that are computed one after another. Throws Error if the model or the layout does not
+// allow it.
 void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) {
   if (tokens == 0 || tokens >= m.context) return;
   const std::string setting = str("train.sequence_chunk: ", tokens);
-  if (p.cp > 1)
-    fail(setting, " divides the sequences of one process, but parallel.cp is ", p.cp, ". Set one of them to ",
-         "train.sequence_chunk: 0 or parallel.cp: 1");
   if (p.micro_batch > 1)
     fail(setting, " computes one sequence at a time, but train.micro_batch is ", p.micro_batch, ". Set it to 1");
-  if (selects(m) || has_pools(m))
-    fail(setting, " supports attention whose blocks are fixed by rules, but not the patterns content, learned and ",
-         "importance, nor model.attention.pools. Set train.sequence_chunk: 0, or use another pattern");
+  if (measures_importance(m) || has_pools(m))
+    fail(setting, " supports neither model.attention.rules with pattern: importance, which measures attention over ",
+         "whole sequences, nor model.attention.pools. Set train.sequence_chunk: 0, or use another pattern");
+  if (p.cp > 1 && selects(m))
+    fail(setting, " supports the patterns content and learned in a single process of cp, but parallel.cp is ", p.cp,
+         ". Set train.sequence_chunk: 0 or parallel.cp: 1");
+  if (p.cp > 1) share_chunks(p, m, setting);
   constexpr std::int64_t kMaxChunks = 4096;
-  const std::vector<Pattern> patterns = patterns_of(m);
+  std::vector<Pattern> patterns = patterns_of(m);
+  std::ranges::stable_partition(patterns, &Pattern::selects);  // their blocks are aligned first
   p.in_chunks = true;
   // Chunks begin at multiples of the patterns' blocks and segments, so that some may be longer than others.
   for (std::int64_t chunks = (m.context + tokens - 1) / tokens; chunks <= kMaxChunks; ++chunks) {
     p.cp_layout = {ContextLayoutKind::contiguous, m.context, narrow<int>(chunks),
                    context_align(patterns, m.context, chunks)};
-    if (longest_part(p.cp_layout) <= tokens) return;
+    if (longest_part(p.cp_layout) > tokens) continue;
+    check_blocks_of_chunks(p.cp_layout, patterns, setting);
+    return check_slices_of_chunks(p, tokens);
   }
   fail(setting, " would need more than ", kMaxChunks, " chunks for model.context: ", m.context, ". Raise it");
 }
@@ -213,11 +277,9 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
         "parallel.cp_messages: ", to_string(c.cp_messages), " rounds the messages of ring and gather, but ",
         "parallel.cp_schedule is all_to_all. Set parallel.cp_schedule: ring, gather or auto, or parallel.cp_messages: ",
         "exact");
-  const std::int64_t heads = m.kv_heads / p.tp;
-  if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && heads % p.cp)
-    fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,
-         " (model.kv_heads: ", m.kv_heads, p.tp > 1 ? str(", parallel.tp: ", p.tp) : "", ") cannot be divided among ",
-         p.cp, ". Use ring or gather, or a parallel.cp that divides them");
+  if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && kv_heads_of_slice(p, m) % p.cp)
+    fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", kv_heads_text(p, m),
+         " cannot be divided among ", p.cp, ". Use ring or gather, or a parallel.cp that divides them");
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace ring {
 struct BatchSize {
   std::int64_t sequences = 1, micro_batch = 0;  // sequences: of the largest step
   std::vector<std::int64_t> others = {};        // sequences of the run's smaller steps
-  std::int64_t sequence_chunk = 0;  // tokens of a sequence that a process computes at a time; 0 means all of them
+  std::int64_t sequence_chunk = 0;  // tokens of a sequence that a replica computes at a time; 0 means all of them
 };
 
 struct ParallelPlan {
@@ -24,8 +24,10 @@ struct ParallelPlan {
   int pp = 1, dp = 1, cp = 1, tp = 1;  // degrees of the axes
   std::int64_t micro_batch = 1;        // sequences in each forward pass of a replica
   std::int64_t micro_batches = 1;      // micro-batches of each replica in the largest step
-  bool in_chunks = false;              // true if a process computes the parts of cp_layout one after another
-  ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};  // of each sequence, over the ranks of cp or the chunks
+  bool in_chunks = false;              // true if the parts of cp_layout are chunks, computed one after another
+  // Divides each sequence among the ranks of cp, or into chunks. The ranks of cp share each chunk (slices_of_parts(),
+  // aligned to tp).
+  ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};
 
   int world() const { return pp * dp * cp * tp; }
   // Returns how often a replica runs the backward of a block in the largest step.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs a command of ringmaster on a cluster of several nodes that this machine simulates.
 
-    scripts/cluster.py [--nodes 2] [--per-node 2] [--rate 1Gb/s] [--delay MS] [--loss PERCENT] [--network auto]
-                       [--program build/release/ringmaster] [--gpus] -- COMMAND...
+    scripts/cluster.py [--nodes 2] [--per-node 2] [--rate 1Gb/s] [--inner-rate 8Gb/s] [--delay MS]
+                       [--loss PERCENT] [--network auto] [--program build/release/ringmaster] [--gpus] -- COMMAND...
 
 Each node is a network namespace with its own host name, and runs `ringmaster launch` with --per-node workers. COMMAND
 is what follows `ringmaster launch .. --`, such as
@@ -10,7 +10,8 @@ is what follows `ringmaster launch .. --`, such as
     scripts/cluster.py --nodes 2 --per-node 4 --rate 1Gb/s -- bench links --device cpu --out rates.yaml
     scripts/cluster.py --rate 100Mb/s --delay 5 --loss 0.1 -- train my.yaml parallel.cp=4
 
---rate limits what each node sends and what it receives. Two networks are available:
+--rate limits what each node sends and what it receives; --inner-rate, what the workers of a node send each other, all
+of them together (tc-tbf on the loopback device). Two networks are available:
 
     tbf     virtual wires to a bridge; the kernel's token bucket filter (tc-tbf) limits the rate
     switch  a switch in this process, which forwards frames between TAP devices: rate, delay and loss, up to a few
@@ -80,10 +81,11 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2, choices=range(2, 65), metavar="N")
     parser.add_argument("--per-node", type=int, default=2, choices=range(1, 65), metavar="P")
-    parser.add_argument("--rate", type=bits_per_second, help="such as 1Gb/s; default: no limit")
+    parser.add_argument("--rate", type=bits_per_second, help="rate of each node, such as 1Gb/s; default: none")
+    parser.add_argument("--inner-rate", type=bits_per_second, help="rate that workers of a node share; default: none")
     parser.add_argument("--delay", type=number(0, 10000), default=0, help="milliseconds from node to node")
     parser.add_argument("--loss", type=number(0, 50), default=0, help="percent of lost frames")
-    parser.add_argument("--seed", type=int, default=1, help="of the lost frames")
+    parser.add_argument("--seed", type=int, default=1, help="random seed for lost frames")
     parser.add_argument("--network", choices=["auto", "tbf", "switch"], default="auto")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/release/ringmaster")
     parser.add_argument("--gpus", action="store_true", help="give each node its own GPUs")
@@ -102,8 +104,8 @@ def arguments():
 class Node:
     """A process that keeps a network namespace and a host name open. The kernel removes both with the process."""
 
-    def __init__(self, name, address=""):
-        self.name, self.address = name, address
+    def __init__(self, name, address="", inner_rate=None):
+        self.name, self.address, self.inner_rate = name, address, inner_rate
         holder = f"hostname {name} && echo ready && exec sleep infinity"
         self.process = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", holder], text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=end_with_parent)
@@ -124,7 +126,9 @@ class Node:
             raise Unavailable(f"{' '.join(map(str, words))}: {done.stdout.strip()}")
 
     def set_up(self):
-        self.run("ip", "link", "set", "lo", "up")
+        self.run("ip", "link", "set", "lo", "mtu", MTU, "up")
+        if self.inner_rate:
+            limit(self, "lo", self.inner_rate)
         self.run("ip", "address", "add", f"{self.address}/16", "dev", "eth0")
         self.run("ip", "link", "set", "eth0", "mtu", MTU, "up")
 
@@ -144,7 +148,7 @@ def limit(node, device, rate):
 
 
 def connect_by_bridge(nodes, rate):
-    """Connects the nodes by wires to a bridge in a namespace of its own, which is returned."""
+    """Connects each node by a veth pair to a bridge in a namespace of its own. Returns the bridge's Node."""
     bridge = Node("bridge")
     bridge.run("ip", "link", "add", "name", "br0", "type", "bridge")
     bridge.run("ip", "link", "set", "br0", "mtu", MTU, "up")
@@ -251,7 +255,7 @@ def run(given):
     with tempfile.TemporaryDirectory() as folder:
         try:
             for i in range(given.nodes):
-                nodes.append(Node(f"node{i}", f"10.73.0.{i + 1}"))
+                nodes.append(Node(f"node{i}", f"10.73.0.{i + 1}", given.inner_rate))
             if given.network == "tbf":
                 others.append(connect_by_bridge(nodes, given.rate))
             else:

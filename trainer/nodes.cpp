@@ -109,6 +109,7 @@ void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh& 
 }
 
 std::string node_counts_problem(const Config& c, std::int64_t min, std::int64_t max, int workers) {
+  if (c.parallel.is_automatic() || !c.parallel.chosen.empty()) return "";
   std::vector<std::string> fit;
   for (std::int64_t nodes = min; nodes <= max; ++nodes) try {
       plan_of(c, narrow<int>(nodes * workers));

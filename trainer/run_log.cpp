@@ -251,8 +251,8 @@ void RunLog::log_offload(const HostOffload& offload) {
 // Returns how many bytes of keys and values, and of their gradients, this process has sent to other ranks since it
 // started.
 std::int64_t RunLog::context_bytes_sent() {
-  const ContextParallel* exchange = trainer_.cp_batches().exchange();
-  return exchange ? exchange->bytes_sent() : 0;
+  const ContextTransfers* transfers = trainer_.cp_batches().transfers();
+  return transfers ? transfers->bytes_sent() : 0;
 }
 
 void RunLog::count_flops(std::int64_t context, std::int64_t trained) {
@@ -303,7 +303,7 @@ void RunLog::record_step(const StepReport& r) {
   Metrics::Values values = {{"loss", r.loss},
                             {"grad_norm", r.norm},
                             {"lr", r.lr},
-                            {"tokens", trainer_.tokens_seen()},
+                            {"tokens", r.trained + r.tokens},
                             {"batch_size", r.sequences},
                             {"context", r.context},
                             {"tokens_per_second", tokens_per_second},

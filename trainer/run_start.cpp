@@ -398,30 +398,45 @@ bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mes
   return false;
 }
 
-// For a new run, returns sizes that fit; for a resumed run, the sizes that it has used so far.
-StepSizes fitting_sizes(const Config& resolved, bool rows, const TrainOptions& options, std::size_t budget, int world) {
-  if (const auto previous = previous_settings(resolved, options)) return {previous->micro_batch, previous->mlp_chunk};
-  const PlanRequest request{resolved, world, budget, rates_named("", resolved)};
-  if (rows) return fit_micro_batch(request);
-  return {resolved.train.micro_batch, fit_mlp_chunk(request)};
+// Returns true if there is a layout with these sizes in place of those that are auto.
+bool have_layout(Config c, const StepSizes& sizes, int world) try {
+  if (c.train.micro_batch == kAutoMicroBatch) c.train.micro_batch = sizes.micro_batch;
+  if (c.train.sequence_chunk == kAutoSequenceChunk) c.train.sequence_chunk = sizes.sequence_chunk;
+  plan_of(c, world);
+  return true;
+} catch (const Error&) {
+  return false;
 }
 
-// Replaces train.micro_batch and train.mlp_chunk, if they are auto, by the fastest values that fit.
+// For a resumed run, returns the sizes that it has used so far, if the layout allows them; otherwise sizes that fit.
+StepSizes fitting_sizes(const Config& resolved, const TrainOptions& options, std::size_t budget, int world) {
+  if (const auto previous = previous_settings(resolved, options)) {
+    const StepSizes used{previous->micro_batch, previous->mlp_chunk, previous->sequence_chunk};
+    if (have_layout(resolved, used, world)) return used;
+  }
+  return fit_step_sizes({resolved, world, budget, rates_named("", resolved)});
+}
+
+std::string tokens_text(std::int64_t tokens) { return tokens ? counted(tokens, "token") : "0, all at once"; }
+
+// Replaces train.micro_batch, .mlp_chunk and .sequence_chunk, if they are auto, by values that fit.
 ResolvedConfig choose_sizes(ResolvedConfig c, const TrainOptions& options, Mesh& mesh) {
-  const bool rows = c.train.micro_batch == kAutoMicroBatch, chunk = c.train.mlp_chunk == kAutoMlpChunk;
-  if (!rows && !chunk) return c;
+  const bool rows = c.train.micro_batch == kAutoMicroBatch, chunk = c.train.mlp_chunk == kAutoMlpChunk,
+             parts = c.train.sequence_chunk == kAutoSequenceChunk;
+  if (!rows && !chunk && !parts) return c;
   Config asked = c;
   const std::size_t host = min_over_ranks(activation_room(c, mesh), mesh);
   if (c.train.activation_offload == Switch::automatic)
     asked.train.activation_offload_bytes = narrow<std::int64_t>(host);
   const std::size_t budget = memory_budget(c, mesh);
   const StepSizes sizes =
-      broadcast_from_rank0(mesh.host(), [&] { return fitting_sizes(asked, rows, options, budget, mesh.world()); });
-  if (rows) c.train.micro_batch = sizes.micro_batch;
+      broadcast_from_rank0(mesh.host(), [&] { return fitting_sizes(asked, options, budget, mesh.world()); });
+  if (rows || (parts && c.train.micro_batch == 0)) c.train.micro_batch = sizes.micro_batch;
   if (chunk) c.train.mlp_chunk = sizes.mlp_chunk;
+  if (parts) c.train.sequence_chunk = sizes.sequence_chunk;
   if (rows && mesh.rank() == 0) log::info("train.micro_batch: auto is ", sizes.micro_batch);
-  if (chunk && mesh.rank() == 0)
-    log::info("train.mlp_chunk: auto is ", sizes.mlp_chunk ? counted(sizes.mlp_chunk, "token") : "0, all at once");
+  if (chunk && mesh.rank() == 0) log::info("train.mlp_chunk: auto is ", tokens_text(sizes.mlp_chunk));
+  if (parts && mesh.rank() == 0) log::info("train.sequence_chunk: auto is ", tokens_text(sizes.sequence_chunk));
   check_sizes(c, mesh.world());
   return c;
 }

@@ -70,9 +70,12 @@ class Trainer {
     launch();
     return finish();
   }
-  // Returns the maximum number of steps in flight while the next one is prepared: 0 on a CPU, where computing blocks
-  // the host.
-  std::size_t max_in_flight() const { return ctx_.stream.device().backend == Backend::cpu ? 0 : 1; }
+  // Returns the maximum number of steps in flight while the next one is prepared: 0 if queueing a step takes as long as
+  // computing it, which is the case on a CPU and, because the host copies keys, for sequences in chunks
+  // (train.sequence_chunk).
+  std::size_t max_in_flight() const {
+    return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks ? 0 : 1;
+  }
   // Computes the next step's forward and describes the step: its sample indices and its first tensor that is not
   // finite. Call on every rank.
   std::string diagnose_step();

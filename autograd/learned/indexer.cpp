@@ -1,19 +1,11 @@
 #include "autograd/learned/indexer.h"
 
+#include <numeric>
+
 #include "kernels/matmul.h"
 
 namespace ring {
 namespace {
-
-std::vector<SelectedRows> rows_of(const std::vector<std::int32_t>& blocks) {
-  std::vector<SelectedRows> documents;
-  std::int32_t first = 0;
-  for (const std::int32_t count : blocks) {
-    documents.push_back({.queries = first, .keys = first, .kept = first, .begin = 0, .end = count});
-    first += count;
-  }
-  return documents;
-}
 
 struct IndexerInputs {
   SlotPtr projected, biases;
@@ -26,17 +18,22 @@ struct ScoredForBackward {
 struct ScoresRule {
   static constexpr bool kKeepsNoTensor = true;
   IndexShape shape;
-  std::vector<std::int32_t> counts;
+  std::vector<SelectedRows> documents;
 
+  std::int64_t rows_written() const {
+    return std::accumulate(documents.begin(), documents.end(), std::int64_t{0},
+                           [](std::int64_t sum, const SelectedRows& d) { return sum + d.end; });
+  }
   void operator()(const Backward& back, const IndexerInputs& inputs, const ScoredForBackward& saved) const {
     const Tensor projected = saved.projected.get(back.ctx), kept = saved.kept.get(back.ctx);
     if (inputs.projected) {
       const Sink s = back.sink(inputs.projected, projected.shape(), projected.dtype());
-      index_scores_backward_kernel({projected, kept, back.grad(), s.dst, shape, rows_of(counts), s.beta}, back.ctx);
+      if (s.beta == 0 && rows_written() < projected.dim(0)) fill_zero(s.dst, back.ctx.stream);
+      index_scores_backward_kernel({projected, kept, back.grad(), s.dst, shape, documents, s.beta}, back.ctx);
     }
     if (inputs.biases) {
       const Sink s = back.sink(inputs.biases, {shape.biases()}, projected.dtype());
-      index_distances_backward_kernel({kept, back.grad(), s.dst, shape, rows_of(counts), s.beta}, back.ctx);
+      index_distances_backward_kernel({kept, back.grad(), s.dst, shape, documents, s.beta}, back.ctx);
     }
   }
 };
@@ -44,14 +41,28 @@ struct ScoresRule {
 }  // namespace
 
 ScoredBlocks index_select(Run& run, const Var& projected, const Var& biases, const IndexShape& shape,
-                          const std::vector<std::int32_t>& counts, const std::shared_ptr<const BlockPattern>& blocks) {
+                          const std::vector<SelectedRows>& documents, std::int64_t rows,
+                          const std::shared_ptr<const BlockPattern>& blocks) {
   RING_CHECK(projected.value.shape().size() == 2, "index_select: projected is ", describe(projected.value));
-  const IndexSelection made = select_by_index(projected.value, biases.value, shape, counts, blocks, run.ctx);
+  const IndexSelection made = select_by_index(projected.value, biases.value, shape, documents, rows, blocks, run.ctx);
   if (!run.records(projected, biases)) return {{made.scores, nullptr}, made.selection};
-  const Var scores =
-      run.record("index_scores", made.scores, IndexerInputs{projected.slot, biases.slot},
-                 ScoredForBackward{run.save(projected), save_in_place(made.selection.kept)}, ScoresRule{shape, counts});
+  const Var scores = run.record("index_scores", made.scores, IndexerInputs{projected.slot, biases.slot},
+                                ScoredForBackward{run.save(projected), save_in_place(made.selection.kept)},
+                                ScoresRule{shape, documents});
   return {scores, made.selection};
+}
+
+Var join_earlier_blocks(Run& run, const Var& projected, const ChunkBlocks& chunk, std::int64_t layer) {
+  RING_CHECK(run.layout.cp, "join_earlier_blocks: the run has no exchange (RunLayout::cp)");
+  ContextExchange& exchange = run.layout.cp->of_layer(layer);
+  const Tensor all = exchange.join_earlier_blocks(projected.value, chunk, run.ctx);
+  if (!run.records(projected)) return in_place(all);
+  Var joined = run.record("join_earlier_blocks", all, projected.slot,
+                          [&exchange, chunk](const Backward& back, const SlotPtr& input) {
+                            back.accumulate(input, exchange.join_earlier_blocks_backward(back.grad(), chunk, back.ctx));
+                          });
+  joined.parameter = true;  // saved in place: the exchange keeps the rows alive
+  return joined;
 }
 
 Var index_loss(Run& run, const Var& scores, const IndexTarget& a, float share, float scale) {

@@ -13,11 +13,16 @@ struct ScoredBlocks {
   Var scores;
   BlockSelection selection;
 };
-// Scores and selects for projected [rows, shape.width()] and biases [shape.biases()] or none
-// (kernels/attention/learned/block_index.h). counts: number of blocks of each document; the blocks of all documents are
-// consecutive rows.
+// Scores and selects for projected [*, shape.width()] and biases [shape.biases()] or none
+// (kernels/attention/learned/block_index.h): for the query blocks of these documents, which have `rows` consecutive
+// rows in the result. Queries and keys of a document are in the same rows of `projected`.
 ScoredBlocks index_select(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
-                          const std::vector<std::int32_t>& counts, const std::shared_ptr<const BlockPattern>&);
+                          const std::vector<SelectedRows>& documents, std::int64_t rows,
+                          const std::shared_ptr<const BlockPattern>&);
+
+// Returns ContextExchange::join_earlier_blocks(projected): the rows of the blocks of a chunk [blocks,C] and of all
+// earlier blocks.
+Var join_earlier_blocks(Run&, const Var& projected, const ChunkBlocks&, std::int64_t layer);
 
 // The result of attention for the scored blocks.
 struct IndexTarget {

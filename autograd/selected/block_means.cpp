@@ -142,6 +142,34 @@ Tensor block_means(const Tensor& x, const ContextShards& shards, const Pattern& 
   return means.view({means.dim(0), x.dim(1)});
 }
 
+ChunkBlocks chunk_blocks(const ContextShards& shards, const Pattern& pattern) {
+  const std::vector<Piece> pieces = pieces_of(shards, pattern);
+  ChunkBlocks chunk{.all = first_blocks(pattern, shards.documents).back()};
+  if (pieces.empty()) return chunk;
+  chunk.first = pieces.front().rows.out;
+  chunk.end = pieces.back().rows.out + pieces.back().rows.blocks(pattern.blocks->block());
+  for (const Piece& p : pieces)
+    RING_CHECK(p.first_share == 1 && p.last_share == 1, "chunk ", shards.rank, " of a sequence ends within a block");
+  return chunk;
+}
+
+void chunk_means(const Tensor& x, const Tensor& means, std::int32_t first_row, const ContextShards& shards,
+                 const Pattern& pattern, const ExecContext& ctx) {
+  std::vector<PoolSegment> rows;
+  for (const Piece& p : pieces_of(shards, pattern)) {
+    rows.push_back(p.rows);
+    rows.back().out -= first_row;
+  }
+  block_pool_kernel({x, means, std::move(rows), pattern.blocks->block()}, ctx);
+}
+
+Tensor chunk_means(const Tensor& x, const ChunkBlocks& chunk, const ContextShards& shards, const Pattern& pattern,
+                   const ExecContext& ctx) {
+  const Tensor means = ctx.empty({chunk.count(), x.dim(1)});
+  chunk_means(as_heads(x), as_heads(means), chunk.first, shards, pattern, ctx);
+  return means;
+}
+
 std::vector<SelectedRows> blocks_with_local_rows(const ContextShards& shards, const Pattern& pattern) {
   const std::vector<std::int32_t> first = first_blocks(pattern, shards.documents);
   const std::int32_t block = pattern.blocks->block();

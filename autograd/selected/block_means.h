@@ -25,6 +25,15 @@ Tensor block_means(const Tensor& x, const ContextShards&, const Pattern&, Contex
 std::vector<Tensor> block_means(const std::vector<Tensor>& x, std::int64_t kv_heads, const ContextShards&,
                                 const Pattern&, ContextExchange&, const ExecContext&);
 
+// Returns the blocks of a chunk of sequences. Throws Error if a block is in two chunks.
+ChunkBlocks chunk_blocks(const ContextShards&, const Pattern&);
+// Computes the means of x [N,H,D], the rows of a chunk, by block: f32 [blocks,G,D], summed over the heads of a group.
+// The mean of block b, counted over all documents, becomes row b - first_row.
+void chunk_means(const Tensor& x, const Tensor& means, std::int32_t first_row, const ContextShards&, const Pattern&,
+                 const ExecContext&);
+// Same for x [N,C], with a row for each block of the chunk: returns f32 [blocks,C].
+Tensor chunk_means(const Tensor& x, const ChunkBlocks&, const ContextShards&, const Pattern&, const ExecContext&);
+
 // Returns the blocks of each document that this rank has rows of, with their rows in means and selections. No block
 // occurs twice.
 std::vector<SelectedRows> blocks_with_local_rows(const ContextShards&, const Pattern&);

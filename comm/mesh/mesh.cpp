@@ -67,6 +67,14 @@ class Mesh::Impl {
     for (Group& g : groups_) g.comm.reset();
   }
 
+  void set_layout(const MeshLayout& layout) {
+    RING_CHECK(MeshAxes(layout.axes).size() == env_.world && layout.device == device_,
+               "mesh: a layout of a different size or device");
+    axes_ = MeshAxes(layout.axes);
+    named_.clear();
+    make_groups(layout.unions);
+  }
+
   int rank() const { return env_.rank; }
   int world() const { return env_.world; }
   const Device& device() const { return device_; }
@@ -136,7 +144,7 @@ class Mesh::Impl {
   std::shared_ptr<Liveness> liveness_;  // aborts all groups when a rank is lost
   TransferObserver seen_;
   bool fake_ = false;
-  int ranks_of_node_ = 1;  // of a fake mesh
+  int ranks_of_node_ = 1;  // used only by a fake mesh
 };
 
 // Creates the groups in the same order on every rank.
@@ -254,6 +262,8 @@ std::unique_ptr<Mesh> Mesh::join(const WorkerEnvironment& env, const CommOptions
 std::unique_ptr<Mesh> Mesh::fake(const MeshLayout& layout, int rank, const TransferObserver& seen) {
   return std::unique_ptr<Mesh>(new Mesh(std::make_unique<Impl>(layout, rank, seen)));
 }
+
+void Mesh::set_layout(const MeshLayout& layout) { impl_->set_layout(layout); }
 
 std::unique_ptr<Mesh> Mesh::join(Meeting meeting, const MeshLayout& layout) {
   return std::unique_ptr<Mesh>(new Mesh(std::make_unique<Impl>(std::move(meeting), layout)));

@@ -30,6 +30,9 @@ class Mesh {
   static std::unique_ptr<Mesh> join(Meeting, const MeshLayout&);  // joins ranks that have already met
   // Returns the mesh as one of its ranks sees it, without the other ranks (comm/fake.h).
   static std::unique_ptr<Mesh> fake(const MeshLayout&, int rank, const TransferObserver& = {});
+  // Replaces the axes and their groups, for a layout that was chosen after the ranks had met. References to the groups
+  // of axes become invalid, but all() and host() stay. The new layout must have the same device and size. Collective.
+  void set_layout(const MeshLayout&);
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;

@@ -8,6 +8,9 @@ namespace {
 
 constexpr double kMaxRate = 1e18;
 constexpr double kFp8Speedup = 1.6;  // speedup of FP8 GEMMs over bf16; measured: 1.64 blockwise, 1.72 tensorwise
+// Attention's share of the bandwidth of other kernels, from causal attention over 1K to 8K tokens and dilated attention
+// (docs/measured/plans.md): a tile loads its rows before it computes and stores its results after.
+constexpr double kAttentionBandwidth = 0.7;
 
 double flops_per_second(const ComputeRates& r, std::string_view slot) {
   if (slot == "attention") return r.attention;
@@ -65,7 +68,7 @@ const ComputeRates& DeviceRates::of(Precision p) const {
 }
 
 // h200: H200 SXM at 700 W (docs/measured/).
-// * bf16: measured for GEMMs of training shapes and for deterministic attention with heads of 128 over 8K to 32K tokens
+// * bf16: measured for GEMMs of training shapes and for deterministic attention with heads of 128 over 1K to 32K tokens
 // * tf32: GEMMs reach the same share of NVIDIA's data sheet (494.7e12 dense) as bf16 GEMMs (of 989.4e12); attention is
 //   fitted to the one step that was measured
 // * fp32: not measured; GEMMs reach the same share of 66.9e12; attention has the rates of tf32, which uses the same
@@ -76,7 +79,7 @@ const ComputeRates& DeviceRates::of(Precision p) const {
 DeviceRates shipped_rates(const std::string& device, int threads) {
   const DeviceRates h200{.device = "h200",
                          .peak_flops = 989e12,
-                         .bf16 = {650e12, 620e12, 560e12},
+                         .bf16 = {650e12, 650e12, 590e12},
                          .tf32 = {325e12, 14.2e12, 14.2e12},
                          .fp32 = {44e12, 14.2e12, 14.2e12},
                          .bytes_per_second = 3.9e12,
@@ -107,50 +110,53 @@ DeviceRates shipped_rates(const std::string& device, int threads) {
           .host_bytes_per_second = 8e9};
 }
 
+double attention_bytes_per_second(const DeviceRates& r) { return kAttentionBandwidth * r.bytes_per_second; }
+
 double seconds_of(const DeviceRates& r, Precision precision, std::string_view slot, const Cost& cost) {
-  return std::max(
-      {r.call_seconds, cost.flops / flops_per_second(r.of(precision), slot), cost.bytes / r.bytes_per_second});
+  const double computing = cost.flops / flops_per_second(r.of(precision), slot);
+  if (slot == "attention" || slot == "attention_backward")
+    return std::max(r.call_seconds, computing + cost.bytes / attention_bytes_per_second(r));
+  return std::max({r.call_seconds, computing, cost.bytes / r.bytes_per_second});
+}
+
+// In a ring of n ranks, each rank sends (n - 1) / n of the tensor, and twice that for an all-reduce.
+double sent_bytes(const FakeTransfer& t) {
+  const auto bytes = static_cast<double>(t.bytes);
+  if (t.operation == "exchange") return bytes;
+  const double share = static_cast<double>(t.ranks - 1) / t.ranks;
+  return t.operation == "all_reduce" ? 2 * share * bytes : share * bytes;
+}
+
+// In a ring, one rank on each node passes the bytes on to the next node.
+double sent_between_nodes(const FakeTransfer& t) {
+  if (t.nodes == 1) return 0;
+  if (t.operation == "exchange") return t.bytes_between_nodes;
+  if (t.operation == "all_to_all") return static_cast<double>(t.bytes) * (t.ranks - t.ranks_on_node) / t.ranks;
+  return sent_bytes(t) / t.ranks_on_node;
 }
 
 namespace {
 
-// Returns the share of its bytes that each rank passes on in a collective. Collectives run as rings: each rank sends
-// all parts except its own, twice for an all-reduce.
-double passed_share(const FakeTransfer& t) {
-  const double share = static_cast<double>(t.ranks - 1) / t.ranks;
-  return t.operation == "all_reduce" ? 2 * share : share;
-}
-
 double seconds_inside_node(const DeviceRates& r, const FakeTransfer& t) {
-  const auto bytes = static_cast<double>(t.bytes);
   if (t.operation == "exchange") {
     const double min = r.link_seconds > 0 ? r.link_seconds : r.call_seconds;
     const bool known = t.nodes > 1 && r.node_link_bytes_per_second > 0;
-    const double inside = known ? std::max(0.0, bytes - t.bytes_between_nodes) : bytes;
+    const double inside = std::max(0.0, sent_bytes(t) - (known ? t.bytes_between_nodes : 0));
     return r.link_bytes_per_second == 0 ? 0 : min + inside / r.link_bytes_per_second;
   }
   if (r.collective_bytes_per_second == 0) return 0;
-  return r.collective_seconds + passed_share(t) * bytes / r.collective_bytes_per_second;
+  return r.collective_seconds + sent_bytes(t) / r.collective_bytes_per_second;
 }
 
 }  // namespace
 
-// Bytes that all ranks of a node send to other nodes at the same time, over the rate of the node's link:
-// * exchange: bytes_between_nodes of each rank
-// * all_to_all: what each rank sends to ranks of other nodes
-// * other collectives: one rank of each group on the node passes the ring's bytes on to the next node
-// Groups on many nodes have a latency that grows with the logarithm of their number, as NCCL's trees do.
+// All ranks of a node send at the same time, and share its link: all groups of which the node has ranks. Groups on many
+// nodes have a latency that grows with the logarithm of their number, as NCCL's trees do.
 double seconds_between_nodes(const DeviceRates& r, const FakeTransfer& t) {
-  if (t.nodes == 1 || r.node_link_bytes_per_second == 0) return 0;
-  const auto bytes = static_cast<double>(t.bytes);
-  if (t.operation == "exchange") {
-    if (!(t.bytes_between_nodes > 0)) return 0;
-    return r.node_link_seconds + t.ranks_of_node * t.bytes_between_nodes / r.node_link_bytes_per_second;
-  }
-  const bool all_to_all = t.operation == "all_to_all";
-  const double sent = all_to_all ? t.ranks_of_node * bytes * (t.ranks - t.ranks_on_node) / t.ranks
-                                 : passed_share(t) * bytes * t.ranks_of_node / t.ranks_on_node;
-  const double hops = all_to_all ? 1 : std::ceil(std::log2(t.nodes));
+  const double sent = t.ranks_of_node * sent_between_nodes(t);
+  if (!(sent > 0) || r.node_link_bytes_per_second == 0) return 0;
+  const bool direct = t.operation == "exchange" || t.operation == "all_to_all";
+  const double hops = direct ? 1 : std::ceil(std::log2(t.nodes));
   return hops * r.node_link_seconds + sent / r.node_link_bytes_per_second;
 }
 

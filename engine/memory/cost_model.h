@@ -1,6 +1,7 @@
 #pragma once
-// Predicts the time of a step's work. A kernel takes a fixed time plus the larger of FLOPs and bytes, each divided by
-// the rate that the device sustains; a message takes a fixed time plus its bytes over the link.
+// Predicts the time of a step's work. A kernel takes max(fixed time, FLOPs / rate, bytes / rate), and attention
+// max(fixed time, FLOPs / rate + bytes / rate), with the rates that the device sustains. A message takes a fixed time
+// plus bytes / link rate.
 
 #include <string>
 #include <string_view>
@@ -15,7 +16,7 @@ namespace ring {
 // FLOP/s in one precision; 0 if unknown.
 struct ComputeRates {
   double products = 0;            // FLOP/s of GEMMs
-  double attention = 0;           // FLOP/s in the forward, counting only unmasked query-key pairs
+  double attention = 0;           // FLOP/s in the forward, of unmasked query-key pairs, without the time of bytes
   double attention_backward = 0;  // same for the backward
   void fields(Fields&);
 };
@@ -45,6 +46,14 @@ struct DeviceRates {
 DeviceRates shipped_rates(const std::string& device, int threads = 1);
 
 double seconds_of(const DeviceRates&, Precision, std::string_view slot, const Cost&);
+// Returns the rate at which attention reads and writes, which is lower than the rate of other kernels.
+double attention_bytes_per_second(const DeviceRates&);
+
+// Returns the bytes that a rank sends in an exchange, or in a collective that runs as a ring.
+double sent_bytes(const FakeTransfer&);
+// Returns the part of sent_bytes() that goes to other nodes: the mean over the ranks that the group has on a node.
+double sent_between_nodes(const FakeTransfer&);
+
 // Returns the time of a message that does not wait for another rank; 0 if the rates of all its links are unknown. All
 // ranks of a node send at the same time. Messages inside nodes and between nodes run at the same time, so the slower
 // ones count.

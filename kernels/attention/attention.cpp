@@ -71,7 +71,45 @@ void check_carry(const char* op, const char* name, const Tensor& t, const Tensor
              name, " is ", describe(t), ", expected f32 of the shape of ", describe(like));
 }
 
+double bytes_of(std::initializer_list<const Tensor*> tensors) {
+  double bytes = 0;
+  for (const Tensor* t : tensors) bytes += t->defined() ? static_cast<double>(t->bytes()) : 0;
+  return bytes;
+}
+
+double f32_bytes(const Tensor& t) { return 4.0 * static_cast<double>(t.numel()); }
+
+// Returns how often a pass of a branch visits each row on average, summed over the branches: a branch of rate r has
+// every r-th row.
+double visits(const Pattern& p) {
+  double sum = 0;
+  for (const Branch& b : p.branches) sum += 1.0 / b.rate;
+  return sum;
+}
+
 }  // namespace
+
+Cost cost(const Attention& a) {
+  Cost c = cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse}, attention_flops(4, a.q, a.k, a.pattern, a.queries, a.keys));
+  const double carry = f32_bytes(a.out);
+  if (a.pattern.branches.size() > 1)
+    c.bytes = visits(a.pattern) * (bytes_of({&a.q, &a.k, &a.v}) + 2 * carry) + carry + bytes_of({&a.out});
+  if (a.carry.defined()) c.bytes += carry;
+  return c;
+}
+
+Cost cost(const AttentionBackward& a) {
+  Cost c = cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv},
+                   attention_flops(10, a.q, a.k, a.pattern, a.queries, a.keys));
+  const double dq = f32_bytes(a.dq), sums = dq + f32_bytes(a.dk) + f32_bytes(a.dv);
+  if (a.pattern.branches.size() > 1)
+    c.bytes = visits(a.pattern) * (bytes_of({&a.q, &a.k, &a.v, &a.out, &a.dout}) + 2 * sums) + 2 * sums +
+              bytes_of({&a.dq, &a.dk, &a.dv});
+  else
+    c.bytes += 3 * dq;
+  c.bytes += bytes_of({&a.carry_dq, &a.carry_dk, &a.carry_dv});
+  return c;
+}
 
 void check(const Attention& a) {
   constexpr const char* op = "attention";

@@ -40,9 +40,9 @@ inline double attention_flops(double per_pair, const Tensor& q, const Tensor& k,
                               const std::vector<Span>& queries, const std::vector<Span>& keys) {
   return per_pair * static_cast<double>(q.dim(1) * q.dim(2)) * kept_pairs(pattern, queries, keys, k.dim(1));
 }
-inline Cost cost(const Attention& a) {
-  return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse}, attention_flops(4, a.q, a.k, a.pattern, a.queries, a.keys));
-}
+// Counts the bytes that GPU kernels move. With several branches, each branch reads its own samples and merges its
+// result into a carry in f32.
+Cost cost(const Attention&);
 std::size_t scratch_bytes(const Attention&, const ExecContext&);
 // Returns the bytes of the block lists that GPUs make of the call's selection; 0 without a selection. They are part of
 // scratch_bytes().
@@ -68,10 +68,9 @@ struct AttentionBackward {
   AttentionDropout dropout{};
   BlockSelection selection{};
 };
-inline Cost cost(const AttentionBackward& a) {
-  return cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv},
-                 attention_flops(10, a.q, a.k, a.pattern, a.queries, a.keys));
-}
+// Counts the bytes that GPU kernels move, which sum dq in f32 (cleared, added to, rounded), and with several branches
+// also dk and dv.
+Cost cost(const AttentionBackward&);
 std::size_t scratch_bytes(const AttentionBackward&, const ExecContext&);
 std::size_t list_bytes(const AttentionBackward&);  // the lists of queries or of keys, whichever are larger
 const Kernel<AttentionBackward>::Candidate& choose_fastest(const Kernel<AttentionBackward>&, const AttentionBackward&,

@@ -97,7 +97,8 @@ void check(const BlockSelection& s, const Pattern& pattern, const std::vector<Sp
     RING_CHECK(!whole || q.count == 0 || q.position == q.document, op,
                ": a selection is for whole documents, not from position ", q.position - q.document, " on");
     const std::int32_t blocks = blocks_of(pattern, q);
-    RING_CHECK(whole || s.rows[b] >= 0, op, ": a selection has no row ", s.rows[b]);
+    const std::int64_t first = q.count == 0 ? 0 : (q.position - pattern.origin(q.document)) / pattern.blocks->block();
+    RING_CHECK(whole || q.count == 0 || s.rows[b] + first >= 0, op, ": a selection has no row ", s.rows[b] + first);
     rows = whole ? rows + blocks : std::max(rows, blocks == 0 ? 0 : s.rows[b] + blocks);
     max = std::max(max, blocks);
   }

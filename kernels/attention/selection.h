@@ -18,7 +18,8 @@ struct BlockSelection {
   // span b. Blocks are counted from the block in which the document starts. Every query block keeps its own block and
   // no later one. Undefined if there is no selection.
   Tensor kept;
-  // First row of each span. If empty, the spans must be whole documents, and first_blocks() is used.
+  // The row of block 0 of each span's document; negative if `kept` starts at a later block, because rows of blocks
+  // without queries of the call may be missing. If empty, the spans must be whole documents (first_blocks()).
   std::vector<std::int32_t> rows{};
 };
 
@@ -70,9 +71,9 @@ struct SelectedBlocks {
     const std::int32_t n = first_from(of_row, head, k);
     return n < room && row(of_row, head)[n] == static_cast<std::uint32_t>(k) ? n : -1;
   }
-  // Returns true if key block k is kept in a row of the selection.
+  // Returns true if key block k is kept in a row of the selection; false if the row is before the first one.
   RING_HOST_DEVICE bool keeps(std::int32_t of_row, std::int32_t head, std::int32_t k) const {
-    return find(of_row, head, k) >= 0;
+    return of_row >= 0 && find(of_row, head, k) >= 0;
   }
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// The parts of batches that a process computes at a time: its part of every sequence under context parallelism, or one
-// chunk of every sequence after another (train.sequence_chunk). Prepares model runs over a part.
+// The parts of batches that a process computes at a time: its part of every sequence under context parallelism, or,
+// with train.sequence_chunk, one chunk after another, or its part of each chunk. Prepares model runs over a part.
 
 #include <map>
 #include <memory>
@@ -18,24 +18,28 @@ class ContextBatches {
   // layout: how a row is sharded among the ranks of the group; each rank has at least one token. With one rank
   // sequences stay whole. The group must outlive this object.
   ContextBatches(Communicator& group, ContextLayout layout, ContextSchedule, const RingOptions&);
-  // This process computes all parts of the layout itself, one after another, as chunks. host_limit: as in ChunkStore.
-  ContextBatches(ContextLayout layout, const ExecContext&, std::size_t host_limit);
+  // The parts of the layout are chunks, which are computed one after another. host_limit: as in ChunkStore. group: the
+  // ranks that share each chunk, which must outlive this object; null means that this process computes whole chunks.
+  // align: the ranks' slices of a chunk begin at multiples of it, and none may be empty.
+  ContextBatches(ContextLayout layout, const ExecContext&, std::size_t host_limit, Communicator* group = nullptr,
+                 std::int64_t align = 1);
 
   bool whole() const { return layout_.ranks() == 1; }
   // Returns the number of chunks into which this process divides its sequences; 1 if it has no chunks. The functions
   // below that take a chunk work on this chunk.
   int chunks() const { return chunked_ ? layout_.ranks() : 1; }
-  std::int64_t tokens() const;                  // tokens of each row that this process holds, in all chunks
-  std::int64_t tokens_before(int chunk) const;  // tokens of a row in earlier chunks
+  std::int64_t tokens() const;                    // tokens of each row that this process holds, in all chunks
+  std::int64_t tokens_of_chunk(int chunk) const;  // tokens of each row that this process holds in a chunk
   const ContextLayout& layout() const { return layout_; }
-  const ContextParallel* exchange() const { return exchange_.get(); }  // null without context parallelism
-  ChunkedContext* chunked() const { return chunked_.get(); }           // null without chunks
+  ChunkedContext* chunked() const { return chunked_.get(); }  // null without chunks
+  // Returns the transfers to other ranks in attention; null without context parallelism.
+  const ContextTransfers* transfers() const { return chunked_ ? chunked_->transfers() : exchange_.get(); }
 
   // Returns a batch with only the tokens that this process holds; its `starts` and `lengths` still describe the whole
   // batch.
-  Batch part(const Batch& whole) const { return chunked_ ? whole : tokens_of(whole, rank_); }
+  Batch part(const Batch& whole) const;
   // Returns the tokens of a chunk of a batch returned by part().
-  Batch chunk_of(const Batch& part, int chunk) const { return chunked_ ? tokens_of(part, chunk) : part; }
+  Batch chunk_of(const Batch& part, int chunk) const;
   // Returns the boundaries of the documents in a batch that part() or chunk_of() returned. positions: on the device for
   // packed documents, else undefined.
   Sequences sequences(const Batch& part, const Tensor& positions, const ExecContext&, int chunk = 0) const;
@@ -44,12 +48,14 @@ class ContextBatches {
   void reserve(std::int64_t rows, const ExecContext&);  // allocates in advance all that set_up_run() needs
 
  private:
-  Batch tokens_of(const Batch& whole, int part) const;
-  Tensor positions_of_part(int part, std::int64_t rows, const ExecContext&) const;
-  int part_of(int chunk) const { return chunked_ ? chunk : rank_; }  // index in the layout
+  const ContextLayout::Chunks& held(int chunk) const { return held_[static_cast<std::size_t>(chunk)]; }
+  std::shared_ptr<const ContextShards> shards_of(const Batch&, int chunk) const;
+  Tensor positions_of_chunk(int chunk, std::int64_t rows, const ExecContext&) const;
 
   int rank_ = 0;
   ContextLayout layout_;
+  std::vector<ContextLayout> slices_;        // how the ranks share each chunk; empty if they do not
+  std::vector<ContextLayout::Chunks> held_;  // by chunk: the positions in a row that this process holds
   std::unique_ptr<ContextParallel> exchange_;
   std::unique_ptr<ChunkedContext> chunked_;
   std::map<std::int64_t, Tensor> rows_;  // RunLayout::rows for each number of rows

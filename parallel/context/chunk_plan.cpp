@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "autograd/selected/block_means.h"
 #include "core/check.h"
 #include "parallel/context/accumulators.h"
 
@@ -31,6 +32,19 @@ int first_chunk_with_keys(const ContextShards& shards, int chunk) {
   return first;
 }
 
+// Renumbers AttentionCall::block_rows: row 0 of a chunk's selection is the chunk's first block.
+void use_rows_of_chunk(ChunkPlan& plan, ContextShards shards, int chunk, const Pattern& pattern) {
+  if (!pattern.selects()) return;
+  shards.rank = chunk;
+  const std::int32_t first = chunk_blocks(shards, pattern).first;
+  const auto shift = [&](std::vector<AttentionCall>& calls) {
+    for (AttentionCall& call : calls)
+      for (std::int32_t& row : call.block_rows) row -= first;
+  };
+  shift(plan.own);
+  for (EarlierKeys& e : plan.earlier) shift(e.need.calls);
+}
+
 }  // namespace
 
 std::int64_t ChunkPlan::calls() const {
@@ -53,6 +67,7 @@ std::vector<ChunkPlan> make_chunk_plans(const ContextShards& shards, const Patte
       const std::size_t message = message_of(need, plans[static_cast<std::size_t>(before)].messages);
       plan.earlier.push_back({before, message, std::move(need)});
     }
+    use_rows_of_chunk(plan, shards, chunk, pattern);
   }
   return plans;
 }

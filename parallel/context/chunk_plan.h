@@ -16,6 +16,8 @@ struct EarlierKeys {
   KeyRequest need;
 };
 
+// If blocks are selected, AttentionCall::block_rows are rows of a selection for the blocks of this chunk alone
+// (SelectionPart::chunk); they may be negative.
 struct ChunkPlan {
   std::vector<AttentionCall> own;    // calls with the chunk's own keys
   std::vector<EarlierKeys> earlier;  // by chunk

@@ -8,6 +8,19 @@
 #include "parallel/context/rows.h"
 
 namespace ring {
+namespace {
+
+// Copies the parts of `bytes` bytes with elements of this size.
+void copy_parts(const Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes, std::size_t element,
+                const ChunkStore::Parts& parts) {
+  if (!parts) return stream.impl().copy(to, from, bytes);
+  for (const ChunkStore::Elements& e : *parts) {
+    const std::size_t at = static_cast<std::size_t>(e.first) * element;
+    stream.impl().copy(to + at, from + at, static_cast<std::size_t>(e.count) * element);
+  }
+}
+
+}  // namespace
 
 ChunkStore::ChunkStore(const ExecContext& ctx, std::size_t host_limit)
     : ctx_(ctx),
@@ -63,29 +76,30 @@ void ChunkStore::free_stored() {
 void ChunkStore::put(const Key& key, const Tensor& message) {
   const auto [at, is_new] = keys_.try_emplace(key);
   RING_CHECK(is_new, "chunk store: layer ", key.layer, " has stored the keys of chunk ", key.chunk);
-  store(at->second, message);
+  store(at->second, message, {});
 }
 
-Tensor ChunkStore::keys(const Key& key) {
+Tensor ChunkStore::keys(const Key& key, const Parts& parts) {
   const auto at = keys_.find(key);
   RING_CHECK(at != keys_.end(), "chunk store: layer ", key.layer, " has not stored the keys of chunk ", key.chunk);
-  return use(at->second);
+  return use(at->second, parts);
 }
 
 Tensor ChunkStore::gradients(const Key& key) {
   const auto at = gradients_.find(key);
-  return at == gradients_.end() ? Tensor{} : use(at->second);
+  return at == gradients_.end() ? Tensor{} : use(at->second, {});
 }
 
-void ChunkStore::add_gradients(const Key& key, const Tensor& message) {
+void ChunkStore::add_gradients(const Key& key, const Tensor& message, const Parts& parts) {
   const auto [at, is_new] = gradients_.try_emplace(key);
-  if (is_new) return store(at->second, message);
-  const Tensor sum = use(at->second);
+  if (is_new) return store(at->second, message, {});
+  if (parts && parts->empty()) return;
+  const Tensor sum = use(at->second, parts);
   add(sum, message, ctx_);
-  store(at->second, sum);
+  store(at->second, sum, parts);
 }
 
-void ChunkStore::store(Entry& entry, const Tensor& t) {
+void ChunkStore::store(Entry& entry, const Tensor& t, const Parts& parts) {
   entry.form = t.with_storage(nullptr);
   if (!on_host_) {
     if (entry.here.defined()) return;  // `t` is the stored tensor itself
@@ -99,26 +113,28 @@ void ChunkStore::store(Entry& entry, const Tensor& t) {
                               " requested, ", bytes_text(slabs_.held()), " held"),
                           "Raise train.activation_offload_bytes, or give the host more memory");
   out_.wait(ctx_.stream.record());
-  out_.impl().copy(entry.host.data, t.raw(), t.bytes());
+  copy_parts(out_, entry.host.data, t.raw(), t.bytes(), size_of(t.dtype()), parts);
   entry.stored = out_.record();
   leaving_.push_back({t, entry.stored});
 }
 
-void ChunkStore::prefetch(Entries& all, const Key& key) {
+void ChunkStore::prefetch(Entries& all, const Key& key, const Parts& parts) {
+  if (parts && parts->empty()) return;  // add_gradients() would not use it
   const auto at = all.find(key);
-  if (on_host_ && at != all.end() && !at->second.here.defined()) fetch(at->second);
+  if (on_host_ && at != all.end() && !at->second.here.defined()) fetch(at->second, parts);
 }
 
-void ChunkStore::fetch(Entry& entry) {
+void ChunkStore::fetch(Entry& entry, const Parts& parts) {
   entry.here = ctx_.empty(entry.form.shape(), entry.form.dtype(), Lifetime::run);
-  in_.wait(ctx_.stream.record());  // wait for earlier users of that memory
+  if (parts) fill_zero(entry.here, ctx_.stream);  // kernels may multiply the other elements by a weight of 0
+  in_.wait(ctx_.stream.record());                 // wait for earlier users of that memory
   in_.wait(entry.stored);
-  in_.impl().copy(entry.here.raw(), entry.host.data, entry.here.bytes());
+  copy_parts(in_, entry.here.raw(), entry.host.data, entry.here.bytes(), size_of(entry.form.dtype()), parts);
   entry.arrived = in_.record();
 }
 
-Tensor ChunkStore::use(Entry& entry) {
-  if (!entry.here.defined()) fetch(entry);
+Tensor ChunkStore::use(Entry& entry, const Parts& parts) {
+  if (!entry.here.defined()) fetch(entry, parts);
   ctx_.stream.wait(std::exchange(entry.arrived, {}));
   return on_host_ ? std::exchange(entry.here, {}) : entry.here;
 }

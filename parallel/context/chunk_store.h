@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "core/host_slabs.h"
@@ -16,11 +17,18 @@ namespace ring {
 class ChunkStore {
  public:
   struct Key {
-    std::int64_t layer = 0;
+    std::int64_t layer = 0, head = 0;  // head: the first of the KV heads in the message
     int chunk = 0;
     std::size_t message = 0;  // index in ChunkPlan::messages
     auto operator<=>(const Key&) const = default;
   };
+
+  // Elements [first, first + count) of a message.
+  struct Elements {
+    std::int64_t first = 0, count = 0;
+    bool operator==(const Elements&) const = default;
+  };
+  using Parts = std::optional<std::vector<Elements>>;  // ascending parts of a message; unset: the whole message
 
   // host_limit: maximum bytes of host memory; 0 means that everything stays on the device.
   ChunkStore(const ExecContext& ctx, std::size_t host_limit);
@@ -37,16 +45,19 @@ class ChunkStore {
 
   // Stores keys and values. Throws OutOfHostMemory if they do not fit.
   void put(const Key&, const Tensor& message);
-  // Starts to copy to the device what keys() and gradients() will return.
-  void prefetch_keys(const Key& key) { prefetch(keys_, key); }
-  void prefetch_gradients(const Key& key) { prefetch(gradients_, key); }
-  // Returns keys and values. Throws Error if there are none.
-  Tensor keys(const Key&);
+  // Start to copy to the device what keys() and gradients() will return, or add_gradients() will add to, for the same
+  // parts.
+  void prefetch_keys(const Key& key, const Parts& parts = {}) { prefetch(keys_, key, parts); }
+  void prefetch_gradients(const Key& key, const Parts& parts = {}) { prefetch(gradients_, key, parts); }
+  // Returns keys and values. From host memory only the parts are copied, and the other elements are 0. Throws Error if
+  // nothing was put().
+  Tensor keys(const Key&, const Parts& parts = {});
   // Returns the sum of the gradients, f32; undefined if none were added.
   Tensor gradients(const Key&);
-  // Adds gradients, f32.
-  void add_gradients(const Key&, const Tensor& message);
+  // Adds gradients, f32, which must be 0 outside of the parts.
+  void add_gradients(const Key&, const Tensor& message, const Parts& parts = {});
 
+  bool on_host() const { return on_host_; }  // false if everything stays on the device
   std::size_t host_bytes() const { return slabs_.held(); }
 
  private:
@@ -67,10 +78,10 @@ class ChunkStore {
     Event stored;
   };
 
-  void prefetch(Entries&, const Key&);
-  void fetch(Entry&);
-  Tensor use(Entry&);
-  void store(Entry&, const Tensor&);
+  void prefetch(Entries&, const Key&, const Parts&);
+  void fetch(Entry&, const Parts&);
+  Tensor use(Entry&, const Parts&);
+  void store(Entry&, const Tensor&, const Parts&);
   void forget(Entries&, const Key&);
   HostPiece take_host(std::size_t bytes);
 

@@ -1,7 +1,12 @@
 #include "parallel/context/chunked_context.h"
 
+#include <map>
+
+#include "autograd/selected/block_means.h"
 #include "parallel/context/accumulators.h"
+#include "parallel/context/head_exchange.h"
 #include "parallel/context/rows.h"
+#include "parallel/context/selected/chunk_selection.h"
 
 namespace ring {
 namespace {
@@ -12,62 +17,74 @@ namespace {
 }
 
 void check_call(const Pattern& pattern, const AttentionWatch& watch) {
-  if (pattern.selects() || !pattern.pools.empty()) fail_without_rows("attention that selects or pools keys");
-  if (watch) fail_without_rows("a statistic of attention");
+  if (!pattern.pools.empty()) fail_without_rows("attention that pools keys");
+  if (watch && !pattern.selects()) fail_without_rows("a statistic of attention");
+}
+
+// Returns the shards in which chunks take the place of ranks.
+const std::shared_ptr<const ContextShards>& chunks_of(const std::shared_ptr<const ContextShards>& shards) {
+  return shards->chunks ? shards->chunks : shards;
 }
 
 }  // namespace
 
-class ChunkedContext::Layer final : public ContextExchange {
+// The attention of one layer over all rows of a chunk, for some of the KV heads.
+class ChunkedContext::Heads {
  public:
-  Layer(ChunkedContext& all, std::int64_t layer) : all_(all), store_(all.store_), layer_(layer) {}
+  Heads(ChunkedContext& all, std::int64_t layer, KvHeads heads)
+      : all_(all), store_(all.store_), layer_(layer), heads_(heads) {}
 
-  BlockSelection forward(const PooledAttention& call, const std::shared_ptr<const ContextShards>& shards,
-                         const ExecContext& ctx, const AttentionWatch& watch) override {
-    check_call(call.pairs.pattern, watch);
-    Attention args = call.pairs;
+  // Returns the pattern of these heads. The same object is returned until `of_all` has different pairs.
+  const Pattern& pattern(const Pattern& of_all) {
+    if (!of_all_ || !same_pairs(*of_all_, of_all)) of_all_ = of_all, pattern_ = of_heads(of_all, heads_);
+    return pattern_;
+  }
+
+  // Returns the selection, as ContextExchange::forward() does.
+  BlockSelection forward(Attention args, const ContextShards& chunks, const AttentionWatch& watch,
+                         const ExecContext& ctx) {
+    const int chunk = chunks.rank;
+    means_.select(args, chunks, ctx);
     const Plans& plans = all_.plans(args.pattern, args.k.dim(1), args.dropout.rate > 0);
     if (plans.split) {
       args.carry = no_result(args, ctx);
-      long_branches_.attend(*plans.split, args, shards->rank, all_.keep_ != Keep::for_forward, args.carry, ctx);
+      long_branches_.attend(*plans.split, args, chunk, all_.keep_ != Keep::for_forward, args.carry, ctx);
       args.pattern = plans.split->within_chunks;
     }
-    const ChunkPlan& plan = plans.chunks[static_cast<std::size_t>(shards->rank)];
+    const ChunkPlan& plan = plans.chunks[static_cast<std::size_t>(chunk)];
+    const std::vector<ChunkStore::Parts> parts = chosen_parts(plan, args, chunks, ctx);
     ForwardAccumulator accumulator(args, plan.calls(), ctx);
     for (std::size_t i = 0; i < plan.earlier.size(); ++i) {
-      const EarlierKeys& e = plan.earlier[i];
-      const KvPair keys = unpack(e.need, store_.keys(key_of(e)), args.k, ctx);
-      if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]));
-      accumulator.accumulate(e.need.calls, keys.k, keys.v);
+      const KvPair keys = earlier_keys(plan, i, parts, args.k, ctx);
+      accumulator.accumulate(plan.earlier[i].need.calls, keys.k, keys.v);
     }
     accumulator.accumulate(plan.own, args.k, args.v);
-    if (all_.keep_ == Keep::nothing) return {};
-    for (std::size_t m = 0; m < plan.messages.size(); ++m)
-      store_.put({layer_, shards->rank, m}, pack(plan.messages[m], args.k, args.v, args.k.dtype(), ctx));
-    return {};
+    if (watch) show(args, plan, parts, watch, ctx);
+    for (std::size_t m = 0; m < plan.messages.size() && all_.keep_ != Keep::nothing; ++m)
+      store_.put(key_of(chunk, m), pack(plan.messages[m], args.k, args.v, args.k.dtype(), ctx));
+    return args.selection;
   }
 
-  void backward(const PooledAttentionBackward& call, const std::shared_ptr<const ContextShards>& shards,
-                const ExecContext& ctx) override {
-    AttentionBackward args = call.pairs;
+  void backward(AttentionBackward args, const ContextShards& chunks, const ExecContext& ctx) {
+    const int chunk = chunks.rank;
     const Plans& plans = all_.plans(args.pattern, args.k.dim(1), args.dropout.rate > 0);
-    const ChunkPlan& plan = plans.chunks[static_cast<std::size_t>(shards->rank)];
-    KvPair own = gradients_of_later_chunks(plan, shards->rank, args.k, ctx);
+    const ChunkPlan& plan = plans.chunks[static_cast<std::size_t>(chunk)];
+    KvPair own = gradients_of_later_chunks(plan, chunk, args.k, ctx);
     if (plans.split) {
       own = no_gradients(args.k, ctx);
       args.carry_dq = ctx.zeros(args.q.shape());
-      long_branches_.attend_backward(*plans.split, args, shards->rank, args.carry_dq, own, ctx);
+      long_branches_.attend_backward(*plans.split, args, chunk, args.carry_dq, own, ctx);
       args.pattern = plans.split->within_chunks;
     }
+    const std::vector<ChunkStore::Parts> parts = chosen_parts(plan, args, chunks, ctx);
     BackwardAccumulator accumulator(args, plan.calls(), ctx);
     for (std::size_t i = 0; i < plan.earlier.size(); ++i) {
       const EarlierKeys& e = plan.earlier[i];
-      const KvPair keys = unpack(e.need, store_.keys(key_of(e)), args.k, ctx);
-      if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]));
-      store_.prefetch_gradients(key_of(e));
+      const KvPair keys = earlier_keys(plan, i, parts, args.k, ctx);
+      store_.prefetch_gradients(key_of(e), parts[i]);
       KvPair gradients;
       accumulator.accumulate(e.need.calls, keys.k, keys.v, gradients);
-      store_.add_gradients(key_of(e), pack_gradients(e.need, gradients, DType::f32, ctx));
+      store_.add_gradients(key_of(e), pack_gradients(e.need, gradients, DType::f32, ctx), parts[i]);
     }
     accumulator.accumulate(plan.own, args.k, args.v, own);
     if (!own.k.defined()) own = no_gradients(args.k, ctx);
@@ -75,12 +92,7 @@ class ChunkedContext::Layer final : public ContextExchange {
     copy_rounded(args.dv, own.v, ctx);
   }
 
-  void clear() { long_branches_.clear(); }
-
-  Tensor all_rows(const Tensor& t, const ContextShards& shards, const ExecContext& ctx) override {
-    return all_.all_rows(t, shards, ctx);
-  }
-  void sum(const Tensor& t, const ExecContext& ctx) override { all_.sum(t, ctx); }
+  void clear() { long_branches_.clear(), means_.clear(); }
 
  private:
   // Returns the result of attention over an empty set of keys, in f32, into which other results are merged. Sets
@@ -91,14 +103,54 @@ class ChunkedContext::Layer final : public ContextExchange {
     return args.out;
   }
 
-  ChunkStore::Key key_of(const EarlierKeys& e) const { return {layer_, e.chunk, e.message}; }
+  ChunkStore::Key key_of(int chunk, std::size_t message) const { return {layer_, heads_.first, chunk, message}; }
+  ChunkStore::Key key_of(const EarlierKeys& e) const { return key_of(e.chunk, e.message); }
+
+  // Returns the parts of each earlier chunk's message that this chunk's queries selected. The host waits for the
+  // selection. If the store is on the device, nothing is copied: returns whole messages without waiting.
+  template <class Args>
+  std::vector<ChunkStore::Parts> chosen_parts(const ChunkPlan& plan, const Args& args, const ContextShards& shards,
+                                              const ExecContext& ctx) const {
+    std::vector<ChunkStore::Parts> parts(plan.earlier.size());
+    if (parts.empty() || !args.selection.kept.defined() || !store_.on_host()) return parts;
+    const ChosenBlocks chosen(args.selection, args.pattern, shards, ctx.stream);
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      parts[i] = chosen.parts_of(plan.earlier[i].need, args.pattern, args.k.dim(1) * args.k.dim(2));
+    return parts;
+  }
+
+  // Returns the keys and values of an earlier chunk, and starts to fetch the keys and values of the next chunk.
+  KvPair earlier_keys(const ChunkPlan& plan, std::size_t i, const std::vector<ChunkStore::Parts>& parts,
+                      const Tensor& like, const ExecContext& ctx) {
+    const EarlierKeys& e = plan.earlier[i];
+    const KvPair keys = unpack(e.need, store_.keys(key_of(e), parts[i]), like, ctx);
+    if (i + 1 < plan.earlier.size()) store_.prefetch_keys(key_of(plan.earlier[i + 1]), parts[i + 1]);
+    return keys;
+  }
+
+  // Calls the watch with the finished call and the keys of one chunk at a time.
+  void show(const Attention& args, const ChunkPlan& plan, const std::vector<ChunkStore::Parts>& parts,
+            const AttentionWatch& watch, const ExecContext& ctx) {
+    const auto show_calls = [&](const std::vector<AttentionCall>& calls, const Tensor& keys) {
+      PooledAttention watched{args, {}};
+      Attention& a = watched.pairs;
+      a.k = keys, a.v = a.out = a.carry = {};
+      for (const AttentionCall& call : calls) {
+        a.queries = call.queries, a.keys = call.keys, a.selection.rows = call.block_rows;
+        watch(watched, {0, keys.dim(1)});
+      }
+    };
+    for (std::size_t i = 0; i < plan.earlier.size(); ++i)
+      show_calls(plan.earlier[i].need.calls, earlier_keys(plan, i, parts, args.k, ctx).k);
+    show_calls(plan.own, args.k);
+  }
 
   // Returns the gradients that later chunks contributed to a chunk's keys and values; undefined if there are none.
   // Drops these keys, values and gradients from the store, because no later chunk will read them again.
   KvPair gradients_of_later_chunks(const ChunkPlan& plan, int chunk, const Tensor& keys, const ExecContext& ctx) {
     KvPair own;
     for (std::size_t m = 0; m < plan.messages.size(); ++m) {
-      const ChunkStore::Key key{layer_, chunk, m};
+      const ChunkStore::Key key = key_of(chunk, m);
       if (const Tensor message = store_.gradients(key); message.defined()) {
         if (!own.k.defined()) own = no_gradients(keys, ctx);
         add_gradients(plan.messages[m], message, own, ctx);
@@ -111,16 +163,96 @@ class ChunkedContext::Layer final : public ContextExchange {
   ChunkedContext& all_;
   ChunkStore& store_;
   const std::int64_t layer_;
-  LongBranches long_branches_{store_, layer_};
+  const KvHeads heads_;
+  std::optional<Pattern> of_all_;  // the pattern of all heads; pattern_ is its part for these heads
+  Pattern pattern_;
+  LongBranches long_branches_{store_, layer_, heads_.first};
+  ChunkMeans means_;
 };
 
-ChunkedContext::ChunkedContext(const ExecContext& ctx, std::size_t host_limit) : store_(ctx, host_limit) {}
+// The attention of one layer: over all KV heads, or, if ranks share the chunk, over this rank's heads, in groups.
+class ChunkedContext::Layer final : public ContextExchange {
+ public:
+  Layer(ChunkedContext& all, std::int64_t layer) : all_(all), layer_(layer) {}
+
+  BlockSelection forward(const PooledAttention& call, const std::shared_ptr<const ContextShards>& shards,
+                         const ExecContext& ctx, const AttentionWatch& watch) override {
+    const Attention& a = call.pairs;
+    check_call(a.pattern, watch);
+    const ContextShards& chunks = *chunks_of(shards);
+    if (!all_.ranks_) return heads({0, a.k.dim(1)}).forward(a, chunks, watch, ctx);
+    if (a.pattern.selects()) fail_without_rows("attention that selects blocks, with parallel.cp,");
+    const auto compute = [&](KvHeads some, const HeadTensors& in, const HeadTensors& results) {
+      Attention args;
+      set_up(args, a, some, in, *shards);
+      args.out = results.by_row[0], args.lse = results.by_head[0];
+      heads(some).forward(args, chunks, {}, ctx);
+    };
+    exchange_heads({{a.q, a.k, a.v}, {}}, {{a.out}, {a.lse}}, a.k.dim(1), *shards, *all_.ranks_, compute, ctx);
+    return {};
+  }
+
+  void backward(const PooledAttentionBackward& call, const std::shared_ptr<const ContextShards>& shards,
+                const ExecContext& ctx) override {
+    const AttentionBackward& a = call.pairs;
+    const ContextShards& chunks = *chunks_of(shards);
+    if (!all_.ranks_) return heads({0, a.k.dim(1)}).backward(a, chunks, ctx);
+    const auto compute = [&](KvHeads some, const HeadTensors& in, const HeadTensors& results) {
+      AttentionBackward args;
+      set_up(args, a, some, in, *shards);
+      args.out = in.by_row[3], args.dout = in.by_row[4], args.lse = in.by_head[0];
+      args.dq = results.by_row[0], args.dk = results.by_row[1], args.dv = results.by_row[2];
+      heads(some).backward(args, chunks, ctx);
+    };
+    exchange_heads({{a.q, a.k, a.v, a.out, a.dout}, {a.lse}}, {{a.dq, a.dk, a.dv}, {}}, a.k.dim(1), *shards,
+                   *all_.ranks_, compute, ctx);
+  }
+
+  void clear() {
+    for (auto& [first, some] : heads_) some.clear();
+    rows_.clear();
+  }
+  Tensor join_earlier_blocks(const Tensor& own, const ChunkBlocks& chunk, const ExecContext& ctx) override {
+    return rows_.join(own, chunk, ctx);
+  }
+  Tensor join_earlier_blocks_backward(const Tensor& gradient, const ChunkBlocks& chunk,
+                                      const ExecContext& ctx) override {
+    return rows_.join_backward(gradient, chunk, ctx);
+  }
+
+  Tensor all_rows(const Tensor& t, const ContextShards& shards, const ExecContext& ctx) override {
+    return all_.all_rows(t, shards, ctx);
+  }
+  void sum(const Tensor& t, const ExecContext& ctx) override { all_.sum(t, ctx); }
+
+ private:
+  Heads& heads(KvHeads some) { return heads_.try_emplace(some.first, all_, layer_, some).first->second; }
+
+  // Sets the arguments that the forward and the backward of a group share. The rows of the call begin with the chunk's
+  // first row, not with this rank's, so dropout counts rows from there.
+  template <class Args>
+  void set_up(Args& args, const Args& all, KvHeads some, const HeadTensors& in, const ContextShards& shards) {
+    set_heads(args, all, some, in);
+    args.pattern = heads(some).pattern(all.pattern);
+    args.dropout.first_row -= shards.rows_by_rank[static_cast<std::size_t>(shards.rank)].front().global;
+  }
+
+  ChunkedContext& all_;
+  const std::int64_t layer_;
+  std::map<std::int64_t, Heads> heads_;  // by the first head
+  JoinedBlocks rows_;
+};
+
+ChunkedContext::ChunkedContext(const ExecContext& ctx, std::size_t host_limit, Communicator* ranks)
+    : store_(ctx, host_limit) {
+  if (ranks) ranks_.emplace(*ranks);
+}
 ChunkedContext::~ChunkedContext() = default;
 
 ChunkedContext::Chunk::Chunk(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards, Keep keep)
     : context_(context) {
   if (!context_) return;
-  if (keep != Keep::nothing && shards->rank == 0) context_->begin(shards);
+  if (keep != Keep::nothing && chunks_of(shards)->rank == 0) context_->begin(chunks_of(shards));
   context_->keep_ = keep;
 }
 
@@ -176,5 +308,13 @@ Tensor ChunkedContext::all_rows(const Tensor&, const ContextShards&, const ExecC
   fail_without_rows("this model");
 }
 void ChunkedContext::sum(const Tensor&, const ExecContext&) { fail_without_rows("this model"); }
+
+SelectionPart ChunkedContext::selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+                                             std::int64_t kv_heads) {
+  const ContextShards& chunks = *chunks_of(shards);
+  SelectionPart part{{0, kv_heads}, pattern, chunks.documents, true};
+  if (pattern.blocks) part.chunk = chunk_blocks(chunks, pattern);
+  return part;
+}
 
 }  // namespace ring

@@ -5,21 +5,26 @@
 // followed by its backward. By then, all later chunks have added their contributions to the stored gradients of this
 // chunk's keys and values. Only attention connects tokens, so the results equal those of the whole sequence, up to the
 // rounding of sums.
+// Under context parallelism ranks share each chunk. In attention, each rank has all rows of the chunk for some of the
+// heads (head_exchange.h), and stores the keys and values of these heads only.
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "parallel/context/chunk_plan.h"
 #include "parallel/context/chunk_store.h"
+#include "parallel/context/exchange.h"
 #include "parallel/context/long_branches.h"
 
 namespace ring {
 
 class ChunkedContext final : public ContextExchange {
  public:
-  // host_limit: as in ChunkStore.
-  ChunkedContext(const ExecContext&, std::size_t host_limit);
+  // host_limit: as in ChunkStore. ranks: the ranks that share each chunk, which must outlive this object; null if this
+  // process computes whole chunks.
+  ChunkedContext(const ExecContext&, std::size_t host_limit, Communicator* ranks = nullptr);
   ~ChunkedContext() override;
 
   // Specifies whether forward() stores a chunk's keys and values, and if so, whether only for the forward of later
@@ -28,7 +33,8 @@ class ChunkedContext final : public ContextExchange {
   // While it exists, a model computes a chunk. Does nothing without a context.
   class [[nodiscard]] Chunk {
    public:
-    // shards: those of the chunk. Before the first chunk that is kept, everything that is stored is dropped.
+    // shards: the chunks, or how ranks share this chunk (ContextShards::chunks). Before the first chunk that is kept,
+    // everything that is stored is dropped.
     Chunk(ChunkedContext* context, const std::shared_ptr<const ContextShards>& shards, Keep keep);
     ~Chunk();
     Chunk(const Chunk&) = delete;
@@ -39,8 +45,10 @@ class ChunkedContext final : public ContextExchange {
   };
   void clear();  // drops what is stored
   std::size_t host_bytes() const { return store_.host_bytes(); }
+  const ContextTransfers* transfers() const { return ranks_ ? &*ranks_ : nullptr; }  // null if ranks share no chunk
 
-  // Returns the exchange for a layer, in which ContextShards::rank is the chunk.
+  // Returns the exchange for a layer. Its shards are the chunks, of which ContextShards::rank is the current one, or
+  // how ranks share this chunk.
   ContextExchange& of_layer(std::int64_t layer) override;
 
   // These functions throw Error: only the exchange of a layer computes attention, and the rows of other chunks are not
@@ -51,8 +59,11 @@ class ChunkedContext final : public ContextExchange {
                 const ExecContext&) override;
   Tensor all_rows(const Tensor&, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor&, const ExecContext&) override;
+  SelectionPart selection_part(const std::shared_ptr<const ContextShards>&, const Pattern&,
+                               std::int64_t kv_heads) override;
 
  private:
+  class Heads;
   class Layer;
   struct Plans {
     Pattern pattern;
@@ -66,6 +77,7 @@ class ChunkedContext final : public ContextExchange {
   const Plans& plans(const Pattern&, std::int64_t kv_heads, bool dropout);
 
   ChunkStore store_;
+  std::optional<ContextTransfers> ranks_;  // if set, ranks share each chunk
   Keep keep_ = Keep::nothing;
   std::shared_ptr<const ContextShards> shards_;
   std::vector<std::unique_ptr<Plans>> plans_;  // of the patterns seen with these documents

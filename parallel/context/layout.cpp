@@ -38,7 +38,7 @@ ContextShards ContextLayout::shards(int rank, std::int64_t rows, std::vector<Spa
   RING_CHECK(rows >= 0 && rows <= std::numeric_limits<std::int32_t>::max() / length_, "context layout: ", rows,
              " rows of ", length_, " tokens do not fit into 32 bits");
   ContextShards s{rank, sorted_by_row(std::move(documents)), {}};
-  for (const std::vector<Chunk>& chunks : chunks_) {
+  for (const Chunks& chunks : chunks_) {
     std::vector<LocalRows>& held = s.rows_by_rank.emplace_back();
     std::int64_t first = 0;
     for (std::int64_t row = 0; row < rows; ++row)
@@ -49,6 +49,13 @@ ContextShards ContextLayout::shards(int rank, std::int64_t rows, std::vector<Spa
       }
   }
   return s;
+}
+
+std::vector<ContextLayout> slices_of_parts(const ContextLayout& parts, int ranks, std::int64_t align) {
+  std::vector<ContextLayout> slices;
+  for (int part = 0; part < parts.ranks(); ++part)
+    slices.emplace_back(ContextLayoutKind::contiguous, parts.tokens_of_rank(part), ranks, align);
+  return slices;
 }
 
 std::int64_t context_align(const std::vector<Pattern>& patterns, std::int64_t length, std::int64_t chunks) {

@@ -21,6 +21,7 @@ class ContextLayout {
     std::int64_t begin, end;  // positions [begin, end)
     bool operator==(const Chunk&) const = default;
   };
+  using Chunks = std::vector<Chunk>;
 
   // Throws Error if length, ranks or align is below 1.
   ContextLayout(ContextLayoutKind kind, std::int64_t length, int ranks, std::int64_t align = 1);
@@ -28,7 +29,7 @@ class ContextLayout {
   int ranks() const { return static_cast<int>(chunks_.size()); }
   std::int64_t length() const { return length_; }
   // Returns a rank's chunks, sorted.
-  const std::vector<Chunk>& chunks(int rank) const { return chunks_[static_cast<std::size_t>(rank)]; }
+  const Chunks& chunks(int rank) const { return chunks_[static_cast<std::size_t>(rank)]; }
   std::int64_t tokens_of_rank(int rank) const;  // tokens of each row that a rank holds
 
   // Returns the shards of a micro-batch of `rows` consecutive rows. documents: spans of the whole micro-batch.
@@ -36,8 +37,12 @@ class ContextLayout {
 
  private:
   std::int64_t length_;
-  std::vector<std::vector<Chunk>> chunks_;  // by rank; empty chunks are left out
+  std::vector<Chunks> chunks_;  // by rank; empty chunks are left out
 };
+
+// Returns how ranks share each part of a contiguous layout, such as a chunk of a sequence (train.sequence_chunk): in
+// contiguous slices that begin at multiples of `align`, with positions counted from the start of the part.
+std::vector<ContextLayout> slices_of_parts(const ContextLayout& parts, int ranks, std::int64_t align);
 
 // Returns the alignment of chunks, in tokens, that keeps the exchange small: the least common multiple of the patterns'
 // block sizes and branch segments, without sizes that would make it longer than a chunk (length / chunks tokens). If

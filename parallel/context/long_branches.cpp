@@ -89,7 +89,7 @@ std::optional<SplitPattern> split_pattern(const Pattern& pattern, const ContextS
 }
 
 ChunkStore::Key LongBranches::key_of(const SplitPattern& p, std::size_t branch, std::int64_t segment) const {
-  return {layer_, narrow<int>(segment * (p.branches[branch].segment / p.chunk)), branch};
+  return {layer_, first_head_, narrow<int>(segment * (p.branches[branch].segment / p.chunk)), branch};
 }
 
 // Makes the samples of a segment available. Samples of earlier segments are stored, because they are needed

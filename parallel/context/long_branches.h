@@ -31,10 +31,11 @@ struct SplitPattern {
 // them.
 std::optional<SplitPattern> split_pattern(const Pattern&, const ContextShards&);
 
-// The long branches of one layer.
+// The long branches of one layer, for some of its KV heads.
 class LongBranches {
  public:
-  LongBranches(ChunkStore& store, std::int64_t layer) : store_(store), layer_(layer) {}
+  LongBranches(ChunkStore& store, std::int64_t layer, std::int64_t first_head)
+      : store_(store), layer_(layer), first_head_(first_head) {}
   void clear() { samples_.clear(); }  // call before the first chunk of a sequence
 
   // Merges the attention over long branches into sum [N,Hq,D] f32 and args.lse. stores: true if the samples of each
@@ -58,7 +59,7 @@ class LongBranches {
   ChunkStore::Key key_of(const SplitPattern&, std::size_t branch, std::int64_t segment) const;
 
   ChunkStore& store_;
-  const std::int64_t layer_;
+  const std::int64_t layer_, first_head_;
   std::vector<Samples> samples_;  // by branch
 };
 

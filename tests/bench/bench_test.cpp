@@ -115,7 +115,7 @@ int check_trace(const nlohmann::json& events, int steps) {
 }
 
 TEST_F(BenchCommand, NeedsTheSizesThatARunChooses) {
-  for (const char* automatic : {"train.micro_batch=auto", "train.mlp_chunk=auto"})
+  for (const char* automatic : {"train.micro_batch=auto", "train.mlp_chunk=auto", "train.sequence_chunk=auto"})
     expect_error({"bench", "step", path("tiny.yaml"), automatic}, 1, "auto is chosen only");
 }
 

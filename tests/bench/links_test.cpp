@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-// The node's rate is that of all of its ranks.
+// The node's rate is the sum of its ranks' rates.
 TEST(Links, RatesOfALinkAreSharedByTheRanksOfANode) {
   DeviceRates r = shipped_rates("h100");
   r.link_bytes_per_second = 5;

@@ -106,7 +106,8 @@ OpCase scores(const std::string& name, const IndexShape& s, const std::vector<st
     return std::vector<Values>{kept_of(all, columns, blocks, *pattern, s.count, room)};
   };
   c.run = [=](Run& run, const std::vector<Var>& in) {
-    return std::vector<Var>{index_select(run, in[0], biased ? in[1] : Var{}, s, blocks, pattern).scores};
+    return std::vector<Var>{
+        index_select(run, in[0], biased ? in[1] : Var{}, s, whole_documents(blocks), sum_of(blocks), pattern).scores};
   };
   double pairs = 0;
   for (const std::int32_t n : blocks) pairs += 0.5 * n * (n - 1);

@@ -478,5 +478,32 @@ TEST_F(DistCalibrated, AllProcessesMeasureTheLink) {
   EXPECT_EQ(planned.output.find("include no link"), std::string::npos) << planned.output;
 }
 
+// A window of 1024 tokens reaches one rank of 4096 tokens, so that attention sends the same on all larger rings.
+TEST(PlanCommand, BytesPerRankArePrintedForEachNumberOfRanks) {
+  const auto bytes = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {ring_binary(), "plan", source_dir() + "/configs/quickstart.yaml", "--rates", "h100",
+                                 "model.vocab_size=300", "model.context=4096", "train.micro_batch=1", "--context",
+                                 "4096", "model.attention={kind: window, window: 1024}"});
+    return run_process(words);
+  };
+  const Finished table = bytes({"--bytes-per-rank", "--ranks", "1,16,262144"});
+  ASSERT_EQ(table.code, 0) << table.output;
+  std::vector<std::vector<double>> rows;
+  for (const std::string& line : lines_of(table.output)) {
+    std::istringstream numbers(line);
+    std::vector<double> row;
+    for (double number = 0; numbers >> number;) row.push_back(number);
+    if (row.size() == 9) rows.push_back(row);
+  }
+  ASSERT_EQ(rows.size(), 3u) << table.output;
+  EXPECT_EQ(rows[0][6], 0) << "one process sends nothing";
+  EXPECT_EQ(rows[1][1], 16 * 4096);
+  EXPECT_GT(rows[1][2], 0);
+  EXPECT_EQ(rows[2][2], rows[1][2]);
+  EXPECT_EQ(bytes({"--bytes-per-rank", "--gpus", "4"}).code, 1);
+  EXPECT_EQ(bytes({"--bytes-per-rank", "--nodes", "4"}).code, 1);
+  EXPECT_NE(bytes({"--ranks", "4"}).code, 0);
+}
+
 }  // namespace
 }  // namespace ring::test

@@ -14,6 +14,11 @@ const std::vector<std::string> kDense{};
 const std::vector<std::string> kWindow{"model.attention={kind: window, window: 300}"};
 const std::vector<std::string> kDilated{
     "model.attention={kind: dilated, segments: [64, 256, 1024, 4096], rates: [1, 4, 16, 64]}"};
+const std::vector<std::string> kContent{
+    "model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, keep: 4, first: 1}]}"};
+const std::vector<std::string> kLearned{
+    "model.attention={kind: block_sparse, block: 64, rules: [{pattern: learned, keep: 4, first: 1}], "
+    "index_warmup_steps: 1}"};
 
 Config chunked(const char* device, std::int64_t context, std::int64_t chunk, const std::vector<std::string>& more) {
   Config c;
@@ -32,7 +37,7 @@ std::vector<double> losses(const Config& config) {
 }
 
 void expect_equal_losses(const char* device, double tolerance) {
-  for (const auto& attention : {kDense, kWindow, kDilated}) {
+  for (const auto& attention : {kDense, kWindow, kDilated, kContent, kLearned}) {
     const std::vector<double> whole = losses(chunked(device, 1024, 0, attention));
     Config in_host = chunked(device, 1024, 256, attention), on_device = in_host;
     in_host.train.activation_offload = Switch::on;
@@ -72,6 +77,36 @@ TEST(ChunkedSteps, DenseAttentionKeepsKeysAndGradientsOnTheHost) {
   EXPECT_LE(static_cast<double>(many.peak()), 1.02 * static_cast<double>(some.peak()));
   const std::size_t of_chunk = 3 * 1024 * 2 * 128 * (2 + 4);  // keys and values in bf16, their gradients in f32
   EXPECT_GE(many.host_keys, 63 * of_chunk);
+}
+
+// Selecting by content adds to dense attention's memory on the device: a mean key in fp32 for each block and layer.
+TEST(ChunkedSteps, MeansOfBlocksStayOnTheDevice) {
+  const DryStep some = dry(16 * 1024, kContent), many = dry(64 * 1024, kContent);
+  const DryStep dense_some = dry(16 * 1024, kDense), dense_many = dry(64 * 1024, kDense);
+  const std::size_t of_chunk = 3 * 1024 * 2 * 128 * (2 + 4);
+  EXPECT_GE(many.host_keys, 63 * of_chunk);
+  const std::size_t added = (many.unplanned - some.unplanned) - (dense_many.unplanned - dense_some.unplanned);
+  const std::size_t means = 3 * (1024 - 256) * 128 * 4, queries = 3 * (64 - 16) * 128 * 4;
+  EXPECT_GE(added, means);
+  EXPECT_LE(added, means + queries + (std::size_t{1} << 16));
+}
+
+// Two ranks share each chunk, and each stores the keys of one of the two heads.
+TEST(ChunkedSteps, RanksThatShareChunksStoreTheKeysOfTheirHeads) {
+  for (const bool on_host : {true, false}) {
+    const auto stored = [&](int ranks) {
+      Config c = chunked("cuda", 64 * 4096, 4096, {str("parallel.cp=", ranks)});
+      c.train.activation_offload = on_host ? Switch::on : Switch::off;
+      const Config config = resolve_config(c, 300, ranks, Backend::cuda, false);
+      const DryStep step =
+          dry_step(config, ranks, ActivationPlan::uniform(config.model.layers, Recompute::none, false));
+      return on_host ? step.host_keys : step.unplanned;
+    };
+    const std::size_t all = std::size_t{63} * 3 * 4096 * 2 * 128 * (2 + 4), two = stored(2);
+    EXPECT_GE(stored(1), all);
+    EXPECT_GE(two, all / 2);
+    EXPECT_LE(two, all / 2 + (std::size_t{256} << 20)) << "host memory is held in slabs";
+  }
 }
 
 TEST(ChunkedSteps, KeysOnTheDeviceAreCounted) {

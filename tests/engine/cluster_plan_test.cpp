@@ -208,6 +208,21 @@ TEST(ClusterPlan, ASearchByEstimateFindsAGoodLayout) {
   }
 }
 
+// The layouts with the best estimates are too large; those that share a sequence most fit.
+TEST(ClusterPlan, ASearchGoesOnUntilALayoutFits) {
+  PlanRequest q = request_of_nodes(
+      {64, 8}, {"model.context=262144", "train.batch_size=64", "train.micro_batch=1", "train.recompute=full"});
+  q.fixed = {.dp = 1, .cp = 64, .tp = 1, .zero = 3};
+  const std::vector<PlannedStep> smallest = plan_layouts(q);
+  ASSERT_EQ(smallest.size(), 1u);
+  q.fixed = {};
+  q.budget = smallest[0].peak + smallest[0].peak / 16;
+  q.max_layouts = 1;
+  const Layouts found = try_layouts(q);
+  ASSERT_FALSE(found.fit.empty());
+  EXPECT_GE(found.too_large.size(), 3u) << "the first layouts that were tried fit, so this tests nothing";
+}
+
 TEST(ClusterPlan, PlansSixtyFiveThousandGpus) {
   PlanRequest q = request_of_nodes({65536, 8}, {"model.context=4194304", "train.batch_size=64", "train.micro_batch=1"});
   q.max_layouts = 2;

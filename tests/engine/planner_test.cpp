@@ -205,6 +205,44 @@ TEST(Planner, MlpChunksAreTheFastestThatFit) {
   EXPECT_TRUE(chosen);
 }
 
+// Whole sequences if they fit, otherwise the largest chunks that fit, with one sequence at a time.
+TEST(Planner, SequenceChunksAreTheLargestThatFit) {
+  PlanRequest q = question("h100", {"model.context=65536", "train.batch_size=2", "train.micro_batch=2",
+                                    "train.recompute=full", "train.loss_chunk_bytes=100e6"});
+  q.config.train.sequence_chunk = kAutoSequenceChunk;
+  const auto roomy = plan_step(q);
+  ASSERT_TRUE(roomy);
+  EXPECT_EQ(roomy->config.train.sequence_chunk, 0);
+  q.config.train.micro_batch = kAutoMicroBatch;
+  std::set<std::int64_t> chosen;
+  for (const double share : {0.9, 0.45, 0.3, 0.2, 0.15}) {
+    q.budget = static_cast<std::size_t>(share * static_cast<double>(roomy->peak));
+    const StepSizes sizes = fit_step_sizes(q);
+    chosen.insert(sizes.sequence_chunk);
+    EXPECT_TRUE(sizes.micro_batch == 1 || sizes.sequence_chunk == 0) << share;
+    PlanRequest with = q;
+    with.config.train.micro_batch = 1;
+    with.config.train.sequence_chunk = sizes.sequence_chunk;
+    if (!plan_step(with)) {
+      EXPECT_EQ(sizes.sequence_chunk, 4096) << share << ": nothing fits, so the least was chosen";
+    }
+    for (std::int64_t larger = 2 * sizes.sequence_chunk; sizes.sequence_chunk && larger < 65536; larger *= 2) {
+      with.config.train.sequence_chunk = larger;
+      EXPECT_FALSE(plan_step(with)) << share << ": " << larger;
+    }
+  }
+  EXPECT_TRUE(chosen.contains(0));
+  EXPECT_GE(chosen.size(), 3u);
+}
+
+TEST(Planner, SequencesThatCannotBeInChunksStayWhole) {
+  PlanRequest q = question("h100", {"model.context=65536", "train.batch_size=1", "train.sequence_chunk=auto",
+                                    "train.diagnostics_interval=10"});
+  q.budget = std::size_t{1} << 30;
+  EXPECT_EQ(fit_sequence_chunk(q), 0);
+  EXPECT_FALSE(plan_step(q));
+}
+
 TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
   PlanRequest q = question("h100", {"train.batch_size=1"});
   q.budget = std::size_t{4} << 30;
@@ -312,7 +350,8 @@ TEST(Planner, AdvisesEveryKindOfAttention) {
                                              "importance", "pools"}));
   for (const AttentionAdvice& a : {all[4], all[5], all[6]}) {  // the same number of tokens as the window
     EXPECT_EQ(a.attention.rules[0].keep * a.attention.block, window.attention.window) << a.yaml;
-    EXPECT_NEAR(a.pairs, window.pairs, 0.06 * window.pairs) << a.yaml;
+    const double own = 0.5 / static_cast<double>(a.attention.rules[0].keep);  // a query sees half of its own block
+    EXPECT_NEAR(a.pairs, window.pairs, (own + 0.01) * window.pairs) << a.yaml;
   }
   EXPECT_GT(all[7].pairs, window.pairs);  // pools come on top
 }
@@ -356,6 +395,7 @@ TEST(Planner, TimeIsThatOfTheBusiestRank) {
     PlanRequest q = question("h100", {"model.context=65536", "train.batch_size=1", "train.recompute=none",
                                       "model.attention={kind: window, window: 65536}"});
     q.world = 8;
+    q.rates.bytes_per_second = 1e18;  // so that only pairs take time
     q.config.parallel.cp = 8;
     q.config.parallel.cp_schedule = ContextSchedule::ring;
     q.config.parallel.cp_layout = layout;

@@ -271,6 +271,15 @@ AttentionProblem with_other_rows(AttentionProblem p, const std::vector<Span>& qu
   return p;
 }
 
+AttentionProblem without_earlier_rows(AttentionProblem p) {
+  const Span& s = p.queries[0];
+  const std::int64_t first = (s.position - p.pattern.origin(s.document)) / p.pattern.blocks->block();
+  const std::int64_t missing = p.selection_rows[0] + first;
+  p.selection.erase(p.selection.begin(), p.selection.begin() + missing * p.kv_heads * p.words());
+  for (std::int32_t& row : p.selection_rows) row -= static_cast<std::int32_t>(missing);
+  return p;
+}
+
 std::string name_of(const AttentionTarget& t) {
   return str(t.candidate, "_", t.dtype, t.min_dim > 8 ? str("_from_", t.min_dim) : "");
 }

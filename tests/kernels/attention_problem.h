@@ -36,6 +36,8 @@ AttentionProblem problem_of(const Pattern&, const std::vector<std::int32_t>& off
 AttentionProblem with_selection(AttentionProblem);
 // Returns the problem restricted to these rows, in tensors of their own, with the selection of all rows.
 AttentionProblem with_other_rows(AttentionProblem, const std::vector<Span>& queries, const std::vector<Span>& keys);
+// Returns the problem without the selection's rows before the first query block, as a chunk of a sequence has it.
+AttentionProblem without_earlier_rows(AttentionProblem);
 
 // Returns the part of the spans within rows [first, end), counted from `first`.
 std::vector<Span> part_of(std::vector<Span> spans, std::int64_t first, std::int64_t end);

@@ -88,7 +88,7 @@ TEST_P(BlockIndex, SelectsInChunksAsAtOnce) {
   const auto blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
   const Tensor x = make_tensor({rows, shape.width()}, DType::f32, random_values("many", rows * shape.width()), ctx);
   const Tensor biases = make_tensor({shape.biases()}, DType::f32, random_values("few", shape.biases(), 0.1), ctx);
-  const IndexSelection got = select_by_index(x, biases, shape, counts, blocks, ctx);
+  const IndexSelection got = select_by_index(x, biases, shape, whole_documents(counts), rows, blocks, ctx);
   const Tensor scores = ctx.empty({rows, shape.count, max});
   const std::vector<SelectedRows> documents = {{0, 0, 0, 0, 700}, {700, 700, 700, 0, 3}, {703, 703, 703, 0, 1500}};
   index_scores_kernel({x, scores, shape, documents, biases}, ctx);
@@ -143,6 +143,46 @@ TEST_P(BlockIndex, LastBlocksHaveNoGradient) {
     if (repeat == 0) first = gradient;
     ASSERT_EQ(gradient, first) << "repeat " << repeat;
   }
+}
+
+// Gradients from the scores of some query blocks at a time, in separate score tensors, add up to the gradient from all.
+TEST_P(BlockIndex, GradientsOfSomeQueryBlocksAddUp) {
+  const ExecContext ctx = context();
+  constexpr std::int32_t kFirst = 3, kRows = kFirst + kBlocks;  // the document's first row
+  const std::int64_t row = kShape.count * kBlocks;
+  const Tensor x = make_tensor({kRows, kShape.width()}, DType::f32, random_values("x", kRows * kShape.width()), ctx);
+  const Tensor dscores =
+      make_tensor({kBlocks, kShape.count, kBlocks}, DType::f32, random_values("dscores", kBlocks * row), ctx);
+  std::vector<std::int32_t> lists;  // two blocks of three
+  for (std::int64_t list = 0; list < kBlocks * kShape.count; ++list) {
+    for (std::int32_t k = 0; k < kBlocks; ++k)
+      if ((k + list) % 3 > 0) lists.push_back(k);
+    lists.resize(static_cast<std::size_t>((list + 1) * kBlocks), kNoBlock);
+  }
+  const Tensor kept = from_host(lists, ctx.stream).view(dscores.shape());
+  const auto gradients = [&](const std::vector<std::int32_t>& cuts) {
+    const Tensor dx = ctx.zeros(x.shape()), dbiases = ctx.zeros({kShape.biases()});
+    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+      const Tensor some = dscores.narrow(0, cuts[i], cuts[i + 1] - cuts[i]),
+                   blocks = kept.narrow(0, cuts[i], cuts[i + 1] - cuts[i]);
+      const std::vector<SelectedRows> document = {{kFirst, kFirst, -cuts[i], cuts[i], cuts[i + 1]}};
+      index_scores_backward_kernel({x, blocks, some, dx, kShape, document, 1}, ctx);
+      index_distances_backward_kernel({blocks, some, dbiases, kShape, document, 1}, ctx);
+    }
+    std::vector<float> all = to_host<float>(dx, ctx.stream);
+    const std::vector<float> biases = to_host<float>(dbiases, ctx.stream);
+    all.insert(all.end(), biases.begin(), biases.end());
+    return all;
+  };
+  const std::vector<float> whole = gradients({0, kBlocks}), parts = gradients({0, 1, 5, 17, 39, kBlocks});
+  ASSERT_EQ(whole.size(), parts.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_NEAR(whole[i], parts[i], 1e-4 * (1 + std::abs(whole[i]))) << i;
+    largest = std::max(largest, std::abs(static_cast<double>(whole[i])));
+  }
+  EXPECT_GT(largest, 0.1);
+  for (std::size_t i = 0; i < kFirst * static_cast<std::size_t>(kShape.width()); ++i) ASSERT_EQ(parts[i], 0) << i;
 }
 
 // Buckets are contiguous, and each contains the distances that map to it. Their number only determines the last bucket.
@@ -295,8 +335,9 @@ TEST(BlockIndexChecks, RefuseWhatDoesNotFit) {
   EXPECT_THROW(index_scores_kernel({x, scores, wrong, {}, ctx.zeros({65 * 3})}, ctx), Error);
   EXPECT_NO_THROW(
       index_scores_backward_kernel({x, kept, scores, ctx.zeros(x.shape()), kShape, {{0, 0, 0, 0, 8}}}, ctx));
-  EXPECT_THROW(index_scores_backward_kernel({x, kept, scores, ctx.zeros(x.shape()), kShape, {{0, 0, 0, 1, 8}}}, ctx),
-               Error);
+  for (const SelectedRows& d : {SelectedRows{0, 1, 0, 0, 7}, SelectedRows{0, 0, 0, 0, 9}, SelectedRows{0, 0, -2, 1, 8}})
+    EXPECT_THROW(index_scores_backward_kernel({x, kept, scores, ctx.zeros(x.shape()), kShape, {d}}, ctx), Error)
+        << d.kept;
   const Tensor fewer = ctx.zeros({8, 2, 7}, DType::i32);
   EXPECT_THROW(index_scores_backward_kernel({x, fewer, scores, ctx.zeros(x.shape()), kShape, {}}, ctx), Error);
   EXPECT_THROW(index_distances_backward_kernel({fewer, scores, biases, kShape, {}}, ctx), Error);
@@ -304,12 +345,16 @@ TEST(BlockIndexChecks, RefuseWhatDoesNotFit) {
   EXPECT_NO_THROW(index_distances_backward_kernel({kept, scores, biases, kShape, {{0, 0, 0, 0, 8}}}, ctx));
   EXPECT_THROW(index_distances_backward_kernel({kept, scores, {}, kShape, {{0, 0, 0, 0, 8}}}, ctx), Error);
   EXPECT_THROW(index_distances_backward_kernel({kept, scores, ctx.zeros({9}), kShape, {{0, 0, 0, 0, 8}}}, ctx), Error);
-  for (const SelectedRows& d : {SelectedRows{0, 0, 0, 0, 9}, SelectedRows{1, 1, 1, 0, 8}, SelectedRows{0, 0, 0, 1, 8}})
+  for (const SelectedRows& d : {SelectedRows{0, 0, 0, 0, 9}, SelectedRows{1, 1, 1, 0, 8}, SelectedRows{0, 0, -2, 1, 8}})
     EXPECT_THROW(index_distances_backward_kernel({kept, scores, biases, kShape, {d}}, ctx), Error) << d.kept;
   const auto blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
   IndexLoss loss{scores, scores, kept, ctx.zeros({8}), {}, {{0, 512, 0, 0}}, blocks};
   EXPECT_NO_THROW(index_loss_kernel(loss, ctx));
   loss.documents = {{0, 513, 0, 0}};
+  EXPECT_THROW(index_loss_kernel(loss, ctx), Error);
+  loss.documents = {{0, 128, 384, -6}};  // blocks 6 and 7, in rows 0 and 1
+  EXPECT_NO_THROW(index_loss_kernel(loss, ctx));
+  loss.documents = {{0, 128, 384, -7}};
   EXPECT_THROW(index_loss_kernel(loss, ctx), Error);
   loss.documents = {}, loss.kept = ctx.zeros({8, 1, 8}, DType::i32);
   EXPECT_THROW(index_loss_kernel(loss, ctx), Error);

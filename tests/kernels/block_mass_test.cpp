@@ -114,12 +114,32 @@ Values rows_of(const Values& all, std::int64_t width, std::int64_t begin, std::i
   return {all.begin() + begin * width, all.begin() + end * width};
 }
 
-// Returns the mass from calls for the queries of rows [cuts[i], cuts[i + 1]), which add to one output.
-Values measured_in_parts(const MassTarget& target, const AttentionProblem& p, const AttentionInputs& in,
-                         const Values& lse, const std::vector<std::int32_t>& cuts, const ExecContext& ctx) {
+// Adds the mass of queries of the rows [begin, end) and keys of the rows [key, key_end), which the call's tensors hold.
+void add_part(const MassTarget& target, const AttentionProblem& p, BlockMass a, std::int32_t begin, std::int32_t end,
+              std::int32_t key, std::int32_t key_end, const ExecContext& ctx) {
   const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
-  const Tensor kept = kept_of_bits(p.selection, p.kv_heads, p.words(), ctx), mass = ctx.zeros(kept.shape()),
-               keys = make_tensor({p.key_rows, p.kv_heads, p.dim}, target.dtype, in.k, ctx);
+  const auto part = [](const Span& s, std::int32_t from, std::int32_t to) {
+    const std::int32_t row = std::max(s.first, from), row_end = std::min(s.first + s.count, to);
+    return Span{row - from, row_end - row, s.position + row - s.first, s.document};
+  };
+  for (std::size_t b = 0; b < p.queries.size(); ++b) {
+    const Span queries = part(p.queries[b], begin, end), keys = part(p.queries[b], key, key_end);
+    if (queries.count <= 0 || keys.count <= 0) continue;
+    a.spans.push_back(keys);
+    a.queries.push_back(queries);
+    a.selection.rows.push_back(first[b]);
+  }
+  if (a.spans.empty()) return;  // only padding
+  for (const auto& c : block_mass_kernel.candidates(target.backend))
+    if (c.name == target.candidate) c.fn(a, ctx);
+}
+
+// Returns the mass from calls for the queries of rows [cuts[i], cuts[i + 1]), which add to one output. parts_of_keys:
+// each call has the keys of such rows, too.
+Values measured_in_parts(const MassTarget& target, const AttentionProblem& p, const AttentionInputs& in,
+                         const Values& lse, const std::vector<std::int32_t>& cuts, bool parts_of_keys,
+                         const ExecContext& ctx) {
+  const Tensor kept = kept_of_bits(p.selection, p.kv_heads, p.words(), ctx), mass = ctx.zeros(kept.shape());
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
     const std::int32_t begin = cuts[i], end = cuts[i + 1];
     Values own_lse;
@@ -127,23 +147,19 @@ Values measured_in_parts(const MassTarget& target, const AttentionProblem& p, co
       for (std::int32_t n = begin; n < end; ++n) own_lse.push_back(lse[static_cast<std::size_t>(h * p.query_rows + n)]);
     BlockMass a{
         .q = make_tensor({end - begin, p.heads, p.dim}, target.dtype, rows_of(in.q, p.heads * p.dim, begin, end), ctx),
-        .k = keys,
         .lse = make_tensor({p.heads, end - begin}, DType::f32, own_lse, ctx),
         .mass = mass,
         .scale = static_cast<float>(p.scale()),
         .pattern = p.pattern,
-        .selection = {kept}};
-    for (std::size_t b = 0; b < p.queries.size(); ++b) {
-      const Span& s = p.queries[b];
-      const std::int32_t from = std::max(s.first, begin), to = std::min(s.first + s.count, end);
-      if (from >= to) continue;
-      a.spans.push_back(s);
-      a.queries.push_back({from - begin, to - from, s.position + from - s.first, s.document});
-      a.selection.rows.push_back(first[b]);
-    }
-    if (a.spans.empty()) continue;  // only padding
-    for (const auto& c : block_mass_kernel.candidates(target.backend))
-      if (c.name == target.candidate) c.fn(a, ctx);
+        .selection = {kept},
+        .parts_of_keys = parts_of_keys};
+    const auto keys = [&](std::int32_t key, std::int32_t key_end) {
+      a.k = make_tensor({key_end - key, p.kv_heads, p.dim}, target.dtype,
+                        rows_of(in.k, p.kv_heads * p.dim, key, key_end), ctx);
+      add_part(target, p, a, begin, end, key, key_end, ctx);
+    };
+    if (!parts_of_keys) keys(0, static_cast<std::int32_t>(p.key_rows));
+    for (std::size_t j = 0; parts_of_keys && j <= i; ++j) keys(cuts[j], cuts[j + 1]);
   }
   return by_block(read_values(mass, ctx), max_blocks(p), to_host<std::int32_t>(kept, ctx.stream), kept.dim(2));
 }
@@ -163,6 +179,20 @@ void expect_mass(const MassTarget& target, const AttentionProblem& p, const Exec
       for (std::size_t j = row; j < row + static_cast<std::size_t>(blocks); ++j) sum += got[j];
       ASSERT_NEAR(sum, 1, 20 * target.tolerance) << "row " << row;
     }
+  }
+}
+
+void expect_mass_in_parts(const MassTarget& target, std::int32_t block, const std::vector<std::int32_t>& cuts,
+                          bool parts_of_keys, const ExecContext& ctx) {
+  const AttentionProblem p = problem(block, {300, 1, 70, 129, 250}, 40, {3, 304}, 5);
+  const AttentionInputs in = random_inputs(p, target.dtype);
+  const Values lse = reference(p, in).lse, want = definition(p, in, lse, max_blocks(p)),
+               got = measured_in_parts(target, p, in, lse, cuts, parts_of_keys, ctx);
+  ASSERT_EQ(p.query_rows, cuts.back());
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    ASSERT_NEAR(got[i], want[i], target.tolerance) << "element " << i;
+    ASSERT_EQ(got[i] == 0, want[i] == 0) << "element " << i;
   }
 }
 
@@ -191,17 +221,16 @@ TEST_P(BlockMasses, OfSomeQueriesAddUpToThoseOfAll) {
     for (const std::vector<std::int32_t>& cuts :
          {std::vector{0, 256, 758}, std::vector{0, 3, 130, 150, 303, 304, 400, 758}}) {
       SCOPED_TRACE(str("blocks of ", block, ", ", cuts.size() - 1, " parts"));
-      const ExecContext ctx = context();
-      const AttentionProblem p = problem(block, {300, 1, 70, 129, 250}, 40, {3, 304}, 5);
-      const AttentionInputs in = random_inputs(p, GetParam().dtype);
-      const Values lse = reference(p, in).lse, want = definition(p, in, lse, max_blocks(p)),
-                   got = measured_in_parts(GetParam(), p, in, lse, cuts, ctx);
-      ASSERT_EQ(p.query_rows, cuts.back());
-      ASSERT_EQ(got.size(), want.size());
-      for (std::size_t i = 0; i < want.size(); ++i) {
-        ASSERT_NEAR(got[i], want[i], GetParam().tolerance) << "element " << i;
-        ASSERT_EQ(got[i] == 0, want[i] == 0) << "element " << i;
-      }
+      expect_mass_in_parts(GetParam(), block, cuts, false, context());
+    }
+}
+
+// Chunks of several documents: each call has the keys of one of them. Chunks end at blocks of a row, or with a row.
+TEST_P(BlockMasses, OfSomeKeysAddUpToThoseOfAll) {
+  for (const std::int32_t block : {64, 128})
+    for (const std::vector<std::int32_t>& cuts : {std::vector{0, 259, 758}, std::vector{0, 131, 259, 304, 432, 758}}) {
+      SCOPED_TRACE(str("blocks of ", block, ", ", cuts.size() - 1, " chunks"));
+      expect_mass_in_parts(GetParam(), block, cuts, true, context());
     }
 }
 
@@ -278,6 +307,14 @@ TEST(BlockMass, RefusesWhatDoesNotFit) {
   refuses([&](BlockMass& a) { a.queries[0].document = 1; });
   refuses([&](BlockMass& a) { a.queries.push_back({}); });
   refuses([&](BlockMass& a) { a.queries[0].first = 71; });
+  good.parts_of_keys = true;
+  for (const std::int32_t keys : {64, 124}) {
+    good.spans[0].count = keys;
+    EXPECT_NO_THROW(block_mass_kernel(good, ctx));
+  }
+  refuses([&](BlockMass& a) { a.spans[0].count = 60; });
+  refuses([&](BlockMass& a) { a.spans[0].count = 130; });
+  refuses([&](BlockMass& a) { a.queries = {}; });
 }
 
 }  // namespace

@@ -44,6 +44,8 @@ std::vector<std::int32_t> entries_of(const AttentionProblem& p, std::size_t span
   const auto keeps = [&](std::int32_t row, std::int32_t column) {
     if (row >= halves) return BlockCoverage::none;
     const std::int32_t q = owner == Stationary::q ? row : column, k = owner == Stationary::q ? column : row;
+    if (!p.selection_rows.empty() && p.selection_rows[span] + q * 64 / p.pattern.blocks->block() < 0)
+      return BlockCoverage::none;
     const bool kept = q >= k && p.selects(span, head, q * 64 + 63 - q_first, k * 64 - k_first);
     return kept ? coverage_of(owner, row, column, true) : BlockCoverage::none;
   };
@@ -136,6 +138,13 @@ AttentionProblem parts_of_documents(std::int32_t block) {
   return with_other_rows(whole, queries, keys);
 }
 
+// A chunk that begins in the second half of a tile, without the selection's rows of earlier blocks.
+AttentionProblem later_chunk(std::int32_t block) {
+  const AttentionProblem whole = with_selection(problem_of(content(block, 100), {0, 4200, 4500}));
+  const std::vector<Span> queries = {{0, 2088, 64 * 33, 0}, {2088, 300, 4200, 4200}};
+  return without_earlier_rows(with_other_rows(whole, queries, whole.keys));
+}
+
 // Every query block keeps at most three blocks, so lists have much less room than there are blocks. Many keep block 1.
 AttentionProblem few_blocks(std::int32_t block) {
   AttentionProblem p = problem_of(content(block, 3), offsets_of({700, 1, 128 * 70 + 60, 128}, 3), {3, 704}, 5);
@@ -159,6 +168,7 @@ TEST_F(GpuSelectedLists, AreWhatTheBitsSay) {
       expect_lists(few_blocks(block), owner, owner == Stationary::kv, exec());
       expect_lists(whole_documents(block), owner, owner == Stationary::kv, exec());
       expect_lists(parts_of_documents(block), owner, false, exec());
+      expect_lists(later_chunk(block), owner, false, exec());
     }
 }
 

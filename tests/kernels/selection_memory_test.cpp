@@ -33,8 +33,9 @@ Peaks peaks_of(std::int32_t tokens, std::int64_t kv_heads, bool learned) {
   Allocator& memory = *ctx.stream.impl().allocator;
   memory.reset_peak();
   const std::size_t before = memory.stats().in_use;
-  const IndexSelection made = learned ? select_by_index(projected, {}, shape, {blocks}, pattern.blocks, ctx)
-                                      : IndexSelection{select_blocks(pattern, q, k, 1, spans, ctx), {}};
+  const IndexSelection made =
+      learned ? select_by_index(projected, {}, shape, whole_documents({blocks}), blocks, pattern.blocks, ctx)
+              : IndexSelection{select_blocks(pattern, q, k, 1, spans, ctx), {}};
   Peaks peaks{.select = memory.stats().peak - before};
   const std::size_t kept = made.selection.kept.bytes(), scores = learned ? made.scores.bytes() : 0;
   EXPECT_LE(kept + scores, peaks.select);

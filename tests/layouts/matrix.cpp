@@ -14,7 +14,8 @@ namespace {
 void append(Settings& to, const Settings& more) { to.insert(to.end(), more.begin(), more.end()); }
 
 const Settings kRing = {"parallel.cp_schedule=ring"}, kGather = {"parallel.cp_schedule=gather"},
-               kAllToAll = {"parallel.cp_schedule=all_to_all"};
+               kAllToAll = {"parallel.cp_schedule=all_to_all"},
+               kChunks = {"train.sequence_chunk=256", "train.micro_batch=1"};
 
 Settings with(Settings settings, const std::string& more) {
   settings.push_back(more);
@@ -101,6 +102,7 @@ std::vector<Kind> all_kinds() {
         "mass: 0.8}, {local: 2}]",
         "model.attention.heads=[0, 1, 1, 2]"},
        4,
+       true,
        true},
       {"learned",
        {blocks, small,
@@ -109,16 +111,21 @@ std::vector<Kind> all_kinds() {
         "model.attention.heads=[0, 1, 1, 2]", "model.attention.index_heads=2", "model.attention.index_distances=8",
         "model.attention.index_warmup_steps=4"},
        4,
+       true,
        true},
       {"importance",
        {"train.micro_batch=0", blocks, small,
         "model.attention.rules=[{pattern: importance, keep: 5, first: 1, interval: 5, explore: 1}, {local: 2}]",
-        "model.attention.heads=[0, 0, 0, 1]"}},
+        "model.attention.heads=[0, 0, 0, 1]"},
+       4,
+       false,
+       true},
       {"pools",
        {"model.attention={kind: window, window: 70, pools: [16, 50], pooling: learned, pool_gates: true}",
         "model.attention_layers=[{layers: 1, attention: {kind: block_sparse, block: 64, rules: [{pattern: content, "
         "keep: 3}], pools: [16]}}]"},
        4,
+       true,
        true}};
 }
 
@@ -137,18 +144,25 @@ std::vector<Layout> all_layouts(int ranks) {
       {"cp_referenced", ranks, ranks, 1, with(kRing, "parallel.cp_keys=referenced"), false, false, true},
       {"tp", ranks, 1, ranks},
       {"cp_zero3", ranks, 2, 1, with(kGather, "parallel.zero=3")},
+      {"cp_chunks", ranks, ranks, 1, kChunks, true, false, false, true},
   };
   if (ranks == 2) return out;
   out.push_back({"tp_cp_ring", ranks, half, half, kRing});
   out.push_back({"tp_cp_all_to_all", ranks, half, half, kAllToAll, true});
+  out.push_back({"tp_cp_chunks", ranks, half, half, kChunks, true, false, false, true});
   out.push_back({"tp_zero3", ranks, 1, half, {"parallel.zero=3"}});
   return out;
 }
 
 std::string expected_refusal(const Cell& c) {
   if (c.kind.kv_heads % c.layout.tp != 0) return str("parallel.tp: ", c.layout.tp, " does not divide model.heads");
+  if (c.layout.in_chunks && c.kind.needs_whole)
+    return c.kind.name == "content" || c.kind.name == "learned"
+               ? "supports the patterns content and learned in a single"
+               : "supports neither model.attention.rules with pattern";
   if (c.layout.all_to_all && c.kind.kv_heads / c.layout.tp % c.layout.cp != 0)
-    return "parallel.cp_schedule: all_to_all shares";
+    return str(c.layout.in_chunks ? str("parallel.cp: ", c.layout.cp) : "parallel.cp_schedule: all_to_all",
+               " shares the KV heads");
   return "";
 }
 

@@ -12,7 +12,8 @@ struct Kind {
   std::string name;
   Settings settings;
   int kv_heads = 4;
-  bool selects = false;  // selects blocks in each step
+  bool selects = false;      // selects blocks in each step
+  bool needs_whole = false;  // does not work on sequences in chunks
 };
 
 struct Layout {
@@ -22,6 +23,7 @@ struct Layout {
   bool all_to_all = false;         // cp exchanges heads
   bool supports_graph = false;     // supports train.cuda_graph=on
   bool for_selected_keys = false;  // differs from the other layouts only if blocks are selected
+  bool in_chunks = false;          // computes sequences in chunks
   // Returns the settings of the mesh's axes: layouts with equal axes can share a mesh.
   Settings axes() const;
 };

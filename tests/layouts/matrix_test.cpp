@@ -56,14 +56,17 @@ TEST(LayoutMatrix, NeighboursShareGroups) {
   EXPECT_EQ(changes, static_cast<int>(axes.size()));
 }
 
-// One KV head can be divided neither by tensor parallelism nor by an exchange of heads.
-TEST(LayoutMatrix, IndivisibleHeadsAreRefused) {
-  std::set<std::string> names;
+// One KV head can be divided neither by tensor parallelism nor by an exchange of heads. Kinds that select or pool keys
+// need whole sequences.
+TEST(LayoutMatrix, IndivisibleHeadsAndChunksOfSelectedKeysAreRefused) {
+  std::set<std::string> names, expected;
   for (const Cell& c : refused_cells(all_kinds(), all_layouts(4))) names.insert(name_of(c));
-  EXPECT_EQ(names,
-            (std::set<std::string>{"kind=one_kv_head layout=cp_all_to_all", "kind=one_kv_head layout=tp",
-                                   "kind=one_kv_head layout=tp_cp_ring", "kind=one_kv_head layout=tp_cp_all_to_all",
-                                   "kind=one_kv_head layout=tp_zero3"}));
+  for (const char* layout :
+       {"cp_all_to_all", "tp", "tp_cp_ring", "tp_cp_all_to_all", "tp_zero3", "cp_chunks", "tp_cp_chunks"})
+    expected.insert(str("kind=one_kv_head layout=", layout));
+  for (const char* kind : {"content", "learned", "importance", "pools"})
+    for (const char* layout : {"cp_chunks", "tp_cp_chunks"}) expected.insert(str("kind=", kind, " layout=", layout));
+  EXPECT_EQ(names, expected);
 }
 
 class LayoutComparison : public testing::Test {

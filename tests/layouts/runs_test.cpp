@@ -83,6 +83,7 @@ class GpuDistLayoutRuns : public LayoutRuns {
     disturb({"content", "zero3"}, true);
     disturb({"importance", "cp_ring"}, true);
     disturb({"pools", ranks == 2 ? "tp" : "tp_cp_ring"}, false);
+    disturb({"dilated", ranks == 2 ? "cp_chunks" : "tp_cp_chunks"}, false);
   }
 };
 
@@ -113,6 +114,11 @@ TEST_F(DistLayoutRuns, ADisturbedRunKeepsItsBits) {
           "train.micro_batch=4"},
          2);
   disturb({"learned", "cp_ring"}, true);
+}
+
+TEST_F(DistLayoutRuns, ADisturbedRunInSharedChunksKeepsItsBits) {
+  set_up({"model.context=512", "model.layers=2", "model.heads=8", "model.head_dim=8", "train.batch_size=4"}, 2);
+  disturb({"dilated", "cp_chunks"}, false);
 }
 
 }  // namespace

@@ -244,6 +244,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{"cp2_gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
                     Layout{"cp2_all_to_all", 2, {"parallel.cp=2", "parallel.cp_schedule=all_to_all"}},
                     Layout{"cp2_accumulated", 2, {"parallel.cp=2", "train.micro_batch=1"}},
+                    Layout{"cp2_chunks", 2, {"parallel.cp=2", "train.sequence_chunk=10", "train.micro_batch=1"}},
                     Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"zero3", 2, {"parallel.zero=3"}},
                     Layout{"zero3_accumulated", 2, {"parallel.zero=3", "train.micro_batch=1"}},
                     Layout{"tp2_cp2", 4, {"parallel.tp=2", "parallel.cp=2"}}),

@@ -167,6 +167,38 @@ TEST(Plan, RowsWithPoolsAreDividedEvenly) {
   EXPECT_EQ(chunks(ContextSchedule::automatic), 1u) << "all_to_all";
 }
 
+// model() has 64 tokens and 4 KV heads.
+TEST(Plan, RanksThatShareChunksExchangeHeads) {
+  const BatchSize chunks{8, 1, {}, 16};
+  const ParallelPlan p = make_plan(degrees(1, 2, 2), model(), chunks, 4);
+  EXPECT_TRUE(p.in_chunks);
+  EXPECT_EQ(p.config.cp_schedule, ContextSchedule::all_to_all);
+  EXPECT_EQ(p.cp_layout.ranks(), 4);
+  for (const ContextLayout& slices : slices_of_parts(p.cp_layout, 2, 2))
+    for (const int rank : {0, 1}) EXPECT_EQ(slices.tokens_of_rank(rank), 8);
+  ParallelConfig c = degrees(1, 2, 1);
+  c.cp_schedule = ContextSchedule::ring;
+  EXPECT_EQ(refusal(c, 2, chunks),
+            "train.sequence_chunk: 16 with parallel.cp: 2 needs parallel.cp_schedule: all_to_all, but it is ring. Set "
+            "it to all_to_all or auto");
+  c = degrees(1, 8, 1);
+  EXPECT_EQ(refusal(c, 8, chunks),
+            "train.sequence_chunk: 16 with parallel.cp: 8 shares the KV heads among the ranks of cp "
+            "(parallel.cp_schedule: all_to_all), but 4 (model.kv_heads: 4) cannot be divided among 8. Set parallel.cp "
+            "to a divisor, or train.sequence_chunk: 0");
+  c.cp_schedule = ContextSchedule::gather;
+  EXPECT_TRUE(refusal(c, 8, chunks).ends_with("and parallel.cp to a divisor of the KV heads, 4 (model.kv_heads: 4)"));
+  c = degrees(1, 2, 1);
+  c.cp_messages = ContextMessages::bf16;
+  EXPECT_TRUE(refusal(c, 2, chunks).ends_with("but parallel.cp_messages is bf16. Set it to exact"));
+  c = degrees(1, 2, 1);
+  c.cp_layout = ContextLayoutChoice::zigzag;
+  EXPECT_TRUE(refusal(c, 2, chunks).ends_with("but parallel.cp_layout is zigzag. Set it to auto"));
+  EXPECT_EQ(refusal(degrees(1, 4, 1), 4, {8, 1, {}, 3}),
+            "train.sequence_chunk: 3: chunk 0 has 2 tokens, of which rank 0 of parallel.cp: 4 would receive none. "
+            "Raise train.sequence_chunk");
+}
+
 TEST(Plan, RoundedMessagesNeedRingOrGather) {
   ModelConfig m = model();
   ParallelConfig c = degrees(1, 2, 1);

@@ -165,6 +165,12 @@ TEST_P(DistSourceLosses, LayoutsAgreeWithOneProcess) {
       expect_near(many.sources.at(step), one.sources[step], 1e-5);
     expect_near(many.validation_sources, one.validation_sources, 1e-5);
   }
+  const Training chunks =
+      run_sources(GetParam(), {"parallel.cp=2", "train.sequence_chunk=24", "train.micro_batch=1"}, 2);
+  ASSERT_EQ(chunks.errors, "");
+  for (std::size_t step = 0; step < one.sources.size(); ++step)
+    expect_near(chunks.sources.at(step), one.sources[step], 1e-5);
+  expect_near(chunks.validation_sources, one.validation_sources, 1e-5);
   const Training both = run_sources(GetParam(), {"parallel.tp=2", "parallel.cp=2"}, 4);
   ASSERT_EQ(both.errors, "");
   for (std::size_t step = 0; step < one.sources.size(); ++step)

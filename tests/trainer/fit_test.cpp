@@ -119,5 +119,32 @@ TEST_F(FitRuns, MlpChunksAreChosenIfMemoryIsShortAndAreKept) {
   EXPECT_EQ(losses("said"), losses("short"));
 }
 
+// Sequences are whole if that fits. Otherwise the run chooses the chunks at its start, and a resume keeps them.
+TEST_F(FitRuns, SequenceChunksAreChosenIfMemoryIsShortAndAreKept) {
+  const std::vector<std::string> longer = {"train.sequence_chunk=auto", "model.context=16384",
+                                           "train.batch_size=1",        "train.recompute=full",
+                                           "train.eval_interval=0",     "train.log_interval=1",
+                                           "checkpoint.interval=1",     "model.attention={kind: window, window: 100}"};
+  const auto chosen = [&](const std::string& run, std::vector<std::string> more) {
+    more.insert(more.begin(), longer.begin(), longer.end());
+    std::vector<std::string> words = train(run, more);
+    std::erase_if(words, [](const std::string& w) { return w.starts_with("train.micro_batch"); });
+    const Finished f = run_process(words);
+    EXPECT_EQ(f.code, 0) << f.output;
+    return settings(run).sequence_chunk;
+  };
+  EXPECT_EQ(chosen("roomy", {"train.steps=1", "train.memory_budget=2e9"}), 0);
+  std::int64_t chunk = 0;
+  std::string budget;
+  for (double bytes = 1e8; bytes > 1e6 && !chunk; bytes *= 0.85) {
+    budget = "train.memory_budget=" + std::to_string(bytes);
+    chunk = chosen("short", {"train.steps=1", "--fresh", budget});
+  }
+  EXPECT_TRUE(chunk == 4096 || chunk == 8192) << chunk;
+  EXPECT_EQ(chosen("short", {"train.steps=2", "train.memory_budget=2e9", "--allow-changes"}), chunk);
+  chosen("said", {"train.steps=2", budget, "train.sequence_chunk=" + std::to_string(chunk)});
+  EXPECT_EQ(losses("said"), losses("short"));
+}
+
 }  // namespace
 }  // namespace ring::test

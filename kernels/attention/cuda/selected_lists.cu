@@ -10,7 +10,7 @@ namespace ring::cuda {
 namespace {
 
 // The rows of a selection that tile `tile` of a segment pair's queries consists of, for one head: one row if blocks
-// have 128 positions, else two, of which the second may be beyond the document.
+// have 128 positions, else two, of which the first may be before the selection and the second beyond the document.
 struct TileOfQueries {
   const SelectedBlocks& selected;
   int head, per_tile;
@@ -18,8 +18,9 @@ struct TileOfQueries {
 
   __device__ TileOfQueries(const SelectedBlocks& s, const SegmentPair& p, const ListWalk& walk, int of_head, int tile)
       : selected(s), head(of_head), per_tile(walk.whole ? 1 : 2) {
-    rows[0] = p.block_row + tile * per_tile;
-    rows[1] = per_tile == 2 && 2 * tile + 1 < walk.halves ? rows[0] + 1 : -1;
+    const int first = p.block_row + tile * per_tile;
+    rows[0] = max(first, -1);
+    rows[1] = per_tile == 2 && 2 * tile + 1 < walk.halves ? first + 1 : -1;
   }
   // Returns the tile of keys of the n-th kept block of a row; -1 beyond the end of its list.
   __device__ int key_tile(int row, int n) const {
@@ -120,8 +121,8 @@ __device__ void add_tile_of_queries(const Transposed& t, const SegmentPair& p, c
     for (int n = lane; n < t.walk.selected.room; n += kWarp) {
       const int key = queries.key_tile(row, n);
       if (key < 0) break;
-      const bool repeated =
-          (n > 0 && queries.key_tile(row, n - 1) == key) || (i == 1 && queries.has(queries.rows[0], key));
+      const bool repeated = (n > 0 && queries.key_tile(row, n - 1) == key) ||
+                            (i == 1 && queries.rows[0] >= 0 && queries.has(queries.rows[0], key));
       if (repeated || key < keys.first || key >= keys.end) continue;
       const int2 e = t.walk.entries_for(p, walk, head, key, tile);
       std::int32_t& cursor = t.cursor(first_list + (key - keys.first) * t.walk.kv_heads, chunk);

@@ -60,22 +60,17 @@ void check_rows(const char* op, const Tensor& projected, const Tensor& scores, c
 
 constexpr std::int64_t kMinScoredRows = 32;  // query blocks per chunk of scores, at least
 
-// Returns the parts of the documents with rows [first, end), whose scores and lists begin with row `first`.
-std::vector<SelectedRows> part_of_documents(const std::vector<std::int32_t>& counts, std::int64_t first,
-                                            std::int64_t end) {
-  std::vector<SelectedRows> documents;
-  std::int64_t row = 0;  // the document's first row
-  for (const std::int32_t count : counts) {
-    const std::int64_t begin = std::max(first, row), last = std::min(end, row + count);
-    if (begin < last)
-      documents.push_back({.queries = narrow<std::int32_t>(row),
-                           .keys = narrow<std::int32_t>(row),
-                           .kept = narrow<std::int32_t>(row - first),
-                           .begin = narrow<std::int32_t>(begin - row),
-                           .end = narrow<std::int32_t>(last - row)});
-    row += count;
+// Returns the parts of the documents whose query blocks have rows [first, end) of scores and lists. Counts these rows
+// from `first`.
+std::vector<SelectedRows> with_rows(const std::vector<SelectedRows>& documents, std::int64_t first, std::int64_t end) {
+  std::vector<SelectedRows> some;
+  for (SelectedRows d : documents) {
+    d.kept = narrow<std::int32_t>(d.kept - first);
+    d.begin = narrow<std::int32_t>(std::max<std::int64_t>(d.begin, -std::int64_t{d.kept}));
+    d.end = narrow<std::int32_t>(std::min<std::int64_t>(d.end, end - first - d.kept));
+    if (d.begin < d.end) some.push_back(d);
   }
-  return documents;
+  return some;
 }
 
 }  // namespace
@@ -113,9 +108,9 @@ void check(const IndexScoresBackward& a) {
                  a.dprojected.dtype() == a.projected.dtype(),
              op, ": dprojected is ", describe(a.dprojected), " for ", describe(a.projected));
   for (const SelectedRows& d : a.documents) {
-    RING_CHECK(d.begin == 0 && d.queries == d.kept && d.keys == d.kept && has_rows(a.projected, d.kept, d.kept + d.end),
-               op, ": a document of ", d.end, " blocks that is not whole, or has rows ", d.queries, ", ", d.keys,
-               " and ", d.kept);
+    RING_CHECK(d.queries == d.keys && has_rows(a.projected, d.keys, std::int64_t{d.keys} + d.end), op,
+               ": a document of ", d.end, " blocks has queries in rows from ", d.queries, " and keys in rows from ",
+               d.keys, " on, for projected ", describe(a.projected));
     check_rows(op, a.projected, a.dscores, d);
   }
 }
@@ -127,8 +122,10 @@ void check(const IndexDistancesBackward& a) {
   RING_CHECK(a.dbiases.defined(), op, ": no dbiases");
   check_biases(op, "dbiases", a.dbiases, a.shape);
   for (const SelectedRows& d : a.documents)
-    RING_CHECK(d.begin == 0 && has_rows(a.dscores, d.kept, std::int64_t{d.kept} + d.end), op, ": ", d.end,
-               " blocks from row ", d.kept, " on do not fit dscores ", describe(a.dscores));
+    RING_CHECK(d.begin >= 0 && d.begin <= d.end &&
+                   has_rows(a.dscores, std::int64_t{d.kept} + d.begin, std::int64_t{d.kept} + d.end),
+               op, ": blocks ", d.begin, " to ", d.end, " from row ", d.kept, " on do not fit dscores ",
+               describe(a.dscores));
 }
 
 void check(const IndexLoss& a) {
@@ -145,16 +142,28 @@ void check(const IndexLoss& a) {
   }
   check_kept(op, a.kept, a.scores);
   check_numel(op, "loss", a.loss, rows);
-  for (const PoolSegment& d : a.documents)
-    RING_CHECK(has_rows(a.scores, d.out, std::int64_t{d.out} + d.blocks(a.blocks->block())), op, ": ",
-               d.blocks(a.blocks->block()), " blocks from row ", d.out, " on do not fit scores ", describe(a.scores));
+  for (const PoolSegment& d : a.documents) {
+    const std::int32_t begin = d.leading_gap / a.blocks->block(), end = d.blocks(a.blocks->block());
+    RING_CHECK(end == 0 || has_rows(a.scores, std::int64_t{d.out} + begin, std::int64_t{d.out} + end), op, ": blocks ",
+               begin, " to ", end, " from row ", d.out, " on do not fit scores ", describe(a.scores));
+  }
+}
+
+std::vector<SelectedRows> whole_documents(const std::vector<std::int32_t>& counts) {
+  std::vector<SelectedRows> documents;
+  std::int32_t first = 0;
+  for (const std::int32_t count : counts) {
+    documents.push_back({.queries = first, .keys = first, .kept = first, .begin = 0, .end = count});
+    first += count;
+  }
+  return documents;
 }
 
 IndexSelection select_by_index(const Tensor& projected, const Tensor& biases, const IndexShape& shape,
-                               const std::vector<std::int32_t>& counts,
+                               const std::vector<SelectedRows>& documents, std::int64_t rows,
                                const std::shared_ptr<const BlockPattern>& blocks, const ExecContext& ctx) {
-  const std::int64_t rows = projected.dim(0);
-  const std::int32_t max = counts.empty() ? 0 : std::ranges::max(counts);
+  std::int32_t max = 0;
+  for (const SelectedRows& d : documents) max = std::max(max, d.end);
   const std::int64_t row_bytes = std::max<std::int64_t>(1, shape.count * max * std::int64_t{sizeof(float)});
   const std::int64_t chunk = std::min(rows, std::max(kMinScoredRows, kScoreBytes / row_bytes));
   const Shape lists{rows, shape.count, max_kept_blocks(*blocks, shape.count, max)};
@@ -162,12 +171,12 @@ IndexSelection select_by_index(const Tensor& projected, const Tensor& biases, co
   const Tensor scores = ctx.empty({chunk, shape.count, max});
   for (std::int64_t first = 0; first < rows; first += chunk) {
     const std::int64_t count = std::min(chunk, rows - first);
-    const std::vector<SelectedRows> documents = part_of_documents(counts, first, first + count);
-    index_scores_kernel({projected, scores, shape, documents, biases}, ctx);
+    const std::vector<SelectedRows> some = with_rows(documents, first, first + count);
+    index_scores_kernel({projected, scores, shape, some, biases}, ctx);
     block_select_kernel({.queries = {},
                          .keys = {},
                          .kept = made.selection.kept.narrow(0, first, count),
-                         .documents = documents,
+                         .documents = some,
                          .blocks = blocks,
                          .scores = scores.narrow(0, 0, count),
                          .kept_scores = made.scores.narrow(0, first, count)},

@@ -48,8 +48,9 @@ struct IndexScores {
 Cost cost(const IndexScores&);
 inline constinit Kernel<IndexScores> index_scores_kernel{"index_scores"};
 
-// dprojected = beta dprojected + gradient, of projected's type, contiguous; writes whole rows of the documents' blocks.
-// Requires whole documents (begin 0) with queries = keys = kept.
+// dprojected = beta dprojected + gradient, of projected's type, contiguous. For each document (SelectedRows d), writes
+// whole rows of blocks [0, d.end), with gradients from the scores of query blocks [d.begin, d.end). Requires
+// d.queries = d.keys.
 //   kept     i32 [*, count, room]: the blocks that a selection keeps (selection.h).
 //   dscores  f32 [*, count, room], contiguous: gradients of the scores of these blocks; those of all others are 0. Only
 //            blocks j < i are read.
@@ -87,8 +88,8 @@ inline constinit Kernel<IndexDistancesBackward> index_distances_backward_kernel{
 //     candidate
 // kept i32 [rows,Hk,room] (selection.h); scores, mass, gradient f32 [rows,Hk,room], in the order of the kept blocks;
 // loss f32 [rows]; all contiguous. gradient may be mass; it is not computed if undefined. documents: the segments that
-// were passed to BlockPool (pools/block_pool.h); block j of a document is row out + j. Here `leading_gap` may exceed a
-// block: rows of blocks that lie entirely in the gap are left unchanged.
+// were passed to BlockPool (pools/block_pool.h); block j of a document is row out + j. Unlike there, `leading_gap` may
+// exceed a block: rows of blocks that lie entirely in the gap are left unchanged and may be missing.
 struct IndexLoss {
   Tensor scores, mass, kept, loss, gradient;
   std::vector<PoolSegment> documents;
@@ -104,15 +105,16 @@ struct IndexSelection {
   BlockSelection selection;
   Tensor scores;
 };
-// Scores all blocks and selects by the scores. The query blocks are processed in chunks, so that scores of all pairs of
-// blocks exist for a chunk only: at most kScoreBytes of them, or those of 32 query blocks. The chunks do not affect the
-// results.
-//   projected, biases, shape  as in IndexScores; the blocks of all documents are consecutive rows of projected.
-//   counts                    blocks of each document.
+// Scores blocks and selects by the scores, for the query blocks of some documents, which have `rows` consecutive rows.
+// They are processed in chunks, so that scores of all pairs of blocks exist for a chunk only: at most kScoreBytes of
+// them, or those of 32 query blocks. The chunks do not affect the results. projected, biases, shape, documents: as in
+// IndexScores; `kept` counts rows of the result.
 inline constexpr std::int64_t kScoreBytes = std::int64_t{8} << 20;
 IndexSelection select_by_index(const Tensor& projected, const Tensor& biases, const IndexShape&,
-                               const std::vector<std::int32_t>& counts, const std::shared_ptr<const BlockPattern>&,
-                               const ExecContext&);
+                               const std::vector<SelectedRows>& documents, std::int64_t rows,
+                               const std::shared_ptr<const BlockPattern>&, const ExecContext&);
+// Returns documents with these numbers of blocks, all of which are consecutive rows.
+std::vector<SelectedRows> whole_documents(const std::vector<std::int32_t>& counts);
 
 // Throw Error if shapes or types do not fit, or if a tensor lacks rows of the documents.
 void check(const IndexScores&);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/pairs.h"
 #include "kernels/rows.h"
 
@@ -20,11 +21,15 @@ void check_parts(const char* op, const BlockMass& a) {
   RING_CHECK(a.query_spans().size() == a.spans.size(), op, ": ", a.query_spans().size(), " parts of ", a.spans.size(),
              " documents");
   RING_CHECK(!a.of_parts() || !a.selection.rows.empty(), op, ": parts of documents, but the selection has no rows");
+  RING_CHECK(!a.parts_of_keys || a.of_parts(), op, ": parts of keys, but no queries");
   for (std::size_t b = 0; b < a.spans.size(); ++b) {
     const Span &q = a.query_spans()[b], &k = a.spans[b];
+    const std::int64_t q_end = q.position + std::int64_t{q.count}, k_end = k.position + std::int64_t{k.count};
+    const bool earlier = k_end <= q.position && (k_end - a.pattern.origin(k.document)) % a.pattern.blocks->block() == 0;
     RING_CHECK(q.document == k.document && q.position >= k.position &&
-                   q.position + std::int64_t{q.count} <= k.position + std::int64_t{k.count},
-               op, ": queries from position ", q.position, " on are not part of the document from ", k.position, " on");
+                   (a.parts_of_keys ? earlier || k_end == q_end : q_end <= k_end),
+               op, ": queries from position ", q.position, " to ", q_end, " do not fit keys from ", k.position, " to ",
+               k_end);
   }
 }
 

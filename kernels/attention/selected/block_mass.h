@@ -16,7 +16,10 @@ namespace ring {
 //   mass       f32 [rows,Hk,room], contiguous, shaped as the selection. All of it is written.
 // If a process has only some of the queries, `queries` has a part of each document (rows of q), and the selection must
 // have `rows`. The contribution of these queries to the mean over the whole block is then added to `mass`, so that the
-// processes' contributions can be summed; rows without such queries are left unchanged. Deterministic.
+// processes' contributions can be summed; rows without such queries are left unchanged. If the call has all queries of
+// these blocks, `spans` may also be parts of documents (`parts_of_keys`): parts before the queries, which end at the
+// end of a block, or parts that end with the queries. Their contributions sum to the mass of the whole document.
+// Deterministic.
 struct BlockMass {
   Tensor q, k, lse, mass;
   std::vector<Span> spans;
@@ -24,6 +27,7 @@ struct BlockMass {
   Pattern pattern;
   BlockSelection selection;
   std::vector<Span> queries{};  // rows of q, one span per element of `spans`; if empty, `spans` are rows of q and k
+  bool parts_of_keys = false;
 
   bool of_parts() const { return !queries.empty(); }
   const std::vector<Span>& query_spans() const { return of_parts() ? queries : spans; }

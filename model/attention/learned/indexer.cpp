@@ -20,6 +20,18 @@ std::int64_t learned_heads(const AttentionConfig& a, std::int64_t kv_heads) {
   return count;
 }
 
+// Returns a part's query blocks by document: their rows in the selection, and the rows of all the document's blocks.
+std::vector<SelectedRows> query_blocks(const Sequences& seqs, const SelectionPart& part) {
+  if (part.chunk) {
+    std::vector<SelectedRows> documents = blocks_with_local_rows(*seqs.shards, part.pattern);
+    for (SelectedRows& d : documents) d.kept -= part.chunk->first;
+    return documents;
+  }
+  std::vector<std::int32_t> counts;
+  for (const Span& s : part.spans) counts.push_back(blocks_of(part.pattern, s));
+  return whole_documents(counts);
+}
+
 Tensor in_type(const Tensor& x, DType type, const ExecContext& ctx) {
   if (x.dtype() == type) return x;
   const Tensor out = ctx.empty(x.shape(), type);
@@ -53,17 +65,19 @@ std::vector<Param*> Indexer::parameters() const {
   return biases_ ? std::vector{projection_, biases_} : std::vector{projection_};
 }
 
-ScoredBlocks Indexer::select(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part) const {
+ScoredBlocks Indexer::select(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part,
+                             std::int64_t layer) const {
   const Tensor rows = is_tensor_parallel(run) ? all_gather_rows(run, {x.value, nullptr}).value : x.value;
-  const Tensor means = seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.layout.cp, run.ctx)
-                                   : block_means(rows, part.spans, part.pattern, run.ctx);
+  const Tensor means = part.chunk    ? chunk_means(rows, *part.chunk, *seqs.shards, part.pattern, run.ctx)
+                       : seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.layout.cp, run.ctx)
+                                     : block_means(rows, part.spans, part.pattern, run.ctx);
   if (!part.pattern.selects()) return {};
-  std::vector<std::int32_t> counts;
-  for (const Span& s : part.spans) counts.push_back(blocks_of(part.pattern, s));
   const Var in{in_type(means, projection_->var.value.dtype(), run.ctx), nullptr};
+  const Var own = linear(run, in, projection_->var);
   IndexShape shape = shape_;
   shape.first_head += part.heads.first, shape.count = part.heads.count;
-  return index_select(run, linear(run, in, projection_->var), biases(), shape, counts, part.pattern.blocks);
+  return index_select(run, part.chunk ? join_earlier_blocks(run, own, *part.chunk, layer) : own, biases(), shape,
+                      query_blocks(seqs, part), means.dim(0), part.pattern.blocks);
 }
 
 Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
@@ -78,6 +92,7 @@ void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const Block
   if (part.shared) reduce_to_owners(mass, *seqs.shards, part.pattern, *run.layout.cp, run.ctx);
   std::vector<PoolSegment> rows =
       part.shared ? owned_blocks(*seqs.shards, part.pattern) : block_rows(part.pattern, part.spans);
+  for (PoolSegment& r : rows) r.out -= part.chunk ? part.chunk->first : 0;
   const IndexTarget target{mass, selection.kept, std::move(rows), part.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);
   if (run.probes.auxiliary_loss.defined())
@@ -86,7 +101,7 @@ void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const Block
         run.ctx);
 }
 
-void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecContext& ctx) {
+void add_mass(const Tensor& all, const Attention& a, KvHeads heads, bool in_chunks, const ExecContext& ctx) {
   if (!a.selection.kept.defined()) return;
   const bool every = heads.count == all.dim(1), parts = !a.selection.rows.empty();
   const Tensor part = all.narrow(1, heads.first, heads.count), mass = every ? all : ctx.empty(part.shape());
@@ -99,7 +114,8 @@ void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecCo
                      .scale = a.scale,
                      .pattern = a.pattern,
                      .selection = a.selection,
-                     .queries = parts ? a.queries : std::vector<Span>{}},
+                     .queries = parts ? a.queries : std::vector<Span>{},
+                     .parts_of_keys = parts && in_chunks},
                     ctx);
   if (!every) copy_rows_kernel({part, mass, {.count = all.dim(0)}}, ctx);
 }

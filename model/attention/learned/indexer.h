@@ -19,8 +19,8 @@ class Indexer {
   void restrict_to_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
   // Scores key blocks from the layer's input x [N/tp,C], and selects by the scores: for the heads of the SelectionPart,
   // with one row for each query block. Returns nothing if the part's heads do not select. Collective if ranks share the
-  // documents.
-  ScoredBlocks select(Run&, const Var& x, const Sequences&, const SelectionPart&) const;
+  // documents. layer: number of the layer.
+  ScoredBlocks select(Run&, const Var& x, const Sequences&, const SelectionPart&, std::int64_t layer) const;
   // Applies the indexer's projections to row means, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
   // Computes the indexer's loss from its scores, the block masses of attention and the selection; records the gradient.
@@ -47,7 +47,7 @@ class Indexer {
 
 // Computes the block masses (kernels/attention/selected/block_mass.h) of an attention call for some of the heads.
 // Stores them in these heads' part of `masses`, f32 [rows,heads,room]; adds them instead if the call is for a part of
-// the queries. Does nothing if the call has no selection.
-void add_mass(const Tensor& masses, const Attention&, KvHeads, const ExecContext&);
+// the queries. in_chunks: the call has the keys of one chunk. Does nothing if the call has no selection.
+void add_mass(const Tensor& masses, const Attention&, KvHeads, bool in_chunks, const ExecContext&);
 
 }  // namespace ring

@@ -85,7 +85,7 @@ class LearnedBlocksOfLayer final : public AttentionVariant {
     Run& run = call.run;
     const SelectionPart part = selection_part(run, call.seqs, call.options.attention.pattern, kv_heads_);
     // select() is collective, so ranks whose heads do not select call it, too.
-    auto [scores, selection] = indexer_.select(run, call.x, call.seqs, part);
+    auto [scores, selection] = indexer_.select(run, call.x, call.seqs, part, call.options.layer);
     if (!part.pattern.selects()) return attend();
     const bool learns = run.records(scores);
     Masses masses;
@@ -94,7 +94,7 @@ class LearnedBlocksOfLayer final : public AttentionVariant {
     if (learns)
       call.options.watch = [&masses, &part, &next, &ctx = run.ctx, like = scores.value](const PooledAttention& a,
                                                                                         KvHeads heads) {
-        add_mass(masses.get(like, part, ctx), a.pairs, heads, ctx);
+        add_mass(masses.get(like, part, ctx), a.pairs, heads, part.chunk.has_value(), ctx);
         if (next) next(a, heads);
       };
     const Var y = attend();

@@ -81,14 +81,9 @@ class AttentionByHeads final : public ContextParallel {
   void set_up(Args& some, const Args& all, const HeadTensors& in, KvHeads heads,
               const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx) {
     const std::int64_t kv_heads = all.k.dim(1);
-    some.q = in.by_row[0], some.k = in.by_row[1], some.v = in.by_row[2];
+    set_heads(some, all, heads, in);
     some.queries = some.keys = shards->documents;
-    some.scale = all.scale;
     some.pattern = patterns_.get(shards, all.pattern, kv_heads, heads);
-    // Masks are those without context parallelism: this rank has all rows, in the micro-batch's order.
-    some.dropout = all.dropout;
-    some.dropout.rows = {};
-    some.dropout.first_head += heads.first * (all.q.dim(1) / kv_heads);
     if (all.selection.kept.defined())
       some.selection = of_heads(all.selection, among_own(heads, kv_heads), some.pattern, ctx);
   }

@@ -33,10 +33,11 @@ struct Task {
   std::int64_t cost;
 };
 
-std::vector<Task> tasks_of(const std::vector<SelectedRows>& documents) {
+// whole: true to include the blocks before the first query block.
+std::vector<Task> tasks_of(const std::vector<SelectedRows>& documents, bool whole = false) {
   std::vector<Task> tasks;
   for (const SelectedRows& d : documents)
-    for (std::int32_t i = d.begin; i < d.end; ++i) tasks.push_back({&d, i, i});
+    for (std::int32_t i = whole ? 0 : d.begin; i < d.end; ++i) tasks.push_back({&d, i, i});
   return tasks;
 }
 
@@ -87,13 +88,14 @@ struct ScoreGradients {
   }
 };
 
-// The pairs of blocks of one document whose scores may have a gradient: some head keeps them. In ascending order.
+// The pairs of blocks of one document whose scores may have a gradient: some head keeps them. In ascending order. Only
+// for query blocks of the call.
 struct KeptPairs {
   std::vector<std::vector<std::int32_t>> keys, queries;  // keys[i]: kept blocks j < i; queries[j]: blocks i > j
 
   KeptPairs(const SelectedBlocks& kept, const SelectedRows& document)
       : keys(static_cast<std::size_t>(document.end)), queries(keys.size()) {
-    for (std::int32_t i = 0; i < document.end; ++i) {
+    for (std::int32_t i = document.begin; i < document.end; ++i) {
       std::vector<std::int32_t>& own = keys[static_cast<std::size_t>(i)];
       for (std::int32_t g = 0; g < kept.heads; ++g) {
         const std::uint32_t* const list = kept.row(document.kept + i, g);
@@ -112,18 +114,24 @@ struct RowGradient {
   const IndexScoresBackward& args;
   const Projected& x;
   const ScoreGradients& dscores;
-  std::int64_t first;  // first row of the document
+  std::int64_t first, first_scores;  // rows of the document's block 0 in `projected` and in `dscores`
   std::vector<float> row;
 
-  RowGradient(const IndexScoresBackward& a, const Projected& projected, const ScoreGradients& d, std::int64_t document)
-      : args(a), x(projected), dscores(d), first(document), row(static_cast<std::size_t>(a.shape.width())) {}
+  RowGradient(const IndexScoresBackward& a, const Projected& projected, const ScoreGradients& d,
+              const SelectedRows& document)
+      : args(a),
+        x(projected),
+        dscores(d),
+        first(document.keys),
+        first_scores(document.kept),
+        row(static_cast<std::size_t>(a.shape.width())) {}
 
   // Returns the gradient of the dot product, if positive, of query head h of block i - 1 and key j.
   float of_product(std::int64_t i, std::int64_t h, std::int64_t j) const {
     const IndexShape& s = args.shape;
     float sum = 0;
     for (std::int64_t g = 0; g < s.count; ++g)
-      sum += x.weights(first + i - 1)[g * s.heads + h] * dscores.of(first + i, g, j);
+      sum += x.weights(first + i - 1)[g * s.heads + h] * dscores.of(first_scores + i, g, j);
     return s.scale() * sum;
   }
   void add_pair(std::int64_t i, std::int64_t h, std::int64_t j, bool as_key) {
@@ -136,7 +144,7 @@ struct RowGradient {
     if (as_key) return;
     float* const weights = row.data() + s.weights() + s.first_head * s.heads;
     for (std::int64_t g = 0; g < s.count; ++g)
-      weights[g * s.heads + h] += s.scale() * product * dscores.of(first + i, g, j);
+      weights[g * s.heads + h] += s.scale() * product * dscores.of(first_scores + i, g, j);
   }
   void write(std::int64_t to) const {
     float* const out = args.dprojected.data<float>() + to * args.shape.width();
@@ -150,8 +158,8 @@ void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
   const ScoreGradients dscores(a);
   for (const SelectedRows& document : a.documents) {
     const KeptPairs pairs(dscores.kept, document);
-    share_out(tasks_of({document}), ctx.stream.pool(), [&](const Task& t, int) {
-      RowGradient gradient(a, x, dscores, document.kept);
+    share_out(tasks_of({document}, true), ctx.stream.pool(), [&](const Task& t, int) {
+      RowGradient gradient(a, x, dscores, document);
       const std::int32_t p = t.block;
       for (std::int64_t h = 0; h < a.shape.heads; ++h) {
         if (p + 1 < document.end)
@@ -159,7 +167,7 @@ void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
             gradient.add_pair(p + 1, h, j, false);
         for (const std::int32_t i : pairs.queries[static_cast<std::size_t>(p)]) gradient.add_pair(i, h, p, true);
       }
-      gradient.write(document.kept + p);
+      gradient.write(std::int64_t{document.keys} + p);
     });
   }
 }
@@ -170,7 +178,7 @@ double sum_over(const IndexDistancesBackward& a, std::int64_t g, DistanceRange r
   const auto head = static_cast<std::int32_t>(g);
   double sum = 0;
   for (const SelectedRows& d : a.documents)
-    for (std::int32_t i = range.first; i < d.end; ++i) {
+    for (std::int32_t i = std::max(range.first, d.begin); i < d.end; ++i) {
       const std::int32_t row = d.kept + i, first = std::max(0, i - range.end + 1);
       for (std::int32_t n = dscores.kept.first_from(row, head, first),
                         end = dscores.kept.first_from(row, head, i - range.first + 1);

@@ -136,7 +136,8 @@ ScoreGradients gradients_of(const Args& a) {
   return {SelectedBlocks({a.kept}), device_data<float>(a.dscores)};
 }
 
-// Inputs of the gradient kernels. The document is whole, and its row numbers are the same in all tensors.
+// Inputs of the gradient kernels. A row of `projected` has the queries, the key and the head weights of one block, for
+// blocks [0, end) of a document. dscores has rows for the document's query blocks [begin, end).
 template <class T>
 struct Backwards {
   Projected<T> x;
@@ -156,8 +157,8 @@ struct Backwards {
   }
 };
 
-// Computes gradients of queries and head weights: one thread block per row of `projected`. A row's queries score the
-// row's own block and all earlier blocks.
+// Computes gradients of queries and head weights: one thread block per row of `projected`. The queries in a row score
+// the row's own and all earlier blocks, on behalf of the next block, `own`.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     query_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
@@ -166,23 +167,24 @@ __global__ void __launch_bounds__(kBlock)
   const int at = static_cast<int>(blockIdx.x), d = documents.find(at), thread = static_cast<int>(threadIdx.x);
   const SelectedRows document = documents.rows[d];
   const int own = at - documents.before[d] + 1, asked = x.asked(), queries = x.heads * x.dim;
-  const int first = document.kept, row = first + own;
+  const std::int64_t first = document.keys, row = first + own;
+  const int scores = document.kept + own;  // row of dscores
   float *const asks = scratch, *const sums = asks + asked, *const dproducts = sums + asked,
                *const products = dproducts + kChunk * x.heads;
   x.load(row - 1, asks);
   for (int c = thread; c < asked; c += kBlock) sums[c] = 0;
-  const int keys = own < document.end ? own : 0;
+  const int keys = own >= document.begin && own < document.end ? own : 0;
   for (int start = 0; start < keys; start += kChunk) {
-    start = b.dscores.next(row, start) / kChunk * kChunk;  // chunks without kept blocks add nothing
+    start = b.dscores.next(scores, start) / kChunk * kChunk;  // chunks without kept blocks add nothing
     if (start >= keys) break;
     const int count = min(kChunk, keys - start);
     __syncthreads();
     for (int e = thread; e < count * x.heads; e += kBlock) {
       const int j = start + e / x.heads, h = e % x.heads;
-      const bool kept = b.dscores.keeps(row, j);
+      const bool kept = b.dscores.keeps(scores, j);
       const float p = kept ? dot_product(asks + h * x.dim, x.key(first + j), x.dim) : 0.0f;
       products[e] = p <= 0 ? 0 : x.scale * p;
-      dproducts[e] = p <= 0 ? 0 : b.of_product(asks + queries, row, h, j);
+      dproducts[e] = p <= 0 ? 0 : b.of_product(asks + queries, scores, h, j);
     }
     __syncthreads();
     for (int c = thread; c < asked; c += kBlock) {
@@ -190,7 +192,7 @@ __global__ void __launch_bounds__(kBlock)
       const int h = c < queries ? c / x.dim : (c - queries) % x.heads, g = c < queries ? 0 : (c - queries) / x.heads;
       for (int j = 0; j < count; ++j)
         sum += c < queries ? dproducts[j * x.heads + h] * to_float(x.key(first + start + j)[c % x.dim])
-                           : products[j * x.heads + h] * b.dscores.of(row, g, start + j);
+                           : products[j * x.heads + h] * b.dscores.of(scores, g, start + j);
       sums[c] = sum;
     }
   }
@@ -212,20 +214,21 @@ __global__ void __launch_bounds__(kBlock)
   const int at = static_cast<int>(blockIdx.x), d = documents.find(at), thread = static_cast<int>(threadIdx.x);
   const SelectedRows document = documents.rows[d];
   const int own = at - documents.before[d];
-  const int first = document.kept;
+  const std::int64_t first = document.keys;
   const int parts = kBlock / x.dim, part = thread / x.dim, column = thread % x.dim;
   if (thread < x.dim) key[thread] = to_float(x.key(first + own)[thread]);
   float sum = 0;
-  for (int start = own + 1; start < document.end; start += kChunk) {
+  for (int start = max(own + 1, document.begin); start < document.end; start += kChunk) {
     const int count = min(kChunk, document.end - start);
     __syncthreads();
     for (int e = thread; e < count * x.heads; e += kBlock) {
-      const int h = e % x.heads, row = first + start + e / x.heads;
-      const bool kept = b.dscores.keeps(row, own);
+      const int h = e % x.heads, i = start + e / x.heads, scores = document.kept + i;
+      const std::int64_t row = first + i;
+      const bool kept = b.dscores.keeps(scores, own);
       const float p = kept ? dot_product(key, x.query(row - 1) + h * x.dim, x.dim) : 0.0f;
       float weighted = 0;
       for (int g = 0; g < x.count && !(p <= 0); ++g)  // NaN propagates
-        weighted += to_float(x.weight(row - 1)[g * x.heads + h]) * b.dscores.of(row, g, own);
+        weighted += to_float(x.weight(row - 1)[g * x.heads + h]) * b.dscores.of(scores, g, own);
       dproducts[e] = p <= 0 ? 0 : x.scale * weighted;
     }
     __syncthreads();
@@ -268,7 +271,7 @@ __global__ void __launch_bounds__(kBlock)
   float sum = 0;
   for (int d = 0; d < documents.count && g >= 0 && g < count; ++d) {
     const SelectedRows document = documents.rows[d];
-    for (int i = range.first + thread; i < document.end; i += kBlock) {
+    for (int i = max(range.first, document.begin) + thread; i < document.end; i += kBlock) {
       const int row = document.kept + i, end = dscores.kept.first_from(row, g, i - range.first + 1);
       for (int n = dscores.kept.first_from(row, g, max(0, i - range.end + 1)); n < end; ++n)
         sum += dscores.data[dscores.kept.offset(row, g) + n];

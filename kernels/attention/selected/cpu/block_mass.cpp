@@ -19,7 +19,7 @@ struct Problem {
   const Pattern& pattern;
   const BranchPass& pass;
   SelectedBlocks selected;
-  bool adds;
+  bool adds, whole_queries;  // whole_queries: all queries of a block are in the call
 
   std::int64_t group() const { return q.heads / k.heads; }
 };
@@ -98,9 +98,10 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
       });
     });
   }
-  // Counts the rows of the whole block by its keys, since some of its queries may belong to other processes.
+  // Counts the rows of the whole block by its keys, if some of its queries may belong to other processes.
   const std::int32_t start = t.row / size * size;
-  const std::int32_t rows = std::min(s.k_end, start + size) - std::max(s.k_first, start);
+  const std::int32_t rows =
+      p.whole_queries ? t.row_end - t.row : std::min(s.k_end, start + size) - std::max(s.k_first, start);
   const float share = 1 / static_cast<float>(rows * p.group());
   for (std::int64_t n = 0; n < p.selected.room; ++n) out[n] = (p.adds ? out[n] : 0) + mass[n] * share;
 }
@@ -128,7 +129,8 @@ void run_block_mass(const BlockMass& a, const ExecContext& ctx) {
                   .pattern = a.pattern,
                   .pass = pass,
                   .selected = SelectedBlocks(a.selection),
-                  .adds = a.of_parts()};
+                  .adds = a.of_parts(),
+                  .whole_queries = a.parts_of_keys};
   const std::vector<SegmentPair> pieces = segment_pairs_of(pass, a.pattern, a.query_spans(), a.spans, a.selection.rows);
   ThreadPool& pool = ctx.stream.pool();
   const std::int64_t floats = Scratch::floats(p.q.dim, p.selected.room);

@@ -23,6 +23,7 @@ struct MassParams {
   int dim, group, block;  // group: query heads per KV head
   float factor;           // attention scale * log2(e)
   bool adds;              // true if the mass is accumulated instead of overwritten
+  bool whole_queries;     // true if all queries of a block are in the call
 };
 
 // Return the first block that has queries of a document, and the number of such blocks.
@@ -31,8 +32,8 @@ RING_HOST_DEVICE int query_blocks(const SegmentPair& s, int block) {
   return s.q_first < s.q_end ? (s.q_end - 1) / block + 1 - first_block(s, block) : 0;
 }
 
-// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: number of
-// rows of the whole block, counted by its keys, since some of its queries may belong to other processes.
+// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: rows of
+// the whole block, counted by its keys unless the call has all its queries (whole_queries).
 struct Owned {
   SegmentPair piece;
   int kv_head, own, first, end, rows;
@@ -44,7 +45,7 @@ struct Owned {
     const int at = documents.before[documents.count] - 1 - static_cast<int>(blockIdx.x), d = documents.find(at);
     piece = documents.rows[d], own = at - documents.before[d] + first_block(piece, p.block);
     first = max(own * p.block, piece.q_first), end = min((own + 1) * p.block, piece.q_end);
-    rows = min((own + 1) * p.block, piece.k_end) - max(own * p.block, piece.k_first);
+    rows = p.whole_queries ? end - first : min((own + 1) * p.block, piece.k_end) - max(own * p.block, piece.k_first);
   }
   __device__ int row() const { return piece.block_row + own; }
   __device__ std::int64_t query(int position) const { return std::int64_t{piece.q_row} + position; }
@@ -56,7 +57,7 @@ struct Owned {
 // Tiles of columns that a row of a selection keeps, ascending: each kept block has `per_block` of them.
 struct KeptTiles {
   const std::uint32_t* kept;
-  int per_block, count;  // count: tiles up to the one with the last query
+  int per_block, begin, end;  // tiles [begin, end) have keys of the call, up to the last query
 
   __device__ int key(int tile) const {
     return (static_cast<int>(kept[tile / per_block]) * per_block + tile % per_block) * kColumns;
@@ -65,10 +66,12 @@ struct KeptTiles {
 
 template <class T>
 __device__ KeptTiles tiles_of(const Owned& at, const MassParams<T>& p) {
-  const int per_block = p.block / kColumns, end = (at.end - 1) / kColumns + 1;
   const SelectedBlocks& s = p.selected;
-  const int whole = s.first_from(at.row(), at.kv_head, at.own);  // blocks before the last one, which is the row's own
-  return {s.row(at.row(), at.kv_head), per_block, whole * per_block + end - at.own * per_block};
+  const auto from = [&](int block) { return s.first_from(at.row(), at.kv_head, block); };
+  const int per_block = p.block / kColumns, last = min(at.end, at.piece.k_end) - 1, block = last / p.block;
+  // The tiles of the last key's block end with that key, if the row keeps this block.
+  const int end = min(from(block + 1) * per_block, from(block) * per_block + last / kColumns + 1 - block * per_block);
+  return {s.row(at.row(), at.kv_head), per_block, from(at.piece.k_first / p.block) * per_block, end};
 }
 
 // Returns the log-sum-exp in base 2; inf, so that P = 0, for rows that are out of range or see nothing.
@@ -142,6 +145,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   const Owned at(documents, p);
   float* const mass = start_row(p, at);
   const KeptTiles tiles = tiles_of(at, p);
+  if (tiles.begin >= tiles.end) return;  // these keys have no kept block
   const float share = 1.0f / static_cast<float>(at.rows * p.group);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, start = at.own * p.block;
   const int in_block = static_cast<int>(threadIdx.x) / kWarp * 16 * kTiles;  // first row of this warp
@@ -156,17 +160,17 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
     load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(at.query(start), head), p.q.row, at.queries(start),
                                                    p.dim);
     int turn = 0;
-    load_keys(turn, 0);  // there is a first tile: a block always keeps itself
+    load_keys(turn, tiles.begin);
     float shift[kTiles][2];
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i)
       shift[i / 2][i % 2] = shift_of(p, at, head, start + in_block + i / 2 * 16 + i % 2 * 8 + lane / 4);
-    for (int tile = 0; tile < tiles.count; ++tile, turn ^= 1) {
+    for (int tile = tiles.begin; tile < tiles.end; ++tile, turn ^= 1) {
       cp_async_wait<0>();
       // The tile has arrived, the other stage has been read, and the sums of the previous tile are written.
       __syncthreads();
-      if (tile > 0) tile_sums.add_to(mass[(tile - 1) / tiles.per_block], turn ^ 1, share);
-      if (tile + 1 < tiles.count) load_keys(turn ^ 1, tile + 1);
+      if (tile > tiles.begin) tile_sums.add_to(mass[(tile - 1) / tiles.per_block], turn ^ 1, share);
+      if (tile + 1 < tiles.end) load_keys(turn ^ 1, tile + 1);
       float s[kTiles][kColumns / 8][4];
       clear(s);
       gemm_nt<kDim>(s, shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane),
@@ -174,7 +178,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
       tile_sums.put(turn, weights(s, shift, p.factor, start + in_block, tiles.key(tile), at.piece.k_first));
     }
     __syncthreads();  // the sums are written, and the queries have been read
-    tile_sums.add_to(mass[(tiles.count - 1) / tiles.per_block], turn ^ 1, share);
+    tile_sums.add_to(mass[(tiles.end - 1) / tiles.per_block], turn ^ 1, share);
     __syncthreads();
   }
 }
@@ -198,7 +202,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant_
     for (int start = at.own * p.block; start < at.end; start += kMassRows) {
       __syncthreads();  // the previous queries have been read
       load_rows<kMassRows>(queries, p.q.at(at.query(start), head), p.q.row, at.queries(start), p.dim);
-      for (int tile = 0; tile < tiles.count; ++tile) {
+      for (int tile = tiles.begin; tile < tiles.end; ++tile) {
         const int key = tiles.key(tile);
         __syncthreads();  // the previous keys and sums have been read
         load_rows<kMassRows>(keys, p.k.at(at.key(key), at.kv_head), p.k.row, at.keys(key), p.dim);
@@ -241,7 +245,8 @@ void launch_mass(const BlockMass& a, void (*kernel)(Documents<SegmentPair>, Mass
                         static_cast<int>(a.q.dim(1) / kv_heads),
                         block,
                         a.scale * kLog2E,
-                        a.of_parts()};
+                        a.of_parts(),
+                        a.parts_of_keys};
   const auto blocks = [&](const SegmentPair& s) { return query_blocks(s, block); };
   for_documents(
       segment_pairs_of(passes_of(a.pattern).front(), a.pattern, a.query_spans(), a.spans, a.selection.rows), blocks,
