@@ -4,9 +4,9 @@
 
 #include "autograd/selected/block_means.h"
 #include "parallel/context/accumulators.h"
+#include "parallel/context/chunk_selection.h"
 #include "parallel/context/head_exchange.h"
 #include "parallel/context/rows.h"
-#include "parallel/context/selected/chunk_selection.h"
 
 namespace ring {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "autograd/selected/block_means.h"
 #include "kernels/attention/learned/block_index.h"
+#include "parallel/context/chunk_selection.h"
 #include "parallel/context/chunked_context.h"
 #include "parallel/context/layout.h"
-#include "parallel/context/selected/chunk_selection.h"
 #include "tests/cases/attention_oracle.h"
 
 namespace ring::test {
@@ -165,13 +165,14 @@ TEST_P(ChunkSelection, AttendsAsDefined) {
 TEST(JoinedBlocksTest, GradientsReachEarlierChunks) {
   const ExecContext ctx{Stream::cpu(2)};
   const IndexShape shape{.heads = 2, .dim = 8, .kv_heads = kKvHeads, .count = kKvHeads};
-  const Pattern pattern = selecting_pattern();
+  // Even the first chunk has as many blocks as a list has room.
+  const Pattern pattern = block_sparse(kChunkBlock, {{.kind = BlockRuleKind::content, .local = 1, .keep = 2}});
   const ContextShards whole = chunk_shards(0, 1);
   const ChunkBlocks all = chunk_blocks(whole, pattern);
   ASSERT_EQ(all, (ChunkBlocks{0, 8, 8}));  // three blocks, then five
   const std::vector<SelectedRows> documents = blocks_with_local_rows(whole, pattern);
   const Tensor x = tensor_of({8, shape.width()}, normals(4, 8 * shape.width()), ctx),
-               d = tensor_of({8, kKvHeads, 3}, normals(5, 8 * kKvHeads * 3), ctx), dx = ctx.empty(x.shape());
+               d = tensor_of({8, kKvHeads, 2}, normals(5, 8 * kKvHeads * 2), ctx), dx = ctx.empty(x.shape());
   const IndexSelection made = select_by_index(x, {}, shape, documents, 8, pattern.blocks, ctx);
   const Tensor kept = made.selection.kept;
   ASSERT_EQ(kept.shape(), d.shape());
@@ -187,12 +188,12 @@ TEST(JoinedBlocksTest, GradientsReachEarlierChunks) {
     ASSERT_EQ(joined.dim(0), own.end);
     const auto own_rows = [&](const Tensor& t) { return t.narrow(0, own.first, own.count()); };
     const IndexSelection part = select_by_index(joined, {}, shape, some, own.count(), pattern.blocks, ctx);
-    ASSERT_EQ(part.scores.dim(2), 3);
+    ASSERT_EQ(part.scores.dim(2), 2);
     EXPECT_EQ(values_of(part.scores, ctx), values_of(own_rows(made.scores), ctx));
     EXPECT_EQ(to_host<std::int32_t>(part.selection.kept, ctx.stream),
               to_host<std::int32_t>(own_rows(kept), ctx.stream));
     if (!backward) return;
-    const Tensor gradient = ctx.empty(joined.shape());
+    const Tensor gradient = ctx.zeros(joined.shape());  // the kernel leaves rows of other documents
     index_scores_backward_kernel({joined, part.selection.kept, own_rows(d), gradient, shape, some}, ctx);
     expect_close("dx", values_of(dx, ctx), chunks.join_backward(gradient, own, ctx), own.first, ctx);
   };

@@ -1,4 +1,4 @@
-#include "parallel/context/selected/chunk_selection.h"
+#include "parallel/context/chunk_selection.h"
 
 #include <algorithm>
 
