@@ -19,20 +19,22 @@ constexpr std::int64_t kRows = 128;  // number of queries per GEMM
 // Returns `pattern` with its block selection for one whole document stored as drawn block rules (fixed bit matrices),
 // one per KV head.
 Pattern drawn(const Pattern& pattern, const BlockSelection& selection, const ExecContext& ctx) {
-  const std::vector<std::int32_t> bits = to_host<std::int32_t>(selection.bits, ctx.stream);
-  const std::int64_t rows = selection.bits.dim(0), heads = selection.bits.dim(1), words = selection.bits.dim(2);
-  std::vector<std::uint32_t> by_head;
+  const std::vector<std::int32_t> kept = to_host<std::int32_t>(selection.kept, ctx.stream);
+  const std::int64_t rows = selection.kept.dim(0), heads = selection.kept.dim(1), room = selection.kept.dim(2);
+  const std::int64_t words = (rows + 31) / 32, matrix = rows * words;
+  std::vector<std::uint32_t> by_head(static_cast<std::size_t>(heads * matrix));
   std::vector<BlockRule> rules;
   std::vector<std::int32_t> of_head;
   for (std::int64_t h = 0; h < heads; ++h) {
     BlockRule rule{.kind = BlockRuleKind::drawn};
-    rule.first_word = static_cast<std::int64_t>(by_head.size());
+    rule.first_word = h * matrix;
     rule.rows = static_cast<std::int32_t>(rows), rule.words = static_cast<std::int32_t>(words);
     rules.push_back(rule);
     of_head.push_back(static_cast<std::int32_t>(h));
     for (std::int64_t row = 0; row < rows; ++row)
-      for (std::int64_t w = 0; w < words; ++w)
-        by_head.push_back(static_cast<std::uint32_t>(bits[static_cast<std::size_t>((row * heads + h) * words + w)]));
+      for (std::int64_t n = 0; n < room; ++n)
+        if (const std::int32_t k = kept[static_cast<std::size_t>((row * heads + h) * room + n)]; k != kNoBlock)
+          by_head[static_cast<std::size_t>(h * matrix + row * words + k / 32)] |= 1u << (k % 32);
   }
   Pattern p = pattern;
   p.blocks = std::make_shared<const BlockPattern>(pattern.blocks->block(), rules, of_head, by_head);

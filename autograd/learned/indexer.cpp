@@ -7,18 +7,12 @@
 namespace ring {
 namespace {
 
-std::vector<SelectedRows> rows_of(const std::vector<std::int32_t>& blocks) {
-  std::vector<SelectedRows> documents;
-  std::int32_t first = 0;
-  for (const std::int32_t count : blocks) {
-    documents.push_back({.queries = first, .keys = first, .bits = first, .begin = 0, .end = count});
-    first += count;
-  }
-  return documents;
-}
-
 struct IndexerInputs {
   SlotPtr projected, biases;
+};
+
+struct ScoredForBackward {
+  Saved projected, kept;
 };
 
 struct ScoresRule {
@@ -30,35 +24,32 @@ struct ScoresRule {
     return std::accumulate(documents.begin(), documents.end(), std::int64_t{0},
                            [](std::int64_t sum, const SelectedRows& d) { return sum + d.end; });
   }
-  void operator()(const Backward& back, const IndexerInputs& inputs, const Saved& saved_projected) const {
-    const Tensor projected = saved_projected.get(back.ctx);
+  void operator()(const Backward& back, const IndexerInputs& inputs, const ScoredForBackward& saved) const {
+    const Tensor projected = saved.projected.get(back.ctx), kept = saved.kept.get(back.ctx);
     if (inputs.projected) {
       const Sink s = back.sink(inputs.projected, projected.shape(), projected.dtype());
       if (s.beta == 0 && rows_written() < projected.dim(0)) fill_zero(s.dst, back.ctx.stream);
-      index_scores_backward_kernel({projected, back.grad(), s.dst, shape, documents, s.beta}, back.ctx);
+      index_scores_backward_kernel({projected, kept, back.grad(), s.dst, shape, documents, s.beta}, back.ctx);
     }
     if (inputs.biases) {
       const Sink s = back.sink(inputs.biases, {shape.biases()}, projected.dtype());
-      index_distances_backward_kernel({back.grad(), s.dst, shape, documents, s.beta}, back.ctx);
+      index_distances_backward_kernel({kept, back.grad(), s.dst, shape, documents, s.beta}, back.ctx);
     }
   }
 };
 
 }  // namespace
 
-Var index_scores(Run& run, const Var& projected, const Var& biases, const IndexShape& shape,
-                 const std::vector<std::int32_t>& blocks, std::int64_t columns) {
-  RING_CHECK(projected.value.shape().size() == 2, "index_scores: projected is ", describe(projected.value));
-  return index_scores(run, projected, biases, shape, rows_of(blocks), projected.value.dim(0), columns);
-}
-
-Var index_scores(Run& run, const Var& projected, const Var& biases, const IndexShape& shape,
-                 const std::vector<SelectedRows>& documents, std::int64_t rows, std::int64_t columns) {
-  const Tensor scores = run.ctx.empty({rows, shape.count, columns});
-  index_scores_kernel({projected.value, scores, shape, documents, biases.value}, run.ctx);
-  if (!run.records(projected, biases)) return {scores, nullptr};
-  return run.record("index_scores", scores, IndexerInputs{projected.slot, biases.slot}, run.save(projected),
-                    ScoresRule{shape, documents});
+ScoredBlocks index_select(Run& run, const Var& projected, const Var& biases, const IndexShape& shape,
+                          const std::vector<SelectedRows>& documents, std::int64_t rows,
+                          const std::shared_ptr<const BlockPattern>& blocks) {
+  RING_CHECK(projected.value.shape().size() == 2, "index_select: projected is ", describe(projected.value));
+  const IndexSelection made = select_by_index(projected.value, biases.value, shape, documents, rows, blocks, run.ctx);
+  if (!run.records(projected, biases)) return {{made.scores, nullptr}, made.selection};
+  const Var scores = run.record("index_scores", made.scores, IndexerInputs{projected.slot, biases.slot},
+                                ScoredForBackward{run.save(projected), save_in_place(made.selection.kept)},
+                                ScoresRule{shape, documents});
+  return {scores, made.selection};
 }
 
 Var join_earlier_blocks(Run& run, const Var& projected, const ChunkBlocks& chunk, std::int64_t layer) {
@@ -79,7 +70,7 @@ Var index_loss(Run& run, const Var& scores, const IndexTarget& a, float share, f
   const Tensor rows = run.ctx.zeros({scores.value.dim(0)}), sum = run.ctx.empty({1});
   index_loss_kernel({.scores = scores.value,
                      .mass = a.mass,
-                     .bits = a.bits,
+                     .kept = a.kept,
                      .loss = rows,
                      .gradient = records ? a.mass : Tensor{},
                      .documents = a.documents,

@@ -7,16 +7,18 @@
 
 namespace ring {
 
-// Returns scores f32 [rows, shape.count, columns] for projected [rows, shape.width()] and biases [shape.biases()] or
-// none (kernels/attention/learned/block_index.h). blocks: number of blocks of each document; the blocks of all
-// documents are consecutive rows.
-Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
-                 const std::vector<std::int32_t>& blocks, std::int64_t columns);
-
-// Same for the query blocks of these documents. Returns scores with `rows` rows. Queries and keys of a document are in
-// the same rows of `projected`.
-Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
-                 const std::vector<SelectedRows>& documents, std::int64_t rows, std::int64_t columns);
+// The selection of key blocks by their scores, and the scores of the kept blocks, f32 [rows, shape.count, room]. Other
+// blocks' scores have no gradient, so they are not stored.
+struct ScoredBlocks {
+  Var scores;
+  BlockSelection selection;
+};
+// Scores and selects for projected [*, shape.width()] and biases [shape.biases()] or none
+// (kernels/attention/learned/block_index.h): for the query blocks of these documents, which have `rows` consecutive
+// rows in the result. Queries and keys of a document are in the same rows of `projected`.
+ScoredBlocks index_select(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
+                          const std::vector<SelectedRows>& documents, std::int64_t rows,
+                          const std::shared_ptr<const BlockPattern>&);
 
 // Returns ContextExchange::join_earlier_blocks(projected): the rows of the blocks of a chunk [blocks,C] and of all
 // earlier blocks.
@@ -25,7 +27,7 @@ Var join_earlier_blocks(Run&, const Var& projected, const ChunkBlocks&, std::int
 // The result of attention for the scored blocks.
 struct IndexTarget {
   Tensor mass;  // f32, shaped as the scores (kernels/attention/selected/block_mass.h)
-  Tensor bits;  // bits of the selection
+  Tensor kept;  // the selection's blocks
   std::vector<PoolSegment> documents;
   std::shared_ptr<const BlockPattern> blocks;
 };

@@ -67,7 +67,7 @@ inline BlockSelection attend(PooledAttention args, const Sequences& sequences, C
   check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->forward(args, sequences.shards, ctx, watch);
   Attention& a = args.pairs;
-  if (a.pattern.selects() && !a.selection.bits.defined())
+  if (a.pattern.selects() && !a.selection.kept.defined())
     a.selection = select_blocks(a.pattern, a.q, a.k, a.scale, sequences.spans_on(ctx.stream), ctx);
   launch_with_spans(sequences, args, pooled_attention, ctx);
   if (!watch) return a.selection;

@@ -361,7 +361,7 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
                                                  run.save(options.q_norm), run.save(options.k_norm)},
                                    .rows = save_in_place(run.layout.rows),
                                    .state = save_in_place(run.state),
-                                   .selection = save_in_place(a.selection.bits),
+                                   .selection = save_in_place(a.selection.kept),
                                    .pools = {run.save(options.pooling), run.save(options.pool_gates)}};
   const Computed<Saved> computed = save_computed(run, qkv, p, a, forward, arguments);
   const Var y = run.record(

@@ -60,11 +60,11 @@ std::vector<std::int32_t> block_rows_of(const std::vector<Span>& keys, const Pat
 // Stores the numbers of kept pairs and of causal dense pairs, over all KV heads, in `out`, f32 [2].
 void sum_selected(const Attention& a, const std::vector<QuerySample>& calls, const std::vector<Span>& documents,
                   const Tensor& out, const ExecContext& ctx) {
-  const std::int64_t n = std::ssize(calls), rows = a.selection.bits.dim(0);
+  const std::int64_t n = std::ssize(calls), rows = a.selection.kept.dim(0);
   const Tensor each = ctx.zeros({n * rows, 2});
   for (std::int64_t i = 0; i < n; ++i) {
     const QuerySample& c = calls[static_cast<std::size_t>(i)];
-    const BlockSelection selection{a.selection.bits, block_rows_of(c.keys, a.pattern, documents)};
+    const BlockSelection selection{a.selection.kept, block_rows_of(c.keys, a.pattern, documents)};
     selected_pairs_kernel({selection, each.narrow(0, i * rows, rows), c.queries, c.keys, a.pattern}, ctx);
   }
   column_sum_kernel({each, out}, ctx);
@@ -86,7 +86,7 @@ void store_numbers(const Tensor& out, const std::vector<double>& numbers, const 
 void sum_pairs(const Attention& a, const std::vector<std::int32_t>& pools, const std::vector<QuerySample>& calls,
                const std::vector<Span>& documents, const Tensor& out, const ExecContext& ctx) {
   const auto count = [&](const Pattern& p) { return count_pairs(p, calls, a.k.dim(1)); };
-  if (a.selection.bits.defined())
+  if (a.selection.kept.defined())
     sum_selected(a, calls, documents, out.narrow(0, 0, 2), ctx);
   else
     store_numbers(out.narrow(0, 0, 2), {count(a.pattern), count({})}, ctx);

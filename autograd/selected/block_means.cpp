@@ -177,11 +177,11 @@ std::vector<SelectedRows> blocks_with_local_rows(const ContextShards& shards, co
   for (const Piece& p : pieces_of(shards, pattern)) {
     const std::int32_t document = *(std::ranges::upper_bound(first, p.rows.out) - 1);
     const std::int32_t begin = p.rows.out - document, end = begin + p.rows.blocks(block);
-    const bool follows = !local.empty() && local.back().bits == document && local.back().end >= begin;
+    const bool follows = !local.empty() && local.back().kept == document && local.back().end >= begin;
     if (follows)
       local.back().end = std::max(local.back().end, end);
     else
-      local.push_back({.queries = document, .keys = document, .bits = document, .begin = begin, .end = end});
+      local.push_back({.queries = document, .keys = document, .kept = document, .begin = begin, .end = end});
   }
   return local;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/selected/list_shape.h"
 
 namespace ring {
 namespace {
@@ -138,28 +139,42 @@ double share_floats(const AttentionBackward& a, int threads) {
   return share * static_cast<double>(a.q.numel());
 }
 
-// Returns the scratch memory, in floats, that GPUs need for a selection: block lists at their maximum size, and partial
-// sums of split lists (kernels/attention/cuda/selected_lists.cu).
-double list_floats(const AttentionBackward& a) {
-  if (!a.selection.bits.defined()) return 0;
-  const auto tiles_of = [&](const Span& s) {
-    const std::int64_t first = s.position - a.pattern.origin(s.document), end = first + s.count;
-    return s.count == 0 ? 0.0 : static_cast<double>((end + 127) / 128 - first / 128);
-  };
-  double q_tiles = 0, k_tiles = 0, max_q = 0, max_k = 0;
-  for (const Span& s : a.queries) q_tiles += tiles_of(s), max_q = std::max(max_q, tiles_of(s));
-  for (const Span& s : a.keys) k_tiles += tiles_of(s), max_k = std::max(max_k, tiles_of(s));
-  const double entries = 2 * std::max(q_tiles * max_k, k_tiles * max_q);
-  const double sums = 2 * 128 * k_tiles * static_cast<double>(a.k.dim(2)), items = 14 * k_tiles;
-  return (entries + sums + items) * static_cast<double>(a.k.dim(1));
+// Returns the shape of the block lists that GPUs make of a call's selection.
+template <class Args>
+cuda::SelectedShape list_shape(const Args& a, Stationary owner) {
+  cuda::SelectedShape shape{owner, a.pattern.blocks->block(), a.k.dim(1), a.selection.kept.dim(2)};
+  const BranchPass pass = passes_of(a.pattern).front();
+  for (const SegmentPair& p : segment_pairs_of(pass, a.pattern, a.queries, a.keys, a.selection.rows)) shape.add(p);
+  return shape;
 }
 
 }  // namespace
 
-// Returns the bytes of the dropout keys on GPUs: one key per query row and head.
+std::size_t list_bytes(const Attention& a) {
+  return a.selection.kept.defined() ? static_cast<std::size_t>(list_shape(a, Stationary::q).bytes()) : 0;
+}
+// The lists of queries and those of keys are not needed at the same time.
+std::size_t list_bytes(const AttentionBackward& a) {
+  if (!a.selection.kept.defined()) return 0;
+  const auto bytes = [&](Stationary owner) { return static_cast<std::size_t>(list_shape(a, owner).bytes()); };
+  return std::max(bytes(Stationary::q), bytes(Stationary::kv));
+}
+
+namespace {
+
+// Returns the bytes of the partial sums of split lists (SplitParts).
+std::size_t split_bytes(const AttentionBackward& a) {
+  if (!a.selection.kept.defined()) return 0;
+  return static_cast<std::size_t>(2 * list_shape(a, Stationary::kv).lists() * kListRows * a.k.dim(2)) * sizeof(float);
+}
+
+}  // namespace
+
+// Returns the bytes of the block lists, and of the dropout keys on GPUs: one key per query row and head.
 std::size_t scratch_bytes(const Attention& a, const ExecContext& ctx) {
-  if (ctx.stream.device().backend == Backend::cpu || a.dropout.rate == 0) return 0;
-  return static_cast<std::size_t>(a.lse.numel()) * sizeof(std::uint32_t);
+  if (ctx.stream.device().backend == Backend::cpu) return 0;
+  const std::int64_t keys = a.dropout.rate == 0 ? 0 : a.lse.numel();
+  return list_bytes(a) + static_cast<std::size_t>(keys) * sizeof(std::uint32_t);
 }
 // Returns the bytes of scratch memory. GPUs need:
 //   - row statistics
@@ -167,18 +182,17 @@ std::size_t scratch_bytes(const Attention& a, const ExecContext& ctx) {
 //     cuDNN's accumulators have the same size
 //   - f32 accumulators of all gradients if the pattern has several branches
 //   - with dropout, one key per query row and head
-//   - block lists if the pattern selects
+//   - block lists, and partial sums of split lists, if the pattern selects
 std::size_t scratch_bytes(const AttentionBackward& a, const ExecContext& ctx) {
   const double rows = static_cast<double>(a.q.dim(0) * a.q.dim(1));
   const std::int64_t columns = (a.q.dim(2) + 63) / 64 * 64;
   const bool cpu = ctx.stream.device().backend == Backend::cpu, adds_up = !cpu && a.pattern.branches.size() > 1;
   double floats = cpu ? rows + share_floats(a, ctx.stream.impl().threads())
                       : rows * static_cast<double>(2 + columns + columns / 64);
-  if (!cpu) floats += list_floats(a);
   if (!cpu && a.dropout.rate > 0) floats += rows;
   if (adds_up && !a.carry_dq.defined()) floats += static_cast<double>(a.q.numel());
   if (adds_up && !a.carry_dk.defined()) floats += static_cast<double>(a.k.numel() + a.v.numel());
-  return static_cast<std::size_t>(floats) * sizeof(float);
+  return static_cast<std::size_t>(floats) * sizeof(float) + (cpu ? 0 : list_bytes(a) + split_bytes(a));
 }
 
 void check(const AttentionDecode& a) {

@@ -1,6 +1,6 @@
 #pragma once
-// Selection: a bit matrix on the device that says which key blocks each query block keeps. Patterns with content rules
-// need one for each call; selected/block_select.h makes it. It then replaces the rules of all heads, content or not.
+// Selection: lists on the device of the key blocks that each query block keeps. Patterns with content rules need one
+// for each call; selected/block_select.h makes it. It then replaces the rules of all heads, content or not.
 
 #include <vector>
 
@@ -11,12 +11,14 @@
 
 namespace ring {
 
+constexpr std::int32_t kNoBlock = -1;  // fills lists up; as an unsigned number, it is above all blocks
+
 struct BlockSelection {
-  // i32 [rows, Hk, words]: key block k is bit k % 32 of word k / 32. Row rows[b] + i is for query block i of span b.
-  // Blocks are counted from the block in which the document starts. Every query block keeps its own block and no later
-  // one. Undefined if there is no selection.
-  Tensor bits;
-  // The row of block 0 of each span's document; negative if `bits` starts at a later block, because rows of blocks
+  // i32 [rows, Hk, room]: the kept key blocks, ascending, followed by kNoBlock. Row rows[b] + i is for query block i of
+  // span b. Blocks are counted from the block in which the document starts. Every query block keeps its own block and
+  // no later one. Undefined if there is no selection.
+  Tensor kept;
+  // The row of block 0 of each span's document; negative if `kept` starts at a later block, because rows of blocks
   // without queries of the call may be missing. If empty, the spans must be whole documents (first_blocks()).
   std::vector<std::int32_t> rows{};
 };
@@ -27,23 +29,51 @@ std::int32_t blocks_of(const Pattern&, const Span&);
 // spans.
 std::vector<std::int32_t> first_blocks(const Pattern&, const std::vector<Span>&);
 
+std::int32_t max_blocks(const Pattern&, const std::vector<Span>&);  // blocks_of() of the longest span
+
+// Returns the room that lists of a selection need: the maximum number of key blocks that a query block of a document
+// with `blocks` blocks keeps, over all heads. At least 1.
+std::int64_t max_kept_blocks(const BlockPattern&, std::int64_t kv_heads, std::int32_t blocks);
+std::int64_t max_kept_blocks(const Pattern&, std::int64_t kv_heads, const std::vector<Span>&);  // for the longest span
+
 // A selection as kernels read it.
 struct SelectedBlocks {
-  const std::uint32_t* bits = nullptr;  // null if there is no selection
-  std::int32_t heads = 0, words = 0;
+  const std::uint32_t* kept = nullptr;  // null if there is no selection
+  std::int32_t heads = 0, room = 0;
 
   SelectedBlocks() = default;
   explicit SelectedBlocks(const BlockSelection& s) {
-    if (!s.bits.defined()) return;
-    bits = reinterpret_cast<const std::uint32_t*>(s.bits.raw());
-    heads = static_cast<std::int32_t>(s.bits.dim(1)), words = static_cast<std::int32_t>(s.bits.dim(2));
+    if (!s.kept.defined()) return;
+    kept = reinterpret_cast<const std::uint32_t*>(s.kept.raw());
+    heads = static_cast<std::int32_t>(s.kept.dim(1)), room = static_cast<std::int32_t>(s.kept.dim(2));
+  }
+  RING_HOST_DEVICE std::int64_t offset(std::int32_t row, std::int32_t head) const {
+    return (std::int64_t{row} * heads + head) * room;
   }
   RING_HOST_DEVICE const std::uint32_t* row(std::int32_t row, std::int32_t head) const {
-    return bits + (std::int64_t{row} * heads + head) * words;
+    return kept + offset(row, head);
+  }
+  // Returns the position of the first block >= k in a row's list; `room` if there is none.
+  RING_HOST_DEVICE std::int32_t first_from(std::int32_t of_row, std::int32_t head, std::int32_t k) const {
+    const std::uint32_t* const list = row(of_row, head);
+    std::int32_t begin = 0, end = room;
+    while (begin < end) {
+      const std::int32_t middle = (begin + end) / 2;
+      if (list[middle] < static_cast<std::uint32_t>(k))
+        begin = middle + 1;
+      else
+        end = middle;
+    }
+    return begin;
+  }
+  // Returns the position of key block k in a row's list; -1 if it is not kept.
+  RING_HOST_DEVICE std::int32_t find(std::int32_t of_row, std::int32_t head, std::int32_t k) const {
+    const std::int32_t n = first_from(of_row, head, k);
+    return n < room && row(of_row, head)[n] == static_cast<std::uint32_t>(k) ? n : -1;
   }
   // Returns true if key block k is kept in a row of the selection; false if the row is before the first one.
   RING_HOST_DEVICE bool keeps(std::int32_t of_row, std::int32_t head, std::int32_t k) const {
-    return of_row >= 0 && k < words * 32 && (row(of_row, head)[k / 32] >> (k % 32) & 1u);
+    return of_row >= 0 && find(of_row, head, k) >= 0;
   }
 };
 

@@ -27,7 +27,7 @@ Tensor for_run(const Shape& shape, DType type, const ExecContext& ctx) { return 
 }  // namespace
 
 void ChunkMeans::select(Attention& a, const ContextShards& shards, const ExecContext& ctx) {
-  if (!a.pattern.selects() || a.selection.bits.defined()) return;
+  if (!a.pattern.selects() || a.selection.kept.defined()) return;
   const ChunkBlocks chunk = chunk_blocks(shards, a.pattern);
   const std::int64_t heads = a.k.dim(1), dim = a.k.dim(2), before = shards.rank - 1;
   if (!keys_.defined()) {
@@ -41,15 +41,16 @@ void ChunkMeans::select(Attention& a, const ContextShards& shards, const ExecCon
   chunk_means(a.k, keys_, 0, shards, a.pattern, ctx);
   move_rows(last_queries_, queries, {.to = shards.rank, .first = chunk.count(), .count = 1}, ctx);
   std::vector<SelectedRows> documents = blocks_with_local_rows(shards, a.pattern);
-  std::int32_t columns = 0;
+  std::int32_t blocks = 0;  // blocks of the longest document, up to the end of this chunk
   for (SelectedRows& d : documents) {
-    d.queries -= chunk.first - 1, d.bits -= chunk.first;
-    columns = std::max(columns, d.end);
+    d.queries -= chunk.first - 1, d.kept -= chunk.first;
+    blocks = std::max(blocks, d.end);
   }
-  a.selection.bits = ctx.empty({chunk.count(), heads, (columns + 31) / 32}, DType::i32);
+  const std::int64_t room = max_kept_blocks(*a.pattern.blocks, heads, blocks);
+  a.selection.kept = ctx.empty({chunk.count(), heads, room}, DType::i32);
   block_select_kernel({.queries = queries,
                        .keys = keys_,
-                       .bits = a.selection.bits,
+                       .kept = a.selection.kept,
                        .documents = std::move(documents),
                        .blocks = a.pattern.blocks,
                        .scale = scale_of_means(a.scale, a.q.dim(1), heads)},
@@ -76,17 +77,17 @@ Tensor JoinedBlocks::join_backward(const Tensor& gradient, const ChunkBlocks& ch
 // In a dry run without memory all blocks count as chosen.
 ChosenBlocks::ChosenBlocks(const BlockSelection& s, const Pattern& pattern, const ContextShards& shards,
                            const Stream& stream)
-    : known_(has_bytes(s.bits)) {
+    : known_(has_bytes(s.kept)) {
   if (!known_) return;
   const std::int32_t first = chunk_blocks(shards, pattern).first;
-  const std::vector<std::int32_t> bits = to_host<std::int32_t>(s.bits.view({s.bits.numel()}), stream);
-  const std::size_t heads = static_cast<std::size_t>(s.bits.dim(1)), words = static_cast<std::size_t>(s.bits.dim(2));
+  const std::vector<std::int32_t> kept = to_host<std::int32_t>(s.kept.view({s.kept.numel()}), stream);
+  const std::int64_t row = s.kept.dim(1) * s.kept.dim(2);
   for (const SelectedRows& d : blocks_with_local_rows(shards, pattern)) {
-    Document& of = documents_.emplace_back(Document{d.bits - first, std::vector<std::uint32_t>(words)});
-    const std::size_t begin = static_cast<std::size_t>(of.first_row + d.begin) * heads,
-                      end = static_cast<std::size_t>(of.first_row + d.end) * heads;
-    for (std::size_t row = begin; row < end; ++row)
-      for (std::size_t w = 0; w < words; ++w) of.bits[w] |= static_cast<std::uint32_t>(bits[row * words + w]);
+    Document& of =
+        documents_.emplace_back(Document{d.kept - first, std::vector<bool>(static_cast<std::size_t>(d.end))});
+    for (std::int64_t n = (of.first_row + d.begin) * row; n < (of.first_row + d.end) * row; ++n)
+      if (const std::int32_t block = kept[static_cast<std::size_t>(n)]; block != kNoBlock)
+        of.chosen[static_cast<std::size_t>(block)] = true;
   }
 }
 
@@ -103,8 +104,7 @@ ChunkStore::Parts ChosenBlocks::parts_of(const KeyRequest& need, const Pattern& 
       for (std::int64_t at = 0; at < s.count;) {
         const std::int64_t block = (start + at) / size,
                            end = std::min<std::int64_t>(s.count, (block + 1) * size - start);
-        const auto word = static_cast<std::size_t>(block / 32);
-        if (word < of->bits.size() && (of->bits[word] >> (block % 32) & 1u) != 0)
+        if (block < std::ssize(of->chosen) && of->chosen[static_cast<std::size_t>(block)])
           keys.push_back({(s.first + at) * row, (end - at) * row});
         at = end;
       }

@@ -48,8 +48,8 @@ class ChosenBlocks {
 
  private:
   struct Document {
-    std::int32_t first_row;           // as in AttentionCall::block_rows
-    std::vector<std::uint32_t> bits;  // block k is bit k % 32 of word k / 32
+    std::int32_t first_row;    // as in AttentionCall::block_rows
+    std::vector<bool> chosen;  // by block of the document
   };
   bool known_ = false;
   std::vector<Document> documents_;

@@ -112,7 +112,7 @@ class ChunkedContext::Heads {
   std::vector<ChunkStore::Parts> chosen_parts(const ChunkPlan& plan, const Args& args, const ContextShards& shards,
                                               const ExecContext& ctx) const {
     std::vector<ChunkStore::Parts> parts(plan.earlier.size());
-    if (parts.empty() || !args.selection.bits.defined() || !store_.on_host()) return parts;
+    if (parts.empty() || !args.selection.kept.defined() || !store_.on_host()) return parts;
     const ChosenBlocks chosen(args.selection, args.pattern, shards, ctx.stream);
     for (std::size_t i = 0; i < parts.size(); ++i)
       parts[i] = chosen.parts_of(plan.earlier[i].need, args.pattern, args.k.dim(1) * args.k.dim(2));

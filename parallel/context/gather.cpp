@@ -80,7 +80,7 @@ class Gather final : public KeySchedule {
     const std::int64_t heads = args.k.dim(1);
     const ReferencedBlocks blocks = keys.referenced.of({0, heads}, args.pattern);
     Referenced some;
-    for (int r = 0; blocks.bits && r < comm_.size(); ++r) {
+    for (int r = 0; blocks.kept && r < comm_.size(); ++r) {
       const auto needs = [&](int queries, int owner) {
         return r == comm_.rank() ? KeyRequest{} : needed_by_any(shards, {queries}, owner, args.pattern, heads, blocks);
       };

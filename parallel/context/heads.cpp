@@ -57,10 +57,10 @@ AttentionBackward of_heads(const AttentionBackward& all, KvHeads heads, const Pa
 
 BlockSelection of_heads(const BlockSelection& all, KvHeads heads, const Pattern& pattern, const ExecContext& ctx) {
   if (!pattern.selects()) return {};
-  if (heads.count == all.bits.dim(1)) return all;
-  const Tensor bits = all.bits.narrow(1, heads.first, heads.count);
-  BlockSelection some{ctx.empty(bits.shape(), DType::i32), all.rows};
-  move_rows(some.bits, bits, {.count = bits.dim(0)}, ctx);
+  if (heads.count == all.kept.dim(1)) return all;
+  const Tensor kept = all.kept.narrow(1, heads.first, heads.count);
+  BlockSelection some{ctx.empty(kept.shape(), DType::i32), all.rows};
+  move_rows(some.kept, kept, {.count = kept.dim(0)}, ctx);
   return some;
 }
 

@@ -8,36 +8,37 @@
 
 namespace ring {
 
-// Without bits the references are unknown: then all keys are sent that a query may see.
+// Without lists the references are unknown: then all keys are sent that a query may see.
 using ReferencedBlocks = SelectedBlocks;
 
 class KeyReferences {
  public:
   KeyReferences() = default;  // references are unknown
-  // Starts without references: bits [rows,heads,words] are all 0.
-  KeyReferences(std::int64_t rows, std::int64_t heads, std::int64_t words)
-      : heads_(heads), words_(words), bits_(static_cast<std::size_t>(rows * heads * words)) {}
+  // Starts without references: the lists of kept blocks, [rows,heads,room], are empty.
+  KeyReferences(std::int64_t rows, std::int64_t heads, std::int64_t room)
+      : heads_(heads), room_(room), kept_(static_cast<std::size_t>(rows * heads * room), kNone) {}
 
-  // Adds the blocks that a rank selected for rows [row, row + count).
-  void add(const std::int32_t* bits, std::int64_t row, std::int64_t count) {
-    const std::int64_t size = heads_ * words_;
+  // Sets the lists of rows [row, row + count), which a rank selected. Ranks that select for the same row agree.
+  void add(const std::int32_t* kept, std::int64_t row, std::int64_t count) {
+    const std::int64_t size = heads_ * room_;
     for (std::int64_t i = 0; i < count * size; ++i)
-      bits_[static_cast<std::size_t>(row * size + i)] |= static_cast<std::uint32_t>(bits[i]);
+      kept_[static_cast<std::size_t>(row * size + i)] = static_cast<std::uint32_t>(kept[i]);
   }
 
   // Returns the references of the KV heads `some`, renumbered from 0; `pattern` is the pattern of these heads. The
   // result points into this object.
   ReferencedBlocks of(KvHeads some, const Pattern& pattern) const {
     ReferencedBlocks s;
-    if (bits_.empty() || !pattern.selects()) return s;
-    s.bits = bits_.data() + some.first * words_;
-    s.heads = static_cast<std::int32_t>(heads_), s.words = static_cast<std::int32_t>(words_);
+    if (kept_.empty() || !pattern.selects()) return s;
+    s.kept = kept_.data() + some.first * room_;
+    s.heads = static_cast<std::int32_t>(heads_), s.room = static_cast<std::int32_t>(room_);
     return s;
   }
 
  private:
-  std::int64_t heads_ = 0, words_ = 0;
-  std::vector<std::uint32_t> bits_;
+  static constexpr auto kNone = static_cast<std::uint32_t>(kNoBlock);
+  std::int64_t heads_ = 0, room_ = 0;
+  std::vector<std::uint32_t> kept_;
 };
 
 }  // namespace ring

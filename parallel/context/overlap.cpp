@@ -159,11 +159,14 @@ void for_needed(const Pattern& p, const SpanPair& pair, std::int32_t head, std::
 void for_referenced(const Pattern& p, const SpanPair& pair, const ReferencedBlocks& referenced, std::int32_t row,
                     std::int32_t head, const Fn& fn) {
   const BlockRange queries = blocks_between(p, pair.queries), keys = blocks_between(p, pair.keys);
-  std::vector<std::uint32_t> any(static_cast<std::size_t>(referenced.words));
+  std::vector<bool> any(static_cast<std::size_t>(keys.last - keys.first + 1));
   for (std::int32_t q = queries.first; q <= queries.last; ++q)
-    for (std::size_t w = 0; w < any.size(); ++w) any[w] |= referenced.row(row + q, head)[w];
+    for (std::int32_t n = referenced.first_from(row + q, head, keys.first),
+                      end = referenced.first_from(row + q, head, keys.last + 1);
+         n < end; ++n)
+      any[referenced.row(row + q, head)[n] - static_cast<std::size_t>(keys.first)] = true;
   for (std::int32_t k = keys.first; k <= keys.last; ++k)
-    if (any[static_cast<std::size_t>(k / 32)] >> (k % 32) & 1u) call_for_block(p, pair.keys, k, fn);
+    if (any[static_cast<std::size_t>(k - keys.first)]) call_for_block(p, pair.keys, k, fn);
 }
 
 }  // namespace ring

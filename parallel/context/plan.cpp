@@ -246,7 +246,7 @@ KeyRequest needed_keys(const ContextShards& shards, int queries, int keys, const
   for (AttentionCall& call : need.calls)
     for (Span& s : call.keys) s.first = row_at(ranges, s.first);
   need.rows = ranges.empty() ? 0 : ranges.back().at + ranges.back().count;
-  need.referenced = referenced.bits && pattern.selects();
+  need.referenced = referenced.kept && pattern.selects();
   if (pattern.is_dense())
     need.copies = ranges;
   else

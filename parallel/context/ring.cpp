@@ -155,7 +155,7 @@ class Ring final : public KeySchedule {
     const std::int64_t some = heads_at_once(*keys.shards, args.pattern, all, args.k.dim(2), message_bytes_);
     const auto call = [&](const Args& part, KvHeads heads) {
       const ReferencedBlocks blocks = keys.referenced.of(heads, part.pattern);
-      if (blocks.bits) return fn(part, make_ring_plan(grid_of(*keys.shards, part, blocks)));
+      if (blocks.kept) return fn(part, make_ring_plan(grid_of(*keys.shards, part, blocks)));
       fn(part, cached_plan(keys.shards, part));
     };
     if (some == all) return call(args, {0, all});

@@ -67,8 +67,33 @@ Values projected(const std::string& name, const IndexShape& s, std::int64_t rows
   return x;
 }
 
+// Returns the scores of the kept blocks. The rules keep them whatever the scores are: all blocks, if there are no more
+// than a rule's `keep`, or those that the rule always keeps.
+Values kept_of(const Values& scores, std::int64_t columns, const std::vector<std::int32_t>& blocks,
+               const BlockPattern& pattern, std::int64_t heads, std::int64_t room) {
+  Values out;
+  std::size_t at = 0;
+  for (const std::int32_t count : blocks)
+    for (std::int32_t i = 0; i < count; ++i)
+      for (std::int32_t g = 0; g < heads; ++g, at += static_cast<std::size_t>(columns)) {
+        const BlockRule& r = pattern.rule(g);
+        const std::size_t end = out.size() + static_cast<std::size_t>(room);
+        for (std::int32_t j = 0; j <= i; ++j)
+          if (r.keep >= count || (r.kind == BlockRuleKind::content ? j < r.first || i - j < r.local : r.keeps(g, i, j)))
+            out.push_back(scores[at + static_cast<std::size_t>(j)]);
+        out.resize(end);
+      }
+  return out;
+}
+
+// rules: by scored head; their choice may not depend on the scores.
 OpCase scores(const std::string& name, const IndexShape& s, const std::vector<std::int32_t>& blocks,
-              std::int64_t columns) {
+              const std::vector<BlockRule>& rules = {{.kind = BlockRuleKind::content, .keep = 1000}}) {
+  const std::int64_t columns = std::ranges::max(blocks);
+  std::vector<std::int32_t> of_head;
+  for (std::int32_t g = 0; g < s.count; ++g) of_head.push_back(g % static_cast<std::int32_t>(rules.size()));
+  const auto pattern = std::make_shared<const BlockPattern>(64, rules, of_head);
+  const std::int64_t room = max_kept_blocks(*pattern, s.count, static_cast<std::int32_t>(columns));
   OpCase c;
   c.op = "index_scores";
   c.name = name;
@@ -77,17 +102,19 @@ OpCase scores(const std::string& name, const IndexShape& s, const std::vector<st
   const bool biased = s.distances > 0;
   if (biased) c.inputs.push_back({.name = "biases", .shape = {s.biases()}, .scale = 0.1});
   c.oracle = [=](const std::vector<Values>& in) {
-    return std::vector<Values>{scores_of(s, blocks, columns, in[0], biased ? in[1] : Values{})};
+    const Values all = scores_of(s, blocks, columns, in[0], biased ? in[1] : Values{});
+    return std::vector<Values>{kept_of(all, columns, blocks, *pattern, s.count, room)};
   };
   c.run = [=](Run& run, const std::vector<Var>& in) {
-    return std::vector<Var>{index_scores(run, in[0], biased ? in[1] : Var{}, s, blocks, columns)};
+    return std::vector<Var>{
+        index_select(run, in[0], biased ? in[1] : Var{}, s, whole_documents(blocks), sum_of(blocks), pattern).scores};
   };
   double pairs = 0;
   for (const std::int32_t n : blocks) pairs += 0.5 * n * (n - 1);
   c.flops = 2 * pairs * static_cast<double>(s.heads * (s.dim + s.count));
   c.backward_flops = 3 * c.flops;
-  c.bytes = 4.0 * static_cast<double>(sum_of(blocks) * (s.width() + s.count * columns) + s.biases());
-  c.backward_bytes = 4.0 * static_cast<double>(sum_of(blocks) * (2 * s.width() + s.count * columns) + s.biases());
+  c.bytes = 4.0 * static_cast<double>(sum_of(blocks) * (s.width() + 2 * s.count * room) + s.biases());
+  c.backward_bytes = 4.0 * static_cast<double>(sum_of(blocks) * (2 * s.width() + 2 * s.count * room) + s.biases());
   return c;
 }
 
@@ -116,18 +143,23 @@ struct Losses {
   bool selected(std::int64_t row, std::int64_t head, std::int64_t j) const {
     return left_out == 0 || (row + head + j) % left_out != 0;
   }
-  Values bits() const {
-    const std::int64_t heads = std::ssize(rules), words = (columns() + 31) / 32;
+  // Returns lists of the selected blocks, also of later ones: [rows, heads, columns].
+  Values kept() const {
     Values all;
     for (std::int64_t row = 0; row < rows(); ++row)
-      for (std::int64_t head = 0; head < heads; ++head)
-        for (std::int64_t w = 0; w < words; ++w) {
-          std::uint32_t word = 0;
-          for (int bit = 0; bit < 32; ++bit)
-            word |= static_cast<std::uint32_t>(selected(row, head, 32 * w + bit)) << bit;
-          all.push_back(static_cast<std::int32_t>(word));
-        }
+      for (std::int64_t head = 0; head < std::ssize(rules); ++head) {
+        const std::size_t end = all.size() + static_cast<std::size_t>(columns());
+        for (std::int64_t j = 0; j < columns(); ++j)
+          if (selected(row, head, j)) all.push_back(static_cast<double>(j));
+        all.resize(end, kNoBlock);
+      }
     return all;
+  }
+  // Returns the position of a selected block in the list of its row.
+  std::int64_t position(std::int64_t row, std::int64_t head, std::int64_t j) const {
+    std::int64_t before = 0;
+    for (std::int64_t k = 0; k < j; ++k) before += selected(row, head, k);
+    return before;
   }
 };
 
@@ -143,7 +175,7 @@ double loss_of(const Losses& l, const Values& scores, const Values& mass) {
         if (rule.kind != BlockRuleKind::content) continue;
         double total_mass = 0, total = 0;
         const auto at = [&](std::int64_t j) {
-          return static_cast<std::size_t>(((d.out + i) * heads + g) * columns + j);
+          return static_cast<std::size_t>(((d.out + i) * heads + g) * columns + l.position(d.out + i, g, j));
         };
         std::vector<std::int64_t> candidates;
         for (std::int64_t j = rule.first; j + rule.local <= i; ++j)
@@ -171,10 +203,9 @@ OpCase losses(const std::string& name, const Losses& l) {
   for (double& m : mass) m = m < -0.8 ? 0 : m + 0.8;
   for (std::int64_t j = 0; j < l.columns(); ++j)  // a row without mass on any candidate
     mass[static_cast<std::size_t>((l.rows() - 1) * heads * l.columns() + j)] = 0;
-  c.inputs = {
-      {.name = "scores", .shape = shape, .scale = 3},
-      {.name = "mass", .shape = shape, .values = mass, .differentiable = false},
-      {.name = "bits", .shape = {l.rows(), heads, (l.columns() + 31) / 32}, .values = l.bits(), .dtype = DType::i32}};
+  c.inputs = {{.name = "scores", .shape = shape, .scale = 3},
+              {.name = "mass", .shape = shape, .values = mass, .differentiable = false},
+              {.name = "kept", .shape = shape, .values = l.kept(), .dtype = DType::i32}};
   c.oracle = [=](const std::vector<Values>& in) { return std::vector<Values>{{loss_of(l, in[0], in[1])}}; };
   c.run = [=](Run& run, const std::vector<Var>& in) {
     std::vector<std::int32_t> of_head;
@@ -190,19 +221,25 @@ OpCase losses(const std::string& name, const Losses& l) {
 
 std::vector<OpCase> indexer_cases() {
   const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .keep = 1000},
-      with_first{.kind = BlockRuleKind::content, .local = 2, .first = 1, .keep = 1000}, closed{.local = 2};
+      with_first{.kind = BlockRuleKind::content, .local = 2, .first = 1, .keep = 1000}, closed{.local = 2},
+      forced{.kind = BlockRuleKind::content, .local = 3, .first = 2, .keep = 5};
   return {
-      scores("H1_D1", {.heads = 1, .dim = 1}, {3}, 3),
-      scores("H4_D32_documents", {.heads = 4, .dim = 32, .kv_heads = 2, .count = 2}, {5, 1, 0, 9}, 9),
-      scores("H3_D7_some_heads", {.heads = 3, .dim = 7, .kv_heads = 5, .first_head = 1, .count = 3}, {6, 2}, 8),
-      scores("H16_D128_long", {.heads = 16, .dim = 128, .kv_heads = 1}, {70}, 70),
-      scores("H4_D16_rows", {.heads = 4, .dim = 16, .kv_heads = 2, .count = 2}, {150, 3}, 150),
+      scores("H1_D1", {.heads = 1, .dim = 1}, {3}),
+      scores("H4_D32_documents", {.heads = 4, .dim = 32, .kv_heads = 2, .count = 2}, {5, 1, 0, 9}),
+      scores("H3_D7_some_heads", {.heads = 3, .dim = 7, .kv_heads = 5, .first_head = 1, .count = 3}, {6, 2}),
+      scores("H16_D128_long", {.heads = 16, .dim = 128, .kv_heads = 1}, {70}),
+      scores("H4_D16_rows", {.heads = 4, .dim = 16, .kv_heads = 2, .count = 2}, {150, 3}),
       scores("H2_D4_distances", {.heads = 2, .dim = 4, .kv_heads = 4, .first_head = 1, .count = 2, .distances = 12},
-             {30, 1, 0, 9}, 31),
-      scores("H1_D3_one_distance", {.heads = 1, .dim = 3, .kv_heads = 1, .distances = 1}, {7}, 7),
-      scores("H1_D4_all_distances", {.heads = 1, .dim = 4, .kv_heads = 2, .count = 2, .distances = 64}, {150, 70}, 150),
+             {30, 1, 0, 9}),
+      scores("H1_D3_one_distance", {.heads = 1, .dim = 3, .kv_heads = 1, .distances = 1}, {7}),
+      scores("H1_D4_all_distances", {.heads = 1, .dim = 4, .kv_heads = 2, .count = 2, .distances = 64}, {150, 70}),
       scores("H1_D2_distances_of_many", {.heads = 1, .dim = 2, .kv_heads = 1, .distances = 3},
-             std::vector<std::int32_t>(70, 5), 5),
+             std::vector<std::int32_t>(70, 5)),
+      // Lists that are shorter than rows: only the scores of their blocks have gradients.
+      scores("H3_D7_of_lists", {.heads = 3, .dim = 7, .kv_heads = 3, .count = 3, .distances = 12}, {40, 1, 90},
+             {forced, {.local = 2, .every = 7}, {.kind = BlockRuleKind::content, .local = 9, .keep = 9}}),
+      scores("H4_D32_of_long_lists", {.heads = 4, .dim = 32, .kv_heads = 1}, {150, 130},
+             {{.kind = BlockRuleKind::content, .local = 70, .first = 20, .keep = 90}}),
       losses("one", {{{64 * 6, 0}}, {content}, 1, 1, 0}),
       losses("documents", {{{64 * 5 + 9, 0}, {3, 50}, {64 * 40, 20}}, {with_first, content}, 0.5, 1, 0}),
       losses("selected", {{{64 * 9, 0}, {64 * 70 + 1, 7}}, {content, closed, with_first}, 0.3, 2.5, 3}),

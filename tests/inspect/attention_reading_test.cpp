@@ -176,15 +176,16 @@ TEST(AttentionReading, EqualsSumsOverPairs) {
         name);
 }
 
-// The bits of the selection decide which keys are kept.
-TEST(AttentionReading, FollowsTheBitsOfASelection) {
+// The selection decides which keys are kept.
+TEST(AttentionReading, FollowsASelection) {
   const ExecContext ctx = two_threads();
   const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .keep = 2}, local{.local = 2};
   AttendedHeads a = heads_of(block_sparse(64, {content, local}), ctx);
   a.selection = select_blocks(a.pattern, a.q, a.k, a.scale, {{0, kLength, 0, 0}}, ctx);
-  const std::int32_t* bits = a.selection.bits.data<std::int32_t>();
+  const SelectedBlocks selected(a.selection);
   const auto count = [&](std::int64_t h, std::int64_t t, std::int64_t u) {
-    return bits[(t / 64 * kKvHeads + h) * a.selection.bits.dim(2)] >> (u / 64) & 1;
+    return selected.keeps(static_cast<std::int32_t>(t / 64), static_cast<std::int32_t>(h),
+                          static_cast<std::int32_t>(u / 64));
   };
   expect_reading(a, count, "content");
   // Head 0 omits blocks that head 1 would keep. Otherwise the test could not tell the heads apart.
@@ -272,7 +273,7 @@ TEST_F(AttentionText, ShowsTheReadingsOfTheRun) {
   ring::Run run{session.ctx};
   session.model->hidden(run, from_host(tokens, session.ctx.stream), Sequences::uniform(1, 200, session.ctx));
   ASSERT_EQ(attended.size(), 1u);
-  ASSERT_TRUE(attended[0].selection.bits.defined());
+  ASSERT_TRUE(attended[0].selection.kept.defined());
   const LayerReading want = read_attention(attended[0], 16, session.ctx);
   const std::string output = output_of({"--text", path("text.txt"), "--length", "200", "--layer", "0"});
   for (std::size_t h = 0; h < want.heads.size(); ++h)
@@ -370,16 +371,15 @@ TEST_F(AttentionText, ShowsTheKeysOfOtherRanksThatAreAttendedTo) {
   session.model->attention_layers()[0]->watch = [&](const AttendedHeads& a) { selection = a.selection; };
   ring::Run run{session.ctx};
   session.model->hidden(run, from_host(tokens, session.ctx.stream), Sequences::uniform(1, 256, session.ctx));
-  ASSERT_TRUE(selection.bits.defined());
-  const std::int64_t heads = selection.bits.dim(1);
+  ASSERT_TRUE(selection.kept.defined());
+  const SelectedBlocks selected(selection);
+  const std::int64_t heads = selection.kept.dim(1);
   ASSERT_GT(heads, 1);
   int by_head = 0, by_any = 0;
   for (int block = 0; block < 2; ++block) {
     int wanted = 0;
     for (std::int64_t h = 0; h < heads; ++h) {
-      const auto sees = [&](std::int64_t row) {
-        return selection.bits.data<std::int32_t>()[(row * heads + h) * selection.bits.dim(2)] >> block & 1;
-      };
+      const auto sees = [&](std::int32_t row) { return selected.keeps(row, static_cast<std::int32_t>(h), block); };
       wanted += sees(2) || sees(3);
     }
     by_head += wanted, by_any += wanted > 0;

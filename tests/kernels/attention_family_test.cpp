@@ -139,6 +139,20 @@ TEST_P(AttentionFamily, SelectedBlocksOfOtherRows) {
     }
 }
 
+// A chunk of a sequence that begins in the second half of a tile; the selection has no rows for earlier blocks.
+TEST_P(AttentionFamily, SelectedBlocksOfALaterChunk) {
+  for (std::int32_t block : {64, 128})
+    for (std::int64_t dim : {24, 64, 128}) {
+      SCOPED_TRACE(str("blocks of ", block, ", D ", dim));
+      AttentionProblem p = problem_of(selected_blocks(block), {0, 1500, 1700});
+      p.dim = dim;
+      const std::vector<Span> queries = {{0, 924, 576, 0}, {924, 100, 1500, 1500}};
+      for (const Span& keys : {Span{0, 576, 0, 0}, Span{0, 924, 576, 0}, Span{0, 1500, 0, 0}})
+        expect_right(GetParam(), without_earlier_rows(with_other_rows(with_selection(p), queries,
+                                                                      {keys, {keys.count, 100, 1500, 1500}})));
+    }
+}
+
 TEST_P(AttentionFamily, SelectedBlocksOfKeysInPartsAddUp) {
   for (std::int32_t block : {64, 128}) {
     SCOPED_TRACE(str("blocks of ", block));

@@ -1,4 +1,5 @@
 #include "tests/kernels/attention_problem.h"
+#include "tests/kept_blocks.h"
 
 #include <gtest/gtest.h>
 
@@ -134,9 +135,7 @@ struct Tensors {
     dout = make_tensor(query_shape(p), type, in.dout, ctx);
     out = ctx.empty(query_shape(p), type);
     lse = ctx.empty({p.heads, p.query_rows});
-    if (!p.selection.empty())
-      selection.bits = from_host(p.selection, ctx.stream)
-                           .view({std::ssize(p.selection) / p.words() / p.kv_heads, p.kv_heads, p.words()});
+    if (!p.selection.empty()) selection.kept = kept_of_bits(p.selection, p.kv_heads, p.words(), ctx);
     selection.rows = p.selection_rows;
     const OracleDropout& d = p.dropout;
     dropout = {.rate = d.rate, .site = d.site, .first_row = d.first_row, .first_head = d.first_head};
@@ -269,6 +268,15 @@ AttentionProblem with_other_rows(AttentionProblem p, const std::vector<Span>& qu
   };
   p.queries = queries, p.keys = keys;
   p.query_rows = rows_of(queries) + 3, p.key_rows = rows_of(keys) + 2;
+  return p;
+}
+
+AttentionProblem without_earlier_rows(AttentionProblem p) {
+  const Span& s = p.queries[0];
+  const std::int64_t first = (s.position - p.pattern.origin(s.document)) / p.pattern.blocks->block();
+  const std::int64_t missing = p.selection_rows[0] + first;
+  p.selection.erase(p.selection.begin(), p.selection.begin() + missing * p.kv_heads * p.words());
+  for (std::int32_t& row : p.selection_rows) row -= static_cast<std::int32_t>(missing);
   return p;
 }
 

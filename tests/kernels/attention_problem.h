@@ -18,7 +18,7 @@ struct AttentionProblem {
   std::int64_t query_rows = 0, key_rows = 0;  // of the tensors; some rows may be in no span
   std::int64_t heads = 4, kv_heads = 2, dim = 24;
   OracleDropout dropout = {};
-  std::vector<std::int32_t> selection = {};       // bits of a BlockSelection; empty: none
+  std::vector<std::int32_t> selection = {};       // bits of a selection (kept_blocks.h); empty: none
   std::vector<std::int32_t> selection_rows = {};  // rows of the BlockSelection
   std::int64_t selection_words = 0;               // 0: as many as the longest span needs
 
@@ -36,6 +36,8 @@ AttentionProblem problem_of(const Pattern&, const std::vector<std::int32_t>& off
 AttentionProblem with_selection(AttentionProblem);
 // Returns the problem restricted to these rows, in tensors of their own, with the selection of all rows.
 AttentionProblem with_other_rows(AttentionProblem, const std::vector<Span>& queries, const std::vector<Span>& keys);
+// Returns the problem without the selection's rows before the first query block, as a chunk of a sequence has it.
+AttentionProblem without_earlier_rows(AttentionProblem);
 
 // Returns the part of the spans within rows [first, end), counted from `first`.
 std::vector<Span> part_of(std::vector<Span> spans, std::int64_t first, std::int64_t end);

@@ -10,6 +10,7 @@
 
 #include "autograd/ops.h"
 #include "kernels/attention/selected/block_select.h"
+#include "tests/kept_blocks.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/print_backend.h"
@@ -53,8 +54,8 @@ class KeptPairs : public KeptShares {
     const ExecContext ctx = context();
     const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
     const std::int32_t block = p.pattern.blocks->block();
-    const Tensor bits = from_host(p.selection, ctx.stream).view({first.back(), p.kv_heads, p.words()});
-    SelectedPairs args{{bits}, ctx.zeros({first.back(), 2}), some.queries, {}, p.pattern};
+    const Tensor kept = kept_of_bits(p.selection, p.kv_heads, p.words(), ctx);
+    SelectedPairs args{{kept}, ctx.zeros({first.back(), 2}), some.queries, {}, p.pattern};
     for (const std::size_t b : some.of) {
       args.keys.push_back(p.queries[b]);
       if (!whole) args.selection.rows.push_back(first[b]);
@@ -190,12 +191,11 @@ class WatchedBlocks : public KeptShares {
     AttentionProblem p = problem_of(a.pattern, a.offsets, a.rows);
     p.kv_heads = a.kv_heads;
     if (a.pattern.selects())
-      p.selection =
-          to_host<std::int32_t>(select_blocks(a.pattern, make_tensor({a.tokens(), a.heads, a.dim}, type, q, ctx),
-                                              make_tensor({a.tokens(), a.kv_heads, a.dim}, type, k, ctx),
-                                              static_cast<float>(a.scale), spans, ctx)
-                                    .bits,
-                                ctx.stream);
+      p.selection = bits_of_kept(select_blocks(a.pattern, make_tensor({a.tokens(), a.heads, a.dim}, type, q, ctx),
+                                               make_tensor({a.tokens(), a.kv_heads, a.dim}, type, k, ctx),
+                                               static_cast<float>(a.scale), spans, ctx)
+                                     .kept,
+                                 p.words(), ctx);
     const Watched want = definition(a, q, k, [&](std::size_t b, std::int64_t kv, std::int32_t t, std::int32_t u) {
       const std::int32_t row = row_start(a, a.offsets[b]);
       return a.pattern.selects()
@@ -276,13 +276,13 @@ TEST(AttentionRecall, WrongShapesAreRefused) {
   EXPECT_THROW(attention_recall_kernel({ctx.zeros({2, 3}), ctx.zeros({3, 2}), ctx.zeros({3, 4})}, ctx), Error);
   EXPECT_THROW(attention_recall_kernel({ctx.zeros({2, 3}), ctx.zeros({2, 3}), ctx.zeros({2, 4})}, ctx), Error);
   const Pattern pattern = content(64, 3);
-  const BlockSelection bits{ctx.zeros({3, 1, 1}, DType::i32)};
-  EXPECT_NO_THROW(selected_pairs_kernel({bits, ctx.zeros({3, 2}), {{0, 130, 0, 0}}, {{0, 130, 0, 0}}, pattern}, ctx));
-  EXPECT_THROW(selected_pairs_kernel({bits, ctx.zeros({2, 2}), {{0, 130, 0, 0}}, {{0, 130, 0, 0}}, pattern}, ctx),
+  const BlockSelection kept{ctx.zeros({3, 1, 1}, DType::i32)};
+  EXPECT_NO_THROW(selected_pairs_kernel({kept, ctx.zeros({3, 2}), {{0, 130, 0, 0}}, {{0, 130, 0, 0}}, pattern}, ctx));
+  EXPECT_THROW(selected_pairs_kernel({kept, ctx.zeros({2, 2}), {{0, 130, 0, 0}}, {{0, 130, 0, 0}}, pattern}, ctx),
                Error);
-  EXPECT_THROW(selected_pairs_kernel({bits, ctx.zeros({3, 2}), {{0, 200, 0, 0}}, {{0, 200, 0, 0}}, pattern}, ctx),
+  EXPECT_THROW(selected_pairs_kernel({kept, ctx.zeros({3, 2}), {{0, 200, 0, 0}}, {{0, 200, 0, 0}}, pattern}, ctx),
                Error);
-  const BlockSelection part{bits.bits, {0}};
+  const BlockSelection part{kept.kept, {0}};
   EXPECT_NO_THROW(selected_pairs_kernel({part, ctx.zeros({3, 2}), {{0, 30, 100, 0}}, {{0, 130, 0, 0}}, pattern}, ctx));
   EXPECT_THROW(selected_pairs_kernel({part, ctx.zeros({3, 2}), {{0, 31, 100, 0}}, {{0, 130, 0, 0}}, pattern}, ctx),
                Error);

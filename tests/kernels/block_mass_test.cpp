@@ -8,6 +8,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/selected/block_select.h"
+#include "tests/kept_blocks.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/poison_allocator.h"
 
@@ -86,21 +87,21 @@ Values measured(const MassTarget& target, const AttentionProblem& p, const Atten
     both.insert(both.end(), in.k.begin() + n * narrow, in.k.begin() + (n + 1) * narrow);
   }
   const Tensor qk = make_tensor({p.query_rows, wide + narrow}, target.dtype, both, ctx);
-  const std::int64_t rows = first_blocks(p.pattern, p.queries).back();
+  const Tensor kept = kept_of_bits(p.selection, p.kv_heads, p.words(), ctx);
   const BlockMass a{.q = qk.narrow(1, 0, wide).split_dim(1, p.dim),
                     .k = qk.narrow(1, wide, narrow).split_dim(1, p.dim),
                     .lse = make_tensor({p.heads, p.query_rows}, DType::f32, lse, ctx),
-                    .mass = ctx.empty({rows, p.kv_heads, blocks}),
+                    .mass = ctx.empty(kept.shape()),
                     .spans = p.queries,
                     .scale = static_cast<float>(p.scale()),
                     .pattern = p.pattern,
-                    .selection = {from_host(p.selection, ctx.stream).view({rows, p.kv_heads, p.words()})}};
+                    .selection = {kept}};
   for (const auto& c : block_mass_kernel.candidates(target.backend))
     if (c.name == target.candidate) {
       EXPECT_TRUE(!c.supports || c.supports(a, ctx));
       c.fn(a, ctx);
     }
-  return read_values(a.mass, ctx);
+  return by_block(read_values(a.mass, ctx), blocks, to_host<std::int32_t>(kept, ctx.stream), kept.dim(2));
 }
 
 std::int64_t max_blocks(const AttentionProblem& p) {
@@ -138,10 +139,7 @@ void add_part(const MassTarget& target, const AttentionProblem& p, BlockMass a, 
 Values measured_in_parts(const MassTarget& target, const AttentionProblem& p, const AttentionInputs& in,
                          const Values& lse, const std::vector<std::int32_t>& cuts, bool parts_of_keys,
                          const ExecContext& ctx) {
-  const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
-  const std::int64_t rows = first.back(), blocks = max_blocks(p);
-  const Tensor mass = ctx.zeros({rows, p.kv_heads, blocks}),
-               bits = from_host(p.selection, ctx.stream).view({rows, p.kv_heads, p.words()});
+  const Tensor kept = kept_of_bits(p.selection, p.kv_heads, p.words(), ctx), mass = ctx.zeros(kept.shape());
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
     const std::int32_t begin = cuts[i], end = cuts[i + 1];
     Values own_lse;
@@ -153,7 +151,7 @@ Values measured_in_parts(const MassTarget& target, const AttentionProblem& p, co
         .mass = mass,
         .scale = static_cast<float>(p.scale()),
         .pattern = p.pattern,
-        .selection = {bits},
+        .selection = {kept},
         .parts_of_keys = parts_of_keys};
     const auto keys = [&](std::int32_t key, std::int32_t key_end) {
       a.k = make_tensor({key_end - key, p.kv_heads, p.dim}, target.dtype,
@@ -163,7 +161,7 @@ Values measured_in_parts(const MassTarget& target, const AttentionProblem& p, co
     if (!parts_of_keys) keys(0, static_cast<std::int32_t>(p.key_rows));
     for (std::size_t j = 0; parts_of_keys && j <= i; ++j) keys(cuts[j], cuts[j + 1]);
   }
-  return read_values(mass, ctx);
+  return by_block(read_values(mass, ctx), max_blocks(p), to_host<std::int32_t>(kept, ctx.stream), kept.dim(2));
 }
 
 void expect_mass(const MassTarget& target, const AttentionProblem& p, const ExecContext& ctx) {

@@ -9,6 +9,7 @@
 #include "kernels/attention/selected/block_select.h"
 #include "kernels/attention/selection.h"
 #include "tests/cases/attention_oracle.h"
+#include "tests/kept_blocks.h"
 #include "tests/kernels/target.h"
 
 namespace ring::test {
@@ -50,7 +51,8 @@ Selected select(const SelectionProblem& p, DType type, const ExecContext& ctx) {
   const Tensor q = make_tensor({p.shape.tokens(), p.shape.heads, p.shape.dim}, type, p.q, ctx);
   const Tensor k = make_tensor({p.shape.tokens(), p.shape.kv_heads, p.shape.dim}, type, p.k, ctx);
   const BlockSelection s = select_blocks(p.shape.pattern, q, k, static_cast<float>(p.shape.scale), p.spans(), ctx);
-  return {to_host<std::int32_t>(s.bits, ctx.stream), s.bits.dim(1), s.bits.dim(2)};
+  const std::int64_t words = max_blocks(p.shape.pattern, p.spans()) / 32 + 1;
+  return {bits_of_kept(s.kept, words, ctx), s.kept.dim(1), words};
 }
 
 // One document of a problem: rows [first, end), blocks counted from row `origin`.
@@ -167,16 +169,16 @@ std::vector<int> chosen(const Values& scores, float mass, std::int32_t keep, con
   const auto own = static_cast<std::int32_t>(scores.size());
   Values row = scores;
   row.push_back(1e6);  // the block itself, which is always kept
-  const Tensor bits = ctx.empty({1, 1, own / 32 + 1}, DType::i32);
+  const Tensor kept_blocks = ctx.empty({1, 1, std::min(keep, own + 1)}, DType::i32);
   block_select_kernel({.queries = {},
                        .keys = {},
-                       .bits = bits,
+                       .kept = kept_blocks,
                        .documents = {{0, 0, -own, own, own + 1}},
                        .blocks = block_sparse(64, {content_rule(keep, 1, 0, mass)}).blocks,
                        .scores = make_tensor({1, 1, own + 1}, DType::f32, row, ctx),
                        .scale = scale},
                       ctx);
-  const Selected got{to_host<std::int32_t>(bits, ctx.stream), 1, bits.dim(2)};
+  const Selected got{bits_of_kept(kept_blocks, own / 32 + 1, ctx), 1, own / 32 + 1};
   std::vector<int> kept;
   for (std::int32_t j = 0; j < got.words * 32; ++j)
     if (got.keeps(0, 0, j) && j != own) kept.push_back(j);
@@ -288,23 +290,29 @@ TEST_P(BlockSelections, OfSomeBlocksAreThoseOfAll) {
   const auto blocks = block_sparse(64, {content_rule(8, 2, 1, 0.4f), {.local = 3}}).blocks;
   const Tensor queries = make_tensor({20, 2, 24}, DType::f32, random_values("queries", 20 * 48), ctx);
   const Tensor keys = make_tensor({20, 2, 24}, DType::f32, random_values("keys", 20 * 48), ctx);
-  const Tensor all = ctx.empty({20, 2, 1}, DType::i32), some = ctx.empty({2, 2, 1}, DType::i32);
+  const Tensor all = ctx.empty({20, 2, 8}, DType::i32), some = ctx.empty({2, 2, 8}, DType::i32);
   block_select_kernel({queries, keys, all, {{0, 0, 0, 0, 20}}, blocks}, ctx);
   block_select_kernel({queries.narrow(0, 10, 1), keys, some, {{-10, 0, -10, 11, 12}}, blocks}, ctx);
-  const auto a = to_host<std::int32_t>(all, ctx.stream), b = to_host<std::int32_t>(some, ctx.stream);
-  EXPECT_EQ((std::vector{a[22], a[23]}), (std::vector{b[2], b[3]}));
+  const auto a = to_host<std::int32_t>(all.narrow(0, 11, 1), ctx.stream);
+  EXPECT_EQ(a, to_host<std::int32_t>(some.narrow(0, 1, 1), ctx.stream));
 }
 
 TEST(BlockSelect, WrongShapesAreRefused) {
   const ExecContext ctx{Stream::cpu(1)};
   const auto blocks = block_sparse(64, {content_rule(4)}).blocks;
-  const Tensor means = ctx.zeros({8, 1, 8}), bits = ctx.zeros({8, 1, 1}, DType::i32), x = ctx.zeros({512, 1, 8});
-  EXPECT_NO_THROW(block_select_kernel({means, means, bits, {{0, 0, 0, 0, 8}}, blocks}, ctx));
+  const Tensor means = ctx.zeros({8, 1, 8}), kept = ctx.zeros({8, 1, 4}, DType::i32), x = ctx.zeros({512, 1, 8});
+  EXPECT_NO_THROW(block_select_kernel({means, means, kept, {{0, 0, 0, 0, 8}}, blocks}, ctx));
   for (const SelectedRows& d :
        {SelectedRows{0, 0, 0, 0, 9}, SelectedRows{0, 0, 1, 0, 8}, SelectedRows{0, 2, 0, 0, 8},
         SelectedRows{-1, 0, 0, 1, 8}, SelectedRows{0, 0, 0, 5, 4}, SelectedRows{0, 0, 0, -1, 4}})
-    EXPECT_THROW(block_select_kernel({means, means, bits, {d}, blocks}, ctx), Error) << d.queries << d.keys << d.bits;
-  EXPECT_THROW(block_select_kernel({means, ctx.zeros({8, 2, 8}), bits, {}, blocks}, ctx), Error);
+    EXPECT_THROW(block_select_kernel({means, means, kept, {d}, blocks}, ctx), Error) << d.queries << d.keys << d.kept;
+  const Tensor short_lists = ctx.zeros({8, 1, 3}, DType::i32), scores = ctx.zeros({8, 1, 8});
+  EXPECT_THROW(block_select_kernel({means, means, short_lists, {{0, 0, 0, 0, 8}}, blocks}, ctx), Error);
+  EXPECT_NO_THROW(block_select_kernel({means, means, short_lists, {{0, 0, 0, 0, 3}}, blocks}, ctx));
+  EXPECT_NO_THROW(block_select_kernel({{}, {}, kept, {}, blocks, scores, 1, ctx.zeros({8, 1, 4})}, ctx));
+  EXPECT_THROW(block_select_kernel({{}, {}, kept, {}, blocks, scores, 1, scores}, ctx), Error);
+  EXPECT_THROW(block_select_kernel({means, means, kept, {}, blocks, {}, 1, ctx.zeros({8, 1, 4})}, ctx), Error);
+  EXPECT_THROW(block_select_kernel({means, ctx.zeros({8, 2, 8}), kept, {}, blocks}, ctx), Error);
   EXPECT_NO_THROW(block_pool_kernel({x, means, {{0, 512, 0, 0}}, 64}, ctx));
   for (const PoolSegment& r :
        {PoolSegment{0, 513, 0, 0}, PoolSegment{0, 512, 1, 0}, PoolSegment{0, 512, 0, 1}, PoolSegment{0, 10, 64, 0}})
@@ -312,7 +320,7 @@ TEST(BlockSelect, WrongShapesAreRefused) {
   EXPECT_THROW(BlockPattern(64, {content_rule(2, 2, 1)}), Error);
   for (const float mass : {0.0f, -1.0f, 1.5f, NAN})
     EXPECT_THROW(BlockPattern(64, {content_rule(4, 2, 1, mass)}), Error);
-  EXPECT_THROW(block_select_kernel({means, means, bits, {}, blocks, {}, 0}, ctx), Error);
+  EXPECT_THROW(block_select_kernel({means, means, kept, {}, blocks, {}, 0}, ctx), Error);
 }
 
 // Attention by content fails with a message if it is called without a selection, or with one of a wrong size.
@@ -328,7 +336,7 @@ TEST(BlockSelect, IsNeeded) {
   Attention cut = a;
   cut.keys[0].count = 70;
   EXPECT_THROW(attention_kernel(cut, ctx), Error);
-  a.selection.bits = ctx.zeros({2, 1, 1}, DType::i32);
+  a.selection.kept = ctx.zeros({2, 1, 1}, DType::i32);
   EXPECT_THROW(attention_kernel(a, ctx), Error);
   a.pattern = dense();
   EXPECT_THROW(attention_kernel(a, ctx), Error);

@@ -89,38 +89,38 @@ Pattern selecting() {
   p.blocks = content_blocks();
   return p;
 }
-BlockSelect select_args(BorderOperands& o, std::int64_t words, std::int64_t first) {
+BlockSelect select_args(BorderOperands& o, std::int64_t room, std::int64_t first) {
   const Tensor queries = o.whole("block_queries", {kBlocks, kKvHeads, 8}),
                keys = o.whole("block_keys", {kBlocks, kKvHeads, 8});
-  const Tensor bits = o.last_rows("bits", first, {kBlocks, kKvHeads, words}, DType::i32);
-  const SelectedRows rows{.bits = static_cast<std::int32_t>(o.shifted(first)), .begin = 0, .end = kBlocks};
-  return {.queries = queries, .keys = keys, .bits = bits, .documents = {rows}, .blocks = content_blocks()};
+  const Tensor kept = o.last_rows("kept", first, {kBlocks, kKvHeads, room}, DType::i32);
+  const SelectedRows rows{.kept = static_cast<std::int32_t>(o.shifted(first)), .begin = 0, .end = kBlocks};
+  return {.queries = queries, .keys = keys, .kept = kept, .documents = {rows}, .blocks = content_blocks()};
 }
-BlockSelection selection_of(BorderOperands& o, std::int64_t words) {
-  const BlockSelect args = select_args(o, words, kFirstRow);
+BlockSelection selection_of(BorderOperands& o) {
+  const BlockSelect args = select_args(o, kColumns, kFirstRow);
   block_select_kernel(args, o.ctx);
-  return {args.bits, {args.documents[0].bits}};
+  return {args.kept, {args.documents[0].kept}};
 }
 
 void block_select(BorderOperands& o, DType) { o.run(block_select_kernel, select_args(o, kColumns, kFirstRow)); }
 void block_select_by_scores(BorderOperands& o, DType) {
-  BlockSelect a = select_args(o, 2, kFirstRow);
+  BlockSelect a = select_args(o, 3, kFirstRow);
   a.queries = a.keys = {};
   a.scores = o.last_rows("scores", kFirstRow, {kBlocks, kKvHeads, kColumns}, DType::f32);
   o.run(block_select_kernel, a);
 }
 void attention_selected(BorderOperands& o, DType t) {
   Attention a = forward_args(o, t);
-  a.pattern = selecting(), a.selection = selection_of(o, kColumns);
+  a.pattern = selecting(), a.selection = selection_of(o);
   o.run(attention_kernel, a);
 }
 void attention_backward_selected(BorderOperands& o, DType t) {
   AttentionBackward a = backward_args(o, t);
-  a.pattern = selecting(), a.selection = selection_of(o, kColumns);
+  a.pattern = selecting(), a.selection = selection_of(o);
   o.run(attention_backward_kernel, a);
 }
 void selected_pairs(BorderOperands& o, DType) {
-  const BlockSelection selection = selection_of(o, kColumns);
+  const BlockSelection selection = selection_of(o);
   o.run(selected_pairs_kernel, {.selection = selection,
                                 .out = o.last_rows("out", kFirstRow, {kBlocks, 2}, DType::f32),
                                 .queries = one_document(),
@@ -128,7 +128,7 @@ void selected_pairs(BorderOperands& o, DType) {
                                 .pattern = selecting()});
 }
 void block_mass(BorderOperands& o, DType t) {
-  const BlockSelection selection = selection_of(o, 2);
+  const BlockSelection selection = selection_of(o);
   o.run(block_mass_kernel, {.q = query_rows(o, "q", t),
                             .k = key_rows(o, "k", t),
                             .lse = o.whole("lse", {kHeads, kTokens}),
@@ -151,30 +151,35 @@ void index_scores(BorderOperands& o, DType t) {
 }
 void index_scores_backward(BorderOperands& o, DType t) {
   const IndexShape shape{.heads = 4, .dim = 128, .kv_heads = 1, .first_head = 0, .count = 1};
-  const std::int64_t first = kBorder / shape.width() + 1;
+  const std::int64_t first = kBorder / shape.width() + 1, first_scores = kBorder / kColumns;
   const Tensor projected = o.last_rows("projected", first, {kBlocks, shape.width()}, t);
-  const Tensor dscores = o.last_rows("dscores", first, {kBlocks, 1, kBlocks}, DType::f32);
+  const Tensor dscores = o.last_rows("dscores", first_scores, {kBlocks, 1, kColumns}, DType::f32);
+  const Tensor kept = o.last_rows("kept", first_scores, {kBlocks, 1, kColumns}, DType::i32, Fill::zeros);
   const Tensor dprojected = o.last_rows("dprojected", first, {kBlocks, shape.width()}, t);
-  const auto row = static_cast<std::int32_t>(o.shifted(first));
-  o.run(index_scores_backward_kernel, {projected, dscores, dprojected, shape, {{row, row, row, 0, kBlocks}}});
+  const auto row = static_cast<std::int32_t>(o.shifted(first)),
+             score_row = static_cast<std::int32_t>(o.shifted(first_scores));
+  o.run(index_scores_backward_kernel,
+        {projected, kept, dscores, dprojected, shape, {{row, row, score_row, 0, kBlocks}}});
 }
 void index_distances_backward(BorderOperands& o, DType t) {
   const IndexShape shape{.heads = 4, .dim = 32, .kv_heads = 1, .first_head = 0, .count = 1, .distances = 4};
   const std::int64_t first = kBorder / kColumns;
   const Tensor dscores = o.last_rows("dscores", first, {kBlocks, 1, kColumns}, DType::f32);
+  const Tensor kept = o.last_rows("kept", first, {kBlocks, 1, kColumns}, DType::i32, Fill::zeros);
   const auto row = static_cast<std::int32_t>(o.shifted(first));
   o.run(index_distances_backward_kernel,
-        {dscores, o.whole("dbiases", {shape.biases()}, t), shape, {{row, row, row, 0, kBlocks}}});
+        {kept, dscores, o.whole("dbiases", {shape.biases()}, t), shape, {{row, row, row, 0, kBlocks}}});
 }
 void index_loss(BorderOperands& o, DType) {
-  const Tensor scores =
-      o.last_rows("scores and mass", kFirstRow, {kBlocks, kKvHeads, kColumns}, DType::f32, Fill::positive);
-  const Tensor bits = o.last_rows("bits", kFirstRow, {kBlocks, kKvHeads, 2}, DType::i32, Fill::all_bits);
-  const Tensor loss = o.last_rows("loss", kFirstRow, {kBlocks}, DType::f32);
-  const PoolSegment rows{.first = 0, .count = kTokens, .out = static_cast<std::int32_t>(o.shifted(kFirstRow))};
+  constexpr std::int64_t kRoom = 256, kFirst = kBorder / (kKvHeads * kRoom);
+  const Shape shape{kBlocks, kKvHeads, kRoom};
+  const Tensor scores = o.last_rows("scores and mass", kFirst, shape, DType::f32, Fill::positive);
+  const Tensor kept = o.last_rows("kept", kFirst, shape, DType::i32, Fill::ones);
+  const Tensor loss = o.last_rows("loss", kFirst, {kBlocks}, DType::f32);
+  const PoolSegment rows{.first = 0, .count = kTokens, .out = static_cast<std::int32_t>(o.shifted(kFirst))};
   o.run(index_loss_kernel, {.scores = scores,
                             .mass = scores,
-                            .bits = bits,
+                            .kept = kept,
                             .loss = loss,
                             .gradient = scores,
                             .documents = {rows},

@@ -29,7 +29,6 @@ double filled(double value, Fill fill) {
     case Fill::integers: return std::round(2 * value);
     case Fill::zeros: return 0;
     case Fill::ones: return 1;
-    case Fill::all_bits: return -1;
   }
   return 0;
 }

@@ -42,7 +42,6 @@ enum class Fill : std::uint8_t {
   integers,  // from -2 to 2: sums of some hundred products are exact in any order
   zeros,
   ones,
-  all_bits,  // -1
 };
 
 // Creates the operands of one run of an op and reads them back. Without `border` all tensors are compact.

@@ -9,6 +9,7 @@
 
 #include "kernels/attention/cuda/lists.h"
 #include "kernels/attention/selected/block_select.h"
+#include "tests/kept_blocks.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/values.h"
@@ -43,6 +44,8 @@ std::vector<std::int32_t> entries_of(const AttentionProblem& p, std::size_t span
   const auto keeps = [&](std::int32_t row, std::int32_t column) {
     if (row >= halves) return BlockCoverage::none;
     const std::int32_t q = owner == Stationary::q ? row : column, k = owner == Stationary::q ? column : row;
+    if (!p.selection_rows.empty() && p.selection_rows[span] + q * 64 / p.pattern.blocks->block() < 0)
+      return BlockCoverage::none;
     const bool kept = q >= k && p.selects(span, head, q * 64 + 63 - q_first, k * 64 - k_first);
     return kept ? coverage_of(owner, row, column, true) : BlockCoverage::none;
   };
@@ -103,8 +106,8 @@ void expect_lists(const AttentionProblem& p, Stationary owner, bool cuts, const 
   cuda::SelectedShape shape{owner, p.pattern.blocks->block(), p.kv_heads};
   for (const SegmentPair& s : pieces) shape.add(s);
   const Tensor memory = device_bytes(pieces, ctx);
-  const BlockSelection selection{from_host(p.selection, ctx.stream)
-                                     .view({std::ssize(p.selection) / p.words() / p.kv_heads, p.kv_heads, p.words()})};
+  const BlockSelection selection{kept_of_bits(p.selection, p.kv_heads, p.words(), ctx)};
+  shape.kept = selection.kept.dim(2);
   const cuda::DeviceLists lists =
       cuda::selected_lists(selection, reinterpret_cast<const SegmentPair*>(memory.raw()), shape, ctx);
   const auto entries = to_host<std::int32_t>(lists.entries, ctx.stream);
@@ -135,11 +138,37 @@ AttentionProblem parts_of_documents(std::int32_t block) {
   return with_other_rows(whole, queries, keys);
 }
 
+// A chunk that begins in the second half of a tile, without the selection's rows of earlier blocks.
+AttentionProblem later_chunk(std::int32_t block) {
+  const AttentionProblem whole = with_selection(problem_of(content(block, 100), {0, 4200, 4500}));
+  const std::vector<Span> queries = {{0, 2088, 64 * 33, 0}, {2088, 300, 4200, 4200}};
+  return without_earlier_rows(with_other_rows(whole, queries, whole.keys));
+}
+
+// Every query block keeps at most three blocks, so lists have much less room than there are blocks. Many keep block 1.
+AttentionProblem few_blocks(std::int32_t block) {
+  AttentionProblem p = problem_of(content(block, 3), offsets_of({700, 1, 128 * 70 + 60, 128}, 3), {3, 704}, 5);
+  const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
+  const std::int64_t words = p.words();
+  p.selection.assign(static_cast<std::size_t>(first.back() * p.kv_heads * words), 0);
+  for (std::size_t b = 0; b < p.queries.size(); ++b)
+    for (std::int32_t i = 0; i < first[b + 1] - first[b]; ++i)
+      for (std::int64_t h = 0; h < p.kv_heads; ++h)
+        for (const std::int32_t k : {i, std::min(i, 1), static_cast<std::int32_t>((i * 37 + h) % (i + 1))}) {
+          std::int32_t& word =
+              p.selection[static_cast<std::size_t>(((first[b] + i) * p.kv_heads + h) * words + k / 32)];
+          word = static_cast<std::int32_t>(static_cast<std::uint32_t>(word) | 1u << (k % 32));
+        }
+  return p;
+}
+
 TEST_F(GpuSelectedLists, AreWhatTheBitsSay) {
   for (std::int32_t block : {64, 128})
     for (Stationary owner : {Stationary::q, Stationary::kv}) {
+      expect_lists(few_blocks(block), owner, owner == Stationary::kv, exec());
       expect_lists(whole_documents(block), owner, owner == Stationary::kv, exec());
       expect_lists(parts_of_documents(block), owner, false, exec());
+      expect_lists(later_chunk(block), owner, false, exec());
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "tests/kept_blocks.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/print_backend.h"
@@ -36,9 +37,15 @@ TEST_P(DistanceMasses, AreSumsOverRows) {
   const std::int64_t rows = first.back(), heads = p.kv_heads, blocks = 13, distances = 15;
   const Values mass = random_values("mass", rows * heads * blocks);
   const Tensor out = ctx.empty({2, heads, distances});
-  distance_mass_kernel({make_tensor({rows, heads, blocks}, DType::f32, mass, ctx),
+  // The mass also has blocks that do not count.
+  std::vector<std::int32_t> massed = p.selection;
+  for (std::size_t i = 0; i < massed.size(); ++i) massed[i] |= 0x49;
+  const Tensor kept = kept_of_bits(massed, heads, p.words(), ctx);
+  const Values given = by_kept(mass, blocks, to_host<std::int32_t>(kept, ctx.stream), kept.dim(2));
+  distance_mass_kernel({make_tensor(kept.shape(), DType::f32, given, ctx),
                         out,
-                        {from_host(p.selection, ctx.stream).view({rows, heads, p.words()})},
+                        {kept_of_bits(p.selection, heads, p.words(), ctx)},
+                        {kept},
                         p.queries,
                         p.pattern},
                        ctx);
@@ -135,8 +142,8 @@ TEST_P(DistanceMasses, OfAttentionOverRules) {
 TEST(DistanceMass, WrongShapesAreRefused) {
   const ExecContext ctx{Stream::cpu(1)};
   const Pattern content = block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 2}});
-  const DistanceMass good{
-      ctx.zeros({3, 1, 3}), ctx.zeros({2, 1, 3}), {ctx.zeros({3, 1, 1}, DType::i32)}, {{0, 130, 0, 0}}, content};
+  const BlockSelection kept{ctx.zeros({3, 1, 1}, DType::i32)}, massed{ctx.zeros({3, 1, 3}, DType::i32)};
+  const DistanceMass good{ctx.zeros({3, 1, 3}), ctx.zeros({2, 1, 3}), kept, massed, {{0, 130, 0, 0}}, content};
   EXPECT_NO_THROW(distance_mass_kernel(good, ctx));
   DistanceMass bad = good;
   bad.out = ctx.zeros({2, 1, 2});

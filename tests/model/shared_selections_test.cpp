@@ -12,6 +12,7 @@
 #include "model/attention_schedule.h"
 #include "model/decoder.h"
 #include "model/patterns.h"
+#include "tests/kept_blocks.h"
 
 namespace ring::test {
 namespace {
@@ -39,13 +40,13 @@ Tensor some_tokens(const ExecContext& ctx) {
   return from_host(ids, ctx.stream);
 }
 
-// Returns the selection bits that each layer used in one pass.
+// Returns the selection that each layer used in one pass, as a word of bits for each query block and KV head.
 std::vector<std::vector<std::int32_t>> selections_of(Decoder& model, const ExecContext& ctx) {
   std::vector<std::vector<std::int32_t>> all;
   for (DecoderBlock& b : model.blocks())
     b.attention().watch = [&](const AttendedHeads& a) {
-      const Tensor& bits = a.selection.bits;
-      all.push_back(bits.defined() ? to_host<std::int32_t>(bits.view({-1}), ctx.stream) : std::vector<std::int32_t>{});
+      const Tensor& kept = a.selection.kept;
+      all.push_back(kept.defined() ? bits_of_kept(kept, 1, ctx) : std::vector<std::int32_t>{});
     };
   ring::Run run{ctx};
   model.hidden(run, some_tokens(ctx), Sequences::uniform(1, kTokens, ctx));

@@ -160,36 +160,41 @@ TEST_P(ChunkSelection, AttendsAsDefined) {
   }
 }
 
-// The scores of a chunk's blocks are rows of the scores of whole documents, and the gradients of the indexer's
+// The scores and lists of a chunk's blocks are rows of those of whole documents, and the gradients of the indexer's
 // projections arrive in the chunks of the projections.
 TEST(JoinedBlocksTest, GradientsReachEarlierChunks) {
   const ExecContext ctx{Stream::cpu(2)};
   const IndexShape shape{.heads = 2, .dim = 8, .kv_heads = kKvHeads, .count = kKvHeads};
-  const Pattern pattern = selecting_pattern();
+  // Even the first chunk has as many blocks as a list has room.
+  const Pattern pattern = block_sparse(kChunkBlock, {{.kind = BlockRuleKind::content, .local = 1, .keep = 2}});
   const ContextShards whole = chunk_shards(0, 1);
   const ChunkBlocks all = chunk_blocks(whole, pattern);
   ASSERT_EQ(all, (ChunkBlocks{0, 8, 8}));  // three blocks, then five
   const std::vector<SelectedRows> documents = blocks_with_local_rows(whole, pattern);
   const Tensor x = tensor_of({8, shape.width()}, normals(4, 8 * shape.width()), ctx),
-               d = tensor_of({8, kKvHeads, 5}, normals(5, 8 * kKvHeads * 5), ctx), scores = ctx.empty(d.shape()),
-               dx = ctx.empty(x.shape());
-  index_scores_kernel({x, scores, shape, documents}, ctx);
-  index_scores_backward_kernel({x, d, dx, shape, documents}, ctx);
+               d = tensor_of({8, kKvHeads, 2}, normals(5, 8 * kKvHeads * 2), ctx), dx = ctx.empty(x.shape());
+  const IndexSelection made = select_by_index(x, {}, shape, documents, 8, pattern.blocks, ctx);
+  const Tensor kept = made.selection.kept;
+  ASSERT_EQ(kept.shape(), d.shape());
+  index_scores_backward_kernel({x, kept, d, dx, shape, documents}, ctx);
 
   JoinedBlocks chunks;
   const auto run = [&](int chunk, bool backward) {
     const ContextShards shards = chunk_shards(chunk, 3);
     const ChunkBlocks own = chunk_blocks(shards, pattern);
     std::vector<SelectedRows> some = blocks_with_local_rows(shards, pattern);
-    for (SelectedRows& r : some) r.bits -= own.first;
+    for (SelectedRows& r : some) r.kept -= own.first;
     const Tensor joined = chunks.join(x.narrow(0, own.first, own.count()), own, ctx);
     ASSERT_EQ(joined.dim(0), own.end);
-    const Tensor part = ctx.empty({own.count(), kKvHeads, 5});
-    index_scores_kernel({joined, part, shape, some}, ctx);
-    EXPECT_EQ(values_of(part, ctx), values_of(scores.narrow(0, own.first, own.count()), ctx));
+    const auto own_rows = [&](const Tensor& t) { return t.narrow(0, own.first, own.count()); };
+    const IndexSelection part = select_by_index(joined, {}, shape, some, own.count(), pattern.blocks, ctx);
+    ASSERT_EQ(part.scores.dim(2), 2);
+    EXPECT_EQ(values_of(part.scores, ctx), values_of(own_rows(made.scores), ctx));
+    EXPECT_EQ(to_host<std::int32_t>(part.selection.kept, ctx.stream),
+              to_host<std::int32_t>(own_rows(kept), ctx.stream));
     if (!backward) return;
     const Tensor gradient = ctx.zeros(joined.shape());  // the kernel leaves rows of other documents
-    index_scores_backward_kernel({joined, d.narrow(0, own.first, own.count()), gradient, shape, some}, ctx);
+    index_scores_backward_kernel({joined, part.selection.kept, own_rows(d), gradient, shape, some}, ctx);
     expect_close("dx", values_of(dx, ctx), chunks.join_backward(gradient, own, ctx), own.first, ctx);
   };
   for (int chunk = 0; chunk < 3; ++chunk) run(chunk, false);
@@ -204,14 +209,14 @@ TEST(ChosenBlocksTest, OnlyTheirRowsAreFetched) {
   ASSERT_EQ(plans[1].earlier.size(), 1u);
   const KeyRequest& need = plans[1].earlier[0].need;  // rows 150 to 191, of block 0 of the second document
   EXPECT_EQ(need.rows, 42);
-  std::vector<std::int32_t> bits(4 * kKvHeads);  // query blocks 1 to 4 of this document
+  std::vector<std::int32_t> kept(4 * kKvHeads, kNoBlock);  // query blocks 1 to 4 of this document
   const auto parts = [&] {
-    const BlockSelection selection{from_host(bits, ctx.stream).view({4, kKvHeads, 1})};
+    const BlockSelection selection{from_host(kept, ctx.stream).view({4, kKvHeads, 1})};
     return ChosenBlocks(selection, pattern, shards, ctx.stream).parts_of(need, pattern, 16);
   };
-  for (std::int32_t i = 0; i < 4; ++i) bits[static_cast<std::size_t>(2 * i)] = 2 << i;  // only the query's own block
+  for (std::int32_t i = 0; i < 4; ++i) kept[static_cast<std::size_t>(2 * i)] = i + 1;  // only the query's own block
   EXPECT_EQ(parts()->size(), 0u);
-  bits[5] = 1;                                                                 // the other head of query block 3
+  kept[5] = 0;                                                                 // the other head of query block 3
   EXPECT_EQ(*parts(), (std::vector<ChunkStore::Elements>{{0, 2 * 42 * 16}}));  // keys and values are adjacent
   EXPECT_FALSE(ChosenBlocks().parts_of(need, pattern, 16).has_value());
 }

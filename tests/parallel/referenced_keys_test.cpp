@@ -11,6 +11,7 @@
 #include "parallel/context/exchange.h"
 #include "parallel/context/plan.h"
 #include "tests/comm/ranks.h"
+#include "tests/kept_blocks.h"
 #include "tests/parallel/context_problem.h"
 
 namespace ring {
@@ -43,7 +44,7 @@ std::vector<ContextShards> shards_of(const ContextCase& c, ContextLayoutKind kin
 // Position of a row of the micro-batch: its document, position there, block, and the block's row of a selection; the
 // rank that holds it, and the row there.
 struct Place {
-  std::int32_t document = -1, position = 0, block = 0, bits = 0;
+  std::int32_t document = -1, position = 0, block = 0, list = 0;
   int rank = 0;
   std::int32_t row = 0;
 };
@@ -77,17 +78,17 @@ bool sees(const Place& q, const Place& k) {
 struct Selection {
   std::vector<std::int32_t> words;
   bool keeps(const Place& q, std::int64_t head, const Place& k) const {
-    return static_cast<std::uint32_t>(words[static_cast<std::size_t>(q.bits * kHeads + head)]) >> k.block & 1u;
+    return static_cast<std::uint32_t>(words[static_cast<std::size_t>(q.list * kHeads + head)]) >> k.block & 1u;
   }
 };
 
 Selection random_selection(const std::vector<Place>& places) {
   std::int32_t rows = 0;
-  for (const Place& p : places) rows = std::max(rows, p.bits + 1);
+  for (const Place& p : places) rows = std::max(rows, p.list + 1);
   Selection s{std::vector<std::int32_t>(static_cast<std::size_t>(rows * kHeads))};
   for (const Place& p : places)
     for (std::int64_t h = 0; p.document >= 0 && h < kHeads; ++h) {
-      const auto i = static_cast<std::size_t>(p.bits * kHeads + h);
+      const auto i = static_cast<std::size_t>(p.list * kHeads + h);
       const std::uint32_t earlier = (1u << p.block) - 1;
       const std::uint32_t some = random_bits({3, 5, 7}, 2 * i) & random_bits({3, 5, 7}, 2 * i + 1);
       s.words[i] = static_cast<std::int32_t>((some & earlier) | 1u << p.block);
@@ -157,8 +158,9 @@ TEST(ReferencedKeysPlan, SendsTheRowsThatSomeQuerySelected) {
           const ContextShards shards = shards_of(c, kind, ranks, align)[0];
           const std::vector<Place> places = places_of(c, shards);
           const Selection selection = random_selection(places);
-          KeyReferences known(std::ssize(selection.words) / kHeads, kHeads, 1);
-          known.add(selection.words.data(), 0, std::ssize(selection.words) / kHeads);
+          const std::int64_t rows = std::ssize(selection.words) / kHeads;
+          KeyReferences known(rows, kHeads, 32);
+          known.add(test::lists_of_bits(selection.words, 1, 32).data(), 0, rows);
           const ReferencedBlocks blocks = known.of({0, kHeads}, c.pattern);
           for (int i = 0; i < ranks; ++i)
             for (int j = 0; j < ranks; ++j) {
@@ -179,24 +181,40 @@ TEST(ReferencedKeysPlan, SendsTheRowsThatSomeQuerySelected) {
         }
 }
 
-TEST(ReferencedKeysPlan, SomeHeadsHaveTheirPartOfTheWords) {
-  KeyReferences known(2, 3, 2);
-  const std::int32_t one[] = {1, 2, 3, 4, 5, 6}, two[] = {8, 0, 0, 0, 0, 8};
-  known.add(one, 1, 1);
-  known.add(two, 1, 1);
+TEST(ReferencedKeysPlan, SomeHeadsHaveTheirPartOfTheLists) {
+  KeyReferences known(3, 3, 2);
+  const std::int32_t lists[] = {0, 1, 2, 3, 4, kNoBlock};
+  known.add(lists, 1, 1);
+  const auto list_of = [&](const ReferencedBlocks& blocks, std::int32_t row, std::int32_t head) {
+    return std::vector(blocks.row(row, head), blocks.row(row, head) + 2);
+  };
+  constexpr auto kNone = static_cast<std::uint32_t>(kNoBlock);
   const ReferencedBlocks last = known.of({1, 2}, content());
-  EXPECT_EQ(std::vector(last.row(1, 0), last.row(1, 0) + 2), (std::vector<std::uint32_t>{3, 4}));
-  EXPECT_EQ(std::vector(last.row(1, 1), last.row(1, 1) + 2), (std::vector<std::uint32_t>{5, 14}));
-  EXPECT_EQ(known.of({0, 3}, content()).row(1, 0)[0], 9u);
-  EXPECT_EQ(KeyReferences().of({0, 3}, content()).bits, nullptr);
+  EXPECT_EQ(list_of(last, 1, 0), (std::vector<std::uint32_t>{2, 3}));
+  EXPECT_EQ(list_of(last, 1, 1), (std::vector<std::uint32_t>{4, kNone}));
+  EXPECT_EQ(list_of(known.of({0, 3}, content()), 1, 0), (std::vector<std::uint32_t>{0, 1}));
+  for (const std::int32_t row : {0, 2})
+    EXPECT_EQ(list_of(known.of({0, 3}, content()), row, 2), (std::vector<std::uint32_t>{kNone, kNone}));
+  EXPECT_EQ(KeyReferences().of({0, 3}, content()).kept, nullptr);
 }
 
 // Results of all ranks, by rows of the micro-batch.
 struct Results {
   std::vector<float> out, dq, dk, dv;
   Selection selection;
-  std::int64_t sent = 0;
+  std::int64_t sent = 0, room = 0;  // room: of the selection's lists
 };
+
+// Adds the rows that a rank selected, as words by row and head. Rows that it did not select lack their own block,
+// unless that is block 0, which has nothing to choose from.
+void add_own_rows(Selection& all, const std::vector<std::int32_t>& words, const std::vector<Place>& places) {
+  all.words.resize(words.size());
+  for (const Place& p : places)
+    for (std::int64_t h = 0; p.document >= 0 && h < kHeads; ++h) {
+      const auto i = static_cast<std::size_t>(p.list * kHeads + h);
+      if (static_cast<std::uint32_t>(words[i]) >> p.block & 1u) all.words[i] |= words[i];
+    }
+}
 
 using Make = std::function<std::unique_ptr<ContextParallel>(Communicator&, ContextKeys)>;
 
@@ -240,9 +258,8 @@ Results on_ranks(const ContextCase& c, const std::vector<ContextShards>& shards,
     const std::lock_guard lock(mutex);
     copy_to_batch_rows(all.out, a.out, *mine), copy_to_batch_rows(all.dq, b.dq, *mine);
     copy_to_batch_rows(all.dk, b.dk, *mine), copy_to_batch_rows(all.dv, b.dv, *mine);
-    const auto words = to_host<std::int32_t>(b.selection.bits.view({b.selection.bits.numel()}), ctx.stream);
-    all.selection.words.resize(words.size());
-    for (std::size_t i = 0; i < words.size(); ++i) all.selection.words[i] |= words[i];
+    add_own_rows(all.selection, test::bits_of_kept(b.selection.kept, 1, ctx), places_of(c, *mine));
+    all.room = b.selection.kept.dim(2);
     all.sent += exchange->bytes_sent();
   });
   EXPECT_EQ(test::joined(errors), "");
@@ -258,14 +275,14 @@ std::int64_t rows_between(const std::vector<Place>& places, int ranks, const Sel
   return rows;
 }
 
-// Returns the bytes of selection bits that ranks send to each other: rows as on the rank whose queries have the most.
-std::int64_t bytes_of_bits(const std::vector<Place>& places, int ranks) {
+// Returns the bytes of selections that ranks send to each other: rows as on the rank whose queries have the most.
+std::int64_t bytes_of_lists(const std::vector<Place>& places, int ranks, std::int64_t room) {
   std::vector<std::set<std::int32_t>> rows(static_cast<std::size_t>(ranks));
   for (const Place& p : places)
-    if (p.document >= 0) rows[static_cast<std::size_t>(p.rank)].insert(p.bits);
+    if (p.document >= 0) rows[static_cast<std::size_t>(p.rank)].insert(p.list);
   std::int64_t most = 0;
   for (const auto& of_rank : rows) most = std::max<std::int64_t>(most, std::ssize(of_rank));
-  return ranks * (ranks - 1) * most * kHeads * 4;
+  return ranks * (ranks - 1) * most * kHeads * room * 4;
 }
 
 struct Schedule {
@@ -329,7 +346,7 @@ TEST_P(DistReferencedKeys, AreTheOnlyKeysSentAndGiveTheSameBits) {
           EXPECT_LT(referenced, gradients);
           EXPECT_EQ(all.sent - some.sent, (keys - referenced) * GetParam().key_bytes() +
                                               (gradients - referenced) * GetParam().gradient_bytes() -
-                                              2 * bytes_of_bits(places, ranks));
+                                              2 * bytes_of_lists(places, ranks, some.room));
         }
 }
 

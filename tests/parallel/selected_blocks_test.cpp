@@ -12,6 +12,7 @@
 #include "model/decoder.h"
 #include "parallel/context/batch.h"
 #include "tests/comm/ranks.h"
+#include "tests/kept_blocks.h"
 #include "tests/model/index_biases.h"
 
 namespace ring::test {
@@ -56,8 +57,8 @@ constexpr ExchangeWay kWays[] = {{"all_to_all", ContextSchedule::all_to_all},
                                  {"gather", ContextSchedule::gather},
                                  {"gather of referenced keys", ContextSchedule::gather, ContextKeys::referenced}};
 
-// Results of a pass: hidden states [N,C] of the whole sequence, and the selection's words of each layer and KV head,
-// merged over ranks.
+// Results of a pass: hidden states [N,C] of the whole sequence, and the selection of each layer and KV head as a word
+// of bits per query block, merged over ranks.
 struct Pass {
   std::vector<float> hidden;
   std::map<std::pair<int, std::int64_t>, std::vector<std::int32_t>> selected;
@@ -68,12 +69,15 @@ void watch_selections(Decoder& model, std::int64_t first_head, const ExecContext
     model.blocks()[static_cast<std::size_t>(layer)].attention().watch = [=, &ctx, &mutex,
                                                                          &pass](const AttendedHeads& a) {
       const std::lock_guard lock(mutex);
-      for (std::int64_t h = 0; a.selection.bits.defined() && h < a.heads.count; ++h) {
+      if (!a.selection.kept.defined()) return;
+      const std::vector<std::int32_t> bits = bits_of_kept(a.selection.kept, 1, ctx);
+      for (std::int64_t h = 0; h < a.heads.count; ++h) {
         std::vector<std::int32_t>& words = pass.selected[{layer, first_head + a.heads.first + h}];
-        words.resize(static_cast<std::size_t>(a.selection.bits.dim(0)));
-        for (std::int64_t row = 0; row < a.selection.bits.dim(0); ++row) {
-          const Tensor one = a.selection.bits.narrow(0, row, 1).narrow(1, h, 1);
-          words[static_cast<std::size_t>(row)] |= one.data<std::int32_t>()[0];
+        words.resize(static_cast<std::size_t>(a.selection.kept.dim(0)));
+        for (std::size_t row = 0; row < words.size(); ++row) {
+          const std::int32_t word =
+              bits[row * static_cast<std::size_t>(a.selection.kept.dim(1)) + static_cast<std::size_t>(h)];
+          if (static_cast<std::uint32_t>(word) >> row & 1u) words[row] |= word;  // rows of other ranks lack their block
         }
       }
     };

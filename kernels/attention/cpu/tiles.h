@@ -33,7 +33,7 @@ struct View {
 
  private:
   bool keeps(std::int32_t q, std::int32_t k) const {
-    return selected.bits ? selected.keeps(block_row + q, kv_head, k) : blocks->keeps(kv_head, q, k);
+    return selected.kept ? selected.keeps(block_row + q, kv_head, k) : blocks->keeps(kv_head, q, k);
   }
 };
 

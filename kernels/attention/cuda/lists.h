@@ -3,11 +3,9 @@
 // pattern, the number of KV heads and the length of the packed row, so all rows of a batch, all query heads of a KV
 // head, forward and backward share them. Construction is deterministic.
 
-#include <algorithm>
 #include <map>
 
-#include "kernels/attention/blocks.h"
-#include "kernels/attention/head_segment.h"
+#include "kernels/attention/selected/list_shape.h"
 #include "kernels/attention/selection.h"
 #include "kernels/kernel.h"
 
@@ -15,20 +13,6 @@ namespace ring::cuda {
 
 // Maximum entries of all lists of a call. Kernels address entries with 32 bits, some of them half an entry at a time.
 inline constexpr std::int64_t kMaxListEntries = (std::int64_t{1} << 30) - 1;
-
-// A thread block's share of one tile of the owner (rows from 128 tile on): entries [begin, end), ascending.
-struct ListItem {
-  std::int32_t kv_head, tile;
-  std::int32_t begin, end;
-  std::int32_t part;       // slot for the partial sums of this share; -1 if the list is not split
-  std::int32_t piece = 0;  // index of the segment pair, if each segment pair has its own lists
-};
-// A list that was split: its parts, in the order of their entries, use the slots from first_slot on.
-struct SplitList {
-  std::int32_t kv_head, tile;
-  std::int32_t first_slot, parts;  // parts is 0 if the entry is unused
-  std::int32_t piece = 0;          // index of the segment pair, as in ListItem
-};
 
 // Block lists of all heads. Lists of queries (used for the forward and dq) are never split. The longest lists of keys
 // (used for dk and dv) are split. No list is empty, because the diagonal is always kept.
@@ -66,30 +50,6 @@ DeviceLists lists_for(const Pattern&, Stationary, std::int64_t kv_heads, std::in
                       const ExecContext&);
 DeviceLists build_lists(const BlockPattern&, const ListShape&, const ExecContext&);  // bypasses the cache
 
-// Tiles of 128 positions in which a segment pair has rows of this side.
-struct TileRange {
-  std::int32_t first, end;
-  RING_HOST_DEVICE std::int32_t count() const { return end - first; }
-};
-RING_HOST_DEVICE inline TileRange list_tiles(const SegmentPair& p, Stationary side) {
-  const bool q = side == Stationary::q;
-  return {(q ? p.q_first : p.k_first) / kListRows, ((q ? p.q_end : p.k_end) + kListRows - 1) / kListRows};
-}
-
-// Shape of a selection's lists, which are in step memory. Each segment pair has its own lists. Items and splits are
-// allocated for the worst case; unused ones have no rows and no parts.
-struct SelectedShape {
-  Stationary owner = Stationary::q;
-  std::int32_t block = kListRows;
-  std::int64_t kv_heads = 1;
-  // tiles: the owner's tiles, summed over segment pairs. max_columns: the other side's tiles, maximum over segment
-  // pairs.
-  std::int64_t tiles = 0, max_columns = 0;
-  void add(const SegmentPair& p) {
-    tiles += list_tiles(p, owner).count();
-    max_columns = std::max<std::int64_t>(max_columns, list_tiles(p, other(owner)).count());
-  }
-};
 // Builds the lists of a selection. `pieces` must be in device memory, and each must have queries. Work that reads the
 // lists must be queued on the same stream. Throws Error if the lists are too large.
 DeviceLists selected_lists(const BlockSelection&, const SegmentPair* pieces, const SelectedShape&, const ExecContext&);

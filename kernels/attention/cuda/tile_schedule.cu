@@ -238,9 +238,10 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
   to.counter = reinterpret_cast<unsigned int*>(memory);
   if (pass.listed) {
     to.work.pieces = reinterpret_cast<const SegmentPair*>(memory + kHead);
-    const bool own = selection.bits.defined();
+    const bool own = selection.kept.defined();
     SelectedShape shape = plan->selected;
     shape.block = pattern.blocks->block(), shape.kv_heads = kv_heads;
+    if (own) shape.kept = selection.kept.dim(2);
     to.lists = own ? selected_lists(selection, to.work.pieces, shape, ctx)
                    : lists_for(pattern, owner, kv_heads, plan->columns, stream_bytes * (heads / kv_heads), ctx);
     to.pieces = own ? 1 : plan->count;

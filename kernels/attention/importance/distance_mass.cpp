@@ -13,12 +13,6 @@
 namespace ring {
 namespace {
 
-std::int32_t max_blocks(const Pattern& pattern, const std::vector<Span>& spans) {
-  std::int32_t max = 0;
-  for (const Span& s : spans) max = std::max(max, blocks_of(pattern, s));
-  return max;
-}
-
 // Returns the pattern with a content rule for all heads in place of its rules, so that calls take the kept blocks from
 // a selection (selection.h).
 Pattern selecting(Pattern p) {
@@ -58,9 +52,10 @@ std::vector<Rows> begun_blocks(const Attention& a, const std::vector<std::int32_
 
 // Returns a copy of the selection in which all other rows are empty.
 BlockSelection of_rows(const BlockSelection& all, const std::vector<Rows>& rows, const ExecContext& ctx) {
-  const BlockSelection some{ctx.zeros(all.bits.shape(), DType::i32)};
+  const std::vector<std::int32_t> none(static_cast<std::size_t>(all.kept.numel()), kNoBlock);
+  const BlockSelection some{from_host(none, ctx.stream).view(all.kept.shape())};
   for (const auto& [first, end] : rows)
-    if (end > first) copy_rows_kernel({some.bits, all.bits, {.to = first, .first = first, .count = end - first}}, ctx);
+    if (end > first) copy_rows_kernel({some.kept, all.kept, {.to = first, .first = first, .count = end - first}}, ctx);
   return some;
 }
 
@@ -68,13 +63,12 @@ BlockSelection of_rows(const BlockSelection& all, const std::vector<Rows>& rows,
 
 void check(const DistanceMass& a) {
   constexpr const char* op = "distance_mass";
-  RING_CHECK(a.selection.bits.defined() && a.selection.bits.shape().size() == 3, op, ": the selection is ",
-             describe(a.selection.bits));
-  const std::int64_t kv_heads = a.selection.bits.dim(1), max = max_blocks(a.pattern, a.spans);
-  check(a.selection, a.pattern, a.spans, a.spans, kv_heads, op);
-  RING_CHECK(a.mass.defined() && a.mass.shape().size() == 3 && a.mass.dim(0) == a.selection.bits.dim(0) &&
-                 a.mass.dim(1) == kv_heads && a.mass.dim(2) >= max,
-             op, ": mass is ", describe(a.mass), " for a selection ", describe(a.selection.bits));
+  RING_CHECK(a.selection.kept.defined() && a.selection.kept.shape().size() == 3, op, ": the selection is ",
+             describe(a.selection.kept));
+  const std::int64_t kv_heads = a.selection.kept.dim(1), max = max_blocks(a.pattern, a.spans);
+  for (const BlockSelection* s : {&a.selection, &a.massed}) check(*s, a.pattern, a.spans, a.spans, kv_heads, op);
+  RING_CHECK(a.mass.defined() && a.mass.shape() == a.massed.kept.shape(), op, ": mass is ", describe(a.mass),
+             " for a selection ", describe(a.massed.kept));
   RING_CHECK(a.out.defined() && a.out.shape().size() == 3 && a.out.dim(0) == 2 && a.out.dim(1) == kv_heads &&
                  a.out.dim(2) >= max,
              op, ": out is ", describe(a.out), " for ", kv_heads, " KV heads and documents of ", max, " blocks");
@@ -84,18 +78,22 @@ void check(const DistanceMass& a) {
 
 BlockSelection selection_of_rules(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t kv_heads,
                                   const std::vector<std::int32_t>& first, const ExecContext& ctx) {
-  const std::int64_t words = (max_blocks(pattern, spans) + 31) / 32;
-  std::vector<std::int32_t> bits;
+  std::vector<std::vector<std::int32_t>> lists;
+  std::size_t room = 1;
   for (const Span& s : spans)
     for (std::int32_t i = 0, blocks = blocks_of(pattern, s); i < blocks; ++i)
       for (std::int32_t head = 0; head < kv_heads; ++head) {
-        std::vector<std::uint32_t> row(static_cast<std::size_t>(words));
+        std::vector<std::int32_t>& list = lists.emplace_back();
         for (std::int32_t k = first.empty() ? 0 : first[static_cast<std::size_t>(head)]; k <= i; ++k)
-          if (pattern.blocks->keeps(head, i, k)) row[static_cast<std::size_t>(k / 32)] |= 1u << (k % 32);
-        bits.insert(bits.end(), row.begin(), row.end());
+          if (pattern.blocks->keeps(head, i, k)) list.push_back(k);
+        room = std::max(room, list.size());
       }
-  const std::int64_t rows = words > 0 ? std::ssize(bits) / (words * kv_heads) : 0;
-  return {from_host(bits, ctx.stream).view({rows, kv_heads, words})};
+  std::vector<std::int32_t> kept;
+  for (std::vector<std::int32_t>& list : lists) {
+    list.resize(room, kNoBlock);
+    kept.insert(kept.end(), list.begin(), list.end());
+  }
+  return {from_host(kept, ctx.stream).view({std::ssize(lists) / kv_heads, kv_heads, narrow<std::int64_t>(room)})};
 }
 
 Tensor distance_masses(const Attention& call, std::int64_t distances, const std::vector<std::int32_t>& first,
@@ -110,15 +108,16 @@ Tensor distance_masses(const Attention& call, std::int64_t distances, const std:
   const bool parts = a.queries != a.keys || a.q.dim(0) != a.k.dim(0);
   BlockSelection kept = selection_of_rules(a.pattern, a.keys, kv_heads, {}, ctx);
   if (parts) kept.rows = rows_of(a.pattern, a.keys);
-  const Shape shape{kept.bits.dim(0), kv_heads, max_blocks(a.pattern, a.keys)};
-  const Tensor mass = parts ? ctx.zeros(shape) : ctx.empty(shape), out = ctx.empty({2, kv_heads, distances});
+  const Tensor mass = parts ? ctx.zeros(kept.kept.shape()) : ctx.empty(kept.kept.shape()),
+               out = ctx.empty({2, kv_heads, distances});
   block_mass_kernel({a.q, a.k, a.lse, mass, a.keys, a.scale, selected, kept, parts ? a.queries : std::vector<Span>{}},
                     ctx);
   const BlockSelection counted = selection_of_rules(a.pattern, a.keys, kv_heads, first, ctx);
-  distance_mass_kernel({mass, out, counted, a.keys, selected}, ctx);
+  const BlockSelection massed{kept.kept};
+  distance_mass_kernel({mass, out, counted, massed, a.keys, selected}, ctx);
   if (!parts) return out;
   const Tensor begun = ctx.empty(out.shape());
-  distance_mass_kernel({mass, begun, of_rows(counted, begun_blocks(a, kept.rows), ctx), a.keys, selected}, ctx);
+  distance_mass_kernel({mass, begun, of_rows(counted, begun_blocks(a, kept.rows), ctx), massed, a.keys, selected}, ctx);
   copy_rows_kernel({out, begun, {.to = 1, .first = 1, .count = 1}}, ctx);
   return out;
 }

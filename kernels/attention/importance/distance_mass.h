@@ -8,13 +8,14 @@
 namespace ring {
 
 // Sums block masses (block_mass.h) by distance d = query block - key block:
-//   out[0, g, d] = sum of mass[i, g, i - d] over the query blocks i that keep block i - d
+//   out[0, g, d] = sum of the mass of block i - d over the query blocks i that keep it
 //   out[1, g, d] = number of these query blocks
-// mass f32 [rows,Hk,blocks], contiguous, in the rows of the selection; out f32 [2,Hk,distances], contiguous, with
-// distances >= the blocks of the longest document. Sums have a fixed order.
+// mass f32 [rows,Hk,room], contiguous, in the order of the blocks of `massed`, the selection that it was computed for.
+// The selection that counts has the same rows; its blocks must be among those of `massed`. out f32 [2,Hk,distances],
+// contiguous, with distances >= the blocks of the longest document. Sums have a fixed order.
 struct DistanceMass {
   Tensor mass, out;
-  BlockSelection selection;
+  BlockSelection selection, massed;
   std::vector<Span> spans;  // spans of whole documents
   Pattern pattern;
 };

@@ -1,7 +1,9 @@
 #include "kernels/attention/learned/block_index.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "core/checked.h"
 #include "kernels/attention/blocks.h"
 #include "kernels/rows.h"
 
@@ -40,14 +42,35 @@ void check_scores(const char* op, const char* name, const Tensor& t, std::int64_
              op, ": ", name, " is ", describe(t), ", expected f32[blocks, ", heads, ", blocks]");
 }
 
+// Checks that dscores fit the kept blocks.
+void check_kept(const char* op, const Tensor& kept, const Tensor& dscores) {
+  RING_CHECK(kept.defined() && kept.dtype() == DType::i32 && kept.is_contiguous() && kept.shape() == dscores.shape(),
+             op, ": kept blocks are ", describe(kept), " for ", describe(dscores));
+}
+
 void check_rows(const char* op, const Tensor& projected, const Tensor& scores, const SelectedRows& d) {
   RING_CHECK(
-      d.begin >= 0 && d.begin <= d.end && d.end <= scores.dim(2) &&
-          has_rows(scores, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end) &&
+      d.begin >= 0 && d.begin <= d.end &&
+          has_rows(scores, std::int64_t{d.kept} + d.begin, std::int64_t{d.kept} + d.end) &&
           has_rows(projected, d.keys, std::int64_t{d.keys} + d.end - 1) &&
           has_rows(projected, std::int64_t{d.queries} + std::max(0, d.begin - 1), std::int64_t{d.queries} + d.end - 1),
-      op, ": blocks ", d.begin, " to ", d.end, " with rows ", d.queries, ", ", d.keys, " and ", d.bits,
+      op, ": blocks ", d.begin, " to ", d.end, " with rows ", d.queries, ", ", d.keys, " and ", d.kept,
       " do not fit projected ", describe(projected), " and scores ", describe(scores));
+}
+
+constexpr std::int64_t kMinScoredRows = 32;  // query blocks per chunk of scores, at least
+
+// Returns the parts of the documents whose query blocks have rows [first, end) of scores and lists. Counts these rows
+// from `first`.
+std::vector<SelectedRows> with_rows(const std::vector<SelectedRows>& documents, std::int64_t first, std::int64_t end) {
+  std::vector<SelectedRows> some;
+  for (SelectedRows d : documents) {
+    d.kept = narrow<std::int32_t>(d.kept - first);
+    d.begin = narrow<std::int32_t>(std::max<std::int64_t>(d.begin, -std::int64_t{d.kept}));
+    d.end = narrow<std::int32_t>(std::min<std::int64_t>(d.end, end - first - d.kept));
+    if (d.begin < d.end) some.push_back(d);
+  }
+  return some;
 }
 
 }  // namespace
@@ -59,7 +82,7 @@ Cost cost(const IndexScores& a) {
 }
 
 Cost cost(const IndexScoresBackward& a) {
-  return cost_of(a.projected, {a.projected, a.dscores, a.dprojected, a.beta != 0 ? a.dprojected : Tensor{}},
+  return cost_of(a.projected, {a.projected, a.kept, a.dscores, a.dprojected, a.beta != 0 ? a.dprojected : Tensor{}},
                  3 * products(a.shape, a.documents));
 }
 
@@ -70,13 +93,17 @@ void check(const IndexScores& a) {
   check_biases(op, "biases", a.biases, a.shape);
   RING_CHECK(!a.biases.defined() || a.biases.dtype() == a.projected.dtype(), op, ": biases are ", describe(a.biases),
              " for projected ", describe(a.projected));
-  for (const SelectedRows& d : a.documents) check_rows(op, a.projected, a.scores, d);
+  for (const SelectedRows& d : a.documents) {
+    check_rows(op, a.projected, a.scores, d);
+    RING_CHECK(d.end <= a.scores.dim(2), op, ": a document of ", d.end, " blocks for scores ", describe(a.scores));
+  }
 }
 
 void check(const IndexScoresBackward& a) {
   constexpr const char* op = "index_scores_backward";
   check_projected(op, a.projected, a.shape);
   check_scores(op, "dscores", a.dscores, a.shape.count);
+  check_kept(op, a.kept, a.dscores);
   RING_CHECK(a.dprojected.defined() && a.dprojected.shape() == a.projected.shape() && a.dprojected.is_contiguous() &&
                  a.dprojected.dtype() == a.projected.dtype(),
              op, ": dprojected is ", describe(a.dprojected), " for ", describe(a.projected));
@@ -91,12 +118,13 @@ void check(const IndexScoresBackward& a) {
 void check(const IndexDistancesBackward& a) {
   constexpr const char* op = "index_distances_backward";
   check_scores(op, "dscores", a.dscores, a.shape.count);
+  check_kept(op, a.kept, a.dscores);
   RING_CHECK(a.dbiases.defined(), op, ": no dbiases");
   check_biases(op, "dbiases", a.dbiases, a.shape);
   for (const SelectedRows& d : a.documents)
-    RING_CHECK(d.begin >= 0 && d.begin <= d.end && d.end <= a.dscores.dim(2) &&
-                   has_rows(a.dscores, std::int64_t{d.bits} + d.begin, std::int64_t{d.bits} + d.end),
-               op, ": blocks ", d.begin, " to ", d.end, " from row ", d.bits, " on do not fit dscores ",
+    RING_CHECK(d.begin >= 0 && d.begin <= d.end &&
+                   has_rows(a.dscores, std::int64_t{d.kept} + d.begin, std::int64_t{d.kept} + d.end),
+               op, ": blocks ", d.begin, " to ", d.end, " from row ", d.kept, " on do not fit dscores ",
                describe(a.dscores));
 }
 
@@ -112,16 +140,49 @@ void check(const IndexLoss& a) {
     check_scores(op, "gradient", a.gradient, heads);
     check_shape(op, "gradient", a.gradient, a.scores.shape());
   }
-  RING_CHECK(a.bits.defined() && a.bits.dtype() == DType::i32 && a.bits.is_contiguous() && a.bits.shape().size() == 3 &&
-                 a.bits.dim(0) == rows && a.bits.dim(1) == heads && a.bits.dim(2) * 32 >= a.scores.dim(2),
-             op, ": bits are ", describe(a.bits), " for scores ", describe(a.scores));
+  check_kept(op, a.kept, a.scores);
   check_numel(op, "loss", a.loss, rows);
   for (const PoolSegment& d : a.documents) {
     const std::int32_t begin = d.leading_gap / a.blocks->block(), end = d.blocks(a.blocks->block());
-    RING_CHECK(end <= a.scores.dim(2) &&
-                   (end == 0 || has_rows(a.scores, std::int64_t{d.out} + begin, std::int64_t{d.out} + end)),
-               op, ": blocks ", begin, " to ", end, " from row ", d.out, " on do not fit scores ", describe(a.scores));
+    RING_CHECK(end == 0 || has_rows(a.scores, std::int64_t{d.out} + begin, std::int64_t{d.out} + end), op, ": blocks ",
+               begin, " to ", end, " from row ", d.out, " on do not fit scores ", describe(a.scores));
   }
+}
+
+std::vector<SelectedRows> whole_documents(const std::vector<std::int32_t>& counts) {
+  std::vector<SelectedRows> documents;
+  std::int32_t first = 0;
+  for (const std::int32_t count : counts) {
+    documents.push_back({.queries = first, .keys = first, .kept = first, .begin = 0, .end = count});
+    first += count;
+  }
+  return documents;
+}
+
+IndexSelection select_by_index(const Tensor& projected, const Tensor& biases, const IndexShape& shape,
+                               const std::vector<SelectedRows>& documents, std::int64_t rows,
+                               const std::shared_ptr<const BlockPattern>& blocks, const ExecContext& ctx) {
+  std::int32_t max = 0;
+  for (const SelectedRows& d : documents) max = std::max(max, d.end);
+  const std::int64_t row_bytes = std::max<std::int64_t>(1, shape.count * max * std::int64_t{sizeof(float)});
+  const std::int64_t chunk = std::min(rows, std::max(kMinScoredRows, kScoreBytes / row_bytes));
+  const Shape lists{rows, shape.count, max_kept_blocks(*blocks, shape.count, max)};
+  const IndexSelection made{{ctx.empty(lists, DType::i32)}, ctx.empty(lists)};
+  const Tensor scores = ctx.empty({chunk, shape.count, max});
+  for (std::int64_t first = 0; first < rows; first += chunk) {
+    const std::int64_t count = std::min(chunk, rows - first);
+    const std::vector<SelectedRows> some = with_rows(documents, first, first + count);
+    index_scores_kernel({projected, scores, shape, some, biases}, ctx);
+    block_select_kernel({.queries = {},
+                         .keys = {},
+                         .kept = made.selection.kept.narrow(0, first, count),
+                         .documents = some,
+                         .blocks = blocks,
+                         .scores = scores.narrow(0, 0, count),
+                         .kept_scores = made.scores.narrow(0, first, count)},
+                        ctx);
+  }
+  return made;
 }
 
 }  // namespace ring

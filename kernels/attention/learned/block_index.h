@@ -3,6 +3,7 @@
 // the attention itself (the lightning indexer of DeepSeek-V3.2, 2025, section 2.1, for blocks instead of tokens).
 
 #include <memory>
+#include <vector>
 
 #include "kernels/attention/learned/distance_buckets.h"
 #include "kernels/attention/pools/block_pool.h"
@@ -33,7 +34,7 @@ inline constexpr float kDistanceScale = 16;
 // scores[i, g, j] = scale sum over heads h of w[i - 1, g, h] relu(q[i - 1, h] . k[j])
 //                   + kDistanceScale b[g, bucket of i - j]                              for j < i, else 0
 // No token at or after the start of block i influences its scores. For block i of a document, with the document's
-// SelectedRows: q and w are in row queries + i - 1 of `projected`, k[j] in row keys + j, and scores[i] is row bits + i.
+// SelectedRows: q and w are in row queries + i - 1 of `projected`, k[j] in row keys + j, and scores[i] is row kept + i.
 //   projected  [*, width], f32 or bf16, contiguous.
 //   scores     f32 [*, count, blocks], contiguous; whole rows of the documents' blocks are written.
 //   biases b   [kv_heads * distances], contiguous, of projected's type; undefined if shape.distances is 0.
@@ -49,9 +50,13 @@ inline constinit Kernel<IndexScores> index_scores_kernel{"index_scores"};
 
 // dprojected = beta dprojected + gradient, of projected's type, contiguous. For each document (SelectedRows d), writes
 // whole rows of blocks [0, d.end), with gradients from the scores of query blocks [d.begin, d.end). Requires
-// d.queries = d.keys. Only dscores[i, g, j] with j < i are read. relu'(0) = 0.
+// d.queries = d.keys.
+//   kept     i32 [*, count, room]: the blocks that a selection keeps (selection.h).
+//   dscores  f32 [*, count, room], contiguous: gradients of the scores of these blocks; those of all others are 0. Only
+//            blocks j < i are read.
+// relu'(0) = 0.
 struct IndexScoresBackward {
-  Tensor projected, dscores, dprojected;
+  Tensor projected, kept, dscores, dprojected;
   IndexShape shape;
   std::vector<SelectedRows> documents;
   float beta = 0;
@@ -59,17 +64,17 @@ struct IndexScoresBackward {
 Cost cost(const IndexScoresBackward&);
 inline constinit Kernel<IndexScoresBackward> index_scores_backward_kernel{"index_scores_backward"};
 
-// dbiases[g, n] = beta dbiases[g, n] + kDistanceScale * sum of dscores[i, g, j] over all i - j in bucket n. The sum is
-// 0 for heads that are not scored. dbiases [kv_heads * distances], f32 or bf16, contiguous; dscores and documents as in
-// IndexScoresBackward.
+// dbiases[g, n] = beta dbiases[g, n] + kDistanceScale * sum of the gradients of the scores of all i - j in bucket n.
+// The sum is 0 for heads that are not scored. dbiases [kv_heads * distances], f32 or bf16, contiguous; kept, dscores
+// and documents as in IndexScoresBackward.
 struct IndexDistancesBackward {
-  Tensor dscores, dbiases;
+  Tensor kept, dscores, dbiases;
   IndexShape shape;
   std::vector<SelectedRows> documents;
   float beta = 0;
 };
 inline Cost cost(const IndexDistancesBackward& a) {
-  return cost_of(a.dscores, {a.dscores, a.dbiases, a.beta != 0 ? a.dbiases : Tensor{}});
+  return cost_of(a.dscores, {a.kept, a.dscores, a.dbiases, a.beta != 0 ? a.dbiases : Tensor{}});
 }
 inline constinit Kernel<IndexDistancesBackward> index_distances_backward_kernel{"index_distances_backward"};
 
@@ -81,19 +86,35 @@ inline constinit Kernel<IndexDistancesBackward> index_distances_backward_kernel{
 //   loss[i] = share * (tokens of block i) * sum over heads of KL
 //   gradient[i, g, j] = scale * state.loss_scale * share * (tokens of block i) * (softmax(s)_j - p_j), and 0 if j is no
 //     candidate
-// scores, mass, gradient f32 [rows,Hk,blocks]; bits i32 [rows,Hk,words] (selection.h); loss f32 [rows]; all contiguous.
-// gradient may be mass; it is not computed if undefined. documents: the segments that were passed to BlockPool
-// (pools/block_pool.h); block j of a document is row out + j. Unlike there, `leading_gap` may exceed a block: rows of
-// blocks that lie entirely in the gap are left unchanged and may be missing.
+// kept i32 [rows,Hk,room] (selection.h); scores, mass, gradient f32 [rows,Hk,room], in the order of the kept blocks;
+// loss f32 [rows]; all contiguous. gradient may be mass; it is not computed if undefined. documents: the segments that
+// were passed to BlockPool (pools/block_pool.h); block j of a document is row out + j. Unlike there, `leading_gap` may
+// exceed a block: rows of blocks that lie entirely in the gap are left unchanged and may be missing.
 struct IndexLoss {
-  Tensor scores, mass, bits, loss, gradient;
+  Tensor scores, mass, kept, loss, gradient;
   std::vector<PoolSegment> documents;
   std::shared_ptr<const BlockPattern> blocks;
   float share = 1, scale = 1;
   Tensor state{};  // a StepState in device memory; if undefined, loss_scale is 1
 };
-inline Cost cost(const IndexLoss& a) { return cost_of(a.scores, {a.scores, a.mass, a.bits, a.loss, a.gradient}); }
+inline Cost cost(const IndexLoss& a) { return cost_of(a.scores, {a.scores, a.mass, a.kept, a.loss, a.gradient}); }
 inline constinit Kernel<IndexLoss> index_loss_kernel{"index_loss"};
+
+// A selection by scores, and the scores of the kept blocks, f32 [rows,Hk,room], in their order.
+struct IndexSelection {
+  BlockSelection selection;
+  Tensor scores;
+};
+// Scores blocks and selects by the scores, for the query blocks of some documents, which have `rows` consecutive rows.
+// They are processed in chunks, so that scores of all pairs of blocks exist for a chunk only: at most kScoreBytes of
+// them, or those of 32 query blocks. The chunks do not affect the results. projected, biases, shape, documents: as in
+// IndexScores; `kept` counts rows of the result.
+inline constexpr std::int64_t kScoreBytes = std::int64_t{8} << 20;
+IndexSelection select_by_index(const Tensor& projected, const Tensor& biases, const IndexShape&,
+                               const std::vector<SelectedRows>& documents, std::int64_t rows,
+                               const std::shared_ptr<const BlockPattern>&, const ExecContext&);
+// Returns documents with these numbers of blocks, all of which are consecutive rows.
+std::vector<SelectedRows> whole_documents(const std::vector<std::int32_t>& counts);
 
 // Throw Error if shapes or types do not fit, or if a tensor lacks rows of the documents.
 void check(const IndexScores&);

@@ -18,9 +18,9 @@ void check(const AttentionRecall& a) {
 
 void check(const SelectedPairs& a) {
   constexpr const char* op = "selected_pairs";
-  RING_CHECK(a.selection.bits.defined() && a.selection.bits.shape().size() == 3, op, ": the selection is ",
-             describe(a.selection.bits));
-  check(a.selection, a.pattern, a.queries, a.keys, a.selection.bits.dim(1), op);
+  RING_CHECK(a.selection.kept.defined() && a.selection.kept.shape().size() == 3, op, ": the selection is ",
+             describe(a.selection.kept));
+  check(a.selection, a.pattern, a.queries, a.keys, a.selection.kept.dim(1), op);
   RING_CHECK(a.queries.size() == a.keys.size(), op, ": ", a.queries.size(), " spans of queries, ", a.keys.size(),
              " of keys");
   for (std::size_t b = 0; b < a.queries.size(); ++b) {
@@ -30,7 +30,7 @@ void check(const SelectedPairs& a) {
                op, ": positions ", q.position, " .. ", q.position + q.count, " are not of the document at ", k.position,
                " of ", k.count, " tokens");
   }
-  check_shape(op, "out", a.out, {a.selection.bits.dim(0), 2});
+  check_shape(op, "out", a.out, {a.selection.kept.dim(0), 2});
   RING_CHECK(a.out.dtype() == DType::f32 && a.out.is_contiguous(), op, ": ", describe(a.out),
              " is not f32 and contiguous");
 }

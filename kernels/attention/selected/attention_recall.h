@@ -29,7 +29,7 @@ struct SelectedPairs {
   std::vector<Span> queries, keys;
   Pattern pattern;
 };
-inline Cost cost(const SelectedPairs& a) { return cost_of(a.out, {a.selection.bits, a.out}); }
+inline Cost cost(const SelectedPairs& a) { return cost_of(a.out, {a.selection.kept, a.out}); }
 inline constinit Kernel<SelectedPairs> selected_pairs_kernel{"selected_pairs"};
 // Throws Error if shapes do not fit, if the selection lacks some of the spans, or if keys are not whole documents.
 void check(const SelectedPairs&);

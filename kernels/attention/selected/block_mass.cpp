@@ -54,12 +54,8 @@ void check(const BlockMass& a) {
                  " to ", s.first + std::int64_t{s.count}, " of ", describe(*t));
   check_parts(op, a);
   check(a.selection, a.pattern, a.query_spans(), a.spans, kv_heads, op);
-  std::int32_t max = 0;
-  for (const Span& s : a.spans) max = std::max(max, blocks_of(a.pattern, s));
-  RING_CHECK(a.selection.bits.defined() && a.mass.defined() && a.mass.shape().size() == 3 &&
-                 a.mass.dim(0) == a.selection.bits.dim(0) && a.mass.dim(1) == kv_heads && a.mass.dim(2) >= max,
-             op, ": mass is ", describe(a.mass), " for a selection ", describe(a.selection.bits), " and documents of ",
-             max, " blocks");
+  RING_CHECK(a.selection.kept.defined() && a.mass.defined() && a.mass.shape() == a.selection.kept.shape(), op,
+             ": mass is ", describe(a.mass), " for a selection ", describe(a.selection.kept));
   for (const Tensor* t : {&a.lse, &a.mass})
     RING_CHECK(t->dtype() == DType::f32 && t->is_contiguous(), op, ": ", describe(*t), " is not f32 and contiguous");
 }

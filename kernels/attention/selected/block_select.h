@@ -14,11 +14,11 @@ namespace ring {
 // One document: the rows of its block 0 in each tensor, which may be out of range if block 0 is not used, and the query
 // blocks [begin, end) to select for.
 struct SelectedRows {
-  std::int32_t queries = 0, keys = 0, bits = 0;
+  std::int32_t queries = 0, keys = 0, kept = 0;
   std::int32_t begin = 0, end = 0;
 };
 
-// Writes bits[i, head]: the key blocks that query block i keeps, in the layout of BlockSelection. A head with a content
+// Writes kept[i, head]: the key blocks that query block i keeps, in the layout of BlockSelection. A head with a content
 // rule keeps block i, the newest `local` and the `first` blocks. The other blocks before i are candidates; the best of
 // them are added until `keep` blocks are kept. Candidates are ranked by the score
 //   s_j = queries[i - 1, head] . keys[j, head]
@@ -30,15 +30,19 @@ struct SelectedRows {
 // share, without the cap `keep`). If the largest score is infinite, the candidates equal to it share the whole sum.
 // A head with another rule keeps the blocks up to i that the rule keeps.
 //   queries, keys  f32 [*,Hk,D], contiguous: means per block (pools/block_pool.h).
-//   bits           i32 [*,Hk,words]; whole rows are written.
-//   scores         f32 [*,Hk,blocks], contiguous, in the same rows as bits: if defined, they replace the dot products,
+//   kept           i32 [*,Hk,room], contiguous; whole rows are written. Requires room for max_kept_blocks().
+//   scores         f32 [*,Hk,blocks], contiguous, in the same rows as kept: if defined, they replace the dot products,
 //                  and queries and keys are undefined.
+//   kept_scores    f32 [*,Hk,room], contiguous: if defined, receives the scores of the kept blocks, and 0 where no
+//   block
+//                  is. Requires scores.
 struct BlockSelect {
-  Tensor queries, keys, bits;
+  Tensor queries, keys, kept;
   std::vector<SelectedRows> documents;
   std::shared_ptr<const BlockPattern> blocks;
   Tensor scores{};
   float scale = 1;  // above 0; used only with a mass below 1
+  Tensor kept_scores{};
 };
 Cost cost(const BlockSelect&);
 inline constinit Kernel<BlockSelect> block_select_kernel{"block_select"};
@@ -55,8 +59,8 @@ void check(const BlockSelect&);
 
 // Computes the selection of one attention call on the context's stream. q [N,Hq,D], k [N,Hk,D] and scale are those of
 // the call; the spans are whole documents. Returns an empty selection if the pattern does not select. No gradient flows
-// through the selection.
+// through the selection. room: room of its lists, at least; they get what they need (max_kept_blocks()).
 BlockSelection select_blocks(const Pattern&, const Tensor& q, const Tensor& k, float scale, const std::vector<Span>&,
-                             const ExecContext&);
+                             const ExecContext&, std::int64_t room = 1);
 
 }  // namespace ring

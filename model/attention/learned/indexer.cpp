@@ -20,18 +20,16 @@ std::int64_t learned_heads(const AttentionConfig& a, std::int64_t kv_heads) {
   return count;
 }
 
-// Returns a part's query blocks by document: their rows in scores, and the rows of all the document's blocks.
+// Returns a part's query blocks by document: their rows in the selection, and the rows of all the document's blocks.
 std::vector<SelectedRows> query_blocks(const Sequences& seqs, const SelectionPart& part) {
-  std::vector<SelectedRows> documents;
   if (part.chunk) {
-    documents = blocks_with_local_rows(*seqs.shards, part.pattern);
-    for (SelectedRows& d : documents) d.bits -= part.chunk->first;
+    std::vector<SelectedRows> documents = blocks_with_local_rows(*seqs.shards, part.pattern);
+    for (SelectedRows& d : documents) d.kept -= part.chunk->first;
     return documents;
   }
-  const std::vector<std::int32_t> first = first_blocks(part.pattern, part.spans);
-  for (std::size_t b = 0; b < part.spans.size(); ++b)
-    documents.push_back({.queries = first[b], .keys = first[b], .bits = first[b], .end = first[b + 1] - first[b]});
-  return documents;
+  std::vector<std::int32_t> counts;
+  for (const Span& s : part.spans) counts.push_back(blocks_of(part.pattern, s));
+  return whole_documents(counts);
 }
 
 Tensor in_type(const Tensor& x, DType type, const ExecContext& ctx) {
@@ -67,21 +65,19 @@ std::vector<Param*> Indexer::parameters() const {
   return biases_ ? std::vector{projection_, biases_} : std::vector{projection_};
 }
 
-Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part,
-                    std::int64_t layer) const {
+ScoredBlocks Indexer::select(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part,
+                             std::int64_t layer) const {
   const Tensor rows = is_tensor_parallel(run) ? all_gather_rows(run, {x.value, nullptr}).value : x.value;
   const Tensor means = part.chunk    ? chunk_means(rows, *part.chunk, *seqs.shards, part.pattern, run.ctx)
                        : seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.layout.cp, run.ctx)
                                      : block_means(rows, part.spans, part.pattern, run.ctx);
+  if (!part.pattern.selects()) return {};
   const Var in{in_type(means, projection_->var.value.dtype(), run.ctx), nullptr};
   const Var own = linear(run, in, projection_->var);
   IndexShape shape = shape_;
   shape.first_head += part.heads.first, shape.count = part.heads.count;
-  const std::vector<SelectedRows> documents = query_blocks(seqs, part);
-  std::int32_t columns = 0;
-  for (const SelectedRows& d : documents) columns = std::max(columns, d.end);
-  return index_scores(run, part.chunk ? join_earlier_blocks(run, own, *part.chunk, layer) : own, biases(), shape,
-                      documents, means.dim(0), columns);
+  return index_select(run, part.chunk ? join_earlier_blocks(run, own, *part.chunk, layer) : own, biases(), shape,
+                      query_blocks(seqs, part), means.dim(0), part.pattern.blocks);
 }
 
 Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
@@ -97,7 +93,7 @@ void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const Block
   std::vector<PoolSegment> rows =
       part.shared ? owned_blocks(*seqs.shards, part.pattern) : block_rows(part.pattern, part.spans);
   for (PoolSegment& r : rows) r.out -= part.chunk ? part.chunk->first : 0;
-  const IndexTarget target{mass, selection.bits, std::move(rows), part.pattern.blocks};
+  const IndexTarget target{mass, selection.kept, std::move(rows), part.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);
   if (run.probes.auxiliary_loss.defined())
     axpby_kernel(
@@ -106,7 +102,7 @@ void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const Block
 }
 
 void add_mass(const Tensor& all, const Attention& a, KvHeads heads, bool in_chunks, const ExecContext& ctx) {
-  if (!a.selection.bits.defined()) return;
+  if (!a.selection.kept.defined()) return;
   const bool every = heads.count == all.dim(1), parts = !a.selection.rows.empty();
   const Tensor part = all.narrow(1, heads.first, heads.count), mass = every ? all : ctx.empty(part.shape());
   if (parts && !every) copy_rows_kernel({mass, part, {.count = all.dim(0)}}, ctx);
@@ -122,13 +118,6 @@ void add_mass(const Tensor& all, const Attention& a, KvHeads heads, bool in_chun
                      .parts_of_keys = parts && in_chunks},
                     ctx);
   if (!every) copy_rows_kernel({part, mass, {.count = all.dim(0)}}, ctx);
-}
-
-BlockSelection select_by_scores(const Tensor& scores, const Sequences& seqs, const SelectionPart& part,
-                                const ExecContext& ctx) {
-  const BlockSelection made{ctx.empty({scores.dim(0), scores.dim(1), (scores.dim(2) + 31) / 32}, DType::i32)};
-  block_select_kernel({{}, {}, made.bits, query_blocks(seqs, part), part.pattern.blocks, scores}, ctx);
-  return made;
 }
 
 }  // namespace ring

@@ -17,9 +17,10 @@ class Indexer {
 
   // Restricts the indexer to the KV heads of a tensor-parallel slice.
   void restrict_to_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
-  // Computes the scores of key blocks from the layer's input x [N/tp,C]. Returns f32 [rows,heads,blocks], with the
-  // heads of the SelectionPart and one row for each query block, as in a BlockSelection. layer: number of the layer.
-  Var scores(Run&, const Var& x, const Sequences&, const SelectionPart&, std::int64_t layer) const;
+  // Scores key blocks from the layer's input x [N/tp,C], and selects by the scores: for the heads of the SelectionPart,
+  // with one row for each query block. Returns nothing if the part's heads do not select. Collective if ranks share the
+  // documents. layer: number of the layer.
+  ScoredBlocks select(Run&, const Var& x, const Sequences&, const SelectionPart&, std::int64_t layer) const;
   // Applies the indexer's projections to row means, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
   // Computes the indexer's loss from its scores, the block masses of attention and the selection; records the gradient.
@@ -45,10 +46,8 @@ class Indexer {
 };
 
 // Computes the block masses (kernels/attention/selected/block_mass.h) of an attention call for some of the heads.
-// Stores them in these heads' part of `masses`, f32 [rows,heads,blocks]; adds them instead if the call is for a part of
+// Stores them in these heads' part of `masses`, f32 [rows,heads,room]; adds them instead if the call is for a part of
 // the queries. in_chunks: the call has the keys of one chunk. Does nothing if the call has no selection.
 void add_mass(const Tensor& masses, const Attention&, KvHeads, bool in_chunks, const ExecContext&);
-// Selects key blocks for every query block of the part, by the given scores.
-BlockSelection select_by_scores(const Tensor& scores, const Sequences&, const SelectionPart&, const ExecContext&);
 
 }  // namespace ring

@@ -28,10 +28,17 @@ Pattern select_all_blocks(const Pattern& pattern, std::int64_t kv_heads) {
   return all;
 }
 
-// Allocates the block masses. They start as zeros if ranks share the queries, since several calls then add to them.
-Tensor mass_for(const Tensor& scores, const SelectionPart& part, const ExecContext& ctx) {
-  return part.shared ? ctx.zeros(scores.shape()) : ctx.empty(scores.shape());
-}
+// The block masses of a layer's attention. They are allocated after the first call of attention, so that they do not
+// take memory beside its lists.
+struct Masses {
+  Tensor all;
+
+  // Returns the masses. They start as zeros if ranks share the queries, since several calls then add to them.
+  const Tensor& get(const Tensor& scores, const SelectionPart& part, const ExecContext& ctx) {
+    if (!all.defined()) all = part.shared ? ctx.zeros(scores.shape()) : ctx.empty(scores.shape());
+    return all;
+  }
+};
 
 // The cache of a layer with an indexer, which scores the blocks.
 class LearnedBlocksCache final : public SelectedBlocksCache {
@@ -77,21 +84,22 @@ class LearnedBlocksOfLayer final : public AttentionVariant {
   Var attend(AttentionLayerCall& call, const std::function<Var()>& attend) const override {
     Run& run = call.run;
     const SelectionPart part = selection_part(run, call.seqs, call.options.attention.pattern, kv_heads_);
-    // scores() is collective, so ranks whose heads do not select call it, too.
-    const Var scores = indexer_.scores(run, call.x, call.seqs, part, call.options.layer);
+    // select() is collective, so ranks whose heads do not select call it, too.
+    auto [scores, selection] = indexer_.select(run, call.x, call.seqs, part, call.options.layer);
     if (!part.pattern.selects()) return attend();
-    BlockSelection selection = select_by_scores(scores.value, call.seqs, part, run.ctx);
-    const Tensor mass = run.records(scores) ? mass_for(scores.value, part, run.ctx) : Tensor{};
+    const bool learns = run.records(scores);
+    Masses masses;
+    const AttentionWatch next = call.options.watch;
     call.options.selection = &selection;
-    if (mass.defined())
-      call.options.watch = [mass, in_chunks = part.chunk.has_value(), &ctx = run.ctx, next = call.options.watch](
-                               const PooledAttention& a, KvHeads heads) {
-        add_mass(mass, a.pairs, heads, in_chunks, ctx);
+    if (learns)
+      call.options.watch = [&masses, &part, &next, &ctx = run.ctx, like = scores.value](const PooledAttention& a,
+                                                                                        KvHeads heads) {
+        add_mass(masses.get(like, part, ctx), a.pairs, heads, part.chunk.has_value(), ctx);
         if (next) next(a, heads);
       };
     const Var y = attend();
-    call.options.selection = nullptr;
-    if (mass.defined()) indexer_.learn(run, scores, mass, selection, call.seqs, part);
+    call.options.selection = nullptr, call.options.watch = next;
+    if (learns) indexer_.learn(run, scores, masses.get(scores.value, part, run.ctx), selection, call.seqs, part);
     return y;
   }
 

@@ -14,7 +14,7 @@ SelectionCache::SelectionCache(const Pattern& pattern, std::int64_t batch, std::
   queries_ = room({batch, 2 * block(), heads, head_dim}, activation_type(ctx.precision));
   key_means_ = room({batch * most_, kv_heads, head_dim});
   query_means_ = room({batch, kv_heads, head_dim});
-  selected_ = ctx.zeros({batch, kv_heads, (most_ + 31) / 32}, DType::i32, Lifetime::run);
+  selected_ = ctx.zeros({batch, kv_heads, max_kept_blocks(*blocks_, kv_heads, most_)}, DType::i32, Lifetime::run);
 }
 
 void SelectionCache::append(const Tensor& q, const Sequences& seqs, const std::vector<std::int32_t>& lengths,
@@ -64,7 +64,7 @@ void SelectionCache::select(const Pattern& pattern, const Tensor& keys, float sc
     if (sequences_[sequence].selected == own) continue;
     sequences_[sequence].selected = own;
     pool(sequence, own, keys.dim(1), new_queries, new_keys);
-    documents.push_back({.queries = b - (own - 1), .keys = b * most_, .bits = b - own, .begin = own, .end = own + 1});
+    documents.push_back({.queries = b - (own - 1), .keys = b * most_, .kept = b - own, .begin = own, .end = own + 1});
   }
   if (documents.empty()) return;
   if (scored) {
@@ -74,19 +74,20 @@ void SelectionCache::select(const Pattern& pattern, const Tensor& keys, float sc
     score(keys, std::move(new_queries), std::move(new_keys), ctx);
     block_select_kernel({.queries = query_means_,
                          .keys = key_means_,
-                         .bits = selected_,
+                         .kept = selected_,
                          .documents = std::move(documents),
                          .blocks = pattern.blocks,
                          .scale = scale_of_means(scale, queries_.dim(2), keys.dim(2))},
                         ctx);
   }
-  bits_ = to_host<std::int32_t>(selected_, ctx.stream);
+  kept_ = to_host<std::int32_t>(selected_, ctx.stream);
 }
 
 bool SelectionCache::is_selected(std::size_t sequence, std::int32_t head, std::int32_t k) const {
-  const std::int64_t row = static_cast<std::int64_t>(sequence) * selected_.dim(1) + head;
-  const std::int32_t word = bits_[static_cast<std::size_t>(row * selected_.dim(2) + k / 32)];
-  return (static_cast<std::uint32_t>(word) >> (k % 32) & 1u) != 0;
+  SelectedBlocks lists;
+  lists.kept = reinterpret_cast<const std::uint32_t*>(kept_.data());
+  lists.heads = static_cast<std::int32_t>(selected_.dim(1)), lists.room = static_cast<std::int32_t>(selected_.dim(2));
+  return lists.keeps(static_cast<std::int32_t>(sequence), head, k);
 }
 
 }  // namespace ring

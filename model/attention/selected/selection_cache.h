@@ -49,10 +49,10 @@ class SelectionCache {
   std::int32_t most_;  // maximum number of blocks in a sequence
   Tensor queries_;     // [batch,rows,Hq,D]: token t in row t % rows; rows = 2 blocks
   Tensor key_means_;   // f32 [batch * most,Hk,D]
-  // query_means_: query means of the previous block, f32 [batch,Hk,D]. selected_: selection bits, i32 [batch,Hk,words].
+  // query_means_: query means of the previous block, f32 [batch,Hk,D]. selected_: kept blocks, i32 [batch,Hk,room].
   Tensor query_means_, selected_;
   std::vector<Sequence> sequences_;
-  std::vector<std::int32_t> bits_;  // host copy of selected_
+  std::vector<std::int32_t> kept_;  // host copy of selected_
 };
 
 }  // namespace ring

@@ -19,6 +19,7 @@ class AttentionByHeads final : public ContextParallel {
     const Attention& a = args.pairs;
     const PoolOperands& pools = args.pools;
     BlockSelection selection = a.selection;
+    const std::int64_t room = a.pattern.selects() ? list_room(a, shards) : 1;
     std::vector<Tensor> inputs = {a.q, a.k, a.v};
     if (pools.scored.defined()) inputs.push_back(pools.scored);
     const auto compute = [&](KvHeads heads, const HeadTensors& in, const HeadTensors& results) {
@@ -27,8 +28,8 @@ class AttentionByHeads final : public ContextParallel {
       set_up(pairs, a, in, heads, shards, ctx);
       pairs.out = results.by_row[0], pairs.lse = results.by_head[0];
       if (pools.scored.defined()) some.pools.scored = in.by_row[3];
-      if (!a.selection.bits.defined()) {
-        pairs.selection = select_blocks(pairs.pattern, pairs.q, pairs.k, a.scale, shards->documents, ctx);
+      if (!a.selection.kept.defined()) {
+        pairs.selection = select_blocks(pairs.pattern, pairs.q, pairs.k, a.scale, shards->documents, ctx, room);
         add_part(selection, pairs.selection, heads, a.k.dim(1), ctx);
       }
       pooled_attention(some, ctx);
@@ -69,6 +70,12 @@ class AttentionByHeads final : public ContextParallel {
     return {heads.first - comm_.rank() * (kv_heads / comm_.size()), heads.count};
   }
 
+  // Returns the room of the selection's lists for all of this rank's heads. All groups of heads use it.
+  std::int64_t list_room(const Attention& a, const std::shared_ptr<const ContextShards>& shards) {
+    const SelectionPart own = selection_part(shards, a.pattern, a.k.dim(1));
+    return own.pattern.selects() ? max_kept_blocks(own.pattern, own.heads.count, own.spans) : 1;
+  }
+
   // Sets the arguments that the forward and the backward of a group share. A given selection is for this rank's heads.
   template <class Args>
   void set_up(Args& some, const Args& all, const HeadTensors& in, KvHeads heads,
@@ -77,21 +84,21 @@ class AttentionByHeads final : public ContextParallel {
     set_heads(some, all, heads, in);
     some.queries = some.keys = shards->documents;
     some.pattern = patterns_.get(shards, all.pattern, kv_heads, heads);
-    if (all.selection.bits.defined())
+    if (all.selection.kept.defined())
       some.selection = of_heads(all.selection, among_own(heads, kv_heads), some.pattern, ctx);
   }
 
-  // Copies a group's selection into the selection for all heads of this rank. The bits of groups that do not select
-  // stay zero.
+  // Copies a group's selection into the selection for all heads of this rank. The lists of groups that do not select
+  // are not used.
   void add_part(BlockSelection& own, const BlockSelection& some, KvHeads heads, std::int64_t kv_heads,
                 const ExecContext& ctx) const {
     const std::int64_t count = kv_heads / comm_.size();
     if (heads.count == count) own = some;
-    if (heads.count == count || !some.bits.defined()) return;
-    const std::int64_t rows = some.bits.dim(0);
-    if (!own.bits.defined()) own.bits = ctx.zeros({rows, count, some.bits.dim(2)}, DType::i32);
+    if (heads.count == count || !some.kept.defined()) return;
+    const std::int64_t rows = some.kept.dim(0);
+    if (!own.kept.defined()) own.kept = ctx.zeros({rows, count, some.kept.dim(2)}, DType::i32);
     const KvHeads part = among_own(heads, kv_heads);
-    move_rows(own.bits.narrow(1, part.first, part.count), some.bits, {.count = rows}, ctx);
+    move_rows(own.kept.narrow(1, part.first, part.count), some.kept, {.count = rows}, ctx);
   }
 
   HeadPatterns patterns_;      // of groups

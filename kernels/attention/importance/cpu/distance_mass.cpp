@@ -7,9 +7,9 @@ namespace {
 
 void run_distance_mass(const DistanceMass& a, const ExecContext& ctx) {
   check(a);
-  const SelectedBlocks selected(a.selection);
+  const SelectedBlocks selected(a.selection), massed(a.massed);
   const std::vector<std::int32_t> first = first_blocks(a.pattern, a.spans);
-  const std::int64_t heads = a.mass.dim(1), blocks = a.mass.dim(2), distances = a.out.dim(2);
+  const std::int64_t heads = a.mass.dim(1), distances = a.out.dim(2);
   const float* mass = a.mass.data<float>();
   float* const out = a.out.data<float>();
   ctx.stream.pool().parallel_for(heads * distances, 1, [&](std::int64_t begin, std::int64_t end, int) {
@@ -20,7 +20,7 @@ void run_distance_mass(const DistanceMass& a, const ExecContext& ctx) {
         for (std::int32_t i = d; i < first[b + 1] - first[b]; ++i) {
           const std::int32_t row = first[b] + i;
           if (!selected.keeps(row, head, i - d)) continue;
-          sum += mass[(row * heads + head) * blocks + i - d];
+          sum += mass[massed.offset(row, head) + massed.find(row, head, i - d)];
           ++rows;
         }
       out[n] = sum, out[heads * distances + n] = rows;

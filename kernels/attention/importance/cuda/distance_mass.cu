@@ -10,8 +10,8 @@ namespace {
 struct DocumentMass {
   const float* mass;
   float* out;
-  SelectedBlocks selected;
-  int first, blocks, heads, width, distances;  // width: columns of the mass
+  SelectedBlocks selected, massed;
+  int first, blocks, heads, distances;
 };
 
 // Adds one document's mass, and its number of kept pairs of blocks: one thread per head and distance.
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kBlock) add_distances(DocumentMass p) {
   for (int i = d; i < p.blocks; ++i) {
     const int row = p.first + i;
     if (!p.selected.keeps(row, head, i - d)) continue;
-    sum += p.mass[(std::int64_t{row} * p.heads + head) * p.width + i - d];
+    sum += p.mass[p.massed.offset(row, head) + p.massed.find(row, head, i - d)];
     rows += 1.0f;
   }
   p.out[n] += sum;
@@ -34,8 +34,14 @@ void run_distance_mass(const DistanceMass& a, const ExecContext& ctx) {
   check(a);
   fill_zero(a.out, ctx.stream);
   const std::vector<std::int32_t> first = first_blocks(a.pattern, a.spans);
-  DocumentMass p{device_data<float>(a.mass),      device_data<float>(a.out),       SelectedBlocks(a.selection),   0, 0,
-                 static_cast<int>(a.mass.dim(1)), static_cast<int>(a.mass.dim(2)), static_cast<int>(a.out.dim(2))};
+  DocumentMass p{.mass = device_data<float>(a.mass),
+                 .out = device_data<float>(a.out),
+                 .selected = SelectedBlocks(a.selection),
+                 .massed = SelectedBlocks(a.massed),
+                 .first = 0,
+                 .blocks = 0,
+                 .heads = static_cast<int>(a.mass.dim(1)),
+                 .distances = static_cast<int>(a.out.dim(2))};
   for (std::size_t b = 0; b < a.spans.size(); ++b) {
     p.first = first[b], p.blocks = first[b + 1] - first[b];
     launch(ctx, {grid_of(divide_up(std::int64_t{p.heads} * p.distances, kBlock))}, add_distances, p);

@@ -54,7 +54,7 @@ void begin_with_biases(const IndexShape& s, const float* biases, std::int32_t i,
 void score_row(const IndexScores& a, const Projected& x, const SelectedRows& d, std::int32_t i) {
   const IndexShape& s = a.shape;
   const std::int64_t columns = a.scores.dim(2), asks = std::int64_t{d.queries} + i - 1;
-  float* const row = a.scores.data<float>() + (std::int64_t{d.bits} + i) * s.count * columns;
+  float* const row = a.scores.data<float>() + (std::int64_t{d.kept} + i) * s.count * columns;
   std::fill_n(row, s.count * columns, 0.0f);
   for (std::int64_t g = 0; a.biases.defined() && g < s.count; ++g)
     begin_with_biases(s, a.biases.data<float>() + (s.first_head + g) * s.distances, i, row + g * columns);
@@ -73,30 +73,65 @@ void run_scores(const IndexScores& a, const ExecContext& ctx) {
             [&](const Task& t, int) { score_row(a, x, *t.document, t.block); });
 }
 
+// The gradients of the scores of one call.
+struct ScoreGradients {
+  SelectedBlocks kept;
+  const float* data;
+
+  template <class Args>
+  explicit ScoreGradients(const Args& a) : kept({a.kept}), data(a.dscores.template data<float>()) {}
+  // Returns the gradient of the score of key block j; 0 if the row does not keep it.
+  float of(std::int64_t row, std::int64_t g, std::int64_t j) const {
+    const auto r = static_cast<std::int32_t>(row), head = static_cast<std::int32_t>(g);
+    const std::int32_t n = kept.find(r, head, static_cast<std::int32_t>(j));
+    return n < 0 ? 0 : data[kept.offset(r, head) + n];
+  }
+};
+
+// The pairs of blocks of one document whose scores may have a gradient: some head keeps them. In ascending order. Only
+// for query blocks of the call.
+struct KeptPairs {
+  std::vector<std::vector<std::int32_t>> keys, queries;  // keys[i]: kept blocks j < i; queries[j]: blocks i > j
+
+  KeptPairs(const SelectedBlocks& kept, const SelectedRows& document)
+      : keys(static_cast<std::size_t>(document.end)), queries(keys.size()) {
+    for (std::int32_t i = document.begin; i < document.end; ++i) {
+      std::vector<std::int32_t>& own = keys[static_cast<std::size_t>(i)];
+      for (std::int32_t g = 0; g < kept.heads; ++g) {
+        const std::uint32_t* const list = kept.row(document.kept + i, g);
+        own.insert(own.end(), list, list + kept.first_from(document.kept + i, g, i));
+      }
+      std::ranges::sort(own);
+      own.erase(std::ranges::unique(own).begin(), own.end());
+      for (const std::int32_t j : own) queries[static_cast<std::size_t>(j)].push_back(i);
+    }
+  }
+};
+
 // Gradient of one row of `projected`. Its queries and weights affect the scores of the next block, its key those of all
 // later blocks.
 struct RowGradient {
   const IndexScoresBackward& args;
   const Projected& x;
+  const ScoreGradients& dscores;
   std::int64_t first, first_scores;  // rows of the document's block 0 in `projected` and in `dscores`
   std::vector<float> row;
 
-  RowGradient(const IndexScoresBackward& a, const Projected& projected, const SelectedRows& document)
+  RowGradient(const IndexScoresBackward& a, const Projected& projected, const ScoreGradients& d,
+              const SelectedRows& document)
       : args(a),
         x(projected),
+        dscores(d),
         first(document.keys),
-        first_scores(document.bits),
+        first_scores(document.kept),
         row(static_cast<std::size_t>(a.shape.width())) {}
 
-  const float* dscores(std::int64_t i) const {
-    return args.dscores.data<float>() + (first_scores + i) * args.shape.count * args.dscores.dim(2);
-  }
   // Returns the gradient of the dot product, if positive, of query head h of block i - 1 and key j.
   float of_product(std::int64_t i, std::int64_t h, std::int64_t j) const {
     const IndexShape& s = args.shape;
     float sum = 0;
     for (std::int64_t g = 0; g < s.count; ++g)
-      sum += x.weights(first + i - 1)[g * s.heads + h] * dscores(i)[g * args.dscores.dim(2) + j];
+      sum += x.weights(first + i - 1)[g * s.heads + h] * dscores.of(first_scores + i, g, j);
     return s.scale() * sum;
   }
   void add_pair(std::int64_t i, std::int64_t h, std::int64_t j, bool as_key) {
@@ -109,7 +144,7 @@ struct RowGradient {
     if (as_key) return;
     float* const weights = row.data() + s.weights() + s.first_head * s.heads;
     for (std::int64_t g = 0; g < s.count; ++g)
-      weights[g * s.heads + h] += s.scale() * product * dscores(i)[g * args.dscores.dim(2) + j];
+      weights[g * s.heads + h] += s.scale() * product * dscores.of(first_scores + i, g, j);
   }
   void write(std::int64_t to) const {
     float* const out = args.dprojected.data<float>() + to * args.shape.width();
@@ -120,26 +155,35 @@ struct RowGradient {
 void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
   check(a);
   const Projected x(a.shape, a.projected);
-  share_out(tasks_of(a.documents, true), ctx.stream.pool(), [&](const Task& t, int) {
-    RowGradient gradient(a, x, *t.document);
-    const std::int64_t p = t.block, begin = t.document->begin, end = t.document->end;
-    const bool asks = p + 1 >= begin && p + 1 < end;
-    for (std::int64_t h = 0; h < a.shape.heads; ++h) {
-      for (std::int64_t j = 0; asks && j <= p; ++j) gradient.add_pair(p + 1, h, j, false);
-      for (std::int64_t i = std::max(p + 1, begin); i < end; ++i) gradient.add_pair(i, h, p, true);
-    }
-    gradient.write(t.document->keys + p);
-  });
+  const ScoreGradients dscores(a);
+  for (const SelectedRows& document : a.documents) {
+    const KeptPairs pairs(dscores.kept, document);
+    share_out(tasks_of({document}, true), ctx.stream.pool(), [&](const Task& t, int) {
+      RowGradient gradient(a, x, dscores, document);
+      const std::int32_t p = t.block;
+      for (std::int64_t h = 0; h < a.shape.heads; ++h) {
+        if (p + 1 < document.end)
+          for (const std::int32_t j : pairs.keys[static_cast<std::size_t>(p + 1)])
+            gradient.add_pair(p + 1, h, j, false);
+        for (const std::int32_t i : pairs.queries[static_cast<std::size_t>(p)]) gradient.add_pair(i, h, p, true);
+      }
+      gradient.write(std::int64_t{document.keys} + p);
+    });
+  }
 }
 
 // Returns the sum of one head's dscores over a range of distances.
 double sum_over(const IndexDistancesBackward& a, std::int64_t g, DistanceRange range) {
-  const std::int64_t columns = a.dscores.dim(2);
+  const ScoreGradients dscores(a);
+  const auto head = static_cast<std::int32_t>(g);
   double sum = 0;
   for (const SelectedRows& d : a.documents)
     for (std::int32_t i = std::max(range.first, d.begin); i < d.end; ++i) {
-      const float* const row = a.dscores.data<float>() + ((std::int64_t{d.bits} + i) * a.shape.count + g) * columns;
-      for (std::int32_t j = std::max(0, i - range.end + 1); j <= i - range.first; ++j) sum += row[j];
+      const std::int32_t row = d.kept + i, first = std::max(0, i - range.end + 1);
+      for (std::int32_t n = dscores.kept.first_from(row, head, first),
+                        end = dscores.kept.first_from(row, head, i - range.first + 1);
+           n < end; ++n)
+        sum += dscores.data[dscores.kept.offset(row, head) + n];
     }
   return sum;
 }
@@ -165,27 +209,24 @@ struct LossRow {
 
   const float* scores() const { return args.scores.data<float>() + at; }
   const float* mass() const { return args.mass.data<float>() + at; }
-  bool selected(std::int64_t j) const {
-    const std::int64_t row = at / args.scores.dim(2);
-    const auto* bits = reinterpret_cast<const std::uint32_t*>(args.bits.raw()) + row * args.bits.dim(2);
-    return (bits[j / 32] >> (j % 32) & 1u) != 0;
-  }
+  // Returns the positions of the candidates in the row.
   std::vector<std::int64_t> candidates(const BlockRule& rule, std::int64_t i) const {
     std::vector<std::int64_t> all;
-    for (std::int64_t j = rule.first; rule.kind == BlockRuleKind::content && j <= i - rule.local; ++j)
-      if (selected(j)) all.push_back(j);
+    const std::int32_t* const kept = args.kept.data<std::int32_t>() + at;
+    for (std::int64_t n = 0; rule.kind == BlockRuleKind::content && n < args.kept.dim(2) && kept[n] != kNoBlock; ++n)
+      if (kept[n] >= rule.first && kept[n] <= i - rule.local) all.push_back(n);
     return all;
   }
   // Returns the KL divergence. Overwrites the row of `gradient`, if defined, with `factor` times its gradient.
   float run(const std::vector<std::int64_t>& candidates, float factor) const {
     double sum = 0, total = 0, divergence = 0;
     float max = -INFINITY;
-    for (const std::int64_t j : candidates) sum += mass()[j], max = std::max(max, scores()[j]);
-    for (const std::int64_t j : candidates) total += std::exp(static_cast<double>(scores()[j]) - max);
+    for (const std::int64_t n : candidates) sum += mass()[n], max = std::max(max, scores()[n]);
+    for (const std::int64_t n : candidates) total += std::exp(static_cast<double>(scores()[n]) - max);
     std::vector<float> gradients;
-    for (const std::int64_t j : candidates) {
+    for (const std::int64_t n : candidates) {
       if (!(sum > 0)) break;
-      const double p = mass()[j] / sum, log_q = static_cast<double>(scores()[j]) - max - std::log(total);
+      const double p = mass()[n] / sum, log_q = static_cast<double>(scores()[n]) - max - std::log(total);
       if (p > 0) divergence += p * (std::log(p) - log_q);
       gradients.push_back(factor * static_cast<float>(std::exp(log_q) - p));
     }
@@ -203,7 +244,7 @@ std::int32_t tokens_of(const PoolSegment& d, std::int32_t block, std::int32_t i)
 
 void run_loss(const IndexLoss& a, const ExecContext& ctx) {
   check(a);
-  const std::int64_t heads = a.scores.dim(1), columns = a.scores.dim(2);
+  const std::int64_t heads = a.scores.dim(1), room = a.scores.dim(2);
   const float loss_scale = a.state.defined() ? state_of("index_loss", a.state).loss_scale : 1;
   const std::int32_t block = a.blocks->block();
   for (const PoolSegment& d : a.documents)
@@ -214,7 +255,7 @@ void run_loss(const IndexLoss& a, const ExecContext& ctx) {
         const float share = a.share * static_cast<float>(tokens);
         float sum = 0;
         for (std::int64_t g = 0; g < heads; ++g) {
-          const LossRow row{a, ((d.out + i) * heads + g) * columns};
+          const LossRow row{a, ((d.out + i) * heads + g) * room};
           sum += row.run(row.candidates(a.blocks->rule(static_cast<std::int32_t>(g)), i), a.scale * loss_scale * share);
         }
         a.loss.data<float>()[d.out + i] = share * sum;

@@ -3,6 +3,7 @@
 #include "kernels/attention/learned/block_index.h"
 
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "kernels/attention/blocks.h"
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(kBlock) score_blocks(const __grid_constant__ D
   const int own = document.begin + at - documents.before[d];
   if (own > 0) x.load(std::int64_t{document.queries} + own - 1, asks);
   __syncthreads();
-  float* const row = scores + (std::int64_t{document.bits} + own) * x.count * columns;
+  float* const row = scores + (std::int64_t{document.kept} + own) * x.count * columns;
   for (int j = static_cast<int>(threadIdx.x); j < columns; j += kBlock) {
     float found[kMaxIndexHeads];
     for (int h = 0; h < x.heads && j < own; ++h) {
@@ -106,21 +107,48 @@ void run_scores(const IndexScores& a, const ExecContext& ctx) {
   });
 }
 
+// The gradients of the scores of kept blocks.
+struct ScoreGradients {
+  SelectedBlocks kept;
+  const float* data;
+
+  // Returns the gradient of the score of key block j; 0 if the row does not keep it.
+  __device__ float of(int row, int g, int j) const {
+    const int n = kept.find(row, g, j);
+    return n < 0 ? 0.0f : data[kept.offset(row, g) + n];
+  }
+  // Returns the first block >= j that some head of a row keeps; INT_MAX if there is none.
+  __device__ int next(int row, int j) const {
+    unsigned first = INT_MAX;
+    for (int g = 0; g < kept.heads; ++g)
+      if (const int n = kept.first_from(row, g, j); n < kept.room) first = min(first, kept.row(row, g)[n]);
+    return static_cast<int>(first);
+  }
+  __device__ bool keeps(int row, int j) const {
+    for (int g = 0; g < kept.heads; ++g)
+      if (kept.keeps(row, g, j)) return true;
+    return false;
+  }
+};
+
+template <class Args>
+ScoreGradients gradients_of(const Args& a) {
+  return {SelectedBlocks({a.kept}), device_data<float>(a.dscores)};
+}
+
 // Inputs of the gradient kernels. A row of `projected` has the queries, the key and the head weights of one block, for
 // blocks [0, end) of a document. dscores has rows for the document's query blocks [begin, end).
 template <class T>
 struct Backwards {
   Projected<T> x;
-  const float* dscores;
+  ScoreGradients dscores;
   T* out;
-  int columns;
   float beta;
 
-  __device__ const float* dscores_of(std::int64_t row) const { return dscores + row * x.count * columns; }
   // Returns the gradient of the dot product between head h of a query, which has these weights, and the key of block j.
-  __device__ float of_product(const float* weights, std::int64_t row, int h, int j) const {
+  __device__ float of_product(const float* weights, int row, int h, int j) const {
     float sum = 0;
-    for (int g = 0; g < x.count; ++g) sum += weights[g * x.heads + h] * dscores_of(row)[g * columns + j];
+    for (int g = 0; g < x.count; ++g) sum += weights[g * x.heads + h] * dscores.of(row, g, j);
     return x.scale * sum;
   }
   __device__ void write(std::int64_t row, int column, float value) const {
@@ -139,30 +167,32 @@ __global__ void __launch_bounds__(kBlock)
   const int at = static_cast<int>(blockIdx.x), d = documents.find(at), thread = static_cast<int>(threadIdx.x);
   const SelectedRows document = documents.rows[d];
   const int own = at - documents.before[d] + 1, asked = x.asked(), queries = x.heads * x.dim;
-  const std::int64_t first = document.keys, row = first + own, scores = std::int64_t{document.bits} + own;
+  const std::int64_t first = document.keys, row = first + own;
+  const int scores = document.kept + own;  // row of dscores
   float *const asks = scratch, *const sums = asks + asked, *const dproducts = sums + asked,
                *const products = dproducts + kChunk * x.heads;
   x.load(row - 1, asks);
   for (int c = thread; c < asked; c += kBlock) sums[c] = 0;
   const int keys = own >= document.begin && own < document.end ? own : 0;
   for (int start = 0; start < keys; start += kChunk) {
+    start = b.dscores.next(scores, start) / kChunk * kChunk;  // chunks without kept blocks add nothing
+    if (start >= keys) break;
     const int count = min(kChunk, keys - start);
     __syncthreads();
     for (int e = thread; e < count * x.heads; e += kBlock) {
       const int j = start + e / x.heads, h = e % x.heads;
-      const float p = dot_product(asks + h * x.dim, x.key(first + j), x.dim);
+      const bool kept = b.dscores.keeps(scores, j);
+      const float p = kept ? dot_product(asks + h * x.dim, x.key(first + j), x.dim) : 0.0f;
       products[e] = p <= 0 ? 0 : x.scale * p;
       dproducts[e] = p <= 0 ? 0 : b.of_product(asks + queries, scores, h, j);
     }
     __syncthreads();
     for (int c = thread; c < asked; c += kBlock) {
       float sum = sums[c];
-      const int h = c < queries ? c / x.dim : (c - queries) % x.heads;
-      const float* const dscores =
-          b.dscores_of(scores) + (c < queries ? 0 : (c - queries) / x.heads) * b.columns + start;
+      const int h = c < queries ? c / x.dim : (c - queries) % x.heads, g = c < queries ? 0 : (c - queries) / x.heads;
       for (int j = 0; j < count; ++j)
         sum += c < queries ? dproducts[j * x.heads + h] * to_float(x.key(first + start + j)[c % x.dim])
-                           : products[j * x.heads + h] * dscores[j];
+                           : products[j * x.heads + h] * b.dscores.of(scores, g, start + j);
       sums[c] = sum;
     }
   }
@@ -192,12 +222,13 @@ __global__ void __launch_bounds__(kBlock)
     const int count = min(kChunk, document.end - start);
     __syncthreads();
     for (int e = thread; e < count * x.heads; e += kBlock) {
-      const int h = e % x.heads;
-      const std::int64_t row = first + start + e / x.heads, scores = row - first + document.bits;
-      const float p = dot_product(key, x.query(row - 1) + h * x.dim, x.dim);
+      const int h = e % x.heads, i = start + e / x.heads, scores = document.kept + i;
+      const std::int64_t row = first + i;
+      const bool kept = b.dscores.keeps(scores, own);
+      const float p = kept ? dot_product(key, x.query(row - 1) + h * x.dim, x.dim) : 0.0f;
       float weighted = 0;
-      for (int g = 0; g < x.count; ++g)
-        weighted += to_float(x.weight(row - 1)[g * x.heads + h]) * b.dscores_of(scores)[g * b.columns + own];
+      for (int g = 0; g < x.count && !(p <= 0); ++g)  // NaN propagates
+        weighted += to_float(x.weight(row - 1)[g * x.heads + h]) * b.dscores.of(scores, g, own);
       dproducts[e] = p <= 0 ? 0 : x.scale * weighted;
     }
     __syncthreads();
@@ -215,8 +246,7 @@ __global__ void __launch_bounds__(kBlock)
 void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
   check(a);
   visit_float("index_scores_backward", a.projected.dtype(), [&]<class T>() {
-    const Backwards<T> b{projected_of<T>(a.projected, a.shape), device_data<float>(a.dscores),
-                         device_data<T>(a.dprojected), static_cast<int>(a.dscores.dim(2)), a.beta};
+    const Backwards<T> b{projected_of<T>(a.projected, a.shape), gradients_of(a), device_data<T>(a.dprojected), a.beta};
     const std::int64_t floats = 2 * (a.shape.key() + a.shape.count * a.shape.heads) + 2 * kChunk * a.shape.heads;
     for_documents(
         a.documents, [](const SelectedRows& d) { return d.end; },
@@ -229,10 +259,10 @@ void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
 }
 
 // Computes gradients of distance biases: one thread block per bucket (x) and KV head of the layer (y). Its threads
-// share the pairs of all rows, so that all are busy even for near distances, at which a row has only one pair.
+// share the rows; each thread adds the kept blocks of its rows in ascending order.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    distance_gradients(const __grid_constant__ Documents<SelectedRows> documents, const float* dscores, int columns,
+    distance_gradients(const __grid_constant__ Documents<SelectedRows> documents, ScoreGradients dscores,
                        int first_head, int count, T* out, float beta) {
   __shared__ float sums[kWarps];
   const int bucket = static_cast<int>(blockIdx.x), buckets = static_cast<int>(gridDim.x);
@@ -241,12 +271,10 @@ __global__ void __launch_bounds__(kBlock)
   float sum = 0;
   for (int d = 0; d < documents.count && g >= 0 && g < count; ++d) {
     const SelectedRows document = documents.rows[d];
-    const int width = min(range.end, document.end) - range.first, begin = max(range.first, document.begin);
-    if (width <= 0 || begin >= document.end) continue;
-    const std::int64_t pairs = std::int64_t{document.end - begin} * width;
-    for (std::int64_t e = thread; e < pairs; e += kBlock) {
-      const int i = begin + static_cast<int>(e / width), j = i - range.first - static_cast<int>(e % width);
-      if (j >= 0) sum += dscores[((std::int64_t{document.bits} + i) * count + g) * columns + j];
+    for (int i = max(range.first, document.begin) + thread; i < document.end; i += kBlock) {
+      const int row = document.kept + i, end = dscores.kept.first_from(row, g, i - range.first + 1);
+      for (int n = dscores.kept.first_from(row, g, max(0, i - range.end + 1)); n < end; ++n)
+        sum += dscores.data[dscores.kept.offset(row, g) + n];
     }
   }
   sum = warp_sum(sum);
@@ -266,8 +294,7 @@ void run_distances_backward(const IndexDistancesBackward& a, const ExecContext& 
     for_documents(
         a.documents, [](const SelectedRows& d) { return d.end; },
         [&](const Documents<SelectedRows>& some) {
-          launch(ctx, {grid_of(a.shape.distances, a.shape.kv_heads)}, distance_gradients<T>, some,
-                 device_data<float>(a.dscores), static_cast<int>(a.dscores.dim(2)),
+          launch(ctx, {grid_of(a.shape.distances, a.shape.kv_heads)}, distance_gradients<T>, some, gradients_of(a),
                  static_cast<int>(a.shape.first_head), static_cast<int>(a.shape.count), device_data<T>(a.dbiases),
                  std::exchange(beta, 1.0f));
         });
@@ -280,10 +307,10 @@ struct Candidates {
 };
 struct Losing {
   const float *scores, *mass;
-  const std::uint32_t* bits;
+  const std::int32_t* kept;
   float *loss, *gradient;
   const StepState* state;
-  int heads, columns, words, block;
+  int heads, room, block;
   float share, scale;
   int first_head = 0, count = 0;  // heads of this launch
   Candidates rules[kHeads] = {};
@@ -298,26 +325,32 @@ __device__ float warp_max(float v) {
 // a warp.
 __device__ float divergence(const Losing& p, Candidates rule, std::int64_t at, int own, float factor) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const float *const scores = p.scores + at * p.columns, *const mass = p.mass + at * p.columns;
-  const std::uint32_t* const bits = p.bits + at * p.words;
-  const auto candidate = [&](int j) {
-    return rule.local > 0 && j >= rule.first && j <= own - rule.local && (bits[j / 32] >> (j % 32) & 1u) != 0;
+  const float *const scores = p.scores + at * p.room, *const mass = p.mass + at * p.room;
+  const std::int32_t* const kept = p.kept + at * p.room;
+  const auto candidate = [&](int n) { return rule.local > 0 && kept[n] >= rule.first && kept[n] <= own - rule.local; };
+  // Calls fn(n) for the candidates of this lane, ascending: those whose block is the lane, modulo 32. So sums do not
+  // depend on which other blocks are kept.
+  const auto for_own = [&](const auto& fn) {
+    for (int n = 0; n < p.room && kept[n] != kNoBlock; ++n)
+      if (kept[n] % kWarp == lane && candidate(n)) fn(n);
   };
   float sum = 0, most = -INFINITY, total = 0, result = 0;
-  for (int j = lane; j < own; j += kWarp)
-    if (candidate(j)) sum += mass[j], most = fmaxf(most, scores[j]);
+  for_own([&](int n) { sum += mass[n], most = fmaxf(most, scores[n]); });
   sum = warp_sum(sum), most = warp_max(most);
-  for (int j = lane; j < own; j += kWarp)
-    if (candidate(j)) total += expf(scores[j] - most);
+  for_own([&](int n) { total += expf(scores[n] - most); });
   const float log_total = logf(warp_sum(total));
-  for (int j = lane; j < p.columns; j += kWarp) {
-    float gradient = 0;
-    if (j < own && sum > 0 && candidate(j)) {
-      const float share = mass[j] / sum, log_q = scores[j] - most - log_total;
-      if (share > 0) result += share * (logf(share) - log_q);
-      gradient = factor * (expf(log_q) - share);
-    }
-    if (p.gradient) p.gradient[at * p.columns + j] = gradient;
+  __syncwarp();
+  const auto gradient_of = [&](int n) {
+    if (!(sum > 0)) return 0.0f;
+    const float share = mass[n] / sum, log_q = scores[n] - most - log_total;
+    if (share > 0) result += share * (logf(share) - log_q);
+    return factor * (expf(log_q) - share);
+  };
+  for (int n = 0; n < p.room; ++n) {
+    const bool none = kept[n] == kNoBlock;
+    if ((none ? n : kept[n]) % kWarp != lane) continue;
+    const float gradient = !none && candidate(n) ? gradient_of(n) : 0.0f;
+    if (p.gradient) p.gradient[at * p.room + n] = gradient;
   }
   return warp_sum(result);
 }
@@ -356,13 +389,12 @@ void run_loss(const IndexLoss& a, const ExecContext& ctx) {
   check(a);
   Losing p{.scores = device_data<float>(a.scores),
            .mass = device_data<float>(a.mass),
-           .bits = reinterpret_cast<const std::uint32_t*>(a.bits.raw()),
+           .kept = device_data<std::int32_t>(a.kept),
            .loss = device_data<float>(a.loss),
            .gradient = device_data<float>(a.gradient),
            .state = device_state("index_loss", a.state),
            .heads = static_cast<int>(a.scores.dim(1)),
-           .columns = static_cast<int>(a.scores.dim(2)),
-           .words = static_cast<int>(a.bits.dim(2)),
+           .room = static_cast<int>(a.scores.dim(2)),
            .block = a.blocks->block(),
            .share = a.share,
            .scale = a.scale};

@@ -57,8 +57,8 @@ void run_selected_pairs(const SelectedPairs& a, const ExecContext& ctx) {
         const BlockRow row(p, size, i);
         std::int64_t kept = selected.heads * row.causal();
         for (std::int32_t head = 0; head < selected.heads; ++head)
-          for (std::int32_t j = 0; j < i; ++j)
-            if (selected.keeps(p.block_row + i, head, j)) kept += row.pairs(size, j);
+          for (std::int32_t n = 0, end = selected.first_from(p.block_row + i, head, i); n < end; ++n)
+            kept += row.pairs(size, selected.row(p.block_row + i, head)[n]);
         float* const to = out + std::int64_t{p.block_row + i} * 2;
         to[0] = static_cast<float>(kept);
         to[1] = static_cast<float>(selected.heads * (row.rows * row.before + row.causal()));

@@ -15,7 +15,6 @@ struct Problem {
   Heads q, k;
   const float* lse;
   float* mass;
-  std::int64_t blocks;  // number of columns of `mass`
   float scale;
   const Pattern& pattern;
   const BranchPass& pass;
@@ -23,7 +22,6 @@ struct Problem {
   bool adds, whole_queries;  // whole_queries: all queries of a block are in the call
 
   std::int64_t group() const { return q.heads / k.heads; }
-  float* row(std::int64_t row, std::int64_t head) const { return mass + (row * k.heads + head) * blocks; }
 };
 
 struct Task {
@@ -35,7 +33,7 @@ struct Task {
 // Scratch memory of one thread: scores as in the forward, queries of one head, keys of one block, one row of masses.
 struct Scratch {
   float *scores, *queries, *keys, *mass;
-  static std::int64_t floats(std::int64_t dim, std::int64_t blocks) { return kMaxBlock * (kStrip + 2 * dim) + blocks; }
+  static std::int64_t floats(std::int64_t dim, std::int64_t room) { return kMaxBlock * (kStrip + 2 * dim) + room; }
   Scratch(float* p, std::int64_t dim)
       : scores(p),
         queries(scores + kMaxBlock * kStrip),
@@ -86,8 +84,9 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
   const View view(p.pass, p.pattern, p.selected, *t.piece, t.kv_head);
   const HeadSegment& s = view.segment;
   const std::int32_t size = view.blocks->block();
-  float *const mass = scratch.mass, *const out = p.row(t.piece->block_row + t.row / size, t.kv_head);
-  std::fill_n(mass, p.blocks, 0.0f);
+  const std::int32_t list = t.piece->block_row + t.row / size;
+  float *const mass = scratch.mass, *const out = p.mass + p.selected.offset(list, t.kv_head);
+  std::fill_n(mass, p.selected.room, 0.0f);
   for (std::int64_t head = t.kv_head * p.group(); head < (t.kv_head + 1) * p.group(); ++head) {
     const Rows q = rows_of(p.q, head, s.q_row, 1);
     for_strips(t.row, t.row_end, [&](std::int32_t row, std::int32_t end) {
@@ -95,7 +94,7 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
     });
     for_runs<Stationary::q>(view, t.row, t.row_end, [&](std::int32_t first, std::int32_t end) {
       for_blocks(first, end, size, [&](std::int32_t key, std::int32_t key_end) {
-        mass[key / size] += mass_of(p, t, s, head, key, key_end - key, scratch);
+        mass[p.selected.find(list, t.kv_head, key / size)] += mass_of(p, t, s, head, key, key_end - key, scratch);
       });
     });
   }
@@ -104,7 +103,7 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
   const std::int32_t rows =
       p.whole_queries ? t.row_end - t.row : std::min(s.k_end, start + size) - std::max(s.k_first, start);
   const float share = 1 / static_cast<float>(rows * p.group());
-  for (std::int64_t j = 0; j < p.blocks; ++j) out[j] = (p.adds ? out[j] : 0) + mass[j] * share;
+  for (std::int64_t n = 0; n < p.selected.room; ++n) out[n] = (p.adds ? out[n] : 0) + mass[n] * share;
 }
 
 std::vector<Task> make_tasks(const Problem& p, const std::vector<SegmentPair>& pieces) {
@@ -113,8 +112,7 @@ std::vector<Task> make_tasks(const Problem& p, const std::vector<SegmentPair>& p
   for (const SegmentPair& piece : pieces)
     for (std::int32_t head = 0; head < p.k.heads; ++head)
       for_blocks(piece.q_first, piece.q_end, size, [&](std::int32_t row, std::int32_t end) {
-        std::int64_t kept = 0;
-        for (std::int32_t j = 0; j <= row / size; ++j) kept += p.selected.keeps(piece.block_row + row / size, head, j);
+        const std::int64_t kept = p.selected.first_from(piece.block_row + row / size, head, row / size + 1);
         tasks.push_back({&piece, head, row, end, kept});
       });
   return tasks;
@@ -127,7 +125,6 @@ void run_block_mass(const BlockMass& a, const ExecContext& ctx) {
                   .k = heads_of(a.k),
                   .lse = a.lse.data<float>(),
                   .mass = a.mass.data<float>(),
-                  .blocks = a.mass.dim(2),
                   .scale = a.scale,
                   .pattern = a.pattern,
                   .pass = pass,
@@ -136,7 +133,7 @@ void run_block_mass(const BlockMass& a, const ExecContext& ctx) {
                   .whole_queries = a.parts_of_keys};
   const std::vector<SegmentPair> pieces = segment_pairs_of(pass, a.pattern, a.query_spans(), a.spans, a.selection.rows);
   ThreadPool& pool = ctx.stream.pool();
-  const std::int64_t floats = Scratch::floats(p.q.dim, p.blocks);
+  const std::int64_t floats = Scratch::floats(p.q.dim, p.selected.room);
   const Tensor scratch = ctx.empty({pool.size(), floats});
   share_out(make_tasks(p, pieces), pool, [&](const Task& t, int thread) {
     run_task(p, t, Scratch(scratch.data<float>() + thread * floats, p.q.dim));

@@ -39,8 +39,6 @@ void run_pool(const BlockPool& a, const ExecContext& ctx) {
     });
 }
 
-void set(std::uint32_t* bits, std::int32_t k) { bits[k / 32] |= 1u << (k % 32); }
-
 struct Scored {
   float score;
   std::int32_t block;
@@ -72,7 +70,7 @@ struct Row {
     return t.data<float>() + (std::int64_t{row} * t.dim(1) + head) * t.dim(2);
   }
   float score(std::int32_t j) const {
-    if (args.scores.defined()) return of(args.scores, document.bits + block)[j];
+    if (args.scores.defined()) return of(args.scores, document.kept + block)[j];
     return dot(of(args.queries, document.queries + block - 1), of(args.keys, document.keys + j), args.keys.dim(2));
   }
   std::vector<Scored> candidates(const BlockRule& rule) const {
@@ -81,24 +79,34 @@ struct Row {
       if (const float s = score(j); !std::isnan(s)) all.push_back({s, j});
     return all;
   }
-  void select(const BlockRule& rule, std::uint32_t* bits) const {
-    std::int32_t room = rule.keep;
+  // Appends the blocks that a content rule keeps, in any order.
+  void select(const BlockRule& rule, std::vector<std::int32_t>& kept) const {
     for (std::int32_t k = 0; k <= block; ++k)
-      if (k < rule.first || block - k < rule.local) set(bits, k), --room;
+      if (k < rule.first || block - k < rule.local) kept.push_back(k);
+    const std::size_t room = static_cast<std::size_t>(rule.keep) - kept.size();
     const std::vector<Scored> all = candidates(rule);
-    std::vector<Scored> best(std::min(static_cast<std::size_t>(room), all.size()));
+    std::vector<Scored> best(std::min(room, all.size()));
     std::partial_sort_copy(all.begin(), all.end(), best.begin(), best.end(), better);
     if (rule.mass < 1 && !best.empty()) best.resize(reaching(rule.mass, args.scale, best, all));
-    for (const Scored& chosen : best) set(bits, chosen.block);
+    for (const Scored& chosen : best) kept.push_back(chosen.block);
+    std::ranges::sort(kept);
   }
   void run() const {
-    const std::int64_t words = args.bits.dim(2), row = std::int64_t{document.bits} + block;
-    auto* bits = reinterpret_cast<std::uint32_t*>(args.bits.raw()) + (row * args.bits.dim(1) + head) * words;
-    std::fill_n(bits, words, 0u);
+    const std::int64_t room = args.kept.dim(2);
+    const std::int64_t at = ((std::int64_t{document.kept} + block) * args.kept.dim(1) + head) * room;
+    std::vector<std::int32_t> kept;
     const BlockRule& rule = args.blocks->rule(head);
-    if (rule.kind == BlockRuleKind::content) return select(rule, bits);
-    for (std::int32_t k = 0; k <= block; ++k)
-      if (rule.keeps(head, block, k)) set(bits, k);
+    if (rule.kind == BlockRuleKind::content) select(rule, kept);
+    for (std::int32_t k = 0; rule.kind != BlockRuleKind::content && k <= block; ++k)
+      if (rule.keeps(head, block, k)) kept.push_back(k);
+    kept.resize(static_cast<std::size_t>(room), kNoBlock);
+    std::ranges::copy(kept, args.kept.data<std::int32_t>() + at);
+    if (!args.kept_scores.defined()) return;
+    const float* const scores = of(args.scores, document.kept + block);
+    for (std::int64_t n = 0; n < room; ++n) {
+      const std::int32_t k = kept[static_cast<std::size_t>(n)];
+      args.kept_scores.data<float>()[at + n] = k == kNoBlock ? 0 : scores[k];
+    }
   }
 };
 
@@ -114,7 +122,7 @@ void run_select(const BlockSelect& a, const ExecContext& ctx) {
   for (const SelectedRows& d : a.documents)
     for (std::int32_t i = d.begin; i < d.end; ++i) tasks.push_back({&d, i, i});
   share_out(std::move(tasks), ctx.stream.pool(), [&](const Task& t, int) {
-    for (std::int32_t head = 0; head < a.bits.dim(1); ++head) Row{a, *t.document, t.block, head}.run();
+    for (std::int32_t head = 0; head < a.kept.dim(1); ++head) Row{a, *t.document, t.block, head}.run();
   });
 }
 

@@ -39,8 +39,10 @@ __global__ void __launch_bounds__(kBlock) count_pairs(const __grid_constant__ Do
   const std::int64_t rows = min((i + 1) * size, p.q_end) - first, before = start - p.k_first;
   long long seen = 0;  // kept keys before the block, summed over heads
   for (int head = 0; head < selected.heads; ++head)
-    for (int j = lane; j < i; j += kWarp)
-      if (selected.keeps(p.block_row + i, head, j)) seen += (j + 1) * size - max(j * size, p.k_first);
+    for (int n = lane, end = selected.first_from(p.block_row + i, head, i); n < end; n += kWarp) {
+      const auto j = static_cast<int>(selected.row(p.block_row + i, head)[n]);
+      seen += (j + 1) * size - max(j * size, p.k_first);
+    }
   seen = warp_sum(seen);
   if (lane) return;
   const std::int64_t causal = rows * (first - start) + rows * (rows + 1) / 2, heads = selected.heads;

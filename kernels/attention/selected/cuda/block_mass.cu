@@ -20,10 +20,10 @@ struct MassParams {
   float* mass;
   SelectedBlocks selected;
   std::int64_t tokens;
-  int dim, group, block, blocks;  // group: query heads per KV head; blocks: columns of the mass
-  float factor;                   // attention scale * log2(e)
-  bool adds;                      // true if the mass is accumulated instead of overwritten
-  bool whole_queries;             // true if all queries of a block are in the call
+  int dim, group, block;  // group: query heads per KV head
+  float factor;           // attention scale * log2(e)
+  bool adds;              // true if the mass is accumulated instead of overwritten
+  bool whole_queries;     // true if all queries of a block are in the call
 };
 
 // Return the first block that has queries of a document, and the number of such blocks.
@@ -54,28 +54,24 @@ struct Owned {
   __device__ Range keys(int from) const { return Range{piece.k_first, piece.k_end}.from(from); }
 };
 
-// Tiles of columns in [begin, end) that a row of a selection keeps, ascending.
+// Tiles of columns that a row of a selection keeps, ascending: each kept block has `per_block` of them.
 struct KeptTiles {
-  const std::uint32_t* bits;
-  int per_block, begin, end;
+  const std::uint32_t* kept;
+  int per_block, begin, end;  // tiles [begin, end) have keys of the call, up to the last query
 
-  __device__ int first() const { return from(begin); }
-  // Returns the first kept tile from `tile` on; `end` if there is none.
-  __device__ int from(int tile) const {
-    while (tile < end) {
-      const int block = tile / per_block;
-      const std::uint32_t ahead = bits[block / 32] >> (block % 32);
-      if (ahead & 1u) return tile;
-      tile = (ahead ? block + __ffs(static_cast<int>(ahead)) - 1 : (block / 32 + 1) * 32) * per_block;
-    }
-    return end;
+  __device__ int key(int tile) const {
+    return (static_cast<int>(kept[tile / per_block]) * per_block + tile % per_block) * kColumns;
   }
 };
 
 template <class T>
 __device__ KeptTiles tiles_of(const Owned& at, const MassParams<T>& p) {
-  return {p.selected.row(at.row(), at.kv_head), p.block / kColumns, at.piece.k_first / kColumns,
-          (min(at.end, at.piece.k_end) + kColumns - 1) / kColumns};
+  const SelectedBlocks& s = p.selected;
+  const auto from = [&](int block) { return s.first_from(at.row(), at.kv_head, block); };
+  const int per_block = p.block / kColumns, last = min(at.end, at.piece.k_end) - 1, block = last / p.block;
+  // The tiles of the last key's block end with that key, if the row keeps this block.
+  const int end = min(from(block + 1) * per_block, from(block) * per_block + last / kColumns + 1 - block * per_block);
+  return {s.row(at.row(), at.kv_head), per_block, from(at.piece.k_first / p.block) * per_block, end};
 }
 
 // Returns the log-sum-exp in base 2; inf, so that P = 0, for rows that are out of range or see nothing.
@@ -88,9 +84,9 @@ __device__ float shift_of(const MassParams<T>& p, const Owned& at, int head, int
 
 template <class T>
 __device__ float* start_row(const MassParams<T>& p, const Owned& at) {
-  float* const mass = p.mass + (std::int64_t{at.row()} * gridDim.y + at.kv_head) * p.blocks;
-  for (int j = static_cast<int>(threadIdx.x); !p.adds && j < p.blocks; j += static_cast<int>(blockDim.x))
-    mass[j] = 0.0f;
+  float* const mass = p.mass + p.selected.offset(at.row(), at.kv_head);
+  for (int n = static_cast<int>(threadIdx.x); !p.adds && n < p.selected.room; n += static_cast<int>(blockDim.x))
+    mass[n] = 0.0f;
   __syncthreads();
   return mass;
 }
@@ -149,13 +145,13 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   const Owned at(documents, p);
   float* const mass = start_row(p, at);
   const KeptTiles tiles = tiles_of(at, p);
-  if (tiles.first() >= tiles.end) return;  // these keys have no kept block
+  if (tiles.begin >= tiles.end) return;  // these keys have no kept block
   const float share = 1.0f / static_cast<float>(at.rows * p.group);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, start = at.own * p.block;
   const int in_block = static_cast<int>(threadIdx.x) / kWarp * 16 * kTiles;  // first row of this warp
   unsigned char *const memory = reinterpret_cast<unsigned char*>(shared), *const stages = memory + Shape::kQueries;
   const auto load_keys = [&](int turn, int tile) {
-    const int key = tile * kColumns;
+    const int key = tiles.key(tile);
     load_tile<kDim, kColumns, Shape::kThreads>(stages + turn * Shape::kStage, p.k.at(at.key(key), at.kv_head), p.k.row,
                                                at.keys(key), p.dim);
     cp_async_commit();
@@ -163,28 +159,26 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   for (int head = at.kv_head * p.group; head < (at.kv_head + 1) * p.group; ++head) {
     load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(at.query(start), head), p.q.row, at.queries(start),
                                                    p.dim);
-    int tile = tiles.first(), before = -1, turn = 0;
-    load_keys(turn, tile);
+    int turn = 0;
+    load_keys(turn, tiles.begin);
     float shift[kTiles][2];
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i)
       shift[i / 2][i % 2] = shift_of(p, at, head, start + in_block + i / 2 * 16 + i % 2 * 8 + lane / 4);
-    for (; tile < tiles.end; turn ^= 1) {
-      const int next = tiles.from(tile + 1);
+    for (int tile = tiles.begin; tile < tiles.end; ++tile, turn ^= 1) {
       cp_async_wait<0>();
       // The tile has arrived, the other stage has been read, and the sums of the previous tile are written.
       __syncthreads();
-      if (before >= 0) tile_sums.add_to(mass[before / tiles.per_block], turn ^ 1, share);
-      if (next < tiles.end) load_keys(turn ^ 1, next);
+      if (tile > tiles.begin) tile_sums.add_to(mass[(tile - 1) / tiles.per_block], turn ^ 1, share);
+      if (tile + 1 < tiles.end) load_keys(turn ^ 1, tile + 1);
       float s[kTiles][kColumns / 8][4];
       clear(s);
       gemm_nt<kDim>(s, shared_address(memory) + in_block * kPitch<kDim> + rows_first<kDim>(lane),
                     shared_address(stages) + turn * Shape::kStage + columns_first<kDim>(lane));
-      tile_sums.put(turn, weights(s, shift, p.factor, start + in_block, tile * kColumns, at.piece.k_first));
-      before = tile, tile = next;
+      tile_sums.put(turn, weights(s, shift, p.factor, start + in_block, tiles.key(tile), at.piece.k_first));
     }
     __syncthreads();  // the sums are written, and the queries have been read
-    tile_sums.add_to(mass[before / tiles.per_block], turn ^ 1, share);
+    tile_sums.add_to(mass[(tiles.end - 1) / tiles.per_block], turn ^ 1, share);
     __syncthreads();
   }
 }
@@ -208,8 +202,8 @@ __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant_
     for (int start = at.own * p.block; start < at.end; start += kMassRows) {
       __syncthreads();  // the previous queries have been read
       load_rows<kMassRows>(queries, p.q.at(at.query(start), head), p.q.row, at.queries(start), p.dim);
-      for (int tile = tiles.first(); tile < tiles.end; tile = tiles.from(tile + 1)) {
-        const int key = tile * kColumns;
+      for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+        const int key = tiles.key(tile);
         __syncthreads();  // the previous keys and sums have been read
         load_rows<kMassRows>(keys, p.k.at(at.key(key), at.kv_head), p.k.row, at.keys(key), p.dim);
         __syncthreads();
@@ -250,7 +244,6 @@ void launch_mass(const BlockMass& a, void (*kernel)(Documents<SegmentPair>, Mass
                         static_cast<int>(a.q.dim(2)),
                         static_cast<int>(a.q.dim(1) / kv_heads),
                         block,
-                        static_cast<int>(a.mass.dim(2)),
                         a.scale * kLog2E,
                         a.of_parts(),
                         a.parts_of_keys};

@@ -94,8 +94,9 @@ struct Content {
 };
 struct Selecting {
   const float *queries, *keys, *scores;  // queries, keys: block means; scores: precomputed scores, or null
-  std::uint32_t* bits;
-  int heads, dim, words, columns;  // columns: columns of precomputed scores
+  std::int32_t* kept;
+  float* kept_scores;             // may be null
+  int heads, dim, room, columns;  // room: entries per list of kept blocks; columns: columns of precomputed scores
   float scale;
   int most = 1;                   // maximum candidates per row
   int first_head = 0, count = 0;  // heads of this launch
@@ -210,6 +211,31 @@ __device__ Taken reaching(float mass, const Taken& most, const Weights& w) {
   return {least, least > most.score ? needed : min(needed, most.count)};
 }
 
+// The list of kept blocks of one row and head, which a warp writes.
+struct KeptList {
+  std::int32_t* blocks;
+  float* kept_scores;   // may be null
+  const float* scores;  // scores of this row by block; used with kept_scores
+  int room, count = 0;
+
+  // Appends the blocks j of those lanes that keep theirs. The lanes' blocks ascend.
+  __device__ void append(bool keeps, int j, int lane) {
+    const unsigned kept = __ballot_sync(~0u, keeps);
+    const int at = count + __popc(kept & ((1u << lane) - 1));
+    if (keeps && at < room) {
+      blocks[at] = j;
+      if (kept_scores) kept_scores[at] = scores[j];
+    }
+    count += __popc(kept);
+  }
+  __device__ void fill_up(int lane) const {
+    for (int at = count + lane; at < room; at += kWarp) {
+      blocks[at] = kNoBlock;
+      if (kept_scores) kept_scores[at] = 0.0f;
+    }
+  }
+};
+
 // Selects by content: one warp per block of queries and head. The scores of its candidates, blocks [first, end), are in
 // shared memory. The warps of a thread block have neighbouring rows of one head, so that they read the same keys at the
 // same time. The last rows come first, because they have the most candidates.
@@ -231,10 +257,9 @@ __global__ void __launch_bounds__(kBlock)
   const int first = rule.first, end = own - rule.local + 1, count = max(0, end - first);
   const auto mean = [&](const float* of, int block) { return of + (std::int64_t{block} * p.heads + head) * p.dim; };
   std::uint32_t* const scores = all_scores + std::int64_t{warp} * p.most;
-  if (p.scores) {
-    const float* const row = p.scores + ((std::int64_t{document.bits} + own) * p.heads + head) * p.columns;
-    for (int j = lane; j < count; j += kWarp) scores[j] = ordered(row[first + j]);
-  }
+  const std::int64_t list = (std::int64_t{document.kept} + own) * p.heads + head;
+  const float* const given = p.scores + list * p.columns;
+  for (int j = lane; p.scores && j < count; j += kWarp) scores[j] = ordered(given[first + j]);
   for (int j = 0; !p.scores && j < count; j += kWarp) {
     const float score = score_of<n>(mean(p.queries, document.queries + own - 1),
                                     mean(p.keys, document.keys + first + j), p.heads * p.dim, count - j, p.dim, lane);
@@ -244,34 +269,36 @@ __global__ void __launch_bounds__(kBlock)
   const int room = rule.keep - min(own + 1, min(first, own + 1) + min(rule.local, own + 1));
   Taken taken = best(room, scores, count, lane);
   if (rule.mass < 1) taken = reaching(rule.mass, taken, Weights(scores, count, p.scale, lane));
-  std::uint32_t* const bits = p.bits + ((std::int64_t{document.bits} + own) * p.heads + head) * p.words;
+  KeptList kept{p.kept + list * p.room, p.kept_scores ? p.kept_scores + list * p.room : nullptr, given, p.room};
   int equal = 0;  // scores equal to taken.score so far
-  for (int word = 0; word < p.words; ++word) {
-    const int j = word * kWarp + lane;
+  for (int base = 0; base <= own; base += kWarp) {
+    const int j = base + lane;
     const bool always = j <= own && (j < first || own - j < rule.local);
     const std::uint32_t score = j >= first && j < end ? scores[j - first] : 0;
     const unsigned equal_ones = __ballot_sync(~0u, score == taken.score);
     const bool takes = score == taken.score && equal + __popc(equal_ones & ((1u << lane) - 1)) < taken.count;
-    const unsigned kept = __ballot_sync(~0u, always || score > taken.score || takes);
-    if (lane == 0) bits[word] = kept;
+    kept.append(always || score > taken.score || takes, j, lane);
     equal += __popc(equal_ones);
   }
+  kept.fill_up(lane);
 }
 
 // Selects for one head with a rule other than content: one warp per block of queries.
 __global__ void __launch_bounds__(kBlock)
-    select_by_rule(const __grid_constant__ Documents<SelectedRows> documents, BlockRule rule, int head, int heads,
-                   int words, std::uint32_t* all_bits) {
+    select_by_rule(const __grid_constant__ Documents<SelectedRows> documents, const __grid_constant__ Selecting p,
+                   BlockRule rule, int head) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= documents.before[documents.count]) return;
   const int d = documents.find(row), own = documents.rows[d].begin + row - documents.before[d];
-  std::uint32_t* const bits = all_bits + ((std::int64_t{documents.rows[d].bits} + own) * heads + head) * words;
-  for (int word = 0; word < words; ++word) {
-    const int j = word * kWarp + lane;
-    const unsigned kept = __ballot_sync(~0u, j <= own && rule.keeps(head, own, j));
-    if (lane == 0) bits[word] = kept;
+  const std::int64_t list = (std::int64_t{documents.rows[d].kept} + own) * p.heads + head;
+  KeptList kept{p.kept + list * p.room, p.kept_scores ? p.kept_scores + list * p.room : nullptr,
+                p.scores + list * p.columns, p.room};
+  for (int base = 0; base <= own; base += kWarp) {
+    const int j = base + lane;
+    kept.append(j <= own && rule.keeps(head, own, j), j, lane);
   }
+  kept.fill_up(lane);
 }
 
 // Sets the rules of `p.count` heads from p.first_head on. Returns true if any of them selects by content.
@@ -312,10 +339,11 @@ void run_select(const BlockSelect& a, const ExecContext& ctx) {
   Selecting p{.queries = device_data<float>(a.queries),
               .keys = device_data<float>(a.keys),
               .scores = device_data<float>(a.scores),
-              .bits = reinterpret_cast<std::uint32_t*>(a.bits.raw()),
-              .heads = static_cast<int>(a.bits.dim(1)),
+              .kept = device_data<std::int32_t>(a.kept),
+              .kept_scores = device_data<float>(a.kept_scores),
+              .heads = static_cast<int>(a.kept.dim(1)),
               .dim = a.keys.defined() ? static_cast<int>(a.keys.dim(2)) : 0,
-              .words = static_cast<int>(a.bits.dim(2)),
+              .room = static_cast<int>(a.kept.dim(2)),
               .columns = a.scores.defined() ? static_cast<int>(a.scores.dim(2)) : 0,
               .scale = a.scale,
               .most = 1};
@@ -334,8 +362,7 @@ void run_select(const BlockSelect& a, const ExecContext& ctx) {
             fail(
                 "attention: on GPUs, heads with pattern: content or learned cannot be combined with heads of pattern: "
                 "file in one layer. Put them into different layers (model.attention_layers)");
-          launch(ctx, {grid_of(divide_up(some.before[some.count], kWarps))}, select_by_rule, some, rule, head, p.heads,
-                 p.words, p.bits);
+          launch(ctx, {grid_of(divide_up(some.before[some.count], kWarps))}, select_by_rule, some, p, rule, head);
         }
       });
 }

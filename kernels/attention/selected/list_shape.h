@@ -1,0 +1,77 @@
+#pragma once
+// Sizes of the block lists that GPUs make of a selection. The host knows all of them before the device has counted
+// anything, so memory can be planned on any machine.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention/blocks.h"
+#include "kernels/attention/head_segment.h"
+
+namespace ring::cuda {
+
+// A thread block's share of one tile of the owner (rows from 128 tile on): entries [begin, end), ascending.
+struct ListItem {
+  std::int32_t kv_head, tile;
+  std::int32_t begin, end;
+  std::int32_t part;       // slot for the partial sums of this share; -1 if the list is not split
+  std::int32_t piece = 0;  // index of the segment pair, if each segment pair has its own lists
+};
+// A list that was split: its parts, in the order of their entries, use the slots from first_slot on.
+struct SplitList {
+  std::int32_t kv_head, tile;
+  std::int32_t first_slot, parts;  // parts is 0 if the entry is unused
+  std::int32_t piece = 0;          // index of the segment pair, as in ListItem
+};
+
+// Tiles of 128 positions in which a segment pair has rows of this side.
+struct TileRange {
+  std::int32_t first, end;
+  RING_HOST_DEVICE std::int32_t count() const { return end - first; }
+};
+RING_HOST_DEVICE inline TileRange list_tiles(const SegmentPair& p, Stationary side) {
+  const bool q = side == Stationary::q;
+  return {(q ? p.q_first : p.k_first) / kListRows, ((q ? p.q_end : p.k_end) + kListRows - 1) / kListRows};
+}
+
+// Shape of a selection's lists, which are in step memory. Each segment pair has its own lists: one per tile of the
+// owner and KV head.
+//   - Lists of queries have the same room each: a tile of queries has one or two rows of the selection, and a kept
+//     block has up to two entries.
+//   - Lists of keys are stored one after another. They have as many entries in total as lists of queries may have,
+//     since both list the same pairs of tiles.
+// Items and splits are allocated for the worst case; unused ones have no rows and no parts.
+struct SelectedShape {
+  Stationary owner = Stationary::q;
+  std::int32_t block = kListRows;
+  std::int64_t kv_heads = 1;
+  std::int64_t kept = 1;  // room of the selection: most key blocks that a query block keeps
+  // Sums over segment pairs: their number, tiles of the owner, tiles of queries. Maxima: tiles of queries and of keys.
+  std::int64_t pieces = 0, tiles = 0, query_tiles = 0, max_query_tiles = 0, max_key_tiles = 0;
+
+  void add(const SegmentPair& p) {
+    const std::int64_t queries = list_tiles(p, Stationary::q).count(), keys = list_tiles(p, Stationary::kv).count();
+    ++pieces, tiles += owner == Stationary::q ? queries : keys, query_tiles += queries;
+    max_query_tiles = std::max(max_query_tiles, queries), max_key_tiles = std::max(max_key_tiles, keys);
+  }
+  bool cuts() const { return owner == Stationary::kv; }  // whether long lists are split
+  std::int64_t lists() const { return tiles * kv_heads; }
+  std::int64_t room() const {  // maximum number of entries of a tile of queries
+    return std::max<std::int64_t>(1, 2 * std::min(kept * (kListRows / block), max_key_tiles));
+  }
+  std::int64_t entries() const { return query_tiles * kv_heads * room(); }
+  std::int64_t items() const { return cuts() ? lists() + lists() / 2 : lists(); }
+  std::int64_t split_lists() const { return cuts() ? lists() / 2 : 0; }
+  // Lists of keys are filled in parallel by chunks of the queries' tiles. Each chunk has a counter per list.
+  std::int64_t chunks() const { return std::clamp<std::int64_t>(max_query_tiles / kChunkTiles, 1, kMaxChunks); }
+  std::int64_t counters() const { return cuts() ? lists() * chunks() : 0; }
+  std::int64_t bytes() const {
+    return (entries() + counters()) * std::int64_t{sizeof(std::int32_t)} + items() * std::int64_t{sizeof(ListItem)} +
+           split_lists() * std::int64_t{sizeof(SplitList)};
+  }
+
+ private:
+  static constexpr std::int64_t kChunkTiles = 8, kMaxChunks = 16;
+};
+
+}  // namespace ring::cuda
