@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention/blocks.h"
-#include "kernels/attention/selected/list_shape.h"
+#include "kernels/attention/list_shape.h"
 
 namespace ring {
 namespace {

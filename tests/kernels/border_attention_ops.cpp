@@ -149,17 +149,26 @@ void index_scores(BorderOperands& o, DType t) {
              score_row = static_cast<std::int32_t>(o.shifted(first_scores));
   o.run(index_scores_kernel, {projected, scores, shape, {{row, row, score_row, 0, kBlocks}}});
 }
-void index_scores_backward(BorderOperands& o, DType t) {
+// Two cases, because the memory holds two tensors that pass the border.
+void index_scores_backward_by_tokens(BorderOperands& o, DType t) {
   const IndexShape shape{.heads = 4, .dim = 128, .kv_heads = 1, .first_head = 0, .count = 1};
-  const std::int64_t first = kBorder / shape.width() + 1, first_scores = kBorder / kColumns;
+  const std::int64_t first = kBorder / shape.width() + 1;
   const Tensor projected = o.last_rows("projected", first, {kBlocks, shape.width()}, t);
-  const Tensor dscores = o.last_rows("dscores", first_scores, {kBlocks, 1, kColumns}, DType::f32);
-  const Tensor kept = o.last_rows("kept", first_scores, {kBlocks, 1, kColumns}, DType::i32, Fill::zeros);
+  const Tensor dscores = o.whole("dscores", {kBlocks, 1, kBlocks});
+  const Tensor kept = o.whole("kept", {kBlocks, 1, kBlocks}, DType::i32, Fill::zeros);
   const Tensor dprojected = o.last_rows("dprojected", first, {kBlocks, shape.width()}, t);
-  const auto row = static_cast<std::int32_t>(o.shifted(first)),
-             score_row = static_cast<std::int32_t>(o.shifted(first_scores));
-  o.run(index_scores_backward_kernel,
-        {projected, kept, dscores, dprojected, shape, {{row, row, score_row, 0, kBlocks}}});
+  const auto row = static_cast<std::int32_t>(o.shifted(first));
+  o.run(index_scores_backward_kernel, {projected, kept, dscores, dprojected, shape, {{row, row, 0, 0, kBlocks}}});
+}
+void index_scores_backward_by_scores(BorderOperands& o, DType t) {
+  const IndexShape shape{.heads = 4, .dim = 128, .kv_heads = 1, .first_head = 0, .count = 1};
+  const std::int64_t first = kBorder / kColumns;
+  const Tensor projected = o.whole("projected", {kBlocks, shape.width()}, t);
+  const Tensor dscores = o.last_rows("dscores", first, {kBlocks, 1, kColumns}, DType::f32);
+  const Tensor kept = o.last_rows("kept", first, {kBlocks, 1, kColumns}, DType::i32, Fill::zeros);
+  const Tensor dprojected = o.whole("dprojected", {kBlocks, shape.width()}, t);
+  const auto row = static_cast<std::int32_t>(o.shifted(first));
+  o.run(index_scores_backward_kernel, {projected, kept, dscores, dprojected, shape, {{0, 0, row, 0, kBlocks}}});
 }
 void index_distances_backward(BorderOperands& o, DType t) {
   const IndexShape shape{.heads = 4, .dim = 32, .kv_heads = 1, .first_head = 0, .count = 1, .distances = 4};
@@ -291,7 +300,8 @@ std::vector<BorderOp> ops() {
           {"selected_pairs", "", selected_pairs},
           {"block_mass", "", block_mass},
           {"index_scores", "", index_scores},
-          {"index_scores_backward", "", index_scores_backward},
+          {"index_scores_backward", "", index_scores_backward_by_tokens},
+          {"index_scores_backward", "scores", index_scores_backward_by_scores},
           {"index_distances_backward", "", index_distances_backward},
           {"index_loss", "", index_loss},
           {"pool_gate", "", pool_gate},

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "kernels/attention/selected/list_shape.h"
+#include "kernels/attention/list_shape.h"
 #include "kernels/attention/selection.h"
 #include "kernels/kernel.h"
 

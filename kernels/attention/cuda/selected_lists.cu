@@ -1,4 +1,4 @@
-// Builds the lists of a selection, separate ones for each segment pair. Their sizes (selected/list_shape.h) follow from
+// Builds the lists of a selection, separate ones for each segment pair. Their sizes (attention/list_shape.h) follow from
 // the room of the selection's rows, so the host knows them before the device has counted anything: nothing waits, and
 // the step can be captured. The work is proportional to the number of kept blocks.
 #include "kernels/attention/cuda/list_cuts.cuh"

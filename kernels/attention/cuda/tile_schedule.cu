@@ -165,23 +165,10 @@ void take_lists(SchedulePlan& plan, std::int64_t times) {
   plan.blocks = checked(times * work.listed * work.group * work.halves);
 }
 
-}  // namespace
-
-Output output_of(const Tensor& t, const Tensor& carry) {
-  Output o{};
-  if (t.dtype() == DType::f32)
-    o.whole = heads_of<float>(t);
-  else
-    o.half = heads_of<__nv_bfloat16>(t);
-  o.carry = heads_of<const float>(carry);
-  return o;
-}
-
-SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& queries,
-                           const std::vector<Span>& keys, const BlockSelection& selection, Stationary owner,
-                           std::int64_t heads, std::int64_t kv_heads, int rows, std::int64_t stream_bytes,
-                           const ExecContext& ctx, BlockOrder order) {
-  const std::int64_t group_columns = kSectionBytes / stream_bytes;
+// Identifies a plan: everything that the work items depend on.
+Key schedule_key(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& queries,
+                 const std::vector<Span>& keys, const BlockSelection& selection, Stationary owner, int rows,
+                 std::int64_t group_columns, BlockOrder order) {
   Key key = {pass.segment,
              pass.rate,
              pass.finer,
@@ -203,6 +190,27 @@ SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const
   else
     add_key(key, keys);
   key.insert(key.end(), selection.rows.begin(), selection.rows.end());
+  return key;
+}
+
+}  // namespace
+
+Output output_of(const Tensor& t, const Tensor& carry) {
+  Output o{};
+  if (t.dtype() == DType::f32)
+    o.whole = heads_of<float>(t);
+  else
+    o.half = heads_of<__nv_bfloat16>(t);
+  o.carry = heads_of<const float>(carry);
+  return o;
+}
+
+SchedulePlan plan_schedule(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& queries,
+                           const std::vector<Span>& keys, const BlockSelection& selection, Stationary owner,
+                           std::int64_t heads, std::int64_t kv_heads, int rows, std::int64_t stream_bytes,
+                           const ExecContext& ctx, BlockOrder order) {
+  const std::int64_t group_columns = kSectionBytes / stream_bytes;
+  const Key key = schedule_key(pass, pattern, queries, keys, selection, owner, rows, group_columns, order);
   const std::shared_ptr<const Plan> plan =
       ctx.stream.impl().resource<SchedulePlans>().find(key, ctx, [&](Tensor memory) {
         Plan made;
