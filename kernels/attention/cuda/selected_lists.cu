@@ -1,6 +1,6 @@
-// Builds the lists of a selection, separate ones for each segment pair. Their sizes (list_shape.h) follow from the room
-// of the selection's rows, so the host knows them before the device has counted anything: nothing waits, and the step can
-// be captured. The work is proportional to the number of kept blocks.
+// Builds the lists of a selection, separate ones for each segment pair. Their sizes (list_shape.h) follow from the
+// room of the selection's rows, so the host knows them before the device has counted anything: nothing waits, and the
+// step can be captured. The work is proportional to the number of kept blocks.
 #include "kernels/attention/cuda/list_cuts.cuh"
 #include "kernels/attention/cuda/list_walk.cuh"
 #include "kernels/attention/cuda/lists.h"
