@@ -247,9 +247,6 @@ void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) 
   if (measures_importance(m) || has_pools(m))
     fail(setting, " supports neither model.attention.rules with pattern: importance, which measures attention over ",
          "whole sequences, nor model.attention.pools. Set train.sequence_chunk: 0, or use another pattern");
-  if (p.cp > 1 && selects(m))
-    fail(setting, " supports the patterns content and learned in a single process of cp, but parallel.cp is ", p.cp,
-         ". Set train.sequence_chunk: 0 or parallel.cp: 1");
   if (p.cp > 1) share_chunks(p, m, setting);
   constexpr std::int64_t kMaxChunks = 4096;
   std::vector<Pattern> patterns = patterns_of(m);

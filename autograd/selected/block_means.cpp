@@ -85,15 +85,23 @@ void add_part(const Tensor& x, const Tensor& means, const std::vector<Piece>& pi
 }
 
 // Computes this rank's contribution to the means. x [N,H,D], means [blocks,Hk,D] of zeros.
-void add_parts(const Tensor& x, const Tensor& means, const ContextShards& shards, const Pattern& pattern,
+void add_parts(const Tensor& x, const Tensor& means, const std::vector<Piece>& own, std::int32_t block,
                const ExecContext& ctx) {
-  const std::int32_t block = pattern.blocks->block();
   bool first = true;
-  for (const std::vector<Piece>& pieces : split_into_disjoint(pieces_of(shards, pattern), block)) {
+  for (const std::vector<Piece>& pieces : split_into_disjoint(own, block)) {
     const Tensor part = std::exchange(first, false) ? means : ctx.zeros(means.shape());
     add_part(x, part, pieces, block, ctx);
     if (part.raw() != means.raw()) axpby_kernel({.x = part, .y = means, .out = means, .beta = 1}, ctx);
   }
+}
+
+// Returns how ranks that share a chunk divide it, with rows counted in the micro-batch instead of in the chunk.
+ContextShards in_whole_sequence(const ContextShards& shards) {
+  ContextShards whole{shards.rank, shards.chunks->documents, shards.rows_by_rank};
+  const std::int32_t begin = shards.chunks->rows_by_rank[static_cast<std::size_t>(shards.chunks->rank)].front().global;
+  for (std::vector<LocalRows>& of_rank : whole.rows_by_rank)
+    for (LocalRows& h : of_rank) h.global += begin;
+  return whole;
 }
 
 }  // namespace
@@ -129,7 +137,7 @@ std::vector<Tensor> block_means(const std::vector<Tensor>& x, std::int64_t kv_he
   std::vector<Tensor> means;
   for (std::int64_t i = 0; i < std::ssize(x); ++i) {
     means.push_back(all.narrow(0, i, 1).view({blocks, kv_heads, dim}));
-    add_parts(x[static_cast<std::size_t>(i)], means.back(), shards, pattern, ctx);
+    add_parts(x[static_cast<std::size_t>(i)], means.back(), pieces_of(shards, pattern), pattern.blocks->block(), ctx);
   }
   exchange.sum(all, ctx);
   return means;
@@ -164,9 +172,17 @@ void chunk_means(const Tensor& x, const Tensor& means, std::int32_t first_row, c
 }
 
 Tensor chunk_means(const Tensor& x, const ChunkBlocks& chunk, const ContextShards& shards, const Pattern& pattern,
-                   const ExecContext& ctx) {
-  const Tensor means = ctx.empty({chunk.count(), x.dim(1)});
-  chunk_means(as_heads(x), as_heads(means), chunk.first, shards, pattern, ctx);
+                   ContextExchange& exchange, const ExecContext& ctx) {
+  if (!shards.chunks) {
+    const Tensor means = ctx.empty({chunk.count(), x.dim(1)});
+    chunk_means(as_heads(x), as_heads(means), chunk.first, shards, pattern, ctx);
+    return means;
+  }
+  const Tensor means = ctx.zeros({chunk.count(), x.dim(1)});
+  std::vector<Piece> pieces = pieces_of(in_whole_sequence(shards), pattern);
+  for (Piece& p : pieces) p.rows.out -= chunk.first;
+  add_parts(as_heads(x), as_heads(means), pieces, pattern.blocks->block(), ctx);
+  exchange.sum(means, ctx);
   return means;
 }
 

@@ -31,8 +31,10 @@ ChunkBlocks chunk_blocks(const ContextShards&, const Pattern&);
 // The mean of block b, counted over all documents, becomes row b - first_row.
 void chunk_means(const Tensor& x, const Tensor& means, std::int32_t first_row, const ContextShards&, const Pattern&,
                  const ExecContext&);
-// Same for x [N,C], with a row for each block of the chunk: returns f32 [blocks,C].
-Tensor chunk_means(const Tensor& x, const ChunkBlocks&, const ContextShards&, const Pattern&, const ExecContext&);
+// Same for x [N,C], with a row for each block of the chunk: returns f32 [blocks,C]. If ranks share the chunk
+// (ContextShards::chunks), x has this rank's rows, and all ranks get the means of the whole chunk. Collective.
+Tensor chunk_means(const Tensor& x, const ChunkBlocks&, const ContextShards&, const Pattern&, ContextExchange&,
+                   const ExecContext&);
 
 // Returns the blocks of each document that this rank has rows of, with their rows in means and selections. No block
 // occurs twice.

@@ -26,7 +26,7 @@ Tensor for_run(const Shape& shape, DType type, const ExecContext& ctx) { return 
 
 }  // namespace
 
-void ChunkMeans::select(Attention& a, const ContextShards& shards, const ExecContext& ctx) {
+void ChunkMeans::select(Attention& a, const SelectionPart& all, const ContextShards& shards, const ExecContext& ctx) {
   if (!a.pattern.selects() || a.selection.kept.defined()) return;
   const ChunkBlocks chunk = chunk_blocks(shards, a.pattern);
   const std::int64_t heads = a.k.dim(1), dim = a.k.dim(2), before = shards.rank - 1;
@@ -46,7 +46,7 @@ void ChunkMeans::select(Attention& a, const ContextShards& shards, const ExecCon
     d.queries -= chunk.first - 1, d.kept -= chunk.first;
     blocks = std::max(blocks, d.end);
   }
-  const std::int64_t room = max_kept_blocks(*a.pattern.blocks, heads, blocks);
+  const std::int64_t room = max_kept_blocks(*all.pattern.blocks, all.heads.count, blocks);
   a.selection.kept = ctx.empty({chunk.count(), heads, room}, DType::i32);
   block_select_kernel({.queries = queries,
                        .keys = keys_,

@@ -16,8 +16,9 @@ class ChunkMeans {
  public:
   void clear() { *this = {}; }
   // If the call's pattern selects and the call has no selection, sets one, with a row for each block of the chunk.
-  // Stores the chunk's block means for later chunks. Requires that earlier chunks have called it.
-  void select(Attention&, const ContextShards&, const ExecContext&);
+  // Stores the chunk's block means for later chunks. Requires that earlier chunks have called it. all: the part of the
+  // selection that this process makes; the call has some of its heads. Their lists have room for all of them.
+  void select(Attention&, const SelectionPart& all, const ContextShards&, const ExecContext&);
 
  private:
   // keys_: f32 [blocks,Hk,D]. last_queries_: f32 [chunks,Hk,D], the means of the queries in each chunk's last block,

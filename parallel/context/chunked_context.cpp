@@ -6,6 +6,7 @@
 #include "parallel/context/accumulators.h"
 #include "parallel/context/chunk_selection.h"
 #include "parallel/context/head_exchange.h"
+#include "parallel/context/heads.h"
 #include "parallel/context/rows.h"
 
 namespace ring {
@@ -40,11 +41,12 @@ class ChunkedContext::Heads {
     return pattern_;
   }
 
-  // Returns the selection, as ContextExchange::forward() does.
-  BlockSelection forward(Attention args, const ContextShards& chunks, const AttentionWatch& watch,
-                         const ExecContext& ctx) {
+  // Returns the selection, as ContextExchange::forward() does, for these heads. all: the part of the selection that
+  // this process makes.
+  BlockSelection forward(Attention args, const SelectionPart& all, const ContextShards& chunks,
+                         const AttentionWatch& watch, const ExecContext& ctx) {
     const int chunk = chunks.rank;
-    means_.select(args, chunks, ctx);
+    means_.select(args, all, chunks, ctx);
     const Plans& plans = all_.plans(args.pattern, args.k.dim(1), args.dropout.rate > 0);
     if (plans.split) {
       args.carry = no_result(args, ctx);
@@ -59,7 +61,7 @@ class ChunkedContext::Heads {
       accumulator.accumulate(plan.earlier[i].need.calls, keys.k, keys.v);
     }
     accumulator.accumulate(plan.own, args.k, args.v);
-    if (watch) show(args, plan, parts, watch, ctx);
+    if (watch) show(args, counted_from(all.heads, heads_), plan, parts, watch, ctx);
     for (std::size_t m = 0; m < plan.messages.size() && all_.keep_ != Keep::nothing; ++m)
       store_.put(key_of(chunk, m), pack(plan.messages[m], args.k, args.v, args.k.dtype(), ctx));
     return args.selection;
@@ -128,8 +130,8 @@ class ChunkedContext::Heads {
     return keys;
   }
 
-  // Calls the watch with the finished call and the keys of one chunk at a time.
-  void show(const Attention& args, const ChunkPlan& plan, const std::vector<ChunkStore::Parts>& parts,
+  // Calls the watch with the finished call and the keys of one chunk at a time. heads: as in AttentionWatch.
+  void show(const Attention& args, KvHeads heads, const ChunkPlan& plan, const std::vector<ChunkStore::Parts>& parts,
             const AttentionWatch& watch, const ExecContext& ctx) {
     const auto show_calls = [&](const std::vector<AttentionCall>& calls, const Tensor& keys) {
       PooledAttention watched{args, {}};
@@ -137,7 +139,7 @@ class ChunkedContext::Heads {
       a.k = keys, a.v = a.out = a.carry = {};
       for (const AttentionCall& call : calls) {
         a.queries = call.queries, a.keys = call.keys, a.selection.rows = call.block_rows;
-        watch(watched, {0, keys.dim(1)});
+        watch(watched, heads);
       }
     };
     for (std::size_t i = 0; i < plan.earlier.size(); ++i)
@@ -180,16 +182,18 @@ class ChunkedContext::Layer final : public ContextExchange {
     const Attention& a = call.pairs;
     check_call(a.pattern, watch);
     const ContextShards& chunks = *chunks_of(shards);
-    if (!all_.ranks_) return heads({0, a.k.dim(1)}).forward(a, chunks, watch, ctx);
-    if (a.pattern.selects()) fail_without_rows("attention that selects blocks, with parallel.cp,");
+    const SelectionPart part = all_.selection_part(shards, a.pattern, a.k.dim(1));
+    if (!all_.ranks_) return heads(part.heads).forward(a, part, chunks, watch, ctx);
+    BlockSelection selection = a.selection;
     const auto compute = [&](KvHeads some, const HeadTensors& in, const HeadTensors& results) {
       Attention args;
-      set_up(args, a, some, in, *shards);
+      set_up(args, a, some, in, *shards, ctx);
       args.out = results.by_row[0], args.lse = results.by_head[0];
-      heads(some).forward(args, chunks, {}, ctx);
+      const BlockSelection made = heads(some).forward(args, part, chunks, watch, ctx);
+      if (!a.selection.kept.defined()) add_heads(selection, part.heads, made, some, ctx);
     };
     exchange_heads({{a.q, a.k, a.v}, {}}, {{a.out}, {a.lse}}, a.k.dim(1), *shards, *all_.ranks_, compute, ctx);
-    return {};
+    return selection;
   }
 
   void backward(const PooledAttentionBackward& call, const std::shared_ptr<const ContextShards>& shards,
@@ -199,7 +203,7 @@ class ChunkedContext::Layer final : public ContextExchange {
     if (!all_.ranks_) return heads({0, a.k.dim(1)}).backward(a, chunks, ctx);
     const auto compute = [&](KvHeads some, const HeadTensors& in, const HeadTensors& results) {
       AttentionBackward args;
-      set_up(args, a, some, in, *shards);
+      set_up(args, a, some, in, *shards, ctx);
       args.out = in.by_row[3], args.dout = in.by_row[4], args.lse = in.by_head[0];
       args.dq = results.by_row[0], args.dk = results.by_row[1], args.dv = results.by_row[2];
       heads(some).backward(args, chunks, ctx);
@@ -229,11 +233,15 @@ class ChunkedContext::Layer final : public ContextExchange {
   Heads& heads(KvHeads some) { return heads_.try_emplace(some.first, all_, layer_, some).first->second; }
 
   // Sets the arguments that the forward and the backward of a group share. The rows of the call begin with the chunk's
-  // first row, not with this rank's, so dropout counts rows from there.
+  // first row, not with this rank's, so dropout counts rows from there. A given selection is for this rank's heads.
   template <class Args>
-  void set_up(Args& args, const Args& all, KvHeads some, const HeadTensors& in, const ContextShards& shards) {
+  void set_up(Args& args, const Args& all, KvHeads some, const HeadTensors& in, const ContextShards& shards,
+              const ExecContext& ctx) {
     set_heads(args, all, some, in);
     args.pattern = heads(some).pattern(all.pattern);
+    if (all.selection.kept.defined())
+      args.selection =
+          of_heads(all.selection, counted_from(all_.ranks_->own_heads(all.k.dim(1)), some), args.pattern, ctx);
     args.dropout.first_row -= shards.rows_by_rank[static_cast<std::size_t>(shards.rank)].front().global;
   }
 
@@ -307,12 +315,16 @@ void ChunkedContext::backward(const PooledAttentionBackward&, const std::shared_
 Tensor ChunkedContext::all_rows(const Tensor&, const ContextShards&, const ExecContext&) {
   fail_without_rows("this model");
 }
-void ChunkedContext::sum(const Tensor&, const ExecContext&) { fail_without_rows("this model"); }
+void ChunkedContext::sum(const Tensor& t, const ExecContext& ctx) {
+  if (!ranks_) fail_without_rows("this model");
+  ranks_->all_reduce(t, ctx);
+}
 
 SelectionPart ChunkedContext::selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
                                              std::int64_t kv_heads) {
   const ContextShards& chunks = *chunks_of(shards);
   SelectionPart part{{0, kv_heads}, pattern, chunks.documents, true};
+  if (ranks_) part.heads = ranks_->own_heads(kv_heads), part.pattern = of_heads(pattern, part.heads);
   if (pattern.blocks) part.chunk = chunk_blocks(chunks, pattern);
   return part;
 }

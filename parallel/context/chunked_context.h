@@ -51,8 +51,8 @@ class ChunkedContext final : public ContextExchange {
   // how ranks share this chunk.
   ContextExchange& of_layer(std::int64_t layer) override;
 
-  // These functions throw Error: only the exchange of a layer computes attention, and the rows of other chunks are not
-  // available.
+  // These functions, except sum() of ranks that share chunks and selection_part(), throw Error: only the exchange of a
+  // layer computes attention, and the rows of other chunks are not available.
   BlockSelection forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
                          const AttentionWatch&) override;
   void backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&,

@@ -44,7 +44,7 @@ Tensor ContextParallel::all_rows(const Tensor& t, const ContextShards& shards, c
   return all;
 }
 
-void ContextParallel::sum(const Tensor& t, const ExecContext& ctx) {
+void ContextTransfers::all_reduce(const Tensor& t, const ExecContext& ctx) {
   bytes_sent_ += 2 * static_cast<std::int64_t>(t.bytes()) * (comm_.size() - 1) / comm_.size();
   comm_.all_reduce(t, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
 }

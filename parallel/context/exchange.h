@@ -38,6 +38,11 @@ class ContextTransfers {
  public:
   explicit ContextTransfers(Communicator& comm) : comm_(comm) {}
   virtual ~ContextTransfers() = default;
+  // Returns the KV heads of this rank, if the ranks divide the heads among them.
+  KvHeads own_heads(std::int64_t kv_heads) const {
+    const std::int64_t count = kv_heads / comm_.size();
+    return {comm_.rank() * count, count};
+  }
   // Returns the bytes that this rank has sent to other ranks since the start.
   virtual std::int64_t bytes_sent() const { return bytes_sent_; }
   // Throws Error if the shards are for a different number of ranks than the group has.
@@ -46,6 +51,8 @@ class ContextTransfers {
   Work exchange(std::vector<Transfer> sends, std::vector<Transfer> receives, const ExecContext&);
   // Gathers `own`, which may be this rank's part of `all`, of all ranks. The stream waits for the result.
   void all_gather(const Tensor& all, const Tensor& own, const ExecContext&);
+  // Replaces t, f32, by its sum over the ranks. The stream waits for the result.
+  void all_reduce(const Tensor& t, const ExecContext&);
   Tensor receive_buffer(const Shape& shape, DType dtype, const ExecContext& ctx) {
     return comm_.receive_buffer(shape, dtype, ctx.stream);
   }
@@ -59,7 +66,7 @@ class ContextParallel : public ContextExchange, public ContextTransfers {
  public:
   virtual std::string_view schedule() const = 0;
   Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
-  void sum(const Tensor& t, const ExecContext&) override;
+  void sum(const Tensor& t, const ExecContext& ctx) override { all_reduce(t, ctx); }
 
  protected:
   using ContextTransfers::ContextTransfers;

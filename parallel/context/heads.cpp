@@ -64,6 +64,15 @@ BlockSelection of_heads(const BlockSelection& all, KvHeads heads, const Pattern&
   return some;
 }
 
+void add_heads(BlockSelection& all, KvHeads own, const BlockSelection& part, KvHeads some, const ExecContext& ctx) {
+  if (some.count == own.count) all = part;
+  if (some.count == own.count || !part.kept.defined()) return;
+  const std::int64_t rows = part.kept.dim(0);
+  if (!all.kept.defined()) all.kept = ctx.zeros({rows, own.count, part.kept.dim(2)}, DType::i32);
+  const KvHeads to = counted_from(own, some);
+  move_rows(all.kept.narrow(1, to.first, to.count), part.kept, {.count = rows}, ctx);
+}
+
 std::int64_t heads_at_once(const ContextShards& shards, const Pattern& pattern, std::int64_t kv_heads, std::int64_t dim,
                            std::int64_t bytes) {
   if (!pattern.is_dense() && !pattern.blocks) return kv_heads;

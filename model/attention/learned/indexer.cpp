@@ -20,10 +20,16 @@ std::int64_t learned_heads(const AttentionConfig& a, std::int64_t kv_heads) {
   return count;
 }
 
+// Returns the shards whose blocks have rows in the part's selection: the chunks of a sequence in chunks, also if ranks
+// share each chunk.
+const ContextShards& selected_shards(const Sequences& seqs, const SelectionPart& part) {
+  return part.chunk && seqs.shards->chunks ? *seqs.shards->chunks : *seqs.shards;
+}
+
 // Returns a part's query blocks by document: their rows in the selection, and the rows of all the document's blocks.
 std::vector<SelectedRows> query_blocks(const Sequences& seqs, const SelectionPart& part) {
   if (part.chunk) {
-    std::vector<SelectedRows> documents = blocks_with_local_rows(*seqs.shards, part.pattern);
+    std::vector<SelectedRows> documents = blocks_with_local_rows(selected_shards(seqs, part), part.pattern);
     for (SelectedRows& d : documents) d.kept -= part.chunk->first;
     return documents;
   }
@@ -68,7 +74,7 @@ std::vector<Param*> Indexer::parameters() const {
 ScoredBlocks Indexer::select(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part,
                              std::int64_t layer) const {
   const Tensor rows = is_tensor_parallel(run) ? all_gather_rows(run, {x.value, nullptr}).value : x.value;
-  const Tensor means = part.chunk    ? chunk_means(rows, *part.chunk, *seqs.shards, part.pattern, run.ctx)
+  const Tensor means = part.chunk ? chunk_means(rows, *part.chunk, *seqs.shards, part.pattern, *run.layout.cp, run.ctx)
                        : seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.layout.cp, run.ctx)
                                      : block_means(rows, part.spans, part.pattern, run.ctx);
   if (!part.pattern.selects()) return {};
@@ -89,9 +95,9 @@ Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
 
 void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const BlockSelection& selection,
                     const Sequences& seqs, const SelectionPart& part) const {
-  if (part.shared) reduce_to_owners(mass, *seqs.shards, part.pattern, *run.layout.cp, run.ctx);
+  if (part.shared) reduce_to_owners(mass, selected_shards(seqs, part), part.pattern, *run.layout.cp, run.ctx);
   std::vector<PoolSegment> rows =
-      part.shared ? owned_blocks(*seqs.shards, part.pattern) : block_rows(part.pattern, part.spans);
+      part.shared ? owned_blocks(selected_shards(seqs, part), part.pattern) : block_rows(part.pattern, part.spans);
   for (PoolSegment& r : rows) r.out -= part.chunk ? part.chunk->first : 0;
   const IndexTarget target{mass, selection.kept, std::move(rows), part.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);

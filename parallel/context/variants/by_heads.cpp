@@ -30,10 +30,10 @@ class AttentionByHeads final : public ContextParallel {
       if (pools.scored.defined()) some.pools.scored = in.by_row[3];
       if (!a.selection.kept.defined()) {
         pairs.selection = select_blocks(pairs.pattern, pairs.q, pairs.k, a.scale, shards->documents, ctx, room);
-        add_part(selection, pairs.selection, heads, a.k.dim(1), ctx);
+        add_heads(selection, own_heads(a.k.dim(1)), pairs.selection, heads, ctx);
       }
       pooled_attention(some, ctx);
-      if (watch) watch(some, among_own(heads, a.k.dim(1)));
+      if (watch) watch(some, counted_from(own_heads(a.k.dim(1)), heads));
     };
     exchange_heads({inputs, {pools.gates}}, {{a.out}, {a.lse, pools.mean_gates}}, a.k.dim(1), *shards, *this, compute,
                    ctx);
@@ -59,17 +59,11 @@ class AttentionByHeads final : public ContextParallel {
 
   SelectionPart selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
                                std::int64_t kv_heads) override {
-    const std::int64_t count = kv_heads / comm_.size();
-    const KvHeads own{comm_.rank() * count, count};
+    const KvHeads own = own_heads(kv_heads);
     return {own, own_patterns_.get(shards, pattern, kv_heads, own), shards->documents};
   }
 
  private:
-  // Returns a group of this rank's KV heads, counted among this rank's.
-  KvHeads among_own(KvHeads heads, std::int64_t kv_heads) const {
-    return {heads.first - comm_.rank() * (kv_heads / comm_.size()), heads.count};
-  }
-
   // Returns the room of the selection's lists for all of this rank's heads. All groups of heads use it.
   std::int64_t list_room(const Attention& a, const std::shared_ptr<const ContextShards>& shards) {
     const SelectionPart own = selection_part(shards, a.pattern, a.k.dim(1));
@@ -85,20 +79,7 @@ class AttentionByHeads final : public ContextParallel {
     some.queries = some.keys = shards->documents;
     some.pattern = patterns_.get(shards, all.pattern, kv_heads, heads);
     if (all.selection.kept.defined())
-      some.selection = of_heads(all.selection, among_own(heads, kv_heads), some.pattern, ctx);
-  }
-
-  // Copies a group's selection into the selection for all heads of this rank. The lists of groups that do not select
-  // are not used.
-  void add_part(BlockSelection& own, const BlockSelection& some, KvHeads heads, std::int64_t kv_heads,
-                const ExecContext& ctx) const {
-    const std::int64_t count = kv_heads / comm_.size();
-    if (heads.count == count) own = some;
-    if (heads.count == count || !some.kept.defined()) return;
-    const std::int64_t rows = some.kept.dim(0);
-    if (!own.kept.defined()) own.kept = ctx.zeros({rows, count, some.kept.dim(2)}, DType::i32);
-    const KvHeads part = among_own(heads, kv_heads);
-    move_rows(own.kept.narrow(1, part.first, part.count), some.kept, {.count = rows}, ctx);
+      some.selection = of_heads(all.selection, counted_from(own_heads(kv_heads), heads), some.pattern, ctx);
   }
 
   HeadPatterns patterns_;      // of groups
