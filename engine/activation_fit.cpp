@@ -39,7 +39,16 @@ class Fitting {
       : planner_(c, world, rates, host_room), budget_(budget), chooses_staging_(chooses_staging(c)) {}
 
   std::size_t policies() const { return planner_.count(); }
-  ActivationFit uniform(std::size_t policy) const { return measured(planner_.uniform_plan(policy), 0); }
+  ActivationFit uniform(std::size_t policy) const { return measured({planner_.uniform_plan(policy), 0}); }
+  // Returns the fastest plan with the same policy for all blocks; nullopt if none fits.
+  std::optional<ActivationFit> fastest_uniform() {
+    std::optional<ActivationFit> fastest;
+    for (std::size_t policy = 0; policy < policies(); ++policy)
+      if (const ActivationFit fit = measured(planner_.same_for_all(policy));
+          fits(fit) && (!fastest || fit.seconds < fastest->seconds))
+        fastest = fit;
+    return fastest;
+  }
   bool fits(const ActivationFit& fit) const { return fit.peak <= budget_; }
 
   // Returns the fastest plan; nullopt if none was found. While the solver's plan does not fit, because of gaps, reduces
@@ -66,12 +75,10 @@ class Fitting {
 
  private:
   ActivationFit measured(const SolvedPlan& solved) const {
-    return measured(solved.plan, static_cast<double>(solved.nanoseconds) * 1e-9);
-  }
-  ActivationFit measured(const ActivationPlan& plan, double seconds) const {
-    const DryStep step = planner_.dry_run(plan);
+    const DryStep step = planner_.dry_run(solved.plan);
     stayed_ = step.stayed;
-    ActivationFit fit{plan, step.peak(), budget_, seconds, planner_.host_room(), step.host};
+    const double seconds = static_cast<double>(solved.nanoseconds) * 1e-9;
+    ActivationFit fit{solved.plan, step.peak(), budget_, seconds, planner_.host_room(), step.host};
     if (chooses_staging_) take_rest(step, fit);
     return fit;
   }
@@ -122,6 +129,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, WorldSize worl
   };
   if (fitting.policies() > 1) {
     if (const auto plan = fitting.solved(false)) return plan;
+    if (const auto plan = fitting.fastest_uniform()) return plan;  // its gaps may be smaller than those of mixed plans
     consider(fitting.uniform(fitting.policies() - 1));
     consider(fitting.min_memory(false));
   }

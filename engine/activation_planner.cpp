@@ -151,6 +151,13 @@ ActivationPlan ActivationPlanner::plan_of(const ActivationChoice& choice) {
   return plan;
 }
 
+SolvedPlan ActivationPlanner::same_for_all(std::size_t policy) {
+  std::vector<int> options;
+  for (const std::vector<PartOption>& o : part_options()) options.push_back(o.size() > 1 ? narrow<int>(policy) : 0);
+  const ActivationChoice choice = evaluate_options(part_options(), std::move(options), base());
+  return {plan_of(choice), choice.nanoseconds};
+}
+
 std::optional<SolvedPlan> ActivationPlanner::fastest_plan(ActivationBudget room) {
   const auto choice = solve_activations(part_options(), base(), room);
   if (!choice) return {};

@@ -4,8 +4,10 @@
 
 #include "bench/step.h"
 #include "core/fields.h"
+#include "engine/activation_fit.h"
 #include "engine/devices.h"
 #include "engine/dry_step.h"
+#include "engine/rates.h"
 
 namespace ring {
 namespace {
@@ -89,6 +91,20 @@ TEST(ChunkedSteps, MeansOfBlocksStayOnTheDevice) {
   const std::size_t means = 3 * (1024 - 256) * 128 * 4, queries = 3 * (64 - 16) * 128 * 4;
   EXPECT_GE(added, means);
   EXPECT_LE(added, means + queries + (std::size_t{1} << 16));
+}
+
+// Within this budget all blocks can keep attention's output, but plans that mix policies need more than the solver
+// predicts. The only mixed plan that fits recomputes attention, which takes a quarter more time.
+TEST(ChunkedSteps, ABudgetDoesNotRecomputeAttentionIfItsOutputFits) {
+  Config c = chunked("cuda", 262144, 16384,
+                     {"model.layers=8", "model.width=2048", "model.heads=16", "model.mlp=swiglu",
+                      "model.mlp_width=5632", "model.norm=rms", "model.tied_embeddings=false", "train.recompute=auto",
+                      "optimizer.master=bf16", "optimizer.moments=bf16", "optimizer.gradients=bf16",
+                      "model.positions=rope", "model.vocab_size=32000", "train.precision=bf16"});
+  c = resolve_config(c, 32000, 1, Backend::cuda, false);
+  const auto fit = find_activation_fit(c, 1, 8'000'000'000, shipped_rates("h200"), nullptr, std::size_t{460} << 30);
+  ASSERT_TRUE(fit);
+  for (const BlockPlan& b : fit->plan.blocks) EXPECT_NE(b.recompute, Recompute::full);
 }
 
 // Two ranks share each chunk, and each stores the keys of one of the two heads.
