@@ -127,12 +127,12 @@ TEST_F(DistLayouts, AFewCellsTrainAsOneProcess) {
 // 512 tokens in two chunks, which two ranks share.
 TEST_F(DistLayouts, SharedChunksTrainAsOneProcess) {
   std::vector<Cell> cells = {cell("dilated", "cp_chunks"), cell("block_rules", "cp_chunks"),
-                             cell("window", "cp_chunks")};
+                             cell("learned", "cp_chunks"), cell("window", "cp_chunks")};
   cells.back().packed = true;
   LayoutRunner runner(on_cpus(2));
   runner.train_references(cells);
   for (const Cell& c : cells) EXPECT_EQ(runner.check(c), "");
-  for (const char* name : {"content", "one_kv_head"})
+  for (const char* name : {"pools", "one_kv_head"})
     EXPECT_EQ(runner.check_refusal(cell(name, "cp_chunks"), expected_refusal(cell(name, "cp_chunks"))), "");
   expect_faults_to_show(runner, {cells[0]}, "optimizer.lr=2.1e-3");
 }

@@ -102,7 +102,6 @@ std::vector<Kind> all_kinds() {
         "mass: 0.8}, {local: 2}]",
         "model.attention.heads=[0, 1, 1, 2]"},
        4,
-       true,
        true},
       {"learned",
        {blocks, small,
@@ -111,7 +110,6 @@ std::vector<Kind> all_kinds() {
         "model.attention.heads=[0, 1, 1, 2]", "model.attention.index_heads=2", "model.attention.index_distances=8",
         "model.attention.index_warmup_steps=4"},
        4,
-       true,
        true},
       {"importance",
        {"train.micro_batch=0", blocks, small,
@@ -156,10 +154,7 @@ std::vector<Layout> all_layouts(int ranks) {
 
 std::string expected_refusal(const Cell& c) {
   if (c.kind.kv_heads % c.layout.tp != 0) return str("parallel.tp: ", c.layout.tp, " does not divide model.heads");
-  if (c.layout.in_chunks && c.kind.needs_whole)
-    return c.kind.name == "content" || c.kind.name == "learned"
-               ? "supports the patterns content and learned in a single"
-               : "supports neither model.attention.rules with pattern";
+  if (c.layout.in_chunks && c.kind.needs_whole) return "supports neither model.attention.rules with pattern";
   if (c.layout.all_to_all && c.kind.kv_heads / c.layout.tp % c.layout.cp != 0)
     return str(c.layout.in_chunks ? str("parallel.cp: ", c.layout.cp) : "parallel.cp_schedule: all_to_all",
                " shares the KV heads");

@@ -56,15 +56,15 @@ TEST(LayoutMatrix, NeighboursShareGroups) {
   EXPECT_EQ(changes, static_cast<int>(axes.size()));
 }
 
-// One KV head can be divided neither by tensor parallelism nor by an exchange of heads. Kinds that select or pool keys
+// One KV head can be divided neither by tensor parallelism nor by an exchange of heads. Pools and measured importance
 // need whole sequences.
-TEST(LayoutMatrix, IndivisibleHeadsAndChunksOfSelectedKeysAreRefused) {
+TEST(LayoutMatrix, IndivisibleHeadsAndChunksOfPooledKeysAreRefused) {
   std::set<std::string> names, expected;
   for (const Cell& c : refused_cells(all_kinds(), all_layouts(4))) names.insert(name_of(c));
   for (const char* layout :
        {"cp_all_to_all", "tp", "tp_cp_ring", "tp_cp_all_to_all", "tp_zero3", "cp_chunks", "tp_cp_chunks"})
     expected.insert(str("kind=one_kv_head layout=", layout));
-  for (const char* kind : {"content", "learned", "importance", "pools"})
+  for (const char* kind : {"importance", "pools"})
     for (const char* layout : {"cp_chunks", "tp_cp_chunks"}) expected.insert(str("kind=", kind, " layout=", layout));
   EXPECT_EQ(names, expected);
 }
