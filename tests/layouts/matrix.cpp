@@ -15,6 +15,7 @@ void append(Settings& to, const Settings& more) { to.insert(to.end(), more.begin
 
 const Settings kRing = {"parallel.cp_schedule=ring"}, kGather = {"parallel.cp_schedule=gather"},
                kAllToAll = {"parallel.cp_schedule=all_to_all"},
+               kHybrid = {"parallel.cp_schedule=hybrid", "parallel.cp_ranks_per_node=2"},
                kChunks = {"train.sequence_chunk=256", "train.micro_batch=1"};
 
 Settings with(Settings settings, const std::string& more) {
@@ -151,6 +152,7 @@ std::vector<Layout> all_layouts(int ranks) {
   out.push_back({"tp_cp_all_to_all", ranks, half, half, kAllToAll, true});
   out.push_back({"tp_cp_chunks", ranks, half, half, kChunks, true, false, false, true});
   out.push_back({"tp_zero3", ranks, 1, half, {"parallel.zero=3"}});
+  out.push_back({"cp_hybrid", ranks, ranks, 1, kHybrid, false, false, false, false, true});
   return out;
 }
 
@@ -160,6 +162,8 @@ std::string expected_refusal(const Cell& c) {
     return c.kind.name == "content" || c.kind.name == "learned"
                ? "supports the patterns content and learned in a single"
                : "supports neither model.attention.rules with pattern";
+  if (c.layout.hybrid && c.kind.needs_whole) return "parallel.cp_schedule: hybrid does not support";
+  if (c.layout.hybrid && c.kind.kv_heads % 2 != 0) return "parallel.cp_schedule: hybrid shares the KV heads";
   if (c.layout.all_to_all && c.kind.kv_heads / c.layout.tp % c.layout.cp != 0)
     return str(c.layout.in_chunks ? str("parallel.cp: ", c.layout.cp) : "parallel.cp_schedule: all_to_all",
                " shares the KV heads");
