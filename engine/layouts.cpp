@@ -52,13 +52,14 @@ bool is_promising(const PlanRequest& q, std::int64_t dp, std::int64_t cp, std::i
 // a node can exchange heads.
 bool may_be_hybrid(const PlanRequest& q) {
   const ParallelConfig& p = q.config.parallel;
-  const bool open = p.cp_schedule == ContextSchedule::automatic || std::ranges::count(p.chosen, "cp_schedule") > 0;
-  return open && p.cp_ranks_per_node > 0 && p.cp_ranks_per_node < p.cp && q.config.train.sequence_chunk <= 0 &&
-         supports_hybrid(q.config.model.resolved(), p.tp, p.cp_ranks_per_node);
+  return p.cp_schedule == ContextSchedule::automatic && p.cp_ranks_per_node > 0 && p.cp_ranks_per_node < p.cp &&
+         q.config.train.sequence_chunk <= 0 && supports_hybrid(q.config.model.resolved(), p.tp, p.cp_ranks_per_node);
 }
 
 // Returns all layouts with the fixed degrees, each with every ZeRO stage that saves memory, and by hybrid if possible.
-std::vector<PlanRequest> layouts_of(const PlanRequest& request) {
+std::vector<PlanRequest> layouts_of(PlanRequest request) {
+  ParallelConfig& given = request.config.parallel;
+  if (std::ranges::count(given.chosen, "cp_schedule") > 0) given.cp_schedule = ContextSchedule::automatic;
   const FixedDegrees& fixed = request.fixed;
   std::vector<PlanRequest> all;
   for (const std::int64_t tp : degrees(fixed.tp, request.world))
@@ -74,7 +75,6 @@ std::vector<PlanRequest> layouts_of(const PlanRequest& request) {
         parallel.zero = zero;
         parallel.cp_ranks_per_node = ring_ranks_per_node(request, cp, tp);
         if (!may_be_hybrid(all.back())) continue;
-        parallel.cp_schedule = ContextSchedule::automatic;
         PlanRequest hybrid = all.back();
         hybrid.config.parallel.cp_schedule = ContextSchedule::hybrid;
         all.push_back(std::move(hybrid));
