@@ -20,8 +20,7 @@ void ParallelConfig::fields(Fields& f) {
                                   {"contiguous", ContextLayoutChoice::contiguous}}),
     docs_page("parallelism.md#context-parallelism"));
   f("cp_schedule", cp_schedule,
-    "how queries meet keys of other ranks: ring, gather, all_to_all, hybrid (all_to_all in a node, a ring between "
-    "nodes), or auto",
+    "how queries meet keys of other ranks: ring, gather, all_to_all, hybrid, or the fastest (auto)",
     choices<ContextSchedule>({{"auto", ContextSchedule::automatic},
                               {"ring", ContextSchedule::ring},
                               {"gather", ContextSchedule::gather},
@@ -33,7 +32,7 @@ void ParallelConfig::fields(Fields& f) {
         {{"auto", ContextKeys::automatic}, {"all", ContextKeys::all}, {"referenced", ContextKeys::referenced}}),
     docs_page("parallelism.md#context-parallelism"));
   f("cp_messages", cp_messages,
-    "messages of ring, gather and hybrid's ring: exact, key gradients in bf16, or also keys and values in e4m3 (fp8)",
+    "messages of all but all_to_all: exact, key gradients in bf16, or also keys and values in e4m3 (fp8)",
     choices<ContextMessages>(
         {{"exact", ContextMessages::exact}, {"bf16", ContextMessages::bf16}, {"fp8", ContextMessages::fp8}}),
     docs_page("parallelism.md#rounded-messages"));
