@@ -65,8 +65,7 @@ class AttentionByNodes final : public ContextParallel {
   const NodeShards& shards_of(const Args& a, const std::shared_ptr<const ContextShards>& shards) {
     check_shards(*shards);
     RING_CHECK(!a.pattern.selects(),
-               "context exchange by hybrid: patterns that select blocks need ring, gather or "
-               "all_to_all");
+               "context exchange by hybrid: patterns that select blocks need ring, gather or all_to_all");
     return nodes_.get(shards, {}, 0, [&] { return split_by_node(*shards, per_node_); });
   }
 
