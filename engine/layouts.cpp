@@ -206,7 +206,8 @@ std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int
   const ParallelConfig& c = q.config.parallel;
   const std::int64_t here = q.world.per_node / tp;
   const bool has_levels = c.cp_schedule != ContextSchedule::gather && c.cp_schedule != ContextSchedule::all_to_all;
-  if (c.cp_ranks_per_node > 0 || q.world.nodes() == 1 || !has_levels) return c.cp_ranks_per_node;
+  if (c.cp_ranks_per_node > 0 || !has_levels) return c.cp_ranks_per_node;
+  if (q.world.nodes() == 1) return c.cp_schedule == ContextSchedule::hybrid && cp > 1 ? cp : 0;
   return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
 }
 

@@ -33,7 +33,7 @@ Layouts try_layouts(const PlanRequest&, const PlanProgress& progress = {});
 std::vector<PlannedStep> plan_layouts(const PlanRequest&);  // returns only the layouts that fit, fastest first
 
 // Returns the ranks of cp on each node of a ring of two levels or of hybrid (parallel.cp_ranks_per_node) for these
-// degrees; 0 if there is one level.
+// degrees; 0 if there is one level. On one node, hybrid has all ranks on that node.
 std::int64_t ring_ranks_per_node(const PlanRequest&, std::int64_t cp, std::int64_t tp);
 
 struct LongestContext {

@@ -233,6 +233,10 @@ TEST(ClusterPlan, HybridIsPlannedBesideTheRing) {
   q.config.parallel.cp_schedule = automatic;
   q.config.model.kv_heads = 2;
   EXPECT_EQ(schedules(), std::vector{automatic}) << "4 ranks of a node cannot share 2 heads";
+  q.config.parallel.cp_schedule = hybrid;
+  EXPECT_NE(try_layouts(q).error.find("2 (model.kv_heads: 2) cannot be divided among 4"), std::string::npos);
+  q.world = 16;  // on one node
+  EXPECT_NE(try_layouts(q).error.find("2 (model.kv_heads: 2) cannot be divided among 16"), std::string::npos);
 }
 
 // Two nodes of four ranks. Each rank exchanges three quarters of its heads in the node, and attends with one of the KV
