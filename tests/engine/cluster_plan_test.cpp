@@ -239,6 +239,21 @@ TEST(ClusterPlan, HybridIsPlannedBesideTheRing) {
   EXPECT_NE(try_layouts(q).error.find("2 (model.kv_heads: 2) cannot be divided among 16"), std::string::npos);
 }
 
+// A run may leave the ranks per node to its placement, which a dry step of a number of processes does not know. The two
+// KV heads cannot be shared by all four ranks.
+TEST(ClusterPlan, MemoryOfHybridIsPredictedBeforeRanksArePlaced) {
+  PlanRequest q = request_of_nodes(
+      {4, 2}, {"train.batch_size=1", "train.micro_batch=1", "model.kv_heads=2", "parallel.cp_schedule=hybrid"});
+  q.config.parallel.dp = 1;
+  q.config.parallel.cp = 4;
+  const auto peak = [&](WorldSize world) {
+    return dry_step(q.config, world, ActivationPlan::uniform(2, Recompute::none)).peak();
+  };
+  EXPECT_EQ(peak(4), peak({4, 2}));
+  q.config.parallel.cp_ranks_per_node = 4;
+  EXPECT_THROW(peak(4), Error);
+}
+
 // Two nodes of four ranks. Each rank exchanges three quarters of its heads in the node, and attends with one of the KV
 // heads. With zigzag, the first node has the chunks 0 and 3 of 256 tokens, and the second 1 and 2. Of the messages
 // between them, those to the first node are longer: keys and values of 512 tokens (bf16), twice, and those from it:

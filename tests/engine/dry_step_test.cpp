@@ -149,21 +149,6 @@ TEST(DryStep, SendsTheMessagesOfTheirType) {
     }
 }
 
-// A run may leave the ranks per node to its placement, which a dry step of a number of processes does not know. The two
-// KV heads cannot be shared by all four ranks.
-TEST(DryStep, HybridNeedsNoPlacement) {
-  Config c = dry_config({"model.kv_heads=2", "parallel.cp=4", "parallel.cp_schedule=hybrid"});
-  const auto dry = [&] {
-    return dry_step(resolve_config(c, 500, 4, Backend::cpu, false), 4,
-                    ActivationPlan::uniform(c.model.layers, Recompute::none, false));
-  };
-  const DryStep open = dry();
-  c.parallel.cp_ranks_per_node = 2;
-  EXPECT_EQ(open.peak(), dry().peak());
-  c.parallel.cp_ranks_per_node = 4;
-  EXPECT_THROW(dry(), Error);
-}
-
 // Bytes of a block that ZeRO-3 gathers with this format, on a GPU: 2 per number, or, in a linear layer in FP8, 1 per
 // number and 4 per scale, in rows of scales of 16 bytes.
 std::size_t gathered_bytes(const Config& c, const std::string& format) {
