@@ -21,7 +21,12 @@ constexpr int kTimelines = 3;
 class ContextBench {
  public:
   ContextBench(const ContextGrid& g, Mesh& mesh, const ExecContext& ctx)
-      : grid_(g), mesh_(mesh), cp_(mesh.axis("cp")), ctx_(ctx), traced_(cp_, *recorder_) {}
+      : grid_(g), mesh_(mesh), cp_(mesh.axis("cp")), ctx_(ctx), traced_(cp_, *recorder_) {
+    if (std::ranges::count(g.schedules, ContextSchedule::hybrid) == 0) return;
+    const Mesh::NodeGroups groups = mesh.groups_by_node("cp", ring_options().per_node);
+    node_.emplace(groups.node, *recorder_);
+    between_nodes_.emplace(groups.between_nodes, *recorder_);
+  }
 
   std::vector<ContextTiming> run(std::int64_t length) {
     ContextTiming base;
@@ -38,6 +43,18 @@ class ContextBench {
     AttentionOperands p = random_operands(rows, grid_.heads, grid_.kv_heads, grid_.head_dim, ctx_);
     p.forward.pattern = p.backward.pattern = grid_.pattern;
     return p;
+  }
+
+  RingOptions ring_options() const { return grid_.parallel.ring_options(mesh_.nodes_along("cp")); }
+  ContextRanks ranks() {
+    if (node_) return {traced_, *node_, *between_nodes_};
+    return traced_;
+  }
+  // Calls fn for each communicator.
+  template <class Fn>
+  void for_traced(const Fn& fn) {
+    fn(traced_);
+    if (node_) fn(*node_), fn(*between_nodes_);
   }
 
   std::vector<Span> whole(std::int64_t length) const { return {{0, static_cast<std::int32_t>(length), 0, 0}}; }
@@ -68,8 +85,7 @@ class ContextBench {
   }
 
   ContextTiming time(ContextSchedule schedule, ContextTiming t, const std::shared_ptr<const ContextShards>& shards) {
-    const auto exchange =
-        make_context_parallel(traced_, schedule, grid_.parallel.ring_options(mesh_.nodes_along("cp")));
+    const auto exchange = make_context_parallel(ranks(), schedule, ring_options());
     t.schedule = exchange->schedule();
     AttentionOperands p = operands(shards->tokens(cp_.rank()));
     const auto forward = [&] { p.backward.selection = exchange->forward({p.forward}, shards, ctx_, {}); };
@@ -85,13 +101,15 @@ class ContextBench {
     allocator->reset_peak();
     both();
     ctx_.stream.synchronize();  // allowed host wait: diagnosis
-    t.extra_bytes = allocator->stats().peak - before + traced_.receive_bytes();
+    t.extra_bytes = allocator->stats().peak - before;
+    for_traced([&](TracedCommunicator& c) { t.extra_bytes += c.receive_bytes(); });
     t.sent_bytes = exchange->bytes_sent() - sent;
     t.forward_seconds = seconds_of(forward);
     t.both_seconds = seconds_of(both);
     without_each_other(t, both);
-    traced_.gradients =
-        schedule != ContextSchedule::all_to_all ? distinct_gradients(p.forward.k.dtype()) : std::nullopt;
+    const std::optional<DType> gradients = distinct_gradients(p.forward.k.dtype());
+    traced_.gradients = schedule != ContextSchedule::all_to_all ? gradients : std::nullopt;
+    if (between_nodes_) between_nodes_->gradients = gradients;
     take_timelines(t, both);
     return t;
   }
@@ -104,18 +122,18 @@ class ContextBench {
   }
 
   void without_each_other(ContextTiming& t, const std::function<void()>& both) {
-    traced_.tracing = true;
+    for_traced([](TracedCommunicator& c) { c.tracing = true; });
     both();
-    traced_.tracing = false;
-    if (any_host(mesh_.host(), t.sent_bytes > 0)) t.transfer_seconds = seconds_of([&] { traced_.replay(ctx_.stream); });
-    traced_.clear_trace();
-    traced_.silent = true;
+    for_traced([](TracedCommunicator& c) { c.tracing = false; });
+    const auto replay = [&] { for_traced([&](const TracedCommunicator& c) { c.replay(ctx_.stream); }); };
+    if (any_host(mesh_.host(), t.sent_bytes > 0)) t.transfer_seconds = seconds_of(replay);
+    for_traced([](TracedCommunicator& c) { c.clear_trace(), c.silent = true; });
     t.computing_seconds = seconds_of(both);
-    traced_.silent = false;
+    for_traced([](TracedCommunicator& c) { c.silent = false; });
   }
 
   void take_timelines(ContextTiming& t, const std::function<void()>& both) {
-    traced_.recording = true;
+    for_traced([](TracedCommunicator& c) { c.recording = true; });
     ctx_.observer = recorder_;
     std::vector<ContextTimeline> taken;
     std::vector<double> waited;
@@ -129,7 +147,7 @@ class ContextBench {
       waited.push_back(length_of(timeline.waiting()));
       taken.push_back(std::move(timeline));
     }
-    traced_.recording = false;
+    for_traced([](TracedCommunicator& c) { c.recording = false; });
     ctx_.observer = nullptr;
     all_reduce_host(mesh_.host(), waited, Reduce::max);
     t.waited_seconds = median(waited);
@@ -160,6 +178,7 @@ class ContextBench {
   ExecContext ctx_;
   std::shared_ptr<TimelineRecorder> recorder_ = std::make_shared<TimelineRecorder>();
   TracedCommunicator traced_;
+  std::optional<TracedCommunicator> node_, between_nodes_;  // only for hybrid
   // FLOP/s on a single device, by sequence length: of the forward, and of forward and backward together.
   std::map<std::int64_t, std::pair<double, double>> alone_;
 };

@@ -51,8 +51,8 @@ struct ContextTiming {
   double slowdown() const;
 };
 
-// Collective over the mesh's cp axis; all ranks get the same timings. For all_to_all, throws Error if the number of
-// ranks does not divide the KV heads.
+// Collective over the mesh's cp axis; all ranks get the same timings. For all_to_all and hybrid, throws Error if
+// the number of ranks, or of those on a node, does not divide the KV heads.
 void time_context(const ContextGrid&, Mesh&, const ExecContext&,
                   const std::function<void(const ContextTiming&)>& report);
 

@@ -29,8 +29,10 @@ struct ContextArguments {
   bool deterministic = false, choices = false;
 };
 
-constexpr std::pair<const char*, ContextSchedule> kSchedules[] = {
-    {"ring", ContextSchedule::ring}, {"gather", ContextSchedule::gather}, {"all_to_all", ContextSchedule::all_to_all}};
+constexpr std::pair<const char*, ContextSchedule> kSchedules[] = {{"ring", ContextSchedule::ring},
+                                                                  {"gather", ContextSchedule::gather},
+                                                                  {"all_to_all", ContextSchedule::all_to_all},
+                                                                  {"hybrid", ContextSchedule::hybrid}};
 
 constexpr ContextMessages kMessages[] = {ContextMessages::exact, ContextMessages::bf16, ContextMessages::fp8};
 
@@ -44,24 +46,34 @@ void check_alone(const ContextGrid& g) {
          ": one device alone with so few of ", longest, " tokens is not a valid reference");
 }
 
+// Returns the schedules that the KV heads and the messages allow.
+std::vector<std::string> possible_schedules(const ContextArguments& a, int ranks, int ranks_on_node) {
+  std::vector<std::string> all = {"ring", "gather"};
+  if (a.kv_heads % ranks == 0 && a.messages == "exact") all.emplace_back("all_to_all");
+  if (ranks_on_node > 1 && ranks_on_node < ranks && a.kv_heads % ranks_on_node == 0) all.emplace_back("hybrid");
+  return all;
+}
+
+void check_heads(const ContextArguments& a, const char* schedule, int ranks, const char* which) {
+  if (a.kv_heads % ranks == 0 || std::ranges::count(a.schedules, schedule) == 0) return;
+  fail("--schedule: ", schedule, " requires KV heads divisible by the ", ranks, " ranks", which, ", got ", a.kv_heads,
+       ". Omit ", schedule, ", or set --kv-heads to a multiple of ", ranks);
+}
+
 // Fills in options that were not given. Throws Error if the options do not suit this number of ranks.
-void fill_in(ContextArguments& a, int ranks, Backend backend) {
+void fill_in(ContextArguments& a, int ranks, const std::vector<int>& nodes, Backend backend) {
   if (a.kv_heads == 0) a.kv_heads = a.grid.heads;
   if (a.grid.heads % a.kv_heads)
     fail("--heads: expected a multiple of the ", a.kv_heads, " KV heads, got ", a.grid.heads);
   if (const std::int64_t here = a.grid.parallel.cp_ranks_per_node; here > 0 && ranks % here)
     fail("--ranks-per-node: expected a divisor of the ", ranks, " ranks, or 0, got ", here);
   if (a.grid.head_dim % 8) fail("--head-dim: expected a multiple of 8, got ", a.grid.head_dim);
-  const bool divides = a.kv_heads % ranks == 0, exact = a.messages == "exact";
-  if (a.schedules.empty()) {
-    a.schedules = {"ring", "gather"};
-    if (divides && exact) a.schedules.push_back("all_to_all");
-  } else if (!exact && std::ranges::count(a.schedules, "all_to_all")) {
+  const int ranks_on_node = a.grid.parallel.ring_options(nodes).per_node;
+  if (a.schedules.empty()) a.schedules = possible_schedules(a, ranks, ranks_on_node);
+  if (a.messages != "exact" && std::ranges::count(a.schedules, "all_to_all"))
     fail("--schedule: all_to_all requires --messages exact, got ", a.messages, ". Omit all_to_all or --messages");
-  } else if (!divides && std::ranges::count(a.schedules, "all_to_all")) {
-    fail("--schedule: all_to_all requires KV heads divisible by the ", ranks, " ranks, got ", a.kv_heads,
-         ". Omit all_to_all, or set --kv-heads to a multiple of ", ranks);
-  }
+  check_heads(a, "all_to_all", ranks, "");
+  check_heads(a, "hybrid", ranks_on_node, " of a node");
   if (a.grid.lengths.empty())
     a.grid.lengths =
         backend == Backend::cpu ? std::vector<std::int64_t>{4096} : std::vector<std::int64_t>{65536, 131072, 262144};
@@ -193,7 +205,7 @@ void run_context(ContextArguments a, const Facts& given) {
   config.parallel.cp = env.world;
   const std::unique_ptr<Mesh> mesh = join_mesh(config, given);
   const Backend backend = mesh->device().backend;
-  fill_in(a, env.world, backend);
+  fill_in(a, env.world, mesh->nodes_along("cp"), backend);
   if (leader) check_paths(a);
   const ContextGrid grid = grid_of(a);
   ExecContext ctx{Stream::create(mesh->device(), narrow<int>(config.run.threads))};
@@ -214,7 +226,7 @@ void run_context(ContextArguments a, const Facts& given) {
 
 void add_bench_context(Command bench) {
   const Command cmd = bench.add_subcommand(
-      "context", "Measure attention over one sequence on several processes: ring, gather, all-to-all");
+      "context", "Measure attention over one sequence on several processes: ring, gather, all-to-all, hybrid");
   auto a = std::make_shared<ContextArguments>();
   cmd.add_number("--length", a->grid.lengths,
                  "Tokens of the whole sequence, with commas; default: 65536,131072,262144 on GPUs, 4096 on CPUs", 1,
@@ -223,18 +235,18 @@ void add_bench_context(Command bench) {
   cmd.add_number("--kv-heads", a->kv_heads, "KV heads; 0: same as --heads", 0, kMaxHeads);
   cmd.add_number("--head-dim", a->grid.head_dim, "Head dimension, a multiple of 8", 8, kMaxHeadDim).show_default();
   cmd.add_option("--schedule", a->schedules,
-                 "ring, gather, all_to_all, with commas; default: all that the KV heads allow")
+                 "ring, gather, all_to_all, hybrid, with commas; default: all that ranks, nodes and KV heads allow")
       .delimiter(',')
-      .one_of({"ring", "gather", "all_to_all"});
+      .one_of({"ring", "gather", "all_to_all", "hybrid"});
   cmd.add_option("--layout", a->layout, "Order of rows: auto, zigzag or contiguous")
       .one_of({"auto", "zigzag", "contiguous"});
   cmd.add_number("--prefetch", a->grid.parallel.cp_prefetch, "Parts that the ring fetches ahead", 0, 64);
   cmd.add_number("--message-bytes", a->grid.parallel.cp_message_bytes, "Largest message of the ring", 1 << 20,
                  std::int64_t{1} << 40);
-  cmd.add_number(
-         "--ranks-per-node", a->grid.parallel.cp_ranks_per_node,
-         "Ring: ranks on each node, as parallel.cp_ranks_per_node; all ranks: a ring of one level; 0: as placed", 0,
-         kMaxProcesses)
+  cmd.add_number("--ranks-per-node", a->grid.parallel.cp_ranks_per_node,
+                 "Ring and hybrid: ranks on each node, as parallel.cp_ranks_per_node; all ranks: a ring of one level; "
+                 "0: as placed",
+                 0, kMaxProcesses)
       .show_default();
   cmd.add_option("--messages", a->messages, "Types of messages of ring and gather, as parallel.cp_messages")
       .one_of({"exact", "bf16", "fp8"})

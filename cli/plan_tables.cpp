@@ -197,7 +197,8 @@ std::string choice_text(Config config, const std::string& key) {
 void print_settings(const PlannedStep& p, const char* which) {
   const ParallelConfig& c = p.config.parallel;
   const ParallelPlan plan = plan_of(p.config, p.world);
-  const std::string levels = c.cp_ranks_per_node > 0 ? str(", cp_ranks_per_node: ", c.cp_ranks_per_node) : "";
+  const std::string levels = str(plan.cp > 1 && c.cp_schedule == ContextSchedule::hybrid ? ", cp_schedule: hybrid" : "",
+                                 c.cp_ranks_per_node > 0 ? str(", cp_ranks_per_node: ", c.cp_ranks_per_node) : "");
   print_format(
       "\nThe %s for a context of %lld tokens, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: "
       "%lld%s}\n",

@@ -498,6 +498,8 @@ constexpr config::Synonyms::Value kValues[] = {
     {"schedule.kind", "constant_with_warmup", "constant"},
     {"parallel.cp_schedule", "ulysses", "all_to_all"},
     {"parallel.cp_schedule", "a2a", "all_to_all"},
+    {"parallel.cp_schedule", "a2a+p2p", "hybrid"},
+    {"parallel.cp_schedule", "usp", "hybrid"},
     {"parallel.cp_schedule", "p2p", "ring"},
     {"parallel.cp_schedule", "all_gather", "gather"},
     {"parallel.cp_schedule", "allgather", "gather"},

@@ -1,6 +1,7 @@
 #include "engine/dry_step.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/fake.h"
 #include "engine/devices.h"
@@ -78,10 +79,20 @@ void run_twice(TrainStep& step, Recorder& recorder) {
   step.arena().prepare_step();
 }
 
+// Returns the settings with ranks per node for hybrid, if neither the settings nor `world` place the ranks on nodes: as
+// many as can exchange the heads. Memory does not depend on this number.
+Config with_ranks_per_node(Config c, WorldSize world) {
+  const ParallelPlan plan = plan_of(c, world);
+  if (c.parallel.cp_schedule == ContextSchedule::hybrid && c.parallel.cp_ranks_per_node == 0 && world.nodes() == 1)
+    c.parallel.cp_ranks_per_node = std::gcd(std::int64_t{plan.cp}, c.model.resolved().kv_heads / plan.tp);
+  return c;
+}
+
 }  // namespace
 
-DryStep dry_step(const Config& config, WorldSize world, const ActivationPlan& plan, int rank) {
+DryStep dry_step(const Config& given, WorldSize world, const ActivationPlan& plan, int rank) {
   DryStep out;
+  const Config config = with_ranks_per_node(given, world);
   const FakeMode fake;
   const auto recorder = std::make_shared<Recorder>(out);
   const Device device{backend_of(config.run.device), 0};

@@ -25,6 +25,7 @@ constexpr std::size_t kPlannedLayouts = 8;  // as PlanRequest::max_layouts
 // Rank 0's choice. Trivially copyable, so that it can be broadcast.
 struct ChosenLayout {
   std::int64_t dp = 1, cp = 1, tp = 1, zero = 0;
+  ContextSchedule schedule = ContextSchedule::automatic;
   StateOffload offload = StateOffload::none;
 };
 
@@ -38,10 +39,10 @@ std::vector<std::string> open_keys(const FixedDegrees& fixed) {
   return keys;
 }
 
-std::string yaml_of(std::int64_t dp, std::int64_t cp, std::int64_t tp, std::int64_t zero) {
-  return str("{dp: ", dp, ", cp: ", cp, ", tp: ", tp, ", zero: ", zero, "}");
+std::string yaml_of(const ParallelConfig& c) {
+  const char* const schedule = c.cp_schedule == ContextSchedule::hybrid ? ", cp_schedule: hybrid" : "";
+  return str("{dp: ", c.dp, ", cp: ", c.cp, ", tp: ", c.tp, ", zero: ", c.zero, schedule, "}");
 }
-std::string yaml_of(const ParallelConfig& c) { return yaml_of(c.dp, c.cp, c.tp, c.zero); }
 
 bool agree(const FixedDegrees& fixed, const ParallelConfig& c) {
   return fixed.dp.value_or(c.dp) == c.dp && fixed.cp.value_or(c.cp) == c.cp && fixed.tp.value_or(c.tp) == c.tp &&
@@ -54,7 +55,8 @@ std::optional<ChosenLayout> layout_of_run(const Config& run, const FixedDegrees&
   const std::string before = yaml_of(c);
   if (c.dp > 0 && c.dp * c.cp * c.tp == world && agree(fixed, c)) {
     log::info("parallel: auto keeps the layout of the run: ", before);
-    return ChosenLayout{c.dp, c.cp, c.tp, c.zero, given == StateOffload::none ? run.optimizer.offload : given};
+    return ChosenLayout{c.dp,   c.cp,          c.tp,
+                        c.zero, c.cp_schedule, given == StateOffload::none ? run.optimizer.offload : given};
   }
   log::info("parallel: auto chooses a new layout: the run had ", before, ", which is not a layout of ",
             counted(world, "process"), fixed.any() ? " with " + fixed.text() : "");
@@ -113,7 +115,21 @@ ChosenLayout plan_layout(const PlanRequest& q) {
   if (all.fit.empty()) fail("parallel: auto: ", all.error);
   log_choice(q, all);
   const ParallelConfig& c = all.fit.front().config.parallel;
-  return {c.dp, c.cp, c.tp, c.zero, all.fit.front().config.optimizer.offload};
+  return {c.dp, c.cp, c.tp, c.zero, c.cp_schedule, all.fit.front().config.optimizer.offload};
+}
+
+// Stores the degrees and the schedule that were chosen, and which keys they are.
+void store_choice(ParallelConfig& c, const ChosenLayout& chosen, const FixedDegrees& fixed) {
+  const bool open = c.cp_schedule == ContextSchedule::automatic || was_chosen(c, "cp_schedule");
+  const bool hybrid = chosen.schedule == ContextSchedule::hybrid;
+  c.dp = chosen.dp;
+  c.cp = chosen.cp;
+  c.tp = chosen.tp;
+  c.zero = chosen.zero;
+  c.chosen = open_keys(fixed);
+  if (!open) return;
+  c.cp_schedule = hybrid ? ContextSchedule::hybrid : ContextSchedule::automatic;
+  if (hybrid) c.chosen.emplace_back("cp_schedule");
 }
 
 }  // namespace
@@ -143,11 +159,7 @@ void choose_layout(Config& c, Mesh& mesh, bool fresh) {
     }
     return plan_layout(request_of(asked, fixed, world, mesh.device().backend, budget));
   });
-  c.parallel.dp = chosen.dp;
-  c.parallel.cp = chosen.cp;
-  c.parallel.tp = chosen.tp;
-  c.parallel.zero = chosen.zero;
-  c.parallel.chosen = open_keys(fixed);
+  store_choice(c.parallel, chosen, fixed);
   c.optimizer.offload = chosen.offload;
   if (c.train.micro_batch == 0) c.train.micro_batch = kAutoMicroBatch;
   mesh.set_layout(

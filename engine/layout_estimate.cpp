@@ -58,7 +58,7 @@ class Estimator {
     const double room = static_cast<double>(q_.budget) - state_bytes();
     if (room < activation_bytes()) matrices *= 1 + kBackwardShare / 2;
     const double computing = batches_ * (matrices + attention);
-    const double waiting = batches_ * (tensor_seconds() + std::max(0.0, ring_seconds() - attention)) +
+    const double waiting = batches_ * (tensor_seconds() + std::max(0.0, context_seconds() - attention)) +
                            std::max(0.0, data_seconds() - computing);
     return {room > input_bytes(), computing + waiting};
   }
@@ -78,19 +78,27 @@ class Estimator {
     return 10 * static_cast<double>(m_.layers) * seconds_of("all_gather", rows, p_.tp, 1);
   }
 
-  // Keys and values in forward and backward, and their gradients in f32. With two levels, a node receives the keys of
-  // each other node once; with one level, every message of a rank that is alone on its node goes between nodes.
-  double ring_seconds() const {
+  // Returns the seconds of the messages of cp in one forward and backward. Keys and values travel in both, and their
+  // gradients in f32. Each node receives the keys of each other node once. Within a node, keys go around in a ring;
+  // with hybrid, the ranks exchange heads instead: queries, keys, values and outputs in the forward, and these and
+  // their gradients in the backward. With one level, every message of a rank that is alone on its node goes between
+  // nodes.
+  double context_seconds() const {
     if (p_.cp == 1) return 0;
     const FakeTransfer placed = placement_of_group(static_cast<int>(p_.cp), static_cast<int>(p_.tp), q_.world);
-    const double rows = tokens_ * 2 * static_cast<double>(m_.kv_heads * m_.head_dim) / static_cast<double>(p_.tp);
+    const double head = tokens_ * static_cast<double>(m_.head_dim) / static_cast<double>(p_.tp);
     FakeTransfer inside{.operation = "exchange"}, between = placed;
-    inside.bytes = static_cast<std::size_t>(rows * (2 * element_ + kGradientBytes));
     between.operation = "exchange";
-    between.bytes_between_nodes = static_cast<double>(inside.bytes);
+    between.bytes_between_nodes = head * 2 * static_cast<double>(m_.kv_heads) * (2 * element_ + kGradientBytes);
+    const double others = static_cast<double>(placed.nodes - 1) * seconds_between_nodes(q_.rates, between);
+    if (p_.cp_schedule == ContextSchedule::hybrid) {
+      const double sent = 1 - 1.0 / placed.ranks_on_node;
+      inside.bytes = static_cast<std::size_t>(sent * head * 6 * static_cast<double>(m_.heads + m_.kv_heads) * element_);
+      return static_cast<double>(m_.layers) * (ring::seconds_of(q_.rates, inside) + others);
+    }
+    inside.bytes = static_cast<std::size_t>(between.bytes_between_nodes);
     return static_cast<double>(m_.layers) *
-           std::max(static_cast<double>(p_.cp - 1) * ring::seconds_of(q_.rates, inside),
-                    static_cast<double>(placed.nodes - 1) * seconds_between_nodes(q_.rates, between));
+           std::max(static_cast<double>(p_.cp - 1) * ring::seconds_of(q_.rates, inside), others);
   }
 
   double data_seconds() const {

@@ -48,8 +48,18 @@ bool is_promising(const PlanRequest& q, std::int64_t dp, std::int64_t cp, std::i
          (fixed.cp || fits_nodes(tp * cp, world));
 }
 
-// Returns all layouts with the fixed degrees, each with every ZeRO stage that saves memory.
-std::vector<PlanRequest> layouts_of(const PlanRequest& request) {
+// Returns true if the settings leave the schedule of cp open, and hybrid is possible: cp spans nodes, and the ranks of
+// a node can exchange heads.
+bool may_be_hybrid(const PlanRequest& q) {
+  const ParallelConfig& p = q.config.parallel;
+  return p.cp_schedule == ContextSchedule::automatic && p.cp_ranks_per_node > 0 && p.cp_ranks_per_node < p.cp &&
+         q.config.train.sequence_chunk <= 0 && supports_hybrid(q.config.model.resolved(), p.tp, p.cp_ranks_per_node);
+}
+
+// Returns all layouts with the fixed degrees, each with every ZeRO stage that saves memory, and by hybrid if possible.
+std::vector<PlanRequest> layouts_of(PlanRequest request) {
+  ParallelConfig& given = request.config.parallel;
+  if (std::ranges::count(given.chosen, "cp_schedule") > 0) given.cp_schedule = ContextSchedule::automatic;
   const FixedDegrees& fixed = request.fixed;
   std::vector<PlanRequest> all;
   for (const std::int64_t tp : degrees(fixed.tp, request.world))
@@ -64,6 +74,10 @@ std::vector<PlanRequest> layouts_of(const PlanRequest& request) {
         parallel.tp = tp;
         parallel.zero = zero;
         parallel.cp_ranks_per_node = ring_ranks_per_node(request, cp, tp);
+        if (!may_be_hybrid(all.back())) continue;
+        PlanRequest hybrid = all.back();
+        hybrid.config.parallel.cp_schedule = ContextSchedule::hybrid;
+        all.push_back(std::move(hybrid));
       }
     }
   return all;
@@ -191,8 +205,9 @@ std::string no_layout(const PlanRequest& q) {
 std::int64_t ring_ranks_per_node(const PlanRequest& q, std::int64_t cp, std::int64_t tp) {
   const ParallelConfig& c = q.config.parallel;
   const std::int64_t here = q.world.per_node / tp;
-  const bool ring = c.cp_schedule == ContextSchedule::automatic || c.cp_schedule == ContextSchedule::ring;
-  if (c.cp_ranks_per_node > 0 || q.world.nodes() == 1 || !ring) return c.cp_ranks_per_node;
+  const bool has_levels = c.cp_schedule != ContextSchedule::gather && c.cp_schedule != ContextSchedule::all_to_all;
+  if (c.cp_ranks_per_node > 0 || !has_levels) return c.cp_ranks_per_node;
+  if (q.world.nodes() == 1) return c.cp_schedule == ContextSchedule::hybrid && cp > 1 ? cp : 0;
   return here > 1 && cp > here && cp % here == 0 && q.world.per_node % tp == 0 ? here : 0;
 }
 

@@ -18,7 +18,10 @@ constexpr int kMaxRingRanks = 64;  // maximum size of the smaller ring to extrap
 
 void add_sent(SentBytes& sum, const FakeTransfer& t, double weight) {
   const bool gathers = t.operation == "all_gather" || t.operation == "broadcast";
-  double& part = t.group == "tp" ? sum.tensor : t.group == "cp" ? sum.context : gathers ? sum.gathers : sum.reductions;
+  double& part = t.group == "tp"             ? sum.tensor
+                 : t.group.starts_with("cp") ? sum.context
+                 : gathers                   ? sum.gathers
+                                             : sum.reductions;
   part += weight * sent_bytes(t);
   sum.between_nodes += weight * std::min(sent_bytes(t), sent_between_nodes(t));  // an exchange may receive more
 }
@@ -95,7 +98,8 @@ PlannedStep plan_few_ranks(const PlanRequest& q, std::vector<std::int64_t> cp, s
   std::string error;
   for (const std::int64_t n : cp) {
     const Layouts found = try_layouts(with_ranks(q, n, rank_tokens));
-    if (!found.fit.empty()) return found.fit.front();
+    for (const PlannedStep& step : found.fit)
+      if (step.config.parallel.cp_schedule == q.config.parallel.cp_schedule) return step;
     if (!found.too_large.empty())
       fail(found.too_large.front().layout, " needs at least ", bytes_text(found.too_large.front().min_bytes),
            " per device, but there are ", bytes_text(q.budget), ". Give fewer tokens per rank (model.context), or ",

@@ -19,18 +19,20 @@ void ParallelConfig::fields(Fields& f) {
                                   {"zigzag", ContextLayoutChoice::zigzag},
                                   {"contiguous", ContextLayoutChoice::contiguous}}),
     docs_page("parallelism.md#context-parallelism"));
-  f("cp_schedule", cp_schedule, "how queries meet keys of other ranks: ring, gather, all_to_all, or the fastest (auto)",
+  f("cp_schedule", cp_schedule,
+    "how queries meet keys of other ranks: ring, gather, all_to_all, hybrid, or the fastest (auto)",
     choices<ContextSchedule>({{"auto", ContextSchedule::automatic},
                               {"ring", ContextSchedule::ring},
                               {"gather", ContextSchedule::gather},
-                              {"all_to_all", ContextSchedule::all_to_all}}),
+                              {"all_to_all", ContextSchedule::all_to_all},
+                              {"hybrid", ContextSchedule::hybrid}}),
     docs_page("parallelism.md#context-parallelism"));
   f("cp_keys", cp_keys, "keys that ring and gather send for selected blocks: referenced, all, or auto",
     choices<ContextKeys>(
         {{"auto", ContextKeys::automatic}, {"all", ContextKeys::all}, {"referenced", ContextKeys::referenced}}),
     docs_page("parallelism.md#context-parallelism"));
   f("cp_messages", cp_messages,
-    "messages of ring and gather: exact, key gradients in bf16, or also keys and values in e4m3 (fp8)",
+    "messages of all but all_to_all: exact, key gradients in bf16, or also keys and values in e4m3 (fp8)",
     choices<ContextMessages>(
         {{"exact", ContextMessages::exact}, {"bf16", ContextMessages::bf16}, {"fp8", ContextMessages::fp8}}),
     docs_page("parallelism.md#rounded-messages"));
@@ -39,13 +41,14 @@ void ParallelConfig::fields(Fields& f) {
     "largest message of a ring; above it, the ring turns once per group of KV heads",
     bytes_in_range(1 << 20, std::int64_t{1} << 40), docs_page("parallelism.md#context-parallelism"));
   f("cp_ranks_per_node", cp_ranks_per_node,
-    "ring: ranks of the cp axis on each node, a divisor of cp; 0 = as actually placed", in_range(0, kMaxProcesses));
+    "ring and hybrid: ranks of the cp axis on each node, a divisor of cp; 0 = as actually placed",
+    in_range(0, kMaxProcesses));
   f("zero", zero, "what replicas shard: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights",
     in_range(0, 3), word("auto", kAutoDegree), docs_page("parallelism.md#zero-what-the-replicas-share"));
   f("reduce", reduce, "type in which processes exchange and add gradients; bf16 buffers are sent as they are",
     choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}}));
   f("chosen", chosen, "keys that auto chose, written by a run; chosen again if the number of processes changes",
-    one_of({"dp", "cp", "tp", "zero"}), at_most_items(4), docs_page("parallelism.md#a-chosen-layout"));
+    one_of({"dp", "cp", "tp", "zero", "cp_schedule"}), at_most_items(5), docs_page("parallelism.md#a-chosen-layout"));
 }
 
 RingOptions ParallelConfig::ring_options(const std::vector<int>& nodes) const {

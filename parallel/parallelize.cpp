@@ -2,12 +2,25 @@
 
 namespace ring {
 
+namespace {
+
+// Returns the ranks of cp, with the groups of nodes if the schedule needs them.
+ContextRanks context_ranks(Mesh& mesh, ContextSchedule schedule, const RingOptions& ring) {
+  if (schedule != ContextSchedule::hybrid) return mesh.axis("cp");
+  const Mesh::NodeGroups groups = mesh.groups_by_node("cp", ring.per_node);
+  return {mesh.axis("cp"), groups.node, groups.between_nodes};
+}
+
+}  // namespace
+
 // Context parallelism: in attention, keys and values meet the queries of other ranks by the plan's schedule; all other
 // computation is per token. Ranks of tp shard a rank's tokens evenly, so its slices of chunks are multiples of tp.
-ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan, std::size_t host_room,
-                                   const ExecContext& ctx) {
+ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan, const ModelConfig& model,
+                                   std::size_t host_room, const ExecContext& ctx) {
   if (plan.in_chunks) return {plan.cp_layout, ctx, host_room, &mesh.axis("cp"), plan.tp};
-  return {mesh.axis("cp"), plan.cp_layout, plan.config.cp_schedule, plan.config.ring_options(mesh.nodes_along("cp"))};
+  const RingOptions ring = plan.config.ring_options(mesh.nodes_along("cp"));
+  check_ranks_on_node(plan, model, ring.per_node);
+  return {context_ranks(mesh, plan.config.cp_schedule, ring), plan.cp_layout, plan.config.cp_schedule, ring};
 }
 
 // Ranks of dp process different sequences, ranks of cp different tokens: for parameters, both are replicas.
@@ -20,7 +33,7 @@ std::unique_ptr<DataParallel> parallelize_data(Model& model, Mesh& mesh, const P
 Parallelized parallelize(Model& model, Mesh& mesh, const ParallelPlan& plan, const ParameterOptions& options,
                          const ExecContext& ctx) {
   model.shard({mesh.coord("tp"), mesh.degree("tp")});
-  ContextBatches context = parallelize_context(mesh, plan, options.host_room, ctx);
+  ContextBatches context = parallelize_context(mesh, plan, model.config(), options.host_room, ctx);
   return {std::move(context), parallelize_data(model, mesh, plan, options, ctx)};
 }
 

@@ -27,7 +27,8 @@ struct ParameterOptions {
 Parallelized parallelize(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&, const ExecContext&);
 
 // The steps of parallelize(), in this order.
-ContextBatches parallelize_context(Mesh&, const ParallelPlan&, std::size_t host_room, const ExecContext&);
+ContextBatches parallelize_context(Mesh&, const ParallelPlan&, const ModelConfig&, std::size_t host_room,
+                                   const ExecContext&);
 std::unique_ptr<DataParallel> parallelize_data(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&,
                                                const ExecContext&);
 

@@ -220,9 +220,12 @@ void check_blocks_of_chunks(const ContextLayout& chunks, const std::vector<Patte
 void share_chunks(ParallelPlan& p, const ModelConfig& m, const std::string& setting) {
   ContextSchedule& schedule = p.config.cp_schedule;
   const std::string with = str(setting, " with parallel.cp: ", p.cp);
-  if (schedule == ContextSchedule::ring || schedule == ContextSchedule::gather)
+  if (schedule != ContextSchedule::automatic && schedule != ContextSchedule::all_to_all)
     fail(with, " needs parallel.cp_schedule: all_to_all, but it is ",
-         schedule == ContextSchedule::ring ? "ring" : "gather", ". Set it to all_to_all or auto",
+         schedule == ContextSchedule::ring     ? "ring"
+         : schedule == ContextSchedule::hybrid ? "hybrid"
+                                               : "gather",
+         ". Set it to all_to_all or auto",
          kv_heads_of_slice(p, m) % p.cp ? str(", and parallel.cp to a divisor of the KV heads, ", kv_heads_text(p, m))
                                         : "");
   if (kv_heads_of_slice(p, m) % p.cp)
@@ -263,9 +266,19 @@ void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) 
   fail(setting, " would need more than ", kMaxChunks, " chunks for model.context: ", m.context, ". Raise it");
 }
 
+// Throws Error if the model needs something that hybrid does not have: a rank has the rows of a node for its heads
+// only, so it can neither select nor measure for its own rows.
+void check_hybrid(const ParallelPlan& p, const ModelConfig& m) {
+  if (selects(m))
+    fail("parallel.cp_schedule: hybrid does not support model.attention.rules with pattern: content, learned or ",
+         "importance. Set parallel.cp_schedule: ring, gather or all_to_all, or use another pattern");
+  if (p.config.cp_ranks_per_node > 0) check_ranks_on_node(p, m, narrow<int>(p.config.cp_ranks_per_node));
+}
+
 void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   const ParallelConfig& c = p.config;
-  const bool turns = c.cp_schedule == ContextSchedule::ring || c.cp_schedule == ContextSchedule::automatic;
+  const bool turns = c.cp_schedule == ContextSchedule::ring || c.cp_schedule == ContextSchedule::automatic ||
+                     c.cp_schedule == ContextSchedule::hybrid;
   if (turns && c.cp_ranks_per_node > 0 && p.cp % c.cp_ranks_per_node)
     fail("parallel.cp_ranks_per_node: ", c.cp_ranks_per_node, " ranks on each node do not divide the ", p.cp,
          " processes of parallel.cp. Set a divisor of ", p.cp, ", or 0 to use the actual placement");
@@ -277,6 +290,7 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && kv_heads_of_slice(p, m) % p.cp)
     fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", kv_heads_text(p, m),
          " cannot be divided among ", p.cp, ". Use ring or gather, or a parallel.cp that divides them");
+  if (p.cp > 1 && c.cp_schedule == ContextSchedule::hybrid) check_hybrid(p, m);
 }
 
 }  // namespace
@@ -299,10 +313,23 @@ ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const Batc
   return p;
 }
 
+bool supports_hybrid(const ModelConfig& m, std::int64_t tp, std::int64_t ranks_on_node) {
+  return !selects(m) && m.kv_heads % (tp * ranks_on_node) == 0;
+}
+
+void check_ranks_on_node(const ParallelPlan& p, const ModelConfig& m, int ranks) {
+  if (p.cp == 1 || p.config.cp_schedule != ContextSchedule::hybrid || kv_heads_of_slice(p, m) % ranks == 0) return;
+  fail("parallel.cp_schedule: hybrid shares the KV heads among the ", ranks, " ranks of cp on each node, but ",
+       kv_heads_text(p, m), " cannot be divided among ", ranks, ". Use parallel.cp_schedule: ring, or set ",
+       "parallel.cp_ranks_per_node to a divisor of the KV heads and of parallel.cp: ", p.cp);
+}
+
 std::string ParallelPlan::text() const {
   std::string out;
+  const char* const hybrid = cp > 1 && config.cp_schedule == ContextSchedule::hybrid ? " hybrid" : "";
   for (const auto& [name, degree] : {std::pair{"pp", pp}, {"dp", dp}, {"cp", cp}, {"tp", tp}})
-    if (degree > 1) out += str(out.empty() ? "" : ", ", name, " ", degree);
+    if (degree > 1)
+      out += str(out.empty() ? "" : ", ", name, " ", degree, name == std::string_view("cp") ? hybrid : "");
   return config.zero > 0 && !out.empty() ? str(out, ", zero ", config.zero) : out;
 }
 

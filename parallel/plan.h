@@ -34,7 +34,7 @@ struct ParallelPlan {
   std::int64_t forwards() const { return micro_batches * (in_chunks ? cp_layout.ranks() : 1); }
   // Returns how many cp ranks split the KV heads: cp with all_to_all; 1 with schedules that split only queries.
   int cp_of_heads() const { return config.cp_schedule == ContextSchedule::all_to_all ? cp : 1; }
-  std::string text() const;  // "dp 2, tp 2, zero 1": the degrees above 1; empty for one process
+  std::string text() const;  // "dp 2, cp 8 hybrid, zero 1": the degrees above 1; empty for one process
 };
 
 // Returns the parallel degrees and each replica's share of the batch, which ranks need to form groups and to read
@@ -42,6 +42,12 @@ struct ParallelPlan {
 ParallelPlan plan_degrees(const ParallelConfig&, const ModelConfig& resolved, const BatchSize&, int world);
 // Returns the complete plan. Throws Error also if a rank gets no tokens or the schedule does not fit.
 ParallelPlan make_plan(const ParallelConfig&, const ModelConfig& resolved, const BatchSize&, int world);
+
+// Returns true if ranks of tp have a model whose heads this many ranks of cp on a node can exchange by the schedule
+// hybrid.
+bool supports_hybrid(const ModelConfig& resolved, std::int64_t tp, std::int64_t ranks_on_node);
+// Throws Error if the schedule is hybrid, but the KV heads cannot be divided among this many ranks of cp on a node.
+void check_ranks_on_node(const ParallelPlan&, const ModelConfig& resolved, int ranks);
 
 // Returns why parallel.cp_keys: referenced has no effect in this run although it is valid, and what to do; empty if it
 // has an effect, is not set, or cp is 1.

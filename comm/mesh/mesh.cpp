@@ -86,6 +86,20 @@ class Mesh::Impl {
     for (const std::string& name : names) axes_.axis(name);
     fail("mesh: no group ", joined(names, " x "), " was declared in its layout");
   }
+  NodeGroups groups_by_node(const std::string& name, int per_node) {
+    const MeshAxis& axis = axes_.axis(name);
+    RING_CHECK(per_node >= 1 && axis.degree % per_node == 0, "mesh: ", per_node, " ranks per node do not divide the ",
+               axis.degree, " ranks of axis ", name);
+    const std::vector<int> all = axes_.group(env_.rank, {name});
+    const int own = axes_.coord(env_.rank, name);
+    std::vector<int> node, between;
+    for (int i = 0; i < axis.degree; ++i) {
+      if (i / per_node == own / per_node) node.push_back(all[static_cast<std::size_t>(i)]);
+      if (i % per_node == own % per_node) between.push_back(all[static_cast<std::size_t>(i)]);
+    }
+    Communicator& here = *make_group(name + " in node", node, device_.backend, axis.transfers);
+    return {here, *make_group(name + " between nodes", between, device_.backend, axis.transfers)};
+  }
   Communicator& all() { return *all_; }
   Communicator& host() { return *host_; }
   Communicator& background() {
@@ -275,6 +289,9 @@ const Device& Mesh::device() const { return impl_->device(); }
 int Mesh::degree(const std::string& axis) const { return impl_->axes().axis(axis).degree; }
 int Mesh::coord(const std::string& axis) const { return impl_->axes().coord(rank(), axis); }
 Communicator& Mesh::group(const AxisNames& names) { return impl_->group(names); }
+Mesh::NodeGroups Mesh::groups_by_node(const std::string& axis, int per_node) {
+  return impl_->groups_by_node(axis, per_node);
+}
 Communicator& Mesh::all() { return impl_->all(); }
 Communicator& Mesh::host() { return impl_->host(); }
 Communicator& Mesh::background() { return impl_->background(); }

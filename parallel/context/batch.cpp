@@ -76,12 +76,12 @@ Batch read_tokens(const ContextLayout::Chunk& run, const Batch& all) {
 
 }  // namespace
 
-ContextBatches::ContextBatches(Communicator& group, ContextLayout layout, ContextSchedule schedule,
+ContextBatches::ContextBatches(const ContextRanks& ranks, ContextLayout layout, ContextSchedule schedule,
                                const RingOptions& ring)
-    : rank_(group.rank()), layout_(std::move(layout)), held_{layout_.chunks(rank_)} {
-  RING_CHECK(layout_.ranks() == group.size(), "context batches: a layout of ", layout_.ranks(), " ranks for ",
-             group.size());
-  if (!whole()) exchange_ = make_context_parallel(group, schedule, ring);
+    : rank_(ranks.all.rank()), layout_(std::move(layout)), held_{layout_.chunks(rank_)} {
+  RING_CHECK(layout_.ranks() == ranks.all.size(), "context batches: a layout of ", layout_.ranks(), " ranks for ",
+             ranks.all.size());
+  if (!whole()) exchange_ = make_context_parallel(ranks, schedule, ring);
 }
 
 ContextBatches::ContextBatches(ContextLayout layout, const ExecContext& ctx, std::size_t host_limit,

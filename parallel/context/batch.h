@@ -15,9 +15,8 @@ namespace ring {
 
 class ContextBatches {
  public:
-  // layout: how a row is sharded among the ranks of the group; each rank has at least one token. With one rank
-  // sequences stay whole. The group must outlive this object.
-  ContextBatches(Communicator& group, ContextLayout layout, ContextSchedule, const RingOptions&);
+  // layout: how a row is sharded among the ranks; each rank has at least one token. With one rank sequences stay whole.
+  ContextBatches(const ContextRanks& ranks, ContextLayout layout, ContextSchedule, const RingOptions&);
   // The parts of the layout are chunks, which are computed one after another. host_limit: as in ChunkStore. group: the
   // ranks that share each chunk, which must outlive this object; null means that this process computes whole chunks.
   // align: the ranks' slices of a chunk begin at multiples of it, and none may be empty.

@@ -61,8 +61,9 @@ int ranks_per_node(const std::vector<int>& nodes) {
   return first;
 }
 
-std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, ContextSchedule schedule,
+std::unique_ptr<ContextParallel> make_context_parallel(const ContextRanks& ranks, ContextSchedule schedule,
                                                        const RingOptions& ring) {
+  Communicator& comm = ranks.all;
   switch (schedule) {
     case ContextSchedule::automatic: return make_measured_context(comm, ring);
     case ContextSchedule::ring: return make_ring(comm, ring);
@@ -71,6 +72,7 @@ std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, Conte
       RING_CHECK(ring.messages == ContextMessages::exact, "context exchange by all_to_all: messages are exact, not ",
                  to_string(ring.messages));
       return make_all_to_all(comm);
+    case ContextSchedule::hybrid: return make_hybrid(ranks, ring);
   }
   fail("context exchange: no such schedule");
 }

@@ -7,6 +7,10 @@
 //               by their owners.
 //   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The number of ranks must divide
 //               the number of KV heads. Only with this schedule a rank has whole sequences.
+//   hybrid      the ranks of a node exchange heads as with all_to_all, so that each has all rows of the node for some
+//               heads; ranks with the same index on their nodes then run a ring with these rows (Fang and Zhao 2024,
+//               USP). The number of ranks on a node must divide the number of KV heads. Not for patterns that select
+//               blocks.
 // A watch (AttentionWatch) needs the keys of whole documents, so ring and gather gather the keys once more for it.
 // Results are merged in f32, in an order that depends only on the layout, and rounded once.
 
@@ -17,13 +21,13 @@
 
 namespace ring {
 
-enum class ContextSchedule : std::uint8_t { automatic, ring, gather, all_to_all };
+enum class ContextSchedule : std::uint8_t { automatic, ring, gather, all_to_all, hybrid };
 // Keys that ring and gather send if blocks are selected: `all` keys that come before a rank's queries, or only the
 // `referenced` ones, which its queries selected. With `referenced` the host waits in each call until the device has
 // selected. automatic: `referenced` on CPUs, where there is nothing to wait for, else `all`.
 enum class ContextKeys : std::uint8_t { automatic, all, referenced };
-// Types of the messages that ring and gather send. A rank's own keys, values and gradients are never rounded for
-// messages, and gradients are summed in f32.
+// Types of the messages that ring and gather send; with hybrid, of those of its ring. A rank's own keys, values and
+// gradients are never rounded for messages, and gradients are summed in f32.
 //   exact  keys and values in their own type, their gradients in f32
 //   bf16   gradients in bf16
 //   fp8    keys and values in e4m3 with a scale for each row of a head (kernels/row_encoding.h), gradients in bf16. The
@@ -74,9 +78,9 @@ class ContextParallel : public ContextExchange, public ContextTransfers {
 
 struct RingOptions {
   std::int64_t prefetch = 1;  // number of steps whose keys are prefetched
-  // Number of adjacent ranks per node, for a two-level ring; must divide the number of ranks. Each node receives the
-  // keys of each other node once, and its ranks pass them around in one revolution of the node's ring. 0 means one ring
-  // over all ranks.
+  // Number of adjacent ranks per node, for a two-level ring and for hybrid; must divide the number of ranks. In a
+  // two-level ring, each node receives the keys of each other node once, and its ranks pass them around in one
+  // revolution of the node's ring. 0 means one ring over all ranks.
   int per_node = 0;
   // Upper bound on the bytes of a message (gradients of keys, counted in f32) for dense and block-sparse attention. If
   // messages would be larger, heads are processed in groups, one ring after another, which need the memory of a single
@@ -85,16 +89,31 @@ struct RingOptions {
   ContextKeys keys = ContextKeys::automatic;
   ContextMessages messages = ContextMessages::exact;
 };
+
+// The ranks that share sequences. They must outlive what is made with them.
+struct ContextRanks {
+  ContextRanks(Communicator& every) : all(every) {}
+  ContextRanks(Communicator& every, Communicator& on_node, Communicator& between)
+      : all(every), node(&on_node), between_nodes(&between) {}
+
+  Communicator& all;
+  // Only for hybrid, else null: the adjacent ranks of this rank's node, and the ranks with the same index on each node,
+  // in the order of the nodes.
+  Communicator *node = nullptr, *between_nodes = nullptr;
+};
+
 std::unique_ptr<ContextParallel> make_ring(Communicator&, const RingOptions&);
 std::unique_ptr<ContextParallel> make_gather(Communicator&, ContextKeys = ContextKeys::automatic,
                                              ContextMessages = ContextMessages::exact);
 std::unique_ptr<ContextParallel> make_all_to_all(Communicator&);
-// Uses the fastest of the three schedules, measured once for each shape and pattern if the context has a tuning file;
-// else uses the ring. all_to_all takes part only if messages are exact.
+// Requires the groups of nodes. Ignores RingOptions::per_node: there are as many ranks on a node as ranks.node has.
+std::unique_ptr<ContextParallel> make_hybrid(const ContextRanks&, const RingOptions&);
+// Uses the fastest of ring, gather and all_to_all, measured once for each shape and pattern if the context has a tuning
+// file; else uses the ring. all_to_all takes part only if messages are exact.
 std::unique_ptr<ContextParallel> make_measured_context(Communicator&, const RingOptions&);
 
-// automatic: see make_measured_context(). all_to_all requires exact messages. The communicator must outlive the result.
-std::unique_ptr<ContextParallel> make_context_parallel(Communicator&, ContextSchedule, const RingOptions&);
+// automatic: see make_measured_context(). all_to_all requires exact messages.
+std::unique_ptr<ContextParallel> make_context_parallel(const ContextRanks&, ContextSchedule, const RingOptions&);
 
 // Returns the number of ranks per node if it is the same on all nodes and the ranks of each node are adjacent; else
 // returns the total number of ranks. nodes: the node of each rank.

@@ -227,6 +227,24 @@ TEST(DistContextTiming, EveryScheduleHasTimingsAndMessages) {
   }
 }
 
+TEST(DistContextTiming, HybridTracesItsGroups) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  ContextGrid grid;
+  grid.lengths = {256};
+  grid.heads = grid.kv_heads = 2, grid.head_dim = 16;
+  grid.schedules = {ContextSchedule::hybrid, ContextSchedule::ring};
+  grid.parallel.cp_ranks_per_node = 2;
+  grid.seconds = 0.01;
+  for (const auto& timings : time_on_ranks(grid, 4)) {
+    ASSERT_EQ(timings.size(), 2u);
+    EXPECT_EQ(timings[0].schedule, "hybrid");
+    EXPECT_GT(timings[0].transfer_seconds, 0);
+    EXPECT_GT(timings[0].computing_seconds, 0);
+    // One head per rank. In the node: heads there and back, twice. Between two nodes: keys twice, gradients once.
+    EXPECT_EQ(in_lane(timings[0].timeline, TimelineLane::messages), 7);
+  }
+}
+
 class DistBenchContext : public testing::Test {
  protected:
   void SetUp() override {
@@ -289,6 +307,7 @@ TEST_F(DistBenchContext, BadInputIsRefused) {
   refused({"--kv-heads", "1", "--schedule", "ring,all_to_all"}, {"KV heads", "2 ranks, got 1"});
   refused({"--kv-heads", "3"}, {"--heads: ", "3 KV heads, got 2"});
   refused({"--length", "0"}, {"--length: "});
+  refused({"--kv-heads", "1", "--schedule", "hybrid"}, {"hybrid requires KV heads", "2 ranks of a node, got 1"});
   EXPECT_EQ(bench({"--kv-heads", "1", "--length", "64"}).output.find("all_to_all "), std::string::npos);
 }
 

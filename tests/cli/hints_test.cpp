@@ -235,7 +235,8 @@ TEST(Hints, ValuesOfOtherProgramsAreTranslated) {
                                           {"model.positions=rotary", "rope"},
                                           {"model.attention.kind=sliding-window", "window"},
                                           {"optimizer.kind=AdamW", "adamw"},
-                                          {"parallel.cp_schedule=ulysses", "all_to_all"}})
+                                          {"parallel.cp_schedule=ulysses", "all_to_all"},
+                                          {"parallel.cp_schedule=a2a+p2p", "hybrid"}})
     EXPECT_NE(hint_for(given).find("did you mean " + meant + "?"), std::string::npos) << hint_for(given);
   EXPECT_EQ(hint_for("optimizer.kind=adamw"), "");
 }

@@ -172,6 +172,28 @@ TEST_F(DistMesh, EveryAxisHasItsRanks) {
       "");
 }
 
+TEST_F(DistMesh, AnAxisHasGroupsByNode) {
+  EXPECT_EQ(run_mesh(8, layout_of(1, 4, 2),
+                     [](Mesh& m) {
+                       const auto expect = [&](Communicator& comm, const std::vector<int>& ranks) {
+                         std::string want;
+                         for (const int r : ranks) want += (want.empty() ? "" : " ") + std::to_string(r);
+                         const std::string got = members_of(comm, m.rank());
+                         RING_CHECK(got == want, "got ", got, ", expected ", want);
+                       };
+                       const int t = m.rank() % 2, node = m.rank() / 4 * 4, index = m.rank() % 4;
+                       const Mesh::NodeGroups two = m.groups_by_node("cp", 2);
+                       expect(two.node, {node + t, node + 2 + t});
+                       expect(two.between_nodes, {index, index + 4});
+                       RING_CHECK(&m.groups_by_node("cp", 2).node == &two.node, "made again");
+                       const Mesh::NodeGroups one = m.groups_by_node("cp", 4);
+                       RING_CHECK(&one.node == &m.axis("cp") && one.between_nodes.size() == 1, "one node");
+                     }),
+            "");
+  const auto mesh = Mesh::fake(layout_of(1, 4, 2), 0);
+  EXPECT_THROW(mesh->groups_by_node("cp", 3), Error);
+}
+
 TEST_F(DistMesh, EqualGroupsShareACommunicatorExceptBesideKernels) {
   EXPECT_EQ(
       run_mesh(2, layout_of(2, 1, 1),

@@ -208,6 +208,79 @@ TEST(ClusterPlan, ASearchByEstimateFindsAGoodLayout) {
   }
 }
 
+// A ring of two levels sends keys of all ranks around in each node; hybrid sends each rank's heads there once, and as
+// much between nodes. With a slow link in the node, hybrid is faster.
+TEST(ClusterPlan, HybridIsPlannedBesideTheRing) {
+  PlanRequest q = request_of_nodes({16, 4}, {"train.batch_size=1", "train.micro_batch=1", "model.context=131072"});
+  q.rates.link_bytes_per_second = 1e9;
+  q.fixed = {.dp = 1, .cp = 16, .tp = 1, .zero = 0};
+  const auto schedules = [&] {
+    std::vector<ContextSchedule> all;
+    for (const PlannedStep& p : try_layouts(q).fit) all.push_back(p.config.parallel.cp_schedule);
+    return all;
+  };
+  using enum ContextSchedule;
+  EXPECT_EQ(schedules(), (std::vector{hybrid, automatic}));
+  const std::vector<PlannedStep> both = try_layouts(q).fit;
+  EXPECT_EQ(both[0].layout, "cp 16 hybrid");
+  EXPECT_EQ(both[0].config.parallel.cp_ranks_per_node, 4);
+  EXPECT_LT(both[0].seconds(), 0.5 * both[1].seconds());
+  q.max_layouts = 1;
+  EXPECT_EQ(schedules(), std::vector{hybrid}) << "the estimate knows hybrid's time";
+  q.max_layouts = 0;
+  q.config.parallel.cp_schedule = ring;
+  EXPECT_EQ(schedules(), std::vector{ring}) << "as given";
+  q.config.parallel.cp_schedule = automatic;
+  q.config.model.kv_heads = 2;
+  EXPECT_EQ(schedules(), std::vector{automatic}) << "4 ranks of a node cannot share 2 heads";
+  q.config.parallel.cp_schedule = hybrid;
+  EXPECT_NE(try_layouts(q).error.find("2 (model.kv_heads: 2) cannot be divided among 4"), std::string::npos);
+  q.world = 16;  // on one node
+  EXPECT_NE(try_layouts(q).error.find("2 (model.kv_heads: 2) cannot be divided among 16"), std::string::npos);
+}
+
+// A run may leave the ranks per node to its placement, which a dry step of a number of processes does not know. The two
+// KV heads cannot be shared by all four ranks.
+TEST(ClusterPlan, MemoryOfHybridIsPredictedBeforeRanksArePlaced) {
+  PlanRequest q = request_of_nodes(
+      {4, 2}, {"train.batch_size=1", "train.micro_batch=1", "model.kv_heads=2", "parallel.cp_schedule=hybrid"});
+  q.config.parallel.dp = 1;
+  q.config.parallel.cp = 4;
+  const auto peak = [&](WorldSize world) {
+    return dry_step(q.config, world, ActivationPlan::uniform(2, Recompute::none)).peak();
+  };
+  EXPECT_EQ(peak(4), peak({4, 2}));
+  q.config.parallel.cp_ranks_per_node = 4;
+  EXPECT_THROW(peak(4), Error);
+}
+
+// Two nodes of four ranks. Each rank exchanges three quarters of its heads in the node, and attends with one of the KV
+// heads. With zigzag, the first node has the chunks 0 and 3 of 256 tokens, and the second 1 and 2. Of the messages
+// between them, those to the first node are longer: keys and values of 512 tokens (bf16), twice, and those from it:
+// their gradients (f32). All ranks of a node send at the same time.
+TEST(ClusterPlan, TimesOfHybridAreThoseOfItsBytes) {
+  PlanRequest q = request_of_nodes({8, 4}, {"train.batch_size=1", "train.micro_batch=1", "model.context=1024",
+                                            "train.recompute=none", "parallel.cp_schedule=hybrid"});
+  q.config.parallel.dp = 1;
+  q.config.parallel.cp = 8;
+  q.config.parallel.cp_ranks_per_node = 4;
+  const DryStep step = dry_step(q.config, q.world, ActivationPlan::uniform(2, Recompute::none));
+  double node = 0, between = 0, seconds = 0;
+  for (const DryTransfer& t : step.transfers) {
+    if (t.transfer.group == "cp in node") {
+      node += static_cast<double>(t.transfer.bytes);
+      EXPECT_EQ(t.transfer.nodes, 1);
+    }
+    if (t.transfer.group != "cp between nodes") continue;
+    between += t.transfer.bytes_between_nodes;
+    seconds += seconds_of(q.rates, t.transfer);
+  }
+  constexpr double kLayers = 2, kTokens = 128, kHeads = 8, kKvHeads = 4, kDim = 32, kBf16 = 2;
+  EXPECT_DOUBLE_EQ(node, kLayers * 0.75 * kTokens * (6 * (kHeads + kKvHeads) * kDim * kBf16 + 2 * kHeads * 4));
+  EXPECT_DOUBLE_EQ(between, kLayers * 512 * 2 * kDim * (kBf16 + kBf16 + 4));
+  EXPECT_DOUBLE_EQ(seconds, kLayers * 3 * 10e-6 + 4 * between / 50e9);
+}
+
 // The layouts with the best estimates are too large; those that share a sequence most fit.
 TEST(ClusterPlan, ASearchGoesOnUntilALayoutFits) {
   PlanRequest q = request_of_nodes(

@@ -61,6 +61,25 @@ TEST(SentBytes, ADenseRingSendsThreeHalvesOfAShardToEachOtherRank) {
   static_assert(kGradients == 2 * kKeys);
 }
 
+// On nodes of 2 ranks, each pair of counterparts runs a ring of half as many ranks with twice the rows of half the
+// heads: 3 (P / 2 - 1) chunks of a rank's tokens, by the count above. In a node, a rank sends half of the heads of its
+// rows: q, k, v and the output in the forward; q, k, v, the output and four gradients in the backward (bf16); and
+// log-sum-exps (f32) of its peer's rows and of its own.
+TEST(SentBytes, HybridSendsHeadsInTheNodeAndNodesRowsBetweenNodes) {
+  constexpr double kHeads = 8;
+  PlanRequest q = request({"parallel.cp_schedule=hybrid"});
+  q.world.per_node = 2;
+  const double inside =
+      kTokens * kLayers * (3 * (kHeads + kKvHeads) * kHeadDim * 2 + kHeads * 4);  // half of 6, and of 2 x 4 bytes
+  for (const SentRow& row : count_sent_bytes(q, {2, 8, 256}).rows) {
+    EXPECT_EQ(row.error, "");
+    const double between = 1.5 * static_cast<double>(row.cp / 2 - 1) * kTokens * 2 * kKeys;
+    EXPECT_NEAR(row.sent.context, inside + between, 1e-6 * inside) << row.cp;
+    const double reductions = row.cp > 2 ? row.sent.reductions / 2 : 0;  // one of a node's two ranks passes them on
+    EXPECT_NEAR(row.sent.between_nodes, between + reductions, 1e-6 * inside) << row.cp;
+  }
+}
+
 // A window of w tokens reaches w - 1 tokens of the ranks before. A rank sends their keys twice and returns the
 // gradients of as many: the same bytes on any number of ranks.
 TEST(SentBytes, AWindowSendsTheSameOnAnyNumberOfRanks) {

@@ -15,6 +15,7 @@ void append(Settings& to, const Settings& more) { to.insert(to.end(), more.begin
 
 const Settings kRing = {"parallel.cp_schedule=ring"}, kGather = {"parallel.cp_schedule=gather"},
                kAllToAll = {"parallel.cp_schedule=all_to_all"},
+               kHybrid = {"parallel.cp_schedule=hybrid", "parallel.cp_ranks_per_node=2"},
                kChunks = {"train.sequence_chunk=256", "train.micro_batch=1"};
 
 Settings with(Settings settings, const std::string& more) {
@@ -149,12 +150,15 @@ std::vector<Layout> all_layouts(int ranks) {
   out.push_back({"tp_cp_all_to_all", ranks, half, half, kAllToAll, true});
   out.push_back({"tp_cp_chunks", ranks, half, half, kChunks, true, false, false, true});
   out.push_back({"tp_zero3", ranks, 1, half, {"parallel.zero=3"}});
+  out.push_back({"cp_hybrid", ranks, ranks, 1, kHybrid, false, false, false, false, true});
   return out;
 }
 
 std::string expected_refusal(const Cell& c) {
   if (c.kind.kv_heads % c.layout.tp != 0) return str("parallel.tp: ", c.layout.tp, " does not divide model.heads");
   if (c.layout.in_chunks && c.kind.needs_whole) return "supports neither model.attention.rules with pattern";
+  if (c.layout.hybrid && (c.kind.selects || c.kind.needs_whole)) return "parallel.cp_schedule: hybrid does not support";
+  if (c.layout.hybrid && c.kind.kv_heads % 2 != 0) return "parallel.cp_schedule: hybrid shares the KV heads";
   if (c.layout.all_to_all && c.kind.kv_heads / c.layout.tp % c.layout.cp != 0)
     return str(c.layout.in_chunks ? str("parallel.cp: ", c.layout.cp) : "parallel.cp_schedule: all_to_all",
                " shares the KV heads");

@@ -13,7 +13,7 @@ struct Kind {
   Settings settings;
   int kv_heads = 4;
   bool selects = false;      // selects blocks in each step
-  bool needs_whole = false;  // does not work on sequences in chunks
+  bool needs_whole = false;  // works neither on sequences in chunks nor with hybrid
 };
 
 struct Layout {
@@ -24,6 +24,7 @@ struct Layout {
   bool supports_graph = false;     // supports train.cuda_graph=on
   bool for_selected_keys = false;  // differs from the other layouts only if blocks are selected
   bool in_chunks = false;          // computes sequences in chunks
+  bool hybrid = false;             // cp exchanges heads between pairs of ranks, and keys between these pairs
   // Returns the settings of the mesh's axes: layouts with equal axes can share a mesh.
   Settings axes() const;
 };

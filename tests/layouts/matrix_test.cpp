@@ -62,10 +62,12 @@ TEST(LayoutMatrix, IndivisibleHeadsAndChunksOfPooledKeysAreRefused) {
   std::set<std::string> names, expected;
   for (const Cell& c : refused_cells(all_kinds(), all_layouts(4))) names.insert(name_of(c));
   for (const char* layout :
-       {"cp_all_to_all", "tp", "tp_cp_ring", "tp_cp_all_to_all", "tp_zero3", "cp_chunks", "tp_cp_chunks"})
+       {"cp_all_to_all", "tp", "tp_cp_ring", "tp_cp_all_to_all", "tp_zero3", "cp_chunks", "tp_cp_chunks", "cp_hybrid"})
     expected.insert(str("kind=one_kv_head layout=", layout));
   for (const char* kind : {"importance", "pools"})
     for (const char* layout : {"cp_chunks", "tp_cp_chunks"}) expected.insert(str("kind=", kind, " layout=", layout));
+  for (const char* kind : {"content", "learned", "importance", "pools"})
+    expected.insert(str("kind=", kind, " layout=cp_hybrid"));
   EXPECT_EQ(names, expected);
 }
 

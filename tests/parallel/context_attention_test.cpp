@@ -181,12 +181,15 @@ bool same_bits(const Floats& a, const Floats& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-using MakeExchange = std::function<std::unique_ptr<ContextParallel>(Communicator&)>;
+using MakeExchange = std::function<std::unique_ptr<ContextParallel>(const ContextRanks&)>;
 
-// Runs the cases one after the other on the same ranks.
+// Returns the ranks of a node in the tests of nodes.
+int test_ranks_on_node(int ranks) { return ranks == 4 ? 2 : 1; }
+
+// Runs the cases one after the other on the same ranks. per_node: ranks of a node; 0 means test_ranks_on_node().
 std::vector<ContextResults> on_ranks(const std::vector<ContextCase>& cases, const Heads& heads, ContextLayoutKind kind,
                                      int ranks, const MakeExchange& make,
-                                     const std::vector<std::shared_ptr<Tuning>>& tuning = {}) {
+                                     const std::vector<std::shared_ptr<Tuning>>& tuning = {}, int per_node = 0) {
   std::vector<ContextResults> results;
   for (const ContextCase& c : cases) {
     results.push_back({Floats(static_cast<std::size_t>(c.tokens() * heads.query * heads.dim), NAN),
@@ -196,29 +199,33 @@ std::vector<ContextResults> on_ranks(const std::vector<ContextCase>& cases, cons
     results.back().gates.resize(static_cast<std::size_t>(c.tokens() * heads.query), NAN);
   }
   std::mutex mutex;
-  const auto errors = test::run_ranks(ranks, [&](Communicator& comm) {
-    const auto exchange = make(comm);
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      const std::int64_t align = context_align({cases[i].pattern}, cases[i].length, 2 * ranks);
-      const std::int64_t before = exchange->bytes_sent();
-      on_rank(cases[i], heads, ContextLayout(kind, cases[i].length, ranks, align), *exchange, comm.rank(), results[i],
-              tuning.empty() ? nullptr : tuning[static_cast<std::size_t>(comm.rank())]);
-      const std::lock_guard lock(mutex);
-      results[i].bytes_sent += exchange->bytes_sent() - before;
-    }
-    comm.barrier().synchronize();
-  });
+  if (per_node == 0) per_node = test_ranks_on_node(ranks);
+  const auto errors =
+      test::run_ranks_on_nodes(ranks, per_node, [&](Communicator& comm, Communicator& node, Communicator& between) {
+        const auto exchange = make({comm, node, between});
+        for (std::size_t i = 0; i < cases.size(); ++i) {
+          const std::int64_t align = context_align({cases[i].pattern}, cases[i].length, 2 * ranks);
+          const std::int64_t before = exchange->bytes_sent();
+          on_rank(cases[i], heads, ContextLayout(kind, cases[i].length, ranks, align), *exchange, comm.rank(),
+                  results[i], tuning.empty() ? nullptr : tuning[static_cast<std::size_t>(comm.rank())]);
+          const std::lock_guard lock(mutex);
+          results[i].bytes_sent += exchange->bytes_sent() - before;
+        }
+        comm.barrier().synchronize();
+      });
   EXPECT_EQ(test::joined(errors), "");
   return results;
 }
 
 const std::map<std::string, MakeExchange>& schedules() {
   static const std::map<std::string, MakeExchange> all = {
-      {"ring", [](Communicator& c) { return make_ring(c, {}); }},
-      {"ring_by_node", [](Communicator& c) { return make_ring(c, {.per_node = c.size() == 4 ? 2 : 1}); }},
-      {"ring_by_heads", [](Communicator& c) { return make_ring(c, {.message_bytes = 1}); }},
-      {"gather", [](Communicator& c) { return make_gather(c); }},
-      {"all_to_all", [](Communicator& c) { return make_all_to_all(c); }}};
+      {"ring", [](const ContextRanks& r) { return make_ring(r.all, {}); }},
+      {"ring_by_node",
+       [](const ContextRanks& r) { return make_ring(r.all, {.per_node = test_ranks_on_node(r.all.size())}); }},
+      {"ring_by_heads", [](const ContextRanks& r) { return make_ring(r.all, {.message_bytes = 1}); }},
+      {"gather", [](const ContextRanks& r) { return make_gather(r.all); }},
+      {"all_to_all", [](const ContextRanks& r) { return make_all_to_all(r.all); }},
+      {"hybrid", [](const ContextRanks& r) { return make_hybrid(r, {}); }}};
   return all;
 }
 
@@ -237,7 +244,7 @@ std::string name_of(const testing::TestParamInfo<DistContext::ParamType>& info) 
 }
 INSTANTIATE_TEST_SUITE_P(Schedules, DistContext,
                          testing::Combine(testing::Values("ring", "ring_by_node", "ring_by_heads", "gather",
-                                                          "all_to_all"),
+                                                          "all_to_all", "hybrid"),
                                           testing::Values(2, 3, 4),
                                           testing::Values(ContextLayoutKind::zigzag, ContextLayoutKind::contiguous)),
                          name_of);
@@ -298,17 +305,18 @@ Pattern selected_by_mass() {
   return test::block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 5, .mass = 0.55f}});
 }
 // Selected blocks, pools of several sizes, one of them longer than a rank's contiguous part, and both.
-std::vector<Pattern> chosen_patterns() {
+std::vector<Pattern> chosen_patterns(const std::string& schedule) {
   const Pattern selected = selected_blocks();
   Pattern pooled = test::window(20), dense = test::dense(), both = selected;
   pooled.pools = {8, 50, 300};
   dense.pools = {7};
   both.pools = {16};
+  if (schedule == "hybrid") return {pooled, dense};  // refuses selections
   return {selected, selected_by_mass(), pooled, dense, both};
 }
-std::vector<ContextCase> chosen_cases() {
+std::vector<ContextCase> chosen_cases(const std::string& schedule) {
   std::vector<ContextCase> cases;
-  for (const Pattern& p : chosen_patterns()) {
+  for (const Pattern& p : chosen_patterns(schedule)) {
     cases.push_back({"plain", p, 515, 2, test::documents_of(515, 2, {})});
     cases.push_back({"packed", p, 643, 2, test::documents_of(643, 2, {70, 1, -9, 350, 3, -40})});
   }
@@ -327,7 +335,7 @@ TEST_F(DistContextCases, SelectedBlocksAndPoolsEqualOneProcess) {
   for (const auto& [name, make] : schedules())
     for (const int ranks : {2, 4})
       for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
-        const std::vector<ContextCase> cases = chosen_cases();
+        const std::vector<ContextCase> cases = chosen_cases(name);
         const std::vector<ContextResults> got = on_ranks(cases, {}, kind, ranks, make);
         for (std::size_t i = 0; i < cases.size(); ++i) {
           SCOPED_TRACE(str(name, " ", i, " ", cases[i].name, ", ", ranks, " ranks"));
@@ -361,7 +369,7 @@ TEST_F(DistContextCases, SelectedBlocksAndPoolsDoNotLookAhead) {
   constexpr std::int64_t kLength = 515;
   const Heads heads;
   for (const auto& [name, make] : schedules())
-    for (const Pattern& p : chosen_patterns()) {
+    for (const Pattern& p : chosen_patterns(name)) {
       std::vector<ContextCase> cases;
       for (const std::int64_t changed : {-1, 1, 100, 128, 299, 319, 383, 447, 511})
         cases.push_back({"", p, kLength, 1, test::documents_of(kLength, 1, {}), changed});
@@ -378,9 +386,10 @@ TEST_F(DistContextCases, SelectedBlocksAndPoolsDoNotLookAhead) {
 
 TEST_F(DistContextCases, BitsDoNotDependOnHowKeysAreSent) {
   std::vector<ContextCase> cases = test::context_cases();
-  std::ranges::move(chosen_cases(), std::back_inserter(cases));
+  std::ranges::move(chosen_cases("ring"), std::back_inserter(cases));
   const auto with = [&](const RingOptions& options) {
-    return on_ranks(cases, {}, ContextLayoutKind::zigzag, 3, [=](Communicator& c) { return make_ring(c, options); });
+    return on_ranks(cases, {}, ContextLayoutKind::zigzag, 3,
+                    [=](const ContextRanks& r) { return make_ring(r.all, options); });
   };
   const std::vector<ContextResults> one = with({});
   for (const RingOptions& o : {RingOptions{}, {.prefetch = 0}, {.prefetch = 5}, {.message_bytes = 1}}) {
@@ -408,7 +417,7 @@ TEST_F(DistContextCases, NodesGiveTheSameBitsTwice) {
 // All ranks run the schedule that rank 0 has recorded or measures, whatever other ranks have recorded.
 TEST_F(DistContextCases, AllRanksUseTheMeasuredSchedule) {
   const std::vector<ContextCase> cases = {test::context_cases()[0]};
-  const MakeExchange measured = [](Communicator& c) { return make_measured_context(c, {}); };
+  const MakeExchange measured = [](const ContextRanks& r) { return make_measured_context(r.all, {}); };
   std::vector<std::shared_ptr<Tuning>> tuning = {std::make_shared<Tuning>(""), std::make_shared<Tuning>("")};
   const auto run = [&](const MakeExchange& make) {
     return on_ranks(cases, {}, ContextLayoutKind::zigzag, 2, make, tuning)[0];
@@ -430,7 +439,7 @@ TEST_F(DistContextCases, AllRanksUseTheMeasuredSchedule) {
 
 TEST_F(DistContextCases, BothDirectionsShareTheMeasuredSchedule) {
   const std::vector<ContextCase> cases = {test::context_cases()[0]};
-  const MakeExchange measured = [](Communicator& c) { return make_measured_context(c, {}); };
+  const MakeExchange measured = [](const ContextRanks& r) { return make_measured_context(r.all, {}); };
   const std::vector<std::shared_ptr<Tuning>> tuning = {std::make_shared<Tuning>(""), std::make_shared<Tuning>("")};
   on_ranks(cases, {.dropout = 0.3f}, ContextLayoutKind::zigzag, 2, measured, tuning);
   const std::string text = tuning[0]->text();
@@ -465,6 +474,45 @@ TEST_F(DistContextCases, LocalPatternsSendLittle) {
   EXPECT_EQ(got[0].bytes_sent, (1 + 2 + 3) * kLength / kRanks * row);
   EXPECT_EQ(got[1].bytes_sent, 3 * 32 * row);
   EXPECT_EQ(got[2].bytes_sent, (1 + 2 + 3) * kLength / kRanks / 8 * row);
+}
+
+// Eight ranks, as two nodes of four and as four nodes of two.
+TEST_F(DistContextCases, HybridOfSeveralNodesEqualsOneProcess) {
+  const std::vector<ContextCase> cases = test::context_cases();
+  for (const int per_node : {2, 4})
+    for (const float dropout : {0.0f, 0.3f}) {
+      const auto kind = per_node == 2 ? ContextLayoutKind::zigzag : ContextLayoutKind::contiguous;
+      const Heads heads{.dropout = dropout};
+      const auto got = on_ranks(cases, heads, kind, 8, schedules().at("hybrid"), {}, per_node);
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        SCOPED_TRACE(str(cases[i].name, ", ", per_node, " ranks per node, dropout ", dropout));
+        expect_near(got[i], on_one(cases[i], heads));
+      }
+    }
+}
+
+// Two nodes of two ranks. Between nodes, the ring sends the keys and values of the first node's half of the rows in the
+// forward and in the backward, and returns their gradients. Inside a node, a rank sends half of the heads of its
+// quarter of the rows: q, k, v and the output in the forward; q, k, v, the output, its gradient and all three gradients
+// in the backward; and the log-sum-exp of its peer's rows and of its own.
+TEST_F(DistContextCases, HybridSendsTheseBytes) {
+  constexpr std::int64_t kLength = 1024, kRanks = 4, kFloat = sizeof(float);
+  const Heads h;
+  const std::vector<ContextCase> cases = {{"", test::dense(), kLength, 1, test::documents_of(kLength, 1, {})}};
+  const auto got = on_ranks(cases, h, ContextLayoutKind::contiguous, kRanks, schedules().at("hybrid"));
+  const std::int64_t between = kLength / 2 * 3 * 2 * h.key * h.dim * kFloat;
+  const std::int64_t inside = kLength / 2 * (6 * (h.query + h.key) * h.dim + 2 * h.query) * kFloat;
+  EXPECT_EQ(got[0].bytes_sent, between + inside);
+}
+
+TEST_F(DistContextCases, HybridRefusesPatternsThatSelect) {
+  const std::vector<ContextCase> cases = {{"", selected_blocks(), 256, 1, test::documents_of(256, 1, {})}};
+  const auto errors = test::run_ranks_on_nodes(2, 1, [&](Communicator& all, Communicator& node, Communicator& between) {
+    ContextResults r{Floats(256 * 64), Floats(256 * 128)};
+    on_rank(cases[0], {}, ContextLayout(ContextLayoutKind::contiguous, 256, 2), *make_hybrid({all, node, between}, {}),
+            all.rank(), r);
+  });
+  for (const std::string& e : errors) EXPECT_NE(e.find("patterns that select blocks"), std::string::npos) << e;
 }
 
 TEST_F(DistContextCases, AllToAllRefusesHeadsThatDoNotDivide) {

@@ -162,6 +162,34 @@ TEST_F(DistContextMessages, EachRankAttendsToRoundedKeysOfOthersAndToItsOwn) {
   }
 }
 
+// Keys of the own node stay exact. For the ring between nodes, a node holds the rows of its ranks: zigzag over two
+// nodes if the ranks have zigzag.
+TEST_F(DistContextMessages, HybridRoundsMessagesBetweenNodes) {
+  constexpr int kRanks = 4, kNodes = 2;
+  const MessageHeads heads;
+  for (const ContextCase& c : context_cases()) {
+    if (c.name.ends_with("_plain")) continue;
+    const MessageOperands of = random_message_operands(c.tokens(), heads);
+    const std::int64_t align = context_align({c.pattern}, c.length, 2 * kRanks);
+    const ContextLayout layout(ContextLayoutKind::zigzag, c.length, kRanks, align),
+        nodes(ContextLayoutKind::zigzag, c.length, kNodes, align);
+    for (const ContextMessages messages : {ContextMessages::bf16, ContextMessages::fp8}) {
+      SCOPED_TRACE(str(c.name, ", ", to_string(messages)));
+      MessageResults got;
+      std::mutex mutex;
+      const auto run = [&](Communicator& all, Communicator& node, Communicator& between) {
+        const MakeMessages make = [&](Communicator&, ContextMessages m) {
+          return make_hybrid({all, node, between}, {.messages = m});
+        };
+        const auto shards = std::make_shared<const ContextShards>(layout.shards(all.rank(), c.rows, c.documents));
+        run_way({make, messages}, c, heads, of, shards, all, ExecContext{Stream::cpu(1)}, got, mutex);
+      };
+      ASSERT_EQ(joined(run_ranks_on_nodes(kRanks, kRanks / kNodes, run)), "");
+      expect_messages(got, expected_messages(c, heads, of, nodes, messages), std::ldexp(1, -7));
+    }
+  }
+}
+
 TEST_F(DistContextMessages, BitsDependNeitherOnPrefetchNorOnGroupsOfHeads) {
   const MessageHeads heads;
   const ContextCase c{"", window(37, 3), 403, 2, documents_of(403, 2, {70, 1, -9, 150, 3, -40, 90})};

@@ -54,11 +54,12 @@ class DistContextTraining : public testing::TestWithParam<Kind> {
   void SetUp() override {
     if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   }
-  static Training run(const std::string& schedule, int cp, int ranks) {
+  static Training run(const std::string& schedule, int cp, int ranks, int per_node = 0) {
     TrainingOptions o = options_of(GetParam());
     o.ranks = ranks;
     o.overrides.push_back("parallel.cp=" + std::to_string(cp));
     o.overrides.push_back("parallel.cp_schedule=" + schedule);
+    o.overrides.push_back("parallel.cp_ranks_per_node=" + std::to_string(per_node));
     return train_on_ranks(o);
   }
   static void expect_near(const Training& got) {
@@ -82,6 +83,7 @@ TEST_P(DistContextTraining, RingsOfTwoAndOfFourEqualOneProcess) {
 }
 TEST_P(DistContextTraining, GatherEqualsOneProcess) { expect_near(run("gather", 2, 2)); }
 TEST_P(DistContextTraining, AllToAllEqualsOneProcess) { expect_near(run("all_to_all", 2, 2)); }
+TEST_P(DistContextTraining, HybridEqualsOneProcess) { expect_near(run("hybrid", 4, 4, 2)); }
 TEST_P(DistContextTraining, TwoReplicasWithRingsEqualOneProcess) { expect_near(run("ring", 2, 4)); }
 
 }  // namespace

@@ -36,7 +36,9 @@ const std::vector<Named>& layouts() {
       {"tp2_zero3", {"parallel.tp=2", "parallel.zero=3"}},
       {"cp2_zero1", {"parallel.cp=2", "parallel.zero=1"}},
       {"cp2_zero3", {"parallel.cp=2", "parallel.zero=3"}},
-      {"cp4_zero2_by_node", {"parallel.cp=4", "parallel.zero=2", "parallel.cp_ranks_per_node=2"}}};
+      {"cp4_zero2_by_node", {"parallel.cp=4", "parallel.zero=2", "parallel.cp_ranks_per_node=2"}},
+      {"cp4_zero3_hybrid",
+       {"parallel.cp=4", "parallel.zero=3", "parallel.cp_schedule=hybrid", "parallel.cp_ranks_per_node=2"}}};
   return all;
 }
 

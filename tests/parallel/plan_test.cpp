@@ -145,6 +145,14 @@ TEST(Plan, RefusesContextsAndSchedulesThatDoNotFit) {
   heads.cp_schedule = ContextSchedule::all_to_all;
   EXPECT_NE(refusal(heads, 8).find("2 (model.kv_heads: 4, parallel.tp: 2)"), std::string::npos);
   EXPECT_NE(refusal(heads, 8).find("among 4"), std::string::npos);
+  heads.cp_schedule = ContextSchedule::hybrid;
+  heads.cp_ranks_per_node = 4;
+  EXPECT_EQ(refusal(heads, 8),
+            "parallel.cp_schedule: hybrid shares the KV heads among the 4 ranks of cp on each node, but 2 "
+            "(model.kv_heads: 4, parallel.tp: 2) cannot be divided among 4. Use parallel.cp_schedule: ring, or set "
+            "parallel.cp_ranks_per_node to a divisor of the KV heads and of parallel.cp: 4");
+  heads.cp_ranks_per_node = 2;
+  EXPECT_EQ(make_plan(heads, model(), {24, 1}, 8).text(), "cp 4 hybrid, tp 2");
   const std::string tokens = refusal(degrees(0, 32, 4), 128, {1, 1});
   EXPECT_NE(tokens.find("parallel.tp: 4"), std::string::npos) << tokens;
   EXPECT_NE(tokens.find("the 2 tokens"), std::string::npos) << tokens;
@@ -181,6 +189,8 @@ TEST(Plan, RanksThatShareChunksExchangeHeads) {
   EXPECT_EQ(refusal(c, 2, chunks),
             "train.sequence_chunk: 16 with parallel.cp: 2 needs parallel.cp_schedule: all_to_all, but it is ring. Set "
             "it to all_to_all or auto");
+  c.cp_schedule = ContextSchedule::hybrid;
+  EXPECT_NE(refusal(c, 2, chunks).find("needs parallel.cp_schedule: all_to_all, but it is hybrid"), std::string::npos);
   c = degrees(1, 8, 1);
   EXPECT_EQ(refusal(c, 8, chunks),
             "train.sequence_chunk: 16 with parallel.cp: 8 shares the KV heads among the ranks of cp "

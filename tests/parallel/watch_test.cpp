@@ -68,16 +68,16 @@ class DistWatchTest : public testing::Test {
 class DistWatch : public DistWatchTest, public testing::WithParamInterface<Layout> {};
 INSTANTIATE_TEST_SUITE_P(
     All, DistWatch,
-    testing::Values(Layout{"one", 1, {}}, Layout{"dp2_zero0", 2, {"parallel.zero=0"}},
-                    Layout{"dp2_zero1", 2, {"parallel.zero=1"}}, Layout{"dp4_zero2", 4, {"parallel.zero=2"}},
-                    Layout{"dp2_zero3", 2, {"parallel.zero=3"}}, Layout{"tp2", 2, {"parallel.tp=2"}},
-                    Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
-                    Layout{"cp2_zero1", 4, {"parallel.cp=2", "parallel.zero=1"}},
-                    Layout{"cp2_gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
-                    Layout{"cp2_all_to_all", 2, {"parallel.cp=2", "parallel.cp_schedule=all_to_all"}},
-                    Layout{"tp2_cp2_zero0", 4, {"parallel.tp=2", "parallel.cp=2"}},
-                    Layout{"recomputed", 1, {"train.recompute=full"}},
-                    Layout{"offloaded_states", 1, {"optimizer.offload=states"}}),
+    testing::Values(
+        Layout{"one", 1, {}}, Layout{"dp2_zero0", 2, {"parallel.zero=0"}}, Layout{"dp2_zero1", 2, {"parallel.zero=1"}},
+        Layout{"dp4_zero2", 4, {"parallel.zero=2"}}, Layout{"dp2_zero3", 2, {"parallel.zero=3"}},
+        Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
+        Layout{"cp2_zero1", 4, {"parallel.cp=2", "parallel.zero=1"}},
+        Layout{"cp2_gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
+        Layout{"cp2_all_to_all", 2, {"parallel.cp=2", "parallel.cp_schedule=all_to_all"}},
+        Layout{"cp4_hybrid", 4, {"parallel.cp=4", "parallel.cp_schedule=hybrid", "parallel.cp_ranks_per_node=2"}},
+        Layout{"tp2_cp2_zero0", 4, {"parallel.tp=2", "parallel.cp=2"}},
+        Layout{"recomputed", 1, {"train.recompute=full"}}, Layout{"offloaded_states", 1, {"optimizer.offload=states"}}),
     [](const auto& info) { return info.param.name; });
 
 void expect_ratios(const Layout& l) {

@@ -1,0 +1,26 @@
+#pragma once
+// The sharding of a micro-batch over nodes (ContextSchedule::hybrid): adjacent ranks form a node, and the rows of a
+// node are those of its ranks, in the micro-batch's order.
+
+#include <memory>
+#include <vector>
+
+#include "autograd/context_exchange.h"
+
+namespace ring {
+
+struct NodeShards {
+  // The rows of this rank's node, sharded among the node's ranks: rows are counted in the node's rows instead of the
+  // micro-batch. Has no documents.
+  std::shared_ptr<const ContextShards> in_node;
+  // All rows of the micro-batch, sharded among the nodes.
+  std::shared_ptr<const ContextShards> between_nodes;
+};
+
+// per_node: number of ranks on a node; must divide the number of ranks.
+NodeShards split_by_node(const ContextShards&, int per_node);
+
+// Returns the row in the micro-batch of each row that this rank (or node) holds.
+std::vector<std::int32_t> global_rows(const ContextShards&);
+
+}  // namespace ring
