@@ -17,9 +17,7 @@
 
 namespace ring {
 
-static void PrintTo(ContextLayoutKind kind, std::ostream* out) {
-  *out << (kind == ContextLayoutKind::zigzag ? "zigzag" : "contiguous");
-}
+static void PrintTo(ContextLayoutKind kind, std::ostream* out) { *out << to_string(kind); }
 
 namespace {
 
@@ -201,7 +199,10 @@ std::vector<ContextResults> on_ranks(const std::vector<ContextCase>& cases, cons
     for (std::size_t i = 0; i < cases.size(); ++i) {
       const std::int64_t align = context_align({cases[i].pattern}, cases[i].length, 2 * ranks);
       const std::int64_t before = exchange->bytes_sent();
-      on_rank(cases[i], heads, ContextLayout(kind, cases[i].length, ranks, align), *exchange, comm.rank(), results[i],
+      const ContextLayout layout = kind == ContextLayoutKind::balanced
+                                       ? ContextLayout({cases[i].pattern}, heads.key, cases[i].length, ranks)
+                                       : ContextLayout(kind, cases[i].length, ranks, align);
+      on_rank(cases[i], heads, layout, *exchange, comm.rank(), results[i],
               tuning.empty() ? nullptr : tuning[static_cast<std::size_t>(comm.rank())]);
       const std::lock_guard lock(mutex);
       results[i].bytes_sent += exchange->bytes_sent() - before;
@@ -233,7 +234,7 @@ class DistContext : public testing::TestWithParam<std::tuple<std::string, int, C
 };
 std::string name_of(const testing::TestParamInfo<DistContext::ParamType>& info) {
   const auto& [schedule, ranks, kind] = info.param;
-  return str(schedule, "_", ranks, kind == ContextLayoutKind::zigzag ? "_zigzag" : "_contiguous");
+  return str(schedule, "_", ranks, "_", to_string(kind));
 }
 INSTANTIATE_TEST_SUITE_P(Schedules, DistContext,
                          testing::Combine(testing::Values("ring", "ring_by_node", "ring_by_heads", "gather",
@@ -286,6 +287,24 @@ TEST_F(DistContextCases, EmptyShardsAndShardsOfPaddingEqualOneProcess) {
           EXPECT_LE(distance(got[i].out, want.out), kOut);
           EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
         }
+      }
+    }
+}
+
+// Documents of very different lengths, which a rank holds in several parts.
+TEST_F(DistContextCases, BalancedLayoutsEqualOneProcess) {
+  std::vector<ContextCase> cases;
+  for (const auto& [name, pattern] : test::context_patterns())
+    cases.push_back({name, pattern, 420, 2, test::documents_of(420, 2, {10, 1, -9, 250, 3, -40, 20})});
+  for (const auto& [name, make] : schedules())
+    for (const auto& [ranks, dropout] : {std::pair{2, 0.3f}, {4, 0.0f}}) {
+      const Heads heads{.dropout = dropout};
+      const std::vector<ContextResults> got = on_ranks(cases, heads, ContextLayoutKind::balanced, ranks, make);
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        SCOPED_TRACE(str(name, " on ", ranks, " ranks, ", cases[i].name, ", dropout ", dropout));
+        const ContextResults want = on_one(cases[i], heads);
+        EXPECT_LE(distance(got[i].out, want.out), kOut);
+        EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
       }
     }
 }
