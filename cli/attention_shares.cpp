@@ -44,7 +44,6 @@ std::string imbalance_text(const Pattern& pattern, const ModelConfig& m, const P
   if (cp > 1) {
     add("contiguous", c.tp, rows(ContextLayoutChoice::contiguous));
     add("zigzag", c.tp, rows(ContextLayoutChoice::zigzag));
-    if (length % cp == 0) add("balanced", c.tp, rows(ContextLayoutChoice::balanced));
   }
   add(cp > 1 ? "all_to_all" : "heads", cp * c.tp, {ContextLayoutKind::contiguous, length, 1});
   return text;

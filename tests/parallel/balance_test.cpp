@@ -157,7 +157,7 @@ TEST(BalancedLayout, RanksMustDivideTheRow) {
   }
 }
 
-// The means over rows are the numbers of docs/measured/packed_balance.md.
+// docs/parallelism.md shows some of the recorded means over rows.
 TEST(BalancedLayout, IsMuchMoreEvenThanPositions) {
   constexpr int kRows = 20;
   for (const std::int64_t length : {8192, 32768, 131072})
