@@ -11,26 +11,26 @@ struct BalancedKind {
 };
 void PrintTo(const BalancedKind& k, std::ostream* out) { *out << k.name; }
 
-const Overrides kPacked = {"data.packing.documents=true", "parallel.cp_layout=balanced"};
+const std::string kBalanced = "parallel.cp_layout=balanced";
+const std::string kDropout = "model.attention_dropout=0.2";  // depends on the numbers of rows
 
 class DistBalancedLayout : public testing::TestWithParam<BalancedKind> {
  protected:
   void SetUp() override {
     if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   }
-  // Dropout of attention depends on the numbers of rows.
   static TrainingOptions options(int ranks, const Overrides& more) {
-    Overrides attention = {"model.attention_dropout=0.2"};
-    for (const Overrides& some : {GetParam().overrides, Overrides{kPacked[0]}})
-      attention.insert(attention.end(), some.begin(), some.end());
+    Overrides attention = GetParam().overrides;
+    attention.push_back("data.packing.documents=true");
     return short_run(ranks, attention, more);
   }
 };
 INSTANTIATE_TEST_SUITE_P(
     Kinds, DistBalancedLayout,
     testing::Values(
-        BalancedKind{"dense", {}},
-        BalancedKind{"window", {"model.attention.kind=window", "model.attention.window=24", "model.attention.sinks=2"}},
+        BalancedKind{"dense", {kDropout}},
+        BalancedKind{"window",
+                     {"model.attention.kind=window", "model.attention.window=24", "model.attention.sinks=2", kDropout}},
         BalancedKind{"mixed",
                      {"model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, rules: "
                       "[{pattern: content, keep: 2}], pools: [8]}}]"}}),
@@ -40,17 +40,17 @@ TEST_P(DistBalancedLayout, EqualsOneProcess) {
   for (const std::string& schedule : {std::string("ring"), std::string("gather")})
     for (const int cp : {2, 4}) {
       SCOPED_TRACE(schedule + " on " + std::to_string(cp));
-      expect_equal_to_one_process({"", cp, {str("parallel.cp=", cp), "parallel.cp_schedule=" + schedule, kPacked[1]}},
+      expect_equal_to_one_process({"", cp, {str("parallel.cp=", cp), "parallel.cp_schedule=" + schedule, kBalanced}},
                                   options);
     }
   SCOPED_TRACE("two replicas of two ranks");
-  expect_equal_to_one_process({"", 4, {kRing[0], kRing[1], kPacked[1], "parallel.zero=1"}}, options);
+  expect_equal_to_one_process({"", 4, {kRing[0], kRing[1], kBalanced, "parallel.zero=1"}}, options);
 }
 
 TEST_P(DistBalancedLayout, ResumeIsExact) {
   const auto on_two = [](int, const Overrides& more) {
     TrainingOptions o = options(2, more);
-    o.overrides.insert(o.overrides.end(), {kRing[0], kRing[1], kPacked[1]});
+    o.overrides.insert(o.overrides.end(), {kRing[0], kRing[1], kBalanced});
     return o;
   };
   expect_resume_is_exact(on_two, 2, "balanced_" + GetParam().name);
