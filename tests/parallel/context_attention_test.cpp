@@ -48,6 +48,7 @@ struct ContextResults {
   Floats out, gradient;
   Floats pooling{}, gates{};    // gradients of learned pools, summed over ranks
   std::int64_t bytes_sent = 0;  // over all ranks, forward and backward
+  double pairs = 0;             // that rank 0 says it computes
 };
 
 // Copies the rows that a rank holds out of a whole matrix, and back.
@@ -157,6 +158,7 @@ void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layo
                              mine.take_rows(random_floats(1, c.tokens() * wide), wide, ctx));
   mine.put(results.out, r.out, wide);
   mine.put(results.gradient, qkv.slot->grad, width);
+  if (rank == 0) results.pairs = exchange.pairs(shards, c.pattern, heads.key);
   if (!r.pooling.defined()) return;
   mine.put(results.gates, r.gates, heads.query);
   static std::mutex mutex;
@@ -430,21 +432,26 @@ TEST_F(DistContextCases, AllRanksUseTheMeasuredSchedule) {
   const MakeExchange measured = [](Communicator& c) { return make_measured_context(c, {}); };
   std::vector<std::shared_ptr<Tuning>> tuning = {std::make_shared<Tuning>(""), std::make_shared<Tuning>("")};
   const auto run = [&](const MakeExchange& make) {
-    return on_ranks(cases, {}, ContextLayoutKind::zigzag, 2, make, tuning)[0];
+    return on_ranks(cases, {}, ContextLayoutKind::contiguous, 2, make, tuning)[0];
   };
   EXPECT_LE(distance(run(measured).gradient, on_one(cases[0], {}).gradient), kGradient);
   const std::string text = tuning[0]->text();
   EXPECT_EQ(text, tuning[1]->text());
   ASSERT_EQ(text.find("\"context attention, "), 0u) << text;
   const std::string key = text.substr(1, text.find('"', 1) - 1);
+  std::map<std::string, double> pairs;
   for (const char* name : {"ring", "gather", "all_to_all"}) {
     tuning[0]->record(key, name);
     tuning[1]->record(key, "ring");
     const ContextResults chosen = run(measured), want = run(schedules().at(name));
     EXPECT_TRUE(same_bits(chosen.gradient, want.gradient)) << name;
     EXPECT_EQ(chosen.bytes_sent, want.bytes_sent) << name;
+    EXPECT_EQ(chosen.pairs, want.pairs) << name;
+    pairs[name] = chosen.pairs;
     EXPECT_EQ(tuning[1]->text(), tuning[0]->text()) << name;
   }
+  EXPECT_EQ(pairs["gather"], pairs["ring"]);
+  EXPECT_GT(pairs["all_to_all"], pairs["ring"]) << "rank 0 holds the early rows in a ring";
 }
 
 TEST_F(DistContextCases, BothDirectionsShareTheMeasuredSchedule) {
