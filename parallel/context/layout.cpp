@@ -14,9 +14,9 @@ namespace ring {
 // Kernels are fastest on whole tiles. Chunks with many tiles stay nearly equal if they differ by one tile.
 constexpr std::int64_t kTile = 128, kManyTiles = 64;
 
-// Returns the tokens of a block for a balanced layout. This is the least common multiple of the patterns' blocks, or 1
-// if it does not divide a rank's tokens, or the largest multiple of it within a kernel tile that leaves a rank many
-// blocks.
+// Returns the tokens of a block for a balanced layout: the largest multiple of the patterns' blocks that fits a kernel
+// tile, divides a rank's tokens and leaves a rank many blocks. If there is none, returns the least common multiple of
+// the patterns' blocks, or 1 if it does not divide a rank's tokens.
 static std::int64_t balanced_block(const std::vector<Pattern>& patterns, std::int64_t tokens_of_rank) {
   std::int64_t unit = 1;
   for (const Pattern& p : patterns)

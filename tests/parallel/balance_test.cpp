@@ -16,7 +16,7 @@ namespace ring::test {
 namespace {
 
 constexpr double kTolerance = 0.005;  // of balance.cpp
-constexpr std::int64_t kKvHeads = 2;
+constexpr std::int64_t kBalancedHeads = 2;
 
 // Returns the largest possible work of a rank. A window differs from the mean of what is left by at most e = max(half
 // of the largest block, kTolerance of the mean). If it takes e too little, the mean of the k ranks that are left rises
@@ -100,7 +100,7 @@ TEST(BalancedLayout, TextIsDividedWithinTheBound) {
       for (int trial = 0; trial < 5; ++trial) {
         SCOPED_TRACE(str(name, ", ", ranks, " ranks, trial ", trial));
         const std::vector<Span> documents = text_documents(kLength, random);
-        const ContextLayout layout({pattern}, kKvHeads, kLength, ranks);
+        const ContextLayout layout({pattern}, kBalancedHeads, kLength, ranks);
         const ContextShards shards = layout.shards(0, 1, documents);
         EXPECT_EQ(shards.rows_by_rank, layout.shards(0, 1, documents).rows_by_rank);
         std::vector<int> holders(kLength);
@@ -116,11 +116,12 @@ TEST(BalancedLayout, TextIsDividedWithinTheBound) {
         EXPECT_EQ(std::ranges::count(holders, 1), kLength);
         if (pattern.blocks) EXPECT_EQ(block % pattern.blocks->block(), 0);
         // Coarser blocks have a larger bound, so the common divisor of the boundaries is safe.
-        const std::vector<double> work = PairCounter({pattern}, kKvHeads).pairs_by_block(documents, kLength, block);
-        const std::vector<double> pairs = pairs_by_rank(pattern, kKvHeads, 1, shards);
+        const std::vector<double> work =
+            PairCounter({pattern}, kBalancedHeads).pairs_by_block(documents, kLength, block);
+        const std::vector<double> pairs = pairs_by_rank(pattern, kBalancedHeads, 1, shards);
         EXPECT_NEAR(std::accumulate(pairs.begin(), pairs.end(), 0.0),
-                    kKvHeads * std::accumulate(work.begin(), work.end(), 0.0), 1e-6 * pairs[0] * ranks);
-        EXPECT_LE(*std::ranges::max_element(pairs), kKvHeads * max_work(work, ranks));
+                    kBalancedHeads * std::accumulate(work.begin(), work.end(), 0.0), 1e-6 * pairs[0] * ranks);
+        EXPECT_LE(*std::ranges::max_element(pairs), kBalancedHeads * max_work(work, ranks));
       }
 }
 
@@ -130,7 +131,7 @@ TEST(BalancedLayout, SumsOfLayersAreBalancedInEveryRow) {
   const std::vector<Pattern> layers = {dense(), window(256), window(256)};
   std::vector<Span> documents = text_documents(kLength, *std::make_unique<std::mt19937_64>(8));
   for (Span d : documents_of(kLength, 1, {1500, -100, 60})) d.first += kLength, documents.push_back(d);
-  const ContextShards shards = ContextLayout(layers, kKvHeads, kLength, 4).shards(0, 3, documents);
+  const ContextShards shards = ContextLayout(layers, kBalancedHeads, kLength, 4).shards(0, 3, documents);
   for (int row = 0; row < 3; ++row) {
     ContextShards one{0, {}, std::vector<std::vector<LocalRows>>(4)};
     for (const Span& d : documents)
@@ -140,7 +141,7 @@ TEST(BalancedLayout, SumsOfLayersAreBalancedInEveryRow) {
         if (h.global / kLength == row) one.rows_by_rank[r].push_back(h);
     std::vector<double> sums(4);
     for (const Pattern& p : layers) {
-      const std::vector<double> pairs = pairs_by_rank(p, kKvHeads, 1, one);
+      const std::vector<double> pairs = pairs_by_rank(p, kBalancedHeads, 1, one);
       for (std::size_t r = 0; r < 4; ++r) sums[r] += pairs[r];
     }
     for (int r = 0; r < 4; ++r) EXPECT_EQ(one.tokens(r), kLength / 4);
@@ -150,7 +151,7 @@ TEST(BalancedLayout, SumsOfLayersAreBalancedInEveryRow) {
 
 TEST(BalancedLayout, RanksMustDivideTheRow) {
   try {
-    ContextLayout({dense()}, kKvHeads, 1000, 3);
+    ContextLayout({dense()}, kBalancedHeads, 1000, 3);
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("Set model.context to a multiple of 3"), std::string::npos) << e.what();
@@ -167,14 +168,14 @@ TEST(BalancedLayout, IsMuchMoreEvenThanPositions) {
         const std::vector<std::pair<std::string, ContextLayout>> layouts = {
             {"zigzag", {ContextLayoutKind::zigzag, length, ranks, 128}},
             {"contiguous", {ContextLayoutKind::contiguous, length, ranks, 128}},
-            {"balanced", {{pattern}, kKvHeads, length, ranks}}};
+            {"balanced", {{pattern}, kBalancedHeads, length, ranks}}};
         std::map<std::string, double> mean;
         std::mt19937_64 random(7);
         for (int row = 0; row < kRows; ++row) {
           const std::vector<Span> documents = text_documents(length, random);
           for (const auto& [layout_name, layout] : layouts)
             mean[layout_name] +=
-                largest_over_mean(pairs_by_rank(pattern, kKvHeads, 1, layout.shards(0, 1, documents))) / kRows;
+                largest_over_mean(pairs_by_rank(pattern, kBalancedHeads, 1, layout.shards(0, 1, documents))) / kRows;
         }
         const std::string key = str(name, "_", length, "_on_", ranks);
         for (const auto& [layout_name, value] : mean) RecordProperty(key + "_" + layout_name, std::to_string(value));
