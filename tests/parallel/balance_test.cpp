@@ -54,7 +54,7 @@ TEST(DivideEvenly, EveryBlockHasOneRankAndWorkIsWithinTheBound) {
           for (std::size_t i = 0; i < own.size(); ++i) {
             ++holders[static_cast<std::size_t>(own[i])];
             runs += i == 0 || own[i] != own[i - 1] + 1;
-            if (i > 0) EXPECT_LT(own[i - 1], own[i]);
+            EXPECT_TRUE(i == 0 || own[i - 1] < own[i]);
           }
         }
         EXPECT_EQ(std::ranges::count(holders, 1), std::ssize(holders));
@@ -114,7 +114,7 @@ TEST(BalancedLayout, TextIsDividedWithinTheBound) {
           }
         }
         EXPECT_EQ(std::ranges::count(holders, 1), kLength);
-        if (pattern.blocks) EXPECT_EQ(block % pattern.blocks->block(), 0);
+        EXPECT_EQ(block % (pattern.blocks ? pattern.blocks->block() : 1), 0);
         // Coarser blocks have a larger bound, so the common divisor of the boundaries is safe.
         const std::vector<double> work =
             PairCounter({pattern}, kBalancedHeads).pairs_by_block(documents, kLength, block);
