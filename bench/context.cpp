@@ -60,7 +60,8 @@ class ContextBench {
   std::vector<Span> whole(std::int64_t length) const { return {{0, static_cast<std::int32_t>(length), 0, 0}}; }
 
   ContextShards shards_of(std::int64_t length) const {
-    const ContextLayout layout = choose_layout(grid_.parallel.cp_layout, {grid_.pattern}, length, cp_.size());
+    const ContextLayout layout =
+        choose_layout(grid_.parallel.cp_layout, {grid_.pattern}, grid_.kv_heads, length, cp_.size());
     return layout.shards(cp_.rank(), 1, whole(length));
   }
 

@@ -39,7 +39,7 @@ std::string imbalance_text(const Pattern& pattern, const ModelConfig& m, const P
     text += str(text.empty() ? "" : ", ", name, " ", format_fixed(share, 3));
   };
   const auto rows = [&](ContextLayoutChoice choice) {
-    return choose_layout(choice, patterns_of(m), length, narrow<int>(cp));
+    return choose_layout(choice, patterns_of(m), m.kv_heads, length, narrow<int>(cp));
   };
   if (cp > 1) {
     add("contiguous", c.tp, rows(ContextLayoutChoice::contiguous));
@@ -51,9 +51,8 @@ std::string imbalance_text(const Pattern& pattern, const ModelConfig& m, const P
 
 std::string attended_keys_title(const ModelConfig& m, const ParallelConfig& c, std::int64_t length) {
   if (c.cp <= 1) return "";
-  const bool zigzag = ring_layout(m, c, length).chunks(0).size() > 1;
   return str("Share of other ranks' earlier keys that a rank's queries attend to, with ", sharing_degrees_text(c),
-             ", rows ", zigzag ? "zigzag" : "contiguous", ":");
+             ", rows ", to_string(ring_layout(m, c, length).kind()), ":");
 }
 
 std::string attended_keys_text(const Pattern& kept, const ModelConfig& m, const ParallelConfig& c,

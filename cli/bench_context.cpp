@@ -89,6 +89,7 @@ ContextGrid grid_of(const ContextArguments& a) {
       if (name == known) g.schedules.push_back(schedule);
   g.parallel.cp_layout = a.layout == "zigzag"       ? ContextLayoutChoice::zigzag
                          : a.layout == "contiguous" ? ContextLayoutChoice::contiguous
+                         : a.layout == "balanced"   ? ContextLayoutChoice::balanced
                                                     : ContextLayoutChoice::automatic;
   for (const ContextMessages m : kMessages)
     if (a.messages == to_string(m)) g.parallel.cp_messages = m;
@@ -238,8 +239,8 @@ void add_bench_context(Command bench) {
                  "ring, gather, all_to_all, hybrid, with commas; default: all that ranks, nodes and KV heads allow")
       .delimiter(',')
       .one_of({"ring", "gather", "all_to_all", "hybrid"});
-  cmd.add_option("--layout", a->layout, "Order of rows: auto, zigzag or contiguous")
-      .one_of({"auto", "zigzag", "contiguous"});
+  cmd.add_option("--layout", a->layout, "Order of rows: auto, zigzag, contiguous or balanced")
+      .one_of({"auto", "zigzag", "contiguous", "balanced"});
   cmd.add_number("--prefetch", a->grid.parallel.cp_prefetch, "Parts that the ring fetches ahead", 0, 64);
   cmd.add_number("--message-bytes", a->grid.parallel.cp_message_bytes, "Largest message of the ring", 1 << 20,
                  std::int64_t{1} << 40);

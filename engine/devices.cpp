@@ -50,6 +50,7 @@ BatchSize batch_size(const Config& c) {
   BatchSize b{c.train.batch_size, std::max(c.train.micro_batch, std::int64_t{0}), {}};
   if (c.train.sequence_chunk < c.model.context) b.sequence_chunk = std::max(c.train.sequence_chunk, std::int64_t{0});
   if (b.sequence_chunk && b.micro_batch == 0) b.micro_batch = 1;
+  b.packed = c.data.packing.documents || c.train.context > 0;
   for (const TokenChange& change : c.train.batch_sizes)
     if (const auto sequences = static_cast<std::int64_t>(change.value); sequences != b.sequences)
       b.others.push_back(sequences);

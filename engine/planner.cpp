@@ -88,7 +88,7 @@ namespace {
 // Returns the rank whose attention keeps the most pairs. With contiguous chunks of a causal sequence this is the rank
 // with the last chunk, for which all other ranks wait.
 int busiest_rank(const ParallelPlan& p) {
-  const bool contiguous = p.cp > 1 && p.cp_layout.chunks(0).size() == 1;  // with zigzag, each rank has two chunks
+  const bool contiguous = p.cp > 1 && p.cp_layout.kind() == ContextLayoutKind::contiguous;
   return contiguous && p.config.cp_schedule != ContextSchedule::all_to_all ? (p.cp - 1) * p.tp : 0;
 }
 

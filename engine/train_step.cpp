@@ -11,6 +11,7 @@
 #include "job/run_phase.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_sums.h"
+#include "model/attention_layer.h"
 #include "model/architectures.h"
 #include "optim/groups.h"
 
@@ -204,14 +205,14 @@ void TrainStep::set_documents(std::size_t index, const Batch& batch) {
   s.current_spans = spans_[index];
 }
 
-Run TrainStep::micro_run(std::size_t index, Tape* tape, int chunk) {
+Run TrainStep::micro_run(std::size_t index, const Sequences& sequences, Tape* tape, int chunk) {
   Run run{ctx_, tape, config_.run.seed};
   const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("dp") + mesh_.coord("dp");
   run.first_row = before * plan_.micro_batch * config_.model.context;
   run.training = true;
   run.layout.tp = &mesh_.axis("tp");
   run.state = step_state_;
-  parallel_.context.set_up_run(run, plan_.micro_batch, chunk);
+  parallel_.context.set_up_run(run, plan_.micro_batch, sequences, chunk);
   return run;
 }
 
@@ -238,10 +239,10 @@ TrainStep::ForwardInputs TrainStep::inputs_of_chunk(std::size_t index, int chunk
 // Runs the first micro-batch without tape and dropout, to measure its attention entropies.
 void TrainStep::forward(std::vector<Tensor>* entropies) {
   RING_CHECK(!plan_.in_chunks, "a forward over whole sequences, which are computed in chunks");
-  Run run = micro_run(0, nullptr);
+  const ForwardInputs in = inputs_of(0);
+  Run run = micro_run(0, in.seqs, nullptr);
   run.training = false;
   run.probes.entropies = entropies;
-  const ForwardInputs in = inputs_of(0);
   model_->hidden(run, in.ids, in.seqs);
 }
 
@@ -249,6 +250,11 @@ std::vector<Tensor> TrainStep::attention_entropies() {
   std::vector<Tensor> layers;
   forward(&layers);
   return layers;
+}
+
+std::optional<double> TrainStep::attention_pairs(const AttentionLayer& layer) const {
+  if (layer.pattern().selects()) return {};
+  return parallel_.context.attention_pairs(sequences_.at(0), layer.pattern(), config_.model.kv_heads / plan_.tp);
 }
 
 StepAccess TrainStep::make_step_access() {
@@ -270,7 +276,7 @@ void TrainStep::keep_keys(std::size_t index, int chunk) {
   const ChunkedContext::Chunk computing(parallel_.context.chunked(), in.seqs.shards,
                                         ChunkedContext::Keep::for_backward);
   enter(RunPhase::forward);
-  Run run = micro_run(index, nullptr, chunk);
+  Run run = micro_run(index, in.seqs, nullptr, chunk);
   model_->hidden(run, in.ids, in.seqs);
 }
 
@@ -278,7 +284,7 @@ void TrainStep::keep_keys(std::size_t index, int chunk) {
 void TrainStep::train_on(const ForwardInputs& in, std::size_t index, int chunk) {
   const ChunkedContext::Chunk computing(parallel_.context.chunked(), in.seqs.shards, ChunkedContext::Keep::nothing);
   Tape tape(index + 1 == micro_batches() && chunk == 0);
-  Run run = micro_run(index, &tape, chunk);
+  Run run = micro_run(index, in.seqs, &tape, chunk);
   run.probes.auxiliary_loss = losses_.auxiliary;
   LossHead head;
   head.targets = in.targets;

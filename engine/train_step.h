@@ -75,12 +75,17 @@ class TrainStep {
   // Collective; requires load(). Dropout is off.
   std::vector<Tensor> attention_entropies();
 
+  // Returns the number of (query, key) pairs that this rank computes in an attention layer for its first micro-batch,
+  // pools included; nullopt if the layer selects its blocks during the forward. Requires load().
+  std::optional<double> attention_pairs(const AttentionLayer&) const;
+
   // Returns the parts of this step that the model's own training states use, such as block importances
   // (model/training_state.h).
   StepAccess make_step_access();
 
   // Returns the Run for a forward over micro-batch `index` of this rank, or over one of its chunks.
-  Run micro_run(std::size_t index, Tape*, int chunk = 0);
+  // sequences: those of the micro-batch or chunk.
+  Run micro_run(std::size_t index, const Sequences& sequences, Tape*, int chunk = 0);
 
   // Reports every kernel of the following steps to `observer`; null disables this.
   void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }

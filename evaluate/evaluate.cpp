@@ -84,11 +84,11 @@ struct Evaluator {
   double add(const Batch& b, int chunk, Sums& sums) const {
     enter(RunPhase::validate);  // shows in each batch that this process makes progress
     Run run{.ctx = ctx, .layout = {.tp = tp}};
-    if (parts) parts->set_up_run(run, static_cast<std::int64_t>(b.sample_indices.size()), chunk);
     LossHead head;
     head.targets = from_host(b.targets, ctx.stream);
     head.correct = true;
     const Sequences seqs = parts ? parts->sequences(b, positions_of(b, ctx), ctx, chunk) : sequences_of(b, length, ctx);
+    if (parts) parts->set_up_run(run, static_cast<std::int64_t>(b.sample_indices.size()), seqs, chunk);
     const ChunkedContext::Chunk computing(parts ? parts->chunked() : nullptr, seqs.shards,
                                           ChunkedContext::Keep::for_forward);
     const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), seqs, head);

@@ -155,10 +155,10 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
   // Adds the scores of the requests in a batch or in a chunk of it. owners: the request that each token belongs to.
   const auto add = [&](const Batch& b, const std::vector<std::int32_t>& owners, int chunk) {
     Run run{.ctx = ctx, .layout = {.tp = tp}};
-    if (shared) parts->set_up_run(run, options.rows, chunk);
     const Tensor positions = positions_of(b, ctx);
     const Sequences seqs = shared ? parts->sequences(b, positions, ctx, chunk)
                                   : Sequences::packed(b.starts, b.lengths, options.row, positions);
+    if (shared) parts->set_up_run(run, options.rows, seqs, chunk);
     const ChunkedContext::Chunk computing(shared ? parts->chunked() : nullptr, seqs.shards,
                                           ChunkedContext::Keep::for_forward);
     const Var hidden = model.hidden(run, from_host(b.inputs, ctx.stream), seqs);

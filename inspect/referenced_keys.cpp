@@ -21,11 +21,12 @@ ContextShards own_and_before(const ContextLayout& layout, int rank) {
     const auto first = narrow<std::int32_t>(s.tokens(who)), global = narrow<std::int32_t>(begin);
     s.rows_by_rank[static_cast<std::size_t>(who)].push_back({first, global, narrow<std::int32_t>(end - begin)});
   };
+  const ContextShards all = layout.shards(rank, 1, s.documents);
   std::int64_t at = 0;
-  for (const ContextLayout::Chunk& c : layout.chunks(rank)) {
-    hold(kBefore, at, c.begin);
-    hold(kOwn, c.begin, c.end);
-    at = c.end;
+  for (const LocalRows& h : all.rows_by_rank[static_cast<std::size_t>(rank)]) {
+    hold(kBefore, at, h.global);
+    at = h.global + h.count;
+    hold(kOwn, h.global, at);
   }
   return s;
 }

@@ -14,10 +14,12 @@ void ParallelConfig::fields(Fields& f) {
   f("tp", tp, "processes that shard each layer's matrices (tensor parallelism)", in_range(1, kMaxProcesses),
     word("auto", kAutoDegree));
   f("pp", pp, "pipeline stages; must be 1, since they are not supported yet", in_range(1, kMaxProcesses));
-  f("cp_layout", cp_layout, "tokens of a sequence that a rank holds: two chunks (zigzag), one (contiguous), or auto",
+  f("cp_layout", cp_layout,
+    "how ranks share a row: zigzag, contiguous, balanced by the pairs of its documents, or auto",
     choices<ContextLayoutChoice>({{"auto", ContextLayoutChoice::automatic},
                                   {"zigzag", ContextLayoutChoice::zigzag},
-                                  {"contiguous", ContextLayoutChoice::contiguous}}),
+                                  {"contiguous", ContextLayoutChoice::contiguous},
+                                  {"balanced", ContextLayoutChoice::balanced}}),
     docs_page("parallelism.md#context-parallelism"));
   f("cp_schedule", cp_schedule,
     "how queries meet keys of other ranks: ring, gather, all_to_all, hybrid, or the fastest (auto)",

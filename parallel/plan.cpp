@@ -187,9 +187,9 @@ void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   schedule = divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
 }
 
-void lay_out_context(ParallelPlan& p, const ModelConfig& m) {
+void lay_out_context(ParallelPlan& p, const ModelConfig& m, bool packed) {
   p.cp_layout = p.cp == 1 ? ContextLayout{ContextLayoutKind::contiguous, m.context, 1}
-                          : context_layout(p.config, m, m.context, p.cp);
+                          : context_layout(p.config, m, m.context, p.cp, packed);
   for (int r = 0; r < p.cp; ++r)
     if (p.cp_layout.tokens_of_rank(r) == 0)
       fail("parallel.cp: ", p.cp, " ranks share sequences of ", m.context, " tokens in pieces, but rank ", r,
@@ -235,8 +235,10 @@ void share_chunks(ParallelPlan& p, const ModelConfig& m, const std::string& sett
   if (p.config.cp_messages != ContextMessages::exact)
     fail(with, " uses parallel.cp_schedule: all_to_all, whose messages are exact, but parallel.cp_messages is ",
          to_string(p.config.cp_messages), ". Set it to exact");
-  if (p.config.cp_layout == ContextLayoutChoice::zigzag)
-    fail(with, " gives each rank contiguous tokens of each chunk, but parallel.cp_layout is zigzag. Set it to auto");
+  const bool zigzag = p.config.cp_layout == ContextLayoutChoice::zigzag;
+  if (zigzag || p.config.cp_layout == ContextLayoutChoice::balanced)
+    fail(with, " gives each rank contiguous tokens of each chunk, but parallel.cp_layout is ",
+         zigzag ? "zigzag" : "balanced", ". Set it to auto");
   schedule = ContextSchedule::all_to_all;
 }
 
@@ -306,7 +308,7 @@ ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const B
 ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
   ParallelPlan p = plan_degrees(c, m, b, world);
   choose_schedule(p, m);
-  lay_out_context(p, m);
+  lay_out_context(p, m, b.packed);
   lay_out_chunks(p, m, b.sequence_chunk);
   check_tokens_of_slices(p, m);
   check_schedule(p, m);
@@ -344,12 +346,19 @@ std::string ineffective_keys(const ParallelPlan& p, const ModelConfig& m) {
              "parallel.cp_schedule: ring or gather");
 }
 
-// Late queries see more pools than early ones, so zigzag balances them. all_to_all shards heads, so the layout of rows
-// does not matter for it.
-ContextLayout context_layout(const ParallelConfig& c, const ModelConfig& m, std::int64_t length, int ranks) {
-  const bool uneven = has_pools(m) && c.cp_schedule != ContextSchedule::all_to_all;
-  const bool automatic = c.cp_layout == ContextLayoutChoice::automatic;
-  return choose_layout(automatic && uneven ? ContextLayoutChoice::zigzag : c.cp_layout, patterns_of(m), length, ranks);
+// With packed documents, the positions of a rank in the row do not say how many pairs the rank computes. Late queries
+// see more pools than early ones, so zigzag balances them. all_to_all shards heads, so the layout of rows does not
+// matter for it.
+ContextLayout context_layout(const ParallelConfig& c, const ModelConfig& m, std::int64_t length, int ranks,
+                             bool packed) {
+  ContextLayoutChoice choice = c.cp_layout;
+  if (choice == ContextLayoutChoice::automatic && c.cp_schedule != ContextSchedule::all_to_all) {
+    if (packed && length % ranks == 0)
+      choice = ContextLayoutChoice::balanced;
+    else if (has_pools(m))
+      choice = ContextLayoutChoice::zigzag;
+  }
+  return choose_layout(choice, patterns_of(m), m.kv_heads, length, ranks);
 }
 
 MeshLayout mesh_layout(const ParallelPlan& p, Device device) {

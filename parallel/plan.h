@@ -17,6 +17,7 @@ struct BatchSize {
   std::int64_t sequences = 1, micro_batch = 0;  // sequences: of the largest step
   std::vector<std::int64_t> others = {};        // sequences of the run's smaller steps
   std::int64_t sequence_chunk = 0;  // tokens of a sequence that a replica computes at a time; 0 means all of them
+  bool packed = false;              // true if samples hold several documents or sequences
 };
 
 struct ParallelPlan {
@@ -54,7 +55,9 @@ void check_ranks_on_node(const ParallelPlan&, const ModelConfig& resolved, int r
 std::string ineffective_keys(const ParallelPlan&, const ModelConfig& resolved);
 
 // Returns the layout of a row of `length` tokens over `ranks` ranks; parallel.cp_schedule: auto is treated as ring.
-ContextLayout context_layout(const ParallelConfig&, const ModelConfig& resolved, std::int64_t length, int ranks);
+// packed: true if rows hold several documents or sequences.
+ContextLayout context_layout(const ParallelConfig&, const ModelConfig& resolved, std::int64_t length, int ranks,
+                             bool packed = false);
 
 // The axes of the ranks that hold the same slice of the model: gradients are summed over these ranks, and ZeRO shards
 // states among them.

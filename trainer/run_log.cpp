@@ -363,16 +363,15 @@ void RunLog::record_diagnostics(const StepReport& r) {
   };
   record(kEntropies, r.watched.entropies);
   record(kMinEntropies, r.watched.min_entropies);
+  if (!r.watched.imbalances.empty()) record(kImbalances, r.watched.imbalances);
   if (r.watched.kept.empty()) return;
-  Metrics::Values densities, recalls, imbalances;
+  Metrics::Values densities, recalls;
   for (const KeptByLayer& k : r.watched.kept) {
     const std::string name = key_of(block_scope(k.layer));
     densities.emplace_back(name, k.density), recalls.emplace_back(name, k.recall);
-    if (k.imbalance) imbalances.emplace_back(name, *k.imbalance);
   }
   metrics_->record(kDensities, r.step, densities);
   metrics_->record(kRecalls, r.step, recalls);
-  if (!imbalances.empty()) metrics_->record(kImbalances, r.step, imbalances);
 }
 
 void RunLog::log_fatal_step(const StepReport& bad) {

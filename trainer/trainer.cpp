@@ -407,7 +407,7 @@ std::string Trainer::diagnose_step() {
         const Batch b = parts.chunk_of(batches[m], chunk);
         const Sequences seqs = parts.sequences(b, positions_of(b, ctx_), ctx_, chunk);
         const ChunkedContext::Chunk computing(parts.chunked(), seqs.shards, ChunkedContext::Keep::for_forward);
-        return non_finite_activation(step_.model(), step_.micro_run(m, nullptr, chunk),
+        return non_finite_activation(step_.model(), step_.micro_run(m, seqs, nullptr, chunk),
                                      from_host(b.inputs, ctx_.stream), seqs);
       });
   report_first([&] { return non_finite_gradient(step_.data().shard(), ctx_); });

@@ -10,6 +10,9 @@
 namespace ring {
 namespace {
 
+// Stands for a number of pairs that the forward counts, because it selects them.
+constexpr float kCountedInForward = -1;
+
 float* floats_of(const Watch::Result& r) { return static_cast<float*>(r.get()); }
 
 }  // namespace
@@ -30,13 +33,15 @@ Watch::Result Watch::begin_step() {
   const ExecContext& ctx = step_.exec();
   const std::vector<Tensor> layers = step_.attention_entropies();
   RING_CHECK(layers.size() == this->layers(), layers.size(), " attentions in ", this->layers(), " layers");
+  const std::vector<AttentionLayer*> attentions = step_.model().attention_layers();
   float* to = floats_of(r) + 2 * parts();
-  for (const Tensor& sums : layers) {
-    RING_CHECK(sums.bytes() == 2 * heads_ * sizeof(float) || sums.bytes() == layer_values() * sizeof(float),
+  for (std::size_t i = 0; i < layers.size(); ++i, to += layer_values()) {
+    const Tensor& sums = layers[i];
+    RING_CHECK(sums.bytes() == 2 * heads_ * sizeof(float) || sums.bytes() == (4 * heads_ + 3) * sizeof(float),
                "entropies are ", describe(sums), " of ", heads_, " heads");
     std::fill_n(to, layer_values(), 0.0f);
     ctx.stream.impl().copy(to, sums.raw(), sums.bytes());
-    to += layer_values();
+    to[layer_values() - 1] = static_cast<float>(step_.attention_pairs(*attentions.at(i)).value_or(kCountedInForward));
   }
   ratios_.before_update(ctx);
   return r;
@@ -53,9 +58,8 @@ void Watch::end_step(const Result& r) {
 }
 
 // Ranks of a replica are consecutive: cp and tp are the last axes of the mesh.
-std::optional<double> Watch::imbalance(const double* pairs) const {
+double Watch::imbalance(const double* pairs) const {
   const int ranks = mesh_.degree("cp") * mesh_.degree("tp");
-  if (ranks == 1) return std::nullopt;
   double largest = 1;
   for (const double* replica = pairs; replica < pairs + mesh_.world(); replica += ranks)
     largest = std::max(largest, largest_over_mean({replica, replica + ranks}));
@@ -79,7 +83,9 @@ WatchReport Watch::report(const Result& r) const {
       shares[0] += of[2 * heads_ + h], shares[1] += of[3 * heads_ + h];
     }
     shares[2] = of[4 * heads_], shares[3] = of[4 * heads_ + 1];
-    sums[at_pairs + layer * world + rank] = double{of[4 * heads_]} + of[4 * heads_ + 2];
+    const float pairs = of[layer_values() - 1];
+    sums[at_pairs + layer * world + rank] =
+        pairs == kCountedInForward ? double{of[4 * heads_]} + of[4 * heads_ + 2] : pairs;
   }
   all_reduce_host(mesh_.host(), sums, Reduce::sum);
   WatchReport out;
@@ -99,8 +105,9 @@ WatchReport Watch::report(const Result& r) const {
     out.min_entropies.push_back(min);
     const double* const shares = &sums[at_shares + layer * 4];
     if (shares[3] > 0)
-      out.kept.push_back({static_cast<std::int64_t>(layer), shares[2] / shares[3], shares[0] / shares[1],
-                          imbalance(&sums[at_pairs + layer * world])});
+      out.kept.push_back({static_cast<std::int64_t>(layer), shares[2] / shares[3], shares[0] / shares[1]});
+    if (mesh_.degree("cp") * mesh_.degree("tp") > 1)
+      out.imbalances.push_back(imbalance(&sums[at_pairs + layer * world]));
   }
   return out;
 }

@@ -4,7 +4,6 @@
 // are queued before and after the step, which may be a replayed graph; the step's results stay bit-identical.
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "engine/train_step.h"
@@ -16,12 +15,9 @@ namespace ring {
 // density: pairs kept, relative to causal dense attention.
 // recall: kept share of dense attention's probabilities, averaged over sampled rows and heads
 // (kernels/attention/selected/attention_recall.h).
-// imbalance: set if ranks of cp and tp share the pairs. For a replica: the maximum number of pairs that a rank
-// computes, divided by the mean over the replica's ranks. The value is the largest quotient over all replicas.
 struct KeptByLayer {
   std::int64_t layer;
   double density, recall;
-  std::optional<double> imbalance;
 };
 
 struct WatchReport {
@@ -31,6 +27,10 @@ struct WatchReport {
   // By layer, in nats: mean over rows and heads, and the lowest mean of any head.
   std::vector<double> entropies, min_entropies;
   std::vector<KeptByLayer> kept;  // statistics of the layers with blocks; other layers have none
+  // By layer; empty if each rank computes all pairs of its sequences. For a replica: the maximum number of pairs that a
+  // rank of cp and tp computes, divided by the mean over the replica's ranks. The value is the largest quotient over
+  // all replicas.
+  std::vector<double> imbalances;
   bool empty() const { return update_ratios.empty(); }
 };
 
@@ -51,10 +51,11 @@ class Watch {
   std::size_t parts() const { return step_.part_norms().parts().size(); }
   std::size_t layers() const { return static_cast<std::size_t>(step_.model().config().layers); }
   // Number of values per layer. First, for each head: sum of entropies, number of their rows, sum of kept shares,
-  // number of their rows. Then pairs kept, dense pairs, pairs computed.
-  std::size_t layer_values() const { return 4 * heads_ + 3; }
+  // number of their rows. Then pairs kept, dense pairs, pairs with pools. The last value is the number of pairs that
+  // this rank computes, or kCountedInForward.
+  std::size_t layer_values() const { return 4 * heads_ + 4; }
   std::size_t values() const { return 2 * parts() + layers() * layer_values(); }
-  std::optional<double> imbalance(const double* pairs) const;  // pairs: number of pairs by rank
+  double imbalance(const double* pairs) const;  // pairs: number of pairs by rank
 
   TrainStep& step_;
   Mesh& mesh_;

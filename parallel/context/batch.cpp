@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "core/checked.h"
 #include "core/upload.h"
+#include "kernels/attention/pairs.h"
 
 namespace ring {
 namespace {
@@ -25,22 +27,33 @@ std::int64_t tokens_in(const ContextLayout::Chunks& runs) {
   return sum;
 }
 
-// Calls fn(first token in a batch of rows of `length` tokens, count) for each run of consecutive tokens in these
-// positions of each row.
-template <class Fn>
-void for_tokens(const ContextLayout::Chunks& runs, std::int64_t length, std::int64_t rows, const Fn& fn) {
+// Returns the token rows at these positions of each row of a batch of `rows` rows of `length` tokens.
+std::vector<LocalRows> rows_at(const ContextLayout::Chunks& runs, std::int64_t length, std::int64_t rows) {
+  std::vector<LocalRows> out;
+  std::int64_t first = 0;
   for (std::int64_t row = 0; row < rows; ++row)
-    for (const ContextLayout::Chunk& c : runs) fn(row * length + c.begin, c.end - c.begin);
+    for (const ContextLayout::Chunk& c : runs) {
+      const std::int64_t count = c.end - c.begin;
+      out.push_back(
+          {narrow<std::int32_t>(first), narrow<std::int32_t>(row * length + c.begin), narrow<std::int32_t>(count)});
+      first += count;
+    }
+  return out;
 }
 
-std::vector<std::int32_t> taken(const std::vector<std::int32_t>& all, const ContextLayout::Chunks& runs,
-                                std::int64_t length, std::int64_t rows) {
+std::vector<std::int32_t> taken(const std::vector<std::int32_t>& all, const std::vector<LocalRows>& rows) {
   std::vector<std::int32_t> out;
   if (all.empty()) return out;
-  for_tokens(runs, length, rows, [&](std::int64_t first, std::int64_t count) {
-    out.insert(out.end(), all.begin() + first, all.begin() + first + count);
-  });
+  for (const LocalRows& r : rows) out.insert(out.end(), all.begin() + r.global, all.begin() + r.global + r.count);
   return out;
+}
+
+// Returns the number that each token row has in the micro-batch.
+std::vector<std::int32_t> numbers_of(const std::vector<LocalRows>& rows) {
+  std::vector<std::int32_t> numbers;
+  for (const LocalRows& r : rows)
+    for (std::int32_t i = 0; i < r.count; ++i) numbers.push_back(r.global + i);
+  return numbers;
 }
 
 // Returns the batch without tokens.
@@ -55,12 +68,11 @@ std::int64_t count_targets(const Batch& b) {
   return std::count_if(b.targets.begin(), b.targets.end(), [](std::int32_t t) { return t >= 0; });
 }
 
-// Returns the tokens at these positions of each of the batch's rows, which have `length` tokens.
-Batch tokens_at(const ContextLayout::Chunks& runs, const Batch& all, std::int64_t length) {
-  const auto rows = static_cast<std::int64_t>(all.sample_indices.size());
+// Returns the tokens in these rows of the batch.
+Batch tokens_at(const std::vector<LocalRows>& rows, const Batch& all) {
   Batch b = frame_of(all);
-  b.inputs = taken(all.inputs, runs, length, rows), b.targets = taken(all.targets, runs, length, rows);
-  b.positions = taken(all.positions, runs, length, rows);
+  b.inputs = taken(all.inputs, rows), b.targets = taken(all.targets, rows);
+  b.positions = taken(all.positions, rows);
   b.valid_targets = count_targets(b);
   return b;
 }
@@ -78,7 +90,8 @@ Batch read_tokens(const ContextLayout::Chunk& run, const Batch& all) {
 
 ContextBatches::ContextBatches(const ContextRanks& ranks, ContextLayout layout, ContextSchedule schedule,
                                const RingOptions& ring)
-    : rank_(ranks.all.rank()), layout_(std::move(layout)), held_{layout_.chunks(rank_)} {
+    : rank_(ranks.all.rank()), layout_(std::move(layout)) {
+  if (layout_.kind() != ContextLayoutKind::balanced) held_ = {layout_.chunks(rank_)};
   RING_CHECK(layout_.ranks() == ranks.all.size(), "context batches: a layout of ", layout_.ranks(), " ranks for ",
              ranks.all.size());
   if (!whole()) exchange_ = make_context_parallel(ranks, schedule, ring);
@@ -102,18 +115,20 @@ ContextBatches::ContextBatches(ContextLayout layout, const ExecContext& ctx, std
 }
 
 std::int64_t ContextBatches::tokens() const {
+  if (!chunked_) return layout_.tokens_of_rank(rank_);
   std::int64_t sum = 0;
   for (const ContextLayout::Chunks& runs : held_) sum += tokens_in(runs);
   return sum;
 }
 
-std::int64_t ContextBatches::tokens_of_chunk(int chunk) const { return tokens_in(held(chunk)); }
+std::int64_t ContextBatches::tokens_of_chunk(int chunk) const { return chunked_ ? tokens_in(held(chunk)) : tokens(); }
 
 Batch ContextBatches::part(const Batch& all) const {
   if (whole() || (chunked_ && slices_.empty())) return all;
+  if (!chunked_) return tokens_at(held_rows(*shards_of(all, 0)), all);
   ContextLayout::Chunks runs;
   for (const ContextLayout::Chunks& some : held_) runs.insert(runs.end(), some.begin(), some.end());
-  if (!all.unread) return tokens_at(runs, all, layout_.length());
+  if (!all.unread) return tokens_at(rows_at(runs, layout_.length(), 1), all);
   Batch b = all;  // only the last positions of an unread row can be without a target
   b.valid_targets = 0;
   for (const ContextLayout::Chunk& c : runs)
@@ -126,7 +141,7 @@ Batch ContextBatches::chunk_of(const Batch& part, int chunk) const {
   if (part.unread) return read_tokens(held(chunk).front(), part);
   std::int64_t first = 0;
   for (int c = 0; c < chunk; ++c) first += tokens_of_chunk(c);
-  return tokens_at({{first, first + tokens_of_chunk(chunk)}}, part, tokens());
+  return tokens_at(rows_at({{first, first + tokens_of_chunk(chunk)}}, tokens(), 1), part);
 }
 
 std::shared_ptr<const ContextShards> ContextBatches::shards_of(const Batch& b, int chunk) const {
@@ -140,38 +155,35 @@ std::shared_ptr<const ContextShards> ContextBatches::shards_of(const Batch& b, i
   return shared;
 }
 
+const std::vector<LocalRows>& ContextBatches::held_rows(const ContextShards& shards) const {
+  return shards.rows_by_rank[static_cast<std::size_t>(rank_)];
+}
+
 Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, const ExecContext& ctx, int chunk) const {
   const auto rows = static_cast<std::int64_t>(b.sample_indices.size());
   const bool packed = !b.positions.empty();
   if (whole())
     return packed ? Sequences::packed(b.starts, b.lengths, layout_.length(), positions)
                   : Sequences::uniform(rows, layout_.length(), ctx);
-  return Sequences::sharded(shards_of(b, chunk), packed ? positions : positions_of_chunk(chunk, rows, ctx));
-}
-
-// Returns the position in its row of each token that this process holds in a chunk.
-Tensor ContextBatches::positions_of_chunk(int chunk, std::int64_t rows, const ExecContext& ctx) const {
-  if (!ctx.stream.impl().computes()) return ctx.empty({rows * tokens_of_chunk(chunk)}, DType::i32);
-  std::vector<std::int32_t> places;
-  places.reserve(static_cast<std::size_t>(rows * tokens_of_chunk(chunk)));
-  for_tokens(held(chunk), layout_.length(), rows, [&](std::int64_t first, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i)
-      places.push_back(static_cast<std::int32_t>((first + i) % layout_.length()));
-  });
-  return upload(places, ctx.stream);
+  const std::shared_ptr<const ContextShards> shards = shards_of(b, chunk);
+  if (packed) return Sequences::sharded(shards, positions);
+  if (!ctx.stream.impl().computes())
+    return Sequences::sharded(shards, ctx.empty({rows * tokens_of_chunk(chunk)}, DType::i32));
+  // Without documents, positions count from the start of each row.
+  std::vector<std::int32_t> places =
+      numbers_of(chunked_ ? rows_at(held(chunk), layout_.length(), rows) : held_rows(*shards));
+  for (std::int32_t& place : places) place %= narrow<std::int32_t>(layout_.length());
+  return Sequences::sharded(shards, upload(places, ctx.stream));
 }
 
 void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
-  if (whole() || chunked_ || rows_.count(rows)) return;
-  std::vector<std::int32_t> held;
-  for_tokens(held_.front(), layout_.length(), rows, [&](std::int64_t first, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) held.push_back(static_cast<std::int32_t>(first + i));
-  });
-  rows_[rows] = from_host(held, ctx.stream, Lifetime::run);
+  if (whole() || chunked_ || layout_.kind() == ContextLayoutKind::balanced || rows_.count(rows)) return;
+  rows_[rows] = from_host(numbers_of(rows_at(held_.front(), layout_.length(), rows)), ctx.stream, Lifetime::run);
 }
 
-// A micro-batch in chunks is one sequence, so this process's rows of a chunk are adjacent: first_row locates them.
-void ContextBatches::set_up_run(Run& run, std::int64_t rows, int chunk) {
+// A micro-batch in chunks is one sequence, so this process's rows of a chunk are adjacent: first_row locates them. The
+// rows of a balanced layout differ between micro-batches.
+void ContextBatches::set_up_run(Run& run, std::int64_t rows, const Sequences& sequences, int chunk) {
   if (whole()) return;
   if (chunked_) {
     RING_CHECK(rows == 1, "a micro-batch in chunks has ", rows, " rows, expected one");
@@ -179,9 +191,23 @@ void ContextBatches::set_up_run(Run& run, std::int64_t rows, int chunk) {
     run.layout.cp = chunked_.get();
     return;
   }
+  run.layout.cp = exchange_.get();
+  if (layout_.kind() == ContextLayoutKind::balanced) {
+    if (!run.ctx.stream.impl().computes())
+      run.layout.rows = run.ctx.empty({rows * tokens()}, DType::i32);
+    else
+      run.layout.rows = upload(numbers_of(held_rows(*sequences.shards)), run.ctx.stream);
+    return;
+  }
   reserve(rows, run.ctx);
   run.layout.rows = rows_.at(rows);
-  run.layout.cp = exchange_.get();
+}
+
+double ContextBatches::attention_pairs(const Sequences& sequences, const Pattern& pattern,
+                                       std::int64_t kv_heads) const {
+  if (sequences.shards) return exchange_->pairs(sequences.shards, pattern, kv_heads);
+  const std::vector<Span> documents = sequences.spans();
+  return static_cast<double>(kv_heads) * kept_pairs(pattern, documents, documents, kv_heads);
 }
 
 }  // namespace ring

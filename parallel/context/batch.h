@@ -42,19 +42,23 @@ class ContextBatches {
   // Returns the boundaries of the documents in a batch that part() or chunk_of() returned. positions: on the device for
   // packed documents, else undefined.
   Sequences sequences(const Batch& part, const Tensor& positions, const ExecContext&, int chunk = 0) const;
-  // Sets up `run` for a part of a micro-batch of `rows` rows.
-  void set_up_run(Run&, std::int64_t rows, int chunk = 0);
+  // Sets up `run` for a part of a micro-batch of `rows` rows. sequences: those of the part.
+  void set_up_run(Run&, std::int64_t rows, const Sequences& sequences, int chunk = 0);
   void reserve(std::int64_t rows, const ExecContext&);  // allocates in advance all that set_up_run() needs
+  // Returns the number of (query, key) pairs that attention computes on this process, over its kv_heads KV heads, for a
+  // micro-batch without chunks.
+  double attention_pairs(const Sequences&, const Pattern&, std::int64_t kv_heads) const;
 
  private:
   const ContextLayout::Chunks& held(int chunk) const { return held_[static_cast<std::size_t>(chunk)]; }
   std::shared_ptr<const ContextShards> shards_of(const Batch&, int chunk) const;
-  Tensor positions_of_chunk(int chunk, std::int64_t rows, const ExecContext&) const;
+  const std::vector<LocalRows>& held_rows(const ContextShards&) const;
 
   int rank_ = 0;
   ContextLayout layout_;
-  std::vector<ContextLayout> slices_;        // how the ranks share each chunk; empty if they do not
-  std::vector<ContextLayout::Chunks> held_;  // by chunk: the positions in a row that this process holds
+  std::vector<ContextLayout> slices_;  // how the ranks share each chunk; empty if they do not
+  // By chunk: the positions in a row that this process holds; empty if they depend on documents.
+  std::vector<ContextLayout::Chunks> held_;
   std::unique_ptr<ContextParallel> exchange_;
   std::unique_ptr<ChunkedContext> chunked_;
   std::map<std::int64_t, Tensor> rows_;  // RunLayout::rows for each number of rows

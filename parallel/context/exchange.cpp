@@ -44,6 +44,11 @@ Tensor ContextParallel::all_rows(const Tensor& t, const ContextShards& shards, c
   return all;
 }
 
+double ContextParallel::pairs(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+                              std::int64_t kv_heads) {
+  return pairs_of_rank(*shards, shards->rank, pattern, kv_heads);
+}
+
 void ContextTransfers::all_reduce(const Tensor& t, const ExecContext& ctx) {
   bytes_sent_ += 2 * static_cast<std::int64_t>(t.bytes()) * (comm_.size() - 1) / comm_.size();
   comm_.all_reduce(t, Reduce::sum, ctx.stream.record()).wait(ctx.stream);

@@ -69,6 +69,9 @@ class ContextTransfers {
 class ContextParallel : public ContextExchange, public ContextTransfers {
  public:
   virtual std::string_view schedule() const = 0;
+  // Returns the number of (query, key) pairs that this rank computes, over its kv_heads KV heads. Pools count as keys.
+  // Of patterns that select blocks, counts as many blocks as the pattern keeps.
+  virtual double pairs(const std::shared_ptr<const ContextShards>&, const Pattern&, std::int64_t kv_heads);
   Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor& t, const ExecContext& ctx) override { all_reduce(t, ctx); }
 

@@ -1,10 +1,15 @@
 #pragma once
 // The positions in a row of tokens that each rank of the cp axis holds.
-//   zigzag       2P chunks; rank i holds chunks i and 2P - 1 - i, which balances causal attention.
+//   zigzag       2P chunks; rank i holds chunks i and 2P - 1 - i, which balances causal attention over a whole row.
 //   contiguous   P chunks; rank i holds chunk i, so that most neighbours in the row are on one rank.
-// Chunks begin at multiples of `align` and differ in length by at most `align`; some may be empty.
+//   balanced     at most 2P - 1 chunks, chosen for the documents of each row, so that all ranks have the same number of
+//                tokens and nearly the same number of attention pairs (balance.h).
+// Chunks of zigzag and contiguous begin at multiples of `align` and differ in length by at most `align`; some may be
+// empty.
 
 #include <cstdint>
+#include <memory>
+#include <string_view>
 #include <vector>
 
 #include "autograd/context_exchange.h"
@@ -12,8 +17,13 @@
 
 namespace ring {
 
-enum class ContextLayoutChoice : std::uint8_t { automatic, zigzag, contiguous };
-enum class ContextLayoutKind : std::uint8_t { zigzag, contiguous };
+class PairCounter;
+
+enum class ContextLayoutChoice : std::uint8_t { automatic, zigzag, contiguous, balanced };
+enum class ContextLayoutKind : std::uint8_t { zigzag, contiguous, balanced };
+constexpr std::string_view to_string(ContextLayoutKind k) {
+  return k == ContextLayoutKind::zigzag ? "zigzag" : k == ContextLayoutKind::contiguous ? "contiguous" : "balanced";
+}
 
 class ContextLayout {
  public:
@@ -23,21 +33,33 @@ class ContextLayout {
   };
   using Chunks = std::vector<Chunk>;
 
-  // Throws Error if length, ranks or align is below 1.
+  // zigzag or contiguous. Throws Error if length, ranks or align is below 1.
   ContextLayout(ContextLayoutKind kind, std::int64_t length, int ranks, std::int64_t align = 1);
+  // balanced. layers: the pattern of each layer, of kv_heads KV heads. Throws Error if `ranks` does not divide
+  // `length`.
+  ContextLayout(const std::vector<Pattern>& layers, std::int64_t kv_heads, std::int64_t length, int ranks);
 
-  int ranks() const { return static_cast<int>(chunks_.size()); }
+  ContextLayoutKind kind() const { return kind_; }
+  int ranks() const { return ranks_; }
   std::int64_t length() const { return length_; }
-  // Returns a rank's chunks, sorted.
-  const Chunks& chunks(int rank) const { return chunks_[static_cast<std::size_t>(rank)]; }
+  // Returns a rank's chunks, sorted. Throws Error if the layout is balanced: its chunks depend on documents.
+  const Chunks& chunks(int rank) const;
   std::int64_t tokens_of_rank(int rank) const;  // tokens of each row that a rank holds
 
-  // Returns the shards of a micro-batch of `rows` consecutive rows. documents: spans of the whole micro-batch.
+  // Returns the shards of a micro-batch of `rows` consecutive rows. documents: spans of the whole micro-batch. A pure
+  // function of the arguments, so all ranks get the same shards.
   ContextShards shards(int rank, std::int64_t rows, std::vector<Span> documents) const;
 
  private:
+  std::vector<Chunks> balanced_chunks(const std::vector<Span>& documents) const;
+
+  ContextLayoutKind kind_;
   std::int64_t length_;
-  std::vector<Chunks> chunks_;  // by rank; empty chunks are left out
+  int ranks_;
+  std::vector<Chunks> chunks_;  // by rank; empty chunks are left out; none if the layout is balanced
+  // Set if the layout is balanced.
+  std::shared_ptr<const PairCounter> pairs_;
+  std::int64_t block_ = 0;  // chunks begin at multiples of it
 };
 
 // Returns how ranks share each part of a contiguous layout, such as a chunk of a sequence (train.sequence_chunk): in
@@ -49,7 +71,9 @@ std::vector<ContextLayout> slices_of_parts(const ContextLayout& parts, int ranks
 // chunks have many kernel tiles, the tile size is included, too.
 std::int64_t context_align(const std::vector<Pattern>&, std::int64_t length, std::int64_t chunks);
 
-// automatic: zigzag if every layer is dense, else contiguous.
-ContextLayout choose_layout(ContextLayoutChoice, const std::vector<Pattern>& patterns, std::int64_t length, int ranks);
+// automatic: zigzag if every layer is dense, else contiguous. patterns: of each layer. Throws Error if `ranks` does not
+// divide the length of a balanced layout.
+ContextLayout choose_layout(ContextLayoutChoice, const std::vector<Pattern>& patterns, std::int64_t kv_heads,
+                            std::int64_t length, int ranks);
 
 }  // namespace ring

@@ -52,6 +52,11 @@ class MeasuredContext final : public ContextParallel {
     a.dropout = b.dropout;  // part of the tuning key, which must equal the key of the forward call
     choose(a, shards, ctx).backward(args, shards, ctx);
   }
+  double pairs(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+               std::int64_t kv_heads) override {
+    const auto latest = std::ranges::find_if(latest_, [&](const auto& l) { return same_pairs(l.first, pattern); });
+    return (latest == latest_.end() ? schedules_.front().get() : latest->second)->pairs(shards, pattern, kv_heads);
+  }
 
  private:
   // Returns the schedule for a call. Without ctx.tuning (on CPUs, or for work done only once) returns the ring and
@@ -59,6 +64,17 @@ class MeasuredContext final : public ContextParallel {
   ContextParallel& choose(const Attention& a, const std::shared_ptr<const ContextShards>& shards,
                           const ExecContext& ctx) {
     if (!ctx.tuning || schedules_.size() == 1) return *schedules_.front();
+    ContextParallel& best = find_or_choose(a, shards, ctx);
+    const auto latest = std::ranges::find_if(latest_, [&](const auto& l) { return same_pairs(l.first, a.pattern); });
+    if (latest == latest_.end())
+      latest_.emplace_back(a.pattern, &best);
+    else
+      latest->second = &best;
+    return best;
+  }
+
+  ContextParallel& find_or_choose(const Attention& a, const std::shared_ptr<const ContextShards>& shards,
+                                  const ExecContext& ctx) {
     const std::string key = key_of(a, *shards, ctx);
     const auto known = chosen_.find(key);
     const std::uint64_t generation = ctx.tuning->generation();
@@ -228,6 +244,7 @@ class MeasuredContext final : public ContextParallel {
   std::vector<std::unique_ptr<ContextParallel>> schedules_;  // in order of preference
   // Chosen schedule by key, with the tuning generation in which it was chosen.
   std::map<std::string, std::pair<std::uint64_t, ContextParallel*>> chosen_;
+  std::vector<std::pair<Pattern, ContextParallel*>> latest_;  // schedule of the latest call with each pattern
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "core/check.h"
+#include "kernels/attention/pairs.h"
 #include "kernels/attention/selection.h"
 #include "parallel/context/overlap.h"
 
@@ -333,6 +334,13 @@ std::vector<AttentionCall> calls_with_keys(const ContextShards& shards, int quer
 
 std::vector<AttentionCall> calls_with_documents(const ContextShards& shards, int queries, const Pattern& pattern) {
   return calls_with(shards, queries, shards.documents, rows_of_blocks(pattern, shards.documents));
+}
+
+double pairs_of_rank(const ContextShards& shards, int queries, const Pattern& pattern, std::int64_t kv_heads) {
+  double pairs = 0;
+  for (const AttentionCall& call : calls_with_keys(shards, queries, shards.documents))
+    pairs += kept_pairs(pattern, call.queries, call.keys, kv_heads);
+  return static_cast<double>(kv_heads) * pairs;
 }
 
 }  // namespace ring

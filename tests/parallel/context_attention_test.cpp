@@ -17,9 +17,7 @@
 
 namespace ring {
 
-static void PrintTo(ContextLayoutKind kind, std::ostream* out) {
-  *out << (kind == ContextLayoutKind::zigzag ? "zigzag" : "contiguous");
-}
+static void PrintTo(ContextLayoutKind kind, std::ostream* out) { *out << to_string(kind); }
 
 namespace {
 
@@ -50,6 +48,7 @@ struct ContextResults {
   Floats out, gradient;
   Floats pooling{}, gates{};    // gradients of learned pools, summed over ranks
   std::int64_t bytes_sent = 0;  // over all ranks, forward and backward
+  double pairs = 0;             // that rank 0 says it computes
 };
 
 // Copies the rows that a rank holds out of a whole matrix, and back.
@@ -159,6 +158,7 @@ void on_rank(const ContextCase& c, const Heads& heads, const ContextLayout& layo
                              mine.take_rows(random_floats(1, c.tokens() * wide), wide, ctx));
   mine.put(results.out, r.out, wide);
   mine.put(results.gradient, qkv.slot->grad, width);
+  if (rank == 0) results.pairs = exchange.pairs(shards, c.pattern, heads.key);
   if (!r.pooling.defined()) return;
   mine.put(results.gates, r.gates, heads.query);
   static std::mutex mutex;
@@ -206,8 +206,11 @@ std::vector<ContextResults> on_ranks(const std::vector<ContextCase>& cases, cons
         for (std::size_t i = 0; i < cases.size(); ++i) {
           const std::int64_t align = context_align({cases[i].pattern}, cases[i].length, 2 * ranks);
           const std::int64_t before = exchange->bytes_sent();
-          on_rank(cases[i], heads, ContextLayout(kind, cases[i].length, ranks, align), *exchange, comm.rank(),
-                  results[i], tuning.empty() ? nullptr : tuning[static_cast<std::size_t>(comm.rank())]);
+          const ContextLayout layout = kind == ContextLayoutKind::balanced
+                                           ? ContextLayout({cases[i].pattern}, heads.key, cases[i].length, ranks)
+                                           : ContextLayout(kind, cases[i].length, ranks, align);
+          on_rank(cases[i], heads, layout, *exchange, comm.rank(), results[i],
+                  tuning.empty() ? nullptr : tuning[static_cast<std::size_t>(comm.rank())]);
           const std::lock_guard lock(mutex);
           results[i].bytes_sent += exchange->bytes_sent() - before;
         }
@@ -240,7 +243,7 @@ class DistContext : public testing::TestWithParam<std::tuple<std::string, int, C
 };
 std::string name_of(const testing::TestParamInfo<DistContext::ParamType>& info) {
   const auto& [schedule, ranks, kind] = info.param;
-  return str(schedule, "_", ranks, kind == ContextLayoutKind::zigzag ? "_zigzag" : "_contiguous");
+  return str(schedule, "_", ranks, "_", to_string(kind));
 }
 INSTANTIATE_TEST_SUITE_P(Schedules, DistContext,
                          testing::Combine(testing::Values("ring", "ring_by_node", "ring_by_heads", "gather",
@@ -293,6 +296,24 @@ TEST_F(DistContextCases, EmptyShardsAndShardsOfPaddingEqualOneProcess) {
           EXPECT_LE(distance(got[i].out, want.out), kOut);
           EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
         }
+      }
+    }
+}
+
+// Documents of very different lengths, which a rank holds in several parts.
+TEST_F(DistContextCases, BalancedLayoutsEqualOneProcess) {
+  std::vector<ContextCase> cases;
+  for (const auto& [name, pattern] : test::context_patterns())
+    cases.push_back({name, pattern, 420, 2, test::documents_of(420, 2, {10, 1, -9, 250, 3, -40, 20})});
+  for (const auto& [name, make] : schedules())
+    for (const auto& [ranks, dropout] : {std::pair{2, 0.3f}, {4, 0.0f}}) {
+      const Heads heads{.dropout = dropout};
+      const std::vector<ContextResults> got = on_ranks(cases, heads, ContextLayoutKind::balanced, ranks, make);
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        SCOPED_TRACE(str(name, " on ", ranks, " ranks, ", cases[i].name, ", dropout ", dropout));
+        const ContextResults want = on_one(cases[i], heads);
+        EXPECT_LE(distance(got[i].out, want.out), kOut);
+        EXPECT_LE(distance(got[i].gradient, want.gradient), kGradient);
       }
     }
 }
@@ -420,21 +441,26 @@ TEST_F(DistContextCases, AllRanksUseTheMeasuredSchedule) {
   const MakeExchange measured = [](const ContextRanks& r) { return make_measured_context(r.all, {}); };
   std::vector<std::shared_ptr<Tuning>> tuning = {std::make_shared<Tuning>(""), std::make_shared<Tuning>("")};
   const auto run = [&](const MakeExchange& make) {
-    return on_ranks(cases, {}, ContextLayoutKind::zigzag, 2, make, tuning)[0];
+    return on_ranks(cases, {}, ContextLayoutKind::contiguous, 2, make, tuning)[0];
   };
   EXPECT_LE(distance(run(measured).gradient, on_one(cases[0], {}).gradient), kGradient);
   const std::string text = tuning[0]->text();
   EXPECT_EQ(text, tuning[1]->text());
   ASSERT_EQ(text.find("\"context attention, "), 0u) << text;
   const std::string key = text.substr(1, text.find('"', 1) - 1);
+  std::map<std::string, double> pairs;
   for (const char* name : {"ring", "gather", "all_to_all"}) {
     tuning[0]->record(key, name);
     tuning[1]->record(key, "ring");
     const ContextResults chosen = run(measured), want = run(schedules().at(name));
     EXPECT_TRUE(same_bits(chosen.gradient, want.gradient)) << name;
     EXPECT_EQ(chosen.bytes_sent, want.bytes_sent) << name;
+    EXPECT_EQ(chosen.pairs, want.pairs) << name;
+    pairs[name] = chosen.pairs;
     EXPECT_EQ(tuning[1]->text(), tuning[0]->text()) << name;
   }
+  EXPECT_EQ(pairs["gather"], pairs["ring"]);
+  EXPECT_GT(pairs["all_to_all"], pairs["ring"]) << "rank 0 holds the early rows in a ring";
 }
 
 TEST_F(DistContextCases, BothDirectionsShareTheMeasuredSchedule) {

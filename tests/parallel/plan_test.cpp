@@ -175,6 +175,29 @@ TEST(Plan, RowsWithPoolsAreDividedEvenly) {
   EXPECT_EQ(chunks(ContextSchedule::automatic), 1u) << "all_to_all";
 }
 
+// model() has 64 tokens. With all_to_all, ranks have the same number of pairs in any layout.
+TEST(Plan, PackedRowsAreBalanced) {
+  const auto kind = [](ContextSchedule schedule, int ranks, bool packed, ContextLayoutChoice choice = {}) {
+    ParallelConfig c = degrees(1, ranks, 1);
+    c.cp_schedule = schedule;
+    c.cp_layout = choice;
+    return make_plan(c, model(), {24, 0, {}, 0, packed}, ranks).cp_layout.kind();
+  };
+  for (const ContextSchedule s : {ContextSchedule::automatic, ContextSchedule::ring, ContextSchedule::gather}) {
+    EXPECT_EQ(kind(s, 2, true), ContextLayoutKind::balanced);
+    EXPECT_EQ(kind(s, 2, false), ContextLayoutKind::zigzag);
+  }
+  EXPECT_EQ(kind(ContextSchedule::all_to_all, 2, true), ContextLayoutKind::zigzag);
+  EXPECT_EQ(kind(ContextSchedule::ring, 3, true), ContextLayoutKind::zigzag) << "3 ranks do not divide 64 tokens";
+  EXPECT_EQ(kind(ContextSchedule::ring, 2, true, ContextLayoutChoice::zigzag), ContextLayoutKind::zigzag);
+  EXPECT_EQ(kind(ContextSchedule::ring, 2, false, ContextLayoutChoice::balanced), ContextLayoutKind::balanced);
+  ParallelConfig c = degrees(1, 3, 1);
+  c.cp_layout = ContextLayoutChoice::balanced;
+  EXPECT_TRUE(
+      refusal(c, 3).ends_with("they do not divide the 64 tokens of a row. Set model.context to a multiple of "
+                              "3, or parallel.cp_layout: auto"));
+}
+
 // model() has 64 tokens and 4 KV heads.
 TEST(Plan, RanksThatShareChunksExchangeHeads) {
   const BatchSize chunks{8, 1, {}, 16};
@@ -204,6 +227,8 @@ TEST(Plan, RanksThatShareChunksExchangeHeads) {
   c = degrees(1, 2, 1);
   c.cp_layout = ContextLayoutChoice::zigzag;
   EXPECT_TRUE(refusal(c, 2, chunks).ends_with("but parallel.cp_layout is zigzag. Set it to auto"));
+  c.cp_layout = ContextLayoutChoice::balanced;
+  EXPECT_TRUE(refusal(c, 2, chunks).ends_with("but parallel.cp_layout is balanced. Set it to auto"));
   EXPECT_EQ(refusal(degrees(1, 4, 1), 4, {8, 1, {}, 3}),
             "train.sequence_chunk: 3: chunk 0 has 2 tokens, of which rank 0 of parallel.cp: 4 would receive none. "
             "Raise train.sequence_chunk");

@@ -119,8 +119,8 @@ std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, in
       const bool shares_heads = way.schedule == ContextSchedule::all_to_all;
       watch_selections(model, shares_heads ? comm.rank() * c.kv_heads / ranks : 0, ctx, mutex, passes[i]);
       Run run{ctx};
-      batches.set_up_run(run, 1);
       const Sequences seqs = batches.sequences(part, {}, ctx);
+      batches.set_up_run(run, 1, seqs);
       const Tensor y = model.hidden(run, from_host(part.inputs, ctx.stream), seqs).value;
       for (const LocalRows& h : seqs.shards->rows_by_rank[static_cast<std::size_t>(comm.rank())])
         std::copy_n(y.data<float>() + h.first * kWidth, h.count * kWidth, passes[i].hidden.begin() + h.global * kWidth);

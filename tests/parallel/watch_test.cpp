@@ -9,6 +9,7 @@
 
 #include "comm/gloo/gloo.h"
 #include "parallel/imbalance.h"
+#include "tests/cases/attention_oracle.h"
 #include "tests/parallel/training.h"
 
 namespace ring::test {
@@ -238,9 +239,11 @@ void expect_imbalance(const PairsByRank& c, const std::string& pools = "[]") {
     overrides.push_back(o);
   const Training t = run_watched(overrides, c.layout.ranks, 1, 1);
   ASSERT_EQ(t.errors, "");
-  const std::optional<double> got = t.watched.at(0).kept.at(0).imbalance;
-  ASSERT_EQ(got.has_value(), c.pairs.size() > 1);
-  EXPECT_NEAR(got.value_or(1), largest_over_mean(c.pairs), 1e-6);
+  const std::vector<double>& got = t.watched.at(0).imbalances;
+  ASSERT_EQ(got.size(), c.pairs.size() > 1 ? 2u : 0u);
+  if (!got.empty()) {
+    EXPECT_NEAR(got[1], largest_over_mean(c.pairs), 1e-6);
+  }
 }
 
 // h: pairs of a block with itself; b: pairs with an earlier block. Sums by rank, for one head of each rule.
@@ -259,6 +262,43 @@ TEST_F(DistWatchTest, ImbalanceIsThatOfTheRanksPairs) {
         PairsByRank{{"tp2_cp2", 4, {"parallel.tp=2", "parallel.cp=2", "parallel.cp_schedule=ring"}},
                     {2 * h + b, 2 * h + 4 * b, 2 * h + b, 2 * h + 2 * b}}})
     expect_imbalance(c);
+}
+
+// A layer of dense attention and one of windows, over rows of three sequences of 64 tokens.
+TEST_F(DistWatchTest, ImbalanceOfEveryKindIsCountedTokenByToken) {
+  const std::vector<Pattern> patterns = {dense(), window(16)};
+  const std::vector<Span> documents = {{0, 64, 0, 0}, {64, 64, 64, 64}, {128, 64, 128, 128}};
+  const auto keys_of = [](std::size_t layer, int token) {
+    const int seen = token % 64 + 1;
+    return layer == 0 ? seen : std::min(seen, 16);
+  };
+  const auto expect = [&](const Layout& l, const std::optional<ContextLayoutChoice>& rows) {
+    SCOPED_TRACE(l.name);
+    std::vector<std::string> overrides = {
+        "model.context=192", "train.context=64", "train.micro_batch=0",
+        "model.attention_layers=[{layers: '1', attention: {kind: window, window: 16}}]"};
+    overrides.insert(overrides.end(), l.overrides.begin(), l.overrides.end());
+    const Training t = run_watched(overrides, l.ranks, 1, 1);
+    ASSERT_EQ(t.errors, "");
+    ASSERT_EQ(t.watched.at(0).imbalances.size(), 2u);
+    ContextShards shards;
+    if (rows) shards = choose_layout(*rows, patterns, 4, 192, 2).shards(0, 1, documents);
+    for (const std::size_t layer : {0u, 1u}) {
+      std::vector<double> pairs(shards.rows_by_rank.size());
+      for (std::size_t r = 0; r < pairs.size(); ++r)
+        for (const LocalRows& h : shards.rows_by_rank[r])
+          for (int i = 0; i < h.count; ++i) pairs[r] += keys_of(layer, h.global + i);
+      EXPECT_NEAR(t.watched[0].imbalances[layer], pairs.empty() ? 1 : largest_over_mean(pairs), 1e-6)
+          << "layer " << layer;
+    }
+  };
+  const std::string cp = "parallel.cp=2", ring = "parallel.cp_schedule=ring", gather = "parallel.cp_schedule=gather";
+  expect({"contiguous", 2, {cp, ring, "parallel.cp_layout=contiguous"}}, ContextLayoutChoice::contiguous);
+  expect({"zigzag", 2, {cp, gather, "parallel.cp_layout=zigzag"}}, ContextLayoutChoice::zigzag);
+  expect({"auto", 2, {cp, ring}}, ContextLayoutChoice::balanced);
+  expect({"tp2_dp2", 4, {"parallel.tp=2"}}, {});
+  expect({"tp2", 4, {cp, gather, "parallel.tp=2", "parallel.cp_layout=contiguous"}}, ContextLayoutChoice::contiguous);
+  expect({"all_to_all", 2, {cp, "parallel.cp_schedule=all_to_all"}}, {});
 }
 
 // In every head, token t sees t / size pools of each size.

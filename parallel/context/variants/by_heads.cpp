@@ -1,6 +1,7 @@
 // Attention by the schedule all_to_all: selects blocks, makes pools and calls watches as for whole sequences, because
 // each rank has all rows of its heads.
 
+#include "kernels/attention/pairs.h"
 #include "kernels/attention/selected/block_select.h"
 #include "parallel/context/head_exchange.h"
 #include "parallel/context/heads.h"
@@ -61,6 +62,11 @@ class AttentionByHeads final : public ContextParallel {
                                std::int64_t kv_heads) override {
     const KvHeads own = own_heads(kv_heads);
     return {own, own_patterns_.get(shards, pattern, kv_heads, own), shards->documents};
+  }
+  double pairs(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+               std::int64_t kv_heads) override {
+    const SelectionPart own = selection_part(shards, pattern, kv_heads);
+    return static_cast<double>(own.heads.count) * kept_pairs(own.pattern, own.spans, own.spans, own.heads.count);
   }
 
  private:

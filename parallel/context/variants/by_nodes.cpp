@@ -5,6 +5,7 @@
 #include "parallel/context/head_exchange.h"
 #include "parallel/context/heads.h"
 #include "parallel/context/node_shards.h"
+#include "parallel/context/plan.h"
 
 namespace ring {
 namespace {
@@ -58,6 +59,14 @@ class AttentionByNodes final : public ContextParallel {
     };
     exchange_heads({{a.q, a.k, a.v, a.out, a.dout}, {a.lse, pools.gates}}, {{a.dq, a.dk, a.dv}, {pools.dgates}},
                    a.k.dim(1), *s.in_node, node_, compute, ctx);
+  }
+
+  // Each rank of a node computes the pairs of the node's rows, for its share of the heads.
+  double pairs(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+               std::int64_t kv_heads) override {
+    const NodeShards& s = nodes_.get(shards, {}, 0, [&] { return split_by_node(*shards, per_node_); });
+    const KvHeads own = node_.own_heads(kv_heads);
+    return pairs_of_rank(*s.between_nodes, s.between_nodes->rank, of_heads(pattern, own), own.count);
   }
 
  private:
