@@ -276,6 +276,22 @@ TEST(Planner, TheLongestContextFitsAsInTheTable) {
   }
 }
 
+// With train.sequence_chunk: auto, a context that does not fit as a whole is tried in chunks. Host memory, which holds
+// the keys of earlier chunks, is then the limit.
+TEST(Planner, TheLongestContextMayNeedChunks) {
+  PlanRequest q =
+      question("h100", {"train.batch_size=1", "model.layers=2", "train.recompute=none",
+                        "train.activation_offload_bytes=200MB", "model.attention={kind: window, window: 512}"});
+  q.budget = std::size_t{4} << 30;
+  const std::int64_t whole = longest_context(q).tokens;
+  q.config.train.sequence_chunk = kAutoSequenceChunk;
+  const LongestContext chunked = longest_context(q);
+  EXPECT_GE(chunked.tokens, 4 * whole);
+  const Layouts there = try_layouts(chunked.request);
+  ASSERT_EQ(there.fit.size(), 1u) << there.error;
+  EXPECT_GT(there.fit[0].config.train.sequence_chunk, 0);
+}
+
 TEST(Planner, FixedDegreesAreKept) {
   PlanRequest q = question("cpu", {"model.layers=1", "train.micro_batch=1", "train.batch_size=8"});
   q.world = 4;
