@@ -86,10 +86,12 @@ class AttentionBench {
  private:
   void add_jobs(const AttentionOperands& p, AttentionTiming t) {
     if (p.forward.pattern.selects()) add_selection(p.forward, t);
+    t.flops = cost(p.forward).flops;
     add_jobs(attention_kernel, p.forward, t, [] {});
     // Computes the tensors that the backward reads, whatever kernel was measured before.
     const auto prepare = [forward = p.forward, ctx = ctx_] { attention_kernel(forward, ctx); };
     t.pass = AttentionPass::backward;
+    t.flops *= 2.5;  // five GEMMs over the kept pairs; the forward has two
     add_jobs(attention_backward_kernel, p.backward, t, prepare);
     if (ctx_.stream.device().backend == Backend::cpu) return;  // on the CPU everything is deterministic
     t.deterministic = false;
@@ -111,7 +113,6 @@ class AttentionBench {
   void add_jobs(const Kernel<Args>& slot, const Args& args, AttentionTiming t, const std::function<void()>& prepare) {
     ExecContext ctx = ctx_;
     ctx.deterministic = t.deterministic;
-    t.flops = cost(args).flops;
     for (const auto& c : slot.candidates(ctx.stream.device().backend)) {
       if (!grid_.candidates.empty() && std::ranges::find(grid_.candidates, c.name) == grid_.candidates.end()) continue;
       if (c.supports && !c.supports(args, ctx)) continue;

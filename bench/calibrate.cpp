@@ -81,8 +81,8 @@ DeviceRates calibrate(StepBenchmark& bench, const DeviceRates& before) {
   ComputeRates& own = r.of(ctx.precision);
   r.bytes_per_second = measured.bytes.per_second();
   own.products = measured.products.per_second();
-  own.attention = measured.attention.per_second_beside(attention_bytes_per_second(r));
-  own.attention_backward = measured.attention_backward.per_second_beside(attention_bytes_per_second(r));
+  own.attention = measured.attention.per_second_beside(r.bytes_per_second);
+  own.attention_backward = measured.attention_backward.per_second_beside(r.bytes_per_second);
   r.call_seconds = measured.shortest;
   r.peak_flops = cpu ? own.products : shipped_rates("h200").peak_flops;
   r.host_bytes_per_second = copies_to_host(ctx);

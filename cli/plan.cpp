@@ -131,21 +131,19 @@ std::int64_t vocabulary_of(const Config& c) {
 
 // Returns the degrees that the search must keep: degrees given on the command line, and degrees that differ from the
 // defaults.
-FixedDegrees fixed_degrees(const PlanArguments& a, const ParallelConfig& c) {
-  const auto named = [&](const char* name) {
+FixedDegrees fixed_degrees(const PlanArguments& a, ParallelConfig c) {
+  if (a.all_layouts) return {};
+  const bool chooses = c.is_automatic() || !c.chosen.empty();  // then defaults count as given, too
+  const auto open_default = [&](const char* name, std::int64_t& degree, std::int64_t by_default) {
     const std::string begin = str("parallel.", name, '=');
-    return std::ranges::any_of(a.overrides, [&](const std::string& o) { return o.starts_with(begin); });
+    const auto names_it = [&](const std::string& o) { return o.starts_with(begin); };
+    if (!chooses && degree == by_default && std::ranges::none_of(a.overrides, names_it)) degree = kAutoDegree;
   };
   const ParallelConfig open;
-  FixedDegrees fixed;
-  if (a.all_layouts) return fixed;
-  if (c.is_automatic() || !c.chosen.empty()) return given_degrees(c);
-  if (c.dp != 0) fixed.dp = c.dp;
-  if (c.cp == 0) fixed.dp = std::max<std::int64_t>(1, c.dp);  // cp gets the remaining devices
-  if (c.cp != 0 && (c.cp != open.cp || named("cp"))) fixed.cp = c.cp;
-  if (c.tp != open.tp || named("tp")) fixed.tp = c.tp;
-  if (c.zero != open.zero || named("zero")) fixed.zero = c.zero;
-  return fixed;
+  open_default("cp", c.cp, open.cp);
+  open_default("tp", c.tp, open.tp);
+  open_default("zero", c.zero, open.zero);
+  return given_degrees(c);
 }
 
 DeviceRates rates_of(const PlanArguments& a, const Config& c) {
@@ -162,6 +160,7 @@ PlanRequest question_of(const PlanArguments& a, Config c) {
   const DeviceRates rates = rates_of(a, c);
   const Backend backend = rates.device == "cpu" ? Backend::cpu : Backend::cuda;
   const ParallelConfig given = std::exchange(c.parallel, {});
+  if (std::ranges::count(given.chosen, "offload") > 0) c.optimizer.offload = StateOffload::none;
   PlanRequest q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
   q.config.parallel = without_auto(given);  // the search replaces the degrees that are not fixed

@@ -64,19 +64,20 @@ Config settings_in(const std::string& file, const std::vector<std::string>& over
   return config;
 }
 
-// Returns true for parallel.KEY=.. and for parallel={.., KEY: ..}.
-bool sets_degree(const std::string& setting, const std::string& key) {
-  if (setting.starts_with(str("parallel.", key, '='))) return true;
-  return setting.starts_with("parallel={") && std::ranges::any_of(std::string_view("{, "), [&](char before) {
+// Returns true for SECTION.KEY=.. and for SECTION={.., KEY: ..}.
+bool sets_key(const std::string& setting, const std::string& section, const std::string& key) {
+  if (setting.starts_with(str(section, '.', key, '='))) return true;
+  return setting.starts_with(str(section, "={")) && std::ranges::any_of(std::string_view("{, "), [&](char before) {
            return setting.find(str(before, key, ':')) != std::string::npos;
          });
 }
 
-// Degrees that a run chose count as given if the command line names them.
+// Keys that a run chose count as given if the command line names them.
 Config changed(Config config, const std::vector<std::string>& overrides) {
   override_config(config, with_one_length(overrides), config_aliases());
   std::erase_if(config.parallel.chosen, [&](const std::string& key) {
-    return std::ranges::any_of(overrides, [&](const std::string& o) { return sets_degree(o, key); });
+    return std::ranges::any_of(
+        overrides, [&](const std::string& o) { return sets_key(o, key == "offload" ? "optimizer" : "parallel", key); });
   });
   return config;
 }

@@ -29,6 +29,11 @@ std::byte* HostSlabs::allocate(std::size_t bytes) {
   return slabs_.back().allocate(piece);
 }
 
+std::size_t HostSlabs::held_after(std::size_t bytes) const {
+  for (const Slab& slab : slabs_) bytes -= std::min(bytes, slab.bytes - slab.used);
+  return std::min(limit_, held_ + (bytes + kSharedSlab - 1) / kSharedSlab * kSharedSlab);
+}
+
 void HostSlabs::reserve(std::size_t bytes) {
   const std::size_t slab = std::min(bytes, limit_ - held_);
   if (slab > 0) add_slab(slab);

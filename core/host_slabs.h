@@ -2,6 +2,7 @@
 // Host memory that a device copies to and from. It is allocated ahead or on first use and then kept, because locking
 // pages takes half a second per GiB. Pieces are handed out in order and freed all at once.
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -20,8 +21,11 @@ class HostSlabs {
   // addresses. Throws OutOfHostMemory.
   std::byte* allocate(std::size_t bytes);
   void reset();  // frees all pieces, but keeps the memory
+  // Changes the limit. Memory that is held already stays.
+  void set_limit(std::size_t limit) { limit_ = std::max(limit, held_); }
 
-  std::size_t held() const { return held_; }  // bytes held, in use or not
+  std::size_t held() const { return held_; }        // bytes held, in use or not
+  std::size_t held_after(std::size_t bytes) const;  // upper bound on held() after pieces of this size in all
 
  private:
   struct Slab {

@@ -16,6 +16,8 @@
 #include "engine/origin.h"
 #include "engine/rates.h"
 #include "engine/resolve.h"
+#include "job/worker_status.h"
+#include "parallel/misfit.h"
 
 namespace ring {
 namespace {
@@ -27,6 +29,7 @@ struct ChosenLayout {
   std::int64_t dp = 1, cp = 1, tp = 1, zero = 0;
   ContextSchedule schedule = ContextSchedule::automatic;
   StateOffload offload = StateOffload::none;
+  bool fits = true;  // false if only a different number of processes has a layout
 };
 
 bool was_chosen(const ParallelConfig& c, const char* key) { return std::ranges::count(c.chosen, key) > 0; }
@@ -105,14 +108,22 @@ void log_choice(const PlanRequest& q, const Layouts& all) {
             ", mostly ", best.limit, states, others);
 }
 
+// Tells the launcher that a different number of processes may have a layout, and throws WorldSizeError.
+[[noreturn]] void fail_on_all_ranks(const std::string& why) {
+  own_status().misfit = 1;
+  throw WorldSizeError(why);
+}
+
+// Throws WorldSizeError if no layout of these processes is possible or fits.
 ChosenLayout plan_layout(const PlanRequest& q) {
   warn_of_unknown_links(q);
   const Layouts all = try_layouts(q);
   if (all.fit.empty() && !all.too_large.empty())
-    fail("parallel: auto found no layout of ", counted(q.world, "process"), " that fits into ", bytes_text(q.budget),
-         ": ", all.too_large.front().layout, " needs at least ", bytes_text(all.too_large.front().min_bytes),
-         ". Use more processes, a shorter model.context or a smaller model (ringmaster plan shows what fits)");
-  if (all.fit.empty()) fail("parallel: auto: ", all.error);
+    throw WorldSizeError(
+        str("parallel: auto found no layout of ", counted(q.world, "process"), " that fits into ", bytes_text(q.budget),
+            ": ", all.too_large.front().layout, " needs at least ", bytes_text(all.too_large.front().min_bytes),
+            ". Use more processes, a shorter model.context or a smaller model (ringmaster plan shows what fits)"));
+  if (all.fit.empty()) throw WorldSizeError(str("parallel: auto: ", all.error));
   log_choice(q, all);
   const ParallelConfig& c = all.fit.front().config.parallel;
   return {c.dp, c.cp, c.tp, c.zero, c.cp_schedule, all.fit.front().config.optimizer.offload};
@@ -147,9 +158,12 @@ FixedDegrees given_degrees(const ParallelConfig& c) {
 void choose_layout(Config& c, Mesh& mesh, bool fresh) {
   if (!c.parallel.is_open(mesh.world())) return;
   const FixedDegrees fixed = given_degrees(c.parallel);
+  if (was_chosen(c.parallel, "offload")) c.optimizer.offload = StateOffload::none;
+  const StateOffload given_offload = c.optimizer.offload;
   const WorldSize world{mesh.world(), ranks_per_node(mesh.nodes_along(kAxisBeforeChoice))};
   const std::size_t budget = memory_budget(c, mesh);
-  const ChosenLayout chosen = broadcast_from_rank0(mesh.host(), [&] {
+  std::string why;  // on rank 0: why no layout fits
+  const ChosenLayout chosen = broadcast_from_rank0(mesh.host(), [&]() -> ChosenLayout {
     Config asked = c;
     if (const auto run = settings_of_resumed(c, fresh)) {
       if (const auto kept = layout_of_run(*run, fixed, c.optimizer.offload, world)) return *kept;
@@ -157,9 +171,16 @@ void choose_layout(Config& c, Mesh& mesh, bool fresh) {
       if (asked.train.mlp_chunk == kAutoMlpChunk) asked.train.mlp_chunk = run->train.mlp_chunk;
       if (asked.train.sequence_chunk == kAutoSequenceChunk) asked.train.sequence_chunk = run->train.sequence_chunk;
     }
-    return plan_layout(request_of(asked, fixed, world, mesh.device().backend, budget));
+    try {
+      return plan_layout(request_of(asked, fixed, world, mesh.device().backend, budget));
+    } catch (const WorldSizeError& e) {
+      why = e.what();
+      return {.fits = false};
+    }
   });
+  if (!chosen.fits) fail_on_all_ranks(broadcast_from_rank0(mesh.host(), [&] { return why; }));
   store_choice(c.parallel, chosen, fixed);
+  if (chosen.offload != given_offload) c.parallel.chosen.emplace_back("offload");
   c.optimizer.offload = chosen.offload;
   if (c.train.micro_batch == 0) c.train.micro_batch = kAutoMicroBatch;
   mesh.set_layout(

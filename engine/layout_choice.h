@@ -14,8 +14,9 @@ FixedDegrees given_degrees(const ParallelConfig&);
 // parallel.chosen, and gives the mesh the groups of that layout. train.micro_batch: 0 becomes auto, because the best
 // micro-batch depends on the layout. Does nothing if the layout is not open (ParallelConfig::is_open). Rank 0 plans for
 // all ranks, with the smallest memory of all, and logs its choice. If the run's directory exists and is not `fresh`,
-// the run's layout is kept if it has as many processes as this job and the given degrees. Throws Error on all ranks if
-// no layout fits. Collective.
+// the run's layout is kept if it has as many processes as this job and the given degrees. An optimizer.offload that was
+// chosen is chosen again with the layout. If no layout fits, throws WorldSizeError on all ranks and sets
+// own_status().misfit, so that the launcher may try a different number of processes. Collective.
 void choose_layout(Config&, Mesh&, bool fresh);
 
 }  // namespace ring

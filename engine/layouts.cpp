@@ -104,6 +104,12 @@ PlanRequest with_context(PlanRequest q, std::int64_t thousands) {
 // Returns true if a layout fits with its states stored as optimizer.offload says. States on the host leave less host
 // memory for activations.
 bool fits_with_states(PlanRequest q) {
+  std::int64_t& chunk = q.config.train.sequence_chunk;
+  if (chunk == kAutoSequenceChunk)
+    return std::ranges::any_of(sequence_chunks(q.config), [&](std::int64_t tokens) {
+      chunk = tokens;
+      return fits_with_states(q);
+    });
   const ScaledStep small = scaled_steps(q.config, q.world).back();
   q.config = small.config;
   q.world = small.world;

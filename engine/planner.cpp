@@ -37,7 +37,7 @@ std::optional<PlannedStep> plan_one(const PlanRequest& q, std::size_t& min_bytes
 
 constexpr std::int64_t kMaxChunks = 32;
 
-// Values of train.sequence_chunk that auto considers. Larger chunks gain nothing, and small ones make attention and
+// Limits of the train.sequence_chunk that auto chooses. Larger chunks gain nothing, and small ones make attention and
 // GEMMs less efficient.
 constexpr std::int64_t kMaxSequenceChunk = std::int64_t{1} << 20, kMinSequenceChunk = 4096;
 
@@ -196,16 +196,22 @@ std::int64_t fit_mlp_chunk(const PlanRequest& q) {
   return best ? best->config.train.mlp_chunk : mlp_chunks(q).back();
 }
 
+std::vector<std::int64_t> sequence_chunks(const Config& c) {
+  std::vector<std::int64_t> all = {0};
+  if (c.train.diagnostics_interval) return all;
+  for (std::int64_t tokens = kMaxSequenceChunk; tokens >= kMinSequenceChunk; tokens /= 2)
+    if (tokens < c.model.context) all.push_back(tokens);
+  return all;
+}
+
 std::int64_t fit_sequence_chunk(PlanRequest q) {
   if (q.config.train.micro_batch <= 0) q.config.train.micro_batch = 1;
-  if (fits_in_chunks(q, 0).value_or(false) || q.config.train.diagnostics_interval) return 0;
   std::int64_t smallest = 0;
-  for (std::int64_t tokens = kMaxSequenceChunk; tokens >= kMinSequenceChunk; tokens /= 2) {
-    if (tokens >= q.config.model.context) continue;
+  for (const std::int64_t tokens : sequence_chunks(q.config)) {
     const std::optional<bool> fits = fits_in_chunks(q, tokens);
-    if (!fits) break;
+    if (!fits && tokens > 0) break;
     smallest = tokens;
-    if (*fits) break;
+    if (fits.value_or(false)) break;
   }
   return smallest;
 }

@@ -89,6 +89,9 @@ std::int64_t fit_mlp_chunk(const PlanRequest&);
 // Returns train.sequence_chunk: 0 if one whole sequence fits, otherwise the largest number that fits of 2^20 and the
 // smaller powers of two, down to 4096. If none fits, returns the smallest with a valid layout; 0 if there is none.
 std::int64_t fit_sequence_chunk(PlanRequest);
+// Returns the values of train.sequence_chunk that auto considers, in the order in which it tries them: 0 (whole
+// sequences), then smaller and smaller chunks.
+std::vector<std::int64_t> sequence_chunks(const Config&);
 // Returns all of train.micro_batch, .mlp_chunk and .sequence_chunk; chooses those that are auto. If sequence_chunk is
 // auto and one whole sequence fits, but not the share of the batch that micro_batch 0 means, also chooses micro_batch.
 // Throws Error as fit_micro_batch() does.

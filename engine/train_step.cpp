@@ -267,7 +267,14 @@ void TrainStep::micro_step(std::size_t index) {
   if (!plan_.in_chunks) return train_on(inputs_of(index), index);
   const int chunks = parallel_.context.chunks();
   for (int chunk = 0; chunk + 1 < chunks; ++chunk) keep_keys(index, chunk);
+  limit_activations();
   for (int chunk = chunks; chunk-- > 0;) train_on(inputs_of_chunk(index, chunk), index, chunk);
+}
+
+// Leaves activations the host memory that keys of earlier chunks and their gradients will not need.
+void TrainStep::limit_activations() {
+  if (offload_)
+    offload_->set_limit(host_room_ - std::min(host_room_, parallel_.context.chunked()->expected_host_bytes()));
 }
 
 // Runs the forward of a chunk, only to store the keys and values that later chunks need.

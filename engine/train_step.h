@@ -29,7 +29,7 @@ class TrainStep {
   // While this object lives, the stream allocates memory through this object's StepArena. Throws Error if the stream
   // already uses a StepArena. Throws OutOfMemory with advice.
   //   config     resolved settings (engine/resolve.h); must outlive this object
-  //   host_room  bytes of host memory for activations that the plan offloads
+  //   host_room  bytes of host memory for activations that the plan offloads, and for keys of earlier chunks
   //   packed     true if samples hold several documents or sequences
   TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, const ActivationPlan&, std::size_t host_room,
             bool packed);
@@ -131,6 +131,7 @@ class TrainStep {
   void forward(std::vector<Tensor>* entropies);
   void micro_step(std::size_t index);
   void keep_keys(std::size_t index, int chunk);
+  void limit_activations();
   void train_on(const ForwardInputs&, std::size_t index, int chunk = 0);
   void sum_losses();
   void update();

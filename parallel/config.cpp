@@ -50,7 +50,8 @@ void ParallelConfig::fields(Fields& f) {
   f("reduce", reduce, "type in which processes exchange and add gradients; bf16 buffers are sent as they are",
     choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}}));
   f("chosen", chosen, "keys that auto chose, written by a run; chosen again if the number of processes changes",
-    one_of({"dp", "cp", "tp", "zero", "cp_schedule"}), at_most_items(5), docs_page("parallelism.md#a-chosen-layout"));
+    one_of({"dp", "cp", "tp", "zero", "cp_schedule", "offload"}), at_most_items(6),
+    docs_page("parallelism.md#a-chosen-layout"));
 }
 
 RingOptions ParallelConfig::ring_options(const std::vector<int>& nodes) const {

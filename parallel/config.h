@@ -26,7 +26,7 @@ struct ParallelConfig {
   std::int64_t cp_message_bytes = std::int64_t{1} << 30;
   std::int64_t zero = 0;
   DType reduce = DType::f32;
-  std::vector<std::string> chosen;  // keys that `auto` chose: "dp", "cp", "tp", "zero", "cp_schedule"
+  std::vector<std::string> chosen;  // keys that `auto` chose: "dp", "cp", "tp", "zero", "cp_schedule", "offload"
   void fields(Fields&);
   bool is_automatic() const { return cp == kAutoDegree || tp == kAutoDegree || zero == kAutoDegree; }
   // Returns true if the layout must be chosen: for `auto`, or if the degrees were chosen for a different number of

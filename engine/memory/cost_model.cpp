@@ -8,12 +8,13 @@ namespace {
 
 constexpr double kMaxRate = 1e18;
 constexpr double kFp8Speedup = 1.6;  // speedup of FP8 GEMMs over bf16; measured: 1.64 blockwise, 1.72 tensorwise
-// Attention's share of the bandwidth of other kernels, from causal attention over 1K to 8K tokens and dilated attention
-// (docs/measured/plans.md): a tile loads its rows before it computes and stores its results after.
-constexpr double kAttentionBandwidth = 0.7;
+// Rate of kernels with mma.sync instructions relative to the Hopper kernels of attention, which use wgmma; measured
+// forward, 16K and 32K tokens: 0.50 and 0.51 (docs/measured/attention.md).
+constexpr double kMmaSpeed = 0.5;
 
-double flops_per_second(const ComputeRates& r, std::string_view slot) {
+double flops_per_second(const ComputeRates& r, Precision precision, std::string_view slot) {
   if (slot == "attention") return r.attention;
+  if (slot == "block_mass") return precision == Precision::bf16 ? kMmaSpeed * r.attention : r.attention;
   if (slot == "matmul_fp8") return r.products * kFp8Speedup;
   return slot == "attention_backward" ? r.attention_backward : r.products;
 }
@@ -68,20 +69,22 @@ const ComputeRates& DeviceRates::of(Precision p) const {
 }
 
 // h200: H200 SXM at 700 W (docs/measured/).
-// * bf16: measured for GEMMs of training shapes and for deterministic attention with heads of 128 over 1K to 32K tokens
+// * bf16 GEMMs: measured for the GEMMs of training shapes, near the power limit
+// * bf16 attention: 0.82 of the rates that heads of 128 reach in bursts without the time of their bytes (739 and 674
+//   TFLOP/s); the factor is fitted to steps of dense attention over 32K to 128K tokens, which are at the power limit
 // * tf32: GEMMs reach the same share of NVIDIA's data sheet (494.7e12 dense) as bf16 GEMMs (of 989.4e12); attention is
-//   fitted to the one step that was measured
-// * fp32: not measured; GEMMs reach the same share of 66.9e12; attention has the rates of tf32, which uses the same
-//   kernels
+//   fitted to two measured steps
+// * fp32: GEMMs are fitted to the one measured step; attention has the rates of tf32, which uses the same kernels
 // * collectives: fitted to four measured steps of two GPUs with tensor parallelism
 // * memory: the bytes that a program can allocate
 // h100: not measured; the same kernel efficiency with the bandwidth and the memory in its data sheet.
+// cpu: a thread of a server CPU with AVX-512 (docs/measured/cpu.md).
 DeviceRates shipped_rates(const std::string& device, int threads) {
   const DeviceRates h200{.device = "h200",
                          .peak_flops = 989e12,
-                         .bf16 = {650e12, 650e12, 590e12},
-                         .tf32 = {325e12, 14.2e12, 14.2e12},
-                         .fp32 = {44e12, 14.2e12, 14.2e12},
+                         .bf16 = {670e12, 606e12, 553e12},
+                         .tf32 = {335e12, 14.4e12, 14.4e12},
+                         .fp32 = {51e12, 14.4e12, 14.4e12},
                          .bytes_per_second = 3.9e12,
                          .call_seconds = 4e-6,
                          .link_bytes_per_second = 187e9,
@@ -100,8 +103,8 @@ DeviceRates shipped_rates(const std::string& device, int threads) {
   if (device != "cpu") fail("no rates are shipped for '", device, "', only for h100, h200 and cpu");
   const double n = std::max(1, threads);
   return {.device = "cpu",
-          .peak_flops = 50e9 * n,
-          .fp32 = {50e9 * n, 15e9 * n, 12e9 * n},
+          .peak_flops = 110e9 * n,
+          .fp32 = {110e9 * n, 55e9 * n, 65e9 * n},
           .bytes_per_second = 8e9 * std::min(n, 4.0),
           .call_seconds = 5e-6,
           .link_bytes_per_second = 2e9,
@@ -110,12 +113,10 @@ DeviceRates shipped_rates(const std::string& device, int threads) {
           .host_bytes_per_second = 8e9};
 }
 
-double attention_bytes_per_second(const DeviceRates& r) { return kAttentionBandwidth * r.bytes_per_second; }
-
 double seconds_of(const DeviceRates& r, Precision precision, std::string_view slot, const Cost& cost) {
-  const double computing = cost.flops / flops_per_second(r.of(precision), slot);
+  const double computing = cost.flops / flops_per_second(r.of(precision), precision, slot);
   if (slot == "attention" || slot == "attention_backward")
-    return std::max(r.call_seconds, computing + cost.bytes / attention_bytes_per_second(r));
+    return std::max(r.call_seconds, computing + cost.bytes / r.bytes_per_second);
   return std::max({r.call_seconds, computing, cost.bytes / r.bytes_per_second});
 }
 
@@ -135,8 +136,6 @@ double sent_between_nodes(const FakeTransfer& t) {
   return sent_bytes(t) / t.ranks_on_node;
 }
 
-namespace {
-
 double seconds_inside_node(const DeviceRates& r, const FakeTransfer& t) {
   if (t.operation == "exchange") {
     const double min = r.link_seconds > 0 ? r.link_seconds : r.call_seconds;
@@ -147,8 +146,6 @@ double seconds_inside_node(const DeviceRates& r, const FakeTransfer& t) {
   if (r.collective_bytes_per_second == 0) return 0;
   return r.collective_seconds + sent_bytes(t) / r.collective_bytes_per_second;
 }
-
-}  // namespace
 
 // All ranks of a node send at the same time, and share its link: all groups of which the node has ranks. Groups on many
 // nodes have a latency that grows with the logarithm of their number, as NCCL's trees do.

@@ -46,8 +46,6 @@ struct DeviceRates {
 DeviceRates shipped_rates(const std::string& device, int threads = 1);
 
 double seconds_of(const DeviceRates&, Precision, std::string_view slot, const Cost&);
-// Returns the rate at which attention reads and writes, which is lower than the rate of other kernels.
-double attention_bytes_per_second(const DeviceRates&);
 
 // Returns the bytes that a rank sends in an exchange, or in a collective that runs as a ring.
 double sent_bytes(const FakeTransfer&);
@@ -58,6 +56,8 @@ double sent_between_nodes(const FakeTransfer&);
 // ranks of a node send at the same time. Messages inside nodes and between nodes run at the same time, so the slower
 // ones count.
 double seconds_of(const DeviceRates&, const FakeTransfer&);
+// Returns the time of the part inside nodes; 0 if the link's rate is unknown.
+double seconds_inside_node(const DeviceRates&, const FakeTransfer&);
 // Returns the time of the part between nodes; 0 if the group is on one node or the link's rate is unknown.
 double seconds_between_nodes(const DeviceRates&, const FakeTransfer&);
 

@@ -92,9 +92,46 @@ Cost cost(const Attention& a) {
   return c;
 }
 
+namespace {
+
+// Returns true if one kernel computes dq and another one dk and dv, with deterministic results on GPUs
+// (kernels/attention/cuda/sm90.cu). Each computes the scores, so together they execute 7 GEMMs instead of 5.
+bool in_two_kernels(const Pattern& p) {
+  return p.blocks || p.sinks > 0 ||
+         std::ranges::any_of(passes_of(p), [](const BranchPass& pass) { return pass.finer > 0; });
+}
+
+// Returns the time of the call's kept pairs on a GPU, relative to pairs that are divided evenly among all
+// multiprocessors. A thread block computes kKeyBlock keys of a KV head. If there are few keys and KV heads, the GPU
+// waits for the block of keys that most queries see: for causal attention the first one. Lists of blocks are cut
+// (list_cuts.cuh), so they are divided evenly.
+double unevenness(const AttentionBackward& a, double pairs) {
+  constexpr std::int32_t kKeyBlock = 128;
+  constexpr double kMultiprocessors = 132;  // of an H100 or H200
+  if (a.pattern.blocks || a.pattern.branches.size() > 1) return 1;
+  double largest = 0;
+  for (std::size_t b = 0; b < a.keys.size(); ++b) {
+    Span first = a.keys[b];
+    first.count = std::min(first.count, kKeyBlock);
+    largest = std::max(largest, kept_pairs(a.pattern, {a.queries[b]}, {first}, a.k.dim(1)));
+  }
+  const double all = static_cast<double>(a.k.dim(1)) * pairs;
+  return all > 0 ? std::max(1.0, largest * kMultiprocessors / all) : 1;
+}
+
+// Returns the FLOPs of the kept pairs. On GPUs, adds FLOPs that two kernels execute twice, and FLOPs that idle
+// multiprocessors could execute.
+double executed_flops(const AttentionBackward& a) {
+  const double pairs = kept_pairs(a.pattern, a.queries, a.keys, a.k.dim(1));
+  const double kept = 10 * static_cast<double>(a.q.dim(1) * a.q.dim(2)) * pairs;
+  if (a.q.device().backend == Backend::cpu) return kept;
+  return (in_two_kernels(a.pattern) ? 1.4 : 1) * unevenness(a, pairs) * kept;
+}
+
+}  // namespace
+
 Cost cost(const AttentionBackward& a) {
-  Cost c = cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv},
-                   attention_flops(10, a.q, a.k, a.pattern, a.queries, a.keys));
+  Cost c = cost_of(a.q, {a.q, a.k, a.v, a.out, a.lse, a.dout, a.dq, a.dk, a.dv}, executed_flops(a));
   const double dq = f32_bytes(a.dq), sums = dq + f32_bytes(a.dk) + f32_bytes(a.dv);
   if (a.pattern.branches.size() > 1)
     c.bytes = visits(a.pattern) * (bytes_of({a.q, a.k, a.v, a.out, a.dout}) + 2 * sums) + 2 * sums +

@@ -1,5 +1,6 @@
 #include "parallel/context/chunk_store.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/byte_size.h"
@@ -66,6 +67,15 @@ ChunkStore::HostPiece ChunkStore::take_host(std::size_t bytes) {
     return piece;
   }
   return {slabs_.allocate(bytes), bytes};
+}
+
+std::size_t ChunkStore::expected_host_bytes() const {
+  std::size_t gradients = 0, free = 0;
+  for (const auto& [key, entry] : keys_)
+    if (on_host_ && !gradients_.contains(key))
+      gradients += static_cast<std::size_t>(entry.form.numel()) * sizeof(float);
+  for (const auto& [bytes, piece] : free_) free += bytes;
+  return slabs_.held_after(gradients - std::min(gradients, free));
 }
 
 void ChunkStore::free_stored() {

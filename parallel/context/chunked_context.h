@@ -45,6 +45,7 @@ class ChunkedContext final : public ContextExchange {
   };
   void clear();  // drops what is stored
   std::size_t host_bytes() const { return store_.host_bytes(); }
+  std::size_t expected_host_bytes() const { return store_.expected_host_bytes(); }  // as in ChunkStore
   const ContextTransfers* transfers() const { return ranks_ ? &*ranks_ : nullptr; }  // null if ranks share no chunk
 
   // Returns the exchange for a layer. Its shards are the chunks, of which ContextShards::rank is the current one, or

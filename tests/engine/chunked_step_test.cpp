@@ -125,6 +125,26 @@ TEST(ChunkedSteps, RanksThatShareChunksStoreTheKeysOfTheirHeads) {
   }
 }
 
+// Keys come first, and activations get the rest of the host memory.
+TEST(ChunkedSteps, KeysAndActivationsShareTheHostMemory) {
+  Config c = chunked("cuda", 64 * 1024, 4096, kDense);
+  c.train.activation_offload = Switch::on;
+  const Config config = resolve_config(c, 300, 1, Backend::cuda, false);
+  const auto dry_with = [&](std::size_t room) {
+    Config with = config;
+    with.train.activation_offload_bytes = static_cast<std::int64_t>(room);
+    return dry_step(with, 1, ActivationPlan::uniform(config.model.layers, Recompute::none, true));
+  };
+  const DryStep roomy = dry_with(std::size_t{8} << 30);
+  ASSERT_GT(roomy.host, std::size_t{8} << 20);
+  EXPECT_EQ(roomy.stayed, 0u);
+  const std::size_t room = roomy.host_keys + roomy.host / 2;
+  const DryStep shared = dry_with(room);
+  EXPECT_EQ(shared.host_keys, roomy.host_keys);
+  EXPECT_LE(shared.host + shared.host_keys, room);
+  EXPECT_GT(shared.stayed, 0u);
+}
+
 TEST(ChunkedSteps, KeysOnTheDeviceAreCounted) {
   const std::vector<std::string> on_device = {"train.activation_offload=false"};
   const DryStep some = dry(16 * 1024, on_device), many = dry(64 * 1024, on_device);

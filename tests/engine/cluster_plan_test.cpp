@@ -321,5 +321,26 @@ TEST(ClusterPlan, SettingsThatNoLayoutDividesGiveTheReason) {
   EXPECT_NE(none.error.find("train.batch_size"), std::string::npos) << none.error;
 }
 
+// Collectives that kernels hide still slow the kernels down, by a share of the time inside the node.
+TEST(StepTimes, HiddenCollectivesDelayKernels) {
+  const DeviceRates rates = shipped_rates("h200");
+  const DryCall kernel{{scopes::optimizer}, ScopePass::backward, "matmul", {.flops = 10 * rates.bf16.products}};
+  const FakeTransfer sum{.group = "dp", .operation = "all_reduce", .bytes = 1'000'000'000, .ranks = 2};
+  const double alone = seconds_of(rates, sum);
+  const auto exposed = [&](std::size_t kernels, std::size_t collectives) {
+    DryStep step;
+    step.calls.assign(kernels, kernel);
+    step.transfers.assign(collectives, {kernel.part, kernel.pass, sum});
+    StepTime time(rates, Precision::bf16);
+    time.add(step, 1);
+    time.finish(step, 1);
+    return time.exposed_seconds();
+  };
+  EXPECT_GT(exposed(1, 100), 0.3 * 100 * alone) << "10 s of kernels hide 0.3 s of messages, but wait for some";
+  EXPECT_LT(exposed(1, 100), 100 * alone);
+  EXPECT_NEAR(exposed(1, 200), 2 * exposed(1, 100), 1e-9);
+  EXPECT_NEAR(exposed(0, 100), 100 * alone, 1e-9) << "nothing hides them";
+}
+
 }  // namespace
 }  // namespace ring

@@ -1,108 +1,66 @@
-// `parallel: auto` on several nodes, which are emulated: ranks are threads of this process.
+// What `parallel: auto` chooses again, and what it tells the launcher.
 
 #include "engine/layout_choice.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <thread>
-
-#include "comm/gloo/gloo.h"
 #include "core/fields.h"
 #include "engine/devices.h"
-#include "job/store.h"
-#include "tests/comm/ranks.h"
+#include "job/worker_status.h"
+#include "parallel/misfit.h"
+#include "parallel/plan.h"
 
 namespace ring {
 namespace {
 
-// Returns the settings of `parallel` that each rank has after the choice.
-std::vector<ParallelConfig> choose_on_nodes(const Config& config, int nodes, int per_node) {
-  const int world = nodes * per_node;
-  const StoreServer server({"127.0.0.1", 0}, "choice");
-  std::vector<ParallelConfig> chosen(static_cast<std::size_t>(world));
-  std::vector<std::string> errors(chosen.size());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        WorkerEnvironment env;
-        env.rank = rank;
-        env.world = env.local_world = world;
-        env.store = server.endpoint();
-        env.cookie = "choice";
-        MeshLayout open{.axes = {{kAxisBeforeChoice, world}}};
-        open.emulate_nodes = per_node;
-        const auto mesh = Mesh::join(env, {}, open);
-        Config c = config;
-        choose_layout(c, *mesh, true);
-        chosen[static_cast<std::size_t>(rank)] = c.parallel;
-        mesh->host().barrier().synchronize();
-      } catch (const std::exception& e) {
-        errors[static_cast<std::size_t>(rank)] = e.what();
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  EXPECT_EQ(test::joined(errors), "");
-  return chosen;
+Config automatic(const std::vector<std::string>& more) {
+  Config c;
+  override_config(c, {"run.device=cpu", "run.threads=1", "run.directory=/nonexistent/run", "data.path=none",
+                      "model.vocab_size=256", "model.context=64", "model.layers=2", "model.width=32", "model.heads=2",
+                      "train.batch_size=2", "train.steps=1", "parallel=auto"});
+  override_config(c, more);
+  return c;
 }
 
-class DistLayoutChoice : public testing::Test {
+class LayoutChoice : public testing::Test {
  protected:
-  void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-    // Computation takes no time, and the links are slow, in a node and between nodes.
-    DeviceRates r = shipped_rates("cpu", 1);
-    r.fp32 = {1e17, 1e17, 1e17};
-    r.bytes_per_second = 1e15;
-    r.link_bytes_per_second = 1e6;
-    r.node_link_bytes_per_second = 1e7;
-    std::ofstream(rates_) << to_yaml(r);
-  }
-  void TearDown() override { std::filesystem::remove(rates_); }
+  void SetUp() override { own_status().misfit = 0; }
+  void TearDown() override { own_status().misfit = 0; }
 
-  Config config(const std::vector<std::string>& more = {}) const {
-    Config c;
-    std::vector<std::string> all = {"data.path=none",      "train.steps=10",       "train.batch_size=1",
-                                    "train.micro_batch=1", "model.vocab_size=256", "model.context=1024",
-                                    "model.layers=1",      "model.width=64",       "model.heads=4",
-                                    "model.kv_heads=4",    "run.device=cpu",       "train.memory_budget=4e9",
-                                    "run.rates=" + rates_, "run.directory=none",   "parallel.dp=1",
-                                    "parallel.cp=4",       "parallel.tp=1",        "parallel.zero=auto"};
-    all.insert(all.end(), more.begin(), more.end());
-    override_config(c, all);
-    return c;
+  // Chooses the layout of one process.
+  static void choose(Config& c) {
+    const std::unique_ptr<Mesh> mesh = join_mesh(c, {});
+    choose_layout(c, *mesh, false);
   }
-
-  std::string rates_ = str("/tmp/layout_choice_", getpid(), ".yaml");
 };
 
-TEST_F(DistLayoutChoice, HybridIsChosenIfItIsFastest) {
-  const std::vector<std::string> keys = {"zero", "cp_schedule"};
-  for (const ParallelConfig& p : choose_on_nodes(config(), 2, 2)) {
-    EXPECT_EQ(p.cp_schedule, ContextSchedule::hybrid);
-    EXPECT_EQ(p.chosen, keys);
+TEST_F(LayoutChoice, TellsTheLauncherThatADifferentNumberOfProcessesMayFit) {
+  for (const char* setting : {"train.memory_budget=20000", "parallel.dp=3"}) {
+    own_status().misfit = 0;
+    Config c = automatic({setting});
+    EXPECT_THROW(choose(c), WorldSizeError) << setting;
+    EXPECT_EQ(own_status().misfit, 1) << setting;
   }
-  // A given schedule stays, and one node has no ring between nodes.
-  for (const ParallelConfig& p : choose_on_nodes(config({"parallel.cp_schedule=ring"}), 2, 2)) {
-    EXPECT_EQ(p.cp_schedule, ContextSchedule::ring);
-    EXPECT_EQ(p.chosen, std::vector<std::string>{"zero"});
-  }
-  EXPECT_EQ(choose_on_nodes(config(), 1, 4)[0].cp_schedule, ContextSchedule::automatic);
+  own_status().misfit = 0;
+  Config c = automatic({"model.vocab_size=0", "data.path=/nonexistent/corpus.h5"});
+  EXPECT_THROW(choose(c), Error);
+  EXPECT_EQ(own_status().misfit, 0) << "a missing corpus does not depend on the number of processes";
 }
 
-// A run that chose hybrid goes on with other processes: the schedule is chosen again.
-TEST_F(DistLayoutChoice, AChosenScheduleIsChosenAgain) {
-  const Config c =
-      config({"parallel={dp: 1, cp: 8, tp: 1, zero: 0, cp_schedule: hybrid, "
-              "chosen: [cp, zero, cp_schedule]}"});
-  for (const ParallelConfig& p : choose_on_nodes(c, 1, 2)) {
-    EXPECT_EQ(p.cp, 2);
-    EXPECT_EQ(p.cp_schedule, ContextSchedule::automatic);
-    EXPECT_EQ(p.chosen, (std::vector<std::string>{"cp", "zero"}));
-  }
+// The run before had two processes, whose layout was chosen.
+TEST_F(LayoutChoice, AChosenOffloadIsChosenAgain) {
+  const std::vector<std::string> before = {"parallel={dp: 2, cp: 1, tp: 1, zero: 1}", "optimizer.offload=states"};
+  const auto chosen = [&](const char* keys) {
+    Config c = automatic(before);
+    override_config(c, {keys});
+    choose(c);
+    EXPECT_EQ(c.parallel.dp, 1);
+    return c;
+  };
+  const Config again = chosen("parallel.chosen=[dp, cp, tp, zero, offload]");
+  EXPECT_EQ(again.optimizer.offload, StateOffload::none);
+  EXPECT_EQ(again.parallel.chosen, (std::vector<std::string>{"dp", "cp", "tp", "zero"}));
+  EXPECT_EQ(chosen("parallel.chosen=[dp, cp, tp, zero]").optimizer.offload, StateOffload::states) << "it was given";
 }
 
 }  // namespace

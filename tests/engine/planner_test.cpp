@@ -63,6 +63,7 @@ TEST(Planner, DegreesAreAllDivisorsOfTheProcesses) {
 TEST(Planner, OfEquallyFastLayoutsTheSmallestIsFirst) {
   PlanRequest q = question("h100");
   q.world = 8;
+  q.rates.collective_bytes_per_second = 0;  // messages take no time, so that layouts tie
   std::size_t calls = 0, layouts = 0;
   const Layouts found = try_layouts(q, [&](std::size_t done, std::size_t all, const PlannedStep*) {
     EXPECT_EQ(done, calls++);
@@ -274,6 +275,22 @@ TEST(Planner, TheLongestContextFitsAsInTheTable) {
     q.config.model.context = (longest.tokens / 1024 * 9 / 8 + 1) * 1024;
     EXPECT_TRUE(try_layouts(q).fit.empty()) << longest.tokens << " is not the longest";
   }
+}
+
+// With train.sequence_chunk: auto, a context that does not fit as a whole is tried in chunks. Host memory, which holds
+// the keys of earlier chunks, is then the limit.
+TEST(Planner, TheLongestContextMayNeedChunks) {
+  PlanRequest q =
+      question("h100", {"train.batch_size=1", "model.layers=2", "train.recompute=none",
+                        "train.activation_offload_bytes=200MB", "model.attention={kind: window, window: 512}"});
+  q.budget = std::size_t{4} << 30;
+  const std::int64_t whole = longest_context(q).tokens;
+  q.config.train.sequence_chunk = kAutoSequenceChunk;
+  const LongestContext chunked = longest_context(q);
+  EXPECT_GE(chunked.tokens, 4 * whole);
+  const Layouts there = try_layouts(chunked.request);
+  ASSERT_EQ(there.fit.size(), 1u) << there.error;
+  EXPECT_GT(there.fit[0].config.train.sequence_chunk, 0);
 }
 
 TEST(Planner, FixedDegreesAreKept) {
