@@ -104,6 +104,7 @@ DryStep dry_step(const Config& config, WorldSize world, const ActivationPlan& pl
   out.gradient_buffers = step.data().gradient_buffer_bytes();
   out.optimizer_states = step.optimizer().device_bytes();
   out.host_states = step.optimizer().host_bytes();
+  out.host_weights = step.data().host_weight_bytes();
   run_twice(step, *recorder);
   out.plan = step.arena().plan();
   out.unplanned = step.arena().unplanned_peak();
