@@ -25,7 +25,7 @@ std::string kinds_text(const StateMemory& m) {
   };
   add("weights", m.weights);
   add("master copies", m.master);
-  add("exact values of frozen weights in FP8", m.exact);
+  add("exact values of frozen FP8 weights", m.exact);
   add("gradients", m.gradients);
   add("optimizer states", m.optimizer_states);
   add("average of the weights", m.average);

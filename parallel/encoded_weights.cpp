@@ -69,7 +69,7 @@ EncodedWeights::EncodedWeights(Ranks ranks, const OwnedShard& shard, const Param
 
 // Calls use() with the rows of a piece in the type of the weights, a part of the rows at a time.
 void EncodedWeights::for_each_rows(const ShardPiece& p, const ExecContext& ctx, const UseRows& use) const {
-  constexpr std::int64_t max = 1 << 24;  // elements staged on the device at a time
+  constexpr std::int64_t max = 1 << 22;  // elements staged on the device at a time
   const std::int64_t multiple = encoding_of(*p.param)->row_multiple(), columns = p.numel / p.rows;
   const std::int64_t at_once = std::max(max / columns / multiple, std::int64_t{1}) * multiple;
   const Tensor values = shard_.values.of(p).view({p.rows, columns});

@@ -5,12 +5,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 
 #include "comm/gloo/gloo.h"
+#include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "engine/devices.h"
+#include "kernels/elementwise.h"
 #include "model/decoder.h"
+#include "model/fp8_encoding.h"
 #include "model/linear_formats.h"
 #include "optim/groups.h"
 #include "tests/parallel/training.h"
@@ -176,6 +180,62 @@ TEST_P(DistEncodedWeights, TakeTheMemoryThatIsPredicted) {
       const Training t = trained(o);
       EXPECT_EQ(t.slabs, t.dry_slabs) << recompute << ", " << ranks << " ranks";
     }
+}
+
+class EncodedFormat final : public LinearFormat {
+ public:
+  explicit EncodedFormat(Fp8Blocks blocks) : fp8(blocks) {}
+  Var apply(Run&, const Var&, const Param&, const Var&, const Var&) const override { fail("not used"); }
+  const WeightEncoding* encoding() const override { return &fp8; }
+  const Fp8Encoding fp8;
+};
+
+void expect_same_rows(const Tensor& got, const Tensor& want) {
+  ASSERT_EQ(got.shape(), want.shape());
+  const auto row = [](const Tensor& t, std::int64_t r) {
+    return t.raw() + r * t.stride(0) * static_cast<std::int64_t>(size_of(t.dtype()));
+  };
+  const std::size_t bytes = static_cast<std::size_t>(got.dim(1)) * size_of(got.dtype());
+  for (std::int64_t r = 0; r < got.dim(0); ++r) ASSERT_EQ(std::memcmp(row(got, r), row(want, r), bytes), 0) << r;
+}
+
+// A matrix that is encoded some rows at a time, also from a different type than that of the weights, as on GPUs.
+TEST(EncodedWeights, OfALargeMatrixAreThoseOfTheWhole) {
+  const ExecContext ctx{Stream::cpu(2)};
+  const auto mesh = mesh_of_one();
+  for (const Fp8Blocks blocks : {Fp8Blocks::squares, Fp8Blocks::tensor})
+    for (const DType type : {DType::f32, DType::bf16})
+      for (const bool gathered : {false, true}) {
+        SCOPED_TRACE(str(blocks == Fp8Blocks::tensor ? "tensor, " : "squares, ", type, gathered ? ", gathered" : ""));
+        EncodedFormat format(blocks);
+        Parameters params;
+        params.add({{"trained", 0, 16, {Init::Kind::ones}}}, 0);
+        Param& p = params.add({{"w", 0, 4400, {Init::Kind::normal, 0.02f}}}, 1040);
+        params.freeze(p);
+        p.format = &format;
+        p.encoded = true;
+        params.allocate(ctx, 5, {.weights = type});
+        const OwnedShard shard = own_everything(params);
+        const EncodedWeights encoded({mesh->axis("dp"), mesh->axis("tp"), {}, gathered}, shard, params, type, ctx);
+        encoded.encode(ctx);
+        EXPECT_EQ(encoded.bytes(),
+                  static_cast<std::size_t>(EncodedWeights::device_bytes(params, shard.pieces, gathered)));
+
+        Tensor whole = shard.values.of(shard.pieces.back()).view(p.shape);
+        EXPECT_GT(whole.numel(), 1 << 22);
+        if (type != whole.dtype()) {
+          const Tensor cast = ctx.empty(p.shape, type);
+          cast_kernel({whole, cast}, ctx);
+          whole = cast;
+        }
+        const Fp8Matrix want = empty_fp8(p.shape[0], p.shape[1], blocks, ctx);
+        quantize_fp8_kernel({whole, want, {}, {blocks == Fp8Blocks::tensor ? ctx.zeros({1}) : Tensor{}}}, ctx);
+        Tensor bytes = p.var.value;
+        if (gathered) encoded.copy_piece(shard.pieces.back(), bytes = ctx.zeros({format.fp8.bytes(p)}, DType::u8), ctx);
+        const Fp8Matrix got = format.fp8.matrix(p, bytes);
+        expect_same_rows(got.values, want.values);
+        expect_same_rows(got.scales, want.scales);
+      }
 }
 
 }  // namespace
