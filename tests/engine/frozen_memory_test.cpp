@@ -5,6 +5,7 @@
 #include "core/fields.h"
 #include "engine/devices.h"
 #include "engine/dry_step.h"
+#include "engine/planner.h"
 #include "engine/resolve.h"
 #include "model/architectures.h"
 #include "optim/groups.h"
@@ -13,7 +14,7 @@ namespace ring {
 namespace {
 
 // The device is a GPU that this machine need not have.
-DryStep dry_run(const std::vector<std::string>& settings, int ranks, int rank) {
+Config frozen_config(const std::vector<std::string>& settings, int ranks) {
   Config c;
   std::vector<std::string> all = {
       "run.device=cuda",      "run.threads=1",       "model.context=256",
@@ -22,8 +23,11 @@ DryStep dry_run(const std::vector<std::string>& settings, int ranks, int rank) {
       "model.vocab_size=500", "data.path=random",    "optimizer.groups=[{match: ['blocks.*.weight'], frozen: true}]"};
   all.insert(all.end(), settings.begin(), settings.end());
   override_config(c, all);
-  const Config resolved = resolve_config(c, 500, ranks, Backend::cuda, false);
-  return dry_step(resolved, ranks, ActivationPlan::uniform(4, Recompute::none, false), rank);
+  return resolve_config(c, 500, ranks, Backend::cuda, false);
+}
+
+DryStep dry_run(const std::vector<std::string>& settings, int ranks, int rank) {
+  return dry_step(frozen_config(settings, ranks), ranks, ActivationPlan::uniform(4, Recompute::none, false), rank);
 }
 
 // Elements of the model's parameters: weights of linear layers of blocks, which are frozen, and all others.
@@ -76,6 +80,26 @@ TEST(FrozenMemory, IsAByteOnTheDeviceAndTheMasterOnTheHost) {
     EXPECT_GE(weights, 6 * e.plain + e.encoded);
     EXPECT_LE(weights, 6 * e.plain + e.encoded * 101 / 100);
   }
+}
+
+TEST(FrozenMemory, IsInPlans) {
+  const auto plan = [](const std::vector<std::string>& settings) {
+    PlanRequest q;
+    q.config = frozen_config(settings, 1);
+    q.config.train.activation_offload = Switch::off;
+    q.rates = shipped_rates("h100", 2);
+    q.budget = std::size_t{64} << 30;
+    return plan_step(q).value();
+  };
+  const Elements e = elements_of_model();
+  const PlannedStep frozen = plan({"train.linears=fp8_blocks"}), bf16 = plan({"train.linears=bf16"});
+  EXPECT_EQ(frozen.host, 4 * e.encoded);
+  EXPECT_EQ(frozen.host_states, 4 * e.encoded);
+  EXPECT_EQ(bf16.host, 0u);
+  EXPECT_EQ(bf16.weights, 6 * (e.plain + e.encoded));
+  EXPECT_EQ(bf16.weights - frozen.weights, bf16.lasting - frozen.lasting);
+  EXPECT_GE(bf16.weights - frozen.weights, 49 * e.encoded / 10);
+  EXPECT_LE(bf16.weights - frozen.weights, 5 * e.encoded);
 }
 
 }  // namespace
