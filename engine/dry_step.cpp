@@ -115,6 +115,7 @@ DryStep dry_step(const Config& given, WorldSize world, const ActivationPlan& pla
   out.gradient_buffers = step.data().gradient_buffer_bytes();
   out.optimizer_states = step.optimizer().device_bytes();
   out.host_states = step.optimizer().host_bytes();
+  out.host_weights = step.data().host_weight_bytes();
   run_twice(step, *recorder);
   out.plan = step.arena().plan();
   out.unplanned = step.arena().unplanned_peak();

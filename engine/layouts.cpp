@@ -101,8 +101,8 @@ PlanRequest with_context(PlanRequest q, std::int64_t thousands) {
   return q;
 }
 
-// Returns true if a layout fits with its states stored as optimizer.offload says. States on the host leave less host
-// memory for activations.
+// Returns true if a layout fits with its states stored as optimizer.offload says. States and values of frozen weights
+// on the host leave less host memory for activations.
 bool fits_with_states(PlanRequest q) {
   std::int64_t& chunk = q.config.train.sequence_chunk;
   if (chunk == kAutoSequenceChunk)
@@ -115,9 +115,10 @@ bool fits_with_states(PlanRequest q) {
   q.world = small.world;
   if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = min_mlp_chunk(q);
   std::int64_t& room = q.config.train.activation_offload_bytes;
-  if (room > 0 && q.config.optimizer.offload != StateOffload::none) {
+  if (room > 0 && (q.config.optimizer.offload != StateOffload::none || !q.config.optimizer.groups.empty())) {
     const ActivationPlan plan = ActivationPlan::uniform(q.config.model.layers, Recompute::full);
-    const auto states = narrow<std::int64_t>(dry_step(q.config, q.world, plan).host_states);
+    const DryStep step = dry_step(q.config, q.world, plan);
+    const auto states = narrow<std::int64_t>(step.host_states + step.host_weights);
     if (states >= room) return false;
     room -= states;
   }

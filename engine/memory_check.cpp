@@ -25,6 +25,7 @@ std::string kinds_text(const StateMemory& m) {
   };
   add("weights", m.weights);
   add("master copies", m.master);
+  add("exact values of frozen FP8 weights", m.exact);
   add("gradients", m.gradients);
   add("optimizer states", m.optimizer_states);
   add("average of the weights", m.average);
@@ -73,12 +74,14 @@ MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
   return {own, here.sum, here.processes};
 }
 
-// Returns the host memory that a run on a GPU needs: the checkpoint copy, and offloaded states.
+// Returns the host memory that a run on a GPU needs: the checkpoint copy, the values of encoded weights, and offloaded
+// states.
 StateMemory beside_device(const StateMemory& own, StateOffload offload, Device device) {
   StateMemory host;
   if (device.backend == Backend::cpu) return host;
   host.snapshot = own.snapshot;
   host.watched = own.watched;
+  host.exact = own.exact;
   if (offload != StateOffload::none) host.optimizer_states = own.optimizer_states;
   if (offload == StateOffload::all) host.master = own.master;
   return host;
@@ -88,6 +91,7 @@ StateMemory on_device(StateMemory own, StateOffload offload, Device device) {
   const StateMemory host = beside_device(own, offload, device);
   own.snapshot -= host.snapshot;
   own.watched -= host.watched;
+  own.exact -= host.exact;
   own.optimizer_states -= host.optimizer_states;
   own.master -= host.master;
   return own;

@@ -182,9 +182,9 @@ void TrainStep::set_batch_size(std::int64_t sequences) {
 }
 
 std::string TrainStep::lasting_memory_text() const {
-  const std::size_t host = optimizer_->host_bytes();
+  const std::size_t states = optimizer_->host_bytes(), host = states + parallel_.data->host_weight_bytes();
   return str("weights ", bytes_text(parallel_.data->weight_bytes()), ", gradients ",
-             bytes_text(parallel_.data->gradient_bytes()), ", ", host ? "staging of " : "", "optimizer states ",
+             bytes_text(parallel_.data->gradient_bytes()), ", ", states ? "staging of " : "", "optimizer states ",
              bytes_text(optimizer_->device_bytes()),
              average_ ? ", average of the weights " + bytes_text(average_->device_bytes()) : "",
              host ? str("; on the host ", bytes_text(host)) : "");

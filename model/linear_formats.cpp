@@ -168,6 +168,7 @@ void bind_linears(Model& model, const LinearsConfig& c, int slices, std::vector<
       break;
     }
     p->format = format.get();
+    p->encoded = c.encode_frozen && p->is_frozen() && format->encoding();
   }
   model.set_linear_format(std::move(format));
 }

@@ -55,6 +55,10 @@ Tensor make_master(std::int64_t size, const ParamTypes& types, const ExecContext
                                                          : ctx.zeros({size}, types.master, Lifetime::run);
 }
 
+Tensor make_exact_values(std::int64_t size, const ParamTypes& types, const ExecContext& ctx) {
+  return size ? host_tensor({size}, types.master, ctx.stream) : Tensor();
+}
+
 void copy_values_to_weights(const Tensor& values, const Tensor& weights, const ExecContext& ctx) {
   if (values.device() == ctx.stream.device()) return cast_kernel({values, weights}, ctx);
   constexpr std::int64_t max = 1 << 24;  // elements staged on the device at a time
@@ -166,34 +170,43 @@ void Parameters::freeze(Param& p) {
 void Parameters::lay_out() {
   layout_.clear();
   size_ = 0;
-  const auto place = [&](bool frozen, bool decay, bool cut) {
+  enum class Group : std::uint8_t { trained, frozen, encoded };
+  const auto group_of = [](const Param& p) {
+    return p.encoded ? Group::encoded : p.is_frozen() ? Group::frozen : Group::trained;
+  };
+  const auto place = [&](Group group, bool decay, bool cut) {
     for (Param& p : params_) {
-      if (p.is_frozen() != frozen || p.decay != decay || is_cut(p) != cut) continue;
+      if (group_of(p) != group || p.decay != decay || is_cut(p) != cut) continue;
       p.offset = size_;
       size_ += param_aligned(p.shape.numel());
       layout_.push_back(&p);
     }
   };
-  for (const bool frozen : {false, true}) {
-    if (frozen) trained_size_ = size_;
+  for (const Group group : {Group::trained, Group::frozen, Group::encoded}) {
+    if (group == Group::frozen) trained_size_ = size_;
+    if (group == Group::encoded) encoded_begin_ = size_;
     for (const bool decay : {false, true}) {
-      if (decay && !frozen) matrices_begin_ = size_;
-      for (const bool cut : {false, true}) place(frozen, decay, cut);
+      if (decay && group == Group::trained) matrices_begin_ = size_;
+      for (const bool cut : {false, true}) place(group, decay, cut);
     }
   }
 }
 
 void Parameters::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTypes& types) {
   lay_out();
-  values = make_master(size_, types, ctx);
-  weights = types.separate_master() ? ctx.zeros({size_}, types.weights, Lifetime::run) : values;
+  values = make_master(encoded_begin_, types, ctx);
+  exact_values = make_exact_values(size_ - encoded_begin_, types, ctx);
+  weights = types.separate_master() ? ctx.zeros({encoded_begin_}, types.weights, Lifetime::run) : values;
   if (types.trainable) gradients = ctx.zeros({trained_size_}, types.gradients, Lifetime::run);
   for (Param* p : layout_) {
-    const auto view = [p](const Tensor& flat) { return flat.narrow(0, p->offset, p->shape.numel()).view(p->shape); };
-    p->var.value = view(weights);
+    const auto view = [p](const Tensor& flat, std::int64_t begin = 0) {
+      return flat.narrow(0, p->offset - begin, p->shape.numel()).view(p->shape);
+    };
+    if (!p->encoded) p->var.value = view(weights);
     if (p->var.slot) p->var.slot->bound = true;
     if (p->var.slot && types.trainable) p->var.slot->grad = view(gradients);
-    for (const LogicalParam& part : p->parts) initialise(p->part_of(values, part), part, 0, seed, ctx);
+    const Tensor all = p->encoded ? view(exact_values, encoded_begin_) : view(values);
+    for (const LogicalParam& part : p->parts) initialise(all.narrow(0, part.first_row, part.rows), part, 0, seed, ctx);
   }
   refresh_weights(ctx);
 }

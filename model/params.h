@@ -67,6 +67,7 @@ struct Param {
   bool decay = false;       // weight decay: matrices only
   bool linear = false;      // weight of a linear layer; may have a number format (model/linear_format.h)
   bool table = false;       // an embedding or head: rows are independent, and backward does not read the values
+  bool encoded = false;     // frozen, and on the device only as its format encodes it (model/weight_encoding.h)
   std::int64_t offset = 0;  // first element in the flat buffers
   Var var;                  // weight and gradient slot, bound by Parameters::allocate; no slot if frozen
 
@@ -116,7 +117,10 @@ class Parameters {
   void lay_out();
   std::int64_t size() const { return size_; }                  // elements of the flat layout
   std::int64_t trained_size() const { return trained_size_; }  // elements of its trained first part
-  // Allocates the flat buffers, binds every slot, and fills the values.
+  // Offset of the first encoded weight; size() if there are none. Encoded weights have no elements in `weights`.
+  std::int64_t encoded_begin() const { return encoded_begin_; }
+  // Allocates the flat buffers, binds every slot except those of encoded weights (parallel/encoded_weights.h), and
+  // fills the values.
   void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
   // Copies the master values to the weights that kernels read. Call after anything but the optimizer wrote the values.
   void refresh_weights(const ExecContext&) const;
@@ -128,15 +132,16 @@ class Parameters {
 
   // Returns the parameters in layout order: vectors, then matrices; within each, replicated parameters, then sharded
   // ones; within these, in order of declaration. So gradients become complete from the back to the front. Frozen
-  // parameters come after all others, in the same order.
+  // parameters come after all others, in the same order, and encoded weights after all other frozen parameters.
   const std::vector<Param*>& layout() const { return layout_; }
   std::int64_t matrices_begin() const { return matrices_begin_; }  // offset of the first trained matrix
   std::int64_t num_elements() const;                               // elements of the unsharded model, without padding
 
   // Flat buffers; undefined if this process holds only pieces of them (ZeRO).
-  Tensor values;     // the master copy
-  Tensor weights;    // the same memory as values, or a copy in a different type
-  Tensor gradients;  // [trained_size]; undefined if not trainable
+  Tensor values;        // [encoded_begin], the master copy
+  Tensor exact_values;  // in host memory: the master copy of encoded weights; undefined if there are none
+  Tensor weights;       // the same memory as values, or a copy in a different type
+  Tensor gradients;     // [trained_size]; undefined if not trainable
 
  private:
   void take_slice(Param&) const;
@@ -146,7 +151,7 @@ class Parameters {
   std::deque<Param> params_;
   std::unordered_set<std::string> names_;  // names of all logical parameters
   std::vector<Param*> layout_;
-  std::int64_t matrices_begin_ = 0, trained_size_ = 0, size_ = 0;
+  std::int64_t matrices_begin_ = 0, trained_size_ = 0, encoded_begin_ = 0, size_ = 0;
 };
 
 // Fills rows of a logical parameter with their initial values. `value` [rows] or [rows, columns] holds the rows from
@@ -155,6 +160,9 @@ void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, st
 
 // Returns a master buffer [size] of zeros, in the memory that `types` specifies. Throws OutOfMemory.
 Tensor make_master(std::int64_t size, const ParamTypes&, const ExecContext&);
+// Returns a buffer [size] of zeros in host memory for the values of encoded weights; undefined if size is 0. Throws
+// OutOfHostMemory.
+Tensor make_exact_values(std::int64_t size, const ParamTypes&, const ExecContext&);
 // Copies values to weights, converted to their type. The values may be in host memory.
 void copy_values_to_weights(const Tensor& values, const Tensor& weights, const ExecContext&);
 

@@ -37,9 +37,20 @@ DataParallel::DataParallel(Model& model, Communicator& comm, Communicator& slice
   } else {
     model.allocate(ctx, seed, types);
     shard_ = own_everything(model.parameters());
+    if (make_encoded(types)) units_ = make_fsdp_units(model, shard_.pieces);
   }
   make_reducer(config, bucket_bytes, types);
-  if (sharded()) subscription_ = {ctx_.scopes, *this};
+  if (sharded() || encoded_) subscription_ = {ctx_.scopes, *this};
+}
+
+// Returns false if no weights are encoded.
+bool DataParallel::make_encoded(const ParamTypes& types) {
+  const Parameters& params = model_.parameters();
+  encoded_stale_ = params.encoded_begin() < params.size();
+  if (encoded_stale_)
+    encoded_ = std::make_unique<EncodedWeights>(EncodedWeights::Ranks{comm_, slices_, pieces_, zero_ == 3}, shard_,
+                                                params, types.weights, ctx_);
+  return encoded_stale_;
 }
 
 void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed) {
@@ -52,15 +63,21 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
   shard_.pieces = pieces_of_rank(pieces_, comm_.rank());
   shard_.size = shard_size(pieces_, comm_.rank());
   const bool all_weights = zero_ < 3;
-  shard_.weights = {ctx_.zeros({all_weights ? params.size() : shard_.size}, types.weights, Lifetime::run), all_weights};
+  const std::int64_t plain = encoded_begin(pieces_, comm_.rank());
+  shard_.weights = {ctx_.zeros({all_weights ? params.encoded_begin() : plain}, types.weights, Lifetime::run),
+                    all_weights};
   // Without separate master values, the values are the weights themselves.
   shard_.values = shard_.weights;
-  if (types.separate_master()) shard_.values = shard_.as_shard(make_master(shard_.size, types, ctx_));
+  if (types.separate_master()) shard_.values = shard_.as_shard(make_master(plain, types, ctx_));
+  shard_.values.exact = make_exact_values(shard_.size - plain, types, ctx_);
+  shard_.values.exact_begin = plain;
+  make_encoded(types);
   if (all_weights) {
-    for (Param* p : params.layout()) p->var.value = in_flat(*p, shard_.weights.flat);
+    for (Param* p : params.layout())
+      if (!p->encoded) p->var.value = in_flat(*p, shard_.weights.flat);
     source_ = std::make_unique<WeightBroadcast>(comm_, units_, shard_.weights.flat);
   } else {
-    source_ = std::make_unique<WeightGather>(comm_, slices_, units_, ctx_, shard_.weights);
+    source_ = std::make_unique<WeightGather>(comm_, slices_, units_, ctx_, shard_.weights, encoded_.get());
   }
   shard_.initialise(seed, ctx_);
   stale_ = true;
@@ -116,11 +133,14 @@ void DataParallel::on_weights_updated() {
 void DataParallel::on_master_weights_changed() {
   shard_.refresh_weights(ctx_);
   stale_ = true;
+  encoded_stale_ = encoded_ != nullptr;
 }
 
 void DataParallel::enter(const ScopeId& scope, ScopePass pass) {
   const std::optional<std::size_t> part = units_.find_part(scope);
   if (!part) return;
+  if (std::exchange(encoded_stale_, false)) encoded_->encode(ctx_);
+  if (!source_) return;
   if (stale_) on_weights_updated();
   wait_seconds_ += seconds_of([&] { source_->need(*part, pass, ctx_); });
   // Gradients are written in backward, except for the loss head: it is the last part, and its forward writes them.
@@ -141,7 +161,8 @@ void DataParallel::after_backward(const ScopeId& scope) {
 
 std::size_t DataParallel::weight_bytes() const {
   const bool master_here = shard_.separate_master() && shard_.values.flat.device() == ctx_.stream.device();
-  return shard_.weights.flat.bytes() + (master_here ? shard_.values.flat.bytes() : 0) + weight_buffer_bytes();
+  return shard_.weights.flat.bytes() + (master_here ? shard_.values.flat.bytes() : 0) +
+         (encoded_ ? encoded_->bytes() : 0) + weight_buffer_bytes();
 }
 
 std::size_t DataParallel::gradient_bytes() const { return shard_.gradients.flat.bytes() + gradient_buffer_bytes(); }

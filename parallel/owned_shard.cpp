@@ -14,7 +14,8 @@ bool lies_behind(const UpdateRange& range, const ShardPiece& p) {
 }
 
 bool alike(const UpdateRange& a, const UpdateRange& b) {
-  return a.decay == b.decay && a.cut == b.cut && a.frozen == b.frozen && a.key == b.key;
+  return a.decay == b.decay && a.cut == b.cut && a.frozen == b.frozen && a.key == b.key &&
+         a.first.param->encoded == b.first.param->encoded;
 }
 
 }  // namespace
@@ -56,7 +57,8 @@ void OwnedShard::initialise(std::uint64_t seed, const ExecContext& ctx) const {
 
 void OwnedShard::refresh_weights(const ExecContext& ctx) const {
   if (!separate_master()) return;
-  for (const UpdateRange& range : ranges()) copy_values_to_weights(range.of(values), range.of(weights), ctx);
+  for (const UpdateRange& range : ranges())
+    if (!range.first.param->encoded) copy_values_to_weights(range.of(values), range.of(weights), ctx);
 }
 
 void sum_replicated(const OwnedShard& shard, Communicator& slices, const ExecContext& ctx) {
@@ -71,7 +73,7 @@ OwnedShard own_everything(const Parameters& params) {
   shard.slice = params.slice();
   shard.pieces = unsharded_plan(params);
   shard.size = params.size();
-  shard.values = {params.values, true};
+  shard.values = {params.values, true, params.exact_values, params.encoded_begin()};
   shard.weights = {params.weights, true};
   shard.gradients = {params.gradients, true};
   return shard;

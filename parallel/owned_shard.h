@@ -13,8 +13,15 @@ namespace ring {
 struct FlatBuffer {
   Tensor flat;
   bool whole = true;
+  Tensor exact{};                // in host memory: values of encoded weights, which then are not in `flat`
+  std::int64_t exact_begin = 0;  // shard_offset of the first element of `exact`
   std::int64_t place(const ShardPiece& p) const { return whole ? p.offset : p.shard_offset; }
-  Tensor of(const ShardPiece& p) const { return flat.narrow(0, place(p), p.numel); }
+  // Returns `numel` elements from the first one of a piece on.
+  Tensor range(const ShardPiece& p, std::int64_t numel) const {
+    if (exact.defined() && p.param->encoded) return exact.narrow(0, p.shard_offset - exact_begin, numel);
+    return flat.narrow(0, place(p), numel);
+  }
+  Tensor of(const ShardPiece& p) const { return range(p, p.numel); }
 };
 
 // Logical parameters that are adjacent in every buffer and are updated in the same way.
@@ -26,7 +33,7 @@ struct UpdateRange {
   bool frozen = false;  // if a parameter is only partly frozen, the frozen parts have unused gradients
   std::size_t key = 0;
   std::vector<LogicalPiece> pieces{};  // the pieces of the range
-  Tensor of(const FlatBuffer& b) const { return b.flat.narrow(0, b.place(first), numel); }
+  Tensor of(const FlatBuffer& b) const { return b.range(first, numel); }
 };
 // Returns a key that splits ranges further: all parameters of a range have the same key.
 using RangeKey = std::function<std::size_t(const Param&, const LogicalParam&)>;
@@ -36,8 +43,9 @@ struct OwnedShard {
   std::vector<ShardPiece> pieces;  // sorted by their place in the layout
   std::int64_t size = 0;           // elements of this rank's shard
   FlatBuffer values;               // the master values, which the optimizer updates
-  FlatBuffer weights;              // weights that kernels read: the memory of `values`, or a copy in a different type
-  FlatBuffer gradients;            // undefined until DataParallel sets it; frozen parameters have none
+  // Weights that kernels read, without encoded ones: the memory of `values`, or a copy in a different type.
+  FlatBuffer weights;
+  FlatBuffer gradients;  // undefined until DataParallel sets it; frozen parameters have none
 
   // Returns true if the master values have a buffer of their own; otherwise they are the weights themselves.
   bool separate_master() const { return weights.flat.raw() != values.flat.raw(); }
@@ -46,7 +54,7 @@ struct OwnedShard {
   // aligned for kernels (kParamAlign).
   std::vector<UpdateRange> ranges(const RangeKey& key_of = {}) const;
   void initialise(std::uint64_t seed, const ExecContext&) const;  // fills the values of all pieces, and their copies
-  void refresh_weights(const ExecContext&) const;
+  void refresh_weights(const ExecContext&) const;                 // not of encoded weights (parallel/encoded_weights.h)
 };
 
 // Sums the gradients of replicated parameters over the tensor-parallel slices, each of which has a part of the sum.

@@ -109,11 +109,12 @@ void share(const Parameters& params, bool frozen, int ranks, std::vector<ShardPi
   all.insert(all.end(), out.begin(), out.end());
 }
 
-std::int64_t end_of_shard(const std::vector<ShardPiece>& plan, int rank, bool with_frozen) {
+// Returns the end of a rank's pieces of the parameters for which `counts` is true.
+template <class Counts>
+std::int64_t end_of_shard(const std::vector<ShardPiece>& plan, int rank, const Counts& counts) {
   std::int64_t size = 0;
   for (const ShardPiece& p : plan)
-    if (p.owner == rank && (with_frozen || !p.param->is_frozen()))
-      size = std::max(size, p.shard_offset + param_aligned(p.numel));
+    if (p.owner == rank && counts(*p.param)) size = std::max(size, p.shard_offset + param_aligned(p.numel));
   return size;
 }
 
@@ -148,9 +149,17 @@ std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardPiece>& plan, int 
   return out;
 }
 
-std::int64_t shard_size(const std::vector<ShardPiece>& plan, int rank) { return end_of_shard(plan, rank, true); }
+std::int64_t shard_size(const std::vector<ShardPiece>& plan, int rank) {
+  return end_of_shard(plan, rank, [](const Param&) { return true; });
+}
 
-std::int64_t trained_size(const std::vector<ShardPiece>& plan, int rank) { return end_of_shard(plan, rank, false); }
+std::int64_t trained_size(const std::vector<ShardPiece>& plan, int rank) {
+  return end_of_shard(plan, rank, [](const Param& p) { return !p.is_frozen(); });
+}
+
+std::int64_t encoded_begin(const std::vector<ShardPiece>& plan, int rank) {
+  return end_of_shard(plan, rank, [](const Param& p) { return !p.encoded; });
+}
 
 std::vector<LogicalPiece> logical_pieces(const ShardPiece& whole) {
   std::vector<LogicalPiece> out;

@@ -12,13 +12,14 @@ StateMemory state_memory(Model& model, int zero, int ranks, int rank, const Para
   model.parameters().lay_out();
   const int shared = ranks > 1 ? zero : 0;  // with one rank, as in DataParallel, everything is as with zero = 0
   const Parameters& params = model.parameters();
-  const std::int64_t all = params.size();
-  std::int64_t trained = params.trained_size(), in_buffers = 0, weight_buffers = 0;
+  const std::int64_t all = params.encoded_begin();
+  std::int64_t plain = all, trained = params.trained_size(), in_buffers = 0, weight_buffers = 0;
   OwnedShard owned = own_everything(params);
   if (shared > 0) {
     const std::vector<ShardPiece> plan = plan_shards(params, ranks);
     owned.size = shard_size(plan, rank);
     owned.pieces = pieces_of_rank(plan, rank);
+    plain = encoded_begin(plan, rank);
     trained = trained_size(plan, rank);
     const FsdpUnits units = make_fsdp_units(model, plan);
     for (const std::int64_t buffer : units.buffers) in_buffers += buffer;
@@ -26,8 +27,10 @@ StateMemory state_memory(Model& model, int zero, int ranks, int rank, const Para
   }
   const std::int64_t own = owned.size;
   StateMemory m;
-  m.weights = bytes(shared == 3 ? own : all, types.weights);
-  if (types.weights != types.master) m.master = bytes(own, types.master);
+  m.weights = bytes(shared == 3 ? plain : all, types.weights) +
+              static_cast<std::uint64_t>(EncodedWeights::device_bytes(params, owned.pieces, shared == 3));
+  if (types.weights != types.master) m.master = bytes(plain, types.master);
+  m.exact = bytes(own - plain, types.master);
   if (!types.trainable) return m;
   m.gradients = bytes(shared >= 2 ? trained : params.trained_size(), types.gradients);
   m.optimizer_states = state_bytes(owned);

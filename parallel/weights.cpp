@@ -5,19 +5,10 @@
 namespace ring {
 namespace {
 
+// Returns true if the weight is encoded each time that it is gathered, with its maximum.
 bool has_max(const Param& p) {
   const WeightEncoding* const encoding = encoding_of(p);
-  return encoding && encoding->needs_max();
-}
-
-// Returns the bytes of a parameter's slot in its unit's buffer. Slots are aligned as allocations are, because libraries
-// choose GEMMs by the alignment of their operands: a run with ZeRO-3 then has the GEMMs of a run without.
-std::int64_t slot_bytes(const Param& p, DType weights) {
-  constexpr std::int64_t kAlignment = 256;
-  const WeightEncoding* const encoding = encoding_of(p);
-  const std::int64_t bytes =
-      encoding ? encoding->bytes(p) : p.shape.numel() * static_cast<std::int64_t>(size_of(weights));
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return encoding && encoding->needs_max() && !p.encoded;
 }
 
 }  // namespace
@@ -37,15 +28,17 @@ WeightBroadcast::WeightBroadcast(Communicator& comm, const FsdpUnits& units, con
     : comm_(comm), units_(units), flat_weights_(flat_weights), under_way_(units.units.size()) {
   for (const FsdpUnit& unit : units.units)
     for (const Param* p : unit.params)
-      RING_CHECK(p->var.value.defined() && p->var.value.raw() == flat_weights.narrow(0, p->offset, 1).raw(),
-                 "the value of ", p->parts[0].name, " is not bound to the flat weights");
+      RING_CHECK(
+          p->encoded || (p->var.value.defined() && p->var.value.raw() == flat_weights.narrow(0, p->offset, 1).raw()),
+          "the value of ", p->parts[0].name, " is not bound to the flat weights");
 }
 
 void WeightBroadcast::on_owners_updated(const ExecContext& ctx) {
   for (std::size_t i = 0; i < units_.units.size(); ++i) {
     std::vector<OwnedPiece> pieces;
     for (const FsdpUnitPiece& p : units_.units[i].pieces)
-      pieces.push_back({flat_weights_.narrow(0, p.piece.offset, p.piece.numel), p.piece.owner});
+      if (!p.piece.param->encoded)
+        pieces.push_back({flat_weights_.narrow(0, p.piece.offset, p.piece.numel), p.piece.owner});
     under_way_[i] = comm_.broadcast_pieces(pieces, ctx.stream.record());
   }
 }
@@ -58,8 +51,8 @@ void WeightBroadcast::need(std::size_t part, ScopePass, const ExecContext& ctx) 
 }
 
 WeightGather::WeightGather(Communicator& comm, Communicator& slices, const FsdpUnits& units, const ExecContext& ctx,
-                           const FlatBuffer& own)
-    : comm_(comm), slices_(slices), units_(units), own_(own) {
+                           const FlatBuffer& own, const EncodedWeights* encoded)
+    : comm_(comm), slices_(slices), units_(units), own_(own), encoded_(encoded) {
   for (const std::int64_t bytes : weight_buffer_bytes(units, own.flat.dtype()))
     buffers_.push_back({ctx.zeros({bytes}, DType::u8, Lifetime::run), {}, {}});
   std::vector<const Param*> with_max;
@@ -110,6 +103,7 @@ void WeightGather::find_maxima(const ExecContext& ctx) {
 // Writes the rows of this rank's piece to their slot.
 void WeightGather::write(const ShardPiece& p, const ExecContext& ctx) const {
   const Slot& slot = slots_.at(p.param);
+  if (p.param->encoded) return encoded_->copy_piece(p, slot.bytes, ctx);
   if (const WeightEncoding* const encoding = encoding_of(*p.param))
     return encoding->encode(rows_of_piece(p), slot.max, slot.bytes, ctx);
   const EncodedRange bytes = ranges_of(p)[0];

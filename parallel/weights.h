@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "model/weight_encoding.h"
+#include "parallel/encoded_weights.h"
 #include "parallel/fsdp_units.h"
 #include "parallel/owned_shard.h"
 
@@ -20,7 +21,7 @@ class WeightSource {
 };
 
 // ZeRO-1 and 2: every rank has all weights. After each update the owners broadcast the new weights unit by unit, and
-// the next forward waits for each unit at its first use.
+// the next forward waits for each unit at its first use. Does not send encoded weights, which updates do not change.
 class WeightBroadcast final : public WeightSource {
  public:
   // flat_weights: all weights; the parameters' values are views of it.
@@ -41,12 +42,14 @@ std::vector<std::int64_t> weight_buffer_bytes(const FsdpUnits&, DType weights);
 
 // ZeRO-3: only the owners store weights. A unit is gathered into its buffer before it is used, while the previous part
 // computes, once in forward and once in backward. Weights whose format has an encoding (model/weight_encoding.h) are
-// gathered encoded: their owners encode them instead of copying them into the buffer.
+// gathered encoded: their owners encode them instead of copying them into the buffer, or, if they are frozen, copy the
+// encoded rows.
 class WeightGather final : public WeightSource {
  public:
   // Binds every parameter's value to its slot in the buffers. slices: the tensor-parallel group. own: this rank's
-  // weights.
-  WeightGather(Communicator&, Communicator& slices, const FsdpUnits&, const ExecContext&, const FlatBuffer& own);
+  // weights. encoded: its frozen encoded weights; null if there are none.
+  WeightGather(Communicator&, Communicator& slices, const FsdpUnits&, const ExecContext&, const FlatBuffer& own,
+               const EncodedWeights* encoded);
   void on_owners_updated(const ExecContext&) override;
   void need(std::size_t part, ScopePass, const ExecContext&) override;
   std::size_t bytes() const override;
@@ -72,6 +75,7 @@ class WeightGather final : public WeightSource {
   Communicator& slices_;
   const FsdpUnits& units_;
   FlatBuffer own_;
+  const EncodedWeights* encoded_;
   std::vector<WeightBuffer> buffers_;
   std::map<const Param*, Slot> slots_;
   Tensor maxima_;  // f32, one per weight with a maximum; undefined if there are none

@@ -31,7 +31,11 @@ std::string first_in_pieces(const OwnedShard& shard, const FlatBuffer& buffer, c
 
 std::int64_t first_non_finite(const Tensor& t, const ExecContext& ctx) {
   Tensor as_float = t;
-  if (t.dtype() != DType::f32) cast_kernel({t, as_float = ctx.empty(t.shape())}, ctx);
+  if (t.dtype() != DType::f32) {
+    Tensor here = t;
+    if (t.device() != ctx.stream.device()) copy(here = ctx.empty(t.shape(), t.dtype()), t, ctx.stream);
+    cast_kernel({here, as_float = ctx.empty(t.shape())}, ctx);
+  }
   const std::vector<float> host = to_host<float>(as_float, ctx.stream);
   for (std::size_t i = 0; i < host.size(); ++i)
     if (!std::isfinite(host[i])) return static_cast<std::int64_t>(i);

@@ -246,6 +246,28 @@ TEST_F(GpuTraining, GateAndUpInFp8GiveTheSameBits) {
   }
 }
 
+// train.ema keeps copies of frozen weights on the device; otherwise it has only their FP8 bytes. States begin with the
+// average.
+TEST_F(GpuTraining, FrozenWeightsInFp8GiveTheSameBitsAsCopies) {
+  if (inspect_backend(Backend::cuda).devices[0].capability != 90) GTEST_SKIP() << "FP8 needs a Hopper GPU";
+  for (const char* format : {"train.linears=fp8_blocks", "train.linears=fp8_tensor"}) {
+    const std::string frozen =
+        "optimizer.groups=[{match: ['blocks.1.*.weight', 'blocks.0.attention.wq.weight'], frozen: true}]";
+    train({format, frozen});
+    const Result copies = train({format, frozen, "train.ema=0.9"});
+    EXPECT_LT(copies.losses.back(), copies.losses.front());
+    for (const char* graph : {"train.cuda_graph=off", "train.cuda_graph=on"})
+      for (const char* offload : {"optimizer.offload=none", "optimizer.offload=all"}) {
+        const Result encoded = train({format, frozen, graph, offload});
+        SCOPED_TRACE(str(format, ", ", graph, ", ", offload));
+        EXPECT_EQ(encoded.losses, copies.losses);
+        EXPECT_EQ(encoded.norms, copies.norms);
+        ASSERT_LT(encoded.states.size(), copies.states.size());
+        EXPECT_TRUE(std::equal(encoded.states.rbegin(), encoded.states.rend(), copies.states.rbegin()));
+      }
+  }
+}
+
 // Precisions and state types use different arithmetic for the same training.
 TEST_F(GpuTraining, PrecisionsAgree) {
   const Result exact = train({"train.precision=fp32"});

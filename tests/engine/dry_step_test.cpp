@@ -69,6 +69,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"in_many_chunks",
              {"optimizer.offload=states", "optimizer.offload_chunk_bytes=1e5", "optimizer.offload_staging_bytes=1e6"}},
         Case{"fp8_moments", {"optimizer.moments=fp8"}},
+        Case{"frozen_in_fp8",
+             {"train.linears=fp8_tensor", "optimizer.groups=[{match: ['blocks.[0-3].*'], frozen: true}]"}},
         Case{"fp8_moments_on_the_host",
              {"optimizer.moments=fp8", "optimizer.offload=states", "optimizer.offload_staging_bytes=0"}},
         Case{"block_again", {"train.recompute=block"}}, Case{"full_again", {"train.recompute=full"}},

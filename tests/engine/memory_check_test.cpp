@@ -88,6 +88,11 @@ TEST(MemoryCheck, StatesOnTheHostShareItsMemory) {
   }
   expect_parts(problem(StateOffload::states), {"cannot fit into memory: optimizer states", "parallel.zero"});
   expect_parts(problem(StateOffload::all), {"cannot fit into memory: master copies", "optimizer states"});
+  if (backend_available(Backend::cuda)) return;
+  c.train.linears = "fp8_blocks";
+  c.optimizer.groups = {{.match = {"*.mlp.*.weight"}, .frozen = true}};
+  expect_parts(problem(StateOffload::none),
+               {"cannot fit into memory: exact values of frozen FP8 weights ", "in total"});
 }
 
 TEST(MemoryCheck, CountsAveragesAndWatchedSteps) {

@@ -21,7 +21,8 @@ std::uint64_t adamw_bytes(const OwnedShard& owned) { return 8 * static_cast<std:
 
 std::string text_of(const StateMemory& m) {
   return str("weights ", bytes_text(m.weights + m.master + m.weight_buffers), ", gradients ",
-             bytes_text(m.gradients + m.gradient_buffers), ", optimizer states ", bytes_text(m.optimizer_states));
+             bytes_text(m.gradients + m.gradient_buffers), ", optimizer states ", bytes_text(m.optimizer_states),
+             m.exact ? "; on the host " + bytes_text(m.exact) : "");
 }
 
 // Predicts a process's memory from its settings alone.
@@ -34,11 +35,18 @@ StateMemory foreseen_memory(const Config& config, Decoder& model, int zero, int 
                       [&](const OwnedShard& owned) { return state_bytes(config.optimizer, owned); });
 }
 
-class DistStateMemory : public testing::TestWithParam<const char*> {};
+using Overrides = std::vector<std::string>;
+
+const char* const kFrozenInState = "optimizer.groups=[{match: ['embedding.*', 'blocks.0.*'], frozen: true}]";
+
+class DistStateMemory : public testing::TestWithParam<Overrides> {};
 INSTANTIATE_TEST_SUITE_P(Updates, DistStateMemory,
-                         testing::Values("optimizer.kind=adamw", "optimizer.kind=muon", "train.linears=fp8_tensor",
-                                         "optimizer.moments=fp8",
-                                         "optimizer.groups=[{match: ['embedding.*', 'blocks.0.*'], frozen: true}]"));
+                         testing::Values(Overrides{"optimizer.kind=adamw"}, Overrides{"optimizer.kind=muon"},
+                                         Overrides{"train.linears=fp8_tensor"}, Overrides{"optimizer.moments=fp8"},
+                                         Overrides{kFrozenInState},
+                                         Overrides{kFrozenInState, "train.linears=fp8_tensor"},
+                                         Overrides{kFrozenInState, "train.linears=fp8_blocks", "model.width=256",
+                                                   "model.kv_heads=4", "model.mlp_width=256"}));
 
 TEST_P(DistStateMemory, IsPredictedForEveryLayout) {
   for (const char* tp : {"1", "2"})
@@ -46,7 +54,8 @@ TEST_P(DistStateMemory, IsPredictedForEveryLayout) {
       TrainingOptions options;
       options.ranks = 4;
       options.steps = 1;
-      options.overrides = {str("parallel.zero=", zero), str("parallel.tp=", tp), "train.micro_batch=2", GetParam()};
+      options.overrides = {str("parallel.zero=", zero), str("parallel.tp=", tp), "train.micro_batch=2"};
+      options.overrides.insert(options.overrides.end(), GetParam().begin(), GetParam().end());
       const Training run = train_on_ranks(options);
       ASSERT_EQ(run.errors, "");
       Config config = tiny_config();
@@ -70,7 +79,8 @@ TEST_P(DistStateMemory, IncludesTheStagingOfOffloadedStates) {
       options.ranks = ranks;
       options.steps = 1;
       options.overrides = {"parallel.zero=1", "optimizer.offload=states", "optimizer.offload_staging_bytes=0",
-                           str("optimizer.offload_chunk_bytes=", bytes), GetParam()};
+                           str("optimizer.offload_chunk_bytes=", bytes)};
+      options.overrides.insert(options.overrides.end(), GetParam().begin(), GetParam().end());
       const Training run = train_on_ranks(options);
       ASSERT_EQ(run.errors, "");
       Config config = tiny_config();
@@ -82,7 +92,7 @@ TEST_P(DistStateMemory, IncludesTheStagingOfOffloadedStates) {
         const std::string text = run.memory[static_cast<std::size_t>(rank)];
         EXPECT_EQ(text.substr(text.find("staging")),
                   str("staging of optimizer states ", bytes_text(staging_bytes(config.optimizer, m.owned, false)),
-                      "; on the host ", bytes_text(m.optimizer_states)));
+                      "; on the host ", bytes_text(m.optimizer_states + m.exact)));
       }
     }
 }
