@@ -25,8 +25,8 @@ struct Fp8Linear {
   Fp8Shards shards = Fp8Shards::none;
   // Keeps the copies of w from their first use to the last backward of the step; null quantizes w at each use.
   Fp8Copies* weight = nullptr;
-  // w in FP8, if it is not available in any other form (ZeRO-3, frozen weights). The value of w is then gathered->values, and the
-  // gradient slots of w and b are bound.
+  // w in FP8, if it is not available in any other form (ZeRO-3, frozen weights). The value of w is then
+  // gathered->values, and the gradient slots of w and b are bound.
   const Fp8Matrix* gathered = nullptr;
   bool swiglu = false;  // the GEMMs' input is swiglu(x), computed in FP8; x is [N,2K]
   // With `swiglu`: rounds x to FP8 in blocks of rows before SwiGLU reads it, and saves it so for the backward. K is

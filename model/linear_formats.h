@@ -26,9 +26,9 @@ struct LinearsConfig {
 };
 
 // Gives the linear layers of a declared model (Param::linear) the configured format. Call before the model is sharded,
-// and after bind_groups(), which freezes weights. Adds a problem for each weight whose shape does not fit the format, and
-// for each pattern in `except` that matches no weight of a linear layer. Adds a problem, too, if the model or the format
-// cannot round SwiGLU's inputs as configured.
+// and after bind_groups(), which freezes weights. Adds a problem for each weight whose shape does not fit the format,
+// and for each pattern in `except` that matches no weight of a linear layer. Adds a problem, too, if the model or the
+// format cannot round SwiGLU's inputs as configured.
 void bind_linears(Model&, const LinearsConfig&, int slices, std::vector<SettingProblem>& errors);
 // Same, but throws Error for the first problem.
 void bind_linears(Model&, const LinearsConfig&, int slices);
