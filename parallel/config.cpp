@@ -43,7 +43,7 @@ void ParallelConfig::fields(Fields& f) {
     "largest message of a ring; above it, the ring turns once per group of KV heads",
     bytes_in_range(1 << 20, std::int64_t{1} << 40), docs_page("parallelism.md#context-parallelism"));
   f("cp_ranks_per_node", cp_ranks_per_node,
-    "ring and hybrid: ranks of the cp axis on each node, a divisor of cp; 0 = as actually placed",
+    "ring and hybrid: cp ranks per node, a divisor of cp; 0 = the number given by the actual placement",
     in_range(0, kMaxProcesses));
   f("zero", zero, "what replicas shard: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights",
     in_range(0, 3), word("auto", kAutoDegree), docs_page("parallelism.md#zero-what-the-replicas-share"));
