@@ -10,8 +10,8 @@
 namespace ring {
 
 struct NodeShards {
-  // The rows of this rank's node, sharded among the node's ranks: rows are counted in the node's rows instead of the
-  // micro-batch. Has no documents.
+  // The rows of this rank's node, sharded among the node's ranks: row numbers count within the node's rows instead of
+  // the micro-batch. Has no documents.
   std::shared_ptr<const ContextShards> in_node;
   // All rows of the micro-batch, sharded among the nodes.
   std::shared_ptr<const ContextShards> between_nodes;

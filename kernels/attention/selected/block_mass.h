@@ -13,7 +13,7 @@ namespace ring {
 // keys, e.g. in dense attention, each row sums to the share of that attention that the kept blocks have.
 //   q, k, lse  [N,Hq,D], [N,Hk,D], f32 [Hq,N]: inputs and log-sum-exp of attention (kernels/attention/attention.h).
 //   spans      whole documents; the pattern must have blocks and be causal.
-//   mass       f32 [rows,Hk,room], contiguous, shaped as the selection. All of it is written.
+//   mass       f32 [rows,Hk,room] (room: capacity of a list), contiguous, shaped as the selection; fully written.
 // If a process has only some of the queries, `queries` has a part of each document (rows of q), and the selection must
 // have `rows`. The contribution of these queries to the mean over the whole block is then added to `mass`, so that the
 // processes' contributions can be summed; rows without such queries are left unchanged. If the call has all queries of
