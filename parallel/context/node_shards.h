@@ -1,6 +1,6 @@
 #pragma once
-// The sharding of a micro-batch over nodes (ContextSchedule::hybrid): adjacent ranks form a node, and the rows of a
-// node are those of its ranks, in the micro-batch's order.
+// The sharding of a micro-batch over nodes (ContextSchedule::hybrid): adjacent ranks form a node, and a node has the
+// rows of all its ranks, in the micro-batch's order.
 
 #include <memory>
 #include <vector>

@@ -23,7 +23,7 @@ AttentionBackward backward_of(Device device, std::int32_t queries, std::int32_t 
   return a;
 }
 
-// Returns the FLOPs that count for time, relative to those of the kept pairs.
+// Returns the FLOPs that count for time, relative to the FLOPs of the kept pairs.
 double extra_flops(const AttentionBackward& a) {
   return cost(a).flops / attention_flops(10, a.q, a.k, a.pattern, a.queries, a.keys);
 }

@@ -10,7 +10,7 @@ namespace ring {
 //   mass[i, g, n] = mean over the rows t of block i and the query heads h of KV head g of
 //                   sum over u in block j, u <= t, of exp(scale q[t,h] . k[u,g] - lse[h,t])
 // and 0 beyond the list's end. If lse is the log-sum-exp over this selection, each row sums to 1. If lse covers more
-// keys, e.g. in dense attention, each row sums to the share of that attention that the kept blocks have.
+// keys than the selection, e.g. in dense attention, each row sums to the kept blocks' share of the probability.
 //   q, k, lse  [N,Hq,D], [N,Hk,D], f32 [Hq,N]: inputs and log-sum-exp of attention (kernels/attention/attention.h).
 //   spans      whole documents; the pattern must have blocks and be causal.
 //   mass       f32 [rows,Hk,room] (room: capacity of a list), contiguous, shaped as the selection; fully written.

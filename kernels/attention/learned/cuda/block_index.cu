@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kBlock)
   for (int c = thread; c < asked; c += kBlock) sums[c] = 0;
   const int keys = own >= document.begin && own < document.end ? own : 0;
   for (int start = 0; start < keys; start += kChunk) {
-    start = b.dscores.next(scores, start) / kChunk * kChunk;  // chunks without kept blocks add nothing
+    start = b.dscores.next(scores, start) / kChunk * kChunk;  // skips chunks without kept blocks, which add nothing
     if (start >= keys) break;
     const int count = min(kChunk, keys - start);
     __syncthreads();
