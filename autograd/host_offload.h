@@ -44,7 +44,7 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
 
   // Allocates this much host memory now; it is locked before the first forward needs it. Throws OutOfHostMemory.
   void reserve(std::size_t bytes) { slabs_.reserve(bytes); }
-  void set_limit(std::size_t bytes) { slabs_.set_limit(bytes); }  // applies from the next tensor on
+  void set_limit(std::size_t bytes) { slabs_.set_limit(bytes); }  // applies from the next offloaded tensor on
   std::size_t host_bytes() const { return slabs_.held(); }
   const OffloadedBytes& bytes() const { return bytes_; }
 

@@ -51,8 +51,8 @@ struct ContextTiming {
   double slowdown() const;
 };
 
-// Collective over the mesh's cp axis; all ranks get the same timings. For all_to_all and hybrid, throws Error if
-// the number of ranks, or of those on a node, does not divide the KV heads.
+// Collective over the mesh's cp axis; all ranks get the same timings. Throws Error if the KV heads cannot be divided
+// among all ranks (all_to_all) or among the ranks of a node (hybrid).
 void time_context(const ContextGrid&, Mesh&, const ExecContext&,
                   const std::function<void(const ContextTiming&)>& report);
 

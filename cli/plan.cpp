@@ -133,7 +133,7 @@ std::int64_t vocabulary_of(const Config& c) {
 // defaults.
 FixedDegrees fixed_degrees(const PlanArguments& a, ParallelConfig c) {
   if (a.all_layouts) return {};
-  const bool chooses = c.is_automatic() || !c.chosen.empty();  // then defaults count as given, too
+  const bool chooses = c.is_automatic() || !c.chosen.empty();  // then degrees at their defaults count as given, too
   const auto open_default = [&](const char* name, std::int64_t& degree, std::int64_t by_default) {
     const std::string begin = str("parallel.", name, '=');
     const auto names_it = [&](const std::string& o) { return o.starts_with(begin); };

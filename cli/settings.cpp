@@ -72,7 +72,7 @@ bool sets_key(const std::string& setting, const std::string& section, const std:
          });
 }
 
-// Keys that a run chose count as given if the command line names them.
+// Returns the settings with the overrides. Keys that `auto` chose count as given if the command line names them.
 Config changed(Config config, const std::vector<std::string>& overrides) {
   override_config(config, with_one_length(overrides), config_aliases());
   std::erase_if(config.parallel.chosen, [&](const std::string& key) {

@@ -21,11 +21,11 @@ class HostSlabs {
   // addresses. Throws OutOfHostMemory.
   std::byte* allocate(std::size_t bytes);
   void reset();  // frees all pieces, but keeps the memory
-  // Changes the limit. Memory that is held already stays.
+  // Changes the limit, but never to less than held().
   void set_limit(std::size_t limit) { limit_ = std::max(limit, held_); }
 
   std::size_t held() const { return held_; }        // bytes held, in use or not
-  std::size_t held_after(std::size_t bytes) const;  // upper bound on held() after pieces of this size in all
+  std::size_t held_after(std::size_t bytes) const;  // upper bound on held() after allocating `bytes` more in total
 
  private:
   struct Slab {

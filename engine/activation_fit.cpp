@@ -129,7 +129,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, WorldSize worl
   };
   if (fitting.policies() > 1) {
     if (const auto plan = fitting.solved(false)) return plan;
-    if (const auto plan = fitting.fastest_uniform()) return plan;  // its gaps may be smaller than those of mixed plans
+    if (const auto plan = fitting.fastest_uniform()) return plan;  // it may have smaller gaps than mixed plans
     consider(fitting.uniform(fitting.policies() - 1));
     consider(fitting.min_memory(false));
   }

@@ -32,7 +32,7 @@ class ActivationPlanner {
   // Dry-runs a step with this plan. Activations that exceed host_room() stay on the device, as in the real step.
   DryStep dry_run(const ActivationPlan&) const;
 
-  // Returns the plan in which all blocks use this policy, except that the last block offloads nothing.
+  // Returns the plan in which all blocks use the given policy, except that the last block offloads nothing.
   SolvedPlan same_for_all(std::size_t policy);
   // Return the fastest plan within the budget, and the plan with the lowest device memory; nullopt if no plan fits.
   std::optional<SolvedPlan> fastest_plan(ActivationBudget);

@@ -324,7 +324,7 @@ void check_tokens_at_once(const char* rows_option, std::int64_t rows, std::int64
 }
 
 LinearsConfig linears_of(const TrainConfig& c) {
-  // An average covers all weights, and reads their values on the device.
+  // train.ema averages all weights and reads their values on the device, so with it none are encoded.
   return {c.linears, c.linears_except, c.swiglu_inputs == SwiGluInputs::fp8, c.ema == 0};
 }
 

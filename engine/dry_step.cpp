@@ -79,8 +79,8 @@ void run_twice(TrainStep& step, Recorder& recorder) {
   step.arena().prepare_step();
 }
 
-// Returns the settings with ranks per node for hybrid, if neither the settings nor `world` place the ranks on nodes: as
-// many as can exchange the heads. Memory does not depend on this number.
+// Returns the settings. If neither they nor `world` place the ranks on nodes, sets the number of ranks per node for
+// hybrid: as many as can exchange the heads. Memory does not depend on this number.
 Config with_ranks_per_node(Config c, WorldSize world) {
   const ParallelPlan plan = plan_of(c, world);
   if (c.parallel.cp_schedule == ContextSchedule::hybrid && c.parallel.cp_ranks_per_node == 0 && world.nodes() == 1)

@@ -129,7 +129,7 @@ ChosenLayout plan_layout(const PlanRequest& q) {
   return {c.dp, c.cp, c.tp, c.zero, c.cp_schedule, all.fit.front().config.optimizer.offload};
 }
 
-// Stores the degrees and the schedule that were chosen, and which keys they are.
+// Stores the chosen degrees and schedule, and the names of the keys that were chosen.
 void store_choice(ParallelConfig& c, const ChosenLayout& chosen, const FixedDegrees& fixed) {
   const bool open = c.cp_schedule == ContextSchedule::automatic || was_chosen(c, "cp_schedule");
   const bool hybrid = chosen.schedule == ContextSchedule::hybrid;

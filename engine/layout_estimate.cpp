@@ -78,10 +78,10 @@ class Estimator {
     return 10 * static_cast<double>(m_.layers) * seconds_of("all_gather", rows, p_.tp, 1);
   }
 
-  // Returns the seconds of the messages of cp in one forward and backward. Keys and values travel in both, and their
-  // gradients in f32. Each node receives the keys of each other node once. Within a node, keys go around in a ring;
-  // with hybrid, the ranks exchange heads instead: queries, keys, values and outputs in the forward, and these and
-  // their gradients in the backward. With one level, every message of a rank that is alone on its node goes between
+  // Returns the seconds that the cp messages of one forward and backward take. Keys and values travel in both, and
+  // their gradients in f32. Each node receives the keys of each other node once. Within a node, keys go around in a
+  // ring; with hybrid, the ranks exchange heads instead: queries, keys, values and outputs in the forward, and these
+  // and their gradients in the backward. With one level, every message of a rank that is alone on its node goes between
   // nodes.
   double context_seconds() const {
     if (p_.cp == 1) return 0;

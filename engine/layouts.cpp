@@ -48,15 +48,15 @@ bool is_promising(const PlanRequest& q, std::int64_t dp, std::int64_t cp, std::i
          (fixed.cp || fits_nodes(tp * cp, world));
 }
 
-// Returns true if the settings leave the schedule of cp open, and hybrid is possible: cp spans nodes, and the ranks of
-// a node can exchange heads.
+// Returns true if the settings leave the cp schedule open and hybrid is possible: cp spans nodes, and the ranks of a
+// node can exchange heads.
 bool may_be_hybrid(const PlanRequest& q) {
   const ParallelConfig& p = q.config.parallel;
   return p.cp_schedule == ContextSchedule::automatic && p.cp_ranks_per_node > 0 && p.cp_ranks_per_node < p.cp &&
          q.config.train.sequence_chunk <= 0 && supports_hybrid(q.config.model.resolved(), p.tp, p.cp_ranks_per_node);
 }
 
-// Returns all layouts with the fixed degrees, each with every ZeRO stage that saves memory, and by hybrid if possible.
+// Returns all layouts with the fixed degrees, each with all ZeRO stages that save memory, and with hybrid if possible.
 std::vector<PlanRequest> layouts_of(PlanRequest request) {
   ParallelConfig& given = request.config.parallel;
   if (std::ranges::count(given.chosen, "cp_schedule") > 0) given.cp_schedule = ContextSchedule::automatic;
@@ -101,8 +101,8 @@ PlanRequest with_context(PlanRequest q, std::int64_t thousands) {
   return q;
 }
 
-// Returns true if a layout fits with its states stored as optimizer.offload says. States and values of frozen weights
-// on the host leave less host memory for activations.
+// Returns true if a layout fits with its optimizer states stored as optimizer.offload says. If states and values of
+// frozen weights are in host memory, less host memory is left for activations.
 bool fits_with_states(PlanRequest q) {
   std::int64_t& chunk = q.config.train.sequence_chunk;
   if (chunk == kAutoSequenceChunk)

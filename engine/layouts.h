@@ -21,19 +21,20 @@ struct Layouts {
   std::size_t slower = 0;            // layouts that were not planned because their estimated times are longer
 };
 
-// Tries every combination of degrees that are not fixed, and each ZeRO stage that saves memory. On several nodes, only
-// layouts whose groups of tp, and of tp and cp, share nodes evenly or fill whole nodes; cp that spans nodes is a ring
-// of two levels (parallel.cp_ranks_per_node) or, if parallel.cp_schedule is auto and the heads allow it, also hybrid.
-// With PlanRequest::max_layouts, goes from the best estimate to the worst, and ends when that many layouts fit, or one
-// fits and three times as many were tried; if none of these fits, goes on with those that share a sequence most. On
-// GPUs, a layout that does not fit with optimizer states on the device is tried with optimizer.offload set to states,
-// then to all, unless the settings fix optimizer.offload. Offloaded states share train.activation_offload_bytes, if
-// given, with activations. progress: called before each layout is tried.
+// Tries every combination of degrees that are not fixed, and each ZeRO stage that saves memory. On several nodes, tries
+// only layouts whose tp groups, and whose groups of tp and cp together, share nodes evenly or fill whole nodes. If cp
+// spans nodes, uses a two-level ring (parallel.cp_ranks_per_node) and, if parallel.cp_schedule is auto and the heads
+// allow it, tries hybrid, too. With PlanRequest::max_layouts, goes from the best estimate to the worst, and ends when
+// max_layouts layouts fit, or when 3 max_layouts were tried and at least one fits; if none of these fits, continues
+// with the layouts that divide a sequence among the most ranks. On GPUs, a layout that does not fit with optimizer
+// states on the device is tried with optimizer.offload set to states, then to all, unless the settings fix
+// optimizer.offload. Offloaded states share train.activation_offload_bytes, if given, with activations. progress:
+// called before each layout is tried.
 Layouts try_layouts(const PlanRequest&, const PlanProgress& progress = {});
 std::vector<PlannedStep> plan_layouts(const PlanRequest&);  // returns only the layouts that fit, fastest first
 
-// Returns the ranks of cp on each node of a ring of two levels or of hybrid (parallel.cp_ranks_per_node) for these
-// degrees; 0 if there is one level. On one node, hybrid has all ranks on that node.
+// Returns the number of cp ranks per node in a two-level ring or with hybrid (parallel.cp_ranks_per_node) for these
+// degrees; 0 for a one-level ring. On one node, hybrid has all ranks on that node.
 std::int64_t ring_ranks_per_node(const PlanRequest&, std::int64_t cp, std::int64_t tp);
 
 struct LongestContext {

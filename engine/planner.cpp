@@ -37,8 +37,8 @@ std::optional<PlannedStep> plan_one(const PlanRequest& q, std::size_t& min_bytes
 
 constexpr std::int64_t kMaxChunks = 32;
 
-// Limits of the train.sequence_chunk that auto chooses. Larger chunks gain nothing, and small ones make attention and
-// GEMMs less efficient.
+// Limits of the chunk length that train.sequence_chunk: auto chooses. Larger chunks gain nothing, and small ones make
+// attention and GEMMs less efficient.
 constexpr std::int64_t kMaxSequenceChunk = std::int64_t{1} << 20, kMinSequenceChunk = 4096;
 
 // Returns 0 (all tokens), then decreasing chunk sizes below the number of a rank's tokens. Chunks below a few thousand

@@ -5,9 +5,9 @@
 namespace ring {
 namespace {
 
-// Share of a hidden collective's time by which it delays the kernels beside it, because NCCL's kernels occupy
-// multiprocessors and memory bandwidth. Fitted to steps of Llama 8B with ZeRO-3 on two and four GPUs
-// (docs/measured/plans.md).
+// Delay that an overlapped collective causes to the kernels running concurrently, as a fraction of the collective's
+// time: NCCL's kernels occupy multiprocessors and use memory bandwidth. Fitted to steps of Llama 8B with ZeRO-3 on two
+// and four GPUs (docs/measured/plans.md).
 constexpr double kCollectiveDelay = 0.6;
 
 }  // namespace

@@ -43,7 +43,7 @@ class StepTime {
   std::array<double, kParts> spent_{};
   std::map<Pass, double> computing_, exchanges_;  // seconds of a pass's kernels and of its exchanges
   double tensor_ = 0, data_ = 0;                  // seconds of tensor-parallel and of data-parallel messages
-  double delays_ = 0;                             // seconds by which data-parallel messages delay kernels beside them
+  double delays_ = 0;                             // seconds by which data-parallel messages delay concurrent kernels
   double inside_nodes_ = 0, between_nodes_ = 0;   // seconds of all messages, by the link that limits them
 };
 

@@ -271,7 +271,7 @@ void TrainStep::micro_step(std::size_t index) {
   for (int chunk = chunks; chunk-- > 0;) train_on(inputs_of_chunk(index, chunk), index, chunk);
 }
 
-// Leaves activations the host memory that keys of earlier chunks and their gradients will not need.
+// Limits activations to the host memory that the keys of earlier chunks and the gradients of these keys will not need.
 void TrainStep::limit_activations() {
   if (offload_)
     offload_->set_limit(host_room_ - std::min(host_room_, parallel_.context.chunked()->expected_host_bytes()));

@@ -84,7 +84,7 @@ class TrainStep {
   StepAccess make_step_access();
 
   // Returns the Run for a forward over micro-batch `index` of this rank, or over one of its chunks.
-  // sequences: those of the micro-batch or chunk.
+  // sequences: the sequences of the micro-batch or chunk.
   Run micro_run(std::size_t index, const Sequences& sequences, Tape*, int chunk = 0);
 
   // Reports every kernel of the following steps to `observer`; null disables this.

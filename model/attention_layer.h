@@ -45,7 +45,7 @@ class AttentionLayer {
   void restrict_to_heads(std::int64_t heads, KvHeads, const Pattern&);
   // Sets the pattern of the layer's heads, which set_step() replaces in steps for which a variant has another.
   void set_pattern(const Pattern& pattern) { pattern_ = own_pattern_ = pattern; }
-  // Returns the pattern of the next forward, for the layer's heads.
+  // Returns the pattern that the next forward uses for the layer's heads.
   const Pattern& pattern() const { return pattern_; }
   // Changes the blocks that the heads attend over, from the next forward on. The pattern must have the same heads.
   void set_blocks(Pattern);

@@ -1,6 +1,6 @@
 #pragma once
-// FP8 weights as ZeRO-3 gathers them, and as devices hold frozen ones: the values of the whole matrix, one byte each,
-// and then its scales.
+// FP8 weights in the form in which ZeRO-3 gathers them and devices hold frozen ones: the values of the whole matrix,
+// one byte each, and then its scales.
 
 #include "kernels/fp8.h"
 #include "model/weight_encoding.h"

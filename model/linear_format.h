@@ -45,7 +45,7 @@ class LinearFormat {
   // Returns the state that training changes, such as a history of scales; null if there is none.
   virtual TrainingState* state() { return nullptr; }
   // Returns the encoding in which ZeRO-3 gathers the weights of this format, and in which frozen weights are stored;
-  // null if both use their values.
+  // null if the values themselves are gathered and stored.
   virtual const WeightEncoding* encoding() const { return nullptr; }
 };
 

@@ -67,7 +67,7 @@ struct Param {
   bool decay = false;       // weight decay: matrices only
   bool linear = false;      // weight of a linear layer; may have a number format (model/linear_format.h)
   bool table = false;       // an embedding or head: rows are independent, and backward does not read the values
-  bool encoded = false;     // frozen, and on the device only as its format encodes it (model/weight_encoding.h)
+  bool encoded = false;     // frozen, and on the device only in its format's encoding (model/weight_encoding.h)
   std::int64_t offset = 0;  // first element in the flat buffers
   Var var;                  // weight and gradient slot, bound by Parameters::allocate; no slot if frozen
 

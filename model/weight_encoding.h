@@ -1,6 +1,6 @@
 #pragma once
-// The form in which ZeRO-3 gathers the weights of linear layers whose format needs less than their values, such as FP8.
-// Frozen weights (Param::encoded) are on the device only in this form.
+// The form in which ZeRO-3 gathers weights of linear layers if their format takes fewer bytes than their values, as FP8
+// does. The device holds frozen weights (Param::encoded) only in this form.
 
 #include <cstdint>
 #include <vector>

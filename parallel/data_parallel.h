@@ -45,7 +45,7 @@ class DataParallel final : public ScopeListener {
   bool holds_all_weights() const { return zero_ < 3; }
   double wait_seconds() const { return wait_seconds_; }  // time that the host waited for other ranks since start_step()
   std::size_t weight_bytes() const;  // bytes on this process's device; includes the master values if they are there
-  // Bytes of the exact values of encoded weights, in host memory.
+  // Returns the size in bytes of the exact values of encoded weights, which are in host memory.
   std::size_t host_weight_bytes() const { return shard_.values.exact.defined() ? shard_.values.exact.bytes() : 0; }
   std::size_t gradient_bytes() const;
   // Bytes of the buffers that parts of the model take turns in using (zero 2 and 3); included in weight_bytes() and
@@ -74,7 +74,7 @@ class DataParallel final : public ScopeListener {
   std::unique_ptr<EncodedWeights> encoded_;    // null if no weights are encoded
   std::unique_ptr<WeightSource> source_;       // used with zero 1 and above
   bool stale_ = false;                         // true if source_ does not have the newest weights yet
-  bool encoded_stale_ = false;                 // likewise encoded_
+  bool encoded_stale_ = false;                 // true if encoded_ is out of date
   double wait_seconds_ = 0;
   ScopeSubscription subscription_;
 };

@@ -14,7 +14,7 @@ std::int64_t bytes_of_piece(const ShardPiece& p) {
   return bytes;
 }
 
-// Calls use(range of the encoded weight, the same bytes among those of the piece).
+// Calls use(range of the encoded weight, the same bytes within the piece's encoded bytes) for each range of the piece.
 template <class Use>
 void for_each_range(const ShardPiece& p, const Tensor& encoded, const Tensor& of_piece, const Use& use) {
   std::int64_t at = 0;
@@ -67,7 +67,7 @@ EncodedWeights::EncodedWeights(Ranks ranks, const OwnedShard& shard, const Param
   }
 }
 
-// Calls use() with the rows of a piece in the type of the weights, a part of the rows at a time.
+// Calls use() repeatedly, each time with some of the rows of a piece, converted to the dtype of the weights.
 void EncodedWeights::for_each_rows(const ShardPiece& p, const ExecContext& ctx, const UseRows& use) const {
   constexpr std::int64_t max = 1 << 22;  // elements staged on the device at a time
   const std::int64_t multiple = encoding_of(*p.param)->row_multiple(), columns = p.numel / p.rows;
@@ -89,8 +89,8 @@ void EncodedWeights::for_each_rows(const ShardPiece& p, const ExecContext& ctx, 
   }
 }
 
-// Returns the largest magnitudes of whole weights, if the encoding needs them: owners have some of a weight's rows, and
-// tensor-parallel ranks have shards.
+// Returns the largest magnitude of each whole weight if the encoding needs it. Reduces over the ranks, because owners
+// have only some of a weight's rows, and tensor-parallel ranks have shards.
 std::map<const Param*, Tensor> EncodedWeights::find_maxima(const ExecContext& ctx) const {
   std::map<const Param*, Tensor> maxima;
   const auto needs_max = [](const Param* p) { return encoding_of(*p)->needs_max(); };

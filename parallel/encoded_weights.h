@@ -1,6 +1,6 @@
 #pragma once
-// Frozen weights that are on the device only as their format encodes them (Param::encoded). Their exact values are in
-// host memory, where checkpoints read and write them.
+// Frozen weights that the device holds only in the encoding of their format (Param::encoded). Their exact values are in
+// host memory; checkpoints read and write them there.
 
 #include <functional>
 #include <map>
@@ -11,8 +11,9 @@
 
 namespace ring {
 
-// Returns the bytes of a parameter's slot in a buffer of several weights. Slots are aligned as allocations are, because
-// libraries choose GEMMs by the alignment of their operands: a run with ZeRO-3 then has the GEMMs of a run without.
+// Returns the size in bytes of a parameter's slot in a buffer of several weights. Slots are aligned as allocations are,
+// because libraries choose GEMMs by the alignment of their operands: a run with ZeRO-3 then uses the same GEMMs as a
+// run without ZeRO-3.
 std::int64_t slot_bytes(const Param& p, DType weights);
 
 class EncodedWeights {
@@ -23,18 +24,18 @@ class EncodedWeights {
     std::vector<ShardPiece> plan;  // the pieces of all ranks of `data`; empty if each rank owns all weights
     bool gathered = false;         // ZeRO-3: this rank holds only the bytes that it owns
   };
-  // Allocates the bytes. Unless they are gathered, binds Var::value to the encoded weights. weights: the type of
-  // weights that are not encoded. The shard, with its values, must outlive this object.
+  // Allocates the encoded bytes. Without Ranks::gathered, binds Var::value to the encoded weights. weights: the dtype
+  // of weights that are not encoded. The shard, with its values, must outlive this object.
   EncodedWeights(Ranks, const OwnedShard&, const Parameters&, DType weights, const ExecContext&);
 
-  // Encodes the exact values. Call after they were written and before a forward reads the weights. Collective.
+  // Encodes the exact values. Call after the values were written and before a forward reads the weights. Collective.
   void encode(const ExecContext&) const;
   // Copies the bytes of a piece that this rank owns to the encoded weight, u8 [WeightEncoding::bytes()]. Only with
   // Ranks::gathered.
   void copy_piece(const ShardPiece&, const Tensor& encoded, const ExecContext&) const;
   std::size_t bytes() const { return all_.bytes(); }
 
-  // Returns bytes() of a rank with these pieces.
+  // Returns the value of bytes() on a rank with these pieces.
   static std::int64_t device_bytes(const Parameters&, const std::vector<ShardPiece>& own, bool gathered);
 
  private:

@@ -13,10 +13,10 @@ namespace ring {
 struct FlatBuffer {
   Tensor flat;
   bool whole = true;
-  Tensor exact{};                // in host memory: values of encoded weights, which then are not in `flat`
+  Tensor exact{};                // in host memory: exact values of encoded weights; if set, `flat` lacks them
   std::int64_t exact_begin = 0;  // shard_offset of the first element of `exact`
   std::int64_t place(const ShardPiece& p) const { return whole ? p.offset : p.shard_offset; }
-  // Returns `numel` elements from the first one of a piece on.
+  // Returns `numel` elements, starting at the first element of a piece.
   Tensor range(const ShardPiece& p, std::int64_t numel) const {
     if (exact.defined() && p.param->encoded) return exact.narrow(0, p.shard_offset - exact_begin, numel);
     return flat.narrow(0, place(p), numel);

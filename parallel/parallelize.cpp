@@ -4,7 +4,7 @@ namespace ring {
 
 namespace {
 
-// Returns the ranks of cp, with the groups of nodes if the schedule needs them.
+// Returns the cp ranks, with the groups by node if the schedule needs these groups.
 ContextRanks context_ranks(Mesh& mesh, ContextSchedule schedule, const RingOptions& ring) {
   if (schedule != ContextSchedule::hybrid) return mesh.axis("cp");
   const Mesh::NodeGroups groups = mesh.groups_by_node("cp", ring.per_node);

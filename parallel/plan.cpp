@@ -346,7 +346,7 @@ std::string ineffective_keys(const ParallelPlan& p, const ModelConfig& m) {
              "parallel.cp_schedule: ring or gather");
 }
 
-// With packed documents, the positions of a rank in the row do not say how many pairs the rank computes. Late queries
+// With packed documents, a rank's positions in the row do not determine how many pairs the rank computes. Late queries
 // see more pools than early ones, so zigzag balances them. all_to_all shards heads, so the layout of rows does not
 // matter for it.
 ContextLayout context_layout(const ParallelConfig& c, const ModelConfig& m, std::int64_t length, int ranks,

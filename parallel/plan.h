@@ -44,10 +44,11 @@ ParallelPlan plan_degrees(const ParallelConfig&, const ModelConfig& resolved, co
 // Returns the complete plan. Throws Error also if a rank gets no tokens or the schedule does not fit.
 ParallelPlan make_plan(const ParallelConfig&, const ModelConfig& resolved, const BatchSize&, int world);
 
-// Returns true if ranks of tp have a model whose heads this many ranks of cp on a node can exchange by the schedule
-// hybrid.
+// Returns true if, with the model sharded over tp ranks, the given number of cp ranks per node can exchange its heads
+// with the hybrid schedule.
 bool supports_hybrid(const ModelConfig& resolved, std::int64_t tp, std::int64_t ranks_on_node);
-// Throws Error if the schedule is hybrid, but the KV heads cannot be divided among this many ranks of cp on a node.
+// Throws Error if the schedule is hybrid and the KV heads cannot be divided among the given number of cp ranks per
+// node.
 void check_ranks_on_node(const ParallelPlan&, const ModelConfig& resolved, int ranks);
 
 // Returns why parallel.cp_keys: referenced has no effect in this run although it is valid, and what to do; empty if it

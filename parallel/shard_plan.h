@@ -30,8 +30,8 @@ std::vector<ShardPiece> plan_shards(const Parameters& laid_out, int ranks);
 std::vector<ShardPiece> unsharded_plan(const Parameters& laid_out);
 
 std::vector<ShardPiece> pieces_of_rank(const std::vector<ShardPiece>& plan, int rank);
-// Return the number of elements of a rank's shard, of its first part, which has gradients, and of all but the encoded
-// weights (Param::encoded), which come last.
+// Return the number of elements in a rank's shard: all of them; those in the first part, which has gradients; and all
+// except the encoded weights (Param::encoded), which come last.
 std::int64_t shard_size(const std::vector<ShardPiece>& plan, int rank);
 std::int64_t trained_size(const std::vector<ShardPiece>& plan, int rank);
 std::int64_t encoded_begin(const std::vector<ShardPiece>& plan, int rank);

@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-// Returns true if the weight is encoded each time that it is gathered, with its maximum.
+// Returns true if the weight is encoded at each gather and its encoding needs the weight's maximum.
 bool has_max(const Param& p) {
   const WeightEncoding* const encoding = encoding_of(p);
   return encoding && encoding->needs_max() && !p.encoded;

@@ -10,8 +10,8 @@
 
 namespace ring::test {
 
-// Returns the lists [rows, heads, room] for `lists` = rows x heads rows of the matrix. room 0: that of the longest
-// list.
+// Returns the lists [rows, heads, room] for `lists` = rows x heads rows of the matrix. room: capacity of each list; 0
+// means the length of the longest list.
 inline std::vector<std::int32_t> lists_of_bits(const std::vector<std::int32_t>& bits, std::int64_t words,
                                                std::size_t room = 0) {
   std::vector<std::vector<std::int32_t>> lists(bits.size() / static_cast<std::size_t>(words));

@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// Stands for a number of pairs that the forward counts, because it selects them.
+// Stands for a number of pairs that the forward counts, because the forward selects these pairs.
 constexpr float kCountedInForward = -1;
 
 float* floats_of(const Watch::Result& r) { return static_cast<float*>(r.get()); }

@@ -27,9 +27,9 @@ struct WatchReport {
   // By layer, in nats: mean over rows and heads, and the lowest mean of any head.
   std::vector<double> entropies, min_entropies;
   std::vector<KeptByLayer> kept;  // statistics of the layers with blocks; other layers have none
-  // By layer; empty if each rank computes all pairs of its sequences. For a replica: the maximum number of pairs that a
-  // rank of cp and tp computes, divided by the mean over the replica's ranks. The value is the largest quotient over
-  // all replicas.
+  // By layer; empty if each rank computes all pairs of its sequences. For a replica: the maximum number of pairs that
+  // one of its cp and tp ranks computes, divided by the mean over these ranks. The value is the maximum over all
+  // replicas.
   std::vector<double> imbalances;
   bool empty() const { return update_ratios.empty(); }
 };
@@ -50,9 +50,9 @@ class Watch {
  private:
   std::size_t parts() const { return step_.part_norms().parts().size(); }
   std::size_t layers() const { return static_cast<std::size_t>(step_.model().config().layers); }
-  // Number of values per layer. First, for each head: sum of entropies, number of their rows, sum of kept shares,
-  // number of their rows. Then pairs kept, dense pairs, pairs with pools. The last value is the number of pairs that
-  // this rank computes, or kCountedInForward.
+  // Number of values per layer. First, for each head: sum of entropies, number of rows in that sum, sum of kept shares,
+  // number of rows in that sum. Then pairs kept, dense pairs, pairs with pools. The last value is the number of pairs
+  // that this rank computes, or kCountedInForward.
   std::size_t layer_values() const { return 4 * heads_ + 4; }
   std::size_t values() const { return 2 * parts() + layers() * layer_values(); }
   double imbalance(const double* pairs) const;  // pairs: number of pairs by rank

@@ -7,15 +7,15 @@
 
 namespace ring {
 
-// The selection of key blocks by their scores, and the scores of the kept blocks, f32 [rows, shape.count, room]. Other
-// blocks' scores have no gradient, so they are not stored.
+// The selection of key blocks by their scores, and the scores of the kept blocks, f32 [rows, shape.count, room] (room:
+// capacity of a list). Other blocks' scores have no gradient, so they are not stored.
 struct ScoredBlocks {
   Var scores;
   BlockSelection selection;
 };
-// Scores and selects for projected [*, shape.width()] and biases [shape.biases()] or none
-// (kernels/attention/learned/block_index.h): for the query blocks of these documents, which have `rows` consecutive
-// rows in the result. Queries and keys of a document are in the same rows of `projected`.
+// Scores key blocks and selects them for the query blocks of these documents, which have `rows` consecutive rows in the
+// result (kernels/attention/learned/block_index.h). projected [*, shape.width()]; biases [shape.biases()] or none.
+// Queries and keys of a document are in the same rows of `projected`.
 ScoredBlocks index_select(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
                           const std::vector<SelectedRows>& documents, std::int64_t rows,
                           const std::shared_ptr<const BlockPattern>&);
@@ -27,7 +27,7 @@ Var join_earlier_blocks(Run&, const Var& projected, const ChunkBlocks&, std::int
 // The result of attention for the scored blocks.
 struct IndexTarget {
   Tensor mass;  // f32, shaped as the scores (kernels/attention/selected/block_mass.h)
-  Tensor kept;  // the selection's blocks
+  Tensor kept;  // kept blocks of the selection
   std::vector<PoolSegment> documents;
   std::shared_ptr<const BlockPattern> blocks;
 };

@@ -48,12 +48,13 @@ class Mesh {
   // same AxisTransfers share a communicator.
   Communicator& group(const AxisNames&);
   Communicator& axis(const std::string& name) { return group({name}); }
-  // The ranks of an axis by node: the ranks on this rank's node, and the ranks with the same index on each node.
+  // The ranks of an axis, grouped by node: those on this rank's node, and those on each node that have this rank's
+  // index within the node.
   struct NodeGroups {
     Communicator &node, &between_nodes;
   };
-  // Treats each `per_node` adjacent ranks of this rank's group along the axis as a node. Throws Error if per_node does
-  // not divide the axis's degree. The first call for an axis and a per_node is collective.
+  // Treats every `per_node` adjacent ranks of this rank's group along the axis as one node. Throws Error if per_node
+  // does not divide the axis's degree. The first call for each pair of axis and per_node is collective.
   NodeGroups groups_by_node(const std::string& axis, int per_node);
   Communicator& all();  // communicator of all ranks of the run
   // Communicator of all ranks with tensors in host memory: counts, flags, hashes. On CPUs the same as all().

@@ -8,8 +8,8 @@ namespace {
 
 constexpr double kMaxRate = 1e18;
 constexpr double kFp8Speedup = 1.6;  // speedup of FP8 GEMMs over bf16; measured: 1.64 blockwise, 1.72 tensorwise
-// Rate of kernels with mma.sync instructions relative to the Hopper kernels of attention, which use wgmma; measured
-// forward, 16K and 32K tokens: 0.50 and 0.51 (docs/measured/attention.md).
+// Rate of mma.sync kernels relative to the Hopper attention kernels, which use wgmma. Measured in the forward pass with
+// 16K and 32K tokens: 0.50 and 0.51 (docs/measured/attention.md).
 constexpr double kMmaSpeed = 0.5;
 
 double flops_per_second(const ComputeRates& r, Precision precision, std::string_view slot) {
@@ -69,13 +69,14 @@ const ComputeRates& DeviceRates::of(Precision p) const {
 }
 
 // h200: H200 SXM at 700 W (docs/measured/).
-// * bf16 GEMMs: measured for the GEMMs of training shapes, near the power limit
-// * bf16 attention: 0.82 of the rates that heads of 128 reach in bursts without the time of their bytes (739 and 674
-//   TFLOP/s); the factor is fitted to steps of dense attention over 32K to 128K tokens, which are at the power limit
+// * bf16 GEMMs: measured with the shapes that training uses, near the power limit
+// * bf16 attention: 0.82 of the rates that heads of 128 reach in bursts, excluding the time to move their bytes (739
+//   and 674 TFLOP/s); the factor is fitted to steps of dense attention over 32K to 128K tokens, which are at the power
+//   limit
 // * tf32: GEMMs reach the same share of NVIDIA's data sheet (494.7e12 dense) as bf16 GEMMs (of 989.4e12); attention is
 //   fitted to two measured steps
 // * fp32: GEMMs are fitted to the one measured step; attention has the rates of tf32, which uses the same kernels
-// * collectives: fitted to four measured steps of two GPUs with tensor parallelism
+// * collectives: fitted to four measured steps with tensor parallelism over two GPUs
 // * memory: the bytes that a program can allocate
 // h100: not measured; the same kernel efficiency with the bandwidth and the memory in its data sheet.
 // cpu: a thread of a server CPU with AVX-512 (docs/measured/cpu.md).

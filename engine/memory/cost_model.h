@@ -56,9 +56,10 @@ double sent_between_nodes(const FakeTransfer&);
 // ranks of a node send at the same time. Messages inside nodes and between nodes run at the same time, so the slower
 // ones count.
 double seconds_of(const DeviceRates&, const FakeTransfer&);
-// Returns the time of the part inside nodes; 0 if the link's rate is unknown.
+// Returns the time of the part of a message that stays inside nodes; 0 if the link's rate is unknown.
 double seconds_inside_node(const DeviceRates&, const FakeTransfer&);
-// Returns the time of the part between nodes; 0 if the group is on one node or the link's rate is unknown.
+// Returns the time of the part of a message that goes between nodes; 0 if the group is on one node or the link's rate
+// is unknown.
 double seconds_between_nodes(const DeviceRates&, const FakeTransfer&);
 
 }  // namespace ring

@@ -101,10 +101,10 @@ bool in_two_kernels(const Pattern& p) {
          std::ranges::any_of(passes_of(p), [](const BranchPass& pass) { return pass.finer > 0; });
 }
 
-// Returns the time of the call's kept pairs on a GPU, relative to pairs that are divided evenly among all
-// multiprocessors. A thread block computes kKeyBlock keys of a KV head. If there are few keys and KV heads, the GPU
-// waits for the block of keys that most queries see: for causal attention the first one. Lists of blocks are cut
-// (list_cuts.cuh), so they are divided evenly.
+// Returns the time that the call's kept pairs take on a GPU, relative to the time that they would take if they were
+// divided evenly among all multiprocessors. A thread block computes kKeyBlock keys of a KV head. If there are few keys
+// and KV heads, the GPU waits for the block of keys that most queries see: for causal attention the first block. Block
+// lists are split (list_cuts.cuh), so they are divided evenly.
 double unevenness(const AttentionBackward& a, double pairs) {
   constexpr std::int32_t kKeyBlock = 128;
   constexpr double kMultiprocessors = 132;  // of an H100 or H200
@@ -119,8 +119,8 @@ double unevenness(const AttentionBackward& a, double pairs) {
   return all > 0 ? std::max(1.0, largest * kMultiprocessors / all) : 1;
 }
 
-// Returns the FLOPs of the kept pairs. On GPUs, adds FLOPs that two kernels execute twice, and FLOPs that idle
-// multiprocessors could execute.
+// Returns the FLOPs of the kept pairs. On GPUs, adds the FLOPs that both of two kernels execute, and the FLOPs that
+// idle multiprocessors could execute.
 double executed_flops(const AttentionBackward& a) {
   const double pairs = kept_pairs(a.pattern, a.queries, a.keys, a.k.dim(1));
   const double kept = 10 * static_cast<double>(a.q.dim(1) * a.q.dim(2)) * pairs;
@@ -190,7 +190,7 @@ cuda::SelectedShape list_shape(const Args& a, Stationary owner) {
 std::size_t list_bytes(const Attention& a) {
   return a.selection.kept.defined() ? static_cast<std::size_t>(list_shape(a, Stationary::q).bytes()) : 0;
 }
-// The lists of queries and those of keys are not needed at the same time.
+// Returns the size of the larger lists, since query lists and key lists are not needed at the same time.
 std::size_t list_bytes(const AttentionBackward& a) {
   if (!a.selection.kept.defined()) return 0;
   const auto bytes = [&](Stationary owner) { return static_cast<std::size_t>(list_shape(a, owner).bytes()); };
@@ -199,7 +199,7 @@ std::size_t list_bytes(const AttentionBackward& a) {
 
 namespace {
 
-// Returns the bytes of the partial sums of split lists (SplitParts).
+// Returns the size in bytes of the partial sums of split lists (SplitParts).
 std::size_t split_bytes(const AttentionBackward& a) {
   if (!a.selection.kept.defined()) return 0;
   return static_cast<std::size_t>(2 * list_shape(a, Stationary::kv).lists() * kListRows * a.k.dim(2)) * sizeof(float);
@@ -207,13 +207,13 @@ std::size_t split_bytes(const AttentionBackward& a) {
 
 }  // namespace
 
-// Returns the bytes of the block lists, and of the dropout keys on GPUs: one key per query row and head.
+// Returns the size in bytes of the block lists and, on GPUs, of the dropout RNG keys (one per query row and head).
 std::size_t scratch_bytes(const Attention& a, const ExecContext& ctx) {
   if (ctx.stream.device().backend == Backend::cpu) return 0;
   const std::int64_t keys = a.dropout.rate == 0 ? 0 : a.lse.numel();
   return list_bytes(a) + static_cast<std::size_t>(keys) * sizeof(std::uint32_t);
 }
-// Returns the bytes of scratch memory. GPUs need:
+// Returns the size in bytes of the scratch memory. GPUs need:
 //   - row statistics
 //   - f32 accumulators of dq in parts of 64 columns, each with a turn counter (kernels/attention/cuda/query_sums.cu);
 //     cuDNN's accumulators have the same size

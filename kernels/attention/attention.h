@@ -44,8 +44,8 @@ inline double attention_flops(double per_pair, const Tensor& q, const Tensor& k,
 // result into a carry in f32.
 Cost cost(const Attention&);
 std::size_t scratch_bytes(const Attention&, const ExecContext&);
-// Returns the bytes of the block lists that GPUs make of the call's selection; 0 without a selection. They are part of
-// scratch_bytes().
+// Returns the size in bytes of the block lists that GPUs build from the call's selection; 0 without a selection.
+// scratch_bytes() includes this size.
 std::size_t list_bytes(const Attention&);
 // Returns the fastest kernel for the shape, measured at the first call. A carry does not affect the choice.
 const Kernel<Attention>::Candidate& choose_fastest(const Kernel<Attention>&, const Attention&, const ExecContext&);
@@ -72,7 +72,7 @@ struct AttentionBackward {
 // also dk and dv.
 Cost cost(const AttentionBackward&);
 std::size_t scratch_bytes(const AttentionBackward&, const ExecContext&);
-std::size_t list_bytes(const AttentionBackward&);  // the lists of queries or of keys, whichever are larger
+std::size_t list_bytes(const AttentionBackward&);  // size of the query lists or of the key lists, whichever is larger
 const Kernel<AttentionBackward>::Candidate& choose_fastest(const Kernel<AttentionBackward>&, const AttentionBackward&,
                                                            const ExecContext&);
 inline constinit Kernel<AttentionBackward> attention_backward_kernel{"attention_backward", choose_fastest};

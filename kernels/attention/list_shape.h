@@ -1,6 +1,7 @@
 #pragma once
 // Sizes of the block lists that GPUs make of a selection. The host knows all of them before the device has counted
-// anything, so memory can be planned on any machine.
+// anything, so memory can be planned on any machine. The owner of the lists is the side, queries or keys, whose tiles
+// have a list each. The entries of a list stand for tiles of the other side.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace ring::cuda {
 
-// A thread block's share of one tile of the owner (rows from 128 tile on): entries [begin, end), ascending.
+// One thread block's share of a tile of the owner (its rows from 128 * tile on): entries [begin, end) of the tile's
+// list, in ascending order.
 struct ListItem {
   std::int32_t kv_head, tile;
   std::int32_t begin, end;
@@ -24,7 +26,7 @@ struct SplitList {
   std::int32_t piece = 0;          // index of the segment pair, as in ListItem
 };
 
-// Tiles of 128 positions in which a segment pair has rows of this side.
+// The tiles of 128 positions that hold the queries, or the keys, of a segment pair.
 struct TileRange {
   std::int32_t first, end;
   RING_HOST_DEVICE std::int32_t count() const { return end - first; }
@@ -34,19 +36,19 @@ RING_HOST_DEVICE inline TileRange list_tiles(const SegmentPair& p, Stationary si
   return {(q ? p.q_first : p.k_first) / kListRows, ((q ? p.q_end : p.k_end) + kListRows - 1) / kListRows};
 }
 
-// Shape of a selection's lists, which are in step memory. Each segment pair has its own lists: one per tile of the
-// owner and KV head.
-//   - Lists of queries have the same room each: a tile of queries has one or two rows of the selection, and a kept
+// Shape of a selection's lists, which are in step memory. Each segment pair has its own lists: one per owner tile and
+// KV head.
+//   - Query lists all have the same capacity, room(): a query tile has one or two rows of the selection, and a kept
 //     block has up to two entries.
-//   - Lists of keys are stored one after another. They have as many entries in total as lists of queries may have,
-//     since both list the same pairs of tiles.
+//   - Key lists are stored one after another. In total, they have as many entries as query lists may have, since both
+//     list the same pairs of tiles.
 // Items and splits are allocated for the worst case; unused ones have no rows and no parts.
 struct SelectedShape {
   Stationary owner = Stationary::q;
   std::int32_t block = kListRows;
   std::int64_t kv_heads = 1;
-  std::int64_t kept = 1;  // room of the selection: most key blocks that a query block keeps
-  // Sums over segment pairs: their number, tiles of the owner, tiles of queries. Maxima: tiles of queries and of keys.
+  std::int64_t kept = 1;  // capacity of the selection's lists: maximum number of key blocks per query block
+  // Sums over segment pairs: their number, owner tiles, query tiles. Maxima over them: query tiles, key tiles.
   std::int64_t pieces = 0, tiles = 0, query_tiles = 0, max_query_tiles = 0, max_key_tiles = 0;
 
   void add(const SegmentPair& p) {
@@ -54,15 +56,15 @@ struct SelectedShape {
     ++pieces, tiles += owner == Stationary::q ? queries : keys, query_tiles += queries;
     max_query_tiles = std::max(max_query_tiles, queries), max_key_tiles = std::max(max_key_tiles, keys);
   }
-  bool cuts() const { return owner == Stationary::kv; }  // whether long lists are split
+  bool cuts() const { return owner == Stationary::kv; }  // true if long lists are split
   std::int64_t lists() const { return tiles * kv_heads; }
-  std::int64_t room() const {  // maximum number of entries of a tile of queries
+  std::int64_t room() const {  // capacity of a query list, in entries
     return std::max<std::int64_t>(1, 2 * std::min(kept * (kListRows / block), max_key_tiles));
   }
   std::int64_t entries() const { return query_tiles * kv_heads * room(); }
   std::int64_t items() const { return cuts() ? lists() + lists() / 2 : lists(); }
   std::int64_t split_lists() const { return cuts() ? lists() / 2 : 0; }
-  // Lists of keys are filled in parallel by chunks of the queries' tiles. Each chunk has a counter per list.
+  // Chunks of query tiles fill the key lists in parallel. Each chunk has a counter per list.
   std::int64_t chunks() const { return std::clamp<std::int64_t>(max_query_tiles / kChunkTiles, 1, kMaxChunks); }
   std::int64_t counters() const { return cuts() ? lists() * chunks() : 0; }
   std::int64_t bytes() const {

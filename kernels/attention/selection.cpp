@@ -32,7 +32,7 @@ std::vector<std::int32_t> first_blocks(const Pattern& pattern, const std::vector
 
 namespace {
 
-// Returns the maximum number of blocks that a query block below `blocks` keeps by a rule that is not content.
+// Returns the maximum number of blocks that a query block below `blocks` keeps by a non-content rule.
 std::int64_t max_kept_by_rule(const BlockRule& rule, std::int32_t head, std::int32_t blocks) {
   std::int64_t max = 1;
   for (std::int32_t q = 0; q < blocks; ++q) {
@@ -43,8 +43,8 @@ std::int64_t max_kept_by_rule(const BlockRule& rule, std::int32_t head, std::int
   return max;
 }
 
-// Caches the counts of rules, because calls, layers and steps have the same ones. Counts for the next power of two, so
-// that documents of different lengths share them. Thread-safe.
+// Caches results of max_kept_by_rule(), because calls, layers and steps have the same rules. Rounds the number of
+// blocks up to a power of two, so that documents of different lengths share results. Thread-safe.
 class CountedRules {
  public:
   std::int64_t operator()(const BlockPattern& pattern, std::int32_t head, std::int32_t blocks) {

@@ -1,6 +1,7 @@
 #pragma once
-// Selection: lists on the device of the key blocks that each query block keeps. Patterns with content rules need one
-// for each call; selected/block_select.h makes it. It then replaces the rules of all heads, content or not.
+// Selection: the key blocks that each query block keeps, as lists on the device. Patterns with content rules need a
+// selection for each call, which selected/block_select.h makes. It then replaces the rules of all heads, content or
+// not.
 
 #include <vector>
 
@@ -11,15 +12,16 @@
 
 namespace ring {
 
-constexpr std::int32_t kNoBlock = -1;  // fills lists up; as an unsigned number, it is above all blocks
+constexpr std::int32_t kNoBlock = -1;  // pads lists; as an unsigned number, it is greater than every block
 
 struct BlockSelection {
-  // i32 [rows, Hk, room]: the kept key blocks, ascending, followed by kNoBlock. Row rows[b] + i is for query block i of
-  // span b. Blocks are counted from the block in which the document starts. Every query block keeps its own block and
-  // no later one. Undefined if there is no selection.
+  // i32 [rows, Hk, room]: lists of capacity `room` with the kept key blocks in ascending order, followed by kNoBlock.
+  // Row rows[b] + i is for query block i of span b. Blocks are counted from the block in which the document starts.
+  // Every query block keeps its own block and no later one. Undefined if there is no selection.
   Tensor kept;
-  // The row of block 0 of each span's document; negative if `kept` starts at a later block, because rows of blocks
-  // without queries of the call may be missing. If empty, the spans must be whole documents (first_blocks()).
+  // For each span, the row in `kept` of block 0 of its document. It is negative if `kept` starts at a later block,
+  // because rows of blocks without queries of the call may be missing. If empty, the spans must be whole documents
+  // (first_blocks()).
   std::vector<std::int32_t> rows{};
 };
 
@@ -31,8 +33,8 @@ std::vector<std::int32_t> first_blocks(const Pattern&, const std::vector<Span>&)
 
 std::int32_t max_blocks(const Pattern&, const std::vector<Span>&);  // blocks_of() of the longest span
 
-// Returns the room that lists of a selection need: the maximum number of key blocks that a query block of a document
-// with `blocks` blocks keeps, over all heads. At least 1.
+// Returns the capacity (`room`) that a selection's lists need: the maximum number of key blocks that a query block of a
+// document with `blocks` blocks keeps, over all heads. At least 1.
 std::int64_t max_kept_blocks(const BlockPattern&, std::int64_t kv_heads, std::int32_t blocks);
 std::int64_t max_kept_blocks(const Pattern&, std::int64_t kv_heads, const std::vector<Span>&);  // for the longest span
 

@@ -11,14 +11,14 @@
 namespace ring {
 namespace {
 
-// A window whose work differs from the mean by less than this share of it is as good as the nearest one. The first such
-// window is taken, so that even work is divided into contiguous parts.
+// A window whose work differs from the mean by less than this fraction of the mean is as good as the nearest window.
+// The first such window is taken, so that evenly distributed work is divided into contiguous parts.
 constexpr double kTolerance = 0.005;
 
-// Returns where a window of `count` blocks begins whose work is nearest to the mean. The blocks form a circle. One of
-// the windows at multiples of `count` has at least the mean work, and one at most. From one window to the next, the
-// work changes by at most that of one block. Some window therefore differs from the mean by at most half a block's
-// work.
+// Returns the first block of a window of `count` blocks whose work is nearest to the mean. The blocks form a circle. Of
+// the windows at multiples of `count`, one has at least the mean work, and one has at most the mean work. From one
+// window to the next, the work changes by at most one block's work. Some window therefore differs from the mean by at
+// most half a block's work.
 std::size_t window_near_mean(const std::vector<double>& circle, std::size_t count) {
   const std::size_t n = circle.size();
   const double mean =

@@ -27,7 +27,7 @@ std::int64_t tokens_in(const ContextLayout::Chunks& runs) {
   return sum;
 }
 
-// Returns the token rows at these positions of each row of a batch of `rows` rows of `length` tokens.
+// Returns the token rows at these positions in each row of a batch that has `rows` rows of `length` tokens.
 std::vector<LocalRows> rows_at(const ContextLayout::Chunks& runs, std::int64_t length, std::int64_t rows) {
   std::vector<LocalRows> out;
   std::int64_t first = 0;
@@ -48,7 +48,7 @@ std::vector<std::int32_t> taken(const std::vector<std::int32_t>& all, const std:
   return out;
 }
 
-// Returns the number that each token row has in the micro-batch.
+// Returns the number of each token row within the micro-batch.
 std::vector<std::int32_t> numbers_of(const std::vector<LocalRows>& rows) {
   std::vector<std::int32_t> numbers;
   for (const LocalRows& r : rows)

@@ -15,7 +15,7 @@ namespace ring {
 
 class ContextBatches {
  public:
-  // layout: how a row is sharded among the ranks; each rank has at least one token. With one rank sequences stay whole.
+  // layout: how a row is sharded among the ranks; each rank has at least one token. With one rank, sequences are whole.
   ContextBatches(const ContextRanks& ranks, ContextLayout layout, ContextSchedule, const RingOptions&);
   // The parts of the layout are chunks, which are computed one after another. host_limit: as in ChunkStore. group: the
   // ranks that share each chunk, which must outlive this object; null means that this process computes whole chunks.
@@ -42,11 +42,11 @@ class ContextBatches {
   // Returns the boundaries of the documents in a batch that part() or chunk_of() returned. positions: on the device for
   // packed documents, else undefined.
   Sequences sequences(const Batch& part, const Tensor& positions, const ExecContext&, int chunk = 0) const;
-  // Sets up `run` for a part of a micro-batch of `rows` rows. sequences: those of the part.
+  // Sets up `run` for `rows` rows of a micro-batch, or for a chunk of them. sequences: the sequences of these rows.
   void set_up_run(Run&, std::int64_t rows, const Sequences& sequences, int chunk = 0);
   void reserve(std::int64_t rows, const ExecContext&);  // allocates in advance all that set_up_run() needs
-  // Returns the number of (query, key) pairs that attention computes on this process, over its kv_heads KV heads, for a
-  // micro-batch without chunks.
+  // Returns the number of (query, key) pairs that attention computes on this process for a micro-batch without chunks,
+  // summed over the process's kv_heads KV heads.
   double attention_pairs(const Sequences&, const Pattern&, std::int64_t kv_heads) const;
 
  private:
@@ -57,7 +57,7 @@ class ContextBatches {
   int rank_ = 0;
   ContextLayout layout_;
   std::vector<ContextLayout> slices_;  // how the ranks share each chunk; empty if they do not
-  // By chunk: the positions in a row that this process holds; empty if they depend on documents.
+  // By chunk: the positions in a row that this process holds; empty if these positions depend on documents.
   std::vector<ContextLayout::Chunks> held_;
   std::unique_ptr<ContextParallel> exchange_;
   std::unique_ptr<ChunkedContext> chunked_;

@@ -17,7 +17,8 @@ class ChunkMeans {
   void clear() { *this = {}; }
   // If the call's pattern selects and the call has no selection, sets one, with a row for each block of the chunk.
   // Stores the chunk's block means for later chunks. Requires that earlier chunks have called it. all: the part of the
-  // selection that this process makes; the call has some of its heads. Their lists have room for all of them.
+  // selection that this process makes. The call may have only some of its heads; their lists get the capacity that all
+  // its heads need.
   void select(Attention&, const SelectionPart& all, const ContextShards&, const ExecContext&);
 
  private:
@@ -50,7 +51,7 @@ class ChosenBlocks {
  private:
   struct Document {
     std::int32_t first_row;    // as in AttentionCall::block_rows
-    std::vector<bool> chosen;  // by block of the document
+    std::vector<bool> chosen;  // indexed by block of the document
   };
   bool known_ = false;
   std::vector<Document> documents_;

@@ -59,7 +59,7 @@ class ChunkStore {
 
   bool on_host() const { return on_host_; }  // false if everything stays on the device
   std::size_t host_bytes() const { return slabs_.held(); }
-  // Returns host_bytes() once the gradients of all stored keys and values have been added.
+  // Returns the value of host_bytes() after the gradients of all stored keys and values have been added.
   std::size_t expected_host_bytes() const;
 
  private:

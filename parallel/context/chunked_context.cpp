@@ -41,8 +41,8 @@ class ChunkedContext::Heads {
     return pattern_;
   }
 
-  // Returns the selection, as ContextExchange::forward() does, for these heads. all: the part of the selection that
-  // this process makes.
+  // Returns the selection for these heads, as ContextExchange::forward() does. all: the part of the selection that this
+  // process makes.
   BlockSelection forward(Attention args, const SelectionPart& all, const ContextShards& chunks,
                          const AttentionWatch& watch, const ExecContext& ctx) {
     const int chunk = chunks.rank;

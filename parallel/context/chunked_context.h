@@ -45,14 +45,14 @@ class ChunkedContext final : public ContextExchange {
   };
   void clear();  // drops what is stored
   std::size_t host_bytes() const { return store_.host_bytes(); }
-  std::size_t expected_host_bytes() const { return store_.expected_host_bytes(); }  // as in ChunkStore
+  std::size_t expected_host_bytes() const { return store_.expected_host_bytes(); }   // as in ChunkStore
   const ContextTransfers* transfers() const { return ranks_ ? &*ranks_ : nullptr; }  // null if ranks share no chunk
 
   // Returns the exchange for a layer. Its shards are the chunks, of which ContextShards::rank is the current one, or
   // how ranks share this chunk.
   ContextExchange& of_layer(std::int64_t layer) override;
 
-  // These functions, except sum() of ranks that share chunks and selection_part(), throw Error: only the exchange of a
+  // These functions throw Error, except selection_part() and, if ranks share chunks, sum(): only the exchange of a
   // layer computes attention, and the rows of other chunks are not available.
   BlockSelection forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
                          const AttentionWatch&) override;

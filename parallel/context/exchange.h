@@ -7,10 +7,10 @@
 //               by their owners.
 //   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The number of ranks must divide
 //               the number of KV heads. Only with this schedule a rank has whole sequences.
-//   hybrid      the ranks of a node exchange heads as with all_to_all, so that each has all rows of the node for some
-//               heads; ranks with the same index on their nodes then run a ring with these rows (Fang and Zhao 2024,
-//               USP). The number of ranks on a node must divide the number of KV heads. Not for patterns that select
-//               blocks.
+//   hybrid      the ranks of a node exchange heads as with all_to_all, so that each rank has all rows of the node for
+//               some heads; ranks with the same index on their nodes then run a ring with these rows (Fang and Zhao
+//               2024, USP). The number of ranks on a node must divide the number of KV heads. Not for patterns that
+//               select blocks.
 // A watch (AttentionWatch) needs the keys of whole documents, so ring and gather gather the keys once more for it.
 // Results are merged in f32, in an order that depends only on the layout, and rounded once.
 
@@ -26,7 +26,7 @@ enum class ContextSchedule : std::uint8_t { automatic, ring, gather, all_to_all,
 // `referenced` ones, which its queries selected. With `referenced` the host waits in each call until the device has
 // selected. automatic: `referenced` on CPUs, where there is nothing to wait for, else `all`.
 enum class ContextKeys : std::uint8_t { automatic, all, referenced };
-// Types of the messages that ring and gather send; with hybrid, of those of its ring. A rank's own keys, values and
+// Types of the messages that ring and gather send, and that the ring of hybrid sends. A rank's own keys, values and
 // gradients are never rounded for messages, and gradients are summed in f32.
 //   exact  keys and values in their own type, their gradients in f32
 //   bf16   gradients in bf16
@@ -42,7 +42,7 @@ class ContextTransfers {
  public:
   explicit ContextTransfers(Communicator& comm) : comm_(comm) {}
   virtual ~ContextTransfers() = default;
-  // Returns the KV heads of this rank, if the ranks divide the heads among them.
+  // Returns this rank's KV heads if the ranks divide the heads among themselves.
   KvHeads own_heads(std::int64_t kv_heads) const {
     const std::int64_t count = kv_heads / comm_.size();
     return {comm_.rank() * count, count};
@@ -69,8 +69,8 @@ class ContextTransfers {
 class ContextParallel : public ContextExchange, public ContextTransfers {
  public:
   virtual std::string_view schedule() const = 0;
-  // Returns the number of (query, key) pairs that this rank computes, over its kv_heads KV heads. Pools count as keys.
-  // Of patterns that select blocks, counts as many blocks as the pattern keeps.
+  // Returns the number of (query, key) pairs that this rank computes, summed over its kv_heads KV heads. Pools count as
+  // keys. For patterns that select blocks, counts as many blocks as the pattern keeps.
   virtual double pairs(const std::shared_ptr<const ContextShards>&, const Pattern&, std::int64_t kv_heads);
   Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor& t, const ExecContext& ctx) override { all_reduce(t, ctx); }
@@ -93,7 +93,7 @@ struct RingOptions {
   ContextMessages messages = ContextMessages::exact;
 };
 
-// The ranks that share sequences. They must outlive what is made with them.
+// The ranks that share sequences. The communicators must outlive every object that is made with them.
 struct ContextRanks {
   ContextRanks(Communicator& every) : all(every) {}
   ContextRanks(Communicator& every, Communicator& on_node, Communicator& between)
@@ -109,7 +109,7 @@ std::unique_ptr<ContextParallel> make_ring(Communicator&, const RingOptions&);
 std::unique_ptr<ContextParallel> make_gather(Communicator&, ContextKeys = ContextKeys::automatic,
                                              ContextMessages = ContextMessages::exact);
 std::unique_ptr<ContextParallel> make_all_to_all(Communicator&);
-// Requires the groups of nodes. Ignores RingOptions::per_node: there are as many ranks on a node as ranks.node has.
+// Requires ranks.node and ranks.between_nodes. Ignores RingOptions::per_node: the size of ranks.node counts instead.
 std::unique_ptr<ContextParallel> make_hybrid(const ContextRanks&, const RingOptions&);
 // Uses the fastest of ring, gather and all_to_all, measured once for each shape and pattern if the context has a tuning
 // file; else uses the ring. all_to_all takes part only if messages are exact.

@@ -15,11 +15,11 @@ AttentionBackward of_heads(const AttentionBackward&, KvHeads, const Pattern&, co
 // Returns these heads' part of a selection; empty if their pattern does not select.
 BlockSelection of_heads(const BlockSelection&, KvHeads, const Pattern&, const ExecContext&);
 
-// Returns these heads counted from the first of `own`, which contains them.
+// Returns `some`, counted from the first head of `own` instead of head 0. Requires that `own` contains `some`.
 constexpr KvHeads counted_from(KvHeads own, KvHeads some) { return {some.first - own.first, some.count}; }
 
-// Copies the selection of some heads into the selection for all `own` heads, which has lists of the same room. Heads
-// that do not select leave their lists unused.
+// Copies the selection of some heads into the selection for all `own` heads, whose lists have the same capacity
+// (`room`). Heads that do not select leave their lists unused.
 void add_heads(BlockSelection& all, KvHeads own, const BlockSelection&, KvHeads some, const ExecContext&);
 
 // Returns how many KV heads a ring processes at a time: a divisor of kv_heads, the same on every rank. It is the

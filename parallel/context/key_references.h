@@ -8,17 +8,18 @@
 
 namespace ring {
 
-// Without lists the references are unknown: then all keys are sent that a query may see.
+// Without lists, the references are unknown, and all keys that a query may see are sent.
 using ReferencedBlocks = SelectedBlocks;
 
 class KeyReferences {
  public:
   KeyReferences() = default;  // references are unknown
-  // Starts without references: the lists of kept blocks, [rows,heads,room], are empty.
+  // Starts without references: the lists of kept blocks, [rows,heads,room] with capacity `room`, are empty.
   KeyReferences(std::int64_t rows, std::int64_t heads, std::int64_t room)
       : heads_(heads), room_(room), kept_(static_cast<std::size_t>(rows * heads * room), kNone) {}
 
-  // Sets the lists of rows [row, row + count), which a rank selected. Ranks that select for the same row agree.
+  // Sets the lists of rows [row, row + count), which a rank selected. All ranks that select for the same row set the
+  // same list.
   void add(const std::int32_t* kept, std::int64_t row, std::int64_t count) {
     const std::int64_t size = heads_ * room_;
     for (std::int64_t i = 0; i < count * size; ++i)

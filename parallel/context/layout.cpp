@@ -14,9 +14,9 @@ namespace ring {
 // Kernels are fastest on whole tiles. Chunks with many tiles stay nearly equal if they differ by one tile.
 constexpr std::int64_t kTile = 128, kManyTiles = 64;
 
-// Returns the tokens of a block for a balanced layout: the largest multiple of the patterns' blocks that fits a kernel
-// tile, divides a rank's tokens and leaves a rank many blocks. If there is none, returns the least common multiple of
-// the patterns' blocks, or 1 if it does not divide a rank's tokens.
+// Returns the block size of a balanced layout in tokens: the largest multiple of the patterns' blocks that fits a
+// kernel tile, divides a rank's tokens and leaves a rank many blocks. If there is none, returns the least common
+// multiple of the patterns' blocks, or 1 if that multiple does not divide a rank's tokens.
 static std::int64_t balanced_block(const std::vector<Pattern>& patterns, std::int64_t tokens_of_rank) {
   std::int64_t unit = 1;
   for (const Pattern& p : patterns)
@@ -67,7 +67,7 @@ std::int64_t ContextLayout::tokens_of_rank(int rank) const {
   return sum;
 }
 
-// documents: of one row, with positions counted from the row's start.
+// documents: the documents of one row, with positions counted from the row's start.
 std::vector<ContextLayout::Chunks> ContextLayout::balanced_chunks(const std::vector<Span>& documents) const {
   std::vector<Chunks> chunks(static_cast<std::size_t>(ranks_));
   const auto blocks = divide_evenly(pairs_->pairs_by_block(documents, length_, block_), ranks());

@@ -4,7 +4,7 @@
 //   contiguous   P chunks; rank i holds chunk i, so that most neighbours in the row are on one rank.
 //   balanced     at most 2P - 1 chunks, chosen for the documents of each row, so that all ranks have the same number of
 //                tokens and nearly the same number of attention pairs (balance.h).
-// Chunks of zigzag and contiguous begin at multiples of `align` and differ in length by at most `align`; some may be
+// With zigzag and contiguous, chunks begin at multiples of `align` and differ in length by at most `align`; some may be
 // empty.
 
 #include <cstdint>
@@ -33,10 +33,10 @@ class ContextLayout {
   };
   using Chunks = std::vector<Chunk>;
 
-  // zigzag or contiguous. Throws Error if length, ranks or align is below 1.
+  // Makes a zigzag or contiguous layout. Throws Error if length, ranks or align is below 1.
   ContextLayout(ContextLayoutKind kind, std::int64_t length, int ranks, std::int64_t align = 1);
-  // balanced. layers: the pattern of each layer, of kv_heads KV heads. Throws Error if `ranks` does not divide
-  // `length`.
+  // Makes a balanced layout. layers: the pattern of each layer; every layer has kv_heads KV heads. Throws Error if
+  // `ranks` does not divide `length`.
   ContextLayout(const std::vector<Pattern>& layers, std::int64_t kv_heads, std::int64_t length, int ranks);
 
   ContextLayoutKind kind() const { return kind_; }
@@ -71,8 +71,8 @@ std::vector<ContextLayout> slices_of_parts(const ContextLayout& parts, int ranks
 // chunks have many kernel tiles, the tile size is included, too.
 std::int64_t context_align(const std::vector<Pattern>&, std::int64_t length, std::int64_t chunks);
 
-// automatic: zigzag if every layer is dense, else contiguous. patterns: of each layer. Throws Error if `ranks` does not
-// divide the length of a balanced layout.
+// automatic: zigzag if every layer is dense, else contiguous. patterns: the pattern of each layer. Throws Error if
+// `ranks` does not divide the length of a balanced layout.
 ContextLayout choose_layout(ContextLayoutChoice, const std::vector<Pattern>& patterns, std::int64_t kv_heads,
                             std::int64_t length, int ranks);
 

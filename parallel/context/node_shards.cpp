@@ -28,8 +28,8 @@ std::vector<LocalRows> joined_rows(const ContextShards& s, int first_rank, int r
   return joined;
 }
 
-// Returns rows of a rank with their numbers among the rows of its node instead of the micro-batch. Each of `rows` is
-// within one of `of_node`.
+// Returns a rank's rows, numbered within the rows of its node instead of the micro-batch. Each range of `rows` is
+// within one range of `of_node`.
 std::vector<LocalRows> numbered_in_node(const std::vector<LocalRows>& rows, const std::vector<LocalRows>& of_node) {
   std::vector<LocalRows> out;
   for (const LocalRows& h : rows) {

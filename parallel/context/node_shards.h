@@ -1,6 +1,6 @@
 #pragma once
-// The sharding of a micro-batch over nodes (ContextSchedule::hybrid): adjacent ranks form a node, and the rows of a
-// node are those of its ranks, in the micro-batch's order.
+// The sharding of a micro-batch over nodes (ContextSchedule::hybrid): adjacent ranks form a node, and a node has the
+// rows of all its ranks, in the micro-batch's order.
 
 #include <memory>
 #include <vector>
@@ -10,8 +10,8 @@
 namespace ring {
 
 struct NodeShards {
-  // The rows of this rank's node, sharded among the node's ranks: rows are counted in the node's rows instead of the
-  // micro-batch. Has no documents.
+  // The rows of this rank's node, sharded among the node's ranks: row numbers count within the node's rows instead of
+  // the micro-batch. Has no documents.
   std::shared_ptr<const ContextShards> in_node;
   // All rows of the micro-batch, sharded among the nodes.
   std::shared_ptr<const ContextShards> between_nodes;

@@ -67,7 +67,7 @@ bool may_need_keys(const ContextShards&, int query_rank, int key_rank, const Pat
 // Returns the calls of a rank with the keys of the whole micro-batch, in the micro-batch's order.
 std::vector<AttentionCall> calls_with_all_keys(const ContextShards&, int query_rank, const Pattern&);
 
-// Returns the number of (query, key) pairs of a rank's queries, over these KV heads. Pools count as keys.
+// Returns the number of (query, key) pairs for a rank's queries, summed over the given KV heads. Pools count as keys.
 double pairs_of_rank(const ContextShards&, int query_rank, const Pattern&, std::int64_t kv_heads);
 
 // Returns the calls of a rank's queries with the given keys of each document; a document's keys may be empty.

@@ -240,7 +240,8 @@ TEST(DistContextTiming, HybridTracesItsGroups) {
     EXPECT_EQ(timings[0].schedule, "hybrid");
     EXPECT_GT(timings[0].transfer_seconds, 0);
     EXPECT_GT(timings[0].computing_seconds, 0);
-    // One head per rank. In the node: heads there and back, twice. Between two nodes: keys twice, gradients once.
+    // One head per rank. Inside the node: heads there and back, twice. Between the two nodes: keys twice, gradients
+    // once.
     EXPECT_EQ(in_lane(timings[0].timeline, TimelineLane::messages), 7);
   }
 }

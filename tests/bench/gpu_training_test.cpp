@@ -246,8 +246,8 @@ TEST_F(GpuTraining, GateAndUpInFp8GiveTheSameBits) {
   }
 }
 
-// train.ema keeps copies of frozen weights on the device; otherwise it has only their FP8 bytes. States begin with the
-// average.
+// With train.ema, the device keeps copies of frozen weights; without it, the device has only their FP8 bytes. States
+// begin with the average.
 TEST_F(GpuTraining, FrozenWeightsInFp8GiveTheSameBitsAsCopies) {
   if (inspect_backend(Backend::cuda).devices[0].capability != 90) GTEST_SKIP() << "FP8 needs a Hopper GPU";
   for (const char* format : {"train.linears=fp8_blocks", "train.linears=fp8_tensor"}) {

@@ -67,8 +67,8 @@ Values projected(const std::string& name, const IndexShape& s, std::int64_t rows
   return x;
 }
 
-// Returns the scores of the kept blocks. The rules keep them whatever the scores are: all blocks, if there are no more
-// than a rule's `keep`, or those that the rule always keeps.
+// Returns the scores of the kept blocks. The rules keep these blocks whatever the scores are: all blocks if there are
+// no more than a rule's `keep`, else the blocks that the rule always keeps.
 Values kept_of(const Values& scores, std::int64_t columns, const std::vector<std::int32_t>& blocks,
                const BlockPattern& pattern, std::int64_t heads, std::int64_t room) {
   Values out;
@@ -86,7 +86,7 @@ Values kept_of(const Values& scores, std::int64_t columns, const std::vector<std
   return out;
 }
 
-// rules: by scored head; their choice may not depend on the scores.
+// rules: one per scored head; the blocks that a rule keeps must not depend on the scores.
 OpCase scores(const std::string& name, const IndexShape& s, const std::vector<std::int32_t>& blocks,
               const std::vector<BlockRule>& rules = {{.kind = BlockRuleKind::content, .keep = 1000}}) {
   const std::int64_t columns = std::ranges::max(blocks);
@@ -143,7 +143,7 @@ struct Losses {
   bool selected(std::int64_t row, std::int64_t head, std::int64_t j) const {
     return left_out == 0 || (row + head + j) % left_out != 0;
   }
-  // Returns lists of the selected blocks, also of later ones: [rows, heads, columns].
+  // Returns lists of the selected blocks, [rows, heads, columns]. They include blocks after the query block.
   Values kept() const {
     Values all;
     for (std::int64_t row = 0; row < rows(); ++row)

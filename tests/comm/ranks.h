@@ -14,10 +14,10 @@
 namespace ring::test {
 
 using RankFn = std::function<void(Communicator&)>;
-// Takes the communicators of all ranks, of the ranks on this rank's node, and of the ranks with the same index on each
-// node.
+// Takes the communicators of all ranks, of the ranks on this rank's node, and of the ranks on each node that have this
+// rank's index within the node.
 using NodeRankFn = std::function<void(Communicator& all, Communicator& node, Communicator& between_nodes)>;
-// Makes a communicator of `size` ranks, in which this one is `rank`. `name` separates groups.
+// Makes a communicator of `size` ranks, in which the caller is `rank`. `name` tells groups apart.
 using MakeGroup = std::function<std::unique_ptr<Communicator>(int rank, int size, const std::string& name)>;
 
 // Calls fn(rank, MakeGroup) for each rank. Returns the message of each rank's error; "" if there was none.

@@ -53,7 +53,7 @@ class DistLayoutChoice : public testing::Test {
  protected:
   void SetUp() override {
     if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-    // Computation takes no time, and the links are slow, in a node and between nodes.
+    // Computation takes no time, and the links are slow, both inside a node and between nodes.
     DeviceRates r = shipped_rates("cpu", 1);
     r.fp32 = {1e17, 1e17, 1e17};
     r.bytes_per_second = 1e15;
@@ -93,7 +93,7 @@ TEST_F(DistLayoutChoice, HybridIsChosenIfItIsFastest) {
   EXPECT_EQ(choose_on_nodes(config(), 1, 4)[0].cp_schedule, ContextSchedule::automatic);
 }
 
-// A run that chose hybrid goes on with other processes: the schedule is chosen again.
+// A run that chose hybrid continues with a different number of processes: the schedule is chosen again.
 TEST_F(DistLayoutChoice, AChosenScheduleIsChosenAgain) {
   const Config c =
       config({"parallel={dp: 1, cp: 8, tp: 1, zero: 0, cp_schedule: hybrid, "

@@ -208,8 +208,8 @@ TEST(ClusterPlan, ASearchByEstimateFindsAGoodLayout) {
   }
 }
 
-// A ring of two levels sends keys of all ranks around in each node; hybrid sends each rank's heads there once, and as
-// much between nodes. With a slow link in the node, hybrid is faster.
+// A two-level ring passes the keys of all ranks around inside each node. Hybrid sends each rank's heads inside the node
+// only once, and sends as much between nodes as the ring does. So with a slow link inside the node, hybrid is faster.
 TEST(ClusterPlan, HybridIsPlannedBesideTheRing) {
   PlanRequest q = request_of_nodes({16, 4}, {"train.batch_size=1", "train.micro_batch=1", "model.context=131072"});
   q.rates.link_bytes_per_second = 1e9;
@@ -239,8 +239,8 @@ TEST(ClusterPlan, HybridIsPlannedBesideTheRing) {
   EXPECT_NE(try_layouts(q).error.find("2 (model.kv_heads: 2) cannot be divided among 16"), std::string::npos);
 }
 
-// A run may leave the ranks per node to its placement, which a dry step of a number of processes does not know. The two
-// KV heads cannot be shared by all four ranks.
+// A run may leave the number of ranks per node to its placement, which a dry step does not know if it is given only the
+// number of processes. The two KV heads cannot be divided among all four ranks.
 TEST(ClusterPlan, MemoryOfHybridIsPredictedBeforeRanksArePlaced) {
   PlanRequest q = request_of_nodes(
       {4, 2}, {"train.batch_size=1", "train.micro_batch=1", "model.kv_heads=2", "parallel.cp_schedule=hybrid"});
@@ -254,10 +254,10 @@ TEST(ClusterPlan, MemoryOfHybridIsPredictedBeforeRanksArePlaced) {
   EXPECT_THROW(peak(4), Error);
 }
 
-// Two nodes of four ranks. Each rank exchanges three quarters of its heads in the node, and attends with one of the KV
-// heads. With zigzag, the first node has the chunks 0 and 3 of 256 tokens, and the second 1 and 2. Of the messages
-// between them, those to the first node are longer: keys and values of 512 tokens (bf16), twice, and those from it:
-// their gradients (f32). All ranks of a node send at the same time.
+// Two nodes of four ranks. Each rank exchanges three quarters of its heads inside the node, and attends with one of the
+// KV heads. With zigzag, the first node has the chunks 0 and 3 of 256 tokens, and the second node 1 and 2. Of the
+// messages between the nodes, those to the first node are longer: keys and values of 512 tokens (bf16), twice. Those
+// from the first node are the gradients (f32). All ranks of a node send at the same time.
 TEST(ClusterPlan, TimesOfHybridAreThoseOfItsBytes) {
   PlanRequest q = request_of_nodes({8, 4}, {"train.batch_size=1", "train.micro_batch=1", "model.context=1024",
                                             "train.recompute=none", "parallel.cp_schedule=hybrid"});
@@ -321,7 +321,7 @@ TEST(ClusterPlan, SettingsThatNoLayoutDividesGiveTheReason) {
   EXPECT_NE(none.error.find("train.batch_size"), std::string::npos) << none.error;
 }
 
-// Collectives that kernels hide still slow the kernels down, by a share of the time inside the node.
+// Collectives that overlap with kernels delay these kernels by a fraction of the collectives' time inside the node.
 TEST(StepTimes, HiddenCollectivesDelayKernels) {
   const DeviceRates rates = shipped_rates("h200");
   const DryCall kernel{{scopes::optimizer}, ScopePass::backward, "matmul", {.flops = 10 * rates.bf16.products}};

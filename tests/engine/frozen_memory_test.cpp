@@ -1,5 +1,5 @@
-// Memory that is planned for frozen weights of FP8 layers: on the device the bytes of their format, and their values on
-// the host.
+// Memory that is planned for frozen weights of FP8 layers: the bytes of their format on the device, and their values in
+// host memory.
 #include <gtest/gtest.h>
 
 #include "core/fields.h"
@@ -30,10 +30,10 @@ DryStep dry_run(const std::vector<std::string>& settings, int ranks, int rank) {
   return dry_step(frozen_config(settings, ranks), ranks, ActivationPlan::uniform(4, Recompute::none, false), rank);
 }
 
-// Elements of the model's parameters: weights of linear layers of blocks, which are frozen, and all others.
+// Numbers of elements of the model's parameters: frozen weights (of linear layers in blocks), and all others.
 struct Elements {
   std::size_t encoded = 0, plain = 0;
-  std::size_t scales = 0;  // of fp8_blocks
+  std::size_t scales = 0;  // number of scales with fp8_blocks
 };
 Elements elements_of_model() {
   ModelConfig c;

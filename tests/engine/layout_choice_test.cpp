@@ -1,4 +1,4 @@
-// What `parallel: auto` chooses again, and what it tells the launcher.
+// Tests what `parallel: auto` chooses again, and what it tells the launcher.
 
 #include "engine/layout_choice.h"
 
@@ -27,7 +27,7 @@ class LayoutChoice : public testing::Test {
   void SetUp() override { own_status().misfit = 0; }
   void TearDown() override { own_status().misfit = 0; }
 
-  // Chooses the layout of one process.
+  // Chooses the layout for a run with a single process.
   static void choose(Config& c) {
     const std::unique_ptr<Mesh> mesh = join_mesh(c, {});
     choose_layout(c, *mesh, false);
@@ -47,7 +47,7 @@ TEST_F(LayoutChoice, TellsTheLauncherThatADifferentNumberOfProcessesMayFit) {
   EXPECT_EQ(own_status().misfit, 0) << "a missing corpus does not depend on the number of processes";
 }
 
-// The run before had two processes, whose layout was chosen.
+// The previous run had two processes, and `auto` chose its layout.
 TEST_F(LayoutChoice, AChosenOffloadIsChosenAgain) {
   const std::vector<std::string> before = {"parallel={dp: 2, cp: 1, tp: 1, zero: 1}", "optimizer.offload=states"};
   const auto chosen = [&](const char* keys) {

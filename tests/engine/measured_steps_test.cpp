@@ -1,4 +1,4 @@
-// Plans beside steps that were measured on GPUs (docs/measured/plans.md).
+// Compares plans with steps that were measured on GPUs (docs/measured/plans.md).
 
 #include <gtest/gtest.h>
 

@@ -62,8 +62,8 @@ TEST(SentBytes, ADenseRingSendsThreeHalvesOfAShardToEachOtherRank) {
 }
 
 // On nodes of 2 ranks, each pair of counterparts runs a ring of half as many ranks with twice the rows of half the
-// heads: 3 (P / 2 - 1) chunks of a rank's tokens, by the count above. In a node, a rank sends half of the heads of its
-// rows: q, k, v and the output in the forward; q, k, v, the output and four gradients in the backward (bf16); and
+// heads: 3 (P / 2 - 1) chunks of a rank's tokens, by the count above. Inside a node, a rank sends half of the heads of
+// its rows: q, k, v and the output in the forward; q, k, v, the output and four gradients in the backward (bf16); and
 // log-sum-exps (f32) of its peer's rows and of its own.
 TEST(SentBytes, HybridSendsHeadsInTheNodeAndNodesRowsBetweenNodes) {
   constexpr double kHeads = 8;

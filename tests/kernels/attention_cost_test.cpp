@@ -23,16 +23,16 @@ AttentionBackward backward_of(Device device, std::int32_t queries, std::int32_t 
   return a;
 }
 
-// Returns the FLOPs that count for time, relative to those of the kept pairs.
+// Returns the FLOPs that count for time, relative to the FLOPs of the kept pairs.
 double extra_flops(const AttentionBackward& a) {
   return cost(a).flops / attention_flops(10, a.q, a.k, a.pattern, a.queries, a.keys);
 }
 
 constexpr Device kGpu{Backend::cuda, 0};
 
-// A block of 128 keys of a KV head is the work of one multiprocessor. With 1024 pools and 4 KV heads there are 32. The
-// first pools are seen by all queries, twice as many as the mean, so the GPU takes 2 x 132 / 32 of the time of evenly
-// divided pairs.
+// A block of 128 keys of a KV head is the work of one multiprocessor. With 1024 pools and 4 KV heads there are 32 such
+// blocks. The first pools are seen by all queries, twice as many as see a pool on average, so the GPU takes 2 x 132 /
+// 32 of the time that evenly divided pairs would take.
 TEST(AttentionCost, FewBlocksOfKeysLeaveMultiprocessorsIdle) {
   const FakeMode fake;
   Pattern pools = dense();
@@ -44,7 +44,7 @@ TEST(AttentionCost, FewBlocksOfKeysLeaveMultiprocessorsIdle) {
   EXPECT_EQ(extra_flops(backward_of({}, 65'536, 1024, 4, pools)), 1) << "CPUs divide the work differently";
 }
 
-// Of the seven GEMMs of two kernels, five are counted for a pair.
+// The two kernels run seven GEMMs, of which five are counted per (query, key) pair.
 TEST(AttentionCost, TwoKernelsComputeScoresTwice) {
   const FakeMode fake;
   Pattern sinks = window(1024);

@@ -78,7 +78,8 @@ TEST_P(BlockIndex, OfOneBlockIsThatOfAll) {
   }
 }
 
-// Chunks of query blocks select the same blocks as all of them at once. Documents begin and end within chunks.
+// Selecting in chunks of query blocks gives the same blocks as selecting for all query blocks at once. Documents begin
+// and end within chunks.
 TEST_P(BlockIndex, SelectsInChunksAsAtOnce) {
   const ExecContext ctx = context();
   const IndexShape shape{.heads = 1, .dim = 4, .kv_heads = 2, .count = 2, .distances = 9};
@@ -153,7 +154,7 @@ TEST_P(BlockIndex, GradientsOfSomeQueryBlocksAddUp) {
   const Tensor x = make_tensor({kRows, kShape.width()}, DType::f32, random_values("x", kRows * kShape.width()), ctx);
   const Tensor dscores =
       make_tensor({kBlocks, kShape.count, kBlocks}, DType::f32, random_values("dscores", kBlocks * row), ctx);
-  std::vector<std::int32_t> lists;  // two blocks of three
+  std::vector<std::int32_t> lists;  // two of every three blocks
   for (std::int64_t list = 0; list < kBlocks * kShape.count; ++list) {
     for (std::int32_t k = 0; k < kBlocks; ++k)
       if ((k + list) % 3 > 0) lists.push_back(k);
@@ -248,7 +249,7 @@ TEST_P(BlockIndex, SelectsByScores) {
     }
 }
 
-// Returns lists of all blocks, also of later ones, for one head.
+// Returns lists of all blocks for one head. They include blocks after the query block.
 Tensor all_blocks(const ExecContext& ctx) {
   Values lists;
   for (int i = 0; i < kBlocks; ++i)

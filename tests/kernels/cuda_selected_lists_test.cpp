@@ -145,7 +145,7 @@ AttentionProblem later_chunk(std::int32_t block) {
   return without_earlier_rows(with_other_rows(whole, queries, whole.keys));
 }
 
-// Every query block keeps at most three blocks, so lists have much less room than there are blocks. Many keep block 1.
+// Every query block keeps at most three blocks, so lists are much shorter than the number of blocks. Many keep block 1.
 AttentionProblem few_blocks(std::int32_t block) {
   AttentionProblem p = problem_of(content(block, 3), offsets_of({700, 1, 128 * 70 + 60, 128}, 3), {3, 704}, 5);
   const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);

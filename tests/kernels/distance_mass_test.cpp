@@ -37,7 +37,7 @@ TEST_P(DistanceMasses, AreSumsOverRows) {
   const std::int64_t rows = first.back(), heads = p.kv_heads, blocks = 13, distances = 15;
   const Values mass = random_values("mass", rows * heads * blocks);
   const Tensor out = ctx.empty({2, heads, distances});
-  // The mass also has blocks that do not count.
+  // The mass also covers blocks that the selection does not count.
   std::vector<std::int32_t> massed = p.selection;
   for (std::size_t i = 0; i < massed.size(); ++i) massed[i] |= 0x49;
   const Tensor kept = kept_of_bits(massed, heads, p.words(), ctx);

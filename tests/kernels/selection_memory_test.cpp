@@ -15,7 +15,7 @@ constexpr std::int32_t kLongContext = 4 << 20, kSelectedBlock = 128, kKept = 32;
 constexpr std::int64_t kHeadDim = 128;
 constexpr BlockRule kKeepRule{.kind = BlockRuleKind::content, .local = 2, .first = 1, .keep = kKept};
 
-// Peaks of one layer, in bytes.
+// Peak memory of one layer, in bytes.
 struct Peaks {
   std::size_t select = 0, forward = 0, backward = 0;
 };
@@ -51,7 +51,7 @@ Peaks peaks_of(std::int32_t tokens, std::int64_t kv_heads, bool learned) {
                                        .selection = made.selection});
   AttentionBackward backward{.q = q, .k = k, .v = k, .out = q, .lse = lse, .dout = q, .dq = q, .dk = k, .dv = k};
   backward.queries = backward.keys = spans, backward.pattern = pattern, backward.selection = made.selection;
-  peaks.backward = kept + scores + list_bytes(backward);  // the gradient of the scores has their size
+  peaks.backward = kept + scores + list_bytes(backward);  // the scores' gradient is as large as the scores
   EXPECT_LE(list_bytes(backward), scratch_bytes(backward, ctx));
   return peaks;
 }

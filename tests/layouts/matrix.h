@@ -13,7 +13,7 @@ struct Kind {
   Settings settings;
   int kv_heads = 4;
   bool selects = false;      // selects blocks in each step
-  bool needs_whole = false;  // works neither on sequences in chunks nor with hybrid
+  bool needs_whole = false;  // true if it works neither on sequences in chunks nor with hybrid
 };
 
 struct Layout {

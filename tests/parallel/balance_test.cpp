@@ -1,4 +1,5 @@
-// Balanced layouts: every token once, equal token counts, and pairs within a bound of their mean.
+// Balanced layouts contain every token exactly once, give all ranks the same number of tokens, and keep each rank's
+// number of pairs within a bound around the mean.
 
 #include "parallel/context/balance.h"
 
@@ -15,12 +16,12 @@
 namespace ring::test {
 namespace {
 
-constexpr double kTolerance = 0.005;  // of balance.cpp
+constexpr double kTolerance = 0.005;  // as in balance.cpp
 constexpr std::int64_t kBalancedHeads = 2;
 
-// Returns the largest possible work of a rank. A window differs from the mean of what is left by at most e = max(half
-// of the largest block, kTolerance of the mean). If it takes e too little, the mean of the k ranks that are left rises
-// by e / k.
+// Returns the largest possible work of a rank. A window's work differs from the mean of what remains by at most e =
+// max(half of the largest block, kTolerance * mean). If a window takes e too little, the mean of the k remaining ranks
+// rises by e / k.
 double max_work(const std::vector<double>& work, int ranks) {
   double mean = std::accumulate(work.begin(), work.end(), 0.0) / ranks, most = 0;
   for (int left = ranks - 1; left >= 0; --left) {
@@ -73,7 +74,7 @@ std::vector<Span> text_documents(std::int64_t length, std::mt19937_64& random) {
   std::vector<std::int32_t> lengths;
   std::int64_t tokens = 0;
   while (tokens < length) {
-    // A normal number from uniform ones (Box and Muller 1958).
+    // A normally distributed random number, from uniformly distributed ones (Box and Muller 1958).
     const auto uniform = [&] { return (static_cast<double>(random() >> 11) + 1) / 9007199254740993.0; };
     const double normal = std::sqrt(-2 * std::log(uniform())) * std::cos(6.283185307179586 * uniform());
     const auto n = static_cast<std::int64_t>(std::ceil(600 * std::exp(1.5 * normal)));
@@ -115,7 +116,7 @@ TEST(BalancedLayout, TextIsDividedWithinTheBound) {
         }
         EXPECT_EQ(std::ranges::count(holders, 1), kLength);
         EXPECT_EQ(block % (pattern.blocks ? pattern.blocks->block() : 1), 0);
-        // Coarser blocks have a larger bound, so the common divisor of the boundaries is safe.
+        // Coarser blocks have a larger bound than the layout's blocks, so the common divisor of the boundaries is safe.
         const std::vector<double> work =
             PairCounter({pattern}, kBalancedHeads).pairs_by_block(documents, kLength, block);
         const std::vector<double> pairs = pairs_by_rank(pattern, kBalancedHeads, 1, shards);
@@ -125,7 +126,7 @@ TEST(BalancedLayout, TextIsDividedWithinTheBound) {
       }
 }
 
-// Layers with different patterns are balanced in the sum of their pairs, and every row by itself.
+// If layers have different patterns, the sum of their pairs is balanced. Every row is balanced by itself.
 TEST(BalancedLayout, SumsOfLayersAreBalancedInEveryRow) {
   constexpr std::int64_t kLength = 4096;
   const std::vector<Pattern> layers = {dense(), window(256), window(256)};

@@ -1,4 +1,4 @@
-// The real trainer with rows that are shared by the pairs of their documents, against one process.
+// Compares the real trainer with rows that are divided by the pairs of their documents to a run with one process.
 
 #include "tests/parallel/one_process.h"
 

@@ -160,12 +160,12 @@ TEST_P(ChunkSelection, AttendsAsDefined) {
   }
 }
 
-// The scores and lists of a chunk's blocks are rows of those of whole documents, and the gradients of the indexer's
-// projections arrive in the chunks of the projections.
+// The scores and lists of a chunk's blocks equal the corresponding rows for whole documents, and the gradients of the
+// indexer's projections arrive in the chunks of the projections.
 TEST(JoinedBlocksTest, GradientsReachEarlierChunks) {
   const ExecContext ctx{Stream::cpu(2)};
   const IndexShape shape{.heads = 2, .dim = 8, .kv_heads = kKvHeads, .count = kKvHeads};
-  // Even the first chunk has as many blocks as a list has room.
+  // Even the first chunk has as many blocks as the capacity of a list.
   const Pattern pattern = block_sparse(kChunkBlock, {{.kind = BlockRuleKind::content, .local = 1, .keep = 2}});
   const ContextShards whole = chunk_shards(0, 1);
   const ChunkBlocks all = chunk_blocks(whole, pattern);

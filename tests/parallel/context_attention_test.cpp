@@ -48,7 +48,7 @@ struct ContextResults {
   Floats out, gradient;
   Floats pooling{}, gates{};    // gradients of learned pools, summed over ranks
   std::int64_t bytes_sent = 0;  // over all ranks, forward and backward
-  double pairs = 0;             // that rank 0 says it computes
+  double pairs = 0;             // number of pairs that rank 0 reports
 };
 
 // Copies the rows that a rank holds out of a whole matrix, and back.
@@ -183,10 +183,10 @@ bool same_bits(const Floats& a, const Floats& b) {
 
 using MakeExchange = std::function<std::unique_ptr<ContextParallel>(const ContextRanks&)>;
 
-// Returns the ranks of a node in the tests of nodes.
+// Returns the number of ranks per node in tests with nodes.
 int test_ranks_on_node(int ranks) { return ranks == 4 ? 2 : 1; }
 
-// Runs the cases one after the other on the same ranks. per_node: ranks of a node; 0 means test_ranks_on_node().
+// Runs the cases one after the other on the same ranks. per_node: ranks per node; 0 means test_ranks_on_node().
 std::vector<ContextResults> on_ranks(const std::vector<ContextCase>& cases, const Heads& heads, ContextLayoutKind kind,
                                      int ranks, const MakeExchange& make,
                                      const std::vector<std::shared_ptr<Tuning>>& tuning = {}, int per_node = 0) {
@@ -332,7 +332,7 @@ std::vector<Pattern> chosen_patterns(const std::string& schedule) {
   pooled.pools = {8, 50, 300};
   dense.pools = {7};
   both.pools = {16};
-  if (schedule == "hybrid") return {pooled, dense};  // refuses selections
+  if (schedule == "hybrid") return {pooled, dense};  // hybrid refuses selections
   return {selected, selected_by_mass(), pooled, dense, both};
 }
 std::vector<ContextCase> chosen_cases(const std::string& schedule) {

@@ -162,7 +162,7 @@ TEST_F(DistContextMessages, EachRankAttendsToRoundedKeysOfOthersAndToItsOwn) {
   }
 }
 
-// Keys of the own node stay exact. For the ring between nodes, a node holds the rows of its ranks: zigzag over two
+// Keys of a rank's own node stay exact. For the ring between nodes, a node holds the rows of its ranks: zigzag over two
 // nodes if the ranks have zigzag.
 TEST_F(DistContextMessages, HybridRoundsMessagesBetweenNodes) {
   constexpr int kRanks = 4, kNodes = 2;

@@ -1,5 +1,5 @@
 // Frozen weights of FP8 layers, of which the device holds only the encoded bytes: the bits, checkpoints and memory of
-// runs. With train.ema, frozen weights keep their copies: the runs to compare with.
+// runs. The runs are compared with runs with train.ema, in which frozen weights keep their copies.
 #include "parallel/encoded_weights.h"
 
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(All, DistEncodedWeights, testing::Values("fp8_blocks", 
                          [](const auto& format) { return std::string(format.param); });
 
 TEST_P(DistEncodedWeights, GiveTheBitsOfCopies) {
-  // Shards of tensor parallelism are multiples of 128, and stacked weights have several owners.
+  // Tensor-parallel shards are multiples of 128, and stacked weights have several owners.
   const Overrides wide = {"model.width=256",  "model.heads=4",     "model.kv_heads=4",     "model.mlp_width=256",
                           "model.context=16", "model.init=normal", "model.init_std=0.0262"};
   const auto with = [&](Overrides more) {
@@ -128,7 +128,7 @@ TEST_P(DistEncodedWeights, ResumeFromExactValues) {
     TrainingOptions other = options(3, {"parallel.zero=3", "train.batch_size=6", "train.micro_batch=1"}, 0);
     other.load = first.checkpoint;
     EXPECT_EQ(trained(other).tensors, first.tensors);
-    // Another initial model takes the weights of the run.
+    // A run with a different initial model takes over the weights of the first run.
     other = options(1, {"run.seed=7"}, 0);
     const Training unlike = trained(other);
     other.load = first.checkpoint;
@@ -140,7 +140,7 @@ TEST_P(DistEncodedWeights, ResumeFromExactValues) {
   }
 }
 
-// Only what is frozen as a whole is encoded: 1 byte per number and 4 per scale, in rows of scales of 16 bytes.
+// Only weights frozen as a whole are encoded: 1 byte per number and 4 per scale, in rows of scales of 16 bytes.
 TEST_P(DistEncodedWeights, TakeTheBytesOfTheirFormat) {
   const TrainingOptions o = options(1, {}, 1);
   Config config = tiny_config();
@@ -199,7 +199,7 @@ void expect_same_rows(const Tensor& got, const Tensor& want) {
   for (std::int64_t r = 0; r < got.dim(0); ++r) ASSERT_EQ(std::memcmp(row(got, r), row(want, r), bytes), 0) << r;
 }
 
-// A matrix that is encoded some rows at a time, also from a different type than that of the weights, as on GPUs.
+// Encodes a matrix some rows at a time, also from a dtype that differs from the dtype of the weights, as on GPUs.
 TEST(EncodedWeights, OfALargeMatrixAreThoseOfTheWhole) {
   const ExecContext ctx{Stream::cpu(2)};
   const auto mesh = mesh_of_one();

@@ -202,11 +202,11 @@ TEST(ReferencedKeysPlan, SomeHeadsHaveTheirPartOfTheLists) {
 struct Results {
   std::vector<float> out, dq, dk, dv;
   Selection selection;
-  std::int64_t sent = 0, room = 0;  // room: of the selection's lists
+  std::int64_t sent = 0, room = 0;  // room: capacity of the selection's lists
 };
 
-// Adds the rows that a rank selected, as words by row and head. Rows that it did not select lack their own block,
-// unless that is block 0, which has nothing to choose from.
+// Adds the rows that a rank selected, as words by row and head. Rows that this rank did not select lack their own
+// block, except rows of block 0, which have nothing to choose from.
 void add_own_rows(Selection& all, const std::vector<std::int32_t>& words, const std::vector<Place>& places) {
   all.words.resize(words.size());
   for (const Place& p : places)
@@ -275,7 +275,7 @@ std::int64_t rows_between(const std::vector<Place>& places, int ranks, const Sel
   return rows;
 }
 
-// Returns the bytes of selections that ranks send to each other: rows as on the rank whose queries have the most.
+// Returns the bytes that ranks send each other for selections: as many rows as the rank whose queries have the most.
 std::int64_t bytes_of_lists(const std::vector<Place>& places, int ranks, std::int64_t room) {
   std::vector<std::set<std::int32_t>> rows(static_cast<std::size_t>(ranks));
   for (const Place& p : places)

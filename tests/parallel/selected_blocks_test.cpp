@@ -77,7 +77,7 @@ void watch_selections(Decoder& model, std::int64_t first_head, const ExecContext
         for (std::size_t row = 0; row < words.size(); ++row) {
           const std::int32_t word =
               bits[row * static_cast<std::size_t>(a.selection.kept.dim(1)) + static_cast<std::size_t>(h)];
-          if (static_cast<std::uint32_t>(word) >> row & 1u) words[row] |= word;  // rows of other ranks lack their block
+          if (static_cast<std::uint32_t>(word) >> row & 1u) words[row] |= word;  // others' rows lack their own block
         }
       }
     };

@@ -264,7 +264,7 @@ TEST_F(DistWatchTest, ImbalanceIsThatOfTheRanksPairs) {
     expect_imbalance(c);
 }
 
-// A layer of dense attention and one of windows, over rows of three sequences of 64 tokens.
+// A layer with dense attention and one with windows, over rows of three sequences with 64 tokens each.
 TEST_F(DistWatchTest, ImbalanceOfEveryKindIsCountedTokenByToken) {
   const std::vector<Pattern> patterns = {dense(), window(16)};
   const std::vector<Span> documents = {{0, 64, 0, 0}, {64, 64, 64, 64}, {128, 64, 128, 128}};

@@ -1,6 +1,6 @@
 // Builds the lists of a selection, separate ones for each segment pair. Their sizes (list_shape.h) follow from the
-// room of the selection's rows, so the host knows them before the device has counted anything: nothing waits, and the
-// step can be captured. The work is proportional to the number of kept blocks.
+// capacity (room) of the selection's rows, so the host knows them before the device has counted anything: nothing
+// waits, and the step can be captured. The work is proportional to the number of kept blocks.
 #include "kernels/attention/cuda/list_cuts.cuh"
 #include "kernels/attention/cuda/list_walk.cuh"
 #include "kernels/attention/cuda/lists.h"
@@ -9,8 +9,8 @@
 namespace ring::cuda {
 namespace {
 
-// The rows of a selection that tile `tile` of a segment pair's queries consists of, for one head: one row if blocks
-// have 128 positions, else two, of which the first may be before the selection and the second beyond the document.
+// The rows of a selection that make up query tile `tile` of a segment pair, for one head: one row if blocks have 128
+// positions; else two rows, of which the first may be before the selection and the second beyond the document.
 struct TileOfQueries {
   const SelectedBlocks& selected;
   int head, per_tile;
@@ -22,7 +22,7 @@ struct TileOfQueries {
     rows[0] = max(first, -1);
     rows[1] = per_tile == 2 && 2 * tile + 1 < walk.halves ? first + 1 : -1;
   }
-  // Returns the tile of keys of the n-th kept block of a row; -1 beyond the end of its list.
+  // Returns the key tile of the n-th kept block of a row; -1 beyond the end of the row's list.
   __device__ int key_tile(int row, int n) const {
     const std::uint32_t block = n < selected.room ? selected.row(row, head)[n] : ~0u;
     return block == ~0u ? -1 : static_cast<int>(block) / per_tile;
@@ -32,7 +32,7 @@ struct TileOfQueries {
   }
 };
 
-// Enumerates the tiles of keys that a tile of queries keeps, ascending, by merging its rows.
+// Enumerates the key tiles that a query tile keeps, in ascending order, by merging the query tile's rows.
 struct KeyTiles {
   const TileOfQueries& queries;
   int cursors[2];
@@ -56,7 +56,7 @@ struct SelectedWalk {
   const SegmentPair* pieces;
   Stationary owner;
   bool whole;
-  int kv_heads, lists, room;  // room: entries allocated per list of queries
+  int kv_heads, lists, room;  // room: entries allocated per query list
   std::int32_t* entries;
   ListItem* items;
 
@@ -71,7 +71,7 @@ struct SelectedWalk {
     const TileRange columns = list_tiles(p, other(owner));
     return {owner, true, whole, (max(p.q_end, p.k_end) - 1) / kListColumns + 1, columns.end, columns.first};
   }
-  // Returns the entries of a tile of the owner for a tile of the other side.
+  // Returns the entries of a tile of the owner (list_shape.h) for a tile of the other side.
   __device__ int2 entries_for(const SegmentPair& p, const ListWalk& walk, int head, int tile, int column) const {
     const auto keeps = [&](int row, int column) {
       return owner == Stationary::q ? selected.keeps(p.block_row + row, head, column)
@@ -81,7 +81,7 @@ struct SelectedWalk {
   }
 };
 
-// Fills the lists of queries, one thread per list. Items are in reverse order: the last tiles have the most columns.
+// Fills the query lists, one thread per list. Items are in reverse order: the last tiles have the most columns.
 __global__ void __launch_bounds__(kBlock) list_queries(const __grid_constant__ SelectedWalk w) {
   const int list = static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x);
   if (list >= w.lists) return;
@@ -99,8 +99,9 @@ __global__ void __launch_bounds__(kBlock) list_queries(const __grid_constant__ S
   w.items[w.lists - 1 - list] = item;
 }
 
-// The lists of keys are the transposed lists of queries: each chunk of query tiles counts the entries that it adds to
-// each list, sums over lists and chunks give each chunk its place in each list, and the chunk fills it in order.
+// The key lists are the transposed query lists: each chunk of query tiles counts the entries that it adds to each key
+// list, sums over lists and chunks give each chunk its offset in each list, and the chunk fills in its entries in
+// order.
 struct Transposed {
   SelectedWalk walk;
   int pieces, chunks;
@@ -109,7 +110,7 @@ struct Transposed {
   __device__ std::int32_t& cursor(int list, int chunk) const { return cursors[std::int64_t{list} * chunks + chunk]; }
 };
 
-// Adds the entries of one tile of queries to the lists of keys. Every lane takes other tiles of keys. Called by a warp.
+// Adds the entries of one query tile to the key lists. Each lane takes different key tiles. Called by a whole warp.
 template <bool kCount>
 __device__ void add_tile_of_queries(const Transposed& t, const SegmentPair& p, const ListWalk& walk, TileRange keys,
                                     int first_list, int head, int chunk, int tile) {
@@ -134,13 +135,13 @@ __device__ void add_tile_of_queries(const Transposed& t, const SegmentPair& p, c
   }
 }
 
-// One warp per segment pair, head and chunk of query tiles, which it takes in order.
+// One warp per segment pair, head and chunk of query tiles. The warp processes the tiles of its chunk in order.
 template <bool kCount>
 __global__ void __launch_bounds__(kListWarps* kWarp) list_keys(const __grid_constant__ Transposed t) {
   const int at = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;
   const int chunk = at % t.chunks, head = at / t.chunks % t.walk.kv_heads, piece = at / t.chunks / t.walk.kv_heads;
   if (piece >= t.pieces) return;
-  int before = 0;  // tiles of keys of earlier segment pairs
+  int before = 0;  // key tiles of earlier segment pairs
   for (int i = 0; i < piece; ++i) before += list_tiles(t.walk.pieces[i], Stationary::kv).count();
   const SegmentPair& p = t.walk.pieces[piece];
   const ListWalk walk = t.walk.walk(p);
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(kListWarps* kWarp) list_keys(const __grid_cons
     t.cursor(first_list + n * t.walk.kv_heads, chunk) = 0;
   const int each = (queries.count() + t.chunks - 1) / t.chunks, first = queries.first + chunk * each;
   for (int tile = first; tile < min(queries.end, first + each); ++tile) {
-    __syncwarp();  // the cursors of the tile before are written
+    __syncwarp();  // the cursors of the previous tile are written
     add_tile_of_queries<kCount>(t, p, walk, keys, first_list, head, chunk, tile);
   }
 }
@@ -160,8 +161,7 @@ struct SelectedCuts {
   int items, split_lists, processors;  // items, split_lists: capacities; processors: number of SMs
 };
 
-// Turns the counts of the lists of keys into offsets. Orders the lists: first the parts of split lists, then the
-// others.
+// Turns the counts of the key lists into offsets. Orders the lists: first the parts of split lists, then the others.
 __global__ void __launch_bounds__(kPlanThreads) cut_selected(const __grid_constant__ Transposed t, SelectedCuts to) {
   const SelectedWalk& w = t.walk;
   const int counters = w.lists * t.chunks;

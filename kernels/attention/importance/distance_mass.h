@@ -10,9 +10,10 @@ namespace ring {
 // Sums block masses (block_mass.h) by distance d = query block - key block:
 //   out[0, g, d] = sum of the mass of block i - d over the query blocks i that keep it
 //   out[1, g, d] = number of these query blocks
-// mass f32 [rows,Hk,room], contiguous, in the order of the blocks of `massed`, the selection that it was computed for.
-// The selection that counts has the same rows; its blocks must be among those of `massed`. out f32 [2,Hk,distances],
-// contiguous, with distances >= the blocks of the longest document. Sums have a fixed order.
+// mass f32 [rows,Hk,room] (room: capacity of a list), contiguous, in the order of the blocks of `massed`, the selection
+// for which the mass was computed. `selection`, whose blocks are counted, has the same rows as `massed`, and `massed`
+// must contain all its blocks. out f32 [2,Hk,distances], contiguous, with distances >= the blocks of the longest
+// document. Sums have a fixed order.
 struct DistanceMass {
   Tensor mass, out;
   BlockSelection selection, massed;

@@ -42,7 +42,7 @@ void check_scores(const char* op, const char* name, const Tensor& t, std::int64_
              op, ": ", name, " is ", describe(t), ", expected f32[blocks, ", heads, ", blocks]");
 }
 
-// Checks that dscores fit the kept blocks.
+// Checks that dscores has the shape of the kept blocks.
 void check_kept(const char* op, const Tensor& kept, const Tensor& dscores) {
   RING_CHECK(kept.defined() && kept.dtype() == DType::i32 && kept.is_contiguous() && kept.shape() == dscores.shape(),
              op, ": kept blocks are ", describe(kept), " for ", describe(dscores));
@@ -58,10 +58,10 @@ void check_rows(const char* op, const Tensor& projected, const Tensor& scores, c
       " do not fit projected ", describe(projected), " and scores ", describe(scores));
 }
 
-constexpr std::int64_t kMinScoredRows = 32;  // query blocks per chunk of scores, at least
+constexpr std::int64_t kMinScoredRows = 32;  // minimum number of query blocks per chunk of scores
 
-// Returns the parts of the documents whose query blocks have rows [first, end) of scores and lists. Counts these rows
-// from `first`.
+// Returns the parts of the documents whose query blocks have rows [first, end) in scores and lists, with these rows
+// counted from `first`.
 std::vector<SelectedRows> with_rows(const std::vector<SelectedRows>& documents, std::int64_t first, std::int64_t end) {
   std::vector<SelectedRows> some;
   for (SelectedRows d : documents) {

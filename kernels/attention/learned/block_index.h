@@ -51,9 +51,9 @@ inline constinit Kernel<IndexScores> index_scores_kernel{"index_scores"};
 // dprojected = beta dprojected + gradient, of projected's type, contiguous. For each document (SelectedRows d), writes
 // whole rows of blocks [0, d.end), with gradients from the scores of query blocks [d.begin, d.end). Requires
 // d.queries = d.keys.
-//   kept     i32 [*, count, room]: the blocks that a selection keeps (selection.h).
-//   dscores  f32 [*, count, room], contiguous: gradients of the scores of these blocks; those of all others are 0. Only
-//            blocks j < i are read.
+//   kept     i32 [*, count, room]: the blocks that a selection keeps, in lists of capacity `room` (selection.h).
+//   dscores  f32 [*, count, room], contiguous: gradients of these blocks' scores; the scores of all other blocks have
+//            gradient 0. Only blocks j < i are read.
 // relu'(0) = 0.
 struct IndexScoresBackward {
   Tensor projected, kept, dscores, dprojected;
@@ -64,8 +64,8 @@ struct IndexScoresBackward {
 Cost cost(const IndexScoresBackward&);
 inline constinit Kernel<IndexScoresBackward> index_scores_backward_kernel{"index_scores_backward"};
 
-// dbiases[g, n] = beta dbiases[g, n] + kDistanceScale * sum of the gradients of the scores of all i - j in bucket n.
-// The sum is 0 for heads that are not scored. dbiases [kv_heads * distances], f32 or bf16, contiguous; kept, dscores
+// dbiases[g, n] = beta dbiases[g, n] + kDistanceScale * sum of the score gradients of all (i, j) with i - j in bucket
+// n. The sum is 0 for heads that are not scored. dbiases [kv_heads * distances], f32 or bf16, contiguous; kept, dscores
 // and documents as in IndexScoresBackward.
 struct IndexDistancesBackward {
   Tensor kept, dscores, dbiases;
@@ -87,9 +87,10 @@ inline constinit Kernel<IndexDistancesBackward> index_distances_backward_kernel{
 //   gradient[i, g, j] = scale * state.loss_scale * share * (tokens of block i) * (softmax(s)_j - p_j), and 0 if j is no
 //     candidate
 // kept i32 [rows,Hk,room] (selection.h); scores, mass, gradient f32 [rows,Hk,room], in the order of the kept blocks;
-// loss f32 [rows]; all contiguous. gradient may be mass; it is not computed if undefined. documents: the segments that
-// were passed to BlockPool (pools/block_pool.h); block j of a document is row out + j. Unlike there, `leading_gap` may
-// exceed a block: rows of blocks that lie entirely in the gap are left unchanged and may be missing.
+// loss f32 [rows]; all contiguous. gradient may be the same tensor as mass; if undefined, it is not computed.
+// documents: the segments that were passed to BlockPool (pools/block_pool.h); block j of a document is row out + j.
+// Unlike in BlockPool, `leading_gap` may exceed a block: rows of blocks that lie entirely in the gap are left unchanged
+// and may be missing.
 struct IndexLoss {
   Tensor scores, mass, kept, loss, gradient;
   std::vector<PoolSegment> documents;
@@ -100,20 +101,20 @@ struct IndexLoss {
 inline Cost cost(const IndexLoss& a) { return cost_of(a.scores, {a.scores, a.mass, a.kept, a.loss, a.gradient}); }
 inline constinit Kernel<IndexLoss> index_loss_kernel{"index_loss"};
 
-// A selection by scores, and the scores of the kept blocks, f32 [rows,Hk,room], in their order.
+// A selection by scores, and the scores of the kept blocks, f32 [rows,Hk,room], in the order of those blocks.
 struct IndexSelection {
   BlockSelection selection;
   Tensor scores;
 };
 // Scores blocks and selects by the scores, for the query blocks of some documents, which have `rows` consecutive rows.
-// They are processed in chunks, so that scores of all pairs of blocks exist for a chunk only: at most kScoreBytes of
-// them, or those of 32 query blocks. The chunks do not affect the results. projected, biases, shape, documents: as in
-// IndexScores; `kept` counts rows of the result.
+// Query blocks are processed in chunks, so that only one chunk's scores of all pairs of blocks exist at a time: at most
+// kScoreBytes, or the scores of 32 query blocks if these take more. The chunks do not affect the results. projected,
+// biases, shape, documents: as in IndexScores; SelectedRows::kept counts rows of the result.
 inline constexpr std::int64_t kScoreBytes = std::int64_t{8} << 20;
 IndexSelection select_by_index(const Tensor& projected, const Tensor& biases, const IndexShape&,
                                const std::vector<SelectedRows>& documents, std::int64_t rows,
                                const std::shared_ptr<const BlockPattern>&, const ExecContext&);
-// Returns documents with these numbers of blocks, all of which are consecutive rows.
+// Returns documents with these numbers of blocks. All blocks are in consecutive rows.
 std::vector<SelectedRows> whole_documents(const std::vector<std::int32_t>& counts);
 
 // Throw Error if shapes or types do not fit, or if a tensor lacks rows of the documents.

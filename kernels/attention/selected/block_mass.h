@@ -10,10 +10,10 @@ namespace ring {
 //   mass[i, g, n] = mean over the rows t of block i and the query heads h of KV head g of
 //                   sum over u in block j, u <= t, of exp(scale q[t,h] . k[u,g] - lse[h,t])
 // and 0 beyond the list's end. If lse is the log-sum-exp over this selection, each row sums to 1. If lse covers more
-// keys, e.g. in dense attention, each row sums to the share of that attention that the kept blocks have.
+// keys than the selection, e.g. in dense attention, each row sums to the kept blocks' share of the probability.
 //   q, k, lse  [N,Hq,D], [N,Hk,D], f32 [Hq,N]: inputs and log-sum-exp of attention (kernels/attention/attention.h).
 //   spans      whole documents; the pattern must have blocks and be causal.
-//   mass       f32 [rows,Hk,room], contiguous, shaped as the selection. All of it is written.
+//   mass       f32 [rows,Hk,room] (room: capacity of a list), contiguous, shaped as the selection; fully written.
 // If a process has only some of the queries, `queries` has a part of each document (rows of q), and the selection must
 // have `rows`. The contribution of these queries to the mean over the whole block is then added to `mass`, so that the
 // processes' contributions can be summed; rows without such queries are left unchanged. If the call has all queries of

@@ -30,12 +30,11 @@ struct SelectedRows {
 // share, without the cap `keep`). If the largest score is infinite, the candidates equal to it share the whole sum.
 // A head with another rule keeps the blocks up to i that the rule keeps.
 //   queries, keys  f32 [*,Hk,D], contiguous: means per block (pools/block_pool.h).
-//   kept           i32 [*,Hk,room], contiguous; whole rows are written. Requires room for max_kept_blocks().
+//   kept           i32 [*,Hk,room], contiguous, with capacity room >= max_kept_blocks(); whole rows are written.
 //   scores         f32 [*,Hk,blocks], contiguous, in the same rows as kept: if defined, they replace the dot products,
 //                  and queries and keys are undefined.
-//   kept_scores    f32 [*,Hk,room], contiguous: if defined, receives the scores of the kept blocks, and 0 where no
-//   block
-//                  is. Requires scores.
+//   kept_scores    f32 [*,Hk,room], contiguous: if defined, receives the scores of the kept blocks, followed by zeros.
+//                  Requires scores.
 struct BlockSelect {
   Tensor queries, keys, kept;
   std::vector<SelectedRows> documents;
@@ -59,7 +58,8 @@ void check(const BlockSelect&);
 
 // Computes the selection of one attention call on the context's stream. q [N,Hq,D], k [N,Hk,D] and scale are those of
 // the call; the spans are whole documents. Returns an empty selection if the pattern does not select. No gradient flows
-// through the selection. room: room of its lists, at least; they get what they need (max_kept_blocks()).
+// through the selection. room: minimum capacity of the selection's lists; the lists are made larger if they need more
+// (max_kept_blocks()).
 BlockSelection select_blocks(const Pattern&, const Tensor& q, const Tensor& k, float scale, const std::vector<Span>&,
                              const ExecContext&, std::int64_t room = 1);
 

@@ -17,9 +17,9 @@ class Indexer {
 
   // Restricts the indexer to the KV heads of a tensor-parallel slice.
   void restrict_to_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
-  // Scores key blocks from the layer's input x [N/tp,C], and selects by the scores: for the heads of the SelectionPart,
-  // with one row for each query block. Returns nothing if the part's heads do not select. Collective if ranks share the
-  // documents. layer: number of the layer.
+  // Scores key blocks from the layer's input x [N/tp,C], and selects by these scores for the heads of the
+  // SelectionPart. The result has one row for each query block; it is empty if the part's heads do not select.
+  // Collective if ranks share the documents. layer: number of the layer.
   ScoredBlocks select(Run&, const Var& x, const Sequences&, const SelectionPart&, std::int64_t layer) const;
   // Applies the indexer's projections to row means, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
@@ -46,8 +46,9 @@ class Indexer {
 };
 
 // Computes the block masses (kernels/attention/selected/block_mass.h) of an attention call for some of the heads.
-// Stores them in these heads' part of `masses`, f32 [rows,heads,room]; adds them instead if the call is for a part of
-// the queries. in_chunks: the call has the keys of one chunk. Does nothing if the call has no selection.
+// Stores them in these heads' part of `masses`, f32 [rows,heads,room] (room: capacity of a list); if the call has only
+// a part of the queries, adds them instead. in_chunks: the call has the keys of one chunk. Does nothing if the call has
+// no selection.
 void add_mass(const Tensor& masses, const Attention&, KvHeads, bool in_chunks, const ExecContext&);
 
 }  // namespace ring

@@ -28,8 +28,8 @@ Pattern select_all_blocks(const Pattern& pattern, std::int64_t kv_heads) {
   return all;
 }
 
-// The block masses of a layer's attention. They are allocated after the first call of attention, so that they do not
-// take memory beside its lists.
+// The block masses of a layer's attention. They are allocated after the first attention call, so that they do not take
+// memory at the same time as that call's lists.
 struct Masses {
   Tensor all;
 

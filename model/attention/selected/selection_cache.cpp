@@ -14,7 +14,7 @@ SelectionCache::SelectionCache(const Pattern& pattern, std::int64_t batch, std::
   queries_ = room({batch, 2 * block(), heads, head_dim}, activation_type(ctx.precision));
   key_means_ = room({batch * most_, kv_heads, head_dim});
   query_means_ = room({batch, kv_heads, head_dim});
-  // Room for all blocks, because some steps keep more than the pattern says, such as those in which indexers warm up.
+  // Capacity for all blocks, because some steps keep more blocks than the pattern says, e.g. while indexers warm up.
   selected_ = ctx.zeros({batch, kv_heads, most_}, DType::i32, Lifetime::run);
 }
 

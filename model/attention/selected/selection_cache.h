@@ -49,7 +49,8 @@ class SelectionCache {
   std::int32_t most_;  // maximum number of blocks in a sequence
   Tensor queries_;     // [batch,rows,Hq,D]: token t in row t % rows; rows = 2 blocks
   Tensor key_means_;   // f32 [batch * most,Hk,D]
-  // query_means_: query means of the previous block, f32 [batch,Hk,D]. selected_: kept blocks, i32 [batch,Hk,room].
+  // query_means_: query means of the previous block, f32 [batch,Hk,D]. selected_: lists of kept blocks, i32
+  // [batch,Hk,capacity].
   Tensor query_means_, selected_;
   std::vector<Sequence> sequences_;
   std::vector<std::int32_t> kept_;  // host copy of selected_

@@ -25,8 +25,8 @@ std::int64_t rows_of(const std::vector<SelectedRows>& runs) {
   return rows;
 }
 
-// Returns the lists of kept blocks, copied to the host. In a dry run without memory they count as full: with the first
-// blocks of the document, since messages have space for all keys in any case.
+// Returns the lists of kept blocks, copied to the host. In a dry run without memory, the lists count as full, with the
+// first blocks of the document, since messages have space for all keys in any case.
 std::vector<std::int32_t> on_host(const Tensor& kept, const Stream& stream) {
   if (has_bytes(kept)) return to_host<std::int32_t>(kept.view({kept.numel()}), stream);
   std::vector<std::int32_t> full;

@@ -70,7 +70,8 @@ class AttentionByHeads final : public ContextParallel {
   }
 
  private:
-  // Returns the room of the selection's lists for all of this rank's heads. All groups of heads use it.
+  // Returns the capacity (`room`) of the selection's lists for all of this rank's heads. Every group of heads uses this
+  // same capacity.
   std::int64_t list_room(const Attention& a, const std::shared_ptr<const ContextShards>& shards) {
     const SelectionPart own = selection_part(shards, a.pattern, a.k.dim(1));
     return own.pattern.selects() ? max_kept_blocks(own.pattern, own.heads.count, own.spans) : 1;

@@ -1,5 +1,5 @@
-// Attention by the schedule hybrid: ranks of a node exchange heads, so that each has the rows of its node for some
-// heads. A ring between nodes, with nodes in place of ranks, reaches the other rows. It also makes pools.
+// Attention with the hybrid schedule: the ranks of a node exchange heads, so that each rank has all rows of its node
+// for some heads. A ring between nodes, with nodes in place of ranks, reaches the other rows and makes the pools.
 
 #include "core/upload.h"
 #include "parallel/context/head_exchange.h"
@@ -61,7 +61,7 @@ class AttentionByNodes final : public ContextParallel {
                    a.k.dim(1), *s.in_node, node_, compute, ctx);
   }
 
-  // Each rank of a node computes the pairs of the node's rows, for its share of the heads.
+  // Returns the pairs of the node's rows for this rank's share of the heads.
   double pairs(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
                std::int64_t kv_heads) override {
     const NodeShards& s = nodes_.get(shards, {}, 0, [&] { return split_by_node(*shards, per_node_); });
@@ -78,13 +78,13 @@ class AttentionByNodes final : public ContextParallel {
     return nodes_.get(shards, {}, 0, [&] { return split_by_node(*shards, per_node_); });
   }
 
-  // Returns the numbers by which dropout masks address the rows of this node; undefined without dropout.
+  // Returns the row numbers that dropout masks use for the rows of this node; undefined without dropout.
   template <class Args>
   static Tensor dropout_rows(const Args& a, const NodeShards& s, const ExecContext& ctx) {
     return a.dropout.rate > 0 ? upload(global_rows(*s.between_nodes), ctx.stream) : Tensor{};
   }
 
-  // Sets the arguments that the forward and the backward of a group share.
+  // Sets the arguments that the forward and the backward of a group of heads share.
   template <class Args>
   void set_up(Args& some, const Args& all, const HeadTensors& in, KvHeads heads, const NodeShards& s,
               const Tensor& rows) {
@@ -96,8 +96,8 @@ class AttentionByNodes final : public ContextParallel {
   ContextTransfers node_;
   int per_node_;
   std::unique_ptr<ContextParallel> ring_;  // between nodes
-  PlanCache<NodeShards> nodes_;            // for no pattern in particular
-  HeadPatterns patterns_;                  // of groups
+  PlanCache<NodeShards> nodes_;            // the same for all patterns
+  HeadPatterns patterns_;                  // patterns of the groups of heads
 };
 
 }  // namespace

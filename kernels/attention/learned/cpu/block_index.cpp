@@ -73,7 +73,7 @@ void run_scores(const IndexScores& a, const ExecContext& ctx) {
             [&](const Task& t, int) { score_row(a, x, *t.document, t.block); });
 }
 
-// The gradients of the scores of one call.
+// The score gradients of one call.
 struct ScoreGradients {
   SelectedBlocks kept;
   const float* data;
@@ -88,8 +88,8 @@ struct ScoreGradients {
   }
 };
 
-// The pairs of blocks of one document whose scores may have a gradient: some head keeps them. In ascending order. Only
-// for query blocks of the call.
+// The pairs of blocks of one document whose scores may have a gradient, that is, pairs that at least one head keeps.
+// They are in ascending order and include only query blocks of this call.
 struct KeptPairs {
   std::vector<std::vector<std::int32_t>> keys, queries;  // keys[i]: kept blocks j < i; queries[j]: blocks i > j
 
@@ -209,7 +209,7 @@ struct LossRow {
 
   const float* scores() const { return args.scores.data<float>() + at; }
   const float* mass() const { return args.mass.data<float>() + at; }
-  // Returns the positions of the candidates in the row.
+  // Returns the positions of the candidates in the row's list.
   std::vector<std::int64_t> candidates(const BlockRule& rule, std::int64_t i) const {
     std::vector<std::int64_t> all;
     const std::int32_t* const kept = args.kept.data<std::int32_t>() + at;

@@ -107,7 +107,7 @@ void run_scores(const IndexScores& a, const ExecContext& ctx) {
   });
 }
 
-// The gradients of the scores of kept blocks.
+// The score gradients of kept blocks.
 struct ScoreGradients {
   SelectedBlocks kept;
   const float* data;
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kBlock)
   for (int c = thread; c < asked; c += kBlock) sums[c] = 0;
   const int keys = own >= document.begin && own < document.end ? own : 0;
   for (int start = 0; start < keys; start += kChunk) {
-    start = b.dscores.next(scores, start) / kChunk * kChunk;  // chunks without kept blocks add nothing
+    start = b.dscores.next(scores, start) / kChunk * kChunk;  // skips chunks without kept blocks, which add nothing
     if (start >= keys) break;
     const int count = min(kChunk, keys - start);
     __syncthreads();
@@ -259,7 +259,7 @@ void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
 }
 
 // Computes gradients of distance biases: one thread block per bucket (x) and KV head of the layer (y). Its threads
-// share the rows; each thread adds the kept blocks of its rows in ascending order.
+// share the rows. Each thread sums the score gradients of its rows' kept blocks, in ascending order of rows and blocks.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     distance_gradients(const __grid_constant__ Documents<SelectedRows> documents, ScoreGradients dscores,
@@ -328,8 +328,8 @@ __device__ float divergence(const Losing& p, Candidates rule, std::int64_t at, i
   const float *const scores = p.scores + at * p.room, *const mass = p.mass + at * p.room;
   const std::int32_t* const kept = p.kept + at * p.room;
   const auto candidate = [&](int n) { return rule.local > 0 && kept[n] >= rule.first && kept[n] <= own - rule.local; };
-  // Calls fn(n) for the candidates of this lane, ascending: those whose block is the lane, modulo 32. So sums do not
-  // depend on which other blocks are kept.
+  // Calls fn(n), in ascending order, for this lane's candidates: those whose block index modulo 32 equals the lane
+  // index. This way, the sums do not depend on which other blocks are kept.
   const auto for_own = [&](const auto& fn) {
     for (int n = 0; n < p.room && kept[n] != kNoBlock; ++n)
       if (kept[n] % kWarp == lane && candidate(n)) fn(n);

@@ -54,7 +54,7 @@ struct Owned {
   __device__ Range keys(int from) const { return Range{piece.k_first, piece.k_end}.from(from); }
 };
 
-// Tiles of columns that a row of a selection keeps, ascending: each kept block has `per_block` of them.
+// The column tiles that a row of a selection keeps, in ascending order. Each kept block has `per_block` tiles.
 struct KeptTiles {
   const std::uint32_t* kept;
   int per_block, begin, end;  // tiles [begin, end) have keys of the call, up to the last query
@@ -69,7 +69,7 @@ __device__ KeptTiles tiles_of(const Owned& at, const MassParams<T>& p) {
   const SelectedBlocks& s = p.selected;
   const auto from = [&](int block) { return s.first_from(at.row(), at.kv_head, block); };
   const int per_block = p.block / kColumns, last = min(at.end, at.piece.k_end) - 1, block = last / p.block;
-  // The tiles of the last key's block end with that key, if the row keeps this block.
+  // If the row keeps the block that holds the last key, the tiles of that block end with the last key.
   const int end = min(from(block + 1) * per_block, from(block) * per_block + last / kColumns + 1 - block * per_block);
   return {s.row(at.row(), at.kv_head), per_block, from(at.piece.k_first / p.block) * per_block, end};
 }
@@ -145,7 +145,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   const Owned at(documents, p);
   float* const mass = start_row(p, at);
   const KeptTiles tiles = tiles_of(at, p);
-  if (tiles.begin >= tiles.end) return;  // these keys have no kept block
+  if (tiles.begin >= tiles.end) return;  // no kept block has any of these keys
   const float share = 1.0f / static_cast<float>(at.rows * p.group);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, start = at.own * p.block;
   const int in_block = static_cast<int>(threadIdx.x) / kWarp * 16 * kTiles;  // first row of this warp

@@ -218,7 +218,7 @@ struct KeptList {
   const float* scores;  // scores of this row by block; used with kept_scores
   int room, count = 0;
 
-  // Appends the blocks j of those lanes that keep theirs. The lanes' blocks ascend.
+  // Appends the block j of each lane that keeps its block. From lane to lane, the blocks must ascend.
   __device__ void append(bool keeps, int j, int lane) {
     const unsigned kept = __ballot_sync(~0u, keeps);
     const int at = count + __popc(kept & ((1u << lane) - 1));
