@@ -182,7 +182,7 @@ class ChunkedContext::Layer final : public ContextExchange {
     const Attention& a = call.pairs;
     check_call(a.pattern, watch);
     const ContextShards& chunks = *chunks_of(shards);
-    const SelectionPart part = all_.selection_part(shards, a.pattern, a.k.dim(1));
+    const SelectionPart part = all_.part_of_heads(shards, a.pattern, a.k.dim(1));
     if (!all_.ranks_) return heads(part.heads).forward(a, part, chunks, watch, ctx);
     BlockSelection selection = a.selection;
     const auto compute = [&](KvHeads some, const HeadTensors& in, const HeadTensors& results) {
@@ -322,10 +322,15 @@ void ChunkedContext::sum(const Tensor& t, const ExecContext& ctx) {
 
 SelectionPart ChunkedContext::selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
                                              std::int64_t kv_heads) {
-  const ContextShards& chunks = *chunks_of(shards);
-  SelectionPart part{{0, kv_heads}, pattern, chunks.documents, true};
+  SelectionPart part = part_of_heads(shards, pattern, kv_heads);
+  if (pattern.blocks) part.chunk = chunk_blocks(*chunks_of(shards), pattern);
+  return part;
+}
+
+SelectionPart ChunkedContext::part_of_heads(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+                                            std::int64_t kv_heads) const {
+  SelectionPart part{{0, kv_heads}, pattern, chunks_of(shards)->documents, true};
   if (ranks_) part.heads = ranks_->own_heads(kv_heads), part.pattern = of_heads(pattern, part.heads);
-  if (pattern.blocks) part.chunk = chunk_blocks(chunks, pattern);
   return part;
 }
 

@@ -75,6 +75,8 @@ class ChunkedContext final : public ContextExchange {
   };
 
   void begin(const std::shared_ptr<const ContextShards>& shards);
+  // Returns the part of the selection for this process's heads, without its blocks (SelectionPart::chunk).
+  SelectionPart part_of_heads(const std::shared_ptr<const ContextShards>&, const Pattern&, std::int64_t kv_heads) const;
   const Plans& plans(const Pattern&, std::int64_t kv_heads, bool dropout);
 
   ChunkStore store_;
