@@ -48,14 +48,6 @@ std::vector<std::int32_t> taken(const std::vector<std::int32_t>& all, const std:
   return out;
 }
 
-// Returns the number of each token row within the micro-batch.
-std::vector<std::int32_t> numbers_of(const std::vector<LocalRows>& rows) {
-  std::vector<std::int32_t> numbers;
-  for (const LocalRows& r : rows)
-    for (std::int32_t i = 0; i < r.count; ++i) numbers.push_back(r.global + i);
-  return numbers;
-}
-
 // Returns the batch without tokens.
 Batch frame_of(const Batch& all) {
   Batch b;
@@ -171,14 +163,14 @@ Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, con
     return Sequences::sharded(shards, ctx.empty({rows * tokens_of_chunk(chunk)}, DType::i32));
   // Without documents, positions count from the start of each row.
   std::vector<std::int32_t> places =
-      numbers_of(chunked_ ? rows_at(held(chunk), layout_.length(), rows) : held_rows(*shards));
+      global_rows(chunked_ ? rows_at(held(chunk), layout_.length(), rows) : held_rows(*shards));
   for (std::int32_t& place : places) place %= narrow<std::int32_t>(layout_.length());
   return Sequences::sharded(shards, upload(places, ctx.stream));
 }
 
 void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
   if (whole() || chunked_ || layout_.kind() == ContextLayoutKind::balanced || rows_.count(rows)) return;
-  rows_[rows] = from_host(numbers_of(rows_at(held_.front(), layout_.length(), rows)), ctx.stream, Lifetime::run);
+  rows_[rows] = from_host(global_rows(rows_at(held_.front(), layout_.length(), rows)), ctx.stream, Lifetime::run);
 }
 
 // A micro-batch in chunks is one sequence, so this process's rows of a chunk are adjacent: first_row locates them. The
@@ -196,7 +188,7 @@ void ContextBatches::set_up_run(Run& run, std::int64_t rows, const Sequences& se
     if (!run.ctx.stream.impl().computes())
       run.layout.rows = run.ctx.empty({rows * tokens()}, DType::i32);
     else
-      run.layout.rows = upload(numbers_of(held_rows(*sequences.shards)), run.ctx.stream);
+      run.layout.rows = upload(global_rows(held_rows(*sequences.shards)), run.ctx.stream);
     return;
   }
   reserve(rows, run.ctx);

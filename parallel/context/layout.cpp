@@ -106,6 +106,13 @@ ContextShards ContextLayout::shards(int rank, std::int64_t rows, std::vector<Spa
   return s;
 }
 
+std::vector<std::int32_t> global_rows(const std::vector<LocalRows>& rows) {
+  std::vector<std::int32_t> global;
+  for (const LocalRows& r : rows)
+    for (std::int32_t i = 0; i < r.count; ++i) global.push_back(r.global + i);
+  return global;
+}
+
 std::vector<ContextLayout> slices_of_parts(const ContextLayout& parts, int ranks, std::int64_t align) {
   std::vector<ContextLayout> slices;
   for (int part = 0; part < parts.ranks(); ++part)

@@ -62,6 +62,9 @@ class ContextLayout {
   std::int64_t block_ = 0;  // chunks begin at multiples of it
 };
 
+// Returns the row number in the micro-batch of each of these rows.
+std::vector<std::int32_t> global_rows(const std::vector<LocalRows>&);
+
 // Returns how ranks share each part of a contiguous layout, such as a chunk of a sequence (train.sequence_chunk): in
 // contiguous slices that begin at multiples of `align`, with positions counted from the start of the part.
 std::vector<ContextLayout> slices_of_parts(const ContextLayout& parts, int ranks, std::int64_t align);

@@ -56,11 +56,4 @@ NodeShards split_by_node(const ContextShards& s, int per_node) {
           std::make_shared<const ContextShards>(std::move(between))};
 }
 
-std::vector<std::int32_t> global_rows(const ContextShards& s) {
-  std::vector<std::int32_t> rows;
-  for (const LocalRows& h : s.rows_by_rank[static_cast<std::size_t>(s.rank)])
-    for (std::int32_t i = 0; i < h.count; ++i) rows.push_back(h.global + i);
-  return rows;
-}
-
 }  // namespace ring

@@ -20,7 +20,4 @@ struct NodeShards {
 // per_node: number of ranks on a node; must divide the number of ranks.
 NodeShards split_by_node(const ContextShards&, int per_node);
 
-// Returns the row in the micro-batch of each row that this rank (or node) holds.
-std::vector<std::int32_t> global_rows(const ContextShards&);
-
 }  // namespace ring

@@ -4,6 +4,7 @@
 #include "core/upload.h"
 #include "parallel/context/head_exchange.h"
 #include "parallel/context/heads.h"
+#include "parallel/context/layout.h"
 #include "parallel/context/node_shards.h"
 #include "parallel/context/plan.h"
 
@@ -81,7 +82,9 @@ class AttentionByNodes final : public ContextParallel {
   // Returns the row numbers that dropout masks use for the rows of this node; undefined without dropout.
   template <class Args>
   static Tensor dropout_rows(const Args& a, const NodeShards& s, const ExecContext& ctx) {
-    return a.dropout.rate > 0 ? upload(global_rows(*s.between_nodes), ctx.stream) : Tensor{};
+    const ContextShards& nodes = *s.between_nodes;
+    if (a.dropout.rate == 0) return {};
+    return upload(global_rows(nodes.rows_by_rank[static_cast<std::size_t>(nodes.rank)]), ctx.stream);
   }
 
   // Sets the arguments that the forward and the backward of a group of heads share.
