@@ -16,6 +16,13 @@ class Fields;
 // Value that represents cp, tp and zero: auto.
 inline constexpr std::int64_t kAutoDegree = -1;
 
+// How gradients are compressed before they are sent to other ranks (parallel/compression.h). none: sent as they are, in
+// the type parallel.reduce.
+enum class Compression : std::uint8_t { none, automatic, bf16, int8, fp8, sparse, topk };
+
+// Order in which a pipeline stage runs the forwards and backwards of its micro-batches (parallel/pipeline/schedule.h).
+enum class PipelineOrder : std::uint8_t { automatic, one_f_one_b, interleaved };
+
 struct ParallelConfig {
   std::int64_t dp = 0, cp = 1, tp = 1, pp = 1;
   ContextLayoutChoice cp_layout = ContextLayoutChoice::automatic;
@@ -26,6 +33,15 @@ struct ParallelConfig {
   std::int64_t cp_message_bytes = std::int64_t{1} << 30;
   std::int64_t zero = 0;
   DType reduce = DType::f32;
+  Compression compress = Compression::none;
+  double compress_top = 0.01;  // topk: share of the elements that is sent
+  // Islands train alone for local_steps steps, then an outer optimizer combines their weights (DiLoCo).
+  std::int64_t islands = 1, local_steps = 0;
+  double outer_lr = 0.7, outer_momentum = 0.9;
+  std::int64_t outer_bits = 32;  // bits of each weight difference that islands exchange: 32, 8, 4 or 2
+  PipelineOrder pp_order = PipelineOrder::automatic;
+  std::int64_t pp_parts = 1;        // interleaved: parts of the model in each stage
+  std::int64_t pp_slices = 1;       // slices of each sequence that pass through the stages one after another
   std::vector<std::string> chosen;  // keys that `auto` chose: "dp", "cp", "tp", "zero", "cp_schedule", "offload"
   void fields(Fields&);
   bool is_automatic() const { return cp == kAutoDegree || tp == kAutoDegree || zero == kAutoDegree; }

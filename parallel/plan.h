@@ -22,6 +22,7 @@ struct BatchSize {
 
 struct ParallelPlan {
   ParallelConfig config;               // the settings; an automatic schedule is resolved if the model decides it
+  int islands = 1;                     // degree of the outermost axis: groups of ranks that train alone between syncs
   int pp = 1, dp = 1, cp = 1, tp = 1;  // degrees of the axes
   std::int64_t micro_batch = 1;        // sequences in each forward pass of a replica
   std::int64_t micro_batches = 1;      // micro-batches of each replica in the largest step
@@ -30,7 +31,7 @@ struct ParallelPlan {
   // aligned to tp).
   ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};
 
-  int world() const { return pp * dp * cp * tp; }
+  int world() const { return islands * pp * dp * cp * tp; }
   // Returns how often a replica runs the backward of a block in the largest step.
   std::int64_t forwards() const { return micro_batches * (in_chunks ? cp_layout.ranks() : 1); }
   // Returns how many cp ranks split the KV heads: cp with all_to_all; 1 with schedules that split only queries.
