@@ -18,7 +18,7 @@ inline constexpr std::int64_t kAutoDegree = -1;
 
 // How gradients are compressed before they are sent to other ranks (parallel/compression.h). none: sent as they are, in
 // the type parallel.reduce.
-enum class Compression : std::uint8_t { none, automatic, bf16, int8, fp8, sparse, topk };
+enum class GradientCompression : std::uint8_t { none, automatic, bf16, int8, fp8, sparse, topk };
 
 // Order in which a pipeline stage runs the forwards and backwards of its micro-batches (parallel/pipeline/schedule.h).
 enum class PipelineOrder : std::uint8_t { automatic, one_f_one_b, interleaved };
@@ -33,7 +33,7 @@ struct ParallelConfig {
   std::int64_t cp_message_bytes = std::int64_t{1} << 30;
   std::int64_t zero = 0;
   DType reduce = DType::f32;
-  Compression compress = Compression::none;
+  GradientCompression compress = GradientCompression::none;
   double compress_top = 0.01;  // topk: share of the elements that is sent
   // Islands train alone for local_steps steps, then an outer optimizer combines their weights (DiLoCo).
   std::int64_t islands = 1, local_steps = 0;
