@@ -15,7 +15,7 @@ class PhaseLedger {
   PhaseLedger() { enter({}); }
   void enter(const ScopeId& phase);
   void leave();                          // returns to the enclosing phase
-  std::uint32_t add(std::size_t bytes);  // counts for the current phase; returns the phase's index, for remove()
+  std::uint32_t add(std::size_t bytes);  // adds to the current phase; returns the phase's index, for remove()
   void remove(std::uint32_t phase, std::size_t bytes);
   void reset_peak();
 

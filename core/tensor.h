@@ -39,7 +39,7 @@ class Tensor {
   Tensor narrow(int dim, std::int64_t start, std::int64_t length) const;
   Tensor split_dim(int dim, std::int64_t inner) const;  // [.., n, ..] -> [.., n / inner, inner, ..], any strides
 
-  // Returns the same view of a different storage of at least the same size. If it is null, only shape and dtype remain.
+  // Returns the same view of a different storage of at least the same size. Null leaves only shape and dtype.
   Tensor with_storage(std::shared_ptr<Storage>) const;
 
   template <class T>

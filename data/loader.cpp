@@ -172,7 +172,7 @@ SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t
       fail("corpus ", store->path(), " has ", n, " training tokens, but one sample needs context + 1 = ", context_ + 1,
            "; prepare more text or train with a context of at most ", n < 2 ? 1 : n - 1);
     }
-    windows_.push_back(std::max<std::uint64_t>(1, (n - context_) / context_));  // leaves a context for the phase
+    windows_.push_back(std::max<std::uint64_t>(1, (n - context_) / context_));  // one context less: room for the phase
   }
 }
 

@@ -49,7 +49,7 @@ class BlockRunner {
     ScopeGuard scope;
     ScopedValue<SavePolicy> saving;
   };
-  SavePolicy policy(const Run&, Recompute sublayer) const;  // of a sublayer, by the plan
+  SavePolicy policy(const Run&, Recompute sublayer) const;  // save policy of a sublayer by the plan
 
   std::int64_t layer_;
 };

@@ -9,10 +9,10 @@ namespace ring {
 
 class Fp8Encoding final : public WeightEncoding {
  public:
-  // blocks: squares or tensor. The rows and columns of weights are multiples of 16.
+  // blocks: squares or tensor. Weights must have row and column counts that are multiples of 16.
   explicit Fp8Encoding(Fp8Blocks blocks) : blocks_(blocks) {}
 
-  // Returns the matrix in the bytes of an encoded weight.
+  // Returns a view of the encoded weight's bytes as a matrix.
   Fp8Matrix matrix(const Param&, const Tensor& encoded) const;
 
   std::int64_t bytes(const Param&) const override;
