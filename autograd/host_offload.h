@@ -39,7 +39,7 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
   HostOffload(const HostOffload&) = delete;
   HostOffload& operator=(const HostOffload&) = delete;
 
-  std::shared_ptr<SavedStorage> pack(const Tensor&, const ExecContext&) override;  // null outside of the model's parts
+  std::shared_ptr<SavedStorage> pack(const Tensor&, const ExecContext&) override;  // null outside of model parts
   void enter(const ScopeId&, ScopePass) override;
 
   // Allocates this much host memory now; it is locked before the first forward needs it. Throws OutOfHostMemory.

@@ -22,7 +22,7 @@ class PhaseLedger {
   std::size_t in_use() const { return in_use_; }
   std::size_t peak() const { return peak_; }
   std::vector<PhaseMemory> phases() const;         // phases that held memory, largest first
-  std::string largest_holders(int max = 5) const;  // "optimizer states 1.50 GiB, blocks.0 20.0 MiB"
+  std::string largest_holders(int max = 5) const;  // e.g. "optimizer states 1.50 GiB, blocks.0 20.0 MiB"
 
  private:
   std::vector<PhaseMemory> phases_;

@@ -32,7 +32,7 @@ struct MemoryStats {
   }
 };
 
-std::string bytes_text(std::size_t);  // "1.50 GiB", "20.0 MiB", "512 bytes"
+std::string bytes_text(std::size_t);  // e.g. "1.50 GiB", "20.0 MiB", "512 bytes"
 
 // Thrown by allocators, with the facts. Callers that know the purpose
 // of the memory rethrow the error with more facts, or with advice.

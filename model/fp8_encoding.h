@@ -1,6 +1,6 @@
 #pragma once
-// FP8 weights in the form in which ZeRO-3 gathers them and devices hold frozen ones: the values of the whole matrix,
-// one byte each, and then its scales.
+// Encoding of FP8 weights that ZeRO-3 gathers, and in which devices hold frozen weights: the values of the whole
+// matrix, one byte each, followed by the scales.
 
 #include "kernels/fp8.h"
 #include "model/weight_encoding.h"

@@ -31,7 +31,7 @@ struct CacheSetup {
   std::int64_t batch, capacity;  // sequences; maximum tokens of each
   std::int64_t heads, kv_heads, head_dim;
   std::int64_t token_rows;             // rows of each sequence in the layer's cache that hold tokens
-  const Pattern& pattern;              // of the layer, after any warm-up
+  const Pattern& pattern;              // the layer's pattern after any warm-up
   std::span<const LayerCache> before;  // caches of earlier layers
   const ExecContext& ctx;
 };

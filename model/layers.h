@@ -1,5 +1,5 @@
 #pragma once
-// Typed layers: each declares its parameters below a ParamPrefix, with their placement under tensor parallelism, and is
+// Layers. Each layer declares its parameters below a ParamPrefix, with their placement under tensor parallelism, and is
 // called with a Run. The ops do the communication that sharding requires.
 
 #include <string>

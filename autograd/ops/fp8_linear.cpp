@@ -194,7 +194,7 @@ Fp8Values<Saved> save_source(const Run& run, const Fp8Linear& f, const Var& x, c
                            [f](const ExecContext& ctx, const Tensor& in) { return source_of(ctx, f, in); });
 }
 
-// Saves the transposed copy of the layer's input, which the backward computes from source_of(x).
+// Returns a recipe by which the backward computes the transposed copy of the layer's input from source_of(x).
 Fp8Values<Saved> recompute_transposed(const Fp8Linear& f, const Fp8Values<Saved>& source, DType type) {
   return save_to_recompute(source, [f, type](const ExecContext& ctx, const Fp8Values<Tensor>& in) {
     const Fp8Matrix m = quantize_input(ctx, f, in, type, Which::transposed).transposed;

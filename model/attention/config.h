@@ -19,7 +19,7 @@ class Fields;
 struct BlockRuleConfig {
   std::string pattern = "local_global";
   std::int64_t local = 1, first = 0, every = 0;
-  std::int64_t keep = 0;  // largest value during the run
+  std::int64_t keep = 0;  // kept blocks; the largest value during the run
   TokenSchedule keeps;    // `keep` by trained tokens; empty if it never changes
   double mass = 1;        // share of attention mass to keep; 1 keeps all `keep` blocks
   double density = 0;

@@ -52,7 +52,7 @@ std::vector<AttentionKind>& attention_kinds();
 const AttentionKind& attention_kind(const std::string& name);  // throws Error if no kind has this name
 
 std::string text_of(const AttentionConfig&, std::optional<std::int64_t> kv_head = {});
-std::string list_text(const std::vector<std::int64_t>& numbers);  // "8, 16"
+std::string list_text(const std::vector<std::int64_t>& numbers);  // e.g. "8, 16"
 
 // Return texts for the settings reference: all kinds, as in "all before it, a window, .., or blocks"; and what a
 // setting means for each kind, as in "window: newest tokens that are seen".
