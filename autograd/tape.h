@@ -211,7 +211,7 @@ inline Var checkpoint_boundary(Var v) {
   return v;
 }
 
-// The interface of a backward rule: gives the gradient of the step's output, and takes the gradients of its inputs.
+// The interface for a backward rule: provides the gradient of the step's output, and accepts those of the inputs.
 class Backward {
  public:
   Backward(const ExecContext& ctx, GradSlot& output, bool final_pass)

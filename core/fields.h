@@ -76,7 +76,7 @@ struct Synonyms {
   std::span<const Value> values;
 };
 
-// A view of one part of a config: a section, a list or a scalar. Resizing a list that contains it invalidates the view.
+// A view of one part of a config: a section, a list or a scalar. Resizing a list invalidates the views of its elements.
 struct Node {
   Kind kind = Kind::section;
   // Only for scalars:
