@@ -36,16 +36,16 @@ struct ContextShards {
   std::int64_t tokens() const;             // number of rows of the micro-batch
 };
 
-// Blocks [first, end) of a chunk of sequences (train.sequence_chunk). The blocks of all documents, `all` in number, are
-// numbered consecutively. No block is in two chunks.
+// Key blocks [first, end) of a chunk of sequences (train.sequence_chunk). `all`: number of blocks of all documents,
+// which are numbered consecutively. No block is in two chunks.
 struct ChunkBlocks {
   std::int32_t first = 0, end = 0, all = 0;
   std::int32_t count() const { return end - first; }
   bool operator==(const ChunkBlocks&) const = default;
 };
 
-// The part of the block selection that one process makes. `heads` is a range of the KV heads with which it attends;
-// `pattern` is restricted to these heads; `spans` are all documents.
+// The part of the block selection that one process computes. heads: a range of the KV heads that the process attends
+// with. pattern: restricted to these heads. spans: all documents.
 struct SelectionPart {
   KvHeads heads;
   Pattern pattern;
@@ -56,7 +56,7 @@ struct SelectionPart {
   std::optional<ChunkBlocks> chunk{};
 };
 
-// Receives the calls of attention with their results, e.g. for statistics. KvHeads counts from the first head of the
+// Receives attention calls with their results, e.g. for statistics. KvHeads counts from the first head of the
 // SelectionPart. Each head is in one call. If ranks share the queries (SelectionPart::shared), there is instead one
 // call for each part of a document that this rank holds. Such a call has this rank's q and lse and the keys of the
 // whole documents, but neither values nor output. The ranks exchange these keys only for the watch, so either all ranks

@@ -13,7 +13,7 @@ struct Fp8Copies {
   Fp8Matrix plain, transposed;
 };
 
-// Operands of a linear layer of which each process of tensor parallelism has a share.
+// Bit mask of the operands of a linear layer that tensor parallelism shards.
 enum class Fp8Shards : std::uint8_t { none = 0, input = 1, weight = 2, output = 4 };
 constexpr Fp8Shards operator|(Fp8Shards a, Fp8Shards b) {
   return static_cast<Fp8Shards>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
@@ -29,15 +29,15 @@ struct Fp8Linear {
   // gathered->values, and the gradient slots of w and b are bound.
   const Fp8Matrix* gathered = nullptr;
   bool swiglu = false;  // the GEMMs' input is swiglu(x), computed in FP8; x is [N,2K]
-  // With `swiglu`: rounds x to FP8 in blocks of rows before SwiGLU reads it, and saves it so for the backward. K is
-  // then a multiple of 128. The gradient passes through the rounding unchanged.
+  // With `swiglu`: rounds x to FP8 in blocks of rows before SwiGLU reads it, and saves the rounded x for the backward.
+  // K must be a multiple of 128. The gradient passes through the rounding unchanged.
   bool fp8_gate_up = false;
 };
 
 // Same as linear() (autograd/ops.h), with FP8 operands in all three GEMMs. Saves the transposed FP8 copy of the input
 // for the backward, or, if x is recomputed anyway, recomputes the copy from x. The result and the gradient of x have
-// the type of x. Without bias and residual the backward reads its gradient in FP8, if the op that computes the gradient
-// can write it so (DeferredGradient).
+// the type of x. Without bias and residual, the backward reads the output's gradient in FP8 if the op that computes it
+// can write FP8 (DeferredGradient).
 Var fp8_linear(Run&, const Var& x, const Var& w, const Var& b, const Var& residual, const Fp8Linear&);
 
 }  // namespace ring

@@ -31,15 +31,15 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
   static constexpr std::size_t kMinBytes = std::size_t{64} << 10;  // smaller storages stay on the device
 
   // Learns from the scopes of `ctx` which part of the model runs; the model must run on the stream of `ctx`. Must
-  // outlive the tapes that save tensors here. limit_bytes: maximum host memory. Tensors beyond it stay on the
-  // device; they are the same in every step.
+  // outlive the tapes that save tensors here. limit_bytes: maximum host memory. The tensors that exceed the limit,
+  // which are the same in every step, stay on the device.
   HostOffload(const ExecContext& ctx, std::size_t limit_bytes);
   // Same, with given streams for the copies to and from the host.
   HostOffload(const ExecContext& ctx, std::size_t limit_bytes, const Stream& out, const Stream& in);
   HostOffload(const HostOffload&) = delete;
   HostOffload& operator=(const HostOffload&) = delete;
 
-  std::shared_ptr<SavedStorage> pack(const Tensor&, const ExecContext&) override;  // null outside of the model's parts
+  std::shared_ptr<SavedStorage> pack(const Tensor&, const ExecContext&) override;  // null outside of model parts
   void enter(const ScopeId&, ScopePass) override;
 
   // Allocates this much host memory now; it is locked before the first forward needs it. Throws OutOfHostMemory.

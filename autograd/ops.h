@@ -44,12 +44,12 @@ struct Sequences {
 // number of adjacent rows, in rank order; inside a sublayer it holds all N rows and a share of the channels.
 bool is_tensor_parallel(const Run&);
 
-// Returns the part of the selection that this process makes when it attends with kv_heads KV heads: all of it, or, for
-// sharded sequences, the exchange's part. Throws Error if the exchange chooses its schedule only when it attends.
+// Returns the part of the selection that this process computes when it attends with kv_heads KV heads: the whole or,
+// for sharded sequences, the exchange's part. Throws Error if the exchange chooses its schedule only when it attends.
 SelectionPart selection_part(const Run&, const Sequences&, const Pattern&, std::int64_t kv_heads);
 
-// Gathers x [N/tp,C], this process's rows -> [N,C]. Backward reduce-scatters the gradient. Backward gathers the result
-// again if needed: only this process's rows are saved.
+// Gathers x [N/tp,C], this process's rows -> [N,C]. Backward reduce-scatters the gradient. Saves only this process's
+// rows: if backward needs the result, it gathers the rows again.
 Var all_gather_rows(Run&, const Var& x);
 
 // Reduce-scatters x [N,C] over the processes -> this process's rows of the sum, plus b [C] or none, plus residual
@@ -57,8 +57,8 @@ Var all_gather_rows(Run&, const Var& x);
 Var reduce_scatter_rows(Run&, const Var& x, const Var& b = {}, const Var& residual = {});
 
 // Return linear(all_gather_rows(x), w, b, residual) and reduce_scatter_rows(linear(x, w), b, residual), with
-// communication overlapped with the GEMMs. In backward, too: gradients are sent during the weight gradient's GEMM, and
-// rows that are gathered again arrive meanwhile.
+// communication overlapped with the GEMMs. Backward overlaps, too: during the GEMM of the weight's gradient, gradients
+// are sent and regathered rows arrive.
 Var gather_linear(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
 Var linear_scatter(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
 
@@ -79,8 +79,8 @@ Tensor local_rows(const Run&, const Tensor& t);
 using RowsFn = std::function<Var(Run&, const Var& chunk)>;
 Var map_chunks(Run&, const Var& x, std::int64_t rows, const RowsFn& f);
 
-// Returns f(x) [N,C] and saves only x: backward runs f again, recording, and then its backward. f must record at least
-// one step, and may itself recompute. `run` and everything that f refers to must live until then.
+// Returns f(x) [N,C] and saves only x: backward runs f again, recording, and then the backward of f. f must record at
+// least one step, and may itself recompute. `run` and everything that f refers to must live until backward has run.
 using BlocksFn = std::function<Var(Run&, const Var& x)>;
 Var checkpoint_segment(Run&, const Var& x, const BlocksFn& f);
 
@@ -129,8 +129,8 @@ struct AttentionOptions {
 // Self-attention between the QKV projection and the output projection, without copies -> [N,Hq D]. qkv [N,(Hq+2Hk)D]
 // holds q | k | v in columns. Optionally normalizes q and k per head (RMS, weights [D]), and then rotates them.
 // Consumes qkv: its bytes are rotated in place and saved for backward.
-// - `queries` and `keys`, `values` (both or none): receive views of the final q [N,Hq,D] and k, v [N,Hk,D], for a
-//   generation cache.
+// - `queries` and `keys`, `values` (both or none): receive views of q [N,Hq,D] and k, v [N,Hk,D] after norm and
+//   rotation, for a generation cache.
 // - `selection`: the selection for selection_part(). Used if it is already set; otherwise receives the new selection.
 // - `watch`: observes attention over whole sequences; may be empty.
 // - `pooling`: pool_weights (kernels/attention/pools/pooled_attention.h) of a pattern with pools; if none, pools are

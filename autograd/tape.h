@@ -25,8 +25,8 @@ struct Sink {
 struct Fp8Matrix;
 struct Fp8Max;
 
-// A gradient that is computed once its reader is known, because a reader in FP8 does not need it in its own type. The
-// functions hold the tensors that they read.
+// A gradient that is computed only once its reader is known: a reader that computes in FP8 does not need the gradient
+// in its own type. The functions hold the tensors that they read.
 struct DeferredGradient {
   Shape shape;
   DType dtype;
@@ -211,7 +211,7 @@ inline Var checkpoint_boundary(Var v) {
   return v;
 }
 
-// The interface of a backward rule: gives the gradient of the step's output, and takes the gradients of its inputs.
+// The interface for a backward rule: provides the gradient of the step's output, and accepts those of the inputs.
 class Backward {
  public:
   Backward(const ExecContext& ctx, GradSlot& output, bool final_pass)
@@ -226,7 +226,7 @@ class Backward {
   Sink sink(const SlotPtr& input, const Shape&, DType like) const;
   // Adds to the gradient of an input; the first gradient is stored without a copy. Does nothing if the slot is null.
   void accumulate(const SlotPtr& input, const Tensor& gradient) const;
-  // The same for a gradient that is computed now, or, if it is the first one and its reader reads FP8, by the reader.
+  // Same for a deferred gradient: computes it now or, if it is the slot's first one and the reader reads FP8, later.
   void accumulate(const SlotPtr& input, DeferredGradient gradient) const;
 
   const ExecContext& ctx;

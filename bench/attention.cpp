@@ -43,7 +43,7 @@ Args with_new_blocks(Args args) {
   return args;
 }
 
-// One kernel on one problem.
+// One kernel to be timed, with its operands.
 struct AttentionJob {
   AttentionTiming timing;
   Pattern pattern;

@@ -50,7 +50,7 @@ struct AttentionTiming {
   double seconds = 0;  // seconds per call; 0 if the kernel was skipped because a call would take `expected` seconds
   double spread = 0;   // spread over the rounds: (max - min) / median
   double flops = 0, expected = 0;  // flops: FLOPs per call; expected: seconds per call; 0 if not counted
-  double kept = 1;                 // pairs kept, relative to dense attention
+  double kept = 1;                 // kept pairs as a share of the pairs of dense attention
   double of_dense = 0;             // time relative to the fastest dense kernel other than cuDNN's; 0 if not measured
   std::size_t extra_bytes = 0;     // peak bytes of a call beyond its operands, including new block lists of a pattern
   // Extra seconds of a call with a new block pattern, for which it must build block lists: the forward by query tile,

@@ -115,7 +115,7 @@ class ContextBench {
     return t;
   }
 
-  // Returns the type of messages that carry gradients of keys; nothing if messages that carry keys have the same type.
+  // Returns the type of messages with gradients of keys; nullopt if messages with keys have the same type.
   std::optional<DType> distinct_gradients(DType keys) const {
     const ContextMessages m = grid_.parallel.cp_messages;
     const DType gradients = m == ContextMessages::exact ? DType::f32 : DType::bf16;

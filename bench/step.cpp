@@ -31,7 +31,7 @@ std::size_t part_size(const Config& c, std::uint64_t n) {
   return 1 + (std::uint64_t{random_bits({1, 0, 1}, n)} * static_cast<std::uint64_t>(c.model.context) >> 32);
 }
 
-// Writes so many windows that no step sees one twice within a benchmark.
+// Writes enough windows that no window is read twice within a benchmark.
 std::string write_corpus(const Config& c) {
   const std::string path = str(temporary_folder(), "/ringmaster-bench-", ::getpid(), ".h5");
   TokenStoreWriter writer(path, c.model.vocab_size);

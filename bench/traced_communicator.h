@@ -28,7 +28,7 @@ class TracedCommunicator final : public Communicator {
   bool silent = false;             // true if nothing is sent: receive buffers keep their contents
   bool tracing = false;            // true while operations are recorded for replay()
   bool recording = false;          // true while messages are reported to the recorder
-  std::optional<DType> gradients;  // type of gradients, if exchanged keys have a different one; else null
+  std::optional<DType> gradients;  // type of gradients; nullopt if exchanged keys have the same type
 
   // Repeats the recorded operations, one after another.
   void replay(const Stream& stream) const {

@@ -25,7 +25,7 @@ void* CachingAllocator::take_cached(std::size_t size) {
 }
 
 void* CachingAllocator::allocate(std::size_t bytes) {
-  // For more than half of the address space size_class() would overflow: let the system refuse the amount.
+  // size_class() would overflow above half of the address space. The system refuses the clamped amount as well.
   const std::size_t size = size_class(std::min(bytes, std::numeric_limits<std::size_t>::max() / 2));
   std::lock_guard lock(mutex_);
   void* p = take_cached(size);

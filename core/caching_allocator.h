@@ -36,7 +36,7 @@ class CachingAllocator : public Allocator {
   [[noreturn]] virtual void fail_out_of_memory(std::size_t bytes, const MemoryStats&) const = 0;
 
  private:
-  void* take_cached(std::size_t size);  // null if no block of this size class is cached
+  void* take_cached(std::size_t size);  // returns null if no block of this size class is cached
 
   mutable std::mutex mutex_;
   std::map<std::size_t, std::vector<void*>> cached_;  // unused blocks by size class

@@ -19,10 +19,10 @@
 // number may change during training (core/token_schedule.h): settings may give it as [[0, 32], [1e9, 64]], and the
 // number itself then holds the largest value.
 //
-// A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of one of these, a struct
-// with fields(), or a std::vector of any of these except bool and optional. Every number must state both ends of its
-// range, which every use of the number must be able to hold, and every list its maximum length; otherwise RING_CHECK
-// fails.
+// A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of
+// one of these, a struct with fields(), or a std::vector of any of these except bool and optional.
+// Every number must state both ends of its range, and all code that uses the number must handle
+// the whole range. Every list must state its maximum length. Otherwise RING_CHECK fails.
 
 #include <algorithm>
 #include <concepts>
@@ -50,7 +50,7 @@ class Fields;
 
 namespace config {
 
-// A type-erased scalar: monostate is an unset optional, and a choice is its name.
+// A type-erased scalar. monostate stands for an unset optional, and a choice is stored as its name.
 using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
 
 enum class Kind { boolean, integer, number, text, choice, section, list };
@@ -76,7 +76,7 @@ struct Synonyms {
   std::span<const Value> values;
 };
 
-// A view of one part of a config: a section, a list or a scalar. Resizing a list that contains it invalidates the view.
+// A view of one part of a config: a section, a list or a scalar. Resizing a list invalidates the views of its elements.
 struct Node {
   Kind kind = Kind::section;
   // Only for scalars:
@@ -135,8 +135,8 @@ struct DocsPage {
 };
 inline DocsPage docs_page(const char* link) { return {link}; }
 
-// A word for one value of an integer. No check applies to that value. On a section, `value` is not used: given in place
-// of the section, the word sets all integers of the section that have this word.
+// A word for one value of an integer. No check applies to that value. On a section, `value` is not used: if the word is
+// given in place of the section, it sets all integers of the section that accept this word.
 struct Word {
   std::string name;
   std::int64_t value;

@@ -300,7 +300,7 @@ std::string hint_for_key(const Node& root, const std::string& key, Given given, 
 
 std::string hint_for_word(const Node& root, const std::string& key, Given given) {
   const std::string word = plain(key);
-  const Synonyms::Key *best = nullptr, *around = nullptr;  // longest matches: of the key, of a section around it
+  const Synonyms::Key *best = nullptr, *around = nullptr;  // longest match with the key, and with a section
   const auto improves = [](const Synonyms::Key& s, const Synonyms::Key* to) {
     return !to || s.word.size() > to->word.size();
   };

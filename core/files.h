@@ -44,7 +44,7 @@ std::string read_file(const std::string& path);  // throws the same errors as op
 
 // Throws Error, as write_atomically() does, if the folder is missing or not writable, or if `path` is a folder.
 void check_writable(const std::string& path);
-// Throws Error if `path` is a device, a pipe or a socket, which a file that is renamed to it would replace.
+// Throws Error if `path` is a device, a pipe or a socket: renaming a file to `path` would replace it.
 void check_replaceable(const std::string& path);
 
 // Calls write(file) with a temporary file beside `path`, then makes it durable under its final name: fsync, rename,

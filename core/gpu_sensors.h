@@ -37,7 +37,7 @@ class GpuSensors {
 // Bit of GpuReading::throttle: the GPU has no work, which also reduces clocks.
 inline constexpr std::uint64_t kGpuIdle = 1;
 
-// Returns the reasons, "heat, the power limit"; "" if there is none except idleness.
+// Returns the reasons as text, e.g. "heat, the power limit"; "" if there is none except idleness.
 std::string throttle_text(std::uint64_t throttle);
 
 // Returns the PCI address of a device; "" if it is unknown or the device is not a GPU.

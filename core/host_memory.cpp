@@ -41,7 +41,7 @@ std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0
 // A mounted control group hierarchy, and this process's group in it.
 struct Hierarchy {
   bool v2 = false;
-  std::string mount, group;  // "/sys/fs/cgroup", "/system.slice/job.scope"
+  std::string mount, group;  // e.g. "/sys/fs/cgroup" and "/system.slice/job.scope"
 };
 
 bool has_word(const std::string& list, const std::string& word) {

@@ -9,7 +9,7 @@
 namespace ring {
 
 struct MemoryBound {
-  std::string source;           // "MemAvailable in /proc/meminfo", "/sys/fs/cgroup/job_7/memory.max"
+  std::string source;           // e.g. "MemAvailable in /proc/meminfo", "/sys/fs/cgroup/job_7/memory.max"
   std::uint64_t total = 0;      // bytes
   std::uint64_t available = 0;  // bytes that are unused or hold reclaimable caches
   std::uint64_t swap = 0;       // additional bytes of free swap

@@ -1,6 +1,6 @@
 #pragma once
 // Host work inside a recorded step. A CUDA graph cannot contain work whose kernels and sizes the host learns only in
-// each step. The recording keeps a place for this work instead, and in each launch the host queues it there.
+// each step. The recording keeps a place for such work instead, where the host queues the work in each launch.
 
 #include <functional>
 

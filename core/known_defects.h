@@ -13,14 +13,14 @@ struct Version {
   int major = 0, minor = 0, patch = 0;
   auto operator<=>(const Version&) const = default;
 };
-std::string to_string(const Version&);  // "9.19.0"
+std::string to_string(const Version&);  // e.g. "9.19.0"
 // Converts 10000 major + 100 minor + patch, as used by cuDNN 9, cuBLAS and NCCL (since 2.9).
 constexpr Version from_number(int n) { return {n / 10000, n / 100 % 100, n % 100}; }
 // Converts 1000 major + 10 minor, as used by the CUDA driver and runtime.
 constexpr Version from_cuda_number(int n) { return {n / 1000, n % 1000 / 10, n % 10}; }
 
 struct KnownDefect {
-  std::string_view library;  // "cuDNN", "NCCL"
+  std::string_view library;  // e.g. "cuDNN", "NCCL"
   Version from, fixed;       // affected: from <= version < fixed
   bool refused;              // true: never used; false: used without the feature that `what` names
   std::string_view what, remedy, source;

@@ -29,7 +29,7 @@ struct State {
   // Protects before_line. It is held while before_line runs, so the old function no longer runs after a replacement.
   std::mutex hook_mutex;
   std::function<void()> before_line;
-  std::atomic<bool> lost = false;  // a line could not be written to this file
+  std::atomic<bool> lost = false;  // true once a line could not be written to this file
 
   State() {
     sinks->add_sink(console);

@@ -16,8 +16,8 @@ namespace ring {
 
 inline constexpr std::chrono::milliseconds kSameSignalWithin{200};  // signals closer together count as one
 
-// Returns true if the process was told to stop while it had a StopSignal. For long work in places that get no
-// StopSignal, such as reading files.
+// Returns true if the process was told to stop while it had a StopSignal. For long-running code that has no StopSignal,
+// such as code that reads files.
 bool stop_requested();
 
 // Returns true if the process ignores the signal, as do programs started by nohup(1) or in the background of a shell.
@@ -28,8 +28,8 @@ void end_on_signals_as_process_1();
 
 class StopSignal {
  public:
-  // Create it before any other thread: threads inherit the signal mask. If `announces`, it logs that it was told to
-  // stop.
+  // Create it before any other thread: threads inherit the signal mask.
+  // If `announces` is true, logs that the process was told to stop.
   explicit StopSignal(bool announces = true);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;

@@ -32,10 +32,10 @@ struct MemoryStats {
   }
 };
 
-std::string bytes_text(std::size_t);  // "1.50 GiB", "20.0 MiB", "512 bytes"
+std::string bytes_text(std::size_t);  // e.g. "1.50 GiB", "20.0 MiB", "512 bytes"
 
-// Allocators give the facts. Callers that know the purpose of the memory rethrow the error with more facts, or with
-// advice.
+// Thrown by allocators, with the facts. Callers that know the purpose
+// of the memory rethrow the error with more facts, or with advice.
 struct OutOfMemory : Error {
   explicit OutOfMemory(const std::string& what_failed, const std::string& what_to_do = "")
       : Error(what_to_do.empty() ? what_failed : what_failed + ". " + what_to_do),

@@ -39,7 +39,7 @@ class Tensor {
   Tensor narrow(int dim, std::int64_t start, std::int64_t length) const;
   Tensor split_dim(int dim, std::int64_t inner) const;  // [.., n, ..] -> [.., n / inner, inner, ..], any strides
 
-  // Returns the same view of a different storage of at least the same size. If it is null, only shape and dtype remain.
+  // Returns the same view of a different storage of at least the same size. Null leaves only shape and dtype.
   Tensor with_storage(std::shared_ptr<Storage>) const;
 
   template <class T>
@@ -62,7 +62,7 @@ class Tensor {
 // Copies on `stream`. Requires the same shape and dtype, contiguous tensors, and devices that `stream` can access.
 void copy(const Tensor& dst, const Tensor& src, const Stream& stream);
 void fill_zero(const Tensor& t, const Stream& stream);
-std::string describe(const Tensor&);  // "f32[3,4] on cpu:0"
+std::string describe(const Tensor&);  // e.g. "f32[3,4] on cpu:0"
 
 // from_host() copies a vector to a new tensor [n]. to_host() copies a contiguous tensor to a flat vector, and blocks
 // until the copy is done. Both work on any device.

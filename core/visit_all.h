@@ -30,7 +30,7 @@ void with_members(Struct& s, const Fn& f) {
   constexpr std::size_t n = count_members<std::remove_const_t<Struct>>();
   static_assert(n <= 9 || n == 12 || n == 18,
                 "no visited struct had this many members so far: add a line below and its number here");
-  // The letters skip f, n and s, which are names here.
+  // The names skip the letters f, n and s, which are already names in this function.
   // clang-format off
   if constexpr (n == 0) { f(); }
   if constexpr (n == 1) { auto& [a] = s; f(a); }

@@ -86,7 +86,7 @@ const PackedRows* rows_of(const std::vector<std::unique_ptr<PackedRows>>& rows, 
 void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SampleLocation& place,
               const PackedRows* rows) {
   const std::int64_t first = row * o.context, sequence = o.sequence ? o.sequence : o.context;
-  // Number of tokens of the row in use: those of the window, or 0 for packed rows, whose pieces add theirs.
+  // Number of tokens in the row: those of the window, or 0 for a packed row, to which each piece adds its tokens.
   auto filled = static_cast<std::int64_t>(place.end - place.begin);
   const auto add = [&](const PackedPiece& piece) {
     fill(b, first + piece.at, split, piece.begin, static_cast<std::size_t>(piece.length), piece.ends);
@@ -172,7 +172,7 @@ SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t
       fail("corpus ", store->path(), " has ", n, " training tokens, but one sample needs context + 1 = ", context_ + 1,
            "; prepare more text or train with a context of at most ", n < 2 ? 1 : n - 1);
     }
-    windows_.push_back(std::max<std::uint64_t>(1, (n - context_) / context_));  // leaves a context for the phase
+    windows_.push_back(std::max<std::uint64_t>(1, (n - context_) / context_));  // one context less: room for the phase
   }
 }
 

@@ -76,8 +76,8 @@ struct LoaderOptions {
   std::int64_t prefetch = 4;  // number of micro-batches that are read ahead; 0 means no thread
   PackingConfig packing = {};
   std::int64_t sequence = 0;  // tokens per sequence; 0 means that each row is one sequence
-  // If true, tokens are not read with the batch but later, in parts (UnreadRow), if a batch has a single row that is
-  // one sequence, and no loss mask.
+  // If true, a batch with a single row that is one sequence and has no loss mask does not contain the row's tokens:
+  // they are read later, in parts (UnreadRow).
   bool unread = false;
   bool packs() const { return packing.documents || sequence > 0; }
 };

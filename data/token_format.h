@@ -1,7 +1,7 @@
 #pragma once
-// Binary format of a corpus index, shared by writer and reader. The index is stored before the HDF5 file that contains
-// everything else. It has the offsets of everything, and hashes of itself, of all that is read at the start, and of
-// each block of the remaining data, so that every byte is checked before use. See docs/adr/0013-verified-corpora.md.
+// Binary format of a corpus index, shared by writer and reader. The index is stored before the HDF5 file with
+// everything else. It has the offsets of all parts, and hashes of itself, of everything that is read at the start, and
+// of each block of the remaining data, so that every byte is checked before use. See docs/adr/0013-verified-corpora.md.
 
 #include <algorithm>
 #include <array>

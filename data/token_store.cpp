@@ -130,7 +130,7 @@ constexpr std::uint64_t kStartsHeld = 512;
 
 }  // namespace
 
-// --- one split ---
+// --- TokenSplit ---
 
 void TokenSplit::load(const std::shared_ptr<const FileHandle>& file, const SplitIndex& index, const MaskIndex& mask,
                       const std::string& name, std::uint64_t vocab) {
@@ -235,7 +235,7 @@ std::uint64_t TokenSplit::document_start(std::uint64_t document) const {
   return start;
 }
 
-// --- where documents start ---
+// --- DocumentStarts ---
 
 void DocumentStarts::read_group(std::uint64_t first) {
   held_.resize(std::min(kStartsHeld, split_.documents() + 1 - first));
@@ -266,7 +266,7 @@ std::uint64_t DocumentStarts::document_of(std::uint64_t token) {
   return first_ + static_cast<std::uint64_t>(std::ranges::upper_bound(held_, token) - held_.begin()) - 1;
 }
 
-// --- the whole file ---
+// --- TokenStore ---
 
 std::shared_ptr<const Tokenizer> TokenStore::tokenizer() const { return parse_tokenizer(tokenizer_bytes_, path_); }
 

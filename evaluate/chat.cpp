@@ -18,7 +18,7 @@ Chat::Chat(chat::Format format, const std::string& name, std::shared_ptr<const T
       end_(writer_.end_of_answer()) {
   if (end_.empty()) return;
   const std::vector<std::int32_t> ids = encode({{end_, true}}, false);
-  // A control token has no visible text. If the end begins with one, this token is sufficient to detect it.
+  // A control token has no visible text. If the ending begins with one, this token alone identifies the ending.
   const bool control = !ids.empty() && tokenizer_->bytes_of(ids[0]).empty();
   if (ids.size() != 1 && !control) return;
   end_token_ = ids[0];

@@ -24,8 +24,8 @@ constexpr const char* kFiller[] = {" The grass is green.", " The sky is blue.", 
 constexpr std::array kWords = {"apple",  "bridge", "candle", "desert", "engine", "forest", "garden", "hammer",
                                "island", "jacket", "kettle", "ladder", "mirror", "needle", "orange", "pencil"};
 constexpr std::size_t kNumberLength = 5, kNeedles = 4, kHops = 3;
-constexpr std::size_t kCommonEvery = 4;  // every fourth word of a list is the answer; the other words take turns
-constexpr std::size_t kFewestWords = 5;  // minimum for one word to occur twice
+constexpr std::size_t kCommonEvery = 4;  // every fourth word is the answer; the others are used in rotation
+constexpr std::size_t kFewestWords = 5;  // minimum words of a list in which the answer occurs twice
 
 std::int64_t unknown_in(const Tokenizer& tokenizer, const std::string& text) {
   EncodeReport report;

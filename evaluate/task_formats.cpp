@@ -150,7 +150,7 @@ struct Format {
   TaskItem (*item)(const Record&);
 };
 
-// The first format whose members a record has is its format, so lambada is last: many records have a "text".
+// A record has the first format whose members it contains. lambada is last, because many records have a "text".
 const std::vector<Format>& formats() {
   static const std::vector<Format> all = {{"hellaswag", {"activity_label", "ctx_a", "endings"}, hellaswag},
                                           {"arc", {"question", "answerKey"}, arc},

@@ -68,7 +68,7 @@ double repeated_samples(const std::vector<Branch>& branches, std::int64_t place,
   return repeated;
 }
 
-// Returns the same number for any branches, also with windows. Counts query by query.
+// Same as repeated_samples(), but for any branches, also with windows. Counts query by query.
 double repeated_keys(const Pattern& p, std::int32_t kv_head, std::int64_t length) {
   const SeenKeys seen(p);
   std::vector<KeyRun> runs;

@@ -8,7 +8,7 @@
 namespace ring {
 namespace {
 
-// The place where something profiled ran.
+// The model part, and the pass (forward or backward), to which a profiled call belongs.
 struct Place {
   ScopeId model_part;
   int profiled_index = -1;  // index of the model part's scope in Profile::parts

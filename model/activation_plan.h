@@ -1,6 +1,6 @@
 #pragma once
-// The plan for the activations that backward needs: saved, recomputed, or offloaded to the host. Results are
-// bit-identical in all cases.
+// Plans for each block whether the activations that backward needs are saved, recomputed, or offloaded to the host. All
+// choices give bit-identical results.
 
 #include <cstdint>
 #include <vector>
@@ -25,8 +25,8 @@ struct BlockPlan {
 
 struct ActivationPlan {
   std::vector<BlockPlan> blocks;
-  // The first segments * segment_blocks blocks form segments. Only the input of a segment's first block is saved:
-  // backward reruns the segment's forward, in which each block follows its plan.
+  // The first segments * segment_blocks blocks are grouped into segments. A segment saves only its input: backward
+  // reruns the segment's forward, in which each block follows its own plan.
   std::int64_t segments = 0, segment_blocks = 0;
 
   // Returns the same plan for all blocks, except that the last block does not offload: backward begins with it.

@@ -5,8 +5,8 @@
 
 namespace ring {
 
-// One call of attention over whole documents: q [N,Hq,D], k and v [N,Hk,D] as the kernel multiplies them, the selected
-// blocks, and the saved log-sum-exp `lse`, f32 [Hq,N].
+// One call of attention over whole documents: q [N,Hq,D], k and v [N,Hk,D] as passed to the attention kernel, the
+// selected blocks, and the saved log-sum-exp `lse`, f32 [Hq,N].
 struct AttendedHeads {
   Tensor q, k, v, lse;
   float scale = 1;  // factor on the scores

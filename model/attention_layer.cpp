@@ -25,7 +25,7 @@ std::vector<Linear::Output> qkv_outputs(const ModelConfig& c) {
           {"wv", kv, weight_std(c, c.width, kv, true, false)}};
 }
 
-// Returns a watch that shows a layer's calls of attention to `show`; null if `show` is empty.
+// Returns a watch that passes a layer's attention calls to `show`; null if `show` is empty.
 AttentionWatch watch_of(const std::function<void(const AttendedHeads&)>& show) {
   if (!show) return nullptr;
   return [&show](const PooledAttention& call, KvHeads heads) {

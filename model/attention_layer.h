@@ -43,7 +43,7 @@ class AttentionLayer {
 
   // Restricts the layer to the query and KV heads of its tensor-parallel slice. The pattern is for these heads.
   void restrict_to_heads(std::int64_t heads, KvHeads, const Pattern&);
-  // Sets the pattern of the layer's heads, which set_step() replaces in steps for which a variant has another.
+  // Sets the pattern of the layer's heads. set_step() uses a different one in steps for which a variant returns one.
   void set_pattern(const Pattern& pattern) { pattern_ = own_pattern_ = pattern; }
   // Returns the pattern that the next forward uses for the layer's heads.
   const Pattern& pattern() const { return pattern_; }
@@ -63,11 +63,11 @@ class AttentionLayer {
     const AttentionVariantKind* kind;
     std::unique_ptr<AttentionVariant> part;
   };
-  // Final queries, keys and values.
+  // Queries, keys and values as attention multiplies them: after the norm of heads and the rotation.
   struct Qkv {
     Tensor q, k, v;
   };
-  // Returns the options of the op, which stores the final queries, keys and values in `final`.
+  // Returns the options of the op, which stores the queries, keys and values that it multiplies in `final`.
   SelfAttention options(bool training, Qkv& final) const;
   // Runs attention with the variants from index `first` on. Takes the call as an rvalue, so that its tensors are freed
   // before the output projection.

@@ -1,6 +1,6 @@
 #pragma once
 // Variants of attention: parts of a layer besides dense attention over the pairs of its pattern, such as pools of keys,
-// or an indexer that selects blocks. A layer has those that its section of the settings asks for, and may have several.
+// or an indexer that selects blocks. A layer has the variants that its settings section asks for, and may have several.
 // To add a variant, add a folder beside model/attention/pools and two lines in attention_variants.cpp (docs/extend.md).
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct AttentionLayerCall {
   const Var& x;  // the layer's input, [N/tp,C]
   const Sequences& seqs;
   ForwardPass& pass;
-  SelfAttention options;  // of self_attention(), which computes the call
+  SelfAttention options;  // arguments of self_attention(), which computes the call
 };
 
 // The part that a variant adds to one layer.
@@ -68,10 +68,10 @@ struct VariantSetup {
 };
 
 struct AttentionVariantKind {
-  // Returns the part of a layer; null if the layer's section does not use the variant. May be null.
+  // Creates the variant's part of a layer. Returns null if the layer's section does not use it. May itself be null.
   std::unique_ptr<AttentionVariant> (*make)(const VariantSetup&) = nullptr;
-  // Returns the state that training changes besides the parameters. patterns: one per layer, for all heads. The model
-  // must outlive the state. May be null.
+  // Creates the state that training changes besides the parameters. patterns: one per layer, for all heads. The model
+  // must outlive the state. May itself be null.
   std::unique_ptr<TrainingState> (*make_state)(Model&, const std::vector<Pattern>& patterns) = nullptr;
   // Return the log messages for weights that a run starts or stops using (LaterWeights). Both are null if the variant
   // has no weights.

@@ -14,15 +14,15 @@ class BlockRunner {
  public:
   explicit BlockRunner(std::int64_t layer) : layer_(layer) {}
 
-  // Returns f(run, x) [N,C], computed in the scope of the block's attention, by the block's plan.
+  // Returns f(run, x) [N,C], run in the scope of the block's attention and according to the block's plan.
   template <class F>
   Var attention(Run& run, const Var& x, const F& f) const {
     const AttentionScope scope(*this, run);
     const Var h = f(run, x);
     return plan.recompute == Recompute::attention ? checkpoint_boundary(h) : h;
   }
-  // Returns f(run, x) [N,C], computed in the scope of the block's MLP, by the block's plan. f must treat every row by
-  // itself, because it is called with mlp_chunk rows at a time.
+  // Returns f(run, x) [N,C], run in the scope of the block's MLP and according to the block's plan. f must treat rows
+  // independently, because it is called with mlp_chunk rows at a time.
   Var mlp(Run&, const Var& x, const RowsFn& f) const;
 
   BlockPlan plan;
@@ -49,7 +49,7 @@ class BlockRunner {
     ScopeGuard scope;
     ScopedValue<SavePolicy> saving;
   };
-  SavePolicy policy(const Run&, Recompute sublayer) const;  // of a sublayer, by the plan
+  SavePolicy policy(const Run&, Recompute sublayer) const;  // save policy of a sublayer by the plan
 
   std::int64_t layer_;
 };

@@ -9,7 +9,7 @@ std::int64_t aligned_bytes(std::int64_t bytes, std::int64_t multiple) {
 
 }  // namespace
 
-// Rows of scales start at multiples of 16 bytes (Fp8Matrix).
+// Returns the bytes of a row of scales, padded so that rows start at multiples of 16 bytes (Fp8Matrix).
 std::int64_t Fp8Encoding::scale_row_bytes(const Param& p) const {
   return aligned_bytes(scale_columns(p) * static_cast<std::int64_t>(sizeof(float)), 16);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// FP8 weights in the form in which ZeRO-3 gathers them and devices hold frozen ones: the values of the whole matrix,
-// one byte each, and then its scales.
+// Encoding of FP8 weights that ZeRO-3 gathers, and in which devices hold frozen weights: the values of the whole
+// matrix, one byte each, followed by the scales.
 
 #include "kernels/fp8.h"
 #include "model/weight_encoding.h"
@@ -9,10 +9,10 @@ namespace ring {
 
 class Fp8Encoding final : public WeightEncoding {
  public:
-  // blocks: squares or tensor. The rows and columns of weights are multiples of 16.
+  // blocks: squares or tensor. Weights must have row and column counts that are multiples of 16.
   explicit Fp8Encoding(Fp8Blocks blocks) : blocks_(blocks) {}
 
-  // Returns the matrix in the bytes of an encoded weight.
+  // Returns a view of the encoded weight's bytes as a matrix.
   Fp8Matrix matrix(const Param&, const Tensor& encoded) const;
 
   std::int64_t bytes(const Param&) const override;

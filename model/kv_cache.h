@@ -31,7 +31,7 @@ struct CacheSetup {
   std::int64_t batch, capacity;  // sequences; maximum tokens of each
   std::int64_t heads, kv_heads, head_dim;
   std::int64_t token_rows;             // rows of each sequence in the layer's cache that hold tokens
-  const Pattern& pattern;              // of the layer, after any warm-up
+  const Pattern& pattern;              // the layer's pattern after any warm-up
   std::span<const LayerCache> before;  // caches of earlier layers
   const ExecContext& ctx;
 };
@@ -44,8 +44,8 @@ class VariantCache {
   VariantCache(const VariantCache&) = delete;
   VariantCache& operator=(const VariantCache&) = delete;
 
-  // Returns the rows of keys and values that the part needs in each sequence, besides those of tokens. They come after
-  // the rows of tokens; at most one variant of a layer may have some.
+  // Returns how many rows of keys and values the part needs in each sequence, besides the rows of tokens. They come
+  // after the rows of tokens. At most one variant of a layer may need such rows.
   virtual std::int64_t extra_rows() const { return 0; }
   // Returns true if the part reads or writes keys or values, which must then have the activation type.
   virtual bool uses_keys() const { return true; }
@@ -54,15 +54,15 @@ class VariantCache {
   // Called before the newest token of each sequence attends, after append().
   virtual void prepare(const LayerCache&, const Pattern&, float /*scale*/, const NewTokens&) {}
   // Appends the keys that token `token` of sequence b sees in this KV head. Returns false if the pattern decides. At
-  // most one variant of a layer decides.
+  // most one variant of a layer may return true.
   virtual bool add_keys(std::size_t /*b*/, std::int32_t /*kv_head*/, std::int32_t /*token*/,
                         std::vector<KeyRun>&) const {
     return false;
   }
   // Appends the extra rows that this token sees.
   virtual void add_rows(std::int32_t /*token*/, std::vector<CacheRows>&) const {}
-  // Computes the output, args.out. Returns false if the layer is to run attention_decode_kernel. At most one variant of
-  // a layer computes it.
+  // Computes the output, args.out. Returns false if the layer should run attention_decode_kernel instead. At most one
+  // variant of a layer may return true.
   virtual bool decode(const AttentionDecode&, const NewTokens&) const { return false; }
 };
 

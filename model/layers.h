@@ -1,5 +1,5 @@
 #pragma once
-// Typed layers: each declares its parameters below a ParamPrefix, with their placement under tensor parallelism, and is
+// Layers. Each layer declares its parameters below a ParamPrefix, with their placement under tensor parallelism, and is
 // called with a Run. The ops do the communication that sharding requires.
 
 #include <string>
@@ -25,7 +25,7 @@ struct Linear {
   //   outputs, parts (column-parallel)   x [N/tp,in], whose rows are gathered first -> [N,out/tp]
   //   inputs (row-parallel)              x [N,in/tp] -> this process's rows of the sum over processes, [N/tp,out]
   Var operator()(Run&, const Var& x, const Var& residual = {}) const;
-  // The same for x = swiglu(gate_up), which the layer's format may compute in the type of its operands.
+  // Same for x = swiglu(gate_up), which the layer's format may compute directly in the type of its GEMM operands.
   Var after_swiglu(Run&, const Var& gate_up, const Var& residual) const;
   Var bias_or_none() const { return bias ? bias->var : Var{}; }
   ParamList parameters() const;

@@ -112,11 +112,11 @@ class Parameters {
   // Excludes the parameter from training: it gets no gradient. Call before lay_out().
   void freeze(Param&);
 
-  // Assigns every parameter its offset in the flat layout. Call once all are declared. allocate() does so itself; a
-  // caller that allocates parameters in a different way calls lay_out(), then binds values and gradients.
+  // Assigns every parameter its offset in the flat layout. Call after all parameters are declared. allocate() calls it;
+  // a caller that allocates parameters in a different way calls lay_out(), then binds values and gradients.
   void lay_out();
   std::int64_t size() const { return size_; }                  // elements of the flat layout
-  std::int64_t trained_size() const { return trained_size_; }  // elements of its trained first part
+  std::int64_t trained_size() const { return trained_size_; }  // elements of the layout's first part, which is trained
   // Offset of the first encoded weight; size() if there are none. Encoded weights have no elements in `weights`.
   std::int64_t encoded_begin() const { return encoded_begin_; }
   // Allocates the flat buffers, binds every slot except those of encoded weights (parallel/encoded_weights.h), and

@@ -48,7 +48,7 @@ const AttentionConfig& attention_of(const ModelConfig& c, std::int64_t layer) {
 std::vector<std::int64_t> selection_sources(const ModelConfig& c) {
   const std::vector<const AttentionConfig*> sections = attentions_of(c);
   std::vector<std::int64_t> of_layer;
-  std::int64_t begin = 0;  // first of the adjacent layers with the same section
+  std::int64_t begin = 0;  // first layer of the current group of adjacent layers with the same section
   for (std::int64_t i = 0; i < c.layers; ++i) {
     const AttentionConfig* section = sections[static_cast<std::size_t>(i)];
     if (section != sections[static_cast<std::size_t>(begin)]) begin = i;

@@ -12,8 +12,8 @@ namespace ring {
 // dynamic scaling; 0 means at most its original context.
 std::vector<float> rope_frequencies(const RopeConfig&, std::int64_t head_dim, std::int64_t length = 0);
 
-// Returns the frequencies of each document for Sequences::inv_freq, if document b has seen[b] earlier tokens, or none
-// if `seen` is empty. Undefined if dynamic scaling changes no document's frequencies.
+// Returns the frequencies of each document for Sequences::inv_freq. Document b has seen[b] earlier tokens, or none if
+// `seen` is empty. The result is undefined if dynamic scaling changes no document's frequencies.
 Tensor stretched_frequencies(const RopeConfig&, std::int64_t head_dim, const Sequences&,
                              const std::vector<std::int32_t>& seen, const ExecContext&);
 

@@ -1,6 +1,6 @@
 #pragma once
-// The form in which ZeRO-3 gathers weights of linear layers if their format takes fewer bytes than their values, as FP8
-// does. The device holds frozen weights (Param::encoded) only in this form.
+// The encoded form in which ZeRO-3 gathers the weights of linear layers whose format takes fewer bytes than the values,
+// such as FP8. The device holds frozen weights (Param::encoded) only in this form.
 
 #include <cstdint>
 #include <vector>
@@ -20,9 +20,9 @@ struct WeightRows {
   Tensor values;
 };
 
-// Encodes weights as bytes. Each rank encodes the rows that it owns into their places among the bytes of the weight,
-// and sends these bytes to the other ranks. Var::value of such a weight is the encoded weight, u8 [bytes()], and only
-// its format reads it. All results depend on the values of the whole weight alone, not on the rows that a rank owns.
+// Encodes weights as bytes. Each rank encodes the rows that it owns at their offsets in the bytes of the weight, and
+// sends these bytes to the other ranks. Var::value of such a weight is the encoded weight, u8 [bytes()], and only its
+// format reads it. All results depend on the values of the whole weight alone, not on the rows that a rank owns.
 class WeightEncoding {
  public:
   WeightEncoding() = default;

@@ -11,8 +11,8 @@ namespace ring {
 
 class GradientNorm {
  public:
-  // over: the groups over which squared norms are summed to get the squared norm of the whole gradient. Parameters
-  // replicated over tensor-parallel slices are counted only on the first slice.
+  // over: the rank groups over which squared norms are summed to get the squared norm of the whole gradient. Parameters
+  // that are replicated over tensor-parallel slices are counted only on the first slice.
   GradientNorm(const OwnedShard&, std::vector<Communicator*> over);
 
   // Writes the squared norm, the clip factor and `accepted` to the StepState on the device, the same on every rank.

@@ -41,7 +41,7 @@ void check_blocks(const Lane& lane, const UpdateRange& range) {
 
 LaneSlice LaneRange::intersect(std::int64_t begin, std::int64_t n) const {
   const std::int64_t from = std::max(at, begin), to = std::min(at + range.numel, begin + n);
-  // The slice is the range's first piece, moved and cut: its offsets are those of the slice's first element.
+  // The slice is the range's first piece, shifted and shortened: its offsets are those of the slice's first element.
   LaneSlice part{range.first, from};
   part.piece.numel = std::max<std::int64_t>(0, to - from);
   part.piece.offset += from - at;
@@ -54,7 +54,7 @@ std::vector<ShardPiece> Lane::pieces() const {
   for (const LaneRange& r : ranges)
     for (const LogicalPiece& logical : r.range.pieces) {
       ShardPiece piece = logical.piece;
-      piece.shard_offset = r.at + piece.offset - r.range.first.offset;  // the lane keeps the distances within a range
+      piece.shard_offset = r.at + piece.offset - r.range.first.offset;  // the lane keeps the offsets within a range
       out.push_back(piece);
     }
   return out;
@@ -67,7 +67,7 @@ std::int64_t Lane::state_bytes_per_block() const {
   return bytes;
 }
 
-// For a matrix rule, chunks may end only between two matrices, where the second one is aligned for kernels.
+// For a matrix rule, chunks may end only between two matrices, and only if the second matrix is aligned for kernels.
 HostChunks::Ends Lane::chunk_ends() const {
   HostChunks::Ends ends;
   if (!rule->is_matrix_rule()) return ends;
@@ -84,7 +84,7 @@ std::vector<Lane> lanes_of(const OptimizerConfig& c, const OwnedShard& shard, st
     return static_cast<std::size_t>(std::ranges::find(lanes, optimizer_kind_of(c, p, part), &Lane::kind) -
                                     lanes.begin());
   };
-  // All elements of a range have one group and one kind.
+  // All elements of a range belong to one group and have one update kind.
   const auto key = [&](const Param& p, const LogicalParam& part) {
     return part.group * lanes.size() + lane_of(p, part);
   };

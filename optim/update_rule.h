@@ -29,7 +29,7 @@ struct StateKind {
   std::optional<Fp8Moment> fp8 = std::nullopt;
 };
 
-// Returns a state of the type that optimizer.moments selects; fp8: the form that the state's values need.
+// Returns a state of the type that optimizer.moments selects. fp8: its encoding if that type is MomentType::fp8.
 StateKind moment_kind(std::string name, MomentType, Fp8Moment fp8);
 
 // Elements that are updated in the same way: part of a parameter, or of several. Tensors are [n], contiguous and on the

@@ -47,7 +47,7 @@ class Sentences final : public sentencepiece::SentenceIterator {
   static std::size_t cut_of(std::string_view text) {
     for (const char c : {'\n', ' '}) {
       const std::size_t at = text.rfind(c);
-      // After a newline, but before a space, which begins a word.
+      // Splits after a newline, but before a space, because a space begins a word.
       if (at != std::string_view::npos && at > 0) return at + (c == '\n');
     }
     return utf8::floor_boundary(text, text.size() - 4);

@@ -9,8 +9,8 @@
 namespace ring {
 namespace {
 
-// Returns the bytes of logits held at a time: much on a GPU, where GEMMs with few rows are inefficient; little on a
-// CPU, whose caches are small.
+// Returns how many bytes of logits are held at a time: many on a GPU, where GEMMs with few rows are inefficient; few on
+// a CPU, whose caches are small.
 std::int64_t chunk_bytes(const LossHead& head, Backend backend) {
   if (head.chunk_bytes > 0) return head.chunk_bytes;
   return backend == Backend::cpu ? std::int64_t{32} << 20 : std::int64_t{2} << 30;

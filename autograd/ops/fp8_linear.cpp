@@ -36,9 +36,9 @@ bool has_own_max(const Fp8Linear& f, Fp8Shards operand) {
   return f.tensorwise && !(f.tp && is_shard(f.shards, operand));
 }
 
-// Quantizes an operand [rows,columns] of the layer by write(out, transposed, max), with the members of QuantizeFp8. In
-// tensorwise mode, reduces the maximum of a sharded operand over the processes. known: the maximum, if already
-// computed.
+// Quantizes an operand [rows,columns] of the layer by calling write(out, transposed,
+// max), with arguments as in QuantizeFp8. In tensorwise mode, reduces the maximum of
+// a sharded operand over the processes. known: the maximum, if already computed.
 template <class Write>
 Fp8Copies quantize(const ExecContext& ctx, const Fp8Linear& f, Fp8Shards operand, std::int64_t rows,
                    std::int64_t columns, Which copies, const Write& write, const Tensor& known = {}) {
@@ -134,7 +134,7 @@ Tensor product(const ExecContext& ctx, const Fp8Linear& f, const Fp8Matrix& x, c
 
 Tensor forward(const ExecContext& ctx, const Fp8Linear& f, const LinearInputs<Tensor>& in) {
   const Fp8Matrix x = quantize_input(ctx, f, source_of(ctx, f, in.x), in.x.dtype(), Which::plain).plain;
-  return product(ctx, f, x, in);  // what source_of() returned is freed
+  return product(ctx, f, x, in);  // the result of source_of() is already freed here
 }
 
 // Adds dy^T x. The GEMM accumulates only in f32.
@@ -146,10 +146,10 @@ void weight_gradient(const ExecContext& ctx, const Fp8Matrix& dy, const Fp8Matri
   axpby_kernel({.x = rounded, .y = dw.dst, .out = dw.dst, .alpha = 1, .beta = dw.beta}, ctx);
 }
 
-// Returns whether the backward reads the output's gradient only in FP8.
+// Returns true if the backward reads the output's gradient only in FP8.
 bool reads_only_fp8(const LinearInputs<SlotPtr>& inputs) { return !inputs.b && !inputs.residual; }
 
-// Adds to the gradient of x; dx: the gradient of the layer's input.
+// Adds to the gradient of x, given dx, the gradient of the layer's input (which is swiglu(x) if f.swiglu is set).
 void accumulate_input_gradient(const Backward& back, const Fp8Linear& f, const SlotPtr& x,
                                const Fp8Values<Saved>& saved, const Tensor& dx) {
   if (!f.swiglu) return back.accumulate(x, dx);
@@ -160,7 +160,7 @@ void accumulate_input_gradient(const Backward& back, const Fp8Linear& f, const S
     back.accumulate(x, swiglu_gradient(gate_up.values, dx));
 }
 
-// type: that of x and its gradient.
+// type: the type of x and of the gradient of x.
 void backward(const Backward& back, const Fp8Linear& f, DType type, const LinearInputs<SlotPtr>& inputs,
               const Fp8ForBackward<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
@@ -194,7 +194,7 @@ Fp8Values<Saved> save_source(const Run& run, const Fp8Linear& f, const Var& x, c
                            [f](const ExecContext& ctx, const Tensor& in) { return source_of(ctx, f, in); });
 }
 
-// Saves the transposed copy of the layer's input, which the backward computes from source_of(x).
+// Returns a recipe by which the backward computes the transposed copy of the layer's input from source_of(x).
 Fp8Values<Saved> recompute_transposed(const Fp8Linear& f, const Fp8Values<Saved>& source, DType type) {
   return save_to_recompute(source, [f, type](const ExecContext& ctx, const Fp8Values<Tensor>& in) {
     const Fp8Matrix m = quantize_input(ctx, f, in, type, Which::transposed).transposed;

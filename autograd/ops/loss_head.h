@@ -12,8 +12,8 @@ void check_head(const Tensor& x, std::int64_t tokens, const Tensor& w, std::int6
 // Returns an uninitialized chunk of logits, [rows, columns], with as many rows as are held at a time.
 Tensor empty_chunk(const ExecContext&, const LossHead&, std::int64_t tokens, std::int64_t columns, DType);
 
-// Records the loss. The forward has already computed both gradients: `dx` is that of x, undefined if not wanted; that
-// of w is in w's slot. This slot is an input of the step nevertheless, so that its on_ready waits for the step.
+// Records the loss. The forward has already computed both gradients: of x in `dx` (undefined if not wanted), and of w
+// in the slot of w. That slot is still an input of the step, so that its on_ready waits for the step.
 Var record_loss(const Run&, const Tensor& sum, const Var& x, const Var& w, const Tensor& dx);
 
 // cross_entropy_head() over the processes of run.layout.tp. Collective.

@@ -103,7 +103,7 @@ void rotate_both(const Tensor& qkv, const Constants<Tensor>& c, const Layout& l,
   rotate(heads, c, inverse, ctx);
 }
 
-// Returns the gradient of qkv before the rotation for that after it, dqkv, which it may overwrite.
+// Returns the gradient of qkv before the rotation, given dqkv, the gradient after it. May overwrite dqkv.
 DeferredGradient rotated_back(const Tensor& dqkv, const Constants<Tensor>& c, const Layout& l) {
   const auto compute = [=](const ExecContext& ctx, const Tensor& to) {
     copy(to, dqkv, ctx.stream);
@@ -223,10 +223,10 @@ void add_kept(RecallStats& kept, Attention a, const Attend& forward) {
   if (!shows_whole(forward)) kept.add(a, sequences.shards, *forward.cp);
 }
 
-// Returns sums over rows for watched steps, by head: the entropy and the row count, then, for block patterns, the
-// numbers of RecallStats::copy_to(). Runs attention once more, with keys in place of values: its output is the mean
-// key, which gives the mean score. The call is not tuned, so that no choice of the run depends on whether a step is
-// watched.
+// Returns sums over rows for watched steps, by head: the entropy and the row count, then,
+// for block patterns, the numbers of RecallStats::copy_to(). Runs attention once more, with
+// keys in place of values: its output is the mean key, which gives the mean score. Does not
+// tune kernels, so that the run's kernel choices do not depend on whether a step is watched.
 Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection,
                     const PoolInputs<Tensor>& pools) {
   ctx.tuning = nullptr;
@@ -244,7 +244,7 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
   if (blocks) kept.emplace(heads, forward.layout.kv_heads, ctx);
   const AttentionWatch watch = [&](const PooledAttention& call, KvHeads of) {
     Attention part = call.pairs;
-    part.out = ctx.empty(part.out.shape());  // statistics overwrite the output, but the call's is still to be sent
+    part.out = ctx.empty(part.out.shape());  // statistics overwrite the output, which has yet to be sent for this call
     kept->add(part, of);
   };
   PooledAttention pooled = with_pools(a, pools, ctx);

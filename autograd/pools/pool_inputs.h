@@ -15,9 +15,9 @@ struct PoolInputs {
 // Throws Error if the pattern has no pools, or if the shape of the gates is not [tokens,heads].
 void check(const PoolInputs<Tensor>&, const Pattern&, std::int64_t tokens, std::int64_t heads);
 
-// Return the call with the operands of its pools.
+// Return the attention call with the operands of its pools added.
 PooledAttention with_pools(const Attention&, const PoolInputs<Tensor>&, const ExecContext&);
-// `gradients` receives the tensors that the call writes: f32, those of gates by head [Hq,N].
+// gradients: receives the tensors that the call writes, f32; the gradient of gates is by head, [Hq,N].
 PooledAttentionBackward with_pools(const AttentionBackward&, const PoolInputs<Tensor>&, PoolInputs<Tensor>& gradients,
                                    const ExecContext&);
 // Passes these gradients on to the slots that want them.

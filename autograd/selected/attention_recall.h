@@ -6,7 +6,7 @@
 
 namespace ring {
 
-// Sums over attention calls that already ran, given all their arguments; overwrites the output.
+// Sums statistics over attention calls that have already run, given all arguments. Overwrites the calls' output.
 class RecallStats {
  public:
   // heads, kv_heads: this process's head counts.

@@ -36,8 +36,8 @@ void chunk_means(const Tensor& x, const Tensor& means, std::int32_t first_row, c
 Tensor chunk_means(const Tensor& x, const ChunkBlocks&, const ContextShards&, const Pattern&, ContextExchange&,
                    const ExecContext&);
 
-// Returns the blocks of each document that this rank has rows of, with their rows in means and selections. No block
-// occurs twice.
+// Returns for each document the blocks of which this rank holds rows, and the rows of these blocks in means and
+// selections. No block occurs twice.
 std::vector<SelectedRows> blocks_with_local_rows(const ContextShards&, const Pattern&);
 
 }  // namespace ring

@@ -13,7 +13,7 @@
 
 namespace ring {
 
-// A non-owning reference to a callable that outlives the call. Unlike std::function, it does not allocate.
+// A non-owning reference to a callable, which must outlive the call. Unlike std::function, it does not allocate.
 class RangeFn {
  public:
   template <class F>

@@ -128,8 +128,8 @@ DeviceFacts inspect_device(int index) {
   return facts;
 }
 
-// Returns the link between two GPUs. Only NVLink supports native atomics between GPUs of one host (CUDA C++ Programming
-// Guide, peer access).
+// Returns the link between two GPUs. NVLink is recognized by native atomics: no other link between GPUs of one host
+// supports them (CUDA C++ Programming Guide, peer access).
 Link link_of(int from, int to) {
   if (from == to) return Link::self;
   int access = 0, atomics = 0;

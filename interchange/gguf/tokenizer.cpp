@@ -114,7 +114,7 @@ void add_json(GgufKeys& keys, const std::string& text, Vocabulary& vocabulary, s
   keys.emplace_back("tokenizer.ggml.merges", merges_of(file.at("model")));
 }
 
-// --- others ---
+// --- other kinds of tokenizers ---
 
 // Adds the vocabulary of our byte-level tokenizer `bytes`, which has no merges.
 void add_bytes(GgufKeys& keys, const Tokenizer& tokenizer, Vocabulary& vocabulary) {

@@ -42,7 +42,7 @@ std::optional<std::int32_t> first_token(const Tokenizer& tokenizer, const std::s
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Returns a tokenizer_config.json for a tokenizer that came without one. generation: as `kept` of first_token().
+// Returns a tokenizer_config.json for a tokenizer that came without one. generation: see `kept` of first_token().
 OrderedJson new_tokenizer_config(const Tokenizer& tokenizer, const std::string& generation) {
   const bool sentencepiece = tokenizer.kind() == "sentencepiece";
   OrderedJson j = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},

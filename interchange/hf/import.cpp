@@ -170,7 +170,7 @@ class Weights {
   std::set<std::string> used_;
 };
 
-// --- the checkpoint ---
+// --- writing the checkpoint ---
 
 Manifest planned(const Weights& weights, std::uint64_t shard_bytes) {
   Manifest plan;
@@ -227,7 +227,7 @@ void write_checkpoint_of(const Weights& weights, const fs::path& folder, const s
     fail("the written checkpoint cannot be read back: ", problems.front());
 }
 
-// --- the run ---
+// --- writing the run directory ---
 
 // Returns the tokenizer; null if none came with the weights or none is wanted. Throws Error if tokenizers came with the
 // weights but none of them can be read.

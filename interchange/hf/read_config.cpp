@@ -72,8 +72,8 @@ class Keys {
   std::string where_;
 };
 
-// A key of a feature that we do not support. With `value`, the key does not change the computation. why: added to the
-// error message if the key has a different value.
+// The key of an unsupported feature, and the value with which the key does not change the computation. why: added to
+// the error message if the key has a different value.
 struct Neutral {
   const char* key;
   json value;

@@ -14,12 +14,12 @@ namespace ring {
 
 class Fields;
 
-// Numbers are in blocks; kernels/attention/blocks.h defines the rules. The pattern defines the meaning of a setting,
-// and refuses settings that it does not read (model/attention/block_patterns.h).
+// A rule of block-sparse attention; numbers count blocks. kernels/attention/blocks.h defines the rules. The pattern
+// defines what a setting means, and refuses settings that it does not read (model/attention/block_patterns.h).
 struct BlockRuleConfig {
   std::string pattern = "local_global";
   std::int64_t local = 1, first = 0, every = 0;
-  std::int64_t keep = 0;  // largest value during the run
+  std::int64_t keep = 0;  // kept blocks; the largest value during the run
   TokenSchedule keeps;    // `keep` by trained tokens; empty if it never changes
   double mass = 1;        // share of attention mass to keep; 1 keeps all `keep` blocks
   double density = 0;
@@ -33,7 +33,7 @@ struct BlockRuleConfig {
 
 enum class Pooling : std::uint8_t { mean, learned };
 
-// The kind defines the meaning of a setting, and refuses settings that it does not read (model/attention/kinds.h).
+// The kind defines what a setting means, and refuses settings that it does not read (model/attention/kinds.h).
 struct AttentionConfig {
   std::string kind = "dense";
   std::int64_t window = 0, sinks = 0;
@@ -56,8 +56,8 @@ struct AttentionConfig {
 
 // Returns the rule that a KV head follows in a block_sparse section.
 const BlockRuleConfig& rule_of_head(const AttentionConfig&, std::int64_t kv_head);
-// Return true if an indexer learns the blocks: of the heads that follow the rule, or of at least one head of the
-// section.
+// Return true if an indexer chooses the blocks: for the heads
+// that follow the rule, or for at least one head of the section.
 bool learns_blocks(const BlockRuleConfig&);
 bool learns_blocks(const AttentionConfig&);
 

@@ -1,7 +1,7 @@
 #pragma once
-// The kinds of attention. A kind defines how settings make a Pattern (kernels/attention/pattern.h), from which
-// everything else follows, from kernels to pictures. To add a kind, add a file beside window.cpp and two lines in
-// kinds.cpp (docs/extend.md).
+// The kinds of attention. A kind defines how settings become a Pattern
+// (kernels/attention/pattern.h). Everything else is derived from the pattern, from kernels to
+// pictures. To add a kind, add a file beside window.cpp and two lines in kinds.cpp (docs/extend.md).
 
 #include <cstdint>
 #include <functional>
@@ -20,7 +20,7 @@ struct ModelSizes {
   std::int64_t kv_heads = 0, context = 0;
 };
 
-// Sizes of a training run on which it depends whether a setting has any effect.
+// Sizes of a training run that decide whether a setting has any effect.
 struct TrainingSizes {
   std::int64_t kv_heads = 0, longest = 0, steps = 0;  // longest: tokens of the longest sequence
 };
@@ -32,16 +32,16 @@ struct AttentionKind {
   std::string keys;  // completes "a token attends to ...", e.g. "a window"
   // The settings that the kind reads, and their meaning.
   std::vector<std::pair<std::string, std::string>> settings;
-  // Adds the problems of these settings, as a section's validate() does; null if there can be none.
+  // Appends problems with these settings, like a section's validate(); null if there can be none.
   std::function<void(const AttentionConfig&, std::vector<SettingProblem>& errors)> validate;
   // Returns the pattern of layer 0, which is causal and has a shift of 0. Throws Error for problems that only the model
   // or a file can reveal. The message begins with the key, as in validate().
   std::function<Pattern(const AttentionConfig&, const ModelSizes&)> pattern;
-  // Returns the settings in words: "window of 64, 2 sinks"; of one KV head if they differ by head. If null, the text is
-  // the name and each setting that is not its default.
+  // Returns the settings in words, such as "window of 64, 2 sinks"; for one KV head if the heads differ. If null, the
+  // text consists of the name and each setting that differs from its default.
   std::function<std::string(const AttentionConfig&, std::optional<std::int64_t> kv_head)> text;
   // Adds a text for each setting that has no effect in a run of these sizes, with the reason and the fix: "window: ..".
-  // A setting that has no effect must not gain one from shorter sequences or fewer steps. Null if all have an effect.
+  // A setting without effect must not gain one with shorter sequences or fewer steps. Null if all have an effect.
   std::function<void(const AttentionConfig&, const TrainingSizes&, std::vector<std::string>& texts)> ineffective;
 
   bool reads_setting(const std::string& setting) const;
@@ -49,10 +49,10 @@ struct AttentionKind {
 
 // Returns the kinds in the order in which they are listed. Programs may add kinds before settings are read.
 std::vector<AttentionKind>& attention_kinds();
-const AttentionKind& attention_kind(const std::string& name);  // throws Error if there is none
+const AttentionKind& attention_kind(const std::string& name);  // throws Error if no kind has this name
 
 std::string text_of(const AttentionConfig&, std::optional<std::int64_t> kv_head = {});
-std::string list_text(const std::vector<std::int64_t>& numbers);  // "8, 16"
+std::string list_text(const std::vector<std::int64_t>& numbers);  // e.g. "8, 16"
 
 // Return texts for the settings reference: all kinds, as in "all before it, a window, .., or blocks"; and what a
 // setting means for each kind, as in "window: newest tokens that are seen".

@@ -1,5 +1,5 @@
 #pragma once
-// Sections of attention to try at a context: those that `ringmaster plan --advise` compares.
+// Attention sections to try at a given context. `ringmaster plan --advise` compares them.
 
 #include <cstdint>
 #include <string>

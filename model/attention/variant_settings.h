@@ -14,7 +14,7 @@ namespace ring {
 
 // All functions must be set.
 struct VariantSettings {
-  // Adds the problems of the variant's settings, as a section's validate() does.
+  // Appends problems with the variant's settings, like a section's validate().
   std::function<void(const AttentionConfig&, std::vector<SettingProblem>& errors)> validate;
   std::function<void(const AttentionConfig&, Pattern&)> extend;
   std::function<std::string(const AttentionConfig&)> text;  // returns a text to append: ", pools of 16, 64" or ""
@@ -25,7 +25,7 @@ struct VariantSettings {
 
 std::vector<VariantSettings>& variant_settings();
 
-// Apply the settings of all variants.
+// Call the functions above for all variants.
 void validate_variants(const AttentionConfig&, std::vector<SettingProblem>& errors);
 Pattern with_variants(Pattern, const AttentionConfig&);
 std::string variants_text(const AttentionConfig&);

@@ -30,7 +30,7 @@ class AddedTokens {
   // If several tokens begin at the same position, the longest one wins.
   using Take = std::function<void(std::size_t begin, std::size_t end, std::int32_t id)>;
   void split_text(std::string_view text, const Take& take) const;
-  bool takes_blanks_behind(std::int32_t id) const { return takes_blanks_behind_.contains(id); }  // true for rstrip
+  bool takes_blanks_behind(std::int32_t id) const { return takes_blanks_behind_.contains(id); }  // if it has rstrip
   // Returns true if the text, after leading white space, begins with a token that has lstrip.
   bool takes_blanks_in_front(std::string_view text) const;
   // Returns true if splitting a text between bytes `left` and `right` may change which tokens are found, or the text

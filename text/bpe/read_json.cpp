@@ -243,7 +243,7 @@ std::string decoded(const std::string& piece, const Decoding& d) {
   return text;
 }
 
-// --- the file ---
+// --- the whole tokenizer.json ---
 
 class Reader {
  public:

@@ -13,7 +13,7 @@ namespace ring::chat {
 // The arguments of a call. find() and need() mark an argument as used; reject_unused() throws if one is left.
 class Arguments {
  public:
-  // placed: the arguments without a name. Charges the budget for all arguments.
+  // placed: the positional arguments. Charges the budget for all arguments.
   Arguments(std::vector<Value> placed, std::vector<Member> named, Budget&);
   // Returns the argument at position `place`; if there is none, the argument named `name`; if there is none, null.
   const Value* find(std::size_t place, std::string_view name);

@@ -142,7 +142,7 @@ ConversationWriter::ConversationWriter(Format format, const std::string& name, c
   reads_strings_ = !reads_parts_ || writes_text(kText, kText);
 }
 
-// A template that writes the content as a list, in Python or JSON notation, does not read lists.
+// A template that writes the list itself, in Python or JSON notation, counts as one that does not read lists.
 bool ConversationWriter::writes_text(const OrderedJson& content, std::string_view text) const {
   const OrderedJson message = {{"role", "user"}, {"content", content}};
   try {

@@ -30,8 +30,8 @@ class ConversationWriter {
   // null or missing.
   // given: an object with variables of the template for this conversation, e.g. tools; or null.
   // If the template has {% generation %}, the text inside it counts. Otherwise two texts are written for each
-  // assistant's turn: A, up to the turn, with the prompt that asks for an answer, and B, including the turn. The end of
-  // B, after the length of A, counts, except white space after the text that ends the turn.
+  // assistant's turn: A, up to the turn, with the prompt that asks for an answer, and B, including the turn. The
+  // text that B has beyond the length of A counts, except white space after the text that ends the turn.
   // An assistant's message that is excluded from training (marks.h) does not count.
   // Throws Error if `messages` is not such a list or has no assistant, if the template would omit tools, tool calls,
   // reasoning or media that are present, if A or B is not the beginning of the whole conversation, or like

@@ -47,7 +47,7 @@ Value chosen(const Value& of, Arguments& a, bool by_attribute, bool keep) {
     a.budget().charge_created(kValueBytes);
     out.push_back(item);
   }
-  for (std::size_t i = first + 1; i < a.size(); ++i) a.find(i, "");  // the others are the test's: marks them as used
+  for (std::size_t i = first + 1; i < a.size(); ++i) a.find(i, "");  // the others are for the test: marks them as used
   return Value::list(std::move(out));
 }
 
@@ -66,7 +66,7 @@ Value mapped(const Value& of, Arguments& a) {
       out.push_back(call_filter(filter, item, rest));
     }
   }
-  if (!attribute) {  // the others are the filter's: marks them as used
+  if (!attribute) {  // the others are for the filter: marks them as used
     for (std::size_t i = 1; i < a.size(); ++i) a.find(i, "");
     for (const Member& m : a.named()) a.find_named(m.first);
   }

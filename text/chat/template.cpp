@@ -33,7 +33,7 @@ class Evaluator {
 
   static constexpr std::size_t kLoopSteps = 8;  // steps per iteration, for the up to 9 members of `loop`
 
-  // --- bounds
+  // --- limits of an evaluation
   void step(const Node& n) {
     line_ = n.line;
     budget_.charge_steps(1);
@@ -43,7 +43,7 @@ class Evaluator {
     return v;
   }
 
-  // --- names
+  // --- variables
   Value lookup(const std::string& name) {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
       budget_.charge_name_lookup(scope->size(), name.size());

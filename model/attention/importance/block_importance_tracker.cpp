@@ -154,8 +154,8 @@ std::string BlockImportanceTracker::load(const std::string& checkpoint, const Ma
 }
 
 // Returns for each layer the masses by distance, f32 [2, KV heads, distances]
-// (kernels/attention/importance/distance_mass.h), of this rank's queries and of the KV heads that it selects for.
-// Kernels are not tuned for this, so that no choice of the run depends on whether masses were measured.
+// (kernels/attention/importance/distance_mass.h), for this rank's queries and the KV heads that this rank selects for.
+// Kernels are not tuned here, so that the run's kernel choices do not depend on whether masses were measured.
 std::vector<Tensor> BlockImportanceTracker::distance_masses() {
   const std::int64_t heads = model_.config().kv_heads / slices(), first = slice_of(step_->mesh.rank()) * heads;
   ExecContext plain = step_->ctx;
@@ -198,8 +198,8 @@ void BlockImportanceTracker::wait_for_copies() {
   if (copies_) std::exchange(copies_, std::nullopt)->synchronize();  // allowed host wait: checkpoint
 }
 
-// Adds the measurement in flight, if any, to the averages. It is used before the next one begins, and has arrived by
-// then.
+// Adds the measurement in flight, if any, to the averages. Called
+// before the next measurement begins; this one has arrived by then.
 void BlockImportanceTracker::finish_measurement() {
   if (!in_flight_) return;
   Measurement last = *std::exchange(in_flight_, std::nullopt);

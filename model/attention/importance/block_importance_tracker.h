@@ -1,8 +1,8 @@
 #pragma once
 // Block selection by importance during training (model/attention/importance/importance.h). Some steps first measure
-// masses over every rank's first micro-batch, and some of these steps choose new blocks from the earlier measurements.
-// A measurement is sent to all ranks while the following steps run and is used before the next measurement, so no step
-// waits for it.
+// attention masses over every rank's first micro-batch, and some of these steps choose new blocks from the earlier
+// measurements. A measurement is sent to all ranks while the following steps run, and is used before the next
+// measurement, so no step waits for it.
 
 #include <optional>
 #include <span>
@@ -30,8 +30,8 @@ class BlockImportanceTracker : public TrainingState {
 
   void on_patterns_set() override { apply_choices(); }
   void attach(const StepAccess&) override;
-  // If this step measures, first uses the last measurement, and chooses new blocks if they are due. Throws Error if a
-  // different rank has chosen different blocks.
+  // If this step measures: first adds the last measurement to the averages, and chooses new blocks if they are due.
+  // Throws Error if another rank has chosen different blocks.
   bool before_step(std::int64_t step) override;
   const char* prefix() const override;
   void add_to(State&) override;
@@ -40,8 +40,8 @@ class BlockImportanceTracker : public TrainingState {
   bool on_state_loaded() override;
   std::string missing_text() const override;
   std::string unexpected_text() const override;
-  // A model of a different context has more or fewer distances: the distances that both have are loaded. Layers whose
-  // block size differs are not loaded, since distances count in blocks.
+  // Loads the distances that both models have: a model with a different context has more or fewer. Skips layers whose
+  // block size differs, because distances count blocks.
   std::string load(const std::string& checkpoint, const Manifest&, const ModelConfig& saved) override;
   // Throws Error if a layer that keeps blocks by importance before and after has a different block size.
   void check_resume(const ModelConfig& before, const std::string& run) const override;
@@ -68,8 +68,8 @@ class BlockImportanceTracker : public TrainingState {
   Model& model_;
   std::vector<BlockImportance> layers_;
   std::optional<StepAccess> step_;  // nullopt without a run, or if no layer keeps blocks by importance
-  // f32. own_: each layer's masses for this rank's heads, then kDigits numbers that hash the kept blocks. messages_:
-  // own_ of all ranks.
+  // f32. own_: each layer's masses for this rank's heads, then kDigits
+  // numbers with a hash of the kept blocks. messages_: own_ of all ranks.
   Tensor own_, messages_;
   std::vector<std::size_t> first_;  // each layer's offset in a message
   std::optional<Stream> arrivals_;  // set if step_ is set

@@ -54,7 +54,7 @@ bool BlockImportance::measures_before(std::int64_t step) const {
   return std::ranges::any_of(heads_, [&](const Head& h) { return h.keep > 0 && step % h.measured_every() == 0; });
 }
 
-// Updates the moving averages of a head. The first measurement of a distance is taken as it is.
+// Updates the moving averages of a head. The first measurement of a distance becomes its average.
 void BlockImportance::update_head_averages(std::size_t head, const MeasuredMass& m) {
   float* const of = row(averages_, head);
   for (std::int64_t d = 0; d < distances_; ++d) {
@@ -65,8 +65,8 @@ void BlockImportance::update_head_averages(std::size_t head, const MeasuredMass&
   }
 }
 
-// Chooses the distances with the best averages, and `explore` random ones among all other distances, which get the
-// highest scores.
+// Chooses the distances with the largest averages, and `explore` random
+// ones among the others. The random ones get the highest scores.
 void BlockImportance::choose_blocks_of_head(std::size_t head, std::int64_t step) {
   const Head& h = heads_[head];
   float *const averages = row(averages_, head), *const scores = row(scores_, head);

@@ -1,7 +1,7 @@
 #pragma once
-// Block selection of a layer whose heads follow a rule with pattern: importance: keeps the distances with the largest
-// attention mass, by a moving average of the mass of blocks (kernels/attention/importance/distance_mass.h). All state
-// is on the host, covers all KV heads, and is the same in every process.
+// Block selection with pattern: importance. A layer's heads keep the block distances with the
+// largest moving average of attention mass (kernels/attention/importance/distance_mass.h).
+// All state is on the host, covers all KV heads, and is the same in every process.
 
 #include <cstdint>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace ring {
 
-// Sums of masses over query blocks, and the number of summed blocks, by KV head and distance.
+// For each KV head and distance: the sum of the masses over query blocks, and the number of blocks in the sum.
 struct MeasuredMass {
   std::vector<double> sums, rows;
 };
@@ -24,18 +24,18 @@ class BlockImportance {
 
   std::int64_t layer() const { return layer_; }
   std::int64_t distances() const { return distances_; }
-  // Returns true if masses of some head are measured before this step (the first is 1).
+  // Returns true if the masses of any head are measured before this step. The first step is 1.
   bool measures_before(std::int64_t step) const;
   // Adds the measurement made before the step to the averages.
   void update_averages(std::int64_t step, const MeasuredMass&);
-  // Chooses blocks before the step, by the averages so far. Returns true if some head's choice was renewed.
+  // Chooses blocks before the step, from the averages so far. Returns true if any head got a new choice.
   bool choose_blocks(std::int64_t step);
-  // Returns the pattern of the blocks that are kept now.
+  // Returns the pattern of the blocks that are currently kept.
   Pattern pattern() const;
   // Returns for each KV head the number of blocks at the document's start that are always kept.
   std::vector<std::int32_t> num_start_blocks() const;
 
-  void reset();  // resets measurements and choices: the newest blocks are kept, as at the beginning
+  void reset();  // clears measurements and choices: the newest blocks are kept, as in a new run
 
   // State to save and load, f32 [KV heads, distances].
   //   averages  mean attention mass of a block at the distance; below 0 if it was never measured

@@ -1,4 +1,4 @@
-// Blocks by importance as a variant of attention: only its state is shared by all layers.
+// Block selection by importance as a variant of attention. Layers have no part of their own: one state serves all.
 #include "model/attention/importance/block_importance_tracker.h"
 #include "model/attention_variant.h"
 

@@ -20,8 +20,8 @@ std::int64_t learned_heads(const AttentionConfig& a, std::int64_t kv_heads) {
   return count;
 }
 
-// Returns the shards whose blocks have rows in the part's selection: for a sequence in chunks, its chunks, even if
-// ranks share each chunk.
+// Returns the shards that own the rows of the part's selection. For a
+// sequence in chunks these are the chunks, even if ranks share each chunk.
 const ContextShards& selected_shards(const Sequences& seqs, const SelectionPart& part) {
   return part.chunk && seqs.shards->chunks ? *seqs.shards->chunks : *seqs.shards;
 }

@@ -31,7 +31,7 @@ std::string endless_warmup(const AttentionConfig& c, std::size_t, const Training
 
 }  // namespace
 
-// The kernels' rule is that of content: only the scores come from the indexer.
+// The kernels use the rule of pattern: content. Only the scores differ: they come from the indexer.
 BlockPatternKind learned_blocks() {
   BlockPatternKind p = content_blocks();
   p.name = "learned";

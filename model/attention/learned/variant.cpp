@@ -105,7 +105,7 @@ class LearnedBlocksOfLayer final : public AttentionVariant {
 
  private:
   Indexer indexer_;
-  std::int64_t kv_heads_;  // of this slice
+  std::int64_t kv_heads_;  // KV heads of this slice
 };
 
 std::string missing_text(std::int64_t tensors, std::int64_t steps) {

@@ -1,6 +1,6 @@
 #pragma once
-// A user-defined block pattern, read from a text file. Numbers count blocks of the configured size from 0, the block in
-// which the document starts:
+// A user-defined block pattern, read from a text file. Blocks have the configured size and are numbered from 0, the
+// block in which the document starts:
 //
 //   # query blocks: the key blocks that they see
 //   0-7: 0-7
@@ -8,9 +8,9 @@
 //   heads 2-3          # the following lines apply to these KV heads only; for a single head: head 2
 //   0-8: 0
 //
-// Lines add up, in any order. Lines before the first `heads` apply to all KV heads that have no section of their own. A
-// block always sees itself. The file must name the largest query block of each section: a context with more blocks is
-// refused. If attention is causal, keys after their queries are left out.
+// Lines may be in any order; their blocks add up. Lines before the first `heads` apply to all KV heads that have no
+// section of their own. A block always sees itself. The file must name the largest query block of each section: a
+// context with more blocks is refused. If attention is causal, keys after their queries are left out.
 
 #include <cstdint>
 #include <map>

@@ -1,5 +1,5 @@
 #pragma once
-// The settings of pools, which tokens see in addition to the (query, key) pairs of the kind.
+// Settings of pools: keys that tokens see in addition to the (query, key) pairs of the kind.
 
 #include "model/attention/config.h"
 

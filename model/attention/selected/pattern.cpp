@@ -14,7 +14,7 @@ BlockRule content_rule(const BlockRuleConfig& r) {
           .mass = static_cast<float>(r.mass)};
 }
 
-// Returns "8", or "64 to 16".
+// Returns the number of kept blocks, "8", or its first and last value, "64 to 16".
 std::string keep_text(const BlockRuleConfig& r) {
   if (r.keeps.empty()) return str(r.keep);
   return str(r.keeps.front().value, " to ", r.keeps.back().value);

@@ -18,7 +18,7 @@ class SelectedBlocksCache : public VariantCache {
   bool add_keys(std::size_t b, std::int32_t kv_head, std::int32_t token, std::vector<KeyRun>&) const override;
 
  protected:
-  // Returns the function that scores blocks; null if means of queries and keys do (SelectionCache::select()).
+  // Returns the function that scores blocks; null to score by means of queries and keys (SelectionCache::select()).
   virtual SelectionCache::Scored scorer(const ExecContext&) const { return nullptr; }
 
  private:

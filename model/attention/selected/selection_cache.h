@@ -48,7 +48,7 @@ class SelectionCache {
   std::shared_ptr<const BlockPattern> blocks_;
   std::int32_t most_;  // maximum number of blocks in a sequence
   Tensor queries_;     // [batch,rows,Hq,D]: token t in row t % rows; rows = 2 blocks
-  Tensor key_means_;   // f32 [batch * most,Hk,D]
+  Tensor key_means_;   // f32 [batch * most_,Hk,D]: mean of block i in row i of its sequence
   // query_means_: query means of the previous block, f32 [batch,Hk,D]. selected_: lists of kept blocks, i32
   // [batch,Hk,capacity].
   Tensor query_means_, selected_;

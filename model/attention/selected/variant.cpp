@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// The cache of a layer that sees the keys that an earlier layer of its group has selected.
+// The cache of a layer that attends to the blocks that an earlier layer of its group has selected.
 class SharedSelection final : public VariantCache {
  public:
   explicit SharedSelection(std::vector<std::shared_ptr<VariantCache>> earlier) : earlier_(std::move(earlier)) {}
@@ -19,7 +19,7 @@ class SharedSelection final : public VariantCache {
   }
 
  private:
-  std::vector<std::shared_ptr<VariantCache>> earlier_;  // of the earlier layer, which selects
+  std::vector<std::shared_ptr<VariantCache>> earlier_;  // cache parts of the earlier layer, one of which selects
 };
 
 class SelectedBlocksOfLayer final : public AttentionVariant {
