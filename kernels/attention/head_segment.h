@@ -15,7 +15,7 @@ namespace ring {
 
 struct BranchPass {
   std::int32_t segment = kNoSegment, rate = 1;
-  std::int32_t finer = 0;              // if > 0, skips pairs within one segment of this length, left to a finer pass
+  std::int32_t finer = 0;              // if > 0, skips pairs within one segment of this length: a finer pass has them
   std::int32_t window = 0, shift = 0;  // window: in samples; 0 if there is no window
   std::int32_t pool = 0;               // tokens of each pool if keys are pools; 0 if keys are tokens
   bool causal = true, listed = false;  // listed: true for block patterns, whose lists say which blocks are kept
@@ -126,9 +126,9 @@ struct HeadSegment {
     return c;
   }
 
-  // Returns the bounds of the columns that rows [row, row_end) see. Requires at least one row. A row's first and last
-  // column never fall from one row to the next, so the first and the last row determine the bounds. Exception: rows
-  // that are sinks (owner kv, with a window).
+  // Returns the bounds of the columns that rows [row, row_end) see. Requires at least one row. The first and last
+  // column of a row never decrease from one row to the next, so the first and last row determine the bounds. Exception:
+  // rows that are sinks (owner kv, with a window).
   template <Stationary owner>
   RING_HOST_DEVICE TileBounds bounds(std::int32_t row, std::int32_t row_end) const {
     const Columns a = columns<owner>(row), b = columns<owner>(row_end - 1);

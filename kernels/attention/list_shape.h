@@ -11,15 +11,15 @@
 
 namespace ring::cuda {
 
-// One thread block's share of a tile of the owner (its rows from 128 * tile on): entries [begin, end) of the tile's
-// list, in ascending order.
+// A work item: one thread block's share of an owner tile, whose rows start at 128 * tile. The share is the entries
+// [begin, end) of the tile's list, which are in ascending order.
 struct ListItem {
   std::int32_t kv_head, tile;
   std::int32_t begin, end;
   std::int32_t part;       // slot for the partial sums of this share; -1 if the list is not split
   std::int32_t piece = 0;  // index of the segment pair, if each segment pair has its own lists
 };
-// A list that was split: its parts, in the order of their entries, use the slots from first_slot on.
+// A list that was split: its parts, in the order of their entries, use `parts` slots from first_slot on.
 struct SplitList {
   std::int32_t kv_head, tile;
   std::int32_t first_slot, parts;  // parts is 0 if the entry is unused

@@ -16,7 +16,7 @@
 
 namespace ring::cuda {
 
-inline constexpr int kBlock = 256, kWarps = kBlock / kWarp;  // threads and warps per block
+inline constexpr int kBlock = 256, kWarps = kBlock / kWarp;  // threads and warps per thread block
 inline constexpr std::int64_t kMaxGridY = 65535;
 // Maximum shared memory that needs no attribute; launch() sets the attribute for larger sizes.
 inline constexpr std::size_t kFreeSharedBytes = 48 << 10;

@@ -20,7 +20,7 @@ RING_HOST_DEVICE inline int distance_bucket(int distance, int count) {
   return bucket < count ? bucket : count - 1;
 }
 
-// The distances [first, end) of a bucket. end is INT_MAX for the last bucket.
+// The distances [first, end) in a bucket. For the last bucket, end is INT_MAX.
 struct DistanceRange {
   int first, end;
 };

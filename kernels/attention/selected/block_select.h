@@ -11,8 +11,8 @@
 
 namespace ring {
 
-// One document: the rows of its block 0 in each tensor, which may be out of range if block 0 is not used, and the query
-// blocks [begin, end) to select for.
+// One document: the row of its block 0 in each tensor, and the query blocks [begin, end) to select for. The row may be
+// out of range if block 0 is not used.
 struct SelectedRows {
   std::int32_t queries = 0, keys = 0, kept = 0;
   std::int32_t begin = 0, end = 0;
@@ -24,7 +24,7 @@ struct SelectedRows {
 //   s_j = queries[i - 1, head] . keys[j, head]
 // with ties in favor of the lower j and without NaN scores. No token at or after the start of block i affects the
 // choice.
-// With a rule.mass below 1, only the shortest prefix of the chosen candidates is kept, at least one, that has
+// With a rule.mass below 1, keeps only the shortest nonempty prefix of the chosen candidates, best first, with
 //   sum over the prefix of exp(scale s_j) >= mass * sum over all candidates without NaN of exp(scale s_j)
 // (FlexPrefill, Lai et al. 2025, and XAttention, Xu et al. 2025, also take blocks until their estimated weights reach a
 // share, without the cap `keep`). If the largest score is infinite, the candidates equal to it share the whole sum.
