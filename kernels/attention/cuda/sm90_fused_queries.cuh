@@ -60,7 +60,7 @@ struct QueryColumns {
     dq_pipe.advance();
     stored = false;
   }
-  // Wakes the thread that adds dq a last time, so that it sees that there are no more tiles.
+  // Wakes the thread that adds dq one last time, so that it finds that there are no more tiles.
   __device__ void end() {
     m.dq_empty[dq_stage()].wait(dq_pipe.phase ^ 1);
     release(m.dq_full[dq_stage()]);

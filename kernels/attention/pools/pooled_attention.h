@@ -17,7 +17,7 @@ namespace ring {
 struct PoolWeights {
   Tensor positions, query;
 };
-// Parameter of all sizes as one flat tensor: for each size, positions, then query. dim: the head dim.
+// Return the size of the flat parameter of all pool sizes (for each: positions, query), and its views. dim: head dim.
 std::int64_t pool_weights_numel(const Pattern&, std::int64_t kv_heads, std::int64_t dim);
 std::vector<PoolWeights> pool_weights(const Tensor& flat, const Pattern&, std::int64_t kv_heads, std::int64_t dim);
 std::vector<PoolWeights> of_heads(const std::vector<PoolWeights>&, KvHeads);
