@@ -185,7 +185,7 @@ struct Weights {
   static __device__ float value(std::uint32_t ordered) {
     return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
   }
-  __device__ float of(std::uint32_t score) const {  // compares scores first, because inf - inf is NaN
+  __device__ float of(std::uint32_t score) const {  // tests equality first, because inf - inf is NaN
     return score == largest ? 1.0f : expf(scale * (value(score) - value(largest)));
   }
   // Returns the sum of the weights of all scores >= `least`, which must be 1 or more (0 would include NaN).
