@@ -34,8 +34,8 @@ inline Cost cost(const EmbeddingBackward& a) {
 }
 inline constinit Kernel<EmbeddingBackward> embedding_backward_kernel{"embedding_backward"};
 
-// Returns the rows of the whole table, of which `table` may be a shard (all_rows > 0). Throws Error, naming `op`, if
-// the shard exceeds the whole table.
+// Returns the number of rows of the whole table, of which `table` may be a shard (all_rows > 0). Throws Error, naming
+// `op`, if the shard exceeds the whole table.
 inline std::int64_t rows_of_whole(std::string_view op, const Tensor& table, std::int64_t first_id,
                                   std::int64_t all_rows) {
   const std::int64_t rows = table.dim(0), all = all_rows ? all_rows : rows;

@@ -28,7 +28,7 @@ std::vector<BranchPass> passes_of(const Pattern&);
 // The queries and keys of one segment of one document. Positions count from the start of the segment: position p of the
 // queries is row q_row + p of q, position p of the keys is row k_row + p of k.
 struct SegmentPair {
-  std::int32_t q_row, q_first, q_end;  // positions [q_first, q_end) exist; q_row < 0 if position 0 is before q
+  std::int32_t q_row, q_first, q_end;  // positions [q_first, q_end) have rows; q_row < 0 if position 0 is before row 0
   std::int32_t k_row, k_first, k_end;
   std::int32_t sink_end;       // keys before this position are sinks, seen beyond the window
   std::int32_t start = 0;      // position in the packed row at which the segment starts

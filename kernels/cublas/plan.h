@@ -34,7 +34,7 @@ struct Problem {
 Problem problem_of(const Matmul&, Precision);
 Problem problem_of(const BatchedMatmul&, Precision);
 
-// Descriptors of a problem. run() gets the pointers. The constructor also gets the pointer of the activation's input,
+// Descriptors of a problem. run() takes the pointers. The constructor also takes the pointer of the activation's input,
 // because its alignment limits which algorithms can run.
 class Plan {
  public:

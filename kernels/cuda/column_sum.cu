@@ -99,7 +99,7 @@ void run_width(const ColumnSum& args, const Sums& out, const ExecContext& ctx) {
   const Tensor partial = ctx.empty({parts, width});
   float* sums = partial.data<float>();
   run_stage<T, n>(x, rows, width, stride, cut, rows_per_part, parts, Sums{sums, nullptr, width, 0}, ctx);
-  // The small second stage has few columns per thread block, so that it still occupies many thread blocks.
+  // The second stage is small. It has few columns per thread block, so that it still occupies many thread blocks.
   run_stage<float, 1>(sums, parts, width, width, cut_columns(width, 8), parts, 1, out, ctx);
 }
 

@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   const Span<T> span(row, a.vocab);
   const int keep = min(span.packs, a.keep);
   fetch(kept, span, keep, a.chunk, barriers);
-  // A kernel cannot report a target outside the vocabulary. Its loss becomes NaN, and the step is rejected as not
-  // finite.
+  // A kernel cannot report that a target is outside the vocabulary. The loss of such a target becomes NaN, and the step
+  // is rejected because its loss is not finite.
   const float nan = __int_as_float(0x7fffffff);
   const bool known = target >= 0 && target < a.vocab;
   // Reads the target's logit before the gradient overwrites the row.

@@ -13,7 +13,7 @@ struct GateAndUpPack {
   Floats<kEach> gate, up;
 };
 
-// gate_up in memory.
+// gate_up as a tensor in memory.
 template <class T>
 struct GateUpRows {
   using Type = T;

@@ -52,11 +52,11 @@ __device__ inline bool is_whole(int marks, int part, int consumer) { return mark
 // pair of the consumer needs a mask.
 template <int kParts>
 __device__ inline bool any_wanted(int marks, int consumer) {
-  return (marks >> consumer & (0x0101 & ((1 << 8 * kParts) - 1))) != 0;
+  return (marks >> consumer & (0x0101 & ((1 << 8 * kParts) - 1))) != 0;  // bit 0 of each part
 }
 template <int kParts>
 __device__ inline bool all_whole(int marks, int consumer) {
-  constexpr int kAll = 0x1010 & ((1 << 8 * kParts) - 1);
+  constexpr int kAll = 0x1010 & ((1 << 8 * kParts) - 1);  // bit 4 of each part
   return marks >= 0 && (marks >> consumer & kAll) == kAll;
 }
 
@@ -148,7 +148,7 @@ class TileStream {
   // Reads the column block at a cursor. Returns false if the cursor is at the end or the block is out of range.
   __device__ bool place(int cursor, int& column, int& states) const {
     if (ended(cursor)) return false;
-    column = cursor, states = 0b101010;
+    column = cursor, states = 0b101010;  // BlockCoverage::wholly (2) for three consumers, 2 bits each
     if (!columns_.entries) return true;
     const std::int32_t entry = columns_.entries[cursor];
     column = list_column(entry), states = entry & 15;
@@ -161,7 +161,7 @@ class TileStream {
 #pragma unroll
       for (int c = 0; c < kConsumers; ++c)
         if (list_coverage(states, c) != BlockCoverage::none && !job_.reach[c].none(column_, kPart))
-          marks_ |= (job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;
+          marks_ |= (job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;  // see TileCoord
     }
     columns_.cursor = after(columns_.cursor, 32);
     left_ = __ballot_sync(0xffffffffu, marks_ != 0);

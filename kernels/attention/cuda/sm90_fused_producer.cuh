@@ -23,7 +23,7 @@ struct QueryTile {
   int first;      // first valid row of the tile
   int turn;       // number of key blocks that add before this one
 };
-constexpr int kAnyTurn = -1;  // turn if dq_sums was zeroed before the kernel: no order, and no turns are counted
+constexpr int kAnyTurn = -1;  // value of `turn` if dq_sums was zeroed before: blocks add in any order, without turns
 
 // Arrives at the barrier once for the whole warp.
 __device__ inline void release(Barrier& barrier) {
@@ -94,7 +94,7 @@ class ListedTiles {
     if (!stream_.next(at)) return false;
 #pragma unroll
     for (int c = 0; c < kConsumers; ++c)
-      if (!is_complete(job_, c)) at.marks &= ~(0b10000 << c);
+      if (!is_complete(job_, c)) at.marks &= ~(0b10000 << c);  // some pairs need a mask
     return true;
   }
 

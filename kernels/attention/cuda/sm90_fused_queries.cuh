@@ -112,7 +112,7 @@ struct QueryConsumer {
     hand_over(true);
     return true;
   }
-  // Issues the contribution of one consumer's 64 keys to dq. The rows of both operands are keys.
+  // Issues the GEMM that adds one consumer's 64 keys to dq. The rows of both operands are keys.
   __device__ void add(int consumer, int keep) {
     mm_AtB(dq, row_block<kGroupRows>(m.ds[ds_pipe.index].view(), consumer),
            row_block<kGroupRows>(m.x[own_pipe.index].view(), consumer), keep);

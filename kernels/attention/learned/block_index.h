@@ -19,7 +19,7 @@ struct IndexShape {
   std::int64_t heads = 4, dim = 32;
   std::int64_t kv_heads = 1;               // KV heads of the layer
   std::int64_t first_head = 0, count = 1;  // the KV heads that are scored: [first_head, first_head + count)
-  std::int64_t distances = 0;              // buckets (distance_buckets.h) of a bias by distance; 0 without a bias
+  std::int64_t distances = 0;              // number of buckets of the bias by distance (distance_buckets.h); 0: no bias
   std::int64_t key() const { return heads * dim; }            // first column of the key
   std::int64_t weights() const { return (heads + 1) * dim; }  // first column of the head weights
   std::int64_t width() const { return weights() + kv_heads * heads; }
