@@ -56,7 +56,7 @@ class Tuning {
   bool is_changed() const;
   // Returns the record as text, for other processes of the run.
   std::string text() const;
-  // Adds the record of another process, whose choices replace those of the same key. Returns how many it replaced.
+  // Adds the record of another process. Its choices replace choices with the same key. Returns how many were replaced.
   std::size_t merge_record(const std::string& text);
   // Returns a number that changes whenever merge_record() replaces choices. Code that caches choices
   // must then look them up again.

@@ -86,8 +86,8 @@ struct CacheRows {
 // KV head h of sequence b attends over the cache rows of rows[i] for starts[b Hk + h] <= i < starts[b Hk + h + 1]. A
 // row counts once for each entry that contains it.
 //
-// k_scales, v_scales: either both are undefined, and k and v have the type of q, or k and v are u8 with e4m3 codes, and
-// the scales [B,capacity,Hk], contiguous, are those of their rows of heads (kernels/row_encoding.h).
+// k_scales, v_scales: either both are undefined, and k and v have the type of q; or k and v are u8 with e4m3 codes, and
+// the scales, [B,capacity,Hk] and contiguous, belong to the codes' rows of heads (kernels/row_encoding.h).
 struct AttentionDecode {
   Tensor q, k, v, out;
   std::vector<CacheRows> rows;

@@ -127,7 +127,7 @@ class BlockPattern {
 // that the tile keeps, in ascending order. Bits of an entry:
 //   [31:4] column block | [3:2] coverage of rows 64-127 | [1:0] coverage of rows 0-63
 // If the 64 rows of a half start beyond the sequence's end, their coverage is `none`. Blocks that extend beyond the end
-// are not marked: kernels must mask what is beyond.
+// are not marked: kernels must mask rows and columns beyond the end.
 constexpr std::int32_t kListRows = 128, kListColumns = 64;
 enum class BlockCoverage : std::uint8_t { none = 0, partly = 1, wholly = 2 };  // partly: contains the causal diagonal
 RING_HOST_DEVICE constexpr std::int32_t list_entry(std::int32_t column_block, BlockCoverage first,

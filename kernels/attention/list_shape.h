@@ -1,7 +1,7 @@
 #pragma once
-// Sizes of the block lists that GPUs make of a selection. The host knows all of them before the device has counted
-// anything, so memory can be planned on any machine. The owner of the lists is the side, queries or keys, whose tiles
-// have a list each. The entries of a list stand for tiles of the other side.
+// Sizes of the block lists that GPUs build from a selection. The host knows all sizes before the device has counted
+// anything, so memory can be planned on any machine. The owner of the lists is the side, queries or keys, each of whose
+// tiles has a list. The entries of a list stand for tiles of the other side.
 
 #include <algorithm>
 #include <cstdint>
@@ -48,7 +48,7 @@ struct SelectedShape {
   std::int32_t block = kListRows;
   std::int64_t kv_heads = 1;
   std::int64_t kept = 1;  // capacity of the selection's lists: maximum number of key blocks per query block
-  // Sums over segment pairs: their number, owner tiles, query tiles. Maxima over them: query tiles, key tiles.
+  // Over all segment pairs: their number, sums of owner tiles and query tiles, maxima of query tiles and key tiles.
   std::int64_t pieces = 0, tiles = 0, query_tiles = 0, max_query_tiles = 0, max_key_tiles = 0;
 
   void add(const SegmentPair& p) {

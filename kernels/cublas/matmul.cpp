@@ -136,9 +136,9 @@ class Engine {
     return plans_.insert_or_assign(problem, std::move(entry)).first->second;
   }
 
-  // Returns the recorded algorithm of the problem if there is one. Otherwise returns the fastest one if ctx.tuning
-  // measures, else the one that the library ranks first. Returns nullopt if GELU is faster as a separate kernel, or if
-  // the library cannot fuse it.
+  // Returns the recorded algorithm of the problem, if there is one. Otherwise returns the fastest algorithm if
+  // ctx.tuning measures, else the algorithm that the library ranks first. Returns nullopt if GELU is faster as a
+  // separate kernel, or if the library cannot fuse GELU.
   std::optional<cublasLtMatmulAlgo_t> choose(const Problem& problem, const Plan& plan, const Matmul& args,
                                              const Plan::Operands& operands, const ExecContext& ctx) {
     if (!ctx.tuning) return favourite(problem, plan);

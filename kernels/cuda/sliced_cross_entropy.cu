@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(1024)
     sum.add(to_float(row[span.single(i)]));
   sum = of_block(sum);
   if (threadIdx.x != 0) return;
-  // This kernel cannot report a target outside the vocabulary. It writes NaN instead, which rejects the step.
+  // This kernel cannot report a target outside the vocabulary. It writes NaN instead, so that the step is rejected.
   const bool known = target >= 0 && target < c.vocab;
   out[0] = sum.max;
   out[1] = sum.sum;

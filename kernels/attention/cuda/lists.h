@@ -1,7 +1,7 @@
 #pragma once
-// Block lists of a pattern in device memory, and the order in which kernels process them. They only depend on the
-// pattern, the number of KV heads and the length of the packed row, so all rows of a batch, all query heads of a KV
-// head, forward and backward share them. Construction is deterministic.
+// Block lists of a pattern in device memory, and the order in which kernels process them. The lists depend only on the
+// pattern, the number of KV heads and the length of the packed row. All rows of a batch, all query heads of a KV head,
+// and forward and backward therefore share the lists. Construction is deterministic.
 
 #include <map>
 
@@ -22,7 +22,7 @@ struct DeviceLists {
   Tensor splits;   // SplitList [split_lists] as bytes, by KV head and tile
   std::int32_t items = 0, split_lists = 0, slots = 0;
   std::int32_t tiles = 0;  // number of tiles per head
-  double density = 0;      // entries, as a fraction of those of dense attention
+  double density = 0;      // number of entries, relative to dense attention
 
   const std::int32_t* entry_data() const { return entries.data<std::int32_t>(); }
   const ListItem* item_data() const { return reinterpret_cast<const ListItem*>(order.raw()); }

@@ -14,7 +14,7 @@ struct TmaBackwardParams : BackwardParams {
   DropoutParams dropout;
 };
 // Returns true if gradients are f32, have a carry or come from split block lists. Otherwise the epilogue only rounds
-// them to bf16 and writes them.
+// the gradients to bf16 and writes them.
 inline bool is_merging(const TmaBackwardParams& p) {
   return !p.dx.half.data || p.dx.carry.data || (p.dy.whole.data || p.dy.carry.data) || p.partial_dx.whole.data;
 }

@@ -58,7 +58,7 @@ __device__ inline void write_row(const Sums<kDim>& c, int half, float factor, fl
   }
 }
 
-// The 16 rows that a warp writes at the end of a job. A lane has two of them, 8 apart.
+// The 16 rows that a warp writes at the end of a job. Each lane has two of these rows, 8 apart.
 struct WarpRows {
   int first, begin, end;  // rows [begin, end) are valid
   int head, rate;

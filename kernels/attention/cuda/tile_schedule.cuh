@@ -110,8 +110,8 @@ SchedulePlan plan_schedule(const BranchPass&, const Pattern&, const std::vector<
                            std::int64_t kv_heads, int rows, std::int64_t stream_bytes, const ExecContext&,
                            BlockOrder = BlockOrder::costliest);
 
-// Partial sums of dk and dv, for block lists that are split among thread blocks: f32 [segment pairs, slots, 128, D]
-// each. Undefined if no list is split. add_up() adds them.
+// Partial sums of dk and dv, f32 [segment pairs, slots, 128, D] each, for block lists that are split among thread
+// blocks. Undefined if no list is split. add_up() adds the partial sums.
 struct SplitParts {
   Tensor dk, dv;
   SplitParts(const SchedulePlan&, const AttentionBackward&, const ExecContext&);
