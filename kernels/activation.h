@@ -27,14 +27,14 @@ inline Cost cost(const ActivateBackward& a) { return cost_of(a.x, {a.x, a.dy, a.
 inline constinit Kernel<ActivateBackward> activate_backward_kernel{"activate_backward"};
 
 // SwiGLU (Shazeer 2020): y [N,F] = silu(gate) * up, where gate_up [N,2F] holds gate in columns [0,F) and up in [F,2F).
-// Rows may be strided. y may be the memory of gate.
+// Rows may be strided. y may share the memory of gate.
 struct SwiGlu {
   Tensor gate_up, y;
 };
 inline Cost cost(const SwiGlu& a) { return cost_of(a.gate_up, {a.gate_up, a.y}); }
 inline constinit Kernel<SwiGlu> swiglu_kernel{"swiglu"};
 
-// dgate_up may be gate_up.
+// Backward of SwiGlu: overwrites dgate_up, which may be gate_up.
 struct SwiGluBackward {
   Tensor gate_up, dy, dgate_up;
 };

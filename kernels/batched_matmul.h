@@ -3,9 +3,9 @@
 
 namespace ring {
 
-// c[i] = alpha op(a[i]) op(b[i]) + beta add[i] for every i in [0, B). op(a[i]) is [M,K], op(b[i]) is [K,N]: a matrix
-// or, if requested, its transpose. c and add are [B,M,N]. All are contiguous and of one type, f32 or bf16; accumulates
-// in f32. c must not overlap the others. FLOPs: 2 B M N K.
+// c[i] = alpha op(a[i]) op(b[i]) + beta add[i] for every i in [0, B). op(a[i]) is [M,K] and op(b[i]) is [K,N]: each is
+// the matrix itself or, if requested, its transpose. c and add are [B,M,N]. All tensors are contiguous and of one type,
+// f32 or bf16. Accumulates in f32. c must not overlap the other tensors. FLOPs: 2 B M N K.
 struct BatchedMatmul {
   Tensor a, b, c;
   bool transpose_a = false, transpose_b = false;

@@ -13,8 +13,8 @@ namespace {
 using Run = std::function<void(std::size_t)>;
 
 constexpr double kLongSeconds = 0.25;    // a call that takes longer is repeated at most once
-constexpr double kMaxLoadSeconds = 0.3;  // maximum extra time of a first call
-// Maximum time ratio at which a candidate replaces one of higher priority; a smaller gain is noise.
+constexpr double kMaxLoadSeconds = 0.3;  // maximum extra time that a first call needs, such as for loading the kernel
+// A candidate replaces one of higher priority only if it takes less than this fraction of the time: the rest is noise.
 constexpr double kMaxTimeRatio = 0.97;
 constexpr double kMinCallSeconds = 1e-7;  // shorter measurements are rounded up to this
 

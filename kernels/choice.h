@@ -12,22 +12,22 @@
 namespace ring {
 
 // Returns the index of the chosen name. names: at least one, highest priority first. If the choice is unknown, measures
-// all candidates: run(i) queues candidate i and may be called any number of times. While a CUDA graph is recorded, or
-// if ctx.tuning follows a rule, takes the first candidate instead of measuring.
-// shape: everything that the speed depends on besides the slot, the device, the names and determinism, including the
-// versions of libraries.
+// all candidates: run(i) queues candidate i and may be called any number of times. During CUDA graph capture, or if
+// ctx.tuning does not measure, takes the first candidate instead.
+// shape: a text with everything that the speed depends on besides the slot, the device, the names and determinism;
+// includes the versions of libraries.
 std::size_t measured_choice(std::string_view slot, const std::string& shape, const std::vector<std::string_view>& names,
                             const std::function<void(std::size_t)>& run, const ExecContext&);
 
-// Registers the function that returns the name and version of the library that a candidate calls. Keys contain both,
-// because results and speed depend on them. Call it from a static initializer. Returns true.
+// Registers the function that returns the name and version of the library that a candidate calls. They become part of
+// the keys, because results and speed depend on them. Call it from a static initializer. Returns true.
 bool add_choice_library(std::string_view candidate, std::string (*library)());
 // Returns ", LIBRARY VERSION" for a candidate that calls one, else "".
 std::string library_key(std::string_view candidate);
 
-// Chooses a candidate of a slot with measured_choice(). `key(args)` returns the shape. `repeatable(args, ctx)` returns
-// arguments to measure with in place of `args`: their results may be overwritten, and every run of them does the same.
-// Requires ctx.tuning.
+// Chooses a candidate of a slot with measured_choice(). `key(args)` returns the shape. `repeatable(args, ctx)`
+// returns the arguments to measure with in place of `args`: a run may overwrite their outputs, and every run must do
+// the same work. Requires ctx.tuning.
 template <class Args, class Key, class Repeatable>
 const typename Kernel<Args>::Candidate& choose_measured(const Kernel<Args>& slot, const Args& args,
                                                         const ExecContext& ctx, const Key& key,

@@ -41,7 +41,7 @@ std::string header_for(const std::string& lines) {
   return str(kHeaderStart, kVersion, ", hash ", hash, '\n');
 }
 
-// Returns the lines after the header, which is the first line. Throws Error if the header does not match them.
+// Returns the lines after the header, which is the first line. Throws Error if the header does not match these lines.
 std::string body_of(const std::string& text, const std::string& path) {
   const std::size_t end = text.find('\n');
   const std::string header = text.substr(0, end == std::string::npos ? end : end + 1);
@@ -83,7 +83,7 @@ ChoiceMap read_choice_file(const std::string& path) {
 
 void write_choice_file(const std::string& path, const ChoiceMap& choices) {
   const std::string temporary = str(path, '.', ::getpid(), ".new");
-  std::error_code ignored;  // writing the file reports the error
+  std::error_code ignored;  // if this fails, writing the file reports the error
   if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
     std::filesystem::create_directories(folder, ignored);
   const std::string lines = to_text(choices);

@@ -1,6 +1,6 @@
 #pragma once
-// Files of choices among kernels and library algorithms. Each line is `"key": "choice"`, which is YAML but needs no
-// YAML parser. A key names everything that the choice depends on. Neither a key nor a choice contains quotes.
+// Files that record which kernels and library algorithms were chosen. Each line is `"key": "choice"`, which is YAML but
+// needs no YAML parser. A key names everything that the choice depends on. Neither a key nor a choice contains quotes.
 
 #include <map>
 #include <string>
@@ -11,8 +11,8 @@ using ChoiceMap = std::map<std::string, std::string>;
 
 inline constexpr std::size_t kMaxChoiceFileBytes = 16 << 20;  // a choice takes about 150 bytes
 
-// Adds the choices in `text` to `choices`, replacing those of the same key. Throws Error, naming `name` and the line,
-// if a line is neither a choice nor empty nor a comment.
+// Adds the choices in `text` to `choices`, replacing choices with the same key. Throws Error, naming `name` and the
+// line, if a line is not a choice, a comment or empty.
 void parse_choices(const std::string& text, const std::string& name, ChoiceMap& choices);
 std::string to_text(const ChoiceMap&);
 

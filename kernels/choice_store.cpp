@@ -96,7 +96,7 @@ std::string ChoiceStore::add(const std::string& key, const std::string& choice,
 
 std::string ChoiceStore::add_locked(const std::string& key, const std::string& choice,
                                     const std::optional<std::string>& rejected) {
-  std::error_code ignored;  // opening the lock file reports the error
+  std::error_code ignored;  // if this fails, opening the lock file reports the error
   std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
   const FileLock lock(path_ + ".lock");
   reload_if_changed();

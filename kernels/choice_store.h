@@ -1,6 +1,6 @@
 #pragma once
-// Choices that all runs of a user share on a machine, or all machines of a cluster. The first run that meets a shape
-// measures it, and every later run takes the same choice, so that fresh runs of the same settings are bit-identical.
+// Choices shared by all runs of a user on a machine, or on all machines of a cluster. The first run that meets a shape
+// measures it, and every later run reuses its choice, so that new runs with the same settings are bit-identical.
 
 #include <atomic>
 #include <mutex>
@@ -15,8 +15,8 @@ namespace ring {
 // $HOME/.cache. Returns "" if neither variable holds an absolute path.
 std::string user_choice_store_path();
 
-// Safe with several threads and several processes: writers take a lock file beside the store, and readers only ever see
-// complete files. If the store cannot be written, later choices stay in this process, and one warning says so.
+// Safe for several threads and processes: writers take a lock file beside the store, and readers only ever see complete
+// files. If the store cannot be written, later choices stay in this process, and one warning is logged.
 class ChoiceStore {
  public:
   // Reads the file if it exists. Throws Error like read_choice_file().

@@ -31,16 +31,16 @@ struct Dropout {
 inline Cost cost(const Dropout& a) { return cost_of(a.x, {a.x, a.residual, a.beta != 0 ? a.out : Tensor{}, a.out}); }
 inline constinit Kernel<Dropout> dropout_kernel{"dropout"};
 
-// Converts x to the type of out, f32 or bf16, rounding to nearest even. Both contiguous, with the same number of
-// elements.
+// Converts x to the type of out, f32 or bf16, rounding to nearest even. Both tensors are contiguous and
+// have the same number of elements.
 struct Cast {
   Tensor x, out;
 };
 inline Cost cost(const Cast& a) { return cost_of(a.x, {a.x, a.out}); }
 inline constinit Kernel<Cast> cast_kernel{"cast"};
 
-// out[i] = std * random_normal(site, first_element + i) for i < numel; contiguous, f32 or bf16. All backends give the
-// same values, up to the last bit of a logarithm or cosine.
+// out[i] = std * random_normal(site, first_element + i) for i < numel; contiguous, f32 or bf16. All backends produce
+// the same values, except for the last bit of a logarithm or cosine.
 struct RandomNormal {
   Tensor out;
   RandomSite site;

@@ -109,7 +109,7 @@ void check(const MatmulFp8& m) {
 
 Cost cost(const MatmulFp8& m) {
   const std::int64_t k = m.a.values.dim(1);
-  // Blockwise products have a w after their shape, tensorwise ones a t.
+  // The shape of blockwise GEMMs is followed by a w, that of tensorwise GEMMs by a t.
   return {2 * static_cast<double>(m.c.numel()) * static_cast<double>(k),
           bytes_of(
               {m.a.values, m.a.scales, m.b.values, m.b.scales, m.c, m.accumulate ? m.c : Tensor{}, m.bias, m.residual}),

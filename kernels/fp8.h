@@ -1,16 +1,16 @@
 #pragma once
-// FP8 for GEMMs: e4m3 values with power-of-two scales, in two forms.
+// FP8 for GEMMs: e4m3 values (4 exponent bits, 3 mantissa bits) with power-of-two scales, in two forms.
 //
-// Blockwise: each 1 row x 128 columns has a scale, or each 128 x 128 elements (DeepSeek-V3, arXiv 2412.19437, section
-// 3.3); QuantizeFp8 says which. Each block is quantized by itself, so that the bytes do not depend on the micro-batch,
-// or on how tokens are sharded in multiples of 128.
+// Blockwise: one scale per 1 x 128 or per 128 x 128 elements (DeepSeek-V3, arXiv 2412.19437, section 3.3); QuantizeFp8
+// says which. Each block is quantized independently, so the bytes depend neither on the micro-batch nor on how tokens
+// are sharded in multiples of 128.
 //
-// Tensorwise: a whole tensor has one scale, that of its current largest magnitude. If the tensor is split, its parts
-// are quantized with the maximum of all parts. Powers of two cost no precision of e4m3's normal numbers, which have the
-// same relative error at any scale, and at most 1 of the 18 binades from its smallest subnormal number to 448.
+// Tensorwise: one scale per tensor, from its current largest magnitude. If a tensor is split, its parts share the
+// maximum of all parts. A power-of-two scale costs e4m3's normal numbers no precision, since their relative error is
+// the same at any scale, and it costs at most 1 of the 18 binades from the smallest subnormal number to 448.
 //
-// Neither form stores anything in checkpoints. Gradients are e4m3, too: with scales the larger exponent range of e5m2
-// is not needed, and its 2-bit mantissa would double the error of each element.
+// Neither form stores anything in checkpoints. Gradients are also e4m3: because they are scaled, they do not need the
+// larger exponent range of e5m2, whose 2-bit mantissa would double the error of each element.
 
 #include <algorithm>
 #include <bit>
@@ -46,14 +46,14 @@ constexpr float from_e4m3(std::uint8_t code) {
   return std::bit_cast<float>(sign | (exponent + 120u) << 23 | mantissa << 20);
 }
 
-// Scale of a block. Elements are multiplied by `factor` (1 / scale, except for an infinite maximum) and then rounded.
+// Scale of a block. Elements are multiplied by `factor` (1 / scale, or 0 if the maximum is infinite) and then rounded.
 struct Fp8Scale {
   float scale, factor;
 };
-// Returns the scale of a block whose largest magnitude, ignoring NaN, is `max`. It is the smallest power of two with
-// max / scale <= 448, so that no finite element saturates, but at least 2^-126. A block of zeros has scale 1. If max is
-// infinite, the factor is 0, which turns the infinity into NaN. Like any NaN in the block, it propagates to every
-// result of its row.
+// Returns the scale of a block whose largest magnitude, ignoring NaN, is `max`: the smallest power of two
+// with max / scale <= 448, so that no finite element saturates, but at least 2^-126. A block of zeros has
+// scale 1. If max is infinite, the factor is 0, which turns infinities into NaN. A NaN in a block
+// propagates to every result of its row.
 RING_HOST_DEVICE constexpr Fp8Scale fp8_scale(float max) {
   const auto bits = std::bit_cast<std::uint32_t>(max);
   if (bits == 0) return {1, 1};
@@ -77,8 +77,8 @@ enum class Fp8Blocks : std::uint8_t {
   tensor,   // one scale for the whole tensor
 };
 
-// A matrix [R,K] in FP8. An element equals its value times the scale of its block. The rows of both tensors start at
-// multiples of 16 bytes, as TMA requires.
+// A matrix [R,K] in FP8. An element equals its code's value times the scale of its block. The rows of both tensors
+// start at multiples of 16 bytes, as TMA requires.
 struct Fp8Matrix {
   Tensor values;  // u8 [R,K]: e4m3
   Tensor scales;  // f32; rows: [K / 128, R]; squares: [R / 128, K / 128], quotients rounded up; tensor: [1, 1]
@@ -86,14 +86,14 @@ struct Fp8Matrix {
 
   bool defined() const { return values.defined(); }
 };
-// Throws Error naming op and argument unless `m` is a matrix [rows,columns] with the alignment above.
+// Throws Error, naming `op` and `name`, unless `m` is a matrix [rows,columns] with the alignment above.
 void check_fp8_matrix(std::string_view op, std::string_view name, const Fp8Matrix& m, std::int64_t rows,
                       std::int64_t columns);
 // Returns a matrix of unspecified contents.
 Fp8Matrix empty_fp8(std::int64_t rows, std::int64_t columns, Fp8Blocks, const ExecContext&, Lifetime = Lifetime::step);
 
 // The largest magnitude of a tensor, ignoring NaN. Tensorwise ops require it; blockwise ops must not have it. Unless
-// `given`, an op first raises `value` to the largest magnitude of its result. An op without outputs does only that.
+// `given`, an op first raises `value` to the largest magnitude of its result. An op without outputs does only this.
 //
 // A split tensor thus takes two calls per part: first one without outputs; then, once `value` holds the maximum of all
 // parts, one with outputs and `given`. The caller must set `value` to 0 before the first call.
@@ -105,10 +105,10 @@ struct Fp8Max {
 // Quantizes x, f32 or bf16 [N,C] with unit last stride.
 //   out         [N,C]; may be undefined
 //   transposed  [C,N], the transpose; may be undefined. A block of rows in it is 128 rows of one column of x
-// Blocks of out and transposed are rows and squares (a layer's input), rows and rows (a gradient), squares and squares
-// (a weight), or tensor in both. Blockwise quantization takes one pass over x, tensorwise quantization two, or one if
-// the maximum is given. If the given maximum is too small, magnitudes above 448 * scale become 448 * scale if they are
-// finite, and NaN if they are infinite.
+// Blocks of (out, transposed) are (rows, squares) for a layer's input, (rows, rows) for a gradient, (squares,
+// squares) for a weight, or (tensor, tensor). Blockwise quantization takes one pass over x. Tensorwise takes two
+// passes, or one if the maximum is given. If the given maximum is too small, larger finite magnitudes become 448 *
+// scale, and infinite ones NaN.
 struct QuantizeFp8 {
   Tensor x;
   Fp8Matrix out, transposed;
@@ -126,7 +126,7 @@ inline Cost cost(const QuantizeFp8& q) {
 }
 inline constinit Kernel<QuantizeFp8> quantize_fp8_kernel{"quantize_fp8"};
 
-// Writes the transpose of x [R,K] to out [K,R]: the same values with the same scales. Blocks are squares or tensor.
+// Writes the transpose of x [R,K] to out [K,R], with the same codes and scales. Blocks are squares or tensor.
 struct TransposeFp8 {
   Fp8Matrix x, out;
 };
@@ -136,8 +136,8 @@ inline Cost cost(const TransposeFp8& t) {
 }
 inline constinit Kernel<TransposeFp8> transpose_fp8_kernel{"transpose_fp8"};
 
-// Writes the elements of x [R,K], in blocks of rows, rounded to the type of `out`, f32 or bf16 with unit last stride.
-// bf16 is exact from 2^-129 on, but magnitudes from 1.9375 * 2^127 were rounded to 2^128, which becomes infinity.
+// Writes the elements of x [R,K], whose blocks are rows, to `out`, rounded to its type: f32 or bf16, unit last stride.
+// bf16 is exact from 2^-129 on, except that magnitudes from 1.9375 * 2^127 were rounded to 2^128: infinity in bf16.
 struct DequantizeFp8 {
   Fp8Matrix x;
   Tensor out;
@@ -152,13 +152,13 @@ inline constinit Kernel<DequantizeFp8> dequantize_fp8_kernel{"dequantize_fp8"};
 //   dx = dy w, with the transposed copy of w as b
 //   dw += dy^T x, with the transposed copies of dy as a and of x as b
 // The sum over each block of 128 along K is scaled and then accumulated in f32. The limited precision of the tensor
-// cores' accumulators thus affects only 128 terms.
+// cores' accumulators therefore only affects sums of 128 terms.
 //
-// Blocks of a must be rows, and blocks of b squares; or both are tensorwise. The rows of c start at multiples of 16
-// bytes. c is f32 or bf16; with `accumulate` it is f32.
+// Either the blocks of a are rows and those of b squares, or both are tensorwise. The rows of c start at multiples of
+// 16 bytes. c is f32 or bf16; with `accumulate` it must be f32.
 //
 // Bias [N] and residual [M,N] are added in f32 before the result is rounded. Both have the type of c and may be
-// undefined. They require that `accumulate` is false and, on GPUs, a bf16 c with an even N. The residual is not c.
+// undefined. They require that `accumulate` is false and, on GPUs, a bf16 c with an even N. The residual must not be c.
 struct MatmulFp8 {
   Fp8Matrix a, b;
   Tensor c;

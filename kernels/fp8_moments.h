@@ -2,17 +2,17 @@
 // Moments of optimizers in 8 bits (Dettmers et al. 2022, "8-bit optimizers via block-wise quantization"): a code for
 // each element, and a power-of-two scale for each block of 16 elements.
 //
-// The codes are floats with 4 bits of exponent. First moments have a sign and 3 bits of mantissa (e4m3). Second moments
-// are never negative and use the sign's bit for the mantissa (e4m4): rounding errors of v accumulate over 1 / (1 -
-// beta2) steps. A block's scale is the smallest one with which its largest magnitude does not saturate.
+// The codes are floats with 4 exponent bits. First moments have a sign and 3 mantissa bits (e4m3). Second moments are
+// never negative, so their sign bit becomes a fourth mantissa bit (e4m4): rounding errors of v accumulate over
+// 1 / (1 - beta2) steps. A block's scale is the smallest one at which its largest magnitude does not saturate.
 //
-// * Range: a block's largest v is 245,760 to 491,520 times its smallest code, so sqrt(v) covers a factor of 495 or
-//   more. A smaller v is rounded up to that code, never to 0: elements with v = 0 would get updates of m / eps.
+// * Range: a block's largest v is 245,760 to 491,520 times its smallest nonzero code, so sqrt(v) covers a factor of at
+//   least 495. A smaller v is rounded up to that code, never to 0: with v = 0, updates would be m / eps.
 // * Rounding: updates round stochastically, with the random bits of bf16 moments (kernels/optimizer.h), so that the
 //   expected value is exact, except for v below that range. Rounding to nearest would lose changes by (1 - beta2) v.
-// * Quantizing dequantized values again changes no value, with any random bits.
-// * Infinity, NaN and magnitudes from 2^127 on, which could round to infinity, are stored as NaN. So is a value that
-//   was rounded up to 2^127, at the next update.
+// * Quantizing dequantized values again does not change them, whatever the random bits.
+// * Infinity, NaN and magnitudes from 2^127 on, which could round to infinity, are stored as NaN. A value that was
+//   rounded up to 2^127 is stored as NaN at the next update.
 
 #include <bit>
 #include <cstdint>
@@ -23,15 +23,15 @@
 
 namespace ring {
 
-// Divides the alignment of parameters (kParamAlign), so that blocks do not depend on how parameters are sharded.
+// Divides kParamAlign, the alignment of parameters, so that blocks do not depend on how parameters are sharded.
 inline constexpr std::int64_t kMomentBlock = 16;
 constexpr std::int64_t moment_blocks(std::int64_t n) { return (n + kMomentBlock - 1) / kMomentBlock; }
 
-enum class Fp8Moment : std::uint8_t { e4m3, e4m4 };  // signed; never negative
+enum class Fp8Moment : std::uint8_t { e4m3, e4m4 };  // e4m3: signed; e4m4: never negative
 constexpr std::string_view to_string(Fp8Moment form) { return form == Fp8Moment::e4m3 ? "e4m3" : "e4m4"; }
 
-// Throws Error, naming `op`, if `scales` does not fit `moments`: u8 moments need a u8 scale for each block, and other
-// types none.
+// Throws Error, naming `op`, if `scales` does not fit `moments`: u8 moments need one u8 scale per block,
+// other types must not have scales.
 void check_fp8_moments(std::string_view op, const Tensor& moments, const Tensor& scales);
 
 inline constexpr std::uint32_t kMomentLimit = 0x7f000000;  // bits of 2^127
@@ -41,8 +41,8 @@ inline constexpr std::uint32_t kToNearest = 0x8000;
 
 template <Fp8Moment form>
 struct Fp8MomentFormat {
-  static constexpr std::uint32_t kMantissa = form == Fp8Moment::e4m3 ? 3 : 4;        // bits
-  static constexpr std::uint32_t kNaN = form == Fp8Moment::e4m3 ? 0x7f : 0xff;       // and the sign's bit of e4m3
+  static constexpr std::uint32_t kMantissa = form == Fp8Moment::e4m3 ? 3 : 4;        // number of mantissa bits
+  static constexpr std::uint32_t kNaN = form == Fp8Moment::e4m3 ? 0x7f : 0xff;       // e4m3 may also have the sign bit
   static constexpr std::uint32_t kMaxFraction = form == Fp8Moment::e4m3 ? 6u : 14u;  // mantissa of the largest code
   static constexpr std::uint32_t kMaxExponent = 14;  // the largest code is (1 + fraction) 2^(14 + kMantissa) units
 };
@@ -53,8 +53,8 @@ RING_HOST_DEVICE constexpr std::uint32_t finite_magnitude(float x) {
   return bits < kMomentLimit ? bits : 0;
 }
 
-// Returns the scale of a block, given the maximum of finite_magnitude(). The smallest code of a block, its unit, is
-// 2^(scale - 127); scale >= 1, so that codes stand for normal f32 and bf16 numbers.
+// Returns the scale of a block, given the maximum of finite_magnitude(). 2^(scale - 127) is the block's unit, its
+// smallest nonzero code. scale >= 1, so that codes stand for normal f32 and bf16 numbers.
 template <Fp8Moment form>
 RING_HOST_DEVICE constexpr std::uint32_t fp8_moment_scale(std::uint32_t max) {
   using F = Fp8MomentFormat<form>;
@@ -63,20 +63,20 @@ RING_HOST_DEVICE constexpr std::uint32_t fp8_moment_scale(std::uint32_t max) {
   return exponent > span ? exponent - span : 1;
 }
 
-// random: 16 random bits, or kToNearest. |x| must be at most the maximum that gave the scale.
+// Returns the code of x. random: 16 random bits, or kToNearest. |x| must not exceed the maximum that gave the scale.
 template <Fp8Moment form>
 RING_HOST_DEVICE constexpr std::uint32_t to_fp8_moment(float x, std::uint32_t scale, std::uint32_t random) {
   using F = Fp8MomentFormat<form>;
   constexpr std::uint32_t cut = 23 - F::kMantissa;  // bits of f32's mantissa that are rounded away
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x), magnitude = bits & 0x7fffffffu;
-  const bool negative = bits > 0x80000000u;  // not -0
+  const bool negative = bits > 0x80000000u;  // false for -0
   const std::uint32_t sign = form == Fp8Moment::e4m3 && negative ? 0x80u : 0;
   if (magnitude >= kMomentLimit || (form == Fp8Moment::e4m4 && negative)) return F::kNaN | sign;
-  // In units of the block: whole numbers up to 2^kMantissa, then floats with kMantissa bits.
+  // Units of the block: codes are whole numbers up to 2^kMantissa, then floats with kMantissa mantissa bits.
   const float units = std::bit_cast<float>(magnitude) * std::bit_cast<float>((254 - scale) << 23);
   if (units >= static_cast<float>(1u << F::kMantissa)) {
     const std::uint32_t rounded = (std::bit_cast<std::uint32_t>(units) + (random << (cut - 16))) >> cut;
-    return sign | (rounded - ((126 + F::kMantissa) << F::kMantissa));  // changes the exponent's bias
+    return sign | (rounded - ((126 + F::kMantissa) << F::kMantissa));  // changes the exponent bias
   }
   const auto code = static_cast<std::uint32_t>(units + static_cast<float>(random) * 0x1p-16f);
   return sign | (form == Fp8Moment::e4m4 && code == 0 && magnitude ? 1 : code);
@@ -94,7 +94,7 @@ RING_HOST_DEVICE constexpr float from_fp8_moment(std::uint32_t code, std::uint32
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
 }
 
-// Quantizes n <= kMomentBlock elements, which are a block. random(i): 16 random bits of element i, or kToNearest.
+// Quantizes the n <= kMomentBlock elements of one block. random(i): 16 random bits of element i, or kToNearest.
 template <Fp8Moment form, class Random>
 void write_moment_block(const float* values, std::int64_t n, std::uint8_t* codes, std::uint8_t* scale,
                         const Random& random) {

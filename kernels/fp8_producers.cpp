@@ -16,8 +16,8 @@ void check_input(std::string_view op, std::string_view name, const Tensor& t) {
              describe(t), ", expected a matrix with unit last stride");
 }
 
-// Throws Error if the outputs of `a` do not fit a result with the shape and type of `result`. transposed: the blocks of
-// the transposed output, unless it is tensorwise.
+// Throws Error if the outputs of `a` do not fit a result with the shape and type of `result`. transposed: the blocks
+// that the transposed output must have, unless it is tensorwise.
 template <class Args>
 void check_outputs(std::string_view op, const Args& a, const Tensor& result, Fp8Blocks transposed) {
   const auto is_one_of = [](const Fp8Matrix& m, Fp8Blocks blocks) {
@@ -31,7 +31,7 @@ void check_outputs(std::string_view op, const Args& a, const Tensor& result, Fp8
   check(QuantizeFp8{result, a.out, a.transposed, a.max});
 }
 
-// Returns gate_up, or the values of the same matrix in FP8.
+// Returns gate_up, or the values of fp8_gate_up if gate_up is undefined.
 template <class Args>
 const Tensor& gate_up_of(const Args& a) {
   return a.gate_up.defined() ? a.gate_up : a.fp8_gate_up.values;
@@ -49,7 +49,7 @@ void check_gate_up(std::string_view op, const Args& a) {
              describe(t), ", expected blocks of rows, and whole blocks of gate and up");
 }
 
-// Runs an op as part of another op. Observers are not called for it, since they see the other op.
+// Runs an op as part of another op. Does not notify the observer, which sees the other op.
 template <class Args>
 void run_part(const Kernel<Args>& slot, const Args& args, const ExecContext& ctx) {
   slot.choose(args, ctx).fn(args, ctx);
@@ -106,7 +106,7 @@ Cost cost(const RopeFp8& a) {
   return cost_of(a.x, {a.x, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
 }
 
-// On CPUs the ops run separately, with the result between them. On GPUs the rotation has a table of its angles.
+// On CPUs each op runs as two kernels with a temporary result. On GPUs, RoPE allocates a table of cosines and sines.
 std::size_t scratch_bytes(const SwiGluFp8& a, const ExecContext& ctx) {
   if (ctx.stream.device().backend != Backend::cpu) return 0;
   return a.gate_up.defined() ? a.gate_up.bytes() / 2

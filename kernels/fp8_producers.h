@@ -1,22 +1,22 @@
 #pragma once
-// Ops that write their result in FP8, as a linear layer reads it, and not in f32 or bf16. The result is rounded to the
+// Ops that write their result in FP8, as a linear layer reads it, instead of f32 or bf16. The result is rounded to the
 // operands' type before it is quantized, as if the op and quantize_fp8 were two kernels. `out`, `transposed` and `max`
-// are as in QuantizeFp8, for an input (RMSNorm, SwiGLU) or a gradient. Tensorwise, GPUs first find the maximum.
+// are as in QuantizeFp8 for an input (RMSNorm, SwiGLU) or a gradient. If tensorwise, GPUs find the maximum first.
 
 #include "kernels/fp8.h"
 
 namespace ring {
 
-// RMSNorm's forward (kernels/norm.h). x [N,C] with unit last stride, w [C], both of one type; overwrites rstd [N] f32.
+// RMSNorm's forward (kernels/norm.h): x [N,C] with unit last stride, w [C], of one type. Overwrites rstd [N] f32.
 struct RmsNormFp8 {
   Tensor x, w, rstd;
   Fp8Matrix out, transposed;
   Fp8Max max = {};
   float eps = 1e-5f;
 };
-// SwiGLU's forward (kernels/activation.h): out is [N,F]. gate_up [N,2F] with unit last stride, or `fp8_gate_up`, the
-// same matrix in blocks of rows. Then F is a multiple of 128, so that no block has columns of both gate and up, and the
-// op computes from the elements rounded to `dtype`, as dequantize_fp8 writes them.
+// SwiGLU's forward (kernels/activation.h): out is [N,F]. The input is gate_up [N,2F] with unit last stride, or
+// `fp8_gate_up`, the same matrix in blocks of rows. With fp8_gate_up, F must be a multiple of 128, so that no block has
+// columns of both gate and up; the op reads the elements rounded to `dtype`, as dequantize_fp8 writes them.
 struct SwiGluFp8 {
   Tensor gate_up;
   Fp8Matrix out, transposed;
@@ -24,7 +24,7 @@ struct SwiGluFp8 {
   Fp8Matrix fp8_gate_up = {};
   DType dtype = DType::f32;  // the operands' type with fp8_gate_up: f32 or bf16
 };
-// SwiGLU's backward: stores the gradient of gate_up [N,2F] in out. dy [N,F] has unit last stride. As in the forward,
+// SwiGLU's backward: writes the gradient of gate_up [N,2F] to out. dy [N,F] has unit last stride. As in the forward,
 // `fp8_gate_up` may be given instead of gate_up; its values are then rounded to the type of dy.
 struct SwiGluBackwardFp8 {
   Tensor gate_up, dy;
@@ -32,9 +32,9 @@ struct SwiGluBackwardFp8 {
   Fp8Max max = {};
   Fp8Matrix fp8_gate_up = {};
 };
-// RoPE (kernels/rope.h) of the first `heads` heads of each row of x [N,C], unit last stride; out is [N,C].
-// A head has D columns; positions [N] i32, inv_freq [D/2] f32. The other columns are not rotated. With `inverse`, `out`
-// is the gradient of a qkv matrix. May overwrite x, unless it only finds the maximum.
+// Applies RoPE (kernels/rope.h) to the first `heads` heads, of D columns each, in every row of x [N,C]; the others stay
+// unrotated; out is [N,C]. x has unit last stride; positions [N] i32, inv_freq [D/2] f32. With `inverse`, out is the
+// gradient of a qkv matrix. May overwrite x, unless the call only finds the maximum.
 struct RopeFp8 {
   Tensor x, positions, inv_freq;
   std::int64_t heads = 0;
@@ -60,7 +60,7 @@ inline constinit Kernel<SwiGluBackwardFp8> swiglu_backward_fp8_kernel{"swiglu_ba
 inline constinit Kernel<RopeFp8> rope_fp8_kernel{"rope_fp8"};
 
 // Run the op as two kernels: first the op itself, then quantize_fp8. This is the reference and, on GPUs, the last
-// resort. Allocates the op's result; RoPE writes its result to x instead.
+// resort. They allocate the op's result; RoPE instead writes its result to x.
 void run_separately(const RmsNormFp8&, const ExecContext&);
 void run_separately(const SwiGluFp8&, const ExecContext&);
 void run_separately(const SwiGluBackwardFp8&, const ExecContext&);

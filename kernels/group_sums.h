@@ -3,8 +3,8 @@
 
 namespace ring {
 
-// out[g] += sum of the elements of the rows of x that belong to group g. x [rows * n] f32, contiguous; groups [rows]
-// i32: the group of each row, which is ignored if not in [0, G); out [G] f32. Accumulates in f64, in a fixed order.
+// out[g] += sum of all elements of the rows of x in group g. x [rows * n] f32, contiguous; groups [rows] i32: each
+// row's group (the row is ignored if it is not in [0, G)); out [G] f32. Accumulates in f64, in a fixed order.
 struct GroupSums {
   Tensor x, groups, out;
 };

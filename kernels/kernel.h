@@ -1,7 +1,7 @@
 #pragma once
-// Kernel slots. Each op has one typed slot, to which each backend's file adds one or more named candidates at load
-// time. A call runs the candidate of the highest priority that supports the arguments, or, if the slot has a chooser
-// and ctx.tuning is set, the candidate that the chooser measured to be fastest.
+// Kernel slots. Each op has one typed slot, to which each backend adds one or more named candidates at load time. A
+// call runs the candidate of the highest priority that supports the arguments. If the slot has a chooser and ctx.tuning
+// is set, it runs the candidate that the chooser measured to be fastest instead.
 
 #include <array>
 #include <functional>
@@ -56,7 +56,7 @@ struct ExecContext {
   Stream stream;
   Precision precision = Precision::fp32;
   bool deterministic = true;                   // requires bit-identical results from run to run
-  std::shared_ptr<Tuning> tuning{};            // measured choices; if null, priorities and library heuristics decide
+  std::shared_ptr<Tuning> tuning{};            // measured choices; if null, priorities or library heuristics decide
   std::shared_ptr<KernelObserver> observer{};  // may be null
   std::shared_ptr<Scopes> scopes = std::make_shared<Scopes>();  // scopes of this process's steps; copies share them
   Tensor empty(const Shape& shape, DType dtype = DType::f32, Lifetime lifetime = Lifetime::step) const {
@@ -67,8 +67,8 @@ struct ExecContext {
   }
 };
 
-// Returns an upper bound of the bytes that kernels allocate temporarily on the context's device, used to plan memory
-// before a run. Ops whose kernels allocate much overload it next to their argument struct.
+// Returns an upper bound of the bytes that kernels allocate temporarily on the context's device, for planning memory
+// before a run. Ops whose kernels allocate much memory overload it next to their argument struct.
 template <class Args>
 std::size_t scratch_bytes(const Args&, const ExecContext&) {
   return 0;
@@ -78,7 +78,7 @@ struct KernelInfo {
   std::string_view slot, candidate;
   Backend backend;
 };
-// Returns the list of every candidate of every slot in this program, which add() extends. For tests and benchmarks.
+// Returns the list of all candidates of all slots in this program, which add() extends. For tests and benchmarks.
 std::vector<KernelInfo>& kernel_registry();
 
 // The slot of one op: its candidates for each backend.
@@ -99,7 +99,7 @@ class Kernel {
 
   constexpr explicit Kernel(std::string_view name, Chooser chooser = nullptr) : name_(name), chooser_(chooser) {}
 
-  // Adds a candidate, behind those of the same priority. Call from a static initializer. Returns true.
+  // Adds a candidate, after those of the same priority. Call from a static initializer. Returns true.
   bool add(Backend backend, const Candidate& c) {
     auto& list = table_[static_cast<std::size_t>(backend)];
     auto at = list.begin();

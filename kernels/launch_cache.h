@@ -1,6 +1,6 @@
 #pragma once
-// Cache of objects that queued launches of one stream use, such as a library's plans. An object is made at its first
-// use.
+// Cache of objects that a stream's queued launches use, such as a library's plans. An object is
+// created when it is first used.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,14 +21,14 @@ class LaunchCache {
  public:
   LaunchCache(StreamImpl& stream, std::size_t max) : stream_(stream), max_(max) {}
 
-  // Returns the value of the key, made with make(key) if it is missing. make returns a std::unique_ptr<Value>; null is
-  // cached like a value. The result may be used by launches that are queued on the stream before the next call.
+  // Returns the value of the key. If it is missing, creates it with make(key), which returns a std::unique_ptr<Value>;
+  // null is cached like a value. Only launches queued on the stream before the next call may use the result.
   template <class Make>
   const Value* find(const Key& key, const Make& make) {
     const bool recording = stream_.recording();
     auto at = entries_.find(key);
     if (at == entries_.end()) {
-      if (!recording) make_room();  // during capture, the event that this records would become part of the graph
+      if (!recording) make_room();  // during capture, its event would become part of the graph
       at = entries_.emplace(key, Entry{make(key)}).first;
     }
     at->second.last_use = ++uses_;

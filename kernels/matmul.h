@@ -3,18 +3,18 @@
 
 namespace ring {
 
-// Bytes of GPU memory that GEMMs of a stream hold for as long as the stream lives.
+// Bytes of GPU workspace that the GEMMs of a stream keep allocated for as long as the stream lives.
 inline constexpr std::size_t kMatmulWorkspaceBytes = std::size_t{64} << 20;
 
-// c = op(a) op(b) + beta * c + residual + bias. op(a) is [M,K], op(b) is [K,N]: a matrix or, if requested, its
-// transpose. c is [M,N]. Row strides may exceed the width. FLOPs: 2 M N K. Accumulates in f32.
+// c = op(a) op(b) + beta * c + residual + bias. op(a) is [M,K] and op(b) is [K,N]: each is the matrix itself or, if
+// requested, its transpose. c is [M,N]. Row strides may exceed the width. FLOPs: 2 M N K. Accumulates in f32.
 //   a, b      one type, f32 or bf16.
 //   c         f32, or bf16 if a is. Not read if beta = 0.
 //   bias      [N], of the type of a; added to every row. Requires beta = 0.
 //   residual  [M,N], of the type of c, not c itself. Requires beta = 0.
 //
-// GELU may be fused into the epilogue. Both tensors need beta = 0 and no residual, and must be contiguous, as must c,
-// of the shape and type of c, and not overlap it. At most one may be defined.
+// To fuse GELU into the epilogue, define one of the two tensors below. This requires beta = 0, no residual and a
+// contiguous c. The tensor must be contiguous, have the shape and type of c, and not overlap c.
 //   gelu_input        output: x = op(a) op(b) + bias; then c = gelu_tanh(x).
 //   gelu_gradient_at  input: c = op(a) op(b) * gelu_tanh'(gelu_gradient_at). Requires no bias.
 struct Matmul {
@@ -37,7 +37,7 @@ inline Cost cost(const Matmul& m) {
 inline constinit Kernel<Matmul> matmul_kernel{"matmul"};
 
 // out[C] = beta * out + column sums of x [N,C]: the gradient of a bias. x and out are f32 or bf16; their types may
-// differ. Accumulates in f32. For the same tensors and thread count, the order of the sums is the same.
+// differ. Accumulates in f32, in an order that is the same for the same tensors and thread count.
 struct ColumnSum {
   Tensor x, out;
   float beta = 0;

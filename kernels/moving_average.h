@@ -16,8 +16,8 @@ inline Cost cost(const MovingAverage& a) { return cost_of(a.average, {a.values, 
 inline constinit Kernel<MovingAverage> moving_average_kernel{"moving_average"};
 
 // Returns the decay after `steps` steps: min(decay, (1 + steps) / (10 + steps)), as in TensorFlow's
-// ExponentialMovingAverage. At first the average covers only about the newest ninth of all steps so far, so that it
-// soon forgets the initial values.
+// ExponentialMovingAverage. Early in training the average thus covers only about the newest ninth of all steps so far,
+// so that it soon forgets the initial values.
 RING_HOST_DEVICE inline double decay_at(std::uint32_t steps, double decay) {
   const double warming = (1.0 + steps) / (10.0 + steps);
   return warming < decay ? warming : decay;

@@ -1,5 +1,5 @@
 #pragma once
-// Kernels of Muon (Jordan 2024, kellerjordan.github.io/posts/muon) other than GEMMs; used by optim/muon.h.
+// Kernels of Muon (Jordan 2024, kellerjordan.github.io/posts/muon) except its GEMMs; optim/muon.h uses them.
 
 #include <vector>
 
@@ -15,7 +15,7 @@ struct MuonMatrix {
   Tensor values, gradient, momentum;
   Tensor weights;                  // bf16, receives a copy of the new values; may be undefined
   std::int64_t first_element = 0;  // index of element 0 among all parameters, for random bits; a multiple of 8
-  Tensor momentum_scales;          // if the momentum is u8: the scales of its e4m3 codes, as those of AdamW's m
+  Tensor momentum_scales;          // if the momentum is u8: the scales of its e4m3 codes, as for AdamW's m
 };
 
 // g = gradient * state.clip; m = beta m + g; update = nesterov ? g + beta m : m. Does nothing if state.accepted is 0.
@@ -51,8 +51,8 @@ struct MuonApply {
 Cost cost(const MuonApply&);
 inline constinit Kernel<MuonApply> muon_apply_kernel{"muon_apply"};
 
-// Returns the number of elements of each matrix. Throws Error, naming `op`, if the matrices differ in size or if update
-// has a different size.
+// Returns the number of elements of each matrix. Throws Error, naming `op`, if matrices differ in size or
+// if `update` has the wrong size.
 std::int64_t check(const char* op, const std::vector<MuonMatrix>&, const Tensor& update);
 
 }  // namespace ring

@@ -13,9 +13,9 @@ struct RmsNorm {
 inline Cost cost(const RmsNorm& a) { return cost_of(a.x, {a.x, a.w, a.y}); }
 inline constinit Kernel<RmsNorm> rms_norm_kernel{"rms_norm"};
 
-// dx = beta_x * dx + gradient, dw = beta_w * dw + gradient. dx or dw may be undefined if it is not wanted. dx may be dy
-// or x if beta_x is 0. dw is f32 or bf16, independent of x; it is summed over rows in f32, in a fixed order. max [1]
-// f32 is raised to the largest magnitude of dx, ignoring NaN; it may be undefined, and requires a dx.
+// dx = beta_x * dx + gradient, dw = beta_w * dw + gradient. Leave dx or dw undefined if it is not wanted. If beta_x is
+// 0, dx may be dy or x. dw is f32 or bf16, independent of x; it is summed over rows in f32, in a fixed order. max [1]
+// f32 is raised to the largest magnitude of dx, ignoring NaN; it may be undefined, and requires dx.
 struct RmsNormBackward {
   Tensor x, w, rstd, dy;
   Tensor dx, dw;

@@ -5,8 +5,8 @@
 
 namespace ring {
 
-// sum += sum of x^2. x contiguous, f32 or bf16; sum [1] f32. Accumulates in f64, in a fixed order per thread count.
-// GPUs add small groups of elements in f32, and then the groups in f64.
+// sum += sum of x^2. x contiguous, f32 or bf16; sum [1] f32. Accumulates in f64, in an order fixed per thread count.
+// GPUs first add small groups of elements in f32, then the groups in f64.
 struct SquaredNorm {
   Tensor x, sum;
 };
@@ -21,10 +21,10 @@ inline Tensor squared_norm_of(const Tensor& state) {
   return floats.narrow(0, offsetof(StepState, squared_norm) / sizeof(float), 1);
 }
 
-// Decides if the step is accepted, and how gradients are clipped.
-//   state.loss      loss ([1] f32), or 0 if it is undefined.
+// Decides whether the step is accepted, and how much gradients are clipped. Writes:
+//   state.loss      the loss ([1] f32), or 0 if `loss` is undefined.
 //   state.accepted  1 if norm and loss are finite and within the state's limits, and no earlier step halted; else 0.
-//   state.halted    set to 1 if the step is not accepted.
+//   state.halted    1 if the step is not accepted.
 //   state.clip      min(1, max_norm / norm) (Pascanu et al. 2013); 1 if max_norm <= 0.
 struct CheckAndClip {
   Tensor state;

@@ -4,8 +4,8 @@
 namespace ring {
 
 // Rotary position embedding, rotate-half form (Su et al. 2021, eq. 34, with pairs (i, i + D/2) as in Llama). In each
-// head of token n, rotates (x_i, x_{i+D/2}) by positions[n] * inv_freq[i], or by the negative angle if `inverse` (the
-// backward): out = beta * out + rotated x.
+// head of token n, rotates (x_i, x_{i+D/2}) by the angle positions[n] * inv_freq[i] (if `inverse`, for the backward, by
+// the negative angle): out = beta * out + rotated x.
 //   x, out     [N,H,D], one type, f32 or bf16, any strides with unit last dim; out may be x.
 //   positions  [N] i32; inv_freq [D/2] f32. Angles and arithmetic are f32 or better.
 struct Rope {

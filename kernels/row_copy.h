@@ -8,7 +8,7 @@ struct RowMove {
   std::int64_t to = 0, first = 0, count = 0, to_step = 1, step = 1;
 };
 
-// dst, src [N,H,D], of one type, with equal H and D, any strides with unit last dim. dst and src must not overlap.
+// dst and src are [N,H,D] of one type, with equal H and D, and any strides with unit last dim. They must not overlap.
 // Other rows of dst stay unchanged.
 struct CopyRows {
   Tensor dst, src;
@@ -20,8 +20,8 @@ inline Cost cost(const CopyRows& a) {
 }
 inline constinit Kernel<CopyRows> copy_rows_kernel{"copy_rows"};
 
-// Copies with the stream's copy functions, which every backend has but which are slower: one copy per head if heads are
-// not adjacent in memory.
+// Copies with the stream's copy functions, which every backend has but which are slower. If heads are not adjacent in
+// memory, it needs one copy per head.
 void copy_rows_by_stream(const CopyRows&, const ExecContext&);
 void check(const CopyRows&);  // throws Error if shapes or rows do not fit
 
@@ -29,7 +29,7 @@ void check(const CopyRows&);  // throws Error if shapes or rows do not fit
 struct RowBytes {
   struct Side {
     std::byte* data;
-    std::int64_t row, part;  // distance in bytes between rows, and between the parts of a row
+    std::int64_t row, part;  // distances in bytes from one row to the next, and from one part of a row to the next
   };
   Side dst, src;
   std::int64_t rows, parts, width;

@@ -3,22 +3,22 @@
 
 namespace ring {
 
-// Rows of heads in the type of a message between ranks or of a KV cache: bf16, or e4m3 (kernels/fp8.h) with one scale
-// for each row of a head. The D elements of a row thus share a one-byte scale, which does not depend on how rows and
-// heads are divided among messages.
+// Rows of heads, encoded for messages between ranks or for a KV cache: as bf16, or as e4m3 (kernels/fp8.h) with one
+// scale for each row of a head. The D elements of a row thus share a one-byte scale, which does not depend on how rows
+// and heads are divided among messages.
 //   values  [n,H,D], contiguous: bf16, or u8 with e4m3 codes
 //   scales  u8 [n,H], contiguous: the exponent bits of f32 powers of two; undefined for bf16
 struct EncodedRows {
   Tensor values, scales;
 };
-// accesses: how often each element of the tensor, of this type, is read or written
+// accesses: how often each element of the unencoded tensor, which has this type, is read or written
 inline Cost cost_of_encoding(const EncodedRows& e, DType type, int accesses) {
   Cost c = cost_of(e.values, {e.values, e.scales});
   c.bytes += accesses * static_cast<double>(e.values.numel()) * static_cast<double>(size_of(type));
   return c;
 }
 
-// Rounds rows first, first + step, ... of src [N,H,D] to nearest even. src is f32 or bf16, with any strides and unit
+// Encodes rows first, first + step, ... of src [N,H,D], rounding to nearest even. src is f32 or bf16, any strides, unit
 // last dim. With e4m3, finite elements never saturate. NaN stays NaN, and a row of a head with an infinity becomes NaN.
 struct EncodeRows {
   Tensor src;
@@ -28,8 +28,8 @@ struct EncodeRows {
 inline Cost cost(const EncodeRows& a) { return cost_of_encoding(a.out, a.src.dtype(), 1); }
 inline constinit Kernel<EncodeRows> encode_rows_kernel{"encode_rows"};
 
-// Stores the values of encoded rows in rows first, first + step, ... of dst [N,H,D], or adds them if `add`. dst is f32
-// or, without `add`, bf16, with any strides and unit last dim. Other rows of dst stay unchanged.
+// Decodes `rows` into rows first, first + step, ... of dst [N,H,D], or adds them there if `add`. dst is f32 or, without
+// `add`, may be bf16, with any strides and unit last dim. Other rows of dst stay unchanged.
 struct DecodeRows {
   EncodedRows rows;
   Tensor dst;

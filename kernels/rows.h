@@ -34,7 +34,7 @@ RowsOf<T> rows_of(std::string_view op, std::string_view name, const Tensor& t) {
     r.count *= t.dim(1);
     r.inner = t.dim(1);
     r.inner_stride = t.stride(1);
-    if (r.inner == 1 || r.outer_stride == r.inner * r.inner_stride) {  // one stride serves all rows
+    if (r.inner == 1 || r.outer_stride == r.inner * r.inner_stride) {  // one stride suffices for all rows
       r.outer_stride = r.inner == 1 ? r.outer_stride : r.inner_stride;
       r.inner = 1;
     }
@@ -50,7 +50,7 @@ inline void check_numel(std::string_view op, std::string_view name, const Tensor
              want, " contiguous elements");
 }
 
-// Returns whether t has the rows [first, end); true if there are none.
+// Returns true if t has all rows [first, end), or if this range is empty.
 inline bool has_rows(const Tensor& t, std::int64_t first, std::int64_t end) {
   return first >= end || (first >= 0 && end <= t.dim(0));
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Choices compiled into the program, measured on one device of each model (kernels/choices/*.yaml). With them, any two
-// machines with the same device model and libraries agree on the shapes in the tables without measuring.
+// Choices compiled into the program, measured on one device of each model (kernels/choices/*.yaml). For the shapes in
+// these tables, machines with the same device model and libraries agree on the choice without measuring.
 
 #include "kernels/choice_file.h"
 

@@ -37,7 +37,7 @@ inline Cost cost(const SlicedCrossEntropy& a) {
 }
 inline constinit Kernel<SlicedCrossEntropy> sliced_cross_entropy_kernel{"sliced_cross_entropy"};
 
-// Returns how many of these logits' columns are not padding.
+// Returns how many of the columns [first, first + width) are not padding.
 inline std::int64_t columns_in_use(std::int64_t width, std::int64_t first, std::int64_t vocab) {
   return std::clamp<std::int64_t>(vocab - first, 0, width);
 }

@@ -17,7 +17,7 @@
 
 namespace ring {
 
-// Approximate FLOP/s of a GPU, to tell in advance which candidates take too long to be tried.
+// Approximate FLOP/s of a GPU, for estimating in advance which candidates would take too long to measure.
 inline constexpr double kRoughGpuFlops = 4e14;
 
 class Tuning {
@@ -25,12 +25,12 @@ class Tuning {
   static constexpr double kShortSeconds = 4e-3;
 
   struct Sources {
-    std::string record;    // file of this run: read at its start, written by save(); "" for none
+    std::string record;    // file of this run: read at its start, written by save_if_changed(); "" for none
     bool shipped = false;  // if true, look in the program's tables (shipped_choices.h)
     std::string store;     // file shared with other runs; "" for none
-    bool measures = true;  // if false, choices follow from a rule, and tables and store are not used
-    // Measuring time, in seconds, of each of the best few candidates. After 4 ms a GPU still runs faster than it can
-    // sustain; its speed at the power limit shows after about 0.3 s.
+    bool measures = true;  // if false, choices follow a fixed rule, and tables and store are not used
+    // Seconds for which each of the few best candidates is measured. During its first 4 ms a GPU runs faster than it
+    // can sustain; its speed at the power limit shows after about 0.3 s.
     double seconds = kShortSeconds;
   };
   // Throws Error if the record or the store is damaged.
@@ -46,20 +46,20 @@ class Tuning {
   bool has_recorded(const std::string& key) const;
   // Returns the choice for a key and adds it to this run's record; nullopt if the caller has to make the choice.
   std::optional<std::string> find(const std::string& key);
-  // Records a choice and returns the choice to use, which is a different one if another run has stored its choice
+  // Records a choice and returns the choice to use, which differs from `choice` if another run has stored its own
   // meanwhile. `rejected`: a choice that find() returned but that does not run here; it is replaced.
   std::string record(const std::string& key, const std::string& choice,
                      const std::optional<std::string>& rejected = std::nullopt);
   // Writes the record if is_changed(). Throws Error if the file cannot be written; it then keeps its old contents.
   void save_if_changed();
-  // Returns true if the record has a file that lacks some of its choices.
+  // Returns true if the record has a file, and the file lacks some of the record's choices.
   bool is_changed() const;
   // Returns the record as text, for other processes of the run.
   std::string text() const;
-  // Adds the record of another process, whose choices replace those of the same key. Returns how many it replaced.
+  // Adds the record of another process. Its choices replace choices with the same key. Returns how many were replaced.
   std::size_t merge_record(const std::string& text);
-  // Returns a number that changes whenever merge_record() replaces choices. Caches of choices must then look them up
-  // again.
+  // Returns a number that changes whenever merge_record() replaces choices. Code that caches choices
+  // must then look them up again.
   std::uint64_t generation() const { return generation_; }
 
  private:

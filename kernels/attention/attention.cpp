@@ -73,8 +73,8 @@ void check_carry(const char* op, const char* name, const Tensor& t, const Tensor
 
 double f32_bytes(const Tensor& t) { return 4.0 * static_cast<double>(t.numel()); }
 
-// Returns how often a pass of a branch visits each row on average, summed over the branches: a branch of rate r has
-// every r-th row.
+// Returns how many passes visit a row on average. The pattern has one pass per branch, and the pass of a branch of
+// rate r visits every r-th row.
 double visits(const Pattern& p) {
   double sum = 0;
   for (const Branch& b : p.branches) sum += 1.0 / b.rate;
@@ -94,8 +94,8 @@ Cost cost(const Attention& a) {
 
 namespace {
 
-// Returns true if one kernel computes dq and another one dk and dv, with deterministic results on GPUs
-// (kernels/attention/cuda/sm90.cu). Each computes the scores, so together they execute 7 GEMMs instead of 5.
+// Returns true if GPUs need two kernels for deterministic results, one for dq and one for dk and dv
+// (kernels/attention/cuda/sm90.cu). Both compute the scores, so together they execute 7 GEMMs instead of 5.
 bool in_two_kernels(const Pattern& p) {
   return p.blocks || p.sinks > 0 ||
          std::ranges::any_of(passes_of(p), [](const BranchPass& pass) { return pass.finer > 0; });
@@ -103,8 +103,8 @@ bool in_two_kernels(const Pattern& p) {
 
 // Returns the time that the call's kept pairs take on a GPU, relative to the time that they would take if they were
 // divided evenly among all multiprocessors. A thread block computes kKeyBlock keys of a KV head. If there are few keys
-// and KV heads, the GPU waits for the block of keys that most queries see: for causal attention the first block. Block
-// lists are split (list_cuts.cuh), so they are divided evenly.
+// and KV heads, the GPU waits for the block of keys that most queries see: in causal attention, the first block. Block
+// lists are split (list_cuts.cuh), so their work is divided evenly.
 double unevenness(const AttentionBackward& a, double pairs) {
   constexpr std::int32_t kKeyBlock = 128;
   constexpr double kMultiprocessors = 132;  // of an H100 or H200
@@ -119,8 +119,8 @@ double unevenness(const AttentionBackward& a, double pairs) {
   return all > 0 ? std::max(1.0, largest * kMultiprocessors / all) : 1;
 }
 
-// Returns the FLOPs of the kept pairs. On GPUs, adds the FLOPs that both of two kernels execute, and the FLOPs that
-// idle multiprocessors could execute.
+// Returns the FLOPs of the kept pairs. On GPUs, adds the FLOPs that are executed twice if there are two kernels, and
+// the FLOPs that idle multiprocessors could execute.
 double executed_flops(const AttentionBackward& a) {
   const double pairs = kept_pairs(a.pattern, a.queries, a.keys, a.k.dim(1));
   const double kept = 10 * static_cast<double>(a.q.dim(1) * a.q.dim(2)) * pairs;
@@ -165,9 +165,9 @@ void check(const AttentionBackward& a) {
 
 namespace {
 
-// Returns the size in floats of the partial sums of dq on CPUs (kernels/attention/cpu/backward.cpp): one for each task
-// of a KV head and span except the first task. There are about two tasks per thread. All have the same work, so in a
-// causal span later tasks have more keys and fewer queries.
+// Returns the size in floats of the partial sums of dq on CPUs (kernels/attention/cpu/backward.cpp): one partial sum
+// for each task of a KV head and span except the first task. There are about two tasks per thread. All tasks have the
+// same work, so in a causal span later tasks have more keys and fewer queries.
 double share_floats(const AttentionBackward& a, int threads) {
   const double groups = static_cast<double>(a.queries.size()) * static_cast<double>(a.k.dim(1));
   const double tasks = threads > 1 ? std::ceil(2 * threads / std::max(1.0, groups)) : 1;
@@ -176,7 +176,7 @@ double share_floats(const AttentionBackward& a, int threads) {
   return share * static_cast<double>(a.q.numel());
 }
 
-// Returns the shape of the block lists that GPUs make of a call's selection.
+// Returns the shape of the block lists that GPUs build from a call's selection.
 template <class Args>
 cuda::SelectedShape list_shape(const Args& a, Stationary owner) {
   cuda::SelectedShape shape{owner, a.pattern.blocks->block(), a.k.dim(1), a.selection.kept.dim(2)};
@@ -190,7 +190,7 @@ cuda::SelectedShape list_shape(const Args& a, Stationary owner) {
 std::size_t list_bytes(const Attention& a) {
   return a.selection.kept.defined() ? static_cast<std::size_t>(list_shape(a, Stationary::q).bytes()) : 0;
 }
-// Returns the size of the larger lists, since query lists and key lists are not needed at the same time.
+// Returns the size of the query lists or of the key lists, whichever is larger: they are not needed at the same time.
 std::size_t list_bytes(const AttentionBackward& a) {
   if (!a.selection.kept.defined()) return 0;
   const auto bytes = [&](Stationary owner) { return static_cast<std::size_t>(list_shape(a, owner).bytes()); };
@@ -218,7 +218,7 @@ std::size_t scratch_bytes(const Attention& a, const ExecContext& ctx) {
 //   - f32 accumulators of dq in parts of 64 columns, each with a turn counter (kernels/attention/cuda/query_sums.cu);
 //     cuDNN's accumulators have the same size
 //   - f32 accumulators of all gradients if the pattern has several branches
-//   - with dropout, one key per query row and head
+//   - with dropout, one RNG key per query row and head
 //   - block lists, and partial sums of split lists, if the pattern selects
 std::size_t scratch_bytes(const AttentionBackward& a, const ExecContext& ctx) {
   const double rows = static_cast<double>(a.q.dim(0) * a.q.dim(1));

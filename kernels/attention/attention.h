@@ -12,13 +12,13 @@ namespace ring {
 //   q, out  [N,Hq,D]; k, v [M,Hk,D]: any strides with unit last dim; D a multiple of 8. q, k and v have one type, f32
 //           or bf16; out has the same type or f32. Scores and accumulators are f32.
 //   lse     [Hq,N] f32: log-sum-exp, as a natural logarithm.
-// Query head h reads KV head h * Hk / Hq. Queries of span queries[b] see only keys of span keys[b]: both are a whole
-// document, or parts of one document that are on two devices. A query that has no keys or is in no span gets out 0, lse
-// -inf and gradients 0. Rows in no span must still be finite, since a kernel may multiply them by a weight of 0.
+// Query head h reads KV head h * Hk / Hq. Queries of span queries[b] see only keys of span keys[b]: both are one whole
+// document, or parts of it on two devices. A query that has no keys or is in no span gets out 0, lse -inf and gradients
+// 0. Rows in no span must still be finite, since a kernel may multiply them by a probability of 0.
 //
 // carry (f32 [N,Hq,D], may be `out`; its contents are destroyed): on entry, carry and lse hold a result a over other
-// keys. The call merges its own result b into this result in f32: lse = log(exp(lse_a) + exp(lse_b)), and out is the
-// mean of both outputs with the weights exp(lse_a) and exp(lse_b). Rows in no span keep the carried result.
+// keys. The call merges its own result b into result a in f32: lse = log(exp(lse_a) + exp(lse_b)), and out is the mean
+// of both outputs with the weights exp(lse_a) and exp(lse_b). Rows in no span keep the carried result.
 //
 // selection: required if the pattern selects blocks. Unless the selection has `rows`, queries and keys must then be the
 // same spans, each a whole document.
@@ -56,8 +56,8 @@ inline constinit Kernel<Attention> attention_kernel{"attention", choose_fastest}
 //   dq, dk, dv  the shapes of q, k and v, any strides with unit last dim, of their type or f32; overwritten.
 //   out, lse    the final results over all keys of a query, even if this call covers only some of the keys.
 //   dropout     as in the forward: dP is masked and scaled by 1 / (1 - rate), and so is the P that dv uses.
-//   carry_*     f32, may be the gradient itself; its values are added to the gradient in f32, its contents destroyed.
-// Results are bit-identical from run to run if ctx.deterministic is set, on CPUs always for the same thread count.
+//   carry_*     f32, may be the gradient itself; the carry is added to the gradient in f32, and then destroyed.
+// Results are bit-identical from run to run if ctx.deterministic is set. On CPUs they always are, per thread count.
 struct AttentionBackward {
   Tensor q, k, v, out, lse, dout;
   Tensor dq, dk, dv;
@@ -68,8 +68,8 @@ struct AttentionBackward {
   AttentionDropout dropout{};
   BlockSelection selection{};
 };
-// Counts the bytes that GPU kernels move, which sum dq in f32 (cleared, added to, rounded), and with several branches
-// also dk and dv.
+// Counts the bytes that GPU kernels move. They accumulate dq in f32 (clear, add, round), and with
+// several branches also dk and dv.
 Cost cost(const AttentionBackward&);
 std::size_t scratch_bytes(const AttentionBackward&, const ExecContext&);
 std::size_t list_bytes(const AttentionBackward&);  // size of the query lists or of the key lists, whichever is larger
@@ -86,8 +86,8 @@ struct CacheRows {
 // KV head h of sequence b attends over the cache rows of rows[i] for starts[b Hk + h] <= i < starts[b Hk + h + 1]. A
 // row counts once for each entry that contains it.
 //
-// k_scales, v_scales: either both are undefined, and k and v have the type of q, or k and v are u8 with e4m3 codes, and
-// the scales [B,capacity,Hk], contiguous, are those of their rows of heads (kernels/row_encoding.h).
+// k_scales, v_scales: either both are undefined, and k and v have the type of q; or k and v are u8 with e4m3 codes, and
+// the scales, [B,capacity,Hk] and contiguous, belong to the codes' rows of heads (kernels/row_encoding.h).
 struct AttentionDecode {
   Tensor q, k, v, out;
   std::vector<CacheRows> rows;
@@ -112,8 +112,8 @@ std::string pattern_key(const Pattern&);
 std::string choice_key(const Attention&);
 std::string choice_key(const AttentionBackward&);
 
-// Truncates the spans of a long dense call to their first rows, so that about `flops` remain: kernels rank the same,
-// and measuring is quicker. Leaves other patterns alone, because their kept pairs may be anywhere.
+// Truncates the spans of a long dense call to their first rows, so that about `flops` remain: measuring is quicker, and
+// kernels rank the same. Leaves other patterns unchanged, because their kept pairs may be anywhere.
 void limit_work(Attention&, double flops);
 void limit_work(AttentionBackward&, double flops);
 

@@ -24,8 +24,8 @@ void check_rule(const BlockRule& r, std::size_t words) {
              " and every ", r.every, " blocks: local must be at least 1, the others at least 0");
 }
 
-// Returns FNV-1a over words instead of bytes, because a drawn rule may have 2^26 words. Folding the upper half of the
-// hash into the lower half makes the upper bits of words affect all bits.
+// Returns an FNV-1a hash over words instead of bytes, because a drawn rule may have 2^26 words. Folding the upper half
+// of the hash into the lower half lets the upper bits of words affect all bits.
 std::uint64_t hash_words(const std::uint32_t* words, std::int64_t count, std::uint64_t hash) {
   for (const std::uint32_t* word = words; word != words + count; ++word) {
     hash = (hash ^ *word) * 1099511628211ull;

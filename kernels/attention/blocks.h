@@ -14,12 +14,12 @@ namespace ring {
 // All numbers are in blocks; d = query block - key block. Every rule keeps d = 0. Block pairs with d < 0 are kept only
 // if the attention is not causal, by the same rule on |d|.
 enum class BlockRuleKind : std::uint8_t {
-  local_global,  // d < local, or key block < first, or key block a multiple of `every` if every > 0
-  strided,       // d < local, or d a multiple of `every` if every > 0 (block-dilated)
+  local_global,  // d < local, or key block < first, or key block is a multiple of `every` if every > 0
+  strided,       // d < local, or d is a multiple of `every` if every > 0 (block-dilated)
   hierarchical,  // level l keeps every 2^l-th distance of [local (2^l - 1), local (2^(l+1) - 1)): O(log d) blocks
-  random,        // d < local, and a random share: a hash of (seed, KV head, both blocks) (Zaheer et al. 2020)
+  random,        // d < local, or chosen at random by a hash of (seed, KV head, both blocks) (Zaheer et al. 2020)
   drawn,         // a bit matrix, read from a file
-  content,       // d < local, key block < first, and the blocks that a selection adds, up to `keep` (block_select.h)
+  content,       // d < local, or key block < first, or selected; at most `keep` key blocks (block_select.h)
 };
 
 // A rule and its settings; fields of other kinds are not used.
@@ -30,21 +30,21 @@ struct BlockRule {
   float mass = 1;               // content: stops early once this share of the softmax is kept (block_select.h); 1: off
   std::uint32_t threshold = 0;  // random: a block is kept if its 32 random bits are below this (random_threshold)
   std::uint64_t seed = 0;
-  // drawn: key block k of query block q is bit k of row q. A row has `words` words. Row 0 starts at word `first_word`
-  // of BlockPattern::bits(); BlockPattern sets `bits` to this word. Query blocks >= rows keep only d = 0.
+  // drawn: key block k of query block q is kept if bit k of row q is set. A row has `words` words. Row 0 starts at word
+  // `first_word` of BlockPattern::bits(), to which BlockPattern points `bits`. Query blocks >= rows keep only d = 0.
   std::int64_t first_word = 0;
   std::int32_t rows = 0, words = 0;
   const std::uint32_t* bits = nullptr;
 
-  // Returns the rule renumbered so that its head h makes the choices of head h + first of this rule.
+  // Returns a rule whose head h makes the choices that head h + first of this rule makes.
   BlockRule from_head(std::int32_t first) const {
     BlockRule r = *this;
     r.seed += kSeedOfHead * static_cast<std::uint64_t>(first);
     return r;
   }
 
-  // Returns whether head `head` keeps the block of query block q and key block k. For `content` this pretends that the
-  // newest `keep` blocks are selected, an upper bound for costs and pictures; kernels read the selection instead.
+  // Returns true if head `head` keeps the block of query block q and key block k. For `content`, assumes the newest
+  // `keep` blocks are selected: an upper bound for costs and pictures. Kernels read the selection instead.
   RING_HOST_DEVICE bool keeps(std::int32_t head, std::int32_t q, std::int32_t k) const {
     const std::int32_t d = q < k ? k - q : q - k;
     if (d == 0) return true;
@@ -90,7 +90,7 @@ class BlockPattern {
   // drawn rules. Throws Error if the rules are invalid.
   BlockPattern(std::int32_t block, std::vector<BlockRule> rules, std::vector<std::int32_t> of_head = {},
                std::vector<std::uint32_t> bits = {}, std::uint64_t generation = 0);
-  // Returns the next generation: new rules for the same heads.
+  // Returns the next generation: the same heads with new rules.
   BlockPattern with_rules(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits = {}) const;
   // Returns a copy that counts as the generation after `before`; the two patterns need not be related.
   BlockPattern as_successor_of(const BlockPattern& before) const;
@@ -127,7 +127,7 @@ class BlockPattern {
 // that the tile keeps, in ascending order. Bits of an entry:
 //   [31:4] column block | [3:2] coverage of rows 64-127 | [1:0] coverage of rows 0-63
 // If the 64 rows of a half start beyond the sequence's end, their coverage is `none`. Blocks that extend beyond the end
-// are not marked: kernels must mask what is beyond.
+// are not marked: kernels must mask rows and columns beyond the end.
 constexpr std::int32_t kListRows = 128, kListColumns = 64;
 enum class BlockCoverage : std::uint8_t { none = 0, partly = 1, wholly = 2 };  // partly: contains the causal diagonal
 RING_HOST_DEVICE constexpr std::int32_t list_entry(std::int32_t column_block, BlockCoverage first,
@@ -150,8 +150,8 @@ RING_HOST_DEVICE constexpr BlockCoverage coverage_of(Stationary owner, std::int3
   return (column < row) == (owner == Stationary::q) ? BlockCoverage::wholly : BlockCoverage::none;
 }
 
-// Reference block lists, which the lists made on devices must equal. The entries of KV head h and tile t are those from
-// begins[h * tiles + t] up to the next begin.
+// Reference block lists, which lists built on devices must equal. The list of KV head h and tile t, with i = h * tiles
+// + t, has entries[begins[i]] to entries[begins[i + 1] - 1].
 struct BlockLists {
   std::int32_t tiles = 0;  // tiles per head
   std::vector<std::int32_t> begins, entries;

@@ -1,4 +1,4 @@
-// Measured choice of the attention kernel: the key of a choice, and a repeatable call to measure.
+// Measured choice of the attention kernel: the key of a choice, and a call that can be repeated for measuring.
 
 #include "kernels/choice.h"
 
@@ -23,7 +23,7 @@ bool of_one_length(const std::vector<Span>& spans) {
 }
 
 // Returns the part of the key that describes the sizes. Packed documents have different lengths in each step, but the
-// mean number of keys per query stays about the same; coarser buckets absorb most of the remaining variation.
+// mean number of keys per query stays about the same. Coarse buckets absorb most of the remaining variation.
 std::string sizes(const Tensor& q, const Tensor& k, const std::vector<Span>& queries, const std::vector<Span>& keys) {
   double pairs = 0, rows = 0, columns = 0;
   for (std::size_t b = 0; b < std::min(queries.size(), keys.size()); ++b) {
@@ -43,8 +43,8 @@ std::string key_of(const Args& a, DType result) {
              pattern_key(a.pattern), ", ", sizes(a.q, a.k, a.queries, a.keys), a.dropout.rate > 0 ? ", dropout" : "");
 }
 
-constexpr double kEnough = 3e13;      // FLOPs that suffice to compare kernels, about 60 ms on an H200
-constexpr std::int32_t kRows = 1024;  // spans are shortened to multiples of this
+constexpr double kEnough = 3e13;      // FLOPs that suffice to compare kernels: about 60 ms on an H200
+constexpr std::int32_t kRows = 1024;  // spans are shortened to multiples of this many rows
 
 template <class Args>
 void cut(Args& a, double flops) {
@@ -84,8 +84,8 @@ const typename Kernel<Args>::Candidate& choose(const Kernel<Args>& slot, const A
 
 }  // namespace
 
-// Leaves out `shift`, which changes the samples but not their number, so that layers with different shifts share a
-// choice.
+// The key leaves out `shift`, which changes the samples but not their number, so that layers with
+// different shifts share a choice.
 std::string pattern_key(const Pattern& p) {
   std::string out = p.causal ? "causal" : "full";
   if (p.pool > 0) return str(out, " pools of ", p.pool);

@@ -1,7 +1,7 @@
 #pragma once
-// Dropout on attention probabilities (Srivastava et al. 2014; kept ones are scaled by 1 / (1 - rate)). It is
-// counter-based: whether a pair is dropped depends on the query's head and row in the batch and on the key's position
-// in its packed row, but not on tiles, ranks, micro-batches, branches or the order of the work.
+// Dropout on attention probabilities (Srivastava et al. 2014); kept ones are scaled by 1 / (1 - rate). It is
+// counter-based: whether a pair is dropped depends on the query's head and its row in the batch, and on the key's
+// position in its packed row, but not on tiles, ranks, micro-batches, branches or the order of the work.
 
 #include <cstdint>
 
@@ -26,14 +26,14 @@ constexpr std::uint32_t dropout_threshold(float rate) { return static_cast<std::
 
 constexpr std::int64_t kDropoutHeads = 1 << 16;  // maximum number of query heads
 
-// Returns the key that all pairs of a query row and head share.
+// Returns the dropout key shared by all pairs of a query row and head (not an attention key: an RNG key).
 RING_HOST_DEVICE constexpr std::uint32_t dropout_row_key(const RandomSite& s, std::int64_t row, std::int64_t head) {
   return random_bits(s, static_cast<std::uint64_t>(row * kDropoutHeads + head));
 }
 
-// Returns the key that all pairs of an attention key share. position: counted from the start of the packed row. The
-// result is a multiple of 2^32 / golden ratio: adjacent positions differ in many bits, and positions up to 2^24 apart
-// still differ in enough bits for dropout_bits() to mix.
+// Returns the dropout key shared by all pairs of an attention key. position: counted from the start of the packed row.
+// The result is a multiple of 2^32 / golden ratio: adjacent positions differ in many bits, and positions up to 2^24
+// apart still differ in enough bits for dropout_bits() to mix.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_column_key(std::int32_t position) {
   return static_cast<std::uint32_t>(position) * 0x9e3779b9u;
 }

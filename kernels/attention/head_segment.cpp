@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-// The part of a span that is in the segment [start, start + length), with positions counted from the segment's start.
+// The part of a span in the segment [start, start + length), with positions counted from the segment's start.
 struct Part {
   std::int32_t row, first, end;  // row of the segment's position 0; positions [first, end)
 };

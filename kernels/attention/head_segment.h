@@ -15,7 +15,7 @@ namespace ring {
 
 struct BranchPass {
   std::int32_t segment = kNoSegment, rate = 1;
-  std::int32_t finer = 0;              // if > 0, skips pairs within one segment of this length, left to a finer pass
+  std::int32_t finer = 0;              // if > 0, skips pairs within one segment of this length: a finer pass has them
   std::int32_t window = 0, shift = 0;  // window: in samples; 0 if there is no window
   std::int32_t pool = 0;               // tokens of each pool if keys are pools; 0 if keys are tokens
   bool causal = true, listed = false;  // listed: true for block patterns, whose lists say which blocks are kept
@@ -28,7 +28,7 @@ std::vector<BranchPass> passes_of(const Pattern&);
 // The queries and keys of one segment of one document. Positions count from the start of the segment: position p of the
 // queries is row q_row + p of q, position p of the keys is row k_row + p of k.
 struct SegmentPair {
-  std::int32_t q_row, q_first, q_end;  // positions [q_first, q_end) exist; q_row < 0 if position 0 is before q
+  std::int32_t q_row, q_first, q_end;  // positions [q_first, q_end) have rows; q_row < 0 if position 0 is before row 0
   std::int32_t k_row, k_first, k_end;
   std::int32_t sink_end;       // keys before this position are sinks, seen beyond the window
   std::int32_t start = 0;      // position in the packed row at which the segment starts
@@ -126,9 +126,9 @@ struct HeadSegment {
     return c;
   }
 
-  // Returns the bounds of the columns that rows [row, row_end) see. Requires at least one row. A row's first and last
-  // column never fall from one row to the next, so the first and the last row determine the bounds. Exception: rows
-  // that are sinks (owner kv, with a window).
+  // Returns the bounds of the columns that rows [row, row_end) see. Requires at least one row. The first and last
+  // column of a row never decrease from one row to the next, so the first and last row determine the bounds. Exception:
+  // rows that are sinks (owner kv, with a window).
   template <Stationary owner>
   RING_HOST_DEVICE TileBounds bounds(std::int32_t row, std::int32_t row_end) const {
     const Columns a = columns<owner>(row), b = columns<owner>(row_end - 1);

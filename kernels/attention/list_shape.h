@@ -1,7 +1,7 @@
 #pragma once
-// Sizes of the block lists that GPUs make of a selection. The host knows all of them before the device has counted
-// anything, so memory can be planned on any machine. The owner of the lists is the side, queries or keys, whose tiles
-// have a list each. The entries of a list stand for tiles of the other side.
+// Sizes of the block lists that GPUs build from a selection. The host knows all sizes before the device has counted
+// anything, so memory can be planned on any machine. The owner of the lists is the side, queries or keys, each of whose
+// tiles has a list. The entries of a list stand for tiles of the other side.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace ring::cuda {
 
-// One thread block's share of a tile of the owner (its rows from 128 * tile on): entries [begin, end) of the tile's
-// list, in ascending order.
+// A work item: one thread block's share of an owner tile, whose rows start at 128 * tile. The share is the entries
+// [begin, end) of the tile's list, which are in ascending order.
 struct ListItem {
   std::int32_t kv_head, tile;
   std::int32_t begin, end;
   std::int32_t part;       // slot for the partial sums of this share; -1 if the list is not split
   std::int32_t piece = 0;  // index of the segment pair, if each segment pair has its own lists
 };
-// A list that was split: its parts, in the order of their entries, use the slots from first_slot on.
+// A list that was split: its parts, in the order of their entries, use `parts` slots from first_slot on.
 struct SplitList {
   std::int32_t kv_head, tile;
   std::int32_t first_slot, parts;  // parts is 0 if the entry is unused
@@ -48,7 +48,7 @@ struct SelectedShape {
   std::int32_t block = kListRows;
   std::int64_t kv_heads = 1;
   std::int64_t kept = 1;  // capacity of the selection's lists: maximum number of key blocks per query block
-  // Sums over segment pairs: their number, owner tiles, query tiles. Maxima over them: query tiles, key tiles.
+  // Over all segment pairs: their number, sums of owner tiles and query tiles, maxima of query tiles and key tiles.
   std::int64_t pieces = 0, tiles = 0, query_tiles = 0, max_query_tiles = 0, max_key_tiles = 0;
 
   void add(const SegmentPair& p) {

@@ -17,10 +17,10 @@ std::int64_t count(const Columns& c) {
   return std::max(0, c.end - c.first) - std::max(0, hole_end - hole);
 }
 
-// Returns true if count() is linear in the row from the row that sees the columns a to the row that sees b, `rows` rows
-// later. From one row to the next, each bound stays or rises by one; only the holes of a finer branch jump. A bound is
-// therefore linear if over the whole range it never rises or always rises. If one of two linear bounds is larger at
-// both ends, it is larger throughout.
+// Returns true if count() is linear in the row, from the row that sees columns a to the row, `rows` rows later, that
+// sees columns b. From one row to the next, each bound stays or rises by one; only the holes of a finer branch jump.
+// Over the whole range, a bound is therefore linear if it never rises or always rises. If one of two linear bounds is
+// larger at both ends, it is larger in between.
 bool is_line(const Columns& a, const Columns& b, std::int32_t rows, bool jumps) {
   const auto line = [&](std::int32_t x, std::int32_t y) { return x == y || y - x == rows; };
   const auto ordered = [](std::int32_t x0, std::int32_t y0, std::int32_t x1, std::int32_t y1) {
@@ -35,7 +35,7 @@ bool is_line(const Columns& a, const Columns& b, std::int32_t rows, bool jumps) 
          ordered(a.hole_end, a.end, b.hole_end, b.end) && ordered(from_a, to_a, from_b, to_b);
 }
 
-// Counts the pairs of queries [first, last], bisecting until count() is linear.
+// Counts the pairs of queries [first, last]: bisects the range until count() is linear.
 double pairs_of_rows(const HeadSegment& s, std::int32_t first, std::int32_t last) {
   const Columns a = s.columns<Stationary::q>(first), b = s.columns<Stationary::q>(last);
   const std::int32_t rows = last - first;
@@ -47,14 +47,14 @@ double pairs_of_rows(const HeadSegment& s, std::int32_t first, std::int32_t last
   return pairs_of_rows(s, first, middle) + pairs_of_rows(s, middle + 1, last);
 }
 
-// Counts the pairs with keys that are pools, key by key, because there are few pools.
+// Counts the pairs of queries and pools, pool by pool, because there are few pools.
 double pairs_of_pools(const HeadSegment& s) {
   double pairs = 0;
   for (std::int32_t j = s.k_first; j < s.k_end; ++j) pairs += static_cast<double>(count(s.columns<Stationary::kv>(j)));
   return pairs;
 }
 
-// Counts the pairs of one segment pair for a head with this offset.
+// Counts the pairs of one segment pair for heads whose samples start at `offset`.
 double pairs_of(const BranchPass& pass, const SegmentPair& piece, std::int32_t offset) {
   const HeadSegment s(pass, piece, offset);
   if (pass.pool > 0) return pairs_of_pools(s);
@@ -123,7 +123,7 @@ double kept_pairs(const Pattern& pattern, const std::vector<Span>& queries, cons
         continue;
       }
       for (std::int32_t h = 0; h < std::min<std::int64_t>(kv_heads, pass.rate); ++h) {
-        // Heads whose offsets are the same see the same pairs.
+        // Heads with the same offset see the same pairs.
         const auto times = static_cast<double>((kv_heads - h + pass.rate - 1) / pass.rate);
         pairs += times * pairs_of(pass, piece, pass.offset(h));
       }

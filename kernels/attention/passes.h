@@ -7,8 +7,8 @@
 
 namespace ring {
 
-// Calls run(args of one pass, pass) for each pass in order. With several passes and no carry, calls fill(lse) before,
-// which must set all of lse to -inf.
+// Calls run(args of one pass, pass) for each pass in order. If there are several passes and no carry, first calls
+// fill(lse), which must set all of lse to -inf.
 template <class Fill, class Run>
 void forward_passes(const Attention& args, const ExecContext& ctx, const Fill& fill, const Run& run) {
   const std::vector<BranchPass> passes = passes_of(args.pattern);

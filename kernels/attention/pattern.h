@@ -55,7 +55,7 @@ struct Pattern {
   std::int64_t origin(std::int32_t document) const;
 };
 
-// Returns whether both keep the same pairs. Shifts are compared modulo the rates.
+// Returns true if both patterns keep the same pairs. Shifts are compared modulo the rates.
 bool same_pairs(const Pattern&, const Pattern&);
 
 // Consecutive KV heads of a layer.
@@ -83,7 +83,7 @@ std::vector<Span> spans_of(const std::vector<std::int32_t>& offsets, const std::
 
 std::vector<Span> sorted_by_row(std::vector<Span> spans);  // sorts spans and removes empty ones
 
-// Returns how many pools of the document some query sees. A pool that includes the last token has no later query.
+// Returns how many pools of the document are seen by a query. No query sees a pool that includes the last token.
 std::int32_t count_pools(const Span& document, std::int32_t pool);
 // Returns the key spans of the pools of whole documents, for a call with Pattern::pool: one row per pool, document
 // after document. Throws Error if a span is not a whole document.

@@ -14,8 +14,8 @@ struct KeyRun {
   std::int32_t first = 0, count = 0, stride = 1;
 };
 
-// Appends to `to` the runs of the first `keys` keys that are in kept blocks. keeps(block index) says if a block is
-// kept; adjacent kept blocks form one run.
+// Appends to `to` the runs of the first `keys` keys that are in kept blocks. keeps(block index) returns true if a block
+// is kept; adjacent kept blocks form one run.
 template <class Keeps>
 void add_kept_blocks(std::int32_t block, std::int32_t keys, const Keeps& keeps, std::vector<KeyRun>& to) {
   for (std::int32_t k = 0; k * block < keys;) {
@@ -36,8 +36,8 @@ class SeenKeys {
   // do not overlap; a key occurs once for each branch that contains it.
   void add(std::int32_t kv_head, std::int32_t query, std::int32_t length, std::vector<KeyRun>& to) const;
 
-  // Returns how many of the newest keys, besides sinks, a causal query may need, directly or through pools; nullopt if
-  // it may need all of them.
+  // Returns how many of the newest keys, besides sinks, a causal query may need, directly or through pools; nullopt
+  // if the query may need all keys.
   std::optional<std::int64_t> max_needed_keys() const;
 
  private:

@@ -32,7 +32,7 @@ std::vector<std::int32_t> first_blocks(const Pattern& pattern, const std::vector
 
 namespace {
 
-// Returns the maximum number of blocks that a query block below `blocks` keeps by a non-content rule.
+// Returns the maximum number of key blocks that a rule other than a content rule keeps for any query block < `blocks`.
 std::int64_t max_kept_by_rule(const BlockRule& rule, std::int32_t head, std::int32_t blocks) {
   std::int64_t max = 1;
   for (std::int32_t q = 0; q < blocks; ++q) {

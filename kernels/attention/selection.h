@@ -12,7 +12,7 @@
 
 namespace ring {
 
-constexpr std::int32_t kNoBlock = -1;  // pads lists; as an unsigned number, it is greater than every block
+constexpr std::int32_t kNoBlock = -1;  // pads lists; as an unsigned number it is larger than every block
 
 struct BlockSelection {
   // i32 [rows, Hk, room]: lists of capacity `room` with the kept key blocks in ascending order, followed by kNoBlock.
@@ -25,13 +25,13 @@ struct BlockSelection {
   std::vector<std::int32_t> rows{};
 };
 
-// Returns the blocks from the start of the span's document to the end of the span.
+// Returns the number of blocks from the start of the span's document to the end of the span.
 std::int32_t blocks_of(const Pattern&, const Span&);
-// For spans that are whole documents, returns the number of blocks before each span, followed by the number in all
-// spans.
+// For spans that are whole documents, returns the number of blocks before each span, followed by the
+// number of blocks in all spans.
 std::vector<std::int32_t> first_blocks(const Pattern&, const std::vector<Span>&);
 
-std::int32_t max_blocks(const Pattern&, const std::vector<Span>&);  // blocks_of() of the longest span
+std::int32_t max_blocks(const Pattern&, const std::vector<Span>&);  // largest blocks_of() of all spans
 
 // Returns the capacity (`room`) that a selection's lists need: the maximum number of key blocks that a query block of a
 // document with `blocks` blocks keeps, over all heads. At least 1.
@@ -55,7 +55,7 @@ struct SelectedBlocks {
   RING_HOST_DEVICE const std::uint32_t* row(std::int32_t row, std::int32_t head) const {
     return kept + offset(row, head);
   }
-  // Returns the position of the first block >= k in a row's list; `room` if there is none.
+  // Returns the index in a row's list of the first block >= k; `room` if there is none.
   RING_HOST_DEVICE std::int32_t first_from(std::int32_t of_row, std::int32_t head, std::int32_t k) const {
     const std::uint32_t* const list = row(of_row, head);
     std::int32_t begin = 0, end = room;
@@ -68,12 +68,12 @@ struct SelectedBlocks {
     }
     return begin;
   }
-  // Returns the position of key block k in a row's list; -1 if it is not kept.
+  // Returns the index in a row's list of key block k; -1 if the block is not kept.
   RING_HOST_DEVICE std::int32_t find(std::int32_t of_row, std::int32_t head, std::int32_t k) const {
     const std::int32_t n = first_from(of_row, head, k);
     return n < room && row(of_row, head)[n] == static_cast<std::uint32_t>(k) ? n : -1;
   }
-  // Returns true if key block k is kept in a row of the selection; false if the row is before the first one.
+  // Returns true if the selection's row `of_row` keeps key block k; false if of_row is negative.
   RING_HOST_DEVICE bool keeps(std::int32_t of_row, std::int32_t head, std::int32_t k) const {
     return of_row >= 0 && find(of_row, head, k) >= 0;
   }

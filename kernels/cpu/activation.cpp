@@ -24,7 +24,7 @@ struct GeluTanh {
 };
 
 struct Relu2 {
-  static float value(float x) { return x < 0 ? 0.0f : x * x; }  // this comparison propagates NaN
+  static float value(float x) { return x < 0 ? 0.0f : x * x; }  // this comparison is false for NaN, which propagates
   static float slope(float x) { return x < 0 ? 0.0f : 2.0f * x; }
 };
 

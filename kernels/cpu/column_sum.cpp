@@ -22,7 +22,7 @@ void add_rows(const float* x, std::int64_t stride, std::int64_t rows, std::int64
   for (std::int64_t j = 0; j < width; ++j) sums[j] += part[j];
 }
 
-// Divides the work by columns: one thread sums a column, in an order that does not depend on the number of threads.
+// Divides the work by columns: one thread sums each column, in an order that does not depend on the number of threads.
 void run_column_sum(const ColumnSum& args, const ExecContext& ctx) {
   const Tensor &x = args.x, &out = args.out;
   RING_CHECK(

@@ -26,7 +26,7 @@ LogSum log_sum(float* x, std::int64_t vocab, bool keep) {
   return {max, max + std::log(sum), sum};
 }
 
-// The loss of a row that has a target; correct: no logit is larger than the target's.
+// The loss of a row with a target. correct: true if no logit is larger than the logit of the target.
 struct RowLoss {
   float loss;
   bool correct;

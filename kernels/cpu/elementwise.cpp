@@ -39,7 +39,7 @@ void run_axpby(const Axpby& args, const ExecContext& ctx) {
 constexpr std::int64_t kBlock = 256;  // elements whose factors are drawn at a time
 
 // Sets factors[i], for i < kBlock, to `scale` if element first + i is kept, else to 0. Requires that `first` is a
-// multiple of 4.
+// multiple of 4, since one draw serves four elements.
 void draw_factors(const RandomSite& site, std::uint64_t first, std::uint32_t threshold, float scale, float* factors) {
   const std::uint64_t block = first / 4;
 #pragma GCC ivdep

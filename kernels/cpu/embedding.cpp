@@ -52,8 +52,8 @@ void run_embedding(const Embedding& args, const ExecContext& ctx) {
   });
 }
 
-// Divides the work by columns: every thread processes all ids, so that each row is summed in the order of the tokens
-// for any number of threads, and frequent ids do not unbalance the work.
+// Divides the work by columns: every thread processes all ids. Each row is thus summed in the order of the tokens for
+// any number of threads, and frequent ids do not unbalance the work.
 void run_embedding_backward(const EmbeddingBackward& args, const ExecContext& ctx) {
   check_args("embedding_backward", args.ids, args.dtable, args.dout, args.first_id, args.all_rows);
   const std::int32_t* ids = args.ids.data<std::int32_t>();

@@ -17,7 +17,7 @@ float load(const bf16* p) { return to_float(*p); }
 void store(float* p, float x) { *p = x; }
 void store(bf16* p, float x) { *p = to_bf16(x); }
 
-// A rectangle of x.
+// A rectangle of the matrix x.
 struct Block {
   std::int64_t row, rows, column, columns;
 };

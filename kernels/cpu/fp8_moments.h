@@ -8,9 +8,9 @@
 
 namespace ring::cpu {
 
-// Moments of one target. They are rounded with the same random bits as on GPUs (kernels/cuda/flat_update.cuh): Philox
-// block 4 j + target holds 16 bits for each of the elements [8 j, 8 j + 8). first: index of element 0 among all
-// parameters, a multiple of 8.
+// Moments of one `target` (Target in kernels/cuda/flat_update.cuh), rounded with the same random bits as on GPUs:
+// Philox block 4 j + target holds 16 bits for each of the elements [8 j, 8 j + 8). first: index of element 0 among
+// all parameters, a multiple of 8.
 template <Fp8Moment form>
 class Fp8Moments {
  public:

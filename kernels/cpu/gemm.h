@@ -10,8 +10,8 @@
 
 namespace ring::cpu {
 
-// C = alpha op(A) op(B) + beta C. op(A) is [m,k], op(B) is [k,n]: a matrix or its transpose. ld* are row strides in
-// floats. C is not read if beta = 0.
+// C = alpha op(A) op(B) + beta C. op(A) is [m,k] and op(B) is [k,n]: each is the matrix itself or its transpose. ld*
+// are row strides in floats. C is not read if beta = 0.
 struct Gemm {
   bool transpose_a = false, transpose_b = false;
   std::int64_t m = 0, n = 0, k = 0;

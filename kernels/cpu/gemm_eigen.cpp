@@ -1,4 +1,4 @@
-// Eigen: header-only, so every build has it.
+// Eigen is header-only, so every build has it.
 
 // The compiler's own AVX-512 header triggers this warning when it is inlined into Eigen's kernels.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

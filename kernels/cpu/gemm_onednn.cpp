@@ -1,4 +1,4 @@
-// oneDNN: generates code at run time for the processor. It is the fastest of the three libraries on training shapes
+// oneDNN generates code for the processor at run time. It is the fastest of the three libraries on training shapes
 // (bench/gemm), and the default if the build has it.
 
 #ifdef RING_WITH_ONEDNN
@@ -7,8 +7,8 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
 
-// oneDNN is usually built with OpenMP, whose thread count belongs to the calling thread. oneDNN then loads OpenMP,
-// which defines this symbol; it is weak for oneDNN builds without OpenMP.
+// oneDNN is usually built with OpenMP, whose thread count is a property of the calling thread. This symbol is defined
+// by OpenMP, which oneDNN then loads; it is weak for oneDNN builds without OpenMP.
 extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 
 namespace ring::cpu {
@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::int64_t kWeights = 1 << 16;  // maximum elements of B in a small layer
 
-// Returns true if it is faster to transpose B here first. oneDNN packs the transposed B of a small layer element by
-// element. With AVX-512 that takes 5 % of the time of a GEMM of 768 rows; transposing B here takes 1 %.
+// Returns true if it is faster to transpose B here before the GEMM. oneDNN packs the transposed B of a small layer
+// element by element. With AVX-512 that takes 5 % of the time of a GEMM of 768 rows; transposing B here takes 1 %.
 bool packs_slowly(const Gemm& g) {
   return g.transpose_b && g.n * g.k <= kWeights && g.n % 8 == 0 && g.k % 8 == 0 && g.m >= 256;
 }

@@ -1,7 +1,7 @@
-// OpenBLAS, loaded at its first use. If it were linked, it would start one thread per core at load time, and these
-// threads spin for 0.1 s. It has the lowest priority: on processors that are newer than its release, it silently falls
-// back to kernels of 2005, which are four times slower. On processors that it knows, its speed is within 10 % of
-// Eigen's.
+// OpenBLAS, loaded at its first use. If it were linked, it would start one thread per core at load time, and
+// these threads spin for 0.1 s. It has the lowest priority: on processors newer than its release, it
+// silently falls back to kernels of 2005, which are four times slower. On processors that it knows, its
+// speed is within 10 % of Eigen's.
 
 #ifdef RING_WITH_OPENBLAS
 #include <cblas.h>

@@ -5,8 +5,8 @@
 namespace ring::cpu {
 namespace {
 
-// Sums each row in one thread, then the rows in the calling thread, so that the order does not depend on the number of
-// threads.
+// Sums each row in one thread, and then adds the rows in the calling thread, so that the order does not
+// depend on the number of threads.
 void run_group_sums(const GroupSums& args, const ExecContext& ctx) {
   const std::int64_t width = width_of_rows("group_sums", args.groups, args.x.numel());
   check_numel("group_sums", "x", args.x, args.x.numel());

@@ -9,10 +9,10 @@
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kAlign = 16;          // parts start at multiples of this, so that they have whole vectors
-constexpr std::int64_t kPartWork = 1 << 17;  // minimum multiply-adds per thread, below which a thread costs more time
+constexpr std::int64_t kAlign = 16;          // parts start at multiples of it, so that they have whole vectors
+constexpr std::int64_t kPartWork = 1 << 17;  // minimum multiply-adds per thread; with fewer, threads do not pay off
 
-// C is divided into rows x cols parts.
+// Division of C into rows x cols parts.
 struct Grid {
   int rows = 1, cols = 1;
 };
@@ -23,8 +23,8 @@ std::int64_t widest_part(std::int64_t n, int parts) {
   return std::min(n, (blocks + parts - 1) / parts * kAlign);
 }
 
-// Returns the grid whose largest part has the smallest area. If several do, returns the one whose largest part has the
-// shortest sides, since it reads least of A and B.
+// Returns the grid whose largest part has the smallest area. Among grids of equal area, returns the one whose largest
+// part has the shortest sides, since it reads the least of A and B.
 Grid choose_grid(std::int64_t m, std::int64_t n, int parts) {
   Grid best;
   std::int64_t best_area = m * n, best_sides = m + n;

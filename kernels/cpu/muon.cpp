@@ -14,7 +14,7 @@ void over_elements(const ExecContext& ctx, std::int64_t n, const Fn& fn) {
   ctx.stream.pool().parallel_for(n, kPartWork / 2, [&](std::int64_t begin, std::int64_t end, int) { fn(begin, end); });
 }
 
-// Writes the optimizer's next update of n elements to `update`. m: the momentum of these elements.
+// Updates the momentum m of n elements with their gradient, and writes the next update to `update`.
 void add_gradient(const MuonMomentum& args, float clip, const float* grad, float* m, float* update, std::int64_t n) {
   const float beta = args.beta;
   const bool nesterov = args.nesterov;

@@ -8,8 +8,8 @@
 
 namespace ring::cpu {
 
-// Minimum work of one part of a parallel loop, since waking a thread takes several us. The unit is the cost of a simple
-// element, about 0.2 ns.
+// Minimum work of one part of a parallel loop, in units of a simple element's cost, about 0.2 ns. Smaller parts do not
+// pay, since waking a thread takes several us.
 inline constexpr std::int64_t kPartWork = 1 << 15;
 
 // Returns the minimum rows of a part if each row costs as much as `work` simple elements.

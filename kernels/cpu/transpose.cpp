@@ -10,8 +10,8 @@ namespace {
 constexpr int kSide = 8;
 using Row = float __attribute__((vector_size(kSide * sizeof(float))));
 
-// Combine two rows that are `size` apart, in blocks of `size` columns: even() interleaves the blocks of even index of
-// both rows, odd() those of odd index.
+// Combine two rows that are `size` apart, in blocks of `size` columns. even() interleaves the blocks with an even index
+// of both rows, odd() the blocks with an odd index.
 template <int size, int... j>
 Row even(Row a, Row b, std::integer_sequence<int, j...>) {
   return __builtin_shufflevector(a, b, (j & size ? kSide + j - size : j)...);

@@ -1,6 +1,6 @@
 #pragma once
 // Inline math that g++ and clang auto-vectorize without -ffast-math: no branches, no library calls; propagates NaN.
-// Polynomials are fits; each function states its error.
+// Polynomials are fits; each function states its maximum error.
 
 #include <bit>
 #include <cstdint>
@@ -94,7 +94,7 @@ inline float polynomial(float x, float c0, More... more) {
 }
 
 // normal_cdf_fast() and gelu_slope_fast() compute 1/2 plus an odd rational function, fitted for the smallest absolute
-// error on [-end, end]. Beyond it they return 0 or 1, which is closer than that error.
+// error on [-end, end]. Beyond this interval they return 0 or 1, whose error is smaller.
 
 // Returns the CDF of the standard normal with an absolute error of 2e-7, or 3e-7 without fused multiply-adds.
 inline float normal_cdf_fast(float x) {

@@ -8,7 +8,7 @@
 namespace ring::cublas {
 namespace {
 
-// Opens the library: first by the loader's search rules, then from the CUDA toolkit of this build.
+// Opens the library: by the loader's search rules or, if that fails, from the CUDA toolkit of this build.
 void* open_library() {
   const std::string name = str("libcublasLt.so.", CUBLAS_VER_MAJOR);
   for (const std::string& path : {name, std::string(RING_CUDA_LIBRARIES) + "/" + name})

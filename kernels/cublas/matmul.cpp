@@ -1,6 +1,6 @@
 // Matmul and BatchedMatmul with cuBLASLt: f32 accumulators, bias and residual added in the epilogue, gradients
-// accumulated in place. GELU is computed in the epilogue, too, unless the library cannot or a separate kernel was
-// measured to be faster.
+// accumulated in place. GELU is also computed in the epilogue, unless the library cannot do that or a separate
+// kernel was measured to be faster.
 
 #include "kernels/matmul.h"
 
@@ -23,8 +23,8 @@ namespace ring::cublas {
 namespace {
 
 constexpr std::size_t kMaxPlans = 1024;
-constexpr int kCandidates = 8, kFinalists = 3;  // algorithms measured once, and the best of them measured for longer
-// Recorded in place of an algorithm if GELU is to be computed by a separate kernel.
+constexpr int kCandidates = 8, kFinalists = 3;  // algorithms to measure; fastest ones to measure for longer
+// Recorded instead of an algorithm if a separate kernel should compute GELU.
 constexpr const char* kApart = "apart";
 
 class TimedEvent {
@@ -45,8 +45,8 @@ class TimedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// Saves the output of a GEMM that accumulates into it to host memory, and restores it in the destructor, so that the
-// GEMM can be repeated for measuring. Does nothing for other GEMMs, which can be repeated as they are.
+// Saves the output of a GEMM that accumulates into it to host memory, and restores the output in the destructor, so
+// that the GEMM can be repeated for measuring. Does nothing for other GEMMs, which can be repeated as they are.
 class SavedAccumulator {
  public:
   SavedAccumulator(const Problem& p, const Plan::Operands& o, const Stream& stream)
@@ -104,7 +104,7 @@ class Engine {
  private:
   struct Entry {
     std::unique_ptr<Plan> plan;
-    std::optional<cublasLtMatmulAlgo_t> algo;  // nullopt if the activation is a separate kernel
+    std::optional<cublasLtMatmulAlgo_t> algo;  // nullopt if a separate kernel computes the activation
     std::uint64_t generation = 0;              // Tuning::generation() at the choice; 0 without tuning
   };
 
@@ -127,7 +127,7 @@ class Engine {
                         const ExecContext& ctx) {
     const auto at = plans_.find(problem);
     if (at != plans_.end() && (!ctx.tuning || at->second.generation == ctx.tuning->generation())) return at->second;
-    if (plans_.size() >= kMaxPlans) plans_.clear();  // happens if shapes keep changing, as in generation
+    if (plans_.size() >= kMaxPlans) plans_.clear();  // happens if shapes keep changing, as during generation
     Entry entry{nullptr, {}, ctx.tuning ? ctx.tuning->generation() : 0};
     if (problem.gelu == Problem::Gelu::none || problem.may_fuse_gelu()) {
       entry.plan = std::make_unique<Plan>(problem, operands.gelu);
@@ -136,9 +136,9 @@ class Engine {
     return plans_.insert_or_assign(problem, std::move(entry)).first->second;
   }
 
-  // Returns the recorded algorithm of the problem if there is one. Otherwise returns the fastest one if ctx.tuning
-  // measures, else the one that the library ranks first. Returns nullopt if GELU is faster as a separate kernel, or if
-  // the library cannot fuse it.
+  // Returns the recorded algorithm of the problem, if there is one. Otherwise returns the fastest algorithm if
+  // ctx.tuning measures, else the algorithm that the library ranks first. Returns nullopt if GELU is faster as a
+  // separate kernel, or if the library cannot fuse GELU.
   std::optional<cublasLtMatmulAlgo_t> choose(const Problem& problem, const Plan& plan, const Matmul& args,
                                              const Plan::Operands& operands, const ExecContext& ctx) {
     if (!ctx.tuning) return favourite(problem, plan);
@@ -146,7 +146,7 @@ class Engine {
     const bool recorded = ctx.tuning->has_recorded(key);
     const std::optional<std::string> known = ctx.tuning->find(key);
     const bool usable = known && can_use(*known, problem, plan);
-    // Algorithms with large clusters are no longer chosen. A choice store of an earlier version may name one. It is
+    // Algorithms with large clusters are no longer chosen, but a choice store of an earlier version may name one. It is
     // ignored unless this run has used or recorded it, because a run must keep its algorithms.
     if (usable && (recorded || !has_large_clusters(*known))) return algorithm_of(*known);
     if (known && !usable)
@@ -186,7 +186,7 @@ class Engine {
     return from_text(choice, algo) ? std::optional(algo) : std::nullopt;
   }
 
-  // Measures the candidates and, with an activation, also the two separate kernels. Returns the fastest choice.
+  // Measures the candidates and, for a GEMM with an activation, also two separate kernels. Returns the fastest choice.
   std::string fastest(const Problem& problem, const Plan& plan, std::vector<cublasLtMatmulAlgo_t> candidates,
                       const Matmul& args, const Plan::Operands& operands, const ExecContext& ctx) {
     const cublasLtMatmulAlgo_t first = candidates.front();
@@ -198,7 +198,7 @@ class Engine {
     return apart ? kApart : to_text(best.algo);
   }
 
-  // Measures GEMM and activation as two kernels. Writes to the real output, which holds nothing yet, because a GEMM
+  // Measures GEMM and activation as two kernels. Writes to the real output: it holds no results yet, because a GEMM
   // with an activation does not accumulate.
   double seconds_apart(const Matmul& args, const ExecContext& ctx) {
     const auto work = [&] { run_apart(args, ctx); };
@@ -211,8 +211,8 @@ class Engine {
     double seconds = 0;  // 0 if not measured
   };
 
-  // Returns at most `count` algorithms, the library's first choice first. If there is none, throws Error, except for a
-  // GEMM with an activation: two separate kernels can compute that.
+  // Returns at most `count` algorithms, the library's first choice first. Throws Error if there are none, except for a
+  // GEMM with an activation, which two separate kernels can compute.
   std::vector<cublasLtMatmulAlgo_t> candidates_of(const Problem& problem, const Plan& plan, int count) {
     std::vector<cublasLtMatmulAlgo_t> found = plan.algorithms(workspace_.handle(), Workspace::kBytes, count);
     if (found.empty() && problem.gelu == Problem::Gelu::none)

@@ -1,6 +1,6 @@
 // MatmulFp8 with cuBLASLt. The library's scale layouts for Hopper (12.9 and later) are those of Fp8Matrix. With
-// tensorwise scales, the library's "fast accumulation" stays off. With it, the tensor cores would accumulate all of K,
-// with an error that grows with K and is biased towards 0 (docs/measured/fp8.md).
+// tensorwise scales, the library's "fast accumulation" stays off: the tensor cores would accumulate all of K, with an
+// error that grows with K and is biased towards 0 (docs/measured/fp8.md).
 
 #include <algorithm>
 #include <array>
@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::size_t kFirstVersion = 120900;  // first version of the library with these scales
 
-// Returns the alignment of a tensor's address in bytes, at most 256: larger alignments make no difference to the
-// library.
+// Returns the alignment in bytes of a tensor's address, but at most 256, since larger alignments make
+// no difference to the library.
 int alignment(const Tensor& t) {
   constexpr std::uintptr_t kMax = 256;
   const auto address = reinterpret_cast<std::uintptr_t>(t.raw());
@@ -32,7 +32,7 @@ int alignment(const Tensor& t) {
 // m rows of its result are the columns of our c.
 struct Fp8Problem {
   std::int64_t m = 0, n = 0, k = 0, left_stride = 0, right_stride = 0, out_stride = 0;
-  std::int64_t addend_stride = 0;  // of the matrix that is added to the product, or of the output if there is none
+  std::int64_t addend_stride = 0;  // of the matrix that is added to the product; if none, of the output
   int left_align = 0, right_align = 0, out_align = 0, addend_align = 0;
   bool tensorwise = false, half = false, adds = false, bias = false;
   auto operator<=>(const Fp8Problem&) const = default;
@@ -67,7 +67,7 @@ cublasLtMatmulMatrixScale_t scale_mode(Fp8Blocks blocks) {
 
 class Fp8Plan {
  public:
-  // args: used only for the pointers of scales and bias, which the library needs to find an algorithm.
+  // args: only its pointers of scales and bias are used; the library needs them to find an algorithm.
   Fp8Plan(const Fp8Problem& p, const MatmulFp8& args, cublasLtHandle_t handle) : handle_(handle), adds_(p.adds) {
     const Library& l = library();
     RING_CUBLAS_CHECK(l.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F));

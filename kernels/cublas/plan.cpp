@@ -114,7 +114,7 @@ Problem problem_of(const BatchedMatmul& args, Precision precision) {
   if (args.add.defined()) one.residual = first(args.add);
   Problem p = problem_of(one, precision);
   p.batch = args.c.dim(0);
-  // An alignment must hold for all matrices of a batch, so it must also divide the bytes from one matrix to the next.
+  // An alignment must hold for all matrices of a batch, so it must also divide the distance between matrices in bytes.
   const auto align = [](int& of_first, const Tensor& t) {
     const std::int64_t bytes = t.dim(1) * t.dim(2) * static_cast<std::int64_t>(size_of(t.dtype()));
     of_first = static_cast<int>(std::min<std::int64_t>(of_first, bytes & (~bytes + 1)));
@@ -126,12 +126,12 @@ Problem problem_of(const BatchedMatmul& args, Precision precision) {
   return p;
 }
 
-// The library requires rows of a multiple of 16 bytes. Its tanh is approximate: accurate enough for bf16, not for f32.
+// The library requires rows of multiples of 16 bytes. Its tanh is approximate: accurate enough for bf16, not for f32.
 bool Problem::may_fuse_gelu() const {
   return gelu != Gelu::none && out_type == CUDA_R_16BF && m % 8 == 0 && gelu_align >= 16;
 }
 
-// Omits strides if all matrices are contiguous, and alignments if all are at least 256 bytes: the usual case.
+// Leaves out strides if all matrices are contiguous, and alignments if all are at least 256 bytes (the usual case).
 std::string Problem::text() const {
   const auto type = [](int t) { return t == CUDA_R_32F ? "f32" : "bf16"; };
   std::string text = str(type(in_type), "->", type(out_type), compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? " tf32 " : " ",
@@ -239,7 +239,7 @@ bool has_large_clusters(const cublasLtMatmulAlgo_t& algo) {
   }
 }
 
-// Writes words in hexadecimal, separated by dots, without trailing zero words.
+// Writes the words in hexadecimal, separated by dots, without trailing zero words.
 std::string to_text(const cublasLtMatmulAlgo_t& algo) {
   std::size_t words = std::size(algo.data);
   while (words > 1 && algo.data[words - 1] == 0) --words;

@@ -13,7 +13,7 @@
 namespace ring::cublas {
 
 // Everything that determines which algorithms can run and which is fastest. cuBLASLt's matrices are column-major, so a
-// row-major C = A B is requested as C^T = B^T A^T: "left" is our b, "right" is our a, C has m columns and n rows.
+// row-major C = A B is requested as C^T = B^T A^T: "left" is our b, "right" is our a, and C has m columns and n rows.
 struct Problem {
   enum class Gelu : std::uint8_t { none, forward, backward };
 
@@ -34,7 +34,7 @@ struct Problem {
 Problem problem_of(const Matmul&, Precision);
 Problem problem_of(const BatchedMatmul&, Precision);
 
-// Descriptors of a problem. run() gets the pointers. The constructor also gets the pointer of the activation's input,
+// Descriptors of a problem. run() takes the pointers. The constructor also takes the pointer of the activation's input,
 // because its alignment limits which algorithms can run.
 class Plan {
  public:
@@ -43,8 +43,8 @@ class Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  // Returns at most `count` algorithms, best first by the library's estimate. Omits those with large clusters unless
-  // all have them.
+  // Returns at most `count` algorithms, best first by the library's estimate. Omits algorithms with large clusters
+  // unless all of them have large clusters.
   std::vector<cublasLtMatmulAlgo_t> algorithms(cublasLtHandle_t, std::size_t workspace_bytes, int count) const;
   // Returns true if the algorithm can run the problem with this workspace.
   bool can_run(cublasLtHandle_t, const cublasLtMatmulAlgo_t&, std::size_t workspace_bytes) const;

@@ -6,8 +6,8 @@
 namespace ring::cuda {
 namespace {
 
-// Normal CDF Phi(x) and its derivative: 0.5 erfc(|x| / sqrt 2) = e^(-x^2 / 2) t p(t), t = 1 / (1 + 0.3 |x| / sqrt 2),
-// with half of the polynomial in kernels/cpu/vec.h. normcdff would take longer than the memory accesses.
+// Normal CDF Phi(x) and its derivative. 0.5 erfc(|x| / sqrt 2) = e^(-x^2 / 2) t p(t), with t = 1 / (1 + 0.3 |x| / sqrt
+// 2) and a fitted polynomial p. normcdff would take longer than the memory accesses.
 struct Normal {
   float cdf, pdf;
 };
@@ -48,7 +48,7 @@ struct GeluTanh {
 };
 
 struct Relu2 {
-  static __device__ float value(float x) { return x < 0 ? 0.0f : x * x; }  // NaN is not below 0, so it is kept
+  static __device__ float value(float x) { return x < 0 ? 0.0f : x * x; }  // NaN < 0 is false, so NaN propagates
   static __device__ float slope(float x) { return x < 0 ? 0.0f : 2.0f * x; }
 };
 

@@ -7,8 +7,8 @@ namespace {
 struct Settings {
   float beta1, beta2, eps, weight_decay, lr_scale;
 };
-// Per-step coefficients, common to all elements. in_m: clip * (1 - beta1), factor of the gradient in m.
-// in_v: clip * sqrt(1 - beta2), factor of the gradient before it is squared for v.
+// Coefficients of a step, common to all elements. in_m: clip * (1 - beta1), the factor of the gradient in m. in_v: clip
+// * sqrt(1 - beta2), the factor of the gradient before it is squared for v.
 struct Coefficients {
   float beta1, beta2, in_m, in_v, rate, scale2, eps, decay;
 };
@@ -34,7 +34,7 @@ __device__ Coefficients coefficients(const Settings& a, const StepState& state) 
 }
 
 // Square root and reciprocal in one instruction each, with a relative error of about 2^-22. Subnormal numbers become 0,
-// but they are far below any eps.
+// which is harmless: they are far below any eps.
 __device__ inline float root(float x) {
   float y;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -46,8 +46,8 @@ __device__ inline float inverse(float x) {
   return y;
 }
 
-// Uses explicit fmaf: an element must get identical bits wherever a range begins and ends, but the compiler could
-// contract the two kinds of tile differently.
+// Uses explicit fmaf, so that an element gets identical bits wherever a range begins and ends: otherwise the compiler
+// might contract the code for complete and for partial tiles differently.
 __device__ inline void update(float& param, float grad, float& m, float& v, const Coefficients& k) {
   const float g = k.in_v * grad;
   m = fmaf(k.beta1, m, k.in_m * grad);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kBlock, 4) adamw(Operands<P, G, M, V> o, Setti
   const Coefficients k = shared;
   o.site.step = o.state->step;
   const int in_tile = static_cast<int>(threadIdx.x) / kWarp * kWarpTile + static_cast<int>(threadIdx.x) % kWarp * kFour;
-  // The loop is the same for all lanes of a warp, because all of them must take part in every step().
+  // The loop is the same for all lanes of a warp, because all lanes must take part in every step().
   for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < o.param.n;
        tile += std::int64_t{gridDim.x} * kTile) {
     if (o.aligned && tile + kTile <= o.param.n)

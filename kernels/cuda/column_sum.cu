@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-// Destination of column sums: f32 or bf16, the other pointer is null. part_stride: between the results of two parts.
+// Destination of column sums: f32 or bf16; the other pointer is null. part_stride: from one part's results to the next.
 struct Sums {
   float* f32;
   __nv_bfloat16* b16;
@@ -21,10 +21,10 @@ struct Sums {
   }
 };
 
-constexpr int kRowsAtOnce = 8;  // rows that a thread loads at a time, all in flight together
+constexpr int kRowsAtOnce = 8;  // rows that a thread loads at a time, with all loads in flight together
 
-// A thread block sums `rows_per_part` rows of blockDim.x * n columns: blockDim.y rows at a time, n columns per thread,
-// then a tree over threadIdx.y. For one T and n, the order depends only on the shape.
+// A thread block sums `rows_per_part` rows of blockDim.x * n columns, blockDim.y rows at a time with n columns per
+// thread, and then adds over threadIdx.y in a tree. For the same T and n, the order depends only on the shape.
 template <class T, int n>
 __global__ void __launch_bounds__(kBlock)
     sum_columns(const T* x, std::int64_t rows, std::int64_t width, std::int64_t stride, int rows_per_part, Sums out) {
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(kBlock)
     if (column + j < width) out.write(blockIdx.y, column + j, mine[j * kBlock]);
 }
 
-// Split of the columns over thread blocks. lanes: threads of a block side by side (blockDim.x), as few as the columns
-// need and at most `most`.
+// Division of the columns among thread blocks. lanes: threads of a block side by side (blockDim.x), as few as the
+// columns need and at most `most`.
 struct ColumnSplit {
   int lanes;
   std::int64_t slabs;  // number of thread blocks across the columns
@@ -99,7 +99,7 @@ void run_width(const ColumnSum& args, const Sums& out, const ExecContext& ctx) {
   const Tensor partial = ctx.empty({parts, width});
   float* sums = partial.data<float>();
   run_stage<T, n>(x, rows, width, stride, cut, rows_per_part, parts, Sums{sums, nullptr, width, 0}, ctx);
-  // The small second stage has few columns per thread block, so that it still occupies many thread blocks.
+  // The second stage is small. It has few columns per thread block, so that it still occupies many thread blocks.
   run_stage<float, 1>(sums, parts, width, width, cut_columns(width, 8), parts, 1, out, ctx);
 }
 

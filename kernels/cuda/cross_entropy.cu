@@ -1,7 +1,7 @@
 // One thread block per row. As much of the row as fits stays in shared memory between the pass that sums and the pass
-// that writes the gradient; the rest of a very long row is read again from the L2 cache. The row is kept in shared
-// memory instead of registers, so that the TMA can fill it: two or three thread blocks share an SM, and one computes
-// (two exponentials per element) while the rows of the others are loaded.
+// that writes the gradient; the rest of a very long row is read again from the L2 cache. Shared memory is used instead
+// of registers, so that the TMA can fill it: two or three thread blocks share an SM, and one computes (two exponentials
+// per element) while the rows of the others are loaded.
 #include "kernels/cross_entropy.h"
 
 #include "core/step_state.h"
@@ -22,7 +22,7 @@ struct LossArgs {
   int vocab, width;
   float scale, z_loss;
   bool gradient;
-  int keep, chunk;  // in packs of 16 bytes. keep: kept in shared memory; chunk: copied at a time
+  int keep, chunk;  // in packs of 16 bytes. keep: packs in shared memory; chunk: packs copied at a time
 };
 
 // Issues copies of the row's first `keep` packs, chunk by chunk. All threads must call it.
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   const Span<T> span(row, a.vocab);
   const int keep = min(span.packs, a.keep);
   fetch(kept, span, keep, a.chunk, barriers);
-  // A kernel cannot report a target outside the vocabulary. Its loss becomes NaN, and the step is rejected as not
-  // finite.
+  // A kernel cannot report that a target is outside the vocabulary. The loss of such a target becomes NaN, and the step
+  // is rejected because its loss is not finite.
   const float nan = __int_as_float(0x7fffffff);
   const bool known = target >= 0 && target < a.vocab;
   // Reads the target's logit before the gradient overwrites the row.
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   zero(row + a.vocab, a.width - a.vocab);
 }
 
-// Three thread blocks per SM if a row fits into a third of its shared memory, two if it fits into half; otherwise one
-// with 1024 threads, which is faster than clusters of blocks that share a row and wait for each other.
+// Uses three thread blocks per SM if a row fits into a third of the SM's shared memory, two if it fits into half, else
+// one with 1024 threads: faster than clusters of blocks that share a row and wait for each other.
 struct Plan {
   int keep, chunk, threads;
 };

@@ -53,7 +53,7 @@ struct LogSum {
   }
 };
 
-// Combines the lanes of a warp; all lanes get identical bits, since each adds the same numbers in the same tree.
+// Combines the lanes of a warp. All lanes get identical bits, since each adds the same numbers in the same order.
 __device__ inline LogSum of_warp(LogSum s) {
   float max = s.max;
 #pragma unroll
@@ -64,7 +64,7 @@ __device__ inline LogSum of_warp(LogSum s) {
   return s;
 }
 
-// Combines the threads of a block. Must be called by all of them, only once per kernel.
+// Combines the threads of a block. All threads must call it, and a kernel must call it only once.
 __device__ inline LogSum of_block(LogSum s) {
   __shared__ float maxima[kWarp], sums[kWarp];
   const unsigned lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
@@ -82,7 +82,7 @@ __device__ inline LogSum of_block(LogSum s) {
   return of_warp(all);
 }
 
-// A row's elements [0, n): `packs` aligned packs of 16 bytes from element `head` on, and up to kPack - 1 single
+// A row's elements [0, n): `packs` aligned packs of 16 bytes, which begin at element `head`, and up to kPack - 1 single
 // elements both before and after them.
 template <class T>
 struct Span {
@@ -124,12 +124,12 @@ __device__ void from_cache(const Span<T>& span, int begin, int end, const Each& 
   }
 }
 
-// Gradient of a logit x: exp(x - max) * factor, minus `at_target` for the target.
+// Gradient of a logit x: exp(x - max) * factor, from which `at_target` is subtracted at the target.
 struct Gradient {
   float max, factor, at_target;
   __device__ float operator()(float x) const { return exp_fast(x - max) * factor; }
   template <class T>
-  __device__ Pack<T> operator()(const Pack<T>& p, int slot) const {  // slot: slot of the target, or negative
+  __device__ Pack<T> operator()(const Pack<T>& p, int slot) const {  // slot: index of the target, or negative
     Floats<kPack<T>> f = unpack(p);
 #pragma unroll
     for (float& x : f.v) x = (*this)(x);
@@ -141,14 +141,14 @@ struct Gradient {
   }
 };
 
-// Writes the gradient of a row. The first `keep` packs are read from `kept`. target: index in the row; may be outside.
+// Writes the gradient of a row. The first `keep` packs are read from `kept`. target: index in the row, or any other.
 template <class T>
 __device__ void write_gradient(const Span<T>& span, const T* kept, int keep, int target, const Gradient& gradient) {
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   const int from_body = target - span.head;
   const int target_pack = from_body >= 0 ? from_body / kPack<T> : -1, target_slot = from_body % kPack<T>;
   const auto slot = [=](int i) { return i == target_pack ? target_slot : -1; };
-  // Packs that were read last are read again first: they are still in the L2 cache.
+  // Begins with the packs that were read last: they are still in the L2 cache.
   from_cache(span, keep, span.packs, [&](int i, const Pack<T>& p) { store_pack(span.body(i), gradient(p, slot(i))); });
 #pragma unroll 2
   for (int i = thread; i < keep; i += threads)

@@ -16,8 +16,8 @@ struct Table {
 
 constexpr int kAtOnce = 4;  // packs that a thread has in flight
 
-// A thread block copies the packs of `tokens_per_block` rows as if they were one row, so that all threads are busy at
-// any width.
+// A thread block copies the packs of `tokens_per_block` rows as if they were a single row, so that all
+// threads are busy at any width.
 template <class T, int n>
 __global__ void embed(const std::int32_t* ids, Table<T> table, T* out, std::int64_t tokens, int tokens_per_block,
                       Divider packs, bool add) {
@@ -31,7 +31,7 @@ __global__ void embed(const std::int32_t* ids, Table<T> table, T* out, std::int6
   for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kBlock * kAtOnce) {
     Pack<T, n> rows[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {  // past the end it loads the last pack again, which avoids a branch
+    for (int i = 0; i < kAtOnce; ++i) {  // reloads the last pack past the end, which avoids a branch
       const auto at = static_cast<std::uint32_t>(min(begin + i * kBlock, count - 1)), token = packs.quotient(at);
       const std::int64_t id = ids[first + token], row = id - table.first_id;
       const bool here = row >= 0 && row < table.rows, elsewhere = id >= 0 && id < table.all_rows;

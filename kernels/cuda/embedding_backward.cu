@@ -1,7 +1,7 @@
-// Sorts positions by id, so that the rows of one id are adjacent: a run. Runs are split into chunks of fixed length.
-// One thread block sums the runs of its chunk in order, and a second kernel adds the partial sums of runs that cross
-// chunks. The order of summation only depends on the ids, and an id that owns half of all tokens is spread over many
-// thread blocks.
+// Sorts positions by id, so that the rows of one id are adjacent: a run. Runs are split into chunks of fixed
+// length. One thread block sums the runs of its chunk in order, and a second kernel adds the partial sums of runs
+// that cross chunks. The order of summation thus depends only on the ids, and an id that has half of all tokens is
+// spread over many thread blocks.
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sort_ids.h"
@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kChunk = 32;        // positions per thread block
 constexpr int kRowsInFlight = 8;  // rows that a thread has in flight
-constexpr int kSlots = 2;  // partial sums per chunk: kIn for a run from the chunk before, kOut for one into the next
+constexpr int kSlots = 2;  // partial sums per chunk: kIn: of a run from the chunk before; kOut: of a run into the next
 constexpr int kIn = 0, kOut = 1;
 
 struct Sorted {
   const std::int32_t *ids, *positions;
-  int count, rows;  // rows: of the table; an id equal to `rows` is not in the table and is skipped
+  int count, rows;  // rows: rows of the table; an id equal to `rows` is not in the table and is skipped
 };
 
 // Scales the rows that no id refers to by beta (0 clears them). One warp per row.
@@ -123,8 +123,8 @@ __device__ inline int end_of_run(const Sorted& s, int id, int from) {
 
 constexpr int kJoinLanes = 64, kJoinRows = kBlock / kJoinLanes;
 
-// Thread block c completes the run that begins in chunk c and crosses into later chunks, if there is one: it adds the
-// chunk's kOut and then kIn of each later chunk of the run.
+// Thread block c completes the run that begins in chunk c and continues in later chunks, if there is such a run: it
+// adds the chunk's kOut, and then the kIn of each later chunk of the run.
 template <class T, class D, int n>
 __global__ void __launch_bounds__(kBlock) join_chunks(EmbeddingOperands<T, D> a) {
   const Sorted& s = a.sorted;

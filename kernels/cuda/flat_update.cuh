@@ -8,8 +8,8 @@
 
 namespace ring::cuda {
 
-// A warp processes 256 neighbouring elements at a time; each lane has four in each half, so that accesses are whole
-// memory sectors in f32 (16 bytes per lane) and in bf16 (8 bytes).
+// A warp processes 256 neighbouring elements at a time. Each lane has four elements in each half, so that accesses are
+// whole memory sectors both in f32 (16 bytes per lane) and in bf16 (8 bytes).
 constexpr int kFour = 4, kHalf = kFour * kWarp, kWarpTile = 2 * kHalf, kTile = kWarpTile * (kBlock / kWarp);
 
 // Elements of a tile that a lane holds: i .. i + 3, and i + kHalf .. i + kHalf + 3.
@@ -30,8 +30,8 @@ __device__ Raw<T> round_to(const Eight& e) {
   return {{pack<T>(e.half[0]), pack<T>(e.half[1])}};
 }
 
-// A flat range of n elements. `whole` requires that the tile is inside the range and that addresses are aligned; then
-// reads have no branches. Reads return elements as stored, so that the loads of all operands are in flight together.
+// A flat range of n elements. `whole` requires that the tile is inside the range and that addresses are aligned; reads
+// then have no branches. Reads return elements as stored, so that the loads of all operands can be in flight together.
 template <class T>
 struct Flat {
   T* data;
@@ -69,8 +69,8 @@ struct Flat {
   }
 };
 
-// Reimplements random_block of core/philox.h with one-instruction multiplications. The compiler's code (CUDA 13) for
-// the 64-bit products there makes AdamW with bf16 states up to 6 % longer, most of which is random number generation.
+// random_block of core/philox.h with one-instruction 32 x 32 -> 64 bit multiplications. AdamW with bf16 states spends
+// most time on random numbers and takes up to 6 % longer with the compiler's own code for these products (CUDA 13).
 __device__ inline std::uint64_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint64_t product;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
@@ -92,13 +92,13 @@ __device__ inline Philox4 philox_wide(const RandomSite& s, std::uint64_t block) 
   return {{c0, c1, c2, c3}};
 }
 
-// 16 random bits for each of a lane's eight elements. In each half, word 0 is for elements 0 and 1, word 1 for elements
-// 2 and 3.
+// 16 random bits for each of a lane's eight elements. In each half, word 0 is for elements 0 and 1,
+// and word 1 for elements 2 and 3.
 struct Bits {
   std::uint32_t half[2][2];
 };
 
-// Tensor that is rounded with the random bits.
+// The tensor whose elements are rounded with the random bits.
 enum class Target : std::uint32_t { param, m, v };
 constexpr std::uint64_t kTargets = 4;
 
@@ -120,7 +120,7 @@ __device__ inline Bits random_bits_of(const RandomSite& site, std::uint64_t elem
   return odd ? Bits{{{others[0], others[1]}, {mine[0], mine[1]}}} : Bits{{{mine[0], mine[1]}, {others[0], others[1]}}};
 }
 
-// Adds 16 random bits below the cut and truncates: rounds up with the probability that makes the expected value exact.
+// Adds 16 random bits below the cut and truncates, which rounds up with the probability that keeps the expected value.
 __device__ inline Pack<__nv_bfloat16, kFour> round_randomly(const Floats<kFour>& f, const std::uint32_t (&bits)[2]) {
   Pack<__nv_bfloat16, kFour> p;
 #pragma unroll
@@ -138,8 +138,8 @@ __device__ Raw<T> round_new(const Eight& e, const RandomSite& site, std::uint64_
     return round_to<T>(e);
   } else {
     const Bits bits = random_bits_of(site, element, target);
-    // Infinity and NaN must not turn into other numbers through a carry. One test of all eight is cheaper than one of
-    // each; the neighbours of such a value are rounded to nearest.
+    // Infinity and NaN must not turn into other numbers through a carry. One test of all eight elements is cheaper than
+    // a test of each, so the neighbours of such a value are rounded to nearest.
     float probe = 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h)

@@ -39,10 +39,10 @@ __device__ Floats<n> load_e4m3(const std::uint8_t* from) {
   }
 }
 
-// Returns the scale whose exponent bits are stored (kernels/row_encoding.h).
+// Returns the scale whose exponent bits are stored as `exponent` (kernels/row_encoding.h).
 __device__ inline float row_scale(std::uint8_t exponent) { return __uint_as_float(std::uint32_t{exponent} << 23); }
 
-// Device pointers of an FP8 matrix; values are null if the matrix is not wanted.
+// Device pointers of an FP8 matrix. `values` is null if the matrix is not wanted.
 struct Fp8Rows {
   std::uint8_t* values = nullptr;
   float* scales = nullptr;

@@ -43,7 +43,7 @@ struct FlatFp8 {
     return e;
   }
 
-  // Rounds stochastically, like round_new(). Elements past the end must be 0: they belong to the last block.
+  // Rounds stochastically, like round_new(). Elements past the end must be 0, because they count in the last block.
   template <bool whole>
   __device__ void write_new(std::int64_t i, const Eight& e, const RandomSite& site, std::uint64_t element,
                             Target target) const {
@@ -121,7 +121,7 @@ __device__ void write_new(const FlatFp8<form>& moments, std::int64_t i, const Ei
   moments.template write_new<whole>(i, e, site, element, target);
 }
 
-// Returns the flat range of moments in u8; scales: undefined for other types, which Flat serves.
+// Returns the flat range of moments. scales: for u8 moments; undefined for other types, which Flat serves.
 template <class M>
 Moments<M> flat_moments(const char* op, const char* name, const Tensor& t, const Tensor& scales, std::int64_t n,
                         bool& aligned) {

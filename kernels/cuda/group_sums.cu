@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-// One thread block per group: a step's losses are a few megabytes at most, which one block reads in some microseconds.
+// One thread block per group: a step's losses are at most a few megabytes, which one block reads in some microseconds.
 __global__ void __launch_bounds__(1024)
     sum_groups(const float* x, const std::int32_t* groups, std::int64_t rows, std::int64_t width, float* out) {
   const int group = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);

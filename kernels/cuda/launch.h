@@ -16,7 +16,7 @@
 
 namespace ring::cuda {
 
-inline constexpr int kBlock = 256, kWarps = kBlock / kWarp;  // threads and warps per block
+inline constexpr int kBlock = 256, kWarps = kBlock / kWarp;  // threads and warps per thread block
 inline constexpr std::int64_t kMaxGridY = 65535;
 // Maximum shared memory that needs no attribute; launch() sets the attribute for larger sizes.
 inline constexpr std::size_t kFreeSharedBytes = 48 << 10;
@@ -44,7 +44,7 @@ void launch(const ExecContext& ctx, const Launch& shape, void (*kernel)(Params..
 }
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-// Throws Error if CUDA does not support a grid of so many thread blocks.
+// Returns a grid of x * y thread blocks. Throws Error if CUDA does not support a grid of this size.
 inline dim3 grid_of(std::int64_t x, std::int64_t y = 1) {
   RING_CHECK(x >= 0 && x <= INT32_MAX && y >= 0 && y <= kMaxGridY, "a grid of ", x, " x ", y,
              " thread blocks: CUDA supports ", INT32_MAX, " x ", kMaxGridY);
@@ -115,7 +115,7 @@ RowsOf<T> device_rows(std::string_view op, std::string_view name, const Tensor& 
 }
 
 // Returns the rows of one of several tensors of equal shape. `inner` is the largest inner count among the tensors, so
-// that one division finds a row in all of them.
+// that a single division finds a row in every tensor.
 template <class T>
 StridedRows<T> strided_rows(const RowsOf<T>& r, std::int64_t inner) {
   if (r.inner == inner) return {r.data, r.outer_stride, r.inner_stride};

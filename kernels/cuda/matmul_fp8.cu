@@ -62,7 +62,7 @@ void run_tiles(const MatmulFp8& args, const ExecContext& ctx) {
          matmul_fp8<kWaves, kTensorwise, kHalf>, p);
 }
 
-// Returns the time of the busiest SM if tiles have 128 * `waves` rows, in units of the time of a tile of 128 rows.
+// Returns the time of the busiest SM for tiles of 128 * `waves` rows, in units of the time of a tile of 128 rows.
 std::int64_t rounds(const MatmulFp8& args, int waves, const ExecContext& ctx) {
   const std::int64_t tiles = divide_up(args.c.dim(0), 128 * waves) * divide_up(args.c.dim(1), kColumns);
   return divide_up(tiles, num_multiprocessors(ctx)) * waves;
@@ -77,7 +77,7 @@ void run_waves(const MatmulFp8& args, const ExecContext& ctx) {
     (half ? run_tiles<kWaves, false, true> : run_tiles<kWaves, false, false>)(args, ctx);
 }
 
-// Chooses the tile size: large tiles read less of the operands, small ones leave fewer SMs idle.
+// Chooses the tile size: large tiles read the operands fewer times, small ones leave fewer SMs idle.
 void run(const MatmulFp8& args, const ExecContext& ctx) {
   check(args);
   (10 * rounds(args, 2, ctx) <= 11 * rounds(args, 1, ctx) ? run_waves<2> : run_waves<1>)(args, ctx);

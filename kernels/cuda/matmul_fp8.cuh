@@ -14,21 +14,21 @@
 namespace ring::cuda::fp8 {
 
 constexpr int kGroup = 128, kConsumers = 2, kThreads = kGroup * (1 + kConsumers);
-constexpr int kDepth = static_cast<int>(kFp8Block), kColumns = 128;  // of a tile: extent along K; columns of c
+constexpr int kDepth = static_cast<int>(kFp8Block), kColumns = 128;  // tile size: along K; columns of c
 constexpr int kWaveRows = 64;                                        // rows of one WGMMA
 using Sums = RegTile<float, kWaveRows, kColumns>;
-constexpr int kTileGroup = 2048;  // rows of c whose tiles run close together in time: their operands stay in L2
+constexpr int kTileGroup = 2048;  // rows of c whose tiles run at about the same time, so that operands stay in L2
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 struct MatmulParams {
-  CUtensorMap a, b, a_scales;      // a_scales: only blockwise
-  const float *a_scale, *b_scale;  // a_scale: only tensorwise; b_scale: of b's first block, or of all of b
+  CUtensorMap a, b, a_scales;      // a_scales: only if blockwise
+  const float *a_scale, *b_scale;  // a_scale: only if tensorwise; b_scale: of b's first block, or of all of b
   std::int64_t b_scale_stride;
   CUtensorMap c;
   int blocks;  // number of blocks along K
   int tiles_down, tiles_across;
   bool accumulate;
-  int rows, columns;                     // of c
+  int rows, columns;                     // size of c
   const __nv_bfloat16 *bias, *residual;  // added to bf16 results; may be null
   std::int64_t residual_stride;
 };
@@ -44,8 +44,8 @@ constexpr int kConsumersBarrier = 1;
 template <int kWaves, bool kTensorwise, bool kHalf>
 struct MatmulMemory {
   static constexpr int kRows = kConsumers * kWaves * kWaveRows, kStages = kWaves == 2 ? 4 : 6;
-  // kHeld: pipeline stages that the epilogue uses as further panel slots, once the tile's last operands, which are in
-  // them, have been read. kPanelsInA, kPanelsInB: a warp's panel slots in a and b of one stage.
+  // kHeld: pipeline stages that the epilogue uses as additional panel slots. They held the tile's last operands, which
+  // have been read by then. kPanelsInA, kPanelsInB: panel slots of a warp in a and in b of one stage.
   static constexpr int kHeld = kHalf ? 1 : 2, kPanelsInA = kRows * kDepth / kPanelSize / kConsumerWarps;
   static constexpr int kPanelsInB = kColumns * kDepth / kPanelSize / kConsumerWarps;
   using TileA = SmemTile<E4m3, kRows, kDepth>;
@@ -110,7 +110,7 @@ struct MatmulConsumer {
   Memory& m;
   const int consumer, warp = static_cast<int>(threadIdx.x) % kGroup / 32, lane = static_cast<int>(threadIdx.x) % 32;
   PipelineState<Memory::kStages> pipe;
-  int held = 0, held_end = 0;  // the last `held` stages before stage held_end hold results of the previous tile
+  int held = 0, held_end = 0;  // the `held` stages before stage held_end hold results of the previous tile
   Sums sums[kWaves], parts;
 
   __device__ MatmulConsumer(const MatmulParams& p, Memory& m, int consumer) : p(p), m(m), consumer(consumer) {}
@@ -121,7 +121,7 @@ struct MatmulConsumer {
 #pragma unroll
       for (int w = 0; w < kWaves; ++w) clear(sums[w]);
       const float* square = kTensorwise ? nullptr : p.b_scale + tile.column / kColumns * p.b_scale_stride;
-      // Keeps nvcc from computing this address in each iteration, ahead of most WGMMAs: 2 to 17 % of the time.
+      // Keeps nvcc from computing this address in each iteration before most WGMMAs, which costs 2 to 17 % of the time.
       if constexpr (!kTensorwise) asm volatile("" : "+l"(square));
       if constexpr (kHalf) prefetch_residual(tile);
       float next = kTensorwise ? 0 : __ldg(square);
@@ -216,8 +216,8 @@ struct MatmulConsumer {
   __device__ static void add_pair(float* sums, std::uint32_t pair) {
     sums[0] += __uint_as_float(pair << 16), sums[1] += __uint_as_float(pair & 0xffff0000u);
   }
-  // A lane's sums 4 i + 2 half + {0, 1} are at columns 8 i + 2 (lane % 4) + {0, 1} of row `row(wave) + 8 half`. The
-  // residual of a wave is loaded as a whole before it is used.
+  // A lane's sums 4 i + 2 half + {0, 1} belong to columns 8 i + 2 (lane % 4) + {0, 1} of row `row(wave) + 8 half`. All
+  // of a wave's residual is loaded before any of it is used.
   __device__ void add_bias_and_residual(const Tile& tile) {
     const int first = tile.column + 2 * (lane % 4);
     const auto pair_at = [&](const __nv_bfloat16* row, int i) {

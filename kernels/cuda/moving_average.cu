@@ -12,7 +12,7 @@ __device__ inline float averaged(float average, float value, float rate) {
   return fmaf(rate, value - average, average);
 }
 
-// Threads process whole packs if addresses are aligned, and single elements after the last pack.
+// If addresses are aligned, threads process whole packs, and single elements after the last pack.
 __global__ void __launch_bounds__(kBlock)
     moving_average(const float* values, float* average, std::int64_t n, const StepState* state, double decay) {
   if (!state->accepted) return;

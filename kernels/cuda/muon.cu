@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-// Matrices per launch. Their addresses are launch parameters, which hold at most 4 KB.
+// Maximum matrices per launch. Their addresses are launch parameters, which hold at most 4 KB.
 constexpr std::size_t kMost = 64;
 
 struct Addresses {
@@ -13,7 +13,7 @@ struct Addresses {
   std::uint8_t* momentum_scales;  // null unless the momentum is FP8
   __nv_bfloat16* weights;         // null if the matrix has no bf16 weights
   std::uint64_t first;            // index of element 0 among all parameters, for the random bits
-  bool aligned;                   // true if all pointers, and the matrix's slice of `update`, are aligned to 16 bytes
+  bool aligned;                   // true if all pointers and the matrix's part of `update` are aligned to 16 bytes
 };
 struct Group {
   Addresses of[kMost];
@@ -31,7 +31,7 @@ template <class Step>
 __device__ void over_tiles(const Group& group, const Step& step) {
   const bool aligned = group.of[blockIdx.y].aligned;
   const int in_tile = static_cast<int>(threadIdx.x) / kWarp * kWarpTile + static_cast<int>(threadIdx.x) % kWarp * kFour;
-  // Loops over tiles, not lanes: all lanes must take part in every step.
+  // Loops over tiles, not over a lane's elements: all lanes must take part in every step.
   for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < group.n; tile += std::int64_t{gridDim.x} * kTile) {
     if (aligned && tile + kTile <= group.n)
       step.template run<true>(tile + in_tile);

@@ -1,6 +1,6 @@
 #pragma once
-// Backward of RMSNorm and, if `centered`, of LayerNorm. With h = (x - mean) * rstd (mean = 0 unless centered) and g =
-// dy * w:
+// Backward of RMSNorm and, if `centered`, of LayerNorm. With h = (x - mean) * rstd (mean = 0
+// unless centered) and g = dy * w:
 //   dx = rstd * (g - mean(g) - h * mean(g * h)), mean(g) only if centered;  dw = sum of dy * h;  db = sum of dy.
 // The first kernel reads x and dy once. It writes dx and accumulates partial sums of dw and db in registers, while the
 // next rows are being copied to shared memory. The second kernel adds the partial sums. The number of partial sums only
@@ -71,8 +71,8 @@ __device__ inline void stage_row(const NormBackward<T>& a, std::uint32_t n, bool
   if (centered) cp_async4(scalars + kBlock, a.mean + n);
 }
 
-// Adds the partial sums of the block's groups in a fixed order and writes row [width] of parts. Called by all threads;
-// overwrites `shared`.
+// Adds the partial sums of the thread block's groups in a fixed order and writes row [width] of `parts`. All threads
+// must call it. Overwrites `shared`.
 template <class Plan, class T>
 __device__ inline void store_part(const float (&sums)[Plan::packs][kPack<T>], int width, float* to, float4* shared) {
   constexpr int packs = Plan::packs, group = Plan::group, groups = Plan::groups, quads = kPack<T> / 4;
@@ -150,7 +150,7 @@ struct NormSharesOf {
   float dw[Plan::packs][kPack<T>] = {}, db[centered ? Plan::packs : 1][kPack<T>] = {};
 };
 
-// Adds a row to the thread's partial sums of dw and db, and to sum: {g * h, g}.
+// Adds a row to the thread's partial sums of dw and db. Computes `sum`, zero on entry: the sums of g * h and of g.
 template <bool centered, class Plan, class T>
 __device__ __forceinline__ void add_row(const StagedRow<centered, Plan, T>& row, const Pack<T> (&weights)[Plan::packs],
                                         NormSharesOf<centered, Plan, T>& shares, float (&sum)[kNormSums<centered>]) {
@@ -168,7 +168,7 @@ __device__ __forceinline__ void add_row(const StagedRow<centered, Plan, T>& row,
   sum[0] *= row.rstd;
 }
 
-// Raises `largest` to the maximum magnitude of dx before it is rounded.
+// Writes dx of a row, and raises `largest` to the maximum magnitude of dx before rounding.
 template <bool centered, class Plan, class T>
 __device__ __forceinline__ void store_dx(const StagedRow<centered, Plan, T>& row, const Pack<T> (&weights)[Plan::packs],
                                          const float (&sum)[kNormSums<centered>], const NormBackward<T>& a, T* to,
@@ -246,8 +246,8 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
   if constexpr (centered) store_part<Plan, T>(shares.db, a.width, part + a.width, reinterpret_cast<float4*>(shared));
 }
 
-// Sums packs of columns of dw and db, for rows that are too long for registers or not made of whole packs. A thread
-// adds every threads_y()-th row. Runs before dx is written, since dx may alias x or dy.
+// Sums packs of columns of dw and db, for rows that are too long for registers or do not consist of whole packs. A
+// thread adds every threads_y()-th row. Must run before dx is written, since dx may alias x or dy.
 template <bool centered, class T>
 __global__ void norm_column_parts(NormBackward<T> a) {
   const std::int64_t c = kPack<T> * thread_x(), width = a.width;
@@ -313,8 +313,8 @@ struct NormGradients {
   float beta_w, beta_b;
 };
 
-// dst[c] = beta * dst[c] + sum over p of parts[p][blockIdx.y][c]. The lanes of a warp take neighbouring columns, the
-// warps of the thread block every 32nd part.
+// dst[c] = beta * dst[c] + sum over p of parts[p][blockIdx.y][c]. The lanes of a warp take neighbouring columns, and
+// each warp of the thread block takes every 32nd part.
 template <class Dst>
 __global__ void __launch_bounds__(kWarp* kWarp)
     add_norm_parts(const float* parts, std::int64_t count, std::int64_t width, NormGradients<Dst> to) {
@@ -364,7 +364,7 @@ void launch_staged(NormBackward<T> a, const NormSums& sums, const ExecContext& c
   static_assert(Plan::groups == 1 ||
                     Plan::stages * Staging<centered, Plan>::words(false) * 16 >= kBlock * Plan::packs * kPack<T> * 4,
                 "store_part puts the sums of all groups where the stages were");
-  constexpr std::int64_t rows_per_group = 2;  // minimum, so that writing the thread block's partial dw pays off
+  constexpr std::int64_t rows_per_group = 2;  // minimum at which writing the thread block's partial dw pays off
   const std::int64_t blocks =
       std::clamp(divide_up(a.count, rows_per_group * Plan::groups), std::int64_t{sums.wanted()}, Plan::max_parts);
   const Shape parts_shape{blocks, kNormSums<centered>, a.width};

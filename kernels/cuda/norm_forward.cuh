@@ -1,7 +1,7 @@
 #pragma once
 // Forward of RMSNorm and, if `centered`, of LayerNorm. A group of threads processes a row: part of a warp for short
 // rows, a thread block for long ones. Each row is read once and kept in registers until its statistics are known. Rows
-// that are too long for registers, or not made of 16-byte packs, are read several times instead.
+// that are too long for registers, or do not consist of 16-byte packs, are read several times instead.
 
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vec.cuh"
@@ -34,7 +34,7 @@ struct HeldRows {
   Pack<T> packs[Plan::rows][Plan::packs];  // 0 past the end of a row and past the last row
 };
 
-// Computes sum[r] = sum of f(r, value) over row r, for all threads of its group.
+// Computes sum[r], the sum of f(r, value) over row r, for all threads of the row's group.
 template <class Plan, class T, class F>
 __device__ __forceinline__ void sum_rows(const HeldRows<Plan, T>& x, int row_packs, float (&sum)[Plan::rows],
                                          const F& f) {

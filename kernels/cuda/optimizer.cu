@@ -7,8 +7,8 @@
 namespace ring::cuda {
 namespace {
 
-// Partial sums of a norm, one per thread block. Their number only depends on the length, so the order of summation is
-// the same on every device. It is a few times the number of resident thread blocks, to balance the load.
+// Maximum partial sums of a norm, one per thread block. Their number only depends on the length, so the order of
+// summation is the same on every device. It is a few times the number of resident thread blocks, to balance the load.
 constexpr int kMaxParts = 4096, kPacksAtOnce = 4;
 
 template <class T>
@@ -23,7 +23,7 @@ __device__ float squares_of(const Pack<T>& p) {
   return sum;
 }
 
-// Accumulates in f32 over what a thread loads at once (16 or 32 elements), then in f64.
+// Accumulates in f32 over the elements that a thread loads at once (16 or 32), then in f64.
 template <class T>
 __global__ void squares(const T* x, std::int64_t n, double* parts) {
   double sum = 0;

@@ -3,7 +3,7 @@
 namespace ring::cuda {
 namespace {
 
-// Returns the operand that has the blocks of these outputs.
+// Returns the operand of a linear layer whose blocks these outputs have.
 Operand operand_of(const QuantizeFp8& q) {
   if (q.out.defined() && q.out.blocks == Fp8Blocks::squares) return Operand::weight;
   return q.transposed.defined() && q.transposed.blocks == Fp8Blocks::squares ? Operand::input : Operand::gradient;
@@ -66,7 +66,7 @@ void run_transpose_fp8(const TransposeFp8& t, const ExecContext& ctx) {
   launch_tiles(ctx, transpose_codes, Codes{Fp8Rows(t.x), t.x.blocks == Fp8Blocks::squares}, p);
 }
 
-// Codes with blocks of rows, and the matrix that gets their elements.
+// A matrix in FP8 with blocks of rows, and the matrix that its decoded elements are written to.
 template <class T>
 struct CodesAndElements {
   Codes codes;

@@ -1,6 +1,6 @@
 #pragma once
-// FP8 quantization by tiles of 128 x 128 elements, one tile per thread block. Scales are tensorwise, or those of one of
-// the operands of a linear layer.
+// FP8 quantization by tiles of 128 x 128 elements, one tile per thread block. There is one scale for the whole tensor
+// (tensorwise), or scales for blocks, as one of the operands of a linear layer needs them.
 
 #include "kernels/cuda/device/raise_max.cuh"
 #include "kernels/cuda/device/vec.cuh"
@@ -14,11 +14,11 @@ constexpr int kEach = 8;                // a thread has kEach x kEach elements o
 constexpr int kAcross = kSide / kEach;  // threads along each side of a tile
 static_assert(kAcross * kAcross == kBlock);
 
-// The blocks that have a scale, in `out` and in the transpose.
+// Operand of a linear layer. It decides which blocks have a scale in `out`, and which in the transpose.
 enum class Operand : std::uint8_t {
-  input,     // 128 elements of a row; a tile
-  gradient,  // 128 elements of a row; 128 elements of a column
-  weight,    // a tile, in both
+  input,     // out: 128 elements of a row; transpose: a tile
+  gradient,  // out: 128 elements of a row; transpose: 128 elements of one of its rows
+  weight,    // both: a tile
 };
 
 // The matrix to quantize, and its destinations.
@@ -32,7 +32,7 @@ struct QuantizeParams {
   bool first_to_last = false;  // if true, tiles run from the first to the last
 };
 
-// A thread's position in the tile of its thread block: rows 8 `down` + 0 to 7, columns 8 `across` + 0 to 7.
+// A thread's place in the tile of its thread block: the 8 rows from 8 * down on, the 8 columns from 8 * across on.
 struct Place {
   std::int64_t block_row, block_column;  // position of the tile in the matrix, in units of 128
   int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
@@ -52,7 +52,7 @@ struct Place {
 struct TransposedTile {
   uint2 codes[kSide][kAcross];
 
-  // Returns the codes of the thread's 8 rows of column c.
+  // Returns the slot for the codes of the thread's 8 rows in column c.
   __device__ uint2& at(const Place& t, int c) { return codes[t.across * kEach + c][t.down ^ t.across]; }
 };
 
@@ -97,7 +97,7 @@ __device__ void for_each_row(const Source& source, const QuantizeParams& p, cons
   }
 }
 
-// Writes 8 codes of a row, but no columns at or beyond `end`.
+// Writes 8 codes of a row, except those at or beyond column `end`.
 __device__ inline void write_codes(const QuantizeParams& p, std::int64_t row, std::int64_t column, std::int64_t end,
                                    uint2 codes) {
   if (row >= p.rows) return;
@@ -151,7 +151,7 @@ struct ThreadTile : Place {
     return __uint_as_float(c % 2 ? word & 0xffff0000u : word << 16);
   }
 
-  // Stages this thread's 8 rows of each transposed column.
+  // Stages the codes of the thread's 8 rows, transposed, for each of the thread's columns.
   __device__ void stage_columns(TileMemory& m) const {
 #pragma unroll
     for (int c = 0; c < kEach; ++c) {
@@ -165,7 +165,7 @@ struct ThreadTile : Place {
   }
 };
 
-// Writes the staged tile, 16 rows of a column at a time, but no columns at or beyond `end`.
+// Writes the staged tile, 16 rows of a column at a time, except columns at or beyond `end`.
 __device__ inline void write_columns(const QuantizeParams& p, const TransposedTile& t, std::int64_t first_row,
                                      std::int64_t first_column, std::int64_t end) {
   constexpr int kRows = 16, kPieces = kSide / kRows;
@@ -243,7 +243,7 @@ struct ThreadMax {
   }
 };
 
-// Writes a tile with a scale for each row. Raises max.rows to the maxima of whole rows.
+// Writes a tile with one scale per row. Raises max.rows to the maxima of the tile's whole rows.
 template <class T>
 __device__ void write_rows(const QuantizeParams& p, const ThreadTile<T>& t, ThreadMax<T>& max) {
 #pragma unroll
@@ -259,7 +259,7 @@ __device__ void write_rows(const QuantizeParams& p, const ThreadTile<T>& t, Thre
   }
 }
 
-// Writes a tile with a scale for each row and, in the transpose, for each column.
+// Writes a tile with one scale per row and, in the transpose, one scale per column.
 template <class T>
 __device__ void write_gradient(const QuantizeParams& p, ThreadTile<T>& t, ThreadMax<T>& max) {
   __shared__ TileMemory m;
@@ -307,7 +307,7 @@ __device__ float max_of_block(Magnitudes<T> of_thread) {
   return largest;
 }
 
-// Codes of a thread's elements of a tile with one scale, which the transpose shares.
+// Codes of a thread's elements, for a tile with a single scale, which the transpose shares.
 struct ThreadCodes {
   uint2 rows[kEach];
 
@@ -351,8 +351,8 @@ __device__ inline void write_transposed(const QuantizeParams& p, const Place& at
   write_columns(p, staged, at.block_row * kSide, first_column, end);
 }
 
-// Writes a tile with one scale in the transpose. In `out`, each row has a scale if kRows is true; otherwise the tile
-// has the same scale as in the transpose.
+// Writes a tile whose transpose has a single scale. In `out`, each row has its own scale if kRows is true; otherwise
+// `out` shares the scale of the transpose.
 template <bool kRows, class T>
 __device__ void write_square(const QuantizeParams& p, ThreadTile<T>& t, ThreadMax<T>& max) {
   __shared__ TransposedTile staged;
@@ -385,9 +385,9 @@ __device__ void infinities_to_nan(Pack<T, kEach>& x) {
       asm("fma.rn.bf16x2 %0, %0, %1, %0;" : "+r"(bits) : "r"(0));
 }
 
-// A matrix in memory, as a source. Sources return elements of the matrix to quantize, rounded to T: at() returns one
-// element, pack() kEach neighbours from an aligned column on. If the matrix has parts side by side, packs() returns the
-// neighbours at the same columns of each part.
+// A matrix in memory, as a source. A source returns elements of the matrix to quantize, rounded to T: at() returns one
+// element, and pack() returns kEach neighbours from an aligned column on. If the matrix has parts side by side, packs()
+// returns the neighbours at the same columns of each part.
 template <class T>
 struct Elements {
   using Type = T;
@@ -467,7 +467,7 @@ __global__ void __launch_bounds__(kBlock, kResident<Source>)
   }
 }
 
-// Returns the parameters of an op `a` whose outputs are in FP8.
+// Returns the parameters for an op `a` whose outputs are FP8 matrices.
 template <class Args>
 QuantizeParams quantize_params(const Args& a, std::int64_t rows, std::int64_t columns, bool packed) {
   return {rows,
@@ -488,8 +488,8 @@ void launch_tiles(const ExecContext& ctx, void (*kernel)(const Source, const Qua
   if (tiles > 0) launch(ctx, {grid_of(tiles)}, kernel, source, p);
 }
 
-// Quantizes a source like this operand or, if p.max is set, with one scale for the tensor (tensorwise). If this takes
-// two passes, the second one begins at the tiles with which the first one ended, which are still in L2.
+// Quantizes a source as this operand or, if p.max is set, with one scale for the tensor (tensorwise). If this takes two
+// passes, the second pass begins with the tiles with which the first pass ended, which are still in L2.
 template <Operand kOperand, class Source>
 void launch_quantize(const ExecContext& ctx, const Source& source, QuantizeParams p) {
   if (!p.max) return launch_tiles(ctx, quantize_blocks<kOperand, Source>, source, p);

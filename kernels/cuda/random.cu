@@ -17,7 +17,7 @@ struct DropoutArgs {
   T* out;
   float beta;
   RandomSite site;
-  const StepState* state;    // overrides site.step unless null
+  const StepState* state;    // if not null, its step replaces site.step
   std::uint64_t first;       // index of element 0, which selects the random bits
   const std::int32_t* rows;  // global numbers of the rows of x; null if elements are numbered in order
   std::int64_t width;
@@ -41,8 +41,8 @@ __device__ void drop_one(const DropoutArgs<T>& a, std::int64_t i) {
   a.out[i] = from_float<T>(a.beta == 0 ? y : a.beta * to_float(a.out[i]) + y);
 }
 
-// Each thread processes two packs. One draw serves four elements, so `first` must be a multiple of 4, and `width` a
-// multiple of a pack. Elements after the last pack are processed one by one; if `size` is 1, all elements are.
+// Each thread processes two packs. One draw gives four random numbers, so `first` must be a multiple of 4, and `width`
+// a multiple of a pack. Elements after the last pack are processed one by one; if `size` is 1, all elements are.
 template <int size, class T>
 __global__ void __launch_bounds__(kBlock) dropout(DropoutArgs<T> a, std::int64_t n) {
   if (a.state) a.site.step = a.state->step;

@@ -31,7 +31,7 @@ __device__ inline Floats<n> read_floats(const float* shared) {
   return f;
 }
 
-// One work item: a pack of the first half of a head, and its partner in the second half.
+// A work item: a pack in the first half of a head, and its partner in the second half.
 template <class T>
 struct Item {
   bool inside;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kBlock, 4) rope_packs(RopeArgs<T> a) {
   }
 }
 
-// For any even width and any alignment: a thread rotates one pair in every head of a token.
+// For any even width and any alignment. A thread rotates the same pair in every head of a token.
 template <class T>
 __global__ void rope_pairs(RopeArgs<T> a) {
   const std::int64_t half = a.half.divisor;

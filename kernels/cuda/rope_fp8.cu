@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-// Computes the cosines and sines [rows, half] of all rows; every head uses them.
+// Computes the cosines and sines [rows, half] of all rows, which all heads use.
 __global__ void __launch_bounds__(kBlock)
     rotation_table(const std::int32_t* positions, const float* inv_freq, float sign, std::int64_t count, Divider half,
                    float* cosines, float* sines) {
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kBlock)
   cosines[i] = r.cosine, sines[i] = r.sine;
 }
 
-// RoPE as a source (quantize_fp8.cuh). Rotates the first `rotated` columns of each row, heads of 2 * half columns.
+// RoPE as a source (quantize_fp8.cuh). Rotates the first `rotated` columns of each row: heads of 2 * half columns.
 template <class T>
 struct Rotated {
   using Type = T;
@@ -81,8 +81,8 @@ void run(const RopeFp8& a, const ExecContext& ctx) {
   });
 }
 
-// Refuses tensorwise quantization: it would compute the table of angles, and all rotations twice, which takes longer
-// than two separate kernels.
+// Refuses tensorwise quantization: it would compute the table of angles, and would compute all rotations twice, which
+// takes longer than two separate kernels.
 bool supports(const RopeFp8& a, const ExecContext&) { return !is_tensorwise(a.out, a.transposed, a.max); }
 
 const bool added_rope_fp8[] = {

@@ -23,7 +23,7 @@ struct EncodingParams {
   int dim, lanes;
 };
 
-// The row of a head that a thread's group has. Threads behind the last row have row 0, so that whole warps can shuffle.
+// A thread group's row of a head. Threads past the last row get row 0, so that whole warps can shuffle.
 template <class T, class M>
 struct GroupRow {
   std::uint32_t index;

@@ -1,5 +1,5 @@
-// One thread block per row. A row cannot stay on the chip, because the ranks exchange statistics between the two
-// kernels: the row is read once for its statistics, and again for the gradient that replaces it.
+// One thread block per row. A row cannot stay in shared memory, because the ranks exchange statistics between the two
+// kernels: it is read once for its statistics, and again for the gradient, which replaces it.
 #include "kernels/sliced_cross_entropy.h"
 
 #include "core/step_state.h"
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(1024)
     sum.add(to_float(row[span.single(i)]));
   sum = of_block(sum);
   if (threadIdx.x != 0) return;
-  // This kernel cannot report a target outside the vocabulary. It writes NaN instead, which rejects the step.
+  // This kernel cannot report a target outside the vocabulary. It writes NaN instead, so that the step is rejected.
   const bool known = target >= 0 && target < c.vocab;
   out[0] = sum.max;
   out[1] = sum.sum;
@@ -46,8 +46,8 @@ struct SlicedLossArgs {
   bool gradient;
 };
 
-// Statistics of the whole row. Every thread merges the parts of all ranks in the same order, and so gets identical
-// bits.
+// Statistics of the whole row. Every thread merges the parts of all ranks in the same order, so
+// all threads get identical bits.
 struct Merged {
   float max, sum = 0, target = 0;
   __device__ Merged(const float* statistics, int parts, std::int64_t stride) : max(statistics[0]) {
@@ -89,8 +89,8 @@ Columns columns_of(const char* op, const Tensor& logits, std::int64_t first, std
           static_cast<int>(vocab)};
 }
 
-// Returns a launch with one thread block per row. A thread block has 64 to 512 threads, as few as have at most four
-// packs each.
+// Returns a launch with one thread block per row. A thread block has 64 to 512 threads: as few as possible with
+// at most four packs per thread.
 template <class T>
 Launch blocks_of(std::int64_t rows, int columns) {
   unsigned threads = 64;

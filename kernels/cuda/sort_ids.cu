@@ -1,4 +1,4 @@
-// Sorts ids. In a separate file because CUB takes long to compile.
+// Sorts ids. This is a separate file because CUB takes long to compile.
 #include "kernels/cuda/sort_ids.h"
 
 #include <bit>
@@ -31,7 +31,7 @@ SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, 
   auto* from = reinterpret_cast<std::uint32_t*>(keys.raw());
   launch(ctx, {grid_of(divide_up(n, kBlock))}, number_ids, ids.data<std::int32_t>(), count, first_id,
          static_cast<int>(rows), from, places.data<std::int32_t>());
-  const int bits = std::bit_width(static_cast<std::uint32_t>(rows));  // `rows` itself is a key
+  const int bits = std::bit_width(static_cast<std::uint32_t>(rows));  // `rows` is a valid key, too
   const auto stream = static_cast<cudaStream_t>(ctx.stream.native());
   std::size_t bytes = 0;
   const auto sort = [&](void* scratch) {
@@ -39,7 +39,7 @@ SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, 
         scratch, bytes, from, reinterpret_cast<std::uint32_t*>(sorted.ids.raw()), places.data<std::int32_t>(),
         sorted.positions.data<std::int32_t>(), count, 0, bits, stream));
   };
-  sort(nullptr);  // without memory, it only sets `bytes`
+  sort(nullptr);  // with null memory it only sets `bytes`
   const Tensor scratch = ctx.empty({std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes))}, DType::u8);
   sort(scratch.raw());
   return sorted;

@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-// Gate and up of one element, and of kEach neighbours, in f32.
+// Gate and up in f32, of one element and of kEach neighbouring elements.
 struct GateAndUp {
   float gate, up;
 };
@@ -13,7 +13,7 @@ struct GateAndUpPack {
   Floats<kEach> gate, up;
 };
 
-// gate_up in memory.
+// gate_up as a tensor in memory.
 template <class T>
 struct GateUpRows {
   using Type = T;
@@ -75,9 +75,9 @@ struct Gated {
   }
 };
 
-// Gradients of gate and up, side by side, as a source. With a scale for each row, different thread blocks compute the
-// two tiles that read the same elements. They run concurrently, so the second one reads from the cache. Tensorwise, one
-// thread block computes both tiles.
+// Gradients of gate and up, side by side, as a source. With one scale per row, the two tiles that read the same
+// elements are computed by different thread blocks. They run concurrently, so the second one reads from the cache.
+// Tensorwise, one thread block computes both tiles.
 template <class GateUp>
 struct GatedGradient {
   using Type = typename GateUp::Type;

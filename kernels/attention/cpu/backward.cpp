@@ -1,7 +1,7 @@
 // Attention backward. Each task computes dk and dv of a run of key blocks of one segment pair and KV head. If there are
-// too few segment pairs and heads for the threads, the keys of one are divided among several tasks. The first of them
-// accumulates into dq, the others each into a partial dq (a share); the shares are then added in a fixed order. The
-// division depends only on shapes and thread count.
+// too few segment pairs and heads for the threads, the keys of one are divided among several tasks. The first task
+// accumulates into dq, and every other task into a partial dq of its own (a share); the shares are then added in a
+// fixed order. The division depends only on shapes and thread count.
 
 #include <span>
 
@@ -36,7 +36,7 @@ struct Task {
   std::int32_t kv_head, key, key_end;
   std::int32_t query, query_end;  // queries that may see some of the keys
   std::int32_t rows;              // number of queries in the score tiles of the task's first key block
-  std::int64_t share;  // offset of the task's partial dq in `shares`, in floats; -1 if the task writes dq itself
+  std::int64_t share;  // offset of the task's partial dq in `shares`, in floats; -1 if the task adds to dq itself
   std::int64_t cost;   // number of scores
 
   std::int64_t queries() const { return std::max(0, query_end - query); }
@@ -47,7 +47,7 @@ struct Tile {
   std::int32_t row, row_end, key, key_end;
 };
 
-// Calls fn(tile) for each tile of scores of keys [key, key_end), which must be in one block.
+// Calls fn(tile) for each tile of scores of keys [key, key_end). These keys must be in one block.
 template <class Fn>
 void for_tiles(const View& v, std::int32_t key, std::int32_t key_end, const Fn& fn) {
   for_runs<Stationary::kv>(v, key, key_end, [&](std::int32_t row, std::int32_t end) {
@@ -68,7 +68,7 @@ void for_key_blocks(const View& v, std::int32_t first, std::int32_t end, const F
   for_blocks(first, end, v.blocks ? v.blocks->block() : kKeyBlock, fn);
 }
 
-// Returns the rows to which a task adds dq of one query head: dq itself or the task's share.
+// Returns the rows to which a task adds dq of one query head: rows of dq itself or of the task's share.
 Rows dq_of(const Problem& p, const Task& t, const HeadSegment& s, std::int64_t in_group) {
   if (t.share < 0) return rows_of(p.dq, t.kv_head * p.group() + in_group, s.q_row, s.rate);
   const std::int64_t dim = p.q.dim;
@@ -91,8 +91,8 @@ struct Operands {
   }
 };
 
-// Scratch memory of one thread for a strip: P and dS with a row per key of a tile and a column per query; queries and
-// dout transposed, [dim, kStrip].
+// Scratch memory of one thread for a strip. P and dS have a row per key of a tile and a column per query; queries and
+// dout are stored transposed, [dim, kStrip].
 struct Scratch {
   float *scores, *ds, *queries, *dout;
   static std::int64_t floats(std::int64_t dim) { return 2 * kStrip * (kKeyBlock + dim); }
@@ -120,7 +120,7 @@ void gradient(const Operands& o, const Strip& t, float* scores, float* ds) {
   }
 }
 
-// gradient() with dropout: dS comes from the masked dP, and P is masked afterwards, for dv.
+// Like gradient(), with dropout: computes dS from the masked dP, and masks P afterwards, for dv.
 void dropped_gradient(const Problem& p, const Operands& o, const Strip& t, float* scores, float* ds) {
   std::uint32_t keys[kStrip] = {};
   for (std::int32_t j = 0; j < t.end - t.row; ++j)
@@ -154,7 +154,7 @@ void run_strip(const Problem& p, const Operands& o, const Strip& t, const Scratc
     gradient(o, t, scratch.scores, scratch.ds);
 }
 
-// Adds a strip's gradients to dq, dk and dv. beta_dq = 0 overwrites dq of the strip's queries instead.
+// Adds a strip's gradients to dq, dk and dv. With beta_dq = 0, overwrites dq of the strip's queries instead.
 void add_strip(const Problem& p, const Operands& o, const Strip& t, float beta_dq, const Scratch& scratch) {
   const std::int64_t rows = t.end - t.row, first = t.key + t.seen.first, at = t.seen.first * kStrip, dim = p.q.dim;
   const auto add_to_keys = [&](const Rows& gradient, const float* tile, const Rows& of, float alpha) {
@@ -206,7 +206,7 @@ void start_keys(const Problem& p, const Task& t, const HeadSegment& s, std::int3
   start(rows(p.dv), rows(p.carry_dv), key, end, p.q.dim);
 }
 
-// Returns true if the first key block writes every row of dq, so that dq need not be initialized.
+// Returns true if the first key block writes every row of dq, so that dq does not need to be initialized.
 bool begins_queries(const Problem& p, const Task& t, const HeadSegment& s) {
   if (t.share >= 0) return t.rows == t.queries();
   return p.first && !p.carry_dq.data && t.rows == s.q_end - s.q_first;
@@ -239,7 +239,7 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
   });
 }
 
-// Adds the shares of one segment pair and KV head to dq. parts: its tasks, in the order of their keys.
+// Adds the shares of one segment pair and KV head to dq. parts: the tasks of both, in the order of their keys.
 void add_shares(const Problem& p, std::span<const Task> parts, ThreadPool& pool) {
   const HeadSegment s = parts.front().view(p).segment;
   pool.parallel_for(s.q_end - s.q_first, 16, [&](std::int64_t begin, std::int64_t end, int) {
@@ -288,7 +288,7 @@ std::int64_t cost_of(const std::vector<Task>& tasks) {
   return sum;
 }
 
-// Merges the key blocks of one group into about `wanted` tasks of about equal cost, and appends them to the plan.
+// Joins the key blocks of one group to about `wanted` tasks of about equal cost, and appends the tasks to the plan.
 void join(Plan& plan, const std::vector<Task>& blocks, std::int64_t wanted, std::int64_t floats_per_query) {
   const std::int64_t whole = cost_of(blocks);
   std::int64_t done = 0, made = 0;
@@ -339,7 +339,7 @@ void run_pass(Problem& p, const std::vector<SegmentPair>& pieces, float* scratch
   }
 }
 
-// Initializes the gradients of rows in no span.
+// Initializes the gradients of rows that are in no span.
 void start_outside(const Heads& to, const Heads& carry, const std::vector<Span>& spans) {
   for_rows_outside(spans, to.tokens, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t h = 0; h < to.heads; ++h)
@@ -384,7 +384,7 @@ void run_attention_backward(const AttentionBackward& args, const ExecContext& ct
                scratch = ctx.empty({ctx.stream.pool().size(), Scratch::floats(args.q.dim(2))});
   compute_delta(heads_of(args.out), heads_of(args.dout), delta.data<float>(), ctx.stream.pool());
   const std::vector<BranchPass> passes = passes_of(args.pattern);
-  for (std::size_t i = passes.size(); i-- > 0;) {  // starts with the last pass, since it covers every row
+  for (std::size_t i = passes.size(); i-- > 0;) {  // starts with the last pass, since this pass covers every row
     Problem p = problem_of(args, passes[i], delta);
     p.first = i + 1 == passes.size();
     if (p.first) {

@@ -1,6 +1,6 @@
 // Attention of one new query per sequence over its KV cache. The query heads of a KV head share their keys, so their
-// scores are one small GEMM per range of keys. Each task computes one sequence and KV head. A range of a cache in e4m3
-// is decoded to fp32 a few rows at a time, and each such chunk is one GEMM.
+// scores for a range of keys are one small GEMM. Each task computes one sequence and KV head. If the cache is in e4m3,
+// a range is decoded to fp32 a few rows at a time, and each such chunk is one GEMM.
 
 #include <bit>
 #include <span>
@@ -30,8 +30,8 @@ struct Problem {
   std::int32_t gated;
 };
 
-// Calls fn(rows, stride in floats, count) for all rows of a range, in order. scales: if undefined, the tensor is fp32;
-// else the rows are decoded into `decoded`.
+// Calls fn(rows, stride in floats, count) for all rows of a range, in order. If `scales` is undefined, the tensor must
+// be fp32. Otherwise the rows are first decoded into `decoded`.
 template <class Fn>
 void for_cached(const Tensor& t, const Tensor& scales, const Task& task, const CacheRows& r, float* decoded,
                 const Fn& fn) {
@@ -76,7 +76,7 @@ void score(const Problem& p, const Task& t, float* scores, float* decoded) {
     });
 }
 
-// scores, decoded: scratch of the thread.
+// Computes the output of one task. scores, decoded: scratch memory of the thread.
 void run_task(const Problem& p, const Task& t, float* scores, float* decoded) {
   const std::int64_t head = t.kv_head * p.group, padded = whole_vectors(t.cost);
   score(p, t, scores, decoded);

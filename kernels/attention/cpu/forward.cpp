@@ -76,7 +76,7 @@ struct Scratch {
 void load(Lanes& to, const float* from) { std::memcpy(&to, from, sizeof to); }
 
 // Replaces the scores of a strip by unnormalized probabilities, and rescales the block's sums and outputs to the new
-// maxima. The strip starts at query `at` of block b.
+// maxima. The strip starts at the block's query `at`.
 void softmax(Block& b, std::int64_t at, const Extent& seen, float* scores) {
   float* const first = scores + seen.first * kStrip;
   float* const end = first + seen.count * kStrip;

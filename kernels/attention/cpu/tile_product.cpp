@@ -28,7 +28,7 @@ template <int rows, int vectors, int width>
 void block(const TileProduct& p, std::int64_t i, std::int64_t j) {
   using V = Vector<width>;
   typename V::Type sums[rows][vectors];
-#pragma GCC unroll 8  // unrolled like all loops below, so that the accumulators stay in registers
+#pragma GCC unroll 8  // unrolled, like all loops below, so that the accumulators stay in registers
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v) sums[r][v] = typename V::Type{};
@@ -61,7 +61,7 @@ void row_block(const TileProduct& p, std::int64_t i) {
   if (j < p.n) block<rows, 1, 8>(p, i, j);
 }
 
-// Computes the rows from i on, `rows` at a time, and the remainder by halving `rows` repeatedly.
+// Computes the rows from i on, `rows` at a time, and the remaining rows by repeatedly halving `rows`.
 template <int rows>
 void row_blocks(const TileProduct& p, std::int64_t i) {
   for (; i + rows <= p.m; i += rows) row_block<rows>(p, i);

@@ -5,7 +5,7 @@
 
 namespace ring::cuda {
 
-// Half-open range of valid rows.
+// A half-open range [first, end) of valid rows.
 struct Range {
   int first, end;
   __device__ bool has(int row) const { return row >= first && row < end; }
@@ -32,7 +32,7 @@ struct CtaState {
   int streamed_head;         // first of the heads that are streamed
   std::int64_t part_row;     // first row in the partial sums of split lists; -1 if the list is not split
 
-  // Initializes the state from the schedule. Called by all threads. A warp has kOwn rows that start at `in_block`;
+  // Initializes the state from the schedule. All threads must call it. A warp has kOwn rows, which start at `in_block`;
   // group: query heads per KV head. Returns false if the thread block has no valid row.
   template <int kRows, int kOwn>
   __device__ bool open(const TileSchedule& work, const BranchPass& pass, int group, int step, int in_block) {

@@ -1,6 +1,6 @@
-// Attention of one new query per sequence against its KV cache. One thread block per query head: groups of lanes take
-// keys in turn, each with its own online softmax, and their results are merged in a fixed order at the end. The cache
-// has the type of the query, or e4m3 codes with a scale for each row of a head.
+// Attention of one new query per sequence over its KV cache. One thread block per query head: groups of lanes take
+// turns at the keys, each with its own online softmax, and their results are merged in a fixed order at the end. The
+// cache has the type of the query, or e4m3 codes with a scale for each row of a head.
 
 #include <algorithm>
 #include <cmath>
@@ -23,12 +23,12 @@ using Code = std::uint8_t;  // e4m3
 template <class C>
 constexpr bool is_code = std::is_same_v<C, Code>;
 
-// Rows of one sequence and KV head, from a lane's first column on.
+// The rows of one sequence and KV head, starting at a lane's first column.
 template <class C>
 struct CachedRows {
   const C* data;
   std::int64_t row;
-  const std::uint8_t* scales;  // of codes
+  const std::uint8_t* scales;  // null unless the cache has e4m3 codes
   std::int64_t scale_row;
 
   __device__ float scale(std::int64_t at) const { return row_scale(scales[at * scale_row]); }
@@ -83,13 +83,13 @@ struct Running {
   Floats<kEach> sum{};
 };
 
-// The weight of a NaN is NaN, also if all scores are NaN, which fmaxf() ignores.
+// Returns exp2(score - largest), or 0 for -inf. A NaN score gives NaN, even if all scores are NaN: fmaxf() ignores NaN.
 __device__ inline float weight(float score, float largest) {
   return score == -INFINITY ? 0.0f : exp2f(score - largest);
 }
 
-// Processes keys key, key + groups, .. (kAhead of them) of a range; keys beyond its end are masked. The scale of a
-// coded key multiplies its score, and that of a coded value its weight.
+// Processes kAhead keys of a range: key, key + groups, ... Keys beyond the end of the range are masked. With e4m3
+// codes, the scale of a key multiplies its score, and the scale of a value its probability.
 template <class T, class C>
 __device__ void take_keys(Running& r, const DecodeParams<T, C>& p, const Floats<kEach>& q, const CachedRows<C>& k,
                           const CachedRows<C>& v, int key, int groups, const CacheRows& rows, float gate, bool inside) {
@@ -184,7 +184,7 @@ Cache4<C> cache_of(const Tensor& t, const Tensor& scales) {
   return c;
 }
 
-// Uploads starts, then ranges, in one buffer.
+// Uploads the starts, followed by the ranges, in one buffer.
 Tensor upload_lists(const AttentionDecode& a, const ExecContext& ctx) {
   static_assert(sizeof(CacheRows) == 3 * sizeof(std::int32_t));
   std::vector<std::int32_t> lists = a.starts;

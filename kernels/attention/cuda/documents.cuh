@@ -10,7 +10,7 @@ namespace ring::cuda {
 
 constexpr int kDocuments = 64, kHeads = 64;  // maximum documents and heads per launch
 
-// Documents of one launch. before[d]: blocks of all documents before d.
+// The documents of one launch. before[d]: number of blocks in all documents before d.
 template <class Rows>
 struct Documents {
   Rows rows[kDocuments];
@@ -24,7 +24,7 @@ struct Documents {
   }
 };
 
-// Calls fn(documents) for up to kDocuments at a time. count(r): number of blocks of a document, which is skipped if 0.
+// Calls fn(documents) for up to kDocuments at a time. count(r): number of blocks of a document; if 0, it is skipped.
 template <class Rows, class Count, class Fn>
 void for_documents(const std::vector<Rows>& all, const Count& count, const Fn& fn) {
   Documents<Rows> some{};

@@ -5,9 +5,9 @@ namespace {
 
 struct Address {
   RandomSite site;
-  const StepState* state;  // overrides site.step unless null
+  const StepState* state;  // if not null, its step replaces site.step
   std::int64_t first_row, first_head;
-  const std::int32_t* rows;  // null if rows are in order
+  const std::int32_t* rows;  // null if rows are numbered in order
 };
 
 __global__ void __launch_bounds__(kBlock)

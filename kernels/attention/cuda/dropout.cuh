@@ -1,6 +1,6 @@
 #pragma once
-// Dropout in the CUDA kernels. Dropout keys of query rows are drawn once per call by a separate kernel; those of key
-// columns are one multiplication each. Each pair only costs its random bits and a select, because accumulators are
+// Dropout in the CUDA kernels. The RNG keys of query rows are drawn once per call by a separate kernel; those of key
+// columns take one multiplication each. A pair then only costs its random bits and a select, because accumulators are
 // scaled once at the end, and delta is scaled in advance.
 
 #include "kernels/attention/cuda/cta_state.cuh"
@@ -21,16 +21,16 @@ __device__ inline std::uint32_t column_key(const HeadSegment& s, int j) {
   return dropout_column_key(s.position + j * s.rate);
 }
 
-// Decides which of a lane's accumulator elements (mma.sync layout) are dropped. If queries are stationary, row keys
-// belong to the accumulator's rows, else to its columns.
+// Decides which of a lane's accumulator elements (mma.sync layout) are dropped. Row keys belong to the accumulator's
+// rows if queries are stationary, else to its columns.
 template <Stationary owner, int kM, int kN>
 struct LaneDropout;
 template <int kM, int kN>
 struct LaneDropout<Stationary::q, kM, kN> {
   std::uint32_t rows[kM][2], column, step;
 
-  // Loads the dropout keys of the accumulator's rows. If queries are stationary, they are read from `keys`, which
-  // starts at the warp's first row. Else they follow from the warp's first row in the head segment.
+  // Loads the dropout keys of the accumulator's rows. If queries are stationary, the keys are read from `keys`, which
+  // starts at the warp's first row. Otherwise they are computed from the warp's first row in the head segment.
   __device__ void load(const std::uint32_t* keys, const HeadSegment& s, int, Range exist) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll

@@ -15,12 +15,12 @@ constexpr int kGroupRows = 64;  // rows of the stationary operand per consumer
 constexpr int kPart = 64, kMaxParts = 2;
 constexpr int threads_of(int consumers) { return kGroup * (1 + consumers); }
 
-// Returns lane 0's x to all lanes. The compiler then knows that the value is warp-uniform and keeps it, and all that is
-// computed from it alone, in uniform registers, which descriptors of the tensor cores require.
+// Returns lane 0's x in all lanes. The compiler then knows that the value is warp-uniform, and keeps it and everything
+// computed from it alone in uniform registers, which descriptors of the tensor cores require.
 __device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// A job: the block of rows that a thread block works on next. Written by the producer warp group, read by the
-// consumers.
+// A job: the block of rows that a thread block works on next. The producer warp group writes
+// it, and the consumers read it.
 template <int kConsumers>
 struct Job {
   static constexpr int kRows = kGroupRows * kConsumers;
@@ -33,9 +33,9 @@ struct Job {
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-// Columns of a tile: the first column of each part, and `marks`. For part p and consumer c, bit 8 p + c of `marks` is
-// set if the consumer has any unmasked pair in the part, and bit 8 p + 4 + c if no pair needs a mask. A missing part
-// repeats the column of the first part and has no bit set.
+// Columns of a tile: the first column of each part, and `marks`. Part p has bits 8 p to 8 p + 7 of `marks`: bit 8 p + c
+// is set if consumer c has any unmasked pair in the part, and bit 8 p + 4 + c if none of its pairs needs a mask. A
+// missing part repeats the column of the first part and has no bit set.
 struct TileCoord {
   int column[kMaxParts];
   int marks;  // < 0: sentinel, the job has no more tiles
@@ -48,19 +48,19 @@ __device__ inline int query_head(const TileCoord& tile) { return tile.column[1];
 
 __device__ inline bool is_wanted(int marks, int part, int consumer) { return marks >> (8 * part + consumer) & 1; }
 __device__ inline bool is_whole(int marks, int part, int consumer) { return marks >> (8 * part + 4 + consumer) & 1; }
-// For a tile of kParts parts: any_wanted says that the consumer has at least one unmasked (query, key) pair, all_whole
-// that none of its pairs needs a mask.
+// Tests a tile of kParts parts. any_wanted: the consumer has at least one unmasked (query, key) pair; all_whole: no
+// pair of the consumer needs a mask.
 template <int kParts>
 __device__ inline bool any_wanted(int marks, int consumer) {
-  return (marks >> consumer & (0x0101 & ((1 << 8 * kParts) - 1))) != 0;
+  return (marks >> consumer & (0x0101 & ((1 << 8 * kParts) - 1))) != 0;  // bit 0 of each part
 }
 template <int kParts>
 __device__ inline bool all_whole(int marks, int consumer) {
-  constexpr int kAll = 0x1010 & ((1 << 8 * kParts) - 1);
+  constexpr int kAll = 0x1010 & ((1 << 8 * kParts) - 1);  // bit 4 of each part
   return marks >= 0 && (marks >> consumer & kAll) == kAll;
 }
 
-// Hands out the work items of a schedule, one per fetch(). The counter wraps to 0 with the last fetch of the grid.
+// Hands out the work items of a schedule, one per fetch(). The counter wraps to 0 at the last fetch of the grid.
 struct TileScheduler {
   unsigned int* counter;
   unsigned blocks;
@@ -71,8 +71,8 @@ struct TileScheduler {
 // released its previous job and the producer warp has allowed the refill.
 template <int kConsumers>
 struct Jobs {
-  // Number of slots. Two are for the job being computed and the job being loaded. If jobs are short, a third is for the
-  // job after these; three consumers are only used for long rows, whose jobs are long.
+  // Number of slots: two for the job being computed and the job being loaded, and a third for the next job if jobs are
+  // short. Three consumers are only used for long rows, whose jobs are long.
   static constexpr int kJobs = kConsumers == 3 ? 2 : 3;
   Job<kConsumers> jobs[kJobs];
   Barrier full[kJobs], empty[kJobs];
@@ -148,7 +148,7 @@ class TileStream {
   // Reads the column block at a cursor. Returns false if the cursor is at the end or the block is out of range.
   __device__ bool place(int cursor, int& column, int& states) const {
     if (ended(cursor)) return false;
-    column = cursor, states = 0b101010;
+    column = cursor, states = 0b101010;  // BlockCoverage::wholly (2) for three consumers, 2 bits each
     if (!columns_.entries) return true;
     const std::int32_t entry = columns_.entries[cursor];
     column = list_column(entry), states = entry & 15;
@@ -161,7 +161,7 @@ class TileStream {
 #pragma unroll
       for (int c = 0; c < kConsumers; ++c)
         if (list_coverage(states, c) != BlockCoverage::none && !job_.reach[c].none(column_, kPart))
-          marks_ |= (job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;
+          marks_ |= (job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;  // see TileCoord
     }
     columns_.cursor = after(columns_.cursor, 32);
     left_ = __ballot_sync(0xffffffffu, marks_ != 0);
@@ -181,8 +181,8 @@ class TileStream {
 
   const Job<kConsumers>& job_;
   ColumnStream columns_;
-  int column_ = 0, marks_ = 0;  // first column and mark bits of the column block that this lane tested
-  unsigned left_ = 0;           // bit mask of tested column blocks that are not yet returned
+  int column_ = 0, marks_ = 0;  // first column and marks of the column block that this lane tested
+  unsigned left_ = 0;           // bit mask of the tested column blocks that have not been returned yet
 };
 
 // Describes jobs until the scheduler has no more work. group: heads of the owner (stationary operand) per KV head.

@@ -12,8 +12,8 @@
 namespace ring::cuda {
 
 // A list is split if it is longer than kLongest times the mean list, than half an SM's share of a section's entries,
-// and than kShortestCut. Therefore fewer than half of the lists are split, they have fewer parts than there are lists,
-// and splitting adds at most one part per two lists.
+// and than kShortestCut. It follows that fewer than half of the lists are split, that these have fewer parts than there
+// are lists, and that splitting adds at most one part per two lists.
 constexpr std::int32_t kLongest = 2, kShortestCut = 16;
 constexpr int kListWarps = 4, kPlanThreads = 1024;
 
@@ -27,7 +27,7 @@ __device__ inline Parts parts_of(std::int32_t length, std::int32_t longest) {
   return {count, length / count, length % count};
 }
 
-// Number of items, of slots for partial sums, and of split lists that a list, or a range of lists, needs.
+// Numbers of items, of slots for partial sums, and of split lists, for one list or a range of lists.
 struct Cuts {
   std::int32_t items, slots, split_lists;
   __device__ Cuts operator+(const Cuts& o) const {
@@ -46,8 +46,8 @@ __device__ inline std::int32_t longest_uncut(std::int64_t work, std::int64_t lis
 }
 
 // Calls place(list, prefix) for every list, where prefix is the sum of `of` over all earlier lists. Returns the total.
-// Like all planning, it runs in one thread block. Each warp owns a contiguous range of lists, and first sums its range
-// for the warps after it.
+// Like all planning, it runs in one thread block. Each warp has a contiguous range of lists, and first computes the sum
+// of its range for the warps after it.
 template <class T, class Of, class PlaceOf>
 __device__ T sums_before(int lists, const Of& of, const PlaceOf& place) {
   constexpr int kWarps = kPlanThreads / kWarp;

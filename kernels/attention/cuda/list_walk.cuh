@@ -8,17 +8,17 @@ namespace ring::cuda {
 
 struct ListWalk {
   Stationary owner;
-  bool causal, whole;  // whole: true if the rule's blocks have 128 positions, false if they have 64
+  bool causal, whole;  // whole: true if the rule's blocks have 128 positions, false if 64
   int halves, tiles;   // number of blocks of 64 and of 128 positions
   int first = 0;       // first tile of the other side that may have entries
 };
 
-// Returns the two entries of an owner's tile for columns [128 pair, 128 pair + 128); 0 if nothing is kept. keeps(row,
-// column) takes block numbers of the owner and of the other side.
+// Returns the two entries of an owner tile for columns [128 pair, 128 pair + 128); an entry is 0 if nothing is kept.
+// keeps(row, column) takes block numbers of the owner's side and of the other side.
 template <class Keeps>
 __device__ int2 entries_of(const ListWalk& w, const Keeps& keeps, int tile, int pair) {
   const bool all = w.whole && keeps(tile, pair);
-  if (w.whole && tile != pair && 2 * max(tile, pair) + 1 < w.halves)  // neither the diagonal nor the end cuts the pair
+  if (w.whole && tile != pair && 2 * max(tile, pair) + 1 < w.halves)  // the pair has neither the diagonal nor the end
     return all ? int2{list_entry(2 * pair, BlockCoverage::wholly, BlockCoverage::wholly),
                       list_entry(2 * pair + 1, BlockCoverage::wholly, BlockCoverage::wholly)}
                : int2{0, 0};

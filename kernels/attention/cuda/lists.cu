@@ -1,6 +1,6 @@
-// Builds the lists of block patterns: counts the entries of each list, plans offsets and splits, orders the work, fills
-// the lists. No atomics: every offset follows from counts. While the work is ordered, the host reads the number of
-// entries and allocates their memory.
+// Builds the lists of block patterns: counts the entries of each list, plans offsets and splits, orders the work items,
+// and fills the lists. No atomics: every offset is computed from the counts. While the work items are ordered, the host
+// reads the number of entries and allocates memory for them.
 #include "kernels/attention/cuda/lists.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kL2Bytes = std::int64_t{24} << 20;
 constexpr std::int64_t kBusyTiles = 512;  // minimum tiles of a section: twice as many as needed to occupy every SM
 
-// Heads that share lists.
+// KV heads that share their lists, since they follow the same rule.
 struct ListSet {
   BlockRule rule;
   std::int32_t head, heads;  // first head, number of heads
@@ -39,8 +39,8 @@ struct Walk {
   int lists;  // number of lists of all sets
 };
 
-// Walks the lists, one warp per list. If kCount, sets out[list] to the number of entries; otherwise writes the entries
-// to out + begins[list], ascending.
+// Walks the lists, one warp per list. If kCount, sets out[list] to the number of entries; otherwise writes the entries,
+// in ascending order, to out + begins[list].
 template <bool kCount>
 __global__ void __launch_bounds__(kListWarps* kWarp)
     walk_lists(const __grid_constant__ Walk w, const std::int32_t* begins, std::int32_t* out) {
@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(kPlanThreads) plan_lists(const __grid_constant
   *p.totals = {entries, work, cuts.items, cuts.slots, cuts.split_lists};
 }
 
-// Orders the items of each section: longest first, items of equal length by head, tile and entries. An item's position
-// is the number of items before it. One warp per list of a head.
+// Orders the items of each section: longest first; items of equal length by head, tile and entries. The position of an
+// item is the number of items before it. One warp per list and head.
 __global__ void __launch_bounds__(kListWarps* kWarp)
     order_lists(const __grid_constant__ Walk w, ListPlan p, ListItem* order, SplitList* splits) {
   const int list = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;
@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
   const std::int32_t longest = *p.longest, begin = p.begins[p.first_list(w, head) + tile];
   const Parts mine = parts_of(p.counts[p.first_list(w, head) + tile], longest);
   const auto before = [&](int list) { return p.before ? p.before[list] : Cuts{list, 0, 0}; };
-  // Returns the position of this list's first item of `length` entries. Items before it are those of the section that
-  // are longer, or of equal length and in an earlier list.
+  // Returns the position of this list's first item with `length` entries. The items before it are those of the section
+  // that are longer, or that have equal length and belong to an earlier list.
   const auto place_of = [&](std::int32_t length) {
     int place = 0;
     for (int h = first_head; h < end_head; ++h) {
@@ -202,7 +202,7 @@ double dense_entries(const Walk& w, std::int64_t kv_heads) {
   return static_cast<double>(kv_heads) * (w.of.owner == Stationary::kv ? of_keys : of_queries);
 }
 
-// Inputs of the kernels, and the memory that `walk` points to.
+// Inputs of the kernels, with the memory that `walk` points to.
 struct Input {
   Tensor bits, sets, of_head;
   Walk walk;
@@ -239,7 +239,7 @@ Input input_of(const BlockPattern& pattern, const ListShape& shape, const ExecCo
 
 Launch by_warp(std::int64_t lists) { return {grid_of(divide_up(lists, kListWarps)), kListWarps * kWarp}; }
 
-// Plans all of the lists except the entries' values: list offsets, splits and the order of the work items.
+// Plans the lists, except the values of their entries: list offsets, splits and the order of work items.
 DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& counts, const Tensor& begins,
                     const ExecContext& ctx) {
   const bool cut = shape.owner == Stationary::kv;
@@ -259,7 +259,7 @@ DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& coun
   const Event known = ctx.stream.record();
   DeviceLists lists;
   lists.tiles = walk.of.tiles;
-  // Splitting adds at most one part for two lists, since a list is only split if it is longer than twice the mean.
+  // Splitting adds at most one part per two lists, since a list is only split if it is longer than twice the mean.
   lists.order = lasting_array<ListItem>(whole + (cut ? whole / 2 : 0), ctx);
   lists.splits = lasting_array<SplitList>(cut ? whole / 2 : 0, ctx);
   launch(ctx, by_warp(whole), order_lists, walk, plan, array<ListItem>(lists.order), array<SplitList>(lists.splits));

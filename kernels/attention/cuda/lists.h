@@ -1,7 +1,7 @@
 #pragma once
-// Block lists of a pattern in device memory, and the order in which kernels process them. They only depend on the
-// pattern, the number of KV heads and the length of the packed row, so all rows of a batch, all query heads of a KV
-// head, forward and backward share them. Construction is deterministic.
+// Block lists of a pattern in device memory, and the order in which kernels process them. The lists depend only on the
+// pattern, the number of KV heads and the length of the packed row. All rows of a batch, all query heads of a KV head,
+// and forward and backward therefore share the lists. Construction is deterministic.
 
 #include <map>
 
@@ -22,7 +22,7 @@ struct DeviceLists {
   Tensor splits;   // SplitList [split_lists] as bytes, by KV head and tile
   std::int32_t items = 0, split_lists = 0, slots = 0;
   std::int32_t tiles = 0;  // number of tiles per head
-  double density = 0;      // entries, as a fraction of those of dense attention
+  double density = 0;      // number of entries, relative to dense attention
 
   const std::int32_t* entry_data() const { return entries.data<std::int32_t>(); }
   const ListItem* item_data() const { return reinterpret_cast<const ListItem*>(order.raw()); }
@@ -30,7 +30,7 @@ struct DeviceLists {
   std::size_t bytes() const { return entries.bytes() + order.bytes() + splits.bytes(); }
 };
 
-// Everything except the pattern that lists depend on. `section`: number of KV heads that run at the same time, so that
+// Everything that lists depend on, except the pattern. `section`: number of KV heads that run at the same time, so that
 // their streamed rows share the L2 cache (see kv_heads_per_section()).
 struct ListShape {
   Stationary owner = Stationary::q;
@@ -43,9 +43,9 @@ struct ListShape {
 // in bf16: 4 D).
 std::int64_t kv_heads_per_section(std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes);
 
-// Returns lists from the stream's cache and builds them at the first use; the host then waits for the device once. Work
-// that reads the lists need not hold a reference if it is queued before the next call. Throws Error if the pattern has
-// no blocks, or fewer than `length` needs, or if the lists would have to be built during capture.
+// Returns lists from the stream's cache. Builds them at first use; the host then waits for the device once. Work that
+// reads the lists need not hold a reference to them if it is queued before the next call. Throws Error if the pattern
+// has no blocks or fewer than `length` needs, or if lists would have to be built during CUDA graph capture.
 DeviceLists lists_for(const Pattern&, Stationary, std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes,
                       const ExecContext&);
 DeviceLists build_lists(const BlockPattern&, const ListShape&, const ExecContext&);  // bypasses the cache
@@ -67,8 +67,8 @@ struct SplitSums {
 // `pieces` must be in device memory.
 void add_splits(const DeviceLists&, const SegmentPair* pieces, const SplitSums&, const ExecContext&);
 
-// LRU cache of lists per stream, limited to `limit` bytes. Lists that were returned during capture are never evicted,
-// since the recording may be replayed at any time.
+// LRU cache of lists per stream, limited to `limit` bytes. Lists that were returned during CUDA graph capture are never
+// evicted, since the graph may be replayed at any time.
 class ListCache {
  public:
   explicit ListCache(StreamImpl&) {}

@@ -1,4 +1,4 @@
-// Registers the tensor-core (mma.sync) kernels as candidates: bf16, rows of aligned 16-byte chunks.
+// Registers the tensor-core (mma.sync) kernels as candidates for bf16 tensors whose rows are aligned 16-byte chunks.
 
 #include "kernels/attention/cuda/mma_block.cuh"
 #include "kernels/cuda/device/vec.cuh"
@@ -17,7 +17,7 @@ bool fits_result(const Tensor& t, const Tensor& carry) {
   return fits(t, true) && (!carry.defined() || fits(carry, true));
 }
 
-// Requires a positive scale: a negative one would turn the row max into a min.
+// Returns true if head dim and scale fit. A negative scale would turn the row max into a min.
 template <class Args>
 bool fits_numbers(const Args& a) {
   return a.q.dim(2) % 8 == 0 && a.q.dim(2) <= 256 && a.scale > 0;

@@ -5,17 +5,17 @@
 //   owning keys:     x, y = k, v;     a, b = q, dout;   dk = scale sum dS a,  dv = sum P b
 //   owning queries:  x, y = q, dout;  a, b = k, v;      dq = scale sum dS a
 // With dropout, dP and the P of dv only keep the pairs that were not dropped (dropout.cuh). Nothing is accumulated
-// across thread blocks, so results are bit-identical from run to run and no workspace is needed; the price is that S
-// and dP are computed twice, 7 GEMMs instead of 5. P and dS go from one GEMM to the next without leaving their lanes.
+// across thread blocks, so results are bit-identical from run to run and no workspace is needed. In return, S and dP
+// are computed twice: 7 GEMMs instead of 5. P and dS go from one GEMM to the next without leaving their lanes.
 
 #include "kernels/attention/cuda/backward_params.cuh"
 #include "kernels/attention/cuda/mma_block.cuh"
 
 namespace ring::cuda {
 
-// kTiles: tiles of 16 rows per warp; kStream: rows of a streamed tile; kParts: warps that share rows, each of which
-// accumulates a part of the columns (heads of 256 leave no registers for whole rows; each warp then computes S and dP
-// itself).
+// kTiles: tiles of 16 rows per warp. kStream: rows of a streamed tile. kParts: number of warps that share
+// rows; each accumulates a part of the columns. Heads of 256 leave no registers for whole rows, so each warp
+// then computes S and dP itself.
 template <Stationary owner, int kDim>
 struct BackwardShape;
 template <>
@@ -130,7 +130,7 @@ __device__ inline void dropped_score_gradients(float (&dp)[kM][kN][4], float (&p
 }
 
 // Issues cp.async copies of lse2 and delta of kStream streamed queries, `stride` apart. Queries that are out of range
-// get 0, like their rows. load_keys does the same for dropout keys, which are stored after them.
+// get 0, as do their rows. load_keys does the same for dropout keys, which are stored after lse2 and delta.
 template <int kStream, int kThreads>
 __device__ inline void load_statistics(unsigned char* shared, const float* lse2, const float* delta, int stride,
                                        Range exist) {
@@ -167,7 +167,7 @@ struct TileCoord {
   std::uint32_t x, stage;
 };
 
-// A lane's inputs besides the operands: lse2, delta and dropout keys of its rows and columns.
+// Inputs of a lane other than the operands: lse2, delta and dropout keys of its rows and columns.
 template <Stationary owner, int kDim>
 struct LaneNumbers {
   using Shape = BackwardShape<owner, kDim>;
@@ -209,7 +209,7 @@ __device__ inline void add_tile(GradientSums<owner, kDim>& sums, const LaneNumbe
   gemm_nn<kDim>(sums.dx, packed, a_rows);
 }
 
-// Epilogue: stages the rows in the shared memory of x and y, which is no longer needed.
+// Epilogue: stages the gradients in the shared memory of x and y, which are no longer needed.
 template <Stationary owner, int kDim, bool kDrops>
 __device__ inline void store_gradients(GradientSums<owner, kDim>& sums,
                                        const CtaState<owner, BackwardShape<owner, kDim>::kWarps>& cta,
@@ -264,7 +264,7 @@ __global__ __launch_bounds__(
                                           p.y.row * segment.rate, cta.own_range(0), p.dim);
   cp_async_commit();
   int cursor = cta.columns.cursor, next, next_states, in_group = 0;
-  // Finds the next column block. If keys are stationary, starts again for each query head of the group.
+  // Finds the next column block. If keys are stationary, restarts for each query head of the group.
   const auto find = [&] {
     if (cta.columns.next(cursor, next, next_states)) return true;
     if (!kKeys || ++in_group >= p.group) return false;

@@ -32,7 +32,7 @@ __device__ inline void mask_columns(float (&s)[kM][kN][4], const HeadSegment& se
     }
 }
 
-// Calls fn(pointer to two neighbouring accumulators, row, column, m, half) for each pair in valid rows.
+// Calls fn(pointer to two neighbouring accumulators, row, column, m, half) for each such pair in a valid row.
 template <int kM, int kN, class Fn>
 __device__ inline void for_pairs(float (&c)[kM][kN][4], const RowsOut& to, const Fn& fn) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

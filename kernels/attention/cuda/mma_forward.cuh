@@ -31,7 +31,7 @@ struct ForwardParams {
   DropoutParams dropout;
 };
 
-// Running row max and row sum of a lane's rows. Until the end, `total` only covers this lane's columns.
+// Running row max and row sum of a lane's rows. Until the end, `total` covers only this lane's columns.
 template <int kM>
 struct RowSums {
   float largest[kM][2], total[kM][2];

@@ -66,7 +66,7 @@ QuerySums::QuerySums(const AttentionBackward& a, bool cleared, const ExecContext
 
 void QuerySums::write_dq(const AttentionBackward& a, const BranchPass& pass, const ExecContext& ctx) const {
   const std::int64_t heads = a.q.dim(1);
-  BranchPass all = pass;  // schedules blocks of all queries, even if the pass has lists
+  BranchPass all = pass;  // schedules blocks of all queries, even if the pass has block lists
   all.listed = false;
   const SchedulePlan plan = plan_schedule(all, a.pattern, a.queries, a.keys, a.selection, Stationary::q, heads,
                                           a.k.dim(1), kQueryTile, 4 * a.q.dim(2), ctx);

@@ -1,8 +1,8 @@
 #pragma once
-// f32 accumulators of dq, to which thread blocks that own keys add tiles of 64 queries. The blocks take turns in a
-// fixed order. If results need not be deterministic, the first block stores and the others add in any order. Rows of
-// the same residue modulo the rate are contiguous: row n of the tensor is row n % rate * (N / rate) + n / rate here.
-// Tiles start at a head segment's first query or, with lists, at position 0 of the segment.
+// f32 accumulators of dq. Thread blocks that own keys add tiles of 64 queries to them, taking turns in a fixed order.
+// If results need not be deterministic, the first block stores and the others add in any order. Rows of the same
+// residue modulo the rate are contiguous: row n of the tensor is row n % rate * (N / rate) + n / rate here. Tiles start
+// at a head segment's first query or, with lists, at position 0 of the segment.
 
 #include "kernels/attention/cuda/tile_schedule.cuh"
 

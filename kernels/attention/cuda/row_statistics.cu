@@ -6,7 +6,7 @@ namespace ring::cuda {
 namespace {
 
 constexpr int kPerLane = 8;  // elements per lane: head dims are multiples of 8
-constexpr int kTokens = 32;  // tokens of one head that are consecutive rows, because results are stored by head
+constexpr int kTokens = 32;  // tokens of one head processed as consecutive rows, because results are stored by head
 
 template <class T>
 __device__ float dot8(const T* a, const T* b, bool aligned) {
@@ -27,11 +27,11 @@ struct Rows8 {
   std::uint32_t rows;  // heads * tokens, rounded up to multiples of kTokens
   Divider heads;
   int dim, lanes;  // lanes: lanes per row, a power of two
-  float kept;      // factor of delta: 1 - dropout rate
+  float kept;      // delta is multiplied by it: 1 - dropout rate
   bool aligned;
 };
 
-// Computes lse2 and delta of each row, which neighbouring lanes share.
+// Computes lse2 and delta of each row. Neighbouring lanes share a row.
 template <class T>
 __global__ void statistics_of_rows(HeadsOf<const T> out, HeadsOf<const T> dout, const float* lse, Rows8 r, float* lse2,
                                    float* delta) {

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kBlock) gather_samples(const SampleParams<T> p
     store_pack(s.in_samples + c, load_pack<T, n>(s.in_rows + c));
 }
 
-// Stores first_weight * (element of the row) + second_weight * (element of the sample) in the row.
+// Stores first_weight * (element of the row) + second_weight * (element of the sample) to the row.
 template <int n>
 __device__ void store_mean(const Sample<float>& s, int c, float first_weight, float second_weight) {
   const Floats<n> row = unpack(load_pack<float, n>(s.in_rows + c)),
@@ -138,7 +138,7 @@ bool rows_have_packs(const Tensor& t) {
          t.stride(1) * size % 16 == 0;
 }
 
-// Launches `packed`, whose threads have 16 bytes at a time, or `single`, whose threads have an element at a time.
+// Launches `packed`, whose threads process 16 bytes at a time, or `single`, whose threads process one element.
 template <class T, class... Params, class... Args>
 void launch_on_samples(std::string_view op, const ExecContext& ctx, const Tensor& rows, const Tensor& samples,
                        const SampledRows& r, void (*packed)(const SampleParams<T>, Params...),

@@ -1,5 +1,5 @@
-// Builds the lists of a selection, separate ones for each segment pair. Their sizes (list_shape.h) follow from the
-// capacity (room) of the selection's rows, so the host knows them before the device has counted anything: nothing
+// Builds the lists of a selection, separately for each segment pair. The sizes of the lists (list_shape.h) follow from
+// the capacity (room) of the selection's rows, so the host knows them before the device has counted anything: nothing
 // waits, and the step can be captured. The work is proportional to the number of kept blocks.
 #include "kernels/attention/cuda/list_cuts.cuh"
 #include "kernels/attention/cuda/list_walk.cuh"
@@ -10,7 +10,7 @@ namespace ring::cuda {
 namespace {
 
 // The rows of a selection that make up query tile `tile` of a segment pair, for one head: one row if blocks have 128
-// positions; else two rows, of which the first may be before the selection and the second beyond the document.
+// positions, else two. Of two rows, the first may be before the selection, and the second beyond the document.
 struct TileOfQueries {
   const SelectedBlocks& selected;
   int head, per_tile;
@@ -81,7 +81,7 @@ struct SelectedWalk {
   }
 };
 
-// Fills the query lists, one thread per list. Items are in reverse order: the last tiles have the most columns.
+// Fills the query lists, one thread per list. Items are in reverse order, since the last tiles have the most columns.
 __global__ void __launch_bounds__(kBlock) list_queries(const __grid_constant__ SelectedWalk w) {
   const int list = static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x);
   if (list >= w.lists) return;
@@ -99,9 +99,9 @@ __global__ void __launch_bounds__(kBlock) list_queries(const __grid_constant__ S
   w.items[w.lists - 1 - list] = item;
 }
 
-// The key lists are the transposed query lists: each chunk of query tiles counts the entries that it adds to each key
-// list, sums over lists and chunks give each chunk its offset in each list, and the chunk fills in its entries in
-// order.
+// The key lists are the transposed query lists. Each chunk of query tiles counts the entries that it
+// adds to each key list. Sums over lists and chunks then give each chunk its offset in each list, at
+// which it writes its entries in order.
 struct Transposed {
   SelectedWalk walk;
   int pieces, chunks;
@@ -161,7 +161,7 @@ struct SelectedCuts {
   int items, split_lists, processors;  // items, split_lists: capacities; processors: number of SMs
 };
 
-// Turns the counts of the key lists into offsets. Orders the lists: first the parts of split lists, then the others.
+// Turns the counts of the key lists into offsets. Orders the items: first the parts of split lists, then the others.
 __global__ void __launch_bounds__(kPlanThreads) cut_selected(const __grid_constant__ Transposed t, SelectedCuts to) {
   const SelectedWalk& w = t.walk;
   const int counters = w.lists * t.chunks;

@@ -55,8 +55,8 @@ __device__ inline void dot_rows(float (&c)[kR][kR], const float* a, const float*
   }
 }
 
-// Writes a result of dot_rows to shared memory. The 16 threads that share y write and read whole rows of it and belong
-// to one warp.
+// Writes a result of dot_rows to shared memory. The 16 threads with the same y write and read whole rows of the
+// result, and belong to one warp.
 template <int kR>
 __device__ inline void put_rows(float* shared, const float (&c)[kR][kR]) {
   const Lanes t;
@@ -69,7 +69,7 @@ __device__ inline void put_rows(float* shared, const float (&c)[kR][kR]) {
   __syncwarp();
 }
 
-// A thread's accumulators: rows y kR + i, columns 4 x + 64 c and the next three.
+// A thread's accumulators: rows y kR + i, and for each c the four columns from 4 x + 64 c on.
 template <int kR, int kDim>
 using Sums = float[kR][kDim / 64][4];
 
@@ -113,7 +113,7 @@ __device__ inline void clear_sums(Sums<kR, kDim>& sums) {
     for (int c = 0; c < kDim / 64 * 4; ++c) sums[i][c / 4][c % 4] = 0.0f;
 }
 
-// Sets masked scores or probabilities to `to`. row, column: first row of the thread block, first column of the tile.
+// Sets masked scores or probabilities to `to`. row: first row of the thread block; column: first column of the tile.
 template <Stationary owner, int kR>
 __device__ inline void mask_sums(float (&c)[kR][kR], const HeadSegment& segment, int row, int column, float to) {
   const Lanes t;

@@ -7,7 +7,7 @@
 namespace ring::cuda {
 namespace {
 
-// Rows of a thread block and of a streamed tile, limited because four tiles must fit into shared memory.
+// Rows of a thread block and of a streamed tile. They are limited because four tiles must fit into shared memory.
 template <int kDim>
 constexpr int kRowsOf = kDim <= 128 ? 64 : 32;
 
@@ -46,7 +46,7 @@ __device__ void for_dropped(const SimtState<owner>& cta, int column, const float
     }
 }
 
-// Converts x.a to P and y.b to dS, both in place. With dropout, P only keeps the pairs that were not dropped.
+// Converts scores x.a to P and y.b to dS, both in place. With dropout, P only keeps the pairs that were not dropped.
 template <Stationary owner, int kR>
 __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], const SimtState<owner>& cta, int column,
                       float factor, const float* statistics, const DropoutParams& dropout) {

@@ -5,8 +5,8 @@
 namespace ring::cuda {
 namespace {
 
-// kR: rows and columns of scores per thread: thread (x, y) has rows y kR + i and columns x + kSide j, for i, j < kR.
-// kRows: queries of a thread block, and keys of a tile.
+// kR: rows and columns of scores per thread. Thread (x, y) has rows y kR + i and columns x + kSide j, for i, j < kR.
+// kRows: queries per thread block, and keys per tile.
 constexpr int kR = 4, kRows = kSide * kR;
 
 template <class T>
@@ -33,7 +33,7 @@ __device__ float over_row(float v, Op op) {  // reduces over the 16 lanes with t
   return v;
 }
 
-// Online softmax: converts scores to P relative to the new row max. rescale: factor for earlier accumulators.
+// Online softmax: converts scores to P relative to the new row max. rescale: output, factor for earlier accumulators.
 __device__ void softmax(float (&s)[kR][kR], float (&largest)[kR], float (&total)[kR], float (&rescale)[kR]) {
 #pragma unroll
   for (int i = 0; i < kR; ++i) {
@@ -93,13 +93,13 @@ template <class T, int kDim>
 __global__ __launch_bounds__(kSimtThreads,
                              kDim <= 128 ? 2 : 1) void simt_forward(const __grid_constant__ PlainForwardParams<T> p) {
   extern __shared__ float4 memory[];
-  // Shared memory: queries [kRows], a tile of keys, then of values [kRows], weights [kRows,kRows], state.
+  // Shared memory: queries [kRows]; a tile of keys, later of values [kRows]; probabilities [kRows,kRows]; state.
   float* queries = reinterpret_cast<float*>(memory);
   float *tile = queries + kRows * simt_pitch(p.dim), *weights = tile + kRows * simt_pitch(p.dim);
   auto& cta = *reinterpret_cast<SimtState<Stationary::q>*>(queries + shared_floats(p.dim));
   if (!cta.template open<kRows, kRows>(p.work, p.pass, p.group, /*step=*/kRows, /*in_block=*/0)) return;
   // Rows of a segment are segment.rate tokens apart (dilation). own_*: the block's queries; streamed_*: the keys. The
-  // argument 0 of own_*() and of `reach` is `in_block`: all threads share the block's rows.
+  // argument 0 of own_*() and of `reach` is in_block: all threads share the rows of the thread block.
   const HeadSegment& segment = cta.segment;
   load_rows<kRows>(queries, p.q.at(cta.own_row(0), cta.head), p.q.row * segment.rate, cta.own_range(0), p.dim);
   Sums<kR, kDim> sums;
@@ -108,7 +108,7 @@ __global__ __launch_bounds__(kSimtThreads,
 #pragma unroll
   for (int i = 0; i < kR; ++i) largest[i] = -INFINITY, total[i] = 0.0f;
   const int half = cta.row / 64 % 2;  // this block's half of the 128 rows that a tile of the block list has
-  // Each tile of keys: `column` is its first column, `states` its coverage by the block list, if there is one.
+  // Tiles of keys. `column`: first column of the tile; `states`: its coverage by the block list, if there is a list.
   for (int cursor = cta.columns.cursor, column, states; cta.columns.next(cursor, column, states);) {
     if (list_coverage(states, half) == BlockCoverage::none) continue;
     const std::int64_t row = cta.streamed_row(column);
@@ -119,7 +119,7 @@ __global__ __launch_bounds__(kSimtThreads,
     __syncthreads();
     float s[kR][kR];
     dot_rows<kR>(s, queries, tile, p.dim);
-    // Not fused with the subtraction in softmax(), so that scores and their maximum are rounded alike.
+    // Not fused with the subtraction in softmax() (FMA), so that scores and their maximum are rounded alike.
 #pragma unroll
     for (int i = 0; i < kR * kR; ++i) s[i / kR][i % kR] = __fmul_rn(s[i / kR][i % kR], p.factor);
     // All warps have the same reach, that of the whole block.
@@ -168,7 +168,7 @@ void run_simt_forward(const Attention& args, const ExecContext& ctx) {
   check(args);
   fill_outside(args, ctx);
   const Tensor row_keys = dropout_keys(args.dropout, args.lse, ctx);
-  // One launch for each dilated branch, or a single one; each merges into the carry of the previous one.
+  // One launch per dilated branch, or a single launch; each launch merges into the carry of the previous one.
   forward_passes(
       args, ctx, [&](const Tensor& lse) { fill_no_keys(lse, ctx); },
       [&](const Attention& one, const BranchPass& pass) {

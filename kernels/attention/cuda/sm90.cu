@@ -1,4 +1,4 @@
-// Registers the Hopper kernels as candidates: bf16, head dims of up to 128.
+// Registers the Hopper kernels as candidates for bf16 tensors with head dims of up to 128.
 
 #include "kernels/attention/cuda/sm90.cuh"
 
@@ -46,9 +46,9 @@ bool supports_backward(const AttentionBackward& a, const ExecContext& ctx) {
   return fits_all(a, {a.q, a.k, a.v, a.dout}, {a.dq, a.dk, a.dv, a.carry_dq, a.carry_dk, a.carry_dv}, ctx);
 }
 
-// Row lengths up to which other kernels are faster. kShortRow: longer rows use blocks of 192 queries, which are faster
-// than blocks of 128 but which shorter rows do not fill; lists need blocks of 128. kShortestRow: in rows up to this
-// length, the fused backward for wide heads cannot hide its prologue and epilogue per block of keys.
+// Row lengths that decide between kernels. kShortRow: longer rows use blocks of 192 queries, which are faster than
+// blocks of 128, but which shorter rows do not fill; lists need blocks of 128. kShortestRow: up to this length, the
+// fused backward for wide heads is slower, since it cannot hide its prologue and epilogue per block of keys.
 constexpr std::int32_t kShortRow = 1024, kShortestRow = 512;
 std::int32_t longest(const BranchPass& pass, const std::vector<Span>& spans) {
   std::int32_t most = 0;
@@ -77,8 +77,8 @@ void forward(const Attention& args, const ExecContext& ctx) {
 }
 
 // Returns true if the fused backward applies. It requires that the order in which blocks of keys add to dq follows from
-// a few numbers or, for block patterns, need not be deterministic. For selected blocks, two kernels were faster in
-// every measured shape (docs/measured/attention.md).
+// a few numbers or, for block patterns, that it need not be deterministic. For selected blocks, two kernels were faster
+// in every measured shape (docs/measured/attention.md).
 bool in_one_kernel(const AttentionBackward& args, const ExecContext& ctx) {
   if (args.pattern.blocks) return !ctx.deterministic && !args.pattern.selects();
   const std::vector<BranchPass> passes = passes_of(args.pattern);

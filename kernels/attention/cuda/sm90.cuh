@@ -14,7 +14,7 @@ template <int kColumns>
 using Sums = RegTile<float, kGroupRows, kColumns>;
 template <int kColumns>
 using OperandA = RegTile<Bf16, kGroupRows, kColumns>;
-struct NoTile {};  // in place of a tile that an instance of a kernel does not need
+struct NoTile {};  // placeholder for a tile that an instance of a kernel does not need
 
 // TMA descriptor of a tensor [N,H,D], viewed as [N / rate, H, rate, D]: rows of the same residue modulo rate are
 // neighbours. A box is 64 columns by 64 rows.
@@ -79,8 +79,8 @@ __device__ inline void as_fragments(OperandA<kColumns>& p, const Sums<kColumns>&
     for (int i = 0; i < 4; ++i) p.data[k][i] = pack_bf16(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
 }
 
-// Announces the bytes of these tiles, which TMA loads will signal on this barrier. Called by a converged warp, before
-// it issues the loads.
+// Announces the bytes of these tiles, which TMA loads will signal on this barrier. Called by a converged
+// warp before it issues the loads.
 template <class... Tiles>
 __device__ inline void expect_tx(Barrier& full, const Tiles&...) {
   if (lane() == 0) full.arrive_expect_tx((Tiles::kBytes + ...));
@@ -92,8 +92,8 @@ template <int kDim, int kConsumers, bool drops>
 void run_forward(const Attention&, const BranchPass&, const Tensor& keys, const ExecContext&);
 template <Stationary owner, int kDim, bool drops>
 void run_backward(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
-// Computes dq, dk and dv in one kernel, for passes whose rows see intervals, or for lists; with lists dq is accumulated
-// in any order.
+// Computes dq, dk and dv in one kernel, for passes whose rows see intervals, or for block lists. With lists,
+// dq is accumulated in any order.
 template <int kDim, bool drops>
 void run_fused(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
 

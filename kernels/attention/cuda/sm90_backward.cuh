@@ -12,8 +12,8 @@
 
 namespace ring::cuda::sm90 {
 
-// lse and delta that a lane needs. If queries are stationary, these are the statistics of its two rows. Otherwise they
-// are those of its columns, which are held in registers (in_registers) or read from shared memory at each use.
+// lse and delta that a lane needs. If queries are stationary, these belong to the lane's two rows. Otherwise they
+// belong to its columns, and are held in registers (in_registers) or read from shared memory at each use.
 template <Stationary owner, int kColumns, bool in_registers>
 struct LaneStatistics {
   static constexpr bool kOfRows = owner == Stationary::q;
@@ -118,8 +118,8 @@ __device__ inline void write_gradient(const Sums<kDim>& sums, float factor, cons
   }
 }
 
-// Processes all tiles of a job. whole_loop, if registers suffice: tiles without masked pairs run in a loop of their
-// own.
+// Processes all tiles of a job. whole_loop: tiles without masked pairs run in a separate loop; set it if
+// registers suffice for both loops.
 template <bool whole_loop, class Consumer, class Job>
 __device__ inline void take_tiles(Consumer& c, const Job& job, int row) {
   constexpr int kParts = Consumer::kParts;
@@ -134,7 +134,7 @@ __device__ inline void take_tiles(Consumer& c, const Job& job, int row) {
   }
 }
 
-// Overlaps dP with the exponentials of S and, with kOverlapTiles, dx with S of the next tile.
+// A consumer. Overlaps dP with the exponentials of S and, with kOverlapTiles, dx with S of the next tile.
 template <Stationary owner, int kDim, bool merging, bool drops>
 struct BackwardConsumer {
   using Memory = BackwardMemory<owner, kDim>;
@@ -285,7 +285,7 @@ struct BackwardConsumer {
       read_marks();
     }
   }
-  // Converts P to bf16 fragments, without its dropped elements.
+  // Converts P to bf16 fragments. With dropout, dropped elements become 0.
   __device__ void take_weights() {
     if constexpr (drops)
       as_kept_fragments(w, s);

@@ -14,7 +14,7 @@ struct TmaBackwardParams : BackwardParams {
   DropoutParams dropout;
 };
 // Returns true if gradients are f32, have a carry or come from split block lists. Otherwise the epilogue only rounds
-// them to bf16 and writes them.
+// the gradients to bf16 and writes them.
 inline bool is_merging(const TmaBackwardParams& p) {
   return !p.dx.half.data || p.dx.carry.data || (p.dy.whole.data || p.dy.carry.data) || p.partial_dx.whole.data;
 }
@@ -54,7 +54,7 @@ struct BackwardShape {
   // with x and y in registers they read only one operand from shared memory. Statistics are then loaded while S is
   // computed.
   static constexpr bool kOwnInRegisters = kKeys && kDim == 64;
-  // Buffers for x and y. With two of them, or if this job's x and y are in registers, the next job's x and y are loaded
+  // Buffers for x and y. If there are two, or if this job's x and y are in registers, the next job's x and y are loaded
   // from the start of this job on. Otherwise they are loaded after this job's last tile.
   static constexpr int kOwnStages = kDim == 64 && !kKeys ? 2 : 1;
   // Keeps the GEMM of dx in flight while the GEMMs of the next tile are issued.
@@ -80,8 +80,8 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
   }
 };
 
-// lse2 and delta of the 64 queries from `column` on, two per lane. A query that is out of range has lse2 = inf, so P =
-// 0.
+// lse2 and delta of the 64 queries from `column` on, two per lane. A query that is out of range has
+// lse2 = inf, so that its P is 0.
 struct StreamedStatistics {
   float lse2[2], delta[2];
   __device__ void load(const TmaBackwardParams& p, const HeadSegment& s, int column, int head) {

@@ -61,8 +61,8 @@ struct TileDropout<Stationary::kv> {
   }
 };
 
-// Returns x, times `factor` if the pair is dropped. A predicated multiply: a select would run on the ALU, which is
-// already busy with the dropout bits.
+// Returns x, multiplied by `factor` if the pair is dropped. Uses a predicated multiply: a select would run on the ALU,
+// which is already busy with the dropout bits.
 template <int factor>
 __device__ inline float times_if_dropped(float x, std::uint32_t bits, std::uint32_t threshold) {
   asm("{ .reg .pred d; setp.lo.u32 d, %1, %2; @d mul.f32 %0, %0, %3; }"

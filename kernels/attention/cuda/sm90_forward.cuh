@@ -40,7 +40,7 @@ struct ForwardConsumer {
   RowSums sums;
   TileDropout<Stationary::q> dropout;
   int marks = kNoTile;  // TileCoord::marks of the next tile
-  bool half = false;    // P of the tile's second part is 0 and is not computed
+  bool half = false;    // if true, P of the tile's second part is 0 and is not computed
 
   __device__ ForwardConsumer(const ForwardParams& p, Memory& m, int consumer)
       : p(p), m(m), consumer(consumer), warp(uniform(static_cast<int>(threadIdx.x) % kGroup / 32)), order(consumer) {}

@@ -77,10 +77,10 @@ struct ForwardProducer {
     m.q_empty[n & 1].wait(~(n >> 1) & 1);
     if (lane() == 0) m.q_full[n & 1].arrive();
   }
-  // Lets Jobs::describe_all(), which another warp runs, fetch all jobs before number `jobs`. Fetching late balances the
+  // Lets Jobs::describe_all(), which another warp runs, fetch all jobs before number `jobs`. Late fetches balance the
   // last jobs over the SMs, but no consumer must wait for a job. The next job is therefore allowed at the end of this
-  // one if there are enough V stages, else at its start. A short job ends before its successor has been described, so
-  // it also allows the job after that.
+  // job if there are enough V stages, else at its start. A short job ends before its successor has been described, so
+  // it also allows the job after its successor.
   __device__ void allow(int jobs) {
     for (; allowed < jobs; ++allowed)
       if (lane() == 0) m.jobs.empty[allowed % Memory::kJobs].arrive();

@@ -22,9 +22,9 @@ __device__ inline float over_quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Change of the row max by a tile. `shift` is subtracted from the tile's scaled scores. Accumulators of earlier tiles
-// are multiplied by `rescale`. Unless `moved`, `rescale` is 1 for all rows of the warp, or 0 for rows without keys so
-// far, whose accumulators are 0.
+// Change of the row max by a tile. `shift` is subtracted from the tile's scaled scores, and accumulators of earlier
+// tiles are multiplied by `rescale`. Unless `moved`, `rescale` is 1 for all rows of the warp, except 0 for rows that
+// have seen no keys yet, whose accumulators are 0.
 struct Shift {
   float shift[2], rescale[2];
   bool moved;

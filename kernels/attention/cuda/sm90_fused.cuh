@@ -137,8 +137,8 @@ struct FusedConsumer {
     products_added(pending);
     read_marks();
   }
-  // Masks scores. Rows that are out of range are masked too: unlike their dk and dv, their contribution to dq is not
-  // discarded.
+  // Masks scores. Also masks rows that are out of range: unlike their dk and dv, their
+  // contribution to dq is not discarded.
   __device__ void mask(const KeyJob& job, int row, TileCoord tile) {
     tile.marks = marks;
     mask_rows<Stationary::kv, 1>(s, job.segment, tile, row, consumer);
@@ -165,7 +165,7 @@ struct FusedConsumer {
     ds_pipe.advance();
     if constexpr (!kThird) columns.hand_over();
   }
-  // Frees the stage of a tile, unless it is negative. Call once the tile's GEMMs have completed.
+  // Frees the stage of a tile; does nothing if `stage` is negative. Call once the tile's GEMMs have completed.
   __device__ void products_added(int stage) {
     fence_operand(dk);
     fence_operand(dv);

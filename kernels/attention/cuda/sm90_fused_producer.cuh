@@ -23,7 +23,7 @@ struct QueryTile {
   int first;      // first valid row of the tile
   int turn;       // number of key blocks that add before this one
 };
-constexpr int kAnyTurn = -1;  // turn if dq_sums was zeroed before the kernel: no order, and no turns are counted
+constexpr int kAnyTurn = -1;  // value of `turn` if dq_sums was zeroed before: blocks add in any order, without turns
 
 // Arrives at the barrier once for the whole warp.
 __device__ inline void release(Barrier& barrier) {
@@ -58,8 +58,8 @@ struct FusedMemory {
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
   TileCoord tiles[kStages];
-  // Size of `queries`, a ring that is indexed by tile number. It holds a tile from when it is loaded until its dq is
-  // added.
+  // Size of `queries`, a ring indexed by tile number. It holds each tile from the time the tile is
+  // loaded until its dq has been added.
   static constexpr int kPlaces = kThird ? 16 : 8;
   QueryTile queries[kPlaces];
   static constexpr int kJobs = 2 + kOwnStages;  // the previous job, the current one, and those being loaded
@@ -94,7 +94,7 @@ class ListedTiles {
     if (!stream_.next(at)) return false;
 #pragma unroll
     for (int c = 0; c < kConsumers; ++c)
-      if (!is_complete(job_, c)) at.marks &= ~(0b10000 << c);
+      if (!is_complete(job_, c)) at.marks &= ~(0b10000 << c);  // some pairs need a mask
     return true;
   }
 
@@ -136,15 +136,15 @@ class QueryTiles {
     for (int c = 0; c < kConsumers; ++c)
       if (!job_.reach[c].none(column_, kPart))
         marks_ |= (is_complete(job_, c) && job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;
-    // Blocks of keys add to a tile's dq in ascending order. Each block from the tile's first to its last visible key
+    // Blocks of keys add to a tile's dq in ascending order. Every block from the tile's first to its last visible key
     // has pairs with the tile, so the turn is a difference of block numbers.
     const TileBounds seen = s.bounds<Stationary::q>(column_, min(column_ + kPart, s.q_end));
     turn_ = (job_.row - s.k_first) / job_.kRows - (max(seen.first, seen.gap_end) - s.k_first) / job_.kRows;
   }
 
   const Job<kConsumers>& job_;
-  int first_, end_, given_ = 32;           // remaining tiles; given_: returned ones of the 32 tested tiles
-  int column_ = 0, marks_ = 0, turn_ = 0;  // column, mark bits and turn of the tile that this lane tested
+  int first_, end_, given_ = 32;           // remaining tiles; given_: how many of the 32 tested tiles were returned
+  int column_ = 0, marks_ = 0, turn_ = 0;  // column, marks and turn of the tile that this lane tested
 };
 
 template <int kDim, bool drops>
@@ -154,7 +154,7 @@ struct FusedProducer {
   Memory& m;
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
-  int count = 0;  // number of tiles so far
+  int count = 0;  // number of tiles loaded so far
 
   __device__ void run() {
     int n = 0;

@@ -60,7 +60,7 @@ struct QueryColumns {
     dq_pipe.advance();
     stored = false;
   }
-  // Wakes the thread that adds dq a last time, so that it sees that there are no more tiles.
+  // Wakes the thread that adds dq one last time, so that it finds that there are no more tiles.
   __device__ void end() {
     m.dq_empty[dq_stage()].wait(dq_pipe.phase ^ 1);
     release(m.dq_full[dq_stage()]);
@@ -112,7 +112,7 @@ struct QueryConsumer {
     hand_over(true);
     return true;
   }
-  // Issues the contribution of one consumer's 64 keys to dq. The rows of both operands are keys.
+  // Issues the GEMM that adds one consumer's 64 keys to dq. The rows of both operands are keys.
   __device__ void add(int consumer, int keep) {
     mm_AtB(dq, row_block<kGroupRows>(m.ds[ds_pipe.index].view(), consumer),
            row_block<kGroupRows>(m.x[own_pipe.index].view(), consumer), keep);

@@ -5,8 +5,8 @@
 
 namespace ring::cuda::sm90 {
 
-// Transposes within a quad. r: a lane's bf16 elements of 4 neighbouring blocks of 8 columns. Lane t returns all 8
-// columns of block t.
+// Transposes within a quad of lanes. r: a lane's bf16 elements of 4 neighbouring blocks of 8 columns. Lane t of the
+// quad returns all 8 columns of block t.
 __device__ inline uint4 exchange(const std::uint32_t (&r)[4]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   std::uint32_t out[4];
@@ -23,9 +23,9 @@ __device__ inline uint4 exchange(const std::uint32_t (&r)[4]) {
   return {out[0], out[1], out[2], out[3]};
 }
 
-// Writes one of a lane's two accumulator rows (half: 0 or 1) to row `row` of a tensor, as c * factor + carry * kept.
-// The carry is not read if `kept` is 0. All lanes of a warp must call it together. A lane with exists = false reads and
-// writes nothing.
+// Writes one of a lane's two accumulator rows (half: 0 or 1) to row `row` of a tensor, as c * factor +
+// carry * kept. The carry is not read if `kept` is 0. All lanes of a warp must call it together; a lane with
+// exists = false neither reads nor writes.
 template <int kDim>
 __device__ inline void write_row(const Sums<kDim>& c, int half, float factor, float kept, const Output& to,
                                  std::int64_t row, int head, int columns, bool exists) {
@@ -58,7 +58,7 @@ __device__ inline void write_row(const Sums<kDim>& c, int half, float factor, fl
   }
 }
 
-// The 16 rows that a warp writes at the end of a job. A lane has two of them, 8 apart.
+// The 16 rows that a warp writes at the end of a job. Each lane has two of these rows, 8 apart.
 struct WarpRows {
   int first, begin, end;  // rows [begin, end) are valid
   int head, rate;
@@ -71,7 +71,7 @@ struct WarpRows {
   __device__ std::int64_t token(int row) const { return token_of_0 + std::int64_t{row} * rate; }
 };
 
-// Staging buffer in shared memory: a warp's 16 rows of a tile. No other warp may still use these rows.
+// Staging buffer in shared memory: a warp's 16 rows of a tile. No other warp may be using these rows.
 template <int kDim, int kRows>
 struct StagedRows {
   using Tile = SmemTile<Bf16, kRows, kDim>;

@@ -13,8 +13,8 @@ using Bf16 = __nv_bfloat16;
 template <int kDim>
 constexpr int kPitch = (kDim + 8) * 2;
 
-// ldmatrix offsets of a lane, to be added to a tile's address. rows_first: for A, and for B if its rows are the
-// contraction dimension (loaded transposed). columns_first: for B if its rows are the columns of the result.
+// ldmatrix offsets of a lane, relative to a tile's address. rows_first: for A, and for a B whose rows are the
+// contraction dimension (loaded transposed). columns_first: for a B whose rows are columns of the result.
 template <int kDim>
 __device__ inline std::uint32_t rows_first(int lane) {
   return (lane & 15) * kPitch<kDim> + (lane >> 4) * 16;
@@ -25,7 +25,7 @@ __device__ inline std::uint32_t columns_first(int lane) {
 }
 
 // Issues cp.async copies of kRows rows of `global`, `stride` elements apart. Rows outside `exist` and columns from
-// `dim` on become 0; they are not read, although their addresses are computed. One running address needs fewer
+// `dim` on become 0: they are not read, although their addresses are computed. A single running address needs fewer
 // registers than one address per copy.
 template <int kDim, int kRows, int kThreads>
 __device__ inline void load_tile(unsigned char* shared, const Bf16* global, std::int64_t stride, Range exist, int dim) {
@@ -104,8 +104,8 @@ __device__ inline void gemm_nn(float (&c)[kM][kN][4], const std::uint32_t (&p)[k
     }
 }
 
-// Writes a warp's accumulators as bf16: first into the warp's own rows of a tile at `shared`, then to global memory in
-// chunks of 16 bytes. No other warp may still use these rows: the tile's last readers must have passed a barrier.
+// Writes a warp's accumulators as bf16: first to the warp's own rows of a tile at `shared`, then to global memory in
+// 16-byte chunks. No other warp may be using these rows: the tile's last readers must have passed a barrier.
 // Accumulators and tile have 8 kN columns, of which `columns` are valid.
 template <int kDim, int kM, int kN>
 __device__ inline void store_rows(const float (&c)[kM][kN][4], unsigned char* shared, Bf16* global, std::int64_t stride,

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kSectionBytes = std::int64_t{24} << 20;
 constexpr std::int64_t kSectionBlocks = 512;  // twice as many as needed to occupy every SM
 
-// Checks that a launch has at most 2^31 - 1 blocks.
+// Throws Error if a launch would have more than 2^31 - 1 blocks. Returns `blocks`.
 std::int64_t checked(std::int64_t blocks) {
   RING_CHECK(blocks < std::int64_t{1} << 31, "attention: ", blocks, " blocks of work are too many for one launch");
   return blocks;
@@ -21,11 +21,11 @@ std::int64_t checked(std::int64_t blocks) {
 
 struct Costed {
   TileItem item;
-  // group: number of a group of segment pairs. The rows that a group streams for one head share the L2 cache.
+  // group: index of a group of segment pairs. The rows that are streamed for one group and head share the L2 cache.
   std::int64_t group, cost;
 };
 
-// Sorts row blocks by descending cost (Graham 1969) within each group.
+// Returns all row blocks, group after group; within a group by descending cost (Graham 1969).
 template <Stationary owner>
 std::vector<TileItem> list_items(const BranchPass& pass, const std::vector<SegmentPair>& pieces, int rows,
                                  std::int64_t group_columns, BlockOrder order) {
@@ -45,7 +45,7 @@ std::vector<TileItem> list_items(const BranchPass& pass, const std::vector<Segme
       const int gap = std::max(0, std::min(r.gap_end, r.end) - std::max(r.gap, r.first));
       all.push_back({{p, block}, group, r.end - r.first - gap});
     }
-    if (order == BlockOrder::ascending)  // raises costs, so that sorting by cost keeps the blocks in ascending order
+    if (order == BlockOrder::ascending)  // raises costs, so that sorting by cost keeps the ascending order
       for (std::size_t i = all.size(); i > begin + 1; --i) all[i - 2].cost = std::max(all[i - 2].cost, all[i - 1].cost);
   }
   std::stable_sort(all.begin(), all.end(), [](const Costed& a, const Costed& b) {
@@ -154,8 +154,8 @@ void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count, const E
          count, lse.dim(0));
 }
 
-// Makes the plan's work items from its block lists, repeated `times` times: once per segment pair if segment pairs
-// share lists, else once.
+// Makes the plan's work items from its block lists. Repeats them `times` times: once per segment pair if segment
+// pairs share lists, else once.
 void take_lists(SchedulePlan& plan, std::int64_t times) {
   TileSchedule& work = plan.work;
   work.order = plan.lists.item_data();
@@ -165,7 +165,7 @@ void take_lists(SchedulePlan& plan, std::int64_t times) {
   plan.blocks = checked(times * work.listed * work.group * work.halves);
 }
 
-// Identifies a plan: everything that the work items depend on.
+// Returns the key of a plan: everything that the work items depend on.
 Key schedule_key(const BranchPass& pass, const Pattern& pattern, const std::vector<Span>& queries,
                  const std::vector<Span>& keys, const BlockSelection& selection, Stationary owner, int rows,
                  std::int64_t group_columns, BlockOrder order) {

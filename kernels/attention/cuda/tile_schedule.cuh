@@ -1,6 +1,6 @@
 #pragma once
-// Work partition of the CUDA attention kernels. A thread block owns a block of rows (queries, or keys and values) of
-// one head of one segment pair and streams column blocks of the other side. A ColumnStream decides at run time which
+// Divides the work of the CUDA attention kernels. A thread block owns a block of rows (queries, or keys and values) of
+// one head of one segment pair, and streams column blocks of the other side. A ColumnStream decides at run time which
 // columns are streamed; the head segment's TileBounds and Columns decide which of their pairs are masked.
 
 #include <cuda_bf16.h>
@@ -44,7 +44,7 @@ struct CtaCoord {
   int head;        // head of the owner
   int block;       // block of rows, counted from the head segment's first row or, with lists, from position 0
   int begin, end;  // list entries [begin, end) of this work item
-  int slot;        // slot of its partial sums (SplitSums), counted over all segment pairs; -1 if the list is not split
+  int slot;        // slot for its partial sums (SplitSums), counted over all segment pairs; -1 if the list is not split
 };
 
 struct TileItem {
@@ -99,19 +99,19 @@ struct SchedulePlan {
   DeviceLists lists;                 // undefined tensors without lists
   std::int64_t pieces = 0;           // number of segment pairs that share the lists; 1 if each has its own lists
 };
-// Order of the row blocks of one head and segment pair: most expensive first, or ascending for kernels in which a block
-// waits for the blocks before it.
+// Order of the row blocks of one head and segment pair. costliest: most expensive first; ascending: for kernels in
+// which a block waits for the blocks before it.
 enum class BlockOrder : std::uint8_t { costliest, ascending };
-// Returns the work items of a pass. rows: rows per block; with lists, a divisor of 128. stream_bytes: bytes that are
-// streamed per position of one head. The device copy of a plan is cached per stream, by the content of the arguments.
-// Copies that a recorded CUDA graph uses are never evicted.
+// Returns the work items of a pass. rows: rows per block; with lists, a divisor of 128. stream_bytes: bytes streamed
+// per position of one head. The device copy of a plan is cached per stream, keyed by the contents of the arguments.
+// Copies that a captured CUDA graph uses are never evicted.
 SchedulePlan plan_schedule(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
                            const std::vector<Span>& keys, const BlockSelection&, Stationary, std::int64_t heads,
                            std::int64_t kv_heads, int rows, std::int64_t stream_bytes, const ExecContext&,
                            BlockOrder = BlockOrder::costliest);
 
-// Partial sums of dk and dv, for block lists that are split among thread blocks: f32 [segment pairs, slots, 128, D]
-// each. Undefined if no list is split. add_up() adds them.
+// Partial sums of dk and dv, f32 [segment pairs, slots, 128, D] each, for block lists that are split among thread
+// blocks. Undefined if no list is split. add_up() adds the partial sums.
 struct SplitParts {
   Tensor dk, dv;
   SplitParts(const SchedulePlan&, const AttentionBackward&, const ExecContext&);
@@ -134,7 +134,7 @@ struct ColumnStream {
         gap(reach.gap),
         gap_end(reach.gap_end),
         step(step) {}
-  // Returns an upper bound of the number of columns left.
+  // Returns an upper bound of the number of remaining columns.
   __device__ int max_count() const { return entries ? (stop - cursor) * step : end - cursor; }
   // Moves to the next block. Returns false at the end. at: first column of the block. states: coverage of the block for
   // both halves of the tile, encoded as in a list entry (list_coverage).
@@ -145,7 +145,7 @@ struct ColumnStream {
     if (entries) return next_listed(cursor, at, states);
     if (cursor >= gap && cursor < gap_end) cursor = gap_end;
     at = cursor;
-    states = 0b1010;
+    states = 0b1010;  // BlockCoverage::wholly for both halves
     cursor += step;
     return at < end;
   }
@@ -168,15 +168,15 @@ struct ColumnStream {
 struct Merged {
   float lse, own, before;
 };
-// own, before: log-sum-exp of this result and of the earlier one (-inf if there is none).
+// own: log-sum-exp of this result; before: of the earlier result, -inf if there is none.
 __device__ inline Merged merge(float own, float before) {
   if (before == -INFINITY) return {own, 1.0f, 0.0f};
   const float lse = fmaxf(own, before) + log1pf(expf(-fabsf(own - before)));
   return {lse, expf(own - lse), expf(before - lse)};
 }
 
-// Fill rows outside all spans. With a carry, they get the carry, and lse is unchanged; without one, they get out = 0,
-// lse = -inf and gradients of 0.
+// Fill the rows that are in no span. With a carry, they get the carry, and lse is unchanged. Without a carry, they get
+// out = 0, lse = -inf and gradients of 0.
 void fill_outside(const Attention&, const ExecContext&);
 void fill_outside(const AttentionBackward&, const ExecContext&);
 void fill_no_keys(const Tensor& lse, const ExecContext&);  // fills lse with -inf

@@ -1,6 +1,6 @@
 // Registers cuDNN's attention as a candidate: bf16, sequences of equal length, head dims of up to 256. All other calls,
-// and those for which this cuDNN has no plan, are left to our own kernels. In a ring, cuDNN computes each part in bf16;
-// the parts are merged and added in f32.
+// and those for which this cuDNN has no plan, are left to our own kernels. In a context-parallel ring, cuDNN computes
+// each part in bf16, and the parts are merged or added in f32.
 #include "kernels/attention/attention.h"
 
 #include <cmath>
@@ -17,17 +17,17 @@ namespace ring::cudnn {
 namespace {
 
 constexpr std::int64_t kWidestHead = 256;
-// cuDNN gains nothing for shorter sequences, and length 1 is a special case with defects of its own.
+// For shorter sequences cuDNN is not faster, and for length 1 it has defects of its own.
 constexpr std::int64_t kShortestForward = 64;
-// If a call covers only some of its rows, cuDNN gets only lengths that are multiples of this, of which there are few.
-// Our own kernels get the other lengths: each length needs a plan, which takes long to build, and documents have new
-// lengths in each step.
+// If a call covers only some of its rows, cuDNN gets only lengths that are multiples of this number, because there are
+// few of them: each length needs a plan, which takes long to build, and documents have new lengths in each step. Our
+// own kernels get the other lengths.
 constexpr std::int64_t kPartTile = 64;
-// cuDNN's backward only gets lengths that are multiples of this, which have no partial tile. It handles a partial tile
-// wrongly if scores are far below zero (NaN; NVIDIA/cudnn-frontend issues 160, 1072, pull request 628; pytorch/pytorch
-// issue 196678) and, before 9.15.1, in a replayed CUDA graph (release notes of the frontend, 1.16.0).
+// cuDNN's backward only gets lengths that are multiples of this number, which have no partial tile. cuDNN computes
+// partial tiles wrongly if scores are far below zero (NaN; NVIDIA/cudnn-frontend issues 160, 1072, pull request 628;
+// pytorch/pytorch issue 196678) and, before 9.15.1, in a replayed CUDA graph (release notes of the frontend, 1.16.0).
 constexpr std::int64_t kBackwardTile = 128;
-constexpr std::size_t kAlignment = 16;  // bytes; not checked by cuDNN, which returns wrong results otherwise
+constexpr std::size_t kAlignment = 16;  // bytes; cuDNN does not check it, and returns wrong results without it
 
 // Returns the rows of the spans if all spans have the same length and start at equal distances, else nullopt.
 std::optional<Rows> rows_of(const std::vector<Span>& spans) {
@@ -41,8 +41,8 @@ std::optional<Rows> rows_of(const std::vector<Span>& spans) {
   return r;
 }
 
-// Keys that a sequence's queries see: all, or those up to each query's own position. sees() returns nullopt for
-// anything else.
+// The keys that a sequence's queries see: all keys, or the keys up to each query's own position. sees()
+// returns nullopt in every other case.
 enum class Sees : std::uint8_t { all, up_to_own };
 std::optional<Sees> sees(const std::vector<Span>& queries, const std::vector<Span>& keys, bool causal) {
   if (!causal) return Sees::all;
@@ -62,7 +62,7 @@ struct Call {
   Rows queries, keys;
 };
 
-// Sets mask and window. Returns false for anything but dense attention and causal windows without sinks.
+// Sets mask and window. Returns false unless attention is dense or has a causal window without sinks.
 bool describe(Call& c, const Pattern& pattern, Sees seen) {
   Problem& p = c.problem;
   p.causal = seen == Sees::up_to_own;
@@ -116,7 +116,7 @@ bool describe(Call& c, const Args& a) {
          a.lse.shape() == Shape{p.heads, a.q.dim(0)};
 }
 
-// Sets the strides of a log-sum-exp [Hq, rows] whose sequences start `pitch` rows apart.
+// Sets the strides of a log-sum-exp [Hq, rows] whose sequences start every `pitch` rows.
 void strided_stats(Problem& p, std::int64_t rows, std::int64_t pitch) {
   p.stats_sequence = p.batch == 1 ? p.heads * rows : pitch;
   p.stats_head = rows;
@@ -159,8 +159,8 @@ std::optional<Call> call_of(const Attention& a) {
   return c;
 }
 
-// cuDNN's deterministic backward writes all of dS, so its workspace grows quadratically with the length. Returns true
-// if that exceeds the scratch memory that memory plans assume.
+// Returns true if the workspace of cuDNN's deterministic backward exceeds the scratch memory that memory plans assume.
+// It grows quadratically with the length, because this backward writes all of dS.
 bool too_large(const Problem& p, const AttentionBackward& a, const ExecContext& ctx) {
   const double scores = static_cast<double>(p.batch * p.heads) * static_cast<double>(p.queries * p.keys);
   return p.deterministic && 2 * scores > static_cast<double>(scratch_bytes(a, ctx));

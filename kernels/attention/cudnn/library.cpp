@@ -1,6 +1,6 @@
-// Functions of libcudnn that attention needs, looked up at run time and exported under their own names: the frontend's
-// headers call them as if cuDNN were linked. They are hidden from other libraries (-fvisibility=hidden), which bring
-// their own.
+// Functions of libcudnn that attention needs, looked up at run time and exported under their own names, so that the
+// frontend's headers can call them as if cuDNN were linked. They are hidden from other libraries (-fvisibility=hidden),
+// which bring their own functions of these names.
 #include "kernels/attention/cudnn/library.h"
 
 #include <cudnn.h>
@@ -136,8 +136,8 @@ cudnnStatus_t cudnnBackendUpdateCudaGraph(cudnnHandle_t handle, cudnnBackendDesc
   return call(handle, plan, pack, graph);
 }
 
-// The frontend references these functions for convolutions and normalizations, which are never used here; unoptimized
-// builds keep that code. Stubs that refuse avoid a dependency on NVRTC.
+// The frontend references these functions for convolutions and normalizations, which are never used here. Unoptimized
+// builds keep that code. Stubs that return "not supported" avoid a dependency on NVRTC.
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t*) { return CUDNN_STATUS_NOT_SUPPORTED; }
 cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t) { return CUDNN_STATUS_NOT_SUPPORTED; }
 cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int,

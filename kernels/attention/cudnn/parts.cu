@@ -11,7 +11,7 @@ __device__ std::int64_t row_of(const Rows& rows, std::int64_t n) {
   return rows.first + n / rows.count * rows.pitch + n % rows.count;
 }
 
-// A thread block copies a part of one row: one head of one sequence.
+// One thread block copies a part of the log-sum-exps of one head and sequence.
 __global__ void gather_statistics(const float* from, std::int64_t from_rows, float* to, Rows rows, std::int64_t heads) {
   for (std::int64_t i = blockIdx.y; i < rows.batch * heads; i += gridDim.y) {
     const std::int64_t b = i / heads, h = i % heads;
@@ -74,7 +74,7 @@ __global__ void add_parts(HeadsOf<const __nv_bfloat16> part, Rows rows, int head
   }
 }
 
-// One warp, or half a warp, per row of one head (widths of at most 256).
+// One warp, or half a warp, per row of one head (head dims of at most 256).
 cuda::Launch by_rows(std::int64_t rows, std::int64_t dim) {
   const unsigned x = dim > 16 * kElements ? cuda::kWarp : cuda::kWarp / 2, y = cuda::kBlock / x;
   return {cuda::grid_of(1, std::min(cuda::divide_up(rows, y), cuda::kMaxGridY)), {x, y}};

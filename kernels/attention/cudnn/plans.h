@@ -10,7 +10,7 @@
 namespace ring::cudnn {
 
 inline constexpr std::size_t kMaxPlans = 64;
-inline constexpr std::size_t kMaxWorkspace = std::size_t{4} << 30;  // bytes; more is better spent on activations
+inline constexpr std::size_t kMaxWorkspace = std::size_t{4} << 30;  // bytes; more memory is better spent on activations
 
 class Plans {
  public:

@@ -49,7 +49,7 @@ Attributes describe_stats(const Problem& p) {
   return t;
 }
 
-// Marks a tensor that the graph computes as one of its outputs, with uid, type, shape and strides as wanted.
+// Declares a computed tensor as an output of the graph, with the wanted uid, type, shape and strides.
 void give_out(const TensorPtr& made, const Attributes& wanted) {
   made->set_output(true)
       .set_uid(wanted.get_uid())
@@ -63,7 +63,7 @@ Options options(const Problem& p, const char* name) {
   Options o;
   o.set_name(name).set_attn_scale(p.scale);
   if (p.causal) o.set_diagonal_alignment(frontend::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
-  if (p.window > 0) o.set_diagonal_band_left_bound(p.window);  // keeps column + window > row
+  if (p.window > 0) o.set_diagonal_band_left_bound(p.window);  // a pair is kept if column + window > row
   return o;
 }
 
@@ -101,8 +101,8 @@ Plan::Plan(const Problem& p, void* handle) : graph_(std::make_unique<Graph>()) {
       .set_intermediate_data_type(DataType_t::FLOAT)
       .set_compute_data_type(DataType_t::FLOAT);
   p.backward ? add_backward(graph, p) : add_forward(graph, p);
-  // Takes the heuristic's first plan that works. Nothing is timed, so a run starts fast and always chooses the same
-  // plan.
+  // Takes the first of the heuristic's plans that works. Nothing is timed, so a run starts fast and
+  // always chooses the same plan.
   check(graph.build(static_cast<cudnnHandle_t>(handle), {frontend::HeurMode_t::A}), "no plan");
   std::int64_t bytes = 0;
   check(graph.get_workspace_size(bytes), "no workspace size");

@@ -13,8 +13,8 @@
 namespace ring {
 namespace {
 
-// Returns the pattern with a content rule for all heads in place of its rules, so that calls take the kept blocks from
-// a selection (selection.h).
+// Returns the pattern with a content rule for all heads instead of its own rules, so that calls take the kept blocks
+// from a selection (selection.h).
 Pattern selecting(Pattern p) {
   const BlockRule any{.kind = BlockRuleKind::content, .local = 1, .keep = 1};
   p.blocks = std::make_shared<const BlockPattern>(p.blocks->block(), std::vector{any});
@@ -50,7 +50,7 @@ std::vector<Rows> begun_blocks(const Attention& a, const std::vector<std::int32_
   return begun;
 }
 
-// Returns a copy of the selection in which all other rows are empty.
+// Returns a copy of the selection in which all rows except `rows` are empty.
 BlockSelection of_rows(const BlockSelection& all, const std::vector<Rows>& rows, const ExecContext& ctx) {
   const std::vector<std::int32_t> none(static_cast<std::size_t>(all.kept.numel()), kNoBlock);
   const BlockSelection some{from_host(none, ctx.stream).view(all.kept.shape())};

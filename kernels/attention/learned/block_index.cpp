@@ -10,8 +10,8 @@
 namespace ring {
 namespace {
 
-// Returns the FLOPs of the dot products of all heads' queries with the key of each earlier block, and of applying the
-// head weights.
+// Returns the FLOPs of the dot products between all heads' queries and the keys of all earlier blocks, and
+// of applying the head weights.
 double products(const IndexShape& s, const std::vector<SelectedRows>& documents) {
   double pairs = 0;
   for (const SelectedRows& d : documents)
@@ -60,8 +60,8 @@ void check_rows(const char* op, const Tensor& projected, const Tensor& scores, c
 
 constexpr std::int64_t kMinScoredRows = 32;  // minimum number of query blocks per chunk of scores
 
-// Returns the parts of the documents whose query blocks have rows [first, end) in scores and lists, with these rows
-// counted from `first`.
+// Returns the parts of the documents whose query blocks have rows [first, end) in scores and lists. In the result,
+// these rows are counted from `first`.
 std::vector<SelectedRows> with_rows(const std::vector<SelectedRows>& documents, std::int64_t first, std::int64_t end) {
   std::vector<SelectedRows> some;
   for (SelectedRows d : documents) {

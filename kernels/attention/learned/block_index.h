@@ -1,6 +1,6 @@
 #pragma once
-// Lightweight indexer of blocks: a few small heads predict how much attention a block of keys gets, and are trained on
-// the attention itself (the lightning indexer of DeepSeek-V3.2, 2025, section 2.1, for blocks instead of tokens).
+// Lightweight indexer of blocks: a few small heads predict how much attention each block of keys gets. They are trained
+// on the attention itself (the lightning indexer of DeepSeek-V3.2, 2025, section 2.1, for blocks instead of tokens).
 
 #include <memory>
 #include <vector>
@@ -19,7 +19,7 @@ struct IndexShape {
   std::int64_t heads = 4, dim = 32;
   std::int64_t kv_heads = 1;               // KV heads of the layer
   std::int64_t first_head = 0, count = 1;  // the KV heads that are scored: [first_head, first_head + count)
-  std::int64_t distances = 0;              // buckets (distance_buckets.h) of a bias by distance; 0 without a bias
+  std::int64_t distances = 0;              // number of buckets of the bias by distance (distance_buckets.h); 0: no bias
   std::int64_t key() const { return heads * dim; }            // first column of the key
   std::int64_t weights() const { return (heads + 1) * dim; }  // first column of the head weights
   std::int64_t width() const { return weights() + kv_heads * heads; }
@@ -28,7 +28,7 @@ struct IndexShape {
 };
 
 // Factor of the bias by distance. Adam changes each parameter by about the learning rate per step. A dot product
-// changes faster, since many of its factors change at once, so an unscaled bias would learn too slowly.
+// changes faster, since many of its factors change at once, so an unscaled bias would learn too slowly in comparison.
 inline constexpr float kDistanceScale = 16;
 
 // scores[i, g, j] = scale sum over heads h of w[i - 1, g, h] relu(q[i - 1, h] . k[j])
@@ -106,15 +106,15 @@ struct IndexSelection {
   BlockSelection selection;
   Tensor scores;
 };
-// Scores blocks and selects by the scores, for the query blocks of some documents, which have `rows` consecutive rows.
-// Query blocks are processed in chunks, so that only one chunk's scores of all pairs of blocks exist at a time: at most
+// Scores blocks and selects blocks by these scores, for the query blocks of some documents, which together have `rows`
+// consecutive rows. Query blocks are processed in chunks, so that only one chunk's scores exist at a time: at most
 // kScoreBytes, or the scores of 32 query blocks if these take more. The chunks do not affect the results. projected,
 // biases, shape, documents: as in IndexScores; SelectedRows::kept counts rows of the result.
 inline constexpr std::int64_t kScoreBytes = std::int64_t{8} << 20;
 IndexSelection select_by_index(const Tensor& projected, const Tensor& biases, const IndexShape&,
                                const std::vector<SelectedRows>& documents, std::int64_t rows,
                                const std::shared_ptr<const BlockPattern>&, const ExecContext&);
-// Returns documents with these numbers of blocks. All blocks are in consecutive rows.
+// Returns one document for each of these numbers of blocks, with all blocks in consecutive rows.
 std::vector<SelectedRows> whole_documents(const std::vector<std::int32_t>& counts);
 
 // Throw Error if shapes or types do not fit, or if a tensor lacks rows of the documents.

@@ -11,8 +11,8 @@ namespace ring {
 inline constexpr int kMaxDistanceBuckets = 64;
 
 // Returns the bucket, in [0, count), of a distance of at least 1 block. Distances 1 to 7 have one bucket each; from 8
-// on each octave [2^n, 2^(n+1)) has four. The last bucket has all larger distances, so a larger `count` only divides
-// the last bucket. The bucket does not depend on the length of the document.
+// on, each octave [2^n, 2^(n+1)) has four buckets. The last bucket has all larger distances, so a larger `count` only
+// divides the last bucket. The bucket does not depend on the length of the document.
 RING_HOST_DEVICE inline int distance_bucket(int distance, int count) {
   int first = 0;
   for (; distance >= 8; distance /= 2) first += 4;
@@ -20,7 +20,7 @@ RING_HOST_DEVICE inline int distance_bucket(int distance, int count) {
   return bucket < count ? bucket : count - 1;
 }
 
-// The distances [first, end) of a bucket. end is INT_MAX for the last bucket.
+// The distances [first, end) in a bucket. For the last bucket, end is INT_MAX.
 struct DistanceRange {
   int first, end;
 };

@@ -3,9 +3,9 @@
 
 namespace ring {
 
-// Gates of pools: gate g[h, t] is added to the scores of all pools that query t of head h sees. The pools' share of the
-// softmax is then s = exp(pooled_lse - lse), with pooled_lse the log-sum-exp over the gated pools and lse that over
-// tokens and pools. If dout is defined, computes the gradient of g, else the mean gate of a query:
+// Gates of pools. Gate g[h, t] is added to the scores of all pools that query t of head h sees. The pools' share of the
+// softmax is then s = exp(pooled_lse - lse), where pooled_lse is the log-sum-exp over the gated pools, and lse that
+// over tokens and pools. If dout is defined, computes the gradient of g, else the mean gate of a query:
 //   out[h, t] = s * sum over i of dout[t, h, i] (pooled[t, h, i] - attended[t, h, i])
 //   out[h, t] = s * g[h, t]
 // pooled is the output of attention over the pools alone, attended the output over tokens and pools. out is 0 for

@@ -81,7 +81,7 @@ void PoolSums::reduce_weight_gradients() const {
 
 namespace {
 
-// Returns the call `whole` with the pools of `call` in place of its keys. The caller sets the result tensors.
+// Returns the call `whole` with the pools of `call` instead of the keys. The caller sets the result tensors.
 template <class Args>
 Args over(const PoolKeys& pools, const PoolCall& call, Args whole) {
   whole.k = pools.keys, whole.v = pools.values;
@@ -91,7 +91,7 @@ Args over(const PoolKeys& pools, const PoolCall& call, Args whole) {
   return whole;
 }
 
-// Computes attention over the pools, including the gates (undefined if there are none), into out (f32) and a.lse.
+// Computes attention over the pools, with the gates unless they are undefined, into out (f32) and a.lse.
 void attend_pools(const Attention& a, const Tensor& gates, const std::vector<PoolKeys>& all, const Tensor& out,
                   const ExecContext& ctx) {
   if (a.q.dim(0) == 0) return;

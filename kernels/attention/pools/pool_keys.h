@@ -16,11 +16,11 @@ struct PoolSource {
   Tensor k, v, scored;
   std::vector<PoolWeights> weights, dweights;
 };
-// Throws Error if weights or gates do not fit, if a backward lacks their gradients, or if there is dropout.
+// Throw Error if weights or gates do not fit, if a backward lacks their gradients, or if there is dropout.
 PoolSource pool_source(const PooledAttention&);
 PoolSource pool_source(const PooledAttentionBackward&);
 
-// Returns the rows of the tokens that the pools of whole documents (pool_spans()) are made of.
+// Returns the rows of the tokens in the pools of whole documents (pool_spans()), for one pool size.
 std::vector<PoolSegment> pooled_rows(const std::vector<Span>& documents, std::int32_t pool);
 
 // Tokens [N,Hk,D] from which pools are computed; `rows` says which rows make up which pools. Each pool must be

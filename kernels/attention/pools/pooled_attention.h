@@ -17,7 +17,7 @@ namespace ring {
 struct PoolWeights {
   Tensor positions, query;
 };
-// The weights of all sizes as one flat parameter: for each size, positions, then query. dim: the head dim.
+// Return the size of the flat parameter of all pool sizes (for each: positions, query), and its views. dim: head dim.
 std::int64_t pool_weights_numel(const Pattern&, std::int64_t kv_heads, std::int64_t dim);
 std::vector<PoolWeights> pool_weights(const Tensor& flat, const Pattern&, std::int64_t kv_heads, std::int64_t dim);
 std::vector<PoolWeights> of_heads(const std::vector<PoolWeights>&, KvHeads);
@@ -46,7 +46,7 @@ struct PoolBackwardOperands {
   Tensor gates{}, dgates{};                        // dgates: f32 [Hq,N], overwritten
 };
 
-// Requires the same as PooledAttention. Gradients of pools are added in f32 to the gradients of the tokens in them.
+// Has the requirements of PooledAttention. Gradients of a pool are added in f32 to the gradients of the pool's tokens.
 struct PooledAttentionBackward {
   AttentionBackward pairs;
   PoolBackwardOperands pools{};

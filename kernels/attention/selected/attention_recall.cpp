@@ -43,7 +43,7 @@ std::vector<QuerySample> sample_blocks(const Pattern& pattern, const std::vector
     const Span& d = documents[b];
     const std::int64_t start =
         pattern.origin(d.document) - d.position;  // first row of the document's block 0, minus d.first; at most 0
-    std::size_t stretches = 0;                    // runs of sampled blocks so far
+    std::size_t stretches = 0;                    // number of runs of sampled blocks so far
     bool goes_on = false;                         // true if the previous block was sampled
     for (std::int64_t r = first[b]; r < first[b + 1]; ++r) {
       const bool takes = (r + 1) * taken / all > r * taken / all;

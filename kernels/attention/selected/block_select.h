@@ -11,20 +11,20 @@
 
 namespace ring {
 
-// One document: the rows of its block 0 in each tensor, which may be out of range if block 0 is not used, and the query
-// blocks [begin, end) to select for.
+// One document: the row of its block 0 in each tensor, and the query blocks [begin, end) to select for. The row may be
+// out of range if block 0 is not used.
 struct SelectedRows {
   std::int32_t queries = 0, keys = 0, kept = 0;
   std::int32_t begin = 0, end = 0;
 };
 
 // Writes kept[i, head]: the key blocks that query block i keeps, in the layout of BlockSelection. A head with a content
-// rule keeps block i, the newest `local` and the `first` blocks. The other blocks before i are candidates; the best of
-// them are added until `keep` blocks are kept. Candidates are ranked by the score
+// rule keeps block i, the newest `local` blocks and the first `first` blocks. The other blocks before i are candidates,
+// of which the best are added until `keep` blocks are kept. Candidates are ranked by the score
 //   s_j = queries[i - 1, head] . keys[j, head]
-// with ties in favor of the lower j and without NaN scores. No token at or after the start of block i affects the
-// choice.
-// With a rule.mass below 1, only the shortest prefix of the chosen candidates is kept, at least one, that has
+// Ties go to the lower j. Candidates whose score is NaN are never kept. No token at or after the start of block i
+// affects the choice.
+// With a rule.mass below 1, keeps only the shortest nonempty prefix of the chosen candidates, best first, with
 //   sum over the prefix of exp(scale s_j) >= mass * sum over all candidates without NaN of exp(scale s_j)
 // (FlexPrefill, Lai et al. 2025, and XAttention, Xu et al. 2025, also take blocks until their estimated weights reach a
 // share, without the cap `keep`). If the largest score is infinite, the candidates equal to it share the whole sum.

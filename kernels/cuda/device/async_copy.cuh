@@ -1,6 +1,6 @@
 #pragma once
-// Asynchronous copies from global to shared memory (cp.async): loads in flight that cost no registers. A thread that
-// only reads what it copied itself needs no barrier, just cp_async_wait.
+// Asynchronous copies from global to shared memory (cp.async), whose loads in flight cost no registers. A thread that
+// only reads what it copied itself needs cp_async_wait but no barrier.
 
 #include "kernels/cuda/device/shared_address.cuh"
 

@@ -15,8 +15,8 @@ __device__ inline void wait_barrier(std::uint64_t*, std::uint32_t) {}
 #else
 inline constexpr bool kBulkCopy = true;
 
-// Initializes an mbarrier for one arrival per phase, that of bulk_copy(). The phase completes once its bytes have
-// arrived.
+// Initializes an mbarrier for one arrival per phase, which bulk_copy() makes. The phase completes once the bytes
+// announced by bulk_copy() have arrived.
 __device__ inline void init_barrier(std::uint64_t* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -26,7 +26,7 @@ __device__ inline void fence_barrier_init() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Called by one thread. Addresses and bytes must be multiples of 16.
+// Copies bytes from global to shared memory. Called by one thread. Addresses and bytes must be multiples of 16.
 __device__ inline void bulk_copy(void* shared, const void* global, std::uint32_t bytes, std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");

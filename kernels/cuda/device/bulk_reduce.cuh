@@ -24,8 +24,8 @@ __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;
 __device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_wait_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Returns the counter's value with acquire semantics: all that its writer did before is visible to what this thread
-// does next.
+// Returns the counter's value with acquire semantics: everything that its writer did before is visible
+// to what this thread does next.
 __device__ inline unsigned turn_of(const unsigned* counter) {
   unsigned found;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");

@@ -1,7 +1,7 @@
 #pragma once
-// Functions of one float with one or two instructions on the special function units; relative errors near 1e-6. The
-// compiler's __expf and __fdividef spend three more instructions on denormal numbers, and a memory-bound pass over bf16
-// can afford about 25 instructions per element.
+// Functions of one float that take one or two instructions on the special function units, with relative errors near
+// 1e-6. The compiler's __expf and __fdividef spend three more instructions on denormal numbers, and a memory-bound pass
+// over bf16 can afford only about 25 instructions per element.
 
 namespace ring::cuda {
 
@@ -12,7 +12,7 @@ __device__ inline float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ inline float reciprocal(float x) {  // 0 above 2^126
+__device__ inline float reciprocal(float x) {  // returns 0 for x > 2^126
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;

@@ -1,9 +1,9 @@
 #pragma once
 // Warp-level tensor-core GEMMs (mma.sync) of bf16 with f32 accumulators, and loads of their operands.
 //
-// Fragments of mma.m16n8k16, with g = lane / 4 and t = lane % 4: of C, a lane holds (row g, columns 2t and 2t + 1) and
-// the same of row g + 8; of A, registers 0 to 3 hold two neighbouring elements each at (g, 2t), (g + 8, 2t), (g, 2t +
-// 8), (g + 8, 2t + 8); of B, registers 0 and 1 hold two neighbouring k at (2t, column g) and (2t + 8, column g).
+// Fragments of mma.m16n8k16, with g = lane / 4 and t = lane % 4. C: columns 2t and 2t + 1 of row g, then of row g + 8.
+// A: registers 0 to 3 hold two neighbouring elements each, at (g, 2t), (g + 8, 2t), (g, 2t + 8) and (g + 8, 2t + 8).
+// B: registers 0 and 1 hold two elements with neighbouring k each, at (2t, column g) and (2t + 8, column g).
 
 #include <cuda_bf16.h>
 
@@ -34,7 +34,7 @@ __device__ inline void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Packs a pair; the first is in the low half, which has the smaller address in memory.
+// Packs two numbers as bf16. `first` is in the low half, which has the smaller address in memory.
 __device__ inline std::uint32_t pack_bf16(float first, float second) {
   std::uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(second), "f"(first));

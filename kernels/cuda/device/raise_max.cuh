@@ -8,8 +8,8 @@ __device__ inline float max_over_lanes(float x, int lanes) {
   return x;
 }
 
-// Raises *max to x. Both must be non-negative: such floats are ordered like their bits. The plain read spares most
-// callers the atomic.
+// Raises *max to x. Both must be non-negative: such floats are ordered like their bits. The plain read first
+// saves most callers the atomic.
 __device__ inline void raise_max(float* max, float x) {
   if (x > *static_cast<volatile float*>(max)) atomicMax(reinterpret_cast<unsigned*>(max), __float_as_uint(x));
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Sums over the threads of a warp or thread block, in a fixed order: bit-identical every time.
+// Sums over the threads of a warp or thread block, in a fixed order, so that results are bit-identical every time.
 
 namespace ring::cuda {
 
@@ -46,8 +46,8 @@ __device__ inline T group_sum(T v) {
 }
 
 // Like group_sums, for loops of teams: a thread block of `block` threads consists of teams of `threads` threads, and
-// each team runs a loop of its own. It has one barrier per iteration and does not wait for other teams. `odd` must
-// alternate between iterations, because the sums of one iteration may still be read while the next ones are written.
+// each team runs its own loop. Takes one barrier per iteration and does not wait for other teams. `odd` must alternate
+// between iterations, because the sums of one iteration may still be read while the next ones are written.
 template <int threads, int block, int count>
 __device__ inline void team_sums(float (&v)[count], bool odd) {
   if constexpr (threads <= kWarp) {

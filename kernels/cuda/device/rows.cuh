@@ -22,7 +22,7 @@ struct Divider {
   }
 };
 
-// Row `outer * inner_count + inner` of a tensor starts at data + outer * outer_stride + inner * inner_stride.
+// Row outer * (number of inner rows) + inner of a tensor starts at data + outer * outer_stride + inner * inner_stride.
 template <class T>
 struct StridedRows {
   T* data = nullptr;

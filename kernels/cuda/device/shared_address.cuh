@@ -1,5 +1,5 @@
 #pragma once
-// Converts pointers to 32-bit shared-memory addresses, as PTX instructions need them.
+// Converts pointers to 32-bit shared-memory addresses, which PTX instructions take.
 
 #include <cstdint>
 

@@ -14,11 +14,11 @@ namespace ring::cuda {
 
 using Bf16 = __nv_bfloat16;
 
-// A tile of a warpgroup's 64 rows in registers. Warp w has the rows from 16 w on, in the fragments of mma.m16n8k16
-// (mma.cuh): f32 accumulators as fragments of C, bf16 operands as fragments of A.
+// A tile of 64 rows in the registers of a warpgroup. Warp w has the 16 rows from 16 w on, in the fragments of
+// mma.m16n8k16 (mma.cuh): f32 accumulators as fragments of C, bf16 operands as fragments of A.
 template <class T, int rows, int columns>
 struct RegTile;
-// Element i of a lane is in column i / 4 * 8 + lane % 4 * 2 + i % 2 of its row lane / 4 (+ 8 if i / 2 is odd).
+// Element i of a lane is in column i / 4 * 8 + lane % 4 * 2 + i % 2 and row lane / 4 (+ 8 if i / 2 is odd) of the warp.
 template <int columns>
 struct RegTile<float, 64, columns> {
   static_assert(columns % 8 == 0);
@@ -70,11 +70,11 @@ __device__ inline RegTile<T, 64, columns>& column_block(RegTile<T, 64, all>& r, 
   return reinterpret_cast<RegTile<T, 64, columns>&>(r.data[i * kSize]);
 }
 
-// Layout of a tile in shared memory. b128: panels of 128 bytes a row, whose 16-byte chunks are permuted by TMA's
-// 128-byte swizzle; panels follow each other. none: whole rows follow each other, which TMA copies as they are.
+// Layout of a tile in shared memory. b128: panels, one after another, with 128 bytes of each row; the 16-byte chunks of
+// a row are permuted by TMA's 128-byte swizzle. none: whole rows, one after another, as TMA copies them.
 enum class Swizzle { none, b128 };
 
-// Address of a tile, or of some rows of a tile whose panels have panel_rows rows.
+// Address of a tile, or of some rows of a tile. Panels of the tile have panel_rows rows.
 template <class T, int rows, int columns, Swizzle swizzle, int panel_rows = rows>
 struct SmemView {
   static constexpr int kPanelBytes = panel_rows * 128;
@@ -109,7 +109,7 @@ __device__ inline typename Tile::View stage_view(const Tile (&ring)[stages], int
   return {shared_address(ring) + stage * Tile::kBytes};
 }
 
-// Returns the block `i` of `rows` rows of a tile.
+// Returns rows [i * rows, (i + 1) * rows) of a tile.
 template <int rows, class T, int all, int columns, int panel_rows>
 __device__ inline SmemView<T, rows, columns, Swizzle::b128, panel_rows> row_block(
     SmemView<T, all, columns, Swizzle::b128, panel_rows> tile, int i) {

@@ -21,8 +21,8 @@ struct Floats {
   float v[n];
 };
 
-// n elements as they are in memory. A pack of bf16 needs half the registers of its values in f32, so values that wait
-// for a reduction are kept like this.
+// n elements as stored in memory. A pack of bf16 needs half the registers of its values in f32, so values that wait for
+// a reduction are kept as packs.
 template <class T, int n = kPack<T>>
 struct Pack {
   static_assert(n * sizeof(T) % 4 == 0, "packs are made of 4-byte words");

@@ -1,6 +1,6 @@
 #pragma once
-// Warpgroup GEMMs (WGMMA, sm_90a): operands of bf16, B always in shared memory, f32 accumulators in registers. PTX ISA,
-// asynchronous warpgroup matrix instructions. mm_ABt(), mma_AB() and mm_AtB() are whole products of tiles.
+// Warpgroup GEMMs (WGMMA, sm_90a; PTX ISA, asynchronous warpgroup matrix instructions): operands of bf16, B always in
+// shared memory, f32 accumulators in registers. mm_ABt(), mma_AB() and mm_AtB() are whole products of tiles.
 
 #include "kernels/cuda/device/tiles.cuh"
 
@@ -20,23 +20,23 @@ __device__ inline std::uint64_t join_words(std::uint32_t low, std::uint32_t high
   asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
   return both;
 }
-// Dimension that is contiguous in a row of an operand's tile: K, the contraction dimension, or M or N.
+// Dimension that is contiguous in the rows of an operand's tile: k (the contraction dimension), or m or n.
 enum class Major { k, mn };
 // Descriptor of a tile in shared memory.
 template <class T, Major major>
 struct MatrixDescriptor {
   std::uint64_t bits;
 };
-// Returns the descriptor of the K-major tile that begins `bytes` (a multiple of 16) after the given tile. The tile's
-// rows are rows of A or columns of the result. Descriptors of different tiles differ only in the low word, so that one
-// addition turns one into the next.
+// Returns the descriptor of the K-major tile that begins `bytes` (a multiple of 16) after the given tile, whose rows
+// are rows of A or columns of the result. High word: a stride of 1024 bytes per 8 rows, and bit 30 for the 128-byte
+// swizzle. Descriptors of different tiles differ only in the low word, so one addition turns one into another.
 template <class T, int rows, int columns, int panel_rows>
 __device__ inline MatrixDescriptor<T, Major::k> desc_k_major(SmemView<T, rows, columns, Swizzle::b128, panel_rows> tile,
                                                              int bytes) {
   return {join_words((tile.address >> 4) + static_cast<std::uint32_t>(bytes) / 16, 1024 >> 4 | 1u << 30)};
 }
-// Same for an MN-major tile: its rows run along the contraction dimension, and its panels hold the columns of the
-// result one after another.
+// Same for an MN-major tile: its rows run along the contraction dimension, and its panels, whose distance is in bits 16
+// to 29, hold the columns of the result one after another.
 template <class T, int rows, int columns, int panel_rows>
 __device__ inline MatrixDescriptor<T, Major::mn> desc_mn_major(
     SmemView<T, rows, columns, Swizzle::b128, panel_rows> tile, int bytes) {
@@ -157,7 +157,7 @@ __device__ inline void stmatrix(std::uint32_t address, const std::uint32_t (&r)[
                : "memory");
 }
 
-// Sets the registers per thread from here on. Must be called by all threads of a warpgroup.
+// Sets the number of registers per thread from here on. All threads of a warpgroup must call it.
 template <int registers>
 __device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));

@@ -14,7 +14,7 @@ struct DocumentMass {
   int first, blocks, heads, distances;
 };
 
-// Adds one document's mass, and its number of kept pairs of blocks: one thread per head and distance.
+// Adds one document's mass and its number of kept block pairs: one thread per head and distance.
 __global__ void __launch_bounds__(kBlock) add_distances(DocumentMass p) {
   const int n = static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x);
   if (n >= p.heads * p.distances) return;

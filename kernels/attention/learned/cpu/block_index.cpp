@@ -33,7 +33,7 @@ struct Task {
   std::int64_t cost;
 };
 
-// whole: true to include the blocks before the first query block.
+// Returns one task per query block; if `whole`, also one per block before the first query block.
 std::vector<Task> tasks_of(const std::vector<SelectedRows>& documents, bool whole = false) {
   std::vector<Task> tasks;
   for (const SelectedRows& d : documents)
@@ -88,8 +88,8 @@ struct ScoreGradients {
   }
 };
 
-// The pairs of blocks of one document whose scores may have a gradient, that is, pairs that at least one head keeps.
-// They are in ascending order and include only query blocks of this call.
+// The pairs of blocks of one document whose scores may have a gradient: the pairs that at least one head keeps. They
+// are in ascending order, and only query blocks of this call are included.
 struct KeptPairs {
   std::vector<std::vector<std::int32_t>> keys, queries;  // keys[i]: kept blocks j < i; queries[j]: blocks i > j
 
@@ -108,8 +108,8 @@ struct KeptPairs {
   }
 };
 
-// Gradient of one row of `projected`. Its queries and weights affect the scores of the next block, its key those of all
-// later blocks.
+// Gradient of one row of `projected`. The row's queries and head weights affect the scores of the next block, and its
+// key affects the scores of all later blocks.
 struct RowGradient {
   const IndexScoresBackward& args;
   const Projected& x;
@@ -126,7 +126,7 @@ struct RowGradient {
         first_scores(document.kept),
         row(static_cast<std::size_t>(a.shape.width())) {}
 
-  // Returns the gradient of the dot product, if positive, of query head h of block i - 1 and key j.
+  // Returns the gradient of the dot product of query head h of block i - 1 and key j, which applies if it is positive.
   float of_product(std::int64_t i, std::int64_t h, std::int64_t j) const {
     const IndexShape& s = args.shape;
     float sum = 0;
@@ -202,14 +202,14 @@ void run_distances_backward(const IndexDistancesBackward& a, const ExecContext& 
   });
 }
 
-// One KV head of one query block.
+// The candidates and the loss of one KV head of one query block.
 struct LossRow {
   const IndexLoss& args;
   std::int64_t at;  // offset of the row in scores, mass and gradient
 
   const float* scores() const { return args.scores.data<float>() + at; }
   const float* mass() const { return args.mass.data<float>() + at; }
-  // Returns the positions of the candidates in the row's list.
+  // Returns the indices of the candidates in the row's list.
   std::vector<std::int64_t> candidates(const BlockRule& rule, std::int64_t i) const {
     std::vector<std::int64_t> all;
     const std::int32_t* const kept = args.kept.data<std::int32_t>() + at;
@@ -217,7 +217,7 @@ struct LossRow {
       if (kept[n] >= rule.first && kept[n] <= i - rule.local) all.push_back(n);
     return all;
   }
-  // Returns the KL divergence. Overwrites the row of `gradient`, if defined, with `factor` times its gradient.
+  // Returns the KL divergence. If `gradient` is defined, overwrites its row with `factor` times the gradient of the KL.
   float run(const std::vector<std::int64_t>& candidates, float factor) const {
     double sum = 0, total = 0, divergence = 0;
     float max = -INFINITY;

@@ -1,4 +1,4 @@
-// The block indexer. It works on pairs of blocks, so its cost is small compared with attention.
+// The block indexer. It works on pairs of blocks, not of tokens, so its cost is small compared with attention.
 
 #include "kernels/attention/learned/block_index.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kChunk = 64;  // blocks per step of a gradient kernel
 
-// The indexer's projections, laid out as in IndexShape. `weights`: column of the first scored head's weights.
+// The indexer's projections, laid out as in IndexShape. `weights`: first column of the scored heads' weights.
 template <class T>
 struct Projected {
   const T* data;
@@ -26,7 +26,7 @@ struct Projected {
   __device__ const T* key(std::int64_t row) const { return data + row * width + heads * dim; }
   __device__ const T* weight(std::int64_t row) const { return data + row * width + weights; }
   __device__ int asked() const { return heads * dim + count * heads; }
-  // Loads a row's queries, followed by its weights. Called by all threads of the block.
+  // Loads a row's queries, followed by its weights. All threads of the block must call it.
   __device__ void load(std::int64_t row, float* to) const {
     for (int c = static_cast<int>(threadIdx.x); c < asked(); c += kBlock)
       to[c] = to_float(c < heads * dim ? query(row)[c] : weight(row)[c - heads * dim]);
@@ -51,7 +51,7 @@ __device__ float dot_product(const float* q, const T* k, int dim) {
   return sum;
 }
 
-// Distance biases, from those of the first scored head on; data is null if there are none.
+// Distance biases, starting with those of the first scored head. `data` is null if there are no biases.
 template <class T>
 struct Biases {
   const T* data;
@@ -117,7 +117,7 @@ struct ScoreGradients {
     const int n = kept.find(row, g, j);
     return n < 0 ? 0.0f : data[kept.offset(row, g) + n];
   }
-  // Returns the first block >= j that some head of a row keeps; INT_MAX if there is none.
+  // Returns the first block >= j that is kept by any head of a row; INT_MAX if there is none.
   __device__ int next(int row, int j) const {
     unsigned first = INT_MAX;
     for (int g = 0; g < kept.heads; ++g)
@@ -145,7 +145,7 @@ struct Backwards {
   T* out;
   float beta;
 
-  // Returns the gradient of the dot product between head h of a query, which has these weights, and the key of block j.
+  // Returns the gradient of the dot product of head h of a query, whose head weights are given, and the key of block j.
   __device__ float of_product(const float* weights, int row, int h, int j) const {
     float sum = 0;
     for (int g = 0; g < x.count; ++g) sum += weights[g * x.heads + h] * dscores.of(row, g, j);
@@ -157,8 +157,8 @@ struct Backwards {
   }
 };
 
-// Computes gradients of queries and head weights: one thread block per row of `projected`. The queries in a row score
-// the row's own and all earlier blocks, on behalf of the next block, `own`.
+// Computes gradients of queries and head weights: one thread block per row of `projected`. The queries in the row of
+// block own - 1 score all blocks before block `own`.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     query_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kBlock)
   for (int c = thread; c < asked; c += kBlock) sums[c] = 0;
   const int keys = own >= document.begin && own < document.end ? own : 0;
   for (int start = 0; start < keys; start += kChunk) {
-    start = b.dscores.next(scores, start) / kChunk * kChunk;  // skips chunks without kept blocks, which add nothing
+    start = b.dscores.next(scores, start) / kChunk * kChunk;  // skips chunks without kept blocks, whose gradients are 0
     if (start >= keys) break;
     const int count = min(kChunk, keys - start);
     __syncthreads();
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Computes gradients of keys: one thread block per row of `projected`, whose threads share the queries of later blocks.
+// Computes gradients of keys: one thread block per row of `projected`. Its threads share the queries of later blocks.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     key_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
@@ -321,15 +321,15 @@ __device__ float warp_max(float v) {
   return v;
 }
 
-// Returns the KL divergence of one KV head of block `own`, and writes its gradient unless p.gradient is null. Called by
-// a warp.
+// Returns the KL divergence of one KV head of block `own`, and writes its gradient unless p.gradient is
+// null. A whole warp must call it.
 __device__ float divergence(const Losing& p, Candidates rule, std::int64_t at, int own, float factor) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const float *const scores = p.scores + at * p.room, *const mass = p.mass + at * p.room;
   const std::int32_t* const kept = p.kept + at * p.room;
   const auto candidate = [&](int n) { return rule.local > 0 && kept[n] >= rule.first && kept[n] <= own - rule.local; };
-  // Calls fn(n), in ascending order, for this lane's candidates: those whose block index modulo 32 equals the lane
-  // index. This way, the sums do not depend on which other blocks are kept.
+  // Calls fn(n), in ascending order, for this lane's candidates: those whose block number modulo 32 is the lane number.
+  // Thus the sums do not depend on which other blocks are kept.
   const auto for_own = [&](const auto& fn) {
     for (int n = 0; n < p.room && kept[n] != kNoBlock; ++n)
       if (kept[n] % kWarp == lane && candidate(n)) fn(n);

@@ -35,7 +35,7 @@ float exponentials(const Heads& x, std::int64_t head, std::int64_t first, std::i
   return 1 / total;
 }
 
-// Writes share * (sum of w[r] * row r). Multiplies by `share` last: equal weights are then bit-identical to a mean.
+// Writes share * (sum of w[r] * row r). Multiplies by `share` last, so that equal weights are bit-identical to a mean.
 void sum_rows(const Heads& x, std::int64_t head, std::int64_t first, const float* w, std::int64_t size, float share,
               float* out) {
   std::fill_n(out, x.dim, 0.0f);

@@ -1,5 +1,5 @@
-// Pools with learned token weights. One thread block per pool and head; warps take its rows in turn. The weights are in
-// device memory, since a pool may have any number of rows.
+// Pools with learned token weights. One thread block per pool and head; its warps take the pool's rows in turn. The
+// weights are in device memory, since a pool may have any number of rows.
 #include "kernels/attention/pools/weighted_pool.h"
 
 #include "kernels/attention/cuda/documents.cuh"
@@ -20,7 +20,7 @@ HeadRows<T> rows_of_heads(const Tensor& t) {
   return {device_data<Element>(t), t.stride(0), t.stride(1)};
 }
 
-// A pool: its row in the results, and its first token.
+// A pool: its row in the results, and the row of its first token.
 struct Pool {
   std::int64_t out, first;
 };

@@ -25,7 +25,7 @@ void run_attention_recall(const AttentionRecall& a, const ExecContext& ctx) {
   });
 }
 
-// The queries of block i in this call, and the earlier keys of their document.
+// The queries of block i in this call, and the keys of their document.
 struct BlockRow {
   std::int64_t first, rows;     // position of the document's first key; queries of the block
   std::int64_t before, inside;  // keys before the block; keys of the block before the first of these queries
@@ -35,9 +35,9 @@ struct BlockRow {
     rows = std::min((i + 1) * size, p.q_end) - begin;
     before = start - p.k_first, inside = begin - start;
   }
-  // Returns the causal pairs with keys of the block itself.
+  // Returns the number of causal pairs with keys of block i itself.
   std::int64_t causal() const { return rows * inside + rows * (rows + 1) / 2; }
-  // Returns the pairs with keys of block j < i.
+  // Returns the number of pairs with keys of block j < i.
   std::int64_t pairs(std::int64_t size, std::int64_t j) const {
     return rows * ((j + 1) * size - std::max(j * size, first));
   }

@@ -19,7 +19,7 @@ struct Problem {
   const Pattern& pattern;
   const BranchPass& pass;
   SelectedBlocks selected;
-  bool adds, whole_queries;  // whole_queries: all queries of a block are in the call
+  bool adds, whole_queries;  // whole_queries: true if all queries of a block are in the call
 
   std::int64_t group() const { return q.heads / k.heads; }
 };
@@ -57,7 +57,7 @@ float weights(const Strip& t, const float* lse, float* scores) {
   return sum;
 }
 
-// Returns the sum of the probabilities that a head's queries of the task give to keys [key, key + width) of one block.
+// Returns the sum of the probabilities that the task's queries of a head give to keys [key, key + width) of a block.
 float mass_of(const Problem& p, const Task& t, const HeadSegment& s, std::int64_t head, std::int32_t key,
               std::int32_t width, const Scratch& scratch) {
   rows_of(p.k, t.kv_head, s.k_row, 1).copy(key, width, p.k.dim, scratch.keys);
@@ -98,7 +98,7 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
       });
     });
   }
-  // Counts the rows of the whole block by its keys, if some of its queries may belong to other processes.
+  // Counts the rows of the whole block by keys if some queries of the block may belong to other processes.
   const std::int32_t start = t.row / size * size;
   const std::int32_t rows =
       p.whole_queries ? t.row_end - t.row : std::min(s.k_end, start + size) - std::max(s.k_first, start);

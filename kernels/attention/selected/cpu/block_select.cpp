@@ -13,7 +13,7 @@
 namespace ring::cpu {
 namespace {
 
-// Writes the mean over rows [first, end) of x, summed over `heads` heads from `head` on.
+// Writes the mean over rows [first, end) of x, summed over the `heads` heads from `head` on.
 void mean(const Heads& x, std::int64_t first, std::int64_t end, std::int64_t head, std::int64_t heads, float* out) {
   std::fill_n(out, x.dim, 0.0f);
   for (std::int64_t n = first; n < end; ++n)
@@ -45,11 +45,11 @@ struct Scored {
 };
 bool better(const Scored& a, const Scored& b) { return a.score != b.score ? a.score > b.score : a.block < b.block; }
 
-// Returns the length of the shortest prefix of `best` whose share of the softmax over `all` is at least `mass`; if
-// there is none, returns the length of `best`. `best` has the highest scores of `all`, highest first.
+// Returns the length of the shortest prefix of `best` whose share of the softmax over `all` is at least `mass`; the
+// length of `best` if there is no such prefix. `best` holds the highest scores of `all`, highest first.
 std::size_t reaching(float mass, float scale, std::span<const Scored> best, std::span<const Scored> all) {
   const float largest = best.front().score;
-  const auto weight = [=](const Scored& c) {  // compares scores first, because inf - inf is NaN
+  const auto weight = [=](const Scored& c) {  // tests equality first, because inf - inf is NaN
     return c.score == largest ? 1.0f : std::exp(scale * (c.score - largest));
   };
   const float target =

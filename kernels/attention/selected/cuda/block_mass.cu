@@ -1,5 +1,5 @@
-// Attention probabilities P summed by blocks. A thread block owns a block of queries of one KV head and walks the kept
-// blocks of keys, once for each query head. So a row of the mass has one writer, and nothing is added across thread
+// Sums attention probabilities P by blocks. A thread block owns a block of queries of one KV head and walks the kept
+// blocks of keys once per query head. Each row of the mass thus has one writer, and nothing is added across thread
 // blocks. The cost is one GEMM over the kept pairs, half of the forward: on tensor cores in bf16, else with plain FMAs.
 
 #include "kernels/attention/selected/block_mass.h"
@@ -26,19 +26,19 @@ struct MassParams {
   bool whole_queries;     // true if all queries of a block are in the call
 };
 
-// Return the first block that has queries of a document, and the number of such blocks.
+// Return the first block that has queries of a document in this call, and the number of such blocks.
 RING_HOST_DEVICE int first_block(const SegmentPair& s, int block) { return s.q_first / block; }
 RING_HOST_DEVICE int query_blocks(const SegmentPair& s, int block) {
   return s.q_first < s.q_end ? (s.q_end - 1) / block + 1 - first_block(s, block) : 0;
 }
 
-// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: rows of
-// the whole block, counted by its keys unless the call has all its queries (whole_queries).
+// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: size of
+// the whole block, counted in keys unless the call has all queries of the block (whole_queries).
 struct Owned {
   SegmentPair piece;
   int kv_head, own, first, end, rows;
 
-  // Takes the blocks in reverse order: the last ones keep the most columns, so they start first.
+  // Takes the blocks in reverse order: the last blocks keep the most columns, so they should start first.
   template <class T>
   __device__ Owned(const Documents<SegmentPair>& documents, const MassParams<T>& p)
       : kv_head(static_cast<int>(blockIdx.y)) {
@@ -74,7 +74,7 @@ __device__ KeptTiles tiles_of(const Owned& at, const MassParams<T>& p) {
   return {s.row(at.row(), at.kv_head), per_block, from(at.piece.k_first / p.block) * per_block, end};
 }
 
-// Returns the log-sum-exp in base 2; inf, so that P = 0, for rows that are out of range or see nothing.
+// Returns the log-sum-exp in base 2; inf, which makes P 0, for rows that are out of range or see no key.
 template <class T>
 __device__ float shift_of(const MassParams<T>& p, const Owned& at, int head, int position) {
   if (position < at.first || position >= at.end) return INFINITY;

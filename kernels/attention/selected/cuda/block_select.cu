@@ -150,8 +150,8 @@ __device__ int count_from(std::uint32_t least, const std::uint32_t* scores, int 
   return warp_sum(found);
 }
 
-// Returns the room-th highest score, searched bit by bit from the highest bit. If fewer than `room` scores are not NaN,
-// returns 1, which all of these reach.
+// Returns the room-th highest score, found bit by bit from the highest bit. If fewer than `room` scores are not NaN,
+// returns 1, the lower bound of all scores that are not NaN.
 __device__ std::uint32_t min_of_best(int room, const std::uint32_t* scores, int count, int lane) {
   std::uint32_t least = 0;
   for (std::uint32_t bit = 1u << 31; bit > 0; bit /= 2)
@@ -159,7 +159,7 @@ __device__ std::uint32_t min_of_best(int room, const std::uint32_t* scores, int 
   return max(least, 1u);
 }
 
-// Scores that are selected: all above `score`, and the first `count` of those equal to it.
+// The scores to select: all above `score`, and the first `count` scores equal to `score`.
 struct Taken {
   std::uint32_t score;
   int count;
@@ -185,7 +185,7 @@ struct Weights {
   static __device__ float value(std::uint32_t ordered) {
     return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
   }
-  __device__ float of(std::uint32_t score) const {  // compares scores first, because inf - inf is NaN
+  __device__ float of(std::uint32_t score) const {  // tests equality first, because inf - inf is NaN
     return score == largest ? 1.0f : expf(scale * (value(score) - value(largest)));
   }
   // Returns the sum of the weights of all scores >= `least`, which must be 1 or more (0 would include NaN).
@@ -197,8 +197,8 @@ struct Weights {
   }
 };
 
-// Selects the best scores of `most` until their share of the softmax reaches `mass`. The lowest selected score is
-// searched bit by bit, as in min_of_best(). This is possible because a sum over more scores is never smaller.
+// Selects the best scores of `most` until their share of the softmax reaches `mass`. Finds the lowest selected score
+// bit by bit, as in min_of_best(), which works because a sum over more scores is never smaller.
 __device__ Taken reaching(float mass, const Taken& most, const Weights& w) {
   const float target = mass * w.from(1);
   if (w.largest == 0 || w.from(most.score) < target) return most;
@@ -218,7 +218,7 @@ struct KeptList {
   const float* scores;  // scores of this row by block; used with kept_scores
   int room, count = 0;
 
-  // Appends the block j of each lane that keeps its block. From lane to lane, the blocks must ascend.
+  // Appends block j of each lane whose `keeps` is true. j must ascend from lane to lane.
   __device__ void append(bool keeps, int j, int lane) {
     const unsigned kept = __ballot_sync(~0u, keeps);
     const int at = count + __popc(kept & ((1u << lane) - 1));
@@ -238,7 +238,7 @@ struct KeptList {
 
 // Selects by content: one warp per block of queries and head. The scores of its candidates, blocks [first, end), are in
 // shared memory. The warps of a thread block have neighbouring rows of one head, so that they read the same keys at the
-// same time. The last rows come first, because they have the most candidates.
+// same time. The last rows start first, because they have the most candidates.
 template <int n>
 __global__ void __launch_bounds__(kBlock)
     select_by_content(const __grid_constant__ Documents<SelectedRows> documents, const __grid_constant__ Selecting p) {
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(kBlock)
   kept.fill_up(lane);
 }
 
-// Selects for one head with a rule other than content: one warp per block of queries.
+// Selects for one head whose rule is not a content rule: one warp per block of queries.
 __global__ void __launch_bounds__(kBlock)
     select_by_rule(const __grid_constant__ Documents<SelectedRows> documents, const __grid_constant__ Selecting p,
                    BlockRule rule, int head) {
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kBlock)
   kept.fill_up(lane);
 }
 
-// Sets the rules of `p.count` heads from p.first_head on. Returns true if any of them selects by content.
+// Copies the rules of `p.count` heads, from p.first_head on, to p. Returns true if any of them selects by content.
 bool take_rules(const BlockPattern& blocks, Selecting& p) {
   bool any = false;
   for (int h = 0; h < p.count; ++h) {
