@@ -43,7 +43,7 @@ void check_alone(const ContextGrid& g) {
   const std::int64_t longest = *std::ranges::max_element(g.lengths), min = std::min(longest, kMinAlone);
   if (g.longest_alone > 0 && g.longest_alone < min)
     fail("--alone-up-to: expected at least ", min, ", or 0 to measure no reference, got ", g.longest_alone,
-         ": one device alone with so few of ", longest, " tokens is not a valid reference");
+         ": a reference measured at so short a length is not valid for ", longest, " tokens");
 }
 
 // Returns the schedules that the KV heads and the messages allow.

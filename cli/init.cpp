@@ -155,8 +155,8 @@ void run_init(InitArguments& a) {
   const std::string settings = starting_settings(a.start);
   if (!is_utf8(settings))
     fail(
-        "init: expected names and paths in UTF-8, which YAML requires, got bytes that are not. Rename the files, or "
-        "give another --name");
+        "init: expected names and paths in UTF-8, which YAML requires, got other bytes. Rename the files, or give a "
+        "different --name");
   write_whole(a.file, settings);
   say_what_is_next(a, corpus);
 }

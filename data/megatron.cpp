@@ -165,8 +165,8 @@ void MegatronDataset::check_sequences() {
     if (end > size) break;
   }
   if (end != size)
-    fail(data_.path(), " has ", size, " bytes, but according to ", index_.path(), " its sequences end ",
-         end > size ? "after that" : str("at ", end), ": the two do not belong together, or one is incomplete", kCopy);
+    fail(data_.path(), " has ", size, " bytes, but the sequences listed in ", index_.path(), " end at byte ", end,
+         end > size ? " or later" : "", ": the two files do not match, or one of them is incomplete", kCopy);
   tokens_ = size / type_->width;
 }
 

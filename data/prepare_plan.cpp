@@ -195,8 +195,7 @@ void take_chat_format(const PrepareOptions& options, PreparePlan& plan) {
 void check_members(const PrepareOptions& o) {
   const RecordMembers& m = o.members;
   if (!m.text.empty() + !m.completion.empty() + m.conversation() > 1)
-    fail(
-        "--text-field, --prompt-field with --completion-field, and --chat-field read different records: give one kind");
+    fail("--text-field, --prompt-field with --completion-field, and --chat-field exclude each other: give one of them");
   if (m.prompt.empty() != m.completion.empty())
     fail(m.prompt.empty() ? "--completion-field" : "--prompt-field", " requires ",
          m.prompt.empty() ? "--prompt-field" : "--completion-field", ": give both");

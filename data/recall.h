@@ -46,7 +46,7 @@ struct RecallDocument {
 RecallOptions resolve_recall_options(RecallOptions);
 // Generates one document, as a pure function of the arguments. The options must be resolved.
 RecallDocument recall_document(const RecallOptions&, Split, std::uint32_t number);
-// Writes all documents. The report contains tokens, documents and targets by split, the text bytes and the tokenizer.
+// Writes the corpus. The report has the numbers of tokens, documents and targets by split, and of bytes of text.
 PrepareReport write_recall_corpus(const RecallOptions&);
 
 }  // namespace ring

@@ -22,8 +22,8 @@ using TakeBlock = std::function<bool(std::string_view)>;
 }
 
 [[noreturn]] [[maybe_unused]] void fail_without(const std::string& path, const char* how, const char* package) {
-  fail(path, " is compressed by ", how, ", which this build cannot read: unpack it first, or install ", package,
-       " and build again");
+  fail(path, " is compressed with ", how, ", which this build does not support: unpack it first, or install ",
+       package, " and build again");
 }
 
 void read_plain(FileHandle& file, const TakeBlock& take) {

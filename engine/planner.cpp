@@ -165,7 +165,7 @@ std::optional<PlannedStep> plan_step(const PlanRequest& q, std::size_t* min_byte
   return best;
 }
 
-// Goes up in size: the first micro-batch that does not fit ends the search.
+// Tries micro-batches in ascending order, up to the first that does not fit.
 LayoutResult try_micro_batches(PlanRequest q, std::int64_t dp) {
   if (q.config.train.micro_batch > 0 || q.config.train.batch_size % dp) return try_step(q);
   LayoutResult best;

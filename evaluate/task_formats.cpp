@@ -50,8 +50,9 @@ class Record {
     const bool number =
         !text.empty() && text.size() < 4 && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c); });
     if (!number || std::stoul(text) >= count)
-      fail(where_, "'", name, "' is ", shown(value.dump()), ", expected the index, from 0, of the right one of ", count,
-           " choices", text.empty() ? ". Test splits have no answers. Use the validation split" : "");
+      fail(where_, "'", name, "' is ", shown(value.dump()),
+           ", expected the zero-based index of the correct choice, 0 to ", count - 1,
+           text.empty() ? ". Test splits have no answers. Use the validation split" : "");
     return std::stoul(text);
   }
   [[noreturn]] void refuse(const std::string& what) const { fail(where_, what); }

@@ -119,7 +119,8 @@ Task read_task(const TaskSpec& spec, const Tokenizer& tokenizer) {
   });
   lines.add_block(text);
   lines.on_end_of_file();
-  if (task.questions.empty()) fail(spec.file, " contains no question. A task is a file of JSON Lines");
+  if (task.questions.empty())
+    fail(spec.file, " contains no questions. Expected JSON Lines, with one question per line");
   task.cloze = task.format == "lambada";
   task.garbled = encode.lossy();
   return task;

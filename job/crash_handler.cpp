@@ -264,7 +264,7 @@ void die_by(int number) {
 void handle(int number, siginfo_t* info, void* context) {
   const auto self = static_cast<pid_t>(syscall(SYS_gettid));
   pid_t nobody = 0;
-  if (getpid() != crash.process) return die_by(number);  // a child of fork() does not have the thread
+  if (getpid() != crash.process) return die_by(number);  // a child of fork() lacks the reporting thread
   if (!crash.thread.compare_exchange_strong(nobody, self)) {
     if (nobody == self) return die_by(number);
     for (;;) pause();  // another thread crashed first: it reports and ends the process

@@ -67,9 +67,9 @@ class VariantCache {
 };
 
 // The cache of one layer: keys and values [batch,rows,kv_heads,head_dim]. Token t is in row t. If there are fewer
-// rows than tokens, the rows after the sinks are a ring buffer of the newest tokens. Rows of variants come after those
-// of all tokens. With KvCacheType::fp8, keys and values are u8 with e4m3 codes, and the scales are u8
-// [batch,rows,kv_heads]; else the scales are undefined.
+// rows than tokens, the rows after the sinks are a ring buffer of the newest tokens. Extra rows of attention variants
+// follow the rows of tokens. With KvCacheType::fp8, keys and values are u8 with e4m3 codes, and the scales are u8
+// [batch,rows,kv_heads]; otherwise the scales are undefined.
 struct LayerCache {
   Tensor keys, values, key_scales{}, value_scales{};
   std::int64_t sinks = 0;

@@ -12,7 +12,7 @@ namespace ring {
 std::map<std::string, OptimizerKind>& optimizer_kinds();
 const OptimizerKind& optimizer_kind(const std::string& name);
 
-// The kind that updates the parameters that a different kind cannot update (UpdateRule::takes()).
+// Optimizer kind for the parameters that the configured kind does not support (UpdateRule::takes()).
 inline constexpr const char* kElementKind = "adamw";
 // The kind that is configured by the section optimizer.muon.
 inline constexpr const char* kMuonKind = "muon";

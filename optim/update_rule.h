@@ -65,9 +65,9 @@ class UpdateRule {
     RING_CHECK(is_matrix_rule(), "a rule must override update() or is_matrix_rule()");
   }
 
-  // A rule that needs whole matrices overrides these three instead of update(). Results must be bit-identical for every
-  // grouping of matrices into calls. slices: the ranks with the other slices, which make the same call; null if
-  // there are none. flops: FLOPs of the update of one matrix.
+  // Rules that need whole matrices override the next three functions instead of update(). Results must be bit-identical
+  // however matrices are grouped into calls. slices: the ranks that hold the other slices of these matrices, all of
+  // which make the same call; null if matrices are not sliced. flops: FLOPs to update one matrix.
   virtual bool is_matrix_rule() const { return false; }
   virtual double flops(const Shape& /*whole*/) const { return 0; }
   virtual void update_matrices(const std::vector<MatrixUpdate>&, Communicator* /*slices*/, const ExecContext&) const {}

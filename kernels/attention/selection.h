@@ -68,7 +68,7 @@ struct SelectedBlocks {
     }
     return begin;
   }
-  // Returns the index in a row's list of key block k; -1 if the block is not kept.
+  // Returns the position of key block k in a row's list, or -1 if the block is not kept.
   RING_HOST_DEVICE std::int32_t find(std::int32_t of_row, std::int32_t head, std::int32_t k) const {
     const std::int32_t n = first_from(of_row, head, k);
     return n < room && row(of_row, head)[n] == static_cast<std::uint32_t>(k) ? n : -1;

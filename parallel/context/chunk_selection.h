@@ -22,8 +22,8 @@ class ChunkMeans {
   void select(Attention&, const SelectionPart& all, const ContextShards&, const ExecContext&);
 
  private:
-  // keys_: f32 [blocks,Hk,D]. last_queries_: f32 [chunks,Hk,D], the means of the queries in each chunk's last block,
-  // which select for the next block.
+  // keys_: f32 [blocks,Hk,D]. last_queries_: f32 [chunks,Hk,D], the mean query of each chunk's last block, by which
+  // the next query block selects its key blocks.
   Tensor keys_, last_queries_;
 };
 

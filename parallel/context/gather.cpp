@@ -142,8 +142,8 @@ class Gather final : public KeySchedule {
     return kv_pair(mine);
   }
 
-  // Sends each rank r the message make(r, out[r]) if out[r] is not empty. Returns the received messages by rank, of
-  // this type; undefined for ranks from which `in` needs nothing.
+  // For each rank r with a non-empty out[r], sends make(r, out[r]) to r. Returns the received messages, indexed by
+  // rank; a tensor is undefined if `in` needs nothing from its rank. type: dtype of all messages.
   template <class Make>
   std::vector<Tensor> swap(const std::vector<KeyRequest>& out, const std::vector<KeyRequest>& in, const Tensor& like,
                            DType type, const ExecContext& ctx, const Make& make) {

@@ -283,7 +283,7 @@ TEST(FinetuneCorpus, ContradictoryOptionsAreRefused) {
     change(o);
     expect_error([&] { prepare_corpus(o); }, parts);
   };
-  wrong([](PrepareOptions& o) { o.members.text = "text"; }, {"--text-field", "give one kind"});
+  wrong([](PrepareOptions& o) { o.members.text = "text"; }, {"--text-field", "give one of them"});
   wrong([](PrepareOptions& o) { o.members.completion = ""; }, {"--prompt-field requires --completion-field"});
   wrong([](PrepareOptions& o) { o.chat_template = "chatml"; }, {"--chat-template chatml", "--chat-field"});
   wrong([](PrepareOptions& o) { o.tokenizer = "chars"; }, {"--tokenizer chars", "tokenizer train --kind chars"});

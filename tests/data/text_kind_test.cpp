@@ -17,9 +17,9 @@ std::string bytes_of(std::initializer_list<int> values) {
 // Returns the first bytes of other formats, by their definitions, and the kind that the error must name.
 std::vector<std::pair<std::string, std::string>> foreign_heads() {
   return {
-      {bytes_of({0xFD, '7', 'z', 'X', 'Z', 0}), "compressed by xz: unpack it first"},
-      {"BZh9" + bytes_of({0x31, 0x41, 0x59, 0x26, 0x53, 0x59}), "compressed by bzip2: unpack it first"},
-      {bytes_of({0x04, 0x22, 0x4D, 0x18, 0x64}), "compressed by lz4"},
+      {bytes_of({0xFD, '7', 'z', 'X', 'Z', 0}), "compressed with xz: unpack it first"},
+      {"BZh9" + bytes_of({0x31, 0x41, 0x59, 0x26, 0x53, 0x59}), "compressed with bzip2: unpack it first"},
+      {bytes_of({0x04, 0x22, 0x4D, 0x18, 0x64}), "compressed with lz4"},
       {bytes_of({'7', 'z', 0xBC, 0xAF, 0x27, 0x1C}), "a 7z archive"},
       {bytes_of({'P', 'K', 3, 4, 20}), "a zip archive"},
       {bytes_of({'R', 'a', 'r', '!', 0x1A, 7, 1}), "a rar archive"},

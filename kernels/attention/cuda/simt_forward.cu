@@ -119,7 +119,7 @@ __global__ __launch_bounds__(kSimtThreads,
     __syncthreads();
     float s[kR][kR];
     dot_rows<kR>(s, queries, tile, p.dim);
-    // Not fused with the subtraction in softmax() (FMA), so that scores and their maximum are rounded alike.
+    // Prevents an FMA with the subtraction in softmax(): scores and their maximum must be rounded in the same way.
 #pragma unroll
     for (int i = 0; i < kR * kR; ++i) s[i / kR][i % kR] = __fmul_rn(s[i / kR][i % kR], p.factor);
     // All warps have the same reach, that of the whole block.

@@ -13,8 +13,8 @@ struct TmaBackwardParams : BackwardParams {
   Output partial_dx, partial_dy;  // for split block lists: f32 [slots * 128, dim], a tile of 128 rows per slot
   DropoutParams dropout;
 };
-// Returns true if gradients are f32, have a carry or come from split block lists. Otherwise the epilogue only rounds
-// the gradients to bf16 and writes them.
+// Returns true if gradients are f32, are added to earlier ones (carry), or are partial sums because block lists are
+// split. Otherwise the epilogue only rounds the gradients to bf16 and writes them.
 inline bool is_merging(const TmaBackwardParams& p) {
   return !p.dx.half.data || p.dx.carry.data || (p.dy.whole.data || p.dy.carry.data) || p.partial_dx.whole.data;
 }

@@ -40,8 +40,8 @@ class SelectionCache {
   };
   void score(const Tensor& keys, std::vector<PoolSegment> new_queries, std::vector<PoolSegment> new_keys,
              const ExecContext&) const;
-  // Adds to `queries` and `keys` the rows of a sequence whose means are needed to select for query block `own`. Marks
-  // the key means as computed.
+  // Appends to `queries` and `keys` the row ranges of the sequence whose means are needed before query block `own` can
+  // select key blocks. Marks these key means as computed.
   void pool(std::size_t sequence, std::int32_t own, std::int64_t key_rows, std::vector<PoolSegment>& queries,
             std::vector<PoolSegment>& keys);
 
