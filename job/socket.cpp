@@ -17,6 +17,7 @@
 
 #include "core/awake_clock.h"
 #include "core/check.h"
+#include "job/connection_refused.h"
 
 namespace ring {
 namespace {
@@ -50,7 +51,7 @@ void wait_ready(const Fd& fd, short events, SocketDeadline deadline, const char*
     const int n = poll(&p, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestPoll)));
     if (n > 0) return;
     if (n < 0 && errno != EINTR) fail(what, ": ", std::strerror(errno));
-    if (n == 0 && over) fail(what, ": no answer in time");
+    if (n == 0 && over) fail(what, ": ", kNoAnswer);
     // Polls once more after the deadline, since the answer may have come while this process was stopped.
     over = AwakeClock::now() >= deadline;
   }
@@ -62,12 +63,14 @@ Fd connect_one(const addrinfo& a, SocketDeadline deadline) {
   const int on = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (connect(fd.get(), a.ai_addr, a.ai_addrlen) == 0) return fd;
+  if (errno == ECONNREFUSED) throw ConnectionRefused(std::strerror(errno));
   // After EINTR, connecting also continues in the background.
   if (errno != EINPROGRESS && errno != EINTR) fail(std::strerror(errno));
   wait_ready(fd, POLLOUT, deadline, "connect");
   int error = 0;
   socklen_t size = sizeof error;
   getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error == ECONNREFUSED) throw ConnectionRefused(std::strerror(error));
   if (error != 0) fail(std::strerror(error));
   return fd;
 }
@@ -122,14 +125,21 @@ Fd listen_on(const Endpoint& at) {
 Fd connect_to(const Endpoint& to, SocketDeadline deadline) {
   const AddressList list = resolve(to, false);
   std::string reasons;
+  bool refused = true;
+  const auto add_reason = [&](const Error& e) { reasons += (reasons.empty() ? "" : "; ") + std::string(e.what()); };
   for (const addrinfo* a = list.get(); a; a = a->ai_next) {
     try {
       return connect_one(*a, deadline);
+    } catch (const ConnectionRefused& e) {
+      add_reason(e);
     } catch (const Error& e) {
-      reasons += (reasons.empty() ? "" : "; ") + std::string(e.what());
+      add_reason(e);
+      refused = false;
     }
   }
-  fail("cannot connect to ", to_string(to), ": ", reasons);
+  const std::string text = str("cannot connect to ", to_string(to), ": ", reasons);
+  if (refused) throw ConnectionRefused(text);
+  throw Error(text);
 }
 
 Endpoint local_endpoint(const Fd& fd) {

@@ -21,6 +21,7 @@ auto parse_message(const std::string& text, F take) {
 
 json part(const RankState&);
 json part(const GroupState&);
+json part(const Member&);
 json part(const PastCall& c) { return {{"number", c.number}, {"text", c.text}, {"site", c.site}}; }
 PastCall past_of(const json& j) { return {j.at("number"), j.at("text"), j.at("site")}; }
 
@@ -68,7 +69,40 @@ RankState rank_of(const json& j) {
           list_of(j.at("groups"), group_of)};
 }
 
-json part(const NodeOffer& o) { return {{"host", o.host}, {"node_rank", o.node_rank}, {"workers", o.workers}}; }
+json part(const Endpoint& e) { return {{"host", e.host}, {"port", e.port}}; }
+Endpoint endpoint_of(const json& j) { return {j.at("host"), j.at("port")}; }
+
+json part(const Member& m) { return {{"process", m.process}, {"host", m.host}, {"at", part(m.at)}}; }
+Member member_of(const json& j) { return {j.at("process"), j.at("host"), endpoint_of(j.at("at"))}; }
+
+json part(const RestartBudget::Counts& n) {
+  return {{"used", n.used},       {"fruitless", n.fruitless}, {"alike", n.alike},
+          {"smaller", n.smaller}, {"farthest", n.farthest},   {"last", n.last}};
+}
+RestartBudget::Counts counts_of(const json& j) {
+  return {j.at("used"), j.at("fruitless"), j.at("alike"), j.at("smaller"), j.at("farthest"), j.at("last")};
+}
+
+json part(const Heritage& h) {
+  return {{"attempt", h.attempt}, {"leader", h.leader},       {"members", list(h.members)}, {"nodes", h.nodes},
+          {"begun", h.begun},     {"budget", part(h.budget)}, {"misfits", json(h.misfits)}};
+}
+Heritage heritage_of(const json& j) {
+  return {j.at("attempt"),
+          j.at("leader"),
+          list_of(j.at("members"), member_of),
+          j.at("nodes"),
+          j.at("begun"),
+          counts_of(j.at("budget")),
+          j.at("misfits").get<std::set<int>>()};
+}
+
+json part(const NodeOffer& o) {
+  json j = {{"host", o.host},   {"node_rank", o.node_rank}, {"workers", o.workers}, {"process", o.process},
+            {"at", part(o.at)}, {"attempt", o.attempt},     {"leader", o.leader}};
+  if (!o.heritage_key.empty()) j["heritage"] = o.heritage_key;
+  return j;
+}
 json part(const NodeFailure& f) {
   return {{"blame", static_cast<int>(f.blame)},
           {"code", f.code},
@@ -79,7 +113,13 @@ json part(const NodeFailure& f) {
 }
 json part(const NodeEnd& e) { return {{"code", e.code}, {"stopped", e.stopped}, {"begun", e.begun}, {"step", e.step}}; }
 
-NodeOffer offer_of(const json& j) { return {j.at("host"), j.at("node_rank"), j.at("workers")}; }
+NodeOffer offer_of(const json& j) {
+  NodeOffer o{j.at("host"), j.at("node_rank"), j.at("workers"), j.at("process"), endpoint_of(j.at("at"))};
+  if (j.contains("heritage")) j["heritage"].get_to(o.heritage_key);
+  j.at("attempt").get_to(o.attempt);
+  j.at("leader").get_to(o.leader);
+  return o;
+}
 NodeFailure failure_of(const json& j) {
   return {static_cast<Blame>(j.at("blame").get<int>()),
           j.at("code"),
@@ -98,6 +138,7 @@ std::string encode(const Report& r) {
   if (r.failure) j["failure"] = part(*r.failure);
   if (r.end) j["end"] = part(*r.end);
   if (r.ranks) j["ranks"] = list(*r.ranks);
+  if (r.moved) j["moved"] = part(*r.moved);
   return json_text(j);
 }
 
@@ -108,6 +149,7 @@ Report decode_report(const std::string& text) {
     if (j.contains("failure")) r.failure = failure_of(j["failure"]);
     if (j.contains("end")) r.end = end_of(j["end"]);
     if (j.contains("ranks")) r.ranks = list_of(j["ranks"], rank_of);
+    if (j.contains("moved")) r.moved = endpoint_of(j["moved"]);
     return r;
   });
 }
@@ -147,5 +189,8 @@ Order decode_order(const std::string& text) {
     return o;
   });
 }
+
+std::string encode(const Heritage& h) { return json_text(part(h)); }
+Heritage decode_heritage(const std::string& text) { return parse_message(text, heritage_of); }
 
 }  // namespace ring

@@ -16,6 +16,7 @@ struct Report {
   std::optional<NodeFailure> failure;
   std::optional<NodeEnd> end;
   std::optional<std::vector<RankState>> ranks = {};  // answer to Order::Kind::report_states
+  std::optional<Endpoint> moved = {};                // the agent at this address leads `attempt`
 };
 
 std::string encode(const Report&);
@@ -23,6 +24,15 @@ Report decode_report(const std::string& text);
 std::string encode(const Order&);
 Order decode_order(const std::string& text);
 
+std::string encode(const Heritage&);
+Heritage decode_heritage(const std::string& text);
+
+// Key of the state of the job in the leader's store. The leader sets it before it sends orders.
+inline const std::string kHeritage = "heritage";
+// Key of the state of the job that agents know when they join a successor. Most of them know the same.
+inline std::string heritage_key(const Heritage& h) {
+  return "heritage of " + h.leader + ", attempt " + std::to_string(h.attempt);
+}
 // Keys of the message lists in the leader's store.
 inline const std::string kReports = "reports";  // reports from all agents
 inline std::string orders_of(const AgentId& agent) { return "orders of " + agent; }

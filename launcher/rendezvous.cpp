@@ -13,8 +13,47 @@ namespace ring {
 Rendezvous::Rendezvous(RendezvousRules rules, Time now)
     : rules_(std::move(rules)), budget_(rules_.max_restarts), since_(now), last_arrival_(now) {}
 
+Rendezvous::Rendezvous(RendezvousRules rules, const Heritage& h, const std::string& lost,
+                       const std::set<AgentId>& closed, Time now)
+    : Rendezvous(std::move(rules), now) {
+  closed_processes_ = closed;
+  succeeds_ = true;
+  phase_ = Phase::stopping;
+  failures_.push_back({Blame::killed, kExitError, true, lost});
+  adopt(h);
+}
+
+void Rendezvous::adopt(const Heritage& h) {
+  attempt_ = started_attempt_ = h.attempt;
+  newest_attempt_ = std::max(newest_attempt_, h.attempt);
+  started_by_ = h.leader;
+  nodes_ = std::min(static_cast<std::size_t>(std::max(h.nodes, 0)), h.members.size());
+  members_.assign(h.members.begin(), h.members.begin() + static_cast<std::ptrdiff_t>(nodes_));
+  budget_ = RestartBudget(rules_.max_restarts, h.budget);
+  begun_ = begun_ || h.begun;
+  misfits_.insert(h.misfits.begin(), h.misfits.end());
+  for (Agent& a : agents_) place_in_attempt(a);
+}
+
+Heritage Rendezvous::heritage() const {
+  Heritage h{.attempt = started_attempt_, .leader = started_by_, .members = members_};
+  h.nodes = static_cast<int>(members_.size());
+  for (const Agent& a : agents_)
+    if (std::ranges::find(members_, a.offer.process, &Member::process) == members_.end())
+      h.members.push_back({a.offer.process, a.offer.host, a.offer.at});
+  h.begun = begun_;
+  h.budget = budget_.counts();
+  h.misfits = misfits_;
+  return h;
+}
+
 Rendezvous::Agent* Rendezvous::find(const AgentId& id) {
   const auto at = std::ranges::find(agents_, id, &Agent::id);
+  return at == agents_.end() ? nullptr : &*at;
+}
+
+const Rendezvous::Agent* Rendezvous::find_process(const AgentId& process) const {
+  const auto at = std::ranges::find(agents_, process, [](const Agent& a) { return a.offer.process; });
   return at == agents_.end() ? nullptr : &*at;
 }
 
@@ -33,8 +72,11 @@ void Rendezvous::queue_order(const Agent& a, Order order) {
 
 void Rendezvous::join(const AgentId& id, const NodeOffer& offer, Time now) {
   if (find(id)) return;
+  const AgentId process = offer.process.empty() ? id : offer.process;
+  if (const Agent* earlier = find_process(process)) leave(AgentId(earlier->id), "it joined again", now);
   agents_.push_back({id, offer});
   Agent& agent = agents_.back();
+  agent.offer.process = process;
   const auto refuse = [&](const std::string& why) {
     queue_order(agent, {.kind = Order::Kind::end, .text = why, .code = kExitError});
     agents_.pop_back();
@@ -42,12 +84,28 @@ void Rendezvous::join(const AgentId& id, const NodeOffer& offer, Time now) {
   if (end_) return orders_.emplace_back(id, *end_), void();
   if (offer.node_rank >= rules_.max_nodes)
     return refuse(str("--node-rank ", offer.node_rank, " does not exist among ", counted(rules_.max_nodes, "node")));
-  if (offer.node_rank == 0 && id != rules_.host)
-    return refuse("node rank 0 must be the host of --rdzv-endpoint, which is a different host");
-  if (id == rules_.host) agent.node_rank = 0;
+  if (offer.node_rank == 0 && process != rules_.host) {
+    if (started_attempt_ < 0)
+      return refuse("node rank 0 must be the host of --rdzv-endpoint, which is a different host");
+    agent.offer.node_rank = -1;  // a successor has taken node rank 0
+  }
+  ended_processes_.erase(process);
+  closed_processes_.erase(process);
+  if (offer.heritage) newest_attempt_ = std::max(newest_attempt_, offer.heritage->attempt);
+  place_in_attempt(agent);
+  if (succeeds_ && offer.heritage && offer.heritage->attempt > started_attempt_) adopt(*offer.heritage);
   last_arrival_ = now;
   tick(now);
   if (phase_ != Phase::joining) notify_spare_agents();
+}
+
+void Rendezvous::place_in_attempt(Agent& a) const {
+  const auto at = std::ranges::find(members_, a.offer.process, &Member::process);
+  const auto rank = static_cast<int>(at - members_.begin());
+  const bool keeps_rank = at != members_.end() && rank > 0 && rank < rules_.max_nodes;
+  a.node_rank = a.offer.process == rules_.host ? 0 : keeps_rank ? rank : -1;
+  if (!succeeds_ || phase_ != Phase::stopping) return;
+  a.taking_part = at != members_.end() && a.offer.attempt == started_attempt_ && a.offer.leader == started_by_;
 }
 
 void Rendezvous::on_failure(const AgentId& id, int attempt, const NodeFailure& failure, Time now) {
@@ -86,9 +144,10 @@ void Rendezvous::on_end(const AgentId& id, int attempt, const NodeEnd& end, Time
   tick(now);
 }
 
-void Rendezvous::leave(const AgentId& id, const std::string& why, Time now) {
+void Rendezvous::leave(const AgentId& id, const std::string& why, Time now, bool closed) {
   const Agent* agent = find(id);
   if (!agent) return;
+  if (closed) closed_processes_.insert(agent->offer.process);
   if (agent->taking_part && !agent->end && phase_ != Phase::joining) {
     if (failures_.empty()) cause_deadline_ = now + rules_.blame_time;
     failures_.push_back({Blame::killed, kExitError, true,
@@ -98,25 +157,70 @@ void Rendezvous::leave(const AgentId& id, const std::string& why, Time now) {
   tick(now);
 }
 
+void Rendezvous::on_process_ended(const AgentId& process, Time now) {
+  if (find_process(process) || !closed_processes_.contains(process)) return;
+  ended_processes_.insert(process);
+  tick(now);
+}
+
+std::vector<Member> Rendezvous::absent_members() const {
+  std::vector<Member> absent;
+  for (const Member& m : members_)
+    if (!find_process(m.process) && !ended_processes_.contains(m.process)) absent.push_back(m);
+  return absent;
+}
+
+std::vector<Member> Rendezvous::members_to_probe() const {
+  if (!is_joining() || has_quorum()) return {};
+  std::vector<Member> absent = absent_members();
+  std::erase_if(absent, [&](const Member& m) { return !closed_processes_.contains(m.process); });
+  return absent;
+}
+
+bool Rendezvous::has_quorum() const {
+  const auto absent = static_cast<std::ptrdiff_t>(absent_members().size());
+  const auto counts = [&](const Agent& a) {
+    const bool was_node = std::ranges::find(members_, a.offer.process, &Member::process) != members_.end();
+    return was_node || (succeeds_ && !a.offer.heritage);
+  };
+  const auto present = std::ranges::count_if(agents_, counts);
+  return absent == 0 || present > absent || (present == absent && !succeeds_);
+}
+
+std::string Rendezvous::quorum_text() const {
+  if (has_quorum()) return "";
+  std::vector<std::string> hosts;
+  for (const Member& m : absent_members()) hosts.push_back(m.host);
+  const Agent* host = find_process(rules_.host);
+  const std::string remedy = succeeds_ ? str("start an agent on a different host with --rdzv-endpoint ",
+                                             host ? to_string(host->offer.at) : std::string("HOST:PORT of this agent"))
+                                       : "end this agent and run the command again on all nodes";
+  return str("; ", joined(hosts, ", "), hosts.size() == 1 ? " does" : " do",
+             " not answer, and may still run the job. If that is not so, ", remedy);
+}
+
 void Rendezvous::tick(Time now) {
-  if (end_) return;
+  if (end_ || (succeeds_ && !find_process(rules_.host))) return;
   if (phase_ == Phase::joining) return try_start(now);
   if (phase_ == Phase::running && !failures_.empty() && is_cause_known(now)) stop_all(cause().text);
   if (all_ended()) restart_or_finish(now);
 }
 
-// Assigns node ranks: 0 to the host (the agent that serves the endpoint), then the ranks that agents already have or
-// request, then the free ranks to the other agents in order of arrival.
+// Assigns node ranks: 0 to the host (the agent that leads), then the ranks that agents already have or request, then
+// the free ranks to the other agents in order of arrival. After the first attempt, an agent whose rank is taken gets a
+// free rank, too: nodes have moved up since.
 std::vector<Rendezvous::Agent*> Rendezvous::seats() {
-  std::vector<Agent*> seats(static_cast<std::size_t>(rules_.max_nodes), nullptr);
-  const auto wish = [](const Agent& a) { return a.node_rank >= 0 ? a.node_rank : a.offer.node_rank; };
-  for (Agent& a : agents_)
-    if (const int at = wish(a); at >= 0 && !seats[static_cast<std::size_t>(at)])
-      seats[static_cast<std::size_t>(at)] = &a;
+  std::vector<Agent*> seats(static_cast<std::size_t>(rules_.max_nodes), nullptr), unseated;
   for (Agent& a : agents_) {
-    if (wish(a) >= 0) continue;
+    const int wish = a.node_rank >= 0 ? a.node_rank : a.offer.node_rank;
+    if (wish >= 0 && !seats[static_cast<std::size_t>(wish)])
+      seats[static_cast<std::size_t>(wish)] = &a;
+    else if (wish < 0 || started_attempt_ >= 0)
+      unseated.push_back(&a);
+  }
+  for (Agent* a : unseated) {
     const auto hole = std::find(seats.begin() + 1, seats.end(), nullptr);
-    if (hole != seats.end()) *hole = &a;
+    if (hole != seats.end()) *hole = a;
   }
   return seats;
 }
@@ -145,9 +249,10 @@ void Rendezvous::try_start(Time now) {
   std::vector<Agent*> all = seats();
   std::vector<Agent*> seated = all;
   std::erase(seated, nullptr);
-  if (all[0] && has_enough_nodes(seated.size(), now))
+  if (all[0] && has_quorum() && has_enough_nodes(seated.size(), now))
     if (const std::vector<Agent*> some = fewer_that_fit(seated); !some.empty()) return start_attempt(some);
-  const std::string who = missing_text(all) + (fits_settings(seated) ? "" : ", without which the settings do not fit");
+  const std::string who =
+      missing_text(all) + (fits_settings(seated) ? "" : ", without which the settings do not fit") + quorum_text();
   if (now >= since_ + rules_.join_timeout)
     return end_job(kExitError,
                    str(previous_failure_.empty() ? "" : previous_failure_ + "; ", "not all nodes joined within ",
@@ -172,20 +277,36 @@ void Rendezvous::notify_waiting_agents(const std::string& text) {
   for (Agent& a : agents_) {
     if (a.taking_part || a.last_notice == text) continue;
     a.last_notice = text;
-    queue_order(a, {.kind = Order::Kind::wait, .text = text});
+    Order order{.kind = Order::Kind::wait, .text = text};
+    if (started_attempt_ >= 0) order.heritage = heritage();
+    queue_order(a, std::move(order));
   }
 }
 
 void Rendezvous::start_attempt(const std::vector<Agent*>& seated) {
-  for (Agent& a : agents_) a.taking_part = a.reported_states = false, a.end.reset();
+  for (Agent& a : agents_) {
+    a.taking_part = a.reported_states = false;
+    a.end.reset();
+    a.last_notice.clear();  // so that spare agents get the new state of the job, too
+  }
   Order order{
       .kind = Order::Kind::start, .text = previous_failure_, .begun = begun_, .nodes = static_cast<int>(seated.size())};
   order.world = 0;
   nodes_ = seated.size();
-  for (const Agent* a : seated) order.world += a->offer.workers;
+  attempt_ = std::max(attempt_, newest_attempt_ + 1);  // a node that joined meanwhile may know a newer attempt
+  started_attempt_ = newest_attempt_ = attempt_;
+  started_by_ = rules_.host;
+  succeeds_ = false;
+  members_.clear();
+  ended_processes_.clear();
+  closed_processes_.clear();
+  for (const Agent* a : seated) {
+    order.world += a->offer.workers;
+    members_.push_back({a->offer.process, a->offer.host, a->offer.at});
+  }
+  order.heritage = heritage();
   for (Agent* a : seated) {
     a->taking_part = true;
-    a->last_notice.clear();
     a->node_rank = order.node_rank;
     queue_order(*a, order);
     ++order.node_rank;

@@ -1,7 +1,7 @@
 #pragma once
 // Decides for all agents of a job when an attempt starts and who takes part, when it stops everywhere, whether it is
 // restarted, and how the job ends. A state machine without sockets or clocks: reports come in with the time, and orders
-// go out. It runs in the agent on node 0 (launcher/leader.h).
+// go out. It runs in the agent on node 0 or in the agent that succeeds it (launcher/leader.h, launcher/succession.h).
 
 #include <chrono>
 #include <cstdint>
@@ -15,16 +15,24 @@
 #include "job/socket.h"
 #include "launcher/rank_state.h"
 #include "launcher/restart_budget.h"
+#include "launcher/succession.h"
 
 namespace ring {
-
-using AgentId = std::string;
 
 // An agent that wants to join.
 struct NodeOffer {
   std::string host;
   int node_rank = -1;  // requested node rank; -1 means any
   int workers = 1;
+  AgentId process = {};  // the agent's process; empty means that it has the id of its connection
+  Endpoint at = {};      // address at which the agent listens
+  // State of the job as this agent knows it; nullopt if it has never belonged to the job. Messages have only its key in
+  // the leader's store (launcher/messages.h), and the leader reads it there.
+  std::string heritage_key = {};
+  std::optional<Heritage> heritage = {};
+  // The attempt that was started last on this node, and the leader that started it; -1 if there was none.
+  int attempt = -1;
+  AgentId leader = {};
 };
 
 // Reasons why a worker ended, from the least to the most plausible as the root cause.
@@ -49,22 +57,25 @@ struct NodeEnd {
 };
 
 struct Order {
-  enum class Kind : std::uint8_t { wait, start, stop, end, report_states };
+  enum class Kind : std::uint8_t { wait, start, stop, end, report_states, move };
   Kind kind = Kind::wait;
   // The text depends on `kind`. wait: who is missing; start: the previous failure; stop, end: the reason;
-  // report_states: empty.
+  // report_states, move: empty.
   std::string text;
   std::string verdict;  // if kind is end, after a failure: why there is no restart; empty if that is obvious
   int attempt = 0;
   int code = 0;  // if kind is end: exit code of the launcher
   bool begun = false;
   int node_rank = 0, nodes = 1, first_rank = 0, world = 1;  // set if kind is start
-  Endpoint store;  // if kind is start: address of the workers' store, filled in by the leader
-  AgentId leader;  // if kind is start: agent that hosts this store, filled in by the leader
+  // If kind is start: address of the workers' store, filled in by the leader. If kind is move: address of the agent
+  // that leads the job.
+  Endpoint store;
+  AgentId leader;                         // if kind is start: agent that hosts this store, filled in by the leader
+  std::optional<Heritage> heritage = {};  // if an attempt was started; not part of the message
 };
 
 struct RendezvousRules {
-  AgentId host;  // the agent that serves the endpoint; always node 0
+  AgentId host;  // process of the agent that leads; always node 0
   int min_nodes = 1, max_nodes = 1;
   int max_restarts = 0;
   std::chrono::milliseconds join_timeout{600'000};  // time for all nodes to join, at the start and after each failure
@@ -79,19 +90,36 @@ class Rendezvous {
   using Time = AwakeClock::time_point;
 
   Rendezvous(RendezvousRules, Time now);
+  // Continues the job of a leader that was lost. lost: the failure of its attempt, e.g. "the agent of node 0 is lost".
+  // closed: earlier leaders of the host whose connections closed, as in leave().
+  Rendezvous(RendezvousRules, const Heritage&, const std::string& lost, const std::set<AgentId>& closed, Time now);
 
-  // Reports from agents. A report about an attempt that is not the running one is ignored.
+  // Reports from agents. A report about an attempt that is not the running one is ignored. If an agent joins again, its
+  // earlier connection leaves.
   void join(const AgentId&, const NodeOffer&, Time now);
   void on_failure(const AgentId&, int attempt, const NodeFailure&, Time now);
   // Reports the states of this node's ranks, after an order of kind report_states: a rank on another node hangs.
   void on_states(const AgentId&, int attempt, const std::vector<RankState>&, Time now);
   void on_end(const AgentId&, int attempt, const NodeEnd&, Time now);
-  void leave(const AgentId&, const std::string& why, Time now);  // why: e.g. "its connection closed"
-  void tick(Time now);                                           // acts on deadlines; call often
+  // why: e.g. "its connection closed". closed: true if the agent's connection closed without a word, as if its process
+  // had ended, false if the agent said goodbye or was silent: it may have gone to a different leader.
+  void leave(const AgentId&, const std::string& why, Time now, bool closed = false);
+  // The machine of this process refuses connections to its address. If its connection closed before, it has ended.
+  void on_process_ended(const AgentId& process, Time now);
+  void tick(Time now);  // acts on deadlines; call often
 
   std::vector<std::pair<AgentId, Order>> take_orders();  // orders since the last call, oldest first
   bool is_over() const { return end_.has_value(); }
-  std::vector<AgentId> agents() const;  // agents that are present
+  bool is_joining() const { return !end_ && phase_ == Phase::joining; }  // true while no attempt runs
+  std::vector<AgentId> agents() const;                                   // agents that are present
+  // Returns the members that keep the next attempt from starting, because they may run an attempt under a different
+  // leader: report it to on_process_ended() if they have ended.
+  std::vector<Member> members_to_probe() const;
+  // Returns true if no other leader can start an attempt with nodes of the last attempt: of its nodes, more are present
+  // than are absent without proof that their processes have ended. If equally many are, the leader that started the
+  // attempt has the quorum. A successor also counts agents that never belonged to the job: they were sent to it.
+  bool has_quorum() const;
+  Heritage heritage() const;  // state for the next leader
 
  private:
   enum class Phase : std::uint8_t { joining, running, stopping };
@@ -107,6 +135,10 @@ class Rendezvous {
   };
 
   Agent* find(const AgentId&);
+  const Agent* find_process(const AgentId&) const;
+  void adopt(const Heritage&);          // takes over a newer state of the job than this successor had
+  void place_in_attempt(Agent&) const;  // sets the node rank, and for a successor whether the agent is taking part
+  std::vector<Member> absent_members() const;  // nodes of the last attempt that may run elsewhere
   void queue_order(const Agent&, Order);
   void notify_waiting_agents(const std::string& text);  // tells agents outside the attempt what they are waiting for
   void notify_spare_agents();                           // tells spare agents that they wait to join or replace a node
@@ -117,6 +149,7 @@ class Rendezvous {
   std::vector<Agent*> fewer_that_fit(std::vector<Agent*> seated) const;
   void start_attempt(const std::vector<Agent*>& seated);
   std::string missing_text(const std::vector<Agent*>& seats) const;
+  std::string quorum_text() const;  // why has_quorum() is false
   void stop_all(const std::string& why);
   bool all_ended() const;
   bool have_all_states() const;
@@ -131,6 +164,13 @@ class Rendezvous {
   RestartBudget budget_;
   Phase phase_ = Phase::joining;
   int attempt_ = 0;
+  int newest_attempt_ = -1;  // newest attempt that any leader is known to have started
+  bool succeeds_ = false;    // true for a successor that has not started an attempt yet
+  // Nodes of the last attempt by node rank, the process that started it, and the processes that have ended since.
+  std::vector<Member> members_;
+  int started_attempt_ = -1;
+  AgentId started_by_;
+  std::set<AgentId> ended_processes_, closed_processes_;
   Time since_, last_arrival_;  // start of the join phase; time of the last join
   std::vector<Agent> agents_;  // in order of arrival
   std::vector<NodeFailure> failures_;

@@ -3,30 +3,38 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
-#include "core/awake_clock.h"
 #include "core/check.h"
 #include "core/exit_code.h"
+#include "core/log.h"
 #include "core/signals.h"
+#include "job/connection_refused.h"
 
 namespace ring {
 
-using Clock = AwakeClock;
 using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kBeat{500};   // interval between heartbeats
-constexpr milliseconds kTry{1'000};  // time limit for one attempt to connect
-constexpr milliseconds kPause{100};  // pause between two attempts
+constexpr milliseconds kBeat{500};         // interval between heartbeats
+constexpr milliseconds kTry{1'000};        // time limit for one attempt to connect
+constexpr milliseconds kPause{100};        // pause between two attempts
+constexpr milliseconds kProbe{500};        // time limit for finding out whether an agent answers
+constexpr milliseconds kLookAgain{1'000};  // interval at which an agent without a leader looks for a better one
+// Time that an agent waits for a leader beyond join_timeout, after which the leader itself ends the job.
+constexpr milliseconds kBeyondLeader{5'000};
+const char *const kLeftWord = "left", *const kMovedWord = "went to a different leader";
 
 }  // namespace
 
 RendezvousClient::RendezvousClient(Setup setup)
     : setup_(std::move(setup)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   RING_CHECK(wake_, "eventfd: ", std::strerror(errno));
+  setup_.offer.process = setup_.id;
   const BlockSignals block;
   thread_ = std::thread([this] { run(); });
 }
@@ -38,56 +46,261 @@ RendezvousClient::~RendezvousClient() {
 }
 
 void RendezvousClient::run() {
-  if (!connect()) return;
-  try {
-    std::int64_t number = 0;
-    for (bool more = true; more && !closing_;) {
-      store_->beat(setup_.id, "", setup_.silence, setup_.silence);
-      const auto next_beat = Clock::now() + kBeat;
-      while (more && !closing_ && Clock::now() < next_beat)
-        if (auto text = store_->wait_for(orders_of(setup_.id) + "/" + std::to_string(number), kBeat / 2)) {
-          const Order order = decode_order(*text);
-          more = order.kind != Order::Kind::end;
-          ++number;
-          queue_order(order);
-        }
+  meet();
+  while (!closing_ && !over_) {
+    try {
+      follow();
+    } catch (const Error& e) {
+      on_leader_lost(e.what());
     }
-    store_->beat(setup_.id, "left", setup_.silence, kTry);
-  } catch (const Error& e) {
-    queue_end_order(str("the agent of node 0 at ", to_string(setup_.leader), " is lost (", e.what(),
-                        "), without which the job cannot continue"));
+    if (closing_ || over_) break;
+    if (move_to_)
+      move_to(*std::exchange(move_to_, {}));
+    else if (!heritage_)
+      meet();
+    else
+      find_leader();
   }
+  say_goodbye(kLeftWord);
 }
 
-bool RendezvousClient::connect() {
+void RendezvousClient::meet() {
   const auto deadline = Clock::now() + setup_.join_timeout;
   std::string reason;
+  meeting_ = true;
   while (!closing_ && Clock::now() < deadline) {
     try {
-      auto reports = try_store(setup_.leader, setup_.cookie, kTry);
-      store_ = try_store(setup_.leader, setup_.cookie, kTry);
-      const std::lock_guard lock(mutex_);
-      reports_ = std::move(reports);
-      local_address_ = store_->local_address();
-      waiting_for_.clear();
-      store_->beat(setup_.id, "", setup_.silence, kTry);
-      reports_->append(kReports, encode(Report{.from = setup_.id, .offer = setup_.offer}));
-      return true;
+      return join(setup_.leader);
     } catch (const StoreRefused& e) {
-      queue_end_order(str(e.what(), ": give every node the same secret, --rdzv-id and --rdzv-endpoint"));
-      return false;
+      over_ = true;
+      return queue_end_order(str(e.what(), ": give every node the same secret, --rdzv-id and --rdzv-endpoint"));
     } catch (const Error& e) {
       reason = e.what();
     }
-    {
-      const std::lock_guard lock(mutex_);
-      waiting_for_ = str("node 0 at ", to_string(setup_.leader), ": ", reason);
+    set_waiting(str("node 0 at ", to_string(setup_.leader), ": ", reason));
+    std::this_thread::sleep_for(kPause);
+  }
+  over_ = true;
+  queue_end_order(str("node 0 did not admit this node within ", static_cast<double>(setup_.join_timeout.count()) / 1000,
+                      " s: ", reason,
+                      ". If the job runs on without this host, its agents log the --rdzv-endpoint to use"));
+}
+
+void RendezvousClient::join(const Endpoint& at) {
+  std::shared_ptr<Store> reports = try_store(at, setup_.cookie, kTry);
+  store_ = try_store(at, setup_.cookie, kTry, std::min<Timeout>(kAnswerTime, setup_.silence));
+  leader_ = store_->get(kOwner, kTry);
+  leader_at_ = at;
+  open_standby();
+  ++session_;
+  store_->beat(own_session(), "", setup_.silence, kTry);
+  const std::lock_guard lock(mutex_);
+  NodeOffer offer = setup_.offer;
+  if (heritage_) {
+    offer.heritage_key = heritage_key(*heritage_);
+    if (!reports->try_get(offer.heritage_key)) reports->set(offer.heritage_key, encode(*heritage_));
+  }
+  if (started_) offer.attempt = started_->attempt, offer.leader = started_->leader;
+  reports->append(kReports, encode(Report{.from = own_session(), .offer = offer}));
+  if (started_ && ended_)
+    reports->append(kReports, encode(Report{.from = own_session(), .attempt = started_->attempt, .end = ended_}));
+  reports_ = std::move(reports);
+  reports_from_ = own_session();
+  waiting_for_.clear();
+  meeting_ = false;
+}
+
+// The agent of the rendezvous endpoint already listens there, all others at a free port of the address at which they
+// reach it.
+void RendezvousClient::open_standby() {
+  if (!setup_.lead || setup_.offer.at.port != 0) return;
+  const std::string host = setup_.local_addr.empty() ? store_->local_address() : setup_.local_addr;
+  try {
+    standby_ = start_store({host, 0}, false, setup_.cookie);
+  } catch (const ListenError&) {  // an address that only other hosts use for this one
+    standby_ = start_store({host, 0}, true, setup_.cookie);
+    standby_any_ = true;
+  }
+  const int port = standby_->endpoint().port;
+  setup_.offer.at = {host, port};
+  tell_visitors(kOwner, setup_.id);
+}
+
+// Sets a key in the store of this agent, where agents wait that take it for the leader's successor.
+void RendezvousClient::tell_visitors(const std::string& key, const std::string& value) {
+  if (!standby_) return;
+  const Endpoint own{standby_any_ ? "127.0.0.1" : setup_.offer.at.host, setup_.offer.at.port};
+  try {
+    connect_store(own, setup_.cookie, kTry)->set(key, value);
+  } catch (const Error& e) {
+    log::warn("launch: other agents may not find this one: ", e.what());
+  }
+}
+
+void RendezvousClient::follow() {
+  if (!store_) return;
+  for (std::int64_t number = 0; !closing_ && !over_ && !move_to_;) {
+    store_->beat(own_session(), "", setup_.silence, setup_.silence);
+    const auto next_beat = Clock::now() + kBeat;
+    while (!closing_ && !over_ && !move_to_ && Clock::now() < next_beat)
+      if (auto text = store_->wait_for(orders_of(own_session()) + "/" + std::to_string(number), kBeat / 2)) {
+        ++number;
+        handle_order(decode_order(*text));
+      }
+    if (find_until_ && Clock::now() >= next_look_ && is_better_leader_known()) return;
+  }
+}
+
+void RendezvousClient::handle_order(Order order) {
+  if (order.kind == Order::Kind::move) return move_to_ = order.store, void();
+  over_ = order.kind == Order::Kind::end;
+  if (order.kind == Order::Kind::wait || order.kind == Order::Kind::start) update_heritage();
+  queue_order(std::move(order));
+}
+
+void RendezvousClient::update_heritage() {
+  const auto text = store_->try_get(kHeritage);
+  if (!text) return;
+  const Heritage h = decode_heritage(*text);
+  const bool established = h.leader == leader_;  // this leader has started an attempt
+  if (established || !heritage_ || h.attempt >= heritage_->attempt) heritage_ = h;
+  if (!established) return;
+  find_until_.reset();
+  closed_leaders_.clear();
+  tell_visitors(kLedFrom, to_string(leader_at_));
+}
+
+// Stops the attempt that runs, if any. Before the first attempt there is nothing to continue: the agents meet again.
+void RendezvousClient::on_leader_lost(const std::string& why) {
+  const std::optional<Member> lost = heritage_ ? member(leader_) : std::nullopt;
+  lost_ = str("the agent of node 0", lost ? str(" (", lost->host, ")") : "", " at ", to_string(leader_at_),
+              " is lost: ", why);
+  if (why.find(kNoAnswer) == why.npos) closed_leaders_.insert(leader_);
+  store_.reset();
+  if (leading_) standby_ = leading_->store();
+  leading_.reset();
+  ended_processes_.clear();
+  tell_visitors(kLedFrom, "");
+  if (setup_.lead) return drop_orders(lost_);
+  over_ = true;
+  queue_end_order(lost_);
+}
+
+// Drops the orders of a leader that this agent leaves, and stops the attempt that this leader started.
+void RendezvousClient::drop_orders(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  reports_.reset();
+  orders_.clear();
+  if (started_ && !ended_ && !std::exchange(told_to_stop_, true))
+    orders_.push_back({.kind = Order::Kind::stop, .text = why, .attempt = started_->attempt});
+  const std::uint64_t one = 1;
+  if (write(wake_.get(), &one, sizeof one) != sizeof one) return;  // the descriptor is already readable
+}
+
+void RendezvousClient::find_leader() {
+  if (!find_until_) find_until_ = Clock::now() + setup_.join_timeout + kBeyondLeader;
+  while (!closing_ && Clock::now() < *find_until_) {
+    try {
+      if (const auto to = choose_leader(*heritage_, setup_.id, make_probe())) return go_to(*to);
+      set_waiting(lost_ + ", and no other agent of the job answers");
+    } catch (const Error& e) {
+      set_waiting(str(lost_, "; its successor: ", e.what()));
     }
     std::this_thread::sleep_for(kPause);
   }
-  queue_end_order(str("node 0 did not admit this node within ", static_cast<double>(setup_.join_timeout.count()) / 1000,
-                      " s: ", reason));
-  return false;
+  if (closing_) return;
+  over_ = true;
+  queue_end_order(str(lost_, ", and no successor started an attempt within ",
+                      static_cast<double>(setup_.join_timeout.count()) / 1000,
+                      " s. Run the same command on every node again"));
+}
+
+bool RendezvousClient::is_better_leader_known() {
+  if (Clock::now() >= *find_until_) return true;
+  const auto to = choose_leader(*heritage_, setup_.id, make_probe());
+  next_look_ = Clock::now() + kLookAgain;
+  if (to && to->process == leader_ && !leading_)
+    if (const auto at = store_->try_get(kLedFrom); at && !at->empty()) move_to_ = parse_endpoint(*at);
+  if (!to || to->process == leader_) return false;
+  stop_leading(to->at);
+  say_goodbye(kMovedWord);
+  return true;
+}
+
+void RendezvousClient::go_to(const Member& to) {
+  const bool leads = to.process == setup_.id;
+  if (leads && !leading_) {
+    if (!standby_) fail("this agent has no address of its own");
+    log::warn("launch: ", lost_, "; this node (", to.host, ") takes over at ", to_string(to.at),
+              ". An agent that joins from now on needs --rdzv-endpoint ", to_string(to.at),
+              ", or an agent that runs at ", to_string(setup_.leader), " again");
+    leading_ = setup_.lead({.store = std::exchange(standby_, {}),
+                            .at = to.at,
+                            .any_address = standby_any_,
+                            .heritage = *heritage_,
+                            .lost = lost_,
+                            .closed = closed_leaders_,
+                            .front = setup_.leader});
+  }
+  join(leads ? leading_->own_endpoint() : to.at);
+  if (leader_ != to.process) fail("a different agent answers at ", to_string(to.at));
+  if (!leads) log::info("launch: ", lost_, "; this node goes to the agent on ", to.host, " at ", to_string(to.at));
+  if (to.process == heritage_->leader) find_until_.reset();  // the leader answers again
+  next_look_ = Clock::now() + kLookAgain;
+}
+
+// The address comes from an agent that knows the present leader. If that agent does not answer, this one asks again.
+void RendezvousClient::move_to(const Endpoint& to) {
+  const bool again = to == leader_at_;
+  say_goodbye(kMovedWord);
+  stop_leading(to);
+  drop_orders(again ? "the leader of the job had lost this node" : "this node goes to a different leader");
+  try {
+    if (!again && !standby_) setup_.offer.at = {};  // from now on, this agent listens like any other
+    log::info("launch: the job is led by the agent at ", to_string(to), ": this node goes there");
+    join(to);
+  } catch (const Error& e) {
+    log::warn("launch: ", e.what());
+    store_.reset();
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+void RendezvousClient::stop_leading(const Endpoint& successor) {
+  if (!leading_) return;
+  leading_->redirect_agents(successor);
+  standby_ = leading_->store();
+  leading_.reset();
+}
+
+void RendezvousClient::say_goodbye(const char* last_word) {
+  if (!store_) return;
+  try {
+    store_->beat(own_session(), last_word, setup_.silence, kTry);
+  } catch (const Error&) {  // the leader is gone
+  }
+  const std::lock_guard lock(mutex_);
+  reports_.reset();
+  store_.reset();
+}
+
+Probe RendezvousClient::make_probe() {
+  return [this](const Member& m) {
+    if (ended_processes_.contains(m.process)) return Presence::ended;
+    const Presence p = probe(m, setup_.cookie, kProbe);
+    if (p == Presence::ended) ended_processes_.insert(m.process);
+    return p;
+  };
+}
+
+std::optional<Member> RendezvousClient::member(const AgentId& process) const {
+  const auto at = std::ranges::find(heritage_->members, process, &Member::process);
+  return at == heritage_->members.end() ? std::nullopt : std::optional(*at);
+}
+
+void RendezvousClient::set_waiting(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  waiting_for_ = text;
 }
 
 void RendezvousClient::queue_order(Order order) {
@@ -103,38 +316,54 @@ void RendezvousClient::queue_end_order(const std::string& why) {
 
 std::optional<Order> RendezvousClient::next_order() {
   const std::lock_guard lock(mutex_);
-  if (orders_.empty()) return {};
-  Order order = std::move(orders_.front());
-  orders_.pop_front();
+  std::optional<Order> order;
+  if (!orders_.empty()) {
+    order = std::move(orders_.front());
+    orders_.pop_front();
+  }
   std::uint64_t count = 0;
-  if (orders_.empty() && read(wake_.get(), &count, sizeof count) < 0) return order;
+  const bool is_empty = orders_.empty();
+  if (is_empty && read(wake_.get(), &count, sizeof count) < 0) count = 0;  // the descriptor is not readable already
+  if (order && order->kind == Order::Kind::start) {
+    started_ = order;
+    ended_.reset();
+    told_to_stop_ = false;
+  }
   return order;
 }
 
 void RendezvousClient::report(int attempt, const NodeFailure& failure) {
-  send({.from = setup_.id, .attempt = attempt, .failure = failure});
+  send({.attempt = attempt, .failure = failure});
 }
 void RendezvousClient::report(int attempt, const NodeEnd& end) {
-  send({.from = setup_.id, .attempt = attempt, .end = end});
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = end;
+  }
+  send({.attempt = attempt, .end = end});
 }
 
 void RendezvousClient::report(int attempt, const std::vector<RankState>& ranks) {
-  send({.from = setup_.id, .attempt = attempt, .ranks = ranks});
+  send({.attempt = attempt, .ranks = ranks});
 }
 
-// Does not check for errors: thread_ notices when the leader is lost.
+// Does not check for errors: thread_ notices when the leader is lost, and tells its successor how the attempt ended.
 void RendezvousClient::send(const Report& report) {
-  outbox_->push([this, text = encode(report)] { reports_->append(kReports, text); });
+  outbox_->push([this, report] {
+    std::shared_ptr<Store> store;
+    Report sent = report;
+    {
+      const std::lock_guard lock(mutex_);
+      store = reports_;
+      sent.from = reports_from_;
+    }
+    if (store) store->append(kReports, encode(sent));
+  });
 }
 
 std::string RendezvousClient::who_is_missing() {
   const std::lock_guard lock(mutex_);
   return waiting_for_;
-}
-
-std::string RendezvousClient::local_address() {
-  const std::lock_guard lock(mutex_);
-  return local_address_;
 }
 
 }  // namespace ring

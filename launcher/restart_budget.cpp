@@ -10,27 +10,28 @@ constexpr int kMaxSmaller = 64;  // maximum consecutive restarts, each with less
 }  // namespace
 
 std::string RestartBudget::request_restart(std::int64_t step, bool less_memory) {
-  alike_ = step == last_ ? alike_ + 1 : 1;
-  last_ = step;
-  if (step > farthest_) {
-    farthest_ = step;
-    used_ = fruitless_ = smaller_ = 0;
+  Counts& n = counts_;
+  n.alike = step == n.last ? n.alike + 1 : 1;
+  n.last = step;
+  if (step > n.farthest) {
+    n.farthest = step;
+    n.used = n.fruitless = n.smaller = 0;
   } else {
-    ++fruitless_;
+    ++n.fruitless;
   }
   if (max_ == 0) return "restarts are off (--max-restarts 0)";
-  if (less_memory && ++smaller_ <= kMaxSmaller) return used_ = fruitless_ = alike_ = 0, "";
-  if (alike_ >= kMaxAlike)
-    return str("it failed ", alike_, " times in a row ",
+  if (less_memory && ++n.smaller <= kMaxSmaller) return n.used = n.fruitless = n.alike = 0, "";
+  if (n.alike >= kMaxAlike)
+    return str("it failed ", n.alike, " times in a row ",
                step > 0 ? str("after step ", step)
-               : farthest_ > 0
-                   ? str("before its steps continued, although an earlier attempt had reached step ", farthest_)
+               : n.farthest > 0
+                   ? str("before its steps continued, although an earlier attempt had reached step ", n.farthest)
                    : "before its first step",
                ": a restart would not fix it");
-  if (fruitless_ >= kMaxFruitless) return str(fruitless_, " attempts in a row got no further than step ", farthest_);
-  if (used_ >= max_)
-    return str("it was restarted ", used_, used_ == 1 ? " time" : " times", " without progress (--max-restarts)");
-  ++used_;
+  if (n.fruitless >= kMaxFruitless) return str(n.fruitless, " attempts in a row got no further than step ", n.farthest);
+  if (n.used >= max_)
+    return str("it was restarted ", n.used, n.used == 1 ? " time" : " times", " without progress (--max-restarts)");
+  ++n.used;
   return "";
 }
 

@@ -83,7 +83,7 @@ std::unique_ptr<Leader> Supervisor::start_leader() const {
 
 // Tries again, since another program may have used the endpoint's port before.
 void Supervisor::start_leader_if_absent() {
-  if (!leader_ && !client_.who_is_missing().empty()) leader_ = start_leader();
+  if (!leader_ && client_.is_meeting() && !client_.who_is_missing().empty()) leader_ = start_leader();
 }
 
 RendezvousClient::Setup Supervisor::client_setup() const {
@@ -92,6 +92,12 @@ RendezvousClient::Setup Supervisor::client_setup() const {
   s.leader = leader_ ? leader_->own_endpoint() : *options_.endpoint;
   s.cookie = job_.agents_cookie();
   s.offer = {host_name(), options_.node_rank, options_.processes};
+  if (leader_ && options_.endpoint) s.offer.at = *options_.endpoint;
+  s.local_addr = options_.local_addr;
+  if (options_.max_nodes > 1)
+    s.lead = [this](const Leader::Succession& succession) {
+      return std::make_unique<Leader>(job_, rules(), succession, options_.silence);
+    };
   s.join_timeout = options_.join_timeout;
   s.silence = options_.silence;
   return s;
@@ -182,7 +188,7 @@ std::optional<Order> Supervisor::run_attempt(const Order& start) {
 int Supervisor::report_end(const Order& end) const {
   if (end.code != 0 && !end.text.empty() && end.text != failure_) log::error("launch: ", end.text);
   if (!end.verdict.empty()) log::error("launch: no restart: ", end.verdict);
-  if (leader_ && restarts_ > 0)
+  if (node_ == 0 && restarts_ > 0)
     log::info("launch: the workers were restarted ", restarts_ == 1 ? "once" : str(restarts_, " times"),
               ", which cost ", time_.restart_seconds, " s");
   return end.code;

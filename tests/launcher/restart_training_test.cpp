@@ -246,8 +246,8 @@ class DistTrainingNodes : public DistTrainingRestarts {
     port_ = local_endpoint(listen_on({"127.0.0.1", 0})).port;
     ASSERT_EQ(run({"launch", "--make-secret", "secret"}), 0) << read_file(dir_ / "log");
   }
-  std::vector<std::string> words_of_node(const std::string& directory) const {
-    return long_run(directory, {"--nnodes", "2", "--nproc_per_node=1", "--rdzv-endpoint",
+  std::vector<std::string> words_of_node(const std::string& directory, const char* nodes = "2") const {
+    return long_run(directory, {"--nnodes", nodes, "--nproc_per_node=1", "--rdzv-endpoint",
                                 "127.0.0.1:" + std::to_string(port_), "--secret-file", "secret"});
   }
   pid_t node(const std::string& directory, const char* log) const { return start(words_of_node(directory), {}, log); }
@@ -273,6 +273,28 @@ TEST_F(DistTrainingNodes, ALostWorkerAndALostAgentGiveTheSameBits) {
   const pid_t successor = node("r", "successor");
   EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
   EXPECT_EQ(wait(successor), 0) << read_file(dir_ / "successor");
+  expect_calm("r");
+}
+
+// The agent of node 0 dies with its worker. Another agent leads, and a new one takes the place of the lost node.
+TEST_F(DistTrainingNodes, TheLossOfNode0GivesTheSameBits) {
+  const auto with_batch = [](std::vector<std::string> words) {
+    words.emplace_back("train.batch_size=12");
+    return words;
+  };
+  ASSERT_EQ(run(with_batch(long_run("calm", {"-n", "3"}))), 0) << read_file(dir_ / "log");
+  const auto node_of_three = [&](const char* log) { return start(with_batch(words_of_node("r", "3")), {}, log); };
+  const pid_t first = node_of_three("first");
+  await_leader("first");
+  const pid_t second = node_of_three("second"), third = node_of_three("third");
+  EXPECT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
+  kill(first, SIGKILL);
+  EXPECT_EQ(wait(first), -SIGKILL);
+  const pid_t replacement = node_of_three("replacement");
+  for (const pid_t agent : {second, third, replacement})
+    EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "second") << read_file(dir_ / "third")
+                              << read_file(dir_ / "replacement");
+  EXPECT_EQ(restarts("r"), 1);
   expect_calm("r");
 }
 
@@ -395,6 +417,30 @@ TEST_F(DistTrainingFewerNodes, ANodeThatJoinsLaterTakesPartAfterAFailure) {
   EXPECT_EQ(restarts("r"), 1);
   EXPECT_TRUE(says("first", "from 2 processes") && says("first", "now there are 3")) << read_file(dir_ / "first");
   EXPECT_TRUE(says("third", "node 2 of 3 on ")) << read_file(dir_ / "third");
+  EXPECT_EQ(steps("r").size(), 80u);
+}
+
+// Two leaders are lost, one after the other. The nodes that are left continue, at last a single one.
+TEST_F(DistTrainingFewerNodes, TheOthersContinueWithoutNode0) {
+  const std::vector<std::string> settings = {"train.batch_size=12", "train.steps=80"};
+  std::vector<pid_t> agents = {node("1:3", settings, "first")};
+  await_leader("first");
+  for (const char* log : {"second", "third"}) agents.push_back(node("1:3", settings, log));
+  ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
+  const auto lose = [&](pid_t leader, int restarts) {
+    kill(leader, SIGKILL);
+    EXPECT_EQ(wait(leader), -SIGKILL);
+    return seconds_until_training(restarts);
+  };
+  const double two = lose(agents[0], 1);
+  EXPECT_LT(two, kPatience) << read_file(dir_ / "second") << read_file(dir_ / "third");
+  const bool second_leads = says("second", "takes over");
+  EXPECT_NE(second_leads, says("third", "takes over")) << "one of them";
+  const double one = lose(agents[second_leads ? 1 : 2], 2);
+  EXPECT_LT(one, kPatience) << read_file(dir_ / "second") << read_file(dir_ / "third");
+  EXPECT_EQ(wait(agents[second_leads ? 2 : 1]), 0) << read_file(dir_ / "second") << read_file(dir_ / "third");
+  std::cout << "seconds to train again without node 0: " << two << " on two nodes, " << one << " on one\n";
+  EXPECT_EQ(restarts("r"), 2);
   EXPECT_EQ(steps("r").size(), 80u);
 }
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <vector>
 
 #include "core/exit_code.h"
 #include "job/liveness.h"
@@ -263,17 +264,112 @@ TEST_F(DistAgents, ALostAgentIsWaitedForAndReplaced) {
   EXPECT_TRUE(is_written("up11"));
 }
 
-TEST_F(DistAgents, TheLossOfTheLeaderEndsTheJob) {
-  const std::string script = "echo $$ > $D/up$NODE; exec sleep 60";
-  start("a", nodes(2), script);
-  ASSERT_TRUE(eventually([&] { return says("a", "1 of 2"); })) << log("a");
-  start("b", nodes(2), script);
-  ASSERT_TRUE(eventually([&] { return is_written("up0") && is_written("up1"); })) << log("a");
-  kill(agents_["a"], SIGKILL);
-  EXPECT_EQ(wait("b"), kExitError);
-  EXPECT_TRUE(says("b", "node 0 at 127.0.0.1:" + std::to_string(port_) + " is lost")) << log("b");
-  const pid_t worker = std::stoi(read_file(dir_ / "up1"));
-  EXPECT_TRUE(eventually([&] { return kill(worker, 0) != 0; })) << "a worker is left";
+// Agents of which the first leads the job and the others are nodes 1, 2, ... The workers of attempt `last` end, all
+// earlier ones run until they are ended.
+class DistSuccessors : public DistAgents {
+ protected:
+  void start_nodes(const LaunchOptions& o, const std::vector<std::string>& names, int last) {
+    options_ = o;
+    options_.max_restarts = 3;
+    last_ = last;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      start_node(names[i]);
+      const std::string here = str(i + 1, " of ", o.max_nodes, " nodes");
+      if (i + 1 == static_cast<std::size_t>(o.max_nodes)) return;
+      ASSERT_TRUE(eventually([&] { return says(names[0], here); })) << log(names[0]);
+    }
+  }
+  void start_node(const std::string& name) {
+    start(name, options_, str("echo $$ > $D/up$TRY$NODE; [ $TRY = ", last_, " ] || exec sleep 60"));
+  }
+  bool runs(int attempt, int nodes) {
+    return eventually(
+        [&] {
+          for (int n = 0; n < nodes; ++n)
+            if (!is_written(str("up", attempt, n))) return false;
+          return true;
+        },
+        20);
+  }
+  void lose(const std::string& name) {
+    kill(agents_.at(name), SIGKILL);
+    EXPECT_EQ(wait(name), -SIGKILL);
+  }
+  // Expects that these agents end the job without an error.
+  void expect_success(const std::vector<std::string>& names) {
+    for (const std::string& name : names) EXPECT_EQ(wait(name), 0) << log(name);
+  }
+  LaunchOptions options_;
+  int last_ = 0;
+};
+
+TEST_F(DistSuccessors, TheOtherNodesContinueWithoutTheLeader) {
+  LaunchOptions o = nodes(3);
+  o.min_nodes = 2;
+  start_nodes(o, {"a", "b", "c"}, 1);
+  ASSERT_TRUE(runs(0, 3)) << log("a");
+  const pid_t worker = std::stoi(read_file(dir_ / "up01"));
+  lose("a");
+  expect_success({"b", "c"});
+  EXPECT_TRUE(says("b", "takes over at 127.0.0.1:")) << log("b");
+  EXPECT_FALSE(says("c", "takes over")) << log("c");
+  EXPECT_TRUE(says("c", "the agent of node 0 (" + host_name() + ") at 127.0.0.1:" + std::to_string(port_))) << log("c");
+  EXPECT_TRUE(runs(1, 2) && !is_written("up12"));
+  EXPECT_NE(kill(worker, 0), 0) << "a worker of the lost attempt is left";
+}
+
+// Half of two nodes is no majority, but the host of the leader refuses connections, which proves that it has ended. The
+// new agent knows only the endpoint, serves it like the lost leader, and is told where the job is led.
+TEST_F(DistSuccessors, ANewAgentOfTheEndpointJoinsTheSuccessor) {
+  start_nodes(nodes(2), {"a", "b"}, 1);
+  ASSERT_TRUE(runs(0, 2)) << log("a");
+  lose("a");
+  ASSERT_TRUE(eventually([&] { return says("b", "1 of 2 nodes is here"); }, 20)) << log("b");
+  start_node("again");
+  expect_success({"b", "again"});
+  EXPECT_TRUE(says("again", "the job is led by the agent at 127.0.0.1:")) << log("again");
+  EXPECT_TRUE(says("b", "node 0 of 2 on ") && says("again", "node 1 of 2 on ")) << log("again");
+}
+
+TEST_F(DistSuccessors, LeadersMayBeLostOneAfterTheOther) {
+  LaunchOptions o = nodes(3);
+  o.min_nodes = 1;
+  start_nodes(o, {"a", "b", "c"}, 2);
+  ASSERT_TRUE(runs(0, 3)) << log("a");
+  lose("a");
+  ASSERT_TRUE(runs(1, 2)) << log("b");
+  lose("b");
+  expect_success({"c"});
+  EXPECT_TRUE(says("b", "takes over") && says("c", "takes over")) << log("c");
+  EXPECT_TRUE(runs(2, 1) && !is_written("up21"));
+}
+
+TEST_F(DistSuccessors, TheLeaderIsLostWhileTheJobWaitsForANode) {
+  start_nodes(nodes(3), {"a", "b", "c"}, 1);
+  ASSERT_TRUE(runs(0, 3)) << log("a");
+  lose("c");
+  ASSERT_TRUE(eventually([&] { return says("b", "2 of 3 nodes are here"); }, 20)) << log("b");
+  lose("a");
+  ASSERT_TRUE(eventually([&] { return says("b", "1 of 3 nodes is here"); }, 20)) << log("b");
+  start_node("d");
+  ASSERT_TRUE(eventually([&] { return says("b", "2 of 3 nodes are here (" + host_name() + " as node 0"); }, 20));
+  start_node("e");  // meets "d" at the endpoint
+  expect_success({"b", "d", "e"});
+}
+
+// Before the first attempt there is no job to continue: the agents meet again, here under one that has the endpoint's
+// address, too.
+TEST_F(DistSuccessors, TheLeaderIsLostWhileTheNodesMeet) {
+  options_ = nodes(3);
+  last_ = 0;
+  start_node("a");
+  ASSERT_TRUE(eventually([&] { return says("a", "1 of 3"); })) << log("a");
+  start_node("b");
+  ASSERT_TRUE(eventually([&] { return says("b", "2 of 3"); })) << log("b");
+  lose("a");
+  for (const char* name : {"c", "d"}) start_node(name);
+  expect_success({"b", "c", "d"});
+  EXPECT_FALSE(says("b", "takes over")) << log("b");
 }
 
 TEST(Launch, SeveralNodesNeedAnAddressAndASecret) {

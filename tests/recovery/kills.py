@@ -118,8 +118,8 @@ class PhaseKill(Case):
 
 
 class AgentKill(Case):
-    """Kills the agent of a node in a phase of its first worker. The agent of node 0 is then started as a new job; the
-    successor of another node's agent joins the job."""
+    """Kills the agent of a node in a phase of its first worker. A new agent joins the job. Its leader is the agent of
+    node 0, or after its loss that of node 1."""
     kind = "agent of node 0, or of node 1, in a phase"
 
     def __init__(self, number, layout, phase, node):
@@ -138,13 +138,7 @@ class AgentKill(Case):
         killed, other = agents[self.node], agents[1 - self.node]
         self.await_end(all_runs, killed)
         violations = not_hit(all_runs.text(self.log), [self.phase])
-        if self.node == 0:
-            self.await_end(all_runs, other)  # the agent logs the reason
-            agents = [start(None)]
-            await_text(all_runs, self.log, "waiting", 2)
-            agents.append(start(None))
-        else:
-            agents = [other, start(faults)]
+        agents = [other, start(faults)]
         for agent in agents:
             violations += self.wait(all_runs, agent)
         return violations

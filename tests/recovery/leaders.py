@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Takes node 0 away from small jobs, whose nodes are network namespaces of this machine (scripts/cluster.py).
+
+    tests/recovery/leaders.py BINARY [--keep]
+
+For each case, measures the time until the remaining nodes train again, and checks which nodes do. A node that is cut
+off has no proof that the others have ended, and must not train beside a majority. At the end of each case, the run is
+complete, and every step's loss is that of an undisturbed run: exactly while as many nodes train, otherwise to rounding.
+Prints a table. Exits with 1 if a requirement was violated, and with 77 if the machine permits no such network.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import runs
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+import cluster  # noqa: E402
+
+STEPS = 300
+SILENCE = 4  # seconds after which a node counts as lost
+SETTINGS = [f"train.steps={STEPS}", "train.batch_size=12", "checkpoint.interval=20"]
+SLOW = "1:slow@rank=all,phase=data,wait=60ms,attempt=each"  # so that the run lasts longer than the silence
+
+
+class Job:
+    def __init__(self, all_runs, name, nodes):
+        self.all_runs, self.name = all_runs, name
+        self.nodes = [cluster.Node(f"node{i}", f"10.73.0.{i + 1}") for i in range(nodes)]
+        self.bridge = cluster.connect_by_bridge(self.nodes, None)
+        self.agents = [self.start(i) for i in range(nodes)]
+
+    def start(self, i, log=None):
+        words = [self.all_runs.binary, "launch", "--nnodes", f"1:{len(self.nodes)}", "-n", "1", "--rdzv-endpoint",
+                 "10.73.0.1:29400", "--secret-file", "secret", "--threads-per-worker", "1", "--inject", SLOW,
+                 "--rdzv-conf", f"keep_alive_timeout={SILENCE},last_call_timeout=60", "--", "train", "t.yaml",
+                 f"run.directory={self.all_runs.folder}/{self.name}", *SETTINGS]
+        with open(f"{self.all_runs.folder}/{log or self.log(i)}", "wb") as out:
+            return subprocess.Popen(self.nodes[i].command(*words), cwd=self.all_runs.folder, stdout=out, stderr=out)
+
+    def log(self, i):
+        return f"{self.name}-node{i}.log"
+
+    def says(self, i, text):
+        return text in self.all_runs.text(self.log(i))
+
+    def await_true(self, what, condition, seconds=120):
+        until = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > until:
+                raise RuntimeError(f"{what}: not within {seconds} s")
+            time.sleep(0.01)
+
+    def records(self):
+        lines = self.all_runs.text(f"{self.name}/metrics.jsonl").split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def steps_after_restart(self, restarts):
+        all_records = self.records()
+        begin = [i for i, r in enumerate(all_records) if r["group"] == "restart" and r["restarts"] == restarts]
+        return sum(r["group"] == "train" for r in all_records[begin[0]:]) if begin else 0
+
+    def await_step(self, step):
+        self.await_true(f"step {step}", lambda: any(r["group"] == "train" and r["step"] >= step
+                                                    for r in self.records()))
+
+    def seconds_to_next_step(self, restarts=1):
+        begin = time.monotonic()
+        self.await_true(f"a step after restart {restarts}", lambda: self.steps_after_restart(restarts) > 0)
+        return time.monotonic() - begin
+
+    def kill(self, i):
+        # nsenter executes the agent, whose worker dies with it
+        self.agents[i].kill()
+        self.agents[i].wait()
+
+    def cut(self, i, state):
+        self.nodes[i].run("ip", "link", "set", "eth0", state)
+
+    def stop(self):
+        for agent in self.agents:
+            agent.kill()
+            agent.wait()
+        for node in [*self.nodes, self.bridge]:
+            node.stop()
+
+
+def differences(job, calm):
+    """Returns what is wrong with the finished run. `calm`: losses of the undisturbed run by step."""
+    losses, found = {}, []
+    for r in job.records():
+        if r["group"] == "train":
+            losses[r["step"]] = r["loss"]
+    if sorted(losses) != list(range(1, STEPS + 1)):
+        found.append(f"{len(losses)} steps instead of {STEPS}")
+    restarts = [r["step"] for r in job.records() if r["group"] == "restart"]
+    for step, loss in losses.items():
+        slack = 0 if not restarts or step <= restarts[0] else 1e-4 * calm[step]
+        if not abs(loss - calm[step]) <= slack:
+            found.append(f"loss {loss} of step {step} instead of {calm[step]}")
+    job.all_runs.run("checkpoint", "verify", job.name)
+    return found[:3]
+
+
+def agent_killed(job):
+    job.kill(0)
+    return job.seconds_to_next_step(), range(1, len(job.nodes))
+
+
+def killed_twice(job):
+    job.kill(0)
+    first = job.seconds_to_next_step()
+    job.kill(1)
+    return max(first, job.seconds_to_next_step(2)), range(2, len(job.nodes))
+
+
+def cut_off_then_back(job):
+    """The other nodes are a majority. Node 0 waits until the network is back, and then joins them as a spare."""
+    job.cut(0, "down")
+    seconds = job.seconds_to_next_step()
+    job.await_true("node 0 waits", lambda: job.says(0, "may still run the job"))
+    job.cut(0, "up")
+    job.await_true("node 0 joins", lambda: job.says(0, "this one waits to join after the next failure"))
+    return seconds, range(len(job.nodes))
+
+
+def half_cut_off_then_back(job):
+    """One of two nodes is no majority. Node 0 led and continues; node 1 waits until the network is back."""
+    job.cut(0, "down")
+    seconds = job.seconds_to_next_step()
+    job.await_true("node 1 waits", lambda: job.says(1, "may still run the job"))
+    if job.says(1, "restart 1 of this job"):
+        raise RuntimeError("node 1 trains beside node 0")
+    job.cut(0, "up")
+    job.await_true("node 1 joins", lambda: job.says(1, "this one waits to join after the next failure"))
+    return seconds, range(len(job.nodes))
+
+
+CASES = [("agent of node 0 killed", 3, agent_killed, 15), ("agent of node 0 killed", 2, agent_killed, 15),
+         ("agents of nodes 0 and 1 killed in turn", 3, killed_twice, 15),
+         ("node 0 cut off for a while", 3, cut_off_then_back, 15 + SILENCE),
+         ("node 0 cut off for a while", 2, half_cut_off_then_back, 15 + SILENCE)]
+
+
+def run_case(all_runs, number, nodes, disturb, limit, calm):
+    job = Job(all_runs, f"case-{number}", nodes)
+    try:
+        job.await_step(25)
+        seconds, ending = disturb(job)
+        violations = [f"took {seconds:.1f} s, at most {limit} are allowed"] if seconds > limit else []
+        for i in ending:
+            if job.agents[i].wait(timeout=runs.LIMIT) != 0:
+                violations.append(f"node {i} ended with {job.agents[i].returncode}")
+        violations += differences(job, calm)
+    except (RuntimeError, subprocess.TimeoutExpired) as e:
+        seconds, violations = float("nan"), [str(e)]
+    finally:
+        job.stop()
+    for v in violations:
+        print(f"VIOLATION: {v}", flush=True)
+        print(*(all_runs.text(job.log(i))[-3000:] for i in range(nodes)), sep="\n----\n", flush=True)
+    return seconds, violations
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary")
+    parser.add_argument("--keep", action="store_true", help="keep the folder of the runs")
+    a = parser.parse_args()
+    all_runs, bad, calm = runs.Runs(a.binary), 0, {}
+    print(f"{'what is lost':42} {'nodes':>5} {'seconds to the next step':>25} {'violations':>11}", flush=True)
+    try:
+        for number, (what, nodes, disturb, limit) in enumerate(CASES):
+            if nodes not in calm:
+                name = f"calm-{nodes}"
+                all_runs.run("launch", "-n", str(nodes), "--threads-per-worker", "1", "--", "train", "t.yaml",
+                             f"run.directory={all_runs.folder}/{name}", *SETTINGS)
+                records = map(json.loads, all_runs.text(f"{name}/metrics.jsonl").splitlines())
+                calm[nodes] = {r["step"]: r["loss"] for r in records if r["group"] == "train"}
+            seconds, violations = run_case(all_runs, number, nodes, disturb, limit, calm[nodes])
+            bad += len(violations)
+            print(f"{what:42} {nodes:5} {seconds:25.2f} {len(violations):11}", flush=True)
+    except cluster.Unavailable as reason:
+        print(f"leaders.py: this machine permits no network of namespaces: {reason}", file=sys.stderr)
+        return cluster.UNAVAILABLE
+    finally:
+        if not a.keep:
+            all_runs.remove()
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
