@@ -231,16 +231,23 @@ std::vector<std::string> take_if(std::vector<std::string>& names, const Is& is) 
 
 // Removes from `report` the differences that State::allow_partial_load() allows. Returns the policies' notifications,
 // which are to be called after loading.
-std::vector<std::function<void()>> forgive(const Manifest& manifest, const State& state, WeightsReport& report) {
+std::vector<std::function<void()>> forgive(const fs::path& folder, const Manifest& manifest, const State& state,
+                                           WeightsReport& report) {
   std::vector<std::function<void()>> on_mismatch;
   for (const auto& [prefix, how] : state.partial_load_policies()) {
     const auto below = [&](const std::string& name) { return name.starts_with(prefix); };
     if (std::ranges::none_of(report.missing, below) && std::ranges::none_of(report.unexpected, below)) continue;
-    const std::set<std::string> saved = how.saved(manifest.metadata);
-    const auto never_saved = [&](const std::string& name) { return below(name) && !saved.contains(name); };
-    const auto not_wanted = [&](const std::string& name) { return below(name) && saved.contains(name); };
+    const bool any = !how.saved;
+    const std::set<std::string> saved = any ? std::set<std::string>{} : how.saved(manifest.metadata);
+    const auto never_saved = [&](const std::string& name) { return below(name) && (any || !saved.contains(name)); };
+    const auto not_wanted = [&](const std::string& name) { return below(name) && (any || saved.contains(name)); };
     const KeyMismatch mismatch{take_if(report.missing, never_saved), take_if(report.unexpected, not_wanted)};
-    on_mismatch.emplace_back([&tell = how.on_mismatch, mismatch, &manifest] { tell(mismatch, manifest.metadata); });
+    on_mismatch.emplace_back([&how = how, mismatch, &manifest, folder] {
+      for (const std::string& name : mismatch.unexpected)
+        if (how.on_unexpected && manifest.tensors.contains(name))
+          how.on_unexpected(name, [&](const Region& r) { return read_tensor(folder, manifest, name, r); });
+      how.on_mismatch(mismatch, manifest.metadata);
+    });
   }
   return on_mismatch;
 }
@@ -327,7 +334,7 @@ Manifest load_state(const fs::path& checkpoint, State& state, const Stream& stre
 void fill_state(const fs::path& folder, const Manifest& manifest, State& state, const Stream& stream) {
   WeightsReport report = compare_weights(manifest, state, "");
   compare_values(manifest, state, report);
-  const auto on_mismatch = forgive(manifest, state, report);
+  const auto on_mismatch = forgive(folder, manifest, state, report);
   if (!report.complete())
     fail("checkpoint ", folder.string(), " does not fit this run:", report.problems(),
          "\nResume from a different checkpoint or with the settings that this one was saved with, or start a separate "

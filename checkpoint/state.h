@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "checkpoint/region.h"
 #include "core/tensor.h"
 
 namespace ring {
@@ -74,14 +75,19 @@ struct KeyMismatch {
   std::vector<std::string> unexpected;  // exist only in the checkpoint
 };
 
+using ReadRegion = std::function<Tensor(const Region&)>;
+
 // Decides which tensors and values may exist only in the checkpoint or only in the State, and who is notified of them.
 // `metadata` is the checkpoint's.
 struct PartialLoadPolicy {
   // Returns the names that a complete checkpoint with this metadata has. Loading throws Error if the checkpoint lacks
-  // one of them or has additional ones.
+  // one of them or has additional ones. If null, all differences are allowed.
   std::function<std::set<std::string>(const std::string& metadata)> saved;
   // Called after everything else was loaded, if there are names that exist on only one side.
   std::function<void(const KeyMismatch&, const std::string& metadata)> on_mismatch;
+  // May be null. Called before on_mismatch for each tensor that only the checkpoint has; `read` returns a region of it,
+  // in host memory.
+  std::function<void(const std::string& name, const ReadRegion& read)> on_unexpected = {};
 };
 
 class State {

@@ -11,6 +11,7 @@
 #include "core/standard_streams.h"
 #include "core/stop_signal.h"
 #include "engine/devices.h"
+#include "engine/compression_choice.h"
 #include "engine/layout_choice.h"
 #include "engine/origin.h"
 #include "engine/run_directory.h"
@@ -89,6 +90,7 @@ void run_train(const TrainingArguments& a) {
                                                         {"--inject", a.faults.empty() ? "not given" : a.faults},
                                                         {"--preflight", a.preflight ? "given" : "not given"}});
   choose_layout(config, *mesh, options.fresh);
+  choose_compression(config, *mesh, options.fresh);
   check_nodes(config.run.path(), env.nodes, *mesh);
   if (leads && env.restarts == 0 && env.world == env.nodes * env.local_world) warn_of_nodes(config, env.local_world);
   if (a.preflight) run_preflight(context_of(config, *mesh), *mesh);

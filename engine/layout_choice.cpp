@@ -158,6 +158,7 @@ FixedDegrees given_degrees(const ParallelConfig& c) {
 void choose_layout(Config& c, Mesh& mesh, bool fresh) {
   if (!c.parallel.is_open(mesh.world())) return;
   const FixedDegrees fixed = given_degrees(c.parallel);
+  if (was_chosen(c.parallel, "compress")) c.parallel.compress = GradientCompression::automatic;  // chosen again
   if (was_chosen(c.parallel, "offload")) c.optimizer.offload = StateOffload::none;
   const StateOffload given_offload = c.optimizer.offload;
   const WorldSize world{mesh.world(), ranks_per_node(mesh.nodes_along(kAxisBeforeChoice))};

@@ -13,6 +13,7 @@
 #include "optim/groups.h"
 #include "optim/optimizer.h"
 #include "optim/weight_average.h"
+#include "parallel/compression.h"
 #include "parallel/parallelize.h"
 
 namespace ring {
@@ -28,6 +29,7 @@ std::string kinds_text(const StateMemory& m) {
   add("exact values of frozen FP8 weights", m.exact);
   add("gradients", m.gradients);
   add("optimizer states", m.optimizer_states);
+  add("residuals of compressed gradients", m.residuals);
   add("average of the weights", m.average);
   add("copies for train.diagnostics_interval", m.watched);
   add("staging for states on the host", m.staging);
@@ -52,6 +54,13 @@ void add_average(StateMemory& m) {
   m.snapshot += static_cast<std::uint64_t>(m.owned.size) * size_of(DType::f32);
 }
 
+// Residuals have two copies: those after the last accepted step, and those of the step that is computed.
+void add_residuals(StateMemory& m, std::int64_t trained) {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(trained) * size_of(DType::f32);
+  m.residuals = 2 * bytes;
+  m.snapshot += bytes;
+}
+
 StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   const std::unique_ptr<Model> model = make_model(c.model, vocab_padding(backend_of(c.run.device)));
   bind_groups(c.optimizer, model->parameters());
@@ -62,6 +71,9 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
                                [&](const OwnedShard& owned) { return state_bytes(c.optimizer, owned); });
   m.staging = staging_bytes(c.optimizer, m.owned, m.master > 0);
   if (c.train.ema > 0) add_average(m);
+  const std::optional<GradientCoding> coding = coding_of(c.parallel);
+  if (coding && coding->code != GradientCode::f32 && data.size() > 1)
+    add_residuals(m, model->parameters().trained_size());
   if (c.train.diagnostics_interval) m.watched = static_cast<std::uint64_t>(m.owned.size) * size_of(c.optimizer.master);
   m.owned = {};  // refers to a model that no longer exists
   return m;

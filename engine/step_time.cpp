@@ -10,6 +10,9 @@ namespace {
 // and four GPUs (docs/measured/plans.md).
 constexpr double kCollectiveDelay = 0.6;
 
+// Beginning of the names of the groups that sum gradients (kDataAxes).
+constexpr const char* kDataGroup = "dp x cp";
+
 }  // namespace
 
 void StepTime::add(const DryCall& c, double weight) {
@@ -23,7 +26,7 @@ void StepTime::add(const DryTransfer& t, const FakeTransfer& placed, double weig
   const double s = weight * seconds_of(rates_, placed);
   const double between = weight * seconds_between_nodes(rates_, placed);
   (between != 0 && between == s ? between_nodes_ : inside_nodes_) += s;
-  if (placed.operation == "exchange")
+  if (placed.operation == "exchange" && !placed.group.starts_with(kDataGroup))
     exchanges_[{t.part, t.pass}] += s;
   else if (placed.group == "tp")
     tensor_ += s;

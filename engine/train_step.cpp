@@ -11,8 +11,8 @@
 #include "job/run_phase.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_sums.h"
-#include "model/attention_layer.h"
 #include "model/architectures.h"
+#include "model/attention_layer.h"
 #include "optim/groups.h"
 
 namespace ring {
@@ -186,6 +186,9 @@ std::string TrainStep::lasting_memory_text() const {
   return str("weights ", bytes_text(parallel_.data->weight_bytes()), ", gradients ",
              bytes_text(parallel_.data->gradient_bytes()), ", ", states ? "staging of " : "", "optimizer states ",
              bytes_text(optimizer_->device_bytes()),
+             parallel_.data->compressor() && parallel_.data->compressor()->bytes()
+                 ? ", residuals of gradients " + bytes_text(parallel_.data->compressor()->bytes())
+                 : "",
              average_ ? ", average of the weights " + bytes_text(average_->device_bytes()) : "",
              host ? str("; on the host ", bytes_text(host)) : "");
 }
@@ -339,6 +342,7 @@ void TrainStep::update() {
   if (const std::optional<Event> copied = std::exchange(copied_, std::nullopt)) ctx_.stream.wait(*copied);
   optimizer_->update(step_state_, ctx_);
   if (average_) average_->update(step_state_, ctx_);
+  if (GradientCompressor* compressor = parallel_.data->compressor()) compressor->end_step(step_state_, ctx_);
   parallel_.data->on_weights_updated();
 }
 

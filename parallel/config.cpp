@@ -1,5 +1,7 @@
 #include "parallel/config.h"
 
+#include <algorithm>
+
 #include "core/byte_size.h"
 #include "core/fields.h"
 #include "job/environment.h"
@@ -49,9 +51,25 @@ void ParallelConfig::fields(Fields& f) {
     in_range(0, 3), word("auto", kAutoDegree), docs_page("parallelism.md#zero-what-the-replicas-share"));
   f("reduce", reduce, "type in which processes exchange and add gradients; bf16 buffers are sent as they are",
     choices<DType>({{"fp32", DType::f32}, {"bf16", DType::bf16}}));
+  f("compress", compress, "code in which processes send gradients; auto = int8 if the link between them is slow",
+    choices<GradientCompression>({{"none", GradientCompression::none},
+                                  {"auto", GradientCompression::automatic},
+                                  {"bf16", GradientCompression::bf16},
+                                  {"int8", GradientCompression::int8},
+                                  {"fp8", GradientCompression::fp8},
+                                  {"sparse", GradientCompression::sparse},
+                                  {"topk", GradientCompression::topk}}),
+    docs_page("parallelism.md#compressed-gradients"));
+  f("compress_top", compress_top, "topk: share of the gradients that is sent, the largest of every 1024",
+    in_range(1e-6, 1.0), docs_page("parallelism.md#compressed-gradients"));
   f("chosen", chosen, "keys that auto chose, written by a run; chosen again if the number of processes changes",
-    one_of({"dp", "cp", "tp", "zero", "cp_schedule", "offload"}), at_most_items(6),
+    one_of({"dp", "cp", "tp", "zero", "cp_schedule", "offload", "compress"}), at_most_items(7),
     docs_page("parallelism.md#a-chosen-layout"));
+}
+
+bool ParallelConfig::is_open(int world) const {
+  const bool chosen_layout = std::ranges::any_of(chosen, [](const std::string& key) { return key != "compress"; });
+  return is_automatic() || (chosen_layout && dp * cp * tp != world);
 }
 
 RingOptions ParallelConfig::ring_options(const std::vector<int>& nodes) const {
@@ -67,6 +85,7 @@ ParallelConfig without_auto(ParallelConfig c) {
   if (c.cp == kAutoDegree) c.cp = defaults.cp;
   if (c.tp == kAutoDegree) c.tp = defaults.tp;
   if (c.zero == kAutoDegree) c.zero = defaults.zero;
+  if (c.compress == GradientCompression::automatic) c.compress = defaults.compress;
   return c;
 }
 

@@ -16,8 +16,8 @@ class Fields;
 // Value that represents cp, tp and zero: auto.
 inline constexpr std::int64_t kAutoDegree = -1;
 
-// How gradients are compressed before they are sent to other ranks (parallel/compression.h). none: sent as they are, in
-// the type parallel.reduce.
+// Codes in which ranks send gradients (kernels/gradient_codes.h). none: gradients are sent as they are, in the type
+// parallel.reduce.
 enum class GradientCompression : std::uint8_t { none, automatic, bf16, int8, fp8, sparse, topk };
 
 // Order in which a pipeline stage runs the forwards and backwards of its micro-batches (parallel/pipeline/schedule.h).
@@ -40,14 +40,15 @@ struct ParallelConfig {
   double outer_lr = 0.7, outer_momentum = 0.9;
   std::int64_t outer_bits = 32;  // bits of each weight difference that islands exchange: 32, 8, 4 or 2
   PipelineOrder pp_order = PipelineOrder::automatic;
-  std::int64_t pp_parts = 1;        // interleaved: parts of the model in each stage
-  std::int64_t pp_slices = 1;       // slices of each sequence that pass through the stages one after another
-  std::vector<std::string> chosen;  // keys that `auto` chose: "dp", "cp", "tp", "zero", "cp_schedule", "offload"
+  std::int64_t pp_parts = 1;   // interleaved: parts of the model in each stage
+  std::int64_t pp_slices = 1;  // slices of each sequence that pass through the stages one after another
+  // Keys that `auto` chose: "dp", "cp", "tp", "zero", "cp_schedule", "offload", "compress".
+  std::vector<std::string> chosen;
   void fields(Fields&);
   bool is_automatic() const { return cp == kAutoDegree || tp == kAutoDegree || zero == kAutoDegree; }
   // Returns true if the layout must be chosen: for `auto`, or if the degrees were chosen for a different number of
   // processes.
-  bool is_open(int world) const { return is_automatic() || (!chosen.empty() && dp * cp * tp != world); }
+  bool is_open(int world) const;
   RingOptions ring_options(const std::vector<int>& nodes) const;  // nodes: the node of each rank of the cp axis
 };
 

@@ -4,6 +4,8 @@
 #include <functional>
 #include <utility>
 
+#include "parallel/compression.h"
+
 namespace ring {
 namespace {
 
@@ -24,9 +26,9 @@ double seconds_of(const std::function<void()>& wait) {
 
 }  // namespace
 
-DataParallel::DataParallel(Model& model, Communicator& comm, Communicator& slices, const ParallelConfig& config,
-                           std::int64_t bucket_bytes, const ParamTypes& types, std::uint64_t seed,
-                           const ExecContext& ctx)
+DataParallel::DataParallel(Model& model, Communicator& comm, const CompressionRanks& compression, Communicator& slices,
+                           const ParallelConfig& config, std::int64_t bucket_bytes, const ParamTypes& types,
+                           std::uint64_t seed, const ExecContext& ctx)
     : ctx_(ctx),
       model_(model),
       comm_(comm),
@@ -39,6 +41,7 @@ DataParallel::DataParallel(Model& model, Communicator& comm, Communicator& slice
     shard_ = own_everything(model.parameters());
     if (make_encoded(types)) units_ = make_fsdp_units(model, shard_.pieces);
   }
+  make_compressor(config, compression);
   make_reducer(config, bucket_bytes, types);
   if (sharded() || encoded_) subscription_ = {ctx_.scopes, *this};
 }
@@ -83,13 +86,37 @@ void DataParallel::allocate_sharded(const ParamTypes& types, std::uint64_t seed)
   stale_ = true;
 }
 
+void DataParallel::make_compressor(const ParallelConfig& config, const CompressionRanks& ranks) {
+  const std::optional<GradientCoding> coding = coding_of(config);
+  const std::int64_t elements = model_.parameters().trained_size();
+  if (coding && comm_.size() > 1)
+    compressor_ = std::make_unique<GradientCompressor>(ranks, *coding, elements, zero_ == 0, ctx_);
+}
+
+// Sets the owners of a bucket's sums. With zero 0 every rank gets all sums: without owners, or, with a compressor, from
+// owners of equal shares.
+void DataParallel::make_pieces(Bucket& bucket) const {
+  const std::int64_t end = bucket.begin + bucket.grad.numel();
+  for (const ShardPiece& p : pieces_)
+    if (p.offset >= bucket.begin && p.offset < end)
+      bucket.pieces.push_back({p.offset - bucket.begin, p.numel, p.owner, p.offset,
+                               GradientCompressor::compresses(*p.param, shard_.slice)});
+  if (sharded() || !compressor_) return;
+  std::vector<GradientCompressor::Range> matrices;
+  for (const Param* p : model_.parameters().layout())
+    if (!p->is_frozen() && GradientCompressor::compresses(*p, shard_.slice) && p->offset >= bucket.begin &&
+        p->offset < end)
+      matrices.push_back({p->offset - bucket.begin, p->shape.numel()});
+  bucket.pieces = compressor_->split(bucket.grad.numel(), bucket.begin, matrices);
+}
+
 void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucket_bytes, const ParamTypes& types) {
   Parameters& params = model_.parameters();
+  const GradientTravel travel{config.reduce, compressor_.get()};
   if (zero_ >= 2) {
     const Shape trained{trained_size(pieces_, comm_.rank())};
     shard_.gradients = shard_.as_shard(ctx_.zeros(trained, types.gradients, Lifetime::run));
-    unit_reducer_ =
-        std::make_unique<FsdpReducer>(comm_, units_, ctx_, types.gradients, config.reduce, shard_.gradients);
+    unit_reducer_ = std::make_unique<FsdpReducer>(comm_, units_, ctx_, types.gradients, travel, shard_.gradients);
     return;
   }
   if (zero_ == 1) {
@@ -101,12 +128,8 @@ void DataParallel::make_reducer(const ParallelConfig& config, std::int64_t bucke
     }
   }
   std::vector<Bucket> buckets = make_buckets(shard_.gradients.flat, slot_ranges(params), bucket_bytes);
-  // With zero 0 pieces_ is empty, so that every rank gets all sums.
-  for (Bucket& b : buckets)
-    for (const ShardPiece& p : pieces_)
-      if (p.offset >= b.begin && p.offset < b.begin + b.grad.numel())
-        b.pieces.push_back({p.offset - b.begin, p.numel, p.owner});
-  reducer_ = std::make_unique<Reducer>(comm_, ctx_.stream, std::move(buckets), config.reduce);
+  for (Bucket& b : buckets) make_pieces(b);
+  reducer_ = std::make_unique<Reducer>(comm_, ctx_.stream, std::move(buckets), travel);
 }
 
 void DataParallel::start_step() {

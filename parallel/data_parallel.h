@@ -27,10 +27,11 @@ namespace ring {
 class DataParallel final : public ScopeListener {
  public:
   // Allocates and fills the parameters of `model`, and follows the scopes of `ctx`; the model must run only in `ctx`.
-  // comm: the ranks that share the data. slices: the tensor-parallel group, whose ranks hold the other slices of the
-  // model and process the same data.
-  DataParallel(Model& model, Communicator& comm, Communicator& slices, const ParallelConfig&, std::int64_t bucket_bytes,
-               const ParamTypes&, std::uint64_t seed, const ExecContext&);
+  // comm: the ranks that share the data. compression: the same ranks by node, used only with parallel.compress.
+  // slices: the tensor-parallel group, whose ranks hold the other slices of the model and process the same data.
+  DataParallel(Model& model, Communicator& comm, const CompressionRanks& compression, Communicator& slices,
+               const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&, std::uint64_t seed,
+               const ExecContext&);
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
@@ -38,6 +39,13 @@ class DataParallel final : public ScopeListener {
   void finish_gradients();           // completes the gradients in shard(), the sums over all ranks; collective
   void on_weights_updated();         // call after the update, which changed the weights in shard(); collective
   void on_master_weights_changed();  // call after master values in shard() were written by anything but an update
+
+  // Returns null if gradients are sent as they are.
+  GradientCompressor* compressor() { return compressor_.get(); }
+  const GradientCompressor* compressor() const { return compressor_.get(); }
+  // Index of this rank among the ranks that share the data, and their number.
+  int replica() const { return comm_.rank(); }
+  int replicas() const { return comm_.size(); }
 
   const OwnedShard& shard() const { return shard_; }
   // Returns true if this rank updates only a part of the parameters: with several ranks and zero 1 or above.
@@ -60,6 +68,8 @@ class DataParallel final : public ScopeListener {
   void allocate_sharded(const ParamTypes&, std::uint64_t seed);
   bool make_encoded(const ParamTypes&);
   void make_reducer(const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&);
+  void make_compressor(const ParallelConfig&, const CompressionRanks&);
+  void make_pieces(Bucket&) const;
 
   const ExecContext& ctx_;
   Model& model_;
@@ -69,6 +79,7 @@ class DataParallel final : public ScopeListener {
   std::vector<ShardPiece> pieces_;  // pieces of all ranks; empty if not sharded()
   FsdpUnits units_;
   OwnedShard shard_;
+  std::unique_ptr<GradientCompressor> compressor_;
   std::unique_ptr<Reducer> reducer_;           // used with zero 0 and 1
   std::unique_ptr<FsdpReducer> unit_reducer_;  // used with zero 2 and 3
   std::unique_ptr<EncodedWeights> encoded_;    // null if no weights are encoded

@@ -7,7 +7,7 @@
 namespace ring {
 
 FsdpReducer::FsdpReducer(Communicator& comm, const FsdpUnits& units, const ExecContext& ctx, DType gradients,
-                         DType travel, const FlatBuffer& own)
+                         const GradientTravel& travel, const FlatBuffer& own)
     : comm_(comm), units_(units), travel_(travel), own_(own), open_(units.units.size()), added_(units.units.size()) {
   for (const std::int64_t size : units.buffers) buffers_.push_back(ctx.zeros({size}, gradients, Lifetime::run));
   under_way_.resize(buffers_.size());
@@ -42,7 +42,9 @@ void FsdpReducer::end_unit(std::size_t at, const ExecContext& ctx) {
     if (!p->is_frozen() && !std::exchange(p->var.slot->written, true)) fill_zero(p->var.slot->grad, ctx.stream);
   std::vector<BufferPiece> pieces;
   for (const FsdpUnitPiece& p : unit.pieces)
-    if (!p.piece.param->is_frozen()) pieces.push_back({p.offset_in_buffer, p.piece.numel, p.piece.owner});
+    if (!p.piece.param->is_frozen())
+      pieces.push_back({p.offset_in_buffer, p.piece.numel, p.piece.owner, p.piece.offset,
+                        GradientCompressor::compresses(*p.piece.param, units_.slice)});
   open_[at] = false;
   if (pieces.empty()) return;
   const auto buffer = static_cast<std::size_t>(unit.buffer);

@@ -18,7 +18,7 @@ namespace ring {
 class FsdpReducer {
  public:
   // Binds every gradient to its slot in the buffers. own: this rank's gradient sums, overwritten in each step.
-  FsdpReducer(Communicator&, const FsdpUnits&, const ExecContext&, DType gradients, DType travel,
+  FsdpReducer(Communicator&, const FsdpUnits&, const ExecContext&, DType gradients, const GradientTravel& travel,
               const FlatBuffer& own);
 
   void start_step();  // the next gradients of each unit overwrite `own`, later ones are added
@@ -40,7 +40,7 @@ class FsdpReducer {
 
   Communicator& comm_;
   const FsdpUnits& units_;
-  DType travel_;
+  GradientTravel travel_;
   FlatBuffer own_;
   std::vector<Tensor> buffers_;
   std::vector<std::optional<Reduction>> under_way_;  // reductions in flight, by buffer

@@ -69,6 +69,7 @@ std::optional<std::size_t> FsdpUnits::find_part(const ScopeId& scope) const {
 
 FsdpUnits make_fsdp_units(const Model& model, const std::vector<ShardPiece>& plan) {
   FsdpUnits u;
+  u.slice = model.parameters().slice();
   for (const ModelPart& part : model.parts()) add_part(u, part);
   for (const ShardPiece& piece : plan) {
     const std::size_t at = find_unit(u, piece.param);

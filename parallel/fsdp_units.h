@@ -32,6 +32,7 @@ struct FsdpUnits {
   std::vector<ScopeId> parts;                           // parts of the model, in forward order
   std::vector<std::vector<std::size_t>> units_of_part;  // indices of the units that each part uses
   std::vector<std::int64_t> buffers;                    // elements of each gradient buffer
+  Slice slice{};                                        // the tensor-parallel slice of the model
 
   std::optional<std::size_t> find_part(const ScopeId&) const;  // nullopt if the scope is not a part of the model
 };

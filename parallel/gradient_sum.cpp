@@ -5,11 +5,15 @@
 namespace ring {
 
 GradientSum::GradientSum(Communicator& comm, const ExecContext& ctx, const Tensor& buffer,
-                         const std::vector<BufferPiece>& pieces, DType travel)
+                         const std::vector<BufferPiece>& pieces, const GradientTravel& travel)
     : buffer_(buffer), travels_(buffer) {
   if (comm.size() == 1) return;
-  if (travel == DType::bf16 && buffer.dtype() != travel) {
-    travels_ = ctx.empty(buffer.shape(), travel);
+  if (travel.compressor) {
+    compressed_.emplace(*travel.compressor, ctx, buffer, pieces);
+    return;
+  }
+  if (travel.type == DType::bf16 && buffer.dtype() != travel.type) {
+    travels_ = ctx.empty(buffer.shape(), travel.type);
     cast_kernel({buffer, travels_}, ctx);
   }
   if (pieces.empty()) {
@@ -25,12 +29,14 @@ GradientSum::GradientSum(Communicator& comm, const ExecContext& ctx, const Tenso
   work_ = comm.reduce_pieces(owned, Reduce::sum, ctx.stream.record());
 }
 
-void GradientSum::finish(const ExecContext& ctx) {
+bool GradientSum::advance(const ExecContext& ctx) {
+  if (compressed_) return compressed_->advance(ctx);
   work_.wait(ctx.stream);
-  if (travels_.raw() == buffer_.raw()) return;
+  if (!travels_.defined() || travels_.raw() == buffer_.raw()) return false;
   for (const BufferPiece& p : own_)
     cast_kernel({travels_.narrow(0, p.begin, p.numel), buffer_.narrow(0, p.begin, p.numel)}, ctx);
   travels_ = {};
+  return false;
 }
 
 }  // namespace ring

@@ -1,30 +1,40 @@
 #pragma once
 // A gradient reduction in flight: of a whole buffer to every rank, or of its pieces to their owners. Values are sent
-// and added in the buffer's type or in bf16.
+// and added in the buffer's type or in bf16, or sent in codes (parallel/compressed_sum.h).
 
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "kernels/kernel.h"
+#include "parallel/compressed_sum.h"
 
 namespace ring {
 
-struct BufferPiece {
-  std::int64_t begin = 0, numel = 0;
-  int owner = 0;
+// How gradients are sent.
+struct GradientTravel {
+  DType type = DType::f32;                   // type in which f32 gradients are sent and added
+  GradientCompressor* compressor = nullptr;  // if not null, gradients are sent in its code instead
 };
 
 class GradientSum {
  public:
   // Starts an in-place reduction; without pieces every rank gets the whole sum. Collective. The buffer must not be used
-  // until finish() is called.
+  // until advance() returns false. A compressor needs pieces; if it sends sums to all ranks, they all get all sums.
   GradientSum(Communicator&, const ExecContext&, const Tensor& buffer, const std::vector<BufferPiece>& pieces,
-              DType travel);
-  // Makes the stream wait for the reduction. Throws Error on a lost peer or a timeout.
-  void finish(const ExecContext&);
+              const GradientTravel&);
+  // Makes the stream wait for the messages in flight, and starts the next ones. Returns false if there are none: the
+  // reduction has ended. Collective: ranks must advance their reductions in the same order. Throws Error on a lost peer
+  // or a timeout.
+  bool advance(const ExecContext&);
+  void finish(const ExecContext& ctx) {
+    while (advance(ctx)) {
+    }
+  }
 
  private:
-  Tensor buffer_, travels_;  // both are the same tensor if nothing is converted
+  std::optional<CompressedSum> compressed_;  // if set, the other members are not used
+  Tensor buffer_, travels_;                  // both are the same tensor if nothing is converted
   std::vector<BufferPiece> own_;
   Work work_;
 };

@@ -1,5 +1,7 @@
 #include "parallel/parallelize.h"
 
+#include "parallel/compression.h"
+
 namespace ring {
 
 namespace {
@@ -23,11 +25,21 @@ ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan, const M
   return {context_ranks(mesh, plan.config.cp_schedule, ring), plan.cp_layout, plan.config.cp_schedule, ring};
 }
 
+CompressionRanks compression_ranks(Mesh& mesh) {
+  Communicator& all = mesh.group(kDataAxes);
+  const std::vector<int> nodes = mesh.nodes_along(kDataAxes);
+  const int per_node = ranks_per_node(nodes);
+  if (per_node == 1 || per_node == all.size()) return {nullptr, &all};
+  const Mesh::NodeGroups groups = mesh.groups_by_node(kDataAxes, per_node);
+  return {&groups.node, &groups.between_nodes};
+}
+
 // Ranks of dp process different sequences, ranks of cp different tokens: for parameters, both are replicas.
 std::unique_ptr<DataParallel> parallelize_data(Model& model, Mesh& mesh, const ParallelPlan& plan,
                                                const ParameterOptions& o, const ExecContext& ctx) {
-  return std::make_unique<DataParallel>(model, mesh.group(kDataAxes), mesh.axis("tp"), plan.config, o.bucket_bytes,
-                                        o.types, o.seed, ctx);
+  const CompressionRanks compression = coding_of(plan.config) ? compression_ranks(mesh) : CompressionRanks{};
+  return std::make_unique<DataParallel>(model, mesh.group(kDataAxes), compression, mesh.axis("tp"), plan.config,
+                                        o.bucket_bytes, o.types, o.seed, ctx);
 }
 
 Parallelized parallelize(Model& model, Mesh& mesh, const ParallelPlan& plan, const ParameterOptions& options,

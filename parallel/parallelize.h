@@ -26,6 +26,9 @@ struct ParameterOptions {
 // Shards the model by tp, and allocates and fills its parameters. Collective. All arguments must outlive the result.
 Parallelized parallelize(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&, const ExecContext&);
 
+// Returns the ranks that share the data, by node if several nodes have several of them each. Collective.
+CompressionRanks compression_ranks(Mesh&);
+
 // The steps of parallelize(), in this order.
 ContextBatches parallelize_context(Mesh&, const ParallelPlan&, const ModelConfig&, std::size_t host_room,
                                    const ExecContext&);

@@ -5,7 +5,7 @@
 
 namespace ring {
 
-Reducer::Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets, DType travel)
+Reducer::Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets, const GradientTravel& travel)
     : comm_(comm), compute_{std::move(compute)}, travel_(travel), buckets_(std::move(buckets)) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (std::size_t i = 0; i < buckets_[b].slots.size(); ++i) {
@@ -47,6 +47,8 @@ void Reducer::on_ready(std::size_t bucket, std::size_t index) {
 
 void Reducer::start_next() {
   const Bucket& bucket = buckets_[static_cast<std::size_t>(next_)];
+  // Sums in codes have a second half, which then overlaps with backward, too.
+  if (travel_.compressor && !sums_.empty()) sums_.back().advance(compute_);
   sums_.emplace_back(comm_, compute_, bucket.grad, bucket.pieces, travel_);
   ++next_;
 }
@@ -58,7 +60,10 @@ void Reducer::finish() {
       if (!std::exchange(slot->written, true)) fill_zero(slot->grad, compute_.stream);
   while (next_ < buckets()) start_next();
   const auto before = std::chrono::steady_clock::now();
-  for (GradientSum& sum : sums_) sum.finish(compute_);
+  for (bool under_way = true; under_way;) {
+    under_way = false;
+    for (GradientSum& sum : sums_) under_way |= sum.advance(compute_);
+  }
   wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
   reset();
 }

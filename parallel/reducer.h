@@ -15,9 +15,8 @@ namespace ring {
 
 class Reducer {
  public:
-  // Installs on_ready in every slot. compute: the stream on which gradients are written. travel_dtype: the type in
-  // which f32 gradients are sent and added.
-  Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets, DType travel_dtype = DType::f32);
+  // Installs on_ready in every slot. compute: the stream on which gradients are written.
+  Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets, const GradientTravel& travel = {});
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -39,7 +38,7 @@ class Reducer {
 
   Communicator& comm_;
   ExecContext compute_;
-  DType travel_;
+  GradientTravel travel_;
   std::vector<Bucket> buckets_;
   std::vector<std::vector<bool>> ready_;
   std::vector<std::size_t> missing_;  // number of incomplete slots of each bucket

@@ -1,6 +1,7 @@
 #include "trainer/state_binding.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "checkpoint/fp8_tensors.h"
@@ -8,6 +9,7 @@
 #include "core/log.h"
 #include "engine/origin.h"
 #include "evaluate/session.h"
+#include "kernels/elementwise.h"
 #include "model/architectures.h"
 #include "optim/groups.h"
 
@@ -15,6 +17,10 @@ namespace ring {
 namespace {
 
 using Names = std::set<std::string>;
+
+constexpr const char* kResidualsPrefix = "residuals.";
+
+std::string residuals_prefix(int replica) { return str(kResidualsPrefix, replica, "."); }
 
 // The model that the settings in a checkpoint's metadata declare.
 struct SavedModel {
@@ -108,6 +114,7 @@ void StateBinding::add_to(State& state) const {
         s.fp8 ? std::optional(CodeScales{*s.fp8, s.scales}) : std::nullopt);
   if (step_.average())
     add_parameters(state, kAveragePrefix, params, step_.data().shard().pieces, step_.average()->buffer());
+  add_residuals(state);
   using Text = const std::string&;
   using Mismatch = const KeyMismatch&;
   state.allow_partial_load(kWeightsPrefix,
@@ -168,6 +175,59 @@ void StateBinding::start_average(const KeyMismatch& mismatch) const {
     log::info("train.ema: the checkpoint has no average of all weights, so the average starts from these weights");
   else if (!step_.average())
     log::info("train.ema: 0: the checkpoint's average of the weights is not used");
+}
+
+// Each replica has residuals of all parameters, named "residuals.<replica>.<parameter>". It does not matter which
+// replica holds a residual (parallel/compressed_sum.h): if a checkpoint has more replicas than this run, replica r of
+// this run adds the residuals of replicas r + n, r + 2 n, .. to its own.
+void StateBinding::add_residuals(State& state) const {
+  DataParallel& data = step_.data();
+  std::map<std::string, StateTensor> own;  // by parameter
+  if (GradientCompressor* compressor = data.compressor(); compressor && compressor->has_residuals()) {
+    const Parameters& params = step_.model().parameters();
+    const std::vector<ShardPiece> whole = unsharded_plan(params);
+    const auto has_gradient = [](const Param& p, const LogicalParam&) { return !p.is_frozen(); };
+    for (int r = 0; r < data.replicas(); ++r) {
+      State of_replica;
+      const bool here = r == data.replica();
+      const std::string prefix = residuals_prefix(r);
+      add_parameters(of_replica, prefix, params, here ? whole : std::vector<ShardPiece>{},
+                     {compressor->residuals(), true}, has_gradient);
+      for (const auto& [name, tensor] : of_replica.tensors()) {
+        if (here) own.emplace(name.substr(prefix.size()), tensor);
+        state.add(tensor);
+      }
+    }
+  }
+  const auto absorb = [this, own](const std::string& name, const ReadRegion& read) {
+    int replica = 0;
+    const auto [dot, error] =
+        std::from_chars(name.data() + std::string_view(kResidualsPrefix).size(), name.data() + name.size(), replica);
+    if (error != std::errc() || replica % step_.data().replicas() != step_.data().replica()) return;
+    const auto found = own.find(name.substr(std::min(name.size(), static_cast<std::size_t>(dot + 1 - name.data()))));
+    if (found == own.end()) return;
+    const StateTensor& to = found->second;
+    if (to.local.numel() == 0) return;
+    const ExecContext& ctx = step_.exec();
+    const Tensor saved = read({to.start, to.local.shape()}), more = ctx.empty(saved.shape());
+    ctx.stream.impl().copy(more.raw(), saved.raw(), saved.bytes());
+    axpby_kernel({more, to.local, to.local, 1, 1}, ctx);
+    ctx.stream.synchronize();  // allowed host wait: checkpoint
+  };
+  state.allow_partial_load(kResidualsPrefix,
+                           {{}, [this](const KeyMismatch& m, const std::string&) { log_residuals(m); }, absorb});
+}
+
+void StateBinding::log_residuals(const KeyMismatch& mismatch) const {
+  if (!leads_) return;
+  const GradientCompressor* compressor = step_.data().compressor();
+  if (!compressor || !compressor->has_residuals())
+    log::warn("parallel.compress: the checkpoint's residuals of compressed gradients are dropped, because this run ",
+              "sends gradients exactly");
+  else if (!mismatch.unexpected.empty())
+    log::info("parallel.compress: the residuals of replicas that no longer exist are added to those of the others");
+  else
+    log::info("parallel.compress: replicas without residuals in the checkpoint start with none");
 }
 
 void StateBinding::add_training_state(State& state, TrainingState& added) const {

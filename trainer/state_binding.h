@@ -24,6 +24,8 @@ class StateBinding {
   void log_weight_mismatch(const KeyMismatch&, const std::string& metadata, std::int64_t steps) const;
   void log_state_mismatch(const KeyMismatch&) const;
   void start_average(const KeyMismatch&) const;
+  void add_residuals(State&) const;
+  void log_residuals(const KeyMismatch&) const;
   void add_training_state(State&, TrainingState&) const;
 
   const Config& config_;

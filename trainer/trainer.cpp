@@ -427,6 +427,7 @@ void Trainer::add_state(State& state) {
 
 void Trainer::on_state_loaded() {
   step_.data().on_master_weights_changed();
+  if (GradientCompressor* compressor = step_.data().compressor()) compressor->on_residuals_changed(ctx_);
   update_attention_for_next_step();
   for (TrainingState* state : model().training_states())
     if (state->on_state_loaded()) graph_.forget();

@@ -86,19 +86,21 @@ class Mesh::Impl {
     for (const std::string& name : names) axes_.axis(name);
     fail("mesh: no group ", joined(names, " x "), " was declared in its layout");
   }
-  NodeGroups groups_by_node(const std::string& name, int per_node) {
-    const MeshAxis& axis = axes_.axis(name);
-    RING_CHECK(per_node >= 1 && axis.degree % per_node == 0, "mesh: ", per_node, " ranks per node do not divide the ",
-               axis.degree, " ranks of axis ", name);
-    const std::vector<int> all = axes_.group(env_.rank, {name});
-    const int own = axes_.coord(env_.rank, name);
+  NodeGroups groups_by_node(const AxisNames& names, int per_node) {
+    const std::string name = joined(names, " x ");
+    const std::vector<int> all = axes_.group(env_.rank, names);
+    const int size = static_cast<int>(all.size());
+    RING_CHECK(per_node >= 1 && size % per_node == 0, "mesh: ", per_node, " ranks per node do not divide the ", size,
+               " ranks of ", name);
+    const int own = static_cast<int>(std::find(all.begin(), all.end(), env_.rank) - all.begin());
+    const AxisTransfers transfers = names.size() == 1 ? axes_.axis(names[0]).transfers : AxisTransfers::between_kernels;
     std::vector<int> node, between;
-    for (int i = 0; i < axis.degree; ++i) {
+    for (int i = 0; i < size; ++i) {
       if (i / per_node == own / per_node) node.push_back(all[static_cast<std::size_t>(i)]);
       if (i % per_node == own % per_node) between.push_back(all[static_cast<std::size_t>(i)]);
     }
-    Communicator& here = *make_group(name + " in node", node, device_.backend, axis.transfers);
-    return {here, *make_group(name + " between nodes", between, device_.backend, axis.transfers)};
+    Communicator& here = *make_group(name + " in node", node, device_.backend, transfers);
+    return {here, *make_group(name + " between nodes", between, device_.backend, transfers)};
   }
   Communicator& all() { return *all_; }
   Communicator& host() { return *host_; }
@@ -106,9 +108,9 @@ class Mesh::Impl {
     if (!background_) background_ = make_background();
     return *background_;
   }
-  std::vector<int> nodes_along(const std::string& axis) const {
+  std::vector<int> nodes_along(const AxisNames& names) const {
     std::vector<int> nodes;
-    for (const int r : axes_.group(env_.rank, {axis})) nodes.push_back(nodes_[static_cast<std::size_t>(r)]);
+    for (const int r : axes_.group(env_.rank, names)) nodes.push_back(nodes_[static_cast<std::size_t>(r)]);
     return nodes;
   }
   void check() {
@@ -289,13 +291,13 @@ const Device& Mesh::device() const { return impl_->device(); }
 int Mesh::degree(const std::string& axis) const { return impl_->axes().axis(axis).degree; }
 int Mesh::coord(const std::string& axis) const { return impl_->axes().coord(rank(), axis); }
 Communicator& Mesh::group(const AxisNames& names) { return impl_->group(names); }
-Mesh::NodeGroups Mesh::groups_by_node(const std::string& axis, int per_node) {
-  return impl_->groups_by_node(axis, per_node);
+Mesh::NodeGroups Mesh::groups_by_node(const AxisNames& names, int per_node) {
+  return impl_->groups_by_node(names, per_node);
 }
 Communicator& Mesh::all() { return impl_->all(); }
 Communicator& Mesh::host() { return impl_->host(); }
 Communicator& Mesh::background() { return impl_->background(); }
-std::vector<int> Mesh::nodes_along(const std::string& axis) const { return impl_->nodes_along(axis); }
+std::vector<int> Mesh::nodes_along(const AxisNames& names) const { return impl_->nodes_along(names); }
 Store* Mesh::store() { return impl_->store(); }
 void Mesh::check() { impl_->check(); }
 void Mesh::check_agreement(const Topic& topic, const Facts& facts) { impl_->check_agreement(topic, facts); }

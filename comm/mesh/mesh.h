@@ -48,14 +48,15 @@ class Mesh {
   // same AxisTransfers share a communicator.
   Communicator& group(const AxisNames&);
   Communicator& axis(const std::string& name) { return group({name}); }
-  // The ranks of an axis, grouped by node: those on this rank's node, and those on each node that have this rank's
+  // The ranks of a group, grouped by node: those on this rank's node, and those on each node that have this rank's
   // index within the node.
   struct NodeGroups {
     Communicator &node, &between_nodes;
   };
-  // Treats every `per_node` adjacent ranks of this rank's group along the axis as one node. Throws Error if per_node
-  // does not divide the axis's degree. The first call for each pair of axis and per_node is collective.
-  NodeGroups groups_by_node(const std::string& axis, int per_node);
+  // Treats every `per_node` adjacent ranks of this rank's group along the axes as one node. Throws Error if per_node
+  // does not divide the size of the group. The first call for each pair of axes and per_node is collective.
+  NodeGroups groups_by_node(const AxisNames&, int per_node);
+  NodeGroups groups_by_node(const std::string& axis, int per_node) { return groups_by_node(AxisNames{axis}, per_node); }
   Communicator& all();  // communicator of all ranks of the run
   // Communicator of all ranks with tensors in host memory: counts, flags, hashes. On CPUs the same as all().
   Communicator& host();
@@ -69,8 +70,9 @@ class Mesh {
   // Collective (comm/agree.h). Waits for the other ranks up to options.timeout. Throws PeerLost if one of them dies.
   void check_agreement(const Topic&, const Facts&);
 
-  std::vector<int> nodes_along(const std::string& axis) const;  // node index of each rank in the axis's group
-  Store* store();                                               // null in a world of one
+  std::vector<int> nodes_along(const AxisNames&) const;  // node index of each rank in the group along the axes
+  std::vector<int> nodes_along(const std::string& axis) const { return nodes_along(AxisNames{axis}); }
+  Store* store();  // null in a world of one
 
  private:
   class Impl;

@@ -1,6 +1,7 @@
 #include "kernels/activation.h"
 #include "kernels/batched_matmul.h"
 #include "kernels/elementwise.h"
+#include "kernels/gradient_codes.h"
 #include "kernels/group_sums.h"
 #include "kernels/moving_average.h"
 #include "kernels/muon.h"
@@ -48,6 +49,20 @@ void random_normal(BorderOperands& o, DType t) {
 }
 void moving_average(BorderOperands& o, DType) {
   o.run(moving_average_kernel, {flat(o, "values", DType::f32), flat(o, "average", DType::f32), step_state(o), 0.9});
+}
+// A message in bf16, two bytes per element. The other codes differ only in what they store at an offset.
+Tensor bf16_message(BorderOperands& o) {
+  return o.last_elements("message", 2 * kFirst, 2 * kCount, DType::u8, Fill::zeros);
+}
+void encode_gradient(BorderOperands& o, DType t) {
+  const Tensor residual = flat(o, "residual", DType::f32);
+  o.run(encode_gradient_kernel, {flat(o, "gradient", t), residual, residual, bf16_message(o), {GradientCode::bf16, 0}});
+}
+void decode_gradient(BorderOperands& o, DType) {
+  o.run(decode_gradient_kernel, {bf16_message(o), flat(o, "sum", DType::f32), {GradientCode::bf16, 0}, true});
+}
+void settle_residuals(BorderOperands& o, DType) {
+  o.run(settle_residuals_kernel, {flat(o, "kept", DType::f32), flat(o, "pending", DType::f32), step_state(o)});
 }
 void squared_norm(BorderOperands& o, DType t) {
   o.run(squared_norm_kernel, {flat(o, "x", t, Fill::integers), o.whole("sum", {1}, DType::f32, Fill::zeros)});
@@ -108,6 +123,9 @@ std::vector<BorderOp> ops() {
           {"dropout", "", dropout},
           {"random_normal", "", random_normal},
           {"moving_average", "", moving_average},
+          {"encode_gradient", "", encode_gradient},
+          {"decode_gradient", "", decode_gradient},
+          {"settle_residuals", "", settle_residuals},
           {"squared_norm", "", squared_norm},
           {"group_sums", "", group_sums},
           {"adamw", "", adamw},

@@ -71,7 +71,7 @@ TEST_P(DistUnitReducer, OwnersGetTheSumsOverRanksAndMicroBatches) {
     const std::vector<ShardPiece> plan = plan_shards(model.parameters(), c.size());
     const FsdpUnits units = make_fsdp_units(model, plan);
     const FlatBuffer own{ctx.zeros({shard_size(plan, c.rank())}), false};
-    FsdpReducer reducer(c, units, ctx, DType::f32, DType::f32, own);
+    FsdpReducer reducer(c, units, ctx, DType::f32, {}, own);
     for (const int micros : {1, 3}) {
       reducer.start_step();
       for (int m = 0; m < micros; ++m) run_micro_batch(reducer, units, ctx, c.rank(), m);
@@ -102,7 +102,7 @@ TEST(FsdpReducer, TwoUnitsInOneBufferAreRefused) {
   const std::vector<ShardPiece> plan = plan_shards(model.parameters(), 1);
   const FsdpUnits units = make_fsdp_units(model, plan);
   const auto comm = make_self_communicator();
-  FsdpReducer reducer(*comm, units, ctx, DType::f32, DType::f32, {ctx.zeros({shard_size(plan, 0)}), false});
+  FsdpReducer reducer(*comm, units, ctx, DType::f32, {}, {ctx.zeros({shard_size(plan, 0)}), false});
   const auto unit_of = [&](int block) { return units.units_of_part[units.find_part(block_scope(block)).value()][0]; };
   reducer.begin_unit(unit_of(2), ctx);
   reducer.begin_unit(unit_of(1), ctx);

@@ -1,0 +1,113 @@
+#pragma once
+// Sums of gradients over ranks that send codes instead of numbers (kernels/gradient_codes.h), with error feedback.
+//
+// Each piece of a buffer has an owner. A rank adds its residuals to its gradients, encodes the pieces of all other
+// ranks and sends them to their owners. What the codes cannot represent is the rank's residual for its next gradients.
+// An owner adds its own gradient and the decoded values in f32, in rank order. If every rank needs the sums (zero 0),
+// an owner adds its residual to the sum, encodes it and sends it to all ranks, so that all ranks decode the same bits.
+//
+// Invariant: over all steps, the sum of all gradients equals the sum of what was applied plus the residuals of all
+// ranks, up to the rounding of f32 additions. It does not matter which rank holds a residual.
+//
+// Several nodes with several ranks each: first the ranks of a node add their gradients without codes. The rank whose
+// index in the node equals the owner's gets the sum of the node, and only ranks of the same index on different nodes
+// exchange codes.
+
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "kernels/gradient_codes.h"
+#include "model/params.h"
+#include "parallel/buffer_piece.h"
+#include "parallel/sparse_messages.h"
+
+namespace ring {
+
+// The ranks of a compressed sum.
+struct CompressionRanks {
+  Communicator* node = nullptr;     // the adjacent ranks of this rank's node; null if each rank sends codes to all
+  Communicator* between = nullptr;  // without `node`: all ranks; with it: the ranks of this index on each node
+  int per_node() const { return node ? node->size() : 1; }
+};
+
+// Ranks, code and residuals, which all sums of a run share.
+class GradientCompressor {
+ public:
+  // elements: of the flat layout of all gradients. to_all: every rank needs the sums (zero 0). With the code f32, which
+  // has no residuals, blocks of zeros are not sent; this needs gradients in host memory.
+  GradientCompressor(const CompressionRanks&, const GradientCoding&, std::int64_t elements, bool to_all,
+                     const ExecContext&);
+
+  // Returns true for matrices. Vectors (norms, biases) are too small to be worth an error. Matrices that every
+  // tensor-parallel rank holds whole are sent as they are, too, because these ranks would have different residuals.
+  static bool compresses(const Param&, const Slice&);
+
+  bool has_residuals() const { return coding_.code != GradientCode::f32; }
+  // Returns the residuals after the last accepted step, f32 [elements], which are part of the training state. Without
+  // residuals, the tensor is empty.
+  const Tensor& residuals() const { return kept_; }
+  // Call after the residuals were written by anything but a step.
+  void on_residuals_changed(const ExecContext&);
+  // Ends a step. If it was accepted, its residuals are kept; otherwise they are replaced by those before the step.
+  // state: the StepState on the device.
+  void end_step(const Tensor& state, const ExecContext&);
+  std::size_t bytes() const { return kept_.bytes() + pending_.bytes(); }
+
+  // Splits [0, numel) of a buffer into pieces for sums that all ranks need: nearly equal shares, contiguous and in rank
+  // order. matrices: the ranges of the buffer that are compressed; the rest is sent as it is.
+  struct Range {
+    std::int64_t begin = 0, numel = 0;
+  };
+  std::vector<BufferPiece> split(std::int64_t numel, std::int64_t offset, const std::vector<Range>& matrices) const;
+
+ private:
+  friend class CompressedSum;
+  CompressionRanks ranks_;
+  GradientCoding coding_;
+  bool to_all_;
+  Tensor kept_, pending_;  // pending_: during a step, the residuals if it is accepted
+};
+
+// A compressed sum in flight.
+class CompressedSum {
+ public:
+  // Encodes the pieces and starts to send them. Collective over the compressor's ranks; all of them pass the same
+  // pieces. The buffer, f32 or bf16, must not be used until advance() returns false.
+  CompressedSum(GradientCompressor&, const ExecContext&, const Tensor& buffer, const std::vector<BufferPiece>&);
+  // Waits for the messages in flight, and starts the next ones. Returns false once the sums are in the buffer: those of
+  // own pieces, or all. Collective: ranks must advance their sums in the same order. Throws Error on a lost peer.
+  bool advance(const ExecContext&);
+
+ private:
+  using Pieces = std::vector<BufferPiece>;
+  using Messages = std::vector<Tensor>;
+
+  GradientCoding coding_of(const BufferPiece& p) const;
+  std::int64_t bytes_of(const Pieces&) const;
+  Tensor residual_of(const BufferPiece& p) const {
+    return shared_->has_residuals() ? shared_->pending_.narrow(0, p.offset, p.numel) : Tensor{};
+  }
+  Tensor part(const BufferPiece& p) const { return buffer_.narrow(0, p.begin, p.numel); }
+  void sum_in_node(const ExecContext&, const Pieces& all);
+  void send_to_owners(const ExecContext&);
+  void add_messages(const ExecContext&);
+  void send_sums(const ExecContext&);
+  void read_sums(const ExecContext&);
+  void send_in_node(const ExecContext&);
+  void decode(const BufferPiece&, const Tensor& message, const GradientCoding&, bool add, const Tensor& sum,
+              const ExecContext&) const;
+
+  enum class Phase : std::uint8_t { to_owners, sums, in_node, done };
+
+  GradientCompressor* shared_;
+  Tensor buffer_;
+  Pieces all_;
+  std::vector<Pieces> pieces_;  // by rank of `between`: the pieces that it owns and this rank encodes
+  Messages sent_, received_;    // by rank of `between`
+  MessageExchange exchange_;
+  Work in_node_;
+  Phase phase_ = Phase::to_owners;
+};
+
+}  // namespace ring
