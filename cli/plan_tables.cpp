@@ -14,6 +14,7 @@
 #include "engine/devices.h"
 #include "engine/memory_kinds.h"
 #include "model/scopes.h"
+#include "parallel/stages.h"
 
 namespace ring {
 namespace {
@@ -197,13 +198,15 @@ std::string choice_text(Config config, const std::string& key) {
 void print_settings(const PlannedStep& p, const char* which) {
   const ParallelConfig& c = p.config.parallel;
   const ParallelPlan plan = plan_of(p.config, p.world);
+  const std::string stages =
+      plan.pp == 1 ? "" : str("pp: ", plan.pp, c.pp_parts > 1 ? str(", pp_parts: ", c.pp_parts) : "", ", ");
   const std::string levels = str(plan.cp > 1 && c.cp_schedule == ContextSchedule::hybrid ? ", cp_schedule: hybrid" : "",
                                  c.cp_ranks_per_node > 0 ? str(", cp_ranks_per_node: ", c.cp_ranks_per_node) : "");
   print_format(
-      "\nThe %s for a context of %lld tokens, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: "
+      "\nThe %s for a context of %lld tokens, as settings:\n\n    parallel: {%sdp: %d, cp: %d, tp: %d, zero: "
       "%lld%s}\n",
-      which, static_cast<long long>(p.config.model.context), plan.dp, plan.cp, plan.tp, static_cast<long long>(c.zero),
-      levels.c_str());
+      which, static_cast<long long>(p.config.model.context), stages.c_str(), plan.dp, plan.cp, plan.tp,
+      static_cast<long long>(c.zero), levels.c_str());
   const std::string host =
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
   const std::int64_t tokens = p.config.train.mlp_chunk;
@@ -216,8 +219,24 @@ void print_settings(const PlannedStep& p, const char* which) {
                  static_cast<long long>(p.config.optimizer.offload_staging_bytes));
 }
 
+// Prints the blocks and the peak memory of each pipeline stage, and the share of a step in which stages wait.
+void print_stages(const PlannedStep& p) {
+  if (p.stage_peaks.empty()) return;
+  const ParallelPlan plan = plan_of(p.config, p.world);
+  print_format("\nEach pipeline stage waits for others in %.1f %% of a step (the bubble) of %s.\n", 100 * p.bubble,
+               counted(plan.micro_batches, "micro-batch").c_str());
+  for (int stage = 0; stage < plan.pp; ++stage) {
+    std::vector<std::string> blocks;
+    for (const BlockRange& part : parts_of_stage(p.config.model, plan, stage))
+      blocks.push_back(part.end - part.first == 1 ? str(part.first) : str(part.first, "-", part.end - 1));
+    print_format("    stage %d: blocks %s, peak %s\n", stage, joined(blocks, ", ").c_str(),
+                 bytes_text(p.stage_peaks[static_cast<std::size_t>(stage)]).c_str());
+  }
+}
+
 void print_planned(const PlannedStep& p) {
   print_settings(p, "fastest");
+  print_stages(p);
   print_blocks(p);
 }
 

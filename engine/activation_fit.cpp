@@ -50,6 +50,16 @@ class Fitting {
     return fastest;
   }
   bool fits(const ActivationFit& fit) const { return fit.peak <= budget_; }
+  // For pipeline stages, which hold several micro-batches at a time: returns the plan that fits and recomputes the
+  // least, with the same policy for all blocks; nullopt if none fits. `smallest` gets the plan with the lowest peak.
+  std::optional<ActivationFit> first_uniform(ActivationFit& smallest) const {
+    for (std::size_t policy = 1; policy < policies(); ++policy) {
+      const ActivationFit fit = uniform(policy);
+      if (fits(fit)) return fit;
+      if (fit.peak < smallest.peak) smallest = fit;
+    }
+    return {};
+  }
 
   // Returns the fastest plan; nullopt if none was found. While the solver's plan does not fit, because of gaps, reduces
   // the solver's budgets by the missing bytes and tries again.
@@ -127,6 +137,11 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, WorldSize worl
   const auto consider = [&](const std::optional<ActivationFit>& fit) {
     if (fit && fit->peak < smallest.peak) smallest = *fit;
   };
+  if (c.parallel.pp > 1) {
+    if (const auto plan = fitting.first_uniform(smallest)) return plan;
+    if (smallest_of_all) *smallest_of_all = smallest;
+    return {};
+  }
   if (fitting.policies() > 1) {
     if (const auto plan = fitting.solved(false)) return plan;
     if (const auto plan = fitting.fastest_uniform()) return plan;  // it may have smaller gaps than mixed plans
@@ -144,6 +159,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, WorldSize worl
 bool can_fit(const Config& c, WorldSize world, std::size_t budget, const DeviceRates& rates) {
   Fitting fitting(c, world, budget, rates, static_cast<std::size_t>(c.train.activation_offload_bytes));
   if (fitting.fits(fitting.uniform(fitting.policies() - 1))) return true;
+  if (c.parallel.pp > 1) return false;
   for (const bool segments : {false, true})
     if (const auto fit = fitting.min_memory(segments); fit && fitting.fits(*fit)) return true;
   return false;

@@ -21,7 +21,7 @@ std::vector<Recompute> recomputes_of(const Config& c) {
 }
 
 std::size_t room_of(const Config& c, const DeviceRates& rates, std::size_t given) {
-  if (!may_offload(c)) return 0;
+  if (!may_offload(c) || c.parallel.pp > 1) return 0;
   if (c.train.activation_offload == Switch::on) return given ? given : kBoundless;
   return rates.host_bytes_per_second > 0 ? given : 0;  // without this rate, the cost of a transfer is unknown
 }
@@ -94,7 +94,12 @@ ActivationPlan ActivationPlanner::uniform_plan(std::size_t policy) const {
 DryStep ActivationPlanner::dry_run(const ActivationPlan& plan, std::size_t host_room) const {
   Config c = config_;
   c.train.activation_offload_bytes = host_room == kBoundless ? 0 : narrow<std::int64_t>(host_room);
-  return dry_step(c, world_, plan);
+  DryStep largest = dry_step(c, world_, plan);
+  for (int stage = 1; stage < c.parallel.pp; ++stage) {
+    DryStep step = dry_step(c, world_, plan, first_rank_of_stage(c, world_, stage));
+    if (step.peak() > largest.peak()) largest = std::move(step);
+  }
+  return largest;
 }
 
 DryStep ActivationPlanner::dry_run(const ActivationPlan& plan) const { return dry_run(plan, host_room_); }

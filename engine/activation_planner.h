@@ -29,7 +29,8 @@ class ActivationPlanner {
   // Returns the plan in which all blocks use this policy. Policies without offloading come first. Within policies with
   // and without offloading, the order is from the one that saves most activations to the one that saves fewest.
   ActivationPlan uniform_plan(std::size_t policy) const;
-  // Dry-runs a step with this plan. Activations that exceed host_room() stay on the device, as in the real step.
+  // Dry-runs a step with this plan, in the pipeline stage that needs the most memory. Activations that exceed
+  // host_room() stay on the device, as in the real step.
   DryStep dry_run(const ActivationPlan&) const;
 
   // Returns the plan in which all blocks use the given policy, except that the last block offloads nothing.

@@ -229,10 +229,24 @@ void validate_ema(const Config& c, std::vector<SettingProblem>& errors) {
         "optimizer.offload to states or none");
 }
 
+// Settings that pipeline stages do not support yet. parallel/plan.cpp refuses layouts and models.
 void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
-  if (c.parallel.pp != 1)
-    errors.push_back(str("parallel.pp: expected 1, since pipeline stages are not supported yet, got ", c.parallel.pp,
-                         ". Divide the model with parallel.tp, or share it with parallel.zero: 3"));
+  if (c.parallel.pp == 1) return;
+  const std::string setting = str("parallel.pp: ", c.parallel.pp);
+  if (c.parallel.is_automatic())
+    errors.push_back(setting +
+                     " needs given degrees, but `auto` is to choose some. Set parallel.cp, .tp and .zero to "
+                     "numbers");
+  if (linear_formats().contains(c.train.linears))
+    errors.push_back(str(setting, " supports train.linears: bf16, but it is ", c.train.linears, ". Set it to bf16"));
+  if (c.train.activation_offload == Switch::on)
+    errors.push_back(setting +
+                     " keeps the activations of several micro-batches on the device, but "
+                     "train.activation_offload is true. Set it to auto or false");
+  if (c.train.diagnostics_interval)
+    errors.push_back(setting +
+                     " does not support train.diagnostics_interval, which measures attention over the whole "
+                     "model. Set train.diagnostics_interval: 0");
 }
 
 // The parameters and their names can be derived from the model without its attention (which may need a file) and
@@ -367,6 +381,9 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.dp",
                                                 "parallel.cp",
                                                 "parallel.tp",
+                                                "parallel.pp",
+                                                "parallel.pp_order",
+                                                "parallel.pp_parts",
                                                 "parallel.cp_layout",
                                                 "parallel.cp_schedule",
                                                 "parallel.cp_keys",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/checked.h"
 #include "core/fake.h"
 #include "engine/devices.h"
 #include "engine/train_step.h"
@@ -89,6 +90,10 @@ Config with_ranks_per_node(Config c, WorldSize world) {
 }
 
 }  // namespace
+
+int first_rank_of_stage(const Config& c, WorldSize world, int stage) {
+  return stage * (world.ranks / narrow<int>(c.parallel.pp));
+}
 
 DryStep dry_step(const Config& given, WorldSize world, const ActivationPlan& plan, int rank) {
   DryStep out;

@@ -70,6 +70,9 @@ struct WorldSize {
   int nodes() const { return per_node > 0 ? (ranks + per_node - 1) / per_node : 1; }
 };
 
+// Returns the lowest rank of a pipeline stage.
+int first_rank_of_stage(const Config&, WorldSize world, int stage);
+
 // Dry-runs a step of `rank`. config: resolved, with run.device cpu or cuda; both can be planned on any machine. Each
 // sample of packed documents counts as one document. Throws Error if the layout does not fit `world` processes.
 DryStep dry_step(const Config& config, WorldSize world, const ActivationPlan&, int rank = 0);

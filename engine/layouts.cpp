@@ -61,13 +61,16 @@ std::vector<PlanRequest> layouts_of(PlanRequest request) {
   ParallelConfig& given = request.config.parallel;
   if (std::ranges::count(given.chosen, "cp_schedule") > 0) given.cp_schedule = ContextSchedule::automatic;
   const FixedDegrees& fixed = request.fixed;
+  const std::int64_t pp = given.pp, of_stage = request.world / pp;  // of_stage: ranks of each pipeline stage
   std::vector<PlanRequest> all;
-  for (const std::int64_t tp : degrees(fixed.tp, request.world))
-    for (const std::int64_t cp : degrees(fixed.cp, request.world / tp)) {
-      const std::int64_t dp = request.world / (tp * cp);
-      if (tp * cp * dp != request.world || dp != fixed.dp.value_or(dp)) continue;
+  if (of_stage * pp != request.world) return all;
+  for (const std::int64_t tp : degrees(fixed.tp, of_stage))
+    for (const std::int64_t cp : degrees(fixed.cp, of_stage / tp)) {
+      const std::int64_t dp = of_stage / (tp * cp);
+      if (tp * cp * dp != of_stage || dp != fixed.dp.value_or(dp)) continue;
       if (!is_promising(request, dp, cp, tp)) continue;
       for (const std::int64_t zero : fixed.zero ? std::vector{*fixed.zero} : zero_stages(static_cast<int>(dp * cp))) {
+        if (pp > 1 && zero > 1 && !fixed.zero) continue;  // stages support 0 and 1
         ParallelConfig& parallel = all.emplace_back(request).config.parallel;
         parallel.dp = dp;
         parallel.cp = cp;

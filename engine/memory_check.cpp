@@ -65,7 +65,7 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   const std::unique_ptr<Model> model = make_model(c.model, vocab_padding(backend_of(c.run.device)));
   bind_groups(c.optimizer, model->parameters());
   bind_linears(*model, linears_of(c.train), mesh.degree("tp"));
-  model->shard({mesh.coord("tp"), mesh.degree("tp")});
+  divide_model(*model, mesh, plan_of(c, mesh.world()));
   const Communicator& data = mesh.group(kDataAxes);
   StateMemory m = state_memory(*model, static_cast<int>(zero), data.size(), data.rank(), param_types(c),
                                [&](const OwnedShard& owned) { return state_bytes(c.optimizer, owned); });

@@ -9,6 +9,7 @@
 #include "engine/step_time.h"
 #include "model/attention_schedule.h"
 #include "model/flops.h"
+#include "parallel/stages.h"
 
 namespace ring {
 namespace {
@@ -115,6 +116,52 @@ void set_memory(PlannedStep& p, const DryStep& largest) {
   p.host_states = largest.host_states + largest.host_weights;
 }
 
+void set_rates(PlannedStep& p, const PlanRequest& q, const ParallelPlan& layout) {
+  const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
+  p.tokens_per_second = tokens / p.seconds();
+  p.mfu = p.tokens_per_second * flops_per_token(with_attention_at(q.config.model, kAfterAllTokens)) /
+          (q.rates.peak_flops * q.world);
+  p.layout = q.world == 1 ? "1 process" : layout.text();
+}
+
+// Removes the messages between stages. Returns the seconds that they take.
+double take_stage_messages(DryStep& step, const DeviceRates& rates) {
+  double seconds = 0;
+  std::erase_if(step.transfers, [&](const DryTransfer& t) {
+    const bool between = t.transfer.group == "pp" && t.transfer.operation == "exchange";
+    if (between) seconds += seconds_of(rates, t.transfer);
+    return between;
+  });
+  return seconds;
+}
+
+// Predicts a step of pipeline stages. All stages wait for the slowest one, whose kernels hide its messages to other
+// stages, and for the bubble.
+void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& layout) {
+  DryStep largest;
+  double slowest = 0;
+  p.bubble = bubble(pipeline_shape(layout, layout.micro_batches));
+  for (int stage = 0; stage < layout.pp; ++stage) {
+    DryStep step = dry_step(p.config, q.world, p.activations.plan, first_rank_of_stage(q.config, q.world, stage));
+    const double messages = take_stage_messages(step, q.rates);
+    StepTime time(q.rates, precision_of(q.config));
+    time.add(step, 1);
+    time.finish(step, narrow<int>(layout.forwards()));
+    p.stage_peaks.push_back(step.peak());
+    const double seconds = std::max(time.compute_seconds() + time.exposed_seconds(), messages);
+    if (seconds > slowest) {
+      slowest = seconds;
+      p.compute_seconds = time.compute_seconds();
+      p.attention_seconds = time.attention_seconds();
+      p.exposed_seconds = seconds / (1 - p.bubble) - p.compute_seconds;
+      p.limit = p.exposed_seconds > p.compute_seconds ? "waits for stages" : time.largest_part();
+    }
+    if (stage == 0 || step.peak() > largest.peak()) largest = std::move(step);
+  }
+  set_memory(p, largest);
+  set_rates(p, q, layout);
+}
+
 }  // namespace
 
 PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations) {
@@ -123,6 +170,7 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
   if (const std::size_t staging = p.activations.staging)
     p.config.optimizer.offload_staging_bytes = narrow<std::int64_t>(staging);
   p.world = q.world;
+  if (layout.pp > 1) return predict_stages(p, q, layout), p;
   StepTime time(q.rates, precision_of(q.config));
   DryStep largest;
   const auto placed = [&](const FakeTransfer& t) { return in_large_layout(t, layout, q.world); };
@@ -139,11 +187,7 @@ PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations)
   p.compute_seconds = time.compute_seconds();
   p.attention_seconds = time.attention_seconds();
   p.exposed_seconds = time.exposed_seconds();
-  const double tokens = static_cast<double>(q.config.train.batch_size * q.config.model.context);
-  p.tokens_per_second = tokens / p.seconds();
-  p.mfu = p.tokens_per_second * flops_per_token(with_attention_at(q.config.model, kAfterAllTokens)) /
-          (q.rates.peak_flops * q.world);
-  p.layout = q.world == 1 ? "1 process" : layout.text();
+  set_rates(p, q, layout);
   p.limit = time.largest_part();
   return p;
 }

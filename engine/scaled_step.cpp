@@ -54,7 +54,7 @@ Config small_config(const Config& c, const ParallelPlan& p, std::int64_t cp, std
 }  // namespace
 
 std::vector<ScaledStep> scaled_steps(const Config& c, WorldSize world, int ring_ranks) {
-  if (world.nodes() == 1) return {{c, world, 1}};
+  if (world.nodes() == 1 || c.parallel.pp > 1) return {{c, world, 1}};
   const ParallelPlan p = plan_of(c, world);
   std::vector<Weighted> rings = {{p.cp, 1}};
   if (may_shrink_context(p, c)) rings = extrapolated(p.cp, in_whole_nodes(ring_ranks, p, world));

@@ -74,6 +74,7 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       host_room_(host_room),
       model_(make_model(config.model, vocab_padding(ctx.stream.device().backend))),
       parallel_(parallelized()),
+      pipeline_(plan_.pp > 1 ? std::make_unique<PipelineStep>(*model_, plan_, mesh.axis("pp"), ctx_) : nullptr),
       optimizer_(make_optimizer()),
       average_(make_average()),
       step_state_(ctx_.zeros({sizeof(StepState)}, DType::u8, Lifetime::run)),
@@ -137,6 +138,7 @@ std::vector<Communicator*> TrainStep::norm_groups() {
   std::vector<Communicator*> over;
   if (parallel_.data->sharded()) over.push_back(&mesh_.group(kDataAxes));
   if (plan_.tp > 1) over.push_back(&mesh_.axis("tp"));
+  if (plan_.pp > 1) over.push_back(&mesh_.axis("pp"));
   return over;
 }
 
@@ -296,29 +298,54 @@ void TrainStep::train_on(const ForwardInputs& in, std::size_t index, int chunk) 
   Tape tape(index + 1 == micro_batches() && chunk == 0);
   Run run = micro_run(index, in.seqs, &tape, chunk);
   run.probes.auxiliary_loss = losses_.auxiliary;
+  enter(RunPhase::forward);
+  const LossOutput out = model_->loss(run, in.ids, in.seqs, loss_head(in.targets));
+  add_loss(out, index);
+  enter(RunPhase::backward);
+  tape.backward(out.sum.slot, {}, ctx_);
+}
+
+LossHead TrainStep::loss_head(const Tensor& targets) const {
   LossHead head;
-  head.targets = in.targets;
+  head.targets = targets;
   head.z_loss = static_cast<float>(config_.train.z_loss);
   head.chunk_bytes = config_.train.loss_chunk_bytes;
-  enter(RunPhase::forward);
-  const LossOutput out = model_->loss(run, in.ids, in.seqs, head);
+  return head;
+}
+
+void TrainStep::add_loss(const LossOutput& out, std::size_t index) {
   axpby_kernel({out.sum.value, losses_.loss, losses_.loss, 1, 1}, ctx_);
   if (corpora_) {
     const std::int64_t first = static_cast<std::int64_t>(index) * plan_.micro_batch;
     group_sums_kernel({out.token_loss, inputs_.sources.narrow(0, first, plan_.micro_batch), losses_.by_corpus}, ctx_);
   }
-  enter(RunPhase::backward);
-  tape.backward(out.sum.slot, {}, ctx_);
+}
+
+// Runs forward and backward of all micro-batches through this process's stage of the model.
+void TrainStep::run_stages() {
+  const PipelineStep::Source source{
+      [this](std::size_t index) {
+        ForwardInputs in = inputs_of(index);
+        return PipelineStep::Inputs{in.ids, std::move(in.seqs)};
+      },
+      [this](std::size_t index, const Sequences& seqs, Tape* tape) { return micro_run(index, seqs, tape); },
+      [this](Run& run, const Var& hidden, std::size_t index) {
+        LossOutput out = model_->head_loss(run, hidden, loss_head(micro_batch_part(inputs_.targets, index)));
+        add_loss(out, index);
+        return out;
+      }};
+  pipeline_->compute(micro_batches(), source);
 }
 
 void TrainStep::compute() {
   parallel_.data->start_step();
   optimizer_->begin_step();
   fill_zero(losses_.all, ctx_.stream);
-  if (corpora_) copy(losses_.target_counts, inputs_.source_targets, ctx_.stream);
+  if (corpora_ && model_->has_head()) copy(losses_.target_counts, inputs_.source_targets, ctx_.stream);
   {
     const HeldWeights held(parallel_.data->holds_all_weights() ? model_->linear_format() : nullptr);
-    for (std::size_t i = 0; i < micro_batches(); ++i) micro_step(i);
+    if (pipeline_) run_stages();
+    for (std::size_t i = 0; !pipeline_ && i < micro_batches(); ++i) micro_step(i);
   }
   enter(RunPhase::reduce);
   parallel_.data->finish_gradients();
@@ -327,13 +354,15 @@ void TrainStep::compute() {
   update();
 }
 
-// Tensor-parallel ranks have the same losses, but each rank has only its part of the auxiliary loss.
+// Tensor-parallel ranks have the same losses, but each rank has only its part of the auxiliary loss. Of pipeline stages
+// only the one with the head has losses; the others add zeros.
 void TrainStep::sum_losses() {
   const auto sum = [&](Communicator& over, const Tensor& t) {
     over.all_reduce(t, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   };
   if (losses_.auxiliary.defined() && plan_.tp > 1) sum(mesh_.axis("tp"), losses_.auxiliary);
   sum(mesh_.group(kDataAxes), losses_.all);
+  if (plan_.pp > 1) sum(mesh_.axis("pp"), losses_.all);
 }
 
 void TrainStep::update() {

@@ -13,6 +13,7 @@
 #include "core/step_arena.h"
 #include "engine/config.h"
 #include "engine/input_stage.h"
+#include "engine/pipeline_step.h"
 #include "engine/step_losses.h"
 #include "kernels/observers.h"
 #include "model/model.h"
@@ -133,6 +134,9 @@ class TrainStep {
   void keep_keys(std::size_t index, int chunk);
   void limit_activations();
   void train_on(const ForwardInputs&, std::size_t index, int chunk = 0);
+  void run_stages();
+  LossHead loss_head(const Tensor& targets) const;
+  void add_loss(const LossOutput&, std::size_t index);
   void sum_losses();
   void update();
 
@@ -151,8 +155,9 @@ class TrainStep {
   const std::size_t host_room_;
   std::unique_ptr<Model> model_;
   Parallelized parallel_;
-  std::unique_ptr<HostOffload> offload_;  // null if no plan has offloaded anything yet
-  bool plan_offloads_ = false;            // true if the current plan offloads
+  std::unique_ptr<PipelineStep> pipeline_;  // null if this process has the whole model
+  std::unique_ptr<HostOffload> offload_;    // null if no plan has offloaded anything yet
+  bool plan_offloads_ = false;              // true if the current plan offloads
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WeightAverage> average_;
   Tensor step_state_;

@@ -117,7 +117,8 @@ Evaluation evaluate(const Model& model, const ExecContext& ctx, const Validation
                                         : evaluator.add(b, chunk, sums);
     sums.batch_losses.push_back(loss / std::max<double>(1, static_cast<double>(b.valid_targets)));
   }
-  if (tp && tp->rank() > 0)  // tensor-parallel ranks have the same losses, which are counted once
+  // Tensor-parallel ranks have the same losses, which are counted once. Other pipeline stages have none.
+  if ((tp && tp->rank() > 0) || !model.has_head())
     sums = {0, 0, 0, std::vector<SourceLoss>(sums.sources.size()), sums.batch_losses};
   return over_all(sums, comm);
 }

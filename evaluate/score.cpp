@@ -162,6 +162,7 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
     const ChunkedContext::Chunk computing(shared ? parts->chunked() : nullptr, seqs.shards,
                                           ChunkedContext::Keep::for_forward);
     const Var hidden = model.hidden(run, from_host(b.inputs, ctx.stream), seqs);
+    if (!model.has_head()) return;  // a different pipeline stage has the hidden states
     const Wanted wanted(b, owners);
     const TargetScores scores = target_scores(model, run, hidden.value, wanted.rows, wanted.targets);
     // Tensor-parallel ranks have the same scores, which are counted once.

@@ -43,7 +43,7 @@ StateTensor state_tensor(const std::string& name, const Param& param, const Logi
 void add_parameters(State& state, const std::string& prefix, const Parameters& params,
                     const std::vector<ShardPiece>& owned, const FlatBuffer& buffer, const Holds& holds,
                     const std::optional<CodeScales>& fp8) {
-  for (const Param* p : params.layout())
+  for (const Param* p : params.whole_layout())
     for (const LogicalParam& part : p->parts) {
       if (holds && !holds(*p, part)) continue;
       StateTensor tensor = state_tensor(prefix + part.name, *p, part, owned, buffer);

@@ -234,10 +234,16 @@ Var Decoder::run_blocks(Run& run, Var x, const Sequences& seqs, std::size_t firs
 }
 
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
+  if (is_stage()) return run_stage(run, ids, seqs);
+  return run_part(run, {0, std::ssize(blocks_)}, {}, ids, seqs);
+}
+
+Var Decoder::run_part(Run& run, const BlockRange& part, const Var& x, const Tensor& ids, const Sequences& seqs) const {
   check_run(run, ids);
-  Var x = embed(run, ids, seqs);
-  const auto pass = [&](const Sequences& s) { return run_segments(run, std::move(x), s); };
-  return apply_final_norm(run, with_frequencies(config_, seqs, {}, run.ctx, pass));
+  Var h = part.first == 0 ? embed(run, ids, seqs) : x;
+  h = with_frequencies(config_, seqs, {}, run.ctx,
+                       [&](const Sequences& s) { return run_segments(run, std::move(h), s, part); });
+  return part.end == std::ssize(blocks_) ? apply_final_norm(run, h) : h;
 }
 
 bool Decoder::has_trained_params(std::size_t first, std::size_t end) const {
@@ -247,11 +253,12 @@ bool Decoder::has_trained_params(std::size_t first, std::size_t end) const {
                      });
 }
 
-Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs) const {
+Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs, const BlockRange& part) const {
   const auto pass = std::make_shared<ForwardPass>(blocks_.size());
-  for (std::size_t first = 0, end = 0; first < blocks_.size(); first = end) {
+  const auto last = static_cast<std::size_t>(part.end);
+  for (std::size_t first = static_cast<std::size_t>(part.first), end = 0; first < last; first = end) {
     const bool segment = first < segmented_blocks_;
-    end = segment ? first + segment_blocks_ : blocks_.size();
+    end = segment ? first + segment_blocks_ : last;
     const bool again = segment && (x.slot || has_trained_params(first, end));
     const auto some = [this, &seqs, first, end, pass](Run& r, const Var& in) {
       return run_blocks(r, in, seqs, first, end, *pass);
@@ -281,8 +288,14 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
 }
 
 LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, LossHead options) const {
-  options.vocab = config_.vocab_size;
   const Var x = hidden(run, ids, seqs);
+  if (has_head()) return head_loss(run, x, std::move(options));
+  const Tensor zeros = run.ctx.zeros({options.targets.numel()});
+  return {{run.ctx.zeros({1}), nullptr}, zeros, options.correct ? zeros : Tensor{}};
+}
+
+LossOutput Decoder::head_loss(Run& run, const Var& x, LossHead options) const {
+  options.vocab = config_.vocab_size;
   const ScopeGuard scope = run.enter({scopes::loss_head});
   return cross_entropy_head(run, x, head().var, options);
 }

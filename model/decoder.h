@@ -59,6 +59,8 @@ class Decoder : public Model {
   Var hidden(Run&, const Tensor& ids, const Sequences&) const override;
   Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const override;
   LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const override;
+  Var run_part(Run&, const BlockRange&, const Var& x, const Tensor& ids, const Sequences&) const override;
+  LossOutput head_loss(Run&, const Var& hidden, LossHead) const override;
   Tensor logits(Run&, const Tensor& hidden) const override;
 
   void set_activations(const ActivationPlan&, SavedTensorHooks* host = nullptr) override;
@@ -78,8 +80,9 @@ class Decoder : public Model {
   void check_run(const Run&, const Tensor& ids) const;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
   Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end, ForwardPass&) const;
-  // Runs all blocks, those of segments (ActivationPlan) so that backward reruns them from the segment's input.
-  Var run_segments(Run&, Var x, const Sequences&) const;
+  // Runs some blocks, those of segments (ActivationPlan) so that backward reruns them from the segment's input.
+  // Requires that segments are not divided.
+  Var run_segments(Run&, Var x, const Sequences&, const BlockRange&) const;
   bool has_trained_params(std::size_t first,
                           std::size_t end) const;  // true if some parameter of these blocks is not frozen
   Var apply_final_norm(Run&, const Var& x) const;

@@ -27,6 +27,19 @@ struct ModelPart {
   ParamList params;
 };
 
+// The blocks [first, end). As a part of a model it also has the embedding if it begins with block 0, and the final norm
+// and the loss head if it ends with the last block.
+struct BlockRange {
+  std::int64_t first = 0, end = 0;
+};
+
+// The parts of a model that a stage of a pipeline holds, in ascending order. The stages hold the parts in turn: the
+// next part is on the next stage, and after the last stage comes the first one.
+struct PipelineStage {
+  std::vector<BlockRange> parts;
+  Communicator* stages = nullptr;  // the processes with the other stages; must outlive the model
+};
+
 class Model {
  public:
   Model() = default;
@@ -48,13 +61,21 @@ class Model {
   // Tensor parallelism: keeps this process's shard of the parameters, by the placements that the layers declared.
   // Throws Error if sizes do not divide.
   void shard(Slice);
+  // Pipeline parallelism: keeps only the parameters of this process's parts of the model (Param::held). Call before
+  // shard(). Throws Error if the architecture has no run_part().
+  void hold_stage(PipelineStage);
+  bool is_stage() const { return !stage_.parts.empty(); }  // true if the process holds only some parts
+  // Returns true if this process computes the loss; processes with other stages only take part in forward passes.
+  bool has_head() const { return vocab_tables().back()->held; }
   // Allocates and fills the parameters, and calls allocate_constants().
   void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
   // Allocates tensors that are neither parameters nor computed from a batch, such as rotary frequencies.
   virtual void allocate_constants(const ExecContext&) {}
 
   // --- The forward pass. Run and Sequences must live until backward has run. Under tensor parallelism all processes of
-  // RunLayout::tp call together with the same N ids, and each works on its own rows.
+  // RunLayout::tp call together with the same N ids, and each works on its own rows. Of a model in stages, all stages
+  // call hidden() or loss() together with the same ids: each runs its parts, and only the one with the head gets the
+  // result; others get an undefined value from hidden() and zeros from loss().
   // Maps ids [N] i32 to hidden states after the final norm, [N,C], or [N/tp,C] under tensor parallelism.
   virtual Var hidden(Run&, const Tensor& ids, const Sequences&) const = 0;
   // Same, through a KV cache, to which the tokens are appended. Throws Error if the model is sharded by tensor
@@ -62,6 +83,13 @@ class Model {
   virtual Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const = 0;
   // Returns the loss of the next-token targets in `head`; sets head.vocab itself.
   virtual LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const = 0;
+  // Runs one part of the model. x: the output of the part before it, not read by the part with the embedding. Returns
+  // the input of the next part, or the hidden states after the final norm.
+  virtual Var run_part(Run&, const BlockRange&, const Var& x, const Tensor& ids, const Sequences&) const;
+  // Same as loss() for the result of hidden() or of the last part.
+  virtual LossOutput head_loss(Run&, const Var& hidden, LossHead) const;
+  // Returns memory for the input of a part that begins with block `first`, for the N ids of a forward pass.
+  Tensor empty_input(const ExecContext&, std::int64_t first, std::int64_t tokens) const;
   // Maps hidden states [N,C] to logits [N,vocab_size]. Throws Error if the model is sharded by tensor parallelism.
   virtual Tensor logits(Run&, const Tensor& hidden) const = 0;
   // Called with the output of each part of a forward pass, for diagnosis.
@@ -107,9 +135,14 @@ class Model {
   // Called when the parameters are sharded: assigns the layers their shard of the heads.
   virtual void on_shard() {}
 
+  const PipelineStage& stage() const { return stage_; }
+  // Runs the parts of this stage in a forward pass that all stages run together; see hidden().
+  Var run_stage(Run&, const Tensor& ids, const Sequences&) const;
+
   Parameters params_;
 
  private:
+  PipelineStage stage_;  // without parts if this process holds the whole model
   std::unique_ptr<LinearFormat> linear_format_;
 };
 

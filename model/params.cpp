@@ -161,6 +161,12 @@ std::vector<Param*> Parameters::declared() {
   return all;
 }
 
+std::vector<Param*> Parameters::whole_layout() const {
+  std::vector<Param*> all = layout_;
+  all.insert(all.end(), absent_.begin(), absent_.end());
+  return all;
+}
+
 void Parameters::freeze(Param& p) {
   RING_CHECK(layout_.empty(), "parameter ", p.parts[0].name, " is frozen after it was placed in memory");
   for (LogicalParam& part : p.parts) part.frozen = true;
@@ -169,14 +175,17 @@ void Parameters::freeze(Param& p) {
 
 void Parameters::lay_out() {
   layout_.clear();
+  absent_.clear();
   size_ = 0;
+  for (Param& p : params_)
+    if (!p.held) absent_.push_back(&p);
   enum class Group : std::uint8_t { trained, frozen, encoded };
   const auto group_of = [](const Param& p) {
     return p.encoded ? Group::encoded : p.is_frozen() ? Group::frozen : Group::trained;
   };
   const auto place = [&](Group group, bool decay, bool cut) {
     for (Param& p : params_) {
-      if (group_of(p) != group || p.decay != decay || is_cut(p) != cut) continue;
+      if (!p.held || group_of(p) != group || p.decay != decay || is_cut(p) != cut) continue;
       p.offset = size_;
       size_ += param_aligned(p.shape.numel());
       layout_.push_back(&p);

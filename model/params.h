@@ -67,6 +67,7 @@ struct Param {
   bool decay = false;       // weight decay: matrices only
   bool linear = false;      // weight of a linear layer; may have a number format (model/linear_format.h)
   bool table = false;       // an embedding or head: rows are independent, and backward does not read the values
+  bool held = true;         // false if a different pipeline stage has the parameter (Model::hold_stage())
   bool encoded = false;     // frozen, and on the device only in its format's encoding (model/weight_encoding.h)
   std::int64_t offset = 0;  // first element in the flat buffers
   Var var;                  // weight and gradient slot, bound by Parameters::allocate; no slot if frozen
@@ -133,7 +134,10 @@ class Parameters {
   // Returns the parameters in layout order: vectors, then matrices; within each, replicated parameters, then sharded
   // ones; within these, in order of declaration. So gradients become complete from the back to the front. Frozen
   // parameters come after all others, in the same order, and encoded weights after all other frozen parameters.
+  // Parameters that this process does not hold (Param::held) have no place in the layout.
   const std::vector<Param*>& layout() const { return layout_; }
+  // Returns layout(), followed by the parameters that other pipeline stages hold.
+  std::vector<Param*> whole_layout() const;
   std::int64_t matrices_begin() const { return matrices_begin_; }  // offset of the first trained matrix
   std::int64_t num_elements() const;                               // elements of the unsharded model, without padding
 
@@ -150,7 +154,7 @@ class Parameters {
   Slice slice_{};
   std::deque<Param> params_;
   std::unordered_set<std::string> names_;  // names of all logical parameters
-  std::vector<Param*> layout_;
+  std::vector<Param*> layout_, absent_;    // absent_: parameters that are not held
   std::int64_t matrices_begin_ = 0, trained_size_ = 0, encoded_begin_ = 0, size_ = 0;
 };
 

@@ -173,7 +173,7 @@ std::vector<std::string> saved_states(const OptimizerConfig& c, const Param& p, 
 
 std::vector<std::string> describe_groups(const OptimizerConfig& c, const Parameters& bound) {
   std::vector<std::pair<std::string, Alike>> sets;
-  for (const Param* p : bound.layout())
+  for (const Param* p : bound.whole_layout())
     for (const LogicalParam& part : p->parts) {
       const std::string text = update_text(c, *p, part);
       auto at = std::ranges::find(sets, text, &std::pair<std::string, Alike>::first);

@@ -15,7 +15,15 @@ void ParallelConfig::fields(Fields& f) {
     in_range(0, kMaxProcesses), word("auto", kAutoDegree), docs_page("parallelism.md#context-parallelism"));
   f("tp", tp, "processes that shard each layer's matrices (tensor parallelism)", in_range(1, kMaxProcesses),
     word("auto", kAutoDegree));
-  f("pp", pp, "pipeline stages; must be 1, since they are not supported yet", in_range(1, kMaxProcesses));
+  f("pp", pp, "stages of blocks, through which micro-batches pass (pipeline parallelism)", in_range(1, kMaxProcesses),
+    docs_page("parallelism.md#pipeline-stages"));
+  f("pp_order", pp_order, "order of forwards and backwards in a stage: 1f1b, interleaved, or by pp_parts (auto)",
+    choices<PipelineOrder>({{"auto", PipelineOrder::automatic},
+                            {"1f1b", PipelineOrder::one_f_one_b},
+                            {"interleaved", PipelineOrder::interleaved}}),
+    docs_page("parallelism.md#pipeline-stages"));
+  f("pp_parts", pp_parts, "parts of the model in each stage; several shorten the wait at the start and end of a step",
+    in_range(1, kMaxProcesses), docs_page("parallelism.md#pipeline-stages"));
   f("cp_layout", cp_layout,
     "how ranks share a row: zigzag, contiguous, balanced by the pairs of its documents, or auto",
     choices<ContextLayoutChoice>({{"auto", ContextLayoutChoice::automatic},

@@ -8,6 +8,7 @@
 #include "core/dtype.h"
 #include "parallel/context/exchange.h"
 #include "parallel/context/layout.h"
+#include "parallel/pipeline/schedule.h"
 
 namespace ring {
 
@@ -19,9 +20,6 @@ inline constexpr std::int64_t kAutoDegree = -1;
 // Codes in which ranks send gradients (kernels/gradient_codes.h). none: gradients are sent as they are, in the type
 // parallel.reduce.
 enum class GradientCompression : std::uint8_t { none, automatic, bf16, int8, fp8, sparse, topk };
-
-// Order in which a pipeline stage runs the forwards and backwards of its micro-batches (parallel/pipeline/schedule.h).
-enum class PipelineOrder : std::uint8_t { automatic, one_f_one_b, interleaved };
 
 struct ParallelConfig {
   std::int64_t dp = 0, cp = 1, tp = 1, pp = 1;

@@ -26,6 +26,7 @@ void add_part(FsdpUnits& u, const ModelPart& part) {
   ParamList params = part.params;    // sorted, so that parameters that are adjacent in the flat layout stay adjacent
   std::ranges::sort(params, {}, &Param::offset);
   for (Param* p : params) {
+    if (!p->held) continue;
     std::size_t at = find_unit(u, p);
     if (at == u.units.size()) {
       if (!fresh) {

@@ -1,6 +1,7 @@
 #include "parallel/parallelize.h"
 
 #include "parallel/compression.h"
+#include "parallel/stages.h"
 
 namespace ring {
 
@@ -42,9 +43,14 @@ std::unique_ptr<DataParallel> parallelize_data(Model& model, Mesh& mesh, const P
                                         o.bucket_bytes, o.types, o.seed, ctx);
 }
 
+void divide_model(Model& model, Mesh& mesh, const ParallelPlan& plan) {
+  if (plan.pp > 1) model.hold_stage({parts_of_stage(model.config(), plan, mesh.coord("pp")), &mesh.axis("pp")});
+  model.shard({mesh.coord("tp"), mesh.degree("tp")});
+}
+
 Parallelized parallelize(Model& model, Mesh& mesh, const ParallelPlan& plan, const ParameterOptions& options,
                          const ExecContext& ctx) {
-  model.shard({mesh.coord("tp"), mesh.degree("tp")});
+  divide_model(model, mesh, plan);
   ContextBatches context = parallelize_context(mesh, plan, model.config(), options.host_room, ctx);
   return {std::move(context), parallelize_data(model, mesh, plan, options, ctx)};
 }

@@ -23,7 +23,10 @@ struct ParameterOptions {
   std::size_t host_room = 0;      // maximum bytes of host memory for the keys of earlier chunks; 0 means none
 };
 
-// Shards the model by tp, and allocates and fills its parameters. Collective. All arguments must outlive the result.
+// Keeps this rank's stage of the model (pp) and its slice of the stage (tp). The mesh must outlive the model.
+void divide_model(Model&, Mesh&, const ParallelPlan&);
+
+// Divides the model, and allocates and fills its parameters. Collective. All arguments must outlive the result.
 Parallelized parallelize(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&, const ExecContext&);
 
 // Returns the ranks that share the data, by node if several nodes have several of them each. Collective.

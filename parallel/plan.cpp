@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "core/checked.h"
 #include "core/counted.h"
@@ -41,7 +42,7 @@ void check_slices_of_model(const ParallelConfig& c, const ModelConfig& m, int wo
   const std::vector<std::int64_t> possible = possible_slices(m);
   if (std::ranges::count(possible, c.tp) > 0) return;
   std::vector<std::int64_t> here;
-  const std::int64_t others = std::max<std::int64_t>(c.cp, 1) * std::max<std::int64_t>(c.dp, 1);
+  const std::int64_t others = std::max<std::int64_t>(c.cp, 1) * std::max<std::int64_t>(c.dp, 1) * c.pp;
   for (const std::int64_t n : possible)
     if (world % (n * others) == 0) here.push_back(n);
   fail("parallel.tp: ", c.tp, " does not divide model.heads = ", m.heads, ", model.kv_heads = ", m.kv_heads,
@@ -52,19 +53,20 @@ void check_slices_of_model(const ParallelConfig& c, const ModelConfig& m, int wo
 // Returns the given degrees except dp, e.g. "parallel.cp: 2 x parallel.tp: 3".
 std::string given_degrees(const ParallelConfig& c) {
   std::string text;
-  for (const auto& [name, degree] : {std::pair{"cp", c.cp}, {"tp", c.tp}})
+  for (const auto& [name, degree] : {std::pair{"pp", c.pp}, {"cp", c.cp}, {"tp", c.tp}})
     if (degree > 1) text += str(text.empty() ? "" : " x ", "parallel.", name, ": ", degree);
   return text;
 }
 
 // Returns the values of one degree that would fit if the other degrees stay as they are.
 std::string what_fits(const ParallelConfig& c, const ModelConfig& m, int world) {
-  const std::int64_t cp = std::max<std::int64_t>(c.cp, 1);
+  const std::int64_t cp = std::max<std::int64_t>(c.cp, 1), besides_tp = cp * c.pp, besides_cp = c.tp * c.pp;
   std::string text;
-  if (c.cp > 1 && world % c.tp == 0) text += str("parallel.cp can be ", listed(divisors(world / c.tp)), " here; ");
-  if (c.tp > 1 && world % cp == 0) {
+  if (c.cp > 1 && world % besides_cp == 0)
+    text += str("parallel.cp can be ", listed(divisors(world / besides_cp)), " here; ");
+  if (c.tp > 1 && world % besides_tp == 0) {
     std::vector<std::int64_t> slices = possible_slices(m);
-    std::erase_if(slices, [&](std::int64_t n) { return world / cp % n != 0; });
+    std::erase_if(slices, [&](std::int64_t n) { return world / besides_tp % n != 0; });
     text += str("parallel.tp can be ", listed(slices), " here; ");
   }
   return text.empty() ? "" : text + "or ";
@@ -73,7 +75,7 @@ std::string what_fits(const ParallelConfig& c, const ModelConfig& m, int world) 
 // Computes the degree that the settings leave open from the other degrees: cp if it is 0, else dp.
 void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   const ParallelConfig& c = p.config;
-  const std::int64_t fixed = std::max<std::int64_t>(c.cp, 1) * c.tp;
+  const std::int64_t fixed = std::max<std::int64_t>(c.cp, 1) * c.tp * c.pp;
   if (world % fixed != 0)
     fail_for_world(given_degrees(c), " does not divide the ", counted(world, "process"), " of this run; ",
                    what_fits(c, m, world), start_others(fixed));
@@ -185,6 +187,57 @@ void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   if (p.cp == 1 || schedule != ContextSchedule::automatic || (!selects(m) && !has_pools(m))) return;
   const bool divide = kv_heads_of_slice(p, m) % p.cp == 0 && p.config.cp_messages == ContextMessages::exact;
   schedule = divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
+}
+
+// Throws Error if stages run their micro-batches in an order that the numbers of parts and micro-batches do not allow.
+void check_pipeline_order(const ParallelPlan& p, const BatchSize& b) {
+  const ParallelConfig& c = p.config;
+  if (c.pp_parts > 1 && p.pp == 1)
+    fail("parallel.pp_parts: ", c.pp_parts, " parts in each stage need several stages, but parallel.pp is 1. Set ",
+         "parallel.pp_parts: 1, or parallel.pp to the number of stages");
+  if (p.pp == 1 || c.pp_order == PipelineOrder::automatic) {
+    if (p.pp == 1 || c.pp_parts == 1) return;
+  } else if ((c.pp_order == PipelineOrder::interleaved) != (c.pp_parts > 1)) {
+    fail("parallel.pp_order: ", c.pp_parts > 1 ? "1f1b runs one part" : "interleaved runs several parts",
+         " of the model in each stage, but parallel.pp_parts is ", c.pp_parts, ". Set parallel.pp_parts: ",
+         c.pp_parts > 1 ? "1, or parallel.pp_order: interleaved" : "2 or more, or parallel.pp_order: 1f1b");
+  }
+  if (c.pp_parts == 1) return;
+  std::vector<std::int64_t> all = b.others;
+  all.push_back(b.sequences);
+  for (const std::int64_t sequences : all)
+    if (const std::int64_t micro_batches = sequences / p.dp / p.micro_batch; micro_batches % p.pp)
+      fail("parallel.pp_parts: ", c.pp_parts, " parts in each of ", p.pp, " stages (parallel.pp) need a multiple of ",
+           p.pp, " micro-batches in a step, but train.batch_size = ", sequences, " gives each of ",
+           counted(p.dp, "replica"), " ", micro_batches, " of train.micro_batch = ", p.micro_batch,
+           ". Change one of them, or set parallel.pp_parts: 1");
+}
+
+// Throws Error if the model cannot be divided into the stages.
+void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& b) {
+  check_pipeline_order(p, b);
+  const ParallelConfig& c = p.config;
+  const std::string setting = str("parallel.pp: ", p.pp);
+  if (p.pp == 1) return;
+  if (p.pp * c.pp_parts > m.layers)
+    fail(setting, c.pp_parts > 1 ? str(" with parallel.pp_parts: ", c.pp_parts) : "", " divides the model into ",
+         p.pp * c.pp_parts, " parts of at least one block each, but model.layers is ", m.layers, ". Lower them");
+  if (m.tied_embeddings)
+    fail(setting,
+         " has the embedding in the first stage and the head in the last one, but model.tied_embeddings: true ",
+         "makes them one matrix. Set model.tied_embeddings: false");
+  if (c.zero >= 2)
+    fail(setting, " supports parallel.zero: 0 and 1, but it is ", c.zero, ", which would reduce gradients",
+         c.zero == 3 ? " and gather weights" : "", " for every micro-batch of a stage. Set parallel.zero: 1");
+  if (b.sequence_chunk > 0 && b.sequence_chunk < m.context)
+    fail(setting, " passes whole sequences from stage to stage, but train.sequence_chunk is ", b.sequence_chunk,
+         ". Set it to 0, and share long sequences with parallel.cp");
+  if (selects(m) || has_pools(m))
+    fail(setting, " supports neither model.attention.rules with pattern: content, learned or importance nor ",
+         "model.attention.pools, which share data between blocks. Use another pattern, or set parallel.pp: 1");
+  if (c.islands > 1 || c.local_steps > 0 || c.compress != GradientCompression::none)
+    fail(setting,
+         " supports neither parallel.local_steps nor parallel.compress. Leave them out, or set parallel.pp: 1");
 }
 
 void lay_out_context(ParallelPlan& p, const ModelConfig& m, bool packed) {
@@ -307,6 +360,7 @@ ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const B
 
 ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
   ParallelPlan p = plan_degrees(c, m, b, world);
+  check_stages(p, m, b);
   choose_schedule(p, m);
   lay_out_context(p, m, b.packed);
   lay_out_chunks(p, m, b.sequence_chunk);
@@ -329,9 +383,10 @@ void check_ranks_on_node(const ParallelPlan& p, const ModelConfig& m, int ranks)
 std::string ParallelPlan::text() const {
   std::string out;
   const char* const hybrid = cp > 1 && config.cp_schedule == ContextSchedule::hybrid ? " hybrid" : "";
-  for (const auto& [name, degree] : {std::pair{"pp", pp}, {"dp", dp}, {"cp", cp}, {"tp", tp}})
-    if (degree > 1)
-      out += str(out.empty() ? "" : ", ", name, " ", degree, name == std::string_view("cp") ? hybrid : "");
+  const std::string parts = config.pp_parts > 1 ? str(" x ", config.pp_parts, " parts") : "";
+  for (const auto& [name, degree, more] :
+       {std::tuple<const char*, int, std::string>{"pp", pp, parts}, {"dp", dp, ""}, {"cp", cp, hybrid}, {"tp", tp, ""}})
+    if (degree > 1) out += str(out.empty() ? "" : ", ", name, " ", degree, more);
   return config.zero > 0 && !out.empty() ? str(out, ", zero ", config.zero) : out;
 }
 

@@ -48,7 +48,7 @@ Names later_weights_of(Model& model) {
 // weights (Model::later_weights()) of the checkpoint's own model.
 Names weights_in(const std::string& metadata, Model& model) {
   const Names here = later_weights_of(model);
-  Names names = names_of(model.parameters().layout(), kWeightsPrefix);
+  Names names = names_of(model.parameters().whole_layout(), kWeightsPrefix);
   std::erase_if(names, [&](const std::string& name) { return here.contains(name); });
   names.merge(later_weights_of(*SavedModel(metadata).model));
   return names;

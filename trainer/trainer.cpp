@@ -60,7 +60,7 @@ std::string why_not_replayed(const Config& c, TrainStep& step, bool packs) {
   const ParallelPlan& plan = step.plan();
   if (plan.in_chunks) return "sequences are computed in chunks (train.sequence_chunk)";
   if (packs) return why_not_in_parts(c, step);
-  if (plan.world() > plan.dp) return "the processes share the model or its sequences (parallel.tp, .cp)";
+  if (plan.world() > plan.dp) return "the processes share the model or its sequences (parallel.pp, .tp, .cp)";
   if (plan.dp > 1 && plan.config.zero > 0)
     return "weight transfers continue from one step into the next (parallel.zero)";
   return "";
@@ -105,7 +105,8 @@ std::unique_ptr<Watch> Trainer::make_watch() {
 // Sums over the ranks: tokens with a target, ranks that log the step, and ranks that would replay it.
 void Trainer::count_tokens(const std::vector<Batch>& batches, StepInFlight& f) {
   std::int64_t valid = 0;
-  if (mesh_.coord("tp") == 0)  // tensor-parallel ranks have the same batches, which are counted once
+  // Tensor-parallel ranks and pipeline stages have the same batches, which are counted once.
+  if (mesh_.coord("tp") == 0 && mesh_.coord("pp") == 0)
     for (const Batch& b : batches) valid += b.valid_targets;
   // A recorded graph cannot wait for copies, so a step that must wait is not replayed.
   const bool travels = packs_ && step_.offload();  // true if activations are copied while attention is queued anew

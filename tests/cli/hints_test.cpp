@@ -19,16 +19,19 @@
 namespace ring {
 namespace {
 
-// Returns the message of the error that refuses a setting, "" if it is accepted.
-std::string hint_for(const std::string& override) {
+// Returns the message of the error that refuses settings, "" if they are accepted.
+std::string hint_for(const std::vector<std::string>& overrides) {
   try {
     Config config;
-    override_config(config, {"data.path=a.h5", "train.steps=1", override}, config_aliases());
+    std::vector<std::string> all = {"data.path=a.h5", "train.steps=1"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    override_config(config, all, config_aliases());
   } catch (const Error& e) {
     return e.what();
   }
   return "";
 }
+std::string hint_for(const std::string& override) { return hint_for(std::vector{override}); }
 
 std::set<std::string> all_keys() {
   Config config;
@@ -179,11 +182,19 @@ TEST(Hints, TomlIsRefused) {
   std::filesystem::remove(file);
 }
 
-TEST(Hints, PipelineStagesAreRefused) {
-  const std::string said = hint_for("parallel.pp=2");
-  EXPECT_NE(said.find("parallel.pp: expected 1"), std::string::npos) << said;
-  EXPECT_NE(said.find("got 2"), std::string::npos) << said;
-  EXPECT_EQ(hint_for("parallel.pp=1"), "");
+// What pipeline stages cannot do is refused with a setting that can.
+TEST(Hints, PipelineStagesRefuseOtherSettings) {
+  EXPECT_EQ(hint_for("parallel.pp=2"), "");
+  const std::pair<const char*, const char*> refused[] = {
+      {"train.linears=fp8_blocks", "supports train.linears: bf16, but it is fp8_blocks. Set it to bf16"},
+      {"train.diagnostics_interval=5", "Set train.diagnostics_interval: 0"},
+      {"train.activation_offload=true", "train.activation_offload is true. Set it to auto or false"},
+      {"parallel.tp=auto", "Set parallel.cp, .tp and .zero to numbers"}};
+  for (const auto& [setting, text] : refused) {
+    const std::string said = hint_for(std::vector<std::string>{"parallel.pp=2", setting});
+    EXPECT_NE(said.find("parallel.pp: 2 "), std::string::npos) << setting << ": " << said;
+    EXPECT_NE(said.find(text), std::string::npos) << setting << ": " << said;
+  }
 }
 
 TEST(Hints, AWordForASectionSuggestsOneOfItsKeys) {

@@ -58,6 +58,33 @@ TEST(Planner, DegreesAreAllDivisorsOfTheProcesses) {
   EXPECT_EQ(degrees, (std::set<std::int64_t>{1, 2, 3, 6})) << all.error;
 }
 
+TEST(Planner, PipelineStagesWaitForTheBubbleAndHaveTheirOwnPeaks) {
+  const std::vector<std::string> settings = {"model.tied_embeddings=false", "train.micro_batch=1",
+                                             "train.batch_size=16"};
+  PlanRequest one = question("h100", settings), q = one;
+  one.fixed = {1, 1, 1, 0};
+  q.config.parallel.pp = 4;
+  q.world = 8;
+  const std::vector<PlannedStep> alone = plan_layouts(one), all = plan_layouts(q);
+  ASSERT_EQ(alone.size(), 1u);
+  EXPECT_EQ(alone[0].bubble, 0);
+  ASSERT_GE(all.size(), 3u);  // dp 2 with zero 0 and 1, cp 2, tp 2
+  bool found = false;
+  for (const PlannedStep& p : all) {
+    EXPECT_EQ(p.layout.find("pp 4, "), 0u) << p.layout;
+    ASSERT_EQ(p.stage_peaks.size(), 4u);
+    EXPECT_EQ(p.peak, std::ranges::max(p.stage_peaks));
+    EXPECT_LE(p.config.parallel.zero, 1);
+    if (p.layout != "pp 4, dp 2") continue;
+    found = true;
+    EXPECT_DOUBLE_EQ(p.bubble, 3.0 / (8 + 3));
+    EXPECT_GT(p.seconds(), alone[0].seconds() / 8 / (1 - p.bubble)) << "stages are no faster than their share";
+    EXPECT_LT(p.seconds(), 2 * alone[0].seconds() / 8 / (1 - p.bubble));
+    EXPECT_LT(p.peak, alone[0].peak);
+  }
+  EXPECT_TRUE(found);
+}
+
 // Eight processes with a batch of one sequence each: ZeRO stages 1 and 2 send the same messages, and stage 2 holds
 // less.
 TEST(Planner, OfEquallyFastLayoutsTheSmallestIsFirst) {

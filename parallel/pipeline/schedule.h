@@ -1,0 +1,82 @@
+#pragma once
+// Pipeline schedules as data: for each stage, the forwards and backwards that it runs, in order. The messages between
+// stages follow from this table. Nothing here depends on a model or on a transport.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace ring {
+
+// Order in which a stage runs the forwards and backwards of its micro-batches; see make_pipeline_table().
+enum class PipelineOrder : std::uint8_t { automatic, one_f_one_b, interleaved };
+
+// The model consists of stages * parts parts, numbered in the order of the forward pass. Stage s holds the parts s,
+// s + stages, s + 2 * stages, .. (several: interleaved stages, Narayanan et al. 2021, section 2.2).
+struct PipelineShape {
+  int stages = 1;         // ranks of the axis "pp"
+  int parts = 1;          // parts of each stage
+  int micro_batches = 1;  // of one replica in a step
+  int all_parts() const { return stages * parts; }
+  int stage_of(int part) const { return part % stages; }
+};
+
+enum class PipelinePass : std::uint8_t { forward, backward };
+
+// The forward or the backward of one micro-batch through one part of the model.
+struct PipelineAction {
+  PipelinePass pass = PipelinePass::forward;
+  int part = 0;   // of the model
+  int micro = 0;  // micro-batch
+  bool operator==(const PipelineAction&) const = default;
+};
+
+using PipelineTable = std::vector<std::vector<PipelineAction>>;  // by stage, in the order in which the stage runs them
+
+// Returns the order that `automatic` stands for: interleaved if stages have several parts, otherwise one_f_one_b.
+PipelineOrder resolved_order(PipelineOrder, std::int64_t parts);
+
+// Returns the table of a schedule. Every part runs its forwards, and its backwards, in the order of the micro-batches,
+// so that each gradient is summed in the same order as without stages.
+//   one_f_one_b  needs parts = 1. Stage s runs stages - s - 1 forwards, then forwards and backwards in turn.
+//   interleaved  needs micro_batches to be a multiple of stages. Stages go through `stages` micro-batches at a time.
+// Throws Error if the shape does not allow the order.
+PipelineTable make_pipeline_table(const PipelineShape&, PipelineOrder);
+
+// Durations, in any unit, of the forward and the backward of one micro-batch through one part.
+struct PipelineTicks {
+  std::int64_t forward = 1, backward = 2;
+};
+
+// The course of a step in which all parts take equally long and messages take no time.
+struct PipelineTimes {
+  std::vector<std::vector<std::int64_t>> begin;  // start of each action, in the layout of the table
+  std::int64_t end = 0;
+};
+// Throws Error if the table lacks an action that another one needs, or if stages wait for each other.
+PipelineTimes simulate(const PipelineShape&, const PipelineTable&, const PipelineTicks& = {});
+
+// Returns the largest number of micro-batches, counted once for each part, between their forward and their backward.
+int max_in_flight(const std::vector<PipelineAction>& actions_of_stage);
+
+// Returns the share of a step in which a stage waits for others if all parts take equally long:
+// (stages - 1) / (parts * micro_batches + stages - 1).
+double bubble(const PipelineShape&);
+
+// A tensor that travels between stages: the input of a forward, or the gradient of the output of a backward.
+struct PipelineMessage {
+  PipelineAction consumer;  // the action that needs the tensor
+  int peer = 0;             // stage that sends or receives it
+};
+
+// One step of a stage: an action, or a message that is sent, received, or one of each at the same time.
+struct StageStep {
+  std::optional<PipelineAction> action;
+  std::optional<PipelineMessage> send, receive;  // without an action
+};
+
+// Returns what `stage` does in a step. All stages order their messages by the simulated times at which they are sent,
+// so that transfers that start in this order, one after another on each stage, never wait for each other in a circle.
+std::vector<StageStep> lower_to_steps(const PipelineShape&, const PipelineTable&, int stage);
+
+}  // namespace ring

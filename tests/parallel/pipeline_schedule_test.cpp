@@ -1,0 +1,200 @@
+// Properties of pipeline schedules, for all shapes up to 8 stages and 32 micro-batches.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/check.h"
+#include "parallel/stages.h"
+
+namespace ring {
+namespace {
+
+using Pass = PipelinePass;
+
+// Calls fn(shape, table) for every shape that a schedule supports.
+template <class Fn>
+void for_all_shapes(const Fn& fn) {
+  for (int stages = 2; stages <= 8; ++stages)
+    for (int parts = 1; parts <= 4; ++parts)
+      for (int micro_batches = 1; micro_batches <= 32; ++micro_batches) {
+        const PipelineShape shape{stages, parts, micro_batches};
+        if (parts > 1 && micro_batches % stages) {
+          EXPECT_THROW(make_pipeline_table(shape, PipelineOrder::automatic), Error);
+          continue;
+        }
+        SCOPED_TRACE(str(stages, " stages, ", parts, " parts, ", micro_batches, " micro-batches"));
+        fn(shape, make_pipeline_table(shape, PipelineOrder::automatic));
+        if (testing::Test::HasFailure()) return;
+      }
+}
+
+TEST(PipelineSchedule, EachStageRunsEachOfItsActionsOnceInTheOrderOfMicroBatches) {
+  for_all_shapes([](const PipelineShape& shape, const PipelineTable& table) {
+    ASSERT_EQ(std::ssize(table), shape.stages);
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      std::map<std::pair<Pass, int>, int> next;  // next micro-batch of each pass through a part
+      for (const PipelineAction& a : table[static_cast<std::size_t>(stage)]) {
+        EXPECT_EQ(shape.stage_of(a.part), stage);
+        EXPECT_EQ(a.micro, (next[{a.pass, a.part}]++)) << "part " << a.part;
+        if (a.pass == Pass::backward) {
+          EXPECT_LT(a.micro, (next[{Pass::forward, a.part}])) << "a backward before its forward";
+        }
+      }
+      EXPECT_EQ(std::ssize(next), 2 * shape.parts);
+      for (const auto& [key, count] : next) EXPECT_EQ(count, shape.micro_batches);
+    }
+  });
+}
+
+TEST(PipelineSchedule, TheBubbleAndTheActivationsInFlightAreAsPredicted) {
+  for_all_shapes([](const PipelineShape& shape, const PipelineTable& table) {
+    const std::int64_t busy = std::int64_t{3} * shape.parts * shape.micro_batches;
+    const std::int64_t end = simulate(shape, table, {1, 2}).end;
+    // Exactly (end - busy) / end = (p - 1) / (v m + p - 1).
+    EXPECT_EQ((end - busy) * (shape.parts * shape.micro_batches + shape.stages - 1), end * (shape.stages - 1));
+    EXPECT_NEAR(bubble(shape), 1 - static_cast<double>(busy) / static_cast<double>(end), 1e-12);
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      const int later = shape.stages - stage - 1;
+      const int most = shape.parts == 1 ? later + 1 : 2 * later + (shape.parts - 1) * shape.stages + 1;
+      EXPECT_EQ(max_in_flight(table[static_cast<std::size_t>(stage)]),
+                std::min(most, shape.parts * shape.micro_batches));
+    }
+  });
+}
+
+// Executes the steps of all stages with transfers that begin only once both sides have reached them, and that a stage
+// runs one after another, as a transport without buffers does. Actions wait for the message that they need.
+class Transport {
+ public:
+  Transport(const PipelineShape& shape, const PipelineTable& table) {
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      const std::vector<StageStep> steps = lower_to_steps(shape, table, stage);
+      steps_.emplace_back(steps.begin(), steps.end());
+    }
+    shape_ = shape;
+  }
+
+  // Returns false if stages wait for each other forever.
+  bool run() {
+    bool progress = true;
+    while (progress) {
+      progress = false;
+      for (std::size_t s = 0; s < steps_.size(); ++s)
+        while (!steps_[s].empty() && advance(static_cast<int>(s))) progress = true;
+    }
+    return std::ranges::all_of(steps_, [](const auto& left) { return left.empty(); });
+  }
+
+ private:
+  bool advance(int stage) {
+    std::deque<StageStep>& steps = steps_[static_cast<std::size_t>(stage)];
+    const StageStep& step = steps.front();
+    return step.action ? compute(stage, *step.action) : transfer(stage);
+  }
+
+  bool compute(int stage, const PipelineAction& a) {
+    const bool first = a.pass == Pass::forward ? a.part == 0 : a.part + 1 == shape_.all_parts();
+    if (!first && !arrived_.contains(key(a))) return false;
+    if (a.pass == Pass::backward && !done_.contains(key({Pass::forward, a.part, a.micro}))) return false;
+    done_.insert(key(a));
+    steps_[static_cast<std::size_t>(stage)].pop_front();
+    return true;
+  }
+
+  // All transfers that are connected to the first one of this stage begin together, if each is the next on its stages.
+  bool transfer(int stage) {
+    std::set<int> group;
+    std::vector<int> look = {stage};
+    while (!look.empty()) {
+      const int s = look.back();
+      look.pop_back();
+      if (!group.insert(s).second) continue;
+      if (steps_[static_cast<std::size_t>(s)].empty()) return false;
+      const StageStep& step = steps_[static_cast<std::size_t>(s)].front();
+      if (step.action) return false;
+      for (const auto& [mine, sends] : {std::pair{step.send, true}, {step.receive, false}}) {
+        if (!mine) continue;
+        const std::deque<StageStep>& theirs = steps_[static_cast<std::size_t>(mine->peer)];
+        if (theirs.empty() || theirs.front().action) return false;
+        const std::optional<PipelineMessage>& other = sends ? theirs.front().receive : theirs.front().send;
+        if (!other || other->peer != s || !(other->consumer == mine->consumer)) return false;
+        look.push_back(mine->peer);
+      }
+    }
+    for (const int s : group) {
+      const StageStep& step = steps_[static_cast<std::size_t>(s)].front();
+      if (step.send) {
+        const PipelineAction& to = step.send->consumer;
+        const int from = to.pass == Pass::forward ? to.part - 1 : to.part + 1;
+        EXPECT_TRUE(done_.contains(key({to.pass, from, to.micro}))) << "a message is sent before it was computed";
+      }
+      if (step.receive) arrived_.insert(key(step.receive->consumer));
+      steps_[static_cast<std::size_t>(s)].pop_front();
+    }
+    return true;
+  }
+
+  static std::tuple<Pass, int, int> key(const PipelineAction& a) { return {a.pass, a.part, a.micro}; }
+
+  PipelineShape shape_;
+  std::vector<std::deque<StageStep>> steps_;
+  std::set<std::tuple<Pass, int, int>> done_, arrived_;
+};
+
+TEST(PipelineSchedule, TransfersWithoutBuffersNeverWaitForEachOther) {
+  for_all_shapes(
+      [](const PipelineShape& shape, const PipelineTable& table) { EXPECT_TRUE(Transport(shape, table).run()); });
+}
+
+// With backward times that differ from twice the forward, the tables still run to the end.
+TEST(PipelineSchedule, RunsToTheEndWithOtherDurations) {
+  for_all_shapes([](const PipelineShape& shape, const PipelineTable& table) {
+    for (const PipelineTicks ticks : {PipelineTicks{1, 1}, {3, 1}, {1, 5}}) {
+      const std::int64_t busy = (ticks.forward + ticks.backward) * shape.parts * shape.micro_batches;
+      EXPECT_GE(simulate(shape, table, ticks).end, busy + (shape.stages - 1) * (ticks.forward + ticks.backward));
+    }
+  });
+}
+
+TEST(PipelineSchedule, ATableInWhichStagesWaitForEachOtherIsReported) {
+  const PipelineShape shape{2, 1, 1};
+  const PipelineTable swapped = {{{Pass::backward, 0, 0}, {Pass::forward, 0, 0}},
+                                 {{Pass::forward, 1, 0}, {Pass::backward, 1, 0}}};
+  EXPECT_THROW(simulate(shape, swapped), Error);
+}
+
+ModelConfig model_of(std::int64_t layers, std::int64_t vocabulary) {
+  ModelConfig m;
+  m.layers = layers;
+  m.width = 64;
+  m.heads = 4;
+  m.context = 32;
+  m.vocab_size = vocabulary;
+  return m.resolved();
+}
+
+TEST(PipelineStages, EveryBlockIsInOnePartAndTheHeadTakesThePlaceOfBlocks) {
+  for (const std::int64_t vocabulary : {16, 3000, 300'000})
+    for (const std::int64_t layers : {2, 5, 8, 31})
+      for (int parts = 1; parts <= layers; ++parts) {
+        const std::vector<BlockRange> all = divide_blocks(model_of(layers, vocabulary), parts);
+        ASSERT_EQ(std::ssize(all), parts);
+        EXPECT_EQ(all.back().end, layers);
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          EXPECT_LT(all[i].first, all[i].end);
+          EXPECT_EQ(all[i].first, i == 0 ? 0 : all[i - 1].end);
+          EXPECT_LE(all[i].end - all[i].first, all[0].end - all[0].first + 1);
+        }
+      }
+  const std::vector<BlockRange> even = divide_blocks(model_of(8, 16), 4);
+  for (const BlockRange& part : even) EXPECT_EQ(part.end - part.first, 2);
+  const std::vector<BlockRange> heavy = divide_blocks(model_of(8, 300'000), 4);  // the head is dearer than all blocks
+  EXPECT_EQ(heavy.back().first, 7);
+}
+
+}  // namespace
+}  // namespace ring
