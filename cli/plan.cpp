@@ -26,6 +26,8 @@
 #include "engine/resolve.h"
 #include "inspect/memory_picture.h"
 #include "inspect/svg.h"
+#include "model/architectures.h"
+#include "parallel/block_quantization.h"
 #include "trainer/progress.h"
 
 namespace ring {
@@ -325,15 +327,60 @@ void print_bytes_per_rank(const PlanArguments& a, PlanRequest q, const std::vect
   }
 }
 
-void run_plan(const PlanArguments& a) {
+// Returns the devices of one island, which is planned instead of the whole run.
+PlanArguments devices_of_island(PlanArguments a, std::int64_t islands) {
+  std::vector<int>& all = a.nodes.empty() ? a.gpus : a.nodes;
+  for (int& n : all) {
+    if (n % islands)
+      fail("parallel.islands: ", islands, " does not divide ", a.nodes.empty() ? "--gpus " : "--nodes ", n,
+           ". Give a multiple");
+    n /= static_cast<int>(islands);
+  }
+  return a;
+}
+
+// Returns the settings of one island alone, with its share of the batch.
+Config settings_of_island(Config c) {
+  const std::int64_t islands = std::exchange(c.parallel.islands, 1);
+  const auto share = [&](std::int64_t sequences) {
+    if (sequences % islands)
+      fail("train.batch_size: ", sequences, " sequences cannot be divided among parallel.islands: ", islands);
+    return sequences / islands;
+  };
+  c.train.batch_size = share(c.train.batch_size);
+  for (TokenChange& change : c.train.batch_sizes)
+    change.value = static_cast<double>(share(static_cast<std::int64_t>(change.value)));
+  c.train.tokens /= islands;
+  return c;
+}
+
+void print_islands(const ParallelConfig& p, const ModelConfig& model) {
+  if (p.local_steps == 0) return;
+  const auto parameters = static_cast<double>(make_model(model)->parameters().num_elements());
+  const double scales = p.outer_bits < 32 ? 1.0 / static_cast<double>(kQuantizedBlock) : 0;
+  const double bytes = parameters * (static_cast<double>(p.outer_bits) / 8 + scales);
+  if (p.islands > 1)
+    print_format(
+        "planned is one of %s, each with its share of the devices and of the batch; every %s it sends %s to "
+        "each other island (parallel.outer_bits: %lld)\n",
+        counted(p.islands, "island").c_str(), counted(p.local_steps, "step").c_str(),
+        bytes_text(static_cast<std::size_t>(bytes)).c_str(), static_cast<long long>(p.outer_bits));
+  const int arrays = p.outer_bits < 32 ? 3 : 2;
+  print_format("the outer optimizer keeps %s in the host memory of each island, which the plan does not count\n",
+               bytes_text(static_cast<std::size_t>(parameters * arrays * sizeof(float))).c_str());
+}
+
+void run_plan(const PlanArguments& given) {
   const StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
-  if (!a.svg.empty()) check_svg_path("--svg", a.svg);
-  check_output_is_no_input("--svg", a.svg, {a.file});
-  const Config settings = load_settings(a.file, a.overrides);
+  if (!given.svg.empty()) check_svg_path("--svg", given.svg);
+  check_output_is_no_input("--svg", given.svg, {given.file});
+  const Config of_run = load_settings(given.file, given.overrides), settings = settings_of_island(of_run);
+  const PlanArguments a = devices_of_island(given, of_run.parallel.islands);
   PlanRequest q = question_of(a, settings);
   const RunLength length{settings.train.batch_sizes.empty() ? settings.train.steps : 0, settings.train.tokens};
   q.stopped = [&] { return signal.requested(); };
   print_rates(a, q, takes_rates_of_gpu(a, settings));
+  print_islands(of_run.parallel, q.config.model);
   std::optional<PlannedStep> best;
   const std::vector<std::int64_t> contexts = a.contexts.empty() ? std::vector{q.config.model.context} : a.contexts;
   if (a.bytes_per_rank) return print_bytes_per_rank(a, q, contexts);

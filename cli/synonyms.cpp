@@ -373,6 +373,11 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"save_total_limit", "checkpoint.keep_last"},
     {"load_best_model_at_end", "", kNewestKept},
     // parallel
+    {"sync_steps", "parallel.local_steps"},
+    {"inner_steps", "parallel.local_steps"},
+    {"semi_sync_method", "parallel.local_steps", "It makes islands train alone (DiLoCo)."},
+    {"num_fragments", "parallel.outer_fragments"},
+    {"fragment_sync_delay", "parallel.outer_delay", "It is 0 or 1."},
     {"data_parallel_shard_degree", "parallel.zero", "3 is FSDP, over all processes of dp and cp."},
     {"data_parallel_replicate_degree", "", "parallel.zero shards over all processes of dp and cp, not within groups"},
     {"use_distributed_optimizer", "parallel.zero", "1 is the distributed optimizer."},

@@ -229,6 +229,46 @@ void validate_ema(const Config& c, std::vector<SettingProblem>& errors) {
         "optimizer.offload to states or none");
 }
 
+void validate_islands(const Config& c, std::vector<SettingProblem>& errors) {
+  const ParallelConfig& p = c.parallel;
+  const bool length = c.train.steps > 0 || c.train.tokens > 0 || c.train.epochs > 0;
+  if (p.islands > 1 && p.local_steps == 0)
+    errors.push_back(str("parallel.islands: ", p.islands, " islands combine their weights every parallel.local_steps ",
+                         "steps, but that is 0. Set it, for example to 30, or use parallel.dp instead of islands"));
+  if (p.islands > 1 && (p.is_automatic() || !p.chosen.empty()))
+    errors.push_back(str("parallel.islands: ", p.islands,
+                         " islands do not support auto for parallel.cp, .tp and .zero. ", "Set them to numbers",
+                         p.chosen.empty() ? "" : ", and parallel.chosen to []"));
+  if (p.islands > 1 && p.compress != GradientCompression::none)
+    errors.push_back(str("parallel.islands: ", p.islands,
+                         " islands send weights, not gradients, and do not support parallel.compress inside an ",
+                         "island. Set it to none, and parallel.outer_bits to 8, 4 or 2"));
+  if (p.islands > 1 && c.train.on_bad_step == OnBadStep::rollback)
+    errors.push_back(str("parallel.islands: ", p.islands,
+                         ": an island cannot roll back alone, but train.on_bad_step is ",
+                         "rollback. Set it to skip or stop"));
+  if (p.islands > 1 && !length)
+    errors.push_back(str("parallel.islands: ", p.islands,
+                         " islands need the same learning rates, but without the number ",
+                         "of steps these follow the speed of each. Set train.steps, .tokens or .epochs"));
+  if (p.local_steps == 0) return;
+  if (p.outer_fragments > p.local_steps)
+    errors.push_back(str("parallel.outer_fragments: ", p.outer_fragments,
+                         " fragments are combined at different steps, ", "but parallel.local_steps is ", p.local_steps,
+                         ". Set it to at most that"));
+  if (c.train.ema > 0)
+    errors.push_back(
+        "parallel.local_steps: does not support train.ema. Leave train.ema out: checkpoints hold the outer weights, "
+        "which average over islands and steps");
+  if (c.optimizer.master != DType::f32)
+    errors.push_back(
+        "parallel.local_steps: requires optimizer.master: fp32, the type in which weights are combined. Set it");
+  if (c.optimizer.offload == StateOffload::all)
+    errors.push_back(
+        "parallel.local_steps: requires the weights on the device, but optimizer.offload: all keeps them on the host. "
+        "Set optimizer.offload to states or none");
+}
+
 // Settings that pipeline stages do not support yet. parallel/plan.cpp refuses layouts and models.
 void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.parallel.pp == 1) return;
@@ -279,6 +319,7 @@ void Config::validate(std::vector<SettingProblem>& errors) const {
   validate_context(*this, errors);
   validate_ema(*this, errors);
   validate_watch(*this, errors);
+  validate_islands(*this, errors);
   validate_stages(*this, errors);
   validate_parameters(*this, errors);
   add_unused_settings(optimizer, errors);
@@ -378,6 +419,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "data.prefetch",
                                                 "data.validation_batches",
                                                 "checkpoint",
+                                                "parallel.islands",
                                                 "parallel.dp",
                                                 "parallel.cp",
                                                 "parallel.tp",

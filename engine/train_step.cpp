@@ -177,7 +177,7 @@ void TrainStep::set_micro_batch(std::int64_t sequences) {
 }
 
 void TrainStep::set_batch_size(std::int64_t sequences) {
-  const std::int64_t at_once = plan_.dp * plan_.micro_batch;
+  const std::int64_t at_once = std::int64_t{plan_.islands} * plan_.dp * plan_.micro_batch;
   RING_CHECK(sequences % at_once == 0 && sequences <= at_once * plan_.micro_batches, sequences,
              " sequences do not form a step of ", at_once, " at a time");
   micro_batches_ = sequences / at_once;
@@ -212,7 +212,8 @@ void TrainStep::set_documents(std::size_t index, const Batch& batch) {
 
 Run TrainStep::micro_run(std::size_t index, const Sequences& sequences, Tape* tape, int chunk) {
   Run run{ctx_, tape, config_.run.seed};
-  const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("dp") + mesh_.coord("dp");
+  const std::int64_t replica = std::int64_t{mesh_.coord("island")} * mesh_.degree("dp") + mesh_.coord("dp");
+  const std::int64_t before = static_cast<std::int64_t>(index) * mesh_.degree("island") * mesh_.degree("dp") + replica;
   run.first_row = before * plan_.micro_batch * config_.model.context;
   run.training = true;
   run.layout.tp = &mesh_.axis("tp");

@@ -70,6 +70,22 @@ void ParallelConfig::fields(Fields& f) {
     docs_page("parallelism.md#compressed-gradients"));
   f("compress_top", compress_top, "topk: share of the gradients that is sent, the largest of every 1024",
     in_range(1e-6, 1.0), docs_page("parallelism.md#compressed-gradients"));
+  f("islands", islands, "groups of processes that train alone between combinations of their weights",
+    in_range(1, kMaxProcesses), docs_page("parallelism.md#islands-that-train-alone"));
+  f("local_steps", local_steps,
+    "steps after which an outer optimizer combines the islands' weights; 0 = no outer optimizer",
+    in_range(0, 1'000'000), docs_page("parallelism.md#islands-that-train-alone"));
+  f("outer_lr", outer_lr, "learning rate of the outer optimizer", in_range(1e-6, 10),
+    docs_page("parallelism.md#islands-that-train-alone"));
+  f("outer_momentum", outer_momentum, "Nesterov momentum of the outer optimizer", in_range(0, 0.9999));
+  f("outer_bits", outer_bits, "bits of each weight difference that islands send: 32, or 8, 4 or 2 with error feedback",
+    check_number("32, 8, 4 or 2", [](long double x) { return x == 32 || x == 8 || x == 4 || x == 2; }), in_range(2, 32),
+    docs_page("parallelism.md#islands-that-train-alone"));
+  f("outer_fragments", outer_fragments, "fragments of the model, which are combined at different steps",
+    in_range(1, 1000), docs_page("parallelism.md#islands-that-train-alone"));
+  f("outer_delay", outer_delay,
+    "steps during which messages between islands are under way; 1 hides them behind the next step", in_range(0, 1),
+    docs_page("parallelism.md#islands-that-train-alone"));
   f("chosen", chosen, "keys that auto chose, written by a run; chosen again if the number of processes changes",
     one_of({"dp", "cp", "tp", "zero", "cp_schedule", "offload", "compress"}), at_most_items(7),
     docs_page("parallelism.md#a-chosen-layout"));
@@ -77,7 +93,7 @@ void ParallelConfig::fields(Fields& f) {
 
 bool ParallelConfig::is_open(int world) const {
   const bool chosen_layout = std::ranges::any_of(chosen, [](const std::string& key) { return key != "compress"; });
-  return is_automatic() || (chosen_layout && dp * cp * tp != world);
+  return is_automatic() || (chosen_layout && islands * pp * dp * cp * tp != world);
 }
 
 RingOptions ParallelConfig::ring_options(const std::vector<int>& nodes) const {

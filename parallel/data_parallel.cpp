@@ -152,6 +152,10 @@ void DataParallel::on_weights_updated() {
   stale_ = false;
 }
 
+void DataParallel::prepare_to_write_weights() {
+  if (source_) source_->wait_for_reads(ctx_);
+}
+
 // Not collective: the new weights are sent in the next forward, which all ranks run.
 void DataParallel::on_master_weights_changed() {
   shard_.refresh_weights(ctx_);

@@ -38,6 +38,7 @@ class DataParallel final : public ScopeListener {
   void start_step();                 // call before the first micro-batch
   void finish_gradients();           // completes the gradients in shard(), the sums over all ranks; collective
   void on_weights_updated();         // call after the update, which changed the weights in shard(); collective
+  void prepare_to_write_weights();   // call before anything but an update writes master values in shard()
   void on_master_weights_changed();  // call after master values in shard() were written by anything but an update
 
   // Returns null if gradients are sent as they are.

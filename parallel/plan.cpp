@@ -72,13 +72,15 @@ std::string what_fits(const ParallelConfig& c, const ModelConfig& m, int world) 
   return text.empty() ? "" : text + "or ";
 }
 
-// Computes the degree that the settings leave open from the other degrees: cp if it is 0, else dp.
+// Computes the degree that the settings leave open from the other degrees: cp if it is 0, else dp. world: the
+// processes of an island.
 void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   const ParallelConfig& c = p.config;
   const std::int64_t fixed = std::max<std::int64_t>(c.cp, 1) * c.tp * c.pp;
   if (world % fixed != 0)
-    fail_for_world(given_degrees(c), " does not divide the ", counted(world, "process"), " of this run; ",
-                   what_fits(c, m, world), start_others(fixed));
+    fail_for_world(given_degrees(c), " does not divide the ", counted(world, "process"), " of ",
+                   p.islands > 1 ? "each island; " : "this run; ", what_fits(c, m, world),
+                   start_others(fixed * p.islands));
   const std::int64_t rest = world / fixed;
   p.tp = narrow<int>(c.tp);
   if (c.cp == 0 && c.dp > 0 && rest % c.dp == 0) {
@@ -89,25 +91,29 @@ void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   const std::int64_t dp = c.dp == 0 ? (c.cp == 0 ? 1 : rest) : c.dp;
   if (c.cp != 0 ? dp != rest : rest % dp != 0)
     fail_for_world("parallel.dp: ", c.dp, fixed > 1 ? " x " + given_degrees(c) : "", " needs ",
-                   counted(dp * fixed, "process"), ", but ", world, world == 1 ? " was" : " were",
-                   " started: ", start_others(dp * fixed), ", or set parallel.dp to ",
-                   c.cp != 0 ? str(rest) : listed(divisors(rest)), ", or to 0 to use what is left");
+                   counted(dp * fixed, "process"), ", but ", world, world == 1 ? " was" : " were", " started",
+                   p.islands > 1 ? " for each island: " : ": ", start_others(dp * fixed * p.islands),
+                   ", or set parallel.dp to ", c.cp != 0 ? str(rest) : listed(divisors(rest)),
+                   ", or to 0 to use what is left");
   p.dp = narrow<int>(dp);
   p.cp = narrow<int>(c.cp == 0 ? rest / dp : c.cp);
 }
 
+// Returns the number of model copies, over all islands, that process different sequences.
+int replicas(const ParallelPlan& p) { return p.islands * p.dp; }
+
 // Throws WorldSizeError if the micro-batch does not divide each replica's share of a step with `sequences` sequences.
 // common: the greatest common divisor of a replica's shares in all steps.
 void check_share(const ParallelPlan& p, const BatchSize& b, std::int64_t sequences, std::int64_t common) {
-  const std::int64_t share = sequences / p.dp;
+  const std::int64_t share = sequences / replicas(p);
   if (share % p.micro_batch == 0) return;
   const std::string given = b.micro_batch ? str(p.micro_batch) : str("0 (", p.micro_batch, ", of the smallest step)");
   fail_for_world("train.micro_batch: ", given, " does not divide the ", counted(share, "sequence"),
-                 " of each replica (train.batch_size = ", sequences, ", ", counted(p.dp, "replica"), "). Set it to ",
-                 listed(divisors(common)),
+                 " of each replica (train.batch_size = ", sequences, ", ", counted(replicas(p), "replica"),
+                 "). Set it to ", listed(divisors(common)),
                  b.micro_batch == 0 ? ""
                                     : str(b.others.empty() ? ", or train.batch_size" : ", or all batch sizes",
-                                          " to a multiple of ", p.dp * p.micro_batch));
+                                          " to a multiple of ", replicas(p) * p.micro_batch));
 }
 
 void share_batch(ParallelPlan& p, const BatchSize& b) {
@@ -115,16 +121,17 @@ void share_batch(ParallelPlan& p, const BatchSize& b) {
   all.push_back(b.sequences);
   std::int64_t common = 0;
   for (const std::int64_t sequences : all) {
-    if (sequences % p.dp)
+    if (sequences % replicas(p))
       fail_for_world(
-          "train.batch_size: ", counted(sequences, "sequence"), " cannot be divided among ", p.dp,
-          " replicas (parallel.dp). Set it to a multiple of ", p.dp * std::max<std::int64_t>(1, b.micro_batch),
+          "train.batch_size: ", counted(sequences, "sequence"), " cannot be divided among ", replicas(p),
+          " replicas (parallel.dp", p.islands > 1 ? " in each of parallel.islands" : "", "). Set it to a multiple of ",
+          replicas(p) * std::max<std::int64_t>(1, b.micro_batch),
           b.micro_batch > 1 ? str(", so that train.micro_batch = ", b.micro_batch, " divides each share") : "");
-    common = std::gcd(common, sequences / p.dp);
+    common = std::gcd(common, sequences / replicas(p));
   }
-  p.micro_batch = b.micro_batch ? b.micro_batch : std::ranges::min(all) / p.dp;
+  p.micro_batch = b.micro_batch ? b.micro_batch : std::ranges::min(all) / replicas(p);
   for (const std::int64_t sequences : all) check_share(p, b, sequences, common);
-  p.micro_batches = b.sequences / p.dp / p.micro_batch;
+  p.micro_batches = b.sequences / replicas(p) / p.micro_batch;
 }
 
 // Throws Error if tp does not divide the tokens of a micro-batch that each rank of cp holds: tensor parallelism shards
@@ -351,9 +358,12 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
 }  // namespace
 
 ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
-  ParallelPlan p{.config = c, .pp = narrow<int>(c.pp)};
-  check_slices_of_model(c, m, world);
-  fill_degrees(p, m, world);
+  ParallelPlan p{.config = c, .islands = narrow<int>(c.islands), .pp = narrow<int>(c.pp)};
+  if (world % p.islands != 0)
+    fail_for_world("parallel.islands: ", p.islands, " does not divide the ", counted(world, "process"),
+                   " of this run. Set it to ", listed(divisors(world)), ", or ", start_others(p.islands));
+  check_slices_of_model(c, m, world / p.islands);
+  fill_degrees(p, m, world / p.islands);
   share_batch(p, b);
   return p;
 }
@@ -384,8 +394,11 @@ std::string ParallelPlan::text() const {
   std::string out;
   const char* const hybrid = cp > 1 && config.cp_schedule == ContextSchedule::hybrid ? " hybrid" : "";
   const std::string parts = config.pp_parts > 1 ? str(" x ", config.pp_parts, " parts") : "";
-  for (const auto& [name, degree, more] :
-       {std::tuple<const char*, int, std::string>{"pp", pp, parts}, {"dp", dp, ""}, {"cp", cp, hybrid}, {"tp", tp, ""}})
+  for (const auto& [name, degree, more] : {std::tuple<const char*, int, std::string>{"islands", islands, ""},
+                                           {"pp", pp, parts},
+                                           {"dp", dp, ""},
+                                           {"cp", cp, hybrid},
+                                           {"tp", tp, ""}})
     if (degree > 1) out += str(out.empty() ? "" : ", ", name, " ", degree, more);
   return config.zero > 0 && !out.empty() ? str(out, ", zero ", config.zero) : out;
 }
@@ -417,7 +430,8 @@ ContextLayout context_layout(const ParallelConfig& c, const ModelConfig& m, std:
 }
 
 MeshLayout mesh_layout(const ParallelPlan& p, Device device) {
-  return {.axes = {{"pp", p.pp},
+  return {.axes = {{"island", p.islands},
+                   {"pp", p.pp},
                    {"dp", p.dp},
                    {"cp", p.cp, AxisTransfers::beside_kernels},
                    {"tp", p.tp, AxisTransfers::overlap_if_copy_engine}},

@@ -64,7 +64,9 @@ ContextLayout context_layout(const ParallelConfig&, const ModelConfig& resolved,
 // The axes of the ranks that hold the same slice of the model: gradients are summed over these ranks, and ZeRO shards
 // states among them.
 inline const AxisNames kDataAxes = {"dp", "cp"};
-// Returns the mesh: tp varies fastest, then cp, dp, pp, so that the ranks that communicate most are adjacent.
+// The axes of the ranks of an island, which train one copy of the model.
+inline const AxisNames kIslandAxes = {"pp", "dp", "cp", "tp"};
+// Returns the mesh: tp varies fastest, then cp, dp, pp, island, so that the ranks that communicate most are adjacent.
 MeshLayout mesh_layout(const ParallelPlan&, Device);
 std::unique_ptr<Mesh> mesh_of_one();  // returns the mesh of a single process
 

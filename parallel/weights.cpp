@@ -50,6 +50,11 @@ void WeightBroadcast::need(std::size_t part, ScopePass, const ExecContext& ctx) 
   }
 }
 
+void WeightBroadcast::wait_for_reads(const ExecContext& ctx) {
+  for (std::optional<Work>& work : under_way_)
+    if (work) work->wait(ctx.stream);
+}
+
 WeightGather::WeightGather(Communicator& comm, Communicator& slices, const FsdpUnits& units, const ExecContext& ctx,
                            const FlatBuffer& own, const EncodedWeights* encoded)
     : comm_(comm), slices_(slices), units_(units), own_(own), encoded_(encoded) {
@@ -87,6 +92,11 @@ void WeightGather::on_owners_updated(const ExecContext& ctx) {
     buffer.unit.reset();
   }
   if (maxima_.defined()) find_maxima(ctx);
+}
+
+void WeightGather::wait_for_reads(const ExecContext& ctx) {
+  for (WeightBuffer& buffer : buffers_)
+    if (buffer.under_way) buffer.under_way->wait(ctx.stream);
 }
 
 // Computes the maxima of whole weights: owners have some of a weight's rows, and tensor-parallel ranks have shards.

@@ -17,6 +17,9 @@ class WeightSource {
   virtual void on_owners_updated(const ExecContext&) = 0;  // call after the owners' weights changed; collective
   // Call before a part of the model runs: makes the stream wait for the part's parameters. Collective.
   virtual void need(std::size_t part, ScopePass, const ExecContext&) = 0;
+  // Makes the stream wait until all transfers that read the owners' weights have ended. Call before anything but an
+  // update writes the owners' weights.
+  virtual void wait_for_reads(const ExecContext&) = 0;
   virtual std::size_t bytes() const = 0;  // bytes of the buffers allocated in addition to the shard
 };
 
@@ -28,6 +31,7 @@ class WeightBroadcast final : public WeightSource {
   WeightBroadcast(Communicator&, const FsdpUnits&, const Tensor& flat_weights);
   void on_owners_updated(const ExecContext&) override;
   void need(std::size_t part, ScopePass, const ExecContext&) override;
+  void wait_for_reads(const ExecContext&) override;
   std::size_t bytes() const override { return 0; }
 
  private:
@@ -52,6 +56,7 @@ class WeightGather final : public WeightSource {
                const EncodedWeights* encoded);
   void on_owners_updated(const ExecContext&) override;
   void need(std::size_t part, ScopePass, const ExecContext&) override;
+  void wait_for_reads(const ExecContext&) override;
   std::size_t bytes() const override;
 
  private:

@@ -19,7 +19,7 @@ std::string samples_text(std::int64_t first, std::int64_t end) { return str("sam
 StepReport BadSteps::recompute_step(const StepReport& first) {
   if (!config_.run.deterministic) return first;
   const StepReport again = trainer_.step();
-  if (mesh_.rank() == 0 && !(same(first.loss, again.loss) && same(first.norm, again.norm)))
+  if (trainer_.leads_island() && !(same(first.loss, again.loss) && same(first.norm, again.norm)))
     log::error("step ", trainer_.steps_done() + !again.accepted,
                " gave different results when computed twice from the same weights and samples: ", "loss ", first.loss,
                " and ", again.loss, ", gradient norm ", first.norm, " and ", again.norm,
@@ -43,6 +43,20 @@ bool BadSteps::skip_or_roll_back(const StepReport& r, bool has_checkpoint) {
     log::warn("step ", bad.step, ": loss ", bad.loss, ", gradient norm ", bad.norm, ". Skipping ",
               samples_text(bad.first_sample, end), ", continuing from step ", trainer_.steps_done());
   return !checkpoint.empty();
+}
+
+void BadSteps::pass_over(StepReport& r, bool has_checkpoint) {
+  StepGuard& guard = trainer_.guard();
+  BadStep bad{.step = trainer_.steps_done() + 1, .loss = r.loss, .norm = r.norm};
+  if (guard.action_for_bad_step(bad.step) == OnBadStep::stop) stop(r, has_checkpoint);
+  bad.first_sample = trainer_.next_sample();
+  trainer_.pass_over_step(r);
+  bad.end_sample = trainer_.next_sample();
+  guard.add_bad_step(bad);
+  if (trainer_.leads_island())
+    log::warn("step ", bad.step, " of island ", mesh_.coord("island"), ": loss ", bad.loss, ", gradient norm ",
+              bad.norm, ". The island skips its share of ", samples_text(bad.first_sample, bad.end_sample),
+              ". Its weights stay as they are");
 }
 
 void BadSteps::roll_back(const std::string& checkpoint) {

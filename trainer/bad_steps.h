@@ -1,5 +1,6 @@
 #pragma once
-// Handles a step that was not accepted (train.on_bad_step). Collective: every rank sees the same reports.
+// Handles a step that was not accepted (train.on_bad_step). Collective: every rank, or
+// every rank of an island that trains alone, sees the same reports.
 
 #include "checkpoint/state.h"
 #include "comm/mesh/mesh.h"
@@ -22,6 +23,11 @@ class BadSteps {
   // newest checkpoint and also skips all samples that were trained on since. Returns true if the state is now that of a
   // checkpoint. Throws Error if train.on_bad_step is stop, or if there were too many bad steps.
   bool skip_or_roll_back(const StepReport&, bool has_checkpoint);
+
+  // Used instead of skip_or_roll_back() if islands train alone: counts the step as done, without an update of this
+  // island's weights, so that all islands stay at the same step and sample. Sets the report's step. Throws Error as
+  // skip_or_roll_back() does.
+  void pass_over(StepReport&, bool has_checkpoint);
 
  private:
   [[noreturn]] void stop(const StepReport&, bool has_checkpoint);

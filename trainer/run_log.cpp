@@ -171,6 +171,7 @@ void RunLog::record_settings(const RunStart& start, int processes) {
             ", ", counted(config_.run.threads, "thread"), processes > 1 ? " each" : "");
   log::info("memory: ", trainer_.memory().text(trainer_.lasting_memory_text()));
   describe_updates(config_.optimizer, trainer_.model().parameters());
+  if (const std::string text = trainer_.islands_text(); !text.empty()) log::info(text);
   warn_of_vocabulary(config_, start.corpora.vocab_size);
   warn_of_places(config_);
   warn_of_masks(config_, start.corpora);

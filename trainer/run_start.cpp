@@ -256,7 +256,9 @@ MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
   if (!run.recorded || run.recorded->ran_out == 0) return now;
   const MemoryRecord& old = *run.recorded;
   const BatchSize steps = batch_size(run.config);
-  const auto divides = [&](std::int64_t sequences) { return sequences / mesh.degree("dp") % old.micro_batch == 0; };
+  const auto divides = [&](std::int64_t sequences) {
+    return sequences / (mesh.degree("island") * mesh.degree("dp")) % old.micro_batch == 0;
+  };
   std::string changes = changes_since(old, now);
   if (changes.empty() && !(divides(steps.sequences) && std::ranges::all_of(steps.others, divides)))
     changes = str("micro_batch ", old.micro_batch, " does not divide all batch sizes");

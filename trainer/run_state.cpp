@@ -123,6 +123,7 @@ bool RunState::should_save(bool due_or_asked) const {
 void RunState::prepare_save() {
   enter(RunPhase::snapshot);
   run_.trainer.agree_on_kernel_choices();
+  run_.trainer.prepare_save();
   save_choices();
   run_.mesh.check();
 }

@@ -90,12 +90,32 @@ bool only_optional_weights_differ(const WeightsReport& r, const std::string& met
 
 }  // namespace
 
-StateBinding::StateBinding(const Config& config, TrainStep& step, const std::int64_t& steps, bool leads)
-    : config_(config), step_(step), steps_(steps), leads_(leads) {}
+StateBinding::StateBinding(const Config& config, TrainStep& step, const std::int64_t& steps, OuterOptimizer* outer,
+                           Mesh& mesh)
+    : config_(config),
+      step_(step),
+      steps_(steps),
+      has_outer_(outer != nullptr),
+      islands_(config, step, outer, mesh),
+      leads_(mesh.rank() == 0) {}
 
 void StateBinding::add_weights(State& state) const {
   const OwnedShard& shard = step_.data().shard();
   add_parameters(state, kWeightsPrefix, step_.model().parameters(), shard.pieces, shard.values);
+}
+
+// Adds the states of every island; only this rank's own have elements here.
+void StateBinding::add_optimizer_states(State& state) const {
+  const Parameters& params = step_.model().parameters();
+  for (int island = 0; island < islands_.islands(); ++island)
+    for (const OptimizerState& s : step_.optimizer().states())
+      add_parameters(
+          state, IslandBinding::optimizer_prefix(island) + s.name + ".", params,
+          island == islands_.island() ? s.pieces : std::vector<ShardPiece>(), s.buffer,
+          [&](const Param& p, const LogicalParam& part) {
+            return !part.frozen && optimizer_kind_of(config_.optimizer, p, part) == s.kind;
+          },
+          s.fp8 ? std::optional(CodeScales{*s.fp8, s.scales}) : std::nullopt);
 }
 
 void StateBinding::add_to(State& state) const {
@@ -103,17 +123,14 @@ void StateBinding::add_to(State& state) const {
     step_.optimizer().wait_for_copies(s);
     for (TrainingState* t : step_.model().training_states()) t->prepare_for_copy(s);
   });
-  add_weights(state);
-  const Parameters& params = step_.model().parameters();
-  for (const OptimizerState& s : step_.optimizer().states())
-    add_parameters(
-        state, kOptimizerStatesPrefix + s.name + ".", params, s.pieces, s.buffer,
-        [&](const Param& p, const LogicalParam& part) {
-          return !part.frozen && optimizer_kind_of(config_.optimizer, p, part) == s.kind;
-        },
-        s.fp8 ? std::optional(CodeScales{*s.fp8, s.scales}) : std::nullopt);
+  if (has_outer_)
+    islands_.add_to(state);
+  else
+    add_weights(state);
+  add_optimizer_states(state);
   if (step_.average())
-    add_parameters(state, kAveragePrefix, params, step_.data().shard().pieces, step_.average()->buffer());
+    add_parameters(state, kAveragePrefix, step_.model().parameters(), step_.data().shard().pieces,
+                   step_.average()->buffer());
   add_residuals(state);
   using Text = const std::string&;
   using Mismatch = const KeyMismatch&;
@@ -122,6 +139,7 @@ void StateBinding::add_to(State& state) const {
                             [this](Mismatch a, Text metadata) { log_weight_mismatch(a, metadata, steps_); }});
   state.allow_partial_load(kOptimizerStatesPrefix, {states_in, [this](Mismatch a, Text) { log_state_mismatch(a); }});
   state.allow_partial_load(kAveragePrefix, {average_in, [this](Mismatch a, Text) { start_average(a); }});
+  islands_.allow_other_islands(state);
   for (TrainingState* t : step_.model().training_states()) add_training_state(state, *t);
 }
 
@@ -138,6 +156,7 @@ void StateBinding::load_weights(const std::string& checkpoint) const {
   for (const std::string& text : load_training_states(step_.model(), checkpoint))
     if (leads_) log::info(text);
   if (step_.average()) step_.average()->start(ctx);
+  islands_.on_weights_loaded();
   step_.data().on_master_weights_changed();
 }
 

@@ -5,13 +5,15 @@
 
 #include "checkpoint/state.h"
 #include "engine/train_step.h"
+#include "trainer/island_binding.h"
 
 namespace ring {
 
 class StateBinding {
  public:
-  // All references must outlive this object. steps: steps that the run has done. leads: true if this process logs.
-  StateBinding(const Config&, TrainStep&, const std::int64_t& steps, bool leads);
+  // All references must outlive this object. steps: steps that the run has done. outer: null if there is no outer
+  // optimizer.
+  StateBinding(const Config&, TrainStep&, const std::int64_t& steps, OuterOptimizer* outer, Mesh&);
 
   // Adds weights, optimizer states, averaged weights, and the model's other training states.
   void add_to(State&) const;
@@ -21,6 +23,7 @@ class StateBinding {
 
  private:
   void add_weights(State&) const;
+  void add_optimizer_states(State&) const;
   void log_weight_mismatch(const KeyMismatch&, const std::string& metadata, std::int64_t steps) const;
   void log_state_mismatch(const KeyMismatch&) const;
   void start_average(const KeyMismatch&) const;
@@ -31,7 +34,9 @@ class StateBinding {
   const Config& config_;
   TrainStep& step_;
   const std::int64_t& steps_;
-  bool leads_;
+  const bool has_outer_;
+  const IslandBinding islands_;
+  const bool leads_;
 };
 
 }  // namespace ring

@@ -119,7 +119,16 @@ class Evaluations {
 
   // Validates and grades tasks as requested, unless this has been done after this step already. Returns false if a
   // signal interrupted the evaluation.
-  bool run(bool validates, bool evaluates_tasks) try {
+  bool run(bool validates, bool evaluates_tasks) {
+    if (!validates && !evaluates_tasks) return true;
+    run_.trainer.swap_outer_weights();  // islands evaluate the outer weights
+    const bool complete = evaluate_weights(validates, evaluates_tasks);
+    run_.trainer.swap_outer_weights();
+    return complete;
+  }
+
+ private:
+  bool evaluate_weights(bool validates, bool evaluates_tasks) try {
     if (validates) validate();
     if (evaluates_tasks) evaluate_tasks();
     return true;
@@ -130,7 +139,6 @@ class Evaluations {
     return false;
   }
 
- private:
   LoaderOptions options() const {
     LoaderOptions options = loader_options(run_.config, run_.mesh);
     options.rows = memory_.evaluation_rows();
@@ -295,11 +303,23 @@ class TrainingRun {
     return std::nullopt;
   }
 
+  // Returns true if all ranks may agree after the latest step. Islands that train alone do so only when they exchange
+  // weights, and at the start.
+  bool may_agree() {
+    const std::int64_t step = run_.trainer.steps_done();
+    if (!run_.trainer.has_islands()) return true;
+    if (agreed_after_ && (*agreed_after_ >= step || !run_.trainer.islands_meet())) return false;
+    agreed_after_ = step;
+    return true;
+  }
+
   // Makes all ranks take the same next action, even if only one was told to stop or is still saving. Rank 0's clock
   // decides.
   bool agree_on_next_action(TrainEnd& end) {
     const std::optional<TrainEnd> by_settings = end_by_settings();
     if (by_settings == TrainEnd::finished) return end = TrainEnd::finished, false;
+    save_due_ = false;
+    if (!may_agree()) return true;
     enum { told, out_of_time, saving, save_due, asked, count };
     std::array<double, count> votes{};
     votes[told] = signal_.requested();
@@ -321,6 +341,7 @@ class TrainingRun {
     while (run_.trainer.in_flight() > left_in_flight) {
       last_ = run_.trainer.finish();
       if (!last_.accepted) retry_or_skip_bad_step();
+      run_.trainer.average_over_islands(last_);
       if (!last_.accepted) continue;
       report(last_);
       state_.save_choices();  // new kernel choices are on disk before anything depends on them
@@ -346,6 +367,11 @@ class TrainingRun {
   void skip_samples() {
     const bool stops = run_.trainer.guard().action_for_bad_step(run_.trainer.steps_done() + 1) == OnBadStep::stop;
     if (run_.log && stops) run_.log->log_fatal_step(last_);
+    if (run_.trainer.has_islands()) {
+      bad_steps_.pass_over(last_, state_.has_checkpoint());
+      if (run_.log) run_.log->log_bad_step(run_.trainer.guard().bad_steps().back());
+      return;
+    }
     state_.end_save();
     const bool rolled_back = bad_steps_.skip_or_roll_back(last_, state_.has_checkpoint());
     if (rolled_back) {
@@ -362,11 +388,12 @@ class TrainingRun {
     TrainEnd end = TrainEnd::finished;
     signal_.on_steps_begin();
     account_ = {};
-    if (run_.mesh.world() > 1 || run_.gpu) pace_.emplace(run_.mesh.host(), run_.gpu ? &*run_.gpu : nullptr);
+    if (run_.mesh.world() > 1 || run_.gpu) pace_.emplace(run_.trainer.island_host(), run_.gpu ? &*run_.gpu : nullptr);
     own_status().step = run_.trainer.steps_done();
     own_status().stepping = 1;
     while (agree_on_next_action(end)) {
       if (watcher_) watcher_->before_launch(run_.trainer);
+      run_.trainer.begin_exchange();
       memory_.launch();
       if (watcher_ && watcher_->after_launch(run_.trainer)) report_watched();
       const std::int64_t step = run_.trainer.steps_done(), every = run_.config.train.eval_interval;
@@ -376,8 +403,11 @@ class TrainingRun {
       const bool evaluates_tasks = !run_.start.tasks.empty() && tasks_every && step % tasks_every == 0;
       const bool saves = !ends && state_.should_save(save_due_),
                  saves_to_agent = !ends && !saves && state_.should_save_to_agent();
-      finish_steps(validates || evaluates_tasks || saves || saves_to_agent || ends ? 0 : run_.trainer.max_in_flight());
-      if (run_.trainer.steps_done() != step) continue;          // the step was skipped
+      const bool waits =
+          validates || evaluates_tasks || saves || saves_to_agent || ends || run_.trainer.must_finish(step);
+      finish_steps(waits ? 0 : run_.trainer.max_in_flight());
+      if (run_.trainer.steps_done() != step) continue;  // the step was skipped
+      run_.trainer.end_exchange();
       if (!evaluate_now(validates, evaluates_tasks)) continue;  // a signal ends the run
       if (!saves && !saves_to_agent) continue;
       const TimeAccount::Timer timer = account_.saving();
@@ -404,7 +434,8 @@ class TrainingRun {
   StepWatcher* watcher_ = nullptr;
   TimeAccount account_;  // starts with the first step
   StepReport last_;
-  bool save_due_ = false;  // true if due by rank 0's clock or requested by a signal
+  std::optional<std::int64_t> agreed_after_;  // step after which islands last agreed on what to do
+  bool save_due_ = false;                     // true if due by rank 0's clock or requested by a signal
 };
 
 }  // namespace

@@ -60,7 +60,8 @@ std::string why_not_replayed(const Config& c, TrainStep& step, bool packs) {
   const ParallelPlan& plan = step.plan();
   if (plan.in_chunks) return "sequences are computed in chunks (train.sequence_chunk)";
   if (packs) return why_not_in_parts(c, step);
-  if (plan.world() > plan.dp) return "the processes share the model or its sequences (parallel.pp, .tp, .cp)";
+  if (plan.world() > plan.islands * plan.dp)
+    return "the processes share the model or its sequences (parallel.pp, .tp, .cp)";
   if (plan.dp > 1 && plan.config.zero > 0)
     return "weight transfers continue from one step into the next (parallel.zero)";
   return "";
@@ -82,9 +83,12 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       memory_(choose_memory(config, mesh, activation_room(config, mesh), max_memory)),
       packs_(loader.options().packing.documents || config.train.context > 0),
       step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, packs_),
+      island_host_(mesh.host_group(kIslandAxes)),
+      outer_(make_outer()),
       graph_(graph_of(config, step_, mesh.rank() == 0, packs_), ctx.stream, step_.shared_arena(), packs_),
-      binding_(config, step_, steps_, mesh.rank() == 0),
-      guard_(config.train) {
+      binding_(config, step_, steps_, outer_.get(), mesh),
+      guard_(config.train),
+      bad_steps_of_islands_(static_cast<std::size_t>(step_.plan().islands), *guard_.state()) {
   for (TrainingState* state : model().training_states()) state->attach(step_.make_step_access());
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);
@@ -97,12 +101,34 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
   update_attention_for_next_step();
 }
 
+// Throws Error if the model collects statistics while it trains, because each island would have different ones.
+void Trainer::refuse_states_of_model() {
+  for (TrainingState* t : model().training_states()) {
+    State used;
+    t->add_to(used);
+    if (!used.tensors().empty() || !used.values().empty())
+      fail("parallel.islands: ", step_.plan().islands, ": this model collects statistics while it trains (",
+           t->prefix(), "), which islands cannot share. Set parallel.islands: 1, or use a different attention pattern");
+  }
+}
+
+std::unique_ptr<OuterOptimizer> Trainer::make_outer() {
+  if (config_.parallel.local_steps == 0) return nullptr;
+  if (has_islands()) refuse_states_of_model();
+  if (has_islands())
+    islands_log_interval_ = static_cast<std::int64_t>(
+        sum_host(mesh_.host(), mesh_.rank() == 0 ? static_cast<double>(config_.train.log_interval) : 0));
+  return std::make_unique<OuterOptimizer>(
+      config_.parallel, config_.train.steps, model(), step_.data(),
+      OuterOptimizer::Groups{mesh_.background_group({"island"}), mesh_.group(kDataAxes)}, ctx_);
+}
+
 std::unique_ptr<Watch> Trainer::make_watch() {
   const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer_states});
   return std::make_unique<Watch>(step_, mesh_, max_in_flight() + 1);
 }
 
-// Sums over the ranks: tokens with a target, ranks that log the step, and ranks that would replay it.
+// Sums over the ranks of this island: tokens with a target, ranks that log the step, and ranks that would replay it.
 void Trainer::count_tokens(const std::vector<Batch>& batches, StepInFlight& f) {
   std::int64_t valid = 0;
   // Tensor-parallel ranks and pipeline stages have the same batches, which are counted once.
@@ -113,10 +139,10 @@ void Trainer::count_tokens(const std::vector<Batch>& batches, StepInFlight& f) {
   const bool replays = graph_.ready() && !ctx_.observer && !step_.waits_for_copies() && !travels;
   std::array<double, 3> sums{static_cast<double>(valid), logs_step(config_.train, steps_ + 1) ? 1.0 : 0.0,
                              replays ? 1.0 : 0.0};
-  all_reduce_host(mesh_.host(), sums, Reduce::sum);
+  all_reduce_host(island_host_, sums, Reduce::sum);
   f.valid = std::max(1.0, sums[0]);
   f.logged = sums[1] > 0;
-  f.replays = sums[2] == mesh_.world();
+  f.replays = sums[2] == island_host_.size();
 }
 
 // The update is already queued and must not be repeated, so if memory runs out here, only the norms are lost.
@@ -134,7 +160,7 @@ void Trainer::measure_parts(StepInFlight& f) {
 std::vector<double> Trainer::part_norms(const StepInFlight& f) {
   const float* const squares = squares_of(f.result);
   std::vector<double> norms(squares, squares + parts().size());
-  all_reduce_host(mesh_.host(), norms, Reduce::sum);
+  all_reduce_host(island_host_, norms, Reduce::sum);
   for (double& n : norms) n = std::fabs(std::sqrt(n));
   return norms;
 }
@@ -344,6 +370,7 @@ StepReport Trainer::finish() {
   mesh_.check();
   const StepState& state = *static_cast<const StepState*>(f.result.get());
   StepReport& r = f.report;
+  r.valid = f.valid;
   r.loss = static_cast<double>(state.loss) / f.valid;
   r.norm = std::fabs(std::sqrt(state.squared_norm));  // fabs makes NaN print without a sign
   const LossValues losses = step_.losses().values(static_cast<const float*>(f.losses.get()));
@@ -353,7 +380,9 @@ StepReport Trainer::finish() {
   r.accepted = state.accepted != 0;
   if (f.logged) r.part_norms = part_norms(f);
   if (f.watched) r.watched = watch_->report(f.watched);
-  r.seconds = seconds_now() - std::max(f.started, last_finish_);
+  const double exchange_seconds = std::exchange(exchange_seconds_, 0);
+  r.exchange_seconds += exchange_seconds;
+  r.seconds = seconds_now() - std::max(f.started, last_finish_) + exchange_seconds;
   last_finish_ = seconds_now();
   graph_.on_step_timed(f.launch_seconds, r.seconds);
   if (!r.accepted) return drop_rejected_step(f), r;
@@ -373,6 +402,73 @@ void Trainer::drop_rejected_step(StepInFlight& f) {
   fill_zero(step_.state(), ctx_.stream);  // clears the mark of a rejected step, so that steps update again
 }
 
+void Trainer::begin_exchange() {
+  if (!outer_) return;
+  const double began = seconds_now();
+  outer_->send(steps_, ctx_);
+  exchange_seconds_ += seconds_now() - began;
+}
+
+void Trainer::end_exchange() {
+  if (!must_finish(steps_)) return;
+  RING_CHECK(steps_in_flight_.empty(), "islands exchange weights with a step in flight");
+  const double began = seconds_now();
+  step_.optimizer().wait_for_copies(ctx_.stream);
+  if (outer_->receive(steps_, ctx_)) step_.data().on_master_weights_changed();
+  exchange_seconds_ += seconds_now() - began;
+}
+
+void Trainer::average_over_islands(StepReport& r) {
+  if (!has_islands() || !(r.step % islands_log_interval_ == 0 || r.step == config_.train.steps)) return;
+  const double weight = r.accepted ? r.valid : 0;  // a step that was passed over does not count
+  const auto share = [&](double x) { return r.accepted ? x * weight : 0; };
+  std::vector<double> sums = {weight, share(r.loss), share(r.norm), share(r.auxiliary_loss.value_or(0))};
+  for (const SourceLoss& s : r.sources) sums.insert(sums.end(), {r.accepted ? s.sum : 0, r.accepted ? s.targets : 0});
+  all_reduce_host(mesh_.host_group({"island"}), sums, Reduce::sum);
+  if (sums[0] == 0) return;
+  r.loss = sums[1] / sums[0];
+  r.norm = sums[2] / sums[0];
+  if (r.auxiliary_loss) r.auxiliary_loss = sums[3] / sums[0];
+  for (std::size_t i = 0; i < r.sources.size(); ++i) r.sources[i] = {sums[4 + 2 * i], sums[5 + 2 * i]};
+}
+
+void Trainer::pass_over_step(StepReport& r) {
+  RING_CHECK(steps_in_flight_.empty() && !r.accepted, "only a rejected step can be passed over");
+  const std::int64_t sequences = next_batch_size();
+  r.step = ++steps_;
+  cursor_ += sequences;
+  tokens_ += sequences * config_.model.context;
+  loader_.seek(static_cast<std::uint64_t>(cursor_));
+  update_attention_for_next_step();
+}
+
+void Trainer::swap_outer_weights() {
+  if (!outer_) return;
+  RING_CHECK(steps_in_flight_.empty(), "weights are swapped with a step in flight");
+  step_.optimizer().wait_for_copies(ctx_.stream);
+  outer_->swap_values(ctx_);
+  step_.data().on_master_weights_changed();
+}
+
+std::string Trainer::islands_text() const {
+  if (!outer_) return "";
+  const ParallelConfig& p = config_.parallel;
+  const std::string what = str("parallel.local_steps: ", p.local_steps, ": ");
+  const std::string fragments = p.outer_fragments > 1 ? str(" in ", p.outer_fragments, " fragments") : "";
+  return has_islands()
+             ? str(what, counted(p.islands, "island"), " of ", counted(island_host_.size(), "process"),
+                   " train alone, and combine their weights every ", counted(p.local_steps, "step"), fragments,
+                   ". For this, rank 0 sends ", bytes_text(static_cast<std::size_t>(outer_->message_bytes())),
+                   " to each other island (parallel.outer_bits: ", p.outer_bits, ")")
+             : str(what, "the outer optimizer updates the weights every ", counted(p.local_steps, "step"), fragments);
+}
+
+void Trainer::prepare_save() {
+  if (!has_islands()) return;
+  // The state refers to the strings, so they are assigned one by one.
+  std::ranges::copy(gather_host(mesh_.host_group({"island"}), *guard_.state()), bad_steps_of_islands_.begin());
+}
+
 void Trainer::skip_to(std::int64_t end) {
   RING_CHECK(steps_in_flight_.empty() && end >= cursor_, "samples are skipped with a step in flight, or backwards");
   cursor_ = end;
@@ -387,7 +483,7 @@ std::vector<Batch> Trainer::next_batches() {
   return batches;
 }
 
-// All ranks check the same stage at the same time, since a forward pass may need all ranks.
+// All ranks of the island check the same stage at the same time, since a forward pass may need all ranks.
 std::string Trainer::diagnose_step() {
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   const std::vector<Batch> batches = next_batches();
@@ -395,9 +491,10 @@ std::string Trainer::diagnose_step() {
   std::string found;
   const auto report_first = [&](const auto& in) {
     if (!found.empty()) return;
-    const std::vector<std::string> all = gather_host(mesh_.host(), in());
-    for (std::size_t rank = 0; rank < all.size() && found.empty(); ++rank)
-      if (!all[rank].empty()) found = all.size() == 1 ? all[rank] : str(all[rank], ", on rank ", rank);
+    const std::vector<std::string> all = gather_host(island_host_, in());
+    const int first = mesh_.rank() - island_host_.rank();  // an island's ranks are consecutive
+    for (std::size_t i = 0; i < all.size() && found.empty(); ++i)
+      if (!all[i].empty()) found = mesh_.world() == 1 ? all[i] : str(all[i], ", on rank ", first + static_cast<int>(i));
   };
   step_.optimizer().wait_for_copies(ctx_.stream);
   report_first([&] { return non_finite_weight(step_.data().shard(), ctx_); });
@@ -423,10 +520,14 @@ void Trainer::add_state(State& state) {
   state.add("train.seconds", &seconds_, StateScope::rank0);  // each rank measures its own time
   state.add(kTrainedTokensName, &tokens_);
   state.add("data.cursor", &cursor_);
-  state.add("train.bad_steps", guard_.state());
+  if (!has_islands()) return state.add(IslandBinding::bad_steps_name(0), guard_.state());
+  for (std::size_t i = 0; i < bad_steps_of_islands_.size(); ++i)
+    state.add(IslandBinding::bad_steps_name(static_cast<int>(i)), &bad_steps_of_islands_[i]);
 }
 
 void Trainer::on_state_loaded() {
+  if (has_islands()) *guard_.state() = bad_steps_of_islands_.at(static_cast<std::size_t>(mesh_.coord("island")));
+  if (outer_ && !has_islands()) outer_->abandon();
   step_.data().on_master_weights_changed();
   if (GradientCompressor* compressor = step_.data().compressor()) compressor->on_residuals_changed(ctx_);
   update_attention_for_next_step();
@@ -441,8 +542,8 @@ LoaderOptions loader_options(const Config& c, Mesh& mesh) {
   return {.context = c.model.context,
           .rows = plan_degrees(c.parallel, c.model, sizes, mesh.world()).micro_batch,
           .seed = c.run.seed,
-          .rank = mesh.coord("dp"),
-          .world = mesh.degree("dp"),
+          .rank = mesh.coord("island") * mesh.degree("dp") + mesh.coord("dp"),
+          .world = mesh.degree("island") * mesh.degree("dp"),
           .prefetch = c.data.prefetch,
           .packing = c.data.packing,
           .unread = sizes.sequence_chunk > 0};

@@ -13,6 +13,7 @@
 #include "engine/step_graph.h"
 #include "engine/train_step.h"
 #include "evaluate/source_loss.h"
+#include "optim/outer_optimizer.h"
 #include "trainer/state_binding.h"
 #include "trainer/step_guard.h"
 #include "trainer/watch.h"
@@ -21,8 +22,10 @@ namespace ring {
 
 struct StepReport {
   std::int64_t step = 0;  // number of steps done, including this one
-  double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
+  double loss = 0;        // mean over the valid tokens of all micro-batches and ranks; of an island, until
+                          // average_over_islands()
   double norm = 0;        // gradient norm before clipping
+  double valid = 0;       // tokens with a target that `loss` is the mean of
   double lr = 0;
   double decay_scale = 1;  // factor on every weight decay
   // Norm of each part in Trainer::parts() if the step is logged; NaN if there was too little memory.
@@ -76,6 +79,30 @@ class Trainer {
   std::size_t max_in_flight() const {
     return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks ? 0 : 1;
   }
+  // With islands that train alone (parallel.local_steps), call begin_exchange() before launch(), and end_exchange() and
+  // average_over_islands() once the step has ended: accepted, or passed over. They do nothing otherwise. Collective
+  // over the islands in the steps in which islands exchange something.
+  void begin_exchange();
+  void end_exchange();
+  // Replaces the losses and the norm of a step that is logged by their means over the islands.
+  void average_over_islands(StepReport&);
+  // Returns true if no step may be in flight after step `step`, because islands exchange weights then.
+  bool must_finish(std::int64_t step) const { return outer_ && outer_->must_finish(step); }
+  // Returns true if islands exchange weights after the latest step: only then may they agree on what to do next.
+  bool islands_meet() const { return outer_ && outer_->sends_after(steps_); }
+  // Counts a step that was rejected as done, although it updated nothing: islands stay at the same step and sample.
+  // Sets the report's step.
+  void pass_over_step(StepReport&);
+  // Swaps the weights of this island and the outer weights; the next call swaps them back. Does nothing without an
+  // outer optimizer. There must be no step in flight. Collective.
+  void swap_outer_weights();
+  bool has_islands() const { return step_.plan().islands > 1; }
+  bool leads_island() const { return island_host_.rank() == 0; }
+  Communicator& island_host() { return island_host_; }  // the ranks of this island, with tensors in host memory
+  std::string islands_text() const;  // describes islands and their messages; empty without an outer optimizer
+  // Exchanges what a checkpoint holds of every island. Call before a snapshot. Collective.
+  void prepare_save();
+
   // Computes the next step's forward and describes the step: its sample indices and its first tensor that is not
   // finite. Call on every rank.
   std::string diagnose_step();
@@ -131,7 +158,7 @@ class Trainer {
   // A step whose result the host has not read yet.
   struct StepInFlight {
     StepReport report;
-    double valid = 1;           // number of tokens with a target, over all ranks
+    double valid = 1;           // number of tokens with a target, over all ranks of this island
     double started = 0;         // start time on the trainer's clock
     double launch_seconds = 0;  // host time to queue the computation
     bool logged = false;        // true if at least one rank logs the step, so that the norms of the parts are measured
@@ -142,6 +169,8 @@ class Trainer {
     Event done;
   };
 
+  void refuse_states_of_model();
+  std::unique_ptr<OuterOptimizer> make_outer();
   std::unique_ptr<Watch> make_watch();
   void launch_step();
   bool queue_step(bool watched);
@@ -170,15 +199,20 @@ class Trainer {
   const bool packs_;  // true if samples hold several documents or sequences
   TrainStep step_;
   const ExecContext& ctx_ = step_.exec();
+  Communicator& island_host_;
+  std::int64_t islands_log_interval_ = 0;  // rank 0's train.log_interval
+  std::unique_ptr<OuterOptimizer> outer_;  // null without parallel.local_steps
   StepGraph graph_;
   std::deque<StepInFlight> steps_in_flight_;
   std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for results and losses of steps, reused in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
+  double exchange_seconds_ = 0;   // time that islands exchanged weights since the latest step
   std::unique_ptr<Watch> watch_;  // null if no step is watched
   const StateBinding binding_;
   bool choices_agreed_ = false;  // true if all ranks have the same measured choices
   StepGuard guard_;
+  std::vector<std::string> bad_steps_of_islands_;  // state of each island's guard, as checkpoints hold it
 };
 
 // Returns the options with which this process reads its part of the data.

@@ -20,6 +20,7 @@ float* floats_of(const Watch::Result& r) { return static_cast<float*>(r.get()); 
 Watch::Watch(TrainStep& step, Mesh& mesh, std::size_t num_results)
     : step_(step),
       mesh_(mesh),
+      host_(mesh.host_group(kIslandAxes)),
       heads_(static_cast<std::size_t>(step.model().config().heads / mesh.degree("tp"))),
       ratios_(step.data().shard(), step.model(), step.data().sharded() || mesh.group(kDataAxes).rank() == 0,
               step.exec()) {
@@ -61,7 +62,7 @@ void Watch::end_step(const Result& r) {
 double Watch::imbalance(const double* pairs) const {
   const int ranks = mesh_.degree("cp") * mesh_.degree("tp");
   double largest = 1;
-  for (const double* replica = pairs; replica < pairs + mesh_.world(); replica += ranks)
+  for (const double* replica = pairs; replica < pairs + host_.size(); replica += ranks)
     largest = std::max(largest, largest_over_mean({replica, replica + ranks}));
   return largest;
 }
@@ -69,7 +70,7 @@ double Watch::imbalance(const double* pairs) const {
 WatchReport Watch::report(const Result& r) const {
   const std::size_t all_heads = heads_ * static_cast<std::size_t>(mesh_.degree("tp"));
   const std::size_t at_shares = 2 * parts() + layers() * 2 * all_heads, at_pairs = at_shares + layers() * 4;
-  const auto world = static_cast<std::size_t>(mesh_.world()), rank = static_cast<std::size_t>(mesh_.rank());
+  const auto world = static_cast<std::size_t>(host_.size()), rank = static_cast<std::size_t>(host_.rank());
   std::vector<double> sums(at_pairs + layers() * world);
   const float* from = floats_of(r);
   std::copy_n(from, 2 * parts(), sums.begin());
@@ -87,7 +88,7 @@ WatchReport Watch::report(const Result& r) const {
     sums[at_pairs + layer * world + rank] =
         pairs == kCountedInForward ? double{of[4 * heads_]} + of[4 * heads_ + 2] : pairs;
   }
-  all_reduce_host(mesh_.host(), sums, Reduce::sum);
+  all_reduce_host(host_, sums, Reduce::sum);
   WatchReport out;
   for (std::size_t p = 0; p < parts(); ++p) {
     const double change = sums[p], size = sums[parts() + p];

@@ -59,7 +59,8 @@ class Watch {
 
   TrainStep& step_;
   Mesh& mesh_;
-  std::size_t heads_;  // heads of this rank's tensor-parallel shard
+  Communicator& host_;  // the ranks of this island
+  std::size_t heads_;   // heads of this rank's tensor-parallel shard
   UpdateRatios ratios_;
   std::vector<Result> results_;
   std::size_t next_ = 0;

@@ -17,7 +17,8 @@ namespace {
 
 // Maximum NCCL CTAs for transfers that overlap with kernels.
 constexpr int kFewCtas = 8;
-// Timeout of operations of background(), which may wait for slow disks. Liveness detects lost ranks earlier.
+// Timeout of operations of background groups, which may wait for slow disks or for ranks that are behind. Liveness
+// detects lost ranks earlier.
 constexpr std::chrono::hours kBesideSteps{24};
 
 // Numbers distinct names in order of first appearance.
@@ -105,8 +106,19 @@ class Mesh::Impl {
   Communicator& all() { return *all_; }
   Communicator& host() { return *host_; }
   Communicator& background() {
-    if (!background_) background_ = make_background();
+    if (!background_)
+      background_ = env_.world == 1 || fake_ ? host_ : make_background(kBackgroundGroup, groups_.front().ranks);
     return *background_;
+  }
+  Communicator& host_group(const AxisNames& names) {
+    if (fake_) return *host_;
+    return *make_group(joined(names, " x ") + " on hosts", axes_.group(env_.rank, names), Backend::cpu);
+  }
+  Communicator& background_group(const AxisNames& names) {
+    if (fake_) return *host_;
+    Communicator*& group = background_groups_[names];
+    if (!group) group = make_background(joined(names, " x ") + " beside steps", axes_.group(env_.rank, names));
+    return *group;
   }
   std::vector<int> nodes_along(const AxisNames& names) const {
     std::vector<int> nodes;
@@ -128,6 +140,7 @@ class Mesh::Impl {
     Backend backend;
     AxisTransfers transfers;
     Owned comm;
+    bool background = false;  // true if it has its own operation order
   };
 
   void make_groups(const std::vector<AxisNames>& unions);
@@ -139,7 +152,7 @@ class Mesh::Impl {
   Communicator* make_group(const std::string& name, std::vector<int> ranks, Backend,
                            AxisTransfers = AxisTransfers::between_kernels);
   FakePlacement placement_of(const std::vector<int>& ranks) const;
-  Communicator* make_background();
+  Communicator* make_background(const std::string& name, const std::vector<int>& ranks);
   Communicator* keep_group(Group, const std::string& name);
   static void rename(Group&, const std::string& name);
 
@@ -152,7 +165,7 @@ class Mesh::Impl {
   std::shared_ptr<CommQueue> queue_;
   std::shared_ptr<NcclWatchdog> watchdog_;
   std::vector<Group> groups_;  // distinct groups in the order of creation, which is the same on all ranks
-  std::map<AxisNames, Communicator*> named_;
+  std::map<AxisNames, Communicator*> named_, background_groups_;
   Communicator *all_ = nullptr, *host_ = nullptr, *background_ = nullptr;
   std::vector<int> nodes_;  // node index by rank
   std::mutex mutex_;        // protects aborted_, and groups_ while they are created
@@ -180,7 +193,7 @@ void Mesh::Impl::name_group(const AxisNames& names, AxisTransfers transfers) {
 Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> ranks, Backend backend,
                                      AxisTransfers transfers) {
   for (Group& g : groups_)
-    if (g.ranks == ranks && g.backend == backend && g.transfers == transfers &&
+    if (g.ranks == ranks && g.backend == backend && g.transfers == transfers && !g.background &&
         !fake_)  // a fake mesh shares no communicators: it reports transfers by group name
       return rename(g, name), g.comm.get();
   const int size = static_cast<int>(ranks.size());
@@ -211,16 +224,16 @@ FakePlacement Mesh::Impl::placement_of(const std::vector<int>& ranks) const {
   return p;
 }
 
-// Created after host_, so that a search by ranks finds host_ first.
-Communicator* Mesh::Impl::make_background() {
-  if (env_.world == 1 || fake_) return host_;
-  std::vector<int> every = groups_.front().ranks;
+Communicator* Mesh::Impl::make_background(const std::string& name, const std::vector<int>& ranks) {
+  const int size = static_cast<int>(ranks.size());
+  const int own = static_cast<int>(std::find(ranks.begin(), ranks.end(), env_.rank) - ranks.begin());
   CommOptions options = options_;
+  options.ranks = ranks;
   options.timeout = kBesideSteps;
-  return keep_group({every, Backend::cpu, AxisTransfers::between_kernels,
-                     make_gloo_communicator(env_.rank, env_.world, store_, "group/background",
-                                            std::make_shared<CommQueue>(), options)},
-                    kBackgroundGroup);
+  Owned comm = size == 1 ? make_self_communicator()
+                         : make_gloo_communicator(own, size, store_, str("group/", name, "/", ranks.front()),
+                                                  std::make_shared<CommQueue>(), options);
+  return keep_group({ranks, Backend::cpu, AxisTransfers::between_kernels, std::move(comm), true}, name);
 }
 
 // Renames the group in flight logs if `name` is a single axis, because axis names are preferred for shared groups.
@@ -297,6 +310,8 @@ Mesh::NodeGroups Mesh::groups_by_node(const AxisNames& names, int per_node) {
 Communicator& Mesh::all() { return impl_->all(); }
 Communicator& Mesh::host() { return impl_->host(); }
 Communicator& Mesh::background() { return impl_->background(); }
+Communicator& Mesh::host_group(const AxisNames& names) { return impl_->host_group(names); }
+Communicator& Mesh::background_group(const AxisNames& names) { return impl_->background_group(names); }
 std::vector<int> Mesh::nodes_along(const AxisNames& names) const { return impl_->nodes_along(names); }
 Store* Mesh::store() { return impl_->store(); }
 void Mesh::check() { impl_->check(); }

@@ -63,6 +63,13 @@ class Mesh {
   // Like host(), but with its own operation order, for a background thread that talks to its counterparts on other
   // ranks during steps. The first call is collective.
   Communicator& background();
+  // Like group(), for any axes, but with tensors in host memory. The first call for the axes is collective over the
+  // group.
+  Communicator& host_group(const AxisNames&);
+  // Like host_group(), but with its own operation order, for messages that are under way during steps. An operation may
+  // wait for hours for ranks that are slow; a lost rank still ends it at once. The first call for the axes is
+  // collective over the group.
+  Communicator& background_group(const AxisNames&);
 
   // Throws PeerLost if a group on GPUs was aborted: results computed since then are garbage. Operations on CPUs throw
   // by themselves.

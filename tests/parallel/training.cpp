@@ -127,12 +127,15 @@ class Rank {
     std::vector<WatchReport> watched;
     std::vector<std::vector<SourceLoss>> sources;
     for (int i = 0; i < options_.steps; ++i) {
-      const StepReport r = trainer_.step();
+      trainer_.begin_exchange();
+      StepReport r = trainer_.step();
+      trainer_.end_exchange();
+      trainer_.average_over_islands(r);
       RING_CHECK(r.accepted, "step ", i, " is not finite: ", trainer_.diagnose_step());
       losses.push_back(r.loss);
       norms.push_back(r.norm);
       if (r.auxiliary_loss) index_losses.push_back(*r.auxiliary_loss);
-      part_norms.push_back(r.part_norms);
+      if (!trainer_.has_islands()) part_norms.push_back(r.part_norms);  // islands have different ones
       watched.push_back(r.watched);
       sources.push_back(r.sources);
       if (options_.validate_often) evaluation(), evaluation_of_average();
@@ -144,6 +147,7 @@ class Rank {
     if (options_.validate && trainer_.averages()) report_average(g, evaluation_of_average());
     if (options_.score) score_requests(g);
     std::string saved;
+    trainer_.prepare_save();
     if (!options_.save.empty())
       saved = write_checkpoint(options_.save, trainer_.steps_done(), state_.snapshot(ctx_.stream),
                                checkpoint_metadata(config_, {}, nullptr), {}, make_writer_group(mesh_->host()))
@@ -157,9 +161,12 @@ class Rank {
 
  private:
   Evaluation evaluation() {
-    return evaluate(trainer_.model(), ctx_,
-                    ValidationSet(open_corpora(config_.data), loader_options(config_, *mesh_), 8), mesh_->host(),
-                    &trainer_.cp_batches(), &mesh_->axis("tp"));
+    trainer_.swap_outer_weights();
+    const Evaluation e =
+        evaluate(trainer_.model(), ctx_, ValidationSet(open_corpora(config_.data), loader_options(config_, *mesh_), 8),
+                 mesh_->host(), &trainer_.cp_batches(), &mesh_->axis("tp"));
+    trainer_.swap_outer_weights();
+    return e;
   }
   double evaluation_of_average() {
     if (!trainer_.averages()) return 0;

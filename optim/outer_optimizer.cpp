@@ -1,0 +1,269 @@
+#include "optim/outer_optimizer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "core/clock.h"
+#include "core/cpu/thread_pool.h"
+#include "core/host_tensor.h"
+#include "parallel/block_quantization.h"
+#include "parallel/fsdp_units.h"
+
+namespace ring {
+namespace {
+
+// Calls fn(begin, end) for parts of [0, n), on the threads of a CPU stream. Parts begin at multiples of `align`.
+template <class Fn>
+void for_each_part(std::int64_t n, std::int64_t align, const ExecContext& ctx, const Fn& fn) {
+  ThreadPool* const pool = ctx.stream.impl().pool();
+  if (!pool) return fn(std::int64_t{0}, n);
+  pool->parallel_for(
+      n, std::int64_t{1} << 14, [&](std::int64_t begin, std::int64_t end, int) { fn(begin, end); }, align);
+}
+
+std::size_t unit_of(const FsdpUnits& units, const Param* p) {
+  for (std::size_t u = 0; u < units.units.size(); ++u)
+    if (std::ranges::any_of(units.units[u].params, [&](const Param* q) { return q == p; })) return u;
+  fail("no part of the model uses ", p->parts[0].name);
+}
+
+}  // namespace
+
+OuterOptimizer::OuterOptimizer(const ParallelConfig& config, std::int64_t last_step, Model& model, DataParallel& data,
+                               Groups groups, const ExecContext& ctx)
+    : config_(config), last_step_(last_step), data_(data), groups_(groups) {
+  const OwnedShard& shard = data.shard();
+  RING_CHECK(shard.values.flat.dtype() == DType::f32 && shard.values.flat.device() == ctx.stream.device(),
+             "outer optimizer: values are ", describe(shard.values.flat), ", expected f32 on the device");
+  if (groups.data.size() > 1 && !data.sharded()) plan_ = plan_shards(model.parameters(), groups.data.size());
+  pieces_ = plan_.empty() ? shard.pieces : pieces_of_rank(plan_, groups.data.rank());
+  std::erase_if(pieces_, [](const ShardPiece& p) { return p.param->is_frozen(); });
+  make_fragments(model);
+  allocate(ctx);
+  start(ctx);
+}
+
+// Fragments are contiguous groups of the model's parts: the same in every layout of an island.
+void OuterOptimizer::make_fragments(Model& model) {
+  const FsdpUnits units = make_fsdp_units(model, {});
+  const auto count = static_cast<std::size_t>(config_.outer_fragments);
+  if (count > units.units.size())
+    fail("parallel.outer_fragments: ", count, " is more than the ", units.units.size(),
+         " parts of this model (embedding, blocks, final norm, head). Set it to at most ", units.units.size());
+  fragments_.resize(count);
+  const auto fragment_of = [&](const ShardPiece& p) -> Fragment& {
+    return fragments_[unit_of(units, p.param) * count / units.units.size()];
+  };
+  for (const ShardPiece& whole : pieces_)
+    for (const auto& [part, piece] : logical_pieces(whole)) {
+      if (part->frozen) continue;
+      Fragment& f = fragment_of(piece);
+      f.ranges.push_back({piece, f.numel, f.bytes});
+      f.numel += piece.numel;
+      f.bytes += message_size(piece.numel);
+    }
+  for (const ShardPiece& whole : plan_)
+    for (const auto& [part, piece] : logical_pieces(whole))
+      if (!part->frozen) fragment_of(piece).all.push_back({data_.shard().values.of(piece), piece.owner});
+}
+
+void OuterOptimizer::allocate(const ExecContext& ctx) {
+  std::int64_t size = 1, numel = 1, bytes = 1;  // a rank may handle no weights
+  for (const ShardPiece& p : pieces_) size = std::max(size, p.shard_offset + p.numel);
+  for (const Fragment& f : fragments_) numel = std::max(numel, f.numel), bytes = std::max(bytes, f.bytes);
+  const auto floats = [&](std::int64_t n) { return host_tensor({n}, DType::f32, ctx.stream); };
+  theta_ = data_.shard().as_shard(floats(size));
+  momentum_ = data_.shard().as_shard(floats(size));
+  if (quantizes()) residual_ = data_.shard().as_shard(floats(size));
+  sent_values_ = floats(numel);
+  values_ = floats(numel);
+  messages_ = host_tensor({bytes * groups_.islands.size()}, DType::u8, ctx.stream);
+}
+
+std::int64_t OuterOptimizer::message_size(std::int64_t numel) const {
+  return quantizes() ? quantized_bytes(numel, static_cast<int>(config_.outer_bits))
+                     : numel * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::int64_t OuterOptimizer::message_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Fragment& f : fragments_) bytes += f.bytes;
+  return bytes;
+}
+
+std::size_t OuterOptimizer::host_bytes() const {
+  return theta_.flat.bytes() + momentum_.flat.bytes() + (quantizes() ? residual_.flat.bytes() : 0) +
+         sent_values_.bytes() + values_.bytes() + messages_.bytes();
+}
+
+bool OuterOptimizer::due(std::size_t fragment, std::int64_t step) const {
+  if (step <= 0) return false;
+  const std::int64_t every = config_.local_steps, count = std::ssize(fragments_);
+  const std::int64_t offset = (static_cast<std::int64_t>(fragment) + 1) * every / count;
+  return step == last_step_ || (step - offset) % every == 0;
+}
+
+bool OuterOptimizer::sends_after(std::int64_t step) const {
+  for (std::size_t f = 0; f < fragments_.size(); ++f)
+    if (due(f, step)) return true;
+  return false;
+}
+
+void OuterOptimizer::start(const ExecContext& ctx) {
+  for (const Fragment& f : fragments_) {
+    read_values(f, values_, ctx);
+    for (const Range& r : f.ranges)
+      std::memcpy(of(theta_, r).raw(), values_.narrow(0, r.at, r.piece.numel).raw(),
+                  static_cast<std::size_t>(r.piece.numel) * sizeof(float));
+  }
+  for (const FlatBuffer* b : {&momentum_, &residual_})
+    if (b->flat.defined()) std::memset(b->flat.raw(), 0, b->flat.bytes());
+}
+
+void OuterOptimizer::send(std::int64_t step, const ExecContext& ctx) {
+  if (config_.outer_delay == 0 || step == last_step_ || in_flight_) return;
+  for (std::size_t f = 0; f < fragments_.size(); ++f)
+    if (due(f, step)) send_fragment(f, ctx);
+}
+
+bool OuterOptimizer::receive(std::int64_t step, const ExecContext& ctx) {
+  const bool under_way = in_flight_.has_value();
+  if (under_way) combine(ctx);
+  if ((config_.outer_delay > 0 && step != last_step_) || !sends_after(step)) return under_way;
+  for (std::size_t f = 0; f < fragments_.size(); ++f) {
+    if (!due(f, step)) continue;
+    send_fragment(f, ctx);
+    combine(ctx);
+  }
+  return true;
+}
+
+void OuterOptimizer::send_fragment(std::size_t index, const ExecContext& ctx) {
+  RING_CHECK(!in_flight_, "two fragments would be under way at the same time");
+  const double began = seconds_now();
+  const Fragment& f = fragments_[index];
+  read_values(f, sent_values_, ctx);
+  encode(f, ctx);
+  in_flight_ = Sent{index, {}};
+  if (f.bytes > 0)
+    in_flight_->work = groups_.islands.all_gather(messages_.narrow(0, 0, f.bytes * groups_.islands.size()),
+                                                  messages_.narrow(0, f.bytes * groups_.islands.rank(), f.bytes));
+  wait_seconds_ += seconds_now() - began;
+}
+
+// Writes this island's message. Error feedback: the residual receives the sum of the old residual and the difference,
+// then loses what the message contains.
+void OuterOptimizer::encode(const Fragment& f, const ExecContext& ctx) const {
+  std::byte* const own = messages_.raw() + f.bytes * groups_.islands.rank();
+  for (const Range& r : f.ranges) {
+    const float *const theta = of(theta_, r).data<float>(), *const sent = sent_values_.data<float>() + r.at;
+    std::byte* const message = own + r.message_at;
+    float* const left = quantizes() ? of(residual_, r).data<float>() : reinterpret_cast<float*>(message);
+    for_each_part(r.piece.numel, kQuantizedBlock, ctx, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        left[i] = quantizes() ? left[i] + (theta[i] - sent[i]) : theta[i] - sent[i];
+      if (quantizes())
+        quantize_blocks(left, r.piece.numel, static_cast<int>(config_.outer_bits), begin / kQuantizedBlock,
+                        quantized_blocks(end), message);
+    });
+  }
+}
+
+void OuterOptimizer::combine(const ExecContext& ctx) {
+  const double began = seconds_now();
+  const Fragment& f = fragments_[in_flight_->fragment];
+  in_flight_->work.synchronize();  // allowed host wait: transport
+  in_flight_.reset();
+  read_values(f, values_, ctx);
+  if (!update(f, ctx))
+    fail(
+        "the weight differences that islands sent are not finite, so their weights cannot be combined. The weights of ",
+        "an island are damaged: resume from a checkpoint");
+  write_values(f, values_, ctx);
+  wait_seconds_ += seconds_now() - began;
+}
+
+// Returns false if a difference is not finite.
+bool OuterOptimizer::update(const Fragment& f, const ExecContext& ctx) const {
+  std::atomic<bool> finite{true};
+  for (const Range& r : f.ranges)
+    for_each_part(r.piece.numel, kQuantizedBlock, ctx, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t block = begin / kQuantizedBlock; block < quantized_blocks(end); ++block)
+        if (!update_block(r, block, f.bytes)) finite = false;
+    });
+  return finite;
+}
+
+bool OuterOptimizer::update_block(const Range& r, std::int64_t block, std::int64_t fragment_bytes) const {
+  const std::int64_t begin = block * kQuantizedBlock, n = std::min(kQuantizedBlock, r.piece.numel - begin);
+  float average[kQuantizedBlock] = {};
+  for (int island = 0; island < groups_.islands.size(); ++island) {
+    const std::byte* const message = messages_.raw() + island * fragment_bytes + r.message_at;
+    if (quantizes()) {
+      add_quantized_block(message, r.piece.numel, static_cast<int>(config_.outer_bits), block, average);
+    } else {
+      const float* const delta = reinterpret_cast<const float*>(message) + begin;
+      for (std::int64_t i = 0; i < n; ++i) average[i] += delta[i];
+    }
+  }
+  float *const theta = of(theta_, r).data<float>() + begin, *const m = of(momentum_, r).data<float>() + begin;
+  float* const now = values_.data<float>() + r.at + begin;
+  const float* const sent = sent_values_.data<float>() + r.at + begin;
+  const auto lr = static_cast<float>(config_.outer_lr), mu = static_cast<float>(config_.outer_momentum);
+  const auto islands = static_cast<float>(groups_.islands.size());
+  bool finite = true;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float a = average[i] / islands;
+    finite &= std::isfinite(a);
+    m[i] = mu * m[i] + a;
+    theta[i] -= lr * (a + mu * m[i]);
+    now[i] = theta[i] + (now[i] - sent[i]);
+  }
+  return finite;
+}
+
+// Copies this rank's values of the fragment to host memory, and waits for the copies.
+void OuterOptimizer::read_values(const Fragment& f, const Tensor& to, const ExecContext& ctx) const {
+  for (const Range& r : f.ranges) {
+    const Tensor value = data_.shard().values.of(r.piece);
+    ctx.stream.impl().copy(to.narrow(0, r.at, r.piece.numel).raw(), value.raw(), value.bytes());
+  }
+  ctx.stream.synchronize();  // allowed host wait: transport
+}
+
+// Writes the values of the fragment on all ranks of the island that hold them. Collective over the island's data group.
+void OuterOptimizer::write_values(const Fragment& f, const Tensor& from, const ExecContext& ctx) const {
+  data_.prepare_to_write_weights();
+  for (const Range& r : f.ranges) {
+    const Tensor value = data_.shard().values.of(r.piece);
+    ctx.stream.impl().copy(value.raw(), from.narrow(0, r.at, r.piece.numel).raw(), value.bytes());
+  }
+  if (!f.all.empty()) groups_.data.broadcast_pieces(f.all, ctx.stream.record()).wait(ctx.stream);
+  ctx.stream.synchronize();  // allowed host wait: transport
+}
+
+void OuterOptimizer::swap_values(const ExecContext& ctx) {
+  RING_CHECK(!in_flight_, "weights are swapped while messages are under way");
+  for (const Fragment& f : fragments_) {
+    read_values(f, values_, ctx);
+    for (const Range& r : f.ranges) {
+      float* const theta = of(theta_, r).data<float>();
+      std::swap_ranges(theta, theta + r.piece.numel, values_.data<float>() + r.at);
+    }
+    write_values(f, values_, ctx);
+  }
+}
+
+void OuterOptimizer::take_theta(const ExecContext& ctx) {
+  for (const Fragment& f : fragments_) {
+    for (const Range& r : f.ranges) {
+      const float* const theta = of(theta_, r).data<float>();
+      std::copy_n(theta, r.piece.numel, values_.data<float>() + r.at);
+    }
+    write_values(f, values_, ctx);
+  }
+}
+
+}  // namespace ring

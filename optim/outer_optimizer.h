@@ -1,0 +1,116 @@
+#pragma once
+// Outer optimizer of islands that train alone (parallel.local_steps): DiLoCo (Douillard et al. 2023), in fragments that
+// are combined at different steps (Streaming DiLoCo, Douillard et al. 2025), with quantized messages and error feedback
+// (MuLoCo, Therien et al. 2025). For each weight of a fragment, with the outer weight theta and the weight w_i of
+// island i when the message is sent:
+//
+//   message_i = quantize(residual_i + theta - w_i)      residual_i = what the message leaves out
+//   average   = sum of message_i in the order of islands, divided by the number of islands
+//   m         = momentum * m + average
+//   theta     = theta - lr * (average + momentum * m)                                   (Nesterov)
+//   w_i       = theta + (w_i now - w_i when the message was sent)
+//
+// theta, m and the residuals are f32 in host memory, and so is the computation, which is bit-identical on all islands.
+// Within an island each weight is handled by one rank of the group that shares the data, the owner of the weight's
+// moments if ZeRO shards them; it exchanges messages with the ranks that have its place in the other islands.
+
+#include <optional>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "kernels/kernel.h"
+#include "model/model.h"
+#include "parallel/config.h"
+#include "parallel/data_parallel.h"
+
+namespace ring {
+
+class OuterOptimizer {
+ public:
+  struct Groups {
+    Communicator& islands;  // ranks that have this rank's place in their islands; tensors in host memory
+    Communicator& data;     // ranks of this island that share the data; tensors on the device
+  };
+  // last_step: the run's last step, after which all fragments are combined; 0 if it is not known. The master values
+  // must be f32 and on the device. All references must outlive this object. Throws Error if the model has fewer parts
+  // than fragments, OutOfHostMemory if memory is short.
+  OuterOptimizer(const ParallelConfig&, std::int64_t last_step, Model&, DataParallel&, Groups, const ExecContext&);
+
+  // Sets theta to the weights, and momentum and residuals to zero.
+  void start(const ExecContext&);
+  // Returns true if islands send a fragment between step `step` and the next one.
+  bool sends_after(std::int64_t step) const;
+  // Returns true if no step may be in flight after step `step`: it is followed by send() or receive().
+  bool must_finish(std::int64_t step) const {
+    return sends_after(step) || (config_.outer_delay > 0 && sends_after(step - 1));
+  }
+  // Call before step `step` + 1 is launched; with outer_delay, sends the fragment that is due. No step may be in flight
+  // if must_finish(step).
+  void send(std::int64_t step, const ExecContext&);
+  // Call after step `step` has ended: combines the fragments whose messages are under way or, without outer_delay and
+  // after the last step, those that are due. Returns true if it changed weights.
+  bool receive(std::int64_t step, const ExecContext&);
+  // Abandons messages under way. Only with one island: call before an earlier state is loaded.
+  void abandon() { in_flight_.reset(); }
+
+  // Swaps the trained weights and theta, so that the model computes with theta; a second call swaps them back. No
+  // messages may be under way.
+  void swap_values(const ExecContext&);
+  void take_theta(const ExecContext&);  // sets the weights to theta
+
+  // The weights that this rank handles, and its state for them, with the layout of a shard.
+  const std::vector<ShardPiece>& pieces() const { return pieces_; }
+  const FlatBuffer& theta() const { return theta_; }
+  const FlatBuffer& momentum() const { return momentum_; }
+  const FlatBuffer& residual() const { return residual_; }  // undefined with 32 bits
+  bool quantizes() const { return config_.outer_bits < 32; }
+
+  std::size_t fragments() const { return fragments_.size(); }
+  std::int64_t message_bytes() const;  // bytes that this rank sends to each other island in local_steps steps
+  std::size_t host_bytes() const;      // bytes of host memory
+  double wait_seconds() const { return wait_seconds_; }  // time spent in send() and receive() so far
+
+ private:
+  // A logical piece, and where its numbers are in the buffers of a fragment and its message in the fragment's message.
+  struct Range {
+    ShardPiece piece;
+    std::int64_t at = 0, message_at = 0;
+  };
+  struct Fragment {
+    std::vector<Range> ranges;      // those that this rank handles
+    std::vector<OwnedPiece> all{};  // those of all ranks of the island, if each rank holds all values
+    std::int64_t numel = 0, bytes = 0;
+  };
+  struct Sent {
+    std::size_t fragment;
+    Work work;
+  };
+
+  void make_fragments(Model&);
+  void allocate(const ExecContext&);
+  bool due(std::size_t fragment, std::int64_t step) const;
+  std::int64_t message_size(std::int64_t numel) const;
+  void send_fragment(std::size_t, const ExecContext&);
+  void combine(const ExecContext&);
+  void encode(const Fragment&, const ExecContext&) const;
+  bool update(const Fragment&, const ExecContext&) const;
+  bool update_block(const Range&, std::int64_t block, std::int64_t fragment_bytes) const;
+  void read_values(const Fragment&, const Tensor& to, const ExecContext&) const;
+  void write_values(const Fragment&, const Tensor& from, const ExecContext&) const;
+  Tensor of(const FlatBuffer& b, const Range& r) const { return b.flat.narrow(0, r.piece.shard_offset, r.piece.numel); }
+
+  const ParallelConfig config_;
+  const std::int64_t last_step_;
+  DataParallel& data_;
+  Groups groups_;
+  std::vector<ShardPiece> pieces_;
+  std::vector<ShardPiece> plan_;  // pieces of all ranks of the island, if each rank holds all values; else empty
+  std::vector<Fragment> fragments_;
+  FlatBuffer theta_, momentum_, residual_;
+  Tensor sent_values_, values_;  // f32, of the largest fragment: when its message was sent, and now
+  Tensor messages_;              // u8: the messages of all islands
+  std::optional<Sent> in_flight_;
+  double wait_seconds_ = 0;
+};
+
+}  // namespace ring

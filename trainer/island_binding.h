@@ -1,0 +1,47 @@
+#pragma once
+// State of islands that train alone (parallel.local_steps) in checkpoints:
+//   model.*                        outer weights, and the frozen weights
+//   outer.momentum.*               momentum of the outer optimizer
+//   islands.I.model.*              weights of island I
+//   islands.I.residual.*           what the messages of island I have left out so far (parallel.outer_bits below 32)
+//   optimizer.*                    optimizer states of island 0
+//   islands.I.optimizer.*          optimizer states of the other islands
+// A run that resumes with more islands starts the new ones from the outer weights and the optimizer states of island 0.
+
+#include <string>
+
+#include "checkpoint/state.h"
+#include "comm/mesh/mesh.h"
+#include "engine/train_step.h"
+#include "optim/outer_optimizer.h"
+
+namespace ring {
+
+class IslandBinding {
+ public:
+  // outer: null if there is no outer optimizer. All references must outlive this object.
+  IslandBinding(const Config&, TrainStep&, OuterOptimizer* outer, Mesh&);
+
+  // Adds the outer optimizer's weights and states, and the weights of the islands.
+  void add_to(State&) const;
+  // Allows a checkpoint with a different number of islands, or without an outer optimizer.
+  void allow_other_islands(State&) const;
+  // Returns the prefix of an island's optimizer states.
+  static std::string optimizer_prefix(int island);
+  // Returns the name of an island's list of bad steps.
+  static std::string bad_steps_name(int island);
+  int islands() const { return mesh_.degree("island"); }
+  int island() const { return mesh_.coord("island"); }
+  void on_weights_loaded() const;  // call after only weights were loaded: restarts the outer optimizer
+
+ private:
+  void start_islands(const KeyMismatch&) const;
+  void copy_states_of_island_0(bool is_new) const;
+
+  const Config& config_;
+  TrainStep& step_;
+  OuterOptimizer* const outer_;
+  Mesh& mesh_;
+};
+
+}  // namespace ring
