@@ -25,7 +25,7 @@ std::optional<ScalesOwner> owner_of_scales(const std::string& name);  // nullopt
 
 Shape scales_shape(const Shape& codes);
 
-// Returns true if the region cuts no block of the tensor [whole]: each of its rows, or all of it, is a run of blocks.
+// Returns true if the region splits no block of the tensor [whole]: each of its rows, or all of it, is whole blocks.
 bool is_made_of_blocks(const Shape& whole, const Shape& start, const Shape& size);
 // Returns the scales of `codes`, a region made of blocks. scales: those of the local codes, [moment_blocks(numel)].
 StateTensor scales_of(const StateTensor& codes, Fp8Moment form, const Tensor& scales);

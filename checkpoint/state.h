@@ -85,8 +85,8 @@ struct PartialLoadPolicy {
   std::function<std::set<std::string>(const std::string& metadata)> saved;
   // Called after everything else was loaded, if there are names that exist on only one side.
   std::function<void(const KeyMismatch&, const std::string& metadata)> on_mismatch;
-  // May be null. Called before on_mismatch for each tensor that only the checkpoint has; `read` returns a region of it,
-  // in host memory.
+  // May be null. Called before on_mismatch for each tensor that only the checkpoint has; `read` returns a region of
+  // this tensor, in host memory.
   std::function<void(const std::string& name, const ReadRegion& read)> on_unexpected = {};
 };
 

@@ -333,7 +333,7 @@ PlanArguments devices_of_island(PlanArguments a, std::int64_t islands) {
   for (int& n : all) {
     if (n % islands)
       fail("parallel.islands: ", islands, " does not divide ", a.nodes.empty() ? "--gpus " : "--nodes ", n,
-           ". Give a multiple");
+           ". Give a multiple of parallel.islands");
     n /= static_cast<int>(islands);
   }
   return a;
@@ -361,7 +361,7 @@ void print_islands(const ParallelConfig& p, const ModelConfig& model) {
   const double bytes = parameters * (static_cast<double>(p.outer_bits) / 8 + scales);
   if (p.islands > 1)
     print_format(
-        "planned is one of %s, each with its share of the devices and of the batch; every %s it sends %s to "
+        "the plan covers one of %s, with its share of the devices and of the batch. Every %s it sends %s to "
         "each other island (parallel.outer_bits: %lld)\n",
         counted(p.islands, "island").c_str(), counted(p.local_steps, "step").c_str(),
         bytes_text(static_cast<std::size_t>(bytes)).c_str(), static_cast<long long>(p.outer_bits));

@@ -50,8 +50,8 @@ class Fitting {
     return fastest;
   }
   bool fits(const ActivationFit& fit) const { return fit.peak <= budget_; }
-  // For pipeline stages, which hold several micro-batches at a time: returns the plan that fits and recomputes the
-  // least, with the same policy for all blocks; nullopt if none fits. `smallest` gets the plan with the lowest peak.
+  // For pipeline stages, which hold several micro-batches at a time. Returns the plan that fits and recomputes the
+  // least, with the same policy for all blocks; nullopt if none fits. Sets `smallest` to a plan with a lower peak.
   std::optional<ActivationFit> first_uniform(ActivationFit& smallest) const {
     for (std::size_t policy = 1; policy < policies(); ++policy) {
       const ActivationFit fit = uniform(policy);

@@ -24,7 +24,7 @@ constexpr std::int64_t kFewElements = std::int64_t{1} << 16, kManyElements = std
 constexpr double kLongSeconds = 0.1;
 constexpr int kRounds = 3;  // the best round counts, because other programs can only add time
 
-// Two forms in which gradients can be summed over the ranks that share the data.
+// Measures sums of gradients over the ranks that share the data, compressed or not.
 class MeasuredSums {
  public:
   MeasuredSums(const Config& c, Mesh& mesh)
@@ -34,7 +34,7 @@ class MeasuredSums {
         ranks_(compression_ranks(mesh)),
         reduce_(c.parallel.reduce) {}
 
-  // Returns the seconds of a sum of `elements` f32 gradients, of the slowest rank in the best round.
+  // Returns the seconds that the slowest rank takes to sum `elements` f32 gradients, in the best round.
   double seconds(std::int64_t elements, GradientCode code) {
     const Tensor buffer = ctx_.zeros({elements}, DType::f32, Lifetime::run);
     GradientCompressor compressor(ranks_, {code, 0}, elements, true, ctx_);
@@ -50,7 +50,7 @@ class MeasuredSums {
       ctx_.stream.synchronize();  // allowed host wait: start
       double took = seconds_now() - began;
       all_reduce_host(mesh_.host(), {&took, 1}, Reduce::max);
-      if (round > 0) best = std::min(best, took);  // the first round opens connections
+      if (round > 0) best = std::min(best, took);  // round 0 opens connections
     }
     return best;
   }
@@ -77,7 +77,7 @@ GradientCompression measure(const Config& c, Mesh& mesh, bool leads) {
   const double int8 = sums.seconds(elements, GradientCode::int8);
   const bool faster = int8 < plain;
   if (leads)
-    log::info("parallel.compress: auto is ", faster ? "int8" : "none", ": a sum of ", bytes_text(4 * elements),
+    log::info("parallel.compress: auto chose ", faster ? "int8" : "none", ": a sum of ", bytes_text(4 * elements),
               " of gradients took ", milliseconds(int8), " in int8 and ", milliseconds(plain), " in ",
               c.parallel.reduce == DType::bf16 ? "bf16" : "fp32");
   return faster ? GradientCompression::int8 : GradientCompression::none;
@@ -100,10 +100,10 @@ void choose_compression(Config& c, Mesh& mesh, bool fresh) {
   const auto kept = broadcast_from_rank0(mesh.host(), [&] { return choice_of_run(c, fresh); });
   if (kept) {
     c.parallel.compress = *kept;
-    if (leads) log::info("parallel.compress: auto keeps the choice of the run");
+    if (leads) log::info("parallel.compress: auto keeps the choice that this run made before");
   } else if (!any_host(mesh.host(), !one_node)) {
     c.parallel.compress = GradientCompression::none;
-    if (leads && nodes.size() > 1) log::info("parallel.compress: auto is none: all replicas are on one node");
+    if (leads && nodes.size() > 1) log::info("parallel.compress: auto chose none: all replicas are on one node");
   } else {
     c.parallel.compress = measure(c, mesh, leads);
   }

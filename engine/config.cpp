@@ -242,40 +242,40 @@ void validate_islands(const Config& c, std::vector<SettingProblem>& errors) {
   if (p.islands > 1 && p.compress != GradientCompression::none)
     errors.push_back(str("parallel.islands: ", p.islands,
                          " islands send weights, not gradients, and do not support parallel.compress inside an ",
-                         "island. Set it to none, and parallel.outer_bits to 8, 4 or 2"));
+                         "island. Set parallel.compress: none, and parallel.outer_bits to 8, 4 or 2"));
   if (p.islands > 1 && c.train.on_bad_step == OnBadStep::rollback)
     errors.push_back(str("parallel.islands: ", p.islands,
                          ": an island cannot roll back alone, but train.on_bad_step is ",
-                         "rollback. Set it to skip or stop"));
+                         "rollback. Set train.on_bad_step to skip or stop"));
   if (p.islands > 1 && !length)
     errors.push_back(str("parallel.islands: ", p.islands,
-                         " islands need the same learning rates, but without the number ",
-                         "of steps these follow the speed of each. Set train.steps, .tokens or .epochs"));
+                         " islands need the same learning-rate schedule, but without a fixed number ",
+                         "of steps it follows each island's speed. Set train.steps, .tokens or .epochs"));
   if (p.local_steps == 0) return;
   if (p.outer_fragments > p.local_steps)
     errors.push_back(str("parallel.outer_fragments: ", p.outer_fragments,
                          " fragments are combined at different steps, ", "but parallel.local_steps is ", p.local_steps,
-                         ". Set it to at most that"));
+                         ". Set parallel.outer_fragments to at most ", p.local_steps));
   if (c.train.ema > 0)
     errors.push_back(
         "parallel.local_steps: does not support train.ema. Leave train.ema out: checkpoints hold the outer weights, "
         "which average over islands and steps");
   if (c.optimizer.master != DType::f32)
     errors.push_back(
-        "parallel.local_steps: requires optimizer.master: fp32, the type in which weights are combined. Set it");
+        "parallel.local_steps: weights are combined in fp32, which requires optimizer.master: fp32. Set it to fp32");
   if (c.optimizer.offload == StateOffload::all)
     errors.push_back(
         "parallel.local_steps: requires the weights on the device, but optimizer.offload: all keeps them on the host. "
         "Set optimizer.offload to states or none");
 }
 
-// Settings that pipeline stages do not support yet. parallel/plan.cpp refuses layouts and models.
+// Refuses settings that pipeline stages do not support yet. parallel/plan.cpp refuses layouts and models.
 void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.parallel.pp == 1) return;
   const std::string setting = str("parallel.pp: ", c.parallel.pp);
   if (c.parallel.is_automatic())
     errors.push_back(setting +
-                     " needs given degrees, but `auto` is to choose some. Set parallel.cp, .tp and .zero to "
+                     " needs fixed degrees, but some of them are `auto`. Set parallel.cp, .tp and .zero to "
                      "numbers");
   if (linear_formats().contains(c.train.linears))
     errors.push_back(str(setting, " supports train.linears: bf16, but it is ", c.train.linears, ". Set it to bf16"));

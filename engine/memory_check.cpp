@@ -54,7 +54,7 @@ void add_average(StateMemory& m) {
   m.snapshot += static_cast<std::uint64_t>(m.owned.size) * size_of(DType::f32);
 }
 
-// Residuals have two copies: those after the last accepted step, and those of the step that is computed.
+// Residuals have two copies: those after the last accepted step, and those of the current step.
 void add_residuals(StateMemory& m, std::int64_t trained) {
   const std::uint64_t bytes = static_cast<std::uint64_t>(trained) * size_of(DType::f32);
   m.residuals = 2 * bytes;

@@ -6,7 +6,7 @@
 namespace ring {
 namespace {
 
-// Messages that a stage sends at a time. The memory of a sent tensor is in use until its operation was waited for.
+// Maximum sends in flight per stage. The memory of a sent tensor is in use until the stream has waited for the send.
 constexpr std::size_t kMaxSending = 2;
 
 }  // namespace
@@ -39,7 +39,7 @@ void PipelineStep::compute(std::size_t micro_batches, const Source& source) {
   for (; !sending_.empty(); sending_.pop_front()) sending_.front()->wait(ctx_.stream);
 }
 
-// Starts the messages of a step. Waits only for earlier ones that were sent, so that few tensors are held.
+// Starts the messages of a step. Waits only for earlier sends, so that few sent tensors hold memory.
 void PipelineStep::exchange(const StageStep& step, const Source& source) {
   while (step.send && sending_.size() >= kMaxSending) {
     sending_.front()->wait(ctx_.stream);
@@ -92,7 +92,7 @@ void PipelineStep::forward(const PipelineAction& a, const Source& source) {
   now->root = source.loss(*now->run, y, micro).sum.slot;
 }
 
-// If no parameter of the first part is trained, nothing was recorded.
+// If no parameter of the first part is trained, its forward recorded nothing, and its root is null.
 void PipelineStep::backward(const PipelineAction& a) {
   const std::unique_ptr<InFlight> now = std::move(in_flight_.extract(Key{a.part, a.micro}).mapped());
   const bool last = static_cast<std::size_t>(a.part) + 1 == parts_.size();

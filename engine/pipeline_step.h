@@ -34,8 +34,8 @@ class PipelineStep {
   // object.
   PipelineStep(const Model& model, const ParallelPlan& plan, Communicator& stages, const ExecContext& ctx);
 
-  // Queues the forwards and backwards of all micro-batches, each gradient summed in the order of the micro-batches. The
-  // last micro-batch has Tape::final_pass(). Collective over the stages.
+  // Queues the forwards and backwards of all micro-batches. Each gradient is summed in the order of the micro-batches.
+  // Only the tape of the last micro-batch has final_pass(). Collective over the stages.
   void compute(std::size_t micro_batches, const Source&);
 
  private:
@@ -46,8 +46,8 @@ class PipelineStep {
     Tape tape;
     Inputs in;
     std::optional<Run> run;  // set before the forward
-    Var x;                   // the part's input; without a value in the first part
-    SlotPtr root;            // of the part's output, or of the loss; null if the part has nothing to train
+    Var x;                   // the part's input; undefined in the first part
+    SlotPtr root;            // slot of the part's output, or of the loss; null if there is nothing to train
   };
   // A tensor that this stage expects, and the operation that receives it.
   struct Received {
@@ -69,12 +69,12 @@ class PipelineStep {
   const ParallelPlan& plan_;
   Communicator& stages_;
   const ExecContext& ctx_;
-  const std::vector<BlockRange> parts_;  // of the whole model
+  const std::vector<BlockRange> parts_;  // parts of the whole model
   std::vector<StageStep> steps_;
-  std::size_t micro_batches_ = 0;  // of steps_
+  std::size_t micro_batches_ = 0;  // number of micro-batches of steps_
   std::map<Key, std::unique_ptr<InFlight>> in_flight_;
-  Inbox inputs_, gradients_;          // by the action that needs the tensor
-  Outbox outputs_, input_gradients_;  // likewise
+  Inbox inputs_, gradients_;          // keyed by the action that needs the tensor
+  Outbox outputs_, input_gradients_;  // keyed by the action that needs the tensor
   std::deque<std::shared_ptr<Work>> sending_;
 };
 

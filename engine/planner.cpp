@@ -124,7 +124,7 @@ void set_rates(PlannedStep& p, const PlanRequest& q, const ParallelPlan& layout)
   p.layout = q.world == 1 ? "1 process" : layout.text();
 }
 
-// Removes the messages between stages. Returns the seconds that they take.
+// Removes the messages between stages from the step. Returns the seconds that these messages take.
 double take_stage_messages(DryStep& step, const DeviceRates& rates) {
   double seconds = 0;
   std::erase_if(step.transfers, [&](const DryTransfer& t) {

@@ -45,7 +45,7 @@ Config small_config(const Config& c, const ParallelPlan& p, std::int64_t cp, std
   small.parallel.dp = dp;
   small.parallel.cp = cp;
   small.parallel.tp = p.tp;
-  small.parallel.islands = 1;  // all islands are alike
+  small.parallel.islands = 1;  // all islands have the same layout
   small.train.micro_batch = p.micro_batch;
   small.train.batch_size = dp * p.micro_batch * batches;
   small.train.batch_sizes.clear();

@@ -113,8 +113,8 @@ PlannedStep plan_few_ranks(const PlanRequest& q, std::vector<std::int64_t> cp, s
 
 SentTable count_sent_bytes(const PlanRequest& request, const std::vector<std::int64_t>& cp) {
   if (request.config.parallel.pp > 1)
-    fail("parallel.pp: ", request.config.parallel.pp, ": bytes per rank are counted as parallel.cp grows, without ",
-         "pipeline stages. Set parallel.pp: 1");
+    fail("parallel.pp: ", request.config.parallel.pp, ": the table of bytes per rank for growing parallel.cp does not ",
+         "support pipeline stages. Set parallel.pp: 1");
   PlanRequest q = request;
   ParallelConfig& p = q.config.parallel;
   p.dp = std::max<std::int64_t>(1, p.dp);

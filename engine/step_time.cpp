@@ -10,7 +10,7 @@ namespace {
 // and four GPUs (docs/measured/plans.md).
 constexpr double kCollectiveDelay = 0.6;
 
-// Beginning of the names of the groups that sum gradients (kDataAxes).
+// Prefix of the names of the groups that sum gradients (kDataAxes).
 constexpr const char* kDataGroup = "dp x cp";
 
 }  // namespace

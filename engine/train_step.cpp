@@ -355,8 +355,8 @@ void TrainStep::compute() {
   update();
 }
 
-// Tensor-parallel ranks have the same losses, but each rank has only its part of the auxiliary loss. Of pipeline stages
-// only the one with the head has losses; the others add zeros.
+// Tensor-parallel ranks have the same losses, but each rank has only its part of the auxiliary loss. Only the pipeline
+// stage with the head has losses; the other stages add zeros.
 void TrainStep::sum_losses() {
   const auto sum = [&](Communicator& over, const Tensor& t) {
     over.all_reduce(t, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);

@@ -9,11 +9,11 @@
 //   fp8   n + n / 128                    e4m3(x / s) s, s = 2^k with max |x| / s in (224, 448] for 128 elements
 //   topk  4 top n / 1024                 x rounded to bf16 for the `top` largest |x| of 1024 elements, 0 for the others
 //
-// Each size is rounded up to 16 bytes. Scales are at least 2^-126.
+// Each size is rounded up to a multiple of 16 bytes. Scales are at least 2^-126.
 //
 // The residual is exact in f32: the sent value plus the residual is x, bit for bit except for the sign of a zero
-// (docs/adr/0051-compressed-gradients.md has the proof). Infinity and NaN are sent as a non-finite number: alone (f32,
-// bf16, topk), or for all 128 elements that share a scale (int8, fp8). Their residual is 0.
+// (docs/adr/0051-compressed-gradients.md has the proof). If x is not finite, the sent value is not finite: of x alone
+// (f32, bf16, topk), or of all 128 elements that share a scale (int8, fp8). The residual of these elements is 0.
 
 #include <bit>
 #include <cstdint>
@@ -40,7 +40,7 @@ constexpr std::int64_t code_offset(std::int64_t n) { return ((n + kCodeBlock - 1
 // Encodes x = gradient + residual, added in f32.
 //   gradient  [n] f32 or bf16
 //   residual  [n] f32; undefined means 0
-//   left      [n] f32: x - sent. May be `residual`; undefined if it is not wanted
+//   left      [n] f32: the new residual, x - sent. May be the tensor `residual`; undefined if it is not wanted
 //   message   u8 [message_bytes(coding, n)], 16-byte aligned
 // All tensors are contiguous. topk: of equal magnitudes, the one with the smaller index is selected.
 struct EncodeGradient {
@@ -76,8 +76,8 @@ RING_HOST_DEVICE constexpr std::uint32_t magnitude_bits(float x) {
   return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu;
 }
 
-// Returns the exponent bits of the scale of a block whose largest magnitude has these bits; kPoisonedScale if it is
-// not finite. The upper limits keep every sent value finite.
+// Returns the biased exponent of a block's scale; kPoisonedScale if the block has a non-finite number. max: the bits of
+// the block's largest magnitude. The upper limits keep every sent value finite.
 RING_HOST_DEVICE constexpr std::uint32_t int8_scale(std::uint32_t max) {
   if (max >= kInfinityBits) return kPoisonedScale;
   const std::uint32_t exponent = (max >> 23) + ((max & 0x7fffffu) > 0x7e0000u ? 1 : 0);  // 127 = 1.984375 x 2^6
@@ -95,7 +95,7 @@ RING_HOST_DEVICE constexpr float factor_of_bits(std::uint32_t biased) {
   return std::bit_cast<float>((254 - biased) << 23);
 }
 
-// Rounds to nearest even and saturates at 127. |units| < 2^22.
+// Rounds to nearest even and saturates at 127. Requires |units| < 2^22.
 RING_HOST_DEVICE constexpr std::int32_t rounded_int8(float units) {
   const std::int32_t r = std::bit_cast<std::int32_t>(units + 12582912.0f) - 0x4b400000;  // 1.5 x 2^23
   return r > 127 ? 127 : r < -127 ? -127 : r;
@@ -113,11 +113,11 @@ RING_HOST_DEVICE constexpr std::uint32_t sent_bf16(float x) {
 }
 RING_HOST_DEVICE constexpr float bf16_value(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }
 
-// An entry of topk: the index in its block, and the value in bf16. An entry beyond the elements of a block is unused.
+// A topk entry: [31:16] index in the block | [15:0] bf16 value. Blocks with fewer than `top` elements have unused ones.
 inline constexpr std::uint32_t kUnusedEntry = 0xffff0000;
 RING_HOST_DEVICE constexpr std::uint32_t top_entry(std::uint32_t index, float x) { return index << 16 | sent_bf16(x); }
 
-// Returns x - sent for a value that was sent alone; 0 if x is not finite.
+// Returns the residual x - sent for codes without a scale (bf16, topk); 0 if x is not finite.
 RING_HOST_DEVICE constexpr float left_of(float x, float sent) {
   return magnitude_bits(x) < kInfinityBits ? x - sent : 0.0f;
 }

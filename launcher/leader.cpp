@@ -20,8 +20,8 @@ namespace {
 constexpr milliseconds kTick{50};
 constexpr milliseconds kOwnStore{10'000};
 constexpr std::chrono::seconds kFarewell{5};
-constexpr milliseconds kScoutPause{100}, kScoutTime{1'000};  // between two rounds of the scout; for one connection
-constexpr milliseconds kAnnounce{500};                       // between two announcements of the job's move
+constexpr milliseconds kScoutPause{100}, kScoutTime{1'000};  // pause between two rounds; time for one connection
+constexpr milliseconds kAnnounce{500};                       // interval between two calls of announce_at()
 
 }  // namespace
 
@@ -58,7 +58,7 @@ Leader::Leader(Job job, RendezvousRules rules, std::optional<Succession> success
   store_ = connect_store(own_endpoint(), job_.agents_cookie(), kOwnStore);
   store_->set(kOwner, host_);
   store_->set(kLedFrom, "");
-  if (succession_) succession_->store.reset();  // agents_ is the only owner, so that its failure closes all connections
+  if (succession_) succession_->store.reset();  // so that agents_ is the only owner, and its reset() closes connections
   const BlockSignals block;
   thread_ = std::thread([this] { run(); });
   if (rules.max_nodes > 1) scout_ = std::jthread([this](const std::stop_token& stop) { run_scout(stop); });
@@ -68,8 +68,8 @@ Leader::~Leader() {
   closing_ = true;
   thread_.join();
   try {
-    if (agents_) send_redirects();  // of redirect_agents() after the last turn of the thread
-  } catch (const Error&) {          // the store is gone, and with it the agents' connections
+    if (agents_) send_redirects();  // if redirect_agents() was called after the thread's last turn
+  } catch (const Error&) {          // the store and all connections of agents are gone
   }
 }
 
@@ -111,7 +111,7 @@ void Leader::handle_report(const std::string& text) {
   Report r = decode_report(text);
   const auto now = Clock::now();
   if (r.moved) return on_moved(*r.moved, r.attempt);
-  if (closed_.contains(r.from)) return;  // it joined before this agent led, and has left since
+  if (closed_.contains(r.from)) return;  // it joined before this agent became the leader, and has left
   known_.insert(r.from);
   if (r.offer) {
     const std::string& key = r.offer->heritage_key;
@@ -132,7 +132,7 @@ void Leader::check_for_lost_agents() {
                             : h.last_word.empty()            ? str("no sign of life for ", h.age.count() / 1000, " s")
                                                              : "it " + h.last_word;
     rendezvous_.leave(h.name, why, Clock::now(), h.last_word == kConnectionClosed);
-    // If it gets this order, it joins again.
+    // If the agent still receives this order, it joins again.
     store_->append(orders_of(h.name), encode(Order{.kind = Order::Kind::move, .store = at_}));
   }
 }
@@ -165,7 +165,7 @@ void Leader::redirect_agents(const Endpoint& to) {
   moved_ = to;
 }
 
-// A different agent leads the job and started a newer attempt. An attempt that runs here is not disturbed.
+// Redirects the agents to a leader that has started a newer attempt, unless an attempt runs here.
 void Leader::on_moved(const Endpoint& to, int attempt) {
   if (rendezvous_.is_joining() && attempt > rendezvous_.heritage().attempt) redirect_agents(to);
 }
@@ -218,8 +218,8 @@ void Leader::run_scout(const std::stop_token& stop) {
   }
 }
 
-// An agent of this job's last attempt is told only once this leader has started an attempt: until then the agents go
-// back to their leader if it answers again.
+// Tells the agent at `front` that this agent leads. Agents of the last attempt are told only once this leader has
+// started an attempt: until then, they return to their previous leader if it answers again.
 void Leader::announce_at(const Endpoint& front, int attempt, bool started) {
   try {
     const auto store = try_store(front, job_.agents_cookie(), kScoutTime, kScoutTime);

@@ -26,7 +26,7 @@ class Leader {
   // addresses of this host. max_silence: time after which a silent agent counts as lost.
   Leader(Job, RendezvousRules, const Endpoint&, bool any_address, std::chrono::milliseconds max_silence);
 
-  // What an agent needs to lead after the leader was lost.
+  // What an agent needs to take over the job after the leader was lost.
   struct Succession {
     std::shared_ptr<StoreServer> store;  // the store that the agent serves since its start
     Endpoint at;                         // address of `store` for other nodes
@@ -34,7 +34,7 @@ class Leader {
     Heritage heritage;
     std::string lost;          // failure of the attempt, e.g. "the agent of node 0 is lost"
     std::set<AgentId> closed;  // leaders that this agent followed until their connections closed
-    Endpoint front;            // --rdzv-endpoint: agents that arrive there are sent to this leader
+    Endpoint front;            // --rdzv-endpoint; agents that join there are redirected to this leader
   };
   Leader(Job, RendezvousRules, const Succession&, std::chrono::milliseconds max_silence);
 
@@ -44,7 +44,7 @@ class Leader {
   Leader& operator=(const Leader&) = delete;
 
   Endpoint own_endpoint() const;  // endpoint for this host's agent
-  // Sends all agents to the agent at this address, also those that join later.
+  // Redirects all agents, including those that join later, to the leader at this address.
   void redirect_agents(const Endpoint&);
   std::shared_ptr<StoreServer> store() const { return agents_; }  // null if the rendezvous failed
 
@@ -59,12 +59,12 @@ class Leader {
   void open_store(int attempt);
   bool all_agents_left() const;
   void on_moved(const Endpoint&, int attempt);
-  bool send_redirects();  // returns false if this agent still leads the job
+  bool send_redirects();  // redirects all agents if a different agent leads the job; otherwise returns false
   void exchange_with_scout();
-  // The scout is a thread for connections that may take long: it finds out whether processes of absent members have
-  // ended, and tells agents at the rendezvous endpoint and at absent members' addresses that the job has moved here.
+  // The scout is a thread for connections that may take long. It finds out whether processes of absent members have
+  // ended. It tells agents at fronts_, the rendezvous endpoint and the addresses of absent members, who leads the job.
   void run_scout(const std::stop_token&);
-  void announce_at(const Endpoint& front, int attempt, bool started);
+  void announce_at(const Endpoint& front, int attempt, bool started);  // tells the agent at `front` who leads the job
 
   Job job_;
   AgentId host_;
@@ -79,9 +79,9 @@ class Leader {
   int open_for_ = -1;                     // the attempt that workers_ is open for; -1 if there is none
   std::unique_ptr<Store> store_;
   std::int64_t heard_ = 0;
-  std::optional<Heritage> published_;  // state of the job in agents_
+  std::optional<Heritage> published_;  // state of the job that was last written to agents_
   std::set<AgentId> known_, gone_, redirected_;
-  std::set<AgentId> closed_;  // connections that had ended before the newest reports were read
+  std::set<AgentId> closed_;  // connections that ended before the newest reports were read
   std::atomic<bool> closing_{false};
 
   std::mutex mutex_;  // guards the following fields
@@ -91,7 +91,7 @@ class Leader {
   std::vector<AgentId> ended_;     // processes that the scout found ended
   int attempt_ = -1;               // the attempt that was started last
   bool started_ = false;           // true once this leader has started an attempt
-  std::vector<Endpoint> fronts_;   // where announce_at() looks for agents
+  std::vector<Endpoint> fronts_;   // addresses at which announce_at() looks for agents
 
   std::thread thread_;
   std::jthread scout_;  // declared last, so that it ends before the objects that it uses

@@ -16,7 +16,7 @@ struct Report {
   std::optional<NodeFailure> failure;
   std::optional<NodeEnd> end;
   std::optional<std::vector<RankState>> ranks = {};  // answer to Order::Kind::report_states
-  std::optional<Endpoint> moved = {};                // the agent at this address leads `attempt`
+  std::optional<Endpoint> moved = {};                // address of the job's leader; `attempt`: its newest attempt
 };
 
 std::string encode(const Report&);
@@ -27,9 +27,9 @@ Order decode_order(const std::string& text);
 std::string encode(const Heritage&);
 Heritage decode_heritage(const std::string& text);
 
-// Key of the state of the job in the leader's store. The leader sets it before it sends orders.
+// Key in the leader's store for the state of the job. The leader sets it before it sends orders.
 inline const std::string kHeritage = "heritage";
-// Key of the state of the job that agents know when they join a successor. Most of them know the same.
+// Key for the state of the job that an agent brings when it joins a successor. Agents with equal states share a key.
 inline std::string heritage_key(const Heritage& h) {
   return "heritage of " + h.leader + ", attempt " + std::to_string(h.attempt);
 }

@@ -196,7 +196,7 @@ std::string Rendezvous::quorum_text() const {
                                              host ? to_string(host->offer.at) : std::string("HOST:PORT of this agent"))
                                        : "end this agent and run the command again on all nodes";
   return str("; ", joined(hosts, ", "), hosts.size() == 1 ? " does" : " do",
-             " not answer, and may still run the job. If that is not so, ", remedy);
+             " not answer, and may still run the job. If the job no longer runs there, ", remedy);
 }
 
 void Rendezvous::tick(Time now) {
@@ -207,8 +207,8 @@ void Rendezvous::tick(Time now) {
 }
 
 // Assigns node ranks: 0 to the host (the agent that leads), then the ranks that agents already have or request, then
-// the free ranks to the other agents in order of arrival. After the first attempt, an agent whose rank is taken gets a
-// free rank, too: nodes have moved up since.
+// the free ranks to the other agents in order of arrival. After the first attempt, an agent whose rank is taken also
+// gets a free rank, because ranks shift when nodes are lost.
 std::vector<Rendezvous::Agent*> Rendezvous::seats() {
   std::vector<Agent*> seats(static_cast<std::size_t>(rules_.max_nodes), nullptr), unseated;
   for (Agent& a : agents_) {

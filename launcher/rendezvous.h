@@ -24,13 +24,13 @@ struct NodeOffer {
   std::string host;
   int node_rank = -1;  // requested node rank; -1 means any
   int workers = 1;
-  AgentId process = {};  // the agent's process; empty means that it has the id of its connection
+  AgentId process = {};  // id of the agent's process; if empty, the id of the connection is used
   Endpoint at = {};      // address at which the agent listens
-  // State of the job as this agent knows it; nullopt if it has never belonged to the job. Messages have only its key in
-  // the leader's store (launcher/messages.h), and the leader reads it there.
+  // State of the job as this agent knows it; nullopt if the agent has never belonged to the job. A message contains
+  // only heritage_key: the leader reads the state from its store under this key (launcher/messages.h).
   std::string heritage_key = {};
   std::optional<Heritage> heritage = {};
-  // The attempt that was started last on this node, and the leader that started it; -1 if there was none.
+  // The last attempt that was started on this node (-1 if there was none), and the leader that started it.
   int attempt = -1;
   AgentId leader = {};
 };
@@ -71,7 +71,7 @@ struct Order {
   // that leads the job.
   Endpoint store;
   AgentId leader;                         // if kind is start: agent that hosts this store, filled in by the leader
-  std::optional<Heritage> heritage = {};  // if an attempt was started; not part of the message
+  std::optional<Heritage> heritage = {};  // set if an attempt was started; not part of the message
 };
 
 struct RendezvousRules {
@@ -91,20 +91,20 @@ class Rendezvous {
 
   Rendezvous(RendezvousRules, Time now);
   // Continues the job of a leader that was lost. lost: the failure of its attempt, e.g. "the agent of node 0 is lost".
-  // closed: earlier leaders of the host whose connections closed, as in leave().
+  // closed: leaders that this host followed until their connections closed (see `closed` of leave()).
   Rendezvous(RendezvousRules, const Heritage&, const std::string& lost, const std::set<AgentId>& closed, Time now);
 
   // Reports from agents. A report about an attempt that is not the running one is ignored. If an agent joins again, its
-  // earlier connection leaves.
+  // earlier connection counts as left.
   void join(const AgentId&, const NodeOffer&, Time now);
   void on_failure(const AgentId&, int attempt, const NodeFailure&, Time now);
   // Reports the states of this node's ranks, after an order of kind report_states: a rank on another node hangs.
   void on_states(const AgentId&, int attempt, const std::vector<RankState>&, Time now);
   void on_end(const AgentId&, int attempt, const NodeEnd&, Time now);
-  // why: e.g. "its connection closed". closed: true if the agent's connection closed without a word, as if its process
-  // had ended, false if the agent said goodbye or was silent: it may have gone to a different leader.
+  // why: e.g. "its connection closed". closed: true if the connection closed without a goodbye, as it does when the
+  // process ends; false if the agent said goodbye or fell silent, because it may have gone to a different leader.
   void leave(const AgentId&, const std::string& why, Time now, bool closed = false);
-  // The machine of this process refuses connections to its address. If its connection closed before, it has ended.
+  // Call if connections to the process's address are refused. If its connection here closed before, it counts as ended.
   void on_process_ended(const AgentId& process, Time now);
   void tick(Time now);  // acts on deadlines; call often
 
@@ -112,12 +112,12 @@ class Rendezvous {
   bool is_over() const { return end_.has_value(); }
   bool is_joining() const { return !end_ && phase_ == Phase::joining; }  // true while no attempt runs
   std::vector<AgentId> agents() const;                                   // agents that are present
-  // Returns the members that keep the next attempt from starting, because they may run an attempt under a different
-  // leader: report it to on_process_ended() if they have ended.
+  // Returns the absent members that block the next attempt, because they may run one under a different leader. If one
+  // of them turns out to have ended, call on_process_ended().
   std::vector<Member> members_to_probe() const;
-  // Returns true if no other leader can start an attempt with nodes of the last attempt: of its nodes, more are present
-  // than are absent without proof that their processes have ended. If equally many are, the leader that started the
-  // attempt has the quorum. A successor also counts agents that never belonged to the job: they were sent to it.
+  // Returns true if no other leader can start an attempt with nodes of the last attempt: more of these nodes are
+  // present than are absent without proof that their processes have ended. In a tie, the leader that started the last
+  // attempt has the quorum. A successor counts as present also agents that are new to the job: they were sent to it.
   bool has_quorum() const;
   Heritage heritage() const;  // state for the next leader
 
@@ -136,9 +136,9 @@ class Rendezvous {
 
   Agent* find(const AgentId&);
   const Agent* find_process(const AgentId&) const;
-  void adopt(const Heritage&);          // takes over a newer state of the job than this successor had
+  void adopt(const Heritage&);          // continues from this state of the job
   void place_in_attempt(Agent&) const;  // sets the node rank, and for a successor whether the agent is taking part
-  std::vector<Member> absent_members() const;  // nodes of the last attempt that may run elsewhere
+  std::vector<Member> absent_members() const;  // disconnected nodes of the last attempt that may still be running
   void queue_order(const Agent&, Order);
   void notify_waiting_agents(const std::string& text);  // tells agents outside the attempt what they are waiting for
   void notify_spare_agents();                           // tells spare agents that they wait to join or replace a node
@@ -149,7 +149,7 @@ class Rendezvous {
   std::vector<Agent*> fewer_that_fit(std::vector<Agent*> seated) const;
   void start_attempt(const std::vector<Agent*>& seated);
   std::string missing_text(const std::vector<Agent*>& seats) const;
-  std::string quorum_text() const;  // why has_quorum() is false
+  std::string quorum_text() const;  // why there is no quorum; empty if there is one
   void stop_all(const std::string& why);
   bool all_ended() const;
   bool have_all_states() const;
@@ -166,7 +166,7 @@ class Rendezvous {
   int attempt_ = 0;
   int newest_attempt_ = -1;  // newest attempt that any leader is known to have started
   bool succeeds_ = false;    // true for a successor that has not started an attempt yet
-  // Nodes of the last attempt by node rank, the process that started it, and the processes that have ended since.
+  // The last attempt (its nodes by node rank, number, leader), and processes that have ended or disconnected since.
   std::vector<Member> members_;
   int started_attempt_ = -1;
   AgentId started_by_;

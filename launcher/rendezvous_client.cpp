@@ -25,7 +25,7 @@ constexpr milliseconds kTry{1'000};        // time limit for one attempt to conn
 constexpr milliseconds kPause{100};        // pause between two attempts
 constexpr milliseconds kProbe{500};        // time limit for finding out whether an agent answers
 constexpr milliseconds kLookAgain{1'000};  // interval at which an agent without a leader looks for a better one
-// Time that an agent waits for a leader beyond join_timeout, after which the leader itself ends the job.
+// Time beyond join_timeout that an agent waits for a leader. A leader itself ends the job after join_timeout.
 constexpr milliseconds kBeyondLeader{5'000};
 const char *const kLeftWord = "left", *const kMovedWord = "went to a different leader";
 
@@ -83,7 +83,7 @@ void RendezvousClient::meet() {
   over_ = true;
   queue_end_order(str("node 0 did not admit this node within ", static_cast<double>(setup_.join_timeout.count()) / 1000,
                       " s: ", reason,
-                      ". If the job runs on without this host, its agents log the --rdzv-endpoint to use"));
+                      ". If the job continues without this host, its agents' logs say which --rdzv-endpoint to use"));
 }
 
 void RendezvousClient::join(const Endpoint& at) {
@@ -110,14 +110,14 @@ void RendezvousClient::join(const Endpoint& at) {
   meeting_ = false;
 }
 
-// The agent of the rendezvous endpoint already listens there, all others at a free port of the address at which they
-// reach it.
+// Opens this agent's own store. The agent at the rendezvous endpoint already has one; all others listen at a free port
+// of the address from which they reach the endpoint.
 void RendezvousClient::open_standby() {
   if (!setup_.lead || setup_.offer.at.port != 0) return;
   const std::string host = setup_.local_addr.empty() ? store_->local_address() : setup_.local_addr;
   try {
     standby_ = start_store({host, 0}, false, setup_.cookie);
-  } catch (const ListenError&) {  // an address that only other hosts use for this one
+  } catch (const ListenError&) {  // only other hosts know this host by this address
     standby_ = start_store({host, 0}, true, setup_.cookie);
     standby_any_ = true;
   }
@@ -126,7 +126,7 @@ void RendezvousClient::open_standby() {
   tell_visitors(kOwner, setup_.id);
 }
 
-// Sets a key in the store of this agent, where agents wait that take it for the leader's successor.
+// Sets a key in this agent's own store, in which agents wait that take this agent for the leader's successor.
 void RendezvousClient::tell_visitors(const std::string& key, const std::string& value) {
   if (!standby_) return;
   const Endpoint own{standby_any_ ? "127.0.0.1" : setup_.offer.at.host, setup_.offer.at.port};
@@ -204,7 +204,7 @@ void RendezvousClient::find_leader() {
       if (const auto to = choose_leader(*heritage_, setup_.id, make_probe())) return go_to(*to);
       set_waiting(lost_ + ", and no other agent of the job answers");
     } catch (const Error& e) {
-      set_waiting(str(lost_, "; its successor: ", e.what()));
+      set_waiting(str(lost_, "; cannot join its successor: ", e.what()));
     }
     std::this_thread::sleep_for(kPause);
   }
@@ -232,8 +232,8 @@ void RendezvousClient::go_to(const Member& to) {
   if (leads && !leading_) {
     if (!standby_) fail("this agent has no address of its own");
     log::warn("launch: ", lost_, "; this node (", to.host, ") takes over at ", to_string(to.at),
-              ". An agent that joins from now on needs --rdzv-endpoint ", to_string(to.at),
-              ", or an agent that runs at ", to_string(setup_.leader), " again");
+              ". New agents can join with --rdzv-endpoint ", to_string(to.at), ", or as before once an agent runs at ",
+              to_string(setup_.leader), " again");
     leading_ = setup_.lead({.store = std::exchange(standby_, {}),
                             .at = to.at,
                             .any_address = standby_any_,
@@ -249,14 +249,14 @@ void RendezvousClient::go_to(const Member& to) {
   next_look_ = Clock::now() + kLookAgain;
 }
 
-// The address comes from an agent that knows the present leader. If that agent does not answer, this one asks again.
+// Joins the leader at an address that another agent gave. If no agent answers there, run() looks for a leader again.
 void RendezvousClient::move_to(const Endpoint& to) {
   const bool again = to == leader_at_;
   say_goodbye(kMovedWord);
   stop_leading(to);
   drop_orders(again ? "the leader of the job had lost this node" : "this node goes to a different leader");
   try {
-    if (!again && !standby_) setup_.offer.at = {};  // from now on, this agent listens like any other
+    if (!again && !standby_) setup_.offer.at = {};  // this agent now opens its own store like any other
     log::info("launch: the job is led by the agent at ", to_string(to), ": this node goes there");
     join(to);
   } catch (const Error& e) {
@@ -323,7 +323,7 @@ std::optional<Order> RendezvousClient::next_order() {
   }
   std::uint64_t count = 0;
   const bool is_empty = orders_.empty();
-  if (is_empty && read(wake_.get(), &count, sizeof count) < 0) count = 0;  // the descriptor is not readable already
+  if (is_empty && read(wake_.get(), &count, sizeof count) < 0) count = 0;  // the descriptor was already not readable
   if (order && order->kind == Order::Kind::start) {
     started_ = order;
     ended_.reset();
@@ -347,7 +347,7 @@ void RendezvousClient::report(int attempt, const std::vector<RankState>& ranks) 
   send({.attempt = attempt, .ranks = ranks});
 }
 
-// Does not check for errors: thread_ notices when the leader is lost, and tells its successor how the attempt ended.
+// Ignores send errors: thread_ notices when the leader is lost, and reports the end of the attempt to the next leader.
 void RendezvousClient::send(const Report& report) {
   outbox_->push([this, report] {
     std::shared_ptr<Store> store;

@@ -1,7 +1,7 @@
 #pragma once
 // An agent's connection to the leader. One thread connects, sends heartbeats and receives orders; another thread sends
 // reports, in order. The caller never waits for a broken connection. If the leader is lost after an attempt was
-// started, the thread goes to the agent that succeeds the leader, which may be this one (launcher/succession.h).
+// started, the thread joins the agent that takes over, which may be this one (launcher/succession.h).
 
 #include <atomic>
 #include <chrono>
@@ -26,13 +26,13 @@ class RendezvousClient {
  public:
   struct Setup {
     AgentId id;
-    Endpoint leader;  // where agents meet
+    Endpoint leader;  // address at which agents meet
     std::string cookie;
     NodeOffer offer;         // offer.at: address of this agent if it serves the rendezvous, otherwise empty
     std::string local_addr;  // address at which other nodes reach this one; may be empty
     std::chrono::milliseconds join_timeout{600'000};  // time limit for being admitted
     std::chrono::milliseconds silence{30'000};        // time after which a silent leader counts as lost
-    // Starts to lead the job. Null if the job has one node, whose agent cannot be succeeded.
+    // Makes this agent the leader. Null if the job has only one node: no other agent can take over.
     std::function<std::unique_ptr<Leader>(Leader::Succession)> lead;
   };
   explicit RendezvousClient(Setup);
@@ -46,7 +46,7 @@ class RendezvousClient {
   void report(int attempt, const NodeFailure&);
   void report(int attempt, const NodeEnd&);
   void report(int attempt, const std::vector<RankState>&);
-  // What the agent waits for until it is admitted, at the start or after the leader was lost; empty after that.
+  // Returns what this agent waits for, at the start or after the leader was lost; empty once it is admitted.
   std::string who_is_missing();
   bool is_meeting() const { return meeting_; }  // true until an agent at Setup::leader has admitted this one
 
@@ -56,17 +56,17 @@ class RendezvousClient {
   void run();
   void meet();                 // joins the agent at Setup::leader
   void join(const Endpoint&);  // connects and offers this node; throws Error if the agent does not answer
-  void follow();               // receives orders until the job is over, or until this agent has to go elsewhere
+  void follow();               // receives orders until the job is over or this agent must join a different leader
   void update_heritage();      // reads the state of the job from the leader's store
   void handle_order(Order);    // called by follow()
-  void open_standby();         // starts to listen at an address of this agent
+  void open_standby();         // opens this agent's own store, at its own address
   void tell_visitors(const std::string& key, const std::string& value);
   void on_leader_lost(const std::string& why);
   void drop_orders(const std::string& why);
   void find_leader();             // joins the leader that choose_leader() returns, and leads if it is this agent
-  bool is_better_leader_known();  // true if choose_leader() returns a different agent than the present one
-  void go_to(const Member&);      // joins this agent; if it is this process, starts to lead first
-  void move_to(const Endpoint&);  // joins the agent that leads according to an order
+  bool is_better_leader_known();  // true if choose_leader() chooses a different agent from the current leader
+  void go_to(const Member&);      // joins this member; if it is this process, becomes the leader first
+  void move_to(const Endpoint&);  // leaves the current leader and joins the one at this address
   void stop_leading(const Endpoint& successor);
   void say_goodbye(const char* last_word);
   Probe make_probe();
@@ -85,24 +85,24 @@ class RendezvousClient {
   std::shared_ptr<Store> reports_;  // used for reports; null while there is no leader
   AgentId reports_from_;            // name of this connection to the leader
   std::optional<Order> started_;    // the newest order to start that next_order() returned
-  std::optional<NodeEnd> ended_;    // how that attempt ended on this node, once it has
-  bool told_to_stop_ = false;       // true once that attempt was stopped because the leader was lost
+  std::optional<NodeEnd> ended_;    // how the attempt of started_ ended on this node, once it has
+  bool told_to_stop_ = false;       // true once the attempt of started_ was stopped for a change of leader
 
   // Used only by thread_.
-  int session_ = 0;               // number of this connection; each connection is an agent of its own to its leader
+  int session_ = 0;               // number of this connection; to a leader, each connection is a separate agent
   std::unique_ptr<Store> store_;  // null while there is no leader
   Endpoint leader_at_;            // address of the leader
   AgentId leader_;                // process of the leader
   std::optional<Heritage> heritage_;
   std::string lost_;                             // how the last leader was lost
   std::set<AgentId> closed_leaders_;             // leaders that this agent followed until their connections closed
-  std::set<AgentId> ended_processes_;            // processes that were found ended since then
+  std::set<AgentId> ended_processes_;            // processes found ended since the last leader was lost
   std::optional<Clock::time_point> find_until_;  // set until a new leader has started an attempt
   Clock::time_point next_look_{};                // when to look for a better leader again
-  std::optional<Endpoint> move_to_;              // set by an order to go to this agent
+  std::optional<Endpoint> move_to_;              // set by an order: address of the leader to join next
   bool over_ = false;                            // true once the job is over
   std::shared_ptr<StoreServer> standby_;         // the store of this agent, while it does not lead
-  bool standby_any_ = false;                     // true if it listens on all addresses
+  bool standby_any_ = false;                     // true if standby_ listens on all addresses
   std::unique_ptr<Leader> leading_;              // set while this agent leads as a successor
 
   std::atomic<bool> closing_{false}, meeting_{true};

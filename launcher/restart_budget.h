@@ -8,7 +8,7 @@ namespace ring {
 
 class RestartBudget {
  public:
-  // Counts that a successor of the leader continues (launcher/succession.h).
+  // Counts that a lost leader's successor continues from (launcher/succession.h).
   struct Counts {
     int used = 0;
     int fruitless = 0;  // number of consecutive attempts that did not get beyond step `farthest`

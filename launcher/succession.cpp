@@ -16,7 +16,7 @@ std::optional<Member> choose_leader(const Heritage& h, const AgentId& self, cons
 }
 
 Presence probe(const Member& m, const std::string& cookie, std::chrono::milliseconds timeout) {
-  if (m.at.port == 0) return Presence::unknown;  // it has not told its address
+  if (m.at.port == 0) return Presence::unknown;  // the member has not reported its address
   try {
     const auto owner = try_store(m.at, cookie, timeout, timeout)->try_get(kOwner);
     return !owner ? Presence::unknown : *owner == m.process ? Presence::alive : Presence::ended;

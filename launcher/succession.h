@@ -21,19 +21,19 @@ using AgentId = std::string;
 
 // An agent's process, and the address at which it listens.
 struct Member {
-  AgentId process;  // new in each start of an agent
+  AgentId process;  // a new id each time an agent starts
   std::string host;
   Endpoint at;
   bool operator==(const Member&) const = default;
 };
 
-// State of a job that its next leader needs. All else is rebuilt from the reports of the agents that join it.
+// State of a job that its next leader needs. The leader rebuilds all else from the reports of the agents that join it.
 struct Heritage {
   int attempt = -1;  // the attempt that was started last; -1 if there was none
   AgentId leader;    // process that started this attempt
   // Nodes of this attempt by node rank, then agents that wait as spares, in order of arrival.
   std::vector<Member> members = {};
-  int nodes = 0;  // number of nodes of this attempt, which are the first members
+  int nodes = 0;  // number of nodes of this attempt; they are the first entries of `members`
   bool begun = false;
   RestartBudget::Counts budget = {};
   std::set<int> misfits = {};  // world sizes that do not fit the settings
@@ -52,11 +52,11 @@ using Probe = std::function<Presence(const Member&)>;
 // first other member that answers or that is `self`; nullopt if there is none.
 std::optional<Member> choose_leader(const Heritage&, const AgentId& self, const Probe&);
 
-// Connects to the address of a member and asks for the process that listens there. Takes up to `timeout`.
+// Connects to the address of a member and asks which process listens there. Takes up to `timeout`.
 Presence probe(const Member&, const std::string& cookie, std::chrono::milliseconds timeout);
 
-// Keys in the store of each agent: the process that serves the store, and the address of the agent that leads the job,
-// if that is a different one (empty if this is not known).
+// Keys in each agent's store. kOwner: the process that serves the store. kLedFrom: the address of the agent that leads
+// the job, if that is a different agent; empty if it is not known.
 inline const std::string kOwner = "owner", kLedFrom = "led from";
 
 }  // namespace ring

@@ -80,8 +80,8 @@ class Decoder : public Model {
   void check_run(const Run&, const Tensor& ids) const;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
   Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end, ForwardPass&) const;
-  // Runs some blocks, those of segments (ActivationPlan) so that backward reruns them from the segment's input.
-  // Requires that segments are not divided.
+  // Runs the blocks of a range. Backward reruns blocks in segments (ActivationPlan) from the input of their segment.
+  // Requires that the range splits no segment.
   Var run_segments(Run&, Var x, const Sequences&, const BlockRange&) const;
   bool has_trained_params(std::size_t first,
                           std::size_t end) const;  // true if some parameter of these blocks is not frozen

@@ -26,7 +26,7 @@ void Model::hold_stage(PipelineStage stage) {
       std::ranges::count_if(all, [](const ModelPart& part) { return part.scope.is_repeated(); });
   for (Param* p : params_.declared()) p->held = false;
   std::set<const Param*> known;
-  bool behind = false;  // true for the parts behind the blocks
+  bool behind = false;  // true for the parts after the blocks
   for (const ModelPart& part : all) {
     behind |= part.scope.is_repeated();
     const bool holds = std::ranges::any_of(stage.parts, [&](const BlockRange& own) {

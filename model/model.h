@@ -33,8 +33,8 @@ struct BlockRange {
   std::int64_t first = 0, end = 0;
 };
 
-// The parts of a model that a stage of a pipeline holds, in ascending order. The stages hold the parts in turn: the
-// next part is on the next stage, and after the last stage comes the first one.
+// The parts of a model that a pipeline stage holds, in ascending order. Parts are assigned to stages round-robin: the
+// part after one on the last stage is on the first stage.
 struct PipelineStage {
   std::vector<BlockRange> parts;
   Communicator* stages = nullptr;  // the processes with the other stages; must outlive the model
@@ -62,7 +62,7 @@ class Model {
   // Throws Error if sizes do not divide.
   void shard(Slice);
   // Pipeline parallelism: keeps only the parameters of this process's parts of the model (Param::held). Call before
-  // shard(). Throws Error if the architecture has no run_part().
+  // shard(). Throws Error if several parts share a parameter, as with tied embeddings.
   void hold_stage(PipelineStage);
   bool is_stage() const { return !stage_.parts.empty(); }  // true if the process holds only some parts
   // Returns true if this process computes the loss; processes with other stages only take part in forward passes.
@@ -73,9 +73,9 @@ class Model {
   virtual void allocate_constants(const ExecContext&) {}
 
   // --- The forward pass. Run and Sequences must live until backward has run. Under tensor parallelism all processes of
-  // RunLayout::tp call together with the same N ids, and each works on its own rows. Of a model in stages, all stages
-  // call hidden() or loss() together with the same ids: each runs its parts, and only the one with the head gets the
-  // result; others get an undefined value from hidden() and zeros from loss().
+  // RunLayout::tp call together with the same N ids, and each works on its own rows. All stages of a pipeline call
+  // hidden() or loss() together with the same ids, and each runs its parts. Only the stage with the head gets the
+  // result: on the other stages, hidden() returns an undefined value and loss() returns zeros.
   // Maps ids [N] i32 to hidden states after the final norm, [N,C], or [N/tp,C] under tensor parallelism.
   virtual Var hidden(Run&, const Tensor& ids, const Sequences&) const = 0;
   // Same, through a KV cache, to which the tokens are appended. Throws Error if the model is sharded by tensor
@@ -83,12 +83,12 @@ class Model {
   virtual Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const = 0;
   // Returns the loss of the next-token targets in `head`; sets head.vocab itself.
   virtual LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const = 0;
-  // Runs one part of the model. x: the output of the part before it, not read by the part with the embedding. Returns
-  // the input of the next part, or the hidden states after the final norm.
+  // Runs one part of the model. x: the output of the previous part; the part with the embedding ignores it. Returns the
+  // input of the next part; the last part returns the hidden states after the final norm.
   virtual Var run_part(Run&, const BlockRange&, const Var& x, const Tensor& ids, const Sequences&) const;
-  // Same as loss() for the result of hidden() or of the last part.
+  // Same as loss(), but starts from `hidden`, the output of hidden() or of the last part.
   virtual LossOutput head_loss(Run&, const Var& hidden, LossHead) const;
-  // Returns memory for the input of a part that begins with block `first`, for the N ids of a forward pass.
+  // Returns an uninitialized input for the part that begins with block `first`. tokens: number of ids in the pass (N).
   Tensor empty_input(const ExecContext&, std::int64_t first, std::int64_t tokens) const;
   // Maps hidden states [N,C] to logits [N,vocab_size]. Throws Error if the model is sharded by tensor parallelism.
   virtual Tensor logits(Run&, const Tensor& hidden) const = 0;
@@ -142,7 +142,7 @@ class Model {
   Parameters params_;
 
  private:
-  PipelineStage stage_;  // without parts if this process holds the whole model
+  PipelineStage stage_;  // has no parts if this process holds the whole model
   std::unique_ptr<LinearFormat> linear_format_;
 };
 

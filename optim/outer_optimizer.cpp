@@ -153,8 +153,8 @@ void OuterOptimizer::send_fragment(std::size_t index, const ExecContext& ctx) {
   wait_seconds_ += seconds_now() - began;
 }
 
-// Writes this island's message. Error feedback: the residual receives the sum of the old residual and the difference,
-// then loses what the message contains.
+// Writes this island's message. Error feedback: adds the difference to the residual, then subtracts what the message
+// contains.
 void OuterOptimizer::encode(const Fragment& f, const ExecContext& ctx) const {
   std::byte* const own = messages_.raw() + f.bytes * groups_.islands.rank();
   for (const Range& r : f.ranges) {

@@ -11,8 +11,8 @@
 //   w_i       = theta + (w_i now - w_i when the message was sent)
 //
 // theta, m and the residuals are f32 in host memory, and so is the computation, which is bit-identical on all islands.
-// Within an island each weight is handled by one rank of the group that shares the data, the owner of the weight's
-// moments if ZeRO shards them; it exchanges messages with the ranks that have its place in the other islands.
+// Within an island each weight is handled by one rank of the group that shares the data: the owner of the weight's
+// moments if ZeRO shards them. This rank exchanges messages with the ranks at the same position in the other islands.
 
 #include <optional>
 #include <vector>
@@ -28,7 +28,7 @@ namespace ring {
 class OuterOptimizer {
  public:
   struct Groups {
-    Communicator& islands;  // ranks that have this rank's place in their islands; tensors in host memory
+    Communicator& islands;  // the rank of each island at this rank's position; tensors in host memory
     Communicator& data;     // ranks of this island that share the data; tensors on the device
   };
   // last_step: the run's last step, after which all fragments are combined; 0 if it is not known. The master values
@@ -40,25 +40,25 @@ class OuterOptimizer {
   void start(const ExecContext&);
   // Returns true if islands send a fragment between step `step` and the next one.
   bool sends_after(std::int64_t step) const;
-  // Returns true if no step may be in flight after step `step`: it is followed by send() or receive().
+  // Returns true if step `step` must have ended before training continues, because send() or receive() comes next.
   bool must_finish(std::int64_t step) const {
     return sends_after(step) || (config_.outer_delay > 0 && sends_after(step - 1));
   }
   // Call before step `step` + 1 is launched; with outer_delay, sends the fragment that is due. No step may be in flight
   // if must_finish(step).
   void send(std::int64_t step, const ExecContext&);
-  // Call after step `step` has ended: combines the fragments whose messages are under way or, without outer_delay and
-  // after the last step, those that are due. Returns true if it changed weights.
+  // Call after step `step` has ended: combines the fragments whose messages are in flight and, without outer_delay or
+  // after the last step, also those that are due. Returns true if it changed weights.
   bool receive(std::int64_t step, const ExecContext&);
-  // Abandons messages under way. Only with one island: call before an earlier state is loaded.
+  // Drops messages in flight. Call when an earlier state is loaded. Allowed only with one island.
   void abandon() { in_flight_.reset(); }
 
-  // Swaps the trained weights and theta, so that the model computes with theta; a second call swaps them back. No
-  // messages may be under way.
+  // Swaps the trained weights and theta, so that the model computes with theta; a second call swaps them back. Requires
+  // that no messages are in flight.
   void swap_values(const ExecContext&);
   void take_theta(const ExecContext&);  // sets the weights to theta
 
-  // The weights that this rank handles, and its state for them, with the layout of a shard.
+  // The weights that this rank handles, and their outer weights and states, with the layout of a shard.
   const std::vector<ShardPiece>& pieces() const { return pieces_; }
   const FlatBuffer& theta() const { return theta_; }
   const FlatBuffer& momentum() const { return momentum_; }
@@ -71,14 +71,14 @@ class OuterOptimizer {
   double wait_seconds() const { return wait_seconds_; }  // time spent in send() and receive() so far
 
  private:
-  // A logical piece, and where its numbers are in the buffers of a fragment and its message in the fragment's message.
+  // A logical piece. at: offset of its values in a fragment's buffers. message_at: byte offset in a fragment's message.
   struct Range {
     ShardPiece piece;
     std::int64_t at = 0, message_at = 0;
   };
   struct Fragment {
-    std::vector<Range> ranges;      // those that this rank handles
-    std::vector<OwnedPiece> all{};  // those of all ranks of the island, if each rank holds all values
+    std::vector<Range> ranges;      // ranges that this rank handles
+    std::vector<OwnedPiece> all{};  // pieces of all ranks of the island, if each rank holds all values
     std::int64_t numel = 0, bytes = 0;
   };
   struct Sent {
@@ -94,7 +94,7 @@ class OuterOptimizer {
   void combine(const ExecContext&);
   void encode(const Fragment&, const ExecContext&) const;
   bool update(const Fragment&, const ExecContext&) const;
-  bool update_block(const Range&, std::int64_t block, std::int64_t fragment_bytes) const;
+  bool update_block(const Range&, std::int64_t block, std::int64_t fragment_bytes) const;  // false if not finite
   void read_values(const Fragment&, const Tensor& to, const ExecContext&) const;
   void write_values(const Fragment&, const Tensor& from, const ExecContext&) const;
   Tensor of(const FlatBuffer& b, const Range& r) const { return b.flat.narrow(0, r.piece.shard_offset, r.piece.numel); }
@@ -107,7 +107,7 @@ class OuterOptimizer {
   std::vector<ShardPiece> plan_;  // pieces of all ranks of the island, if each rank holds all values; else empty
   std::vector<Fragment> fragments_;
   FlatBuffer theta_, momentum_, residual_;
-  Tensor sent_values_, values_;  // f32, of the largest fragment: when its message was sent, and now
+  Tensor sent_values_, values_;  // f32 values of a fragment: when its message was sent, and now
   Tensor messages_;              // u8: the messages of all islands
   std::optional<Sent> in_flight_;
   double wait_seconds_ = 0;

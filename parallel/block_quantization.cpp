@@ -9,11 +9,11 @@
 namespace ring {
 namespace {
 
-constexpr std::uint8_t kNotFinite = 255;  // scale byte of a block with a number that is not finite
+constexpr std::uint8_t kNotFinite = 255;  // scale byte of a block with a non-finite number
 constexpr int kExponentBias = 127;
 // With these limits, codes times scales are normal f32 numbers.
 constexpr int kMinExponent = -120, kMaxExponent = 120;
-constexpr double kBestStep = 1.53;  // of three levels, in mean absolute values
+constexpr double kBestStep = 1.53;  // best step of a three-level quantizer, as a multiple of the mean |x|
 
 int max_code(int bits) { return (1 << (bits - 1)) - 1; }
 
@@ -28,7 +28,7 @@ int exponent_without_clipping(float largest, int bits) {
 
 int nearest_exponent(double step) { return static_cast<int>(std::lround(std::log2(step))); }
 
-// Returns the exponent of the block's scale, or kMaxExponent + 1 if a number is not finite.
+// Returns the exponent of the block's scale, or kMaxExponent + 1 if a number of the block is not finite.
 int block_exponent(const float* values, std::int64_t n, int bits) {
   float largest = 0;
   double sum = 0;

@@ -7,8 +7,8 @@ namespace ring {
 struct BufferPiece {
   std::int64_t begin = 0, numel = 0;
   int owner = 0;
-  std::int64_t offset = 0;   // of the first element in the flat layout of all gradients
-  bool compressible = true;  // false if the piece is always sent as it is (GradientCompressor::compresses())
+  std::int64_t offset = 0;   // offset of the first element in the flat layout of all gradients
+  bool compressible = true;  // false if the piece is never compressed (GradientCompressor::compresses())
 };
 
 }  // namespace ring

@@ -10,7 +10,7 @@ namespace {
 
 constexpr GradientCoding kExact = {GradientCode::f32, 0};
 
-// Calls fn(piece, its message) for pieces whose messages are stored one after another.
+// Calls fn(piece, its message) for pieces whose messages are stored back to back in `all`.
 template <class Fn>
 void for_messages(const std::vector<BufferPiece>& pieces, const Tensor& all, const auto& coding_of, const Fn& fn) {
   std::int64_t at = 0;
@@ -31,8 +31,8 @@ GradientCompressor::GradientCompressor(const CompressionRanks& ranks, const Grad
       kept_(ctx.zeros({has_residuals() ? elements : 0}, DType::f32, Lifetime::run)),
       pending_(ctx.zeros(kept_.shape(), DType::f32, Lifetime::run)) {
   if (!has_residuals() && ctx.stream.device().backend != Backend::cpu)
-    fail("parallel.compress: sparse sends sizes that depend on the gradients, which is supported only on CPUs, but ",
-         "this run uses ", to_string(ctx.stream.device().backend), ". Set it to int8, or run.device to cpu");
+    fail("parallel.compress: sparse sends messages whose sizes depend on the gradients, which only CPUs support, but ",
+         "this run uses ", to_string(ctx.stream.device().backend), ". Set parallel.compress: int8, or run.device: cpu");
 }
 
 bool GradientCompressor::compresses(const Param& p, const Slice& slice) {
@@ -92,8 +92,8 @@ std::int64_t CompressedSum::bytes_of(const Pieces& pieces) const {
   return bytes;
 }
 
-// Another rank of the node encodes most pieces. This rank may still have residuals of them, from a different layout,
-// and adds them here.
+// Most pieces are encoded by a different rank of the node. If this rank has residuals for such a piece, from a
+// checkpoint of a different layout, it adds these residuals to its gradient here.
 void CompressedSum::sum_in_node(const ExecContext& ctx, const Pieces& all) {
   Communicator& node = *shared_->ranks_.node;
   std::vector<OwnedPiece> owned;
@@ -112,8 +112,8 @@ void CompressedSum::sum_in_node(const ExecContext& ctx, const Pieces& all) {
   node.reduce_pieces(owned, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
 }
 
-// Encodes the pieces of every owner. This rank's own pieces are not rounded. If their sums will be encoded, their
-// residuals are added to the sums instead.
+// Encodes the pieces of every owner and starts to send them. This rank's own pieces stay exact. If the sums of own
+// pieces will be encoded, send_sums() adds their residuals, otherwise their residuals are added here.
 void CompressedSum::send_to_owners(const ExecContext& ctx) {
   Communicator& comm = *shared_->ranks_.between;
   const auto coding = [this](const BufferPiece& p) { return coding_of(p); };
@@ -140,13 +140,13 @@ void CompressedSum::send_to_owners(const ExecContext& ctx) {
   exchange_ = {comm, sends, receives, !shared_->has_residuals(), ctx};
 }
 
-// sum: f32, or undefined to use the buffer, which is then f32.
+// sum: f32, or undefined to write to the buffer, which must then be f32.
 void CompressedSum::decode(const BufferPiece& p, const Tensor& message, const GradientCoding& coding, bool add,
                            const Tensor& sum, const ExecContext& ctx) const {
   decode_gradient_kernel({message, sum.defined() ? sum : part(p), coding, add}, ctx);
 }
 
-// Adds what all ranks sent for this rank's pieces, in rank order.
+// Adds the messages that all ranks sent for this rank's pieces, in rank order.
 void CompressedSum::add_messages(const ExecContext& ctx) {
   const Communicator& comm = *shared_->ranks_.between;
   std::vector<std::int64_t> at(received_.size(), 0);

@@ -1,17 +1,17 @@
 #pragma once
-// Sums of gradients over ranks that send codes instead of numbers (kernels/gradient_codes.h), with error feedback.
+// Sums gradients over ranks that send them in codes (kernels/gradient_codes.h), with error feedback.
 //
 // Each piece of a buffer has an owner. A rank adds its residuals to its gradients, encodes the pieces of all other
-// ranks and sends them to their owners. What the codes cannot represent is the rank's residual for its next gradients.
-// An owner adds its own gradient and the decoded values in f32, in rank order. If every rank needs the sums (zero 0),
-// an owner adds its residual to the sum, encodes it and sends it to all ranks, so that all ranks decode the same bits.
+// ranks and sends them to their owners. What the codes cannot represent becomes the rank's residual, which the rank
+// adds to its next gradients. An owner adds its own gradient and the decoded values in f32, in rank order. If every
+// rank needs the sums (zero: 0), the owner adds its residual to the sum, encodes the sum and sends it to all ranks.
 //
 // Invariant: over all steps, the sum of all gradients equals the sum of what was applied plus the residuals of all
 // ranks, up to the rounding of f32 additions. It does not matter which rank holds a residual.
 //
-// Several nodes with several ranks each: first the ranks of a node add their gradients without codes. The rank whose
-// index in the node equals the owner's gets the sum of the node, and only ranks of the same index on different nodes
-// exchange codes.
+// If several nodes have several ranks each, the ranks of a node first add their gradients uncompressed. For each piece,
+// the rank that has the owner's index within its node gets the sum of the node. Only ranks with the same index on
+// different nodes exchange codes.
 
 #include <memory>
 #include <vector>
@@ -26,36 +26,36 @@ namespace ring {
 
 // The ranks of a compressed sum.
 struct CompressionRanks {
-  Communicator* node = nullptr;     // the adjacent ranks of this rank's node; null if each rank sends codes to all
-  Communicator* between = nullptr;  // without `node`: all ranks; with it: the ranks of this index on each node
+  Communicator* node = nullptr;     // ranks of this rank's node, which are adjacent; null to ignore nodes
+  Communicator* between = nullptr;  // all ranks if `node` is null, otherwise one rank per node, with this rank's index
   int per_node() const { return node ? node->size() : 1; }
 };
 
 // Ranks, code and residuals, which all sums of a run share.
 class GradientCompressor {
  public:
-  // elements: of the flat layout of all gradients. to_all: every rank needs the sums (zero 0). With the code f32, which
-  // has no residuals, blocks of zeros are not sent; this needs gradients in host memory.
+  // elements: size of the flat layout of all gradients. to_all: true if every rank needs the sums (zero: 0). The code
+  // f32 has no residuals and leaves out blocks of zeros, so that gradients must be in host memory.
   GradientCompressor(const CompressionRanks&, const GradientCoding&, std::int64_t elements, bool to_all,
                      const ExecContext&);
 
-  // Returns true for matrices. Vectors (norms, biases) are too small to be worth an error. Matrices that every
-  // tensor-parallel rank holds whole are sent as they are, too, because these ranks would have different residuals.
+  // Returns true for matrices, except those that tensor-parallel ranks replicate: their residuals would differ between
+  // these ranks. Vectors (norms, biases) are too small to be worth an error.
   static bool compresses(const Param&, const Slice&);
 
   bool has_residuals() const { return coding_.code != GradientCode::f32; }
   // Returns the residuals after the last accepted step, f32 [elements], which are part of the training state. Without
   // residuals, the tensor is empty.
   const Tensor& residuals() const { return kept_; }
-  // Call after the residuals were written by anything but a step.
+  // Call after anything but a step has written residuals().
   void on_residuals_changed(const ExecContext&);
-  // Ends a step. If it was accepted, its residuals are kept; otherwise they are replaced by those before the step.
+  // Ends a step: keeps its residuals if the step was accepted, and otherwise restores the residuals from before it.
   // state: the StepState on the device.
   void end_step(const Tensor& state, const ExecContext&);
   std::size_t bytes() const { return kept_.bytes() + pending_.bytes(); }
 
   // Splits [0, numel) of a buffer into pieces for sums that all ranks need: nearly equal shares, contiguous and in rank
-  // order. matrices: the ranges of the buffer that are compressed; the rest is sent as it is.
+  // order. matrices: the ranges of the buffer that are compressed; the rest is sent exactly.
   struct Range {
     std::int64_t begin = 0, numel = 0;
   };
@@ -66,7 +66,7 @@ class GradientCompressor {
   CompressionRanks ranks_;
   GradientCoding coding_;
   bool to_all_;
-  Tensor kept_, pending_;  // pending_: during a step, the residuals if it is accepted
+  Tensor kept_, pending_;  // pending_: residuals that replace kept_ if the current step is accepted
 };
 
 // A compressed sum in flight.
@@ -75,8 +75,8 @@ class CompressedSum {
   // Encodes the pieces and starts to send them. Collective over the compressor's ranks; all of them pass the same
   // pieces. The buffer, f32 or bf16, must not be used until advance() returns false.
   CompressedSum(GradientCompressor&, const ExecContext&, const Tensor& buffer, const std::vector<BufferPiece>&);
-  // Waits for the messages in flight, and starts the next ones. Returns false once the sums are in the buffer: those of
-  // own pieces, or all. Collective: ranks must advance their sums in the same order. Throws Error on a lost peer.
+  // Waits for the messages in flight, and starts the next ones. Returns false once the buffer holds the sums of all
+  // pieces (if to_all) or of own pieces. Collective: ranks advance sums in the same order. Throws Error on a lost peer.
   bool advance(const ExecContext&);
 
  private:

@@ -6,8 +6,8 @@
 
 namespace ring {
 
-// Returns the code in which ranks send gradients; f32 for sparse. nullopt if gradients are sent as they are: for none,
-// and for auto, which a run replaces by its choice before it starts.
+// Returns the code in which ranks send gradients; f32 for sparse. Returns nullopt if gradients are not compressed: for
+// none, and for auto, which a run replaces by its choice before it starts.
 std::optional<GradientCoding> coding_of(const ParallelConfig&);
 
 }  // namespace ring

@@ -37,8 +37,8 @@ struct ParallelConfig {
   std::int64_t islands = 1, local_steps = 0;
   double outer_lr = 0.7, outer_momentum = 0.9;
   std::int64_t outer_bits = 32;      // bits of each weight difference that islands exchange: 32, 8, 4 or 2
-  std::int64_t outer_fragments = 1;  // fragments of the model, which are combined at different steps
-  std::int64_t outer_delay = 0;      // steps during which a fragment's messages are under way
+  std::int64_t outer_fragments = 1;  // fragments of the model, each averaged over the islands at a different step
+  std::int64_t outer_delay = 0;      // steps during which a fragment's messages are in flight: 0 or 1
   PipelineOrder pp_order = PipelineOrder::automatic;
   std::int64_t pp_parts = 1;  // interleaved: parts of the model in each stage
   // Keys that `auto` chose: "dp", "cp", "tp", "zero", "cp_schedule", "offload", "compress".

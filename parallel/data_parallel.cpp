@@ -93,8 +93,8 @@ void DataParallel::make_compressor(const ParallelConfig& config, const Compressi
     compressor_ = std::make_unique<GradientCompressor>(ranks, *coding, elements, zero_ == 0, ctx_);
 }
 
-// Sets the owners of a bucket's sums. With zero 0 every rank gets all sums: without owners, or, with a compressor, from
-// owners of equal shares.
+// Divides a bucket into pieces with owners. With zero: 0, where every rank needs all sums, there are no pieces unless a
+// compressor needs owners: then each rank owns an equal share.
 void DataParallel::make_pieces(Bucket& bucket) const {
   const std::int64_t end = bucket.begin + bucket.grad.numel();
   for (const ShardPiece& p : pieces_)

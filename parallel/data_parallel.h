@@ -27,7 +27,7 @@ namespace ring {
 class DataParallel final : public ScopeListener {
  public:
   // Allocates and fills the parameters of `model`, and follows the scopes of `ctx`; the model must run only in `ctx`.
-  // comm: the ranks that share the data. compression: the same ranks by node, used only with parallel.compress.
+  // comm: the ranks that share the data. compression: these ranks by node, used only with parallel.compress.
   // slices: the tensor-parallel group, whose ranks hold the other slices of the model and process the same data.
   DataParallel(Model& model, Communicator& comm, const CompressionRanks& compression, Communicator& slices,
                const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&, std::uint64_t seed,
@@ -38,10 +38,10 @@ class DataParallel final : public ScopeListener {
   void start_step();                 // call before the first micro-batch
   void finish_gradients();           // completes the gradients in shard(), the sums over all ranks; collective
   void on_weights_updated();         // call after the update, which changed the weights in shard(); collective
-  void prepare_to_write_weights();   // call before anything but an update writes master values in shard()
+  void prepare_to_write_weights();   // call before writing master values in shard() other than by an update
   void on_master_weights_changed();  // call after master values in shard() were written by anything but an update
 
-  // Returns null if gradients are sent as they are.
+  // Returns null if gradients are not compressed.
   GradientCompressor* compressor() { return compressor_.get(); }
   const GradientCompressor* compressor() const { return compressor_.get(); }
   // Index of this rank among the ranks that share the data, and their number.

@@ -20,12 +20,12 @@ struct GradientTravel {
 class GradientSum {
  public:
   // Starts an in-place reduction; without pieces every rank gets the whole sum. Collective. The buffer must not be used
-  // until advance() returns false. A compressor needs pieces; if it sends sums to all ranks, they all get all sums.
+  // until advance() returns false. A compressor requires pieces; if it was made with to_all, every rank gets all sums.
   GradientSum(Communicator&, const ExecContext&, const Tensor& buffer, const std::vector<BufferPiece>& pieces,
               const GradientTravel&);
-  // Makes the stream wait for the messages in flight, and starts the next ones. Returns false if there are none: the
-  // reduction has ended. Collective: ranks must advance their reductions in the same order. Throws Error on a lost peer
-  // or a timeout.
+  // Makes the stream wait for the messages in flight, and starts the next ones. Returns false once no messages remain:
+  // the reduction has ended. Collective: ranks must advance their reductions in the same order. Throws Error on a lost
+  // peer or a timeout.
   bool advance(const ExecContext&);
   void finish(const ExecContext& ctx) {
     while (advance(ctx)) {
@@ -34,7 +34,7 @@ class GradientSum {
 
  private:
   std::optional<CompressedSum> compressed_;  // if set, the other members are not used
-  Tensor buffer_, travels_;                  // both are the same tensor if nothing is converted
+  Tensor buffer_, travels_;                  // travels_: what is sent; the same tensor as buffer_ unless converted
   std::vector<BufferPiece> own_;
   Work work_;
 };

@@ -29,7 +29,7 @@ void divide_model(Model&, Mesh&, const ParallelPlan&);
 // Divides the model, and allocates and fills its parameters. Collective. All arguments must outlive the result.
 Parallelized parallelize(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&, const ExecContext&);
 
-// Returns the ranks that share the data, by node if several nodes have several of them each. Collective.
+// Returns the ranks that share the data, grouped by node if several nodes have several of these ranks each. Collective.
 CompressionRanks compression_ranks(Mesh&);
 
 // The steps of parallelize(), in this order.

@@ -72,8 +72,8 @@ std::string what_fits(const ParallelConfig& c, const ModelConfig& m, int world) 
   return text.empty() ? "" : text + "or ";
 }
 
-// Computes the degree that the settings leave open from the other degrees: cp if it is 0, else dp. world: the
-// processes of an island.
+// Computes the degree that the settings leave open from the other degrees: cp if it is 0, else dp. world: number of
+// processes of each island.
 void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   const ParallelConfig& c = p.config;
   const std::int64_t fixed = std::max<std::int64_t>(c.cp, 1) * c.tp * c.pp;
@@ -196,7 +196,7 @@ void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   schedule = divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
 }
 
-// Throws Error if stages run their micro-batches in an order that the numbers of parts and micro-batches do not allow.
+// Throws Error if parallel.pp_order does not fit the number of parts in a stage or of micro-batches in a step.
 void check_pipeline_order(const ParallelPlan& p, const BatchSize& b) {
   const ParallelConfig& c = p.config;
   if (c.pp_parts > 1 && p.pp == 1)
@@ -217,7 +217,7 @@ void check_pipeline_order(const ParallelPlan& p, const BatchSize& b) {
       fail("parallel.pp_parts: ", c.pp_parts, " parts in each of ", p.pp, " stages (parallel.pp) need a multiple of ",
            p.pp, " micro-batches in a step, but train.batch_size = ", sequences, " gives each of ",
            counted(p.dp, "replica"), " ", micro_batches, " of train.micro_batch = ", p.micro_batch,
-           ". Change one of them, or set parallel.pp_parts: 1");
+           ". Change one of these two settings, or set parallel.pp_parts: 1");
 }
 
 // Throws Error if the model cannot be divided into the stages.
@@ -227,8 +227,8 @@ void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& 
   const std::string setting = str("parallel.pp: ", p.pp);
   if (p.pp == 1) return;
   if (p.pp * c.pp_parts > m.layers)
-    fail(setting, c.pp_parts > 1 ? str(" with parallel.pp_parts: ", c.pp_parts) : "", " divides the model into ",
-         p.pp * c.pp_parts, " parts of at least one block each, but model.layers is ", m.layers, ". Lower them");
+    fail(setting, c.pp_parts > 1 ? str(" x parallel.pp_parts: ", c.pp_parts) : "", " makes ", p.pp * c.pp_parts,
+         " parts of at least one block each, but model.layers is ", m.layers, ". Lower parallel.pp or .pp_parts");
   if (m.tied_embeddings)
     fail(setting,
          " has the embedding in the first stage and the head in the last one, but model.tied_embeddings: true ",

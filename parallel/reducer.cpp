@@ -47,7 +47,7 @@ void Reducer::on_ready(std::size_t bucket, std::size_t index) {
 
 void Reducer::start_next() {
   const Bucket& bucket = buckets_[static_cast<std::size_t>(next_)];
-  // Sums in codes have a second half, which then overlaps with backward, too.
+  // A compressed sum has a second exchange of messages, which also overlaps with backward if it starts here.
   if (travel_.compressor && !sums_.empty()) sums_.back().advance(compute_);
   sums_.emplace_back(comm_, compute_, bucket.grad, bucket.pieces, travel_);
   ++next_;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kBlockBytes = 512;  // 128 f32 numbers
 
-// Calls fn(block, its offset in the message, its size) for the blocks of a message.
+// Calls fn(block, its offset in the message, its size in bytes) for each block of a message.
 template <class Fn>
 void for_each_block(const Tensor& message, const Fn& fn) {
   const std::int64_t bytes = message.numel();
@@ -24,7 +24,7 @@ bool is_zero(const std::byte* block, std::size_t bytes) {
   return *block == std::byte{0} && std::memcmp(block, block + 1, bytes - 1) == 0;
 }
 
-// Returns the bytes of the blocks that are sent.
+// Returns the total size in bytes of the blocks that are sent.
 std::int64_t size_of_blocks(const Tensor& message, const Tensor& flags) {
   std::int64_t size = 0;
   for_each_block(message, [&](std::int64_t b, std::int64_t, std::size_t bytes) {

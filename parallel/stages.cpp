@@ -12,7 +12,7 @@ std::vector<BlockRange> divide_blocks(const ModelConfig& m, int parts) {
   RING_CHECK(parts >= 1 && parts <= m.layers, m.layers, " blocks in ", parts, " parts");
   const double head = 6 * static_cast<double>(m.vocab_size * m.width);
   const double block = (flops_per_token(m) - head) / static_cast<double>(m.layers);
-  const double share = (static_cast<double>(m.layers) + head / block) / parts;  // of each part, in blocks
+  const double share = (static_cast<double>(m.layers) + head / block) / parts;  // work per part, in blocks
   const std::int64_t before = parts - 1;                                        // parts before the last one
   const auto wanted = static_cast<std::int64_t>(std::llround(share - head / block));
   const std::int64_t last = before == 0 ? m.layers : std::clamp<std::int64_t>(wanted, 1, m.layers - before);

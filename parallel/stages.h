@@ -9,12 +9,12 @@
 
 namespace ring {
 
-// Divides the blocks among the parts of the model, at least one for each. Every part gets equally much work, by the
-// FLOPs of a block and of the loss head: the last part, which has the head, gets fewer blocks. If the rest does not
-// divide, later parts get a block more, because earlier stages hold more activations.
+// Divides the blocks among the parts of the model, at least one block per part. All parts get about the same number of
+// FLOPs: the last part, which has the loss head, gets fewer blocks. If the other blocks do not divide evenly, later
+// parts get one block more, because earlier stages hold more activations.
 std::vector<BlockRange> divide_blocks(const ModelConfig& resolved, int parts);
 
-// micro_batches: of a replica in this step.
+// micro_batches: number of micro-batches of a replica in this step.
 PipelineShape pipeline_shape(const ParallelPlan&, std::int64_t micro_batches);
 
 // Returns the parts that a stage holds.

@@ -16,7 +16,7 @@ struct StateMemory {
   std::uint64_t exact = 0;    // in host memory: exact values of encoded weights (Param::encoded)
   std::uint64_t gradients = 0;
   std::uint64_t optimizer_states = 0;
-  std::uint64_t residuals = 0;         // what compressed gradients left, with parallel.compress
+  std::uint64_t residuals = 0;         // residuals of compressed gradients (parallel.compress)
   std::uint64_t average = 0;           // moving average of the weights, if enabled
   std::uint64_t watched = 0;           // in host memory: values before an update, if update sizes are measured
   std::uint64_t weight_buffers = 0;    // ZeRO-3: gathered units of weights

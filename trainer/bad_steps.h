@@ -1,6 +1,6 @@
 #pragma once
-// Handles a step that was not accepted (train.on_bad_step). Collective: every rank, or
-// every rank of an island that trains alone, sees the same reports.
+// Handles a step that was not accepted (train.on_bad_step). Collective: all ranks, or all ranks of an island that
+// trains alone, see the same reports.
 
 #include "checkpoint/state.h"
 #include "comm/mesh/mesh.h"

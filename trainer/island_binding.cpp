@@ -24,7 +24,7 @@ std::string residual_prefix(int island) { return island_prefix(island) + "residu
 bool is_trained(const Param&, const LogicalParam& part) { return !part.frozen; }
 bool is_frozen(const Param&, const LogicalParam& part) { return part.frozen; }
 
-// Returns the names that begin with islands. or outer. in a complete checkpoint with this metadata.
+// Returns the names with this prefix (islands. or outer.) in a complete checkpoint with this metadata.
 std::set<std::string> island_names_in(const std::string& metadata, const std::string& prefix) {
   const Config config = settings_in(metadata, "the checkpoint");
   const ParallelConfig& p = config.parallel;
@@ -103,13 +103,13 @@ void IslandBinding::allow_other_islands(State& state) const {
                               }});
 }
 
-// Called if the checkpoint's islands are not those of this run.
+// Logs how the checkpoint's islands differ from those of this run, and initializes islands that the checkpoint lacks.
 void IslandBinding::start_islands(const KeyMismatch& mismatch) const {
   const std::set<int> fresh = islands_among(mismatch.missing), unused = islands_among(mismatch.unexpected);
   if (mesh_.rank() == 0 && !unused.empty())
     log::info("parallel.islands: ", islands(), ": the checkpoint's ", islands_text(unused),
-              unused.size() == 1 ? " is" : " are", " not part of this run. Training since the weights of ",
-              unused.size() == 1 ? "it" : "them", " were last combined is lost");
+              unused.size() == 1 ? " is" : " are", " not part of this run. What ",
+              unused.size() == 1 ? "it has" : "they have", " learned since the last exchange of weights is lost");
   if (!outer_ || fresh.empty()) return;
   if (mesh_.rank() == 0)
     log::info("parallel.islands: ", islands(), ": the checkpoint has no ", islands_text(fresh), ", which ",
@@ -120,7 +120,7 @@ void IslandBinding::start_islands(const KeyMismatch& mismatch) const {
   copy_states_of_island_0(is_new);
 }
 
-// Collective over the islands: the ranks of islands that are not new receive the states into memory that is dropped.
+// Collective over the islands. Ranks of existing islands other than 0 receive the states into scratch memory.
 void IslandBinding::copy_states_of_island_0(bool is_new) const {
   if (islands() == 1) return;
   const ExecContext& ctx = step_.exec();

@@ -3,7 +3,7 @@
 //   model.*                        outer weights, and the frozen weights
 //   outer.momentum.*               momentum of the outer optimizer
 //   islands.I.model.*              weights of island I
-//   islands.I.residual.*           what the messages of island I have left out so far (parallel.outer_bits below 32)
+//   islands.I.residual.*           remainders that island I has yet to send (parallel.outer_bits below 32)
 //   optimizer.*                    optimizer states of island 0
 //   islands.I.optimizer.*          optimizer states of the other islands
 // A run that resumes with more islands starts the new ones from the outer weights and the optimizer states of island 0.
@@ -32,7 +32,7 @@ class IslandBinding {
   static std::string bad_steps_name(int island);
   int islands() const { return mesh_.degree("island"); }
   int island() const { return mesh_.coord("island"); }
-  void on_weights_loaded() const;  // call after only weights were loaded: restarts the outer optimizer
+  void on_weights_loaded() const;  // restarts the outer optimizer; call after weights alone were loaded
 
  private:
   void start_islands(const KeyMismatch&) const;

@@ -104,7 +104,7 @@ void StateBinding::add_weights(State& state) const {
   add_parameters(state, kWeightsPrefix, step_.model().parameters(), shard.pieces, shard.values);
 }
 
-// Adds the states of every island; only this rank's own have elements here.
+// Adds the optimizer states of every island; on this rank, only those of its own island have elements.
 void StateBinding::add_optimizer_states(State& state) const {
   const Parameters& params = step_.model().parameters();
   for (int island = 0; island < islands_.islands(); ++island)
@@ -197,8 +197,8 @@ void StateBinding::start_average(const KeyMismatch& mismatch) const {
 }
 
 // Each replica has residuals of all parameters, named "residuals.<replica>.<parameter>". It does not matter which
-// replica holds a residual (parallel/compressed_sum.h): if a checkpoint has more replicas than this run, replica r of
-// this run adds the residuals of replicas r + n, r + 2 n, .. to its own.
+// replica holds a residual (parallel/compressed_sum.h). If a checkpoint has more replicas than this run, which has n,
+// replica r of this run adds the residuals of the checkpoint's replicas r + n, r + 2 n, .. to its own.
 void StateBinding::add_residuals(State& state) const {
   DataParallel& data = step_.data();
   std::map<std::string, StateTensor> own;  // by parameter
@@ -246,7 +246,7 @@ void StateBinding::log_residuals(const KeyMismatch& mismatch) const {
   else if (!mismatch.unexpected.empty())
     log::info("parallel.compress: the residuals of replicas that no longer exist are added to those of the others");
   else
-    log::info("parallel.compress: replicas without residuals in the checkpoint start with none");
+    log::info("parallel.compress: replicas without residuals in the checkpoint start with zero residuals");
 }
 
 void StateBinding::add_training_state(State& state, TrainingState& added) const {

@@ -303,8 +303,8 @@ class TrainingRun {
     return std::nullopt;
   }
 
-  // Returns true if all ranks may agree after the latest step. Islands that train alone do so only when they exchange
-  // weights, and at the start.
+  // Returns true if all ranks may decide together, such as to stop or save, after the latest step. Islands that train
+  // alone do so only when they exchange weights, and at the start.
   bool may_agree() {
     const std::int64_t step = run_.trainer.steps_done();
     if (!run_.trainer.has_islands()) return true;
@@ -434,7 +434,7 @@ class TrainingRun {
   StepWatcher* watcher_ = nullptr;
   TimeAccount account_;  // starts with the first step
   StepReport last_;
-  std::optional<std::int64_t> agreed_after_;  // step after which islands last agreed on what to do
+  std::optional<std::int64_t> agreed_after_;  // step after which islands last decided together
   bool save_due_ = false;                     // true if due by rank 0's clock or requested by a signal
 };
 

@@ -465,7 +465,7 @@ std::string Trainer::islands_text() const {
 
 void Trainer::prepare_save() {
   if (!has_islands()) return;
-  // The state refers to the strings, so they are assigned one by one.
+  // The registered state has pointers to these strings, so each string is assigned in place.
   std::ranges::copy(gather_host(mesh_.host_group({"island"}), *guard_.state()), bad_steps_of_islands_.begin());
 }
 

@@ -22,10 +22,10 @@ namespace ring {
 
 struct StepReport {
   std::int64_t step = 0;  // number of steps done, including this one
-  double loss = 0;        // mean over the valid tokens of all micro-batches and ranks; of an island, until
-                          // average_over_islands()
+  double loss = 0;        // mean over the valid tokens of all micro-batches and ranks of this island;
+                          // after average_over_islands(): over all islands
   double norm = 0;        // gradient norm before clipping
-  double valid = 0;       // tokens with a target that `loss` is the mean of
+  double valid = 0;       // number of tokens with a target in this island
   double lr = 0;
   double decay_scale = 1;  // factor on every weight decay
   // Norm of each part in Trainer::parts() if the step is logged; NaN if there was too little memory.
@@ -80,18 +80,18 @@ class Trainer {
     return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks ? 0 : 1;
   }
   // With islands that train alone (parallel.local_steps), call begin_exchange() before launch(), and end_exchange() and
-  // average_over_islands() once the step has ended: accepted, or passed over. They do nothing otherwise. Collective
-  // over the islands in the steps in which islands exchange something.
+  // average_over_islands() once the step was accepted or passed over. Otherwise they do nothing. Collective over the
+  // islands in the steps in which islands exchange something.
   void begin_exchange();
   void end_exchange();
-  // Replaces the losses and the norm of a step that is logged by their means over the islands.
+  // If the step is logged, replaces its losses and its gradient norm by their means over the islands.
   void average_over_islands(StepReport&);
-  // Returns true if no step may be in flight after step `step`, because islands exchange weights then.
+  // Returns true if step `step` must have ended before the next launch(), because islands then exchange weights.
   bool must_finish(std::int64_t step) const { return outer_ && outer_->must_finish(step); }
-  // Returns true if islands exchange weights after the latest step: only then may they agree on what to do next.
+  // Returns true if islands exchange weights after the latest step. Only then may they decide together to stop or save.
   bool islands_meet() const { return outer_ && outer_->sends_after(steps_); }
-  // Counts a step that was rejected as done, although it updated nothing: islands stay at the same step and sample.
-  // Sets the report's step.
+  // Counts a rejected step as done, without an update, so that all islands stay at the same step and sample. Sets the
+  // report's step.
   void pass_over_step(StepReport&);
   // Swaps the weights of this island and the outer weights; the next call swaps them back. Does nothing without an
   // outer optimizer. There must be no step in flight. Collective.
@@ -100,7 +100,7 @@ class Trainer {
   bool leads_island() const { return island_host_.rank() == 0; }
   Communicator& island_host() { return island_host_; }  // the ranks of this island, with tensors in host memory
   std::string islands_text() const;  // describes islands and their messages; empty without an outer optimizer
-  // Exchanges what a checkpoint holds of every island. Call before a snapshot. Collective.
+  // Exchanges the bad steps of all islands, which every checkpoint holds. Call before a snapshot. Collective.
   void prepare_save();
 
   // Computes the next step's forward and describes the step: its sample indices and its first tensor that is not
@@ -207,7 +207,7 @@ class Trainer {
   std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for results and losses of steps, reused in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
-  double exchange_seconds_ = 0;   // time that islands exchanged weights since the latest step
+  double exchange_seconds_ = 0;   // time spent exchanging weights since the latest step
   std::unique_ptr<Watch> watch_;  // null if no step is watched
   const StateBinding binding_;
   bool choices_agreed_ = false;  // true if all ranks have the same measured choices

@@ -48,8 +48,8 @@ class Mesh {
   // same AxisTransfers share a communicator.
   Communicator& group(const AxisNames&);
   Communicator& axis(const std::string& name) { return group({name}); }
-  // The ranks of a group, grouped by node: those on this rank's node, and those on each node that have this rank's
-  // index within the node.
+  // The ranks of a group by node. node: the ranks on this rank's node. between_nodes: one rank of each node, with this
+  // rank's index within the node.
   struct NodeGroups {
     Communicator &node, &between_nodes;
   };
@@ -63,11 +63,11 @@ class Mesh {
   // Like host(), but with its own operation order, for a background thread that talks to its counterparts on other
   // ranks during steps. The first call is collective.
   Communicator& background();
-  // Like group(), for any axes, but with tensors in host memory. The first call for the axes is collective over the
-  // group.
+  // Like group(), but for any axes, and with tensors in host memory. The first call for a set of axes is collective
+  // over the group.
   Communicator& host_group(const AxisNames&);
-  // Like host_group(), but with its own operation order, for messages that are under way during steps. An operation may
-  // wait for hours for ranks that are slow; a lost rank still ends it at once. The first call for the axes is
+  // Like host_group(), but with its own operation order, for messages that are in flight during steps. An operation
+  // may wait for slow ranks for hours, but fails at once if a rank is lost. The first call for a set of axes is
   // collective over the group.
   Communicator& background_group(const AxisNames&);
 

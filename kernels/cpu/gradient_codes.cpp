@@ -16,15 +16,15 @@ float gradient_value(bf16 x) { return to_float(x); }
 // Returns the value of to_e4m3(v), for finite |v| <= 512, without branches.
 float rounded_e4m3(float v) {
   const auto bits = std::bit_cast<std::uint32_t>(v), sign = bits & 0x80000000u, magnitude = bits & 0x7fffffffu;
-  const float small = std::bit_cast<float>(magnitude) + 16384.0f - 16384.0f;  // multiples of 2^-9
+  const float small = std::bit_cast<float>(magnitude) + 16384.0f - 16384.0f;  // rounds to 2^-9, the f32 spacing at 2^14
   const std::uint32_t normal = (magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) & ~0xfffffu;
   const std::uint32_t rounded = magnitude < 0x3c800000u ? std::bit_cast<std::uint32_t>(small)
                                                         : std::min(normal, std::bit_cast<std::uint32_t>(kE4m3Max));
   return std::bit_cast<float>(sign | rounded);
 }
 
-// Calls fn(x, left, block, size) for each block, in parallel: x holds its elements with their residuals, and fn writes
-// to `left` what is not sent.
+// Calls fn(x, left, block, size) for each block, in parallel. x holds the block's gradients plus residuals; fn writes
+// the new residuals to `left`.
 template <std::int64_t block, class T, class Fn>
 void for_blocks(const EncodeGradient& a, const ExecContext& ctx, const Fn& fn) {
   const std::int64_t n = a.gradient.numel();
@@ -150,7 +150,7 @@ void run_encode(const EncodeGradient& a, const ExecContext& ctx) {
   a.gradient.dtype() == DType::bf16 ? encode<bf16>(a, ctx) : encode<float>(a, ctx);
 }
 
-// sum[i] = value(i), or += value(i).
+// Sets sum[i] = value(i), or sum[i] += value(i) if a.add.
 template <class Value>
 void add_values(const DecodeGradient& a, const ExecContext& ctx, const Value& value) {
   float* const sum = a.sum.data<float>();

@@ -7,7 +7,7 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kPerLane = static_cast<int>(kCodeBlock) / kWarp;  // elements of a block with a scale per lane
+constexpr int kPerLane = static_cast<int>(kCodeBlock) / kWarp;  // elements per lane, for blocks that share one scale
 constexpr int kTopWarps = static_cast<int>(kTopBlock) / kWarp;
 
 // Pointers of an EncodeGradient; residual and left may be null, and may be equal.
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kBlock) encode_alone(EncodeArgs<T> a) {
 __device__ int rank_in_block(bool flag, int* of_warps) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::uint32_t flags = __ballot_sync(0xffffffffu, flag);
-  __syncthreads();  // of_warps of an earlier call has been read
+  __syncthreads();  // all threads have read of_warps of the previous call
   if (lane == 0) of_warps[warp] = __popc(flags);
   __syncthreads();
   int rank = __popc(flags & ((1u << lane) - 1));

@@ -142,8 +142,8 @@ class Gather final : public KeySchedule {
     return kv_pair(mine);
   }
 
-  // For each rank r with a non-empty out[r], sends make(r, out[r]) to r. Returns the received messages, indexed by
-  // rank; a tensor is undefined if `in` needs nothing from its rank. type: dtype of all messages.
+  // For each rank r with a non-empty out[r], sends make(r, out[r]) to r. Returns the received messages by rank; the
+  // tensor of a rank from which `in` needs nothing is undefined. type: dtype of all messages.
   template <class Make>
   std::vector<Tensor> swap(const std::vector<KeyRequest>& out, const std::vector<KeyRequest>& in, const Tensor& like,
                            DType type, const ExecContext& ctx, const Make& make) {

@@ -23,7 +23,7 @@ class EndTimes {
     return ends_.at(static_cast<std::size_t>((passes + a.part) * shape_.micro_batches + a.micro));
   }
 
-  // Returns the time at which everything that the action needs is done; nullopt if some of it has not run yet.
+  // Returns the time at which all actions that `a` depends on have ended; nullopt if one of them has not run yet.
   std::optional<std::int64_t> ready(const PipelineAction& a) {
     std::int64_t at = 0;
     const auto needs = [&](const PipelineAction& before) {
@@ -44,7 +44,7 @@ class EndTimes {
   std::vector<std::int64_t> ends_;
 };
 
-// Runs `forwards` first, then alternates between the other forwards and backwards, then runs the rest.
+// Orders a stage's actions: first `warmup` forwards, then forwards and backwards in turn, then the other backwards.
 std::vector<PipelineAction> alternate(const std::vector<PipelineAction>& forwards,
                                       const std::vector<PipelineAction>& backwards, std::size_t warmup) {
   std::vector<PipelineAction> all(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warmup));
@@ -60,18 +60,18 @@ std::vector<PipelineAction> alternate(const std::vector<PipelineAction>& forward
 std::vector<PipelineAction> actions_of_stage(const PipelineShape& s, int stage) {
   std::vector<PipelineAction> forwards, backwards;
   for (int i = 0; i < s.parts * s.micro_batches; ++i) {
-    const int group = s.parts == 1 ? i : i / (s.stages * s.parts) * s.stages;  // its first micro-batch
+    const int group = s.parts == 1 ? i : i / (s.stages * s.parts) * s.stages;  // the group's first micro-batch
     const int within = s.parts == 1 ? 0 : i % (s.stages * s.parts);
     const int turn = within / s.stages, micro = group + within % s.stages;
     forwards.push_back({PipelinePass::forward, turn * s.stages + stage, micro});
     backwards.push_back({PipelinePass::backward, (s.parts - 1 - turn) * s.stages + stage, micro});
   }
-  const int later = s.stages - stage - 1;  // stages behind this one
+  const int later = s.stages - stage - 1;  // number of stages after this one
   const int warmup = s.parts == 1 ? later : 2 * later + (s.parts - 1) * s.stages;
   return alternate(forwards, backwards, std::min(static_cast<std::size_t>(warmup), forwards.size()));
 }
 
-// Returns the action that needs what `a` computes for another part.
+// Returns the action of the adjacent part that needs the result of `a`; nullopt if there is none.
 std::optional<PipelineAction> consumer_of(const PipelineShape& shape, const PipelineAction& a) {
   const int part = a.pass == PipelinePass::forward ? a.part + 1 : a.part - 1;
   if (part < 0 || part == shape.all_parts()) return {};
@@ -107,9 +107,9 @@ bool receives_two(const std::vector<StageTransfer>& transfers) {
   return std::ranges::any_of(transfers, [&](const StageTransfer& t) { return !receivers.insert(t.to).second; });
 }
 
-// Returns what a stage does with messages that are sent at the same time: all of them at once or, if a stage would
-// receive two, first the hidden states, then the gradients. A stage ends at most one action at a time, so it sends at
-// most one message, and its hidden states come from a single stage, like its gradients.
+// Returns the steps of a stage for messages that are sent at the same time: one step for all of them or, if any stage
+// would receive two, one for the hidden states and then one for the gradients. A stage ends at most one action at a
+// time, so it sends at most one message, and each kind of message comes from a single stage.
 std::vector<StageStep> exchanges_of(const std::vector<StageTransfer>& transfers, int stage) {
   std::map<PipelinePass, StageStep> steps;
   const bool apart = receives_two(transfers);
@@ -179,8 +179,8 @@ double bubble(const PipelineShape& s) {
   return static_cast<double>(s.stages - 1) / static_cast<double>(s.parts * s.micro_batches + s.stages - 1);
 }
 
-// A message is placed before the first action that begins at the time at which it is sent or later. Its consumer is one
-// of these, and its producer, which takes some time, is none of them.
+// Places each message before the stage's first action that begins when the message is sent or later. The message's
+// consumer begins no earlier than that, and its producer began earlier, because every action takes time.
 std::vector<StageStep> lower_to_steps(const PipelineShape& shape, const PipelineTable& table, int stage) {
   const PipelineTimes times = simulate(shape, table);
   const std::map<std::int64_t, std::vector<StageTransfer>> transfers = transfers_of(shape, table, times);

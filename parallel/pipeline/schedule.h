@@ -16,7 +16,7 @@ enum class PipelineOrder : std::uint8_t { automatic, one_f_one_b, interleaved };
 struct PipelineShape {
   int stages = 1;         // ranks of the axis "pp"
   int parts = 1;          // parts of each stage
-  int micro_batches = 1;  // of one replica in a step
+  int micro_batches = 1;  // micro-batches of one replica in a step
   int all_parts() const { return stages * parts; }
   int stage_of(int part) const { return part % stages; }
 };
@@ -26,7 +26,7 @@ enum class PipelinePass : std::uint8_t { forward, backward };
 // The forward or the backward of one micro-batch through one part of the model.
 struct PipelineAction {
   PipelinePass pass = PipelinePass::forward;
-  int part = 0;   // of the model
+  int part = 0;   // part of the model
   int micro = 0;  // micro-batch
   bool operator==(const PipelineAction&) const = default;
 };
@@ -38,7 +38,7 @@ PipelineOrder resolved_order(PipelineOrder, std::int64_t parts);
 
 // Returns the table of a schedule. Every part runs its forwards, and its backwards, in the order of the micro-batches,
 // so that each gradient is summed in the same order as without stages.
-//   one_f_one_b  needs parts = 1. Stage s runs stages - s - 1 forwards, then forwards and backwards in turn.
+//   one_f_one_b  needs parts = 1. Stage s runs stages - s - 1 forwards, then alternates forwards and backwards.
 //   interleaved  needs micro_batches to be a multiple of stages. Stages go through `stages` micro-batches at a time.
 // Throws Error if the shape does not allow the order.
 PipelineTable make_pipeline_table(const PipelineShape&, PipelineOrder);
@@ -48,15 +48,15 @@ struct PipelineTicks {
   std::int64_t forward = 1, backward = 2;
 };
 
-// The course of a step in which all parts take equally long and messages take no time.
+// Simulated times of a step in which all parts take equally long and messages take no time.
 struct PipelineTimes {
   std::vector<std::vector<std::int64_t>> begin;  // start of each action, in the layout of the table
   std::int64_t end = 0;
 };
-// Throws Error if the table lacks an action that another one needs, or if stages wait for each other.
+// Simulates a step. Throws Error if the table lacks an action that a different one needs, or if stages deadlock.
 PipelineTimes simulate(const PipelineShape&, const PipelineTable&, const PipelineTicks& = {});
 
-// Returns the largest number of micro-batches, counted once for each part, between their forward and their backward.
+// Returns the maximum number of pairs of a micro-batch and a part that are between their forward and their backward.
 int max_in_flight(const std::vector<PipelineAction>& actions_of_stage);
 
 // Returns the share of a step in which a stage waits for others if all parts take equally long:
@@ -69,14 +69,14 @@ struct PipelineMessage {
   int peer = 0;             // stage that sends or receives it
 };
 
-// One step of a stage: an action, or a message that is sent, received, or one of each at the same time.
+// One step of a stage: either an action or communication (a send, a receive, or both at once).
 struct StageStep {
   std::optional<PipelineAction> action;
-  std::optional<PipelineMessage> send, receive;  // without an action
+  std::optional<PipelineMessage> send, receive;  // set only if `action` is not
 };
 
-// Returns what `stage` does in a step. All stages order their messages by the simulated times at which they are sent,
-// so that transfers that start in this order, one after another on each stage, never wait for each other in a circle.
+// Returns the steps of `stage` within a training step. All stages order their messages by simulated send times.
+// Transfers that start in this order, one after another on each stage, cannot deadlock.
 std::vector<StageStep> lower_to_steps(const PipelineShape&, const PipelineTable&, int stage);
 
 }  // namespace ring

@@ -196,7 +196,7 @@ TEST_F(DistPipeline, LayoutsThatStagesCannotHaveAreRefused) {
   const std::pair<Overrides, const char*> refused[] = {
       {{"parallel.zero=2"}, "Set parallel.zero: 1"},
       {{"model.tied_embeddings=true"}, "Set model.tied_embeddings: false"},
-      {{"model.layers=1"}, "divides the model into 2 parts of at least one block each, but model.layers is 1"},
+      {{"model.layers=1"}, "parallel.pp: 2 makes 2 parts of at least one block each, but model.layers is 1"},
       {{"parallel.pp_parts=2", "train.micro_batch=8"}, "need a multiple of 2 micro-batches"},
       {{"parallel.pp_order=interleaved"}, "Set parallel.pp_parts: 2 or more"},
       {{"parallel.pp_order=1f1b", "parallel.pp_parts=2"}, "Set parallel.pp_parts: 1, or parallel.pp_order"},
