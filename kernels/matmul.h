@@ -13,7 +13,7 @@ inline constexpr std::size_t kMatmulWorkspaceBytes = std::size_t{64} << 20;
 //   bias      [N], of the type of a; added to every row. Requires beta = 0.
 //   residual  [M,N], of the type of c, not c itself. Requires beta = 0.
 //
-// To fuse GELU into the epilogue, define one of the two tensors below. This requires beta = 0, no residual and a
+// Define one of the next two tensors to fuse GELU into the epilogue. This requires beta = 0, no residual and a
 // contiguous c. The tensor must be contiguous, have the shape and type of c, and not overlap c.
 //   gelu_input        output: x = op(a) op(b) + bias; then c = gelu_tanh(x).
 //   gelu_gradient_at  input: c = op(a) op(b) * gelu_tanh'(gelu_gradient_at). Requires no bias.

@@ -26,7 +26,7 @@ class Leader {
   // addresses of this host. max_silence: time after which a silent agent counts as lost.
   Leader(Job, RendezvousRules, const Endpoint&, bool any_address, std::chrono::milliseconds max_silence);
 
-  // What an agent needs to take over the job after the leader was lost.
+  // Holds the state with which an agent takes over the job after the leader was lost.
   struct Succession {
     std::shared_ptr<StoreServer> store;  // the store that the agent serves since its start
     Endpoint at;                         // address of `store` for other nodes

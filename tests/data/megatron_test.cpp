@@ -123,7 +123,7 @@ TEST(Megatron, DamageIsNamed) {
   expect_damage([](auto& f) { f.starts[0] = -2; }, {"d.idx is damaged", "from byte -2"});
   expect_damage([](auto& f) { f.starts[1] = 4; }, {"its sequence 1 has 2 tokens from byte 4", "ends at byte 6"});
   expect_damage([](auto& f) { f.lengths[1] = 2'000'000'000; }, {"d.bin has 10 bytes", " or later: the two files"});
-  expect_damage([](auto& f) { f.bin += "xy"; }, {"d.bin has 12 bytes", "end at byte 10:", "the two files do not match"});
+  expect_damage([](auto& f) { f.bin += "xy"; }, {"d.bin has 12 bytes", "end at byte 10: the two files do not match"});
   expect_damage([](auto& f) { f.bin.pop_back(); }, {"d.bin has 9 bytes", "end at byte 10 or later"});
   expect_damage([](auto& f) { f.documents = {1, 2, 2}; }, {"document 0 starts with sequence 1"});
   expect_damage([](auto& f) { f.documents = {0, 2, 1}; }, {"document 2 starts with sequence 1", "before with 2"});

@@ -120,7 +120,7 @@ TEST_F(DistIslands, ADelayedFragmentKeepsWhatTheNextStepChanged) {
   });
 }
 
-// Of two fragments with three steps each, one is combined after step 1, the other after step 3.
+// With two fragments and three steps, one fragment is combined after step 1, the other after step 3.
 TEST_F(DistIslands, FragmentsAreCombinedAtDifferentSteps) {
   const auto combined = [&](int steps) {
     const Training t = train(2, steps, {"parallel.local_steps=3", "parallel.outer_fragments=2"});
