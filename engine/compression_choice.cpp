@@ -24,11 +24,17 @@ constexpr std::int64_t kFewElements = std::int64_t{1} << 16, kManyElements = std
 constexpr double kLongSeconds = 0.1;
 constexpr int kRounds = 3;  // the best round counts, because other programs can only add time
 
+// Returns the settings with the device that the mesh uses, which run.device: auto leaves open.
+Config on_device(Config c, Device device) {
+  c.run.device = device.backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
+  return c;
+}
+
 // Measures sums of gradients over the ranks that share the data, compressed or not.
 class MeasuredSums {
  public:
   MeasuredSums(const Config& c, Mesh& mesh)
-      : ctx_(make_exec_context(c, mesh.device().index)),
+      : ctx_(make_exec_context(on_device(c, mesh.device()), mesh.device().index)),
         mesh_(mesh),
         all_(mesh.group(kDataAxes)),
         ranks_(compression_ranks(mesh)),
@@ -37,11 +43,13 @@ class MeasuredSums {
   // Returns the seconds that the slowest rank takes to sum `elements` f32 gradients, in the best round.
   double seconds(std::int64_t elements, GradientCode code) {
     const Tensor buffer = ctx_.zeros({elements}, DType::f32, Lifetime::run);
-    GradientCompressor compressor(ranks_, {code, 0}, elements, true, ctx_);
-    const bool compressed = code != GradientCode::f32;
-    const GradientTravel travel{reduce_, compressed ? &compressor : nullptr};
+    std::optional<GradientCompressor> compressor;
     std::vector<BufferPiece> pieces;
-    if (compressed) pieces = compressor.split(elements, 0, {{0, elements}});
+    if (code != GradientCode::f32) {
+      compressor.emplace(ranks_, GradientCoding{code, 0}, elements, true, ctx_);
+      pieces = compressor->split(elements, 0, {{0, elements}});
+    }
+    const GradientTravel travel{reduce_, compressor ? &*compressor : nullptr};
     double best = std::numeric_limits<double>::max();
     for (int round = 0; round <= kRounds; ++round) {
       mesh_.host().barrier().synchronize();  // allowed host wait: start
@@ -83,9 +91,11 @@ GradientCompression measure(const Config& c, Mesh& mesh, bool leads) {
   return faster ? GradientCompression::int8 : GradientCompression::none;
 }
 
-std::optional<GradientCompression> choice_of_run(const Config& c, bool fresh) {
+std::optional<GradientCompression> choice_of_run(const Config& c, int world, bool fresh) {
   const auto run = settings_of_resumed(c, fresh);
   if (!run || std::ranges::count(run->parallel.chosen, "compress") == 0) return {};
+  const ParallelConfig& p = run->parallel;
+  if (p.islands * p.pp * p.dp * p.cp * p.tp != world) return {};  // chosen again
   return run->parallel.compress;
 }
 
@@ -97,7 +107,7 @@ void choose_compression(Config& c, Mesh& mesh, bool fresh) {
   const std::vector<int> nodes = mesh.nodes_along(kDataAxes);
   const bool one_node = std::ranges::count(nodes, nodes.front()) == std::ssize(nodes);
   // Only rank 0 reads the directory of the run.
-  const auto kept = broadcast_from_rank0(mesh.host(), [&] { return choice_of_run(c, fresh); });
+  const auto kept = broadcast_from_rank0(mesh.host(), [&] { return choice_of_run(c, mesh.world(), fresh); });
   if (kept) {
     c.parallel.compress = *kept;
     if (leads) log::info("parallel.compress: auto keeps the choice that this run made before");

@@ -256,6 +256,10 @@ void validate_islands(const Config& c, std::vector<SettingProblem>& errors) {
     errors.push_back(str("parallel.outer_fragments: ", p.outer_fragments,
                          " fragments are combined at different steps, ", "but parallel.local_steps is ", p.local_steps,
                          ". Set parallel.outer_fragments to at most ", p.local_steps));
+  if (p.outer_delay > 0 && p.islands == 1)
+    errors.push_back(
+        str("parallel.outer_delay: ", p.outer_delay,
+            " hides the messages between islands, but parallel.islands is 1. Set parallel.outer_delay: 0"));
   if (c.train.ema > 0)
     errors.push_back(
         "parallel.local_steps: does not support train.ema. Leave train.ema out: checkpoints hold the outer weights, "

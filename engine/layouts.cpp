@@ -91,7 +91,8 @@ std::vector<PlanRequest> with_states_on_host(const PlanRequest& q) {
   std::vector<PlanRequest> all;
   if (q.config.run.device != DeviceChoice::cuda || q.config.optimizer.offload != StateOffload::none) return all;
   for (const StateOffload offload : {StateOffload::states, StateOffload::all})
-    all.emplace_back(q).config.optimizer.offload = offload;
+    if (offload == StateOffload::states || q.config.parallel.local_steps == 0)  // the outer optimizer needs the masters
+      all.emplace_back(q).config.optimizer.offload = offload;
   return all;
 }
 

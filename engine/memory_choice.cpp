@@ -113,10 +113,10 @@ Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
 }
 
 // Returns true if optimizer.offload: all saves more memory than optimizer.offload: states. It does if kernels read bf16
-// copies of the master weights, and neither train.ema nor diagnostics read the master weights.
+// copies of the master weights, and neither train.ema, diagnostics nor parallel.local_steps read the master weights.
 bool masters_may_leave(const Config& c) {
   return c.train.precision == PrecisionChoice::bf16 && c.optimizer.master == DType::f32 && c.train.ema == 0 &&
-         c.train.diagnostics_interval == 0;
+         c.train.diagnostics_interval == 0 && c.parallel.local_steps == 0;
 }
 
 // Returns true if train.swiglu_inputs: fp8 is possible and not set.

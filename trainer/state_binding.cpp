@@ -234,7 +234,14 @@ void StateBinding::add_residuals(State& state) const {
     ctx.stream.synchronize();  // allowed host wait: checkpoint
   };
   state.allow_partial_load(kResidualsPrefix,
-                           {{}, [this](const KeyMismatch& m, const std::string&) { log_residuals(m); }, absorb});
+                           {{},
+                            [this, own](const KeyMismatch& m, const std::string&) {
+                              for (const auto& [name, tensor] : own)  // a rollback may have left old ones
+                                if (std::ranges::count(m.missing, tensor.name) > 0)
+                                  fill_zero(tensor.local, step_.exec().stream);
+                              log_residuals(m);
+                            },
+                            absorb});
 }
 
 void StateBinding::log_residuals(const KeyMismatch& mismatch) const {

@@ -327,6 +327,7 @@ class TrainingRun {
     votes[saving] = state_.saving();
     votes[asked] = signal_.save_requested();
     votes[save_due] = run_.leads() && state_.due_by_clock();
+    run_.trainer.wait_for_islands();
     all_reduce_host(run_.mesh.host(), votes, Reduce::max);
     if (!votes[saving]) state_.end_save();
     save_due_ = votes[save_due] > 0 || votes[asked] > 0;

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <limits>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "comm/host.h"
@@ -16,6 +20,7 @@
 #include "evaluate/evaluate.h"
 #include "evaluate/session.h"
 #include "job/run_phase.h"
+#include "job/worker_status.h"
 #include "kernels/tuning.h"
 #include "model/flops.h"
 #include "optim/schedule.h"
@@ -54,6 +59,23 @@ std::string why_not_in_parts(const Config& c, TrainStep& step) {
   if (step.offload()) return "activations are copied while attention is queued (train.activation_offload)";
   return "";
 }
+
+// While it lives, shows the hang detector that this process makes progress: it waits for other islands, which may be
+// slow. An island that hangs is noticed by its own detector.
+class SignsOfLife {
+ public:
+  SignsOfLife()
+      : thread_([](const std::stop_token& stop) {
+          std::mutex mutex;
+          std::unique_lock lock(mutex);
+          std::condition_variable_any never;
+          for (; !stop.stop_requested(); never.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; }))
+            ++own_status().phases;
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
 
 // Returns why steps cannot be replayed as a CUDA graph; empty if a recorded graph stays valid on all ranks.
 std::string why_not_replayed(const Config& c, TrainStep& step, bool packs) {
@@ -403,8 +425,10 @@ void Trainer::drop_rejected_step(StepInFlight& f) {
 }
 
 void Trainer::begin_exchange() {
-  if (!outer_) return;
+  if (!islands_meet()) return;
   const double began = seconds_now();
+  const SignsOfLife signs;
+  state_copied_.synchronize();  // allowed host wait: checkpoint
   outer_->send(steps_, ctx_);
   exchange_seconds_ += seconds_now() - began;
 }
@@ -413,6 +437,8 @@ void Trainer::end_exchange() {
   if (!must_finish(steps_)) return;
   RING_CHECK(steps_in_flight_.empty(), "islands exchange weights with a step in flight");
   const double began = seconds_now();
+  const SignsOfLife signs;
+  state_copied_.synchronize();  // allowed host wait: checkpoint
   step_.optimizer().wait_for_copies(ctx_.stream);
   if (outer_->receive(steps_, ctx_)) step_.data().on_master_weights_changed();
   exchange_seconds_ += seconds_now() - began;
@@ -424,6 +450,7 @@ void Trainer::average_over_islands(StepReport& r) {
   const auto share = [&](double x) { return r.accepted ? x * weight : 0; };
   std::vector<double> sums = {weight, share(r.loss), share(r.norm), share(r.auxiliary_loss.value_or(0))};
   for (const SourceLoss& s : r.sources) sums.insert(sums.end(), {r.accepted ? s.sum : 0, r.accepted ? s.targets : 0});
+  wait_for_islands();
   all_reduce_host(mesh_.host_group({"island"}), sums, Reduce::sum);
   if (sums[0] == 0) return;
   r.loss = sums[1] / sums[0];
@@ -445,6 +472,8 @@ void Trainer::pass_over_step(StepReport& r) {
 void Trainer::swap_outer_weights() {
   if (!outer_) return;
   RING_CHECK(steps_in_flight_.empty(), "weights are swapped with a step in flight");
+  wait_for_islands();
+  state_copied_.synchronize();  // allowed host wait: checkpoint
   step_.optimizer().wait_for_copies(ctx_.stream);
   outer_->swap_values(ctx_);
   step_.data().on_master_weights_changed();
@@ -463,8 +492,15 @@ std::string Trainer::islands_text() const {
              : str(what, "the outer optimizer updates the weights every ", counted(p.local_steps, "step"), fragments);
 }
 
+void Trainer::wait_for_islands() {
+  if (!has_islands()) return;
+  const SignsOfLife signs;
+  mesh_.background_group({"island"}).barrier().synchronize();  // allowed host wait: transport
+}
+
 void Trainer::prepare_save() {
   if (!has_islands()) return;
+  wait_for_islands();
   // The registered state has pointers to these strings, so each string is assigned in place.
   std::ranges::copy(gather_host(mesh_.host_group({"island"}), *guard_.state()), bad_steps_of_islands_.begin());
 }

@@ -100,6 +100,9 @@ class Trainer {
   bool leads_island() const { return island_host_.rank() == 0; }
   Communicator& island_host() { return island_host_; }  // the ranks of this island, with tensors in host memory
   std::string islands_text() const;  // describes islands and their messages; empty without an outer optimizer
+  // Blocks until all islands have arrived here, however slow they are: without this, the operations over all ranks that
+  // follow would run into options.timeout. Does nothing without islands. Collective.
+  void wait_for_islands();
   // Exchanges the bad steps of all islands, which every checkpoint holds. Call before a snapshot. Collective.
   void prepare_save();
 
@@ -117,7 +120,10 @@ class Trainer {
   void add_state(State&);
   // Makes the next update wait for `copied`, the event at which a copy of the state is complete. The rest of the step
   // does not wait.
-  void keep_state_until(const Event& copied) { step_.keep_state_until(copied); }
+  void keep_state_until(const Event& copied) {
+    step_.keep_state_until(copied);
+    state_copied_ = copied;
+  }
   void on_state_loaded();  // call after loading the state; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
@@ -202,6 +208,7 @@ class Trainer {
   Communicator& island_host_;
   std::int64_t islands_log_interval_ = 0;  // rank 0's train.log_interval
   std::unique_ptr<OuterOptimizer> outer_;  // null without parallel.local_steps
+  Event state_copied_;                     // at which the latest copy of the state is complete
   StepGraph graph_;
   std::deque<StepInFlight> steps_in_flight_;
   std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for results and losses of steps, reused in turn
