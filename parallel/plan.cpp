@@ -196,33 +196,37 @@ void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   schedule = divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
 }
 
-// Throws Error if parallel.pp_order does not fit the number of parts in a stage or of micro-batches in a step.
-void check_pipeline_order(const ParallelPlan& p, const BatchSize& b) {
+// Throws Error if parallel.pp_order does not fit the number of parts in a stage.
+void check_pipeline_order(const ParallelPlan& p) {
   const ParallelConfig& c = p.config;
   if (c.pp_parts > 1 && p.pp == 1)
     fail("parallel.pp_parts: ", c.pp_parts, " parts in each stage need several stages, but parallel.pp is 1. Set ",
          "parallel.pp_parts: 1, or parallel.pp to the number of stages");
-  if (p.pp == 1 || c.pp_order == PipelineOrder::automatic) {
-    if (p.pp == 1 || c.pp_parts == 1) return;
-  } else if ((c.pp_order == PipelineOrder::interleaved) != (c.pp_parts > 1)) {
+  if (p.pp == 1 || c.pp_order == PipelineOrder::automatic) return;
+  if ((c.pp_order == PipelineOrder::interleaved) != (c.pp_parts > 1))
     fail("parallel.pp_order: ", c.pp_parts > 1 ? "1f1b runs one part" : "interleaved runs several parts",
          " of the model in each stage, but parallel.pp_parts is ", c.pp_parts, ". Set parallel.pp_parts: ",
          c.pp_parts > 1 ? "1, or parallel.pp_order: interleaved" : "2 or more, or parallel.pp_order: 1f1b");
-  }
-  if (c.pp_parts == 1) return;
+}
+
+// Throws WorldSizeError if interleaved stages cannot divide the micro-batches of a step.
+void check_micro_batches_of_stages(const ParallelPlan& p, const BatchSize& b) {
+  const ParallelConfig& c = p.config;
+  if (p.pp == 1 || c.pp_parts == 1) return;
   std::vector<std::int64_t> all = b.others;
   all.push_back(b.sequences);
   for (const std::int64_t sequences : all)
     if (const std::int64_t micro_batches = sequences / p.dp / p.micro_batch; micro_batches % p.pp)
-      fail("parallel.pp_parts: ", c.pp_parts, " parts in each of ", p.pp, " stages (parallel.pp) need a multiple of ",
-           p.pp, " micro-batches in a step, but train.batch_size = ", sequences, " gives each of ",
-           counted(p.dp, "replica"), " ", micro_batches, " of train.micro_batch = ", p.micro_batch,
-           ". Change one of these two settings, or set parallel.pp_parts: 1");
+      fail_for_world("parallel.pp_parts: ", c.pp_parts, " parts in each of ", p.pp,
+                     " stages (parallel.pp) need a multiple of ", p.pp,
+                     " micro-batches in a step, but train.batch_size = ", sequences, " gives each of ",
+                     counted(p.dp, "replica"), " ", micro_batches, " of train.micro_batch = ", p.micro_batch,
+                     ". Change one of these two settings, or set parallel.pp_parts: 1");
 }
 
 // Throws Error if the model cannot be divided into the stages.
 void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& b) {
-  check_pipeline_order(p, b);
+  check_pipeline_order(p);
   const ParallelConfig& c = p.config;
   const std::string setting = str("parallel.pp: ", p.pp);
   if (p.pp == 1) return;
@@ -365,6 +369,7 @@ ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const B
   check_slices_of_model(c, m, world / p.islands);
   fill_degrees(p, m, world / p.islands);
   share_batch(p, b);
+  check_micro_batches_of_stages(p, b);
   return p;
 }
 
