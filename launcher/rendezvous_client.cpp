@@ -193,8 +193,7 @@ void RendezvousClient::drop_orders(const std::string& why) {
   orders_.clear();
   if (started_ && !ended_ && !std::exchange(told_to_stop_, true))
     orders_.push_back({.kind = Order::Kind::stop, .text = why, .attempt = started_->attempt});
-  const std::uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof one) != sizeof one) return;  // the descriptor is already readable
+  wake();
 }
 
 void RendezvousClient::find_leader() {
@@ -306,6 +305,10 @@ void RendezvousClient::set_waiting(const std::string& text) {
 void RendezvousClient::queue_order(Order order) {
   const std::lock_guard lock(mutex_);
   orders_.push_back(std::move(order));
+  wake();
+}
+
+void RendezvousClient::wake() const {
   const std::uint64_t one = 1;
   if (write(wake_.get(), &one, sizeof one) != sizeof one) return;  // the descriptor is already readable
 }
@@ -317,19 +320,27 @@ void RendezvousClient::queue_end_order(const std::string& why) {
 std::optional<Order> RendezvousClient::next_order() {
   const std::lock_guard lock(mutex_);
   std::optional<Order> order;
-  if (!orders_.empty()) {
-    order = std::move(orders_.front());
-    orders_.pop_front();
+  if (const auto next = next_due(); next != orders_.end()) {
+    order = std::move(*next);
+    orders_.erase(next);
   }
-  std::uint64_t count = 0;
-  const bool is_empty = orders_.empty();
-  if (is_empty && read(wake_.get(), &count, sizeof count) < 0) count = 0;  // the descriptor was already not readable
   if (order && order->kind == Order::Kind::start) {
     started_ = order;
     ended_.reset();
     told_to_stop_ = false;
   }
+  std::uint64_t count = 0;
+  const bool none = next_due() == orders_.end();
+  if (none && read(wake_.get(), &count, sizeof count) < 0) count = 0;  // the descriptor was already not readable
   return order;
+}
+
+// Returns the first order that the caller can carry out now. A new attempt waits until the workers of the last one have
+// ended on this node, and so do the orders behind it, except the order that ends the job.
+std::deque<Order>::iterator RendezvousClient::next_due() {
+  const bool busy = started_ && !ended_;
+  if (!busy || orders_.empty() || orders_.front().kind != Order::Kind::start) return orders_.begin();
+  return std::ranges::find(orders_, Order::Kind::end, &Order::kind);
 }
 
 void RendezvousClient::report(int attempt, const NodeFailure& failure) {
@@ -339,6 +350,7 @@ void RendezvousClient::report(int attempt, const NodeEnd& end) {
   {
     const std::lock_guard lock(mutex_);
     ended_ = end;
+    if (!orders_.empty()) wake();
   }
   send({.attempt = attempt, .end = end});
 }

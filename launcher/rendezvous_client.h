@@ -41,7 +41,8 @@ class RendezvousClient {
   RendezvousClient& operator=(const RendezvousClient&) = delete;
 
   int fd() const { return wake_.get(); }  // readable if there is an order
-  // Returns the next order, or nullopt. If no leader admits this agent in time, returns an order to end.
+  // Returns the next order, or nullopt. If no leader admits this agent in time, returns an order to end. Returns an
+  // order to start only after the end of the previous attempt on this node was reported.
   std::optional<Order> next_order();
   void report(int attempt, const NodeFailure&);
   void report(int attempt, const NodeEnd&);
@@ -74,6 +75,8 @@ class RendezvousClient {
   std::string own_session() const { return setup_.id + "#" + std::to_string(session_); }
   void set_waiting(const std::string& text);
   void queue_order(Order);
+  std::deque<Order>::iterator next_due();  // requires mutex_
+  void wake() const;                       // makes fd() readable
   void queue_end_order(const std::string& why);
   void send(const Report&);
 
