@@ -29,6 +29,14 @@ class PlayedLeader {
   void send(Kind kind, int attempt) {
     store_->append(orders_of("b#1"), encode(Order{.kind = kind, .attempt = attempt, .leader = "a"}));
   }
+  // Sends the agent's connection of this number to an address.
+  void move(int connection, const Endpoint& to) {
+    store_->append(orders_of("b#" + std::to_string(connection)), encode(Order{.kind = Kind::move, .store = to}));
+  }
+  Report report(int number) {
+    return decode_report(store_->get(kReports + "/" + std::to_string(number), milliseconds(20'000)));
+  }
+  Endpoint at() const { return server_.endpoint(); }
   RendezvousClient::Setup setup() const {
     return {.id = "b", .leader = server_.endpoint(), .cookie = kCookie, .offer = {.host = "host-b"}};
   }
@@ -71,6 +79,30 @@ TEST(RendezvousClient, ANewAttemptWaitsForTheEndOfTheLastOne) {
   leader.send(Kind::start, 2);
   leader.send(Kind::end, 2);
   EXPECT_EQ(next(client), std::pair(Kind::end, 2)) << "the end of the job does not wait";
+}
+
+TEST(RendezvousClient, TheWorkersAreStoppedIfTheLeaderChangesTwice) {
+  PlayedLeader leader;
+  RendezvousClient client(leader.setup());
+  leader.send(Kind::start, 0);
+  EXPECT_EQ(next(client), std::pair(Kind::start, 0));
+  leader.move(1, leader.at());
+  leader.move(2, leader.at());
+  EXPECT_EQ(leader.report(2).from, "b#3");
+  EXPECT_EQ(next(client), std::pair(Kind::stop, 0));
+}
+
+// The agent of node 0 reaches its leader at a different address from the one that other nodes use.
+TEST(RendezvousClient, AnAgentThatItsOwnLeaderHadLostJoinsItAgain) {
+  PlayedLeader leader;
+  RendezvousClient::Setup setup = leader.setup();
+  setup.offer.at = {"192.0.2.1", leader.at().port};
+  RendezvousClient client(setup);
+  leader.move(1, setup.offer.at);
+  const Report again = leader.report(1);
+  EXPECT_EQ(again.from, "b#2");
+  ASSERT_TRUE(again.offer);
+  EXPECT_EQ(again.offer->at, setup.offer.at) << "the address at which it is reached";
 }
 
 }  // namespace
