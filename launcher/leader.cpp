@@ -133,7 +133,7 @@ void Leader::check_for_lost_agents() {
                                                              : "it " + h.last_word;
     rendezvous_.leave(h.name, why, Clock::now(), h.last_word == kConnectionClosed);
     // If the agent still receives this order, it joins again.
-    store_->append(orders_of(h.name), encode(Order{.kind = Order::Kind::move, .store = at_}));
+    store_->append(orders_of(h.name), encode(Order{.kind = Order::Kind::move, .store = {at_.host, port_}}));
   }
 }
 

@@ -104,7 +104,7 @@ void Rendezvous::place_in_attempt(Agent& a) const {
   const auto rank = static_cast<int>(at - members_.begin());
   const bool keeps_rank = at != members_.end() && rank > 0 && rank < rules_.max_nodes;
   a.node_rank = a.offer.process == rules_.host ? 0 : keeps_rank ? rank : -1;
-  if (!succeeds_ || phase_ != Phase::stopping) return;
+  if (phase_ == Phase::joining) return;
   a.taking_part = at != members_.end() && a.offer.attempt == started_attempt_ && a.offer.leader == started_by_;
 }
 

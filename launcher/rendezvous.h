@@ -136,8 +136,8 @@ class Rendezvous {
 
   Agent* find(const AgentId&);
   const Agent* find_process(const AgentId&) const;
-  void adopt(const Heritage&);          // continues from this state of the job
-  void place_in_attempt(Agent&) const;  // sets the node rank, and for a successor whether the agent is taking part
+  void adopt(const Heritage&);                 // continues from this state of the job
+  void place_in_attempt(Agent&) const;         // sets the node rank, and whether the agent's workers run this attempt
   std::vector<Member> absent_members() const;  // disconnected nodes of the last attempt that may still be running
   void queue_order(const Agent&, Order);
   void notify_waiting_agents(const std::string& text);  // tells agents outside the attempt what they are waiting for

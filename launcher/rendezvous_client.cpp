@@ -25,6 +25,7 @@ constexpr milliseconds kTry{1'000};        // time limit for one attempt to conn
 constexpr milliseconds kPause{100};        // pause between two attempts
 constexpr milliseconds kProbe{500};        // time limit for finding out whether an agent answers
 constexpr milliseconds kLookAgain{1'000};  // interval at which an agent without a leader looks for a better one
+constexpr int kSilentPerLook = 2;          // members without an answer for which one look for a better leader waits
 // Time beyond join_timeout that an agent waits for a leader. A leader itself ends the job after join_timeout.
 constexpr milliseconds kBeyondLeader{5'000};
 const char *const kLeftWord = "left", *const kMovedWord = "went to a different leader";
@@ -65,12 +66,13 @@ void RendezvousClient::run() {
 }
 
 void RendezvousClient::meet() {
-  const auto deadline = Clock::now() + setup_.join_timeout;
-  std::string reason;
+  const auto deadline = find_until_.value_or(Clock::now() + setup_.join_timeout);
+  std::string reason = "it sent this node to an agent that started no attempt";
   meeting_ = true;
   while (!closing_ && Clock::now() < deadline) {
     try {
-      return join(setup_.leader);
+      join(setup_.leader);
+      return find_until_.reset();
     } catch (const StoreRefused& e) {
       over_ = true;
       return queue_end_order(str(e.what(), ": give every node the same secret, --rdzv-id and --rdzv-endpoint"));
@@ -180,6 +182,7 @@ void RendezvousClient::on_leader_lost(const std::string& why) {
   if (leading_) standby_ = leading_->store();
   leading_.reset();
   ended_processes_.clear();
+  silent_.clear();
   tell_visitors(kLedFrom, "");
   if (setup_.lead) return drop_orders(lost_);
   over_ = true;
@@ -190,11 +193,12 @@ void RendezvousClient::on_leader_lost(const std::string& why) {
 void RendezvousClient::drop_orders(const std::string& why) {
   const std::lock_guard lock(mutex_);
   reports_.reset();
-  orders_.clear();
-  if (started_ && !ended_ && !std::exchange(told_to_stop_, true))
+  const bool runs = started_ && !ended_;
+  std::erase_if(orders_,
+                [&](const Order& o) { return !runs || o.kind != Order::Kind::stop || o.attempt != started_->attempt; });
+  if (runs && !std::exchange(told_to_stop_, true))
     orders_.push_back({.kind = Order::Kind::stop, .text = why, .attempt = started_->attempt});
-  const std::uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof one) != sizeof one) return;  // the descriptor is already readable
+  wake();
 }
 
 void RendezvousClient::find_leader() {
@@ -217,14 +221,32 @@ void RendezvousClient::find_leader() {
 
 bool RendezvousClient::is_better_leader_known() {
   if (Clock::now() >= *find_until_) return true;
-  const auto to = choose_leader(*heritage_, setup_.id, make_probe());
+  const auto to = look_for_leader();
   next_look_ = Clock::now() + kLookAgain;
-  if (to && to->process == leader_ && !leading_)
+  if (!leading_ && (!heritage_ || (to && to->process == leader_)))
     if (const auto at = store_->try_get(kLedFrom); at && !at->empty()) move_to_ = parse_endpoint(*at);
   if (!to || to->process == leader_) return false;
   stop_leading(to->at);
   say_goodbye(kMovedWord);
   return true;
+}
+
+// Delays heartbeats and orders only shortly: sends a heartbeat before each probe, and after kSilentPerLook members that
+// do not answer, leaves the others to the next calls.
+std::optional<Member> RendezvousClient::look_for_leader() {
+  if (!heritage_) return std::nullopt;
+  int left = kSilentPerLook;
+  const Probe probe = make_probe();
+  const auto to = choose_leader(*heritage_, setup_.id, [&](const Member& m) {
+    if (m.process == leader_) return Presence::alive;
+    if (left == 0 || silent_.contains(m.process)) return Presence::unknown;
+    store_->beat(own_session(), "", setup_.silence, setup_.silence);
+    const Presence p = probe(m);
+    if (p == Presence::unknown) silent_.insert(m.process), --left;
+    return p;
+  });
+  if (left > 0) silent_.clear();  // all were probed: the next call begins again
+  return to;
 }
 
 void RendezvousClient::go_to(const Member& to) {
@@ -234,31 +256,40 @@ void RendezvousClient::go_to(const Member& to) {
     log::warn("launch: ", lost_, "; this node (", to.host, ") takes over at ", to_string(to.at),
               ". New agents can join with --rdzv-endpoint ", to_string(to.at), ", or as before once an agent runs at ",
               to_string(setup_.leader), " again");
-    leading_ = setup_.lead({.store = std::exchange(standby_, {}),
+    leading_ = setup_.lead({.store = standby_,
                             .at = to.at,
                             .any_address = standby_any_,
                             .heritage = *heritage_,
                             .lost = lost_,
                             .closed = closed_leaders_,
                             .front = setup_.leader});
+    standby_.reset();
   }
   join(leads ? leading_->own_endpoint() : to.at);
   if (leader_ != to.process) fail("a different agent answers at ", to_string(to.at));
+  if (!leads) stop_leading(to.at);
   if (!leads) log::info("launch: ", lost_, "; this node goes to the agent on ", to.host, " at ", to_string(to.at));
   if (to.process == heritage_->leader) find_until_.reset();  // the leader answers again
   next_look_ = Clock::now() + kLookAgain;
 }
 
-// Joins the leader at an address that another agent gave. If no agent answers there, run() looks for a leader again.
+// Joins the leader at an address that the current leader gave: its own if it had lost this agent. If no agent answers
+// there, run() looks for a leader again.
 void RendezvousClient::move_to(const Endpoint& to) {
-  const bool again = to == leader_at_;
+  const bool to_self = to == setup_.offer.at && !standby_;  // the leader is in this process
+  const bool again = to_self || to == leader_at_;
+  lost_ = str("the agent at ", to_string(leader_at_), again ? " had lost this node" : " no longer leads the job");
   say_goodbye(kMovedWord);
-  stop_leading(to);
+  if (!to_self) stop_leading(to);
   drop_orders(again ? "the leader of the job had lost this node" : "this node goes to a different leader");
   try {
     if (!again && !standby_) setup_.offer.at = {};  // this agent now opens its own store like any other
     log::info("launch: the job is led by the agent at ", to_string(to), ": this node goes there");
-    join(to);
+    join(to_self ? leader_at_ : to);
+    if (heritage_ && leader_ == heritage_->leader)
+      find_until_.reset();
+    else if (!find_until_)
+      find_until_ = Clock::now() + setup_.join_timeout + kBeyondLeader;
   } catch (const Error& e) {
     log::warn("launch: ", e.what());
     store_.reset();
@@ -306,6 +337,10 @@ void RendezvousClient::set_waiting(const std::string& text) {
 void RendezvousClient::queue_order(Order order) {
   const std::lock_guard lock(mutex_);
   orders_.push_back(std::move(order));
+  wake();
+}
+
+void RendezvousClient::wake() const {
   const std::uint64_t one = 1;
   if (write(wake_.get(), &one, sizeof one) != sizeof one) return;  // the descriptor is already readable
 }
@@ -317,19 +352,27 @@ void RendezvousClient::queue_end_order(const std::string& why) {
 std::optional<Order> RendezvousClient::next_order() {
   const std::lock_guard lock(mutex_);
   std::optional<Order> order;
-  if (!orders_.empty()) {
-    order = std::move(orders_.front());
-    orders_.pop_front();
+  if (const auto next = next_due(); next != orders_.end()) {
+    order = std::move(*next);
+    orders_.erase(next);
   }
-  std::uint64_t count = 0;
-  const bool is_empty = orders_.empty();
-  if (is_empty && read(wake_.get(), &count, sizeof count) < 0) count = 0;  // the descriptor was already not readable
   if (order && order->kind == Order::Kind::start) {
     started_ = order;
     ended_.reset();
     told_to_stop_ = false;
   }
+  std::uint64_t count = 0;
+  const bool none = next_due() == orders_.end();
+  if (none && read(wake_.get(), &count, sizeof count) < 0) count = 0;  // the descriptor was already not readable
   return order;
+}
+
+// Returns the first order that the caller can carry out now. A new attempt waits until the workers of the last one have
+// ended on this node, and so do the orders behind it, except the order that ends the job.
+std::deque<Order>::iterator RendezvousClient::next_due() {
+  const bool busy = started_ && !ended_;
+  if (!busy || orders_.empty() || orders_.front().kind != Order::Kind::start) return orders_.begin();
+  return std::ranges::find(orders_, Order::Kind::end, &Order::kind);
 }
 
 void RendezvousClient::report(int attempt, const NodeFailure& failure) {
@@ -339,6 +382,7 @@ void RendezvousClient::report(int attempt, const NodeEnd& end) {
   {
     const std::lock_guard lock(mutex_);
     ended_ = end;
+    if (!orders_.empty()) wake();
   }
   send({.attempt = attempt, .end = end});
 }

@@ -41,7 +41,8 @@ class RendezvousClient {
   RendezvousClient& operator=(const RendezvousClient&) = delete;
 
   int fd() const { return wake_.get(); }  // readable if there is an order
-  // Returns the next order, or nullopt. If no leader admits this agent in time, returns an order to end.
+  // Returns the next order, or nullopt. If no leader admits this agent in time, returns an order to end. Returns an
+  // order to start only after the end of the previous attempt on this node was reported.
   std::optional<Order> next_order();
   void report(int attempt, const NodeFailure&);
   void report(int attempt, const NodeEnd&);
@@ -63,10 +64,11 @@ class RendezvousClient {
   void tell_visitors(const std::string& key, const std::string& value);
   void on_leader_lost(const std::string& why);
   void drop_orders(const std::string& why);
-  void find_leader();             // joins the leader that choose_leader() returns, and leads if it is this agent
-  bool is_better_leader_known();  // true if choose_leader() chooses a different agent from the current leader
-  void go_to(const Member&);      // joins this member; if it is this process, becomes the leader first
-  void move_to(const Endpoint&);  // leaves the current leader and joins the one at this address
+  void find_leader();  // joins the leader that choose_leader() returns, and leads if it is this agent
+  std::optional<Member> look_for_leader();  // chooses a leader as find_leader() does, while this agent has one
+  bool is_better_leader_known();            // true if choose_leader() chooses a different agent from the current leader
+  void go_to(const Member&);                // joins this member; if it is this process, becomes the leader first
+  void move_to(const Endpoint&);            // leaves the current leader and joins the one at this address
   void stop_leading(const Endpoint& successor);
   void say_goodbye(const char* last_word);
   Probe make_probe();
@@ -74,6 +76,8 @@ class RendezvousClient {
   std::string own_session() const { return setup_.id + "#" + std::to_string(session_); }
   void set_waiting(const std::string& text);
   void queue_order(Order);
+  std::deque<Order>::iterator next_due();  // requires mutex_
+  void wake() const;                       // makes fd() readable
   void queue_end_order(const std::string& why);
   void send(const Report&);
 
@@ -96,6 +100,7 @@ class RendezvousClient {
   std::optional<Heritage> heritage_;
   std::string lost_;                             // how the last leader was lost
   std::set<AgentId> closed_leaders_;             // leaders that this agent followed until their connections closed
+  std::set<AgentId> silent_;                     // members that did not answer look_for_leader(), until all were probed
   std::set<AgentId> ended_processes_;            // processes found ended since the last leader was lost
   std::optional<Clock::time_point> find_until_;  // set until a new leader has started an attempt
   Clock::time_point next_look_{};                // when to look for a better leader again

@@ -231,6 +231,28 @@ TEST(Succession, ALeaderWithoutItsMajorityWaitsForProof) {
   EXPECT_EQ(last["a"].world, 1);
 }
 
+// The agent ends its workers when it loses the leader, and joins before they have ended.
+TEST(Succession, ALeaderWaitsForTheWorkersOfANodeThatJoinsAgain) {
+  Time now{seconds(1000)};
+  Rendezvous leader(rules_of("a", 2, 2), now);
+  std::map<AgentId, Order> last;
+  const auto collect = [&] {
+    for (auto& [id, order] : leader.take_orders()) last[id] = order;
+  };
+  for (const char* id : {"a", "b"}) leader.join(id, {.host = id, .process = id}, now);
+  leader.leave("b", "its connection closed", now, true);
+  leader.join("b again", {.host = "b", .process = "b", .heritage = leader.heritage(), .attempt = 0, .leader = "a"},
+              now);
+  const NodeEnd end{.code = 143, .begun = true, .step = 7};
+  leader.on_end("a", 0, end, now);
+  collect();
+  EXPECT_EQ(last["a"].kind, Kind::stop);
+  leader.on_end("b again", 0, end, now);
+  collect();
+  EXPECT_EQ(last["b again"].kind, Kind::start);
+  EXPECT_EQ(last["b again"].attempt, 1);
+}
+
 TEST(Succession, MessagesKeepTheStateOfTheJob) {
   Heritage h = heritage_of({"a", "b"}, {"s"});
   h.budget = {.used = 1, .fruitless = 2, .alike = 3, .smaller = 4, .farthest = 1LL << 40, .last = 5};
