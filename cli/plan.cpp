@@ -26,8 +26,8 @@
 #include "engine/resolve.h"
 #include "inspect/memory_picture.h"
 #include "inspect/svg.h"
+#include "kernels/gradient_codes.h"
 #include "model/architectures.h"
-#include "parallel/block_quantization.h"
 #include "trainer/progress.h"
 
 namespace ring {
@@ -357,7 +357,7 @@ Config settings_of_island(Config c) {
 void print_islands(const ParallelConfig& p, const ModelConfig& model) {
   if (p.local_steps == 0) return;
   const auto parameters = static_cast<double>(make_model(model)->parameters().num_elements());
-  const double scales = p.outer_bits < 32 ? 1.0 / static_cast<double>(kQuantizedBlock) : 0;
+  const double scales = p.outer_bits < 32 ? 1.0 / static_cast<double>(kCodeBlock) : 0;
   const double bytes = parameters * (static_cast<double>(p.outer_bits) / 8 + scales);
   if (p.islands > 1)
     print_format(

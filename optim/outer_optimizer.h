@@ -1,8 +1,8 @@
 #pragma once
 // Outer optimizer of islands that train alone (parallel.local_steps): DiLoCo (Douillard et al. 2023), in fragments that
-// are combined at different steps (Streaming DiLoCo, Douillard et al. 2025), with quantized messages and error feedback
-// (MuLoCo, Therien et al. 2025). For each weight of a fragment, with the outer weight theta and the weight w_i of
-// island i when the message is sent:
+// are combined at different steps (Streaming DiLoCo, Douillard et al. 2025), with messages in codes
+// (kernels/gradient_codes.h) and error feedback (MuLoCo, Therien et al. 2025). For each weight of a fragment, with the
+// outer weight theta and the weight w_i of island i when the message is sent:
 //
 //   message_i = quantize(residual_i + theta - w_i)      residual_i = what the message leaves out
 //   average   = sum of message_i in the order of islands, divided by the number of islands
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "kernels/kernel.h"
+#include "kernels/gradient_codes.h"
 #include "model/model.h"
 #include "parallel/config.h"
 #include "parallel/data_parallel.h"
@@ -89,25 +89,29 @@ class OuterOptimizer {
   void make_fragments(Model&);
   void allocate(const ExecContext&);
   bool due(std::size_t fragment, std::int64_t step) const;
-  std::int64_t message_size(std::int64_t numel) const;
   void send_fragment(std::size_t, const ExecContext&);
   void combine(const ExecContext&);
-  void encode(const Fragment&, const ExecContext&) const;
-  bool update(const Fragment&, const ExecContext&) const;
-  bool update_block(const Range&, std::int64_t block, std::int64_t fragment_bytes) const;  // false if not finite
+  void encode(const Fragment&) const;
+  bool update(const Fragment&, const Range&) const;
   void read_values(const Fragment&, const Tensor& to, const ExecContext&) const;
   void write_values(const Fragment&, const Tensor& from, const ExecContext&) const;
   Tensor of(const FlatBuffer& b, const Range& r) const { return b.flat.narrow(0, r.piece.shard_offset, r.piece.numel); }
+  Tensor part(const Tensor& values, const Range& r) const { return values.narrow(0, r.at, r.piece.numel); }
+  Tensor message(const Fragment& f, const Range& r, int island) const {
+    return messages_.narrow(0, island * f.bytes + r.message_at, ring::message_bytes(coding_, r.piece.numel));
+  }
 
   const ParallelConfig config_;
+  const GradientCoding coding_;
   const std::int64_t last_step_;
   DataParallel& data_;
   Groups groups_;
+  const ExecContext host_;  // computes on the host, also if the model is on a GPU
   std::vector<ShardPiece> pieces_;
   std::vector<ShardPiece> plan_;  // pieces of all ranks of the island, if each rank holds all values; else empty
   std::vector<Fragment> fragments_;
   FlatBuffer theta_, momentum_, residual_;
-  Tensor sent_values_, values_;  // f32 values of a fragment: when its message was sent, and now
+  Tensor sent_values_, values_;  // f32 values of a fragment: when its message was sent, and now; then scratch memory
   Tensor messages_;              // u8: the messages of all islands
   std::optional<Sent> in_flight_;
   double wait_seconds_ = 0;
