@@ -44,64 +44,84 @@ OuterOptimizer::OuterOptimizer(const ParallelConfig& config, std::int64_t last_s
       last_step_(last_step),
       data_(data),
       groups_(groups),
-      host_(host_context(ctx)) {
+      host_(host_context(ctx)),
+      pieces_(pieces_of(model, data.shard(), groups.data, data.sharded())),
+      fragments_(make_fragments(config, model, pieces_, data.shard().values)) {
   const OwnedShard& shard = data.shard();
   RING_CHECK(shard.values.flat.dtype() == DType::f32 && shard.values.flat.device() == ctx.stream.device(),
              "outer optimizer: values are ", describe(shard.values.flat), ", expected f32 on the device");
-  if (groups.data.size() > 1 && !data.sharded()) plan_ = plan_shards(model.parameters(), groups.data.size());
-  pieces_ = plan_.empty() ? shard.pieces : pieces_of_rank(plan_, groups.data.rank());
-  std::erase_if(pieces_, [](const ShardPiece& p) { return p.param->is_frozen(); });
-  make_fragments(model);
   allocate(ctx);
   start(ctx);
 }
 
-// Fragments are contiguous groups of the model's parts: the same in every layout of an island.
-void OuterOptimizer::make_fragments(Model& model) {
+OuterOptimizer::Pieces OuterOptimizer::pieces_of(Model& model, const OwnedShard& shard, const Communicator& data,
+                                                 bool sharded) {
+  Pieces p;
+  if (data.size() > 1 && !sharded) p.all = plan_shards(model.parameters(), data.size());
+  p.own = p.all.empty() ? shard.pieces : pieces_of_rank(p.all, data.rank());
+  std::erase_if(p.own, [](const ShardPiece& piece) { return piece.param->is_frozen(); });
+  return p;
+}
+
+// Fragments are contiguous groups of the model's parts: the same in every layout of an island. values: may be undefined
+// if there are no pieces of all ranks.
+std::vector<OuterOptimizer::Fragment> OuterOptimizer::make_fragments(const ParallelConfig& config, Model& model,
+                                                                     const Pieces& pieces, const FlatBuffer& values) {
   const FsdpUnits units = make_fsdp_units(model, {});
-  const auto count = static_cast<std::size_t>(config_.outer_fragments);
+  const auto count = static_cast<std::size_t>(config.outer_fragments);
   if (count > units.units.size())
     fail("parallel.outer_fragments: ", count, " is more than the ", units.units.size(),
          " parts of this model (embedding, blocks, final norm, head). Set it to at most ", units.units.size());
-  fragments_.resize(count);
+  std::vector<Fragment> fragments(count);
   const auto fragment_of = [&](const ShardPiece& p) -> Fragment& {
-    return fragments_[unit_of(units, p.param) * count / units.units.size()];
+    return fragments[unit_of(units, p.param) * count / units.units.size()];
   };
-  for (const ShardPiece& whole : pieces_)
+  for (const ShardPiece& whole : pieces.own)
     for (const auto& [part, piece] : logical_pieces(whole)) {
       if (part->frozen) continue;
       Fragment& f = fragment_of(piece);
       f.ranges.push_back({piece, f.numel, f.bytes});
       f.numel += piece.numel;
-      f.bytes += ring::message_bytes(coding_, piece.numel);
+      f.bytes += ring::message_bytes(coding_of_bits(config.outer_bits), piece.numel);
     }
-  for (const ShardPiece& whole : plan_)
+  for (const ShardPiece& whole : pieces.all)
     for (const auto& [part, piece] : logical_pieces(whole))
-      if (!part->frozen) fragment_of(piece).all.push_back({data_.shard().values.of(piece), piece.owner});
+      if (!part->frozen && values.flat.defined()) fragment_of(piece).all.push_back({values.of(piece), piece.owner});
+  return fragments;
+}
+
+OuterOptimizer::Sizes OuterOptimizer::sizes_of(const Pieces& pieces, const std::vector<Fragment>& fragments) {
+  Sizes s;
+  for (const ShardPiece& p : pieces.own) s.state = std::max(s.state, p.shard_offset + p.numel);
+  for (const Fragment& f : fragments) s.values = std::max(s.values, f.numel), s.message = std::max(s.message, f.bytes);
+  return s;
+}
+
+OuterOptimizer::HostMemory OuterOptimizer::host_memory(const ParallelConfig& c, Model& model, const OwnedShard& shard,
+                                                       const Communicator& data, bool sharded) {
+  const Pieces pieces = pieces_of(model, shard, data, sharded);
+  const Sizes s = sizes_of(pieces, make_fragments(c, model, pieces, {}));
+  const std::int64_t states = c.outer_bits < 32 ? 3 : 2;
+  return {size_of(DType::f32) * static_cast<std::uint64_t>(states * s.state),
+          size_of(DType::f32) * static_cast<std::uint64_t>(2 * s.values) +
+              static_cast<std::uint64_t>(c.islands * s.message)};
 }
 
 void OuterOptimizer::allocate(const ExecContext& ctx) {
-  std::int64_t size = 1, numel = 1, bytes = 1;  // a rank may handle no weights
-  for (const ShardPiece& p : pieces_) size = std::max(size, p.shard_offset + p.numel);
-  for (const Fragment& f : fragments_) numel = std::max(numel, f.numel), bytes = std::max(bytes, f.bytes);
+  const Sizes s = sizes_of(pieces_, fragments_);
   const auto floats = [&](std::int64_t n) { return host_tensor({n}, DType::f32, ctx.stream); };
-  theta_ = data_.shard().as_shard(floats(size));
-  momentum_ = data_.shard().as_shard(floats(size));
-  if (quantizes()) residual_ = data_.shard().as_shard(floats(size));
-  sent_values_ = floats(numel);
-  values_ = floats(numel);
-  messages_ = host_tensor({bytes * groups_.islands.size()}, DType::u8, ctx.stream);
+  theta_ = data_.shard().as_shard(floats(s.state));
+  momentum_ = data_.shard().as_shard(floats(s.state));
+  if (quantizes()) residual_ = data_.shard().as_shard(floats(s.state));
+  sent_values_ = floats(s.values);
+  values_ = floats(s.values);
+  messages_ = host_tensor({s.message * groups_.islands.size()}, DType::u8, ctx.stream);
 }
 
 std::int64_t OuterOptimizer::message_bytes() const {
   std::int64_t bytes = 0;
   for (const Fragment& f : fragments_) bytes += f.bytes;
   return bytes;
-}
-
-std::size_t OuterOptimizer::host_bytes() const {
-  return theta_.flat.bytes() + momentum_.flat.bytes() + (quantizes() ? residual_.flat.bytes() : 0) +
-         sent_values_.bytes() + values_.bytes() + messages_.bytes();
 }
 
 bool OuterOptimizer::due(std::size_t fragment, std::int64_t step) const {

@@ -36,6 +36,14 @@ class OuterOptimizer {
   // than fragments, OutOfHostMemory if memory is short.
   OuterOptimizer(const ParallelConfig&, std::int64_t last_step, Model&, DataParallel&, Groups, const ExecContext&);
 
+  // Bytes of host memory. states: theta, momentum, residuals; buffers: values and messages of a fragment.
+  struct HostMemory {
+    std::uint64_t states = 0, buffers = 0;
+  };
+  // Predicts the host memory of a rank before anything is allocated. data, sharded: as DataParallel has them.
+  static HostMemory host_memory(const ParallelConfig&, Model& laid_out, const OwnedShard&, const Communicator& data,
+                                bool sharded);
+
   // Sets theta to the weights, and momentum and residuals to zero.
   void start(const ExecContext&);
   // Returns true if islands send a fragment between step `step` and the next one.
@@ -59,7 +67,7 @@ class OuterOptimizer {
   void take_theta(const ExecContext&);  // sets the weights to theta
 
   // The weights that this rank handles, and their outer weights and states, with the layout of a shard.
-  const std::vector<ShardPiece>& pieces() const { return pieces_; }
+  const std::vector<ShardPiece>& pieces() const { return pieces_.own; }
   const FlatBuffer& theta() const { return theta_; }
   const FlatBuffer& momentum() const { return momentum_; }
   const FlatBuffer& residual() const { return residual_; }  // undefined with 32 bits
@@ -67,7 +75,6 @@ class OuterOptimizer {
 
   std::size_t fragments() const { return fragments_.size(); }
   std::int64_t message_bytes() const;  // bytes that this rank sends to each other island in local_steps steps
-  std::size_t host_bytes() const;      // bytes of host memory
   double wait_seconds() const { return wait_seconds_; }  // time spent in send() and receive() so far
 
  private:
@@ -86,7 +93,17 @@ class OuterOptimizer {
     Work work;
   };
 
-  void make_fragments(Model&);
+  // Pieces of the weights: of this rank, and, if each rank of the island holds all values, of all these ranks.
+  struct Pieces {
+    std::vector<ShardPiece> own, all;
+  };
+  // Sizes of tensors: of a state, of a fragment's values, and of a fragment's message in bytes.
+  struct Sizes {
+    std::int64_t state = 1, values = 1, message = 1;  // a rank may handle no weights
+  };
+  static Pieces pieces_of(Model&, const OwnedShard&, const Communicator& data, bool sharded);
+  static std::vector<Fragment> make_fragments(const ParallelConfig&, Model&, const Pieces&, const FlatBuffer& values);
+  static Sizes sizes_of(const Pieces&, const std::vector<Fragment>&);
   void allocate(const ExecContext&);
   bool due(std::size_t fragment, std::int64_t step) const;
   void send_fragment(std::size_t, const ExecContext&);
@@ -107,9 +124,8 @@ class OuterOptimizer {
   DataParallel& data_;
   Groups groups_;
   const ExecContext host_;  // computes on the host, also if the model is on a GPU
-  std::vector<ShardPiece> pieces_;
-  std::vector<ShardPiece> plan_;  // pieces of all ranks of the island, if each rank holds all values; else empty
-  std::vector<Fragment> fragments_;
+  const Pieces pieces_;
+  const std::vector<Fragment> fragments_;
   FlatBuffer theta_, momentum_, residual_;
   Tensor sent_values_, values_;  // f32 values of a fragment: when its message was sent, and now; then scratch memory
   Tensor messages_;              // u8: the messages of all islands
