@@ -148,7 +148,7 @@ void OuterOptimizer::start(const ExecContext& ctx) {
 }
 
 void OuterOptimizer::send(std::int64_t step, const ExecContext& ctx) {
-  if (config_.outer_delay == 0 || step == last_step_ || in_flight_) return;
+  if (config_.outer_delay == 0 || step == last_step_ || step == combined_step_ || in_flight_) return;
   for (std::size_t f = 0; f < fragments_.size(); ++f)
     if (due(f, step)) send_fragment(f, ctx);
 }
@@ -162,6 +162,7 @@ bool OuterOptimizer::receive(std::int64_t step, const ExecContext& ctx) {
     send_fragment(f, ctx);
     combine(ctx);
   }
+  combined_step_ = step;
   return true;
 }
 

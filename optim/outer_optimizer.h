@@ -71,6 +71,9 @@ class OuterOptimizer {
   const FlatBuffer& theta() const { return theta_; }
   const FlatBuffer& momentum() const { return momentum_; }
   const FlatBuffer& residual() const { return residual_; }  // undefined with 32 bits
+  // The last step after which receive() combined the fragments that were due, part of the training state. If a finished
+  // run is extended, send() must not send these fragments again.
+  std::int64_t& combined_step() { return combined_step_; }
   bool quantizes() const { return config_.outer_bits < 32; }
 
   std::size_t fragments() const { return fragments_.size(); }
@@ -130,6 +133,7 @@ class OuterOptimizer {
   Tensor sent_values_, values_;  // f32 values of a fragment: when its message was sent, and now; then scratch memory
   Tensor messages_;              // u8: the messages of all islands
   std::optional<Sent> in_flight_;
+  std::int64_t combined_step_ = 0;
   double wait_seconds_ = 0;
 };
 
