@@ -18,6 +18,7 @@
 #include "model/scopes.h"
 #include "optim/groups.h"
 #include "optim/kinds.h"
+#include "parallel/ineffective_keys.h"
 #include "trainer/ineffective_attention.h"
 
 namespace ring {
@@ -176,7 +177,7 @@ void RunLog::record_settings(const RunStart& start, int processes) {
   warn_of_places(config_);
   warn_of_masks(config_, start.corpora);
   warn_of_ineffective_attention(config_, start.corpora);
-  if (const std::string idle = ineffective_keys(trainer_.plan(), config_.model); !idle.empty()) log::warn(idle);
+  for (const std::string& warning : ineffective_keys(trainer_.plan(), config_.model)) log::warn(warning);
   for (const auto& rows : start.loader->map().rows())
     log::info("packing: ", counted(static_cast<std::int64_t>(rows->rows()), "sample"), " per epoch, ",
               std::round(1000 * rows->filled_share()) / 10, " % of their positions hold tokens, the rest is padding; ",
