@@ -430,6 +430,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.pp",
                                                 "parallel.pp_order",
                                                 "parallel.pp_parts",
+                                                "parallel.pp_slices",
                                                 "parallel.cp_layout",
                                                 "parallel.cp_schedule",
                                                 "parallel.cp_keys",
