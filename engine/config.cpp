@@ -388,6 +388,7 @@ LinearsConfig linears_of(const TrainConfig& c) {
 }
 
 bool may_offload(const Config& c) {
+  if (c.parallel.pp > 1) return false;
   if (c.train.activation_offload != Switch::automatic) return c.train.activation_offload == Switch::on;
   return c.run.device == DeviceChoice::cuda || c.train.activation_offload_bytes > 0;
 }

@@ -81,23 +81,20 @@ void PipelineStep::forward(const PipelineAction& a, const Source& source) {
   if (part.first > 0) now->x = {take(inputs_, {a.part, a.unit}), std::make_shared<GradSlot>()};
   enter(RunPhase::forward);
   const ChunkedContext::Chunk computing(source.keys(place), now->in.seqs.shards, ChunkedContext::Keep::for_backward);
-  const Var y = model_.run_part(*now->run, part, now->x, now->in.ids, now->in.seqs);
-  if (static_cast<std::size_t>(a.part) + 1 < parts_.size()) {
+  Var y = model_.run_part(*now->run, part, now->x, now->in.ids, now->in.seqs);
+  now->root = y.slot;
+  if (is_last(a))
+    now->hidden = std::move(y);
+  else
     outputs_[{a.part + 1, a.unit}] = y.value;
-    now->root = y.slot;
-    return;
-  }
-  now->loss = source.loss(*now->run, y, now->in);
-  now->root = now->loss.sum.slot;
 }
 
 // If no parameter of the first part is trained, its forward recorded nothing, and its root is null.
 void PipelineStep::backward(const PipelineAction& a, const Source& source) {
   const std::unique_ptr<InFlight> now = std::move(in_flight_.extract(Key{a.part, a.unit}).mapped());
-  const bool last = static_cast<std::size_t>(a.part) + 1 == parts_.size();
-  const Tensor seed = last ? Tensor{} : take(gradients_, {a.part, a.unit});
-  if (last) source.add_loss(now->loss, place_of(a));
+  const Tensor seed = is_last(a) ? Tensor{} : take(gradients_, {a.part, a.unit});
   enter(RunPhase::backward);
+  if (is_last(a)) now->root = source.loss(*now->run, std::exchange(now->hidden, {}), now->in, place_of(a)).sum.slot;
   if (now->root) now->tape.backward(now->root, seed, ctx_);
   if (!now->x.slot) return;
   Tensor& gradient = now->x.slot->grad;

@@ -36,10 +36,9 @@ class PipelineStep {
     std::function<Inputs(const Place&)> inputs;
     std::function<Run(const Place&, const Sequences&, Tape*)> run;
     std::function<ChunkedContext*(const Place&)> keys;  // stores the keys of earlier slices; null without slices
-    // Called if the stage has the head: loss() in the forward, add_loss() before the backward, in the order in which
-    // gradients are summed.
-    std::function<LossOutput(Run&, const Var& hidden, const Inputs&)> loss;
-    std::function<void(const LossOutput&, const Place&)> add_loss;
+    // Called if the stage has the head, before each backward: a loss head adds gradients of its weights in its forward,
+    // so that losses and gradients are summed in the same order.
+    std::function<LossOutput(Run&, const Var& hidden, const Inputs&, const Place&)> loss;
   };
 
   // model: holds the parts of this stage. stages: the ranks with the other stages. All references must outlive the
@@ -60,8 +59,8 @@ class PipelineStep {
     Inputs in;
     std::optional<Run> run;  // set before the forward
     Var x;                   // the part's input; undefined in the first part
-    LossOutput loss;         // of the last part
-    SlotPtr root;            // slot of the part's output, or of the loss; null if there is nothing to train
+    Var hidden;              // output of the last part; undefined in other parts
+    SlotPtr root;            // slot of the part's output, then of the loss; null if there is nothing to train
   };
   // A tensor that this stage expects, and the operation that receives it.
   struct Received {
@@ -78,6 +77,7 @@ class PipelineStep {
   Place place_of(const PipelineAction& a) const {
     return {static_cast<std::size_t>(a.unit / shape_.slices), a.unit % shape_.slices};
   }
+  bool is_last(const PipelineAction& a) const { return static_cast<std::size_t>(a.part) + 1 == parts_.size(); }
   BlockRange part_of(const PipelineAction& a) const { return parts_.at(static_cast<std::size_t>(a.part)); }
   Inbox& inbox(PipelinePass pass) { return pass == PipelinePass::forward ? inputs_ : gradients_; }
   Outbox& outbox(PipelinePass pass) { return pass == PipelinePass::forward ? outputs_ : input_gradients_; }

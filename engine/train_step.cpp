@@ -332,9 +332,12 @@ void TrainStep::run_stages() {
       .run = [this](const Place& p, const Sequences& seqs,
                     Tape* tape) { return micro_run(p.micro, seqs, tape, p.slice); },
       .keys = [this](const Place& p) { return parallel_.context.chunked(p.micro); },
-      .loss = [this](Run& run, const Var& hidden,
-                     const ForwardInputs& in) { return model_->head_loss(run, hidden, loss_head(in.targets)); },
-      .add_loss = [this](const LossOutput& out, const Place& p) { add_loss(out, p.micro); }};
+      .loss =
+          [this](Run& run, const Var& hidden, const ForwardInputs& in, const Place& p) {
+            LossOutput out = model_->head_loss(run, hidden, loss_head(in.targets));
+            add_loss(out, p.micro);
+            return out;
+          }};
   pipeline_->compute(micro_batches(), source);
 }
 
