@@ -20,7 +20,8 @@ ContextRanks context_ranks(Mesh& mesh, ContextSchedule schedule, const RingOptio
 // computation is per token. Ranks of tp shard a rank's tokens evenly, so its slices of chunks are multiples of tp.
 ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan, const ModelConfig& model,
                                    std::size_t host_room, const ExecContext& ctx) {
-  if (plan.in_chunks) return {plan.cp_layout, ctx, host_room, &mesh.axis("cp"), plan.tp};
+  if (plan.in_chunks)
+    return {plan.cp_layout, ctx, host_room, &mesh.axis("cp"), plan.tp, micro_batches_of_keys(plan, mesh.coord("pp"))};
   const RingOptions ring = plan.config.ring_options(mesh.nodes_along("cp"));
   check_ranks_on_node(plan, model, ring.per_node);
   return {context_ranks(mesh, plan.config.cp_schedule, ring), plan.cp_layout, plan.config.cp_schedule, ring};

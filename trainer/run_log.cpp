@@ -250,13 +250,6 @@ void RunLog::log_offload(const HostOffload& offload) {
               " of activations do not fit on the host and stay on the device");
 }
 
-// Returns how many bytes of keys and values, and of their gradients, this process has sent to other ranks since it
-// started.
-std::int64_t RunLog::context_bytes_sent() {
-  const ContextTransfers* transfers = trainer_.cp_batches().transfers();
-  return transfers ? transfers->bytes_sent() : 0;
-}
-
 void RunLog::count_flops(std::int64_t context, std::int64_t trained) {
   const std::pair now(context, attention_stage(attention_changes_, trained));
   if (std::exchange(counted_, now) == now) return;
@@ -313,7 +306,7 @@ void RunLog::record_step(const StepReport& r) {
                             {"step_ms", r.seconds * 1e3},
                             {"data_ms", r.data_seconds * 1e3},
                             {"exchange_ms", r.exchange_seconds * 1e3},
-                            {"context_bytes", context_bytes_sent()},
+                            {"context_bytes", trainer_.cp_batches().bytes_sent()},
                             {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
                             {"memory_peak", static_cast<std::int64_t>(memory.peak)},
                             {"memory_peak_phase", str(fullest_phase(memory).phase)},
