@@ -19,6 +19,7 @@ bool wait_for_replacement(const std::function<bool()>& stopped) {
   setenv("RINGMASTER_STORE", page.store.data(), 1);
   setenv("RINGMASTER_RESTART_COUNT", std::to_string(page.attempt).c_str(), 1);
   clear(page.flights);
+  page.can_stay = 0;
   page.stay = Stay::none;
   return true;
 }

@@ -42,7 +42,8 @@ struct WorkerStatus {
   StartTimes start;                           // times of this attempt
   FlightRing flights;                         // recorded operations of all groups
   std::atomic<std::int64_t> replaces{0};      // 1 if the agent can replace a single lost worker; written by the agent
-  std::atomic<std::int64_t> can_stay{0};      // 1 while this worker could stay if a peer were lost
+  // 1 while this worker could stay if a peer were lost, and then until the next attempt begins.
+  std::atomic<std::int64_t> can_stay{0};
   std::atomic<Stay> stay{Stay::none};
   std::array<char, 320> store{};  // address of the next attempt's store, zero-terminated; written by the agent
   std::int64_t attempt = 0;       // number of the next attempt; written by the agent

@@ -231,13 +231,14 @@ class TrainingRun {
 
   // Call when a peer was lost. Keeps the state if it is whole.
   void keep_state(KeptState& kept) try {
-    const bool can_stay = own_status().can_stay.exchange(0) != 0;
     own_status().stepping = 0;
-    if (!can_stay || signal_.requested() || !run_.trainer.is_state_whole()) return;
+    if (signal_.requested() || !run_.trainer.is_state_whole()) own_status().can_stay = 0;
+    if (own_status().can_stay == 0) return;
     const std::int64_t step = run_.trainer.steps_done();
     kept.keep(state_.state(), run_.ctx.stream, step, step == finished_step_, run_.trainer.latest());
     log::info("a peer is lost: this process keeps the state of step ", step, " and waits for a new peer");
   } catch (const OutOfMemory& e) {
+    own_status().can_stay = 0;
     log::warn("a peer is lost, and this process cannot keep the state: ", e.what());
   }
 
