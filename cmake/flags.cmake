@@ -6,6 +6,8 @@
 set(RING_ARCH "native" CACHE STRING
     "CPU to compile for: native, portable (x86-64-v3 or armv8-a, as in packages), or any value of -march")
 set(RING_SANITIZE "" CACHE STRING "Sanitizers to build with: empty, 'address,undefined' or 'thread'")
+set(RING_SANITIZE_ROOMS "" CACHE STRING
+    "Rooms to build with RING_SANITIZE, separated by ';'. The others are not optimised. Empty: all rooms")
 option(RING_FUZZ "Instrument the libraries so that fuzz targets see which code an input covers" OFF)
 option(RING_WERROR "Treat compiler warnings as errors" OFF)
 option(RING_PCH "Precompile the headers of the standard library" ON)
