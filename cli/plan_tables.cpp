@@ -198,8 +198,9 @@ std::string choice_text(Config config, const std::string& key) {
 void print_settings(const PlannedStep& p, const char* which) {
   const ParallelConfig& c = p.config.parallel;
   const ParallelPlan plan = plan_of(p.config, p.world);
-  const std::string stages =
-      plan.pp == 1 ? "" : str("pp: ", plan.pp, c.pp_parts > 1 ? str(", pp_parts: ", c.pp_parts) : "", ", ");
+  const std::string stages = plan.pp == 1 ? ""
+                                          : str("pp: ", plan.pp, c.pp_parts > 1 ? str(", pp_parts: ", c.pp_parts) : "",
+                                                c.pp_slices > 1 ? str(", pp_slices: ", c.pp_slices) : "", ", ");
   const std::string levels = str(plan.cp > 1 && c.cp_schedule == ContextSchedule::hybrid ? ", cp_schedule: hybrid" : "",
                                  c.cp_ranks_per_node > 0 ? str(", cp_ranks_per_node: ", c.cp_ranks_per_node) : "");
   print_format(
@@ -210,8 +211,9 @@ void print_settings(const PlannedStep& p, const char* which) {
   const std::string host =
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
   const std::int64_t tokens = p.config.train.mlp_chunk;
-  const std::string chunk = str(tokens ? str(", mlp_chunk: ", tokens) : "",
-                                plan.in_chunks ? str(", sequence_chunk: ", p.config.train.sequence_chunk) : "");
+  const std::string chunk =
+      str(tokens ? str(", mlp_chunk: ", tokens) : "",
+          plan.in_chunks && plan.pp == 1 ? str(", sequence_chunk: ", p.config.train.sequence_chunk) : "");
   print_format("    train: {micro_batch: %lld, recompute: %s%s%s}\n", static_cast<long long>(plan.micro_batch),
                choice_text(p.config, "train.recompute").c_str(), chunk.c_str(), host.c_str());
   if (p.config.optimizer.offload != StateOffload::none)
@@ -223,8 +225,10 @@ void print_settings(const PlannedStep& p, const char* which) {
 void print_stages(const PlannedStep& p) {
   if (p.stage_peaks.empty()) return;
   const ParallelPlan plan = plan_of(p.config, p.world);
-  print_format("\nEach pipeline stage waits for others in %.1f %% of a step (the bubble) of %s.\n", 100 * p.bubble,
-               counted(plan.micro_batches, "micro-batch").c_str());
+  const std::int64_t slices = plan.config.pp_slices;
+  print_format("\nEach pipeline stage waits for others in %.1f %% of a step (the bubble) of %s%s.\n", 100 * p.bubble,
+               counted(plan.micro_batches, "micro-batch").c_str(),
+               slices > 1 ? str(" in ", slices, " slices each").c_str() : "");
   for (int stage = 0; stage < plan.pp; ++stage) {
     std::vector<std::string> blocks;
     for (const BlockRange& part : parts_of_stage(p.config.model, plan, stage))

@@ -59,14 +59,6 @@ class ProfiledSteps final : public StepWatcher {
   std::string trace_file_;
 };
 
-// Returns a context for the run's device that does not use measured kernel choices.
-ExecContext context_of(Config config, const Mesh& mesh) {
-  config.run.device = mesh.device().backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
-  ExecContext ctx = make_exec_context(config, mesh.device().index);
-  ctx.tuning.reset();
-  return ctx;
-}
-
 void warn_of_nodes(const Config& c, int workers) {
   const WorkerStatus& page = own_status();
   const std::string fit = node_counts_problem(c, page.min_nodes, page.max_nodes, workers);
@@ -96,7 +88,7 @@ void train_once(const TrainingArguments& a, Config config, StopSignal& signal, K
   choose_compression(config, *mesh, options.fresh);
   check_nodes(config.run.path(), env.nodes, *mesh);
   if (leads && env.restarts == 0 && env.world == env.nodes * env.local_world) warn_of_nodes(config, env.local_world);
-  if (a.preflight) run_preflight(context_of(config, *mesh), *mesh);
+  if (a.preflight) run_preflight(make_exec_context_before_run(config, *mesh), *mesh);
   std::optional<ProfiledSteps> profiled;
   if (a.profile > 0)
     options.watcher = &profiled.emplace(a.profile, options.observer, RunDirectory(config.run.path()).profile_file());

@@ -21,7 +21,7 @@ std::vector<Recompute> recomputes_of(const Config& c) {
 }
 
 std::size_t room_of(const Config& c, const DeviceRates& rates, std::size_t given) {
-  if (!may_offload(c) || c.parallel.pp > 1) return 0;
+  if (!may_offload(c)) return 0;
   if (c.train.activation_offload == Switch::on) return given ? given : kBoundless;
   return rates.host_bytes_per_second > 0 ? given : 0;  // without this rate, the cost of a transfer is unknown
 }

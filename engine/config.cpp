@@ -388,6 +388,7 @@ LinearsConfig linears_of(const TrainConfig& c) {
 }
 
 bool may_offload(const Config& c) {
+  if (c.parallel.pp > 1) return false;
   if (c.train.activation_offload != Switch::automatic) return c.train.activation_offload == Switch::on;
   return c.run.device == DeviceChoice::cuda || c.train.activation_offload_bytes > 0;
 }
@@ -430,6 +431,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.pp",
                                                 "parallel.pp_order",
                                                 "parallel.pp_parts",
+                                                "parallel.pp_slices",
                                                 "parallel.cp_layout",
                                                 "parallel.cp_schedule",
                                                 "parallel.cp_keys",

@@ -44,12 +44,12 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
 }
 
 // Returns the batch sizes of the run. If train.micro_batch is not chosen yet, the micro-batch is 0, which means a
-// replica's whole share of the batch, or, for sequences in chunks, 1. If train.sequence_chunk is not chosen yet,
-// sequences are whole.
+// replica's whole share of the batch, or, for sequences in chunks or slices, 1. If train.sequence_chunk is not chosen
+// yet, sequences are whole.
 BatchSize batch_size(const Config& c) {
   BatchSize b{c.train.batch_size, std::max(c.train.micro_batch, std::int64_t{0}), {}};
   if (c.train.sequence_chunk < c.model.context) b.sequence_chunk = std::max(c.train.sequence_chunk, std::int64_t{0});
-  if (b.sequence_chunk && b.micro_batch == 0) b.micro_batch = 1;
+  if ((b.sequence_chunk || c.parallel.pp_slices > 1) && b.micro_batch == 0) b.micro_batch = 1;
   b.packed = c.data.packing.documents || c.train.context > 0;
   for (const TokenChange& change : c.train.batch_sizes)
     if (const auto sequences = static_cast<std::int64_t>(change.value); sequences != b.sequences)
@@ -127,6 +127,13 @@ ExecContext make_exec_context(const Config& c, int device) {
   ctx.precision = precision_of(c);
   ctx.deterministic = c.run.deterministic;
   if (backend == Backend::cuda) ctx.tuning = std::make_shared<Tuning>(tuning_sources(c.run));
+  return ctx;
+}
+
+ExecContext make_exec_context_before_run(Config c, const Mesh& mesh) {
+  c.run.device = mesh.device().backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
+  ExecContext ctx = make_exec_context(c, mesh.device().index);
+  ctx.tuning.reset();
   return ctx;
 }
 

@@ -28,12 +28,10 @@ constexpr const char *kImported = "imported_from", *kConfig = "config";
 
 // Returns true for threads and layouts, which only affect rounding and may differ on another machine.
 bool rounds_otherwise(const std::string& change) {
-  constexpr const char* kKeys[] = {"run.threads:",          "parallel.cp:",
-                                   "parallel.tp:",          "parallel.pp:",
-                                   "parallel.pp_order:",    "parallel.pp_parts:",
-                                   "parallel.cp_schedule:", "parallel.cp_layout:",
-                                   "parallel.cp_keys:",     "parallel.cp_ranks_per_node:",
-                                   "parallel.zero:"};
+  constexpr const char* kKeys[] = {
+      "run.threads:",        "parallel.cp:",       "parallel.tp:",        "parallel.pp:",
+      "parallel.pp_order:",  "parallel.pp_parts:", "parallel.pp_slices:", "parallel.cp_schedule:",
+      "parallel.cp_layout:", "parallel.cp_keys:",  "parallel.zero:",      "parallel.cp_ranks_per_node:"};
   return std::ranges::any_of(kKeys, [&](const char* key) { return change.starts_with(key); });
 }
 

@@ -19,10 +19,9 @@ PipelineStep::PipelineStep(const Model& model, const ParallelPlan& plan, Communi
       parts_(divide_blocks(model.config(), pipeline_shape(plan, plan.micro_batches).all_parts())) {}
 
 void PipelineStep::compute(std::size_t micro_batches, const Source& source) {
-  if (micro_batches_ != micro_batches) {
-    const PipelineShape shape = pipeline_shape(plan_, narrow<std::int64_t>(micro_batches));
-    steps_ = lower_to_steps(shape, make_pipeline_table(shape, plan_.config.pp_order), stages_.rank());
-    micro_batches_ = micro_batches;
+  if (steps_.empty() || static_cast<std::size_t>(shape_.micro_batches) != micro_batches) {
+    shape_ = pipeline_shape(plan_, narrow<std::int64_t>(micro_batches));
+    steps_ = lower_to_steps(shape_, make_pipeline_table(shape_, plan_.config.pp_order), stages_.rank());
   }
   // An earlier step may have been abandoned.
   in_flight_.clear();
@@ -34,7 +33,7 @@ void PipelineStep::compute(std::size_t micro_batches, const Source& source) {
     else if (step.action->pass == PipelinePass::forward)
       forward(*step.action, source);
     else
-      backward(*step.action);
+      backward(*step.action, source);
   }
   for (; !sending_.empty(); sending_.pop_front()) sending_.front()->wait(ctx_.stream);
 }
@@ -48,14 +47,12 @@ void PipelineStep::exchange(const StageStep& step, const Source& source) {
   Tensor out, in;
   if (step.send) {
     const PipelineAction& to = step.send->consumer;
-    out = std::move(outbox(to.pass).extract({to.part, to.micro}).mapped());
+    out = std::move(outbox(to.pass).extract({to.part, to.unit}).mapped());
   }
   if (step.receive) {
     const PipelineAction& to = step.receive->consumer;
-    if (to.pass == PipelinePass::backward)  // a gradient has the shape and the type of the part's output
-      in = model_.empty_input(ctx_, part_of(to).first, in_flight_.at({to.part, to.micro})->in.ids.dim(0));
-    else
-      in = model_.empty_input(ctx_, part_of(to).first, source.inputs(static_cast<std::size_t>(to.micro)).ids.dim(0));
+    // A gradient has the shape and the type of the part's output.
+    in = model_.empty_input(ctx_, part_of(to).first, source.tokens(place_of(to)));
   }
   const Event after = ctx_.stream.record();
   const auto work = std::make_shared<Work>(step.send && step.receive
@@ -65,7 +62,7 @@ void PipelineStep::exchange(const StageStep& step, const Source& source) {
   if (step.send) sending_.push_back(work);
   if (!step.receive) return;
   const PipelineAction& to = step.receive->consumer;
-  inbox(to.pass)[{to.part, to.micro}] = {in, work};
+  inbox(to.pass)[{to.part, to.unit}] = {in, work};
 }
 
 Tensor PipelineStep::take(Inbox& inbox, const Key& key) const {
@@ -75,35 +72,35 @@ Tensor PipelineStep::take(Inbox& inbox, const Key& key) const {
 }
 
 void PipelineStep::forward(const PipelineAction& a, const Source& source) {
-  const auto micro = static_cast<std::size_t>(a.micro);
   const BlockRange part = part_of(a);
-  std::unique_ptr<InFlight>& now = in_flight_[{a.part, a.micro}];
-  now = std::make_unique<InFlight>(micro + 1 == micro_batches_);
-  now->in = source.inputs(micro);
-  now->run.emplace(source.run(micro, now->in.seqs, &now->tape));
-  if (part.first > 0) now->x = {take(inputs_, {a.part, a.micro}), std::make_shared<GradSlot>()};
+  const Place place = place_of(a);
+  std::unique_ptr<InFlight>& now = in_flight_[{a.part, a.unit}];
+  now = std::make_unique<InFlight>(a.unit == shape_.backward_unit(shape_.units() - 1));
+  now->in = source.inputs(place);
+  now->run.emplace(source.run(place, now->in.seqs, &now->tape));
+  if (part.first > 0) now->x = {take(inputs_, {a.part, a.unit}), std::make_shared<GradSlot>()};
   enter(RunPhase::forward);
-  const Var y = model_.run_part(*now->run, part, now->x, now->in.ids, now->in.seqs);
-  if (static_cast<std::size_t>(a.part) + 1 < parts_.size()) {
-    outputs_[{a.part + 1, a.micro}] = y.value;
-    now->root = y.slot;
-    return;
-  }
-  now->root = source.loss(*now->run, y, micro).sum.slot;
+  const ChunkedContext::Chunk computing(source.keys(place), now->in.seqs.shards, ChunkedContext::Keep::for_backward);
+  Var y = model_.run_part(*now->run, part, now->x, now->in.ids, now->in.seqs);
+  now->root = y.slot;
+  if (is_last(a))
+    now->hidden = std::move(y);
+  else
+    outputs_[{a.part + 1, a.unit}] = y.value;
 }
 
 // If no parameter of the first part is trained, its forward recorded nothing, and its root is null.
-void PipelineStep::backward(const PipelineAction& a) {
-  const std::unique_ptr<InFlight> now = std::move(in_flight_.extract(Key{a.part, a.micro}).mapped());
-  const bool last = static_cast<std::size_t>(a.part) + 1 == parts_.size();
-  const Tensor seed = last ? Tensor{} : take(gradients_, {a.part, a.micro});
+void PipelineStep::backward(const PipelineAction& a, const Source& source) {
+  const std::unique_ptr<InFlight> now = std::move(in_flight_.extract(Key{a.part, a.unit}).mapped());
+  const Tensor seed = is_last(a) ? Tensor{} : take(gradients_, {a.part, a.unit});
   enter(RunPhase::backward);
+  if (is_last(a)) now->root = source.loss(*now->run, std::exchange(now->hidden, {}), now->in, place_of(a)).sum.slot;
   if (now->root) now->tape.backward(now->root, seed, ctx_);
   if (!now->x.slot) return;
   Tensor& gradient = now->x.slot->grad;
   RING_CHECK(gradient.defined() && gradient.dtype() == now->x.value.dtype() && gradient.numel() == now->x.value.numel(),
              "part ", a.part, " of the model has no gradient of its input, ", describe(now->x.value));
-  input_gradients_[{a.part - 1, a.micro}] = gradient.view(now->x.value.shape());
+  input_gradients_[{a.part - 1, a.unit}] = gradient.view(now->x.value.shape());
 }
 
 }  // namespace ring

@@ -218,7 +218,7 @@ Run TrainStep::micro_run(std::size_t index, const Sequences& sequences, Tape* ta
   run.training = true;
   run.layout.tp = &mesh_.axis("tp");
   run.state = step_state_;
-  parallel_.context.set_up_run(run, plan_.micro_batch, sequences, chunk);
+  parallel_.context.set_up_run(run, plan_.micro_batch, sequences, chunk, index);
   return run;
 }
 
@@ -322,19 +322,22 @@ void TrainStep::add_loss(const LossOutput& out, std::size_t index) {
   }
 }
 
-// Runs forward and backward of all micro-batches through this process's stage of the model.
+// Runs forward and backward of all micro-batches, or of their slices, through this process's stage of the model.
 void TrainStep::run_stages() {
+  using Place = PipelineStep::Place;
   const PipelineStep::Source source{
-      [this](std::size_t index) {
-        ForwardInputs in = inputs_of(index);
-        return PipelineStep::Inputs{in.ids, std::move(in.seqs)};
-      },
-      [this](std::size_t index, const Sequences& seqs, Tape* tape) { return micro_run(index, seqs, tape); },
-      [this](Run& run, const Var& hidden, std::size_t index) {
-        LossOutput out = model_->head_loss(run, hidden, loss_head(micro_batch_part(inputs_.targets, index)));
-        add_loss(out, index);
-        return out;
-      }};
+      .tokens = [this](const Place& p) { return plan_.micro_batch * parallel_.context.tokens_of_chunk(p.slice); },
+      .inputs =
+          [this](const Place& p) { return plan_.in_chunks ? inputs_of_chunk(p.micro, p.slice) : inputs_of(p.micro); },
+      .run = [this](const Place& p, const Sequences& seqs,
+                    Tape* tape) { return micro_run(p.micro, seqs, tape, p.slice); },
+      .keys = [this](const Place& p) { return parallel_.context.chunked(p.micro); },
+      .loss =
+          [this](Run& run, const Var& hidden, const ForwardInputs& in, const Place& p) {
+            LossOutput out = model_->head_loss(run, hidden, loss_head(in.targets));
+            add_loss(out, p.micro);
+            return out;
+          }};
   pipeline_->compute(micro_batches(), source);
 }
 

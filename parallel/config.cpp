@@ -10,6 +10,8 @@ namespace ring {
 
 namespace {
 
+constexpr std::int64_t kMaxSlices = 4096;
+
 void context_fields(ParallelConfig& c, Fields& f) {
   f("cp_layout", c.cp_layout,
     "how ranks share a row: zigzag, contiguous, balanced by the pairs of its documents, or auto",
@@ -98,6 +100,8 @@ void ParallelConfig::fields(Fields& f) {
     docs_page("parallelism.md#pipeline-stages"));
   f("pp_parts", pp_parts, "parts of the model in each stage; several shorten the wait at the start and end of a step",
     in_range(1, kMaxProcesses), docs_page("parallelism.md#pipeline-stages"));
+  f("pp_slices", pp_slices, "slices of each sequence, which pass through the stages one after another",
+    in_range(1, kMaxSlices), docs_page("parallelism.md#slices-of-sequences"));
   context_fields(*this, f);
   f("zero", zero, "what replicas shard: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights",
     in_range(0, 3), word("auto", kAutoDegree), docs_page("parallelism.md#zero-what-the-replicas-share"));

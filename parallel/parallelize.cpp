@@ -20,7 +20,8 @@ ContextRanks context_ranks(Mesh& mesh, ContextSchedule schedule, const RingOptio
 // computation is per token. Ranks of tp shard a rank's tokens evenly, so its slices of chunks are multiples of tp.
 ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan, const ModelConfig& model,
                                    std::size_t host_room, const ExecContext& ctx) {
-  if (plan.in_chunks) return {plan.cp_layout, ctx, host_room, &mesh.axis("cp"), plan.tp};
+  if (plan.in_chunks)
+    return {plan.cp_layout, ctx, host_room, &mesh.axis("cp"), plan.tp, micro_batches_of_keys(plan, mesh.coord("pp"))};
   const RingOptions ring = plan.config.ring_options(mesh.nodes_along("cp"));
   check_ranks_on_node(plan, model, ring.per_node);
   return {context_ranks(mesh, plan.config.cp_schedule, ring), plan.cp_layout, plan.config.cp_schedule, ring};
@@ -30,9 +31,10 @@ CompressionRanks compression_ranks(Mesh& mesh) {
   Communicator& all = mesh.group(kDataAxes);
   const std::vector<int> nodes = mesh.nodes_along(kDataAxes);
   const int per_node = ranks_per_node(nodes);
-  if (per_node == 1 || per_node == all.size()) return {nullptr, &all};
+  const bool first_slice = mesh.coord("tp") == 0;
+  if (per_node == 1 || per_node == all.size()) return {nullptr, &all, first_slice};
   const Mesh::NodeGroups groups = mesh.groups_by_node(kDataAxes, per_node);
-  return {&groups.node, &groups.between_nodes};
+  return {&groups.node, &groups.between_nodes, first_slice};
 }
 
 // Ranks of dp process different sequences, ranks of cp different tokens: for parameters, both are replicas.

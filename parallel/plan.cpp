@@ -134,28 +134,30 @@ void share_batch(ParallelPlan& p, const BatchSize& b) {
   p.micro_batches = b.sequences / replicas(p) / p.micro_batch;
 }
 
+const char* chunk_name(const ParallelPlan& p) { return p.config.pp_slices > 1 ? "slice" : "chunk"; }
+
 // Throws Error if tp does not divide the tokens of a micro-batch that each rank of cp holds: tensor parallelism shards
 // these tokens between sublayers.
 void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
   for (int r = 0; r < p.cp_layout.ranks(); ++r)
     if (const std::int64_t tokens = p.micro_batch * p.cp_layout.tokens_of_rank(r); tokens % p.tp)
       fail("parallel.tp: ", p.tp, " does not divide the ", tokens, " tokens of a micro-batch",
-           p.in_chunks ? str(" in chunk ", r)
+           p.in_chunks ? str(" in ", chunk_name(p), " ", r)
            : p.cp > 1  ? str(" on rank ", r, " of cp")
                        : "",
            " (train.micro_batch = ", p.micro_batch, ", model.context = ", m.context, ", parallel.cp = ", p.cp,
            "). Change one of them");
 }
 
-// Throws Error if a rank of cp gets no tokens of a chunk.
-void check_slices_of_chunks(const ParallelPlan& p, std::int64_t tokens) {
+// Throws Error if a rank of cp gets no tokens of a chunk. remedy: e.g. "Raise train.sequence_chunk".
+void check_slices_of_chunks(const ParallelPlan& p, const std::string& setting, const char* remedy) {
   const std::vector<ContextLayout> slices = slices_of_parts(p.cp_layout, p.cp, p.tp);
   for (std::size_t chunk = 0; chunk < slices.size(); ++chunk)
     for (int r = 0; r < p.cp; ++r)
       if (slices[chunk].tokens_of_rank(r) == 0)
-        fail("train.sequence_chunk: ", tokens, ": chunk ", chunk, " has ", counted(slices[chunk].length(), "token"),
+        fail(setting, ": ", chunk_name(p), " ", chunk, " has ", counted(slices[chunk].length(), "token"),
              ", of which rank ", r, " of parallel.cp: ", p.cp, " would receive none",
-             p.tp > 1 ? str(" (slices are multiples of parallel.tp: ", p.tp, ")") : "", ". Raise train.sequence_chunk");
+             p.tp > 1 ? str(" (slices are multiples of parallel.tp: ", p.tp, ")") : "", ". ", remedy);
 }
 
 bool has_pools(const ModelConfig& m) {
@@ -209,6 +211,22 @@ void check_pipeline_order(const ParallelPlan& p) {
          c.pp_parts > 1 ? "1, or parallel.pp_order: interleaved" : "2 or more, or parallel.pp_order: 1f1b");
 }
 
+// Throws Error if the settings do not allow parallel.pp_slices. Call it also without stages.
+void check_pipeline_slices(const ParallelPlan& p) {
+  const ParallelConfig& c = p.config;
+  if (c.pp_slices == 1) return;
+  const std::string setting = str("parallel.pp_slices: ", c.pp_slices);
+  if (p.pp == 1)
+    fail(setting,
+         " slices of a sequence pass through several stages, but parallel.pp is 1. Set parallel.pp_slices: 1, ",
+         "or parallel.pp to the number of stages. Without stages, train.sequence_chunk divides sequences");
+  if (c.pp_parts > 1)
+    fail(setting, " slices of a sequence need one part of the model in each stage, but parallel.pp_parts is ",
+         c.pp_parts, ". Set one of the two to 1");
+  if (p.micro_batch > 1)
+    fail(setting, " divides one sequence at a time, but train.micro_batch is ", p.micro_batch, ". Set it to 1");
+}
+
 // Throws WorldSizeError if interleaved stages cannot divide the micro-batches of a step.
 void check_micro_batches_of_stages(const ParallelPlan& p, const BatchSize& b) {
   const ParallelConfig& c = p.config;
@@ -227,6 +245,7 @@ void check_micro_batches_of_stages(const ParallelPlan& p, const BatchSize& b) {
 // Throws Error if the model cannot be divided into the stages.
 void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& b) {
   check_pipeline_order(p);
+  check_pipeline_slices(p);
   const ParallelConfig& c = p.config;
   const std::string setting = str("parallel.pp: ", p.pp);
   if (p.pp == 1) return;
@@ -241,8 +260,8 @@ void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& 
     fail(setting, " supports parallel.zero: 0 and 1, but it is ", c.zero, ", which would reduce gradients",
          c.zero == 3 ? " and gather weights" : "", " for every micro-batch of a stage. Set parallel.zero: 1");
   if (b.sequence_chunk > 0 && b.sequence_chunk < m.context)
-    fail(setting, " passes whole sequences from stage to stage, but train.sequence_chunk is ", b.sequence_chunk,
-         ". Set it to 0, and share long sequences with parallel.cp");
+    fail(setting, " does not support train.sequence_chunk, which is ", b.sequence_chunk,
+         ". Set it to 0, and divide long ", "sequences with parallel.pp_slices or parallel.cp");
   if (selects(m) || has_pools(m))
     fail(setting, " supports neither model.attention.rules with pattern: content, learned or importance nor ",
          "model.attention.pools, which share data between blocks. Use another pattern, or set parallel.pp: 1");
@@ -280,8 +299,8 @@ void check_blocks_of_chunks(const ContextLayout& chunks, const std::vector<Patte
 }
 
 // Chooses all_to_all for ranks that share chunks: each rank then stores the keys of its heads. Throws Error if other
-// settings do not allow it.
-void share_chunks(ParallelPlan& p, const ModelConfig& m, const std::string& setting) {
+// settings do not allow it. without: the setting without chunks, such as "train.sequence_chunk: 0".
+void share_chunks(ParallelPlan& p, const ModelConfig& m, const std::string& setting, const char* without) {
   ContextSchedule& schedule = p.config.cp_schedule;
   const std::string with = str(setting, " with parallel.cp: ", p.cp);
   if (schedule != ContextSchedule::automatic && schedule != ContextSchedule::all_to_all)
@@ -294,8 +313,7 @@ void share_chunks(ParallelPlan& p, const ModelConfig& m, const std::string& sett
                                         : "");
   if (kv_heads_of_slice(p, m) % p.cp)
     fail(with, " shares the KV heads among the ranks of cp (parallel.cp_schedule: all_to_all), but ",
-         kv_heads_text(p, m), " cannot be divided among ", p.cp, ". Set parallel.cp to a divisor, or ",
-         "train.sequence_chunk: 0");
+         kv_heads_text(p, m), " cannot be divided among ", p.cp, ". Set parallel.cp to a divisor, or ", without);
   if (p.config.cp_messages != ContextMessages::exact)
     fail(with, " uses parallel.cp_schedule: all_to_all, whose messages are exact, but parallel.cp_messages is ",
          to_string(p.config.cp_messages), ". Set it to exact");
@@ -304,6 +322,21 @@ void share_chunks(ParallelPlan& p, const ModelConfig& m, const std::string& sett
     fail(with, " gives each rank contiguous tokens of each chunk, but parallel.cp_layout is ",
          zigzag ? "zigzag" : "balanced", ". Set it to auto");
   schedule = ContextSchedule::all_to_all;
+}
+
+// Divides sequences into slices, which pass through the pipeline stages one after another. Throws Error if the layout
+// does not allow it.
+void lay_out_slices(ParallelPlan& p, const ModelConfig& m) {
+  const std::int64_t slices = p.config.pp_slices;
+  if (slices == 1) return;
+  const std::string setting = str("parallel.pp_slices: ", slices);
+  if (slices > m.context)
+    fail(setting, " is more than the ", m.context, " tokens of a sequence (model.context). Lower it");
+  if (p.cp > 1) share_chunks(p, m, setting, "parallel.pp_slices: 1");
+  p.in_chunks = true;
+  p.cp_layout = {ContextLayoutKind::contiguous, m.context, narrow<int>(slices),
+                 context_align(patterns_of(m), m.context, slices)};
+  check_slices_of_chunks(p, setting, "Lower parallel.pp_slices");
 }
 
 // Divides sequences into chunks that are computed one after another. Throws Error if the model or the layout does not
@@ -316,7 +349,7 @@ void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) 
   if (measures_importance(m) || has_pools(m))
     fail(setting, " supports neither model.attention.rules with pattern: importance, which measures attention over ",
          "whole sequences, nor model.attention.pools. Set train.sequence_chunk: 0, or use another pattern");
-  if (p.cp > 1) share_chunks(p, m, setting);
+  if (p.cp > 1) share_chunks(p, m, setting, "train.sequence_chunk: 0");
   constexpr std::int64_t kMaxChunks = 4096;
   std::vector<Pattern> patterns = patterns_of(m);
   std::ranges::stable_partition(patterns, &Pattern::selects);  // their blocks are aligned first
@@ -327,7 +360,7 @@ void lay_out_chunks(ParallelPlan& p, const ModelConfig& m, std::int64_t tokens) 
                    context_align(patterns, m.context, chunks)};
     if (longest_part(p.cp_layout) > tokens) continue;
     check_blocks_of_chunks(p.cp_layout, patterns, setting);
-    return check_slices_of_chunks(p, tokens);
+    return check_slices_of_chunks(p, setting, "Raise train.sequence_chunk");
   }
   fail(setting, " would need more than ", kMaxChunks, " chunks for model.context: ", m.context, ". Raise it");
 }
@@ -379,6 +412,7 @@ ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const Batc
   choose_schedule(p, m);
   lay_out_context(p, m, b.packed);
   lay_out_chunks(p, m, b.sequence_chunk);
+  lay_out_slices(p, m);
   check_tokens_of_slices(p, m);
   check_schedule(p, m);
   return p;
@@ -398,25 +432,16 @@ void check_ranks_on_node(const ParallelPlan& p, const ModelConfig& m, int ranks)
 std::string ParallelPlan::text() const {
   std::string out;
   const char* const hybrid = cp > 1 && config.cp_schedule == ContextSchedule::hybrid ? " hybrid" : "";
-  const std::string parts = config.pp_parts > 1 ? str(" x ", config.pp_parts, " parts") : "";
+  const std::string stages = config.pp_parts > 1    ? str(" x ", config.pp_parts, " parts")
+                             : config.pp_slices > 1 ? str(", ", config.pp_slices, " slices")
+                                                    : "";
   for (const auto& [name, degree, more] : {std::tuple<const char*, int, std::string>{"islands", islands, ""},
-                                           {"pp", pp, parts},
+                                           {"pp", pp, stages},
                                            {"dp", dp, ""},
                                            {"cp", cp, hybrid},
                                            {"tp", tp, ""}})
     if (degree > 1) out += str(out.empty() ? "" : ", ", name, " ", degree, more);
   return config.zero > 0 && !out.empty() ? str(out, ", zero ", config.zero) : out;
-}
-
-std::string ineffective_keys(const ParallelPlan& p, const ModelConfig& m) {
-  if (p.cp == 1 || p.config.cp_keys != ContextKeys::referenced) return "";
-  constexpr const char* kIdle = "parallel.cp_keys: referenced, but ";
-  if (!selects_blocks(m))
-    return str(kIdle, "no layer selects its blocks (pattern: content or learned), so this has no effect. Leave it out");
-  if (p.config.cp_schedule != ContextSchedule::all_to_all) return "";
-  return str(kIdle, "parallel.cp_schedule is all_to_all, which auto uses if parallel.cp divides the KV heads. Each ",
-             "rank then has all tokens of some heads, so this has no effect. Leave it out, or set "
-             "parallel.cp_schedule: ring or gather");
 }
 
 // With packed documents, a rank's positions in the row do not determine how many pairs the rank computes. Late queries

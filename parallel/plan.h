@@ -26,7 +26,8 @@ struct ParallelPlan {
   int pp = 1, dp = 1, cp = 1, tp = 1;  // degrees of the axes
   std::int64_t micro_batch = 1;        // sequences in each forward pass of a replica
   std::int64_t micro_batches = 1;      // micro-batches of each replica in the largest step
-  bool in_chunks = false;              // true if the parts of cp_layout are chunks, computed one after another
+  // True if the parts of cp_layout are chunks, computed one after another: train.sequence_chunk or parallel.pp_slices.
+  bool in_chunks = false;
   // Divides each sequence among the ranks of cp, or into chunks. The ranks of cp share each chunk (slices_of_parts(),
   // aligned to tp).
   ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};
@@ -51,10 +52,6 @@ bool supports_hybrid(const ModelConfig& resolved, std::int64_t tp, std::int64_t 
 // Throws Error if the schedule is hybrid and the KV heads cannot be divided among the given number of cp ranks per
 // node.
 void check_ranks_on_node(const ParallelPlan&, const ModelConfig& resolved, int ranks);
-
-// Returns why parallel.cp_keys: referenced has no effect in this run although it is valid, and what to do; empty if it
-// has an effect, is not set, or cp is 1.
-std::string ineffective_keys(const ParallelPlan&, const ModelConfig& resolved);
 
 // Returns the layout of a row of `length` tokens over `ranks` ranks; parallel.cp_schedule: auto is treated as ring.
 // packed: true if rows hold several documents or sequences.

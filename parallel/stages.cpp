@@ -27,7 +27,14 @@ std::vector<BlockRange> divide_blocks(const ModelConfig& m, int parts) {
 }
 
 PipelineShape pipeline_shape(const ParallelPlan& p, std::int64_t micro_batches) {
-  return {p.pp, narrow<int>(p.config.pp_parts), narrow<int>(micro_batches)};
+  return {p.pp, narrow<int>(p.config.pp_parts), narrow<int>(micro_batches), narrow<int>(p.config.pp_slices)};
+}
+
+int micro_batches_of_keys(const ParallelPlan& p, int stage) {
+  if (p.config.pp_slices == 1) return 1;
+  const PipelineShape shape = pipeline_shape(p, p.micro_batches);
+  const PipelineTable table = make_pipeline_table(shape, p.config.pp_order);
+  return max_micro_batches_in_flight(shape, table[static_cast<std::size_t>(stage)]);
 }
 
 std::vector<BlockRange> parts_of_stage(const ModelConfig& m, const ParallelPlan& p, int stage) {

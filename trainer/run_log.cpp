@@ -19,6 +19,7 @@
 #include "model/scopes.h"
 #include "optim/groups.h"
 #include "optim/kinds.h"
+#include "parallel/ineffective_keys.h"
 #include "trainer/ineffective_attention.h"
 #include "trainer/records.h"
 
@@ -184,7 +185,7 @@ void RunLog::record_settings(const RunStart& start, int processes) {
   warn_of_places(config_);
   warn_of_masks(config_, start.corpora);
   warn_of_ineffective_attention(config_, start.corpora);
-  if (const std::string idle = ineffective_keys(trainer_.plan(), config_.model); !idle.empty()) log::warn(idle);
+  for (const std::string& warning : ineffective_keys(trainer_.plan(), config_.model)) log::warn(warning);
   for (const auto& rows : start.loader->map().rows())
     log::info("packing: ", counted(static_cast<std::int64_t>(rows->rows()), "sample"), " per epoch, ",
               std::round(1000 * rows->filled_share()) / 10, " % of their positions hold tokens, the rest is padding; ",
@@ -273,13 +274,6 @@ void RunLog::log_offload(const HostOffload& offload) {
               " of activations do not fit on the host and stay on the device");
 }
 
-// Returns how many bytes of keys and values, and of their gradients, this process has sent to other ranks since it
-// started.
-std::int64_t RunLog::context_bytes_sent() {
-  const ContextTransfers* transfers = trainer_.cp_batches().transfers();
-  return transfers ? transfers->bytes_sent() : 0;
-}
-
 void RunLog::count_flops(std::int64_t context, std::int64_t trained) {
   const std::pair now(context, attention_stage(attention_changes_, trained));
   if (std::exchange(counted_, now) == now) return;
@@ -336,7 +330,7 @@ void RunLog::record_step(const StepReport& r) {
                             {"step_ms", r.seconds * 1e3},
                             {"data_ms", r.data_seconds * 1e3},
                             {"exchange_ms", r.exchange_seconds * 1e3},
-                            {"context_bytes", context_bytes_sent()},
+                            {"context_bytes", trainer_.cp_batches().bytes_sent()},
                             {"memory_in_use", static_cast<std::int64_t>(memory.in_use)},
                             {"memory_peak", static_cast<std::int64_t>(memory.peak)},
                             {"memory_peak_phase", str(fullest_phase(memory).phase)},

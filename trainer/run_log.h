@@ -66,7 +66,6 @@ class RunLog {
   void add_gpu_means(Metrics::Values&);
   void record_parts(const char* group, const std::vector<double>& values);
   void record_diagnostics(const StepReport&);
-  std::int64_t context_bytes_sent();
   void count_flops(std::int64_t context, std::int64_t trained_tokens);
 
   const Config& config_;

@@ -546,7 +546,7 @@ std::string Trainer::diagnose_step() {
       report_first([&] {
         const Batch b = parts.chunk_of(batches[m], chunk);
         const Sequences seqs = parts.sequences(b, positions_of(b, ctx_), ctx_, chunk);
-        const ChunkedContext::Chunk computing(parts.chunked(), seqs.shards, ChunkedContext::Keep::for_forward);
+        const ChunkedContext::Chunk computing(parts.chunked(m), seqs.shards, ChunkedContext::Keep::for_forward);
         return non_finite_activation(step_.model(), step_.micro_run(m, seqs, nullptr, chunk),
                                      from_host(b.inputs, ctx_.stream), seqs);
       });
@@ -588,7 +588,7 @@ LoaderOptions loader_options(const Config& c, Mesh& mesh) {
           .world = mesh.degree("island") * mesh.degree("dp"),
           .prefetch = c.data.prefetch,
           .packing = c.data.packing,
-          .unread = sizes.sequence_chunk > 0};
+          .unread = sizes.sequence_chunk > 0 || c.parallel.pp_slices > 1};
 }
 
 }  // namespace ring

@@ -90,7 +90,7 @@ ContextBatches::ContextBatches(const ContextRanks& ranks, ContextLayout layout, 
 }
 
 ContextBatches::ContextBatches(ContextLayout layout, const ExecContext& ctx, std::size_t host_limit,
-                               Communicator* group, std::int64_t align)
+                               Communicator* group, std::int64_t align, int in_flight)
     : rank_(group ? group->rank() : 0), layout_(std::move(layout)) {
   const bool shared = group && group->size() > 1;
   if (shared) slices_ = slices_of_parts(layout_, group->size(), align);
@@ -103,21 +103,24 @@ ContextBatches::ContextBatches(ContextLayout layout, const ExecContext& ctx, std
                " has no token of chunk ", chunk);
     for (ContextLayout::Chunk& c : held_.back()) c.begin += first, c.end += first;
   }
-  chunked_ = std::make_unique<ChunkedContext>(ctx, host_limit, shared ? group : nullptr);
+  for (int i = 0; i < in_flight; ++i)
+    chunked_.push_back(std::make_unique<ChunkedContext>(ctx, host_limit, shared ? group : nullptr));
 }
 
 std::int64_t ContextBatches::tokens() const {
-  if (!chunked_) return layout_.tokens_of_rank(rank_);
+  if (!in_chunks()) return layout_.tokens_of_rank(rank_);
   std::int64_t sum = 0;
   for (const ContextLayout::Chunks& runs : held_) sum += tokens_in(runs);
   return sum;
 }
 
-std::int64_t ContextBatches::tokens_of_chunk(int chunk) const { return chunked_ ? tokens_in(held(chunk)) : tokens(); }
+std::int64_t ContextBatches::tokens_of_chunk(int chunk) const {
+  return in_chunks() ? tokens_in(held(chunk)) : tokens();
+}
 
 Batch ContextBatches::part(const Batch& all) const {
-  if (whole() || (chunked_ && slices_.empty())) return all;
-  if (!chunked_) return tokens_at(held_rows(*shards_of(all, 0)), all);
+  if (whole() || (in_chunks() && slices_.empty())) return all;
+  if (!in_chunks()) return tokens_at(held_rows(*shards_of(all, 0)), all);
   ContextLayout::Chunks runs;
   for (const ContextLayout::Chunks& some : held_) runs.insert(runs.end(), some.begin(), some.end());
   if (!all.unread) return tokens_at(rows_at(runs, layout_.length(), 1), all);
@@ -129,7 +132,7 @@ Batch ContextBatches::part(const Batch& all) const {
 }
 
 Batch ContextBatches::chunk_of(const Batch& part, int chunk) const {
-  if (!chunked_ || whole()) return part;
+  if (!in_chunks() || whole()) return part;
   if (part.unread) return read_tokens(held(chunk).front(), part);
   std::int64_t first = 0;
   for (int c = 0; c < chunk; ++c) first += tokens_of_chunk(c);
@@ -141,7 +144,7 @@ std::shared_ptr<const ContextShards> ContextBatches::shards_of(const Batch& b, i
   const auto of_parts = [&](int part) {
     return std::make_shared<ContextShards>(layout_.shards(part, rows, documents_of(b, layout_.length())));
   };
-  if (slices_.empty()) return of_parts(chunked_ ? chunk : rank_);
+  if (slices_.empty()) return of_parts(in_chunks() ? chunk : rank_);
   auto shared = std::make_shared<ContextShards>(slices_[static_cast<std::size_t>(chunk)].shards(rank_, 1, {}));
   shared->chunks = of_parts(chunk);
   return shared;
@@ -163,24 +166,31 @@ Sequences ContextBatches::sequences(const Batch& b, const Tensor& positions, con
     return Sequences::sharded(shards, ctx.empty({rows * tokens_of_chunk(chunk)}, DType::i32));
   // Without documents, positions count from the start of each row.
   std::vector<std::int32_t> places =
-      global_rows(chunked_ ? rows_at(held(chunk), layout_.length(), rows) : held_rows(*shards));
+      global_rows(in_chunks() ? rows_at(held(chunk), layout_.length(), rows) : held_rows(*shards));
   for (std::int32_t& place : places) place %= narrow<std::int32_t>(layout_.length());
   return Sequences::sharded(shards, upload(places, ctx.stream));
 }
 
+std::int64_t ContextBatches::bytes_sent() const {
+  std::int64_t sum = exchange_ ? exchange_->bytes_sent() : 0;
+  for (const auto& chunked : chunked_)
+    if (const ContextTransfers* transfers = chunked->transfers()) sum += transfers->bytes_sent();
+  return sum;
+}
+
 void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
-  if (whole() || chunked_ || layout_.kind() == ContextLayoutKind::balanced || rows_.count(rows)) return;
+  if (whole() || in_chunks() || layout_.kind() == ContextLayoutKind::balanced || rows_.count(rows)) return;
   rows_[rows] = from_host(global_rows(rows_at(held_.front(), layout_.length(), rows)), ctx.stream, Lifetime::run);
 }
 
 // A micro-batch in chunks is one sequence, so this process's rows of a chunk are adjacent: first_row locates them. The
 // rows of a balanced layout differ between micro-batches.
-void ContextBatches::set_up_run(Run& run, std::int64_t rows, const Sequences& sequences, int chunk) {
+void ContextBatches::set_up_run(Run& run, std::int64_t rows, const Sequences& sequences, int chunk, std::size_t micro) {
   if (whole()) return;
-  if (chunked_) {
+  if (in_chunks()) {
     RING_CHECK(rows == 1, "a micro-batch in chunks has ", rows, " rows, expected one");
     run.first_row += held(chunk).front().begin;
-    run.layout.cp = chunked_.get();
+    run.layout.cp = chunked(micro);
     return;
   }
   run.layout.cp = exchange_.get();

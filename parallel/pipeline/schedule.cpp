@@ -12,15 +12,15 @@ namespace {
 
 constexpr std::int64_t kPending = -1;
 
-// The end of each action, by part and micro-batch; kPending if it has not run yet.
+// The end of each action, by part and unit; kPending if it has not run yet.
 class EndTimes {
  public:
   explicit EndTimes(const PipelineShape& shape)
-      : shape_(shape), ends_(2 * static_cast<std::size_t>(shape.all_parts() * shape.micro_batches), kPending) {}
+      : shape_(shape), ends_(2 * static_cast<std::size_t>(shape.all_parts() * shape.units()), kPending) {}
 
   std::int64_t& of(const PipelineAction& a) {
     const int passes = a.pass == PipelinePass::backward ? shape_.all_parts() : 0;
-    return ends_.at(static_cast<std::size_t>((passes + a.part) * shape_.micro_batches + a.micro));
+    return ends_.at(static_cast<std::size_t>((passes + a.part) * shape_.units() + a.unit));
   }
 
   // Returns the time at which all actions that `a` depends on have ended; nullopt if one of them has not run yet.
@@ -31,10 +31,12 @@ class EndTimes {
       at = at == kPending || end == kPending ? kPending : std::max(at, end);
     };
     if (a.pass == PipelinePass::forward) {
-      if (a.part > 0) needs({PipelinePass::forward, a.part - 1, a.micro});
+      if (a.part > 0) needs({PipelinePass::forward, a.part - 1, a.unit});
+      if (a.unit % shape_.slices > 0) needs({PipelinePass::forward, a.part, a.unit - 1});
     } else {
-      needs({PipelinePass::forward, a.part, a.micro});
-      if (a.part + 1 < shape_.all_parts()) needs({PipelinePass::backward, a.part + 1, a.micro});
+      needs({PipelinePass::forward, a.part, a.unit});
+      if (a.part + 1 < shape_.all_parts()) needs({PipelinePass::backward, a.part + 1, a.unit});
+      if ((a.unit + 1) % shape_.slices > 0) needs({PipelinePass::backward, a.part, a.unit + 1});
     }
     return at == kPending ? std::nullopt : std::optional(at);
   }
@@ -59,15 +61,15 @@ std::vector<PipelineAction> alternate(const std::vector<PipelineAction>& forward
 
 std::vector<PipelineAction> actions_of_stage(const PipelineShape& s, int stage) {
   std::vector<PipelineAction> forwards, backwards;
-  for (int i = 0; i < s.parts * s.micro_batches; ++i) {
-    const int group = s.parts == 1 ? i : i / (s.stages * s.parts) * s.stages;  // the group's first micro-batch
+  for (int i = 0; i < s.parts * s.units(); ++i) {
+    const int group = s.parts == 1 ? i : i / (s.stages * s.parts) * s.stages;  // the group's first unit
     const int within = s.parts == 1 ? 0 : i % (s.stages * s.parts);
-    const int turn = within / s.stages, micro = group + within % s.stages;
-    forwards.push_back({PipelinePass::forward, turn * s.stages + stage, micro});
-    backwards.push_back({PipelinePass::backward, (s.parts - 1 - turn) * s.stages + stage, micro});
+    const int turn = within / s.stages, unit = group + within % s.stages;
+    forwards.push_back({PipelinePass::forward, turn * s.stages + stage, unit});
+    backwards.push_back({PipelinePass::backward, (s.parts - 1 - turn) * s.stages + stage, s.backward_unit(unit)});
   }
   const int later = s.stages - stage - 1;  // number of stages after this one
-  const int warmup = s.parts == 1 ? later : 2 * later + (s.parts - 1) * s.stages;
+  const int warmup = s.parts == 1 ? later + s.slices - 1 : 2 * later + (s.parts - 1) * s.stages;
   return alternate(forwards, backwards, std::min(static_cast<std::size_t>(warmup), forwards.size()));
 }
 
@@ -75,7 +77,7 @@ std::vector<PipelineAction> actions_of_stage(const PipelineShape& s, int stage) 
 std::optional<PipelineAction> consumer_of(const PipelineShape& shape, const PipelineAction& a) {
   const int part = a.pass == PipelinePass::forward ? a.part + 1 : a.part - 1;
   if (part < 0 || part == shape.all_parts()) return {};
-  return PipelineAction{a.pass, part, a.micro};
+  return PipelineAction{a.pass, part, a.unit};
 }
 
 struct StageTransfer {
@@ -132,13 +134,15 @@ PipelineOrder resolved_order(PipelineOrder order, std::int64_t parts) {
 }
 
 PipelineTable make_pipeline_table(const PipelineShape& shape, PipelineOrder order) {
-  RING_CHECK(shape.stages > 1 && shape.parts > 0 && shape.micro_batches > 0, "a pipeline of ", shape.stages,
-             " stages with ", shape.parts, " parts and ", shape.micro_batches, " micro-batches");
+  RING_CHECK(shape.stages > 1 && shape.parts > 0 && shape.micro_batches > 0 && shape.slices > 0, "a pipeline of ",
+             shape.stages, " stages with ", shape.parts, " parts and ", shape.micro_batches, " micro-batches of ",
+             shape.slices, " slices");
   const bool interleaved = resolved_order(order, shape.parts) == PipelineOrder::interleaved;
   RING_CHECK(interleaved == (shape.parts > 1), "stages of ", shape.parts, " parts in an order that needs ",
              interleaved ? "several" : "one");
   RING_CHECK(!interleaved || shape.micro_batches % shape.stages == 0, shape.micro_batches,
              " micro-batches are no multiple of ", shape.stages, " interleaved stages");
+  RING_CHECK(!interleaved || shape.slices == 1, "interleaved stages of micro-batches in ", shape.slices, " slices");
   PipelineTable table;
   for (int stage = 0; stage < shape.stages; ++stage) table.push_back(actions_of_stage(shape, stage));
   return table;
@@ -175,8 +179,22 @@ int max_in_flight(const std::vector<PipelineAction>& actions) {
   return most;
 }
 
+int max_micro_batches_in_flight(const PipelineShape& shape, const std::vector<PipelineAction>& actions) {
+  std::map<int, int> left;  // by micro-batch that has begun: its backwards that have not run
+  std::size_t most = 0;
+  for (const PipelineAction& a : actions) {
+    const int micro = a.unit / shape.slices;
+    if (a.pass == PipelinePass::forward)
+      left.try_emplace(micro, shape.parts * shape.slices);
+    else if (--left.at(micro) == 0)
+      left.erase(micro);
+    most = std::max(most, left.size());
+  }
+  return static_cast<int>(most);
+}
+
 double bubble(const PipelineShape& s) {
-  return static_cast<double>(s.stages - 1) / static_cast<double>(s.parts * s.micro_batches + s.stages - 1);
+  return static_cast<double>(s.stages - 1) / static_cast<double>(s.parts * s.units() + s.stages - 1);
 }
 
 // Places each message before the stage's first action that begins when the message is sent or later. The message's

@@ -13,21 +13,28 @@ enum class PipelineOrder : std::uint8_t { automatic, one_f_one_b, interleaved };
 
 // The model consists of stages * parts parts, numbered in the order of the forward pass. Stage s holds the parts s,
 // s + stages, s + 2 * stages, .. (several: interleaved stages, Narayanan et al. 2021, section 2.2).
+// Stages run micro-batches, or, if these are divided into slices of consecutive tokens, one slice after another (Li et
+// al. 2021, TeraPipe). Units count both: unit m * slices + s is slice s of micro-batch m.
 struct PipelineShape {
   int stages = 1;         // ranks of the axis "pp"
   int parts = 1;          // parts of each stage
   int micro_batches = 1;  // micro-batches of one replica in a step
+  int slices = 1;         // slices of each micro-batch
   int all_parts() const { return stages * parts; }
+  int units() const { return micro_batches * slices; }
   int stage_of(int part) const { return part % stages; }
+  // Returns the unit whose backward is the i-th of a part. Within a micro-batch, the last slice comes first, because
+  // the keys of a slice get gradients from later slices.
+  int backward_unit(int i) const { return i - i % slices + slices - 1 - i % slices; }
 };
 
 enum class PipelinePass : std::uint8_t { forward, backward };
 
-// The forward or the backward of one micro-batch through one part of the model.
+// The forward or the backward of one unit through one part of the model.
 struct PipelineAction {
   PipelinePass pass = PipelinePass::forward;
-  int part = 0;   // part of the model
-  int micro = 0;  // micro-batch
+  int part = 0;  // part of the model
+  int unit = 0;  // micro-batch, or a slice of one
   bool operator==(const PipelineAction&) const = default;
 };
 
@@ -36,14 +43,16 @@ using PipelineTable = std::vector<std::vector<PipelineAction>>;  // by stage, in
 // Returns the order that `automatic` stands for: interleaved if stages have several parts, otherwise one_f_one_b.
 PipelineOrder resolved_order(PipelineOrder, std::int64_t parts);
 
-// Returns the table of a schedule. Every part runs its forwards, and its backwards, in the order of the micro-batches,
-// so that each gradient is summed in the same order as without stages.
-//   one_f_one_b  needs parts = 1. Stage s runs stages - s - 1 forwards, then alternates forwards and backwards.
-//   interleaved  needs micro_batches to be a multiple of stages. Stages go through `stages` micro-batches at a time.
+// Returns the table of a schedule. Every part runs its forwards in the order of the units, and its backwards in the
+// order of backward_unit(), so that each gradient is summed in the same order as without stages.
+//   one_f_one_b  needs parts = 1. Stage s runs stages - s - 1 + slices - 1 forwards, then alternates forwards and
+//                backwards (with slices: the order of SlimPipe, Li et al. 2025).
+//   interleaved  needs micro_batches to be a multiple of stages, and slices = 1. Stages go through `stages`
+//                micro-batches at a time.
 // Throws Error if the shape does not allow the order.
 PipelineTable make_pipeline_table(const PipelineShape&, PipelineOrder);
 
-// Durations, in any unit, of the forward and the backward of one micro-batch through one part.
+// Durations, in any measure, of the forward and the backward of one unit through one part.
 struct PipelineTicks {
   std::int64_t forward = 1, backward = 2;
 };
@@ -56,11 +65,13 @@ struct PipelineTimes {
 // Simulates a step. Throws Error if the table lacks an action that a different one needs, or if stages deadlock.
 PipelineTimes simulate(const PipelineShape&, const PipelineTable&, const PipelineTicks& = {});
 
-// Returns the maximum number of pairs of a micro-batch and a part that are between their forward and their backward.
+// Returns the maximum number of pairs of a unit and a part that are between their forward and their backward.
 int max_in_flight(const std::vector<PipelineAction>& actions_of_stage);
+// Returns the maximum number of micro-batches that have begun their first forward and not ended their last backward.
+int max_micro_batches_in_flight(const PipelineShape&, const std::vector<PipelineAction>& actions_of_stage);
 
 // Returns the share of a step in which a stage waits for others if all parts take equally long:
-// (stages - 1) / (parts * micro_batches + stages - 1).
+// (stages - 1) / (parts * micro_batches * slices + stages - 1).
 double bubble(const PipelineShape&);
 
 // A tensor that travels between stages: the input of a forward, or the gradient of the output of a backward.

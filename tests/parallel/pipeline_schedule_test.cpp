@@ -1,4 +1,4 @@
-// Properties of pipeline schedules, for all shapes up to 8 stages and 32 micro-batches.
+// Properties of pipeline schedules, for all shapes up to 8 stages and 32 micro-batches, or slices of micro-batches.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,49 +19,57 @@ using Pass = PipelinePass;
 template <class Fn>
 void for_all_shapes(const Fn& fn) {
   for (int stages = 2; stages <= 8; ++stages)
-    for (int parts = 1; parts <= 4; ++parts)
-      for (int micro_batches = 1; micro_batches <= 32; ++micro_batches) {
-        const PipelineShape shape{stages, parts, micro_batches};
+    for (const auto& [parts, slices] : {std::pair{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 2}, {1, 3}, {1, 8}})
+      for (int micro_batches = 1; micro_batches * slices <= 32; ++micro_batches) {
+        const PipelineShape shape{stages, parts, micro_batches, slices};
         if (parts > 1 && micro_batches % stages) {
           EXPECT_THROW(make_pipeline_table(shape, PipelineOrder::automatic), Error);
           continue;
         }
-        SCOPED_TRACE(str(stages, " stages, ", parts, " parts, ", micro_batches, " micro-batches"));
+        SCOPED_TRACE(
+            str(stages, " stages, ", parts, " parts, ", micro_batches, " micro-batches of ", slices, " slices"));
         fn(shape, make_pipeline_table(shape, PipelineOrder::automatic));
         if (testing::Test::HasFailure()) return;
       }
 }
 
-TEST(PipelineSchedule, EachStageRunsEachOfItsActionsOnceInTheOrderOfMicroBatches) {
+// Forwards run in the order of micro-batches and slices. Backwards go through the slices of a micro-batch in reverse.
+TEST(PipelineSchedule, EachStageRunsEachOfItsActionsOnceInOrder) {
   for_all_shapes([](const PipelineShape& shape, const PipelineTable& table) {
     ASSERT_EQ(std::ssize(table), shape.stages);
     for (int stage = 0; stage < shape.stages; ++stage) {
-      std::map<std::pair<Pass, int>, int> next;  // next micro-batch of each pass through a part
+      std::map<std::pair<Pass, int>, int> next;  // number of passes of each kind through a part so far
       for (const PipelineAction& a : table[static_cast<std::size_t>(stage)]) {
         EXPECT_EQ(shape.stage_of(a.part), stage);
-        EXPECT_EQ(a.micro, (next[{a.pass, a.part}]++)) << "part " << a.part;
+        const int i = next[{a.pass, a.part}]++, micro = i / shape.slices, slice = i % shape.slices;
+        const int expected = a.pass == Pass::forward ? slice : shape.slices - 1 - slice;
+        EXPECT_EQ(a.unit, micro * shape.slices + expected) << "part " << a.part;
         if (a.pass == Pass::backward) {
-          EXPECT_LT(a.micro, (next[{Pass::forward, a.part}])) << "a backward before its forward";
+          EXPECT_LT(a.unit, (next[{Pass::forward, a.part}])) << "a backward before its forward";
         }
       }
       EXPECT_EQ(std::ssize(next), 2 * shape.parts);
-      for (const auto& [key, count] : next) EXPECT_EQ(count, shape.micro_batches);
+      for (const auto& [key, count] : next) EXPECT_EQ(count, shape.micro_batches * shape.slices);
     }
   });
 }
 
 TEST(PipelineSchedule, TheBubbleAndTheActivationsInFlightAreAsPredicted) {
   for_all_shapes([](const PipelineShape& shape, const PipelineTable& table) {
-    const std::int64_t busy = std::int64_t{3} * shape.parts * shape.micro_batches;
+    const std::int64_t busy = std::int64_t{3} * shape.parts * shape.units();
     const std::int64_t end = simulate(shape, table, {1, 2}).end;
-    // Exactly (end - busy) / end = (p - 1) / (v m + p - 1).
-    EXPECT_EQ((end - busy) * (shape.parts * shape.micro_batches + shape.stages - 1), end * (shape.stages - 1));
+    // Exactly (end - busy) / end = (p - 1) / (v n m + p - 1).
+    EXPECT_EQ((end - busy) * (shape.parts * shape.units() + shape.stages - 1), end * (shape.stages - 1));
     EXPECT_NEAR(bubble(shape), 1 - static_cast<double>(busy) / static_cast<double>(end), 1e-12);
     for (int stage = 0; stage < shape.stages; ++stage) {
       const int later = shape.stages - stage - 1;
-      const int most = shape.parts == 1 ? later + 1 : 2 * later + (shape.parts - 1) * shape.stages + 1;
-      EXPECT_EQ(max_in_flight(table[static_cast<std::size_t>(stage)]),
-                std::min(most, shape.parts * shape.micro_batches));
+      const int most = shape.parts == 1 ? later + shape.slices : 2 * later + (shape.parts - 1) * shape.stages + 1;
+      const std::vector<PipelineAction>& actions = table[static_cast<std::size_t>(stage)];
+      EXPECT_EQ(max_in_flight(actions), std::min(most, shape.parts * shape.units()));
+      if (shape.parts > 1) continue;
+      // Before the last backward of a micro-batch, the slices of later micro-batches are in flight.
+      const int others = (most - 1 + shape.slices - 1) / shape.slices;
+      EXPECT_EQ(max_micro_batches_in_flight(shape, actions), std::min(1 + others, shape.micro_batches));
     }
   });
 }
@@ -99,7 +107,7 @@ class Transport {
   bool compute(int stage, const PipelineAction& a) {
     const bool first = a.pass == Pass::forward ? a.part == 0 : a.part + 1 == shape_.all_parts();
     if (!first && !arrived_.contains(key(a))) return false;
-    if (a.pass == Pass::backward && !done_.contains(key({Pass::forward, a.part, a.micro}))) return false;
+    if (a.pass == Pass::backward && !done_.contains(key({Pass::forward, a.part, a.unit}))) return false;
     done_.insert(key(a));
     steps_[static_cast<std::size_t>(stage)].pop_front();
     return true;
@@ -130,7 +138,7 @@ class Transport {
       if (step.send) {
         const PipelineAction& to = step.send->consumer;
         const int from = to.pass == Pass::forward ? to.part - 1 : to.part + 1;
-        EXPECT_TRUE(done_.contains(key({to.pass, from, to.micro}))) << "a message is sent before it was computed";
+        EXPECT_TRUE(done_.contains(key({to.pass, from, to.unit}))) << "a message is sent before it was computed";
       }
       if (step.receive) arrived_.insert(key(step.receive->consumer));
       steps_[static_cast<std::size_t>(s)].pop_front();
@@ -138,7 +146,7 @@ class Transport {
     return true;
   }
 
-  static std::tuple<Pass, int, int> key(const PipelineAction& a) { return {a.pass, a.part, a.micro}; }
+  static std::tuple<Pass, int, int> key(const PipelineAction& a) { return {a.pass, a.part, a.unit}; }
 
   PipelineShape shape_;
   std::vector<std::deque<StageStep>> steps_;
@@ -154,7 +162,7 @@ TEST(PipelineSchedule, TransfersWithoutBuffersNeverWaitForEachOther) {
 TEST(PipelineSchedule, RunsToTheEndWithOtherDurations) {
   for_all_shapes([](const PipelineShape& shape, const PipelineTable& table) {
     for (const PipelineTicks ticks : {PipelineTicks{1, 1}, {3, 1}, {1, 5}}) {
-      const std::int64_t busy = (ticks.forward + ticks.backward) * shape.parts * shape.micro_batches;
+      const std::int64_t busy = (ticks.forward + ticks.backward) * shape.parts * shape.units();
       EXPECT_GE(simulate(shape, table, ticks).end, busy + (shape.stages - 1) * (ticks.forward + ticks.backward));
     }
   });

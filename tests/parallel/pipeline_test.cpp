@@ -107,6 +107,81 @@ TEST_F(DistPipeline, OtherModelsTrainAsInOneProcess) {
   }
 }
 
+// Attention over a sequence of 32 tokens in slices, with packed documents, dropout of attention and long branches.
+struct SliceCase {
+  std::string name;
+  Overrides overrides;
+};
+void PrintTo(const SliceCase& c, std::ostream* out) { *out << c.name; }
+
+Overrides in_slices(const SliceCase& c, const Overrides& more) {
+  Overrides all = more;
+  all.insert(all.end(), c.overrides.begin(), c.overrides.end());
+  return all;
+}
+
+class DistSlices : public testing::TestWithParam<SliceCase> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, DistSlices,
+    testing::Values(SliceCase{"dense", {"model.attention_dropout=0.2", "train.recompute=full"}},
+                    SliceCase{"packed",
+                              {"data.packing.documents=true", "model.positions=learned", "train.recompute=none"}},
+                    SliceCase{"window",
+                              {"model.attention.kind=window", "model.attention.window=11", "model.attention.sinks=1",
+                               "train.recompute=attention"}},
+                    SliceCase{"dilated",
+                              {"model.attention.kind=dilated", "model.attention.segments=[4,16,32]",
+                               "model.attention.rates=[1,2,4]", "train.recompute=block"}}),
+    [](const auto& info) { return info.param.name; });
+
+// Slices that pass through stages have the bits of chunks of the same length in one process, and the losses of whole
+// sequences up to rounding.
+TEST_P(DistSlices, HaveTheBitsOfChunksAndTheLossesOfWholeSequences) {
+  const Training whole = trained(1, in_slices(GetParam(), {})),
+                 chunks = trained(1, in_slices(GetParam(), {"train.sequence_chunk=8"})),
+                 slices = trained(2, in_slices(GetParam(), {"parallel.pp=2", "parallel.pp_slices=4"}));
+  ASSERT_EQ(whole.errors, "");
+  ASSERT_EQ(chunks.errors, "");
+  ASSERT_EQ(slices.errors, "");
+  EXPECT_TRUE(same_bits(chunks, slices));
+  EXPECT_EQ(chunks.validation, slices.validation);
+  EXPECT_EQ(chunks.scores, slices.scores);
+  EXPECT_LT(largest_loss_difference(whole, slices), 2e-6);
+  EXPECT_LT(largest_difference(whole, slices), 1e-3);
+  EXPECT_NE(whole.losses, slices.losses) << "rounding does not differ, so nothing was in slices";
+}
+
+// Fewer slices than stages, slices of different lengths, and layouts inside the stages: the bits are those of chunks in
+// the same layout without stages.
+TEST_F(DistPipeline, SlicesHaveTheBitsOfChunksInEveryLayout) {
+  struct Case {
+    int stages, slices, chunk;
+    Overrides inside;  // a layout of two ranks; empty: one rank
+  };
+  const Case cases[] = {{4, 2, 16, {}},
+                        {2, 5, 7, {}},
+                        {2, 4, 8, {"parallel.dp=2", "parallel.zero=1"}},
+                        {2, 4, 8, {"parallel.tp=2", "train.batch_size=2"}},
+                        {2, 4, 8, {"parallel.cp=2", "train.batch_size=2"}}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(str(c.stages, " stages, ", c.slices, " slices, ", c.inside.empty() ? "" : c.inside[0]));
+    const int ranks = c.inside.empty() ? 1 : 2;
+    Overrides chunks = c.inside, slices = c.inside;
+    chunks.push_back(str("train.sequence_chunk=", c.chunk));
+    slices.insert(slices.end(), {str("parallel.pp=", c.stages), str("parallel.pp_slices=", c.slices)});
+    const Training one = train_on_ranks(options_of(ranks, chunks, 2)),
+                   stages = train_on_ranks(options_of(ranks * c.stages, slices, 2));
+    ASSERT_EQ(one.errors, "");
+    ASSERT_EQ(stages.errors, "");
+    EXPECT_TRUE(same_bits(one, stages));
+  }
+}
+
 class Folder {
  public:
   explicit Folder(const char* name) : path_(fs::temp_directory_path() / str("ring_pipeline_", name, "_", ::getpid())) {
@@ -119,13 +194,14 @@ class Folder {
   fs::path path_;
 };
 
-// A run that goes from one layout to another agrees with a run in one process: all but dp 2 has its bits.
+// A run that goes from one layout to another agrees with a run in one process: all but dp 2 and slices have its bits.
 TEST_F(DistPipeline, CheckpointsContinueWithAnyNumberOfStages) {
-  const Training whole = train_on_ranks(options_of(1, {}, 8));
+  const Training whole = train_on_ranks(options_of(1, {}, 10));
   ASSERT_EQ(whole.errors, "");
   const std::pair<int, Overrides> layouts[] = {{2, {"parallel.pp=2"}},
                                                {4, {"parallel.pp=2", "parallel.dp=2", "parallel.zero=1"}},
                                                {1, {}},
+                                               {2, {"parallel.pp=2", "parallel.pp_slices=4"}},
                                                {4, {"parallel.pp=4"}}};
   const Folder folder("reshard");
   Training part;
@@ -155,6 +231,25 @@ TEST_F(DistPipeline, AResumedRunHasTheBitsOfOneThatWasNotStopped) {
   ASSERT_EQ(second.errors, "");
   EXPECT_EQ(whole.tensors, second.tensors);
   EXPECT_EQ(whole.losses.back(), second.losses.back());
+}
+
+// With slices, a stage holds a part of each sequence in flight, and dry steps predict that.
+TEST_F(DistPipeline, SlicesTakeThePredictedMemoryWhichIsLess) {
+  const auto run = [](const char* slices) {
+    TrainingOptions o = options_of(4, {"parallel.pp=4", "model.context=128", slices}, 3);
+    o.dry = true;
+    return train_on_ranks(o);
+  };
+  const Training whole = run("parallel.pp_slices=1"), slices = run("parallel.pp_slices=4");
+  ASSERT_EQ(whole.errors, "");
+  ASSERT_EQ(slices.errors, "");
+  for (std::size_t r = 0; r < 4; ++r) {
+    const auto predicted = static_cast<double>(slices.dry_slabs[r]), real = static_cast<double>(slices.slabs[r]);
+    EXPECT_GT(real, 0);
+    EXPECT_NEAR(predicted, real, 0.05 * real) << "stage " << r;
+  }
+  // The first of four stages holds 4 whole sequences, or 7 slices of a quarter.
+  EXPECT_LT(static_cast<double>(slices.slabs[0]), 0.6 * static_cast<double>(whole.slabs[0]));
 }
 
 // Every stage holds about its share of the state, and dry steps predict the memory of each.
@@ -200,7 +295,13 @@ TEST_F(DistPipeline, LayoutsThatStagesCannotHaveAreRefused) {
       {{"parallel.pp_parts=2", "train.micro_batch=8"}, "need a multiple of 2 micro-batches"},
       {{"parallel.pp_order=interleaved"}, "Set parallel.pp_parts: 2 or more"},
       {{"parallel.pp_order=1f1b", "parallel.pp_parts=2"}, "Set parallel.pp_parts: 1, or parallel.pp_order"},
-      {{"train.sequence_chunk=16"}, "train.sequence_chunk is 16. Set it to 0"},
+      {{"train.sequence_chunk=16"}, "train.sequence_chunk, which is 16. Set it to 0"},
+      {{"parallel.pp_slices=2", "train.micro_batch=2"}, "train.micro_batch is 2. Set it to 1"},
+      {{"parallel.pp_slices=2", "parallel.pp_parts=2"}, "parallel.pp_parts is 2. Set one of the two to 1"},
+      {{"parallel.pp_slices=33"}, "more than the 32 tokens of a sequence"},
+      {{"parallel.pp_slices=32", "parallel.tp=2", "parallel.pp=1"}, "parallel.pp is 1. Set parallel.pp_slices: 1"},
+      {{"parallel.pp_slices=2", "model.attention.kind=window", "model.attention.window=8", "model.attention.pools=[4]"},
+       "nor model.attention.pools"},
       {{"parallel.dp=2"}, "needs 4 processes, but 2 were started"}};
   for (const auto& [settings, text] : refused) {
     Overrides all = {"parallel.pp=2"};
