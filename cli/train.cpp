@@ -67,9 +67,8 @@ void warn_of_nodes(const Config& c, int workers) {
 
 // Trains until the run ends or, with PeerLost, until a peer is lost. `kept`: state of this process from before the loss
 // of a peer, if there is one; takes the state if a peer is lost.
-void train_once(const TrainingArguments& a, Config config, StopSignal& signal, KeptState& kept) {
+void train_once(const TrainingArguments& a, StopSignal& signal, KeptState& kept) {
   const WorkerEnvironment env = parse_environment(current_environment());
-  own_status().start.mark_reached(StartStage::running);
   const bool goes_on =
       env.restarts > 0 && own_status().begun != 0;  // a restart must not delete what the job has trained
   TrainOptions options{
@@ -77,6 +76,8 @@ void train_once(const TrainingArguments& a, Config config, StopSignal& signal, K
   options.kept = &kept;
   if (a.nvtx) options.observer = make_range_observer();  // comes first, because it fails if ranges are not available
   const bool leads = env.rank == 0;
+  Config config = settings_to_train(a.config, a.overrides, leads);
+  own_status().start.mark_reached(StartStage::running);
   std::optional<Injection> injection;
   if (!a.faults.empty()) injection.emplace(a.faults, env);
   const std::unique_ptr<Mesh> mesh = join_mesh(config, {{"--fresh", a.fresh ? "given" : "not given"},
@@ -112,10 +113,9 @@ void train_once(const TrainingArguments& a, Config config, StopSignal& signal, K
 // If another worker dies, this process stays: it trains again once the launcher has replaced the dead worker.
 void run_train(const TrainingArguments& a) {
   const bool leads = parse_environment(current_environment()).rank == 0;
-  const Config config = settings_to_train(a.config, a.overrides, leads);
   StopSignal signal(leads);  // blocks signals, so it must be created before any thread
   for (KeptState kept;;) try {
-      return train_once(a, config, signal, kept);
+      return train_once(a, signal, kept);
     } catch (const PeerLost&) {
       if (!kept.holds() || !wait_for_replacement([&] { return signal.requested(); })) throw;
     }

@@ -22,7 +22,7 @@ void Agent::describe_attempt(WorkerStatus& page) const {
   page.begun = order_.begun;
   page.min_nodes = options_.min_nodes;
   page.max_nodes = options_.max_nodes;
-  page.replaces = options_.max_restarts > 0 && options_.processes > 1 && order_.nodes == 1;
+  page.replaces = options_.max_restarts > 0 && options_.processes > 1 && options_.max_nodes == 1;
   page.time = time_;
   page.start = previous_start_times_;
   page.start.mark_reached(StartStage::spawned);

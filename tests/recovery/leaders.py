@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Takes node 0 away from small jobs, whose nodes are network namespaces of this machine (scripts/cluster.py).
+"""Takes node 0 or a worker away from small jobs. Nodes are network namespaces of this machine (scripts/cluster.py).
 
     tests/recovery/leaders.py BINARY [--keep]
 
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -29,17 +30,17 @@ SLOW = "1:slow@rank=all,phase=data,wait=60ms,attempt=each"  # so that the run la
 
 
 class Job:
-    def __init__(self, all_runs, name, nodes):
-        self.all_runs, self.name = all_runs, name
+    def __init__(self, all_runs, name, nodes, workers):
+        self.all_runs, self.name, self.workers = all_runs, name, workers
         self.nodes = [cluster.Node(f"node{i}", f"10.73.0.{i + 1}") for i in range(nodes)]
         self.bridge = cluster.connect_by_bridge(self.nodes, None)
         self.agents = [self.start(i) for i in range(nodes)]
 
     def start(self, i, log=None):
-        words = [self.all_runs.binary, "launch", "--nnodes", f"1:{len(self.nodes)}", "-n", "1", "--rdzv-endpoint",
-                 "10.73.0.1:29400", "--secret-file", "secret", "--threads-per-worker", "1", "--inject", SLOW,
-                 "--rdzv-conf", f"keep_alive_timeout={SILENCE},last_call_timeout=60", "--", "train", "t.yaml",
-                 f"run.directory={self.all_runs.folder}/{self.name}", *SETTINGS]
+        words = [self.all_runs.binary, "launch", "--nnodes", f"1:{len(self.nodes)}", "-n", str(self.workers),
+                 "--rdzv-endpoint", "10.73.0.1:29400", "--secret-file", "secret", "--threads-per-worker", "1",
+                 "--inject", SLOW, "--rdzv-conf", f"keep_alive_timeout={SILENCE},last_call_timeout=60", "--", "train",
+                 "t.yaml", f"run.directory={self.all_runs.folder}/{self.name}", *SETTINGS]
         with open(f"{self.all_runs.folder}/{log or self.log(i)}", "wb") as out:
             return subprocess.Popen(self.nodes[i].command(*words), cwd=self.all_runs.folder, stdout=out, stderr=out)
 
@@ -92,6 +93,7 @@ class Job:
 
 def differences(job, calm):
     """Returns what is wrong with the finished run. `calm`: losses of the undisturbed run by step."""
+    same_ranks = len(job.nodes) == 1
     losses, found = {}, []
     for r in job.records():
         if r["group"] == "train":
@@ -100,7 +102,7 @@ def differences(job, calm):
         found.append(f"{len(losses)} steps instead of {STEPS}")
     restarts = [r["step"] for r in job.records() if r["group"] == "restart"]
     for step, loss in losses.items():
-        slack = 0 if not restarts or step <= restarts[0] else 1e-4 * calm[step]
+        slack = 0 if same_ranks or not restarts or step <= restarts[0] else 1e-4 * calm[step]
         if not abs(loss - calm[step]) <= slack:
             found.append(f"loss {loss} of step {step} instead of {calm[step]}")
     job.all_runs.run("checkpoint", "verify", job.name)
@@ -141,14 +143,26 @@ def half_cut_off_then_back(job):
     return seconds, range(len(job.nodes))
 
 
-CASES = [("agent of node 0 killed", 3, agent_killed, 15), ("agent of node 0 killed", 2, agent_killed, 15),
-         ("agents of nodes 0 and 1 killed in turn", 3, killed_twice, 15),
-         ("node 0 cut off for a while", 3, cut_off_then_back, 15 + SILENCE),
-         ("node 0 cut off for a while", 2, half_cut_off_then_back, 15 + SILENCE)]
+def worker_killed(job):
+    """Only the killed worker is replaced. The others are the same processes as before."""
+    workers = runs.children(job.agents[0].pid)
+    os.kill(workers[1], signal.SIGKILL)
+    seconds = job.seconds_to_next_step()
+    if not {workers[0], workers[2]} < set(runs.children(job.agents[0].pid)):
+        raise RuntimeError("the other workers did not stay")
+    return seconds, range(1)
 
 
-def run_case(all_runs, number, nodes, disturb, limit, calm):
-    job = Job(all_runs, f"case-{number}", nodes)
+# What is lost, number of nodes, workers of each node, how to disturb the job, limit of seconds to the next step.
+CASES = [("worker killed", 1, 3, worker_killed, 3),
+         ("agent of node 0 killed", 3, 1, agent_killed, 15), ("agent of node 0 killed", 2, 1, agent_killed, 15),
+         ("agents of nodes 0 and 1 killed in turn", 3, 1, killed_twice, 15),
+         ("node 0 cut off for a while", 3, 1, cut_off_then_back, 15 + SILENCE),
+         ("node 0 cut off for a while", 2, 1, half_cut_off_then_back, 15 + SILENCE)]
+
+
+def run_case(all_runs, number, nodes, workers, disturb, limit, calm):
+    job = Job(all_runs, f"case-{number}", nodes, workers)
     try:
         job.await_step(25)
         seconds, ending = disturb(job)
@@ -175,14 +189,15 @@ def main():
     all_runs, bad, calm = runs.Runs(a.binary), 0, {}
     print(f"{'what is lost':42} {'nodes':>5} {'seconds to the next step':>25} {'violations':>11}", flush=True)
     try:
-        for number, (what, nodes, disturb, limit) in enumerate(CASES):
-            if nodes not in calm:
-                name = f"calm-{nodes}"
-                all_runs.run("launch", "-n", str(nodes), "--threads-per-worker", "1", "--", "train", "t.yaml",
+        for number, (what, nodes, workers, disturb, limit) in enumerate(CASES):
+            world = nodes * workers
+            if world not in calm:
+                name = f"calm-{world}"
+                all_runs.run("launch", "-n", str(world), "--threads-per-worker", "1", "--", "train", "t.yaml",
                              f"run.directory={all_runs.folder}/{name}", *SETTINGS)
                 records = map(json.loads, all_runs.text(f"{name}/metrics.jsonl").splitlines())
-                calm[nodes] = {r["step"]: r["loss"] for r in records if r["group"] == "train"}
-            seconds, violations = run_case(all_runs, number, nodes, disturb, limit, calm[nodes])
+                calm[world] = {r["step"]: r["loss"] for r in records if r["group"] == "train"}
+            seconds, violations = run_case(all_runs, number, nodes, workers, disturb, limit, calm[world])
             bad += len(violations)
             print(f"{what:42} {nodes:5} {seconds:25.2f} {len(violations):11}", flush=True)
     except cluster.Unavailable as reason:

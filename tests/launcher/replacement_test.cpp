@@ -1,0 +1,98 @@
+// A worker that dies is replaced while the others stay: their processes go on, and results are bit-identical.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "tests/launcher/long_runs.h"
+
+namespace ring {
+namespace {
+
+class DistReplacement : public test::LongRuns {
+ protected:
+  // A run of three replicas without checkpoints but the last, so that a restart of all workers would begin anew.
+  std::vector<std::string> replicas(const std::string& directory, const std::vector<std::string>& more = {},
+                                    const std::string& faults = "") const {
+    std::vector<std::string> words = launch(3, directory, "train.steps=11");
+    if (!faults.empty()) words.insert(words.begin() + 1, {"--inject", faults});
+    for (const char* word : {"train.batch_size=12", "train.eval_interval=0", "checkpoint.interval=1000"})
+      words.emplace_back(word);
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  std::string log() const { return test::read_file(dir_ / "log"); }
+  int count(const std::string& text) const {
+    const std::string all = log();
+    int n = 0;
+    for (std::size_t at = 0; (at = all.find(text, at)) != std::string::npos; ++at) ++n;
+    return n;
+  }
+  void expect_same(const std::string& directory) const {
+    EXPECT_EQ(losses(directory), losses("calm")) << log();
+    EXPECT_TRUE(shard(directory) == shard("calm")) << "the bytes of the checkpoints differ";
+  }
+};
+
+// Rank 0, which is lost twice, had not recorded step 9, whose update the others had done.
+TEST_F(DistReplacement, AnyRankInAnyPhase) {
+  ASSERT_EQ(run(replicas("calm", {"train.ema=0.9"})), 0) << log();
+  const std::string faults =
+      "1:kill@rank=1,step=3,phase=forward;kill@rank=0,step=5,phase=backward,attempt=1;"
+      "kill@rank=2,step=7,phase=reduce,attempt=2;kill@rank=0,step=9,phase=optimizer,attempt=3";
+  EXPECT_EQ(run(replicas("r", {"train.ema=0.9"}, faults)), 0) << log();
+  EXPECT_EQ(count("; 2 workers stay (restart "), 4) << log();
+  EXPECT_EQ(count("starting all workers again"), 0) << log();
+  EXPECT_NE(count(": rank 1 was replaced; 2 workers stayed; restarts have cost "), 0) << log();
+  std::string replaced;
+  std::vector<int> steps;
+  for (const auto& record : records("r", "restart")) {
+    EXPECT_EQ(record.at("workers_stayed"), 2);
+    replaced += record.at("replaced_ranks").get<std::string>();
+    steps.push_back(record.at("step"));
+  }
+  EXPECT_EQ(replaced, "1020");
+  ASSERT_EQ(steps.size(), 4u);
+  EXPECT_GE(steps.back(), 8) << "9, unless a survivor had not done the update";
+  steps.pop_back();
+  EXPECT_EQ(steps, (std::vector<int>{2, 4, 6}));
+  expect_same("r");
+}
+
+TEST_F(DistReplacement, TheOtherProcessesStay) {
+  const pid_t agent = start(replicas("r", {"train.steps=30"}));
+  ASSERT_TRUE(reaches("r", 4)) << log();
+  const std::vector<pid_t> before = children(agent);
+  ASSERT_EQ(before.size(), 3u) << log();
+  kill(before[1], SIGKILL);
+  ASSERT_LT(seconds_until("was replaced; 2 workers stayed"), kPatience) << log();
+  const std::vector<pid_t> after = children(agent);
+  EXPECT_EQ(after.size(), 3u) << log();
+  for (const std::size_t stays : {0u, 2u}) EXPECT_EQ(std::ranges::count(after, before[stays]), 1) << log();
+  EXPECT_EQ(wait(agent), 0) << log();
+  EXPECT_EQ(count("starting all workers again"), 0) << log();
+}
+
+// All workers start again if two ranks are lost at once, and if one that stayed is lost while it loads the state.
+TEST_F(DistReplacement, TwoFailuresStartAllWorkersAgain) {
+  ASSERT_EQ(run(replicas("calm")), 0) << log();
+  const std::string faults =
+      "1:kill@rank=1,step=3,phase=forward;kill@rank=2,step=3,phase=forward;"
+      "kill@rank=1,step=5,phase=forward,attempt=1;kill@rank=0,phase=load,attempt=2";
+  EXPECT_EQ(run(replicas("r", {}, faults)), 0) << log();
+  EXPECT_EQ(count("launch: starting all workers again (restart 1 of this job)"), 1) << log();
+  EXPECT_EQ(count("launch: replacing rank 1; 2 workers stay (restart 2 of this job)"), 1) << log();
+  EXPECT_EQ(count("launch: starting all workers again (restart 3 of this job)"), 1) << log();
+  expect_same("r");
+}
+
+// A shard of the state is lost with its rank.
+TEST_F(DistReplacement, ALostShardStartsAllWorkersAgain) {
+  const std::string fault = "1:kill@rank=1,step=2,phase=backward";
+  EXPECT_EQ(run(replicas("r", {"parallel.zero=1", "train.steps=2"}, fault)), 0) << log();
+  EXPECT_EQ(count("launch: starting all workers again (restart 1 of this job)"), 1) << log();
+}
+
+}  // namespace
+}  // namespace ring
