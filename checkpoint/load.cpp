@@ -252,12 +252,6 @@ std::vector<std::function<void()>> forgive(const fs::path& folder, const Manifes
   return on_mismatch;
 }
 
-void set_values(const Manifest& manifest, const State& state) {
-  for (const auto& [name, slot] : state.values())
-    if (const auto saved = manifest.values.find(name); saved != manifest.values.end())
-      std::visit([&](auto* place) { *place = std::get<std::decay_t<decltype(*place)>>(saved->second); }, slot);
-}
-
 void check_sizes(const fs::path& folder, const Manifest& manifest) {
   for (const SavedFile& file : manifest.files)
     if (const auto size = File(folder / file.name, File::Mode::read).size(); size != file.bytes)
@@ -288,6 +282,12 @@ std::string WeightsReport::problems() const {
   list(out, "only in the checkpoint", unexpected);
   list(out, "different", mismatched);
   return out.str();
+}
+
+void set_values(const Manifest& manifest, const State& state) {
+  for (const auto& [name, slot] : state.values())
+    if (const auto saved = manifest.values.find(name); saved != manifest.values.end())
+      std::visit([&](auto* place) { *place = std::get<std::decay_t<decltype(*place)>>(saved->second); }, slot);
 }
 
 WeightsReport compare_weights(const Manifest& manifest, const State& state, const std::string& prefix) {

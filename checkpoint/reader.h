@@ -63,6 +63,9 @@ Manifest load_state(const std::filesystem::path& checkpoint, State&, const Strea
 // Like load_state(), with a given manifest; the manifest's files are in `folder`.
 void fill_state(const std::filesystem::path& folder, const Manifest&, State&, const Stream&);
 
+// Sets the values of the State that the manifest has, and leaves the tensors as they are.
+void set_values(const Manifest&, const State&);
+
 // Result of comparing the tensors whose names start with a prefix between a checkpoint and a State.
 struct WeightsReport {
   std::vector<std::string> matching;

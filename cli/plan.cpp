@@ -26,8 +26,8 @@
 #include "engine/resolve.h"
 #include "inspect/memory_picture.h"
 #include "inspect/svg.h"
+#include "kernels/gradient_codes.h"
 #include "model/architectures.h"
-#include "parallel/block_quantization.h"
 #include "trainer/progress.h"
 
 namespace ring {
@@ -355,19 +355,15 @@ Config settings_of_island(Config c) {
 }
 
 void print_islands(const ParallelConfig& p, const ModelConfig& model) {
-  if (p.local_steps == 0) return;
+  if (p.islands == 1) return;
   const auto parameters = static_cast<double>(make_model(model)->parameters().num_elements());
-  const double scales = p.outer_bits < 32 ? 1.0 / static_cast<double>(kQuantizedBlock) : 0;
+  const double scales = p.outer_bits < 32 ? 1.0 / static_cast<double>(kCodeBlock) : 0;
   const double bytes = parameters * (static_cast<double>(p.outer_bits) / 8 + scales);
-  if (p.islands > 1)
-    print_format(
-        "the plan covers one of %s, with its share of the devices and of the batch. Every %s it sends %s to "
-        "each other island (parallel.outer_bits: %lld)\n",
-        counted(p.islands, "island").c_str(), counted(p.local_steps, "step").c_str(),
-        bytes_text(static_cast<std::size_t>(bytes)).c_str(), static_cast<long long>(p.outer_bits));
-  const int arrays = p.outer_bits < 32 ? 3 : 2;
-  print_format("the outer optimizer keeps %s in the host memory of each island, which the plan does not count\n",
-               bytes_text(static_cast<std::size_t>(parameters * arrays * sizeof(float))).c_str());
+  print_format(
+      "the plan covers one of %s, with its share of the devices and of the batch. Every %s it sends %s to each other "
+      "island (parallel.outer_bits: %lld). Its host memory does not include the messages that it receives\n",
+      counted(p.islands, "island").c_str(), counted(p.local_steps, "step").c_str(),
+      bytes_text(static_cast<std::size_t>(bytes)).c_str(), static_cast<long long>(p.outer_bits));
 }
 
 void run_plan(const PlanArguments& given) {

@@ -10,16 +10,18 @@
 #include "core/log.h"
 #include "core/standard_streams.h"
 #include "core/stop_signal.h"
-#include "engine/devices.h"
 #include "engine/compression_choice.h"
+#include "engine/devices.h"
 #include "engine/layout_choice.h"
 #include "engine/origin.h"
 #include "engine/run_directory.h"
 #include "evaluate/session.h"
 #include "inspect/profiler.h"
 #include "job/inject.h"
+#include "job/replacement.h"
 #include "job/worker_status.h"
 #include "kernels/observers.h"
+#include "trainer/kept_state.h"
 #include "trainer/nodes.h"
 #include "trainer/train.h"
 
@@ -57,31 +59,24 @@ class ProfiledSteps final : public StepWatcher {
   std::string trace_file_;
 };
 
-// Returns a context for the run's device that does not use measured kernel choices.
-ExecContext context_of(Config config, const Mesh& mesh) {
-  config.run.device = mesh.device().backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
-  ExecContext ctx = make_exec_context(config, mesh.device().index);
-  ctx.tuning.reset();
-  return ctx;
-}
-
 void warn_of_nodes(const Config& c, int workers) {
   const WorkerStatus& page = own_status();
   const std::string fit = node_counts_problem(c, page.min_nodes, page.max_nodes, workers);
   if (page.min_nodes < page.max_nodes && !fit.empty()) log::warn("nodes: ", fit);
 }
 
-void run_train(const TrainingArguments& a) {
+// Trains until the run ends or, with PeerLost, until a peer is lost. `kept`: state of this process from before the loss
+// of a peer, if there is one; takes the state if a peer is lost.
+void train_once(const TrainingArguments& a, Config config, StopSignal& signal, KeptState& kept) {
   const WorkerEnvironment env = parse_environment(current_environment());
+  own_status().start.mark_reached(StartStage::running);
   const bool goes_on =
       env.restarts > 0 && own_status().begun != 0;  // a restart must not delete what the job has trained
   TrainOptions options{
       .fresh = a.fresh && !goes_on, .fit = a.fit, .allow_changes = a.allow_changes, .restarts = env.restarts};
+  options.kept = &kept;
   if (a.nvtx) options.observer = make_range_observer();  // comes first, because it fails if ranges are not available
   const bool leads = env.rank == 0;
-  Config config = settings_to_train(a.config, a.overrides, leads);
-  own_status().start.mark_reached(StartStage::running);
-  StopSignal signal(leads);  // blocks signals, so it must be created before any thread
   std::optional<Injection> injection;
   if (!a.faults.empty()) injection.emplace(a.faults, env);
   const std::unique_ptr<Mesh> mesh = join_mesh(config, {{"--fresh", a.fresh ? "given" : "not given"},
@@ -93,7 +88,7 @@ void run_train(const TrainingArguments& a) {
   choose_compression(config, *mesh, options.fresh);
   check_nodes(config.run.path(), env.nodes, *mesh);
   if (leads && env.restarts == 0 && env.world == env.nodes * env.local_world) warn_of_nodes(config, env.local_world);
-  if (a.preflight) run_preflight(context_of(config, *mesh), *mesh);
+  if (a.preflight) run_preflight(make_exec_context_before_run(config, *mesh), *mesh);
   std::optional<ProfiledSteps> profiled;
   if (a.profile > 0)
     options.watcher = &profiled.emplace(a.profile, options.observer, RunDirectory(config.run.path()).profile_file());
@@ -112,6 +107,18 @@ void run_train(const TrainingArguments& a) {
         << std::endl;
   }
   if (end == TrainEnd::interrupted) throw ExitCode{kExitInterrupted};
+}
+
+// If another worker dies, this process stays: it trains again once the launcher has replaced the dead worker.
+void run_train(const TrainingArguments& a) {
+  const bool leads = parse_environment(current_environment()).rank == 0;
+  const Config config = settings_to_train(a.config, a.overrides, leads);
+  StopSignal signal(leads);  // blocks signals, so it must be created before any thread
+  for (KeptState kept;;) try {
+      return train_once(a, config, signal, kept);
+    } catch (const PeerLost&) {
+      if (!kept.holds() || !wait_for_replacement([&] { return signal.requested(); })) throw;
+    }
 }
 
 }  // namespace

@@ -24,17 +24,11 @@ constexpr std::int64_t kFewElements = std::int64_t{1} << 16, kManyElements = std
 constexpr double kLongSeconds = 0.1;
 constexpr int kRounds = 3;  // the best round counts, because other programs can only add time
 
-// Returns the settings with the device that the mesh uses, which run.device: auto leaves open.
-Config on_device(Config c, Device device) {
-  c.run.device = device.backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
-  return c;
-}
-
 // Measures sums of gradients over the ranks that share the data, compressed or not.
 class MeasuredSums {
  public:
   MeasuredSums(const Config& c, Mesh& mesh)
-      : ctx_(make_exec_context(on_device(c, mesh.device()), mesh.device().index)),
+      : ctx_(make_exec_context_before_run(c, mesh)),
         mesh_(mesh),
         all_(mesh.group(kDataAxes)),
         ranks_(compression_ranks(mesh)),

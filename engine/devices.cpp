@@ -130,6 +130,13 @@ ExecContext make_exec_context(const Config& c, int device) {
   return ctx;
 }
 
+ExecContext make_exec_context_before_run(Config c, const Mesh& mesh) {
+  c.run.device = mesh.device().backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
+  ExecContext ctx = make_exec_context(c, mesh.device().index);
+  ctx.tuning.reset();
+  return ctx;
+}
+
 ParamTypes param_types(const Config& c) {
   ParamTypes types{.master = c.optimizer.master, .gradients = c.optimizer.gradients};
   types.master_on_host = c.optimizer.offload == StateOffload::all;

@@ -8,6 +8,7 @@
 #include "engine/devices.h"
 #include "engine/train_step.h"
 #include "kernels/matmul.h"
+#include "optim/outer_optimizer.h"
 #include "optim/update_ratio.h"
 
 namespace ring {
@@ -120,6 +121,11 @@ DryStep dry_step(const Config& given, WorldSize world, const ActivationPlan& pla
   out.gradient_buffers = step.data().gradient_buffer_bytes();
   out.optimizer_states = step.optimizer().device_bytes();
   out.host_states = step.optimizer().host_bytes();
+  if (config.parallel.local_steps > 0) {
+    const OuterOptimizer::HostMemory outer = OuterOptimizer::host_memory(
+        config.parallel, step.model(), step.data().shard(), mesh->group(kDataAxes), step.data().sharded());
+    out.host_outer = outer.states + outer.buffers;
+  }
   out.host_weights = step.data().host_weight_bytes();
   run_twice(step, *recorder);
   out.plan = step.arena().plan();

@@ -52,6 +52,7 @@ struct DryStep {
   std::size_t host = 0;       // offloaded activations
   std::size_t host_keys = 0;  // keys of earlier chunks on the host, with their gradients (train.sequence_chunk)
   std::size_t host_states = 0;    // offloaded states and values (optimizer.offload)
+  std::size_t host_outer = 0;     // outer optimizer (parallel.local_steps)
   std::size_t host_weights = 0;   // exact values of encoded weights (Param::encoded)
   std::size_t stayed = 0;         // activations that were to be offloaded but did not fit into host memory
   std::vector<PartMemory> parts;  // in the order of the forward pass

@@ -12,6 +12,7 @@
 #include "model/architectures.h"
 #include "optim/groups.h"
 #include "optim/optimizer.h"
+#include "optim/outer_optimizer.h"
 #include "optim/weight_average.h"
 #include "parallel/compression.h"
 #include "parallel/parallelize.h"
@@ -30,6 +31,7 @@ std::string kinds_text(const StateMemory& m) {
   add("gradients", m.gradients);
   add("optimizer states", m.optimizer_states);
   add("residuals of compressed gradients", m.residuals);
+  add("outer optimizer of parallel.local_steps", m.outer);
   add("average of the weights", m.average);
   add("copies for train.diagnostics_interval", m.watched);
   add("staging for states on the host", m.staging);
@@ -61,6 +63,12 @@ void add_residuals(StateMemory& m, std::int64_t trained) {
   m.snapshot += bytes;
 }
 
+// Checkpoints also copy the states of the outer optimizer.
+void add_outer(StateMemory& m, const OuterOptimizer::HostMemory& outer) {
+  m.outer = outer.states + outer.buffers;
+  m.snapshot += outer.states;
+}
+
 StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   const std::unique_ptr<Model> model = make_model(c.model, vocab_padding(backend_of(c.run.device)));
   bind_groups(c.optimizer, model->parameters());
@@ -74,6 +82,8 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   const std::optional<GradientCoding> coding = coding_of(c.parallel);
   if (coding && coding->code != GradientCode::f32 && data.size() > 1)
     add_residuals(m, model->parameters().trained_size());
+  if (c.parallel.local_steps > 0)
+    add_outer(m, OuterOptimizer::host_memory(c.parallel, *model, m.owned, data, zero > 0 && data.size() > 1));
   if (c.train.diagnostics_interval) m.watched = static_cast<std::uint64_t>(m.owned.size) * size_of(c.optimizer.master);
   m.owned = {};  // refers to a model that no longer exists
   return m;
@@ -86,12 +96,13 @@ MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
   return {own, here.sum, here.processes};
 }
 
-// Returns the host memory that a run on a GPU needs: the checkpoint copy, the values of encoded weights, and offloaded
-// states.
+// Returns the host memory that a run on a GPU needs: the checkpoint copy, the outer optimizer, the values of encoded
+// weights, and offloaded states.
 StateMemory beside_device(const StateMemory& own, StateOffload offload, Device device) {
   StateMemory host;
   if (device.backend == Backend::cpu) return host;
   host.snapshot = own.snapshot;
+  host.outer = own.outer;
   host.watched = own.watched;
   host.exact = own.exact;
   if (offload != StateOffload::none) host.optimizer_states = own.optimizer_states;
@@ -102,6 +113,7 @@ StateMemory beside_device(const StateMemory& own, StateOffload offload, Device d
 StateMemory on_device(StateMemory own, StateOffload offload, Device device) {
   const StateMemory host = beside_device(own, offload, device);
   own.snapshot -= host.snapshot;
+  own.outer -= host.outer;
   own.watched -= host.watched;
   own.exact -= host.exact;
   own.optimizer_states -= host.optimizer_states;
@@ -241,6 +253,7 @@ std::uint64_t free_share(const Config& c, Mesh& mesh) {
   const StateMemory all = with_copies(memory_of(c, mesh, c.parallel.zero), saving_of(c.checkpoint), nullptr);
   StateMemory taken = beside_device(all, c.optimizer.offload, device_of(c, mesh));
   taken.snapshot = all.snapshot;
+  taken.outer = all.outer;
   return share - std::min(share, taken.total());
 }
 

@@ -373,6 +373,7 @@ void TrainStep::update() {
   const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer});
   norm_.decide_acceptance(step_state_, config_.optimizer.clip, losses_.loss, ctx_);
   if (const std::optional<Event> copied = std::exchange(copied_, std::nullopt)) ctx_.stream.wait(*copied);
+  updating_ = true;
   optimizer_->update(step_state_, ctx_);
   if (average_) average_->update(step_state_, ctx_);
   if (GradientCompressor* compressor = parallel_.data->compressor()) compressor->end_step(step_state_, ctx_);

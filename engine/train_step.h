@@ -47,6 +47,10 @@ class TrainStep {
     data().finish_gradients();
     if (ChunkedContext* chunked = parallel_.context.chunked()) chunked->clear();  // a single process has only one
   }
+  // Returns true from the first change of weights or moments by compute() until end_update(), which the caller calls
+  // once it has counted the step: in between, the state of the run belongs to no step.
+  bool is_updating() const { return updating_; }
+  void end_update() { updating_ = false; }
   void set_activations(const ActivationPlan& plan);
   // Reserves the host memory that offloaded activations are predicted to use. Call before the first step. Throws
   // OutOfHostMemory.
@@ -154,6 +158,7 @@ class TrainStep {
   std::unique_ptr<PipelineStep> pipeline_;  // null if this process has the whole model
   std::unique_ptr<HostOffload> offload_;    // null if no plan has offloaded anything yet
   bool plan_offloads_ = false;              // true if the current plan offloads
+  bool updating_ = false;                   // see is_updating()
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WeightAverage> average_;
   Tensor step_state_;

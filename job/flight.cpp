@@ -19,6 +19,12 @@ std::string_view to_string(FlightState s) {
   return static_cast<std::size_t>(s) < names.size() ? names[static_cast<std::size_t>(s)] : "unknown";
 }
 
+void clear(FlightRing& ring) {
+  ring.known = 0;
+  for (FlightGroup& g : ring.groups) g.queued = g.started = g.done = 0;
+  for (FlightEntry& e : ring.entries) e.sequence = 0;
+}
+
 FlightEntry* RecordedOperation::entry() const {
   if (!ring_) return nullptr;
   FlightEntry& e = ring_->entries[FlightRing::slot(sequence_)];

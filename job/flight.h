@@ -53,6 +53,9 @@ struct FlightRing {
   static std::size_t slot(std::int64_t sequence) { return static_cast<std::size_t>(sequence) % kEntries; }
 };
 
+// Forgets all groups and operations. Call when no communicator records into the ring.
+void clear(FlightRing&);
+
 // Handle to a recorded operation. Does nothing if newer operations have overwritten the entry.
 class RecordedOperation {
  public:

@@ -93,9 +93,9 @@ class Injector {
 
 inline std::atomic<Injector*> injector{nullptr};  // injector of this process; null if no faults are injected
 
-// Injects a plan into this process; rank 0 logs a warning. Construct at most one Injection, before anything that faults
-// should hit. Throws the errors of parse_fault_plan() and Injector. The destructor ends the faults that strike at given
-// times; other faults can still strike.
+// Injects a plan into this process; rank 0 logs a warning. Construct at most one Injection at a time, before anything
+// that faults should hit. Throws the errors of parse_fault_plan() and Injector. The destructor ends the faults that
+// strike at given times; other faults can still strike.
 class Injection {
  public:
   Injection(const std::string& plan, const WorkerEnvironment&);

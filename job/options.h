@@ -4,10 +4,14 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace ring {
+
+class HostLink;
+class Store;
 
 #ifdef NDEBUG
 inline constexpr bool kVerifyByDefault = false;
@@ -32,6 +36,9 @@ struct CommOptions {
   // Called when a connection breaks, because the neighbour may have left due to another rank's failure. Returns "" if
   // unknown.
   std::function<std::string()> who_is_lost = {};
+  // If set, connects the ranks of a group named `name` in host memory instead of Gloo. Collective.
+  std::function<std::unique_ptr<HostLink>(int rank, int size, Store&, const std::string& name, const CommOptions&)>
+      make_link = {};
 
   int rank_of_run(int member) const { return ranks.empty() ? member : ranks[static_cast<std::size_t>(member)]; }
 };

@@ -30,6 +30,8 @@ std::int64_t message_bytes(const GradientCoding& c, std::int64_t n) {
     case GradientCode::bf16: return padded(2 * n);
     case GradientCode::int8:
     case GradientCode::fp8: return padded(code_offset(n) + n);
+    case GradientCode::int4: return code_offset(n) + code_blocks(n) * (kCodeBlock / 2);
+    case GradientCode::int2: return code_offset(n) + code_blocks(n) * (kCodeBlock / 4);
     case GradientCode::topk: return padded(4 * c.top * ((n + kTopBlock - 1) / kTopBlock));
   }
   return 0;

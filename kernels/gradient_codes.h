@@ -1,19 +1,26 @@
 #pragma once
-// Codes in which ranks send gradients, with error feedback (Seide et al. 2014, "1-bit SGD"; Karimireddy et al. 2019):
-// what a code cannot represent stays with the sender, as a residual that is added to the sender's next gradient.
+// Codes in which ranks send gradients or differences of weights, with error feedback (Seide et al. 2014, "1-bit SGD";
+// Karimireddy et al. 2019): what a code cannot represent stays with the sender, as a residual that is added to the
+// sender's next gradient. int4 and int2 run on CPUs only.
 //
 //   code  bytes of n elements            value that is sent for x
 //   f32   4 n                            x
 //   bf16  2 n                            x rounded to bf16; finite numbers saturate
 //   int8  n + n / 128                    round(x / s) s, s = 2^k with max |x| / s in (63.5, 127] for 128 elements
 //   fp8   n + n / 128                    e4m3(x / s) s, s = 2^k with max |x| / s in (224, 448] for 128 elements
+//   int4  n / 2 + n / 128         as int8, with max |x| / s in (3.5, 7]; uses the bytes of whole blocks
+//   int2  n / 4 + n / 128         as int8, clipped to -s, 0 and s; uses the bytes of whole blocks
 //   topk  4 top n / 1024                 x rounded to bf16 for the `top` largest |x| of 1024 elements, 0 for the others
 //
 // Each size is rounded up to a multiple of 16 bytes. Scales are at least 2^-126.
 //
+// int2: s is the power of two nearest to 1.53 times the mean |x| of the 128 elements. This is the best step of a
+// three-level quantizer for normally distributed numbers (1.224 standard deviations, Max 1960). With a scale from the
+// maximum, most elements would become 0. Error feedback sends the rest of clipped elements later.
+//
 // The residual is exact in f32: the sent value plus the residual is x, bit for bit except for the sign of a zero
 // (docs/adr/0051-compressed-gradients.md has the proof). If x is not finite, the sent value is not finite: of x alone
-// (f32, bf16, topk), or of all 128 elements that share a scale (int8, fp8). The residual of these elements is 0.
+// (f32, bf16, topk), or of all 128 elements that share a scale (others). The residual of these elements is 0.
 
 #include <bit>
 #include <cstdint>
@@ -23,7 +30,7 @@
 
 namespace ring {
 
-enum class GradientCode : std::uint8_t { f32, bf16, int8, fp8, topk };
+enum class GradientCode : std::uint8_t { f32, bf16, int8, int4, int2, fp8, topk };
 
 inline constexpr std::int64_t kCodeBlock = 128;  // elements that share a scale
 inline constexpr std::int64_t kTopBlock = 1024;  // elements among which the largest are selected
@@ -34,8 +41,9 @@ struct GradientCoding {
 };
 // Returns the size of a message of n elements, a multiple of 16.
 std::int64_t message_bytes(const GradientCoding&, std::int64_t n);
+constexpr std::int64_t code_blocks(std::int64_t n) { return (n + kCodeBlock - 1) / kCodeBlock; }
 // Returns the offset of the codes, which follow the scales.
-constexpr std::int64_t code_offset(std::int64_t n) { return ((n + kCodeBlock - 1) / kCodeBlock + 15) / 16 * 16; }
+constexpr std::int64_t code_offset(std::int64_t n) { return (code_blocks(n) + 15) / 16 * 16; }
 
 // Encodes x = gradient + residual, added in f32.
 //   gradient  [n] f32 or bf16
@@ -78,11 +86,19 @@ RING_HOST_DEVICE constexpr std::uint32_t magnitude_bits(float x) {
 
 // Returns the biased exponent of a block's scale; kPoisonedScale if the block has a non-finite number. max: the bits of
 // the block's largest magnitude. The upper limits keep every sent value finite.
-RING_HOST_DEVICE constexpr std::uint32_t int8_scale(std::uint32_t max) {
+// bits: 8 or 4.
+RING_HOST_DEVICE constexpr std::uint32_t integer_scale(std::uint32_t max, std::uint32_t bits) {
   if (max >= kInfinityBits) return kPoisonedScale;
-  const std::uint32_t exponent = (max >> 23) + ((max & 0x7fffffu) > 0x7e0000u ? 1 : 0);  // 127 = 1.984375 x 2^6
-  const std::uint32_t biased = exponent > 7 ? exponent - 6 : 1;
-  return biased < 248 ? biased : 248;
+  // The largest code is 2^(bits-1) - 1 = (2 - 2^(2-bits)) 2^(bits-2).
+  const std::uint32_t largest_mantissa = 0x800000u - (0x800000u >> (bits - 2));
+  const std::uint32_t exponent = (max >> 23) + ((max & 0x7fffffu) > largest_mantissa ? 1 : 0);
+  const std::uint32_t biased = exponent > bits - 1 ? exponent - (bits - 2) : 1;
+  return biased < 256 - bits ? biased : 256 - bits;
+}
+constexpr std::uint32_t int2_scale(std::uint32_t max, float mean) {
+  if (max >= kInfinityBits) return kPoisonedScale;
+  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(2.1637468f * mean) >> 23;  // 1.53 sqrt(2)
+  return exponent < 1 ? 1 : exponent < 253 ? exponent : 253;
 }
 RING_HOST_DEVICE constexpr std::uint32_t e4m3_scale(std::uint32_t max) {
   if (max >= kInfinityBits) return kPoisonedScale;
@@ -95,10 +111,11 @@ RING_HOST_DEVICE constexpr float factor_of_bits(std::uint32_t biased) {
   return std::bit_cast<float>((254 - biased) << 23);
 }
 
-// Rounds to nearest even and saturates at 127. Requires |units| < 2^22.
-RING_HOST_DEVICE constexpr std::int32_t rounded_int8(float units) {
+// Rounds to nearest even and saturates at the largest code of `bits` bits: 127, 7 or 1. Requires |units| < 2^22.
+RING_HOST_DEVICE constexpr std::int32_t rounded_integer(float units, int bits) {
   const std::int32_t r = std::bit_cast<std::int32_t>(units + 12582912.0f) - 0x4b400000;  // 1.5 x 2^23
-  return r > 127 ? 127 : r < -127 ? -127 : r;
+  const std::int32_t limit = (1 << (bits - 1)) - 1;
+  return r > limit ? limit : r < -limit ? -limit : r;
 }
 
 // Returns the bits of bf16 nearest to x, ties to even. Finite numbers saturate at the largest bf16, so that a residual

@@ -37,6 +37,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kBlameTime{300};
 constexpr std::chrono::seconds kVerdictTime{3};  // time for the leader to receive the reports of all nodes
 constexpr std::chrono::seconds kBoardInterval{1};
+constexpr milliseconds kOfferInterval{5};  // interval at which the workers' pages are read while offers are expected
 // Maximum time for which lines that look like a final error are held back while the worker continues.
 constexpr std::chrono::seconds kMaxHeld{1};
 
@@ -163,12 +164,7 @@ void Agent::start_worker(int local_rank) {
   command.keep_stdout &= console >= 0;
   const std::string prefix = rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ";
   auto page = std::make_unique<SharedStatus>(cookie_, kept_.at(static_cast<std::size_t>(local_rank)).key());
-  (*page)->begun = order_.begun;
-  (*page)->min_nodes = options_.min_nodes;
-  (*page)->max_nodes = options_.max_nodes;
-  (*page)->time = time_;
-  (*page)->start = previous_start_times_;
-  (*page)->start.mark_reached(StartStage::spawned);
+  describe_attempt(**page);
   workers_.push_back(std::make_unique<Worker>(rank, command, std::move(page), prefix, console, log, options_.hang));
 }
 
@@ -189,24 +185,31 @@ std::int64_t Agent::step() const {
 JobTime Agent::job_time() const { return workers_.empty() ? time_ : workers_.front()->page().time; }
 
 NodeEnd Agent::run() {
-  for (int local = 0; local < options_.processes; ++local) start_worker(local);
-  while (any_worker_alive()) {
+  from_previous_.resize(static_cast<std::size_t>(options_.processes));
+  for (int local = 0; local < options_.processes; ++local) {
+    auto& stays = from_previous_[static_cast<std::size_t>(local)];
+    stays ? continue_with(std::move(stays)) : start_worker(local);
+  }
+  while (any_worker_alive() && !is_ready_to_replace()) {
     wait_for_events();
     while (const int number = signals_.next()) handle_signal(number);
     while (const auto order = client_.next_order()) handle_order(*order);
     reap_workers();
     check_for_failure();
+    check_replacement();
+    refuse_offers();
     check_for_hangs();
     for (auto& w : workers_) show_or_drop_error(*w);
     enforce_deadlines();
     update_board();
   }
   for (auto& w : workers_) {
+    if (w->alive()) continue;
     w->output().finish();
     show_or_drop_error(*w);
   }
   if (failed_) show_last_lines(*failed_);
-  while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // reaps grandchildren
+  while (!any_worker_alive() && waitpid(-1, nullptr, WNOHANG) > 0) continue;  // reaps grandchildren
   failure_times_.mark_reached(StartStage::ended);
   return {.code = exit_code(), .stopped = stop_requested_, .begun = has_begun(), .step = step()};
 }
@@ -222,6 +225,7 @@ void Agent::wait_for_events() {
   if (blame_deadline_) until = std::min(until, *blame_deadline_);
   if (verdict_deadline_) until = std::min(until, *verdict_deadline_);
   if (sigterm_time_) until = std::min(until, *sigterm_time_);
+  if (offer_deadline_) until = std::min(until, Clock::now() + kOfferInterval);
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
   poll(fds.data(), fds.size(), static_cast<int>(std::max<std::int64_t>(left, 0)));
   for (auto& w : workers_) w->output().drain();
@@ -233,6 +237,7 @@ void Agent::handle_signal(int number) {
     for (auto& w : workers_) w->signal(number);
     return;
   }
+  if (phase_ == Phase::replacing) end_workers(milliseconds(0));
   if (phase_ == Phase::ending) return prevent_restart(number);
   if (phase_ == Phase::stopping) {
     if (Clock::now() - stop_time_ < kSameSignalWithin) return;
@@ -391,8 +396,12 @@ void Agent::check_for_failure() {
   record_failure_time(first);
   failed_ = first;
   error_ = first->output().error_text();
-  report_failure(*first);
-  end_workers(kBlameTime);
+  if (!can_replace(*first)) {
+    report_failure(*first, "; ending the other workers");
+    return end_workers(kBlameTime);
+  }
+  report_failure(*first, "; the other workers stay");
+  begin_replacement();
 }
 
 bool Agent::any_worker_stopped() const {
@@ -434,13 +443,13 @@ std::string Agent::failure_text(const Worker& first, const std::vector<int>& sam
   return who + describe(*first.ending()) + after;
 }
 
-void Agent::report_failure(Worker& first) {
+void Agent::report_failure(Worker& first, const char* others) {
   WorkerOutput& output = first.output();
   output.drop_held_lines();  // the failure is reported below, and the last lines after that
   const std::vector<int> same_error = error_.empty() ? std::vector<int>{} : ranks_with_same_error(first);
   failure_ = failure_text(first, same_error);
-  const bool others = same_error.size() < workers_.size() && workers_.size() > 1;
-  log::error("launch: ", failure_, others ? "; ending the other workers" : "");
+  const bool has_others = same_error.size() < workers_.size() && workers_.size() > 1;
+  log::error("launch: ", failure_, has_others ? others : "");
   const Ending& ending = *first.ending();
   const Blame blame = ending.signal ? Blame::killed : ending.code == kExitPeerLost ? Blame::lost_peer : Blame::failed;
   const bool out_of_memory = ending.exit_code() == kExitOutOfMemory;
@@ -481,6 +490,7 @@ void Agent::show_or_drop_error(Worker& worker) const {
 void Agent::end_workers(milliseconds patience) {
   phase_ = Phase::ending;
   blame_deadline_.reset();
+  offer_deadline_.reset();
   sigterm_time_ = Clock::now() + std::min(patience, options_.grace);
   sigkill_time_ = Clock::now() + options_.grace;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include "core/counted.h"
 #include "core/exit_code.h"
@@ -157,10 +158,17 @@ void Supervisor::show_waiting_on_board() const {
                            .time = time_});
 }
 
+std::string Supervisor::replacement_text() const {
+  const auto lost = std::find(staying_.begin(), staying_.end(), nullptr);
+  const auto stay = static_cast<std::int64_t>(staying_.size()) - 1;
+  return str("replacing rank ", lost - staying_.begin(), "; ", counted(stay, "worker"), stay == 1 ? " stays" : " stay");
+}
+
 void Supervisor::log_attempt_start(const Order& start) const {
   if (start.attempt > 0) {
     if (start.text != failure_) log::error("launch: ", start.text);
-    log::warn("launch: starting all workers again (restart ", start.attempt, " of this job)");
+    log::warn("launch: ", staying_.empty() ? "starting all workers again" : replacement_text(), " (restart ",
+              start.attempt, " of this job)");
   }
   if (start.nodes > 1)
     log::info("launch: node ", start.node_rank, " of ", start.nodes, " on ", host_name(), ": ranks ", start.first_rank,
@@ -177,15 +185,18 @@ std::optional<Order> Supervisor::run_attempt(const Order& start) {
   world_ = start.world;
   const std::string cookie = job_.workers_cookie(start.leader, start.attempt);
   Agent agent(options_, start, cookie, time_, failure_times_, kept_, signals_, client_);
+  agent.take_over(std::exchange(staying_, {}));
   const NodeEnd end = agent.run();
   time_ = agent.job_time();
   failure_times_ = agent.failure_times();
   failure_ = agent.failure();
+  staying_ = agent.staying_workers();
   client_.report(start.attempt, end);
   return agent.end();
 }
 
-int Supervisor::report_end(const Order& end) const {
+int Supervisor::report_end(const Order& end) {
+  staying_.clear();  // kills workers that waited for a new attempt
   if (end.code != 0 && !end.text.empty() && end.text != failure_) log::error("launch: ", end.text);
   if (!end.verdict.empty()) log::error("launch: no restart: ", end.verdict);
   if (node_ == 0 && restarts_ > 0)

@@ -32,7 +32,8 @@ class Supervisor {
   // Returns the order that ended the job during the attempt, if there was one.
   std::optional<Order> run_attempt(const Order& start);
   void log_attempt_start(const Order& start) const;
-  int report_end(const Order& end) const;
+  std::string replacement_text() const;  // says who is replaced and how many workers stay
+  int report_end(const Order& end);
 
   const LaunchOptions& options_;
   SignalSource signals_;
@@ -45,6 +46,7 @@ class Supervisor {
   JobTime time_;
   StartTimes failure_times_;       // times of the stages since the previous attempt's failure
   std::vector<AgentMemory> kept_;  // memory kept over all attempts, one per worker of this node
+  Agent::StayingWorkers staying_;  // workers that wait for the next attempt; empty if none do
   int restarts_ = 0;
   std::optional<int> node_, world_;  // node and world size of the previous attempt
   std::string failure_;              // the failure last reported by this agent

@@ -53,8 +53,9 @@ class Worker {
   WorkerOutput& output() { return *output_; }
   const WorkerOutput& output() const { return *output_; }
 
-  // Returns the status that the worker writes into the shared page.
+  // Returns the page that the worker and the agent share.
   const WorkerStatus& page() const { return **page_; }
+  WorkerStatus& page() { return **page_; }
   bool is_hanging();        // call several times a second
   RankState state() const;  // current state, or the last one if the worker is dead; without node and host
 

@@ -8,20 +8,26 @@
 #include "core/clock.h"
 #include "core/cpu/thread_pool.h"
 #include "core/host_tensor.h"
-#include "parallel/block_quantization.h"
+#include "kernels/elementwise.h"
+#include "kernels/gradient_codes.h"
 #include "parallel/fsdp_units.h"
 
 namespace ring {
 namespace {
 
-// Calls fn(begin, end) for parts of [0, n), on the threads of a CPU stream. Parts begin at multiples of `align`.
-template <class Fn>
-void for_each_part(std::int64_t n, std::int64_t align, const ExecContext& ctx, const Fn& fn) {
-  ThreadPool* const pool = ctx.stream.impl().pool();
-  if (!pool) return fn(std::int64_t{0}, n);
-  pool->parallel_for(
-      n, std::int64_t{1} << 14, [&](std::int64_t begin, std::int64_t end, int) { fn(begin, end); }, align);
+GradientCoding coding_of_bits(std::int64_t bits) {
+  return {bits == 8   ? GradientCode::int8
+          : bits == 4 ? GradientCode::int4
+          : bits == 2 ? GradientCode::int2
+                      : GradientCode::f32};
 }
+
+// Returns a context on the host's threads. For a CPU, these are the threads of the stream.
+ExecContext host_context(const ExecContext& ctx) {
+  return {ctx.stream.device().backend == Backend::cpu ? ctx.stream : Stream::create({Backend::cpu, 0}, 0)};
+}
+
+constexpr std::int64_t kPartElements = std::int64_t{1} << 14;  // least work of a thread
 
 std::size_t unit_of(const FsdpUnits& units, const Param* p) {
   for (std::size_t u = 0; u < units.units.size(); ++u)
@@ -33,69 +39,89 @@ std::size_t unit_of(const FsdpUnits& units, const Param* p) {
 
 OuterOptimizer::OuterOptimizer(const ParallelConfig& config, std::int64_t last_step, Model& model, DataParallel& data,
                                Groups groups, const ExecContext& ctx)
-    : config_(config), last_step_(last_step), data_(data), groups_(groups) {
+    : config_(config),
+      coding_(coding_of_bits(config.outer_bits)),
+      last_step_(last_step),
+      data_(data),
+      groups_(groups),
+      host_(host_context(ctx)),
+      pieces_(pieces_of(model, data.shard(), groups.data, data.sharded())),
+      fragments_(make_fragments(config, model, pieces_, data.shard().values)) {
   const OwnedShard& shard = data.shard();
   RING_CHECK(shard.values.flat.dtype() == DType::f32 && shard.values.flat.device() == ctx.stream.device(),
              "outer optimizer: values are ", describe(shard.values.flat), ", expected f32 on the device");
-  if (groups.data.size() > 1 && !data.sharded()) plan_ = plan_shards(model.parameters(), groups.data.size());
-  pieces_ = plan_.empty() ? shard.pieces : pieces_of_rank(plan_, groups.data.rank());
-  std::erase_if(pieces_, [](const ShardPiece& p) { return p.param->is_frozen(); });
-  make_fragments(model);
   allocate(ctx);
   start(ctx);
 }
 
-// Fragments are contiguous groups of the model's parts: the same in every layout of an island.
-void OuterOptimizer::make_fragments(Model& model) {
+OuterOptimizer::Pieces OuterOptimizer::pieces_of(Model& model, const OwnedShard& shard, const Communicator& data,
+                                                 bool sharded) {
+  Pieces p;
+  if (data.size() > 1 && !sharded) p.all = plan_shards(model.parameters(), data.size());
+  p.own = p.all.empty() ? shard.pieces : pieces_of_rank(p.all, data.rank());
+  std::erase_if(p.own, [](const ShardPiece& piece) { return piece.param->is_frozen(); });
+  return p;
+}
+
+// Fragments are contiguous groups of the model's parts: the same in every layout of an island. values: may be undefined
+// if there are no pieces of all ranks.
+std::vector<OuterOptimizer::Fragment> OuterOptimizer::make_fragments(const ParallelConfig& config, Model& model,
+                                                                     const Pieces& pieces, const FlatBuffer& values) {
   const FsdpUnits units = make_fsdp_units(model, {});
-  const auto count = static_cast<std::size_t>(config_.outer_fragments);
+  const auto count = static_cast<std::size_t>(config.outer_fragments);
   if (count > units.units.size())
     fail("parallel.outer_fragments: ", count, " is more than the ", units.units.size(),
          " parts of this model (embedding, blocks, final norm, head). Set it to at most ", units.units.size());
-  fragments_.resize(count);
+  std::vector<Fragment> fragments(count);
   const auto fragment_of = [&](const ShardPiece& p) -> Fragment& {
-    return fragments_[unit_of(units, p.param) * count / units.units.size()];
+    return fragments[unit_of(units, p.param) * count / units.units.size()];
   };
-  for (const ShardPiece& whole : pieces_)
+  for (const ShardPiece& whole : pieces.own)
     for (const auto& [part, piece] : logical_pieces(whole)) {
       if (part->frozen) continue;
       Fragment& f = fragment_of(piece);
       f.ranges.push_back({piece, f.numel, f.bytes});
       f.numel += piece.numel;
-      f.bytes += message_size(piece.numel);
+      f.bytes += ring::message_bytes(coding_of_bits(config.outer_bits), piece.numel);
     }
-  for (const ShardPiece& whole : plan_)
+  for (const ShardPiece& whole : pieces.all)
     for (const auto& [part, piece] : logical_pieces(whole))
-      if (!part->frozen) fragment_of(piece).all.push_back({data_.shard().values.of(piece), piece.owner});
+      if (!part->frozen && values.flat.defined()) fragment_of(piece).all.push_back({values.of(piece), piece.owner});
+  return fragments;
+}
+
+OuterOptimizer::Sizes OuterOptimizer::sizes_of(const Pieces& pieces, const std::vector<Fragment>& fragments) {
+  Sizes s;
+  for (const ShardPiece& p : pieces.own) s.state = std::max(s.state, p.shard_offset + p.numel);
+  for (const Fragment& f : fragments) s.values = std::max(s.values, f.numel), s.message = std::max(s.message, f.bytes);
+  return s;
+}
+
+OuterOptimizer::HostMemory OuterOptimizer::host_memory(const ParallelConfig& c, Model& model, const OwnedShard& shard,
+                                                       const Communicator& data, bool sharded) {
+  const Pieces pieces = pieces_of(model, shard, data, sharded);
+  const Sizes s = sizes_of(pieces, make_fragments(c, model, pieces, {}));
+  const std::int64_t states = c.outer_bits < 32 ? 3 : 2;
+  return {size_of(DType::f32) * static_cast<std::uint64_t>(states * s.state),
+          size_of(DType::f32) * static_cast<std::uint64_t>(2 * s.values) +
+              static_cast<std::uint64_t>(c.islands * s.message)};
 }
 
 void OuterOptimizer::allocate(const ExecContext& ctx) {
-  std::int64_t size = 1, numel = 1, bytes = 1;  // a rank may handle no weights
-  for (const ShardPiece& p : pieces_) size = std::max(size, p.shard_offset + p.numel);
-  for (const Fragment& f : fragments_) numel = std::max(numel, f.numel), bytes = std::max(bytes, f.bytes);
+  const Sizes s = sizes_of(pieces_, fragments_);
   const auto floats = [&](std::int64_t n) { return host_tensor({n}, DType::f32, ctx.stream); };
-  theta_ = data_.shard().as_shard(floats(size));
-  momentum_ = data_.shard().as_shard(floats(size));
-  if (quantizes()) residual_ = data_.shard().as_shard(floats(size));
-  sent_values_ = floats(numel);
-  values_ = floats(numel);
-  messages_ = host_tensor({bytes * groups_.islands.size()}, DType::u8, ctx.stream);
-}
-
-std::int64_t OuterOptimizer::message_size(std::int64_t numel) const {
-  return quantizes() ? quantized_bytes(numel, static_cast<int>(config_.outer_bits))
-                     : numel * static_cast<std::int64_t>(sizeof(float));
+  theta_ = data_.shard().as_shard(floats(s.state));
+  momentum_ = data_.shard().as_shard(floats(s.state));
+  if (quantizes()) residual_ = data_.shard().as_shard(floats(s.state));
+  sent_values_ = floats(s.values);
+  values_ = floats(s.values);
+  messages_ = host_tensor({s.message * groups_.islands.size()}, DType::u8, ctx.stream);
 }
 
 std::int64_t OuterOptimizer::message_bytes() const {
   std::int64_t bytes = 0;
   for (const Fragment& f : fragments_) bytes += f.bytes;
   return bytes;
-}
-
-std::size_t OuterOptimizer::host_bytes() const {
-  return theta_.flat.bytes() + momentum_.flat.bytes() + (quantizes() ? residual_.flat.bytes() : 0) +
-         sent_values_.bytes() + values_.bytes() + messages_.bytes();
 }
 
 bool OuterOptimizer::due(std::size_t fragment, std::int64_t step) const {
@@ -115,15 +141,14 @@ void OuterOptimizer::start(const ExecContext& ctx) {
   for (const Fragment& f : fragments_) {
     read_values(f, values_, ctx);
     for (const Range& r : f.ranges)
-      std::memcpy(of(theta_, r).raw(), values_.narrow(0, r.at, r.piece.numel).raw(),
-                  static_cast<std::size_t>(r.piece.numel) * sizeof(float));
+      std::memcpy(of(theta_, r).raw(), part(values_, r).raw(), static_cast<std::size_t>(r.piece.numel) * sizeof(float));
   }
   for (const FlatBuffer* b : {&momentum_, &residual_})
     if (b->flat.defined()) std::memset(b->flat.raw(), 0, b->flat.bytes());
 }
 
 void OuterOptimizer::send(std::int64_t step, const ExecContext& ctx) {
-  if (config_.outer_delay == 0 || step == last_step_ || in_flight_) return;
+  if (config_.outer_delay == 0 || step == last_step_ || step == combined_step_ || in_flight_) return;
   for (std::size_t f = 0; f < fragments_.size(); ++f)
     if (due(f, step)) send_fragment(f, ctx);
 }
@@ -137,6 +162,7 @@ bool OuterOptimizer::receive(std::int64_t step, const ExecContext& ctx) {
     send_fragment(f, ctx);
     combine(ctx);
   }
+  combined_step_ = step;
   return true;
 }
 
@@ -145,7 +171,7 @@ void OuterOptimizer::send_fragment(std::size_t index, const ExecContext& ctx) {
   const double began = seconds_now();
   const Fragment& f = fragments_[index];
   read_values(f, sent_values_, ctx);
-  encode(f, ctx);
+  encode(f);
   in_flight_ = Sent{index, {}};
   if (f.bytes > 0)
     in_flight_->work = groups_.islands.all_gather(messages_.narrow(0, 0, f.bytes * groups_.islands.size()),
@@ -153,21 +179,12 @@ void OuterOptimizer::send_fragment(std::size_t index, const ExecContext& ctx) {
   wait_seconds_ += seconds_now() - began;
 }
 
-// Writes this island's message. Error feedback: adds the difference to the residual, then subtracts what the message
-// contains.
-void OuterOptimizer::encode(const Fragment& f, const ExecContext& ctx) const {
-  std::byte* const own = messages_.raw() + f.bytes * groups_.islands.rank();
+// Writes this island's message.
+void OuterOptimizer::encode(const Fragment& f) const {
   for (const Range& r : f.ranges) {
-    const float *const theta = of(theta_, r).data<float>(), *const sent = sent_values_.data<float>() + r.at;
-    std::byte* const message = own + r.message_at;
-    float* const left = quantizes() ? of(residual_, r).data<float>() : reinterpret_cast<float*>(message);
-    for_each_part(r.piece.numel, kQuantizedBlock, ctx, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i)
-        left[i] = quantizes() ? left[i] + (theta[i] - sent[i]) : theta[i] - sent[i];
-      if (quantizes())
-        quantize_blocks(left, r.piece.numel, static_cast<int>(config_.outer_bits), begin / kQuantizedBlock,
-                        quantized_blocks(end), message);
-    });
+    const Tensor difference = part(values_, r), residual = quantizes() ? of(residual_, r) : Tensor{};
+    axpby_kernel({of(theta_, r), part(sent_values_, r), difference, 1, -1}, host_);
+    encode_gradient_kernel({difference, residual, residual, message(f, r, groups_.islands.rank()), coding_}, host_);
   }
 }
 
@@ -177,7 +194,9 @@ void OuterOptimizer::combine(const ExecContext& ctx) {
   in_flight_->work.synchronize();  // allowed host wait: transport
   in_flight_.reset();
   read_values(f, values_, ctx);
-  if (!update(f, ctx))
+  bool finite = true;
+  for (const Range& r : f.ranges) finite &= update(f, r);
+  if (!finite)
     fail(
         "the weight differences that islands sent are not finite, so their weights cannot be combined. The weights of ",
         "an island are damaged: resume from a checkpoint");
@@ -185,42 +204,28 @@ void OuterOptimizer::combine(const ExecContext& ctx) {
   wait_seconds_ += seconds_now() - began;
 }
 
-// Returns false if a difference is not finite.
-bool OuterOptimizer::update(const Fragment& f, const ExecContext& ctx) const {
-  std::atomic<bool> finite{true};
-  for (const Range& r : f.ranges)
-    for_each_part(r.piece.numel, kQuantizedBlock, ctx, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t block = begin / kQuantizedBlock; block < quantized_blocks(end); ++block)
-        if (!update_block(r, block, f.bytes)) finite = false;
-    });
-  return finite;
-}
-
-bool OuterOptimizer::update_block(const Range& r, std::int64_t block, std::int64_t fragment_bytes) const {
-  const std::int64_t begin = block * kQuantizedBlock, n = std::min(kQuantizedBlock, r.piece.numel - begin);
-  float average[kQuantizedBlock] = {};
-  for (int island = 0; island < groups_.islands.size(); ++island) {
-    const std::byte* const message = messages_.raw() + island * fragment_bytes + r.message_at;
-    if (quantizes()) {
-      add_quantized_block(message, r.piece.numel, static_cast<int>(config_.outer_bits), block, average);
-    } else {
-      const float* const delta = reinterpret_cast<const float*>(message) + begin;
-      for (std::int64_t i = 0; i < n; ++i) average[i] += delta[i];
-    }
-  }
-  float *const theta = of(theta_, r).data<float>() + begin, *const m = of(momentum_, r).data<float>() + begin;
-  float* const now = values_.data<float>() + r.at + begin;
-  const float* const sent = sent_values_.data<float>() + r.at + begin;
+// Replaces `values_` by the new weights. Returns false if a difference is not finite.
+bool OuterOptimizer::update(const Fragment& f, const Range& r) const {
+  const Tensor now = part(values_, r), sum = part(sent_values_, r);
+  axpby_kernel({now, sum, now, 1, -1}, host_);  // what this island trained since it sent its message
+  for (int island = 0; island < groups_.islands.size(); ++island)
+    decode_gradient_kernel({message(f, r, island), sum, coding_, island > 0}, host_);
+  float *const theta = of(theta_, r).data<float>(), *const m = of(momentum_, r).data<float>();
+  float *const value = now.data<float>(), *const sums = sum.data<float>();
   const auto lr = static_cast<float>(config_.outer_lr), mu = static_cast<float>(config_.outer_momentum);
   const auto islands = static_cast<float>(groups_.islands.size());
-  bool finite = true;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float a = average[i] / islands;
-    finite &= std::isfinite(a);
-    m[i] = mu * m[i] + a;
-    theta[i] -= lr * (a + mu * m[i]);
-    now[i] = theta[i] + (now[i] - sent[i]);
-  }
+  std::atomic<bool> finite{true};
+  host_.stream.pool().parallel_for(r.piece.numel, kPartElements, [&](std::int64_t begin, std::int64_t end, int) {
+    bool all = true;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float average = sums[i] / islands;
+      all &= std::isfinite(average);
+      m[i] = mu * m[i] + average;
+      theta[i] -= lr * (average + mu * m[i]);
+      value[i] += theta[i];
+    }
+    if (!all) finite = false;
+  });
   return finite;
 }
 

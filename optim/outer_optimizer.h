@@ -1,8 +1,8 @@
 #pragma once
 // Outer optimizer of islands that train alone (parallel.local_steps): DiLoCo (Douillard et al. 2023), in fragments that
-// are combined at different steps (Streaming DiLoCo, Douillard et al. 2025), with quantized messages and error feedback
-// (MuLoCo, Therien et al. 2025). For each weight of a fragment, with the outer weight theta and the weight w_i of
-// island i when the message is sent:
+// are combined at different steps (Streaming DiLoCo, Douillard et al. 2025), with messages in codes
+// (kernels/gradient_codes.h) and error feedback (MuLoCo, Therien et al. 2025). For each weight of a fragment, with the
+// outer weight theta and the weight w_i of island i when the message is sent:
 //
 //   message_i = quantize(residual_i + theta - w_i)      residual_i = what the message leaves out
 //   average   = sum of message_i in the order of islands, divided by the number of islands
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "kernels/kernel.h"
+#include "kernels/gradient_codes.h"
 #include "model/model.h"
 #include "parallel/config.h"
 #include "parallel/data_parallel.h"
@@ -35,6 +35,14 @@ class OuterOptimizer {
   // must be f32 and on the device. All references must outlive this object. Throws Error if the model has fewer parts
   // than fragments, OutOfHostMemory if memory is short.
   OuterOptimizer(const ParallelConfig&, std::int64_t last_step, Model&, DataParallel&, Groups, const ExecContext&);
+
+  // Bytes of host memory. states: theta, momentum, residuals; buffers: values and messages of a fragment.
+  struct HostMemory {
+    std::uint64_t states = 0, buffers = 0;
+  };
+  // Predicts the host memory of a rank before anything is allocated. data, sharded: as DataParallel has them.
+  static HostMemory host_memory(const ParallelConfig&, Model& laid_out, const OwnedShard&, const Communicator& data,
+                                bool sharded);
 
   // Sets theta to the weights, and momentum and residuals to zero.
   void start(const ExecContext&);
@@ -59,15 +67,17 @@ class OuterOptimizer {
   void take_theta(const ExecContext&);  // sets the weights to theta
 
   // The weights that this rank handles, and their outer weights and states, with the layout of a shard.
-  const std::vector<ShardPiece>& pieces() const { return pieces_; }
+  const std::vector<ShardPiece>& pieces() const { return pieces_.own; }
   const FlatBuffer& theta() const { return theta_; }
   const FlatBuffer& momentum() const { return momentum_; }
   const FlatBuffer& residual() const { return residual_; }  // undefined with 32 bits
+  // The last step after which receive() combined the fragments that were due, part of the training state. If a finished
+  // run is extended, send() must not send these fragments again.
+  std::int64_t& combined_step() { return combined_step_; }
   bool quantizes() const { return config_.outer_bits < 32; }
 
   std::size_t fragments() const { return fragments_.size(); }
   std::int64_t message_bytes() const;  // bytes that this rank sends to each other island in local_steps steps
-  std::size_t host_bytes() const;      // bytes of host memory
   double wait_seconds() const { return wait_seconds_; }  // time spent in send() and receive() so far
 
  private:
@@ -86,30 +96,44 @@ class OuterOptimizer {
     Work work;
   };
 
-  void make_fragments(Model&);
+  // Pieces of the weights: of this rank, and, if each rank of the island holds all values, of all these ranks.
+  struct Pieces {
+    std::vector<ShardPiece> own, all;
+  };
+  // Sizes of tensors: of a state, of a fragment's values, and of a fragment's message in bytes.
+  struct Sizes {
+    std::int64_t state = 1, values = 1, message = 1;  // a rank may handle no weights
+  };
+  static Pieces pieces_of(Model&, const OwnedShard&, const Communicator& data, bool sharded);
+  static std::vector<Fragment> make_fragments(const ParallelConfig&, Model&, const Pieces&, const FlatBuffer& values);
+  static Sizes sizes_of(const Pieces&, const std::vector<Fragment>&);
   void allocate(const ExecContext&);
   bool due(std::size_t fragment, std::int64_t step) const;
-  std::int64_t message_size(std::int64_t numel) const;
   void send_fragment(std::size_t, const ExecContext&);
   void combine(const ExecContext&);
-  void encode(const Fragment&, const ExecContext&) const;
-  bool update(const Fragment&, const ExecContext&) const;
-  bool update_block(const Range&, std::int64_t block, std::int64_t fragment_bytes) const;  // false if not finite
+  void encode(const Fragment&) const;
+  bool update(const Fragment&, const Range&) const;
   void read_values(const Fragment&, const Tensor& to, const ExecContext&) const;
   void write_values(const Fragment&, const Tensor& from, const ExecContext&) const;
   Tensor of(const FlatBuffer& b, const Range& r) const { return b.flat.narrow(0, r.piece.shard_offset, r.piece.numel); }
+  Tensor part(const Tensor& values, const Range& r) const { return values.narrow(0, r.at, r.piece.numel); }
+  Tensor message(const Fragment& f, const Range& r, int island) const {
+    return messages_.narrow(0, island * f.bytes + r.message_at, ring::message_bytes(coding_, r.piece.numel));
+  }
 
   const ParallelConfig config_;
+  const GradientCoding coding_;
   const std::int64_t last_step_;
   DataParallel& data_;
   Groups groups_;
-  std::vector<ShardPiece> pieces_;
-  std::vector<ShardPiece> plan_;  // pieces of all ranks of the island, if each rank holds all values; else empty
-  std::vector<Fragment> fragments_;
+  const ExecContext host_;  // computes on the host, also if the model is on a GPU
+  const Pieces pieces_;
+  const std::vector<Fragment> fragments_;
   FlatBuffer theta_, momentum_, residual_;
-  Tensor sent_values_, values_;  // f32 values of a fragment: when its message was sent, and now
+  Tensor sent_values_, values_;  // f32 values of a fragment: when its message was sent, and now; then scratch memory
   Tensor messages_;              // u8: the messages of all islands
   std::optional<Sent> in_flight_;
+  std::int64_t combined_step_ = 0;
   double wait_seconds_ = 0;
 };
 

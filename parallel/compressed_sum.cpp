@@ -101,12 +101,13 @@ void CompressedSum::sum_in_node(const ExecContext& ctx, const Pieces& all) {
     const int root = p.owner % node.size();
     owned.push_back({part(p), root});
     if (root == node.rank() || !shared_->has_residuals()) continue;
-    Tensor residual = residual_of(p);
-    if (buffer_.dtype() != DType::f32) {
-      residual = ctx.empty({p.numel}, buffer_.dtype());
-      cast_kernel({residual_of(p), residual}, ctx);
+    if (Tensor residual = added_residual(p); residual.defined()) {
+      if (buffer_.dtype() != DType::f32) {
+        residual = ctx.empty({p.numel}, buffer_.dtype());
+        cast_kernel({residual_of(p), residual}, ctx);
+      }
+      axpby_kernel({residual, part(p), part(p), 1, 1}, ctx);
     }
-    axpby_kernel({residual, part(p), part(p), 1, 1}, ctx);
     fill_zero(residual_of(p), ctx.stream);
   }
   node.reduce_pieces(owned, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
@@ -127,8 +128,10 @@ void CompressedSum::send_to_owners(const ExecContext& ctx) {
       for (const BufferPiece& p : theirs) bytes += message_bytes(kExact, p.numel);
     sent_.push_back(ctx.empty({bytes}, DType::u8));
     const auto encode = [&](const BufferPiece& p, const Tensor& message) {
-      const Tensor residual = own && shared_->to_all_ ? Tensor{} : residual_of(p);
-      encode_gradient_kernel({part(p), residual, residual, message, own ? kExact : coding_of(p)}, ctx);
+      const bool later = own && shared_->to_all_;  // in send_sums()
+      encode_gradient_kernel({part(p), later ? Tensor{} : added_residual(p), later ? Tensor{} : residual_of(p), message,
+                              own ? kExact : coding_of(p)},
+                             ctx);
     };
     own ? for_messages(theirs, sent_.back(), exact, encode) : for_messages(theirs, sent_.back(), coding, encode);
     received_.push_back(own ? sent_.back()
@@ -170,7 +173,7 @@ void CompressedSum::send_sums(const ExecContext& ctx) {
   const Pieces& own = pieces_[static_cast<std::size_t>(comm.rank())];
   const Tensor message = ctx.empty({bytes_of(own)}, DType::u8);
   for_messages(own, message, coding, [&](const BufferPiece& p, const Tensor& to) {
-    encode_gradient_kernel({part(p), residual_of(p), residual_of(p), to, coding_of(p)}, ctx);
+    encode_gradient_kernel({part(p), added_residual(p), residual_of(p), to, coding_of(p)}, ctx);
   });
   std::vector<Transfer> sends, receives;
   for (int r = 0; r < comm.size(); ++r) {

@@ -28,6 +28,10 @@ namespace ring {
 struct CompressionRanks {
   Communicator* node = nullptr;     // ranks of this rank's node, which are adjacent; null to ignore nodes
   Communicator* between = nullptr;  // all ranks if `node` is null, otherwise one rank per node, with this rank's index
+  // False on tensor-parallel ranks other than the first. Residuals of pieces that are not compressed, which can only
+  // come from a checkpoint with a smaller tp, are the same on all these ranks, and their gradients are summed over
+  // them.
+  bool first_slice = true;
   int per_node() const { return node ? node->size() : 1; }
 };
 
@@ -87,6 +91,10 @@ class CompressedSum {
   std::int64_t bytes_of(const Pieces&) const;
   Tensor residual_of(const BufferPiece& p) const {
     return shared_->has_residuals() ? shared_->pending_.narrow(0, p.offset, p.numel) : Tensor{};
+  }
+  // Returns the residual that this rank adds to its gradient; undefined if it adds none.
+  Tensor added_residual(const BufferPiece& p) const {
+    return p.compressible || shared_->ranks_.first_slice ? residual_of(p) : Tensor{};
   }
   Tensor part(const BufferPiece& p) const { return buffer_.narrow(0, p.begin, p.numel); }
   void sum_in_node(const ExecContext&, const Pieces& all);

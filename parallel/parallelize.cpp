@@ -31,9 +31,10 @@ CompressionRanks compression_ranks(Mesh& mesh) {
   Communicator& all = mesh.group(kDataAxes);
   const std::vector<int> nodes = mesh.nodes_along(kDataAxes);
   const int per_node = ranks_per_node(nodes);
-  if (per_node == 1 || per_node == all.size()) return {nullptr, &all};
+  const bool first_slice = mesh.coord("tp") == 0;
+  if (per_node == 1 || per_node == all.size()) return {nullptr, &all, first_slice};
   const Mesh::NodeGroups groups = mesh.groups_by_node(kDataAxes, per_node);
-  return {&groups.node, &groups.between_nodes};
+  return {&groups.node, &groups.between_nodes, first_slice};
 }
 
 // Ranks of dp process different sequences, ranks of cp different tokens: for parameters, both are replicas.

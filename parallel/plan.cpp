@@ -444,17 +444,6 @@ std::string ParallelPlan::text() const {
   return config.zero > 0 && !out.empty() ? str(out, ", zero ", config.zero) : out;
 }
 
-std::string ineffective_keys(const ParallelPlan& p, const ModelConfig& m) {
-  if (p.cp == 1 || p.config.cp_keys != ContextKeys::referenced) return "";
-  constexpr const char* kIdle = "parallel.cp_keys: referenced, but ";
-  if (!selects_blocks(m))
-    return str(kIdle, "no layer selects its blocks (pattern: content or learned), so this has no effect. Leave it out");
-  if (p.config.cp_schedule != ContextSchedule::all_to_all) return "";
-  return str(kIdle, "parallel.cp_schedule is all_to_all, which auto uses if parallel.cp divides the KV heads. Each ",
-             "rank then has all tokens of some heads, so this has no effect. Leave it out, or set "
-             "parallel.cp_schedule: ring or gather");
-}
-
 // With packed documents, a rank's positions in the row do not determine how many pairs the rank computes. Late queries
 // see more pools than early ones, so zigzag balances them. all_to_all shards heads, so the layout of rows does not
 // matter for it.

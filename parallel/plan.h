@@ -53,10 +53,6 @@ bool supports_hybrid(const ModelConfig& resolved, std::int64_t tp, std::int64_t 
 // node.
 void check_ranks_on_node(const ParallelPlan&, const ModelConfig& resolved, int ranks);
 
-// Returns why parallel.cp_keys: referenced has no effect in this run although it is valid, and what to do; empty if it
-// has an effect, is not set, or cp is 1.
-std::string ineffective_keys(const ParallelPlan&, const ModelConfig& resolved);
-
 // Returns the layout of a row of `length` tokens over `ranks` ranks; parallel.cp_schedule: auto is treated as ring.
 // packed: true if rows hold several documents or sequences.
 ContextLayout context_layout(const ParallelConfig&, const ModelConfig& resolved, std::int64_t length, int ranks,

@@ -17,6 +17,7 @@ struct StateMemory {
   std::uint64_t gradients = 0;
   std::uint64_t optimizer_states = 0;
   std::uint64_t residuals = 0;         // residuals of compressed gradients (parallel.compress)
+  std::uint64_t outer = 0;             // in host memory: outer optimizer of islands (parallel.local_steps)
   std::uint64_t average = 0;           // moving average of the weights, if enabled
   std::uint64_t watched = 0;           // in host memory: values before an update, if update sizes are measured
   std::uint64_t weight_buffers = 0;    // ZeRO-3: gathered units of weights
@@ -26,7 +27,7 @@ struct StateMemory {
   OwnedShard owned{};                  // the parameters that this process updates, without tensors
   std::uint64_t buffers() const { return weight_buffers + gradient_buffers; }
   std::uint64_t total() const {
-    return weights + master + exact + gradients + optimizer_states + residuals + average + watched + buffers() +
+    return weights + master + exact + gradients + optimizer_states + residuals + outer + average + watched + buffers() +
            snapshot + staging;
   }
 };

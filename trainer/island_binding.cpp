@@ -15,7 +15,8 @@
 namespace ring {
 namespace {
 
-constexpr const char *kIslandsPrefix = "islands.", *kOuterPrefix = "outer.", *kMomentumPrefix = "outer.momentum.";
+constexpr const char *kIslandsPrefix = "islands.", *kOuterPrefix = "outer.", *kMomentumPrefix = "outer.momentum.",
+                     *kCombinedStep = "outer.combined_step";
 
 std::string island_prefix(int island) { return str(kIslandsPrefix, island, "."); }
 std::string weights_prefix(int island) { return island_prefix(island) + kWeightsPrefix; }
@@ -30,6 +31,7 @@ std::set<std::string> island_names_in(const std::string& metadata, const std::st
   const ParallelConfig& p = config.parallel;
   std::set<std::string> names;
   if (p.local_steps == 0) return names;
+  names.insert(kCombinedStep);
   const std::unique_ptr<Model> model = make_model(config.model);
   bind_groups(config.optimizer, model->parameters());
   for (const Param* param : model->parameters().declared())
@@ -84,6 +86,7 @@ void IslandBinding::add_to(State& state) const {
   add_parameters(state, kWeightsPrefix, params, outer_->pieces(), outer_->theta(), is_trained);
   add_parameters(state, kWeightsPrefix, params, shard.pieces, shard.values, is_frozen);
   add_parameters(state, kMomentumPrefix, params, outer_->pieces(), outer_->momentum(), is_trained);
+  state.add(kCombinedStep, &outer_->combined_step());
   for (int i = 0; i < islands(); ++i) {
     const bool own = i == island();
     add_parameters(state, weights_prefix(i), params, own ? shard.pieces : std::vector<ShardPiece>(), shard.values,

@@ -11,6 +11,7 @@
 #include "core/yaml_leaves.h"
 #include "data/packing.h"
 #include "data/token_store.h"
+#include "engine/run_directory.h"
 #include "kernels/attention/blocks.h"
 #include "model/attention_schedule.h"
 #include "model/flops.h"
@@ -18,7 +19,9 @@
 #include "model/scopes.h"
 #include "optim/groups.h"
 #include "optim/kinds.h"
+#include "parallel/ineffective_keys.h"
 #include "trainer/ineffective_attention.h"
+#include "trainer/records.h"
 
 namespace ring {
 namespace {
@@ -122,6 +125,12 @@ void add_shares(Metrics::Values& values, const std::vector<SourceLoss>& sources,
     values.emplace_back(kSourceShare + names[i], sources[i].targets / all);
 }
 
+// Returns where a resumed run has its state from.
+std::string source_text(const StartingState& from) {
+  if (from.from_survivors) return str("kept in memory by rank ", from.survivors->donor);
+  return from.kept ? "kept in memory by the launcher" : from.resumed.checkpoint;
+}
+
 std::string seconds_text(double seconds) { return str(std::round(seconds * 1000) / 1000, " s"); }
 
 }  // namespace
@@ -176,15 +185,14 @@ void RunLog::record_settings(const RunStart& start, int processes) {
   warn_of_places(config_);
   warn_of_masks(config_, start.corpora);
   warn_of_ineffective_attention(config_, start.corpora);
-  if (const std::string idle = ineffective_keys(trainer_.plan(), config_.model); !idle.empty()) log::warn(idle);
+  for (const std::string& warning : ineffective_keys(trainer_.plan(), config_.model)) log::warn(warning);
   for (const auto& rows : start.loader->map().rows())
     log::info("packing: ", counted(static_cast<std::int64_t>(rows->rows()), "sample"), " per epoch, ",
               std::round(1000 * rows->filled_share()) / 10, " % of their positions hold tokens, the rest is padding; ",
               counted(static_cast<std::int64_t>(rows->cut_documents()), "document"),
               rows->cut_documents() == 1 ? " is split" : " are split");
   if (start.from.resumes())
-    log::info("resuming from step ", trainer_.steps_done(), " (",
-              start.from.kept ? "kept in memory by the launcher" : start.from.resumed.checkpoint, ")");
+    log::info("resuming from step ", trainer_.steps_done(), " (", source_text(start.from), ")");
   else if (!start.from.init_from.empty())
     log::info("weights from ", start.from.init_from);
 }
@@ -200,10 +208,27 @@ void RunLog::log_memory_shortage(const MemoryRecord& m) {
                     {"why", m.why}});
 }
 
-void RunLog::log_restart() {
-  metrics_->record("restart", trainer_.steps_done(),
-                   {{"restarts", job_.restarts}, {"seconds_lost", job_.restart_seconds}});
-  log::info("restart ", job_.restarts, " of this job; restarts have cost ", job_.restart_seconds, " s so far");
+void RunLog::log_restart(const StartingState& from) {
+  Metrics::Values values = {{"restarts", job_.restarts}, {"seconds_lost", job_.restart_seconds}};
+  std::string what;
+  if (from.survivors) {
+    const std::vector<int>& replaced = from.survivors->replaced;
+    const std::int64_t stayed = std::ssize(from.survivors->holders) - std::ssize(replaced);
+    std::string ranks;
+    for (const int rank : replaced) ranks += str(ranks.empty() ? "" : ", ", rank);
+    values.insert(values.end(), {{"replaced_ranks", ranks}, {"workers_stayed", stayed}});
+    what = str(": rank ", ranks, " was replaced; ", counted(stayed, "worker"), " stayed");
+  }
+  metrics_->record("restart", trainer_.steps_done(), values);
+  log::info("restart ", job_.restarts, " of this job", what, "; restarts have cost ", job_.restart_seconds,
+            " s so far");
+}
+
+void RunLog::log_step_if_missing(const StepReport& r) {
+  bool found = false;
+  read_records(RunDirectory(directory_).metrics_file(),
+               [&](const Record& old) { found |= old.group == "train" && old.step == r.step; });
+  if (!found) log_step(r);
 }
 
 ProgressState RunLog::progress_state() const {

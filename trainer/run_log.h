@@ -29,7 +29,9 @@ class RunLog {
   // GPU; null if it has none. Throws Error if the directory cannot be written.
   RunLog(const RunStart&, Trainer& trainer, int processes, const JobTime& job, GpuWatch* gpu);
 
-  void log_restart();
+  void log_restart(const StartingState&);
+  // Logs the step if it has no record: rank 0 was lost after the step, or lost a peer, before it was recorded.
+  void log_step_if_missing(const StepReport&);
 
   void log_step(const StepReport&);
   void log_bad_step(const BadStep&);

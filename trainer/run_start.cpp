@@ -334,6 +334,15 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
          "(checkpoint.memory_interval). Move the directory back, or start the job again to start over");
 }
 
+// Returns true if the run may continue from the states that the other processes kept. If it is not certain that rank 0
+// had recorded everything up to that step, the records must be possible to complete: the step's from its report, but
+// not those of evaluations.
+bool may_use(const KeptStates& kept, const ResolvedRun& run) {
+  if (kept.recorded) return true;
+  const bool has_report = kept.last.step == kept.step || !logs_step(run.config.train, kept.step);
+  return has_report && !evaluations_due(run, kept.step);
+}
+
 // Selects the launcher's snapshot if no checkpoint is newer. Otherwise selects the newest checkpoint that passes a full
 // verification; if there is none, initial weights.
 StartingState select_starting_state(const FittedRun& run, const TrainOptions& options) {
@@ -360,9 +369,14 @@ StartingState select_starting_state(const FittedRun& run, const TrainOptions& op
 RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
   std::unique_ptr<WriterToken> token;
   StartingState from;
+  std::optional<KeptStates> survivors;
+  if (options.restarts > 0 && options.kept) survivors = options.kept->compare(mesh.host());
   const auto claim = [&] {
     if (run.lock) token = acquire_token(run);
-    from = select_starting_state(run, options);
+    if (survivors && run.lock && may_use(*survivors, run))
+      from = {.from_survivors = true, .resumed = run.newest};
+    else
+      from = select_starting_state(run, options);
     if (!token) token = acquire_token(run);
     log::open_file(run.dir.log_file());
     if (!from.resumes() && !options.fresh) warn_of_lost_steps(run);
@@ -370,6 +384,8 @@ RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
   };
   from.resumed.checkpoint = broadcast_from_rank0(mesh.host(), claim);
   own_status().start.mark_reached(StartStage::chosen);
+  from.from_survivors = broadcast_from_rank0(mesh.host(), [&] { return from.from_survivors; });
+  from.survivors = std::move(survivors);
   from.kept = broadcast_from_rank0(mesh.host(), [&] { return from.kept; });
   from.init_from = broadcast_from_rank0(mesh.host(), [&] { return from.init_from; });
   run.memory.token = broadcast_from_rank0(mesh.host(), [&] { return token->number(); });
@@ -501,6 +517,13 @@ ResolvedRun resolve_run(Config given, const TrainOptions& options, Mesh& mesh) {
 }
 
 }  // namespace
+
+EvaluationsDue evaluations_due(const ResolvedRun& run, std::int64_t step) {
+  const TrainConfig& c = run.config.train;
+  const std::int64_t tasks_every = c.eval_tasks_interval ? c.eval_tasks_interval : c.eval_interval;
+  return {.validation = c.eval_interval && step % c.eval_interval == 0,
+          .tasks = !run.tasks.empty() && tasks_every && step % tasks_every == 0};
+}
 
 std::string find_newest_checkpoint(const RunDirectory& dir, Mesh& mesh) {
   return broadcast_from_rank0(mesh.host(), [&] {

@@ -17,6 +17,7 @@
 #include "engine/resolve.h"
 #include "engine/run_directory.h"
 #include "evaluate/tasks.h"
+#include "trainer/kept_state.h"
 #include "trainer/train_options.h"
 
 namespace ring {
@@ -58,13 +59,23 @@ struct FittedRun : LocatedRun {
   std::size_t max_memory() const { return memory.steps_ran_out ? memory.budget : 0; }
 };
 
-// The state with which a run begins: a snapshot that the launcher keeps, else a checkpoint, else given initial weights,
-// else random weights.
+// The evaluations that follow a step.
+struct EvaluationsDue {
+  bool validation = false, tasks = false;
+  explicit operator bool() const { return validation || tasks; }
+};
+EvaluationsDue evaluations_due(const ResolvedRun&, std::int64_t step);
+
+// The state with which a run begins: the one that the other processes kept when a process was lost, else a snapshot
+// that the launcher keeps, else a checkpoint, else given initial weights, else random weights.
 struct StartingState {
-  std::optional<std::int64_t> kept;  // step of the snapshot that the launcher keeps
-  Resumption resumed;                // read from a verified checkpoint or, if `kept` is set, from the newest checkpoint
-  std::string init_from;             // a verified checkpoint from which only weights are loaded; empty if there is none
-  bool resumes() const { return kept || !resumed.checkpoint.empty(); }
+  std::optional<KeptStates> survivors;  // set if processes outlived a lost one
+  bool from_survivors = false;          // true if the run continues from the state that they kept
+  std::optional<std::int64_t> kept;     // step of the snapshot that the launcher keeps
+  // Read from a verified checkpoint or, if `kept` or `from_survivors` is set, from the newest checkpoint.
+  Resumption resumed;
+  std::string init_from;  // a verified checkpoint from which only weights are loaded; empty if there is none
+  bool resumes() const { return from_survivors || kept || !resumed.checkpoint.empty(); }
 };
 
 struct RunStart : FittedRun {

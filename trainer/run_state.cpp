@@ -40,12 +40,16 @@ SaverParts RunState::saver_parts() {
   return {saving, run_.start.token.get(), run_.start.tier.get()};
 }
 
-void RunState::load_initial_state() {
+void RunState::load_initial_state(KeptState* kept) {
   enter(RunPhase::load);
-  if (run_.start.from.resumes())
+  if (run_.start.from.from_survivors) {
+    kept->load(*run_.start.from.survivors, state_, run_.ctx.stream, run_.mesh.host());
+    run_.trainer.on_state_loaded();
+  } else if (run_.start.from.resumes()) {
     load_checkpoint();
-  else if (!run_.start.from.init_from.empty())
+  } else if (!run_.start.from.init_from.empty()) {
     load_initial_weights();
+  }
   saver_.reserve_snapshots(state_, run_.ctx.stream);
   data_ = run_.start.data;
 }
@@ -97,6 +101,7 @@ void RunState::load_initial_weights() {
 }
 
 std::int64_t RunState::loaded_state_time_ms() const {
+  if (run_.start.from.from_survivors) return run_.start.from.survivors->kept_ms;
   if (run_.start.from.kept) return milliseconds_of(run_.start.tier->loaded_from());
   std::error_code error;
   const auto time = std::filesystem::last_write_time(run_.start.from.resumed.checkpoint + "/" + kManifestName, error);

@@ -216,15 +216,30 @@ class TrainingRun {
   TrainingRun(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
       : run_{.start = std::move(start), .mesh = mesh}, signal_(signal) {
     own_status().start.mark_reached(StartStage::built);
-    state_.load_initial_state();
+    state_.load_initial_state(options.kept);
+    if (options.kept) options.kept->clear();
     own_status().start.mark_reached(StartStage::loaded);
     begin(options);
     run_.trainer.observe(options.observer);
     if (run_.leads()) watcher_ = options.watcher;
+    may_stay_ = options.kept && !options.watcher && own_status().replaces != 0 && is_state_replicated();
   }
 
   TrainEnd run() try { return take_steps(); } catch (const RanOutOfMemory& e) {
     memory_.start_again(e);
+  }
+
+  // Call when a peer was lost. Keeps the state if it is whole.
+  void keep_state(KeptState& kept) try {
+    own_status().stepping = 0;
+    if (signal_.requested() || !run_.trainer.is_state_whole()) own_status().can_stay = 0;
+    if (own_status().can_stay == 0) return;
+    const std::int64_t step = run_.trainer.steps_done();
+    kept.keep(state_.state(), run_.ctx.stream, step, step == finished_step_, run_.trainer.latest());
+    log::info("a peer is lost: this process keeps the state of step ", step, " and waits for a new peer");
+  } catch (const OutOfMemory& e) {
+    own_status().can_stay = 0;
+    log::warn("a peer is lost, and this process cannot keep the state: ", e.what());
   }
 
   void failed(const std::string& why) {
@@ -266,10 +281,27 @@ class TrainingRun {
     count_restart(options.restarts);
   }
 
+  // Returns true if this process has the whole state of the run, in host memory.
+  bool is_state_replicated() {
+    return run_.mesh.device().backend == Backend::cpu &&
+           std::ranges::all_of(state_.state().tensors(),
+                               [](const auto& t) { return t.second.local.shape() == t.second.global_shape; });
+  }
+
+  // Says whether this process could stay if a peer were lost now. It cannot where a part of the loop would have to be
+  // repeated that the state does not tell.
+  void allow_staying(bool allowed) { own_status().can_stay = allowed && may_stay_; }
+
   void count_restart(int restarts) {
     run_.time.on_steps_begin(restarts, run_.trainer.steps_done(), state_.loaded_state_time_ms());
     own_status().begun = 1;
-    if (restarts > 0) run_.log->log_restart();
+    if (restarts > 0) run_.log->log_restart(run_.start.from);
+    if (run_.start.from.from_survivors && !run_.start.from.survivors->recorded) complete_records();
+  }
+
+  void complete_records() {
+    const StepReport& last = run_.start.from.survivors->last;
+    if (last.step == run_.trainer.steps_done()) run_.log->log_step_if_missing(last);
   }
 
   void report(const StepReport& r) {
@@ -278,13 +310,17 @@ class TrainingRun {
     if (own_status().start.mark_reached(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
       log::info("restart ", run_.time.restarts, " took ", own_status().start.text());
     run_.time.on_step_done(r.step);
-    if (pace_) pace_->on_step(r.data_seconds, run_.log.get());
     if (run_.log) run_.log->log_step(r);
+    if (pace_) pace_->on_step(r.data_seconds, run_.log.get());
   }
 
   bool evaluate_now(bool validates, bool evaluates_tasks) {
+    if (!validates && !evaluates_tasks) return true;
     const TimeAccount::Timer timer = account_.evaluating();
-    return evaluations_.run(validates, evaluates_tasks);
+    allow_staying(false);
+    const bool complete = evaluations_.run(validates, evaluates_tasks);
+    allow_staying(true);
+    return complete;
   }
 
   void report_watched() {
@@ -337,11 +373,22 @@ class TrainingRun {
     return true;
   }
 
+  // Returns true if another step follows.
+  bool goes_on(TrainEnd& end) {
+    finished_step_ = run_.trainer.steps_done();
+    allow_staying(true);
+    return agree_on_next_action(end);
+  }
+
   // Reads the results of launched steps until at most `left_in_flight` remain.
   void finish_steps(std::size_t left_in_flight) {
     while (run_.trainer.in_flight() > left_in_flight) {
       last_ = run_.trainer.finish();
-      if (!last_.accepted) retry_or_skip_bad_step();
+      if (!last_.accepted) {
+        allow_staying(false);
+        retry_or_skip_bad_step();
+        allow_staying(true);
+      }
       run_.trainer.average_over_islands(last_);
       if (!last_.accepted) continue;
       report(last_);
@@ -392,29 +439,28 @@ class TrainingRun {
     if (run_.mesh.world() > 1 || run_.gpu) pace_.emplace(run_.trainer.island_host(), run_.gpu ? &*run_.gpu : nullptr);
     own_status().step = run_.trainer.steps_done();
     own_status().stepping = 1;
-    while (agree_on_next_action(end)) {
+    while (goes_on(end)) {
       if (watcher_) watcher_->before_launch(run_.trainer);
       run_.trainer.begin_exchange();
       memory_.launch();
       if (watcher_ && watcher_->after_launch(run_.trainer)) report_watched();
-      const std::int64_t step = run_.trainer.steps_done(), every = run_.config.train.eval_interval;
-      const bool ends = step == run_.config.train.steps, validates = every && step % every == 0;
-      const std::int64_t tasks_every =
-          run_.config.train.eval_tasks_interval ? run_.config.train.eval_tasks_interval : every;
-      const bool evaluates_tasks = !run_.start.tasks.empty() && tasks_every && step % tasks_every == 0;
+      const std::int64_t step = run_.trainer.steps_done();
+      const bool ends = step == run_.config.train.steps;
+      const EvaluationsDue due = evaluations_due(run_.start, step);
       const bool saves = !ends && state_.should_save(save_due_),
                  saves_to_agent = !ends && !saves && state_.should_save_to_agent();
-      const bool waits =
-          validates || evaluates_tasks || saves || saves_to_agent || ends || run_.trainer.must_finish(step);
+      const bool waits = due || saves || saves_to_agent || ends || run_.trainer.must_finish(step);
       finish_steps(waits ? 0 : run_.trainer.max_in_flight());
       if (run_.trainer.steps_done() != step) continue;  // the step was skipped
       run_.trainer.end_exchange();
-      if (!evaluate_now(validates, evaluates_tasks)) continue;  // a signal ends the run
+      if (!evaluate_now(due.validation, due.tasks)) continue;  // a signal ends the run
       if (!saves && !saves_to_agent) continue;
       const TimeAccount::Timer timer = account_.saving();
       saves ? state_.save() : state_.save_to_agent();
     }
     finish_steps(0);
+    may_stay_ = false;
+    allow_staying(false);
     if (watcher_) report_watched();
     if (end != TrainEnd::interrupted && last_.step) evaluate_now(true, true);
     {
@@ -433,7 +479,9 @@ class TrainingRun {
   BadSteps bad_steps_{run_.config, run_.start.dir, run_.trainer, state_.state(), run_.mesh};
   std::optional<PaceWatch> pace_;  // set if there are several ranks or a GPU
   StepWatcher* watcher_ = nullptr;
-  TimeAccount account_;  // starts with the first step
+  TimeAccount account_;              // starts with the first step
+  bool may_stay_ = false;            // true if this process can stay when a peer is lost
+  std::int64_t finished_step_ = -1;  // the latest step after which everything was done, such as an evaluation
   StepReport last_;
   std::optional<std::int64_t> agreed_after_;  // step after which islands last decided together
   bool save_due_ = false;                     // true if due by rank 0's clock or requested by a signal
@@ -448,6 +496,7 @@ TrainEnd train(Config config, const TrainOptions& options, Mesh& mesh, StopSigna
   try {
     return run.run();
   } catch (const PeerLost&) {  // another process reports the cause
+    if (options.kept) run.keep_state(*options.kept);
     throw;
   } catch (const WriterSuperseded&) {  // another process owns the run's files now
     throw;

@@ -400,16 +400,22 @@ StepReport Trainer::finish() {
     r.sources.push_back({losses.by_corpus[c], losses.target_counts[c]});
   if (losses.auxiliary) r.auxiliary_loss = *losses.auxiliary / f.valid;
   r.accepted = state.accepted != 0;
-  if (f.logged) r.part_norms = part_norms(f);
-  if (f.watched) r.watched = watch_->report(f.watched);
   const double exchange_seconds = std::exchange(exchange_seconds_, 0);
   r.exchange_seconds += exchange_seconds;
   r.seconds = seconds_now() - std::max(f.started, last_finish_) + exchange_seconds;
   last_finish_ = seconds_now();
   graph_.on_step_timed(f.launch_seconds, r.seconds);
-  if (!r.accepted) return drop_rejected_step(f), r;
-  seconds_ += r.seconds;
-  guard_.accept(r.step, r.loss, r.norm);
+  if (r.accepted) {
+    seconds_ += r.seconds;
+    guard_.accept(r.step, r.loss, r.norm);
+    latest_ = r;
+  } else {
+    drop_rejected_step(f);
+  }
+  step_.end_update();
+  // These exchanges come last: if a peer is lost in one of them, the state is whole.
+  if (f.logged) r.part_norms = part_norms(f);
+  if (f.watched) r.watched = watch_->report(f.watched);
   return r;
 }
 

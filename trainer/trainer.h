@@ -124,7 +124,11 @@ class Trainer {
     step_.keep_state_until(copied);
     state_copied_ = copied;
   }
-  void on_state_loaded();  // call after loading the state; moves the loader to the cursor
+  // Returns true if the state is that of steps_done() steps, even if an operation of a step has just failed: no step is
+  // in flight, and no update has begun that is not counted yet.
+  bool is_state_whole() const { return steps_in_flight_.empty() && !step_.is_updating(); }
+  const StepReport& latest() const { return latest_; }  // the latest accepted step; step is 0 if there was none
+  void on_state_loaded();                               // call after loading the state; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
   // Reports every kernel of the following steps to `observer`; null disables this.
@@ -220,6 +224,7 @@ class Trainer {
   bool choices_agreed_ = false;  // true if all ranks have the same measured choices
   StepGuard guard_;
   std::vector<std::string> bad_steps_of_islands_;  // state of each island's guard, as checkpoints hold it
+  StepReport latest_;
 };
 
 // Returns the options with which this process reads its part of the data.

@@ -258,8 +258,9 @@ std::unique_ptr<Communicator> make_gloo_communicator(int rank, int size, std::sh
                                                      const std::string& name, std::shared_ptr<CommQueue> queue,
                                                      const CommOptions& options) {
   RING_CHECK(store && queue, "gloo: needs a store and a queue");
-  return make_host_communicator("gloo", rank, size, make_gloo_link(rank, size, *store, name, options), std::move(queue),
-                                options);
+  std::unique_ptr<HostLink> link = options.make_link ? options.make_link(rank, size, *store, name, options)
+                                                     : make_gloo_link(rank, size, *store, name, options);
+  return make_host_communicator("gloo", rank, size, std::move(link), std::move(queue), options);
 }
 
 }  // namespace ring

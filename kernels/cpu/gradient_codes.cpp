@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cpu/rows.h"
 #include "kernels/fp8.h"
@@ -48,38 +50,103 @@ void for_blocks(const EncodeGradient& a, const ExecContext& ctx, const Fn& fn) {
   });
 }
 
-template <class T>
+std::uint32_t largest_magnitude(const float* x, std::int64_t size) {
+  std::uint32_t max = 0;
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < size; ++i) max = std::max(max, magnitude_bits(x[i]));
+  return max;
+}
+
+float mean_magnitude(const float* x, std::int64_t size) {
+  constexpr std::int64_t kSums = 16;
+  const float weight = 1.0f / static_cast<float>(size);  // of each element, because a sum of magnitudes could overflow
+  float sums[kSums] = {}, mean = 0;
+  std::int64_t i = 0;
+  for (; i + kSums <= size; i += kSums)
+    for (std::int64_t j = 0; j < kSums; ++j) sums[j] += std::abs(x[i + j]) * weight;
+  for (; i < size; ++i) mean += std::abs(x[i]) * weight;
+  for (const float sum : sums) mean += sum;
+  return mean;
+}
+
+// A code in which the elements of a block share a scale.
+//   scale(x, size)                           biased exponent of the scale of a block
+//   encode(x, size, factor, scale, left, out)  writes codes and residuals; factor: 1 / scale
+//   value(byte)                              value of an unpacked code, in units of its scale
+template <int bits>
+struct IntegerCode {
+  static constexpr std::int64_t kBytes = kCodeBlock * bits / 8, kPerByte = 8 / bits;
+
+  static std::uint32_t scale(const float* x, std::int64_t size) {
+    const std::uint32_t max = largest_magnitude(x, size);
+    if constexpr (bits == 2) return int2_scale(max, mean_magnitude(x, size));
+    return integer_scale(max, bits);
+  }
+  static void encode(const float* x, std::int64_t size, float factor, float scale, float* left, std::uint8_t* out) {
+    std::uint8_t unpacked[kCodeBlock] = {};
+    std::uint8_t* const codes = bits == 8 ? out : unpacked;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < size; ++i) {
+      const std::int32_t q = rounded_integer(x[i] * factor, bits);
+      codes[i] = static_cast<std::uint8_t>(q);
+      left[i] = x[i] - static_cast<float>(q) * scale;
+    }
+    if constexpr (bits < 8) pack(unpacked, out);
+  }
+  // Byte j of a block holds the elements j, j + kBytes, j + 2 kBytes, ..., from the lowest bits up.
+  static void pack(const std::uint8_t* codes, std::uint8_t* out) {
+    constexpr unsigned kMask = (1u << bits) - 1;
+    for (std::int64_t j = 0; j < kBytes; ++j) {
+      unsigned byte = 0;
+      for (std::int64_t p = 0; p < kPerByte; ++p) byte |= (codes[p * kBytes + j] & kMask) << (p * bits);
+      out[j] = static_cast<std::uint8_t>(byte);
+    }
+  }
+  static void unpack(const std::uint8_t* in, std::uint8_t* codes) {
+    for (std::int64_t p = 0; p < kPerByte; ++p)
+      for (std::int64_t j = 0; j < kBytes; ++j) {
+        const unsigned in_high_bits = in[j] << (8 - bits - p * bits);
+        codes[p * kBytes + j] = static_cast<std::uint8_t>(static_cast<std::int8_t>(in_high_bits) >> (8 - bits));
+      }
+  }
+  static float value(std::uint8_t code) { return static_cast<float>(static_cast<std::int8_t>(code)); }
+};
+
+constexpr std::array<float, 256> kE4m3Values = [] {
+  std::array<float, 256> values{};
+  for (std::size_t code = 0; code < values.size(); ++code) values[code] = from_e4m3(static_cast<std::uint8_t>(code));
+  return values;
+}();
+
+struct E4m3Code {
+  static constexpr std::int64_t kBytes = kCodeBlock;
+
+  static std::uint32_t scale(const float* x, std::int64_t size) { return e4m3_scale(largest_magnitude(x, size)); }
+  static void encode(const float* x, std::int64_t size, float factor, float scale, float* left, std::uint8_t* out) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < size; ++i) {
+      const float v = rounded_e4m3(x[i] * factor);
+      out[i] = to_e4m3(v);
+      left[i] = x[i] - v * scale;
+    }
+  }
+  static float value(std::uint8_t code) { return kE4m3Values[code]; }
+};
+
+template <class Code, class T>
 void encode_scaled(const EncodeGradient& a, const ExecContext& ctx) {
-  const bool int8 = a.coding.code == GradientCode::int8;
   std::uint8_t* const scales = a.message.data<std::uint8_t>();
   std::uint8_t* const codes = scales + code_offset(a.gradient.numel());
   for_blocks<kCodeBlock, T>(a, ctx, [=](const float* x, float* left, std::int64_t block, std::int64_t size) {
-    std::uint32_t max = 0;
-#pragma GCC ivdep
-    for (std::int64_t i = 0; i < size; ++i) max = std::max(max, magnitude_bits(x[i]));
-    const std::uint32_t biased = int8 ? int8_scale(max) : e4m3_scale(max);
+    const std::uint32_t biased = Code::scale(x, size);
     scales[block] = static_cast<std::uint8_t>(biased);
-    std::uint8_t* const out = codes + block * kCodeBlock;
+    std::uint8_t* const out = codes + block * Code::kBytes;
     if (biased == kPoisonedScale) {
-      std::fill(out, out + size, std::uint8_t{0});
+      std::fill(out, out + std::min(size, Code::kBytes), std::uint8_t{0});
       std::fill(left, left + size, 0.0f);
       return;
     }
-    const float scale = scale_of_bits(biased), factor = factor_of_bits(biased);
-    if (int8)
-#pragma GCC ivdep
-      for (std::int64_t i = 0; i < size; ++i) {
-        const std::int32_t q = rounded_int8(x[i] * factor);
-        out[i] = static_cast<std::uint8_t>(q);
-        left[i] = x[i] - static_cast<float>(q) * scale;
-      }
-    else
-#pragma GCC ivdep
-      for (std::int64_t i = 0; i < size; ++i) {
-        const float v = rounded_e4m3(x[i] * factor);
-        out[i] = to_e4m3(v);
-        left[i] = x[i] - v * scale;
-      }
+    Code::encode(x, size, factor_of_bits(biased), scale_of_bits(biased), left, out);
   });
 }
 
@@ -139,8 +206,10 @@ void encode(const EncodeGradient& a, const ExecContext& ctx) {
   switch (a.coding.code) {
     case GradientCode::f32:
     case GradientCode::bf16: return encode_alone<T>(a, ctx);
-    case GradientCode::int8:
-    case GradientCode::fp8: return encode_scaled<T>(a, ctx);
+    case GradientCode::int8: return encode_scaled<IntegerCode<8>, T>(a, ctx);
+    case GradientCode::int4: return encode_scaled<IntegerCode<4>, T>(a, ctx);
+    case GradientCode::int2: return encode_scaled<IntegerCode<2>, T>(a, ctx);
+    case GradientCode::fp8: return encode_scaled<E4m3Code, T>(a, ctx);
     case GradientCode::topk: return encode_top<T>(a, ctx);
   }
 }
@@ -165,26 +234,29 @@ void add_values(const DecodeGradient& a, const ExecContext& ctx, const Value& va
   });
 }
 
-// to_value(code): the value of a code in units of its scale.
-template <class ToValue>
-void decode_scaled(const DecodeGradient& a, const ExecContext& ctx, const ToValue& to_value) {
+template <class Code>
+void decode_scaled(const DecodeGradient& a, const ExecContext& ctx) {
   const std::int64_t n = a.sum.numel();
   const std::uint8_t* const scales = a.message.data<std::uint8_t>();
-  const std::uint8_t* const codes = scales + code_offset(n);
+  const std::uint8_t* const packed = scales + code_offset(n);
   float* const sum = a.sum.data<float>();
   const bool add = a.add;
   const auto decode_block = [=](std::int64_t block) {
-    const std::int64_t first = block * kCodeBlock, size = std::min(kCodeBlock, n - first);
+    const std::int64_t size = std::min(kCodeBlock, n - block * kCodeBlock);
     const std::uint32_t biased = scales[block];
     const float scale = biased == kPoisonedScale ? std::bit_cast<float>(kNaNBits) : scale_of_bits(biased);
+    const std::uint8_t* codes = packed + block * Code::kBytes;
+    std::uint8_t unpacked[kCodeBlock];
+    if constexpr (Code::kBytes < kCodeBlock) Code::unpack(std::exchange(codes, unpacked), unpacked);
+    float* const to = sum + block * kCodeBlock;
     if (add)
 #pragma GCC ivdep
-      for (std::int64_t i = first; i < first + size; ++i) sum[i] += to_value(codes[i]) * scale;
+      for (std::int64_t i = 0; i < size; ++i) to[i] += Code::value(codes[i]) * scale;
     else
 #pragma GCC ivdep
-      for (std::int64_t i = first; i < first + size; ++i) sum[i] = to_value(codes[i]) * scale;
+      for (std::int64_t i = 0; i < size; ++i) to[i] = Code::value(codes[i]) * scale;
   };
-  ctx.stream.pool().parallel_for((n + kCodeBlock - 1) / kCodeBlock, row_grain(4 * kCodeBlock),
+  ctx.stream.pool().parallel_for(code_blocks(n), row_grain(4 * kCodeBlock),
                                  [=](std::int64_t begin, std::int64_t end, int) {
                                    for (std::int64_t b = begin; b < end; ++b) decode_block(b);
                                  });
@@ -203,12 +275,6 @@ void decode_top(const DecodeGradient& a, const ExecContext& ctx) {
       });
 }
 
-constexpr std::array<float, 256> kE4m3Values = [] {
-  std::array<float, 256> values{};
-  for (std::size_t code = 0; code < values.size(); ++code) values[code] = from_e4m3(static_cast<std::uint8_t>(code));
-  return values;
-}();
-
 void run_decode(const DecodeGradient& a, const ExecContext& ctx) {
   check(a);
   const std::uint8_t* const message = a.message.data<std::uint8_t>();
@@ -218,10 +284,10 @@ void run_decode(const DecodeGradient& a, const ExecContext& ctx) {
     case GradientCode::bf16:
       return add_values(
           a, ctx, [in = reinterpret_cast<const std::uint16_t*>(message)](std::int64_t i) { return bf16_value(in[i]); });
-    case GradientCode::int8:
-      return decode_scaled(a, ctx,
-                           [](std::uint8_t code) { return static_cast<float>(static_cast<std::int8_t>(code)); });
-    case GradientCode::fp8: return decode_scaled(a, ctx, [](std::uint8_t code) { return kE4m3Values[code]; });
+    case GradientCode::int8: return decode_scaled<IntegerCode<8>>(a, ctx);
+    case GradientCode::int4: return decode_scaled<IntegerCode<4>>(a, ctx);
+    case GradientCode::int2: return decode_scaled<IntegerCode<2>>(a, ctx);
+    case GradientCode::fp8: return decode_scaled<E4m3Code>(a, ctx);
     case GradientCode::topk: return decode_top(a, ctx);
   }
 }

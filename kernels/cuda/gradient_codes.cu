@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kBlock) encode_scaled(EncodeArgs<T> a, std::in
       max = ::max(max, magnitude_bits(x[j]));
     }
     max = __reduce_max_sync(0xffffffffu, max);
-    const std::uint32_t biased = code == GradientCode::int8 ? int8_scale(max) : e4m3_scale(max);
+    const std::uint32_t biased = code == GradientCode::int8 ? integer_scale(max, 8) : e4m3_scale(max);
     if (lane == 0) a.message[b] = static_cast<std::uint8_t>(biased);
     const bool poisoned = biased == kPoisonedScale;
     const float scale = poisoned ? 0.0f : scale_of_bits(biased), factor = poisoned ? 0.0f : factor_of_bits(biased);
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kBlock) encode_scaled(EncodeArgs<T> a, std::in
       if (poisoned) {
         x[j] = 0;
       } else if constexpr (code == GradientCode::int8) {
-        const std::int32_t q = rounded_int8(x[j] * factor);
+        const std::int32_t q = rounded_integer(x[j] * factor, 8);
         byte = static_cast<std::uint32_t>(q) & 0xffu;
         value = static_cast<float>(q) * scale;
       } else {
@@ -127,6 +127,8 @@ __global__ void __launch_bounds__(kTopBlock) encode_top(EncodeArgs<T> a, int top
   if (inside) a.set_left(i, left_of(x, selected ? bf16_value(sent_bf16(x)) : 0.0f));
 }
 
+[[noreturn]] void refuse_few_bits() { fail("gradients in 4 or 2 bits are encoded and decoded on CPUs only"); }
+
 template <class T>
 void encode(const EncodeGradient& call, const ExecContext& ctx) {
   const EncodeArgs<T> a(call);
@@ -137,6 +139,8 @@ void encode(const EncodeGradient& call, const ExecContext& ctx) {
     case GradientCode::bf16: return launch(ctx, elements(ctx, a.n), encode_alone<false, T>, a);
     case GradientCode::int8: return launch(ctx, warps, encode_scaled<GradientCode::int8, T>, a, code_offset(a.n));
     case GradientCode::fp8: return launch(ctx, warps, encode_scaled<GradientCode::fp8, T>, a, code_offset(a.n));
+    case GradientCode::int4:
+    case GradientCode::int2: refuse_few_bits();
     case GradientCode::topk:
       return launch(ctx, {grid_of(divide_up(a.n, kTopBlock)), kTopBlock}, encode_top<T>, a, call.coding.top);
   }
@@ -189,6 +193,8 @@ void run_decode_gradient(const DecodeGradient& a, const ExecContext& ctx) {
     case GradientCode::bf16: return values(decode_values<GradientCode::bf16>);
     case GradientCode::int8: return values(decode_values<GradientCode::int8>);
     case GradientCode::fp8: return values(decode_values<GradientCode::fp8>);
+    case GradientCode::int4:
+    case GradientCode::int2: refuse_few_bits();
     case GradientCode::topk: {
       if (!a.add) fill_zero(a.sum, ctx.stream);
       const std::int64_t entries = divide_up(n, kTopBlock) * top;

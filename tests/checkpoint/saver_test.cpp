@@ -17,6 +17,7 @@
 #include "comm/gloo/gloo.h"
 #include "comm/host.h"
 #include "job/worker_status.h"
+#include "tests/comm/mesh_ranks.h"
 #include "tests/io_faults.h"
 
 namespace ring::test {
@@ -300,30 +301,8 @@ TEST_F(Savers, AFailureEndsTheRunIfToldToAndAtTheEnd) {
   }
 }
 
-// Runs `rank` on every rank of a world. Returns their errors.
 std::string on_ranks(int world, const std::function<void(Mesh&)>& rank) {
-  const StoreServer server({"127.0.0.1", 0}, "saver");
-  std::vector<std::thread> threads;
-  std::vector<std::string> errors(static_cast<std::size_t>(world));
-  for (int r = 0; r < world; ++r)
-    threads.emplace_back([&, r] {
-      try {
-        WorkerEnvironment env;
-        env.rank = env.local_rank = r;
-        env.world = env.local_world = world;
-        env.store = server.endpoint();
-        env.cookie = "saver";
-        const auto mesh = Mesh::join(env, {}, {.axes = {{"dp", world}}});
-        rank(*mesh);
-        mesh->host().barrier().synchronize();
-      } catch (const std::exception& e) {
-        errors[static_cast<std::size_t>(r)] = str("rank ", r, ": ", e.what(), "\n");
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  std::string all;
-  for (const std::string& e : errors) all += e;
-  return all;
+  return test::run_mesh({.axes = {{"dp", world}}}, rank);
 }
 
 class DistSavers : public Savers {

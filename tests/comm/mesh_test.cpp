@@ -7,6 +7,7 @@
 
 #include "comm/gloo/gloo.h"
 #include "comm/host.h"
+#include "tests/comm/mesh_ranks.h"
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
 
@@ -114,30 +115,11 @@ TEST_F(DistMesh, TwoJobsOnOnePortDoNotMerge) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
-// Runs all ranks of a mesh as threads of this process. Returns their errors.
-std::string run_mesh(int world, const MeshLayout& layout, const std::function<void(Mesh&)>& fn) {
-  const StoreServer server({"127.0.0.1", 0}, "mesh");
-  std::vector<std::thread> threads;
-  std::vector<std::string> errors(static_cast<std::size_t>(world));
-  for (int rank = 0; rank < world; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        WorkerEnvironment env;
-        env.rank = rank;
-        env.world = env.local_world = world;
-        env.store = server.endpoint();
-        env.cookie = "mesh";
-        CommOptions options;
-        options.verify = true;
-        const auto mesh = Mesh::join(env, options, layout);
-        fn(*mesh);
-        mesh->host().barrier().synchronize();
-      } catch (const Error& e) {
-        errors[static_cast<std::size_t>(rank)] = e.what();
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  return test::joined(errors);
+// All ranks check that they call the same operations.
+std::string run_verified(const MeshLayout& layout, const std::function<void(Mesh&)>& fn) {
+  CommOptions options;
+  options.verify = true;
+  return test::run_mesh(layout, fn, options);
 }
 
 std::string members_of(Communicator& c, int rank) {
@@ -150,8 +132,8 @@ TEST_F(DistMesh, EveryAxisHasItsRanks) {
   MeshLayout layout = layout_of(2, 2, 2);
   layout.emulate_nodes = 2;
   EXPECT_EQ(
-      run_mesh(
-          8, layout,
+      run_verified(
+          layout,
           [](Mesh& m) {
             const int t = m.rank() % 2, c = m.rank() / 2 % 2, d = m.rank() / 4;
             RING_CHECK(m.coord("dp") == d && m.coord("cp") == c && m.coord("tp") == t, "coordinates");
@@ -173,22 +155,22 @@ TEST_F(DistMesh, EveryAxisHasItsRanks) {
 }
 
 TEST_F(DistMesh, AnAxisHasGroupsByNode) {
-  EXPECT_EQ(run_mesh(8, layout_of(1, 4, 2),
-                     [](Mesh& m) {
-                       const auto expect = [&](Communicator& comm, const std::vector<int>& ranks) {
-                         std::string want;
-                         for (const int r : ranks) want += (want.empty() ? "" : " ") + std::to_string(r);
-                         const std::string got = members_of(comm, m.rank());
-                         RING_CHECK(got == want, "got ", got, ", expected ", want);
-                       };
-                       const int t = m.rank() % 2, node = m.rank() / 4 * 4, index = m.rank() % 4;
-                       const Mesh::NodeGroups two = m.groups_by_node("cp", 2);
-                       expect(two.node, {node + t, node + 2 + t});
-                       expect(two.between_nodes, {index, index + 4});
-                       RING_CHECK(&m.groups_by_node("cp", 2).node == &two.node, "made again");
-                       const Mesh::NodeGroups one = m.groups_by_node("cp", 4);
-                       RING_CHECK(&one.node == &m.axis("cp") && one.between_nodes.size() == 1, "one node");
-                     }),
+  EXPECT_EQ(run_verified(layout_of(1, 4, 2),
+                         [](Mesh& m) {
+                           const auto expect = [&](Communicator& comm, const std::vector<int>& ranks) {
+                             std::string want;
+                             for (const int r : ranks) want += (want.empty() ? "" : " ") + std::to_string(r);
+                             const std::string got = members_of(comm, m.rank());
+                             RING_CHECK(got == want, "got ", got, ", expected ", want);
+                           };
+                           const int t = m.rank() % 2, node = m.rank() / 4 * 4, index = m.rank() % 4;
+                           const Mesh::NodeGroups two = m.groups_by_node("cp", 2);
+                           expect(two.node, {node + t, node + 2 + t});
+                           expect(two.between_nodes, {index, index + 4});
+                           RING_CHECK(&m.groups_by_node("cp", 2).node == &two.node, "made again");
+                           const Mesh::NodeGroups one = m.groups_by_node("cp", 4);
+                           RING_CHECK(&one.node == &m.axis("cp") && one.between_nodes.size() == 1, "one node");
+                         }),
             "");
   const auto mesh = Mesh::fake(layout_of(1, 4, 2), 0);
   EXPECT_THROW(mesh->groups_by_node("cp", 3), Error);
@@ -196,37 +178,38 @@ TEST_F(DistMesh, AnAxisHasGroupsByNode) {
 
 TEST_F(DistMesh, EqualGroupsShareACommunicatorExceptBesideKernels) {
   EXPECT_EQ(
-      run_mesh(2, layout_of(2, 1, 1),
-               [](Mesh& m) {
-                 RING_CHECK(
-                     &m.axis("dp") == &m.group({"dp", "cp"}) && &m.axis("dp") == &m.all() && &m.all() == &m.host(),
-                     "dp 2");
-                 RING_CHECK(m.axis("cp").backend() == "self" && m.nodes_along("cp") == std::vector<int>{0}, "cp 1");
-               }),
+      run_verified(layout_of(2, 1, 1),
+                   [](Mesh& m) {
+                     RING_CHECK(
+                         &m.axis("dp") == &m.group({"dp", "cp"}) && &m.axis("dp") == &m.all() && &m.all() == &m.host(),
+                         "dp 2");
+                     RING_CHECK(m.axis("cp").backend() == "self" && m.nodes_along("cp") == std::vector<int>{0}, "cp 1");
+                   }),
       "");
-  EXPECT_EQ(run_mesh(2, layout_of(1, 2, 1),
-                     [](Mesh& m) {
-                       RING_CHECK(&m.group({"dp", "cp"}) == &m.all() && m.axis("dp").size() == 1, "cp 2");
-                       RING_CHECK(&m.axis("cp") != &m.all() && members_of(m.axis("cp"), m.rank()) == "0 1", "cp alone");
-                       RING_CHECK(m.nodes_along("cp") == std::vector<int>({0, 0}), "one host is one node");
-                     }),
+  EXPECT_EQ(run_verified(layout_of(1, 2, 1),
+                         [](Mesh& m) {
+                           RING_CHECK(&m.group({"dp", "cp"}) == &m.all() && m.axis("dp").size() == 1, "cp 2");
+                           RING_CHECK(&m.axis("cp") != &m.all() && members_of(m.axis("cp"), m.rank()) == "0 1",
+                                      "cp alone");
+                           RING_CHECK(m.nodes_along("cp") == std::vector<int>({0, 0}), "one host is one node");
+                         }),
             "");
 }
 
 // One rank starts the background operation first, the other rank last. If both groups had one order, each rank would
 // wait for ever.
 TEST_F(DistMesh, TheBackgroundHasItsOwnOrder) {
-  EXPECT_EQ(run_mesh(2, layout_of(2, 1, 1),
-                     [](Mesh& m) {
-                       Communicator& background = m.background();
-                       RING_CHECK(&background == &m.background() && &background != &m.host(), "made once");
-                       std::vector<Work> meetings;
-                       if (m.rank() == 0) meetings.push_back(background.barrier());
-                       RING_CHECK(members_of(m.host(), m.rank()) == "0 1", "steps");
-                       if (m.rank() == 1) meetings.push_back(background.barrier());
-                       meetings.front().synchronize();
-                       RING_CHECK(members_of(background, m.rank()) == "0 1", "saves");
-                     }),
+  EXPECT_EQ(run_verified(layout_of(2, 1, 1),
+                         [](Mesh& m) {
+                           Communicator& background = m.background();
+                           RING_CHECK(&background == &m.background() && &background != &m.host(), "made once");
+                           std::vector<Work> meetings;
+                           if (m.rank() == 0) meetings.push_back(background.barrier());
+                           RING_CHECK(members_of(m.host(), m.rank()) == "0 1", "steps");
+                           if (m.rank() == 1) meetings.push_back(background.barrier());
+                           meetings.front().synchronize();
+                           RING_CHECK(members_of(background, m.rank()) == "0 1", "saves");
+                         }),
             "");
 }
 

@@ -98,7 +98,7 @@ TEST(DistPace, TheRankThatOthersWaitForIsNamed) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   constexpr int kSteps = 20 * 3 + 1;
   std::vector<std::vector<SlowRank>> found(3);
-  const auto errors = test::run_ranks(3, [&](Communicator& c) {
+  const auto wait = [&](Communicator& c) {
     Pace pace(c);
     for (int i = 0; i < kSteps; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(c.rank() == 1 ? 9 : 2));
@@ -107,7 +107,8 @@ TEST(DistPace, TheRankThatOthersWaitForIsNamed) {
       if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(9));  // between steps
       c.barrier().synchronize();
     }
-  });
+  };
+  const auto errors = test::run_ranks(3, wait, CommOptions{});  // over Gloo
   EXPECT_EQ(test::joined(errors), "");
   for (const auto& all : found) {
     ASSERT_EQ(all.size(), 1u);

@@ -1,5 +1,6 @@
 #pragma once
-// Runs a function as several ranks: one thread per rank, with its own store, queue and communicator.
+// Runs a function as several ranks: one thread per rank, with its own store, queue and communicator. Unless options
+// without a link are given, messages are copied between threads.
 
 #include <functional>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "comm/gloo/gloo.h"
 #include "comm/self.h"
 #include "job/store.h"
+#include "tests/comm/local_link.h"
 
 namespace ring::test {
 
@@ -45,13 +47,13 @@ std::vector<std::string> run_threads(int size, const Fn& fn, const CommOptions& 
 }
 
 // Returns the message of each rank's error; "" if there was none.
-inline std::vector<std::string> run_ranks(int size, const RankFn& fn, const CommOptions& options = {}) {
+inline std::vector<std::string> run_ranks(int size, const RankFn& fn, const CommOptions& options = between_threads()) {
   return run_threads(
       size, [&](int rank, const MakeGroup& group) { fn(*group(rank, size, "test")); }, options);
 }
 // Same for ranks on nodes of `per_node` adjacent ranks.
 inline std::vector<std::string> run_ranks_on_nodes(int size, int per_node, const NodeRankFn& fn,
-                                                   const CommOptions& options = {}) {
+                                                   const CommOptions& options = between_threads()) {
   const auto run = [&](int rank, const MakeGroup& group) {
     const int node = rank / per_node, index = rank % per_node;
     const auto all = group(rank, size, "test");

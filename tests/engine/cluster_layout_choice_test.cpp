@@ -7,45 +7,27 @@
 
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "comm/gloo/gloo.h"
 #include "core/fields.h"
 #include "engine/devices.h"
-#include "job/store.h"
-#include "tests/comm/ranks.h"
+#include "tests/comm/mesh_ranks.h"
 
 namespace ring {
 namespace {
 
 // Returns the settings of `parallel` that each rank has after the choice.
 std::vector<ParallelConfig> choose_on_nodes(const Config& config, int nodes, int per_node) {
-  const int world = nodes * per_node;
-  const StoreServer server({"127.0.0.1", 0}, "choice");
-  std::vector<ParallelConfig> chosen(static_cast<std::size_t>(world));
-  std::vector<std::string> errors(chosen.size());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        WorkerEnvironment env;
-        env.rank = rank;
-        env.world = env.local_world = world;
-        env.store = server.endpoint();
-        env.cookie = "choice";
-        MeshLayout open{.axes = {{kAxisBeforeChoice, world}}};
-        open.emulate_nodes = per_node;
-        const auto mesh = Mesh::join(env, {}, open);
-        Config c = config;
-        choose_layout(c, *mesh, true);
-        chosen[static_cast<std::size_t>(rank)] = c.parallel;
-        mesh->host().barrier().synchronize();
-      } catch (const std::exception& e) {
-        errors[static_cast<std::size_t>(rank)] = e.what();
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  EXPECT_EQ(test::joined(errors), "");
+  MeshLayout open{.axes = {{kAxisBeforeChoice, nodes * per_node}}};
+  open.emulate_nodes = per_node;
+  std::vector<ParallelConfig> chosen(static_cast<std::size_t>(nodes * per_node));
+  EXPECT_EQ(test::run_mesh(open,
+                           [&](Mesh& mesh) {
+                             Config c = config;
+                             choose_layout(c, mesh, true);
+                             chosen[static_cast<std::size_t>(mesh.rank())] = c.parallel;
+                           }),
+            "");
   return chosen;
 }
 

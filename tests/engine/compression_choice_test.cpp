@@ -3,52 +3,32 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <thread>
-
 #include "comm/gloo/gloo.h"
 #include "core/fields.h"
-#include "engine/devices.h"
-#include "job/store.h"
 #include "parallel/plan.h"
-#include "tests/comm/ranks.h"
+#include "tests/comm/mesh_ranks.h"
 
 namespace ring {
 namespace {
 
 // Returns the settings of `parallel` that each rank has after the choice.
 std::vector<ParallelConfig> choose_code_on_nodes(int nodes, int per_node, const std::string& compress) {
-  const int world = nodes * per_node;
-  const StoreServer server({"127.0.0.1", 0}, "compression");
-  std::vector<ParallelConfig> chosen(static_cast<std::size_t>(world));
-  std::vector<std::string> errors(chosen.size());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        WorkerEnvironment env;
-        env.rank = rank;
-        env.world = env.local_world = world;
-        env.store = server.endpoint();
-        env.cookie = "compression";
-        Config c;
-        override_config(c,
-                        {"data.path=none", "run.directory=none", "run.device=cpu", "run.threads=1",
-                         str("train.batch_size=", world), str("parallel.dp=", world), "parallel.compress=" + compress});
-        ParallelPlan plan;
-        plan.dp = world;
-        MeshLayout layout = mesh_layout(plan, {});
-        layout.emulate_nodes = per_node;
-        const auto mesh = Mesh::join(env, {}, layout);
-        choose_compression(c, *mesh, true);
-        chosen[static_cast<std::size_t>(rank)] = c.parallel;
-        mesh->host().barrier().synchronize();
-      } catch (const std::exception& e) {
-        errors[static_cast<std::size_t>(rank)] = e.what();
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  EXPECT_EQ(test::joined(errors), "");
+  Config asked;
+  ParallelPlan plan;
+  plan.dp = nodes * per_node;
+  override_config(asked,
+                  {"data.path=none", "run.directory=none", "run.device=cpu", "run.threads=1",
+                   str("train.batch_size=", plan.dp), str("parallel.dp=", plan.dp), "parallel.compress=" + compress});
+  MeshLayout layout = mesh_layout(plan, {});
+  layout.emulate_nodes = per_node;
+  std::vector<ParallelConfig> chosen(static_cast<std::size_t>(plan.dp));
+  EXPECT_EQ(test::run_mesh(layout,
+                           [&](Mesh& mesh) {
+                             Config c = asked;
+                             choose_compression(c, mesh, true);
+                             chosen[static_cast<std::size_t>(mesh.rank())] = c.parallel;
+                           }),
+            "");
   return chosen;
 }
 

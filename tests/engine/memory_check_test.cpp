@@ -13,8 +13,10 @@
 #include "checkpoint/memory_tier.h"
 #include "core/check.h"
 #include "core/devices.h"
+#include "engine/dry_step.h"
 #include "job/agent_memory.h"
 #include "model/decoder.h"
+#include "optim/outer_optimizer.h"
 #include "parallel/plan.h"
 #include "tests/trainer/tiny.h"
 
@@ -107,6 +109,39 @@ TEST(MemoryCheck, CountsAveragesAndWatchedSteps) {
     ADD_FAILURE() << "it fits";
   } catch (const Error& e) {
     expect_parts(e.what(), {"average of the weights ", "copies for train.diagnostics_interval "});
+  }
+}
+
+TEST(MemoryCheck, CountsTheOuterOptimizer) {
+  Config c = test::tiny_config();
+  c.parallel.local_steps = 2;
+  const auto mesh = mesh_of_one();
+  Decoder model(c.model.resolved());
+  model.parameters().lay_out();
+  const OwnedShard owned = own_everything(model.parameters());
+  const auto elements = static_cast<std::uint64_t>(model.parameters().num_elements());
+  const std::uint64_t most_pieces = 4 * model.parameters().declared().size();
+  const std::uint64_t padded = elements + kParamAlign * most_pieces;
+  for (const std::int64_t bits : {32, 8, 4}) {
+    c.parallel.outer_bits = bits;
+    const auto memory = OuterOptimizer::host_memory(c.parallel, model, owned, mesh->group(kDataAxes), false);
+    const std::uint64_t states = bits == 32 ? 8 : 12;  // bytes of theta, momentum and residual of a weight
+    EXPECT_GE(memory.states, states * elements);
+    EXPECT_LE(memory.states, states * padded);
+    const std::uint64_t message = elements * static_cast<std::uint64_t>(bits) / 8;
+    EXPECT_GE(memory.buffers, 8 * elements + message);
+    EXPECT_LE(memory.buffers, 8 * padded + message + elements / 128 + 128 * most_pieces);
+    const ActivationPlan plan = ActivationPlan::uniform(c.model.layers, Recompute::none, false);
+    EXPECT_EQ(dry_step(c, 1, plan).host_outer, memory.states + memory.buffers);
+  }
+  const double machine = static_cast<double>(tightest_bound(memory_bounds()).total);
+  c.model.width = 128 * static_cast<std::int64_t>(std::sqrt(machine / 5) / 128);
+  c.model.layers = 1;
+  try {
+    check_memory(c, *mesh, nullptr);
+    ADD_FAILURE() << "it fits";
+  } catch (const Error& e) {
+    expect_parts(e.what(), {"outer optimizer of parallel.local_steps "});
   }
 }
 

@@ -26,9 +26,22 @@ const std::vector<NamedCoding> kCodings = {{"f32", {GradientCode::f32, 0}},
                                            {"bf16", {GradientCode::bf16, 0}},
                                            {"int8", {GradientCode::int8, 0}},
                                            {"fp8", {GradientCode::fp8, 0}},
+                                           {"int4", {GradientCode::int4, 0}},
+                                           {"int2", {GradientCode::int2, 0}},
                                            {"topk 1", {GradientCode::topk, 1}},
                                            {"topk 11", {GradientCode::topk, 11}},
                                            {"topk all", {GradientCode::topk, kTopBlock}}};
+
+// Returns the codes that the context's device supports.
+std::vector<NamedCoding> codings_of(const ExecContext& ctx) {
+  std::vector<NamedCoding> all = kCodings;
+  if (ctx.stream.device().backend == Backend::cuda)
+    std::erase_if(all, [](const NamedCoding& c) {
+      return c.coding.code == GradientCode::int4 || c.coding.code == GradientCode::int2;
+    });
+  return all;
+}
+
 constexpr std::int64_t kSizes[] = {1, 15, 127, 128, 129, 1000, 1024, 1025, 5003};
 
 // Random bits as finite floats: every exponent, with subnormal numbers, both signs.
@@ -91,7 +104,7 @@ void expect_complete(const Floats& x, const Coded& c, const std::string& where) 
 }
 
 void expect_sent_and_left(const ExecContext& ctx) {
-  for (const auto& [name, coding] : kCodings)
+  for (const auto& [name, coding] : codings_of(ctx))
     for (const std::int64_t n : kSizes) {
       int number = 0;
       for (const Floats& x : gradients_of(n))
@@ -101,7 +114,7 @@ void expect_sent_and_left(const ExecContext& ctx) {
 
 // Non-finite numbers reach the receiver, and leave finite residuals.
 void expect_poison(const ExecContext& ctx) {
-  for (const auto& [name, coding] : kCodings)
+  for (const auto& [name, coding] : codings_of(ctx))
     for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF})
       for (const std::size_t at : {std::size_t{0}, std::size_t{700}, std::size_t{1499}}) {
         Floats x = similar_floats(1500, 7, 1);
@@ -118,27 +131,76 @@ TEST(GradientCodes, SentPlusLeftIsTheGradient) {
 
 TEST(GradientCodes, NonFiniteNumbersAreSentAndLeaveNothing) { expect_poison(poisoned_context(2)); }
 
+// Calls fn(begin, end) for each block of elements that share a scale.
+template <class Fn>
+void for_each_block(std::size_t n, const Fn& fn) {
+  constexpr auto kBlock = static_cast<std::size_t>(kCodeBlock);
+  for (std::size_t begin = 0; begin < n; begin += kBlock) fn(begin, std::min(n, begin + kBlock));
+}
+
+double largest_of(const Floats& x, std::size_t begin, std::size_t end) {
+  double max = 0;
+  for (std::size_t i = begin; i < end; ++i) max = std::max(max, std::abs(double{x[i]}));
+  return max;
+}
+
 // Against the definitions in f64.
 TEST(GradientCodes, SentValuesAreTheNearest) {
   const ExecContext ctx = poisoned_context(2);
   for (const Floats& x :
        {similar_floats(3000, 8, 1e-4), similar_floats(3000, 9, 1e30), similar_floats(3000, 9, 1e-39)}) {
-    const Coded int8 = encode_and_decode(x, {GradientCode::int8, 0}, ctx),
-                fp8 = encode_and_decode(x, {GradientCode::fp8, 0}, ctx);
+    const Coded fp8 = encode_and_decode(x, {GradientCode::fp8, 0}, ctx);
     const Coded half = encode_and_decode(x, {GradientCode::bf16, 0}, ctx);
-    for (std::size_t begin = 0; begin < x.size(); begin += kCodeBlock) {
-      const std::size_t end = std::min(x.size(), begin + static_cast<std::size_t>(kCodeBlock));
-      double max = 0;
-      for (std::size_t i = begin; i < end; ++i) max = std::max(max, std::abs(double{x[i]}));
-      double step = std::ldexp(1, -126);
-      while (max / step > 127) step *= 2;
+    for (const auto& [largest_code, code] : {std::pair{127.0, GradientCode::int8}, {7.0, GradientCode::int4}}) {
+      const Coded integers = encode_and_decode(x, {code, 0}, ctx);
+      for_each_block(x.size(), [&](std::size_t begin, std::size_t end) {
+        const double max = largest_of(x, begin, end);
+        double step = std::ldexp(1, -126);
+        while (max / step > largest_code) step *= 2;
+        for (std::size_t i = begin; i < end; ++i)
+          EXPECT_EQ(double{integers.sent[i]}, std::nearbyint(x[i] / step) * step) << largest_code << " at " << i;
+      });
+    }
+    for_each_block(x.size(), [&](std::size_t begin, std::size_t end) {
+      const double scale = scale_of(largest_of(x, begin, end));
       for (std::size_t i = begin; i < end; ++i) {
-        EXPECT_EQ(double{int8.sent[i]}, std::nearbyint(x[i] / step) * step) << i;
-        const double scale = scale_of(max);
         EXPECT_EQ(double{fp8.sent[i]}, e4m3_value(nearest_code(x[i] / scale)) * scale) << i;
         EXPECT_LE(std::abs(half.left[i]), std::max(std::ldexp(std::abs(x[i]), -8), std::ldexp(1.0f, -134))) << i;
       }
+    });
+  }
+}
+
+TEST(GradientCodes, TwoBitsSendTheSignOfElementsAboveHalfAStep) {
+  const ExecContext ctx = poisoned_context(2);
+  for (const double size : {1e-4, 1.0, 1e30}) {
+    const Floats x = similar_floats(3000, 17, size);
+    const Coded c = encode_and_decode(x, {GradientCode::int2, 0}, ctx);
+    for_each_block(x.size(), [&](std::size_t begin, std::size_t end) {
+      double mean = 0;
+      for (std::size_t i = begin; i < end; ++i) mean += std::abs(double{x[i]}) / static_cast<double>(end - begin);
+      const double step = std::exp2(std::round(std::log2(1.53 * mean)));
+      for (std::size_t i = begin; i < end; ++i)
+        EXPECT_EQ(double{c.sent[i]}, std::abs(x[i]) > step / 2 ? std::copysign(step, x[i]) : 0) << i;
+    });
+  }
+}
+
+// The sum of all messages stays close to the sum of all values, however few bits a message has.
+TEST(GradientCodes, ErrorFeedbackKeepsTheSumOfMessagesClose) {
+  const ExecContext ctx = poisoned_context(2);
+  for (const GradientCode code : {GradientCode::int8, GradientCode::int4, GradientCode::int2}) {
+    std::vector<double> sent(256, 0), wanted(256, 0);
+    Floats residual(256, 0.0f);
+    for (std::uint32_t round = 0; round < 200; ++round) {
+      Floats x = similar_floats(256, 1000 + round, 1);
+      for (float& value : x) value += 0.2f;  // the mean, which must arrive
+      const Coded c = encode_and_decode(x, {code, 0}, ctx, residual);
+      for (std::size_t i = 0; i < x.size(); ++i) wanted[i] += x[i], sent[i] += c.sent[i];
+      residual = c.left;
     }
+    // A wanted sum is about 40 with a standard deviation of 14. The difference must stay at the size of a few values.
+    for (std::size_t i = 0; i < sent.size(); ++i) EXPECT_NEAR(sent[i], wanted[i], 8) << static_cast<int>(code);
   }
 }
 
@@ -231,7 +293,7 @@ TEST_F(GpuGradientCodes, NonFiniteNumbersAreSentAndLeaveNothing) {
 
 TEST_F(GpuGradientCodes, ValuesAreThoseOfCpus) {
   const ExecContext cpu = poisoned_context(2), gpu = poisoned_device_context({Backend::cuda, 0});
-  for (const auto& [name, coding] : kCodings)
+  for (const auto& [name, coding] : codings_of(gpu))
     for (const std::int64_t n : kSizes)
       for (const Floats& x : gradients_of(n)) {
         const Coded a = encode_and_decode(x, coding, cpu), b = encode_and_decode(x, coding, gpu);

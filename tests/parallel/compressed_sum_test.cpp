@@ -163,6 +163,43 @@ TEST_F(DistCompressedSum, ARejectedStepLeavesNoTrace) {
     }
 }
 
+// A run that resumes with a larger tp finds residuals of pieces that it does not compress, on each of its tp ranks,
+// whose sums are added later. So exactly one tp rank adds them, and no rank keeps them.
+TEST_F(DistCompressedSum, OneSliceAddsResidualsOfPiecesThatStayExact) {
+  for (const bool to_all : {true, false})
+    for (const int per_node : {1, 2}) {
+      const auto body = [&](bool first_slice, CompressionRanks ranks, Communicator& all) {
+        ranks.first_slice = first_slice;
+        const ExecContext ctx{Stream::cpu(1)};
+        GradientCompressor compressor(ranks, {GradientCode::int8, 0}, kElements, to_all, ctx);
+        const auto pieces = to_all ? compressor.split(kElements, 0, kMatrices) : owned_pieces(4);
+        for (std::int64_t i = 0; i < kElements; ++i) compressor.residuals().data<float>()[i] = 1;
+        compressor.on_residuals_changed(ctx);
+        const Tensor buffer = ctx.zeros({kElements});
+        GradientSum(all, ctx, buffer, pieces, {DType::f32, &compressor}).finish(ctx);
+        compressor.end_step(state_tensor({}, ctx), ctx);
+        for (const BufferPiece& p : pieces) {
+          const float sum = buffer.data<float>()[p.begin], kept = compressor.residuals().data<float>()[p.offset];
+          if (p.compressible) continue;
+          RING_CHECK(kept == 0, "element ", p.begin, " keeps ", kept);
+          if (to_all || p.owner == all.rank())
+            RING_CHECK(sum == (first_slice ? 4 : 0), "element ", p.begin, " has the sum ", sum);
+        }
+      };
+      for (const bool first_slice : {true, false}) {
+        const auto errors =
+            per_node == 1 ? run_ranks(4,
+                                      [&](Communicator& c) {
+                                        body(first_slice, {nullptr, &c}, c);
+                                      })
+                          : run_ranks_on_nodes(4, 2, [&](Communicator& c, Communicator& node, Communicator& between) {
+                              body(first_slice, {&node, &between}, c);
+                            });
+        EXPECT_EQ(joined(errors), "");
+      }
+    }
+}
+
 // The first of two ranks has small gradients of elements that the second owns, next to a large gradient that cancels
 // over the ranks. In codes of 8 bits the small ones round to 0. Only with their residuals do they ever arrive.
 double distance_after_descent(bool feedback) {

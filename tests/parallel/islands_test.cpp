@@ -186,6 +186,19 @@ TEST_F(DistIslands, AResumedRunIsBitIdentical) {
   for (const auto& [name, values] : straight.tensors) EXPECT_EQ(tensor(resumed, name), values) << name;
 }
 
+// The last step combines all fragments at once. If the run is extended, the next step must not combine them again.
+TEST_F(DistIslands, AnExtendedRunHasNoExtraOuterUpdate) {
+  const Settings settings = {"parallel.local_steps=2", "parallel.outer_delay=1", "train.steps=4"};
+  const Training ended = train(2, 4, settings, "", "ended");
+  const Training extended = train(2, 1, {settings[0], settings[1], "train.steps=9"}, ended.checkpoint);
+  for (const auto& [name, values] : ended.tensors) {
+    if (name.starts_with("outer.") || name.starts_with("model.")) {
+      EXPECT_EQ(tensor(extended, name), values) << name;
+    }
+  }
+  EXPECT_NE(tensor(extended, "islands.0.model.head.weight"), tensor(ended, "islands.0.model.head.weight"));
+}
+
 TEST_F(DistIslands, NewIslandsStartFromTheOuterWeightsAndTheMomentsOfIsland0) {
   const Settings settings = {"parallel.local_steps=2", "parallel.outer_bits=4"};
   const Training two = train(2, 3, settings, "", "two");

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/fields.h"
+#include "parallel/ineffective_keys.h"
 #include "parallel/parallelize.h"
 #include "tests/error_of.h"
 
@@ -295,7 +297,8 @@ TEST(Plan, NamesReferencedKeysWithoutEffect) {
     m.attention.rules = {{.pattern = pattern, .keep = pattern == "local_global" ? 0 : 4}};
     ParallelConfig c = degrees(1, cp, 1);
     c.cp_schedule = schedule, c.cp_keys = keys;
-    return ineffective_keys(make_plan(c, m.resolved(), {24, 0}, cp), m.resolved());
+    const auto all = ineffective_keys(make_plan(c, m.resolved(), {24, 0}, cp), m.resolved());
+    return all.empty() ? "" : all[0];
   };
   using enum ContextSchedule;
   const std::string nothing = "", start = "parallel.cp_keys: referenced, but ";
@@ -312,6 +315,63 @@ TEST(Plan, NamesReferencedKeysWithoutEffect) {
   for (const std::string pattern : {"local_global", "importance"})
     for (const ContextSchedule schedule : {automatic, ring, gather, all_to_all})
       EXPECT_TRUE(begins(idle(pattern, schedule, 4), "no layer selects its blocks")) << idle(pattern, schedule, 4);
+}
+
+// A model that can be divided into stages.
+ModelConfig model_of_stages() {
+  ModelConfig m = model();
+  m.layers = 4, m.tied_embeddings = false;
+  return m.resolved();
+}
+
+// Returns the keys that are named as ineffective, with the given settings and batch size, in a run of `world`
+// processes.
+std::string ineffective(const std::vector<std::string>& settings, int world, const BatchSize& batch = {24, 1}) {
+  const ModelConfig m = model_of_stages();
+  ParallelConfig c;
+  override_config(c, settings);
+  std::string keys;
+  for (const std::string& warning : ineffective_keys(make_plan(c, m, batch, world), m))
+    keys += (keys.empty() ? "" : " ") + warning.substr(0, warning.find(':'));
+  return keys;
+}
+
+TEST(Plan, NamesSettingsWithoutEffect) {
+  EXPECT_EQ(ineffective({}, 1), "");
+  EXPECT_EQ(ineffective({"compress=int8"}, 2), "");
+  EXPECT_EQ(ineffective({"compress=int8"}, 1), "parallel.compress");
+  EXPECT_EQ(ineffective({"compress=int8", "cp=2"}, 2), "");
+  EXPECT_EQ(ineffective({"compress=int8", "tp=2"}, 2), "parallel.compress");
+  EXPECT_EQ(ineffective({"compress=topk", "compress_top=0.02"}, 2), "");
+  EXPECT_EQ(ineffective({"compress_top=0.02"}, 2), "parallel.compress_top");
+  EXPECT_EQ(ineffective({"compress=fp8", "reduce=bf16"}, 2), "parallel.reduce");
+  EXPECT_EQ(ineffective({"compress=none", "reduce=bf16", "chosen=[compress]"}, 2), "") << "auto chose none";
+  const std::vector<std::string> outer = {"outer_lr=0.5", "outer_momentum=0.8", "outer_bits=8", "outer_fragments=2",
+                                          "outer_delay=1"};
+  EXPECT_EQ(ineffective(outer, 2),
+            "parallel.outer_lr parallel.outer_momentum parallel.outer_fragments parallel.outer_delay "
+            "parallel.outer_bits");
+  std::vector<std::string> used = outer;
+  used.insert(used.end(), {"islands=2", "local_steps=10"});
+  EXPECT_EQ(ineffective(used, 2), "");
+  EXPECT_EQ(ineffective({"local_steps=10", "outer_bits=8", "outer_lr=0.5"}, 2), "parallel.outer_bits");
+  EXPECT_EQ(ineffective({"pp_order=1f1b"}, 1), "parallel.pp_order");
+  EXPECT_EQ(ineffective({"pp_order=1f1b", "pp=2"}, 2), "");
+}
+
+TEST(Plan, WarnsOfStagesWithASingleMicroBatch) {
+  EXPECT_EQ(ineffective({"pp=2"}, 2, {24, 0}), "train.micro_batch");
+  EXPECT_EQ(ineffective({"pp=2"}, 2, {24, 12}), "");
+  EXPECT_EQ(ineffective({}, 1, {24, 0}), "") << "no stages";
+  ParallelConfig c;
+  c.pp = 2;
+  const ModelConfig m = model_of_stages();
+  const auto warning = [&](std::int64_t sequences) {
+    return ineffective_keys(make_plan(c, m, {sequences, 0}, 2), m).at(0);
+  };
+  EXPECT_NE(warning(24).find("in 50 % of a step. Set it to 3"), std::string::npos) << warning(24);
+  EXPECT_NE(warning(6).find("Set it to 1"), std::string::npos) << warning(6);
+  EXPECT_NE(warning(1).find("Raise train.batch_size"), std::string::npos) << warning(1);
 }
 
 TEST(Plan, TextNamesTheDegrees) {

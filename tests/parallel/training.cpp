@@ -19,6 +19,7 @@
 #include "evaluate/evaluate.h"
 #include "evaluate/score.h"
 #include "evaluate/session.h"
+#include "tests/comm/local_link.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/trainer.h"
@@ -214,7 +215,7 @@ class Rank {
     RING_CHECK(g.result.scores == scores, "ranks report different scores");
   }
   static CommOptions comm_options(const TrainingOptions& options) {
-    CommOptions comm;
+    CommOptions comm = between_threads();
     comm.connect_timeout = Timeout(10'000);
     comm.timeout = kTimeout;
     comm.verify = comm.verify || options.verify_order;

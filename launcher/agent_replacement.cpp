@@ -1,0 +1,98 @@
+// The part of Agent that replaces a lost worker while the others stay (job/replacement.h).
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "core/log.h"
+#include "launcher/agent.h"
+
+namespace ring {
+namespace {
+
+// Time in which all workers but the lost one must notice the loss and leave their step. It is longer than most steps on
+// CPUs: a forward or backward pass is not interrupted.
+constexpr std::chrono::seconds kStayTime{10};
+// Time for a peer's death to show after a worker has offered to stay.
+constexpr std::chrono::milliseconds kOfferTime{600};
+
+}  // namespace
+
+void Agent::describe_attempt(WorkerStatus& page) const {
+  page.begun = order_.begun;
+  page.min_nodes = options_.min_nodes;
+  page.max_nodes = options_.max_nodes;
+  page.replaces = options_.max_restarts > 0 && options_.processes > 1 && order_.nodes == 1;
+  page.time = time_;
+  page.start = previous_start_times_;
+  page.start.mark_reached(StartStage::spawned);
+}
+
+void Agent::take_over(StayingWorkers workers) { from_previous_ = std::move(workers); }
+
+void Agent::continue_with(std::unique_ptr<Worker> worker) {
+  WorkerStatus& page = worker->page();
+  const std::string store = to_string(order_.store);
+  RING_CHECK(store.size() < page.store.size() && cookie_.size() < page.cookie.size(),
+             "too long for a worker's page: ", store);
+  describe_attempt(page);
+  page.cookie.fill('\0');
+  page.store.fill('\0');
+  std::ranges::copy(cookie_, page.cookie.begin());
+  std::ranges::copy(store, page.store.begin());
+  page.attempt = order_.attempt;
+  page.stay = Stay::accepted;
+  workers_.push_back(std::move(worker));
+}
+
+Agent::StayingWorkers Agent::staying_workers() {
+  if (!is_ready_to_replace()) return {};
+  for (auto& w : workers_)
+    if (w.get() == failed_) w.reset();
+  failed_ = nullptr;
+  return std::exchange(workers_, {});
+}
+
+bool Agent::can_replace(const Worker& failed) const {
+  return phase_ == Phase::running && failed.ending()->signal != 0 && std::ranges::all_of(workers_, [&](const auto& w) {
+           return w.get() == &failed || (w->alive() && w->page().can_stay != 0);
+         });
+}
+
+void Agent::begin_replacement() {
+  phase_ = Phase::replacing;
+  blame_deadline_.reset();
+  offer_deadline_ = Clock::now() + kStayTime;
+}
+
+bool Agent::is_ready_to_replace() const {
+  return phase_ == Phase::replacing && std::ranges::all_of(workers_, [&](const auto& w) {
+           return w.get() == failed_ || (w->alive() && w->page().stay == Stay::offered);
+         });
+}
+
+void Agent::check_replacement() {
+  if (phase_ != Phase::replacing) return;
+  for (const auto& w : workers_) {
+    if (w.get() == failed_) continue;
+    const bool late = w->alive() && w->page().stay != Stay::offered && Clock::now() >= *offer_deadline_;
+    if (w->alive() && !late) continue;
+    log::error("launch: rank ", w->rank(), " cannot stay, because it ",
+               late ? str("has not left its step within ", kStayTime.count(), " s") : describe(*w->ending()),
+               "; ending the other workers");
+    return end_workers(std::chrono::milliseconds(0));
+  }
+}
+
+// While workers run, a worker that has lost its connection to a peer offers to stay before the peer's death shows, or
+// although the peer lives. In the second case it is refused after a while, and ends with an error that names the peer.
+void Agent::refuse_offers() {
+  if (phase_ == Phase::replacing) return;
+  for (auto& w : workers_) {
+    if (!w->alive() || w->page().stay != Stay::offered) continue;
+    if (!offer_deadline_) offer_deadline_ = Clock::now() + kOfferTime;
+    if (phase_ != Phase::running || Clock::now() >= *offer_deadline_) w->page().stay = Stay::refused;
+  }
+}
+
+}  // namespace ring
