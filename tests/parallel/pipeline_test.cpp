@@ -276,9 +276,12 @@ TEST_F(DistPipeline, StagesHoldTheirShareAndTakeThePredictedMemory) {
 // Huge weights in one stage make only the loss of the last one infinite or NaN. Every rank rejects the step and names
 // the same tensor.
 TEST_F(DistPipeline, AStepThatIsNotFiniteInOneStageIsRejectedInAll) {
-  for (const char* damaged : {"blocks.0.*", "blocks.3.*"}) {
+  const std::pair<const char*, const char*> cases[] = {{"blocks.0.*", "parallel.pp_slices=1"},
+                                                       {"blocks.3.*", "parallel.pp_slices=1"},
+                                                       {"blocks.3.*", "parallel.pp_slices=2"}};
+  for (const auto& [damaged, slices] : cases) {
     const Training t = train_on_ranks(
-        options_of(2, {"parallel.pp=2", str("optimizer.groups=[{match: ['", damaged, "'], lr: 1e30}]")}, 8));
+        options_of(2, {"parallel.pp=2", slices, str("optimizer.groups=[{match: ['", damaged, "'], lr: 1e30}]")}, 8));
     const std::size_t first = t.errors.find("rank 0: "), second = t.errors.find("rank 1: ");
     ASSERT_NE(first, std::string::npos) << t.errors;
     ASSERT_NE(second, std::string::npos) << t.errors;
