@@ -53,7 +53,8 @@ bool is_promising(const PlanRequest& q, std::int64_t dp, std::int64_t cp, std::i
 bool may_be_hybrid(const PlanRequest& q) {
   const ParallelConfig& p = q.config.parallel;
   return p.cp_schedule == ContextSchedule::automatic && p.cp_ranks_per_node > 0 && p.cp_ranks_per_node < p.cp &&
-         q.config.train.sequence_chunk <= 0 && supports_hybrid(q.config.model.resolved(), p.tp, p.cp_ranks_per_node);
+         q.config.train.sequence_chunk <= 0 && p.pp_slices == 1 &&
+         supports_hybrid(q.config.model.resolved(), p.tp, p.cp_ranks_per_node);
 }
 
 // Returns all layouts with the fixed degrees, each with all ZeRO stages that save memory, and with hybrid if possible.

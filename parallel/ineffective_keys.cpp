@@ -66,13 +66,14 @@ std::string single_micro_batch(const ParallelPlan& p) {
              ", so each of the ", p.pp, " stages (parallel.pp) waits for others in ",
              std::lround(100.0 * (p.pp - 1) / p.pp), " % of a step. ",
              p.micro_batch > 1 ? str("Set it to ", micro_batch_of_stages(p.micro_batch, p.pp))
-                               : std::string("Raise train.batch_size"));
+                               : std::string("Raise train.batch_size, or set parallel.pp_slices"));
 }
 
 }  // namespace
 
 std::vector<std::string> ineffective_keys(const ParallelPlan& p, const ModelConfig& m) {
-  ParallelConfig given = p.config, plain;
+  const ParallelConfig& c = p.config;
+  ParallelConfig given = c, plain;
   const config::Node values = bind_config(given), defaults = bind_config(plain);
   std::vector<std::string> warnings;
   for (const auto& [key, why] : idle_keys(p, m))
@@ -82,7 +83,7 @@ std::vector<std::string> ineffective_keys(const ParallelPlan& p, const ModelConf
       if (value != config::to_text(defaults.fields[i].node.get()))
         warnings.push_back(str("parallel.", key, ": ", value, ", but ", why));
     }
-  if (p.pp > 1 && p.micro_batches == 1) warnings.push_back(single_micro_batch(p));
+  if (p.pp > 1 && p.micro_batches == 1 && c.pp_slices == 1) warnings.push_back(single_micro_batch(p));
   return warnings;
 }
 

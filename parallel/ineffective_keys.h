@@ -8,7 +8,8 @@
 namespace ring {
 
 // Returns a warning for each valid setting of `parallel` that differs from its default but has no effect in this run,
-// and for pipeline stages with a single micro-batch. Each warning names the key, the reason and the remedy.
+// and for pipeline stages with a single micro-batch that is not divided into slices. Each warning names the key, the
+// reason and the remedy.
 std::vector<std::string> ineffective_keys(const ParallelPlan&, const ModelConfig& resolved);
 
 }  // namespace ring

@@ -81,6 +81,13 @@ TEST(Planner, PipelineStagesWaitForTheBubbleAndHaveTheirOwnPeaks) {
     EXPECT_GT(p.seconds(), alone[0].seconds() / 8 / (1 - p.bubble)) << "stages are no faster than their share";
     EXPECT_LT(p.seconds(), 2 * alone[0].seconds() / 8 / (1 - p.bubble));
     EXPECT_LT(p.peak, alone[0].peak);
+    q.fixed = {2, 1, 1, 0};
+    q.config.parallel.pp_slices = 4;
+    const std::vector<PlannedStep> slices = plan_layouts(q);
+    ASSERT_EQ(slices.size(), 1u);
+    EXPECT_EQ(slices[0].layout, "pp 4, 4 slices, dp 2");
+    EXPECT_DOUBLE_EQ(slices[0].bubble, 3.0 / (4 * 8 + 3));
+    EXPECT_LT(slices[0].peak, p.peak) << "the first stage holds 7 quarters of a sequence instead of 4 sequences";
   }
   EXPECT_TRUE(found);
 }

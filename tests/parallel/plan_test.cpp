@@ -330,6 +330,7 @@ TEST(Plan, WarnsOfStagesWithASingleMicroBatch) {
   EXPECT_EQ(ineffective({"pp=2"}, 2, {24, 0}), "train.micro_batch");
   EXPECT_EQ(ineffective({"pp=2"}, 2, {24, 12}), "");
   EXPECT_EQ(ineffective({}, 1, {24, 0}), "") << "no stages";
+  EXPECT_EQ(ineffective({"pp=2", "pp_slices=4"}, 2, {1, 1}), "");
   ParallelConfig c;
   c.pp = 2;
   const ModelConfig m = model_of_stages();
@@ -339,6 +340,37 @@ TEST(Plan, WarnsOfStagesWithASingleMicroBatch) {
   EXPECT_NE(warning(24).find("in 50 % of a step. Set it to 3"), std::string::npos) << warning(24);
   EXPECT_NE(warning(6).find("Set it to 1"), std::string::npos) << warning(6);
   EXPECT_NE(warning(1).find("Raise train.batch_size"), std::string::npos) << warning(1);
+}
+
+TEST(Plan, SlicesAreChunksThatPassThroughStages) {
+  const ModelConfig m = model_of_stages();
+  ParallelConfig c = degrees(1, 1, 1);
+  c.pp = 2;
+  c.pp_slices = 4;
+  const auto plan = [&](int world, std::int64_t micro_batch = 1) { return make_plan(c, m, {8, micro_batch}, world); };
+  const auto refused = [&](int world, std::int64_t micro_batch = 1) {
+    return error_of([&] { plan(world, micro_batch); });
+  };
+  const ParallelPlan p = plan(2);
+  EXPECT_TRUE(p.in_chunks);
+  EXPECT_EQ(p.text(), "pp 2, 4 slices");
+  EXPECT_EQ(p.forwards(), 32);
+  ASSERT_EQ(p.cp_layout.ranks(), 4);
+  for (int slice = 0; slice < 4; ++slice) EXPECT_EQ(p.cp_layout.tokens_of_rank(slice), 16);
+  EXPECT_EQ(refused(2, 2),
+            "parallel.pp_slices: 4 divides one sequence at a time, but train.micro_batch is 2. Set it to 1");
+  c.pp_parts = 2;
+  EXPECT_TRUE(refused(2).ends_with("but parallel.pp_parts is 2. Set one of the two to 1"));
+  c.pp_parts = 1;
+  c.tp = 4;
+  c.pp_slices = 32;
+  EXPECT_NE(refused(8).find("does not divide the 2 tokens of a micro-batch in slice 0"), std::string::npos);
+  c.tp = 1;
+  c.pp_slices = 65;
+  EXPECT_TRUE(refused(2).ends_with("more than the 64 tokens of a sequence (model.context). Lower it"));
+  c.pp_slices = 4;
+  c.cp = 8;
+  EXPECT_TRUE(refused(16).ends_with("Set parallel.cp to a divisor, or parallel.pp_slices: 1"));
 }
 
 TEST(Plan, TextNamesTheDegrees) {
