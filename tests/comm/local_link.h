@@ -1,6 +1,6 @@
 #pragma once
-// A HostLink between threads of one process, for tests whose ranks are threads. With Gloo, which polls its sockets while
-// another thread transfers, most of the time of such a test goes to the kernel.
+// A HostLink between threads of one process, for tests whose ranks are threads. With Gloo, which polls its sockets
+// while another thread transfers, most of the time of such a test goes to the kernel.
 
 #include <chrono>
 #include <condition_variable>
@@ -51,7 +51,7 @@ class LocalLink final : public HostLink {
         if (group_->left.contains(peer))
           give_up(str("the connection to rank ", options_.rank_of_run(peer), " is lost: it left"));
         if (AwakeClock::now() >= deadline)
-          give_up(str("no answer from rank ", options_.rank_of_run(peer), ": it is stuck, or in a different operation"));
+          give_up(str("no answer from rank ", options_.rank_of_run(peer), ": stuck, or in a different operation"));
         group_->changed.wait_for(lock, std::chrono::milliseconds(100));
       }
     }
