@@ -66,7 +66,7 @@ std::string ways_text(const ActivationPlan& plan) {
 
 // Prints what each block saves on the device, what it offloads, and what it needs while it runs.
 void print_blocks(const PlannedStep& p) {
-  print_format("\nIts blocks, in MiB of one micro-batch:\n\n");
+  print_format("\nIts blocks, in MiB of one %s:\n\n", p.config.parallel.pp_slices > 1 ? "slice" : "micro-batch");
   if (const ActivationPlan& plan = p.activations.plan; plan.segments > 0)
     print_format("(the backward recomputes the first %lld, %lld at a time, from the input of the first of these)\n\n",
                  static_cast<long long>(plan.segments * plan.segment_blocks),

@@ -38,7 +38,7 @@ class Recorder final : public KernelObserver, public ScopeListener {
     if (pass == ScopePass::inference)
       at(id).once_before = std::max(at(id).once_before, before_);
     else if (pass == ScopePass::forward)
-      at(id).before = std::max(at(id).before, before_);
+      at(id).before = std::max(at(id).before, before_), at(id).min_before = std::min(at(id).min_before, before_);
   }
   void leave(const ScopeId& id, ScopePass pass) noexcept override {
     if (!arena_ || id != part_) return;

@@ -21,6 +21,7 @@ inline constexpr std::size_t kBoundless = std::numeric_limits<std::size_t>::max(
 struct PartMemory {
   ScopeId part;
   std::size_t before = 0;                           // bytes in use when the part's forward begins
+  std::size_t min_before = kBoundless;              // the minimum of the same bytes over the micro-batches
   std::size_t kept = 0;                             // saved by the forward for the backward
   std::size_t forward_peak = 0, backward_peak = 0;  // peak bytes beyond `before`
   std::size_t host = 0;                             // offloaded to the host and copied back
@@ -48,7 +49,7 @@ struct DryStep {
   std::size_t weight_buffers = 0, gradient_buffers = 0;
   std::size_t lasting = 0;    // weights, gradients, optimizer_states, inputs, and everything else that outlives a step
   MemoryPlan plan;            // memory that is allocated and freed within a step
-  std::size_t unplanned = 0;  // most memory of a step outside of `plan`: keys of earlier chunks (train.sequence_chunk)
+  std::size_t unplanned = 0;  // most memory of a step outside of `plan`: keys of earlier chunks or slices
   std::size_t host = 0;       // offloaded activations
   std::size_t host_keys = 0;  // keys of earlier chunks on the host, with their gradients (train.sequence_chunk)
   std::size_t host_states = 0;    // offloaded states and values (optimizer.offload)

@@ -31,6 +31,11 @@ PlanRequest question(const char* device, const std::vector<std::string>& setting
   return q;
 }
 
+std::size_t bytes_of(const PlannedStep& p, const std::string& name) {
+  const std::vector<MemoryKind> kinds = memory_by_kind(p);
+  return std::ranges::find(kinds, name, &MemoryKind::name)->bytes;
+}
+
 TEST(Planner, PlansLayoutsOfDevicesThatAreNotHere) {
   for (const char* device : {"h100", "cpu"}) {
     PlanRequest q = question(device);
@@ -87,7 +92,13 @@ TEST(Planner, PipelineStagesWaitForTheBubbleAndHaveTheirOwnPeaks) {
     ASSERT_EQ(slices.size(), 1u);
     EXPECT_EQ(slices[0].layout, "pp 4, 4 slices, dp 2");
     EXPECT_DOUBLE_EQ(slices[0].bubble, 3.0 / (4 * 8 + 3));
-    EXPECT_LT(slices[0].peak, p.peak) << "the first stage holds 7 quarters of a sequence instead of 4 sequences";
+    // The first stage holds 7 quarters of a sequence instead of 4 sequences, and keys of earlier slices.
+    EXPECT_LT(slices[0].peak, p.peak);
+    EXPECT_LT(bytes_of(slices[0], "kept"), bytes_of(p, "kept") * 3 / 4);
+    EXPECT_GT(bytes_of(slices[0], "kept"), bytes_of(p, "kept") * 7 / 16);
+    std::size_t kinds = 0;
+    for (const MemoryKind& kind : memory_by_kind(slices[0])) kinds += kind.bytes;
+    EXPECT_EQ(kinds, slices[0].peak);
   }
   EXPECT_TRUE(found);
 }
@@ -468,11 +479,6 @@ TEST(Planner, EachPrecisionUsesItsRates) {
   }
   EXPECT_GT(seconds[1], 1.5 * seconds[0]);
   EXPECT_GT(seconds[2], 1.5 * seconds[1]);
-}
-
-std::size_t bytes_of(const PlannedStep& p, const std::string& name) {
-  const std::vector<MemoryKind> kinds = memory_by_kind(p);
-  return std::ranges::find(kinds, name, &MemoryKind::name)->bytes;
 }
 
 TEST(Planner, KindsOfMemoryAddUpToThePeak) {
