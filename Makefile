@@ -81,7 +81,7 @@ FIXED_ADDRESSES = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setar
 # Seconds that each fuzz target mutates its inputs.
 FUZZ_SECONDS ?= 5
 # Rooms that read input. Fuzz targets also link others, whose compilation would take twice as long with sanitizers.
-READERS = core;kernels;job;text;comm;data;checkpoint;launcher;engine
+READERS = core;kernels;job;text;comm;data;checkpoint;launcher;model;engine
 
 test-sanitized: deps  ## test and fuzz file and settings readers under ASan and UBSan (FUZZ_SECONDS=5 each); test threads under TSan
 	@cmake --preset cpu-asan -DRING_FUZZ_SECONDS=$(FUZZ_SECONDS) "-DRING_SANITIZE_ROOMS=$(READERS)" && cmake --build --preset cpu-asan -j $(JOBS) --target sanitized_tests

@@ -7,7 +7,7 @@ set(RING_ARCH "native" CACHE STRING
     "CPU to compile for: native, portable (x86-64-v3 or armv8-a, as in packages), or any value of -march")
 set(RING_SANITIZE "" CACHE STRING "Sanitizers to build with: empty, 'address,undefined' or 'thread'")
 set(RING_SANITIZE_ROOMS "" CACHE STRING
-    "Rooms to build with RING_SANITIZE, separated by ';'. The others are not optimised. Empty: all rooms")
+    "Rooms to build with RING_SANITIZE, separated by ';'. Empty: all rooms")
 option(RING_FUZZ "Instrument the libraries so that fuzz targets see which code an input covers" OFF)
 option(RING_WERROR "Treat compiler warnings as errors" OFF)
 option(RING_PCH "Precompile the headers of the standard library" ON)
@@ -50,6 +50,7 @@ if(RING_SANITIZE)
     message(FATAL_ERROR "RING_SANITIZE='${RING_SANITIZE}': thread and address cannot be combined. Choose one of them")
   endif()
   target_compile_options(ring_flags INTERFACE
-      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${RING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+      $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:RING_NOT_SANITIZED>>>>:-fsanitize=${RING_SANITIZE}
+      -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(ring_flags INTERFACE -fsanitize=${RING_SANITIZE})
 endif()
