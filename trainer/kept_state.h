@@ -13,7 +13,7 @@
 
 namespace ring {
 
-// The states that all ranks kept, as every rank knows them.
+// Facts about the states that the ranks kept, the same on all ranks.
 struct KeptStates {
   std::int64_t step = 0;      // the lowest step of a kept state, from which the run can continue
   int donor = 0;              // the lowest rank that kept the state of `step`
