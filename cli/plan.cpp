@@ -41,7 +41,7 @@ struct PlanArguments {
   std::string file, rates = "auto", svg, node_link;
   std::vector<std::string> overrides;
   std::vector<int> gpus = {1}, nodes;
-  int per_node = 8;
+  int per_node = 8, islands = 1;
   std::vector<std::int64_t> contexts;
   std::uint64_t memory = 0, host = 0;
   int rows = 5;
@@ -51,9 +51,9 @@ struct PlanArguments {
 
   // Returns the numbers of devices to plan.
   std::vector<WorldSize> worlds() const {
-    if (nodes.empty()) return {gpus.begin(), gpus.end()};
     std::vector<WorldSize> all;
-    for (const int n : nodes) all.emplace_back(n * per_node, per_node);
+    for (const int n : nodes.empty() ? gpus : nodes)
+      all.push_back(nodes.empty() ? WorldSize(n, 0, islands) : WorldSize(n * per_node, per_node, islands));
     return all;
   }
   bool several_nodes() const { return !nodes.empty() && std::ranges::max(nodes) > 1; }
@@ -329,6 +329,7 @@ void print_bytes_per_rank(const PlanArguments& a, PlanRequest q, const std::vect
 
 // Returns the devices of one island, which is planned instead of the whole run.
 PlanArguments devices_of_island(PlanArguments a, std::int64_t islands) {
+  a.islands = static_cast<int>(islands);
   std::vector<int>& all = a.nodes.empty() ? a.gpus : a.nodes;
   for (int& n : all) {
     if (n % islands)
@@ -361,7 +362,7 @@ void print_islands(const ParallelConfig& p, const ModelConfig& model) {
   const double bytes = parameters * (static_cast<double>(p.outer_bits) / 8 + scales);
   print_format(
       "the plan covers one of %s, with its share of the devices and of the batch. Every %s it sends %s to each other "
-      "island (parallel.outer_bits: %lld). Its host memory does not include the messages that it receives\n",
+      "island (parallel.outer_bits: %lld). Its memory includes the messages of all islands\n",
       counted(p.islands, "island").c_str(), counted(p.local_steps, "step").c_str(),
       bytes_text(static_cast<std::size_t>(bytes)).c_str(), static_cast<long long>(p.outer_bits));
 }

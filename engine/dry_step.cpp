@@ -122,9 +122,12 @@ DryStep dry_step(const Config& given, WorldSize world, const ActivationPlan& pla
   out.optimizer_states = step.optimizer().device_bytes();
   out.host_states = step.optimizer().host_bytes();
   if (config.parallel.local_steps > 0) {
+    ParallelConfig of_run = config.parallel;
+    of_run.islands *= world.islands;
     const OuterOptimizer::HostMemory outer = OuterOptimizer::host_memory(
-        config.parallel, step.model(), step.data().shard(), mesh->group(kDataAxes), step.data().sharded());
-    out.host_outer = outer.states + outer.buffers;
+        of_run, step.model(), step.data().shard(), mesh->group(kDataAxes), step.data().sharded());
+    // A CPU has one memory, so its outer optimizer takes a part of the budget.
+    (device.backend == Backend::cpu ? out.lasting : out.host_outer) += outer.states + outer.buffers;
   }
   out.host_weights = step.data().host_weight_bytes();
   run_twice(step, *recorder);

@@ -106,8 +106,8 @@ PlanRequest with_context(PlanRequest q, std::int64_t thousands) {
   return q;
 }
 
-// Returns true if a layout fits with its optimizer states stored as optimizer.offload says. If states and values of
-// frozen weights are in host memory, less host memory is left for activations.
+// Returns true if a layout fits with its optimizer states stored as optimizer.offload says. Bytes in host memory that
+// last (DryStep::host_lasting) leave less host memory for activations.
 bool fits_with_states(PlanRequest q) {
   std::int64_t& chunk = q.config.train.sequence_chunk;
   if (chunk == kAutoSequenceChunk)
@@ -120,12 +120,14 @@ bool fits_with_states(PlanRequest q) {
   q.world = small.world;
   if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = min_mlp_chunk(q);
   std::int64_t& room = q.config.train.activation_offload_bytes;
-  if (room > 0 && (q.config.optimizer.offload != StateOffload::none || !q.config.optimizer.groups.empty())) {
+  const bool lasts = q.config.optimizer.offload != StateOffload::none || !q.config.optimizer.groups.empty() ||
+                     q.config.parallel.local_steps > 0;
+  if (room > 0 && lasts) {
     const ActivationPlan plan = ActivationPlan::uniform(q.config.model.layers, Recompute::full);
     const DryStep step = dry_step(q.config, q.world, plan);
-    const auto states = narrow<std::int64_t>(step.host_states + step.host_weights);
-    if (states >= room) return false;
-    room -= states;
+    const auto lasting = narrow<std::int64_t>(step.host_lasting());
+    if (lasting >= room) return false;
+    room -= lasting;
   }
   return can_fit(q.config, q.world, q.budget, q.rates);
 }
@@ -153,20 +155,22 @@ std::int64_t longest_of(const PlanRequest& layout, std::int64_t min_bytes) {
   return min_bytes;
 }
 
-// Tries a layout in which activations and offloaded states share the host memory, if the size of the host memory is
-// known.
+// Tries a layout. If the size of the host memory is known, activations get what the bytes that last leave of it.
 LayoutResult within_host(PlanRequest q) {
   const std::int64_t dp = q.config.parallel.dp, room = q.config.train.activation_offload_bytes;
   LayoutResult tried = try_micro_batches(q, dp);
   if (room == 0 || !tried.step || tried.step->host <= static_cast<std::size_t>(room)) return tried;
-  const auto states = narrow<std::int64_t>(tried.step->host_states);
-  if (states >= room) return {};
-  q.config.train.activation_offload_bytes = room - states;
+  const auto lasting = narrow<std::int64_t>(tried.step->host_lasting);
+  if (lasting >= room)
+    return {.error = str("the host memory of each device (--host or train.activation_offload_bytes) is ",
+                         bytes_text(static_cast<std::size_t>(room)), ", but states and weights take ",
+                         bytes_text(tried.step->host_lasting), " of it. Give more host memory than that")};
+  q.config.train.activation_offload_bytes = room - lasting;
   return try_micro_batches(q, dp);
 }
 
 LayoutResult try_layout(const PlanRequest& q) {
-  LayoutResult tried = try_micro_batches(q, q.config.parallel.dp);
+  LayoutResult tried = within_host(q);
   if (tried.step || !tried.error.empty()) return tried;
   for (const PlanRequest& host : with_states_on_host(q)) {
     const LayoutResult moved = within_host(host);

@@ -112,8 +112,8 @@ void set_memory(PlannedStep& p, const DryStep& largest) {
   p.gradient_buffers = largest.gradient_buffers;
   p.inside_step = largest.plan.bytes;
   p.peak = largest.peak();
-  p.host = largest.host + largest.host_keys + largest.host_states + largest.host_outer + largest.host_weights;
-  p.host_states = largest.host_states + largest.host_weights;
+  p.host_lasting = largest.host_lasting();
+  p.host = largest.host + largest.host_keys + p.host_lasting;
 }
 
 void set_rates(PlannedStep& p, const PlanRequest& q, const ParallelPlan& layout) {

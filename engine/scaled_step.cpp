@@ -69,7 +69,7 @@ std::vector<ScaledStep> scaled_steps(const Config& c, WorldSize world, int ring_
     for (const Weighted& batches : extrapolated(p.micro_batches, 1)) {
       const std::int64_t dp = replicas * max_cp / cp.degree;
       all.push_back({small_config(c, p, cp.degree, dp, batches.degree),
-                     {narrow<int>(dp * cp.degree * p.tp), world.per_node},
+                     {narrow<int>(dp * cp.degree * p.tp), world.per_node, world.islands},
                      cp.weight * batches.weight});
     }
   return all;

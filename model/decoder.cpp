@@ -14,13 +14,16 @@ namespace ring {
 namespace {
 
 // Returns pass(seqs). If dynamic scaling stretches a document, passes a copy of seqs with frequencies per document
-// instead. seen: tokens of each document that a cache holds.
+// instead. The copy does not outlive the pass, so a pass that is recorded for a backward is refused: a checkpointed
+// segment would read the copy again. seen: tokens of each document that a cache holds.
 template <class Pass>
 Var with_frequencies(const ModelConfig& c, const Sequences& seqs, const std::vector<std::int32_t>& seen,
-                     const ExecContext& ctx, const Pass& pass) {
+                     const Run& run, const Pass& pass) {
   if (c.positions != Positions::rope) return pass(seqs);
-  const Tensor own = stretched_frequencies(c.rope, c.head_dim, seqs, seen, ctx);
+  const Tensor own = stretched_frequencies(c.rope, c.head_dim, seqs, seen, run.ctx);
   if (!own.defined()) return pass(seqs);
+  RING_CHECK(!run.tape, "model.rope.scaling: dynamic has no backward for documents of more than ",
+             c.rope.original_context, " tokens (model.rope.original_context)");
   Sequences copy = seqs;
   copy.inv_freq = own;
   return pass(copy);
@@ -241,7 +244,7 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs) const {
 Var Decoder::run_part(Run& run, const BlockRange& part, const Var& x, const Tensor& ids, const Sequences& seqs) const {
   check_run(run, ids);
   Var h = part.first == 0 ? embed(run, ids, seqs) : x;
-  h = with_frequencies(config_, seqs, {}, run.ctx,
+  h = with_frequencies(config_, seqs, {}, run,
                        [&](const Sequences& s) { return run_segments(run, std::move(h), s, part); });
   return part.end == std::ssize(blocks_) ? apply_final_norm(run, h) : h;
 }
@@ -275,7 +278,7 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
   cache.check_room(seqs);
   Var x = embed(run, ids, seqs);
   ForwardPass pass(blocks_.size());
-  x = with_frequencies(config_, seqs, cache.lengths, run.ctx, [&](const Sequences& s) {
+  x = with_frequencies(config_, seqs, cache.lengths, run, [&](const Sequences& s) {
     Var h = std::move(x);
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const ScopeGuard scope = run.enter(block_scope(static_cast<std::int64_t>(i)));

@@ -23,8 +23,8 @@ GradientCoding coding_of_bits(std::int64_t bits) {
 }
 
 // Returns a context on the host's threads. For a CPU, these are the threads of the stream.
-ExecContext host_context(const ExecContext& ctx) {
-  return {ctx.stream.device().backend == Backend::cpu ? ctx.stream : Stream::create({Backend::cpu, 0}, 0)};
+ExecContext host_context(const ExecContext& ctx, int threads) {
+  return {ctx.stream.device().backend == Backend::cpu ? ctx.stream : Stream::create({Backend::cpu, 0}, threads)};
 }
 
 constexpr std::int64_t kPartElements = std::int64_t{1} << 14;  // least work of a thread
@@ -38,13 +38,13 @@ std::size_t unit_of(const FsdpUnits& units, const Param* p) {
 }  // namespace
 
 OuterOptimizer::OuterOptimizer(const ParallelConfig& config, std::int64_t last_step, Model& model, DataParallel& data,
-                               Groups groups, const ExecContext& ctx)
+                               Groups groups, int threads, const ExecContext& ctx)
     : config_(config),
       coding_(coding_of_bits(config.outer_bits)),
       last_step_(last_step),
       data_(data),
       groups_(groups),
-      host_(host_context(ctx)),
+      host_(host_context(ctx, threads)),
       pieces_(pieces_of(model, data.shard(), groups.data, data.sharded())),
       fragments_(make_fragments(config, model, pieces_, data.shard().values)) {
   const OwnedShard& shard = data.shard();
@@ -121,6 +121,13 @@ void OuterOptimizer::allocate(const ExecContext& ctx) {
 std::int64_t OuterOptimizer::message_bytes() const {
   std::int64_t bytes = 0;
   for (const Fragment& f : fragments_) bytes += f.bytes;
+  return bytes;
+}
+
+std::uint64_t OuterOptimizer::host_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Tensor* t : {&theta_.flat, &momentum_.flat, &residual_.flat, &sent_values_, &values_, &messages_})
+    if (t->defined()) bytes += t->bytes();
   return bytes;
 }
 

@@ -31,10 +31,12 @@ class OuterOptimizer {
     Communicator& islands;  // the rank of each island at this rank's position; tensors in host memory
     Communicator& data;     // ranks of this island that share the data; tensors on the device
   };
-  // last_step: the run's last step, after which all fragments are combined; 0 if it is not known. The master values
-  // must be f32 and on the device. All references must outlive this object. Throws Error if the model has fewer parts
-  // than fragments, OutOfHostMemory if memory is short.
-  OuterOptimizer(const ParallelConfig&, std::int64_t last_step, Model&, DataParallel&, Groups, const ExecContext&);
+  // last_step: the run's last step, after which all fragments are combined; 0 if it is not known. threads: threads of
+  // the host if the model is on a GPU (run.threads); on a CPU those of the stream compute. The master values must be
+  // f32 and on the device. All references must outlive this object. Throws Error if the model has fewer parts than
+  // fragments, OutOfHostMemory if memory is short.
+  OuterOptimizer(const ParallelConfig&, std::int64_t last_step, Model&, DataParallel&, Groups, int threads,
+                 const ExecContext&);
 
   // Bytes of host memory. states: theta, momentum, residuals; buffers: values and messages of a fragment.
   struct HostMemory {
@@ -78,6 +80,7 @@ class OuterOptimizer {
 
   std::size_t fragments() const { return fragments_.size(); }
   std::int64_t message_bytes() const;  // bytes that this rank sends to each other island in local_steps steps
+  std::uint64_t host_bytes() const;     // bytes of host memory that this object holds: those of host_memory()
   double wait_seconds() const { return wait_seconds_; }  // time spent in send() and receive() so far
 
  private:

@@ -142,7 +142,13 @@ std::unique_ptr<OuterOptimizer> Trainer::make_outer() {
         sum_host(mesh_.host(), mesh_.rank() == 0 ? static_cast<double>(config_.train.log_interval) : 0));
   return std::make_unique<OuterOptimizer>(
       config_.parallel, config_.train.steps, model(), step_.data(),
-      OuterOptimizer::Groups{mesh_.background_group({"island"}), mesh_.group(kDataAxes)}, ctx_);
+      OuterOptimizer::Groups{mesh_.background_group({"island"}), mesh_.group(kDataAxes)},
+      narrow<int>(config_.run.threads), ctx_);
+}
+
+std::string Trainer::lasting_memory_text() const {
+  const std::string text = step_.lasting_memory_text();
+  return outer_ ? str(text, "; outer optimizer on the host ", bytes_text(outer_->host_bytes())) : text;
 }
 
 std::unique_ptr<Watch> Trainer::make_watch() {

@@ -152,7 +152,7 @@ class Trainer {
   ContextBatches& cp_batches() { return step_.cp_batches(); }
   const ExecContext& exec() const { return ctx_; }
   StepArena& arena() { return step_.arena(); }
-  std::string lasting_memory_text() const { return step_.lasting_memory_text(); }
+  std::string lasting_memory_text() const;
   // Returns the number of steps that were launched and not rejected; in_flight() of them may still be computing.
   std::int64_t steps_done() const { return steps_; }
   // Returns the seconds spent in steps since the run began, including time before it was resumed.

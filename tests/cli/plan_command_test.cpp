@@ -39,6 +39,28 @@ TEST(PlanCommand, SettingsNeedNoCorpus) {
   std::filesystem::remove(file);
 }
 
+// A plan of one island counts the messages of all islands in its host memory.
+TEST(PlanCommand, AnIslandReceivesTheMessagesOfAllIslands) {
+  const std::string file = testing::TempDir() + "plan_islands.yaml";
+  std::ofstream(file) << "model: {layers: 1, width: 256, heads: 2, context: 64, vocab_size: 4096}\n"
+                         "train: {micro_batch: 1}\nparallel: {local_steps: 8}\n";
+  double host[2], sent = 0;  // MiB
+  for (const int i : {0, 1}) {
+    const std::string islands = i ? "8" : "2";
+    const Finished f = run_process({ring_binary(), "plan", file, "--rates", "h100", "--gpus", islands,
+                                    "train.batch_size=" + islands, "parallel.islands=" + islands});
+    std::smatch row, message;
+    // states, in step, peak, budget, host, seconds, tokens/s, MFU
+    ASSERT_TRUE(std::regex_search(f.output, row, std::regex(R"(\n1 process .* ([\d.]+) +\S+ +\d+ +[\d.]+%)")))
+        << f.output;
+    ASSERT_TRUE(std::regex_search(f.output, message, std::regex(R"(it sends ([\d.]+) MiB to each)"))) << f.output;
+    host[i] = std::stod(row[1]);
+    sent = std::stod(message[1]);
+  }
+  EXPECT_NEAR(host[1] - host[0], 6 * sent, 0.05 * 6 * sent);
+  std::filesystem::remove(file);
+}
+
 TEST(PlanCommand, PrintedSettingsAreThoseOfTheLayout) {
   const Finished given = plan({"train.recompute=block", "--memory", "500GB"}), chosen = plan({"--memory", "500GB"});
   EXPECT_NE(given.output.find("recompute: block}"), std::string::npos) << given.output;

@@ -131,8 +131,18 @@ TEST(MemoryCheck, CountsTheOuterOptimizer) {
     const std::uint64_t message = elements * static_cast<std::uint64_t>(bits) / 8;
     EXPECT_GE(memory.buffers, 8 * elements + message);
     EXPECT_LE(memory.buffers, 8 * padded + message + elements / 128 + 128 * most_pieces);
+    // On a CPU, a step's memory includes the outer optimizer.
     const ActivationPlan plan = ActivationPlan::uniform(c.model.layers, Recompute::none, false);
-    EXPECT_EQ(dry_step(c, 1, plan).host_outer, memory.states + memory.buffers);
+    Config plain = c;
+    plain.parallel.local_steps = 0;
+    const DryStep step = dry_step(c, 1, plan), without = dry_step(plain, 1, plan);
+    EXPECT_EQ(step.peak() - without.peak(), memory.states + memory.buffers);
+    EXPECT_EQ(step.host_outer, 0u);
+    // The plan of one of three islands alone counts the messages of all three.
+    ParallelConfig three = c.parallel;
+    three.islands = 3;
+    const auto with_messages = OuterOptimizer::host_memory(three, model, owned, mesh->group(kDataAxes), false);
+    EXPECT_EQ(dry_step(c, {1, 0, 3}, plan).peak() - without.peak(), with_messages.states + with_messages.buffers);
   }
   const double machine = static_cast<double>(tightest_bound(memory_bounds()).total);
   c.model.width = 128 * static_cast<std::int64_t>(std::sqrt(machine / 5) / 128);

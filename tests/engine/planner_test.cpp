@@ -316,7 +316,7 @@ TEST(Planner, TheLongestContextFitsAsInTheTable) {
     const Layouts there = try_layouts(longest.request);
     ASSERT_EQ(there.fit.size(), 1u);
     EXPECT_EQ(there.fit[0].config.model.context, longest.tokens);
-    EXPECT_EQ(there.fit[0].host_states > 0, host == 0) << "the states have room on the host";
+    EXPECT_EQ(there.fit[0].host_lasting > 0, host == 0) << "the states have room on the host";
     q.config.model.context = (longest.tokens / 1024 * 9 / 8 + 1) * 1024;
     EXPECT_TRUE(try_layouts(q).fit.empty()) << longest.tokens << " is not the longest";
   }
@@ -550,20 +550,50 @@ TEST(Planner, StatesGoToTheHostIfALayoutFitsInNoOtherWay) {
   ASSERT_FALSE(plan_step(q, &min_bytes));
   q.budget = min_bytes;
   ASSERT_EQ(try_layouts(q).fit.size(), 1u);
-  EXPECT_EQ(try_layouts(q).fit[0].host_states, 0u) << "it fits on the device";
+  EXPECT_EQ(try_layouts(q).fit[0].host_lasting, 0u) << "it fits on the device";
   q.budget = min_bytes - min_bytes / 10;
   const Layouts moved = try_layouts(q);
   ASSERT_EQ(moved.fit.size(), 1u);
   const PlannedStep& p = moved.fit[0];
   EXPECT_NE(p.config.optimizer.offload, StateOffload::none);
-  EXPECT_GT(p.host_states, 0u);
+  EXPECT_GT(p.host_lasting, 0u);
   EXPECT_LE(p.peak, q.budget);
-  q.config.train.activation_offload_bytes = static_cast<std::int64_t>(p.host_states) + (64 << 20);
+  q.config.train.activation_offload_bytes = static_cast<std::int64_t>(p.host_lasting) + (64 << 20);
   const Layouts shared = try_layouts(q);
   ASSERT_EQ(shared.fit.size(), 1u);
-  EXPECT_LE(shared.fit[0].host, p.host_states + (64 << 20));
-  q.config.train.activation_offload_bytes = static_cast<std::int64_t>(p.host_states) / 2;
+  EXPECT_LE(shared.fit[0].host, p.host_lasting + (64 << 20));
+  q.config.train.activation_offload_bytes = static_cast<std::int64_t>(p.host_lasting) / 2;
   EXPECT_TRUE(try_layouts(q).fit.empty());
+}
+
+// Activations that are offloaded and the outer optimizer share the host memory, also if the states stay on the device.
+TEST(Planner, TheOuterOptimizerLeavesLessHostMemoryForActivations) {
+  PlanRequest q = question("h100", {"train.micro_batch=1", "train.batch_size=1", "model.layers=4",
+                                    "train.recompute=none", "parallel.local_steps=30"});
+  std::int64_t& room = q.config.train.activation_offload_bytes;
+  room = std::int64_t{64} << 30;
+  const auto roomy = plan_step(q);
+  ASSERT_TRUE(roomy);
+  q.budget = roomy->peak - roomy->inside_step / 8;
+  const Layouts some = try_layouts(q);
+  ASSERT_EQ(some.fit.size(), 1u) << some.error;
+  const PlannedStep& p = some.fit[0];
+  ASSERT_EQ(p.config.optimizer.offload, StateOffload::none);
+  const std::size_t activations = p.host - p.host_lasting;
+  EXPECT_GT(activations, 0u);
+  EXPECT_GT(p.host_lasting, activations);
+  room = static_cast<std::int64_t>(p.host);
+  ASSERT_EQ(try_layouts(q).fit.size(), 1u);
+  room = static_cast<std::int64_t>(p.host_lasting + activations / 2);
+  for (const PlannedStep& less : try_layouts(q).fit) EXPECT_LE(less.host, p.host_lasting + activations / 2);
+  q.budget = roomy->peak;
+  EXPECT_EQ(try_layouts(q).fit.size(), 1u) << "without activations on the host, there is enough memory";
+  EXPECT_GT(longest_context(q).tokens, 0);
+  room = static_cast<std::int64_t>(p.host_lasting / 2);
+  const Layouts none = try_layouts(q);
+  EXPECT_TRUE(none.fit.empty());
+  EXPECT_NE(none.error.find("the host memory of each device"), std::string::npos) << none.error;
+  EXPECT_EQ(longest_context(q).tokens, 0);
 }
 
 // Invalid settings are not reported as a lack of memory.

@@ -164,6 +164,23 @@ TEST(DynamicRope, HasNoBackwardBeyondTheContext) {
   EXPECT_THROW(m.decoder.hidden(run, ids, seqs), Error);
 }
 
+// A part of the model that is a checkpointed segment is not recorded in the forward, but its backward would be.
+TEST(DynamicRope, HasNoSegmentsBeyondTheContext) {
+  Model m(stretching());
+  ActivationPlan plan = ActivationPlan::uniform(2, Recompute::none);
+  plan.segments = plan.segment_blocks = 1;
+  m.decoder.set_activations(plan);
+  Tape tape;
+  ring::Run run{m.ctx, &tape};
+  const Tensor ids = from_host(std::vector<std::int32_t>(kTrained + 1, 1), m.ctx.stream);
+  const auto run_segment = [&](std::int64_t tokens) {
+    return m.decoder.run_part(run, {0, 1}, {}, ids.narrow(0, 0, tokens), Sequences::uniform(1, tokens, m.ctx));
+  };
+  EXPECT_TRUE(run_segment(kTrained).slot);
+  const std::string refusal = error_of([&] { run_segment(kTrained + 1); });
+  EXPECT_NE(refusal.find("dynamic has no backward"), std::string::npos) << refusal;
+}
+
 TEST(Rope, OnlyRotaryPositionsAreScaled) {
   for (const Positions positions : {Positions::learned, Positions::none}) {
     ModelConfig c = stretching();

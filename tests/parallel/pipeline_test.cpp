@@ -171,7 +171,9 @@ TEST_F(DistPipeline, SlicesHaveTheBitsOfChunksInEveryLayout) {
   for (const Case& c : cases) {
     SCOPED_TRACE(str(c.stages, " stages, ", c.slices, " slices, ", c.inside.empty() ? "" : c.inside[0]));
     const int ranks = c.inside.empty() ? 1 : 2;
-    Overrides chunks = c.inside, slices = c.inside;
+    Overrides chunks = {str("model.layers=", c.stages), "train.batch_size=4"};
+    chunks.insert(chunks.end(), c.inside.begin(), c.inside.end());
+    Overrides slices = chunks;
     chunks.push_back(str("train.sequence_chunk=", c.chunk));
     slices.insert(slices.end(), {str("parallel.pp=", c.stages), str("parallel.pp_slices=", c.slices)});
     const Training one = train_on_ranks(options_of(ranks, chunks, 1)),
@@ -236,7 +238,7 @@ TEST_F(DistPipeline, AResumedRunHasTheBitsOfOneThatWasNotStopped) {
 // With slices, a stage holds a part of each sequence in flight, and dry steps predict that.
 TEST_F(DistPipeline, SlicesTakeThePredictedMemoryWhichIsLess) {
   const auto run = [](const char* slices) {
-    TrainingOptions o = options_of(4, {"parallel.pp=4", "model.context=128", slices}, 3);
+    TrainingOptions o = options_of(4, {"parallel.pp=4", "model.context=128", "train.batch_size=4", slices}, 2);
     o.dry = true;
     return train_on_ranks(o);
   };
@@ -247,6 +249,8 @@ TEST_F(DistPipeline, SlicesTakeThePredictedMemoryWhichIsLess) {
     const auto predicted = static_cast<double>(slices.dry_slabs[r]), real = static_cast<double>(slices.slabs[r]);
     EXPECT_GT(real, 0);
     EXPECT_NEAR(predicted, real, 0.05 * real) << "stage " << r;
+    EXPECT_EQ(slices.dry_unplanned[r], slices.unplanned[r]) << "stage " << r;
+    EXPECT_GT(slices.unplanned[r], whole.unplanned[r]) << "keys and values of earlier slices are kept, stage " << r;
   }
   // The first of four stages holds 4 whole sequences, or 7 slices of a quarter.
   EXPECT_LT(static_cast<double>(slices.slabs[0]), 0.6 * static_cast<double>(whole.slabs[0]));

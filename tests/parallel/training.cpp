@@ -251,9 +251,12 @@ class Rank {
     const ActivationPlan& plan = trainer_.memory().fit.plan;
     all.segments = plan.segments;
     if (options_.dry) {
-      all.slabs.at(static_cast<std::size_t>(mesh_->rank())) = trainer_.arena().plan().bytes;
-      all.dry_slabs.at(static_cast<std::size_t>(mesh_->rank())) =
-          dry_step(config_, options_.ranks, plan, mesh_->rank()).plan.bytes;
+      const auto rank = static_cast<std::size_t>(mesh_->rank());
+      const DryStep dry = dry_step(config_, options_.ranks, plan, mesh_->rank());
+      all.slabs.at(rank) = trainer_.arena().plan().bytes;
+      all.unplanned.at(rank) = trainer_.arena().unplanned_peak();
+      all.dry_slabs.at(rank) = dry.plan.bytes;
+      all.dry_unplanned.at(rank) = dry.unplanned;
     }
     if (mesh_->rank() == 0) all.checkpoint = saved;
     gather(g, state_);
@@ -305,8 +308,8 @@ Training train_on_ranks(const TrainingOptions& options) {
   g.result.state_bytes.resize(static_cast<std::size_t>(options.ranks));
   g.result.memory.resize(static_cast<std::size_t>(options.ranks));
   g.result.offloaded.resize(static_cast<std::size_t>(options.ranks));
-  g.result.slabs.resize(static_cast<std::size_t>(options.ranks));
-  g.result.dry_slabs.resize(static_cast<std::size_t>(options.ranks));
+  for (auto* bytes : {&g.result.slabs, &g.result.dry_slabs, &g.result.unplanned, &g.result.dry_unplanned})
+    bytes->resize(static_cast<std::size_t>(options.ranks));
   std::vector<std::string> errors(static_cast<std::size_t>(options.ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.ranks; ++rank)

@@ -53,6 +53,7 @@ struct Training {
   std::vector<std::uint64_t> state_bytes;             // bytes of the tensors in each rank's State
   std::vector<std::string> memory;                    // Trainer::lasting_memory_text of each rank
   std::vector<std::size_t> slabs, dry_slabs;          // bytes that each rank's step took, and was planned to take
+  std::vector<std::size_t> unplanned, dry_unplanned;  // same for StepArena::unplanned_peak()
   std::int64_t segments = 0;                          // in the activation plan
   std::vector<std::uint64_t> offloaded;  // offloaded bytes of each rank's activations in the last micro-batch
   std::string checkpoint;                // path of the saved checkpoint
