@@ -94,7 +94,7 @@ TEST(FrozenMemory, IsInPlans) {
   const Elements e = elements_of_model();
   const PlannedStep frozen = plan({"train.linears=fp8_blocks"}), bf16 = plan({"train.linears=bf16"});
   EXPECT_EQ(frozen.host, 4 * e.encoded);
-  EXPECT_EQ(frozen.host_states, 4 * e.encoded);
+  EXPECT_EQ(frozen.host_lasting, 4 * e.encoded);
   EXPECT_EQ(bf16.host, 0u);
   EXPECT_EQ(bf16.weights, 6 * (e.plain + e.encoded));
   EXPECT_EQ(bf16.weights - frozen.weights, bf16.lasting - frozen.lasting);
