@@ -166,7 +166,9 @@ PlanRequest question_of(const PlanArguments& a, Config c) {
   PlanRequest q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
   q.config.parallel = without_auto(given);  // the search replaces the degrees that are not fixed
-  if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
+  std::int64_t& activations = q.config.train.activation_offload_bytes;
+  if (a.host) activations = narrow<std::int64_t>(a.host);
+  q.host = activations;
   if (a.several_nodes()) q.max_layouts = std::max(kLayoutsOfNodes, static_cast<std::size_t>(a.rows));
   return q;
 }
