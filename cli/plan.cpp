@@ -441,7 +441,7 @@ void add_plan_command(Command app) {
       "train.memory_budget applies as well",
       1 << 20, std::uint64_t{1} << 50);
   cmd.add_bytes("--host", a->host,
-                "Host memory per device for activations and optimizer states, such as 100GB; default: "
+                "Host memory per device for activations, states and the outer optimizer, such as 100GB; default: "
                 "train.activation_offload_bytes",
                 1, std::uint64_t{1} << 50);
   cmd.add_number("--context", a->contexts, "Contexts to plan instead of model.context, with commas", 1, kMaxLength)
