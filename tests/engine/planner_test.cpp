@@ -567,35 +567,6 @@ TEST(Planner, StatesGoToTheHostIfALayoutFitsInNoOtherWay) {
   EXPECT_TRUE(try_layouts(q).fit.empty());
 }
 
-// Activations that are offloaded and the outer optimizer share the host memory, also if the states stay on the device.
-TEST(Planner, TheOuterOptimizerLeavesLessHostMemoryForActivations) {
-  PlanRequest q = question("h100", {"train.micro_batch=1", "train.batch_size=1", "model.layers=4",
-                                    "train.recompute=none", "parallel.local_steps=30"});
-  q.config.train.activation_offload_bytes = q.host = std::int64_t{64} << 30;
-  const auto roomy = plan_step(q);
-  ASSERT_TRUE(roomy);
-  q.budget = roomy->peak - roomy->inside_step / 8;
-  const Layouts some = try_layouts(q);
-  ASSERT_EQ(some.fit.size(), 1u) << some.error;
-  const PlannedStep& p = some.fit[0];
-  ASSERT_EQ(p.config.optimizer.offload, StateOffload::none);
-  const std::size_t activations = p.host - p.host_lasting;
-  EXPECT_GT(activations, 0u);
-  EXPECT_GT(p.host_lasting, activations);
-  q.host = static_cast<std::int64_t>(p.host);
-  ASSERT_EQ(try_layouts(q).fit.size(), 1u);
-  q.host = static_cast<std::int64_t>(p.host_lasting + activations / 2);
-  for (const PlannedStep& less : try_layouts(q).fit) EXPECT_LE(less.host, p.host_lasting + activations / 2);
-  q.budget = roomy->peak;
-  EXPECT_EQ(try_layouts(q).fit.size(), 1u) << "without activations on the host, there is enough memory";
-  EXPECT_GT(longest_context(q).tokens, 0);
-  q.host = static_cast<std::int64_t>(p.host_lasting / 2);
-  const Layouts none = try_layouts(q);
-  EXPECT_TRUE(none.fit.empty());
-  EXPECT_NE(none.error.find("states and weights need "), std::string::npos) << none.error;
-  EXPECT_EQ(longest_context(q).tokens, 0);
-}
-
 // Invalid settings are not reported as a lack of memory.
 TEST(Planner, SettingsWithoutALayoutGiveTheReason) {
   PlanRequest q = question("cpu");
