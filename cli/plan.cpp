@@ -166,7 +166,9 @@ PlanRequest question_of(const PlanArguments& a, Config c) {
   PlanRequest q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
   q.config.parallel = without_auto(given);  // the search replaces the degrees that are not fixed
-  if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
+  std::int64_t& activations = q.config.train.activation_offload_bytes;
+  if (a.host) activations = narrow<std::int64_t>(a.host);
+  q.host = activations;
   if (a.several_nodes()) q.max_layouts = std::max(kLayoutsOfNodes, static_cast<std::size_t>(a.rows));
   return q;
 }
@@ -439,7 +441,7 @@ void add_plan_command(Command app) {
       "train.memory_budget applies as well",
       1 << 20, std::uint64_t{1} << 50);
   cmd.add_bytes("--host", a->host,
-                "Host memory per device for activations and optimizer states, such as 100GB; default: "
+                "Host memory per device for activations, states and the outer optimizer, such as 100GB; default: "
                 "train.activation_offload_bytes",
                 1, std::uint64_t{1} << 50);
   cmd.add_number("--context", a->contexts, "Contexts to plan instead of model.context, with commas", 1, kMaxLength)

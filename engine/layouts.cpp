@@ -106,8 +106,16 @@ PlanRequest with_context(PlanRequest q, std::int64_t thousands) {
   return q;
 }
 
-// Returns true if a layout fits with its optimizer states stored as optimizer.offload says. Bytes in host memory that
-// last (DryStep::host_lasting) leave less host memory for activations.
+// Lets activations use what `lasting` bytes (DryStep::host_lasting) leave of the host memory. Returns false if they
+// leave nothing.
+bool leave_host(PlanRequest& q, std::size_t lasting) {
+  const std::int64_t left = q.host - narrow<std::int64_t>(lasting);
+  std::int64_t& room = q.config.train.activation_offload_bytes;
+  if (left > 0) room = std::min(room > 0 ? room : left, left);
+  return left > 0;
+}
+
+// Returns true if a layout fits with its optimizer states stored as optimizer.offload says.
 bool fits_with_states(PlanRequest q) {
   std::int64_t& chunk = q.config.train.sequence_chunk;
   if (chunk == kAutoSequenceChunk)
@@ -119,15 +127,11 @@ bool fits_with_states(PlanRequest q) {
   q.config = small.config;
   q.world = small.world;
   if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = min_mlp_chunk(q);
-  std::int64_t& room = q.config.train.activation_offload_bytes;
   const bool lasts = q.config.optimizer.offload != StateOffload::none || !q.config.optimizer.groups.empty() ||
                      q.config.parallel.local_steps > 0;
-  if (room > 0 && lasts) {
+  if (q.host > 0 && lasts) {
     const ActivationPlan plan = ActivationPlan::uniform(q.config.model.layers, Recompute::full);
-    const DryStep step = dry_step(q.config, q.world, plan);
-    const auto lasting = narrow<std::int64_t>(step.host_lasting());
-    if (lasting >= room) return false;
-    room -= lasting;
+    if (!leave_host(q, dry_step(q.config, q.world, plan).host_lasting())) return false;
   }
   return can_fit(q.config, q.world, q.budget, q.rates);
 }
@@ -155,17 +159,16 @@ std::int64_t longest_of(const PlanRequest& layout, std::int64_t min_bytes) {
   return min_bytes;
 }
 
-// Tries a layout. If the size of the host memory is known, activations get what the bytes that last leave of it.
+// Tries a layout within the host memory, if its size is known.
 LayoutResult within_host(PlanRequest q) {
-  const std::int64_t dp = q.config.parallel.dp, room = q.config.train.activation_offload_bytes;
+  const std::int64_t dp = q.config.parallel.dp;
   LayoutResult tried = try_micro_batches(q, dp);
-  if (room == 0 || !tried.step || tried.step->host <= static_cast<std::size_t>(room)) return tried;
-  const auto lasting = narrow<std::int64_t>(tried.step->host_lasting);
-  if (lasting >= room)
-    return {.error = str("the host memory of each device (--host or train.activation_offload_bytes) is ",
-                         bytes_text(static_cast<std::size_t>(room)), ", but states and weights take ",
-                         bytes_text(tried.step->host_lasting), " of it. Give more host memory than that")};
-  q.config.train.activation_offload_bytes = room - lasting;
+  const auto host = static_cast<std::size_t>(q.host);
+  if (host == 0 || !tried.step || tried.step->host <= host) return tried;
+  if (!leave_host(q, tried.step->host_lasting))
+    return {.error = str("states and weights need ", bytes_text(tried.step->host_lasting),
+                         " of host memory, but --host (by default train.activation_offload_bytes) is ",
+                         bytes_text(host), ". Raise it")};
   return try_micro_batches(q, dp);
 }
 

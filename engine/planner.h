@@ -58,6 +58,8 @@ struct PlanRequest {
   // or once one fits and three times as many were tried.
   std::size_t max_layouts = 0;
   std::function<bool()> stopped = {};  // returns true to end planning with PlanStopped; may be null
+  // Bytes of host memory per device for everything there. 0: only train.activation_offload_bytes limits activations.
+  std::int64_t host = 0;
 };
 
 struct PlanStopped {};

@@ -310,7 +310,7 @@ TEST(Planner, TheLongestContextFitsAsInTheTable) {
   ASSERT_TRUE(roomy);
   q.budget = roomy->peak;
   for (const std::int64_t host : {std::int64_t{0}, std::int64_t{64} << 20}) {
-    q.config.train.activation_offload_bytes = host;
+    q.config.train.activation_offload_bytes = q.host = host;
     const LongestContext longest = longest_context(q);
     ASSERT_GT(longest.tokens, 1024);
     const Layouts there = try_layouts(longest.request);
@@ -329,6 +329,7 @@ TEST(Planner, TheLongestContextMayNeedChunks) {
       question("h100", {"train.batch_size=1", "model.layers=2", "train.recompute=none",
                         "train.activation_offload_bytes=200MB", "model.attention={kind: window, window: 512}"});
   q.budget = std::size_t{4} << 30;
+  q.host = q.config.train.activation_offload_bytes;
   const std::int64_t whole = longest_context(q).tokens;
   q.config.train.sequence_chunk = kAutoSequenceChunk;
   const LongestContext chunked = longest_context(q);
@@ -421,7 +422,7 @@ TEST(Planner, AdvisesEveryKindOfAttention) {
 TEST(Planner, HostMemoryMakesContextsLonger) {
   PlanRequest q = question("h100", {"model.context=32768", "train.batch_size=1"});
   const auto longest = [&](std::int64_t host) {
-    q.config.train.activation_offload_bytes = host;
+    q.config.train.activation_offload_bytes = q.host = host;
     q.budget = std::size_t{4} << 30;
     return longest_context(q).tokens;
   };
@@ -558,42 +559,12 @@ TEST(Planner, StatesGoToTheHostIfALayoutFitsInNoOtherWay) {
   EXPECT_NE(p.config.optimizer.offload, StateOffload::none);
   EXPECT_GT(p.host_lasting, 0u);
   EXPECT_LE(p.peak, q.budget);
-  q.config.train.activation_offload_bytes = static_cast<std::int64_t>(p.host_lasting) + (64 << 20);
+  q.config.train.activation_offload_bytes = q.host = static_cast<std::int64_t>(p.host_lasting) + (64 << 20);
   const Layouts shared = try_layouts(q);
   ASSERT_EQ(shared.fit.size(), 1u);
   EXPECT_LE(shared.fit[0].host, p.host_lasting + (64 << 20));
-  q.config.train.activation_offload_bytes = static_cast<std::int64_t>(p.host_lasting) / 2;
+  q.config.train.activation_offload_bytes = q.host = static_cast<std::int64_t>(p.host_lasting) / 2;
   EXPECT_TRUE(try_layouts(q).fit.empty());
-}
-
-// Activations that are offloaded and the outer optimizer share the host memory, also if the states stay on the device.
-TEST(Planner, TheOuterOptimizerLeavesLessHostMemoryForActivations) {
-  PlanRequest q = question("h100", {"train.micro_batch=1", "train.batch_size=1", "model.layers=4",
-                                    "train.recompute=none", "parallel.local_steps=30"});
-  std::int64_t& room = q.config.train.activation_offload_bytes;
-  room = std::int64_t{64} << 30;
-  const auto roomy = plan_step(q);
-  ASSERT_TRUE(roomy);
-  q.budget = roomy->peak - roomy->inside_step / 8;
-  const Layouts some = try_layouts(q);
-  ASSERT_EQ(some.fit.size(), 1u) << some.error;
-  const PlannedStep& p = some.fit[0];
-  ASSERT_EQ(p.config.optimizer.offload, StateOffload::none);
-  const std::size_t activations = p.host - p.host_lasting;
-  EXPECT_GT(activations, 0u);
-  EXPECT_GT(p.host_lasting, activations);
-  room = static_cast<std::int64_t>(p.host);
-  ASSERT_EQ(try_layouts(q).fit.size(), 1u);
-  room = static_cast<std::int64_t>(p.host_lasting + activations / 2);
-  for (const PlannedStep& less : try_layouts(q).fit) EXPECT_LE(less.host, p.host_lasting + activations / 2);
-  q.budget = roomy->peak;
-  EXPECT_EQ(try_layouts(q).fit.size(), 1u) << "without activations on the host, there is enough memory";
-  EXPECT_GT(longest_context(q).tokens, 0);
-  room = static_cast<std::int64_t>(p.host_lasting / 2);
-  const Layouts none = try_layouts(q);
-  EXPECT_TRUE(none.fit.empty());
-  EXPECT_NE(none.error.find("the host memory of each device"), std::string::npos) << none.error;
-  EXPECT_EQ(longest_context(q).tokens, 0);
 }
 
 // Invalid settings are not reported as a lack of memory.

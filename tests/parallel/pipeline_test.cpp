@@ -249,7 +249,8 @@ TEST_F(DistPipeline, SlicesTakeThePredictedMemoryWhichIsLess) {
     const auto predicted = static_cast<double>(slices.dry_slabs[r]), real = static_cast<double>(slices.slabs[r]);
     EXPECT_GT(real, 0);
     EXPECT_NEAR(predicted, real, 0.05 * real) << "stage " << r;
-    EXPECT_EQ(slices.dry_unplanned[r], slices.unplanned[r]) << "stage " << r;
+    const auto stored = static_cast<double>(slices.unplanned[r]);
+    EXPECT_NEAR(static_cast<double>(slices.dry_unplanned[r]), stored, 0.05 * stored) << "stage " << r;
     EXPECT_GT(slices.unplanned[r], whole.unplanned[r]) << "keys and values of earlier slices are kept, stage " << r;
   }
   // The first of four stages holds 4 whole sequences, or 7 slices of a quarter.
