@@ -238,7 +238,7 @@ TEST_F(DistPipeline, AResumedRunHasTheBitsOfOneThatWasNotStopped) {
 // With slices, a stage holds a part of each sequence in flight, and dry steps predict that.
 TEST_F(DistPipeline, SlicesTakeThePredictedMemoryWhichIsLess) {
   const auto run = [](const char* slices) {
-    TrainingOptions o = options_of(4, {"parallel.pp=4", "model.context=128", "train.batch_size=4", slices}, 4);
+    TrainingOptions o = options_of(4, {"parallel.pp=4", "model.context=128", "train.batch_size=4", slices}, 3);
     o.dry = true;
     return train_on_ranks(o);
   };
