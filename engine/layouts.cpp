@@ -106,8 +106,8 @@ PlanRequest with_context(PlanRequest q, std::int64_t thousands) {
   return q;
 }
 
-// Returns true if a layout fits with its optimizer states stored as optimizer.offload says. Bytes in host memory that
-// last (DryStep::host_lasting) leave less host memory for activations.
+// Returns true if a layout fits with its optimizer states stored as optimizer.offload says. Host memory that is held
+// between steps (DryStep::host_lasting) is not available for activations.
 bool fits_with_states(PlanRequest q) {
   std::int64_t& chunk = q.config.train.sequence_chunk;
   if (chunk == kAutoSequenceChunk)
@@ -155,16 +155,16 @@ std::int64_t longest_of(const PlanRequest& layout, std::int64_t min_bytes) {
   return min_bytes;
 }
 
-// Tries a layout. If the size of the host memory is known, activations get what the bytes that last leave of it.
+// Tries a layout. If the size of the host memory is known, activations may use only what DryStep::host_lasting leaves.
 LayoutResult within_host(PlanRequest q) {
   const std::int64_t dp = q.config.parallel.dp, room = q.config.train.activation_offload_bytes;
   LayoutResult tried = try_micro_batches(q, dp);
   if (room == 0 || !tried.step || tried.step->host <= static_cast<std::size_t>(room)) return tried;
   const auto lasting = narrow<std::int64_t>(tried.step->host_lasting);
   if (lasting >= room)
-    return {.error = str("the host memory of each device (--host or train.activation_offload_bytes) is ",
-                         bytes_text(static_cast<std::size_t>(room)), ", but states and weights take ",
-                         bytes_text(tried.step->host_lasting), " of it. Give more host memory than that")};
+    return {.error = str("the host memory available per device (--host or train.activation_offload_bytes) is ",
+                         bytes_text(static_cast<std::size_t>(room)), ", but optimizer states and weights need ",
+                         bytes_text(tried.step->host_lasting), ". Raise it above that")};
   q.config.train.activation_offload_bytes = room - lasting;
   return try_micro_batches(q, dp);
 }

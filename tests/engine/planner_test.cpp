@@ -92,7 +92,7 @@ TEST(Planner, PipelineStagesWaitForTheBubbleAndHaveTheirOwnPeaks) {
     ASSERT_EQ(slices.size(), 1u);
     EXPECT_EQ(slices[0].layout, "pp 4, 4 slices, dp 2");
     EXPECT_DOUBLE_EQ(slices[0].bubble, 3.0 / (4 * 8 + 3));
-    // The first stage holds 7 quarters of a sequence instead of 4 sequences, and keys of earlier slices.
+    // The first stage holds 7 quarters of a sequence instead of 4 whole sequences, plus keys of earlier slices.
     EXPECT_LT(slices[0].peak, p.peak);
     EXPECT_LT(bytes_of(slices[0], "kept"), bytes_of(p, "kept") * 3 / 4);
     EXPECT_GT(bytes_of(slices[0], "kept"), bytes_of(p, "kept") * 7 / 16);
@@ -566,7 +566,7 @@ TEST(Planner, StatesGoToTheHostIfALayoutFitsInNoOtherWay) {
   EXPECT_TRUE(try_layouts(q).fit.empty());
 }
 
-// Activations that are offloaded and the outer optimizer share the host memory, also if the states stay on the device.
+// Offloaded activations and the outer optimizer share the host memory, even if the states are on the device.
 TEST(Planner, TheOuterOptimizerLeavesLessHostMemoryForActivations) {
   PlanRequest q = question("h100", {"train.micro_batch=1", "train.batch_size=1", "model.layers=4",
                                     "train.recompute=none", "parallel.local_steps=30"});
@@ -592,7 +592,7 @@ TEST(Planner, TheOuterOptimizerLeavesLessHostMemoryForActivations) {
   room = static_cast<std::int64_t>(p.host_lasting / 2);
   const Layouts none = try_layouts(q);
   EXPECT_TRUE(none.fit.empty());
-  EXPECT_NE(none.error.find("the host memory of each device"), std::string::npos) << none.error;
+  EXPECT_NE(none.error.find("the host memory available per device"), std::string::npos) << none.error;
   EXPECT_EQ(longest_context(q).tokens, 0);
 }
 
