@@ -107,7 +107,8 @@ TEST_F(DistPipeline, OtherModelsTrainAsInOneProcess) {
   }
 }
 
-// A kind of attention over a sequence of 32 tokens that is divided into slices.
+// A kind of attention over a sequence of 32 tokens that is divided into slices. The cases include packed documents,
+// attention dropout and long-range patterns.
 struct SliceCase {
   std::string name;
   Overrides overrides;
