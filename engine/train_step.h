@@ -47,8 +47,8 @@ class TrainStep {
     data().finish_gradients();
     if (ChunkedContext* chunked = parallel_.context.chunked()) chunked->clear();  // without stages there is only one
   }
-  // Returns true while weights or moments may be partly updated: from the moment that compute() begins to change them
-  // until the caller has counted the step and calls end_update(). Such a state must not be saved.
+  // Returns true while weights or moments may be partly updated: from when compute() begins to change them until the
+  // caller has counted the step and calls end_update(). The state must not be saved in between.
   bool is_updating() const { return updating_; }
   void end_update() { updating_ = false; }
   void set_activations(const ActivationPlan& plan);

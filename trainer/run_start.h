@@ -66,7 +66,7 @@ struct EvaluationsDue {
 };
 EvaluationsDue evaluations_due(const ResolvedRun&, std::int64_t step);
 
-// Where a run gets its initial state, in order of preference: the state that surviving processes kept after losing a
+// The source of a run's initial state, in order of preference: the state that surviving processes kept after losing a
 // peer, the launcher's in-memory snapshot, a checkpoint, given initial weights, random weights.
 struct StartingState {
   std::optional<KeptStates> survivors;  // set if some processes survived the previous attempt

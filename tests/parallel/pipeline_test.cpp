@@ -154,7 +154,7 @@ TEST_P(DistSlices, HaveTheBitsOfChunksAndTheLossesOfWholeSequences) {
   EXPECT_EQ(chunks.scores, slices.scores);
   EXPECT_LT(largest_loss_difference(whole, slices), 2e-6);
   EXPECT_LT(largest_difference(whole, slices), 1e-3);
-  EXPECT_NE(whole.losses, slices.losses) << "rounding does not differ, so nothing was in slices";
+  EXPECT_NE(whole.losses, slices.losses) << "rounding does not differ, so no sequence was sliced";
 }
 
 // Fewer slices than stages, slices of different lengths, and layouts inside the stages: results are bit-identical to
@@ -251,7 +251,7 @@ TEST_F(DistPipeline, SlicesTakeThePredictedMemoryWhichIsLess) {
     EXPECT_GT(real, 0);
     EXPECT_NEAR(predicted, real, 0.05 * real) << "stage " << r;
     EXPECT_EQ(slices.dry_unplanned[r], slices.unplanned[r]) << "stage " << r;
-    EXPECT_GT(slices.unplanned[r], whole.unplanned[r]) << "keys and values of earlier slices are kept, stage " << r;
+    EXPECT_GT(slices.unplanned[r], whole.unplanned[r]) << "keys and values of earlier slices are stored, stage " << r;
   }
   // The first of four stages holds 4 whole sequences, or 7 slices, each a quarter of a sequence.
   EXPECT_LT(static_cast<double>(slices.slabs[0]), 0.6 * static_cast<double>(whole.slabs[0]));
