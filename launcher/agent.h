@@ -68,7 +68,7 @@ class Agent {
   void check_for_failure();
   bool can_replace(const Worker& failed) const;  // true if all other workers can survive the loss
   void begin_replacement();
-  bool is_ready_to_replace() const;               // true once all other workers have left their step and wait
+  bool is_ready_to_replace() const;               // true once all survivors have left their step and wait
   void check_replacement();                       // ends all workers if a survivor ends or takes too long
   void refuse_offers();                           // tells waiting survivors to end if no worker is replaced
   void record_failure_time(const Worker* first);  // sets failure_times_
@@ -123,7 +123,7 @@ class Agent {
   std::optional<Clock::time_point> sigterm_time_;      // time of SIGTERM in phase `ending`
   std::optional<Clock::time_point> blame_deadline_;    // end of the wait for a root cause
   std::optional<Clock::time_point> verdict_deadline_;  // set if a worker hangs
-  std::optional<Clock::time_point> offer_deadline_;    // deadline for workers to leave their step, or for refusing them
+  std::optional<Clock::time_point> offer_deadline_;    // deadline for survivors to leave their step, or to be refused
   Worker* failed_ = nullptr;
   std::string error_;  // error of failed_, which is not shown again for other workers
   std::string failure_;

@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// Returns why parallel.cp_keys: referenced has no effect; empty if it has one or is not set.
+// Returns why parallel.cp_keys: referenced has no effect; empty if it has an effect or is not set.
 std::string why_keys_are_idle(const ParallelPlan& p, const ModelConfig& m) {
   if (p.cp == 1 || p.config.cp_keys != ContextKeys::referenced) return "";
   if (std::ranges::none_of(patterns_of(m), &Pattern::selects))

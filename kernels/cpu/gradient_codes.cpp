@@ -70,9 +70,9 @@ float mean_magnitude(const float* x, std::int64_t size) {
 }
 
 // Integer codes of `bits` bits. The elements of a block share a scale; E4m3Code has the same interface:
-//   scale(x, size)                           biased exponent of the block's scale
+//   scale(x, size)                             biased exponent of the block's scale
 //   encode(x, size, factor, scale, left, out)  writes codes and residuals; factor: 1 / scale
-//   value(byte)                              value of an unpacked code as a multiple of the scale
+//   value(byte)                                value of an unpacked code as a multiple of the scale
 template <int bits>
 struct IntegerCode {
   static constexpr std::int64_t kBytes = kCodeBlock * bits / 8, kPerByte = 8 / bits;

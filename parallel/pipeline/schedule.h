@@ -44,7 +44,7 @@ using PipelineTable = std::vector<std::vector<PipelineAction>>;  // by stage, in
 PipelineOrder resolved_order(PipelineOrder, std::int64_t parts);
 
 // Returns the table of a schedule. Every part runs its forwards in the order of the units, and its backwards in the
-// order of backward_unit(), so that each gradient is summed in the same order as without stages.
+// order of backward_unit(), so each gradient is summed in the same order as without stages.
 //   one_f_one_b  needs parts = 1. Stage s runs stages - s - 1 + slices - 1 forwards, then alternates forwards and
 //                backwards (with slices: the order of SlimPipe, Li et al. 2025).
 //   interleaved  needs micro_batches to be a multiple of stages, and slices = 1. Stages go through `stages`
