@@ -63,7 +63,7 @@ Manifest load_state(const std::filesystem::path& checkpoint, State&, const Strea
 // Like load_state(), with a given manifest; the manifest's files are in `folder`.
 void fill_state(const std::filesystem::path& folder, const Manifest&, State&, const Stream&);
 
-// Sets the values of the State that the manifest has, and leaves the tensors as they are.
+// Sets the scalar values of the State that are in the manifest; leaves the tensors untouched.
 void set_values(const Manifest&, const State&);
 
 // Result of comparing the tensors whose names start with a prefix between a checkpoint and a State.

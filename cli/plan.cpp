@@ -364,7 +364,7 @@ void print_islands(const ParallelConfig& p, const ModelConfig& model) {
   const double bytes = parameters * (static_cast<double>(p.outer_bits) / 8 + scales);
   print_format(
       "the plan covers one of %s, with its share of the devices and of the batch. Every %s it sends %s to each other "
-      "island (parallel.outer_bits: %lld). Its memory includes the messages of all islands\n",
+      "island (parallel.outer_bits: %lld). The memory includes the messages of all islands\n",
       counted(p.islands, "island").c_str(), counted(p.local_steps, "step").c_str(),
       bytes_text(static_cast<std::size_t>(bytes)).c_str(), static_cast<long long>(p.outer_bits));
 }

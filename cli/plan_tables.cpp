@@ -228,7 +228,7 @@ void print_stages(const PlannedStep& p) {
   const std::int64_t slices = plan.config.pp_slices;
   print_format("\nEach pipeline stage waits for others in %.1f %% of a step (the bubble) of %s%s.\n", 100 * p.bubble,
                counted(plan.micro_batches, "micro-batch").c_str(),
-               slices > 1 ? str(" in ", slices, " slices each").c_str() : "");
+               slices > 1 ? str(" with ", slices, " slices each").c_str() : "");
   for (int stage = 0; stage < plan.pp; ++stage) {
     std::vector<std::string> blocks;
     for (const BlockRange& part : parts_of_stage(p.config.model, plan, stage))

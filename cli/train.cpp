@@ -65,8 +65,8 @@ void warn_of_nodes(const Config& c, int workers) {
   if (page.min_nodes < page.max_nodes && !fit.empty()) log::warn("nodes: ", fit);
 }
 
-// Trains until the run ends or, with PeerLost, until a peer is lost. `kept`: state of this process from before the loss
-// of a peer, if there is one; takes the state if a peer is lost.
+// Trains until the run ends. Throws PeerLost if a peer is lost; `kept` may then receive a copy of the state. On entry,
+// `kept` holds such a copy if the previous attempt ended this way.
 void train_once(const TrainingArguments& a, StopSignal& signal, KeptState& kept) {
   const WorkerEnvironment env = parse_environment(current_environment());
   const bool goes_on =
@@ -110,7 +110,7 @@ void train_once(const TrainingArguments& a, StopSignal& signal, KeptState& kept)
   if (end == TrainEnd::interrupted) throw ExitCode{kExitInterrupted};
 }
 
-// If another worker dies, this process stays: it trains again once the launcher has replaced the dead worker.
+// If another worker dies, this process may survive: it trains again once the launcher has replaced the dead worker.
 void run_train(const TrainingArguments& a) {
   const bool leads = parse_environment(current_environment()).rank == 0;
   StopSignal signal(leads);  // blocks signals, so it must be created before any thread

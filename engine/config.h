@@ -122,8 +122,8 @@ void check_tokens_at_once(const char* rows_option, std::int64_t rows, std::int64
 // Returns the format of the linear layers (model/linear_formats.h).
 LinearsConfig linears_of(const TrainConfig&);
 
-// Returns true if blocks may offload activations, within the host memory available. Pipeline stages never do. config:
-// resolved.
+// Returns true if blocks may offload activations, as far as host memory allows. Always false for pipeline stages.
+// config: resolved.
 bool may_offload(const Config&);
 // Returns true if the staging memory of optimizer.offload is chosen automatically: then it gets the device memory that
 // a step leaves free.

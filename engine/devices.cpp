@@ -43,9 +43,9 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
   return {Backend::cuda, env.local_rank};
 }
 
-// Returns the batch sizes of the run. If train.micro_batch is not chosen yet, the micro-batch is 0, which means a
-// replica's whole share of the batch, or, for sequences in chunks or slices, 1. If train.sequence_chunk is not chosen
-// yet, sequences are whole.
+// Returns the batch sizes of the run. While train.micro_batch is undecided, the micro-batch is 0, which means the
+// replica's share of the batch, or 1 if sequences are split into chunks or slices. While train.sequence_chunk is
+// undecided, assumes unsplit sequences.
 BatchSize batch_size(const Config& c) {
   BatchSize b{c.train.batch_size, std::max(c.train.micro_batch, std::int64_t{0}), {}};
   if (c.train.sequence_chunk < c.model.context) b.sequence_chunk = std::max(c.train.sequence_chunk, std::int64_t{0});

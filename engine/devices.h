@@ -32,8 +32,8 @@ std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& extra_facts, const L
 // Returns the execution context of a resolved config. Measured kernel choices are read from run.tuning or from the
 // run's directory. device: index of the GPU.
 ExecContext make_exec_context(const Config& resolved, int device = 0);
-// Returns a context on the mesh's device, whatever run.device says, for measurements before the run claims its
-// directory. Measured kernel choices are off, since they are recorded in that directory.
+// Returns a context on the mesh's device, ignoring run.device. Use it for measurements before the run claims its
+// directory: the context neither reads nor records measured kernel choices, which are stored in that directory.
 ExecContext make_exec_context_before_run(Config, const Mesh&);
 Backend backend_of(DeviceChoice);  // resolves `auto` on this machine
 Precision precision_of(const Config& resolved);

@@ -126,7 +126,7 @@ DryStep dry_step(const Config& given, WorldSize world, const ActivationPlan& pla
     of_run.islands *= world.islands;
     const OuterOptimizer::HostMemory outer = OuterOptimizer::host_memory(
         of_run, step.model(), step.data().shard(), mesh->group(kDataAxes), step.data().sharded());
-    // A CPU has one memory, so its outer optimizer takes a part of the budget.
+    // A CPU has only host memory, so its outer optimizer counts towards the budget.
     (device.backend == Backend::cpu ? out.lasting : out.host_outer) += outer.states + outer.buffers;
   }
   out.host_weights = step.data().host_weight_bytes();

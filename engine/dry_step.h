@@ -21,7 +21,7 @@ inline constexpr std::size_t kBoundless = std::numeric_limits<std::size_t>::max(
 struct PartMemory {
   ScopeId part;
   std::size_t before = 0;                           // bytes in use when the part's forward begins
-  std::size_t min_before = kBoundless;              // the minimum of the same bytes over the micro-batches
+  std::size_t min_before = kBoundless;              // bytes in use when the forward begins: minimum over micro-batches
   std::size_t kept = 0;                             // saved by the forward for the backward
   std::size_t forward_peak = 0, backward_peak = 0;  // peak bytes beyond `before`
   std::size_t host = 0;                             // offloaded to the host and copied back
@@ -47,14 +47,14 @@ struct DryStep {
   std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // on this rank's device; weights include train.ema
   // Buffers that are used by one part after another (parallel.zero); included in weights and gradients.
   std::size_t weight_buffers = 0, gradient_buffers = 0;
-  // Weights, gradients, optimizer_states, inputs, on CPUs the outer optimizer, and all else that outlives a step.
+  // Everything that outlives a step: weights, gradients, optimizer_states, inputs and, on CPUs, the outer optimizer.
   std::size_t lasting = 0;
   MemoryPlan plan;            // memory that is allocated and freed within a step
-  std::size_t unplanned = 0;  // most memory of a step outside of `plan`: keys of earlier chunks or slices
+  std::size_t unplanned = 0;  // peak bytes during a step that `plan` does not cover: keys of earlier chunks or slices
   std::size_t host = 0;       // offloaded activations
   std::size_t host_keys = 0;  // keys of earlier chunks on the host, with their gradients (train.sequence_chunk)
   std::size_t host_states = 0;    // offloaded states and values (optimizer.offload)
-  std::size_t host_outer = 0;     // outer optimizer of a GPU (parallel.local_steps), with messages of all islands
+  std::size_t host_outer = 0;     // on GPUs: outer optimizer (parallel.local_steps), including messages of all islands
   std::size_t host_weights = 0;   // exact values of encoded weights (Param::encoded)
   std::size_t stayed = 0;         // activations that were to be offloaded but did not fit into host memory
   std::vector<PartMemory> parts;  // in the order of the forward pass
@@ -62,14 +62,14 @@ struct DryStep {
   std::vector<DryTransfer> transfers;
   // Counts unplanned memory twice, because the allocator holds about as much again in free blocks of other sizes.
   std::size_t peak() const { return lasting + plan.bytes + 2 * unplanned; }
-  std::size_t host_lasting() const { return host_states + host_outer + host_weights; }  // host bytes between steps
+  std::size_t host_lasting() const { return host_states + host_outer + host_weights; }  // host bytes held between steps
 };
 
 // The processes of a run, and how many of them are on a node. Converts from a number of processes on one node.
 struct WorldSize {
   int ranks = 1;
   int per_node = 0;  // 0 means all
-  int islands = 1;   // if more, `ranks` are those of one of these islands, planned with parallel.islands: 1
+  int islands = 1;   // if > 1, `ranks` counts the ranks of one island, whose settings have parallel.islands: 1
   WorldSize(int all = 1, int on_node = 0, int all_islands = 1) : ranks(all), per_node(on_node), islands(all_islands) {}
   operator int() const { return ranks; }
   int nodes() const { return per_node > 0 ? (ranks + per_node - 1) / per_node : 1; }

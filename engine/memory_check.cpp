@@ -63,7 +63,7 @@ void add_residuals(StateMemory& m, std::int64_t trained) {
   m.snapshot += bytes;
 }
 
-// Checkpoints also copy the states of the outer optimizer.
+// Adds the outer optimizer, whose states are also in the copy that checkpoints are written from.
 void add_outer(StateMemory& m, const OuterOptimizer::HostMemory& outer) {
   m.outer = outer.states + outer.buffers;
   m.snapshot += outer.states;

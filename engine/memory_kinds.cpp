@@ -5,9 +5,9 @@
 namespace ring {
 namespace {
 
-// Returns the maximum bytes of saved activations: the bytes in use at the start of the part that starts with the most,
-// minus the bytes at the start of the first part of the first micro-batch. The last part, the loss head, saves nothing
-// for later: its memory is workspace.
+// Returns the maximum bytes of saved activations: the most bytes in use at the start of any part, minus the bytes in
+// use at the start of the first part in the first micro-batch. The last part, the loss head, saves nothing for later:
+// its memory is workspace.
 std::size_t max_kept(const PlannedStep& p) {
   std::size_t min = kBoundless, max = 0;
   for (const PartMemory& m : p.parts) {

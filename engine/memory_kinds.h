@@ -18,7 +18,7 @@ struct MemoryKind {
 // * optimizer states (or their chunks in transit from the host)
 // * buffers that parts of the model take turns in using (parallel.zero 2 and 3)
 // * inputs and everything else that outlives a step
-// * activations saved for the backward, at their maximum, and keys of earlier chunks or slices
+// * activations saved for the backward, at their maximum, plus keys of earlier chunks or slices
 // * workspace, including messages of tensor and context parallelism
 std::vector<MemoryKind> memory_by_kind(const PlannedStep&);
 

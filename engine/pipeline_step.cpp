@@ -51,7 +51,7 @@ void PipelineStep::exchange(const StageStep& step, const Source& source) {
   }
   if (step.receive) {
     const PipelineAction& to = step.receive->consumer;
-    // A gradient has the shape and the type of the part's output.
+    // Gradients have the shape and dtype of the part's output, like the inputs of the next part.
     in = model_.empty_input(ctx_, part_of(to).first, source.tokens(place_of(to)));
   }
   const Event after = ctx_.stream.record();

@@ -1,7 +1,7 @@
 #pragma once
-// The micro-batches of a step, or their slices, on one stage of a pipeline: runs the stage's schedule
-// (parallel/pipeline/schedule.h) with the model's parts, and exchanges hidden states and their gradients with the other
-// stages.
+// Executes a training step on one pipeline stage: runs the micro-batches, or their slices, through the stage's parts of
+// the model in the order of the schedule (parallel/pipeline/schedule.h), and exchanges hidden states and their
+// gradients with the other stages.
 
 #include <cstddef>
 #include <deque>
@@ -21,23 +21,23 @@ namespace ring {
 
 class PipelineStep {
  public:
-  // The tokens of one forward.
+  // Input tokens of one forward pass.
   struct Inputs {
     Tensor ids, targets;
     Sequences seqs;
   };
   struct Place {
-    std::size_t micro = 0;  // micro-batch
-    int slice = 0;          // its slice; 0 if there are none
+    std::size_t micro = 0;  // index of the micro-batch
+    int slice = 0;          // index of the slice in the micro-batch; 0 without slices
   };
-  // Callbacks of a training step, each for one micro-batch or slice.
+  // Callbacks of a training step. Each call handles one micro-batch or slice.
   struct Source {
-    std::function<std::int64_t(const Place&)> tokens;  // number of ids in inputs()
+    std::function<std::int64_t(const Place&)> tokens;  // number of tokens that inputs() returns
     std::function<Inputs(const Place&)> inputs;
     std::function<Run(const Place&, const Sequences&, Tape*)> run;
-    std::function<ChunkedContext*(const Place&)> keys;  // stores the keys of earlier slices; null without slices
-    // Called if the stage has the head, before each backward: a loss head adds gradients of its weights in its forward,
-    // so that losses and gradients are summed in the same order.
+    std::function<ChunkedContext*(const Place&)> keys;  // store of earlier slices' keys; null without slices
+    // Set only on the stage with the head. Called just before each backward, not in the forward, because the loss head
+    // accumulates its weight gradients during its own forward. Sums thus have the same order as without a pipeline.
     std::function<LossOutput(Run&, const Var& hidden, const Inputs&, const Place&)> loss;
   };
 
@@ -45,13 +45,13 @@ class PipelineStep {
   // object.
   PipelineStep(const Model& model, const ParallelPlan& plan, Communicator& stages, const ExecContext& ctx);
 
-  // Queues the forwards and backwards of all micro-batches. Each gradient is summed in the order of the micro-batches,
-  // from the last to the first slice of each. Only the tape of the last backward has final_pass(). Collective over the
-  // stages.
+  // Queues the forwards and backwards of all micro-batches. Gradients are summed in the order of the micro-batches and,
+  // within a micro-batch, from the last slice to the first. Only the tape of the last backward has final_pass().
+  // Collective over the stages.
   void compute(std::size_t micro_batches, const Source&);
 
  private:
-  using Key = std::pair<int, int>;  // part and unit
+  using Key = std::pair<int, int>;  // part of the model, and unit (PipelineAction)
   // A unit between its forward and its backward through a part.
   struct InFlight {
     explicit InFlight(bool final_pass) : tape(final_pass) {}
@@ -60,7 +60,7 @@ class PipelineStep {
     std::optional<Run> run;  // set before the forward
     Var x;                   // the part's input; undefined in the first part
     Var hidden;              // output of the last part; undefined in other parts
-    SlotPtr root;            // slot of the part's output, then of the loss; null if there is nothing to train
+    SlotPtr root;            // slot of the part's output, later of the loss; null if nothing is trained
   };
   // A tensor that this stage expects, and the operation that receives it.
   struct Received {
@@ -87,7 +87,7 @@ class PipelineStep {
   Communicator& stages_;
   const ExecContext& ctx_;
   const std::vector<BlockRange> parts_;  // parts of the whole model
-  PipelineShape shape_;                  // of steps_
+  PipelineShape shape_;                  // shape for which steps_ was built
   std::vector<StageStep> steps_;
   std::map<Key, std::unique_ptr<InFlight>> in_flight_;
   Inbox inputs_, gradients_;          // keyed by the action that needs the tensor

@@ -18,8 +18,8 @@ struct PlannedStep {
   WorldSize world = 1;
   std::size_t weights = 0, gradients = 0, optimizer_states = 0, lasting = 0, inside_step = 0, peak = 0;
   std::size_t weight_buffers = 0, gradient_buffers = 0;  // included in weights and gradients; see DryStep
-  std::size_t host = 0;          // bytes in host memory: activations, and what lasts
-  std::size_t host_lasting = 0;  // offloaded states and values, exact values of encoded weights, outer optimizer
+  std::size_t host = 0;          // bytes in host memory: host_lasting, activations and keys of chunks
+  std::size_t host_lasting = 0;  // held for the whole run; see DryStep::host_lasting()
   std::vector<PartMemory> parts;
   double compute_seconds = 0;    // time of all kernels
   double attention_seconds = 0;  // time of attention kernels only

@@ -322,7 +322,7 @@ void TrainStep::add_loss(const LossOutput& out, std::size_t index) {
   }
 }
 
-// Runs forward and backward of all micro-batches, or of their slices, through this process's stage of the model.
+// Runs the forwards and backwards of all micro-batches, or of their slices, on this process's pipeline stage.
 void TrainStep::run_stages() {
   using Place = PipelineStep::Place;
   const PipelineStep::Source source{

@@ -45,10 +45,10 @@ class TrainStep {
   // Call after compute() failed, if there is a single process: the next compute() starts from clean gradients.
   void abandon_step() {
     data().finish_gradients();
-    if (ChunkedContext* chunked = parallel_.context.chunked()) chunked->clear();  // a single process has only one
+    if (ChunkedContext* chunked = parallel_.context.chunked()) chunked->clear();  // without stages there is only one
   }
-  // Returns true from the first change of weights or moments by compute() until end_update(), which the caller calls
-  // once it has counted the step: in between, the state of the run belongs to no step.
+  // Returns true while weights or moments may be partly updated: from when compute() begins to change them until the
+  // caller has counted the step and calls end_update(). The state must not be saved in between.
   bool is_updating() const { return updating_; }
   void end_update() { updating_ = false; }
   void set_activations(const ActivationPlan& plan);
@@ -125,7 +125,7 @@ class TrainStep {
   void lay_out_sequences();
   void set_documents(std::size_t index, const Batch&);
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
-  using ForwardInputs = PipelineStep::Inputs;  // the tokens of a micro-batch or of a chunk
+  using ForwardInputs = PipelineStep::Inputs;  // input tokens of a micro-batch or of a chunk
   Tensor micro_batch_part(const Tensor& all, std::size_t index) const;
   ForwardInputs inputs_of(std::size_t index) const;
   ForwardInputs inputs_of_chunk(std::size_t index, int chunk) const;

@@ -53,7 +53,7 @@ struct FlightRing {
   static std::size_t slot(std::int64_t sequence) { return static_cast<std::size_t>(sequence) % kEntries; }
 };
 
-// Forgets all groups and operations. Call when no communicator records into the ring.
+// Removes all groups and operations. Call only while no communicator records into the ring.
 void clear(FlightRing&);
 
 // Handle to a recorded operation. Does nothing if newer operations have overwritten the entry.

@@ -93,9 +93,9 @@ class Injector {
 
 inline std::atomic<Injector*> injector{nullptr};  // injector of this process; null if no faults are injected
 
-// Injects a plan into this process; rank 0 logs a warning. Construct at most one Injection at a time, before anything
-// that faults should hit. Throws the errors of parse_fault_plan() and Injector. The destructor ends the faults that
-// strike at given times; other faults can still strike.
+// Activates a fault plan in this process; rank 0 logs a warning. At most one Injection may exist at a time. Construct
+// the Injection before anything that the faults should affect. Throws what parse_fault_plan() and the constructor of
+// Injector throw. The destructor cancels only timed faults; other faults can still strike.
 class Injection {
  public:
   Injection(const std::string& plan, const WorkerEnvironment&);

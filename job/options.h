@@ -36,7 +36,7 @@ struct CommOptions {
   // Called when a connection breaks, because the neighbour may have left due to another rank's failure. Returns "" if
   // unknown.
   std::function<std::string()> who_is_lost = {};
-  // If set, connects the ranks of a group named `name` in host memory instead of Gloo. Collective.
+  // If set, replaces Gloo for transfers in host memory: connects the ranks of the group `name`. Collective.
   std::function<std::unique_ptr<HostLink>(int rank, int size, Store&, const std::string& name, const CommOptions&)>
       make_link = {};
 

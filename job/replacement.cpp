@@ -9,7 +9,7 @@
 
 namespace ring {
 
-// Polls, because the page has no means to wake another process. If the agent dies, the kernel kills this process.
+// Polls, because writing to the shared page cannot wake a process. If the agent dies, the kernel kills this process.
 bool wait_for_replacement(const std::function<bool()>& stopped) {
   constexpr std::chrono::milliseconds kLook{2};
   WorkerStatus& page = own_status();

@@ -1,15 +1,16 @@
 #pragma once
-// How a worker outlives a lost peer: it keeps the state of the run in its own memory and offers its agent to stay. The
-// agent starts a new worker in place of the lost one, and tells the others where all workers of the next attempt meet.
+// Lets a worker process survive the loss of a peer. The survivor saves the state of the run in its own memory and asks
+// its agent whether it may join the next attempt. The agent starts a new worker in place of the lost one, and tells the
+// survivors where the workers of the next attempt meet.
 
 #include <functional>
 
 namespace ring {
 
-// Offers to stay, and waits for the agent's answer. Returns true if a new attempt begins: the environment of this
-// process then describes it (RINGMASTER_STORE, RINGMASTER_RESTART_COUNT and the cookie in the shared page). Returns
-// false if this process must end, because the agent refuses or `stopped` returns true. Requires own_status().replaces,
-// and that no communicator exists.
+// Offers the agent that this process joins the next attempt, and waits for the answer. Returns true once that attempt
+// begins; RINGMASTER_STORE, RINGMASTER_RESTART_COUNT and the cookie in the shared page then describe it. Returns false
+// if this process must end, because the agent refuses or `stopped` returns true. Requires own_status().replaces. Call
+// only after all communicators are destroyed.
 bool wait_for_replacement(const std::function<bool()>& stopped);
 
 }  // namespace ring

@@ -16,10 +16,10 @@
 
 namespace ring {
 
-// How a worker that lost a peer stays for the next attempt (job/replacement.h).
+// Progress of the handshake by which a worker that lost a peer joins the next attempt ("stays"; job/replacement.h).
 enum class Stay : std::int32_t {
   none,
-  offered,   // set by the worker: it keeps the state of the run, and waits for the agent's answer
+  offered,   // set by the worker: it has saved the state of the run in its memory and waits for the agent
   refused,   // set by the agent: the worker must end
   accepted,  // set by the agent: `cookie`, `store` and `attempt` describe the next attempt
 };
@@ -41,8 +41,8 @@ struct WorkerStatus {
   JobTime time;                               // used only on rank 0
   StartTimes start;                           // times of this attempt
   FlightRing flights;                         // recorded operations of all groups
-  std::atomic<std::int64_t> replaces{0};      // 1 if the agent can replace a single lost worker; written by the agent
-  // 1 while this worker could stay if a peer were lost, and then until the next attempt begins.
+  std::atomic<std::int64_t> replaces{0};      // 1 if the agent can replace a lost worker; written by the agent
+  // 1 while this worker can survive the loss of a peer. After a loss, remains 1 until the next attempt begins.
   std::atomic<std::int64_t> can_stay{0};
   std::atomic<Stay> stay{Stay::none};
   std::array<char, 320> store{};  // address of the next attempt's store, zero-terminated; written by the agent

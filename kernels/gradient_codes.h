@@ -1,22 +1,22 @@
 #pragma once
-// Codes in which ranks send gradients or differences of weights, with error feedback (Seide et al. 2014, "1-bit SGD";
-// Karimireddy et al. 2019): what a code cannot represent stays with the sender, as a residual that is added to the
-// sender's next gradient. int4 and int2 run on CPUs only.
+// Compressed encodings of gradients and weight differences that ranks send, with error feedback (Seide et al. 2014,
+// "1-bit SGD"; Karimireddy et al. 2019): the sender keeps the encoding error as a residual, and adds it to its next
+// gradient. int4 and int2 are supported on CPUs only.
 //
 //   code  bytes of n elements            value that is sent for x
 //   f32   4 n                            x
 //   bf16  2 n                            x rounded to bf16; finite numbers saturate
 //   int8  n + n / 128                    round(x / s) s, s = 2^k with max |x| / s in (63.5, 127] for 128 elements
 //   fp8   n + n / 128                    e4m3(x / s) s, s = 2^k with max |x| / s in (224, 448] for 128 elements
-//   int4  n / 2 + n / 128         as int8, with max |x| / s in (3.5, 7]; uses the bytes of whole blocks
-//   int2  n / 4 + n / 128         as int8, clipped to -s, 0 and s; uses the bytes of whole blocks
+//   int4  n / 2 + n / 128                as int8, with max |x| / s in (3.5, 7]; n rounded up to a multiple of 128
+//   int2  n / 4 + n / 128                as int8, clipped to [-s, s]; n rounded up to a multiple of 128
 //   topk  4 top n / 1024                 x rounded to bf16 for the `top` largest |x| of 1024 elements, 0 for the others
 //
 // Each size is rounded up to a multiple of 16 bytes. Scales are at least 2^-126.
 //
 // int2: s is the power of two nearest to 1.53 times the mean |x| of the 128 elements. This is the best step of a
 // three-level quantizer for normally distributed numbers (1.224 standard deviations, Max 1960). With a scale from the
-// maximum, most elements would become 0. Error feedback sends the rest of clipped elements later.
+// maximum, most elements would become 0. Error feedback sends the clipped remainder in later messages.
 //
 // The residual is exact in f32: the sent value plus the residual is x, bit for bit except for the sign of a zero
 // (docs/adr/0051-compressed-gradients.md has the proof). If x is not finite, the sent value is not finite: of x alone
@@ -85,8 +85,7 @@ RING_HOST_DEVICE constexpr std::uint32_t magnitude_bits(float x) {
 }
 
 // Returns the biased exponent of a block's scale; kPoisonedScale if the block has a non-finite number. max: the bits of
-// the block's largest magnitude. The upper limits keep every sent value finite.
-// bits: 8 or 4.
+// the block's largest magnitude. The upper limits keep every sent value finite. bits: width of a code, 8 or 4.
 RING_HOST_DEVICE constexpr std::uint32_t integer_scale(std::uint32_t max, std::uint32_t bits) {
   if (max >= kInfinityBits) return kPoisonedScale;
   // The largest code is 2^(bits-1) - 1 = (2 - 2^(2-bits)) 2^(bits-2).

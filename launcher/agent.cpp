@@ -37,7 +37,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kBlameTime{300};
 constexpr std::chrono::seconds kVerdictTime{3};  // time for the leader to receive the reports of all nodes
 constexpr std::chrono::seconds kBoardInterval{1};
-constexpr milliseconds kOfferInterval{5};  // interval at which the workers' pages are read while offers are expected
+constexpr milliseconds kOfferInterval{5};  // interval of polling the survivors' status pages during a replacement
 // Maximum time for which lines that look like a final error are held back while the worker continues.
 constexpr std::chrono::seconds kMaxHeld{1};
 
@@ -400,7 +400,7 @@ void Agent::check_for_failure() {
     report_failure(*first, "; ending the other workers");
     return end_workers(kBlameTime);
   }
-  report_failure(*first, "; the other workers stay");
+  report_failure(*first, "; the other workers keep running");
   begin_replacement();
 }
 
@@ -430,7 +430,7 @@ std::string Agent::failure_text(const Worker& first, const std::vector<int>& sam
   const std::string host = order_.nodes > 1 ? " on " + host_name() : "";
   const std::int64_t step = first.page().step;
   const std::string after = str(" after ", std::round(10 * seconds()) / 10, " s",
-                                step > 0 ? str(" and step ", step, ", in phase ", first.state().phase) : "");
+                                step > 0 ? str(", in phase ", first.state().phase, " after step ", step) : "");
   const int code = first.ending()->exit_code();
   if (same_error.size() > 1 && same_error.size() == workers_.size())
     return str("all ", workers_.size(), " workers", host, " ended with this error and exit code ", code, after);

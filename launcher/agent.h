@@ -2,8 +2,9 @@
 // Runs one attempt on one node: starts the workers, watches them, and ends them together. Reports the first worker that
 // fails, with its last lines; an error with which several workers end is shown once. Passes signals on to the workers.
 //
-// If a signal kills one of several workers and all others can stay (job/replacement.h), only this worker is replaced:
-// the others leave their step and keep their state, run() returns, and the Agent of the next attempt takes them over.
+// If a signal kills one of several workers and all others can survive the loss (job/replacement.h), only this worker is
+// replaced: the survivors leave their step and save their state in memory, run() returns, and the Agent of the next
+// attempt takes over the survivors.
 
 #include <chrono>
 #include <cstdint>
@@ -30,12 +31,12 @@ class Agent {
   Agent(const LaunchOptions&, const Order& order, const std::string& cookie, const JobTime&, const StartTimes& before,
         const std::vector<AgentMemory>& kept, SignalSource&, RendezvousClient&);
 
-  // Workers of the previous attempt that continue in this one, by local rank; null where a worker is to be started.
+  // Surviving workers of the previous attempt, by local rank; null for a worker that must be started.
   using StayingWorkers = std::vector<std::unique_ptr<Worker>>;
-  // Call before run(), if workers stay.
+  // Call before run(). Passes the survivors of the previous attempt; empty if there are none.
   void take_over(StayingWorkers);
-  NodeEnd run();  // returns when all workers have ended, or all but one stay
-  // Call after run(). Returns the workers that stay for the next attempt; empty if none do.
+  NodeEnd run();  // returns when all workers have ended, or when all but the lost one can be taken over
+  // Call after run(). Returns the survivors, for the next attempt; empty if there are none.
   StayingWorkers staying_workers();
   const std::string& failure() const { return failure_; }  // failure as reported; empty if nothing failed
   JobTime job_time() const;                                // time lost so far, as recorded by the first worker
@@ -44,14 +45,15 @@ class Agent {
   const std::optional<Order>& end() const { return end_order_; }  // set if the leader ended the job during the attempt
 
  private:
-  // stopping: after a signal; ending: after a failure; replacing: after a failure, if the other workers can stay
+  // stopping: after a signal. ending: after a failure. replacing: after the loss of a single worker, while the others
+  // leave their step and save their state.
   enum class Phase { running, stopping, ending, replacing };
 
   std::vector<WorkerBinding> find_bindings();
   int threads_of(const WorkerBinding&) const;
   void start_worker(int local_rank);
-  void continue_with(std::unique_ptr<Worker>);  // adds a worker that stays, and tells it to begin this attempt
-  void describe_attempt(WorkerStatus&) const;   // sets the fields of a worker's page that depend on the attempt
+  void continue_with(std::unique_ptr<Worker>);  // adds a surviving worker, and tells it to begin this attempt
+  void describe_attempt(WorkerStatus&) const;   // sets the attempt's fields in a worker's status page
   WorkerCommand command_of(int local_rank) const;
   void add_gpu_core_dumps(int rank, Environment&) const;
   std::string attempt_file_path(const std::string& name) const;
@@ -64,11 +66,11 @@ class Agent {
   // Finds the worker whose failure is the root cause, reports it and starts to end the other workers. If the workers
   // that failed may only have lost a peer, waits up to kBlameTime for a root cause. Sets failed_, error_ and phase_.
   void check_for_failure();
-  bool can_replace(const Worker& failed) const;  // true if all other workers can stay
+  bool can_replace(const Worker& failed) const;  // true if all other workers can survive the loss
   void begin_replacement();
-  bool is_ready_to_replace() const;               // true once all other workers have offered to stay
-  void check_replacement();                       // ends the workers if one that was to stay ends or takes too long
-  void refuse_offers();                           // refuses offers to stay if no worker is being replaced
+  bool is_ready_to_replace() const;               // true once all survivors have left their step and wait
+  void check_replacement();                       // ends all workers if a survivor ends or takes too long
+  void refuse_offers();                           // tells waiting survivors to end if no worker is replaced
   void record_failure_time(const Worker* first);  // sets failure_times_
   void check_for_hangs();                         // checks for hanging workers and for the leader's verdict about them
   void update_board();                            // writes the state of the job to options_.board
@@ -76,7 +78,7 @@ class Agent {
   void end_after_hang();                          // ends the workers because the leader sent no verdict
   std::vector<RankState> rank_states() const;
   void write_last_operations() const;  // writes the workers' last operations to the log directory
-  // Logs the failure, and what happens to the other workers, and reports the failure to the leader.
+  // Logs the failure and what happens to the other workers (`others`), then reports the failure to the leader.
   void report_failure(Worker& first, const char* others);
   void show_last_lines(const Worker& first) const;
   bool is_restartable(const Worker& first) const;
@@ -113,7 +115,7 @@ class Agent {
   Clock::time_point begin_ = Clock::now();
   std::vector<std::unique_ptr<Worker>> workers_;
   Phase phase_ = Phase::running;
-  StayingWorkers from_previous_;  // workers of the previous attempt, until run() continues with them
+  StayingWorkers from_previous_;  // survivors of the previous attempt, until run() adds them to workers_
   bool stop_requested_ = false, failed_elsewhere_ = false;
   Clock::time_point stop_time_;                        // time of the first stop signal
   Clock::time_point next_board_update_{};              // time of the next update of options_.board
@@ -121,7 +123,7 @@ class Agent {
   std::optional<Clock::time_point> sigterm_time_;      // time of SIGTERM in phase `ending`
   std::optional<Clock::time_point> blame_deadline_;    // end of the wait for a root cause
   std::optional<Clock::time_point> verdict_deadline_;  // set if a worker hangs
-  std::optional<Clock::time_point> offer_deadline_;    // time at which offers to stay are refused or have to be made
+  std::optional<Clock::time_point> offer_deadline_;    // deadline for survivors to leave their step, or to be refused
   Worker* failed_ = nullptr;
   std::string error_;  // error of failed_, which is not shown again for other workers
   std::string failure_;

@@ -1,4 +1,4 @@
-// The part of Agent that replaces a lost worker while the others stay (job/replacement.h).
+// Replaces a lost worker while the other workers of the Agent keep running (job/replacement.h).
 
 #include <algorithm>
 #include <utility>
@@ -10,10 +10,10 @@
 namespace ring {
 namespace {
 
-// Time in which all workers but the lost one must notice the loss and leave their step. It is longer than most steps on
-// CPUs: a forward or backward pass is not interrupted.
+// Time limit for all survivors to notice the loss and leave their step. Must exceed most steps on CPUs, because a
+// forward or backward pass is not interrupted.
 constexpr std::chrono::seconds kStayTime{10};
-// Time for a peer's death to show after a worker has offered to stay.
+// How long the agent waits for a peer's death after a worker has reported that it lost this peer.
 constexpr std::chrono::milliseconds kOfferTime{600};
 
 }  // namespace
@@ -34,7 +34,7 @@ void Agent::continue_with(std::unique_ptr<Worker> worker) {
   WorkerStatus& page = worker->page();
   const std::string store = to_string(order_.store);
   RING_CHECK(store.size() < page.store.size() && cookie_.size() < page.cookie.size(),
-             "too long for a worker's page: ", store);
+             "cookie or address is too long for the worker's status page: ", store);
   describe_attempt(page);
   page.cookie.fill('\0');
   page.store.fill('\0');
@@ -77,15 +77,16 @@ void Agent::check_replacement() {
     if (w.get() == failed_) continue;
     const bool late = w->alive() && w->page().stay != Stay::offered && Clock::now() >= *offer_deadline_;
     if (w->alive() && !late) continue;
-    log::error("launch: rank ", w->rank(), " cannot stay, because it ",
-               late ? str("has not left its step within ", kStayTime.count(), " s") : describe(*w->ending()),
+    log::error("launch: rank ", w->rank(), " cannot be kept for the restart: it ",
+               late ? str("did not leave its current step within ", kStayTime.count(), " s") : describe(*w->ending()),
                "; ending the other workers");
     return end_workers(std::chrono::milliseconds(0));
   }
 }
 
-// While workers run, a worker that has lost its connection to a peer offers to stay before the peer's death shows, or
-// although the peer lives. In the second case it is refused after a while, and ends with an error that names the peer.
+// A worker that loses its connection to a peer offers to join the next attempt (Stay::offered). Often this happens
+// before the agent sees the peer die. But the peer may also be alive, e.g. stopped: the worker is then refused after
+// kOfferTime, and ends with an error that names the peer.
 void Agent::refuse_offers() {
   if (phase_ == Phase::replacing) return;
   for (auto& w : workers_) {

@@ -43,7 +43,7 @@ struct NodeFailure {
   Blame blame = Blame::failed;
   int code = 1;             // exit code of the job
   bool restartable = true;  // true if a restart may help
-  std::string text;         // e.g. "rank 3 on b (pid 71) was killed by signal 9 (Killed) after 12.5 s and step 120"
+  std::string text;         // e.g. "rank 3 on b (pid 71) was killed by signal 9 (Killed) after 12.5 s, in phase ..."
   std::vector<RankState> ranks = {};  // if hung: states of this node's ranks, for the verdict about all nodes
   bool misfit = false;                // true if the settings need a different number of processes
 };

@@ -161,7 +161,8 @@ void Supervisor::show_waiting_on_board() const {
 std::string Supervisor::replacement_text() const {
   const auto lost = std::find(staying_.begin(), staying_.end(), nullptr);
   const auto stay = static_cast<std::int64_t>(staying_.size()) - 1;
-  return str("replacing rank ", lost - staying_.begin(), "; ", counted(stay, "worker"), stay == 1 ? " stays" : " stay");
+  return str("replacing rank ", lost - staying_.begin(), "; ", counted(stay, "worker"),
+             stay == 1 ? " keeps running" : " keep running");
 }
 
 void Supervisor::log_attempt_start(const Order& start) const {
@@ -196,7 +197,7 @@ std::optional<Order> Supervisor::run_attempt(const Order& start) {
 }
 
 int Supervisor::report_end(const Order& end) {
-  staying_.clear();  // kills workers that waited for a new attempt
+  staying_.clear();  // kills survivors that waited for a new attempt
   if (end.code != 0 && !end.text.empty() && end.text != failure_) log::error("launch: ", end.text);
   if (!end.verdict.empty()) log::error("launch: no restart: ", end.verdict);
   if (node_ == 0 && restarts_ > 0)

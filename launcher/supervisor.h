@@ -32,7 +32,7 @@ class Supervisor {
   // Returns the order that ended the job during the attempt, if there was one.
   std::optional<Order> run_attempt(const Order& start);
   void log_attempt_start(const Order& start) const;
-  std::string replacement_text() const;  // says who is replaced and how many workers stay
+  std::string replacement_text() const;  // e.g. "replacing rank 1; 2 workers keep running"
   int report_end(const Order& end);
 
   const LaunchOptions& options_;
@@ -46,7 +46,7 @@ class Supervisor {
   JobTime time_;
   StartTimes failure_times_;       // times of the stages since the previous attempt's failure
   std::vector<AgentMemory> kept_;  // memory kept over all attempts, one per worker of this node
-  Agent::StayingWorkers staying_;  // workers that wait for the next attempt; empty if none do
+  Agent::StayingWorkers staying_;  // survivors that wait for the next attempt; empty if there are none
   int restarts_ = 0;
   std::optional<int> node_, world_;  // node and world size of the previous attempt
   std::string failure_;              // the failure last reported by this agent

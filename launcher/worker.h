@@ -53,7 +53,7 @@ class Worker {
   WorkerOutput& output() { return *output_; }
   const WorkerOutput& output() const { return *output_; }
 
-  // Returns the page that the worker and the agent share.
+  // Returns the status page that the worker and the agent share.
   const WorkerStatus& page() const { return **page_; }
   WorkerStatus& page() { return **page_; }
   bool is_hanging();        // call several times a second

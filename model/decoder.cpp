@@ -14,8 +14,8 @@ namespace ring {
 namespace {
 
 // Returns pass(seqs). If dynamic scaling stretches a document, passes a copy of seqs with frequencies per document
-// instead. The copy does not outlive the pass, so a pass that is recorded for a backward is refused: a checkpointed
-// segment would read the copy again. seen: tokens of each document that a cache holds.
+// instead. Throws in that case if the pass is recorded for a backward: the recomputation of a checkpointed segment
+// would read the copy, which is destroyed by then. seen: tokens of each document that a cache holds.
 template <class Pass>
 Var with_frequencies(const ModelConfig& c, const Sequences& seqs, const std::vector<std::int32_t>& seen,
                      const Run& run, const Pass& pass) {

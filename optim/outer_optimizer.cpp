@@ -22,12 +22,12 @@ GradientCoding coding_of_bits(std::int64_t bits) {
                       : GradientCode::f32};
 }
 
-// Returns a context on the host's threads. For a CPU, these are the threads of the stream.
+// Returns a CPU context: the given one if it is on a CPU, otherwise a new one with `threads` threads.
 ExecContext host_context(const ExecContext& ctx, int threads) {
   return {ctx.stream.device().backend == Backend::cpu ? ctx.stream : Stream::create({Backend::cpu, 0}, threads)};
 }
 
-constexpr std::int64_t kPartElements = std::int64_t{1} << 14;  // least work of a thread
+constexpr std::int64_t kPartElements = std::int64_t{1} << 14;  // minimum elements per thread
 
 std::size_t unit_of(const FsdpUnits& units, const Param* p) {
   for (std::size_t u = 0; u < units.units.size(); ++u)
@@ -63,8 +63,8 @@ OuterOptimizer::Pieces OuterOptimizer::pieces_of(Model& model, const OwnedShard&
   return p;
 }
 
-// Fragments are contiguous groups of the model's parts: the same in every layout of an island. values: may be undefined
-// if there are no pieces of all ranks.
+// Divides the model's parts into contiguous fragments, which are the same in every layout of an island. values: may be
+// undefined to predict sizes only; the fragments then lack the pieces of other ranks.
 std::vector<OuterOptimizer::Fragment> OuterOptimizer::make_fragments(const ParallelConfig& config, Model& model,
                                                                      const Pieces& pieces, const FlatBuffer& values) {
   const FsdpUnits units = make_fsdp_units(model, {});
@@ -186,7 +186,7 @@ void OuterOptimizer::send_fragment(std::size_t index, const ExecContext& ctx) {
   wait_seconds_ += seconds_now() - began;
 }
 
-// Writes this island's message.
+// Encodes this island's message for fragment f, and updates the residuals.
 void OuterOptimizer::encode(const Fragment& f) const {
   for (const Range& r : f.ranges) {
     const Tensor difference = part(values_, r), residual = quantizes() ? of(residual_, r) : Tensor{};
@@ -211,10 +211,11 @@ void OuterOptimizer::combine(const ExecContext& ctx) {
   wait_seconds_ += seconds_now() - began;
 }
 
-// Replaces `values_` by the new weights. Returns false if a difference is not finite.
+// Updates theta and the momentum, and overwrites the range in `values_` with the new weights. Returns false if the
+// average of the differences is not finite.
 bool OuterOptimizer::update(const Fragment& f, const Range& r) const {
   const Tensor now = part(values_, r), sum = part(sent_values_, r);
-  axpby_kernel({now, sum, now, 1, -1}, host_);  // what this island trained since it sent its message
+  axpby_kernel({now, sum, now, 1, -1}, host_);  // change of this island's weights since it sent its message
   for (int island = 0; island < groups_.islands.size(); ++island)
     decode_gradient_kernel({message(f, r, island), sum, coding_, island > 0}, host_);
   float *const theta = of(theta_, r).data<float>(), *const m = of(momentum_, r).data<float>();

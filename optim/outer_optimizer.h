@@ -1,6 +1,6 @@
 #pragma once
 // Outer optimizer of islands that train alone (parallel.local_steps): DiLoCo (Douillard et al. 2023), in fragments that
-// are combined at different steps (Streaming DiLoCo, Douillard et al. 2025), with messages in codes
+// are combined at different steps (Streaming DiLoCo, Douillard et al. 2025), with messages quantized to low-bit codes
 // (kernels/gradient_codes.h) and error feedback (MuLoCo, Therien et al. 2025). For each weight of a fragment, with the
 // outer weight theta and the weight w_i of island i when the message is sent:
 //
@@ -31,18 +31,19 @@ class OuterOptimizer {
     Communicator& islands;  // the rank of each island at this rank's position; tensors in host memory
     Communicator& data;     // ranks of this island that share the data; tensors on the device
   };
-  // last_step: the run's last step, after which all fragments are combined; 0 if it is not known. threads: threads of
-  // the host if the model is on a GPU (run.threads); on a CPU those of the stream compute. The master values must be
-  // f32 and on the device. All references must outlive this object. Throws Error if the model has fewer parts than
-  // fragments, OutOfHostMemory if memory is short.
+  // last_step: the run's last step, after which all fragments are combined; 0 if it is not known. threads: number of
+  // host threads (run.threads) if the model is on a GPU; ignored on a CPU, where the stream's own threads are used. The
+  // master weights must be f32 and on the device. All references must outlive this object. Throws Error if the model
+  // has fewer parts than fragments, and OutOfHostMemory if host memory is short.
   OuterOptimizer(const ParallelConfig&, std::int64_t last_step, Model&, DataParallel&, Groups, int threads,
                  const ExecContext&);
 
-  // Bytes of host memory. states: theta, momentum, residuals; buffers: values and messages of a fragment.
+  // Bytes of host memory. states: theta, momentum, residuals. buffers: weights and messages of one fragment.
   struct HostMemory {
     std::uint64_t states = 0, buffers = 0;
   };
-  // Predicts the host memory of a rank before anything is allocated. data, sharded: as DataParallel has them.
+  // Predicts the host memory of a rank before anything is allocated. data: ranks that share the island's data.
+  // sharded: as DataParallel::sharded().
   static HostMemory host_memory(const ParallelConfig&, Model& laid_out, const OwnedShard&, const Communicator& data,
                                 bool sharded);
 
@@ -73,14 +74,14 @@ class OuterOptimizer {
   const FlatBuffer& theta() const { return theta_; }
   const FlatBuffer& momentum() const { return momentum_; }
   const FlatBuffer& residual() const { return residual_; }  // undefined with 32 bits
-  // The last step after which receive() combined the fragments that were due, part of the training state. If a finished
-  // run is extended, send() must not send these fragments again.
+  // The most recent step after which receive() combined all fragments that were due. Part of the training state: if a
+  // finished run is extended, send() must not send these fragments again.
   std::int64_t& combined_step() { return combined_step_; }
   bool quantizes() const { return config_.outer_bits < 32; }
 
   std::size_t fragments() const { return fragments_.size(); }
   std::int64_t message_bytes() const;  // bytes that this rank sends to each other island in local_steps steps
-  std::uint64_t host_bytes() const;     // bytes of host memory that this object holds: those of host_memory()
+  std::uint64_t host_bytes() const;     // host memory that this object holds, as host_memory() predicts
   double wait_seconds() const { return wait_seconds_; }  // time spent in send() and receive() so far
 
  private:
@@ -99,13 +100,14 @@ class OuterOptimizer {
     Work work;
   };
 
-  // Pieces of the weights: of this rank, and, if each rank of the island holds all values, of all these ranks.
+  // own: pieces of the weights that this rank updates. all: pieces of all ranks of the island, if each of these ranks
+  // holds all weights; otherwise empty.
   struct Pieces {
     std::vector<ShardPiece> own, all;
   };
-  // Sizes of tensors: of a state, of a fragment's values, and of a fragment's message in bytes.
+  // Maximum sizes. state: elements of theta. values: elements of a fragment. message: bytes of a fragment's message.
   struct Sizes {
-    std::int64_t state = 1, values = 1, message = 1;  // a rank may handle no weights
+    std::int64_t state = 1, values = 1, message = 1;  // at least 1, because a rank may own no weights
   };
   static Pieces pieces_of(Model&, const OwnedShard&, const Communicator& data, bool sharded);
   static std::vector<Fragment> make_fragments(const ParallelConfig&, Model&, const Pieces&, const FlatBuffer& values);
@@ -129,11 +131,11 @@ class OuterOptimizer {
   const std::int64_t last_step_;
   DataParallel& data_;
   Groups groups_;
-  const ExecContext host_;  // computes on the host, also if the model is on a GPU
+  const ExecContext host_;  // runs on the CPU even if the model is on a GPU
   const Pieces pieces_;
   const std::vector<Fragment> fragments_;
   FlatBuffer theta_, momentum_, residual_;
-  Tensor sent_values_, values_;  // f32 values of a fragment: when its message was sent, and now; then scratch memory
+  Tensor sent_values_, values_;  // f32 weights of a fragment: when its message was sent, and now; then scratch
   Tensor messages_;              // u8: the messages of all islands
   std::optional<Sent> in_flight_;
   std::int64_t combined_step_ = 0;

@@ -128,7 +128,7 @@ void CompressedSum::send_to_owners(const ExecContext& ctx) {
       for (const BufferPiece& p : theirs) bytes += message_bytes(kExact, p.numel);
     sent_.push_back(ctx.empty({bytes}, DType::u8));
     const auto encode = [&](const BufferPiece& p, const Tensor& message) {
-      const bool later = own && shared_->to_all_;  // in send_sums()
+      const bool later = own && shared_->to_all_;  // send_sums() adds the residual
       encode_gradient_kernel({part(p), later ? Tensor{} : added_residual(p), later ? Tensor{} : residual_of(p), message,
                               own ? kExact : coding_of(p)},
                              ctx);

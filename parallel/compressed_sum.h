@@ -28,9 +28,9 @@ namespace ring {
 struct CompressionRanks {
   Communicator* node = nullptr;     // ranks of this rank's node, which are adjacent; null to ignore nodes
   Communicator* between = nullptr;  // all ranks if `node` is null, otherwise one rank per node, with this rank's index
-  // False on tensor-parallel ranks other than the first. Residuals of pieces that are not compressed, which can only
-  // come from a checkpoint with a smaller tp, are the same on all these ranks, and their gradients are summed over
-  // them.
+  // False on tensor-parallel ranks other than the first. Uncompressed pieces have residuals only if a run was resumed
+  // from a checkpoint with a smaller tp. All tensor-parallel ranks then hold the same residual, and only the first adds
+  // it, because the gradients of these pieces are summed over these ranks.
   bool first_slice = true;
   int per_node() const { return node ? node->size() : 1; }
 };

@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// Returns why parallel.cp_keys: referenced has no effect; empty if it has one or is not set.
+// Returns why parallel.cp_keys: referenced has no effect; empty if it has an effect or is not set.
 std::string why_keys_are_idle(const ParallelPlan& p, const ModelConfig& m) {
   if (p.cp == 1 || p.config.cp_keys != ContextKeys::referenced) return "";
   if (std::ranges::none_of(patterns_of(m), &Pattern::selects))
@@ -20,9 +20,9 @@ std::string why_keys_are_idle(const ParallelPlan& p, const ModelConfig& m) {
          "all tokens of some heads, so this has no effect. Leave it out, or set parallel.cp_schedule: ring or gather";
 }
 
-// A setting that has no effect, or not the intended one, if it is not the default.
+// A setting that may have no effect, or not the intended one.
 struct IdleKey {
-  std::string key, why;  // why: ends with the remedy; empty if the setting has its effect
+  std::string key, why;  // why: reason, then the remedy; empty if the setting has an effect
 };
 
 std::vector<IdleKey> idle_keys(const ParallelPlan& p, const ModelConfig& m) {
@@ -34,16 +34,16 @@ std::vector<IdleKey> idle_keys(const ParallelPlan& p, const ModelConfig& m) {
              "parallel.local_steps is 0, so there is no outer optimizer. Leave it out, or set parallel.local_steps");
   const std::string no_messages =
       p.islands > 1 ? ""
-                    : "parallel.islands is 1, so that no island receives what is rounded. Leave it out, or set "
+                    : "parallel.islands is 1, so no island receives quantized messages. Leave it out, or set "
                       "parallel.islands";
   return {
       {"cp_keys", why_keys_are_idle(p, m)},
       {"compress", unless(p.dp * p.cp > 1,
                           "parallel.dp and parallel.cp are 1, so no process sends gradients to "
-                          "another one. Leave it out")},
+                          "another. Leave it out")},
       {"compress_top", unless(c.compress == GradientCompression::topk,
                               "only parallel.compress: topk uses it. Leave it out, or set parallel.compress: topk")},
-      {"reduce", unless(!codes, "gradients are sent in the code of parallel.compress. Leave one of them out")},
+      {"reduce", unless(!codes, "gradients are sent as parallel.compress encodes them. Leave one of the two out")},
       {"outer_lr", no_outer},
       {"outer_momentum", no_outer},
       {"outer_fragments", no_outer},
@@ -53,8 +53,8 @@ std::vector<IdleKey> idle_keys(const ParallelPlan& p, const ModelConfig& m) {
   };
 }
 
-// Returns the largest micro-batch that divides `sequences` and gives each stage at least four micro-batches, with which
-// stages wait in less than 1/5 of a step; 1 if there is none.
+// Returns the largest micro-batch that divides `sequences` and leaves at least 4 * stages micro-batches, so each stage
+// waits less than 1/5 of a step; 1 if there is none.
 std::int64_t micro_batch_of_stages(std::int64_t sequences, int stages) {
   std::int64_t size = std::max<std::int64_t>(1, sequences / (4 * stages));
   while (sequences % size) --size;

@@ -149,7 +149,7 @@ void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
            "). Change one of them");
 }
 
-// Throws Error if a rank of cp gets no tokens of a chunk. remedy: e.g. "Raise train.sequence_chunk".
+// Throws Error if a rank of cp would get no tokens of a chunk or slice. remedy: e.g. "Raise train.sequence_chunk".
 void check_slices_of_chunks(const ParallelPlan& p, const std::string& setting, const char* remedy) {
   const std::vector<ContextLayout> slices = slices_of_parts(p.cp_layout, p.cp, p.tp);
   for (std::size_t chunk = 0; chunk < slices.size(); ++chunk)
@@ -157,7 +157,7 @@ void check_slices_of_chunks(const ParallelPlan& p, const std::string& setting, c
       if (slices[chunk].tokens_of_rank(r) == 0)
         fail(setting, ": ", chunk_name(p), " ", chunk, " has ", counted(slices[chunk].length(), "token"),
              ", of which rank ", r, " of parallel.cp: ", p.cp, " would receive none",
-             p.tp > 1 ? str(" (slices are multiples of parallel.tp: ", p.tp, ")") : "", ". ", remedy);
+             p.tp > 1 ? str(" (slice lengths must be multiples of parallel.tp: ", p.tp, ")") : "", ". ", remedy);
 }
 
 bool has_pools(const ModelConfig& m) {
@@ -211,17 +211,17 @@ void check_pipeline_order(const ParallelPlan& p) {
          c.pp_parts > 1 ? "1, or parallel.pp_order: interleaved" : "2 or more, or parallel.pp_order: 1f1b");
 }
 
-// Throws Error if the settings do not allow parallel.pp_slices. Call it also without stages.
+// Throws Error if other settings do not allow parallel.pp_slices. Call even if the run has no stages.
 void check_pipeline_slices(const ParallelPlan& p) {
   const ParallelConfig& c = p.config;
   if (c.pp_slices == 1) return;
   const std::string setting = str("parallel.pp_slices: ", c.pp_slices);
   if (p.pp == 1)
     fail(setting,
-         " slices of a sequence pass through several stages, but parallel.pp is 1. Set parallel.pp_slices: 1, ",
-         "or parallel.pp to the number of stages. Without stages, train.sequence_chunk divides sequences");
+         " requires pipeline stages, but parallel.pp is 1. Set parallel.pp_slices: 1, or parallel.pp to the number of ",
+         "stages. Without stages, use train.sequence_chunk to split sequences");
   if (c.pp_parts > 1)
-    fail(setting, " slices of a sequence need one part of the model in each stage, but parallel.pp_parts is ",
+    fail(setting, " requires one model part per stage, but parallel.pp_parts is ",
          c.pp_parts, ". Set one of the two to 1");
   if (p.micro_batch > 1)
     fail(setting, " divides one sequence at a time, but train.micro_batch is ", p.micro_batch, ". Set it to 1");
@@ -261,7 +261,7 @@ void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& 
          c.zero == 3 ? " and gather weights" : "", " for every micro-batch of a stage. Set parallel.zero: 1");
   if (b.sequence_chunk > 0 && b.sequence_chunk < m.context)
     fail(setting, " does not support train.sequence_chunk, which is ", b.sequence_chunk,
-         ". Set it to 0, and divide long ", "sequences with parallel.pp_slices or parallel.cp");
+         ". Set it to 0, and split long ", "sequences with parallel.pp_slices or parallel.cp");
   if (selects(m) || has_pools(m))
     fail(setting, " supports neither model.attention.rules with pattern: content, learned or importance nor ",
          "model.attention.pools, which share data between blocks. Use another pattern, or set parallel.pp: 1");
@@ -299,7 +299,7 @@ void check_blocks_of_chunks(const ContextLayout& chunks, const std::vector<Patte
 }
 
 // Chooses all_to_all for ranks that share chunks: each rank then stores the keys of its heads. Throws Error if other
-// settings do not allow it. without: the setting without chunks, such as "train.sequence_chunk: 0".
+// settings do not allow it. without: the setting that turns chunks off, such as "train.sequence_chunk: 0".
 void share_chunks(ParallelPlan& p, const ModelConfig& m, const std::string& setting, const char* without) {
   ContextSchedule& schedule = p.config.cp_schedule;
   const std::string with = str(setting, " with parallel.cp: ", p.cp);
@@ -325,13 +325,13 @@ void share_chunks(ParallelPlan& p, const ModelConfig& m, const std::string& sett
 }
 
 // Divides sequences into slices, which pass through the pipeline stages one after another. Throws Error if the layout
-// does not allow it.
+// does not support slices.
 void lay_out_slices(ParallelPlan& p, const ModelConfig& m) {
   const std::int64_t slices = p.config.pp_slices;
   if (slices == 1) return;
   const std::string setting = str("parallel.pp_slices: ", slices);
   if (slices > m.context)
-    fail(setting, " is more than the ", m.context, " tokens of a sequence (model.context). Lower it");
+    fail(setting, " is more than the ", m.context, " tokens of a sequence (model.context). Lower parallel.pp_slices");
   if (p.cp > 1) share_chunks(p, m, setting, "parallel.pp_slices: 1");
   p.in_chunks = true;
   p.cp_layout = {ContextLayoutKind::contiguous, m.context, narrow<int>(slices),

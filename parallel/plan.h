@@ -26,7 +26,7 @@ struct ParallelPlan {
   int pp = 1, dp = 1, cp = 1, tp = 1;  // degrees of the axes
   std::int64_t micro_batch = 1;        // sequences in each forward pass of a replica
   std::int64_t micro_batches = 1;      // micro-batches of each replica in the largest step
-  // True if the parts of cp_layout are chunks, computed one after another: train.sequence_chunk or parallel.pp_slices.
+  // True if the parts of cp_layout are computed one after another (train.sequence_chunk or parallel.pp_slices).
   bool in_chunks = false;
   // Divides each sequence among the ranks of cp, or into chunks. The ranks of cp share each chunk (slices_of_parts(),
   // aligned to tp).

@@ -17,8 +17,8 @@ std::vector<BlockRange> divide_blocks(const ModelConfig& resolved, int parts);
 // micro_batches: number of micro-batches of a replica in this step.
 PipelineShape pipeline_shape(const ParallelPlan&, std::int64_t micro_batches);
 
-// Returns the maximum number of micro-batches whose keys and values a stage stores at the same time, so that later
-// slices can attend to them; 1 without parallel.pp_slices.
+// Returns the maximum number of micro-batches whose keys and values a stage stores at the same time for attention of
+// later slices; 1 without parallel.pp_slices.
 int micro_batches_of_keys(const ParallelPlan&, int stage);
 
 // Returns the parts that a stage holds.

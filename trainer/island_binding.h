@@ -2,7 +2,7 @@
 // State of islands that train alone (parallel.local_steps) in checkpoints:
 //   model.*                        outer weights, and the frozen weights
 //   outer.momentum.*               momentum of the outer optimizer
-//   outer.combined_step            last step after which due fragments were combined (OuterOptimizer::combined_step)
+//   outer.combined_step            most recent step whose due fragments have been combined
 //   islands.I.model.*              weights of island I
 //   islands.I.residual.*           remainders that island I has yet to send (parallel.outer_bits below 32)
 //   optimizer.*                    optimizer states of island 0

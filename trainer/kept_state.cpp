@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-// A message of numbers. Whole numbers up to 2^53 are exact.
+// Numbers that ranks send each other. Integers up to 2^53 are exact.
 using Numbers = std::vector<double>;
 
 std::string bytes_of(const Numbers& numbers) {
@@ -26,7 +26,7 @@ Numbers numbers_of(const std::string& bytes) {
   return numbers;
 }
 
-// Visits all numbers of a report but the norms of the parts and the watched values.
+// Visits all numbers of a report except the per-part norms and the watched values.
 template <class Report, class Visit>
 void visit_numbers(Report& r, const Visit& visit) {
   visit(r.step), visit(r.loss), visit(r.norm), visit(r.valid), visit(r.lr), visit(r.decay_scale);

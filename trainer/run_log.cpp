@@ -125,7 +125,7 @@ void add_shares(Metrics::Values& values, const std::vector<SourceLoss>& sources,
     values.emplace_back(kSourceShare + names[i], sources[i].targets / all);
 }
 
-// Returns where a resumed run has its state from.
+// Returns the source of a resumed run's state, for the log.
 std::string source_text(const StartingState& from) {
   if (from.from_survivors) return str("kept in memory by rank ", from.survivors->donor);
   return from.kept ? "kept in memory by the launcher" : from.resumed.checkpoint;
@@ -217,7 +217,7 @@ void RunLog::log_restart(const StartingState& from) {
     std::string ranks;
     for (const int rank : replaced) ranks += str(ranks.empty() ? "" : ", ", rank);
     values.insert(values.end(), {{"replaced_ranks", ranks}, {"workers_stayed", stayed}});
-    what = str(": rank ", ranks, " was replaced; ", counted(stayed, "worker"), " stayed");
+    what = str(": rank ", ranks, " was replaced; ", counted(stayed, "worker"), " kept running");
   }
   metrics_->record("restart", trainer_.steps_done(), values);
   log::info("restart ", job_.restarts, " of this job", what, "; restarts have cost ", job_.restart_seconds,

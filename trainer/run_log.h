@@ -30,7 +30,7 @@ class RunLog {
   RunLog(const RunStart&, Trainer& trainer, int processes, const JobTime& job, GpuWatch* gpu);
 
   void log_restart(const StartingState&);
-  // Logs the step if it has no record: rank 0 was lost after the step, or lost a peer, before it was recorded.
+  // Logs the step if it was never recorded, because rank 0 died or lost a peer between finishing and recording it.
   void log_step_if_missing(const StepReport&);
 
   void log_step(const StepReport&);

@@ -334,9 +334,9 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
          "(checkpoint.memory_interval). Move the directory back, or start the job again to start over");
 }
 
-// Returns true if the run may continue from the states that the other processes kept. If it is not certain that rank 0
-// had recorded everything up to that step, the records must be possible to complete: the step's from its report, but
-// not those of evaluations.
+// Returns true if the run may continue from the states that surviving processes kept. If rank 0 may not have recorded
+// everything up to that step, the missing records must be recoverable: the step's record is, from the donor's report;
+// records of evaluations are not.
 bool may_use(const KeptStates& kept, const ResolvedRun& run) {
   if (kept.recorded) return true;
   const bool has_report = kept.last.step == kept.step || !logs_step(run.config.train, kept.step);

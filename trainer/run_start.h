@@ -59,20 +59,20 @@ struct FittedRun : LocatedRun {
   std::size_t max_memory() const { return memory.steps_ran_out ? memory.budget : 0; }
 };
 
-// The evaluations that follow a step.
+// Evaluations that are due after a step.
 struct EvaluationsDue {
   bool validation = false, tasks = false;
   explicit operator bool() const { return validation || tasks; }
 };
 EvaluationsDue evaluations_due(const ResolvedRun&, std::int64_t step);
 
-// The state with which a run begins: the one that the other processes kept when a process was lost, else a snapshot
-// that the launcher keeps, else a checkpoint, else given initial weights, else random weights.
+// The source of a run's initial state, in order of preference: the state that surviving processes kept after losing a
+// peer, the launcher's in-memory snapshot, a checkpoint, given initial weights, random weights.
 struct StartingState {
-  std::optional<KeptStates> survivors;  // set if processes outlived a lost one
-  bool from_survivors = false;          // true if the run continues from the state that they kept
-  std::optional<std::int64_t> kept;     // step of the snapshot that the launcher keeps
-  // Read from a verified checkpoint or, if `kept` or `from_survivors` is set, from the newest checkpoint.
+  std::optional<KeptStates> survivors;  // set if some processes survived the previous attempt
+  bool from_survivors = false;          // true if the run continues from the state kept by the surviving ranks
+  std::optional<std::int64_t> kept;     // step of the launcher's in-memory snapshot
+  // Facts read from the verified checkpoint that is loaded or, with `kept` or `from_survivors`, from the newest one.
   Resumption resumed;
   std::string init_from;  // a verified checkpoint from which only weights are loaded; empty if there is none
   bool resumes() const { return from_survivors || kept || !resumed.checkpoint.empty(); }

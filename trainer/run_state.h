@@ -40,8 +40,8 @@ class RunState {
   explicit RunState(RunContext&);
 
   State& state() { return state_; }
-  // Loads the state from the source chosen at the start: other processes, snapshot, checkpoint, or initial weights.
-  // `kept` may be null if the state does not come from other processes.
+  // Loads the state from the source chosen at the start: surviving processes, snapshot, checkpoint, or initial weights.
+  // kept: required if the state comes from surviving processes; otherwise may be null.
   void load_initial_state(KeptState* kept = nullptr);
   // Call on rank 0 after load_initial_state(), once no check can refuse the run any more. fresh: if true (--fresh),
   // earlier failures are forgotten.

@@ -229,17 +229,17 @@ class TrainingRun {
     memory_.start_again(e);
   }
 
-  // Call when a peer was lost. Keeps the state if it is whole.
+  // Call after losing a peer. Keeps the state if it is consistent, i.e. not partly updated.
   void keep_state(KeptState& kept) try {
     own_status().stepping = 0;
     if (signal_.requested() || !run_.trainer.is_state_whole()) own_status().can_stay = 0;
     if (own_status().can_stay == 0) return;
     const std::int64_t step = run_.trainer.steps_done();
     kept.keep(state_.state(), run_.ctx.stream, step, step == finished_step_, run_.trainer.latest());
-    log::info("a peer is lost: this process keeps the state of step ", step, " and waits for a new peer");
+    log::info("lost a peer; keeping the state of step ", step, " in memory and waiting for a replacement");
   } catch (const OutOfMemory& e) {
     own_status().can_stay = 0;
-    log::warn("a peer is lost, and this process cannot keep the state: ", e.what());
+    log::warn("lost a peer; the state cannot be kept in memory: ", e.what());
   }
 
   void failed(const std::string& why) {
@@ -281,15 +281,15 @@ class TrainingRun {
     count_restart(options.restarts);
   }
 
-  // Returns true if this process has the whole state of the run, in host memory.
+  // Returns true if this process holds the complete, unsharded state of the run in host memory.
   bool is_state_replicated() {
     return run_.mesh.device().backend == Backend::cpu &&
            std::ranges::all_of(state_.state().tensors(),
                                [](const auto& t) { return t.second.local.shape() == t.second.global_shape; });
   }
 
-  // Says whether this process could stay if a peer were lost now. It cannot where a part of the loop would have to be
-  // repeated that the state does not tell.
+  // Sets whether this process can survive if a peer is lost now. It cannot while the loop does work that would have to
+  // be repeated but that the state does not record, such as an evaluation.
   void allow_staying(bool allowed) { own_status().can_stay = allowed && may_stay_; }
 
   void count_restart(int restarts) {
@@ -373,7 +373,7 @@ class TrainingRun {
     return true;
   }
 
-  // Returns true if another step follows.
+  // Call after everything that was due after a step. Returns true if another step follows; otherwise sets `end`.
   bool goes_on(TrainEnd& end) {
     finished_step_ = run_.trainer.steps_done();
     allow_staying(true);
@@ -480,8 +480,8 @@ class TrainingRun {
   std::optional<PaceWatch> pace_;  // set if there are several ranks or a GPU
   StepWatcher* watcher_ = nullptr;
   TimeAccount account_;              // starts with the first step
-  bool may_stay_ = false;            // true if this process can stay when a peer is lost
-  std::int64_t finished_step_ = -1;  // the latest step after which everything was done, such as an evaluation
+  bool may_stay_ = false;            // true if this process can survive the loss of a peer
+  std::int64_t finished_step_ = -1;  // latest step after which all that was due, e.g. an evaluation, is done
   StepReport last_;
   std::optional<std::int64_t> agreed_after_;  // step after which islands last decided together
   bool save_due_ = false;                     // true if due by rank 0's clock or requested by a signal

@@ -29,7 +29,7 @@ struct TrainOptions {
   int restarts = 0;            // number of times that the launcher has restarted this job
   std::shared_ptr<KernelObserver> observer{};  // receives all kernels; may be null
   StepWatcher* watcher = nullptr;              // watcher on rank 0; may be null
-  KeptState* kept = nullptr;                   // keeps the state if a peer is lost; null if the process then ends
+  KeptState* kept = nullptr;                   // receives the state if a peer is lost; null to end this process then
   std::shared_ptr<const GpuSource> gpu{};      // if null, the sensors of this rank's GPU are used, if it has one
 };
 

@@ -148,7 +148,7 @@ std::unique_ptr<OuterOptimizer> Trainer::make_outer() {
 
 std::string Trainer::lasting_memory_text() const {
   const std::string text = step_.lasting_memory_text();
-  return outer_ ? str(text, "; outer optimizer on the host ", bytes_text(outer_->host_bytes())) : text;
+  return outer_ ? str(text, "; outer optimizer: ", bytes_text(outer_->host_bytes()), " on the host") : text;
 }
 
 std::unique_ptr<Watch> Trainer::make_watch() {
@@ -419,7 +419,7 @@ StepReport Trainer::finish() {
     drop_rejected_step(f);
   }
   step_.end_update();
-  // These exchanges come last: if a peer is lost in one of them, the state is whole.
+  // These exchanges come last: if a peer is lost during one of them, the state is consistent.
   if (f.logged) r.part_norms = part_norms(f);
   if (f.watched) r.watched = watch_->report(f.watched);
   return r;

@@ -124,10 +124,10 @@ class Trainer {
     step_.keep_state_until(copied);
     state_copied_ = copied;
   }
-  // Returns true if the state is that of steps_done() steps, even if an operation of a step has just failed: no step is
-  // in flight, and no update has begun that is not counted yet.
+  // Returns true if the state is consistent, i.e. exactly that after steps_done() steps: no step is in flight, and no
+  // uncounted update has begun. May be called after an operation of a step has failed.
   bool is_state_whole() const { return steps_in_flight_.empty() && !step_.is_updating(); }
-  const StepReport& latest() const { return latest_; }  // the latest accepted step; step is 0 if there was none
+  const StepReport& latest() const { return latest_; }  // latest accepted step; its `step` is 0 if there was none
   void on_state_loaded();                               // call after loading the state; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 

@@ -59,7 +59,7 @@ std::uint32_t largest_magnitude(const float* x, std::int64_t size) {
 
 float mean_magnitude(const float* x, std::int64_t size) {
   constexpr std::int64_t kSums = 16;
-  const float weight = 1.0f / static_cast<float>(size);  // of each element, because a sum of magnitudes could overflow
+  const float weight = 1.0f / static_cast<float>(size);  // per element; an unweighted sum of magnitudes could overflow
   float sums[kSums] = {}, mean = 0;
   std::int64_t i = 0;
   for (; i + kSums <= size; i += kSums)
@@ -69,10 +69,10 @@ float mean_magnitude(const float* x, std::int64_t size) {
   return mean;
 }
 
-// A code in which the elements of a block share a scale.
-//   scale(x, size)                           biased exponent of the scale of a block
+// Integer codes of `bits` bits. The elements of a block share a scale; E4m3Code has the same interface:
+//   scale(x, size)                             biased exponent of the block's scale
 //   encode(x, size, factor, scale, left, out)  writes codes and residuals; factor: 1 / scale
-//   value(byte)                              value of an unpacked code, in units of its scale
+//   value(byte)                                value of an unpacked code as a multiple of the scale
 template <int bits>
 struct IntegerCode {
   static constexpr std::int64_t kBytes = kCodeBlock * bits / 8, kPerByte = 8 / bits;

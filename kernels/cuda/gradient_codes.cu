@@ -127,7 +127,9 @@ __global__ void __launch_bounds__(kTopBlock) encode_top(EncodeArgs<T> a, int top
   if (inside) a.set_left(i, left_of(x, selected ? bf16_value(sent_bf16(x)) : 0.0f));
 }
 
-[[noreturn]] void refuse_few_bits() { fail("gradients in 4 or 2 bits are encoded and decoded on CPUs only"); }
+[[noreturn]] void refuse_few_bits() {
+  fail("4-bit and 2-bit gradient codes are supported on CPUs only. Use int8 or fp8 on GPUs");
+}
 
 template <class T>
 void encode(const EncodeGradient& call, const ExecContext& ctx) {

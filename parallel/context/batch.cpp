@@ -183,12 +183,12 @@ void ContextBatches::reserve(std::int64_t rows, const ExecContext& ctx) {
   rows_[rows] = from_host(global_rows(rows_at(held_.front(), layout_.length(), rows)), ctx.stream, Lifetime::run);
 }
 
-// A micro-batch in chunks is one sequence, so this process's rows of a chunk are adjacent: first_row locates them. The
+// A chunked micro-batch is one sequence, so this process's rows of a chunk are adjacent: first_row locates them. The
 // rows of a balanced layout differ between micro-batches.
 void ContextBatches::set_up_run(Run& run, std::int64_t rows, const Sequences& sequences, int chunk, std::size_t micro) {
   if (whole()) return;
   if (in_chunks()) {
-    RING_CHECK(rows == 1, "a micro-batch in chunks has ", rows, " rows, expected one");
+    RING_CHECK(rows == 1, "a chunked micro-batch has ", rows, " rows, expected one");
     run.first_row += held(chunk).front().begin;
     run.layout.cp = chunked(micro);
     return;

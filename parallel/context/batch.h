@@ -20,8 +20,8 @@ class ContextBatches {
   ContextBatches(const ContextRanks& ranks, ContextLayout layout, ContextSchedule, const RingOptions&);
   // The parts of the layout are chunks, which are computed one after another. host_limit: as in ChunkStore. group: the
   // ranks that share each chunk, which must outlive this object; null means that this process computes whole chunks.
-  // align: the ranks' slices of a chunk begin at multiples of it, and none may be empty. in_flight: maximum number of
-  // micro-batches whose keys are stored at the same time.
+  // align: the ranks' slices of a chunk begin at multiples of `align`, and none may be empty. in_flight: maximum number of
+  // micro-batches that store keys at the same time.
   ContextBatches(ContextLayout layout, const ExecContext&, std::size_t host_limit, Communicator* group = nullptr,
                  std::int64_t align = 1, int in_flight = 1);
 
@@ -32,12 +32,11 @@ class ContextBatches {
   std::int64_t tokens() const;                    // tokens of each row that this process holds, in all chunks
   std::int64_t tokens_of_chunk(int chunk) const;  // tokens of each row that this process holds in a chunk
   const ContextLayout& layout() const { return layout_; }
-  // Returns the stored keys of a micro-batch; null without chunks.
+  // Returns the object that stores the keys of a micro-batch; null without chunks.
   ChunkedContext* chunked(std::size_t micro = 0) const {
     return in_chunks() ? chunked_[micro % chunked_.size()].get() : nullptr;
   }
-  // Returns the bytes of keys and values, and of their gradients, that this rank has sent to other ranks since it
-  // started.
+  // Returns how many bytes of keys, values and their gradients this rank has sent to other ranks since the start.
   std::int64_t bytes_sent() const;
 
   // Returns a batch with only the tokens that this process holds; its `starts` and `lengths` still describe the whole
@@ -48,8 +47,8 @@ class ContextBatches {
   // Returns the boundaries of the documents in a batch that part() or chunk_of() returned. positions: on the device for
   // packed documents, else undefined.
   Sequences sequences(const Batch& part, const Tensor& positions, const ExecContext&, int chunk = 0) const;
-  // Sets up `run` for `rows` rows of micro-batch `micro`, or for a chunk of them. sequences: the sequences of these
-  // rows.
+  // Sets up `run` for `rows` rows of micro-batch `micro`, or for a chunk of these rows. sequences: the sequences in
+  // the rows.
   void set_up_run(Run&, std::int64_t rows, const Sequences& sequences, int chunk = 0, std::size_t micro = 0);
   void reserve(std::int64_t rows, const ExecContext&);  // allocates in advance all that set_up_run() needs
   // Returns the number of (query, key) pairs that attention computes on this process for a micro-batch without chunks,
@@ -68,8 +67,8 @@ class ContextBatches {
   // By chunk: the positions in a row that this process holds; empty if these positions depend on documents.
   std::vector<ContextLayout::Chunks> held_;
   std::unique_ptr<ContextParallel> exchange_;
-  std::vector<std::unique_ptr<ChunkedContext>> chunked_;  // micro-batch m uses number m % size; empty without chunks
-  std::map<std::int64_t, Tensor> rows_;                   // RunLayout::rows for each number of rows
+  std::vector<std::unique_ptr<ChunkedContext>> chunked_;  // micro-batch m uses element m % size; empty without chunks
+  std::map<std::int64_t, Tensor> rows_;                   // cache of RunLayout::rows, keyed by the number of rows
 };
 
 }  // namespace ring

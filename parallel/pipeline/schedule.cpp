@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kPending = -1;
 
-// The end of each action, by part and unit; kPending if it has not run yet.
+// End times of all actions, by part and unit; kPending if an action has not run yet.
 class EndTimes {
  public:
   explicit EndTimes(const PipelineShape& shape)
@@ -134,7 +134,7 @@ PipelineOrder resolved_order(PipelineOrder order, std::int64_t parts) {
 }
 
 PipelineTable make_pipeline_table(const PipelineShape& shape, PipelineOrder order) {
-  RING_CHECK(shape.stages > 1 && shape.parts > 0 && shape.micro_batches > 0 && shape.slices > 0, "a pipeline of ",
+  RING_CHECK(shape.stages > 1 && shape.parts > 0 && shape.micro_batches > 0 && shape.slices > 0, "invalid pipeline: ",
              shape.stages, " stages with ", shape.parts, " parts and ", shape.micro_batches, " micro-batches of ",
              shape.slices, " slices");
   const bool interleaved = resolved_order(order, shape.parts) == PipelineOrder::interleaved;
@@ -142,7 +142,8 @@ PipelineTable make_pipeline_table(const PipelineShape& shape, PipelineOrder orde
              interleaved ? "several" : "one");
   RING_CHECK(!interleaved || shape.micro_batches % shape.stages == 0, shape.micro_batches,
              " micro-batches are no multiple of ", shape.stages, " interleaved stages");
-  RING_CHECK(!interleaved || shape.slices == 1, "interleaved stages of micro-batches in ", shape.slices, " slices");
+  RING_CHECK(!interleaved || shape.slices == 1, "interleaved stages require 1 slice per micro-batch, got ",
+             shape.slices);
   PipelineTable table;
   for (int stage = 0; stage < shape.stages; ++stage) table.push_back(actions_of_stage(shape, stage));
   return table;
@@ -180,7 +181,7 @@ int max_in_flight(const std::vector<PipelineAction>& actions) {
 }
 
 int max_micro_batches_in_flight(const PipelineShape& shape, const std::vector<PipelineAction>& actions) {
-  std::map<int, int> left;  // by micro-batch that has begun: its backwards that have not run
+  std::map<int, int> left;  // remaining backwards of each micro-batch that has begun
   std::size_t most = 0;
   for (const PipelineAction& a : actions) {
     const int micro = a.unit / shape.slices;

@@ -13,8 +13,8 @@ enum class PipelineOrder : std::uint8_t { automatic, one_f_one_b, interleaved };
 
 // The model consists of stages * parts parts, numbered in the order of the forward pass. Stage s holds the parts s,
 // s + stages, s + 2 * stages, .. (several: interleaved stages, Narayanan et al. 2021, section 2.2).
-// Stages run micro-batches, or, if these are divided into slices of consecutive tokens, one slice after another (Li et
-// al. 2021, TeraPipe). Units count both: unit m * slices + s is slice s of micro-batch m.
+// Stages process units. A unit is a micro-batch or, if micro-batches are divided into slices of consecutive tokens
+// (TeraPipe, Li et al. 2021), one slice: unit m * slices + s is slice s of micro-batch m.
 struct PipelineShape {
   int stages = 1;         // ranks of the axis "pp"
   int parts = 1;          // parts of each stage
@@ -23,8 +23,8 @@ struct PipelineShape {
   int all_parts() const { return stages * parts; }
   int units() const { return micro_batches * slices; }
   int stage_of(int part) const { return part % stages; }
-  // Returns the unit whose backward is the i-th of a part. Within a micro-batch, the last slice comes first, because
-  // the keys of a slice get gradients from later slices.
+  // Returns the unit of the i-th backward of each part. Within a micro-batch the last slice comes first, because later
+  // slices contribute to the gradients of earlier slices' keys.
   int backward_unit(int i) const { return i - i % slices + slices - 1 - i % slices; }
 };
 
@@ -34,7 +34,7 @@ enum class PipelinePass : std::uint8_t { forward, backward };
 struct PipelineAction {
   PipelinePass pass = PipelinePass::forward;
   int part = 0;  // part of the model
-  int unit = 0;  // micro-batch, or a slice of one
+  int unit = 0;  // micro-batch, or slice of a micro-batch
   bool operator==(const PipelineAction&) const = default;
 };
 
@@ -44,7 +44,7 @@ using PipelineTable = std::vector<std::vector<PipelineAction>>;  // by stage, in
 PipelineOrder resolved_order(PipelineOrder, std::int64_t parts);
 
 // Returns the table of a schedule. Every part runs its forwards in the order of the units, and its backwards in the
-// order of backward_unit(), so that each gradient is summed in the same order as without stages.
+// order of backward_unit(), so each gradient is summed in the same order as without stages.
 //   one_f_one_b  needs parts = 1. Stage s runs stages - s - 1 + slices - 1 forwards, then alternates forwards and
 //                backwards (with slices: the order of SlimPipe, Li et al. 2025).
 //   interleaved  needs micro_batches to be a multiple of stages, and slices = 1. Stages go through `stages`
@@ -52,7 +52,7 @@ PipelineOrder resolved_order(PipelineOrder, std::int64_t parts);
 // Throws Error if the shape does not allow the order.
 PipelineTable make_pipeline_table(const PipelineShape&, PipelineOrder);
 
-// Durations, in any measure, of the forward and the backward of one unit through one part.
+// Durations of the forward and the backward of one unit through one part, in arbitrary ticks.
 struct PipelineTicks {
   std::int64_t forward = 1, backward = 2;
 };
@@ -65,7 +65,7 @@ struct PipelineTimes {
 // Simulates a step. Throws Error if the table lacks an action that a different one needs, or if stages deadlock.
 PipelineTimes simulate(const PipelineShape&, const PipelineTable&, const PipelineTicks& = {});
 
-// Returns the maximum number of pairs of a unit and a part that are between their forward and their backward.
+// Returns the maximum number of (unit, part) pairs that are between their forward and their backward.
 int max_in_flight(const std::vector<PipelineAction>& actions_of_stage);
 // Returns the maximum number of micro-batches that have begun their first forward and not ended their last backward.
 int max_micro_batches_in_flight(const PipelineShape&, const std::vector<PipelineAction>& actions_of_stage);

@@ -39,7 +39,7 @@ TEST(PlanCommand, SettingsNeedNoCorpus) {
   std::filesystem::remove(file);
 }
 
-// A plan of one island counts the messages of all islands in its host memory.
+// The plan of one island counts the messages of all islands as host memory.
 TEST(PlanCommand, AnIslandReceivesTheMessagesOfAllIslands) {
   const std::string file = testing::TempDir() + "plan_islands.yaml";
   std::ofstream(file) << "model: {layers: 1, width: 256, heads: 2, context: 64, vocab_size: 4096}\n"

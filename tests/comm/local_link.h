@@ -1,6 +1,6 @@
 #pragma once
-// A HostLink between threads of one process, for tests whose ranks are threads. With Gloo, which polls its sockets
-// while another thread transfers, most of the time of such a test goes to the kernel.
+// A HostLink between threads of one process, for tests whose ranks are threads. With Gloo, such tests would spend most
+// of their time in the kernel, because Gloo polls its sockets while another thread transfers.
 
 #include <chrono>
 #include <condition_variable>
@@ -49,7 +49,7 @@ class LocalLink final : public HostLink {
       while (!transfer->done) {
         if (!aborted_.empty()) give_up(aborted_);
         if (group_->left.contains(peer))
-          give_up(str("the connection to rank ", options_.rank_of_run(peer), " is lost: it left"));
+          give_up(str("the connection to rank ", options_.rank_of_run(peer), " is lost: that rank left the group"));
         if (AwakeClock::now() >= deadline)
           give_up(str("no answer from rank ", options_.rank_of_run(peer), ": stuck, or in a different operation"));
         group_->changed.wait_for(lock, std::chrono::milliseconds(100));
@@ -78,7 +78,7 @@ class LocalLink final : public HostLink {
     std::mutex mutex;
     std::condition_variable changed;
     int members = 0;
-    Transfers sends, receives;  // those without a counterpart so far
+    Transfers sends, receives;  // transfers that still wait for their counterpart
     std::set<int> left;         // ranks whose link was aborted or destroyed
   };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Runs a function as several ranks of a mesh, whose nodes may be emulated (MeshLayout::emulate_nodes).
+// Runs a function on several ranks of a mesh. Nodes may be emulated (MeshLayout::emulate_nodes).
 
 #include <functional>
 #include <string>
@@ -12,7 +12,7 @@
 namespace ring::test {
 
 // Calls fn(mesh) for each rank of the layout, in a thread of this process, and ends with a barrier. Returns the errors
-// of all ranks, each with its rank; "" if there were none.
+// of all ranks, each prefixed with its rank; "" if there were none.
 inline std::string run_mesh(const MeshLayout& layout, const std::function<void(Mesh&)>& fn,
                             const CommOptions& options = {}) {
   const int world = MeshAxes(layout.axes).size();

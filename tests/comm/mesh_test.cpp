@@ -115,7 +115,7 @@ TEST_F(DistMesh, TwoJobsOnOnePortDoNotMerge) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
-// All ranks check that they call the same operations.
+// All ranks verify that they call the same operations.
 std::string run_verified(const MeshLayout& layout, const std::function<void(Mesh&)>& fn) {
   CommOptions options;
   options.verify = true;

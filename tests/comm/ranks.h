@@ -1,6 +1,6 @@
 #pragma once
-// Runs a function as several ranks: one thread per rank, with its own store, queue and communicator. Unless options
-// without a link are given, messages are copied between threads.
+// Runs a function as several ranks: one thread per rank, with its own store, queue and communicator. By
+// default, messages are copied between threads (LocalLink); options without make_link use Gloo.
 
 #include <functional>
 #include <memory>

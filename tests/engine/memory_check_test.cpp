@@ -138,7 +138,7 @@ TEST(MemoryCheck, CountsTheOuterOptimizer) {
     const DryStep step = dry_step(c, 1, plan), without = dry_step(plain, 1, plan);
     EXPECT_EQ(step.peak() - without.peak(), memory.states + memory.buffers);
     EXPECT_EQ(step.host_outer, 0u);
-    // The plan of one of three islands alone counts the messages of all three.
+    // A plan covers one of three islands, but counts the messages of all three.
     ParallelConfig three = c.parallel;
     three.islands = 3;
     const auto with_messages = OuterOptimizer::host_memory(three, model, owned, mesh->group(kDataAxes), false);

@@ -92,7 +92,7 @@ TEST(Planner, PipelineStagesWaitForTheBubbleAndHaveTheirOwnPeaks) {
     ASSERT_EQ(slices.size(), 1u);
     EXPECT_EQ(slices[0].layout, "pp 4, 4 slices, dp 2");
     EXPECT_DOUBLE_EQ(slices[0].bubble, 3.0 / (4 * 8 + 3));
-    // The first stage holds 7 quarters of a sequence instead of 4 sequences, and keys of earlier slices.
+    // The first stage holds 7 quarters of a sequence instead of 4 whole sequences, plus keys of earlier slices.
     EXPECT_LT(slices[0].peak, p.peak);
     EXPECT_LT(bytes_of(slices[0], "kept"), bytes_of(p, "kept") * 3 / 4);
     EXPECT_GT(bytes_of(slices[0], "kept"), bytes_of(p, "kept") * 7 / 16);

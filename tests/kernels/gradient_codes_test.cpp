@@ -186,7 +186,7 @@ TEST(GradientCodes, TwoBitsSendTheSignOfElementsAboveHalfAStep) {
   }
 }
 
-// The sum of all messages stays close to the sum of all values, however few bits a message has.
+// With error feedback, the sum of all messages stays close to the sum of all inputs, even with 2 bits.
 TEST(GradientCodes, ErrorFeedbackKeepsTheSumOfMessagesClose) {
   const ExecContext ctx = poisoned_context(2);
   for (const GradientCode code : {GradientCode::int8, GradientCode::int4, GradientCode::int2}) {
@@ -194,12 +194,12 @@ TEST(GradientCodes, ErrorFeedbackKeepsTheSumOfMessagesClose) {
     Floats residual(256, 0.0f);
     for (std::uint32_t round = 0; round < 200; ++round) {
       Floats x = similar_floats(256, 1000 + round, 1);
-      for (float& value : x) value += 0.2f;  // the mean, which must arrive
+      for (float& value : x) value += 0.2f;  // a mean that the messages must transmit
       const Coded c = encode_and_decode(x, {code, 0}, ctx, residual);
       for (std::size_t i = 0; i < x.size(); ++i) wanted[i] += x[i], sent[i] += c.sent[i];
       residual = c.left;
     }
-    // A wanted sum is about 40 with a standard deviation of 14. The difference must stay at the size of a few values.
+    // wanted[i] is about 40 +- 14. The error must stay bounded by a few single inputs, not grow with the messages.
     for (std::size_t i = 0; i < sent.size(); ++i) EXPECT_NEAR(sent[i], wanted[i], 8) << static_cast<int>(code);
   }
 }

@@ -1,4 +1,4 @@
-// A worker that dies is replaced while the others stay: their processes go on, and results are bit-identical.
+// A dead worker is replaced: the survivors keep running, and results are bit-identical to an uninterrupted run.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 class DistReplacement : public test::LongRuns {
  protected:
-  // A run of three replicas without checkpoints but the last, so that a restart of all workers would begin anew.
+  // A run of three replicas that saves only at the end, so a restart of all workers would start from step 0.
   std::vector<std::string> replicas(const std::string& directory, const std::vector<std::string>& more = {},
                                     const std::string& faults = "") const {
     std::vector<std::string> words = launch(3, directory, "train.steps=11");
@@ -35,16 +35,16 @@ class DistReplacement : public test::LongRuns {
   }
 };
 
-// Rank 0, which is lost twice, had not recorded step 9, whose update the others had done.
+// Rank 0 is killed twice, the second time before it has recorded step 9, whose update the others have applied.
 TEST_F(DistReplacement, AnyRankInAnyPhase) {
   ASSERT_EQ(run(replicas("calm", {"train.ema=0.9"})), 0) << log();
   const std::string faults =
       "1:kill@rank=1,step=3,phase=forward;kill@rank=0,step=5,phase=backward,attempt=1;"
       "kill@rank=2,step=7,phase=reduce,attempt=2;kill@rank=0,step=9,phase=optimizer,attempt=3";
   EXPECT_EQ(run(replicas("r", {"train.ema=0.9"}, faults)), 0) << log();
-  EXPECT_EQ(count("; 2 workers stay (restart "), 4) << log();
+  EXPECT_EQ(count("; 2 workers keep running (restart "), 4) << log();
   EXPECT_EQ(count("starting all workers again"), 0) << log();
-  EXPECT_NE(count(": rank 1 was replaced; 2 workers stayed; restarts have cost "), 0) << log();
+  EXPECT_NE(count(": rank 1 was replaced; 2 workers kept running; restarts have cost "), 0) << log();
   std::string replaced;
   std::vector<int> steps;
   for (const auto& record : records("r", "restart")) {
@@ -66,7 +66,7 @@ TEST_F(DistReplacement, TheOtherProcessesStay) {
   const std::vector<pid_t> before = children(agent);
   ASSERT_EQ(before.size(), 3u) << log();
   kill(before[1], SIGKILL);
-  ASSERT_LT(seconds_until("was replaced; 2 workers stayed"), kPatience) << log();
+  ASSERT_LT(seconds_until("was replaced; 2 workers kept running"), kPatience) << log();
   const std::vector<pid_t> after = children(agent);
   EXPECT_EQ(after.size(), 3u) << log();
   for (const std::size_t stays : {0u, 2u}) EXPECT_EQ(std::ranges::count(after, before[stays]), 1) << log();
@@ -74,7 +74,7 @@ TEST_F(DistReplacement, TheOtherProcessesStay) {
   EXPECT_EQ(count("starting all workers again"), 0) << log();
 }
 
-// All workers start again if two ranks are lost at once, and if one that stayed is lost while it loads the state.
+// All workers are restarted if two ranks are lost at once, and if a survivor is lost while it loads the state.
 TEST_F(DistReplacement, TwoFailuresStartAllWorkersAgain) {
   ASSERT_EQ(run(replicas("calm")), 0) << log();
   const std::string faults =
@@ -82,12 +82,12 @@ TEST_F(DistReplacement, TwoFailuresStartAllWorkersAgain) {
       "kill@rank=1,step=5,phase=forward,attempt=1;kill@rank=0,phase=load,attempt=2";
   EXPECT_EQ(run(replicas("r", {}, faults)), 0) << log();
   EXPECT_EQ(count("launch: starting all workers again (restart 1 of this job)"), 1) << log();
-  EXPECT_EQ(count("launch: replacing rank 1; 2 workers stay (restart 2 of this job)"), 1) << log();
+  EXPECT_EQ(count("launch: replacing rank 1; 2 workers keep running (restart 2 of this job)"), 1) << log();
   EXPECT_EQ(count("launch: starting all workers again (restart 3 of this job)"), 1) << log();
   expect_same("r");
 }
 
-// A shard of the state is lost with its rank.
+// With ZeRO, a lost rank takes its shard of the state with it, so all workers are restarted.
 TEST_F(DistReplacement, ALostShardStartsAllWorkersAgain) {
   const std::string fault = "1:kill@rank=1,step=2,phase=backward";
   EXPECT_EQ(run(replicas("r", {"parallel.zero=1", "train.steps=2"}, fault)), 0) << log();

@@ -41,7 +41,7 @@ TEST_F(DistTrainingRestarts, KilledRanksGiveTheSameBits) {
   EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
   const std::string log = read_file(dir_ / "log");
   EXPECT_NE(log.find("(pid " + std::to_string(last) + ") was killed by signal 9"), std::string::npos) << log;
-  EXPECT_NE(log.find(" s and step "), std::string::npos) << log;
+  EXPECT_NE(log.find(" after step "), std::string::npos) << log;
   EXPECT_NE(log.find("were restarted 3 times"), std::string::npos) << log;
   EXPECT_EQ(restarts("r"), 3);
   expect_calm("r");
@@ -83,8 +83,8 @@ TEST_F(DistTrainingRestarts, AStoppedRankIsNamedAndTheRunContinues) {
   expect_calm("r");
 }
 
-// The peers notice first, and offer to stay. Since no process ended, they have to end, and report only the rank that
-// they lost.
+// The peers detect the lost connection first and offer to join the next attempt. But no process died, so there is
+// nothing to replace: the launcher ends the peers, and each of them names the rank that it lost.
 TEST_F(DistTrainingRestarts, AStoppedRankThatItsPeersMissIsTheCause) {
   const pid_t agent = start(long_run("r", {"-n", "2"}), {{"RINGMASTER_LIVENESS", "2"}});
   ASSERT_TRUE(reaches("r", 7)) << read_file(dir_ / "log");
@@ -148,8 +148,8 @@ TEST_F(DistTrainingRestarts, OptionsComeFromTheEnvironmentLikeTorchruns) {
   EXPECT_NE(read_file(dir_ / "log").find("2 processes on cpu"), std::string::npos) << read_file(dir_ / "log");
 }
 
-// Checkpoints are rare, so that a dead worker costs the steps since the launcher's latest snapshot. The state is in
-// shards: replicas would continue from the state of the others.
+// Checkpoints are rare, so a dead worker costs the steps since the launcher's latest snapshot. The state is sharded:
+// otherwise the run would continue from the state of the surviving replicas.
 class DistKeptInMemory : public DistTrainingRestarts {
  protected:
   static std::vector<std::string> calm_run() {

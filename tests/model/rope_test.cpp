@@ -164,7 +164,7 @@ TEST(DynamicRope, HasNoBackwardBeyondTheContext) {
   EXPECT_THROW(m.decoder.hidden(run, ids, seqs), Error);
 }
 
-// A part of the model that is a checkpointed segment is not recorded in the forward, but its backward would be.
+// The forward of a checkpointed segment is not recorded, but its recomputation in the backward would be.
 TEST(DynamicRope, HasNoSegmentsBeyondTheContext) {
   Model m(stretching());
   ActivationPlan plan = ActivationPlan::uniform(2, Recompute::none);

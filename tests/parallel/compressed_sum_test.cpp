@@ -163,8 +163,8 @@ TEST_F(DistCompressedSum, ARejectedStepLeavesNoTrace) {
     }
 }
 
-// A run that resumes with a larger tp finds residuals of pieces that it does not compress, on each of its tp ranks,
-// whose sums are added later. So exactly one tp rank adds them, and no rank keeps them.
+// A run that resumes with a larger tp loads, on each tp rank, residuals of pieces that are no longer compressed. The
+// gradients of these pieces are summed over the tp ranks, so exactly one rank adds the residual, and all clear it.
 TEST_F(DistCompressedSum, OneSliceAddsResidualsOfPiecesThatStayExact) {
   for (const bool to_all : {true, false})
     for (const int per_node : {1, 2}) {

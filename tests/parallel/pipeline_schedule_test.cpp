@@ -1,4 +1,4 @@
-// Properties of pipeline schedules, for all shapes up to 8 stages and 32 micro-batches, or slices of micro-batches.
+// Properties of pipeline schedules, for all shapes up to 8 stages and 32 units (micro-batches or slices).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,12 +33,13 @@ void for_all_shapes(const Fn& fn) {
       }
 }
 
-// Forwards run in the order of micro-batches and slices. Backwards go through the slices of a micro-batch in reverse.
+// Forwards run in the order of micro-batches and slices. Backwards run through the slices of each micro-batch in
+// reverse.
 TEST(PipelineSchedule, EachStageRunsEachOfItsActionsOnceInOrder) {
   for_all_shapes([](const PipelineShape& shape, const PipelineTable& table) {
     ASSERT_EQ(std::ssize(table), shape.stages);
     for (int stage = 0; stage < shape.stages; ++stage) {
-      std::map<std::pair<Pass, int>, int> next;  // number of passes of each kind through a part so far
+      std::map<std::pair<Pass, int>, int> next;  // passes so far, by kind and part
       for (const PipelineAction& a : table[static_cast<std::size_t>(stage)]) {
         EXPECT_EQ(shape.stage_of(a.part), stage);
         const int i = next[{a.pass, a.part}]++, micro = i / shape.slices, slice = i % shape.slices;
@@ -67,7 +68,7 @@ TEST(PipelineSchedule, TheBubbleAndTheActivationsInFlightAreAsPredicted) {
       const std::vector<PipelineAction>& actions = table[static_cast<std::size_t>(stage)];
       EXPECT_EQ(max_in_flight(actions), std::min(most, shape.parts * shape.units()));
       if (shape.parts > 1) continue;
-      // Before the last backward of a micro-batch, the slices of later micro-batches are in flight.
+      // Just before the last backward of a micro-batch, slices of later micro-batches are already in flight.
       const int others = (most - 1 + shape.slices - 1) / shape.slices;
       EXPECT_EQ(max_micro_batches_in_flight(shape, actions), std::min(1 + others, shape.micro_batches));
     }

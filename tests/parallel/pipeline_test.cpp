@@ -107,7 +107,8 @@ TEST_F(DistPipeline, OtherModelsTrainAsInOneProcess) {
   }
 }
 
-// Attention over a sequence of 32 tokens in slices, with packed documents, dropout of attention and long branches.
+// A kind of attention over a sequence of 32 tokens that is divided into slices. The cases include packed documents,
+// attention dropout and long-range patterns.
 struct SliceCase {
   std::string name;
   Overrides overrides;
@@ -139,8 +140,8 @@ INSTANTIATE_TEST_SUITE_P(
                                "model.attention.rates=[1,2,4]", "train.recompute=block"}}),
     [](const auto& info) { return info.param.name; });
 
-// Slices that pass through stages have the bits of chunks of the same length in one process, and the losses of whole
-// sequences up to rounding.
+// With slices and stages, results are bit-identical to those with chunks of the same length in one process. Losses
+// equal those of undivided sequences up to rounding.
 TEST_P(DistSlices, HaveTheBitsOfChunksAndTheLossesOfWholeSequences) {
   const Training whole = trained(1, in_slices(GetParam(), {})),
                  chunks = trained(1, in_slices(GetParam(), {"train.sequence_chunk=8"})),
@@ -153,15 +154,15 @@ TEST_P(DistSlices, HaveTheBitsOfChunksAndTheLossesOfWholeSequences) {
   EXPECT_EQ(chunks.scores, slices.scores);
   EXPECT_LT(largest_loss_difference(whole, slices), 2e-6);
   EXPECT_LT(largest_difference(whole, slices), 1e-3);
-  EXPECT_NE(whole.losses, slices.losses) << "rounding does not differ, so nothing was in slices";
+  EXPECT_NE(whole.losses, slices.losses) << "rounding does not differ, so no sequence was sliced";
 }
 
-// Fewer slices than stages, slices of different lengths, and layouts inside the stages: the bits are those of chunks in
-// the same layout without stages.
+// Fewer slices than stages, slices of different lengths, and layouts inside the stages: results are bit-identical to
+// those with chunks in the same layout without stages.
 TEST_F(DistPipeline, SlicesHaveTheBitsOfChunksInEveryLayout) {
   struct Case {
     int stages, slices, chunk;
-    Overrides inside;  // a layout of two ranks; empty: one rank
+    Overrides inside;  // layout of the two ranks of each stage; empty if a stage has one rank
   };
   const Case cases[] = {{4, 2, 16, {}},
                         {2, 5, 7, {}},
@@ -196,7 +197,7 @@ class Folder {
   fs::path path_;
 };
 
-// A run that goes from one layout to another agrees with a run in one process: all but dp 2 and slices have its bits.
+// A run that changes its layout agrees with a run in one process: bit for bit, except with dp 2 or slices.
 TEST_F(DistPipeline, CheckpointsContinueWithAnyNumberOfStages) {
   const Training whole = train_on_ranks(options_of(1, {}, 10));
   ASSERT_EQ(whole.errors, "");
@@ -235,7 +236,7 @@ TEST_F(DistPipeline, AResumedRunHasTheBitsOfOneThatWasNotStopped) {
   EXPECT_EQ(whole.losses.back(), second.losses.back());
 }
 
-// With slices, a stage holds a part of each sequence in flight, and dry steps predict that.
+// With slices, a stage holds only parts of the sequences in flight. Dry steps predict this memory.
 TEST_F(DistPipeline, SlicesTakeThePredictedMemoryWhichIsLess) {
   const auto run = [](const char* slices) {
     TrainingOptions o = options_of(4, {"parallel.pp=4", "model.context=128", "train.batch_size=4", slices}, 3);
@@ -251,9 +252,9 @@ TEST_F(DistPipeline, SlicesTakeThePredictedMemoryWhichIsLess) {
     EXPECT_NEAR(predicted, real, 0.05 * real) << "stage " << r;
     const auto stored = static_cast<double>(slices.unplanned[r]);
     EXPECT_NEAR(static_cast<double>(slices.dry_unplanned[r]), stored, 0.05 * stored) << "stage " << r;
-    EXPECT_GT(slices.unplanned[r], whole.unplanned[r]) << "keys and values of earlier slices are kept, stage " << r;
+    EXPECT_GT(slices.unplanned[r], whole.unplanned[r]) << "keys and values of earlier slices are stored, stage " << r;
   }
-  // The first of four stages holds 4 whole sequences, or 7 slices of a quarter.
+  // The first of four stages holds 4 whole sequences, or 7 slices, each a quarter of a sequence.
   EXPECT_LT(static_cast<double>(slices.slabs[0]), 0.6 * static_cast<double>(whole.slabs[0]));
 }
 

@@ -284,15 +284,14 @@ TEST(Plan, NamesReferencedKeysWithoutEffect) {
       EXPECT_TRUE(begins(idle(pattern, schedule, 4), "no layer selects its blocks")) << idle(pattern, schedule, 4);
 }
 
-// A model that can be divided into stages.
+// Returns a model that can be divided into pipeline stages.
 ModelConfig model_of_stages() {
   ModelConfig m = model();
   m.layers = 4, m.tied_embeddings = false;
   return m.resolved();
 }
 
-// Returns the keys that are named as ineffective, with the given settings and batch size, in a run of `world`
-// processes.
+// Returns the keys that ineffective_keys() names for a run of `world` processes with the given settings and batch.
 std::string ineffective(const std::vector<std::string>& settings, int world, const BatchSize& batch = {24, 1}) {
   const ModelConfig m = model_of_stages();
   ParallelConfig c;
@@ -367,7 +366,7 @@ TEST(Plan, SlicesAreChunksThatPassThroughStages) {
   EXPECT_NE(refused(8).find("does not divide the 2 tokens of a micro-batch in slice 0"), std::string::npos);
   c.tp = 1;
   c.pp_slices = 65;
-  EXPECT_TRUE(refused(2).ends_with("more than the 64 tokens of a sequence (model.context). Lower it"));
+  EXPECT_TRUE(refused(2).ends_with("more than the 64 tokens of a sequence (model.context). Lower parallel.pp_slices"));
   c.pp_slices = 4;
   c.cp = 8;
   EXPECT_TRUE(refused(16).ends_with("Set parallel.cp to a divisor, or parallel.pp_slices: 1"));

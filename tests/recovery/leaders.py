@@ -149,7 +149,7 @@ def worker_killed(job):
     os.kill(workers[1], signal.SIGKILL)
     seconds = job.seconds_to_next_step()
     if not {workers[0], workers[2]} < set(runs.children(job.agents[0].pid)):
-        raise RuntimeError("the other workers did not stay")
+        raise RuntimeError("the other workers did not keep running")
     return seconds, range(1)
 
 

@@ -1,4 +1,4 @@
-// The states that processes keep when a peer is lost: the processes continue from the lowest step.
+// Tests that processes that lose a peer keep their states and continue from the lowest step among them.
 
 #include "trainer/kept_state.h"
 
@@ -40,7 +40,7 @@ StepReport report(std::int64_t step) {
   return r;
 }
 
-// Ranks 1 and 3 have done step 6, rank 2 only step 5, and rank 0 is new.
+// Ranks 1 and 3 have finished step 6 and rank 2 only step 5; rank 0 is a new process.
 TEST(KeptState, AllRanksContinueFromTheLowestStep) {
   const auto errors = test::run_ranks(4, [](Communicator& host) {
     const std::int64_t step = host.rank() == 2 ? 5 : 6;
