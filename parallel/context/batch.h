@@ -20,8 +20,8 @@ class ContextBatches {
   ContextBatches(const ContextRanks& ranks, ContextLayout layout, ContextSchedule, const RingOptions&);
   // The parts of the layout are chunks, which are computed one after another. host_limit: as in ChunkStore. group: the
   // ranks that share each chunk, which must outlive this object; null means that this process computes whole chunks.
-  // align: the ranks' slices of a chunk begin at multiples of `align`, and none may be empty. in_flight: maximum number of
-  // micro-batches that store keys at the same time.
+  // align: the ranks' slices of a chunk begin at multiples of `align`, and none may be empty. in_flight: maximum number
+  // of micro-batches that store keys at the same time.
   ContextBatches(ContextLayout layout, const ExecContext&, std::size_t host_limit, Communicator* group = nullptr,
                  std::int64_t align = 1, int in_flight = 1);
 
