@@ -55,9 +55,8 @@ Agent::StayingWorkers Agent::staying_workers() {
 
 bool Agent::can_replace(const Worker& failed) const {
   return phase_ == Phase::running && workers_.size() > 1 && failed.ending()->signal != 0 &&
-         std::ranges::all_of(workers_, [&](const auto& w) {
-           return w.get() == &failed || (w->alive() && w->page().can_stay != 0);
-         });
+         std::ranges::all_of(
+             workers_, [&](const auto& w) { return w.get() == &failed || (w->alive() && w->page().can_stay != 0); });
 }
 
 void Agent::begin_replacement() {
