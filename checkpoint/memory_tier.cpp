@@ -171,6 +171,11 @@ void MemoryTier::reserve(const State& state, const Stream& stream) {
   for (Slot& slot : slots_) allocate(slot, state.snapshot_bytes(), stream.device());
 }
 
+void MemoryTier::keep(std::int64_t step) {
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (const std::optional<Manifest> m = read(slots_[i]); m && m->step == step) latest_ = static_cast<int>(i);
+}
+
 void MemoryTier::clear() {
   for (Slot& slot : slots_) {
     slot.room = {};

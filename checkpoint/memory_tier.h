@@ -41,6 +41,9 @@ class MemoryTier {
   // Allocates the memory for snapshots of `state` and page-locks it for the stream's device. Discards snapshots with a
   // different identity. Throws Error if there is not enough memory.
   void reserve(const State& state, const Stream& stream);
+  // Call after reserve() if training continues without load(). Makes the next take_snapshot() keep the snapshot of
+  // `step`.
+  void keep(std::int64_t step);
   void clear();                 // frees the memory of both slots, with their snapshots
   std::uint64_t bytes() const;  // total host memory of both slots
 

@@ -400,7 +400,7 @@ void Agent::check_for_failure() {
     report_failure(*first, "; ending the other workers");
     return end_workers(kBlameTime);
   }
-  report_failure(*first, "; the other workers keep running");
+  report_failure(*first, "; trying to keep the other workers running");
   begin_replacement();
 }
 

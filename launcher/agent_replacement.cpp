@@ -54,9 +54,9 @@ Agent::StayingWorkers Agent::staying_workers() {
 }
 
 bool Agent::can_replace(const Worker& failed) const {
-  return phase_ == Phase::running && failed.ending()->signal != 0 && std::ranges::all_of(workers_, [&](const auto& w) {
-           return w.get() == &failed || (w->alive() && w->page().can_stay != 0);
-         });
+  return phase_ == Phase::running && workers_.size() > 1 && failed.ending()->signal != 0 &&
+         std::ranges::all_of(
+             workers_, [&](const auto& w) { return w.get() == &failed || (w->alive() && w->page().can_stay != 0); });
 }
 
 void Agent::begin_replacement() {
@@ -77,8 +77,12 @@ void Agent::check_replacement() {
     if (w.get() == failed_) continue;
     const bool late = w->alive() && w->page().stay != Stay::offered && Clock::now() >= *offer_deadline_;
     if (w->alive() && !late) continue;
+    const bool writes = w->page().writing != RunPhase::nothing;
+    const std::string waited = str(" within ", kStayTime.count(), " s");
     log::error("launch: rank ", w->rank(), " cannot be kept for the restart: it ",
-               late ? str("did not leave its current step within ", kStayTime.count(), " s") : describe(*w->ending()),
+               !late    ? describe(*w->ending())
+               : writes ? "did not stop writing a checkpoint" + waited
+                        : "did not leave its current step" + waited,
                "; ending the other workers");
     return end_workers(std::chrono::milliseconds(0));
   }

@@ -224,11 +224,15 @@ void RunLog::log_restart(const StartingState& from) {
             " s so far");
 }
 
-void RunLog::log_step_if_missing(const StepReport& r) {
+bool RunLog::has_record(const std::string& group, std::int64_t step) const {
   bool found = false;
   read_records(RunDirectory(directory_).metrics_file(),
-               [&](const Record& old) { found |= old.group == "train" && old.step == r.step; });
-  if (!found) log_step(r);
+               [&](const Record& r) { found |= r.group == group && r.step == step; });
+  return found;
+}
+
+void RunLog::log_step_if_missing(const StepReport& r) {
+  if (!has_record("train", r.step)) log_step(r);
 }
 
 ProgressState RunLog::progress_state() const {

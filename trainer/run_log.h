@@ -30,6 +30,7 @@ class RunLog {
   RunLog(const RunStart&, Trainer& trainer, int processes, const JobTime& job, GpuWatch* gpu);
 
   void log_restart(const StartingState&);
+  bool has_record(const std::string& group, std::int64_t step) const;  // reads metrics.jsonl
   // Logs the step if it was never recorded, because rank 0 died or lost a peer between finishing and recording it.
   void log_step_if_missing(const StepReport&);
 

@@ -288,7 +288,8 @@ FittedRun fit_run(LocatedRun located, const TrainOptions& options, Mesh& mesh) {
   FittedRun run{std::move(located), memory, std::move(steps)};
   run.tier = open_tier(run, mesh);
   run.saving = check_memory(run.config, mesh, run.tier.get());
-  if (run.tier && !run.saving.keeps) run.tier->clear();
+  // Survivors of a replacement need memory for a second copy of the state only for now.
+  if (run.tier && !run.saving.keeps && !any_host(mesh.host(), options.kept && options.kept->holds())) run.tier->clear();
   if (run.saving.keeps && !options.fresh) run.newest_kept = newest_common_step(run.tier.get(), mesh.host());
   run.loader = std::make_unique<Loader>(run.corpora, loader_options(run.step_config, mesh));
   own_status().start.mark_reached(StartStage::planned);
@@ -335,12 +336,9 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
 }
 
 // Returns true if the run may continue from the states that surviving processes kept. If rank 0 may not have recorded
-// everything up to that step, the missing records must be recoverable: the step's record is, from the donor's report;
-// records of evaluations are not.
+// that step, a survivor must have the report of the step.
 bool may_use(const KeptStates& kept, const ResolvedRun& run) {
-  if (kept.recorded) return true;
-  const bool has_report = kept.last.step == kept.step || !logs_step(run.config.train, kept.step);
-  return has_report && !evaluations_due(run, kept.step);
+  return kept.recorded || kept.last.step == kept.step || !logs_step(run.config.train, kept.step);
 }
 
 // Selects the launcher's snapshot if no checkpoint is newer. Otherwise selects the newest checkpoint that passes a full

@@ -45,6 +45,9 @@ void RunState::load_initial_state(KeptState* kept) {
   if (run_.start.from.from_survivors) {
     kept->load(*run_.start.from.survivors, state_, run_.ctx.stream, run_.mesh.host());
     run_.trainer.on_state_loaded();
+    const std::vector<CheckpointEntry> all = list_checkpoints(run_.start.dir.checkpoints());
+    if (!all.empty() && all.back().step == run_.trainer.steps_done()) saver_.start_from(all.back().step);
+    if (run_.start.newest_kept) run_.start.tier->keep(*run_.start.newest_kept);
   } else if (run_.start.from.resumes()) {
     load_checkpoint();
   } else if (!run_.start.from.init_from.empty()) {
@@ -101,7 +104,6 @@ void RunState::load_initial_weights() {
 }
 
 std::int64_t RunState::loaded_state_time_ms() const {
-  if (run_.start.from.from_survivors) return run_.start.from.survivors->kept_ms;
   if (run_.start.from.kept) return milliseconds_of(run_.start.tier->loaded_from());
   std::error_code error;
   const auto time = std::filesystem::last_write_time(run_.start.from.resumed.checkpoint + "/" + kManifestName, error);

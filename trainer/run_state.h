@@ -46,7 +46,7 @@ class RunState {
   // Call on rank 0 after load_initial_state(), once no check can refuse the run any more. fresh: if true (--fresh),
   // earlier failures are forgotten.
   void begin_run(bool fresh);
-  // Returns the time (now_ms()) at which the loaded state was saved; 0 if unknown.
+  // Returns the time (now_ms()) at which the loaded snapshot or checkpoint was saved; 0 if unknown.
   std::int64_t loaded_state_time_ms() const;
 
   void on_step_done(double seconds) { clock_.on_step(seconds, saver_.is_writing()); }

@@ -293,15 +293,49 @@ class TrainingRun {
   void allow_staying(bool allowed) { own_status().can_stay = allowed && may_stay_; }
 
   void count_restart(int restarts) {
-    run_.time.on_steps_begin(restarts, run_.trainer.steps_done(), state_.loaded_state_time_ms());
+    if (run_.start.from.from_survivors)
+      count_replacement(restarts);
+    else
+      run_.time.on_steps_begin(restarts, run_.trainer.steps_done(), state_.loaded_state_time_ms());
     own_status().begun = 1;
     if (restarts > 0) run_.log->log_restart(run_.start.from);
-    if (run_.start.from.from_survivors && !run_.start.from.survivors->recorded) complete_records();
   }
 
-  void complete_records() {
-    const StepReport& last = run_.start.from.survivors->last;
-    if (last.step == run_.trainer.steps_done()) run_.log->log_step_if_missing(last);
+  // Counts the time since a survivor kept its state, so that no later restart counts it again.
+  void count_replacement(int restarts) {
+    const std::int64_t lost = std::max<std::int64_t>(0, now_ms() - run_.start.from.survivors->kept_ms);
+    run_.time.restart_seconds += static_cast<double>(lost) / 1000;
+    run_.time.since_ms += lost;
+    run_.time.restarts = restarts;
+    run_.time.on_rollback(run_.trainer.steps_done());
+  }
+
+  // After a replacement, does what was due after the survivors' latest step but may not have been done: records the
+  // step, evaluates, and saves a checkpoint, which replaces one that was due, requested or being written.
+  void catch_up() {
+    const StartingState& from = run_.start.from;
+    const std::int64_t step = run_.trainer.steps_done();
+    if (!from.from_survivors || step == 0) return;
+    if (from.survivors->last.step == step) {
+      last_ = from.survivors->last;
+      run_.trainer.set_latest(last_);
+      if (run_.log && !from.survivors->recorded) run_.log->log_step_if_missing(last_);
+    }
+    if (!from.survivors->recorded) evaluate_if_missing(evaluations_due(run_.start, step));
+    if (step == run_.config.train.steps) return;  // the run ends, which also saves
+    allow_staying(true);
+    const TimeAccount::Timer timer = account_.saving();
+    state_.save();
+  }
+
+  void evaluate_if_missing(const EvaluationsDue& due) {
+    const std::int64_t step = run_.trainer.steps_done();
+    std::array<double, 2> missing{};
+    if (run_.log)
+      missing = {due.validation && !run_.log->has_record("validation", step) ? 1.0 : 0.0,
+                 due.tasks && !run_.log->has_record("tasks", step) ? 1.0 : 0.0};
+    all_reduce_host(run_.mesh.host(), missing, Reduce::max);
+    evaluate_now(missing[0] > 0, missing[1] > 0);
   }
 
   void report(const StepReport& r) {
@@ -439,6 +473,7 @@ class TrainingRun {
     if (run_.mesh.world() > 1 || run_.gpu) pace_.emplace(run_.trainer.island_host(), run_.gpu ? &*run_.gpu : nullptr);
     own_status().step = run_.trainer.steps_done();
     own_status().stepping = 1;
+    catch_up();
     while (goes_on(end)) {
       if (watcher_) watcher_->before_launch(run_.trainer);
       run_.trainer.begin_exchange();

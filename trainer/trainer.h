@@ -127,8 +127,9 @@ class Trainer {
   // Returns true if the state is consistent, i.e. exactly that after steps_done() steps: no step is in flight, and no
   // uncounted update has begun. May be called after an operation of a step has failed.
   bool is_state_whole() const { return steps_in_flight_.empty() && !step_.is_updating(); }
-  const StepReport& latest() const { return latest_; }  // latest accepted step; its `step` is 0 if there was none
-  void on_state_loaded();                               // call after loading the state; moves the loader to the cursor
+  const StepReport& latest() const { return latest_; }   // latest accepted step; its `step` is 0 if there was none
+  void set_latest(const StepReport& r) { latest_ = r; }  // call after loading the state of an earlier trainer
+  void on_state_loaded();                                // call after loading the state; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
   // Reports every kernel of the following steps to `observer`; null disables this.

@@ -53,6 +53,19 @@ TEST_F(MemoryTiers, TheTwoNewestCanBeLoadedByTheNextProcess) {
   EXPECT_EQ(tier().complete_steps(), steps({30, 40}));
 }
 
+TEST_F(MemoryTiers, ATierThatLoadsNothingCanKeepASnapshot) {
+  for (const std::int64_t kept : {10, 20}) {
+    MemoryTier writer = tier();
+    reserve_memory(writer);
+    save_snapshot(writer, 10);
+    save_snapshot(writer, 20);
+    MemoryTier next = tier();
+    reserve_memory(next).keep(kept);
+    save_snapshot(next, 30);
+    EXPECT_EQ(tier().complete_steps(), steps({kept, 30}));
+  }
+}
+
 TEST_F(MemoryTiers, ASnapshotBeingWrittenDoesNotCountAndTheOlderOneDoes) {
   MemoryTier writer = tier();
   reserve_memory(writer);

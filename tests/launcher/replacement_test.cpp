@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 
 #include "tests/launcher/long_runs.h"
 
@@ -29,6 +30,11 @@ class DistReplacement : public test::LongRuns {
     for (std::size_t at = 0; (at = all.find(text, at)) != std::string::npos; ++at) ++n;
     return n;
   }
+  std::vector<int> restart_steps(const std::string& directory) const {
+    std::vector<int> steps;
+    for (const auto& record : records(directory, "restart")) steps.push_back(record.at("step"));
+    return steps;
+  }
   void expect_same(const std::string& directory) const {
     EXPECT_EQ(losses(directory), losses("calm")) << log();
     EXPECT_TRUE(shard(directory) == shard("calm")) << "the bytes of the checkpoints differ";
@@ -46,12 +52,11 @@ TEST_F(DistReplacement, AnyRankInAnyPhase) {
   EXPECT_EQ(count("starting all workers again"), 0) << log();
   EXPECT_NE(count(": rank 1 was replaced; 2 workers kept running; restarts have cost "), 0) << log();
   std::string replaced;
-  std::vector<int> steps;
   for (const auto& record : records("r", "restart")) {
     EXPECT_EQ(record.at("workers_stayed"), 2);
     replaced += record.at("replaced_ranks").get<std::string>();
-    steps.push_back(record.at("step"));
   }
+  std::vector<int> steps = restart_steps("r");
   EXPECT_EQ(replaced, "1020");
   ASSERT_EQ(steps.size(), 4u);
   EXPECT_GE(steps.back(), 8) << "9, unless a survivor had not done the update";
@@ -61,7 +66,7 @@ TEST_F(DistReplacement, AnyRankInAnyPhase) {
 }
 
 TEST_F(DistReplacement, TheOtherProcessesStay) {
-  const pid_t agent = start(replicas("r", {"train.steps=30"}));
+  const pid_t agent = start(replicas("r", {}, "1:slow@rank=all,phase=data,wait=100ms,attempt=each"));
   ASSERT_TRUE(reaches("r", 4)) << log();
   const std::vector<pid_t> before = children(agent);
   ASSERT_EQ(before.size(), 3u) << log();
@@ -72,6 +77,32 @@ TEST_F(DistReplacement, TheOtherProcessesStay) {
   for (const std::size_t stays : {0u, 2u}) EXPECT_EQ(std::ranges::count(after, before[stays]), 1) << log();
   EXPECT_EQ(wait(agent), 0) << log();
   EXPECT_EQ(count("starting all workers again"), 0) << log();
+}
+
+// Rank 0 is lost three times: before the first step, after step 4, and before the next step. The report of step 4
+// must pass through two replacements.
+TEST_F(DistReplacement, RankZeroIsLostAgain) {
+  ASSERT_EQ(run(replicas("calm", {"train.steps=6"})), 0) << log();
+  const std::string faults =
+      "1:kill@rank=0,step=1,phase=backward;kill@rank=0,step=5,phase=backward,attempt=1;"
+      "kill@rank=0,step=5,phase=forward,attempt=2";
+  EXPECT_EQ(run(replicas("r", {"train.steps=6"}, faults)), 0) << log();
+  EXPECT_EQ(restart_steps("r"), (std::vector<int>{0, 4, 4})) << log();
+  expect_same("r");
+}
+
+// Rank 1 is lost before the validation of step 3, before the save of step 4, and before the validation at the end.
+TEST_F(DistReplacement, ValidationsAndSavesThatWereDueAreDone) {
+  const std::vector<std::string> settings = {"train.steps=5", "train.eval_interval=3", "checkpoint.interval=4"};
+  ASSERT_EQ(run(replicas("calm", settings)), 0) << log();
+  const std::string faults =
+      "1:kill@rank=1,step=3,phase=finish;kill@rank=1,step=4,phase=snapshot,attempt=1;"
+      "kill@rank=1,step=5,phase=finish,attempt=2";
+  EXPECT_EQ(run(replicas("r", settings, faults)), 0) << log();
+  EXPECT_EQ(restart_steps("r"), (std::vector<int>{3, 4, 5})) << log();
+  EXPECT_EQ(records("r", "validation").size(), 2u) << log();
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "r/checkpoints/step-000000004")) << log();
+  expect_same("r");
 }
 
 // All workers are restarted if two ranks are lost at once, and if a survivor is lost while it loads the state.
