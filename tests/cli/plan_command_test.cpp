@@ -43,7 +43,7 @@ TEST(PlanCommand, SettingsNeedNoCorpus) {
 TEST(PlanCommand, AnIslandReceivesTheMessagesOfAllIslands) {
   const std::string file = testing::TempDir() + "plan_islands.yaml";
   std::ofstream(file) << "model: {layers: 1, width: 256, heads: 2, context: 64, vocab_size: 4096}\n"
-                         "train: {micro_batch: 1}\nparallel: {local_steps: 8}\n";
+                         "train: {micro_batch: 1, steps: 100}\nparallel: {local_steps: 8}\n";
   double host[2], sent = 0;  // MiB
   for (const int i : {0, 1}) {
     const std::string islands = i ? "8" : "2";
