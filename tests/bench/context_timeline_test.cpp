@@ -8,14 +8,14 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <sstream>
 #include <thread>
 
 #include "bench/context.h"
+#include "comm/gloo/gloo.h"
 #include "core/files.h"
 #include "inspect/timeline_picture.h"
-#include "tests/comm/ranks.h"
+#include "tests/comm/mesh_ranks.h"
 #include "tests/inspect/svg_check.h"
 #include "tests/paths.h"
 #include "tests/process.h"
@@ -163,29 +163,15 @@ TEST(ContextTiming, SharesAreComputedAndBounded) {
 
 // Returns the timings of each rank.
 std::vector<std::vector<ContextTiming>> time_on_ranks(const ContextGrid& grid, int ranks) {
-  const std::string cookie = random_cookie();
-  const StoreServer server({"127.0.0.1", 0}, cookie);
   std::vector<std::vector<ContextTiming>> told(static_cast<std::size_t>(ranks));
-  std::vector<std::string> errors(told.size());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      const auto at = static_cast<std::size_t>(rank);
-      try {
-        WorkerEnvironment env;
-        env.rank = env.local_rank = rank;
-        env.world = env.local_world = ranks;
-        env.store = server.endpoint();
-        env.cookie = cookie;
-        const auto mesh = Mesh::join(env, {}, MeshLayout{.axes = {{"cp", ranks, AxisTransfers::beside_kernels}}});
-        time_context(grid, *mesh, ExecContext{Stream::cpu(1)}, [&](const ContextTiming& t) { told[at].push_back(t); });
-        mesh->all().barrier().synchronize();
-      } catch (const std::exception& e) {
-        errors[at] = e.what();
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  EXPECT_EQ(joined(errors), "");
+  const MeshLayout layout{.axes = {{"cp", ranks, AxisTransfers::beside_kernels}}};
+  EXPECT_EQ(run_mesh(layout,
+                     [&](Mesh& mesh) {
+                       auto& own = told[static_cast<std::size_t>(mesh.rank())];
+                       time_context(grid, mesh, ExecContext{Stream::cpu(1)},
+                                    [&](const ContextTiming& t) { own.push_back(t); });
+                     }),
+            "");
   return told;
 }
 
