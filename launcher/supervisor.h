@@ -32,7 +32,8 @@ class Supervisor {
   // Returns the order that ended the job during the attempt, if there was one.
   std::optional<Order> run_attempt(const Order& start);
   void log_attempt_start(const Order& start) const;
-  std::string replacement_text() const;  // e.g. "replacing rank 1; 2 workers keep running"
+  std::string replacement_text(const Order& start) const;  // e.g. "replacing rank 1; 2 workers keep running"
+  std::string restarts_text() const;  // e.g. "the workers were restarted once"
   int report_end(const Order& end);
 
   const LaunchOptions& options_;
@@ -47,7 +48,7 @@ class Supervisor {
   StartTimes failure_times_;       // times of the stages since the previous attempt's failure
   std::vector<AgentMemory> kept_;  // memory kept over all attempts, one per worker of this node
   Agent::StayingWorkers staying_;  // survivors that wait for the next attempt; empty if there are none
-  int restarts_ = 0;
+  int restarts_ = 0, replacements_ = 0;  // replacements_: restarts that survivors joined
   std::optional<int> node_, world_;  // node and world size of the previous attempt
   std::string failure_;              // the failure last reported by this agent
 };

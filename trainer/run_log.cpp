@@ -217,7 +217,9 @@ void RunLog::log_restart(const StartingState& from) {
     std::string ranks;
     for (const int rank : replaced) ranks += str(ranks.empty() ? "" : ", ", rank);
     values.insert(values.end(), {{"replaced_ranks", ranks}, {"workers_stayed", stayed}});
-    what = str(": rank ", ranks, " was replaced; ", counted(stayed, "worker"), " kept running");
+    const char* were = replaced.size() == 1 ? " was replaced; " : " were replaced; ";
+    const std::string lost = replaced.empty() ? "" : str("rank", replaced.size() == 1 ? " " : "s ", ranks, were);
+    what = str(": ", lost, counted(stayed, "worker"), " kept running");
   }
   metrics_->record("restart", trainer_.steps_done(), values);
   log::info("restart ", job_.restarts, " of this job", what, "; restarts have cost ", job_.restart_seconds,

@@ -235,7 +235,8 @@ class TrainingRun {
     if (signal_.requested() || !run_.trainer.is_state_whole()) own_status().can_stay = 0;
     if (own_status().can_stay == 0) return;
     const std::int64_t step = run_.trainer.steps_done();
-    kept.keep(state_.state(), run_.ctx.stream, step, step == finished_step_, run_.trainer.latest());
+    const bool recorded = run_.leads() && step == finished_step_;  // this process may become rank 0 only now
+    kept.keep(state_.state(), run_.ctx.stream, step, recorded, run_.trainer.latest());
     log::info("lost a peer; keeping the state of step ", step, " in memory and waiting for a replacement");
   } catch (const OutOfMemory& e) {
     own_status().can_stay = 0;
