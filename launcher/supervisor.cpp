@@ -181,6 +181,9 @@ void Supervisor::log_attempt_start(const Order& start) const {
     log::warn("launch: ", staying_.empty() ? "starting all workers again" : replacement_text(start), " (restart ",
               start.attempt, " of this job)");
   }
+  if (start.may_stay && world_ && *world_ != start.world)
+    log::warn("launch: the job continues with ", counted(start.world, "worker"), " instead of ", *world_,
+              ". Sums are rounded in a different order, so losses agree closely, but not bit for bit");
   if (start.nodes > 1)
     log::info("launch: node ", start.node_rank, " of ", start.nodes, " on ", host_name(), ": ranks ", start.first_rank,
               " to ", start.first_rank + options_.processes - 1, " of ", start.world, "; the ranks meet at ",
