@@ -445,6 +445,8 @@ TEST_F(DistTrainingFewerNodes, TheOthersContinueWithoutNode0) {
   EXPECT_LT(two, kPatience) << read_file(dir_ / "second") << read_file(dir_ / "third");
   const bool second_leads = says("second", "takes over");
   EXPECT_NE(second_leads, says("third", "takes over")) << "one of them";
+  EXPECT_TRUE(says(second_leads ? "second" : "third", "(kept in memory by rank 0)"))
+      << read_file(dir_ / "second") << read_file(dir_ / "third");
   const double one = lose(agents[second_leads ? 1 : 2], 2);
   EXPECT_LT(one, kPatience) << read_file(dir_ / "second") << read_file(dir_ / "third");
   EXPECT_EQ(wait(agents[second_leads ? 2 : 1]), 0) << read_file(dir_ / "second") << read_file(dir_ / "third");
