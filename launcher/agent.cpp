@@ -164,7 +164,8 @@ void Agent::start_worker(int local_rank) {
   command.keep_stdout &= console >= 0;
   auto page = std::make_unique<SharedStatus>(cookie_, kept_.at(static_cast<std::size_t>(local_rank)).key());
   describe_attempt(**page);
-  workers_.push_back(std::make_unique<Worker>(rank, command, std::move(page), prefix_of(rank), console, log, options_.hang));
+  workers_.push_back(
+      std::make_unique<Worker>(rank, command, std::move(page), prefix_of(rank), console, log, options_.hang));
 }
 
 std::string Agent::prefix_of(int rank) { return rank == 0 ? "" : str("[rank ", rank, "] "); }

@@ -54,7 +54,7 @@ class Agent {
   void start_worker(int local_rank);
   // Adds a surviving worker, and tells it to begin this attempt.
   void continue_with(std::unique_ptr<Worker>, int local_rank);
-  void describe_attempt(WorkerStatus&) const;   // sets the attempt's fields in a worker's status page
+  void describe_attempt(WorkerStatus&) const;  // sets the attempt's fields in a worker's status page
   WorkerCommand command_of(int local_rank) const;
   void add_gpu_core_dumps(int rank, Environment&) const;
   std::string attempt_file_path(const std::string& name) const;

@@ -132,9 +132,7 @@ NodeFailure failure_of(const json& j) {
           j.at("misfit"),
           j.at("replaceable")};
 }
-NodeEnd end_of(const json& j) {
-  return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step"), j.at("stay")};
-}
+NodeEnd end_of(const json& j) { return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step"), j.at("stay")}; }
 
 }  // namespace
 

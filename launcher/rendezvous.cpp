@@ -389,9 +389,8 @@ bool Rendezvous::may_stay() const { return std::ranges::all_of(failures_, &NodeF
 
 void Rendezvous::restart_or_finish(Time now) {
   // All nodes keep their survivors, or none does.
-  survivors_stay_ = may_stay() && std::ranges::all_of(agents_, [](const Agent& a) {
-                      return !a.taking_part || (a.end && a.end->stay);
-                    });
+  survivors_stay_ = may_stay() && std::ranges::all_of(
+                                      agents_, [](const Agent& a) { return !a.taking_part || (a.end && a.end->stay); });
   for (Agent& a : agents_) a.taking_part = false;
   if (stopped_) return end_job(*stopped_, "");
   if (failures_.empty()) return end_job(0, "");

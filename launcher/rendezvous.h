@@ -182,8 +182,8 @@ class Rendezvous {
   Time since_, last_arrival_;  // start of the join phase; time of the last join
   std::vector<Agent> agents_;  // in order of arrival
   std::vector<NodeFailure> failures_;
-  bool worker_failed_ = false;  // true once an agent has reported a failure in the attempt
-  bool survivors_stay_ = false;  // true if the workers that survived the last attempt join the next one
+  bool worker_failed_ = false;    // true once an agent has reported a failure in the attempt
+  bool survivors_stay_ = false;   // true if the workers that survived the last attempt join the next one
   std::vector<RankState> ranks_;  // states of the ranks that have reported
   int world_ = 1;                 // number of ranks in the attempt
   std::set<int> misfits_;         // world sizes that do not fit the settings

@@ -198,8 +198,7 @@ void RendezvousClient::drop_orders(const std::string& why, bool may_stay) {
   std::erase_if(orders_,
                 [&](const Order& o) { return !runs || o.kind != Order::Kind::stop || o.attempt != started_->attempt; });
   if (runs && !std::exchange(told_to_stop_, true))
-    orders_.push_back(
-        {.kind = Order::Kind::stop, .text = why, .attempt = started_->attempt, .may_stay = may_stay});
+    orders_.push_back({.kind = Order::Kind::stop, .text = why, .attempt = started_->attempt, .may_stay = may_stay});
   wake();
 }
 

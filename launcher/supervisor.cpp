@@ -215,8 +215,7 @@ int Supervisor::report_end(const Order& end) {
   staying_.clear();  // kills survivors that waited for a new attempt
   if (end.code != 0 && !end.text.empty() && end.text != failure_) log::error("launch: ", end.text);
   if (!end.verdict.empty()) log::error("launch: no restart: ", end.verdict);
-  if (node_ == 0 && restarts_ > 0)
-    log::info("launch: ", restarts_text(), ", which cost ", time_.restart_seconds, " s");
+  if (node_ == 0 && restarts_ > 0) log::info("launch: ", restarts_text(), ", which cost ", time_.restart_seconds, " s");
   return end.code;
 }
 

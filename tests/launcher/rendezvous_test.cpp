@@ -466,12 +466,8 @@ TEST(Messages, AreDecodedUnchanged) {
   EXPECT_TRUE(decode_report(encode(Report{.from = "x", .end = kStays})).end->stay);
   const Report end{.from = "x", .attempt = 4, .end = NodeEnd{75, true, true, 1LL << 40}};
   EXPECT_EQ(decode_report(encode(end)).end->step, 1LL << 40);
-  const Order order{.kind = Kind::start,
-                    .node_rank = 1,
-                    .first_rank = 7,
-                    .may_stay = true,
-                    .store = {"::1", 4711},
-                    .leader = "l"};
+  const Order order{
+      .kind = Kind::start, .node_rank = 1, .first_rank = 7, .may_stay = true, .store = {"::1", 4711}, .leader = "l"};
   EXPECT_EQ(decode_order(encode(order)).store, order.store);
   EXPECT_EQ(decode_order(encode(order)).first_rank, 7);
   EXPECT_TRUE(decode_order(encode(order)).may_stay);

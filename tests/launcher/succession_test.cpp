@@ -521,8 +521,8 @@ class ScheduledJob {
   void work(Agent& a) {
     if (!a.running) return;
     const bool fails = !a.stopping && draw(150) == 0, ends = !a.stopping && draw(300) == 0;
-    const bool stay = !ends && (fails || a.may_stay) && draw(5) > 0 &&
-                      with_steps_.contains({a.started->leader, a.started->attempt});
+    const bool stay =
+        !ends && (fails || a.may_stay) && draw(5) > 0 && with_steps_.contains({a.started->leader, a.started->attempt});
     NodeFailure failure{Blame::killed, 9, true, "it failed"};
     failure.replaceable = stay;
     if (fails) send(a, {.attempt = a.started->attempt, .failure = failure});
