@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills workers and agents of small runs at random moments and in every phase. Runs must recover bit-identically.
 
-    tests/recovery/kills.py BINARY [--kills 18] [--nodes 4] [--phases some|all|none] [--jobs 2] [--seed 1] [--keep]
+    tests/recovery/kills.py BINARY [--kills 18] [--nodes 2] [--phases some|all|none] [--jobs 2] [--seed 1] [--keep]
 
 Some layouts combine features that have state: Muon, averages, schedules, mixtures, packing, dropout, steps that are
 skipped or rolled back, and blocks by importance.
@@ -145,8 +145,8 @@ class AgentKill(Case):
 
 
 class NodesKill(Case):
-    """Kills workers, and agents with their workers, of a job of two nodes at random moments. A new agent takes the place
-    of each lost one, so that the lead of the job may pass on several times."""
+    """Kills workers, and agents with their workers, of a job of two nodes at random moments. A new agent takes the
+    place of each lost one, so that the lead of the job may pass on several times."""
     kind = "workers and agents of two nodes"
 
     def __init__(self, number, layout, chance):
@@ -157,7 +157,8 @@ class NodesKill(Case):
         nodes = (2, runs.free_port())
 
         def start():
-            slow = f"{self.number}:slow@rank=all,phase=data,wait=100ms,attempt=each"  # so that the run outlasts the kills
+            # Slow steps let the run outlast the kills.
+            slow = f"{self.number}:slow@rank=all,phase=data,wait=100ms,attempt=each"
             agents.append(all_runs.start(self.directory, self.layout, self.log, slow, nodes))
         agents = []
         start()
@@ -222,7 +223,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
     parser.add_argument("--kills", type=int, default=18)
-    parser.add_argument("--nodes", type=int, default=4, help="number of jobs of two nodes that are disturbed")
+    parser.add_argument("--nodes", type=int, default=2, help="number of jobs of two nodes that are disturbed")
     parser.add_argument("--phases", choices=["some", "all", "none"], default="some")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)

@@ -7,7 +7,8 @@ For each case, measures the time until the remaining nodes train again, and chec
 off has no proof that the others have ended, and must not train beside a majority. Workers that survive a killed worker
 or agent must keep running. At the end of each case, the run is complete, and every step's loss is that of an
 undisturbed run: exactly while as many nodes train, otherwise to rounding. If a new worker has replaced each lost one,
-the tensors of the last checkpoint are also those of the undisturbed run. Prints a table. Exits with 1 if a requirement was violated, and with 77 if the machine permits no such network.
+the tensors of the last checkpoint are also those of the undisturbed run. Prints a table. Exits with 1 if a requirement
+was violated, and with 77 if the machine permits no such network.
 """
 
 import argparse
