@@ -165,9 +165,15 @@ void Leader::redirect_agents(const Endpoint& to) {
   moved_ = to;
 }
 
-// Redirects the agents to a leader that has started a newer attempt, unless an attempt runs here.
+// Redirects the agents to a leader that knows a newer attempt, unless an attempt runs here. If this leader already
+// redirects, a later successor replaces the address.
 void Leader::on_moved(const Endpoint& to, int attempt) {
-  if (rendezvous_.is_joining() && attempt > rendezvous_.heritage().attempt) redirect_agents(to);
+  const std::lock_guard lock(mutex_);
+  const bool newer =
+      moved_ ? attempt >= moved_attempt_ : rendezvous_.is_joining() && attempt > rendezvous_.heritage().attempt;
+  if (!newer) return;
+  moved_ = to;
+  moved_attempt_ = attempt;
 }
 
 bool Leader::send_redirects() {
