@@ -191,7 +191,10 @@ NodeEnd Agent::run() {
   from_previous_.resize(static_cast<std::size_t>(options_.processes));
   for (int local = 0; local < options_.processes; ++local) {
     auto& stays = from_previous_[static_cast<std::size_t>(local)];
-    if (stays && stays->reap()) stays.reset();  // killed while it waited
+    if (stays && stays->reap()) {
+      log::warn("launch: rank ", stays->rank(), " ", describe(*stays->ending()), " while it waited; starting it again");
+      stays.reset();
+    }
     stays ? continue_with(std::move(stays), local) : start_worker(local);
   }
   while (any_worker_alive() && !is_ready_to_replace()) {

@@ -46,6 +46,7 @@ void Agent::continue_with(std::unique_ptr<Worker> worker, int local_rank) {
   page.world = order_.world;
   page.node_rank = order_.node_rank;
   page.nodes = order_.nodes;
+  page.can_stay = 0;
   page.stay = Stay::accepted;
   worker->set_rank(order_.first_rank + local_rank, prefix_of(order_.first_rank + local_rank));
   workers_.push_back(std::move(worker));
