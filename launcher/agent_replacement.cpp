@@ -23,6 +23,7 @@ void Agent::describe_attempt(WorkerStatus& page) const {
   page.min_nodes = options_.min_nodes;
   page.max_nodes = options_.max_nodes;
   page.replaces = options_.max_restarts > 0 && options_.processes > 1 && options_.max_nodes == 1;
+  page.must_leave = 0;
   page.time = time_;
   page.start = previous_start_times_;
   page.start.mark_reached(StartStage::spawned);
@@ -61,6 +62,7 @@ bool Agent::can_replace(const Worker& failed) const {
 
 void Agent::begin_replacement() {
   phase_ = Phase::replacing;
+  for (const auto& w : workers_) w->page().must_leave = 1;
   blame_deadline_.reset();
   offer_deadline_ = Clock::now() + kStayTime;
 }
