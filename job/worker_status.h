@@ -44,10 +44,11 @@ struct WorkerStatus {
   std::atomic<std::int64_t> replaces{0};      // 1 if the agent can replace a lost worker; written by the agent
   // 1 while this worker can survive the loss of a peer. After a loss, remains 1 until the next attempt begins.
   std::atomic<std::int64_t> can_stay{0};
-  std::atomic<std::int64_t> must_leave{0};  // 1 once the agent replaces a lost worker; written by the agent
   std::atomic<Stay> stay{Stay::none};
   std::array<char, 320> store{};  // address of the next attempt's store, zero-terminated; written by the agent
   std::int64_t attempt = 0;       // number of the next attempt; written by the agent
+  // 1 once the agent replaces a lost worker: islands that do not need this worker yet leave after their current step.
+  std::atomic<std::int64_t> must_leave{0};
 };
 
 // The agent's side. The constructor throws Error if there is not enough memory.

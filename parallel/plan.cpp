@@ -395,7 +395,7 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
 }  // namespace
 
 ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
-  ParallelPlan p{.config = c, .islands = narrow<int>(c.islands), .pp = narrow<int>(c.pp)};
+  ParallelPlan p{.config = c, .islands = std::max(1, narrow<int>(c.islands)), .pp = narrow<int>(c.pp)};
   if (world % p.islands != 0)
     fail_for_world("parallel.islands: ", p.islands, " does not divide the ", counted(world, "process"),
                    " of this run. Set it to ", listed(divisors(world)), ", or ", start_others(p.islands));
