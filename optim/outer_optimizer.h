@@ -84,7 +84,7 @@ class OuterOptimizer {
 
   std::size_t fragments() const { return fragments_.size(); }
   std::int64_t message_bytes() const;  // bytes that this rank sends to each other island in local_steps steps
-  std::uint64_t host_bytes() const;     // host memory that this object holds, as host_memory() predicts
+  std::uint64_t host_bytes() const;    // host memory that this object holds, as host_memory() predicts
   double wait_seconds() const { return wait_seconds_; }  // time spent in send() and receive() so far
 
  private:

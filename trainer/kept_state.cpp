@@ -50,72 +50,86 @@ StepReport report_from(Numbers::const_iterator next, Numbers::const_iterator end
   return r;
 }
 
-// The facts that a rank sends about its kept state.
-struct Kept {
-  std::int64_t step = 0, kept_ms = 0;  // step: -1 after keep_nothing()
-  bool finished = false;
-  IslandExchange exchange;
-  StepReport last;
-};
+template <class Facts, class Visit>
+void visit_integers(Facts& f, const Visit& visit) {
+  IslandPlace& i = f.island;
+  IslandExchange& e = i.exchange;
+  visit(f.step), visit(f.kept_ms), visit(f.finished);
+  visit(i.islands), visit(i.island), visit(i.size), visit(i.position);
+  visit(e.step), visit(e.tokens), visit(e.cursor), visit(e.combined);
+}
 
-Numbers numbers_of(const Kept& k) {
+Numbers numbers_of(KeptFacts f) {
   Numbers n;
-  for (const std::int64_t x : {k.step, k.kept_ms, std::int64_t{k.finished}, k.exchange.step, k.exchange.tokens,
-                               k.exchange.cursor, k.exchange.combined})
-    n.push_back(static_cast<double>(x));
-  append(n, k.last);
+  visit_integers(f, [&](auto x) { n.push_back(static_cast<double>(x)); });
+  append(n, f.last);
   return n;
 }
 
-// Returns nullopt if the process is new and sent nothing.
-std::optional<Kept> kept_from(const Numbers& numbers) {
-  if (numbers.empty()) return std::nullopt;
-  auto next = numbers.begin();
-  const auto whole = [&next] { return static_cast<std::int64_t>(*next++); };
-  Kept k{.step = whole(), .kept_ms = whole(), .finished = whole() != 0};
-  k.exchange = {whole(), whole(), whole(), whole()};
-  k.last = report_from(next, numbers.end());
-  return k;
+KeptFacts facts_from(const Numbers& n) {
+  KeptFacts f;
+  auto next = n.begin();
+  visit_integers(f, [&](auto& x) { x = static_cast<std::decay_t<decltype(x)>>(*next++); });
+  f.last = report_from(next, n.end());
+  return f;
 }
 
-using AllKept = std::vector<std::optional<Kept>>;
+// The facts of each rank; nullopt for ranks without a state.
+using AllFacts = std::vector<std::optional<KeptFacts>>;
 
-bool has_state(const std::optional<Kept>& k) { return k && k->step >= 0; }
+// Returns true if these ranks, now an island, were the same island at the same step when they kept their states.
+bool is_whole(const AllFacts& all, std::size_t begin, std::size_t size) {
+  for (std::size_t r = begin; r < begin + size; ++r) {
+    if (!all[r] || !all[begin]) return false;
+    IslandPlace expected = all[begin]->island;
+    expected.position = static_cast<int>(r - begin);
+    if (all[r]->step != all[begin]->step || all[r]->island != expected) return false;
+  }
+  return all[begin]->island.size == static_cast<int>(size);
+}
 
-// Returns for each rank whether its island is whole and knows the latest exchange of all islands.
-std::vector<bool> ranks_of_whole_islands(const AllKept& all, std::size_t size) {
-  const auto same = [](const Kept& a, const Kept& b) { return a.step == b.step && a.exchange == b.exchange; };
+// Returns for each rank whether its island is whole and has taken part in the latest exchange.
+std::vector<bool> ranks_of_whole_islands(const AllFacts& all, std::size_t size) {
   std::vector<bool> whole(all.size());
   std::int64_t newest = -1;
-  for (std::size_t begin = 0; begin < all.size(); begin += size) {
-    bool island = has_state(all[begin]);
-    for (std::size_t r = begin; r < begin + size && island; ++r)
-      island = has_state(all[r]) && same(*all[r], *all[begin]);
-    std::fill_n(whole.begin() + static_cast<std::ptrdiff_t>(begin), size, island);
-    if (island) newest = std::max(newest, all[begin]->exchange.combined);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    whole[r] = is_whole(all, r / size * size, size);
+    if (whole[r]) newest = std::max(newest, all[r]->island.exchange.combined);
   }
-  for (std::size_t r = 0; r < all.size(); ++r) whole[r] = whole[r] && all[r]->exchange.combined == newest;
+  for (std::size_t r = 0; r < all.size(); ++r) whole[r] = whole[r] && all[r]->island.exchange.combined == newest;
   return whole;
 }
 
 // Chooses the rank whose state of the lowest or, with islands, the highest step the run continues from.
-void choose_donor(KeptStates& k, const AllKept& all, const std::vector<bool>& usable) {
+void choose_donor(KeptStates& k, const AllFacts& all, const std::vector<bool>& usable) {
   k.donor = -1;
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (!usable[r]) continue;
     const std::int64_t step = all[r]->step;
-    if (k.donor < 0 || (k.islands > 1 ? step > k.step : step < k.step)) k.donor = static_cast<int>(r), k.step = step;
+    if (k.donor < 0 || (k.islands > 0 ? step > k.step : step < k.step)) k.donor = static_cast<int>(r), k.step = step;
   }
 }
 
-// Returns the tensor of a rank in island `from` that becomes tensor `name` of a rank in island `to`; empty if the
-// latter does not receive the tensor: it belongs to a different island, or follows from the outer weights.
-std::string source_of(const std::string& name, int to, int from) {
-  const std::string states = IslandBinding::optimizer_prefix(to);
-  if (name.starts_with(states)) return IslandBinding::optimizer_prefix(from) + name.substr(states.size());
-  const bool of_an_island =
-      name.starts_with(IslandBinding::kPrefix) || name.starts_with(IslandBinding::optimizer_prefix(0));
+// Returns the name that a tensor or value of island `to` has in a state in which this island has the number `from`;
+// empty if it belongs to a different island.
+std::string name_in(const std::string& name, int to, int from) {
+  const auto island = [](int i) { return str(IslandBinding::kPrefix, i, "."); };
+  for (const auto& [own, other] :
+       {std::pair{IslandBinding::optimizer_prefix(to), IslandBinding::optimizer_prefix(from)},
+        {IslandBinding::bad_steps_name(to), IslandBinding::bad_steps_name(from)},
+        {island(to), island(from)}})
+    if (name.starts_with(own)) return other + name.substr(own.size());
+  const bool of_an_island = name.starts_with(IslandBinding::kPrefix) ||
+                            name.starts_with(IslandBinding::optimizer_prefix(0)) ||
+                            name == IslandBinding::bad_steps_name(0);
   return of_an_island ? "" : name;
+}
+
+// The same for a tensor that island `to` receives from an island that had the number `from`; empty if it does not
+// receive the tensor, because it follows from the outer weights.
+std::string given_name(const std::string& name, int to, int from) {
+  const bool is_state = name.starts_with(IslandBinding::optimizer_prefix(to));
+  return name.starts_with(IslandBinding::kPrefix) && !is_state ? "" : name_in(name, to, from);
 }
 
 }  // namespace
@@ -124,64 +138,62 @@ bool KeptStates::all_hold() const { return std::ranges::count(holders, false) ==
 
 std::vector<int> KeptStates::lost_islands() const {
   std::vector<int> lost;
-  const std::size_t size = holders.size() / static_cast<std::size_t>(islands);
+  const std::size_t size = holders.size() / static_cast<std::size_t>(std::max(1, islands));
   for (int i = 0; i < islands; ++i)
     if (!holders[static_cast<std::size_t>(i) * size]) lost.push_back(i);
   return lost;
 }
 
-void KeptState::keep(const State& state, const Stream& stream, std::int64_t step, bool finished, const StepReport& last,
-                     const IslandExchange& exchange) {
+void KeptState::keep(const State& state, const Stream& stream, KeptFacts facts) {
   Snapshot copy = state.snapshot(stream);
   copy.wait();
   copy_.emplace(std::move(copy));
-  step_ = step;
-  kept_ms_ = now_ms();
-  finished_ = finished;
-  exchange_ = exchange;
-  last_ = last;
+  facts_ = std::move(facts);
+  facts_.kept_ms = now_ms();
 }
 
 void KeptState::keep_nothing() {
   clear();
-  step_ = -1;
+  stays_ = true;
 }
 
 void KeptState::clear() {
   copy_.reset();
-  step_ = 0;
+  stays_ = false;
 }
 
 std::optional<KeptStates> KeptState::compare(Communicator& host, int islands) const {
-  Numbers own;
-  if (holds()) own = numbers_of(Kept{step_, kept_ms_, finished_, exchange_, last_});
-  AllKept all;
-  for (const std::string& bytes : gather_host(host, bytes_of(own))) all.push_back(kept_from(numbers_of(bytes)));
-  std::vector<bool> usable(all.size());
-  std::ranges::transform(all, usable.begin(), has_state);
+  const Numbers own = copy_ ? numbers_of(facts_) : stays_ ? Numbers(1) : Numbers();
   KeptStates k{.islands = islands};
-  if (islands > 1) usable = ranks_of_whole_islands(all, all.size() / static_cast<std::size_t>(islands));
+  AllFacts all;
+  for (const std::string& bytes : gather_host(host, bytes_of(own))) {
+    const Numbers n = numbers_of(bytes);
+    if (n.empty()) k.replaced.push_back(static_cast<int>(all.size()));
+    all.push_back(n.size() > 1 ? std::optional(facts_from(n)) : std::nullopt);
+  }
+  std::vector<bool> usable(all.size());
+  std::ranges::transform(all, usable.begin(), [](const auto& f) { return f.has_value(); });
+  if (islands > 0) usable = ranks_of_whole_islands(all, all.size() / static_cast<std::size_t>(islands));
   choose_donor(k, all, usable);
   if (k.donor < 0) return std::nullopt;
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    k.holders.push_back(usable[r] && (islands > 1 || all[r]->step == k.step));
-    if (!all[r]) k.replaced.push_back(static_cast<int>(r));
-  }
-  const std::optional<Kept>& leader = all.front();
+  for (std::size_t r = 0; r < all.size(); ++r)
+    k.holders.push_back(usable[r] && (islands > 0 || all[r]->step == k.step));
+  const std::optional<KeptFacts>& leader = all.front();
   k.recorded = usable.front() && (leader->step > k.step || (leader->step == k.step && leader->finished));
-  const Kept& donor = *all[static_cast<std::size_t>(k.donor)];
+  const KeptFacts& donor = *all[static_cast<std::size_t>(k.donor)];
   k.kept_ms = donor.kept_ms;
-  k.exchange = donor.exchange;
+  k.donor_from = donor.island;
   k.last = donor.last;
   return k;
 }
 
 void KeptState::load(const KeptStates& all, State& state, const Stream& stream, Communicator& host) {
-  const int own = host.rank(), size = host.size() / all.islands;
+  const bool islands = all.islands > 0;
+  const int own = host.rank(), size = host.size() / std::max(1, all.islands);
   const auto holds = [&](int rank) { return static_cast<bool>(all.holders[static_cast<std::size_t>(rank)]); };
-  const auto giver = [&](int rank) { return all.islands > 1 ? all.donor / size * size + rank % size : all.donor; };
+  const auto giver = [&](int rank) { return islands ? all.donor / size * size + rank % size : all.donor; };
   const auto source = [&](const std::string& name, int rank) {
-    return all.islands > 1 ? source_of(name, rank / size, all.donor / size) : name;
+    return islands ? given_name(name, rank / size, all.donor_from.island) : name;
   };
   Manifest values{.step = all.step};
   if (giver(own) == own) values.values = copy_->values();
@@ -194,27 +206,33 @@ void KeptState::load(const KeptStates& all, State& state, const Stream& stream, 
     for (int rank = 0; rank < host.size(); ++rank) {
       if (holds(rank) || giver(rank) != own) continue;
       const auto kept = copy_->tensors().find(source(name, rank));
-      if (kept != copy_->tensors().end() && kept->second.local.bytes() > 0)
-        sends.push_back({kept->second.local, rank});
+      if (kept != copy_->tensors().end() && kept->second.local.bytes() > 0) sends.push_back({kept->second.local, rank});
     }
   }
   host.exchange(sends, receives).synchronize();  // allowed host wait: checkpoint
-  if (holds(own)) return restore(state, stream);
+  if (holds(own)) return restore(state, stream, own / size);
   set_values(values, state);
   clear();
 }
 
-void KeptState::restore(State& state, const Stream& stream) {
+void KeptState::restore(State& state, const Stream& stream, int island) {
+  const auto name_in_copy = [&](const std::string& name) {
+    return facts_.island.islands > 0 ? name_in(name, island, facts_.island.island) : name;
+  };
   state.wait_for_writes(stream);
   stream.synchronize();  // allowed host wait: checkpoint
   for (const auto& [name, t] : state.tensors()) {
     if (t.local.bytes() == 0) continue;
-    const auto kept = copy_->tensors().find(name);
+    const auto kept = copy_->tensors().find(name_in_copy(name));
     RING_CHECK(kept != copy_->tensors().end() && kept->second.local.bytes() == t.local.bytes(), "the kept state has ",
                kept == copy_->tensors().end() ? "no" : "a different", " tensor '", name, "'");
     std::memcpy(t.local.raw(), kept->second.local.raw(), t.local.bytes());
   }
-  set_values(Manifest{.values = copy_->values()}, state);
+  Manifest values;
+  for (const auto& [name, slot] : state.values())
+    if (const auto kept = copy_->values().find(name_in_copy(name)); kept != copy_->values().end())
+      values.values.emplace(name, kept->second);
+  set_values(values, state);
   clear();
 }
 

@@ -127,22 +127,25 @@ void add_shares(Metrics::Values& values, const std::vector<SourceLoss>& sources,
 
 // Returns the source of a resumed run's state, for the log.
 std::string source_text(const StartingState& from) {
-  if (from.from_survivors && from.survivors->islands == 1)
-    return str("kept in memory by rank ", from.survivors->donor);
+  if (from.from_survivors && from.survivors->islands <= 1) return str("kept in memory by rank ", from.survivors->donor);
   if (from.from_survivors)
     return str("kept in memory by the islands; the one that is furthest has done step ", from.survivors->step);
   return from.kept ? "kept in memory by the launcher" : from.resumed.checkpoint;
 }
 
-// Returns how the islands that lost a process go on, for the log.
+// Returns how the islands that lost a process continue, and how the number of islands has changed, for the log.
 std::string lost_islands_text(const StartingState& from) {
-  std::string numbers;
-  for (const int i : from.survivors->lost_islands()) numbers += str(numbers.empty() ? "" : ", ", i);
-  if (numbers.empty()) return "";
-  return from.kept ? str("; island ", numbers, " repeats its steps since step ", *from.kept,
-                         ", which the launcher kept in memory")
-                   : str("; island ", numbers, " starts again from the outer weights of step ",
-                         from.survivors->exchange.step);
+  const KeptStates& kept = *from.survivors;
+  std::string text, numbers;
+  for (const int i : kept.lost_islands()) numbers += str(numbers.empty() ? "" : ", ", i);
+  if (kept.has_other_islands())
+    text = str("; there were ", kept.donor_from.islands, " islands, and now there ", kept.islands == 1 ? "is " : "are ",
+               kept.islands);
+  if (numbers.empty()) return text;
+  if (from.kept)
+    return str("; island ", numbers, " repeats its steps since step ", *from.kept,
+               ", which the launcher kept in memory");
+  return str(text, "; island ", numbers, " starts from the outer weights of step ", kept.exchange().step);
 }
 
 std::string seconds_text(double seconds) { return str(std::round(seconds * 1000) / 1000, " s"); }

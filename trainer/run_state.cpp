@@ -53,7 +53,8 @@ void RunState::load_initial_state(KeptState* kept) {
   data_ = run_.start.data;
 }
 
-// A lost island continues from the launcher's snapshot if that was chosen, else from the outer weights.
+// A lost island continues from the launcher's snapshot if that was chosen, else from the outer weights: after the
+// latest exchange, or if the number of islands has changed, at the step of the others, since samples are divided anew.
 void RunState::load_from_survivors(KeptState& kept) {
   const KeptStates& all = *run_.start.from.survivors;
   const std::optional<std::int64_t> snapshot = run_.start.from.kept, newest = run_.start.newest_kept;
@@ -61,12 +62,13 @@ void RunState::load_from_survivors(KeptState& kept) {
   if (!snapshot)
     kept.load(all, state_, run_.ctx.stream, run_.mesh.host());
   else if (holds)
-    kept.restore(state_, run_.ctx.stream);
+    kept.restore(state_, run_.ctx.stream, run_.mesh.coord("island"));
   else
     run_.start.tier->load(*snapshot, state_, run_.ctx.stream);
-  if (!snapshot && !holds && all.islands > 1) run_.trainer.restart_island(all.exchange);
+  if (!snapshot && !holds && all.islands > 0)
+    run_.trainer.restart_island(all.has_other_islands() ? std::nullopt : std::optional(all.exchange()));
   run_.trainer.on_state_loaded();
-  run_.trainer.set_exchange(all.exchange);
+  if (all.islands > 0) run_.trainer.set_exchange(all.exchange());
   const std::vector<CheckpointEntry> saved = list_checkpoints(run_.start.dir.checkpoints());
   if (!saved.empty() && saved.back().step == all.step) saver_.start_from(all.step);
   if (newest) run_.start.tier->keep(*newest);

@@ -240,8 +240,11 @@ class TrainingRun {
     const std::int64_t step = run_.trainer.steps_done();
     if (!whole) return stay_without_state(kept, str("it has begun the update of step ", step + 1, " or an exchange"));
     run_.trainer.update_own_bad_steps();
-    kept.keep(state_.state(), run_.ctx.stream, step, step == finished_step_, run_.trainer.latest(),
-              run_.trainer.exchange());
+    kept.keep(state_.state(), run_.ctx.stream,
+              {.step = step,
+               .finished = run_.leads() && step == finished_step_,  // this process may become rank 0 only now
+               .island = run_.trainer.island_place(),
+               .last = run_.trainer.latest()});
     log::info("lost a peer; keeping the state of step ", step, " in memory and waiting for a replacement");
   } catch (const OutOfMemory& e) {
     if (run_.trainer.has_islands()) return stay_without_state(kept, e.what());
@@ -307,8 +310,7 @@ class TrainingRun {
     log::info("lost a peer; waiting for a replacement without keeping the state, because ", why);
   }
 
-  // Ends the attempt between two steps if the launcher replaces a worker of a different island, since this island may
-  // not need that worker for a long time.
+  // Ends the attempt if the launcher replaces a worker of a different island, which this one may not need for long.
   void leave_if_told() const {
     if (run_.trainer.has_islands() && own_status().must_leave != 0)
       throw PeerLost("the launcher replaces a worker of a different island");
@@ -348,6 +350,7 @@ class TrainingRun {
       run_.trainer.set_latest(last_);
       if (run_.log && !from.survivors->recorded) run_.log->log_step_if_missing(last_);
     }
+    run_.trainer.end_exchange();  // if it was due after this step, but is not done
     if (!from.survivors->recorded) evaluate_if_missing(evaluations_due(run_.start, step));
     if (step == run_.config.train.steps) return;  // the run ends, which also saves
     allow_staying(true);
@@ -355,9 +358,8 @@ class TrainingRun {
     state_.save();
   }
 
-  // Makes up, alone, the steps that other islands are ahead. These have already done everything that islands do
-  // together before `step`. Then repeats what may not have been done after `step`: combining weights and averaging the
-  // reported loss.
+  // Makes up, alone, the steps that other islands are ahead: what islands do together before `step` is done. Averages
+  // the reported loss of `step`, which may not be done.
   void catch_up_with_islands(std::int64_t step) {
     alone_until_ = step;
     allow_staying(true);
@@ -374,7 +376,6 @@ class TrainingRun {
       run_.trainer.average_over_islands(last_);
       if (run_.log) run_.log->log_step_if_missing(last_);
     }
-    run_.trainer.end_exchange();
   }
 
   void evaluate_if_missing(const EvaluationsDue& due) {

@@ -49,6 +49,14 @@ struct IslandExchange {
   bool operator==(const IslandExchange&) const = default;
 };
 
+// A rank's place among the islands, whose ranks are consecutive. islands: 0 without an outer optimizer.
+struct IslandPlace {
+  int islands = 0, island = 0;
+  int size = 1, position = 0;  // number of ranks of the island, and the rank's index among them
+  IslandExchange exchange;
+  bool operator==(const IslandPlace&) const = default;
+};
+
 // Thrown when one of several ranks ran out of memory in a step. The other ranks wait for it in the middle of the step,
 // so all ranks must restart, with the choice `next`. The message says what ran out and what the next choice is.
 struct RanOutOfMemory : Error {
@@ -108,9 +116,10 @@ class Trainer {
   const IslandExchange& exchange() const { return exchange_; }
   void set_exchange(const IslandExchange& e) { exchange_ = e; }  // call after loading the state of an earlier trainer
   // Call after loading the outer optimizer's state and the optimizer states from another island, before
-  // on_state_loaded(): makes this island continue after the exchange, from the outer weights. Collective over the
-  // island.
-  void restart_island(const IslandExchange&);
+  // on_state_loaded(): makes this island continue from the outer weights, after the given exchange or else at the other
+  // island's step. Collective over the island.
+  void restart_island(const std::optional<IslandExchange>&);
+  IslandPlace island_place() const;
   void update_own_bad_steps();  // call before a snapshot that only this island uses
   bool has_islands() const { return step_.plan().islands > 1; }
   bool leads_island() const { return island_host_.rank() == 0; }

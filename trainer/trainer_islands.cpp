@@ -87,11 +87,13 @@ void Trainer::end_exchange() {
   exchange_seconds_ += seconds_now() - began;
 }
 
-void Trainer::restart_island(const IslandExchange& e) {
-  RING_CHECK(e.step >= 0, "an island starts again from an exchange that is not known");
-  steps_ = e.step;
-  tokens_ = e.tokens;
-  cursor_ = e.cursor;
+void Trainer::restart_island(const std::optional<IslandExchange>& after) {
+  if (after) {
+    RING_CHECK(after->step >= 0, "an island starts again from an exchange that is not known");
+    steps_ = after->step;
+    tokens_ = after->tokens;
+    cursor_ = after->cursor;
+  }
   outer_->take_theta(ctx_);
 }
 
@@ -99,6 +101,12 @@ void Trainer::restart_island(const IslandExchange& e) {
 void Trainer::find_exchange() {
   const bool here = outer_ && config_.parallel.outer_delay == 0 && outer_->sends_after(steps_);
   exchange_ = {.step = here ? steps_ : -1, .tokens = tokens_, .cursor = cursor_, .combined = steps_};
+}
+
+IslandPlace Trainer::island_place() const {
+  if (!outer_) return {};
+  const int size = island_host_.size();
+  return {mesh_.degree("island"), mesh_.coord("island"), size, mesh_.rank() % size, exchange_};
 }
 
 void Trainer::update_own_bad_steps() {

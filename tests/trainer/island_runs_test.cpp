@@ -47,8 +47,8 @@ TEST_F(DistIslandRuns, AKilledIslandContinuesBitIdentically) {
 TEST_F(DistIslandRuns, ALostIslandRepeatsItsStepsAlone) {
   const std::vector<std::string> settings = {"parallel.outer_bits=2", "checkpoint.memory_interval=1000"};
   ASSERT_EQ(launched("calm", "", settings).code, 0);
-  const Finished killed = launched(
-      "killed", "7:kill@rank=1,step=18,phase=backward;kill@rank=0,step=23,phase=backward,attempt=1", settings);
+  const Finished killed =
+      launched("killed", "7:kill@rank=1,step=18,phase=backward;kill@rank=0,step=23,phase=backward,attempt=1", settings);
   ASSERT_EQ(killed.code, 0) << killed.output;
   for (const char* text : {"replacing rank 1; 1 worker keeps running", "replacing rank 0; 1 worker keeps running",
                            "island 1 repeats its steps since step 16", "island 0 repeats its steps since step 20"})

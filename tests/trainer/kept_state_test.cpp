@@ -50,7 +50,7 @@ TEST(KeptState, AllRanksContinueFromTheLowestStep) {
       SmallRun before(static_cast<float>(10 * step), step);
       before.seconds = 1.0 / 3;
       before.text = "bad steps of step " + std::to_string(step);
-      kept.keep(before.state, before.stream, step, true, report(step));
+      kept.keep(before.state, before.stream, {.step = step, .finished = true, .last = report(step)});
     }
     const std::optional<KeptStates> all = kept.compare(host);
     ASSERT_TRUE(all);
@@ -86,7 +86,7 @@ TEST(KeptState, RankZeroHasRecordedAStepThatItFinishedOrPassed) {
       SmallRun run;
       KeptState kept;
       const bool leads = host.rank() == 0;
-      kept.keep(run.state, run.stream, leads ? step : 5, leads ? finished : true, {});
+      kept.keep(run.state, run.stream, {.step = leads ? step : 5, .finished = !leads || finished});
       const std::optional<KeptStates> all = kept.compare(host);
       if (leads) result = all->recorded;
       EXPECT_TRUE(all->replaced.empty());
@@ -128,18 +128,24 @@ struct IslandRun {
   State state;
 };
 
+const IslandExchange kExchange{4, 400, 40, 4};
+
+KeptFacts facts_of(int rank, std::int64_t step, const IslandExchange& exchange = kExchange) {
+  return {.step = step,
+          .finished = true,
+          .island = {.islands = 3, .island = rank / 2, .size = 2, .position = rank % 2, .exchange = exchange},
+          .last = report(step)};
+}
+
 // Islands 0 and 2 have done steps 5 and 7. Rank 2 of island 1 stays, and rank 3 is new.
 TEST(KeptState, ALostIslandReceivesTheOuterWeights) {
   const auto errors = test::run_ranks(6, [](Communicator& host) {
     const int rank = host.rank(), island = rank / 2;
-    const IslandExchange exchange{4, 400, 40, 4};
-    const std::int64_t steps = island == 0 ? 5 : island == 1 ? 6 : 7;
+    const std::int64_t steps = island == 0 ? 5 : 7;
     const IslandRun before(rank, static_cast<float>(10 * rank), steps);
     KeptState kept;
-    if (rank == 0) kept.keep(before.state, before.stream, steps, false, report(steps), exchange);
-    if (rank == 1) kept.keep(before.state, before.stream, steps, true, report(steps), exchange);
     if (rank == 2) kept.keep_nothing();
-    if (rank > 3) kept.keep(before.state, before.stream, steps, true, report(steps), exchange);
+    if (island != 1) kept.keep(before.state, before.stream, facts_of(rank, steps));
     EXPECT_EQ(kept.holds(), rank != 3);
     const std::optional<KeptStates> all = kept.compare(host, 3);
     ASSERT_TRUE(all);
@@ -148,7 +154,8 @@ TEST(KeptState, ALostIslandReceivesTheOuterWeights) {
     EXPECT_EQ(all->holders, (std::vector<bool>{true, true, false, false, true, true}));
     EXPECT_EQ(all->replaced, std::vector<int>{3});
     EXPECT_EQ(all->lost_islands(), std::vector<int>{1});
-    EXPECT_EQ(all->exchange, exchange);
+    EXPECT_EQ(all->exchange(), kExchange);
+    EXPECT_FALSE(all->has_other_islands());
     EXPECT_FALSE(all->recorded) << "rank 0 has not done step 7";
     IslandRun after(rank, -1);
     kept.load(*all, after.state, after.stream, host);
@@ -159,25 +166,45 @@ TEST(KeptState, ALostIslandReceivesTheOuterWeights) {
     EXPECT_EQ(after.value("outer.momentum.w"), from + 1);
     EXPECT_EQ(after.value(island == 0 ? "optimizer.m" : own + "optimizer.m"), from + 3);
     EXPECT_EQ(after.value(own + "model.w"), island == 1 ? 1 : from + 2) << "weights of island 1 follow from theta";
-    EXPECT_EQ(after.step, island == 1 ? 7 : steps);
+    EXPECT_EQ(after.step, steps);
   });
   EXPECT_EQ(test::joined(errors), "");
 }
 
-// Island 0 has not combined weights yet that island 1 has. Island 2 lost a message: its ranks are at different steps.
+// Island 0 of three is lost. Islands 1 and 2 become islands 0 and 1.
+TEST(KeptState, IslandsMayHaveNewNumbers) {
+  const auto errors = test::run_ranks(4, [](Communicator& host) {
+    const int rank = host.rank(), island = rank / 2, before_rank = rank + 2;
+    const IslandRun before(before_rank, static_cast<float>(before_rank), 7);
+    KeptState kept;
+    kept.keep(before.state, before.stream, facts_of(before_rank, 7));
+    const std::optional<KeptStates> all = kept.compare(host, 2);
+    ASSERT_TRUE(all);
+    EXPECT_TRUE(all->all_hold());
+    EXPECT_TRUE(all->has_other_islands());
+    IslandRun after(rank, -1);
+    kept.load(*all, after.state, after.stream, host);
+    const auto value = static_cast<float>(before_rank);
+    EXPECT_EQ(after.value("model.w"), value);
+    EXPECT_EQ(after.value(island == 0 ? "islands.0.model.w" : "islands.1.model.w"), value + 2);
+    EXPECT_EQ(after.value(island == 0 ? "optimizer.m" : "islands.1.optimizer.m"), value + 3);
+  });
+  EXPECT_EQ(test::joined(errors), "");
+}
+
+// Island 0 has not combined weights yet that island 1 has. The ranks of island 2 are at different steps.
 TEST(KeptState, OnlyIslandsWithTheLatestExchangeAreWhole) {
   const auto errors = test::run_ranks(6, [](Communicator& host) {
     const int rank = host.rank();
     const std::int64_t step = rank < 2 ? 8 : rank < 5 ? 9 : 10;
     const IslandRun run(rank, 0, step);
     KeptState kept;
-    kept.keep(run.state, run.stream, step, true, report(step),
-              rank < 2 ? IslandExchange{4, 400, 40, 4} : IslandExchange{8, 800, 80, 8});
+    kept.keep(run.state, run.stream, facts_of(rank, step, rank < 2 ? kExchange : IslandExchange{8, 800, 80, 8}));
     const std::optional<KeptStates> all = kept.compare(host, 3);
     ASSERT_TRUE(all);
     EXPECT_EQ(all->step, 9);
     EXPECT_EQ(all->lost_islands(), (std::vector<int>{0, 2}));
-    EXPECT_EQ(all->exchange.combined, 8);
+    EXPECT_EQ(all->exchange().combined, 8);
   });
   EXPECT_EQ(test::joined(errors), "");
 }
@@ -187,7 +214,7 @@ TEST(KeptState, WithoutAWholeIslandNothingIsKept) {
     KeptState kept;
     if (host.rank() == 0) kept.keep_nothing();
     EXPECT_FALSE(kept.compare(host, 2));
-    EXPECT_FALSE(kept.compare(host, 1)) << "a process that stays without a state does not hold the run's";
+    EXPECT_FALSE(kept.compare(host)) << "a process that stays without a state does not hold the run's";
   });
   EXPECT_EQ(test::joined(errors), "");
 }
