@@ -145,7 +145,8 @@ std::string lost_islands_text(const StartingState& from) {
   if (from.kept)
     return str("; island ", numbers, " repeats its steps since step ", *from.kept,
                ", which the launcher kept in memory");
-  return str(text, "; island ", numbers, " starts from the outer weights of step ", kept.exchange().step);
+  if (kept.has_other_islands()) return str(text, "; island ", numbers, " starts from the outer weights");
+  return str("; island ", numbers, " starts again from the outer weights of step ", kept.exchange().step);
 }
 
 std::string seconds_text(double seconds) { return str(std::round(seconds * 1000) / 1000, " s"); }

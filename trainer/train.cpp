@@ -342,9 +342,9 @@ class TrainingRun {
   // step, evaluates, and saves a checkpoint, which replaces one that was due, requested or being written.
   void catch_up() {
     const StartingState& from = run_.start.from;
-    if (from.from_survivors && run_.trainer.has_islands()) catch_up_with_islands(from.survivors->step);
-    const std::int64_t step = run_.trainer.steps_done();
-    if (!from.from_survivors || step == 0) return;
+    if (!from.from_survivors || from.survivors->step == 0) return;
+    const std::int64_t step = from.survivors->step;
+    if (run_.trainer.has_islands()) catch_up_with_islands(step);
     if (!run_.trainer.has_islands() && from.survivors->last.step == step) {
       last_ = from.survivors->last;
       run_.trainer.set_latest(last_);
