@@ -461,7 +461,7 @@ ContextLayout context_layout(const ParallelConfig& c, const ModelConfig& m, std:
 
 MeshLayout mesh_layout(const ParallelPlan& p, Device device) {
   return {.axes = {{"island", p.islands},
-                   {"pp", p.pp},
+                   {"pp", p.pp, AxisTransfers::beside_kernels},
                    {"dp", p.dp},
                    {"cp", p.cp, AxisTransfers::beside_kernels},
                    {"tp", p.tp, AxisTransfers::overlap_if_copy_engine}},
