@@ -160,6 +160,7 @@ std::vector<Layout> all_layouts(int ranks) {
     return out;
   }
   out.push_back(in_stages("pp_zero1", ranks, {"parallel.zero=1"}));
+  out.push_back(in_stages("pp_zero2", ranks, {"parallel.zero=2"}));
   out.push_back({"tp_cp_ring", ranks, half, half, kRing});
   out.push_back({"tp_cp_all_to_all", ranks, half, half, kAllToAll, true});
   out.push_back({"tp_cp_chunks", ranks, half, half, kChunks, true, false, false, true});
