@@ -433,6 +433,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.pp_order",
                                                 "parallel.pp_parts",
                                                 "parallel.pp_slices",
+                                                "parallel.pp_division",
                                                 "parallel.cp_layout",
                                                 "parallel.cp_schedule",
                                                 "parallel.cp_keys",
