@@ -171,8 +171,8 @@ std::optional<KeptStates> KeptState::compare(Communicator& host, int islands) co
     if (n.empty()) k.replaced.push_back(static_cast<int>(all.size()));
     all.push_back(n.size() > 1 ? std::optional(facts_from(n)) : std::nullopt);
   }
-  std::vector<bool> usable(all.size());
-  std::ranges::transform(all, usable.begin(), [](const auto& f) { return f.has_value(); });
+  std::vector<bool> usable;
+  for (const std::optional<KeptFacts>& f : all) usable.push_back(f.has_value());
   if (islands > 0) usable = ranks_of_whole_islands(all, all.size() / static_cast<std::size_t>(islands));
   choose_donor(k, all, usable);
   if (k.donor < 0) return std::nullopt;

@@ -369,9 +369,9 @@ class TrainingRun {
       finish_steps(0);
     }
     run_.trainer.wait_for_islands();
-    std::array<double, 1> reported{last_.step == step ? 1.0 : 0.0};
-    all_reduce_host(run_.mesh.host(), reported, Reduce::min);
-    if (reported[0] > 0) {
+    std::array<double, 1> missing{last_.step == step ? 0.0 : 1.0};
+    all_reduce_host(run_.mesh.host(), missing, Reduce::max);
+    if (missing[0] == 0) {
       run_.trainer.set_latest(last_);
       run_.trainer.average_over_islands(last_);
       if (run_.log) run_.log->log_step_if_missing(last_);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "comm/host.h"
+#include "core/checked.h"
 #include "core/clock.h"
 #include "core/counted.h"
 #include "engine/devices.h"
