@@ -29,6 +29,10 @@ IMPORTANCE = ["model.context=256", "model.positions=rope", "train.batch_size=2",
               "model.attention={kind: block_sparse, block: 64, rules: [{pattern: importance, keep: 3, interval: 3, "
               "explore: 1, seed: 5}]}"]
 
+STAGES = ["parallel.pp=2", "model.tied_embeddings=false"]
+# Snapshots in the launcher's memory make a lost island repeat its steps with the same bits.
+ISLANDS = ["parallel.islands=2", "parallel.local_steps=4", "checkpoint.memory_interval=2"]
+
 # Name of the layout: (number of processes, settings).
 LAYOUTS = {
     "one": (1, []),
@@ -43,6 +47,12 @@ LAYOUTS = {
     "skip": (1, [*FEATURES, "train.on_bad_step=skip"]),
     "rollback2": (2, [*FEATURES, "train.on_bad_step=rollback", "parallel.zero=1"]),
     "important2": (2, [*IMPORTANCE, "parallel.cp=2"]),
+    "int8-2": (2, ["parallel.compress=int8"]),
+    "stages2": (2, [*STAGES, "parallel.zero=1"]),
+    "stages4": (4, [*STAGES, "parallel.zero=2", "parallel.dp=2"]),
+    "slices2": (2, [*STAGES, "parallel.pp_slices=2", "model.positions=rope"]),
+    "islands2": (2, [*ISLANDS, "parallel.outer_bits=4"]),
+    "islands4": (4, [*ISLANDS, "parallel.zero=1", "parallel.outer_fragments=2", "parallel.outer_delay=1"]),
 }
 
 
