@@ -68,7 +68,7 @@ tidy: deps  ## run clang-tidy on every host file; warnings are errors
 	@run-clang-tidy -quiet -p build/tidy -j $(JOBS) '$(CURDIR)/(?!build)[^.]*\.cpp$$'
 
 soak: build  ## test recovery from failures for an hour (MINUTES=30 KILLS=500 SCHEDULES=1000000); needs an idle machine
-	@tests/recovery/kills.py $(BUILD)/ringmaster --kills $(or $(KILLS),500) --phases all
+	@tests/recovery/kills.py $(BUILD)/ringmaster --kills $(or $(KILLS),500) --nodes $(or $(NODE_KILLS),40) --phases all
 	@RING_SCHEDULES=$(or $(SCHEDULES),1000000) $(BUILD)/tests/test_launcher --gtest_filter='SlowRendezvous.*'
 	@tests/recovery/soak.py $(BUILD)/ringmaster --minutes $(or $(MINUTES),30)
 

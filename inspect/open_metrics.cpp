@@ -65,7 +65,7 @@ class Writer {
 };
 
 void write_job(const JobView& job, Writer& w) {
-  w.counter("ringmaster_restarts", "Restarts of all workers by the launcher");
+  w.counter("ringmaster_restarts", "Restarts of all workers, and replacements of lost ones, by the launcher");
   w.sample(job.attempt);
   w.gauge("ringmaster_processes", "Workers of the job on all nodes");
   if (job.world) w.sample(*job.world);

@@ -8,9 +8,9 @@
 namespace ring {
 
 // Offers the agent that this process joins the next attempt, and waits for the answer. Returns true once that attempt
-// begins; RINGMASTER_STORE, RINGMASTER_RESTART_COUNT and the cookie in the shared page then describe it. Returns false
-// if this process must end, because the agent refuses or `stopped` returns true. Requires own_status().replaces. Call
-// only after all communicators are destroyed.
+// begins; the variables RINGMASTER_* and the cookie in the shared page then describe it. This process may have a new
+// rank, and the world a new size. Returns false if this process must end, because the agent refuses or `stopped`
+// returns true. Requires own_status().replaces. Call only after all communicators are destroyed.
 bool wait_for_replacement(const std::function<bool()>& stopped);
 
 }  // namespace ring

@@ -16,7 +16,7 @@
 namespace ring {
 namespace {
 
-constexpr std::uint64_t kStatusMagic = 0x3347504D52;  // "RMPG3"
+constexpr std::uint64_t kStatusMagic = 0x3447504D52;  // "RMPG4"
 
 void* map(int fd) { return mmap(nullptr, sizeof(WorkerStatus), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); }
 

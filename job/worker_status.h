@@ -21,7 +21,7 @@ enum class Stay : std::int32_t {
   none,
   offered,   // set by the worker: it has saved the state of the run in its memory and waits for the agent
   refused,   // set by the agent: the worker must end
-  accepted,  // set by the agent: `cookie`, `store` and `attempt` describe the next attempt
+  accepted,  // set by the agent: `cookie`, and the fields from `store` on, describe the next attempt
 };
 
 struct WorkerStatus {
@@ -46,7 +46,10 @@ struct WorkerStatus {
   std::atomic<std::int64_t> can_stay{0};
   std::atomic<Stay> stay{Stay::none};
   std::array<char, 320> store{};  // address of the next attempt's store, zero-terminated; written by the agent
-  std::int64_t attempt = 0;       // number of the next attempt; written by the agent
+  // Number of the next attempt, and the worker's place in it; written by the agent.
+  std::int64_t attempt = 0, rank = 0, world = 1, node_rank = 0, nodes = 1;
+  // 1 once the agent replaces a lost worker: islands that do not need this worker yet leave after their current step.
+  std::atomic<std::int64_t> must_leave{0};
 };
 
 // The agent's side. The constructor throws Error if there is not enough memory.

@@ -162,18 +162,21 @@ void Agent::start_worker(int local_rank) {
   const int console = console_fd_of(local_rank, log);
   WorkerCommand command = command_of(local_rank);
   command.keep_stdout &= console >= 0;
-  const std::string prefix = rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ";
   auto page = std::make_unique<SharedStatus>(cookie_, kept_.at(static_cast<std::size_t>(local_rank)).key());
   describe_attempt(**page);
-  workers_.push_back(std::make_unique<Worker>(rank, command, std::move(page), prefix, console, log, options_.hang));
+  workers_.push_back(
+      std::make_unique<Worker>(rank, command, std::move(page), prefix_of(rank), console, log, options_.hang));
 }
+
+std::string Agent::prefix_of(int rank) { return rank == 0 ? "" : str("[rank ", rank, "] "); }
 
 bool Agent::any_worker_alive() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->alive(); });
 }
 
 bool Agent::has_begun() const {
-  return std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->page().begun != 0; });
+  // Only rank 0 sets `begun`, and may be on a node that was lost.
+  return std::ranges::any_of(workers_, [](const auto& w) { return w->page().begun != 0 || w->page().step > 0; });
 }
 
 std::int64_t Agent::step() const {
@@ -188,7 +191,11 @@ NodeEnd Agent::run() {
   from_previous_.resize(static_cast<std::size_t>(options_.processes));
   for (int local = 0; local < options_.processes; ++local) {
     auto& stays = from_previous_[static_cast<std::size_t>(local)];
-    stays ? continue_with(std::move(stays)) : start_worker(local);
+    if (stays && stays->reap()) {
+      log::warn("launch: rank ", stays->rank(), " ", describe(*stays->ending()), " while it waited; starting it again");
+      stays.reset();
+    }
+    stays ? continue_with(std::move(stays), local) : start_worker(local);
   }
   while (any_worker_alive() && !is_ready_to_replace()) {
     wait_for_events();
@@ -211,7 +218,11 @@ NodeEnd Agent::run() {
   if (failed_) show_last_lines(*failed_);
   while (!any_worker_alive() && waitpid(-1, nullptr, WNOHANG) > 0) continue;  // reaps grandchildren
   failure_times_.mark_reached(StartStage::ended);
-  return {.code = exit_code(), .stopped = stop_requested_, .begun = has_begun(), .step = step()};
+  return {.code = exit_code(),
+          .stopped = stop_requested_,
+          .begun = has_begun(),
+          .step = step(),
+          .stay = is_ready_to_replace()};
 }
 
 void Agent::wait_for_events() {
@@ -272,14 +283,18 @@ void Agent::handle_order(const Order& order) {
   if (order.kind != Order::Kind::end && order.kind != Order::Kind::stop) return;
   if (order.attempt != order_.attempt && order.kind == Order::Kind::stop) return;
   const bool news = order.kind == Order::Kind::stop && order.text != failure_;
+  if (phase_ == Phase::replacing && !order.may_stay) end_workers(milliseconds(0));
   if (news && phase_ == Phase::ending) log::error("launch: the cause: ", order.text);
   if (phase_ != Phase::running) return;
-  if (news) log::error("launch: ", order.text, "; ending the workers", order_.nodes > 1 ? " of this node" : "");
+  const bool stays = order.may_stay && can_stay(nullptr);
+  if (news)
+    log::error("launch: ", order.text, stays ? "; trying to keep the workers" : "; ending the workers",
+               order_.nodes > 1 ? " of this node" : "", stays ? " running" : "");
   if (news) write_last_operations();
   if (news) failure_ = order.text;
   record_failure_time(nullptr);
   failed_elsewhere_ = true;
-  end_workers(kBlameTime);
+  stays ? begin_replacement() : end_workers(kBlameTime);
 }
 
 void Agent::check_for_hangs() {
@@ -372,7 +387,7 @@ Worker* Agent::first_failure() const {
 }
 
 void Agent::check_for_failure() {
-  if (phase_ == Phase::ending || failed_) return;
+  if (phase_ == Phase::ending || phase_ == Phase::replacing || failed_) return;
   Worker* first = first_failure();
   if (!first) return;
   // After a request to stop, workers may end with any exit code, which tells why they ended. Only a crash counts as a
@@ -396,11 +411,11 @@ void Agent::check_for_failure() {
   record_failure_time(first);
   failed_ = first;
   error_ = first->output().error_text();
-  if (!can_replace(*first)) {
+  if (phase_ != Phase::running || ending.signal == 0 || !can_stay(first)) {
     report_failure(*first, "; ending the other workers");
     return end_workers(kBlameTime);
   }
-  report_failure(*first, "; trying to keep the other workers running");
+  report_failure(*first, "; trying to keep the other workers running", true);
   begin_replacement();
 }
 
@@ -443,12 +458,12 @@ std::string Agent::failure_text(const Worker& first, const std::vector<int>& sam
   return who + describe(*first.ending()) + after;
 }
 
-void Agent::report_failure(Worker& first, const char* others) {
+void Agent::report_failure(Worker& first, const char* others, bool replaceable) {
   WorkerOutput& output = first.output();
   output.drop_held_lines();  // the failure is reported below, and the last lines after that
   const std::vector<int> same_error = error_.empty() ? std::vector<int>{} : ranks_with_same_error(first);
   failure_ = failure_text(first, same_error);
-  const bool has_others = same_error.size() < workers_.size() && workers_.size() > 1;
+  const bool has_others = same_error.size() < workers_.size() && (workers_.size() > 1 || replaceable);
   log::error("launch: ", failure_, has_others ? others : "");
   const Ending& ending = *first.ending();
   const Blame blame = ending.signal ? Blame::killed : ending.code == kExitPeerLost ? Blame::lost_peer : Blame::failed;
@@ -456,6 +471,7 @@ void Agent::report_failure(Worker& first, const char* others) {
   if (order_.nodes > 1 && !error_.empty() && !out_of_memory) failure_ += ": " + first_line(error_);
   NodeFailure sent{blame, ending.exit_code(), is_restartable(first), failure_};
   sent.misfit = first.page().misfit != 0;
+  sent.replaceable = replaceable;
   client_.report(order_.attempt, sent);
   write_last_operations();
 }

@@ -4,7 +4,7 @@
 //
 // If a signal kills one of several workers and all others can survive the loss (job/replacement.h), only this worker is
 // replaced: the survivors leave their step and save their state in memory, run() returns, and the Agent of the next
-// attempt takes over the survivors.
+// attempt takes over the survivors. The same happens if the leader reports such a loss on a different node.
 
 #include <chrono>
 #include <cstdint>
@@ -45,15 +45,16 @@ class Agent {
   const std::optional<Order>& end() const { return end_order_; }  // set if the leader ended the job during the attempt
 
  private:
-  // stopping: after a signal. ending: after a failure. replacing: after the loss of a single worker, while the others
-  // leave their step and save their state.
+  // stopping: after a signal. ending: after a failure. replacing: after the loss of a single worker or of a different
+  // node, while the other workers leave their step and save their state.
   enum class Phase { running, stopping, ending, replacing };
 
   std::vector<WorkerBinding> find_bindings();
   int threads_of(const WorkerBinding&) const;
   void start_worker(int local_rank);
-  void continue_with(std::unique_ptr<Worker>);  // adds a surviving worker, and tells it to begin this attempt
-  void describe_attempt(WorkerStatus&) const;   // sets the attempt's fields in a worker's status page
+  // Adds a surviving worker, and tells it to begin this attempt.
+  void continue_with(std::unique_ptr<Worker>, int local_rank);
+  void describe_attempt(WorkerStatus&) const;  // sets the attempt's fields in a worker's status page
   WorkerCommand command_of(int local_rank) const;
   void add_gpu_core_dumps(int rank, Environment&) const;
   std::string attempt_file_path(const std::string& name) const;
@@ -66,7 +67,8 @@ class Agent {
   // Finds the worker whose failure is the root cause, reports it and starts to end the other workers. If the workers
   // that failed may only have lost a peer, waits up to kBlameTime for a root cause. Sets failed_, error_ and phase_.
   void check_for_failure();
-  bool can_replace(const Worker& failed) const;  // true if all other workers can survive the loss
+  // Returns true if all workers of this node except `lost`, which may be null, can survive the loss of a peer.
+  bool can_stay(const Worker* lost) const;
   void begin_replacement();
   bool is_ready_to_replace() const;               // true once all survivors have left their step and wait
   void check_replacement();                       // ends all workers if a survivor ends or takes too long
@@ -79,9 +81,11 @@ class Agent {
   std::vector<RankState> rank_states() const;
   void write_last_operations() const;  // writes the workers' last operations to the log directory
   // Logs the failure and what happens to the other workers (`others`), then reports the failure to the leader.
-  void report_failure(Worker& first, const char* others);
+  // replaceable: as in NodeFailure.
+  void report_failure(Worker& first, const char* others, bool replaceable = false);
   void show_last_lines(const Worker& first) const;
   bool is_restartable(const Worker& first) const;
+  static std::string prefix_of(int rank);  // begins each line of a worker's output
   std::string failure_text(const Worker& first, const std::vector<int>& same_error) const;
   std::vector<int> ranks_with_same_error(const Worker& first) const;
   void show_or_drop_error(Worker& worker) const;  // shows the held-back error message, unless it was already reported

@@ -13,8 +13,9 @@ namespace {
 // Time limit for all survivors to notice the loss and leave their step. Must exceed most steps on CPUs, because a
 // forward or backward pass is not interrupted.
 constexpr std::chrono::seconds kStayTime{10};
-// How long the agent waits for a peer's death after a worker has reported that it lost this peer.
-constexpr std::chrono::milliseconds kOfferTime{600};
+// How long the agent waits for a peer's death after a worker has reported that it lost this peer: on this node, or
+// also on other nodes, whose agents report the death through the leader.
+constexpr std::chrono::milliseconds kOfferTime{600}, kOfferTimeOverNetwork{1'500};
 
 }  // namespace
 
@@ -22,7 +23,8 @@ void Agent::describe_attempt(WorkerStatus& page) const {
   page.begun = order_.begun;
   page.min_nodes = options_.min_nodes;
   page.max_nodes = options_.max_nodes;
-  page.replaces = options_.max_restarts > 0 && options_.processes > 1 && options_.max_nodes == 1;
+  page.replaces = options_.max_restarts > 0 && order_.world > 1;
+  page.must_leave = 0;
   page.time = time_;
   page.start = previous_start_times_;
   page.start.mark_reached(StartStage::spawned);
@@ -30,7 +32,7 @@ void Agent::describe_attempt(WorkerStatus& page) const {
 
 void Agent::take_over(StayingWorkers workers) { from_previous_ = std::move(workers); }
 
-void Agent::continue_with(std::unique_ptr<Worker> worker) {
+void Agent::continue_with(std::unique_ptr<Worker> worker, int local_rank) {
   WorkerStatus& page = worker->page();
   const std::string store = to_string(order_.store);
   RING_CHECK(store.size() < page.store.size() && cookie_.size() < page.cookie.size(),
@@ -41,7 +43,13 @@ void Agent::continue_with(std::unique_ptr<Worker> worker) {
   std::ranges::copy(cookie_, page.cookie.begin());
   std::ranges::copy(store, page.store.begin());
   page.attempt = order_.attempt;
+  page.rank = order_.first_rank + local_rank;
+  page.world = order_.world;
+  page.node_rank = order_.node_rank;
+  page.nodes = order_.nodes;
+  page.can_stay = 0;
   page.stay = Stay::accepted;
+  worker->set_rank(order_.first_rank + local_rank, prefix_of(order_.first_rank + local_rank));
   workers_.push_back(std::move(worker));
 }
 
@@ -53,14 +61,15 @@ Agent::StayingWorkers Agent::staying_workers() {
   return std::exchange(workers_, {});
 }
 
-bool Agent::can_replace(const Worker& failed) const {
-  return phase_ == Phase::running && workers_.size() > 1 && failed.ending()->signal != 0 &&
-         std::ranges::all_of(
-             workers_, [&](const auto& w) { return w.get() == &failed || (w->alive() && w->page().can_stay != 0); });
+bool Agent::can_stay(const Worker* lost) const {
+  return order_.world > 1 && std::ranges::all_of(workers_, [&](const auto& w) {
+           return w.get() == lost || (w->alive() && w->page().can_stay != 0);
+         });
 }
 
 void Agent::begin_replacement() {
   phase_ = Phase::replacing;
+  for (const auto& w : workers_) w->page().must_leave = 1;
   blame_deadline_.reset();
   offer_deadline_ = Clock::now() + kStayTime;
 }
@@ -89,13 +98,13 @@ void Agent::check_replacement() {
 }
 
 // A worker that loses its connection to a peer offers to join the next attempt (Stay::offered). Often this happens
-// before the agent sees the peer die. But the peer may also be alive, e.g. stopped: the worker is then refused after
-// kOfferTime, and ends with an error that names the peer.
+// before the agent sees the peer die or the leader reports its death. But the peer may also be alive, e.g. stopped: the
+// worker is then refused after kOfferTime or kOfferTimeOverNetwork, and ends with an error that names the peer.
 void Agent::refuse_offers() {
   if (phase_ == Phase::replacing) return;
   for (auto& w : workers_) {
     if (!w->alive() || w->page().stay != Stay::offered) continue;
-    if (!offer_deadline_) offer_deadline_ = Clock::now() + kOfferTime;
+    if (!offer_deadline_) offer_deadline_ = Clock::now() + (order_.nodes > 1 ? kOfferTimeOverNetwork : kOfferTime);
     if (phase_ != Phase::running || Clock::now() >= *offer_deadline_) w->page().stay = Stay::refused;
   }
 }

@@ -165,9 +165,15 @@ void Leader::redirect_agents(const Endpoint& to) {
   moved_ = to;
 }
 
-// Redirects the agents to a leader that has started a newer attempt, unless an attempt runs here.
+// Redirects the agents to a leader that knows a newer attempt, unless an attempt runs here. If this leader already
+// redirects, a later successor replaces the address.
 void Leader::on_moved(const Endpoint& to, int attempt) {
-  if (rendezvous_.is_joining() && attempt > rendezvous_.heritage().attempt) redirect_agents(to);
+  const std::lock_guard lock(mutex_);
+  const bool newer =
+      moved_ ? attempt >= moved_attempt_ : rendezvous_.is_joining() && attempt > rendezvous_.heritage().attempt;
+  if (!newer) return;
+  moved_ = to;
+  moved_attempt_ = attempt;
 }
 
 bool Leader::send_redirects() {
@@ -219,15 +225,17 @@ void Leader::run_scout(const std::stop_token& stop) {
 }
 
 // Tells the agent at `front` that this agent leads. Agents of the last attempt are told only once this leader has
-// started an attempt: until then, they return to their previous leader if it answers again.
+// started an attempt: until then, they return to their previous leader if it answers again. An agent at the rendezvous
+// endpoint that already redirects is always told, since it redirects new agents to a leader that is lost.
 void Leader::announce_at(const Endpoint& front, int attempt, bool started) {
   try {
     const auto store = try_store(front, job_.agents_cookie(), kScoutTime, kScoutTime);
     const auto owner = store->try_get(kOwner);
     const bool is_member = owner && std::ranges::find(succession_->heritage.members, *owner, &Member::process) !=
                                         succession_->heritage.members.end();
-    if (!owner || (is_member && !started)) return;
-    if (store->try_get(kLedFrom) == to_string(at_)) return;
+    const std::string led_from = store->try_get(kLedFrom).value_or("");
+    const bool redirects = front == succession_->front && !led_from.empty();
+    if (!owner || (is_member && !started && !redirects) || led_from == to_string(at_)) return;
     store->append(kReports, encode(Report{.from = host_, .attempt = attempt, .moved = at_}));
   } catch (const Error&) {  // no agent listens there
   }

@@ -87,6 +87,7 @@ class Leader {
   std::mutex mutex_;  // guards the following fields
   std::condition_variable_any scout_wake_;
   std::optional<Endpoint> moved_;  // set once a different agent leads the job
+  int moved_attempt_ = -1;         // newest attempt of the agent that announced itself at moved_
   std::vector<Member> to_probe_;   // members_to_probe() of rendezvous_
   std::vector<AgentId> ended_;     // processes that the scout found ended
   int attempt_ = -1;               // the attempt that was started last

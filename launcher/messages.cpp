@@ -109,9 +109,12 @@ json part(const NodeFailure& f) {
           {"curable", f.restartable},
           {"text", f.text},
           {"ranks", list(f.ranks)},
-          {"misfit", f.misfit}};
+          {"misfit", f.misfit},
+          {"replaceable", f.replaceable}};
 }
-json part(const NodeEnd& e) { return {{"code", e.code}, {"stopped", e.stopped}, {"begun", e.begun}, {"step", e.step}}; }
+json part(const NodeEnd& e) {
+  return {{"code", e.code}, {"stopped", e.stopped}, {"begun", e.begun}, {"step", e.step}, {"stay", e.stay}};
+}
 
 NodeOffer offer_of(const json& j) {
   NodeOffer o{j.at("host"), j.at("node_rank"), j.at("workers"), j.at("process"), endpoint_of(j.at("at"))};
@@ -126,9 +129,10 @@ NodeFailure failure_of(const json& j) {
           j.at("curable"),
           j.at("text"),
           list_of(j.at("ranks"), rank_of),
-          j.at("misfit")};
+          j.at("misfit"),
+          j.at("replaceable")};
 }
-NodeEnd end_of(const json& j) { return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step")}; }
+NodeEnd end_of(const json& j) { return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step"), j.at("stay")}; }
 
 }  // namespace
 
@@ -165,6 +169,7 @@ std::string encode(const Order& o) {
                   {"nodes", o.nodes},
                   {"first_rank", o.first_rank},
                   {"world", o.world},
+                  {"may_stay", o.may_stay},
                   {"leader", o.leader},
                   {"host", o.store.host},
                   {"port", o.store.port}};
@@ -184,6 +189,7 @@ Order decode_order(const std::string& text) {
     j.at("nodes").get_to(o.nodes);
     j.at("first_rank").get_to(o.first_rank);
     j.at("world").get_to(o.world);
+    j.at("may_stay").get_to(o.may_stay);
     j.at("leader").get_to(o.leader);
     o.store = {j.at("host"), j.at("port")};
     return o;

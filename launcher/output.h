@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "core/awake_clock.h"
 #include "job/socket.h"
@@ -31,6 +32,7 @@ class WorkerOutput {
   // Returns the last line of tail() that begins with kErrorBegin, and all lines after it; empty if there is none.
   std::string error_text() const;
   const std::string& log_path() const { return log_path_; }
+  void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
   void finish();  // drains the output, and completes an unfinished last line
 
   using Clock = AwakeClock;

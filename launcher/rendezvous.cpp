@@ -1,6 +1,7 @@
 #include "launcher/rendezvous.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
 #include "core/counted.h"
@@ -19,7 +20,8 @@ Rendezvous::Rendezvous(RendezvousRules rules, const Heritage& h, const std::stri
   closed_processes_ = closed;
   succeeds_ = true;
   phase_ = Phase::stopping;
-  failures_.push_back({Blame::killed, kExitError, true, lost});
+  failures_.push_back({.blame = Blame::killed, .code = kExitError, .text = lost});
+  failures_.back().replaceable = closed.contains(h.leader);
   adopt(h);
 }
 
@@ -32,7 +34,11 @@ void Rendezvous::adopt(const Heritage& h) {
   budget_ = RestartBudget(rules_.max_restarts, h.budget);
   begun_ = begun_ || h.begun;
   misfits_.insert(h.misfits.begin(), h.misfits.end());
-  for (Agent& a : agents_) place_in_attempt(a);
+  survivors_stay_ = false;
+  for (Agent& a : agents_) {
+    place_in_attempt(a);
+    if (!a.taking_part) a.end.reset();
+  }
 }
 
 Heritage Rendezvous::heritage() const {
@@ -104,8 +110,12 @@ void Rendezvous::place_in_attempt(Agent& a) const {
   const auto rank = static_cast<int>(at - members_.begin());
   const bool keeps_rank = at != members_.end() && rank > 0 && rank < rules_.max_nodes;
   a.node_rank = a.offer.process == rules_.host ? 0 : keeps_rank ? rank : -1;
-  if (phase_ == Phase::joining) return;
-  a.taking_part = at != members_.end() && a.offer.attempt == started_attempt_ && a.offer.leader == started_by_;
+  if (phase_ != Phase::joining) a.taking_part = ran_last_attempt(a);
+}
+
+bool Rendezvous::ran_last_attempt(const Agent& a) const {
+  return a.offer.attempt == started_attempt_ && a.offer.leader == started_by_ &&
+         std::ranges::find(members_, a.offer.process, &Member::process) != members_.end();
 }
 
 void Rendezvous::on_failure(const AgentId& id, int attempt, const NodeFailure& failure, Time now) {
@@ -113,6 +123,7 @@ void Rendezvous::on_failure(const AgentId& id, int attempt, const NodeFailure& f
   if (!agent || !agent->taking_part || attempt != attempt_ || phase_ == Phase::joining) return;
   if (failures_.empty()) cause_deadline_ = now + rules_.blame_time;
   failures_.push_back(failure);
+  failures_.back().replaceable &= !std::exchange(worker_failed_, true);
   if (failure.blame == Blame::hung && phase_ == Phase::running) {
     request_states();
     return on_states(id, attempt, failure.ranks, now);
@@ -136,7 +147,14 @@ void Rendezvous::on_states(const AgentId& id, int attempt, const std::vector<Ran
 
 void Rendezvous::on_end(const AgentId& id, int attempt, const NodeEnd& end, Time now) {
   Agent* agent = find(id);
-  if (!agent || !agent->taking_part || attempt != attempt_ || agent->end) return;
+  if (!agent || agent->end) return;
+  // A node of the last attempt may reach a successor after all other nodes have ended.
+  if (phase_ == Phase::joining && attempt == started_attempt_ && ran_last_attempt(*agent)) {
+    agent->end = end;
+    survivors_stay_ &= end.stay;
+    return;
+  }
+  if (!agent->taking_part || attempt != attempt_) return;
   agent->end = end;
   step_ = std::max(step_, end.step);
   begun_ = begun_ || end.begun;
@@ -150,8 +168,11 @@ void Rendezvous::leave(const AgentId& id, const std::string& why, Time now, bool
   if (closed) closed_processes_.insert(agent->offer.process);
   if (agent->taking_part && !agent->end && phase_ != Phase::joining) {
     if (failures_.empty()) cause_deadline_ = now + rules_.blame_time;
-    failures_.push_back({Blame::killed, kExitError, true,
-                         str("the agent of node ", agent->node_rank, " (", agent->offer.host, ") is lost: ", why)});
+    failures_.push_back(
+        {.blame = Blame::killed,
+         .code = kExitError,
+         .text = str("the agent of node ", agent->node_rank, " (", agent->offer.host, ") is lost: ", why),
+         .replaceable = closed});
   }
   std::erase_if(agents_, [&](const Agent& a) { return a.id == id; });
   tick(now);
@@ -286,14 +307,14 @@ void Rendezvous::notify_waiting_agents(const std::string& text) {
 void Rendezvous::start_attempt(const std::vector<Agent*>& seated) {
   for (Agent& a : agents_) {
     a.taking_part = a.reported_states = false;
-    a.end.reset();
     a.last_notice.clear();  // so that spare agents get the new state of the job, too
   }
   Order order{
       .kind = Order::Kind::start, .text = previous_failure_, .begun = begun_, .nodes = static_cast<int>(seated.size())};
   order.world = 0;
   nodes_ = seated.size();
-  attempt_ = std::max(attempt_, newest_attempt_ + 1);  // a node that joined meanwhile may know a newer attempt
+  survivors_stay_ &= newest_attempt_ == started_attempt_;  // otherwise survivors may have an older state
+  attempt_ = std::max(attempt_, newest_attempt_ + 1);      // a node that joined meanwhile may know a newer attempt
   started_attempt_ = newest_attempt_ = attempt_;
   started_by_ = rules_.host;
   succeeds_ = false;
@@ -308,13 +329,16 @@ void Rendezvous::start_attempt(const std::vector<Agent*>& seated) {
   for (Agent* a : seated) {
     a->taking_part = true;
     a->node_rank = order.node_rank;
+    order.may_stay = survivors_stay_ && a->end && a->end->stay;
     queue_order(*a, order);
     ++order.node_rank;
     order.first_rank += a->offer.workers;
   }
+  for (Agent& a : agents_) a.end.reset();
   phase_ = Phase::running;
   world_ = order.first_rank;
   failures_.clear();
+  worker_failed_ = survivors_stay_ = false;
   ranks_.clear();
   stopped_.reset();
   step_ = 0;
@@ -358,10 +382,15 @@ bool Rendezvous::all_ended() const {
 void Rendezvous::stop_all(const std::string& why) {
   phase_ = Phase::stopping;
   for (const Agent& a : agents_)
-    if (a.taking_part && !a.end) queue_order(a, {.kind = Order::Kind::stop, .text = why});
+    if (a.taking_part && !a.end) queue_order(a, {.kind = Order::Kind::stop, .text = why, .may_stay = may_stay()});
 }
 
+bool Rendezvous::may_stay() const { return std::ranges::all_of(failures_, &NodeFailure::replaceable); }
+
 void Rendezvous::restart_or_finish(Time now) {
+  // All nodes keep their survivors, or none does.
+  survivors_stay_ = may_stay() && std::ranges::all_of(
+                                      agents_, [](const Agent& a) { return !a.taking_part || (a.end && a.end->stay); });
   for (Agent& a : agents_) a.taking_part = false;
   if (stopped_) return end_job(*stopped_, "");
   if (failures_.empty()) return end_job(0, "");

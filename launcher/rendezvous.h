@@ -46,14 +46,17 @@ struct NodeFailure {
   std::string text;         // e.g. "rank 3 on b (pid 71) was killed by signal 9 (Killed) after 12.5 s, in phase ..."
   std::vector<RankState> ranks = {};  // if hung: states of this node's ranks, for the verdict about all nodes
   bool misfit = false;                // true if the settings need a different number of processes
+  // True if a single worker, or a whole node, was killed and the other workers may stay for the next attempt.
+  bool replaceable = false;
 };
 
-// Reports that all workers of a node have ended.
+// Reports that all workers of a node have ended, or that they wait to join the next attempt.
 struct NodeEnd {
   int code = 0;
   bool stopped = false;   // true if a signal stopped them
   bool begun = false;     // true if this or an earlier attempt has started the run in its directory
   std::int64_t step = 0;  // number of steps done
+  bool stay = false;      // true if all workers, except one that was lost, wait to join the next attempt
 };
 
 struct Order {
@@ -67,6 +70,8 @@ struct Order {
   int code = 0;  // if kind is end: exit code of the launcher
   bool begun = false;
   int node_rank = 0, nodes = 1, first_rank = 0, world = 1;  // set if kind is start
+  // stop: true if workers that survive may wait to join the next attempt. start: true if those of this node join it.
+  bool may_stay = false;
   // If kind is start: address of the workers' store, filled in by the leader. If kind is move: address of the agent
   // that leads the job.
   Endpoint store;
@@ -138,6 +143,7 @@ class Rendezvous {
   const Agent* find_process(const AgentId&) const;
   void adopt(const Heritage&);                 // continues from this state of the job
   void place_in_attempt(Agent&) const;         // sets the node rank, and whether the agent's workers run this attempt
+  bool ran_last_attempt(const Agent&) const;   // true if the agent was a node of the last attempt when it joined
   std::vector<Member> absent_members() const;  // disconnected nodes of the last attempt that may still be running
   void queue_order(const Agent&, Order);
   void notify_waiting_agents(const std::string& text);  // tells agents outside the attempt what they are waiting for
@@ -158,6 +164,8 @@ class Rendezvous {
   bool different_size_may_fit();
   void end_job(int exit_code, const std::string& why, const std::string& verdict = {});
   NodeFailure& cause();  // the most plausible root cause; requires a failure
+  // Returns true if the known failures allow surviving workers to stay for the next attempt.
+  bool may_stay() const;
   bool is_cause_known(Time now);
 
   RendezvousRules rules_;
@@ -174,6 +182,8 @@ class Rendezvous {
   Time since_, last_arrival_;  // start of the join phase; time of the last join
   std::vector<Agent> agents_;  // in order of arrival
   std::vector<NodeFailure> failures_;
+  bool worker_failed_ = false;    // true once an agent has reported a failure in the attempt
+  bool survivors_stay_ = false;   // true if the workers that survived the last attempt join the next one
   std::vector<RankState> ranks_;  // states of the ranks that have reported
   int world_ = 1;                 // number of ranks in the attempt
   std::set<int> misfits_;         // world sizes that do not fit the settings

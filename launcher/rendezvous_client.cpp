@@ -177,27 +177,28 @@ void RendezvousClient::on_leader_lost(const std::string& why) {
   const std::optional<Member> lost = heritage_ ? member(leader_) : std::nullopt;
   lost_ = str("the agent of node 0", lost ? str(" (", lost->host, ")") : "", " at ", to_string(leader_at_),
               " is lost: ", why);
-  if (why.find(kNoAnswer) == why.npos) closed_leaders_.insert(leader_);
+  const bool closed = why.find(kNoAnswer) == why.npos;
+  if (closed) closed_leaders_.insert(leader_);
   store_.reset();
   if (leading_) standby_ = leading_->store();
   leading_.reset();
   ended_processes_.clear();
   silent_.clear();
   tell_visitors(kLedFrom, "");
-  if (setup_.lead) return drop_orders(lost_);
+  if (setup_.lead) return drop_orders(lost_, closed);
   over_ = true;
   queue_end_order(lost_);
 }
 
 // Drops the orders of a leader that this agent leaves, and stops the attempt that this leader started.
-void RendezvousClient::drop_orders(const std::string& why) {
+void RendezvousClient::drop_orders(const std::string& why, bool may_stay) {
   const std::lock_guard lock(mutex_);
   reports_.reset();
   const bool runs = started_ && !ended_;
   std::erase_if(orders_,
                 [&](const Order& o) { return !runs || o.kind != Order::Kind::stop || o.attempt != started_->attempt; });
   if (runs && !std::exchange(told_to_stop_, true))
-    orders_.push_back({.kind = Order::Kind::stop, .text = why, .attempt = started_->attempt});
+    orders_.push_back({.kind = Order::Kind::stop, .text = why, .attempt = started_->attempt, .may_stay = may_stay});
   wake();
 }
 
@@ -281,7 +282,7 @@ void RendezvousClient::move_to(const Endpoint& to) {
   lost_ = str("the agent at ", to_string(leader_at_), again ? " had lost this node" : " no longer leads the job");
   say_goodbye(kMovedWord);
   if (!to_self) stop_leading(to);
-  drop_orders(again ? "the leader of the job had lost this node" : "this node goes to a different leader");
+  drop_orders(again ? "the leader of the job had lost this node" : "this node goes to a different leader", false);
   try {
     if (!again && !standby_) setup_.offer.at = {};  // this agent now opens its own store like any other
     log::info("launch: the job is led by the agent at ", to_string(to), ": this node goes there");

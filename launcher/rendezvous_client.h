@@ -63,7 +63,7 @@ class RendezvousClient {
   void open_standby();         // opens this agent's own store, at its own address
   void tell_visitors(const std::string& key, const std::string& value);
   void on_leader_lost(const std::string& why);
-  void drop_orders(const std::string& why);
+  void drop_orders(const std::string& why, bool may_stay);  // may_stay: as in Order
   void find_leader();  // joins the leader that choose_leader() returns, and leads if it is this agent
   std::optional<Member> look_for_leader();  // chooses a leader as find_leader() does, while this agent has one
   bool is_better_leader_known();            // true if choose_leader() chooses a different agent from the current leader

@@ -158,19 +158,32 @@ void Supervisor::show_waiting_on_board() const {
                            .time = time_});
 }
 
-std::string Supervisor::replacement_text() const {
+std::string Supervisor::replacement_text(const Order& start) const {
   const auto lost = std::find(staying_.begin(), staying_.end(), nullptr);
-  const auto stay = static_cast<std::int64_t>(staying_.size()) - 1;
-  return str("replacing rank ", lost - staying_.begin(), "; ", counted(stay, "worker"),
-             stay == 1 ? " keeps running" : " keep running");
+  const std::int64_t stay = std::ranges::count_if(staying_, [](const auto& w) { return w != nullptr; });
+  const std::string who = str(counted(stay, "worker"), start.nodes > 1 ? " of this node" : "",
+                              stay == 1 ? " keeps running" : " keep running");
+  if (lost == staying_.end()) return who;
+  return str("replacing rank ", start.first_rank + (lost - staying_.begin()), stay > 0 ? "; " + who : "");
+}
+
+std::string Supervisor::restarts_text() const {
+  const auto times = [](int n) { return n == 1 ? std::string("once") : str(n, " times"); };
+  const std::string replaced = str("lost workers were replaced ", times(replacements_));
+  if (replacements_ == restarts_) return replaced;
+  return str("the workers were restarted ", times(restarts_ - replacements_),
+             replacements_ > 0 ? ", and " + replaced : "");
 }
 
 void Supervisor::log_attempt_start(const Order& start) const {
   if (start.attempt > 0) {
     if (start.text != failure_) log::error("launch: ", start.text);
-    log::warn("launch: ", staying_.empty() ? "starting all workers again" : replacement_text(), " (restart ",
+    log::warn("launch: ", staying_.empty() ? "starting all workers again" : replacement_text(start), " (restart ",
               start.attempt, " of this job)");
   }
+  if (start.may_stay && world_ && *world_ != start.world)
+    log::warn("launch: the job continues with ", counted(start.world, "worker"), " instead of ", *world_,
+              ". Sums are rounded in a different order, so losses agree closely, but not bit for bit");
   if (start.nodes > 1)
     log::info("launch: node ", start.node_rank, " of ", start.nodes, " on ", host_name(), ": ranks ", start.first_rank,
               " to ", start.first_rank + options_.processes - 1, " of ", start.world, "; the ranks meet at ",
@@ -178,6 +191,8 @@ void Supervisor::log_attempt_start(const Order& start) const {
 }
 
 std::optional<Order> Supervisor::run_attempt(const Order& start) {
+  if (!start.may_stay) staying_.clear();  // kills the survivors
+  replacements_ += start.may_stay;
   log_attempt_start(start);
   waiting_for_.clear();
   failure_.clear();
@@ -200,9 +215,7 @@ int Supervisor::report_end(const Order& end) {
   staying_.clear();  // kills survivors that waited for a new attempt
   if (end.code != 0 && !end.text.empty() && end.text != failure_) log::error("launch: ", end.text);
   if (!end.verdict.empty()) log::error("launch: no restart: ", end.verdict);
-  if (node_ == 0 && restarts_ > 0)
-    log::info("launch: the workers were restarted ", restarts_ == 1 ? "once" : str(restarts_, " times"),
-              ", which cost ", time_.restart_seconds, " s");
+  if (node_ == 0 && restarts_ > 0) log::info("launch: ", restarts_text(), ", which cost ", time_.restart_seconds, " s");
   return end.code;
 }
 

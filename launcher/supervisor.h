@@ -32,7 +32,8 @@ class Supervisor {
   // Returns the order that ended the job during the attempt, if there was one.
   std::optional<Order> run_attempt(const Order& start);
   void log_attempt_start(const Order& start) const;
-  std::string replacement_text() const;  // e.g. "replacing rank 1; 2 workers keep running"
+  std::string replacement_text(const Order& start) const;  // e.g. "replacing rank 1; 2 workers keep running"
+  std::string restarts_text() const;                       // e.g. "the workers were restarted once"
   int report_end(const Order& end);
 
   const LaunchOptions& options_;
@@ -44,12 +45,12 @@ class Supervisor {
   std::string waiting_for_, logged_text_;  // who is missing, and what was last logged about that
   Clock::time_point logged_at_{};
   JobTime time_;
-  StartTimes failure_times_;       // times of the stages since the previous attempt's failure
-  std::vector<AgentMemory> kept_;  // memory kept over all attempts, one per worker of this node
-  Agent::StayingWorkers staying_;  // survivors that wait for the next attempt; empty if there are none
-  int restarts_ = 0;
-  std::optional<int> node_, world_;  // node and world size of the previous attempt
-  std::string failure_;              // the failure last reported by this agent
+  StartTimes failure_times_;             // times of the stages since the previous attempt's failure
+  std::vector<AgentMemory> kept_;        // memory kept over all attempts, one per worker of this node
+  Agent::StayingWorkers staying_;        // survivors that wait for the next attempt; empty if there are none
+  int restarts_ = 0, replacements_ = 0;  // replacements_: restarts that survivors joined
+  std::optional<int> node_, world_;      // node and world size of the previous attempt
+  std::string failure_;                  // the failure last reported by this agent
 };
 
 // Returns the exit code: 0 if all workers returned 0, else the exit code of the first failure (128 + signal if killed

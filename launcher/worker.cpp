@@ -121,6 +121,11 @@ Worker::~Worker() {
   uninterrupted([&] { return waitpid(pid_, nullptr, 0); });
 }
 
+void Worker::set_rank(int rank, std::string prefix) {
+  rank_ = rank;
+  output_->set_prefix(std::move(prefix));
+}
+
 bool Worker::reap() {
   int status = 0;
   if (ending_ || waitpid(pid_, &status, WNOHANG) != pid_) return false;

@@ -63,8 +63,9 @@ void gradient_fields(ParallelConfig& c, Fields& f) {
 }
 
 void island_fields(ParallelConfig& c, Fields& f) {
-  f("islands", c.islands, "groups of processes that train alone between combinations of their weights",
-    in_range(1, kMaxProcesses), docs_page("parallelism.md#islands-that-train-alone"));
+  f("islands", c.islands,
+    "groups of processes that train alone between combinations of their weights; 0 = one per node",
+    in_range(0, kMaxProcesses), docs_page("parallelism.md#islands-that-train-alone"));
   f("local_steps", c.local_steps,
     "steps after which an outer optimizer combines the islands' weights; 0 = no outer optimizer",
     in_range(0, 1'000'000), docs_page("parallelism.md#islands-that-train-alone"));

@@ -221,8 +221,8 @@ void check_pipeline_slices(const ParallelPlan& p) {
          " requires pipeline stages, but parallel.pp is 1. Set parallel.pp_slices: 1, or parallel.pp to the number of ",
          "stages. Without stages, use train.sequence_chunk to split sequences");
   if (c.pp_parts > 1)
-    fail(setting, " requires one model part per stage, but parallel.pp_parts is ",
-         c.pp_parts, ". Set one of the two to 1");
+    fail(setting, " requires one model part per stage, but parallel.pp_parts is ", c.pp_parts,
+         ". Set one of the two to 1");
   if (p.micro_batch > 1)
     fail(setting, " divides one sequence at a time, but train.micro_batch is ", p.micro_batch, ". Set it to 1");
 }
@@ -412,7 +412,7 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
 }  // namespace
 
 ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
-  ParallelPlan p{.config = c, .islands = narrow<int>(c.islands), .pp = narrow<int>(c.pp)};
+  ParallelPlan p{.config = c, .islands = std::max(1, narrow<int>(c.islands)), .pp = narrow<int>(c.pp)};
   if (world % p.islands != 0)
     fail_for_world("parallel.islands: ", p.islands, " does not divide the ", counted(world, "process"),
                    " of this run. Set it to ", listed(divisors(world)), ", or ", start_others(p.islands));

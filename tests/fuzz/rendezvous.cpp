@@ -24,14 +24,16 @@ class Conversation {
     switch (what % 6) {
       case 0: rendezvous_.join(id, {"h", number % 7 - 1, 1 + number % 3}, now_); break;
       case 1: {
-        const NodeFailure f{static_cast<Blame>(number % 3), number, number % 5 != 0, "f"};
+        NodeFailure f{static_cast<Blame>(number % 3), number, number % 5 != 0, "f"};
+        f.replaceable = number % 4 != 0;
         rendezvous_.on_failure(id, attempt, f, now_);
         break;
       }
       case 2:
-        rendezvous_.on_end(id, attempt, {number % 200, number % 11 == 0, number % 3 == 0, number % 50}, now_);
+        rendezvous_.on_end(id, attempt,
+                           {number % 200, number % 11 == 0, number % 3 == 0, number % 50, number % 13 != 0}, now_);
         break;
-      case 3: rendezvous_.leave(id, "it left", now_); break;
+      case 3: rendezvous_.leave(id, "it left", now_, number % 2 == 0); break;
       case 4: now_ += std::chrono::seconds(number); break;
       default: break;
     }

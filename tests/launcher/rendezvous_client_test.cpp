@@ -105,5 +105,33 @@ TEST(RendezvousClient, AnAgentThatItsOwnLeaderHadLostJoinsItAgain) {
   EXPECT_EQ(again.offer->at, setup.offer.at) << "the address at which it is reached";
 }
 
+// A leader that redirects follows later successors, even if its own rendezvous has ended meanwhile.
+TEST(Leader, RedirectsToTheNewestSuccessor) {
+  const Job job{"job", std::string(32, 's')};
+  RendezvousRules rules{.host = "a", .min_nodes = 2, .max_nodes = 2};
+  rules.join_timeout = milliseconds(0);
+  Leader leader(job, rules, {"127.0.0.1", 0}, false, milliseconds(30'000));
+  const auto store = connect_store(leader.own_endpoint(), job.agents_cookie(), milliseconds(10'000));
+  const auto announce = [&](int port, int attempt) {
+    store->append(kReports, encode(Report{.from = "b", .attempt = attempt, .moved = Endpoint{"10.0.0.1", port}}));
+  };
+  const auto redirects_to = [&](int port) {
+    for (const auto end = steady_clock::now() + milliseconds(20'000); steady_clock::now() < end; poll(nullptr, 0, 5))
+      if (store->try_get(kLedFrom) == to_string(Endpoint{"10.0.0.1", port})) return true;
+    return false;
+  };
+  leader.redirect_agents({"10.0.0.1", 1});
+  EXPECT_TRUE(redirects_to(1));
+  store->append(kReports, encode(Report{.from = "c", .offer = NodeOffer{.host = "c"}}));  // ends the rendezvous
+  announce(2, 1);
+  EXPECT_TRUE(redirects_to(2));
+  announce(3, 1);
+  EXPECT_TRUE(redirects_to(3)) << "a successor that has not started an attempt yet";
+  announce(2, 0);
+  announce(4, 2);
+  EXPECT_TRUE(redirects_to(4));
+  store->beat("c", "left", milliseconds(30'000), milliseconds(10'000));  // otherwise the leader waits for this agent
+}
+
 }  // namespace
 }  // namespace ring

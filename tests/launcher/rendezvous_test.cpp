@@ -39,8 +39,8 @@ class FakeAgents {
     rendezvous_.on_end(id, last[id].attempt, end, now_);
     collect();
   }
-  void leaves(const AgentId& id) {
-    rendezvous_.leave(id, "its connection closed", now_);
+  void leaves(const AgentId& id, bool closed = false) {
+    rendezvous_.leave(id, "its connection closed", now_, closed);
     collect();
   }
   void advance(milliseconds by) {
@@ -231,6 +231,72 @@ TEST(Rendezvous, LostPeersAloneStopTheJobAfterTheBlameTime) {
   EXPECT_EQ(job.last["b"].kind, Kind::stop);
 }
 
+NodeFailure killed_worker() { return {.blame = Blame::killed, .code = 137, .text = "killed", .replaceable = true}; }
+const NodeEnd kStays{.begun = true, .step = 5, .stay = true};
+
+TEST(Rendezvous, SurvivorsOfAllNodesStayIfASingleWorkerIsLost) {
+  FakeAgents job(nodes(2, 2));
+  job.join("a");
+  job.join("b", -1, 2);
+  job.fails("b", killed_worker());
+  EXPECT_TRUE(job.last["a"].kind == Kind::stop && job.last["a"].may_stay);
+  for (const char* id : {"b", "a"}) job.ends(id, kStays);
+  for (const char* id : {"a", "b"}) EXPECT_TRUE(job.last[id].kind == Kind::start && job.last[id].may_stay) << id;
+  for (const char* id : {"a", "b"}) job.ends(id, {.code = 143, .step = 9});
+  EXPECT_EQ(job.last["a"].kind, Kind::end) << "nothing failed in the second attempt";
+}
+
+TEST(Rendezvous, AllWorkersAreRestartedInCaseOfDoubt) {
+  const auto started_anew = [](FakeAgents& job) {
+    return job.last["a"].attempt == 1 && !job.last["a"].may_stay && !job.last["b"].may_stay;
+  };
+  {
+    FakeAgents job(nodes(2, 2));
+    for (const char* id : {"a", "b"}) job.join(id, -1, 2);
+    job.fails("b", killed_worker());
+    job.fails("a", killed_worker());
+    for (const char* id : {"a", "b"}) job.ends(id, kStays);
+    EXPECT_TRUE(started_anew(job)) << "a second worker was lost";
+  }
+  {
+    FakeAgents job(nodes(2, 2));
+    for (const char* id : {"a", "b"}) job.join(id, -1, 2);
+    job.fails("b", killed_worker());
+    job.ends("b", kStays);
+    job.ends("a", {.code = 83, .begun = true, .step = 5});
+    EXPECT_TRUE(started_anew(job)) << "a node could not keep its workers";
+  }
+  FakeAgents job(nodes(2, 2));
+  for (const char* id : {"a", "b"}) job.join(id, -1, 2);
+  job.fails("b", {Blame::failed, 1, true, "b failed"});
+  EXPECT_FALSE(job.last["a"].may_stay) << "the worker ended by itself";
+  for (const char* id : {"a", "b"}) job.ends(id, kStays);
+  EXPECT_TRUE(started_anew(job));
+}
+
+TEST(Rendezvous, SurvivorsStayIfANodeIsLost) {
+  FakeAgents job(nodes(2, 3));
+  for (const char* id : {"a", "b", "c"}) job.join(id);
+  job.leaves("b", true);
+  EXPECT_TRUE(job.last["c"].kind == Kind::stop && job.last["c"].may_stay);
+  for (const char* id : {"a", "c"}) job.ends(id, kStays);
+  job.advance(seconds(3));
+  for (const char* id : {"a", "c"}) EXPECT_TRUE(job.last[id].kind == Kind::start && job.last[id].may_stay) << id;
+  EXPECT_EQ(job.last["c"].first_rank, 1) << "a survivor may get a new rank";
+  job.join("d");
+  job.fails("c", killed_worker());
+  for (const char* id : {"a", "c"}) job.ends(id, kStays);
+  EXPECT_TRUE(job.last["a"].may_stay && job.last["c"].may_stay);
+  EXPECT_TRUE(job.last["d"].kind == Kind::start && !job.last["d"].may_stay) << "a new node has no survivors";
+}
+
+TEST(Rendezvous, AllWorkersAreRestartedIfANodeFallsSilent) {
+  FakeAgents job(nodes(2, 2));
+  for (const char* id : {"a", "b"}) job.join(id);
+  job.leaves("b");
+  EXPECT_TRUE(job.last["a"].kind == Kind::stop && !job.last["a"].may_stay) << "its workers may be alive";
+}
+
 TEST(Rendezvous, ASignalEndsTheJob) {
   FakeAgents job(nodes(2, 2));
   job.join("a");
@@ -396,11 +462,15 @@ TEST(Messages, AreDecodedUnchanged) {
   const Report failed{.from = "x", .attempt = 4, .failure = NodeFailure{Blame::killed, 137, false, "t"}};
   EXPECT_EQ(decode_report(encode(failed)).failure->blame, Blame::killed);
   EXPECT_FALSE(decode_report(encode(failed)).failure->restartable);
+  EXPECT_TRUE(decode_report(encode(Report{.from = "x", .failure = killed_worker()})).failure->replaceable);
+  EXPECT_TRUE(decode_report(encode(Report{.from = "x", .end = kStays})).end->stay);
   const Report end{.from = "x", .attempt = 4, .end = NodeEnd{75, true, true, 1LL << 40}};
   EXPECT_EQ(decode_report(encode(end)).end->step, 1LL << 40);
-  const Order order{.kind = Kind::start, .node_rank = 1, .first_rank = 7, .store = {"::1", 4711}, .leader = "l"};
+  const Order order{
+      .kind = Kind::start, .node_rank = 1, .first_rank = 7, .may_stay = true, .store = {"::1", 4711}, .leader = "l"};
   EXPECT_EQ(decode_order(encode(order)).store, order.store);
   EXPECT_EQ(decode_order(encode(order)).first_rank, 7);
+  EXPECT_TRUE(decode_order(encode(order)).may_stay);
   for (const char* text : {"", "{}", "[]", "{\"from\": 3}", "{\"from\": \"x\", \"attempt\": \"y\"}"}) {
     EXPECT_THROW(decode_report(text), Error) << text;
     EXPECT_THROW(decode_order(text), Error) << text;

@@ -42,7 +42,7 @@ TEST_F(DistTrainingRestarts, KilledRanksGiveTheSameBits) {
   const std::string log = read_file(dir_ / "log");
   EXPECT_NE(log.find("(pid " + std::to_string(last) + ") was killed by signal 9"), std::string::npos) << log;
   EXPECT_NE(log.find(" after step "), std::string::npos) << log;
-  EXPECT_NE(log.find("were restarted 3 times"), std::string::npos) << log;
+  EXPECT_NE(log.find("(restart 3 of this job)"), std::string::npos) << log;
   EXPECT_EQ(restarts("r"), 3);
   expect_calm("r");
   std::size_t took = log.find("restart 1 took ");
@@ -384,7 +384,7 @@ TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastNodeContinuesAlone) {
   EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
   std::cout << "seconds to train again: " << replaced << " with a spare, " << alone << " alone\n";
 
-  EXPECT_TRUE(says("first", "from 3 processes") && says("first", "now there is 1")) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "the job continues with 1 worker instead of 3")) << read_file(dir_ / "first");
   const auto all = records("r", "restart");
   ASSERT_EQ(all.size(), 2u);
   const int from = all.back().at("step");
@@ -424,7 +424,7 @@ TEST_F(DistTrainingFewerNodes, ANodeThatJoinsLaterTakesPartAfterAFailure) {
   kill(children(second).at(0), SIGKILL);
   for (const pid_t node : {first, second, third}) EXPECT_EQ(wait(node), 0) << read_file(dir_ / "first");
   EXPECT_EQ(restarts("r"), 1);
-  EXPECT_TRUE(says("first", "from 2 processes") && says("first", "now there are 3")) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "the job continues with 3 workers instead of 2")) << read_file(dir_ / "first");
   EXPECT_TRUE(says("third", "node 2 of 3 on ")) << read_file(dir_ / "third");
   EXPECT_EQ(steps("r").size(), 80u);
 }
@@ -445,12 +445,33 @@ TEST_F(DistTrainingFewerNodes, TheOthersContinueWithoutNode0) {
   EXPECT_LT(two, kPatience) << read_file(dir_ / "second") << read_file(dir_ / "third");
   const bool second_leads = says("second", "takes over");
   EXPECT_NE(second_leads, says("third", "takes over")) << "one of them";
+  EXPECT_TRUE(says(second_leads ? "second" : "third", "(kept in memory by rank 0)"))
+      << read_file(dir_ / "second") << read_file(dir_ / "third");
   const double one = lose(agents[second_leads ? 1 : 2], 2);
   EXPECT_LT(one, kPatience) << read_file(dir_ / "second") << read_file(dir_ / "third");
   EXPECT_EQ(wait(agents[second_leads ? 2 : 1]), 0) << read_file(dir_ / "second") << read_file(dir_ / "third");
   std::cout << "seconds to train again without node 0: " << two << " on two nodes, " << one << " on one\n";
   EXPECT_EQ(restarts("r"), 2);
   EXPECT_EQ(steps("r").size(), 80u);
+}
+
+// With one island per node, the node that is left continues alone.
+TEST_F(DistTrainingFewerNodes, IslandsFollowTheNodes) {
+  const std::vector<std::string> settings = {"parallel.islands=0", "parallel.local_steps=4"};
+  const pid_t first = node("1:2", settings, "first");
+  await_leader("first");
+  const pid_t second = node("1:2", settings, "second");
+  ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
+  kill(second, SIGKILL);
+  EXPECT_EQ(wait(second), -SIGKILL);
+  EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
+  for (const char* text :
+       {"parallel.islands: 0 is 2", "2 islands of 1 process train alone", "parallel.islands: 0 is 1"})
+    EXPECT_TRUE(says("first", text)) << text << "\n" << read_file(dir_ / "first");
+  const bool from_checkpoint = says("first", "the checkpoint's island 1 is not part of this run");
+  EXPECT_NE(from_checkpoint, says("first", "there were 2 islands, and now there is 1")) << read_file(dir_ / "first");
+  EXPECT_FALSE(says("first", "the settings fit only")) << read_file(dir_ / "first");
+  EXPECT_EQ(steps("r").size(), 40u);
 }
 
 // The layout needs two nodes: no smaller number is retried, and a new node is enough.

@@ -52,6 +52,7 @@ class Schedule {
     EXPECT_TRUE(rendezvous_->is_over());
     EXPECT_TRUE(everybody_ended());
   }
+  int num_stays() const { return num_stays_; }  // nodes whose workers stayed
 
  private:
   struct Node {
@@ -61,7 +62,8 @@ class Schedule {
     bool cut_off = false;                   // until one of these times
     Time heals{}, leader_gives_up{}, gives_up{};
     int running = -1;  // attempt; -1 if none
-    bool stopping = false;
+    bool stopping = false, may_stay = false;
+    int kept = -1;             // attempt whose surviving workers wait; -1 if there are none
     Order order;               // the last order to start
     std::vector<Order> inbox;  // on their way to the node
   };
@@ -101,9 +103,11 @@ class Schedule {
     sent_.insert(sent_.end(), rest.begin(), rest.end());
   }
   void end_workers(const AgentId& id, Node& node, int code, bool stopped = false) {
-    send({.from = id, .attempt = node.running, .end = NodeEnd{code, stopped, true, draw(50)}});
+    const bool stay = node.may_stay && !stopped && draw(5) > 0;
+    send({.from = id, .attempt = node.running, .end = NodeEnd{code, stopped, true, draw(50), stay}});
+    node.kept = stay ? node.running : -1;
     node.running = -1;
-    node.stopping = false;
+    node.stopping = node.may_stay = false;
   }
   void cut_off(Node& node) {
     node.cut_off = true;
@@ -140,11 +144,12 @@ class Schedule {
       const int what = draw(60);
       if (what == 0 && (id != "0" || draw(8) == 0)) {
         node.alive = node.cut_off = false;
-        if (!node.given_up) rendezvous_->leave(id, "it was killed", now_);
+        if (!node.given_up) rendezvous_->leave(id, "it was killed", now_, true);
       } else if (what == 1 && node.running >= 0 && !node.stopping) {
         const auto blame = static_cast<Blame>(draw(4));
         NodeFailure failure{blame, 9, draw(20) > 0, "it failed"};
         if (blame == Blame::hung) failure.ranks = ranks_of(node);
+        failure.replaceable = node.may_stay = blame == Blame::killed && draw(2) == 0;
         send({.from = id, .attempt = node.running, .failure = failure});
         node.stopping = blame != Blame::hung;  // the leader decides about hangs
       } else if (what == 2 && node.running >= 0 && draw(10) == 0) {
@@ -159,6 +164,12 @@ class Schedule {
     if (order.kind == Kind::start) {
       EXPECT_LT(node.running, 0) << "started twice";
       EXPECT_GT(order.attempt, newest_of_[id]) << "an attempt once only";
+      EXPECT_TRUE(!order.may_stay || node.kept == order.attempt - 1) << "survivors of an older attempt, or none";
+      if (node.kept == order.attempt - 1) {
+        EXPECT_EQ(order.may_stay, stays_in_.emplace(order.attempt, order.may_stay).first->second) << "all or none";
+      }
+      num_stays_ += order.may_stay;
+      node.kept = -1;
       node.running = newest_of_[id] = order.attempt;
       node.stopping = order.world % unit_ != 0;
       node.order = order;
@@ -168,7 +179,10 @@ class Schedule {
     }
     if (order.kind == Kind::report_states && node.running == order.attempt && draw(5) > 0)
       send({.from = id, .attempt = node.running, .ranks = ranks_of(node)});
-    if (order.kind == Kind::stop && node.running == order.attempt) node.stopping = true;
+    if (order.kind == Kind::stop && node.running == order.attempt) {
+      node.stopping = true;
+      node.may_stay = order.may_stay;
+    }
     if (order.kind == Kind::end) node.over = true, node.stopping = true;
   }
   void collect() {
@@ -234,16 +248,22 @@ class Schedule {
   std::vector<Sent> sent_;
   std::map<int, Time> failed_at_;  // attempt -> first failure that the leader got
   int stopped_ = -1;               // the latest attempt that was stopped
+  std::map<int, bool> stays_in_;   // for each attempt: whether the survivors of the one before join it
+  int num_stays_ = 0;
 };
 
 // RING_SCHEDULES sets the number of schedules.
 TEST(SlowRendezvous, AnyScheduleHasOneAttemptAtATimeAndAnEnd) {
   const char* const asked = std::getenv("RING_SCHEDULES");
   const std::uint64_t schedules = asked ? std::stoull(asked) : 25'000;
+  std::uint64_t stays = 0;
   for (std::uint64_t seed = 0; seed < schedules && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Schedule(seed).run();
+    Schedule schedule(seed);
+    schedule.run();
+    stays += static_cast<std::uint64_t>(schedule.num_stays());
   }
+  EXPECT_GT(stays, schedules / 10) << "the schedules hardly keep workers";
 }
 
 }  // namespace

@@ -331,6 +331,22 @@ TEST_F(DistSuccessors, ANewAgentOfTheEndpointJoinsTheSuccessor) {
   EXPECT_TRUE(says("b", "node 0 of 2 on ") && says("again", "node 1 of 2 on ")) << log("again");
 }
 
+// Agent "c" serves the endpoint and redirects to "b". After the loss of "b", it must redirect to "c" before the next
+// attempt has started, because this attempt needs a new agent.
+TEST_F(DistSuccessors, TheEndpointLeadsToASecondSuccessor) {
+  start_nodes(nodes(2), {"a", "b"}, 2);
+  ASSERT_TRUE(runs(0, 2)) << log("a");
+  lose("a");
+  ASSERT_TRUE(eventually([&] { return says("b", "1 of 2 nodes is here"); }, 20)) << log("b");
+  start_node("c");
+  ASSERT_TRUE(runs(1, 2)) << log("b");
+  lose("b");
+  ASSERT_TRUE(eventually([&] { return says("c", "1 of 2 nodes is here"); }, 20)) << log("c");
+  start_node("d");
+  expect_success({"c", "d"});
+  EXPECT_TRUE(says("c", "takes over") && runs(2, 2)) << log("c");
+}
+
 TEST_F(DistSuccessors, LeadersMayBeLostOneAfterTheOther) {
   LaunchOptions o = nodes(3);
   o.min_nodes = 1;

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -136,6 +137,42 @@ TEST(Succession, AMajorityContinuesWithoutALeaderThatDoesNotAnswer) {
   EXPECT_TRUE(job.last["c"].begun);
   EXPECT_EQ(job.last["c"].text, "the agent of node 0 (host-a) is lost");
   EXPECT_EQ(job.last["c"].heritage->leader, "b");
+}
+
+// A node that reaches the successor after all others have ended may still keep its workers.
+TEST(Succession, SurvivorsStayUnderTheNextLeader) {
+  const NodeEnd stays{.begun = true, .step = 7, .stay = true};
+  for (const bool late_stays : {true, false}) {
+    Successor job(heritage_of({"a", "b", "c"}), "b", 1, 3);
+    job.join("b", false);
+    job.ends("b", 4, stays);
+    job.join("c", false);
+    job.ends("c", 4, late_stays ? stays : NodeEnd{.code = 83, .begun = true, .step = 7});
+    job.advance(milliseconds(2100));
+    ASSERT_TRUE(job.started("b") && job.started("c"));
+    EXPECT_EQ(job.last["b"].may_stay, late_stays);
+    EXPECT_EQ(job.last["c"].may_stay, late_stays);
+  }
+  Successor silent(heritage_of({"a", "b", "c"}), "b", 1, 3, true);
+  for (const char* id : {"b", "c"}) silent.join(id, false);
+  for (const char* id : {"b", "c"}) silent.ends(id, 4, stays);
+  silent.advance(milliseconds(2100));
+  EXPECT_TRUE(silent.started("c") && !silent.last["c"].may_stay) << "the leader may be alive";
+}
+
+// "c" has survivors of attempt 4, but attempt 5 has made steps since.
+TEST(Succession, SurvivorsOfAnOlderAttemptDoNotStay) {
+  const NodeEnd stays{.begun = true, .step = 7, .stay = true};
+  Successor job(heritage_of({"a", "b", "c"}), "b", 1, 3);
+  job.join("c", false);
+  job.ends("c", 4, stays);
+  Heritage newer = heritage_of({"a", "b"});
+  newer.attempt = 5;
+  job.join("b", false, newer);
+  job.ends("b", 5, stays);
+  job.advance(milliseconds(2100));
+  ASSERT_TRUE(job.started("b") && job.started("c"));
+  EXPECT_FALSE(job.last["c"].may_stay);
 }
 
 TEST(Succession, HalfOfTheNodesWaitForProof) {
@@ -296,6 +333,7 @@ class ScheduledJob {
     EXPECT_TRUE(is_over()) << "an agent waits for ever";
   }
   int takeovers() const { return takeovers_; }
+  int stays() const { return stays_; }  // nodes whose workers stayed for the next attempt
 
  private:
   static constexpr int kDisturbed = 150;  // turns
@@ -325,8 +363,9 @@ class ScheduledJob {
     Time next_look{};
     std::optional<Order> started, pending;  // pending: to start once its workers have ended
     std::optional<NodeEnd> ended;
-    bool running = false, stopping = false;
+    bool running = false, stopping = false, may_stay = false;
     int newest = -1;
+    int kept = -1;  // attempt whose surviving workers wait; -1 if there are none
   };
 
   int draw(int below) { return static_cast<int>(random_bits({seed_, 0, 0}, n_++) % static_cast<unsigned>(below)); }
@@ -442,6 +481,7 @@ class ScheduledJob {
     a.leading.reset();
     a.pending.reset();
     a.stopping = a.running;
+    a.may_stay = closed && !leader.alive;
     find(id, a);
   }
   void obey(const AgentId& id, Agent& a, const Order& order) {
@@ -449,6 +489,7 @@ class ScheduledJob {
       leave(a);
       a.pending.reset();
       a.stopping = a.running;
+      a.may_stay = false;
       return join(id, a, order.text);
     }
     if (const auto& h = order.heritage) {
@@ -456,7 +497,10 @@ class ScheduledJob {
       if (h->leader == a.leader) a.find_until.reset(), a.closed_leaders.clear();
     }
     if (order.kind == Kind::end) a.over = true, a.running = false;
-    if (order.kind == Kind::stop && a.running && a.started->attempt == order.attempt) a.stopping = true;
+    if (order.kind == Kind::stop && a.running && a.started->attempt == order.attempt) {
+      a.stopping = true;
+      a.may_stay = order.may_stay;
+    }
     if (order.kind != Kind::start) return;
     if (a.running)
       a.pending = order;
@@ -465,6 +509,9 @@ class ScheduledJob {
   }
   void begin(Agent& a, const Order& order) {
     EXPECT_GT(order.attempt, a.newest) << "an attempt once only";
+    EXPECT_TRUE(!order.may_stay || (a.kept >= 0 && a.kept >= newest_with_steps_)) << "the survivors have an old state";
+    stays_ += order.may_stay;
+    a.kept = -1;
     a.newest = order.attempt;
     a.started = order;
     a.ended.reset();
@@ -474,10 +521,15 @@ class ScheduledJob {
   void work(Agent& a) {
     if (!a.running) return;
     const bool fails = !a.stopping && draw(150) == 0, ends = !a.stopping && draw(300) == 0;
-    if (fails) send(a, {.attempt = a.started->attempt, .failure = NodeFailure{Blame::killed, 9, true, "it failed"}});
+    const bool stay =
+        !ends && (fails || a.may_stay) && draw(5) > 0 && with_steps_.contains({a.started->leader, a.started->attempt});
+    NodeFailure failure{Blame::killed, 9, true, "it failed"};
+    failure.replaceable = stay;
+    if (fails) send(a, {.attempt = a.started->attempt, .failure = failure});
     if (!fails && !ends && !(a.stopping && draw(2) == 0)) return;
-    a.ended = NodeEnd{ends ? 0 : 143, false, true, draw(50)};
-    a.running = false;
+    a.ended = NodeEnd{ends ? 0 : 143, false, true, draw(50), stay};
+    a.kept = stay ? a.started->attempt : -1;
+    a.running = a.may_stay = false;
     send(a, {.attempt = a.started->attempt, .end = a.ended});
     if (const auto next = std::exchange(a.pending, {})) begin(a, *next);
   }
@@ -531,7 +583,12 @@ class ScheduledJob {
         all = a.started->nodes;
       }
     int complete = 0;
-    for (const auto& [name, nodes] : attempts) complete += nodes.first == nodes.second;
+    for (const auto& [name, nodes] : attempts) {
+      if (nodes.first != nodes.second) continue;
+      ++complete;
+      with_steps_.insert(name);
+      newest_with_steps_ = std::max(newest_with_steps_, name.second);
+    }
     EXPECT_LE(complete, 1) << "two leaders train the same run";
   }
   bool is_over() const {
@@ -542,22 +599,26 @@ class ScheduledJob {
 
   static constexpr int kSilence = 30'000;  // milliseconds
   std::uint64_t seed_, n_ = 0;
-  int max_nodes_ = 0, min_nodes_ = 0, takeovers_ = 0;
+  int max_nodes_ = 0, min_nodes_ = 0, takeovers_ = 0, stays_ = 0;
   Time now_{seconds(1000)};
   std::map<AgentId, Agent> agents_;
+  std::set<std::pair<AgentId, int>> with_steps_;  // attempts that could make steps, by leader and number
+  int newest_with_steps_ = -1;
 };
 
 // RING_SCHEDULES sets the number of schedules.
 TEST(SlowRendezvous, AnyLossOfLeadersLeavesOneAttemptAndAnEnd) {
   const char* const asked = std::getenv("RING_SCHEDULES");
   const std::uint64_t schedules = asked ? std::stoull(asked) : 3'000;
-  std::uint64_t takeovers = 0;
+  std::uint64_t takeovers = 0, stays = 0;
   for (std::uint64_t seed = 0; seed < schedules && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     ScheduledJob job(seed);
     job.run();
     takeovers += static_cast<std::uint64_t>(job.takeovers());
+    stays += static_cast<std::uint64_t>(job.stays());
   }
+  EXPECT_GT(stays, schedules / 10) << "the schedules hardly keep workers";
   EXPECT_GT(takeovers, schedules / 2) << "the schedules hardly lose a leader";
 }
 

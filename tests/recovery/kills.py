@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills workers and agents of small runs at random moments and in every phase. Runs must recover bit-identically.
 
-    tests/recovery/kills.py BINARY [--kills 18] [--phases some|all|none] [--jobs 2] [--seed 1] [--keep]
+    tests/recovery/kills.py BINARY [--kills 18] [--nodes 2] [--phases some|all|none] [--jobs 2] [--seed 1] [--keep]
 
 Some layouts combine features that have state: Muon, averages, schedules, mixtures, packing, dropout, steps that are
 skipped or rolled back, and blocks by importance.
@@ -144,6 +144,42 @@ class AgentKill(Case):
         return violations
 
 
+class NodesKill(Case):
+    """Kills workers, and agents with their workers, of a job of two nodes at random moments. A new agent takes the
+    place of each lost one, so that the lead of the job may pass on several times."""
+    kind = "workers and agents of two nodes"
+
+    def __init__(self, number, layout, chance):
+        super().__init__(number, layout)
+        self.chance = chance
+
+    def disturb(self, all_runs):
+        nodes = (2, runs.free_port())
+
+        def start():
+            # Slow steps let the run outlast the kills.
+            slow = f"{self.number}:slow@rank=all,phase=data,wait=100ms,attempt=each"
+            agents.append(all_runs.start(self.directory, self.layout, self.log, slow, nodes))
+        agents = []
+        start()
+        await_text(all_runs, self.log, "waiting")  # the first agent leads
+        start()
+        for begin in range(0, runs.STEPS, 3):
+            step = begin + self.chance.randrange(3)
+            while all_runs.steps(self.directory) < step and all(a.poll() is None for a in agents):
+                time.sleep(0.002)
+            time.sleep(self.chance.random() * 0.2)
+            victim = self.chance.choice(agents)
+            workers = runs.children(victim.pid)
+            if self.chance.random() < 0.4 and begin + 6 <= runs.STEPS:  # a later new agent could find the job ended
+                runs.end(victim)
+                agents.remove(victim)
+                start()
+            elif workers:
+                os.kill(self.chance.choice(workers), signal.SIGKILL)
+        return [v for agent in agents for v in self.wait(all_runs, agent)]
+
+
 def kill_in(phase, attempt, agent=None, step=None):
     whom = f"agent={agent}" if agent is not None else "rank=0" if phase == "commit" else "rank=any"
     step = step or (FIRST_SAVE + 2 if phase in STEP_PHASES else FIRST_SAVE)
@@ -167,6 +203,9 @@ def cases_of(a):
     for i in range(a.kills):
         cases.append(RandomKill(len(cases), layouts[i % len(layouts)], random.Random(chance.random())))
     several = [name for name in layouts if runs.LAYOUTS[name][0] > 1]
+    for i in range(a.nodes):  # half of them in layouts whose workers can be replaced
+        name = ["dp2", "dp4"][i // 2 % 2] if i % 2 == 0 else several[i // 2 % len(several)]
+        cases.append(NodesKill(len(cases), name, random.Random(chance.random())))
     for i, phase in enumerate((STEP_PHASES + OTHER_PHASES) if a.phases != "none" else []):
         for layout in several if a.phases == "all" else [several[i % len(several)]]:
             cases.append(PhaseKill(len(cases), layout, phase))
@@ -184,6 +223,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
     parser.add_argument("--kills", type=int, default=18)
+    parser.add_argument("--nodes", type=int, default=2, help="number of jobs of two nodes that are disturbed")
     parser.add_argument("--phases", choices=["some", "all", "none"], default="some")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)

@@ -4,9 +4,11 @@
     tests/recovery/leaders.py BINARY [--keep]
 
 For each case, measures the time until the remaining nodes train again, and checks which nodes do. A node that is cut
-off has no proof that the others have ended, and must not train beside a majority. At the end of each case, the run is
-complete, and every step's loss is that of an undisturbed run: exactly while as many nodes train, otherwise to rounding.
-Prints a table. Exits with 1 if a requirement was violated, and with 77 if the machine permits no such network.
+off has no proof that the others have ended, and must not train beside a majority. Workers that survive a killed worker
+or agent must keep running. At the end of each case, the run is complete, and every step's loss is that of an
+undisturbed run: exactly while as many nodes train, otherwise to rounding. If a new worker has replaced each lost one,
+the tensors of the last checkpoint are also those of the undisturbed run. Prints a table. Exits with 1 if a requirement
+was violated, and with 77 if the machine permits no such network.
 """
 
 import argparse
@@ -35,6 +37,7 @@ class Job:
         self.nodes = [cluster.Node(f"node{i}", f"10.73.0.{i + 1}") for i in range(nodes)]
         self.bridge = cluster.connect_by_bridge(self.nodes, None)
         self.agents = [self.start(i) for i in range(nodes)]
+        self.same_ranks = False  # true if as many workers as before continue after each loss
 
     def start(self, i, log=None):
         words = [self.all_runs.binary, "launch", "--nnodes", f"1:{len(self.nodes)}", "-n", str(self.workers),
@@ -80,6 +83,13 @@ class Job:
         self.agents[i].kill()
         self.agents[i].wait()
 
+    def workers_of(self, nodes):
+        return [runs.children(self.agents[i].pid) for i in nodes]
+
+    def check_same(self, before, nodes, when):
+        if before != self.workers_of(nodes):
+            raise RuntimeError(f"workers did not keep running after {when}")
+
     def cut(self, i, state):
         self.nodes[i].run("ip", "link", "set", "eth0", state)
 
@@ -91,9 +101,13 @@ class Job:
             node.stop()
 
 
-def differences(job, calm):
+def tensors(all_runs, directory):
+    """Returns names, offsets and hashes of all tensors of the last step. `checkpoint verify` checks the hashes."""
+    return json.loads(all_runs.text(f"{directory}/checkpoints/step-{STEPS:09d}/manifest.json")).get("tensors")
+
+
+def differences(job, calm, calm_tensors):
     """Returns what is wrong with the finished run. `calm`: losses of the undisturbed run by step."""
-    same_ranks = len(job.nodes) == 1
     losses, found = {}, []
     for r in job.records():
         if r["group"] == "train":
@@ -102,23 +116,44 @@ def differences(job, calm):
         found.append(f"{len(losses)} steps instead of {STEPS}")
     restarts = [r["step"] for r in job.records() if r["group"] == "restart"]
     for step, loss in losses.items():
-        slack = 0 if same_ranks or not restarts or step <= restarts[0] else 1e-4 * calm[step]
+        slack = 0 if job.same_ranks or not restarts or step <= restarts[0] else 1e-4 * calm[step]
         if not abs(loss - calm[step]) <= slack:
             found.append(f"loss {loss} of step {step} instead of {calm[step]}")
     job.all_runs.run("checkpoint", "verify", job.name)
+    if job.same_ranks and tensors(job.all_runs, job.name) != calm_tensors:
+        found.append("the last tensors differ from those of the undisturbed run")
     return found[:3]
 
 
 def agent_killed(job):
+    """The workers of the other nodes keep running, with new ranks."""
+    others = range(1, len(job.nodes))
+    before = job.workers_of(others)
     job.kill(0)
-    return job.seconds_to_next_step(), range(1, len(job.nodes))
+    seconds = job.seconds_to_next_step()
+    job.check_same(before, others, "the loss of node 0")
+    return seconds, others
+
+
+def agent_replaced(job):
+    """The workers of node 0 wait until a new agent has joined."""
+    job.same_ranks = True
+    before = job.workers_of([0])
+    job.kill(1)
+    job.agents[1] = job.start(1)
+    seconds = job.seconds_to_next_step()
+    job.check_same(before, [0], "the loss of node 1")
+    return seconds, range(len(job.nodes))
 
 
 def killed_twice(job):
+    before = job.workers_of([2])
     job.kill(0)
     first = job.seconds_to_next_step()
     job.kill(1)
-    return max(first, job.seconds_to_next_step(2)), range(2, len(job.nodes))
+    seconds = max(first, job.seconds_to_next_step(2))
+    job.check_same(before, [2], "the loss of nodes 0 and 1")
+    return seconds, range(2, len(job.nodes))
 
 
 def cut_off_then_back(job):
@@ -144,24 +179,28 @@ def half_cut_off_then_back(job):
 
 
 def worker_killed(job):
-    """Only the killed worker is replaced. The others are the same processes as before."""
-    workers = runs.children(job.agents[0].pid)
-    os.kill(workers[1], signal.SIGKILL)
+    """Only the killed worker of the last node is replaced. The others are the same processes as before."""
+    job.same_ranks = True
+    nodes = range(len(job.nodes))
+    before = sum(job.workers_of(nodes), [])
+    killed = before[-job.workers + 1]
+    os.kill(killed, signal.SIGKILL)
     seconds = job.seconds_to_next_step()
-    if not {workers[0], workers[2]} < set(runs.children(job.agents[0].pid)):
+    if not set(before) - {killed} < set(sum(job.workers_of(nodes), [])):
         raise RuntimeError("the other workers did not keep running")
-    return seconds, range(1)
+    return seconds, nodes
 
 
 # What is lost, number of nodes, workers of each node, how to disturb the job, limit of seconds to the next step.
-CASES = [("worker killed", 1, 3, worker_killed, 3),
+CASES = [("worker killed", 1, 3, worker_killed, 3), ("worker of node 1 killed", 2, 2, worker_killed, 3),
+         ("agent of node 1 killed and started again", 2, 2, agent_replaced, 15),
          ("agent of node 0 killed", 3, 1, agent_killed, 15), ("agent of node 0 killed", 2, 1, agent_killed, 15),
          ("agents of nodes 0 and 1 killed in turn", 3, 1, killed_twice, 15),
          ("node 0 cut off for a while", 3, 1, cut_off_then_back, 15 + SILENCE),
          ("node 0 cut off for a while", 2, 1, half_cut_off_then_back, 15 + SILENCE)]
 
 
-def run_case(all_runs, number, nodes, workers, disturb, limit, calm):
+def run_case(all_runs, number, nodes, workers, disturb, limit, calm, calm_tensors):
     job = Job(all_runs, f"case-{number}", nodes, workers)
     try:
         job.await_step(25)
@@ -170,7 +209,7 @@ def run_case(all_runs, number, nodes, workers, disturb, limit, calm):
         for i in ending:
             if job.agents[i].wait(timeout=runs.LIMIT) != 0:
                 violations.append(f"node {i} ended with {job.agents[i].returncode}")
-        violations += differences(job, calm)
+        violations += differences(job, calm, calm_tensors)
     except (RuntimeError, subprocess.TimeoutExpired) as e:
         seconds, violations = float("nan"), [str(e)]
     finally:
@@ -197,7 +236,8 @@ def main():
                              f"run.directory={all_runs.folder}/{name}", *SETTINGS)
                 records = map(json.loads, all_runs.text(f"{name}/metrics.jsonl").splitlines())
                 calm[world] = {r["step"]: r["loss"] for r in records if r["group"] == "train"}
-            seconds, violations = run_case(all_runs, number, nodes, workers, disturb, limit, calm[world])
+            seconds, violations = run_case(all_runs, number, nodes, workers, disturb, limit, calm[world],
+                                           tensors(all_runs, f"calm-{world}"))
             bad += len(violations)
             print(f"{what:42} {nodes:5} {seconds:25.2f} {len(violations):11}", flush=True)
     except cluster.Unavailable as reason:
