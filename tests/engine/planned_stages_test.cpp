@@ -13,9 +13,9 @@ namespace {
 
 PlannedStep plan_of_stages(const std::vector<std::string>& more) {
   Config c;
-  override_config(c, {"data.path=none", "train.steps=10", "train.batch_size=16", "train.micro_batch=1",
-                      "model.vocab_size=1024", "model.context=2048", "model.layers=8", "model.width=512",
-                      "model.heads=8", "model.tied_embeddings=false"});
+  override_config(
+      c, {"data.path=none", "train.steps=10", "train.batch_size=16", "train.micro_batch=1", "model.vocab_size=1024",
+          "model.context=2048", "model.layers=8", "model.width=512", "model.heads=8", "model.tied_embeddings=false"});
   PlanRequest q;
   q.config = resolve_config(c, c.model.vocab_size, 1, Backend::cuda, false);
   override_config(q.config, {"parallel.pp=4", "parallel.dp=2"});
