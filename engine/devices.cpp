@@ -76,7 +76,7 @@ static ParallelPlan degrees_of(const Config& c, int world) try {
 static void ask_for_queues(const ParallelConfig& p) {
   constexpr int kDefault = 8, kMost = 32;
   const int open = p.is_automatic() ? kMost : 0;
-  const int copying = open + (p.cp > 1 ? p.cp : 0) + (p.tp > 1 ? p.tp : 0);
+  const int copying = open + (p.cp > 1 ? p.cp : 0) + (p.tp > 1 ? p.tp : 0) + (p.pp > 1 ? p.pp : 0);
   const int queues = std::min(kDefault + 2 * copying, kMost);
   if (copying > 0) setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues).c_str(), 0);
 }

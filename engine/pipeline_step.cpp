@@ -12,11 +12,7 @@ constexpr std::size_t kMaxSending = 2;
 }  // namespace
 
 PipelineStep::PipelineStep(const Model& model, const ParallelPlan& plan, Communicator& stages, const ExecContext& ctx)
-    : model_(model),
-      plan_(plan),
-      stages_(stages),
-      ctx_(ctx),
-      parts_(model_parts(model.config(), plan)) {}
+    : model_(model), plan_(plan), stages_(stages), ctx_(ctx), parts_(model_parts(model.config(), plan)) {}
 
 void PipelineStep::compute(std::size_t micro_batches, const Source& source) {
   if (steps_.empty() || static_cast<std::size_t>(shape_.micro_batches) != micro_batches) {

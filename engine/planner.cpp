@@ -144,14 +144,16 @@ void add_costs(BlockCosts& costs, const StepTime& time) {
   costs.head += time.seconds_of_part({scopes::final_norm}) + time.seconds_of_part({scopes::loss_head});
 }
 
-// Returns the number of blocks in each part of the division that is best by predicted times, if the slowest part then
+// Returns the number of blocks in each part of the division that is best by predicted times, if the slowest stage then
 // takes noticeably less time than in the current division.
-std::vector<std::int64_t> find_better_division(const BlockCosts& costs, const std::vector<BlockRange>& now) {
+std::vector<std::int64_t> find_better_division(const BlockCosts& costs, const std::vector<BlockRange>& now,
+                                               const PipelineShape& shape) {
   constexpr double kNoticeable = 0.99;
   const auto slowest = [&](const std::vector<BlockRange>& parts) {
-    double seconds = 0;
-    for (const BlockRange& part : parts) seconds = std::max(seconds, cost_of(costs, part));
-    return seconds;
+    std::vector<double> seconds(static_cast<std::size_t>(shape.stages));
+    for (int part = 0; part < shape.all_parts(); ++part)
+      seconds[static_cast<std::size_t>(shape.stage_of(part))] += cost_of(costs, parts[static_cast<std::size_t>(part)]);
+    return std::ranges::max(seconds);
   };
   const std::vector<BlockRange> best = divide_blocks(costs, narrow<int>(std::ssize(now)));
   std::vector<std::int64_t> division;
@@ -166,7 +168,8 @@ void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& la
   DryStep largest;
   double slowest = 0;
   BlockCosts costs{.blocks = std::vector<double>(static_cast<std::size_t>(p.config.model.layers))};
-  p.bubble = bubble(pipeline_shape(layout, layout.micro_batches));
+  const PipelineShape shape = pipeline_shape(layout, layout.micro_batches);
+  p.bubble = bubble(shape);
   for (int stage = 0; stage < layout.pp; ++stage) {
     DryStep step = dry_step(p.config, q.world, p.activations.plan, first_rank_of_stage(q.config, q.world, stage));
     const double messages = take_stage_messages(step, q.rates);
@@ -186,7 +189,7 @@ void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& la
     }
     if (stage == 0 || step.peak() > largest.peak()) largest = std::move(step);
   }
-  p.better_division = find_better_division(costs, model_parts(p.config.model, layout));
+  p.better_division = find_better_division(costs, model_parts(p.config.model, layout), shape);
   set_memory(p, largest);
   set_rates(p, q, layout);
 }

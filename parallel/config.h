@@ -41,8 +41,8 @@ struct ParallelConfig {
   std::int64_t outer_fragments = 1;  // fragments of the model, each averaged over the islands at a different step
   std::int64_t outer_delay = 0;      // steps during which a fragment's messages are in flight: 0 or 1
   PipelineOrder pp_order = PipelineOrder::automatic;
-  std::int64_t pp_parts = 1;   // interleaved: parts of the model in each stage
-  std::int64_t pp_slices = 1;  // slices of each sequence; they pass through the stages one after another
+  std::int64_t pp_parts = 1;              // interleaved: parts of the model in each stage
+  std::int64_t pp_slices = 1;             // slices of each sequence; they pass through the stages one after another
   std::vector<std::int64_t> pp_division;  // blocks of each part of the model; empty: divided by FLOPs
   // Keys that `auto` chose: "dp", "cp", "tp", "zero", "cp_schedule", "offload", "compress".
   std::vector<std::string> chosen;

@@ -242,32 +242,38 @@ void check_micro_batches_of_stages(const ParallelPlan& p, const BatchSize& b) {
                      ". Change one of these two settings, or set parallel.pp_parts: 1");
 }
 
-// Throws Error if parallel.pp_division does not give each part of the model some of the blocks.
+// Throws Error if parallel.pp_division does not give each part of the model some of the blocks. Call even if the run
+// has no stages.
 void check_division(const ParallelPlan& p, const ModelConfig& m) {
   const std::vector<std::int64_t>& division = p.config.pp_division;
   if (division.empty()) return;
+  std::string list;
+  for (const std::int64_t blocks : division) list += str(list.empty() ? "[" : ", ", blocks);
+  const std::string setting = str("parallel.pp_division: ", list, "]"), remedy = "set parallel.pp_division: []";
+  if (p.pp == 1)
+    fail(setting, " divides the model among pipeline stages, but parallel.pp is 1. Set parallel.pp, or ", remedy);
   const std::int64_t parts = p.pp * p.config.pp_parts,
                      blocks = std::accumulate(division.begin(), division.end(), std::int64_t{0});
   if (std::ssize(division) != parts)
-    fail("parallel.pp_division: has ", counted(std::ssize(division), "number"), ", but parallel.pp: ", p.pp,
+    fail(setting, " has ", counted(std::ssize(division), "number"), ", but parallel.pp: ", p.pp,
          p.config.pp_parts > 1 ? str(" x parallel.pp_parts: ", p.config.pp_parts) : "", " makes ", parts,
-         " parts. Give the number of blocks of each part, or leave it out");
+         " parts. Give the number of blocks of each part, or ", remedy);
   if (blocks != m.layers)
-    fail("parallel.pp_division: the numbers add up to ", blocks, " blocks, but model.layers is ", m.layers,
-         ". Change them, or leave parallel.pp_division out");
+    fail(setting, " adds up to ", blocks, " blocks, but model.layers is ", m.layers, ". Change the numbers, or ",
+         remedy);
 }
 
 // Throws Error if the model cannot be divided into the stages.
 void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& b) {
   check_pipeline_order(p);
   check_pipeline_slices(p);
+  check_division(p, m);
   const ParallelConfig& c = p.config;
   const std::string setting = str("parallel.pp: ", p.pp);
   if (p.pp == 1) return;
   if (p.pp * c.pp_parts > m.layers)
     fail(setting, c.pp_parts > 1 ? str(" x parallel.pp_parts: ", c.pp_parts) : "", " makes ", p.pp * c.pp_parts,
          " parts of at least one block each, but model.layers is ", m.layers, ". Lower parallel.pp or .pp_parts");
-  check_division(p, m);
   if (m.tied_embeddings)
     fail(setting,
          " has the embedding in the first stage and the head in the last one, but model.tied_embeddings: true ",

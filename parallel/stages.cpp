@@ -24,7 +24,9 @@ constexpr std::int64_t kUnits = std::int64_t{1} << 30;  // the cost of all block
 // Returns the costs of the first blocks, by their number, in units. Equal divisions have exactly equal costs.
 std::vector<std::int64_t> cumulative_units(const BlockCosts& costs) {
   const std::int64_t blocks = std::ssize(costs.blocks);
-  const double unit = cost_of(costs, {0, blocks}) / static_cast<double>(kUnits);
+  const double all = cost_of(costs, {0, blocks});
+  RING_CHECK(all > 0, "blocks without a cost cannot be divided evenly");
+  const double unit = all / static_cast<double>(kUnits);
   std::vector<std::int64_t> sums = {0};
   for (std::int64_t i = 0; i < blocks; ++i)
     sums.push_back(sums.back() + std::llround(cost_of(costs, {i, i + 1}) / unit));

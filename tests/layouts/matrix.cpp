@@ -156,7 +156,7 @@ std::vector<Layout> all_layouts(int ranks) {
   };
   if (ranks == 2) {
     out.push_back(in_stages("pp", ranks, {}));
-    out.push_back(in_stages("pp_parts", ranks, {"parallel.pp_parts=2"}));
+    out.push_back(in_stages("pp_parts", ranks, {"parallel.pp_parts=2", "train.micro_batch=2"}));
     return out;
   }
   out.push_back(in_stages("pp_zero1", ranks, {"parallel.zero=1"}));

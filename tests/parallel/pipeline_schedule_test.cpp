@@ -274,7 +274,12 @@ TEST(PipelineStages, PartsHaveTheBlocksThatTheSettingsGive) {
     return error_of([&] { make_plan(c, m, {4, 1}, 2); });
   };
   EXPECT_NE(refused({8}).find("has 1 number, but parallel.pp: 2 makes 2 parts"), std::string::npos) << refused({8});
-  EXPECT_NE(refused({3, 4}).find("add up to 7 blocks, but model.layers is 8"), std::string::npos) << refused({3, 4});
+  c.pp = 1;
+  c.pp_division = {8};
+  EXPECT_NE(error_of([&] { make_plan(c, m, {4, 1}, 2); }).find("but parallel.pp is 1"), std::string::npos);
+  c.pp = 2;
+  EXPECT_NE(refused({3, 4}).find("[3, 4] adds up to 7 blocks, but model.layers is 8"), std::string::npos)
+      << refused({3, 4});
 }
 
 }  // namespace
