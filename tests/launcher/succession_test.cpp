@@ -170,6 +170,7 @@ TEST(Succession, SurvivorsOfAnOlderAttemptDoNotStay) {
   newer.attempt = 5;
   job.join("b", false, newer);
   job.ends("b", 5, stays);
+  job.prove_ended("a");
   job.advance(milliseconds(2100));
   ASSERT_TRUE(job.started("b") && job.started("c"));
   EXPECT_FALSE(job.last["c"].may_stay);
