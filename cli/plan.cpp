@@ -342,6 +342,12 @@ PlanArguments devices_of_island(PlanArguments a, std::int64_t islands) {
   return a;
 }
 
+// Replaces parallel.islands: 0 by one island for each of --nodes, of which there must be one number.
+void resolve_islands_of(const PlanArguments& a, ParallelConfig& c) {
+  if (c.islands == 0 && a.nodes.size() > 1) fail("parallel.islands: 0 is one island per node, which needs one --nodes");
+  if (c.islands == 0) c.islands = a.nodes.empty() ? 1 : a.nodes.front();
+}
+
 // Returns the settings of one island alone, with its share of the batch.
 Config settings_of_island(Config c) {
   const std::int64_t islands = std::exchange(c.parallel.islands, 1);
@@ -373,7 +379,9 @@ void run_plan(const PlanArguments& given) {
   const StopSignal signal(/*announces=*/false);  // blocks signals, so it must be created before any thread
   if (!given.svg.empty()) check_svg_path("--svg", given.svg);
   check_output_is_no_input("--svg", given.svg, {given.file});
-  const Config of_run = load_settings(given.file, given.overrides), settings = settings_of_island(of_run);
+  Config of_run = load_settings(given.file, given.overrides);
+  resolve_islands_of(given, of_run.parallel);
+  const Config settings = settings_of_island(of_run);
   const PlanArguments a = devices_of_island(given, of_run.parallel.islands);
   PlanRequest q = question_of(a, settings);
   const RunLength length{settings.train.batch_sizes.empty() ? settings.train.steps : 0, settings.train.tokens};

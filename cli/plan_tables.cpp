@@ -195,18 +195,28 @@ std::string choice_text(Config config, const std::string& key) {
   return std::get<std::string>(field->node.get());
 }
 
+std::string division_text(const std::vector<std::int64_t>& blocks) {
+  std::vector<std::string> numbers;
+  for (const std::int64_t n : blocks) numbers.push_back(str(n));
+  return str("pp_division: [", joined(numbers, ", "), "]");
+}
+
+std::string stages_text(const ParallelConfig& c) {
+  if (c.pp == 1) return "";
+  return str("pp: ", c.pp, c.pp_parts > 1 ? str(", pp_parts: ", c.pp_parts) : "",
+             c.pp_slices > 1 ? str(", pp_slices: ", c.pp_slices) : "",
+             c.pp_division.empty() ? "" : ", " + division_text(c.pp_division), ", ");
+}
+
 void print_settings(const PlannedStep& p, const char* which) {
   const ParallelConfig& c = p.config.parallel;
   const ParallelPlan plan = plan_of(p.config, p.world);
-  const std::string stages = plan.pp == 1 ? ""
-                                          : str("pp: ", plan.pp, c.pp_parts > 1 ? str(", pp_parts: ", c.pp_parts) : "",
-                                                c.pp_slices > 1 ? str(", pp_slices: ", c.pp_slices) : "", ", ");
   const std::string levels = str(plan.cp > 1 && c.cp_schedule == ContextSchedule::hybrid ? ", cp_schedule: hybrid" : "",
                                  c.cp_ranks_per_node > 0 ? str(", cp_ranks_per_node: ", c.cp_ranks_per_node) : "");
   print_format(
       "\nThe %s for a context of %lld tokens, as settings:\n\n    parallel: {%sdp: %d, cp: %d, tp: %d, zero: "
       "%lld%s}\n",
-      which, static_cast<long long>(p.config.model.context), stages.c_str(), plan.dp, plan.cp, plan.tp,
+      which, static_cast<long long>(p.config.model.context), stages_text(c).c_str(), plan.dp, plan.cp, plan.tp,
       static_cast<long long>(c.zero), levels.c_str());
   const std::string host =
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
@@ -221,7 +231,7 @@ void print_settings(const PlannedStep& p, const char* which) {
                  static_cast<long long>(p.config.optimizer.offload_staging_bytes));
 }
 
-// Prints the blocks and the peak memory of each pipeline stage, and the share of a step in which stages wait.
+// Prints the blocks, the peak memory and the time of each pipeline stage, and the share of a step in which stages wait.
 void print_stages(const PlannedStep& p) {
   if (p.stage_peaks.empty()) return;
   const ParallelPlan plan = plan_of(p.config, p.world);
@@ -233,9 +243,13 @@ void print_stages(const PlannedStep& p) {
     std::vector<std::string> blocks;
     for (const BlockRange& part : parts_of_stage(p.config.model, plan, stage))
       blocks.push_back(part.end - part.first == 1 ? str(part.first) : str(part.first, "-", part.end - 1));
-    print_format("    stage %d: blocks %s, peak %s\n", stage, joined(blocks, ", ").c_str(),
-                 bytes_text(p.stage_peaks[static_cast<std::size_t>(stage)]).c_str());
+    const auto at = static_cast<std::size_t>(stage);
+    print_format("    stage %d: blocks %s, peak %s, kernels take %.3g ms of a step\n", stage,
+                 joined(blocks, ", ").c_str(), bytes_text(p.stage_peaks[at]).c_str(), 1e3 * p.stage_seconds[at]);
   }
+  if (!p.better_division.empty())
+    print_format("By the times of the blocks, the slowest part is faster with parallel.%s.\n",
+                 division_text(p.better_division).c_str());
 }
 
 void print_planned(const PlannedStep& p) {

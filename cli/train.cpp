@@ -77,6 +77,9 @@ void train_once(const TrainingArguments& a, StopSignal& signal, KeptState& kept)
   if (a.nvtx) options.observer = make_range_observer();  // comes first, because it fails if ranges are not available
   const bool leads = env.rank == 0;
   Config config = settings_to_train(a.config, a.overrides, leads);
+  if (leads && env.restarts == 0 && env.world == env.nodes * env.local_world) warn_of_nodes(config, env.local_world);
+  if (leads && config.parallel.islands == 0) log::info("parallel.islands: 0 is ", env.nodes, ", one island per node");
+  resolve_islands(config.parallel, env.nodes);
   own_status().start.mark_reached(StartStage::running);
   std::optional<Injection> injection;
   if (!a.faults.empty()) injection.emplace(a.faults, env);
@@ -88,7 +91,6 @@ void train_once(const TrainingArguments& a, StopSignal& signal, KeptState& kept)
   choose_layout(config, *mesh, options.fresh);
   choose_compression(config, *mesh, options.fresh);
   check_nodes(config.run.path(), env.nodes, *mesh);
-  if (leads && env.restarts == 0 && env.world == env.nodes * env.local_world) warn_of_nodes(config, env.local_world);
   if (a.preflight) run_preflight(make_exec_context_before_run(config, *mesh), *mesh);
   std::optional<ProfiledSteps> profiled;
   if (a.profile > 0)

@@ -231,35 +231,36 @@ void validate_ema(const Config& c, std::vector<SettingProblem>& errors) {
 
 void validate_islands(const Config& c, std::vector<SettingProblem>& errors) {
   const ParallelConfig& p = c.parallel;
+  const bool several = p.islands != 1;  // 0 is one per node
   const bool length = c.train.steps > 0 || c.train.tokens > 0 || c.train.epochs > 0;
-  if (p.islands > 1 && p.local_steps == 0)
-    errors.push_back(str("parallel.islands: ", p.islands, " islands combine their weights every parallel.local_steps ",
+  if (several && p.local_steps == 0)
+    errors.push_back(str("parallel.islands: ", p.islands, ": islands combine their weights every parallel.local_steps ",
                          "steps, but that is 0. Set it, for example to 30, or use parallel.dp instead of islands"));
-  if (p.islands > 1 && (p.is_automatic() || !p.chosen.empty()))
+  if (several && (p.is_automatic() || !p.chosen.empty()))
     errors.push_back(str("parallel.islands: ", p.islands,
-                         " islands do not support auto for parallel.cp, .tp and .zero. ", "Set them to numbers",
+                         ": islands do not support auto for parallel.cp, .tp and .zero. ", "Set them to numbers",
                          p.chosen.empty() ? "" : ", and parallel.chosen to []"));
-  if (p.islands > 1 && p.compress != GradientCompression::none)
+  if (several && p.compress != GradientCompression::none)
     errors.push_back(str("parallel.islands: ", p.islands,
-                         " islands send weights, not gradients, and do not support parallel.compress inside an ",
+                         ": islands send weights, not gradients, and do not support parallel.compress inside an ",
                          "island. Set parallel.compress: none, and parallel.outer_bits to 8, 4 or 2"));
-  if (p.islands > 1 && c.train.on_bad_step == OnBadStep::rollback)
+  if (several && c.train.on_bad_step == OnBadStep::rollback)
     errors.push_back(str("parallel.islands: ", p.islands,
                          ": an island cannot roll back alone, but train.on_bad_step is ",
                          "rollback. Set train.on_bad_step to skip or stop"));
-  if (p.islands > 1 && !length)
+  if (several && !length)
     errors.push_back(str("parallel.islands: ", p.islands,
-                         " islands need the same learning-rate schedule, but without a fixed number ",
+                         ": islands need the same learning-rate schedule, but without a fixed number ",
                          "of steps it follows each island's speed. Set train.steps, .tokens or .epochs"));
   if (p.local_steps == 0) return;
   if (p.outer_fragments > p.local_steps)
     errors.push_back(str("parallel.outer_fragments: ", p.outer_fragments,
                          " fragments are combined at different steps, ", "but parallel.local_steps is ", p.local_steps,
                          ". Set parallel.outer_fragments to at most ", p.local_steps));
-  if (p.outer_delay > 0 && p.islands == 1)
-    errors.push_back(
-        str("parallel.outer_delay: ", p.outer_delay,
-            " hides the messages between islands, but parallel.islands is 1. Set parallel.outer_delay: 0"));
+  if (p.outer_delay > 0 && p.islands <= 1)
+    errors.push_back(str("parallel.outer_delay: ", p.outer_delay,
+                         " hides the messages between islands, but parallel.islands is ", p.islands,
+                         p.islands == 0 ? ", which is one island on one node" : "", ". Set parallel.outer_delay: 0"));
   if (c.train.ema > 0)
     errors.push_back(
         "parallel.local_steps: does not support train.ema. Leave train.ema out: checkpoints hold the outer weights, "
@@ -432,6 +433,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.pp_order",
                                                 "parallel.pp_parts",
                                                 "parallel.pp_slices",
+                                                "parallel.pp_division",
                                                 "parallel.cp_layout",
                                                 "parallel.cp_schedule",
                                                 "parallel.cp_keys",

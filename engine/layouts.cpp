@@ -71,7 +71,6 @@ std::vector<PlanRequest> layouts_of(PlanRequest request) {
       if (tp * cp * dp != of_stage || dp != fixed.dp.value_or(dp)) continue;
       if (!is_promising(request, dp, cp, tp)) continue;
       for (const std::int64_t zero : fixed.zero ? std::vector{*fixed.zero} : zero_stages(static_cast<int>(dp * cp))) {
-        if (pp > 1 && zero > 1 && !fixed.zero) continue;  // pipeline stages support zero 0 and 1
         ParallelConfig& parallel = all.emplace_back(request).config.parallel;
         parallel.dp = dp;
         parallel.cp = cp;

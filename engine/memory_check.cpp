@@ -124,7 +124,7 @@ StateMemory on_device(StateMemory own, StateOffload offload, Device device) {
 // Returns advice that names the first ZeRO stage with which the run fits.
 std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
   if (mesh.group(kDataAxes).size() == 1) return "";
-  for (std::int64_t zero = c.parallel.zero + 1; zero <= (c.parallel.pp > 1 ? 1 : 3); ++zero) {
+  for (std::int64_t zero = c.parallel.zero + 1; zero <= 3; ++zero) {
     StateMemory own = on_device(memory_of(c, mesh, zero), c.optimizer.offload, device_of(c, mesh));
     own.snapshot = 0;  // a run can do without the checkpoint copy
     const std::uint64_t here = own.total() * static_cast<std::uint64_t>(processes);

@@ -30,8 +30,9 @@ constexpr const char *kImported = "imported_from", *kConfig = "config";
 bool rounds_otherwise(const std::string& change) {
   constexpr const char* kKeys[] = {
       "run.threads:",        "parallel.cp:",       "parallel.tp:",        "parallel.pp:",
-      "parallel.pp_order:",  "parallel.pp_parts:", "parallel.pp_slices:", "parallel.cp_schedule:",
-      "parallel.cp_layout:", "parallel.cp_keys:",  "parallel.zero:",      "parallel.cp_ranks_per_node:"};
+      "parallel.pp_order:",  "parallel.pp_parts:", "parallel.pp_slices:", "parallel.pp_division",
+      "parallel.cp_layout:", "parallel.cp_keys:",  "parallel.zero:",      "parallel.cp_ranks_per_node:",
+      "parallel.cp_schedule:"};
   return std::ranges::any_of(kKeys, [&](const char* key) { return change.starts_with(key); });
 }
 

@@ -16,7 +16,7 @@ PipelineStep::PipelineStep(const Model& model, const ParallelPlan& plan, Communi
       plan_(plan),
       stages_(stages),
       ctx_(ctx),
-      parts_(divide_blocks(model.config(), pipeline_shape(plan, plan.micro_batches).all_parts())) {}
+      parts_(model_parts(model.config(), plan)) {}
 
 void PipelineStep::compute(std::size_t micro_batches, const Source& source) {
   if (steps_.empty() || static_cast<std::size_t>(shape_.micro_batches) != micro_batches) {

@@ -9,6 +9,7 @@
 #include "engine/step_time.h"
 #include "model/attention_schedule.h"
 #include "model/flops.h"
+#include "model/scopes.h"
 #include "parallel/stages.h"
 
 namespace ring {
@@ -135,11 +136,36 @@ double take_stage_messages(DryStep& step, const DeviceRates& rates) {
   return seconds;
 }
 
+// Adds the kernels of a stage's blocks, and of its embedding or head.
+void add_costs(BlockCosts& costs, const StepTime& time) {
+  for (std::size_t i = 0; i < costs.blocks.size(); ++i)
+    costs.blocks[i] += time.seconds_of_part(block_scope(narrow<std::int64_t>(i)));
+  costs.embedding += time.seconds_of_part({scopes::embedding});
+  costs.head += time.seconds_of_part({scopes::final_norm}) + time.seconds_of_part({scopes::loss_head});
+}
+
+// Returns the number of blocks in each part of the division that is best by predicted times, if the slowest part then
+// takes noticeably less time than in the current division.
+std::vector<std::int64_t> find_better_division(const BlockCosts& costs, const std::vector<BlockRange>& now) {
+  constexpr double kNoticeable = 0.99;
+  const auto slowest = [&](const std::vector<BlockRange>& parts) {
+    double seconds = 0;
+    for (const BlockRange& part : parts) seconds = std::max(seconds, cost_of(costs, part));
+    return seconds;
+  };
+  const std::vector<BlockRange> best = divide_blocks(costs, narrow<int>(std::ssize(now)));
+  std::vector<std::int64_t> division;
+  if (slowest(best) > kNoticeable * slowest(now)) return division;
+  for (const BlockRange& part : best) division.push_back(part.end - part.first);
+  return division;
+}
+
 // Predicts a step of pipeline stages. All stages wait for the slowest one, whose kernels hide its messages to other
 // stages, and for the bubble.
 void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& layout) {
   DryStep largest;
   double slowest = 0;
+  BlockCosts costs{.blocks = std::vector<double>(static_cast<std::size_t>(p.config.model.layers))};
   p.bubble = bubble(pipeline_shape(layout, layout.micro_batches));
   for (int stage = 0; stage < layout.pp; ++stage) {
     DryStep step = dry_step(p.config, q.world, p.activations.plan, first_rank_of_stage(q.config, q.world, stage));
@@ -147,7 +173,9 @@ void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& la
     StepTime time(q.rates, precision_of(q.config));
     time.add(step, 1);
     time.finish(step, narrow<int>(layout.forwards()));
+    add_costs(costs, time);
     p.stage_peaks.push_back(step.peak());
+    p.stage_seconds.push_back(time.compute_seconds());
     const double seconds = std::max(time.compute_seconds() + time.exposed_seconds(), messages);
     if (seconds > slowest) {
       slowest = seconds;
@@ -158,6 +186,7 @@ void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& la
     }
     if (stage == 0 || step.peak() > largest.peak()) largest = std::move(step);
   }
+  p.better_division = find_better_division(costs, model_parts(p.config.model, layout));
   set_memory(p, largest);
   set_rates(p, q, layout);
 }

@@ -28,10 +28,14 @@ struct PlannedStep {
   double tokens_per_second = 0;  // total over all processes
   double mfu = 0;                // model FLOPs utilization relative to DeviceRates::peak_flops
   std::string layout;            // e.g. "dp 2, tp 2, zero 1" or "1 process"
-  // Share of the step in which a pipeline stage waits for others, and the predicted peak of each stage in bytes. 0 and
-  // empty without stages.
+  // Share of the step in which a pipeline stage waits for others; peak of each stage in bytes, and time of its kernels.
+  // 0 and empty without stages.
   double bubble = 0;
   std::vector<std::size_t> stage_peaks;
+  std::vector<double> stage_seconds;
+  // Value of parallel.pp_division with which the kernels of the slowest part take noticeably less time; empty if there
+  // is none.
+  std::vector<std::int64_t> better_division;
   const char* limit = "";  // largest part of the step's time: "matrix products", "attention", "memory traffic", ...
 };
 

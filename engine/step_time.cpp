@@ -44,6 +44,12 @@ void StepTime::finish(const DryStep& step, int micro_batches) {
   spent_[copies] = exposed_copies(step, micro_batches);
 }
 
+double StepTime::seconds_of_part(const ScopeId& part) const {
+  double all = 0;
+  for (const auto& [pass, s] : computing_) all += pass.first == part ? s : 0;
+  return all;
+}
+
 // Exchanges (keys, values, rows of shards) overlap with the part that needs them. Data-parallel transfers of gradients
 // and weights overlap with all computation, but delay it. Tensor-parallel collectives do not overlap.
 double StepTime::exposed_messages() const {

@@ -24,7 +24,8 @@ class StepTime {
   double compute_seconds() const { return spent_[products] + spent_[attention] + spent_[memory] + spent_[calls]; }
   double attention_seconds() const { return spent_[attention]; }
   double exposed_seconds() const { return spent_[messages] + spent_[copies]; }
-  const char* largest_part() const;  // e.g. "matrix products", "messages between nodes"
+  double seconds_of_part(const ScopeId& part) const;  // time of the kernels of a model part, in all passes
+  const char* largest_part() const;                   // e.g. "matrix products", "messages between nodes"
 
  private:
   // Parts of a step's time: kernels by what limits them (GEMM FLOPs, attention FLOPs, memory traffic, launch time), and

@@ -24,6 +24,7 @@ void Agent::describe_attempt(WorkerStatus& page) const {
   page.min_nodes = options_.min_nodes;
   page.max_nodes = options_.max_nodes;
   page.replaces = options_.max_restarts > 0 && order_.world > 1;
+  page.must_leave = 0;
   page.time = time_;
   page.start = previous_start_times_;
   page.start.mark_reached(StartStage::spawned);
@@ -68,6 +69,7 @@ bool Agent::can_stay(const Worker* lost) const {
 
 void Agent::begin_replacement() {
   phase_ = Phase::replacing;
+  for (const auto& w : workers_) w->page().must_leave = 1;
   blame_deadline_.reset();
   offer_deadline_ = Clock::now() + kStayTime;
 }

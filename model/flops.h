@@ -1,6 +1,8 @@
 #pragma once
 // Counts of attention pairs and FLOPs.
 
+#include <vector>
+
 #include "model/config.h"
 
 namespace ring {
@@ -13,5 +15,9 @@ double attention_pairs(const ModelConfig& resolved, std::int64_t context = 0);
 // and 12 * heads * head_dim per layer for each pair that attention keeps (Chowdhery et al. 2022, appendix B, where all
 // pairs count). Counts the pairs of a whole sequence, which is slow: cache the result.
 double flops_per_token(const ModelConfig& resolved, std::int64_t context = 0);
+
+// Returns the part of flops_per_token() that each block takes. The rest is head_flops_per_token().
+std::vector<double> block_flops_per_token(const ModelConfig& resolved, std::int64_t context = 0);
+double head_flops_per_token(const ModelConfig& resolved);
 
 }  // namespace ring

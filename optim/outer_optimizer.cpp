@@ -199,7 +199,6 @@ void OuterOptimizer::combine(const ExecContext& ctx) {
   const double began = seconds_now();
   const Fragment& f = fragments_[in_flight_->fragment];
   in_flight_->work.synchronize();  // allowed host wait: transport
-  in_flight_.reset();
   read_values(f, values_, ctx);
   bool finite = true;
   for (const Range& r : f.ranges) finite &= update(f, r);
@@ -208,6 +207,7 @@ void OuterOptimizer::combine(const ExecContext& ctx) {
         "the weight differences that islands sent are not finite, so their weights cannot be combined. The weights of ",
         "an island are damaged: resume from a checkpoint");
   write_values(f, values_, ctx);
+  in_flight_.reset();
   wait_seconds_ += seconds_now() - began;
 }
 

@@ -61,6 +61,9 @@ class OuterOptimizer {
   // Call after step `step` has ended: combines the fragments whose messages are in flight and, without outer_delay or
   // after the last step, also those that are due. Returns true if it changed weights.
   bool receive(std::int64_t step, const ExecContext&);
+  // Returns true if weights, outer weights or residuals belong to a fragment that is not combined yet. Remains true if
+  // a peer was lost meanwhile.
+  bool in_flight() const { return in_flight_.has_value(); }
   // Drops messages in flight. Call when an earlier state is loaded. Allowed only with one island.
   void abandon() { in_flight_.reset(); }
 
@@ -81,7 +84,7 @@ class OuterOptimizer {
 
   std::size_t fragments() const { return fragments_.size(); }
   std::int64_t message_bytes() const;  // bytes that this rank sends to each other island in local_steps steps
-  std::uint64_t host_bytes() const;     // host memory that this object holds, as host_memory() predicts
+  std::uint64_t host_bytes() const;    // host memory that this object holds, as host_memory() predicts
   double wait_seconds() const { return wait_seconds_; }  // time spent in send() and receive() so far
 
  private:

@@ -63,8 +63,9 @@ void gradient_fields(ParallelConfig& c, Fields& f) {
 }
 
 void island_fields(ParallelConfig& c, Fields& f) {
-  f("islands", c.islands, "groups of processes that train alone between combinations of their weights",
-    in_range(1, kMaxProcesses), docs_page("parallelism.md#islands-that-train-alone"));
+  f("islands", c.islands,
+    "groups of processes that train alone between combinations of their weights; 0 = one per node",
+    in_range(0, kMaxProcesses), docs_page("parallelism.md#islands-that-train-alone"));
   f("local_steps", c.local_steps,
     "steps after which an outer optimizer combines the islands' weights; 0 = no outer optimizer",
     in_range(0, 1'000'000), docs_page("parallelism.md#islands-that-train-alone"));
@@ -102,6 +103,8 @@ void ParallelConfig::fields(Fields& f) {
     in_range(1, kMaxProcesses), docs_page("parallelism.md#pipeline-stages"));
   f("pp_slices", pp_slices, "slices of each sequence, which pass through the stages one after another",
     in_range(1, kMaxSlices), docs_page("parallelism.md#slices-of-sequences"));
+  f("pp_division", pp_division, "blocks of each part of the model, in order; empty = parts with about equal FLOPs",
+    in_range(1, kMaxProcesses), at_most_items(kMaxProcesses), docs_page("parallelism.md#pipeline-stages"));
   context_fields(*this, f);
   f("zero", zero, "what replicas shard: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights",
     in_range(0, 3), word("auto", kAutoDegree), docs_page("parallelism.md#zero-what-the-replicas-share"));

@@ -33,7 +33,8 @@ struct ParallelConfig {
   DType reduce = DType::f32;
   GradientCompression compress = GradientCompression::none;
   double compress_top = 0.01;  // topk: share of the elements that is sent
-  // Islands train alone for local_steps steps, then an outer optimizer combines their weights (DiLoCo).
+  // Islands train alone for local_steps steps, then an outer optimizer combines their weights (DiLoCo). islands: 0 is
+  // one per node, until resolve_islands().
   std::int64_t islands = 1, local_steps = 0;
   double outer_lr = 0.7, outer_momentum = 0.9;
   std::int64_t outer_bits = 32;      // bits of each weight difference that islands exchange: 32, 8, 4 or 2
@@ -42,6 +43,7 @@ struct ParallelConfig {
   PipelineOrder pp_order = PipelineOrder::automatic;
   std::int64_t pp_parts = 1;   // interleaved: parts of the model in each stage
   std::int64_t pp_slices = 1;  // slices of each sequence; they pass through the stages one after another
+  std::vector<std::int64_t> pp_division;  // blocks of each part of the model; empty: divided by FLOPs
   // Keys that `auto` chose: "dp", "cp", "tp", "zero", "cp_schedule", "offload", "compress".
   std::vector<std::string> chosen;
   void fields(Fields&);

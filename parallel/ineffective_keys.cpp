@@ -50,6 +50,7 @@ std::vector<IdleKey> idle_keys(const ParallelPlan& p, const ModelConfig& m) {
       {"outer_delay", no_outer},
       {"outer_bits", no_outer.empty() ? no_messages : no_outer},
       {"pp_order", unless(p.pp > 1, "parallel.pp is 1, so there are no stages. Leave it out, or set parallel.pp")},
+      {"pp_division", unless(p.pp > 1, "parallel.pp is 1, so there are no stages. Leave it out, or set parallel.pp")},
   };
 }
 

@@ -221,8 +221,8 @@ void check_pipeline_slices(const ParallelPlan& p) {
          " requires pipeline stages, but parallel.pp is 1. Set parallel.pp_slices: 1, or parallel.pp to the number of ",
          "stages. Without stages, use train.sequence_chunk to split sequences");
   if (c.pp_parts > 1)
-    fail(setting, " requires one model part per stage, but parallel.pp_parts is ",
-         c.pp_parts, ". Set one of the two to 1");
+    fail(setting, " requires one model part per stage, but parallel.pp_parts is ", c.pp_parts,
+         ". Set one of the two to 1");
   if (p.micro_batch > 1)
     fail(setting, " divides one sequence at a time, but train.micro_batch is ", p.micro_batch, ". Set it to 1");
 }
@@ -242,6 +242,21 @@ void check_micro_batches_of_stages(const ParallelPlan& p, const BatchSize& b) {
                      ". Change one of these two settings, or set parallel.pp_parts: 1");
 }
 
+// Throws Error if parallel.pp_division does not give each part of the model some of the blocks.
+void check_division(const ParallelPlan& p, const ModelConfig& m) {
+  const std::vector<std::int64_t>& division = p.config.pp_division;
+  if (division.empty()) return;
+  const std::int64_t parts = p.pp * p.config.pp_parts,
+                     blocks = std::accumulate(division.begin(), division.end(), std::int64_t{0});
+  if (std::ssize(division) != parts)
+    fail("parallel.pp_division: has ", counted(std::ssize(division), "number"), ", but parallel.pp: ", p.pp,
+         p.config.pp_parts > 1 ? str(" x parallel.pp_parts: ", p.config.pp_parts) : "", " makes ", parts,
+         " parts. Give the number of blocks of each part, or leave it out");
+  if (blocks != m.layers)
+    fail("parallel.pp_division: the numbers add up to ", blocks, " blocks, but model.layers is ", m.layers,
+         ". Change them, or leave parallel.pp_division out");
+}
+
 // Throws Error if the model cannot be divided into the stages.
 void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& b) {
   check_pipeline_order(p);
@@ -252,13 +267,11 @@ void check_stages(const ParallelPlan& p, const ModelConfig& m, const BatchSize& 
   if (p.pp * c.pp_parts > m.layers)
     fail(setting, c.pp_parts > 1 ? str(" x parallel.pp_parts: ", c.pp_parts) : "", " makes ", p.pp * c.pp_parts,
          " parts of at least one block each, but model.layers is ", m.layers, ". Lower parallel.pp or .pp_parts");
+  check_division(p, m);
   if (m.tied_embeddings)
     fail(setting,
          " has the embedding in the first stage and the head in the last one, but model.tied_embeddings: true ",
          "makes them one matrix. Set model.tied_embeddings: false");
-  if (c.zero >= 2)
-    fail(setting, " supports parallel.zero: 0 and 1, but it is ", c.zero, ", which would reduce gradients",
-         c.zero == 3 ? " and gather weights" : "", " for every micro-batch of a stage. Set parallel.zero: 1");
   if (b.sequence_chunk > 0 && b.sequence_chunk < m.context)
     fail(setting, " does not support train.sequence_chunk, which is ", b.sequence_chunk,
          ". Set it to 0, and split long ", "sequences with parallel.pp_slices or parallel.cp");
@@ -395,7 +408,7 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
 }  // namespace
 
 ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
-  ParallelPlan p{.config = c, .islands = narrow<int>(c.islands), .pp = narrow<int>(c.pp)};
+  ParallelPlan p{.config = c, .islands = std::max(1, narrow<int>(c.islands)), .pp = narrow<int>(c.pp)};
   if (world % p.islands != 0)
     fail_for_world("parallel.islands: ", p.islands, " does not divide the ", counted(world, "process"),
                    " of this run. Set it to ", listed(divisors(world)), ", or ", start_others(p.islands));
@@ -461,7 +474,7 @@ ContextLayout context_layout(const ParallelConfig& c, const ModelConfig& m, std:
 
 MeshLayout mesh_layout(const ParallelPlan& p, Device device) {
   return {.axes = {{"island", p.islands},
-                   {"pp", p.pp},
+                   {"pp", p.pp, AxisTransfers::beside_kernels},
                    {"dp", p.dp},
                    {"cp", p.cp, AxisTransfers::beside_kernels},
                    {"tp", p.tp, AxisTransfers::overlap_if_copy_engine}},

@@ -2,27 +2,77 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "core/checked.h"
 #include "model/flops.h"
 
 namespace ring {
 
-std::vector<BlockRange> divide_blocks(const ModelConfig& m, int parts) {
-  RING_CHECK(parts >= 1 && parts <= m.layers, m.layers, " blocks in ", parts, " parts");
-  const double head = 6 * static_cast<double>(m.vocab_size * m.width);
-  const double block = (flops_per_token(m) - head) / static_cast<double>(m.layers);
-  const double share = (static_cast<double>(m.layers) + head / block) / parts;  // work per part, in blocks
-  const std::int64_t before = parts - 1;                                        // parts before the last one
-  const auto wanted = static_cast<std::int64_t>(std::llround(share - head / block));
-  const std::int64_t last = before == 0 ? m.layers : std::clamp<std::int64_t>(wanted, 1, m.layers - before);
-  std::vector<BlockRange> all;
-  for (std::int64_t i = 0; i < before; ++i) {
-    const std::int64_t rest = m.layers - last, one_more = rest % before;
-    const std::int64_t first = all.empty() ? 0 : all.back().end;
-    all.push_back({first, first + rest / before + (i >= before - one_more)});
+BlockCosts flops_of_blocks(const ModelConfig& m) { return {0, block_flops_per_token(m), head_flops_per_token(m)}; }
+
+double cost_of(const BlockCosts& c, const BlockRange& part) {
+  const auto blocks = c.blocks.begin();
+  return std::accumulate(blocks + part.first, blocks + part.end,
+                         (part.first == 0 ? c.embedding : 0) + (part.end == std::ssize(c.blocks) ? c.head : 0));
+}
+namespace {
+
+constexpr std::int64_t kUnits = std::int64_t{1} << 30;  // the cost of all blocks; its square fits into 64 bits
+
+// Returns the costs of the first blocks, by their number, in units. Equal divisions have exactly equal costs.
+std::vector<std::int64_t> cumulative_units(const BlockCosts& costs) {
+  const std::int64_t blocks = std::ssize(costs.blocks);
+  const double unit = cost_of(costs, {0, blocks}) / static_cast<double>(kUnits);
+  std::vector<std::int64_t> sums = {0};
+  for (std::int64_t i = 0; i < blocks; ++i)
+    sums.push_back(sums.back() + std::llround(cost_of(costs, {i, i + 1}) / unit));
+  return sums;
+}
+
+// How bad a division is: its largest cost, then the sum of squared costs, which is low if costs are similar.
+using Badness = std::pair<std::int64_t, std::int64_t>;
+constexpr Badness kImpossible = {2 * kUnits, 0};
+
+}  // namespace
+
+// Finds the best division of the first `end` blocks into `part` + 1 parts, for each `end`, from the best divisions into
+// `part` parts.
+std::vector<BlockRange> divide_blocks(const BlockCosts& costs, int parts) {
+  const std::int64_t blocks = std::ssize(costs.blocks);
+  RING_CHECK(parts >= 1 && parts <= blocks, blocks, " blocks in ", parts, " parts");
+  const std::vector<std::int64_t> sums = cumulative_units(costs);
+  std::vector<Badness> best(sums.size(), kImpossible);
+  best[0] = {0, 0};
+  std::vector<std::vector<std::size_t>> begins;  // begins[part][end]: first block of the last part
+  for (std::size_t part = 0; part < static_cast<std::size_t>(parts); ++part) {
+    std::vector<Badness> next(sums.size(), kImpossible);
+    std::vector<std::size_t>& begin = begins.emplace_back(sums.size());
+    for (std::size_t end = part + 1; end < sums.size(); ++end)
+      for (std::size_t first = end; first-- > part;) {
+        const std::int64_t cost = sums[end] - sums[first];
+        if (cost > next[end].first) break;
+        const Badness all = {std::max(best[first].first, cost), best[first].second + cost * cost};
+        if (all <= next[end]) next[end] = all, begin[end] = first;
+      }
+    best = std::move(next);
   }
-  all.push_back({m.layers - last, m.layers});
+  std::vector<BlockRange> all(static_cast<std::size_t>(parts));
+  std::int64_t end = blocks;
+  for (std::size_t part = all.size(); part-- > 0; end = all[part].first)
+    all[part] = {narrow<std::int64_t>(begins[part][static_cast<std::size_t>(end)]), end};
+  return all;
+}
+
+std::vector<BlockRange> model_parts(const ModelConfig& m, const ParallelPlan& p) {
+  if (p.config.pp_division.empty())
+    return divide_blocks(flops_of_blocks(m), pipeline_shape(p, p.micro_batches).all_parts());
+  std::vector<BlockRange> all;
+  for (const std::int64_t blocks : p.config.pp_division) {
+    const std::int64_t first = all.empty() ? 0 : all.back().end;
+    all.push_back({first, first + blocks});
+  }
   return all;
 }
 
@@ -39,7 +89,7 @@ int micro_batches_of_keys(const ParallelPlan& p, int stage) {
 
 std::vector<BlockRange> parts_of_stage(const ModelConfig& m, const ParallelPlan& p, int stage) {
   const PipelineShape shape = pipeline_shape(p, p.micro_batches);
-  const std::vector<BlockRange> all = divide_blocks(m, shape.all_parts());
+  const std::vector<BlockRange> all = model_parts(m, p);
   std::vector<BlockRange> own;
   for (int part = stage; part < shape.all_parts(); part += shape.stages)
     own.push_back(all[static_cast<std::size_t>(part)]);

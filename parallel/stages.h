@@ -9,10 +9,23 @@
 
 namespace ring {
 
-// Divides the blocks among the parts of the model, at least one block per part. All parts get about the same number of
-// FLOPs: the last part, which has the loss head, gets fewer blocks. If the other blocks do not divide evenly, later
-// parts get one block more, because earlier stages hold more activations.
-std::vector<BlockRange> divide_blocks(const ModelConfig& resolved, int parts);
+// Costs of a training step's work, in any unit: of the embedding, of each block, and of the final norm and loss head.
+struct BlockCosts {
+  double embedding = 0;
+  std::vector<double> blocks;
+  double head = 0;
+};
+BlockCosts flops_of_blocks(const ModelConfig& resolved);
+// Returns the cost of a part, including those of the embedding and the head if it has them.
+double cost_of(const BlockCosts&, const BlockRange&);
+
+// Divides the blocks among the parts of the model, at least one block per part, so that the largest cost of a part is
+// as low as possible. Among equally good divisions, returns one with similar costs; if parts still differ, earlier
+// parts get fewer blocks, because earlier stages hold more activations.
+std::vector<BlockRange> divide_blocks(const BlockCosts&, int parts);
+
+// Returns all parts of the model: as parallel.pp_division says or, if it is empty, with about equal FLOPs.
+std::vector<BlockRange> model_parts(const ModelConfig& resolved, const ParallelPlan&);
 
 // micro_batches: number of micro-batches of a replica in this step.
 PipelineShape pipeline_shape(const ParallelPlan&, std::int64_t micro_batches);

@@ -15,10 +15,10 @@
 namespace ring {
 namespace {
 
-constexpr const char *kIslandsPrefix = "islands.", *kOuterPrefix = "outer.", *kMomentumPrefix = "outer.momentum.",
+constexpr const char *kOuterPrefix = "outer.", *kMomentumPrefix = "outer.momentum.",
                      *kCombinedStep = "outer.combined_step";
 
-std::string island_prefix(int island) { return str(kIslandsPrefix, island, "."); }
+std::string island_prefix(int island) { return str(IslandBinding::kPrefix, island, "."); }
 std::string weights_prefix(int island) { return island_prefix(island) + kWeightsPrefix; }
 std::string residual_prefix(int island) { return island_prefix(island) + "residual."; }
 
@@ -55,7 +55,7 @@ std::set<std::string> island_names_in(const std::string& metadata, const std::st
 std::set<int> islands_among(const std::vector<std::string>& names) {
   std::set<int> islands;
   for (const std::string& name : names) {
-    const std::string rest = name.substr(std::string_view(kIslandsPrefix).size());
+    const std::string rest = name.substr(std::string_view(IslandBinding::kPrefix).size());
     if (rest.find(std::string(".") + kWeightsPrefix) == rest.find('.')) islands.insert(std::stoi(rest));
   }
   return islands;
@@ -98,11 +98,11 @@ void IslandBinding::add_to(State& state) const {
 }
 
 void IslandBinding::allow_other_islands(State& state) const {
-  for (const char* prefix : {kIslandsPrefix, kOuterPrefix})
+  for (const char* prefix : {IslandBinding::kPrefix, kOuterPrefix})
     state.allow_partial_load(prefix,
                              {[prefix](const std::string& metadata) { return island_names_in(metadata, prefix); },
                               [this, prefix](const KeyMismatch& mismatch, const std::string&) {
-                                if (prefix == std::string_view(kIslandsPrefix)) start_islands(mismatch);
+                                if (prefix == std::string_view(IslandBinding::kPrefix)) start_islands(mismatch);
                               }});
 }
 

@@ -20,6 +20,8 @@ namespace ring {
 
 class IslandBinding {
  public:
+  static constexpr const char* kPrefix = "islands.";  // prefix of all names that belong to one island
+
   // outer: null if there is no outer optimizer. All references must outlive this object.
   IslandBinding(const Config&, TrainStep&, OuterOptimizer* outer, Mesh&);
 

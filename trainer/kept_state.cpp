@@ -9,6 +9,7 @@
 #include "comm/host.h"
 #include "core/check.h"
 #include "job/job_time.h"
+#include "trainer/island_binding.h"
 
 namespace ring {
 namespace {
@@ -49,73 +50,188 @@ StepReport report_from(Numbers::const_iterator next, Numbers::const_iterator end
   return r;
 }
 
-const Tensor& tensor_in(const Snapshot& copy, const StateTensor& wanted) {
-  const auto found = copy.tensors().find(wanted.name);
-  RING_CHECK(found != copy.tensors().end() && found->second.local.bytes() == wanted.local.bytes(),
-             "the kept state has ", found == copy.tensors().end() ? "no" : "a different", " tensor '", wanted.name,
-             "'");
-  return found->second.local;
+template <class Facts, class Visit>
+void visit_integers(Facts& f, const Visit& visit) {
+  IslandPlace& i = f.island;
+  IslandExchange& e = i.exchange;
+  visit(f.step), visit(f.kept_ms), visit(f.finished);
+  visit(i.islands), visit(i.island), visit(i.size), visit(i.position);
+  visit(e.step), visit(e.tokens), visit(e.cursor), visit(e.combined);
+}
+
+Numbers numbers_of(KeptFacts f) {
+  Numbers n;
+  visit_integers(f, [&](auto x) { n.push_back(static_cast<double>(x)); });
+  append(n, f.last);
+  return n;
+}
+
+KeptFacts facts_from(const Numbers& n) {
+  KeptFacts f;
+  auto next = n.begin();
+  visit_integers(f, [&](auto& x) { x = static_cast<std::decay_t<decltype(x)>>(*next++); });
+  f.last = report_from(next, n.end());
+  return f;
+}
+
+// The facts of each rank; nullopt for ranks without a state.
+using AllFacts = std::vector<std::optional<KeptFacts>>;
+
+// Returns true if these ranks, now an island, were the same island at the same step when they kept their states.
+bool is_whole(const AllFacts& all, std::size_t begin, std::size_t size) {
+  for (std::size_t r = begin; r < begin + size; ++r) {
+    if (!all[r] || !all[begin]) return false;
+    IslandPlace expected = all[begin]->island;
+    expected.position = static_cast<int>(r - begin);
+    if (all[r]->step != all[begin]->step || all[r]->island != expected) return false;
+  }
+  return all[begin]->island.size == static_cast<int>(size);
+}
+
+// Returns for each rank whether its island is whole and has taken part in the latest exchange.
+std::vector<bool> ranks_of_whole_islands(const AllFacts& all, std::size_t size) {
+  std::vector<bool> whole(all.size());
+  std::int64_t newest = -1;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    whole[r] = is_whole(all, r / size * size, size);
+    if (whole[r]) newest = std::max(newest, all[r]->island.exchange.combined);
+  }
+  for (std::size_t r = 0; r < all.size(); ++r) whole[r] = whole[r] && all[r]->island.exchange.combined == newest;
+  return whole;
+}
+
+// Chooses the rank whose state of the lowest or, with islands, the highest step the run continues from.
+void choose_donor(KeptStates& k, const AllFacts& all, const std::vector<bool>& usable) {
+  k.donor = -1;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (!usable[r]) continue;
+    const std::int64_t step = all[r]->step;
+    if (k.donor < 0 || (k.islands > 0 ? step > k.step : step < k.step)) k.donor = static_cast<int>(r), k.step = step;
+  }
+}
+
+// Returns the name that a tensor or value of island `to` has in a state in which this island has the number `from`;
+// empty if it belongs to a different island.
+std::string name_in(const std::string& name, int to, int from) {
+  const auto island = [](int i) { return str(IslandBinding::kPrefix, i, "."); };
+  for (const auto& [own, other] :
+       {std::pair{IslandBinding::optimizer_prefix(to), IslandBinding::optimizer_prefix(from)},
+        {IslandBinding::bad_steps_name(to), IslandBinding::bad_steps_name(from)},
+        {island(to), island(from)}})
+    if (name.starts_with(own)) return other + name.substr(own.size());
+  const bool of_an_island = name.starts_with(IslandBinding::kPrefix) ||
+                            name.starts_with(IslandBinding::optimizer_prefix(0)) ||
+                            name == IslandBinding::bad_steps_name(0);
+  return of_an_island ? "" : name;
+}
+
+// The same for a tensor that island `to` receives from an island that had the number `from`; empty if it does not
+// receive the tensor, because it follows from the outer weights.
+std::string given_name(const std::string& name, int to, int from) {
+  const bool is_state = name.starts_with(IslandBinding::optimizer_prefix(to));
+  return name.starts_with(IslandBinding::kPrefix) && !is_state ? "" : name_in(name, to, from);
 }
 
 }  // namespace
 
-void KeptState::keep(const State& state, const Stream& stream, std::int64_t step, bool finished,
-                     const StepReport& last) {
+bool KeptStates::all_hold() const { return std::ranges::count(holders, false) == 0; }
+
+std::vector<int> KeptStates::lost_islands() const {
+  std::vector<int> lost;
+  const std::size_t size = holders.size() / static_cast<std::size_t>(std::max(1, islands));
+  for (int i = 0; i < islands; ++i)
+    if (!holders[static_cast<std::size_t>(i) * size]) lost.push_back(i);
+  return lost;
+}
+
+void KeptState::keep(const State& state, const Stream& stream, KeptFacts facts) {
   Snapshot copy = state.snapshot(stream);
   copy.wait();
   copy_.emplace(std::move(copy));
-  step_ = step;
-  kept_ms_ = now_ms();
-  finished_ = finished;
-  last_ = last;
+  facts_ = std::move(facts);
+  facts_.kept_ms = now_ms();
 }
 
-std::optional<KeptStates> KeptState::compare(Communicator& host) const {
-  Numbers own;
-  if (copy_) {
-    own = {static_cast<double>(step_), static_cast<double>(kept_ms_), finished_ ? 1.0 : 0.0};
-    append(own, last_);
+void KeptState::keep_nothing() {
+  clear();
+  stays_ = true;
+}
+
+void KeptState::clear() {
+  copy_.reset();
+  stays_ = false;
+}
+
+std::optional<KeptStates> KeptState::compare(Communicator& host, int islands) const {
+  const Numbers own = copy_ ? numbers_of(facts_) : stays_ ? Numbers(1) : Numbers();
+  KeptStates k{.islands = islands};
+  AllFacts all;
+  for (const std::string& bytes : gather_host(host, bytes_of(own))) {
+    const Numbers n = numbers_of(bytes);
+    if (n.empty()) k.replaced.push_back(static_cast<int>(all.size()));
+    all.push_back(n.size() > 1 ? std::optional(facts_from(n)) : std::nullopt);
   }
-  std::vector<Numbers> all;
-  for (const std::string& bytes : gather_host(host, bytes_of(own))) all.push_back(numbers_of(bytes));
-  KeptStates k{.donor = -1};
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r].empty())
-      k.replaced.push_back(static_cast<int>(r));
-    else if (k.donor < 0 || static_cast<std::int64_t>(all[r][0]) < k.step)
-      k.donor = static_cast<int>(r), k.step = static_cast<std::int64_t>(all[r][0]);
-  }
+  std::vector<bool> usable;
+  for (const std::optional<KeptFacts>& f : all) usable.push_back(f.has_value());
+  if (islands > 0) usable = ranks_of_whole_islands(all, all.size() / static_cast<std::size_t>(islands));
+  choose_donor(k, all, usable);
   if (k.donor < 0) return std::nullopt;
-  for (const Numbers& n : all) k.holders.push_back(!n.empty() && static_cast<std::int64_t>(n[0]) == k.step);
-  const Numbers& leader = all.front();
-  k.recorded = !leader.empty() && (leader[0] > static_cast<double>(k.step) || leader[2] > 0);
-  const Numbers& donor = all[static_cast<std::size_t>(k.donor)];
-  k.kept_ms = static_cast<std::int64_t>(donor[1]);
-  k.last = report_from(donor.begin() + 3, donor.end());
+  for (std::size_t r = 0; r < all.size(); ++r)
+    k.holders.push_back(usable[r] && (islands > 0 || all[r]->step == k.step));
+  const std::optional<KeptFacts>& leader = all.front();
+  k.recorded = usable.front() && (leader->step > k.step || (leader->step == k.step && leader->finished));
+  const KeptFacts& donor = *all[static_cast<std::size_t>(k.donor)];
+  k.kept_ms = donor.kept_ms;
+  k.donor_from = donor.island;
+  k.last = donor.last;
   return k;
 }
 
 void KeptState::load(const KeptStates& all, State& state, const Stream& stream, Communicator& host) {
+  const bool islands = all.islands > 0;
+  const int own = host.rank(), size = host.size() / std::max(1, all.islands);
   const auto holds = [&](int rank) { return static_cast<bool>(all.holders[static_cast<std::size_t>(rank)]); };
-  const bool gives = host.rank() == all.donor;
+  const auto giver = [&](int rank) { return islands ? all.donor / size * size + rank % size : all.donor; };
+  const auto source = [&](const std::string& name, int rank) {
+    return islands ? given_name(name, rank / size, all.donor_from.island) : name;
+  };
   Manifest values{.step = all.step};
-  if (gives) values.values = copy_->values();
-  values = parse_manifest(gather_host(host, gives ? to_text(values) : "")[static_cast<std::size_t>(all.donor)]);
+  if (giver(own) == own) values.values = copy_->values();
+  values = parse_manifest(gather_host(host, copy_ ? to_text(values) : "")[static_cast<std::size_t>(giver(own))]);
   state.wait_for_writes(stream);
   stream.synchronize();  // allowed host wait: checkpoint
   std::vector<Transfer> sends, receives;
   for (const auto& [name, t] : state.tensors()) {
-    if (t.local.bytes() == 0) continue;
-    if (!holds(host.rank())) {
-      receives.push_back({t.local, all.donor});
-      continue;
+    if (!holds(own) && t.local.bytes() > 0 && !source(name, own).empty()) receives.push_back({t.local, giver(own)});
+    for (int rank = 0; rank < host.size(); ++rank) {
+      if (holds(rank) || giver(rank) != own) continue;
+      const auto kept = copy_->tensors().find(source(name, rank));
+      if (kept != copy_->tensors().end() && kept->second.local.bytes() > 0) sends.push_back({kept->second.local, rank});
     }
-    const Tensor& kept = tensor_in(*copy_, t);
-    std::memcpy(t.local.raw(), kept.raw(), kept.bytes());
-    for (int rank = 0; gives && rank < host.size(); ++rank)
-      if (!holds(rank)) sends.push_back({kept, rank});
   }
   host.exchange(sends, receives).synchronize();  // allowed host wait: checkpoint
+  if (holds(own)) return restore(state, stream, own / size);
+  set_values(values, state);
+  clear();
+}
+
+void KeptState::restore(State& state, const Stream& stream, int island) {
+  const auto name_in_copy = [&](const std::string& name) {
+    return facts_.island.islands > 0 ? name_in(name, island, facts_.island.island) : name;
+  };
+  state.wait_for_writes(stream);
+  stream.synchronize();  // allowed host wait: checkpoint
+  for (const auto& [name, t] : state.tensors()) {
+    if (t.local.bytes() == 0) continue;
+    const auto kept = copy_->tensors().find(name_in_copy(name));
+    RING_CHECK(kept != copy_->tensors().end() && kept->second.local.bytes() == t.local.bytes(), "the kept state has ",
+               kept == copy_->tensors().end() ? "no" : "a different", " tensor '", name, "'");
+    std::memcpy(t.local.raw(), kept->second.local.raw(), t.local.bytes());
+  }
+  Manifest values;
+  for (const auto& [name, slot] : state.values())
+    if (const auto kept = copy_->values().find(name_in_copy(name)); kept != copy_->values().end())
+      values.values.emplace(name, kept->second);
   set_values(values, state);
   clear();
 }

@@ -13,37 +13,60 @@
 
 namespace ring {
 
-// Summary of the states that all ranks kept; identical on every rank.
+// What a rank tells the others about the state that it kept.
+struct KeptFacts {
+  std::int64_t step = 0;
+  bool finished = false;  // true on rank 0 if it recorded the step and did everything due after it, e.g. an evaluation
+  IslandPlace island;
+  StepReport last;           // report of the latest step; last.step is 0 if none was finished
+  std::int64_t kept_ms = 0;  // time (now_ms()) at which keep() copied the state
+};
+
+// Summary of the states that all ranks kept; identical on every rank. With islands that train alone, an island is whole
+// if all its ranks kept the state of the same step in the same island; otherwise none of them continues from it.
 struct KeptStates {
-  std::int64_t step = 0;      // lowest step among the kept states; the run can continue from it
-  int donor = 0;              // lowest rank that kept the state of `step`
-  std::vector<bool> holders;  // for each rank, true if it kept the state of `step`
-  std::vector<int> replaced;  // ranks without a kept state, because their process is new
+  // Step from which the run continues: the lowest step among the kept states. With islands, the highest step of a whole
+  // island, up to which the other islands train alone.
+  std::int64_t step = 0;
+  int donor = 0;              // lowest rank that continues from its kept state of `step`
+  std::vector<bool> holders;  // for each rank, true if it continues from the state that it kept
+  std::vector<int> replaced;  // ranks whose process is new
   std::int64_t kept_ms = 0;   // time (now_ms()) at which the donor copied its state
   // True if rank 0 survived and had already recorded `step` and the evaluations that follow it.
   bool recorded = false;
-  StepReport last;  // the donor's report of its latest step; last.step is 0 if it had finished none
+  int islands = 0;         // number of islands now; 0 without an outer optimizer
+  IslandPlace donor_from;  // the island in which the donor was when it kept its state
+  StepReport last;         // the donor's report of its latest step; last.step is 0 if it had finished none
+
+  bool all_hold() const;
+  bool has_other_islands() const { return donor_from.islands != islands; }  // the number of islands has changed
+  const IslandExchange& exchange() const { return donor_from.exchange; }
+  std::vector<int> lost_islands() const;  // islands that are not whole
 };
 
 class KeptState {
  public:
-  // Copies the state into host memory. finished: true if the step was recorded and everything due after it,
-  // such as an evaluation, was done. Throws OutOfMemory.
-  void keep(const State&, const Stream&, std::int64_t step, bool finished, const StepReport& last);
-  bool holds() const { return copy_.has_value(); }
-  void clear() { copy_.reset(); }
+  void keep(const State&, const Stream&, KeptFacts);  // copies the state into host memory; throws OutOfMemory
+  void keep_nothing();  // call instead if this process has no consistent state, but other islands may have one
+  bool holds() const { return copy_.has_value() || stays_; }  // true after keep() and keep_nothing()
+  void clear();
+  const StepReport& last() const { return facts_.last; }  // the report that keep() was given; remains after clear()
 
-  // Compares the kept states of all ranks. Returns nullopt if no rank kept a state. Collective.
-  std::optional<KeptStates> compare(Communicator& host) const;
-  // Fills the State (unsharded tensors in host memory) with the state kept at KeptStates::step: ranks that hold that
-  // state use their own copy, the others receive the donor's. Frees the kept state. Collective.
+  // Compares the kept states of all ranks. Returns nullopt if the run cannot continue from any of them. islands: as
+  // KeptStates::islands. Collective.
+  std::optional<KeptStates> compare(Communicator& host, int islands = 0) const;
+  // Fills the State (tensors in host memory). Ranks that hold the state use their own copy. The others receive the
+  // donor's, whose tensors must be unsharded; with islands, they receive the outer weights and the outer momentum, and
+  // as optimizer states those of the donor's island, from the rank at the same position in the donor's island, but not
+  // the weights and residuals of their own island. Frees the kept state. Collective.
   void load(const KeptStates&, State&, const Stream&, Communicator& host);
+  // Fills the State from this rank's own copy, and frees the copy. island: of this rank now. Not collective.
+  void restore(State&, const Stream&, int island = 0);
 
  private:
   std::optional<Snapshot> copy_;
-  std::int64_t step_ = 0, kept_ms_ = 0;
-  bool finished_ = false;
-  StepReport last_;
+  bool stays_ = false;  // true after keep_nothing()
+  KeptFacts facts_;
 };
 
 }  // namespace ring

@@ -108,11 +108,17 @@ void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh& 
          " wrote there. Use a path on a file system that all nodes share");
 }
 
+void resolve_islands(ParallelConfig& c, std::int64_t nodes) {
+  if (c.islands == 0) c.islands = nodes;
+}
+
 std::string node_counts_problem(const Config& c, std::int64_t min, std::int64_t max, int workers) {
   if (c.parallel.is_automatic() || !c.parallel.chosen.empty()) return "";
   std::vector<std::string> fit;
   for (std::int64_t nodes = min; nodes <= max; ++nodes) try {
-      plan_of(c, narrow<int>(nodes * workers));
+      Config resolved = c;
+      resolve_islands(resolved.parallel, nodes);
+      plan_of(resolved, narrow<int>(nodes * workers));
       fit.push_back(std::to_string(nodes));
     } catch (const Error&) {  // reported only if the job ever runs on this number of nodes
     }

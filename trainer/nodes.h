@@ -14,8 +14,11 @@ namespace ring {
 // Collective.
 void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh&);
 
+// Replaces parallel.islands: 0 by one island per node.
+void resolve_islands(ParallelConfig&, std::int64_t nodes);
+
 // For a job on `min_nodes` to `max_nodes` nodes with `workers_per_node` workers each: returns a message that lists the
-// node counts with which the settings work; empty if all of them do.
+// node counts with which the settings work; empty if all of them do. The settings may have parallel.islands: 0.
 std::string node_counts_problem(const Config&, std::int64_t min_nodes, std::int64_t max_nodes, int workers_per_node);
 
 }  // namespace ring

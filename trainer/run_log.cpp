@@ -127,8 +127,26 @@ void add_shares(Metrics::Values& values, const std::vector<SourceLoss>& sources,
 
 // Returns the source of a resumed run's state, for the log.
 std::string source_text(const StartingState& from) {
-  if (from.from_survivors) return str("kept in memory by rank ", from.survivors->donor);
+  if (from.from_survivors && from.survivors->islands <= 1) return str("kept in memory by rank ", from.survivors->donor);
+  if (from.from_survivors)
+    return str("kept in memory by the islands; the one that is furthest has done step ", from.survivors->step);
   return from.kept ? "kept in memory by the launcher" : from.resumed.checkpoint;
+}
+
+// Returns how the islands that lost a process continue, and how the number of islands has changed, for the log.
+std::string lost_islands_text(const StartingState& from) {
+  const KeptStates& kept = *from.survivors;
+  std::string text, numbers;
+  for (const int i : kept.lost_islands()) numbers += str(numbers.empty() ? "" : ", ", i);
+  if (kept.has_other_islands())
+    text = str("; there were ", kept.donor_from.islands, " islands, and now there ", kept.islands == 1 ? "is " : "are ",
+               kept.islands);
+  if (numbers.empty()) return text;
+  if (from.kept)
+    return str("; island ", numbers, " repeats its steps since step ", *from.kept,
+               ", which the launcher kept in memory");
+  if (kept.has_other_islands()) return str(text, "; island ", numbers, " starts from the outer weights");
+  return str("; island ", numbers, " starts again from the outer weights of step ", kept.exchange().step);
 }
 
 std::string seconds_text(double seconds) { return str(std::round(seconds * 1000) / 1000, " s"); }
@@ -220,6 +238,7 @@ void RunLog::log_restart(const StartingState& from) {
     const char* were = replaced.size() == 1 ? " was replaced; " : " were replaced; ";
     const std::string lost = replaced.empty() ? "" : str("rank", replaced.size() == 1 ? " " : "s ", ranks, were);
     what = str(": ", lost, counted(stayed, "worker"), " kept running");
+    if (from.from_survivors) what += lost_islands_text(from);
   }
   metrics_->record("restart", trainer_.steps_done(), values);
   log::info("restart ", job_.restarts, " of this job", what, "; restarts have cost ", job_.restart_seconds,
@@ -234,7 +253,7 @@ bool RunLog::has_record(const std::string& group, std::int64_t step) const {
 }
 
 void RunLog::log_step_if_missing(const StepReport& r) {
-  if (!has_record("train", r.step)) log_step(r);
+  if (!logs_step(config_.train, r.step) || !has_record("train", r.step)) log_step(r);
 }
 
 ProgressState RunLog::progress_state() const {

@@ -335,9 +335,19 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
          "(checkpoint.memory_interval). Move the directory back, or start the job again to start over");
 }
 
+// Returns the step of the launcher's snapshot from which the islands that lost a process repeat their steps alone;
+// nullopt if there is none. This is possible unless weights were exchanged since.
+std::optional<std::int64_t> snapshot_for_islands(const KeptStates& kept, const FittedRun& run) {
+  const std::optional<std::int64_t> step = run.newest_kept;
+  if (kept.islands == 0 || kept.all_hold() || kept.has_other_islands() || !step) return std::nullopt;
+  return *step >= kept.exchange().combined && *step <= kept.step ? step : std::nullopt;
+}
+
 // Returns true if the run may continue from the states that surviving processes kept. If rank 0 may not have recorded
-// that step, a survivor must have the report of the step.
-bool may_use(const KeptStates& kept, const ResolvedRun& run) {
+// that step, a survivor must have the report of the step. With islands, a lost island must have a state to start from.
+bool may_use(const KeptStates& kept, const FittedRun& run) {
+  if (kept.islands > 0)
+    return kept.all_hold() || kept.has_other_islands() || kept.exchange().step >= 0 || snapshot_for_islands(kept, run);
   return kept.recorded || kept.last.step == kept.step || !logs_step(run.config.train, kept.step);
 }
 
@@ -368,11 +378,12 @@ RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
   std::unique_ptr<WriterToken> token;
   StartingState from;
   std::optional<KeptStates> survivors;
-  if (options.restarts > 0 && options.kept) survivors = options.kept->compare(mesh.host());
+  const int islands = run.config.parallel.local_steps > 0 ? mesh.degree("island") : 0;
+  if (options.restarts > 0 && options.kept) survivors = options.kept->compare(mesh.host(), islands);
   const auto claim = [&] {
     if (run.lock) token = acquire_token(run);
     if (survivors && run.lock && may_use(*survivors, run))
-      from = {.from_survivors = true, .resumed = run.newest};
+      from = {.from_survivors = true, .kept = snapshot_for_islands(*survivors, run), .resumed = run.newest};
     else
       from = select_starting_state(run, options);
     if (!token) token = acquire_token(run);

@@ -71,7 +71,9 @@ EvaluationsDue evaluations_due(const ResolvedRun&, std::int64_t step);
 struct StartingState {
   std::optional<KeptStates> survivors;  // set if some processes survived the previous attempt
   bool from_survivors = false;          // true if the run continues from the state kept by the surviving ranks
-  std::optional<std::int64_t> kept;     // step of the launcher's in-memory snapshot
+  // Step of the launcher's in-memory snapshot. With `from_survivors`, only islands that lost a process load it; if it
+  // is not set, they start from the outer weights.
+  std::optional<std::int64_t> kept;
   // Facts read from the verified checkpoint that is loaded or, with `kept` or `from_survivors`, from the newest one.
   Resumption resumed;
   std::string init_from;  // a verified checkpoint from which only weights are loaded; empty if there is none

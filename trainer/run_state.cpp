@@ -43,11 +43,7 @@ SaverParts RunState::saver_parts() {
 void RunState::load_initial_state(KeptState* kept) {
   enter(RunPhase::load);
   if (run_.start.from.from_survivors) {
-    kept->load(*run_.start.from.survivors, state_, run_.ctx.stream, run_.mesh.host());
-    run_.trainer.on_state_loaded();
-    const std::vector<CheckpointEntry> all = list_checkpoints(run_.start.dir.checkpoints());
-    if (!all.empty() && all.back().step == run_.trainer.steps_done()) saver_.start_from(all.back().step);
-    if (run_.start.newest_kept) run_.start.tier->keep(*run_.start.newest_kept);
+    load_from_survivors(*kept);
   } else if (run_.start.from.resumes()) {
     load_checkpoint();
   } else if (!run_.start.from.init_from.empty()) {
@@ -55,6 +51,27 @@ void RunState::load_initial_state(KeptState* kept) {
   }
   saver_.reserve_snapshots(state_, run_.ctx.stream);
   data_ = run_.start.data;
+}
+
+// A lost island continues from the launcher's snapshot if that was chosen, else from the outer weights: after the
+// latest exchange, or if the number of islands has changed, at the step of the others, since samples are divided anew.
+void RunState::load_from_survivors(KeptState& kept) {
+  const KeptStates& all = *run_.start.from.survivors;
+  const std::optional<std::int64_t> snapshot = run_.start.from.kept, newest = run_.start.newest_kept;
+  const bool holds = all.holders[static_cast<std::size_t>(run_.mesh.rank())];
+  if (!snapshot)
+    kept.load(all, state_, run_.ctx.stream, run_.mesh.host());
+  else if (holds)
+    kept.restore(state_, run_.ctx.stream, run_.mesh.coord("island"));
+  else
+    run_.start.tier->load(*snapshot, state_, run_.ctx.stream);
+  if (!snapshot && !holds && all.islands > 0)
+    run_.trainer.restart_island(all.has_other_islands() ? std::nullopt : std::optional(all.exchange()));
+  run_.trainer.on_state_loaded();
+  if (all.islands > 0) run_.trainer.set_exchange(all.exchange());
+  const std::vector<CheckpointEntry> saved = list_checkpoints(run_.start.dir.checkpoints());
+  if (!saved.empty() && saved.back().step == all.step) saver_.start_from(all.step);
+  if (newest) run_.start.tier->keep(*newest);
 }
 
 void RunState::load_checkpoint() {
@@ -116,7 +133,10 @@ void RunState::begin_run(bool fresh) {
 }
 
 bool RunState::should_save_to_agent() const {
-  return run_.start.saving.keeps && run_.trainer.steps_done() % run_.config.checkpoint.memory_interval == 0;
+  if (!run_.start.saving.keeps) return false;
+  const std::int64_t step = run_.trainer.steps_done();
+  const bool exchanged = run_.trainer.has_islands() && run_.trainer.exchange().combined == step;
+  return exchanged || step % run_.config.checkpoint.memory_interval == 0;
 }
 
 bool RunState::should_save(bool due_or_asked) const {

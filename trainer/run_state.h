@@ -56,7 +56,8 @@ class RunState {
   // Returns true if a checkpoint is due after the most recently launched step. due_or_asked: true if the clock or a
   // signal asks for one; the same on all ranks.
   bool should_save(bool due_or_asked) const;
-  // Returns true if a snapshot, which the launcher's agent on this node keeps in memory, is due after that step.
+  // Returns true if a snapshot, which the launcher's agent on this node keeps in memory, is due after that step: at
+  // the interval, and after islands have exchanged weights, so that a lost island can repeat its steps since then.
   bool should_save_to_agent() const;
   void save();
   void save_to_agent();
@@ -68,6 +69,7 @@ class RunState {
 
  private:
   SaverParts saver_parts();
+  void load_from_survivors(KeptState&);
   void load_checkpoint();
   void load_initial_weights();
   void prepare_save();

@@ -217,28 +217,37 @@ class TrainingRun {
       : run_{.start = std::move(start), .mesh = mesh}, signal_(signal) {
     own_status().start.mark_reached(StartStage::built);
     state_.load_initial_state(options.kept);
+    if (run_.trainer.has_islands() && holds_kept_state()) last_ = options.kept->last();
     if (options.kept) options.kept->clear();
     own_status().start.mark_reached(StartStage::loaded);
     begin(options);
     run_.trainer.observe(options.observer);
     if (run_.leads()) watcher_ = options.watcher;
-    may_stay_ = options.kept && !options.watcher && own_status().replaces != 0 && is_state_replicated();
+    may_stay_ = options.kept && !options.watcher && own_status().replaces != 0 && may_survive();
   }
 
   TrainEnd run() try { return take_steps(); } catch (const RanOutOfMemory& e) {
     memory_.start_again(e);
   }
 
-  // Call after losing a peer. Keeps the state if it is consistent, i.e. not partly updated.
+  // Call after losing a peer. Keeps the state if it is consistent, i.e. not partly updated. Without it, this process
+  // may stay only if there are other islands, which may have kept theirs.
   void keep_state(KeptState& kept) try {
     own_status().stepping = 0;
-    if (signal_.requested() || !run_.trainer.is_state_whole()) own_status().can_stay = 0;
+    const bool whole = run_.trainer.is_state_whole();
+    if (signal_.requested() || !(whole || run_.trainer.has_islands())) own_status().can_stay = 0;
     if (own_status().can_stay == 0) return;
     const std::int64_t step = run_.trainer.steps_done();
-    const bool recorded = run_.leads() && step == finished_step_;  // this process may become rank 0 only now
-    kept.keep(state_.state(), run_.ctx.stream, step, recorded, run_.trainer.latest());
+    if (!whole) return stay_without_state(kept, str("it has begun the update of step ", step + 1, " or an exchange"));
+    run_.trainer.update_own_bad_steps();
+    kept.keep(state_.state(), run_.ctx.stream,
+              {.step = step,
+               .finished = run_.leads() && step == finished_step_,  // this process may become rank 0 only now
+               .island = run_.trainer.island_place(),
+               .last = run_.trainer.latest()});
     log::info("lost a peer; keeping the state of step ", step, " in memory and waiting for a replacement");
   } catch (const OutOfMemory& e) {
+    if (run_.trainer.has_islands()) return stay_without_state(kept, e.what());
     own_status().can_stay = 0;
     log::warn("lost a peer; the state cannot be kept in memory: ", e.what());
   }
@@ -282,11 +291,29 @@ class TrainingRun {
     count_restart(options.restarts);
   }
 
-  // Returns true if this process holds the complete, unsharded state of the run in host memory.
-  bool is_state_replicated() {
+  // Returns true if the run can continue from the states in host memory after the loss of a peer: this process holds
+  // the complete, unsharded state, or other islands hold the outer weights.
+  bool may_survive() {
+    const auto is_whole = [](const auto& t) { return t.second.local.shape() == t.second.global_shape; };
     return run_.mesh.device().backend == Backend::cpu &&
-           std::ranges::all_of(state_.state().tensors(),
-                               [](const auto& t) { return t.second.local.shape() == t.second.global_shape; });
+           (run_.trainer.has_islands() || std::ranges::all_of(state_.state().tensors(), is_whole));
+  }
+
+  // Returns true if this process continues from the state that it kept.
+  bool holds_kept_state() const {
+    const StartingState& from = run_.start.from;
+    return from.from_survivors && from.survivors->holders[static_cast<std::size_t>(run_.mesh.rank())];
+  }
+
+  static void stay_without_state(KeptState& kept, const std::string& why) {
+    kept.keep_nothing();
+    log::info("lost a peer; waiting for a replacement without keeping the state, because ", why);
+  }
+
+  // Ends the attempt if the launcher replaces a worker of a different island, which this one may not need for long.
+  void leave_if_told() const {
+    if (run_.trainer.has_islands() && own_status().must_leave != 0)
+      throw PeerLost("the launcher replaces a worker of a different island");
   }
 
   // Sets whether this process can survive if a peer is lost now. It cannot while the loop does work that would have to
@@ -315,18 +342,40 @@ class TrainingRun {
   // step, evaluates, and saves a checkpoint, which replaces one that was due, requested or being written.
   void catch_up() {
     const StartingState& from = run_.start.from;
-    const std::int64_t step = run_.trainer.steps_done();
-    if (!from.from_survivors || step == 0) return;
-    if (from.survivors->last.step == step) {
+    if (!from.from_survivors || from.survivors->step == 0) return;
+    const std::int64_t step = from.survivors->step;
+    if (run_.trainer.has_islands()) catch_up_with_islands(step);
+    if (!run_.trainer.has_islands() && from.survivors->last.step == step) {
       last_ = from.survivors->last;
       run_.trainer.set_latest(last_);
       if (run_.log && !from.survivors->recorded) run_.log->log_step_if_missing(last_);
     }
+    run_.trainer.end_exchange();  // if it was due after this step, but is not done
     if (!from.survivors->recorded) evaluate_if_missing(evaluations_due(run_.start, step));
     if (step == run_.config.train.steps) return;  // the run ends, which also saves
     allow_staying(true);
     const TimeAccount::Timer timer = account_.saving();
     state_.save();
+  }
+
+  // Makes up, alone, the steps that other islands are ahead: what islands do together before `step` is done. Averages
+  // the reported loss of `step`, which may not be done.
+  void catch_up_with_islands(std::int64_t step) {
+    alone_until_ = step;
+    allow_staying(true);
+    while (run_.trainer.steps_done() < step) {
+      leave_if_told();
+      memory_.launch();
+      finish_steps(0);
+    }
+    run_.trainer.wait_for_islands();
+    std::array<double, 1> missing{last_.step == step ? 0.0 : 1.0};
+    all_reduce_host(run_.mesh.host(), missing, Reduce::max);
+    if (missing[0] == 0) {
+      run_.trainer.set_latest(last_);
+      run_.trainer.average_over_islands(last_);
+      if (run_.log) run_.log->log_step_if_missing(last_);
+    }
   }
 
   void evaluate_if_missing(const EvaluationsDue& due) {
@@ -345,13 +394,15 @@ class TrainingRun {
     if (own_status().start.mark_reached(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
       log::info("restart ", run_.time.restarts, " took ", own_status().start.text());
     run_.time.on_step_done(r.step);
-    if (run_.log) run_.log->log_step(r);
+    if (run_.log && r.step > alone_until_) run_.log->log_step(r);
+    if (run_.log && r.step < alone_until_) run_.log->log_step_if_missing(r);  // an island that makes up steps
     if (pace_) pace_->on_step(r.data_seconds, run_.log.get());
   }
 
   bool evaluate_now(bool validates, bool evaluates_tasks) {
     if (!validates && !evaluates_tasks) return true;
     const TimeAccount::Timer timer = account_.evaluating();
+    run_.trainer.wait_for_islands();  // an island that is lost meanwhile can be replaced
     allow_staying(false);
     const bool complete = evaluations_.run(validates, evaluates_tasks);
     allow_staying(true);
@@ -412,6 +463,7 @@ class TrainingRun {
   bool goes_on(TrainEnd& end) {
     finished_step_ = run_.trainer.steps_done();
     allow_staying(true);
+    leave_if_told();
     return agree_on_next_action(end);
   }
 
@@ -424,7 +476,7 @@ class TrainingRun {
         retry_or_skip_bad_step();
         allow_staying(true);
       }
-      run_.trainer.average_over_islands(last_);
+      if (last_.step > alone_until_) run_.trainer.average_over_islands(last_);
       if (!last_.accepted) continue;
       report(last_);
       state_.save_choices();  // new kernel choices are on disk before anything depends on them
@@ -519,6 +571,7 @@ class TrainingRun {
   bool may_stay_ = false;            // true if this process can survive the loss of a peer
   std::int64_t finished_step_ = -1;  // latest step after which all that was due, e.g. an evaluation, is done
   StepReport last_;
+  std::int64_t alone_until_ = 0;  // last step that this island makes up without the others after a replacement
   std::optional<std::int64_t> agreed_after_;  // step after which islands last decided together
   bool save_due_ = false;                     // true if due by rank 0's clock or requested by a signal
 };

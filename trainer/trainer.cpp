@@ -2,12 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <limits>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "comm/host.h"
@@ -60,23 +56,6 @@ std::string why_not_in_parts(const Config& c, TrainStep& step) {
   return "";
 }
 
-// While it lives, shows the hang detector that this process makes progress: it waits for other islands, which may be
-// slow. An island that hangs is noticed by its own detector.
-class SignsOfLife {
- public:
-  SignsOfLife()
-      : thread_([](const std::stop_token& stop) {
-          std::mutex mutex;
-          std::unique_lock lock(mutex);
-          std::condition_variable_any never;
-          for (; !stop.stop_requested(); never.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; }))
-            ++own_status().phases;
-        }) {}
-
- private:
-  std::jthread thread_;
-};
-
 // Returns why steps cannot be replayed as a CUDA graph; empty if a recorded graph stays valid on all ranks.
 std::string why_not_replayed(const Config& c, TrainStep& step, bool packs) {
   const ParallelPlan& plan = step.plan();
@@ -121,29 +100,6 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
   }
   if (config.train.diagnostics_interval) watch_ = make_watch();
   update_attention_for_next_step();
-}
-
-// Throws Error if the model collects statistics while it trains, because each island would have different ones.
-void Trainer::refuse_states_of_model() {
-  for (TrainingState* t : model().training_states()) {
-    State used;
-    t->add_to(used);
-    if (!used.tensors().empty() || !used.values().empty())
-      fail("parallel.islands: ", step_.plan().islands, ": this model collects statistics while it trains (",
-           t->prefix(), "), which islands cannot share. Set parallel.islands: 1, or use a different attention pattern");
-  }
-}
-
-std::unique_ptr<OuterOptimizer> Trainer::make_outer() {
-  if (config_.parallel.local_steps == 0) return nullptr;
-  if (has_islands()) refuse_states_of_model();
-  if (has_islands())
-    islands_log_interval_ = static_cast<std::int64_t>(
-        sum_host(mesh_.host(), mesh_.rank() == 0 ? static_cast<double>(config_.train.log_interval) : 0));
-  return std::make_unique<OuterOptimizer>(
-      config_.parallel, config_.train.steps, model(), step_.data(),
-      OuterOptimizer::Groups{mesh_.background_group({"island"}), mesh_.group(kDataAxes)},
-      narrow<int>(config_.run.threads), ctx_);
 }
 
 std::string Trainer::lasting_memory_text() const {
@@ -436,87 +392,6 @@ void Trainer::drop_rejected_step(StepInFlight& f) {
   fill_zero(step_.state(), ctx_.stream);  // clears the mark of a rejected step, so that steps update again
 }
 
-void Trainer::begin_exchange() {
-  if (!islands_meet()) return;
-  const double began = seconds_now();
-  const SignsOfLife signs;
-  state_copied_.synchronize();  // allowed host wait: checkpoint
-  outer_->send(steps_, ctx_);
-  exchange_seconds_ += seconds_now() - began;
-}
-
-void Trainer::end_exchange() {
-  if (!must_finish(steps_)) return;
-  RING_CHECK(steps_in_flight_.empty(), "islands exchange weights with a step in flight");
-  const double began = seconds_now();
-  const SignsOfLife signs;
-  state_copied_.synchronize();  // allowed host wait: checkpoint
-  step_.optimizer().wait_for_copies(ctx_.stream);
-  if (outer_->receive(steps_, ctx_)) step_.data().on_master_weights_changed();
-  exchange_seconds_ += seconds_now() - began;
-}
-
-void Trainer::average_over_islands(StepReport& r) {
-  if (!has_islands() || !(r.step % islands_log_interval_ == 0 || r.step == config_.train.steps)) return;
-  const double weight = r.accepted ? r.valid : 0;  // a step that was passed over does not count
-  const auto share = [&](double x) { return r.accepted ? x * weight : 0; };
-  std::vector<double> sums = {weight, share(r.loss), share(r.norm), share(r.auxiliary_loss.value_or(0))};
-  for (const SourceLoss& s : r.sources) sums.insert(sums.end(), {r.accepted ? s.sum : 0, r.accepted ? s.targets : 0});
-  wait_for_islands();
-  all_reduce_host(mesh_.host_group({"island"}), sums, Reduce::sum);
-  if (sums[0] == 0) return;
-  r.loss = sums[1] / sums[0];
-  r.norm = sums[2] / sums[0];
-  if (r.auxiliary_loss) r.auxiliary_loss = sums[3] / sums[0];
-  for (std::size_t i = 0; i < r.sources.size(); ++i) r.sources[i] = {sums[4 + 2 * i], sums[5 + 2 * i]};
-}
-
-void Trainer::pass_over_step(StepReport& r) {
-  RING_CHECK(steps_in_flight_.empty() && !r.accepted, "only a rejected step can be passed over");
-  const std::int64_t sequences = next_batch_size();
-  r.step = ++steps_;
-  cursor_ += sequences;
-  tokens_ += sequences * config_.model.context;
-  loader_.seek(static_cast<std::uint64_t>(cursor_));
-  update_attention_for_next_step();
-}
-
-void Trainer::swap_outer_weights() {
-  if (!outer_) return;
-  RING_CHECK(steps_in_flight_.empty(), "weights are swapped with a step in flight");
-  wait_for_islands();
-  state_copied_.synchronize();  // allowed host wait: checkpoint
-  step_.optimizer().wait_for_copies(ctx_.stream);
-  outer_->swap_values(ctx_);
-  step_.data().on_master_weights_changed();
-}
-
-std::string Trainer::islands_text() const {
-  if (!outer_) return "";
-  const ParallelConfig& p = config_.parallel;
-  const std::string what = str("parallel.local_steps: ", p.local_steps, ": ");
-  const std::string fragments = p.outer_fragments > 1 ? str(" in ", p.outer_fragments, " fragments") : "";
-  return has_islands()
-             ? str(what, counted(p.islands, "island"), " of ", counted(island_host_.size(), "process"),
-                   " train alone, and combine their weights every ", counted(p.local_steps, "step"), fragments,
-                   ". For this, rank 0 sends ", bytes_text(static_cast<std::size_t>(outer_->message_bytes())),
-                   " to each other island (parallel.outer_bits: ", p.outer_bits, ")")
-             : str(what, "the outer optimizer updates the weights every ", counted(p.local_steps, "step"), fragments);
-}
-
-void Trainer::wait_for_islands() {
-  if (!has_islands()) return;
-  const SignsOfLife signs;
-  mesh_.background_group({"island"}).barrier().synchronize();  // allowed host wait: transport
-}
-
-void Trainer::prepare_save() {
-  if (!has_islands()) return;
-  wait_for_islands();
-  // The registered state has pointers to these strings, so each string is assigned in place.
-  std::ranges::copy(gather_host(mesh_.host_group({"island"}), *guard_.state()), bad_steps_of_islands_.begin());
-}
-
 void Trainer::skip_to(std::int64_t end) {
   RING_CHECK(steps_in_flight_.empty() && end >= cursor_, "samples are skipped with a step in flight, or backwards");
   cursor_ = end;
@@ -582,6 +457,7 @@ void Trainer::on_state_loaded() {
   for (TrainingState* state : model().training_states())
     if (state->on_state_loaded()) graph_.forget();
   guard_.on_state_loaded();
+  find_exchange();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
 

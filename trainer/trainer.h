@@ -41,6 +41,22 @@ struct StepReport {
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;
 };
 
+// The latest exchange of weights between islands (parallel.local_steps).
+struct IslandExchange {
+  std::int64_t step = 0;                // step after which the weights were sent; -1 if unknown
+  std::int64_t tokens = 0, cursor = 0;  // tokens trained until then, and the next sample
+  std::int64_t combined = 0;  // step after which they were combined; if `step` is unknown, that of the loaded state
+  bool operator==(const IslandExchange&) const = default;
+};
+
+// A rank's place among the islands, whose ranks are consecutive. islands: 0 without an outer optimizer.
+struct IslandPlace {
+  int islands = 0, island = 0;
+  int size = 1, position = 0;  // number of ranks of the island, and the rank's index among them
+  IslandExchange exchange;
+  bool operator==(const IslandPlace&) const = default;
+};
+
 // Thrown when one of several ranks ran out of memory in a step. The other ranks wait for it in the middle of the step,
 // so all ranks must restart, with the choice `next`. The message says what ran out and what the next choice is.
 struct RanOutOfMemory : Error {
@@ -96,6 +112,15 @@ class Trainer {
   // Swaps the weights of this island and the outer weights; the next call swaps them back. Does nothing without an
   // outer optimizer. There must be no step in flight. Collective.
   void swap_outer_weights();
+  // Returns the latest exchange; step 0 if there was none since the run began.
+  const IslandExchange& exchange() const { return exchange_; }
+  void set_exchange(const IslandExchange& e) { exchange_ = e; }  // call after loading the state of an earlier trainer
+  // Call after loading the outer optimizer's state and the optimizer states from another island, before
+  // on_state_loaded(): makes this island continue from the outer weights, after the given exchange or else at the other
+  // island's step. Collective over the island.
+  void restart_island(const std::optional<IslandExchange>&);
+  IslandPlace island_place() const;
+  void update_own_bad_steps();  // call before a snapshot that only this island uses
   bool has_islands() const { return step_.plan().islands > 1; }
   bool leads_island() const { return island_host_.rank() == 0; }
   Communicator& island_host() { return island_host_; }  // the ranks of this island, with tensors in host memory
@@ -124,9 +149,12 @@ class Trainer {
     step_.keep_state_until(copied);
     state_copied_ = copied;
   }
-  // Returns true if the state is consistent, i.e. exactly that after steps_done() steps: no step is in flight, and no
-  // uncounted update has begun. May be called after an operation of a step has failed.
-  bool is_state_whole() const { return steps_in_flight_.empty() && !step_.is_updating(); }
+  // Returns true if the state is consistent, i.e. exactly that after steps_done() steps: no step is in flight, no
+  // uncounted update has begun, and islands do not exchange weights. May be called after an operation of a step has
+  // failed.
+  bool is_state_whole() const {
+    return steps_in_flight_.empty() && !step_.is_updating() && !(outer_ && outer_->in_flight());
+  }
   const StepReport& latest() const { return latest_; }   // latest accepted step; its `step` is 0 if there was none
   void set_latest(const StepReport& r) { latest_ = r; }  // call after loading the state of an earlier trainer
   void on_state_loaded();                                // call after loading the state; moves the loader to the cursor
@@ -181,6 +209,7 @@ class Trainer {
   };
 
   void refuse_states_of_model();
+  void find_exchange();
   std::unique_ptr<OuterOptimizer> make_outer();
   std::unique_ptr<Watch> make_watch();
   void launch_step();
@@ -213,6 +242,7 @@ class Trainer {
   Communicator& island_host_;
   std::int64_t islands_log_interval_ = 0;  // rank 0's train.log_interval
   std::unique_ptr<OuterOptimizer> outer_;  // null without parallel.local_steps
+  IslandExchange exchange_, sent_;         // the latest exchange, and the one that has begun
   Event state_copied_;                     // at which the latest copy of the state is complete
   StepGraph graph_;
   std::deque<StepInFlight> steps_in_flight_;

@@ -79,7 +79,7 @@ TEST(Planner, PipelineStagesWaitForTheBubbleAndHaveTheirOwnPeaks) {
     EXPECT_EQ(p.layout.find("pp 4, "), 0u) << p.layout;
     ASSERT_EQ(p.stage_peaks.size(), 4u);
     EXPECT_EQ(p.peak, std::ranges::max(p.stage_peaks));
-    EXPECT_LE(p.config.parallel.zero, 1);
+    ASSERT_EQ(p.stage_seconds.size(), 4u);
     if (p.layout != "pp 4, dp 2") continue;
     found = true;
     EXPECT_DOUBLE_EQ(p.bubble, 3.0 / (8 + 3));
@@ -101,6 +101,39 @@ TEST(Planner, PipelineStagesWaitForTheBubbleAndHaveTheirOwnPeaks) {
     EXPECT_EQ(kinds, slices[0].peak);
   }
   EXPECT_TRUE(found);
+}
+
+PlannedStep plan_of_stages(const std::vector<std::string>& more) {
+  PlanRequest q = question("h100", {"model.tied_embeddings=false", "model.vocab_size=1024", "train.micro_batch=1",
+                                    "train.batch_size=16"});
+  override_config(q.config, {"parallel.pp=4", "parallel.dp=2"});
+  override_config(q.config, more);
+  q.world = 8;
+  return plan_step(q).value();
+}
+
+TEST(Planner, StagesCanShardGradients) {
+  const PlannedStep one = plan_of_stages({"parallel.zero=1"}), two = plan_of_stages({"parallel.zero=2"});
+  const auto shard = static_cast<double>(two.gradients - two.gradient_buffers);
+  EXPECT_NEAR(shard, static_cast<double>(one.gradients) / 2, 0.01 * shard);
+  EXPECT_LT(two.peak, one.peak);
+}
+
+// Stages are divided by FLOPs. By predicted times the division may be better, and a bad one certainly is not the best.
+TEST(Planner, ABetterDivisionIsFoundByPredictedTimes) {
+  const PlannedStep bad = plan_of_stages({"parallel.pp_division=[4,2,1,1]"});
+  ASSERT_EQ(bad.better_division.size(), 4u);
+  EXPECT_GT(bad.stage_seconds[0], bad.stage_seconds[2]);
+  std::string division;
+  std::int64_t blocks = 0;
+  for (const std::int64_t n : bad.better_division) {
+    blocks += n;
+    division += str(division.empty() ? "" : ",", n);
+  }
+  EXPECT_EQ(blocks, 8);
+  const PlannedStep good = plan_of_stages({str("parallel.pp_division=[", division, "]")});
+  EXPECT_TRUE(good.better_division.empty());
+  EXPECT_LT(good.seconds(), bad.seconds());
 }
 
 // Eight processes with a batch of one sequence each: ZeRO stages 1 and 2 send the same messages, and stage 2 holds

@@ -455,6 +455,25 @@ TEST_F(DistTrainingFewerNodes, TheOthersContinueWithoutNode0) {
   EXPECT_EQ(steps("r").size(), 80u);
 }
 
+// With one island per node, the node that is left continues alone.
+TEST_F(DistTrainingFewerNodes, IslandsFollowTheNodes) {
+  const std::vector<std::string> settings = {"parallel.islands=0", "parallel.local_steps=4"};
+  const pid_t first = node("1:2", settings, "first");
+  await_leader("first");
+  const pid_t second = node("1:2", settings, "second");
+  ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
+  kill(second, SIGKILL);
+  EXPECT_EQ(wait(second), -SIGKILL);
+  EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
+  for (const char* text :
+       {"parallel.islands: 0 is 2", "2 islands of 1 process train alone", "parallel.islands: 0 is 1"})
+    EXPECT_TRUE(says("first", text)) << text << "\n" << read_file(dir_ / "first");
+  const bool from_checkpoint = says("first", "the checkpoint's island 1 is not part of this run");
+  EXPECT_NE(from_checkpoint, says("first", "there were 2 islands, and now there is 1")) << read_file(dir_ / "first");
+  EXPECT_FALSE(says("first", "the settings fit only")) << read_file(dir_ / "first");
+  EXPECT_EQ(steps("r").size(), 40u);
+}
+
 // The layout needs two nodes: no smaller number is retried, and a new node is enough.
 TEST_F(DistTrainingFewerNodes, ALayoutThatNeedsMoreNodesWaitsForThem) {
   const std::vector<std::string> settings = {"parallel.cp=2"};

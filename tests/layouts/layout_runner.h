@@ -42,6 +42,7 @@ class LayoutRunner {
 
   WorkerGroup& group();
   void set_limit(std::chrono::seconds limit) { options_.limit = limit; }
+  void set_tolerance(const Tolerance& tolerance) { options_.tolerance = tolerance; }
   // Returns a table with the largest differences and the time of each layout and of each kind.
   std::string report() const;
 

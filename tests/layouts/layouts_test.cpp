@@ -80,6 +80,18 @@ void expect_faults_to_show(LayoutRunner& runner, const std::vector<Cell>& cells,
     }
 }
 
+// Gradients rounded to eight bits, and islands that average their weights every four steps, change losses more than
+// the rounding of sums does. Still, all ranks must agree, and losses stay near those of one rank.
+void expect_rough_layouts_to_train(LayoutRunner& runner) {
+  runner.set_tolerance({5e-3, 0.2});
+  for (const char* layout : {"dp", "zero2"})
+    EXPECT_EQ(runner.check(cell("dense", layout), {"parallel.compress=int8"}), "");
+  Cell islands = cell("dense", "dp");
+  islands.layout.islands = 2;
+  runner.set_tolerance({5e-2, 1});
+  EXPECT_EQ(runner.check(islands, {"parallel.local_steps=4", "train.log_interval=1"}), "");
+}
+
 class GpuDistLayouts : public testing::Test {
  protected:
   static void run_all_cells(int ranks) {
@@ -95,6 +107,7 @@ class GpuDistLayouts : public testing::Test {
     for (const Cell& c : refused) EXPECT_EQ(runner.check_refusal(c, expected_refusal(c)), "");
     const std::vector<Cell> faulty = filter_cells({cell("dense", "zero2", ranks), cell("pools", "tp", ranks)});
     expect_faults_to_show(runner, faulty, "optimizer.lr=1.05e-4");
+    if (ranks == 2 && !std::getenv("RING_CELLS")) expect_rough_layouts_to_train(runner);
     std::cout << runner.report();
   }
 };

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "core/check.h"
 
@@ -21,6 +22,13 @@ const Settings kRing = {"parallel.cp_schedule=ring"}, kGather = {"parallel.cp_sc
 Settings with(Settings settings, const std::string& more) {
   settings.push_back(more);
   return settings;
+}
+
+// Returns a layout with two pipeline stages.
+Layout in_stages(const std::string& name, int ranks, const Settings& settings) {
+  Layout layout{name, ranks, 1, 1, settings};
+  layout.pp = 2;
+  return layout;
 }
 
 // Two of a cell's four values: (dimension, value) twice.
@@ -57,8 +65,8 @@ void sort_by_axes(std::vector<Cell>& cells, const std::vector<Layout>& layouts) 
 
 Settings Layout::axes() const {
   Settings out;
-  if (cp > 1) out.push_back(str("parallel.cp=", cp));
-  if (tp > 1) out.push_back(str("parallel.tp=", tp));
+  for (const auto& [name, degree] : {std::pair{"islands", islands}, {"pp", pp}, {"cp", cp}, {"tp", tp}})
+    if (degree > 1) out.push_back(str("parallel.", name, "=", degree));
   return out;
 }
 
@@ -144,8 +152,15 @@ std::vector<Layout> all_layouts(int ranks) {
       {"tp", ranks, 1, ranks},
       {"cp_zero3", ranks, 2, 1, with(kGather, "parallel.zero=3")},
       {"cp_chunks", ranks, ranks, 1, kChunks, true, false, false, true},
+      in_stages("pp_slices", ranks, {"parallel.pp_slices=4", "train.micro_batch=1"}),
   };
-  if (ranks == 2) return out;
+  if (ranks == 2) {
+    out.push_back(in_stages("pp", ranks, {}));
+    out.push_back(in_stages("pp_parts", ranks, {"parallel.pp_parts=2"}));
+    return out;
+  }
+  out.push_back(in_stages("pp_zero1", ranks, {"parallel.zero=1"}));
+  out.push_back(in_stages("pp_zero2", ranks, {"parallel.zero=2"}));
   out.push_back({"tp_cp_ring", ranks, half, half, kRing});
   out.push_back({"tp_cp_all_to_all", ranks, half, half, kAllToAll, true});
   out.push_back({"tp_cp_chunks", ranks, half, half, kChunks, true, false, false, true});
@@ -156,6 +171,8 @@ std::vector<Layout> all_layouts(int ranks) {
 
 std::string expected_refusal(const Cell& c) {
   if (c.kind.kv_heads % c.layout.tp != 0) return str("parallel.tp: ", c.layout.tp, " does not divide model.heads");
+  if (c.layout.pp > 1 && (c.kind.selects || c.kind.needs_whole))
+    return "supports neither model.attention.rules with pattern";
   if (c.layout.in_chunks && c.kind.needs_whole) return "supports neither model.attention.rules with pattern";
   if (c.layout.hybrid && (c.kind.selects || c.kind.needs_whole)) return "parallel.cp_schedule: hybrid does not support";
   if (c.layout.hybrid && c.kind.kv_heads % 2 != 0) return "parallel.cp_schedule: hybrid shares the KV heads";

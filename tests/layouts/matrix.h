@@ -19,12 +19,13 @@ struct Kind {
 struct Layout {
   std::string name;
   int ranks, cp = 1, tp = 1;
-  Settings settings = {};          // in addition to the degrees cp and tp
+  Settings settings = {};          // in addition to the degrees
   bool all_to_all = false;         // cp exchanges heads
   bool supports_graph = false;     // supports train.cuda_graph=on
   bool for_selected_keys = false;  // differs from the other layouts only if blocks are selected
   bool in_chunks = false;          // computes sequences in chunks
   bool hybrid = false;             // cp exchanges heads between pairs of ranks, and keys between these pairs
+  int pp = 1, islands = 1;
   // Returns the settings of the mesh's axes: layouts with equal axes can share a mesh.
   Settings axes() const;
 };

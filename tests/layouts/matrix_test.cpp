@@ -67,7 +67,8 @@ TEST(LayoutMatrix, IndivisibleHeadsAndChunksOfPooledKeysAreRefused) {
   for (const char* kind : {"importance", "pools"})
     for (const char* layout : {"cp_chunks", "tp_cp_chunks"}) expected.insert(str("kind=", kind, " layout=", layout));
   for (const char* kind : {"content", "learned", "importance", "pools"})
-    expected.insert(str("kind=", kind, " layout=cp_hybrid"));
+    for (const char* layout : {"cp_hybrid", "pp_slices", "pp_zero1", "pp_zero2"})
+      expected.insert(str("kind=", kind, " layout=", layout));
   EXPECT_EQ(names, expected);
 }
 

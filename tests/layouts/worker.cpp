@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "core/crc32c.h"
 #include "core/fields.h"
@@ -41,6 +43,7 @@ constexpr std::chrono::milliseconds kLivenessTimeout{20'000};   // silence of a 
 
 CommOptions comm_options() {
   CommOptions options;
+  if (const char* copies = std::getenv("RINGMASTER_COPY_ENGINES")) options.copy_engines = std::string(copies) != "0";
   options.connect_timeout = options.timeout = kOperationTimeout;
   options.liveness = kLivenessTimeout;
   return options;

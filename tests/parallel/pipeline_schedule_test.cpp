@@ -2,13 +2,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "core/check.h"
+#include "core/philox.h"
+#include "model/flops.h"
 #include "parallel/stages.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -190,7 +195,7 @@ TEST(PipelineStages, EveryBlockIsInOnePartAndTheHeadTakesThePlaceOfBlocks) {
   for (const std::int64_t vocabulary : {16, 3000, 300'000})
     for (const std::int64_t layers : {2, 5, 8, 31})
       for (int parts = 1; parts <= layers; ++parts) {
-        const std::vector<BlockRange> all = divide_blocks(model_of(layers, vocabulary), parts);
+        const std::vector<BlockRange> all = divide_blocks(flops_of_blocks(model_of(layers, vocabulary)), parts);
         ASSERT_EQ(std::ssize(all), parts);
         EXPECT_EQ(all.back().end, layers);
         for (std::size_t i = 0; i < all.size(); ++i) {
@@ -199,10 +204,77 @@ TEST(PipelineStages, EveryBlockIsInOnePartAndTheHeadTakesThePlaceOfBlocks) {
           EXPECT_LE(all[i].end - all[i].first, all[0].end - all[0].first + 1);
         }
       }
-  const std::vector<BlockRange> even = divide_blocks(model_of(8, 16), 4);
+  const std::vector<BlockRange> even = divide_blocks(flops_of_blocks(model_of(8, 16)), 4);
   for (const BlockRange& part : even) EXPECT_EQ(part.end - part.first, 2);
-  const std::vector<BlockRange> heavy = divide_blocks(model_of(8, 300'000), 4);  // the head is dearer than all blocks
+  // The head costs more than all blocks.
+  const std::vector<BlockRange> heavy = divide_blocks(flops_of_blocks(model_of(8, 300'000)), 4);
   EXPECT_EQ(heavy.back().first, 7);
+}
+
+double largest_cost(const BlockCosts& costs, const std::vector<BlockRange>& parts) {
+  double largest = 0;
+  for (const BlockRange& part : parts) largest = std::max(largest, cost_of(costs, part));
+  return largest;
+}
+
+// Visits every division of `blocks` blocks, from `first` on, into `left` more parts.
+void for_all_divisions(std::int64_t first, std::int64_t blocks, int left, std::vector<BlockRange>& parts,
+                       const std::function<void()>& visit) {
+  if (left == 0) return first == blocks ? visit() : void();
+  for (std::int64_t end = first + 1; end <= blocks; ++end) {
+    parts.push_back({first, end});
+    for_all_divisions(end, blocks, left - 1, parts, visit);
+    parts.pop_back();
+  }
+}
+
+TEST(PipelineStages, NoOtherDivisionHasACheaperLargestPart) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    BlockCosts costs{.embedding = 0.1 * static_cast<double>(seed % 3), .blocks = {}, .head = 1.5};
+    for (std::uint64_t i = 0; i < 9; ++i)
+      costs.blocks.push_back(1 + static_cast<double>(random_bits({seed, 0, 0}, i) % 8));
+    for (int parts = 1; parts <= 9; ++parts) {
+      double best = INFINITY;
+      std::vector<BlockRange> tried;
+      for_all_divisions(0, 9, parts, tried, [&] { best = std::min(best, largest_cost(costs, tried)); });
+      EXPECT_NEAR(largest_cost(costs, divide_blocks(costs, parts)), best, 1e-6) << parts << " parts, seed " << seed;
+    }
+  }
+}
+
+// Attention of the last four layers covers only a window of a long context, so these layers cost less.
+TEST(PipelineStages, LayersWithLessAttentionCountLess) {
+  ModelConfig m = model_of(8, 16);
+  m.context = 4096;
+  LayerAttentionConfig window;
+  window.layers = "4-7";
+  window.attention.kind = "window";
+  window.attention.window = 64;
+  m.attention_layers = {window};
+  const BlockCosts costs = flops_of_blocks(m);
+  EXPECT_GT(costs.blocks[3], 4 * costs.blocks[4]);
+  EXPECT_NEAR(cost_of(costs, {0, 8}), flops_per_token(m), 1e-9 * flops_per_token(m));
+  EXPECT_EQ(divide_blocks(costs, 2).front().end, 2);
+}
+
+TEST(PipelineStages, PartsHaveTheBlocksThatTheSettingsGive) {
+  ModelConfig m = model_of(8, 16);
+  m.tied_embeddings = false;
+  ParallelConfig c;
+  c.pp = 2;
+  c.pp_division = {3, 5};
+  const std::vector<BlockRange> parts = model_parts(m, make_plan(c, m, {4, 1}, 2));
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0].first, 0);
+  EXPECT_EQ(parts[0].end, 3);
+  EXPECT_EQ(parts[1].first, 3);
+  EXPECT_EQ(parts[1].end, 8);
+  const auto refused = [&](const std::vector<std::int64_t>& division) {
+    c.pp_division = division;
+    return error_of([&] { make_plan(c, m, {4, 1}, 2); });
+  };
+  EXPECT_NE(refused({8}).find("has 1 number, but parallel.pp: 2 makes 2 parts"), std::string::npos) << refused({8});
+  EXPECT_NE(refused({3, 4}).find("add up to 7 blocks, but model.layers is 8"), std::string::npos) << refused({3, 4});
 }
 
 }  // namespace

@@ -48,7 +48,10 @@ TEST_F(DistPipeline, StagesHaveTheBitsOfOneProcess) {
   ASSERT_EQ(one.errors, "");
   EXPECT_LT(one.losses.back(), one.losses.front());
   const std::pair<int, Overrides> layouts[] = {
-      {2, {"parallel.pp=2"}}, {4, {"parallel.pp=4"}}, {2, {"parallel.pp=2", "parallel.pp_parts=2"}}};
+      {2, {"parallel.pp=2"}},
+      {4, {"parallel.pp=4"}},
+      {2, {"parallel.pp=2", "parallel.pp_parts=2"}},
+      {2, {"parallel.pp=2", "parallel.pp_division=[3,1]"}}};
   for (const auto& [ranks, layout] : layouts) {
     const Training stages = trained(ranks, layout);
     ASSERT_EQ(stages.errors, "") << layout.back();
@@ -66,6 +69,8 @@ TEST_F(DistPipeline, StagesHaveTheBitsOfTheSameLayoutWithoutStages) {
   const std::tuple<Overrides, const char*> layouts[] = {
       {{"parallel.dp=2", "parallel.zero=1", "train.ema=0.9"}, one_part},
       {{"parallel.dp=2", "parallel.zero=0", "parallel.reduce=bf16"}, two_parts},
+      {{"parallel.dp=2", "parallel.zero=2", "train.ema=0.9", "train.recompute=block"}, two_parts},
+      {{"parallel.dp=2", "parallel.zero=3", "train.recompute=mlp"}, one_part},
       {{"parallel.tp=2", "train.recompute=block"}, one_part},
       {{"parallel.cp=2", "data.packing.documents=true"}, two_parts}};
   for (const auto& [layout, parts] : layouts) {
@@ -166,7 +171,7 @@ TEST_F(DistPipeline, SlicesHaveTheBitsOfChunksInEveryLayout) {
   };
   const Case cases[] = {{4, 2, 16, {}},
                         {2, 5, 7, {}},
-                        {2, 4, 8, {"parallel.dp=2", "parallel.zero=1"}},
+                        {2, 4, 8, {"parallel.dp=2", "parallel.zero=2"}},
                         {2, 4, 8, {"parallel.tp=2", "train.batch_size=1"}},
                         {2, 4, 8, {"parallel.cp=2", "train.batch_size=2"}}};
   for (const Case& c : cases) {
@@ -298,7 +303,7 @@ TEST_F(DistPipeline, AStepThatIsNotFiniteInOneStageIsRejectedInAll) {
 
 TEST_F(DistPipeline, LayoutsThatStagesCannotHaveAreRefused) {
   const std::pair<Overrides, const char*> refused[] = {
-      {{"parallel.zero=2"}, "Set parallel.zero: 1"},
+      {{"parallel.pp_division=[4]"}, "has 1 number, but parallel.pp: 2 makes 2 parts"},
       {{"model.tied_embeddings=true"}, "Set model.tied_embeddings: false"},
       {{"model.layers=1"}, "parallel.pp: 2 makes 2 parts of at least one block each, but model.layers is 1"},
       {{"parallel.pp_parts=2", "train.micro_batch=8"}, "need a multiple of 2 micro-batches"},

@@ -8,8 +8,9 @@ namespace {
 
 class DistIslandRuns : public Runs {
  protected:
-  // Two islands of one process each.
-  Finished launched(const std::string& run, const std::string& faults = "", std::vector<std::string> more = {}) const {
+  // Two islands of one process each, or of half of `processes`.
+  Finished launched(const std::string& run, const std::string& faults = "", std::vector<std::string> more = {},
+                    const std::string& processes = "2") const {
     std::vector<std::string> settings = {"parallel.islands=2",   "parallel.local_steps=4", "train.steps=30",
                                          "run.threads=1",        "train.eval_interval=15", "train.log_interval=2",
                                          "checkpoint.interval=0"};
@@ -17,8 +18,8 @@ class DistIslandRuns : public Runs {
     std::vector<std::string> words = train(run, settings);
     words.erase(words.begin());
     const std::vector<std::string> launch =
-        faults.empty() ? std::vector<std::string>{ring_binary(), "launch", "-n", "2", "--"}
-                       : std::vector<std::string>{ring_binary(), "launch", "-n", "2", "--inject", faults, "--"};
+        faults.empty() ? std::vector<std::string>{ring_binary(), "launch", "-n", processes, "--"}
+                       : std::vector<std::string>{ring_binary(), "launch", "-n", processes, "--inject", faults, "--"};
     words.insert(words.begin(), launch.begin(), launch.end());
     return run_process(words);
   }
@@ -39,6 +40,48 @@ TEST_F(DistIslandRuns, AKilledIslandContinuesBitIdentically) {
   EXPECT_EQ(tensors("killed", "step-000000030"), tensors("calm", "step-000000030"));
   EXPECT_EQ(values("killed", "validation", "loss"), values("calm", "validation", "loss"));
   EXPECT_NEAR(loss_of("calm"), values("calm", "validation", "loss").back(), 1e-4);
+}
+
+// Island 1, and later the island of rank 0, repeat their steps since the exchange of step 16 or 20. The other island
+// keeps its steps: the run has no checkpoint to start from, and the interval of snapshots is longer than the run.
+TEST_F(DistIslandRuns, ALostIslandRepeatsItsStepsAlone) {
+  const std::vector<std::string> settings = {"parallel.outer_bits=2", "checkpoint.memory_interval=1000"};
+  ASSERT_EQ(launched("calm", "", settings).code, 0);
+  const Finished killed =
+      launched("killed", "7:kill@rank=1,step=18,phase=backward;kill@rank=0,step=23,phase=backward,attempt=1", settings);
+  ASSERT_EQ(killed.code, 0) << killed.output;
+  for (const char* text : {"replacing rank 1; 1 worker keeps running", "replacing rank 0; 1 worker keeps running",
+                           "island 1 repeats its steps since step 16", "island 0 repeats its steps since step 20"})
+    EXPECT_NE(killed.output.find(text), std::string::npos) << text << "\n" << killed.output;
+  EXPECT_EQ(losses("killed"), losses("calm")) << killed.output;
+  EXPECT_EQ(tensors("killed", "step-000000030"), tensors("calm", "step-000000030"));
+  EXPECT_EQ(values("killed", "validation", "loss"), values("calm", "validation", "loss"));
+}
+
+// Rank 2 loses its peer inside island 1 and starts again with it, in the same process.
+TEST_F(DistIslandRuns, AnIslandOfTwoProcessesRepeatsItsSteps) {
+  const std::vector<std::string> settings = {"parallel.zero=1", "checkpoint.memory_interval=1000", "train.steps=10",
+                                             "train.batch_size=8", "train.eval_interval=0"};
+  ASSERT_EQ(launched("calm", "", settings, "4").code, 0);
+  const Finished killed = launched("killed", "7:kill@rank=3,step=7,phase=forward", settings, "4");
+  ASSERT_EQ(killed.code, 0) << killed.output;
+  EXPECT_NE(killed.output.find("replacing rank 3; 3 workers keep running"), std::string::npos) << killed.output;
+  EXPECT_EQ(losses("killed"), losses("calm")) << killed.output;
+  EXPECT_EQ(tensors("killed", "step-000000010"), tensors("calm", "step-000000010"));
+}
+
+// Without snapshots, island 1 starts again from the outer weights, which it had at step 16, and reads the samples since
+// then again. The other island does not lose steps.
+TEST_F(DistIslandRuns, ALostIslandStartsFromTheOuterWeights) {
+  ASSERT_EQ(launched("calm").code, 0);
+  const Finished killed = launched("killed", "7:kill@rank=1,step=18,phase=backward");
+  ASSERT_EQ(killed.code, 0) << killed.output;
+  EXPECT_NE(killed.output.find("island 1 starts again from the outer weights of step 16"), std::string::npos)
+      << killed.output;
+  const std::vector<double> calm = values("calm", "train", "loss"), after = values("killed", "train", "loss");
+  ASSERT_EQ(after.size(), calm.size()) << killed.output;
+  for (std::size_t i = 0; i < calm.size(); ++i)  // a record every two steps
+    EXPECT_NEAR(after[i], calm[i], i < 8 ? 0 : 0.2) << "step " << 2 * (i + 1);
 }
 
 // With this limit, and weights that hardly change, about half of an island's steps are outliers once there is a history

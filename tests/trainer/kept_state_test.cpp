@@ -1,4 +1,5 @@
-// Tests that processes that lose a peer keep their states and continue from the lowest step among them.
+// Tests that processes that lose a peer keep their states and continue from the lowest step among them, or with islands
+// from their own steps.
 
 #include "trainer/kept_state.h"
 
@@ -49,7 +50,7 @@ TEST(KeptState, AllRanksContinueFromTheLowestStep) {
       SmallRun before(static_cast<float>(10 * step), step);
       before.seconds = 1.0 / 3;
       before.text = "bad steps of step " + std::to_string(step);
-      kept.keep(before.state, before.stream, step, true, report(step));
+      kept.keep(before.state, before.stream, {.step = step, .finished = true, .last = report(step)});
     }
     const std::optional<KeptStates> all = kept.compare(host);
     ASSERT_TRUE(all);
@@ -85,7 +86,7 @@ TEST(KeptState, RankZeroHasRecordedAStepThatItFinishedOrPassed) {
       SmallRun run;
       KeptState kept;
       const bool leads = host.rank() == 0;
-      kept.keep(run.state, run.stream, leads ? step : 5, leads ? finished : true, {});
+      kept.keep(run.state, run.stream, {.step = leads ? step : 5, .finished = !leads || finished});
       const std::optional<KeptStates> all = kept.compare(host);
       if (leads) result = all->recorded;
       EXPECT_TRUE(all->replaced.empty());
@@ -102,6 +103,119 @@ TEST(KeptState, RankZeroHasRecordedAStepThatItFinishedOrPassed) {
 
 TEST(KeptState, NothingIsKeptAtFirst) {
   const auto errors = test::run_ranks(2, [](Communicator& host) { EXPECT_FALSE(KeptState().compare(host)); });
+  EXPECT_EQ(test::joined(errors), "");
+}
+
+// The state of rank `rank` of a run with islands of two ranks. Each rank has one element of each tensor of its island.
+struct IslandRun {
+  explicit IslandRun(int rank, float value = 0, std::int64_t step = 0) : step(step) {
+    add("model.w", true, value), add("outer.momentum.w", true, value + 1);
+    for (int i = 0; i < 3; ++i) {
+      const std::string prefix = i == 0 ? "optimizer." : "islands." + std::to_string(i) + ".optimizer.";
+      add("islands." + std::to_string(i) + ".model.w", i == rank / 2, value + 2);
+      add(prefix + "m", i == rank / 2, value + 3);
+    }
+    state.add("train.step", &this->step);
+  }
+  void add(const std::string& name, bool own, float value) {
+    const Tensor t = Tensor::zeros({own ? 1 : 0}, DType::f32, stream);
+    if (own) t.data<float>()[0] = value;
+    state.add({name, {2}, {0}, t});
+  }
+  float value(const std::string& name) const { return state.tensors().at(name).local.data<float>()[0]; }
+  Stream stream = Stream::cpu(1);
+  std::int64_t step;
+  State state;
+};
+
+const IslandExchange kExchange{4, 400, 40, 4};
+
+KeptFacts facts_of(int rank, std::int64_t step, const IslandExchange& exchange = kExchange) {
+  return {.step = step,
+          .finished = true,
+          .island = {.islands = 3, .island = rank / 2, .size = 2, .position = rank % 2, .exchange = exchange},
+          .last = report(step)};
+}
+
+// Islands 0 and 2 have done steps 5 and 7. Rank 2 of island 1 stays, and rank 3 is new.
+TEST(KeptState, ALostIslandReceivesTheOuterWeights) {
+  const auto errors = test::run_ranks(6, [](Communicator& host) {
+    const int rank = host.rank(), island = rank / 2;
+    const std::int64_t steps = island == 0 ? 5 : 7;
+    const IslandRun before(rank, static_cast<float>(10 * rank), steps);
+    KeptState kept;
+    if (rank == 2) kept.keep_nothing();
+    if (island != 1) kept.keep(before.state, before.stream, facts_of(rank, steps));
+    EXPECT_EQ(kept.holds(), rank != 3);
+    const std::optional<KeptStates> all = kept.compare(host, 3);
+    ASSERT_TRUE(all);
+    EXPECT_EQ(all->step, 7);
+    EXPECT_EQ(all->donor, 4);
+    EXPECT_EQ(all->holders, (std::vector<bool>{true, true, false, false, true, true}));
+    EXPECT_EQ(all->replaced, std::vector<int>{3});
+    EXPECT_EQ(all->lost_islands(), std::vector<int>{1});
+    EXPECT_EQ(all->exchange(), kExchange);
+    EXPECT_FALSE(all->has_other_islands());
+    EXPECT_FALSE(all->recorded) << "rank 0 has not done step 7";
+    IslandRun after(rank, -1);
+    kept.load(*all, after.state, after.stream, host);
+    EXPECT_FALSE(kept.holds());
+    const auto from = static_cast<float>(10 * (island == 1 ? 4 + rank % 2 : rank));
+    const std::string own = "islands." + std::to_string(island) + ".";
+    EXPECT_EQ(after.value("model.w"), from);
+    EXPECT_EQ(after.value("outer.momentum.w"), from + 1);
+    EXPECT_EQ(after.value(island == 0 ? "optimizer.m" : own + "optimizer.m"), from + 3);
+    EXPECT_EQ(after.value(own + "model.w"), island == 1 ? 1 : from + 2) << "weights of island 1 follow from theta";
+    EXPECT_EQ(after.step, steps);
+  });
+  EXPECT_EQ(test::joined(errors), "");
+}
+
+// Island 0 of three is lost. Islands 1 and 2 become islands 0 and 1.
+TEST(KeptState, IslandsMayHaveNewNumbers) {
+  const auto errors = test::run_ranks(4, [](Communicator& host) {
+    const int rank = host.rank(), island = rank / 2, before_rank = rank + 2;
+    const IslandRun before(before_rank, static_cast<float>(before_rank), 7);
+    KeptState kept;
+    kept.keep(before.state, before.stream, facts_of(before_rank, 7));
+    const std::optional<KeptStates> all = kept.compare(host, 2);
+    ASSERT_TRUE(all);
+    EXPECT_TRUE(all->all_hold());
+    EXPECT_TRUE(all->has_other_islands());
+    IslandRun after(rank, -1);
+    kept.load(*all, after.state, after.stream, host);
+    const auto value = static_cast<float>(before_rank);
+    EXPECT_EQ(after.value("model.w"), value);
+    EXPECT_EQ(after.value(island == 0 ? "islands.0.model.w" : "islands.1.model.w"), value + 2);
+    EXPECT_EQ(after.value(island == 0 ? "optimizer.m" : "islands.1.optimizer.m"), value + 3);
+  });
+  EXPECT_EQ(test::joined(errors), "");
+}
+
+// Island 0 has not combined weights yet that island 1 has. The ranks of island 2 are at different steps.
+TEST(KeptState, OnlyIslandsWithTheLatestExchangeAreWhole) {
+  const auto errors = test::run_ranks(6, [](Communicator& host) {
+    const int rank = host.rank();
+    const std::int64_t step = rank < 2 ? 8 : rank < 5 ? 9 : 10;
+    const IslandRun run(rank, 0, step);
+    KeptState kept;
+    kept.keep(run.state, run.stream, facts_of(rank, step, rank < 2 ? kExchange : IslandExchange{8, 800, 80, 8}));
+    const std::optional<KeptStates> all = kept.compare(host, 3);
+    ASSERT_TRUE(all);
+    EXPECT_EQ(all->step, 9);
+    EXPECT_EQ(all->lost_islands(), (std::vector<int>{0, 2}));
+    EXPECT_EQ(all->exchange().combined, 8);
+  });
+  EXPECT_EQ(test::joined(errors), "");
+}
+
+TEST(KeptState, WithoutAWholeIslandNothingIsKept) {
+  const auto errors = test::run_ranks(2, [](Communicator& host) {
+    KeptState kept;
+    if (host.rank() == 0) kept.keep_nothing();
+    EXPECT_FALSE(kept.compare(host, 2));
+    EXPECT_FALSE(kept.compare(host)) << "a process that stays without a state does not hold the run's";
+  });
   EXPECT_EQ(test::joined(errors), "");
 }
 
