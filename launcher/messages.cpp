@@ -84,8 +84,10 @@ RestartBudget::Counts counts_of(const json& j) {
 }
 
 json part(const Heritage& h) {
-  return {{"attempt", h.attempt}, {"leader", h.leader},       {"members", list(h.members)}, {"nodes", h.nodes},
-          {"begun", h.begun},     {"budget", part(h.budget)}, {"misfits", json(h.misfits)}};
+  return {{"attempt", h.attempt},       {"leader", h.leader},
+          {"members", list(h.members)}, {"nodes", h.nodes},
+          {"begun", h.begun},           {"budget", part(h.budget)},
+          {"misfits", json(h.misfits)}, {"replacements", h.replacements}};
 }
 Heritage heritage_of(const json& j) {
   return {j.at("attempt"),
@@ -94,7 +96,8 @@ Heritage heritage_of(const json& j) {
           j.at("nodes"),
           j.at("begun"),
           counts_of(j.at("budget")),
-          j.at("misfits").get<std::set<int>>()};
+          j.at("misfits").get<std::set<int>>(),
+          j.at("replacements")};
 }
 
 json part(const NodeOffer& o) {
@@ -170,6 +173,7 @@ std::string encode(const Order& o) {
                   {"first_rank", o.first_rank},
                   {"world", o.world},
                   {"may_stay", o.may_stay},
+                  {"replacements", o.replacements},
                   {"leader", o.leader},
                   {"host", o.store.host},
                   {"port", o.store.port}};
@@ -190,6 +194,7 @@ Order decode_order(const std::string& text) {
     j.at("first_rank").get_to(o.first_rank);
     j.at("world").get_to(o.world);
     j.at("may_stay").get_to(o.may_stay);
+    j.at("replacements").get_to(o.replacements);
     j.at("leader").get_to(o.leader);
     o.store = {j.at("host"), j.at("port")};
     return o;

@@ -178,8 +178,10 @@ std::string Supervisor::restarts_text() const {
 void Supervisor::log_attempt_start(const Order& start) const {
   if (start.attempt > 0) {
     if (start.text != failure_) log::error("launch: ", start.text);
-    log::warn("launch: ", staying_.empty() ? "starting all workers again" : replacement_text(start), " (restart ",
-              start.attempt, " of this job)");
+    const std::string how = !staying_.empty() ? replacement_text(start)
+                            : world_          ? "starting all workers again"
+                                              : "starting the workers of this node";
+    log::warn("launch: ", how, " (restart ", start.attempt, " of this job)");
   }
   if (start.may_stay && world_ && *world_ != start.world)
     log::warn("launch: the job continues with ", counted(start.world, "worker"), " instead of ", *world_,
@@ -192,7 +194,7 @@ void Supervisor::log_attempt_start(const Order& start) const {
 
 std::optional<Order> Supervisor::run_attempt(const Order& start) {
   if (!start.may_stay) staying_.clear();  // kills the survivors
-  replacements_ += start.may_stay;
+  replacements_ = start.replacements;
   log_attempt_start(start);
   waiting_for_.clear();
   failure_.clear();

@@ -295,6 +295,7 @@ TEST(Succession, MessagesKeepTheStateOfTheJob) {
   Heritage h = heritage_of({"a", "b"}, {"s"});
   h.budget = {.used = 1, .fruitless = 2, .alike = 3, .smaller = 4, .farthest = 1LL << 40, .last = 5};
   h.misfits = {3, 7};
+  h.replacements = 2;
   EXPECT_EQ(decode_heritage(encode(h)), h);
   EXPECT_THROW(decode_heritage("{}"), Error);
   const NodeOffer offer{
