@@ -97,7 +97,7 @@ Heritage heritage_of(const json& j) {
           j.at("begun"),
           counts_of(j.at("budget")),
           j.at("misfits").get<std::set<int>>(),
-          j.at("replacements")};
+          j.value("replacements", 0)};
 }
 
 json part(const NodeOffer& o) {
@@ -133,9 +133,11 @@ NodeFailure failure_of(const json& j) {
           j.at("text"),
           list_of(j.at("ranks"), rank_of),
           j.at("misfit"),
-          j.at("replaceable")};
+          j.value("replaceable", false)};
 }
-NodeEnd end_of(const json& j) { return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step"), j.at("stay")}; }
+NodeEnd end_of(const json& j) {
+  return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step"), j.value("stay", false)};
+}
 
 }  // namespace
 
@@ -193,8 +195,8 @@ Order decode_order(const std::string& text) {
     j.at("nodes").get_to(o.nodes);
     j.at("first_rank").get_to(o.first_rank);
     j.at("world").get_to(o.world);
-    j.at("may_stay").get_to(o.may_stay);
-    j.at("replacements").get_to(o.replacements);
+    o.may_stay = j.value("may_stay", false);
+    o.replacements = j.value("replacements", 0);
     j.at("leader").get_to(o.leader);
     o.store = {j.at("host"), j.at("port")};
     return o;

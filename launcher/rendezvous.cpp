@@ -300,7 +300,7 @@ void Rendezvous::notify_waiting_agents(const std::string& text) {
   for (Agent& a : agents_) {
     if (a.taking_part || a.last_notice == text) continue;
     a.last_notice = text;
-    Order order{.kind = Order::Kind::wait, .text = text};
+    Order order{.kind = Order::Kind::wait, .text = text, .may_stay = phase_ == Phase::joining};
     if (started_attempt_ >= 0) order.heritage = heritage();
     queue_order(a, std::move(order));
   }

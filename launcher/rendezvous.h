@@ -71,6 +71,7 @@ struct Order {
   bool begun = false;
   int node_rank = 0, nodes = 1, first_rank = 0, world = 1;  // set if kind is start
   // stop: true if workers that survive may wait to join the next attempt. start: true if those of this node join it.
+  // wait: false once an attempt has begun, so that survivors need not wait any more.
   bool may_stay = false;
   int replacements = 0;  // if kind is start: as in Heritage, including this attempt
   // If kind is start: address of the workers' store, filled in by the leader. If kind is move: address of the agent

@@ -118,7 +118,9 @@ std::optional<Order> Supervisor::wait_for_order() {
   for (;;) {
     while (const auto order = client_.next_order()) {
       if (order->kind == Order::Kind::start || order->kind == Order::Kind::end) return order;
-      if (order->kind == Order::Kind::wait) waiting_for_ = order->text;
+      if (order->kind != Order::Kind::wait) continue;
+      waiting_for_ = order->text;
+      if (!order->may_stay) staying_.clear();  // kills the survivors, because an attempt has begun without them
     }
     if (is_stop_requested()) return {};
     start_leader_if_absent();
