@@ -84,8 +84,10 @@ RestartBudget::Counts counts_of(const json& j) {
 }
 
 json part(const Heritage& h) {
-  return {{"attempt", h.attempt}, {"leader", h.leader},       {"members", list(h.members)}, {"nodes", h.nodes},
-          {"begun", h.begun},     {"budget", part(h.budget)}, {"misfits", json(h.misfits)}};
+  return {{"attempt", h.attempt},       {"leader", h.leader},
+          {"members", list(h.members)}, {"nodes", h.nodes},
+          {"begun", h.begun},           {"budget", part(h.budget)},
+          {"misfits", json(h.misfits)}, {"replacements", h.replacements}};
 }
 Heritage heritage_of(const json& j) {
   return {j.at("attempt"),
@@ -94,7 +96,8 @@ Heritage heritage_of(const json& j) {
           j.at("nodes"),
           j.at("begun"),
           counts_of(j.at("budget")),
-          j.at("misfits").get<std::set<int>>()};
+          j.at("misfits").get<std::set<int>>(),
+          j.value("replacements", 0)};
 }
 
 json part(const NodeOffer& o) {
@@ -130,9 +133,11 @@ NodeFailure failure_of(const json& j) {
           j.at("text"),
           list_of(j.at("ranks"), rank_of),
           j.at("misfit"),
-          j.at("replaceable")};
+          j.value("replaceable", false)};
 }
-NodeEnd end_of(const json& j) { return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step"), j.at("stay")}; }
+NodeEnd end_of(const json& j) {
+  return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step"), j.value("stay", false)};
+}
 
 }  // namespace
 
@@ -170,6 +175,7 @@ std::string encode(const Order& o) {
                   {"first_rank", o.first_rank},
                   {"world", o.world},
                   {"may_stay", o.may_stay},
+                  {"replacements", o.replacements},
                   {"leader", o.leader},
                   {"host", o.store.host},
                   {"port", o.store.port}};
@@ -189,7 +195,8 @@ Order decode_order(const std::string& text) {
     j.at("nodes").get_to(o.nodes);
     j.at("first_rank").get_to(o.first_rank);
     j.at("world").get_to(o.world);
-    j.at("may_stay").get_to(o.may_stay);
+    o.may_stay = j.value("may_stay", false);
+    o.replacements = j.value("replacements", 0);
     j.at("leader").get_to(o.leader);
     o.store = {j.at("host"), j.at("port")};
     return o;

@@ -33,6 +33,7 @@ void Rendezvous::adopt(const Heritage& h) {
   members_.assign(h.members.begin(), h.members.begin() + static_cast<std::ptrdiff_t>(nodes_));
   budget_ = RestartBudget(rules_.max_restarts, h.budget);
   begun_ = begun_ || h.begun;
+  replacements_ = h.replacements;
   misfits_.insert(h.misfits.begin(), h.misfits.end());
   survivors_stay_ = false;
   for (Agent& a : agents_) {
@@ -50,6 +51,7 @@ Heritage Rendezvous::heritage() const {
   h.begun = begun_;
   h.budget = budget_.counts();
   h.misfits = misfits_;
+  h.replacements = replacements_;
   return h;
 }
 
@@ -298,7 +300,7 @@ void Rendezvous::notify_waiting_agents(const std::string& text) {
   for (Agent& a : agents_) {
     if (a.taking_part || a.last_notice == text) continue;
     a.last_notice = text;
-    Order order{.kind = Order::Kind::wait, .text = text};
+    Order order{.kind = Order::Kind::wait, .text = text, .may_stay = phase_ == Phase::joining};
     if (started_attempt_ >= 0) order.heritage = heritage();
     queue_order(a, std::move(order));
   }
@@ -325,11 +327,14 @@ void Rendezvous::start_attempt(const std::vector<Agent*>& seated) {
     order.world += a->offer.workers;
     members_.push_back({a->offer.process, a->offer.host, a->offer.at});
   }
+  const auto stays = [&](const Agent* a) { return survivors_stay_ && a->end && a->end->stay; };
+  replacements_ += std::ranges::any_of(seated, stays);
+  order.replacements = replacements_;
   order.heritage = heritage();
   for (Agent* a : seated) {
     a->taking_part = true;
     a->node_rank = order.node_rank;
-    order.may_stay = survivors_stay_ && a->end && a->end->stay;
+    order.may_stay = stays(a);
     queue_order(*a, order);
     ++order.node_rank;
     order.first_rank += a->offer.workers;

@@ -71,7 +71,9 @@ struct Order {
   bool begun = false;
   int node_rank = 0, nodes = 1, first_rank = 0, world = 1;  // set if kind is start
   // stop: true if workers that survive may wait to join the next attempt. start: true if those of this node join it.
+  // wait: false once an attempt has begun, so that survivors need not wait any more.
   bool may_stay = false;
+  int replacements = 0;  // if kind is start: as in Heritage, including this attempt
   // If kind is start: address of the workers' store, filled in by the leader. If kind is move: address of the agent
   // that leads the job.
   Endpoint store;
@@ -183,6 +185,7 @@ class Rendezvous {
   std::vector<Agent> agents_;  // in order of arrival
   std::vector<NodeFailure> failures_;
   bool worker_failed_ = false;    // true once an agent has reported a failure in the attempt
+  int replacements_ = 0;          // number of attempts that survivors joined
   bool survivors_stay_ = false;   // true if the workers that survived the last attempt join the next one
   std::vector<RankState> ranks_;  // states of the ranks that have reported
   int world_ = 1;                 // number of ranks in the attempt

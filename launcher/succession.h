@@ -37,6 +37,7 @@ struct Heritage {
   bool begun = false;
   RestartBudget::Counts budget = {};
   std::set<int> misfits = {};  // world sizes that do not fit the settings
+  int replacements = 0;        // number of attempts that surviving workers of the previous attempt joined
   bool operator==(const Heritage&) const = default;
 };
 

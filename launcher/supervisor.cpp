@@ -118,7 +118,9 @@ std::optional<Order> Supervisor::wait_for_order() {
   for (;;) {
     while (const auto order = client_.next_order()) {
       if (order->kind == Order::Kind::start || order->kind == Order::Kind::end) return order;
-      if (order->kind == Order::Kind::wait) waiting_for_ = order->text;
+      if (order->kind != Order::Kind::wait) continue;
+      waiting_for_ = order->text;
+      if (!order->may_stay) staying_.clear();  // kills the survivors, because an attempt has begun without them
     }
     if (is_stop_requested()) return {};
     start_leader_if_absent();
@@ -178,8 +180,10 @@ std::string Supervisor::restarts_text() const {
 void Supervisor::log_attempt_start(const Order& start) const {
   if (start.attempt > 0) {
     if (start.text != failure_) log::error("launch: ", start.text);
-    log::warn("launch: ", staying_.empty() ? "starting all workers again" : replacement_text(start), " (restart ",
-              start.attempt, " of this job)");
+    const std::string how = !staying_.empty() ? replacement_text(start)
+                            : world_          ? "starting all workers again"
+                                              : "starting the workers of this node";
+    log::warn("launch: ", how, " (restart ", start.attempt, " of this job)");
   }
   if (start.may_stay && world_ && *world_ != start.world)
     log::warn("launch: the job continues with ", counted(start.world, "worker"), " instead of ", *world_,
@@ -192,7 +196,7 @@ void Supervisor::log_attempt_start(const Order& start) const {
 
 std::optional<Order> Supervisor::run_attempt(const Order& start) {
   if (!start.may_stay) staying_.clear();  // kills the survivors
-  replacements_ += start.may_stay;
+  replacements_ = start.replacements;
   log_attempt_start(start);
   waiting_for_.clear();
   failure_.clear();

@@ -48,7 +48,7 @@ class Supervisor {
   StartTimes failure_times_;             // times of the stages since the previous attempt's failure
   std::vector<AgentMemory> kept_;        // memory kept over all attempts, one per worker of this node
   Agent::StayingWorkers staying_;        // survivors that wait for the next attempt; empty if there are none
-  int restarts_ = 0, replacements_ = 0;  // replacements_: restarts that survivors joined
+  int restarts_ = 0, replacements_ = 0;  // replacements_: number of the restarts that survivors joined
   std::optional<int> node_, world_;      // node and world size of the previous attempt
   std::string failure_;                  // the failure last reported by this agent
 };

@@ -81,6 +81,8 @@ TEST_F(DistNodeReplacement, AnAgentOfAnyNode) {
   for (const pid_t agent : {third, fourth}) EXPECT_EQ(wait(agent), 0) << log("third") << log("fourth");
   EXPECT_TRUE(says("first", "launch: 2 workers of this node keep running (restart 1 of this job)")) << log("first");
   EXPECT_TRUE(says("third", "launch: 2 workers of this node keep running (restart 2 of this job)")) << log("third");
+  EXPECT_TRUE(says("third", "launch: starting the workers of this node (restart 1 of this job)")) << log("third");
+  EXPECT_TRUE(says("third", "launch: lost workers were replaced 2 times, which cost ")) << log("third");
   const auto all = records("r", "restart");
   ASSERT_EQ(all.size(), 2u);
   for (const auto& record : all) {

@@ -242,13 +242,15 @@ TEST(Rendezvous, SurvivorsOfAllNodesStayIfASingleWorkerIsLost) {
   EXPECT_TRUE(job.last["a"].kind == Kind::stop && job.last["a"].may_stay);
   for (const char* id : {"b", "a"}) job.ends(id, kStays);
   for (const char* id : {"a", "b"}) EXPECT_TRUE(job.last[id].kind == Kind::start && job.last[id].may_stay) << id;
+  EXPECT_EQ(job.last["a"].replacements, 1);
   for (const char* id : {"a", "b"}) job.ends(id, {.code = 143, .step = 9});
   EXPECT_EQ(job.last["a"].kind, Kind::end) << "nothing failed in the second attempt";
 }
 
 TEST(Rendezvous, AllWorkersAreRestartedInCaseOfDoubt) {
   const auto started_anew = [](FakeAgents& job) {
-    return job.last["a"].attempt == 1 && !job.last["a"].may_stay && !job.last["b"].may_stay;
+    const Order& order = job.last["a"];
+    return order.attempt == 1 && order.replacements == 0 && !order.may_stay && !job.last["b"].may_stay;
   };
   {
     FakeAgents job(nodes(2, 2));
@@ -280,10 +282,12 @@ TEST(Rendezvous, SurvivorsStayIfANodeIsLost) {
   job.leaves("b", true);
   EXPECT_TRUE(job.last["c"].kind == Kind::stop && job.last["c"].may_stay);
   for (const char* id : {"a", "c"}) job.ends(id, kStays);
+  EXPECT_TRUE(job.last["c"].kind == Kind::wait && job.last["c"].may_stay);
   job.advance(seconds(3));
   for (const char* id : {"a", "c"}) EXPECT_TRUE(job.last[id].kind == Kind::start && job.last[id].may_stay) << id;
   EXPECT_EQ(job.last["c"].first_rank, 1) << "a survivor may get a new rank";
   job.join("d");
+  EXPECT_TRUE(job.last["d"].kind == Kind::wait && !job.last["d"].may_stay) << "its survivors need not wait";
   job.fails("c", killed_worker());
   for (const char* id : {"a", "c"}) job.ends(id, kStays);
   EXPECT_TRUE(job.last["a"].may_stay && job.last["c"].may_stay);
