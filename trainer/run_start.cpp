@@ -344,10 +344,12 @@ std::optional<std::int64_t> snapshot_for_islands(const KeptStates& kept, const F
 }
 
 // Returns true if the run may continue from the states that surviving processes kept. If rank 0 may not have recorded
-// that step, a survivor must have the report of the step. With islands, a lost island must have a state to start from.
+// that step, a survivor must have the report of the step. With islands, a lost island must have a state to start from;
+// if the launcher keeps snapshots, the result must be bit-identical.
 bool may_use(const KeptStates& kept, const FittedRun& run) {
+  if (kept.islands > 0 && (kept.all_hold() || kept.has_other_islands())) return true;
   if (kept.islands > 0)
-    return kept.all_hold() || kept.has_other_islands() || kept.exchange().step >= 0 || snapshot_for_islands(kept, run);
+    return run.newest_kept ? snapshot_for_islands(kept, run).has_value() : kept.exchange().step >= 0;
   return kept.recorded || kept.last.step == kept.step || !logs_step(run.config.train, kept.step);
 }
 

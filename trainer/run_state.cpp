@@ -135,8 +135,7 @@ void RunState::begin_run(bool fresh) {
 bool RunState::should_save_to_agent() const {
   if (!run_.start.saving.keeps) return false;
   const std::int64_t step = run_.trainer.steps_done();
-  const bool exchanged = run_.trainer.has_islands() && run_.trainer.exchange().combined == step;
-  return exchanged || step % run_.config.checkpoint.memory_interval == 0;
+  return run_.trainer.islands_combine_after(step) || step % run_.config.checkpoint.memory_interval == 0;
 }
 
 bool RunState::should_save(bool due_or_asked) const {
