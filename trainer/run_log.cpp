@@ -166,7 +166,8 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
   count_flops(trainer.next_context(), trainer.tokens_seen());
   record_settings(start, processes);
   const bool resumed = start.from.resumes();
-  metrics_.emplace(directory_, resumed ? std::optional(trainer.steps_done()) : std::nullopt);
+  const std::int64_t done = start.from.from_survivors ? start.from.survivors->step : trainer.steps_done();
+  metrics_.emplace(directory_, resumed ? std::optional(done) : std::nullopt);
   if (!resumed) metrics_->write_text("config", to_yaml(config_));
   if (!resumed) metrics_->write_hparams(yaml_leaves(to_yaml(config_)));
   log_start(processes);
