@@ -57,8 +57,8 @@ class KeptState {
   std::optional<KeptStates> compare(Communicator& host, int islands = 0) const;
   // Fills the State (tensors in host memory). Ranks that hold the state use their own copy. The others receive the
   // donor's, whose tensors must be unsharded; with islands, they receive the outer weights and the outer momentum, and
-  // as optimizer states those of the donor's island, from the rank at the same position in the donor's island, but not
-  // the weights and residuals of their own island. Frees the kept state. Collective.
+  // as optimizer states (after the first exchange) those of the donor's island, from the rank at the same position in
+  // the donor's island, but not the weights and residuals of their own island. Frees the kept state. Collective.
   void load(const KeptStates&, State&, const Stream&, Communicator& host);
   // Fills the State from this rank's own copy, and frees the copy. island: of this rank now. Not collective.
   void restore(State&, const Stream&, int island = 0);
