@@ -348,8 +348,9 @@ std::optional<std::int64_t> snapshot_for_islands(const KeptStates& kept, const F
 // if the launcher keeps snapshots, the result must be bit-identical.
 bool may_use(const KeptStates& kept, const FittedRun& run) {
   if (kept.islands > 0 && (kept.all_hold() || kept.has_other_islands())) return true;
+  const IslandExchange& exchange = kept.exchange();
   if (kept.islands > 0)
-    return run.newest_kept ? snapshot_for_islands(kept, run).has_value() : kept.exchange().step >= 0;
+    return snapshot_for_islands(kept, run) || (exchange.step >= 0 && (exchange.combined == 0 || !run.saving.keeps));
   return kept.recorded || kept.last.step == kept.step || !logs_step(run.config.train, kept.step);
 }
 
