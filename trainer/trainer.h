@@ -90,10 +90,10 @@ class Trainer {
     return finish();
   }
   // Returns the maximum number of steps in flight while the next one is prepared: 0 if queueing a step takes as long as
-  // computing it, which is the case on a CPU and, because the host copies keys, for sequences in chunks
-  // (train.sequence_chunk).
+  // computing it. This is the case on a CPU, for sequences in chunks (train.sequence_chunk), whose keys the host copies,
+  // and with pipeline stages (parallel.pp), where the host waits for other stages.
   std::size_t max_in_flight() const {
-    return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks ? 0 : 1;
+    return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks || step_.plan().pp > 1 ? 0 : 1;
   }
   // With islands that train alone (parallel.local_steps), call begin_exchange() before launch(), and end_exchange() and
   // average_over_islands() once the step was accepted or passed over. Otherwise they do nothing. Collective over the
