@@ -175,11 +175,15 @@ std::optional<KeptStates> KeptState::compare(Communicator& host, int islands) co
   }
   std::vector<bool> usable;
   for (const std::optional<KeptFacts>& f : all) usable.push_back(f.has_value());
-  if (islands > 0) usable = ranks_of_whole_islands(all, all.size() / static_cast<std::size_t>(islands));
+  const std::size_t size = all.size() / static_cast<std::size_t>(std::max(1, islands));
+  if (islands > 0) usable = ranks_of_whole_islands(all, size);
   choose_donor(k, all, usable);
   if (k.donor < 0) return std::nullopt;
   for (std::size_t r = 0; r < all.size(); ++r)
     k.holders.push_back(usable[r] && (islands > 0 || all[r]->step == k.step));
+  for (std::size_t r = 0; r < all.size() && islands > 0; ++r)
+    if (const auto& f = all[r]; usable[r])
+      k.renumbered |= f->island.islands != islands || f->island.island != static_cast<int>(r / size);
   const std::optional<KeptFacts>& leader = all.front();
   k.recorded = usable.front() && (leader->step > k.step || (leader->step == k.step && leader->finished));
   const KeptFacts& donor = *all[static_cast<std::size_t>(k.donor)];

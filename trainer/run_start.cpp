@@ -339,7 +339,7 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
 // nullopt if there is none. This is possible unless weights were exchanged since.
 std::optional<std::int64_t> snapshot_for_islands(const KeptStates& kept, const FittedRun& run) {
   const std::optional<std::int64_t> step = run.newest_kept;
-  if (kept.islands == 0 || kept.all_hold() || kept.has_other_islands() || !step) return std::nullopt;
+  if (kept.islands == 0 || kept.all_hold() || kept.renumbered || !step) return std::nullopt;
   return *step >= kept.exchange().combined && *step <= kept.step ? step : std::nullopt;
 }
 
@@ -347,7 +347,7 @@ std::optional<std::int64_t> snapshot_for_islands(const KeptStates& kept, const F
 // that step, a survivor must have the report of the step. With islands, a lost island must have a state to start from;
 // if the launcher keeps snapshots, the result must be bit-identical.
 bool may_use(const KeptStates& kept, const FittedRun& run) {
-  if (kept.islands > 0 && (kept.all_hold() || kept.has_other_islands())) return true;
+  if (kept.islands > 0 && (kept.all_hold() || kept.renumbered)) return true;
   const IslandExchange& exchange = kept.exchange();
   if (kept.islands > 0)
     return snapshot_for_islands(kept, run) || (exchange.step >= 0 && (exchange.combined == 0 || !run.saving.keeps));

@@ -373,7 +373,7 @@ class TrainingRun {
     all_reduce_host(run_.mesh.host(), missing, Reduce::max);
     if (missing[0] == 0) {
       run_.trainer.average_over_islands(last_);
-      if (run_.log) run_.log->log_step_if_missing(last_);
+      if (run_.log && last_.accepted) run_.log->log_step_if_missing(last_);
     }
   }
 
