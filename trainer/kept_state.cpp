@@ -125,10 +125,12 @@ std::string name_in(const std::string& name, int to, int from) {
   return of_an_island ? "" : name;
 }
 
-// The same for a tensor that island `to` receives from an island that had the number `from`; empty if it does not
-// receive the tensor, because it follows from the outer weights.
-std::string given_name(const std::string& name, int to, int from) {
+// The same for a tensor that island `to` receives from the donor's island; empty if it does not receive the tensor,
+// because the tensor follows from the outer weights, or is still zero before the first exchange.
+std::string given_name(const std::string& name, int to, const IslandPlace& donor) {
   const bool is_state = name.starts_with(IslandBinding::optimizer_prefix(to));
+  if (is_state && donor.exchange.combined == 0) return "";
+  const int from = donor.island;
   return name.starts_with(IslandBinding::kPrefix) && !is_state ? "" : name_in(name, to, from);
 }
 
@@ -173,11 +175,15 @@ std::optional<KeptStates> KeptState::compare(Communicator& host, int islands) co
   }
   std::vector<bool> usable;
   for (const std::optional<KeptFacts>& f : all) usable.push_back(f.has_value());
-  if (islands > 0) usable = ranks_of_whole_islands(all, all.size() / static_cast<std::size_t>(islands));
+  const std::size_t size = all.size() / static_cast<std::size_t>(std::max(1, islands));
+  if (islands > 0) usable = ranks_of_whole_islands(all, size);
   choose_donor(k, all, usable);
   if (k.donor < 0) return std::nullopt;
   for (std::size_t r = 0; r < all.size(); ++r)
     k.holders.push_back(usable[r] && (islands > 0 || all[r]->step == k.step));
+  for (std::size_t r = 0; r < all.size() && islands > 0; ++r)
+    if (const auto& f = all[r]; usable[r])
+      k.renumbered |= f->island.islands != islands || f->island.island != static_cast<int>(r / size);
   const std::optional<KeptFacts>& leader = all.front();
   k.recorded = usable.front() && (leader->step > k.step || (leader->step == k.step && leader->finished));
   const KeptFacts& donor = *all[static_cast<std::size_t>(k.donor)];
@@ -193,7 +199,7 @@ void KeptState::load(const KeptStates& all, State& state, const Stream& stream, 
   const auto holds = [&](int rank) { return static_cast<bool>(all.holders[static_cast<std::size_t>(rank)]); };
   const auto giver = [&](int rank) { return islands ? all.donor / size * size + rank % size : all.donor; };
   const auto source = [&](const std::string& name, int rank) {
-    return islands ? given_name(name, rank / size, all.donor_from.island) : name;
+    return islands ? given_name(name, rank / size, all.donor_from) : name;
   };
   Manifest values{.step = all.step};
   if (giver(own) == own) values.values = copy_->values();

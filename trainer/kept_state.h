@@ -13,7 +13,7 @@
 
 namespace ring {
 
-// What a rank tells the others about the state that it kept.
+// Facts that a rank sends to the others about the state that it kept.
 struct KeptFacts {
   std::int64_t step = 0;
   bool finished = false;  // true on rank 0 if it recorded the step and did everything due after it, e.g. an evaluation
@@ -34,12 +34,12 @@ struct KeptStates {
   std::int64_t kept_ms = 0;   // time (now_ms()) at which the donor copied its state
   // True if rank 0 survived and had already recorded `step` and the evaluations that follow it.
   bool recorded = false;
-  int islands = 0;         // number of islands now; 0 without an outer optimizer
-  IslandPlace donor_from;  // the island in which the donor was when it kept its state
-  StepReport last;         // the donor's report of its latest step; last.step is 0 if it had finished none
+  int islands = 0;          // number of islands now; 0 without an outer optimizer
+  bool renumbered = false;  // true if the number of islands has changed, or an island has a new number
+  IslandPlace donor_from;   // the island in which the donor was when it kept its state
+  StepReport last;          // the donor's report of its latest step; last.step is 0 if it had finished none
 
   bool all_hold() const;
-  bool has_other_islands() const { return donor_from.islands != islands; }  // the number of islands has changed
   const IslandExchange& exchange() const { return donor_from.exchange; }
   std::vector<int> lost_islands() const;  // islands that are not whole
 };
@@ -57,8 +57,8 @@ class KeptState {
   std::optional<KeptStates> compare(Communicator& host, int islands = 0) const;
   // Fills the State (tensors in host memory). Ranks that hold the state use their own copy. The others receive the
   // donor's, whose tensors must be unsharded; with islands, they receive the outer weights and the outer momentum, and
-  // as optimizer states those of the donor's island, from the rank at the same position in the donor's island, but not
-  // the weights and residuals of their own island. Frees the kept state. Collective.
+  // as optimizer states (after the first exchange) those of the donor's island, from the rank at the same position in
+  // the donor's island, but not the weights and residuals of their own island. Frees the kept state. Collective.
   void load(const KeptStates&, State&, const Stream&, Communicator& host);
   // Fills the State from this rank's own copy, and frees the copy. island: of this rank now. Not collective.
   void restore(State&, const Stream&, int island = 0);

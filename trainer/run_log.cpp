@@ -138,14 +138,14 @@ std::string lost_islands_text(const StartingState& from) {
   const KeptStates& kept = *from.survivors;
   std::string text, numbers;
   for (const int i : kept.lost_islands()) numbers += str(numbers.empty() ? "" : ", ", i);
-  if (kept.has_other_islands())
+  if (kept.donor_from.islands != kept.islands)
     text = str("; there were ", kept.donor_from.islands, " islands, and now there ", kept.islands == 1 ? "is " : "are ",
                kept.islands);
   if (numbers.empty()) return text;
   if (from.kept)
     return str("; island ", numbers, " repeats its steps since step ", *from.kept,
                ", which the launcher kept in memory");
-  if (kept.has_other_islands()) return str(text, "; island ", numbers, " starts from the outer weights");
+  if (kept.renumbered) return str(text, "; island ", numbers, " starts from the outer weights");
   return str("; island ", numbers, " starts again from the outer weights of step ", kept.exchange().step);
 }
 
@@ -166,7 +166,8 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
   count_flops(trainer.next_context(), trainer.tokens_seen());
   record_settings(start, processes);
   const bool resumed = start.from.resumes();
-  metrics_.emplace(directory_, resumed ? std::optional(trainer.steps_done()) : std::nullopt);
+  const std::int64_t done = start.from.from_survivors ? start.from.survivors->step : trainer.steps_done();
+  metrics_.emplace(directory_, resumed ? std::optional(done) : std::nullopt);
   if (!resumed) metrics_->write_text("config", to_yaml(config_));
   if (!resumed) metrics_->write_hparams(yaml_leaves(to_yaml(config_)));
   log_start(processes);

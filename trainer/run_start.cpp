@@ -339,15 +339,18 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
 // nullopt if there is none. This is possible unless weights were exchanged since.
 std::optional<std::int64_t> snapshot_for_islands(const KeptStates& kept, const FittedRun& run) {
   const std::optional<std::int64_t> step = run.newest_kept;
-  if (kept.islands == 0 || kept.all_hold() || kept.has_other_islands() || !step) return std::nullopt;
+  if (kept.islands == 0 || kept.all_hold() || kept.renumbered || !step) return std::nullopt;
   return *step >= kept.exchange().combined && *step <= kept.step ? step : std::nullopt;
 }
 
 // Returns true if the run may continue from the states that surviving processes kept. If rank 0 may not have recorded
-// that step, a survivor must have the report of the step. With islands, a lost island must have a state to start from.
+// that step, a survivor must have the report of the step. With islands, a lost island must have a state to start from;
+// if the launcher keeps snapshots, the result must be bit-identical.
 bool may_use(const KeptStates& kept, const FittedRun& run) {
+  if (kept.islands > 0 && (kept.all_hold() || kept.renumbered)) return true;
+  const IslandExchange& exchange = kept.exchange();
   if (kept.islands > 0)
-    return kept.all_hold() || kept.has_other_islands() || kept.exchange().step >= 0 || snapshot_for_islands(kept, run);
+    return snapshot_for_islands(kept, run) || (exchange.step >= 0 && (exchange.combined == 0 || !run.saving.keeps));
   return kept.recorded || kept.last.step == kept.step || !logs_step(run.config.train, kept.step);
 }
 

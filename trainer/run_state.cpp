@@ -6,6 +6,7 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
 #include "comm/host.h"
+#include "comm/leader.h"
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/cpu/thread_pool.h"
@@ -54,7 +55,7 @@ void RunState::load_initial_state(KeptState* kept) {
 }
 
 // A lost island continues from the launcher's snapshot if that was chosen, else from the outer weights: after the
-// latest exchange, or if the number of islands has changed, at the step of the others, since samples are divided anew.
+// latest exchange, or if islands have new numbers, at the step of the others, since samples are divided anew.
 void RunState::load_from_survivors(KeptState& kept) {
   const KeptStates& all = *run_.start.from.survivors;
   const std::optional<std::int64_t> snapshot = run_.start.from.kept, newest = run_.start.newest_kept;
@@ -66,11 +67,16 @@ void RunState::load_from_survivors(KeptState& kept) {
   else
     run_.start.tier->load(*snapshot, state_, run_.ctx.stream);
   if (!snapshot && !holds && all.islands > 0)
-    run_.trainer.restart_island(all.has_other_islands() ? std::nullopt : std::optional(all.exchange()));
+    run_.trainer.restart_island(all.renumbered ? std::nullopt : std::optional(all.exchange()));
   run_.trainer.on_state_loaded();
-  if (all.islands > 0) run_.trainer.set_exchange(all.exchange());
-  const std::vector<CheckpointEntry> saved = list_checkpoints(run_.start.dir.checkpoints());
-  if (!saved.empty() && saved.back().step == all.step) saver_.start_from(all.step);
+  IslandExchange exchange = all.exchange();
+  if (all.renumbered) exchange.step = -1;  // its samples were divided in a different way
+  if (all.islands > 0) run_.trainer.set_exchange(exchange);
+  const bool saved = broadcast_from_rank0(run_.mesh.host(), [&] {
+    const std::vector<CheckpointEntry> entries = list_checkpoints(run_.start.dir.checkpoints());
+    return !entries.empty() && entries.back().step == all.step;
+  });
+  if (saved) saver_.start_from(all.step);
   if (newest) run_.start.tier->keep(*newest);
 }
 
@@ -135,8 +141,7 @@ void RunState::begin_run(bool fresh) {
 bool RunState::should_save_to_agent() const {
   if (!run_.start.saving.keeps) return false;
   const std::int64_t step = run_.trainer.steps_done();
-  const bool exchanged = run_.trainer.has_islands() && run_.trainer.exchange().combined == step;
-  return exchanged || step % run_.config.checkpoint.memory_interval == 0;
+  return run_.trainer.islands_combine_after(step) || step % run_.config.checkpoint.memory_interval == 0;
 }
 
 bool RunState::should_save(bool due_or_asked) const {

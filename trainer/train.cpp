@@ -217,7 +217,7 @@ class TrainingRun {
       : run_{.start = std::move(start), .mesh = mesh}, signal_(signal) {
     own_status().start.mark_reached(StartStage::built);
     state_.load_initial_state(options.kept);
-    if (run_.trainer.has_islands() && holds_kept_state()) last_ = options.kept->last();
+    if (run_.trainer.has_islands() && holds_kept_state()) run_.trainer.set_latest(last_ = options.kept->last());
     if (options.kept) options.kept->clear();
     own_status().start.mark_reached(StartStage::loaded);
     begin(options);
@@ -372,9 +372,8 @@ class TrainingRun {
     std::array<double, 1> missing{last_.step == step ? 0.0 : 1.0};
     all_reduce_host(run_.mesh.host(), missing, Reduce::max);
     if (missing[0] == 0) {
-      run_.trainer.set_latest(last_);
       run_.trainer.average_over_islands(last_);
-      if (run_.log) run_.log->log_step_if_missing(last_);
+      if (run_.log && last_.accepted) run_.log->log_step_if_missing(last_);
     }
   }
 

@@ -104,6 +104,11 @@ class Trainer {
   void average_over_islands(StepReport&);
   // Returns true if step `step` must have ended before the next launch(), because islands then exchange weights.
   bool must_finish(std::int64_t step) const { return outer_ && outer_->must_finish(step); }
+  // Returns true if several islands combine their weights after step `step`, once it has ended.
+  bool islands_combine_after(std::int64_t step) const {
+    return has_islands() &&
+           outer_->sends_after(step - (step == config_.train.steps ? 0 : config_.parallel.outer_delay));
+  }
   // Returns true if islands exchange weights after the latest step. Only then may they decide together to stop or save.
   bool islands_meet() const { return outer_ && outer_->sends_after(steps_); }
   // Counts a rejected step as done, without an update, so that all islands stay at the same step and sample. Sets the
