@@ -342,7 +342,7 @@ PlanArguments devices_of_island(PlanArguments a, std::int64_t islands) {
   return a;
 }
 
-// Replaces parallel.islands: 0 by one island for each of --nodes, of which there must be one number.
+// Replaces parallel.islands: 0 with the number of nodes in --nodes, which must then be a single number.
 void resolve_islands_of(const PlanArguments& a, ParallelConfig& c) {
   if (c.islands == 0 && a.nodes.size() > 1) fail("parallel.islands: 0 is one island per node, which needs one --nodes");
   if (c.islands == 0) c.islands = a.nodes.empty() ? 1 : a.nodes.front();

@@ -231,7 +231,7 @@ void print_settings(const PlannedStep& p, const char* which) {
                  static_cast<long long>(p.config.optimizer.offload_staging_bytes));
 }
 
-// Prints the blocks, the peak memory and the time of each pipeline stage, and the share of a step in which stages wait.
+// Prints each pipeline stage's blocks, peak memory and time, and the share of a step that stages spend waiting.
 void print_stages(const PlannedStep& p) {
   if (p.stage_peaks.empty()) return;
   const ParallelPlan plan = plan_of(p.config, p.world);

@@ -144,8 +144,8 @@ void add_costs(BlockCosts& costs, const StepTime& time) {
   costs.head += time.seconds_of_part({scopes::final_norm}) + time.seconds_of_part({scopes::loss_head});
 }
 
-// Returns the number of blocks in each part of the division that is best by predicted times, if the slowest stage then
-// takes noticeably less time than in the current division.
+// Returns the number of blocks per part in the division with the best predicted times, if its slowest stage takes
+// noticeably less time than that of the current division; otherwise empty.
 std::vector<std::int64_t> find_better_division(const BlockCosts& costs, const std::vector<BlockRange>& now,
                                                const PipelineShape& shape) {
   constexpr double kNoticeable = 0.99;

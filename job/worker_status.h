@@ -48,7 +48,8 @@ struct WorkerStatus {
   std::array<char, 320> store{};  // address of the next attempt's store, zero-terminated; written by the agent
   // Number of the next attempt, and the worker's place in it; written by the agent.
   std::int64_t attempt = 0, rank = 0, world = 1, node_rank = 0, nodes = 1;
-  // 1 once the agent replaces a lost worker: islands that do not need this worker yet leave after their current step.
+  // 1 once the agent starts to replace a lost worker. Islands that do not wait for the lost worker then leave after
+  // their current step.
   std::atomic<std::int64_t> must_leave{0};
 };
 

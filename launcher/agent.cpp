@@ -175,7 +175,7 @@ bool Agent::any_worker_alive() const {
 }
 
 bool Agent::has_begun() const {
-  // Only rank 0 sets `begun`, and may be on a node that was lost.
+  // Only rank 0 sets `begun`, and its node may be lost. So a worker that has taken a step counts as well.
   return std::ranges::any_of(workers_, [](const auto& w) { return w->page().begun != 0 || w->page().step > 0; });
 }
 

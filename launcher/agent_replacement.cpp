@@ -13,8 +13,8 @@ namespace {
 // Time limit for all survivors to notice the loss and leave their step. Must exceed most steps on CPUs, because a
 // forward or backward pass is not interrupted.
 constexpr std::chrono::seconds kStayTime{10};
-// How long the agent waits for a peer's death after a worker has reported that it lost this peer: on this node, or
-// also on other nodes, whose agents report the death through the leader.
+// How long the agent waits to learn of a peer's death after a worker has reported that it lost this peer. The second
+// value is for jobs on several nodes, where the agents of other nodes report deaths through the leader.
 constexpr std::chrono::milliseconds kOfferTime{600}, kOfferTimeOverNetwork{1'500};
 
 }  // namespace
@@ -98,8 +98,9 @@ void Agent::check_replacement() {
 }
 
 // A worker that loses its connection to a peer offers to join the next attempt (Stay::offered). Often this happens
-// before the agent sees the peer die or the leader reports its death. But the peer may also be alive, e.g. stopped: the
-// worker is then refused after kOfferTime or kOfferTimeOverNetwork, and ends with an error that names the peer.
+// before the agent sees the peer die or the leader reports its death. But the peer may also be alive, such as stopped
+// by SIGSTOP: the worker's offer to stay is then refused after kOfferTime or kOfferTimeOverNetwork, and the worker
+// exits with an error that names the peer.
 void Agent::refuse_offers() {
   if (phase_ == Phase::replacing) return;
   for (auto& w : workers_) {

@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// Returns the pairs of one sequence in each layer, averaged over the heads.
+// Returns, for each layer, the number of (query, key) pairs in one sequence, averaged over the heads.
 std::vector<double> pairs_of_layers(const ModelConfig& c, std::int64_t context) {
   const std::vector<Span> whole = {{0, narrow<std::int32_t>(context ? context : c.context), 0, 0}};
   std::vector<std::pair<Pattern, double>> counted;

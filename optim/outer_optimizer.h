@@ -61,8 +61,8 @@ class OuterOptimizer {
   // Call after step `step` has ended: combines the fragments whose messages are in flight and, without outer_delay or
   // after the last step, also those that are due. Returns true if it changed weights.
   bool receive(std::int64_t step, const ExecContext&);
-  // Returns true if weights, outer weights or residuals belong to a fragment that is not combined yet. Remains true if
-  // a peer was lost meanwhile.
+  // Returns true while weights, outer weights or residuals are those of a fragment that has not been combined yet.
+  // Stays true if a peer is lost in the meantime.
   bool in_flight() const { return in_flight_.has_value(); }
   // Drops messages in flight. Call when an earlier state is loaded. Allowed only with one island.
   void abandon() { in_flight_.reset(); }

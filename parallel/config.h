@@ -34,7 +34,7 @@ struct ParallelConfig {
   GradientCompression compress = GradientCompression::none;
   double compress_top = 0.01;  // topk: share of the elements that is sent
   // Islands train alone for local_steps steps, then an outer optimizer combines their weights (DiLoCo). islands: 0 is
-  // one per node, until resolve_islands().
+  // one island per node; resolve_islands() replaces it with their number.
   std::int64_t islands = 1, local_steps = 0;
   double outer_lr = 0.7, outer_momentum = 0.9;
   std::int64_t outer_bits = 32;      // bits of each weight difference that islands exchange: 32, 8, 4 or 2

@@ -242,8 +242,7 @@ void check_micro_batches_of_stages(const ParallelPlan& p, const BatchSize& b) {
                      ". Change one of these two settings, or set parallel.pp_parts: 1");
 }
 
-// Throws Error if parallel.pp_division does not give each part of the model some of the blocks. Call even if the run
-// has no stages.
+// Throws Error unless parallel.pp_division gives every part of the model at least one block.
 void check_division(const ParallelPlan& p, const ModelConfig& m) {
   const std::vector<std::int64_t>& division = p.config.pp_division;
   if (division.empty()) return;

@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::int64_t kUnits = std::int64_t{1} << 30;  // the cost of all blocks; its square fits into 64 bits
 
-// Returns the costs of the first blocks, by their number, in units. Equal divisions have exactly equal costs.
+// Returns prefix sums of the costs: element n is the cost of the first n blocks in integer units, so that equal
+// divisions have exactly equal costs.
 std::vector<std::int64_t> cumulative_units(const BlockCosts& costs) {
   const std::int64_t blocks = std::ssize(costs.blocks);
   const double all = cost_of(costs, {0, blocks});

@@ -9,7 +9,7 @@
 
 namespace ring {
 
-// Costs of a training step's work, in any unit: of the embedding, of each block, and of the final norm and loss head.
+// Cost of each piece of a training step, in any unit: the embedding, each block, and the final norm with the loss head.
 struct BlockCosts {
   double embedding = 0;
   std::vector<double> blocks;
@@ -24,7 +24,8 @@ double cost_of(const BlockCosts&, const BlockRange&);
 // parts get fewer blocks, because earlier stages hold more activations.
 std::vector<BlockRange> divide_blocks(const BlockCosts&, int parts);
 
-// Returns all parts of the model: as parallel.pp_division says or, if it is empty, with about equal FLOPs.
+// Returns all parts of the model, divided according to parallel.pp_division or, if that is empty, into parts with about
+// equal FLOPs.
 std::vector<BlockRange> model_parts(const ModelConfig& resolved, const ParallelPlan&);
 
 // micro_batches: number of micro-batches of a replica in this step.

@@ -77,7 +77,8 @@ KeptFacts facts_from(const Numbers& n) {
 // The facts of each rank; nullopt for ranks without a state.
 using AllFacts = std::vector<std::optional<KeptFacts>>;
 
-// Returns true if these ranks, now an island, were the same island at the same step when they kept their states.
+// Returns true if these ranks, which now form an island, already formed one when they kept their states, all at the
+// same step.
 bool is_whole(const AllFacts& all, std::size_t begin, std::size_t size) {
   for (std::size_t r = begin; r < begin + size; ++r) {
     if (!all[r] || !all[begin]) return false;
@@ -100,7 +101,8 @@ std::vector<bool> ranks_of_whole_islands(const AllFacts& all, std::size_t size) 
   return whole;
 }
 
-// Chooses the rank whose state of the lowest or, with islands, the highest step the run continues from.
+// Chooses the donor, the rank from whose state the run continues: a rank at the lowest step or, with islands, at the
+// highest.
 void choose_donor(KeptStates& k, const AllFacts& all, const std::vector<bool>& usable) {
   k.donor = -1;
   for (std::size_t r = 0; r < all.size(); ++r) {
@@ -110,8 +112,8 @@ void choose_donor(KeptStates& k, const AllFacts& all, const std::vector<bool>& u
   }
 }
 
-// Returns the name that a tensor or value of island `to` has in a state in which this island has the number `from`;
-// empty if it belongs to a different island.
+// Returns the name of a tensor or value of island `to` in a state in which this island was number `from`; empty if
+// `name` belongs to another island.
 std::string name_in(const std::string& name, int to, int from) {
   const auto island = [](int i) { return str(IslandBinding::kPrefix, i, "."); };
   for (const auto& [own, other] :

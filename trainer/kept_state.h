@@ -25,8 +25,8 @@ struct KeptFacts {
 // Summary of the states that all ranks kept; identical on every rank. With islands that train alone, an island is whole
 // if all its ranks kept the state of the same step in the same island; otherwise none of them continues from it.
 struct KeptStates {
-  // Step from which the run continues: the lowest step among the kept states. With islands, the highest step of a whole
-  // island, up to which the other islands train alone.
+  // Step from which the run continues: the lowest step among the kept states. With islands, the highest step of any
+  // whole island; the other islands train alone until they reach it.
   std::int64_t step = 0;
   int donor = 0;              // lowest rank that continues from its kept state of `step`
   std::vector<bool> holders;  // for each rank, true if it continues from the state that it kept
@@ -55,10 +55,10 @@ class KeptState {
   // Compares the kept states of all ranks. Returns nullopt if the run cannot continue from any of them. islands: as
   // KeptStates::islands. Collective.
   std::optional<KeptStates> compare(Communicator& host, int islands = 0) const;
-  // Fills the State (tensors in host memory). Ranks that hold the state use their own copy. The others receive the
-  // donor's, whose tensors must be unsharded; with islands, they receive the outer weights and the outer momentum, and
-  // as optimizer states (after the first exchange) those of the donor's island, from the rank at the same position in
-  // the donor's island, but not the weights and residuals of their own island. Frees the kept state. Collective.
+  // Fills the State (tensors in host memory) and frees the kept state. Ranks that hold the state use their own copy.
+  // The others receive the donor's, whose tensors must be unsharded. With islands, a rank without a state receives the
+  // outer weights and the outer momentum and, after the first exchange, the optimizer states of the rank at the same
+  // position in the donor's island, but not the weights and residuals of its own island. Collective.
   void load(const KeptStates&, State&, const Stream&, Communicator& host);
   // Fills the State from this rank's own copy, and frees the copy. island: of this rank now. Not collective.
   void restore(State&, const Stream&, int island = 0);

@@ -335,8 +335,8 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
          "(checkpoint.memory_interval). Move the directory back, or start the job again to start over");
 }
 
-// Returns the step of the launcher's snapshot from which the islands that lost a process repeat their steps alone;
-// nullopt if there is none. This is possible unless weights were exchanged since.
+// Returns the step of the launcher's snapshot from which the islands that lost a process can repeat their steps alone,
+// or nullopt if no snapshot is usable. A snapshot is unusable if weights have been exchanged since it was taken.
 std::optional<std::int64_t> snapshot_for_islands(const KeptStates& kept, const FittedRun& run) {
   const std::optional<std::int64_t> step = run.newest_kept;
   if (kept.islands == 0 || kept.all_hold() || kept.renumbered || !step) return std::nullopt;

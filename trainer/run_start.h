@@ -71,8 +71,8 @@ EvaluationsDue evaluations_due(const ResolvedRun&, std::int64_t step);
 struct StartingState {
   std::optional<KeptStates> survivors;  // set if some processes survived the previous attempt
   bool from_survivors = false;          // true if the run continues from the state kept by the surviving ranks
-  // Step of the launcher's in-memory snapshot. With `from_survivors`, only islands that lost a process load it; if it
-  // is not set, they start from the outer weights.
+  // Step of the launcher's in-memory snapshot, if there is one. With `from_survivors`, only islands that lost a process
+  // load it; without a snapshot, these islands start from the outer weights.
   std::optional<std::int64_t> kept;
   // Facts read from the verified checkpoint that is loaded or, with `kept` or `from_survivors`, from the newest one.
   Resumption resumed;

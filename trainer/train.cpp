@@ -230,8 +230,8 @@ class TrainingRun {
     memory_.start_again(e);
   }
 
-  // Call after losing a peer. Keeps the state if it is consistent, i.e. not partly updated. Without it, this process
-  // may stay only if there are other islands, which may have kept theirs.
+  // Call after losing a peer. Keeps the state if it is consistent, i.e. not partly updated. Otherwise this process may
+  // stay only if there are other islands, since those may have kept their states.
   void keep_state(KeptState& kept) try {
     own_status().stepping = 0;
     const bool whole = run_.trainer.is_state_whole();
@@ -358,8 +358,8 @@ class TrainingRun {
     state_.save();
   }
 
-  // Makes up, alone, the steps that other islands are ahead: what islands do together before `step` is done. Averages
-  // the reported loss of `step`, which may not be done.
+  // Trains this island alone through the steps by which the other islands are ahead; what islands do together before
+  // `step` is already done. Only the average of the loss reported for `step` may be missing, and is computed here.
   void catch_up_with_islands(std::int64_t step) {
     alone_until_ = step;
     allow_staying(true);

@@ -90,8 +90,8 @@ class Trainer {
     return finish();
   }
   // Returns the maximum number of steps in flight while the next one is prepared: 0 if queueing a step takes as long as
-  // computing it. This is the case on a CPU, for sequences in chunks (train.sequence_chunk), whose keys the host copies,
-  // and with pipeline stages (parallel.pp), where the host waits for other stages.
+  // computing it. This is the case on a CPU, for sequences in chunks (train.sequence_chunk), whose keys the host
+  // copies, and with pipeline stages (parallel.pp), where the host waits for other stages.
   std::size_t max_in_flight() const {
     return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks || step_.plan().pp > 1 ? 0 : 1;
   }
@@ -120,9 +120,9 @@ class Trainer {
   // Returns the latest exchange; step 0 if there was none since the run began.
   const IslandExchange& exchange() const { return exchange_; }
   void set_exchange(const IslandExchange& e) { exchange_ = e; }  // call after loading the state of an earlier trainer
-  // Call after loading the outer optimizer's state and the optimizer states from another island, before
-  // on_state_loaded(): makes this island continue from the outer weights, after the given exchange or else at the other
-  // island's step. Collective over the island.
+  // Makes this island continue from the outer weights, after the given exchange or, if there is none, at the other
+  // island's step. Call after loading the outer optimizer's state and another island's optimizer states, before
+  // on_state_loaded(). Collective over the island.
   void restart_island(const std::optional<IslandExchange>&);
   IslandPlace island_place() const;
   void update_own_bad_steps();  // call before a snapshot that only this island uses
@@ -154,9 +154,9 @@ class Trainer {
     step_.keep_state_until(copied);
     state_copied_ = copied;
   }
-  // Returns true if the state is consistent, i.e. exactly that after steps_done() steps: no step is in flight, no
-  // uncounted update has begun, and islands do not exchange weights. May be called after an operation of a step has
-  // failed.
+  // Returns true if the state is exactly that after steps_done() steps: no step is in flight, no update has begun that
+  // is not counted yet, and islands are not exchanging weights. May be called after an operation has failed in the
+  // middle of a step.
   bool is_state_whole() const {
     return steps_in_flight_.empty() && !step_.is_updating() && !(outer_ && outer_->in_flight());
   }

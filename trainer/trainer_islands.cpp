@@ -16,7 +16,7 @@
 namespace ring {
 namespace {
 
-// While it lives, shows the hang detector that this process makes progress: it waits for other islands, which may be
+// While it exists, reports progress to the hang detector, because this process waits for other islands, which may be
 // slow. An island that hangs is noticed by its own detector.
 class SignsOfLife {
  public:
@@ -98,7 +98,8 @@ void Trainer::restart_island(const std::optional<IslandExchange>& after) {
   outer_->take_theta(ctx_);
 }
 
-// A state that was saved right after an exchange tells where that was.
+// Infers the latest exchange from the loaded state. This is possible only if the state was saved right after an
+// exchange.
 void Trainer::find_exchange() {
   const bool here = outer_ && config_.parallel.outer_delay == 0 && outer_->sends_after(steps_);
   exchange_ = {.step = here ? steps_ : -1, .tokens = tokens_, .cursor = cursor_, .combined = steps_};
