@@ -89,6 +89,7 @@ class RandomKill(Case):
             agent = all_runs.start(self.directory, self.layout, self.log)
             while (not runs.children(agent.pid) or all_runs.steps(self.directory) < step) and agent.poll() is None:
                 time.sleep(0.002)
+            self.watch(all_runs)  # the job may end soon after the kill
             # Waits for at most the mean time per step so far, or for a moment of the start.
             time.sleep(self.chance.random() * (time.monotonic() - begin) / (step + 1))
             workers = runs.children(agent.pid)
