@@ -83,10 +83,6 @@ std::vector<std::string> ineffective_keys(const ParallelPlan& p, const ModelConf
       if (value != config::to_text(defaults.fields[i].node.get()))
         warnings.push_back(str("parallel.", key, ": ", value, ", but ", why));
     }
-  if (p.pp == 1 && !c.pp_division.empty())  // a list, which has no text
-    warnings.emplace_back(
-        "parallel.pp_division is given, but parallel.pp is 1, so there are no stages. Leave it out, or set "
-        "parallel.pp");
   if (p.pp > 1 && p.micro_batches == 1 && c.pp_slices == 1) warnings.push_back(single_micro_batch(p));
   return warnings;
 }

@@ -18,9 +18,8 @@ namespace {
 constexpr const char *kOuterPrefix = "outer.", *kMomentumPrefix = "outer.momentum.",
                      *kCombinedStep = "outer.combined_step";
 
-std::string island_prefix(int island) { return str(IslandBinding::kPrefix, island, "."); }
-std::string weights_prefix(int island) { return island_prefix(island) + kWeightsPrefix; }
-std::string residual_prefix(int island) { return island_prefix(island) + "residual."; }
+std::string weights_prefix(int island) { return IslandBinding::prefix(island) + kWeightsPrefix; }
+std::string residual_prefix(int island) { return IslandBinding::prefix(island) + "residual."; }
 
 bool is_trained(const Param&, const LogicalParam& part) { return !part.frozen; }
 bool is_frozen(const Param&, const LogicalParam& part) { return part.frozen; }
@@ -72,12 +71,14 @@ std::string islands_text(const std::set<int>& islands) {
 IslandBinding::IslandBinding(const Config& config, TrainStep& step, OuterOptimizer* outer, Mesh& mesh)
     : config_(config), step_(step), outer_(outer), mesh_(mesh) {}
 
+std::string IslandBinding::prefix(int island) { return str(kPrefix, island, "."); }
+
 std::string IslandBinding::optimizer_prefix(int island) {
-  return island == 0 ? kOptimizerStatesPrefix : island_prefix(island) + kOptimizerStatesPrefix;
+  return island == 0 ? kOptimizerStatesPrefix : prefix(island) + kOptimizerStatesPrefix;
 }
 
 std::string IslandBinding::bad_steps_name(int island) {
-  return island == 0 ? "train.bad_steps" : island_prefix(island) + "bad_steps";
+  return island == 0 ? "train.bad_steps" : prefix(island) + "bad_steps";
 }
 
 void IslandBinding::add_to(State& state) const {

@@ -29,6 +29,7 @@ class IslandBinding {
   void add_to(State&) const;
   // Allows a checkpoint with a different number of islands, or without an outer optimizer.
   void allow_other_islands(State&) const;
+  static std::string prefix(int island);  // of the names that belong to this island only, e.g. "islands.1."
   // Returns the prefix of an island's optimizer states.
   static std::string optimizer_prefix(int island);
   // Returns the name of an island's list of bad steps.

@@ -115,11 +115,10 @@ void choose_donor(KeptStates& k, const AllFacts& all, const std::vector<bool>& u
 // Returns the name of a tensor or value of island `to` in a state in which this island was number `from`; empty if
 // `name` belongs to another island.
 std::string name_in(const std::string& name, int to, int from) {
-  const auto island = [](int i) { return str(IslandBinding::kPrefix, i, "."); };
   for (const auto& [own, other] :
        {std::pair{IslandBinding::optimizer_prefix(to), IslandBinding::optimizer_prefix(from)},
         {IslandBinding::bad_steps_name(to), IslandBinding::bad_steps_name(from)},
-        {island(to), island(from)}})
+        {IslandBinding::prefix(to), IslandBinding::prefix(from)}})
     if (name.starts_with(own)) return other + name.substr(own.size());
   const bool of_an_island = name.starts_with(IslandBinding::kPrefix) ||
                             name.starts_with(IslandBinding::optimizer_prefix(0)) ||
