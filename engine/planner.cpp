@@ -163,8 +163,8 @@ std::vector<std::int64_t> find_better_division(const BlockCosts& costs, const st
   return division;
 }
 
-// Returns the seconds of a step whose stages all need `busy` seconds without waiting for others. message: seconds of one
-// message between stages. Assumes that backwards take twice as long as forwards.
+// Returns the seconds of a step whose stages all need `busy` seconds without waiting for others. message: seconds of
+// one message between stages. Assumes that backwards take twice as long as forwards.
 double seconds_of_stages(const PipelineShape& shape, PipelineOrder order, double busy, double message) {
   constexpr std::int64_t kForward = 1'000'000;
   const double tick = busy / (3.0 * kForward * shape.parts * shape.units());

@@ -207,7 +207,7 @@ void check_pipeline_order(const ParallelPlan& p) {
   if (p.pp == 1 || c.pp_order == PipelineOrder::automatic) return;
   if ((c.pp_order == PipelineOrder::interleaved) != (c.pp_parts > 1))
     fail("parallel.pp_order: ",
-         c.pp_order == PipelineOrder::interleaved ? "interleaved runs several parts"
+         c.pp_order == PipelineOrder::interleaved  ? "interleaved runs several parts"
          : c.pp_order == PipelineOrder::eager_1f1b ? "eager_1f1b runs one part"
                                                    : "1f1b runs one part",
          " of the model in each stage, but parallel.pp_parts is ", c.pp_parts, ". Set parallel.pp_parts: ",

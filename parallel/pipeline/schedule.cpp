@@ -22,14 +22,17 @@ std::int64_t duration(const PipelineAction& a, const PipelineTicks& ticks) {
 class EndTimes {
  public:
   EndTimes(const PipelineShape& shape, std::int64_t message)
-      : shape_(shape), message_(message), ends_(2 * static_cast<std::size_t>(shape.all_parts() * shape.units()), kPending) {}
+      : shape_(shape),
+        message_(message),
+        ends_(2 * static_cast<std::size_t>(shape.all_parts() * shape.units()), kPending) {}
 
   std::int64_t& of(const PipelineAction& a) {
     const int passes = a.pass == PipelinePass::backward ? shape_.all_parts() : 0;
     return ends_.at(static_cast<std::size_t>((passes + a.part) * shape_.units() + a.unit));
   }
 
-  // Returns the time at which all actions that `a` depends on have ended and their messages have arrived; nullopt if one of them has not run yet.
+  // Returns the time at which all actions that `a` depends on have ended and their messages have arrived; nullopt if
+  // one of them has not run yet.
   std::optional<std::int64_t> ready(const PipelineAction& a) {
     std::int64_t at = 0;
     const auto needs = [&](const PipelineAction& before, std::int64_t message = 0) {
@@ -147,9 +150,9 @@ PipelineTicks ticks_of_messages(PipelineOrder order, std::int64_t parts) {
 }
 
 PipelineTable make_pipeline_table(const PipelineShape& shape, PipelineOrder order) {
-  RING_CHECK(shape.stages > 1 && shape.parts > 0 && shape.micro_batches > 0 && shape.slices > 0, "invalid pipeline: ",
-             shape.stages, " stages with ", shape.parts, " parts and ", shape.micro_batches, " micro-batches of ",
-             shape.slices, " slices");
+  RING_CHECK(shape.stages > 1 && shape.parts > 0 && shape.micro_batches > 0 && shape.slices > 0,
+             "invalid pipeline: ", shape.stages, " stages with ", shape.parts, " parts and ", shape.micro_batches,
+             " micro-batches of ", shape.slices, " slices");
   order = resolved_order(order, shape.parts);
   const bool interleaved = order == PipelineOrder::interleaved;
   RING_CHECK(interleaved == (shape.parts > 1), "stages of ", shape.parts, " parts in an order that needs ",

@@ -51,7 +51,7 @@ PipelineOrder resolved_order(PipelineOrder, std::int64_t parts);
 //                backwards (with slices: the order of SlimPipe, Li et al. 2025).
 //   eager_1f1b   needs parts = 1. Like one_f_one_b, but stage s runs 2 * (stages - s - 1) + slices - 1 forwards first,
 //                so that a unit's way to the next stage and back is hidden by three units instead of two (Zhuang et
-//                al. 2022, arXiv 2211.05322, section 4). Messages that take up to half of forward + backward cost no
+//                al. 2022, arXiv 2211.05322). Messages that take up to half of forward + backward cost no
 //                time.
 //   interleaved  needs micro_batches to be a multiple of stages, and slices = 1. Stages go through `stages`
 //                micro-batches at a time.
@@ -100,7 +100,8 @@ struct StageStep {
 // simulated with `ticks`. Transfers that start in this order, one after another on each stage, cannot deadlock. If
 // messages take time, a stage begins to receive a message before the action that it runs when the message is sent;
 // otherwise after this action.
-std::vector<StageStep> lower_to_steps(const PipelineShape&, const PipelineTable&, int stage, const PipelineTicks& ticks);
+std::vector<StageStep> lower_to_steps(const PipelineShape&, const PipelineTable&, int stage,
+                                      const PipelineTicks& ticks);
 
 // Returns the duration of a step in which each pair of stages runs its transfers one after another, in the order of
 // lower_to_steps(). Each transfer begins once both stages have reached it. A send and a receive of the same step run at

@@ -186,8 +186,7 @@ TEST(PipelineSchedule, EagerOrderHidesMessagesOfHalfAMicroBatch) {
           const int round_trips = stages - 1 + (slices > 1 ? 1 : 0);
           const std::int64_t bound = 6 * (kUnits + stages - 1) + 2 * round_trips * message;
           EXPECT_LE(simulate_transfers(shape, PipelineOrder::eager_1f1b, ticks), bound);
-          EXPECT_GE(simulate_transfers(shape, PipelineOrder::one_f_one_b, ticks),
-                    (6 + message) * (kUnits - stages));
+          EXPECT_GE(simulate_transfers(shape, PipelineOrder::one_f_one_b, ticks), (6 + message) * (kUnits - stages));
         }
 }
 
