@@ -155,7 +155,7 @@ std::vector<std::int64_t> find_better_division(const BlockCosts& costs, const st
       seconds[static_cast<std::size_t>(shape.stage_of(part))] += cost_of(costs, parts[static_cast<std::size_t>(part)]);
     return std::ranges::max(seconds);
   };
-  const std::vector<BlockRange> best = divide_blocks(costs, narrow<int>(std::ssize(now)));
+  const std::vector<BlockRange> best = divide_blocks(costs, shape.stages, shape.parts);
   std::vector<std::int64_t> division;
   if (slowest(best) > kNoticeable * slowest(now)) return division;
   for (const BlockRange& part : best) division.push_back(part.end - part.first);
