@@ -248,7 +248,7 @@ void print_stages(const PlannedStep& p) {
                  joined(blocks, ", ").c_str(), bytes_text(p.stage_peaks[at]).c_str(), 1e3 * p.stage_seconds[at]);
   }
   if (!p.better_division.empty())
-    print_format("By the times of the blocks, the slowest stage is faster with parallel.%s (memory not checked).\n",
+    print_format("By the times of the blocks, the slowest stage is faster with parallel.%s.\n",
                  division_text(p.better_division).c_str());
 }
 

@@ -162,6 +162,16 @@ std::vector<std::int64_t> find_better_division(const BlockCosts& costs, const st
   return division;
 }
 
+// Returns true if all stages fit into memory with this parallel.pp_division and the same activations.
+bool fits_with_division(const PlannedStep& p, const PlanRequest& q, const std::vector<std::int64_t>& division) {
+  Config c = p.config;
+  c.parallel.pp_division = division;
+  for (int stage = 0; stage < c.parallel.pp; ++stage)
+    if (dry_step(c, q.world, p.activations.plan, first_rank_of_stage(c, q.world, stage)).peak() > q.budget)
+      return false;
+  return true;
+}
+
 // Predicts a step of pipeline stages. All stages wait for the slowest one, whose kernels hide its messages to other
 // stages, and for the bubble.
 void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& layout) {
@@ -190,6 +200,7 @@ void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& la
     if (stage == 0 || step.peak() > largest.peak()) largest = std::move(step);
   }
   p.better_division = find_better_division(costs, model_parts(p.config.model, layout), shape);
+  if (!p.better_division.empty() && !fits_with_division(p, q, p.better_division)) p.better_division.clear();
   set_memory(p, largest);
   set_rates(p, q, layout);
 }
