@@ -195,12 +195,6 @@ std::string choice_text(Config config, const std::string& key) {
   return std::get<std::string>(field->node.get());
 }
 
-std::string division_text(const std::vector<std::int64_t>& blocks) {
-  std::vector<std::string> numbers;
-  for (const std::int64_t n : blocks) numbers.push_back(str(n));
-  return str("pp_division: [", joined(numbers, ", "), "]");
-}
-
 std::string stages_text(const ParallelConfig& c) {
   if (c.pp == 1) return "";
   return str("pp: ", c.pp, c.pp_parts > 1 ? str(", pp_parts: ", c.pp_parts) : "",
