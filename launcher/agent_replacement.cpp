@@ -34,6 +34,7 @@ void Agent::take_over(StayingWorkers workers) { from_previous_ = std::move(worke
 
 void Agent::continue_with(std::unique_ptr<Worker> worker, int local_rank) {
   WorkerStatus& page = worker->page();
+  const int rank = order_.first_rank + local_rank;
   const std::string store = to_string(order_.store);
   RING_CHECK(store.size() < page.store.size() && cookie_.size() < page.cookie.size(),
              "cookie or address is too long for the worker's status page: ", store);
@@ -43,13 +44,13 @@ void Agent::continue_with(std::unique_ptr<Worker> worker, int local_rank) {
   std::ranges::copy(cookie_, page.cookie.begin());
   std::ranges::copy(store, page.store.begin());
   page.attempt = order_.attempt;
-  page.rank = order_.first_rank + local_rank;
+  page.rank = rank;
   page.world = order_.world;
   page.node_rank = order_.node_rank;
   page.nodes = order_.nodes;
   page.can_stay = 0;
   page.stay = Stay::accepted;
-  worker->set_rank(order_.first_rank + local_rank, prefix_of(order_.first_rank + local_rank));
+  worker->set_rank(rank, prefix_of(rank), console_fd_of(local_rank, worker->output().log_path()));
   workers_.push_back(std::move(worker));
 }
 

@@ -54,6 +54,9 @@ struct ParallelConfig {
   RingOptions ring_options(const std::vector<int>& nodes) const;  // nodes: the node of each rank of the cp axis
 };
 
+// Returns a pp_division as a setting: "pp_division: [6, 6, 5]".
+std::string division_text(const std::vector<std::int64_t>& blocks);
+
 // Returns the settings with the defaults in place of `auto`.
 ParallelConfig without_auto(ParallelConfig);
 

@@ -147,6 +147,14 @@ std::vector<int> KeptStates::lost_islands() const {
   return lost;
 }
 
+std::optional<StepReport> KeptStates::report_to_average(const StepReport& own, int rank) const {
+  if (own.step == step) return own;
+  if (last.step != step || !(renumbered || holders[static_cast<std::size_t>(rank)])) return std::nullopt;
+  StepReport r = last;
+  r.accepted = false;
+  return r;
+}
+
 void KeptState::keep(const State& state, const Stream& stream, KeptFacts facts) {
   Snapshot copy = state.snapshot(stream);
   copy.wait();

@@ -42,6 +42,10 @@ struct KeptStates {
   bool all_hold() const;
   const IslandExchange& exchange() const { return donor_from.exchange; }
   std::vector<int> lost_islands() const;  // islands that are not whole
+  // Returns the report with which the island of `rank` enters the islands' averages for `step`: `own`, its latest
+  // report, if that is of this step. Otherwise returns the donor's report, not accepted and so without weight, if the
+  // island is new or passed over the step. Returns nullopt if the report of the island or the donor is lost.
+  std::optional<StepReport> report_to_average(const StepReport& own, int rank) const;
 };
 
 class KeptState {

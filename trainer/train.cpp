@@ -359,7 +359,7 @@ class TrainingRun {
   }
 
   // Trains this island alone through the steps by which the other islands are ahead; what islands do together before
-  // `step` is already done. Only the average of the loss reported for `step` may be missing, and is computed here.
+  // `step` is already done. Only the averages reported for `step` may be missing, and are computed here.
   void catch_up_with_islands(std::int64_t step) {
     alone_until_ = step;
     allow_staying(true);
@@ -369,12 +369,14 @@ class TrainingRun {
       finish_steps(0);
     }
     run_.trainer.wait_for_islands();
-    std::array<double, 1> missing{last_.step == step ? 0.0 : 1.0};
+    std::optional<StepReport> report = run_.start.from.survivors->report_to_average(last_, run_.mesh.rank());
+    std::array<double, 1> missing{report ? 0.0 : 1.0};
     all_reduce_host(run_.mesh.host(), missing, Reduce::max);
-    if (missing[0] == 0) {
-      run_.trainer.average_over_islands(last_);
-      if (run_.log && last_.accepted) run_.log->log_step_if_missing(last_);
-    }
+    if (missing[0] > 0) return;
+    run_.trainer.average_over_islands(*report);
+    if (!holds_kept_state() && last_.step != step) report->accepted = true;  // the average of the others
+    if (run_.log && report->accepted) run_.log->log_step_if_missing(*report);
+    last_ = *report;
   }
 
   void evaluate_if_missing(const EvaluationsDue& due) {

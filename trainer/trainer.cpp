@@ -309,7 +309,13 @@ void Trainer::launch_step() {
   RING_CHECK(steps_in_flight_.size() <= max_in_flight(), "a step was launched with ", steps_in_flight_.size(),
              " in flight");
   StepInFlight f;
-  f.started = seconds_now();
+  f.started = f.begun_after = seconds_now();
+  if (steps_in_flight_.empty()) {
+    f.begun = ctx_.stream.record_time();
+  } else {
+    f.begun = steps_in_flight_.back().done;
+    f.begun_after = steps_in_flight_.back().started;
+  }
   enter(RunPhase::data, steps_ + 1);
   const std::vector<Batch> batches = next_batches();
   f.report.data_seconds = seconds_now() - f.started;
@@ -332,7 +338,7 @@ void Trainer::launch_step() {
   f.losses = losses_[static_cast<std::size_t>(steps_) % losses_.size()];
   if (const Tensor& losses = step_.losses().all; losses.numel() > 1)
     ctx_.stream.impl().copy(f.losses.get(), losses.raw(), losses.bytes());
-  f.done = ctx_.stream.record();
+  f.done = ctx_.stream.record_time();
   f.report.sequences = next_batch_size();
   f.report.tokens = f.report.sequences * config_.model.context;
   f.report.context = next_context();
@@ -343,6 +349,13 @@ void Trainer::launch_step() {
   tokens_ += f.report.tokens;
   steps_in_flight_.push_back(std::move(f));
   update_attention_for_next_step();
+}
+
+// Measures on the device, because queueing many kernels blocks the host until the device has run most of them. Unlike
+// the host's clock, events also count the time for which this process was stopped, so the host's clock limits the
+// result.
+double Trainer::seconds_of(const StepInFlight& f) {
+  return std::min(f.done.seconds_after(f.begun), seconds_now() - f.begun_after);
 }
 
 StepReport Trainer::finish() {
@@ -364,8 +377,7 @@ StepReport Trainer::finish() {
   r.accepted = state.accepted != 0;
   const double exchange_seconds = std::exchange(exchange_seconds_, 0);
   r.exchange_seconds += exchange_seconds;
-  r.seconds = seconds_now() - std::max(f.started, last_finish_) + exchange_seconds;
-  last_finish_ = seconds_now();
+  r.seconds = seconds_of(f) + exchange_seconds;
   graph_.on_step_timed(f.launch_seconds, r.seconds);
   if (r.accepted) {
     seconds_ += r.seconds;

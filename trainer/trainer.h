@@ -37,7 +37,8 @@ struct StepReport {
   std::int64_t sequences = 0, tokens = 0;  // total over all ranks; a sequence is one sample
   std::int64_t context = 0;                // tokens per sequence (train.contexts)
   std::int64_t trained = 0;                // tokens trained before this step
-  // Duration of the step, and the time spent waiting for data and for other ranks.
+  // Duration of the step on the device (from the end of the previous step if the device was busy until then), and the
+  // time spent waiting for data and for other ranks.
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;
 };
 
@@ -90,10 +91,10 @@ class Trainer {
     return finish();
   }
   // Returns the maximum number of steps in flight while the next one is prepared: 0 if queueing a step takes as long as
-  // computing it. This is the case on a CPU, for sequences in chunks (train.sequence_chunk), whose keys the host
-  // copies, and with pipeline stages (parallel.pp), where the host waits for other stages.
+  // computing it. This is the case on a CPU, and for sequences in chunks (train.sequence_chunk), whose keys the host
+  // copies.
   std::size_t max_in_flight() const {
-    return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks || step_.plan().pp > 1 ? 0 : 1;
+    return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks ? 0 : 1;
   }
   // With islands that train alone (parallel.local_steps), call begin_exchange() before launch(), and end_exchange() and
   // average_over_islands() once the step was accepted or passed over. Otherwise they do nothing. Collective over the
@@ -203,14 +204,16 @@ class Trainer {
   struct StepInFlight {
     StepReport report;
     double valid = 1;           // number of tokens with a target, over all ranks of this island
-    double started = 0;         // start time on the trainer's clock
+    double started = 0;         // host time (seconds_now()) when launch() began
+    double begun_after = 0;     // host time before `begun`
     double launch_seconds = 0;  // host time to queue the computation
     bool logged = false;        // true if at least one rank logs the step, so that the norms of the parts are measured
     bool replays = false;       // true if all ranks are ready to record or replay the step
     std::shared_ptr<void> result;  // StepState and squared norms of the parts, in host memory; valid after `done`
     std::shared_ptr<void> losses;  // copy of TrainStep::losses().all, in host memory; valid after `done`
     Watch::Result watched;         // null if the step is not watched
-    Event done;
+    // The step takes the time from `begun`, which is `done` of the previous step if that step was in flight, to `done`.
+    Event begun, done;
   };
 
   void refuse_states_of_model();
@@ -234,6 +237,7 @@ class Trainer {
   void apply_schedule(StepReport&);
   void upload_state(const StepReport&, double valid_tokens);
   void run_trial_step();
+  static double seconds_of(const StepInFlight&);
   void drop_rejected_step(StepInFlight&);  // drops a step that was not accepted, and all steps in flight after it
 
   const Config& config_;
@@ -253,7 +257,7 @@ class Trainer {
   std::deque<StepInFlight> steps_in_flight_;
   std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for results and losses of steps, reused in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
-  double seconds_ = 0, last_finish_ = 0;
+  double seconds_ = 0;
   double exchange_seconds_ = 0;   // time spent exchanging weights since the latest step
   std::unique_ptr<Watch> watch_;  // null if no step is watched
   const StateBinding binding_;

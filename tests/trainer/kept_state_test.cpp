@@ -192,6 +192,24 @@ TEST(KeptState, IslandsMayHaveNewNumbers) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
+// Islands that were lost have no report, islands that are new have not trained the step.
+TEST(KeptState, AnAdditionalIslandAddsNothingToTheAverages) {
+  KeptStates all{.step = 7, .donor = 2, .holders = {true, false, true}, .islands = 3, .last = report(7)};
+  StepReport own = report(7);
+  own.loss = 3;
+  EXPECT_EQ(all.report_to_average(own, 0)->loss, 3) << "its own report";
+  EXPECT_FALSE(all.report_to_average(report(6), 0)->accepted) << "island 0 has passed over step 7";
+  EXPECT_FALSE(all.report_to_average({}, 1)) << "island 1 was lost, and its report of step 7 with it";
+  all.renumbered = true;
+  const std::optional<StepReport> additional = all.report_to_average({}, 1);
+  ASSERT_TRUE(additional);
+  EXPECT_FALSE(additional->accepted);
+  EXPECT_EQ(additional->step, 7);
+  EXPECT_EQ(additional->sources.size(), report(7).sources.size());
+  all.last.step = 6;
+  EXPECT_FALSE(all.report_to_average({}, 1)) << "the donor has no report either";
+}
+
 // Island 0 has not combined weights yet that island 1 has. The ranks of island 2 are at different steps.
 TEST(KeptState, OnlyIslandsWithTheLatestExchangeAreWhole) {
   const auto errors = test::run_ranks(6, [](Communicator& host) {
