@@ -83,9 +83,9 @@ class Trainer {
   void launch();
   StepReport finish();  // waits for the oldest step in flight and returns its report
   std::size_t in_flight() const { return steps_in_flight_.size(); }
-  // Call after a peer was lost and Mesh::abort(). Waits until the device has ended the queued work, counts the steps in
-  // flight that it has updated the weights with, and drops the others: steps_done() is then the step of the state on the
-  // device. Returns false if the device is still busy after `limit`. Throws Error if the device has failed.
+  // Call after a peer was lost and Mesh::abort(). Waits until the device has ended the queued work. Then counts the
+  // steps in flight that have updated the weights, and drops the others, so that steps_done() is the step of the state
+  // on the device. Returns false if the device is still busy after `limit`. Throws Error if the device has failed.
   bool settle(std::chrono::milliseconds limit);
   // Makes all processes adopt the measured kernel choices of the lowest rank that has any. Collective; there must be no
   // step in flight.
@@ -165,10 +165,10 @@ class Trainer {
   bool is_state_whole() const {
     return steps_in_flight_.empty() && step_.updates_begun() == updates_counted_ && !(outer_ && outer_->in_flight());
   }
-  const StepReport& latest() const { return latest_; }   // latest accepted step; its `step` is 0 if there was none
+  const StepReport& latest() const { return latest_; }    // latest accepted step; its `step` is 0 if there was none
   const StepReport& earlier() const { return earlier_; }  // the accepted step before latest(); likewise
-  void set_latest(const StepReport& r) { latest_ = r; }  // call after loading the state of an earlier trainer
-  void on_state_loaded();                                // call after loading the state; moves the loader to the cursor
+  void set_latest(const StepReport& r) { latest_ = r; }   // call after loading the state of an earlier trainer
+  void on_state_loaded();  // call after loading the state; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
   // Reports every kernel of the following steps to `observer`; null disables this.

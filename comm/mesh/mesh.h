@@ -82,8 +82,8 @@ class Mesh {
   void abort(const std::string& reason);
   // Returns true if no operation of any group uses memory of the device any more.
   bool idle() const;
-  // Returns a flag in page-locked host memory that is 0 until a group on GPUs is aborted; null without such groups. The
-  // flag becomes 1 after check() begins to throw and before any queued operation ends early. A kernel that runs after an
+  // Returns a flag in page-locked host memory that is 0 until a group on GPUs is aborted; null without such groups. It
+  // becomes 1 after check() begins to throw and before any queued operation ends early. A kernel that runs after an
   // operation and reads 0 therefore has the operation's true result.
   const std::uint32_t* abort_flag() const;
   bool uses_copy_engines() const;  // true if a group does (Communicator::uses_copy_engines())

@@ -71,8 +71,8 @@ void give_up(const std::shared_ptr<Handle>& handle) {
 
 }  // namespace
 
-Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store,
-                 std::shared_ptr<std::uint32_t> abort_flag, const CommOptions& options)
+Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, std::shared_ptr<std::uint32_t> abort_flag,
+                 const CommOptions& options)
     : rank_(group.rank),
       size_(group.size),
       options_(options),
