@@ -17,6 +17,7 @@
 #include "job/environment.h"
 #include "job/run_phase.h"
 #include "job/worker_status.h"
+#include "kernels/tuning.h"
 #include "text/tokenizer.h"
 #include "trainer/bad_steps.h"
 #include "trainer/pace_watch.h"
@@ -247,7 +248,8 @@ class TrainingRun {
                .finished = run_.leads() && step == finished_step_,  // this process may become rank 0 only now
                .island = run_.trainer.island_place(),
                .last = run_.trainer.latest(),
-               .earlier = run_.trainer.earlier()});
+               .earlier = run_.trainer.earlier(),
+               .choices = run_.ctx.tuning ? run_.ctx.tuning->text() : ""});
     log::info("lost a peer; keeping the state of step ", step, " in memory and waiting for a replacement");
   } catch (const OutOfMemory& e) {
     if (run_.trainer.has_islands()) return stay_without_state(kept, e.what());
