@@ -243,12 +243,11 @@ class TrainingRun {
   }
 
   // A GPU may have begun a later step than that of the weights. So the rest of the state must not change before the
-  // update. Memory that a lost process has mapped (copy engines) cannot be freed.
+  // update.
   bool may_survive_on_gpu() {
     State collected;
     for (TrainingState* s : run_.trainer.model().training_states()) s->add_to(collected);
-    return !run_.trainer.has_islands() && !run_.mesh.uses_copy_engines() && collected.tensors().empty() &&
-           collected.values().empty();
+    return !run_.trainer.has_islands() && collected.tensors().empty() && collected.values().empty();
   }
 
   // Returns true if this process continues from the state that it kept.

@@ -86,7 +86,6 @@ class Mesh {
   // becomes 1 after check() begins to throw and before any queued operation ends early. A kernel that runs after an
   // operation and reads 0 therefore has the operation's true result.
   const std::uint32_t* abort_flag() const;
-  bool uses_copy_engines() const;  // true if a group does (Communicator::uses_copy_engines())
 
   std::vector<int> nodes_along(const AxisNames&) const;  // node index of each rank in the group along the axes
   std::vector<int> nodes_along(const std::string& axis) const { return nodes_along(AxisNames{axis}); }

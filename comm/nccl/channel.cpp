@@ -287,7 +287,7 @@ void Channel::abort(const std::string& reason) {
   start_abort(handle_, kNoticeTime, copies_);
 }
 
-bool Channel::idle() const { return stream_.record().done(); }
+bool Channel::idle() const { return stream_.record().done() && (!copies_ || copies_->is_idle()); }
 
 std::optional<std::string> Channel::find_timed_out() {
   if (auto queued = pending_.find_timed_out(Clock::now(), options_.timeout)) return queued;
