@@ -16,6 +16,8 @@ constexpr std::chrono::seconds kStayTime{10};
 // How long the agent waits to learn of a peer's death after a worker has reported that it lost this peer. The second
 // value is for jobs on several nodes, where the agents of other nodes report deaths through the leader.
 constexpr std::chrono::milliseconds kOfferTime{600}, kOfferTimeOverNetwork{1'500};
+// How much longer the agent waits while a worker ends: the kernel closes its connections first, and its GPU later.
+constexpr std::chrono::milliseconds kExitTime{5'000};
 
 }  // namespace
 
@@ -107,7 +109,8 @@ void Agent::refuse_offers() {
   for (auto& w : workers_) {
     if (!w->alive() || w->page().stay != Stay::offered) continue;
     if (!offer_deadline_) offer_deadline_ = Clock::now() + (order_.nodes > 1 ? kOfferTimeOverNetwork : kOfferTime);
-    if (phase_ != Phase::running || Clock::now() >= *offer_deadline_) w->page().stay = Stay::refused;
+    const bool late = Clock::now() >= *offer_deadline_ + (any_worker_exiting() ? kExitTime : kExitTime * 0);
+    if (phase_ != Phase::running || late) w->page().stay = Stay::refused;
   }
 }
 

@@ -206,7 +206,10 @@ void check_pipeline_order(const ParallelPlan& p) {
          "parallel.pp_parts: 1, or parallel.pp to the number of stages");
   if (p.pp == 1 || c.pp_order == PipelineOrder::automatic) return;
   if ((c.pp_order == PipelineOrder::interleaved) != (c.pp_parts > 1))
-    fail("parallel.pp_order: ", c.pp_parts > 1 ? "1f1b runs one part" : "interleaved runs several parts",
+    fail("parallel.pp_order: ",
+         c.pp_order == PipelineOrder::interleaved  ? "interleaved runs several parts"
+         : c.pp_order == PipelineOrder::eager_1f1b ? "eager_1f1b runs one part"
+                                                   : "1f1b runs one part",
          " of the model in each stage, but parallel.pp_parts is ", c.pp_parts, ". Set parallel.pp_parts: ",
          c.pp_parts > 1 ? "1, or parallel.pp_order: interleaved" : "2 or more, or parallel.pp_order: 1f1b");
 }

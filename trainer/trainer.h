@@ -2,6 +2,7 @@
 // Launches one optimizer step after another. The loop around the steps (when to log, evaluate, save and stop) is in
 // trainer/train.h.
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -83,6 +84,10 @@ class Trainer {
   void launch();
   StepReport finish();  // waits for the oldest step in flight and returns its report
   std::size_t in_flight() const { return steps_in_flight_.size(); }
+  // Call after a peer was lost and Mesh::abort(). Waits until the device has ended the queued work. Then counts the
+  // steps in flight that have updated the weights, and drops the others, so that steps_done() is the step of the state
+  // on the device. Returns false if the device is still busy after `limit`. Throws Error if the device has failed.
+  bool settle(std::chrono::milliseconds limit);
   // Makes all processes adopt the measured kernel choices of the lowest rank that has any. Collective; there must be no
   // step in flight.
   void agree_on_kernel_choices();
@@ -159,11 +164,12 @@ class Trainer {
   // is not counted yet, and islands are not exchanging weights. May be called after an operation has failed in the
   // middle of a step.
   bool is_state_whole() const {
-    return steps_in_flight_.empty() && !step_.is_updating() && !(outer_ && outer_->in_flight());
+    return steps_in_flight_.empty() && step_.updates_begun() == updates_counted_ && !(outer_ && outer_->in_flight());
   }
-  const StepReport& latest() const { return latest_; }   // latest accepted step; its `step` is 0 if there was none
-  void set_latest(const StepReport& r) { latest_ = r; }  // call after loading the state of an earlier trainer
-  void on_state_loaded();                                // call after loading the state; moves the loader to the cursor
+  const StepReport& latest() const { return latest_; }    // latest accepted step; its `step` is 0 if there was none
+  const StepReport& earlier() const { return earlier_; }  // the accepted step before latest(); likewise
+  void set_latest(const StepReport& r) { latest_ = r; }   // call after loading the state of an earlier trainer
+  void on_state_loaded();  // call after loading the state; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
   // Reports every kernel of the following steps to `observer`; null disables this.
@@ -238,7 +244,10 @@ class Trainer {
   void upload_state(const StepReport&, double valid_tokens);
   void run_trial_step();
   static double seconds_of(const StepInFlight&);
-  void drop_rejected_step(StepInFlight&);  // drops a step that was not accepted, and all steps in flight after it
+  bool count_result(StepInFlight&);  // fills the report; counts the step if it was accepted, else uncounts it
+  void uncount(const StepReport& r) { --steps_, cursor_ -= r.sequences, tokens_ -= r.tokens; }
+  void uncount_steps_in_flight();
+  void drop_rejected_step(StepReport&);  // drops what follows a step that was not accepted
 
   const Config& config_;
   Mesh& mesh_;
@@ -264,7 +273,8 @@ class Trainer {
   bool choices_agreed_ = false;  // true if all ranks have the same measured choices
   StepGuard guard_;
   std::vector<std::string> bad_steps_of_islands_;  // state of each island's guard, as checkpoints hold it
-  StepReport latest_;
+  StepReport latest_, earlier_;
+  std::uint64_t updates_counted_ = 0;  // TrainStep::updates_begun() after the latest step was queued completely
 };
 
 // Returns the options with which this process reads its part of the data.

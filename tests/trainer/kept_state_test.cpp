@@ -50,7 +50,8 @@ TEST(KeptState, AllRanksContinueFromTheLowestStep) {
       SmallRun before(static_cast<float>(10 * step), step);
       before.seconds = 1.0 / 3;
       before.text = "bad steps of step " + std::to_string(step);
-      kept.keep(before.state, before.stream, {.step = step, .finished = true, .last = report(step)});
+      kept.keep(before.state, before.stream,
+                {.step = step, .finished = true, .last = report(step), .earlier = report(step - 1)});
     }
     const std::optional<KeptStates> all = kept.compare(host);
     ASSERT_TRUE(all);
@@ -68,6 +69,8 @@ TEST(KeptState, AllRanksContinueFromTheLowestStep) {
     EXPECT_EQ(all->last.auxiliary_loss, expected.auxiliary_loss);
     ASSERT_EQ(all->last.sources.size(), 2u);
     EXPECT_EQ(all->last.sources[1].targets, 7);
+    EXPECT_EQ(all->earlier.step, 4);
+    EXPECT_EQ(all->earlier.auxiliary_loss, report(4).auxiliary_loss);
     SmallRun after;
     kept.load(*all, after.state, after.stream, host);
     for (int i = 0; i < 3; ++i) EXPECT_EQ(after.weights.data<float>()[i], static_cast<float>(50 + i));
