@@ -195,12 +195,6 @@ std::string choice_text(Config config, const std::string& key) {
   return std::get<std::string>(field->node.get());
 }
 
-std::string division_text(const std::vector<std::int64_t>& blocks) {
-  std::vector<std::string> numbers;
-  for (const std::int64_t n : blocks) numbers.push_back(str(n));
-  return str("pp_division: [", joined(numbers, ", "), "]");
-}
-
 std::string stages_text(const ParallelConfig& c) {
   if (c.pp == 1) return "";
   return str("pp: ", c.pp, c.pp_order == PipelineOrder::eager_1f1b ? ", pp_order: eager_1f1b" : "",
@@ -255,7 +249,7 @@ void print_stages(const PlannedStep& p) {
                  joined(blocks, ", ").c_str(), bytes_text(p.stage_peaks[at]).c_str(), 1e3 * p.stage_seconds[at]);
   }
   if (!p.better_division.empty())
-    print_format("By the times of the blocks, the slowest stage is faster with parallel.%s (memory not checked).\n",
+    print_format("By the times of the blocks, the slowest stage is faster with parallel.%s.\n",
                  division_text(p.better_division).c_str());
 }
 

@@ -156,7 +156,7 @@ std::vector<std::int64_t> find_better_division(const BlockCosts& costs, const st
       seconds[static_cast<std::size_t>(shape.stage_of(part))] += cost_of(costs, parts[static_cast<std::size_t>(part)]);
     return std::ranges::max(seconds);
   };
-  const std::vector<BlockRange> best = divide_blocks(costs, narrow<int>(std::ssize(now)));
+  const std::vector<BlockRange> best = divide_blocks(costs, shape.stages, shape.parts);
   std::vector<std::int64_t> division;
   if (slowest(best) > kNoticeable * slowest(now)) return division;
   for (const BlockRange& part : best) division.push_back(part.end - part.first);
@@ -182,6 +182,16 @@ void set_waits_of_stages(PlannedStep& p, const PipelineShape& shape, double busy
   p.exposed_seconds = all - p.compute_seconds;
   p.message_waits = waits(all);
   p.eager_message_waits = shape.parts == 1 ? waits(seconds(PipelineOrder::eager_1f1b)) : p.message_waits;
+}
+
+// Returns true if all stages fit into memory with this parallel.pp_division and the same activations.
+bool fits_with_division(const PlannedStep& p, const PlanRequest& q, const std::vector<std::int64_t>& division) {
+  Config c = p.config;
+  c.parallel.pp_division = division;
+  for (int stage = 0; stage < c.parallel.pp; ++stage)
+    if (dry_step(c, q.world, p.activations.plan, first_rank_of_stage(c, q.world, stage)).peak() > q.budget)
+      return false;
+  return true;
 }
 
 // Predicts a step of pipeline stages. All stages wait for the slowest one, for the bubble, and for messages that the
@@ -213,6 +223,7 @@ void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& la
   set_waits_of_stages(p, shape, slowest);
   if (p.exposed_seconds > p.compute_seconds) p.limit = "waits for stages";
   p.better_division = find_better_division(costs, model_parts(p.config.model, layout), shape);
+  if (!p.better_division.empty() && !fits_with_division(p, q, p.better_division)) p.better_division.clear();
   set_memory(p, largest);
   set_rates(p, q, layout);
 }

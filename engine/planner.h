@@ -36,8 +36,8 @@ struct PlannedStep {
   double eager_message_waits = 0;    // the same with parallel.pp_order: eager_1f1b, if stages have one part
   std::vector<std::size_t> stage_peaks;
   std::vector<double> stage_seconds;
-  // A parallel.pp_division that noticeably shortens the kernel time of the slowest stage; empty if there is none. Its
-  // memory is not planned.
+  // A parallel.pp_division that noticeably shortens the kernel time of the slowest stage and whose stages fit into the
+  // budget with the same activations; empty if there is none.
   std::vector<std::int64_t> better_division;
   const char* limit = "";  // largest part of the step's time: "matrix products", "attention", "memory traffic", ...
 };

@@ -4,6 +4,7 @@
 
 #include "core/byte_size.h"
 #include "core/fields.h"
+#include "core/joined.h"
 #include "job/environment.h"
 
 namespace ring {
@@ -128,6 +129,12 @@ RingOptions ParallelConfig::ring_options(const std::vector<int>& nodes) const {
           .message_bytes = cp_message_bytes,
           .keys = cp_keys,
           .messages = cp_messages};
+}
+
+std::string division_text(const std::vector<std::int64_t>& blocks) {
+  std::vector<std::string> numbers;
+  for (const std::int64_t n : blocks) numbers.push_back(str(n));
+  return str("pp_division: [", joined(numbers, ", "), "]");
 }
 
 ParallelConfig without_auto(ParallelConfig c) {

@@ -249,9 +249,7 @@ void check_micro_batches_of_stages(const ParallelPlan& p, const BatchSize& b) {
 void check_division(const ParallelPlan& p, const ModelConfig& m) {
   const std::vector<std::int64_t>& division = p.config.pp_division;
   if (division.empty()) return;
-  std::string list;
-  for (const std::int64_t blocks : division) list += str(list.empty() ? "[" : ", ", blocks);
-  const std::string setting = str("parallel.pp_division: ", list, "]"), remedy = "set parallel.pp_division: []";
+  const std::string setting = "parallel." + division_text(division), remedy = "set parallel.pp_division: []";
   if (p.pp == 1)
     fail(setting, " divides the model among pipeline stages, but parallel.pp is 1. Set parallel.pp, or ", remedy);
   const std::int64_t parts = p.pp * p.config.pp_parts,

@@ -1,6 +1,8 @@
 // Plans of steps with pipeline stages on a device that is not here.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -11,7 +13,10 @@
 namespace ring {
 namespace {
 
-PlannedStep plan_of_stages(const std::vector<std::string>& more, double link_bytes_per_second = 1e12) {
+constexpr double kFastLink = 1e12;  // bytes per second
+
+PlannedStep plan_of_stages(const std::vector<std::string>& more, double link_bytes_per_second = kFastLink,
+                           std::size_t budget = std::size_t{64} << 30) {
   Config c;
   override_config(
       c, {"data.path=none", "train.steps=10", "train.batch_size=16", "train.micro_batch=1", "model.vocab_size=1024",
@@ -23,8 +28,14 @@ PlannedStep plan_of_stages(const std::vector<std::string>& more, double link_byt
   q.world = 8;
   q.rates = shipped_rates("h100", 2);
   q.rates.link_bytes_per_second = link_bytes_per_second;
-  q.budget = std::size_t{64} << 30;
+  q.budget = budget;
   return plan_step(q).value();
+}
+
+std::string division_setting(const std::vector<std::int64_t>& blocks) {
+  std::string division;
+  for (const std::int64_t n : blocks) division += str(division.empty() ? "" : ",", n);
+  return str("parallel.pp_division=[", division, "]");
 }
 
 TEST(PlannedStages, ShardTheirGradients) {
@@ -38,14 +49,8 @@ TEST(PlannedStages, ABetterDivisionIsFoundByPredictedTimes) {
   const PlannedStep bad = plan_of_stages({"parallel.pp_division=[4,2,1,1]"});
   ASSERT_EQ(bad.better_division.size(), 4u);
   EXPECT_GT(bad.stage_seconds[0], bad.stage_seconds[2]);
-  std::string division;
-  std::int64_t blocks = 0;
-  for (const std::int64_t n : bad.better_division) {
-    blocks += n;
-    division += str(division.empty() ? "" : ",", n);
-  }
-  EXPECT_EQ(blocks, 8);
-  const PlannedStep good = plan_of_stages({str("parallel.pp_division=[", division, "]")});
+  EXPECT_EQ(std::accumulate(bad.better_division.begin(), bad.better_division.end(), 0), 8);
+  const PlannedStep good = plan_of_stages({division_setting(bad.better_division)});
   EXPECT_TRUE(good.better_division.empty());
   EXPECT_LT(good.seconds(), bad.seconds());
 }
@@ -76,6 +81,18 @@ TEST(PlannedStages, EagerOrderHidesMessagesForTheMemoryOfAMicroBatch) {
   EXPECT_GT(static_cast<double>(eager.stage_peaks[0]), static_cast<double>(plain.stage_peaks[0]) + 4 * bytes);
   // The last stage holds no further activations, but hidden states arrive earlier.
   EXPECT_LE(static_cast<double>(eager.stage_peaks[1]), static_cast<double>(plain.stage_peaks[1]) + 2 * bytes);
+}
+
+// Early stages hold more micro-batches, so a division that gives them more blocks may not fit.
+TEST(PlannedStages, ABetterDivisionFitsIntoMemory) {
+  const std::vector<std::string> late = {"parallel.pp_division=[1,1,2,4]", "train.recompute=none"};
+  const PlannedStep slow = plan_of_stages(late);
+  ASSERT_FALSE(slow.better_division.empty());
+  const PlannedStep fast = plan_of_stages({division_setting(slow.better_division), "train.recompute=none"});
+  const std::size_t small = std::ranges::max(slow.stage_peaks), large = std::ranges::max(fast.stage_peaks);
+  ASSERT_LT(small, large);
+  EXPECT_TRUE(plan_of_stages(late, kFastLink, large - 1).better_division.empty());
+  EXPECT_EQ(plan_of_stages(late, kFastLink, large).better_division, slow.better_division);
 }
 
 }  // namespace

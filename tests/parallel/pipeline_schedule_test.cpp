@@ -287,6 +287,48 @@ TEST(PipelineStages, NoOtherDivisionHasACheaperLargestPart) {
   }
 }
 
+double largest_stage(const BlockCosts& costs, const std::vector<BlockRange>& parts, std::size_t stages) {
+  std::vector<double> sums(stages);
+  for (std::size_t i = 0; i < parts.size(); ++i) sums[i % stages] += cost_of(costs, parts[i]);
+  return *std::max_element(sums.begin(), sums.end());
+}
+
+TEST(PipelineStages, NoOtherDivisionOfEqualBlocksHasACheaperLargestStage) {
+  for (const double head : {0.0, 0.7, 1.5, 2.5, 4.0})
+    for (const std::int64_t blocks : {8, 9, 11})
+      for (const int stages : {2, 3, 4}) {
+        const int parts = 8 / stages;
+        const BlockCosts costs{.blocks = std::vector<double>(static_cast<std::size_t>(blocks), 1.0), .head = head};
+        double best = INFINITY;
+        std::vector<BlockRange> tried;
+        for_all_divisions(0, blocks, stages * parts, tried,
+                          [&] { best = std::min(best, largest_stage(costs, tried, static_cast<std::size_t>(stages))); });
+        const std::vector<BlockRange> all = divide_blocks(costs, stages, parts);
+        ASSERT_EQ(std::ssize(all), stages * parts);
+        EXPECT_NEAR(largest_stage(costs, all, static_cast<std::size_t>(stages)), best, 1e-6)
+            << blocks << " blocks, " << stages << " stages, head " << head;
+      }
+}
+
+TEST(PipelineStages, StagesOfBlocksWithDifferentCostsAreNearlyTheBest) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    BlockCosts costs{.embedding = 0.1 * static_cast<double>(seed % 3), .blocks = {}, .head = 1.5};
+    for (std::uint64_t i = 0; i < 12; ++i)
+      costs.blocks.push_back(1 + static_cast<double>(random_bits({seed, 0, 0}, i) % 8));
+    for (const int stages : {2, 3, 4}) {
+      const auto of_stages = [&](const std::vector<BlockRange>& all) {
+        return largest_stage(costs, all, static_cast<std::size_t>(stages));
+      };
+      double best = INFINITY;
+      std::vector<BlockRange> tried;
+      for_all_divisions(0, 12, 2 * stages, tried, [&] { best = std::min(best, of_stages(tried)); });
+      const double found = of_stages(divide_blocks(costs, stages, 2));
+      EXPECT_LE(found, of_stages(divide_blocks(costs, 2 * stages)) + 1e-6);
+      EXPECT_LE(found, 1.15 * best) << stages << " stages, seed " << seed;
+    }
+  }
+}
+
 // Attention of the last four layers covers only a window of a long context, so these layers cost less.
 TEST(PipelineStages, LayersWithLessAttentionCountLess) {
   ModelConfig m = model_of(8, 16);
