@@ -123,6 +123,8 @@ bool receives_two(const std::vector<StageTransfer>& transfers) {
 // would receive two, one for the hidden states and then one for the gradients. A stage ends at most one action at a
 // time, so it sends at most one message, and each kind of message comes from a single stage.
 std::vector<StageStep> exchanges_of(const std::vector<StageTransfer>& transfers, int stage) {
+  if (std::ranges::none_of(transfers, [&](const StageTransfer& t) { return t.from == stage || t.to == stage; }))
+    return {};
   std::map<PipelinePass, StageStep> steps;
   const bool apart = receives_two(transfers);
   for (const StageTransfer& t : transfers) {

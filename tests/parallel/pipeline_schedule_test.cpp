@@ -301,8 +301,9 @@ TEST(PipelineStages, NoOtherDivisionOfEqualBlocksHasACheaperLargestStage) {
         const BlockCosts costs{.blocks = std::vector<double>(static_cast<std::size_t>(blocks), 1.0), .head = head};
         double best = INFINITY;
         std::vector<BlockRange> tried;
-        for_all_divisions(0, blocks, stages * parts, tried,
-                          [&] { best = std::min(best, largest_stage(costs, tried, static_cast<std::size_t>(stages))); });
+        for_all_divisions(0, blocks, stages * parts, tried, [&] {
+          best = std::min(best, largest_stage(costs, tried, static_cast<std::size_t>(stages)));
+        });
         const std::vector<BlockRange> all = divide_blocks(costs, stages, parts);
         ASSERT_EQ(std::ssize(all), stages * parts);
         EXPECT_NEAR(largest_stage(costs, all, static_cast<std::size_t>(stages)), best, 1e-6)
