@@ -249,7 +249,7 @@ namespace {
 // Executes the steps of all stages with transfers that take time and that each stage runs one after another.
 class TransferSimulation {
  public:
-  TransferSimulation(const PipelineShape& shape, PipelineOrder order, const PipelineTicks& ticks)
+  TransferSimulation(const PipelineShape& shape, PipelineOrder order, const std::vector<PipelineTicks>& ticks)
       : shape_(shape), ticks_(ticks) {
     const PipelineTable table = make_pipeline_table(shape, order);
     for (int stage = 0; stage < shape.stages; ++stage)
@@ -295,7 +295,7 @@ class TransferSimulation {
       if (arrival == arrivals_.end()) return false;
       clock = std::max(clock, arrival->second);
     }
-    clock += duration(a, ticks_);
+    clock += duration(a, ticks_.at(static_cast<std::size_t>(stage)));
     return true;
   }
 
@@ -315,7 +315,9 @@ class TransferSimulation {
     for (const PipelineAction& a : std::vector(operations_[at].front().consumers)) {
       const auto [other, first] = begun_.try_emplace(key(a), Side{stage, ready});
       if (first) continue;
-      const std::int64_t end = std::max(ready, other->second.ready) + ticks_.message;
+      const int sender = shape_.stage_of(a.pass == PipelinePass::forward ? a.part - 1 : a.part + 1);
+      const std::int64_t end =
+          std::max(ready, other->second.ready) + ticks_.at(static_cast<std::size_t>(sender)).message;
       arrivals_[key(a)] = end;
       end_message(other->second.stage, end);
       end_message(stage, end);
@@ -336,7 +338,7 @@ class TransferSimulation {
   static Key key(const PipelineAction& a) { return {a.pass, a.part, a.unit}; }
 
   PipelineShape shape_;
-  PipelineTicks ticks_;
+  std::vector<PipelineTicks> ticks_;
   std::vector<std::vector<StageStep>> steps_;
   std::vector<std::size_t> next_;
   std::vector<std::int64_t> clocks_;  // when the last action of each stage ends
@@ -348,7 +350,8 @@ class TransferSimulation {
 
 }  // namespace
 
-std::int64_t simulate_transfers(const PipelineShape& shape, PipelineOrder order, const PipelineTicks& ticks) {
+std::int64_t simulate_transfers(const PipelineShape& shape, PipelineOrder order,
+                                const std::vector<PipelineTicks>& ticks) {
   return TransferSimulation(shape, order, ticks).run();
 }
 

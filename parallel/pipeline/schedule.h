@@ -105,7 +105,7 @@ std::vector<StageStep> lower_to_steps(const PipelineShape&, const PipelineTable&
 
 // Returns the duration of a step in which each stage runs its communication steps one after another, in the order of
 // lower_to_steps(), beside its actions. A message begins once both stages have begun its step. A send and a receive of
-// the same step run at the same time.
-std::int64_t simulate_transfers(const PipelineShape&, PipelineOrder, const PipelineTicks&);
+// the same step run at the same time. ticks: of each stage; a message takes the time that its sender has for it.
+std::int64_t simulate_transfers(const PipelineShape&, PipelineOrder, const std::vector<PipelineTicks>& ticks);
 
 }  // namespace ring
