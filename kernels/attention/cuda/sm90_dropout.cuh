@@ -8,14 +8,32 @@
 
 namespace ring::cuda::sm90 {
 
+// Dropout keys of a tile's columns in shared memory. Lanes t, t + 4, .. read columns 8n + 2t and 8n + 2t + 1 for all n,
+// so the columns of each t are contiguous. Four more words after each t avoid bank conflicts.
+template <int kColumns>
+struct ColumnKeys {
+  static constexpr int kLane = kColumns / 4 + 4;
+  alignas(16) std::uint32_t keys[4 * kLane];
+
+  __device__ std::uint32_t& at(int column) { return keys[column % 8 / 2 * kLane + column / 8 * 2 + column % 2]; }
+  __device__ const std::uint64_t* of_lane() const { return reinterpret_cast<const std::uint64_t*>(keys + lane() % 4 * kLane); }
+  // Stores the keys of attention keys. Called by a warp.
+  __device__ void store(const HeadSegment& s, const TileCoord& tile) {
+#pragma unroll
+    for (int i = 0; i < kColumns / 32; ++i) {
+      const int column = lane() + 32 * i;
+      at(column) = column_key(s, tile.column[column / kPart] + column % kPart);
+    }
+  }
+};
+
 // Dropout keys (dropout.h) that a lane needs. load_rows() loads the keys of the lane's two rows; `row` is the first of
-// the warp's 16 rows. load_columns() loads the keys of a tile's columns, and columns(n) returns those of columns
-// 8n + 2t and 8n + 2t + 1, with t = lane % 4. tokens: N, the stride between heads in the row keys [Hq,N].
+// the warp's 16 rows, and `tokens` is N, the stride between heads in the keys of queries [Hq,N]. columns(n) returns the
+// keys of columns 8n + 2t and 8n + 2t + 1 of the tile whose keys were passed to use(), with t = lane % 4.
 template <Stationary owner>
-struct TileDropout;
-template <>
-struct TileDropout<Stationary::q> {
-  std::uint32_t rows[2], first[kMaxParts], step;
+struct TileDropout {
+  std::uint32_t rows[2];
+  const std::uint64_t* of_columns;
 
   template <int kConsumers>
   __device__ void load_rows(const DropoutParams& p, std::int64_t tokens, const Job<kConsumers>& job, int row) {
@@ -23,41 +41,19 @@ struct TileDropout<Stationary::q> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int mine = own.row(half);
-      rows[half] = own.exists(mine) ? p.keys[own.head * tokens + own.token(mine)] : 0;
+      if constexpr (owner == Stationary::kv)
+        rows[half] = column_key(job.segment, mine);
+      else
+        rows[half] = own.exists(mine) ? p.keys[own.head * tokens + own.token(mine)] : 0;
     }
   }
-  __device__ void load_columns(const DropoutParams&, std::int64_t, const HeadSegment& s, const TileCoord& tile) {
-#pragma unroll
-    for (int part = 0; part < kMaxParts; ++part) first[part] = column_key(s, tile.column[part] + lane() % 4 * 2);
-    step = dropout_column_key(s.rate);
+  template <int kColumns>
+  __device__ void use(const ColumnKeys<kColumns>& keys) {
+    of_columns = keys.of_lane();
   }
   __device__ uint2 columns(int n) const {
-    const std::uint32_t key = first[n / 8] + static_cast<std::uint32_t>(n % 8 * 8) * step;
-    return {key, first[n / 8] + static_cast<std::uint32_t>(n % 8 * 8 + 1) * step};
-  }
-};
-template <>
-struct TileDropout<Stationary::kv> {
-  std::uint32_t rows[2], mine[2];  // mine: dropout keys of the tile's queries 2 * lane() and 2 * lane() + 1
-
-  template <int kConsumers>
-  __device__ void load_rows(const DropoutParams&, std::int64_t, const Job<kConsumers>& job, int row) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) rows[half] = column_key(job.segment, row + lane() / 4 + 8 * half);
-  }
-  // Queries that are out of range have P = 0 and use the key of a valid query.
-  __device__ void load_columns(const DropoutParams& p, std::int64_t tokens, const HeadSegment& s,
-                               const TileCoord& tile) {
-    const std::uint32_t* keys = p.keys + query_head(tile) * tokens + s.q_row;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int j = min(max(tile.column[0] + 2 * lane() + i, s.q_first), s.q_end - 1);
-      mine[i] = keys[std::int64_t{j} * s.rate];
-    }
-  }
-  __device__ uint2 columns(int n) const {
-    const int from = 4 * n + lane() % 4;
-    return {__shfl_sync(0xffffffffu, mine[0], from), __shfl_sync(0xffffffffu, mine[1], from)};
+    const std::uint64_t both = of_columns[n];  // one load; two 32-bit loads would not be joined
+    return make_uint2(static_cast<std::uint32_t>(both), static_cast<std::uint32_t>(both >> 32));
   }
 };
 

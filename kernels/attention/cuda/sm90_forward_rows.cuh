@@ -1,7 +1,6 @@
 #pragma once
 // Forward for Hopper: a consumer's online softmax and its epilogue.
 
-#include "kernels/attention/cuda/sm90_dropout.cuh"
 #include "kernels/attention/cuda/sm90_forward_producer.cuh"
 
 namespace ring::cuda::sm90 {
