@@ -40,9 +40,9 @@ RING_HOST_DEVICE constexpr std::uint32_t dropout_column_key(std::int32_t positio
   return (x ^ x >> 16) | 1;
 }
 
-// Returns the 32 random bits of one pair: multiplicative hashing (M. Dietzfelbinger et al., "A Reliable Randomized
-// Algorithm for the Closest-Pair Problem", 1997, section 2) of the column key by a random odd row key. The low bits
-// are less random than the high bits, which decide the comparison with the threshold.
+// Returns the 32 random bits of one pair: the column key, hashed by multiplication with a random odd number
+// (M. Dietzfelbinger et al., "A Reliable Randomized Algorithm for the Closest-Pair Problem", 1997). The low bits are less
+// random than the high bits, which decide the comparison with the threshold.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_bits(std::uint32_t row_key, std::uint32_t column_key) {
   return row_key * column_key;
 }

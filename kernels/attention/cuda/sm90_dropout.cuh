@@ -57,6 +57,27 @@ struct TileDropout {
   }
 };
 
+// Like TileDropout if keys are stationary, but without shared memory: a lane loads the keys of the tile's queries
+// 2 * lane() and 2 * lane() + 1, and columns() gets them from other lanes.
+struct ShuffledDropout : TileDropout<Stationary::kv> {
+  std::uint32_t mine[2];
+
+  // Queries that are out of range have P = 0 and use the key of a valid query.
+  __device__ void load_columns(const DropoutParams& p, std::int64_t tokens, const HeadSegment& s,
+                               const TileCoord& tile) {
+    const std::uint32_t* keys = p.keys + query_head(tile) * tokens + s.q_row;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int j = min(max(tile.column[0] + 2 * lane() + i, s.q_first), s.q_end - 1);
+      mine[i] = keys[std::int64_t{j} * s.rate];
+    }
+  }
+  __device__ uint2 columns(int n) const {
+    const int from = 4 * n + lane() % 4;
+    return {__shfl_sync(0xffffffffu, mine[0], from), __shfl_sync(0xffffffffu, mine[1], from)};
+  }
+};
+
 // Returns x, multiplied by `factor` if the pair is dropped. Uses a predicated multiply: a select would run on the ALU,
 // which is already busy with the dropout bits.
 template <int factor>
@@ -67,22 +88,24 @@ __device__ inline float times_if_dropped(float x, std::uint32_t bits, std::uint3
   return x;
 }
 
-// Dropout policies of the forward. They return `weight`, which is accumulator element i of P, or 0 if it is dropped.
+// Dropout policies of the forward. They convert accumulator elements i and i + 1 of P to bf16, with 0 for dropped ones.
 struct KeepsAll {
-  __device__ float operator()(int, float weight) const { return weight; }
+  __device__ std::uint32_t operator()(int, float first, float second) const { return pack_bf16(first, second); }
 };
 struct Keeps {
   const TileDropout<Stationary::q>& of;
   std::uint32_t threshold;
-  __device__ float operator()(int i, float weight) const {
+  __device__ std::uint32_t operator()(int i, float first, float second) const {
     const uint2 columns = of.columns(i / 4);
-    return times_if_dropped<0>(weight, dropout_bits(of.rows[i / 2 % 2], i % 2 ? columns.y : columns.x), threshold);
+    const std::uint32_t row = of.rows[i / 2 % 2];
+    return pack_bf16(times_if_dropped<0>(first, dropout_bits(row, columns.x), threshold),
+                     times_if_dropped<0>(second, dropout_bits(row, columns.y), threshold));
   }
 };
 
 // Marks dropped elements of P by making them negative.
-template <Stationary owner, int kColumns>
-__device__ inline void mark_dropped(Sums<kColumns>& w, const TileDropout<owner>& of, std::uint32_t threshold) {
+template <int kColumns, class Dropout>
+__device__ inline void mark_dropped(Sums<kColumns>& w, const Dropout& of, std::uint32_t threshold) {
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) {
     const uint2 columns = of.columns(n);
@@ -93,6 +116,8 @@ __device__ inline void mark_dropped(Sums<kColumns>& w, const TileDropout<owner>&
     }
   }
 }
+// Returns 1 for positive normal numbers and 0 for negative ones. Uses the FMA units; a comparison would run on the ALU.
+__device__ inline float is_positive(float x) { return __saturatef(x * 0x1p127f); }
 // Like pack_bf16, but maps negative numbers to 0.
 __device__ inline std::uint32_t pack_positive_bf16(float first, float second) {
   std::uint32_t r;
