@@ -195,15 +195,10 @@ std::string choice_text(Config config, const std::string& key) {
   return std::get<std::string>(field->node.get());
 }
 
-std::string division_text(const std::vector<std::int64_t>& blocks) {
-  std::vector<std::string> numbers;
-  for (const std::int64_t n : blocks) numbers.push_back(str(n));
-  return str("pp_division: [", joined(numbers, ", "), "]");
-}
-
 std::string stages_text(const ParallelConfig& c) {
   if (c.pp == 1) return "";
-  return str("pp: ", c.pp, c.pp_parts > 1 ? str(", pp_parts: ", c.pp_parts) : "",
+  return str("pp: ", c.pp, c.pp_order == PipelineOrder::eager_1f1b ? ", pp_order: eager_1f1b" : "",
+             c.pp_parts > 1 ? str(", pp_parts: ", c.pp_parts) : "",
              c.pp_slices > 1 ? str(", pp_slices: ", c.pp_slices) : "",
              c.pp_division.empty() ? "" : ", " + division_text(c.pp_division), ", ");
 }
@@ -239,6 +234,12 @@ void print_stages(const PlannedStep& p) {
   print_format("\nEach pipeline stage waits for others in %.1f %% of a step (the bubble) of %s%s.\n", 100 * p.bubble,
                counted(plan.micro_batches, "micro-batch").c_str(),
                slices > 1 ? str(" with ", slices, " slices each").c_str() : "");
+  const bool eager = resolved_order(plan.config.pp_order, plan.config.pp_parts) == PipelineOrder::eager_1f1b;
+  print_format("A message between stages takes %.3g ms. Stages wait for messages in %.1f %% of a step",
+               1e3 * p.stage_message_seconds, 100 * p.message_waits);
+  if (!eager && plan.config.pp_parts == 1)
+    print_format(" (with parallel.pp_order: eager_1f1b, %.1f %%)", 100 * p.eager_message_waits);
+  print_format(".\n");
   for (int stage = 0; stage < plan.pp; ++stage) {
     std::vector<std::string> blocks;
     for (const BlockRange& part : parts_of_stage(p.config.model, plan, stage))
@@ -248,7 +249,7 @@ void print_stages(const PlannedStep& p) {
                  joined(blocks, ", ").c_str(), bytes_text(p.stage_peaks[at]).c_str(), 1e3 * p.stage_seconds[at]);
   }
   if (!p.better_division.empty())
-    print_format("By the times of the blocks, the slowest stage is faster with parallel.%s (memory not checked).\n",
+    print_format("By the times of the blocks, the slowest stage is faster with parallel.%s.\n",
                  division_text(p.better_division).c_str());
 }
 

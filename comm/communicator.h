@@ -99,6 +99,8 @@ class Communicator {
 
   // Makes every running or queued operation fail at once with `reason`. Callable from any thread.
   virtual void abort(const std::string& reason) = 0;
+  // Returns true if no operation uses memory of a device any more, so that the memory may be freed.
+  virtual bool idle() const { return true; }
 
  protected:
   Communicator(int rank, int size);

@@ -1,6 +1,7 @@
 #include "engine/planner.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/checked.h"
 #include "core/counted.h"
@@ -125,12 +126,12 @@ void set_rates(PlannedStep& p, const PlanRequest& q, const ParallelPlan& layout)
   p.layout = q.world == 1 ? "1 process" : layout.text();
 }
 
-// Removes the messages between stages from the step. Returns the seconds that these messages take.
+// Removes the messages between stages from the step. Returns the seconds that the longest one takes.
 double take_stage_messages(DryStep& step, const DeviceRates& rates) {
   double seconds = 0;
   std::erase_if(step.transfers, [&](const DryTransfer& t) {
     const bool between = t.transfer.group == "pp" && t.transfer.operation == "exchange";
-    if (between) seconds += seconds_of(rates, t.transfer);
+    if (between) seconds = std::max(seconds, seconds_of(rates, t.transfer));
     return between;
   });
   return seconds;
@@ -155,15 +156,46 @@ std::vector<std::int64_t> find_better_division(const BlockCosts& costs, const st
       seconds[static_cast<std::size_t>(shape.stage_of(part))] += cost_of(costs, parts[static_cast<std::size_t>(part)]);
     return std::ranges::max(seconds);
   };
-  const std::vector<BlockRange> best = divide_blocks(costs, narrow<int>(std::ssize(now)));
+  const std::vector<BlockRange> best = divide_blocks(costs, shape.stages, shape.parts);
   std::vector<std::int64_t> division;
   if (slowest(best) > kNoticeable * slowest(now)) return division;
   for (const BlockRange& part : best) division.push_back(part.end - part.first);
   return division;
 }
 
-// Predicts a step of pipeline stages. All stages wait for the slowest one, whose kernels hide its messages to other
-// stages, and for the bubble.
+// Returns the seconds of a step whose stages all need `busy` seconds without waiting for others. message: seconds of
+// one message between stages. Assumes that backwards take twice as long as forwards.
+double seconds_of_stages(const PipelineShape& shape, PipelineOrder order, double busy, double message) {
+  constexpr std::int64_t kForward = 1'000'000;
+  const double tick = busy / (3.0 * kForward * shape.parts * shape.units());
+  const PipelineTicks ticks{kForward, 2 * kForward, std::llround(message / tick)};
+  return tick * static_cast<double>(simulate_transfers(shape, order, ticks));
+}
+
+// Sets the part of the step's time that depends on the order of the stages' actions.
+void set_waits_of_stages(PlannedStep& p, const PipelineShape& shape, double busy) {
+  const auto seconds = [&](PipelineOrder order) {
+    return seconds_of_stages(shape, order, busy, p.stage_message_seconds);
+  };
+  const auto waits = [&](double all) { return std::max(0.0, 1 - busy / (1 - p.bubble) / all); };
+  const double all = seconds(p.config.parallel.pp_order);
+  p.exposed_seconds = all - p.compute_seconds;
+  p.message_waits = waits(all);
+  p.eager_message_waits = shape.parts == 1 ? waits(seconds(PipelineOrder::eager_1f1b)) : p.message_waits;
+}
+
+// Returns true if all stages fit into memory with this parallel.pp_division and the same activations.
+bool fits_with_division(const PlannedStep& p, const PlanRequest& q, const std::vector<std::int64_t>& division) {
+  Config c = p.config;
+  c.parallel.pp_division = division;
+  for (int stage = 0; stage < c.parallel.pp; ++stage)
+    if (dry_step(c, q.world, p.activations.plan, first_rank_of_stage(c, q.world, stage)).peak() > q.budget)
+      return false;
+  return true;
+}
+
+// Predicts a step of pipeline stages. All stages wait for the slowest one, for the bubble, and for messages that the
+// order of their actions does not hide.
 void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& layout) {
   DryStep largest;
   double slowest = 0;
@@ -172,24 +204,26 @@ void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& la
   p.bubble = bubble(shape);
   for (int stage = 0; stage < layout.pp; ++stage) {
     DryStep step = dry_step(p.config, q.world, p.activations.plan, first_rank_of_stage(q.config, q.world, stage));
-    const double messages = take_stage_messages(step, q.rates);
+    p.stage_message_seconds = std::max(p.stage_message_seconds, take_stage_messages(step, q.rates));
     StepTime time(q.rates, precision_of(q.config));
     time.add(step, 1);
     time.finish(step, narrow<int>(layout.forwards()));
     add_costs(costs, time);
     p.stage_peaks.push_back(step.peak());
     p.stage_seconds.push_back(time.compute_seconds());
-    const double seconds = std::max(time.compute_seconds() + time.exposed_seconds(), messages);
+    const double seconds = time.compute_seconds() + time.exposed_seconds();
     if (seconds > slowest) {
       slowest = seconds;
       p.compute_seconds = time.compute_seconds();
       p.attention_seconds = time.attention_seconds();
-      p.exposed_seconds = seconds / (1 - p.bubble) - p.compute_seconds;
-      p.limit = p.exposed_seconds > p.compute_seconds ? "waits for stages" : time.largest_part();
+      p.limit = time.largest_part();
     }
     if (stage == 0 || step.peak() > largest.peak()) largest = std::move(step);
   }
+  set_waits_of_stages(p, shape, slowest);
+  if (p.exposed_seconds > p.compute_seconds) p.limit = "waits for stages";
   p.better_division = find_better_division(costs, model_parts(p.config.model, layout), shape);
+  if (!p.better_division.empty() && !fits_with_division(p, q, p.better_division)) p.better_division.clear();
   set_memory(p, largest);
   set_rates(p, q, layout);
 }

@@ -371,9 +371,9 @@ void TrainStep::sum_losses() {
 
 void TrainStep::update() {
   const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer});
-  norm_.decide_acceptance(step_state_, config_.optimizer.clip, losses_.loss, ctx_);
+  norm_.decide_acceptance(step_state_, config_.optimizer.clip, losses_.loss, mesh_.abort_flag(), ctx_);
   if (const std::optional<Event> copied = std::exchange(copied_, std::nullopt)) ctx_.stream.wait(*copied);
-  updating_ = true;
+  ++updates_begun_;
   optimizer_->update(step_state_, ctx_);
   if (average_) average_->update(step_state_, ctx_);
   if (GradientCompressor* compressor = parallel_.data->compressor()) compressor->end_step(step_state_, ctx_);

@@ -3,6 +3,7 @@
 // gradient norm, update. Data, checkpoints and schedules are in trainer/trainer.h; engine/dry_step.h runs the same
 // steps without computing.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,10 +48,8 @@ class TrainStep {
     data().finish_gradients();
     if (ChunkedContext* chunked = parallel_.context.chunked()) chunked->clear();  // without stages there is only one
   }
-  // Returns true while weights or moments may be partly updated: from when compute() begins to change them until the
-  // caller has counted the step and calls end_update(). The state must not be saved in between.
-  bool is_updating() const { return updating_; }
-  void end_update() { updating_ = false; }
+  // Returns how often compute() has begun to queue an update of weights and moments, which may then be partly queued.
+  std::uint64_t updates_begun() const { return updates_begun_; }
   void set_activations(const ActivationPlan& plan);
   // Reserves the host memory that offloaded activations are predicted to use. Call before the first step. Throws
   // OutOfHostMemory.
@@ -158,7 +157,7 @@ class TrainStep {
   std::unique_ptr<PipelineStep> pipeline_;  // null if this process has the whole model
   std::unique_ptr<HostOffload> offload_;    // null if no plan has offloaded anything yet
   bool plan_offloads_ = false;              // true if the current plan offloads
-  bool updating_ = false;                   // see is_updating()
+  std::uint64_t updates_begun_ = 0;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WeightAverage> average_;
   Tensor step_state_;

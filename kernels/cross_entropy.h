@@ -8,7 +8,8 @@ inline constexpr std::int32_t kIgnoreTarget = -100;  // target of a token withou
 // Softmax cross-entropy of each row of logits. With lse, the log-sum-exp of the row:
 //   loss = weight * (lse - logit[target] + z_loss * lse^2)      (z-loss: Chowdhery et al. 2022, PaLM, section 5).
 //   logits   [n,V], f32 or bf16. Columns >= vocab are padding: read as -inf, with gradient 0. If `gradient`, the logits
-//            are replaced by scale * d(loss)/d(logits), times state.loss_scale if state is defined; else unchanged.
+//            are replaced by scale * d(loss)/d(logits), times gradient_scale(state) if state is defined; else
+//            unchanged.
 //   targets  [n] i32. kIgnoreTarget gives no loss. Throws Error if any other value is outside [0, vocab). GPUs cannot
 //            report this without synchronizing; there, the loss is NaN instead.
 //   weights  [n] f32, such as a label mask; may be undefined.

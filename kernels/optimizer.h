@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "core/philox.h"
 #include "core/step_state.h"
 #include "kernels/kernel.h"
@@ -23,13 +25,17 @@ inline Tensor squared_norm_of(const Tensor& state) {
 
 // Decides whether the step is accepted, and how much gradients are clipped. Writes:
 //   state.loss      the loss ([1] f32), or 0 if `loss` is undefined.
-//   state.accepted  1 if norm and loss are finite and within the state's limits, and no earlier step halted; else 0.
+//   state.accepted  1 if norm and loss are finite and within the state's limits, no earlier step halted, and *peer_lost
+//                   is 0; else 0.
 //   state.halted    1 if the step is not accepted.
+//   state.peer_lost 1 if *peer_lost is not 0.
 //   state.clip      min(1, max_norm / norm) (Pascanu et al. 2013); 1 if max_norm <= 0.
 struct CheckAndClip {
   Tensor state;
   float max_norm = 0;
   Tensor loss;
+  // In page-locked host memory, and read when the kernel runs (comm/mesh/mesh.h); may be null.
+  const std::uint32_t* peer_lost = nullptr;
 };
 inline Cost cost(const CheckAndClip& a) { return cost_of(a.state, {a.state}); }
 inline constinit Kernel<CheckAndClip> check_and_clip_kernel{"check_and_clip"};

@@ -419,6 +419,10 @@ void Agent::check_for_failure() {
   begin_replacement();
 }
 
+bool Agent::any_worker_exiting() const {
+  return std::ranges::any_of(workers_, [](const auto& w) { return w->alive() && is_exiting(w->pid()); });
+}
+
 bool Agent::any_worker_stopped() const {
   return std::ranges::any_of(workers_, [](const auto& w) { return w->alive() && is_stopped(w->pid()); });
 }

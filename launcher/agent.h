@@ -97,6 +97,7 @@ class Agent {
   void enforce_deadlines();                              // sends SIGTERM and SIGKILL when they are due
   bool any_worker_alive() const;
   bool any_worker_stopped() const;
+  bool any_worker_exiting() const;
   bool has_begun() const;
   std::int64_t step() const;
   Worker* first_failure() const;

@@ -16,6 +16,8 @@ constexpr std::chrono::seconds kStayTime{10};
 // How long the agent waits to learn of a peer's death after a worker has reported that it lost this peer. The second
 // value is for jobs on several nodes, where the agents of other nodes report deaths through the leader.
 constexpr std::chrono::milliseconds kOfferTime{600}, kOfferTimeOverNetwork{1'500};
+// How much longer the agent waits while a worker ends: the kernel closes its connections first, and its GPU later.
+constexpr std::chrono::milliseconds kExitTime{5'000};
 
 }  // namespace
 
@@ -34,6 +36,7 @@ void Agent::take_over(StayingWorkers workers) { from_previous_ = std::move(worke
 
 void Agent::continue_with(std::unique_ptr<Worker> worker, int local_rank) {
   WorkerStatus& page = worker->page();
+  const int rank = order_.first_rank + local_rank;
   const std::string store = to_string(order_.store);
   RING_CHECK(store.size() < page.store.size() && cookie_.size() < page.cookie.size(),
              "cookie or address is too long for the worker's status page: ", store);
@@ -43,13 +46,13 @@ void Agent::continue_with(std::unique_ptr<Worker> worker, int local_rank) {
   std::ranges::copy(cookie_, page.cookie.begin());
   std::ranges::copy(store, page.store.begin());
   page.attempt = order_.attempt;
-  page.rank = order_.first_rank + local_rank;
+  page.rank = rank;
   page.world = order_.world;
   page.node_rank = order_.node_rank;
   page.nodes = order_.nodes;
   page.can_stay = 0;
   page.stay = Stay::accepted;
-  worker->set_rank(order_.first_rank + local_rank, prefix_of(order_.first_rank + local_rank));
+  worker->set_rank(rank, prefix_of(rank), console_fd_of(local_rank, worker->output().log_path()));
   workers_.push_back(std::move(worker));
 }
 
@@ -106,7 +109,8 @@ void Agent::refuse_offers() {
   for (auto& w : workers_) {
     if (!w->alive() || w->page().stay != Stay::offered) continue;
     if (!offer_deadline_) offer_deadline_ = Clock::now() + (order_.nodes > 1 ? kOfferTimeOverNetwork : kOfferTime);
-    if (phase_ != Phase::running || Clock::now() >= *offer_deadline_) w->page().stay = Stay::refused;
+    const bool late = Clock::now() >= *offer_deadline_ + (any_worker_exiting() ? kExitTime : kExitTime * 0);
+    if (phase_ != Phase::running || late) w->page().stay = Stay::refused;
   }
 }
 

@@ -32,7 +32,7 @@ class WorkerOutput {
   // Returns the last line of tail() that begins with kErrorBegin, and all lines after it; empty if there is none.
   std::string error_text() const;
   const std::string& log_path() const { return log_path_; }
-  void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
+  void set_console(int console_fd, std::string prefix) { console_ = console_fd, prefix_ = std::move(prefix); }
   void finish();  // drains the output, and completes an unfinished last line
 
   using Clock = AwakeClock;

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <ranges>
+#include <sstream>
 
 #include "core/check.h"
 #include "core/clock.h"
@@ -122,11 +123,28 @@ std::int64_t last_progress_ns(const WorkerStatus& page) {
   return last;
 }
 
-bool is_stopped(std::int64_t pid) {
+// Returns the fields of /proc/PID/stat from the third on, `state`; empty if there is no such process.
+static std::string stat_from_state(std::int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   const std::size_t name = text.rfind(')');
-  return name != text.npos && name + 2 < text.size() && (text[name + 2] == 'T' || text[name + 2] == 't');
+  return name != text.npos && name + 2 < text.size() ? text.substr(name + 2) : "";
+}
+
+bool is_stopped(std::int64_t pid) {
+  const std::string stat = stat_from_state(pid);
+  return stat.starts_with('T') || stat.starts_with('t');
+}
+
+bool is_exiting(std::int64_t pid) {
+  constexpr unsigned long kExiting = 0x4;  // PF_EXITING in the kernel's include/linux/sched.h
+  std::istringstream fields(stat_from_state(pid));
+  std::string state, skipped;
+  unsigned long flags = 0;
+  fields >> state;
+  for (int i = 0; i < 5; ++i) fields >> skipped;  // ppid, pgrp, session, tty_nr, tpgid
+  fields >> flags;
+  return state == "Z" || state == "X" || (flags & kExiting) != 0;
 }
 
 std::string flights_json(const RankState& s, const WorkerStatus& page) {

@@ -121,9 +121,9 @@ Worker::~Worker() {
   uninterrupted([&] { return waitpid(pid_, nullptr, 0); });
 }
 
-void Worker::set_rank(int rank, std::string prefix) {
+void Worker::set_rank(int rank, std::string prefix, int console) {
   rank_ = rank;
-  output_->set_prefix(std::move(prefix));
+  output_->set_console(console, std::move(prefix));
 }
 
 bool Worker::reap() {

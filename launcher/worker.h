@@ -48,7 +48,7 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   int rank() const { return rank_; }
-  void set_rank(int rank, std::string prefix);  // for the next attempt; prefix: see WorkerOutput
+  void set_rank(int rank, std::string prefix, int console);  // for the next attempt; prefix, console: see WorkerOutput
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }  // readable once the process has ended; -1 if the kernel has no pidfds
   WorkerOutput& output() { return *output_; }

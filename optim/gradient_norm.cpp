@@ -35,12 +35,12 @@ GradientNorm::GradientNorm(const OwnedShard& shard, std::vector<Communicator*> o
     : counted_(counted_gradients(shard)), over_(std::move(over)) {}
 
 void GradientNorm::decide_acceptance(const Tensor& step, double clip, const Tensor& loss,
-                                     const ExecContext& ctx) const {
+                                     const std::uint32_t* peer_lost, const ExecContext& ctx) const {
   const Tensor sum = squared_norm_of(step);
   for (const Tensor& gradients : counted_) squared_norm_kernel({gradients, sum}, ctx);
   for (Communicator* group : over_)
     if (group->size() > 1) sum_in_order({sum}, *group, ctx);
-  check_and_clip_kernel({step, static_cast<float>(clip), loss}, ctx);
+  check_and_clip_kernel({step, static_cast<float>(clip), loss, peer_lost}, ctx);
 }
 
 CountedRanges counted_ranges(const OwnedShard& shard, const Model& model, bool counted_here) {

@@ -17,8 +17,10 @@ class GradientNorm {
 
   // Writes the squared norm, the clip factor and `accepted` to the StepState on the device, the same on every rank.
   // Collective. clip: maximum norm; 0 means no limit. If the norm or the loss [1] is not finite or exceeds a limit of
-  // the state, the state remembers this until it is reset, and this step and later ones are rejected.
-  void decide_acceptance(const Tensor& step, double clip, const Tensor& loss, const ExecContext& ctx) const;
+  // the state, the state remembers this until it is reset, and this step and later ones are rejected. The same applies
+  // if *peer_lost is not 0 when the device decides (kernels/optimizer.h); peer_lost may be null.
+  void decide_acceptance(const Tensor& step, double clip, const Tensor& loss, const std::uint32_t* peer_lost,
+                         const ExecContext& ctx) const;
 
  private:
   std::vector<Tensor> counted_;  // gradients that this process adds to the norm

@@ -4,6 +4,7 @@
 
 #include "core/byte_size.h"
 #include "core/fields.h"
+#include "core/joined.h"
 #include "job/environment.h"
 
 namespace ring {
@@ -94,9 +95,11 @@ void ParallelConfig::fields(Fields& f) {
     word("auto", kAutoDegree));
   f("pp", pp, "stages of blocks, through which micro-batches pass (pipeline parallelism)", in_range(1, kMaxProcesses),
     docs_page("parallelism.md#pipeline-stages"));
-  f("pp_order", pp_order, "order of forwards and backwards in a stage: 1f1b, interleaved, or by pp_parts (auto)",
+  f("pp_order", pp_order,
+    "order of forwards and backwards in a stage: 1f1b, eager_1f1b (hides messages), interleaved, or by pp_parts (auto)",
     choices<PipelineOrder>({{"auto", PipelineOrder::automatic},
                             {"1f1b", PipelineOrder::one_f_one_b},
+                            {"eager_1f1b", PipelineOrder::eager_1f1b},
                             {"interleaved", PipelineOrder::interleaved}}),
     docs_page("parallelism.md#pipeline-stages"));
   f("pp_parts", pp_parts, "parts of the model in each stage; several shorten the wait at the start and end of a step",
@@ -126,6 +129,12 @@ RingOptions ParallelConfig::ring_options(const std::vector<int>& nodes) const {
           .message_bytes = cp_message_bytes,
           .keys = cp_keys,
           .messages = cp_messages};
+}
+
+std::string division_text(const std::vector<std::int64_t>& blocks) {
+  std::vector<std::string> numbers;
+  for (const std::int64_t n : blocks) numbers.push_back(str(n));
+  return str("pp_division: [", joined(numbers, ", "), "]");
 }
 
 ParallelConfig without_auto(ParallelConfig c) {

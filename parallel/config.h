@@ -36,7 +36,7 @@ struct ParallelConfig {
   // Islands train alone for local_steps steps, then an outer optimizer combines their weights (DiLoCo). islands: 0 is
   // one island per node; resolve_islands() replaces it with their number.
   std::int64_t islands = 1, local_steps = 0;
-  double outer_lr = 0.7, outer_momentum = 0.9;
+  double outer_lr = 0.7, outer_momentum = 0.6;
   std::int64_t outer_bits = 32;      // bits of each weight difference that islands exchange: 32, 8, 4 or 2
   std::int64_t outer_fragments = 1;  // fragments of the model, each averaged over the islands at a different step
   std::int64_t outer_delay = 0;      // steps during which a fragment's messages are in flight: 0 or 1
@@ -53,6 +53,9 @@ struct ParallelConfig {
   bool is_open(int world) const;
   RingOptions ring_options(const std::vector<int>& nodes) const;  // nodes: the node of each rank of the cp axis
 };
+
+// Returns a pp_division as a setting: "pp_division: [6, 6, 5]".
+std::string division_text(const std::vector<std::int64_t>& blocks);
 
 // Returns the settings with the defaults in place of `auto`.
 ParallelConfig without_auto(ParallelConfig);

@@ -206,7 +206,10 @@ void check_pipeline_order(const ParallelPlan& p) {
          "parallel.pp_parts: 1, or parallel.pp to the number of stages");
   if (p.pp == 1 || c.pp_order == PipelineOrder::automatic) return;
   if ((c.pp_order == PipelineOrder::interleaved) != (c.pp_parts > 1))
-    fail("parallel.pp_order: ", c.pp_parts > 1 ? "1f1b runs one part" : "interleaved runs several parts",
+    fail("parallel.pp_order: ",
+         c.pp_order == PipelineOrder::interleaved  ? "interleaved runs several parts"
+         : c.pp_order == PipelineOrder::eager_1f1b ? "eager_1f1b runs one part"
+                                                   : "1f1b runs one part",
          " of the model in each stage, but parallel.pp_parts is ", c.pp_parts, ". Set parallel.pp_parts: ",
          c.pp_parts > 1 ? "1, or parallel.pp_order: interleaved" : "2 or more, or parallel.pp_order: 1f1b");
 }
@@ -246,9 +249,7 @@ void check_micro_batches_of_stages(const ParallelPlan& p, const BatchSize& b) {
 void check_division(const ParallelPlan& p, const ModelConfig& m) {
   const std::vector<std::int64_t>& division = p.config.pp_division;
   if (division.empty()) return;
-  std::string list;
-  for (const std::int64_t blocks : division) list += str(list.empty() ? "[" : ", ", blocks);
-  const std::string setting = str("parallel.pp_division: ", list, "]"), remedy = "set parallel.pp_division: []";
+  const std::string setting = "parallel." + division_text(division), remedy = "set parallel.pp_division: []";
   if (p.pp == 1)
     fail(setting, " divides the model among pipeline stages, but parallel.pp is 1. Set parallel.pp, or ", remedy);
   const std::int64_t parts = p.pp * p.config.pp_parts,

@@ -38,14 +38,9 @@ std::vector<std::int64_t> cumulative_units(const BlockCosts& costs) {
 using Badness = std::pair<std::int64_t, std::int64_t>;
 constexpr Badness kImpossible = {2 * kUnits, 0};
 
-}  // namespace
-
-// Finds the best division of the first `end` blocks into `part` + 1 parts, for each `end`, from the best divisions into
-// `part` parts.
-std::vector<BlockRange> divide_blocks(const BlockCosts& costs, int parts) {
-  const std::int64_t blocks = std::ssize(costs.blocks);
-  RING_CHECK(parts >= 1 && parts <= blocks, blocks, " blocks in ", parts, " parts");
-  const std::vector<std::int64_t> sums = cumulative_units(costs);
+// Divides the blocks so that the largest part costs as little as possible. Finds the best division of the first `end`
+// blocks into `part` + 1 parts, for each `end`, from the best divisions into `part` parts.
+std::vector<BlockRange> divide_by_parts(const std::vector<std::int64_t>& sums, int parts) {
   std::vector<Badness> best(sums.size(), kImpossible);
   best[0] = {0, 0};
   std::vector<std::vector<std::size_t>> begins;  // begins[part][end]: first block of the last part
@@ -62,15 +57,75 @@ std::vector<BlockRange> divide_blocks(const BlockCosts& costs, int parts) {
     best = std::move(next);
   }
   std::vector<BlockRange> all(static_cast<std::size_t>(parts));
-  std::int64_t end = blocks;
+  std::int64_t end = std::ssize(sums) - 1;
   for (std::size_t part = all.size(); part-- > 0; end = all[part].first)
     all[part] = {narrow<std::int64_t>(begins[part][static_cast<std::size_t>(end)]), end};
   return all;
 }
 
+// Improves a division for stages with several parts each, until no move of one kind improves it: parts `from` to
+// `to` - 1 begin one block earlier or later. So part `to` - 1 gets a block from part `to`, or the other way round if
+// blocks cost the same.
+class StageDivision {
+ public:
+  StageDivision(const std::vector<std::int64_t>& sums, int stages, std::vector<BlockRange> parts)
+      : sums_(sums), stages_(static_cast<std::size_t>(stages)), parts_(std::move(parts)) {}
+
+  std::vector<BlockRange> improve() {
+    while (improve_once()) {
+    }
+    return std::move(parts_);
+  }
+
+ private:
+  using StageBadness = std::pair<Badness, std::int64_t>;  // of the stages; then the sum of squared costs of parts
+
+  StageBadness badness() const {
+    std::vector<std::int64_t> stages(stages_);
+    std::int64_t squares = 0;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const std::int64_t cost =
+          sums_[static_cast<std::size_t>(parts_[i].end)] - sums_[static_cast<std::size_t>(parts_[i].first)];
+      stages[i % stages_] += cost;
+      squares += cost * cost;
+    }
+    return {{std::ranges::max(stages), std::inner_product(stages.begin(), stages.end(), stages.begin(), std::int64_t{})},
+            squares};
+  }
+  // Moves the first block of parts [from, to) by `step`; the parts before them end where they begin.
+  void shift(std::size_t from, std::size_t to, std::int64_t step) {
+    for (std::size_t i = from; i < to; ++i) parts_[i].first += step, parts_[i - 1].end += step;
+  }
+  bool improve_once() {
+    const StageBadness now = badness();
+    for (std::size_t from = 1; from < parts_.size(); ++from)
+      for (std::size_t to = from + 1; to <= parts_.size(); ++to)
+        for (const std::int64_t step : {-1, 1}) {
+          shift(from, to, step);
+          const bool valid = parts_[from - 1].end > parts_[from - 1].first && parts_[to - 1].end > parts_[to - 1].first;
+          if (valid && badness() < now) return true;
+          shift(from, to, -step);
+        }
+    return false;
+  }
+
+  const std::vector<std::int64_t>& sums_;
+  const std::size_t stages_;
+  std::vector<BlockRange> parts_;
+};
+
+}  // namespace
+
+std::vector<BlockRange> divide_blocks(const BlockCosts& costs, int stages, int parts) {
+  const std::int64_t blocks = std::ssize(costs.blocks), all = std::int64_t{stages} * parts;
+  RING_CHECK(stages >= 1 && parts >= 1 && all <= blocks, blocks, " blocks in ", all, " parts");
+  const std::vector<std::int64_t> sums = cumulative_units(costs);
+  std::vector<BlockRange> division = divide_by_parts(sums, narrow<int>(all));
+  return parts == 1 ? division : StageDivision(sums, stages, std::move(division)).improve();
+}
+
 std::vector<BlockRange> model_parts(const ModelConfig& m, const ParallelPlan& p) {
-  if (p.config.pp_division.empty())
-    return divide_blocks(flops_of_blocks(m), pipeline_shape(p, p.micro_batches).all_parts());
+  if (p.config.pp_division.empty()) return divide_blocks(flops_of_blocks(m), p.pp, narrow<int>(p.config.pp_parts));
   std::vector<BlockRange> all;
   for (const std::int64_t blocks : p.config.pp_division) {
     const std::int64_t first = all.empty() ? 0 : all.back().end;

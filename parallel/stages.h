@@ -19,13 +19,14 @@ BlockCosts flops_of_blocks(const ModelConfig& resolved);
 // Returns the cost of a part, including those of the embedding and the head if it has them.
 double cost_of(const BlockCosts&, const BlockRange&);
 
-// Divides the blocks among the parts of the model, at least one block per part, so that the largest cost of a part is
+// Divides the blocks among the parts of the model, at least one block per part, so that the largest cost of a stage is
 // as low as possible. Among equally good divisions, returns one with similar costs; if parts still differ, earlier
-// parts get fewer blocks, because earlier stages hold more activations.
-std::vector<BlockRange> divide_blocks(const BlockCosts&, int parts);
+// parts get fewer blocks, because earlier stages hold more activations. With several parts per stage, the result is the
+// best one if all blocks cost the same, and otherwise the end of a search that starts with the smallest largest part.
+std::vector<BlockRange> divide_blocks(const BlockCosts&, int stages, int parts_per_stage = 1);
 
-// Returns all parts of the model, divided according to parallel.pp_division or, if that is empty, into parts with about
-// equal FLOPs.
+// Returns all parts of the model, divided according to parallel.pp_division or, if that is empty, into stages with
+// about equal FLOPs.
 std::vector<BlockRange> model_parts(const ModelConfig& resolved, const ParallelPlan&);
 
 // micro_batches: number of micro-batches of a replica in this step.

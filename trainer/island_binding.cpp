@@ -68,8 +68,9 @@ std::string islands_text(const std::set<int>& islands) {
 
 }  // namespace
 
-IslandBinding::IslandBinding(const Config& config, TrainStep& step, OuterOptimizer* outer, Mesh& mesh)
-    : config_(config), step_(step), outer_(outer), mesh_(mesh) {}
+IslandBinding::IslandBinding(const Config& config, TrainStep& step, const std::int64_t& steps, OuterOptimizer* outer,
+                             Mesh& mesh)
+    : config_(config), step_(step), steps_(steps), outer_(outer), mesh_(mesh) {}
 
 std::string IslandBinding::prefix(int island) { return str(kPrefix, island, "."); }
 
@@ -105,6 +106,14 @@ void IslandBinding::allow_other_islands(State& state) const {
                               [this, prefix](const KeyMismatch& mismatch, const std::string&) {
                                 if (prefix == std::string_view(IslandBinding::kPrefix)) start_islands(mismatch);
                               }});
+  state.allow_partial_load(kCombinedStep, {nullptr, [this](const KeyMismatch& mismatch, const std::string& metadata) {
+                                             if (!mismatch.missing.empty()) infer_combined_step(metadata);
+                                           }});
+}
+
+// Only the last step of a run combines fragments whose messages would otherwise be sent after the checkpoint.
+void IslandBinding::infer_combined_step(const std::string& metadata) const {
+  outer_->combined_step() = settings_in(metadata, "the checkpoint").train.steps == steps_ ? steps_ : 0;
 }
 
 // Logs how the checkpoint's islands differ from those of this run, and initializes islands that the checkpoint lacks.

@@ -22,12 +22,14 @@ class IslandBinding {
  public:
   static constexpr const char* kPrefix = "islands.";  // prefix of all names that belong to one island
 
-  // outer: null if there is no outer optimizer. All references must outlive this object.
-  IslandBinding(const Config&, TrainStep&, OuterOptimizer* outer, Mesh&);
+  // steps: the trainer's step count. outer: null if there is no outer optimizer. All references must outlive this
+  // object.
+  IslandBinding(const Config&, TrainStep&, const std::int64_t& steps, OuterOptimizer* outer, Mesh&);
 
   // Adds the outer optimizer's weights and states, and the weights of the islands.
   void add_to(State&) const;
-  // Allows a checkpoint with a different number of islands, or without an outer optimizer.
+  // Allows a checkpoint with a different number of islands, without an outer optimizer, or without
+  // outer.combined_step, which earlier versions did not save.
   void allow_other_islands(State&) const;
   static std::string prefix(int island);  // of the names that belong to this island only, e.g. "islands.1."
   // Returns the prefix of an island's optimizer states.
@@ -41,9 +43,11 @@ class IslandBinding {
  private:
   void start_islands(const KeyMismatch&) const;
   void copy_states_of_island_0(bool is_new) const;
+  void infer_combined_step(const std::string& metadata) const;
 
   const Config& config_;
   TrainStep& step_;
+  const std::int64_t& steps_;
   OuterOptimizer* const outer_;
   Mesh& mesh_;
 };

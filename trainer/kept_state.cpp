@@ -8,6 +8,7 @@
 #include "checkpoint/reader.h"
 #include "comm/host.h"
 #include "core/check.h"
+#include "core/host_tensor.h"
 #include "job/job_time.h"
 #include "trainer/island_binding.h"
 
@@ -39,14 +40,15 @@ void visit_numbers(Report& r, const Visit& visit) {
 void append(Numbers& to, const StepReport& r) {
   to.push_back(static_cast<double>(r.sources.size()));
   visit_numbers(r, [&](auto x) { to.push_back(static_cast<double>(x)); });
+  to.push_back(r.auxiliary_loss ? 1 : 0);
   if (r.auxiliary_loss) to.push_back(*r.auxiliary_loss);
 }
 
-StepReport report_from(Numbers::const_iterator next, Numbers::const_iterator end) {
+StepReport read_report(Numbers::const_iterator& next) {
   StepReport r;
   r.sources.resize(static_cast<std::size_t>(*next++));
   visit_numbers(r, [&](auto& x) { x = static_cast<std::decay_t<decltype(x)>>(*next++); });
-  if (next != end) r.auxiliary_loss = *next;
+  if (*next++ != 0) r.auxiliary_loss = *next++;
   return r;
 }
 
@@ -63,6 +65,7 @@ Numbers numbers_of(KeptFacts f) {
   Numbers n;
   visit_integers(f, [&](auto x) { n.push_back(static_cast<double>(x)); });
   append(n, f.last);
+  append(n, f.earlier);
   return n;
 }
 
@@ -70,7 +73,8 @@ KeptFacts facts_from(const Numbers& n) {
   KeptFacts f;
   auto next = n.begin();
   visit_integers(f, [&](auto& x) { x = static_cast<std::decay_t<decltype(x)>>(*next++); });
-  f.last = report_from(next, n.end());
+  f.last = read_report(next);
+  f.earlier = read_report(next);
   return f;
 }
 
@@ -135,6 +139,43 @@ std::string given_name(const std::string& name, int to, const IslandPlace& donor
   return name.starts_with(IslandBinding::kPrefix) && !is_state ? "" : name_in(name, to, from);
 }
 
+// Copies a tensor in host memory to one in host memory or, on the stream, to one on a device.
+void copy_from_host(const Tensor& to, const Tensor& from, const Stream& stream) {
+  if (to.device().backend == Backend::cpu)
+    std::memcpy(to.raw(), from.raw(), to.bytes());
+  else
+    stream.impl().copy(to.raw(), from.raw(), to.bytes());
+}
+
+// Tensors that arrive in host memory, even if they belong on a device.
+class Arrivals {
+ public:
+  Arrivals(const Stream& stream, std::size_t bytes) : stream_(stream), bytes_(bytes) {}
+
+  // Returns `to`, or host memory for it. bytes_ must suffice for all tensors on devices.
+  Tensor host_part_of(const Tensor& to) {
+    if (to.device().backend == Backend::cpu) return to;
+    if (!memory_) memory_ = take_host_memory(bytes_, stream_);
+    std::byte* const at = static_cast<std::byte*>(memory_.get()) + used_;
+    used_ += to.bytes();
+    RING_CHECK(used_ <= bytes_, "tensors of ", used_, " bytes arrive in ", bytes_);
+    const auto storage = std::make_shared<Storage>(at, to.bytes(), Device{}, memory_);
+    arrived_.emplace_back(to, Tensor::wrap(storage, to.shape(), to.dtype()));
+    return arrived_.back().second;
+  }
+  // Call when all tensors have arrived.
+  void copy_to_devices() const {
+    for (const auto& [to, from] : arrived_) copy_from_host(to, from, stream_);
+    stream_.synchronize();  // allowed host wait: checkpoint
+  }
+
+ private:
+  Stream stream_;
+  std::size_t bytes_, used_ = 0;
+  std::shared_ptr<void> memory_;
+  std::vector<std::pair<Tensor, Tensor>> arrived_;
+};
+
 }  // namespace
 
 bool KeptStates::all_hold() const { return std::ranges::count(holders, false) == 0; }
@@ -145,6 +186,14 @@ std::vector<int> KeptStates::lost_islands() const {
   for (int i = 0; i < islands; ++i)
     if (!holders[static_cast<std::size_t>(i) * size]) lost.push_back(i);
   return lost;
+}
+
+std::optional<StepReport> KeptStates::report_to_average(const StepReport& own, int rank) const {
+  if (own.step == step) return own;
+  if (last.step != step || !(renumbered || holders[static_cast<std::size_t>(rank)])) return std::nullopt;
+  StepReport r = last;
+  r.accepted = false;
+  return r;
 }
 
 void KeptState::keep(const State& state, const Stream& stream, KeptFacts facts) {
@@ -191,6 +240,7 @@ std::optional<KeptStates> KeptState::compare(Communicator& host, int islands) co
   k.kept_ms = donor.kept_ms;
   k.donor_from = donor.island;
   k.last = donor.last;
+  k.earlier = donor.earlier;
   return k;
 }
 
@@ -208,8 +258,10 @@ void KeptState::load(const KeptStates& all, State& state, const Stream& stream, 
   state.wait_for_writes(stream);
   stream.synchronize();  // allowed host wait: checkpoint
   std::vector<Transfer> sends, receives;
+  Arrivals arrivals(stream, state.bytes());
   for (const auto& [name, t] : state.tensors()) {
-    if (!holds(own) && t.local.bytes() > 0 && !source(name, own).empty()) receives.push_back({t.local, giver(own)});
+    if (!holds(own) && t.local.bytes() > 0 && !source(name, own).empty())
+      receives.push_back({arrivals.host_part_of(t.local), giver(own)});
     for (int rank = 0; rank < host.size(); ++rank) {
       if (holds(rank) || giver(rank) != own) continue;
       const auto kept = copy_->tensors().find(source(name, rank));
@@ -217,6 +269,7 @@ void KeptState::load(const KeptStates& all, State& state, const Stream& stream, 
     }
   }
   host.exchange(sends, receives).synchronize();  // allowed host wait: checkpoint
+  arrivals.copy_to_devices();
   if (holds(own)) return restore(state, stream, own / size);
   set_values(values, state);
   clear();
@@ -233,8 +286,9 @@ void KeptState::restore(State& state, const Stream& stream, int island) {
     const auto kept = copy_->tensors().find(name_in_copy(name));
     RING_CHECK(kept != copy_->tensors().end() && kept->second.local.bytes() == t.local.bytes(), "the kept state has ",
                kept == copy_->tensors().end() ? "no" : "a different", " tensor '", name, "'");
-    std::memcpy(t.local.raw(), kept->second.local.raw(), t.local.bytes());
+    copy_from_host(t.local, kept->second.local, stream);
   }
+  stream.synchronize();  // allowed host wait: checkpoint
   Manifest values;
   for (const auto& [name, slot] : state.values())
     if (const auto kept = copy_->values().find(name_in_copy(name)); kept != copy_->values().end())

@@ -19,6 +19,7 @@ struct KeptFacts {
   bool finished = false;  // true on rank 0 if it recorded the step and did everything due after it, e.g. an evaluation
   IslandPlace island;
   StepReport last;           // report of the latest step; last.step is 0 if none was finished
+  StepReport earlier;        // report of the step before; likewise
   std::int64_t kept_ms = 0;  // time (now_ms()) at which keep() copied the state
 };
 
@@ -37,11 +38,17 @@ struct KeptStates {
   int islands = 0;          // number of islands now; 0 without an outer optimizer
   bool renumbered = false;  // true if the number of islands has changed, or an island has a new number
   IslandPlace donor_from;   // the island in which the donor was when it kept its state
-  StepReport last;          // the donor's report of its latest step; last.step is 0 if it had finished none
+  // The donor's reports of its latest step and the one before; their `step` is 0 if it had finished none. Rank 0 may
+  // have recorded neither: with a GPU it launches a step before it records the previous one.
+  StepReport last, earlier;
 
   bool all_hold() const;
   const IslandExchange& exchange() const { return donor_from.exchange; }
   std::vector<int> lost_islands() const;  // islands that are not whole
+  // Returns the report with which the island of `rank` enters the islands' averages for `step`: `own`, its latest
+  // report, if that is of this step. Otherwise returns the donor's report, not accepted and so without weight, if the
+  // island is new or passed over the step. Returns nullopt if the report of the island or the donor is lost.
+  std::optional<StepReport> report_to_average(const StepReport& own, int rank) const;
 };
 
 class KeptState {
@@ -55,7 +62,7 @@ class KeptState {
   // Compares the kept states of all ranks. Returns nullopt if the run cannot continue from any of them. islands: as
   // KeptStates::islands. Collective.
   std::optional<KeptStates> compare(Communicator& host, int islands = 0) const;
-  // Fills the State (tensors in host memory) and frees the kept state. Ranks that hold the state use their own copy.
+  // Fills the State and frees the kept state. Ranks that hold the state use their own copy.
   // The others receive the donor's, whose tensors must be unsharded. With islands, a rank without a state receives the
   // outer weights and the outer momentum and, after the first exchange, the optimizer states of the rank at the same
   // position in the donor's island, but not the weights and residuals of its own island. Collective.

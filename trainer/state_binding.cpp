@@ -96,7 +96,7 @@ StateBinding::StateBinding(const Config& config, TrainStep& step, const std::int
       step_(step),
       steps_(steps),
       has_outer_(outer != nullptr),
-      islands_(config, step, outer, mesh),
+      islands_(config, step, steps_, outer, mesh),
       leads_(mesh.rank() == 0) {}
 
 void StateBinding::add_weights(State& state) const {

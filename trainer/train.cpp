@@ -234,8 +234,10 @@ class TrainingRun {
   // stay only if there are other islands, since those may have kept their states.
   void keep_state(KeptState& kept) try {
     own_status().stepping = 0;
-    const bool whole = run_.trainer.is_state_whole();
-    if (signal_.requested() || !(whole || run_.trainer.has_islands())) own_status().can_stay = 0;
+    if (signal_.requested()) own_status().can_stay = 0;
+    if (own_status().can_stay == 0) return;
+    const bool whole = settle_device() && run_.trainer.is_state_whole();
+    if (!(whole || run_.trainer.has_islands())) own_status().can_stay = 0;
     if (own_status().can_stay == 0) return;
     const std::int64_t step = run_.trainer.steps_done();
     if (!whole) return stay_without_state(kept, str("it has begun the update of step ", step + 1, " or an exchange"));
@@ -244,12 +246,16 @@ class TrainingRun {
               {.step = step,
                .finished = run_.leads() && step == finished_step_,  // this process may become rank 0 only now
                .island = run_.trainer.island_place(),
-               .last = run_.trainer.latest()});
+               .last = run_.trainer.latest(),
+               .earlier = run_.trainer.earlier()});
     log::info("lost a peer; keeping the state of step ", step, " in memory and waiting for a replacement");
   } catch (const OutOfMemory& e) {
     if (run_.trainer.has_islands()) return stay_without_state(kept, e.what());
     own_status().can_stay = 0;
     log::warn("lost a peer; the state cannot be kept in memory: ", e.what());
+  } catch (const Error& e) {  // e.g. the device has failed
+    own_status().can_stay = 0;
+    log::warn("lost a peer; this process cannot survive: ", e.what());
   }
 
   void failed(const std::string& why) {
@@ -257,6 +263,21 @@ class TrainingRun {
   }
 
  private:
+  // Ends the work that is queued on a GPU, and reports the steps that it has completed and that are not reported yet.
+  // Returns false if the work does not end.
+  bool settle_device() {
+    constexpr std::chrono::seconds kLimit{5};  // less than the launcher's limit for leaving a step
+    if (run_.mesh.device().backend == Backend::cpu) return true;
+    run_.mesh.abort("another process was lost");
+    if (!run_.trainer.settle(kLimit)) {
+      log::warn("lost a peer; this process cannot survive, because its GPU is still busy after ", kLimit.count(), " s");
+      return false;
+    }
+    for (const StepReport& r : {run_.trainer.earlier(), run_.trainer.latest()})
+      if (r.step > own_status().step) record(r);
+    return true;
+  }
+
   // Writes the run's files. If settings or data changed but no step follows, writes none: nothing was trained with the
   // change.
   void create_directory() {
@@ -295,8 +316,17 @@ class TrainingRun {
   // the complete, unsharded state, or other islands hold the outer weights.
   bool may_survive() {
     const auto is_whole = [](const auto& t) { return t.second.local.shape() == t.second.global_shape; };
-    return run_.mesh.device().backend == Backend::cpu &&
-           (run_.trainer.has_islands() || std::ranges::all_of(state_.state().tensors(), is_whole));
+    if (run_.mesh.device().backend != Backend::cpu && !may_survive_on_gpu()) return false;
+    return run_.trainer.has_islands() || std::ranges::all_of(state_.state().tensors(), is_whole);
+  }
+
+  // A GPU may have begun a later step than that of the weights. So the rest of the state must not change before the
+  // update. Memory that a lost process has mapped (copy engines) cannot be freed.
+  bool may_survive_on_gpu() {
+    State collected;
+    for (TrainingState* s : run_.trainer.model().training_states()) s->add_to(collected);
+    return !run_.trainer.has_islands() && !run_.mesh.uses_copy_engines() && collected.tensors().empty() &&
+           collected.values().empty();
   }
 
   // Returns true if this process continues from the state that it kept.
@@ -346,9 +376,12 @@ class TrainingRun {
     const std::int64_t step = from.survivors->step;
     if (run_.trainer.has_islands()) catch_up_with_islands(step);
     if (!run_.trainer.has_islands() && from.survivors->last.step == step) {
+      const StepReport& earlier = from.survivors->earlier;
       last_ = from.survivors->last;
       run_.trainer.set_latest(last_);
-      if (run_.log && !from.survivors->recorded) run_.log->log_step_if_missing(last_);
+      const bool logs = run_.log && !from.survivors->recorded;
+      if (logs && earlier.step > 0 && earlier.step + 1 == step) run_.log->log_step_if_missing(earlier);
+      if (logs) run_.log->log_step_if_missing(last_);
     }
     run_.trainer.end_exchange();  // if it was due after this step, but is not done
     if (!from.survivors->recorded) evaluate_if_missing(evaluations_due(run_.start, step));
@@ -359,7 +392,7 @@ class TrainingRun {
   }
 
   // Trains this island alone through the steps by which the other islands are ahead; what islands do together before
-  // `step` is already done. Only the average of the loss reported for `step` may be missing, and is computed here.
+  // `step` is already done. Only the averages reported for `step` may be missing, and are computed here.
   void catch_up_with_islands(std::int64_t step) {
     alone_until_ = step;
     allow_staying(true);
@@ -369,12 +402,14 @@ class TrainingRun {
       finish_steps(0);
     }
     run_.trainer.wait_for_islands();
-    std::array<double, 1> missing{last_.step == step ? 0.0 : 1.0};
+    std::optional<StepReport> report = run_.start.from.survivors->report_to_average(last_, run_.mesh.rank());
+    std::array<double, 1> missing{report ? 0.0 : 1.0};
     all_reduce_host(run_.mesh.host(), missing, Reduce::max);
-    if (missing[0] == 0) {
-      run_.trainer.average_over_islands(last_);
-      if (run_.log && last_.accepted) run_.log->log_step_if_missing(last_);
-    }
+    if (missing[0] > 0) return;
+    run_.trainer.average_over_islands(*report);
+    if (!holds_kept_state() && last_.step != step) report->accepted = true;  // the average of the others
+    if (run_.log && report->accepted) run_.log->log_step_if_missing(*report);
+    last_ = *report;
   }
 
   void evaluate_if_missing(const EvaluationsDue& due) {
@@ -387,14 +422,18 @@ class TrainingRun {
     evaluate_now(missing[0] > 0, missing[1] > 0);
   }
 
-  void report(const StepReport& r) {
-    state_.on_step_done(r.seconds);
+  void record(const StepReport& r) {
     own_status().step = r.step;
-    if (own_status().start.mark_reached(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
-      log::info("restart ", run_.time.restarts, " took ", own_status().start.text());
     run_.time.on_step_done(r.step);
     if (run_.log && r.step > alone_until_) run_.log->log_step(r);
     if (run_.log && r.step < alone_until_) run_.log->log_step_if_missing(r);  // an island that makes up steps
+  }
+
+  void report(const StepReport& r) {
+    state_.on_step_done(r.seconds);
+    if (own_status().start.mark_reached(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
+      log::info("restart ", run_.time.restarts, " took ", own_status().start.text());
+    record(r);
     if (pace_) pace_->on_step(r.data_seconds, run_.log.get());
   }
 
@@ -511,6 +550,7 @@ class TrainingRun {
     if (rolled_back) {
       evaluations_.on_rollback();
       state_.on_rollback();
+      own_status().step = run_.trainer.steps_done();
       if (run_.log) run_.log->log_rollback();
     }
     if (run_.log) run_.log->log_bad_step(run_.trainer.guard().bad_steps().back());

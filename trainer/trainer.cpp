@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "comm/host.h"
@@ -309,7 +311,13 @@ void Trainer::launch_step() {
   RING_CHECK(steps_in_flight_.size() <= max_in_flight(), "a step was launched with ", steps_in_flight_.size(),
              " in flight");
   StepInFlight f;
-  f.started = seconds_now();
+  f.started = f.begun_after = seconds_now();
+  if (steps_in_flight_.empty()) {
+    f.begun = ctx_.stream.record_time();
+  } else {
+    f.begun = steps_in_flight_.back().done;
+    f.begun_after = steps_in_flight_.back().started;
+  }
   enter(RunPhase::data, steps_ + 1);
   const std::vector<Batch> batches = next_batches();
   f.report.data_seconds = seconds_now() - f.started;
@@ -323,7 +331,6 @@ void Trainer::launch_step() {
   if (watch_ && (steps_ + 1) % config_.train.diagnostics_interval == 0) f.watched = watch_->begin_step();
   const double queued = seconds_now();
   const bool replayed = queue_step(!f.replays);
-  if (!std::exchange(choices_agreed_, true)) agree_on_kernel_choices();
   f.launch_seconds = seconds_now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), step_.state().raw(), sizeof(StepState));
@@ -332,7 +339,7 @@ void Trainer::launch_step() {
   f.losses = losses_[static_cast<std::size_t>(steps_) % losses_.size()];
   if (const Tensor& losses = step_.losses().all; losses.numel() > 1)
     ctx_.stream.impl().copy(f.losses.get(), losses.raw(), losses.bytes());
-  f.done = ctx_.stream.record();
+  f.done = ctx_.stream.record_time();
   f.report.sequences = next_batch_size();
   f.report.tokens = f.report.sequences * config_.model.context;
   f.report.context = next_context();
@@ -342,16 +349,34 @@ void Trainer::launch_step() {
   cursor_ += f.report.sequences;
   tokens_ += f.report.tokens;
   steps_in_flight_.push_back(std::move(f));
+  updates_counted_ = step_.updates_begun();
+  // This exchange comes last: if a peer is lost during it, the step can be counted.
+  if (!std::exchange(choices_agreed_, true)) agree_on_kernel_choices();
   update_attention_for_next_step();
+}
+
+// Measures on the device, because queueing many kernels blocks the host until the device has run most of them. Unlike
+// the host's clock, events also count the time for which this process was stopped, so the host's clock limits the
+// result.
+double Trainer::seconds_of(const StepInFlight& f) {
+  return std::min(f.done.seconds_after(f.begun), seconds_now() - f.begun_after);
 }
 
 StepReport Trainer::finish() {
   RING_CHECK(!steps_in_flight_.empty(), "no step is in flight");
+  enter(RunPhase::finish);
+  steps_in_flight_.front().done.synchronize();  // allowed host wait: log, one step late where the device runs alone
+  mesh_.check();
   StepInFlight f = std::move(steps_in_flight_.front());
   steps_in_flight_.pop_front();
-  enter(RunPhase::finish);
-  f.done.synchronize();  // allowed host wait: log, one step late where the device runs on its own
-  mesh_.check();
+  if (!count_result(f)) drop_rejected_step(f.report);
+  // These exchanges come last: if a peer is lost during one of them, the state is consistent.
+  if (f.logged) f.report.part_norms = part_norms(f);
+  if (f.watched) f.report.watched = watch_->report(f.watched);
+  return f.report;
+}
+
+bool Trainer::count_result(StepInFlight& f) {
   const StepState& state = *static_cast<const StepState*>(f.result.get());
   StepReport& r = f.report;
   r.valid = f.valid;
@@ -364,30 +389,41 @@ StepReport Trainer::finish() {
   r.accepted = state.accepted != 0;
   const double exchange_seconds = std::exchange(exchange_seconds_, 0);
   r.exchange_seconds += exchange_seconds;
-  r.seconds = seconds_now() - std::max(f.started, last_finish_) + exchange_seconds;
-  last_finish_ = seconds_now();
+  r.seconds = seconds_of(f) + exchange_seconds;
   graph_.on_step_timed(f.launch_seconds, r.seconds);
-  if (r.accepted) {
-    seconds_ += r.seconds;
-    guard_.accept(r.step, r.loss, r.norm);
-    latest_ = r;
-  } else {
-    drop_rejected_step(f);
+  if (!r.accepted) {
+    uncount(r);
+    return false;
   }
-  step_.end_update();
-  // These exchanges come last: if a peer is lost during one of them, the state is consistent.
-  if (f.logged) r.part_norms = part_norms(f);
-  if (f.watched) r.watched = watch_->report(f.watched);
-  return r;
+  seconds_ += r.seconds;
+  guard_.accept(r.step, r.loss, r.norm);
+  earlier_ = std::exchange(latest_, r);
+  return true;
 }
 
-void Trainer::drop_rejected_step(StepInFlight& f) {
-  const auto forget = [this](const StepReport& r) { --steps_, cursor_ -= r.sequences, tokens_ -= r.tokens; };
-  for (const StepInFlight& later : steps_in_flight_) forget(later.report);
-  forget(f.report);
+void Trainer::uncount_steps_in_flight() {
+  for (const StepInFlight& f : steps_in_flight_) uncount(f.report);
   steps_in_flight_.clear();
+}
+
+bool Trainer::settle(std::chrono::milliseconds limit) {
+  const double end = seconds_now() + std::chrono::duration<double>(limit).count();
+  for (const Event last = ctx_.stream.record(); !last.done() || !mesh_.idle();) {
+    if (seconds_now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  while (!steps_in_flight_.empty()) {
+    StepInFlight f = std::move(steps_in_flight_.front());
+    steps_in_flight_.pop_front();
+    if (!count_result(f)) uncount_steps_in_flight();
+  }
+  return true;
+}
+
+void Trainer::drop_rejected_step(StepReport& r) {
+  uncount_steps_in_flight();
   update_attention_for_next_step();
-  f.report.step = steps_;
+  r.step = steps_;
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   fill_zero(step_.state(), ctx_.stream);  // clears the mark of a rejected step, so that steps update again
 }

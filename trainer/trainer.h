@@ -2,6 +2,7 @@
 // Launches one optimizer step after another. The loop around the steps (when to log, evaluate, save and stop) is in
 // trainer/train.h.
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -37,7 +38,8 @@ struct StepReport {
   std::int64_t sequences = 0, tokens = 0;  // total over all ranks; a sequence is one sample
   std::int64_t context = 0;                // tokens per sequence (train.contexts)
   std::int64_t trained = 0;                // tokens trained before this step
-  // Duration of the step, and the time spent waiting for data and for other ranks.
+  // Duration of the step on the device (from the end of the previous step if the device was busy until then), and the
+  // time spent waiting for data and for other ranks.
   double seconds = 0, data_seconds = 0, exchange_seconds = 0;
 };
 
@@ -82,6 +84,10 @@ class Trainer {
   void launch();
   StepReport finish();  // waits for the oldest step in flight and returns its report
   std::size_t in_flight() const { return steps_in_flight_.size(); }
+  // Call after a peer was lost and Mesh::abort(). Waits until the device has ended the queued work. Then counts the
+  // steps in flight that have updated the weights, and drops the others, so that steps_done() is the step of the state
+  // on the device. Returns false if the device is still busy after `limit`. Throws Error if the device has failed.
+  bool settle(std::chrono::milliseconds limit);
   // Makes all processes adopt the measured kernel choices of the lowest rank that has any. Collective; there must be no
   // step in flight.
   void agree_on_kernel_choices();
@@ -90,10 +96,10 @@ class Trainer {
     return finish();
   }
   // Returns the maximum number of steps in flight while the next one is prepared: 0 if queueing a step takes as long as
-  // computing it. This is the case on a CPU, for sequences in chunks (train.sequence_chunk), whose keys the host
-  // copies, and with pipeline stages (parallel.pp), where the host waits for other stages.
+  // computing it. This is the case on a CPU, and for sequences in chunks (train.sequence_chunk), whose keys the host
+  // copies.
   std::size_t max_in_flight() const {
-    return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks || step_.plan().pp > 1 ? 0 : 1;
+    return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks ? 0 : 1;
   }
   // With islands that train alone (parallel.local_steps), call begin_exchange() before launch(), and end_exchange() and
   // average_over_islands() once the step was accepted or passed over. Otherwise they do nothing. Collective over the
@@ -158,11 +164,12 @@ class Trainer {
   // is not counted yet, and islands are not exchanging weights. May be called after an operation has failed in the
   // middle of a step.
   bool is_state_whole() const {
-    return steps_in_flight_.empty() && !step_.is_updating() && !(outer_ && outer_->in_flight());
+    return steps_in_flight_.empty() && step_.updates_begun() == updates_counted_ && !(outer_ && outer_->in_flight());
   }
-  const StepReport& latest() const { return latest_; }   // latest accepted step; its `step` is 0 if there was none
-  void set_latest(const StepReport& r) { latest_ = r; }  // call after loading the state of an earlier trainer
-  void on_state_loaded();                                // call after loading the state; moves the loader to the cursor
+  const StepReport& latest() const { return latest_; }    // latest accepted step; its `step` is 0 if there was none
+  const StepReport& earlier() const { return earlier_; }  // the accepted step before latest(); likewise
+  void set_latest(const StepReport& r) { latest_ = r; }   // call after loading the state of an earlier trainer
+  void on_state_loaded();  // call after loading the state; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
   // Reports every kernel of the following steps to `observer`; null disables this.
@@ -203,14 +210,16 @@ class Trainer {
   struct StepInFlight {
     StepReport report;
     double valid = 1;           // number of tokens with a target, over all ranks of this island
-    double started = 0;         // start time on the trainer's clock
+    double started = 0;         // host time (seconds_now()) when launch() began
+    double begun_after = 0;     // host time before `begun`
     double launch_seconds = 0;  // host time to queue the computation
     bool logged = false;        // true if at least one rank logs the step, so that the norms of the parts are measured
     bool replays = false;       // true if all ranks are ready to record or replay the step
     std::shared_ptr<void> result;  // StepState and squared norms of the parts, in host memory; valid after `done`
     std::shared_ptr<void> losses;  // copy of TrainStep::losses().all, in host memory; valid after `done`
     Watch::Result watched;         // null if the step is not watched
-    Event done;
+    // The step takes the time from `begun`, which is `done` of the previous step if that step was in flight, to `done`.
+    Event begun, done;
   };
 
   void refuse_states_of_model();
@@ -234,7 +243,11 @@ class Trainer {
   void apply_schedule(StepReport&);
   void upload_state(const StepReport&, double valid_tokens);
   void run_trial_step();
-  void drop_rejected_step(StepInFlight&);  // drops a step that was not accepted, and all steps in flight after it
+  static double seconds_of(const StepInFlight&);
+  bool count_result(StepInFlight&);  // fills the report; counts the step if it was accepted, else uncounts it
+  void uncount(const StepReport& r) { --steps_, cursor_ -= r.sequences, tokens_ -= r.tokens; }
+  void uncount_steps_in_flight();
+  void drop_rejected_step(StepReport&);  // drops what follows a step that was not accepted
 
   const Config& config_;
   Mesh& mesh_;
@@ -253,14 +266,15 @@ class Trainer {
   std::deque<StepInFlight> steps_in_flight_;
   std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for results and losses of steps, reused in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
-  double seconds_ = 0, last_finish_ = 0;
+  double seconds_ = 0;
   double exchange_seconds_ = 0;   // time spent exchanging weights since the latest step
   std::unique_ptr<Watch> watch_;  // null if no step is watched
   const StateBinding binding_;
   bool choices_agreed_ = false;  // true if all ranks have the same measured choices
   StepGuard guard_;
   std::vector<std::string> bad_steps_of_islands_;  // state of each island's guard, as checkpoints hold it
-  StepReport latest_;
+  StepReport latest_, earlier_;
+  std::uint64_t updates_counted_ = 0;  // TrainStep::updates_begun() after the latest step was queued completely
 };
 
 // Returns the options with which this process reads its part of the data.

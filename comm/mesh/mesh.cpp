@@ -46,7 +46,7 @@ class Mesh::Impl {
         store_(meeting_.store()) {
     RING_CHECK(axes_.size() == env_.world, "mesh: axes of ", axes_.size(), " ranks in a world of ", env_.world);
     if (env_.world > 1) queue_ = std::make_shared<CommQueue>();
-    if (env_.world > 1 && device_.backend == Backend::cuda) watchdog_ = make_nccl_watchdog();
+    if (env_.world > 1 && device_.backend == Backend::cuda) watchdog_ = make_nccl_watchdog(device_);
     if (env_.world > 1 && options_.liveness.count() > 0) watch();
     make_groups(layout.unions);
     find_nodes(layout.emulate_nodes);
@@ -127,6 +127,14 @@ class Mesh::Impl {
   }
   void check() {
     if (watchdog_) check_nccl(*watchdog_);
+  }
+  void abort(const std::string& reason) { abort_all(reason); }
+  bool idle() const {
+    return std::ranges::all_of(groups_, [](const Group& g) { return g.comm->idle(); });
+  }
+  const std::uint32_t* abort_flag() const { return watchdog_ ? nccl_abort_flag(*watchdog_) : nullptr; }
+  bool uses_copy_engines() const {
+    return std::ranges::any_of(groups_, [](const Group& g) { return g.comm->uses_copy_engines(); });
   }
   void check_agreement(const Topic& topic, const Facts& facts) {
     if (store_)
@@ -272,7 +280,7 @@ void Mesh::Impl::watch() {
 
 void Mesh::Impl::abort_all(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  aborted_ = reason;
+  if (aborted_.empty()) aborted_ = reason;
   for (const Group& g : groups_) g.comm->abort(reason);
 }
 
@@ -315,6 +323,10 @@ Communicator& Mesh::background_group(const AxisNames& names) { return impl_->bac
 std::vector<int> Mesh::nodes_along(const AxisNames& names) const { return impl_->nodes_along(names); }
 Store* Mesh::store() { return impl_->store(); }
 void Mesh::check() { impl_->check(); }
+void Mesh::abort(const std::string& reason) { impl_->abort(reason); }
+bool Mesh::idle() const { return impl_->idle(); }
+const std::uint32_t* Mesh::abort_flag() const { return impl_->abort_flag(); }
+bool Mesh::uses_copy_engines() const { return impl_->uses_copy_engines(); }
 void Mesh::check_agreement(const Topic& topic, const Facts& facts) { impl_->check_agreement(topic, facts); }
 
 }  // namespace ring

@@ -2,6 +2,7 @@
 // The ranks of a run under named axes (dp, cp, ..). Each axis and each declared union of axes has a communicator. The
 // communicator of a single rank does nothing.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,6 +77,16 @@ class Mesh {
   void check();
   // Collective (comm/agree.h). Waits for the other ranks up to options.timeout. Throws PeerLost if one of them dies.
   void check_agreement(const Topic&, const Facts&);
+
+  // Aborts all groups, so that the work queued on the device ends, with garbage. Callable from any thread.
+  void abort(const std::string& reason);
+  // Returns true if no operation of any group uses memory of the device any more.
+  bool idle() const;
+  // Returns a flag in page-locked host memory that is 0 until a group on GPUs is aborted; null without such groups. It
+  // becomes 1 after check() begins to throw and before any queued operation ends early. A kernel that runs after an
+  // operation and reads 0 therefore has the operation's true result.
+  const std::uint32_t* abort_flag() const;
+  bool uses_copy_engines() const;  // true if a group does (Communicator::uses_copy_engines())
 
   std::vector<int> nodes_along(const AxisNames&) const;  // node index of each rank in the group along the axes
   std::vector<int> nodes_along(const std::string& axis) const { return nodes_along(AxisNames{axis}); }

@@ -3,6 +3,7 @@
 #ifdef RING_WITH_NCCL
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -70,11 +71,13 @@ void give_up(const std::shared_ptr<Handle>& handle) {
 
 }  // namespace
 
-Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, const CommOptions& options)
+Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, std::shared_ptr<std::uint32_t> abort_flag,
+                 const CommOptions& options)
     : rank_(group.rank),
       size_(group.size),
       options_(options),
       stream_(cuda::high_priority_stream(group.device.index)),
+      abort_flag_(std::move(abort_flag)),
       handle_(std::make_shared<Handle>()),
       call_check_(group.rank, group.size, options),
       replayed_(stream_.impl().host_buffer(ReplayedOperations::kBytes)) {
@@ -254,6 +257,7 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
     throw;
   } catch (const std::exception& e) {
     op.record.mark_ended(false);
+    check();  // after an abort, NCCL's calls report other errors
     abort(str(text, ": ", e.what()));
     throw Error(str(text, ": ", e.what()));
   }
@@ -272,10 +276,13 @@ void Channel::abort(const std::string& reason) {
     if (failure_) return;
     failure_ = reason;
   }
+  std::atomic_ref(*abort_flag_).store(1);  // after `failure_` is set, and before any operation ends early
   if (link_) link_->abort(reason);
   start_abort(handle_);
   if (copies_) copies_->abort();
 }
+
+bool Channel::idle() const { return stream_.record().done(); }
 
 std::optional<std::string> Channel::find_timed_out() {
   if (auto queued = pending_.find_timed_out(Clock::now(), options_.timeout)) return queued;

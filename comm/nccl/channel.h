@@ -33,7 +33,9 @@ class Channel final : public WorkGuard {
  public:
   // Collective: meets the other ranks through the store. Throws Error if they do not meet within
   // options.connect_timeout.
-  Channel(const NcclGroup&, const std::shared_ptr<Store>&, const CommOptions&);
+  // abort_flag: see nccl_abort_flag().
+  Channel(const NcclGroup&, const std::shared_ptr<Store>&, std::shared_ptr<std::uint32_t> abort_flag,
+          const CommOptions&);
   ~Channel() override;  // aborts unless close() was called
   void close();         // collective: waits for queued operations for a bounded time, or not at all after a failure
 
@@ -52,6 +54,7 @@ class Channel final : public WorkGuard {
   // Callable from any thread:
   void check() const override;  // throws PeerLost after an abort
   void abort(const std::string& reason);
+  bool idle() const;  // true if no queued operation is left
   // Returns an error that NCCL reports, or an operation that exceeds the timeout; nullopt if there is neither.
   std::optional<std::string> find_problem();
 
@@ -67,6 +70,7 @@ class Channel final : public WorkGuard {
   int rank_, size_;
   CommOptions options_;
   Stream stream_;
+  const std::shared_ptr<std::uint32_t> abort_flag_;
   std::shared_ptr<Handle> handle_;
   std::unique_ptr<HostLink> link_;  // link of call_check_; null unless options.verify
   CallCheck call_check_;

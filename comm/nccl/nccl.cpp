@@ -33,7 +33,7 @@ class NcclCommunicator final : public Communicator {
                    const CommOptions& options)
       : Communicator(group.rank, group.size),
         device_(group.device),
-        channel_(std::make_shared<nccl::Channel>(group, store, options)),
+        channel_(std::make_shared<nccl::Channel>(group, store, watchdog.abort_flag(), options)),
         token_(Tensor::zeros({1}, DType::i32, channel_->stream(), Lifetime::run)) {
     watchdog.watch(channel_);
   }
@@ -41,6 +41,7 @@ class NcclCommunicator final : public Communicator {
 
   std::string_view backend() const override { return "nccl"; }
   void abort(const std::string& reason) override { channel_->abort(reason); }
+  bool idle() const override { return channel_->idle(); }
   Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) override {
     nccl::PeerCopies* copies = channel_->copies();
     const bool lands = copies && !stream.impl().recording();
@@ -166,8 +167,11 @@ Work NcclCommunicator::do_exchange(Operation o, const std::vector<Transfer>& sen
 
 bool nccl_available() { return true; }
 
-std::shared_ptr<NcclWatchdog> make_nccl_watchdog() { return std::make_shared<NcclWatchdog>(); }
+std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device& device) {
+  return std::make_shared<NcclWatchdog>(device);
+}
 void check_nccl(NcclWatchdog& watchdog) { watchdog.check(); }
+const std::uint32_t* nccl_abort_flag(const NcclWatchdog& watchdog) { return watchdog.abort_flag().get(); }
 
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup& group, std::shared_ptr<Store> store,
                                                      std::shared_ptr<NcclWatchdog> watchdog,
@@ -185,7 +189,7 @@ namespace ring {
 
 bool nccl_available() { return false; }
 
-std::shared_ptr<NcclWatchdog> make_nccl_watchdog() {
+std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device&) {
   fail_without(
       Resource::gpu,
       "several processes with GPUs need NCCL, which this build lacks: install libnccl-dev (it needs CUDA too), then "
@@ -193,10 +197,11 @@ std::shared_ptr<NcclWatchdog> make_nccl_watchdog() {
 }
 
 void check_nccl(NcclWatchdog&) {}
+const std::uint32_t* nccl_abort_flag(const NcclWatchdog&) { return nullptr; }
 
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup&, std::shared_ptr<Store>,
                                                      std::shared_ptr<NcclWatchdog>, const CommOptions&) {
-  make_nccl_watchdog();
+  make_nccl_watchdog({});
   return nullptr;
 }
 

@@ -13,6 +13,7 @@
 // Sums: the same ranks, sizes and NCCL version give bit-identical results, which may differ from the sum in rank order.
 // max does not propagate NaN.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -28,8 +29,13 @@ bool nccl_available();  // true if NCCL is in this build
 // The thread that watches all NCCL communicators of a process. If one of them reports an error, or an operation takes
 // longer than options.timeout, it aborts all, so that no rank waits forever.
 class NcclWatchdog;
-std::shared_ptr<NcclWatchdog> make_nccl_watchdog();  // throws Error, which says how to get NCCL, if this build lacks it
-void check_nccl(NcclWatchdog&);                      // throws PeerLost if a communicator was aborted
+// Throws Error, which says how to get NCCL, if this build lacks it. device: of the communicators.
+std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device& device);
+void check_nccl(NcclWatchdog&);  // throws PeerLost if a communicator was aborted
+// Returns a flag in page-locked host memory that is 0 until a communicator is aborted. It becomes 1 after check_nccl()
+// begins to throw and before any operation on the device ends early. Thus a kernel that runs after an operation and
+// reads 0 has the operation's true result.
+const std::uint32_t* nccl_abort_flag(const NcclWatchdog&);
 
 // Collective over the group. Throws Error if the ranks do not meet within options.connect_timeout, or if NCCL cannot be
 // loaded.

@@ -19,7 +19,10 @@ constexpr milliseconds kPatience{1'500};
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog() {
+NcclWatchdog::NcclWatchdog(const Device& device)
+    : abort_flag_(
+          std::static_pointer_cast<std::uint32_t>(Stream::create(device).impl().host_buffer(sizeof(std::uint32_t)))) {
+  *abort_flag_ = 0;
   nccl::library();  // throws here if NCCL is missing, before ranks meet
   const BlockSignals block;
   thread_ = std::thread([this] { run(); });

@@ -4,6 +4,7 @@
 #ifdef RING_WITH_NCCL
 
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -15,19 +16,21 @@ namespace ring {
 
 class NcclWatchdog {
  public:
-  NcclWatchdog();
+  explicit NcclWatchdog(const Device&);
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
   void watch(const std::shared_ptr<nccl::Channel>&);
   void check();  // throws PeerLost if one of the channels was aborted
+  const std::shared_ptr<std::uint32_t>& abort_flag() const { return abort_flag_; }  // see nccl_abort_flag()
 
  private:
   using Channels = std::vector<std::shared_ptr<nccl::Channel>>;
   void run();
   Channels live_channels();  // drops destroyed channels
 
+  const std::shared_ptr<std::uint32_t> abort_flag_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<std::weak_ptr<nccl::Channel>> channels_;

@@ -166,8 +166,13 @@ BackendFacts inspect() {
   return facts;
 }
 
+// First returns unused memory of the default pool, e.g. of a stream that no longer exists, to the driver.
 std::optional<DeviceMemory> memory_of(int device) try {
   const OnDevice on(device);
+  cudaMemPool_t pool = nullptr;
+  RING_CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool, device));
+  RING_CUDA_CHECK(cudaDeviceSynchronize());  // allowed host wait: start
+  RING_CUDA_CHECK(cudaMemPoolTrimTo(pool, 0));
   std::size_t available = 0, total = 0;
   RING_CUDA_CHECK(cudaMemGetInfo(&available, &total));
   return DeviceMemory{total, available};

@@ -66,7 +66,7 @@ void run_cross_entropy(const CrossEntropy& args, const ExecContext& ctx) {
   const float* weights = args.weights.defined() ? args.weights.data<float>() : nullptr;
   float* loss = args.loss.data<float>();
   float* correct = args.correct.defined() ? args.correct.data<float>() : nullptr;
-  const float step_scale = args.state.defined() ? state_of("cross_entropy", args.state).loss_scale : 1.0f;
+  const float step_scale = args.state.defined() ? gradient_scale(state_of("cross_entropy", args.state)) : 1.0f;
   ctx.stream.pool().parallel_for(logits.count, row_grain(kWork * logits.width), [&](auto begin, auto end, int) {
     for (std::int64_t n = begin; n < end; ++n) {
       float* x = logits[n];

@@ -45,7 +45,8 @@ void run_check_and_clip(const CheckAndClip& args, const ExecContext&) {
   StepState& state = state_of("check_and_clip", args.state);
   if (args.loss.defined()) check_numel("check_and_clip", "loss", args.loss, 1);
   state.loss = args.loss.defined() ? *args.loss.data<float>() : 0.0f;
-  if (!within_limits(state)) state.halted = 1;
+  if (args.peer_lost && *args.peer_lost != 0) state.peer_lost = 1;
+  if (state.peer_lost || !within_limits(state)) state.halted = 1;
   state.accepted = !state.halted;
   state.clip = 1;
   if (args.max_norm > 0 && state.accepted) state.clip = std::min(1.0f, args.max_norm / std::sqrt(state.squared_norm));

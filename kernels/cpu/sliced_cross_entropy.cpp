@@ -59,7 +59,7 @@ void run_loss(const SlicedCrossEntropy& args, const ExecContext& ctx) {
   const std::int32_t* targets = args.targets.data<std::int32_t>();
   check_targets("sliced_cross_entropy", targets, logits.count, args.vocab);
   const std::int64_t columns = columns_in_use(logits.width, args.first, args.vocab);
-  const float step_scale = args.state.defined() ? state_of("sliced_cross_entropy", args.state).loss_scale : 1.0f;
+  const float step_scale = args.state.defined() ? gradient_scale(state_of("sliced_cross_entropy", args.state)) : 1.0f;
   ctx.stream.pool().parallel_for(logits.count, row_grain(kWork * logits.width), [&](auto begin, auto end, int) {
     for (std::int64_t n = begin; n < end; ++n) {
       float* x = logits[n];

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   if (threadIdx.x == 0) a.loss[blockIdx.x] = weight * (lse - logit + a.z_loss * lse * lse);
   if (threadIdx.x == 0 && a.correct) a.correct[blockIdx.x] = logit >= sum.max;
   if (!a.gradient) return;
-  const float scale = (known ? a.scale : nan) * weight * (a.state ? a.state->loss_scale : 1.0f);
+  const float scale = (known ? a.scale : nan) * weight * (a.state ? gradient_scale(*a.state) : 1.0f);
   write_gradient(span, kept, keep, target, Gradient{sum.max, scale * (1.0f + 2.0f * a.z_loss * lse) / sum.sum, scale});
   zero(row + a.vocab, a.width - a.vocab);
 }

@@ -70,22 +70,25 @@ void run_squared_norm(const SquaredNorm& args, const ExecContext& ctx) {
   });
 }
 
-__global__ void check_and_clip(StepState* state, float max_norm, const float* loss) {
+__global__ void check_and_clip(StepState* state, float max_norm, const float* loss,
+                               const volatile std::uint32_t* peer_lost) {
+  const bool lost = peer_lost && *peer_lost != 0;
   const float square = state->squared_norm, total = loss ? *loss : 0.0f;
   const bool finite = isfinite(square) && isfinite(total);
   const bool above = (state->norm_limit > 0 && sqrtf(square) > state->norm_limit) ||
                      (state->loss_limit > 0 && total * state->loss_scale > state->loss_limit);
-  const bool accepted = finite && !above && !state->halted;
+  const bool accepted = finite && !above && !lost && !state->halted;
   state->loss = total;
   state->clip = max_norm > 0 && isfinite(square) ? fminf(1.0f, max_norm / sqrtf(square)) : 1.0f;
   state->accepted = accepted;
   if (!accepted) state->halted = 1;
+  if (lost) state->peer_lost = 1;
 }
 
 void run_check_and_clip(const CheckAndClip& args, const ExecContext& ctx) {
   if (args.loss.defined()) check_numel("check_and_clip", "loss", args.loss, 1);
   launch(ctx, {grid_of(1), 1}, check_and_clip, &state_of("check_and_clip", args.state), args.max_norm,
-         device_data<float>(args.loss));
+         device_data<float>(args.loss), args.peer_lost);
 }
 
 const bool added_optimizer[] = {

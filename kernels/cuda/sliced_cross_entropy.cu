@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(1024) sliced_loss_of_rows(RowsOf<T> rows, Colu
   if (threadIdx.x == 0 && a.correct) a.correct[blockIdx.x] = m.target >= m.max;
   if (!a.gradient) return;
   const bool known = target >= 0 && target < c.vocab;
-  const float scale = (known ? a.scale : __int_as_float(0x7fffffff)) * weight * (a.state ? a.state->loss_scale : 1.0f);
+  const float scale =
+      (known ? a.scale : __int_as_float(0x7fffffff)) * weight * (a.state ? gradient_scale(*a.state) : 1.0f);
   write_gradient(Span<T>(row, c.used), static_cast<const T*>(nullptr), 0, target - c.first,
                  Gradient{m.max, scale * (1.0f + 2.0f * a.z_loss * lse) / m.sum, scale});
   zero(row + c.used, c.width - c.used);

@@ -1,8 +1,10 @@
 #include "parallel/pipeline/schedule.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/check.h"
@@ -12,30 +14,37 @@ namespace {
 
 constexpr std::int64_t kPending = -1;
 
+std::int64_t duration(const PipelineAction& a, const PipelineTicks& ticks) {
+  return a.pass == PipelinePass::forward ? ticks.forward : ticks.backward;
+}
+
 // End times of all actions, by part and unit; kPending if an action has not run yet.
 class EndTimes {
  public:
-  explicit EndTimes(const PipelineShape& shape)
-      : shape_(shape), ends_(2 * static_cast<std::size_t>(shape.all_parts() * shape.units()), kPending) {}
+  EndTimes(const PipelineShape& shape, std::int64_t message)
+      : shape_(shape),
+        message_(message),
+        ends_(2 * static_cast<std::size_t>(shape.all_parts() * shape.units()), kPending) {}
 
   std::int64_t& of(const PipelineAction& a) {
     const int passes = a.pass == PipelinePass::backward ? shape_.all_parts() : 0;
     return ends_.at(static_cast<std::size_t>((passes + a.part) * shape_.units() + a.unit));
   }
 
-  // Returns the time at which all actions that `a` depends on have ended; nullopt if one of them has not run yet.
+  // Returns the time at which all actions that `a` depends on have ended and their messages have arrived; nullopt if
+  // one of them has not run yet.
   std::optional<std::int64_t> ready(const PipelineAction& a) {
     std::int64_t at = 0;
-    const auto needs = [&](const PipelineAction& before) {
+    const auto needs = [&](const PipelineAction& before, std::int64_t message = 0) {
       const std::int64_t end = of(before);
-      at = at == kPending || end == kPending ? kPending : std::max(at, end);
+      at = at == kPending || end == kPending ? kPending : std::max(at, end + message);
     };
     if (a.pass == PipelinePass::forward) {
-      if (a.part > 0) needs({PipelinePass::forward, a.part - 1, a.unit});
+      if (a.part > 0) needs({PipelinePass::forward, a.part - 1, a.unit}, message_);
       if (a.unit % shape_.slices > 0) needs({PipelinePass::forward, a.part, a.unit - 1});
     } else {
       needs({PipelinePass::forward, a.part, a.unit});
-      if (a.part + 1 < shape_.all_parts()) needs({PipelinePass::backward, a.part + 1, a.unit});
+      if (a.part + 1 < shape_.all_parts()) needs({PipelinePass::backward, a.part + 1, a.unit}, message_);
       if ((a.unit + 1) % shape_.slices > 0) needs({PipelinePass::backward, a.part, a.unit + 1});
     }
     return at == kPending ? std::nullopt : std::optional(at);
@@ -43,6 +52,7 @@ class EndTimes {
 
  private:
   PipelineShape shape_;
+  std::int64_t message_;
   std::vector<std::int64_t> ends_;
 };
 
@@ -59,7 +69,7 @@ std::vector<PipelineAction> alternate(const std::vector<PipelineAction>& forward
   return all;
 }
 
-std::vector<PipelineAction> actions_of_stage(const PipelineShape& s, int stage) {
+std::vector<PipelineAction> actions_of_stage(const PipelineShape& s, PipelineOrder order, int stage) {
   std::vector<PipelineAction> forwards, backwards;
   for (int i = 0; i < s.parts * s.units(); ++i) {
     const int group = s.parts == 1 ? i : i / (s.stages * s.parts) * s.stages;  // the group's first unit
@@ -69,7 +79,8 @@ std::vector<PipelineAction> actions_of_stage(const PipelineShape& s, int stage) 
     backwards.push_back({PipelinePass::backward, (s.parts - 1 - turn) * s.stages + stage, s.backward_unit(unit)});
   }
   const int later = s.stages - stage - 1;  // number of stages after this one
-  const int warmup = s.parts == 1 ? later + s.slices - 1 : 2 * later + (s.parts - 1) * s.stages;
+  const int ahead = order == PipelineOrder::one_f_one_b ? later : 2 * later;
+  const int warmup = ahead + s.slices - 1 + (s.parts - 1) * s.stages;
   return alternate(forwards, backwards, std::min(static_cast<std::size_t>(warmup), forwards.size()));
 }
 
@@ -87,16 +98,15 @@ struct StageTransfer {
 
 // Returns all messages of a step, by the time at which they are sent.
 std::map<std::int64_t, std::vector<StageTransfer>> transfers_of(const PipelineShape& shape, const PipelineTable& table,
-                                                                const PipelineTimes& times) {
-  const PipelineTicks ticks;
+                                                                const PipelineTicks& ticks) {
+  const PipelineTimes times = simulate(shape, table, ticks);
   std::map<std::int64_t, std::vector<StageTransfer>> all;
   for (int from = 0; from < shape.stages; ++from) {
     const std::vector<PipelineAction>& actions = table[static_cast<std::size_t>(from)];
     for (std::size_t i = 0; i < actions.size(); ++i) {
       const std::optional<PipelineAction> consumer = consumer_of(shape, actions[i]);
       if (!consumer) continue;
-      const std::int64_t end = times.begin[static_cast<std::size_t>(from)][i] +
-                               (actions[i].pass == PipelinePass::forward ? ticks.forward : ticks.backward);
+      const std::int64_t end = times.begin[static_cast<std::size_t>(from)][i] + duration(actions[i], ticks);
       all[end].push_back({from, shape.stage_of(consumer->part), *consumer});
     }
   }
@@ -130,14 +140,21 @@ std::vector<StageStep> exchanges_of(const std::vector<StageTransfer>& transfers,
 
 PipelineOrder resolved_order(PipelineOrder order, std::int64_t parts) {
   if (order != PipelineOrder::automatic) return order;
-  return parts > 1 ? PipelineOrder::interleaved : PipelineOrder::one_f_one_b;
+  return parts > 1 ? PipelineOrder::interleaved : kDefaultOrder;
+}
+
+// With backwards that take twice as long as forwards, half of both is 3 of 6 ticks.
+PipelineTicks ticks_of_messages(PipelineOrder order, std::int64_t parts) {
+  if (resolved_order(order, parts) == PipelineOrder::eager_1f1b) return {.forward = 2, .backward = 4, .message = 3};
+  return {};
 }
 
 PipelineTable make_pipeline_table(const PipelineShape& shape, PipelineOrder order) {
-  RING_CHECK(shape.stages > 1 && shape.parts > 0 && shape.micro_batches > 0 && shape.slices > 0, "invalid pipeline: ",
-             shape.stages, " stages with ", shape.parts, " parts and ", shape.micro_batches, " micro-batches of ",
-             shape.slices, " slices");
-  const bool interleaved = resolved_order(order, shape.parts) == PipelineOrder::interleaved;
+  RING_CHECK(shape.stages > 1 && shape.parts > 0 && shape.micro_batches > 0 && shape.slices > 0,
+             "invalid pipeline: ", shape.stages, " stages with ", shape.parts, " parts and ", shape.micro_batches,
+             " micro-batches of ", shape.slices, " slices");
+  order = resolved_order(order, shape.parts);
+  const bool interleaved = order == PipelineOrder::interleaved;
   RING_CHECK(interleaved == (shape.parts > 1), "stages of ", shape.parts, " parts in an order that needs ",
              interleaved ? "several" : "one");
   RING_CHECK(!interleaved || shape.micro_batches % shape.stages == 0, shape.micro_batches,
@@ -145,12 +162,12 @@ PipelineTable make_pipeline_table(const PipelineShape& shape, PipelineOrder orde
   RING_CHECK(!interleaved || shape.slices == 1, "interleaved stages require 1 slice per micro-batch, got ",
              shape.slices);
   PipelineTable table;
-  for (int stage = 0; stage < shape.stages; ++stage) table.push_back(actions_of_stage(shape, stage));
+  for (int stage = 0; stage < shape.stages; ++stage) table.push_back(actions_of_stage(shape, order, stage));
   return table;
 }
 
 PipelineTimes simulate(const PipelineShape& shape, const PipelineTable& table, const PipelineTicks& ticks) {
-  EndTimes ends(shape);
+  EndTimes ends(shape, ticks.message);
   PipelineTimes times;
   times.begin.resize(table.size());
   std::vector<std::int64_t> free(table.size(), 0);
@@ -162,7 +179,7 @@ PipelineTimes simulate(const PipelineShape& shape, const PipelineTable& table, c
         const std::optional<std::int64_t> ready = ends.ready(a);
         if (!ready) break;
         times.begin[s].push_back(std::max(*ready, free[s]));
-        free[s] = times.begin[s].back() + (a.pass == PipelinePass::forward ? ticks.forward : ticks.backward);
+        free[s] = times.begin[s].back() + duration(a, ticks);
         ends.of(a) = free[s];
         times.end = std::max(times.end, free[s]);
         progress = true;
@@ -198,24 +215,112 @@ double bubble(const PipelineShape& s) {
   return static_cast<double>(s.stages - 1) / static_cast<double>(s.parts * s.units() + s.stages - 1);
 }
 
-// Places each message before the stage's first action that begins when the message is sent or later. The message's
-// consumer begins no earlier than that, and its producer began earlier, because every action takes time.
-std::vector<StageStep> lower_to_steps(const PipelineShape& shape, const PipelineTable& table, int stage) {
-  const PipelineTimes times = simulate(shape, table);
-  const std::map<std::int64_t, std::vector<StageTransfer>> transfers = transfers_of(shape, table, times);
+// Places a send before the stage's first action that begins when the message is sent or later, and a receive before the
+// first action that ends later than that (if messages take no time, like a send). The message's consumer ends later and
+// begins no earlier, and its producer ended earlier. Every step needs only actions that ended by the time of its
+// messages, so stages never wait in a circle.
+std::vector<StageStep> lower_to_steps(const PipelineShape& shape, const PipelineTable& table, int stage,
+                                      const PipelineTicks& ticks) {
   const std::vector<PipelineAction>& actions = table.at(static_cast<std::size_t>(stage));
+  const std::vector<std::int64_t> begin = simulate(shape, table, ticks).begin[static_cast<std::size_t>(stage)];
+  std::deque<std::pair<std::int64_t, StageStep>> messages;
+  for (const auto& [time, transfers] : transfers_of(shape, table, ticks))
+    for (StageStep& step : exchanges_of(transfers, stage)) messages.emplace_back(time, std::move(step));
   std::vector<StageStep> steps;
-  auto next = transfers.begin();
-  const auto add_messages_until = [&](std::int64_t time) {
-    for (; next != transfers.end() && next->first <= time; ++next)
-      for (StageStep& step : exchanges_of(next->second, stage)) steps.push_back(std::move(step));
-  };
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    add_messages_until(times.begin[static_cast<std::size_t>(stage)][i]);
+    const std::int64_t end = begin[i] + duration(actions[i], ticks);
+    const auto is_due = [&](const auto& m) {
+      return ticks.message > 0 && !m.second.send ? m.first < end : m.first <= begin[i];
+    };
+    for (; !messages.empty() && is_due(messages.front()); messages.pop_front())
+      steps.push_back(std::move(messages.front().second));
     steps.push_back({actions[i], {}, {}});
   }
-  add_messages_until(times.end);
+  for (auto& m : messages) steps.push_back(std::move(m.second));
   return steps;
+}
+
+namespace {
+
+// Executes the steps of all stages with transfers that take time.
+class TransferSimulation {
+ public:
+  TransferSimulation(const PipelineShape& shape, PipelineOrder order, const PipelineTicks& ticks)
+      : shape_(shape), ticks_(ticks) {
+    const PipelineTable table = make_pipeline_table(shape, order);
+    for (int stage = 0; stage < shape.stages; ++stage)
+      steps_.push_back(lower_to_steps(shape, table, stage, ticks_of_messages(order, shape.parts)));
+    next_.resize(steps_.size());
+    clocks_.resize(steps_.size());
+  }
+
+  std::int64_t run() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (std::size_t s = 0; s < steps_.size(); ++s)
+        for (; next_[s] < steps_[s].size() && advance(static_cast<int>(s)); ++next_[s]) progress = true;
+    }
+    for (std::size_t s = 0; s < steps_.size(); ++s)
+      RING_CHECK(next_[s] == steps_[s].size(), "stage ", s, " of the pipeline waits forever for a message");
+    return std::ranges::max(clocks_);
+  }
+
+ private:
+  // Transfers between two stages, which run one after another.
+  struct Link {
+    // Transfers that only one of the stages has reached: the time, and the actions that need the messages.
+    std::deque<std::pair<std::int64_t, std::vector<PipelineAction>>> begun;
+    int first = 0;          // the stage that has reached them
+    std::int64_t free = 0;  // end of the last transfer
+  };
+
+  // Returns false if the stage waits for a message.
+  bool advance(int stage) {
+    const StageStep& step = steps_[static_cast<std::size_t>(stage)][next_[static_cast<std::size_t>(stage)]];
+    if (!step.action) return begin_transfers(stage, step), true;
+    std::int64_t& clock = clocks_[static_cast<std::size_t>(stage)];
+    const PipelineAction& a = *step.action;
+    const bool receives = a.pass == PipelinePass::forward ? a.part > 0 : a.part + 1 < shape_.all_parts();
+    if (receives) {
+      const auto arrival = arrivals_.find({a.pass, a.part, a.unit});
+      if (arrival == arrivals_.end()) return false;
+      clock = std::max(clock, arrival->second);
+    }
+    clock += duration(a, ticks_);
+    return true;
+  }
+
+  void begin_transfers(int stage, const StageStep& step) {
+    std::map<int, std::vector<PipelineAction>> consumers;  // by peer
+    for (const auto& message : {step.send, step.receive})
+      if (message) consumers[message->peer].push_back(message->consumer);
+    for (auto& [peer, actions] : consumers) {
+      Link& link = links_[std::minmax(stage, peer)];
+      const std::int64_t now = clocks_[static_cast<std::size_t>(stage)];
+      if (link.begun.empty() || link.first == stage) {
+        link.first = stage;
+        link.begun.emplace_back(now, std::move(actions));
+        continue;
+      }
+      link.free = std::max({link.free, link.begun.front().first, now}) + ticks_.message;
+      for (const PipelineAction& a : link.begun.front().second) arrivals_[{a.pass, a.part, a.unit}] = link.free;
+      link.begun.pop_front();
+    }
+  }
+
+  PipelineShape shape_;
+  PipelineTicks ticks_;
+  std::vector<std::vector<StageStep>> steps_;
+  std::vector<std::size_t> next_;
+  std::vector<std::int64_t> clocks_;  // when the last action of each stage ends
+  std::map<std::pair<int, int>, Link> links_;
+  std::map<std::tuple<PipelinePass, int, int>, std::int64_t> arrivals_;
+};
+
+}  // namespace
+
+std::int64_t simulate_transfers(const PipelineShape& shape, PipelineOrder order, const PipelineTicks& ticks) {
+  return TransferSimulation(shape, order, ticks).run();
 }
 
 }  // namespace ring

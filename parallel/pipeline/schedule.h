@@ -9,7 +9,7 @@
 namespace ring {
 
 // Order in which a stage runs the forwards and backwards of its micro-batches; see make_pipeline_table().
-enum class PipelineOrder : std::uint8_t { automatic, one_f_one_b, interleaved };
+enum class PipelineOrder : std::uint8_t { automatic, one_f_one_b, interleaved, eager_1f1b };
 
 // The model consists of stages * parts parts, numbered in the order of the forward pass. Stage s holds the parts s,
 // s + stages, s + 2 * stages, .. (several: interleaved stages, Narayanan et al. 2021, section 2.2).
@@ -40,29 +40,39 @@ struct PipelineAction {
 
 using PipelineTable = std::vector<std::vector<PipelineAction>>;  // by stage, in the order in which the stage runs them
 
-// Returns the order that `automatic` stands for: interleaved if stages have several parts, otherwise one_f_one_b.
+// Order that `automatic` stands for in stages of one part.
+inline constexpr PipelineOrder kDefaultOrder = PipelineOrder::one_f_one_b;
+// Returns the order that `automatic` stands for: interleaved if stages have several parts, otherwise kDefaultOrder.
 PipelineOrder resolved_order(PipelineOrder, std::int64_t parts);
 
 // Returns the table of a schedule. Every part runs its forwards in the order of the units, and its backwards in the
 // order of backward_unit(), so each gradient is summed in the same order as without stages.
 //   one_f_one_b  needs parts = 1. Stage s runs stages - s - 1 + slices - 1 forwards, then alternates forwards and
 //                backwards (with slices: the order of SlimPipe, Li et al. 2025).
+//   eager_1f1b   needs parts = 1. Like one_f_one_b, but stage s runs 2 * (stages - s - 1) + slices - 1 forwards first,
+//                so that a unit's way to the next stage and back is hidden by three units instead of two (Zhuang et
+//                al. 2022, arXiv 2211.05322). Messages that take up to half of forward + backward cost no
+//                time.
 //   interleaved  needs micro_batches to be a multiple of stages, and slices = 1. Stages go through `stages`
 //                micro-batches at a time.
 // Throws Error if the shape does not allow the order.
 PipelineTable make_pipeline_table(const PipelineShape&, PipelineOrder);
 
-// Durations of the forward and the backward of one unit through one part, in arbitrary ticks.
+// Durations of the forward and the backward of one unit through one part, and of a message, in arbitrary ticks.
 struct PipelineTicks {
-  std::int64_t forward = 1, backward = 2;
+  std::int64_t forward = 1, backward = 2, message = 0;
 };
+// Returns the durations with which lower_to_steps() orders the messages of a schedule. For eager_1f1b, a message takes
+// the longest time that the schedule can hide; otherwise it takes no time.
+PipelineTicks ticks_of_messages(PipelineOrder, std::int64_t parts);
 
-// Simulated times of a step in which all parts take equally long and messages take no time.
+// Simulated times of a step in which all parts take equally long.
 struct PipelineTimes {
   std::vector<std::vector<std::int64_t>> begin;  // start of each action, in the layout of the table
   std::int64_t end = 0;
 };
-// Simulates a step. Throws Error if the table lacks an action that a different one needs, or if stages deadlock.
+// Simulates a step in which messages do not wait for other messages. Throws Error if the table lacks an action that a
+// different one needs, or if stages deadlock.
 PipelineTimes simulate(const PipelineShape&, const PipelineTable&, const PipelineTicks& = {});
 
 // Returns the maximum number of (unit, part) pairs that are between their forward and their backward.
@@ -86,8 +96,16 @@ struct StageStep {
   std::optional<PipelineMessage> send, receive;  // set only if `action` is not
 };
 
-// Returns the steps of `stage` within a training step. All stages order their messages by simulated send times.
-// Transfers that start in this order, one after another on each stage, cannot deadlock.
-std::vector<StageStep> lower_to_steps(const PipelineShape&, const PipelineTable&, int stage);
+// Returns the steps of `stage` within a training step. All stages order their messages by send times, which are
+// simulated with `ticks`. Transfers that start in this order, one after another on each stage, cannot deadlock. If
+// messages take time, a stage begins to receive a message before the action that it runs when the message is sent;
+// otherwise after this action.
+std::vector<StageStep> lower_to_steps(const PipelineShape&, const PipelineTable&, int stage,
+                                      const PipelineTicks& ticks);
+
+// Returns the duration of a step in which each pair of stages runs its transfers one after another, in the order of
+// lower_to_steps(). Each transfer begins once both stages have reached it. A send and a receive of the same step run at
+// the same time.
+std::int64_t simulate_transfers(const PipelineShape&, PipelineOrder, const PipelineTicks&);
 
 }  // namespace ring

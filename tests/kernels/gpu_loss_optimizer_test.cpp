@@ -368,6 +368,34 @@ TEST_F(GpuOptimizer, StepsAreJudgedByNormAndLoss) {
   EXPECT_EQ(read_state(state, ctx).loss, 0) << "no loss given";
 }
 
+// The flag is read when the kernel runs, also in a CUDA graph.
+TEST_F(GpuOptimizer, StepsAfterALostPeerAreRejected) {
+  const ExecContext ctx = gpu();
+  const auto flag = std::static_pointer_cast<std::uint32_t>(ctx.stream.impl().host_buffer(sizeof(std::uint32_t)));
+  *flag = 0;
+  const Tensor state = state_tensor({.loss_scale = 0.5f, .squared_norm = 1}, ctx);
+  const auto recorded =
+      ctx.stream.impl().record_work([&] { check_and_clip_kernel({.state = state, .peer_lost = flag.get()}, ctx); });
+  const auto replay = [&] {
+    recorded->launch();
+    return read_state(state, ctx);
+  };
+  EXPECT_EQ(replay().accepted, 1u);
+  *flag = 1;
+  const StepState s = replay();
+  EXPECT_TRUE(s.accepted == 0 && s.halted == 1 && s.peer_lost == 1);
+  *flag = 0;
+  EXPECT_EQ(replay().accepted, 0u);
+  const Tensor logits = from_host<float>({1, 2, 3, 4}, ctx.stream).view({1, 4});
+  cross_entropy_kernel({.logits = logits,
+                        .targets = from_host<std::int32_t>({2}, ctx.stream),
+                        .loss = from_host<float>({0}, ctx.stream),
+                        .vocab = 4,
+                        .state = state},
+                       ctx);
+  for (const float g : to_host<float>(logits, ctx.stream)) EXPECT_TRUE(std::isnan(g));
+}
+
 struct Types {
   DType param, grad, moments;
 };

@@ -164,6 +164,25 @@ TEST(CheckAndClip, RefusesNormsAndLossesAboveTheirLimits) {
   EXPECT_FALSE(accepted({.loss_scale = 0.5f, .loss_limit = 3}, 6.1f));
 }
 
+// Once a step has seen the flag, all later steps of this rank are rejected, here and, by their NaN, on other ranks.
+TEST(CheckAndClip, RejectsStepsAfterAPeerWasLost) {
+  const ExecContext ctx = poisoned_context(1);
+  const Tensor state = state_tensor({.loss_scale = 0.5f, .squared_norm = 1}, ctx);
+  std::uint32_t lost = 0;
+  const auto check = [&] {
+    check_and_clip_kernel({.state = state, .max_norm = 1, .peer_lost = &lost}, ctx);
+    return read_state(state, ctx);
+  };
+  EXPECT_EQ(check().accepted, 1u);
+  EXPECT_EQ(gradient_scale(check()), 0.5f);
+  lost = 1;
+  EXPECT_EQ(check().accepted, 0u);
+  EXPECT_EQ(check().peer_lost, 1u);
+  EXPECT_TRUE(std::isnan(gradient_scale(check())));
+  lost = 0;
+  EXPECT_EQ(check().accepted, 0u);
+}
+
 TEST(CheckAndClip, OverflowOfTheSumIsNotFinite) {
   const ExecContext ctx = poisoned_context(1);
   const Tensor x = make_tensor({2}, DType::f32, {3e19, 3e19}, ctx), state = state_tensor({}, ctx);

@@ -27,8 +27,9 @@ class DistNodeReplacement : public test::LongRuns {
       words.emplace_back(word);
     return words;
   }
-  pid_t agent(const char* log, const std::string& faults) const {
+  pid_t agent(const char* log, const std::string& faults, const std::vector<std::string>& options = {}) const {
     std::vector<std::string> words = launch(2, "r");
+    words.insert(words.begin() + 1, options.begin(), options.end());
     words.insert(words.begin() + 1, {"--inject", faults, "--nnodes", "2", "--secret-file", "secret", "--rdzv-endpoint",
                                      "127.0.0.1:" + std::to_string(port_)});
     return start(with_settings(words), {}, log);
@@ -75,7 +76,7 @@ TEST_F(DistNodeReplacement, AnAgentOfAnyNode) {
   const std::string faults = "1:kill@agent=1,step=2,phase=backward;kill@agent=0,step=4,phase=optimizer,attempt=1";
   const auto [first, second] = start_both(faults);
   EXPECT_EQ(wait(second), -SIGKILL) << log("second");
-  const pid_t third = agent("third", faults);
+  const pid_t third = agent("third", faults, {"--log-dir", "logs"});
   EXPECT_EQ(wait(first), -SIGKILL) << log("first");
   const pid_t fourth = agent("fourth", faults);
   for (const pid_t agent : {third, fourth}) EXPECT_EQ(wait(agent), 0) << log("third") << log("fourth");
@@ -83,6 +84,7 @@ TEST_F(DistNodeReplacement, AnAgentOfAnyNode) {
   EXPECT_TRUE(says("third", "launch: 2 workers of this node keep running (restart 2 of this job)")) << log("third");
   EXPECT_TRUE(says("third", "launch: starting the workers of this node (restart 1 of this job)")) << log("third");
   EXPECT_TRUE(says("third", "launch: lost workers were replaced 2 times, which cost ")) << log("third");
+  EXPECT_TRUE(says("third", "step 6")) << "the survivor that is now rank 0 writes to the console:\n" << log("third");
   const auto all = records("r", "restart");
   ASSERT_EQ(all.size(), 2u);
   for (const auto& record : all) {

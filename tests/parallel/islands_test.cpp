@@ -6,6 +6,8 @@
 #include <cmath>
 #include <filesystem>
 
+#include "checkpoint/files.h"
+#include "checkpoint/manifest.h"
 #include "core/fields.h"
 #include "engine/devices.h"
 #include "tests/error_of.h"
@@ -197,6 +199,26 @@ TEST_F(DistIslands, AnExtendedRunHasNoExtraOuterUpdate) {
     }
   }
   EXPECT_NE(tensor(extended, "islands.0.model.head.weight"), tensor(ended, "islands.0.model.head.weight"));
+}
+
+// Makes the checkpoint one of an earlier version, which did not save this value.
+void remove_combined_step(const fs::path& checkpoint) {
+  Manifest m = read_manifest(checkpoint);
+  EXPECT_EQ(m.values.erase("outer.combined_step"), 1u);
+  write_text(checkpoint / kManifestName, to_text(m));
+}
+
+TEST_F(DistIslands, CheckpointsWithoutTheCombinedStepContinueAlike) {
+  const Settings settings = {"parallel.local_steps=2", "parallel.outer_delay=1"};
+  const auto with_steps = [&](const char* steps) { return Settings{settings[0], settings[1], steps}; };
+  for (const char* steps : {"train.steps=4", "train.steps=8"}) {  // the run has ended, or is interrupted
+    const Training begun = train(2, 4, with_steps(steps), "", steps);
+    const Training resumed = train(2, 1, with_steps("train.steps=9"), begun.checkpoint);
+    remove_combined_step(begun.checkpoint);
+    const Training earlier = train(2, 1, with_steps("train.steps=9"), begun.checkpoint);
+    EXPECT_EQ(earlier.tensors, resumed.tensors) << steps;
+    EXPECT_EQ(earlier.losses, resumed.losses) << steps;
+  }
 }
 
 TEST_F(DistIslands, NewIslandsStartFromTheOuterWeightsAndTheMomentsOfIsland0) {

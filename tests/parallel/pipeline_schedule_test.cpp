@@ -20,7 +20,7 @@ namespace {
 
 using Pass = PipelinePass;
 
-// Calls fn(shape, table) for every shape that a schedule supports.
+// Calls fn(shape, order, table) for every shape that a schedule supports.
 template <class Fn>
 void for_all_shapes(const Fn& fn) {
   for (int stages = 2; stages <= 8; ++stages)
@@ -28,20 +28,24 @@ void for_all_shapes(const Fn& fn) {
       for (int micro_batches = 1; micro_batches * slices <= 32; ++micro_batches) {
         const PipelineShape shape{stages, parts, micro_batches, slices};
         if (parts > 1 && micro_batches % stages) {
-          EXPECT_THROW(make_pipeline_table(shape, PipelineOrder::automatic), Error);
+          EXPECT_THROW(make_pipeline_table(shape, PipelineOrder::interleaved), Error);
           continue;
         }
-        SCOPED_TRACE(
-            str(stages, " stages, ", parts, " parts, ", micro_batches, " micro-batches of ", slices, " slices"));
-        fn(shape, make_pipeline_table(shape, PipelineOrder::automatic));
-        if (testing::Test::HasFailure()) return;
+        for (const PipelineOrder order :
+             {PipelineOrder::one_f_one_b, PipelineOrder::eager_1f1b, PipelineOrder::interleaved}) {
+          if ((order == PipelineOrder::interleaved) != (parts > 1)) continue;
+          SCOPED_TRACE(str(stages, " stages, ", parts, " parts, ", micro_batches, " micro-batches of ", slices,
+                           " slices, order ", static_cast<int>(order)));
+          fn(shape, order, make_pipeline_table(shape, order));
+          if (testing::Test::HasFailure()) return;
+        }
       }
 }
 
 // Forwards run in the order of micro-batches and slices. Backwards run through the slices of each micro-batch in
 // reverse.
 TEST(PipelineSchedule, EachStageRunsEachOfItsActionsOnceInOrder) {
-  for_all_shapes([](const PipelineShape& shape, const PipelineTable& table) {
+  for_all_shapes([](const PipelineShape& shape, PipelineOrder, const PipelineTable& table) {
     ASSERT_EQ(std::ssize(table), shape.stages);
     for (int stage = 0; stage < shape.stages; ++stage) {
       std::map<std::pair<Pass, int>, int> next;  // passes so far, by kind and part
@@ -61,7 +65,7 @@ TEST(PipelineSchedule, EachStageRunsEachOfItsActionsOnceInOrder) {
 }
 
 TEST(PipelineSchedule, TheBubbleAndTheActivationsInFlightAreAsPredicted) {
-  for_all_shapes([](const PipelineShape& shape, const PipelineTable& table) {
+  for_all_shapes([](const PipelineShape& shape, PipelineOrder order, const PipelineTable& table) {
     const std::int64_t busy = std::int64_t{3} * shape.parts * shape.units();
     const std::int64_t end = simulate(shape, table, {1, 2}).end;
     // Exactly (end - busy) / end = (p - 1) / (v n m + p - 1).
@@ -69,7 +73,8 @@ TEST(PipelineSchedule, TheBubbleAndTheActivationsInFlightAreAsPredicted) {
     EXPECT_NEAR(bubble(shape), 1 - static_cast<double>(busy) / static_cast<double>(end), 1e-12);
     for (int stage = 0; stage < shape.stages; ++stage) {
       const int later = shape.stages - stage - 1;
-      const int most = shape.parts == 1 ? later + shape.slices : 2 * later + (shape.parts - 1) * shape.stages + 1;
+      const int ahead = order == PipelineOrder::one_f_one_b ? later : 2 * later;
+      const int most = ahead + (shape.parts == 1 ? shape.slices : (shape.parts - 1) * shape.stages + 1);
       const std::vector<PipelineAction>& actions = table[static_cast<std::size_t>(stage)];
       EXPECT_EQ(max_in_flight(actions), std::min(most, shape.parts * shape.units()));
       if (shape.parts > 1) continue;
@@ -84,9 +89,9 @@ TEST(PipelineSchedule, TheBubbleAndTheActivationsInFlightAreAsPredicted) {
 // runs one after another, as a transport without buffers does. Actions wait for the message that they need.
 class Transport {
  public:
-  Transport(const PipelineShape& shape, const PipelineTable& table) {
+  Transport(const PipelineShape& shape, const PipelineTable& table, const PipelineTicks& ticks) {
     for (int stage = 0; stage < shape.stages; ++stage) {
-      const std::vector<StageStep> steps = lower_to_steps(shape, table, stage);
+      const std::vector<StageStep> steps = lower_to_steps(shape, table, stage, ticks);
       steps_.emplace_back(steps.begin(), steps.end());
     }
     shape_ = shape;
@@ -160,13 +165,41 @@ class Transport {
 };
 
 TEST(PipelineSchedule, TransfersWithoutBuffersNeverWaitForEachOther) {
-  for_all_shapes(
-      [](const PipelineShape& shape, const PipelineTable& table) { EXPECT_TRUE(Transport(shape, table).run()); });
+  for_all_shapes([](const PipelineShape& shape, PipelineOrder order, const PipelineTable& table) {
+    EXPECT_TRUE(Transport(shape, table, ticks_of_messages(order, shape.parts)).run());
+  });
+}
+
+// Transfers of c ticks run one after another between two stages. With f + b = 6, a round trip of a micro-batch takes
+// 2 * (6 + c), during which 1F1B computes two micro-batches and eager 1F1B computes three.
+TEST(PipelineSchedule, EagerOrderHidesMessagesOfHalfAMicroBatch) {
+  constexpr int kUnits = 48;
+  for (int stages = 2; stages <= 8; ++stages)
+    for (const auto& [forward, backward] : {std::pair{2, 4}, {3, 3}, {1, 5}})
+      for (const int slices : {1, 4})
+        for (const std::int64_t message : {0, 1, 2, 3}) {
+          SCOPED_TRACE(str(stages, " stages, forward ", forward, ", ", slices, " slices, message ", message));
+          const PipelineShape shape{stages, 1, kUnits / slices, slices};
+          const PipelineTicks ticks{forward, backward, message};
+          // The bubble, and the messages of the first micro-batch on its way to the last stage and back. With slices,
+          // the last stage begins with several forwards, during which one more round trip is not hidden.
+          const int round_trips = stages - 1 + (slices > 1 ? 1 : 0);
+          const std::int64_t bound = 6 * (kUnits + stages - 1) + 2 * round_trips * message;
+          EXPECT_LE(simulate_transfers(shape, PipelineOrder::eager_1f1b, ticks), bound);
+          EXPECT_GE(simulate_transfers(shape, PipelineOrder::one_f_one_b, ticks), (6 + message) * (kUnits - stages));
+        }
+}
+
+TEST(PipelineSchedule, WithoutMessageTimeTransfersCostNothing) {
+  for_all_shapes([](const PipelineShape& shape, PipelineOrder order, const PipelineTable& table) {
+    if (shape.units() % 8) return;
+    EXPECT_EQ(simulate_transfers(shape, order, {}), simulate(shape, table, {}).end);
+  });
 }
 
 // With backward times that differ from twice the forward, the tables still run to the end.
 TEST(PipelineSchedule, RunsToTheEndWithOtherDurations) {
-  for_all_shapes([](const PipelineShape& shape, const PipelineTable& table) {
+  for_all_shapes([](const PipelineShape& shape, PipelineOrder, const PipelineTable& table) {
     for (const PipelineTicks ticks : {PipelineTicks{1, 1}, {3, 1}, {1, 5}}) {
       const std::int64_t busy = (ticks.forward + ticks.backward) * shape.parts * shape.units();
       EXPECT_GE(simulate(shape, table, ticks).end, busy + (shape.stages - 1) * (ticks.forward + ticks.backward));
@@ -238,6 +271,48 @@ TEST(PipelineStages, NoOtherDivisionHasACheaperLargestPart) {
       std::vector<BlockRange> tried;
       for_all_divisions(0, 9, parts, tried, [&] { best = std::min(best, largest_cost(costs, tried)); });
       EXPECT_NEAR(largest_cost(costs, divide_blocks(costs, parts)), best, 1e-6) << parts << " parts, seed " << seed;
+    }
+  }
+}
+
+double largest_stage(const BlockCosts& costs, const std::vector<BlockRange>& parts, std::size_t stages) {
+  std::vector<double> sums(stages);
+  for (std::size_t i = 0; i < parts.size(); ++i) sums[i % stages] += cost_of(costs, parts[i]);
+  return *std::max_element(sums.begin(), sums.end());
+}
+
+TEST(PipelineStages, NoOtherDivisionOfEqualBlocksHasACheaperLargestStage) {
+  for (const double head : {0.0, 0.7, 1.5, 2.5, 4.0})
+    for (const std::int64_t blocks : {8, 9, 11})
+      for (const int stages : {2, 3, 4}) {
+        const int parts = 8 / stages;
+        const BlockCosts costs{.blocks = std::vector<double>(static_cast<std::size_t>(blocks), 1.0), .head = head};
+        double best = INFINITY;
+        std::vector<BlockRange> tried;
+        for_all_divisions(0, blocks, stages * parts, tried,
+                          [&] { best = std::min(best, largest_stage(costs, tried, static_cast<std::size_t>(stages))); });
+        const std::vector<BlockRange> all = divide_blocks(costs, stages, parts);
+        ASSERT_EQ(std::ssize(all), stages * parts);
+        EXPECT_NEAR(largest_stage(costs, all, static_cast<std::size_t>(stages)), best, 1e-6)
+            << blocks << " blocks, " << stages << " stages, head " << head;
+      }
+}
+
+TEST(PipelineStages, StagesOfBlocksWithDifferentCostsAreNearlyTheBest) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    BlockCosts costs{.embedding = 0.1 * static_cast<double>(seed % 3), .blocks = {}, .head = 1.5};
+    for (std::uint64_t i = 0; i < 12; ++i)
+      costs.blocks.push_back(1 + static_cast<double>(random_bits({seed, 0, 0}, i) % 8));
+    for (const int stages : {2, 3, 4}) {
+      const auto of_stages = [&](const std::vector<BlockRange>& all) {
+        return largest_stage(costs, all, static_cast<std::size_t>(stages));
+      };
+      double best = INFINITY;
+      std::vector<BlockRange> tried;
+      for_all_divisions(0, 12, 2 * stages, tried, [&] { best = std::min(best, of_stages(tried)); });
+      const double found = of_stages(divide_blocks(costs, stages, 2));
+      EXPECT_LE(found, of_stages(divide_blocks(costs, 2 * stages)) + 1e-6);
+      EXPECT_LE(found, 1.15 * best) << stages << " stages, seed " << seed;
     }
   }
 }

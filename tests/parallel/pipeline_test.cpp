@@ -49,6 +49,7 @@ TEST_F(DistPipeline, StagesHaveTheBitsOfOneProcess) {
   EXPECT_LT(one.losses.back(), one.losses.front());
   const std::pair<int, Overrides> layouts[] = {{2, {"parallel.pp=2"}},
                                                {4, {"parallel.pp=4"}},
+                                               {4, {"parallel.pp=4", "parallel.pp_order=eager_1f1b"}},
                                                {2, {"parallel.pp=2", "parallel.pp_parts=2"}},
                                                {2, {"parallel.pp=2", "parallel.pp_division=[3,1]"}}};
   for (const auto& [ranks, layout] : layouts) {
@@ -166,13 +167,14 @@ TEST_P(DistSlices, HaveTheBitsOfChunksAndTheLossesOfWholeSequences) {
 TEST_F(DistPipeline, SlicesHaveTheBitsOfChunksInEveryLayout) {
   struct Case {
     int stages, slices, chunk;
+    const char* order;
     Overrides inside;  // layout of the two ranks of each stage; empty if a stage has one rank
   };
-  const Case cases[] = {{4, 2, 16, {}},
-                        {2, 5, 7, {}},
-                        {2, 4, 8, {"parallel.dp=2", "parallel.zero=2"}},
-                        {2, 4, 8, {"parallel.tp=2", "train.batch_size=1"}},
-                        {2, 4, 8, {"parallel.cp=2", "train.batch_size=2"}}};
+  const Case cases[] = {{4, 2, 16, "1f1b", {}},
+                        {2, 5, 7, "eager_1f1b", {}},
+                        {2, 4, 8, "eager_1f1b", {"parallel.dp=2", "parallel.zero=2"}},
+                        {2, 4, 8, "1f1b", {"parallel.tp=2", "train.batch_size=1"}},
+                        {2, 4, 8, "1f1b", {"parallel.cp=2", "train.batch_size=2"}}};
   for (const Case& c : cases) {
     SCOPED_TRACE(str(c.stages, " stages, ", c.slices, " slices, ", c.inside.empty() ? "" : c.inside[0]));
     const int ranks = c.inside.empty() ? 1 : 2;
@@ -180,7 +182,8 @@ TEST_F(DistPipeline, SlicesHaveTheBitsOfChunksInEveryLayout) {
     chunks.insert(chunks.end(), c.inside.begin(), c.inside.end());
     Overrides slices = chunks;
     chunks.push_back(str("train.sequence_chunk=", c.chunk));
-    slices.insert(slices.end(), {str("parallel.pp=", c.stages), str("parallel.pp_slices=", c.slices)});
+    slices.insert(slices.end(), {str("parallel.pp=", c.stages), str("parallel.pp_slices=", c.slices),
+                                 str("parallel.pp_order=", c.order)});
     const Training one = train_on_ranks(options_of(ranks, chunks, 1)),
                    stages = train_on_ranks(options_of(ranks * c.stages, slices, 1));
     ASSERT_EQ(one.errors, "");
@@ -265,7 +268,7 @@ TEST_F(DistPipeline, SlicesTakeThePredictedMemoryWhichIsLess) {
 
 // Every stage holds about its share of the state, and dry steps predict the memory of each.
 TEST_F(DistPipeline, StagesHoldTheirShareAndTakeThePredictedMemory) {
-  TrainingOptions o = options_of(4, {"parallel.pp=4", "model.layers=8"}, 4);
+  TrainingOptions o = options_of(4, {"parallel.pp=4", "model.layers=8", "parallel.pp_order=eager_1f1b"}, 4);
   o.dry = true;
   const Training stages = train_on_ranks(o);
   ASSERT_EQ(stages.errors, "");
@@ -309,6 +312,7 @@ TEST_F(DistPipeline, LayoutsThatStagesCannotHaveAreRefused) {
       {{"parallel.pp_parts=2", "train.micro_batch=8"}, "need a multiple of 2 micro-batches"},
       {{"parallel.pp_order=interleaved"}, "Set parallel.pp_parts: 2 or more"},
       {{"parallel.pp_order=1f1b", "parallel.pp_parts=2"}, "Set parallel.pp_parts: 1, or parallel.pp_order"},
+      {{"parallel.pp_order=eager_1f1b", "parallel.pp_parts=2"}, "eager_1f1b runs one part of the model in each stage"},
       {{"train.sequence_chunk=16"}, "train.sequence_chunk, which is 16. Set it to 0"},
       {{"parallel.pp_slices=2", "train.micro_batch=2"}, "train.micro_batch is 2. Set it to 1"},
       {{"parallel.pp_slices=2", "parallel.pp_parts=2"}, "parallel.pp_parts is 2. Set one of the two to 1"},

@@ -2,13 +2,16 @@
 """Kills workers and agents of small runs at random moments and in every phase. Runs must recover bit-identically.
 
     tests/recovery/kills.py BINARY [--kills 18] [--nodes 2] [--phases some|all|none] [--jobs 2] [--seed 1] [--keep]
+    tests/recovery/kills.py BINARY --replaced 10 [--device cpu|cuda]
 
 Some layouts combine features that have state: Muon, averages, schedules, mixtures, packing, dropout, steps that are
 skipped or rolled back, and blocks by importance.
 
 After each case, every loss and the hash of every tensor must equal those of the undisturbed run of the same layout,
 every checkpoint must be readable, no process, listening socket or entry of /dev/shm may be left, and the log must show
-that the intended process was killed. Prints a table. Exits with 1 if a requirement was violated.
+that the intended process was killed. With --replaced, the workers of one long run are killed one after another, and
+the other workers must keep running. --device cuda needs two GPUs. Prints a table. Exits with 1 if a requirement was
+violated.
 """
 
 import argparse
@@ -186,6 +189,49 @@ class NodesKill(Case):
         return [v for agent in agents for v in self.wait(all_runs, agent)]
 
 
+class ReplacedKills(Case):
+    """Kills workers of one run one after another, at random moments between steps and in them. Each of them is replaced
+    while the others keep running. Prints the seconds from each kill to the next step."""
+    kind = "workers in turn, which are replaced"
+
+    def __init__(self, number, layout, chance, kills, changes=()):
+        super().__init__(number, layout)
+        self.chance, self.kills, self.changes = chance, kills, list(changes)
+
+    def disturb(self, all_runs):
+        agent = all_runs.start(self.directory, self.layout, self.log, changes=self.changes)
+        steps, violations, seconds = runs.steps_of(self.layout), [], []
+        for i in range(self.kills):
+            step = int((i + 0.2 + 0.8 * self.chance.random()) * steps / (self.kills + 1))
+            while all_runs.steps(self.directory) < step and agent.poll() is None:
+                time.sleep(0.005)
+            self.watch(all_runs)
+            time.sleep(0.02 * self.chance.random())
+            before = runs.children(agent.pid)
+            if agent.poll() is not None or not before:
+                break
+            killed = before[1 - i] if i < 2 else self.chance.choice(before)
+            begin = time.monotonic()
+            os.kill(killed, signal.SIGKILL)
+            while self.steps_after(all_runs, i + 1) < 3 and agent.poll() is None and time.monotonic() < begin + 60:
+                time.sleep(0.005)
+            seconds.append(time.monotonic() - begin)
+            if not set(before) - {killed} <= set(runs.children(agent.pid)):
+                violations.append(f"kill {i + 1}, after step {step}: the other workers did not keep running")
+        print(f"{self.layout} {' '.join(self.changes)}: seconds from a kill to the next step:",
+              *(f"{s:.2f}" for s in seconds), flush=True)
+        if len(seconds) < self.kills:
+            violations.append(f"only {len(seconds)} of {self.kills} workers were killed")
+        violations += self.wait(all_runs, agent)
+        return violations + ([all_runs.text(self.log)[-8000:]] if violations else [])
+
+    def steps_after(self, all_runs, restarts):
+        """Returns the number of steps recorded after this restart. The first two may come from a survivor's reports."""
+        text = all_runs.text(self.directory + "/metrics.jsonl")
+        at = text.find(f'"restarts":{restarts},')
+        return text.count('"group":"train"', at) if at >= 0 else 0
+
+
 def kill_in(phase, attempt, agent=None, step=None):
     whom = f"agent={agent}" if agent is not None else "rank=0" if phase == "commit" else "rank=any"
     step = step or (FIRST_SAVE + 2 if phase in STEP_PHASES else FIRST_SAVE)
@@ -204,7 +250,18 @@ def await_text(all_runs, log, text, times=1):
         time.sleep(0.01)
 
 
+def cases_of_replacements(a):
+    chance = random.Random(a.seed)
+    if a.device == "cpu":
+        return [ReplacedKills(0, "long3", chance, a.replaced)]
+    eager = a.replaced - a.replaced // 2
+    return [ReplacedKills(0, "long2-gpu", chance, eager),
+            ReplacedKills(1, "long2-gpu", chance, a.replaced - eager, ["train.cuda_graph=on"])]
+
+
 def cases_of(a):
+    if a.replaced:
+        return cases_of_replacements(a)
     chance, cases, layouts = random.Random(a.seed), [], list(runs.LAYOUTS)
     for i in range(a.kills):
         cases.append(RandomKill(len(cases), layouts[i % len(layouts)], random.Random(chance.random())))
@@ -232,6 +289,8 @@ def main():
     parser.add_argument("--kills", type=int, default=18)
     parser.add_argument("--nodes", type=int, default=2, help="number of jobs of two nodes that are disturbed")
     parser.add_argument("--phases", choices=["some", "all", "none"], default="some")
+    parser.add_argument("--replaced", type=int, default=0, help="kill this many workers of long runs instead")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="device of the long runs")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="keep the folder of the runs")
@@ -255,7 +314,7 @@ def main():
                 print(f"VIOLATION in case {case.number} ({case.kind}, {case.layout}, "
                       f"{getattr(case, 'phase', '')}): {v}", flush=True)
 
-    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+    with concurrent.futures.ThreadPoolExecutor(1 if a.replaced else a.jobs) as pool:
         list(pool.map(run, cases))
     print(f"{'what is killed':45} {'layout':10} {'runs':>6} {'violations':>11}")
     for (kind, layout), (count, bad) in sorted(results.items()):

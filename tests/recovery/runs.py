@@ -55,10 +55,22 @@ LAYOUTS = {
     "islands4": (4, [*ISLANDS, "parallel.zero=1", "parallel.outer_fragments=2", "parallel.outer_delay=1"]),
 }
 
+# Long runs, whose workers are killed one after another. On a GPU, the host runs ahead of the device in these steps.
+LONG = {
+    "long3": (3, ["train.steps=500", "train.batch_size=12", "train.eval_interval=0"]),
+    "long2-gpu": (2, ["run.device=cuda", "train.steps=2000", "train.eval_interval=0", "train.cuda_graph=off",
+                      "train.batch_size=64", "train.micro_batch=32", "model.context=512", "model.layers=6",
+                      "model.width=256", "model.heads=4", "train.bucket_bytes=4194304", "run.tuning=rule"]),
+}
+
+
+def layout_of(name):
+    return LONG[name] if name in LONG else LAYOUTS[name]
+
 
 def steps_of(layout):
     """Returns the last step of a run of this layout."""
-    return max([STEPS] + [int(s.split("=")[1]) for s in LAYOUTS[layout][1] if s.startswith("train.steps=")])
+    return max([STEPS] + [int(s.split("=")[1]) for s in layout_of(layout)[1] if s.startswith("train.steps=")])
 
 
 class Runs:
@@ -88,15 +100,16 @@ class Runs:
             raise RuntimeError(f"{' '.join(words)}: {done.stdout.decode()}")
         return done.stdout.decode()
 
-    def start(self, directory, layout, log, faults=None, nodes=None):
+    def start(self, directory, layout, log, faults=None, nodes=None, changes=()):
         """Starts an agent. nodes: the number of nodes, and the port of the rendezvous."""
-        world, settings = LAYOUTS[layout]
+        world, settings = layout_of(layout)
         words = [self.binary, "launch", "--threads-per-worker", "1", "-n", str(world // (nodes[0] if nodes else 1))]
         if nodes:
             words += ["--nnodes", str(nodes[0]), "--rdzv-endpoint", f"127.0.0.1:{nodes[1]}", "--secret-file", "secret"]
         if faults:
             words += ["--inject", faults]
-        words += ["--", "train", "t.yaml", f"run.directory={self.folder}/{directory}", *settings]
+        words += ["--", "train", "t.yaml", f"run.directory={self.folder}/{directory}", *settings,
+                  *changes]
         with open(os.path.join(self.folder, log), "ab") as out:
             return subprocess.Popen(words, cwd=self.folder, stdout=out, stderr=out)
 
@@ -113,7 +126,7 @@ class Runs:
             agent = self.start("calm-" + layout, layout, "calm-" + layout + ".log")
             if agent.wait(LIMIT) != 0:
                 raise RuntimeError(self.text("calm-" + layout + ".log"))
-            if "train.spike_deviations" in str(LAYOUTS[layout]) and not self.bad_steps("calm-" + layout):
+            if "train.spike_deviations" in str(layout_of(layout)) and not self.bad_steps("calm-" + layout):
                 raise RuntimeError(f"{layout} has no bad step to recover from")
             self.calm[layout] = "calm-" + layout
         return self.calm[layout]

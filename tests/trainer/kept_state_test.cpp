@@ -50,7 +50,8 @@ TEST(KeptState, AllRanksContinueFromTheLowestStep) {
       SmallRun before(static_cast<float>(10 * step), step);
       before.seconds = 1.0 / 3;
       before.text = "bad steps of step " + std::to_string(step);
-      kept.keep(before.state, before.stream, {.step = step, .finished = true, .last = report(step)});
+      kept.keep(before.state, before.stream,
+                {.step = step, .finished = true, .last = report(step), .earlier = report(step - 1)});
     }
     const std::optional<KeptStates> all = kept.compare(host);
     ASSERT_TRUE(all);
@@ -68,6 +69,8 @@ TEST(KeptState, AllRanksContinueFromTheLowestStep) {
     EXPECT_EQ(all->last.auxiliary_loss, expected.auxiliary_loss);
     ASSERT_EQ(all->last.sources.size(), 2u);
     EXPECT_EQ(all->last.sources[1].targets, 7);
+    EXPECT_EQ(all->earlier.step, 4);
+    EXPECT_EQ(all->earlier.auxiliary_loss, report(4).auxiliary_loss);
     SmallRun after;
     kept.load(*all, after.state, after.stream, host);
     for (int i = 0; i < 3; ++i) EXPECT_EQ(after.weights.data<float>()[i], static_cast<float>(50 + i));
@@ -190,6 +193,24 @@ TEST(KeptState, IslandsMayHaveNewNumbers) {
     EXPECT_EQ(after.value(island == 0 ? "optimizer.m" : "islands.1.optimizer.m"), value + 3);
   });
   EXPECT_EQ(test::joined(errors), "");
+}
+
+// Islands that were lost have no report, islands that are new have not trained the step.
+TEST(KeptState, AnAdditionalIslandAddsNothingToTheAverages) {
+  KeptStates all{.step = 7, .donor = 2, .holders = {true, false, true}, .islands = 3, .last = report(7)};
+  StepReport own = report(7);
+  own.loss = 3;
+  EXPECT_EQ(all.report_to_average(own, 0)->loss, 3) << "its own report";
+  EXPECT_FALSE(all.report_to_average(report(6), 0)->accepted) << "island 0 has passed over step 7";
+  EXPECT_FALSE(all.report_to_average({}, 1)) << "island 1 was lost, and its report of step 7 with it";
+  all.renumbered = true;
+  const std::optional<StepReport> additional = all.report_to_average({}, 1);
+  ASSERT_TRUE(additional);
+  EXPECT_FALSE(additional->accepted);
+  EXPECT_EQ(additional->step, 7);
+  EXPECT_EQ(additional->sources.size(), report(7).sources.size());
+  all.last.step = 6;
+  EXPECT_FALSE(all.report_to_average({}, 1)) << "the donor has no report either";
 }
 
 // Island 0 has not combined weights yet that island 1 has. The ranks of island 2 are at different steps.

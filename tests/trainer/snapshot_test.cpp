@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -78,6 +81,46 @@ class TrainerSnapshot : public testing::Test {
       EXPECT_EQ(trainer.replays_graph(), replays) << "the recording is kept, though this step was none of its replays";
     }
   }
+  static std::map<std::string, StateValue> values_of(const State& state) {
+    std::map<std::string, StateValue> values;
+    for (const auto& [name, slot] : state.values())
+      if (name != "train.seconds") values.emplace(name, read_slot(slot));
+    return values;
+  }
+  // Finishes the same steps in one trainer, and settles them in another (Trainer::settle). Then settles steps that are
+  // rejected because a weight is NaN.
+  void expect_settled_steps_count(const Config& config, int launched) const {
+    Training finished(file(), config), settled(file(), config);
+    Trainer& trainer = settled.trainer;
+    for (int i = 0; i < 3 + launched; ++i) finished.trainer.step();
+    for (int i = 0; i < 3; ++i) trainer.step();
+    for (int i = 0; i < launched; ++i) trainer.launch();
+    ASSERT_TRUE(trainer.settle(std::chrono::seconds(60)));
+    EXPECT_TRUE(trainer.is_state_whole());
+    EXPECT_EQ(trainer.in_flight(), 0u);
+    EXPECT_EQ(values_of(settled.state), values_of(finished.state));
+    EXPECT_EQ(
+        first_difference(settled.state.snapshot(settled.ctx.stream), finished.state.snapshot(finished.ctx.stream)), "");
+    EXPECT_EQ(trainer.latest().step, 3 + launched);
+    EXPECT_EQ(trainer.latest().loss, finished.trainer.latest().loss);
+    EXPECT_EQ(trainer.earlier().step, 2 + launched);
+    EXPECT_EQ(trainer.earlier().loss, finished.trainer.earlier().loss);
+    poison_a_weight(settled);
+    for (int i = 0; i < launched; ++i) trainer.launch();
+    ASSERT_TRUE(trainer.settle(std::chrono::seconds(60)));
+    EXPECT_TRUE(trainer.is_state_whole());
+    EXPECT_EQ(values_of(settled.state), values_of(finished.state));
+    EXPECT_EQ(trainer.latest().step, 3 + launched);
+  }
+  static void poison_a_weight(Training& training) {
+    const auto& all = training.state.tensors();
+    const auto norm = std::ranges::find_if(
+        all, [](const auto& t) { return t.first.starts_with("model.") && t.first.find("norm") != std::string::npos; });
+    ASSERT_TRUE(norm != all.end() && norm->second.local.dtype() == DType::f32);
+    const float nan = std::nanf("");
+    training.ctx.stream.impl().upload(norm->second.local.raw(), &nan, sizeof nan);
+    training.trainer.on_state_loaded();
+  }
   // Returns a snapshot taken right after the last of several steps. In between, the state of the first step is loaded.
   std::map<std::string, std::vector<std::byte>> snapshot_after_steps(const Config& config) const {
     Training training(file(), config);
@@ -101,6 +144,7 @@ class TrainerSnapshot : public testing::Test {
 };
 
 TEST_F(TrainerSnapshot, IsOfTheStepBefore) { expect_of_the_step_before(tiny_config()); }
+TEST_F(TrainerSnapshot, SettledStepsCountUnlessTheyAreRejected) { expect_settled_steps_count(tiny_config(), 1); }
 
 Config with_states_on_the_host(Config config, std::int64_t chunk_bytes, std::int64_t ring) {
   config.optimizer.offload = StateOffload::all;
@@ -145,6 +189,9 @@ class GpuTrainerSnapshot : public TrainerSnapshot {
 };
 
 TEST_F(GpuTrainerSnapshot, IsOfTheStepBefore) { expect_of_the_step_before(large(Switch::off)); }
+TEST_F(GpuTrainerSnapshot, SettledStepsCountUnlessTheyAreRejected) {
+  for (const Switch graph : {Switch::off, Switch::on}) expect_settled_steps_count(large(graph), 2);
+}
 TEST_F(GpuTrainerSnapshot, IsOfTheStepBeforeAReplay) { expect_of_the_step_before(large(Switch::on)); }
 TEST_F(GpuTrainerSnapshot, OfStatesOnTheHostIsOfTheStepBefore) {
   for (const Switch graph : {Switch::off, Switch::on})
