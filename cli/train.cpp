@@ -1,5 +1,7 @@
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "bench/preflight.h"
 #include "bench/step.h"
@@ -7,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/settings.h"
 #include "core/exit_code.h"
+#include "core/joined.h"
 #include "core/log.h"
 #include "core/standard_streams.h"
 #include "core/stop_signal.h"
@@ -59,10 +62,22 @@ class ProfiledSteps final : public StepWatcher {
   std::string trace_file_;
 };
 
-void warn_of_nodes(const Config& c, int workers) {
-  const WorkerStatus& page = own_status();
-  const std::string fit = node_counts_problem(c, page.min_nodes, page.max_nodes, workers);
-  if (page.min_nodes < page.max_nodes && !fit.empty()) log::warn("nodes: ", fit);
+// Tells the launcher which node counts do not fit the settings, so that it does not try them. Rank 0 also warns.
+void report_unfit_nodes(const Config& c, const WorkerEnvironment& env) {
+  const std::int64_t min = own_status().min_nodes, max = own_status().max_nodes;
+  if (min == max || env.world != env.nodes * env.local_world) return;
+  std::vector<std::string> fit;
+  std::uint64_t fits = 0;
+  for (const std::int64_t nodes : fitting_node_counts(c, min, max, env.local_world)) {
+    fit.push_back(str(nodes));
+    if (nodes - min < 64) fits |= std::uint64_t{1} << (nodes - min);
+  }
+  const std::int64_t counts = max - min + 1;
+  if (fit.empty() || std::ssize(fit) == counts) return;
+  own_status().unfit_nodes = ~fits & (counts < 64 ? (std::uint64_t{1} << counts) - 1 : ~std::uint64_t{0});
+  if (env.rank == 0 && env.restarts == 0)
+    log::warn("nodes: of --nnodes ", min, ":", max, ", the settings fit only ", joined(fit, ", "),
+              ". With a different number of nodes, the job uses fewer, or waits for a missing one");
 }
 
 // Trains until the run ends. Throws PeerLost if a peer is lost; `kept` may then receive a copy of the state. On entry,
@@ -77,7 +92,7 @@ void train_once(const TrainingArguments& a, StopSignal& signal, KeptState& kept)
   if (a.nvtx) options.observer = make_range_observer();  // comes first, because it fails if ranges are not available
   const bool leads = env.rank == 0;
   Config config = settings_to_train(a.config, a.overrides, leads);
-  if (leads && env.restarts == 0 && env.world == env.nodes * env.local_world) warn_of_nodes(config, env.local_world);
+  report_unfit_nodes(config, env);
   if (leads && config.parallel.islands == 0) log::info("parallel.islands: 0 is ", env.nodes, ", one island per node");
   resolve_islands(config.parallel, env.nodes);
   own_status().start.mark_reached(StartStage::running);

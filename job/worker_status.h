@@ -51,6 +51,7 @@ struct WorkerStatus {
   // 1 once the agent starts to replace a lost worker. Islands that do not wait for the lost worker then leave after
   // their current step.
   std::atomic<std::int64_t> must_leave{0};
+  std::atomic<std::uint64_t> unfit_nodes{0};  // bit i is set if the settings do not fit min_nodes + i nodes
 };
 
 // The agent's side. The constructor throws Error if there is not enough memory.

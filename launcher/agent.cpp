@@ -185,6 +185,15 @@ std::int64_t Agent::step() const {
   return max;
 }
 
+// Returns the world sizes that the workers found not to fit the settings.
+std::set<int> Agent::misfits() const {
+  std::set<int> worlds;
+  for (const auto& w : workers_)
+    for (std::uint64_t i = 0, unfit = w->page().unfit_nodes; unfit >> i; ++i)
+      if (unfit >> i & 1) worlds.insert((options_.min_nodes + static_cast<int>(i)) * options_.processes);
+  return worlds;
+}
+
 JobTime Agent::job_time() const { return workers_.empty() ? time_ : workers_.front()->page().time; }
 
 NodeEnd Agent::run() {
@@ -222,7 +231,8 @@ NodeEnd Agent::run() {
           .stopped = stop_requested_,
           .begun = has_begun(),
           .step = step(),
-          .stay = is_ready_to_replace()};
+          .stay = is_ready_to_replace(),
+          .misfits = misfits()};
 }
 
 void Agent::wait_for_events() {

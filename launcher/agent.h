@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,7 @@ class Agent {
   bool any_worker_stopped() const;
   bool any_worker_exiting() const;
   bool has_begun() const;
+  std::set<int> misfits() const;
   std::int64_t step() const;
   Worker* first_failure() const;
   int exit_code() const;

@@ -116,7 +116,8 @@ json part(const NodeFailure& f) {
           {"replaceable", f.replaceable}};
 }
 json part(const NodeEnd& e) {
-  return {{"code", e.code}, {"stopped", e.stopped}, {"begun", e.begun}, {"step", e.step}, {"stay", e.stay}};
+  return {{"code", e.code}, {"stopped", e.stopped}, {"begun", e.begun},
+          {"step", e.step}, {"stay", e.stay},       {"misfits", json(e.misfits)}};
 }
 
 NodeOffer offer_of(const json& j) {
@@ -136,7 +137,8 @@ NodeFailure failure_of(const json& j) {
           j.value("replaceable", false)};
 }
 NodeEnd end_of(const json& j) {
-  return {j.at("code"), j.at("stopped"), j.at("begun"), j.at("step"), j.value("stay", false)};
+  return {j.at("code"), j.at("stopped"),        j.at("begun"),
+          j.at("step"), j.value("stay", false), j.value("misfits", std::set<int>())};
 }
 
 }  // namespace

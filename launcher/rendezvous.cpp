@@ -150,6 +150,7 @@ void Rendezvous::on_states(const AgentId& id, int attempt, const std::vector<Ran
 void Rendezvous::on_end(const AgentId& id, int attempt, const NodeEnd& end, Time now) {
   Agent* agent = find(id);
   if (!agent || agent->end) return;
+  misfits_.insert(end.misfits.begin(), end.misfits.end());
   // A node of the last attempt may reach a successor after all other nodes have ended.
   if (phase_ == Phase::joining && attempt == started_attempt_ && ran_last_attempt(*agent)) {
     agent->end = end;

@@ -53,10 +53,11 @@ struct NodeFailure {
 // Reports that all workers of a node have ended, or that they wait to join the next attempt.
 struct NodeEnd {
   int code = 0;
-  bool stopped = false;   // true if a signal stopped them
-  bool begun = false;     // true if this or an earlier attempt has started the run in its directory
-  std::int64_t step = 0;  // number of steps done
-  bool stay = false;      // true if all workers, except one that was lost, wait to join the next attempt
+  bool stopped = false;        // true if a signal stopped them
+  bool begun = false;          // true if this or an earlier attempt has started the run in its directory
+  std::int64_t step = 0;       // number of steps done
+  bool stay = false;           // true if all workers, except one that was lost, wait to join the next attempt
+  std::set<int> misfits = {};  // world sizes that the workers know not to fit the settings
 };
 
 struct Order {

@@ -89,8 +89,9 @@ class StageDivision {
       stages[i % stages_] += cost;
       squares += cost * cost;
     }
-    return {{std::ranges::max(stages), std::inner_product(stages.begin(), stages.end(), stages.begin(), std::int64_t{})},
-            squares};
+    return {
+        {std::ranges::max(stages), std::inner_product(stages.begin(), stages.end(), stages.begin(), std::int64_t{})},
+        squares};
   }
   // Moves the first block of parts [from, to) by `step`; the parts before them end where they begin.
   void shift(std::size_t from, std::size_t to, std::int64_t step) {

@@ -112,19 +112,17 @@ void resolve_islands(ParallelConfig& c, std::int64_t nodes) {
   if (c.islands == 0) c.islands = nodes;
 }
 
-std::string node_counts_problem(const Config& c, std::int64_t min, std::int64_t max, int workers) {
-  if (c.parallel.is_automatic() || !c.parallel.chosen.empty()) return "";
-  std::vector<std::string> fit;
+std::vector<std::int64_t> fitting_node_counts(const Config& c, std::int64_t min, std::int64_t max, int workers) {
+  const bool any = c.parallel.is_automatic() || !c.parallel.chosen.empty();
+  std::vector<std::int64_t> fit;
   for (std::int64_t nodes = min; nodes <= max; ++nodes) try {
       Config resolved = c;
       resolve_islands(resolved.parallel, nodes);
-      plan_of(resolved, narrow<int>(nodes * workers));
-      fit.push_back(std::to_string(nodes));
+      if (!any) plan_of(resolved, narrow<int>(nodes * workers));
+      fit.push_back(nodes);
     } catch (const Error&) {  // reported only if the job ever runs on this number of nodes
     }
-  if (std::ssize(fit) == max - min + 1) return "";
-  return str("of --nnodes ", min, ":", max, ", the settings fit only ", joined(fit, ", "),
-             ". With a different number of nodes, the job uses fewer, or waits for a missing one");
+  return fit;
 }
 
 }  // namespace ring

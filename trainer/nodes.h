@@ -3,6 +3,7 @@
 // directory.
 
 #include <string>
+#include <vector>
 
 #include "comm/mesh/mesh.h"
 #include "engine/config.h"
@@ -17,8 +18,9 @@ void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh&)
 // Replaces parallel.islands: 0 by one island per node.
 void resolve_islands(ParallelConfig&, std::int64_t nodes);
 
-// For a job on `min_nodes` to `max_nodes` nodes with `workers_per_node` workers each: returns a message that lists the
-// node counts with which the settings work; empty if all of them do. The settings may have parallel.islands: 0.
-std::string node_counts_problem(const Config&, std::int64_t min_nodes, std::int64_t max_nodes, int workers_per_node);
+// Returns the node counts from min_nodes to max_nodes, with `workers_per_node` workers each, with which the settings
+// work; all of them if the layout is chosen automatically. The settings may have parallel.islands: 0.
+std::vector<std::int64_t> fitting_node_counts(const Config&, std::int64_t min_nodes, std::int64_t max_nodes,
+                                              int workers_per_node);
 
 }  // namespace ring

@@ -429,6 +429,25 @@ TEST(Rendezvous, ANumberOfNodesThatDoesNotFitIsNotRetried) {
   EXPECT_NE(job.last["a"].text.find("joined within 600 s"), std::string::npos) << job.last["a"].text;
 }
 
+// Workers know from the start which node counts do not fit. Survivors wait for a node, and keep the state.
+TEST(Rendezvous, SurvivorsWaitForANodeWithoutWhichTheSettingsDoNotFit) {
+  FakeAgents job(nodes(1, 2, 1));
+  job.join("a");
+  job.join("b");
+  job.leaves("b", true);
+  NodeEnd end = kStays;
+  end.misfits = {1};
+  job.ends("a", end);
+  job.advance(seconds(100));
+  EXPECT_EQ(job.last["a"].kind, Kind::wait);
+  EXPECT_TRUE(job.last["a"].may_stay);
+  job.join("c");
+  EXPECT_EQ(job.last["a"].kind, Kind::start);
+  EXPECT_EQ(job.last["a"].world, 2);
+  EXPECT_TRUE(job.last["a"].may_stay);
+  EXPECT_FALSE(job.last["c"].may_stay);
+}
+
 TEST(Rendezvous, FewerNodesAreUsedIfAllDoNotFit) {
   FakeAgents job(nodes(2, 3));
   for (const char* id : {"a", "b", "c"}) job.join(id);
@@ -468,6 +487,8 @@ TEST(Messages, AreDecodedUnchanged) {
   EXPECT_FALSE(decode_report(encode(failed)).failure->restartable);
   EXPECT_TRUE(decode_report(encode(Report{.from = "x", .failure = killed_worker()})).failure->replaceable);
   EXPECT_TRUE(decode_report(encode(Report{.from = "x", .end = kStays})).end->stay);
+  const NodeEnd knows{.misfits = {1, 3}};
+  EXPECT_EQ(decode_report(encode(Report{.from = "x", .end = knows})).end->misfits, knows.misfits);
   const Report end{.from = "x", .attempt = 4, .end = NodeEnd{75, true, true, 1LL << 40}};
   EXPECT_EQ(decode_report(encode(end)).end->step, 1LL << 40);
   const Order order{
