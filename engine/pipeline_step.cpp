@@ -19,7 +19,7 @@ void PipelineStep::compute(std::size_t micro_batches, const Source& source) {
     shape_ = pipeline_shape(plan_, narrow<std::int64_t>(micro_batches));
     const PipelineOrder order = plan_.config.pp_order;
     steps_ = lower_to_steps(shape_, make_pipeline_table(shape_, order), stages_.rank(),
-                            ticks_of_messages(order, shape_.parts));
+                            ticks_of_messages(order, shape_));
   }
   // An earlier step may have been abandoned.
   in_flight_.clear();

@@ -163,25 +163,32 @@ std::vector<std::int64_t> find_better_division(const BlockCosts& costs, const st
   return division;
 }
 
-// Returns the seconds of a step whose stages all need `busy` seconds without waiting for others. message: seconds of
+// Returns the seconds of a step. busy: seconds that each stage needs without waiting for others. message: seconds of
 // one message between stages. Assumes that backwards take twice as long as forwards.
-double seconds_of_stages(const PipelineShape& shape, PipelineOrder order, double busy, double message) {
-  constexpr std::int64_t kForward = 1'000'000;
-  const double tick = busy / (3.0 * kForward * shape.parts * shape.units());
-  const PipelineTicks ticks{kForward, 2 * kForward, std::llround(message / tick)};
+double seconds_of_stages(const PipelineShape& shape, PipelineOrder order, const std::vector<double>& busy,
+                         double message) {
+  constexpr double kForward = 1e6;  // ticks of the slowest stage's forward
+  const double slowest = std::ranges::max(busy), tick = slowest / (3 * kForward * shape.parts * shape.units());
+  std::vector<PipelineTicks> ticks;
+  for (const double seconds : busy) {
+    const std::int64_t forward = std::llround(kForward * seconds / slowest);
+    ticks.push_back({forward, 2 * forward, std::llround(message / tick)});
+  }
   return tick * static_cast<double>(simulate_transfers(shape, order, ticks));
 }
 
 // Sets the part of the step's time that depends on the order of the stages' actions.
-void set_waits_of_stages(PlannedStep& p, const PipelineShape& shape, double busy) {
+void set_waits_of_stages(PlannedStep& p, const PipelineShape& shape, const std::vector<double>& busy) {
+  const auto waits = [&](PipelineOrder order, double seconds) {
+    return std::max(0.0, 1 - seconds_of_stages(shape, order, busy, 0) / seconds);
+  };
   const auto seconds = [&](PipelineOrder order) {
     return seconds_of_stages(shape, order, busy, p.stage_message_seconds);
   };
-  const auto waits = [&](double all) { return std::max(0.0, 1 - busy / (1 - p.bubble) / all); };
-  const double all = seconds(p.config.parallel.pp_order);
-  p.exposed_seconds = all - p.compute_seconds;
-  p.message_waits = waits(all);
-  p.eager_message_waits = shape.parts == 1 ? waits(seconds(PipelineOrder::eager_1f1b)) : p.message_waits;
+  const PipelineOrder order = p.config.parallel.pp_order, eager = PipelineOrder::eager_1f1b;
+  p.exposed_seconds = seconds(order) - p.compute_seconds;
+  p.message_waits = waits(order, p.seconds());
+  p.eager_message_waits = shape.parts == 1 ? waits(eager, seconds(eager)) : p.message_waits;
 }
 
 // Returns true if all stages fit into memory with this parallel.pp_division and the same activations.
@@ -194,11 +201,11 @@ bool fits_with_division(const PlannedStep& p, const PlanRequest& q, const std::v
   return true;
 }
 
-// Predicts a step of pipeline stages. All stages wait for the slowest one, for the bubble, and for messages that the
-// order of their actions does not hide.
+// Predicts a step of pipeline stages. Stages wait for slower ones, at the start and end of a step, and for messages
+// that the order of their actions does not hide.
 void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& layout) {
   DryStep largest;
-  double slowest = 0;
+  std::vector<double> busy;  // seconds of each stage
   BlockCosts costs{.blocks = std::vector<double>(static_cast<std::size_t>(p.config.model.layers))};
   const PipelineShape shape = pipeline_shape(layout, layout.micro_batches);
   p.bubble = bubble(shape);
@@ -211,16 +218,15 @@ void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& la
     add_costs(costs, time);
     p.stage_peaks.push_back(step.peak());
     p.stage_seconds.push_back(time.compute_seconds());
-    const double seconds = time.compute_seconds() + time.exposed_seconds();
-    if (seconds > slowest) {
-      slowest = seconds;
+    busy.push_back(time.compute_seconds() + time.exposed_seconds());
+    if (busy.back() == std::ranges::max(busy)) {
       p.compute_seconds = time.compute_seconds();
       p.attention_seconds = time.attention_seconds();
       p.limit = time.largest_part();
     }
     if (stage == 0 || step.peak() > largest.peak()) largest = std::move(step);
   }
-  set_waits_of_stages(p, shape, slowest);
+  set_waits_of_stages(p, shape, busy);
   if (p.exposed_seconds > p.compute_seconds) p.limit = "waits for stages";
   p.better_division = find_better_division(costs, model_parts(p.config.model, layout), shape);
   if (!p.better_division.empty() && !fits_with_division(p, q, p.better_division)) p.better_division.clear();

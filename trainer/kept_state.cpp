@@ -150,14 +150,15 @@ void copy_from_host(const Tensor& to, const Tensor& from, const Stream& stream) 
 // Tensors that arrive in host memory, even if they belong on a device.
 class Arrivals {
  public:
+  // bytes: capacity for all tensors on devices, as State::snapshot_bytes().
   Arrivals(const Stream& stream, std::size_t bytes) : stream_(stream), bytes_(bytes) {}
 
-  // Returns `to`, or host memory for it. bytes_ must suffice for all tensors on devices.
+  // Returns `to`, or aligned host memory for it.
   Tensor host_part_of(const Tensor& to) {
     if (to.device().backend == Backend::cpu) return to;
     if (!memory_) memory_ = take_host_memory(bytes_, stream_);
     std::byte* const at = static_cast<std::byte*>(memory_.get()) + used_;
-    used_ += to.bytes();
+    used_ += (to.bytes() + kAlign - 1) / kAlign * kAlign;
     RING_CHECK(used_ <= bytes_, "tensors of ", used_, " bytes arrive in ", bytes_);
     const auto storage = std::make_shared<Storage>(at, to.bytes(), Device{}, memory_);
     arrived_.emplace_back(to, Tensor::wrap(storage, to.shape(), to.dtype()));
@@ -170,6 +171,7 @@ class Arrivals {
   }
 
  private:
+  static constexpr std::size_t kAlign = 64;
   Stream stream_;
   std::size_t bytes_, used_ = 0;
   std::shared_ptr<void> memory_;
@@ -258,7 +260,7 @@ void KeptState::load(const KeptStates& all, State& state, const Stream& stream, 
   state.wait_for_writes(stream);
   stream.synchronize();  // allowed host wait: checkpoint
   std::vector<Transfer> sends, receives;
-  Arrivals arrivals(stream, state.bytes());
+  Arrivals arrivals(stream, state.snapshot_bytes());
   for (const auto& [name, t] : state.tensors()) {
     if (!holds(own) && t.local.bytes() > 0 && !source(name, own).empty())
       receives.push_back({arrivals.host_part_of(t.local), giver(own)});

@@ -21,6 +21,7 @@ struct KeptFacts {
   StepReport last;           // report of the latest step; last.step is 0 if none was finished
   StepReport earlier;        // report of the step before; likewise
   std::int64_t kept_ms = 0;  // time (now_ms()) at which keep() copied the state
+  std::string choices = {};  // the rank's kernel choices (Tuning::text()); not sent
 };
 
 // Summary of the states that all ranks kept; identical on every rank. With islands that train alone, an island is whole
@@ -58,6 +59,7 @@ class KeptState {
   bool holds() const { return copy_.has_value() || stays_; }  // true after keep() and keep_nothing()
   void clear();
   const StepReport& last() const { return facts_.last; }  // the report that keep() was given; remains after clear()
+  const std::string& choices() const { return facts_.choices; }  // likewise
 
   // Compares the kept states of all ranks. Returns nullopt if the run cannot continue from any of them. islands: as
   // KeptStates::islands. Collective.

@@ -60,6 +60,9 @@ void RunState::load_from_survivors(KeptState& kept) {
   const KeptStates& all = *run_.start.from.survivors;
   const std::optional<std::int64_t> snapshot = run_.start.from.kept, newest = run_.start.newest_kept;
   const bool holds = all.holders[static_cast<std::size_t>(run_.mesh.rank())];
+  // Rank 0 may have been lost before it had written new kernel choices.
+  if (run_.ctx.tuning)
+    run_.ctx.tuning->merge_record(gather_host(run_.mesh.host(), kept.choices())[static_cast<std::size_t>(all.donor)]);
   if (!snapshot)
     kept.load(all, state_, run_.ctx.stream, run_.mesh.host());
   else if (holds)

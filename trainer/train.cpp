@@ -8,102 +8,23 @@
 #include "checkpoint/reader.h"
 #include "comm/host.h"
 #include "core/clock.h"
-#include "core/counted.h"
 #include "core/log.h"
 #include "core/stop_signal.h"
 #include "data/token_store.h"
 #include "evaluate/evaluate.h"
 #include "evaluate/kept_files.h"
-#include "job/environment.h"
 #include "job/run_phase.h"
 #include "job/worker_status.h"
+#include "kernels/tuning.h"
 #include "text/tokenizer.h"
 #include "trainer/bad_steps.h"
+#include "trainer/memory_fallback.h"
 #include "trainer/pace_watch.h"
 #include "trainer/run_state.h"
 #include "trainer/time_spent.h"
 
 namespace ring {
 namespace {
-
-// When memory runs out, switches to a choice (engine/memory_choice.h) that needs less memory, and records it
-// (engine/memory_record.h).
-class MemoryFallback {
- public:
-  explicit MemoryFallback(RunContext& run) : run_(run), now_(run.start.memory) {
-    now_.set_choice(run.trainer.memory());
-  }
-
-  // Launches a step. Records all smaller choices that were tried, even if the launch throws because none is left.
-  void launch() try {
-    run_.trainer.launch();
-    record_oom_fallbacks();
-  } catch (const OutOfMemory&) {
-    record_oom_fallbacks();
-    throw;
-  }
-
-  std::int64_t evaluation_rows() const {
-    const std::int64_t rows = loader_options(run_.config, run_.mesh).rows;
-    return now_.validation_micro_batch ? std::min(rows, now_.validation_micro_batch) : rows;
-  }
-
-  // Between steps the memory of a step is free, so smaller steps would not help, but validating fewer sequences at a
-  // time does.
-  void evaluate_with_fewer(const OutOfMemory& e) {
-    const std::int64_t rows = evaluation_rows();
-    const std::optional<std::int64_t> fewer = smaller_micro_batch(run_.config, run_.mesh.world(), rows);
-    if (!fewer)
-      throw OutOfMemory(e.facts,
-                        "Validation already computes as few sequences at a time as possible. Lower model.context, set "
-                        "train.mlp_chunk or a smaller train.loss_chunk_bytes, or share the model or its sequences "
-                        "among more processes (parallel)");
-    const std::string where = run_.trainer.arena().last_failed_scope();
-    const std::string why =
-        str(run_.mesh.world() > 1 ? str("rank ", run_.mesh.rank(), " ") : "", "ran out of memory in ",
-            where.empty() ? "" : where + " in ", "the validation after step ", run_.trainer.steps_done(), " (", e.facts,
-            "); from now on validations compute ", counted(*fewer, "sequence"), " at a time instead of ", rows);
-    if (run_.mesh.world() > 1) start_again(now_.with_smaller_validation(*fewer, why));
-    log::warn(why);
-    take(now_.with_smaller_validation(*fewer, why));
-  }
-
-  // Ends this process, because several ranks must restart; leaves a note with this process's choice for the restarted
-  // job.
-  [[noreturn]] void start_again(const MemoryRecord& next) const {
-    try {
-      write_memory_note(run_.start.dir, run_.mesh.rank(), next);
-    } catch (const std::exception& problem) {
-      fail(next.why, ", but that cannot be recorded: ", problem.what());
-    }
-    const bool launched = parse_environment(current_environment()).source == "ringmaster";
-    throw RestartWithLessMemory(str(next.why, launched ? "" : ". This is recorded. Run the same command again"));
-  }
-  [[noreturn]] void start_again(const RanOutOfMemory& e) const {
-    start_again(now_.with_smaller_choice(e.next, e.what()));
-  }
-
- private:
-  // Records all new fallbacks: memory may have run out several times in this step, or in an earlier step that was
-  // retried.
-  void record_oom_fallbacks() {
-    const std::vector<Trainer::OomFallback>& all = run_.trainer.oom_fallbacks();
-    for (; recorded_ < all.size(); ++recorded_) take(now_.with_smaller_choice(all[recorded_].next, all[recorded_].why));
-  }
-
-  void take(const MemoryRecord& smaller) {
-    now_ = smaller;
-    if (!run_.leads()) return;
-    run_.check_directory();
-    write_memory(run_.start.dir, now_);
-    run_.log->log_memory_shortage(now_);
-    run_.time.on_out_of_memory(now_.ran_out);
-  }
-
-  RunContext& run_;
-  MemoryRecord& now_;
-  std::size_t recorded_ = 0;  // number of the trainer's oom_fallbacks() recorded so far
-};
 
 // Runs validation and the tasks of train.eval_tasks.
 class Evaluations {
@@ -247,7 +168,8 @@ class TrainingRun {
                .finished = run_.leads() && step == finished_step_,  // this process may become rank 0 only now
                .island = run_.trainer.island_place(),
                .last = run_.trainer.latest(),
-               .earlier = run_.trainer.earlier()});
+               .earlier = run_.trainer.earlier(),
+               .choices = run_.ctx.tuning ? run_.ctx.tuning->text() : ""});
     log::info("lost a peer; keeping the state of step ", step, " in memory and waiting for a replacement");
   } catch (const OutOfMemory& e) {
     if (run_.trainer.has_islands()) return stay_without_state(kept, e.what());
@@ -321,12 +243,11 @@ class TrainingRun {
   }
 
   // A GPU may have begun a later step than that of the weights. So the rest of the state must not change before the
-  // update. Memory that a lost process has mapped (copy engines) cannot be freed.
+  // update.
   bool may_survive_on_gpu() {
     State collected;
     for (TrainingState* s : run_.trainer.model().training_states()) s->add_to(collected);
-    return !run_.trainer.has_islands() && !run_.mesh.uses_copy_engines() && collected.tensors().empty() &&
-           collected.values().empty();
+    return !run_.trainer.has_islands() && collected.tensors().empty() && collected.values().empty();
   }
 
   // Returns true if this process continues from the state that it kept.

@@ -133,9 +133,6 @@ class Mesh::Impl {
     return std::ranges::all_of(groups_, [](const Group& g) { return g.comm->idle(); });
   }
   const std::uint32_t* abort_flag() const { return watchdog_ ? nccl_abort_flag(*watchdog_) : nullptr; }
-  bool uses_copy_engines() const {
-    return std::ranges::any_of(groups_, [](const Group& g) { return g.comm->uses_copy_engines(); });
-  }
   void check_agreement(const Topic& topic, const Facts& facts) {
     if (store_)
       ring::agree(*store_, env_.rank, env_.world, topic, facts, options_.timeout, [this] { check_aborted(); });
@@ -326,7 +323,6 @@ void Mesh::check() { impl_->check(); }
 void Mesh::abort(const std::string& reason) { impl_->abort(reason); }
 bool Mesh::idle() const { return impl_->idle(); }
 const std::uint32_t* Mesh::abort_flag() const { return impl_->abort_flag(); }
-bool Mesh::uses_copy_engines() const { return impl_->uses_copy_engines(); }
 void Mesh::check_agreement(const Topic& topic, const Facts& facts) { impl_->check_agreement(topic, facts); }
 
 }  // namespace ring

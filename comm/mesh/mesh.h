@@ -83,10 +83,10 @@ class Mesh {
   // Returns true if no operation of any group uses memory of the device any more.
   bool idle() const;
   // Returns a flag in page-locked host memory that is 0 until a group on GPUs is aborted; null without such groups. It
-  // becomes 1 after check() begins to throw and before any queued operation ends early. A kernel that runs after an
-  // operation and reads 0 therefore has the operation's true result.
+  // becomes 1 after check() begins to throw and before this rank ends queued operations early. A kernel that runs after
+  // an operation and reads 0 therefore has the operation's true result, unless another rank has aborted it: groups are
+  // aborted 100 ms after the flag is set, so that the flags of all ranks are set before.
   const std::uint32_t* abort_flag() const;
-  bool uses_copy_engines() const;  // true if a group does (Communicator::uses_copy_engines())
 
   std::vector<int> nodes_along(const AxisNames&) const;  // node index of each rank in the group along the axes
   std::vector<int> nodes_along(const std::string& axis) const { return nodes_along(AxisNames{axis}); }

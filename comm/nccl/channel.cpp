@@ -24,6 +24,9 @@ using Clock = AwakeClock;
 namespace {
 
 constexpr milliseconds kLockTime{2'000};  // time for calls of other threads to return
+// Time for the other ranks to notice a loss, too. An aborted operation sends garbage to ranks that still run it, and
+// these must have set their flags (nccl_abort_flag()) by then.
+constexpr milliseconds kNoticeTime{100};
 
 double seconds(milliseconds t) { return static_cast<double>(t.count() / 10) / 100; }
 
@@ -41,15 +44,18 @@ struct Handle {
 
 namespace {
 
-// Aborts on a separate, detached thread per communicator. ncclCommAbort may wait for hanging kernels, also of other
-// communicators, and may never return.
-void start_abort(const std::shared_ptr<Handle>& handle) {
+// Aborts, after a delay, on a separate, detached thread per communicator. ncclCommAbort may wait for hanging kernels,
+// also of other communicators, and may never return. copies: may be null.
+void start_abort(const std::shared_ptr<Handle>& handle, milliseconds delay = {},
+                 const std::shared_ptr<PeerCopies>& copies = nullptr) {
   {
     const std::lock_guard lock(handle->abort_mutex);
     if (std::exchange(handle->aborting, true)) return;
   }
   const BlockSignals block;
-  std::thread([handle] {
+  std::thread([handle, delay, copies] {
+    std::this_thread::sleep_for(delay);
+    if (copies) copies->abort();
     const bool locked = handle->calls.try_lock_for(kLockTime);
     if (handle->comm && !std::exchange(handle->gone, true)) library().abort(handle->comm);
     if (locked) handle->calls.unlock();
@@ -278,11 +284,10 @@ void Channel::abort(const std::string& reason) {
   }
   std::atomic_ref(*abort_flag_).store(1);  // after `failure_` is set, and before any operation ends early
   if (link_) link_->abort(reason);
-  start_abort(handle_);
-  if (copies_) copies_->abort();
+  start_abort(handle_, kNoticeTime, copies_);
 }
 
-bool Channel::idle() const { return stream_.record().done(); }
+bool Channel::idle() const { return stream_.record().done() && (!copies_ || copies_->is_idle()); }
 
 std::optional<std::string> Channel::find_timed_out() {
   if (auto queued = pending_.find_timed_out(Clock::now(), options_.timeout)) return queued;

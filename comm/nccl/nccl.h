@@ -33,8 +33,7 @@ class NcclWatchdog;
 std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device& device);
 void check_nccl(NcclWatchdog&);  // throws PeerLost if a communicator was aborted
 // Returns a flag in page-locked host memory that is 0 until a communicator is aborted. It becomes 1 after check_nccl()
-// begins to throw and before any operation on the device ends early. Thus a kernel that runs after an operation and
-// reads 0 has the operation's true result.
+// begins to throw and before this rank ends operations on the device early (see Mesh::abort_flag()).
 const std::uint32_t* nccl_abort_flag(const NcclWatchdog&);
 
 // Collective over the group. Throws Error if the ranks do not meet within options.connect_timeout, or if NCCL cannot be

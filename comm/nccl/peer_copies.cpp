@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -111,6 +112,16 @@ void enable_access(int device) {
     RING_CUDA_CHECK(error);
 }
 
+// Closed objects whose peers may still write to their memory.
+struct Retired {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<PeerCopies>> all;
+};
+Retired& retired() {
+  static auto* const r = new Retired;  // never freed: CUDA may be unloaded before static destructors run
+  return *r;
+}
+
 }  // namespace
 
 PeerCopies::Lane::Lane(int device) : stream(cuda::high_priority_stream(device)) {}
@@ -133,6 +144,7 @@ std::shared_ptr<PeerCopies> PeerCopies::make(const NcclGroup& group, std::shared
     return nullptr;
   };
   const auto hosts = copies->gather("host", host_identity());
+  free_retired();
   for (const std::string& host : hosts)
     if (host != hosts.front()) return refuse(str("ranks are on ", hosts.front(), " and ", host));
 
@@ -354,6 +366,24 @@ bool PeerCopies::is_idle() const {
          (!ready_ || cudaStreamQuery(native(*ready_)) == cudaSuccess);
 }
 
+void PeerCopies::free_retired() {
+  const std::lock_guard lock(retired().mutex);
+  std::erase_if(retired().all, [](const std::shared_ptr<PeerCopies>& c) {
+    if (c.use_count() > 1) return false;  // raise_all_flags() still runs
+    try {
+      const cuda::OnDevice on(c->device_);
+      if (!c->is_idle()) return false;
+      c->unmap_memory();
+      cudaFree(c->flags_[static_cast<std::size_t>(c->rank_)]);  // the result is ignored, as in PeerMemoryPool
+      if (c->peer_memory_) c->peer_memory_->reclaim();
+    } catch (const std::exception& e) {
+      log::debug("memory for copies between GPUs is kept until the process ends: ", e.what());
+      return false;
+    }
+    return true;
+  });
+}
+
 void PeerCopies::unmap_memory() {
   for (void* at : mapped_) cudaIpcCloseMemHandle(at);
   mapped_.clear();
@@ -383,6 +413,9 @@ void PeerCopies::close(bool healthy) {
   }
   if (!healthy && peer_memory_) peer_memory_->abandon();
   closed_ = true;
+  if (healthy) return;
+  const std::lock_guard lock(retired().mutex);
+  retired().all.push_back(shared_from_this());
 }
 
 }  // namespace ring::nccl

@@ -56,8 +56,9 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   // Releases all waits for peers; received data is garbage then. Callable from any thread.
   void abort();
   // Collective, in bounded time. Frees the memory only if all ranks are healthy, because otherwise a peer may still
-  // write to it.
+  // write to it. The next make() of this process frees it: ranks meet again only after they have ended all their work.
   void close(bool healthy);
+  bool is_idle() const;  // true if no stream has work
 
  private:
   struct Lane {  // the stream of messages to one peer, or from one peer
@@ -83,8 +84,8 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   void send(int peer, const Tensor&);      // queues one message
   std::function<void()> deadline() const;  // throws PeerLost after the timeout or an abort
   std::uint32_t* flag_address(int owner, Flag, int peer) const;
-  void raise_all_flags();  // raises all flags repeatedly until close() was called and all streams are idle
-  bool is_idle() const;    // true if no stream has work
+  void raise_all_flags();      // raises all flags repeatedly until close() was called and all streams are idle
+  static void free_retired();  // frees the memory of closed objects that were not healthy
   void unmap_memory();
 
   int rank_, size_, device_;

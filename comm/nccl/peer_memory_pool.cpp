@@ -116,6 +116,11 @@ void PeerMemoryPool::abandon() {
   abandoned_ = true;
 }
 
+void PeerMemoryPool::reclaim() {
+  const std::lock_guard lock(mutex_);
+  abandoned_ = false;
+}
+
 }  // namespace ring::nccl
 
 #endif

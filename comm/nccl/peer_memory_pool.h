@@ -36,7 +36,8 @@ class PeerMemoryPool : public std::enable_shared_from_this<PeerMemoryPool> {
   Tensor tensor(const Shape&, DType, const Stream&);
   std::optional<RemoteAddress> find(const std::byte*) const;
   std::size_t bytes() const;  // total bytes of all segments
-  void abandon();             // peers may still write to the memory: never free it
+  void abandon();             // peers may still write to the memory: it must not be freed until reclaim()
+  void reclaim();             // call once no peer writes to the memory any more
 
  private:
   std::byte* allocate(std::size_t bytes, const Stream&);

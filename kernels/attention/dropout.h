@@ -26,24 +26,25 @@ constexpr std::uint32_t dropout_threshold(float rate) { return static_cast<std::
 
 constexpr std::int64_t kDropoutHeads = 1 << 16;  // maximum number of query heads
 
-// Returns the dropout key shared by all pairs of a query row and head (not an attention key: an RNG key).
+// Returns the dropout key shared by all pairs of a query row and head (not an attention key: an RNG key). Odd.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_row_key(const RandomSite& s, std::int64_t row, std::int64_t head) {
-  return random_bits(s, static_cast<std::uint64_t>(row * kDropoutHeads + head));
+  return random_bits(s, static_cast<std::uint64_t>(row * kDropoutHeads + head)) | 1;
 }
 
 // Returns the dropout key shared by all pairs of an attention key. position: counted from the start of the packed row.
-// The result is a multiple of 2^32 / golden ratio: adjacent positions differ in many bits, and positions up to 2^24
-// apart still differ in enough bits for dropout_bits() to mix.
+// The mixer is lowbias32 (C. Wellons, hash-prospector, public domain). Odd.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_column_key(std::int32_t position) {
-  return static_cast<std::uint32_t>(position) * 0x9e3779b9u;
+  auto x = static_cast<std::uint32_t>(position);
+  x = (x ^ x >> 16) * 0x7feb352du;
+  x = (x ^ x >> 15) * 0x846ca68bu;
+  return (x ^ x >> 16) | 1;
 }
 
-// Returns the 32 random bits of one pair. Multipliers and shift are those of lowbias32, a 32-bit bijection found by
-// searching for good avalanche (C. Wellons, hash-prospector, public domain). Its first and last steps are omitted: the
-// row key is random already, and the low bits of the result hardly matter.
+// Returns the 32 random bits of one pair: the column key, hashed by multiplication with a random odd number
+// (M. Dietzfelbinger et al., "A Reliable Randomized Algorithm for the Closest-Pair Problem", 1997). The low bits are less
+// random than the high bits, which decide the comparison with the threshold.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_bits(std::uint32_t row_key, std::uint32_t column_key) {
-  const std::uint32_t x = (row_key ^ column_key) * 0x7feb352du;
-  return (x ^ x >> 15) * 0x846ca68bu;
+  return row_key * column_key;
 }
 
 }  // namespace ring

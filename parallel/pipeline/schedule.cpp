@@ -123,6 +123,8 @@ bool receives_two(const std::vector<StageTransfer>& transfers) {
 // would receive two, one for the hidden states and then one for the gradients. A stage ends at most one action at a
 // time, so it sends at most one message, and each kind of message comes from a single stage.
 std::vector<StageStep> exchanges_of(const std::vector<StageTransfer>& transfers, int stage) {
+  if (std::ranges::none_of(transfers, [&](const StageTransfer& t) { return t.from == stage || t.to == stage; }))
+    return {};
   std::map<PipelinePass, StageStep> steps;
   const bool apart = receives_two(transfers);
   for (const StageTransfer& t : transfers) {
@@ -143,10 +145,12 @@ PipelineOrder resolved_order(PipelineOrder order, std::int64_t parts) {
   return parts > 1 ? PipelineOrder::interleaved : kDefaultOrder;
 }
 
-// With backwards that take twice as long as forwards, half of both is 3 of 6 ticks.
-PipelineTicks ticks_of_messages(PipelineOrder order, std::int64_t parts) {
-  if (resolved_order(order, parts) == PipelineOrder::eager_1f1b) return {.forward = 2, .backward = 4, .message = 3};
-  return {};
+// Two stages have two messages per unit, which can take half of a forward and backward each. A stage between two others
+// has four messages. If messages take as long as forwards, all stages send at the same time, so that each of them has
+// two operations per unit, a send together with a receive.
+PipelineTicks ticks_of_messages(PipelineOrder order, const PipelineShape& shape) {
+  if (resolved_order(order, shape.parts) != PipelineOrder::eager_1f1b) return {};
+  return {.forward = 2, .backward = 4, .message = shape.stages == 2 ? 3 : 2};
 }
 
 PipelineTable make_pipeline_table(const PipelineShape& shape, PipelineOrder order) {
@@ -242,16 +246,18 @@ std::vector<StageStep> lower_to_steps(const PipelineShape& shape, const Pipeline
 
 namespace {
 
-// Executes the steps of all stages with transfers that take time.
+// Executes the steps of all stages with transfers that take time and that each stage runs one after another.
 class TransferSimulation {
  public:
-  TransferSimulation(const PipelineShape& shape, PipelineOrder order, const PipelineTicks& ticks)
+  TransferSimulation(const PipelineShape& shape, PipelineOrder order, const std::vector<PipelineTicks>& ticks)
       : shape_(shape), ticks_(ticks) {
     const PipelineTable table = make_pipeline_table(shape, order);
     for (int stage = 0; stage < shape.stages; ++stage)
-      steps_.push_back(lower_to_steps(shape, table, stage, ticks_of_messages(order, shape.parts)));
+      steps_.push_back(lower_to_steps(shape, table, stage, ticks_of_messages(order, shape)));
     next_.resize(steps_.size());
     clocks_.resize(steps_.size());
+    free_.resize(steps_.size());
+    operations_.resize(steps_.size());
   }
 
   std::int64_t run() {
@@ -266,60 +272,86 @@ class TransferSimulation {
   }
 
  private:
-  // Transfers between two stages, which run one after another.
-  struct Link {
-    // Transfers that only one of the stages has reached: the time, and the actions that need the messages.
-    std::deque<std::pair<std::int64_t, std::vector<PipelineAction>>> begun;
-    int first = 0;          // the stage that has reached them
-    std::int64_t free = 0;  // end of the last transfer
+  struct Operation {
+    std::int64_t time;                      // when the stage reaches it
+    std::vector<PipelineAction> consumers;  // of its messages
+    std::size_t done = 0;                   // messages that have ended
+    std::int64_t end = 0;
+  };
+  struct Side {
+    int stage;
+    std::int64_t ready;
   };
 
   // Returns false if the stage waits for a message.
   bool advance(int stage) {
     const StageStep& step = steps_[static_cast<std::size_t>(stage)][next_[static_cast<std::size_t>(stage)]];
-    if (!step.action) return begin_transfers(stage, step), true;
+    if (!step.action) return queue(stage, step), true;
     std::int64_t& clock = clocks_[static_cast<std::size_t>(stage)];
     const PipelineAction& a = *step.action;
     const bool receives = a.pass == PipelinePass::forward ? a.part > 0 : a.part + 1 < shape_.all_parts();
     if (receives) {
-      const auto arrival = arrivals_.find({a.pass, a.part, a.unit});
+      const auto arrival = arrivals_.find(key(a));
       if (arrival == arrivals_.end()) return false;
       clock = std::max(clock, arrival->second);
     }
-    clock += duration(a, ticks_);
+    clock += duration(a, ticks_.at(static_cast<std::size_t>(stage)));
     return true;
   }
 
-  void begin_transfers(int stage, const StageStep& step) {
-    std::map<int, std::vector<PipelineAction>> consumers;  // by peer
+  void queue(int stage, const StageStep& step) {
+    Operation op{.time = clocks_[static_cast<std::size_t>(stage)], .consumers = {}};
     for (const auto& message : {step.send, step.receive})
-      if (message) consumers[message->peer].push_back(message->consumer);
-    for (auto& [peer, actions] : consumers) {
-      Link& link = links_[std::minmax(stage, peer)];
-      const std::int64_t now = clocks_[static_cast<std::size_t>(stage)];
-      if (link.begun.empty() || link.first == stage) {
-        link.first = stage;
-        link.begun.emplace_back(now, std::move(actions));
-        continue;
-      }
-      link.free = std::max({link.free, link.begun.front().first, now}) + ticks_.message;
-      for (const PipelineAction& a : link.begun.front().second) arrivals_[{a.pass, a.part, a.unit}] = link.free;
-      link.begun.pop_front();
+      if (message) op.consumers.push_back(message->consumer);
+    std::deque<Operation>& operations = operations_[static_cast<std::size_t>(stage)];
+    operations.push_back(std::move(op));
+    if (operations.size() == 1) begin(stage);
+  }
+
+  // Begins the stage's next operation. Each of its messages begins once the other stage has begun its operation, too.
+  void begin(int stage) {
+    const auto at = static_cast<std::size_t>(stage);
+    const std::int64_t ready = std::max(operations_[at].front().time, free_[at]);
+    for (const PipelineAction& a : std::vector(operations_[at].front().consumers)) {
+      const auto [other, first] = begun_.try_emplace(key(a), Side{stage, ready});
+      if (first) continue;
+      const int sender = shape_.stage_of(a.pass == PipelinePass::forward ? a.part - 1 : a.part + 1);
+      const std::int64_t end =
+          std::max(ready, other->second.ready) + ticks_.at(static_cast<std::size_t>(sender)).message;
+      arrivals_[key(a)] = end;
+      end_message(other->second.stage, end);
+      end_message(stage, end);
     }
   }
 
+  void end_message(int stage, std::int64_t end) {
+    const auto at = static_cast<std::size_t>(stage);
+    Operation& op = operations_[at].front();
+    op.end = std::max(op.end, end);
+    if (++op.done < op.consumers.size()) return;
+    free_[at] = op.end;
+    operations_[at].pop_front();
+    if (!operations_[at].empty()) begin(stage);
+  }
+
+  using Key = std::tuple<PipelinePass, int, int>;
+  static Key key(const PipelineAction& a) { return {a.pass, a.part, a.unit}; }
+
   PipelineShape shape_;
-  PipelineTicks ticks_;
+  std::vector<PipelineTicks> ticks_;
   std::vector<std::vector<StageStep>> steps_;
   std::vector<std::size_t> next_;
   std::vector<std::int64_t> clocks_;  // when the last action of each stage ends
-  std::map<std::pair<int, int>, Link> links_;
-  std::map<std::tuple<PipelinePass, int, int>, std::int64_t> arrivals_;
+  std::vector<std::int64_t> free_;    // when the last operation of each stage ends
+  std::vector<std::deque<Operation>> operations_;
+  std::map<Key, Side> begun_;             // messages that the first of their stages has begun
+  std::map<Key, std::int64_t> arrivals_;  // when messages end
 };
 
 }  // namespace
 
-std::int64_t simulate_transfers(const PipelineShape& shape, PipelineOrder order, const PipelineTicks& ticks) {
+std::int64_t simulate_transfers(const PipelineShape& shape, PipelineOrder order,
+                                const std::vector<PipelineTicks>& ticks) {
   return TransferSimulation(shape, order, ticks).run();
 }
 

@@ -51,8 +51,8 @@ PipelineOrder resolved_order(PipelineOrder, std::int64_t parts);
 //                backwards (with slices: the order of SlimPipe, Li et al. 2025).
 //   eager_1f1b   needs parts = 1. Like one_f_one_b, but stage s runs 2 * (stages - s - 1) + slices - 1 forwards first,
 //                so that a unit's way to the next stage and back is hidden by three units instead of two (Zhuang et
-//                al. 2022, arXiv 2211.05322). Messages that take up to half of forward + backward cost no
-//                time.
+//                al. 2022, arXiv 2211.05322). With two stages, messages are hidden if they take at most half
+//                as long as forward + backward; with more stages, if they take at most as long as the forward.
 //   interleaved  needs micro_batches to be a multiple of stages, and slices = 1. Stages go through `stages`
 //                micro-batches at a time.
 // Throws Error if the shape does not allow the order.
@@ -63,8 +63,8 @@ struct PipelineTicks {
   std::int64_t forward = 1, backward = 2, message = 0;
 };
 // Returns the durations with which lower_to_steps() orders the messages of a schedule. For eager_1f1b, a message takes
-// the longest time that the schedule can hide; otherwise it takes no time.
-PipelineTicks ticks_of_messages(PipelineOrder, std::int64_t parts);
+// about the longest time that can be hidden; otherwise it takes no time.
+PipelineTicks ticks_of_messages(PipelineOrder, const PipelineShape&);
 
 // Simulated times of a step in which all parts take equally long.
 struct PipelineTimes {
@@ -103,9 +103,9 @@ struct StageStep {
 std::vector<StageStep> lower_to_steps(const PipelineShape&, const PipelineTable&, int stage,
                                       const PipelineTicks& ticks);
 
-// Returns the duration of a step in which each pair of stages runs its transfers one after another, in the order of
-// lower_to_steps(). Each transfer begins once both stages have reached it. A send and a receive of the same step run at
-// the same time.
-std::int64_t simulate_transfers(const PipelineShape&, PipelineOrder, const PipelineTicks&);
+// Returns the duration of a step in which each stage runs its communication steps one after another, in the order of
+// lower_to_steps(), beside its actions. A message begins once both stages have begun its step. A send and a receive of
+// the same step run at the same time. ticks: of each stage; a message takes the time that its sender has for it.
+std::int64_t simulate_transfers(const PipelineShape&, PipelineOrder, const std::vector<PipelineTicks>& ticks);
 
 }  // namespace ring

@@ -82,9 +82,11 @@ struct OracleDropout {
     if (rate == 0) return 1;
     constexpr std::uint64_t k32 = std::uint64_t{1} << 32;
     const std::int64_t row = first_row + (step > 0 ? query * step + 1 : query);
-    std::uint64_t x = random_bits(site, static_cast<std::uint64_t>(row * 65536 + first_head + head));
-    x = (x ^ static_cast<std::uint64_t>(key_position) * 0x9e3779b9u % k32) * 0x7feb352du % k32;
+    const std::uint64_t of_query = random_bits(site, static_cast<std::uint64_t>(row * 65536 + first_head + head));
+    auto x = static_cast<std::uint64_t>(key_position);
+    x = (x ^ x / 65536) * 0x7feb352du % k32;
     x = (x ^ x / 32768) * 0x846ca68bu % k32;
+    x = ((x ^ x / 65536) / 2 * 2 + 1) * (of_query / 2 * 2 + 1) % k32;
     return static_cast<double>(x) < static_cast<double>(rate) * static_cast<double>(k32)
                ? 0
                : 1 / (1 - static_cast<double>(rate));

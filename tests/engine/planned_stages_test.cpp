@@ -58,15 +58,16 @@ TEST(PlannedStages, ABetterDivisionIsFoundByPredictedTimes) {
 // Two stages exchange messages that take a third of a micro-batch. 1F1B waits for each of them, and eager 1F1B waits
 // only for the first and the last, but its first stage holds three micro-batches instead of two.
 TEST(PlannedStages, EagerOrderHidesMessagesForTheMemoryOfAMicroBatch) {
-  const std::vector<std::string> shape = {"parallel.pp=2", "parallel.dp=4", "train.batch_size=128"};
+  const std::vector<std::string> shape = {"parallel.pp=2", "parallel.dp=4", "train.batch_size=64"};
   const auto plan = [&](const char* order, double rate) {
     std::vector<std::string> all = shape;
     all.push_back(str("parallel.pp_order=", order));
     return plan_of_stages(all, rate);
   };
-  constexpr double kMicroBatches = 32;
-  const PlannedStep fast = plan("1f1b", 1e18);
-  const double busy = fast.seconds() * (1 - fast.bubble), third = busy / kMicroBatches / 3;
+  constexpr double kMicroBatches = 16;
+  const PlannedStep fast = plan("1f1b", 0);  // messages take no time
+  EXPECT_EQ(fast.message_waits, 0);
+  const double third = fast.stage_seconds[0] / kMicroBatches / 3;
   const double bytes = 2048 * 512 * 2;  // a hidden state in bf16
   const PlannedStep plain = plan("1f1b", bytes / third), eager = plan("eager_1f1b", bytes / third);
   const double message = plain.stage_message_seconds;
@@ -76,7 +77,7 @@ TEST(PlannedStages, EagerOrderHidesMessagesForTheMemoryOfAMicroBatch) {
   EXPECT_NEAR(eager.seconds(), fast.seconds() + 2 * message, message);
   EXPECT_NEAR(plain.message_waits, 1 - fast.seconds() / plain.seconds(), 0.01);
   EXPECT_EQ(plain.eager_message_waits, eager.message_waits);
-  EXPECT_LT(eager.message_waits, 0.1 * plain.message_waits);
+  EXPECT_LT(eager.message_waits, 0.2 * plain.message_waits);
   EXPECT_EQ(eager.bubble, plain.bubble);
   EXPECT_GT(static_cast<double>(eager.stage_peaks[0]), static_cast<double>(plain.stage_peaks[0]) + 4 * bytes);
   // The last stage holds no further activations, but hidden states arrive earlier.

@@ -118,6 +118,39 @@ TEST(AttentionDropoutMask, QueriesOfAKeyAreIndependent) {
   EXPECT_LT(std::abs(squares / distances - 1), kFar * std::sqrt(2.0 / distances));
 }
 
+// Four pairs of two queries and two keys: their bits are products of the same four keys.
+TEST(AttentionDropoutMask, RectanglesAreIndependent) {
+  const std::vector<float> m = masks({});
+  double squares = 0;
+  int shapes = 0;
+  for (std::size_t rows = 1; rows <= 8; ++rows)
+    for (std::size_t columns = 1; columns <= 16; ++columns, ++shapes) {
+      Sum products;
+      for (std::size_t at = 0; at + rows * kKeys < m.size(); ++at)
+        if (at % kKeys + columns < kKeys)
+          products.add(m[at] * m[at + columns], m[at + rows * kKeys] * m[at + rows * kKeys + columns]);
+      squares += products.normal() * products.normal();
+      ASSERT_LT(std::abs(products.normal()), 5) << rows << " " << columns;
+    }
+  EXPECT_LT(std::abs(squares / shapes - 1), kFar * std::sqrt(2.0 / shapes));
+}
+
+// Equally spaced keys: if column keys were multiples of the position, the bits of the third would follow from the
+// others.
+TEST(AttentionDropoutMask, ThreeKeysOfAQueryAreIndependent) {
+  const std::vector<float> m = masks({});
+  double squares = 0;
+  int distances = 0;
+  for (std::size_t d = 1; d <= 128; ++d, ++distances) {
+    Sum products;
+    for (std::size_t at = 0; at < m.size(); ++at)
+      if (at % kKeys + 2 * d < kKeys) products.add(m[at] * m[at + d], m[at + 2 * d]);
+    squares += products.normal() * products.normal();
+    ASSERT_LT(std::abs(products.normal()), 5) << d;
+  }
+  EXPECT_LT(std::abs(squares / distances - 1), kFar * std::sqrt(2.0 / distances));
+}
+
 TEST(AttentionDropoutMask, ChangesWithHeadLayerStepAndSeed) {
   const std::vector<float> m = masks({});
   Place other[6];

@@ -137,29 +137,35 @@ class GpuDistReplacement : public DistReplacement {
     if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "fewer than two GPUs";
     DistReplacement::SetUp();
   }
-  std::vector<std::string> on_gpus(const std::string& directory, const char* graph,
+  std::vector<std::string> on_gpus(const std::string& directory, const char* setting,
                                    const std::string& faults = "") const {
     std::vector<std::string> words = launch(2, directory, "train.steps=60");
     if (!faults.empty()) words.insert(words.begin() + 1, {"--inject", faults});
     for (const char* word : {"run.device=cuda", "run.tuning=rule", "model.width=128", "model.context=64",
-                             "train.ema=0.9", "train.eval_interval=0", "checkpoint.interval=1000", graph})
+                             "train.ema=0.9", "train.eval_interval=0", "checkpoint.interval=1000", setting})
       words.emplace_back(word);
     return words;
+  }
+  void expect_replaced(const std::string& directory, const char* setting) const {
+    const std::string faults =
+        "1:kill@rank=1,step=9,phase=forward;kill@rank=0,step=21,phase=backward,attempt=1;"
+        "kill@rank=1,step=33,phase=finish,attempt=2;kill@rank=0,step=45,phase=data,attempt=3";
+    EXPECT_EQ(run(on_gpus(directory, setting, faults)), 0) << log();
+    EXPECT_EQ(count("; 1 worker keeps running (restart "), 4) << log();
+    EXPECT_EQ(count("starting all workers again"), 0) << log();
+    expect_same(directory);
   }
 };
 
 TEST_F(GpuDistReplacement, AnyRankInAnyPhase) {
   ASSERT_EQ(run(on_gpus("calm", "train.cuda_graph=off")), 0) << log();
-  const std::string faults =
-      "1:kill@rank=1,step=9,phase=forward;kill@rank=0,step=21,phase=backward,attempt=1;"
-      "kill@rank=1,step=33,phase=finish,attempt=2;kill@rank=0,step=45,phase=data,attempt=3";
-  for (const char* graph : {"train.cuda_graph=off", "train.cuda_graph=on"}) {
-    const std::string directory = graph + std::string("-killed");
-    EXPECT_EQ(run(on_gpus(directory, graph, faults)), 0) << log();
-    EXPECT_EQ(count("; 1 worker keeps running (restart "), 4) << log();
-    EXPECT_EQ(count("starting all workers again"), 0) << log();
-    expect_same(directory);
-  }
+  expect_replaced("eager", "train.cuda_graph=off");
+  expect_replaced("replayed", "train.cuda_graph=on");
+}
+
+TEST_F(GpuDistReplacement, MessagesOfCopyEngines) {
+  ASSERT_EQ(run(on_gpus("calm", "parallel.cp=2")), 0) << log();
+  expect_replaced("killed", "parallel.cp=2");
 }
 
 }  // namespace

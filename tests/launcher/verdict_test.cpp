@@ -4,9 +4,12 @@
 #include "launcher/verdict.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <ostream>
 #include <thread>
 
@@ -168,6 +171,22 @@ TEST_P(DistVerdict, NamesTheRankAndTheCall) {
     EXPECT_TRUE(GetParam() == Fault::never_comes || text.find(number) != std::string::npos) << text;
     EXPECT_NE(text.find("launcher/verdict_test.cpp:"), std::string::npos) << text;
   }
+}
+
+TEST(Processes, AnEndedProcessIsExitingUntilItsParentWaitsForIt) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  EXPECT_FALSE(is_exiting(child));
+  EXPECT_FALSE(is_exiting(getpid()));
+  kill(child, SIGKILL);
+  siginfo_t info;
+  waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+  EXPECT_TRUE(is_exiting(child));
+  waitpid(child, nullptr, 0);
+  EXPECT_FALSE(is_exiting(child)) << "no such process";
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ std::vector<Layout> all_layouts(int ranks) {
       {"tp", ranks, 1, ranks},
       {"cp_zero3", ranks, 2, 1, with(kGather, "parallel.zero=3")},
       {"cp_chunks", ranks, ranks, 1, kChunks, true, false, false, true},
-      in_stages("pp_slices", ranks, {"parallel.pp_slices=4", "train.micro_batch=1"}),
+      in_stages("pp_slices", ranks, {"parallel.pp_slices=4", "train.micro_batch=1", "parallel.pp_order=eager_1f1b"}),
   };
   if (ranks == 2) {
     out.push_back(in_stages("pp", ranks, {}));

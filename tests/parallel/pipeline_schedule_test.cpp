@@ -166,34 +166,64 @@ class Transport {
 
 TEST(PipelineSchedule, TransfersWithoutBuffersNeverWaitForEachOther) {
   for_all_shapes([](const PipelineShape& shape, PipelineOrder order, const PipelineTable& table) {
-    EXPECT_TRUE(Transport(shape, table, ticks_of_messages(order, shape.parts)).run());
+    EXPECT_TRUE(Transport(shape, table, ticks_of_messages(order, shape)).run());
   });
 }
 
-// Transfers of c ticks run one after another between two stages. With f + b = 6, a round trip of a micro-batch takes
-// 2 * (6 + c), during which 1F1B computes two micro-batches and eager 1F1B computes three.
-TEST(PipelineSchedule, EagerOrderHidesMessagesOfHalfAMicroBatch) {
+// Each stage runs its messages, of c ticks, one after another. With f + b = 6, a round trip of a micro-batch takes
+// 2 * (6 + c), during which 1F1B computes two micro-batches and eager 1F1B computes three. Two stages hide messages of
+// 3 ticks, and more stages those that take as long as a forward.
+TEST(PipelineSchedule, EagerOrderHidesMessages) {
   constexpr int kUnits = 48;
   for (int stages = 2; stages <= 8; ++stages)
     for (const auto& [forward, backward] : {std::pair{2, 4}, {3, 3}, {1, 5}})
       for (const int slices : {1, 4})
-        for (const std::int64_t message : {0, 1, 2, 3}) {
+        for (int message = 0; message <= (stages == 2 ? 3 : forward); ++message) {
           SCOPED_TRACE(str(stages, " stages, forward ", forward, ", ", slices, " slices, message ", message));
           const PipelineShape shape{stages, 1, kUnits / slices, slices};
-          const PipelineTicks ticks{forward, backward, message};
+          const std::vector<PipelineTicks> ticks(static_cast<std::size_t>(stages), {forward, backward, message});
           // The bubble, and the messages of the first micro-batch on its way to the last stage and back. With slices,
-          // the last stage begins with several forwards, during which one more round trip is not hidden.
-          const int round_trips = stages - 1 + (slices > 1 ? 1 : 0);
-          const std::int64_t bound = 6 * (kUnits + stages - 1) + 2 * round_trips * message;
+          // the last stage begins with several forwards, and as many messages again are not hidden at most.
+          const int messages = 2 * (stages - 1) * (slices > 1 ? 2 : 1);
+          const std::int64_t bound = 6 * (kUnits + stages - 1) + messages * message;
           EXPECT_LE(simulate_transfers(shape, PipelineOrder::eager_1f1b, ticks), bound);
           EXPECT_GE(simulate_transfers(shape, PipelineOrder::one_f_one_b, ticks), (6 + message) * (kUnits - stages));
         }
 }
 
+// Longer messages take the time of the step: each stage has two of them per micro-batch, or four if it has two
+// neighbours, of which a send and a receive may run at the same time.
+TEST(PipelineSchedule, LongMessagesDetermineTheTime) {
+  for (const int stages : {2, 4}) {
+    const PipelineShape shape{stages, 1, 32};
+    const std::vector<PipelineTicks> ticks(static_cast<std::size_t>(stages), {1, 2, 100});
+    const std::int64_t eager = simulate_transfers(shape, PipelineOrder::eager_1f1b, ticks);
+    EXPECT_GE(eager, 2 * 100 * 32);
+    EXPECT_LE(eager, (2 * 32 + 4 * stages) * (100 + 3));
+  }
+}
+
+// Two stages whose units take 6 and 4 ticks. With 1F1B, a gradient is sent together with the next hidden state, so the
+// slower stage waits for every message, although the gradient is ready earlier. Eager 1F1B sends them apart.
+TEST(PipelineSchedule, SlowerStagesWaitForMessagesOnlyInPlain1F1B) {
+  constexpr int kUnits = 40;
+  for (const int message : {1, 3}) {
+    const std::vector<PipelineTicks> ticks = {{2, 4, message}, {2, 2, message}};
+    const auto ends = [&](PipelineOrder order, int period) {
+      const std::int64_t end = simulate_transfers({2, 1, kUnits}, order, ticks);
+      EXPECT_GE(end, period * kUnits);
+      EXPECT_LE(end, period * kUnits + 4 + 2 * message);  // one unit of the other stage, and its messages
+    };
+    ends(PipelineOrder::one_f_one_b, 6 + message);
+    ends(PipelineOrder::eager_1f1b, 6);
+  }
+}
+
 TEST(PipelineSchedule, WithoutMessageTimeTransfersCostNothing) {
   for_all_shapes([](const PipelineShape& shape, PipelineOrder order, const PipelineTable& table) {
     if (shape.units() % 8) return;
-    EXPECT_EQ(simulate_transfers(shape, order, {}), simulate(shape, table, {}).end);
+    const std::vector<PipelineTicks> ticks(static_cast<std::size_t>(shape.stages));
+    EXPECT_EQ(simulate_transfers(shape, order, ticks), simulate(shape, table, {}).end);
   });
 }
 

@@ -254,9 +254,10 @@ def cases_of_replacements(a):
     chance = random.Random(a.seed)
     if a.device == "cpu":
         return [ReplacedKills(0, "long3", chance, a.replaced)]
-    eager = a.replaced - a.replaced // 2
-    return [ReplacedKills(0, "long2-gpu", chance, eager),
-            ReplacedKills(1, "long2-gpu", chance, a.replaced - eager, ["train.cuda_graph=on"])]
+    quarter = (a.replaced + 3) // 4
+    return [ReplacedKills(0, "dp2-gpu", chance, a.replaced - 2 * quarter),
+            ReplacedKills(1, "dp2-gpu", chance, quarter, ["train.cuda_graph=on"]),
+            ReplacedKills(2, "cp2-gpu", chance, quarter)]
 
 
 def cases_of(a):

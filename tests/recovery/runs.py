@@ -56,11 +56,13 @@ LAYOUTS = {
 }
 
 # Long runs, whose workers are killed one after another. On a GPU, the host runs ahead of the device in these steps.
+ON_GPU = ["run.device=cuda", "run.tuning=rule", "train.eval_interval=0", "train.cuda_graph=off", "train.batch_size=64",
+          "train.micro_batch=32", "train.bucket_bytes=4194304", "model.context=512", "model.layers=6",
+          "model.width=256", "model.heads=4"]
 LONG = {
     "long3": (3, ["train.steps=500", "train.batch_size=12", "train.eval_interval=0"]),
-    "long2-gpu": (2, ["run.device=cuda", "train.steps=2000", "train.eval_interval=0", "train.cuda_graph=off",
-                      "train.batch_size=64", "train.micro_batch=32", "model.context=512", "model.layers=6",
-                      "model.width=256", "model.heads=4", "train.bucket_bytes=4194304", "run.tuning=rule"]),
+    "dp2-gpu": (2, [*ON_GPU, "train.steps=1500"]),
+    "cp2-gpu": (2, [*ON_GPU, "train.steps=600", "parallel.cp=2"]),
 }
 
 

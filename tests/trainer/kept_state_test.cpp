@@ -82,6 +82,54 @@ TEST(KeptState, AllRanksContinueFromTheLowestStep) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
+// Rank 1 keeps the state of step 3, and rank 0 is new. Ranks are threads that share one GPU, or CPUs.
+void expect_state_on_devices(Device device) {
+  const auto errors = test::run_ranks(2, [device](Communicator& host) {
+    const Stream stream = Stream::create(device, 1);
+    const auto state_of = [&](const Tensor& weights, const Tensor& codes, std::int64_t* step) {
+      State state;
+      state.add("codes", codes);
+      state.add("model.w", weights);
+      state.add("train.step", step);
+      return state;
+    };
+    const auto download = [&](const Tensor& t) {
+      std::vector<std::byte> bytes(t.bytes());
+      stream.impl().copy(bytes.data(), t.raw(), t.bytes());
+      stream.synchronize();
+      return bytes;
+    };
+    const auto bytes = [](std::size_t n) {
+      std::vector<std::byte> out;
+      for (std::size_t i = 0; i < n; ++i) out.push_back(static_cast<std::byte>(i * 7 + 1));
+      return out;
+    };
+    const Tensor weights = Tensor::zeros({1000}, DType::f32, stream), codes = Tensor::zeros({13}, DType::u8, stream);
+    std::int64_t step = 3;
+    KeptState kept;
+    if (host.rank() == 1) {
+      stream.impl().upload(weights.raw(), bytes(4000).data(), 4000);
+      stream.impl().upload(codes.raw(), bytes(13).data(), 13);
+      kept.keep(state_of(weights, codes, &step), stream, {.step = step, .last = report(step)});
+    }
+    const Tensor after = Tensor::zeros({1000}, DType::f32, stream), others = Tensor::zeros({13}, DType::u8, stream);
+    step = 0;
+    const std::optional<KeptStates> all = kept.compare(host);
+    ASSERT_TRUE(all);
+    State state = state_of(after, others, &step);
+    kept.load(*all, state, stream, host);
+    EXPECT_TRUE(download(after) == bytes(4000));
+    EXPECT_TRUE(download(others) == bytes(13));
+    EXPECT_EQ(step, 3);
+  });
+  EXPECT_EQ(test::joined(errors), "");
+}
+TEST(KeptState, TensorsKeepTheirBytes) { expect_state_on_devices({}); }
+TEST(GpuKeptState, TensorsKeepTheirBytes) {
+  if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+  expect_state_on_devices({Backend::cuda, 0});
+}
+
 TEST(KeptState, RankZeroHasRecordedAStepThatItFinishedOrPassed) {
   const auto recorded = [](std::int64_t step, bool finished) {
     bool result = false;

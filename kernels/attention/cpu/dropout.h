@@ -42,10 +42,10 @@ class Mask {
 
 // Applies the mask to a strip's probabilities, or to their gradients: a row per key of the tile, a column per query.
 inline void drop(const Mask& mask, const Strip& t, const std::uint32_t* row_keys, float* weights) {
-  const std::uint32_t first = dropout_column_key(t.segment.position + t.key * t.segment.rate),
-                      step = dropout_column_key(t.segment.rate);
+  const HeadSegment& s = t.segment;
   for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k)
-    mask.apply(weights + k * kStrip, row_keys, first + static_cast<std::uint32_t>(k) * step, kStrip);
+    mask.apply(weights + k * kStrip, row_keys,
+               dropout_column_key(static_cast<std::int32_t>(s.position + (t.key + k) * s.rate)), kStrip);
 }
 
 }  // namespace ring::cpu

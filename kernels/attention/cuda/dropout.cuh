@@ -1,7 +1,7 @@
 #pragma once
 // Dropout in the CUDA kernels. The RNG keys of query rows are drawn once per call by a separate kernel; those of key
-// columns take one multiplication each. A pair then only costs its random bits and a select, because accumulators are
-// scaled once at the end, and delta is scaled in advance.
+// columns are hashed once per tile and column. A pair then only costs its random bits and a select, because
+// accumulators are scaled once at the end, and delta is scaled in advance.
 
 #include "kernels/attention/cuda/cta_state.cuh"
 
@@ -27,7 +27,8 @@ template <Stationary owner, int kM, int kN>
 struct LaneDropout;
 template <int kM, int kN>
 struct LaneDropout<Stationary::q, kM, kN> {
-  std::uint32_t rows[kM][2], column, step;
+  std::uint32_t rows[kM][2];
+  std::int32_t position, step;  // position of the lane's first column; step: distance between positions
 
   // Loads the dropout keys of the accumulator's rows. If queries are stationary, the keys are read from `keys`, which
   // starts at the warp's first row. Otherwise they are computed from the warp's first row in the head segment.
@@ -40,15 +41,14 @@ struct LaneDropout<Stationary::q, kM, kN> {
         const int row = m * 16 + half * 8 + lane / 4;
         rows[m][half] = exist.has(row) ? keys[std::int64_t{row} * s.rate] : 0;
       }
-    step = dropout_column_key(s.rate);
   }
   // Prepares the dropout keys of a tile's columns. first: the tile's first column in the head segment. shared: row keys
   // of the tile's queries, used if keys are stationary.
   __device__ void stage(const HeadSegment& s, int first, const std::uint32_t*) {
-    column = column_key(s, first + static_cast<int>(threadIdx.x) % 4 * 2);
+    position = s.position + (first + static_cast<int>(threadIdx.x) % 4 * 2) * s.rate, step = s.rate;
   }
   __device__ std::uint32_t bits(int m, int n, int i) const {
-    return dropout_bits(rows[m][i / 2], column + static_cast<std::uint32_t>(n * 8 + i % 2) * step);
+    return dropout_bits(rows[m][i / 2], dropout_column_key(position + (n * 8 + i % 2) * step));
   }
 };
 template <int kM, int kN>

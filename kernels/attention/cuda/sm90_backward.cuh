@@ -90,7 +90,7 @@ __device__ inline void kept_score_gradients(Sums<kColumns>& dp, const Sums<kColu
     const float4 d = of.delta(n);
     const float delta[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
-    for (int i = 4 * n; i < 4 * n + 4; ++i) dp[i] = fmaf(fmaxf(w[i], 0.0f), dp[i], -(fabsf(w[i]) * delta[i % 4]));
+    for (int i = 4 * n; i < 4 * n + 4; ++i) dp[i] = fabsf(w[i]) * fmaf(is_positive(w[i]), dp[i], -delta[i % 4]);
   }
 }
 
@@ -237,7 +237,7 @@ struct BackwardConsumer {
     const int stage = pipe.index;
     const auto a = stage_view(m.a, stage), b = stage_view(m.b, stage);
     queue_products(a, b);
-    if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[stage]);
+    if constexpr (drops) dropout.use(m.dropout_keys[stage]);
     if constexpr (kOwnInRegisters) statistics.load_lse2(m.lse2[stage]);
     wgmma_wait<1>();
     if constexpr (kOverlapTiles) {

@@ -68,6 +68,7 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
   SmemTile<Bf16, kRows, kDim> x[kOwnStages], y[kOwnStages];
   SmemTile<Bf16, kColumns, kDim> a[kStages], b[kStages];
   float lse2[kStages][kStatistics], delta[kStages][kStatistics];  // statistics of the streamed queries
+  ColumnKeys<kColumns> dropout_keys[kStages];
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   TileCoord tiles[kStages];
   static constexpr int kJobs = 2 + kOwnStages;  // the previous job, the current one, and those being loaded
@@ -80,10 +81,12 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
   }
 };
 
-// lse2 and delta of the 64 queries from `column` on, two per lane. A query that is out of range has
-// lse2 = inf, so that its P is 0.
+// lse2, delta and, with dropout, dropout keys of the 64 queries from `column` on, two per lane. A query that is out of
+// range has lse2 = inf, so that its P is 0.
+template <bool drops>
 struct StreamedStatistics {
   float lse2[2], delta[2];
+  std::uint32_t key[2];
   __device__ void load(const TmaBackwardParams& p, const HeadSegment& s, int column, int head) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -92,13 +95,16 @@ struct StreamedStatistics {
       const std::int64_t at = head * p.tokens + s.q_row + std::int64_t{j} * s.rate;
       lse2[i] = exists ? p.lse2[at] : INFINITY;
       delta[i] = exists ? p.delta[at] : 0.0f;
+      if constexpr (drops) key[i] = exists ? p.dropout.keys[at] : 0;
     }
   }
-  __device__ void store(float* to_lse2, float* to_delta) const {
+  template <class Keys>
+  __device__ void store(float* to_lse2, float* to_delta, Keys& keys) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int at = statistic_at(lane() + 32 * i);
       to_lse2[at] = lse2[i], to_delta[at] = delta[i];
+      if constexpr (drops) keys.at(lane() + 32 * i) = key[i];
     }
   }
 };
@@ -179,7 +185,7 @@ struct BackwardProducer {
     const TmaRows rows(kKeys ? s.q_row : s.k_row, s.rate);
     TileStream<Memory::kParts, Memory::kConsumers> stream(job, columns_of<owner>(job, p.work));
     TileCoord next;
-    StreamedStatistics statistics;
+    StreamedStatistics<drops> statistics;
     bool more = false;
     const auto find_next = [&] {
       more = stream.next(next);
@@ -191,8 +197,11 @@ struct BackwardProducer {
       const TileCoord tile = next;
       Barrier& full = m.full[stage];
       m.empty[stage].wait(pipe.phase ^ 1);
-      if (kKeys) statistics.store(m.lse2[stage], m.delta[stage]);
-      if (lane() == 0) m.tiles[stage] = kKeys && drops ? with_head(tile, head) : tile;
+      if constexpr (kKeys)
+        statistics.store(m.lse2[stage], m.delta[stage], m.dropout_keys[stage]);
+      else if constexpr (drops)
+        m.dropout_keys[stage].store(s, tile);
+      if (lane() == 0) m.tiles[stage] = tile;
       if constexpr (kStatisticsFirst) find_next();
       expect_tx(full, m.a[stage], m.b[stage]);
 #pragma unroll

@@ -8,14 +8,32 @@
 
 namespace ring::cuda::sm90 {
 
+// Dropout keys of a tile's columns in shared memory. Lanes t, t + 4, .. read columns 8n + 2t and 8n + 2t + 1 for all n,
+// so the columns of each t are contiguous. Four more words after each t avoid bank conflicts.
+template <int kColumns>
+struct ColumnKeys {
+  static constexpr int kLane = kColumns / 4 + 4;
+  alignas(16) std::uint32_t keys[4 * kLane];
+
+  __device__ std::uint32_t& at(int column) { return keys[column % 8 / 2 * kLane + column / 8 * 2 + column % 2]; }
+  __device__ const std::uint64_t* of_lane() const { return reinterpret_cast<const std::uint64_t*>(keys + lane() % 4 * kLane); }
+  // Stores the keys of attention keys. Called by a warp.
+  __device__ void store(const HeadSegment& s, const TileCoord& tile) {
+#pragma unroll
+    for (int i = 0; i < kColumns / 32; ++i) {
+      const int column = lane() + 32 * i;
+      at(column) = column_key(s, tile.column[column / kPart] + column % kPart);
+    }
+  }
+};
+
 // Dropout keys (dropout.h) that a lane needs. load_rows() loads the keys of the lane's two rows; `row` is the first of
-// the warp's 16 rows. load_columns() loads the keys of a tile's columns, and columns(n) returns those of columns
-// 8n + 2t and 8n + 2t + 1, with t = lane % 4. tokens: N, the stride between heads in the row keys [Hq,N].
+// the warp's 16 rows, and `tokens` is N, the stride between heads in the keys of queries [Hq,N]. columns(n) returns the
+// keys of columns 8n + 2t and 8n + 2t + 1 of the tile whose keys were passed to use(), with t = lane % 4.
 template <Stationary owner>
-struct TileDropout;
-template <>
-struct TileDropout<Stationary::q> {
-  std::uint32_t rows[2], first[kMaxParts], step;
+struct TileDropout {
+  std::uint32_t rows[2];
+  const std::uint64_t* of_columns;
 
   template <int kConsumers>
   __device__ void load_rows(const DropoutParams& p, std::int64_t tokens, const Job<kConsumers>& job, int row) {
@@ -23,28 +41,27 @@ struct TileDropout<Stationary::q> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int mine = own.row(half);
-      rows[half] = own.exists(mine) ? p.keys[own.head * tokens + own.token(mine)] : 0;
+      if constexpr (owner == Stationary::kv)
+        rows[half] = column_key(job.segment, mine);
+      else
+        rows[half] = own.exists(mine) ? p.keys[own.head * tokens + own.token(mine)] : 0;
     }
   }
-  __device__ void load_columns(const DropoutParams&, std::int64_t, const HeadSegment& s, const TileCoord& tile) {
-#pragma unroll
-    for (int part = 0; part < kMaxParts; ++part) first[part] = column_key(s, tile.column[part] + lane() % 4 * 2);
-    step = dropout_column_key(s.rate);
+  template <int kColumns>
+  __device__ void use(const ColumnKeys<kColumns>& keys) {
+    of_columns = keys.of_lane();
   }
   __device__ uint2 columns(int n) const {
-    const std::uint32_t key = first[n / 8] + static_cast<std::uint32_t>(n % 8 * 8) * step;
-    return {key, first[n / 8] + static_cast<std::uint32_t>(n % 8 * 8 + 1) * step};
+    const std::uint64_t both = of_columns[n];  // one load; two 32-bit loads would not be joined
+    return make_uint2(static_cast<std::uint32_t>(both), static_cast<std::uint32_t>(both >> 32));
   }
 };
-template <>
-struct TileDropout<Stationary::kv> {
-  std::uint32_t rows[2], mine[2];  // mine: dropout keys of the tile's queries 2 * lane() and 2 * lane() + 1
 
-  template <int kConsumers>
-  __device__ void load_rows(const DropoutParams&, std::int64_t, const Job<kConsumers>& job, int row) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) rows[half] = column_key(job.segment, row + lane() / 4 + 8 * half);
-  }
+// Like TileDropout if keys are stationary, but without shared memory: a lane loads the keys of the tile's queries
+// 2 * lane() and 2 * lane() + 1, and columns() gets them from other lanes.
+struct ShuffledDropout : TileDropout<Stationary::kv> {
+  std::uint32_t mine[2];
+
   // Queries that are out of range have P = 0 and use the key of a valid query.
   __device__ void load_columns(const DropoutParams& p, std::int64_t tokens, const HeadSegment& s,
                                const TileCoord& tile) {
@@ -71,22 +88,24 @@ __device__ inline float times_if_dropped(float x, std::uint32_t bits, std::uint3
   return x;
 }
 
-// Dropout policies of the forward. They return `weight`, which is accumulator element i of P, or 0 if it is dropped.
+// Dropout policies of the forward. They convert accumulator elements i and i + 1 of P to bf16, with 0 for dropped ones.
 struct KeepsAll {
-  __device__ float operator()(int, float weight) const { return weight; }
+  __device__ std::uint32_t operator()(int, float first, float second) const { return pack_bf16(first, second); }
 };
 struct Keeps {
   const TileDropout<Stationary::q>& of;
   std::uint32_t threshold;
-  __device__ float operator()(int i, float weight) const {
+  __device__ std::uint32_t operator()(int i, float first, float second) const {
     const uint2 columns = of.columns(i / 4);
-    return times_if_dropped<0>(weight, dropout_bits(of.rows[i / 2 % 2], i % 2 ? columns.y : columns.x), threshold);
+    const std::uint32_t row = of.rows[i / 2 % 2];
+    return pack_bf16(times_if_dropped<0>(first, dropout_bits(row, columns.x), threshold),
+                     times_if_dropped<0>(second, dropout_bits(row, columns.y), threshold));
   }
 };
 
 // Marks dropped elements of P by making them negative.
-template <Stationary owner, int kColumns>
-__device__ inline void mark_dropped(Sums<kColumns>& w, const TileDropout<owner>& of, std::uint32_t threshold) {
+template <int kColumns, class Dropout>
+__device__ inline void mark_dropped(Sums<kColumns>& w, const Dropout& of, std::uint32_t threshold) {
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) {
     const uint2 columns = of.columns(n);
@@ -97,6 +116,8 @@ __device__ inline void mark_dropped(Sums<kColumns>& w, const TileDropout<owner>&
     }
   }
 }
+// Returns 1 for positive normal numbers and 0 for negative ones. Uses the FMA units; a comparison would run on the ALU.
+__device__ inline float is_positive(float x) { return __saturatef(x * 0x1p127f); }
 // Like pack_bf16, but maps negative numbers to 0.
 __device__ inline std::uint32_t pack_positive_bf16(float first, float second) {
   std::uint32_t r;

@@ -91,6 +91,7 @@ struct ForwardConsumer {
     take_scores<true>(job);
     const Shift shift = row_max(sums, scores, p.factor);
     read_marks();
+    wait_for_dropout_keys();
     weigh_all(weights, scores, shift);
   }
   // Issues Q K^T of the next tile and P V of the previous one, then computes P of the next tile.
@@ -109,6 +110,7 @@ struct ForwardConsumer {
     wgmma_wait<0>();
     values_added();
     if (shift.moved) mul_row(out, shift.rescale);
+    wait_for_dropout_keys();
     weigh_scores<masked>(shift);
   }
   // Updates the row max.
@@ -130,6 +132,12 @@ struct ForwardConsumer {
       exp2(to, sums, s, by, p.factor, Keeps{dropout, p.dropout.threshold});
     else
       exp2(to, sums, s, by, p.factor, KeepsAll{});
+  }
+
+  __device__ void wait_for_dropout_keys() {
+    if constexpr (!drops) return;
+    m.dropout_full[v_pipe.index].wait(v_pipe.phase);
+    dropout.use(m.dropout_keys[v_pipe.index]);
   }
 
   // Skips a tile in which this consumer has no unmasked pairs: P = 0.
@@ -181,7 +189,7 @@ struct ForwardConsumer {
     if (!half) mma_AB(out, column_block<kPart>(weights, 1), row_block<kPart>(v, 1));
     wgmma_commit();
   }
-  // Masks the scores, loads the dropout keys of the columns and frees the K stage.
+  // Masks the scores and frees the K stage.
   template <bool masked>
   __device__ void take_scores(const Job<kConsumers>& job) {
     fence_operand(scores);
@@ -189,9 +197,8 @@ struct ForwardConsumer {
       TileCoord tile = m.tiles[k_pipe.index];
       tile.marks = marks;
       mask_rows<Stationary::q, kParts>(scores, job.segment, tile, job.row + in_block() + lane() / 4, consumer);
+      __syncwarp();  // all lanes have read the tile's columns
     }
-    if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[k_pipe.index]);
-    if constexpr (masked || drops) __syncwarp();  // all lanes have read the tile's columns
     release(m.k_empty[k_pipe.index]);
     k_pipe.advance();
   }
@@ -226,7 +233,7 @@ __global__ __launch_bounds__(threads_of(kConsumers), 1) void sm90_forward(const 
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroup);
   if (group == 0) {
     setmaxnreg_dec<Memory::kProducerRegisters>();
-    if (threadIdx.x < 32) ForwardProducer<kDim, kConsumers>{p, m}.run();
+    if (threadIdx.x < 32) ForwardProducer<kDim, kConsumers, drops>{p, m}.run();
     if (threadIdx.x == 32) m.jobs.template describe_all<Stationary::q>(p.work, p.pass, p.scheduler, p.group);
   } else {
     setmaxnreg_inc<Memory::kConsumerRegisters>();

@@ -1,8 +1,7 @@
 #pragma once
 // Forward for Hopper: the shared memory of a thread block, and the producer warp.
 
-#include "kernels/attention/cuda/dropout.cuh"
-#include "kernels/attention/cuda/sm90.cuh"
+#include "kernels/attention/cuda/sm90_dropout.cuh"
 
 namespace ring::cuda::sm90 {
 
@@ -37,14 +36,16 @@ struct ForwardMemory : ForwardShape<kDim, kConsumers> {
   using KeyTile = SmemTile<Bf16, kKeys, kDim>;
   SmemTile<Bf16, kRows, kDim> q[2];
   KeyTile k[kKeyStages], v[kStages];
+  ColumnKeys<kKeys> dropout_keys[kStages];  // dropout_keys[s]: of the tile whose values are in v[s] or come next
   Barrier q_full[2], q_empty[2], k_full[kKeyStages], k_empty[kKeyStages], v_full[kStages], v_empty[kStages];
+  Barrier dropout_full[kStages];
   TileCoord tiles[kKeyStages];  // tiles[s]: the tile whose keys are in k[s]
   Jobs<kConsumers> jobs;
 
   __device__ void init() {
     for (int i = 0; i < 2; ++i) q_full[i].init(1), q_empty[i].init(kWarps);
     for (int s = 0; s < kKeyStages; ++s) k_full[s].init(1), k_empty[s].init(kWarps);
-    for (int s = 0; s < kStages; ++s) v_full[s].init(1), v_empty[s].init(kWarps);
+    for (int s = 0; s < kStages; ++s) v_full[s].init(1), v_empty[s].init(kWarps), dropout_full[s].init(1);
     jobs.init();
     fence_barrier_init();
   }
@@ -52,7 +53,7 @@ struct ForwardMemory : ForwardShape<kDim, kConsumers> {
 
 // The producer warp. Loads a job's queries, then tiles in the order of their use: K of a tile, then V of the previous
 // tile.
-template <int kDim, int kConsumers>
+template <int kDim, int kConsumers, bool drops>
 struct ForwardProducer {
   using Memory = ForwardMemory<kDim, kConsumers>;
   static constexpr int kShortJob = 1024;  // maximum columns of a short job
@@ -101,6 +102,7 @@ struct ForwardProducer {
       if (!stream.next(tile)) tile.marks = kNoTile;
       load_keys(tile, rows, kv_head);
       m.v_empty[v_pipe.index].wait(v_pipe.phase ^ 1);
+      if constexpr (drops) store_dropout_keys(job.segment, before);
       load_tile(m.v[v_pipe.index], p.v, before, rows, kv_head, m.v_full[v_pipe.index]);
       v_pipe.advance();
     } while (tile.marks >= 0);
@@ -115,6 +117,11 @@ struct ForwardProducer {
     }
     if (tile.marks >= 0) load_tile(m.k[k_pipe.index], p.k, tile, rows, kv_head, full);
     k_pipe.advance();
+  }
+  __device__ void store_dropout_keys(const HeadSegment& segment, const TileCoord& tile) {
+    m.dropout_keys[v_pipe.index].store(segment, tile);
+    __syncwarp();
+    if (lane() == 0) m.dropout_full[v_pipe.index].arrive();
   }
   __device__ void load_queries(const Job<kConsumers>& job, int n) {
     const TmaRows rows(job.segment.q_row, job.segment.rate);

@@ -1,7 +1,6 @@
 #pragma once
 // Forward for Hopper: a consumer's online softmax and its epilogue.
 
-#include "kernels/attention/cuda/sm90_dropout.cuh"
 #include "kernels/attention/cuda/sm90_forward_producer.cuh"
 
 namespace ring::cuda::sm90 {
@@ -54,8 +53,8 @@ __device__ inline Shift row_max(RowSums& sums, const Sums<kColumns>& scores, flo
   return to;
 }
 
-// Converts scores to the weights P as bf16 A-operand fragments. keeps(i, weight) applies dropout to accumulator
-// element i. Row sums include dropped elements.
+// Converts scores to the weights P as bf16 A-operand fragments. keeps(i, first, second) applies dropout to accumulator
+// elements i and i + 1 and packs them. Row sums include dropped elements.
 template <int kColumns, class Keeps>
 __device__ inline void exp2(OperandA<kColumns>& weights, RowSums& sums, const Sums<kColumns>& scores, const Shift& by,
                             float scale_log2, const Keeps& keeps) {
@@ -67,7 +66,7 @@ __device__ inline void exp2(OperandA<kColumns>& weights, RowSums& sums, const Su
                 b = fast_exp2(fmaf(scores[i + 1], scale_log2, -by.shift[half]));
     total[half] += a;
     total[half] += b;
-    weights.data[i / 8][i / 2 % 4] = pack_bf16(keeps(i, a), keeps(i + 1, b));
+    weights.data[i / 8][i / 2 % 4] = keeps(i, a, b);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) sums.total[half] = sums.total[half] * by.rescale[half] + total[half];

@@ -35,7 +35,7 @@ struct FusedConsumer {
   Sums<kColumns> s, dp;
   OperandA<kColumns> w, g;
   LaneStatistics<Stationary::kv, kColumns, false> statistics;
-  TileDropout<Stationary::kv> dropout;
+  std::conditional_t<kThird, TileDropout<Stationary::kv>, ShuffledDropout> dropout;
   QueryColumns<kDim> columns{m, consumer};
 
   __device__ FusedConsumer(const FusedParams& p, Memory& m, int consumer)
@@ -72,7 +72,8 @@ struct FusedConsumer {
     wgmma_commit();
     mm_ABt(dp, row_block<kGroupRows>(m.y[own_pipe.index].view(), consumer), b);
     wgmma_commit();
-    if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[stage]);
+    if constexpr (drops && kThird) dropout.use(m.dropout_keys[stage]);
+    if constexpr (drops && !kThird) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[stage]);
     if constexpr (kThird)
       if (pending >= 0) hand_over();  // its proxy fence overlaps with the GEMMs of S and dP
     statistics.load_lse2(m.lse2[stage]);

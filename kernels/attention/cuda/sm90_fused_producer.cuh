@@ -55,6 +55,8 @@ struct FusedMemory {
   SmemTile<Bf16, kRows, kColumns> ds[kGradStages];  // dS; its rows are keys
   QuerySumTile dq[kSumStages];
   float lse2[kStages][kStatistics], delta[kStages][kStatistics];
+  // At head dim 128, nothing is left for the dropout keys: consumers then load them from global memory.
+  std::conditional_t<kThird, ColumnKeys<kColumns>, NoTile> dropout_keys[kStages];
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
   TileCoord tiles[kStages];
@@ -193,16 +195,16 @@ struct FusedProducer {
     const int q_first = uniform(s.q_first), q_end = uniform(s.q_end);
     TileCoord tile;
     int turn;
-    StreamedStatistics statistics;
+    StreamedStatistics<drops && Memory::kThird> statistics;
     bool more = tiles.next(tile, turn);
     if (more) statistics.load(p, s, tile.column[0], head);
     for (; more; pipe.advance()) {
       const int stage = pipe.index, column = tile.column[0];
       Barrier& full = m.full[stage];
       m.empty[stage].wait(pipe.phase ^ 1);
-      statistics.store(m.lse2[stage], m.delta[stage]);
+      statistics.store(m.lse2[stage], m.delta[stage], m.dropout_keys[stage]);
       if (lane() == 0) {
-        m.tiles[stage] = drops ? with_head(tile, head) : tile;
+        m.tiles[stage] = drops && !Memory::kThird ? with_head(tile, head) : tile;
         const int first = max(column, q_first), end = min(column + kPart, q_end);
         m.queries[count % Memory::kPlaces] = {head, sums_row + first, end - first, first - column, turn};
       }
