@@ -2,7 +2,7 @@
 """Kills workers and agents of small runs at random moments and in every phase. Runs must recover bit-identically.
 
     tests/recovery/kills.py BINARY [--kills 18] [--nodes 2] [--phases some|all|none] [--jobs 2] [--seed 1] [--keep]
-    tests/recovery/kills.py BINARY --replaced 10 [--device cpu|cuda]
+    tests/recovery/kills.py BINARY --replaced 6 [--device cpu|cuda]
 
 Some layouts combine features that have state: Muon, averages, schedules, mixtures, packing, dropout, steps that are
 skipped or rolled back, and blocks by importance.
@@ -254,10 +254,10 @@ def cases_of_replacements(a):
     chance = random.Random(a.seed)
     if a.device == "cpu":
         return [ReplacedKills(0, "long3", chance, a.replaced)]
-    quarter = (a.replaced + 3) // 4
-    return [ReplacedKills(0, "dp2-gpu", chance, a.replaced - 2 * quarter),
-            ReplacedKills(1, "dp2-gpu", chance, quarter, ["train.cuda_graph=on"]),
-            ReplacedKills(2, "cp2-gpu", chance, quarter)]
+    third = a.replaced // 3
+    return [ReplacedKills(0, "dp2-gpu", chance, a.replaced - 2 * third),
+            ReplacedKills(1, "dp2-gpu", chance, third, ["train.cuda_graph=on"]),
+            ReplacedKills(2, "cp2-gpu", chance, third)]
 
 
 def cases_of(a):

@@ -56,13 +56,14 @@ LAYOUTS = {
 }
 
 # Long runs, whose workers are killed one after another. On a GPU, the host runs ahead of the device in these steps.
-ON_GPU = ["run.device=cuda", "run.tuning=rule", "train.eval_interval=0", "train.cuda_graph=off", "train.batch_size=64",
+SPARSE = ["train.eval_interval=0", "checkpoint.interval=0"]  # without evaluations and saves in between
+ON_GPU = [*SPARSE, "run.device=cuda", "run.tuning=rule", "train.cuda_graph=off", "train.batch_size=64",
           "train.micro_batch=32", "train.bucket_bytes=4194304", "model.context=512", "model.layers=6",
           "model.width=256", "model.heads=4"]
 LONG = {
-    "long3": (3, ["train.steps=500", "train.batch_size=12", "train.eval_interval=0"]),
-    "dp2-gpu": (2, [*ON_GPU, "train.steps=1500"]),
-    "cp2-gpu": (2, [*ON_GPU, "train.steps=600", "parallel.cp=2"]),
+    "long3": (3, [*SPARSE, "train.steps=500", "train.batch_size=12"]),
+    "dp2-gpu": (2, [*ON_GPU, "train.steps=1200"]),
+    "cp2-gpu": (2, [*ON_GPU, "train.steps=400", "parallel.cp=2"]),
 }
 
 
