@@ -309,8 +309,8 @@ class TransferSimulation {
     if (operations.size() == 1) begin(stage);
   }
 
-  // Starts the stage's next operation. The transfer of each of its messages starts once the stage at the other end of the
-  // message has also started the matching operation.
+  // Starts the stage's next operation. The transfer of each of its messages starts once the stage at the other end of
+  // the message has also started the matching operation.
   void begin(int stage) {
     const auto at = static_cast<std::size_t>(stage);
     const std::int64_t ready = std::max(operations_[at].front().time, free_[at]);

@@ -97,16 +97,16 @@ struct StageStep {
 };
 
 // Returns the steps of `stage` within a training step. All stages order their messages by send times, which are
-// simulated with `ticks`. If each stage starts its transfers in this order, one after another, stages cannot deadlock. A
-// stage posts the receive of a message before the action during which the message is sent, or after this action if
+// simulated with `ticks`. If each stage starts its transfers in this order, one after another, stages cannot deadlock.
+// A stage posts the receive of a message before the action during which the message is sent, or after this action if
 // messages take no time.
 std::vector<StageStep> lower_to_steps(const PipelineShape&, const PipelineTable&, int stage,
                                       const PipelineTicks& ticks);
 
 // Returns the duration of a step in which each stage runs its communication steps one after another, in the order of
 // lower_to_steps(), while it runs its actions. The transfer of a message starts once both its stages have started the
-// step that contains it. A send and a receive of the same step run at the same time. ticks: durations on each stage; the
-// sender's determine the time of a message.
+// step that contains it. A send and a receive of the same step run at the same time. ticks: durations on each stage;
+// the sender's determine the time of a message.
 std::int64_t simulate_transfers(const PipelineShape&, PipelineOrder, const std::vector<PipelineTicks>& ticks);
 
 }  // namespace ring
