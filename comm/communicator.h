@@ -99,7 +99,7 @@ class Communicator {
 
   // Makes every running or queued operation fail at once with `reason`. Callable from any thread.
   virtual void abort(const std::string& reason) = 0;
-  // Returns true if no operation uses memory of a device any more, so that the memory may be freed.
+  // Returns true if no operation that was started uses device memory any more, so that the memory may be freed.
   virtual bool idle() const { return true; }
 
  protected:

@@ -24,13 +24,13 @@ struct StepState {
   float loss = 0;               // sum over valid tokens of all micro-batches and ranks
   float clip = 1;               // factor applied to gradients by the optimizer
   std::uint32_t accepted = 1;   // 0 if the optimizer leaves weights and moments unchanged
-  std::uint32_t halted = 0;     // set by the first rejected step; no step updates until the host clears it
+  std::uint32_t halted = 0;     // set by the first rejected step; then nothing is updated until the host clears it
   std::uint32_t peer_lost = 0;  // 1 once a step was rejected because this rank has lost a peer
 };
 inline constexpr std::size_t kStepInputBytes = offsetof(StepState, loss);
 
-// Returns the factor on the loss's gradient. NaN once the rank has lost a peer: its weights may be behind then, and no
-// rank must accept a step to which it contributes.
+// Returns the factor for the gradient of the loss. Returns NaN once this rank has lost a peer: its weights may then be
+// out of date, so every rank must reject a step to which this rank contributes.
 RING_HOST_DEVICE inline float gradient_scale(const StepState& s) { return s.peer_lost ? NAN : s.loss_scale; }
 
 }  // namespace ring

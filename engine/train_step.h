@@ -48,7 +48,8 @@ class TrainStep {
     data().finish_gradients();
     if (ChunkedContext* chunked = parallel_.context.chunked()) chunked->clear();  // without stages there is only one
   }
-  // Returns how often compute() has begun to queue an update of weights and moments, which may then be partly queued.
+  // Returns the number of updates of weights and moments that compute() has begun to queue. If compute() throws, the
+  // last of them may be queued only in part.
   std::uint64_t updates_begun() const { return updates_begun_; }
   void set_activations(const ActivationPlan& plan);
   // Reserves the host memory that offloaded activations are predicted to use. Call before the first step. Throws

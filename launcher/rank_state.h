@@ -46,7 +46,8 @@ std::int64_t num_progress_signs(const WorkerStatus&);
 // Returns the time of the newest sign of progress, from nanoseconds_now(); 0 if there was none.
 std::int64_t last_progress_ns(const WorkerStatus&);
 bool is_stopped(std::int64_t pid);  // according to /proc
-// Returns true if the process has begun to end, according to /proc. A process with a GPU needs a while for this.
+// Returns true if the process is ending or has ended but was not waited for, according to /proc. A process with a GPU
+// takes tenths of a second to end.
 bool is_exiting(std::int64_t pid);
 // Returns the state and the newest operations, with their states and times, as JSON on one line.
 std::string flights_json(const RankState&, const WorkerStatus&);

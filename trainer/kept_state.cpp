@@ -147,24 +147,24 @@ void copy_from_host(const Tensor& to, const Tensor& from, const Stream& stream) 
     stream.impl().copy(to.raw(), from.raw(), to.bytes());
 }
 
-// Tensors that arrive in host memory, even if they belong on a device.
+// Host memory in which tensors for a device are received.
 class Arrivals {
  public:
   // bytes: capacity for all tensors on devices, as State::snapshot_bytes().
   Arrivals(const Stream& stream, std::size_t bytes) : stream_(stream), bytes_(bytes) {}
 
-  // Returns `to`, or aligned host memory for it.
+  // Returns `to` if it is in host memory, otherwise a tensor in host memory that copy_to_devices() copies to `to`.
   Tensor host_part_of(const Tensor& to) {
     if (to.device().backend == Backend::cpu) return to;
     if (!memory_) memory_ = take_host_memory(bytes_, stream_);
     std::byte* const at = static_cast<std::byte*>(memory_.get()) + used_;
     used_ += (to.bytes() + kAlign - 1) / kAlign * kAlign;
-    RING_CHECK(used_ <= bytes_, "tensors of ", used_, " bytes arrive in ", bytes_);
+    RING_CHECK(used_ <= bytes_, "expected at most ", bytes_, " bytes of tensors, got ", used_);
     const auto storage = std::make_shared<Storage>(at, to.bytes(), Device{}, memory_);
     arrived_.emplace_back(to, Tensor::wrap(storage, to.shape(), to.dtype()));
     return arrived_.back().second;
   }
-  // Call when all tensors have arrived.
+  // Call after all tensors were received.
   void copy_to_devices() const {
     for (const auto& [to, from] : arrived_) copy_from_host(to, from, stream_);
     stream_.synchronize();  // allowed host wait: checkpoint

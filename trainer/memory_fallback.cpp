@@ -47,7 +47,7 @@ void MemoryFallback::start_again(const MemoryRecord& next) const {
   try {
     write_memory_note(run_.start.dir, run_.mesh.rank(), next);
   } catch (const std::exception& problem) {
-    fail(next.why, ", but that cannot be recorded: ", problem.what());
+    fail(next.why, ". The smaller choice for the restart cannot be saved: ", problem.what());
   }
   const bool launched = parse_environment(current_environment()).source == "ringmaster";
   throw RestartWithLessMemory(str(next.why, launched ? "" : ". This is recorded. Run the same command again"));

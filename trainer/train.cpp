@@ -177,7 +177,7 @@ class TrainingRun {
     log::warn("lost a peer; the state cannot be kept in memory: ", e.what());
   } catch (const Error& e) {  // e.g. the device has failed
     own_status().can_stay = 0;
-    log::warn("lost a peer; this process cannot survive: ", e.what());
+    log::warn("lost a peer; this process must restart: ", e.what());
   }
 
   void failed(const std::string& why) {
@@ -185,14 +185,14 @@ class TrainingRun {
   }
 
  private:
-  // Ends the work that is queued on a GPU, and reports the steps that it has completed and that are not reported yet.
-  // Returns false if the work does not end.
+  // If this process uses a GPU, ends the queued work and records the steps that the GPU has completed but that are not
+  // recorded yet. Returns false if the GPU is still busy after kLimit.
   bool settle_device() {
-    constexpr std::chrono::seconds kLimit{5};  // less than the launcher's limit for leaving a step
+    constexpr std::chrono::seconds kLimit{5};  // less than the time that the launcher gives a worker to abandon a step
     if (run_.mesh.device().backend == Backend::cpu) return true;
     run_.mesh.abort("another process was lost");
     if (!run_.trainer.settle(kLimit)) {
-      log::warn("lost a peer; this process cannot survive, because its GPU is still busy after ", kLimit.count(), " s");
+      log::warn("lost a peer; this process must restart, because its GPU is still busy after ", kLimit.count(), " s");
       return false;
     }
     for (const StepReport& r : {run_.trainer.earlier(), run_.trainer.latest()})
@@ -242,8 +242,9 @@ class TrainingRun {
     return run_.trainer.has_islands() || std::ranges::all_of(state_.state().tensors(), is_whole);
   }
 
-  // A GPU may have begun a later step than that of the weights. So the rest of the state must not change before the
-  // update.
+  // Returns whether this process can survive the loss of a peer although it uses a GPU. The GPU may have begun the step
+  // after the last update by then. So no part of the state may change in a step before its update, as the statistics
+  // that some models collect do. Islands are not supported.
   bool may_survive_on_gpu() {
     State collected;
     for (TrainingState* s : run_.trainer.model().training_states()) s->add_to(collected);

@@ -350,7 +350,7 @@ void Trainer::launch_step() {
   tokens_ += f.report.tokens;
   steps_in_flight_.push_back(std::move(f));
   updates_counted_ = step_.updates_begun();
-  // This exchange comes last: if a peer is lost during it, the step can be counted.
+  // Agrees last: if a peer is lost during this exchange, the step is queued completely and counts.
   if (!std::exchange(choices_agreed_, true)) agree_on_kernel_choices();
   update_attention_for_next_step();
 }
@@ -365,7 +365,7 @@ double Trainer::seconds_of(const StepInFlight& f) {
 StepReport Trainer::finish() {
   RING_CHECK(!steps_in_flight_.empty(), "no step is in flight");
   enter(RunPhase::finish);
-  steps_in_flight_.front().done.synchronize();  // allowed host wait: log, one step late where the device runs alone
+  steps_in_flight_.front().done.synchronize();  // allowed host wait: log, for which a GPU keeps computing the next step
   mesh_.check();
   StepInFlight f = std::move(steps_in_flight_.front());
   steps_in_flight_.pop_front();

@@ -167,7 +167,7 @@ class Trainer {
     return steps_in_flight_.empty() && step_.updates_begun() == updates_counted_ && !(outer_ && outer_->in_flight());
   }
   const StepReport& latest() const { return latest_; }    // latest accepted step; its `step` is 0 if there was none
-  const StepReport& earlier() const { return earlier_; }  // the accepted step before latest(); likewise
+  const StepReport& earlier() const { return earlier_; }  // the accepted step before latest(); `step` is 0 if none
   void set_latest(const StepReport& r) { latest_ = r; }   // call after loading the state of an earlier trainer
   void on_state_loaded();  // call after loading the state; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
@@ -246,10 +246,12 @@ class Trainer {
   void upload_state(const StepReport&, double valid_tokens);
   void run_trial_step();
   static double seconds_of(const StepInFlight&);
-  bool count_result(StepInFlight&);  // fills the report; counts the step if it was accepted, else uncounts it
+  // Completes the step's report. If the step was rejected, subtracts it from the counts of steps, samples and tokens.
+  // Returns true if it was accepted.
+  bool count_result(StepInFlight&);
   void uncount(const StepReport& r) { --steps_, cursor_ -= r.sequences, tokens_ -= r.tokens; }
   void uncount_steps_in_flight();
-  void drop_rejected_step(StepReport&);  // drops what follows a step that was not accepted
+  void drop_rejected_step(StepReport&);  // drops the steps after a rejected one, and prepares to launch it again
 
   const Config& config_;
   Mesh& mesh_;

@@ -78,9 +78,9 @@ class Mesh {
   // Collective (comm/agree.h). Waits for the other ranks up to options.timeout. Throws PeerLost if one of them dies.
   void check_agreement(const Topic&, const Facts&);
 
-  // Aborts all groups, so that the work queued on the device ends, with garbage. Callable from any thread.
+  // Aborts all groups, so that the work queued on the device ends, with undefined results. Callable from any thread.
   void abort(const std::string& reason);
-  // Returns true if no operation of any group uses memory of the device any more.
+  // Returns true if no operation of any group uses device memory any more.
   bool idle() const;
   // Returns a flag in page-locked host memory that is 0 until a group on GPUs is aborted; null without such groups. It
   // becomes 1 after check() begins to throw and before this rank ends queued operations early. A kernel that runs after

@@ -24,8 +24,8 @@ using Clock = AwakeClock;
 namespace {
 
 constexpr milliseconds kLockTime{2'000};  // time for calls of other threads to return
-// Time for the other ranks to notice a loss, too. An aborted operation sends garbage to ranks that still run it, and
-// these must have set their flags (nccl_abort_flag()) by then.
+// Time between a rank's abort flag (nccl_abort_flag()) and its abort, in which the other ranks notice the loss and set
+// their flags, too. An aborted operation also ends on ranks that did not abort it, and their outputs are undefined.
 constexpr milliseconds kNoticeTime{100};
 
 double seconds(milliseconds t) { return static_cast<double>(t.count() / 10) / 100; }
@@ -282,7 +282,7 @@ void Channel::abort(const std::string& reason) {
     if (failure_) return;
     failure_ = reason;
   }
-  std::atomic_ref(*abort_flag_).store(1);  // after `failure_` is set, and before any operation ends early
+  std::atomic_ref(*abort_flag_).store(1);  // must be set after failure_, and before any operation ends early
   if (link_) link_->abort(reason);
   start_abort(handle_, kNoticeTime, copies_);
 }

@@ -112,7 +112,7 @@ void enable_access(int device) {
     RING_CUDA_CHECK(error);
 }
 
-// Closed objects whose peers may still write to their memory.
+// Objects that are closed, but whose memory a peer may still write to.
 struct Retired {
   std::mutex mutex;
   std::vector<std::shared_ptr<PeerCopies>> all;

@@ -55,8 +55,8 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
 
   // Releases all waits for peers; received data is garbage then. Callable from any thread.
   void abort();
-  // Collective, in bounded time. Frees the memory only if all ranks are healthy, because otherwise a peer may still
-  // write to it. The next make() of this process frees it: ranks meet again only after they have ended all their work.
+  // Collective, in bounded time. Frees the memory if all ranks are healthy. Otherwise a peer may still write to it, and
+  // the next make() of this process frees it: when ranks meet again, they have ended all earlier work.
   void close(bool healthy);
   bool is_idle() const;  // true if no stream has work
 
@@ -85,7 +85,7 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   std::function<void()> deadline() const;  // throws PeerLost after the timeout or an abort
   std::uint32_t* flag_address(int owner, Flag, int peer) const;
   void raise_all_flags();      // raises all flags repeatedly until close() was called and all streams are idle
-  static void free_retired();  // frees the memory of closed objects that were not healthy
+  static void free_retired();  // frees the memory that close() could not free
   void unmap_memory();
 
   int rank_, size_, device_;

@@ -211,7 +211,7 @@ void remove_combined_step(const fs::path& checkpoint) {
 TEST_F(DistIslands, CheckpointsWithoutTheCombinedStepContinueAlike) {
   const Settings settings = {"parallel.local_steps=2", "parallel.outer_delay=1"};
   const auto with_steps = [&](const char* steps) { return Settings{settings[0], settings[1], steps}; };
-  for (const char* steps : {"train.steps=4", "train.steps=8"}) {  // the run has ended, or is interrupted
+  for (const char* steps : {"train.steps=4", "train.steps=8"}) {  // after step 4, the first run is complete
     const Training begun = train(2, 4, with_steps(steps), "", steps);
     const Training resumed = train(2, 1, with_steps("train.steps=9"), begun.checkpoint);
     remove_combined_step(begun.checkpoint);
