@@ -76,8 +76,8 @@ void report_unfit_nodes(const Config& c, const WorkerEnvironment& env) {
   if (fit.empty() || std::ssize(fit) == counts) return;
   own_status().unfit_nodes = ~fits & (counts < 64 ? (std::uint64_t{1} << counts) - 1 : ~std::uint64_t{0});
   if (env.rank == 0 && env.restarts == 0)
-    log::warn("nodes: of --nnodes ", min, ":", max, ", the settings fit only ", joined(fit, ", "),
-              ". With a different number of nodes, the job uses fewer, or waits for a missing one");
+    log::warn("--nnodes ", min, ":", max, ": the settings fit only these numbers of nodes: ", joined(fit, ", "),
+              ". With any other number, the job leaves nodes unused, or waits for more nodes to join");
 }
 
 // Trains until the run ends. Throws PeerLost if a peer is lost; `kept` may then receive a copy of the state. On entry,

@@ -32,7 +32,7 @@ struct PlannedStep {
   // 0 and empty without stages.
   double bubble = 0;
   double stage_message_seconds = 0;  // time of one message between stages
-  double message_waits = 0;          // share of the step in which stages wait for these messages
+  double message_waits = 0;          // share of the step in which stages wait for messages from other stages
   double eager_message_waits = 0;    // the same with parallel.pp_order: eager_1f1b, if stages have one part
   std::vector<std::size_t> stage_peaks;
   std::vector<double> stage_seconds;

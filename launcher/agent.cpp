@@ -185,7 +185,7 @@ std::int64_t Agent::step() const {
   return max;
 }
 
-// Returns the world sizes that the workers found not to fit the settings.
+// Returns the world sizes that do not fit the settings, as computed by the workers.
 std::set<int> Agent::misfits() const {
   std::set<int> worlds;
   for (const auto& w : workers_)

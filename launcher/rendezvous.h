@@ -57,7 +57,7 @@ struct NodeEnd {
   bool begun = false;          // true if this or an earlier attempt has started the run in its directory
   std::int64_t step = 0;       // number of steps done
   bool stay = false;           // true if all workers, except one that was lost, wait to join the next attempt
-  std::set<int> misfits = {};  // world sizes that the workers know not to fit the settings
+  std::set<int> misfits = {};  // world sizes that do not fit the settings, as computed by the workers
 };
 
 struct Order {

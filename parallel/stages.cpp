@@ -63,9 +63,9 @@ std::vector<BlockRange> divide_by_parts(const std::vector<std::int64_t>& sums, i
   return all;
 }
 
-// Improves a division for stages with several parts each, until no move of one kind improves it: parts `from` to
-// `to` - 1 begin one block earlier or later. So part `to` - 1 gets a block from part `to`, or the other way round if
-// blocks cost the same.
+// Improves a division among stages with several parts each, by local search. A move shifts the first blocks of
+// consecutive parts by one block. If all blocks cost the same, this moves one block between any two parts. The search
+// ends when no move makes the division better.
 class StageDivision {
  public:
   StageDivision(const std::vector<std::int64_t>& sums, int stages, std::vector<BlockRange> parts)
@@ -78,7 +78,8 @@ class StageDivision {
   }
 
  private:
-  using StageBadness = std::pair<Badness, std::int64_t>;  // of the stages; then the sum of squared costs of parts
+  // Compares divisions by the badness of their stages, then by the sum of the squared costs of all parts.
+  using StageBadness = std::pair<Badness, std::int64_t>;
 
   StageBadness badness() const {
     std::vector<std::int64_t> stages(stages_);
@@ -93,7 +94,7 @@ class StageDivision {
         {std::ranges::max(stages), std::inner_product(stages.begin(), stages.end(), stages.begin(), std::int64_t{})},
         squares};
   }
-  // Moves the first block of parts [from, to) by `step`; the parts before them end where they begin.
+  // Moves the first block of each part in [from, to) by `step` blocks, and so also the end of each preceding part.
   void shift(std::size_t from, std::size_t to, std::int64_t step) {
     for (std::size_t i = from; i < to; ++i) parts_[i].first += step, parts_[i - 1].end += step;
   }
@@ -119,7 +120,8 @@ class StageDivision {
 
 std::vector<BlockRange> divide_blocks(const BlockCosts& costs, int stages, int parts) {
   const std::int64_t blocks = std::ssize(costs.blocks), all = std::int64_t{stages} * parts;
-  RING_CHECK(stages >= 1 && parts >= 1 && all <= blocks, blocks, " blocks in ", all, " parts");
+  RING_CHECK(stages >= 1 && parts >= 1 && all <= blocks, "cannot divide ", blocks, " blocks among ", stages,
+             " stages with ", parts, " parts each: each part needs a block");
   const std::vector<std::int64_t> sums = cumulative_units(costs);
   std::vector<BlockRange> division = divide_by_parts(sums, narrow<int>(all));
   return parts == 1 ? division : StageDivision(sums, stages, std::move(division)).improve();

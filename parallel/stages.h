@@ -21,8 +21,9 @@ double cost_of(const BlockCosts&, const BlockRange&);
 
 // Divides the blocks among the parts of the model, at least one block per part, so that the largest cost of a stage is
 // as low as possible. Among equally good divisions, returns one with similar costs; if parts still differ, earlier
-// parts get fewer blocks, because earlier stages hold more activations. With several parts per stage, the result is the
-// best one if all blocks cost the same, and otherwise the end of a search that starts with the smallest largest part.
+// parts get fewer blocks, because earlier stages hold more activations. With several parts per stage, a local search
+// starts from the division whose largest part costs as little as possible. Its result is the best division if all
+// blocks cost the same; otherwise a better one may exist.
 std::vector<BlockRange> divide_blocks(const BlockCosts&, int stages, int parts_per_stage = 1);
 
 // Returns all parts of the model, divided according to parallel.pp_division or, if that is empty, into stages with

@@ -111,7 +111,8 @@ void IslandBinding::allow_other_islands(State& state) const {
                                            }});
 }
 
-// Only the last step of a run combines fragments whose messages would otherwise be sent after the checkpoint.
+// Sets outer.combined_step after a checkpoint without it was loaded. Only the last step of a run combines the fragments
+// that are due before the checkpoint is saved.
 void IslandBinding::infer_combined_step(const std::string& metadata) const {
   outer_->combined_step() = settings_in(metadata, "the checkpoint").train.steps == steps_ ? steps_ : 0;
 }

@@ -46,9 +46,10 @@ struct KeptStates {
   bool all_hold() const;
   const IslandExchange& exchange() const { return donor_from.exchange; }
   std::vector<int> lost_islands() const;  // islands that are not whole
-  // Returns the report with which the island of `rank` enters the islands' averages for `step`: `own`, its latest
-  // report, if that is of this step. Otherwise returns the donor's report, not accepted and so without weight, if the
-  // island is new or passed over the step. Returns nullopt if the report of the island or the donor is lost.
+  // Returns what the island of `rank` contributes when the losses of `step` are averaged over the islands. own: latest
+  // report of the island; returned if it is the report of `step`. If the island is new, or skipped `step` because it
+  // was a bad step, returns the donor's report with accepted = false, which has weight 0 in the average. Returns
+  // nullopt if the island's report of `step` was lost, or if the donor has none.
   std::optional<StepReport> report_to_average(const StepReport& own, int rank) const;
 };
 

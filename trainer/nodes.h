@@ -18,8 +18,8 @@ void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh&)
 // Replaces parallel.islands: 0 by one island per node.
 void resolve_islands(ParallelConfig&, std::int64_t nodes);
 
-// Returns the node counts from min_nodes to max_nodes, with `workers_per_node` workers each, with which the settings
-// work; all of them if the layout is chosen automatically. The settings may have parallel.islands: 0.
+// Returns the node counts in [min_nodes, max_nodes] that fit the settings if each node has `workers_per_node` workers.
+// Returns all of them if the layout is chosen automatically. The settings may have parallel.islands: 0.
 std::vector<std::int64_t> fitting_node_counts(const Config&, std::int64_t min_nodes, std::int64_t max_nodes,
                                               int workers_per_node);
 

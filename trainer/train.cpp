@@ -329,7 +329,7 @@ class TrainingRun {
     all_reduce_host(run_.mesh.host(), missing, Reduce::max);
     if (missing[0] > 0) return;
     run_.trainer.average_over_islands(*report);
-    if (!holds_kept_state() && last_.step != step) report->accepted = true;  // the average of the others
+    if (!holds_kept_state() && last_.step != step) report->accepted = true;  // now the average over the other islands
     if (run_.log && report->accepted) run_.log->log_step_if_missing(*report);
     last_ = *report;
   }

@@ -355,9 +355,9 @@ void Trainer::launch_step() {
   update_attention_for_next_step();
 }
 
-// Measures on the device, because queueing many kernels blocks the host until the device has run most of them. Unlike
-// the host's clock, events also count the time for which this process was stopped, so the host's clock limits the
-// result.
+// Returns the step's duration, measured by events on the device: the host cannot time a step that queues many kernels,
+// because queueing blocks until the device has run most of them. Events also count the time while this process is
+// stopped (SIGSTOP), which is no step time, so the result is at most the time that passed on the host's clock.
 double Trainer::seconds_of(const StepInFlight& f) {
   return std::min(f.done.seconds_after(f.begun), seconds_now() - f.begun_after);
 }

@@ -211,14 +211,16 @@ class Trainer {
     StepReport report;
     double valid = 1;           // number of tokens with a target, over all ranks of this island
     double started = 0;         // host time (seconds_now()) when launch() began
-    double begun_after = 0;     // host time before `begun`
+    double begun_after = 0;     // host time (seconds_now()) when the launch() that recorded `begun` began
     double launch_seconds = 0;  // host time to queue the computation
     bool logged = false;        // true if at least one rank logs the step, so that the norms of the parts are measured
     bool replays = false;       // true if all ranks are ready to record or replay the step
     std::shared_ptr<void> result;  // StepState and squared norms of the parts, in host memory; valid after `done`
     std::shared_ptr<void> losses;  // copy of TrainStep::losses().all, in host memory; valid after `done`
     Watch::Result watched;         // null if the step is not watched
-    // The step takes the time from `begun`, which is `done` of the previous step if that step was in flight, to `done`.
+    // The step's duration is the time from `begun` to `done`, which is recorded after the step's work. If the previous
+    // step was in flight at launch(), `begun` is the previous step's `done`; otherwise launch() began with recording
+    // it.
     Event begun, done;
   };
 

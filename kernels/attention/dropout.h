@@ -26,13 +26,15 @@ constexpr std::uint32_t dropout_threshold(float rate) { return static_cast<std::
 
 constexpr std::int64_t kDropoutHeads = 1 << 16;  // maximum number of query heads
 
-// Returns the dropout key shared by all pairs of a query row and head (not an attention key: an RNG key). Odd.
+// Returns the dropout key of a query row and head, an odd number that all their pairs share. Dropout keys are keys of
+// the random number generator (RNG), not attention keys.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_row_key(const RandomSite& s, std::int64_t row, std::int64_t head) {
   return random_bits(s, static_cast<std::uint64_t>(row * kDropoutHeads + head)) | 1;
 }
 
-// Returns the dropout key shared by all pairs of an attention key. position: counted from the start of the packed row.
-// The mixer is lowbias32 (C. Wellons, hash-prospector, public domain). Odd.
+// Returns the dropout key of an attention key, an odd number that all its pairs share: a hash of the attention key's
+// position, counted from the start of the packed row. The hash is lowbias32 (C. Wellons, hash-prospector, public
+// domain).
 RING_HOST_DEVICE constexpr std::uint32_t dropout_column_key(std::int32_t position) {
   auto x = static_cast<std::uint32_t>(position);
   x = (x ^ x >> 16) * 0x7feb352du;
@@ -40,9 +42,10 @@ RING_HOST_DEVICE constexpr std::uint32_t dropout_column_key(std::int32_t positio
   return (x ^ x >> 16) | 1;
 }
 
-// Returns the 32 random bits of one pair: the column key, hashed by multiplication with a random odd number
-// (M. Dietzfelbinger et al., "A Reliable Randomized Algorithm for the Closest-Pair Problem", 1997). The low bits are less
-// random than the high bits, which decide the comparison with the threshold.
+// Returns the 32 random bits of one pair: row_key times column_key, modulo 2^32. This is multiplicative hashing: the
+// column key is hashed with a random odd multiplier, which is the row key (M. Dietzfelbinger et al., "A Reliable
+// Randomized Algorithm for the Closest-Pair Problem", 1997). The low bits of a product are less random than its high
+// bits, but comparisons with the threshold depend almost only on the high bits.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_bits(std::uint32_t row_key, std::uint32_t column_key) {
   return row_key * column_key;
 }

@@ -246,7 +246,8 @@ std::vector<StageStep> lower_to_steps(const PipelineShape& shape, const Pipeline
 
 namespace {
 
-// Executes the steps of all stages with transfers that take time and that each stage runs one after another.
+// Simulates the steps of all stages with messages that take time. Each stage runs its communication one operation after
+// another.
 class TransferSimulation {
  public:
   TransferSimulation(const PipelineShape& shape, PipelineOrder order, const std::vector<PipelineTicks>& ticks)
@@ -308,7 +309,8 @@ class TransferSimulation {
     if (operations.size() == 1) begin(stage);
   }
 
-  // Begins the stage's next operation. Each of its messages begins once the other stage has begun its operation, too.
+  // Starts the stage's next operation. The transfer of each of its messages starts once the stage at the other end of
+  // the message has also started the matching operation.
   void begin(int stage) {
     const auto at = static_cast<std::size_t>(stage);
     const std::int64_t ready = std::max(operations_[at].front().time, free_[at]);
@@ -344,8 +346,8 @@ class TransferSimulation {
   std::vector<std::int64_t> clocks_;  // when the last action of each stage ends
   std::vector<std::int64_t> free_;    // when the last operation of each stage ends
   std::vector<std::deque<Operation>> operations_;
-  std::map<Key, Side> begun_;             // messages that the first of their stages has begun
-  std::map<Key, std::int64_t> arrivals_;  // when messages end
+  std::map<Key, Side> begun_;             // messages whose transfer one of both stages has started
+  std::map<Key, std::int64_t> arrivals_;  // when each message has arrived
 };
 
 }  // namespace

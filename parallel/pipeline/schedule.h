@@ -40,7 +40,7 @@ struct PipelineAction {
 
 using PipelineTable = std::vector<std::vector<PipelineAction>>;  // by stage, in the order in which the stage runs them
 
-// Order that `automatic` stands for in stages of one part.
+// Order that `automatic` selects if each stage has one part.
 inline constexpr PipelineOrder kDefaultOrder = PipelineOrder::one_f_one_b;
 // Returns the order that `automatic` stands for: interleaved if stages have several parts, otherwise kDefaultOrder.
 PipelineOrder resolved_order(PipelineOrder, std::int64_t parts);
@@ -97,15 +97,16 @@ struct StageStep {
 };
 
 // Returns the steps of `stage` within a training step. All stages order their messages by send times, which are
-// simulated with `ticks`. Transfers that start in this order, one after another on each stage, cannot deadlock. If
-// messages take time, a stage begins to receive a message before the action that it runs when the message is sent;
-// otherwise after this action.
+// simulated with `ticks`. If each stage starts its transfers in this order, one after another, stages cannot deadlock.
+// A stage posts the receive of a message before the action during which the message is sent, or after this action if
+// messages take no time.
 std::vector<StageStep> lower_to_steps(const PipelineShape&, const PipelineTable&, int stage,
                                       const PipelineTicks& ticks);
 
 // Returns the duration of a step in which each stage runs its communication steps one after another, in the order of
-// lower_to_steps(), beside its actions. A message begins once both stages have begun its step. A send and a receive of
-// the same step run at the same time. ticks: of each stage; a message takes the time that its sender has for it.
+// lower_to_steps(), while it runs its actions. The transfer of a message starts once both its stages have started the
+// step that contains it. A send and a receive of the same step run at the same time. ticks: durations on each stage;
+// the sender's determine the time of a message.
 std::int64_t simulate_transfers(const PipelineShape&, PipelineOrder, const std::vector<PipelineTicks>& ticks);
 
 }  // namespace ring

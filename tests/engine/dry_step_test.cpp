@@ -266,7 +266,7 @@ std::pair<std::vector<double>, std::size_t> losses_within(const Config& config) 
 
 // The activations of a block are large enough to be offloaded.
 Config hosted(std::int64_t host) {
-  Config config = dry_config({"model.layers=8", "model.context=512", "model.vocab_size=1000", "train.recompute=auto"});
+  Config config = dry_config({"model.layers=8", "model.context=256", "model.vocab_size=1000", "train.recompute=auto"});
   config.train.activation_offload_bytes = host;
   return resolve_config(config, 1000, 1, Backend::cpu, false);
 }
@@ -327,6 +327,7 @@ TEST(ActivationPlans, OffloadActivationsThatAreSlowToRecompute) {
 // faster, or if nothing else fits. On a CPU, device and host share one memory.
 TEST(ActivationPlans, UseTheHostOfAGpuUntold) {
   Config c = hosted(0);
+  c.model.context = 512;
   c.train.recompute = RecomputeChoice::none;
   const DeviceRates rates = shipped_rates("h200");
   const std::unique_ptr<Mesh> mesh = mesh_of_one();

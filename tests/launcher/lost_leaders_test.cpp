@@ -331,7 +331,7 @@ class ScheduledJob {
 // RING_SCHEDULES sets the number of schedules.
 TEST(SlowRendezvous, AnyLossOfLeadersLeavesOneAttemptAndAnEnd) {
   const char* const asked = std::getenv("RING_SCHEDULES");
-  const std::uint64_t schedules = asked ? std::stoull(asked) : 3'000;
+  const std::uint64_t schedules = asked ? std::stoull(asked) : 2'000;
   std::uint64_t takeovers = 0, stays = 0;
   for (std::uint64_t seed = 0; seed < schedules && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

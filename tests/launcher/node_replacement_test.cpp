@@ -94,25 +94,5 @@ TEST_F(DistNodeReplacement, AnAgentOfAnyNode) {
   expect_same();
 }
 
-// With parallel.dp: 4, three nodes cannot continue. Their workers keep the state until a fourth node is there.
-TEST_F(DistNodeReplacement, SurvivorsWaitForANodeThatTheSettingsNeed) {
-  const auto start_node = [&](const char* log, const char* node) {
-    std::vector<std::string> words = launch(1, "r");
-    words.insert(words.begin() + 1,
-                 {"--inject", "1:kill@agent=3,step=4,phase=backward", "--nnodes", "3:4", "--node-rank", node,
-                  "--secret-file", "secret", "--rdzv-endpoint", "127.0.0.1:" + std::to_string(port_)});
-    words.emplace_back("parallel.dp=4");
-    return start(with_settings(words), {}, log);
-  };
-  std::vector<pid_t> agents = {start_node("first", "0"), start_node("second", "1"), start_node("third", "2")};
-  EXPECT_EQ(wait(start_node("lost", "3")), -SIGKILL) << log("lost");
-  EXPECT_LT(seconds_until("without which the settings do not fit", "first"), kPatience) << log("first");
-  agents.push_back(start_node("fourth", "3"));
-  for (const pid_t agent : agents) EXPECT_EQ(wait(agent), 0) << log("first") << log("fourth");
-  for (const char* name : {"first", "second", "third"})
-    EXPECT_TRUE(says(name, "launch: 1 worker of this node keeps running (restart 1 of this job)")) << log(name);
-  expect_same();
-}
-
 }  // namespace
 }  // namespace ring

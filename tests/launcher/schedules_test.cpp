@@ -255,7 +255,7 @@ class Schedule {
 // RING_SCHEDULES sets the number of schedules.
 TEST(SlowRendezvous, AnyScheduleHasOneAttemptAtATimeAndAnEnd) {
   const char* const asked = std::getenv("RING_SCHEDULES");
-  const std::uint64_t schedules = asked ? std::stoull(asked) : 25'000;
+  const std::uint64_t schedules = asked ? std::stoull(asked) : 5'000;
   std::uint64_t stays = 0;
   for (std::uint64_t seed = 0; seed < schedules && !HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -201,7 +201,7 @@ TEST_F(DistIslands, AnExtendedRunHasNoExtraOuterUpdate) {
   EXPECT_NE(tensor(extended, "islands.0.model.head.weight"), tensor(ended, "islands.0.model.head.weight"));
 }
 
-// Makes the checkpoint one of an earlier version, which did not save this value.
+// Removes outer.combined_step from the checkpoint. Earlier versions did not save it.
 void remove_combined_step(const fs::path& checkpoint) {
   Manifest m = read_manifest(checkpoint);
   EXPECT_EQ(m.values.erase("outer.combined_step"), 1u);

@@ -203,8 +203,9 @@ TEST(PipelineSchedule, LongMessagesDetermineTheTime) {
   }
 }
 
-// Two stages whose units take 6 and 4 ticks. With 1F1B, a gradient is sent together with the next hidden state, so the
-// slower stage waits for every message, although the gradient is ready earlier. Eager 1F1B sends them apart.
+// A unit takes 6 ticks in the first stage and 4 in the second. In 1F1B, a gradient is sent together with the next
+// hidden state, although it is ready earlier, so the slower stage waits for every message. Eager 1F1B sends the two
+// separately.
 TEST(PipelineSchedule, SlowerStagesWaitForMessagesOnlyInPlain1F1B) {
   constexpr int kUnits = 40;
   for (const int message : {1, 3}) {

@@ -243,7 +243,7 @@ TEST(KeptState, IslandsMayHaveNewNumbers) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
-// Islands that were lost have no report, islands that are new have not trained the step.
+// Islands 0 and 2 kept their states. Island 1 was lost or, if islands are renumbered, is new.
 TEST(KeptState, AnAdditionalIslandAddsNothingToTheAverages) {
   KeptStates all{.step = 7, .donor = 2, .holders = {true, false, true}, .islands = 3, .last = report(7)};
   StepReport own = report(7);

@@ -1,4 +1,4 @@
-// Step times are those of the stream's clock, which a test can set.
+// Tests that step times are differences of events on the stream. The stream has a fake clock.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ class FakeTime final : public EventImpl {
   double at_;
 };
 
-// A CPU stream whose clock advances by the next whole number of nanoseconds at each event: 1, 2, 3, ...
+// A CPU stream with a clock that advances only when an event is recorded: by 1 ns, then 2 ns, then 3 ns, ...
 class FakeClockStream final : public StreamImpl {
  public:
   FakeClockStream() {

@@ -1,7 +1,7 @@
 #pragma once
-// Dropout in the CUDA kernels. The RNG keys of query rows are drawn once per call by a separate kernel; those of key
-// columns are hashed once per tile and column. A pair then only costs its random bits and a select, because
-// accumulators are scaled once at the end, and delta is scaled in advance.
+// Dropout in the CUDA kernels. A separate kernel generates the dropout keys of the query rows once per call. The
+// dropout keys of attention keys are hashed anew for each tile. For a pair, the kernels then only compute the random
+// bits, compare them and select, because accumulators are scaled once at the end, and delta is scaled in advance.
 
 #include "kernels/attention/cuda/cta_state.cuh"
 

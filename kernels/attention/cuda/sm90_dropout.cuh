@@ -8,16 +8,20 @@
 
 namespace ring::cuda::sm90 {
 
-// Dropout keys of a tile's columns in shared memory. Lanes t, t + 4, .. read columns 8n + 2t and 8n + 2t + 1 for all n,
-// so the columns of each t are contiguous. Four more words after each t avoid bank conflicts.
+// Dropout keys (dropout.h) of a tile's columns in shared memory. Lane t of each quad reads columns 8n + 2t and
+// 8n + 2t + 1 for all n. The dropout keys of these columns are therefore contiguous in memory. Four unused words after
+// the columns of each t avoid bank conflicts.
 template <int kColumns>
 struct ColumnKeys {
   static constexpr int kLane = kColumns / 4 + 4;
   alignas(16) std::uint32_t keys[4 * kLane];
 
   __device__ std::uint32_t& at(int column) { return keys[column % 8 / 2 * kLane + column / 8 * 2 + column % 2]; }
-  __device__ const std::uint64_t* of_lane() const { return reinterpret_cast<const std::uint64_t*>(keys + lane() % 4 * kLane); }
-  // Stores the keys of attention keys. Called by a warp.
+  // Returns the dropout keys of this lane's columns, two in each element.
+  __device__ const std::uint64_t* of_lane() const {
+    return reinterpret_cast<const std::uint64_t*>(keys + lane() % 4 * kLane);
+  }
+  // Computes and stores the dropout keys of a tile whose columns are attention keys. Called by a warp.
   __device__ void store(const HeadSegment& s, const TileCoord& tile) {
 #pragma unroll
     for (int i = 0; i < kColumns / 32; ++i) {
@@ -27,9 +31,9 @@ struct ColumnKeys {
   }
 };
 
-// Dropout keys (dropout.h) that a lane needs. load_rows() loads the keys of the lane's two rows; `row` is the first of
-// the warp's 16 rows, and `tokens` is N, the stride between heads in the keys of queries [Hq,N]. columns(n) returns the
-// keys of columns 8n + 2t and 8n + 2t + 1 of the tile whose keys were passed to use(), with t = lane % 4.
+// The dropout keys that a lane needs. load_rows() loads those of the lane's two rows: `row` is the first of the warp's
+// 16 rows, and `tokens` is N, the stride between heads in DropoutParams::keys. use() selects a tile. columns(n) then
+// returns the dropout keys of the tile's columns 8n + 2t and 8n + 2t + 1, with t = lane % 4.
 template <Stationary owner>
 struct TileDropout {
   std::uint32_t rows[2];
@@ -52,17 +56,17 @@ struct TileDropout {
     of_columns = keys.of_lane();
   }
   __device__ uint2 columns(int n) const {
-    const std::uint64_t both = of_columns[n];  // one load; two 32-bit loads would not be joined
+    const std::uint64_t both = of_columns[n];  // one load of 64 bits: the compiler would not merge two of 32 bits
     return make_uint2(static_cast<std::uint32_t>(both), static_cast<std::uint32_t>(both >> 32));
   }
 };
 
-// Like TileDropout if keys are stationary, but without shared memory: a lane loads the keys of the tile's queries
-// 2 * lane() and 2 * lane() + 1, and columns() gets them from other lanes.
+// Replaces TileDropout<Stationary::kv> where shared memory has no space for the dropout keys of queries. A lane loads
+// those of the tile's queries 2 * lane() and 2 * lane() + 1, and columns() reads them from other lanes by shuffles.
 struct ShuffledDropout : TileDropout<Stationary::kv> {
   std::uint32_t mine[2];
 
-  // Queries that are out of range have P = 0 and use the key of a valid query.
+  // Queries that are out of range have P = 0 and use the dropout key of a valid query.
   __device__ void load_columns(const DropoutParams& p, std::int64_t tokens, const HeadSegment& s,
                                const TileCoord& tile) {
     const std::uint32_t* keys = p.keys + query_head(tile) * tokens + s.q_row;
@@ -88,7 +92,8 @@ __device__ inline float times_if_dropped(float x, std::uint32_t bits, std::uint3
   return x;
 }
 
-// Dropout policies of the forward. They convert accumulator elements i and i + 1 of P to bf16, with 0 for dropped ones.
+// Dropout policies of the forward. Each converts accumulator elements i and i + 1 of P to bf16. KeepsAll is for calls
+// without dropout; Keeps replaces dropped elements by 0.
 struct KeepsAll {
   __device__ std::uint32_t operator()(int, float first, float second) const { return pack_bf16(first, second); }
 };

@@ -134,6 +134,7 @@ struct ForwardConsumer {
       exp2(to, sums, s, by, p.factor, KeepsAll{});
   }
 
+  // Waits for the dropout keys of the tile's columns. Returns at once in kernels without dropout.
   __device__ void wait_for_dropout_keys() {
     if constexpr (!drops) return;
     m.dropout_full[v_pipe.index].wait(v_pipe.phase);

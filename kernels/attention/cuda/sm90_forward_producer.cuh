@@ -36,7 +36,9 @@ struct ForwardMemory : ForwardShape<kDim, kConsumers> {
   using KeyTile = SmemTile<Bf16, kKeys, kDim>;
   SmemTile<Bf16, kRows, kDim> q[2];
   KeyTile k[kKeyStages], v[kStages];
-  ColumnKeys<kKeys> dropout_keys[kStages];  // dropout_keys[s]: of the tile whose values are in v[s] or come next
+  // dropout_keys[s]: dropout keys of the tile whose values are in v[s]. dropout_full signals that the
+  // dropout keys are complete, which is earlier than the values.
+  ColumnKeys<kKeys> dropout_keys[kStages];
   Barrier q_full[2], q_empty[2], k_full[kKeyStages], k_empty[kKeyStages], v_full[kStages], v_empty[kStages];
   Barrier dropout_full[kStages];
   TileCoord tiles[kKeyStages];  // tiles[s]: the tile whose keys are in k[s]
@@ -118,6 +120,7 @@ struct ForwardProducer {
     if (tile.marks >= 0) load_tile(m.k[k_pipe.index], p.k, tile, rows, kv_head, full);
     k_pipe.advance();
   }
+  // Stores a tile's dropout keys and signals the consumers. Requires that the tile's stage of V is free.
   __device__ void store_dropout_keys(const HeadSegment& segment, const TileCoord& tile) {
     m.dropout_keys[v_pipe.index].store(segment, tile);
     __syncwarp();

@@ -53,8 +53,8 @@ __device__ inline Shift row_max(RowSums& sums, const Sums<kColumns>& scores, flo
   return to;
 }
 
-// Converts scores to the weights P as bf16 A-operand fragments. keeps(i, first, second) applies dropout to accumulator
-// elements i and i + 1 and packs them. Row sums include dropped elements.
+// Converts scores to the weights P as bf16 A-operand fragments. `keeps` is a dropout policy (sm90_dropout.cuh). Row
+// sums include dropped elements.
 template <int kColumns, class Keeps>
 __device__ inline void exp2(OperandA<kColumns>& weights, RowSums& sums, const Sums<kColumns>& scores, const Shift& by,
                             float scale_log2, const Keeps& keeps) {

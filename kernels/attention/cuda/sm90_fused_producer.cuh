@@ -55,7 +55,8 @@ struct FusedMemory {
   SmemTile<Bf16, kRows, kColumns> ds[kGradStages];  // dS; its rows are keys
   QuerySumTile dq[kSumStages];
   float lse2[kStages][kStatistics], delta[kStages][kStatistics];
-  // At head dim 128, nothing is left for the dropout keys: consumers then load them from global memory.
+  // Dropout keys of the streamed queries. At head dim 128, shared memory has no space for them, and the consumers load
+  // them from global memory.
   std::conditional_t<kThird, ColumnKeys<kColumns>, NoTile> dropout_keys[kStages];
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
