@@ -201,8 +201,8 @@ bool fits_with_division(const PlannedStep& p, const PlanRequest& q, const std::v
   return true;
 }
 
-// Predicts a step of pipeline stages. Stages wait for slower ones, at the start and end of a step, and for messages
-// that the order of their actions does not hide.
+// Predicts the time of a step with pipeline stages. A stage waits for three reasons: another stage is slower, the
+// pipeline fills or drains, or the order of its actions does not hide a message.
 void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& layout) {
   DryStep largest;
   std::vector<double> busy;  // seconds of each stage

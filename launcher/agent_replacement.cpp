@@ -16,8 +16,8 @@ constexpr std::chrono::seconds kStayTime{10};
 // How long the agent waits to learn of a peer's death after a worker has reported that it lost this peer. The second
 // value is for jobs on several nodes, where the agents of other nodes report deaths through the leader.
 constexpr std::chrono::milliseconds kOfferTime{600}, kOfferTimeOverNetwork{1'500};
-// How much longer the agent waits for a worker to exit: the operating system closes the worker's connections first, and
-// releases its GPU later.
+// How long the agent waits for a worker that is exiting. The operating system first closes the worker's connections,
+// and releases its GPU later.
 constexpr std::chrono::milliseconds kExitTime{5'000};
 
 }  // namespace

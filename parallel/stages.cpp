@@ -63,9 +63,9 @@ std::vector<BlockRange> divide_by_parts(const std::vector<std::int64_t>& sums, i
   return all;
 }
 
-// Improves a division among stages with several parts each, by local search. A move shifts the first blocks of
-// consecutive parts by one block. If all blocks cost the same, this moves one block between any two parts. The search
-// ends when no move makes the division better.
+// Improves a division of the blocks among stages with several parts each, by local search. A move shifts the boundaries
+// at the start of consecutive parts by one block. If all blocks cost the same, this amounts to moving one block from
+// any part to any other. The search ends when no move makes the division better.
 class StageDivision {
  public:
   StageDivision(const std::vector<std::int64_t>& sums, int stages, std::vector<BlockRange> parts)
@@ -94,7 +94,7 @@ class StageDivision {
         {std::ranges::max(stages), std::inner_product(stages.begin(), stages.end(), stages.begin(), std::int64_t{})},
         squares};
   }
-  // Moves the first block of each part in [from, to) by `step` blocks, and so also the end of each preceding part.
+  // Shifts the start of each part in [from, to) by `step` blocks, and with it the end of the preceding part.
   void shift(std::size_t from, std::size_t to, std::int64_t step) {
     for (std::size_t i = from; i < to; ++i) parts_[i].first += step, parts_[i - 1].end += step;
   }

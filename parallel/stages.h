@@ -19,11 +19,11 @@ BlockCosts flops_of_blocks(const ModelConfig& resolved);
 // Returns the cost of a part, including those of the embedding and the head if it has them.
 double cost_of(const BlockCosts&, const BlockRange&);
 
-// Divides the blocks among the parts of the model, at least one block per part, so that the largest cost of a stage is
-// as low as possible. Among equally good divisions, returns one with similar costs; if parts still differ, earlier
-// parts get fewer blocks, because earlier stages hold more activations. With several parts per stage, a local search
-// starts from the division whose largest part costs as little as possible. Its result is the best division if all
-// blocks cost the same; otherwise a better one may exist.
+// Divides the blocks among the parts of the model, at least one block per part, so that the most expensive stage costs
+// as little as possible. Of equally good divisions, returns one with similar costs. If the numbers of blocks must
+// differ then, earlier parts get fewer blocks, because earlier stages hold more activations. With several parts per
+// stage, a local search starts from the division whose most expensive part is cheapest. It finds the best division if
+// all blocks cost the same; otherwise a better one may exist.
 std::vector<BlockRange> divide_blocks(const BlockCosts&, int stages, int parts_per_stage = 1);
 
 // Returns all parts of the model, divided according to parallel.pp_division or, if that is empty, into stages with

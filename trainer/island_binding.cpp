@@ -111,8 +111,8 @@ void IslandBinding::allow_other_islands(State& state) const {
                                            }});
 }
 
-// Sets outer.combined_step after a checkpoint without it was loaded. Only the last step of a run combines the fragments
-// that are due before the checkpoint is saved.
+// Infers outer.combined_step if the loaded checkpoint does not contain it. A checkpoint is saved before fragments that
+// are due after its step are combined. Only after the last step of a run are they combined first.
 void IslandBinding::infer_combined_step(const std::string& metadata) const {
   outer_->combined_step() = settings_in(metadata, "the checkpoint").train.steps == steps_ ? steps_ : 0;
 }

@@ -313,8 +313,9 @@ class TrainingRun {
     state_.save();
   }
 
-  // Trains this island alone through the steps by which the other islands are ahead; what islands do together before
-  // `step` is already done. Only the averages reported for `step` may be missing, and are computed here.
+  // Trains this island alone up to `step`, where the other islands are. Everything that islands do together before
+  // `step` was done before the loss. Only the averages over all islands for the record of `step` may be missing; if so,
+  // they are computed here.
   void catch_up_with_islands(std::int64_t step) {
     alone_until_ = step;
     allow_staying(true);

@@ -32,8 +32,8 @@ class NcclWatchdog;
 // Throws Error, which says how to get NCCL, if this build lacks it. device: of the communicators.
 std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device& device);
 void check_nccl(NcclWatchdog&);  // throws PeerLost if a communicator was aborted
-// Returns a flag in page-locked host memory that is 0 until a communicator is aborted. It becomes 1 after check_nccl()
-// begins to throw and before this rank ends operations on the device early (see Mesh::abort_flag()).
+// Returns a flag in page-locked host memory that is 0 until a communicator is aborted. It becomes 1 after the
+// point from which check_nccl() throws, and before this rank aborts operations on the device (see Mesh::abort_flag()).
 const std::uint32_t* nccl_abort_flag(const NcclWatchdog&);
 
 // Collective over the group. Throws Error if the ranks do not meet within options.connect_timeout, or if NCCL cannot be

@@ -274,8 +274,8 @@ class TransferSimulation {
 
  private:
   struct Operation {
-    std::int64_t time;                      // when the stage reaches it
-    std::vector<PipelineAction> consumers;  // of its messages
+    std::int64_t time;                      // when the stage reaches this operation
+    std::vector<PipelineAction> consumers;  // actions that need the messages of this operation
     std::size_t done = 0;                   // messages that have ended
     std::int64_t end = 0;
   };

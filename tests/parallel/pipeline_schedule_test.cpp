@@ -182,8 +182,8 @@ TEST(PipelineSchedule, EagerOrderHidesMessages) {
           SCOPED_TRACE(str(stages, " stages, forward ", forward, ", ", slices, " slices, message ", message));
           const PipelineShape shape{stages, 1, kUnits / slices, slices};
           const std::vector<PipelineTicks> ticks(static_cast<std::size_t>(stages), {forward, backward, message});
-          // The bubble, and the messages of the first micro-batch on its way to the last stage and back. With slices,
-          // the last stage begins with several forwards, and as many messages again are not hidden at most.
+          // The schedule cannot hide the messages of the first micro-batch on its way to the last stage and back. With
+          // slices, the last stage starts with several forwards, and at most as many further messages are not hidden.
           const int messages = 2 * (stages - 1) * (slices > 1 ? 2 : 1);
           const std::int64_t bound = 6 * (kUnits + stages - 1) + messages * message;
           EXPECT_LE(simulate_transfers(shape, PipelineOrder::eager_1f1b, ticks), bound);

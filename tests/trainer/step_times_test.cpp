@@ -55,7 +55,7 @@ TEST(StepTimes, AreMeasuredByEventsOfTheStream) {
     const ResolvedConfig config = resolve_config(tiny_config(), 257);
     ExecContext ctx = make_exec_context(config);
     ctx.stream = Stream(std::make_shared<FakeClockStream>());
-    ctx.tuning = nullptr;  // measures nothing, so that only steps record times
+    ctx.tuning = nullptr;  // without tuning, no kernel is benchmarked, so only steps record times
     const std::unique_ptr<Mesh> mesh = mesh_of_one();
     Loader loader(open_corpus((folder / "a.h5").string()), loader_options(config, *mesh));
     Trainer trainer(config, ctx, *mesh, loader);
