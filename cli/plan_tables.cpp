@@ -234,11 +234,10 @@ void print_stages(const PlannedStep& p) {
   print_format("\nEach pipeline stage waits for others in %.1f %% of a step (the bubble) of %s%s.\n", 100 * p.bubble,
                counted(plan.micro_batches, "micro-batch").c_str(),
                slices > 1 ? str(" with ", slices, " slices each").c_str() : "");
-  const bool eager = resolved_order(plan.config.pp_order, plan.config.pp_parts) == PipelineOrder::eager_1f1b;
   print_format("A message between stages takes %.3g ms. Stages wait for messages in %.1f %% of a step",
                1e3 * p.stage_message_seconds, 100 * p.message_waits);
-  if (!eager && plan.config.pp_parts == 1)
-    print_format(" (with parallel.pp_order: eager_1f1b, %.1f %%)", 100 * p.eager_message_waits);
+  if (p.eager_message_waits)
+    print_format(" (with parallel.pp_order: eager_1f1b, %.1f %%)", 100 * *p.eager_message_waits);
   print_format(".\n");
   for (int stage = 0; stage < plan.pp; ++stage) {
     std::vector<std::string> blocks;

@@ -18,8 +18,8 @@ void PipelineStep::compute(std::size_t micro_batches, const Source& source) {
   if (steps_.empty() || static_cast<std::size_t>(shape_.micro_batches) != micro_batches) {
     shape_ = pipeline_shape(plan_, narrow<std::int64_t>(micro_batches));
     const PipelineOrder order = plan_.config.pp_order;
-    steps_ = lower_to_steps(shape_, make_pipeline_table(shape_, order), stages_.rank(),
-                            ticks_of_messages(order, shape_));
+    steps_ =
+        lower_to_steps(shape_, make_pipeline_table(shape_, order), stages_.rank(), ticks_of_messages(order, shape_));
   }
   // An earlier step may have been abandoned.
   in_flight_.clear();

@@ -185,16 +185,15 @@ void set_waits_of_stages(PlannedStep& p, const PipelineShape& shape, const std::
   const auto seconds = [&](PipelineOrder order) {
     return seconds_of_stages(shape, order, busy, p.stage_message_seconds);
   };
-  const PipelineOrder order = p.config.parallel.pp_order, eager = PipelineOrder::eager_1f1b;
+  const PipelineOrder order = resolved_order(p.config.parallel.pp_order, shape.parts);
+  constexpr PipelineOrder eager = PipelineOrder::eager_1f1b;
   p.exposed_seconds = seconds(order) - p.compute_seconds;
   p.message_waits = waits(order, p.seconds());
-  p.eager_message_waits = shape.parts == 1 ? waits(eager, seconds(eager)) : p.message_waits;
+  if (shape.parts == 1 && order != eager) p.eager_message_waits = waits(eager, seconds(eager));
 }
 
-// Returns true if all stages fit into memory with this parallel.pp_division and the same activations.
-bool fits_with_division(const PlannedStep& p, const PlanRequest& q, const std::vector<std::int64_t>& division) {
-  Config c = p.config;
-  c.parallel.pp_division = division;
+// Returns true if all stages fit into memory with these settings and the activations of `p`.
+bool all_stages_fit(const PlannedStep& p, const PlanRequest& q, const Config& c) {
   for (int stage = 0; stage < c.parallel.pp; ++stage)
     if (dry_step(c, q.world, p.activations.plan, first_rank_of_stage(c, q.world, stage)).peak() > q.budget)
       return false;
@@ -229,7 +228,11 @@ void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& la
   set_waits_of_stages(p, shape, busy);
   if (p.exposed_seconds > p.compute_seconds) p.limit = "waits for stages";
   p.better_division = find_better_division(costs, model_parts(p.config.model, layout), shape);
-  if (!p.better_division.empty() && !fits_with_division(p, q, p.better_division)) p.better_division.clear();
+  Config divided = p.config, eager = p.config;
+  divided.parallel.pp_division = p.better_division;
+  if (!p.better_division.empty() && !all_stages_fit(p, q, divided)) p.better_division.clear();
+  eager.parallel.pp_order = PipelineOrder::eager_1f1b;
+  if (p.eager_message_waits && !all_stages_fit(p, q, eager)) p.eager_message_waits.reset();
   set_memory(p, largest);
   set_rates(p, q, layout);
 }

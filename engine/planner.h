@@ -31,9 +31,9 @@ struct PlannedStep {
   // Share of the step in which a pipeline stage waits for others; peak of each stage in bytes, and time of its kernels.
   // 0 and empty without stages.
   double bubble = 0;
-  double stage_message_seconds = 0;  // time of one message between stages
-  double message_waits = 0;          // share of the step in which stages wait for messages from other stages
-  double eager_message_waits = 0;    // the same with parallel.pp_order: eager_1f1b, if stages have one part
+  double stage_message_seconds = 0;           // time of one message between stages
+  double message_waits = 0;                   // share of the step in which stages wait for messages from other stages
+  std::optional<double> eager_message_waits;  // the same with parallel.pp_order: eager_1f1b, if it is possible and fits
   std::vector<std::size_t> stage_peaks;
   std::vector<double> stage_seconds;
   // A parallel.pp_division that noticeably shortens the kernel time of the slowest stage and whose stages fit into the

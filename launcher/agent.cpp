@@ -189,8 +189,8 @@ std::int64_t Agent::step() const {
 std::set<int> Agent::misfits() const {
   std::set<int> worlds;
   for (const auto& w : workers_)
-    for (std::uint64_t i = 0, unfit = w->page().unfit_nodes; unfit >> i; ++i)
-      if (unfit >> i & 1) worlds.insert((options_.min_nodes + static_cast<int>(i)) * options_.processes);
+    for (std::uint64_t unfit = w->page().unfit_nodes, i = 0; unfit != 0; unfit >>= 1, ++i)
+      if (unfit & 1) worlds.insert((options_.min_nodes + static_cast<int>(i)) * options_.processes);
   return worlds;
 }
 

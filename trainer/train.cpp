@@ -175,6 +175,8 @@ class TrainingRun {
     if (run_.trainer.has_islands()) return stay_without_state(kept, e.what());
     own_status().can_stay = 0;
     log::warn("lost a peer; the state cannot be kept in memory: ", e.what());
+  } catch (const WriterSuperseded&) {
+    throw;
   } catch (const Error& e) {  // e.g. the device has failed
     own_status().can_stay = 0;
     log::warn("lost a peer; this process must restart: ", e.what());

@@ -487,6 +487,7 @@ void Trainer::add_state(State& state) {
 void Trainer::on_state_loaded() {
   if (has_islands()) *guard_.state() = bad_steps_of_islands_.at(static_cast<std::size_t>(mesh_.coord("island")));
   if (outer_ && !has_islands()) outer_->abandon();
+  latest_ = earlier_ = {};
   step_.data().on_master_weights_changed();
   if (GradientCompressor* compressor = step_.data().compressor()) compressor->on_residuals_changed(ctx_);
   update_attention_for_next_step();

@@ -46,7 +46,7 @@ class Mesh::Impl {
         store_(meeting_.store()) {
     RING_CHECK(axes_.size() == env_.world, "mesh: axes of ", axes_.size(), " ranks in a world of ", env_.world);
     if (env_.world > 1) queue_ = std::make_shared<CommQueue>();
-    if (env_.world > 1 && device_.backend == Backend::cuda) watchdog_ = make_nccl_watchdog(device_);
+    if (env_.world > 1 && device_.backend == Backend::cuda) watchdog_ = make_nccl_watchdog(device_, env_.world);
     if (env_.world > 1 && options_.liveness.count() > 0) watch();
     make_groups(layout.unions);
     find_nodes(layout.emulate_nodes);

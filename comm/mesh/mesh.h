@@ -85,7 +85,7 @@ class Mesh {
   // Returns a flag in page-locked host memory that is 0 until a group on GPUs is aborted; null without such groups. It
   // becomes 1 after check() begins to throw and before this rank ends queued operations early. A kernel that runs after
   // an operation and reads 0 therefore has the operation's true result, unless another rank has aborted it: groups are
-  // aborted 100 ms after the flag is set, so that the flags of all ranks are set before.
+  // aborted some time after the flag is set, so that the other ranks notice the loss before.
   const std::uint32_t* abort_flag() const;
 
   std::vector<int> nodes_along(const AxisNames&) const;  // node index of each rank in the group along the axes

@@ -24,9 +24,6 @@ using Clock = AwakeClock;
 namespace {
 
 constexpr milliseconds kLockTime{2'000};  // time for calls of other threads to return
-// Time between a rank's abort flag (nccl_abort_flag()) and its abort, in which the other ranks notice the loss and set
-// their flags, too. An aborted operation also ends on ranks that did not abort it, and their outputs are undefined.
-constexpr milliseconds kNoticeTime{100};
 
 double seconds(milliseconds t) { return static_cast<double>(t.count() / 10) / 100; }
 
@@ -78,12 +75,13 @@ void give_up(const std::shared_ptr<Handle>& handle) {
 }  // namespace
 
 Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, std::shared_ptr<std::uint32_t> abort_flag,
-                 const CommOptions& options)
+                 milliseconds notice_time, const CommOptions& options)
     : rank_(group.rank),
       size_(group.size),
       options_(options),
       stream_(cuda::high_priority_stream(group.device.index)),
       abort_flag_(std::move(abort_flag)),
+      notice_time_(notice_time),
       handle_(std::make_shared<Handle>()),
       call_check_(group.rank, group.size, options),
       replayed_(stream_.impl().host_buffer(ReplayedOperations::kBytes)) {
@@ -284,7 +282,7 @@ void Channel::abort(const std::string& reason) {
   }
   std::atomic_ref(*abort_flag_).store(1);  // must be set after failure_, and before any operation ends early
   if (link_) link_->abort(reason);
-  start_abort(handle_, kNoticeTime, copies_);
+  start_abort(handle_, notice_time_, copies_);
 }
 
 bool Channel::idle() const { return stream_.record().done() && (!copies_ || copies_->is_idle()); }

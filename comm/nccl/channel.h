@@ -33,9 +33,9 @@ class Channel final : public WorkGuard {
  public:
   // Collective: meets the other ranks through the store. Throws Error if they do not meet within
   // options.connect_timeout.
-  // abort_flag: see nccl_abort_flag().
+  // abort_flag, notice_time: see NcclWatchdog.
   Channel(const NcclGroup&, const std::shared_ptr<Store>&, std::shared_ptr<std::uint32_t> abort_flag,
-          const CommOptions&);
+          std::chrono::milliseconds notice_time, const CommOptions&);
   ~Channel() override;  // aborts unless close() was called
   void close();         // collective: waits for queued operations for a bounded time, or not at all after a failure
 
@@ -71,6 +71,7 @@ class Channel final : public WorkGuard {
   CommOptions options_;
   Stream stream_;
   const std::shared_ptr<std::uint32_t> abort_flag_;
+  const std::chrono::milliseconds notice_time_;
   std::shared_ptr<Handle> handle_;
   std::unique_ptr<HostLink> link_;  // link of call_check_; null unless options.verify
   CallCheck call_check_;

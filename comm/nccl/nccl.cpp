@@ -33,7 +33,7 @@ class NcclCommunicator final : public Communicator {
                    const CommOptions& options)
       : Communicator(group.rank, group.size),
         device_(group.device),
-        channel_(std::make_shared<nccl::Channel>(group, store, watchdog.abort_flag(), options)),
+        channel_(std::make_shared<nccl::Channel>(group, store, watchdog.abort_flag(), watchdog.notice_time(), options)),
         token_(Tensor::zeros({1}, DType::i32, channel_->stream(), Lifetime::run)) {
     watchdog.watch(channel_);
   }
@@ -167,8 +167,8 @@ Work NcclCommunicator::do_exchange(Operation o, const std::vector<Transfer>& sen
 
 bool nccl_available() { return true; }
 
-std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device& device) {
-  return std::make_shared<NcclWatchdog>(device);
+std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device& device, int world) {
+  return std::make_shared<NcclWatchdog>(device, world);
 }
 void check_nccl(NcclWatchdog& watchdog) { watchdog.check(); }
 const std::uint32_t* nccl_abort_flag(const NcclWatchdog& watchdog) { return watchdog.abort_flag().get(); }
@@ -189,7 +189,7 @@ namespace ring {
 
 bool nccl_available() { return false; }
 
-std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device&) {
+std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device&, int) {
   fail_without(
       Resource::gpu,
       "several processes with GPUs need NCCL, which this build lacks: install libnccl-dev (it needs CUDA too), then "
@@ -201,7 +201,7 @@ const std::uint32_t* nccl_abort_flag(const NcclWatchdog&) { return nullptr; }
 
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclGroup&, std::shared_ptr<Store>,
                                                      std::shared_ptr<NcclWatchdog>, const CommOptions&) {
-  make_nccl_watchdog({});
+  make_nccl_watchdog({}, 0);
   return nullptr;
 }
 

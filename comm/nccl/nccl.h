@@ -30,7 +30,7 @@ bool nccl_available();  // true if NCCL is in this build
 // longer than options.timeout, it aborts all, so that no rank waits forever.
 class NcclWatchdog;
 // Throws Error, which says how to get NCCL, if this build lacks it. device: of the communicators.
-std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device& device);
+std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device& device, int world);
 void check_nccl(NcclWatchdog&);  // throws PeerLost if a communicator was aborted
 // Returns a flag in page-locked host memory that is 0 until a communicator is aborted. It becomes 1 after the
 // point from which check_nccl() throws, and before this rank aborts operations on the device (see Mesh::abort_flag()).

@@ -16,12 +16,15 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPeriod{50};
 // Maximum time to wait for Liveness to name a lost rank, because NCCL does not report which rank was lost.
 constexpr milliseconds kPatience{1'500};
+// Time in which every rank notices a loss: longer than the period in which Liveness looks for it.
+constexpr milliseconds kNoticeTime{600};
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog(const Device& device)
+NcclWatchdog::NcclWatchdog(const Device& device, int world)
     : abort_flag_(
-          std::static_pointer_cast<std::uint32_t>(Stream::create(device).impl().host_buffer(sizeof(std::uint32_t)))) {
+          std::static_pointer_cast<std::uint32_t>(Stream::create(device).impl().host_buffer(sizeof(std::uint32_t)))),
+      notice_time_(world > 2 ? kNoticeTime : milliseconds{0}) {  // of two ranks, only one survives
   *abort_flag_ = 0;
   nccl::library();  // throws here if NCCL is missing, before ranks meet
   const BlockSignals block;

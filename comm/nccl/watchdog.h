@@ -3,6 +3,7 @@
 
 #ifdef RING_WITH_NCCL
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -16,7 +17,7 @@ namespace ring {
 
 class NcclWatchdog {
  public:
-  explicit NcclWatchdog(const Device&);
+  NcclWatchdog(const Device&, int world);
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
@@ -24,6 +25,9 @@ class NcclWatchdog {
   void watch(const std::shared_ptr<nccl::Channel>&);
   void check();  // throws PeerLost if one of the channels was aborted
   const std::shared_ptr<std::uint32_t>& abort_flag() const { return abort_flag_; }  // see nccl_abort_flag()
+  // Returns the time between the abort flag and the abort, in which the other ranks notice the loss and set their
+  // flags. An aborted operation also ends on ranks that did not abort it, and their outputs are undefined.
+  std::chrono::milliseconds notice_time() const { return notice_time_; }
 
  private:
   using Channels = std::vector<std::shared_ptr<nccl::Channel>>;
@@ -31,6 +35,7 @@ class NcclWatchdog {
   Channels live_channels();  // drops destroyed channels
 
   const std::shared_ptr<std::uint32_t> abort_flag_;
+  const std::chrono::milliseconds notice_time_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<std::weak_ptr<nccl::Channel>> channels_;

@@ -96,11 +96,12 @@ struct StageTransfer {
   PipelineAction consumer;
 };
 
-// Returns all messages of a step, by the time at which they are sent.
-std::map<std::int64_t, std::vector<StageTransfer>> transfers_of(const PipelineShape& shape, const PipelineTable& table,
-                                                                const PipelineTicks& ticks) {
-  const PipelineTimes times = simulate(shape, table, ticks);
-  std::map<std::int64_t, std::vector<StageTransfer>> all;
+using Transfers = std::map<std::int64_t, std::vector<StageTransfer>>;  // by the time at which they are sent
+
+// Returns all messages of a step.
+Transfers transfers_of(const PipelineShape& shape, const PipelineTable& table, const PipelineTimes& times,
+                       const PipelineTicks& ticks) {
+  Transfers all;
   for (int from = 0; from < shape.stages; ++from) {
     const std::vector<PipelineAction>& actions = table[static_cast<std::size_t>(from)];
     for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -219,16 +220,17 @@ double bubble(const PipelineShape& s) {
   return static_cast<double>(s.stages - 1) / static_cast<double>(s.parts * s.units() + s.stages - 1);
 }
 
+namespace {
+
 // Places a send before the stage's first action that begins when the message is sent or later, and a receive before the
 // first action that ends later than that (if messages take no time, like a send). The message's consumer ends later and
 // begins no earlier, and its producer ended earlier. Every step needs only actions that ended by the time of its
-// messages, so stages never wait in a circle.
-std::vector<StageStep> lower_to_steps(const PipelineShape& shape, const PipelineTable& table, int stage,
+// messages, so stages never wait in a circle. begin: of the stage's actions.
+std::vector<StageStep> steps_of_stage(const std::vector<PipelineAction>& actions,
+                                      const std::vector<std::int64_t>& begin, const Transfers& all_transfers, int stage,
                                       const PipelineTicks& ticks) {
-  const std::vector<PipelineAction>& actions = table.at(static_cast<std::size_t>(stage));
-  const std::vector<std::int64_t> begin = simulate(shape, table, ticks).begin[static_cast<std::size_t>(stage)];
   std::deque<std::pair<std::int64_t, StageStep>> messages;
-  for (const auto& [time, transfers] : transfers_of(shape, table, ticks))
+  for (const auto& [time, transfers] : all_transfers)
     for (StageStep& step : exchanges_of(transfers, stage)) messages.emplace_back(time, std::move(step));
   std::vector<StageStep> steps;
   for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -244,7 +246,18 @@ std::vector<StageStep> lower_to_steps(const PipelineShape& shape, const Pipeline
   return steps;
 }
 
-namespace {
+// Returns the steps of the stages [first, last).
+std::vector<std::vector<StageStep>> steps_of_stages(const PipelineShape& shape, const PipelineTable& table, int first,
+                                                    int last, const PipelineTicks& ticks) {
+  const PipelineTimes times = simulate(shape, table, ticks);
+  const Transfers transfers = transfers_of(shape, table, times, ticks);
+  std::vector<std::vector<StageStep>> all;
+  for (int stage = first; stage < last; ++stage) {
+    const auto at = static_cast<std::size_t>(stage);
+    all.push_back(steps_of_stage(table.at(at), times.begin.at(at), transfers, stage, ticks));
+  }
+  return all;
+}
 
 // Simulates the steps of all stages with messages that take time. Each stage runs its communication one operation after
 // another.
@@ -252,9 +265,8 @@ class TransferSimulation {
  public:
   TransferSimulation(const PipelineShape& shape, PipelineOrder order, const std::vector<PipelineTicks>& ticks)
       : shape_(shape), ticks_(ticks) {
-    const PipelineTable table = make_pipeline_table(shape, order);
-    for (int stage = 0; stage < shape.stages; ++stage)
-      steps_.push_back(lower_to_steps(shape, table, stage, ticks_of_messages(order, shape)));
+    steps_ =
+        steps_of_stages(shape, make_pipeline_table(shape, order), 0, shape.stages, ticks_of_messages(order, shape));
     next_.resize(steps_.size());
     clocks_.resize(steps_.size());
     free_.resize(steps_.size());
@@ -351,6 +363,11 @@ class TransferSimulation {
 };
 
 }  // namespace
+
+std::vector<StageStep> lower_to_steps(const PipelineShape& shape, const PipelineTable& table, int stage,
+                                      const PipelineTicks& ticks) {
+  return std::move(steps_of_stages(shape, table, stage, stage + 1, ticks).front());
+}
 
 std::int64_t simulate_transfers(const PipelineShape& shape, PipelineOrder order,
                                 const std::vector<PipelineTicks>& ticks) {

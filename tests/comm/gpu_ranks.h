@@ -72,7 +72,7 @@ inline std::vector<std::string> run_gpu_ranks(int size, const GpuRankFn& fn, con
       try {
         std::shared_ptr<Store> store = connect_store(server.endpoint(), "gpu", Timeout(5000));
         const Device device{Backend::cuda, rank};
-        const auto watchdog = make_nccl_watchdog(device);
+        const auto watchdog = make_nccl_watchdog(device, size);
         const auto comm = make_nccl_communicator({rank, size, device, "test"}, store, watchdog, options);
         fn(*comm, Stream::create(device));
       } catch (const std::exception& e) {

@@ -76,7 +76,8 @@ TEST(PlannedStages, EagerOrderHidesMessagesForTheMemoryOfAMicroBatch) {
   EXPECT_NEAR(plain.seconds(), fast.seconds() + kMicroBatches * message, 2 * message);
   EXPECT_NEAR(eager.seconds(), fast.seconds() + 2 * message, message);
   EXPECT_NEAR(plain.message_waits, 1 - fast.seconds() / plain.seconds(), 0.01);
-  EXPECT_EQ(plain.eager_message_waits, eager.message_waits);
+  EXPECT_EQ(plain.eager_message_waits.value(), eager.message_waits);
+  EXPECT_FALSE(eager.eager_message_waits.has_value());
   EXPECT_LT(eager.message_waits, 0.2 * plain.message_waits);
   EXPECT_EQ(eager.bubble, plain.bubble);
   EXPECT_GT(static_cast<double>(eager.stage_peaks[0]), static_cast<double>(plain.stage_peaks[0]) + 4 * bytes);

@@ -245,7 +245,7 @@ std::int32_t tokens_of(const PoolSegment& d, std::int32_t block, std::int32_t i)
 void run_loss(const IndexLoss& a, const ExecContext& ctx) {
   check(a);
   const std::int64_t heads = a.scores.dim(1), room = a.scores.dim(2);
-  const float loss_scale = a.state.defined() ? state_of("index_loss", a.state).loss_scale : 1;
+  const float loss_scale = a.state.defined() ? gradient_scale(state_of("index_loss", a.state)) : 1;
   const std::int32_t block = a.blocks->block();
   for (const PoolSegment& d : a.documents)
     ctx.stream.pool().parallel_for(d.blocks(block), 1, [&](std::int64_t begin, std::int64_t end, int) {

@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(kBlock)
   const int tokens = min(r.count, start + p.block) - max(0, start);
   if (tokens <= 0) return;
   const float share = p.share * static_cast<float>(tokens);
-  const float factor = share * p.scale * (p.state ? p.state->loss_scale : 1.0f);
+  const float factor = share * p.scale * (p.state ? gradient_scale(*p.state) : 1.0f);
   const std::int64_t row = std::int64_t{r.out} + own;
   float sum = 0;
   for (int g = warp; g < p.count; g += kWarps)
