@@ -96,7 +96,7 @@ void ParallelConfig::fields(Fields& f) {
   f("pp", pp, "stages of blocks, through which micro-batches pass (pipeline parallelism)", in_range(1, kMaxProcesses),
     docs_page("parallelism.md#pipeline-stages"));
   f("pp_order", pp_order,
-    "order of forwards and backwards in a stage: 1f1b, eager_1f1b (hides messages), interleaved, or by pp_parts (auto)",
+    "order of a stage's actions: 1f1b, eager_1f1b (hides messages), interleaved, or by pp_parts (auto)",
     choices<PipelineOrder>({{"auto", PipelineOrder::automatic},
                             {"1f1b", PipelineOrder::one_f_one_b},
                             {"eager_1f1b", PipelineOrder::eager_1f1b},

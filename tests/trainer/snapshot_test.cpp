@@ -110,7 +110,7 @@ class TrainerSnapshot : public testing::Test {
     ASSERT_TRUE(trainer.settle(std::chrono::seconds(60)));
     EXPECT_TRUE(trainer.is_state_whole());
     EXPECT_EQ(values_of(settled.state), values_of(finished.state));
-    EXPECT_EQ(trainer.latest().step, 3 + launched);
+    EXPECT_EQ(trainer.latest().step, 0) << "a rejected step is not reported, and loading a state drops earlier reports";
   }
   static void poison_a_weight(Training& training) {
     const auto& all = training.state.tensors();
