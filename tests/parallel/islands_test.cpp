@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Settings = std::vector<std::string>;
 
-constexpr double kLr = 0.7, kMomentum = 0.9;  // the defaults
+constexpr double kLr = 0.7, kMomentum = 0.6;  // the defaults
 
 class DistIslands : public testing::Test {
  protected:
