@@ -237,7 +237,8 @@ void print_stages(const PlannedStep& p) {
   print_format("A message between stages takes %.3g ms. Stages wait for messages in %.1f %% of a step",
                1e3 * p.stage_message_seconds, 100 * p.message_waits);
   if (p.eager_message_waits)
-    print_format(" (with parallel.pp_order: eager_1f1b, %.1f %%)", 100 * *p.eager_message_waits);
+    print_format(" (with parallel.pp_order: eager_1f1b, which needs more memory, %.1f %%)",
+                 100 * *p.eager_message_waits);
   print_format(".\n");
   for (int stage = 0; stage < plan.pp; ++stage) {
     std::vector<std::string> blocks;

@@ -192,8 +192,10 @@ void set_waits_of_stages(PlannedStep& p, const PipelineShape& shape, const std::
   if (shape.parts == 1 && order != eager) p.eager_message_waits = waits(eager, seconds(eager));
 }
 
-// Returns true if all stages fit into memory with these settings and the activations of `p`.
-bool all_stages_fit(const PlannedStep& p, const PlanRequest& q, const Config& c) {
+// Returns true if all stages fit into memory with this parallel.pp_division and the same activations.
+bool fits_with_division(const PlannedStep& p, const PlanRequest& q, const std::vector<std::int64_t>& division) {
+  Config c = p.config;
+  c.parallel.pp_division = division;
   for (int stage = 0; stage < c.parallel.pp; ++stage)
     if (dry_step(c, q.world, p.activations.plan, first_rank_of_stage(c, q.world, stage)).peak() > q.budget)
       return false;
@@ -228,11 +230,7 @@ void predict_stages(PlannedStep& p, const PlanRequest& q, const ParallelPlan& la
   set_waits_of_stages(p, shape, busy);
   if (p.exposed_seconds > p.compute_seconds) p.limit = "waits for stages";
   p.better_division = find_better_division(costs, model_parts(p.config.model, layout), shape);
-  Config divided = p.config, eager = p.config;
-  divided.parallel.pp_division = p.better_division;
-  if (!p.better_division.empty() && !all_stages_fit(p, q, divided)) p.better_division.clear();
-  eager.parallel.pp_order = PipelineOrder::eager_1f1b;
-  if (p.eager_message_waits && !all_stages_fit(p, q, eager)) p.eager_message_waits.reset();
+  if (!p.better_division.empty() && !fits_with_division(p, q, p.better_division)) p.better_division.clear();
   set_memory(p, largest);
   set_rates(p, q, layout);
 }

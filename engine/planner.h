@@ -33,7 +33,7 @@ struct PlannedStep {
   double bubble = 0;
   double stage_message_seconds = 0;           // time of one message between stages
   double message_waits = 0;                   // share of the step in which stages wait for messages from other stages
-  std::optional<double> eager_message_waits;  // the same with parallel.pp_order: eager_1f1b, if it is possible and fits
+  std::optional<double> eager_message_waits;  // the same with eager_1f1b, if it is possible and not the order
   std::vector<std::size_t> stage_peaks;
   std::vector<double> stage_seconds;
   // A parallel.pp_division that noticeably shortens the kernel time of the slowest stage and whose stages fit into the

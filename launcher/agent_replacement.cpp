@@ -16,8 +16,8 @@ constexpr std::chrono::seconds kStayTime{10};
 // How long the agent waits to learn of a peer's death after a worker has reported that it lost this peer. The second
 // value is for jobs on several nodes, where the agents of other nodes report deaths through the leader.
 constexpr std::chrono::milliseconds kOfferTime{600}, kOfferTimeOverNetwork{1'500};
-// How long the agent waits for a worker that is exiting. The operating system first closes the worker's connections,
-// and releases its GPU later.
+// How much longer the agent waits while a worker is exiting. The operating system first closes the worker's
+// connections, and releases its GPU later.
 constexpr std::chrono::milliseconds kExitTime{5'000};
 
 }  // namespace
@@ -110,7 +110,8 @@ void Agent::refuse_offers() {
   for (auto& w : workers_) {
     if (!w->alive() || w->page().stay != Stay::offered) continue;
     if (!offer_deadline_) offer_deadline_ = Clock::now() + (order_.nodes > 1 ? kOfferTimeOverNetwork : kOfferTime);
-    const bool late = Clock::now() >= *offer_deadline_ + (any_worker_exiting() ? kExitTime : kExitTime * 0);
+    const auto now = Clock::now();
+    const bool late = now >= *offer_deadline_ && (now >= *offer_deadline_ + kExitTime || !any_worker_exiting());
     if (phase_ != Phase::running || late) w->page().stay = Stay::refused;
   }
 }

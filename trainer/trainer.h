@@ -96,8 +96,8 @@ class Trainer {
     return finish();
   }
   // Returns the maximum number of steps in flight while the next one is prepared: 0 if queueing a step takes as long as
-  // computing it. This is the case on a CPU, and for sequences in chunks (train.sequence_chunk), whose keys the host
-  // copies.
+  // computing it. This is the case on a CPU, and for sequences in chunks or slices (train.sequence_chunk,
+  // parallel.pp_slices), whose keys the host copies.
   std::size_t max_in_flight() const {
     return ctx_.stream.device().backend == Backend::cpu || step_.plan().in_chunks ? 0 : 1;
   }
@@ -169,7 +169,7 @@ class Trainer {
   const StepReport& latest() const { return latest_; }    // latest accepted step; its `step` is 0 if there was none
   const StepReport& earlier() const { return earlier_; }  // the accepted step before latest(); `step` is 0 if none
   void set_latest(const StepReport& r) { latest_ = r; }   // call after loading the state of an earlier trainer
-  void on_state_loaded();  // call after loading the state; moves the loader to the cursor
+  void on_state_loaded();  // call after loading the state; moves the loader to the cursor, and forgets earlier reports
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
   // Reports every kernel of the following steps to `observer`; null disables this.

@@ -29,7 +29,7 @@ bool nccl_available();  // true if NCCL is in this build
 // The thread that watches all NCCL communicators of a process. If one of them reports an error, or an operation takes
 // longer than options.timeout, it aborts all, so that no rank waits forever.
 class NcclWatchdog;
-// Throws Error, which says how to get NCCL, if this build lacks it. device: of the communicators.
+// Throws Error, which says how to get NCCL, if this build lacks it. world: number of ranks in the run.
 std::shared_ptr<NcclWatchdog> make_nccl_watchdog(const Device& device, int world);
 void check_nccl(NcclWatchdog&);  // throws PeerLost if a communicator was aborted
 // Returns a flag in page-locked host memory that is 0 until a communicator is aborted. It becomes 1 after the
