@@ -330,9 +330,14 @@ class DistTrainingFewerNodes : public DistTrainingNodes {
     address_ = outer_address();
     if (address_.empty()) GTEST_SKIP() << "this machine has a loopback address only";
   }
-  pid_t node(const std::string& how_many, const std::vector<std::string>& settings, const char* log) const {
-    std::vector<std::string> words = long_run("r", {"--nnodes", how_many, "--nproc_per_node=1", "--rdzv-endpoint",
-                                                    address_ + ":" + std::to_string(port_), "--secret-file", "secret"});
+  // `faults`: the argument of --inject.
+  pid_t node(const std::string& how_many, const std::vector<std::string>& settings, const char* log,
+             const std::string& faults = "") const {
+    std::vector<std::string> how = {
+        "--nnodes",      how_many, "--nproc_per_node=1", "--rdzv-endpoint", address_ + ":" + std::to_string(port_),
+        "--secret-file", "secret"};
+    if (!faults.empty()) how.insert(how.end(), {"--inject", faults});
+    std::vector<std::string> words = long_run("r", how);
     words.insert(words.end(), settings.begin(), settings.end());
     return start(words, {}, log);
   }
@@ -455,13 +460,16 @@ TEST_F(DistTrainingFewerNodes, TheOthersContinueWithoutNode0) {
   EXPECT_EQ(steps("r").size(), 80u);
 }
 
-// With one island per node, the node that is left continues alone.
+// With one island per node, the node that is left continues alone, with the state that it kept. The second node is
+// delayed in step 14 until it is killed, so that the first one is not in the middle of an exchange of weights, in which
+// its state could not be kept: it has ended that of step 12 and cannot begin that of step 16.
 TEST_F(DistTrainingFewerNodes, IslandsFollowTheNodes) {
-  const std::vector<std::string> settings = {"parallel.islands=0", "parallel.local_steps=4"};
-  const pid_t first = node("1:2", settings, "first");
+  const std::vector<std::string> settings = {"parallel.islands=0", "parallel.local_steps=4", "train.eval_interval=12"};
+  const std::string delay = "7:slow@rank=1,step=14,phase=forward,wait=60s";
+  const pid_t first = node("1:2", settings, "first", delay);
   await_leader("first");
-  const pid_t second = node("1:2", settings, "second");
-  ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
+  const pid_t second = node("1:2", settings, "second", delay);
+  ASSERT_LT(seconds_until("step 12: validation loss", "first"), kPatience) << read_file(dir_ / "first");
   kill(second, SIGKILL);
   EXPECT_EQ(wait(second), -SIGKILL);
   EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
