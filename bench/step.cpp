@@ -1,11 +1,8 @@
 #include "bench/step.h"
 
-#include <unistd.h>
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "core/files.h"
 #include "core/philox.h"
@@ -13,6 +10,7 @@
 #include "engine/devices.h"
 #include "evaluate/session.h"
 #include "inspect/profiler.h"
+#include "job/start_times.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "model/attention_schedule.h"
@@ -166,18 +164,6 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
     while (trainer.in_flight() > (last ? 0 : trainer.max_in_flight())) trainer.finish();
   }
   return times;
-}
-
-// Only on Linux: field 22 of /proc/self/stat is the start time, in clock ticks since boot.
-double seconds_since_process_start() {
-  std::ifstream stat("/proc/self/stat"), up("/proc/uptime");
-  std::string text, field;
-  std::getline(stat, text);
-  std::istringstream fields(text.substr(text.rfind(')') + 2));
-  for (int i = 3; i <= 22; ++i) fields >> field;
-  double uptime = 0;
-  up >> uptime;
-  return uptime - std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace ring

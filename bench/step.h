@@ -68,6 +68,4 @@ struct StepTimes {
 // profiler: watches additional steps after the timed ones; may be null.
 StepTimes time_steps(StepBenchmark&, int warmup, int steps, Profiler* profiler = nullptr);
 
-double seconds_since_process_start();
-
 }  // namespace ring

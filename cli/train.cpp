@@ -83,6 +83,7 @@ void report_unfit_nodes(const Config& c, const WorkerEnvironment& env) {
 // Trains until the run ends. Throws PeerLost if a peer is lost; `kept` may then receive a copy of the state. On entry,
 // `kept` holds such a copy if the previous attempt ended this way.
 void train_once(const TrainingArguments& a, StopSignal& signal, KeptState& kept) {
+  own_status().start.mark_process_start();
   const WorkerEnvironment env = parse_environment(current_environment());
   const bool goes_on =
       env.restarts > 0 && own_status().begun != 0;  // a restart must not delete what the job has trained

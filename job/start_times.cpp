@@ -1,6 +1,10 @@
 #include "job/start_times.h"
 
+#include <unistd.h>
+
 #include <cmath>
+#include <fstream>
+#include <sstream>
 
 #include "core/check.h"
 #include "core/clock.h"
@@ -23,6 +27,11 @@ bool StartTimes::mark_reached(StartStage stage) {
   return true;
 }
 
+void StartTimes::mark_process_start() {
+  std::int64_t& time = (*this)[StartStage::spawned];
+  if (time == 0) time = nanoseconds_now() - static_cast<std::int64_t>(1e9 * seconds_since_process_start());
+}
+
 std::string StartTimes::text() const {
   std::string parts;
   std::int64_t first = 0, last = 0;
@@ -35,6 +44,18 @@ std::string StartTimes::text() const {
     last = at[i];
   }
   return str(seconds(last - first), " s: ", parts);
+}
+
+// Field 22 of /proc/self/stat is the start time, in clock ticks since boot.
+double seconds_since_process_start() {
+  std::ifstream stat("/proc/self/stat"), up("/proc/uptime");
+  std::string text, field;
+  std::getline(stat, text);
+  std::istringstream fields(text.substr(text.rfind(')') + 2));
+  for (int i = 3; i <= 22; ++i) fields >> field;
+  double uptime = 0;
+  up >> uptime;
+  return uptime - std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace ring

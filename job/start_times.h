@@ -1,6 +1,6 @@
 #pragma once
-// Records when a restart reached each of its stages, from the failure to the first step after it. The launcher records
-// the first stages; rank 0's worker records the others in its page (job/worker_status.h). All times are from
+// Records when a start or a restart reached each of its stages, up to the first step. After a failure, the launcher
+// records the first stages; rank 0's worker records the others in its page (job/worker_status.h). All times are from
 // nanoseconds_now().
 
 #include <array>
@@ -33,9 +33,14 @@ struct StartTimes {
   std::int64_t& operator[](StartStage s) { return at[static_cast<std::size_t>(s)]; }
   // Records the time of a stage when it is reached for the first time. Returns true if it was the first time.
   bool mark_reached(StartStage);
+  // Records the start of this process as `spawned`, unless the launcher has recorded that stage.
+  void mark_process_start();
   // Returns e.g. "4.61 s: noticed 0.7, ended 0.5, ..., first step 0.7": each stage with the seconds since the previous
   // stage. Stages that were not reached are omitted.
   std::string text() const;
 };
+
+// Returns the age of this process, rounded to the 10 ms of Linux' clock ticks.
+double seconds_since_process_start();
 
 }  // namespace ring

@@ -354,10 +354,17 @@ class TrainingRun {
     if (run_.log && r.step < alone_until_) run_.log->log_step_if_missing(r);  // an island that makes up steps
   }
 
+  void log_start_times() {
+    const std::string times = own_status().start.text();
+    if (run_.time.restarts > 0)
+      log::info("restart ", run_.time.restarts, " took ", times);
+    else
+      log::debug("the start took ", times);
+  }
+
   void report(const StepReport& r) {
     state_.on_step_done(r.seconds);
-    if (own_status().start.mark_reached(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
-      log::info("restart ", run_.time.restarts, " took ", own_status().start.text());
+    if (own_status().start.mark_reached(StartStage::stepped) && run_.leads()) log_start_times();
     record(r);
     if (pace_) pace_->on_step(r.data_seconds, run_.log.get());
   }

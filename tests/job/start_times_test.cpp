@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/clock.h"
+
 namespace ring {
 namespace {
 
@@ -25,6 +27,18 @@ TEST(StartTimes, OnlyTheFirstTimeOfAStageCounts) {
   EXPECT_EQ(t[StartStage::met], first);
   EXPECT_TRUE(t.mark_reached(StartStage::built));
   EXPECT_GE(t[StartStage::built], first);
+}
+
+TEST(StartTimes, AProcessThatTheLauncherDidNotSpawnCountsFromItsOwnStart) {
+  EXPECT_GE(seconds_since_process_start(), 0);
+  StartTimes t;
+  t.mark_process_start();
+  const std::int64_t start = t[StartStage::spawned];
+  EXPECT_GT(start, 0);
+  EXPECT_LE(start, nanoseconds_now());
+  t[StartStage::spawned] = 7;
+  t.mark_process_start();
+  EXPECT_EQ(t[StartStage::spawned], 7);
 }
 
 }  // namespace
