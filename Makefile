@@ -12,7 +12,7 @@ export CCACHE_BASEDIR = $(CURDIR)
 export CTEST_PROGRESS_OUTPUT = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build program quickstart test test-gpu pack-gpu-tests test-sanitized soak bench bench-gpu package deb format tidy asan tsan debug clean
+.PHONY: help deps build program quickstart test test-gpu pack-gpu-tests test-sanitized soak bench bench-gpu package wheel deb try-packages format tidy asan tsan debug clean
 
 help:  ## list the targets
 	@echo "Ringmaster: make TARGET"
@@ -54,6 +54,12 @@ bench-gpu: program  ## measure training steps of bench/shapes on this GPU, also 
 
 package: deps  ## build dist/ringmaster-VERSION-linux-ARCH.tar.gz, which runs on other machines without root
 	@scripts/package.sh -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF)
+
+wheel: package  ## build dist/ringmaster-VERSION-py3-none-manylinux_GLIBC_ARCH.whl from the same files, for pip install
+	@scripts/wheel.py build/portable/package/ringmaster-* dist
+
+try-packages:  ## install the packages of dist in new roots of Debian 12 and train a first model in each (root, debootstrap)
+	@scripts/try_packages.sh
 
 deb: deps  ## build dist/ringmaster_VERSION_ARCH.deb for machines with the same release of Debian or Ubuntu
 	@cmake --preset portable -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF) -DRING_PARQUET=OFF && cmake --build --preset portable -j $(JOBS)

@@ -2,10 +2,12 @@
 include(GNUInstallDirs)
 
 # An installed binary finds the libraries beside it, and theirs: DT_RPATH counts for both, DT_RUNPATH for the first only.
-set_target_properties(ringmaster PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+# They have a folder of their own, because lib/ of a Python environment may contain others of the same names.
+set_target_properties(ringmaster PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/ringmaster")
 target_link_options(ringmaster PRIVATE -Wl,--disable-new-dtags)
 install(TARGETS ringmaster RUNTIME DESTINATION bin)
 install(DIRECTORY configs DESTINATION share/ringmaster)
+install(PROGRAMS scripts/quickstart.sh scripts/cuda_libraries.sh DESTINATION share/ringmaster/scripts)
 
 # The program writes its own pages and completions.
 install(CODE [[

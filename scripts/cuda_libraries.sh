@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Brings cuBLAS, cuDNN and NCCL from NVIDIA's Python packages to a machine that has a driver and nothing else, in the
 # versions that docs/performance.md was measured with. Needs python3 with pip, not root; 1.4 GB.
-#   scripts/cuda_libraries.sh [DIR]     default: the folder lib beside the one of the ringmaster in PATH
+#   scripts/cuda_libraries.sh [DIR]     default: lib/ringmaster beside the folder of this script's or PATH's ringmaster
 set -euo pipefail
 
 fail() {
@@ -9,8 +9,10 @@ fail() {
   exit 1
 }
 
-program="$(command -v ringmaster || true)"
-target="${1:-${program:+$(dirname "$(dirname "$(readlink -f "$program")")")/lib}}"
+program="$(cd "$(dirname "$0")" && readlink -f ../../../bin/ringmaster || true)"  # in a package
+[ -x "$program" ] || program="$(command -v ringmaster || true)"
+own="${program:+$(dirname "$(dirname "$(readlink -f "$program")")")/lib/ringmaster}"
+target="${1:-$own}"
 [ -n "$target" ] || fail "say where to: scripts/cuda_libraries.sh DIR (there is no ringmaster in PATH)"
 python3 -m pip --version >/dev/null 2>&1 || fail "python3 with pip is missing"
 mkdir -p "$target" && [ -w "$target" ] || fail "cannot write into $target"
@@ -23,6 +25,6 @@ for library in "$work"/nvidia/*/lib/*.so*; do
   mv -f "$library" "$target/"
 done
 echo "cuBLAS 13.1, cuDNN 9.19 and NCCL 2.28.9 are in $target"
-[ "$target" = "${program:+$(dirname "$(dirname "$(readlink -f "$program")")")/lib}" ] ||
+[ "$target" = "$own" ] ||
   echo "export LD_LIBRARY_PATH=$target\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
 echo "ringmaster doctor shows what is found."

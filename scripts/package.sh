@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds dist/ringmaster-VERSION-linux-ARCH.tar.gz: the program, every library it needs except glibc's and the GPU driver's,
 # the configurations, pages and completions. It runs on any machine of the architecture whose glibc is as new as the one here, without root.
+# `make wheel` turns the same files into a Python wheel (scripts/wheel.py).
 #   scripts/package.sh [CMAKE_ARGUMENT...]     for example -DRING_CUDA=ON
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +13,8 @@ version="$("$build/ringmaster" --version | sed -n '1s/^ringmaster \([^ ]*\).*/\1
 name="ringmaster-$version-linux-$(uname -m)"
 stage="$build/package/$name"
 rm -rf "$build/package"
-mkdir -p "$stage/lib" "$stage/licenses" dist
+lib="$stage/lib/ringmaster"
+mkdir -p "$lib" "$stage/licenses" dist
 cmake --install "$build" --prefix "$stage" --strip >/dev/null
 
 # Libraries of the system that must be the target machine's own: glibc comes with its loader, libcuda with its driver.
@@ -24,8 +26,8 @@ opened="$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p | awk '$1 == "libopenblas.so.
   while read -r library; do
     soname="$(basename "$library")"
     [[ "$soname" =~ $own ]] && continue
-    cp -L "$library" "$stage/lib/$soname"
-    strip --strip-unneeded "$stage/lib/$soname"
+    cp -L "$library" "$lib/$soname"
+    strip --strip-unneeded "$lib/$soname"
     package="$(dpkg-query -S "$(readlink -f "$library")" 2>/dev/null | head -n 1 | cut -d: -f1 || true)"
     if [ -n "$package" ] && [ -f "/usr/share/doc/$package/copyright" ]; then
       cp -L "/usr/share/doc/$package/copyright" "$stage/licenses/$package"
@@ -33,23 +35,24 @@ opened="$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p | awk '$1 == "libopenblas.so.
   done
 
 for text in LICENSE NOTICE; do  # of Arrow, where scripts/arrow.sh brought it
-  if compgen -G "$stage/lib/libarrow.so.*" >/dev/null && [ -f "build/deps/arrow/$text.txt" ]; then
+  if compgen -G "$lib/libarrow.so.*" >/dev/null && [ -f "build/deps/arrow/$text.txt" ]; then
     cp "build/deps/arrow/$text.txt" "$stage/licenses/libarrow.$text"
   fi
 done
 
-glibc="$(objdump -T "$stage/bin/ringmaster" "$stage"/lib/* | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1 | cut -d_ -f2)"
+glibc="$(objdump -T "$stage/bin/ringmaster" "$lib"/* | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1 | cut -d_ -f2)"
 cat >"$stage/README.txt" <<TEXT
 Ringmaster $version for Linux on $(uname -m), glibc $glibc or newer.
 Start bin/ringmaster from anywhere; bin/ and lib/ must stay side by side. "bin/ringmaster --help" lists the commands.
-licenses/ holds the terms of the libraries in lib/. share/ has configurations, manual pages and completions for shells.
+share/ringmaster/scripts/quickstart.sh trains a first model. licenses/ holds the terms of the libraries in
+lib/ringmaster/. share/ has configurations, manual pages and completions for shells.
 TEXT
 if grep -q '^RING_CUDA:.*=ON$' "$build/CMakeCache.txt"; then
-  cp scripts/cuda_libraries.sh "$stage/"
   cat >>"$stage/README.txt" <<TEXT
 For GPUs the machine must have a driver for CUDA 13 (release 580 or newer), libcublasLt.so.13, and for several GPUs
-libnccl.so.2; libcudnn.so.9 (9.13 or newer) makes attention faster. They are found in lib/, in LD_LIBRARY_PATH and where
-the system has them; "./cuda_libraries.sh lib" brings them to lib/. "bin/ringmaster doctor" shows what is found.
+libnccl.so.2; libcudnn.so.9 (9.13 or newer) makes attention faster. They are found in lib/ringmaster/, in LD_LIBRARY_PATH
+and where the system has them; share/ringmaster/scripts/cuda_libraries.sh brings them to lib/ringmaster/. "bin/ringmaster
+doctor" shows what is found.
 TEXT
 fi
 
@@ -61,7 +64,7 @@ trap 'rm -rf "$trial"' EXIT
 tar -C "$trial" -xzf "$archive"
 foreign="$(env -i ldd "$trial/$name/bin/ringmaster" | awk '/=>/ { print $1, $3 }' |
   while read -r soname path; do
-    [[ "$soname" =~ $own ]] || [[ "$path" == "$trial/$name/"* ]] || [[ "$path" == "$trial/$name/bin/../lib/"* ]] || echo "$soname ($path)"
+    [[ "$soname" =~ $own ]] || [[ "$path" == "$trial/$name/"* ]] || [[ "$path" == "$trial/$name/bin/../lib/ringmaster/"* ]] || echo "$soname ($path)"
   done)"
 if [ -n "$foreign" ]; then
   echo "package.sh: the package would use libraries from outside of it: $foreign" >&2

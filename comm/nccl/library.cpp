@@ -2,30 +2,32 @@
 
 #ifdef RING_WITH_NCCL
 
-#include <dlfcn.h>
-
 #include <cstdlib>
 
 #include "core/check.h"
+#include "core/shared_library.h"
 
 namespace ring::nccl {
 namespace {
 
-// Tries the loader's search path, then the path found at build time.
-void* open_library() {
-  constexpr const char* kName = "libnccl.so.2";
-  if (void* handle = dlopen(kName, RTLD_NOW | RTLD_LOCAL)) return handle;
-  const std::string reason = dlerror();
 #ifdef RING_NCCL_LIBRARY
-  if (void* handle = dlopen(RING_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL)) return handle;
+constexpr const char* kBuiltWith = RING_NCCL_LIBRARY;
+#else
+constexpr const char* kBuiltWith = "";
 #endif
-  fail("several GPUs need ", kName, ", which cannot be loaded (", reason,
-       "). Install libnccl2 or add its folder to LD_LIBRARY_PATH, or start only one process");
+
+SharedLibrary open_library() {
+  constexpr const char* kName = "libnccl.so.2";
+  const SharedLibrary opened = open_shared_library(kName, kBuiltWith);
+  if (!opened.handle)
+    fail("several GPUs need ", kName, ", which cannot be loaded (", opened.problem,
+         "). Install libnccl2 or add its folder to LD_LIBRARY_PATH, or start only one process");
+  return opened;
 }
 
 template <class F>
-void find(void* handle, const char* name, F& function) {
-  function = reinterpret_cast<F>(dlsym(handle, name));
+void find(const SharedLibrary& library, const char* name, F& function) {
+  function = reinterpret_cast<F>(find_function(library, name));
   if (!function) fail("NCCL: the library has no ", name, "; 2.18 or newer is needed");
 }
 
@@ -35,7 +37,7 @@ Library load() {
   // Turns off the registration of buffers in CUDA graphs, unless the environment sets it. Recorded operations then
   // behave like others: no rank waits for another during recording, and results are bit-identical.
   setenv("NCCL_GRAPH_REGISTER", "0", 0);
-  void* h = open_library();
+  const SharedLibrary h = open_library();
   Library l{};
   find(h, "ncclGetVersion", l.version);
   find(h, "ncclGetUniqueId", l.unique_id);

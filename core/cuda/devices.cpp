@@ -13,6 +13,7 @@
 #include "core/cuda/handles.h"
 #include "core/device_memory.h"
 #include "core/numa.h"
+#include "core/shared_library.h"
 
 namespace ring::cuda {
 namespace {
@@ -20,9 +21,7 @@ namespace {
 // Returns a library's function; null if the library or the function does not exist. Libraries stay loaded.
 template <class Fn>
 Fn* function_of(const std::string& library, const char* function, const std::string& fallback = "") {
-  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle && !fallback.empty()) handle = dlopen(fallback.c_str(), RTLD_NOW | RTLD_LOCAL);
-  return handle ? reinterpret_cast<Fn*>(dlsym(handle, function)) : nullptr;
+  return reinterpret_cast<Fn*>(find_function(open_shared_library(library, fallback), function));
 }
 
 std::string place_of(const void* function) {

@@ -1,30 +1,29 @@
 #include "kernels/cublas/library.h"
 
-#include <dlfcn.h>
-
 #include "core/cuda/launches.h"
+#include "core/shared_library.h"
 #include "core/unavailable.h"
 
 namespace ring::cublas {
 namespace {
 
-// Opens the library: by the loader's search rules or, if that fails, from the CUDA toolkit of this build.
-void* open_library() {
+SharedLibrary open_library() {
   const std::string name = str("libcublasLt.so.", CUBLAS_VER_MAJOR);
-  for (const std::string& path : {name, std::string(RING_CUDA_LIBRARIES) + "/" + name})
-    if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
-  fail_without(Resource::gpu, "device 'cuda' needs ", name, ", which cannot be loaded (", dlerror(),
-               "). Install cuBLAS of CUDA ", CUBLAS_VER_MAJOR, " or add its folder to LD_LIBRARY_PATH");
+  const SharedLibrary opened = open_shared_library(name, str(RING_CUDA_LIBRARIES, '/', name));
+  if (!opened.handle)
+    fail_without(Resource::gpu, "device 'cuda' needs ", name, ", which cannot be loaded (", opened.problem,
+                 "). Install cuBLAS of CUDA ", CUBLAS_VER_MAJOR, " or add its folder to LD_LIBRARY_PATH");
+  return opened;
 }
 
 template <class F>
-void find(void* handle, const char* name, F& function) {
-  function = reinterpret_cast<F>(dlsym(handle, name));
+void find(const SharedLibrary& library, const char* name, F& function) {
+  function = reinterpret_cast<F>(find_function(library, name));
   if (!function) fail("cuBLASLt: the library has no ", name);
 }
 
 Library load() {
-  void* h = open_library();
+  const SharedLibrary h = open_library();
   Library l{};
   find(h, "cublasLtCreate", l.create);
   find(h, "cublasLtDestroy", l.destroy);

@@ -4,32 +4,30 @@
 #include "kernels/attention/cudnn/library.h"
 
 #include <cudnn.h>
-#include <dlfcn.h>
 #include <nvrtc.h>
 
 #include <string>
 
 #include "core/known_defects.h"
 #include "core/log.h"
+#include "core/shared_library.h"
 
 namespace ring::cudnn {
 namespace {
 
-void* load() {
-  if (void* library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL)) return library;
-#ifdef RING_CUDNN_LIBRARY  // path that the build found outside the loader's search path
-  if (void* library = dlopen(RING_CUDNN_LIBRARY, RTLD_NOW | RTLD_LOCAL)) return library;
+#ifdef RING_CUDNN_LIBRARY
+constexpr const char* kBuiltWith = RING_CUDNN_LIBRARY;
+#else
+constexpr const char* kBuiltWith = "";
 #endif
-  return nullptr;
-}
 
-void* handle() {
-  static void* const library = load();  // kept until the process ends
-  return library;
+const SharedLibrary& cudnn() {
+  static const SharedLibrary opened = open_shared_library("libcudnn.so.9", kBuiltWith);
+  return opened;
 }
 
 void* symbol(const char* name) {
-  void* p = handle() ? dlsym(handle(), name) : nullptr;
+  void* p = find_function(cudnn(), name);
   if (!p) fail("libcudnn.so.9 has no function ", name, ". Install a complete cuDNN 9");
   return p;
 }
@@ -40,7 +38,7 @@ Fn* find(Fn*, const char* name) {
 }
 
 int usable_version() {
-  if (!handle()) {
+  if (!cudnn().handle) {
     log::info(
         "cuDNN (libcudnn.so.9) was not found, so ringmaster's own attention kernels are used. Details: ringmaster "
         "doctor");

@@ -1,0 +1,56 @@
+#include "core/shared_library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> entries(const fs::path& folder) {
+  std::vector<fs::path> all;
+  std::error_code none;  // a folder that cannot be read has no entries
+  for (const fs::directory_entry& e : fs::directory_iterator(folder, none)) all.push_back(e.path());
+  return all;
+}
+
+// Returns the prefix of this program's installation: the parent of bin/.
+fs::path installation_prefix() {
+  std::error_code none;
+  return fs::read_symlink("/proc/self/exe", none).parent_path().parent_path();
+}
+
+}  // namespace
+
+std::vector<fs::path> paths_in_python_packages(const fs::path& prefix, const std::string& name) {
+  std::vector<fs::path> found;
+  for (const fs::path& python : entries(prefix / "lib")) {
+    if (!python.filename().string().starts_with("python3")) continue;
+    for (const char* packages : {"site-packages", "dist-packages"})
+      for (const fs::path& package : entries(python / packages / "nvidia"))
+        if (std::error_code none; fs::exists(package / "lib" / name, none)) found.push_back(package / "lib" / name);
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+SharedLibrary open_shared_library(const std::string& name, const std::string& fallback) {
+  std::vector<std::string> paths = {name};
+  for (const fs::path& path : paths_in_python_packages(installation_prefix(), name)) paths.push_back(path);
+  if (!fallback.empty()) paths.push_back(fallback);
+  SharedLibrary library;
+  for (const std::string& path : paths) {
+    library.handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library.handle) return library;
+    if (library.problem.empty()) library.problem = dlerror();
+  }
+  return library;
+}
+
+void* find_function(const SharedLibrary& library, const char* function) {
+  return library.handle ? dlsym(library.handle, function) : nullptr;
+}
+
+}  // namespace ring
