@@ -16,8 +16,8 @@ extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kWeights = 1 << 16;              // maximum elements of B in a small layer
-constexpr std::int64_t kSlabRows = 64, kMaxSlab = 1024;   // rows of a slab; maximum sum of the widths of A and B
+constexpr std::int64_t kWeights = 1 << 16;               // maximum elements of B in a small layer
+constexpr std::int64_t kSlabRows = 64, kMaxSlab = 1024;  // rows of a slab; maximum sum of the widths of A and B
 
 // oneDNN generates code for the CPU that it runs on, whatever this file was compiled for.
 bool has_avx512() {
