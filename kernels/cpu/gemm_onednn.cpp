@@ -37,10 +37,11 @@ bool packs_slowly(const Gemm& g) {
 }
 
 // Returns true for the gradient of a small weight with AVX2 if it is faster to copy A and B first. oneDNN packs both in
-// panels of a few columns. Rows that are a multiple of 512 bytes apart share few cache sets, so a panel evicts the
-// columns of the next panels, and every line is read several times.
+// panels of a few columns. If rows are a multiple of 512 bytes apart, they share few cache sets. Packing a panel then
+// evicts the columns of the next panels, and every line is read several times.
 bool evicts_panels(const Gemm& g) {
-  return !has_avx512() && g.transpose_a && !g.transpose_b && (g.lda % 128 == 0 || g.ldb % 128 == 0) &&
+  const auto few_sets = [](std::int64_t ld) { return ld >= 256 && ld % 128 == 0; };
+  return !has_avx512() && g.transpose_a && !g.transpose_b && (few_sets(g.lda) || few_sets(g.ldb)) &&
          g.m + g.n <= kMaxSlab;
 }
 
