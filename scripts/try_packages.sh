@@ -26,7 +26,7 @@ new_root() {
 install_wheel() {
   inside apt-get install -y -q --no-install-recommends python3-venv >&2
   inside python3 -m venv /opt/ringmaster >&2
-  inside /opt/ringmaster/bin/pip install -q --no-index /tmp/ringmaster-*.whl >&2
+  inside sh -c '/opt/ringmaster/bin/pip install -q --no-index /tmp/ringmaster-*.whl' >&2
   echo /opt/ringmaster/share/ringmaster/scripts/quickstart.sh
 }
 install_deb() {

@@ -4,6 +4,8 @@
 #ifdef RING_WITH_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
 
+#include <algorithm>
+
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
 
@@ -14,12 +16,33 @@ extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kWeights = 1 << 16;  // maximum elements of B in a small layer
+constexpr std::int64_t kWeights = 1 << 16;               // maximum elements of B in a small layer
+constexpr std::int64_t kSlabRows = 64, kMaxSlab = 1024;  // rows of a slab; maximum sum of the widths of A and B
 
-// Returns true if it is faster to transpose B here before the GEMM. oneDNN packs the transposed B of a small layer
-// element by element. With AVX-512 that takes 5 % of the time of a GEMM of 768 rows; transposing B here takes 1 %.
+// oneDNN generates code for the CPU that it runs on, whatever this file was compiled for.
+bool has_avx512() {
+#ifdef __x86_64__
+  static const bool has = __builtin_cpu_supports("avx512f");
+  return has;
+#else
+  return false;
+#endif
+}
+
+// Returns true if it is faster to transpose B here before the GEMM. With AVX-512, oneDNN packs the transposed B of a
+// small layer element by element. That takes 5 % of the time of a GEMM of 768 rows; transposing B here takes 1 %. With
+// AVX2, oneDNN packs it fast, and transposing B here would add 5 %.
 bool packs_slowly(const Gemm& g) {
-  return g.transpose_b && g.n * g.k <= kWeights && g.n % 8 == 0 && g.k % 8 == 0 && g.m >= 256;
+  return has_avx512() && g.transpose_b && g.n * g.k <= kWeights && g.n % 8 == 0 && g.k % 8 == 0 && g.m >= 256;
+}
+
+// Returns true for the gradient of a small weight with AVX2 if it is faster to copy A and B first. oneDNN packs both in
+// panels of a few columns. If rows are a multiple of 512 bytes apart, they share few cache sets. Packing a panel then
+// evicts the columns of the next panels, and every line is read several times.
+bool evicts_panels(const Gemm& g) {
+  const auto few_sets = [](std::int64_t ld) { return ld >= 256 && ld % 128 == 0; };
+  return !has_avx512() && g.transpose_a && !g.transpose_b && (few_sets(g.lda) || few_sets(g.ldb)) &&
+         g.m + g.n <= kMaxSlab;
 }
 
 void multiply(const Gemm& g) {
@@ -29,15 +52,41 @@ void multiply(const Gemm& g) {
              static_cast<int>(status));
 }
 
-void onednn_gemm(const Gemm& g) {
-  thread_local const bool single = (omp_set_num_threads ? omp_set_num_threads(1) : void(), true);
-  (void)single;
-  if (!packs_slowly(g)) return multiply(g);
+void multiply_transposed(const Gemm& g) {
   thread_local std::vector<float> transposed(kWeights);
   transpose(g.b, g.ldb, g.n, g.k, transposed.data(), g.n);
   Gemm plain = g;
   plain.transpose_b = false, plain.b = transposed.data(), plain.ldb = g.n;
   multiply(plain);
+}
+
+// Multiplies slabs of kSlabRows rows of A and B, copied to rows that are an odd multiple of 64 bytes apart.
+void multiply_slabs(const Gemm& g) {
+  thread_local std::vector<float> slabs(kSlabRows * (kMaxSlab + 64));
+  const auto stride = [](std::int64_t width) { return (width + 15) / 32 * 32 + 16; };
+  const auto copy = [](const float* from, std::int64_t ld, std::int64_t rows, std::int64_t width, float* to,
+                       std::int64_t to_ld) {
+    for (std::int64_t i = 0; i < rows; ++i) std::copy_n(from + i * ld, width, to + i * to_ld);
+  };
+  Gemm slab = g;
+  slab.lda = stride(g.m), slab.ldb = stride(g.n);
+  float *const a = slabs.data(), *const b = a + kSlabRows * slab.lda;
+  slab.a = a, slab.b = b;
+  for (std::int64_t row = 0; row < g.k; row += kSlabRows) {
+    slab.k = std::min(kSlabRows, g.k - row);
+    copy(g.a + row * g.lda, g.lda, slab.k, g.m, a, slab.lda);
+    copy(g.b + row * g.ldb, g.ldb, slab.k, g.n, b, slab.ldb);
+    multiply(slab);
+    slab.beta = 1;
+  }
+}
+
+void onednn_gemm(const Gemm& g) {
+  thread_local const bool single = (omp_set_num_threads ? omp_set_num_threads(1) : void(), true);
+  (void)single;
+  if (packs_slowly(g)) return multiply_transposed(g);
+  if (evicts_panels(g)) return multiply_slabs(g);
+  multiply(g);
 }
 
 const bool added = add_gemm<onednn_gemm>("onednn", 20);

@@ -75,7 +75,8 @@ TEST(Matmul, EveryLibraryAgreesWithATripleLoop) {
       for (bool ta : {false, true})
         for (bool tb : {false, true})
           for (const Product& p : {Product{1, 1, 1}, Product{1, 200, 70}, Product{65, 33, 17}, Product{200, 72, 130},
-                                   Product{17, 150, 90}, Product{96, 80, 0}, Product{800, 40, 24}}) {
+                                   Product{17, 150, 90}, Product{96, 80, 0}, Product{800, 40, 24},
+                                   Product{256, 40, 150}}) {
             check_product({p.m, p.n, p.k, ta, tb}, candidate, threads);
             check_product({p.m, p.n, p.k, ta, tb, 1.0f, false, 5}, candidate, threads);
             check_product({p.m, p.n, p.k, ta, tb, 0.5f}, candidate, threads);

@@ -73,28 +73,23 @@ struct Scratch {
         values(keys + kKeyBlock * dim) {}
 };
 
-void load(Lanes& to, const float* from) { std::memcpy(&to, from, sizeof to); }
-
 // Replaces the scores of a strip by unnormalized probabilities, and rescales the block's sums and outputs to the new
 // maxima. The strip starts at the block's query `at`.
 void softmax(Block& b, std::int64_t at, const Extent& seen, float* scores) {
   float* const first = scores + seen.first * kStrip;
-  float* const end = first + seen.count * kStrip;
-  Lanes x, top, total{};
-  load(top, b.max + at);
-  for (const float* s = first; s < end; s += kStrip) {
-    load(x, s);
-    top = top < x ? x : top;
-  }
+  const float* const end = first + seen.count * kStrip;
   float max[kStrip], shift[kStrip], sum[kStrip];
-  std::memcpy(max, &top, sizeof max);
-  for (std::int64_t j = 0; j < kStrip; ++j) shift[j] = max[j] == kMinusInf ? 0 : max[j];
-  for (float* s = first; s < end; s += kStrip) {
-    for (std::int64_t j = 0; j < kStrip; ++j) s[j] = exp_fast(s[j] - shift[j]);
-    load(x, s);
-    total += x;
+  for (std::int32_t part = 0; part < kStrip; part += kPart) {
+    Lanes top, x;
+    load(top, b.max + at + part);
+    for (const float* s = first + part; s < end; s += kStrip) {
+      load(x, s);
+      top = top < x ? x : top;
+    }
+    std::memcpy(max + part, &top, sizeof top);
   }
-  std::memcpy(sum, &total, sizeof sum);
+  for (std::int64_t j = 0; j < kStrip; ++j) shift[j] = max[j] == kMinusInf ? 0 : max[j];
+  exp_strip(first, end, shift, sum);
   for (std::int64_t j = 0; j < kStrip; ++j) {
     const float old = b.max[at + j], factor = old == kMinusInf ? 0 : exp_fast(old - shift[j]);
     if (factor != 1 && old != kMinusInf && at + j < b.rows) rescale(b.out.at(at + j), b.dim, factor);

@@ -9,7 +9,7 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int kWidth = 16, kRows = 8;
 #else
-constexpr int kWidth = 8, kRows = 4;
+constexpr int kWidth = 8, kRows = 6;
 #endif
 
 template <int width>
@@ -32,25 +32,33 @@ void block(const TileProduct& p, std::int64_t i, std::int64_t j) {
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v) sums[r][v] = typename V::Type{};
-  const float *a = p.a + i * p.a_row, *b = p.b + j;
-  for (std::int64_t l = 0; l < p.k; ++l, a += p.a_column, b += p.ldb) {
+  const std::int64_t a_row = p.a_row, a_column = p.a_column, ldb = p.ldb, ldc = p.ldc;
+  const float *a = p.a + i * a_row, *b = p.b + j;
+  for (std::int64_t l = p.k; l > 0; --l, a += a_column, b += ldb) {
     typename V::Type row[vectors];
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v) row[v] = V::load(b + v * width);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
-      for (int v = 0; v < vectors; ++v) sums[r][v] += a[r * p.a_row] * row[v];
+      for (int v = 0; v < vectors; ++v) sums[r][v] += a[r * a_row] * row[v];
   }
+  const float alpha = p.alpha, beta = p.beta;
+  float* const c = p.c + i * ldc + j;
+  const auto store = [&](const auto& value) {
 #pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r)
+    for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v) {
-      float* to = p.c + (i + r) * p.ldc + j + v * width;
-      typename V::Type sum = p.alpha * sums[r][v];
-      if (p.beta != 0) sum += p.beta * V::load(to);
-      std::memcpy(to, &sum, sizeof sum);
-    }
+      for (int v = 0; v < vectors; ++v) {
+        float* to = c + r * ldc + v * width;
+        const typename V::Type sum = value(alpha * sums[r][v], to);
+        std::memcpy(to, &sum, sizeof sum);
+      }
+  };
+  if (beta == 0)
+    store([](typename V::Type sum, const float*) { return sum; });
+  else
+    store([beta](typename V::Type sum, const float* from) { return sum + beta * V::load(from); });
 }
 
 template <int rows>
@@ -61,11 +69,11 @@ void row_block(const TileProduct& p, std::int64_t i) {
   if (j < p.n) block<rows, 1, 8>(p, i, j);
 }
 
-// Computes the rows from i on, `rows` at a time, and the remaining rows by repeatedly halving `rows`.
+// Computes the rows from i on, `rows` at a time, and the remaining rows with the next smaller power of two.
 template <int rows>
 void row_blocks(const TileProduct& p, std::int64_t i) {
   for (; i + rows <= p.m; i += rows) row_block<rows>(p, i);
-  if constexpr (rows > 1) row_blocks<rows / 2>(p, i);
+  if constexpr (rows > 1) row_blocks<(rows == 6 ? 4 : rows / 2)>(p, i);
 }
 
 }  // namespace

@@ -102,26 +102,53 @@ struct Strip {
   Extent seen;
 };
 
-// One number per query of a strip, as a vector: an array would be kept in memory, not in registers.
-using Lanes = float __attribute__((vector_size(kStrip * sizeof(float))));
-using Positions = std::int32_t __attribute__((vector_size(kStrip * sizeof(std::int32_t))));
+// Queries of a strip whose numbers fit a register: g++ computes longer vectors element by element, in memory.
+#ifdef __AVX512F__
+constexpr std::int32_t kPart = 16;
+#else
+constexpr std::int32_t kPart = 8;
+#endif
+static_assert(kStrip % kPart == 0);
+
+// One number per query of a part of a strip, as a vector: an array would be kept in memory, not in a register.
+using Lanes = float __attribute__((vector_size(kPart * sizeof(float))));
+using Positions = std::int32_t __attribute__((vector_size(kPart * sizeof(std::int32_t))));
+
+inline void load(Lanes& to, const float* from) { std::memcpy(&to, from, sizeof to); }
+
+// Replaces the scores of a strip's queries in [first, end) by exp(score - shift), and writes each query's sum.
+inline void exp_strip(float* first, const float* end, const float* shift, float* sums) {
+  for (float* s = first; s < end; s += kStrip)
+#pragma GCC ivdep
+    for (std::int32_t j = 0; j < kStrip; ++j) s[j] = exp_fast(s[j] - shift[j]);
+  for (std::int32_t part = 0; part < kStrip; part += kPart) {
+    Lanes total{}, x;
+    for (const float* s = first + part; s < end; s += kStrip) {
+      load(x, s);
+      total += x;
+    }
+    std::memcpy(sums + part, &total, sizeof total);
+  }
+}
 
 // Sets the scores of keys that a query of the strip does not see to -inf.
 inline void hide_unseen(const Strip& t, float* scores) {
   const TileBounds bounds = t.segment.bounds<Stationary::q>(t.row, t.end);
   const Lanes hidden = Lanes{} + kMinusInf;
-  Positions first, end, hole, hole_end;
-  for (std::int32_t j = 0; j < kStrip; ++j) {
-    const Columns c = t.segment.columns<Stationary::q>(std::min(t.row + j, t.end - 1));
-    first[j] = c.first, end[j] = c.end, hole[j] = c.hole, hole_end[j] = c.hole_end;
-  }
-  for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k) {
-    const std::int32_t key = t.key + static_cast<std::int32_t>(k);
-    if (bounds.all(key, 1)) continue;
-    Lanes of_key;
-    std::memcpy(&of_key, scores + k * kStrip, sizeof of_key);
-    of_key = (first <= key) & (end > key) & ((hole > key) | (hole_end <= key)) ? of_key : hidden;
-    std::memcpy(scores + k * kStrip, &of_key, sizeof of_key);
+  for (std::int32_t part = 0; part < kStrip; part += kPart) {
+    Positions first, end, hole, hole_end;
+    for (std::int32_t j = 0; j < kPart; ++j) {
+      const Columns c = t.segment.columns<Stationary::q>(std::min(t.row + part + j, t.end - 1));
+      first[j] = c.first, end[j] = c.end, hole[j] = c.hole, hole_end[j] = c.hole_end;
+    }
+    for (std::int64_t k = t.seen.first; k < t.seen.first + t.seen.count; ++k) {
+      const std::int32_t key = t.key + static_cast<std::int32_t>(k);
+      if (bounds.all(key, 1)) continue;
+      Lanes of_key;
+      load(of_key, scores + k * kStrip + part);
+      of_key = (first <= key) & (end > key) & ((hole > key) | (hole_end <= key)) ? of_key : hidden;
+      std::memcpy(scores + k * kStrip + part, &of_key, sizeof of_key);
+    }
   }
 }
 

@@ -45,13 +45,8 @@ struct Scratch {
 float weights(const Strip& t, const float* lse, float* scores) {
   float shift[kStrip] = {}, sums[kStrip];
   for (std::int32_t j = 0; j < t.end - t.row; ++j) shift[j] = lse[j];
-  Lanes total{}, x;
-  for (float *s = scores + t.seen.first * kStrip, *end = s + t.seen.count * kStrip; s < end; s += kStrip) {
-    for (std::int64_t j = 0; j < kStrip; ++j) s[j] = exp_fast(s[j] - shift[j]);
-    std::memcpy(&x, s, sizeof x);
-    total += x;
-  }
-  std::memcpy(sums, &total, sizeof sums);
+  float* const first = scores + t.seen.first * kStrip;
+  exp_strip(first, first + t.seen.count * kStrip, shift, sums);
   float sum = 0;
   for (std::int32_t j = 0; j < t.end - t.row; ++j) sum += sums[j];
   return sum;
