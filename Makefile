@@ -58,7 +58,7 @@ package: deps  ## build dist/ringmaster-VERSION-linux-ARCH.tar.gz, which runs on
 wheel: package  ## build dist/ringmaster-VERSION-py3-none-manylinux_GLIBC_ARCH.whl from the same files, for pip install
 	@scripts/wheel.py build/portable/package/ringmaster-* dist
 
-try-packages:  ## install the packages of dist in new roots of Debian 12 and train a first model in each (root, debootstrap)
+try-packages:  ## install the packages in dist into fresh Debian 12 chroots and train a first model in each (root, debootstrap)
 	@scripts/try_packages.sh
 
 deb: deps  ## build dist/ringmaster_VERSION_ARCH.deb for machines with the same release of Debian or Ubuntu

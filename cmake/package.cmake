@@ -2,7 +2,7 @@
 include(GNUInstallDirs)
 
 # An installed binary finds the libraries beside it, and theirs: DT_RPATH counts for both, DT_RUNPATH for the first only.
-# They have a folder of their own, because lib/ of a Python environment may contain others of the same names.
+# The bundled libraries have their own folder, because lib/ of a Python environment may contain libraries of the same names.
 set_target_properties(ringmaster PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/ringmaster")
 target_link_options(ringmaster PRIVATE -Wl,--disable-new-dtags)
 install(TARGETS ringmaster RUNTIME DESTINATION bin)

@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 std::vector<fs::path> entries(const fs::path& folder) {
   std::vector<fs::path> all;
-  std::error_code none;  // a folder that cannot be read has no entries
+  std::error_code none;  // ignored: an unreadable folder counts as empty
   for (const fs::directory_entry& e : fs::directory_iterator(folder, none)) all.push_back(e.path());
   return all;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Opens shared libraries that this program needs only for some devices, and therefore loads at their first use.
+// Opens shared libraries that this program needs only for some devices and therefore loads on first use.
 
 #include <filesystem>
 #include <string>
@@ -8,7 +8,7 @@
 namespace ring {
 
 struct SharedLibrary {
-  void* handle = nullptr;  // of dlopen; null if the library cannot be loaded
+  void* handle = nullptr;  // from dlopen; null if the library cannot be loaded
   std::string problem;     // the loader's message if the library cannot be loaded
 };
 

@@ -47,7 +47,7 @@ Injector::Injector(const FaultPlan& plan, const WorkerEnvironment& here) : seed_
 
 void Injector::check(const Fault& f) const {
   for (const int n : f.whom.listed)
-    if (here_.restarts == 0 && n >= numbers(f))  // a later attempt may have fewer ranks
+    if (here_.restarts == 0 && n >= numbers(f))  // after a restart there may be fewer ranks
       fail("--inject: ", f.text, ": there is no ", f.whom.agents ? "node " : "rank ", n, " among ", numbers(f));
   if (f.whom.agents && here_.source != "ringmaster")
     fail("--inject: ", f.text, ": this process has no agent; start it with ringmaster launch");

@@ -40,7 +40,7 @@ struct StartTimes {
   std::string text() const;
 };
 
-// Returns the age of this process, rounded to the 10 ms of Linux' clock ticks.
+// Returns the age of this process in seconds, to the resolution of Linux's clock ticks (10 ms).
 double seconds_since_process_start();
 
 }  // namespace ring

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Brings cuBLAS, cuDNN and NCCL from NVIDIA's Python packages to a machine that has a driver and nothing else, in the
 # versions that docs/performance.md was measured with. Needs python3 with pip, not root; 1.4 GB.
-#   scripts/cuda_libraries.sh [DIR]     default: lib/ringmaster beside the folder of this script's or PATH's ringmaster
+#   scripts/cuda_libraries.sh [DIR]     default: lib/ringmaster of the installation of this script, else of the ringmaster in PATH
 set -euo pipefail
 
 fail() {

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs each package of dist/ (wheel, .deb, archive) in a new root of Debian 12 that has no compiler, and trains a first
+# Installs each package in dist/ (wheel, .deb, archive) into a fresh Debian 12 chroot without a compiler, and trains a first
 # model there. Prints the seconds from the start of the installation to the sample of the trained model. Needs root,
 # debootstrap and about 2 GB in /tmp (or TMPDIR).
 #   scripts/try_packages.sh [KIND...]     wheel, deb, archive; default: all
+# QUICKSTART_SETTINGS='train.steps=50' shortens the training.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +23,7 @@ new_root() {
   mount -t proc proc "$root/proc"
 }
 
-# The steps of a user. Each prints the path of the installed program's quickstart.
+# What a user would do to install each package. Each function prints the path of the installed quickstart.sh.
 install_wheel() {
   inside apt-get install -y -q --no-install-recommends python3-venv >&2
   inside python3 -m venv /opt/ringmaster >&2
@@ -46,16 +47,16 @@ kinds=("$@")
 for kind in "${kinds[@]}"; do
   new_root
   if inside sh -c 'command -v cc c++ gcc' >/dev/null; then
-    echo "try_packages.sh: the new root has a compiler" >&2
+    echo "try_packages.sh: the fresh chroot has a compiler" >&2
     exit 1
   fi
   begin=$(date +%s)
   quickstart="$(install_"$kind")"
   program="${quickstart%/share/*}/bin/ringmaster"
   inside "$program" --version | head -n 1
-  # Without Python's library, the only texts of a new root are those of Perl.
+  # Without Python's standard library, Perl's files are the only text to train on in a fresh chroot.
   texts=()
   [ "$kind" = wheel ] || texts=(QUICKSTART_TEXT=/usr/lib/x86_64-linux-gnu/perl-base QUICKSTART_GLOB='*.p[lm]')
-  inside "${texts[@]}" sh -c "cd /root && $quickstart"
+  inside "${texts[@]}" sh -c "cd /root && $quickstart ${QUICKSTART_SETTINGS:-}"
   echo "== $kind: $(($(date +%s) - begin)) s from the installation to the first model's sample"
 done

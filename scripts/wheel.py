@@ -20,7 +20,7 @@ Requires-Python: >=3.7
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
 """
-# The libraries that scripts/cuda_libraries.sh installs, without their exact versions.
+# The libraries that scripts/cuda_libraries.sh installs, but not pinned to exact versions.
 CUDA = """Provides-Extra: cuda
 Requires-Dist: nvidia-cublas>=13,<14; extra == "cuda"
 Requires-Dist: nvidia-cudnn-cu13>=9.13,<10; extra == "cuda"
@@ -34,7 +34,7 @@ Tag: {tag}
 
 
 def files_of(package, data):
-    """Returns pairs of the name in the wheel and the file: pip copies data/ to the environment's root, scripts/ to bin/."""
+    """Returns (name in the wheel, file) pairs. pip copies data/ to the environment's root and scripts/ to its bin/."""
     for path in sorted(p for p in package.rglob("*") if p.is_file()):
         name = path.relative_to(package).as_posix()
         if name.startswith("bin/"):

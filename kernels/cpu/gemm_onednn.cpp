@@ -16,7 +16,7 @@ extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kWeights = 1 << 16;               // maximum elements of B in a small layer
+constexpr std::int64_t kWeights = 1 << 16;               // maximum number of elements of B in a small layer
 constexpr std::int64_t kSlabRows = 64, kMaxSlab = 1024;  // rows of a slab; maximum sum of the widths of A and B
 
 // oneDNN generates code for the CPU that it runs on, whatever this file was compiled for.
@@ -36,9 +36,9 @@ bool packs_slowly(const Gemm& g) {
   return has_avx512() && g.transpose_b && g.n * g.k <= kWeights && g.n % 8 == 0 && g.k % 8 == 0 && g.m >= 256;
 }
 
-// Returns true for the gradient of a small weight with AVX2 if it is faster to copy A and B first. oneDNN packs both in
-// panels of a few columns. If rows are a multiple of 512 bytes apart, they share few cache sets. Packing a panel then
-// evicts the columns of the next panels, and every line is read several times.
+// Returns true if this is the gradient of a small weight matrix, and it is faster with AVX2 to copy A and B before the
+// GEMM. oneDNN packs both into panels of a few columns. If rows are 1 KiB or more apart, by a multiple of 512 bytes,
+// they map to few cache sets, so packing one panel evicts columns of the next, and every line is read several times.
 bool evicts_panels(const Gemm& g) {
   const auto few_sets = [](std::int64_t ld) { return ld >= 256 && ld % 128 == 0; };
   return !has_avx512() && g.transpose_a && !g.transpose_b && (few_sets(g.lda) || few_sets(g.ldb)) &&

@@ -1,4 +1,4 @@
-// Tests where libraries that are loaded at run time are searched.
+// Tests where the program searches for libraries that it loads at run time.
 
 #include "core/shared_library.h"
 

@@ -460,9 +460,9 @@ TEST_F(DistTrainingFewerNodes, TheOthersContinueWithoutNode0) {
   EXPECT_EQ(steps("r").size(), 80u);
 }
 
-// With one island per node, the node that is left continues alone, with the state that it kept. The second node is
-// delayed in step 14 until it is killed, so that the first one is not in the middle of an exchange of weights, in which
-// its state could not be kept: it has ended that of step 12 and cannot begin that of step 16.
+// With one island per node, the surviving node continues alone with the state that it kept. The second node is delayed
+// in step 14 until it is killed. The first node has then finished the exchange of weights of step 12 and cannot begin
+// that of step 16. In the middle of an exchange it could not keep its state.
 TEST_F(DistTrainingFewerNodes, IslandsFollowTheNodes) {
   const std::vector<std::string> settings = {"parallel.islands=0", "parallel.local_steps=4", "train.eval_interval=12"};
   const std::string delay = "7:slow@rank=1,step=14,phase=forward,wait=60s";

@@ -69,7 +69,7 @@ void row_block(const TileProduct& p, std::int64_t i) {
   if (j < p.n) block<rows, 1, 8>(p, i, j);
 }
 
-// Computes the rows from i on, `rows` at a time, and the remaining rows with the next smaller power of two.
+// Computes the rows from i on in groups of `rows`, and the remaining rows in groups of the next smaller powers of two.
 template <int rows>
 void row_blocks(const TileProduct& p, std::int64_t i) {
   for (; i + rows <= p.m; i += rows) row_block<rows>(p, i);

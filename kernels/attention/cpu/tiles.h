@@ -102,7 +102,8 @@ struct Strip {
   Extent seen;
 };
 
-// Queries of a strip whose numbers fit a register: g++ computes longer vectors element by element, in memory.
+// Number of queries in a part of a strip. One value for each of them fills a vector register. For longer vectors, g++
+// generates code that computes element by element, in memory.
 #ifdef __AVX512F__
 constexpr std::int32_t kPart = 16;
 #else
@@ -110,7 +111,7 @@ constexpr std::int32_t kPart = 8;
 #endif
 static_assert(kStrip % kPart == 0);
 
-// One number per query of a part of a strip, as a vector: an array would be kept in memory, not in a register.
+// One value for each query in a part of a strip. A vector type, because g++ would keep an array in memory.
 using Lanes = float __attribute__((vector_size(kPart * sizeof(float))));
 using Positions = std::int32_t __attribute__((vector_size(kPart * sizeof(std::int32_t))));
 
