@@ -33,13 +33,13 @@ for name in "asyncio concurrent ctypes email http importlib json logging multipr
     folder = os.path.join(sysconfig.get_path("stdlib"), name)
     if os.path.isdir(folder): print(folder)' 2>/dev/null
 }
-glob="${QUICKSTART_GLOB:-*}" prompt=$'\n'
+files=() prompt=$'\n'
 if [ -n "${QUICKSTART_TEXT:-}" ]; then
-  texts=("$QUICKSTART_TEXT")
+  texts=("$QUICKSTART_TEXT") files=(--glob "${QUICKSTART_GLOB:-*}")
 elif mapfile -t texts < <(headers) && [ -n "${texts[*]}" ]; then
   prompt=$'  template<typename _Tp>\n    inline '
 elif mapfile -t texts < <(python_library) && [ -n "${texts[*]}" ]; then
-  glob='*.py' prompt=$'    def '
+  files=(--glob '*.py') prompt=$'    def '
 else
   echo "quickstart.sh: there is no C++ compiler and no Python whose texts it could use. Name a folder of texts: QUICKSTART_TEXT=FOLDER (a few MB)" >&2
   exit 1
@@ -50,10 +50,10 @@ show() { printf '$ ringmaster%s\n' "$(printf ' %q' "$@")"; "$ringmaster" "$@"; }
 
 mkdir -p "$work"
 say "1. A vocabulary of 2048 pieces from ${texts[*]}"
-[ -f "$work/text.rmt" ] || show tokenizer train --input "${texts[@]}" --glob "$glob" --kind bpe --vocab-size 2048 \
+[ -f "$work/text.rmt" ] || show tokenizer train --input "${texts[@]}" "${files[@]}" --kind bpe --vocab-size 2048 \
   --max-train-bytes 6MB --output "$work/text.rmt"
 say "2. The texts as tokens, 5 % of the files kept for validation"
-[ -f "$work/text.h5" ] || show data prepare --input "${texts[@]}" --glob "$glob" --tokenizer "$work/text.rmt" --split hash \
+[ -f "$work/text.h5" ] || show data prepare --input "${texts[@]}" "${files[@]}" --tokenizer "$work/text.rmt" --split hash \
   --validation-fraction 0.05 --output "$work/text.h5"
 say "3. Training (settings: configs/quickstart.yaml)"
 if [ -n "$(ls -A "$run/checkpoints" 2>/dev/null)" ]; then
