@@ -37,15 +37,16 @@ std::vector<fs::path> paths_in_python_packages(const fs::path& prefix, const std
 }
 
 SharedLibrary open_shared_library(const std::string& name, const std::string& fallback) {
-  std::vector<std::string> paths = {name};
-  for (const fs::path& path : paths_in_python_packages(installation_prefix(), name)) paths.push_back(path);
-  if (!fallback.empty()) paths.push_back(fallback);
   SharedLibrary library;
-  for (const std::string& path : paths) {
+  const auto open = [&](const fs::path& path) {
     library.handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library.handle) return library;
-    if (library.problem.empty()) library.problem = dlerror();
-  }
+    if (!library.handle && library.problem.empty()) library.problem = dlerror();
+    return library.handle != nullptr;
+  };
+  // Packages are searched only if the loader finds nothing.
+  if (!open(name) && !std::ranges::any_of(paths_in_python_packages(installation_prefix(), name), open) &&
+      !fallback.empty())
+    open(fallback);
   return library;
 }
 

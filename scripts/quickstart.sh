@@ -7,14 +7,13 @@
 set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
-ringmaster="${RINGMASTER:-build/release/ringmaster}"
-if [ -z "${RINGMASTER:-}" ] && [ ! -e "$root/Makefile" ]; then
-  ringmaster="$(readlink -f "$root/../../bin/ringmaster")"  # in a package
-else
+if [ -e "$root/Makefile" ]; then
   cd "$root"
+  ringmaster=build/release/ringmaster configs=configs
+else  # in a package
+  ringmaster="$(readlink -f "$root/../../bin/ringmaster")" configs="$root/configs"
 fi
-configs="configs"
-[ -e "$configs/quickstart.yaml" ] || configs="$root/configs"
+ringmaster="${RINGMASTER:-$ringmaster}"
 work="${QUICKSTART_DIR:-runs/quickstart-data}"
 run="${QUICKSTART_RUN:-runs/quickstart}"
 

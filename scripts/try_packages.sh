@@ -10,13 +10,13 @@ cd "$(dirname "$0")/.."
 mirror="${MIRROR:-http://deb.debian.org/debian}"
 work="$(mktemp -d)"
 root="$work/root"
-trap 'umount "$root/proc" 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'umount "$root/proc" 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
 
 inside() { chroot "$root" /usr/bin/env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/root TMPDIR=/tmp "$@"; }
 
 new_root() {
   umount "$root/proc" 2>/dev/null || true
-  rm -rf "$root"
+  rm -rf --one-file-system "$root"
   cp -a "$work/base" "$root"
   cp dist/ringmaster* "$root/tmp/"
   cp /etc/resolv.conf "$root/etc/resolv.conf"
